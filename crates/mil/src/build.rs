@@ -1,0 +1,248 @@
+//! [`FunctionBuilder`]: makes a function op by op, each type inferred as it comes.
+
+use crate::literal::Literal;
+use crate::opset::{self, Accepts, ArgType, Infer, Known, OpDef, Opset, TypeError};
+use crate::program::{Arg, Block, Definition, Function, Op, OpId, Origin, Value, ValueId};
+use crate::types::{Dim, Type};
+
+/// Why an op cannot be added.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// No row of the opset has this name.
+    #[error("unknown op `{0}`")]
+    UnknownOp(String),
+    /// The op has no such parameter.
+    #[error("op `{op}` has no parameter `{param}`")]
+    UnknownParam {
+        /// Op name.
+        op: String,
+        /// Parameter name.
+        param: String,
+    },
+    /// The arguments do not fit.
+    #[error("op `{op}` that makes `{result}`: {source}")]
+    Type {
+        /// Op name.
+        op: String,
+        /// Name of the first result.
+        result: String,
+        /// What does not fit.
+        source: TypeError,
+    },
+}
+
+/// Makes a function; [`FunctionBuilder::finish`] hands it over.
+#[derive(Debug)]
+pub struct FunctionBuilder {
+    function: Function,
+    origin: Origin,
+}
+
+impl FunctionBuilder {
+    /// An empty function.
+    pub fn new(name: impl Into<String>, opset: Opset) -> Self {
+        Self { function: Function::new(name.into(), opset), origin: Origin::default() }
+    }
+
+    /// The function as it is so far.
+    pub fn function(&self) -> &Function {
+        &self.function
+    }
+
+    /// A dimension that each call binds anew.
+    pub fn symbol(&mut self) -> Dim {
+        Dim::Symbol(self.function.fresh_symbol())
+    }
+
+    /// Say which place of the checkpoint the ops from here on compute.
+    pub fn set_place(&mut self, place: &str) {
+        self.origin = Origin { place: place.into(), pass: None };
+    }
+
+    /// Add an input.
+    pub fn input(&mut self, name: &str, ty: impl Into<Type>) -> ValueId {
+        self.function.append_input(name, ty.into())
+    }
+
+    /// Add a constant.
+    pub fn constant(&mut self, name: &str, literal: Literal) -> Result<ValueId, BuildError> {
+        self.op("const", name, [("val", Arg::Literal(literal))])
+    }
+
+    /// Add an op with one result.
+    pub fn op<const N: usize>(
+        &mut self,
+        op: &str,
+        name: &str,
+        args: [(&'static str, Arg); N],
+    ) -> Result<ValueId, BuildError> {
+        Ok(self.op_results(op, name, args)?[0])
+    }
+
+    /// Add an op; its results in order. An op without results must be made with this.
+    pub fn op_results<const N: usize>(
+        &mut self,
+        op: &str,
+        name: &str,
+        args: [(&'static str, Arg); N],
+    ) -> Result<Vec<ValueId>, BuildError> {
+        let def = opset::find(op).ok_or_else(|| BuildError::UnknownOp(op.to_owned()))?;
+        let id = self.function.append_op(def, args.into(), name, self.origin.clone())?;
+        Ok(self.function.op(id).results.clone())
+    }
+
+    /// Declare the outputs and hand the function over.
+    pub fn finish(mut self, outputs: &[(&str, ValueId)]) -> Function {
+        for (name, value) in outputs {
+            let name = self.function.unique_name(name);
+            self.function.values[value.index()].name = name;
+            self.function.blocks[0].outputs.push(*value);
+        }
+        self.function
+    }
+}
+
+impl Function {
+    pub(crate) fn new(name: String, opset: Opset) -> Self {
+        Self {
+            name,
+            opset,
+            attributes: Vec::new(),
+            values: Vec::new(),
+            ops: Vec::new(),
+            blocks: vec![Block::default()],
+            names: Default::default(),
+            n_symbols: 0,
+        }
+    }
+
+    pub(crate) fn append_input(&mut self, name: &str, ty: Type) -> ValueId {
+        let name = self.unique_name(name);
+        let id = self.append_value(name, ty, Definition::Input(Self::BODY));
+        self.blocks[0].inputs.push(id);
+        id
+    }
+
+    fn append_value(&mut self, name: String, ty: Type, definition: Definition) -> ValueId {
+        let id = ValueId(u32::try_from(self.values.len()).expect("fewer than 2^32 values fit in memory"));
+        self.values.push(Value { name, ty, definition });
+        id
+    }
+
+    /// Append an op at the end of the body, its result types inferred.
+    pub(crate) fn append_op(
+        &mut self,
+        def: &'static OpDef,
+        args: Vec<(&'static str, Arg)>,
+        name: &str,
+        origin: Origin,
+    ) -> Result<OpId, BuildError> {
+        let mut slots: Vec<Option<Arg>> = vec![None; def.params.len()];
+        for (param, arg) in args {
+            let at = def
+                .param_index(param)
+                .ok_or_else(|| BuildError::UnknownParam { op: def.name.to_owned(), param: param.to_owned() })?;
+            slots[at] = Some(arg);
+        }
+        let types = self.infer(def, &slots).map_err(|source| BuildError::Type {
+            op: def.name.to_owned(),
+            result: name.to_owned(),
+            source,
+        })?;
+        let id = OpId(u32::try_from(self.ops.len()).expect("fewer than 2^32 ops fit in memory"));
+        let n = types.len();
+        let results: Vec<ValueId> = (0..n)
+            .zip(types)
+            .map(|(k, ty)| {
+                let name = if n == 1 { name.to_owned() } else { format!("{name}_{k}") };
+                let name = self.unique_name(&name);
+                self.append_value(name, ty, Definition::Result(id, k))
+            })
+            .collect();
+        let name = results.first().map_or(name.to_owned(), |r| self.value(*r).name.clone());
+        self.ops.push(Op { def, args: slots, results, name: Some(name), origin });
+        self.blocks[0].ops.push(id);
+        Ok(id)
+    }
+
+    /// The result types of `def` over `args`.
+    pub(crate) fn infer(&mut self, def: &'static OpDef, args: &[Option<Arg>]) -> Result<Vec<Type>, TypeError> {
+        let mut next_symbol = self.n_symbols;
+        let types = self.infer_with(def, args, &mut next_symbol);
+        self.n_symbols = next_symbol;
+        types
+    }
+
+    /// The result types of `def` over `args`, new symbols counted on from `next_symbol`.
+    pub(crate) fn infer_with(
+        &self,
+        def: &'static OpDef,
+        args: &[Option<Arg>],
+        next_symbol: &mut u32,
+    ) -> Result<Vec<Type>, TypeError> {
+        let literal_types: Vec<Option<Type>> = args
+            .iter()
+            .map(|a| match a {
+                Some(Arg::Literal(l)) => Some(l.ty()),
+                _ => None,
+            })
+            .collect();
+        let view = |v: &ValueId| (&self.value(*v).ty, self.constant(*v).map_or(Known::No, Known::Literal));
+        let args: Vec<Option<ArgType<'_>>> = args
+            .iter()
+            .zip(&literal_types)
+            .map(|(arg, ty)| match (arg, ty) {
+                (Some(Arg::Literal(l)), Some(ty)) => Some(ArgType::One(ty, Known::Literal(l))),
+                (Some(Arg::Value(v)), _) => {
+                    let (ty, known) = view(v);
+                    Some(ArgType::One(ty, known))
+                }
+                (Some(Arg::Values(vs)), _) => Some(ArgType::Many(vs.iter().map(view).collect())),
+                _ => None,
+            })
+            .collect();
+        check_params(def, &args)?;
+        Infer::new(def, &args, next_symbol).run()
+    }
+
+    /// `name`, changed where it is no identifier or in use already.
+    pub(crate) fn unique_name(&mut self, name: &str) -> String {
+        let mut base: String =
+            name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
+        if !base.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            base.insert(0, '_');
+        }
+        if !self.names.contains_key(&base) {
+            self.names.insert(base.clone(), 0);
+            return base;
+        }
+        loop {
+            let n = self.names.entry(base.clone()).or_insert(0);
+            *n += 1;
+            let candidate = format!("{base}_{n}");
+            if let std::collections::hash_map::Entry::Vacant(e) = self.names.entry(candidate.clone()) {
+                e.insert(0);
+                return candidate;
+            }
+        }
+    }
+}
+
+/// Whether each parameter is bound to what it accepts.
+fn check_params(def: &OpDef, args: &[Option<ArgType<'_>>]) -> Result<(), TypeError> {
+    for (param, arg) in def.params.iter().zip(args) {
+        let name = param.name;
+        match (arg, param.accepts) {
+            (None, _) if param.required => return Err(TypeError(format!("`{name}` is missing"))),
+            (None, _) | (Some(_), Accepts::Any) => {}
+            (Some(ArgType::One(Type::Tensor(t), _)), Accepts::Tensor(dtypes)) if dtypes.contains(&t.dtype) => {}
+            (Some(ArgType::Many(_)), Accepts::Tensors) | (Some(ArgType::One(Type::State(_), _)), Accepts::State) => {}
+            (Some(ArgType::One(ty, _)), Accepts::Tensor(dtypes)) => {
+                let names: Vec<_> = dtypes.iter().map(|d| d.name()).collect();
+                return Err(TypeError(format!("`{name}` is {ty}, it takes {}", names.join(", "))));
+            }
+            (Some(_), accepts) => return Err(TypeError(format!("`{name}` takes {accepts:?}"))),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! The bytes of constants: owned, a slice of a shared map, or derived on demand from bytes in another layout.
+//!
+//! Knows nothing of files or checkpoints. A checkpoint reader hands over [`Bytes`] that keep its memory map alive;
+//! a tensor whose file layout is not MIL's (interleaved quantisation blocks, bfloat16) implements [`Source`], which
+//! can both write MIL's layout and name the layout that it has, so that a backend can use the bytes as they are.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A shared, immutable run of bytes; cloning it is cheap and copies nothing.
+#[derive(Clone)]
+pub struct Bytes {
+    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    range: Range<usize>,
+}
+
+impl Bytes {
+    /// All bytes of `owner`, kept alive as long as the result or a slice of it.
+    pub fn new(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        let len = owner.as_ref().len();
+        Self { owner: Arc::new(owner), range: 0..len }
+    }
+
+    /// The bytes `range` of this run, or `None` when it reaches past the end.
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        if range.start > range.end || range.end > self.len() {
+            return None;
+        }
+        let start = self.range.start + range.start;
+        Some(Self { owner: Arc::clone(&self.owner), range: start..start + range.len() })
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// The bytes themselves.
+    pub fn as_slice(&self) -> &[u8] {
+        // An owner that shrinks between calls is a bug of the owner; the empty slice keeps it from becoming a panic.
+        self.owner.as_ref().as_ref().get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({} at {})", self.len(), self.range.start)
+    }
+}
+
+/// How the bytes behind a constant are laid out where they are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Packing {
+    /// IEEE binary16, a value each.
+    F16,
+    /// bfloat16, a value each.
+    Bf16,
+    /// GGUF `Q4_0`.
+    Q4_0,
+    /// GGUF `Q4_1`.
+    Q4_1,
+    /// GGUF `Q5_0`.
+    Q5_0,
+    /// GGUF `Q5_1`.
+    Q5_1,
+    /// GGUF `Q8_0`.
+    Q8_0,
+    /// GGUF `Q2_K`.
+    Q2K,
+    /// GGUF `Q3_K`.
+    Q3K,
+    /// GGUF `Q4_K`.
+    Q4K,
+    /// GGUF `Q5_K`.
+    Q5K,
+    /// GGUF `Q6_K`.
+    Q6K,
+    /// GGUF `IQ4_NL`.
+    Iq4Nl,
+    /// GGUF `IQ4_XS`.
+    Iq4Xs,
+}
+
+/// The stored form of a constant that is derived from it.
+///
+/// Several constants may come from one stored tensor (codes, scales and offsets of quantisation blocks); a backend that
+/// finds them together under one op may use `bytes` instead, which then say the same as the op's result.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    /// Layout of `bytes`.
+    pub packing: Packing,
+    /// The stored bytes, row after row.
+    pub bytes: Bytes,
+}
+
+/// Constant bytes that are computed from bytes in another layout when they are asked for.
+pub trait Source: Send + Sync {
+    /// Number of bytes in MIL's layout.
+    fn byte_len(&self) -> usize;
+
+    /// Write the bytes from `offset` on into `out`; the caller keeps `offset + out.len() <= byte_len()`.
+    fn read(&self, offset: usize, out: &mut [u8]);
+
+    /// The stored form, where a backend may use it instead.
+    fn packed(&self) -> Option<Packed>;
+}
+
+/// The content of a constant.
+#[derive(Clone)]
+pub enum Data {
+    /// In MIL's own layout.
+    Bytes(Bytes),
+    /// Derived on demand.
+    Source(Arc<dyn Source>),
+}
+
+impl Data {
+    /// Owned bytes.
+    pub fn owned(bytes: Vec<u8>) -> Self {
+        Data::Bytes(Bytes::new(bytes))
+    }
+
+    /// Number of bytes in MIL's layout.
+    pub fn byte_len(&self) -> usize {
+        match self {
+            Data::Bytes(b) => b.len(),
+            Data::Source(s) => s.byte_len(),
+        }
+    }
+
+    /// Write the bytes from `offset` on into `out`; a range past the end leaves `out` as it is and gives `false`.
+    #[must_use]
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> bool {
+        let fits = offset.checked_add(out.len()).is_some_and(|end| end <= self.byte_len());
+        if fits {
+            match self {
+                Data::Bytes(b) => out.copy_from_slice(&b.as_slice()[offset..offset + out.len()]),
+                Data::Source(s) => s.read(offset, out),
+            }
+        }
+        fits
+    }
+
+    /// All bytes in one allocation.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = vec![0; self.byte_len()];
+        let read = self.read(0, &mut out);
+        debug_assert!(read, "the whole range is in range");
+        out
+    }
+
+    /// Whether both are the same stored bytes, without looking at them.
+    pub fn is_same(&self, other: &Data) -> bool {
+        match (self, other) {
+            (Data::Bytes(a), Data::Bytes(b)) => std::ptr::eq(a.as_slice(), b.as_slice()) && !a.is_empty(),
+            (Data::Source(a), Data::Source(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
+impl PartialEq for Data {
+    /// Equal content, whatever the layout behind it; compared in pieces, so that nothing large is allocated.
+    fn eq(&self, other: &Data) -> bool {
+        const PIECE: usize = 1 << 16;
+        if self.is_same(other) {
+            return true;
+        }
+        let len = self.byte_len();
+        if len != other.byte_len() {
+            return false;
+        }
+        let (mut a, mut b) = (vec![0; PIECE.min(len)], vec![0; PIECE.min(len)]);
+        (0..len).step_by(PIECE).all(|at| {
+            let n = PIECE.min(len - at);
+            self.read(at, &mut a[..n]) && other.read(at, &mut b[..n]) && a[..n] == b[..n]
+        })
+    }
+}
+
+impl fmt::Debug for Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Data::Bytes(b) => write!(f, "{b:?}"),
+            Data::Source(s) => write!(f, "Source({} bytes as {:?})", s.byte_len(), s.packed().map(|p| p.packing)),
+        }
+    }
+}

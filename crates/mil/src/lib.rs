@@ -1,0 +1,20 @@
+//! What a program is.
+//!
+//! A [`Program`](program::Program) is a set of functions over shared constants, in the terms of Apple's MIL: ops of a
+//! versioned [`opset`], tensors of [`types`], constants whose bytes are [`data`] mapped from a checkpoint. Start reading
+//! at [`program`]; then [`build`] makes one, [`valid`] judges it, [`edit`] changes it, [`text`] prints and parses it, and
+//! [`backend`] says what it means to run one.
+//!
+//! This crate knows nothing of checkpoints, model families, devices or tokens, and does no I/O.
+#![deny(missing_docs)]
+
+pub mod backend;
+pub mod build;
+pub mod data;
+pub mod edit;
+pub mod literal;
+pub mod opset;
+pub mod program;
+pub mod text;
+pub mod types;
+pub mod valid;

@@ -1,0 +1,348 @@
+//! The opset as a table: which ops there are, what they take, and the types of what they give.
+//!
+//! One row per op, a file per group. The wire form of an op is uniform, so printer, parser and validator hold no code
+//! per op; adding one is adding a row (and its meaning in `cpu/ops`).
+
+use std::fmt;
+
+use crate::literal::Literal;
+use crate::types::{DType, Dim, Symbol, TensorType, Type};
+
+mod activation;
+mod constexpr;
+mod elementwise;
+mod gather;
+mod linear;
+mod reduce;
+pub mod shape;
+mod state;
+
+/// A version of the opset; each holds all ops of the earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Opset {
+    /// iOS 15, macOS 12.
+    CoreMl5,
+    /// iOS 16, macOS 13.
+    CoreMl6,
+    /// iOS 17, macOS 14.
+    CoreMl7,
+    /// iOS 18, macOS 15.
+    CoreMl8,
+}
+
+impl Opset {
+    /// Every version, oldest first.
+    pub const ALL: &'static [Opset] = &[Opset::CoreMl5, Opset::CoreMl6, Opset::CoreMl7, Opset::CoreMl8];
+
+    /// The name in MIL text, such as `ios18`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Opset::CoreMl5 => "ios15",
+            Opset::CoreMl6 => "ios16",
+            Opset::CoreMl7 => "ios17",
+            Opset::CoreMl8 => "ios18",
+        }
+    }
+
+    /// The version of that name in MIL text.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|o| o.name() == name)
+    }
+}
+
+/// What a parameter can be bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accepts {
+    /// A tensor of one of these element types.
+    Tensor(&'static [DType]),
+    /// One or more tensors.
+    Tensors,
+    /// A state.
+    State,
+    /// Anything; only `const` takes it.
+    Any,
+}
+
+/// One parameter of an op.
+#[derive(Clone, Copy, Debug)]
+pub struct Param {
+    /// Name.
+    pub name: &'static str,
+    /// What it can be bound to.
+    pub accepts: Accepts,
+    /// Whether it must be bound.
+    pub required: bool,
+    /// Whether its value must be part of the program.
+    pub constant: bool,
+}
+
+impl Param {
+    /// It can be left out.
+    const fn optional(mut self) -> Self {
+        self.required = false;
+        self
+    }
+}
+
+/// A tensor parameter that can be computed at run time.
+const fn tensor(name: &'static str, dtypes: &'static [DType]) -> Param {
+    Param { name, accepts: Accepts::Tensor(dtypes), required: true, constant: false }
+}
+
+/// A parameter whose value is part of the program.
+const fn constant(name: &'static str, dtypes: &'static [DType]) -> Param {
+    Param { name, accepts: Accepts::Tensor(dtypes), required: true, constant: true }
+}
+
+const FLOAT: &[DType] = &[DType::Fp16, DType::Fp32];
+const NUMBER: &[DType] = &[DType::Fp16, DType::Fp32, DType::Int32];
+const INT32: &[DType] = &[DType::Int32];
+const INDEX: &[DType] = &[DType::Int32, DType::Int16, DType::Uint16, DType::Int8, DType::Uint8];
+const BOOL: &[DType] = &[DType::Bool];
+const STRING: &[DType] = &[DType::String];
+const ANY: &[DType] =
+    &[DType::Fp16, DType::Fp32, DType::Int8, DType::Int16, DType::Int32, DType::Uint8, DType::Uint16, DType::Bool];
+
+/// How an op's result types follow from its arguments.
+pub type InferFn = fn(&mut Infer<'_>) -> Result<Vec<Type>, TypeError>;
+
+/// One row of the opset.
+pub struct OpDef {
+    /// MIL's name.
+    pub name: &'static str,
+    /// The first opset that has it.
+    pub since: Opset,
+    /// Parameters, in the order of [`Op::args`](crate::program::Op::args).
+    pub params: &'static [Param],
+    /// Whether parameters are written as attributes instead of inputs.
+    pub attributes: bool,
+    /// Result types.
+    pub infer: InferFn,
+}
+
+impl OpDef {
+    const fn new(name: &'static str, since: Opset, params: &'static [Param], infer: InferFn) -> Self {
+        Self { name, since, params, attributes: false, infer }
+    }
+
+    /// Position of the parameter of that name.
+    pub fn param_index(&self, name: &str) -> Option<usize> {
+        self.params.iter().position(|p| p.name == name)
+    }
+
+    /// Whether this is `const`.
+    pub fn is_const(&self) -> bool {
+        self.name == "const"
+    }
+
+    /// Whether the result is part of the program: `const` and the constexpr ops.
+    pub fn is_constexpr(&self) -> bool {
+        self.is_const() || self.name.starts_with("constexpr_")
+    }
+}
+
+impl fmt::Debug for OpDef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OpDef({})", self.name)
+    }
+}
+
+impl PartialEq for OpDef {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+/// Every op, group by group.
+pub static GROUPS: &[&[OpDef]] =
+    &[constexpr::OPS, activation::OPS, elementwise::OPS, gather::OPS, linear::OPS, reduce::OPS, shape::OPS, state::OPS];
+
+/// The row of that name.
+pub fn find(name: &str) -> Option<&'static OpDef> {
+    GROUPS.iter().flat_map(|g| g.iter()).find(|def| def.name == name)
+}
+
+/// Why arguments do not fit an op.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TypeError(pub String);
+
+/// What is known of a value beside its type.
+#[derive(Clone, Copy, Debug)]
+pub enum Known<'a> {
+    /// Nothing.
+    No,
+    /// It is this literal.
+    Literal(&'a Literal),
+    /// It is these integers, at run time.
+    Ints(&'a [i32]),
+}
+
+/// One bound parameter, as type inference sees it.
+#[derive(Clone, Debug)]
+pub enum ArgType<'a> {
+    /// A single value.
+    One(&'a Type, Known<'a>),
+    /// The values of a variadic parameter.
+    Many(Vec<(&'a Type, Known<'a>)>),
+}
+
+/// The arguments of one op while its result types are inferred.
+///
+/// The same rules serve the validator, with symbolic shapes, and a backend at run time, with every shape known.
+pub struct Infer<'a> {
+    def: &'static OpDef,
+    args: &'a [Option<ArgType<'a>>],
+    next_symbol: &'a mut u32,
+}
+
+impl<'a> Infer<'a> {
+    /// Prepare inference of `def` over `args` (one entry a parameter); new symbols count on from `next_symbol`.
+    pub fn new(def: &'static OpDef, args: &'a [Option<ArgType<'a>>], next_symbol: &'a mut u32) -> Self {
+        Self { def, args, next_symbol }
+    }
+
+    /// The result types.
+    pub fn run(mut self) -> Result<Vec<Type>, TypeError> {
+        (self.def.infer)(&mut self)
+    }
+
+    fn arg(&self, name: &str) -> Option<&'a ArgType<'a>> {
+        self.args.get(self.def.param_index(name)?)?.as_ref()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.arg(name).is_some()
+    }
+
+    fn ty(&self, name: &str) -> Result<&'a TensorType, TypeError> {
+        match self.arg(name) {
+            Some(ArgType::One(Type::Tensor(t), _)) => Ok(t),
+            Some(ArgType::One(t, _)) => Err(TypeError(format!("`{name}` is {t}, a tensor is needed"))),
+            Some(ArgType::Many(_)) => Err(TypeError(format!("`{name}` takes one value"))),
+            None => Err(TypeError(format!("`{name}` is missing"))),
+        }
+    }
+
+    fn state(&self, name: &str) -> Result<&'a TensorType, TypeError> {
+        match self.arg(name) {
+            Some(ArgType::One(Type::State(t), _)) => Ok(t),
+            _ => Err(TypeError(format!("`{name}` must be a state"))),
+        }
+    }
+
+    fn many(&self, name: &str) -> Result<Vec<&'a TensorType>, TypeError> {
+        match self.arg(name) {
+            Some(ArgType::Many(items)) if !items.is_empty() => items
+                .iter()
+                .map(|(t, _)| t.tensor().ok_or_else(|| TypeError(format!("`{name}` holds {t}, tensors are needed"))))
+                .collect(),
+            _ => Err(TypeError(format!("`{name}` must be a tuple of one or more values"))),
+        }
+    }
+
+    /// The integers (or truth values) of a parameter, where they are known.
+    fn ints(&self, name: &str) -> Option<Vec<i64>> {
+        match self.arg(name)? {
+            ArgType::One(_, Known::Literal(l)) => l.to_ints(),
+            ArgType::One(_, Known::Ints(v)) => Some(v.iter().map(|&i| i64::from(i)).collect()),
+            _ => None,
+        }
+    }
+
+    /// One known integer, or `default` when the parameter is left out.
+    fn int_or(&self, name: &str, default: i64) -> Result<i64, TypeError> {
+        if !self.has(name) {
+            return Ok(default);
+        }
+        match self.ints(name).as_deref() {
+            Some([v]) => Ok(*v),
+            _ => Err(TypeError(format!("`{name}` must be one constant integer"))),
+        }
+    }
+
+    fn bool_or(&self, name: &str, default: bool) -> Result<bool, TypeError> {
+        self.int_or(name, i64::from(default)).map(|v| v != 0)
+    }
+
+    fn string(&self, name: &str) -> Result<&'a str, TypeError> {
+        match self.arg(name) {
+            Some(ArgType::One(_, Known::Literal(Literal::String(s)))) => Ok(s),
+            _ => Err(TypeError(format!("`{name}` must be a constant string"))),
+        }
+    }
+
+    /// Known integers, where the op cannot do without.
+    fn constant_ints(&self, name: &str) -> Result<Vec<i64>, TypeError> {
+        self.ints(name).ok_or_else(|| TypeError(format!("`{name}` must be constant")))
+    }
+
+    fn fresh(&mut self) -> Dim {
+        *self.next_symbol += 1;
+        Dim::Symbol(Symbol(*self.next_symbol - 1))
+    }
+}
+
+/// An axis counted from the end when negative.
+fn axis(axis: i64, rank: usize) -> Result<usize, TypeError> {
+    let wrapped = if axis < 0 { axis + rank as i64 } else { axis };
+    usize::try_from(wrapped)
+        .ok()
+        .filter(|a| *a < rank)
+        .ok_or_else(|| TypeError(format!("axis {axis} is outside of rank {rank}")))
+}
+
+/// The shape of two operands after broadcasting (numpy's rule).
+fn broadcast(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>, TypeError> {
+    let rank = a.len().max(b.len());
+    let at = |s: &[Dim], i: usize| (i + s.len()).checked_sub(rank).map_or(Dim::Known(1), |j| s[j]);
+    (0..rank)
+        .map(|i| match (at(a, i), at(b, i)) {
+            (Dim::Known(1), d) | (d, Dim::Known(1)) => Ok(d),
+            (Dim::Known(x), Dim::Known(y)) if x != y => {
+                Err(TypeError(format!("{} and {} do not broadcast", show(a), show(b))))
+            }
+            (d @ Dim::Known(_), _) | (_, d @ Dim::Known(_)) => Ok(d),
+            (d, _) => Ok(d),
+        })
+        .collect()
+}
+
+fn show(shape: &[Dim]) -> String {
+    let dims: Vec<String> = shape.iter().map(ToString::to_string).collect();
+    format!("[{}]", dims.join(", "))
+}
+
+fn one(dtype: DType, shape: Vec<Dim>) -> Result<Vec<Type>, TypeError> {
+    Ok(vec![Type::Tensor(TensorType { dtype, shape })])
+}
+
+/// The result is of the type of `x`.
+fn same(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    Ok(vec![Type::Tensor(i.ty("x")?.clone())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        let mut names: Vec<_> = GROUPS.iter().flat_map(|g| g.iter()).map(|d| d.name).collect();
+        assert!(names.iter().all(|n| find(n).is_some_and(|d| d.name == *n)));
+        let n = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), n);
+    }
+
+    #[test]
+    fn shapes_broadcast_as_numpy_does() {
+        let k = |s: &[usize]| s.iter().map(|&n| Dim::Known(n)).collect::<Vec<_>>();
+        assert_eq!(broadcast(&k(&[3, 1, 5]), &k(&[4, 5])), Ok(k(&[3, 4, 5])));
+        assert_eq!(broadcast(&k(&[]), &k(&[2])), Ok(k(&[2])));
+        assert!(broadcast(&k(&[3, 5]), &k(&[4, 5])).is_err());
+        let s = Dim::Symbol(Symbol(7));
+        assert_eq!(broadcast(&[s, Dim::Known(5)], &k(&[1, 5])), Ok(vec![s, Dim::Known(5)]));
+    }
+}

@@ -1,0 +1,44 @@
+//! Reductions along axes. Source: coremltools `ops/defs/iOS15/reduction.py`.
+
+use super::{BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, Type, TypeError, axis, constant, one, tensor};
+use crate::types::DType;
+
+const PARAMS: &[Param] =
+    &[tensor("x", NUMBER), constant("axes", INT32).optional(), constant("keep_dims", BOOL).optional()];
+const ARG_PARAMS: &[Param] =
+    &[tensor("x", NUMBER), constant("axis", INT32).optional(), constant("keep_dims", BOOL).optional()];
+
+pub(super) static OPS: &[OpDef] = &[
+    OpDef::new("reduce_max", Opset::CoreMl5, PARAMS, reduce),
+    OpDef::new("reduce_mean", Opset::CoreMl5, PARAMS, reduce),
+    OpDef::new("reduce_min", Opset::CoreMl5, PARAMS, reduce),
+    OpDef::new("reduce_sum", Opset::CoreMl5, PARAMS, reduce),
+    // Position of the first largest element along `axis` (default -1).
+    OpDef::new("reduce_argmax", Opset::CoreMl5, ARG_PARAMS, argument),
+];
+
+fn reduce(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let x = i.ty("x")?;
+    let axes = if i.has("axes") {
+        i.constant_ints("axes")?.into_iter().map(|a| axis(a, x.rank())).collect::<Result<Vec<_>, _>>()?
+    } else {
+        (0..x.rank()).collect()
+    };
+    let shape = without(&x.shape, &axes, i.bool_or("keep_dims", false)?);
+    one(x.dtype, shape)
+}
+
+fn argument(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let x = i.ty("x")?;
+    let at = axis(i.int_or("axis", -1)?, x.rank())?;
+    let shape = without(&x.shape, &[at], i.bool_or("keep_dims", false)?);
+    one(DType::Int32, shape)
+}
+
+fn without(shape: &[Dim], axes: &[usize], keep_dims: bool) -> Vec<Dim> {
+    let dims = shape.iter().enumerate();
+    if keep_dims {
+        return dims.map(|(i, d)| if axes.contains(&i) { Dim::Known(1) } else { *d }).collect();
+    }
+    dims.filter(|(i, _)| !axes.contains(i)).map(|(_, d)| *d).collect()
+}

@@ -1,0 +1,365 @@
+//! Shapes: reshaping, slicing, joining, ranges.
+//!
+//! Source: coremltools `ops/defs/iOS15/tensor_operation.py`, `iOS15/tensor_transformation.py`,
+//! `iOS18/tensor_transformation.py`.
+
+use super::{
+    ANY, Accepts, BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, Type, TypeError, axis, constant, one, tensor,
+};
+use crate::types::{DType, TensorType};
+
+const SHAPE_INT: &[DType] = &[DType::Int32, DType::Int16, DType::Int8];
+const VALUES: Param = Param { name: "values", accepts: Accepts::Tensors, required: true, constant: false };
+const SLICE: &[Param] = &[
+    tensor("x", ANY),
+    tensor("begin", SHAPE_INT),
+    tensor("end", SHAPE_INT),
+    constant("stride", SHAPE_INT).optional(),
+    constant("begin_mask", BOOL).optional(),
+    constant("end_mask", BOOL).optional(),
+    constant("squeeze_mask", BOOL).optional(),
+];
+const UPDATE: &[Param] = &[SLICE[0], tensor("update", ANY), SLICE[1], SLICE[2], SLICE[3], SLICE[4], SLICE[5], SLICE[6]];
+
+pub(super) static OPS: &[OpDef] = &[
+    // y = values joined along `axis`.
+    OpDef::new(
+        "concat",
+        Opset::CoreMl5,
+        &[VALUES, constant("axis", INT32), constant("interleave", BOOL).optional()],
+        concat,
+    ),
+    // y = values joined along a new axis.
+    OpDef::new("stack", Opset::CoreMl5, &[VALUES, constant("axis", INT32)], stack),
+    // x cut along `axis` into `num_splits` equal parts or parts of `split_sizes`.
+    OpDef::new(
+        "split",
+        Opset::CoreMl5,
+        &[
+            tensor("x", ANY),
+            constant("num_splits", INT32).optional(),
+            constant("split_sizes", INT32).optional(),
+            constant("axis", INT32),
+        ],
+        split,
+    ),
+    // y has a dimension of 1 more at each of `axes`, counted in y.
+    OpDef::new("expand_dims", Opset::CoreMl5, &[tensor("x", ANY), constant("axes", INT32)], expand_dims),
+    // y lacks the dimensions `axes`, which are 1 (default: all that are).
+    OpDef::new("squeeze", Opset::CoreMl5, &[tensor("x", ANY), constant("axes", INT32).optional()], squeeze),
+    // y holds the elements of x in order; one dimension may be -1.
+    OpDef::new("reshape", Opset::CoreMl5, &[tensor("x", ANY), tensor("shape", SHAPE_INT)], reshape),
+    // y[i[perm[0]], ..] = x[i[0], ..].
+    OpDef::new("transpose", Opset::CoreMl5, &[tensor("x", ANY), constant("perm", INT32)], transpose),
+    // y = x repeated `reps` times along each axis.
+    OpDef::new("tile", Opset::CoreMl5, &[tensor("x", ANY), tensor("reps", INT32)], tile),
+    // y = [start, start + step, ..] below `end`.
+    OpDef::new(
+        "range_1d",
+        Opset::CoreMl5,
+        &[tensor("end", NUMBER), tensor("start", NUMBER), tensor("step", NUMBER)],
+        range,
+    ),
+    // y = the shape of x.
+    OpDef::new("shape", Opset::CoreMl5, &[tensor("x", ANY)], shape),
+    // y = x[begin:end:stride]; a mask neglects begin or end, or takes one index and drops the axis.
+    OpDef::new("slice_by_index", Opset::CoreMl5, SLICE, slice_by_index),
+    // y = x with x[begin:end:stride] replaced by `update`.
+    OpDef::new("slice_update", Opset::CoreMl8, UPDATE, slice_update),
+];
+
+fn concat(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let values = i.many("values")?;
+    let first = values[0];
+    let at = axis(i.int_or("axis", 0)?, first.rank())?;
+    let mut total = Dim::Known(0);
+    for v in &values {
+        let agrees = v.dtype == first.dtype
+            && v.rank() == first.rank()
+            && v.shape.iter().zip(&first.shape).enumerate().all(|(j, (a, b))| j == at || a.compatible(*b));
+        if !agrees {
+            return Err(TypeError(format!("{first} and {v} do not join along axis {at}")));
+        }
+        total = match (total, v.shape[at]) {
+            (Dim::Known(a), Dim::Known(b)) => Dim::Known(a.saturating_add(b)),
+            _ => i.fresh(),
+        };
+    }
+    let mut shape = first.shape.clone();
+    shape[at] = total;
+    one(first.dtype, shape)
+}
+
+fn stack(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let values = i.many("values")?;
+    let first = values[0];
+    if let Some(v) = values.iter().find(|v| !v.compatible(first)) {
+        return Err(TypeError(format!("{first} and {v} do not stack")));
+    }
+    let mut shape = first.shape.clone();
+    shape.insert(axis(i.int_or("axis", 0)?, first.rank() + 1)?, Dim::Known(values.len()));
+    one(first.dtype, shape)
+}
+
+fn split(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let x = i.ty("x")?;
+    let at = axis(i.int_or("axis", 0)?, x.rank())?;
+    let sizes = split_sizes(i, x, at)?;
+    Ok(sizes
+        .into_iter()
+        .map(|n| {
+            let mut part = x.clone();
+            part.shape[at] = Dim::Known(n);
+            Type::Tensor(part)
+        })
+        .collect())
+}
+
+fn split_sizes(i: &Infer<'_>, x: &TensorType, at: usize) -> Result<Vec<usize>, TypeError> {
+    let misfit = || TypeError(format!("{x} cannot be split as asked along axis {at}"));
+    if i.has("split_sizes") {
+        let sizes: Option<Vec<usize>> =
+            i.constant_ints("split_sizes")?.into_iter().map(|n| usize::try_from(n).ok()).collect();
+        let sizes = sizes.ok_or_else(misfit)?;
+        let total = sizes.iter().try_fold(0usize, |t, n| t.checked_add(*n)).ok_or_else(misfit)?;
+        return if x.shape[at].compatible(Dim::Known(total)) { Ok(sizes) } else { Err(misfit()) };
+    }
+    let n = usize::try_from(i.int_or("num_splits", 0)?).unwrap_or(0);
+    match x.shape[at] {
+        Dim::Known(size) if n > 0 && n <= 1 << 16 && size % n == 0 => Ok(vec![size / n; n]),
+        _ => Err(misfit()),
+    }
+}
+
+fn expand_dims(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let x = i.ty("x")?;
+    let axes = i.constant_ints("axes")?;
+    let rank = x.rank() + axes.len();
+    let mut axes = axes.into_iter().map(|a| axis(a, rank)).collect::<Result<Vec<_>, _>>()?;
+    axes.sort_unstable();
+    let mut shape = x.shape.clone();
+    for a in axes {
+        if a > shape.len() {
+            return Err(TypeError("`axes` names one axis twice".to_owned()));
+        }
+        shape.insert(a, Dim::Known(1));
+    }
+    one(x.dtype, shape)
+}
+
+fn squeeze(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let x = i.ty("x")?;
+    let axes = if i.has("axes") {
+        i.constant_ints("axes")?.into_iter().map(|a| axis(a, x.rank())).collect::<Result<Vec<_>, _>>()?
+    } else {
+        (0..x.rank()).filter(|a| x.shape[*a] == Dim::Known(1)).collect()
+    };
+    if let Some(a) = axes.iter().find(|a| !x.shape[**a].compatible(Dim::Known(1))) {
+        return Err(TypeError(format!("axis {a} of {x} is not 1")));
+    }
+    let kept = x.shape.iter().enumerate().filter(|(a, _)| !axes.contains(a)).map(|(_, d)| *d).collect();
+    one(x.dtype, kept)
+}
+
+fn reshape(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let x = i.ty("x")?;
+    let Some(wanted) = i.ints("shape") else {
+        let rank = match i.ty("shape")?.shape.as_slice() {
+            [Dim::Known(n)] => *n,
+            _ => return Err(TypeError("the length of `shape` must be known".to_owned())),
+        };
+        let shape = (0..rank.min(64)).map(|_| i.fresh()).collect();
+        return one(x.dtype, shape);
+    };
+    let misfit = || TypeError(format!("{x} cannot be reshaped to {wanted:?}"));
+    if wanted.iter().filter(|n| **n == -1).count() > 1 || wanted.iter().any(|n| *n < -1) {
+        return Err(misfit());
+    }
+    let known: usize =
+        wanted.iter().filter(|n| **n >= 0).try_fold(1usize, |p, n| p.checked_mul(*n as usize)).ok_or_else(misfit)?;
+    let rest = remainder(i, x, known, wanted.contains(&-1)).ok_or_else(misfit)?;
+    one(x.dtype, wanted.iter().map(|n| usize::try_from(*n).map_or(rest, Dim::Known)).collect())
+}
+
+/// What `-1` stands for when the other dimensions multiply to `known`; `None` when the elements do not fit.
+fn remainder(i: &mut Infer<'_>, x: &TensorType, known: usize, has_rest: bool) -> Option<Dim> {
+    if let Some(n) = x.n_elements() {
+        let fits = if has_rest { known > 0 && n % known == 0 } else { n == known };
+        return fits.then(|| Dim::Known(n.checked_div(known).unwrap_or(0)));
+    }
+    // A single symbol beside dimensions that multiply to `known` passes through.
+    let symbols: Vec<Dim> = x.shape.iter().copied().filter(|d| d.known().is_none()).collect();
+    let others = x.shape.iter().filter_map(|d| d.known()).try_fold(1usize, usize::checked_mul)?;
+    match symbols.as_slice() {
+        [symbol] if others == known => Some(*symbol),
+        _ => Some(i.fresh()),
+    }
+}
+
+fn transpose(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let x = i.ty("x")?;
+    let perm = i.constant_ints("perm")?.into_iter().map(|a| axis(a, x.rank())).collect::<Result<Vec<_>, _>>()?;
+    let mut seen = perm.clone();
+    seen.sort_unstable();
+    if !seen.iter().copied().eq(0..x.rank()) {
+        return Err(TypeError(format!("`perm` {perm:?} is no permutation of the axes of {x}")));
+    }
+    one(x.dtype, perm.iter().map(|a| x.shape[*a]).collect())
+}
+
+fn tile(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let x = i.ty("x")?;
+    let Some(reps) = i.ints("reps") else {
+        let shape = x.shape.iter().map(|_| i.fresh()).collect();
+        return one(x.dtype, shape);
+    };
+    if reps.len() != x.rank() || reps.iter().any(|r| *r < 1) {
+        return Err(TypeError(format!("`reps` {reps:?} does not fit {x}")));
+    }
+    let mut shape = Vec::with_capacity(reps.len());
+    for (dim, rep) in x.shape.iter().zip(reps) {
+        shape.push(match (dim, rep) {
+            (d, 1) => *d,
+            (Dim::Known(n), r) => Dim::Known(n.saturating_mul(r as usize)),
+            (Dim::Symbol(_), _) => i.fresh(),
+        });
+    }
+    one(x.dtype, shape)
+}
+
+fn range(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let (end, start, step) = (i.ty("end")?, i.ty("start")?, i.ty("step")?);
+    if [start, step].iter().any(|t| t.dtype != end.dtype) || [end, start, step].iter().any(|t| t.rank() != 0) {
+        return Err(TypeError(format!("`end` {end}, `start` {start}, `step` {step}: scalars of one type are needed")));
+    }
+    let at = |name| i.ints(name).and_then(|v| v.first().copied());
+    let len = match (at("end"), at("start"), at("step")) {
+        (_, _, Some(0)) => return Err(TypeError("`step` is 0".to_owned())),
+        (Some(e), Some(s), Some(d)) => {
+            let n = (i128::from(e) - i128::from(s) + i128::from(d) - i128::from(d.signum())) / i128::from(d);
+            Dim::Known(usize::try_from(n).unwrap_or(0))
+        }
+        _ => i.fresh(),
+    };
+    one(end.dtype, vec![len])
+}
+
+fn shape(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let rank = i.ty("x")?.rank();
+    one(DType::Int32, vec![Dim::Known(rank)])
+}
+
+fn slice_by_index(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let x = i.ty("x")?;
+    let shape = sliced_shape(i, x)?;
+    one(x.dtype, shape)
+}
+
+fn slice_update(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let (x, update) = (i.ty("x")?, i.ty("update")?);
+    let shape = sliced_shape(i, x)?;
+    let part = TensorType { dtype: x.dtype, shape };
+    if !part.compatible(update) {
+        return Err(TypeError(format!("`update` is {update}, the slice of {x} is {part}")));
+    }
+    one(x.dtype, x.shape.clone())
+}
+
+fn sliced_shape(i: &mut Infer<'_>, x: &TensorType) -> Result<Vec<Dim>, TypeError> {
+    let n = x.rank();
+    let flags = |name: &str| -> Result<Vec<i64>, TypeError> {
+        let flags = if i.has(name) { i.constant_ints(name)? } else { vec![0; n] };
+        if flags.len() == n { Ok(flags) } else { Err(TypeError(format!("`{name}` needs {n} entries"))) }
+    };
+    let (begin_mask, end_mask, squeeze) = (flags("begin_mask")?, flags("end_mask")?, flags("squeeze_mask")?);
+    let stride = if i.has("stride") { i.constant_ints("stride")? } else { vec![1; n] };
+    let (begin, end) = (i.ints("begin"), i.ints("end"));
+    let fits = |v: &Option<Vec<i64>>| v.as_ref().is_none_or(|v| v.len() == n);
+    if stride.len() != n || stride.contains(&0) || !fits(&begin) || !fits(&end) {
+        return Err(TypeError(format!("`begin`, `end` and `stride` need {n} entries each, and no stride of 0")));
+    }
+    let mut shape = Vec::with_capacity(n);
+    for a in 0..n {
+        if squeeze[a] != 0 {
+            continue;
+        }
+        let b = if begin_mask[a] != 0 { Some(None) } else { begin.as_ref().map(|v| Some(v[a])) };
+        let e = if end_mask[a] != 0 { Some(None) } else { end.as_ref().map(|v| Some(v[a])) };
+        shape.push(match (x.shape[a], b, e) {
+            (d, Some(None), Some(None)) if stride[a] == 1 => d,
+            (Dim::Known(size), Some(b), Some(e)) => Dim::Known(slice_range(size, b, e, stride[a])?.len()),
+            // Only the last element, whatever the size.
+            (_, Some(Some(-1)), Some(None)) if stride[a] == 1 => Dim::Known(1),
+            _ => i.fresh(),
+        });
+    }
+    Ok(shape)
+}
+
+/// The indices that a slice takes along an axis of `size`, as start, step and count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceRange {
+    /// First index.
+    pub start: usize,
+    /// Distance from one index to the next.
+    pub step: i64,
+    n: usize,
+}
+
+impl SliceRange {
+    /// Number of indices.
+    pub fn len(&self) -> usize {
+        self.n
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.n == 0
+    }
+
+    /// The indices.
+    pub fn indices(self) -> impl Iterator<Item = usize> {
+        (0..self.n as i64).map(move |k| (self.start as i64 + k * self.step) as usize)
+    }
+}
+
+/// The range of `begin:end:stride` along an axis of `size`; `None` neglects an end, negative ends count from the back.
+pub fn slice_range(size: usize, begin: Option<i64>, end: Option<i64>, stride: i64) -> Result<SliceRange, TypeError> {
+    let n = i64::try_from(size).map_err(|_| TypeError(format!("axis of {size} is too long")))?;
+    let wrap = |v: i64| if v < 0 { v.saturating_add(n) } else { v };
+    let outside = || TypeError(format!("slice {begin:?}:{end:?}:{stride} is outside of an axis of {size}"));
+    let (start, stop) = if stride > 0 {
+        (begin.map_or(0, wrap), end.map_or(n, wrap))
+    } else {
+        (begin.map_or(n - 1, wrap), end.map_or(-1, wrap))
+    };
+    let count = if stride > 0 {
+        (stop - start).max(0).saturating_add(stride - 1) / stride
+    } else if stride < 0 {
+        (start - stop).max(0).saturating_add(-stride - 1) / -stride
+    } else {
+        return Err(outside());
+    };
+    let last = start + (count - 1).max(0) * stride;
+    if count > 0 && (start < 0 || start >= n || last < 0 || last >= n) {
+        return Err(outside());
+    }
+    Ok(SliceRange { start: usize::try_from(start).unwrap_or(0), step: stride, n: usize::try_from(count).unwrap_or(0) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_take_what_python_takes() {
+        let take = |size, b, e, s| slice_range(size, b, e, s).map(|r| r.indices().collect::<Vec<_>>());
+        assert_eq!(take(7, Some(1), Some(6), 2), Ok(vec![1, 3, 5]));
+        assert_eq!(take(7, Some(-3), None, 1), Ok(vec![4, 5, 6]));
+        assert_eq!(take(7, None, Some(-4), 1), Ok(vec![0, 1, 2]));
+        assert_eq!(take(5, None, None, -2), Ok(vec![4, 2, 0]));
+        assert_eq!(take(5, Some(3), Some(3), 1), Ok(vec![]));
+        assert!(take(5, Some(3), Some(9), 1).is_err());
+        assert!(take(5, Some(-9), Some(2), 1).is_err());
+    }
+}

@@ -1,0 +1,318 @@
+//! Program, Function, Block, Op and Value: arenas addressed by typed ids.
+//!
+//! A [`Function`] is in static single assignment form: each [`Value`] is a function input, a block input or one result
+//! of one op, and is defined before it is used. Reading is free; a program is made with
+//! [`FunctionBuilder`](crate::build::FunctionBuilder) and changed with [`Patch`](crate::edit::Patch) only.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::literal::Literal;
+use crate::opset::{OpDef, Opset};
+use crate::types::{Dim, Symbol, Type};
+
+macro_rules! ids {
+    ($($name:ident $doc:literal;)*) => {$(
+        #[doc = $doc]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub(crate) u32);
+
+        impl $name {
+            /// Position in its arena; dense, so that a table indexed by it has no holes.
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    )*};
+}
+
+ids! {
+    ValueId "Identifies a [`Value`] of one function.";
+    OpId "Identifies an [`Op`] of one function.";
+    BlockId "Identifies a [`Block`] of one function.";
+}
+
+/// Who made an op: the place in the checkpoint that it computes, and the pass that wrote it, if one did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Module or tensor of the checkpoint, such as `model.layers.3.self_attn`.
+    pub place: Arc<str>,
+    /// The pass that made this op out of others.
+    pub pass: Option<&'static str>,
+}
+
+/// What an op's parameter is bound to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arg {
+    /// The value of an op or input.
+    Value(ValueId),
+    /// The values of a variadic parameter.
+    Values(Vec<ValueId>),
+    /// A value written in place; all parameters of `const` and of constexpr ops up to iOS17 are.
+    Literal(Literal),
+}
+
+/// One operation.
+#[derive(Clone, Debug)]
+pub struct Op {
+    /// Its row in the opset.
+    pub def: &'static OpDef,
+    /// One entry for each parameter of `def`, in its order.
+    pub args: Vec<Option<Arg>>,
+    /// What it defines.
+    pub results: Vec<ValueId>,
+    /// The attribute `name`, which tools show.
+    pub name: Option<String>,
+    /// Who made it.
+    pub origin: Origin,
+}
+
+impl Op {
+    /// What the parameter of that name is bound to, if anything.
+    pub fn arg(&self, name: &str) -> Option<&Arg> {
+        self.args.get(self.def.param_index(name)?)?.as_ref()
+    }
+
+    /// The value that the parameter of that name is bound to, if it is bound to one.
+    pub fn value_arg(&self, name: &str) -> Option<ValueId> {
+        match self.arg(name)? {
+            Arg::Value(v) => Some(*v),
+            _ => None,
+        }
+    }
+
+    /// Every value that it uses, in the order of parameters.
+    pub fn uses(&self) -> impl Iterator<Item = ValueId> + '_ {
+        self.args
+            .iter()
+            .flatten()
+            .flat_map(|arg| match arg {
+                Arg::Value(v) => std::slice::from_ref(v),
+                Arg::Values(vs) => vs.as_slice(),
+                Arg::Literal(_) => &[],
+            })
+            .copied()
+    }
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Definition {
+    /// An input of this block.
+    Input(BlockId),
+    /// Result of this op, at this position.
+    Result(OpId, usize),
+}
+
+/// A named, typed value.
+#[derive(Clone, Debug)]
+pub struct Value {
+    /// Unique in its function.
+    pub name: String,
+    /// Type.
+    pub ty: Type,
+    /// Where it comes from.
+    pub definition: Definition,
+}
+
+/// A sequence of ops.
+#[derive(Clone, Debug, Default)]
+pub struct Block {
+    /// Values bound when the block is entered.
+    pub inputs: Vec<ValueId>,
+    /// Ops in execution order.
+    pub ops: Vec<OpId>,
+    /// What the block gives back.
+    pub outputs: Vec<ValueId>,
+}
+
+/// One callable computation.
+#[derive(Clone, Debug)]
+pub struct Function {
+    /// Name, unique in the program.
+    pub name: String,
+    /// The opset that its ops are taken from.
+    pub opset: Opset,
+    /// Attributes such as `FlexibleShapeInformation`.
+    pub attributes: Vec<(String, Literal)>,
+    pub(crate) values: Vec<Value>,
+    pub(crate) ops: Vec<Op>,
+    pub(crate) blocks: Vec<Block>,
+    /// Names in use, each with the last number that was added to it.
+    pub(crate) names: HashMap<String, u32>,
+    pub(crate) n_symbols: u32,
+}
+
+impl Function {
+    /// The block that runs when the function is called; its inputs are the function's.
+    pub const BODY: BlockId = BlockId(0);
+
+    /// The body.
+    pub fn body(&self) -> &Block {
+        &self.blocks[0]
+    }
+
+    /// The value of that id.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.index()]
+    }
+
+    /// The op of that id.
+    pub fn op(&self, id: OpId) -> &Op {
+        &self.ops[id.index()]
+    }
+
+    /// The block of that id.
+    pub fn block(&self, id: BlockId) -> &Block {
+        &self.blocks[id.index()]
+    }
+
+    /// Number of values ever made; an upper bound of [`ValueId::index`].
+    pub fn n_values(&self) -> usize {
+        self.values.len()
+    }
+
+    /// The op that defines `value`, unless it is an input.
+    pub fn definer(&self, value: ValueId) -> Option<&Op> {
+        match self.value(value).definition {
+            Definition::Input(_) => None,
+            Definition::Result(op, _) => Some(self.op(op)),
+        }
+    }
+
+    /// The literal behind `value`, where a `const` defines it.
+    pub fn constant(&self, value: ValueId) -> Option<&Literal> {
+        let op = self.definer(value)?;
+        match op.args.first() {
+            Some(Some(Arg::Literal(literal))) if op.def.is_const() => Some(literal),
+            _ => None,
+        }
+    }
+
+    /// The literal that the parameter `name` of `op` is bound to, directly or through a `const`.
+    pub fn literal_arg<'a>(&'a self, op: &'a Op, name: &str) -> Option<&'a Literal> {
+        match op.arg(name)? {
+            Arg::Literal(literal) => Some(literal),
+            Arg::Value(v) => self.constant(*v),
+            Arg::Values(_) => None,
+        }
+    }
+
+    /// A symbol that no dimension of this function has yet.
+    pub(crate) fn fresh_symbol(&mut self) -> Symbol {
+        self.n_symbols += 1;
+        Symbol(self.n_symbols - 1)
+    }
+}
+
+/// A set of functions over shared constants.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// Attributes such as `buildInfo`.
+    pub attributes: Vec<(String, Literal)>,
+    pub(crate) functions: Vec<Function>,
+}
+
+impl Program {
+    /// A program of these functions.
+    pub fn new(functions: Vec<Function>) -> Self {
+        Self { attributes: Vec::new(), functions }
+    }
+
+    /// Its functions, in order.
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// The function of that name.
+    pub fn function(&self, name: &str) -> Option<&Function> {
+        self.functions.iter().find(|f| f.name == name)
+    }
+}
+
+/// The first difference between two programs, or `None` when they say the same.
+///
+/// Order, names, types, arguments and constants count; ids, symbols' numbers and origins do not.
+pub fn difference(a: &Program, b: &Program) -> Option<String> {
+    if a.attributes != b.attributes {
+        return Some("the attributes of the programs differ".to_owned());
+    }
+    let names = |p: &Program| p.functions.iter().map(|f| f.name.clone()).collect::<Vec<_>>();
+    if names(a) != names(b) {
+        return Some(format!("the functions are {:?} and {:?}", names(a), names(b)));
+    }
+    a.functions.iter().zip(&b.functions).find_map(|(a, b)| Comparison { a, b, symbols: HashMap::new() }.run())
+}
+
+struct Comparison<'a> {
+    a: &'a Function,
+    b: &'a Function,
+    symbols: HashMap<Symbol, Symbol>,
+}
+
+impl Comparison<'_> {
+    fn run(&mut self) -> Option<String> {
+        let (a, b) = (self.a, self.b);
+        let at = |what: String| Some(format!("function `{}`: {what}", a.name));
+        if a.opset != b.opset || a.attributes != b.attributes {
+            return at("opset or attributes differ".to_owned());
+        }
+        let (x, y) = (a.body(), b.body());
+        if (x.inputs.len(), x.ops.len(), x.outputs.len()) != (y.inputs.len(), y.ops.len(), y.outputs.len()) {
+            return at("the number of inputs, ops or outputs differs".to_owned());
+        }
+        if let Some(v) = x.inputs.iter().zip(&y.inputs).find_map(|(v, w)| self.values(*v, *w)) {
+            return at(v);
+        }
+        for (o, p) in x.ops.iter().zip(&y.ops) {
+            if let Some(found) = self.ops(a.op(*o), b.op(*p)) {
+                return at(found);
+            }
+        }
+        x.outputs.iter().zip(&y.outputs).find_map(|(v, w)| self.values(*v, *w)).and_then(at)
+    }
+
+    fn ops(&mut self, o: &Op, p: &Op) -> Option<String> {
+        let same = o.def == p.def
+            && o.name == p.name
+            && o.results.len() == p.results.len()
+            && o.args.iter().zip(&p.args).all(|(x, y)| self.args(x.as_ref(), y.as_ref()));
+        if !same {
+            let names = |f: &Function, o: &Op| o.results.first().map_or(String::new(), |r| f.value(*r).name.clone());
+            let (n, m) = (names(self.a, o), names(self.b, p));
+            return Some(format!("op `{}` making `{n}` and op `{}` making `{m}` differ", o.def.name, p.def.name));
+        }
+        o.results.iter().zip(&p.results).find_map(|(v, w)| self.values(*v, *w))
+    }
+
+    fn args(&self, x: Option<&Arg>, y: Option<&Arg>) -> bool {
+        let name = |f: &Function, v: ValueId| f.value(v).name.clone();
+        match (x, y) {
+            (None, None) => true,
+            (Some(Arg::Value(v)), Some(Arg::Value(w))) => name(self.a, *v) == name(self.b, *w),
+            (Some(Arg::Values(v)), Some(Arg::Values(w))) => {
+                v.len() == w.len() && v.iter().zip(w).all(|(v, w)| name(self.a, *v) == name(self.b, *w))
+            }
+            (Some(Arg::Literal(l)), Some(Arg::Literal(m))) => l == m,
+            _ => false,
+        }
+    }
+
+    fn values(&mut self, v: ValueId, w: ValueId) -> Option<String> {
+        let (v, w) = (self.a.value(v), self.b.value(w));
+        let types = match (v.ty.tensor_or_state(), w.ty.tensor_or_state()) {
+            (Some(s), Some(t)) => s.dtype == t.dtype && s.rank() == t.rank() && self.shapes(&s.shape, &t.shape),
+            _ => v.ty == w.ty,
+        };
+        let same = v.name == w.name && types;
+        (!same).then(|| format!("`{}` of type {} and `{}` of type {} differ", v.name, v.ty, w.name, w.ty))
+    }
+
+    fn shapes(&mut self, s: &[Dim], t: &[Dim]) -> bool {
+        s.iter().zip(t).all(|pair| match pair {
+            (Dim::Known(n), Dim::Known(m)) => n == m,
+            (Dim::Symbol(x), Dim::Symbol(y)) => *self.symbols.entry(*x).or_insert(*y) == *y,
+            _ => false,
+        })
+    }
+}

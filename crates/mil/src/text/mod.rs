@@ -1,0 +1,13 @@
+//! MIL text, as Apple's compiler prints it.
+//!
+//! The printed form is that of `model.mil` in a compiled model folder: [`print()`] writes it, [`parse()`] reads it.
+//! Constants that a package would keep in its weight file are printed as `BLOBFILE(..)`; [`Blobs`] says which constant
+//! each offset stands for. Apple's text has one spelling, `?`, for every symbolic dimension; each `?` of an input reads
+//! as a symbol of its own, and those of other values follow by type inference.
+
+mod lex;
+mod parse;
+mod print;
+
+pub use parse::{ParseError, parse};
+pub use print::{Blobs, WEIGHT_PATH, print};

@@ -1,0 +1,309 @@
+//! Printer.
+
+use std::fmt::Write;
+
+use crate::data::Data;
+use crate::literal::{Literal, f16_to_f32};
+use crate::program::{Arg, Function, Op, Program, ValueId};
+use crate::types::{DType, TensorType};
+
+/// The path that printed constants name.
+pub const WEIGHT_PATH: &str = "@model_path/weights/weight.bin";
+
+/// Constants with fewer elements are written out. Source: coremltools' writer.
+const MIN_BLOB_ELEMENTS: usize = 10;
+
+/// The constants that are printed as references into a weight file, each at the offset that the file would have it.
+///
+/// Offsets are those of weight blob storage v2: a 64-byte file header, then for each constant a 64-byte record and its
+/// data, both aligned to 64 bytes. A constant that is the same bytes as an earlier one takes no place of its own.
+#[derive(Debug, Default)]
+pub struct Blobs {
+    entries: Vec<(u64, TensorType, Data)>,
+    end: u64,
+}
+
+impl Blobs {
+    /// The constant at `offset`, if it has this type.
+    pub fn get(&self, offset: u64, ty: &TensorType) -> Option<Data> {
+        let at = self.entries.binary_search_by_key(&offset, |e| e.0).ok()?;
+        let (_, stored, data) = &self.entries[at];
+        (stored.dtype == ty.dtype && stored.n_elements() == ty.n_elements()).then(|| data.clone())
+    }
+
+    /// Number of constants.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn offset(&mut self, ty: &TensorType, data: &Data) -> u64 {
+        let known = self.entries.iter().find(|(_, t, d)| d.is_same(data) && t.dtype == ty.dtype);
+        if let Some((offset, ..)) = known {
+            return *offset;
+        }
+        let offset = self.end.max(64);
+        self.entries.push((offset, ty.clone(), data.clone()));
+        self.end = (offset + 64 + data.byte_len() as u64).next_multiple_of(64);
+        offset
+    }
+}
+
+/// The text of a program; `blobs` gains the constants that it refers to.
+pub fn print(program: &Program, blobs: &mut Blobs) -> String {
+    let mut printer = Printer { out: String::new(), blobs };
+    printer.out.push_str("program(1.3)\n");
+    if !program.attributes.is_empty() {
+        printer.attributes(&program.attributes);
+        printer.out.push('\n');
+    }
+    printer.out.push_str("{\n");
+    for function in program.functions() {
+        printer.function(function);
+    }
+    printer.out.push_str("}\n");
+    printer.out
+}
+
+struct Printer<'a> {
+    out: String,
+    blobs: &'a mut Blobs,
+}
+
+macro_rules! put {
+    ($printer:expr, $($arg:tt)*) => {
+        write!($printer.out, $($arg)*).expect("writing to a String cannot fail")
+    };
+}
+
+impl Printer<'_> {
+    fn attributes(&mut self, attributes: &[(String, Literal)]) {
+        self.out.push('[');
+        for (i, (name, literal)) in attributes.iter().enumerate() {
+            put!(self, "{}{name} = ", if i > 0 { ", " } else { "" });
+            self.literal(literal);
+        }
+        self.out.push(']');
+    }
+
+    fn function(&mut self, f: &Function) {
+        put!(self, "    func {}<{}>(", f.name, f.opset.name());
+        for (i, input) in f.body().inputs.iter().enumerate() {
+            let value = f.value(*input);
+            put!(self, "{}{} {}", if i > 0 { ", " } else { "" }, value.ty, value.name);
+        }
+        self.out.push_str(") ");
+        if !f.attributes.is_empty() {
+            self.attributes(&f.attributes);
+            self.out.push(' ');
+        }
+        self.out.push_str("{\n");
+        for op in &f.body().ops {
+            self.op(f, f.op(*op));
+        }
+        self.out.push_str("        } -> (");
+        self.names(f, &f.body().outputs);
+        self.out.push_str(");\n");
+    }
+
+    fn names(&mut self, f: &Function, values: &[ValueId]) {
+        for (i, v) in values.iter().enumerate() {
+            put!(self, "{}{}", if i > 0 { ", " } else { "" }, f.value(*v).name);
+        }
+    }
+
+    fn op(&mut self, f: &Function, op: &Op) {
+        self.out.push_str("            ");
+        for (i, r) in op.results.iter().enumerate() {
+            let value = f.value(*r);
+            put!(self, "{}{} {}", if i > 0 { ", " } else { "" }, value.ty, value.name);
+        }
+        put!(self, "{}{}(", if op.results.is_empty() { "" } else { " = " }, op.def.name);
+        let mut args: Vec<(&str, &Arg)> =
+            op.def.params.iter().zip(&op.args).filter_map(|(p, a)| Some((p.name, a.as_ref()?))).collect();
+        args.sort_by_key(|(name, _)| *name);
+        let mut attributes = Vec::new();
+        if op.def.attributes {
+            attributes.append(&mut args);
+        }
+        for (i, (name, arg)) in args.into_iter().enumerate() {
+            put!(self, "{}{name} = ", if i > 0 { ", " } else { "" });
+            self.arg(f, arg);
+        }
+        self.out.push(')');
+        let name = op.name.as_ref().map(|n| Arg::Literal(Literal::string(n)));
+        attributes.extend(name.iter().map(|n| ("name", n)));
+        attributes.sort_by_key(|(name, _)| *name);
+        for (i, (name, arg)) in attributes.iter().enumerate() {
+            put!(self, "{}{name} = ", if i > 0 { ", " } else { "[" });
+            self.arg(f, arg);
+        }
+        self.out.push_str(if attributes.is_empty() { ";\n" } else { "];\n" });
+    }
+
+    fn arg(&mut self, f: &Function, arg: &Arg) {
+        match arg {
+            Arg::Value(v) => put!(self, "{}", f.value(*v).name),
+            Arg::Values(vs) => {
+                self.out.push('(');
+                self.names(f, vs);
+                self.out.push(')');
+            }
+            Arg::Literal(l) => self.literal(l),
+        }
+    }
+
+    fn literal(&mut self, literal: &Literal) {
+        put!(self, "{}(", literal.ty());
+        match literal {
+            Literal::Tensor(ty, data) if is_blob(ty) => {
+                let offset = self.blobs.offset(ty, data);
+                put!(self, "BLOBFILE(path = string(\"{WEIGHT_PATH}\"), offset = uint64({offset}))");
+            }
+            _ => self.bare(literal),
+        }
+        self.out.push(')');
+    }
+
+    /// A literal without its type, as it stands inside of another.
+    fn bare(&mut self, literal: &Literal) {
+        match literal {
+            Literal::String(s) => self.string(s),
+            Literal::Tensor(ty, data) => {
+                let shape: Vec<usize> = ty.shape.iter().map(|d| d.known().unwrap_or(0)).collect();
+                self.elements(ty.dtype, &shape, &data.to_vec(), &mut 0);
+            }
+            Literal::List(_, items) => self.sequence('[', items, ']'),
+            Literal::Tuple(items) => self.sequence('(', items, ')'),
+            Literal::Dict(_, _, items) => {
+                self.out.push('{');
+                for (i, (key, value)) in items.iter().enumerate() {
+                    self.out.push_str(if i > 0 { ", {" } else { "{" });
+                    self.bare(key);
+                    self.out.push_str(", ");
+                    self.bare(value);
+                    self.out.push('}');
+                }
+                self.out.push('}');
+            }
+        }
+    }
+
+    fn sequence(&mut self, open: char, items: &[Literal], close: char) {
+        self.out.push(open);
+        for (i, item) in items.iter().enumerate() {
+            self.out.push_str(if i > 0 { ", " } else { "" });
+            self.bare(item);
+        }
+        self.out.push(close);
+    }
+
+    fn string(&mut self, s: &str) {
+        self.out.push('"');
+        for c in s.chars() {
+            match c {
+                '"' => self.out.push_str("\\\""),
+                '\\' => self.out.push_str("\\\\"),
+                '\n' => self.out.push_str("\\n"),
+                c => self.out.push(c),
+            }
+        }
+        self.out.push('"');
+    }
+
+    fn elements(&mut self, dtype: DType, shape: &[usize], bytes: &[u8], at: &mut usize) {
+        let Some((n, inner)) = shape.split_first() else {
+            put!(self, "{}", element(dtype, bytes, *at));
+            *at += 1;
+            return;
+        };
+        self.out.push('[');
+        for i in 0..*n {
+            self.out.push_str(if i > 0 { ", " } else { "" });
+            self.elements(dtype, inner, bytes, at);
+        }
+        self.out.push(']');
+    }
+}
+
+/// Whether a constant of this type goes to the weight file.
+fn is_blob(ty: &TensorType) -> bool {
+    let inline = matches!(ty.dtype, DType::Bool | DType::String | DType::Int64 | DType::Uint64 | DType::Fp64);
+    !inline && ty.rank() > 0 && ty.n_elements().is_some_and(|n| n >= MIN_BLOB_ELEMENTS)
+}
+
+/// The text of the element `at` of packed `bytes`.
+fn element(dtype: DType, bytes: &[u8], at: usize) -> String {
+    match dtype {
+        DType::Bool => (bytes[at] != 0).to_string(),
+        DType::Fp16 => hex_float(f64::from(f16_to_f32(read_bits(bytes, at, 16) as u16))),
+        DType::Bf16 => hex_float(f64::from(f32::from_bits((read_bits(bytes, at, 16) as u32) << 16))),
+        DType::Fp32 => hex_float(f64::from(f32::from_bits(read_bits(bytes, at, 32) as u32))),
+        DType::Fp64 => hex_float(f64::from_bits(read_bits(bytes, at, 64))),
+        DType::Int4 | DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => {
+            let shift = 64 - dtype.bits();
+            ((read_bits(bytes, at, dtype.bits()) << shift).cast_signed() >> shift).to_string()
+        }
+        _ => read_bits(bytes, at, dtype.bits()).to_string(),
+    }
+}
+
+/// The `width` bits of element `at`, least significant bit first.
+fn read_bits(bytes: &[u8], at: usize, width: usize) -> u64 {
+    (0..width).fold(0, |v, i| {
+        let bit = at * width + i;
+        v | (u64::from(bytes[bit / 8] >> (bit % 8) & 1) << i)
+    })
+}
+
+/// C99's `%a` for a finite number.
+fn hex_float(v: f64) -> String {
+    let sign = if v.is_sign_negative() { "-" } else { "" };
+    if v == 0.0 {
+        return format!("{sign}0x0p+0");
+    }
+    let bits = v.to_bits();
+    let (mut exponent, mut fraction) = (((bits >> 52) & 0x7ff) as i32 - 1023, bits & ((1 << 52) - 1));
+    if exponent == -1023 {
+        // A subnormal: shift the leading one to where the implicit bit is.
+        let shift = fraction.leading_zeros() - 11;
+        fraction = (fraction << shift) & ((1 << 52) - 1);
+        exponent = -1022 - shift as i32;
+    }
+    let digits = format!("{fraction:013x}");
+    let digits = digits.trim_end_matches('0');
+    let point = if digits.is_empty() { "" } else { "." };
+    format!("{sign}0x1{point}{digits}p{exponent:+}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_print_as_c_does() {
+        // Made with printf("%a") of glibc 2.36.
+        for (v, text) in [
+            (0.5, "0x1p-1"),
+            (-1e4, "-0x1.388p+13"),
+            (0.1, "0x1.999999999999ap-4"),
+            (f64::from(0.1f32), "0x1.99999ap-4"),
+            (3.0, "0x1.8p+1"),
+            (-0.0, "-0x0p+0"),
+        ] {
+            assert_eq!(hex_float(v), text);
+        }
+        assert_eq!(hex_float(5e-324), "0x1p-1074");
+    }
+
+    #[test]
+    fn small_elements_are_unpacked_from_the_low_bits() {
+        assert_eq!(element(DType::Int4, &[0xf7], 0), "7");
+        assert_eq!(element(DType::Int4, &[0xf7], 1), "-1");
+        assert_eq!(element(DType::Uint3, &[0b1101_0001, 0b1], 2), "7");
+    }
+}
