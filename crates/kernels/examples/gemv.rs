@@ -1,0 +1,228 @@
+//! Speed of the products, as JSON lines: `cargo run --release -p thane-kernels --example gemv -- [threads] [isa]`.
+//!
+//! For each shape of SmolLM2-135M (Q4_1 and Q8_0) and Gemma 3 270M (Q4_K_M), and one shape in every type: GB/s of
+//! weights for one token, and GOP/s (two per multiplication) for 512. The first lines give the memory's read speed, to
+//! which the others compare.
+//!
+//! The weights of a figure are more than the last-level cache, as they are in a decode step: enough copies of the
+//! matrix, used in turn.
+#![allow(clippy::print_stdout)]
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use thane_kernels::linear::{linear_fast, linear_fast_scratch_len};
+use thane_kernels::{Attention, BlockType, Context, Isa, KvData, KvView, Weight, attention, attention_scratch_len};
+
+/// Bytes of weights to go through: twice a last-level cache of 32 MiB.
+const WORKING_SET_BYTES: usize = 64 << 20;
+const N_SAMPLES: usize = 9;
+
+const SHAPES: [(BlockType, usize, usize); 22] = [
+    (BlockType::Q4_1, 576, 576),
+    (BlockType::Q4_1, 192, 576),
+    (BlockType::Q4_1, 1536, 576),
+    (BlockType::Q4_1, 576, 1536),
+    (BlockType::Q8_0, 49152, 576),
+    (BlockType::Q5_0, 2048, 640),
+    (BlockType::Q4K, 640, 2048),
+    (BlockType::Q6K, 640, 2048),
+    (BlockType::Q8_0, 262_144, 640),
+    (BlockType::Q4_0, 1024, 1024),
+    (BlockType::Q4_1, 1024, 1024),
+    (BlockType::Q5_0, 1024, 1024),
+    (BlockType::Q5_1, 1024, 1024),
+    (BlockType::Q8_0, 1024, 1024),
+    (BlockType::Q2K, 1024, 1024),
+    (BlockType::Q3K, 1024, 1024),
+    (BlockType::Q4K, 1024, 1024),
+    (BlockType::Q5K, 1024, 1024),
+    (BlockType::Q6K, 1024, 1024),
+    (BlockType::Iq4Nl, 1024, 1024),
+    (BlockType::Iq4Xs, 1024, 1024),
+    (BlockType::F16, 1024, 1024),
+];
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let n_threads = args.next().and_then(|arg| arg.parse().ok()).unwrap_or(1);
+    let name = args.next();
+    let isa = match &name {
+        None => Some(Isa::detect()),
+        Some(name) => Isa::available().into_iter().find(|isa| isa.name() == name),
+    };
+    let Some(isa) = isa else {
+        println!("{{\"error\":\"this machine does not have {}\"}}", name.unwrap_or_default());
+        return;
+    };
+    let ctx = Context::with_isa(n_threads, isa);
+    for _ in 0..3 {
+        read_speed(&ctx);
+    }
+    for (ty, n_rows, n_cols) in SHAPES {
+        one_token(&ctx, ty, n_rows, n_cols);
+    }
+    for (ty, n_rows, n_cols) in SHAPES.into_iter().filter(|(_, n_rows, _)| *n_rows < 5000) {
+        many_tokens(&ctx, ty, n_rows, n_cols);
+    }
+    for n_tokens in [2, 4, 5, 8, 16, 32] {
+        few_tokens(&ctx, n_tokens);
+    }
+    for (name, n_kv_heads, group, head_dim) in [("smollm2", 3, 3, 64), ("gemma3", 1, 4, 256)] {
+        for (n_tokens, n_keys) in [(1, 128), (1, 700), (1, 4096), (512, 512)] {
+            attend(&ctx, name, [n_kv_heads, group * n_tokens, head_dim, n_keys], n_tokens);
+        }
+    }
+    fork_join(&ctx);
+}
+
+/// Median and spread of several samples of `run`, which does `n` things.
+fn measure(n: usize, mut run: impl FnMut()) -> [f64; 3] {
+    run();
+    let mut samples: Vec<f64> = (0..N_SAMPLES)
+        .map(|_| {
+            let start = Instant::now();
+            run();
+            start.elapsed().as_secs_f64() / n as f64
+        })
+        .collect();
+    samples.sort_by(f64::total_cmp);
+    [samples[N_SAMPLES / 2], samples[0], samples[N_SAMPLES - 1]]
+}
+
+fn read_speed(ctx: &Context) {
+    let data = vec![1u64; 2 * WORKING_SET_BYTES / 8];
+    let mut sums = vec![0u64; data.len() / 8192];
+    let [median, best, worst] = measure(1, || {
+        ctx.pool().run_chunks(&mut sums, 16, |chunk_idx, sums| {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                let data = &data[(chunk_idx * 16 + i) * 8192..][..8192];
+                *sum = data.iter().fold(0, |sum, x| sum ^ x);
+            }
+        });
+        black_box(&sums);
+    });
+    let gb = size_of_val(&data[..]) as f64 / 1e9;
+    println!(
+        "{{\"figure\":\"read\",\"threads\":{},\"gb_per_s\":{:.1},\"min\":{:.1},\"max\":{:.1}}}",
+        ctx.pool().n_threads(),
+        gb / median,
+        gb / worst,
+        gb / best
+    );
+}
+
+/// Bytes that are good for any type: small scales, no infinity or NaN, whatever field they fall into.
+fn weight_bytes(len: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8 & 0x2b
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn one_token(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize) {
+    time(ctx, ty, n_rows, n_cols, 1, "gemv");
+}
+
+fn few_tokens(ctx: &Context, n_tokens: usize) {
+    time(ctx, BlockType::Q4_1, 1536, 576, n_tokens, "few");
+}
+
+fn many_tokens(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize) {
+    time(ctx, ty, n_rows, n_cols, 512, "gemm");
+}
+
+fn time(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize, n_tokens: usize, figure: &str) {
+    let Some(row_bytes) = ty.row_bytes(n_cols) else { return };
+    let weight_len = row_bytes * n_rows;
+    let n_copies = if n_tokens < 64 { WORKING_SET_BYTES.div_ceil(weight_len) } else { 1 };
+    let bytes = weight_bytes(weight_len * n_copies);
+    let weight = |copy: usize| Weight { ty, bytes: &bytes[copy * weight_len..][..weight_len], n_rows, n_cols };
+    let x: Vec<f32> = (0..n_tokens * n_cols).map(|i| (i % 17) as f32 / 17.0 - 0.4).collect();
+    let mut y = vec![0.0; n_tokens * n_rows];
+    let mut scratch = vec![0.0; linear_fast_scratch_len(ctx, &weight(0), n_tokens)];
+    let [median, best, worst] = measure(n_copies, || {
+        for copy in 0..n_copies {
+            linear_fast(ctx, &weight(copy), &x, n_tokens, None, &mut y, &mut scratch);
+        }
+        black_box(&y);
+    });
+    let gb = weight_len as f64 / 1e9;
+    let gop = 2e-9 * (n_rows * n_cols * n_tokens) as f64;
+    println!(
+        "{{\"figure\":\"{figure}\",\"isa\":\"{}\",\"threads\":{},\"type\":\"{ty:?}\",\"rows\":{n_rows},\"cols\":{n_cols},\"tokens\":{n_tokens},\
+         \"us\":{:.2},\"us_min\":{:.2},\"us_max\":{:.2},\"gb_per_s\":{:.2},\"gop_per_s\":{:.1}}}",
+        ctx.isa().name(),
+        ctx.pool().n_threads(),
+        median * 1e6,
+        best * 1e6,
+        worst * 1e6,
+        gb / median,
+        gop / median
+    );
+}
+
+/// One layer's attention over an f16 cache; causal where there are several tokens.
+fn attend(ctx: &Context, model: &str, [n_kv_heads, n_rows, head_dim, n_keys]: [usize; 4], n_tokens: usize) {
+    let cache: Vec<u16> = (0..n_kv_heads * n_keys * head_dim).map(|i| 0x3000 + (i % 1021) as u16).collect();
+    let q: Vec<f32> = (0..n_kv_heads * n_rows * head_dim).map(|i| (i % 23) as f32 / 23.0 - 0.5).collect();
+    let causal =
+        |row: usize, key: usize| if key <= n_keys - n_tokens + row % n_tokens { 0.0 } else { f32::NEG_INFINITY };
+    let mask: Vec<f32> = (0..n_rows * n_keys).map(|i| causal(i / n_keys, i % n_keys)).collect();
+    let mut out = vec![0.0; q.len()];
+    let mut scratch = vec![0.0; attention_scratch_len(ctx, n_kv_heads, n_rows, head_dim, n_keys)];
+    let view = KvView { data: KvData::F16(&cache), head_stride: n_keys * head_dim, key_stride: head_dim };
+    let n = if n_tokens == 1 { 200 } else { 2 };
+    let [median, best, worst] = measure(n, || {
+        for _ in 0..n {
+            let mask = Some(&mask[..]);
+            let out = &mut out[..];
+            let args =
+                Attention { q: &q, k: view, v: view, mask, scale: 0.1, n_kv_heads, n_rows, head_dim, n_keys, out };
+            attention(ctx, args, &mut scratch);
+        }
+        black_box(&out);
+    });
+    println!(
+        "{{\"figure\":\"attention\",\"isa\":\"{}\",\"threads\":{},\"model\":\"{model}\",\"tokens\":{n_tokens},\"keys\":{n_keys},\
+         \"us\":{:.2},\"us_min\":{:.2},\"us_max\":{:.2}}}",
+        ctx.isa().name(),
+        ctx.pool().n_threads(),
+        median * 1e6,
+        best * 1e6,
+        worst * 1e6
+    );
+}
+
+/// The cost of a run of one empty task per thread, called again at once and after a pause of 30 us.
+fn fork_join(ctx: &Context) {
+    for pause in [Duration::ZERO, Duration::from_micros(30)] {
+        let mut spent = Duration::ZERO;
+        let [_, best, worst] = measure(1000, || {
+            spent = Duration::ZERO;
+            for _ in 0..1000 {
+                let start = Instant::now();
+                while start.elapsed() < pause {
+                    std::hint::spin_loop();
+                }
+                let start = Instant::now();
+                ctx.pool().run(ctx.pool().n_threads(), |task_idx| {
+                    black_box(task_idx);
+                });
+                spent += start.elapsed();
+            }
+        });
+        println!(
+            "{{\"figure\":\"fork_join\",\"threads\":{},\"pause_us\":{},\"us\":{:.2},\"us_with_pause_min\":{:.2},\"us_with_pause_max\":{:.2}}}",
+            ctx.pool().n_threads(),
+            pause.as_micros(),
+            spent.as_secs_f64() * 1e3,
+            best * 1e6,
+            worst * 1e6
+        );
+    }
+}

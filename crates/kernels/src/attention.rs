@@ -1,0 +1,229 @@
+//! Attention of query rows over a key/value cache: `softmax(q k^T * scale + mask) v`.
+//!
+//! The keys are gone over in tiles of 64, with the softmax kept up to date as in "online softmax": a running maximum,
+//! the sum of the exponentials and the weighted sum of the values. So the scratch does not grow with the number of
+//! keys. A task is a block of query rows of one key/value head and, where that makes too few tasks, a part of the keys;
+//! the parts are put together at the end.
+//!
+//! Both products have the same form: 16 keys, or 16 elements of a value, are the lanes, and a row's elements, or its 64
+//! weights, are broadcast.
+
+use crate::simd::LANES;
+use crate::threads::SharedMut;
+use crate::{Context, math};
+
+mod merge;
+mod tile;
+
+#[cfg(test)]
+mod tests;
+
+/// Keys of a tile.
+const TILE_KEYS: usize = 64;
+/// Query rows of a task: enough for the packing of a tile of keys to be a tenth of the work.
+const BLOCK_ROWS: usize = 64;
+/// At or below this a mask says "not this key": half precision's stand-in for -inf is about -1e4.
+const MASKED: f32 = -1e4;
+/// Masks are not taken lower than this, so that a row of `-inf` has weights that are numbers.
+const MASK_FLOOR: f32 = -1e38;
+/// Keys that a task should at least have, when keys are split among tasks.
+const MIN_SPLIT_KEYS: usize = 128;
+
+/// The elements of a cache.
+#[derive(Debug, Clone, Copy)]
+pub enum KvData<'a> {
+    /// f32.
+    F32(&'a [f32]),
+    /// f16 as bits.
+    F16(&'a [u16]),
+}
+
+impl KvData<'_> {
+    fn len(self) -> usize {
+        match self {
+            Self::F32(data) => data.len(),
+            Self::F16(data) => data.len(),
+        }
+    }
+}
+
+/// Keys or values of several heads: element `i` of key `k` of head `h` is at `h * head_stride + k * key_stride + i`.
+#[derive(Debug, Clone, Copy)]
+pub struct KvView<'a> {
+    /// The elements.
+    pub data: KvData<'a>,
+    /// Elements from a head to the next.
+    pub head_stride: usize,
+    /// Elements from a key to the next.
+    pub key_stride: usize,
+}
+
+/// What [`attention`] computes: for each head and row `softmax(q k^T * scale + mask) v`.
+#[derive(Debug)]
+pub struct Attention<'a> {
+    /// [n_kv_heads, n_rows, head_dim]: the rows of a key/value head are its group's queries, in any order.
+    pub q: &'a [f32],
+    /// Keys.
+    pub k: KvView<'a>,
+    /// Values.
+    pub v: KvView<'a>,
+    /// [n_rows, n_keys], added to the scaled scores. At or below -10,000 it says "not this key": keys that no row of a
+    /// block wants are not looked at.
+    pub mask: Option<&'a [f32]>,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Key/value heads.
+    pub n_kv_heads: usize,
+    /// Query rows of each key/value head.
+    pub n_rows: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Keys to attend over.
+    pub n_keys: usize,
+    /// As `q`.
+    pub out: &'a mut [f32],
+}
+
+/// How the work is divided: depends on sizes alone.
+#[derive(Debug, Clone, Copy)]
+struct Division {
+    n_row_blocks: usize,
+    n_splits: usize,
+    /// A multiple of [`TILE_KEYS`].
+    split_keys: usize,
+    /// The head's dimension in whole vectors.
+    padded_dim: usize,
+}
+
+impl Division {
+    fn new(n_threads: usize, n_kv_heads: usize, n_rows: usize, head_dim: usize, n_keys: usize) -> Self {
+        let n_row_blocks = n_rows.div_ceil(BLOCK_ROWS);
+        let n_tasks = (n_kv_heads * n_row_blocks).max(1);
+        // Two tasks per thread are enough to even out; more cost merging.
+        let wanted = if n_threads == 1 { 1 } else { (2 * n_threads).div_ceil(n_tasks) };
+        let n_splits = wanted.min(n_keys / MIN_SPLIT_KEYS).max(1);
+        let split_keys = n_keys.div_ceil(n_splits).next_multiple_of(TILE_KEYS).max(TILE_KEYS);
+        let n_splits = n_keys.div_ceil(split_keys).max(1);
+        Self { n_row_blocks, n_splits, split_keys, padded_dim: head_dim.next_multiple_of(LANES) }
+    }
+
+    /// f32s of a worker's scratch: keys, values, weights, sums.
+    fn worker_len(self) -> usize {
+        2 * TILE_KEYS * self.padded_dim + BLOCK_ROWS * (TILE_KEYS + self.padded_dim)
+    }
+
+    /// f32s of what a split says of a row: maximum, sum of exponentials, sums.
+    fn partial_len(self) -> usize {
+        if self.n_splits == 1 { 0 } else { self.padded_dim + 2 }
+    }
+}
+
+/// f32s of scratch that [`attention`] needs.
+pub fn attention_scratch_len(ctx: &Context, n_kv_heads: usize, n_rows: usize, head_dim: usize, n_keys: usize) -> usize {
+    let n_threads = ctx.pool().n_threads();
+    let division = Division::new(n_threads, n_kv_heads, n_rows, head_dim, n_keys);
+    n_threads * division.worker_len() + n_kv_heads * n_rows * division.n_splits * division.partial_len()
+}
+
+/// Attention. A row whose keys are all masked gets the softmax of its masked scores, never NaN; with no keys at all the
+/// output is 0.
+///
+/// # Panics
+/// If a size does not fit or the scratch is shorter than [`attention_scratch_len`].
+pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
+    check(ctx, &args, scratch);
+    let Attention { q, k, v, mask, scale, n_kv_heads, n_rows, head_dim, n_keys, out } = args;
+    if out.is_empty() {
+        return;
+    }
+    if n_keys == 0 {
+        out.fill(0.0);
+        return;
+    }
+    let n_threads = ctx.pool().n_threads();
+    let division = Division::new(n_threads, n_kv_heads, n_rows, head_dim, n_keys);
+    let worker_len = division.worker_len();
+    let (workers, partials) = scratch.split_at_mut(n_threads * worker_len);
+    let partial_len = division.partial_len();
+    let partials = &mut partials[..n_kv_heads * n_rows * division.n_splits * partial_len];
+    let common = Common { q, k, v, mask, scale, n_rows, head_dim, n_keys, division };
+    {
+        let (workers, partials, out) = (SharedMut::new(workers), SharedMut::new(partials), SharedMut::new(&mut *out));
+        let n_tasks = n_kv_heads * division.n_row_blocks * division.n_splits;
+        ctx.pool().run_indexed(n_tasks, |worker_idx, task_idx| {
+            // The last rows have the most keys when the mask is causal: they go first, and the small tasks even out the
+            // end.
+            let task_idx = n_tasks - 1 - task_idx;
+            let (block_idx, split_idx) = (task_idx / division.n_splits, task_idx % division.n_splits);
+            let (head_idx, first_row) =
+                (block_idx / division.n_row_blocks, block_idx % division.n_row_blocks * BLOCK_ROWS);
+            let n_block_rows = BLOCK_ROWS.min(n_rows - first_row);
+            let row_idx = head_idx * n_rows + first_row;
+            // SAFETY: no two tasks run at once with the same worker index.
+            let scratch = unsafe { workers.slice(worker_idx * worker_len, worker_len) };
+            // SAFETY: each block of rows and split is one task; those of the partials are ordered by split, then row.
+            let partials = unsafe {
+                partials.slice((split_idx * n_kv_heads * n_rows + row_idx) * partial_len, n_block_rows * partial_len)
+            };
+            // SAFETY: only where there is one split are these taken for more than no elements, and then each block of
+            // rows is one task.
+            let out = unsafe {
+                out.slice(row_idx * head_dim, if division.n_splits == 1 { n_block_rows * head_dim } else { 0 })
+            };
+            let first_key = split_idx * division.split_keys;
+            let block = Block {
+                head_idx,
+                first_row,
+                n_rows: n_block_rows,
+                first_key,
+                end_key: (first_key + division.split_keys).min(n_keys),
+            };
+            ctx.isa().run(tile::BlockTask { common: &common, block, scratch, partials, out });
+        });
+    }
+    if division.n_splits > 1 {
+        merge::merge(partials, division, head_dim, out);
+    }
+}
+
+fn check(ctx: &Context, args: &Attention, scratch: &[f32]) {
+    let Attention { q, n_kv_heads, n_rows, head_dim, n_keys, .. } = *args;
+    assert_eq!(Some(q.len()), n_kv_heads.checked_mul(n_rows).and_then(|n| n.checked_mul(head_dim)), "queries");
+    assert_eq!(args.out.len(), q.len(), "as many outputs as queries");
+    assert!(args.mask.is_none_or(|mask| mask.len() == n_rows * n_keys), "mask of {n_rows} rows and {n_keys} keys");
+    if n_kv_heads > 0 && n_keys > 0 {
+        for view in [args.k, args.v] {
+            let end = (n_kv_heads - 1) * view.head_stride + (n_keys - 1) * view.key_stride + head_dim;
+            assert!(
+                end <= view.data.len(),
+                "cache of {n_kv_heads} heads and {n_keys} keys in {} elements",
+                view.data.len()
+            );
+        }
+    }
+    let scratch_len = attention_scratch_len(ctx, n_kv_heads, n_rows, head_dim, n_keys);
+    assert!(scratch.len() >= scratch_len, "scratch");
+}
+
+/// What all tasks share.
+struct Common<'a> {
+    q: &'a [f32],
+    k: KvView<'a>,
+    v: KvView<'a>,
+    mask: Option<&'a [f32]>,
+    scale: f32,
+    n_rows: usize,
+    head_dim: usize,
+    n_keys: usize,
+    division: Division,
+}
+
+/// The rows and keys of a task.
+#[derive(Clone, Copy)]
+struct Block {
+    head_idx: usize,
+    first_row: usize,
+    n_rows: usize,
+    first_key: usize,
+    end_key: usize,
+}

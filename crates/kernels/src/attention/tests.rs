@@ -1,0 +1,200 @@
+use super::*;
+use crate::Isa;
+use crate::f16::{f16_to_f32, f32_to_f16};
+use crate::testing::{Random, relative_error};
+
+struct Case {
+    n_kv_heads: usize,
+    n_rows: usize,
+    head_dim: usize,
+    n_keys: usize,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    mask: Option<Vec<f32>>,
+    /// [head, key, dim], or [key, head, dim].
+    heads_first: bool,
+}
+
+impl Case {
+    fn strides(&self) -> (usize, usize) {
+        // Two more keys than are used, and three more elements than a head has.
+        let dim = self.head_dim + 3;
+        if self.heads_first { ((self.n_keys + 2) * dim, dim) } else { (dim, self.n_kv_heads * dim) }
+    }
+
+    fn run(&self, ctx: &Context, as_f16: bool) -> Vec<f32> {
+        let Self { n_kv_heads, n_rows, head_dim, n_keys, .. } = *self;
+        let (k16, v16): (Vec<u16>, Vec<u16>) =
+            (self.k.iter().map(|x| f32_to_f16(*x)).collect(), self.v.iter().map(|x| f32_to_f16(*x)).collect());
+        let (head_stride, key_stride) = self.strides();
+        let view = |f32s, f16s| KvView {
+            data: if as_f16 { KvData::F16(f16s) } else { KvData::F32(f32s) },
+            head_stride,
+            key_stride,
+        };
+        let mut out = vec![f32::NAN; self.q.len()];
+        let mut scratch = vec![f32::NAN; attention_scratch_len(ctx, n_kv_heads, n_rows, head_dim, n_keys)];
+        let args = Attention {
+            q: &self.q,
+            k: view(&self.k, &k16),
+            v: view(&self.v, &v16),
+            mask: self.mask.as_deref(),
+            scale: 0.3,
+            n_kv_heads,
+            n_rows,
+            head_dim,
+            n_keys,
+            out: &mut out,
+        };
+        attention(ctx, args, &mut scratch);
+        out
+    }
+
+    fn has_empty_row(&self) -> bool {
+        let is_empty = |row: &[f32]| row.iter().all(|mask| *mask <= MASKED);
+        self.mask.as_ref().is_some_and(|mask| mask.chunks_exact(self.n_keys).any(is_empty))
+    }
+
+    /// The definition, in f64.
+    fn exact(&self) -> Vec<f64> {
+        let (head_stride, key_stride) = self.strides();
+        let mut out = Vec::new();
+        for (row_idx, q) in self.q.chunks_exact(self.head_dim).enumerate() {
+            let (h, r) = (row_idx / self.n_rows, row_idx % self.n_rows);
+            let at = |key: usize| h * head_stride + key * key_stride;
+            let score = |key: usize| {
+                let dot: f64 = q.iter().zip(&self.k[at(key)..]).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+                let mask = self.mask.as_ref().map_or(0.0, |mask| f64::from(mask[r * self.n_keys + key]).max(-1e38));
+                dot * f64::from(0.3f32) + mask
+            };
+            let scores: Vec<f64> = (0..self.n_keys).map(score).collect();
+            let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = scores.iter().map(|score| (score - max).exp()).sum();
+            for i in 0..self.head_dim {
+                let sum: f64 = scores
+                    .iter()
+                    .enumerate()
+                    .map(|(key, score)| (score - max).exp() * f64::from(self.v[at(key) + i]))
+                    .sum();
+                out.push(sum / total);
+            }
+        }
+        out
+    }
+}
+
+/// How a mask is made: of row, key, and sizes.
+#[derive(Debug, Clone, Copy)]
+enum Masking {
+    None,
+    Causal,
+    Window,
+    Random,
+    /// -inf everywhere in row 0, -1e4 everywhere in row 1, causal below.
+    Empty,
+}
+
+fn case(random: &mut Random, sizes: (usize, usize, usize, usize), masking: Masking, heads_first: bool) -> Case {
+    let (n_kv_heads, n_rows, head_dim, n_keys) = sizes;
+    let mut mask = Vec::new();
+    for r in 0..n_rows {
+        // The last row sees all keys.
+        let position = (n_keys + r).saturating_sub(n_rows);
+        for key in 0..n_keys {
+            let causal = if key <= position { 0.0 } else { f32::NEG_INFINITY };
+            mask.push(match masking {
+                Masking::None => 0.0,
+                Masking::Causal => causal,
+                Masking::Window => {
+                    if key + 40 > position {
+                        causal
+                    } else {
+                        -1e4
+                    }
+                }
+                Masking::Random => {
+                    if random.below(3) == 0 {
+                        -3e4
+                    } else {
+                        random.f32() * 4.0
+                    }
+                }
+                Masking::Empty => match r {
+                    0 => f32::NEG_INFINITY,
+                    1 => -1e4,
+                    _ => causal,
+                },
+            });
+        }
+    }
+    let cache_len = n_kv_heads * (n_keys + 2) * (head_dim + 3);
+    // f32 values that f16 has, so that both caches hold the same.
+    let mut halves =
+        |len: usize| -> Vec<f32> { random.f32s(len).into_iter().map(|x| f16_to_f32(f32_to_f16(x))).collect() };
+    let (k, v) = (halves(cache_len), halves(cache_len));
+    let q = random.f32s(n_kv_heads * n_rows * head_dim);
+    let mask = if matches!(masking, Masking::None) { None } else { Some(mask) };
+    Case { n_kv_heads, n_rows, head_dim, n_keys, q, k, v, mask, heads_first }
+}
+
+#[test]
+fn against_the_definition() {
+    let contexts: Vec<Context> =
+        Isa::available().into_iter().flat_map(|isa| [Context::with_isa(1, isa), Context::with_isa(4, isa)]).collect();
+    let mut random = Random::new(51);
+    for head_dim in [20, 64, 80, 256] {
+        for n_rows in [1, 3, 7, 130] {
+            for n_keys in [1, 5, 33, 700] {
+                for masking in [Masking::None, Masking::Causal, Masking::Window, Masking::Random, Masking::Empty] {
+                    // The large ones with one kind of mask each: the definition in f64 is slow.
+                    if n_rows * n_keys * head_dim > 1_000_000 && !matches!(masking, Masking::Window) {
+                        continue;
+                    }
+                    let n_kv_heads = 1 + random.below(3);
+                    let case = case(&mut random, (n_kv_heads, n_rows, head_dim, n_keys), masking, n_rows != 3);
+                    let expected = case.exact();
+                    for ctx in &contexts {
+                        for as_f16 in [false, true] {
+                            let error = relative_error(&case.run(ctx, as_f16), &expected);
+                            // A score of -3e4 is rounded to two thousandths in f32: it shows in rows that have no
+                            // other.
+                            let bound = if case.has_empty_row() { 2e-3 } else { 2e-6 };
+                            assert!(
+                                error < bound,
+                                "{n_kv_heads} heads, {n_rows} rows of {head_dim}, {n_keys} keys, {masking:?}, f16 {as_f16}, {}, {} threads: {error}",
+                                ctx.isa().name(),
+                                ctx.pool().n_threads()
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn masked_keys_may_hold_anything_when_no_row_wants_them() {
+    let mut random = Random::new(52);
+    let mut case = case(&mut random, (1, 2, 32, 300), Masking::Causal, true);
+    // Keys 0..256 are masked for both rows: whole tiles.
+    for (i, mask) in case.mask.as_mut().unwrap().iter_mut().enumerate() {
+        *mask = if i % 300 < 256 { f32::NEG_INFINITY } else { 0.0 };
+    }
+    let (_, key_stride) = case.strides();
+    case.v[..256 * key_stride].fill(f32::NAN);
+    for isa in Isa::available() {
+        assert!(case.run(&Context::with_isa(3, isa), false).iter().all(|x| x.is_finite()), "{}", isa.name());
+    }
+}
+
+#[test]
+fn nothing_to_attend_to() {
+    let mut random = Random::new(53);
+    for isa in Isa::available() {
+        let ctx = Context::with_isa(2, isa);
+        assert_eq!(case(&mut random, (2, 3, 4, 0), Masking::None, true).run(&ctx, false), [0.0; 24]);
+        assert!(case(&mut random, (2, 0, 4, 5), Masking::Causal, true).run(&ctx, false).is_empty());
+    }
+}

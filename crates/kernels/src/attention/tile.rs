@@ -1,0 +1,320 @@
+//! A block of query rows over tiles of keys.
+
+use super::{BLOCK_ROWS, Block, Common, KvData, KvView, MASK_FLOOR, MASKED, TILE_KEYS, math};
+use crate::f16::{f16_to_f32, u16_as_bytes};
+use crate::simd::{Kernel, LANES, Simd};
+use crate::softmax;
+
+pub(super) struct BlockTask<'a> {
+    pub(super) common: &'a Common<'a>,
+    pub(super) block: Block,
+    pub(super) scratch: &'a mut [f32],
+    /// Where the keys are split: for each row the sums, the maximum and the sum of exponentials.
+    pub(super) partials: &'a mut [f32],
+    /// Where they are not.
+    pub(super) out: &'a mut [f32],
+}
+
+/// A worker's scratch.
+struct Scratch<'a> {
+    /// [TILE_KEYS / 16, padded_dim, 16 keys]
+    keys: &'a mut [f32],
+    /// [TILE_KEYS, padded_dim]
+    values: &'a mut [f32],
+    /// [BLOCK_ROWS, TILE_KEYS]: scores, then their exponentials.
+    weights: &'a mut [f32],
+    /// [BLOCK_ROWS, padded_dim]: the weighted sums of the values.
+    sums: &'a mut [f32],
+}
+
+/// The running maximum and sum of exponentials of each row.
+struct State {
+    max: [f32; BLOCK_ROWS],
+    total: [f32; BLOCK_ROWS],
+}
+
+impl Kernel for BlockTask<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { common, block, scratch, partials, out } = self;
+        let padded_dim = common.division.padded_dim;
+        let (keys, scratch) = scratch.split_at_mut(TILE_KEYS * padded_dim);
+        let (values, scratch) = scratch.split_at_mut(TILE_KEYS * padded_dim);
+        let (weights, sums) = scratch.split_at_mut(BLOCK_ROWS * TILE_KEYS);
+        let mut scratch = Scratch { keys, values, weights, sums };
+        scratch.sums[..block.n_rows * padded_dim].fill(0.0);
+        let mut state = State { max: [f32::NEG_INFINITY; BLOCK_ROWS], total: [0.0; BLOCK_ROWS] };
+        let may_skip = common.mask.is_some_and(|mask| every_row_has_a_key(simd, mask, common.n_keys, block));
+        for first_key in (block.first_key..block.end_key).step_by(TILE_KEYS) {
+            let n_keys = TILE_KEYS.min(block.end_key - first_key);
+            if may_skip && is_masked(simd, common, block, first_key, n_keys) {
+                continue;
+            }
+            tile(simd, common, block, first_key, n_keys, &mut scratch, &mut state);
+        }
+        for row_idx in 0..block.n_rows {
+            let sums = &scratch.sums[row_idx * padded_dim..][..padded_dim];
+            if out.is_empty() {
+                let partial = &mut partials[row_idx * (padded_dim + 2)..][..padded_dim + 2];
+                partial[..padded_dim].copy_from_slice(sums);
+                partial[padded_dim..].copy_from_slice(&[state.max[row_idx], state.total[row_idx]]);
+            } else {
+                let out = &mut out[row_idx * common.head_dim..][..common.head_dim];
+                let factor = 1.0 / state.total[row_idx];
+                out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * factor);
+            }
+        }
+    }
+}
+
+/// The masks of a row of the block.
+#[inline(always)]
+fn mask_row(mask: &[f32], n_keys: usize, block: Block, row_idx: usize) -> &[f32] {
+    &mask[(block.first_row + row_idx) * n_keys..][..n_keys]
+}
+
+/// False if some row has no key that is not masked: then masked keys count.
+#[inline(always)]
+fn every_row_has_a_key<S: Simd>(simd: S, mask: &[f32], n_keys: usize, block: Block) -> bool {
+    for row_idx in 0..block.n_rows {
+        if softmax::max(simd, mask_row(mask, n_keys, block, row_idx)) <= MASKED {
+            return false;
+        }
+    }
+    true
+}
+
+/// True if no row of the block wants any of these keys.
+#[inline(always)]
+fn is_masked<S: Simd>(simd: S, common: &Common, block: Block, first_key: usize, n_keys: usize) -> bool {
+    let Some(mask) = common.mask else { return false };
+    for row_idx in 0..block.n_rows {
+        let row = &mask_row(mask, common.n_keys, block, row_idx)[first_key..][..n_keys];
+        if softmax::max(simd, row) > MASKED || row.iter().any(|mask| mask.is_nan()) {
+            return false;
+        }
+    }
+    true
+}
+
+#[inline(always)]
+fn tile<S: Simd>(
+    simd: S,
+    common: &Common,
+    block: Block,
+    first_key: usize,
+    n_keys: usize,
+    scratch: &mut Scratch,
+    state: &mut State,
+) {
+    let padded_dim = common.division.padded_dim;
+    load_rows(simd, &common.k, common.head_dim, block.head_idx, first_key, n_keys, scratch.values);
+    transpose_keys(simd, scratch.values, padded_dim, scratch.keys);
+    load_rows(simd, &common.v, common.head_dim, block.head_idx, first_key, n_keys, scratch.values);
+    let first_query = block.head_idx * common.n_rows + block.first_row;
+    let queries = &common.q[first_query * common.head_dim..][..block.n_rows * common.head_dim];
+    for (group, keys) in scratch.keys.chunks_exact(padded_dim * LANES).enumerate() {
+        let keys = Panel { data: keys, stride: LANES, n: common.head_dim };
+        products::<S, false>(simd, keys, queries, common.head_dim, &mut scratch.weights[group * LANES..], TILE_KEYS);
+    }
+    for row_idx in 0..block.n_rows {
+        let mask = common.mask.map(|mask| &mask_row(mask, common.n_keys, block, row_idx)[first_key..][..n_keys]);
+        let weights: &mut [f32; TILE_KEYS] =
+            scratch.weights[row_idx * TILE_KEYS..].first_chunk_mut().expect("a tile of weights");
+        let sums = &mut scratch.sums[row_idx * padded_dim..][..padded_dim];
+        let max = mask_scores(simd, weights, mask, n_keys, common.scale);
+        update(simd, weights, sums, max, &mut state.max[row_idx], &mut state.total[row_idx]);
+    }
+    let weights = &scratch.weights[..block.n_rows * TILE_KEYS];
+    for first in (0..padded_dim).step_by(LANES) {
+        let values = Panel { data: &scratch.values[first..], stride: padded_dim, n: TILE_KEYS };
+        products::<S, true>(simd, values, weights, TILE_KEYS, &mut scratch.sums[first..], padded_dim);
+    }
+}
+
+/// Some keys or values as f32 rows [TILE_KEYS, padded_dim], filled up with zeros both ways.
+#[inline(always)]
+fn load_rows<S: Simd>(
+    simd: S,
+    view: &KvView,
+    head_dim: usize,
+    head_idx: usize,
+    first_key: usize,
+    n_keys: usize,
+    rows: &mut [f32],
+) {
+    let padded_dim = head_dim.next_multiple_of(LANES);
+    let (used, unused) = rows.split_at_mut(n_keys * padded_dim);
+    unused.fill(0.0);
+    for (i, row) in used.chunks_exact_mut(padded_dim).enumerate() {
+        let start = head_idx * view.head_stride + (first_key + i) * view.key_stride;
+        match view.data {
+            KvData::F32(data) => row[..head_dim].copy_from_slice(&data[start..][..head_dim]),
+            KvData::F16(data) => {
+                let (vectors, rest) = data[start..][..head_dim].as_chunks::<16>();
+                for (vector, row) in vectors.iter().zip(row.as_chunks_mut::<16>().0) {
+                    simd.store(simd.load_f16(u16_as_bytes(vector)), row);
+                }
+                for (half, row) in rest.iter().zip(&mut row[vectors.len() * 16..]) {
+                    *row = f16_to_f32(*half);
+                }
+            }
+        }
+        row[head_dim..].fill(0.0);
+    }
+}
+
+/// Rows of keys as panels of 16 keys: element by element, the keys as lanes.
+#[inline(always)]
+fn transpose_keys<S: Simd>(simd: S, rows: &[f32], padded_dim: usize, panels: &mut [f32]) {
+    for (rows, panel) in rows.chunks_exact(LANES * padded_dim).zip(panels.chunks_exact_mut(LANES * padded_dim)) {
+        for first in (0..padded_dim).step_by(LANES) {
+            let mut lanes = [simd.splat(0.0); LANES];
+            for (i, lane) in lanes.iter_mut().enumerate() {
+                *lane = simd.load(rows[i * padded_dim + first..].first_chunk().expect("whole vectors"));
+            }
+            simd.transpose(&mut lanes);
+            for (lane, out) in lanes.into_iter().zip(panel[first * LANES..].as_chunks_mut().0) {
+                simd.store(lane, out);
+            }
+        }
+    }
+}
+
+/// Vectors of 16, `stride` apart.
+#[derive(Clone, Copy)]
+struct Panel<'a> {
+    data: &'a [f32],
+    stride: usize,
+    n: usize,
+}
+
+/// For each row of `rows`, of length `row_len`, the sum of the panel's vectors times the row's elements; put into, or
+/// added to, 16 elements of `out`, whose rows are `out_stride` apart.
+#[inline(always)]
+fn products<S: Simd, const ADD: bool>(
+    simd: S,
+    panel: Panel,
+    rows: &[f32],
+    row_len: usize,
+    out: &mut [f32],
+    out_stride: usize,
+) {
+    let n_rows = rows.len() / row_len;
+    let mut row_idx = 0;
+    while S::TILE_TOKENS >= 12 && n_rows - row_idx >= 12 {
+        product::<S, ADD, 12>(
+            simd,
+            panel,
+            &rows[row_idx * row_len..],
+            row_len,
+            &mut out[row_idx * out_stride..],
+            out_stride,
+        );
+        row_idx += 12;
+    }
+    while n_rows - row_idx >= 4 {
+        product::<S, ADD, 4>(
+            simd,
+            panel,
+            &rows[row_idx * row_len..],
+            row_len,
+            &mut out[row_idx * out_stride..],
+            out_stride,
+        );
+        row_idx += 4;
+    }
+    while row_idx < n_rows {
+        product::<S, ADD, 1>(
+            simd,
+            panel,
+            &rows[row_idx * row_len..],
+            row_len,
+            &mut out[row_idx * out_stride..],
+            out_stride,
+        );
+        row_idx += 1;
+    }
+}
+
+#[inline(always)]
+fn product<S: Simd, const ADD: bool, const N: usize>(
+    simd: S,
+    panel: Panel,
+    rows: &[f32],
+    row_len: usize,
+    out: &mut [f32],
+    out_stride: usize,
+) {
+    assert!(panel.n <= row_len && rows.len() >= N * row_len, "as many elements in each row as vectors");
+    let mut acc = [simd.splat(0.0); N];
+    for i in 0..panel.n {
+        let vector = simd.load(panel.data[i * panel.stride..].first_chunk().expect("whole vectors"));
+        for n in 0..N {
+            // SAFETY: n < N and i < row_len; the rows are that long by the assertion above.
+            let element = simd.splat(unsafe { *rows.get_unchecked(n * row_len + i) });
+            acc[n] = simd.fma(vector, element, acc[n]);
+        }
+    }
+    for n in 0..N {
+        let out = out[n * out_stride..].first_chunk_mut().expect("whole vectors");
+        simd.store(if ADD { simd.add(acc[n], simd.load(out)) } else { acc[n] }, out);
+    }
+}
+
+/// Scales and masks the scores of a row; the largest of them.
+#[inline(always)]
+fn mask_scores<S: Simd>(
+    simd: S,
+    scores: &mut [f32; TILE_KEYS],
+    mask: Option<&[f32]>,
+    n_keys: usize,
+    scale: f32,
+) -> f32 {
+    let mut padded = [0.0; TILE_KEYS];
+    if let Some(mask) = mask {
+        // NaN stays.
+        padded
+            .iter_mut()
+            .zip(mask)
+            .for_each(|(padded, mask)| *padded = if *mask < MASK_FLOOR { MASK_FLOOR } else { *mask });
+    }
+    // exp(-inf) adds nothing.
+    padded[n_keys..].fill(f32::NEG_INFINITY);
+    let mut max = simd.splat(f32::NEG_INFINITY);
+    for (scores, mask) in scores.as_chunks_mut::<16>().0.iter_mut().zip(padded.as_chunks().0) {
+        let score = simd.fma(simd.load(scores), simd.splat(scale), simd.load(mask));
+        simd.store(score, scores);
+        max = simd.max(score, max);
+    }
+    simd.max_lane(max)
+}
+
+/// Turns a row's scores into weights and brings its state up to date.
+#[inline(always)]
+fn update<S: Simd>(
+    simd: S,
+    scores: &mut [f32; TILE_KEYS],
+    sums: &mut [f32],
+    tile_max: f32,
+    max: &mut f32,
+    total: &mut f32,
+) {
+    let new_max = if tile_max > *max { tile_max } else { *max };
+    let mut tile_total = simd.splat(0.0);
+    for scores in scores.as_chunks_mut::<16>().0 {
+        let weight = math::exp(simd, simd.sub(simd.load(scores), simd.splat(new_max)));
+        simd.store(weight, scores);
+        tile_total = simd.add(tile_total, weight);
+    }
+    if new_max > *max {
+        // 0 before the first tile, whose maximum is -inf.
+        let mut factor = [0.0; 16];
+        simd.store(math::exp(simd, simd.splat(*max - new_max)), &mut factor);
+        *total *= factor[0];
+        sums.iter_mut().for_each(|sum| *sum *= factor[0]);
+        *max = new_max;
+    }
+    *total += simd.sum(tile_total);
+}

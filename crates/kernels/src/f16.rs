@@ -1,0 +1,244 @@
+//! Half precision (IEEE f16) and bf16, as bits in a `u16`, to and from `f32`.
+//!
+//! The scalar functions define the meaning: to 16 bits round to nearest, ties to even; overflow gives infinity; NaN
+//! stays NaN (quiet, upper payload bits kept); subnormals are kept. The slice functions give the same bits.
+
+use crate::simd::{Isa, Kernel, Simd};
+
+/// The value of an f16.
+#[inline(always)]
+pub fn f16_to_f32(half: u16) -> f32 {
+    let sign = u32::from(half & 0x8000) << 16;
+    let magnitude = u32::from(half & 0x7fff);
+    let bits = if magnitude >= 0x7c00 {
+        // Infinity, or NaN made quiet.
+        0x7f80_0000 | (magnitude & 0x3ff) << 13 | if magnitude > 0x7c00 { 0x0040_0000 } else { 0 }
+    } else if magnitude >= 0x0400 {
+        // The exponent's bias goes from 15 to 127.
+        (magnitude << 13) + ((127 - 15) << 23)
+    } else {
+        // Subnormal: units of 2^-24, exact in f32.
+        (magnitude as f32 * f32::from_bits((127 - 24) << 23)).to_bits()
+    };
+    f32::from_bits(sign | bits)
+}
+
+/// The nearest f16.
+#[inline(always)]
+pub fn f32_to_f16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let sign = (bits >> 16) as u16 & 0x8000;
+    let magnitude = bits & 0x7fff_ffff;
+    if magnitude > 0x7f80_0000 {
+        return sign | 0x7e00 | (magnitude >> 13) as u16 & 0x3ff;
+    }
+    // 65520 is half way between the largest f16 and the next power of two: it and all above become infinity.
+    if magnitude >= 0x477f_f000 {
+        return sign | 0x7c00;
+    }
+    // Below 2^-14: adding 0.5 puts units of 2^-24 into the last place of the sum, which rounds them to nearest even.
+    if magnitude < 0x3880_0000 {
+        let sum = f32::from_bits(magnitude) + 0.5;
+        return sign | (sum.to_bits() - 0.5f32.to_bits()) as u16;
+    }
+    let odd = magnitude >> 13 & 1;
+    let rounded = magnitude + 0xfff + odd - ((127 - 15) << 23);
+    sign | (rounded >> 13) as u16
+}
+
+/// The value of a bf16.
+#[inline(always)]
+pub fn bf16_to_f32(half: u16) -> f32 {
+    f32::from_bits(u32::from(half) << 16)
+}
+
+/// The nearest bf16.
+#[inline(always)]
+pub fn f32_to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    if value.is_nan() {
+        return (bits >> 16) as u16 | 0x40;
+    }
+    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}
+
+/// `to[i]` is the value of the f16 `from[i]`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn f16_to_f32_slice(isa: Isa, from: &[u16], to: &mut [f32]) {
+    assert_eq!(from.len(), to.len(), "one output per input");
+    isa.run(FromF16 { from, to });
+}
+
+/// `to[i]` is the nearest f16 of `from[i]`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn f32_to_f16_slice(isa: Isa, from: &[f32], to: &mut [u16]) {
+    assert_eq!(from.len(), to.len(), "one output per input");
+    isa.run(ToF16 { from, to });
+}
+
+/// `to[i]` is the value of the bf16 `from[i]`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn bf16_to_f32_slice(from: &[u16], to: &mut [f32]) {
+    assert_eq!(from.len(), to.len(), "one output per input");
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16_to_f32(*from));
+}
+
+/// `to[i]` is the nearest bf16 of `from[i]`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn f32_to_bf16_slice(from: &[f32], to: &mut [u16]) {
+    assert_eq!(from.len(), to.len(), "one output per input");
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = f32_to_bf16(*from));
+}
+
+struct FromF16<'a> {
+    from: &'a [u16],
+    to: &'a mut [f32],
+}
+
+impl Kernel for FromF16<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let (vectors, rest) = self.from.as_chunks::<16>();
+        let (to, to_rest) = self.to.split_at_mut(vectors.len() * 16);
+        for (from, to) in vectors.iter().zip(to.as_chunks_mut::<16>().0) {
+            simd.store(simd.load_f16(u16_as_bytes(from)), to);
+        }
+        to_rest.iter_mut().zip(rest).for_each(|(to, from)| *to = f16_to_f32(*from));
+    }
+}
+
+struct ToF16<'a> {
+    from: &'a [f32],
+    to: &'a mut [u16],
+}
+
+impl Kernel for ToF16<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let (vectors, rest) = self.from.as_chunks::<16>();
+        let (to, to_rest) = self.to.split_at_mut(vectors.len() * 16);
+        for (from, to) in vectors.iter().zip(to.as_chunks_mut::<16>().0) {
+            simd.store_f16(simd.load(from), to);
+        }
+        to_rest.iter_mut().zip(rest).for_each(|(to, from)| *to = f32_to_f16(*from));
+    }
+}
+
+/// The bytes of 16 halves.
+#[inline(always)]
+pub(crate) fn u16_as_bytes(from: &[u16; 16]) -> &[u8; 32] {
+    // SAFETY: the same memory; a byte has no alignment and no bad values.
+    unsafe { &*from.as_ptr().cast() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The value by the definition of the format.
+    fn defined(half: u16) -> f64 {
+        let (exponent, fraction) = (i32::from(half >> 10 & 31), f64::from(half & 0x3ff));
+        let size = match exponent {
+            31 if fraction > 0.0 => f64::NAN,
+            31 => f64::INFINITY,
+            0 => fraction * 2f64.powi(-24),
+            _ => (1024.0 + fraction) * 2f64.powi(exponent - 25),
+        };
+        if half & 0x8000 == 0 { size } else { -size }
+    }
+
+    #[test]
+    fn every_f16_has_its_value_and_comes_back() {
+        let halves: Vec<u16> = (0..=u16::MAX).collect();
+        for isa in Isa::available() {
+            let mut values = vec![0.0; halves.len()];
+            let mut back = vec![0; halves.len()];
+            // Odd offsets and lengths, so that the tails differ from the vectors.
+            for (start, end) in [(0, 65_536), (1, 65_530)] {
+                f16_to_f32_slice(isa, &halves[start..end], &mut values[start..end]);
+                f32_to_f16_slice(isa, &values[start..end], &mut back[start..end]);
+                for i in start..end {
+                    let expected = defined(halves[i]);
+                    let quiet = if expected.is_nan() { halves[i] | 0x200 } else { halves[i] };
+                    assert!(
+                        f64::from(values[i]) == expected || expected.is_nan() && values[i].is_nan(),
+                        "{i:#x} {}",
+                        isa.name()
+                    );
+                    assert_eq!(values[i].to_bits(), f16_to_f32(halves[i]).to_bits(), "{i:#x} {}", isa.name());
+                    assert_eq!(back[i], quiet, "{i:#x} {}", isa.name());
+                    assert_eq!(f32_to_f16(values[i]), quiet, "{i:#x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rounding_to_f16_at_every_boundary() {
+        // Between neighbours: the middle goes to the even one, the values next to the middle to the nearer one.
+        for low in 0..0x7bffu16 {
+            let middle = ((defined(low) + defined(low + 1)) / 2.0) as f32;
+            let even = low + (low & 1);
+            let below = f32::from_bits(middle.to_bits() - 1);
+            let above = f32::from_bits(middle.to_bits() + 1);
+            let from =
+                [middle, below, above, -middle, -below, -above, middle, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+            let expected = [even, low, low + 1, even | 0x8000, low | 0x8000, (low + 1) | 0x8000];
+            for (value, expected) in from.iter().zip(expected) {
+                assert_eq!(f32_to_f16(*value), expected, "{value}");
+            }
+            for isa in Isa::available() {
+                let mut to = [0; 16];
+                f32_to_f16_slice(isa, &from, &mut to);
+                assert_eq!(to[..6], expected, "{middle} {}", isa.name());
+            }
+        }
+        for (value, expected) in [
+            (65519.996, 0x7bff),
+            (65520.0, 0x7c00),
+            (f32::MAX, 0x7c00),
+            (f32::INFINITY, 0x7c00),
+            (1e-45, 0),
+            (2.9e-8, 0),
+            (2.99e-8, 1),
+        ] {
+            assert_eq!(f32_to_f16(value), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn every_bf16_has_its_value_and_comes_back() {
+        let halves: Vec<u16> = (0..=u16::MAX).collect();
+        let mut values = vec![0.0; halves.len()];
+        let mut back = vec![0; halves.len()];
+        bf16_to_f32_slice(&halves, &mut values);
+        f32_to_bf16_slice(&values, &mut back);
+        for (i, half) in halves.iter().enumerate() {
+            assert_eq!(values[i].to_bits(), u32::from(*half) << 16);
+            let quiet = if values[i].is_nan() { half | 0x40 } else { *half };
+            assert_eq!(back[i], quiet, "{half:#x}");
+        }
+    }
+
+    #[test]
+    fn rounding_to_bf16_at_every_boundary() {
+        for low in 0..0x7f80u16 {
+            let middle = u32::from(low) << 16 | 0x8000;
+            let even = low + (low & 1);
+            for (bits, expected) in [(middle, even), (middle - 1, low), (middle + 1, low + 1)] {
+                assert_eq!(f32_to_bf16(f32::from_bits(bits)), expected, "{bits:#x}");
+                assert_eq!(f32_to_bf16(f32::from_bits(bits | 1 << 31)), expected | 0x8000, "{bits:#x}");
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Products of activations with a weight matrix: `y[t, o] = bias[o] + sum over i of x[t, i] * w[o, i]`.
+//!
+//! [`linear_f32`] is the reference: f32 arithmetic on the weight's own values. [`linear_q8`] multiplies quantised
+//! weights as they are stored with activations quantised to 8 bits per 32 ([`quantize_q8`]). [`linear_fast`] takes the
+//! one that suits the weight.
+//!
+//! Both have two forms. For few tokens a weight row is read once, straight from memory, and dotted with each token
+//! (`rows`): as fast as memory allows. For more, 16 rows at a time are unpacked to a panel whose lanes are rows, and
+//! all tokens go over it (`panel`, `dense`).
+
+mod dense;
+mod panel;
+mod q8;
+mod rows;
+
+use std::fmt;
+
+pub use q8::{Q8Activations, Q8Len, q8_len, quantize_q8};
+
+use crate::Context;
+use crate::quant::BlockType;
+use crate::quant::dequantize::dequantize_inline;
+use crate::simd::{Kernel, Simd};
+use crate::threads::{Pool, SharedMut};
+
+/// Up to this many tokens, weight rows are dotted one by one.
+pub(crate) const MAX_ROW_TOKENS: usize = 4;
+
+/// A weight matrix as stored: row after row of blocks; row `o` makes output `o`.
+#[derive(Debug, Clone, Copy)]
+pub struct Weight<'a> {
+    /// How the values are stored.
+    pub ty: BlockType,
+    /// `n_rows` rows of `ty.row_bytes(n_cols)` bytes.
+    pub bytes: &'a [u8],
+    /// Outputs.
+    pub n_rows: usize,
+    /// Inputs.
+    pub n_cols: usize,
+}
+
+/// Why a [`Weight`] cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightError {
+    /// The row is not a whole number of blocks.
+    Cols {
+        /// The type.
+        ty: BlockType,
+        /// The row's length.
+        n_cols: usize,
+    },
+    /// Too few or too many bytes.
+    Bytes {
+        /// The bytes of this many rows; None if they are too many to count.
+        expected: Option<usize>,
+        /// The bytes given.
+        actual: usize,
+    },
+}
+
+impl fmt::Display for WeightError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cols { ty, n_cols } => {
+                write!(f, "a row of {n_cols} values is not a whole number of {ty:?} blocks of {}", ty.block_len())
+            }
+            Self::Bytes { expected: Some(expected), actual } => {
+                write!(f, "the weight needs {expected} bytes and has {actual}")
+            }
+            Self::Bytes { expected: None, actual } => {
+                write!(f, "the weight needs more bytes than can be counted and has {actual}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for WeightError {}
+
+impl<'a> Weight<'a> {
+    /// A weight whose sizes fit together.
+    ///
+    /// # Errors
+    /// If the columns are not whole blocks or the bytes are not the rows.
+    pub fn new(ty: BlockType, bytes: &'a [u8], n_rows: usize, n_cols: usize) -> Result<Self, WeightError> {
+        let row_bytes = ty.row_bytes(n_cols).ok_or(WeightError::Cols { ty, n_cols })?;
+        let expected = row_bytes.checked_mul(n_rows);
+        if expected != Some(bytes.len()) {
+            return Err(WeightError::Bytes { expected, actual: bytes.len() });
+        }
+        Ok(Self { ty, bytes, n_rows, n_cols })
+    }
+
+    /// The same weight, checked.
+    fn checked(&self) -> Rows<'a> {
+        if let Err(err) = Self::new(self.ty, self.bytes, self.n_rows, self.n_cols) {
+            panic!("{err}");
+        }
+        Rows { bytes: self.bytes, row_bytes: self.bytes.len() / self.n_rows.max(1), n_rows: self.n_rows }
+    }
+}
+
+/// The rows of a checked weight.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    bytes: &'a [u8],
+    row_bytes: usize,
+    n_rows: usize,
+}
+
+impl<'a> Rows<'a> {
+    #[inline(always)]
+    fn get(self, row_idx: usize) -> &'a [u8] {
+        &self.bytes[row_idx * self.row_bytes..][..self.row_bytes]
+    }
+}
+
+/// Where a product goes: `y` [n_tokens, n_rows], written by several tasks.
+struct Output<'a> {
+    y: SharedMut<'a, f32>,
+    bias: Option<&'a [f32]>,
+    n_rows: usize,
+}
+
+impl<'a> Output<'a> {
+    fn new(weight: &Weight, n_tokens: usize, bias: Option<&'a [f32]>, y: &'a mut [f32]) -> Self {
+        assert_eq!(
+            Some(y.len()),
+            n_tokens.checked_mul(weight.n_rows),
+            "outputs of {n_tokens} tokens and {} rows",
+            weight.n_rows
+        );
+        assert!(bias.is_none_or(|bias| bias.len() == weight.n_rows), "one bias per row");
+        Self { y: SharedMut::new(y), bias, n_rows: weight.n_rows }
+    }
+
+    #[inline(always)]
+    fn bias(&self, row_idx: usize) -> f32 {
+        self.bias.map_or(0.0, |bias| bias[row_idx])
+    }
+
+    /// Outputs of one token, from `row_idx` on.
+    ///
+    /// # Safety
+    /// No other task has any of these outputs.
+    #[allow(clippy::mut_from_ref)]
+    #[inline(always)]
+    unsafe fn part(&self, token_idx: usize, row_idx: usize, len: usize) -> &mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.y.slice(token_idx * self.n_rows + row_idx, len) }
+    }
+}
+
+/// f32s of scratch that [`linear_f32`] needs.
+pub fn linear_f32_scratch_len(ctx: &Context, _weight: &Weight, n_tokens: usize) -> usize {
+    if n_tokens <= MAX_ROW_TOKENS { 0 } else { ctx.pool().n_threads() * dense::SCRATCH_LEN }
+}
+
+/// The reference product: f32 arithmetic on the weight's own values. `x` is [n_tokens, n_cols], `y` [n_tokens, n_rows].
+///
+/// # Panics
+/// If the weight is not well formed, a size does not fit, or the scratch is shorter than [`linear_f32_scratch_len`].
+pub fn linear_f32(
+    ctx: &Context,
+    weight: &Weight,
+    x: &[f32],
+    n_tokens: usize,
+    bias: Option<&[f32]>,
+    y: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let rows = weight.checked();
+    assert_eq!(Some(x.len()), n_tokens.checked_mul(weight.n_cols), "inputs of {n_tokens} tokens");
+    assert!(scratch.len() >= linear_f32_scratch_len(ctx, weight, n_tokens), "scratch");
+    let out = Output::new(weight, n_tokens, bias, y);
+    if n_tokens <= MAX_ROW_TOKENS {
+        rows::linear_f32(ctx, weight, rows, x, n_tokens, &out);
+    } else {
+        dense::linear_f32(ctx, weight, rows, x, n_tokens, &out, scratch);
+    }
+}
+
+/// f32s of scratch that [`linear_q8`] needs.
+pub fn linear_q8_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
+    if n_tokens <= MAX_ROW_TOKENS { 0 } else { ctx.pool().n_threads() * panel::scratch_len(weight.n_cols) }
+}
+
+/// The fast product of a quantised weight with quantised activations; `y` is [n_tokens, n_rows]. Integer products,
+/// scales in f32.
+///
+/// A block of activations that holds an infinity or NaN makes all of its token's outputs NaN.
+///
+/// # Panics If the weight is of a float type or not well formed, a size does not fit, or the scratch is shorter than
+/// [`linear_q8_scratch_len`].
+pub fn linear_q8(
+    ctx: &Context,
+    weight: &Weight,
+    x: &Q8Activations,
+    bias: Option<&[f32]>,
+    y: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let rows = weight.checked();
+    assert!(!weight.ty.is_float(), "a weight of type {:?} has no codes to multiply", weight.ty);
+    assert_eq!(x.n_cols(), weight.n_cols, "columns of the activations");
+    assert!(scratch.len() >= linear_q8_scratch_len(ctx, weight, x.n_tokens()), "scratch");
+    let out = Output::new(weight, x.n_tokens(), bias, y);
+    if x.n_tokens() <= MAX_ROW_TOKENS {
+        rows::linear_q8(ctx, weight.ty, rows, x, &out);
+    } else {
+        panel::linear_q8(ctx, weight.ty, rows, x, &out, scratch);
+    }
+}
+
+/// f32s of scratch that [`linear_fast`] needs.
+pub fn linear_fast_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
+    if weight.ty.is_float() {
+        return linear_f32_scratch_len(ctx, weight, n_tokens);
+    }
+    let len = q8_len(n_tokens, weight.n_cols);
+    linear_q8_scratch_len(ctx, weight, n_tokens) + len.codes.div_ceil(4) + len.scales + len.sums
+}
+
+/// The fast product: [`linear_q8`] of the activations quantised here, or, for a float weight, [`linear_f32`].
+///
+/// # Panics
+/// As [`linear_f32`], with the scratch of [`linear_fast_scratch_len`].
+pub fn linear_fast(
+    ctx: &Context,
+    weight: &Weight,
+    x: &[f32],
+    n_tokens: usize,
+    bias: Option<&[f32]>,
+    y: &mut [f32],
+    scratch: &mut [f32],
+) {
+    if weight.ty.is_float() {
+        return linear_f32(ctx, weight, x, n_tokens, bias, y, scratch);
+    }
+    let len = q8_len(n_tokens, weight.n_cols);
+    let (codes, scratch) = scratch.split_at_mut(len.codes.div_ceil(4));
+    let (scales, scratch) = scratch.split_at_mut(len.scales);
+    let (sums, scratch) = scratch.split_at_mut(len.sums);
+    let activations = quantize_q8(ctx, x, n_tokens, weight.n_cols, f32_as_i8(codes), scales, sums);
+    linear_q8(ctx, weight, &activations, bias, y, scratch);
+}
+
+/// The values of some rows of `weight`, as for an embedding: `out` [indices.len(), n_cols].
+///
+/// # Panics
+/// If the weight is not well formed, an index is not below `n_rows` or `out` has another size.
+pub fn dequantize_rows_gather(ctx: &Context, weight: &Weight, indices: &[usize], out: &mut [f32]) {
+    let rows = weight.checked();
+    assert_eq!(Some(out.len()), indices.len().checked_mul(weight.n_cols), "values of {} rows", indices.len());
+    if let Some(bad) = indices.iter().find(|row_idx| **row_idx >= weight.n_rows) {
+        panic!("row {bad} of a weight of {} rows", weight.n_rows);
+    }
+    ctx.pool().run_chunks(out, weight.n_cols.max(1), |i, out| {
+        ctx.isa().run(Dequantize { ty: weight.ty, bytes: rows.get(indices[i]), out });
+    });
+}
+
+struct Dequantize<'a> {
+    ty: BlockType,
+    bytes: &'a [u8],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Dequantize<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        dequantize_simd(simd, self.ty, self.bytes, self.out);
+    }
+}
+
+/// Dequantises whole blocks to the same values as the scalar form: it is the scalar form, but for the 16-bit types,
+/// whose conversions the compiler does not know.
+#[inline(always)]
+fn dequantize_simd<S: Simd>(simd: S, ty: BlockType, bytes: &[u8], out: &mut [f32]) {
+    let (vectors, rest) = match ty {
+        BlockType::F16 | BlockType::Bf16 => out.as_chunks_mut::<16>(),
+        _ => (&mut [][..], out),
+    };
+    let (vector_bytes, rest_bytes) = bytes.split_at(vectors.len() * 32);
+    for (bytes, out) in vector_bytes.as_chunks::<32>().0.iter().zip(vectors) {
+        simd.store(if ty == BlockType::F16 { simd.load_f16(bytes) } else { simd.load_bf16(bytes) }, out);
+    }
+    dequantize_inline(ty, rest_bytes, rest);
+}
+
+/// The memory of some f32, for other uses.
+fn f32_as_i8(slice: &mut [f32]) -> &mut [i8] {
+    // SAFETY: an i8 has no alignment and no bad values, nor has f32; the length is that of the same bytes; the borrow
+    // is handed on.
+    unsafe { std::slice::from_raw_parts_mut(slice.as_mut_ptr().cast(), size_of_val(slice)) }
+}
+
+/// The memory of some f32, for other uses.
+fn f32_as_u8(slice: &mut [f32]) -> &mut [u8] {
+    // SAFETY: as in `f32_as_i8`.
+    unsafe { std::slice::from_raw_parts_mut(slice.as_mut_ptr().cast(), size_of_val(slice)) }
+}
+
+/// Codes as the bytes that they are.
+fn i8_as_u8(slice: &[i8]) -> &[u8] {
+    // SAFETY: i8 and u8 have the same size, alignment and no bad values.
+    unsafe { std::slice::from_raw_parts(slice.as_ptr().cast(), slice.len()) }
+}
+
+/// Calls `task(start, len)` for parts of `0..n_rows`: small enough for threads of unequal speed to end together, and
+/// multiples of `unit`.
+fn run_row_parts(pool: &Pool, n_rows: usize, unit: usize, task: impl Fn(usize, usize) + Sync) {
+    /// Parts per thread: 4 leave at most an eighth of a thread's time idle on average, and a claim costs less than 0.1
+    /// us.
+    const N_PARTS: usize = 4;
+    let n_parts = if pool.n_threads() == 1 { 1 } else { pool.n_threads() * N_PARTS };
+    let part_len = n_rows.div_ceil(n_parts).max(1).next_multiple_of(unit);
+    pool.run(n_rows.div_ceil(part_len), |part_idx| {
+        let start = part_idx * part_len;
+        task(start, part_len.min(n_rows - start));
+    });
+}
+
+#[cfg(test)]
+mod tests;

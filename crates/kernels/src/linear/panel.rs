@@ -1,0 +1,268 @@
+//! Many tokens and quantised weights: 16 rows at a time become a panel of 8-bit codes whose lanes are the rows, and all
+//! tokens go over it.
+//!
+//! With rows in the lanes, the integer sums of a group of columns stay apart by row and are scaled by one vector; there
+//! is nothing to add up across lanes. For each group the panel has the scales and the shifts of its 16 rows.
+
+use super::q8::BlockToken;
+use super::{Output, Q8Activations, Rows, f32_as_u8};
+use crate::Context;
+use crate::quant::BlockType;
+use crate::quant::format::{Format, FormatTask, Step, SuperBlock, with_format};
+use crate::simd::{Kernel, LANES, Simd};
+use crate::threads::SharedMut;
+
+/// f32s of a panel for each 64 columns: 16 x 64 codes, and up to 4 groups of scales and shifts.
+const STEP_LEN: usize = LANES * 64 / 4 + 2 * 4 * LANES;
+
+pub(super) fn scratch_len(n_cols: usize) -> usize {
+    n_cols.div_ceil(64) * STEP_LEN
+}
+
+pub(super) fn linear_q8(
+    ctx: &Context,
+    ty: BlockType,
+    rows: Rows,
+    x: &Q8Activations,
+    out: &Output,
+    scratch: &mut [f32],
+) {
+    let worker_len = scratch_len(x.n_cols());
+    let scratch = SharedMut::new(scratch);
+    ctx.pool().run_indexed(rows.n_rows.div_ceil(LANES), |worker_idx, panel_idx| {
+        // SAFETY: no two tasks run at once with the same worker index.
+        let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
+        ctx.isa().run(PanelTask { ty, rows, x, out, scratch, first_row: panel_idx * LANES });
+    });
+}
+
+struct PanelTask<'a> {
+    ty: BlockType,
+    rows: Rows<'a>,
+    x: &'a Q8Activations<'a>,
+    out: &'a Output<'a>,
+    scratch: &'a mut [f32],
+    first_row: usize,
+}
+
+impl Kernel for PanelTask<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let PanelTask { ty, rows, x, out, scratch, first_row } = self;
+        let kind = with_format(ty, KindOf).expect("float weights were refused");
+        let n_steps = x.n_steps();
+        let (codes, scratch) = scratch.split_at_mut(n_steps * LANES * 64 / 4);
+        let (scales, shifts) = scratch.split_at_mut(n_steps * 4 * LANES);
+        let n_groups = n_steps * (64 / kind.group_len);
+        let mut panel = PanelMut {
+            codes: f32_as_u8(codes).as_chunks_mut().0,
+            scales: &mut scales.as_chunks_mut().0[..n_groups],
+            shifts: &mut shifts.as_chunks_mut().0[..n_groups],
+        };
+        let n_rows = (rows.n_rows - first_row).min(LANES);
+        // Rows past the end are the last row again; their outputs are not stored.
+        let row_bytes = std::array::from_fn(|i| rows.get(first_row + i.min(n_rows - 1)));
+        with_format(ty, Fill { simd, rows: row_bytes, panel: &mut panel });
+        let panel = Panel { codes: panel.codes, scales: panel.scales, shifts: panel.shifts };
+        let target = Target { out, first_row, n_rows };
+        match kind {
+            Kind { is_wide: true, .. } => multiply::<S, 32, true>(simd, panel, x, target),
+            Kind { group_len: 16, .. } => multiply::<S, 16, false>(simd, panel, x, target),
+            Kind { .. } => multiply::<S, 32, false>(simd, panel, x, target),
+        }
+    }
+}
+
+/// What the product of a filled panel depends on.
+#[derive(Clone, Copy)]
+struct Kind {
+    group_len: usize,
+    /// Wide formats have groups of 32 and no shift of their own.
+    is_wide: bool,
+}
+
+struct KindOf;
+
+impl FormatTask for KindOf {
+    type Output = Kind;
+    #[inline(always)]
+    fn run<T: Format>(self) -> Kind {
+        const { assert!(!T::IS_WIDE || (T::GROUP_LEN == 32 && T::HAS_NO_SHIFT)) };
+        Kind { group_len: T::GROUP_LEN, is_wide: T::IS_WIDE }
+    }
+}
+
+struct Fill<'a, 'b, S> {
+    simd: S,
+    rows: [&'a [u8]; LANES],
+    panel: &'a mut PanelMut<'b>,
+}
+
+impl<S: Simd> FormatTask for Fill<'_, '_, S> {
+    type Output = ();
+    #[inline(always)]
+    fn run<T: Format>(self) {
+        fill::<S, T>(self.simd, self.rows, self.panel);
+    }
+}
+
+struct PanelMut<'a> {
+    /// Four columns of 16 rows each.
+    codes: &'a mut [[u8; 64]],
+    /// By group.
+    scales: &'a mut [[f32; LANES]],
+    /// By group.
+    shifts: &'a mut [[f32; LANES]],
+}
+
+#[derive(Clone, Copy)]
+struct Panel<'a> {
+    codes: &'a [[u8; 64]],
+    scales: &'a [[f32; LANES]],
+    shifts: &'a [[f32; LANES]],
+}
+
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    out: &'a Output<'a>,
+    first_row: usize,
+    n_rows: usize,
+}
+
+#[inline(always)]
+fn fill<S: Simd, T: Format>(simd: S, rows: [&[u8]; LANES], panel: &mut PanelMut) {
+    let supers = rows.map(|row| T::Super::split(row).0);
+    let n_supers = supers[0].len();
+    for super_idx in 0..n_supers {
+        fill_super::<S, T>(simd, std::array::from_fn(|i| &supers[i][super_idx]), super_idx, panel);
+    }
+    let rest = rows.map(|row| T::Super::split(row).1);
+    if !rest[0].is_empty() {
+        // Half a pair of blocks: the other half has scale 0.
+        let mut blocks = [T::Super::ZERO; LANES];
+        for (block, rest) in blocks.iter_mut().zip(rest) {
+            block.bytes_mut()[..rest.len()].copy_from_slice(rest);
+        }
+        fill_super::<S, T>(simd, std::array::from_fn(|i| &blocks[i]), n_supers, panel);
+    }
+}
+
+#[inline(always)]
+fn fill_super<S: Simd, T: Format>(simd: S, blocks: [&T::Super; LANES], super_idx: usize, panel: &mut PanelMut) {
+    let mut heads = [T::head(simd, blocks[0]); LANES];
+    for i in 1..LANES {
+        heads[i] = T::head(simd, blocks[i]);
+    }
+    for step_idx in 0..T::N_STEPS {
+        let mut codes = [simd.dup4_b(&[0; 4]); LANES];
+        let mut scales = [[0.0; LANES]; LANES];
+        let mut shifts = [[0.0; LANES]; LANES];
+        for i in 0..LANES {
+            let Step { codes: row_codes, scale, shift } = T::step(simd, blocks[i], heads[i], step_idx);
+            codes[i] = row_codes;
+            simd.store(scale, &mut scales[i]);
+            simd.store(shift, &mut shifts[i]);
+        }
+        simd.transpose_b(&mut codes);
+        let at = super_idx * T::N_STEPS + step_idx;
+        for (codes, out) in codes.into_iter().zip(&mut panel.codes[at * LANES..][..LANES]) {
+            simd.store_b(codes, out);
+        }
+        let n_groups = 64 / T::GROUP_LEN;
+        for group in 0..n_groups {
+            let lane = group * T::GROUP_LEN / 4;
+            for i in 0..LANES {
+                panel.scales[at * n_groups + group][i] = scales[i][lane];
+                panel.shifts[at * n_groups + group][i] = shifts[i][lane];
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn multiply<S: Simd, const GROUP_LEN: usize, const IS_WIDE: bool>(
+    simd: S,
+    panel: Panel,
+    x: &Q8Activations,
+    target: Target,
+) {
+    let mut token_idx = 0;
+    // As many tokens as there are registers for, then fewer.
+    while S::TILE_TOKENS >= 12 && x.n_tokens() - token_idx >= 12 {
+        tile::<S, GROUP_LEN, IS_WIDE, 12>(simd, panel, x, token_idx, target);
+        token_idx += 12;
+    }
+    while S::TILE_TOKENS >= 4 && x.n_tokens() - token_idx >= 4 {
+        tile::<S, GROUP_LEN, IS_WIDE, 4>(simd, panel, x, token_idx, target);
+        token_idx += 4;
+    }
+    while x.n_tokens() - token_idx >= 2 {
+        tile::<S, GROUP_LEN, IS_WIDE, 2>(simd, panel, x, token_idx, target);
+        token_idx += 2;
+    }
+    if token_idx < x.n_tokens() {
+        tile::<S, GROUP_LEN, IS_WIDE, 1>(simd, panel, x, token_idx, target);
+    }
+}
+
+/// 16 rows times `N` tokens.
+#[inline(always)]
+fn tile<S: Simd, const GROUP_LEN: usize, const IS_WIDE: bool, const N: usize>(
+    simd: S,
+    panel: Panel,
+    x: &Q8Activations,
+    first_token: usize,
+    target: Target,
+) {
+    let tokens: [BlockToken; N] = std::array::from_fn(|n| x.block_token(first_token + n));
+    let mut acc = [simd.splat(0.0); N];
+    let n_quads = GROUP_LEN / 4;
+    for (group, (scales, shifts)) in panel.scales.iter().zip(panel.shifts).enumerate() {
+        let mut dots = [simd.zero_int(); N];
+        let weights = &panel.codes[group * n_quads..][..n_quads];
+        for (quad, weights) in weights.iter().enumerate() {
+            let weights = simd.load_b(weights);
+            for n in 0..N {
+                // SAFETY: a token has as many fours of codes as the panel, 16 per 64 columns.
+                let codes = simd.dup4_b(unsafe { tokens[n].codes.get_unchecked(group * n_quads + quad) });
+                dots[n] = if IS_WIDE {
+                    simd.dot_wide(dots[n], weights, codes)
+                } else {
+                    simd.dot_narrow(dots[n], weights, codes)
+                };
+            }
+        }
+        let scales = simd.load(scales);
+        let shifts = simd.load(shifts);
+        for n in 0..N {
+            // SAFETY: a token has two scales per 64 columns, the panel 64 / GROUP_LEN groups.
+            let scale = simd.splat(unsafe { *tokens[n].scales.get_unchecked(group * GROUP_LEN / 32) });
+            acc[n] = simd.fma(simd.mul(simd.int_values(dots[n]), scales), scale, acc[n]);
+            if !IS_WIDE || S::WIDE_XOR != 0 {
+                let sums = if GROUP_LEN == 32 { tokens[n].sums32 } else { tokens[n].sums16 };
+                // SAFETY: a token has as many sums of a group's length as the panel has groups.
+                acc[n] = simd.fma(shifts, simd.splat(unsafe { *sums.get_unchecked(group) }), acc[n]);
+            }
+        }
+    }
+    for (n, acc) in acc.into_iter().enumerate() {
+        store_rows(simd, acc, first_token + n, target);
+    }
+}
+
+/// Stores the outputs of 16 rows, or of those that there are.
+#[inline(always)]
+fn store_rows<S: Simd>(simd: S, acc: S::F, token_idx: usize, target: Target) {
+    let Target { out, first_row, n_rows } = target;
+    let mut lanes = [0.0; LANES];
+    simd.store(acc, &mut lanes);
+    if let Some(bias) = out.bias {
+        for (lane, bias) in lanes.iter_mut().zip(&bias[first_row..][..n_rows]) {
+            *lane += bias;
+        }
+    }
+    // SAFETY: the rows of this panel belong to this task alone.
+    let y = unsafe { out.part(token_idx, first_row, n_rows) };
+    y.copy_from_slice(&lanes[..n_rows]);
+}

@@ -1,0 +1,209 @@
+//! Few tokens: each weight row is read once and dotted with each token.
+
+use super::q8::LaneToken;
+use super::{MAX_ROW_TOKENS, Output, Q8Activations, Rows, Weight, dequantize_simd, run_row_parts};
+use crate::Context;
+use crate::quant::BlockType;
+use crate::quant::format::{Format, FormatTask, SuperBlock, with_format};
+use crate::simd::{Kernel, Simd};
+
+pub(super) fn linear_q8(ctx: &Context, ty: BlockType, rows: Rows, x: &Q8Activations, out: &Output) {
+    let mut tokens = [LaneToken { codes: &[], scales: &[], sums: &[] }; MAX_ROW_TOKENS];
+    for (token_idx, token) in tokens.iter_mut().enumerate().take(x.n_tokens()) {
+        *token = x.lane_token(token_idx);
+    }
+    let tokens = &tokens[..x.n_tokens()];
+    run_row_parts(ctx.pool(), rows.n_rows, 1, |start, len| {
+        ctx.isa().run(Part { ty, rows, tokens, out, start, len });
+    });
+}
+
+/// A part of the rows, against all tokens.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    ty: BlockType,
+    rows: Rows<'a>,
+    tokens: &'a [LaneToken<'a>],
+    out: &'a Output<'a>,
+    start: usize,
+    len: usize,
+}
+
+impl Kernel for Part<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let done = with_format(self.ty, PartWith { simd, part: self });
+        debug_assert!(done.is_some(), "float weights have no codes");
+    }
+}
+
+struct PartWith<'a, S> {
+    simd: S,
+    part: Part<'a>,
+}
+
+impl<S: Simd> FormatTask for PartWith<'_, S> {
+    type Output = ();
+    #[inline(always)]
+    fn run<T: Format>(self) {
+        match *self.part.tokens {
+            [] => {}
+            [_, ..] if S::TILE_TOKENS <= 2 => {
+                // Few registers: one token after the other.
+                for token_idx in 0..self.part.tokens.len() {
+                    row_part::<S, T, 1>(self.simd, self.part, [self.part.tokens[token_idx]], token_idx);
+                }
+            }
+            [a] => row_part::<S, T, 1>(self.simd, self.part, [a], 0),
+            [a, b] => row_part::<S, T, 2>(self.simd, self.part, [a, b], 0),
+            // A form of its own for three would be a third more code for a fourth less arithmetic.
+            [a, b, c] => row_part::<S, T, 4>(self.simd, self.part, [a, b, c, c], 0),
+            [a, b, c, d, ..] => row_part::<S, T, 4>(self.simd, self.part, [a, b, c, d], 0),
+        }
+    }
+}
+
+#[inline(always)]
+fn row_part<S: Simd, T: Format, const N: usize>(simd: S, part: Part, tokens: [LaneToken; N], first_token: usize) {
+    for row_idx in part.start..part.start + part.len {
+        let dots = row_dots::<S, T, N>(simd, part.rows.get(row_idx), tokens);
+        for (n, dot) in dots.into_iter().enumerate().take(part.tokens.len() - first_token) {
+            // SAFETY: the rows of this part belong to this task alone.
+            let y = unsafe { part.out.part(first_token + n, row_idx, 1) };
+            y[0] = dot + part.out.bias(row_idx);
+        }
+    }
+}
+
+#[inline(always)]
+fn row_dots<S: Simd, T: Format, const N: usize>(simd: S, row: &[u8], tokens: [LaneToken; N]) -> [f32; N] {
+    let mut acc = RowAcc { scaled: [simd.splat(0.0); N], shifted: [simd.splat(0.0); N] };
+    let (supers, rest) = T::Super::split(row);
+    for (super_idx, block) in supers.iter().enumerate() {
+        super_dots::<S, T, N>(simd, block, super_idx, &tokens, &mut acc);
+    }
+    if !rest.is_empty() {
+        // Half a pair of blocks: the other half has scale 0.
+        let mut block = T::Super::ZERO;
+        block.bytes_mut()[..rest.len()].copy_from_slice(rest);
+        super_dots::<S, T, N>(simd, &block, supers.len(), &tokens, &mut acc);
+    }
+    let mut dots = [0.0; N];
+    for n in 0..N {
+        dots[n] = simd.sum(simd.add(acc.scaled[n], acc.shifted[n]));
+    }
+    dots
+}
+
+struct RowAcc<S: Simd, const N: usize> {
+    scaled: [S::F; N],
+    shifted: [S::F; N],
+}
+
+#[inline(always)]
+fn super_dots<S: Simd, T: Format, const N: usize>(
+    simd: S,
+    block: &T::Super,
+    super_idx: usize,
+    tokens: &[LaneToken; N],
+    acc: &mut RowAcc<S, N>,
+) {
+    let head = T::head(simd, block);
+    for step_idx in 0..T::N_STEPS {
+        let step = T::step(simd, block, head, step_idx);
+        let at = super_idx * T::N_STEPS + step_idx;
+        for n in 0..N {
+            let codes = simd.load_b(&tokens[n].codes[at]);
+            let zero = simd.zero_int();
+            let dot = if T::IS_WIDE {
+                simd.dot_wide(zero, step.codes, codes)
+            } else {
+                simd.dot_narrow(zero, step.codes, codes)
+            };
+            let scale = simd.mul(step.scale, simd.load(&tokens[n].scales[at]));
+            acc.scaled[n] = simd.fma(simd.int_values(dot), scale, acc.scaled[n]);
+            if !T::HAS_NO_SHIFT || S::WIDE_XOR != 0 {
+                acc.shifted[n] = simd.fma(step.shift, simd.load(&tokens[n].sums[at]), acc.shifted[n]);
+            }
+        }
+    }
+}
+
+/// Columns dequantised at a time: a multiple of every block length, and small enough for the first-level cache.
+const CHUNK_LEN: usize = 256;
+
+pub(super) fn linear_f32(ctx: &Context, weight: &Weight, rows: Rows, x: &[f32], n_tokens: usize, out: &Output) {
+    let (ty, n_cols) = (weight.ty, weight.n_cols);
+    run_row_parts(ctx.pool(), rows.n_rows, 1, |start, len| {
+        ctx.isa().run(PartF32 { ty, rows, x, n_cols, n_tokens, out, start, len });
+    });
+}
+
+struct PartF32<'a> {
+    ty: BlockType,
+    rows: Rows<'a>,
+    x: &'a [f32],
+    n_cols: usize,
+    n_tokens: usize,
+    out: &'a Output<'a>,
+    start: usize,
+    len: usize,
+}
+
+impl Kernel for PartF32<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for row_idx in self.start..self.start + self.len {
+            let totals = self.row(simd, self.rows.get(row_idx));
+            for (token_idx, total) in totals.into_iter().enumerate().take(self.n_tokens) {
+                // SAFETY: the rows of this part belong to this task alone.
+                let y = unsafe { self.out.part(token_idx, row_idx, 1) };
+                y[0] = simd.sum(simd.add(total[0], total[1])) + self.out.bias(row_idx);
+            }
+        }
+    }
+}
+
+impl PartF32<'_> {
+    #[inline(always)]
+    fn row<S: Simd>(&self, simd: S, row: &[u8]) -> [[S::F; 2]; MAX_ROW_TOKENS] {
+        let mut totals = [[simd.splat(0.0); 2]; MAX_ROW_TOKENS];
+        let mut values = [0.0f32; CHUNK_LEN];
+        let mut start = 0;
+        while start < self.n_cols {
+            let len = CHUNK_LEN.min(self.n_cols - start);
+            dequantize_simd(simd, self.ty, chunk_bytes(self.ty, row, start, len), &mut values[..len]);
+            // Filled up with zeros to whole pairs of vectors.
+            let padded_len = len.next_multiple_of(32);
+            values[len..padded_len].fill(0.0);
+            for (token_idx, total) in totals.iter_mut().enumerate().take(self.n_tokens) {
+                let x = &self.x[token_idx * self.n_cols + start..][..len];
+                dot_chunk(simd, &values[..padded_len], x, total);
+            }
+            start += len;
+        }
+        totals
+    }
+}
+
+/// The bytes of `len` columns from `start` on, both whole blocks.
+#[inline(always)]
+pub(super) fn chunk_bytes(ty: BlockType, row: &[u8], start: usize, len: usize) -> &[u8] {
+    &row[start / ty.block_len() * ty.block_bytes()..][..len / ty.block_len() * ty.block_bytes()]
+}
+
+/// Adds products to two vectors of sums, in turn. `values` is `x` long, filled up with zeros to a multiple of 32.
+#[inline(always)]
+fn dot_chunk<S: Simd>(simd: S, values: &[f32], x: &[f32], total: &mut [S::F; 2]) {
+    let (pairs, rest) = x.as_chunks::<32>();
+    let mut last = [0.0; 32];
+    last[..rest.len()].copy_from_slice(rest);
+    for (i, values) in values.as_chunks::<32>().0.iter().enumerate() {
+        let x = pairs.get(i).unwrap_or(&last).as_chunks::<16>().0;
+        let values = values.as_chunks::<16>().0;
+        total[0] = simd.fma(simd.load(&values[0]), simd.load(&x[0]), total[0]);
+        total[1] = simd.fma(simd.load(&values[1]), simd.load(&x[1]), total[1]);
+    }
+}

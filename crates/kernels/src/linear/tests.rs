@@ -1,0 +1,246 @@
+use super::*;
+use crate::Isa;
+use crate::quant::dequantize_row;
+use crate::testing::{Random, relative_error};
+
+/// Every instruction set, with one thread and with several.
+fn contexts() -> Vec<Context> {
+    Isa::available().into_iter().flat_map(|isa| [Context::with_isa(1, isa), Context::with_isa(3, isa)]).collect()
+}
+
+/// Sizes: rows about the panel's 16, tokens about each tile, columns with and without half a pair of blocks.
+fn shapes(ty: BlockType) -> Vec<(usize, usize, usize)> {
+    let unit = ty.block_len();
+    let n_cols: Vec<usize> = match unit {
+        1 => vec![1, 15, 33, 256, 300],
+        32 => vec![32, 64, 96, 576],
+        _ => vec![256, 768],
+    };
+    let mut shapes = Vec::new();
+    for n_cols in n_cols {
+        for n_rows in [1, 16, 37] {
+            for n_tokens in [0, 1, 2, 3, 4, 5, 7, 29] {
+                shapes.push((n_tokens, n_rows, n_cols));
+            }
+        }
+    }
+    shapes
+}
+
+/// The product in f64 of f32 values, and the sum of the magnitudes that it is made of.
+fn product(w: &[f32], x: &[f64], n_cols: usize, bias: &[f32]) -> Vec<(f64, f64)> {
+    let dot = |w: &[f32], x: &[f64], bias: f32| {
+        let terms = || w.iter().zip(x).map(|(w, x)| f64::from(*w) * x).chain([f64::from(bias)]);
+        (terms().sum(), terms().map(f64::abs).sum())
+    };
+    let rows = |x| w.chunks_exact(n_cols).zip(bias).map(move |(w, b)| dot(w, x, *b));
+    x.chunks_exact(n_cols).flat_map(rows).collect()
+}
+
+/// The largest error in units of the magnitudes that the output is made of.
+fn worst_error(y: &[f32], expected: &[(f64, f64)]) -> f64 {
+    assert_eq!(y.len(), expected.len());
+    let errors = y.iter().zip(expected).map(|(y, (value, size))| (f64::from(*y) - value).abs() / size);
+    errors.fold(0.0, |worst, error| if error <= worst { worst } else { error })
+}
+
+/// What the 8-bit codes say, independently of how they are packed.
+fn quantized(x: &[f32], n_cols: usize) -> Vec<f64> {
+    x.chunks_exact(n_cols)
+        .flat_map(|row| row.chunks(32))
+        .flat_map(|block| {
+            let max = block.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+            let inverse = if max < 1e-36 { 0.0 } else { 127.0 / max };
+            block.iter().map(move |x| f64::from((x * inverse).round_ties_even()) * f64::from(max / 127.0))
+        })
+        .collect()
+}
+
+struct Case {
+    bytes: Vec<u8>,
+    values: Vec<f32>,
+    x: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+fn case(random: &mut Random, ty: BlockType, (n_tokens, n_rows, n_cols): (usize, usize, usize)) -> Case {
+    let bytes = random.weight_bytes(ty, n_rows, n_cols);
+    let mut values = vec![0.0; n_rows * n_cols];
+    dequantize_row(ty, &bytes, &mut values);
+    Case { bytes, values, x: random.f32s(n_tokens * n_cols), bias: random.f32s(n_rows) }
+}
+
+#[test]
+fn f32_product_of_every_type_and_shape() {
+    let contexts = contexts();
+    let mut random = Random::new(1);
+    for ty in BlockType::ALL {
+        for shape @ (n_tokens, n_rows, n_cols) in shapes(ty) {
+            let Case { bytes, values, x, bias } = case(&mut random, ty, shape);
+            let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
+            let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+            let expected = product(&values, &exact, n_cols, &bias);
+            for ctx in &contexts {
+                let mut y = vec![f32::NAN; n_tokens * n_rows];
+                let mut scratch = vec![f32::NAN; linear_f32_scratch_len(ctx, &weight, n_tokens)];
+                linear_f32(ctx, &weight, &x, n_tokens, Some(&bias), &mut y, &mut scratch);
+                let error = worst_error(&y, &expected);
+                assert!(error < 4e-7, "{ty:?} {shape:?} {}: {error}", ctx.isa().name());
+            }
+        }
+    }
+}
+
+#[test]
+fn q8_product_of_every_type_and_shape() {
+    let contexts = contexts();
+    let mut random = Random::new(2);
+    for ty in BlockType::ALL.into_iter().filter(|ty| !ty.is_float()) {
+        for shape @ (n_tokens, n_rows, n_cols) in shapes(ty) {
+            let Case { bytes, values, x, bias } = case(&mut random, ty, shape);
+            let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
+            let expected = product(&values, &quantized(&x, n_cols), n_cols, &bias);
+            for ctx in &contexts {
+                let mut y = vec![f32::NAN; n_tokens * n_rows];
+                let mut scratch = vec![f32::NAN; linear_fast_scratch_len(ctx, &weight, n_tokens)];
+                linear_fast(ctx, &weight, &x, n_tokens, Some(&bias), &mut y, &mut scratch);
+                let error = worst_error(&y, &expected);
+                assert!(error < 1e-6, "{ty:?} {shape:?} {}: {error}", ctx.isa().name());
+            }
+        }
+    }
+}
+
+#[test]
+fn q8_loses_less_than_a_percent() {
+    let mut random = Random::new(3);
+    let shape @ (n_tokens, n_rows, n_cols) = (6, 64, 768);
+    for ty in BlockType::ALL.into_iter().filter(|ty| !ty.is_float()) {
+        let Case { bytes, values, x, bias } = case(&mut random, ty, shape);
+        let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        let expected: Vec<f64> = product(&values, &exact, n_cols, &bias).into_iter().map(|(value, _)| value).collect();
+        let ctx = Context::new(1);
+        let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
+        let mut y = vec![0.0; n_tokens * n_rows];
+        let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
+        linear_fast(&ctx, &weight, &x, n_tokens, Some(&bias), &mut y, &mut scratch);
+        let error = relative_error(&y, &expected);
+        assert!(error < 0.01, "{ty:?}: {error}");
+    }
+}
+
+#[test]
+fn extreme_codes_do_not_saturate() {
+    // All weights and activations at the ends of their ranges, with equal and with opposite signs.
+    let blocks: [(BlockType, u8); 6] = [
+        (BlockType::Q8_0, 0x80),
+        (BlockType::Q8_0, 0x7f),
+        (BlockType::Q6K, 0xff),
+        (BlockType::Q5_1, 0xff),
+        (BlockType::Iq4Nl, 0),
+        (BlockType::Iq4Nl, 0xff),
+    ];
+    for ctx in contexts() {
+        for (ty, fill) in blocks {
+            for sign in [1.0, -1.0] {
+                for n_tokens in [1, 13] {
+                    let (n_rows, n_cols) = (16, 256);
+                    let mut bytes = vec![fill; n_rows * ty.row_bytes(n_cols).unwrap()];
+                    for block in bytes.chunks_exact_mut(ty.block_bytes()) {
+                        let at = if ty == BlockType::Q6K { 208 } else { 0 };
+                        block[at..at + 2].copy_from_slice(&0x3c00u16.to_le_bytes());
+                        if ty == BlockType::Q5_1 {
+                            block[2..4].fill(0);
+                        }
+                    }
+                    let mut values = vec![0.0; n_rows * n_cols];
+                    dequantize_row(ty, &bytes, &mut values);
+                    let x = vec![sign; n_tokens * n_cols];
+                    let expected = product(&values, &quantized(&x, n_cols), n_cols, &[0.0; 16]);
+                    let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
+                    let mut y = vec![0.0; n_tokens * n_rows];
+                    let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
+                    linear_fast(&ctx, &weight, &x, n_tokens, None, &mut y, &mut scratch);
+                    let error = worst_error(&y, &expected);
+                    assert!(error < 1e-6, "{ty:?} {fill:#x} {sign} {n_tokens} {}: {error}", ctx.isa().name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn activations_that_are_not_numbers_show() {
+    let mut random = Random::new(4);
+    let (n_rows, n_cols) = (3, 64);
+    let bytes = random.weight_bytes(BlockType::Q4_1, n_rows, n_cols);
+    let weight = Weight::new(BlockType::Q4_1, &bytes, n_rows, n_cols).unwrap();
+    for ctx in contexts() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for n_tokens in [1, 6] {
+                for at in [0, 17, 40, 63] {
+                    let mut x = random.f32s(n_tokens * n_cols);
+                    x[at] = bad;
+                    let mut y = vec![0.0; n_tokens * n_rows];
+                    let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
+                    linear_fast(&ctx, &weight, &x, n_tokens, None, &mut y, &mut scratch);
+                    assert!(y[..n_rows].iter().all(|y| y.is_nan()), "{} {bad} at {at}", ctx.isa().name());
+                    assert!(y[n_rows..].iter().all(|y| y.is_finite()), "{} {bad} at {at}", ctx.isa().name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn tiny_and_zero_activations() {
+    let mut random = Random::new(5);
+    let bytes = random.weight_bytes(BlockType::Q8_0, 2, 64);
+    let weight = Weight::new(BlockType::Q8_0, &bytes, 2, 64).unwrap();
+    for ctx in contexts() {
+        for size in [0.0, 1e-45, 1e-38, 9e-37, 1e-35, 1e30] {
+            let x = vec![size; 64];
+            let mut y = vec![f32::NAN; 2];
+            let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, 1)];
+            linear_fast(&ctx, &weight, &x, 1, None, &mut y, &mut scratch);
+            assert!(
+                y.iter().all(|y| y.is_finite() && (size < 1e-36 && *y == 0.0 || size >= 1e-36 && *y != 0.0)),
+                "{size}: {y:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn gather_is_the_scalar_form() {
+    let mut random = Random::new(6);
+    for ty in BlockType::ALL {
+        let (n_rows, n_cols) = (9, 768);
+        let bytes = random.weight_bytes(ty, n_rows, n_cols);
+        let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
+        let indices = [8, 0, 3, 3];
+        let mut expected = vec![0.0; indices.len() * n_cols];
+        for (out, row_idx) in expected.chunks_exact_mut(n_cols).zip(indices) {
+            dequantize_row(ty, weight.checked().get(row_idx), out);
+        }
+        for ctx in contexts() {
+            let mut out = vec![f32::NAN; indices.len() * n_cols];
+            dequantize_rows_gather(&ctx, &weight, &indices, &mut out);
+            assert_eq!(out, expected, "{ty:?} {}", ctx.isa().name());
+        }
+    }
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_errors() {
+    assert_eq!(
+        Weight::new(BlockType::Q4K, &[], 1, 128).unwrap_err().to_string(),
+        "a row of 128 values is not a whole number of Q4K blocks of 256"
+    );
+    assert_eq!(
+        Weight::new(BlockType::Q8_0, &[0; 33], 1, 32).unwrap_err().to_string(),
+        "the weight needs 34 bytes and has 33"
+    );
+    assert!(Weight::new(BlockType::F32, &[], usize::MAX, 1 << 20).is_err());
+    assert!(Weight::new(BlockType::F32, &[], 0, 5).is_ok());
+}

@@ -1,0 +1,172 @@
+//! Rotary position embedding.
+
+use crate::Context;
+use crate::simd::{Kernel, Simd};
+use crate::threads::SharedMut;
+
+/// Which two elements of a head are rotated together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RopeStyle {
+    /// `i` and `i + rotary_dim / 2` (GPT-NeoX, Hugging Face Llama).
+    Half,
+    /// `2 i` and `2 i + 1` (the original Llama, GGUF's "norm").
+    Interleaved,
+}
+
+/// Where the heads are: element `i` of head `h` of token `t` is at `h * head_stride + t * token_stride + i`.
+#[derive(Debug, Clone, Copy)]
+pub struct RopeShape {
+    /// Heads.
+    pub n_heads: usize,
+    /// Tokens.
+    pub n_tokens: usize,
+    /// Leading elements of each head that are rotated: even. The others are left as they are.
+    pub rotary_dim: usize,
+    /// Elements from a head to the next.
+    pub head_stride: usize,
+    /// Elements from a token to the next.
+    pub token_stride: usize,
+}
+
+/// Rotates the heads of `x` in place, by the angles whose cosines and sines are `cos` and `sin` [n_tokens, rotary_dim /
+/// 2]: `(a, b)` becomes `(a cos - b sin, b cos + a sin)`.
+///
+/// # Panics
+/// If `rotary_dim` is odd, `x` is too short, `cos` or `sin` has another length, or the strides let heads overlap.
+pub fn rope(ctx: &Context, x: &mut [f32], shape: RopeShape, cos: &[f32], sin: &[f32], style: RopeStyle) {
+    let RopeShape { n_heads, n_tokens, rotary_dim, head_stride, token_stride } = shape;
+    assert!(rotary_dim.is_multiple_of(2), "rotary dimension {rotary_dim} is odd");
+    let half = rotary_dim / 2;
+    assert_eq!(cos.len(), n_tokens * half, "cosines of {n_tokens} tokens");
+    assert_eq!(sin.len(), n_tokens * half, "sines of {n_tokens} tokens");
+    if n_heads == 0 || n_tokens == 0 {
+        return;
+    }
+    let head_len = (n_tokens - 1) * token_stride + rotary_dim;
+    assert!(
+        (n_heads - 1) * head_stride + head_len <= x.len(),
+        "{n_heads} heads of {n_tokens} tokens in {} elements",
+        x.len()
+    );
+    assert_apart(shape);
+    let x = SharedMut::new(x);
+    let rotate = |h: usize, t: usize| {
+        // SAFETY: each head of each token is taken once, and no two of them overlap.
+        let head = unsafe { x.slice(h * head_stride + t * token_stride, rotary_dim) };
+        ctx.isa().run(Rotate { head, cos: &cos[t * half..][..half], sin: &sin[t * half..][..half], style });
+    };
+    let n_in_task = (MIN_TASK_LEN / rotary_dim.max(1)).clamp(1, n_heads * n_tokens);
+    ctx.pool().run((n_heads * n_tokens).div_ceil(n_in_task), |task_idx| {
+        for i in task_idx * n_in_task..((task_idx + 1) * n_in_task).min(n_heads * n_tokens) {
+            rotate(i / n_tokens, i % n_tokens);
+        }
+    });
+}
+
+/// Elements below which a call is not worth handing to other threads.
+const MIN_TASK_LEN: usize = 16_384;
+
+/// Asserts that no element belongs to two heads: one of the strides spans all that the other steps over.
+fn assert_apart(shape: RopeShape) {
+    let RopeShape { n_heads, n_tokens, rotary_dim, head_stride, token_stride } = shape;
+    let tokens_in_heads =
+        (n_tokens == 1 || token_stride >= rotary_dim) && head_stride >= (n_tokens - 1) * token_stride + rotary_dim;
+    let heads_in_tokens =
+        (n_heads == 1 || head_stride >= rotary_dim) && token_stride >= (n_heads - 1) * head_stride + rotary_dim;
+    assert!(
+        tokens_in_heads
+            || heads_in_tokens
+            || n_heads == 1 && (n_tokens == 1 || token_stride >= rotary_dim)
+            || n_tokens == 1 && head_stride >= rotary_dim,
+        "heads overlap: {shape:?}"
+    );
+}
+
+struct Rotate<'a> {
+    head: &'a mut [f32],
+    cos: &'a [f32],
+    sin: &'a [f32],
+    style: RopeStyle,
+}
+
+impl Kernel for Rotate<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let (cos, sin) = (self.cos, self.sin);
+        match self.style {
+            RopeStyle::Half => {
+                let (a, b) = self.head.split_at_mut(cos.len());
+                for (((a, b), cos), sin) in a.iter_mut().zip(b).zip(cos).zip(sin) {
+                    (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+                }
+            }
+            RopeStyle::Interleaved => {
+                for (([a, b], cos), sin) in self.head.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
+                    (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Isa;
+    use crate::testing::Random;
+
+    #[test]
+    fn both_styles_and_both_orders_of_strides() {
+        let mut random = Random::new(41);
+        for isa in Isa::available() {
+            for n_threads in [1, 3] {
+                let ctx = Context::with_isa(n_threads, isa);
+                for (n_heads, n_tokens, head_dim, rotary_dim) in
+                    [(1, 1, 2, 2), (3, 5, 20, 20), (2, 7, 64, 64), (4, 3, 80, 32), (9, 40, 64, 64)]
+                {
+                    for (head_stride, token_stride) in [(n_tokens * head_dim, head_dim), (head_dim, n_heads * head_dim)]
+                    {
+                        for style in [RopeStyle::Half, RopeStyle::Interleaved] {
+                            let half = rotary_dim / 2;
+                            let before = random.f32s(n_heads * n_tokens * head_dim);
+                            let (cos, sin) = (random.f32s(n_tokens * half), random.f32s(n_tokens * half));
+                            let mut after = before.clone();
+                            let shape = RopeShape { n_heads, n_tokens, rotary_dim, head_stride, token_stride };
+                            rope(&ctx, &mut after, shape, &cos, &sin, style);
+                            for (h, t, i) in (0..n_heads)
+                                .flat_map(|h| (0..n_tokens).flat_map(move |t| (0..head_dim).map(move |i| (h, t, i))))
+                            {
+                                let at = h * head_stride + t * token_stride;
+                                let (pair, is_second, other) = match style {
+                                    _ if i >= rotary_dim => (0, false, i),
+                                    RopeStyle::Half => (i % half, i >= half, (i + half) % rotary_dim),
+                                    RopeStyle::Interleaved => (i / 2, i % 2 == 1, i ^ 1),
+                                };
+                                let (x, y) = (before[at + i], before[at + other]);
+                                let (cos, sin) = (cos[t * half + pair], sin[t * half + pair]);
+                                let expected = match i >= rotary_dim {
+                                    true => x,
+                                    false if is_second => x * cos + y * sin,
+                                    false => x * cos - y * sin,
+                                };
+                                assert_eq!(
+                                    after[at + i],
+                                    expected,
+                                    "{shape:?} {style:?} head {h} token {t} element {i}"
+                                );
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "heads overlap")]
+    fn overlapping_heads_are_refused() {
+        let shape = RopeShape { n_heads: 2, n_tokens: 2, rotary_dim: 4, head_stride: 4, token_stride: 4 };
+        rope(&Context::new(1), &mut [0.0; 64], shape, &[0.0; 4], &[0.0; 4], RopeStyle::Half);
+    }
+}

@@ -1,0 +1,196 @@
+//! Instruction sets as values, and the vectors that the kernels are written over.
+//!
+//! [`Isa`] is a capability: only detection makes the values other than `Portable`, so holding one proves that its
+//! instructions may run. A kernel is a [`Kernel`]: one body generic over [`Simd`], which [`Isa::run`] compiles once per
+//! instruction set.
+//!
+//! Every [`Simd`] has the same shape, 16 lanes of 32 bits or 64 bytes, in as many registers as that takes: so there is
+//! one body, one layout of packed data, and the sums of all instruction sets are taken in the same order.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+pub use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub use neon::Neon;
+pub(crate) use portable::Portable;
+
+/// Lanes of a vector of `f32` or `i32`.
+pub(crate) const LANES: usize = 16;
+
+/// An instruction set that this machine has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isa {
+    /// Plain Rust, for every machine.
+    Portable,
+    /// AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    /// AVX-512 F, BW, VL, DQ and VNNI.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+    /// NEON with dot products.
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
+}
+
+impl Isa {
+    /// The best of this machine.
+    pub fn detect() -> Self {
+        Self::available().pop().unwrap_or(Self::Portable)
+    }
+
+    /// All of this machine, the best last.
+    pub fn available() -> Vec<Self> {
+        let found = [
+            Some(Self::Portable),
+            #[cfg(target_arch = "x86_64")]
+            Avx2::detect().map(Self::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            Avx512::detect().map(Self::Avx512),
+            #[cfg(target_arch = "aarch64")]
+            Neon::detect().map(Self::Neon),
+        ];
+        found.into_iter().flatten().collect()
+    }
+
+    /// A short name: `portable`, `avx2`, `avx512` or `neon`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => "neon",
+        }
+    }
+
+    /// Runs the kernel compiled for this instruction set.
+    #[inline]
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            Self::Portable => kernel.run(Portable),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(simd) => simd.run(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(simd) => simd.run(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(simd) => simd.run(kernel),
+        }
+    }
+}
+
+/// A computation to be compiled per instruction set.
+///
+/// `run` and all functions that it calls must be `#[inline(always)]`, and vectors must not be made in closures or by
+/// `map`: what the compiler leaves as a function of its own is compiled without the instructions, and then calls each
+/// of them.
+pub(crate) trait Kernel {
+    type Output;
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// The vectors of an instruction set. The value is the proof that the machine has it, so its methods are safe.
+pub(crate) trait Simd: Copy {
+    /// 16 `f32`.
+    type F: Copy;
+    /// 16 `i32`.
+    type I: Copy;
+    /// 64 bytes.
+    type B: Copy;
+
+    /// What an 8-bit weight code is XORed with before [`Self::dot_wide`]: 0x80 where that takes codes with 128 added.
+    const WIDE_XOR: u8;
+    /// Tokens that a matrix product computes at once: as many as there are registers for.
+    const TILE_TOKENS: usize;
+
+    fn splat(self, value: f32) -> Self::F;
+    fn load(self, from: &[f32; 16]) -> Self::F;
+    fn store(self, v: Self::F, to: &mut [f32; 16]);
+    /// 16 f16, little endian, as bytes.
+    fn load_f16(self, from: &[u8; 32]) -> Self::F;
+    /// 16 bf16, little endian, as bytes.
+    fn load_bf16(self, from: &[u8; 32]) -> Self::F;
+    fn store_f16(self, v: Self::F, to: &mut [u16; 16]);
+
+    fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F;
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    fn div(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`, rounded once where the machine can.
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `a < b ? a : b`: b if one is NaN.
+    fn min(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a > b ? a : b`: b if one is NaN.
+    fn max(self, a: Self::F, b: Self::F) -> Self::F;
+    fn abs(self, a: Self::F) -> Self::F;
+    /// The magnitude of `a` with the sign of `sign`.
+    fn copysign(self, a: Self::F, sign: Self::F) -> Self::F;
+    /// `a < b ? yes : no`, by lane.
+    fn select_lt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
+
+    /// The nearest integers, ties to even; any value for NaN and out of range.
+    fn to_int(self, a: Self::F) -> Self::I;
+    fn int_values(self, a: Self::I) -> Self::F;
+    /// Half of each, rounded down.
+    fn half_int(self, a: Self::I) -> Self::I;
+    fn sub_int(self, a: Self::I, b: Self::I) -> Self::I;
+    /// 2^n for n in -126..=127.
+    fn pow2(self, n: Self::I) -> Self::F;
+    /// Integers in -128..=127 as bytes.
+    fn store_i8(self, v: Self::I, to: &mut [i8; 16]);
+
+    /// The sum of the lanes: of pairs 8 apart, then 4, 2, 1.
+    fn sum(self, v: Self::F) -> f32;
+    /// The largest lane; any lane if one is NaN.
+    fn max_lane(self, v: Self::F) -> f32;
+    /// Lane j of vector i goes to lane i of vector j.
+    fn transpose(self, rows: &mut [Self::F; 16]);
+    /// Lane i in lanes 0..8, lane j in lanes 8..16.
+    fn spread2(self, v: Self::F, i: usize, j: usize) -> Self::F;
+    /// Lanes i, i + 1, i + 2, i + 3, each four times; i is a multiple of 4.
+    fn spread4(self, v: Self::F, i: usize) -> Self::F;
+    /// Four f16 in lanes 0..4, the lowest bits first; any value elsewhere.
+    fn half4(self, bits: u64) -> Self::F;
+    fn u8_values(self, from: &[u8; 16]) -> Self::F;
+    fn i8_values(self, from: &[i8; 16]) -> Self::F;
+
+    fn load_b(self, from: &[u8; 64]) -> Self::B;
+    fn store_b(self, v: Self::B, to: &mut [u8; 64]);
+    /// 32 bytes, then 32 bytes.
+    fn join_b(self, low: &[u8; 32], high: &[u8; 32]) -> Self::B;
+    /// 16 bytes twice, then 16 bytes twice.
+    fn dup16_b(self, low: &[u8; 16], high: &[u8; 16]) -> Self::B;
+    /// Four bytes 16 times.
+    fn dup4_b(self, from: &[i8; 4]) -> Self::B;
+    /// Each quarter of 16 bytes shifted right by its own count below 8; the bits that come in from the left are any.
+    fn shr_b(self, v: Self::B, counts: [u8; 4]) -> Self::B;
+    /// Bytes shifted left; no bit may leave its byte.
+    fn shl_b<const COUNT: i32>(self, v: Self::B) -> Self::B;
+    fn and_b(self, v: Self::B, mask: u8) -> Self::B;
+    fn xor_b(self, v: Self::B, mask: u8) -> Self::B;
+    fn or_b(self, a: Self::B, b: Self::B) -> Self::B;
+    /// Four bytes j of vector i go to four bytes i of vector j.
+    fn transpose_b(self, rows: &mut [Self::B; 16]);
+    /// `table[v]`, v below 16.
+    fn lookup_b(self, table: &[u8; 16], v: Self::B) -> Self::B;
+    /// Byte i is `value` where bit i is set, else 0. `value` is a single bit.
+    fn bits_b(self, bits: u64, value: u8) -> Self::B;
+
+    fn zero_int(self) -> Self::I;
+    /// To each lane, the sum of four products of weight codes 0..=127 with activations -127..=127.
+    fn dot_narrow(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I;
+    /// To each lane, the sum of four products of weight codes -128..=127, XORed with [`Self::WIDE_XOR`], with
+    /// activations -127..=127. Where that is 0x80, the sum has 128 times the activations too much.
+    fn dot_wide(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I;
+}

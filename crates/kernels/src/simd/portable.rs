@@ -1,0 +1,244 @@
+//! Plain Rust: what every operation means, and the only form on machines without one of the others.
+//!
+//! The larger operations stay out of line: inlined into every kernel they would take longer to compile than all the
+//! other instruction sets.
+
+use super::{LANES, Simd};
+use crate::f16::{bf16_to_f32, f16_to_f32, f32_to_f16};
+
+/// No instruction set beyond the target's own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Portable;
+
+#[inline(always)]
+fn zip<T: Copy>(a: [T; LANES], b: [T; LANES], op: impl Fn(T, T) -> T) -> [T; LANES] {
+    std::array::from_fn(|i| op(a[i], b[i]))
+}
+
+#[inline(never)]
+fn dot(acc: [i32; LANES], activations: [u8; 64], weight: impl Fn(usize) -> i32) -> [i32; LANES] {
+    std::array::from_fn(|lane| {
+        let products = (4 * lane..4 * lane + 4).map(|i| weight(i) * i32::from(activations[i] as i8));
+        acc[lane] + products.sum::<i32>()
+    })
+}
+
+impl Simd for Portable {
+    type F = [f32; LANES];
+    type I = [i32; LANES];
+    type B = [u8; 64];
+
+    const WIDE_XOR: u8 = 0;
+    const TILE_TOKENS: usize = 2;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::F {
+        [value; LANES]
+    }
+    #[inline(always)]
+    fn load(self, from: &[f32; 16]) -> Self::F {
+        *from
+    }
+    #[inline(always)]
+    fn store(self, v: Self::F, to: &mut [f32; 16]) {
+        *to = v;
+    }
+    #[inline(never)]
+    fn load_f16(self, from: &[u8; 32]) -> Self::F {
+        std::array::from_fn(|i| f16_to_f32(u16::from_le_bytes(from.as_chunks().0[i])))
+    }
+    #[inline(never)]
+    fn store_f16(self, v: Self::F, to: &mut [u16; 16]) {
+        *to = v.map(f32_to_f16);
+    }
+    #[inline(never)]
+    fn load_bf16(self, from: &[u8; 32]) -> Self::F {
+        std::array::from_fn(|i| bf16_to_f32(u16::from_le_bytes(from.as_chunks().0[i])))
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| a + b)
+    }
+    #[inline(always)]
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| a - b)
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| a * b)
+    }
+    #[inline(always)]
+    fn div(self, a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| a / b)
+    }
+    #[inline(always)]
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        std::array::from_fn(|i| a[i] * b[i] + c[i])
+    }
+    #[inline(always)]
+    fn min(self, a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| if a < b { a } else { b })
+    }
+    #[inline(always)]
+    fn max(self, a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| if a > b { a } else { b })
+    }
+    #[inline(always)]
+    fn abs(self, a: Self::F) -> Self::F {
+        a.map(f32::abs)
+    }
+    #[inline(always)]
+    fn copysign(self, a: Self::F, sign: Self::F) -> Self::F {
+        zip(a, sign, f32::copysign)
+    }
+    #[inline(always)]
+    fn select_lt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F {
+        std::array::from_fn(|i| if a[i] < b[i] { yes[i] } else { no[i] })
+    }
+
+    #[inline(always)]
+    fn to_int(self, a: Self::F) -> Self::I {
+        a.map(|a| {
+            // Adding 1.5 * 2^23 puts the units into the last place, which rounds to nearest even; outside of +-2^22 any
+            // value will do.
+            const SHIFT: f32 = 12_582_912.0;
+            let bounded = a.clamp(-4_000_000.0, 4_000_000.0);
+            (bounded + SHIFT).to_bits() as i32 - SHIFT.to_bits() as i32
+        })
+    }
+    #[inline(always)]
+    fn int_values(self, a: Self::I) -> Self::F {
+        a.map(|a| a as f32)
+    }
+    #[inline(always)]
+    fn half_int(self, a: Self::I) -> Self::I {
+        a.map(|a| a >> 1)
+    }
+    #[inline(always)]
+    fn sub_int(self, a: Self::I, b: Self::I) -> Self::I {
+        zip(a, b, i32::wrapping_sub)
+    }
+    #[inline(always)]
+    fn pow2(self, n: Self::I) -> Self::F {
+        n.map(|n| f32::from_bits((n.wrapping_add(127) as u32) << 23))
+    }
+    #[inline(always)]
+    fn store_i8(self, v: Self::I, to: &mut [i8; 16]) {
+        *to = v.map(|v| v as i8);
+    }
+
+    #[inline(always)]
+    fn sum(self, v: Self::F) -> f32 {
+        let mut sums = v;
+        for width in [8, 4, 2, 1] {
+            for i in 0..width {
+                sums[i] += sums[i + width];
+            }
+        }
+        sums[0]
+    }
+    #[inline(always)]
+    fn max_lane(self, v: Self::F) -> f32 {
+        v.into_iter().fold(f32::NEG_INFINITY, |max, v| if v > max { v } else { max })
+    }
+    #[inline(never)]
+    fn transpose(self, rows: &mut [Self::F; 16]) {
+        for i in 0..LANES {
+            for j in 0..i {
+                (rows[i][j], rows[j][i]) = (rows[j][i], rows[i][j]);
+            }
+        }
+    }
+    #[inline(always)]
+    fn spread2(self, v: Self::F, i: usize, j: usize) -> Self::F {
+        std::array::from_fn(|lane| if lane < 8 { v[i] } else { v[j] })
+    }
+    #[inline(always)]
+    fn spread4(self, v: Self::F, i: usize) -> Self::F {
+        std::array::from_fn(|lane| v[i + lane / 4])
+    }
+    #[inline(always)]
+    fn half4(self, bits: u64) -> Self::F {
+        std::array::from_fn(|i| if i < 4 { f16_to_f32((bits >> (16 * i)) as u16) } else { 0.0 })
+    }
+    #[inline(always)]
+    fn u8_values(self, from: &[u8; 16]) -> Self::F {
+        from.map(f32::from)
+    }
+    #[inline(always)]
+    fn i8_values(self, from: &[i8; 16]) -> Self::F {
+        from.map(f32::from)
+    }
+
+    #[inline(always)]
+    fn load_b(self, from: &[u8; 64]) -> Self::B {
+        *from
+    }
+    #[inline(always)]
+    fn store_b(self, v: Self::B, to: &mut [u8; 64]) {
+        *to = v;
+    }
+    #[inline(never)]
+    fn join_b(self, low: &[u8; 32], high: &[u8; 32]) -> Self::B {
+        std::array::from_fn(|i| if i < 32 { low[i] } else { high[i - 32] })
+    }
+    #[inline(never)]
+    fn dup16_b(self, low: &[u8; 16], high: &[u8; 16]) -> Self::B {
+        std::array::from_fn(|i| if i < 32 { low[i % 16] } else { high[i % 16] })
+    }
+    #[inline(always)]
+    fn dup4_b(self, from: &[i8; 4]) -> Self::B {
+        std::array::from_fn(|i| from[i % 4] as u8)
+    }
+    #[inline(never)]
+    fn shr_b(self, v: Self::B, counts: [u8; 4]) -> Self::B {
+        std::array::from_fn(|i| v[i] >> counts[i / 16])
+    }
+    #[inline(always)]
+    fn shl_b<const COUNT: i32>(self, v: Self::B) -> Self::B {
+        v.map(|v| v << COUNT)
+    }
+    #[inline(always)]
+    fn and_b(self, v: Self::B, mask: u8) -> Self::B {
+        v.map(|v| v & mask)
+    }
+    #[inline(always)]
+    fn xor_b(self, v: Self::B, mask: u8) -> Self::B {
+        v.map(|v| v ^ mask)
+    }
+    #[inline(always)]
+    fn or_b(self, a: Self::B, b: Self::B) -> Self::B {
+        std::array::from_fn(|i| a[i] | b[i])
+    }
+    #[inline(never)]
+    fn transpose_b(self, rows: &mut [Self::B; 16]) {
+        let from = *rows;
+        for (i, row) in rows.iter_mut().enumerate() {
+            for (j, four) in row.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                *four = from[j].as_chunks().0[i];
+            }
+        }
+    }
+    #[inline(never)]
+    fn lookup_b(self, table: &[u8; 16], v: Self::B) -> Self::B {
+        v.map(|v| table[usize::from(v & 15)])
+    }
+    #[inline(never)]
+    fn bits_b(self, bits: u64, value: u8) -> Self::B {
+        std::array::from_fn(|i| if bits >> i & 1 == 1 { value } else { 0 })
+    }
+
+    #[inline(always)]
+    fn zero_int(self) -> Self::I {
+        [0; LANES]
+    }
+    #[inline(always)]
+    fn dot_narrow(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I {
+        dot(acc, activations, |i| i32::from(weights[i]))
+    }
+    #[inline(always)]
+    fn dot_wide(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I {
+        dot(acc, activations, |i| i32::from(weights[i] as i8))
+    }
+}

@@ -1,0 +1,120 @@
+//! Softmax of rows.
+
+use crate::simd::{Kernel, Simd};
+use crate::{Context, math};
+
+/// Elements below which a call is not worth handing to other threads.
+const MIN_TASK_LEN: usize = 8_192;
+
+/// `x = exp(x - max) / sum`, for each row of `n_cols`, in place. A row that is all `-inf` or has a NaN or `+inf`
+/// becomes NaN, as the formula has it.
+///
+/// # Panics
+/// If `x` is not whole rows.
+pub fn softmax(ctx: &Context, x: &mut [f32], n_cols: usize) {
+    if x.is_empty() {
+        return;
+    }
+    assert!(x.len().is_multiple_of(n_cols), "{} elements are not rows of {n_cols}", x.len());
+    let task_len = MIN_TASK_LEN.div_ceil(n_cols) * n_cols;
+    ctx.pool().run_chunks(x, task_len, |_, x| {
+        for row in x.chunks_exact_mut(n_cols) {
+            ctx.isa().run(SoftmaxRow { row });
+        }
+    });
+}
+
+struct SoftmaxRow<'a> {
+    row: &'a mut [f32],
+}
+
+impl Kernel for SoftmaxRow<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let max = max(simd, self.row);
+        let (vectors, rest) = self.row.as_chunks_mut::<16>();
+        let max = simd.splat(max);
+        let mut sums = simd.splat(0.0);
+        for vector in vectors {
+            let e = math::exp(simd, simd.sub(simd.load(vector), max));
+            simd.store(e, vector);
+            sums = simd.add(sums, e);
+        }
+        // exp(-inf) adds nothing.
+        let mut last = [f32::NEG_INFINITY; 16];
+        last[..rest.len()].copy_from_slice(rest);
+        if !rest.is_empty() {
+            let e = math::exp(simd, simd.sub(simd.load(&last), max));
+            simd.store(e, &mut last);
+            sums = simd.add(sums, e);
+            rest.copy_from_slice(&last[..rest.len()]);
+        }
+        let sum = simd.sum(sums);
+        self.row.iter_mut().for_each(|value| *value /= sum);
+    }
+}
+
+/// The largest of some values; of NaN no notice is taken.
+#[inline(always)]
+pub(crate) fn max<S: Simd>(simd: S, x: &[f32]) -> f32 {
+    let (vectors, rest) = x.as_chunks::<16>();
+    let mut max = simd.splat(f32::NEG_INFINITY);
+    for vector in vectors {
+        max = simd.max(simd.load(vector), max);
+    }
+    rest.iter().fold(simd.max_lane(max), |max, x| if *x > max { *x } else { max })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Isa;
+    use crate::testing::{Random, relative_error};
+
+    #[test]
+    fn rows_of_every_length() {
+        let mut random = Random::new(21);
+        for isa in Isa::available() {
+            for n_threads in [1, 3] {
+                let ctx = Context::with_isa(n_threads, isa);
+                for n_cols in [1, 2, 15, 16, 17, 100, 5000] {
+                    let x: Vec<f32> = random.f32s(3 * n_cols).into_iter().map(|x| x * 20.0 + 300.0).collect();
+                    let expected: Vec<f64> = x
+                        .chunks_exact(n_cols)
+                        .flat_map(|row| {
+                            let sum: f64 = row.iter().map(|x| (f64::from(*x) - 300.0).exp()).sum();
+                            row.iter().map(move |x| (f64::from(*x) - 300.0).exp() / sum)
+                        })
+                        .collect();
+                    let mut out = x;
+                    softmax(&ctx, &mut out, n_cols);
+                    assert!(relative_error(&out, &expected) < 1e-6, "{n_cols} {}", isa.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn infinities_and_nan() {
+        for isa in Isa::available() {
+            let ctx = Context::with_isa(1, isa);
+            for len in [3, 20] {
+                let mut x = vec![f32::NEG_INFINITY; len];
+                x[1] = 7.0;
+                softmax(&ctx, &mut x, len);
+                assert!(x.iter().enumerate().all(|(i, x)| *x == if i == 1 { 1.0 } else { 0.0 }), "{x:?}");
+                for bad in [f32::NAN, f32::INFINITY] {
+                    let mut x = vec![0.5; len];
+                    x[2] = bad;
+                    softmax(&ctx, &mut x, len);
+                    assert!(x[2].is_nan(), "{x:?}");
+                }
+                let mut x = vec![f32::NEG_INFINITY; len];
+                softmax(&ctx, &mut x, len);
+                assert!(x.iter().all(|x| x.is_nan()));
+            }
+        }
+        softmax(&Context::new(1), &mut [], 0);
+    }
+}

@@ -1,0 +1,80 @@
+//! Random numbers for tests: the same on every machine, from a literal seed.
+
+use crate::quant::BlockType;
+
+/// xorshift64*.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Uniform in -1..1.
+    pub(crate) fn f32(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    /// Uniform in 0..n.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        (self.bits() >> 33) as usize % n
+    }
+
+    pub(crate) fn f32s(&mut self, len: usize) -> Vec<f32> {
+        (0..len).map(|_| self.f32()).collect()
+    }
+
+    /// Rows of random blocks: any codes and packed scales, and f16 scales of ordinary size (0.002 to 0.125, either
+    /// sign).
+    pub(crate) fn weight_bytes(&mut self, ty: BlockType, n_rows: usize, n_cols: usize) -> Vec<u8> {
+        let len = n_rows * ty.row_bytes(n_cols).unwrap();
+        match ty {
+            BlockType::F32 => (0..len / 4).flat_map(|_| self.f32().to_le_bytes()).collect(),
+            BlockType::F16 => (0..len / 2).flat_map(|_| self.half().to_le_bytes()).collect(),
+            BlockType::Bf16 => (0..len / 2).flat_map(|_| crate::f16::f32_to_bf16(self.f32()).to_le_bytes()).collect(),
+            _ => {
+                let mut bytes: Vec<u8> = (0..len).map(|_| (self.bits() >> 56) as u8).collect();
+                for block in bytes.chunks_exact_mut(ty.block_bytes()) {
+                    for at in half_offsets(ty) {
+                        block[*at..at + 2].copy_from_slice(&self.half().to_le_bytes());
+                    }
+                }
+                bytes
+            }
+        }
+    }
+
+    /// An f16 of magnitude 2^-9 to 2^-3.
+    fn half(&mut self) -> u16 {
+        let exponent = 6 + self.below(6) as u16;
+        let sign_and_fraction = (self.bits() >> 20) as u16 & 0x83ff;
+        sign_and_fraction | exponent << 10
+    }
+}
+
+/// Where the f16 values of a block are.
+fn half_offsets(ty: BlockType) -> &'static [usize] {
+    match ty {
+        BlockType::F32 | BlockType::F16 | BlockType::Bf16 => &[],
+        BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 | BlockType::Iq4Nl | BlockType::Iq4Xs => &[0],
+        BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q4K | BlockType::Q5K => &[0, 2],
+        BlockType::Q2K => &[80, 82],
+        BlockType::Q3K => &[108],
+        BlockType::Q6K => &[208],
+    }
+}
+
+/// The norm of the difference over the norm of the reference.
+pub(crate) fn relative_error(actual: &[f32], expected: &[f64]) -> f64 {
+    assert_eq!(actual.len(), expected.len());
+    let difference: f64 = actual.iter().zip(expected).map(|(a, e)| (f64::from(*a) - e).powi(2)).sum();
+    let norm: f64 = expected.iter().map(|e| e * e).sum();
+    (difference / norm.max(f64::MIN_POSITIVE)).sqrt()
+}
