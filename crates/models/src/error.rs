@@ -1,0 +1,67 @@
+//! Why a checkpoint does not become a program.
+
+use thane_mil::build::BuildError;
+
+use crate::checkpoint::{CheckpointError, ConfigError, MetadataError};
+
+/// Why a checkpoint does not become a program.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// The files cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A key of `config.json` is missing or of the wrong kind.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A key of the GGUF metadata is missing or of the wrong kind.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    /// No family has this architecture.
+    #[error("architecture `{found}` is not supported; supported are {}", .supported.join(", "))]
+    Architecture {
+        /// Name in the file.
+        found: String,
+        /// Names that are known.
+        supported: Vec<&'static str>,
+    },
+    /// Keys that would change the computation in ways that the family does not know.
+    #[error("the `{family}` family does not know what these keys mean, and a guess could be wrong: {}", .keys.join(", "))]
+    UnknownKeys {
+        /// Family.
+        family: &'static str,
+        /// Keys.
+        keys: Vec<String>,
+    },
+    /// A key has a value that the family does not compute.
+    #[error("key `{key}` is {value}: {reason}")]
+    Unsupported {
+        /// Key.
+        key: String,
+        /// Value.
+        value: String,
+        /// Why it cannot be.
+        reason: String,
+    },
+    /// Tensors that are missing, left over, or of another shape; all of them.
+    #[error("the tensors do not fit the configuration:\n  {}", .0.join("\n  "))]
+    Tensors(Vec<String>),
+    /// The context asked for is none that the model has.
+    #[error("a context of {asked} was asked for; the model has {max} positions: give --context 1 to {max}")]
+    Context {
+        /// Asked for.
+        asked: usize,
+        /// Positions of the model.
+        max: usize,
+    },
+    /// The family made an op that MIL refuses; a bug of the family, or a configuration whose numbers do not fit together.
+    #[error("the configuration gives no legal program: {0}")]
+    Build(#[from] BuildError),
+}
+
+impl ModelError {
+    /// A key whose value is refused.
+    pub(crate) fn unsupported(key: &str, value: impl ToString, reason: &str) -> Self {
+        Self::Unsupported { key: key.to_owned(), value: value.to_string(), reason: reason.to_owned() }
+    }
+}

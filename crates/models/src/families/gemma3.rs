@@ -1,0 +1,241 @@
+//! Gemma 3, text.
+//!
+//! Sandwich norms with factors stored less 1 (GGUF stores the factors themselves), query and key norms, an embedding
+//! scaled by sqrt(hidden), and a pattern of layers that see a window, with a rotary base of their own, and layers that
+//! see everything.
+
+use thane_mil::program::Function;
+
+use super::llama::{gguf_scaling, vocab_size};
+use super::{Decoder, Family, Lowering, Read, Sizes, bounded};
+use crate::checkpoint::{Config, Gguf, RopeConfig, RopeScaling};
+use crate::error::ModelError;
+use crate::graph::Graph;
+use crate::layers::attention::Attention;
+use crate::layers::decoder::{self, Io, Mask, Mode};
+use crate::layers::mlp::{Activation, Mlp};
+use crate::layers::norm::RmsNorm;
+use crate::layers::rope::{Rotary, Style, inverse_frequencies};
+use crate::weights::Weights;
+
+pub(super) const FAMILY: Family = Family {
+    names: &["gemma3_text", "gemma3"],
+    gguf_names: &[
+        ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),
+        ("model.layers.{}.pre_feedforward_layernorm", "blk.{}.ffn_norm"),
+        ("model.layers.{}.post_feedforward_layernorm", "blk.{}.post_ffw_norm"),
+    ],
+    from_config,
+    from_gguf,
+};
+
+/// Base of the rotary frequencies of sliding layers where the file does not say. Source: Gemma3TextConfig.
+const LOCAL_THETA: f64 = 10_000.0;
+/// Every sixth layer sees everything where the file does not say. Source: Gemma3TextConfig.
+const PATTERN: usize = 6;
+
+struct Gemma3 {
+    attention: Attention,
+    mlp: Mlp,
+    norm: RmsNorm,
+    global_frequencies: Vec<f32>,
+    local_frequencies: Vec<f32>,
+    masks: Vec<Mask>,
+    window: usize,
+    vocab_size: usize,
+    max_context: usize,
+    tied: bool,
+}
+
+impl Decoder for Gemma3 {
+    fn function(&self, mut g: Graph, w: &Weights<'_>, mode: Mode, options: &Lowering) -> Result<Function, ModelError> {
+        let g_ = &mut g;
+        let hidden = self.attention.hidden;
+        let io = Io::new(g_, mode, self.attention.n_heads / self.attention.n_kv_heads, Some(self.window))?;
+        let global = Rotary::new(g_, io.positions, &self.global_frequencies, Style::Half)?;
+        let local = Rotary::new(g_, io.positions, &self.local_frequencies, Style::Half)?;
+        let table = w.get("model.embed_tokens", "weight", &[self.vocab_size, hidden]);
+        let h = decoder::embed(g_, &io, &table)?;
+        let mut h = g_.scale(h, (hidden as f32).sqrt())?; // [1, tokens, hidden]
+        for (i, mask) in self.masks.iter().enumerate() {
+            let module = |name: &str| format!("model.layers.{i}.{name}");
+            let norm = |g: &mut Graph, x, name: &str| {
+                g.at(&module(name));
+                self.norm.apply(g, x, &w.get(&module(name), "weight", &[hidden]))
+            };
+            let rotary = if *mask == Mask::Full { &global } else { &local };
+            let cache = self.attention.cache(g_, i, options.context, options.cache);
+            let x = norm(g_, h, "input_layernorm")?;
+            let a = self.attention.apply(g_, w, &module("self_attn"), x, &io, rotary, *mask, cache)?;
+            let a = norm(g_, a, "post_attention_layernorm")?;
+            h = g_.add(h, a)?;
+            let x = norm(g_, h, "pre_feedforward_layernorm")?;
+            let m = self.mlp.apply(g_, w, &module("mlp"), x)?;
+            let m = norm(g_, m, "post_feedforward_layernorm")?;
+            h = g_.add(h, m)?;
+        }
+        let norm = w.get("model.norm", "weight", &[hidden]);
+        let head = decoder::head_tensor(w, self.tied, self.vocab_size, hidden);
+        let logits = decoder::head(g_, mode, self.norm, &norm, &head, h)?;
+        Ok(decoder::finish(g, mode, options.context, logits))
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes {
+            n_layers: self.masks.len(),
+            vocab_size: self.vocab_size,
+            max_context: self.max_context,
+            cache_elements: 2 * self.masks.len() * self.attention.n_kv_heads * self.attention.head_dim,
+        }
+    }
+}
+
+fn from_config(c: &Config, w: &Weights<'_>) -> Read {
+    if c.has("text_config") {
+        return Err(ModelError::unsupported("text_config", "present", "only the text models of Gemma 3 are supported"));
+    }
+    refuse_softcaps(c)?;
+    if c.bool_or("use_bidirectional_attention", false)? {
+        return Err(ModelError::unsupported("use_bidirectional_attention", true, "decoders attend backwards only"));
+    }
+    let act = c.opt_str("hidden_activation")?.or(c.opt_str("hidden_act")?).unwrap_or("gelu_pytorch_tanh");
+    if act != "gelu_pytorch_tanh" {
+        return Err(ModelError::unsupported("hidden_activation", act, "gelu_pytorch_tanh is known"));
+    }
+    let hidden = bounded("hidden_size", c.usize("hidden_size")?)?;
+    let n_layers = bounded("num_hidden_layers", c.usize("num_hidden_layers")?)?;
+    let head_dim = bounded("head_dim", c.opt_usize("head_dim")?.unwrap_or(256))?;
+    let n_heads = bounded("num_attention_heads", c.usize("num_attention_heads")?)?;
+    let n_kv_heads = bounded("num_key_value_heads", c.usize("num_key_value_heads")?)?;
+    let norm = RmsNorm { epsilon: c.opt_f64("rms_norm_eps")?.unwrap_or(1e-6) as f32, plus_one: true };
+    let bias = c.bool_or("attention_bias", false)?;
+    let score = c.opt_f64("query_pre_attn_scalar")?.unwrap_or(256.0);
+    let rope = c.rope()?;
+    let part = |ty: &str| rope.layer_type(ty).cloned();
+    let unset = || RopeConfig { theta: None, scaling: RopeScaling::Default, partial_rotary_factor: None };
+    let (global, local) =
+        (part("full_attention").unwrap_or_else(unset), part("sliding_attention").unwrap_or_else(unset));
+    let tied = c.bool_or("tie_word_embeddings", true)?;
+    if tied {
+        w.ignore("lm_head.weight");
+    }
+    let model = Gemma3 {
+        attention: attention(hidden, n_heads, n_kv_heads, head_dim, score.powf(-0.5), bias, norm)?,
+        mlp: mlp(hidden, bounded("intermediate_size", c.usize("intermediate_size")?)?),
+        norm,
+        global_frequencies: inverse_frequencies(&global, global.theta.unwrap_or(1_000_000.0), head_dim)?,
+        local_frequencies: inverse_frequencies(&local, local.theta.unwrap_or(LOCAL_THETA), head_dim)?,
+        masks: masks(c, n_layers)?,
+        window: bounded("sliding_window", c.opt_usize("sliding_window")?.unwrap_or(4096))?,
+        vocab_size: bounded("vocab_size", c.usize("vocab_size")?)?,
+        max_context: bounded("max_position_embeddings", c.opt_usize("max_position_embeddings")?.unwrap_or(131_072))?,
+        tied,
+    };
+    Ok(Box::new(model))
+}
+
+fn refuse_softcaps(c: &Config) -> Result<(), ModelError> {
+    for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        if let Some(cap) = c.opt_f64(key)? {
+            return Err(ModelError::unsupported(key, cap, "Gemma 3 has none"));
+        }
+    }
+    Ok(())
+}
+
+/// The kinds of the layers, by name or by pattern.
+fn masks(c: &Config, n_layers: usize) -> Result<Vec<Mask>, ModelError> {
+    let pattern = c.opt_usize("sliding_window_pattern")?.or(c.opt_usize("_sliding_window_pattern")?);
+    let Some(types) = c.opt_strs("layer_types")? else {
+        return by_pattern(n_layers, pattern.unwrap_or(PATTERN));
+    };
+    if types.len() != n_layers {
+        let reason = format!("num_hidden_layers is {n_layers}");
+        return Err(ModelError::unsupported("layer_types", format!("{} names", types.len()), &reason));
+    }
+    types
+        .iter()
+        .map(|ty| match *ty {
+            "full_attention" => Ok(Mask::Full),
+            "sliding_attention" => Ok(Mask::Sliding),
+            other => {
+                Err(ModelError::unsupported("layer_types", other, "full_attention and sliding_attention are known"))
+            }
+        })
+        .collect()
+}
+
+fn by_pattern(n_layers: usize, pattern: usize) -> Result<Vec<Mask>, ModelError> {
+    let pattern = bounded("sliding_window_pattern", pattern)?;
+    let mask = |i: usize| if (i + 1).is_multiple_of(pattern) { Mask::Full } else { Mask::Sliding };
+    Ok((0..n_layers).map(mask).collect())
+}
+
+fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
+    let key = |name: &str| format!("gemma3.{name}");
+    let size = |name: &str| -> Result<usize, ModelError> { bounded(&key(name), gguf.u32(&key(name))? as usize) };
+    for name in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        if let Some(cap) = gguf.opt_f32(&key(name))? {
+            return Err(ModelError::unsupported(&key(name), cap, "Gemma 3 has none"));
+        }
+    }
+    let (hidden, n_layers, n_heads) = (size("embedding_length")?, size("block_count")?, size("attention.head_count")?);
+    let head_dim = size("attention.key_length")?;
+    if size("attention.value_length")? != head_dim {
+        let value = size("attention.value_length")?;
+        return Err(ModelError::unsupported(
+            &key("attention.value_length"),
+            value,
+            "it must be the size of a key head",
+        ));
+    }
+    let norm = RmsNorm { epsilon: gguf.f32(&key("attention.layer_norm_rms_epsilon"))?, plus_one: false };
+    // The file does not say: 27B, the one of 62 layers, scales by hidden / heads, the others by 256.
+    let score = if n_layers == 62 { hidden as f64 / n_heads as f64 } else { 256.0 };
+    let rope = |scaling| RopeConfig { theta: None, scaling, partial_rotary_factor: None };
+    let theta = f64::from(gguf.opt_f32(&key("rope.freq_base"))?.unwrap_or(1_000_000.0));
+    let local_theta = gguf.opt_f32(&key("rope.freq_base_swa"))?.map_or(LOCAL_THETA, f64::from);
+    let pattern = gguf.opt_u32(&key("attention.sliding_window_pattern"))?.map_or(PATTERN, |n| n as usize);
+    let model = Gemma3 {
+        attention: attention(
+            hidden,
+            n_heads,
+            size("attention.head_count_kv")?,
+            head_dim,
+            score.powf(-0.5),
+            false,
+            norm,
+        )?,
+        mlp: mlp(hidden, size("feed_forward_length")?),
+        norm,
+        global_frequencies: inverse_frequencies(&rope(gguf_scaling(gguf, "gemma3")?), theta, head_dim)?,
+        local_frequencies: inverse_frequencies(&rope(RopeScaling::Default), local_theta, head_dim)?,
+        masks: by_pattern(n_layers, pattern)?,
+        window: size("attention.sliding_window")?,
+        vocab_size: vocab_size(gguf, w, "gemma3")?,
+        max_context: size("context_length")?,
+        tied: !w.has("lm_head", "weight"),
+    };
+    Ok(Box::new(model))
+}
+
+fn mlp(hidden: usize, intermediate: usize) -> Mlp {
+    Mlp { hidden, intermediate, activation: Activation::GeluTanh, bias: false }
+}
+
+fn attention(
+    hidden: usize,
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+    scale: f64,
+    bias: bool,
+    norm: RmsNorm,
+) -> Result<Attention, ModelError> {
+    if !n_heads.is_multiple_of(n_kv_heads) || head_dim % 2 == 1 {
+        let value = format!("{n_heads} heads of {head_dim}, {n_kv_heads} key heads");
+        return Err(ModelError::unsupported("num_key_value_heads", value, "it must divide the heads; heads are even"));
+    }
+    let (qkv_bias, output_bias) = (bias, bias);
+    Ok(Attention { hidden, n_heads, n_kv_heads, head_dim, scale, qkv_bias, output_bias, qk_norm: Some(norm) })
+}

@@ -1,0 +1,215 @@
+//! Llama: SmolLM2, TinyLlama, Llama 2 and 3.x.
+//!
+//! Pre-norm layers of grouped-query attention and a SiLU-gated MLP. GGUF stores the rows of query and key permuted, so
+//! that rotary pairs lie side by side; and it stores Llama 3's frequency scaling as a tensor of divisors.
+
+use thane_mil::program::Function;
+
+use super::{Decoder, Family, Lowering, Read, Sizes, bounded};
+use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling, TensorType};
+use crate::error::ModelError;
+use crate::graph::Graph;
+use crate::layers::attention::Attention;
+use crate::layers::decoder::{self, Io, Mask, Mode};
+use crate::layers::mlp::{Activation, Mlp};
+use crate::layers::norm::RmsNorm;
+use crate::layers::rope::{Rotary, Style, inverse_frequencies};
+use crate::weights::Weights;
+
+pub(super) const FAMILY: Family = Family {
+    names: &["llama"],
+    gguf_names: &[("model.layers.{}.post_attention_layernorm", "blk.{}.ffn_norm")],
+    from_config,
+    from_gguf,
+};
+
+struct Llama {
+    attention: Attention,
+    mlp: Mlp,
+    norm: RmsNorm,
+    inverse_frequencies: Vec<f32>,
+    style: Style,
+    n_layers: usize,
+    vocab_size: usize,
+    max_context: usize,
+    tied: bool,
+}
+
+impl Decoder for Llama {
+    fn function(&self, mut g: Graph, w: &Weights<'_>, mode: Mode, options: &Lowering) -> Result<Function, ModelError> {
+        let g_ = &mut g;
+        let hidden = self.attention.hidden;
+        let io = Io::new(g_, mode, self.attention.n_heads / self.attention.n_kv_heads, None)?;
+        let rotary = Rotary::new(g_, io.positions, &self.inverse_frequencies, self.style)?;
+        let table = w.get("model.embed_tokens", "weight", &[self.vocab_size, hidden]);
+        let mut h = decoder::embed(g_, &io, &table)?; // [1, tokens, hidden]
+        for i in 0..self.n_layers {
+            let layer = format!("model.layers.{i}");
+            let module = |name: &str| format!("{layer}.{name}");
+            let cache = self.attention.cache(g_, i, options.context, options.cache);
+            g_.at(&module("input_layernorm"));
+            let x = self.norm.apply(g_, h, &w.get(&module("input_layernorm"), "weight", &[hidden]))?;
+            let a = self.attention.apply(g_, w, &module("self_attn"), x, &io, &rotary, Mask::Full, cache)?;
+            h = g_.add(h, a)?;
+            g_.at(&module("post_attention_layernorm"));
+            let x = self.norm.apply(g_, h, &w.get(&module("post_attention_layernorm"), "weight", &[hidden]))?;
+            let m = self.mlp.apply(g_, w, &module("mlp"), x)?;
+            h = g_.add(h, m)?;
+        }
+        let norm = w.get("model.norm", "weight", &[hidden]);
+        let head = decoder::head_tensor(w, self.tied, self.vocab_size, hidden);
+        let logits = decoder::head(g_, mode, self.norm, &norm, &head, h)?;
+        Ok(decoder::finish(g, mode, options.context, logits))
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes {
+            n_layers: self.n_layers,
+            vocab_size: self.vocab_size,
+            max_context: self.max_context,
+            cache_elements: 2 * self.n_layers * self.attention.n_kv_heads * self.attention.head_dim,
+        }
+    }
+}
+
+fn from_config(c: &Config, w: &Weights<'_>) -> Read {
+    // Notes of the trainers, and buffers that old checkpoints carry although they follow from the configuration.
+    c.acknowledge(&["is_llama_config"]);
+    w.ignore("rotary_emb.inv_freq");
+    let rope = match c.rope()? {
+        Rope::Uniform(rope) => rope,
+        Rope::PerLayerType(_) => {
+            return Err(ModelError::unsupported("rope_parameters", "per layer type", "llama has one for all layers"));
+        }
+    };
+    if c.opt_bool("rope_interleaved")?.unwrap_or(false) {
+        return Err(ModelError::unsupported("rope_interleaved", true, "llama rotates halves"));
+    }
+    let act = c.opt_str("hidden_act")?.unwrap_or("silu");
+    if act != "silu" {
+        return Err(ModelError::unsupported("hidden_act", act, "silu is known"));
+    }
+    let hidden = bounded("hidden_size", c.usize("hidden_size")?)?;
+    let n_heads = bounded("num_attention_heads", c.usize("num_attention_heads")?)?;
+    let n_kv_heads = bounded("num_key_value_heads", c.opt_usize("num_key_value_heads")?.unwrap_or(n_heads))?;
+    let head_dim = bounded("head_dim", c.opt_usize("head_dim")?.unwrap_or(hidden / n_heads))?;
+    let bias = c.bool_or("attention_bias", false)?;
+    let tied = c.bool_or("tie_word_embeddings", false)?;
+    if tied {
+        w.ignore("lm_head.weight");
+    }
+    let model = Llama {
+        attention: attention(hidden, n_heads, n_kv_heads, head_dim, bias)?,
+        mlp: Mlp {
+            hidden,
+            intermediate: bounded("intermediate_size", c.usize("intermediate_size")?)?,
+            activation: Activation::Silu,
+            bias: c.bool_or("mlp_bias", false)?,
+        },
+        norm: RmsNorm { epsilon: c.opt_f64("rms_norm_eps")?.unwrap_or(1e-6) as f32, plus_one: false },
+        inverse_frequencies: inverse_frequencies(&rope, rope.theta.unwrap_or(10_000.0), head_dim)?,
+        style: Style::Half,
+        n_layers: bounded("num_hidden_layers", c.usize("num_hidden_layers")?)?,
+        vocab_size: bounded("vocab_size", c.usize("vocab_size")?)?,
+        max_context: bounded("max_position_embeddings", c.opt_usize("max_position_embeddings")?.unwrap_or(2048))?,
+        tied,
+    };
+    Ok(Box::new(model))
+}
+
+fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
+    let key = |name: &str| format!("llama.{name}");
+    let size = |name: &str| -> Result<usize, ModelError> { bounded(&key(name), gguf.u32(&key(name))? as usize) };
+    let opt = |name: &str, default: usize| -> Result<usize, ModelError> {
+        bounded(&key(name), gguf.opt_u32(&key(name))?.map_or(default, |v| v as usize))
+    };
+    if let Some(n) = gguf.opt_u32(&key("expert_count"))?.filter(|n| *n > 0) {
+        return Err(ModelError::unsupported(&key("expert_count"), n, "mixtures of experts are not supported"));
+    }
+    let (hidden, n_heads) = (size("embedding_length")?, size("attention.head_count")?);
+    let n_kv_heads = opt("attention.head_count_kv", n_heads)?;
+    let head_dim = opt("attention.key_length", hidden / n_heads)?;
+    for (name, value) in [
+        ("attention.value_length", opt("attention.value_length", head_dim)?),
+        ("rope.dimension_count", opt("rope.dimension_count", head_dim)?),
+    ] {
+        if value != head_dim {
+            return Err(ModelError::unsupported(&key(name), value, "it must be the size of a key head"));
+        }
+    }
+    let vocab_size = vocab_size(gguf, w, "llama")?;
+    let rope = RopeConfig { theta: None, scaling: gguf_scaling(gguf, "llama")?, partial_rotary_factor: None };
+    let theta = f64::from(gguf.opt_f32(&key("rope.freq_base"))?.unwrap_or(10_000.0));
+    let mut frequencies = inverse_frequencies(&rope, theta, head_dim)?;
+    divide_by_tensor(&mut frequencies, w);
+    let model = Llama {
+        attention: attention(hidden, n_heads, n_kv_heads, head_dim, w.has("model.layers.0.self_attn.q_proj", "bias"))?,
+        mlp: Mlp {
+            hidden,
+            intermediate: size("feed_forward_length")?,
+            activation: Activation::Silu,
+            bias: w.has("model.layers.0.mlp.gate_proj", "bias"),
+        },
+        norm: RmsNorm { epsilon: gguf.f32(&key("attention.layer_norm_rms_epsilon"))?, plus_one: false },
+        inverse_frequencies: frequencies,
+        style: Style::Interleaved,
+        n_layers: size("block_count")?,
+        vocab_size,
+        max_context: size("context_length")?,
+        tied: !w.has("lm_head", "weight"),
+    };
+    Ok(Box::new(model))
+}
+
+/// Rows of the embedding: the key, where there is one, else the number of tokens.
+pub(super) fn vocab_size(gguf: &Gguf, w: &Weights<'_>, architecture: &str) -> Result<usize, ModelError> {
+    let key = format!("{architecture}.vocab_size");
+    let rows = w.rows("model.embed_tokens", "weight").unwrap_or(1);
+    bounded(&key, gguf.opt_u32(&key)?.map_or(rows, |n| n as usize))
+}
+
+/// The stretching of frequencies that the metadata asks for.
+pub(super) fn gguf_scaling(gguf: &Gguf, architecture: &str) -> Result<RopeScaling, ModelError> {
+    let key = |name: &str| format!("{architecture}.rope.scaling.{name}");
+    let factor = gguf.opt_f32(&key("factor"))?.map(f64::from);
+    Ok(match gguf.opt_str(&key("type"))?.unwrap_or("none") {
+        "none" => RopeScaling::Default,
+        "linear" => RopeScaling::Linear { factor: factor.unwrap_or(1.0) },
+        other => RopeScaling::Unsupported(other.to_owned()),
+    })
+}
+
+/// Llama 3's scaling as GGUF has it: a divisor for each frequency.
+fn divide_by_tensor(frequencies: &mut [f32], w: &Weights<'_>) {
+    if !w.has("rope_freqs", "weight") {
+        return;
+    }
+    let tensor = w.get("rope_freqs", "weight", &[frequencies.len()]);
+    if tensor.ty == TensorType::F32 {
+        let (divisors, _) = tensor.bytes.as_slice().as_chunks::<4>();
+        frequencies.iter_mut().zip(divisors).for_each(|(f, d)| *f /= f32::from_le_bytes(*d));
+    }
+}
+
+fn attention(
+    hidden: usize,
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+    bias: bool,
+) -> Result<Attention, ModelError> {
+    if !n_heads.is_multiple_of(n_kv_heads) || head_dim % 2 == 1 {
+        let value = format!("{n_heads} heads of {head_dim}, {n_kv_heads} key heads");
+        return Err(ModelError::unsupported("num_key_value_heads", value, "it must divide the heads; heads are even"));
+    }
+    Ok(Attention {
+        hidden,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        scale: (head_dim as f64).powf(-0.5),
+        qkv_bias: bias,
+        output_bias: bias,
+        qk_norm: None,
+    })
+}

@@ -1,0 +1,155 @@
+//! The families: one file each, and this list.
+
+mod gemma3;
+mod llama;
+
+use thane_mil::program::{Function, Program};
+
+use crate::checkpoint::{Checkpoint, Config, Gguf, Source};
+use crate::error::ModelError;
+use crate::graph::Graph;
+use crate::layers::decoder::Mode;
+use crate::weights::{Names, Weights};
+use crate::{Info, Model, Options};
+
+/// A family: which architectures it lowers, and how its configuration is read in each format.
+pub struct Family {
+    /// `model_type` of `config.json` and `general.architecture` of GGUF.
+    names: &'static [&'static str],
+    /// What GGUF calls tensors of this family, beside the common names.
+    gguf_names: Names,
+    from_config: fn(&Config, &Weights<'_>) -> Read,
+    from_gguf: fn(&Gguf, &Weights<'_>) -> Read,
+}
+
+/// A configuration that was read.
+type Read = Result<Box<dyn Decoder>, ModelError>;
+
+/// Every family.
+static FAMILIES: &[Family] = &[llama::FAMILY, gemma3::FAMILY];
+
+/// The configuration of a decoder, ready to be lowered.
+trait Decoder {
+    /// One function of the program.
+    fn function(&self, g: Graph, w: &Weights<'_>, mode: Mode, options: &Lowering) -> Result<Function, ModelError>;
+
+    /// Its sizes.
+    fn sizes(&self) -> Sizes;
+}
+
+/// What lowering needs beside the configuration.
+struct Lowering {
+    context: usize,
+    cache: thane_mil::types::DType,
+}
+
+/// Sizes of a decoder.
+struct Sizes {
+    n_layers: usize,
+    vocab_size: usize,
+    max_context: usize,
+    /// Elements that one token takes in the caches of all layers.
+    cache_elements: usize,
+}
+
+/// The architectures that can be lowered.
+pub fn names() -> Vec<&'static str> {
+    FAMILIES.iter().flat_map(|f| f.names).copied().collect()
+}
+
+pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model, ModelError> {
+    let architecture = match &checkpoint.source {
+        Source::Gguf(gguf) => gguf.str("general.architecture")?.to_owned(),
+        Source::HuggingFace(folder) => folder.config.str("model_type")?.to_owned(),
+    };
+    let family = FAMILIES.iter().find(|f| f.names.contains(&architecture.as_str()));
+    let family = family.ok_or(ModelError::Architecture { found: architecture.clone(), supported: names() })?;
+    let (weights, decoder) = match &checkpoint.source {
+        Source::Gguf(gguf) => {
+            let weights = Weights::gguf(&checkpoint.tensors, family.gguf_names);
+            let decoder = (family.from_gguf)(gguf, &weights)?;
+            refuse_unknown(family.names[0], gguf.unread(&format!("{architecture}.")))?;
+            (weights, decoder)
+        }
+        Source::HuggingFace(folder) => {
+            let weights = Weights::hugging_face(&checkpoint.tensors);
+            folder.config.acknowledge(HARMLESS);
+            let decoder = (family.from_config)(&folder.config, &weights)?;
+            refuse_unknown(family.names[0], folder.config.unread())?;
+            (weights, decoder)
+        }
+    };
+    lower(architecture, decoder.as_ref(), &weights, options)
+}
+
+fn lower(
+    architecture: String,
+    decoder: &dyn Decoder,
+    weights: &Weights<'_>,
+    options: &Options,
+) -> Result<Model, ModelError> {
+    let sizes = decoder.sizes();
+    let context = options.context.unwrap_or(sizes.max_context.min(Options::DEFAULT_CONTEXT));
+    if context == 0 || context > sizes.max_context {
+        return Err(ModelError::Context { asked: context, max: sizes.max_context });
+    }
+    let lowering = Lowering { context, cache: options.cache };
+    let modes = [Mode::Prefill, Mode::Decode, Mode::Score];
+    let functions = modes
+        .into_iter()
+        .filter(|mode| *mode != Mode::Score || options.score)
+        .map(|mode| decoder.function(Graph::new(mode.name()), weights, mode, &lowering))
+        .collect::<Result<Vec<_>, _>>()?;
+    weights.finish()?;
+    let info = Info {
+        architecture,
+        n_layers: sizes.n_layers,
+        vocab_size: sizes.vocab_size,
+        max_context: sizes.max_context,
+        context,
+        cache_bytes: sizes.cache_elements.saturating_mul(context).saturating_mul(options.cache.bits() / 8),
+    };
+    Ok(Model { program: Program::new(functions), info })
+}
+
+fn refuse_unknown(family: &'static str, keys: Vec<String>) -> Result<(), ModelError> {
+    if keys.is_empty() { Ok(()) } else { Err(ModelError::UnknownKeys { family, keys }) }
+}
+
+/// Keys of `config.json` that say nothing of the forward computation: names, training, generation, other software.
+const HARMLESS: &[&str] = &[
+    "_attn_implementation",
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "bad_words_ids",
+    "bos_token_id",
+    "cache_implementation",
+    "dtype",
+    "eos_token_id",
+    "id2label",
+    "initializer_range",
+    "label2id",
+    "max_length",
+    "model_type",
+    "output_attentions",
+    "output_hidden_states",
+    "pad_token_id",
+    "pretraining_tp",
+    "return_dict",
+    "torch_dtype",
+    "transformers.js_config",
+    "transformers_version",
+    "unsloth_fixed",
+    "unsloth_version",
+    "use_cache",
+];
+
+/// Refuse a number that would not fit the arithmetic of shapes, before anything is made of it.
+fn bounded(key: &str, value: usize) -> Result<usize, ModelError> {
+    const MOST: usize = 1 << 24;
+    if value == 0 || value > MOST {
+        return Err(ModelError::unsupported(key, value, "a size from 1 to 16,777,216 is due"));
+    }
+    Ok(value)
+}

@@ -1,0 +1,175 @@
+//! What every decoder has around its layers: inputs, positions, masks, and the head.
+//!
+//! A decoder's functions take `input_ids` int32 [1, tokens] and `position` int32 [1], the number of tokens before them,
+//! and give `logits` f32: of the last token ([`Mode::Prefill`], [`Mode::Decode`]) or of each ([`Mode::Score`]).
+
+use thane_mil::literal::Literal;
+use thane_mil::program::{Function, ValueId};
+use thane_mil::types::{DType, Dim, Symbol, TensorType, Type};
+
+use super::norm::RmsNorm;
+use crate::checkpoint::Tensor;
+use crate::error::ModelError;
+use crate::graph::{Graph, Made};
+use crate::weights::Weights;
+
+/// Where a hidden key's score goes: far below any score, and finite in fp16.
+const HIDDEN: f32 = -1e4;
+
+/// Which of a decoder's functions is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Any number of tokens; logits of the last.
+    Prefill,
+    /// One token.
+    Decode,
+    /// Any number of tokens; logits of each.
+    Score,
+}
+
+impl Mode {
+    /// The name of the function.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Prefill => "prefill",
+            Mode::Decode => "decode",
+            Mode::Score => "score",
+        }
+    }
+}
+
+/// Which keys a query sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mask {
+    /// Itself and all before it.
+    Full,
+    /// Itself and the others of a window before it.
+    Sliding,
+}
+
+/// The values that all layers share.
+#[derive(Clone, Copy, Debug)]
+pub struct Io {
+    /// Token ids, int32 [1, tokens].
+    pub input_ids: ValueId,
+    /// Positions of the tokens, f32 [tokens].
+    pub positions: ValueId,
+    /// Where the cache is written, int32 [4]; only its third entry counts.
+    pub begin: ValueId,
+    /// Where the cache ends then, int32 [4]; only its third entry counts.
+    pub end: ValueId,
+    full: ValueId,
+    sliding: Option<ValueId>,
+}
+
+impl Io {
+    /// Declare the inputs; `group` queries share a key head, and a `window` is what sliding layers see.
+    pub fn new(g: &mut Graph, mode: Mode, group: usize, window: Option<usize>) -> Result<Self, ModelError> {
+        g.at("");
+        let tokens = if mode == Mode::Decode { Dim::Known(1) } else { g.symbol() };
+        let input_ids = g.input("input_ids", TensorType::new(DType::Int32, [Dim::Known(1), tokens]));
+        let position = g.input("position", TensorType::new(DType::Int32, [1usize]));
+        let n_tokens = match mode {
+            Mode::Decode => g.ints(&[1])?,
+            _ => {
+                let shape = g.op("shape", "shape", [("x", input_ids)])?;
+                let (one, two) = (g.ints(&[1])?, g.ints(&[2])?);
+                g.op("slice_by_index", "n_tokens", [("x", shape), ("begin", one), ("end", two)])?
+            }
+        };
+        let total = g.add(position, n_tokens)?; // [1]
+        let (start, stop, zero, step) = (g.squeeze(position, &[0])?, g.squeeze(total, &[0])?, g.int(0)?, g.int(1)?);
+        let queries = g.op("range_1d", "query_positions", [("end", stop), ("start", start), ("step", step)])?;
+        let keys = g.op("range_1d", "key_positions", [("end", stop), ("start", zero), ("step", step)])?;
+        let positions = g.cast(queries, DType::Fp32)?; // [tokens]
+        let (pad, last) = (g.ints(&[0, 0])?, g.ints(&[0])?);
+        let begin = g.join("concat", &[pad, position, last], 0)?;
+        let end = g.join("concat", &[pad, total, last], 0)?;
+        let (queries, keys) = (g.expand_dims(queries, &[1])?, g.expand_dims(keys, &[0])?);
+        let seen = g.op("less_equal", "seen", [("x", keys), ("y", queries)])?; // [tokens, so far]
+        let full = additive(g, seen, group)?;
+        let sliding = match window {
+            None => None,
+            Some(window) => {
+                let window = g.int(i32::try_from(window).unwrap_or(i32::MAX))?;
+                let edge = g.sub(queries, window)?;
+                let near = g.op("greater", "near", [("x", keys), ("y", edge)])?;
+                let both = g.op("logical_and", "seen_near", [("x", seen), ("y", near)])?;
+                Some(additive(g, both, group)?)
+            }
+        };
+        Ok(Self { input_ids, positions, begin, end, full, sliding })
+    }
+
+    /// The mask of that kind, f32 [group * tokens, so far].
+    pub fn mask(&self, mask: Mask) -> ValueId {
+        match mask {
+            Mask::Full => self.full,
+            Mask::Sliding => self.sliding.unwrap_or(self.full),
+        }
+    }
+}
+
+fn additive(g: &mut Graph, seen: ValueId, group: usize) -> Made {
+    let (shown, hidden) = (g.float(0.0)?, g.float(HIDDEN)?);
+    let mask = g.op("select", "mask", [("cond", seen), ("a", shown), ("b", hidden)])?;
+    let reps = g.ints(&[group as i32, 1])?;
+    g.op("tile", "mask", [("x", mask), ("reps", reps)])
+}
+
+/// The rows of the embedding for the tokens, f32 [1, tokens, hidden].
+pub fn embed(g: &mut Graph, io: &Io, table: &Tensor) -> Made {
+    g.at("model.embed_tokens");
+    let table = g.weight(table)?;
+    let axis = g.int(0)?;
+    g.op("gather", "embedded", [("x", table), ("indices", io.input_ids), ("axis", axis)])
+}
+
+/// The last norm and the product with the head; `hidden` is f32 [1, tokens, hidden].
+pub fn head(g: &mut Graph, mode: Mode, norm: RmsNorm, weight: &Tensor, table: &Tensor, hidden: ValueId) -> Made {
+    g.at("model.norm");
+    let last = match mode {
+        Mode::Prefill => {
+            let (begin, end) = (g.ints(&[0, -1, 0])?, g.ints(&[0, 0, 0])?);
+            let (begin_mask, end_mask) = (g.bools(&[true, false, true])?, g.bools(&[true; 3])?);
+            let args =
+                [("x", hidden), ("begin", begin), ("end", end), ("begin_mask", begin_mask), ("end_mask", end_mask)];
+            g.op("slice_by_index", "last", args)?
+        }
+        Mode::Decode | Mode::Score => hidden,
+    };
+    let normed = norm.apply(g, last, weight)?;
+    g.at("lm_head");
+    g.linear("product", normed, table, None)
+}
+
+/// The head's tensor: its own, or the embedding's where they are tied.
+pub fn head_tensor(w: &Weights<'_>, tied: bool, vocab: usize, hidden: usize) -> Tensor {
+    if tied {
+        w.get("model.embed_tokens", "weight", &[vocab, hidden])
+    } else {
+        w.get("lm_head", "weight", &[vocab, hidden])
+    }
+}
+
+/// Hand the function over, with the range of its flexible input as Apple's compiler writes it.
+pub fn finish(g: Graph, mode: Mode, context: usize, logits: ValueId) -> Function {
+    let mut function = g.finish("logits", logits);
+    if mode != Mode::Decode {
+        function.attributes.push(("FlexibleShapeInformation".to_owned(), flexible(context)));
+    }
+    function
+}
+
+fn flexible(context: usize) -> Literal {
+    let string = || Type::Tensor(TensorType::scalar(DType::String));
+    let input = || Literal::string("input_ids");
+    let vector = Type::Tensor(TensorType::new(DType::Int32, [Dim::Symbol(Symbol(0))]));
+    let pair = Type::Tensor(TensorType::new(DType::Int32, [2usize]));
+    let most = i32::try_from(context).unwrap_or(i32::MAX);
+    let default = Literal::Dict(string(), vector, vec![(input(), Literal::i32s(&[1, 1]))]);
+    let ranges = Literal::List(pair.clone(), vec![Literal::i32s(&[1, 1]), Literal::i32s(&[1, most])]);
+    let ranges = Literal::Dict(string(), Type::List(Box::new(pair), None), vec![(input(), ranges)]);
+    let named = |name: &str, dict| Literal::Tuple(vec![Literal::string(name), dict]);
+    Literal::Tuple(vec![named("DefaultShapes", default), named("RangeDims", ranges)])
+}

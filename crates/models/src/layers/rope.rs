@@ -1,0 +1,113 @@
+//! Rotary position embedding.
+//!
+//! Angles are computed from the run-time positions, once a function and not once a layer, in fp32 as the reference
+//! implementation does; nothing of the length of the context is stored.
+
+use thane_mil::program::ValueId;
+
+use crate::checkpoint::{RopeConfig, RopeScaling};
+use crate::error::ModelError;
+use crate::graph::{Graph, Made};
+
+/// Which elements of a head are rotated together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Element i with element i + half: Hugging Face.
+    Half,
+    /// Element 2i with element 2i + 1: GGUF files of the llama architecture, whose rows are permuted to suit.
+    Interleaved,
+}
+
+/// Cosines and sines of one function, both [tokens, head_dim / 2].
+#[derive(Clone, Copy, Debug)]
+pub struct Rotary {
+    cos: ValueId,
+    sin: ValueId,
+    style: Style,
+}
+
+impl Rotary {
+    /// The angles of `positions` [tokens] f32.
+    pub fn new(
+        g: &mut Graph,
+        positions: ValueId,
+        inverse_frequencies: &[f32],
+        style: Style,
+    ) -> Result<Self, ModelError> {
+        g.at("rotary");
+        let column = g.expand_dims(positions, &[1])?; // [tokens, 1]
+        let frequencies = g.floats(inverse_frequencies)?;
+        let row = g.expand_dims(frequencies, &[0])?; // [1, head_dim / 2]
+        let angles = g.mul(column, row)?; // [tokens, head_dim / 2]
+        let cos = g.op("cos", "cos", [("x", angles)])?;
+        let sin = g.op("sin", "sin", [("x", angles)])?;
+        Ok(Self { cos, sin, style })
+    }
+
+    /// Rotate `x` [1, heads, tokens, head_dim].
+    pub fn apply(&self, g: &mut Graph, x: ValueId) -> Made {
+        match self.style {
+            Style::Half => {
+                let [a, b] = g.halves(x, -1)?;
+                let (left, right) = self.rotate(g, a, b)?;
+                g.join("concat", &[left, right], -1)
+            }
+            Style::Interleaved => {
+                let dims: Vec<i32> = g.shape(x).iter().map(|d| d.known().map_or(-1, |n| n as i32)).collect();
+                let pairs = g.reshape(x, &[dims[0], dims[1], dims[2], dims[3] / 2, 2])?;
+                let [a, b] = g.halves(pairs, -1)?;
+                let (a, b) = (g.squeeze(a, &[-1])?, g.squeeze(b, &[-1])?);
+                let (left, right) = self.rotate(g, a, b)?;
+                let pairs = g.join("stack", &[left, right], -1)?;
+                g.reshape(pairs, &dims)
+            }
+        }
+    }
+
+    /// `(a cos - b sin, b cos + a sin)`.
+    fn rotate(
+        &self,
+        g: &mut Graph,
+        a: ValueId,
+        b: ValueId,
+    ) -> Result<(ValueId, ValueId), thane_mil::build::BuildError> {
+        let (ac, bs) = (g.mul(a, self.cos)?, g.mul(b, self.sin)?);
+        let (bc, as_) = (g.mul(b, self.cos)?, g.mul(a, self.sin)?);
+        Ok((g.sub(ac, bs)?, g.add(bc, as_)?))
+    }
+}
+
+/// The frequencies of a head's pairs, in fp32 arithmetic as the reference computes them.
+pub fn inverse_frequencies(rope: &RopeConfig, theta: f64, head_dim: usize) -> Result<Vec<f32>, ModelError> {
+    if rope.partial_rotary_factor.is_some_and(|f| f != 1.0) {
+        let value = rope.partial_rotary_factor.unwrap_or_default();
+        return Err(ModelError::unsupported("partial_rotary_factor", value, "only whole heads are rotated here"));
+    }
+    let base = |i: usize| 1.0 / (theta.powf(f64::from((2 * i) as f32 / head_dim as f32)) as f32);
+    let plain = (0..head_dim / 2).map(base);
+    Ok(match &rope.scaling {
+        RopeScaling::Default => plain.collect(),
+        RopeScaling::Linear { factor } => plain.map(|f| f / *factor as f32).collect(),
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
+            let context = *original_max_position_embeddings as f64;
+            plain.map(|f| llama3(f, *factor, *low_freq_factor, *high_freq_factor, context)).collect()
+        }
+        RopeScaling::Unsupported(name) => {
+            return Err(ModelError::unsupported("rope_type", name, "default, linear and llama3 are known"));
+        }
+    })
+}
+
+/// Llama 3's stretching: long waves divided by `factor`, short ones kept, a ramp between.
+fn llama3(frequency: f32, factor: f64, low: f64, high: f64, context: f64) -> f32 {
+    let wavelength = 2.0 * std::f64::consts::PI / f64::from(frequency);
+    if wavelength < context / high {
+        return frequency;
+    }
+    let stretched = f64::from(frequency) / factor;
+    if wavelength > context / low {
+        return stretched as f32;
+    }
+    let smooth = (context / wavelength - low) / (high - low);
+    ((1.0 - smooth) * stretched + smooth * f64::from(frequency)) as f32
+}

@@ -1,0 +1,74 @@
+//! Checkpoints to programs.
+//!
+//! [`checkpoint`] opens files and maps their tensors; [`build`] finds the family of an architecture in [`families`] and
+//! lowers it to a MIL program, whose constants are slices of the map. A family is one file, written from the [`layers`]
+//! that families share.
+//!
+//! This crate names no device and no pass.
+
+pub mod checkpoint;
+mod error;
+pub mod families;
+mod graph;
+mod layers;
+pub mod quant;
+mod weights;
+
+use thane_mil::program::Program;
+use thane_mil::types::DType;
+
+use checkpoint::Checkpoint;
+pub use error::ModelError;
+
+/// What program to make of a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Tokens that the cache holds; `None` for the model's own context or [`Options::DEFAULT_CONTEXT`], the smaller.
+    pub context: Option<usize>,
+    /// Element type of the cache: fp32, or fp16 for half the memory.
+    pub cache: DType,
+    /// Whether to add the function `score`, whose logits are those of every token.
+    pub score: bool,
+}
+
+impl Options {
+    /// Tokens that the cache holds where nobody says how many.
+    pub const DEFAULT_CONTEXT: usize = 8192;
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { context: None, cache: DType::Fp32, score: false }
+    }
+}
+
+/// A checkpoint as a program, and what is worth knowing of it.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The program: functions `prefill` and `decode`, and `score` where asked for.
+    pub program: Program,
+    /// Its facts.
+    pub info: Info,
+}
+
+/// What a checkpoint says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Architecture, as the file calls it.
+    pub architecture: String,
+    /// Layers.
+    pub n_layers: usize,
+    /// Rows of the embedding.
+    pub vocab_size: usize,
+    /// Positions that the model was made for.
+    pub max_context: usize,
+    /// Tokens that the cache of this program holds.
+    pub context: usize,
+    /// Bytes of the cache when it is full.
+    pub cache_bytes: usize,
+}
+
+/// Lower a checkpoint to a program.
+pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model, ModelError> {
+    families::build(checkpoint, options)
+}

@@ -1,0 +1,132 @@
+//! The tensors of a checkpoint under the names of Hugging Face, each asked for with the shape that it must have.
+//!
+//! What is missing or misshapen is recorded and stands in as zeros, so that one run of a family finds all of it;
+//! [`Weights::finish`] then lists everything, with what nobody asked for.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use thane_mil::data::{Bytes, Data, Packed, Source};
+
+use crate::checkpoint::{Tensor, TensorType, Tensors};
+use crate::error::ModelError;
+
+/// A name of Hugging Face and what GGUF calls it; `{}` stands for the layer.
+pub type Names = &'static [(&'static str, &'static str)];
+
+/// The names that all decoders share.
+pub const COMMON_NAMES: Names = &[
+    ("model.embed_tokens", "token_embd"),
+    ("model.norm", "output_norm"),
+    ("lm_head", "output"),
+    ("model.layers.{}.input_layernorm", "blk.{}.attn_norm"),
+    ("model.layers.{}.self_attn.q_proj", "blk.{}.attn_q"),
+    ("model.layers.{}.self_attn.k_proj", "blk.{}.attn_k"),
+    ("model.layers.{}.self_attn.v_proj", "blk.{}.attn_v"),
+    ("model.layers.{}.self_attn.o_proj", "blk.{}.attn_output"),
+    ("model.layers.{}.self_attn.q_norm", "blk.{}.attn_q_norm"),
+    ("model.layers.{}.self_attn.k_norm", "blk.{}.attn_k_norm"),
+    ("model.layers.{}.mlp.gate_proj", "blk.{}.ffn_gate"),
+    ("model.layers.{}.mlp.up_proj", "blk.{}.ffn_up"),
+    ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
+];
+
+/// The tensors of one checkpoint while a family asks for them.
+pub struct Weights<'a> {
+    tensors: &'a Tensors,
+    /// GGUF's names beside those of Hugging Face, where the file is GGUF.
+    names: Option<Vec<(&'static str, &'static str)>>,
+    asked: RefCell<BTreeSet<String>>,
+    faults: RefCell<BTreeMap<String, String>>,
+}
+
+impl<'a> Weights<'a> {
+    /// The tensors of a Hugging Face folder.
+    pub fn hugging_face(tensors: &'a Tensors) -> Self {
+        Self { tensors, names: None, asked: RefCell::default(), faults: RefCell::default() }
+    }
+
+    /// The tensors of a GGUF file; `names` are the family's own beside the common ones.
+    pub fn gguf(tensors: &'a Tensors, names: Names) -> Self {
+        let names = Some([names, COMMON_NAMES].concat());
+        Self { names, ..Self::hugging_face(tensors) }
+    }
+
+    /// The tensor `module.parameter` of this shape.
+    pub fn get(&self, module: &str, parameter: &str, shape: &[usize]) -> Tensor {
+        let name = self.file_name(module, parameter);
+        let fault = match self.tensors.get(&name) {
+            None => format!("`{name}` {shape:?} is missing"),
+            Some(t) if t.shape != shape => format!("`{name}` is {:?}, {shape:?} is due", t.shape),
+            Some(t) if unusable(t.ty) => format!("`{name}` is of type {}, a floating-point type is due", t.ty.name()),
+            Some(t) => {
+                self.asked.borrow_mut().insert(name);
+                return t.clone();
+            }
+        };
+        self.faults.borrow_mut().insert(name.clone(), fault);
+        self.asked.borrow_mut().insert(name.clone());
+        Tensor { name, ty: TensorType::F32, shape: shape.to_vec(), bytes: Bytes::new(Vec::new()) }
+    }
+
+    /// Whether the file has `module.parameter`.
+    pub fn has(&self, module: &str, parameter: &str) -> bool {
+        self.tensors.contains_key(&self.file_name(module, parameter))
+    }
+
+    /// Rows of `module.parameter`, if the file has it.
+    pub fn rows(&self, module: &str, parameter: &str) -> Option<usize> {
+        self.tensors.get(&self.file_name(module, parameter))?.shape.first().copied()
+    }
+
+    /// Tensors that the computation does without, by the end of their names.
+    pub fn ignore(&self, suffix: &str) {
+        let names = self.tensors.keys().filter(|n| n.ends_with(suffix)).cloned();
+        self.asked.borrow_mut().extend(names);
+    }
+
+    /// Everything that was wrong, and what nobody asked for.
+    pub fn finish(&self) -> Result<(), ModelError> {
+        let asked = self.asked.borrow();
+        let extra = self.tensors.iter().filter(|(name, _)| !asked.contains(*name));
+        let mut faults: Vec<String> = self.faults.borrow().values().cloned().collect();
+        faults.extend(extra.map(|(name, t)| format!("`{name}` {:?} has no place in this architecture", t.shape)));
+        if faults.is_empty() { Ok(()) } else { Err(ModelError::Tensors(faults)) }
+    }
+
+    fn file_name(&self, module: &str, parameter: &str) -> String {
+        let Some(names) = &self.names else { return format!("{module}.{parameter}") };
+        let layer: String = module.split('.').find(|p| p.parse::<usize>().is_ok()).unwrap_or_default().to_owned();
+        let file_module = names
+            .iter()
+            .find(|(ours, _)| ours.replace("{}", &layer) == module)
+            .map_or_else(|| module.to_owned(), |(_, theirs)| theirs.replace("{}", &layer));
+        format!("{file_module}.{parameter}")
+    }
+}
+
+fn unusable(ty: TensorType) -> bool {
+    !ty.is_quantised() && !matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::Bf16)
+}
+
+/// The zeros that stand in for a missing tensor until [`Weights::finish`] reports it.
+pub(crate) fn zeros(byte_len: usize) -> Data {
+    Data::Source(Arc::new(Zeros(byte_len)))
+}
+
+struct Zeros(usize);
+
+impl Source for Zeros {
+    fn byte_len(&self) -> usize {
+        self.0
+    }
+
+    fn read(&self, _offset: usize, out: &mut [u8]) {
+        out.fill(0);
+    }
+
+    fn packed(&self) -> Option<Packed> {
+        None
+    }
+}
