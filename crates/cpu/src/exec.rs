@@ -1,0 +1,419 @@
+//! Running a plan: values in slots, buffers from a pool, kernels on slices.
+
+use std::sync::Arc;
+
+use thane_kernels::Context;
+use thane_kernels::attention::{Attention, KvData, KvView, attention, attention_scratch_len};
+use thane_kernels::linear::{
+    dequantize_rows_gather, linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len,
+};
+use thane_kernels::norm::rms_norm;
+use thane_kernels::rope::{RopeShape, RopeStyle, rope};
+use thane_mil::opset::{ArgType, Infer, Known, OpDef};
+use thane_mil::program::ValueId;
+use thane_mil::types::{DType, TensorType, Type};
+
+use crate::Numerics;
+use crate::fuse::Fused;
+use crate::ops::gather::row;
+use crate::ops::{Call, Eval, Fault, Value};
+use crate::plan::{Item, Kind, Operand, Plain, Plan, Step};
+use crate::tensor::{Buffer, Pool, Tensor};
+use crate::weight::Matrix;
+
+/// What one call of a plan works on.
+pub struct Frame<'a> {
+    /// Threads and instructions.
+    pub context: &'a Context,
+    /// How products are computed.
+    pub numerics: Numerics,
+    /// The states of the instance, by the plan's numbers.
+    pub states: Vec<&'a mut Tensor>,
+    /// Values by id.
+    pub slots: Vec<Option<Tensor>>,
+    /// Buffers to use again.
+    pub pool: &'a mut Pool,
+}
+
+/// Compute one op by its plain function: infer the result types, widen fp16, call, round to fp16.
+pub fn evaluate(
+    context: &Context,
+    def: &'static OpDef,
+    eval: Eval,
+    mut args: Vec<Option<Value>>,
+    pool: &mut Pool,
+) -> Result<Vec<Tensor>, Fault> {
+    let types = infer(def, &args)?;
+    let is_cast = def.name == "cast";
+    if !is_cast {
+        args.iter_mut().flatten().for_each(|arg| match arg {
+            Value::Tensor(t) => *t = t.widened(),
+            Value::Tensors(ts) => ts.iter_mut().for_each(|t| *t = t.widened()),
+            Value::Literal(_) => {}
+        });
+    }
+    let mut out = Vec::with_capacity(types.len());
+    for ty in &types {
+        let shape = ty.known_shape().ok_or_else(|| format!("the size of {ty} is not known"))?;
+        let dtype = if ty.dtype == DType::Fp16 && !is_cast { DType::Fp32 } else { ty.dtype };
+        out.push(pool.tensor(dtype, shape).ok_or_else(|| format!("{ty} cannot be held here"))?);
+    }
+    let (mut tensors, mut buffers) = (Vec::new(), Vec::new());
+    for mut tensor in out {
+        let data = std::mem::replace(&mut tensor.data, Arc::new(Buffer::Bool(Vec::new())));
+        buffers.push(Arc::try_unwrap(data).map_err(|_| "a fresh buffer is shared".to_owned())?);
+        tensors.push(tensor);
+    }
+    eval(&Call { context, def, args: &args, results: &types }, &mut buffers)?;
+    let finished = tensors.into_iter().zip(buffers).zip(&types).map(|((mut tensor, buffer), ty)| {
+        tensor.data = Arc::new(buffer);
+        if is_cast { tensor } else { tensor.narrowed(ty.dtype) }
+    });
+    Ok(finished.collect())
+}
+
+fn infer(def: &'static OpDef, args: &[Option<Value>]) -> Result<Vec<TensorType>, Fault> {
+    let ty = |t: &Tensor| Type::Tensor(TensorType::new(t.dtype, t.shape.iter().copied()));
+    let types: Vec<Vec<Type>> = args
+        .iter()
+        .map(|arg| match arg {
+            Some(Value::Tensor(t)) => vec![ty(t)],
+            Some(Value::Tensors(ts)) => ts.iter().map(ty).collect(),
+            Some(Value::Literal(l)) => vec![l.ty()],
+            None => Vec::new(),
+        })
+        .collect();
+    let literals: Vec<Option<thane_mil::literal::Literal>> = args.iter().map(small_ints).collect();
+    let infos: Vec<Option<ArgType<'_>>> = args
+        .iter()
+        .zip(&types)
+        .zip(&literals)
+        .map(|((arg, types), literal)| match arg {
+            Some(Value::Tensor(t)) => {
+                let known = match (t.i32s(), literal) {
+                    (Some(v), _) => Known::Ints(v),
+                    (None, Some(l)) => Known::Literal(l),
+                    (None, None) => Known::No,
+                };
+                Some(ArgType::One(&types[0], known))
+            }
+            Some(Value::Tensors(_)) => Some(ArgType::Many(types.iter().map(|t| (t, Known::No)).collect())),
+            Some(Value::Literal(l)) => Some(ArgType::One(&types[0], Known::Literal(l))),
+            None => None,
+        })
+        .collect();
+    let mut next_symbol = 0;
+    let results = Infer::new(def, &infos, &mut next_symbol).run().map_err(|e| e.0)?;
+    results.into_iter().map(|t| t.tensor().cloned().ok_or_else(|| "a result is no tensor".to_owned())).collect()
+}
+
+/// Truth values and narrow integers, which shapes may follow from, as a literal.
+fn small_ints(arg: &Option<Value>) -> Option<thane_mil::literal::Literal> {
+    let Some(Value::Tensor(t)) = arg else { return None };
+    match &*t.data {
+        Buffer::Bool(v) if t.len() <= 64 => {
+            let data = thane_mil::data::Data::owned(v[..t.len()].to_vec());
+            Some(thane_mil::literal::Literal::Tensor(TensorType::new(DType::Bool, t.shape.iter().copied()), data))
+        }
+        _ => None,
+    }
+}
+
+impl Frame<'_> {
+    /// Run the step.
+    pub fn step(&mut self, plan: &Plan, step: &Step) -> Result<(), Fault> {
+        let results = match &step.kind {
+            Kind::Plain(plain) => self.plain(plain)?,
+            Kind::View(plain) => vec![self.view(plain)?],
+            Kind::Add(plain, x, y) => match self.add_in_place(step, *x, *y)? {
+                Some(sum) => vec![sum],
+                None => self.plain(plain)?,
+            },
+            Kind::Read(state) => vec![self.states[*state].clone()],
+            Kind::Write(state, value) => {
+                let value = self.get(*value)?.clone();
+                *self.states[*state] = value.clone();
+                vec![value]
+            }
+            Kind::Fused(fused) => self.fused(step, fused)?.into_iter().collect(),
+        };
+        for value in &step.last_uses {
+            if let Some(tensor) = self.slots[value.index()].take() {
+                self.pool.give(tensor);
+            }
+        }
+        for (id, tensor) in step.results.iter().zip(results) {
+            debug_assert!(
+                plan.function.value(*id).ty.tensor().is_some_and(|t| t.dtype == tensor.dtype),
+                "declared type"
+            );
+            if !step.last_uses.contains(id) {
+                self.slots[id.index()] = Some(tensor);
+            }
+        }
+        Ok(())
+    }
+
+    fn get(&self, value: ValueId) -> Result<&Tensor, Fault> {
+        self.slots[value.index()].as_ref().ok_or_else(|| "a value is used after it was dropped".to_owned())
+    }
+
+    /// The value for this step to change: taken out of its slot when the step is its last user.
+    fn take(&mut self, step: &Step, value: ValueId) -> Result<Tensor, Fault> {
+        if step.last_uses.contains(&value) {
+            self.slots[value.index()].take().ok_or_else(|| "a value is used after it was dropped".to_owned())
+        } else {
+            self.get(value).cloned()
+        }
+    }
+
+    fn args(&self, plain: &Plain) -> Result<Vec<Option<Value>>, Fault> {
+        plain
+            .args
+            .iter()
+            .map(|arg| match arg {
+                None => Ok(None),
+                Some(Operand::Constant(v)) => Ok(Some(v.clone())),
+                Some(Operand::Value(v)) => Ok(Some(Value::Tensor(self.get(*v)?.clone()))),
+                Some(Operand::Values(items)) => {
+                    let tensor = |item: &Item| match item {
+                        Item::Constant(t) => Ok(t.clone()),
+                        Item::Value(v) => self.get(*v).cloned(),
+                    };
+                    Ok(Some(Value::Tensors(items.iter().map(tensor).collect::<Result<_, Fault>>()?)))
+                }
+            })
+            .collect()
+    }
+
+    fn plain(&mut self, plain: &Plain) -> Result<Vec<Tensor>, Fault> {
+        let args = self.args(plain)?;
+        if plain.def.name == "transpose"
+            && let Some(view) = transposed_view(plain.def, &args)?
+        {
+            return Ok(vec![view]);
+        }
+        evaluate(self.context, plain.def, plain.eval, args, self.pool)
+    }
+
+    fn view(&mut self, plain: &Plain) -> Result<Tensor, Fault> {
+        let args = self.args(plain)?;
+        reshaped(plain.def, &args)
+    }
+
+    /// `x + y` in the buffer of x, when x ends here and both have one shape.
+    fn add_in_place(&mut self, step: &Step, x: ValueId, y: ValueId) -> Result<Option<Tensor>, Fault> {
+        let fits = {
+            let (x, y) = (self.get(x)?, self.get(y)?);
+            x.shape == y.shape && x.f32s().is_some() && y.f32s().is_some()
+        };
+        if x == y || !fits || !step.last_uses.contains(&x) {
+            return Ok(None);
+        }
+        let mut sum = self.take(step, x)?;
+        let n = sum.len();
+        let unique = matches!(Arc::get_mut(&mut sum.data), Some(Buffer::F32(_)));
+        if !unique {
+            self.slots[x.index()] = Some(sum);
+            return Ok(None);
+        }
+        if let (Some(Buffer::F32(a)), Some(b)) = (Arc::get_mut(&mut sum.data), self.get(y)?.f32s()) {
+            a[..n].iter_mut().zip(b).for_each(|(a, b)| *a += b);
+        }
+        Ok(Some(sum))
+    }
+
+    fn fused(&mut self, step: &Step, fused: &Fused) -> Result<Option<Tensor>, Fault> {
+        match fused {
+            Fused::Linear { x, weight, bias } => self.linear(*x, weight, bias.as_ref()).map(Some),
+            Fused::Gather { indices, weight } => self.gather(*indices, weight).map(Some),
+            Fused::RmsNorm { x, weight, epsilon } => self.rms_norm(*x, weight, *epsilon).map(Some),
+            Fused::Rope { x, cos, sin, style } => self.rope(step, *x, [*cos, *sin], *style).map(Some),
+            Fused::Gated { gate, up, op } => {
+                let shape = self.get(*gate)?.shape.clone();
+                let mut out = self.pool.take(shape.iter().product());
+                let n = shape.iter().product();
+                let (gate, up) = (floats(self.get(*gate)?)?, floats(self.get(*up)?)?);
+                if gate.len() != up.len() {
+                    return Err("gate and up differ in size".to_owned());
+                }
+                thane_kernels::activation::gated(self.context, *op, gate, up, &mut out[..n]);
+                Ok(Some(Tensor::new(DType::Fp32, shape, Buffer::F32(out))))
+            }
+            Fused::Append { state, update, begin, end } => self.append(*state, *update, *begin, *end).map(|()| None),
+            Fused::Attention { query, key, value, mask, end } => {
+                self.attention(*query, [*key, *value], *mask, *end).map(Some)
+            }
+        }
+    }
+
+    fn linear(&mut self, x: ValueId, weight: &Matrix, bias: Option<&Tensor>) -> Result<Tensor, Fault> {
+        let mut shape = self.get(x)?.shape.clone();
+        let n_tokens = self.get(x)?.len() / weight.n_cols.max(1);
+        if let Some(last) = shape.last_mut() {
+            *last = weight.n_rows;
+        }
+        let w = weight.weight();
+        let scratch_len = match self.numerics {
+            Numerics::F32 => linear_f32_scratch_len(self.context, &w, n_tokens),
+            Numerics::Fast => linear_fast_scratch_len(self.context, &w, n_tokens),
+        };
+        let mut scratch = self.pool.take(scratch_len);
+        let n = n_tokens * weight.n_rows;
+        let mut out = self.pool.take(n);
+        let x = floats(self.get(x)?)?;
+        if x.len() != n_tokens * weight.n_cols {
+            return Err(format!("{} inputs do not fill rows of {}", x.len(), weight.n_cols));
+        }
+        let bias = bias.and_then(Tensor::f32s);
+        match self.numerics {
+            Numerics::F32 => linear_f32(self.context, &w, x, n_tokens, bias, &mut out[..n], &mut scratch),
+            Numerics::Fast => linear_fast(self.context, &w, x, n_tokens, bias, &mut out[..n], &mut scratch),
+        }
+        self.pool.give_f32(scratch);
+        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
+    }
+
+    fn gather(&mut self, indices: ValueId, weight: &Matrix) -> Result<Tensor, Fault> {
+        let indices = self.get(indices)?;
+        let ids = indices.to_ints().ok_or("`indices` does not hold integers")?;
+        let ids = ids.into_iter().map(|id| row(id, weight.n_rows)).collect::<Result<Vec<_>, _>>()?;
+        let shape = [indices.shape.as_slice(), &[weight.n_cols]].concat();
+        let n = ids.len() * weight.n_cols;
+        let mut out = self.pool.take(n);
+        dequantize_rows_gather(self.context, &weight.weight(), &ids, &mut out[..n]);
+        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
+    }
+
+    fn rms_norm(&mut self, x: ValueId, weight: &Tensor, epsilon: f32) -> Result<Tensor, Fault> {
+        let shape = self.get(x)?.shape.clone();
+        let n = self.get(x)?.len();
+        let mut out = self.pool.take(n);
+        let x = floats(self.get(x)?)?;
+        rms_norm(self.context, x, weight.f32s(), epsilon, weight.len(), &mut out[..n]);
+        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
+    }
+
+    fn rope(&mut self, step: &Step, x: ValueId, angles: [ValueId; 2], style: RopeStyle) -> Result<Tensor, Fault> {
+        let mut x = self.take(step, x)?;
+        let [_, n_heads, n_tokens, head_dim] = x.shape[..] else { return Err("x is not of rank 4".to_owned()) };
+        let [cos, sin] = [floats(self.get(angles[0])?)?, floats(self.get(angles[1])?)?];
+        if cos.len() != n_tokens * head_dim / 2 || sin.len() != cos.len() {
+            return Err("the angles do not fit the tokens".to_owned());
+        }
+        let n = x.len();
+        let shape = RopeShape {
+            n_heads,
+            n_tokens,
+            rotary_dim: head_dim,
+            head_stride: n_tokens * head_dim,
+            token_stride: head_dim,
+        };
+        let Buffer::F32(values) = Arc::make_mut(&mut x.data) else { return Err("x does not hold fp32".to_owned()) };
+        rope(self.context, &mut values[..n], shape, cos, sin, style);
+        Ok(x)
+    }
+
+    fn append(&mut self, state: usize, update: ValueId, begin: ValueId, end: ValueId) -> Result<(), Fault> {
+        let (begin, end) = (third(self.get(begin)?)?, third(self.get(end)?)?);
+        let update = self.slots[update.index()].as_ref().ok_or("a value is used after it was dropped")?;
+        let state = &mut *self.states[state];
+        let [_, n_heads, capacity, head_dim] = state.shape[..] else {
+            return Err("the state is not of rank 4".to_owned());
+        };
+        let n_tokens = end.saturating_sub(begin);
+        if end > capacity {
+            return Err(format!("the cache holds {capacity} tokens, {end} are needed: ask for a longer context"));
+        }
+        if update.shape != [1, n_heads, n_tokens, head_dim] {
+            return Err(format!("{:?} does not fit tokens {begin} to {end} of {:?}", update.shape, state.shape));
+        }
+        let dtype = state.dtype;
+        let update = update.clone().narrowed(dtype);
+        let data = Arc::make_mut(&mut state.data);
+        let run = n_tokens * head_dim;
+        let copied =
+            (0..n_heads).all(|h| data.copy_from((h * capacity + begin) * head_dim, &update.data, h * run, run));
+        if copied { Ok(()) } else { Err(format!("{} cannot be written to a state of {dtype}", update.dtype)) }
+    }
+
+    fn attention(
+        &mut self,
+        query: ValueId,
+        states: [usize; 2],
+        mask: Option<ValueId>,
+        end: ValueId,
+    ) -> Result<Tensor, Fault> {
+        let n_keys = third(self.get(end)?)?;
+        let shape = self.get(query)?.shape.clone();
+        let [_, n_kv_heads, n_rows, head_dim] = shape[..] else { return Err("`query` is not of rank 4".to_owned()) };
+        let scratch_len = attention_scratch_len(self.context, n_kv_heads, n_rows, head_dim, n_keys);
+        let mut scratch = self.pool.take(scratch_len);
+        let n = n_kv_heads * n_rows * head_dim;
+        let mut out = self.pool.take(n);
+        let mask = mask.map(|m| self.get(m)).transpose()?;
+        if mask.is_some_and(|m| m.shape != [n_rows, n_keys]) {
+            return Err(format!("the mask does not cover {n_rows} rows of {n_keys} keys"));
+        }
+        let args = Attention {
+            q: floats(self.get(query)?)?,
+            k: cache(self.states[states[0]], n_kv_heads, head_dim, n_keys)?,
+            v: cache(self.states[states[1]], n_kv_heads, head_dim, n_keys)?,
+            mask: mask.map(floats).transpose()?,
+            scale: (head_dim as f32).sqrt().recip(),
+            n_kv_heads,
+            n_rows,
+            head_dim,
+            n_keys,
+            out: &mut out[..n],
+        };
+        attention(self.context, args, &mut scratch);
+        self.pool.give_f32(scratch);
+        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
+    }
+}
+
+fn floats(t: &Tensor) -> Result<&[f32], Fault> {
+    t.f32s().ok_or_else(|| format!("{} stands where fp32 is due", t.dtype))
+}
+
+/// The third of the bounds of a slice of four axes.
+fn third(t: &Tensor) -> Result<usize, Fault> {
+    let value = t.i32s().and_then(|v| v.get(2).copied()).ok_or("the bounds of a slice are not four int32")?;
+    usize::try_from(value).map_err(|_| format!("position {value} is negative"))
+}
+
+fn cache(state: &Tensor, n_kv_heads: usize, head_dim: usize, n_keys: usize) -> Result<KvView<'_>, Fault> {
+    let &[_, heads, capacity, width] = state.shape.as_slice() else {
+        return Err("the state is not of rank 4".to_owned());
+    };
+    if (heads, width) != (n_kv_heads, head_dim) || n_keys > capacity {
+        return Err(format!("{n_keys} keys of {n_kv_heads} heads of {head_dim} are not in a cache {:?}", state.shape));
+    }
+    let data = match &*state.data {
+        Buffer::F32(v) => KvData::F32(v),
+        Buffer::F16(v) => KvData::F16(v),
+        _ => return Err(format!("a cache of {} cannot be read", state.dtype)),
+    };
+    Ok(KvView { data, head_stride: capacity * head_dim, key_stride: head_dim })
+}
+
+/// The first argument under another shape, sharing its buffer.
+fn reshaped(def: &'static OpDef, args: &[Option<Value>]) -> Result<Tensor, Fault> {
+    let shape = infer(def, args)?[0].known_shape().ok_or("the shape is not known")?;
+    match args.first() {
+        Some(Some(Value::Tensor(x))) => Ok(Tensor { shape, ..x.clone() }),
+        _ => Err("`x` is missing".to_owned()),
+    }
+}
+
+/// A transposition that moves no element: only axes of size 1 change their place.
+fn transposed_view(def: &'static OpDef, args: &[Option<Value>]) -> Result<Option<Tensor>, Fault> {
+    let (Some(Some(Value::Tensor(x))), Some(Some(Value::Tensor(perm)))) = (args.first(), args.get(1)) else {
+        return Ok(None);
+    };
+    let rank = x.shape.len() as i64;
+    let axes = perm.to_ints().unwrap_or_default().into_iter().map(|p| (if p < 0 { p + rank } else { p }) as usize);
+    let moving: Vec<usize> = axes.filter(|a| x.shape.get(*a).is_some_and(|n| *n != 1)).collect();
+    if moving.is_sorted() { reshaped(def, args).map(Some) } else { Ok(None) }
+}

@@ -1,0 +1,309 @@
+//! Patterns of ops that a kernel computes at once.
+//!
+//! Each pattern is a function from the op that ends it to what it found; nothing outside of a pattern may use a value
+//! inside of it. Adding one is adding a function to [`PATTERNS`], a variant to [`Fused`] and its execution to
+//! [`crate::exec`].
+
+use thane_kernels::activation::Unary;
+use thane_kernels::rope::RopeStyle;
+use thane_mil::program::{Arg, Op, OpId, ValueId};
+
+use crate::plan::Planner;
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// What a kernel computes in place of several ops.
+#[derive(Debug)]
+pub enum Fused {
+    /// `x @ weight^T + bias`.
+    Linear { x: ValueId, weight: Matrix, bias: Option<Tensor> },
+    /// Rows of a weight.
+    Gather { indices: ValueId, weight: Matrix },
+    /// `x / sqrt(mean(x^2) + epsilon) * weight` along the last axis.
+    RmsNorm { x: ValueId, weight: Tensor, epsilon: f32 },
+    /// Pairs of x rotated.
+    Rope { x: ValueId, cos: ValueId, sin: ValueId, style: RopeStyle },
+    /// `op(gate) * up`.
+    Gated { gate: ValueId, up: ValueId, op: Unary },
+    /// A state [1, heads, context, head_dim] written from `begin[2]` on.
+    Append { state: usize, update: ValueId, begin: ValueId, end: ValueId },
+    /// Attention over the first `end[2]` entries of two states.
+    Attention { query: ValueId, key: usize, value: usize, mask: Option<ValueId>, end: ValueId },
+}
+
+impl Fused {
+    /// The run-time values that it reads.
+    pub fn operands(&self) -> Vec<ValueId> {
+        match *self {
+            Fused::Linear { x, .. } | Fused::RmsNorm { x, .. } => vec![x],
+            Fused::Gather { indices, .. } => vec![indices],
+            Fused::Rope { x, cos, sin, .. } => vec![x, cos, sin],
+            Fused::Gated { gate, up, .. } => vec![gate, up],
+            Fused::Append { update, begin, end, .. } => vec![update, begin, end],
+            Fused::Attention { query, mask, end, .. } => [Some(query), mask, Some(end)].into_iter().flatten().collect(),
+        }
+    }
+}
+
+/// A pattern that was found.
+pub struct Found {
+    /// The op that ends it.
+    pub root: OpId,
+    /// The other ops that it stands for.
+    pub covers: Vec<OpId>,
+    /// What computes it.
+    pub fused: Fused,
+}
+
+type Pattern = fn(&mut Planner<'_>, OpId) -> Option<Vec<Found>>;
+
+/// Patterns by the name of the op that ends them.
+static PATTERNS: &[(&str, Pattern)] = &[
+    ("linear", linear),
+    ("gather", gather),
+    ("mul", rms_norm),
+    ("mul", gated),
+    ("concat", rope_half),
+    ("reshape", rope_interleaved),
+    ("scaled_dot_product_attention", attention),
+];
+
+/// The patterns that end in `root`.
+pub fn find(p: &mut Planner<'_>, root: OpId) -> Vec<Found> {
+    let name = p.f.op(root).def.name;
+    let patterns = PATTERNS.iter().filter(|(n, _)| *n == name);
+    for (_, pattern) in patterns {
+        if let Some(found) = pattern(p, root).filter(|all| all.iter().all(|m| p.is_closed(m.root, &m.covers))) {
+            return found;
+        }
+    }
+    Vec::new()
+}
+
+fn one(root: OpId, covers: Vec<OpId>, fused: Fused) -> Option<Vec<Found>> {
+    Some(vec![Found { root, covers, fused }])
+}
+
+/// The op named `name` that defines `value`.
+fn made_by<'a>(p: &Planner<'a>, value: ValueId, name: &str) -> Option<(OpId, &'a Op)> {
+    let id = p.definer(value)?;
+    let op = p.f.op(id);
+    (op.def.name == name).then_some((id, op))
+}
+
+fn is_float32(p: &Planner<'_>, value: ValueId) -> bool {
+    p.f.value(value).ty.tensor().is_some_and(|t| t.dtype == thane_mil::types::DType::Fp32)
+}
+
+fn matrix(p: &mut Planner<'_>, value: ValueId) -> Option<Matrix> {
+    match Matrix::stored(p.f, value) {
+        Some(matrix) => Some(matrix),
+        None => Matrix::computed(&p.constant(value)?),
+    }
+}
+
+fn linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let op = p.f.op(root);
+    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
+    let weight = matrix(p, op.value_arg("weight")?)?;
+    let bias = match op.value_arg("bias") {
+        Some(bias) => Some(p.constant(bias).filter(|b| b.f32s().is_some())?),
+        None => None,
+    };
+    one(root, Vec::new(), Fused::Linear { x, weight, bias })
+}
+
+fn gather(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let is_zero = |name: &str| f.literal_arg(op, name).is_none_or(|l| l.to_ints() == Some(vec![0]));
+    if !is_zero("axis") || !is_zero("batch_dims") {
+        return None;
+    }
+    let weight = Matrix::stored(f, op.value_arg("x")?)?;
+    one(root, Vec::new(), Fused::Gather { indices: op.value_arg("indices")?, weight })
+}
+
+/// `mul(mul(x, rsqrt(reduce_mean(mul(x, x), [-1], keep))), weight)`.
+fn rms_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let (normed, weight) = (op.value_arg("x")?, op.value_arg("y")?);
+    let (normed_id, scaled) = made_by(p, normed, "mul")?;
+    let (x, inverse) = (scaled.value_arg("x")?, scaled.value_arg("y")?);
+    let (inverse_id, rsqrt) = made_by(p, inverse, "rsqrt")?;
+    let epsilon = *f.literal_arg(rsqrt, "epsilon")?.to_floats()?.first()?;
+    let (mean_id, mean) = made_by(p, rsqrt.value_arg("x")?, "reduce_mean")?;
+    let axes = f.literal_arg(mean, "axes")?.to_ints()?;
+    let keeps = f.literal_arg(mean, "keep_dims")?.to_ints()? == [1];
+    let (square_id, square) = made_by(p, mean.value_arg("x")?, "mul")?;
+    let squares_x = square.value_arg("x") == Some(x) && square.value_arg("y") == Some(x);
+    let width = f.value(x).ty.tensor()?.shape.last()?.known()?;
+    if !squares_x || !keeps || axes != [-1] || !is_float32(p, x) {
+        return None;
+    }
+    let weight = p.constant(weight).filter(|w| w.shape == [width] && w.f32s().is_some())?;
+    one(root, vec![normed_id, inverse_id, mean_id, square_id], Fused::RmsNorm { x, weight, epsilon })
+}
+
+/// `mul(silu(gate), up)` or `mul(gelu(gate), up)`.
+fn gated(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let (active, up) = (op.value_arg("x")?, op.value_arg("y")?);
+    let id = p.definer(active)?;
+    let activation = f.op(id);
+    let unary = match (activation.def.name, f.literal_arg(activation, "mode").and_then(|m| m.as_str())) {
+        ("silu", _) => Unary::Silu,
+        ("gelu", Some("TANH_APPROXIMATION")) => Unary::GeluTanh,
+        ("gelu", None | Some("EXACT")) => Unary::GeluErf,
+        _ => return None,
+    };
+    let gate = activation.value_arg("x")?;
+    if f.value(gate).ty != f.value(up).ty || !is_float32(p, gate) {
+        return None;
+    }
+    one(root, vec![id], Fused::Gated { gate, up, op: unary })
+}
+
+/// What `(a cos - b sin, b cos + a sin)` rotates.
+struct Rotation {
+    a: ValueId,
+    b: ValueId,
+    cos: ValueId,
+    sin: ValueId,
+    covers: Vec<OpId>,
+}
+
+fn rotation(p: &Planner<'_>, left: ValueId, right: ValueId) -> Option<Rotation> {
+    let (left_id, left) = made_by(p, left, "sub")?;
+    let (right_id, right) = made_by(p, right, "add")?;
+    let product = |op: &Op, name: &str| -> Option<(OpId, ValueId, ValueId)> {
+        let (id, mul) = made_by(p, op.value_arg(name)?, "mul")?;
+        Some((id, mul.value_arg("x")?, mul.value_arg("y")?))
+    };
+    let (ac_id, a, cos) = product(left, "x")?;
+    let (bs_id, b, sin) = product(left, "y")?;
+    let (bc_id, b2, cos2) = product(right, "x")?;
+    let (as_id, a2, sin2) = product(right, "y")?;
+    let same = a == a2 && b == b2 && cos == cos2 && sin == sin2 && is_float32(p, a);
+    same.then(|| Rotation { a, b, cos, sin, covers: vec![left_id, right_id, ac_id, bs_id, bc_id, as_id] })
+}
+
+/// Both halves of the split whose results are `a` and `b`, in order.
+fn halves<'a>(p: &Planner<'a>, a: ValueId, b: ValueId) -> Option<(OpId, &'a Op)> {
+    let (id, split) = made_by(p, a, "split")?;
+    let last = p.f.literal_arg(split, "axis")?.to_ints()? == [-1];
+    (last && split.results == [a, b]).then_some((id, split))
+}
+
+fn joined(p: &Planner<'_>, op: &Op) -> Option<(ValueId, ValueId)> {
+    let last = p.f.literal_arg(op, "axis")?.to_ints()? == [-1];
+    match op.arg("values")? {
+        Arg::Values(values) if last => match values.as_slice() {
+            [left, right] => Some((*left, *right)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Whether x is [1, heads, tokens, head_dim] and cosines are [tokens, head_dim / 2].
+fn is_rotary(p: &Planner<'_>, x: ValueId, cos: ValueId) -> bool {
+    let dims = |v: ValueId| p.f.value(v).ty.tensor().map(|t| t.shape.clone()).unwrap_or_default();
+    let (x, cos) = (dims(x), dims(cos));
+    matches!((x.as_slice(), cos.as_slice()), ([one, heads, _, d], [_, half])
+        if one.known() == Some(1) && heads.known().is_some() && d.known().is_some()
+            && d.known() == half.known().map(|h| 2 * h))
+}
+
+fn rope_half(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let (left, right) = joined(p, p.f.op(root))?;
+    let r = rotation(p, left, right)?;
+    let (split_id, split) = halves(p, r.a, r.b)?;
+    let x = split.value_arg("x").filter(|x| is_rotary(p, *x, r.cos))?;
+    let covers = [r.covers, vec![split_id]].concat();
+    one(root, covers, Fused::Rope { x, cos: r.cos, sin: r.sin, style: RopeStyle::Half })
+}
+
+/// `reshape(stack(rotated pairs))`, of `reshape(x, [.., head_dim / 2, 2])` split and squeezed.
+fn rope_interleaved(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let (stack_id, stack) = made_by(p, f.op(root).value_arg("x")?, "stack")?;
+    let (left, right) = joined(p, stack)?;
+    let r = rotation(p, left, right)?;
+    let (a_id, a) = made_by(p, r.a, "squeeze")?;
+    let (b_id, b) = made_by(p, r.b, "squeeze")?;
+    let (split_id, split) = halves(p, a.value_arg("x")?, b.value_arg("x")?)?;
+    let (pairs_id, pairs) = made_by(p, split.value_arg("x")?, "reshape")?;
+    let x = pairs.value_arg("x").filter(|x| is_rotary(p, *x, r.cos))?;
+    let same = f.value(x).ty.compatible(&f.value(f.op(root).results[0]).ty);
+    let rank5 = f.value(pairs.results[0]).ty.tensor()?.rank() == 5;
+    let covers = [r.covers, vec![stack_id, a_id, b_id, split_id, pairs_id]].concat();
+    if !same || !rank5 {
+        return None;
+    }
+    one(root, covers, Fused::Rope { x, cos: r.cos, sin: r.sin, style: RopeStyle::Interleaved })
+}
+
+/// A cache on its way from its update to attention.
+struct Cached {
+    state: usize,
+    end: ValueId,
+    append: Found,
+    covers: Vec<OpId>,
+}
+
+/// Whether the masks of a slice leave only the third of four axes to `begin` and `end`.
+fn masks(p: &Planner<'_>, op: &Op, begin: &[i64], end: &[i64]) -> bool {
+    let is =
+        |name: &str, flags: &[i64]| p.f.literal_arg(op, name).and_then(|l| l.to_ints()).is_some_and(|v| v == flags);
+    is("begin_mask", begin) && is("end_mask", end) && op.arg("stride").is_none() && op.arg("squeeze_mask").is_none()
+}
+
+fn cached(p: &Planner<'_>, value: ValueId) -> Option<Cached> {
+    let f = p.f;
+    let mut covers = Vec::new();
+    let mut value = value;
+    if let Some((id, cast)) = made_by(p, value, "cast") {
+        covers.push(id);
+        value = cast.value_arg("x")?;
+    }
+    let (slice_id, slice) = made_by(p, value, "slice_by_index")?;
+    covers.push(slice_id);
+    let (update_id, update) = made_by(p, slice.value_arg("x")?, "coreml_update_state")?;
+    let (write_id, write) = made_by(p, update.value_arg("value")?, "slice_update")?;
+    let (read_id, read) = made_by(p, write.value_arg("x")?, "read_state")?;
+    let input = update.value_arg("state")?;
+    let tokens = [1, 1, 0, 1];
+    let plain = masks(p, slice, &[1; 4], &tokens) && masks(p, write, &tokens, &tokens);
+    // Read, written and sliced here only, so that nobody sees the state between.
+    let alone = read.value_arg("input") == Some(input)
+        && p.users(input).len() == 2
+        && p.users(update.results[0]) == [slice_id]
+        && f.value(input).ty.tensor_or_state()?.rank() == 4
+        && f.value(input).ty.tensor_or_state()?.shape[0].known() == Some(1);
+    let end = slice.value_arg("end")?;
+    if !plain || !alone || write.value_arg("end") != Some(end) {
+        return None;
+    }
+    let state = p.state(input)?;
+    let append = Fused::Append { state, update: write.value_arg("update")?, begin: write.value_arg("begin")?, end };
+    let append = Found { root: update_id, covers: vec![write_id, read_id], fused: append };
+    Some(Cached { state, end, append, covers })
+}
+
+fn attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let op = p.f.op(root);
+    let query = op.value_arg("query").filter(|q| is_float32(p, *q))?;
+    let (key, value) = (cached(p, op.value_arg("key")?)?, cached(p, op.value_arg("value")?)?);
+    let mask = op.value_arg("attn_mask");
+    let mask_fits = mask.is_none_or(|m| is_float32(p, m) && p.f.value(m).ty.tensor().is_some_and(|t| t.rank() == 2));
+    let types = [key.state, value.state].map(|s| p.state_type(s));
+    if key.end != value.end || !mask_fits || types[0] != types[1] || p.f.value(query).ty.tensor()?.rank() != 4 {
+        return None;
+    }
+    let fused = Fused::Attention { query, key: key.state, value: value.state, mask, end: key.end };
+    let covers = [key.covers, value.covers].concat();
+    Some(vec![Found { root, covers, fused }, key.append, value.append])
+}

@@ -1,0 +1,197 @@
+//! Runs MIL programs on the CPU.
+//!
+//! The meaning of each op is a plain function (`ops`). So that it is usable, a function is planned once (`plan`): what is
+//! constant is folded, patterns become kernels (`fuse`), values are dropped at their last use and their buffers used
+//! again. Lengths are bound at each call, so a plan serves all of them.
+//!
+//! This crate knows nothing of families, checkpoints or tokens. Start at [`Cpu`].
+
+mod exec;
+mod fuse;
+mod ops;
+mod plan;
+mod tensor;
+mod weight;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use exec::Frame;
+use plan::Plan;
+use tensor::{Buffer, Pool, Tensor};
+use thane_kernels::Context;
+use thane_mil::backend::{Backend, Executable, Instance, LoadError, RunError, View};
+use thane_mil::program::{Function, OpId, Program};
+use thane_mil::types::{Dim, TensorType};
+
+/// How products with constant matrices are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numerics {
+    /// In f32, on the weights' own values: the reference.
+    F32,
+    /// Quantised weights as they are, by activations quantised to 8 bits a block.
+    Fast,
+}
+
+/// The CPU as a backend.
+#[derive(Clone, Copy, Debug)]
+pub struct Cpu {
+    /// How products are computed.
+    pub numerics: Numerics,
+    /// Threads, the caller's included.
+    pub n_threads: usize,
+}
+
+impl Backend for Cpu {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn load(&self, program: &Program) -> Result<Arc<dyn Executable>, LoadError> {
+        let context = Context::new(self.n_threads.max(1));
+        let mut plans = HashMap::new();
+        for function in program.functions() {
+            let plan = Plan::new(&context, function).map_err(|(op, reason)| load_error(function, op, reason))?;
+            plans.insert(function.name.clone(), plan);
+        }
+        Ok(Arc::new(Loaded { shared: Arc::new(Shared { context, numerics: self.numerics, plans }) }))
+    }
+}
+
+fn load_error(function: &Function, op: Option<OpId>, reason: String) -> LoadError {
+    let (name, place) = op.map_or((String::new(), String::new()), |id| {
+        (function.op(id).def.name.to_owned(), function.op(id).origin.place.to_string())
+    });
+    LoadError::Op { function: function.name.clone(), op: name, place, reason }
+}
+
+struct Shared {
+    context: Context,
+    numerics: Numerics,
+    plans: HashMap<String, Plan>,
+}
+
+struct Loaded {
+    shared: Arc<Shared>,
+}
+
+impl Executable for Loaded {
+    fn instantiate(&self) -> Result<Box<dyn Instance>, RunError> {
+        let mut states = HashMap::new();
+        for (name, ty) in self.shared.plans.values().flat_map(|p| &p.states) {
+            // Functions share states. A second allocation would not only be waste: what it frees is handed out again as
+            // memory that has to be cleared, and so is all used at once.
+            if !states.contains_key(name) {
+                states.insert(name.clone(), zeros(name, ty)?);
+            }
+        }
+        let shared = Arc::clone(&self.shared);
+        Ok(Box::new(Running { shared, states, inputs: HashMap::new(), outputs: HashMap::new(), pool: Pool::default() }))
+    }
+}
+
+/// Zeros that the machine provides page by page as they are written, so a long context costs what it uses.
+fn zeros(name: &str, ty: &TensorType) -> Result<Tensor, RunError> {
+    let unheld = || RunError::Shape { name: name.to_owned(), expected: ty.to_string(), given: Vec::new() };
+    let (shape, n) = (ty.known_shape().ok_or_else(unheld)?, ty.n_elements().ok_or_else(unheld)?);
+    Ok(Tensor::new(ty.dtype, shape, Buffer::zeros(ty.dtype, n).ok_or_else(unheld)?))
+}
+
+struct Running {
+    shared: Arc<Shared>,
+    states: HashMap<String, Tensor>,
+    inputs: HashMap<String, Tensor>,
+    outputs: HashMap<String, Tensor>,
+    pool: Pool,
+}
+
+impl Running {
+    /// The tensor for an input of this function, its shape checked.
+    fn bind(&self, name: &str, ty: &TensorType, symbols: &mut HashMap<u32, usize>) -> Result<Tensor, RunError> {
+        let tensor = self.inputs.get(name).ok_or_else(|| RunError::NoInput(name.to_owned()))?;
+        let mut fits = tensor.dtype == ty.dtype && tensor.shape.len() == ty.rank();
+        for (dim, n) in ty.shape.iter().zip(&tensor.shape) {
+            fits &= match dim {
+                Dim::Known(m) => m == n,
+                Dim::Symbol(s) => *symbols.entry(s.0).or_insert(*n) == *n,
+            };
+        }
+        if fits {
+            return Ok(tensor.clone());
+        }
+        let (expected, given) = (ty.to_string(), tensor.shape.clone());
+        Err(RunError::Shape { name: name.to_owned(), expected, given })
+    }
+}
+
+impl Instance for Running {
+    fn input(&mut self, name: &str, shape: &[usize]) -> Result<&mut [u8], RunError> {
+        let inputs = self.shared.plans.values().flat_map(|p| &p.inputs);
+        let ty = inputs.filter(|(n, ..)| n == name).map(|(_, _, ty)| ty).next();
+        let ty = ty.ok_or_else(|| RunError::NoInput(name.to_owned()))?;
+        let wrong = || RunError::Shape { name: name.to_owned(), expected: ty.to_string(), given: shape.to_vec() };
+        let n = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).ok_or_else(wrong)?;
+        let kept = self.inputs.remove(name).filter(|t| t.shape == shape);
+        let tensor = match kept {
+            Some(tensor) => tensor,
+            None => Tensor::new(ty.dtype, shape.to_vec(), Buffer::zeros(ty.dtype, n).ok_or_else(wrong)?),
+        };
+        let tensor = self.inputs.entry(name.to_owned()).or_insert(tensor);
+        Ok(Arc::make_mut(&mut tensor.data).bytes_mut())
+    }
+
+    fn run(&mut self, function: &str) -> Result<(), RunError> {
+        let shared = Arc::clone(&self.shared);
+        let plan = shared.plans.get(function).ok_or_else(|| RunError::NoFunction(function.to_owned()))?;
+        let mut slots = vec![None; plan.function.n_values()];
+        let mut symbols = HashMap::new();
+        for (name, id, ty) in &plan.inputs {
+            slots[id.index()] = Some(self.bind(name, ty, &mut symbols)?);
+        }
+        for (id, tensor) in &plan.constants {
+            slots[id.index()] = Some(tensor.clone());
+        }
+        self.outputs.drain().for_each(|(_, tensor)| self.pool.give(tensor));
+        let mut by_name: HashMap<&str, &mut Tensor> = self.states.iter_mut().map(|(n, t)| (n.as_str(), t)).collect();
+        let states = plan.states.iter().filter_map(|(name, _)| by_name.remove(name.as_str())).collect();
+        let mut frame =
+            Frame { context: &shared.context, numerics: shared.numerics, states, slots, pool: &mut self.pool };
+        for step in &plan.steps {
+            frame.step(plan, step).map_err(|reason| run_error(plan, step.op, reason))?;
+        }
+        for output in &plan.function.body().outputs {
+            if let Some(tensor) = frame.slots[output.index()].take() {
+                self.outputs.insert(plan.function.value(*output).name.clone(), tensor);
+            }
+        }
+        Ok(())
+    }
+
+    fn output(&self, name: &str) -> Result<View<'_>, RunError> {
+        let tensor = self.outputs.get(name).ok_or_else(|| RunError::NoOutput(name.to_owned()))?;
+        let bytes = tensor.dtype.byte_len(tensor.len()).and_then(|n| tensor.data.bytes().get(..n));
+        let bytes = bytes.ok_or_else(|| RunError::NoOutput(name.to_owned()))?;
+        Ok(View { dtype: tensor.dtype, shape: &tensor.shape, bytes })
+    }
+
+    fn reset(&mut self) {
+        for tensor in self.states.values_mut() {
+            let ty = TensorType::new(tensor.dtype, tensor.shape.iter().copied());
+            if let Ok(fresh) = zeros("", &ty) {
+                *tensor = fresh;
+            }
+        }
+    }
+}
+
+fn run_error(plan: &Plan, op: OpId, reason: String) -> RunError {
+    let f = &plan.function;
+    let op = f.op(op);
+    RunError::Op {
+        function: f.name.clone(),
+        op: op.def.name.to_owned(),
+        result: op.results.first().map_or(String::new(), |r| f.value(*r).name.clone()),
+        place: op.origin.place.to_string(),
+        reason,
+    }
+}

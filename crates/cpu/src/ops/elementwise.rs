@@ -1,0 +1,208 @@
+//! Element-wise arithmetic, comparison and choice.
+
+use thane_kernels::activation::{Unary, unary};
+use thane_kernels::f16::{f16_to_f32, f32_to_f16};
+
+use super::{Call, Eval, Fault, broadcast_strides, f32_out, rows};
+use crate::tensor::{Buffer, Tensor};
+
+pub(super) static OPS: &[(&str, Eval)] = &[
+    ("add", |c, o| arithmetic(c, o, |x, y| x + y, i32::wrapping_add)),
+    ("sub", |c, o| arithmetic(c, o, |x, y| x - y, i32::wrapping_sub)),
+    ("mul", |c, o| arithmetic(c, o, |x, y| x * y, i32::wrapping_mul)),
+    ("real_div", |c, o| arithmetic(c, o, |x, y| x / y, |x, y| x.checked_div(y).unwrap_or(0))),
+    ("floor_div", |c, o| arithmetic(c, o, |x, y| (x / y).floor(), floor_div)),
+    ("mod", |c, o| {
+        arithmetic(c, o, |x, y| x - (x / y).floor() * y, |x, y| x.wrapping_sub(floor_div(x, y).wrapping_mul(y)))
+    }),
+    ("pow", |c, o| arithmetic(c, o, f32::powf, |x, y| x.wrapping_pow(u32::try_from(y).unwrap_or(0)))),
+    ("maximum", |c, o| arithmetic(c, o, f32::max, i32::max)),
+    ("minimum", |c, o| arithmetic(c, o, f32::min, i32::min)),
+    ("equal", |c, o| compare(c, o, |x, y| x == y, |x, y| x == y)),
+    ("not_equal", |c, o| compare(c, o, |x, y| x != y, |x, y| x != y)),
+    ("less", |c, o| compare(c, o, |x, y| x < y, |x, y| x < y)),
+    ("less_equal", |c, o| compare(c, o, |x, y| x <= y, |x, y| x <= y)),
+    ("greater", |c, o| compare(c, o, |x, y| x > y, |x, y| x > y)),
+    ("greater_equal", |c, o| compare(c, o, |x, y| x >= y, |x, y| x >= y)),
+    ("logical_and", |c, o| logical(c, o, |x, y| x & y)),
+    ("logical_or", |c, o| logical(c, o, |x, y| x | y)),
+    ("logical_not", logical_not),
+    ("abs", |c, o| map(c, o, f32::abs, i32::wrapping_abs)),
+    ("square", |c, o| map(c, o, |x| x * x, |x| x.wrapping_mul(x))),
+    ("cos", |c, o| map_f32(c, o, f32::cos)),
+    ("sin", |c, o| map_f32(c, o, f32::sin)),
+    ("floor", |c, o| map_f32(c, o, f32::floor)),
+    ("sqrt", |c, o| map_f32(c, o, f32::sqrt)),
+    ("erf", |c, o| kernel(c, o, Unary::Erf)),
+    ("exp", |c, o| kernel(c, o, Unary::Exp)),
+    ("identity", identity),
+    // Defaults of epsilon: coremltools, 1e-4 for inverse, 1e-45 for log, 1e-12 for rsqrt.
+    ("inverse", |c, o| with_epsilon(c, o, 1e-4, |x| 1.0 / x)),
+    ("log", |c, o| with_epsilon(c, o, 1e-45, f32::ln)),
+    ("rsqrt", |c, o| with_epsilon(c, o, 1e-12, |x| 1.0 / x.sqrt())),
+    ("clip", clip),
+    ("cast", cast),
+    ("select", select),
+];
+
+fn floor_div(x: i32, y: i32) -> i32 {
+    let q = x.checked_div(y).unwrap_or(0);
+    if y != 0 && x.wrapping_rem(y) != 0 && (x < 0) != (y < 0) { q - 1 } else { q }
+}
+
+fn zip<T: Copy, U: Copy>(
+    call: &Call<'_>,
+    x: (&Tensor, &[T]),
+    y: (&Tensor, &[T]),
+    out: &mut [U],
+    f: impl Fn(T, T) -> U,
+) {
+    let shape = call.shape(0);
+    let (a, b) = (broadcast_strides(&x.0.shape, shape.len()), broadcast_strides(&y.0.shape, shape.len()));
+    let (x, y) = (x.1, y.1);
+    rows(&shape, [&a, &b], |at, [i, j], n, [s, t]| {
+        let out = &mut out[at..at + n];
+        match (s, t) {
+            (1, 1) => out.iter_mut().zip(&x[i..i + n]).zip(&y[j..j + n]).for_each(|((o, x), y)| *o = f(*x, *y)),
+            (1, 0) => out.iter_mut().zip(&x[i..i + n]).for_each(|(o, x)| *o = f(*x, y[j])),
+            (0, 1) => out.iter_mut().zip(&y[j..j + n]).for_each(|(o, y)| *o = f(x[i], *y)),
+            _ => out.iter_mut().enumerate().for_each(|(k, o)| *o = f(x[i + k * s], y[j + k * t])),
+        }
+    });
+}
+
+fn arithmetic(
+    call: &Call<'_>,
+    out: &mut [Buffer],
+    f: impl Fn(f32, f32) -> f32,
+    g: impl Fn(i32, i32) -> i32,
+) -> Result<(), Fault> {
+    let (x, y) = (call.tensor("x")?, call.tensor("y")?);
+    match (&*x.data, &*y.data, &mut out[0]) {
+        (Buffer::F32(a), Buffer::F32(b), Buffer::F32(o)) => zip(call, (x, a), (y, b), o, f),
+        (Buffer::I32(a), Buffer::I32(b), Buffer::I32(o)) => zip(call, (x, a), (y, b), o, g),
+        _ => return Err(format!("{} is not defined for {} and {}", call.def.name, x.dtype, y.dtype)),
+    }
+    Ok(())
+}
+
+fn compare(
+    call: &Call<'_>,
+    out: &mut [Buffer],
+    f: impl Fn(f32, f32) -> bool,
+    g: impl Fn(i32, i32) -> bool,
+) -> Result<(), Fault> {
+    let (x, y) = (call.tensor("x")?, call.tensor("y")?);
+    match (&*x.data, &*y.data, &mut out[0]) {
+        (Buffer::F32(a), Buffer::F32(b), Buffer::Bool(o)) => zip(call, (x, a), (y, b), o, |p, q| u8::from(f(p, q))),
+        (Buffer::I32(a), Buffer::I32(b), Buffer::Bool(o)) => zip(call, (x, a), (y, b), o, |p, q| u8::from(g(p, q))),
+        _ => return Err(format!("{} is not defined for {} and {}", call.def.name, x.dtype, y.dtype)),
+    }
+    Ok(())
+}
+
+fn logical(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(u8, u8) -> u8) -> Result<(), Fault> {
+    let (x, y) = (call.tensor("x")?, call.tensor("y")?);
+    match (&*x.data, &*y.data, &mut out[0]) {
+        (Buffer::Bool(a), Buffer::Bool(b), Buffer::Bool(o)) => zip(call, (x, a), (y, b), o, f),
+        _ => return Err(format!("{} is not defined for {} and {}", call.def.name, x.dtype, y.dtype)),
+    }
+    Ok(())
+}
+
+fn logical_not(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+    let x = call.tensor("x")?;
+    match (&*x.data, &mut out[0]) {
+        (Buffer::Bool(a), Buffer::Bool(o)) => o.iter_mut().zip(a).for_each(|(o, a)| *o = 1 - a),
+        _ => return Err(format!("logical_not is not defined for {}", x.dtype)),
+    }
+    Ok(())
+}
+
+fn map(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(f32) -> f32, g: impl Fn(i32) -> i32) -> Result<(), Fault> {
+    let x = call.tensor("x")?;
+    match (&*x.data, &mut out[0]) {
+        (Buffer::F32(a), Buffer::F32(o)) => o.iter_mut().zip(a).for_each(|(o, a)| *o = f(*a)),
+        (Buffer::I32(a), Buffer::I32(o)) => o.iter_mut().zip(a).for_each(|(o, a)| *o = g(*a)),
+        _ => return Err(format!("{} is not defined for {}", call.def.name, x.dtype)),
+    }
+    Ok(())
+}
+
+fn map_f32(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(f32) -> f32) -> Result<(), Fault> {
+    let x = call.f32s("x")?;
+    f32_out(&mut out[0], x.len())?.iter_mut().zip(x).for_each(|(o, x)| *o = f(*x));
+    Ok(())
+}
+
+fn kernel(call: &Call<'_>, out: &mut [Buffer], op: Unary) -> Result<(), Fault> {
+    let x = call.f32s("x")?;
+    unary(call.context, op, x, f32_out(&mut out[0], x.len())?);
+    Ok(())
+}
+
+fn with_epsilon(call: &Call<'_>, out: &mut [Buffer], default: f32, f: impl Fn(f32) -> f32) -> Result<(), Fault> {
+    let epsilon = call.f32_or("epsilon", default)?;
+    map_f32(call, out, |x| f(x + epsilon))
+}
+
+fn clip(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+    let (alpha, beta) = (call.f32_or("alpha", f32::MIN)?, call.f32_or("beta", f32::MAX)?);
+    map_f32(call, out, |x| x.max(alpha).min(beta))
+}
+
+fn identity(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+    let x = call.tensor("x")?;
+    copy(&mut out[0], x)
+}
+
+fn copy(out: &mut Buffer, x: &Tensor) -> Result<(), Fault> {
+    if out.copy_from(0, &x.data, 0, x.len()) { Ok(()) } else { Err(format!("{} cannot be copied here", x.dtype)) }
+}
+
+/// Floats are truncated towards zero and saturate; anything but zero is true.
+fn cast(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+    let x = call.tensor("x")?;
+    let n = x.len();
+    if let (Buffer::I32(o), Some(ints)) = (&mut out[0], x.to_ints()) {
+        o.iter_mut().zip(ints).for_each(|(o, v)| *o = v as i32);
+        return Ok(());
+    }
+    let values: Vec<f32> = match (&*x.data, x.to_ints()) {
+        (Buffer::F32(v), _) => v[..n].to_vec(),
+        (Buffer::F16(v), _) => v[..n].iter().map(|h| f16_to_f32(*h)).collect(),
+        (_, Some(ints)) => ints.into_iter().map(|v| v as f32).collect(),
+        _ => return Err(format!("{} cannot be cast", x.dtype)),
+    };
+    match &mut out[0] {
+        Buffer::F32(o) => o[..n].copy_from_slice(&values),
+        Buffer::F16(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = f32_to_f16(v)),
+        Buffer::I32(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = v as i32),
+        Buffer::I8(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = v as i8),
+        Buffer::U8(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = v as u8),
+        Buffer::Bool(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = u8::from(v != 0.0)),
+    }
+    Ok(())
+}
+
+fn select(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+    fn pick<T: Copy>(call: &Call<'_>, cond: (&Tensor, &[u8]), a: (&Tensor, &[T]), b: (&Tensor, &[T]), out: &mut [T]) {
+        let shape = call.shape(0);
+        let [c, s, t] = [cond.0, a.0, b.0].map(|x| broadcast_strides(&x.shape, shape.len()));
+        rows(&shape, [&c, &s, &t], |at, [h, i, j], n, [u, v, w]| {
+            for (k, o) in out[at..at + n].iter_mut().enumerate() {
+                *o = if cond.1[h + k * u] != 0 { a.1[i + k * v] } else { b.1[j + k * w] };
+            }
+        });
+    }
+    let (cond, a, b) = (call.tensor("cond")?, call.tensor("a")?, call.tensor("b")?);
+    let Buffer::Bool(flags) = &*cond.data else { return Err("`cond` does not hold bool".to_owned()) };
+    let cond = (cond, flags.as_slice());
+    match (&*a.data, &*b.data, &mut out[0]) {
+        (Buffer::F32(x), Buffer::F32(y), Buffer::F32(o)) => pick(call, cond, (a, x), (b, y), o),
+        (Buffer::I32(x), Buffer::I32(y), Buffer::I32(o)) => pick(call, cond, (a, x), (b, y), o),
+        (Buffer::Bool(x), Buffer::Bool(y), Buffer::Bool(o)) => pick(call, cond, (a, x), (b, y), o),
+        _ => return Err(format!("select is not defined for {} and {}", a.dtype, b.dtype)),
+    }
+    Ok(())
+}

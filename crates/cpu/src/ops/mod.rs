@@ -1,0 +1,207 @@
+//! The meaning of each op: a plain function on tensors, a file per group of the opset.
+//!
+//! These functions are the definition; plans replace some of them by kernels that must agree. They compute in f32:
+//! fp16 arguments are widened before the call and fp16 results are rounded after it.
+
+use thane_kernels::Context;
+use thane_mil::literal::Literal;
+use thane_mil::opset::OpDef;
+use thane_mil::types::TensorType;
+
+use crate::tensor::{Buffer, Tensor};
+
+mod activation;
+mod constexpr;
+mod elementwise;
+pub mod gather;
+mod linear;
+mod reduce;
+mod shape;
+
+/// Why an op fails on these values.
+pub type Fault = String;
+
+/// One bound parameter.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// A tensor.
+    Tensor(Tensor),
+    /// The tensors of a variadic parameter.
+    Tensors(Vec<Tensor>),
+    /// A string or other literal that is no tensor.
+    Literal(Literal),
+}
+
+/// An op on its arguments.
+pub struct Call<'a> {
+    /// Threads and instructions.
+    pub context: &'a Context,
+    /// The op.
+    pub def: &'static OpDef,
+    /// One entry for each parameter.
+    pub args: &'a [Option<Value>],
+    /// Types of the results, every dimension known.
+    pub results: &'a [TensorType],
+}
+
+/// Computes the results of an op.
+pub type Eval = fn(&Call<'_>, &mut [Buffer]) -> Result<(), Fault>;
+
+/// Ops by name. Those of state and `const` are missing: a plan does them itself.
+static GROUPS: &[&[(&str, Eval)]] =
+    &[activation::OPS, constexpr::OPS, elementwise::OPS, gather::OPS, linear::OPS, reduce::OPS, shape::OPS];
+
+/// The meaning of the op of that name.
+pub fn find(name: &str) -> Option<Eval> {
+    GROUPS.iter().flat_map(|g| g.iter()).find(|(n, _)| *n == name).map(|(_, eval)| *eval)
+}
+
+impl<'a> Call<'a> {
+    fn arg(&self, name: &str) -> Option<&'a Value> {
+        self.args.get(self.def.param_index(name)?)?.as_ref()
+    }
+
+    /// The tensor bound to `name`.
+    pub fn tensor(&self, name: &str) -> Result<&'a Tensor, Fault> {
+        match self.arg(name) {
+            Some(Value::Tensor(t)) => Ok(t),
+            _ => Err(format!("`{name}` is not bound to a tensor")),
+        }
+    }
+
+    /// The tensor bound to `name`, if one is.
+    pub fn opt_tensor(&self, name: &str) -> Option<&'a Tensor> {
+        self.tensor(name).ok()
+    }
+
+    /// The tensors bound to `name`.
+    pub fn tensors(&self, name: &str) -> Result<&'a [Tensor], Fault> {
+        match self.arg(name) {
+            Some(Value::Tensors(ts)) if !ts.is_empty() => Ok(ts),
+            _ => Err(format!("`{name}` is not bound to tensors")),
+        }
+    }
+
+    /// The fp32 elements bound to `name`.
+    pub fn f32s(&self, name: &str) -> Result<&'a [f32], Fault> {
+        self.tensor(name)?.f32s().ok_or_else(|| format!("`{name}` does not hold fp32"))
+    }
+
+    /// One number, or `default` when `name` is not bound.
+    pub fn f32_or(&self, name: &str, default: f32) -> Result<f32, Fault> {
+        match self.opt_tensor(name) {
+            None => Ok(default),
+            Some(t) => t.f32s().and_then(|v| v.first().copied()).ok_or_else(|| format!("`{name}` is no number")),
+        }
+    }
+
+    /// The integers bound to `name`, if any are.
+    pub fn ints(&self, name: &str) -> Option<Vec<i64>> {
+        self.opt_tensor(name)?.to_ints()
+    }
+
+    /// One integer, or `default` when `name` is not bound.
+    pub fn int_or(&self, name: &str, default: i64) -> i64 {
+        self.ints(name).and_then(|v| v.first().copied()).unwrap_or(default)
+    }
+
+    /// One truth value, or `default` when `name` is not bound.
+    pub fn bool_or(&self, name: &str, default: bool) -> bool {
+        self.int_or(name, i64::from(default)) != 0
+    }
+
+    /// The string bound to `name`.
+    pub fn string(&self, name: &str) -> Option<&'a str> {
+        match self.arg(name)? {
+            Value::Literal(l) => l.as_str(),
+            _ => None,
+        }
+    }
+
+    /// The known shape of result `i`.
+    pub fn shape(&self, i: usize) -> Vec<usize> {
+        self.results[i].known_shape().unwrap_or_default()
+    }
+
+    /// An axis counted from the end when negative.
+    pub fn axis(&self, name: &str, default: i64, rank: usize) -> Result<usize, Fault> {
+        let axis = self.int_or(name, default);
+        let at = if axis < 0 { axis + rank as i64 } else { axis };
+        usize::try_from(at).ok().filter(|a| *a < rank).ok_or_else(|| format!("axis {axis} is outside of rank {rank}"))
+    }
+}
+
+/// The fp32 elements of a result of `n`.
+fn f32_out(out: &mut Buffer, n: usize) -> Result<&mut [f32], Fault> {
+    match out {
+        Buffer::F32(v) if v.len() >= n => Ok(&mut v[..n]),
+        _ => Err("the result does not hold fp32".to_owned()),
+    }
+}
+
+/// Elements from one index to the next along each axis of a row-major tensor.
+fn strides(shape: &[usize]) -> Vec<usize> {
+    let mut out = vec![1; shape.len()];
+    for i in (1..shape.len()).rev() {
+        out[i - 1] = out[i] * shape[i];
+    }
+    out
+}
+
+/// Walk a row-major `shape` in rows: the start of each row in the result, its starts in the operands, and how far an
+/// operand moves from an element of the row to the next. Operands have these strides along the axes of `shape`.
+fn rows<const N: usize>(
+    shape: &[usize],
+    operands: [&[usize]; N],
+    mut row: impl FnMut(usize, [usize; N], usize, [usize; N]),
+) {
+    let (dims, strides) = merge_axes(shape, operands);
+    let Some((&n, outer)) = dims.split_last() else {
+        row(0, [0; N], 1, [0; N]);
+        return;
+    };
+    let steps: [usize; N] = std::array::from_fn(|k| strides[k][outer.len()]);
+    let n_rows: usize = outer.iter().product();
+    let mut index = vec![0; outer.len()];
+    let mut starts = [0; N];
+    for r in 0..n_rows {
+        row(r * n, starts, n, steps);
+        for axis in (0..outer.len()).rev() {
+            index[axis] += 1;
+            (0..N).for_each(|k| starts[k] += strides[k][axis]);
+            if index[axis] < outer[axis] {
+                break;
+            }
+            (0..N).for_each(|k| starts[k] -= strides[k][axis] * outer[axis]);
+            index[axis] = 0;
+        }
+    }
+}
+
+/// Join axes that every operand walks as one.
+fn merge_axes<const N: usize>(shape: &[usize], operands: [&[usize]; N]) -> (Vec<usize>, [Vec<usize>; N]) {
+    let mut dims: Vec<usize> = Vec::new();
+    let mut strides: [Vec<usize>; N] = std::array::from_fn(|_| Vec::new());
+    for (axis, &n) in shape.iter().enumerate() {
+        if n == 1 {
+            continue;
+        }
+        let joins = !dims.is_empty() && (0..N).all(|k| strides[k][dims.len() - 1] == operands[k][axis] * n);
+        if joins {
+            let last = dims.len() - 1;
+            dims[last] *= n;
+            (0..N).for_each(|k| strides[k][last] = operands[k][axis]);
+        } else {
+            dims.push(n);
+            (0..N).for_each(|k| strides[k].push(operands[k][axis]));
+        }
+    }
+    (dims, strides)
+}
+
+/// The strides of an operand of `shape` along the axes of a result of `rank` axes; 0 where it is repeated.
+fn broadcast_strides(shape: &[usize], rank: usize) -> Vec<usize> {
+    let own = strides(shape);
+    let pad = rank - shape.len();
+    (0..rank).map(|i| if i < pad || shape[i - pad] == 1 { 0 } else { own[i - pad] }).collect()
+}

@@ -1,0 +1,350 @@
+//! A function as a list of steps: what is computed, in which order, and when each value is used last.
+//!
+//! Planning folds what is constant, recognises patterns that a kernel computes at once ([`crate::fuse`]), and finds the
+//! last use of each value, so that its buffer is reused. Sizes are not part of a plan: lengths change from call to call.
+
+use std::collections::{HashMap, HashSet};
+
+use thane_kernels::Context;
+use thane_mil::opset::OpDef;
+use thane_mil::program::{Arg, Definition, Function, Op, OpId, ValueId};
+use thane_mil::types::{TensorType, Type};
+
+use crate::exec;
+use crate::fuse::{self, Fused};
+use crate::ops::{self, Eval, Value};
+use crate::tensor::Tensor;
+
+/// What one step computes. Operands are values of the function.
+#[derive(Debug)]
+pub enum Kind {
+    /// A plain op function.
+    Plain(Plain),
+    /// The elements as they are, in another shape.
+    View(Plain),
+    /// `x + y`, in place of x where nothing else needs it.
+    Add(Plain, ValueId, ValueId),
+    /// What a state holds.
+    Read(usize),
+    /// Set a state; the result is what was written.
+    Write(usize, ValueId),
+    /// What [`crate::fuse`] found.
+    Fused(Fused),
+}
+
+/// An op that runs by itself.
+#[derive(Debug)]
+pub struct Plain {
+    /// The op.
+    pub def: &'static OpDef,
+    /// Its meaning.
+    pub eval: Eval,
+    /// One entry for each parameter.
+    pub args: Vec<Option<Operand>>,
+}
+
+/// What a parameter of a plain op is bound to.
+#[derive(Debug)]
+pub enum Operand {
+    /// A value at run time.
+    Value(ValueId),
+    /// Values of a variadic parameter.
+    Values(Vec<Item>),
+    /// Part of the program.
+    Constant(Value),
+}
+
+/// One of the values of a variadic parameter.
+#[derive(Debug)]
+pub enum Item {
+    /// A value at run time.
+    Value(ValueId),
+    /// Part of the program.
+    Constant(Tensor),
+}
+
+/// One step.
+#[derive(Debug)]
+pub struct Step {
+    /// What it computes.
+    pub kind: Kind,
+    /// The op that it stands for, to name in errors.
+    pub op: OpId,
+    /// The values that it defines.
+    pub results: Vec<ValueId>,
+    /// Values that no later step uses.
+    pub last_uses: Vec<ValueId>,
+}
+
+/// A function ready to run.
+#[derive(Debug)]
+pub struct Plan {
+    /// The function, for names and types.
+    pub function: Function,
+    /// Tensor inputs.
+    pub inputs: Vec<(String, ValueId, TensorType)>,
+    /// States by the index that steps name them with.
+    pub states: Vec<(String, TensorType)>,
+    /// Steps in order.
+    pub steps: Vec<Step>,
+    /// Constants that are outputs, or written to a state.
+    pub constants: Vec<(ValueId, Tensor)>,
+}
+
+/// Why a function cannot be planned: the op and the reason.
+pub type PlanError = (Option<OpId>, String);
+
+impl Plan {
+    /// Plan a function.
+    pub fn new(context: &Context, function: &Function) -> Result<Self, PlanError> {
+        let mut planner = Planner::new(context, function);
+        planner.fuse();
+        planner.plan()
+    }
+}
+
+/// The state of planning, which patterns look at too.
+pub struct Planner<'a> {
+    context: &'a Context,
+    /// The function.
+    pub f: &'a Function,
+    users: Vec<Vec<OpId>>,
+    outputs: HashSet<ValueId>,
+    constants: HashMap<ValueId, Option<Tensor>>,
+    states: Vec<(ValueId, String, TensorType)>,
+    fused: HashMap<OpId, Fused>,
+    covered: HashSet<OpId>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(context: &'a Context, f: &'a Function) -> Self {
+        let mut users = vec![Vec::new(); f.n_values()];
+        for &id in &f.body().ops {
+            f.op(id).uses().for_each(|v| users[v.index()].push(id));
+        }
+        let states = f.body().inputs.iter().filter_map(|&v| match &f.value(v).ty {
+            Type::State(t) => Some((v, f.value(v).name.clone(), t.clone())),
+            _ => None,
+        });
+        Self {
+            context,
+            f,
+            users,
+            outputs: f.body().outputs.iter().copied().collect(),
+            constants: HashMap::new(),
+            states: states.collect(),
+            fused: HashMap::new(),
+            covered: HashSet::new(),
+        }
+    }
+
+    /// The ops that use a value, one entry a use.
+    pub fn users(&self, value: ValueId) -> &[OpId] {
+        &self.users[value.index()]
+    }
+
+    /// The op that defines a value.
+    pub fn definer(&self, value: ValueId) -> Option<OpId> {
+        match self.f.value(value).definition {
+            Definition::Input(_) => None,
+            Definition::Result(op, _) => Some(op),
+        }
+    }
+
+    /// The position of a state input in [`Plan::states`].
+    pub fn state(&self, value: ValueId) -> Option<usize> {
+        self.states.iter().position(|(v, ..)| *v == value)
+    }
+
+    /// The type of what a state holds.
+    pub fn state_type(&self, state: usize) -> &TensorType {
+        &self.states[state].2
+    }
+
+    /// Whether a value follows from constants alone.
+    fn is_constant(&self, value: ValueId) -> bool {
+        match self.f.value(value).definition {
+            Definition::Input(_) => false,
+            Definition::Result(op, _) => self.is_foldable(self.f.op(op)),
+        }
+    }
+
+    fn is_foldable(&self, op: &Op) -> bool {
+        op.uses().all(|v| self.is_constant(v))
+    }
+
+    /// The tensor behind a value that follows from constants alone.
+    pub fn constant(&mut self, value: ValueId) -> Option<Tensor> {
+        if let Some(known) = self.constants.get(&value) {
+            return known.clone();
+        }
+        let computed = if self.is_constant(value) { self.fold(value) } else { None };
+        self.constants.insert(value, computed.clone());
+        computed
+    }
+
+    fn fold(&mut self, value: ValueId) -> Option<Tensor> {
+        let Definition::Result(id, index) = self.f.value(value).definition else { return None };
+        let f = self.f;
+        let op = f.op(id);
+        if op.def.is_const() {
+            return Tensor::from_literal(f.constant(value)?);
+        }
+        let plain = self.plain(id).ok()?;
+        let args: Vec<Option<Value>> = plain
+            .args
+            .into_iter()
+            .map(|arg| match arg {
+                Some(Operand::Constant(v)) => Some(v),
+                Some(Operand::Values(items)) => Some(Value::Tensors(
+                    items.into_iter().filter_map(|i| if let Item::Constant(t) = i { Some(t) } else { None }).collect(),
+                )),
+                _ => None,
+            })
+            .collect();
+        let results = exec::evaluate(self.context, plain.def, plain.eval, args, &mut crate::tensor::Pool::default());
+        results.ok()?.into_iter().nth(index)
+    }
+
+    fn fuse(&mut self) {
+        for &id in &self.f.body().ops {
+            for found in fuse::find(self, id) {
+                let taken = found.covers.iter().any(|op| self.covered.contains(op) || self.fused.contains_key(op));
+                // Kernels read values that are computed; what is constant is folded instead.
+                if taken || found.fused.operands().iter().any(|v| self.is_constant(*v)) {
+                    continue;
+                }
+                self.covered.extend(found.covers);
+                self.fused.insert(found.root, found.fused);
+            }
+        }
+    }
+
+    /// Whether nothing outside of `covers` and `root` uses a result of `covers`.
+    pub fn is_closed(&self, root: OpId, covers: &[OpId]) -> bool {
+        covers.iter().flat_map(|op| &self.f.op(*op).results).all(|r| {
+            !self.outputs.contains(r) && self.users(*r).iter().all(|user| *user == root || covers.contains(user))
+        })
+    }
+
+    fn plan(mut self) -> Result<Plan, PlanError> {
+        let f = self.f;
+        let mut steps = Vec::new();
+        for &id in &f.body().ops {
+            let op = f.op(id);
+            if self.covered.contains(&id) || self.is_foldable(op) {
+                continue;
+            }
+            let (kind, results) = match self.fused.remove(&id) {
+                // A cache is read where it is; nothing holds what was written.
+                Some(fused @ Fused::Append { .. }) => (Kind::Fused(fused), Vec::new()),
+                Some(fused) => (Kind::Fused(fused), op.results.clone()),
+                None => (self.kind(id)?, op.results.clone()),
+            };
+            steps.push(Step { kind, op: id, results, last_uses: Vec::new() });
+        }
+        self.find_last_uses(&mut steps);
+        let inputs = f.body().inputs.iter().filter_map(|&v| match &f.value(v).ty {
+            Type::Tensor(t) => Some((f.value(v).name.clone(), v, t.clone())),
+            _ => None,
+        });
+        let inputs = inputs.collect();
+        let written = steps.iter().filter_map(|s| if let Kind::Write(_, v) = s.kind { Some(v) } else { None });
+        let kept: Vec<ValueId> = f.body().outputs.iter().copied().chain(written).collect();
+        let constants = kept.into_iter().filter_map(|v| Some((v, self.constant(v)?))).collect();
+        let states = self.states.into_iter().map(|(_, name, ty)| (name, ty)).collect();
+        Ok(Plan { function: f.clone(), inputs, states, steps, constants })
+    }
+
+    fn find_last_uses(&self, steps: &mut [Step]) {
+        let mut seen: HashSet<ValueId> = self.outputs.clone();
+        for step in steps.iter_mut().rev() {
+            let mut used = operands(&step.kind);
+            // A result that nothing uses is dropped as soon as it is made.
+            used.extend(step.results.iter().filter(|r| self.users(**r).is_empty()));
+            for value in used {
+                if seen.insert(value) {
+                    step.last_uses.push(value);
+                }
+            }
+        }
+    }
+
+    fn kind(&mut self, id: OpId) -> Result<Kind, PlanError> {
+        let op = self.f.op(id);
+        let fail = |reason: &str| (Some(id), reason.to_owned());
+        let state = |name| op.value_arg(name).and_then(|v| self.state(v)).ok_or_else(|| fail("it names no state"));
+        Ok(match op.def.name {
+            "read_state" => Kind::Read(state("input")?),
+            "coreml_update_state" => {
+                Kind::Write(state("state")?, op.value_arg("value").ok_or_else(|| fail("`value` is missing"))?)
+            }
+            "write_state" => {
+                Kind::Write(state("input")?, op.value_arg("data").ok_or_else(|| fail("`data` is missing"))?)
+            }
+            "reshape" | "expand_dims" | "squeeze" => Kind::View(self.plain(id)?),
+            "add" => {
+                let plain = self.plain(id)?;
+                match plain.args.as_slice() {
+                    [Some(Operand::Value(x)), Some(Operand::Value(y))] => {
+                        let (x, y) = (*x, *y);
+                        Kind::Add(plain, x, y)
+                    }
+                    _ => Kind::Plain(plain),
+                }
+            }
+            _ => Kind::Plain(self.plain(id)?),
+        })
+    }
+
+    fn plain(&mut self, id: OpId) -> Result<Plain, PlanError> {
+        let f = self.f;
+        let op = f.op(id);
+        let eval = ops::find(op.def.name).ok_or((Some(id), "the CPU backend does not run this op".to_owned()))?;
+        let mut args = Vec::with_capacity(op.args.len());
+        for arg in &op.args {
+            args.push(match arg {
+                None => None,
+                Some(Arg::Literal(l)) => Some(Operand::Constant(
+                    Tensor::from_literal(l).map_or_else(|| Value::Literal(l.clone()), Value::Tensor),
+                )),
+                Some(Arg::Value(v)) => Some(self.operand(*v)),
+                Some(Arg::Values(vs)) => Some(Operand::Values(vs.iter().map(|v| self.item(*v)).collect())),
+            });
+        }
+        Ok(Plain { def: op.def, eval, args })
+    }
+
+    fn operand(&mut self, value: ValueId) -> Operand {
+        match (self.constant(value), self.f.constant(value)) {
+            (Some(t), _) => Operand::Constant(Value::Tensor(t)),
+            (None, Some(literal)) => Operand::Constant(Value::Literal(literal.clone())),
+            (None, None) => Operand::Value(value),
+        }
+    }
+
+    fn item(&mut self, value: ValueId) -> Item {
+        self.constant(value).map_or(Item::Value(value), Item::Constant)
+    }
+}
+
+/// The run-time values that a step reads.
+fn operands(kind: &Kind) -> Vec<ValueId> {
+    match kind {
+        Kind::Plain(plain) | Kind::View(plain) | Kind::Add(plain, ..) => plain
+            .args
+            .iter()
+            .flatten()
+            .flat_map(|arg| match arg {
+                Operand::Value(v) => vec![*v],
+                Operand::Values(items) => {
+                    items.iter().filter_map(|i| if let Item::Value(v) = i { Some(*v) } else { None }).collect()
+                }
+                Operand::Constant(_) => Vec::new(),
+            })
+            .collect(),
+        Kind::Read(_) => Vec::new(),
+        Kind::Write(_, value) => vec![*value],
+        Kind::Fused(fused) => fused.operands(),
+    }
+}

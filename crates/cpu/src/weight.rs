@@ -1,0 +1,103 @@
+//! Constant matrices in the form that kernels multiply: the stored blocks where there are some, else fp32.
+
+use thane_kernels::{BlockType, Weight};
+use thane_mil::data::{Bytes, Data, Packed, Packing};
+use thane_mil::literal::Literal;
+use thane_mil::program::{Function, Op, ValueId};
+use thane_mil::types::DType;
+
+use crate::tensor::Tensor;
+
+/// A constant [rows, cols] that keeps its bytes alive.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    ty: BlockType,
+    bytes: Bytes,
+    /// Outputs of a product with it.
+    pub n_rows: usize,
+    /// Inputs of a product with it.
+    pub n_cols: usize,
+}
+
+impl Matrix {
+    /// As kernels take it.
+    pub fn weight(&self) -> Weight<'_> {
+        Weight { ty: self.ty, bytes: self.bytes.as_slice(), n_rows: self.n_rows, n_cols: self.n_cols }
+    }
+
+    /// The matrix behind `value`, where its bytes can be used as they are stored.
+    pub fn stored(f: &Function, value: ValueId) -> Option<Self> {
+        let op = f.definer(value)?;
+        let shape = f.value(value).ty.tensor().filter(|t| t.dtype == DType::Fp32)?.known_shape()?;
+        let &[n_rows, n_cols] = shape.as_slice() else { return None };
+        let (ty, bytes) = match op.def.name {
+            "const" => dense(f.constant(value)?)?,
+            "constexpr_blockwise_shift_scale" => blocks(f, op)?,
+            _ => return None,
+        };
+        Self::checked(ty, bytes, n_rows, n_cols)
+    }
+
+    /// An fp32 matrix of a tensor that was computed.
+    pub fn computed(tensor: &Tensor) -> Option<Self> {
+        let &[n_rows, n_cols] = tensor.shape.as_slice() else { return None };
+        let bytes: Vec<u8> = bytemuck::cast_slice(tensor.f32s()?).to_vec();
+        Self::checked(BlockType::F32, Bytes::new(bytes), n_rows, n_cols)
+    }
+
+    fn checked(ty: BlockType, bytes: Bytes, n_rows: usize, n_cols: usize) -> Option<Self> {
+        Weight::new(ty, bytes.as_slice(), n_rows, n_cols).ok()?;
+        Some(Self { ty, bytes, n_rows, n_cols })
+    }
+}
+
+fn dense(literal: &Literal) -> Option<(BlockType, Bytes)> {
+    match literal {
+        Literal::Tensor(_, Data::Bytes(bytes)) => Some((BlockType::F32, bytes.clone())),
+        Literal::Tensor(_, Data::Source(source)) => {
+            let packed = source.packed().filter(|p| matches!(p.packing, Packing::F16 | Packing::Bf16))?;
+            Some((block_type(packed.packing), packed.bytes))
+        }
+        _ => None,
+    }
+}
+
+/// The blocks that codes, scales and offsets all come from.
+fn blocks(f: &Function, op: &Op) -> Option<(BlockType, Bytes)> {
+    let mut codes = op.value_arg("data")?;
+    if let Some(table) = f.definer(codes).filter(|o| o.def.name == "constexpr_lut_to_dense") {
+        codes = table.value_arg("indices")?;
+    }
+    let parts = [Some(codes), op.value_arg("scale"), op.value_arg("offset")];
+    let packed: Vec<Packed> =
+        parts.into_iter().flatten().map(|part| stored_form(f.constant(part)?)).collect::<Option<_>>()?;
+    let first = packed.first()?;
+    let same = |p: &Packed| p.packing == first.packing && std::ptr::eq(p.bytes.as_slice(), first.bytes.as_slice());
+    packed.iter().all(same).then(|| (block_type(first.packing), first.bytes.clone()))
+}
+
+fn stored_form(literal: &Literal) -> Option<Packed> {
+    match literal {
+        Literal::Tensor(_, Data::Source(source)) => source.packed(),
+        _ => None,
+    }
+}
+
+fn block_type(packing: Packing) -> BlockType {
+    match packing {
+        Packing::F16 => BlockType::F16,
+        Packing::Bf16 => BlockType::Bf16,
+        Packing::Q4_0 => BlockType::Q4_0,
+        Packing::Q4_1 => BlockType::Q4_1,
+        Packing::Q5_0 => BlockType::Q5_0,
+        Packing::Q5_1 => BlockType::Q5_1,
+        Packing::Q8_0 => BlockType::Q8_0,
+        Packing::Q2K => BlockType::Q2K,
+        Packing::Q3K => BlockType::Q3K,
+        Packing::Q4K => BlockType::Q4K,
+        Packing::Q5K => BlockType::Q5K,
+        Packing::Q6K => BlockType::Q6K,
+        Packing::Iq4Nl => BlockType::Iq4Nl,
+        Packing::Iq4Xs => BlockType::Iq4Xs,
+    }
+}

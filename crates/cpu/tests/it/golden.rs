@@ -1,0 +1,61 @@
+//! Reading goldens, and running a model's functions.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use thane_cpu::{Cpu, Numerics};
+use thane_mil::backend::{Backend, Instance};
+use thane_mil::program::Program;
+
+/// The folder of goldens.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models")
+}
+
+/// A golden: its JSON, and the floats that it points into.
+pub struct Golden {
+    pub json: Value,
+    floats: Vec<f32>,
+}
+
+impl Golden {
+    pub fn read(stem: &Path) -> Self {
+        let json = serde_json::from_slice(&std::fs::read(stem.with_extension("json")).unwrap()).unwrap();
+        let bytes = std::fs::read(stem.with_extension("bin")).unwrap();
+        let floats = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        Self { json, floats }
+    }
+
+    pub fn array(&self, at: &Value) -> &[f32] {
+        let offset = at["offset"].as_u64().unwrap() as usize;
+        let n: u64 = at["shape"].as_array().unwrap().iter().map(|d| d.as_u64().unwrap()).product();
+        &self.floats[offset..offset + n as usize]
+    }
+}
+
+pub fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect()
+}
+
+pub fn instance(program: &Program, numerics: Numerics, n_threads: usize) -> Box<dyn Instance> {
+    Cpu { numerics, n_threads }.load(program).unwrap().instantiate().unwrap()
+}
+
+/// Logits of `function` over `tokens` that follow `position` others.
+pub fn call(instance: &mut dyn Instance, function: &str, tokens: &[u32], position: usize) -> Vec<f32> {
+    let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_ne_bytes()).collect();
+    instance.input("input_ids", &[1, tokens.len()]).unwrap().copy_from_slice(&bytes);
+    instance.input("position", &[1]).unwrap().copy_from_slice(&(position as i32).to_ne_bytes());
+    instance.run(function).unwrap();
+    let view = instance.output("logits").unwrap();
+    view.bytes.as_chunks::<4>().0.iter().map(|b| f32::from_ne_bytes(*b)).collect()
+}
+
+/// Norm of the difference over the norm of what is expected.
+pub fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let square = |x: f64| x * x;
+    let difference: f64 = found.iter().zip(expected).map(|(f, e)| square(f64::from(*f) - f64::from(*e))).sum();
+    let norm: f64 = expected.iter().map(|e| square(f64::from(*e))).sum();
+    (difference / norm).sqrt()
+}

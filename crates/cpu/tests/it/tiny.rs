@@ -1,0 +1,94 @@
+//! Tiny random checkpoints of each family: every norm weight, scale and bias is random, prompts reach beyond windows.
+
+use thane_cpu::Numerics;
+use thane_mil::program::{Program, difference};
+use thane_mil::text::{Blobs, parse, print};
+use thane_mil::types::{DType, TensorType};
+use thane_mil::valid;
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{Options, build};
+
+use crate::golden::{Golden, call, folder, ids, instance, relative_error};
+
+const NAMES: [&str; 8] =
+    ["llama-bias", "llama-rope3", "llama-linear", "llama-bf16", "llama-f16", "gemma3", "gemma3-linear", "gemma3-bf16"];
+
+fn program(name: &str, cache: DType) -> Program {
+    let checkpoint = Checkpoint::open(&folder().join("tiny").join(name)).unwrap();
+    build(&checkpoint, &Options { score: true, cache, context: Some(64) }).unwrap().program
+}
+
+/// 1e-4 is what is asked of real models; the cache in fp16 costs a rounding of 2^-11 an element.
+#[test]
+fn logits_at_every_position_are_those_of_the_reference() {
+    for name in NAMES {
+        let golden = Golden::read(&folder().join("tiny").join(name).join("golden"));
+        for (cache, bound) in [(DType::Fp32, 1e-5), (DType::Fp16, 2e-3)] {
+            let program = program(name, cache);
+            for sequence in golden.json["sequences"].as_array().unwrap() {
+                let tokens = ids(&sequence["ids"]);
+                let expected = golden.array(&sequence["logits"]);
+                let mut instance = instance(&program, Numerics::F32, 2);
+                let found = call(instance.as_mut(), "score", &tokens, 0);
+                let error = relative_error(&found, expected);
+                assert!(error <= bound, "{name}, {} tokens, cache {cache}: {error:e}", tokens.len());
+            }
+        }
+    }
+}
+
+/// The same tokens in pieces, by other functions, give the same logits: the cache holds what it should.
+#[test]
+fn prefill_in_pieces_and_decode_agree_with_one_pass() {
+    for name in NAMES {
+        let golden = Golden::read(&folder().join("tiny").join(name).join("golden"));
+        let program = program(name, DType::Fp32);
+        let sequence = golden.json["sequences"].as_array().unwrap().last().unwrap();
+        let tokens = ids(&sequence["ids"]);
+        let expected = golden.array(&sequence["logits"]);
+        let vocab = expected.len() / tokens.len();
+        let row = |i: usize| &expected[i * vocab..(i + 1) * vocab];
+        let mut instance = instance(&program, Numerics::F32, 1);
+        let mut at = 0;
+        for n in [3, 1, 11, 20] {
+            let logits = call(instance.as_mut(), "prefill", &tokens[at..at + n], at);
+            at += n;
+            let error = relative_error(&logits, row(at - 1));
+            assert!(error <= 1e-5, "{name}: prefill to {at}: {error:e}");
+        }
+        for i in at..tokens.len() {
+            let logits = call(instance.as_mut(), "decode", &tokens[i..=i], i);
+            let error = relative_error(&logits, row(i));
+            assert!(error <= 1e-5, "{name}: decode at {i}: {error:e}");
+        }
+        // A shorter history again: what is in the cache behind it must not be seen.
+        instance.reset();
+        call(instance.as_mut(), "prefill", &tokens, 0);
+        let again = call(instance.as_mut(), "decode", &tokens[9..10], 9);
+        let error = relative_error(&again, row(9));
+        assert!(error <= 1e-5, "{name}: after going back: {error:e}");
+    }
+}
+
+#[test]
+fn programs_are_legal_and_their_text_reads_back_equal() {
+    for name in NAMES {
+        let program = program(name, DType::Fp16);
+        valid::check(&program).unwrap();
+        let mut blobs = Blobs::default();
+        let text = print(&program, &mut blobs);
+        let resolve = |_: &str, offset: u64, ty: &TensorType| blobs.get(offset, ty);
+        let back = parse(&text, &resolve).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(difference(&program, &back), None, "{name}");
+    }
+}
+
+#[test]
+fn a_full_cache_is_an_error_that_says_so() {
+    let program = program("gemma3", DType::Fp32);
+    let mut instance = instance(&program, Numerics::F32, 1);
+    instance.input("input_ids", &[1, 3]).unwrap().fill(0);
+    instance.input("position", &[1]).unwrap().copy_from_slice(&62i32.to_ne_bytes());
+    let error = instance.run("prefill").unwrap_err().to_string();
+    assert!(error.contains("the cache holds 64 tokens, 65 are needed"), "{error}");
+}
