@@ -1,0 +1,318 @@
+//! Prefill and decode over any backend.
+//!
+//! [`Session`] is a running program with the tokens that its cache holds; [`generate`] drives it from a prompt to the
+//! end of an answer. Knows nothing of which backend it drives.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use thane_mil::backend::{Instance, RunError};
+
+use crate::sample::{SampleError, Sampler};
+use crate::text::TextStream;
+
+/// Why generation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum GenerateError {
+    /// The backend failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The logits or the options are no use.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    /// The prompt does not fit.
+    #[error("the prompt has {prompt} tokens, the context holds {context}, and one must be left for the answer")]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens that the cache holds.
+        context: usize,
+    },
+    /// There is nothing to go on from.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+    /// The program's output is not what a language model gives.
+    #[error("the program gave {found} logits of {dtype}, {expected} of fp32 are due")]
+    Logits {
+        /// Elements given.
+        found: usize,
+        /// Their type.
+        dtype: &'static str,
+        /// Elements due.
+        expected: usize,
+    },
+}
+
+/// A running language model and the tokens in its cache.
+pub struct Session {
+    instance: Box<dyn Instance>,
+    tokens: Vec<u32>,
+    context: usize,
+    vocab_size: usize,
+}
+
+impl Session {
+    /// Tokens times keys of one prefill call at most: the mask alone takes 4 bytes for each of them and each query head
+    /// of a key head.
+    const MOST_SCORES: usize = 1 << 18;
+    /// Tokens of a prefill call at most; more brings no speed.
+    const MOST_TOKENS: usize = 512;
+
+    /// A session over a fresh instance whose caches hold `context` tokens.
+    pub fn new(instance: Box<dyn Instance>, context: usize, vocab_size: usize) -> Self {
+        Self { instance, tokens: Vec::new(), context, vocab_size }
+    }
+
+    /// Tokens that the cache can hold.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Tokens that the cache holds.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Tokens at the front of `prompt` that need not be computed: the cache has them. The last token always is.
+    pub fn n_cached(&self, prompt: &[u32]) -> usize {
+        let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        common.min(prompt.len().saturating_sub(1))
+    }
+
+    /// Make the cache hold `prompt`, reusing what it has in common with it; the logits of the last token.
+    ///
+    /// `interrupted` is asked between calls of the program; when it says so, `None` is given, and the cache holds a part.
+    pub fn feed(&mut self, prompt: &[u32], interrupted: &dyn Fn() -> bool) -> Result<Option<Vec<f32>>, GenerateError> {
+        if prompt.is_empty() {
+            return Err(GenerateError::EmptyPrompt);
+        }
+        if prompt.len() > self.context {
+            return Err(GenerateError::PromptTooLong { prompt: prompt.len(), context: self.context });
+        }
+        self.tokens.truncate(self.n_cached(prompt));
+        while self.tokens.len() < prompt.len() {
+            if interrupted() {
+                return Ok(None);
+            }
+            let rest = &prompt[self.tokens.len()..];
+            let n = rest.len().min(Self::MOST_TOKENS).min((Self::MOST_SCORES / prompt.len()).max(16));
+            self.call("prefill", &rest[..n])?;
+        }
+        self.logits(1).map(Some)
+    }
+
+    /// Add one token to the cache; the logits of the next.
+    pub fn decode(&mut self, token: u32) -> Result<Vec<f32>, GenerateError> {
+        self.call("decode", &[token])?;
+        self.logits(1)
+    }
+
+    /// Add tokens to the cache; the logits after each of them, row by row. Needs a program with the function `score`.
+    pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerateError> {
+        self.call("score", tokens)?;
+        self.logits(tokens.len())
+    }
+
+    /// Forget every token.
+    pub fn reset(&mut self) {
+        self.instance.reset();
+        self.tokens.clear();
+    }
+
+    fn call(&mut self, function: &str, tokens: &[u32]) -> Result<(), GenerateError> {
+        let total = self.tokens.len() + tokens.len();
+        if total > self.context {
+            return Err(GenerateError::PromptTooLong { prompt: total, context: self.context });
+        }
+        let ids = self.instance.input("input_ids", &[1, tokens.len()])?;
+        for (bytes, token) in ids.as_chunks_mut::<4>().0.iter_mut().zip(tokens) {
+            *bytes = token.to_ne_bytes();
+        }
+        let position = i32::try_from(self.tokens.len()).unwrap_or(i32::MAX);
+        self.instance.input("position", &[1])?.copy_from_slice(&position.to_ne_bytes());
+        self.instance.run(function)?;
+        self.tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    fn logits(&self, n_tokens: usize) -> Result<Vec<f32>, GenerateError> {
+        let view = self.instance.output("logits")?;
+        let expected = n_tokens * self.vocab_size;
+        let found: usize = view.shape.iter().product();
+        let wrong = GenerateError::Logits { found, dtype: view.dtype.name(), expected };
+        if found != expected || view.dtype != thane_mil::types::DType::Fp32 {
+            return Err(wrong);
+        }
+        bytemuck::try_cast_slice(view.bytes).map(<[f32]>::to_vec).map_err(|_| wrong)
+    }
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model ended its turn, or a stop string came.
+    Stop,
+    /// The limit of tokens was reached.
+    Length,
+    /// The context is full.
+    Context,
+    /// The caller asked for the end.
+    Interrupted,
+}
+
+impl FinishReason {
+    /// The name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Context => "context",
+            FinishReason::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// How long an answer took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Timings {
+    /// Tokens of the prompt that were computed; the others were in the cache.
+    pub prefill_tokens: usize,
+    /// From the start until the logits after the prompt.
+    pub prefill: Duration,
+    /// From the start until the first token was chosen.
+    pub first_token: Duration,
+    /// Tokens that decode steps computed.
+    pub decode_tokens: usize,
+    /// Time of those steps, sampling included.
+    pub decode: Duration,
+}
+
+impl Timings {
+    /// Tokens of the prompt a second.
+    pub fn prefill_rate(&self) -> f64 {
+        rate(self.prefill_tokens, self.prefill)
+    }
+
+    /// Tokens of the answer a second, the first one left out.
+    pub fn decode_rate(&self) -> f64 {
+        rate(self.decode_tokens, self.decode)
+    }
+}
+
+fn rate(n: usize, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() }
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Its tokens; a token that ends the turn is not among them.
+    pub tokens: Vec<u32>,
+    /// Its text.
+    pub text: String,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// How long it took.
+    pub timings: Timings,
+}
+
+/// What an answer is bounded by.
+pub struct Limits<'a> {
+    /// Tokens of the answer.
+    pub max_tokens: usize,
+    /// Whether a token ends the turn.
+    pub is_end: &'a dyn Fn(u32) -> bool,
+    /// Whether the caller wants the end now; asked before every call of the program.
+    pub interrupted: &'a dyn Fn() -> bool,
+}
+
+/// Answer a prompt; `on_text` gets each piece of text once no later token can change it, and can break off.
+pub fn generate(
+    session: &mut Session,
+    sampler: &mut Sampler,
+    stream: &mut TextStream<'_>,
+    prompt: &[u32],
+    limits: &Limits<'_>,
+    on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+) -> Result<Answer, GenerateError> {
+    if prompt.len() >= session.context() {
+        return Err(GenerateError::PromptTooLong { prompt: prompt.len(), context: session.context() });
+    }
+    let start = Instant::now();
+    let prefill_tokens = prompt.len() - session.n_cached(prompt);
+    let mut answer = Answer {
+        tokens: Vec::new(),
+        text: String::new(),
+        finish_reason: FinishReason::Interrupted,
+        timings: Timings { prefill_tokens, ..Timings::default() },
+    };
+    let Some(logits) = session.feed(prompt, limits.interrupted)? else { return Ok(answer) };
+    answer.timings.prefill = start.elapsed();
+    let mut writer = Writer { answer, history: prompt.to_vec(), stream, on_text };
+    let reason = decode(session, sampler, &mut writer, logits, start, limits)?;
+    let Writer { mut answer, stream, on_text, .. } = writer;
+    let rest = stream.finish();
+    answer.text.push_str(&rest);
+    let broken = !rest.is_empty() && on_text(&rest).is_break();
+    answer.finish_reason = if broken { FinishReason::Interrupted } else { reason };
+    Ok(answer)
+}
+
+/// Where tokens go.
+struct Writer<'a, 'b> {
+    answer: Answer,
+    history: Vec<u32>,
+    stream: &'a mut TextStream<'b>,
+    on_text: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
+}
+
+impl Writer<'_, '_> {
+    /// Take one token; why the answer ends with it, if it does.
+    fn push(&mut self, token: u32) -> Option<FinishReason> {
+        self.answer.tokens.push(token);
+        self.history.push(token);
+        let piece = self.stream.push(token).unwrap_or_default();
+        self.answer.text.push_str(&piece);
+        if !piece.is_empty() && (self.on_text)(&piece).is_break() {
+            return Some(FinishReason::Interrupted);
+        }
+        self.stream.stopped().then_some(FinishReason::Stop)
+    }
+}
+
+fn decode(
+    session: &mut Session,
+    sampler: &mut Sampler,
+    writer: &mut Writer<'_, '_>,
+    mut logits: Vec<f32>,
+    start: Instant,
+    limits: &Limits<'_>,
+) -> Result<FinishReason, GenerateError> {
+    if limits.max_tokens == 0 {
+        return Ok(FinishReason::Length);
+    }
+    let mut token = sampler.sample(&mut logits, &writer.history)?;
+    writer.answer.timings.first_token = start.elapsed();
+    let begin = Instant::now();
+    loop {
+        if (limits.is_end)(token) {
+            return Ok(FinishReason::Stop);
+        }
+        if let Some(reason) = writer.push(token) {
+            return Ok(reason);
+        }
+        if writer.answer.tokens.len() == limits.max_tokens {
+            return Ok(FinishReason::Length);
+        }
+        if session.tokens().len() == session.context() {
+            return Ok(FinishReason::Context);
+        }
+        if (limits.interrupted)() {
+            return Ok(FinishReason::Interrupted);
+        }
+        logits = session.decode(token)?;
+        token = sampler.sample(&mut logits, &writer.history)?;
+        writer.answer.timings.decode_tokens += 1;
+        writer.answer.timings.decode = begin.elapsed();
+    }
+}

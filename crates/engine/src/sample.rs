@@ -1,0 +1,312 @@
+//! From logits to the next token.
+//!
+//! Order: repetition penalty, frequency and presence penalty, temperature, top-k, top-p, min-p,
+//! draw. It is the order of the samplers of `transformers`, so top-p and min-p see the
+//! distribution after the temperature. At temperature 0 the best logit after the penalties is taken.
+
+use std::cmp::Ordering;
+
+/// How the next token is chosen. `Default` has every default there is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SampleOptions {
+    /// Logits are divided by it; 0 takes the best token (greedy).
+    pub temperature: f32,
+    /// Only this many best tokens are left; 0 leaves all.
+    pub top_k: usize,
+    /// Only the fewest best tokens whose probabilities reach this sum are left; 1 leaves all.
+    pub top_p: f32,
+    /// Only tokens at least this often as probable as the best one are left; 0 leaves all.
+    pub min_p: f32,
+    /// Logits of tokens of the history are divided (or, if negative, multiplied) by it; 1 is off.
+    pub repetition_penalty: f32,
+    /// Subtracted from the logit of each token of the history; 0 is off.
+    pub presence_penalty: f32,
+    /// Subtracted from a logit for each time its token is in the history; 0 is off.
+    pub frequency_penalty: f32,
+    /// The penalties look at this many last tokens of the history; `None` is all.
+    pub repeat_last_n: Option<usize>,
+    /// The same seed, options and logits give the same tokens.
+    pub seed: u64,
+}
+
+impl Default for SampleOptions {
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repeat_last_n: Some(64),
+            seed: 0,
+        }
+    }
+}
+
+/// What can be wrong with options or logits.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SampleError {
+    /// An option outside its range.
+    #[error("{option} is {value}, but must be {range}")]
+    Option {
+        /// Name of the option.
+        option: &'static str,
+        /// Its value.
+        value: f32,
+        /// What it may be.
+        range: &'static str,
+    },
+    /// A logit that is NaN or plus infinity.
+    #[error("the logit of token {id} is {value}")]
+    NotFinite {
+        /// The token.
+        id: usize,
+        /// Its logit.
+        value: f32,
+    },
+    /// No logits, or all are minus infinity.
+    #[error("no token can follow: there are {0} logits and none is above minus infinity")]
+    Empty(usize),
+    /// A token of the history that has no logit.
+    #[error("the history has token {id}, but there are only {n_vocab} logits")]
+    History {
+        /// The token.
+        id: u32,
+        /// Number of logits.
+        n_vocab: usize,
+    },
+}
+
+/// Chooses tokens; holds the random state and scratch memory.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    options: SampleOptions,
+    random: Random,
+    candidates: Vec<Candidate>,
+    recent: Vec<u32>,
+}
+
+/// A token that can still be drawn. `weight` is its probability times a constant.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    id: u32,
+    weight: f32,
+}
+
+impl Candidate {
+    /// Best first; of equals the lower id.
+    fn best_first(a: &Self, b: &Self) -> Ordering {
+        b.weight.total_cmp(&a.weight).then(a.id.cmp(&b.id))
+    }
+}
+
+impl Sampler {
+    /// Checks the options.
+    pub fn new(options: SampleOptions) -> Result<Self, SampleError> {
+        let o = &options;
+        let finite = |value: f32| value.is_finite();
+        let checks = [
+            ("temperature", o.temperature, o.temperature >= 0.0, "0 or more"),
+            ("top_p", o.top_p, o.top_p > 0.0 && o.top_p <= 1.0, "above 0 and at most 1"),
+            ("min_p", o.min_p, (0.0..=1.0).contains(&o.min_p), "from 0 to 1"),
+            ("repetition_penalty", o.repetition_penalty, o.repetition_penalty > 0.0, "above 0"),
+            ("presence_penalty", o.presence_penalty, true, "a finite number"),
+            ("frequency_penalty", o.frequency_penalty, true, "a finite number"),
+        ];
+        for (option, value, ok, range) in checks {
+            if !ok || !finite(value) {
+                return Err(SampleError::Option { option, value, range });
+            }
+        }
+        let random = Random::new(options.seed);
+        Ok(Self { options, random, candidates: Vec::new(), recent: Vec::new() })
+    }
+
+    /// The options that it was made with.
+    pub fn options(&self) -> &SampleOptions {
+        &self.options
+    }
+
+    /// The next token. `logits` are changed by the penalties; `history` is prompt and answer so far.
+    pub fn sample(&mut self, logits: &mut [f32], history: &[u32]) -> Result<u32, SampleError> {
+        if let Some(id) = logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
+            return Err(SampleError::NotFinite { id, value: logits[id] });
+        }
+        self.penalize(logits, history)?;
+        let best = best_of(logits).ok_or(SampleError::Empty(logits.len()))?;
+        if self.options.temperature == 0.0 {
+            return Ok(best as u32);
+        }
+        self.collect(logits, logits[best]);
+        self.keep_top_k();
+        self.keep_top_p();
+        self.keep_min_p();
+        Ok(self.draw())
+    }
+
+    /// The tokens that [`Sampler::sample`] would draw from, with their probabilities.
+    pub fn distribution(&mut self, logits: &mut [f32], history: &[u32]) -> Result<Vec<(u32, f32)>, SampleError> {
+        let state = self.random.clone();
+        let token = self.sample(logits, history)?;
+        self.random = state;
+        if self.options.temperature == 0.0 {
+            return Ok(vec![(token, 1.0)]);
+        }
+        let sum: f64 = self.candidates.iter().map(|c| f64::from(c.weight)).sum();
+        Ok(self.candidates.iter().map(|c| (c.id, (f64::from(c.weight) / sum) as f32)).collect())
+    }
+
+    fn penalize(&mut self, logits: &mut [f32], history: &[u32]) -> Result<(), SampleError> {
+        let o = &self.options;
+        if o.repetition_penalty == 1.0 && o.presence_penalty == 0.0 && o.frequency_penalty == 0.0 {
+            return Ok(());
+        }
+        let n_last = o.repeat_last_n.unwrap_or(history.len()).min(history.len());
+        self.recent.clear();
+        self.recent.extend_from_slice(&history[history.len() - n_last..]);
+        self.recent.sort_unstable();
+        for same in self.recent.chunk_by(|a, b| a == b) {
+            let n_vocab = logits.len();
+            let logit = logits.get_mut(same[0] as usize).ok_or(SampleError::History { id: same[0], n_vocab })?;
+            if *logit > 0.0 {
+                *logit /= o.repetition_penalty;
+            } else {
+                *logit *= o.repetition_penalty;
+            }
+            *logit -= o.frequency_penalty * same.len() as f32 + o.presence_penalty;
+        }
+        Ok(())
+    }
+
+    /// Weights relative to the best token, so that none overflows.
+    fn collect(&mut self, logits: &[f32], best: f32) {
+        let temperature = self.options.temperature;
+        self.candidates.clear();
+        self.candidates.extend(logits.iter().enumerate().filter_map(|(id, &logit)| {
+            let weight = ((logit - best) / temperature).exp();
+            (weight > 0.0).then_some(Candidate { id: id as u32, weight })
+        }));
+    }
+
+    fn keep_top_k(&mut self) {
+        let k = self.options.top_k;
+        if k > 0 && k < self.candidates.len() {
+            self.candidates.select_nth_unstable_by(k - 1, Candidate::best_first);
+            self.candidates.truncate(k);
+        }
+    }
+
+    /// Sorts only as many of the best as the sum needs.
+    fn keep_top_p(&mut self) {
+        if self.options.top_p >= 1.0 {
+            return;
+        }
+        let all: f64 = self.candidates.iter().map(|c| f64::from(c.weight)).sum();
+        let wanted = all * f64::from(self.options.top_p);
+        let (mut sum, mut done, mut step) = (0.0, 0, 128);
+        while done < self.candidates.len() {
+            let rest = &mut self.candidates[done..];
+            let n = step.min(rest.len());
+            if n < rest.len() {
+                rest.select_nth_unstable_by(n - 1, Candidate::best_first);
+            }
+            rest[..n].sort_unstable_by(Candidate::best_first);
+            for candidate in &rest[..n] {
+                sum += f64::from(candidate.weight);
+                done += 1;
+                if sum >= wanted {
+                    self.candidates.truncate(done);
+                    return;
+                }
+            }
+            step *= 4;
+        }
+    }
+
+    fn keep_min_p(&mut self) {
+        // The best weight is 1: it is relative to the best token, which no step removes.
+        let min_p = self.options.min_p;
+        if min_p > 0.0 {
+            self.candidates.retain(|candidate| candidate.weight >= min_p);
+        }
+    }
+
+    /// A token with probability in proportion to its weight.
+    fn draw(&mut self) -> u32 {
+        // The order in which selection leaves the candidates is no part of its contract.
+        self.candidates.sort_unstable_by_key(|candidate| candidate.id);
+        let all: f64 = self.candidates.iter().map(|c| f64::from(c.weight)).sum();
+        let mut left = self.random.unit() * all;
+        for candidate in &self.candidates {
+            left -= f64::from(candidate.weight);
+            if left < 0.0 {
+                return candidate.id;
+            }
+        }
+        self.candidates.last().map_or(0, |candidate| candidate.id)
+    }
+}
+
+/// Index of the largest logit, the first of equals; none if all are minus infinity.
+fn best_of(logits: &[f32]) -> Option<usize> {
+    let mut best = None;
+    let mut best_logit = f32::NEG_INFINITY;
+    for (id, &logit) in logits.iter().enumerate() {
+        if logit > best_logit {
+            (best, best_logit) = (Some(id), logit);
+        }
+    }
+    best
+}
+
+/// xoshiro256++ with a state from splitmix64 (Blackman and Vigna): the same numbers everywhere.
+#[derive(Debug, Clone)]
+struct Random([u64; 4]);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        let mut state = seed;
+        Self(std::array::from_fn(|_| {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        }))
+    }
+
+    fn next(&mut self) -> u64 {
+        let [a, b, c, d] = self.0;
+        let result = a.wrapping_add(d).rotate_left(23).wrapping_add(a);
+        let (c, d) = (c ^ a, d ^ b);
+        self.0 = [a ^ d, b ^ c, c ^ (b << 17), d.rotate_left(45)];
+        result
+    }
+
+    /// Uniform in [0, 1), 53 bits.
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_numbers_equal_the_published_formulas() {
+        // make_goldens.py computes them with Python's integers.
+        let json: serde_json::Value = serde_json::from_str(include_str!("../tests/data/sampling.json")).unwrap();
+        let mut random = Random::new(json["random"]["seed"].as_u64().unwrap());
+        let values = json["random"]["values"].as_array().unwrap();
+        assert_eq!(values.len(), 5);
+        for value in values {
+            assert_eq!(random.next().to_string(), value.as_str().unwrap());
+        }
+        for _ in 0..1000 {
+            assert!((0.0..1.0).contains(&random.unit()));
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The small JSON files beside `tokenizer.json`.
+
+use super::TextError;
+use serde_json::Value;
+
+/// What `tokenizer_config.json`, `generation_config.json` and `config.json` add to a `tokenizer.json`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TokenizerConfig {
+    /// Beginning-of-text token.
+    pub bos_token: Option<String>,
+    /// End-of-text token.
+    pub eos_token: Option<String>,
+    /// Unknown token.
+    pub unk_token: Option<String>,
+    /// Padding token.
+    pub pad_token: Option<String>,
+    /// If this or `add_eos_token` is given, they and not the post-processor of `tokenizer.json`
+    /// decide what is added.
+    pub add_bos_token: Option<bool>,
+    /// See `add_bos_token`.
+    pub add_eos_token: Option<bool>,
+    /// The chat template of that name or the only one.
+    pub chat_template: Option<String>,
+    /// `eos_token_id` of `generation_config.json` or `config.json`: every id ends the generation.
+    pub eos_ids: Vec<u32>,
+    /// Rows of the model's embedding.
+    pub n_vocab: usize,
+}
+
+impl TokenizerConfig {
+    /// Reads `tokenizer_config.json`. Of several chat templates the one called `default` is taken.
+    pub fn from_tokenizer_config(json: &[u8], n_vocab: usize) -> Result<Self, TextError> {
+        let json = parse("tokenizer_config.json", json)?;
+        Ok(Self {
+            bos_token: token(&json, "bos_token"),
+            eos_token: token(&json, "eos_token"),
+            unk_token: token(&json, "unk_token"),
+            pad_token: token(&json, "pad_token"),
+            add_bos_token: json["add_bos_token"].as_bool(),
+            add_eos_token: json["add_eos_token"].as_bool(),
+            chat_template: chat_template(&json["chat_template"]),
+            eos_ids: Vec::new(),
+            n_vocab,
+        })
+    }
+
+    /// Adds the `eos_token_id` (one or a list) of `generation_config.json` or `config.json`.
+    pub fn add_generation_config(&mut self, json: &[u8]) -> Result<(), TextError> {
+        const FILE: &str = "generation_config.json";
+        let json = parse(FILE, json)?;
+        let ids = match &json["eos_token_id"] {
+            Value::Null => return Ok(()),
+            Value::Array(ids) => ids.clone(),
+            id => vec![id.clone()],
+        };
+        for id in ids {
+            let id = id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| TextError::Json {
+                file: FILE,
+                reason: format!("eos_token_id {id} is not a token id"),
+            })?;
+            if !self.eos_ids.contains(&id) {
+                self.eos_ids.push(id);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse(file: &'static str, json: &[u8]) -> Result<Value, TextError> {
+    serde_json::from_slice(json).map_err(|error| TextError::Json { file, reason: error.to_string() })
+}
+
+/// A token is a string, or an object with its text in `content`.
+fn token(json: &Value, key: &str) -> Option<String> {
+    let value = &json[key];
+    value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned)
+}
+
+fn chat_template(value: &Value) -> Option<String> {
+    if let Some(source) = value.as_str() {
+        return Some(source.to_owned());
+    }
+    let templates = value.as_array()?;
+    let named = |name| templates.iter().find(|template| template["name"] == name);
+    let template = named("default").or_else(|| templates.first().filter(|_| templates.len() == 1))?;
+    template["template"].as_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_old_and_new_spellings() {
+        let json = br#"{"bos_token": {"content": "<s>", "lstrip": false}, "eos_token": "</s>", "pad_token": null,
+            "add_bos_token": true, "chat_template": [{"name": "tool_use", "template": "t"},
+            {"name": "default", "template": "d"}]}"#;
+        let mut config = TokenizerConfig::from_tokenizer_config(json, 7).unwrap();
+        assert_eq!(config.bos_token.as_deref(), Some("<s>"));
+        assert_eq!(config.eos_token.as_deref(), Some("</s>"));
+        assert_eq!((config.pad_token.as_deref(), config.add_bos_token, config.add_eos_token), (None, Some(true), None));
+        assert_eq!(config.chat_template.as_deref(), Some("d"));
+        config.add_generation_config(br#"{"eos_token_id": [1, 106]}"#).unwrap();
+        config.add_generation_config(br#"{"eos_token_id": 1}"#).unwrap();
+        config.add_generation_config(br#"{"temperature": 1.0}"#).unwrap();
+        assert_eq!(config.eos_ids, [1, 106]);
+        let message = config.add_generation_config(br#"{"eos_token_id": -1}"#).unwrap_err().to_string();
+        assert_eq!(message, "generation_config.json: eos_token_id -1 is not a token id");
+        assert!(TokenizerConfig::from_tokenizer_config(b"{", 7).is_err());
+    }
+}

@@ -1,0 +1,111 @@
+//! The splitting rules that `tokenizer.ggml.pre` names.
+//!
+//! A rule is listed only where the published tokenizer of the models that use the name is known;
+//! any other name is refused, because a near miss gives other token ids without any sign of it.
+
+use super::TextError;
+use tokenizers::NormalizerWrapper;
+use tokenizers::PreTokenizerWrapper;
+use tokenizers::SplitDelimiterBehavior;
+use tokenizers::normalizers::NFC;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::digits::Digits;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+
+/// Contractions in any case, words with one leading mark, up to three digits, marks with line ends.
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// As `LLAMA3`, but digits one by one.
+const QWEN2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Words are cut before a capital that follows small letters.
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// As `TEKKEN`, with contractions kept at their word and up to three digits.
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// How text is cut into words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// GPT-2's own rule.
+    Gpt2,
+    /// Each digit apart, then GPT-2's rule.
+    DigitsGpt2,
+    /// A rule of its own.
+    Regex(&'static str),
+}
+
+/// All that the name of a pre-tokenizer decides.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PreRule {
+    cut: Cut,
+    /// The published tokenizer composes characters (NFC) first.
+    nfc: bool,
+    /// A word that is a token as a whole is taken without merging.
+    pub(super) ignore_merges: bool,
+    /// Whether the beginning-of-text token is added when the file does not say.
+    pub(super) add_bos: bool,
+}
+
+const fn rule(cut: Cut) -> PreRule {
+    PreRule { cut, nfc: false, ignore_merges: false, add_bos: false }
+}
+
+/// Names and rules; each line is one published family of tokenizers.
+const RULES: &[(&[&str], PreRule)] = &[
+    // "default" is what converters wrote before they told tokenizers apart.
+    (&["default", "gpt-2", "gpt2", "phi-2", "roberta-bpe"], rule(Cut::Gpt2)),
+    (&["smollm", "starcoder", "refact", "codeshell"], rule(Cut::DigitsGpt2)),
+    (&["command-r"], PreRule { nfc: true, ..rule(Cut::DigitsGpt2) }),
+    (&["llama-bpe", "llama3", "llama-v3"], PreRule { ignore_merges: true, add_bos: true, ..rule(Cut::Regex(LLAMA3)) }),
+    (&["dbrx", "smaug-bpe"], rule(Cut::Regex(LLAMA3))),
+    (&["qwen2"], PreRule { nfc: true, ..rule(Cut::Regex(QWEN2)) }),
+    (&["tekken"], PreRule { ignore_merges: true, add_bos: true, ..rule(Cut::Regex(TEKKEN)) }),
+    (&["gpt-4o"], rule(Cut::Regex(GPT4O))),
+];
+
+impl PreRule {
+    /// The rule of that name; a file without a name is read as GPT-2, the only rule of its time.
+    pub(super) fn named(name: Option<&str>) -> Result<Self, TextError> {
+        let name = name.unwrap_or("default");
+        let found = RULES.iter().find(|(names, _)| names.contains(&name));
+        found.map(|(_, rule)| *rule).ok_or_else(|| TextError::UnknownPre {
+            name: name.to_owned(),
+            supported: RULES.iter().flat_map(|(names, _)| names.iter().copied()).collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    pub(super) fn normalizer(self) -> Option<NormalizerWrapper> {
+        self.nfc.then(|| NFC.into())
+    }
+
+    pub(super) fn pre_tokenizer(self) -> Result<PreTokenizerWrapper, TextError> {
+        let byte_level = |use_regex| PreTokenizerWrapper::from(ByteLevel::new(false, true, use_regex));
+        Ok(match self.cut {
+            Cut::Gpt2 => byte_level(true),
+            Cut::DigitsGpt2 => {
+                let digits = PreTokenizerWrapper::from(Digits::new(true));
+                Sequence::new(vec![digits, byte_level(true)]).into()
+            }
+            Cut::Regex(regex) => {
+                let pattern = SplitPattern::Regex(regex.to_owned());
+                let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
+                    .map_err(|error| TextError::Encode(error.to_string()))?;
+                Sequence::new(vec![split.into(), byte_level(false)]).into()
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_compiles_and_unknown_names_are_refused() {
+        for (names, rule) in RULES {
+            assert!(rule.pre_tokenizer().is_ok(), "{names:?}");
+        }
+        let message = PreRule::named(Some("viking")).unwrap_err().to_string();
+        assert!(message.starts_with("pre-tokenizer 'viking' is not supported (supported: default, "), "{message}");
+    }
+}

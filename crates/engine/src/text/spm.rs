@@ -1,0 +1,372 @@
+//! SentencePiece's BPE: of all neighbours whose joint text is a token, the best-scoring pair is
+//! merged first (the leftmost of equals), until none is left; what is still no token is written
+//! byte by byte.
+//!
+//! Space and U+2581 are one character here, written as a space, so that the arena of
+//! [`TokenTable`] serves as the dictionary. One fragment of n characters costs O(n log n).
+
+use super::TextError;
+use super::table::TokenTable;
+use super::vocab::TokenKind;
+use std::collections::{BinaryHeap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+
+const NONE: u32 = u32::MAX;
+
+/// Dictionary, scores and rules of one SentencePiece vocabulary.
+#[derive(Debug)]
+pub(super) struct Spm {
+    /// What merging may produce: normal, user-defined and unused tokens.
+    pieces: Index,
+    /// Tokens that are cut out of the text before anything is merged.
+    user_defined: Prefixes,
+    control: Prefixes,
+    scores: Vec<f32>,
+    unused: Vec<u32>,
+    byte_ids: [u32; 256],
+    unk: Option<u32>,
+    add_space_prefix: bool,
+}
+
+impl Spm {
+    /// `kinds` and `scores` are parallel to `table`.
+    pub(super) fn new(
+        table: &TokenTable,
+        kinds: &[TokenKind],
+        mut scores: Vec<f32>,
+        unk: Option<u32>,
+        add_space_prefix: bool,
+    ) -> Result<Self, TextError> {
+        for (id, score) in scores.iter_mut().enumerate() {
+            if score.is_nan() {
+                let token = String::from_utf8_lossy(table.get(id as u32)).into_owned();
+                return Err(TextError::BadToken { id, token, reason: "its score is not a number".into() });
+            }
+            // -0.0 (the best token of Gemma's file) must not compare below 0.0.
+            *score += 0.0;
+        }
+        let ids_of = |wanted: &[TokenKind]| -> Vec<u32> {
+            (0..kinds.len() as u32)
+                .filter(|&id| wanted.contains(&kinds[id as usize]) && !table.get(id).is_empty())
+                .collect()
+        };
+        let mut byte_ids = [NONE; 256];
+        for id in ids_of(&[TokenKind::Byte]) {
+            match table.get(id) {
+                [byte] => byte_ids[*byte as usize] = id,
+                other => {
+                    let token = String::from_utf8_lossy(other).into_owned();
+                    let reason = "a byte token is spelled <0x00> to <0xFF>".into();
+                    return Err(TextError::BadToken { id: id as usize, token, reason });
+                }
+            }
+        }
+        let mergeable = [TokenKind::Normal, TokenKind::UserDefined, TokenKind::Unused];
+        Ok(Self {
+            pieces: Index::new(table, &ids_of(&mergeable)),
+            user_defined: Prefixes::new(table, &ids_of(&[TokenKind::UserDefined])),
+            control: Prefixes::new(table, &ids_of(&[TokenKind::Control])),
+            scores,
+            unused: ids_of(&[TokenKind::Unused]),
+            byte_ids,
+            unk,
+            add_space_prefix,
+        })
+    }
+
+    /// The id of a control, user-defined or normal token with this text.
+    pub(super) fn id_of(&self, table: &TokenTable, text: &str) -> Option<u32> {
+        let text = text.replace('\u{2581}', " ");
+        let text = text.as_bytes();
+        let found = self.control.index.get(table, text).or_else(|| self.pieces.get(table, text));
+        found.or_else(|| {
+            let byte = super::table::byte_of_piece(std::str::from_utf8(text).ok()?)?;
+            Some(self.byte_ids[byte as usize]).filter(|&id| id != NONE)
+        })
+    }
+
+    /// Appends the ids of `text`. Control tokens in it are text unless `parse_special`.
+    pub(super) fn encode(
+        &self,
+        table: &TokenTable,
+        text: &str,
+        parse_special: bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TextError> {
+        let text = text.replace('\u{2581}', " ");
+        let (mut start, mut pos) = (0, 0);
+        while pos < text.len() {
+            let rest = &text.as_bytes()[pos..];
+            let mut found = self.user_defined.longest(table, rest);
+            if parse_special {
+                found = found.max(self.control.longest(table, rest));
+            }
+            if let Some((len, id)) = found {
+                self.encode_fragment(table, &text[start..pos], out)?;
+                out.push(id);
+                pos += len;
+                start = pos;
+            } else {
+                pos += utf8_len(rest[0]);
+            }
+        }
+        self.encode_fragment(table, &text[start..], out)
+    }
+
+    /// A stretch of text without user-defined tokens. As in the tokenizers that the models were
+    /// published with, the space prefix is put before each stretch, not only the first.
+    fn encode_fragment(&self, table: &TokenTable, text: &str, out: &mut Vec<u32>) -> Result<(), TextError> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        if !self.add_space_prefix {
+            return self.merge(table, text, out);
+        }
+        self.merge(table, &format!(" {text}"), out)
+    }
+
+    fn merge(&self, table: &TokenTable, text: &str, out: &mut Vec<u32>) -> Result<(), TextError> {
+        let mut merger = Merger::new(self, table, text);
+        merger.run();
+        let Merger { symbols, splits, .. } = merger;
+        let mut previous_unknown = false;
+        let mut at = 0;
+        while at != NONE {
+            let symbol = symbols[at as usize];
+            let (start, end) = (symbol.start as usize, (symbol.start + symbol.len) as usize);
+            let piece = &text[start..end];
+            previous_unknown = self.emit(table, piece, &splits, previous_unknown, out)?;
+            at = symbol.next;
+        }
+        Ok(())
+    }
+
+    /// Appends one merged symbol; true if it became the unknown token.
+    fn emit(
+        &self,
+        table: &TokenTable,
+        piece: &str,
+        splits: &HashMap<u32, u32>,
+        previous_unknown: bool,
+        out: &mut Vec<u32>,
+    ) -> Result<bool, TextError> {
+        let mut stack = vec![piece];
+        let mut unknown = previous_unknown;
+        while let Some(piece) = stack.pop() {
+            match self.pieces.get(table, piece.as_bytes()) {
+                // An unused token is taken apart again, the way it was put together.
+                Some(id) if splits.contains_key(&id) => {
+                    let (left, right) = piece.split_at(splits[&id] as usize);
+                    stack.push(right);
+                    stack.push(left);
+                }
+                Some(id) => {
+                    out.push(id);
+                    unknown = false;
+                }
+                None => unknown = self.emit_unknown(piece, unknown, out)?,
+            }
+        }
+        Ok(unknown)
+    }
+
+    fn emit_unknown(&self, piece: &str, previous_unknown: bool, out: &mut Vec<u32>) -> Result<bool, TextError> {
+        if piece.bytes().all(|byte| self.byte_ids[byte as usize] != NONE) {
+            out.extend(piece.bytes().map(|byte| self.byte_ids[byte as usize]));
+            return Ok(false);
+        }
+        let character = piece.chars().next().unwrap_or_default();
+        let unk = self.unk.ok_or(TextError::Unencodable { character })?;
+        if !previous_unknown {
+            out.push(unk);
+        }
+        Ok(true)
+    }
+}
+
+/// One stretch of text that is a token or may become part of one. `len` 0: merged away.
+#[derive(Debug, Clone, Copy)]
+struct Symbol {
+    prev: u32,
+    next: u32,
+    start: u32,
+    len: u32,
+}
+
+/// Two neighbours whose joint text is a token.
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    score: f32,
+    left: u32,
+    right: u32,
+    /// Joint length; if it no longer matches, one of the two has changed since.
+    len: u32,
+    id: u32,
+}
+
+impl Ord for Pair {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
+    }
+}
+
+impl PartialOrd for Pair {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Pair {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Pair {}
+
+struct Merger<'a> {
+    spm: &'a Spm,
+    table: &'a TokenTable,
+    text: &'a str,
+    symbols: Vec<Symbol>,
+    queue: BinaryHeap<Pair>,
+    /// For each unused token that was made: length of its left part.
+    splits: HashMap<u32, u32>,
+}
+
+impl<'a> Merger<'a> {
+    fn new(spm: &'a Spm, table: &'a TokenTable, text: &'a str) -> Self {
+        let mut symbols: Vec<Symbol> = Vec::with_capacity(text.len());
+        for (start, c) in text.char_indices() {
+            let index = symbols.len() as u32;
+            let prev = index.checked_sub(1).unwrap_or(NONE);
+            symbols.push(Symbol { prev, next: index + 1, start: start as u32, len: c.len_utf8() as u32 });
+        }
+        if let Some(last) = symbols.last_mut() {
+            last.next = NONE;
+        }
+        let queue = BinaryHeap::with_capacity(symbols.len());
+        Self { spm, table, text, symbols, queue, splits: HashMap::new() }
+    }
+
+    fn run(&mut self) {
+        for right in 1..self.symbols.len() as u32 {
+            self.push(right - 1, right);
+        }
+        while let Some(pair) = self.queue.pop() {
+            let (left, right) = (self.symbols[pair.left as usize], self.symbols[pair.right as usize]);
+            if left.len == 0 || right.len == 0 || left.len + right.len != pair.len {
+                continue;
+            }
+            if self.spm.unused.binary_search(&pair.id).is_ok() {
+                self.splits.insert(pair.id, left.len);
+            }
+            self.symbols[pair.right as usize].len = 0;
+            let merged = &mut self.symbols[pair.left as usize];
+            merged.len = pair.len;
+            merged.next = right.next;
+            if right.next != NONE {
+                self.symbols[right.next as usize].prev = pair.left;
+                self.push(pair.left, right.next);
+            }
+            if left.prev != NONE {
+                self.push(left.prev, pair.left);
+            }
+        }
+    }
+
+    fn push(&mut self, left: u32, right: u32) {
+        let (a, b) = (self.symbols[left as usize], self.symbols[right as usize]);
+        let len = a.len + b.len;
+        let piece = &self.text.as_bytes()[a.start as usize..(a.start + len) as usize];
+        if let Some(id) = self.spm.pieces.get(self.table, piece) {
+            let score = self.spm.scores[id as usize];
+            self.queue.push(Pair { score, left, right, len, id });
+        }
+    }
+}
+
+/// Hash index over some tokens of a [`TokenTable`]: 8 to 16 bytes per token.
+#[derive(Debug)]
+struct Index {
+    slots: Vec<u32>,
+    max_len: usize,
+    // Random keys: a file cannot be made so that all its tokens collide.
+    hasher: RandomState,
+}
+
+impl Index {
+    /// Of two tokens with the same text the one with the lower id is found.
+    fn new(table: &TokenTable, ids: &[u32]) -> Self {
+        let n_slots = (ids.len() * 2).next_power_of_two();
+        let max_len = ids.iter().map(|&id| table.get(id).len()).max().unwrap_or(0);
+        let mut index = Self { slots: vec![NONE; n_slots], max_len, hasher: RandomState::new() };
+        for &id in ids {
+            let slot = index.slot(table, table.get(id));
+            if index.slots[slot] == NONE {
+                index.slots[slot] = id;
+            }
+        }
+        index
+    }
+
+    fn get(&self, table: &TokenTable, text: &[u8]) -> Option<u32> {
+        if text.len() > self.max_len {
+            return None;
+        }
+        Some(self.slots[self.slot(table, text)]).filter(|&id| id != NONE)
+    }
+
+    /// Where `text` is or would be. Half of the slots are empty, so the search ends.
+    fn slot(&self, table: &TokenTable, text: &[u8]) -> usize {
+        let mask = self.slots.len() - 1;
+        let mut slot = self.hasher.hash_one(text) as usize & mask;
+        while self.slots[slot] != NONE && table.get(self.slots[slot]) != text {
+            slot = (slot + 1) & mask;
+        }
+        slot
+    }
+}
+
+/// Finds the longest token at the start of a text.
+#[derive(Debug)]
+struct Prefixes {
+    index: Index,
+    /// Lengths that occur among the tokens that begin with a byte, longest first.
+    lens: Vec<Vec<u32>>,
+}
+
+impl Prefixes {
+    fn new(table: &TokenTable, ids: &[u32]) -> Self {
+        let mut lens = vec![Vec::new(); 256];
+        for &id in ids {
+            let token = table.get(id);
+            let lens: &mut Vec<u32> = &mut lens[token[0] as usize];
+            if !lens.contains(&(token.len() as u32)) {
+                lens.push(token.len() as u32);
+            }
+        }
+        for lens in &mut lens {
+            lens.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        Self { index: Index::new(table, ids), lens }
+    }
+
+    /// Length and id; `text` is not empty.
+    fn longest(&self, table: &TokenTable, text: &[u8]) -> Option<(usize, u32)> {
+        self.lens[text[0] as usize].iter().find_map(|&len| {
+            let id = self.index.get(table, text.get(..len as usize)?)?;
+            Some((len as usize, id))
+        })
+    }
+}
+
+/// Length of the UTF-8 character that begins with this byte.
+fn utf8_len(first: u8) -> usize {
+    match first {
+        0xf0.. => 4,
+        0xe0.. => 3,
+        0xc0.. => 2,
+        _ => 1,
+    }
+}

@@ -1,0 +1,232 @@
+//! Generated tokens to text that can be shown at once.
+//!
+//! Three things hold text back: a character of which bytes are missing, the space that
+//! SentencePiece puts before a text, and an end that may become a stop string.
+
+use super::Tokenizer;
+
+/// What a [`TextStream`] shows and where it ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamOptions {
+    /// The text ends before the first of these; empty strings are ignored.
+    pub stop: Vec<String>,
+    /// Control tokens are not shown.
+    pub skip_special: bool,
+    /// Drop the first space if encoding puts one before a text. On for an answer, off where the
+    /// text goes on from a prompt.
+    pub strip_space_prefix: bool,
+}
+
+impl Default for StreamOptions {
+    fn default() -> Self {
+        Self { stop: Vec::new(), skip_special: true, strip_space_prefix: true }
+    }
+}
+
+/// Turns token ids into text, piece by piece.
+#[derive(Debug)]
+pub struct TextStream<'a> {
+    tokenizer: &'a Tokenizer,
+    stop: Vec<String>,
+    skip_special: bool,
+    /// The next byte is the first and loses its space.
+    at_start: bool,
+    /// The beginning of a character whose end has not come yet.
+    bytes: Vec<u8>,
+    /// Text that may turn out to begin a stop string.
+    held: String,
+    stopped: bool,
+}
+
+impl<'a> TextStream<'a> {
+    /// A stream without text yet.
+    pub fn new(tokenizer: &'a Tokenizer, options: StreamOptions) -> Self {
+        Self {
+            tokenizer,
+            stop: options.stop.into_iter().filter(|stop| !stop.is_empty()).collect(),
+            skip_special: options.skip_special,
+            at_start: options.strip_space_prefix && tokenizer.has_space_prefix(),
+            bytes: Vec::new(),
+            held: String::new(),
+            stopped: false,
+        }
+    }
+
+    /// Takes the next token; the text that is certain by now, if any.
+    pub fn push(&mut self, id: u32) -> Option<String> {
+        if self.stopped || (self.skip_special && self.tokenizer.is_special(id)) {
+            return None;
+        }
+        let mut token = self.tokenizer.token_bytes(id);
+        if token.is_empty() {
+            return None;
+        }
+        if std::mem::take(&mut self.at_start) {
+            token = token.strip_prefix(b" ").unwrap_or(token);
+        }
+        self.bytes.extend_from_slice(token);
+        self.take_characters();
+        self.release(false)
+    }
+
+    /// All that was held back. After it the stream is at its end.
+    pub fn finish(&mut self) -> String {
+        if self.stopped {
+            return String::new();
+        }
+        if !self.bytes.is_empty() {
+            self.held.push(char::REPLACEMENT_CHARACTER);
+            self.bytes.clear();
+        }
+        let text = self.release(true).unwrap_or_default();
+        self.stopped = true;
+        text
+    }
+
+    /// Whether a stop string was reached or the stream was finished: nothing more will come.
+    pub fn stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Moves whole characters from `bytes` to `held`; what cannot become one is U+FFFD.
+    fn take_characters(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        let mut rest = bytes.as_slice();
+        loop {
+            let error = match std::str::from_utf8(rest) {
+                Ok(text) => {
+                    self.held.push_str(text);
+                    return;
+                }
+                Err(error) => error,
+            };
+            let (valid, after) = rest.split_at(error.valid_up_to());
+            self.held.push_str(&String::from_utf8_lossy(valid));
+            let Some(invalid) = error.error_len() else {
+                self.bytes = after.to_vec();
+                return;
+            };
+            self.held.push(char::REPLACEMENT_CHARACTER);
+            rest = &after[invalid..];
+        }
+    }
+
+    fn release(&mut self, all: bool) -> Option<String> {
+        if let Some(at) = self.stop.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
+            self.held.truncate(at);
+            self.stopped = true;
+        }
+        let keep = if all || self.stopped { 0 } else { self.longest_open_stop() };
+        let rest = self.held.split_off(self.held.len() - keep);
+        let text = std::mem::replace(&mut self.held, rest);
+        Some(text).filter(|text| !text.is_empty())
+    }
+
+    /// Length of the longest end of the text that begins a stop string.
+    fn longest_open_stop(&self) -> usize {
+        let held = self.held.as_bytes();
+        let open = |stop: &String| {
+            let longest = held.len().min(stop.len().saturating_sub(1));
+            (1..=longest)
+                .rev()
+                .find(|&len| held.ends_with(&stop.as_bytes()[..len]) && self.held.is_char_boundary(held.len() - len))
+        };
+        self.stop.iter().filter_map(open).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Vocab;
+    use super::*;
+
+    /// SentencePiece vocabulary: all bytes (ids 0..256), then the given pieces.
+    fn tokenizer(pieces: &[&str]) -> Tokenizer {
+        let mut vocab = Vocab { model: "llama".into(), ..Vocab::default() };
+        let mut types = vec![6; 256];
+        vocab.tokens = (0..256).map(|byte| format!("<0x{byte:02X}>")).collect();
+        for piece in pieces {
+            vocab.tokens.push((*piece).to_owned());
+            types.push(if piece.starts_with('<') { 3 } else { 1 });
+        }
+        vocab.n_vocab = vocab.tokens.len();
+        vocab.scores = Some(vec![0.0; vocab.n_vocab]);
+        vocab.token_types = Some(types);
+        Tokenizer::from_vocab(vocab).unwrap()
+    }
+
+    fn pieces(tokenizer: &Tokenizer, stop: &[&str], ids: impl IntoIterator<Item = u32>) -> (Vec<String>, bool) {
+        let stop = stop.iter().map(|&stop| stop.to_owned()).collect();
+        let mut stream = TextStream::new(tokenizer, StreamOptions { stop, ..StreamOptions::default() });
+        let mut out: Vec<String> = ids.into_iter().map(|id| stream.push(id).unwrap_or_default()).collect();
+        let stopped = stream.stopped();
+        out.push(stream.finish());
+        (out, stopped)
+    }
+
+    #[test]
+    fn characters_come_whole() {
+        let tokenizer = tokenizer(&[]);
+        for text in ["é", "語", "🙂", "a🙂b語é"] {
+            let (out, _) = pieces(&tokenizer, &[], text.bytes().map(u32::from));
+            assert_eq!(out.concat(), text);
+            assert!(!out.concat().contains('\u{fffd}'));
+            let shown: Vec<&String> = out.iter().filter(|piece| !piece.is_empty()).collect();
+            assert_eq!(shown.len(), text.chars().count());
+        }
+    }
+
+    #[test]
+    fn broken_bytes_become_replacement_characters_once_certain() {
+        let tokenizer = tokenizer(&[]);
+        let cases: &[(&[u8], &str)] = &[
+            (b"a\xffb", "a\u{fffd}b"),
+            (b"\xe8\xaa", "\u{fffd}"),
+            (b"\xe8\xaax", "\u{fffd}x"),
+            (b"\xf0\x9f\xf0\x9f\x99\x82", "\u{fffd}🙂"),
+            (b"\x80\x80", "\u{fffd}\u{fffd}"),
+        ];
+        for (bytes, text) in cases {
+            let (out, _) = pieces(&tokenizer, &[], bytes.iter().map(|&byte| u32::from(byte)));
+            assert_eq!(out.concat(), *text, "{bytes:x?}");
+            assert_eq!(out.concat(), String::from_utf8_lossy(bytes), "{bytes:x?}");
+        }
+        let (out, _) = pieces(&tokenizer, &[], [0x61, 0xff, 0x62]);
+        assert_eq!(out, ["a", "\u{fffd}", "b", ""]);
+    }
+
+    #[test]
+    fn stop_strings_across_tokens() {
+        let tokenizer = tokenizer(&["\u{2581}Hello", "\nUs", "er", ":", "<s>", "語"]);
+        let [hello, us, er, colon, special, kanji] = [256, 257, 258, 259, 260, 261];
+        let cases: &[(&[&str], &[u32], &str, bool)] = &[
+            (&["\nUser:"], &[hello, us, er, colon, hello], "Hello", true),
+            (&["\nUser:"], &[hello, us, er, hello], "Hello\nUser Hello", false),
+            (&["\nUser:"], &[hello, us, er], "Hello\nUser", false),
+            (&["\nUser:"], &[hello, us, special, er, colon], "Hello", true),
+            (&["er", "\nUser"], &[hello, us, er], "Hello", true),
+            (&["H"], &[hello], "", true),
+            (&["", "ll"], &[hello, hello], "He", true),
+            (&["語x"], &[kanji, kanji, 0x78, kanji], "語", true),
+            (&["\u{fffd}"], &[hello, 0xe8, colon], "Hello", true),
+            (&[], &[special], "", false),
+        ];
+        for (stop, ids, text, stopped) in cases {
+            let (out, did_stop) = pieces(&tokenizer, stop, ids.iter().copied());
+            assert_eq!((out.concat().as_str(), did_stop), (*text, *stopped), "{stop:?} {ids:?}");
+        }
+        // Shown as soon as it can no longer be the stop string.
+        let (out, _) = pieces(&tokenizer, &["\nUser:"], [hello, us, hello]);
+        assert_eq!(out, ["Hello", "", "\nUs Hello", ""]);
+    }
+
+    #[test]
+    fn space_prefix_is_dropped_once_and_only_if_asked() {
+        let tokenizer = tokenizer(&["\u{2581}Hello"]);
+        let (out, _) = pieces(&tokenizer, &[], [256, 256]);
+        assert_eq!(out.concat(), "Hello Hello");
+        let options = StreamOptions { strip_space_prefix: false, ..StreamOptions::default() };
+        let mut stream = TextStream::new(&tokenizer, options);
+        assert_eq!(stream.push(256).as_deref(), Some(" Hello"));
+    }
+}

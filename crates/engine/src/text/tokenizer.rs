@@ -1,0 +1,324 @@
+//! Text to token ids and back.
+
+use super::pre::PreRule;
+use super::spm::Spm;
+use super::table::{Spelling, TokenTable};
+use super::vocab::TokenKind;
+use super::{TextError, TokenizerConfig, Vocab, bpe};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+/// Tokens that end a turn in the formats that are in use. One of them counts only if the file's own
+/// chat template writes it.
+const TURN_ENDS: &[&str] = &["<|im_end|>", "<end_of_turn>", "<|eot_id|>", "<|end|>", "<|END_OF_TURN_TOKEN|>"];
+
+/// A template with channels ends a message, not the turn, with `<|end|>`.
+const CHANNEL: &str = "<|channel|>";
+
+/// What [`Tokenizer::encode`] adds and recognises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EncodeOptions {
+    /// Add what the file says belongs around a text (beginning-of-text, end-of-text). Off for a
+    /// rendered chat template: it writes them itself.
+    pub add_special: bool,
+    /// Read control tokens in the text as such; otherwise they are plain characters.
+    pub parse_special: bool,
+}
+
+#[derive(Debug)]
+enum Engine {
+    /// From the `tokenizers` crate.
+    Hf {
+        parsing: Box<tokenizers::Tokenizer>,
+        /// A copy that reads control tokens as text; made when first needed.
+        plain: OnceLock<Box<tokenizers::Tokenizer>>,
+        /// The post-processor of `tokenizer.json` adds the special tokens.
+        post_processor: bool,
+    },
+    Spm(Box<Spm>),
+}
+
+/// A model's tokenizer.
+#[derive(Debug)]
+pub struct Tokenizer {
+    engine: Engine,
+    table: TokenTable,
+    n_vocab: usize,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    /// Sorted.
+    end_ids: Vec<u32>,
+    add_bos: bool,
+    add_eos: bool,
+    /// Decoding drops the first space: encoding put it there.
+    space_prefix: bool,
+    /// Bytes without a token, in a byte-level vocabulary without unknown token.
+    lost_bytes: Vec<u8>,
+}
+
+impl Tokenizer {
+    /// Builds the tokenizer from what a GGUF file carries.
+    pub fn from_vocab(mut vocab: Vocab) -> Result<Self, TextError> {
+        vocab.check()?;
+        let spelling = match vocab.model.as_str() {
+            "gpt2" => Spelling::ByteLevel,
+            "llama" => Spelling::SentencePiece,
+            _ => return Err(TextError::UnknownModel(vocab.model)),
+        };
+        let kinds = vocab.kinds()?;
+        let mut table = TokenTable::with_capacity(kinds.len());
+        for (token, &kind) in vocab.tokens.iter().zip(&kinds) {
+            table.push(token, kind, spelling);
+        }
+        table.shrink();
+        let mut add_bos = true;
+        let engine = if spelling == Spelling::ByteLevel {
+            let rule = PreRule::named(vocab.pre.as_deref())?;
+            add_bos = rule.add_bos;
+            let parsing = Box::new(bpe::build(&mut vocab, &kinds, rule)?);
+            Engine::Hf { parsing, plain: OnceLock::new(), post_processor: false }
+        } else {
+            Engine::Spm(Box::new(build_spm(&mut vocab, &kinds, &table)?))
+        };
+        let lost_bytes = if spelling == Spelling::ByteLevel { table.missing_bytes() } else { Vec::new() };
+        let space_prefix = spelling == Spelling::SentencePiece && vocab.add_space_prefix.unwrap_or(true);
+        let mut tokenizer = Self {
+            engine,
+            table,
+            n_vocab: vocab.n_vocab,
+            bos: vocab.bos,
+            eos: vocab.eos,
+            end_ids: [vocab.eos, vocab.eot, vocab.eom].into_iter().flatten().collect(),
+            add_bos: vocab.add_bos.unwrap_or(add_bos),
+            add_eos: vocab.add_eos.unwrap_or(false),
+            space_prefix,
+            lost_bytes,
+        };
+        tokenizer.add_turn_ends(vocab.chat_template.as_deref());
+        Ok(tokenizer)
+    }
+
+    /// Builds the tokenizer from the bytes of `tokenizer.json` and what lies beside it.
+    pub fn from_json(json: &[u8], config: TokenizerConfig) -> Result<Self, TextError> {
+        let bad = |reason: String| TextError::Json { file: "tokenizer.json", reason };
+        let mut hf = tokenizers::Tokenizer::from_bytes(json).map_err(|error| bad(error.to_string()))?;
+        // A model's input is neither cut nor padded here.
+        hf.with_truncation(None).map_err(|error| bad(error.to_string()))?.with_padding(None);
+        let decoder = serde_json::to_value(hf.get_decoder()).map_err(|error| bad(error.to_string()))?;
+        let decoding = Decoding::of(&decoder)?;
+        let table = table_of(&hf, decoding.spelling, config.n_vocab)?;
+        let lost_bytes = if decoding.spelling == Spelling::ByteLevel { table.missing_bytes() } else { Vec::new() };
+        let id_of = |what, token: &Option<String>| -> Result<Option<u32>, TextError> {
+            let Some(token) = token else { return Ok(None) };
+            let id = hf.token_to_id(token);
+            id.map(Some).ok_or_else(|| TextError::UnknownToken { what, token: token.clone() })
+        };
+        let bos = id_of("bos_token", &config.bos_token)?;
+        let eos = id_of("eos_token", &config.eos_token)?;
+        if let Some(&id) = config.eos_ids.iter().find(|&&id| id as usize >= config.n_vocab) {
+            return Err(TextError::IdOutOfRange { what: "eos_token_id", id, n_vocab: config.n_vocab });
+        }
+        let said = config.add_bos_token.is_some() || config.add_eos_token.is_some();
+        let mut tokenizer = Self {
+            engine: Engine::Hf { parsing: Box::new(hf), plain: OnceLock::new(), post_processor: !said },
+            table,
+            n_vocab: config.n_vocab,
+            bos,
+            eos,
+            end_ids: eos.into_iter().chain(config.eos_ids).collect(),
+            add_bos: said && config.add_bos_token.unwrap_or(false),
+            add_eos: said && config.add_eos_token.unwrap_or(false),
+            space_prefix: decoding.space_prefix,
+            lost_bytes,
+        };
+        tokenizer.add_turn_ends(config.chat_template.as_deref());
+        Ok(tokenizer)
+    }
+
+    fn add_turn_ends(&mut self, chat_template: Option<&str>) {
+        let template = chat_template.unwrap_or("");
+        let written = |token: &str| template.contains(token) && !(token == "<|end|>" && template.contains(CHANNEL));
+        let ids: Vec<u32> =
+            TURN_ENDS.iter().filter(|token| written(token)).filter_map(|token| self.id_of(token)).collect();
+        self.end_ids.extend(ids);
+        self.end_ids.sort_unstable();
+        self.end_ids.dedup();
+    }
+
+    /// The token ids of `text`.
+    pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, TextError> {
+        let mut ids = Vec::new();
+        if options.add_special && self.add_bos {
+            ids.extend(self.bos);
+        }
+        match &self.engine {
+            Engine::Spm(spm) => spm.encode(&self.table, text, options.parse_special, &mut ids)?,
+            Engine::Hf { parsing, plain, post_processor } => {
+                let hf = if options.parse_special {
+                    parsing
+                } else {
+                    plain.get_or_init(|| {
+                        let mut copy = parsing.clone();
+                        copy.set_encode_special_tokens(true);
+                        copy
+                    })
+                };
+                let encoding = hf.encode_fast(text, options.add_special && *post_processor);
+                ids.extend_from_slice(encoding.map_err(|error| TextError::Encode(error.to_string()))?.get_ids());
+            }
+        }
+        if options.add_special && self.add_eos {
+            ids.extend(self.eos);
+        }
+        Ok(ids)
+    }
+
+    /// The characters of `text` that the vocabulary cannot express and that [`Tokenizer::encode`]
+    /// therefore leaves out, wholly or in part, as the model's published tokenizer does. (SmolLM2
+    /// has no token for six control characters.)
+    pub fn lost<'a>(&'a self, text: &'a str) -> impl Iterator<Item = char> + 'a {
+        let mut bytes = [0; 4];
+        let lost = move |c: &char| c.encode_utf8(&mut bytes).bytes().any(|byte| self.lost_bytes.contains(&byte));
+        // Most vocabularies lose nothing: no need to look.
+        let text = if self.lost_bytes.is_empty() { "" } else { text };
+        text.chars().filter(lost)
+    }
+
+    /// The text of a whole sequence of tokens. Bytes that are no UTF-8 become U+FFFD.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let mut bytes = Vec::with_capacity(ids.len() * 4);
+        let mut first = true;
+        for &id in ids.iter().filter(|&&id| !(skip_special && self.is_special(id))) {
+            let mut token = self.token_bytes(id);
+            if std::mem::take(&mut first) && self.space_prefix {
+                token = token.strip_prefix(b" ").unwrap_or(token);
+            }
+            bytes.extend_from_slice(token);
+        }
+        String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    }
+
+    /// The bytes that one token prints; empty for an embedding row without token.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        self.table.get(id)
+    }
+
+    /// The id of the token that the file spells like this.
+    pub fn id_of(&self, token: &str) -> Option<u32> {
+        match &self.engine {
+            Engine::Hf { parsing, .. } => parsing.token_to_id(token),
+            Engine::Spm(spm) => spm.id_of(&self.table, token),
+        }
+    }
+
+    /// Whether a token is for control and not for display.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.table.is_special(id)
+    }
+
+    /// Rows of the model's embedding: ids are below it.
+    pub fn n_vocab(&self) -> usize {
+        self.n_vocab
+    }
+
+    /// The beginning-of-text token.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The end-of-text token.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// Whether `add_special` puts the beginning-of-text token first.
+    pub fn adds_bos(&self) -> bool {
+        self.add_bos && self.bos.is_some()
+    }
+
+    /// Every token that ends a generation, sorted: end of text, end of turn, and what the files list.
+    pub fn end_ids(&self) -> &[u32] {
+        &self.end_ids
+    }
+
+    /// Whether this token ends a generation.
+    pub fn is_end(&self, id: u32) -> bool {
+        self.end_ids.binary_search(&id).is_ok()
+    }
+
+    /// Whether a decoded text begins with a space that encoding put there (SentencePiece).
+    pub fn has_space_prefix(&self) -> bool {
+        self.space_prefix
+    }
+}
+
+fn build_spm(vocab: &mut Vocab, kinds: &[TokenKind], table: &TokenTable) -> Result<Spm, TextError> {
+    if vocab.token_types.is_none() {
+        return Err(TextError::Missing("token types"));
+    }
+    let scores = vocab.scores.take().ok_or(TextError::Missing("scores"))?;
+    if vocab.remove_extra_whitespaces == Some(true) {
+        return Err(TextError::Unsupported("tokenizer.ggml.remove_extra_whitespaces"));
+    }
+    Spm::new(table, kinds, scores, vocab.unk, vocab.add_space_prefix.unwrap_or(true))
+}
+
+/// Bytes and kinds of all tokens of a `tokenizer.json`.
+fn table_of(hf: &tokenizers::Tokenizer, spelling: Spelling, n_vocab: usize) -> Result<TokenTable, TextError> {
+    let by_token: HashMap<String, u32> = hf.get_vocab(true);
+    let n_tokens = by_token.values().max().map_or(0, |&id| id as usize + 1);
+    if n_tokens > n_vocab {
+        return Err(TextError::VocabSize { tokenizer: n_tokens, model: n_vocab });
+    }
+    let mut tokens = vec![""; n_tokens];
+    for (token, &id) in &by_token {
+        tokens[id as usize] = token;
+    }
+    let added = hf.get_added_tokens_decoder();
+    let mut table = TokenTable::with_capacity(n_tokens);
+    for (id, token) in tokens.into_iter().enumerate() {
+        let kind = match added.get(&(id as u32)) {
+            Some(added) if added.special => TokenKind::Control,
+            Some(_) => TokenKind::UserDefined,
+            None if spelling == Spelling::SentencePiece && super::table::byte_of_piece(token).is_some() => {
+                TokenKind::Byte
+            }
+            None => TokenKind::Normal,
+        };
+        table.push(token, kind, spelling);
+    }
+    table.shrink();
+    Ok(table)
+}
+
+/// What the decoder of a `tokenizer.json` amounts to.
+struct Decoding {
+    spelling: Spelling,
+    space_prefix: bool,
+}
+
+impl Decoding {
+    fn of(decoder: &Value) -> Result<Self, TextError> {
+        let parts: Vec<&Value> = match decoder["type"].as_str() {
+            Some("Sequence") => decoder["decoders"].as_array().map(|parts| parts.iter().collect()).unwrap_or_default(),
+            _ => vec![decoder],
+        };
+        let mut decoding = Self { spelling: Spelling::SentencePiece, space_prefix: false };
+        for part in parts {
+            match part["type"].as_str() {
+                Some("ByteLevel") => decoding.spelling = Spelling::ByteLevel,
+                Some("ByteFallback" | "Fuse") => {}
+                Some("Replace") if part["pattern"]["String"] == "\u{2581}" && part["content"] == " " => {}
+                Some("Strip") if part["content"] == " " && part["start"] == 1 && part["stop"] == 0 => {
+                    decoding.space_prefix = true;
+                }
+                Some("Metaspace") if part["replacement"] == "\u{2581}" => {
+                    decoding.space_prefix = part["prepend_scheme"] != "never";
+                }
+                _ => return Err(TextError::UnknownDecoder(part.to_string())),
+            }
+        }
+        Ok(decoding)
+    }
+}

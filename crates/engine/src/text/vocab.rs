@@ -1,0 +1,121 @@
+//! The vocabulary as a GGUF file carries it: parallel lists and a few ids.
+
+use super::TextError;
+
+/// A tokenizer in plain lists, as the `tokenizer.*` keys of a GGUF file hold it.
+#[derive(Debug, Clone, Default)]
+pub struct Vocab {
+    /// `tokenizer.ggml.model`: `gpt2` or `llama`.
+    pub model: String,
+    /// `tokenizer.ggml.pre`: name of the rule that splits text into words (`gpt2` only).
+    pub pre: Option<String>,
+    /// `tokenizer.ggml.tokens`, by id.
+    pub tokens: Vec<String>,
+    /// `tokenizer.ggml.scores`, one per token (`llama` only).
+    pub scores: Option<Vec<f32>>,
+    /// `tokenizer.ggml.token_type`, one per token.
+    pub token_types: Option<Vec<i32>>,
+    /// `tokenizer.ggml.merges`, best first (`gpt2` only).
+    pub merges: Option<Vec<String>>,
+    /// `tokenizer.ggml.bos_token_id`.
+    pub bos: Option<u32>,
+    /// `tokenizer.ggml.eos_token_id`.
+    pub eos: Option<u32>,
+    /// `tokenizer.ggml.eot_token_id`.
+    pub eot: Option<u32>,
+    /// `tokenizer.ggml.eom_token_id`.
+    pub eom: Option<u32>,
+    /// `tokenizer.ggml.unknown_token_id`.
+    pub unk: Option<u32>,
+    /// `tokenizer.ggml.padding_token_id`.
+    pub pad: Option<u32>,
+    /// `tokenizer.ggml.add_bos_token`; absent means what the kind of tokenizer implies.
+    pub add_bos: Option<bool>,
+    /// `tokenizer.ggml.add_eos_token`; absent means no.
+    pub add_eos: Option<bool>,
+    /// `tokenizer.ggml.add_space_prefix` (`llama` only); absent means yes.
+    pub add_space_prefix: Option<bool>,
+    /// `tokenizer.ggml.remove_extra_whitespaces` (`llama` only); true is refused.
+    pub remove_extra_whitespaces: Option<bool>,
+    /// `tokenizer.chat_template`: only searched for the end-of-turn tokens that it writes.
+    pub chat_template: Option<String>,
+    /// Rows of the model's embedding.
+    pub n_vocab: usize,
+}
+
+/// `tokenizer.ggml.token_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum TokenKind {
+    Normal = 1,
+    Unknown = 2,
+    Control = 3,
+    UserDefined = 4,
+    Unused = 5,
+    Byte = 6,
+}
+
+impl TokenKind {
+    /// `None` for a number that the format does not define.
+    pub(super) fn from_gguf(value: i32) -> Option<Self> {
+        Some(match value {
+            // 0 is "undefined" in files made before the types were written.
+            0 | 1 => Self::Normal,
+            2 => Self::Unknown,
+            3 => Self::Control,
+            4 => Self::UserDefined,
+            5 => Self::Unused,
+            6 => Self::Byte,
+            _ => return None,
+        })
+    }
+}
+
+impl Vocab {
+    /// Checks everything that the lists promise each other and the model.
+    pub(super) fn check(&self) -> Result<(), TextError> {
+        let n_tokens = self.tokens.len();
+        if n_tokens != self.n_vocab {
+            return Err(TextError::VocabSize { tokenizer: n_tokens, model: self.n_vocab });
+        }
+        let lists =
+            [("scores", self.scores.as_ref().map(Vec::len)), ("token types", self.token_types.as_ref().map(Vec::len))];
+        for (list, found) in lists {
+            if let Some(found) = found.filter(|&found| found != n_tokens) {
+                return Err(TextError::ListLength { list, tokens: n_tokens, found });
+            }
+        }
+        let ids = [
+            ("bos_token_id", self.bos),
+            ("eos_token_id", self.eos),
+            ("eot_token_id", self.eot),
+            ("eom_token_id", self.eom),
+            ("unknown_token_id", self.unk),
+            ("padding_token_id", self.pad),
+        ];
+        for (what, id) in ids {
+            if let Some(id) = id.filter(|&id| id as usize >= n_tokens) {
+                return Err(TextError::IdOutOfRange { what, id, n_vocab: n_tokens });
+            }
+        }
+        Ok(())
+    }
+
+    /// The kind of each token; all normal when the file does not say.
+    pub(super) fn kinds(&self) -> Result<Vec<TokenKind>, TextError> {
+        let Some(types) = &self.token_types else {
+            return Ok(vec![TokenKind::Normal; self.tokens.len()]);
+        };
+        types
+            .iter()
+            .enumerate()
+            .map(|(id, &value)| {
+                TokenKind::from_gguf(value).ok_or_else(|| TextError::BadToken {
+                    id,
+                    token: self.tokens.get(id).cloned().unwrap_or_default(),
+                    reason: format!("token type {value} is not defined"),
+                })
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,137 @@
+//! The tokenizers of real GGUF files, from the folder that THANE_MODELS names.
+
+use crate::data;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Instant;
+use thane_engine::text::{EncodeOptions, StreamOptions, TextStream, Tokenizer, Vocab};
+use thane_models::checkpoint::{Checkpoint, Gguf};
+
+const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
+const GEMMA3: &str = "gemma-3-270m-q4_k_m.gguf";
+
+/// The file, or a line that says why the test is skipped.
+fn model(name: &str) -> Option<PathBuf> {
+    let Some(folder) = std::env::var_os("THANE_MODELS") else {
+        eprintln!("skipped: THANE_MODELS, the folder with {name}, is not set");
+        return None;
+    };
+    let path = PathBuf::from(folder).join(name);
+    if !path.is_file() {
+        eprintln!("skipped: {} is not there", path.display());
+        return None;
+    }
+    Some(path)
+}
+
+fn vocab_of(gguf: &Gguf, n_vocab: usize) -> Vocab {
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let text = |name: &str| gguf.opt_str(&key(name)).unwrap().map(str::to_owned);
+    let list = |name: &str| {
+        let strings = gguf.opt_strings(&key(name)).unwrap();
+        strings.map(|strings| strings.into_iter().map(str::to_owned).collect::<Vec<String>>())
+    };
+    let id = |name: &str| gguf.opt_u32(&key(name)).unwrap();
+    let flag = |name: &str| gguf.opt_bool(&key(name)).unwrap();
+    Vocab {
+        model: text("model").unwrap(),
+        pre: text("pre"),
+        tokens: list("tokens").unwrap(),
+        scores: gguf.opt_f32s(&key("scores")).unwrap(),
+        token_types: gguf.opt_i32s(&key("token_type")).unwrap(),
+        merges: list("merges"),
+        bos: id("bos_token_id"),
+        eos: id("eos_token_id"),
+        eot: id("eot_token_id"),
+        eom: id("eom_token_id"),
+        unk: id("unknown_token_id"),
+        pad: id("padding_token_id"),
+        add_bos: flag("add_bos_token"),
+        add_eos: flag("add_eos_token"),
+        add_space_prefix: flag("add_space_prefix"),
+        remove_extra_whitespaces: flag("remove_extra_whitespaces"),
+        chat_template: gguf.opt_str("tokenizer.chat_template").unwrap().map(str::to_owned),
+        n_vocab,
+    }
+}
+
+fn load(name: &str, n_vocab: usize) -> Option<Tokenizer> {
+    let checkpoint = Checkpoint::open(&model(name)?).unwrap();
+    let vocab = vocab_of(checkpoint.gguf().unwrap(), n_vocab);
+    let start = Instant::now();
+    let tokenizer = Tokenizer::from_vocab(vocab).unwrap();
+    eprintln!("{name}: tokenizer built in {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
+    Some(tokenizer)
+}
+
+/// Ids of all 2,000 lines, read with and without control tokens, equal the reference.
+fn check_ids(tokenizer: &Tokenizer, name: &str) -> Vec<(String, Vec<u32>)> {
+    let lines = data::mixed_lines();
+    let ids = data::id_lists(&format!("{name}.ids"));
+    let plain: BTreeMap<usize, Vec<u32>> = data::json(&format!("{name}.plain.json"));
+    assert_eq!(ids.len(), lines.len());
+    assert!(plain.len() > 50, "lines with control tokens: {}", plain.len());
+    let start = Instant::now();
+    for (index, (line, ids)) in lines.iter().zip(&ids).enumerate() {
+        let options = EncodeOptions { add_special: false, parse_special: true };
+        assert_eq!(&tokenizer.encode(line, options).unwrap(), ids, "line {index}: {line:?}");
+        let options = EncodeOptions { add_special: false, parse_special: false };
+        let plain = plain.get(&index).unwrap_or(ids);
+        assert_eq!(&tokenizer.encode(line, options).unwrap(), plain, "line {index}, plain: {line:?}");
+    }
+    eprintln!("{name}: 4,000 encodings in {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
+    lines.into_iter().zip(ids).collect()
+}
+
+/// Streaming shows, token by token, exactly what decoding the whole shows.
+fn check_stream(tokenizer: &Tokenizer, ids: &[u32], text: &str) {
+    let options = StreamOptions { skip_special: false, ..StreamOptions::default() };
+    let mut stream = TextStream::new(tokenizer, options);
+    let mut shown: String = ids.iter().filter_map(|&id| stream.push(id)).collect();
+    shown.push_str(&stream.finish());
+    assert_eq!(shown, text);
+}
+
+/// A text of 1 MiB takes seconds, not minutes.
+fn check_long(tokenizer: &Tokenizer, name: &str) {
+    let text: String = data::mixed_lines().concat().chars().cycle().take(1 << 20).collect();
+    let start = Instant::now();
+    let options = EncodeOptions { add_special: false, parse_special: true };
+    let n_tokens = tokenizer.encode(&text, options).unwrap().len();
+    let s = start.elapsed().as_secs_f64();
+    eprintln!("{name}: {} bytes to {n_tokens} tokens in {s:.2} s", text.len());
+}
+
+#[test]
+fn smollm2() {
+    let Some(tokenizer) = load(SMOLLM2, 49_152) else { return };
+    // The published vocabulary lacks these characters, and the reference leaves them out.
+    let lost = |c: char| matches!(c, '\u{4}' | '\u{6}' | '\u{13}' | '\u{14}' | '\u{16}' | '\u{1d}');
+    for (line, ids) in check_ids(&tokenizer, "smollm2") {
+        let text = tokenizer.decode(&ids, false);
+        assert_eq!(text, line.replace(lost, ""));
+        assert!(tokenizer.lost(&line).eq(line.chars().filter(|&c| lost(c))), "{line:?}");
+        check_stream(&tokenizer, &ids, &text);
+    }
+    check_long(&tokenizer, "smollm2");
+    assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.end_ids()), (Some(1), Some(2), &[2][..]));
+    assert!(!tokenizer.adds_bos());
+    assert_eq!(tokenizer.id_of("<|im_end|>"), Some(2));
+}
+
+#[test]
+fn gemma3() {
+    let Some(tokenizer) = load(GEMMA3, 262_144) else { return };
+    for (line, ids) in check_ids(&tokenizer, "gemma3") {
+        let text = tokenizer.decode(&ids, false);
+        // SentencePiece has one sign for both.
+        assert_eq!(text, line.replace('\u{2581}', " "));
+        assert_eq!(tokenizer.lost(&line).next(), None);
+        check_stream(&tokenizer, &ids, &text);
+    }
+    check_long(&tokenizer, "gemma3");
+    assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.end_ids()), (Some(2), Some(1), &[1][..]));
+    let options = EncodeOptions { add_special: true, parse_special: true };
+    assert_eq!(tokenizer.encode("<start_of_turn>", options).unwrap(), [2, 105]);
+    assert_eq!(tokenizer.id_of("<end_of_turn>"), Some(106));
+}

@@ -1,0 +1,11 @@
+//! The engine's text and sampling against goldens that `tests/make_goldens.py` made with other
+//! people's libraries.
+
+// Clippy's leave for tests ends at the helpers that tests call.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod chat;
+mod data;
+mod files;
+mod sample;
+mod small;

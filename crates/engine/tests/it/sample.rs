@@ -1,0 +1,149 @@
+//! Sampling against numpy.
+
+use crate::data;
+use serde::Deserialize;
+use thane_engine::sample::{SampleOptions, Sampler};
+
+#[derive(Deserialize)]
+struct Sampling {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    options: Options,
+    logits: Vec<f32>,
+    history: Vec<u32>,
+    ids: Vec<u32>,
+    p: Vec<f32>,
+}
+
+#[derive(Deserialize, Debug, Clone)]
+struct Options {
+    temperature: f32,
+    top_k: usize,
+    top_p: f32,
+    min_p: f32,
+    repetition_penalty: f32,
+    presence_penalty: f32,
+    frequency_penalty: f32,
+    repeat_last_n: Option<usize>,
+}
+
+impl Options {
+    fn sampler(&self, seed: u64) -> Sampler {
+        let o = self.clone();
+        Sampler::new(SampleOptions {
+            temperature: o.temperature,
+            top_k: o.top_k,
+            top_p: o.top_p,
+            min_p: o.min_p,
+            repetition_penalty: o.repetition_penalty,
+            presence_penalty: o.presence_penalty,
+            frequency_penalty: o.frequency_penalty,
+            repeat_last_n: o.repeat_last_n,
+            seed,
+        })
+        .unwrap()
+    }
+}
+
+#[test]
+fn distributions_equal_numpy() {
+    let sampling: Sampling = data::json("sampling.json");
+    assert!(sampling.cases.len() >= 20);
+    for case in &sampling.cases {
+        let found = case.options.sampler(1).distribution(&mut case.logits.clone(), &case.history).unwrap();
+        let ids: Vec<u32> = found.iter().map(|&(id, _)| id).collect();
+        assert_eq!(ids, case.ids, "{:?}", case.options);
+        for (&(id, p), &expected) in found.iter().zip(&case.p) {
+            // f32: the argument of exp is off by two roundings, exp and the quotient by a few more.
+            let bound = expected * (expected.ln().abs() + 4.0) * f32::EPSILON;
+            assert!((p - expected).abs() <= bound, "{:?}: token {id} {p} {expected}", case.options);
+        }
+    }
+}
+
+#[test]
+fn frequencies_follow_the_distribution() {
+    let sampling: Sampling = data::json("sampling.json");
+    let case = sampling.cases.iter().find(|case| case.options.top_k == 5).unwrap();
+    let mut sampler = case.options.sampler(7);
+    let mut counts = [0u32; 5];
+    const N: u32 = 20_000;
+    for _ in 0..N {
+        let id = sampler.sample(&mut case.logits.clone(), &case.history).unwrap();
+        counts[case.ids.iter().position(|&known| known == id).unwrap()] += 1;
+    }
+    let terms = counts.iter().zip(&case.p).map(|(&count, &p)| {
+        let expected = f64::from(p) * f64::from(N);
+        (f64::from(count) - expected).powi(2) / expected
+    });
+    let chi_square: f64 = terms.sum();
+    // 4 degrees of freedom: above 18.47 once in a thousand seeds.
+    assert!(chi_square < 18.47, "{chi_square} {counts:?}");
+}
+
+#[test]
+fn the_seed_decides() {
+    let logits: Vec<f32> = (0..1000).map(|i| ((i * 37) % 101) as f32 / 20.0).collect();
+    let tokens = |seed| -> Vec<u32> {
+        let options = SampleOptions { temperature: 1.0, top_p: 0.9, seed, ..SampleOptions::default() };
+        let mut sampler = Sampler::new(options).unwrap();
+        (0..8).map(|_| sampler.sample(&mut logits.clone(), &[]).unwrap()).collect()
+    };
+    assert_eq!(tokens(3), tokens(3));
+    assert_ne!(tokens(3), tokens(4));
+}
+
+#[test]
+fn greedy_takes_the_first_of_equals_and_minus_infinity_never() {
+    let mut greedy = Sampler::new(SampleOptions::default()).unwrap();
+    assert_eq!(greedy.sample(&mut [1.0, 3.0, 3.0], &[]), Ok(1));
+    assert_eq!(greedy.sample(&mut [f32::NEG_INFINITY, -1e30], &[]), Ok(1));
+    let cold = SampleOptions { temperature: 1e-40, ..SampleOptions::default() };
+    assert_eq!(Sampler::new(cold).unwrap().sample(&mut [1.0, 1.5, -3.0], &[]), Ok(1));
+    let hot = SampleOptions { temperature: 1e30, ..SampleOptions::default() };
+    let mut hot = Sampler::new(hot).unwrap();
+    for _ in 0..100 {
+        assert_eq!(hot.sample(&mut [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY], &[]), Ok(1));
+    }
+}
+
+#[test]
+fn bad_options_are_errors() {
+    type Change = fn(&mut SampleOptions);
+    let options: [(Change, &str); 10] = [
+        (|o| o.temperature = -0.1, "temperature is -0.1, but must be 0 or more"),
+        (|o| o.temperature = f32::NAN, "temperature is NaN, but must be 0 or more"),
+        (|o| o.temperature = f32::INFINITY, "temperature is inf, but must be 0 or more"),
+        (|o| o.top_p = 0.0, "top_p is 0, but must be above 0 and at most 1"),
+        (|o| o.top_p = 1.5, "top_p is 1.5, but must be above 0 and at most 1"),
+        (|o| o.min_p = -0.5, "min_p is -0.5, but must be from 0 to 1"),
+        (|o| o.min_p = f32::NAN, "min_p is NaN, but must be from 0 to 1"),
+        (|o| o.repetition_penalty = 0.0, "repetition_penalty is 0, but must be above 0"),
+        (|o| o.presence_penalty = f32::NAN, "presence_penalty is NaN, but must be a finite number"),
+        (|o| o.frequency_penalty = f32::INFINITY, "frequency_penalty is inf, but must be a finite number"),
+    ];
+    for (change, message) in options {
+        let mut options = SampleOptions::default();
+        change(&mut options);
+        assert_eq!(Sampler::new(options).unwrap_err().to_string(), message);
+    }
+}
+
+#[test]
+fn bad_logits_are_errors() {
+    let mut sampler = Sampler::new(SampleOptions { presence_penalty: 1.0, ..SampleOptions::default() }).unwrap();
+    let none = "no token can follow: there are 2 logits and none is above minus infinity";
+    let cases: [(&[f32], &[u32], &str); 5] = [
+        (&[0.0, f32::NAN], &[], "the logit of token 1 is NaN"),
+        (&[f32::INFINITY], &[], "the logit of token 0 is inf"),
+        (&[], &[], "no token can follow: there are 0 logits and none is above minus infinity"),
+        (&[f32::NEG_INFINITY; 2], &[], none),
+        (&[0.0], &[0, 1], "the history has token 1, but there are only 1 logits"),
+    ];
+    for (logits, history, message) in cases {
+        assert_eq!(sampler.sample(&mut logits.to_vec(), history).unwrap_err().to_string(), message);
+    }
+}

@@ -1,0 +1,302 @@
+//! Small tokenizers, trained by `sentencepiece` and `tokenizers` and answered by them.
+
+use crate::data;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use thane_engine::text::{EncodeOptions, TextError, Tokenizer, TokenizerConfig, Vocab};
+
+const PARSE: EncodeOptions = EncodeOptions { add_special: false, parse_special: true };
+const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
+
+#[derive(Deserialize)]
+struct SentencePiece {
+    name: String,
+    tokens: Vec<String>,
+    scores: Vec<f32>,
+    token_types: Vec<i32>,
+    unk: u32,
+    bos: u32,
+    eos: u32,
+    add_space_prefix: bool,
+    lines: Vec<String>,
+    ids: Vec<Vec<u32>>,
+    plain: Vec<Vec<u32>>,
+}
+
+impl SentencePiece {
+    fn vocab(&self) -> Vocab {
+        Vocab {
+            model: "llama".into(),
+            n_vocab: self.tokens.len(),
+            tokens: self.tokens.clone(),
+            scores: Some(self.scores.clone()),
+            token_types: Some(self.token_types.clone()),
+            unk: Some(self.unk),
+            bos: Some(self.bos),
+            eos: Some(self.eos),
+            add_space_prefix: Some(self.add_space_prefix),
+            ..Vocab::default()
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct ByteLevel {
+    tokens: Vec<String>,
+    token_types: Vec<i32>,
+    merges: Vec<String>,
+    lines: Vec<String>,
+    ids: BTreeMap<String, Vec<Vec<u32>>>,
+}
+
+impl ByteLevel {
+    fn vocab(&self, pre: &str) -> Vocab {
+        Vocab {
+            model: "gpt2".into(),
+            pre: Some(pre.to_owned()),
+            n_vocab: self.tokens.len(),
+            tokens: self.tokens.clone(),
+            token_types: Some(self.token_types.clone()),
+            merges: Some(self.merges.clone()),
+            bos: Some(0),
+            eos: Some(1),
+            ..Vocab::default()
+        }
+    }
+}
+
+#[test]
+fn sentencepiece_ids_equal_the_library() {
+    let cases: Vec<SentencePiece> = data::json("sentencepiece.json");
+    assert_eq!(cases.len(), 4);
+    for case in &cases {
+        let tokenizer = Tokenizer::from_vocab(case.vocab()).unwrap();
+        for ((line, ids), plain) in case.lines.iter().zip(&case.ids).zip(&case.plain) {
+            assert_eq!(&tokenizer.encode(line, PARSE).unwrap(), ids, "{} {line:?}", case.name);
+            assert_eq!(&tokenizer.encode(line, PLAIN).unwrap(), plain, "{} {line:?}", case.name);
+            // With byte tokens nothing is lost, but U+2581 is a space.
+            if case.name != "no_bytes" {
+                assert_eq!(tokenizer.decode(plain, false), line.replace('\u{2581}', " "), "{}", case.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn sentencepiece_adds_what_the_file_says() {
+    let cases: Vec<SentencePiece> = data::json("sentencepiece.json");
+    let options = EncodeOptions { add_special: true, parse_special: true };
+    for (add_bos, add_eos, ends) in
+        [(None, None, (true, false)), (Some(false), Some(true), (false, true)), (Some(true), Some(true), (true, true))]
+    {
+        let tokenizer = Tokenizer::from_vocab(Vocab { add_bos, add_eos, ..cases[1].vocab() }).unwrap();
+        let ids = tokenizer.encode("x", options).unwrap();
+        assert_eq!((ids[0] == 1, ids[ids.len() - 1] == 2), ends, "{add_bos:?} {add_eos:?}");
+        assert_eq!(tokenizer.decode(&ids, true), "x");
+        assert_eq!(tokenizer.adds_bos(), ends.0);
+    }
+}
+
+#[test]
+fn byte_level_ids_equal_the_library_for_each_pre_tokenizer() {
+    let case: ByteLevel = data::json("byte_level.json");
+    assert_eq!(case.ids.len(), 8);
+    for (pre, expected) in &case.ids {
+        let tokenizer = Tokenizer::from_vocab(case.vocab(pre)).unwrap();
+        let composes = matches!(pre.as_str(), "qwen2" | "command-r");
+        for (line, ids) in case.lines.iter().zip(expected) {
+            assert_eq!(&tokenizer.encode(line, PARSE).unwrap(), ids, "{pre} {line:?}");
+            assert_eq!(tokenizer.lost(line).next(), None);
+            if !composes {
+                assert_eq!(&tokenizer.decode(ids, false), line, "{pre}");
+            }
+        }
+    }
+    // The lines tell the rules apart: no two give the same ids.
+    let rules: Vec<_> = case.ids.values().collect();
+    for (index, a) in rules.iter().enumerate() {
+        assert!(rules[..index].iter().all(|b| a != b), "{:?}", case.ids.keys().nth(index));
+    }
+}
+
+#[test]
+fn control_tokens_are_text_unless_parsed() {
+    let case: ByteLevel = data::json("byte_level.json");
+    let tokenizer = Tokenizer::from_vocab(case.vocab("gpt-2")).unwrap();
+    let text = "a<|im_end|>";
+    assert_eq!(tokenizer.encode(text, PARSE).unwrap().last(), Some(&3));
+    let plain = tokenizer.encode(text, PLAIN).unwrap();
+    assert!(!plain.contains(&3));
+    assert_eq!(tokenizer.decode(&plain, true), text);
+    assert_eq!(tokenizer.decode(&tokenizer.encode(text, PARSE).unwrap(), true), "a");
+    assert_eq!(tokenizer.id_of("<|im_end|>"), Some(3));
+    assert!(tokenizer.is_special(3) && !tokenizer.is_special(4));
+}
+
+#[test]
+fn turn_ends_count_only_if_the_template_writes_them() {
+    let case: ByteLevel = data::json("byte_level.json");
+    for (template, eot, ends) in [
+        (None, None, &[1][..]),
+        (Some("{{ x }}<|im_end|>"), None, &[1, 3]),
+        (Some("{{ x }}<|eot_id|>"), None, &[1]),
+        (None, Some(2), &[1, 2]),
+    ] {
+        let chat_template = template.map(str::to_owned);
+        let tokenizer = Tokenizer::from_vocab(Vocab { chat_template, eot, ..case.vocab("gpt-2") }).unwrap();
+        assert_eq!(tokenizer.end_ids(), ends, "{template:?}");
+        assert!(tokenizer.is_end(1) && !tokenizer.is_end(0));
+    }
+}
+
+fn config(n_vocab: usize) -> TokenizerConfig {
+    TokenizerConfig {
+        bos_token: Some("<s>".into()),
+        eos_token: Some("</s>".into()),
+        n_vocab,
+        ..TokenizerConfig::default()
+    }
+}
+
+#[test]
+fn tokenizer_json_with_byte_level() {
+    let case: ByteLevel = data::json("byte_level.json");
+    let json = data::bytes("byte_level.tokenizer.json");
+    let n_vocab = case.tokens.len();
+    let tokenizer = Tokenizer::from_json(&json, TokenizerConfig { eos_ids: vec![3], ..config(n_vocab + 5) }).unwrap();
+    let from_vocab = Tokenizer::from_vocab(case.vocab("llama-bpe")).unwrap();
+    for (line, ids) in case.lines.iter().zip(&case.ids["llama-bpe"]) {
+        // The file truncates to four tokens and pads to eight: not here.
+        assert_eq!(&tokenizer.encode(line, PARSE).unwrap(), ids, "{line:?}");
+        assert_eq!(&tokenizer.decode(ids, false), line);
+        assert_eq!(tokenizer.encode(line, PLAIN).unwrap(), from_vocab.encode(line, PLAIN).unwrap());
+    }
+    let add = EncodeOptions { add_special: true, parse_special: true };
+    assert_eq!(tokenizer.encode("a", add).unwrap()[0], 0);
+    assert_eq!(tokenizer.end_ids(), [1, 3]);
+    assert_eq!(tokenizer.n_vocab(), n_vocab + 5);
+    assert_eq!((tokenizer.token_bytes(n_vocab as u32 + 1), tokenizer.token_bytes(0)), (&b""[..], &b"<s>"[..]));
+    // What tokenizer_config.json says about it replaces the post-processor.
+    let said = TokenizerConfig { add_bos_token: Some(false), add_eos_token: Some(true), ..config(n_vocab) };
+    let tokenizer = Tokenizer::from_json(&json, said).unwrap();
+    let ids = tokenizer.encode("a", add).unwrap();
+    assert_eq!((ids.len(), ids[1]), (2, 1));
+}
+
+#[test]
+fn tokenizer_json_with_sentencepiece() {
+    #[derive(Deserialize)]
+    struct Case {
+        lines: Vec<String>,
+        ids: Vec<Vec<u32>>,
+        decoded: Vec<String>,
+    }
+    let case: Case = data::json("sentencepiece_json.json");
+    let tokenizer = Tokenizer::from_json(&data::bytes("sentencepiece.tokenizer.json"), config(1600)).unwrap();
+    for ((line, ids), decoded) in case.lines.iter().zip(&case.ids).zip(&case.decoded) {
+        assert_eq!(&tokenizer.encode(line, PARSE).unwrap(), ids, "{line:?}");
+        assert_eq!(&tokenizer.decode(ids, true), decoded, "{line:?}");
+    }
+}
+
+type Change = fn(&mut Vocab);
+
+/// Makes a vocabulary wrong; the message that refuses it.
+fn refusal(mut vocab: Vocab, change: Change) -> String {
+    change(&mut vocab);
+    Tokenizer::from_vocab(vocab).unwrap_err().to_string()
+}
+
+#[test]
+fn a_sentencepiece_vocabulary_that_does_not_fit_is_refused() {
+    let cases: Vec<SentencePiece> = data::json("sentencepiece.json");
+    let changes: [(Change, &str); 11] = [
+        (|v| v.n_vocab = 1800, "the tokenizer has 1700 tokens but the model's embedding has 1800 rows"),
+        (|v| v.n_vocab = 5, "the tokenizer has 1700 tokens but the model's embedding has 5 rows"),
+        (
+            |v| v.model = "bert".into(),
+            "tokenizer kind 'bert' is not supported (supported: 'gpt2' byte-level BPE, 'llama' SentencePiece BPE)",
+        ),
+        (|v| v.scores = None, "the vocabulary has no scores"),
+        (|v| v.token_types = None, "the vocabulary has no token types"),
+        (|v| v.scores = Some(vec![0.0; 3]), "the vocabulary has 1700 tokens but 3 scores"),
+        (|v| v.eos = Some(1700), "eos_token_id is token 1700, but there are only 1700 tokens"),
+        (|v| v.token_types.as_mut().unwrap()[3] = 9, "token 3 ('\n'): token type 9 is not defined"),
+        (|v| v.scores.as_mut().unwrap()[3] = f32::NAN, "token 3 ('\n'): its score is not a number"),
+        (
+            |v| {
+                v.tokens[20] = "<0xGG>".into();
+                v.token_types.as_mut().unwrap()[20] = 6;
+            },
+            "token 20 ('<0xGG>'): a byte token is spelled <0x00> to <0xFF>",
+        ),
+        (
+            |v| v.remove_extra_whitespaces = Some(true),
+            "'tokenizer.ggml.remove_extra_whitespaces' is set, which is not supported for this kind of tokenizer",
+        ),
+    ];
+    for (change, expected) in changes {
+        assert_eq!(refusal(cases[0].vocab(), change), expected);
+    }
+}
+
+#[test]
+fn a_byte_level_vocabulary_that_does_not_fit_is_refused() {
+    let case: ByteLevel = data::json("byte_level.json");
+    let changes: [(Change, &str); 5] = [
+        (|v| v.n_vocab = 902, "the tokenizer has 901 tokens but the model's embedding has 902 rows"),
+        (|v| v.merges = None, "the vocabulary has no merges"),
+        (|v| v.token_types = Some(vec![]), "the vocabulary has 901 tokens but 0 token types"),
+        (
+            |v| v.merges.as_mut().unwrap()[1] = "abc".into(),
+            "merge 1 ('abc'): expected two tokens with one space between",
+        ),
+        (
+            |v| v.merges.as_mut().unwrap()[1] = "a zzz".into(),
+            "the merges do not fit the tokens: Token `zzz` out of vocabulary",
+        ),
+    ];
+    for (change, expected) in changes {
+        assert_eq!(refusal(case.vocab("gpt-2"), change), expected);
+    }
+    let message = refusal(case.vocab("no-such"), |_| ());
+    assert!(message.starts_with("pre-tokenizer 'no-such' is not supported (supported: "), "{message}");
+}
+
+#[test]
+fn a_tokenizer_json_that_does_not_fit_is_refused() {
+    let json = data::bytes("byte_level.tokenizer.json");
+    let refusal = |json: &[u8], config| Tokenizer::from_json(json, config).unwrap_err().to_string();
+    let message = "the tokenizer has 901 tokens but the model's embedding has 900 rows";
+    assert_eq!(refusal(&json, config(900)), message);
+    let strange = TokenizerConfig { bos_token: Some("<bos>".into()), ..config(901) };
+    assert_eq!(refusal(&json, strange), "bos_token is '<bos>', which is not in the vocabulary");
+    let beyond = TokenizerConfig { eos_ids: vec![901], ..config(901) };
+    assert_eq!(refusal(&json, beyond), "eos_token_id is token 901, but there are only 901 tokens");
+    let error = Tokenizer::from_json(b"{}", config(901)).unwrap_err();
+    assert!(matches!(error, TextError::Json { file: "tokenizer.json", .. }), "{error}");
+    let mut other: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    other["decoder"] = serde_json::json!({"type": "WordPiece", "prefix": "##", "cleanup": true});
+    let message = refusal(other.to_string().as_bytes(), config(901));
+    assert!(message.starts_with("tokenizer.json: decoder '{\"type\":\"WordPiece\""), "{message}");
+}
+
+#[test]
+fn text_without_any_token_is_an_error() {
+    let cases: Vec<SentencePiece> = data::json("sentencepiece.json");
+    let no_bytes = cases.iter().find(|case| case.name == "no_bytes").unwrap();
+    let tokenizer = Tokenizer::from_vocab(Vocab { unk: None, ..no_bytes.vocab() }).unwrap();
+    let message = tokenizer.encode("a\u{10ffff}", PLAIN).unwrap_err().to_string();
+    let expected = "the tokenizer has no token for '\\u{10ffff}', no byte tokens and no unknown token";
+    assert_eq!(message, expected);
+}
+
+#[test]
+fn long_text_does_not_cost_a_square() {
+    // 2 MB without a word boundary: a quadratic merge would take hours.
+    let cases: Vec<SentencePiece> = data::json("sentencepiece.json");
+    let tokenizer = Tokenizer::from_vocab(cases[0].vocab()).unwrap();
+    let text = "theinandtokens".repeat(150_000);
+    let ids = tokenizer.encode(&text, PLAIN).unwrap();
+    assert_eq!(tokenizer.decode(&ids, false), text);
+}

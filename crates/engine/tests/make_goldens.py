@@ -1,0 +1,635 @@
+#!/usr/bin/env python3
+"""Goldens of the text tests, from references that share no code with the engine.
+
+    python3 make_goldens.py [FOLDER] [--compare]
+
+writes tests/data. FOLDER (or $THANE_MODELS) holds SmolLM2-135M-Instruct.Q4_1.gguf and
+gemma-3-270m-q4_k_m.gguf; without them the goldens of the two files are left as they are.
+
+References:
+  SmolLM2   the tokenizer that transformers makes of the GGUF file, with the pre-tokenizer of the model's
+            published tokenizer.json (single digits, then GPT-2's rule), which transformers does not know by
+            the name "smollm"
+  Gemma 3   the sentencepiece library on a model file with the pieces, scores and types of the GGUF file;
+            --compare prints where the tokenizer of transformers differs from it
+  small     tokenizers trained here by `sentencepiece` and `tokenizers`, answered by these libraries
+  chat      jinja2 as transformers sets it up
+  sampling  numpy, in float64
+
+Needs: numpy gguf transformers tokenizers sentencepiece protobuf jinja2
+"""
+
+import io
+import json
+import os
+import random
+import re
+import sys
+import unicodedata
+from pathlib import Path
+
+DATA = Path(__file__).resolve().parent / "data"
+SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
+GEMMA3 = "gemma-3-270m-q4_k_m.gguf"
+SPACE = "\u2581"
+
+
+# ---------------------------------------------------------------- mixed text
+
+WORDS = """the of and to in is that it was for on are as with his they at be this from have or by one had not but
+what all were when we there can an your which their said if do will each about how up out them then she many some
+Thane neural engine tokens don't I'll WE'RE he's they'd HTTPServer camelCase snake_case UPPER naïve café""".split()
+CJK = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳云腾致雨露结为霜金生丽水玉出昆冈"
+KANA = "あいうえおかきくけこさしすせそたちつてとナニヌネノハヒフヘホマミムメモヤユヨラリルレロワンーっゃュ"
+HANGUL = "가나다라마바사아자차카타파하한국어문장을토큰으로나눕니다"
+RTL = "שלוםעולם مرحبابالعالم فارسی אבגדה"
+OTHER = "ДобрыйденьΚαλημέραनमस्तेสวัสดีამოდიბარև"
+EMOJI = ["🙂", "👍🏽", "👩‍👩‍👧‍👦", "🏳️‍🌈", "🇯🇵", "❤️", "🧑🏿‍🚀", "☕", "🤷‍♀️", "1️⃣", "🫠"]
+CODE = [
+    "def f(x: int) -> int:\n    return x ** 2  # square\n",
+    "for (int i = 0; i < n; ++i) {\n\t\tsum += a[i];\n}",
+    "#include <vector>\r\nint main() { return 0; }\r\n",
+    "let v: Vec<Option<&'a str>> = vec![None; 10];",
+    'print(f"{x!r:>10}\\n")',
+    "SELECT * FROM t WHERE a <> 'b' AND c >= 1.5e-3;",
+    "<div class=\"a\"><table><tr><td>1</td></tr></table><h1>x</h1></div>",
+    "if [ -z \"$X\" ]; then echo ${Y:-0} | sed 's/a/b/g'; fi",
+    "{\"k\": [1, 2.0, null, true], \"é\": \"\\u00e9\"}",
+]
+SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>",
+           "<s>", "</s>", "<unk>", "<pad>", "<0x0A>", "<|im_start|", "<|im_end |>", "[INST]", "<start_of_image>",
+           "<unused1>", "<unused10>", "<unused100>", "<|file_sep|>", "<file_sep>", "<repo_name>", "<mask>", "<b>"]
+URLS = ["https://example.org/a/b?c=1&d=%20#frag", "user.name+tag@mail.example.co.uk", "C:\\Temp\\x.txt",
+        "/usr/local/lib/python3.12/", "ftp://[::1]:21/"]
+PUNCT = list("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~") + ["...", "—", "“", "”", "‘", "’", "«", "»", "、", "。", "！", "…", "€", "±"]
+CONTROL = [chr(c) for c in range(1, 32)] + ["\x7f", "\x85", "\xa0", "\xad", "\u200b", "\u200d", "\u2028", "\ufeff",
+                                             "\u3000", "\ufffd", "\u202e", "\U000e0001", "\U0010ffff", "\ue000", SPACE]
+SPACES = [" ", "  ", "   ", "\t", "\t\t", " \t ", "\n", "\n\n", "\n\n\n", " \n", "\n ", "\r\n", " " * 7, " " * 33,
+          "\n" * 35, "\t" * 34]
+
+
+class Rng:
+    """Python's generator, used only where it is the same in every version."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed).random
+
+    def below(self, n):
+        return int(self.random() * n)
+
+    def pick(self, items):
+        return items[self.below(len(items))]
+
+    def run(self, items, low, high):
+        return "".join(self.pick(items) for _ in range(low + self.below(high - low + 1)))
+
+
+def words(r):
+    out = []
+    for _ in range(2 + r.below(8)):
+        word = r.pick(WORDS)
+        kind = r.below(12)
+        word = word.capitalize() if kind == 0 else word + r.pick(PUNCT) if kind == 1 else word
+        out.append(word)
+    return " ".join(out)
+
+
+def number(r):
+    digits = "0123456789"
+    plain = r.run(digits, 1, 12)
+    return r.pick([plain, "-" + plain, plain + "." + r.run(digits, 1, 6), "1,234,567.89", "3½", "x²", "Ⅻ", "٣٤٥",
+                   "12:34:56", "2026-02-29", "1e-10", "0xDEADbeef", "一百", "१२३"])
+
+
+def accents(r):
+    text = r.pick(["Ångström Crème brûlée", "Việt Nam phở", "ÀÉÎÕÜ ñ ç ß", "ǅ ŉ ﬁ ﬂ", "Zürich–Straße"])
+    return unicodedata.normalize(r.pick(["NFC", "NFD", "NFKD"]), text)
+
+
+def piece(r):
+    make = [
+        lambda: words(r), lambda: words(r), lambda: number(r), lambda: r.run(EMOJI, 1, 4),
+        lambda: r.run(CJK, 1, 12), lambda: r.run(KANA, 1, 12), lambda: r.run(HANGUL, 1, 10),
+        lambda: r.pick(RTL.split()), lambda: r.run(OTHER, 1, 12), lambda: r.pick(CODE), lambda: accents(r),
+        lambda: r.pick(SPECIAL), lambda: r.pick(URLS), lambda: r.run(PUNCT, 1, 6), lambda: r.run(CONTROL, 1, 3),
+        lambda: r.run(SPACES, 1, 3), lambda: chr(0x20 + r.below(0x3000)), lambda: r.run("ab", 1, 40),
+    ]
+    return r.pick(make)()
+
+
+def mixed_lines(n, seed):
+    r = Rng(seed)
+    lines = []
+    while len(lines) < n:
+        parts = [piece(r) for _ in range(1 + r.below(5))]
+        line = r.pick(["", " "]).join(parts)
+        line = r.pick(["", "", "", " ", "  "]) + line + r.pick(["", "", "", " ", "  "])
+        lines.append(line)
+    return lines
+
+
+# ---------------------------------------------------------------- storage
+
+def write_json(name, value):
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    (DATA / name).write_text(text + "\n", encoding="utf-8")
+    print(f"{name}: {len(text.encode())} bytes")
+
+
+def write_lines(name, values):
+    text = "".join(json.dumps(v, ensure_ascii=False, separators=(",", ":")) + "\n" for v in values)
+    (DATA / name).write_text(text, encoding="utf-8")
+    print(f"{name}: {len(text.encode())} bytes")
+
+
+def write_ids(name, lists):
+    """Per list: its length, then the ids, all as LEB128."""
+    out = bytearray()
+
+    def put(n):
+        while n >= 0x80:
+            out.append(n & 0x7F | 0x80)
+            n >>= 7
+        out.append(n)
+
+    for ids in lists:
+        put(len(ids))
+        for i in ids:
+            put(i)
+    (DATA / name).write_bytes(bytes(out))
+    print(f"{name}: {len(out)} bytes")
+
+
+# ---------------------------------------------------------------- references
+
+def gguf_fields(path):
+    from gguf import GGUFReader
+    return {key: field.contents() for key, field in GGUFReader(str(path)).fields.items()}
+
+
+def smollm2_reference(path):
+    from tokenizers import pre_tokenizers
+    from transformers import AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+    backend = tokenizer.backend_tokenizer
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    # Ids that a public port of this model states for its self-check.
+    assert backend.encode("Hello world! 123", add_special_tokens=False).ids == [19556, 905, 17, 216, 33, 34, 35]
+
+    def encode(text, parse_special):
+        backend.encode_special_tokens = not parse_special
+        return backend.encode(text, add_special_tokens=False).ids
+    return encode
+
+
+def sentencepiece_of(pieces, scores, types, prefix):
+    """A sentencepiece model with these pieces."""
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2 as pb
+    model = pb.ModelProto()
+    for text, score, kind in zip(pieces, scores, types):
+        model.pieces.add(piece=text, score=score, type=kind)
+    model.trainer_spec.model_type = pb.TrainerSpec.BPE
+    model.trainer_spec.vocab_size = len(pieces)
+    model.trainer_spec.byte_fallback = 6 in types
+    model.trainer_spec.unk_id = types.index(2)
+    model.trainer_spec.unk_piece = pieces[types.index(2)]
+    model.trainer_spec.bos_id = model.trainer_spec.eos_id = model.trainer_spec.pad_id = -1
+    model.normalizer_spec.name = "identity"
+    model.normalizer_spec.add_dummy_prefix = prefix
+    model.normalizer_spec.remove_extra_whitespaces = False
+    model.normalizer_spec.escape_whitespaces = True
+    return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
+
+
+def with_control(encode, control):
+    """`encode` on the text between control tokens: the longest at each place, from the left."""
+    ids = dict(control)
+    pattern = re.compile("|".join(re.escape(t) for t in sorted(ids, key=len, reverse=True)))
+
+    def encode_special(text, parse_special):
+        if not parse_special:
+            return encode(text)
+        out, start = [], 0
+        for match in pattern.finditer(text):
+            out += encode(text[start:match.start()]) + [ids[match.group()]]
+            start = match.end()
+        return out + encode(text[start:])
+    return encode_special
+
+
+def gemma_reference(fields):
+    types = list(fields["tokenizer.ggml.token_type"])
+    control = [(t, i) for i, t in enumerate(fields["tokenizer.ggml.tokens"]) if types[i] == 3]
+    # The file spells user-defined runs of spaces with spaces; sentencepiece has U+2581 there. It marks <unk>
+    # as control; sentencepiece wants exactly one unknown piece.
+    pieces = [t.replace(" ", SPACE) for t in fields["tokenizer.ggml.tokens"]]
+    types[fields["tokenizer.ggml.unknown_token_id"]] = 2
+    sp = sentencepiece_of(pieces, fields["tokenizer.ggml.scores"], types, prefix=False)
+    return with_control(lambda text: sp.encode(text), control)
+
+
+def compare_gemma_with_transformers(path, lines, expected):
+    """For the record: where the tokenizer that transformers makes of the file differs."""
+    from transformers import AutoTokenizer
+    backend = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name).backend_tokenizer
+    differ = [line for line, ids in zip(lines, expected)
+              if backend.encode(line, add_special_tokens=False).ids != ids]
+    runs = [line for line in differ if " " * 32 in line.replace(SPACE, " ")]
+    print(f"transformers differs from sentencepiece on {len(differ)} lines, {len(runs)} with runs of > 31 spaces")
+    for line in [line for line in differ if line not in runs][:10]:
+        print("   ", repr(line))
+
+
+def file_goldens(name, lines, encode):
+    special = [encode(line, True) for line in lines]
+    plain = [encode(line, False) for line in lines]
+    write_ids(f"{name}.ids", special)
+    write_json(f"{name}.plain.json", {str(i): p for i, (s, p) in enumerate(zip(special, plain)) if s != p})
+    return special
+
+
+# ---------------------------------------------------------------- small tokenizers
+
+def small_sentencepiece(lines):
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2 as pb
+
+    def train(**options):
+        out = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=out, model_type="bpe", normalization_rule_name="identity",
+            remove_extra_whitespaces=False, character_coverage=0.98, bos_id=1, eos_id=2, unk_id=0, minloglevel=2,
+            num_threads=1, **options)
+        proto = pb.ModelProto()
+        proto.ParseFromString(out.getvalue())
+        return [p.piece for p in proto.pieces], [p.score for p in proto.pieces], [p.type for p in proto.pieces]
+
+    def case(name, model, text, prefix):
+        pieces, scores, types = model
+        sp = sentencepiece_of(pieces, scores, types, prefix)
+        control = [(t, i) for i, t in enumerate(pieces) if types[i] == 3]
+        encode = with_control(lambda t: sp.encode(t), control)
+        return {"name": name, "tokens": [t.replace(SPACE, " ") if k == 4 else t for t, k in zip(pieces, types)],
+                "scores": scores, "token_types": types, "unk": types.index(2), "bos": 1, "eos": 2,
+                "add_space_prefix": prefix, "lines": text,
+                "ids": [encode(t, True) for t in text], "plain": [encode(t, False) for t in text]}
+
+    gemma_like = train(vocab_size=1700, byte_fallback=True,
+                       user_defined_symbols=["\n", "\n\n", "\n\n\n", SPACE * 2, SPACE * 3, "<b>", "<table>", "ab"])
+    llama_like = train(vocab_size=1600, byte_fallback=True)
+    pieces, scores, types = llama_like
+    unused = [5 if t == 1 and i % 7 == 0 and len(pieces[i]) > 2 else t for i, t in enumerate(types)]
+    no_bytes = train(vocab_size=1400)
+    text = lines[:160]
+    return [case("gemma_like", gemma_like, text, False), case("llama_like", llama_like, text, True),
+            case("unused", (pieces, scores, unused), text, True), case("no_bytes", no_bytes, text, False)]
+
+
+def small_byte_level(lines):
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import trainers
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = byte_level
+    trained.train_from_iterator(lines, trainers.BpeTrainer(
+        vocab_size=900, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+        special_tokens=["<s>", "</s>", "<|im_start|>", "<|im_end|>"]))
+    model = json.loads(trained.to_str())["model"]
+    # A token that no merge makes: only a tokenizer that ignores merges for whole words finds it.
+    vocab = dict(model["vocab"], zebrafish=len(model["vocab"]))
+    merges = [tuple(m) for m in model["merges"]]
+    tokens = [t for t, _ in sorted(vocab.items(), key=lambda item: item[1])]
+    text = lines[160:300] + ["zebrafish zebrafish", "it'S I'LL 1234567 ½²", "cafe\u0301 e\u0301"]
+    digits = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
+
+    def split(name):
+        return pre_tokenizers.Sequence([
+            pre_tokenizers.Split(Regex(GGUF_PRE_TOKENIZER_SPLITS[name]), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+    def make(pre, nfc=False, ignore_merges=False):
+        tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=ignore_merges))
+        tokenizer.pre_tokenizer = pre
+        tokenizer.decoder = decoders.ByteLevel()
+        if nfc:
+            tokenizer.normalizer = normalizers.NFC()
+        tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in tokens[:4]])
+        return tokenizer
+
+    rules = {"gpt-2": make(byte_level), "smollm": make(digits), "command-r": make(digits, nfc=True),
+             "llama-bpe": make(split("llama-bpe"), ignore_merges=True), "smaug-bpe": make(split("smaug-bpe")),
+             "qwen2": make(split("qwen2"), nfc=True), "tekken": make(split("tekken"), ignore_merges=True),
+             "gpt-4o": make(split("gpt-4o"))}
+    ids = {name: [t.encode(line).ids for line in text] for name, t in rules.items()}
+    with_json = rules["llama-bpe"]
+    with_json.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    with_json.enable_truncation(4)
+    with_json.enable_padding(length=8)
+    (DATA / "byte_level.tokenizer.json").write_text(with_json.to_str() + "\n", encoding="utf-8")
+    return {"tokens": tokens, "token_types": [3 if i < 4 else 1 for i in range(len(tokens))],
+            "merges": [" ".join(m) for m in merges], "lines": text, "ids": ids}
+
+
+def small_json_sentencepiece(case):
+    """The tokenizer.json that Hugging Face makes of a SentencePiece model with a space prefix."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+    from transformers.tokenization_utils_base import generate_merges
+    vocab = {t: i for i, t in enumerate(case["tokens"])}
+    scores = {t: case["scores"][i] for t, i in vocab.items() if case["token_types"][i] == 1}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=generate_merges(vocab, scores), unk_token="<unk>",
+                                     fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(),
+                                           decoders.Strip(" ", 1, 0)])
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ["<unk>", "<s>", "</s>"]])
+    (DATA / "sentencepiece.tokenizer.json").write_text(tokenizer.to_str() + "\n", encoding="utf-8")
+    text = case["lines"]
+    ids = [tokenizer.encode(t).ids for t in text]
+    return {"lines": text, "ids": ids, "decoded": [tokenizer.decode(i, skip_special_tokens=True) for i in ids]}
+
+
+# ---------------------------------------------------------------- chat templates
+
+LLAMA3_LIKE = """{{- bos_token }}
+{%- if custom_tools is defined %}
+    {%- set tools = custom_tools %}
+{%- endif %}
+{%- if not date_string is defined %}
+    {%- if strftime_now is defined %}
+        {%- set date_string = strftime_now("%d %b %Y") %}
+    {%- else %}
+        {%- set date_string = "26 Jul 2024" %}
+    {%- endif %}
+{%- endif %}
+{%- if not tools is defined %}
+    {%- set tools = none %}
+{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{{- "Today Date: " + date_string + "\\n\\n" }}
+{{- system_message }}
+{{- "<|eot_id|>" }}
+{%- for message in messages %}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
+    {%- elif message.role == "tool" %}
+        {{- "<|start_header_id|>ipython<|end_header_id|>\\n\\n" + message.content | tojson + "<|eot_id|>" }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""
+
+GEMMA_LIKE = """{{ bos_token }}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- if messages[0]['content'] is string -%}
+        {%- set prefix = messages[0]['content'] + '\\n\\n' -%}
+    {%- else -%}
+        {%- set prefix = messages[0]['content'][0]['text'] + '\\n\\n' -%}
+    {%- endif -%}
+    {%- set loop_messages = messages[1:] -%}
+{%- else -%}
+    {%- set prefix = "" -%}
+    {%- set loop_messages = messages -%}
+{%- endif -%}
+{%- for message in loop_messages -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{ raise_exception("Roles must alternate: " ~ message['role']) }}
+    {%- endif -%}
+    {%- if (message['role'] == 'assistant') -%}
+        {%- set role = "model" -%}
+    {%- else -%}
+        {%- set role = message['role'] -%}
+    {%- endif -%}
+    {{ '<start_of_turn>' + role + '\\n' + (prefix if loop.first else "") }}
+    {%- if message['content'] is string -%}
+        {{ message['content'] | trim }}
+    {%- elif message['content'] is iterable -%}
+        {%- for item in message['content'] -%}{{ item['text'] | trim }}{%- endfor -%}
+    {%- else -%}
+        {{ raise_exception("Invalid content type") }}
+    {%- endif -%}
+    {{ '<end_of_turn>\\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{'<start_of_turn>model\\n'}}
+{%- endif -%}
+"""
+
+THINKING_LIKE = """{%- set ns = namespace(multi_step=true, last=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.multi_step and message.role == "user" and message.content is string and not(message.content.startswith('<tool>') and message.content.endswith('</tool>')) %}
+        {%- set ns.multi_step = false %}
+        {%- set ns.last = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == 'assistant' %}
+        {%- set content = message.content %}
+        {%- if '</think>' in content %}
+            {%- set reasoning = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last and reasoning is defined and reasoning %}
+            {{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') }}
+        {%- else %}
+            {{- '<|im_start|>' + message.role + '\\n' + content }}
+        {%- endif %}
+        {{- '<|im_end|>\\n' }}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}"""
+
+FEATURES = """{# a comment #}
+{% macro turn(role, text='') %}
+[{{ role | upper }}] {{ text }}
+{% endmacro %}
+{% set ns = namespace(n=0) %}
+{% for m in messages if m.role != 'system' %}
+  {% set ns.n = ns.n + 1 %}
+  {{ turn(m.role, m.content) -}}
+  {% if loop.last %}last of {{ loop.length }}{% elif not loop.first %}{{ loop.index }}{% endif %}
+
+    {%- if m.content.split(' ')|length > 3 %}{% break %}{% endif %}
+{% else %}
+nothing
+{% endfor %}
+{{ ns.n }} {{ add_generation_prompt }} {{ tools }} {{ missing }} {{ messages[-1].get('content', 'x')[:3] }}
+{{ messages[0] | tojson }} {{ {'a': [1, 2.5, none, true], 'b<': 'é"'} | tojson }}
+{{ ['x', 'y'] | join('+') }} {{ 'a,b'.replace(',', ';').title() }} {{ messages | map(attribute='role') | list | tojson }}
+{{ messages | selectattr('role', 'equalto', 'user') | list | length }} {{ 7 // 2 }} {{ 7 % 2 }} {{ 'ab' * 2 }} {{ "%s" | format('q') }}
+{{ messages[0].role in ['user', 'system'] }} {{ (messages | first).role ~ 1 }} {{ [1, 2, 3][1:] | sum }} {{ 'x' if tools else 'y' }}
+{{ {'a': 1}.items() | list | tojson }} {{ "  pad " | trim }}|{{ messages | length > 1 and not tools }}
+"""
+
+GENERATION = """{% for m in messages %}
+{% if m.role == 'assistant' %}
+A: {% generation %}{{ m.content }}{% endgeneration %}
+
+{%- generation -%}   !   {%- endgeneration %}
+
+{% else %}
+U: {{ m.content }}
+{% endif %}
+{% endfor %}"""
+
+
+def chat_goldens(smollm2_template):
+    import datetime
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+    # 2026-02-03 04:05:06 UTC
+    now = 1770091506
+    clock = datetime.datetime.fromtimestamp(now, datetime.timezone.utc)
+    user, answer = {"role": "user", "content": " Hi <b>\"you\"</b> é\n"}, {"role": "assistant", "content": "Hello!"}
+    system = {"role": "system", "content": "Be brief. "}
+    thought = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nYes"}
+    tool = {"role": "tool", "content": "{\"a\": 1}"}
+    long = {"role": "user", "content": "one two three four five"}
+    talks = [[user], [system, user], [user, answer, user], [system, user, answer, long, thought], [user, user],
+             [user, thought], [user, tool, long, answer]]
+    cases = []
+    templates = {"llama3": LLAMA3_LIKE, "gemma": GEMMA_LIKE, "thinking": THINKING_LIKE, "features": FEATURES,
+                 "generation": GENERATION}
+    if smollm2_template:
+        templates = {"smollm2": smollm2_template, **templates}
+    for name, source in templates.items():
+        template = _compile_jinja_template(source)
+        for talk in talks:
+            for prompt in (False, True):
+                case = {"name": name, "messages": talk, "add_generation_prompt": prompt}
+                try:
+                    case["text"] = template.render(
+                        messages=talk, add_generation_prompt=prompt, bos_token="<s>", eos_token="</s>", tools=None,
+                        documents=None, strftime_now=lambda f: clock.strftime(f))
+                except Exception as error:  # a template that refuses
+                    case["error"] = str(error)
+                cases.append(case)
+    return {"now": now, "templates": templates, "cases": cases}
+
+
+# ---------------------------------------------------------------- sampling
+
+def distribution(logits, history, o):
+    import numpy as np
+    x = np.array(logits, dtype=np.float32).astype(np.float64)
+    last = history if o["repeat_last_n"] is None else history[len(history) - min(o["repeat_last_n"], len(history)):]
+    for t in sorted(set(last)):
+        x[t] = x[t] / o["repetition_penalty"] if x[t] > 0 else x[t] * o["repetition_penalty"]
+        x[t] -= o["frequency_penalty"] * last.count(t) + o["presence_penalty"]
+    if o["temperature"] == 0:
+        p = np.zeros_like(x)
+        p[np.argmax(x)] = 1
+        return p
+    x = x / o["temperature"]
+    keep = np.argsort(-x, kind="stable")
+    if o["top_k"]:
+        keep = keep[:o["top_k"]]
+    softmax = lambda v: np.exp(v - v.max()) / np.exp(v - v.max()).sum()
+    if o["top_p"] < 1:
+        sums = np.cumsum(softmax(x[keep]))
+        keep = keep[:int(np.searchsorted(sums, o["top_p"], side="left")) + 1]
+    if o["min_p"]:
+        p = softmax(x[keep])
+        keep = keep[p >= o["min_p"] * p.max()]
+    out = np.zeros_like(x)
+    out[keep] = softmax(x[keep])
+    return out
+
+
+def sampling_goldens():
+    import numpy as np
+    rng = np.random.Generator(np.random.PCG64(20260201))
+    base = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
+            "presence_penalty": 0.0, "frequency_penalty": 0.0, "repeat_last_n": None}
+    variants = [{}, {"temperature": 0.0}, {"temperature": 0.3}, {"temperature": 2.5}, {"top_k": 1}, {"top_k": 5},
+                {"top_k": 10000}, {"top_p": 0.9}, {"top_p": 0.05}, {"top_p": 0.999, "temperature": 3.0}, {"min_p": 0.1},
+                {"min_p": 1.0}, {"repetition_penalty": 1.3}, {"repetition_penalty": 0.8, "repeat_last_n": 3},
+                {"presence_penalty": 0.7}, {"frequency_penalty": 0.4, "repeat_last_n": 20},
+                {"presence_penalty": -0.5, "frequency_penalty": -0.1}, {"repeat_last_n": 0, "presence_penalty": 9.0},
+                {"temperature": 0.0, "repetition_penalty": 1.8},
+                {"temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.1,
+                 "frequency_penalty": 0.2, "presence_penalty": 0.1, "repeat_last_n": 30}]
+    cases = []
+    for index, variant in enumerate(variants):
+        n = 300 if index % 3 else 40
+        logits = [float(v) for v in rng.normal(0, 3, n).round(3)]
+        history = [int(v) for v in rng.integers(0, 30, 40)]
+        options = {**base, **variant}
+        p = distribution(logits, history, options)
+        cases.append({"options": options, "logits": logits, "history": history,
+                      "ids": [int(i) for i in np.flatnonzero(p)],
+                      "p": [float(f"{v:.8g}") for v in p[np.flatnonzero(p)]]})
+    return cases
+
+
+def xoshiro(seed, n):
+    """xoshiro256++ seeded by splitmix64, from the published formulas, in Python's integers."""
+    mask = (1 << 64) - 1
+    rotl = lambda x, k: ((x << k) | (x >> (64 - k))) & mask
+    s, out = [], []
+    for i in range(1, 5):
+        z = (seed + i * 0x9E3779B97F4A7C15) & mask
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        s.append(z ^ (z >> 31))
+    for _ in range(n):
+        out.append((rotl((s[0] + s[3]) & mask, 23) + s[0]) & mask)
+        t = (s[1] << 17) & mask
+        s[2] ^= s[0]
+        s[3] ^= s[1]
+        s[1] ^= s[2]
+        s[0] ^= s[3]
+        s[2] ^= t
+        s[3] = rotl(s[3], 45)
+    return [str(v) for v in out]
+
+
+def main():
+    folder = next((a for a in sys.argv[1:] if not a.startswith("--")), os.environ.get("THANE_MODELS"))
+    DATA.mkdir(exist_ok=True)
+    lines = mixed_lines(2000, 20260131)
+    write_lines("mixed.jsonl", lines)
+    small = small_sentencepiece(lines)
+    write_json("sentencepiece.json", small)
+    write_json("sentencepiece_json.json", small_json_sentencepiece(small[1]))
+    write_json("byte_level.json", small_byte_level(lines))
+    write_json("sampling.json", {"cases": sampling_goldens(), "random": {"seed": 42, "values": xoshiro(42, 5)}})
+    template = None
+    if folder and (Path(folder) / SMOLLM2).is_file():
+        path = Path(folder) / SMOLLM2
+        template = gguf_fields(path)["tokenizer.chat_template"]
+        file_goldens("smollm2", lines, smollm2_reference(path))
+    else:
+        print(f"no {SMOLLM2}: its goldens are left as they are")
+        old = DATA / "chat.json"
+        if old.is_file():
+            template = json.loads(old.read_text(encoding="utf-8"))["templates"].get("smollm2")
+    write_json("chat.json", chat_goldens(template))
+    if folder and (Path(folder) / GEMMA3).is_file():
+        path = Path(folder) / GEMMA3
+        special = file_goldens("gemma3", lines, gemma_reference(gguf_fields(path)))
+        if "--compare" in sys.argv:
+            compare_gemma_with_transformers(path, lines, special)
+    else:
+        print(f"no {GEMMA3}: its goldens are left as they are")
+
+
+if __name__ == "__main__":
+    main()
