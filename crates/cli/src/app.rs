@@ -1,0 +1,65 @@
+//! The flags that every verb has, and what they make: the one place that looks at the environment.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::builder::FalseyValueParser;
+
+use crate::exit::Failure;
+use crate::hub::{self, HubContext, Places};
+use crate::interrupt::Interrupt;
+use crate::output::{Output, Style};
+
+/// Flags of every verb.
+#[derive(Debug, clap::Args)]
+pub struct Global {
+    /// Print one JSON object on stdout.
+    #[arg(long, global = true, env = "THANE_JSON", value_parser = FalseyValueParser::new())]
+    pub json: bool,
+    /// Say nothing but errors.
+    #[arg(short, long, global = true, env = "THANE_QUIET", value_parser = FalseyValueParser::new())]
+    pub quiet: bool,
+    /// Say what is being done.
+    #[arg(short, long, global = true, env = "THANE_VERBOSE", value_parser = FalseyValueParser::new())]
+    pub verbose: bool,
+    /// Folder for models [default: thane in the user's cache folder].
+    #[arg(long, global = true, env = "THANE_CACHE", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    /// Never use the network; HF_HUB_OFFLINE=1 does the same.
+    #[arg(long, global = true, env = "THANE_OFFLINE", value_parser = FalseyValueParser::new())]
+    pub offline: bool,
+    /// How often a request that fails in passing is made.
+    #[arg(long, global = true, env = "THANE_ATTEMPTS", value_name = "N", default_value_t = 5)]
+    pub attempts: u32,
+    /// More named models: a JSON file, as documented at `hub::catalogue`.
+    #[arg(long, global = true, env = "THANE_CATALOGUE", value_name = "FILE")]
+    pub catalogue: Option<PathBuf>,
+}
+
+/// What a verb works with.
+pub struct App {
+    pub output: Arc<Output>,
+    pub interrupt: Interrupt,
+    pub hub: HubContext,
+}
+
+impl App {
+    pub fn new(global: &Global, var: impl Fn(&str) -> Option<OsString>) -> Result<Self, Failure> {
+        let color = var("NO_COLOR").is_none_or(|value| value.is_empty());
+        let style = Style { json: global.json, quiet: global.quiet, verbose: global.verbose, color };
+        let output = Arc::new(Output::new(style));
+        let tidy = Arc::clone(&output);
+        let interrupt = Interrupt::install(move || tidy.clear()).map_err(anyhow::Error::from)?;
+        let places = Places::new(global.cache.clone().filter(|path| !path.as_os_str().is_empty()), var);
+        let hub = HubContext {
+            offline: global.offline || places.offline,
+            places,
+            attempts: global.attempts,
+            catalogue: hub::catalogue::load(global.catalogue.as_deref())?,
+            progress: Arc::clone(&output) as Arc<dyn hub::Progress>,
+            interrupt: interrupt.clone(),
+        };
+        Ok(Self { output, interrupt, hub })
+    }
+}

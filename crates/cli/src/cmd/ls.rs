@@ -1,0 +1,66 @@
+//! `thane ls`: the models in the caches.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::app::App;
+use crate::exit::Outcome;
+use crate::hub::{self, Listed};
+use crate::output::{bytes, rfc3339};
+
+/// List the models in the caches.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    models: Vec<Row<'a>>,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    name: &'a str,
+    /// `catalogue` or `hub`.
+    source: &'a str,
+    path: &'a Path,
+    bytes: u64,
+    /// RFC 3339, UTC.
+    pulled_at: String,
+    /// Whether `thane run` would find a whole model.
+    whole: bool,
+}
+
+pub fn run(_: &Args, app: &App) -> Outcome {
+    let models = hub::list(&app.hub)?;
+    if app.output.is_json() {
+        return Ok(app.output.json(&Report { models: models.iter().map(row).collect() })?);
+    }
+    if models.is_empty() {
+        app.output.say(&format!("no models in {}", app.hub.places.cache.display()));
+        app.output.say(&format!("nor in {}", app.hub.places.hub.display()));
+    }
+    Ok(app.output.data(&table(&models))?)
+}
+
+fn row(model: &Listed) -> Row<'_> {
+    Row {
+        name: &model.name,
+        source: model.source,
+        path: &model.path,
+        bytes: model.bytes,
+        pulled_at: rfc3339(model.pulled_at),
+        whole: model.whole,
+    }
+}
+
+fn table(models: &[Listed]) -> String {
+    let width = models.iter().map(|m| m.name.len()).max().unwrap_or(0);
+    let line = |m: &Listed| {
+        let state = if m.whole { "" } else { "  (not whole)" };
+        let (size, when) = (bytes(m.bytes), rfc3339(m.pulled_at));
+        format!("{:width$}  {size:>9}  {when}  {}{state}\n", m.name, m.path.display())
+    };
+    models.iter().map(line).collect()
+}

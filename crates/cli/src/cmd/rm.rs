@@ -1,0 +1,34 @@
+//! `thane rm`: take a model off the disk.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::app::App;
+use crate::exit::Outcome;
+use crate::hub;
+use crate::output::bytes;
+
+/// Remove a model from the cache, whole or begun.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A name as `thane ls` shows it: one of the catalogue, hf:org/name, or hf:org/name/file.
+    model: String,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    path: &'a Path,
+    freed_bytes: u64,
+}
+
+pub fn run(args: &Args, app: &App) -> Outcome {
+    let removed = hub::remove(&args.model, &app.hub)?;
+    if app.output.is_json() {
+        let report = Report { model: &removed.name, path: &removed.path, freed_bytes: removed.freed };
+        return Ok(app.output.json(&report)?);
+    }
+    Ok(app.output.data(&format!("{}: {} freed\n", removed.name, bytes(removed.freed)))?)
+}

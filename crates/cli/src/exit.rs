@@ -1,0 +1,109 @@
+//! How the program ends: exit codes and the one error type that carries them.
+//!
+//! | code | means |
+//! |---|---|
+//! | 0 | done; also when the reader of stdout went away (`thane ls \| head -1`): it had what it wanted |
+//! | 1 | something else failed: the disk, the cache, a bug of ours |
+//! | 2 | usage, a bad file, a name that nobody knows |
+//! | 5 | the network, or what came over it: unreachable, refused, the wrong bytes, nothing cached while offline |
+//! | 130 | interrupted (Ctrl-C, or a termination signal) |
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// What a command answers.
+pub type Outcome = Result<(), Failure>;
+
+/// The exit codes; see the module's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    Ok = 0,
+    Other = 1,
+    Usage = 2,
+    Network = 5,
+    Interrupted = 130,
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        ExitCode::from(code as u8)
+    }
+}
+
+/// An error on its way to the terminal: the code to end with, the chain of causes and what the user can do.
+#[derive(Debug)]
+pub struct Failure {
+    code: Code,
+    error: anyhow::Error,
+    remedies: Vec<String>,
+}
+
+impl Failure {
+    pub fn new(code: Code, error: impl Into<anyhow::Error>) -> Self {
+        Self { code, error: error.into(), remedies: Vec::new() }
+    }
+
+    /// Adds a line that says what to do about it.
+    #[must_use]
+    pub fn remedy(mut self, line: impl Into<String>) -> Self {
+        self.remedies.push(line.into());
+        self
+    }
+
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// `thane: what`, then each cause and each remedy on a line of its own.
+    pub fn print(&self, to: &mut impl Write) -> io::Result<()> {
+        if self.code == Code::Ok {
+            return Ok(());
+        }
+        writeln!(to, "thane: {}", self.error)?;
+        for cause in self.error.chain().skip(1) {
+            writeln!(to, "  because: {cause}")?;
+        }
+        for line in &self.remedies {
+            writeln!(to, "  try: {line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A write to stdout that found nobody reading ends the program quietly with 0.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        let code = if error.kind() == io::ErrorKind::BrokenPipe { Code::Ok } else { Code::Other };
+        Self::new(code, error)
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        let closed = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
+        let code = if error.downcast_ref().is_some_and(closed) { Code::Ok } else { Code::Other };
+        Self::new(code, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_and_remedies_follow_on_their_own_lines() {
+        let error = anyhow::anyhow!("inner").context("outer");
+        let failure = Failure::new(Code::Usage, error).remedy("this");
+        let mut text = Vec::new();
+        failure.print(&mut text).unwrap();
+        assert_eq!(text, b"thane: outer\n  because: inner\n  try: this\n");
+    }
+
+    #[test]
+    fn a_closed_pipe_is_quiet() {
+        let failure = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        let mut text = Vec::new();
+        failure.print(&mut text).unwrap();
+        assert_eq!((failure.code(), text.len()), (Code::Ok, 0));
+    }
+}

@@ -1,0 +1,213 @@
+//! Files of the cache: what is written takes its final name only when it is whole and on the disk.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use super::context::HubContext;
+use super::error::HubError;
+
+/// 1 MiB: large enough for the disk, small enough for a smooth bar.
+pub const CHUNK_BYTES: usize = 1 << 20;
+
+pub fn create_folder(path: &Path) -> Result<(), HubError> {
+    fs::create_dir_all(path).map_err(|e| HubError::disk("create the folder", path, e))
+}
+
+/// Removes a file or a folder; one that is not there is fine.
+pub fn remove(path: &Path) -> Result<(), HubError> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(e) => Err(e),
+    };
+    match removed {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(HubError::disk("remove", path, e)),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a small file so that a reader sees the old one or the new one.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), HubError> {
+    let incomplete = incomplete(path);
+    let write = || {
+        let mut file = File::create(&incomplete)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&incomplete, path)
+    };
+    write().map_err(|e| {
+        let _ = fs::remove_file(&incomplete);
+        HubError::disk("write", path, e)
+    })
+}
+
+/// Where a file grows before it is whole.
+pub fn incomplete(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".incomplete");
+    path.with_file_name(name)
+}
+
+/// A growing file with the hash of what it holds so far.
+pub struct Growing {
+    path: PathBuf,
+    file: File,
+    hash: Sha256,
+    len: u64,
+    /// Length in the end, where it is known: said when the disk is full.
+    expected: Option<u64>,
+}
+
+impl Growing {
+    /// Opens or creates the file; what is there already is read for the hash.
+    pub fn open(path: &Path, expected: Option<u64>) -> Result<Self, HubError> {
+        let file = OpenOptions::new().read(true).append(true).create(true).open(path);
+        let file = file.map_err(|e| HubError::disk("write", path, e))?;
+        let mut this = Self { path: path.to_owned(), file, hash: Sha256::new(), len: 0, expected };
+        let had = this.file.metadata().map_err(|e| HubError::disk("read", path, e))?.len();
+        if expected.is_none_or(|expected| had > expected) {
+            this.restart()?;
+        } else {
+            (this.hash, this.len) = hash_reader(&mut this.file).map_err(|e| HubError::disk("read", path, e))?;
+        }
+        Ok(this)
+    }
+
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Back to nothing.
+    pub fn restart(&mut self) -> Result<(), HubError> {
+        self.file.set_len(0).map_err(|e| HubError::disk("write", &self.path, e))?;
+        self.hash = Sha256::new();
+        self.len = 0;
+        Ok(())
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), HubError> {
+        self.file.write_all(bytes).map_err(|e| self.full(e))?;
+        self.hash.update(bytes);
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// The bytes are on the disk when this answers with their sha256.
+    pub fn seal(self) -> Result<String, HubError> {
+        self.file.sync_all().map_err(|e| self.full(e))?;
+        Ok(hex(self.hash))
+    }
+
+    fn full(&self, source: io::Error) -> HubError {
+        HubError::Disk { action: "write", path: self.path.clone(), needed: self.expected, source }
+    }
+}
+
+fn hash_reader(from: &mut impl Read) -> io::Result<(Sha256, u64)> {
+    let (mut hash, mut len) = (Sha256::new(), 0);
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        match from.read(&mut chunk) {
+            Ok(0) => return Ok((hash, len)),
+            Ok(n) => {
+                hash.update(&chunk[..n]);
+                len += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// sha256 of a file, in hexadecimal.
+pub fn hash_file(path: &Path) -> Result<String, HubError> {
+    let hash = File::open(path).and_then(|mut file| hash_reader(&mut file));
+    hash.map(|(hash, _)| hex(hash)).map_err(|e| HubError::disk("read", path, e))
+}
+
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Bytes of the files below a folder; links count for nothing.
+pub fn folder_bytes(path: &Path) -> u64 {
+    let Ok(meta) = fs::symlink_metadata(path) else { return 0 };
+    if meta.is_file() {
+        return meta.len();
+    }
+    if !meta.is_dir() {
+        return 0;
+    }
+    fs::read_dir(path).map_or(0, |entries| entries.flatten().map(|e| folder_bytes(&e.path())).sum())
+}
+
+/// Holds others off while it lives. The system drops it when its process ends, so none is ever stale.
+pub struct Lock(#[expect(dead_code, reason = "held for its lock")] Option<File>);
+
+impl Lock {
+    /// Waits for another process that holds it.
+    pub fn wait(path: &Path, what: &str, ctx: &HubContext) -> Result<Self, HubError> {
+        let mut told = false;
+        loop {
+            if let Some(lock) = Self::try_take(path)? {
+                return Ok(lock);
+            }
+            if !told {
+                ctx.progress.note(&format!("{what}: waiting for another process that pulls it"));
+                told = true;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// `None` while another process holds it.
+    pub fn try_take(path: &Path) -> Result<Option<Self>, HubError> {
+        if let Some(folder) = path.parent() {
+            create_folder(folder)?;
+        }
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(|e| HubError::disk("lock", path, e))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Self(Some(file)))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            // Some network file systems have no locks: two pulls at once then waste work, but each file is still
+            // checked before it takes its name.
+            Err(TryLockError::Error(_)) => Ok(Some(Self(None))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_growing_file_goes_on_with_its_hash() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.incomplete");
+        Growing::open(&path, Some(6)).unwrap().push(b"abc").unwrap();
+        let mut again = Growing::open(&path, Some(6)).unwrap();
+        assert_eq!(again.len(), 3);
+        again.push(b"def").unwrap();
+        // printf abcdef | sha256sum
+        let want = "bef57ec7f53a6d40beb640a780a639c83bc29ac8a9816f1fc6c5c6dcd93c4721";
+        assert_eq!(again.seal().unwrap(), want);
+        assert_eq!(hash_file(&path).unwrap(), want);
+        assert_eq!(Growing::open(&path, Some(5)).unwrap().len(), 0, "longer than the whole: from the start");
+    }
+
+    #[test]
+    fn a_lock_is_held_by_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/lock");
+        let held = Lock::try_take(&path).unwrap();
+        assert!(held.is_some());
+        assert!(Lock::try_take(&path).unwrap().is_none());
+        drop(held);
+        assert!(Lock::try_take(&path).unwrap().is_some());
+    }
+}

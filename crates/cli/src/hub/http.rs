@@ -1,0 +1,346 @@
+//! Requests to the Hub: redirects followed by hand, so that the token stays with the endpoint's host.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use ureq::http::{HeaderMap, Response, Uri};
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, Body, ResponseExt};
+
+use super::context::{HubContext, Places};
+use super::disk::{CHUNK_BYTES, Growing};
+use super::error::HubError;
+
+/// More hops than the Hub makes (two), fewer than a loop.
+const REDIRECTS: usize = 8;
+/// A listing of a repository of thousands of files stays below it.
+const JSON_BYTES: u64 = 32 << 20;
+
+/// What is known of a file before its bytes are fetched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remote {
+    pub url: String,
+    pub etag: String,
+    pub bytes: Option<u64>,
+    pub commit: Option<String>,
+}
+
+impl Remote {
+    /// Large files have their sha256 as etag; small ones a git hash of 40 digits.
+    pub fn sha256(&self) -> Option<&str> {
+        let hex = self.etag.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        (self.etag.len() == 64 && hex).then_some(self.etag.as_str())
+    }
+}
+
+/// Talks to one endpoint.
+pub struct Client<'a> {
+    agent: Agent,
+    ctx: &'a HubContext,
+    origin: Option<Origin>,
+}
+
+type Origin = (String, String, u16);
+
+impl<'a> Client<'a> {
+    pub fn new(ctx: &'a HubContext) -> Self {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            // A compressed answer would have another length than the file.
+            .accept_encoding("identity")
+            .user_agent(concat!("thane/", env!("CARGO_PKG_VERSION")))
+            .timeout_resolve(Some(Duration::from_secs(10)))
+            .timeout_connect(Some(Duration::from_secs(10)))
+            .timeout_recv_response(Some(Duration::from_secs(30)))
+            .timeout_per_read(Some(Duration::from_secs(30)))
+            .tls_config(tls(&ctx.places, ctx))
+            .build();
+        Self { agent: config.into(), ctx, origin: origin(&ctx.places.endpoint) }
+    }
+
+    /// A small JSON answer of the endpoint.
+    pub fn json<T: DeserializeOwned>(&self, path: &str, what: &str) -> Result<T, HubError> {
+        let url = format!("{}{path}", self.ctx.places.endpoint);
+        self.retrying(|| {
+            let response = self.follow("GET", &url, None, what)?;
+            let mut text = String::new();
+            let mut body = response.into_body().into_reader().take(JSON_BYTES);
+            body.read_to_string(&mut text).map_err(|e| broken(&url, &e))?;
+            serde_json::from_str(&text).map_err(|e| HubError::BadAnswer { url: url.clone(), why: e.to_string() })
+        })
+    }
+
+    /// Etag, length and commit of a file.
+    pub fn head(&self, url: &str, what: &str) -> Result<Remote, HubError> {
+        self.retrying(|| self.head_once(url, what))
+    }
+
+    fn head_once(&self, url: &str, what: &str) -> Result<Remote, HubError> {
+        let mut at = url.to_owned();
+        let (mut commit, mut etag, mut bytes) = (None, None, None);
+        for _ in 0..REDIRECTS {
+            let response = self.send("HEAD", &at, None)?;
+            let headers = response.headers();
+            commit = commit.or_else(|| text(headers, "x-repo-commit"));
+            etag = etag.or_else(|| text(headers, "x-linked-etag"));
+            bytes = bytes.or_else(|| number(headers, "x-linked-size"));
+            let next = location(&at, &response);
+            // With the linked headers at hand there is no need to ask the store behind the redirect.
+            if next.is_none() || etag.is_some() {
+                self.check(&response, what)?;
+                let own = if next.is_none() {
+                    (text(headers, "etag"), number(headers, "content-length"))
+                } else {
+                    (None, None)
+                };
+                let etag = etag.or(own.0).map(|e| e.trim_start_matches("W/").trim_matches('"').to_owned());
+                let why = "neither ETag nor X-Linked-Etag".to_owned();
+                let etag = etag.ok_or(HubError::BadAnswer { url: at, why })?;
+                return Ok(Remote { url: url.to_owned(), etag, bytes: bytes.or(own.1), commit });
+            }
+            at = next.unwrap_or_default();
+        }
+        Err(HubError::BadAnswer { url: url.to_owned(), why: "too many redirects".into() })
+    }
+
+    /// Appends what is missing, from however many connections that takes.
+    ///
+    /// Attempts count from the last byte that came: a line that drops now and then gets there in the end.
+    pub fn download(&self, remote: &Remote, to: &mut Growing, what: &str) -> Result<(), HubError> {
+        let mut failed = 0;
+        loop {
+            let had = to.len();
+            if remote.bytes == Some(had) {
+                return Ok(());
+            }
+            let error = match self.download_once(remote, to, what) {
+                Ok(()) => match remote.bytes {
+                    Some(expected) if to.len() < expected => {
+                        unreachable(&remote.url, "the connection closed before the end", true)
+                    }
+                    _ => return Ok(()),
+                },
+                Err(e) => e,
+            };
+            failed = if to.len() > had { 1 } else { failed + 1 };
+            let network = matches!(error, HubError::Unreachable { .. }) || error.is_passing();
+            if failed >= self.ctx.attempts.max(1) || !network {
+                return Err(error);
+            }
+            self.ctx.progress.detail(&format!("{what}: {error}; going on at byte {}", to.len()));
+            sleep(pause(failed));
+        }
+    }
+
+    fn download_once(&self, remote: &Remote, to: &mut Growing, what: &str) -> Result<(), HubError> {
+        let from = to.len();
+        let response = self.follow("GET", &remote.url, (from > 0).then_some(from), what)?;
+        if from > 0 && !goes_on_at(&response, from) {
+            to.restart()?;
+            if response.status() == 206 {
+                let why = format!("asked for byte {from}, got another place");
+                return Err(HubError::BadAnswer { url: remote.url.clone(), why });
+            }
+        }
+        let mut body = response.into_body().into_reader();
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            let n = body.read(&mut chunk).map_err(|e| broken(&remote.url, &e))?;
+            if n == 0 {
+                return Ok(());
+            }
+            let after = to.len() + n as u64;
+            if let Some(expected) = remote.bytes.filter(|expected| after > *expected) {
+                return Err(HubError::WrongSize { what: what.to_owned(), expected, got: after });
+            }
+            to.push(&chunk[..n])?;
+            self.ctx.progress.set(to.len());
+        }
+    }
+
+    /// A request whose redirects are followed and whose status is good.
+    fn follow(&self, method: &str, url: &str, from: Option<u64>, what: &str) -> Result<Response<Body>, HubError> {
+        let mut at = url.to_owned();
+        for _ in 0..REDIRECTS {
+            let response = self.send(method, &at, from)?;
+            match location(&at, &response) {
+                Some(next) => at = next,
+                None => return self.check(&response, what).map(|()| response),
+            }
+        }
+        Err(HubError::BadAnswer { url: url.to_owned(), why: "too many redirects".into() })
+    }
+
+    fn send(&self, method: &str, url: &str, from: Option<u64>) -> Result<Response<Body>, HubError> {
+        let mut request = match method {
+            "HEAD" => self.agent.head(url),
+            _ => self.agent.get(url),
+        };
+        if let Some(from) = from {
+            request = request.header("Range", format!("bytes={from}-"));
+        }
+        let own = origin(url).is_some_and(|o| Some(o) == self.origin);
+        if let Some(token) = self.ctx.places.token.as_ref().filter(|_| own) {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        self.ctx.progress.detail(&format!("{method} {}", without_query(url)));
+        let response = request.call().map_err(|e| failed(url, &e))?;
+        self.ctx.progress.detail(&format!(
+            "  {} {}",
+            response.status().as_u16(),
+            without_query(&response.get_uri().to_string())
+        ));
+        Ok(response)
+    }
+
+    /// Turns a bad status into the error that says what it means here.
+    fn check(&self, response: &Response<Body>, what: &str) -> Result<(), HubError> {
+        let status = response.status().as_u16();
+        if status < 400 {
+            return Ok(());
+        }
+        let headers = response.headers();
+        let endpoint = self.ctx.places.endpoint.clone();
+        let url = without_query(&response.get_uri().to_string()).to_owned();
+        Err(match (text(headers, "x-error-code").as_deref(), status) {
+            (Some("GatedRepo"), _) => HubError::Gated { repo: repo_of(what), endpoint },
+            // Without a valid token the Hub does not say whether a repository exists.
+            (Some("RepoNotFound"), _) | (_, 404) => HubError::NotFound { what: what.to_owned(), endpoint },
+            (None, 401) if self.ctx.places.token.is_none() => HubError::NotFound { what: what.to_owned(), endpoint },
+            _ => HubError::Status { url, status, message: text(headers, "x-error-message") },
+        })
+    }
+
+    fn retrying<T>(&self, mut once: impl FnMut() -> Result<T, HubError>) -> Result<T, HubError> {
+        let mut failed = 0;
+        loop {
+            match once() {
+                Err(error) if error.is_passing() && failed + 1 < self.ctx.attempts => {
+                    failed += 1;
+                    self.ctx.progress.detail(&format!("{error}; attempt {} of {}", failed + 1, self.ctx.attempts));
+                    sleep(pause(failed));
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+/// 0.25 s, doubled each time, 8 s at most.
+fn pause(failed: u32) -> Duration {
+    Duration::from_millis(250 << failed.saturating_sub(1).min(5))
+}
+
+/// A folder of own certificates (a company's proxy) replaces Mozilla's where it can be read.
+fn tls(places: &Places, ctx: &HubContext) -> TlsConfig {
+    let builder = TlsConfig::builder();
+    let Some(path) = &places.certificates else { return builder.build() };
+    let certificates: Vec<_> = match std::fs::read(path) {
+        Ok(pem) => parse_pem(&pem)
+            .filter_map(|item| match item {
+                Ok(PemItem::Certificate(certificate)) => Some(certificate),
+                _ => None,
+            })
+            .collect(),
+        Err(e) => {
+            ctx.progress.note(&format!("cannot read SSL_CERT_FILE {}: {e}", path.display()));
+            Vec::new()
+        }
+    };
+    if certificates.is_empty() {
+        return builder.build();
+    }
+    builder.root_certs(RootCerts::Specific(Arc::new(certificates))).build()
+}
+
+fn goes_on_at(response: &Response<Body>, from: u64) -> bool {
+    let start = text(response.headers(), "content-range");
+    let start = start.as_deref().and_then(|r| r.strip_prefix("bytes ")).and_then(|r| r.split('-').next());
+    response.status() == 206 && start.and_then(|s| s.parse().ok()) == Some(from)
+}
+
+/// Where a redirect leads; never from https to http.
+fn location(at: &str, response: &Response<Body>) -> Option<String> {
+    if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+        return None;
+    }
+    let to = text(response.headers(), "location")?;
+    let base: Uri = at.parse().ok()?;
+    let (scheme, authority) = (base.scheme_str()?, base.authority()?);
+    let to = match to.strip_prefix("//") {
+        Some(rest) => format!("{scheme}://{rest}"),
+        None if to.starts_with('/') => format!("{scheme}://{authority}{to}"),
+        None => to,
+    };
+    (scheme == "http" || to.starts_with("https://")).then_some(to)
+}
+
+fn origin(url: &str) -> Option<Origin> {
+    let uri: Uri = url.parse().ok()?;
+    let scheme = uri.scheme_str()?.to_ascii_lowercase();
+    let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+    Some((scheme, uri.host()?.to_ascii_lowercase(), port))
+}
+
+/// Signed addresses carry secrets in their query.
+fn without_query(url: &str) -> &str {
+    url.split('?').next().unwrap_or(url)
+}
+
+/// `org/name` out of the words used for messages.
+fn repo_of(what: &str) -> String {
+    let text = what.trim_start_matches("hf:");
+    text.split('/').take(2).collect::<Vec<_>>().join("/")
+}
+
+fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+    headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+}
+
+fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+    text(headers, name).and_then(|value| value.parse().ok())
+}
+
+fn unreachable(url: &str, reason: &str, passing: bool) -> HubError {
+    HubError::Unreachable { url: without_query(url).to_owned(), reason: reason.to_owned(), passing }
+}
+
+fn broken(url: &str, error: &std::io::Error) -> HubError {
+    unreachable(url, &error.to_string(), true)
+}
+
+fn failed(url: &str, error: &ureq::Error) -> HubError {
+    use std::io::ErrorKind;
+    match error {
+        ureq::Error::HostNotFound => unreachable(url, "the name of the host is not known (no network?)", false),
+        ureq::Error::Io(e) if e.kind() == ErrorKind::ConnectionRefused => unreachable(url, "connection refused", false),
+        ureq::Error::Timeout(phase) => unreachable(url, &format!("no answer in time ({phase})"), true),
+        ureq::Error::Io(e) => unreachable(url, &e.to_string(), true),
+        ureq::Error::Protocol(e) => unreachable(url, &e.to_string(), true),
+        other => unreachable(url, &other.to_string(), false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_differ_by_scheme_host_and_port() {
+        assert_eq!(origin("https://A.b/x"), origin("https://a.b:443/y?z"));
+        for other in ["http://a.b/x", "https://a.b:444/x", "https://a.b.c/x", "https://evil/a.b", "https://a.b@evil/x"]
+        {
+            assert_ne!(origin("https://a.b/x"), origin(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn pauses_grow_to_eight_seconds() {
+        let millis: Vec<u128> = [1, 2, 3, 6, 40].map(|n| pause(n).as_millis()).into();
+        assert_eq!(millis, [250, 500, 1000, 8000, 8000]);
+    }
+}

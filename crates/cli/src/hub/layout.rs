@@ -1,0 +1,194 @@
+//! The cache on disk as Hugging Face's tools keep it, shared with them.
+//!
+//! ```text
+//! models--org--name/
+//!   refs/main                   the commit that a branch or tag stands for
+//!   blobs/<etag>                a file's bytes; `<etag>.incomplete` while they come
+//!   snapshots/<commit>/<file>   a link to the blob
+//! ```
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::disk;
+use super::error::HubError;
+use super::spec::{RepoSpec, is_inside};
+
+pub const WEIGHTS: &str = "model.safetensors";
+pub const INDEX: &str = "model.safetensors.index.json";
+
+/// One repository's folder in the cache.
+pub struct RepoFolder {
+    pub path: PathBuf,
+    locks: PathBuf,
+}
+
+impl RepoFolder {
+    pub fn new(hub: &Path, repo: &str) -> Self {
+        let name = format!("models--{}", repo.replace('/', "--"));
+        Self { path: hub.join(&name), locks: hub.join(".locks").join(name) }
+    }
+
+    pub fn blob(&self, etag: &str) -> PathBuf {
+        self.path.join("blobs").join(etag)
+    }
+
+    pub fn lock(&self, etag: &str) -> PathBuf {
+        self.locks.join(format!("{etag}.lock"))
+    }
+
+    pub fn snapshot(&self, commit: &str) -> PathBuf {
+        self.path.join("snapshots").join(commit)
+    }
+
+    /// The commit that `revision` stood for when it was last pulled.
+    pub fn commit(&self, revision: &str) -> Option<String> {
+        if is_commit(revision) && self.snapshot(revision).is_dir() {
+            return Some(revision.to_owned());
+        }
+        let commit = fs::read_to_string(self.path.join("refs").join(revision)).ok()?;
+        let commit = commit.trim();
+        is_commit(commit).then(|| commit.to_owned())
+    }
+
+    pub fn set_commit(&self, revision: &str, commit: &str) -> Result<(), HubError> {
+        if revision == commit || self.commit(revision).as_deref() == Some(commit) {
+            return Ok(());
+        }
+        let path = self.path.join("refs").join(revision);
+        disk::create_folder(path.parent().unwrap_or(&self.path))?;
+        disk::write_whole(&path, commit.as_bytes())
+    }
+
+    /// Gives a whole blob its name in a snapshot.
+    pub fn link(&self, commit: &str, file: &str, etag: &str) -> Result<PathBuf, HubError> {
+        let name = self.snapshot(commit).join(file);
+        disk::create_folder(name.parent().unwrap_or(&self.path))?;
+        // From snapshots/<commit>/a/b the blob is three folders up, plus one for each folder in the name.
+        let up = "../".repeat(2 + file.matches('/').count());
+        disk::remove(&name)?;
+        link_file(Path::new(&format!("{up}blobs/{etag}")), &self.blob(etag), &name)
+            .map_err(|e| HubError::disk("write", &name, e))?;
+        Ok(name)
+    }
+
+    /// The model as it was pulled, when all of it is here.
+    pub fn cached(&self, spec: &RepoSpec) -> Option<PathBuf> {
+        let snapshot = self.snapshot(&self.commit(&spec.revision)?);
+        match &spec.file {
+            Some(file) => Some(snapshot.join(file)).filter(|path| path.is_file()),
+            None => whole(&snapshot),
+        }
+    }
+
+    /// The files of the snapshot that `spec` asks for, and the blobs behind them.
+    pub fn files(&self, spec: &RepoSpec) -> Vec<(PathBuf, PathBuf)> {
+        let Some(commit) = self.commit(&spec.revision) else { return Vec::new() };
+        let snapshot = self.snapshot(&commit);
+        let names: Vec<PathBuf> = match &spec.file {
+            Some(file) => vec![snapshot.join(file)],
+            None => fs::read_dir(&snapshot).into_iter().flatten().flatten().map(|e| e.path()).collect(),
+        };
+        names.into_iter().filter_map(|name| fs::canonicalize(&name).ok().map(|blob| (name, blob))).collect()
+    }
+
+    /// The commits that are here, in part or whole.
+    pub fn snapshots(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path.join("snapshots")).into_iter().flatten().flatten();
+        let mut paths: Vec<PathBuf> = entries.map(|e| e.path()).filter(|p| p.is_dir()).collect();
+        paths.sort();
+        paths
+    }
+}
+
+#[cfg(unix)]
+fn link_file(relative: &Path, _blob: &Path, name: &Path) -> std::io::Result<()> {
+    std::os::unix::fs::symlink(relative, name)
+}
+
+#[cfg(not(unix))]
+fn link_file(_relative: &Path, blob: &Path, name: &Path) -> std::io::Result<()> {
+    fs::hard_link(blob, name).or_else(|_| fs::copy(blob, name).map(|_| ()))
+}
+
+/// A git hash; a server's word for it becomes a folder's name.
+pub fn is_commit(text: &str) -> bool {
+    (7..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// What can be loaded from a folder that a pull filled: the folder itself, or its one GGUF file.
+///
+/// Weights are fetched last, so whole weights mean that the small files are there too.
+pub fn whole(folder: &Path) -> Option<PathBuf> {
+    if folder.join("config.json").is_file() {
+        let index = folder.join(INDEX);
+        let is_whole = if index.is_file() {
+            let shards = fs::read_to_string(&index).ok().and_then(|text| shards(&text).ok());
+            shards.is_some_and(|shards| shards.iter().all(|shard| folder.join(shard).is_file()))
+        } else {
+            folder.join(WEIGHTS).is_file()
+        };
+        if is_whole {
+            return Some(folder.to_owned());
+        }
+    }
+    let mut files = fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
+    let is_gguf = |path: &PathBuf| path.extension().is_some_and(|e| e == "gguf") && path.is_file();
+    let first = files.find(is_gguf)?;
+    files.all(|path| !is_gguf(&path)).then_some(first)
+}
+
+/// The files that an index of shards names.
+pub fn shards(index: &str) -> Result<BTreeSet<String>, String> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: std::collections::BTreeMap<String, String>,
+        #[serde(rename = "metadata")]
+        _metadata: Option<IgnoredAny>,
+    }
+    let index: Index = serde_json::from_str(index).map_err(|e| e.to_string())?;
+    let shards: BTreeSet<String> = index.weight_map.into_values().collect();
+    match shards.iter().find(|shard| !is_inside(shard) || shard.contains('/')) {
+        Some(bad) => Err(format!("shard `{bad}` is not a plain name")),
+        None if shards.is_empty() => Err("the index names no shard".into()),
+        None => Ok(shards),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_whole_when_every_shard_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        put("config.json", "{}");
+        put(INDEX, r#"{"metadata":{},"weight_map":{"a":"1.safetensors","b":"2.safetensors","c":"1.safetensors"}}"#);
+        put("1.safetensors", "");
+        assert_eq!(whole(folder.path()), None);
+        put("2.safetensors", "");
+        assert_eq!(whole(folder.path()).as_deref(), Some(folder.path()));
+    }
+
+    #[test]
+    fn one_gguf_file_is_the_model_and_two_are_a_question() {
+        let folder = tempfile::tempdir().unwrap();
+        let one = folder.path().join("a.gguf");
+        fs::write(&one, "").unwrap();
+        assert_eq!(whole(folder.path()), Some(one));
+        fs::write(folder.path().join("b.gguf"), "").unwrap();
+        assert_eq!(whole(folder.path()), None);
+    }
+
+    #[test]
+    fn shards_stay_in_their_folder() {
+        for bad in ["../x", "a/b", "/x", ""] {
+            assert!(shards(&format!(r#"{{"weight_map":{{"a":"{bad}"}}}}"#)).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Ctrl-C and termination signals.
+//!
+//! By default the first signal ends the program at once: the child (`pip`) is killed, the terminal is tidied and
+//! the exit code is 130. That is safe at any moment because nothing on disk takes its final name before it is
+//! whole. A command that wants to end by itself (`run` prints the rest of its line) holds a [`Cooperative`]: then
+//! the first signal only sets the flag, and the second one ends the program.
+
+use std::io::{self, Write};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::exit::Code;
+
+/// A handle on what the signal handler knows; clones share it.
+#[derive(Clone, Default)]
+pub struct Interrupt(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    asked: AtomicBool,
+    cooperating: AtomicUsize,
+    child: Mutex<Option<Child>>,
+    tidy: Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
+/// While this lives, the first signal sets the flag and nothing else.
+pub struct Cooperative<'a>(&'a Interrupt);
+
+impl Interrupt {
+    /// Takes the process's signals; `tidy` runs before the program ends by one.
+    pub fn install(tidy: impl Fn() + Send + 'static) -> Result<Self, ctrlc::Error> {
+        let this = Self::default();
+        *this.0.tidy.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(tidy));
+        let handler = this.clone();
+        ctrlc::set_handler(move || handler.signalled())?;
+        Ok(this)
+    }
+
+    /// Whether a signal has come.
+    pub fn is_set(&self) -> bool {
+        self.0.asked.load(Ordering::Relaxed)
+    }
+
+    /// From here on, until the answer is dropped, the caller looks at [`Interrupt::is_set`] and ends by itself.
+    pub fn cooperate(&self) -> Cooperative<'_> {
+        self.0.cooperating.fetch_add(1, Ordering::SeqCst);
+        Cooperative(self)
+    }
+
+    /// Runs `command` to its end, calling `tick` meanwhile; a signal kills it.
+    ///
+    /// `started` gets the child once, to take its pipes.
+    pub fn run_child(
+        &self,
+        command: &mut Command,
+        started: impl FnOnce(&mut Child),
+        mut tick: impl FnMut(),
+    ) -> io::Result<ExitStatus> {
+        // In a group of its own: the terminal's Ctrl-C would end it first, and that would look like a failure.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(command, 0);
+        let mut child = command.spawn()?;
+        started(&mut child);
+        self.set_child(Some(child));
+        loop {
+            if let Some(status) = self.poll_child()? {
+                self.set_child(None);
+                return Ok(status);
+            }
+            tick();
+            std::thread::sleep(Duration::from_millis(25));
+        }
+    }
+
+    fn set_child(&self, child: Option<Child>) {
+        *self.0.child.lock().unwrap_or_else(PoisonError::into_inner) = child;
+    }
+
+    fn poll_child(&self) -> io::Result<Option<ExitStatus>> {
+        match &mut *self.0.child.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(child) => child.try_wait(),
+            None => Err(io::ErrorKind::Interrupted.into()),
+        }
+    }
+
+    fn signalled(&self) {
+        let again = self.0.asked.swap(true, Ordering::SeqCst);
+        if self.0.cooperating.load(Ordering::SeqCst) > 0 && !again {
+            return;
+        }
+        // The lock stays held until the exit, so that the waiting thread cannot start another child.
+        let mut child = self.0.child.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(child) = child.as_mut() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if let Some(tidy) = &*self.0.tidy.lock().unwrap_or_else(PoisonError::into_inner) {
+            tidy();
+        }
+        let _ = writeln!(io::stderr(), "thane: interrupted");
+        std::process::exit(Code::Interrupted as i32);
+    }
+}
+
+impl Drop for Cooperative<'_> {
+    fn drop(&mut self) {
+        self.0.0.cooperating.fetch_sub(1, Ordering::SeqCst);
+    }
+}

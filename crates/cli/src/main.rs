@@ -1,0 +1,81 @@
+//! `thane`: fetch models, look at them, run them.
+//!
+//! Exit codes are documented at [`exit`]; where output goes at [`output`].
+
+mod app;
+mod cmd;
+mod exit;
+mod hub;
+mod interrupt;
+mod model;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use self::app::{App, Global};
+use self::exit::{Code, Outcome};
+
+/// Run language models through Apple's MIL on any machine.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true, after_help = AFTER_HELP)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// A verb is a line here, a line in [`dispatch`] and a module of [`cmd`].
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Run(cmd::run::Args),
+    Pull(cmd::pull::Args),
+    Ls(cmd::ls::Args),
+    Show(cmd::show::Args),
+    Inspect(cmd::inspect::Args),
+    Perplexity(cmd::perplexity::Args),
+    Rm(cmd::rm::Args),
+}
+
+fn dispatch(verb: &Verb, app: &App) -> Outcome {
+    match verb {
+        Verb::Run(args) => cmd::run::run(args, app),
+        Verb::Pull(args) => cmd::pull::run(args, app),
+        Verb::Ls(args) => cmd::ls::run(args, app),
+        Verb::Show(args) => cmd::show::run(args, app),
+        Verb::Inspect(args) => cmd::inspect::run(args, app),
+        Verb::Perplexity(args) => cmd::perplexity::run(args, app),
+        Verb::Rm(args) => cmd::rm::run(args, app),
+    }
+}
+
+const AFTER_HELP: &str = "\
+A model is a path (GGUF file or Hugging Face folder), hf:org/name[/file][@revision], \
+or a name of the catalogue.
+
+Exit codes: 0 done, 1 other failure (disk, cache), 2 usage or bad file, 5 network, 130 interrupted.
+
+Environment: each flag as shown; HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, \
+HF_HUB_OFFLINE, XDG_CACHE_HOME, HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE, NO_COLOR.";
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version are no errors; clap knows which stream each belongs to.
+            let code = if e.use_stderr() { Code::Usage } else { Code::Ok };
+            let _ = e.print();
+            return code.into();
+        }
+    };
+    let outcome = App::new(&cli.global, |name| std::env::var_os(name)).and_then(|app| dispatch(&cli.verb, &app));
+    match outcome {
+        Ok(()) => Code::Ok.into(),
+        Err(failure) => {
+            let _ = failure.print(&mut std::io::stderr());
+            failure.code().into()
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What the user sees: data on stdout, progress and notes on stderr, a bar only where stderr is a terminal.
+//!
+//! With `--json` a command prints exactly one JSON object and a line break on stdout; its fields are documented on
+//! the struct that the command serialises and are only ever added to.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::hub::Progress;
+
+/// How much is said, and how.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Style {
+    pub json: bool,
+    pub quiet: bool,
+    pub verbose: bool,
+    pub color: bool,
+}
+
+/// The one place that writes to stdout and stderr.
+pub struct Output {
+    style: Style,
+    bars: bool,
+    bar: Mutex<Option<ProgressBar>>,
+}
+
+impl Output {
+    pub fn new(style: Style) -> Self {
+        let bars = io::stderr().is_terminal() && !style.quiet;
+        Self { style, bars, bar: Mutex::new(None) }
+    }
+
+    pub fn is_json(&self) -> bool {
+        self.style.json
+    }
+
+    /// Data, as it is, flushed: a stream of text shows as it comes.
+    pub fn data(&self, text: &str) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+
+    /// One JSON object on one line.
+    pub fn json(&self, value: &impl Serialize) -> io::Result<()> {
+        let mut text = serde_json::to_string(value)?;
+        text.push('\n');
+        self.data(&text)
+    }
+
+    /// A line on stderr unless `-q`.
+    pub fn say(&self, line: &str) {
+        if !self.style.quiet {
+            self.line(line);
+        }
+    }
+
+    /// A line on stderr with `-v`.
+    pub fn explain(&self, line: &str) {
+        if self.style.verbose {
+            self.line(line);
+        }
+    }
+
+    /// Takes the bar off the terminal.
+    pub fn clear(&self) {
+        if let Some(bar) = self.bar.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn line(&self, line: &str) {
+        let write = || {
+            // Nobody reading stderr is no reason to stop.
+            let _ = writeln!(io::stderr(), "{line}");
+        };
+        match &*self.bar.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
+    }
+
+    fn bar_style(&self, total: Option<u64>) -> ProgressStyle {
+        let template = match (total, self.style.color) {
+            (Some(_), true) => {
+                "{msg} {bar:30.cyan/blue} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}"
+            }
+            (Some(_), false) => "{msg} {bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
+            (None, _) => "{msg} {spinner} {decimal_bytes} {decimal_bytes_per_sec}",
+        };
+        ProgressStyle::with_template(template).expect("the template is a literal")
+    }
+}
+
+impl Progress for Output {
+    fn start(&self, what: &str, total: Option<u64>, done: u64) {
+        self.clear();
+        if !self.bars {
+            let size = total.map(|n| format!(" ({})", bytes(n))).unwrap_or_default();
+            let rest = if done > 0 { format!(", going on at {}", bytes(done)) } else { String::new() };
+            return self.say(&format!("{what}{size}{rest}"));
+        }
+        let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+        bar.set_style(self.bar_style(total));
+        bar.set_message(what.to_owned());
+        bar.set_position(done);
+        bar.reset_eta();
+        *self.bar.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar);
+    }
+
+    fn set(&self, done: u64) {
+        if let Some(bar) = &*self.bar.lock().unwrap_or_else(PoisonError::into_inner) {
+            bar.set_position(done);
+        }
+    }
+
+    fn finish(&self) {
+        self.clear();
+    }
+
+    fn note(&self, line: &str) {
+        self.say(line);
+    }
+
+    fn detail(&self, line: &str) {
+        self.explain(line);
+    }
+}
+
+/// `98.4 MB`: decimal units, as disks are sold and as the Hub shows them.
+pub fn bytes(n: u64) -> String {
+    let mut value = n as f64;
+    for unit in ["B", "kB", "MB", "GB"] {
+        if value < 1000.0 {
+            return if unit == "B" { format!("{n} B") } else { format!("{value:.1} {unit}") };
+        }
+        value /= 1000.0;
+    }
+    format!("{value:.1} TB")
+}
+
+/// `2026-11-21T06:31:02Z`.
+pub fn rfc3339(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+    let (year, month, day) = civil(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Year, month and day of the `days`-th day after 1970-01-01, by walking the calendar.
+fn civil(mut days: u64) -> (u64, u64, u64) {
+    let leap = |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    // 146,097 days are 400 years: the walk below stays short whatever a file's clock says.
+    let mut year = 1970 + days / 146_097 * 400;
+    days %= 146_097;
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let lengths = [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 1;
+    for length in lengths {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    (year, month, days + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_decimal() {
+        let cases =
+            [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (98_362_432, "98.4 MB"), (2_000_000_000_000, "2.0 TB")];
+        for (n, text) in cases {
+            assert_eq!(bytes(n), text);
+        }
+    }
+
+    #[test]
+    fn dates_agree_with_the_calendar() {
+        // From `date -u -d @N +%FT%TZ`.
+        let cases = [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_735_689_599, "2024-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+    }
+}

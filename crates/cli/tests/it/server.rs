@@ -1,0 +1,163 @@
+//! A web server on a port of this machine that answers as a test wants, and a Hub built on it.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::fixture::sha256;
+
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub method: String,
+    pub path: String,
+    pub headers: HashMap<String, String>,
+}
+
+pub struct Reply {
+    pub status: u16,
+    pub headers: Vec<(&'static str, String)>,
+    pub body: Vec<u8>,
+    /// The connection closes after so many bytes of the body.
+    pub cut: Option<usize>,
+}
+
+impl Reply {
+    pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
+        Self { status, headers: Vec::new(), body: body.into(), cut: None }
+    }
+
+    pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+}
+
+/// Answers until the test's process ends.
+pub struct Server {
+    pub url: String,
+    log: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Server {
+    pub fn start(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (shared, answer) = (Arc::clone(&log), Arc::new(answer));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (log, answer) = (Arc::clone(&shared), Arc::clone(&answer));
+                std::thread::spawn(move || serve(stream, &log, &*answer));
+            }
+        });
+        Self { url, log }
+    }
+
+    pub fn requests(&self) -> Vec<Request> {
+        self.log.lock().unwrap().clone()
+    }
+}
+
+fn serve(stream: TcpStream, log: &Mutex<Vec<Request>>, answer: &dyn Fn(&Request) -> Reply) {
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let Some(request) = read(&stream) else { return };
+    log.lock().unwrap().push(request.clone());
+    let reply = answer(&request);
+    let mut head = format!("HTTP/1.1 {} X\r\nConnection: close\r\n", reply.status);
+    if !reply.headers.iter().any(|(name, _)| *name == "Content-Length") {
+        head += &format!("Content-Length: {}\r\n", reply.body.len());
+    }
+    for (name, value) in &reply.headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    let mut stream = &stream;
+    let _ = stream.write_all(format!("{head}\r\n").as_bytes());
+    if request.method != "HEAD" {
+        let _ = stream.write_all(&reply.body[..reply.cut.unwrap_or(reply.body.len())]);
+    }
+}
+
+fn read(stream: &TcpStream) -> Option<Request> {
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let first = lines.next()?;
+    let mut words = first.split(' ');
+    let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
+    let mut headers = HashMap::new();
+    for line in lines.take_while(|line| !line.is_empty()) {
+        let (name, value) = line.split_once(':')?;
+        headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+    }
+    Some(Request { method, path, headers })
+}
+
+pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// Changes an answer for a large file's bytes: called with the request, its count from 0, and the answer.
+pub type Mend = dyn Fn(&Request, usize, Reply) -> Reply + Send + Sync;
+
+/// `org/name` on a Hub, its large files on another host as in life.
+pub struct Hub {
+    pub api: Server,
+    pub store: Server,
+}
+
+impl Hub {
+    /// Names that end in `.json` are small files; others are large ones, found by their sha256.
+    pub fn start(files: &[(&str, &[u8])], mend: Box<Mend>) -> Self {
+        let files: HashMap<String, Vec<u8>> = files.iter().map(|(n, b)| ((*n).to_owned(), b.to_vec())).collect();
+        let blobs: HashMap<String, Vec<u8>> =
+            files.values().map(|b| (format!("/{}?sig=secret", sha256(b)), b.clone())).collect();
+        let count = Mutex::new(0);
+        let store = Server::start(move |request| {
+            let nth = {
+                let mut count = count.lock().unwrap();
+                *count += 1;
+                *count - 1
+            };
+            let reply = blobs.get(&request.path).map_or_else(|| Reply::new(404, ""), |body| ranged(request, body));
+            mend(request, nth, reply)
+        });
+        let at = store.url.clone();
+        let api = Server::start(move |request| answer(request, &files, &at));
+        Self { api, store }
+    }
+
+    pub fn of(files: &[(&str, &[u8])]) -> Self {
+        Self::start(files, Box::new(|_, _, reply| reply))
+    }
+}
+
+fn ranged(request: &Request, body: &[u8]) -> Reply {
+    let from = request.headers.get("range").and_then(|r| r.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok());
+    let Some(from) = from.filter(|from: &usize| *from < body.len()) else { return Reply::new(200, body) };
+    let range = format!("bytes {from}-{}/{}", body.len() - 1, body.len());
+    Reply::new(206, &body[from..]).with("Content-Range", range)
+}
+
+fn answer(request: &Request, files: &HashMap<String, Vec<u8>>, store: &str) -> Reply {
+    if let Some(revision) = request.path.strip_prefix("/api/models/org/name/revision/") {
+        if revision != "main" && revision != COMMIT {
+            return Reply::new(404, "").with("X-Error-Code", "RevisionNotFound");
+        }
+        let names: Vec<String> = files.keys().map(|name| format!("{{\"rfilename\":\"{name}\"}}")).collect();
+        return Reply::new(200, format!("{{\"sha\":\"{COMMIT}\",\"siblings\":[{}]}}", names.join(",")));
+    }
+    if let Some(name) = request.path.strip_prefix("/small/") {
+        let reply = Reply::new(200, files[name].clone()).with("X-Repo-Commit", COMMIT);
+        return reply.with("ETag", format!("\"{}\"", &sha256(name.as_bytes())[..40]));
+    }
+    let name = request.path.strip_prefix("/org/name/resolve/").and_then(|rest| Some(rest.split_once('/')?.1));
+    match name.and_then(|name| Some((name, files.get(name)?))) {
+        None => Reply::new(404, "").with("X-Error-Code", "RepoNotFound"),
+        Some((name, _)) if name.ends_with(".json") => {
+            Reply::new(307, "").with("Location", format!("/small/{name}")).with("X-Repo-Commit", COMMIT)
+        }
+        Some((_, body)) => Reply::new(302, "")
+            .with("Location", format!("{store}/{}?sig=secret", sha256(body)))
+            .with("X-Repo-Commit", COMMIT)
+            .with("X-Linked-Etag", format!("\"{}\"", sha256(body)))
+            .with("X-Linked-Size", body.len().to_string()),
+    }
+}
