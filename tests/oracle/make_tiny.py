@@ -1,0 +1,317 @@
+"""Makes the tiny random checkpoints of tests/models/tiny/<name> and their goldens.
+
+    python3 tests/oracle/make_tiny.py [NAME ...]
+
+Each folder holds config.json, safetensors and golden.{json,bin}: the float32 logits at every position of three token
+sequences, computed by transformers (eager attention, float32, weights upcast from the stored dtype). No size divides
+another more than the class demands, and every weight, norm, scale and bias is random. Before a golden is written:
+- the folder, config.json respelled, is loaded again and must give the very same logits;
+- each setting in `Case.mutations` is changed alone and must move the logits by `BITES` at least, and so must a 5 %
+  change of each single tensor: a reader that ignores one of them cannot pass.
+Needs torch, transformers, safetensors, numpy. CPU only; all seeds are literals.
+"""
+
+import json
+import shutil
+import sys
+from dataclasses import dataclass, field
+
+from golden import MODELS, Floats, need, write_json
+
+need("torch", "transformers", "safetensors", "numpy")
+
+import numpy
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig
+
+SEQUENCE_LENS = (7, 33, 61)
+# Smallest relative change of the logits that counts as "this setting matters": 30x the 1e-4 of the tightest promise.
+BITES = 3e-3
+
+
+@dataclass
+class Case:
+    seed: int
+    config: object
+    respell: object  # config dict as transformers 5 writes it -> config dict to commit
+    dtype: torch.dtype = torch.float32
+    max_shard_size: str = "1GB"
+    mutations: dict = field(default_factory=dict)
+
+
+def keep(config):
+    """The new spelling, as transformers 5 writes it."""
+    return config
+
+
+def old_llama(config):
+    """transformers 4: `rope_theta` beside `rope_scaling`, `torch_dtype`."""
+    rope = dict(config.pop("rope_parameters"))
+    config["rope_theta"] = rope.pop("rope_theta")
+    config["rope_scaling"] = rope if rope["rope_type"] != "default" else None
+    config["torch_dtype"] = config.pop("dtype")
+    config.pop("transformers_version")
+    return config
+
+
+def oldest_llama(config):
+    """Before 4.43 the scaling's kind was called `type`."""
+    config = old_llama(config)
+    config["rope_scaling"]["type"] = config["rope_scaling"].pop("rope_type")
+    return config
+
+
+def bare_llama(config):
+    """The first Llama configs: no head_dim, no bias switches, no scaling key."""
+    config = old_llama(config)
+    for key in ("head_dim", "attention_bias", "mlp_bias", "rope_scaling", "attention_dropout", "pretraining_tp"):
+        config.pop(key, None)
+    return config
+
+
+def old_gemma(config):
+    """transformers 4.50: two thetas by name, scaling meant for the full layers, the pattern as a number. No word on the
+    head: Gemma's is tied unless a config says otherwise."""
+    rope = config.pop("rope_parameters")
+    full = dict(rope["full_attention"])
+    config["rope_theta"] = full.pop("rope_theta")
+    config["rope_scaling"] = full if full["rope_type"] != "default" else None
+    config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+    config["sliding_window_pattern"] = config.pop("layer_types").index("full_attention") + 1
+    config["torch_dtype"] = config.pop("dtype")
+    config.pop("transformers_version")
+    config.pop("_sliding_window_pattern", None)
+    config.pop("tie_word_embeddings")
+    return config
+
+
+def middle_gemma(config):
+    """transformers 4.54, as the 270M is published: the layer list and the pattern too, under a private name."""
+    layer_types = config["layer_types"]
+    config = old_gemma(config)
+    config["_sliding_window_pattern"] = config.pop("sliding_window_pattern")
+    config["layer_types"] = layer_types
+    return config
+
+
+def llama(**overrides):
+    settings = dict(
+        vocab_size=149, hidden_size=54, intermediate_size=61, num_hidden_layers=2, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=10, max_position_embeddings=512, rms_norm_eps=3e-3, bos_token_id=1,
+        eos_token_id=2, rope_parameters={"rope_type": "default", "rope_theta": 700.0},
+    )
+    return LlamaConfig(**(settings | overrides))
+
+
+def gemma(**overrides):
+    settings = dict(
+        vocab_size=149, hidden_size=44, intermediate_size=31, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=1, head_dim=14, max_position_embeddings=512, rms_norm_eps=1e-2, sliding_window=8,
+        query_pre_attn_scalar=23,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+            "full_attention": {"rope_type": "default", "rope_theta": 5000.0},
+        },
+    )
+    return Gemma3TextConfig(**(settings | overrides))
+
+
+LLAMA3 = {
+    # Wavelengths of the five pairs: 6, 22, 75, 262, 907 positions; bounds 64/4 and 64/1 put them on all three branches.
+    "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+LINEAR = {"rope_type": "linear", "rope_theta": 300.0, "factor": 4.0}
+
+
+def rope_of(**changes):
+    """A mutation of a Llama config's rope parameters."""
+    return {"rope_parameters": lambda config: config.rope_parameters | changes}
+
+
+def rope_of_layers(kind, **changes):
+    """A mutation of the rope parameters of one kind of Gemma layer."""
+    return {"rope_parameters": lambda config: config.rope_parameters | {kind: config.rope_parameters[kind] | changes}}
+
+
+LLAMA_MUTATIONS = {"rms_norm_eps": {"rms_norm_eps": 1e-6}, "theta": rope_of(rope_theta=900.0)}
+GEMMA_MUTATIONS = {
+    "rms_norm_eps": {"rms_norm_eps": 1e-6},
+    "window longer": {"sliding_window": 9},
+    "window shorter": {"sliding_window": 7},
+    "layer order": {"layer_types": lambda config: config.layer_types[1:] + config.layer_types[:1]},
+    "scale by head_dim": {"query_pre_attn_scalar": lambda config: config.head_dim},
+    "activation": {"hidden_activation": "gelu"},
+    "local theta": rope_of_layers("sliding_attention", rope_theta=5000.0),
+    "global theta": rope_of_layers("full_attention", rope_theta=300.0),
+}
+# erf-gelu differs from tanh-gelu by at most 5e-4 in the value: it moves the logits by 2.6e-4 to 4e-4 here.
+WEAK_MUTATIONS = {"activation": 2e-4}
+
+
+def cases():
+    untied = dict(hidden_size=48, intermediate_size=57, tie_word_embeddings=False)
+    scaled = LLAMA_MUTATIONS | {
+        "no scaling": rope_of(rope_type="default"),
+        "factor": rope_of(factor=4.0),
+        "low_freq_factor": rope_of(low_freq_factor=2.0),
+        "high_freq_factor": rope_of(high_freq_factor=2.0),
+        "original length": rope_of(original_max_position_embeddings=32),
+    }
+    linear = LLAMA_MUTATIONS | {"no scaling": rope_of(rope_type="default"), "factor": rope_of(factor=2.0)}
+    gemma_linear = {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+        "full_attention": {"rope_type": "linear", "rope_theta": 900.0, "factor": 8.0},
+    }
+    gemma_linear_mutations = GEMMA_MUTATIONS | {
+        "no scaling": rope_of_layers("full_attention", rope_type="default"),
+        "scaling everywhere": rope_of_layers("sliding_attention", rope_type="linear", factor=8.0),
+    }
+    gemma_real_rope = {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        "full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
+    }
+    alternating = ["sliding_attention", "full_attention"] * 2
+    gemma_bf16_mutations = GEMMA_MUTATIONS | {
+        "window longer": {"sliding_window": 6}, "window shorter": {"sliding_window": 4},
+    }
+    return {
+        "llama-bias": Case(
+            101, llama(attention_bias=True, mlp_bias=True, tie_word_embeddings=True), keep, mutations=LLAMA_MUTATIONS),
+        "llama-rope3": Case(102, llama(**untied, rope_parameters=LLAMA3), old_llama, mutations=scaled),
+        "llama-linear": Case(
+            103, llama(tie_word_embeddings=True, rope_parameters=LINEAR), oldest_llama, max_shard_size="80KB",
+            mutations=linear),
+        "llama-bf16": Case(
+            104, llama(num_hidden_layers=3, num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True,
+                       rope_parameters=LLAMA3), keep, torch.bfloat16, mutations=scaled),
+        "llama-f16": Case(
+            105, llama(num_hidden_layers=3, hidden_size=50, num_attention_heads=5, num_key_value_heads=5, head_dim=None,
+                       tie_word_embeddings=False), bare_llama, torch.float16, mutations=LLAMA_MUTATIONS),
+        "gemma3": Case(201, gemma(), keep, mutations=GEMMA_MUTATIONS),
+        "gemma3-linear": Case(
+            202, gemma(hidden_size=42, intermediate_size=29, num_attention_heads=6, num_key_value_heads=2, head_dim=10,
+                       rope_parameters=gemma_linear), old_gemma, mutations=gemma_linear_mutations),
+        "gemma3-bf16": Case(
+            203, gemma(hidden_size=60, num_attention_heads=5, head_dim=18, sliding_window=5, layer_types=alternating,
+                       rope_parameters=gemma_real_rope), middle_gemma, torch.bfloat16, mutations=gemma_bf16_mutations),
+    }
+
+
+def randomise(model, seed, dtype):
+    """Fills every parameter, then rounds it to the stored dtype; projections are wide enough for sharp attention."""
+    # RandomState: its stream is frozen by numpy's compatibility promise, unlike torch's.
+    random = numpy.random.RandomState(seed)
+    gemma = model.config.model_type == "gemma3_text"
+    for name, parameter in model.named_parameters():
+        draw = random.standard_normal(tuple(parameter.shape))
+        if name.endswith("norm.weight") or "layernorm.weight" in name:
+            draw = 0.4 * draw if gemma else 1.0 + 0.4 * draw
+        elif name.endswith("bias"):
+            draw = 0.5 * draw
+        elif "embed_tokens" in name:
+            # Gemma multiplies by sqrt(hidden_size): keep the residual from drowning the layers.
+            draw = 0.15 * draw if gemma else 0.5 * draw
+        else:
+            draw = 1.6 * draw / numpy.sqrt(parameter.shape[1])
+        parameter.data = torch.tensor(draw, dtype=torch.float32).to(dtype).float()
+
+
+def run(model, sequences):
+    with torch.no_grad():
+        return [model(torch.tensor([ids])).logits[0] for ids in sequences]
+
+
+def distance(ours, theirs):
+    """Relative error over all sequences together."""
+    ours, theirs = torch.cat(ours), torch.cat(theirs)
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+def check_settings(case, model, sequences, logits):
+    """Every mutated setting must move the logits; answers the smallest move."""
+    weakest = float("inf")
+    for label, change in case.mutations.items():
+        config = case.config.to_dict()
+        for key, value in change.items():
+            config[key] = value(case.config) if callable(value) else value
+        other = type(model)(type(case.config)(**config)).eval()
+        other.set_attn_implementation("eager")
+        other.load_state_dict(model.state_dict())
+        moved = distance(run(other, sequences), logits)
+        if moved < WEAK_MUTATIONS.get(label, BITES):
+            sys.exit(f"setting '{label}' moves the logits by {moved:.1e} only")
+        weakest = min(weakest, moved)
+    return weakest
+
+
+def check_tensors(model, sequences, logits):
+    """A 5 % change of any one tensor must move the logits; answers the smallest move."""
+    weakest = float("inf")
+    for name, parameter in model.named_parameters():
+        saved = parameter.data
+        # Not a plain factor: a norm after q_proj would hide it.
+        ramp = torch.linspace(0.95, 1.05, saved.shape[0]).reshape(-1, *[1] * (saved.dim() - 1))
+        parameter.data = saved * ramp
+        moved = distance(run(model, sequences), logits)
+        parameter.data = saved
+        if moved < BITES / 10:
+            sys.exit(f"tensor '{name}' moves the logits by {moved:.1e} only")
+        weakest = min(weakest, moved)
+    return weakest
+
+
+def save(case, model, folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    model.config.dtype = case.dtype
+    # On a copy: `to` would round the rope frequencies of the model that computes the golden.
+    stored = type(model)(case.config).to(case.dtype)
+    stored.load_state_dict(model.state_dict())
+    stored.save_pretrained(folder, max_shard_size=case.max_shard_size)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    for path in folder.glob("*.safetensors"):
+        path.chmod(0o644)  # safetensors leaves its files readable by their owner only
+    config = case.respell(json.loads((folder / "config.json").read_text()))
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def make(name, case):
+    folder = MODELS / "tiny" / name
+    model = AutoModelForCausalLM.from_config(case.config, attn_implementation="eager").float().eval()
+    randomise(model, case.seed, case.dtype)
+    random = numpy.random.RandomState(case.seed + 1000)
+    sequences = [random.randint(0, case.config.vocab_size, length).tolist() for length in SEQUENCE_LENS]
+    logits = run(model, sequences)
+
+    save(case, model, folder)
+    reread = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    if any(not torch.equal(ours, theirs) for ours, theirs in zip(run(reread, sequences), logits)):
+        sys.exit(f"{name}: the folder does not give the logits of the model it was saved from")
+    setting = check_settings(case, model, sequences, logits)
+    tensor = check_tensors(model, sequences, logits)
+
+    floats = Floats()
+    golden = {
+        "made_by": "tests/oracle/make_tiny.py", "transformers": transformers.__version__, "torch": torch.__version__,
+        "seed": case.seed, "stored_dtype": str(case.dtype).removeprefix("torch."),
+        "sequences": [{"ids": ids, "logits": floats.add(rows.numpy())} for ids, rows in zip(sequences, logits)],
+    }
+    floats.write(folder / "golden.bin")
+    write_json(folder / "golden.json", golden)
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    print(f"{name}: {size} bytes of weights, weakest setting {setting:.1e}, weakest tensor {tensor:.1e}")
+
+
+def main():
+    torch.set_num_threads(1)
+    known = cases()
+    for name in sys.argv[1:] or known:
+        if name not in known:
+            sys.exit(f"no such checkpoint: {name}; there are {', '.join(known)}")
+        make(name, known[name])
+
+
+if __name__ == "__main__":
+    main()
