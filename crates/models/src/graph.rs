@@ -1,6 +1,8 @@
 //! A function in the making, with the words that layers are written in.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use thane_mil::build::{BuildError, FunctionBuilder};
 use thane_mil::data::Data;
@@ -16,23 +18,29 @@ use crate::weights::zeros;
 /// A value of the graph, or why it cannot be made.
 pub type Made = Result<ValueId, BuildError>;
 
+/// The derived constants of the functions of one program, by tensor and part: functions share them, so that a package
+/// stores each once.
+pub type Derived = Rc<RefCell<HashMap<String, Data>>>;
+
 /// A function in the making; constants that are equal are made once.
 pub struct Graph {
     builder: FunctionBuilder,
     constants: HashMap<(DType, Vec<usize>, Vec<u8>), ValueId>,
     strings: HashMap<&'static str, ValueId>,
     weights: HashMap<String, ValueId>,
+    derived: Derived,
     place: String,
 }
 
 impl Graph {
-    /// An empty function.
-    pub fn new(name: &str) -> Self {
+    /// An empty function of the program that has these derived constants.
+    pub fn new(name: &str, derived: Derived) -> Self {
         Self {
             builder: FunctionBuilder::new(name, Opset::CoreMl8),
             constants: HashMap::new(),
             strings: HashMap::new(),
             weights: HashMap::new(),
+            derived,
             place: String::new(),
         }
     }
@@ -139,11 +147,16 @@ impl Graph {
             Some(layout) if tensor.shape.len() == 2 => self.quantised(tensor, layout)?,
             _ => {
                 let ty = TensorType::new(DType::Fp32, tensor.shape.iter().copied());
-                self.builder.constant(&tensor.name, Literal::Tensor(ty, dense(tensor)))?
+                self.builder.constant(&tensor.name, Literal::Tensor(ty, self.derive(&tensor.name, dense(tensor))))?
             }
         };
         self.weights.insert(tensor.name.clone(), value);
         Ok(value)
+    }
+
+    /// The constant of that name which another function made already, else `data`.
+    fn derive(&self, name: &str, data: Data) -> Data {
+        self.derived.borrow_mut().entry(name.to_owned()).or_insert(data).clone()
     }
 
     fn quantised(&mut self, tensor: &Tensor, layout: quant::Layout) -> Made {
@@ -151,7 +164,8 @@ impl Graph {
         let groups = TensorType::new(DType::Fp32, [rows, cols / layout.group]);
         let parts = quant::parts(tensor.ty, layout, &tensor.bytes);
         let part = |suffix: &str| format!("{}_{suffix}", tensor.name);
-        let codes = Literal::Tensor(TensorType::new(layout.codes, [rows, cols]), parts.codes);
+        let codes = self.derive(&part("codes"), parts.codes);
+        let codes = Literal::Tensor(TensorType::new(layout.codes, [rows, cols]), codes);
         let mut data = self.builder.constant(&part("codes"), codes)?;
         if layout.has_table {
             let entries = quant::IQ4_TABLE.map(i8::cast_unsigned).to_vec();
@@ -160,12 +174,14 @@ impl Graph {
             let args = [("indices", Arg::Value(data)), ("lut", Arg::Value(lut))];
             data = self.builder.op("constexpr_lut_to_dense", &part("levels"), args)?;
         }
-        let scale = self.builder.constant(&part("scale"), Literal::Tensor(groups.clone(), parts.scales))?;
+        let scales = self.derive(&part("scale"), parts.scales);
+        let scale = self.builder.constant(&part("scale"), Literal::Tensor(groups.clone(), scales))?;
         let (data, scale) = (("data", Arg::Value(data)), ("scale", Arg::Value(scale)));
         let op = "constexpr_blockwise_shift_scale";
         match parts.offsets {
             None => self.builder.op(op, &tensor.name, [data, scale]),
             Some(offsets) => {
+                let offsets = self.derive(&part("offset"), offsets);
                 let offset = self.builder.constant(&part("offset"), Literal::Tensor(groups, offsets))?;
                 self.builder.op(op, &tensor.name, [data, scale, ("offset", Arg::Value(offset))])
             }

@@ -11,6 +11,7 @@ use thane_mil::data::{Bytes, Data, Packed, Source};
 
 use crate::checkpoint::{Tensor, TensorType, Tensors};
 use crate::error::ModelError;
+use crate::quant;
 
 /// A name of Hugging Face and what GGUF calls it; `{}` stands for the layer.
 pub type Names = &'static [(&'static str, &'static str)];
@@ -59,7 +60,12 @@ impl<'a> Weights<'a> {
         let fault = match self.tensors.get(&name) {
             None => format!("`{name}` {shape:?} is missing"),
             Some(t) if t.shape != shape => format!("`{name}` is {:?}, {shape:?} is due", t.shape),
-            Some(t) if unusable(t.ty) => format!("`{name}` is of type {}, a floating-point type is due", t.ty.name()),
+            Some(t) if unusable(t.ty) => {
+                format!("`{name}` is of type {}: F32, F16, BF16 or a quantised type is due", t.ty.name())
+            }
+            Some(t) if t.ty.is_quantised() && shape.len() != 2 => {
+                format!("`{name}` is of type {}, which only matrices can be: F32, F16 or BF16 is due", t.ty.name())
+            }
             Some(t) => {
                 self.asked.borrow_mut().insert(name);
                 return t.clone();
@@ -68,6 +74,17 @@ impl<'a> Weights<'a> {
         self.faults.borrow_mut().insert(name.clone(), fault);
         self.asked.borrow_mut().insert(name.clone());
         Tensor { name, ty: TensorType::F32, shape: shape.to_vec(), bytes: Bytes::new(Vec::new()) }
+    }
+
+    /// The numbers of the vector `module.parameter`; `None` when it is faulty, which is then recorded.
+    pub fn floats(&self, module: &str, parameter: &str, len: usize) -> Option<Vec<f32>> {
+        let tensor = self.get(module, parameter, &[len]);
+        let bytes = match quant::widened(tensor.ty, &tensor.bytes) {
+            Some(data) => data.to_vec(),
+            None => tensor.bytes.as_slice().to_vec(),
+        };
+        let floats: Vec<f32> = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        (floats.len() == len).then_some(floats)
     }
 
     /// Whether the file has `module.parameter`.

@@ -3,3 +3,5 @@
 #![allow(clippy::unwrap_used)] // helpers of tests, which clippy does not know as such
 
 mod checkpoint;
+mod families;
+mod quant;

@@ -135,6 +135,11 @@ impl Config {
         self.map.get(key).is_some_and(|value| !value.is_null())
     }
 
+    /// Whether the key is there and an object; does not count as reading it.
+    pub(super) fn is_object(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(Value::is_object)
+    }
+
     /// The keys of this object, in the file's order.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.map.keys().map(String::as_str)

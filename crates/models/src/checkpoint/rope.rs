@@ -3,8 +3,6 @@
 //! Old: `rope_theta` and `rope_scaling` side by side, and Gemma's `rope_local_base_freq` for its sliding layers. New:
 //! `rope_parameters`, one object with `rope_theta` and `rope_type`, or one such object per layer type.
 
-use serde_json::Value;
-
 use super::config::{Config, ConfigError, shorten};
 
 /// The layer types that Gemma's old spelling speaks of.
@@ -144,11 +142,6 @@ impl Config {
                 found: self.value(key).map(shorten).unwrap_or_default(),
             }),
         }
-    }
-
-    fn is_object(&self, key: &str) -> bool {
-        // `has` and `keys` do not count as reading; `value` does, which is right: an object is opened next.
-        self.value(key).is_some_and(Value::is_object)
     }
 
     /// Reads this object as the parameters of one rotary embedding. `root` may hold the original context length.

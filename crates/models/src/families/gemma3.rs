@@ -7,8 +7,8 @@
 use thane_mil::program::Function;
 
 use super::llama::{gguf_scaling, vocab_size};
-use super::{Decoder, Family, Lowering, Read, Sizes, bounded};
-use crate::checkpoint::{Config, Gguf, RopeConfig, RopeScaling};
+use super::{Decoder, Family, Lowering, Read, Sizes, bounded, check_heads, layers, positive};
+use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::graph::Graph;
 use crate::layers::attention::Attention;
@@ -103,18 +103,15 @@ fn from_config(c: &Config, w: &Weights<'_>) -> Read {
         return Err(ModelError::unsupported("hidden_activation", act, "gelu_pytorch_tanh is known"));
     }
     let hidden = bounded("hidden_size", c.usize("hidden_size")?)?;
-    let n_layers = bounded("num_hidden_layers", c.usize("num_hidden_layers")?)?;
+    let n_layers = layers("num_hidden_layers", c.usize("num_hidden_layers")?)?;
     let head_dim = bounded("head_dim", c.opt_usize("head_dim")?.unwrap_or(256))?;
     let n_heads = bounded("num_attention_heads", c.usize("num_attention_heads")?)?;
     let n_kv_heads = bounded("num_key_value_heads", c.usize("num_key_value_heads")?)?;
-    let norm = RmsNorm { epsilon: c.opt_f64("rms_norm_eps")?.unwrap_or(1e-6) as f32, plus_one: true };
+    let epsilon = positive("rms_norm_eps", c.opt_f64("rms_norm_eps")?.unwrap_or(1e-6))? as f32;
+    let norm = RmsNorm { epsilon, plus_one: true };
     let bias = c.bool_or("attention_bias", false)?;
-    let score = c.opt_f64("query_pre_attn_scalar")?.unwrap_or(256.0);
-    let rope = c.rope()?;
-    let part = |ty: &str| rope.layer_type(ty).cloned();
-    let unset = || RopeConfig { theta: None, scaling: RopeScaling::Default, partial_rotary_factor: None };
-    let (global, local) =
-        (part("full_attention").unwrap_or_else(unset), part("sliding_attention").unwrap_or_else(unset));
+    let score = positive("query_pre_attn_scalar", c.opt_f64("query_pre_attn_scalar")?.unwrap_or(256.0))?;
+    let (global, local) = ropes(c)?;
     let tied = c.bool_or("tie_word_embeddings", true)?;
     if tied {
         w.ignore("lm_head.weight");
@@ -141,6 +138,23 @@ fn refuse_softcaps(c: &Config) -> Result<(), ModelError> {
         }
     }
     Ok(())
+}
+
+/// The rotary embeddings of the layers that see everything, and of those that see a window.
+fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
+    let unset = || RopeConfig { theta: None, scaling: RopeScaling::Default, partial_rotary_factor: None };
+    Ok(match c.rope()? {
+        Rope::Uniform(_) if c.has("rope_parameters") => {
+            let reason = "Gemma 3 has one for each type of layer";
+            return Err(ModelError::unsupported("rope_parameters", "the same for all layers", reason));
+        }
+        // The old spelling speaks of the full layers, unless `rope_local_base_freq` is given too.
+        Rope::Uniform(global) => (global, unset()),
+        rope => {
+            let part = |ty: &str| rope.layer_type(ty).cloned().unwrap_or_else(unset);
+            (part("full_attention"), part("sliding_attention"))
+        }
+    })
 }
 
 /// The kinds of the layers, by name or by pattern.
@@ -179,22 +193,26 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
             return Err(ModelError::unsupported(&key(name), cap, "Gemma 3 has none"));
         }
     }
-    let (hidden, n_layers, n_heads) = (size("embedding_length")?, size("block_count")?, size("attention.head_count")?);
+    let (hidden, n_heads) = (size("embedding_length")?, size("attention.head_count")?);
+    let n_layers = layers(&key("block_count"), gguf.u32(&key("block_count"))? as usize)?;
     let head_dim = size("attention.key_length")?;
-    if size("attention.value_length")? != head_dim {
-        let value = size("attention.value_length")?;
-        return Err(ModelError::unsupported(
-            &key("attention.value_length"),
-            value,
-            "it must be the size of a key head",
-        ));
+    let rotated = gguf.opt_u32(&key("rope.dimension_count"))?.map_or(head_dim, |n| n as usize);
+    for (name, value) in
+        [("attention.value_length", size("attention.value_length")?), ("rope.dimension_count", rotated)]
+    {
+        if value != head_dim {
+            return Err(ModelError::unsupported(&key(name), value, "it must be the size of a key head"));
+        }
     }
-    let norm = RmsNorm { epsilon: gguf.f32(&key("attention.layer_norm_rms_epsilon"))?, plus_one: false };
+    let epsilon = key("attention.layer_norm_rms_epsilon");
+    let norm = RmsNorm { epsilon: positive(&epsilon, gguf.f32(&epsilon)?.into())? as f32, plus_one: false };
     // The file does not say: 27B, the one of 62 layers, scales by hidden / heads, the others by 256.
     let score = if n_layers == 62 { hidden as f64 / n_heads as f64 } else { 256.0 };
     let rope = |scaling| RopeConfig { theta: None, scaling, partial_rotary_factor: None };
-    let theta = f64::from(gguf.opt_f32(&key("rope.freq_base"))?.unwrap_or(1_000_000.0));
-    let local_theta = gguf.opt_f32(&key("rope.freq_base_swa"))?.map_or(LOCAL_THETA, f64::from);
+    let theta = |name: &str, default| -> Result<f64, ModelError> {
+        positive(&key(name), gguf.opt_f32(&key(name))?.map_or(default, f64::from))
+    };
+    let (theta, local_theta) = (theta("rope.freq_base", 1_000_000.0)?, theta("rope.freq_base_swa", LOCAL_THETA)?);
     let pattern = gguf.opt_u32(&key("attention.sliding_window_pattern"))?.map_or(PATTERN, |n| n as usize);
     let model = Gemma3 {
         attention: attention(
@@ -232,10 +250,7 @@ fn attention(
     bias: bool,
     norm: RmsNorm,
 ) -> Result<Attention, ModelError> {
-    if !n_heads.is_multiple_of(n_kv_heads) || head_dim % 2 == 1 {
-        let value = format!("{n_heads} heads of {head_dim}, {n_kv_heads} key heads");
-        return Err(ModelError::unsupported("num_key_value_heads", value, "it must divide the heads; heads are even"));
-    }
+    check_heads(n_heads, n_kv_heads, head_dim)?;
     let (qkv_bias, output_bias) = (bias, bias);
     Ok(Attention { hidden, n_heads, n_kv_heads, head_dim, scale, qkv_bias, output_bias, qk_norm: Some(norm) })
 }

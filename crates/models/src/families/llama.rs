@@ -5,8 +5,8 @@
 
 use thane_mil::program::Function;
 
-use super::{Decoder, Family, Lowering, Read, Sizes, bounded};
-use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling, TensorType};
+use super::{Decoder, Family, Lowering, Read, Sizes, bounded, check_heads, head_dim_of, layers, positive};
+use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::graph::Graph;
 use crate::layers::attention::Attention;
@@ -92,24 +92,30 @@ fn from_config(c: &Config, w: &Weights<'_>) -> Read {
     let hidden = bounded("hidden_size", c.usize("hidden_size")?)?;
     let n_heads = bounded("num_attention_heads", c.usize("num_attention_heads")?)?;
     let n_kv_heads = bounded("num_key_value_heads", c.opt_usize("num_key_value_heads")?.unwrap_or(n_heads))?;
-    let head_dim = bounded("head_dim", c.opt_usize("head_dim")?.unwrap_or(hidden / n_heads))?;
+    let head_dim = match c.opt_usize("head_dim")? {
+        Some(n) => bounded("head_dim", n)?,
+        None => head_dim_of(hidden, n_heads)?,
+    };
     let bias = c.bool_or("attention_bias", false)?;
     let tied = c.bool_or("tie_word_embeddings", false)?;
     if tied {
         w.ignore("lm_head.weight");
     }
     let model = Llama {
-        attention: attention(hidden, n_heads, n_kv_heads, head_dim, bias)?,
+        attention: attention(hidden, [n_heads, n_kv_heads], head_dim, [bias; 2])?,
         mlp: Mlp {
             hidden,
             intermediate: bounded("intermediate_size", c.usize("intermediate_size")?)?,
             activation: Activation::Silu,
             bias: c.bool_or("mlp_bias", false)?,
         },
-        norm: RmsNorm { epsilon: c.opt_f64("rms_norm_eps")?.unwrap_or(1e-6) as f32, plus_one: false },
+        norm: RmsNorm {
+            epsilon: positive("rms_norm_eps", c.opt_f64("rms_norm_eps")?.unwrap_or(1e-6))? as f32,
+            plus_one: false,
+        },
         inverse_frequencies: inverse_frequencies(&rope, rope.theta.unwrap_or(10_000.0), head_dim)?,
         style: Style::Half,
-        n_layers: bounded("num_hidden_layers", c.usize("num_hidden_layers")?)?,
+        n_layers: layers("num_hidden_layers", c.usize("num_hidden_layers")?)?,
         vocab_size: bounded("vocab_size", c.usize("vocab_size")?)?,
         max_context: bounded("max_position_embeddings", c.opt_usize("max_position_embeddings")?.unwrap_or(2048))?,
         tied,
@@ -128,7 +134,10 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
     }
     let (hidden, n_heads) = (size("embedding_length")?, size("attention.head_count")?);
     let n_kv_heads = opt("attention.head_count_kv", n_heads)?;
-    let head_dim = opt("attention.key_length", hidden / n_heads)?;
+    let head_dim = match gguf.opt_u32(&key("attention.key_length"))? {
+        Some(n) => bounded(&key("attention.key_length"), n as usize)?,
+        None => head_dim_of(hidden, n_heads)?,
+    };
     for (name, value) in [
         ("attention.value_length", opt("attention.value_length", head_dim)?),
         ("rope.dimension_count", opt("rope.dimension_count", head_dim)?),
@@ -139,21 +148,23 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
     }
     let vocab_size = vocab_size(gguf, w, "llama")?;
     let rope = RopeConfig { theta: None, scaling: gguf_scaling(gguf, "llama")?, partial_rotary_factor: None };
-    let theta = f64::from(gguf.opt_f32(&key("rope.freq_base"))?.unwrap_or(10_000.0));
+    let theta = positive(&key("rope.freq_base"), gguf.opt_f32(&key("rope.freq_base"))?.unwrap_or(10_000.0).into())?;
     let mut frequencies = inverse_frequencies(&rope, theta, head_dim)?;
-    divide_by_tensor(&mut frequencies, w);
+    divide_by_tensor(&mut frequencies, w)?;
+    let biases = ["q_proj", "o_proj"].map(|name| w.has(&format!("model.layers.0.self_attn.{name}"), "bias"));
+    let epsilon = key("attention.layer_norm_rms_epsilon");
     let model = Llama {
-        attention: attention(hidden, n_heads, n_kv_heads, head_dim, w.has("model.layers.0.self_attn.q_proj", "bias"))?,
+        attention: attention(hidden, [n_heads, n_kv_heads], head_dim, biases)?,
         mlp: Mlp {
             hidden,
             intermediate: size("feed_forward_length")?,
             activation: Activation::Silu,
             bias: w.has("model.layers.0.mlp.gate_proj", "bias"),
         },
-        norm: RmsNorm { epsilon: gguf.f32(&key("attention.layer_norm_rms_epsilon"))?, plus_one: false },
+        norm: RmsNorm { epsilon: positive(&epsilon, gguf.f32(&epsilon)?.into())? as f32, plus_one: false },
         inverse_frequencies: frequencies,
         style: Style::Interleaved,
-        n_layers: size("block_count")?,
+        n_layers: layers(&key("block_count"), gguf.u32(&key("block_count"))? as usize)?,
         vocab_size,
         max_context: size("context_length")?,
         tied: !w.has("lm_head", "weight"),
@@ -161,55 +172,48 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
     Ok(Box::new(model))
 }
 
-/// Rows of the embedding: the key, where there is one, else the number of tokens.
+/// Rows of the embedding: the key, where there is one, else those that it has.
 pub(super) fn vocab_size(gguf: &Gguf, w: &Weights<'_>, architecture: &str) -> Result<usize, ModelError> {
     let key = format!("{architecture}.vocab_size");
     let rows = w.rows("model.embed_tokens", "weight").unwrap_or(1);
     bounded(&key, gguf.opt_u32(&key)?.map_or(rows, |n| n as usize))
 }
 
-/// The stretching of frequencies that the metadata asks for.
+/// The stretching of frequencies that the metadata asks for. A factor without a type is linear, as llama.cpp reads it.
 pub(super) fn gguf_scaling(gguf: &Gguf, architecture: &str) -> Result<RopeScaling, ModelError> {
     let key = |name: &str| format!("{architecture}.rope.scaling.{name}");
-    let factor = gguf.opt_f32(&key("factor"))?.map(f64::from);
-    Ok(match gguf.opt_str(&key("type"))?.unwrap_or("none") {
-        "none" => RopeScaling::Default,
-        "linear" => RopeScaling::Linear { factor: factor.unwrap_or(1.0) },
-        other => RopeScaling::Unsupported(other.to_owned()),
-    })
+    let (ty, factor) = (gguf.opt_str(&key("type"))?, gguf.opt_f32(&key("factor"))?);
+    match (ty, factor) {
+        (None | Some("none"), None) => Ok(RopeScaling::Default),
+        (Some("none"), Some(1.0)) => Ok(RopeScaling::Default),
+        (Some("none"), Some(factor)) => Err(ModelError::unsupported(&key("factor"), factor, "the type is none")),
+        (None | Some("linear"), _) => {
+            Ok(RopeScaling::Linear { factor: positive(&key("factor"), gguf.f32(&key("factor"))?.into())? })
+        }
+        (Some(other), _) => Err(ModelError::unsupported(&key("type"), other, "none and linear are known")),
+    }
 }
 
 /// Llama 3's scaling as GGUF has it: a divisor for each frequency.
-fn divide_by_tensor(frequencies: &mut [f32], w: &Weights<'_>) {
+fn divide_by_tensor(frequencies: &mut [f32], w: &Weights<'_>) -> Result<(), ModelError> {
     if !w.has("rope_freqs", "weight") {
-        return;
+        return Ok(());
     }
-    let tensor = w.get("rope_freqs", "weight", &[frequencies.len()]);
-    if tensor.ty == TensorType::F32 {
-        let (divisors, _) = tensor.bytes.as_slice().as_chunks::<4>();
-        frequencies.iter_mut().zip(divisors).for_each(|(f, d)| *f /= f32::from_le_bytes(*d));
+    let Some(divisors) = w.floats("rope_freqs", "weight", frequencies.len()) else { return Ok(()) };
+    for (frequency, divisor) in frequencies.iter_mut().zip(divisors) {
+        *frequency /= positive("rope_freqs.weight", divisor.into())? as f32;
     }
+    Ok(())
 }
 
+/// `biases` are those of query, key and value, and of the output.
 fn attention(
     hidden: usize,
-    n_heads: usize,
-    n_kv_heads: usize,
+    [n_heads, n_kv_heads]: [usize; 2],
     head_dim: usize,
-    bias: bool,
+    [qkv_bias, output_bias]: [bool; 2],
 ) -> Result<Attention, ModelError> {
-    if !n_heads.is_multiple_of(n_kv_heads) || head_dim % 2 == 1 {
-        let value = format!("{n_heads} heads of {head_dim}, {n_kv_heads} key heads");
-        return Err(ModelError::unsupported("num_key_value_heads", value, "it must divide the heads; heads are even"));
-    }
-    Ok(Attention {
-        hidden,
-        n_heads,
-        n_kv_heads,
-        head_dim,
-        scale: (head_dim as f64).powf(-0.5),
-        qkv_bias: bias,
-        output_bias: bias,
-        qk_norm: None,
-    })
+    check_heads(n_heads, n_kv_heads, head_dim)?;
+    let scale = (head_dim as f64).powf(-0.5);
+    Ok(Attention { hidden, n_heads, n_kv_heads, head_dim, scale, qkv_bias, output_bias, qk_norm: None })
 }

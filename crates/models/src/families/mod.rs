@@ -7,7 +7,7 @@ use thane_mil::program::{Function, Program};
 
 use crate::checkpoint::{Checkpoint, Config, Gguf, Source};
 use crate::error::ModelError;
-use crate::graph::Graph;
+use crate::graph::{Derived, Graph};
 use crate::layers::decoder::Mode;
 use crate::weights::{Names, Weights};
 use crate::{Info, Model, Options};
@@ -95,10 +95,11 @@ fn lower(
     }
     let lowering = Lowering { context, cache: options.cache };
     let modes = [Mode::Prefill, Mode::Decode, Mode::Score];
+    let derived = Derived::default();
     let functions = modes
         .into_iter()
         .filter(|mode| *mode != Mode::Score || options.score)
-        .map(|mode| decoder.function(Graph::new(mode.name()), weights, mode, &lowering))
+        .map(|mode| decoder.function(Graph::new(mode.name(), derived.clone()), weights, mode, &lowering))
         .collect::<Result<Vec<_>, _>>()?;
     weights.finish()?;
     let info = Info {
@@ -144,6 +145,49 @@ const HARMLESS: &[&str] = &[
     "unsloth_version",
     "use_cache",
 ];
+
+/// Most layers; published models have up to 126 (Llama 3.1 405B).
+const MAX_LAYERS: usize = 1024;
+/// Largest head; published models have up to 512.
+const MAX_HEAD_DIM: usize = 1 << 16;
+
+/// Refuse a number of layers that no model has, before a loop runs over them.
+fn layers(key: &str, value: usize) -> Result<usize, ModelError> {
+    if value == 0 || value > MAX_LAYERS {
+        return Err(ModelError::unsupported(key, value, &format!("1 to {MAX_LAYERS} layers are due")));
+    }
+    Ok(value)
+}
+
+/// Refuse a number that a root, a quotient or a logarithm cannot take.
+fn positive(key: &str, value: f64) -> Result<f64, ModelError> {
+    if !(value.is_finite() && value > 0.0) {
+        return Err(ModelError::unsupported(key, value, "a number above 0 is due"));
+    }
+    Ok(value)
+}
+
+/// The size of a head where the file does not say.
+fn head_dim_of(hidden: usize, n_heads: usize) -> Result<usize, ModelError> {
+    if !hidden.is_multiple_of(n_heads) {
+        let value = format!("{n_heads} heads for a hidden size of {hidden}");
+        return Err(ModelError::unsupported("head_dim", value, "the file does not say it, and they do not divide"));
+    }
+    Ok(hidden / n_heads)
+}
+
+/// Refuse heads that do not fit together.
+fn check_heads(n_heads: usize, n_kv_heads: usize, head_dim: usize) -> Result<(), ModelError> {
+    if !n_heads.is_multiple_of(n_kv_heads) {
+        let value = format!("{n_kv_heads}, for {n_heads} heads");
+        return Err(ModelError::unsupported("number of key-value heads", value, "it must divide the number of heads"));
+    }
+    if head_dim % 2 == 1 || head_dim > MAX_HEAD_DIM {
+        let reason = format!("an even size up to {MAX_HEAD_DIM} is due");
+        return Err(ModelError::unsupported("head size", head_dim, &reason));
+    }
+    bounded("number of heads * head size", n_heads.saturating_mul(head_dim)).map(drop)
+}
 
 /// Refuse a number that would not fit the arithmetic of shapes, before anything is made of it.
 fn bounded(key: &str, value: usize) -> Result<usize, ModelError> {

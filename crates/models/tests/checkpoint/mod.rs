@@ -1,7 +1,7 @@
 //! Readers of checkpoints, on good files, bad files, and files that the formats' own packages wrote.
 
 mod bad_gguf;
-mod builder;
+pub mod builder;
 mod config;
 mod fixtures;
 mod folder;

