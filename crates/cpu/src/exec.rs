@@ -9,8 +9,10 @@ use thane_kernels::linear::{
 };
 use thane_kernels::norm::rms_norm;
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
+use thane_mil::data::Data;
+use thane_mil::literal::Literal;
 use thane_mil::opset::{ArgType, Infer, Known, OpDef};
-use thane_mil::program::ValueId;
+use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
 use crate::Numerics;
@@ -56,7 +58,7 @@ pub fn evaluate(
     for ty in &types {
         let shape = ty.known_shape().ok_or_else(|| format!("the size of {ty} is not known"))?;
         let dtype = if ty.dtype == DType::Fp16 && !is_cast { DType::Fp32 } else { ty.dtype };
-        out.push(pool.tensor(dtype, shape).ok_or_else(|| format!("{ty} cannot be held here"))?);
+        out.push(pool.tensor(dtype, shape)?);
     }
     let (mut tensors, mut buffers) = (Vec::new(), Vec::new());
     for mut tensor in out {
@@ -83,7 +85,7 @@ fn infer(def: &'static OpDef, args: &[Option<Value>]) -> Result<Vec<TensorType>,
             None => Vec::new(),
         })
         .collect();
-    let literals: Vec<Option<thane_mil::literal::Literal>> = args.iter().map(small_ints).collect();
+    let literals: Vec<Option<Literal>> = args.iter().map(small_ints).collect();
     let infos: Vec<Option<ArgType<'_>>> = args
         .iter()
         .zip(&types)
@@ -108,15 +110,11 @@ fn infer(def: &'static OpDef, args: &[Option<Value>]) -> Result<Vec<TensorType>,
 }
 
 /// Truth values and narrow integers, which shapes may follow from, as a literal.
-fn small_ints(arg: &Option<Value>) -> Option<thane_mil::literal::Literal> {
+fn small_ints(arg: &Option<Value>) -> Option<Literal> {
     let Some(Value::Tensor(t)) = arg else { return None };
-    match &*t.data {
-        Buffer::Bool(v) if t.len() <= 64 => {
-            let data = thane_mil::data::Data::owned(v[..t.len()].to_vec());
-            Some(thane_mil::literal::Literal::Tensor(TensorType::new(DType::Bool, t.shape.iter().copied()), data))
-        }
-        _ => None,
-    }
+    let is_held_as_is = matches!(t.dtype, DType::Bool | DType::Int8 | DType::Uint8);
+    let bytes = t.data.bytes().get(..t.len()).filter(|v| is_held_as_is && v.len() <= 64)?;
+    Some(Literal::Tensor(TensorType::new(t.dtype, t.shape.iter().copied()), Data::owned(bytes.to_vec())))
 }
 
 impl Frame<'_> {
@@ -132,6 +130,10 @@ impl Frame<'_> {
             Kind::Read(state) => vec![self.states[*state].clone()],
             Kind::Write(state, value) => {
                 let value = self.get(*value)?.clone();
+                let kept = &self.states[*state];
+                if (kept.dtype, &kept.shape) != (value.dtype, &value.shape) {
+                    return Err(format!("{:?} does not fit a state {:?}", value.shape, kept.shape));
+                }
                 *self.states[*state] = value.clone();
                 vec![value]
             }
@@ -143,10 +145,7 @@ impl Frame<'_> {
             }
         }
         for (id, tensor) in step.results.iter().zip(results) {
-            debug_assert!(
-                plan.function.value(*id).ty.tensor().is_some_and(|t| t.dtype == tensor.dtype),
-                "declared type"
-            );
+            check_declared(&plan.function, *id, &tensor)?;
             if !step.last_uses.contains(id) {
                 self.slots[id.index()] = Some(tensor);
             }
@@ -189,7 +188,7 @@ impl Frame<'_> {
     fn plain(&mut self, plain: &Plain) -> Result<Vec<Tensor>, Fault> {
         let args = self.args(plain)?;
         if plain.def.name == "transpose"
-            && let Some(view) = transposed_view(plain.def, &args)?
+            && let Some(view) = transposed_view(plain.def, &args, self.pool)?
         {
             return Ok(vec![view]);
         }
@@ -198,7 +197,7 @@ impl Frame<'_> {
 
     fn view(&mut self, plain: &Plain) -> Result<Tensor, Fault> {
         let args = self.args(plain)?;
-        reshaped(plain.def, &args)
+        reshaped(plain.def, &args, self.pool)
     }
 
     /// `x + y` in the buffer of x, when x ends here and both have one shape.
@@ -231,12 +230,11 @@ impl Frame<'_> {
             Fused::Rope { x, cos, sin, style } => self.rope(step, *x, [*cos, *sin], *style).map(Some),
             Fused::Gated { gate, up, op } => {
                 let shape = self.get(*gate)?.shape.clone();
-                let mut out = self.pool.take(shape.iter().product());
-                let n = shape.iter().product();
-                let (gate, up) = (floats(self.get(*gate)?)?, floats(self.get(*up)?)?);
-                if gate.len() != up.len() {
-                    return Err("gate and up differ in size".to_owned());
+                if shape != self.get(*up)?.shape {
+                    return Err("gate and up differ in shape".to_owned());
                 }
+                let (mut out, n) = self.pool.take_checked(&shape)?;
+                let (gate, up) = (floats(self.get(*gate)?)?, floats(self.get(*up)?)?);
                 thane_kernels::activation::gated(self.context, *op, gate, up, &mut out[..n]);
                 Ok(Some(Tensor::new(DType::Fp32, shape, Buffer::F32(out))))
             }
@@ -249,22 +247,18 @@ impl Frame<'_> {
 
     fn linear(&mut self, x: ValueId, weight: &Matrix, bias: Option<&Tensor>) -> Result<Tensor, Fault> {
         let mut shape = self.get(x)?.shape.clone();
-        let n_tokens = self.get(x)?.len() / weight.n_cols.max(1);
-        if let Some(last) = shape.last_mut() {
-            *last = weight.n_rows;
-        }
+        let last = shape.pop().filter(|last| *last == weight.n_cols);
+        last.ok_or_else(|| format!("the last dimension is not the {} columns of the weight", weight.n_cols))?;
+        let n_tokens = shape.iter().product();
+        shape.push(weight.n_rows);
         let w = weight.weight();
         let scratch_len = match self.numerics {
             Numerics::F32 => linear_f32_scratch_len(self.context, &w, n_tokens),
             Numerics::Fast => linear_fast_scratch_len(self.context, &w, n_tokens),
         };
         let mut scratch = self.pool.take(scratch_len);
-        let n = n_tokens * weight.n_rows;
-        let mut out = self.pool.take(n);
+        let (mut out, n) = self.pool.take_checked(&shape)?;
         let x = floats(self.get(x)?)?;
-        if x.len() != n_tokens * weight.n_cols {
-            return Err(format!("{} inputs do not fill rows of {}", x.len(), weight.n_cols));
-        }
         let bias = bias.and_then(Tensor::f32s);
         match self.numerics {
             Numerics::F32 => linear_f32(self.context, &w, x, n_tokens, bias, &mut out[..n], &mut scratch),
@@ -279,16 +273,14 @@ impl Frame<'_> {
         let ids = indices.to_ints().ok_or("`indices` does not hold integers")?;
         let ids = ids.into_iter().map(|id| row(id, weight.n_rows)).collect::<Result<Vec<_>, _>>()?;
         let shape = [indices.shape.as_slice(), &[weight.n_cols]].concat();
-        let n = ids.len() * weight.n_cols;
-        let mut out = self.pool.take(n);
+        let (mut out, n) = self.pool.take_checked(&shape)?;
         dequantize_rows_gather(self.context, &weight.weight(), &ids, &mut out[..n]);
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
     }
 
     fn rms_norm(&mut self, x: ValueId, weight: &Tensor, epsilon: f32) -> Result<Tensor, Fault> {
         let shape = self.get(x)?.shape.clone();
-        let n = self.get(x)?.len();
-        let mut out = self.pool.take(n);
+        let (mut out, n) = self.pool.take_checked(&shape)?;
         let x = floats(self.get(x)?)?;
         rms_norm(self.context, x, weight.f32s(), epsilon, weight.len(), &mut out[..n]);
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
@@ -346,11 +338,10 @@ impl Frame<'_> {
     ) -> Result<Tensor, Fault> {
         let n_keys = third(self.get(end)?)?;
         let shape = self.get(query)?.shape.clone();
-        let [_, n_kv_heads, n_rows, head_dim] = shape[..] else { return Err("`query` is not of rank 4".to_owned()) };
+        let [1, n_kv_heads, n_rows, head_dim] = shape[..] else { return Err("`query` is not [1, ..]".to_owned()) };
         let scratch_len = attention_scratch_len(self.context, n_kv_heads, n_rows, head_dim, n_keys);
         let mut scratch = self.pool.take(scratch_len);
-        let n = n_kv_heads * n_rows * head_dim;
-        let mut out = self.pool.take(n);
+        let (mut out, n) = self.pool.take_checked(&shape)?;
         let mask = mask.map(|m| self.get(m)).transpose()?;
         if mask.is_some_and(|m| m.shape != [n_rows, n_keys]) {
             return Err(format!("the mask does not cover {n_rows} rows of {n_keys} keys"));
@@ -371,6 +362,17 @@ impl Frame<'_> {
         self.pool.give_f32(scratch);
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
     }
+}
+
+/// Refuse a tensor that is not of the type that the program declares: sizes that the program states are relied on where
+/// patterns are found.
+pub fn check_declared(f: &Function, value: ValueId, tensor: &Tensor) -> Result<(), Fault> {
+    let ty = f.value(value).ty.tensor().ok_or("a result is no tensor")?;
+    let fits = ty.shape.iter().zip(&tensor.shape).all(|(d, n)| d.known().is_none_or(|d| d == *n));
+    if fits && ty.dtype == tensor.dtype && ty.rank() == tensor.shape.len() {
+        return Ok(());
+    }
+    Err(format!("the result is {:?} of {}, but is declared {ty}", tensor.shape, tensor.dtype))
 }
 
 fn floats(t: &Tensor) -> Result<&[f32], Fault> {
@@ -399,21 +401,21 @@ fn cache(state: &Tensor, n_kv_heads: usize, head_dim: usize, n_keys: usize) -> R
 }
 
 /// The first argument under another shape, sharing its buffer.
-fn reshaped(def: &'static OpDef, args: &[Option<Value>]) -> Result<Tensor, Fault> {
+fn reshaped(def: &'static OpDef, args: &[Option<Value>], pool: &Pool) -> Result<Tensor, Fault> {
     let shape = infer(def, args)?[0].known_shape().ok_or("the shape is not known")?;
     match args.first() {
-        Some(Some(Value::Tensor(x))) => Ok(Tensor { shape, ..x.clone() }),
+        Some(Some(Value::Tensor(x))) => pool.check(x.dtype, &shape).map(|_| Tensor { shape, ..x.clone() }),
         _ => Err("`x` is missing".to_owned()),
     }
 }
 
 /// A transposition that moves no element: only axes of size 1 change their place.
-fn transposed_view(def: &'static OpDef, args: &[Option<Value>]) -> Result<Option<Tensor>, Fault> {
+fn transposed_view(def: &'static OpDef, args: &[Option<Value>], pool: &Pool) -> Result<Option<Tensor>, Fault> {
     let (Some(Some(Value::Tensor(x))), Some(Some(Value::Tensor(perm)))) = (args.first(), args.get(1)) else {
         return Ok(None);
     };
     let rank = x.shape.len() as i64;
     let axes = perm.to_ints().unwrap_or_default().into_iter().map(|p| (if p < 0 { p + rank } else { p }) as usize);
     let moving: Vec<usize> = axes.filter(|a| x.shape.get(*a).is_some_and(|n| *n != 1)).collect();
-    if moving.is_sorted() { reshaped(def, args).map(Some) } else { Ok(None) }
+    if moving.is_sorted() { reshaped(def, args, pool).map(Some) } else { Ok(None) }
 }

@@ -237,10 +237,14 @@ fn rope_interleaved(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let (split_id, split) = halves(p, a.value_arg("x")?, b.value_arg("x")?)?;
     let (pairs_id, pairs) = made_by(p, split.value_arg("x")?, "reshape")?;
     let x = pairs.value_arg("x").filter(|x| is_rotary(p, *x, r.cos))?;
-    let same = f.value(x).ty.compatible(&f.value(f.op(root).results[0]).ty);
-    let rank5 = f.value(pairs.results[0]).ty.tensor()?.rank() == 5;
+    let same = f.value(x).ty == f.value(f.op(root).results[0]).ty;
+    let dims = |v: ValueId| f.value(v).ty.tensor().map(|t| t.shape.iter().map(|d| d.known()).collect::<Vec<_>>());
+    let (whole, paired) = (dims(x)?, dims(pairs.results[0])?);
+    let half = whole.last().copied().flatten().map(|d| d / 2);
+    // The tokens, which may be a symbol, are then the same too: the elements are.
+    let is_paired = paired.len() == 5 && paired[..2] == whole[..2] && paired[3..] == [half, Some(2)];
     let covers = [r.covers, vec![stack_id, a_id, b_id, split_id, pairs_id]].concat();
-    if !same || !rank5 {
+    if !same || !is_paired {
         return None;
     }
     one(root, covers, Fused::Rope { x, cos: r.cos, sin: r.sin, style: RopeStyle::Interleaved })

@@ -18,11 +18,11 @@ use std::sync::Arc;
 
 use exec::Frame;
 use plan::Plan;
-use tensor::{Buffer, Pool, Tensor};
+use tensor::{Buffer, Pool, Tensor, checked_len};
 use thane_kernels::Context;
 use thane_mil::backend::{Backend, Executable, Instance, LoadError, RunError, View};
 use thane_mil::program::{Function, OpId, Program};
-use thane_mil::types::{Dim, TensorType};
+use thane_mil::types::{Dim, TensorType, Type};
 
 /// How products with constant matrices are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,20 +42,62 @@ pub struct Cpu {
     pub n_threads: usize,
 }
 
+/// What a program may take. Sizes are the program's to choose, and some programs come from strangers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one tensor that is computed or given, at run time or while constants are folded.
+    pub tensor_bytes: usize,
+    /// Bytes of one state.
+    pub state_bytes: usize,
+}
+
+impl Default for Limits {
+    /// 1 GiB for a tensor: the logits of 1,024 tokens over the 262,144 entries of the largest vocabulary known. 16 GiB
+    /// for a state, whose memory is used as far as it is written.
+    fn default() -> Self {
+        Self { tensor_bytes: 1 << 30, state_bytes: 1 << 34 }
+    }
+}
+
 impl Backend for Cpu {
     fn name(&self) -> &'static str {
         "cpu"
     }
 
     fn load(&self, program: &Program) -> Result<Arc<dyn Executable>, LoadError> {
+        self.load_within(program, Limits::default())
+    }
+}
+
+impl Cpu {
+    /// As [`Backend::load`], with other limits than the usual.
+    pub fn load_within(&self, program: &Program, limits: Limits) -> Result<Arc<dyn Executable>, LoadError> {
         let context = Context::new(self.n_threads.max(1));
         let mut plans = HashMap::new();
         for function in program.functions() {
-            let plan = Plan::new(&context, function).map_err(|(op, reason)| load_error(function, op, reason))?;
+            let plan = Plan::new(&context, function, limits.tensor_bytes)
+                .map_err(|(op, reason)| load_error(function, op, reason))?;
             plans.insert(function.name.clone(), plan);
         }
-        Ok(Arc::new(Loaded { shared: Arc::new(Shared { context, numerics: self.numerics, plans }) }))
+        same_states(program)?;
+        Ok(Arc::new(Loaded { shared: Arc::new(Shared { context, numerics: self.numerics, limits, plans }) }))
     }
+}
+
+/// Functions share states by name, so a name must mean one type.
+fn same_states(program: &Program) -> Result<(), LoadError> {
+    let mut types = HashMap::new();
+    for f in program.functions() {
+        for value in f.body().inputs.iter().map(|v| f.value(*v)) {
+            if let Type::State(ty) = &value.ty
+                && *types.entry(&value.name).or_insert(ty) != ty
+            {
+                let reason = format!("the state `{}` is of another type in another function", value.name);
+                return Err(load_error(f, None, reason));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn load_error(function: &Function, op: Option<OpId>, reason: String) -> LoadError {
@@ -68,6 +110,7 @@ fn load_error(function: &Function, op: Option<OpId>, reason: String) -> LoadErro
 struct Shared {
     context: Context,
     numerics: Numerics,
+    limits: Limits,
     plans: HashMap<String, Plan>,
 }
 
@@ -82,18 +125,20 @@ impl Executable for Loaded {
             // Functions share states. A second allocation would not only be waste: what it frees is handed out again as
             // memory that has to be cleared, and so is all used at once.
             if !states.contains_key(name) {
-                states.insert(name.clone(), zeros(name, ty)?);
+                states.insert(name.clone(), zeros(name, ty, self.shared.limits.state_bytes)?);
             }
         }
         let shared = Arc::clone(&self.shared);
-        Ok(Box::new(Running { shared, states, inputs: HashMap::new(), outputs: HashMap::new(), pool: Pool::default() }))
+        let pool = Pool::new(shared.limits.tensor_bytes);
+        Ok(Box::new(Running { shared, states, inputs: HashMap::new(), outputs: HashMap::new(), pool }))
     }
 }
 
 /// Zeros that the machine provides page by page as they are written, so a long context costs what it uses.
-fn zeros(name: &str, ty: &TensorType) -> Result<Tensor, RunError> {
+fn zeros(name: &str, ty: &TensorType, most_bytes: usize) -> Result<Tensor, RunError> {
     let unheld = || RunError::Shape { name: name.to_owned(), expected: ty.to_string(), given: Vec::new() };
-    let (shape, n) = (ty.known_shape().ok_or_else(unheld)?, ty.n_elements().ok_or_else(unheld)?);
+    let shape = ty.known_shape().ok_or_else(unheld)?;
+    let n = checked_len(ty.dtype, &shape, most_bytes).map_err(|_| unheld())?;
     Ok(Tensor::new(ty.dtype, shape, Buffer::zeros(ty.dtype, n).ok_or_else(unheld)?))
 }
 
@@ -130,7 +175,7 @@ impl Instance for Running {
         let ty = inputs.filter(|(n, ..)| n == name).map(|(_, _, ty)| ty).next();
         let ty = ty.ok_or_else(|| RunError::NoInput(name.to_owned()))?;
         let wrong = || RunError::Shape { name: name.to_owned(), expected: ty.to_string(), given: shape.to_vec() };
-        let n = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).ok_or_else(wrong)?;
+        let n = self.pool.check(ty.dtype, shape).map_err(|_| wrong())?;
         let kept = self.inputs.remove(name).filter(|t| t.shape == shape);
         let tensor = match kept {
             Some(tensor) => tensor,
@@ -177,7 +222,7 @@ impl Instance for Running {
     fn reset(&mut self) {
         for tensor in self.states.values_mut() {
             let ty = TensorType::new(tensor.dtype, tensor.shape.iter().copied());
-            if let Ok(fresh) = zeros("", &ty) {
+            if let Ok(fresh) = zeros("", &ty, self.shared.limits.state_bytes) {
                 *tensor = fresh;
             }
         }

@@ -12,8 +12,8 @@ use thane_mil::types::{TensorType, Type};
 
 use crate::exec;
 use crate::fuse::{self, Fused};
-use crate::ops::{self, Eval, Value};
-use crate::tensor::Tensor;
+use crate::ops::{self, Eval, Fault, Value};
+use crate::tensor::{Pool, Tensor};
 
 /// What one step computes. Operands are values of the function.
 #[derive(Debug)]
@@ -96,8 +96,8 @@ pub type PlanError = (Option<OpId>, String);
 
 impl Plan {
     /// Plan a function.
-    pub fn new(context: &Context, function: &Function) -> Result<Self, PlanError> {
-        let mut planner = Planner::new(context, function);
+    pub fn new(context: &Context, function: &Function, most_bytes: usize) -> Result<Self, PlanError> {
+        let mut planner = Planner::new(context, function, most_bytes);
         planner.fuse();
         planner.plan()
     }
@@ -110,15 +110,25 @@ pub struct Planner<'a> {
     pub f: &'a Function,
     users: Vec<Vec<OpId>>,
     outputs: HashSet<ValueId>,
-    constants: HashMap<ValueId, Option<Tensor>>,
+    /// Whether each value follows from constants alone.
+    is_constant: Vec<bool>,
+    /// Constants as they were computed, or why they could not be.
+    constants: HashMap<ValueId, Result<Tensor, Fault>>,
+    /// What one tensor may take.
+    most_bytes: usize,
     states: Vec<(ValueId, String, TensorType)>,
     fused: HashMap<OpId, Fused>,
     covered: HashSet<OpId>,
 }
 
 impl<'a> Planner<'a> {
-    fn new(context: &'a Context, f: &'a Function) -> Self {
+    fn new(context: &'a Context, f: &'a Function, most_bytes: usize) -> Self {
         let mut users = vec![Vec::new(); f.n_values()];
+        let mut is_constant = vec![false; f.n_values()];
+        for op in f.body().ops.iter().map(|id| f.op(*id)) {
+            let folds = op.uses().all(|v| is_constant[v.index()]);
+            op.results.iter().for_each(|r| is_constant[r.index()] = folds);
+        }
         for &id in &f.body().ops {
             f.op(id).uses().for_each(|v| users[v.index()].push(id));
         }
@@ -131,7 +141,9 @@ impl<'a> Planner<'a> {
             f,
             users,
             outputs: f.body().outputs.iter().copied().collect(),
+            is_constant,
             constants: HashMap::new(),
+            most_bytes,
             states: states.collect(),
             fused: HashMap::new(),
             covered: HashSet::new(),
@@ -163,10 +175,7 @@ impl<'a> Planner<'a> {
 
     /// Whether a value follows from constants alone.
     fn is_constant(&self, value: ValueId) -> bool {
-        match self.f.value(value).definition {
-            Definition::Input(_) => false,
-            Definition::Result(op, _) => self.is_foldable(self.f.op(op)),
-        }
+        self.is_constant[value.index()]
     }
 
     fn is_foldable(&self, op: &Op) -> bool {
@@ -175,22 +184,36 @@ impl<'a> Planner<'a> {
 
     /// The tensor behind a value that follows from constants alone.
     pub fn constant(&mut self, value: ValueId) -> Option<Tensor> {
-        if let Some(known) = self.constants.get(&value) {
-            return known.clone();
+        // A list of what is to be folded first instead of recursion: chains of constants may be of any length.
+        let mut pending = vec![value];
+        while let Some(&next) = pending.last() {
+            if !self.is_constant(next) || self.constants.contains_key(&next) {
+                pending.pop();
+                continue;
+            }
+            let uses = self.f.definer(next).map_or(Vec::new(), |op| op.uses().collect());
+            let n_pending = pending.len();
+            pending.extend(uses.into_iter().filter(|v| !self.constants.contains_key(v)));
+            if pending.len() == n_pending {
+                let folded = self.fold(next);
+                self.constants.insert(next, folded);
+            }
         }
-        let computed = if self.is_constant(value) { self.fold(value) } else { None };
-        self.constants.insert(value, computed.clone());
-        computed
+        self.constants.get(&value)?.as_ref().ok().cloned()
     }
 
-    fn fold(&mut self, value: ValueId) -> Option<Tensor> {
-        let Definition::Result(id, index) = self.f.value(value).definition else { return None };
+    /// Compute a constant whose arguments are computed.
+    fn fold(&mut self, value: ValueId) -> Result<Tensor, Fault> {
         let f = self.f;
+        let Definition::Result(id, index) = f.value(value).definition else {
+            return Err("an input is no constant".to_owned());
+        };
         let op = f.op(id);
         if op.def.is_const() {
-            return Tensor::from_literal(f.constant(value)?);
+            let literal = f.constant(value).ok_or("`val` is missing")?;
+            return Tensor::from_literal(literal).ok_or_else(|| format!("{} cannot be held here", f.value(value).ty));
         }
-        let plain = self.plain(id).ok()?;
+        let plain = self.plain(id).map_err(|(_, reason)| reason)?;
         let args: Vec<Option<Value>> = plain
             .args
             .into_iter()
@@ -202,20 +225,32 @@ impl<'a> Planner<'a> {
                 _ => None,
             })
             .collect();
-        let results = exec::evaluate(self.context, plain.def, plain.eval, args, &mut crate::tensor::Pool::default());
-        results.ok()?.into_iter().nth(index)
+        let results = exec::evaluate(self.context, plain.def, plain.eval, args, &mut Pool::new(self.most_bytes))?;
+        let tensor = results.into_iter().nth(index).ok_or("the op has no such result")?;
+        exec::check_declared(f, value, &tensor)?;
+        Ok(tensor)
+    }
+
+    /// The error for a constant that something needs and that cannot be computed.
+    fn unfolded(&self, value: ValueId) -> PlanError {
+        let reason = self.constants.get(&value).and_then(|c| c.as_ref().err().cloned()).unwrap_or_default();
+        (self.definer(value), reason)
     }
 
     fn fuse(&mut self) {
         for &id in &self.f.body().ops {
-            for found in fuse::find(self, id) {
+            let group = fuse::find(self, id);
+            let free = |found: &fuse::Found| {
                 let taken = found.covers.iter().any(|op| self.covered.contains(op) || self.fused.contains_key(op));
                 // Kernels read values that are computed; what is constant is folded instead.
-                if taken || found.fused.operands().iter().any(|v| self.is_constant(*v)) {
-                    continue;
+                !taken && !found.fused.operands().iter().any(|v| self.is_constant(*v))
+            };
+            // All or none: attention reads where the others of its group write.
+            if group.iter().all(free) {
+                for found in group {
+                    self.covered.extend(found.covers);
+                    self.fused.insert(found.root, found.fused);
                 }
-                self.covered.extend(found.covers);
-                self.fused.insert(found.root, found.fused);
             }
         }
     }
@@ -251,7 +286,14 @@ impl<'a> Planner<'a> {
         let inputs = inputs.collect();
         let written = steps.iter().filter_map(|s| if let Kind::Write(_, v) = s.kind { Some(v) } else { None });
         let kept: Vec<ValueId> = f.body().outputs.iter().copied().chain(written).collect();
-        let constants = kept.into_iter().filter_map(|v| Some((v, self.constant(v)?))).collect();
+        let mut constants = Vec::new();
+        for v in kept {
+            if !self.is_constant(v) {
+                continue;
+            }
+            let tensor = self.constant(v).ok_or_else(|| self.unfolded(v))?;
+            constants.push((v, tensor));
+        }
         let states = self.states.into_iter().map(|(_, name, ty)| (name, ty)).collect();
         Ok(Plan { function: f.clone(), inputs, states, steps, constants })
     }
@@ -308,23 +350,30 @@ impl<'a> Planner<'a> {
                 Some(Arg::Literal(l)) => Some(Operand::Constant(
                     Tensor::from_literal(l).map_or_else(|| Value::Literal(l.clone()), Value::Tensor),
                 )),
-                Some(Arg::Value(v)) => Some(self.operand(*v)),
-                Some(Arg::Values(vs)) => Some(Operand::Values(vs.iter().map(|v| self.item(*v)).collect())),
+                Some(Arg::Value(v)) => Some(self.operand(*v)?),
+                Some(Arg::Values(vs)) => {
+                    Some(Operand::Values(vs.iter().map(|v| self.item(*v)).collect::<Result<_, _>>()?))
+                }
             });
         }
         Ok(Plain { def: op.def, eval, args })
     }
 
-    fn operand(&mut self, value: ValueId) -> Operand {
-        match (self.constant(value), self.f.constant(value)) {
+    fn operand(&mut self, value: ValueId) -> Result<Operand, PlanError> {
+        Ok(match (self.constant(value), self.f.constant(value)) {
             (Some(t), _) => Operand::Constant(Value::Tensor(t)),
             (None, Some(literal)) => Operand::Constant(Value::Literal(literal.clone())),
+            (None, None) if self.is_constant(value) => return Err(self.unfolded(value)),
             (None, None) => Operand::Value(value),
-        }
+        })
     }
 
-    fn item(&mut self, value: ValueId) -> Item {
-        self.constant(value).map_or(Item::Value(value), Item::Constant)
+    fn item(&mut self, value: ValueId) -> Result<Item, PlanError> {
+        match self.constant(value) {
+            Some(tensor) => Ok(Item::Constant(tensor)),
+            None if self.is_constant(value) => Err(self.unfolded(value)),
+            None => Ok(Item::Value(value)),
+        }
     }
 }
 

@@ -6,6 +6,18 @@ use thane_kernels::f16::{f16_to_f32, f32_to_f16};
 use thane_mil::literal::Literal;
 use thane_mil::types::{DType, TensorType};
 
+/// Elements of a tensor, where it takes at most `most_bytes`.
+///
+/// Empty dimensions count as 1, so that the strides of a tensor that passes cannot overflow either.
+pub fn checked_len(dtype: DType, shape: &[usize], most_bytes: usize) -> Result<usize, String> {
+    let bytes = dtype.bits().div_ceil(8);
+    let most = most_bytes / bytes.max(1);
+    match shape.iter().try_fold(1usize, |n, d| n.checked_mul((*d).max(1))) {
+        Some(n) if n <= most => Ok(shape.iter().product()),
+        _ => Err(format!("a tensor {shape:?} of {dtype} takes more than the {most_bytes} bytes that one may")),
+    }
+}
+
 /// Elements of one type; a buffer from the pool may be longer than its tensor.
 #[derive(Clone, Debug)]
 pub enum Buffer {
@@ -24,8 +36,11 @@ pub enum Buffer {
 }
 
 impl Buffer {
-    /// Zeros; `None` for element types that the interpreter does not hold.
+    /// Zeros; `None` for element types that the interpreter does not hold, and where there is no memory for them.
     pub fn zeros(dtype: DType, n: usize) -> Option<Self> {
+        if !can_allocate(n.checked_mul(dtype.bits().div_ceil(8))?) {
+            return None;
+        }
         Some(match dtype {
             DType::Fp32 => Buffer::F32(vec![0.0; n]),
             DType::Fp16 => Buffer::F16(vec![0; n]),
@@ -83,6 +98,17 @@ impl Buffer {
     }
 }
 
+/// Whether the machine grants an allocation of that many bytes: asking for zeros and getting none ends the process.
+fn can_allocate(n_bytes: usize) -> bool {
+    /// What is granted unless the machine is out of memory altogether.
+    const SMALL: usize = 1 << 26;
+    let mut probe = Vec::<u8>::new();
+    let granted = n_bytes <= SMALL || probe.try_reserve_exact(n_bytes).is_ok();
+    // Without this the compiler removes an allocation that nobody uses.
+    std::hint::black_box(&mut probe);
+    granted
+}
+
 /// A tensor whose buffer may be shared with views of it.
 #[derive(Clone, Debug)]
 pub struct Tensor {
@@ -132,6 +158,20 @@ impl Tensor {
         })
     }
 
+    /// Calls `visit` with the position and value of each element; f64 holds all of them exactly.
+    pub fn each(&self, mut visit: impl FnMut(usize, f64)) {
+        let n = self.len();
+        match &*self.data {
+            Buffer::F32(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x))),
+            Buffer::F16(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(f16_to_f32(*x)))),
+            Buffer::I32(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x))),
+            Buffer::I8(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x))),
+            Buffer::U8(v) | Buffer::Bool(v) => {
+                v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x)));
+            }
+        }
+    }
+
     /// The same numbers as fp32; the tensor itself where it is not fp16.
     pub fn widened(&self) -> Tensor {
         match &*self.data {
@@ -159,10 +199,10 @@ impl Tensor {
         let Literal::Tensor(ty, data) = literal else { return None };
         let TensorType { dtype, .. } = ty;
         let (shape, n) = (ty.known_shape()?, ty.n_elements()?);
-        let bytes = data.to_vec();
-        if Some(bytes.len()) != dtype.byte_len(n) {
+        if ty.byte_len() != Some(data.byte_len()) || n == 0 && checked_len(*dtype, &shape, 1 << 30).is_err() {
             return None;
         }
+        let bytes = data.to_vec();
         let mut buffer = Buffer::zeros(*dtype, n)?;
         match (&mut buffer, dtype.bits()) {
             (buffer, 8 | 16 | 32) => buffer.bytes_mut().copy_from_slice(&bytes),
@@ -187,14 +227,32 @@ fn bits(bytes: &[u8], i: usize, width: usize) -> u8 {
 /// Buffers of fp32 that were used and wait to be used again.
 ///
 /// A function's values come and go in the same order at every call, so after the first call nothing is allocated.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pool {
     free: Vec<Vec<f32>>,
+    /// What one tensor may take.
+    most_bytes: usize,
 }
 
 impl Pool {
     /// Buffers that are kept; a layer needs fewer at once.
     const MOST: usize = 48;
+
+    /// An empty pool whose tensors take at most `most_bytes` each.
+    pub fn new(most_bytes: usize) -> Self {
+        Self { free: Vec::new(), most_bytes }
+    }
+
+    /// Elements of a tensor, where it may be as large.
+    pub fn check(&self, dtype: DType, shape: &[usize]) -> Result<usize, String> {
+        checked_len(dtype, shape, self.most_bytes)
+    }
+
+    /// A buffer for the elements of an fp32 tensor, or more, with any content; and their number.
+    pub fn take_checked(&mut self, shape: &[usize]) -> Result<(Vec<f32>, usize), String> {
+        let n = self.check(DType::Fp32, shape)?;
+        Ok((self.take(n), n))
+    }
 
     /// A buffer of `n` elements or more, with any content.
     pub fn take(&mut self, n: usize) -> Vec<f32> {
@@ -222,10 +280,11 @@ impl Pool {
         }
     }
 
-    /// A tensor with any content; `None` for element types that the interpreter does not hold.
-    pub fn tensor(&mut self, dtype: DType, shape: Vec<usize>) -> Option<Tensor> {
-        let n = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?;
-        let data = if dtype == DType::Fp32 { Buffer::F32(self.take(n)) } else { Buffer::zeros(dtype, n)? };
-        Some(Tensor::new(dtype, shape, data))
+    /// A tensor with any content.
+    pub fn tensor(&mut self, dtype: DType, shape: Vec<usize>) -> Result<Tensor, String> {
+        let n = self.check(dtype, &shape)?;
+        let data = if dtype == DType::Fp32 { Some(Buffer::F32(self.take(n))) } else { Buffer::zeros(dtype, n) };
+        let data = data.ok_or_else(|| format!("a tensor {shape:?} of {dtype} cannot be held here"))?;
+        Ok(Tensor::new(dtype, shape, data))
     }
 }

@@ -3,7 +3,7 @@
 use crate::literal::Literal;
 use crate::opset::{self, Accepts, ArgType, Infer, Known, OpDef, Opset, TypeError};
 use crate::program::{Arg, Block, Definition, Function, Op, OpId, Origin, Value, ValueId};
-use crate::types::{Dim, Type};
+use crate::types::{Dim, Type, is_type_word};
 
 /// Why an op cannot be added.
 #[derive(Debug, thiserror::Error)]
@@ -205,11 +205,11 @@ impl Function {
         Infer::new(def, &args, next_symbol).run()
     }
 
-    /// `name`, changed where it is no identifier or in use already.
+    /// `name`, changed where it is no identifier, names a type or is in use already.
     pub(crate) fn unique_name(&mut self, name: &str) -> String {
         let mut base: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
-        if !base.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        if is_type_word(&base) || !base.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
             base.insert(0, '_');
         }
         if !self.names.contains_key(&base) {

@@ -1,11 +1,14 @@
 //! [`Patch`]: the only way to change a program that exists.
 //!
 //! A patch is made against a function, says which ops come and which uses move, and is applied as one step: new ops are
-//! inserted, uses are redirected, ops are removed. Ids of other ops and values stay valid.
+//! inserted, uses are redirected, ops are removed. Ids of other ops and values stay valid. Applying one costs a walk over
+//! the function, however many changes it holds.
+
+use std::collections::{BTreeSet, HashMap};
 
 use crate::build::BuildError;
 use crate::opset::OpDef;
-use crate::program::{Arg, Definition, Function, OpId, Origin, Value, ValueId};
+use crate::program::{Arg, Definition, Function, OpId, Origin, Program, ValueId};
 
 /// Why a patch cannot be applied.
 #[derive(Debug, thiserror::Error)]
@@ -25,9 +28,29 @@ pub enum PatchError {
         /// Its type.
         to_type: String,
     },
+    /// An output would lose its name, because the value that takes its place has to keep its own.
+    #[error("output `{from}` cannot be replaced by `{to}`, which is an input or an output itself")]
+    Output {
+        /// The output.
+        from: String,
+        /// The value that was to stand for it.
+        to: String,
+    },
+    /// Replacements that lead back to where they start.
+    #[error("`{0}` is replaced by itself")]
+    Cycle(String),
+    /// A new op is to stand before one that the function does not run.
+    #[error("op `{0}` is inserted before an op that the function does not run")]
+    NoPlace(String),
+    /// A new op without results was to stand for a value.
+    #[error("op `{0}` is used as a value but has no result")]
+    NoResult(String),
     /// A new op is not well formed.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// The program has no such function.
+    #[error("the program has no function {0}")]
+    NoFunction(usize),
 }
 
 /// A change of one function; built up by the methods, done by [`Patch::apply`].
@@ -89,7 +112,8 @@ impl Patch {
         New::Inserted(self.inserts.len() - 1)
     }
 
-    /// Let every use of `from`, function outputs included, use `to`.
+    /// Let every use of `from`, function outputs included, use `to`. Replacements chain: where `to` is replaced as well,
+    /// uses of `from` go to the end of the chain.
     pub fn replace(&mut self, from: ValueId, to: New) {
         self.replacements.push((from, to));
     }
@@ -99,71 +123,141 @@ impl Patch {
         self.removals.push(op);
     }
 
+    /// Do what `other` says after what this patch says.
+    pub fn append(&mut self, other: Patch) {
+        let n = self.inserts.len();
+        let shift = |new: New| match new {
+            New::Inserted(i) => New::Inserted(i + n),
+            value @ New::Value(_) => value,
+        };
+        self.inserts.extend(other.inserts.into_iter().map(|mut insert| {
+            for (_, arg) in &mut insert.args {
+                if let NewArg::One(new) = arg {
+                    *new = shift(*new);
+                }
+            }
+            insert
+        }));
+        self.replacements.extend(other.replacements.into_iter().map(|(from, to)| (from, shift(to))));
+        self.removals.extend(other.removals);
+    }
+
+    /// Change function number `function` of `program`; on an error it may be partly changed and must be dropped.
+    pub fn apply_to(self, program: &mut Program, function: usize) -> Result<(), PatchError> {
+        let function = program.functions.get_mut(function).ok_or(PatchError::NoFunction(function))?;
+        self.apply(function)
+    }
+
     /// Change `function`; on an error it may be partly changed and must be dropped.
     pub fn apply(self, function: &mut Function) -> Result<(), PatchError> {
-        let mut inserted = Vec::with_capacity(self.inserts.len());
-        for insert in self.inserts {
-            let args = insert.args.into_iter().map(|(name, arg)| (name, resolve_arg(arg, &inserted))).collect();
-            let id = function.append_op(insert.def, args, &insert.name, insert.origin)?;
-            place_before(function, id, insert.before);
-            inserted.push(function.op(id).results[0]);
-        }
-        for (from, to) in self.replacements {
-            redirect(function, from, resolve(to, &inserted))?;
-        }
+        let inserted = insert(function, self.inserts)?;
+        let replacements =
+            self.replacements.into_iter().map(|(from, to)| Ok((from, resolve(function, to, &inserted)?)));
+        let replacements = replacements.collect::<Result<Vec<_>, PatchError>>()?;
+        redirect(function, &replacements)?;
         remove_ops(function, &self.removals)
     }
 }
 
-fn resolve(new: New, inserted: &[ValueId]) -> ValueId {
+fn resolve(function: &Function, new: New, inserted: &[OpId]) -> Result<ValueId, PatchError> {
     match new {
-        New::Value(v) => v,
-        New::Inserted(i) => inserted[i],
-    }
-}
-
-fn resolve_arg(arg: NewArg, inserted: &[ValueId]) -> Arg {
-    match arg {
-        NewArg::One(new) => Arg::Value(resolve(new, inserted)),
-        NewArg::Same(arg) => arg,
-    }
-}
-
-/// Move the op `id`, appended at the end of the body, in front of `before` in whatever block holds that.
-fn place_before(function: &mut Function, id: OpId, before: OpId) {
-    function.blocks[0].ops.retain(|op| *op != id);
-    for block in &mut function.blocks {
-        if let Some(at) = block.ops.iter().position(|op| *op == before) {
-            block.ops.insert(at, id);
-            return;
+        New::Value(v) => Ok(v),
+        New::Inserted(i) => {
+            let op = function.op(inserted[i]);
+            op.results.first().copied().ok_or_else(|| PatchError::NoResult(op.def.name.to_owned()))
         }
     }
-    function.blocks[0].ops.push(id);
 }
 
-fn redirect(function: &mut Function, from: ValueId, to: ValueId) -> Result<(), PatchError> {
-    let (a, b) = (function.value(from), function.value(to));
-    if !a.ty.compatible(&b.ty) {
-        return Err(PatchError::TypeChange {
-            from: a.name.clone(),
-            from_type: a.ty.to_string(),
-            to: b.name.clone(),
-            to_type: b.ty.to_string(),
+/// Make the new ops and put each in front of its place, those of one place in the order that they came.
+fn insert(function: &mut Function, inserts: Vec<Insert>) -> Result<Vec<OpId>, PatchError> {
+    let n_old = function.blocks[0].ops.len();
+    let mut inserted = Vec::with_capacity(inserts.len());
+    let mut places: HashMap<OpId, Vec<OpId>> = HashMap::new();
+    for insert in inserts {
+        let resolved = insert.args.into_iter().map(|(name, arg)| {
+            Ok(match arg {
+                NewArg::One(new) => (name, Arg::Value(resolve(function, new, &inserted)?)),
+                NewArg::Same(arg) => (name, arg),
+            })
         });
+        let args = resolved.collect::<Result<Vec<_>, PatchError>>()?;
+        let id = function.append_op(insert.def, args, &insert.name, insert.origin)?;
+        places.entry(insert.before).or_default().push(id);
+        inserted.push(id);
     }
-    let is_output = function.blocks.iter().any(|b| b.outputs.contains(&from));
+    function.blocks[0].ops.truncate(n_old);
+    if places.is_empty() {
+        return Ok(inserted);
+    }
+    for block in &mut function.blocks {
+        let old = std::mem::take(&mut block.ops);
+        block.ops =
+            old.into_iter().flat_map(|op| places.remove(&op).unwrap_or_default().into_iter().chain([op])).collect();
+    }
+    match places.values().flatten().next() {
+        None => Ok(inserted),
+        Some(op) => Err(PatchError::NoPlace(function.op(*op).def.name.to_owned())),
+    }
+}
+
+fn redirect(function: &mut Function, replacements: &[(ValueId, ValueId)]) -> Result<(), PatchError> {
+    if replacements.is_empty() {
+        return Ok(());
+    }
+    let mut targets: Vec<Option<ValueId>> = vec![None; function.values.len()];
+    replacements.iter().for_each(|(from, to)| targets[from.index()] = Some(*to));
+    for (from, _) in replacements {
+        let to = end_of_chain(function, &mut targets, *from)?;
+        let (a, b) = (function.value(*from), function.value(to));
+        if !a.ty.compatible(&b.ty) {
+            return Err(PatchError::TypeChange {
+                from: a.name.clone(),
+                from_type: a.ty.to_string(),
+                to: b.name.clone(),
+                to_type: b.ty.to_string(),
+            });
+        }
+    }
+    let target = |v: &mut ValueId| *v = targets[v.index()].unwrap_or(*v);
     for arg in function.ops.iter_mut().flat_map(|op| op.args.iter_mut().flatten()) {
         match arg {
-            Arg::Value(v) if *v == from => *v = to,
-            Arg::Values(vs) => vs.iter_mut().filter(|v| **v == from).for_each(|v| *v = to),
-            _ => {}
+            Arg::Value(v) => target(v),
+            Arg::Values(vs) => vs.iter_mut().for_each(target),
+            Arg::Literal(_) => {}
         }
     }
-    for output in function.blocks.iter_mut().flat_map(|b| b.outputs.iter_mut()).filter(|v| **v == from) {
-        *output = to;
+    move_outputs(function, &targets)
+}
+
+/// Where a chain of replacements ends; each of its links is made to point there, so that all chains cost one walk.
+fn end_of_chain(function: &Function, targets: &mut [Option<ValueId>], from: ValueId) -> Result<ValueId, PatchError> {
+    let mut chain = vec![from];
+    let mut end = from;
+    while let Some(next) = targets[end.index()] {
+        if next == from || chain.len() > targets.len() {
+            return Err(PatchError::Cycle(function.value(from).name.clone()));
+        }
+        chain.push(next);
+        end = next;
     }
-    if is_output {
-        // The caller knows an output by its name, so the name moves with the role.
+    chain.pop();
+    chain.into_iter().for_each(|v| targets[v.index()] = Some(end));
+    Ok(end)
+}
+
+/// The caller knows an output by its name, so the name moves with the role.
+fn move_outputs(function: &mut Function, targets: &[Option<ValueId>]) -> Result<(), PatchError> {
+    let outputs: BTreeSet<ValueId> = function.blocks.iter().flat_map(|b| &b.outputs).copied().collect();
+    for from in outputs {
+        let Some(to) = targets[from.index()] else { continue };
+        let mut outputs = function.blocks.iter().flat_map(|b| &b.outputs);
+        let is_taken = outputs.any(|v| *v == to) || matches!(function.value(to).definition, Definition::Input(_));
+        if is_taken {
+            let name = |v: ValueId| function.value(v).name.clone();
+            return Err(PatchError::Output { from: name(from), to: name(to) });
+        }
+        function.blocks.iter_mut().flat_map(|b| &mut b.outputs).filter(|v| **v == from).for_each(|v| *v = to);
         let (i, j) = (from.index(), to.index());
         let name = std::mem::take(&mut function.values[i].name);
         function.values[i].name = std::mem::replace(&mut function.values[j].name, name);
@@ -172,8 +266,13 @@ fn redirect(function: &mut Function, from: ValueId, to: ValueId) -> Result<(), P
 }
 
 fn remove_ops(function: &mut Function, removals: &[OpId]) -> Result<(), PatchError> {
+    if removals.is_empty() {
+        return Ok(());
+    }
+    let mut removed = vec![false; function.ops.len()];
+    removals.iter().for_each(|op| removed[op.index()] = true);
     for block in &mut function.blocks {
-        block.ops.retain(|op| !removals.contains(op));
+        block.ops.retain(|op| !removed[op.index()]);
     }
     let mut used = vec![false; function.values.len()];
     for op in function.blocks.iter().flat_map(|b| &b.ops) {
@@ -183,10 +282,97 @@ fn remove_ops(function: &mut Function, removals: &[OpId]) -> Result<(), PatchErr
     for &id in removals {
         let op = function.op(id);
         if let Some(v) = op.results.iter().find(|v| used[v.index()]) {
-            let value: &Value = function.value(*v);
-            debug_assert!(matches!(value.definition, Definition::Result(..)), "a result is defined by its op");
-            return Err(PatchError::StillUsed(op.def.name.to_owned(), value.name.clone()));
+            return Err(PatchError::StillUsed(op.def.name.to_owned(), function.value(*v).name.clone()));
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::FunctionBuilder;
+    use crate::opset::{Opset, find};
+    use crate::text::{Blobs, print};
+    use crate::types::{DType, TensorType};
+    use crate::valid;
+
+    /// x -> exp a -> sin b -> cos c; b is output y, c is output z.
+    fn function() -> Function {
+        let mut f = FunctionBuilder::new("main", Opset::CoreMl8);
+        let x = f.input("x", TensorType::new(DType::Fp32, [2usize, 3]));
+        let a = f.op("exp", "a", [("x", Arg::Value(x))]).unwrap();
+        let b = f.op("sin", "b", [("x", Arg::Value(a))]).unwrap();
+        let c = f.op("cos", "c", [("x", Arg::Value(b))]).unwrap();
+        f.finish(&[("y", b), ("z", c)])
+    }
+
+    fn inserted(patch: &mut Patch, before: OpId, op: &str, x: New) -> New {
+        let def = find(op).unwrap();
+        patch.insert(before, def, vec![("x", NewArg::One(x))], op, Origin::default())
+    }
+
+    #[test]
+    fn patches_append_and_replacements_chain_whatever_their_order() {
+        let f = function();
+        let (ops, x) = (f.body().ops.clone(), f.body().inputs[0]);
+        let [a, b] = [0, 1].map(|n| f.op(ops[n]).results[0]);
+        for swapped in [false, true] {
+            let (mut first, mut second) = (Patch::new(), Patch::new());
+            // b -> tanh(x), and a -> x after or before it.
+            let tanh = inserted(&mut first, ops[1], "tanh", New::Value(a));
+            first.replace(b, tanh);
+            first.remove(ops[1]);
+            let relu = inserted(&mut second, ops[0], "relu", New::Value(x));
+            second.replace(a, relu);
+            second.remove(ops[0]);
+            let mut whole = if swapped { std::mem::take(&mut second) } else { std::mem::take(&mut first) };
+            whole.append(if swapped { first } else { second });
+            let mut program = Program::new(vec![f.clone()]);
+            whole.apply_to(&mut program, 0).unwrap();
+            valid::check(&program).unwrap();
+            let text = print(&program, &mut Blobs::default());
+            for line in ["relu = relu(x = x)", " y = tanh(x = relu)", " z = cos(x = y)"] {
+                assert!(text.contains(line), "{line}: {text}");
+            }
+        }
+        let missing = Patch::new().apply_to(&mut Program::default(), 0);
+        assert_eq!(missing.unwrap_err().to_string(), "the program has no function 0");
+    }
+
+    #[test]
+    fn inserted_ops_keep_their_order() {
+        let mut f = function();
+        let (last, x) = (f.body().ops[2], New::Value(f.body().inputs[0]));
+        let mut patch = Patch::new();
+        let sqrt = inserted(&mut patch, last, "sqrt", x);
+        inserted(&mut patch, last, "abs", sqrt);
+        patch.apply(&mut f).unwrap();
+        let names: Vec<&str> = f.body().ops.iter().map(|op| f.op(*op).def.name).collect();
+        assert_eq!(names, ["exp", "sin", "sqrt", "abs", "cos"]);
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_an_error() {
+        let f = function();
+        let (ops, x) = (f.body().ops.clone(), f.body().inputs[0]);
+        let [a, b, c] = [0, 1, 2].map(|n| f.op(ops[n]).results[0]);
+        let replaced = |pairs: &[(ValueId, ValueId)]| {
+            let mut patch = Patch::new();
+            pairs.iter().for_each(|(from, to)| patch.replace(*from, New::Value(*to)));
+            patch.apply(&mut f.clone()).map_err(|e| e.to_string())
+        };
+        let taken = |from: &str, to: &str| {
+            Err(format!("output `{from}` cannot be replaced by `{to}`, which is an input or an output itself"))
+        };
+        assert_eq!(replaced(&[(c, x)]), taken("z", "x"));
+        assert_eq!(replaced(&[(c, b)]), taken("z", "y"));
+        assert_eq!(replaced(&[(b, a), (c, a)]), taken("z", "y"), "a has become y");
+        assert_eq!(replaced(&[(a, x), (b, a), (a, b)]), Err("`a` is replaced by itself".to_owned()));
+        assert_eq!(replaced(&[(a, a)]), Err("`a` is replaced by itself".to_owned()));
+        let mut patch = Patch::new();
+        inserted(&mut patch, OpId(77), "abs", New::Value(x));
+        let error = patch.apply(&mut f.clone()).unwrap_err().to_string();
+        assert_eq!(error, "op `abs` is inserted before an op that the function does not run");
+    }
 }

@@ -140,6 +140,17 @@ pub fn f64_to_f16(v: f64) -> u16 {
     sign | ((((exponent + 14) as u16) << 10) + fraction)
 }
 
+/// The bfloat16 number nearest to `v` rounded to fp32, ties to even, by its bits.
+pub fn f64_to_bf16(v: f64) -> u16 {
+    let bits = (v as f32).to_bits();
+    if v.is_nan() {
+        return (bits >> 16) as u16 | 0x40;
+    }
+    // Half of the last place kept, less one where that place is even: a sum that carries is the rounding up. It cannot
+    // overflow, since the bits of infinities end in zeros.
+    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,6 +172,19 @@ mod tests {
         assert_eq!(f64_to_f16(65519.9), 0x7bff);
         assert_eq!(f64_to_f16(1.0 + 2f64.powi(-11)), 0x3c00, "ties to even");
         assert_eq!(f64_to_f16(2047.9999), 0x6800, "carries");
+    }
+
+    #[test]
+    fn bfloat16_is_the_nearest() {
+        // 1 + 2^-8 lies half-way between 1 (even) and 1 + 2^-7; 1 + 3 * 2^-8 between 1 + 2^-7 and 1 + 2^-6 (even).
+        for (v, bits) in
+            [(1.0, 0x3f80), (-2.5, 0xc020), (1.0 + 2f64.powi(-8), 0x3f80), (1.0 + 3.0 * 2f64.powi(-8), 0x3f82)]
+        {
+            assert_eq!(f64_to_bf16(v), bits);
+        }
+        assert_eq!(f64_to_bf16(f64::NEG_INFINITY), 0xff80);
+        assert_eq!(f64_to_bf16(f64::from(f32::MAX)), 0x7f80);
+        assert_eq!(f64_to_bf16(f64::NAN) & 0x7fc0, 0x7fc0);
     }
 
     #[test]

@@ -119,6 +119,14 @@ impl fmt::Display for Dim {
     }
 }
 
+/// Most dimensions of any tensor; ops have at most 5 (`valid`), constants that only constexpr ops use may have more.
+pub const MAX_RANK: usize = 32;
+
+/// Whether a word begins a type in MIL text, so that nothing else can have this name.
+pub fn is_type_word(word: &str) -> bool {
+    matches!(word, "tensor" | "state" | "list" | "tuple" | "dict") || DType::from_name(word).is_some()
+}
+
 /// Element type and shape of a tensor; a scalar has no dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
@@ -152,6 +160,11 @@ impl TensorType {
     /// Number of elements, where every dimension is known and the product fits.
     pub fn n_elements(&self) -> Option<usize> {
         self.shape.iter().try_fold(1usize, |n, d| n.checked_mul(d.known()?))
+    }
+
+    /// Bytes of its elements, packed, where every dimension is known and the product fits.
+    pub fn byte_len(&self) -> Option<usize> {
+        self.dtype.byte_len(self.n_elements()?)
     }
 
     /// Whether one call can give both types the same shape.

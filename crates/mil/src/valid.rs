@@ -6,7 +6,8 @@
 //!    constant are bound to `const`, to a constexpr op or to a literal.
 //! 4. Declared result types are those that the op's rule infers.
 //! 5. Ranks are at most 5, except for constants that only constexpr ops use; inputs have rank 1 or more.
-//! 6. A literal has as many bytes as its type asks for; floating-point literals are finite.
+//! 6. A literal, attributes included, has as many bytes as its type asks for and a text that reads back: floating-point
+//!    numbers are finite, truth values 0 or 1, unused bits 0, strings scalars, and none is fp8.
 //! 7. Functions have outputs, and an output is no state.
 //!
 //! Passing them means that later stages return errors but do not panic.
@@ -17,7 +18,7 @@ use crate::data::Data;
 use crate::literal::Literal;
 use crate::opset::Accepts;
 use crate::program::{Arg, Function, Op, OpId, Program, ValueId};
-use crate::types::{DType, Type};
+use crate::types::{DType, MAX_RANK, TensorType, Type, is_type_word};
 
 /// A rule that a program breaks, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +36,9 @@ pub struct Violation {
 pub fn check(program: &Program) -> Result<(), Vec<Violation>> {
     let mut out = Vec::new();
     let mut names = HashSet::new();
+    attributes(&program.attributes, "program", &mut out);
     for function in program.functions() {
+        attributes(&function.attributes, &function.name, &mut out);
         let mut checker = Checker { function, out: &mut out };
         if !is_identifier(&function.name) || !names.insert(function.name.as_str()) {
             checker.report("function", "its name is not an identifier or not unique".to_owned());
@@ -46,6 +49,18 @@ pub fn check(program: &Program) -> Result<(), Vec<Violation>> {
         checker.run();
     }
     if out.is_empty() { Ok(()) } else { Err(out) }
+}
+
+fn attributes(attributes: &[(String, Literal)], of: &str, out: &mut Vec<Violation>) {
+    for (name, literal) in attributes {
+        if let Err(e) = check_literal(literal) {
+            out.push(Violation {
+                function: of.to_owned(),
+                place: "attributes".to_owned(),
+                message: format!("`{name}`: {e}"),
+            });
+        }
+    }
 }
 
 /// Whether a name can stand in MIL: a letter or `_`, then letters, digits, `_` and `@`.
@@ -104,6 +119,9 @@ impl Checker<'_> {
             if !is_identifier(name) {
                 self.report(name, "its name is not an identifier".to_owned());
             }
+            if is_type_word(name) {
+                self.report(name, "its name is that of a type".to_owned());
+            }
             if !seen.insert(name) {
                 self.report(name, "its name is not unique".to_owned());
             }
@@ -114,6 +132,9 @@ impl Checker<'_> {
         let value = self.function.value(id);
         match &value.ty {
             Type::Tensor(t) if t.rank() == 0 => self.report(&value.name, "it is an input of rank 0".to_owned()),
+            Type::Tensor(t) | Type::State(t) if t.rank() > 5 => {
+                self.report(&value.name, format!("it is {t}, ranks above 5 are for constants only"));
+            }
             Type::State(t) if t.known_shape().is_none() => {
                 self.report(&value.name, format!("it is a state of type {t}, whose size is not known"));
             }
@@ -182,18 +203,54 @@ fn check_literal(literal: &Literal) -> Result<(), String> {
         Literal::String(_) => Ok(()),
         Literal::List(_, items) | Literal::Tuple(items) => items.iter().try_for_each(check_literal),
         Literal::Dict(_, _, items) => items.iter().try_for_each(|(k, v)| check_literal(k).and(check_literal(v))),
-        Literal::Tensor(ty, data) => {
-            let due = ty.n_elements().and_then(|n| ty.dtype.byte_len(n));
-            if due != Some(data.byte_len()) {
-                return Err(format!("{ty} has {} bytes of data", data.byte_len()));
-            }
-            // Large constants are checked where they are read: a whole checkpoint is not paged in to be validated.
-            let small = data.byte_len() <= 4096 && matches!(data, Data::Bytes(_));
-            let finite = |l: &Literal| l.to_floats().is_none_or(|v| v.iter().all(|x| x.is_finite()));
-            if small && matches!(ty.dtype, DType::Fp16 | DType::Fp32) && !finite(literal) {
-                return Err("it holds a number that is not finite".to_owned());
-            }
-            Ok(())
+        Literal::Tensor(ty, data) => check_tensor(ty, data),
+    }
+}
+
+fn check_tensor(ty: &TensorType, data: &Data) -> Result<(), String> {
+    if ty.byte_len() != Some(data.byte_len()) {
+        return Err(format!("{ty} has {} bytes of data", data.byte_len()));
+    }
+    if ty.rank() > MAX_RANK {
+        return Err(format!("{ty} has {} dimensions, {MAX_RANK} are the most", ty.rank()));
+    }
+    // What is written for an empty tensor is the brackets of its dimensions that are not empty.
+    let brackets = ty.shape.iter().try_fold(1usize, |n, d| n.checked_mul(d.known()?.max(1)));
+    if data.byte_len() == 0 && brackets.is_none_or(|n| n > 1 << 16) {
+        return Err(format!("{ty} is empty and cannot be written"));
+    }
+    match ty.dtype {
+        DType::String => Err(format!("{ty}: strings are scalars")),
+        DType::Fp8E4M3 | DType::Fp8E5M2 => Err(format!("{ty} has no text")),
+        _ if !is_clean(ty.dtype, ty.n_elements().unwrap_or(0), data) => {
+            Err(format!("{ty} holds bits that are no {} or not finite", ty.dtype))
         }
+        _ => Ok(()),
+    }
+}
+
+/// Whether all elements are finite numbers or truth values, and no bit is set behind the last.
+fn is_clean(dtype: DType, n: usize, data: &Data) -> bool {
+    fn all<const N: usize>(bytes: &[u8], test: impl Fn([u8; N]) -> bool) -> bool {
+        bytes.as_chunks::<N>().0.iter().all(|b| test(*b))
+    }
+    let mut last = [0u8];
+    let n_last_bits = n.wrapping_mul(dtype.bits()) % 8;
+    if n_last_bits != 0 && !(data.read(data.byte_len() - 1, &mut last) && last[0] >> n_last_bits == 0) {
+        return false;
+    }
+    // Large constants are checked where they are read: a whole checkpoint is not paged in to be validated. Those types
+    // that are never in a weight file are never large.
+    let inline = matches!(dtype, DType::Bool | DType::Fp64);
+    if !matches!(data, Data::Bytes(_)) || !inline && data.byte_len() > 4096 {
+        return true;
+    }
+    match dtype {
+        DType::Bool => data.to_vec().iter().all(|b| *b <= 1),
+        DType::Fp16 => all(&data.to_vec(), |b| u16::from_le_bytes(b) & 0x7c00 != 0x7c00),
+        DType::Bf16 => all(&data.to_vec(), |b| u16::from_le_bytes(b) & 0x7f80 != 0x7f80),
+        DType::Fp32 => all(&data.to_vec(), |b| f32::from_le_bytes(b).is_finite()),
+        DType::Fp64 => all(&data.to_vec(), |b| f64::from_le_bytes(b).is_finite()),
+        _ => true,
     }
 }

@@ -7,12 +7,10 @@ pub(super) static OPS: &[(&str, Eval)] =
     &[("constexpr_blockwise_shift_scale", blockwise_shift_scale), ("constexpr_lut_to_dense", lut_to_dense)];
 
 /// Numbers of any type as fp32, which holds all codes exactly.
-fn numbers(t: &Tensor) -> Result<Vec<f32>, Fault> {
-    match (t.f32s(), t.to_ints()) {
-        (Some(v), _) => Ok(v.to_vec()),
-        (_, Some(v)) => Ok(v.into_iter().map(|v| v as f32).collect()),
-        _ => Err(format!("{} holds no numbers", t.dtype)),
-    }
+fn numbers(t: &Tensor) -> Vec<f32> {
+    let mut out = Vec::with_capacity(t.len());
+    t.each(|_, v| out.push(v as f32));
+    out
 }
 
 /// The group of element `i` of a tensor of `shape`, when each axis is cut into `groups` equal parts.
@@ -22,8 +20,8 @@ fn group(i: usize, shape: &[usize], own: &[usize], groups: &[usize]) -> usize {
 
 fn blockwise_shift_scale(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (data, scale) = (call.tensor("data")?, call.tensor("scale")?);
-    let (codes, scales) = (numbers(data)?, numbers(scale)?);
-    let offsets = call.opt_tensor("offset").map(numbers).transpose()?;
+    let (codes, scales) = (numbers(data), numbers(scale));
+    let offsets = call.opt_tensor("offset").map(numbers);
     let own = strides(&data.shape);
     for (i, y) in f32_out(&mut out[0], codes.len())?.iter_mut().enumerate() {
         let g = group(i, &data.shape, &own, &scale.shape);
@@ -36,7 +34,7 @@ fn lut_to_dense(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (indices, lut) = (call.tensor("indices")?, call.tensor("lut")?);
     let rank = indices.shape.len();
     let (groups, [entries, vector]) = (&lut.shape[..rank], [lut.shape[rank], lut.shape[rank + 1]]);
-    let ids = indices.to_ints().ok_or("`indices` does not hold integers")?;
+    let Buffer::U8(ids) = &*indices.data else { return Err("`indices` does not hold unsigned integers".to_owned()) };
     let shape = call.shape(0);
     let axis = if vector > 1 { call.axis("vector_axis", 0, rank)? } else { 0 };
     let (own, from) = (strides(&shape), strides(&indices.shape));
@@ -44,9 +42,9 @@ fn lut_to_dense(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         let coordinate = |a: usize| i / own[a] % shape[a];
         let part = if vector > 1 { coordinate(axis) % vector } else { 0 };
         let divisor = |a: usize| if a == axis { vector } else { 1 };
-        let id = ids[(0..rank).map(|a| coordinate(a) / divisor(a) * from[a]).sum::<usize>()] as usize;
+        let id = ids[(0..rank).map(|a| coordinate(a) / divisor(a) * from[a]).sum::<usize>()];
         let g = group(i, &shape, &own, groups);
-        if !out[0].copy_from(i, &lut.data, (g * entries + id) * vector + part, 1) {
+        if !out[0].copy_from(i, &lut.data, (g * entries + usize::from(id)) * vector + part, 1) {
             return Err(format!("index {id} is outside of {entries} entries of {}", lut.dtype));
         }
     }

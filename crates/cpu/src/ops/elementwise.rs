@@ -2,6 +2,7 @@
 
 use thane_kernels::activation::{Unary, unary};
 use thane_kernels::f16::{f16_to_f32, f32_to_f16};
+use thane_mil::types::DType;
 
 use super::{Call, Eval, Fault, broadcast_strides, f32_out, rows};
 use crate::tensor::{Buffer, Tensor};
@@ -10,22 +11,21 @@ pub(super) static OPS: &[(&str, Eval)] = &[
     ("add", |c, o| arithmetic(c, o, |x, y| x + y, i32::wrapping_add)),
     ("sub", |c, o| arithmetic(c, o, |x, y| x - y, i32::wrapping_sub)),
     ("mul", |c, o| arithmetic(c, o, |x, y| x * y, i32::wrapping_mul)),
-    ("real_div", |c, o| arithmetic(c, o, |x, y| x / y, |x, y| x.checked_div(y).unwrap_or(0))),
-    ("floor_div", |c, o| arithmetic(c, o, |x, y| (x / y).floor(), floor_div)),
-    ("mod", |c, o| {
-        arithmetic(c, o, |x, y| x - (x / y).floor() * y, |x, y| x.wrapping_sub(floor_div(x, y).wrapping_mul(y)))
-    }),
+    ("real_div", |c, o| arithmetic(c, o, |x, y| x / y, |x, y| if y == 0 { 0 } else { x.wrapping_div(y) })),
+    ("floor_div", |c, o| arithmetic(c, o, floor_quotient, floor_div)),
+    ("mod", |c, o| arithmetic(c, o, modulo, |x, y| x.wrapping_sub(floor_div(x, y).wrapping_mul(y)))),
     ("pow", |c, o| arithmetic(c, o, f32::powf, |x, y| x.wrapping_pow(u32::try_from(y).unwrap_or(0)))),
-    ("maximum", |c, o| arithmetic(c, o, f32::max, i32::max)),
-    ("minimum", |c, o| arithmetic(c, o, f32::min, i32::min)),
+    // Not a number on either side gives not a number.
+    ("maximum", |c, o| arithmetic(c, o, |x, y| if x > y || x.is_nan() { x } else { y }, i32::max)),
+    ("minimum", |c, o| arithmetic(c, o, |x, y| if x < y || x.is_nan() { x } else { y }, i32::min)),
     ("equal", |c, o| compare(c, o, |x, y| x == y, |x, y| x == y)),
     ("not_equal", |c, o| compare(c, o, |x, y| x != y, |x, y| x != y)),
     ("less", |c, o| compare(c, o, |x, y| x < y, |x, y| x < y)),
     ("less_equal", |c, o| compare(c, o, |x, y| x <= y, |x, y| x <= y)),
     ("greater", |c, o| compare(c, o, |x, y| x > y, |x, y| x > y)),
     ("greater_equal", |c, o| compare(c, o, |x, y| x >= y, |x, y| x >= y)),
-    ("logical_and", |c, o| logical(c, o, |x, y| x & y)),
-    ("logical_or", |c, o| logical(c, o, |x, y| x | y)),
+    ("logical_and", |c, o| logical(c, o, |x, y| u8::from(x != 0 && y != 0))),
+    ("logical_or", |c, o| logical(c, o, |x, y| u8::from(x != 0 || y != 0))),
     ("logical_not", logical_not),
     ("abs", |c, o| map(c, o, f32::abs, i32::wrapping_abs)),
     ("square", |c, o| map(c, o, |x| x * x, |x| x.wrapping_mul(x))),
@@ -45,9 +45,29 @@ pub(super) static OPS: &[(&str, Eval)] = &[
     ("select", select),
 ];
 
+/// The quotient rounded down; 0 by 0, as numpy has it.
 fn floor_div(x: i32, y: i32) -> i32 {
-    let q = x.checked_div(y).unwrap_or(0);
-    if y != 0 && x.wrapping_rem(y) != 0 && (x < 0) != (y < 0) { q - 1 } else { q }
+    if y == 0 {
+        return 0;
+    }
+    let q = x.wrapping_div(y);
+    if x.wrapping_rem(y) != 0 && (x < 0) != (y < 0) { q - 1 } else { q }
+}
+
+/// The remainder with the sign of the divisor; exact but for the last addition.
+fn modulo(x: f32, y: f32) -> f32 {
+    let r = x % y;
+    if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
+}
+
+/// The exact quotient rounded down: `(x / y).floor()` is 1 too much where `x / y` is rounded up to an integer.
+fn floor_quotient(x: f32, y: f32) -> f32 {
+    if y == 0.0 {
+        return x / y;
+    }
+    let r = x % y;
+    let q = ((x - r) / y).round();
+    if r != 0.0 && (r < 0.0) != (y < 0.0) { q - 1.0 } else { q }
 }
 
 fn zip<T: Copy, U: Copy>(
@@ -113,7 +133,7 @@ fn logical(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(u8, u8) -> u8) -> Res
 fn logical_not(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     match (&*x.data, &mut out[0]) {
-        (Buffer::Bool(a), Buffer::Bool(o)) => o.iter_mut().zip(a).for_each(|(o, a)| *o = 1 - a),
+        (Buffer::Bool(a), Buffer::Bool(o)) => o.iter_mut().zip(a).for_each(|(o, a)| *o = u8::from(*a == 0)),
         _ => return Err(format!("logical_not is not defined for {}", x.dtype)),
     }
     Ok(())
@@ -142,13 +162,23 @@ fn kernel(call: &Call<'_>, out: &mut [Buffer], op: Unary) -> Result<(), Fault> {
 }
 
 fn with_epsilon(call: &Call<'_>, out: &mut [Buffer], default: f32, f: impl Fn(f32) -> f32) -> Result<(), Fault> {
+    // The default is of the type of x: 1e-12 is 0 in fp16.
+    let default = if call.results[0].dtype == DType::Fp16 { f16_to_f32(f32_to_f16(default)) } else { default };
     let epsilon = call.f32_or("epsilon", default)?;
     map_f32(call, out, |x| f(x + epsilon))
 }
 
 fn clip(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (alpha, beta) = (call.f32_or("alpha", f32::MIN)?, call.f32_or("beta", f32::MAX)?);
-    map_f32(call, out, |x| x.max(alpha).min(beta))
+    map_f32(call, out, |x| {
+        if x < alpha {
+            alpha
+        } else if x > beta {
+            beta
+        } else {
+            x
+        }
+    })
 }
 
 fn identity(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
@@ -160,29 +190,24 @@ fn copy(out: &mut Buffer, x: &Tensor) -> Result<(), Fault> {
     if out.copy_from(0, &x.data, 0, x.len()) { Ok(()) } else { Err(format!("{} cannot be copied here", x.dtype)) }
 }
 
-/// Floats are truncated towards zero and saturate; anything but zero is true.
+/// Floats are truncated towards zero and saturate, integers keep their low bits; anything but zero is true.
 fn cast(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+    fn fill<T>(x: &Tensor, out: &mut [T], from: impl Fn(f64) -> T) -> Result<(), Fault> {
+        let out = out.get_mut(..x.len()).ok_or("the result is shorter than `x`")?;
+        x.each(|i, v| out[i] = from(v));
+        Ok(())
+    }
     let x = call.tensor("x")?;
-    let n = x.len();
-    if let (Buffer::I32(o), Some(ints)) = (&mut out[0], x.to_ints()) {
-        o.iter_mut().zip(ints).for_each(|(o, v)| *o = v as i32);
-        return Ok(());
-    }
-    let values: Vec<f32> = match (&*x.data, x.to_ints()) {
-        (Buffer::F32(v), _) => v[..n].to_vec(),
-        (Buffer::F16(v), _) => v[..n].iter().map(|h| f16_to_f32(*h)).collect(),
-        (_, Some(ints)) => ints.into_iter().map(|v| v as f32).collect(),
-        _ => return Err(format!("{} cannot be cast", x.dtype)),
-    };
     match &mut out[0] {
-        Buffer::F32(o) => o[..n].copy_from_slice(&values),
-        Buffer::F16(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = f32_to_f16(v)),
-        Buffer::I32(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = v as i32),
-        Buffer::I8(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = v as i8),
-        Buffer::U8(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = v as u8),
-        Buffer::Bool(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = u8::from(v != 0.0)),
+        Buffer::F32(o) => fill(x, o, |v| v as f32),
+        Buffer::F16(o) => fill(x, o, |v| f32_to_f16(v as f32)),
+        Buffer::I32(o) => fill(x, o, |v| v as i32),
+        Buffer::I8(o) if x.dtype.is_float() => fill(x, o, |v| v as i8),
+        Buffer::U8(o) if x.dtype.is_float() => fill(x, o, |v| v as u8),
+        Buffer::I8(o) => fill(x, o, |v| v as i64 as i8),
+        Buffer::U8(o) => fill(x, o, |v| v as i64 as u8),
+        Buffer::Bool(o) => fill(x, o, |v| u8::from(v != 0.0)),
     }
-    Ok(())
 }
 
 fn select(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {

@@ -1,44 +1,90 @@
 //! Products of matrices, attention and normalisation, in the plainest way.
 
+use super::reduce::fold;
 use super::{Call, Eval, Fault, broadcast_strides, f32_out, rows, strides};
 use crate::tensor::Buffer;
 
 pub(super) static OPS: &[(&str, Eval)] =
     &[("linear", linear), ("matmul", matmul), ("scaled_dot_product_attention", attention), ("layer_norm", layer_norm)];
 
+/// What a product is made of: floats summed in f64, integers that wrap.
+trait Number: Copy {
+    fn dot(pairs: impl Iterator<Item = (Self, Self)>) -> Self;
+    fn plus(self, other: Self) -> Self;
+}
+
+impl Number for f32 {
+    fn dot(pairs: impl Iterator<Item = (f32, f32)>) -> f32 {
+        pairs.map(|(x, y)| f64::from(x) * f64::from(y)).sum::<f64>() as f32
+    }
+
+    fn plus(self, other: f32) -> f32 {
+        self + other
+    }
+}
+
+impl Number for i32 {
+    fn dot(pairs: impl Iterator<Item = (i32, i32)>) -> i32 {
+        pairs.fold(0, |sum, (x, y)| sum.wrapping_add(x.wrapping_mul(y)))
+    }
+
+    fn plus(self, other: i32) -> i32 {
+        self.wrapping_add(other)
+    }
+}
+
 fn linear(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let (x, w) = (call.f32s("x")?, call.f32s("weight")?);
     let [n_out, n_in] = call.tensor("weight")?.shape[..] else { return Err("`weight` is not [out, in]".to_owned()) };
-    let bias = call.opt_tensor("bias").and_then(|t| t.f32s());
-    let n = call.shape(0).iter().product();
-    for (i, y) in f32_out(&mut out[0], n)?.iter_mut().enumerate() {
-        let (t, o) = (i / n_out, i % n_out);
-        let dot: f64 = (0..n_in).map(|k| f64::from(x[t * n_in + k]) * f64::from(w[o * n_in + k])).sum();
-        *y = dot as f32 + bias.map_or(0.0, |b| b[o]);
+    let (x, w, bias) = (call.tensor("x")?, call.tensor("weight")?, call.opt_tensor("bias"));
+    match (&*x.data, &*w.data, bias.map(|b| &*b.data), &mut out[0]) {
+        (Buffer::F32(x), Buffer::F32(w), None, Buffer::F32(y)) => multiply(call, [x, w], None, [n_out, n_in], y),
+        (Buffer::F32(x), Buffer::F32(w), Some(Buffer::F32(b)), Buffer::F32(y)) => {
+            multiply(call, [x, w], Some(b), [n_out, n_in], y);
+        }
+        (Buffer::I32(x), Buffer::I32(w), None, Buffer::I32(y)) => multiply(call, [x, w], None, [n_out, n_in], y),
+        (Buffer::I32(x), Buffer::I32(w), Some(Buffer::I32(b)), Buffer::I32(y)) => {
+            multiply(call, [x, w], Some(b), [n_out, n_in], y);
+        }
+        _ => return Err(format!("linear is not defined for {} and {}", x.dtype, w.dtype)),
     }
     Ok(())
 }
 
+fn multiply<T: Number>(call: &Call<'_>, [x, w]: [&[T]; 2], bias: Option<&[T]>, [n_out, n_in]: [usize; 2], y: &mut [T]) {
+    let n = call.shape(0).iter().product();
+    for (i, y) in y.iter_mut().take(n).enumerate() {
+        let (t, o) = (i / n_out, i % n_out);
+        let dot = T::dot((0..n_in).map(|k| (x[t * n_in + k], w[o * n_in + k])));
+        *y = bias.map_or(dot, |b| dot.plus(b[o]));
+    }
+}
+
 fn matmul(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let (x, y) = (call.f32s("x")?, call.f32s("y")?);
-    let shape = call.shape(0);
+    let (x, y) = (call.tensor("x")?, call.tensor("y")?);
+    match (&*x.data, &*y.data, &mut out[0]) {
+        (Buffer::F32(x), Buffer::F32(y), Buffer::F32(z)) => multiply_batches(call, x, y, z),
+        (Buffer::I32(x), Buffer::I32(y), Buffer::I32(z)) => multiply_batches(call, x, y, z),
+        _ => Err(format!("matmul is not defined for {} and {}", x.dtype, y.dtype)),
+    }
+}
+
+fn multiply_batches<T: Number>(call: &Call<'_>, x: &[T], y: &[T], z: &mut [T]) -> Result<(), Fault> {
+    let mut shape = call.shape(0);
+    if let &[n] = shape.as_slice() {
+        shape = vec![1, n];
+    }
     let (batch, [m, n]) = (&shape[..shape.len() - 2], [shape[shape.len() - 2], shape[shape.len() - 1]]);
     let a = Operand::new(call, "x", "transpose_x", batch.len())?;
     let b = Operand::new(call, "y", "transpose_y", batch.len())?;
     let k = a.cols;
-    let total = shape.iter().product();
-    let z = f32_out(&mut out[0], total)?;
     let mut at = 0;
     rows(batch, [&a.batch, &b.batch], |_, [i, j], n_batch, [s, t]| {
         for h in 0..n_batch {
             let (i, j) = (i + h * s, j + h * t);
             for r in 0..m {
                 for c in 0..n {
-                    let term = |q: usize| {
-                        let p = f64::from(x[i + r * a.row_stride + q * a.col_stride]);
-                        p * f64::from(y[j + q * b.row_stride + c * b.col_stride])
-                    };
-                    z[at] = (0..k).map(term).sum::<f64>() as f32;
+                    let x = |q: usize| x[i + r * a.row_stride + q * a.col_stride];
+                    z[at] = T::dot((0..k).map(|q| (x(q), y[j + q * b.row_stride + c * b.col_stride])));
                     at += 1;
                 }
             }
@@ -57,9 +103,12 @@ struct Operand {
 
 impl Operand {
     fn new(call: &Call<'_>, name: &str, transposed: &str, n_batch: usize) -> Result<Self, Fault> {
-        let shape = &call.tensor(name)?.shape;
+        let shape = match call.tensor(name)?.shape.as_slice() {
+            &[n] => vec![1, n],
+            shape => shape.to_vec(),
+        };
         let n = shape.len();
-        let own = strides(shape);
+        let own = strides(&shape);
         let flip = call.bool_or(transposed, false);
         let (row, col) = if flip { (n - 1, n - 2) } else { (n - 2, n - 1) };
         // Broadcast the batch axes with the strides of the whole tensor.
@@ -74,8 +123,7 @@ fn attention(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (q_shape, v_shape) = (&call.tensor("query")?.shape, &call.tensor("value")?.shape);
     let n = q_shape.len();
     let (l, e, s, ev) = (q_shape[n - 2], q_shape[n - 1], v_shape[n - 2], v_shape[n - 1]);
-    let scores_shape = [&q_shape[..n - 1], &[s]].concat();
-    let mask = mask_values(call, &scores_shape)?;
+    let mask = Mask::new(call, n)?;
     let scale = 1.0 / (e as f64).sqrt();
     let total = call.shape(0).iter().product();
     let z = f32_out(&mut out[0], total)?;
@@ -84,54 +132,86 @@ fn attention(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         let head = r / l;
         for (j, score) in scores.iter_mut().enumerate() {
             let dot: f64 = (0..e).map(|i| f64::from(q[r * e + i]) * f64::from(k[(head * s + j) * e + i])).sum();
-            *score = dot * scale + mask.as_ref().map_or(0.0, |m| f64::from(m[r * s + j]));
+            *score = dot * scale;
         }
+        mask.add(r, &q_shape[..n - 1], &mut scores);
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         scores.iter_mut().for_each(|x| *x = (*x - max).exp());
         let sum: f64 = scores.iter().sum();
         for i in 0..ev {
             let value: f64 = (0..s).map(|j| scores[j] * f64::from(v[(head * s + j) * ev + i])).sum();
-            z[r * ev + i] = (value / sum) as f32;
+            // No keys give no value.
+            z[r * ev + i] = if s == 0 { 0.0 } else { (value / sum) as f32 };
         }
     }
     Ok(())
 }
 
-/// The mask as numbers to add, repeated to the shape of the scores.
-fn mask_values(call: &Call<'_>, scores: &[usize]) -> Result<Option<Vec<f32>>, Fault> {
-    let Some(mask) = call.opt_tensor("attn_mask") else { return Ok(None) };
-    let own = broadcast_strides(&mask.shape, scores.len());
-    let mut out = vec![0.0; scores.iter().product()];
-    let value: Box<dyn Fn(usize) -> f32> = match &*mask.data {
-        Buffer::F32(v) => Box::new(|i| v[i]),
-        Buffer::Bool(v) => Box::new(|i| if v[i] != 0 { 0.0 } else { f32::NEG_INFINITY }),
-        _ => return Err(format!("`attn_mask` is {}", mask.dtype)),
-    };
-    rows(scores, [&own], |at, [i], n, [s]| (0..n).for_each(|k| out[at + k] = value(i + k * s)));
-    Ok(Some(out))
+/// The mask of attention and how it is repeated over the scores.
+struct Mask<'a> {
+    data: Option<&'a Buffer>,
+    /// Along the axes of the scores.
+    strides: Vec<usize>,
+}
+
+impl<'a> Mask<'a> {
+    fn new(call: &Call<'a>, rank: usize) -> Result<Self, Fault> {
+        let Some(mask) = call.opt_tensor("attn_mask") else { return Ok(Self { data: None, strides: Vec::new() }) };
+        match &*mask.data {
+            data @ (Buffer::F32(_) | Buffer::Bool(_)) => {
+                Ok(Self { data: Some(data), strides: broadcast_strides(&mask.shape, rank) })
+            }
+            _ => Err(format!("`attn_mask` is {}", mask.dtype)),
+        }
+    }
+
+    /// Add the mask to row `r` of the scores, whose other axes are `outer`.
+    fn add(&self, r: usize, outer: &[usize], scores: &mut [f64]) {
+        let Some((step, strides)) = self.strides.split_last() else { return };
+        let (mut rest, mut start) = (r, 0);
+        for (n, stride) in outer.iter().zip(strides).rev() {
+            start += rest % n * stride;
+            rest /= n;
+        }
+        let scores = scores.iter_mut().enumerate();
+        match self.data {
+            Some(Buffer::F32(v)) => scores.for_each(|(j, x)| *x += f64::from(v[start + j * step])),
+            Some(Buffer::Bool(v)) => {
+                scores.filter(|(j, _)| v[start + j * step] == 0).for_each(|(_, x)| *x = f64::NEG_INFINITY);
+            }
+            _ => {}
+        }
+    }
 }
 
 fn layer_norm(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (x, shape) = (call.f32s("x")?, &call.tensor("x")?.shape);
     let rank = shape.len() as i64;
     let axes = call.ints("axes").unwrap_or_else(|| (0..rank).collect());
-    let mut axes: Vec<usize> = axes.into_iter().map(|a| (if a < 0 { a + rank } else { a }) as usize).collect();
-    axes.sort_unstable();
-    if !axes.iter().copied().eq(shape.len() - axes.len()..shape.len()) {
-        return Err("`axes` must be the last ones".to_owned());
-    }
+    let axes: Vec<usize> = axes.into_iter().map(|a| (if a < 0 { a + rank } else { a }) as usize).collect();
+    let others: Vec<usize> = (0..shape.len()).filter(|a| !axes.contains(a)).collect();
     let n: usize = axes.iter().map(|a| shape[*a]).product();
-    let epsilon = f64::from(call.f32_or("epsilon", 1e-5)?);
-    let [gamma, beta] = ["gamma", "beta"].map(|name| call.opt_tensor(name).and_then(|t| t.f32s()));
-    let y = f32_out(&mut out[0], x.len())?;
-    for (x, y) in x.chunks(n.max(1)).zip(y.chunks_mut(n.max(1))) {
-        let mean = x.iter().map(|v| f64::from(*v)).sum::<f64>() / n as f64;
-        let variance = x.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / n as f64;
-        let inverse = 1.0 / (variance + epsilon).sqrt();
-        for (i, (x, y)) in x.iter().zip(y).enumerate() {
-            let normed = (f64::from(*x) - mean) * inverse;
-            *y = (normed * gamma.map_or(1.0, |g| f64::from(g[i])) + beta.map_or(0.0, |b| f64::from(b[i]))) as f32;
+    let n_groups: usize = others.iter().map(|a| shape[*a]).product();
+    let factor = |name: &str| -> Result<Option<&[f32]>, Fault> {
+        match call.opt_tensor(name) {
+            Some(t) if t.len() == n => call.f32s(name).map(Some),
+            Some(t) => Err(format!("`{name}` is {:?}, {n} elements are due", t.shape)),
+            None => Ok(None),
         }
-    }
+    };
+    let (gamma, beta) = (factor("gamma")?, factor("beta")?);
+    let epsilon = f64::from(call.f32_or("epsilon", 1e-5)?);
+    let (mut means, mut variances) = (vec![0f64; n_groups], vec![0f64; n_groups]);
+    fold(shape, &axes, |i, group| means[group] += f64::from(x[i]) / n as f64);
+    fold(shape, &axes, |i, group| variances[group] += (f64::from(x[i]) - means[group]).powi(2) / n as f64);
+    // The place of each element along the axes, which gamma and beta go by.
+    let mut places = vec![0; x.len()];
+    fold(shape, &others, |i, place| places[i] = place);
+    let y = f32_out(&mut out[0], x.len())?;
+    fold(shape, &axes, |i, group| {
+        let normed = (f64::from(x[i]) - means[group]) / (variances[group] + epsilon).sqrt();
+        let [scale, shift] = [(gamma, 1.0), (beta, 0.0)].map(|(v, none)| v.map_or(none, |v| f64::from(v[places[i]])));
+        y[i] = (normed * scale + shift) as f32;
+    });
     Ok(())
 }

@@ -155,6 +155,9 @@ fn rows<const N: usize>(
     operands: [&[usize]; N],
     mut row: impl FnMut(usize, [usize; N], usize, [usize; N]),
 ) {
+    if shape.contains(&0) {
+        return;
+    }
     let (dims, strides) = merge_axes(shape, operands);
     let Some((&n, outer)) = dims.split_last() else {
         row(0, [0; N], 1, [0; N]);

@@ -4,15 +4,15 @@ use super::{Call, Eval, Fault, f32_out, strides};
 use crate::tensor::Buffer;
 
 pub(super) static OPS: &[(&str, Eval)] = &[
-    ("reduce_max", |c, o| reduce(c, o, f64::NEG_INFINITY, f64::max, |v, _| v)),
-    ("reduce_min", |c, o| reduce(c, o, f64::INFINITY, f64::min, |v, _| v)),
+    ("reduce_max", |c, o| reduce(c, o, f64::NEG_INFINITY, |a, b| if a > b || a.is_nan() { a } else { b }, |v, _| v)),
+    ("reduce_min", |c, o| reduce(c, o, f64::INFINITY, |a, b| if a < b || a.is_nan() { a } else { b }, |v, _| v)),
     ("reduce_sum", |c, o| reduce(c, o, 0.0, |a, b| a + b, |v, _| v)),
     ("reduce_mean", |c, o| reduce(c, o, 0.0, |a, b| a + b, |v, n| v / n)),
     ("reduce_argmax", argmax),
 ];
 
 /// For each element of x, in order: its value and the element of the result that it belongs to.
-fn fold(shape: &[usize], axes: &[usize], mut visit: impl FnMut(usize, usize)) {
+pub(super) fn fold(shape: &[usize], axes: &[usize], mut visit: impl FnMut(usize, usize)) {
     let kept: Vec<usize> = shape.iter().enumerate().map(|(i, n)| if axes.contains(&i) { 1 } else { *n }).collect();
     let own = strides(shape);
     let target: Vec<usize> =
@@ -44,7 +44,7 @@ fn reduce(
         }
         (Buffer::I32(v), Buffer::I32(o)) => {
             fold(&x.shape, &axes, |i, to| sums[to] = join(sums[to], f64::from(v[i])));
-            o.iter_mut().zip(&sums).for_each(|(o, s)| *o = end(*s, count as f64) as i32);
+            o.iter_mut().zip(&sums).for_each(|(o, s)| *o = end(*s, count as f64) as i64 as i32);
         }
         _ => return Err(format!("{} is not defined for {}", call.def.name, x.dtype)),
     }
@@ -54,16 +54,14 @@ fn reduce(
 fn argmax(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     let axis = call.axis("axis", -1, x.shape.len())?;
-    let values: Vec<f64> = match (x.f32s(), x.to_ints()) {
-        (Some(v), _) => v.iter().map(|v| f64::from(*v)).collect(),
-        (_, Some(v)) => v.into_iter().map(|v| v as f64).collect(),
-        _ => return Err(format!("reduce_argmax is not defined for {}", x.dtype)),
-    };
+    let mut values = Vec::with_capacity(x.len());
+    x.each(|_, v| values.push(v));
     let Buffer::I32(o) = &mut out[0] else { return Err("the result does not hold int32".to_owned()) };
     let step: usize = x.shape[axis + 1..].iter().product();
     let mut best = vec![f64::NEG_INFINITY; o.len()];
     fold(&x.shape, &[axis], |i, to| {
-        if values[i] > best[to] {
+        // The first that is not a number counts as the largest.
+        if values[i] > best[to] || (values[i].is_nan() && !best[to].is_nan()) {
             best[to] = values[i];
             o[to] = (i / step % x.shape[axis]) as i32;
         }

@@ -1,6 +1,6 @@
 //! Shapes: reshaping, slicing, joining, ranges.
 
-use thane_mil::opset::shape::slice_range;
+use thane_mil::opset::shape::{SliceRange, slice_range};
 
 use super::{Call, Eval, Fault, rows, strides};
 use crate::tensor::{Buffer, Tensor};
@@ -31,11 +31,10 @@ fn copy(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 
 fn concat(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let values = call.tensors("values")?;
-    let axis = call.axis("axis", 0, values[0].shape.len())?;
-    if call.bool_or("interleave", false) {
-        return Err("interleaved concat is not defined here".to_owned());
-    }
-    join(values, values[0].shape[..axis].iter().product(), &mut out[0])
+    let shape = &values[0].shape;
+    let axis = call.axis("axis", 0, shape.len().max(1))?;
+    let runs = if call.bool_or("interleave", false) { axis + 1 } else { axis };
+    join(values, shape.iter().take(runs).product(), &mut out[0])
 }
 
 fn stack(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
@@ -133,8 +132,8 @@ fn shape(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// First element, moves and counts of the slice of x that the arguments describe, an entry for each axis of x.
-fn slice(call: &Call<'_>, x: &Tensor) -> Result<(Vec<usize>, Vec<Vec<usize>>), Fault> {
+/// Strides of x, and the indices that the arguments take along each of its axes.
+fn slice(call: &Call<'_>, x: &Tensor) -> Result<(Vec<usize>, Vec<SliceRange>), Fault> {
     let n = x.shape.len();
     let flags = |name| call.ints(name).unwrap_or_else(|| vec![0; n]);
     let (begin_mask, end_mask, squeeze) = (flags("begin_mask"), flags("end_mask"), flags("squeeze_mask"));
@@ -143,31 +142,32 @@ fn slice(call: &Call<'_>, x: &Tensor) -> Result<(Vec<usize>, Vec<Vec<usize>>), F
         (call.ints("begin").ok_or("`begin` is not known")?, call.ints("end").ok_or("`end` is not known")?);
     let mut indices = Vec::with_capacity(n);
     for a in 0..n {
-        indices.push(if squeeze[a] != 0 {
-            vec![super::gather::row(begin[a], x.shape[a])?]
+        let (b, e, step) = if squeeze[a] != 0 {
+            let first = if begin_mask[a] != 0 { 0 } else { begin[a] };
+            let row = super::gather::row(first, x.shape[a])? as i64;
+            (Some(row), Some(row + 1), 1)
         } else {
-            let b = (begin_mask[a] == 0).then(|| begin[a]);
-            let e = (end_mask[a] == 0).then(|| end[a]);
-            slice_range(x.shape[a], b, e, stride[a]).map_err(|e| e.0)?.indices().collect()
-        });
+            ((begin_mask[a] == 0).then(|| begin[a]), (end_mask[a] == 0).then(|| end[a]), stride[a])
+        };
+        indices.push(slice_range(x.shape[a], b, e, step).map_err(|e| e.0)?);
     }
     Ok((strides(&x.shape), indices))
 }
 
 /// Visit the position in x of each element of a slice, in order, a run of the last axis at a time where it is one.
-fn visit(own: &[usize], indices: &[Vec<usize>], mut run: impl FnMut(usize, usize) -> bool) -> bool {
+fn visit(own: &[usize], indices: &[SliceRange], mut run: impl FnMut(usize, usize) -> bool) -> bool {
     let Some((last, outer)) = indices.split_last() else { return run(0, 1) };
-    let contiguous = last.windows(2).all(|w| w[1] == w[0] + 1);
-    let n_outer: usize = outer.iter().map(Vec::len).product();
+    let n_outer: usize = outer.iter().map(SliceRange::len).product();
     (0..n_outer).all(|mut r| {
         let mut base = 0;
         for (axis, choices) in outer.iter().enumerate().rev() {
-            base += choices[r % choices.len()] * own[axis];
+            base += choices.get(r % choices.len()) * own[axis];
             r /= choices.len();
         }
-        match last.first() {
-            Some(first) if contiguous => run(base + first, last.len()),
-            _ => last.iter().all(|i| run(base + i, 1)),
+        match last.step {
+            _ if last.is_empty() => true,
+            1 => run(base + last.start, last.len()),
+            _ => last.indices().all(|i| run(base + i, 1)),
         }
     })
 }

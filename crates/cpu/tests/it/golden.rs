@@ -20,8 +20,9 @@ pub struct Golden {
 
 impl Golden {
     pub fn read(stem: &Path) -> Self {
-        let json = serde_json::from_slice(&std::fs::read(stem.with_extension("json")).unwrap()).unwrap();
-        let bytes = std::fs::read(stem.with_extension("bin")).unwrap();
+        let file = |extension: &str| std::fs::read(format!("{}.{extension}", stem.display())).unwrap();
+        let json = serde_json::from_slice(&file("json")).unwrap();
+        let bytes = file("bin");
         let floats = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
         Self { json, floats }
     }

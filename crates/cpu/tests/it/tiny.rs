@@ -77,6 +77,10 @@ fn programs_are_legal_and_their_text_reads_back_equal() {
         valid::check(&program).unwrap();
         let mut blobs = Blobs::default();
         let text = print(&program, &mut blobs);
+        // Functions share their weights: the blobs of all are those of one.
+        let mut of_one = Blobs::default();
+        print(&Program::new(vec![program.functions()[0].clone()]), &mut of_one);
+        assert_eq!(blobs.len(), of_one.len(), "{name}");
         let resolve = |_: &str, offset: u64, ty: &TensorType| blobs.get(offset, ty);
         let back = parse(&text, &resolve).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(difference(&program, &back), None, "{name}");

@@ -76,6 +76,7 @@ fn lut_to_dense(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             1 << indices.dtype.bits()
         )));
     }
+    divides(groups, &indices.shape, "lut", "indices")?;
     let mut shape = indices.shape.clone();
     match (last[1], i.has("vector_axis")) {
         (Dim::Known(1), _) => {}
@@ -87,7 +88,6 @@ fn lut_to_dense(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         }
         _ => return Err(TypeError("a vector `lut` needs `vector_axis`".to_owned())),
     }
-    divides(groups, &shape, "lut", "indices")?;
     one(lut.dtype, shape)
 }
 

@@ -3,8 +3,8 @@
 //! Source: coremltools `ops/defs/iOS15/elementwise_binary.py`, `elementwise_unary.py`, `control_flow.py`.
 
 use super::{
-    ANY, BOOL, FLOAT, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, broadcast, constant, one, same,
-    tensor,
+    ANY, BASIC, BOOL, FLOAT, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, broadcast, constant, one,
+    same, tensor,
 };
 use crate::types::DType;
 
@@ -51,10 +51,10 @@ pub(super) static OPS: &[OpDef] = &[
     OpDef::new("sqrt", Opset::CoreMl5, X_FLOAT, same),
     OpDef::new("square", Opset::CoreMl5, X, same),
     // y = min(max(x, alpha), beta).
-    OpDef::new("clip", Opset::CoreMl5, &[tensor("x", FLOAT), constant("alpha", FLOAT), constant("beta", FLOAT)], same),
+    OpDef::new("clip", Opset::CoreMl5, &[tensor("x", FLOAT), constant("alpha", FLOAT), constant("beta", FLOAT)], clip),
     OpDef::new("cast", Opset::CoreMl5, &[tensor("x", ANY), constant("dtype", STRING)], cast),
     // y = cond ? a : b.
-    OpDef::new("select", Opset::CoreMl5, &[tensor("cond", BOOL), tensor("a", ANY), tensor("b", ANY)], select),
+    OpDef::new("select", Opset::CoreMl5, &[tensor("cond", BOOL), tensor("a", BASIC), tensor("b", BASIC)], select),
 ];
 
 fn operands(i: &Infer<'_>, a: &str, b: &str) -> Result<(DType, Vec<super::Dim>), TypeError> {
@@ -73,6 +73,15 @@ fn arithmetic(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn comparison(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (_, shape) = operands(i, "x", "y")?;
     one(DType::Bool, shape)
+}
+
+fn clip(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    match (i.float("alpha"), i.float("beta")) {
+        (Some(alpha), Some(beta)) if alpha >= beta => {
+            Err(TypeError(format!("`alpha` is {alpha}, `beta` is {beta}: it must be less")))
+        }
+        _ => same(i),
+    }
 }
 
 fn cast(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {

@@ -3,9 +3,10 @@
 //! Source: coremltools `ops/defs/iOS15/linear.py`, `iOS15/normalization.py`, `iOS18/transformers.py`.
 
 use super::{
-    BOOL, Dim, FLOAT, INT32, Infer, NUMBER, OpDef, Opset, Type, TypeError, axis, broadcast, constant, one, same, tensor,
+    BOOL, Dim, FLOAT, INT32, Infer, NUMBER, OpDef, Opset, Type, TypeError, axis, broadcast, constant, distinct, one,
+    same, tensor,
 };
-use crate::types::DType;
+use crate::types::{DType, TensorType};
 
 const MASK: &[DType] = &[DType::Bool, DType::Fp16, DType::Fp32];
 
@@ -17,7 +18,7 @@ pub(super) static OPS: &[OpDef] = &[
         &[tensor("x", NUMBER), constant("weight", NUMBER), constant("bias", NUMBER).optional()],
         linear,
     ),
-    // y = x @ y over the last two axes, the others broadcast.
+    // y = x @ y over the last two axes, the others broadcast; a vector x times a matrix y is a vector.
     OpDef::new(
         "matmul",
         Opset::CoreMl5,
@@ -70,6 +71,10 @@ fn linear(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn matmul(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (x, y) = (i.ty("x")?, i.ty("y")?);
     let (mut a, mut b) = (x.shape.clone(), y.shape.clone());
+    let is_vector = a.len() == 1 && b.len() == 2 && !i.bool_or("transpose_x", false)?;
+    if is_vector {
+        a.insert(0, Dim::Known(1));
+    }
     if a.len() < 2 || b.len() < 2 {
         return Err(TypeError(format!("`x` is {x}, `y` is {y}: at least two dimensions are needed")));
     }
@@ -86,7 +91,8 @@ fn matmul(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         return Err(TypeError(format!("`x` is {x}, `y` is {y}: the inner dimensions differ")));
     }
     let mut shape = broadcast(&a[..a.len() - 2], &b[..b.len() - 2])?;
-    shape.extend([m, b[b.len() - 1]]);
+    shape.extend((!is_vector).then_some(m));
+    shape.push(b[b.len() - 1]);
     one(x.dtype, shape)
 }
 
@@ -112,7 +118,10 @@ fn attention(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         }
         let mut scores = q.shape.clone();
         scores[n - 1] = k.shape[n - 2];
-        if !broadcast(&mask.shape, &scores).is_ok_and(|s| s.len() == n) {
+        // The mask is repeated, never the scores, and not along the keys.
+        if !broadcast(&mask.shape, &scores).is_ok_and(|s| s.len() == n && agree(&s, &scores))
+            || !mask.shape.last().is_some_and(|s| s.compatible(k.shape[n - 2]))
+        {
             return Err(TypeError(format!("`attn_mask` is {mask}: it does not broadcast to {}", super::show(&scores))));
         }
     }
@@ -123,9 +132,17 @@ fn attention(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 
 fn layer_norm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
+    let mut axes: Vec<usize> = (0..x.rank()).collect();
     if i.has("axes") {
-        for a in i.constant_ints("axes")? {
-            axis(a, x.rank())?;
+        axes = i.constant_ints("axes")?.into_iter().map(|a| axis(a, x.rank())).collect::<Result<Vec<_>, _>>()?;
+        axes.sort_unstable();
+        distinct(&axes)?;
+    }
+    let normed = TensorType { dtype: x.dtype, shape: axes.iter().map(|a| x.shape[*a]).collect() };
+    for name in ["gamma", "beta"].into_iter().filter(|name| i.has(name)) {
+        let shape = &i.ty(name)?.shape;
+        if shape.len() != axes.len() || !shape.iter().zip(&normed.shape).all(|(a, b)| a.compatible(*b)) {
+            return Err(TypeError(format!("`{name}` is {}, the normalised axes are {normed}", i.ty(name)?)));
         }
     }
     same(i)

@@ -100,6 +100,8 @@ const INT32: &[DType] = &[DType::Int32];
 const INDEX: &[DType] = &[DType::Int32, DType::Int16, DType::Uint16, DType::Int8, DType::Uint8];
 const BOOL: &[DType] = &[DType::Bool];
 const STRING: &[DType] = &[DType::String];
+/// What ops take that have not been widened since the first opset.
+const BASIC: &[DType] = &[DType::Fp16, DType::Fp32, DType::Int32, DType::Bool];
 const ANY: &[DType] =
     &[DType::Fp16, DType::Fp32, DType::Int8, DType::Int16, DType::Int32, DType::Uint8, DType::Uint16, DType::Bool];
 
@@ -250,6 +252,17 @@ impl<'a> Infer<'a> {
         }
     }
 
+    /// The one floating-point number of a parameter, where it is known.
+    fn float(&self, name: &str) -> Option<f32> {
+        match self.arg(name)? {
+            ArgType::One(_, Known::Literal(l)) => match l.to_floats()?.as_slice() {
+                [v] => Some(*v),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// One known integer, or `default` when the parameter is left out.
     fn int_or(&self, name: &str, default: i64) -> Result<i64, TypeError> {
         if !self.has(name) {
@@ -290,6 +303,14 @@ fn axis(axis: i64, rank: usize) -> Result<usize, TypeError> {
         .ok()
         .filter(|a| *a < rank)
         .ok_or_else(|| TypeError(format!("axis {axis} is outside of rank {rank}")))
+}
+
+/// Refuse sorted axes that name one axis twice.
+fn distinct(axes: &[usize]) -> Result<(), TypeError> {
+    match axes.windows(2).find(|w| w[0] == w[1]) {
+        Some(twice) => Err(TypeError(format!("`axes` names axis {} twice", twice[0]))),
+        None => Ok(()),
+    }
 }
 
 /// The shape of two operands after broadcasting (numpy's rule).

@@ -1,26 +1,37 @@
 //! Reductions along axes. Source: coremltools `ops/defs/iOS15/reduction.py`.
 
-use super::{BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, Type, TypeError, axis, constant, one, tensor};
+use super::{
+    BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis, constant, distinct, one,
+    tensor,
+};
 use crate::types::DType;
 
 const PARAMS: &[Param] =
     &[tensor("x", NUMBER), constant("axes", INT32).optional(), constant("keep_dims", BOOL).optional()];
-const ARG_PARAMS: &[Param] =
-    &[tensor("x", NUMBER), constant("axis", INT32).optional(), constant("keep_dims", BOOL).optional()];
+const ARG_PARAMS: &[Param] = &[
+    tensor("x", NUMBER),
+    constant("axis", INT32).optional(),
+    constant("keep_dims", BOOL).optional(),
+    constant("output_dtype", STRING).optional(),
+];
 
 pub(super) static OPS: &[OpDef] = &[
     OpDef::new("reduce_max", Opset::CoreMl5, PARAMS, reduce),
     OpDef::new("reduce_mean", Opset::CoreMl5, PARAMS, reduce),
     OpDef::new("reduce_min", Opset::CoreMl5, PARAMS, reduce),
     OpDef::new("reduce_sum", Opset::CoreMl5, PARAMS, reduce),
-    // Position of the first largest element along `axis` (default -1).
+    // Position of the first largest element along `axis` (default -1), as `output_dtype` (default int32).
     OpDef::new("reduce_argmax", Opset::CoreMl5, ARG_PARAMS, argument),
 ];
 
 fn reduce(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     let axes = if i.has("axes") {
-        i.constant_ints("axes")?.into_iter().map(|a| axis(a, x.rank())).collect::<Result<Vec<_>, _>>()?
+        let mut axes =
+            i.constant_ints("axes")?.into_iter().map(|a| axis(a, x.rank())).collect::<Result<Vec<_>, _>>()?;
+        axes.sort_unstable();
+        distinct(&axes)?;
+        axes
     } else {
         (0..x.rank()).collect()
     };
@@ -32,7 +43,12 @@ fn argument(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     let at = axis(i.int_or("axis", -1)?, x.rank())?;
     let shape = without(&x.shape, &[at], i.bool_or("keep_dims", false)?);
-    one(DType::Int32, shape)
+    let dtype = match if i.has("output_dtype") { i.string("output_dtype")? } else { "int32" } {
+        "int32" => DType::Int32,
+        "uint16" => DType::Uint16,
+        other => return Err(TypeError(format!("`output_dtype` is `{other}`, int32 or uint16 is needed"))),
+    };
+    one(dtype, shape)
 }
 
 fn without(shape: &[Dim], axes: &[usize], keep_dims: bool) -> Vec<Dim> {

@@ -4,7 +4,8 @@
 //! `iOS18/tensor_transformation.py`.
 
 use super::{
-    ANY, Accepts, BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, Type, TypeError, axis, constant, one, tensor,
+    ANY, Accepts, BASIC, BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, Type, TypeError, axis, constant,
+    distinct, one, tensor,
 };
 use crate::types::{DType, TensorType};
 
@@ -22,7 +23,7 @@ const SLICE: &[Param] = &[
 const UPDATE: &[Param] = &[SLICE[0], tensor("update", ANY), SLICE[1], SLICE[2], SLICE[3], SLICE[4], SLICE[5], SLICE[6]];
 
 pub(super) static OPS: &[OpDef] = &[
-    // y = values joined along `axis`.
+    // y = values joined along `axis`, element by element in turn if `interleave`; scalars make a vector.
     OpDef::new(
         "concat",
         Opset::CoreMl5,
@@ -36,7 +37,7 @@ pub(super) static OPS: &[OpDef] = &[
         "split",
         Opset::CoreMl5,
         &[
-            tensor("x", ANY),
+            tensor("x", BASIC),
             constant("num_splits", INT32).optional(),
             constant("split_sizes", INT32).optional(),
             constant("axis", INT32),
@@ -45,14 +46,14 @@ pub(super) static OPS: &[OpDef] = &[
     ),
     // y has a dimension of 1 more at each of `axes`, counted in y.
     OpDef::new("expand_dims", Opset::CoreMl5, &[tensor("x", ANY), constant("axes", INT32)], expand_dims),
-    // y lacks the dimensions `axes`, which are 1 (default: all that are).
+    // y lacks those of the dimensions `axes` (default: all) that are 1.
     OpDef::new("squeeze", Opset::CoreMl5, &[tensor("x", ANY), constant("axes", INT32).optional()], squeeze),
-    // y holds the elements of x in order; one dimension may be -1.
+    // y holds the elements of x in order; one dimension may be -1, and 0 is that of x, counted from the last.
     OpDef::new("reshape", Opset::CoreMl5, &[tensor("x", ANY), tensor("shape", SHAPE_INT)], reshape),
     // y[i[perm[0]], ..] = x[i[0], ..].
     OpDef::new("transpose", Opset::CoreMl5, &[tensor("x", ANY), constant("perm", INT32)], transpose),
     // y = x repeated `reps` times along each axis.
-    OpDef::new("tile", Opset::CoreMl5, &[tensor("x", ANY), tensor("reps", INT32)], tile),
+    OpDef::new("tile", Opset::CoreMl5, &[tensor("x", BASIC), tensor("reps", INT32)], tile),
     // y = [start, start + step, ..] below `end`.
     OpDef::new(
         "range_1d",
@@ -61,7 +62,7 @@ pub(super) static OPS: &[OpDef] = &[
         range,
     ),
     // y = the shape of x.
-    OpDef::new("shape", Opset::CoreMl5, &[tensor("x", ANY)], shape),
+    OpDef::new("shape", Opset::CoreMl5, &[tensor("x", BASIC)], shape),
     // y = x[begin:end:stride]; a mask neglects begin or end, or takes one index and drops the axis.
     OpDef::new("slice_by_index", Opset::CoreMl5, SLICE, slice_by_index),
     // y = x with x[begin:end:stride] replaced by `update`.
@@ -71,22 +72,26 @@ pub(super) static OPS: &[OpDef] = &[
 fn concat(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let values = i.many("values")?;
     let first = values[0];
-    let at = axis(i.int_or("axis", 0)?, first.rank())?;
+    let at = axis(i.int_or("axis", 0)?, first.rank().max(1))?;
+    let interleave = i.bool_or("interleave", false)?;
     let mut total = Dim::Known(0);
     for v in &values {
+        let joins = |j: usize, a: Dim, b: Dim| (j == at && !interleave) || a.compatible(b);
         let agrees = v.dtype == first.dtype
             && v.rank() == first.rank()
-            && v.shape.iter().zip(&first.shape).enumerate().all(|(j, (a, b))| j == at || a.compatible(*b));
+            && v.shape.iter().zip(&first.shape).enumerate().all(|(j, (a, b))| joins(j, *a, *b));
         if !agrees {
             return Err(TypeError(format!("{first} and {v} do not join along axis {at}")));
         }
-        total = match (total, v.shape[at]) {
+        total = match (total, v.shape.get(at).copied().unwrap_or(Dim::Known(1))) {
             (Dim::Known(a), Dim::Known(b)) => Dim::Known(a.saturating_add(b)),
             _ => i.fresh(),
         };
     }
     let mut shape = first.shape.clone();
-    shape[at] = total;
+    shape.truncate(at);
+    shape.push(total);
+    shape.extend(first.shape.iter().skip(at + 1));
     one(first.dtype, shape)
 }
 
@@ -137,13 +142,9 @@ fn expand_dims(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let rank = x.rank() + axes.len();
     let mut axes = axes.into_iter().map(|a| axis(a, rank)).collect::<Result<Vec<_>, _>>()?;
     axes.sort_unstable();
+    distinct(&axes)?;
     let mut shape = x.shape.clone();
-    for a in axes {
-        if a > shape.len() {
-            return Err(TypeError("`axes` names one axis twice".to_owned()));
-        }
-        shape.insert(a, Dim::Known(1));
-    }
+    axes.into_iter().for_each(|a| shape.insert(a, Dim::Known(1)));
     one(x.dtype, shape)
 }
 
@@ -152,12 +153,13 @@ fn squeeze(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let axes = if i.has("axes") {
         i.constant_ints("axes")?.into_iter().map(|a| axis(a, x.rank())).collect::<Result<Vec<_>, _>>()?
     } else {
-        (0..x.rank()).filter(|a| x.shape[*a] == Dim::Known(1)).collect()
+        (0..x.rank()).collect()
     };
-    if let Some(a) = axes.iter().find(|a| !x.shape[**a].compatible(Dim::Known(1))) {
-        return Err(TypeError(format!("axis {a} of {x} is not 1")));
+    if let Some(a) = axes.iter().find(|a| x.shape[**a].known().is_none()) {
+        return Err(TypeError(format!("the size of axis {a} of {x} is not known: the rank would follow from it")));
     }
-    let kept = x.shape.iter().enumerate().filter(|(a, _)| !axes.contains(a)).map(|(_, d)| *d).collect();
+    let goes = |a: usize, d: Dim| d == Dim::Known(1) && axes.contains(&a);
+    let kept = x.shape.iter().enumerate().filter(|(a, d)| !goes(*a, **d)).map(|(_, d)| *d).collect();
     one(x.dtype, kept)
 }
 
@@ -175,23 +177,37 @@ fn reshape(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     if wanted.iter().filter(|n| **n == -1).count() > 1 || wanted.iter().any(|n| *n < -1) {
         return Err(misfit());
     }
-    let known: usize =
-        wanted.iter().filter(|n| **n >= 0).try_fold(1usize, |p, n| p.checked_mul(*n as usize)).ok_or_else(misfit)?;
-    let rest = remainder(i, x, known, wanted.contains(&-1)).ok_or_else(misfit)?;
-    one(x.dtype, wanted.iter().map(|n| usize::try_from(*n).map_or(rest, Dim::Known)).collect())
+    let rank = wanted.len();
+    let inherited = |at: usize| (at + x.rank()).checked_sub(rank).map_or(Dim::Known(1), |j| x.shape[j]);
+    let dim = |(at, n): (usize, &i64)| match usize::try_from(*n) {
+        Ok(0) => Some(inherited(at)),
+        Ok(n) => Some(Dim::Known(n)),
+        Err(_) => None,
+    };
+    let target: Vec<Option<Dim>> = wanted.iter().enumerate().map(dim).collect();
+    let rest = remainder(i, x, &target).ok_or_else(misfit)?;
+    one(x.dtype, target.into_iter().map(|d| d.unwrap_or(rest)).collect())
 }
 
-/// What `-1` stands for when the other dimensions multiply to `known`; `None` when the elements do not fit.
-fn remainder(i: &mut Infer<'_>, x: &TensorType, known: usize, has_rest: bool) -> Option<Dim> {
-    if let Some(n) = x.n_elements() {
-        let fits = if has_rest { known > 0 && n % known == 0 } else { n == known };
-        return fits.then(|| Dim::Known(n.checked_div(known).unwrap_or(0)));
+/// What the open dimension of `target` stands for; `None` when the elements of x do not fit.
+fn remainder(i: &mut Infer<'_>, x: &TensorType, target: &[Option<Dim>]) -> Option<Dim> {
+    let product =
+        |dims: &mut dyn Iterator<Item = Dim>| dims.filter_map(Dim::known).try_fold(1usize, usize::checked_mul);
+    let has_rest = target.contains(&None);
+    let (given, wanted) = (product(&mut x.shape.iter().copied())?, product(&mut target.iter().flatten().copied())?);
+    // A symbol on both sides cancels out.
+    let mut symbols: Vec<Dim> = x.shape.iter().copied().filter(|d| d.known().is_none()).collect();
+    for d in target.iter().flatten() {
+        if let Some(at) = symbols.iter().position(|s| s == d) {
+            symbols.swap_remove(at);
+        }
     }
-    // A single symbol beside dimensions that multiply to `known` passes through.
-    let symbols: Vec<Dim> = x.shape.iter().copied().filter(|d| d.known().is_none()).collect();
-    let others = x.shape.iter().filter_map(|d| d.known()).try_fold(1usize, usize::checked_mul)?;
     match symbols.as_slice() {
-        [symbol] if others == known => Some(*symbol),
+        [] => {
+            let fits = if has_rest { wanted > 0 && given % wanted == 0 } else { given == wanted };
+            fits.then(|| Dim::Known(given.checked_div(wanted).unwrap_or(0)))
+        }
+        [symbol] if given == wanted => Some(*symbol),
         _ => Some(i.fresh()),
     }
 }
@@ -259,7 +275,7 @@ fn slice_update(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (x, update) = (i.ty("x")?, i.ty("update")?);
     let shape = sliced_shape(i, x)?;
     let part = TensorType { dtype: x.dtype, shape };
-    if !part.compatible(update) {
+    if !part.compatible(update) || update.rank() == 0 {
         return Err(TypeError(format!("`update` is {update}, the slice of {x} is {part}")));
     }
     one(x.dtype, x.shape.clone())
@@ -289,7 +305,9 @@ fn sliced_shape(i: &mut Infer<'_>, x: &TensorType) -> Result<Vec<Dim>, TypeError
             (d, Some(None), Some(None)) if stride[a] == 1 => d,
             (Dim::Known(size), Some(b), Some(e)) => Dim::Known(slice_range(size, b, e, stride[a])?.len()),
             // Only the last element, whatever the size.
-            (_, Some(Some(-1)), Some(None)) if stride[a] == 1 => Dim::Known(1),
+            (_, Some(Some(-1)), Some(None)) if stride[a] > 0 => Dim::Known(1),
+            // Only the first.
+            (_, Some(Some(0)), Some(None)) if stride[a] < 0 => Dim::Known(1),
             _ => i.fresh(),
         });
     }
@@ -317,33 +335,31 @@ impl SliceRange {
         self.n == 0
     }
 
+    /// The index at position `k`, which is below [`Self::len`].
+    pub fn get(&self, k: usize) -> usize {
+        (self.start as i64 + k as i64 * self.step) as usize
+    }
+
     /// The indices.
     pub fn indices(self) -> impl Iterator<Item = usize> {
-        (0..self.n as i64).map(move |k| (self.start as i64 + k * self.step) as usize)
+        (0..self.n).map(move |k| self.get(k))
     }
 }
 
 /// The range of `begin:end:stride` along an axis of `size`; `None` neglects an end, negative ends count from the back.
+///
+/// Ends beyond the axis mean its end, as in Python and in coremltools.
 pub fn slice_range(size: usize, begin: Option<i64>, end: Option<i64>, stride: i64) -> Result<SliceRange, TypeError> {
     let n = i64::try_from(size).map_err(|_| TypeError(format!("axis of {size} is too long")))?;
-    let wrap = |v: i64| if v < 0 { v.saturating_add(n) } else { v };
-    let outside = || TypeError(format!("slice {begin:?}:{end:?}:{stride} is outside of an axis of {size}"));
-    let (start, stop) = if stride > 0 {
-        (begin.map_or(0, wrap), end.map_or(n, wrap))
-    } else {
-        (begin.map_or(n - 1, wrap), end.map_or(-1, wrap))
-    };
-    let count = if stride > 0 {
-        (stop - start).max(0).saturating_add(stride - 1) / stride
-    } else if stride < 0 {
-        (start - stop).max(0).saturating_add(-stride - 1) / -stride
-    } else {
-        return Err(outside());
-    };
-    let last = start + (count - 1).max(0) * stride;
-    if count > 0 && (start < 0 || start >= n || last < 0 || last >= n) {
-        return Err(outside());
+    if stride == 0 {
+        return Err(TypeError("`stride` is 0".to_owned()));
     }
+    let (low, high) = if stride > 0 { (0, n) } else { (-1, n - 1) };
+    let bound = |v: i64| (if v < 0 { v.saturating_add(n) } else { v }).clamp(low, high);
+    let (first, last) = if stride > 0 { (low, high) } else { (high, low) };
+    let (start, stop) = (begin.map_or(first, bound), end.map_or(last, bound));
+    let span = if stride > 0 { stop - start } else { start - stop };
+    let count = u64::try_from(span).unwrap_or(0).div_ceil(stride.unsigned_abs());
     Ok(SliceRange { start: usize::try_from(start).unwrap_or(0), step: stride, n: usize::try_from(count).unwrap_or(0) })
 }
 
@@ -359,7 +375,12 @@ mod tests {
         assert_eq!(take(7, None, Some(-4), 1), Ok(vec![0, 1, 2]));
         assert_eq!(take(5, None, None, -2), Ok(vec![4, 2, 0]));
         assert_eq!(take(5, Some(3), Some(3), 1), Ok(vec![]));
-        assert!(take(5, Some(3), Some(9), 1).is_err());
-        assert!(take(5, Some(-9), Some(2), 1).is_err());
+        assert_eq!(take(5, Some(3), Some(9), 1), Ok(vec![3, 4]));
+        assert_eq!(take(5, Some(-9), Some(2), 1), Ok(vec![0, 1]));
+        assert_eq!(take(5, Some(9), Some(-9), -2), Ok(vec![4, 2, 0]));
+        assert_eq!(take(5, Some(-1), Some(-1), -1), Ok(vec![]));
+        assert_eq!(take(0, None, None, -1), Ok(vec![]));
+        assert_eq!(take(5, Some(i64::MIN), Some(i64::MAX), i64::MAX), Ok(vec![0]));
+        assert!(take(5, None, None, 0).is_err());
     }
 }

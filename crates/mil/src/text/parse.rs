@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use super::lex::{Lexer, Token};
 use crate::data::Data;
-use crate::literal::{Literal, f64_to_f16};
+use crate::literal::{Literal, f64_to_bf16, f64_to_f16};
 use crate::opset::{self, Accepts, OpDef, Opset};
 use crate::program::{Arg, Function, Origin, Program, ValueId};
-use crate::types::{DType, Dim, Symbol, TensorType, Type};
+use crate::types::{DType, Dim, MAX_RANK, Symbol, TensorType, Type, is_type_word};
 
 /// Nesting of types and literals beyond this is refused, so that no text exhausts the stack.
 const MAX_DEPTH: usize = 32;
@@ -31,7 +31,7 @@ pub type Resolve<'a> = &'a dyn Fn(&str, u64, &TensorType) -> Option<Data>;
 pub fn parse(text: &str, resolve: Resolve<'_>) -> Result<Program, ParseError> {
     let mut lexer = Lexer::new(text);
     let token = lexer.next()?;
-    let mut parser = Parser { lexer, token, resolve, depth: 0, n_wildcards: 0, in_attributes: false };
+    let mut parser = Parser { lexer, token, resolve, depth: 0, n_wildcards: 0, in_literal: false };
     parser.program()
 }
 
@@ -41,8 +41,8 @@ struct Parser<'a> {
     resolve: Resolve<'a>,
     depth: usize,
     n_wildcards: u32,
-    /// Inside of attributes a `?` is no dimension of a value, and all are one symbol.
-    in_attributes: bool,
+    /// Inside of literals a `?` is no dimension of a value, and all are one symbol.
+    in_literal: bool,
 }
 
 type Parsed<T> = Result<T, ParseError>;
@@ -136,15 +136,11 @@ impl<'a> Parser<'a> {
         if !self.eat('[')? {
             return Ok(Vec::new());
         }
-        self.in_attributes = true;
-        let attributes = self.list(']', |p| {
+        self.list(']', |p| {
             let name = p.word("the name of an attribute")?;
             p.expect('=')?;
-            let ty = p.ty()?;
-            Ok((name.to_owned(), p.literal(&ty)?))
-        });
-        self.in_attributes = false;
-        attributes
+            Ok((name.to_owned(), p.typed_literal()?))
+        })
     }
 
     fn function(&mut self) -> Parsed<Function> {
@@ -181,6 +177,10 @@ impl<'a> Parser<'a> {
     }
 
     fn declare(&self, scope: &mut Scope<'a>, name: &'a str, id: ValueId) -> Parsed<()> {
+        // As an argument it would be read as a literal of that type.
+        if is_type_word(name) {
+            return self.error(format!("`{name}` is a type and cannot name a value"));
+        }
         if scope.values.insert(name, id).is_some() {
             return self.error(format!("`{name}` is defined twice"));
         }
@@ -243,10 +243,7 @@ impl<'a> Parser<'a> {
                 let value = self.value(scope)?;
                 if param.accepts == Accepts::Tensors { Arg::Values(vec![value]) } else { Arg::Value(value) }
             }
-            Token::Word(w) if is_type(w) => {
-                let ty = self.ty()?;
-                Arg::Literal(self.literal(&ty)?)
-            }
+            Token::Word(w) if is_type_word(w) => Arg::Literal(self.typed_literal()?),
             other => return self.error(format!("{} is no value that is defined here", show(other))),
         };
         Ok((param.name, arg))
@@ -259,8 +256,7 @@ impl<'a> Parser<'a> {
             return self.error(format!("op `{}` has no attribute `{key}`", def.name));
         }
         self.expect('=')?;
-        let ty = self.ty()?;
-        Ok((param, self.literal(&ty)?))
+        Ok((param, self.typed_literal()?))
     }
 
     fn append(
@@ -303,7 +299,7 @@ impl<'a> Parser<'a> {
             if let Some(dtype) = DType::from_name(word) {
                 return Ok(Type::Tensor(TensorType::scalar(dtype)));
             }
-            if !is_type(word) {
+            if !is_type_word(word) {
                 return p.error(format!("unknown type `{word}`"));
             }
             p.expect('<')?;
@@ -321,6 +317,9 @@ impl<'a> Parser<'a> {
                 self.expect(',')?;
                 self.expect('[')?;
                 let shape = self.list(']', Self::dim)?;
+                if shape.len() > MAX_RANK {
+                    return self.error(format!("a tensor of {} dimensions, {MAX_RANK} are the most", shape.len()));
+                }
                 self.expect('>')?;
                 Ok(Type::Tensor(TensorType { dtype, shape }))
             }
@@ -348,7 +347,7 @@ impl<'a> Parser<'a> {
 
     fn dim(&mut self) -> Parsed<Dim> {
         if self.eat('?')? {
-            if self.in_attributes {
+            if self.in_literal {
                 return Ok(Dim::Symbol(Symbol(0)));
             }
             self.n_wildcards += 1;
@@ -359,6 +358,15 @@ impl<'a> Parser<'a> {
             Ok(n) => Ok(Dim::Known(n)),
             Err(_) => self.error(format!("`{word}` is no dimension")),
         }
+    }
+
+    /// `type(value)`.
+    fn typed_literal(&mut self) -> Parsed<Literal> {
+        let outside = std::mem::replace(&mut self.in_literal, true);
+        // Nested too: the offset of a BLOBFILE could be a BLOBFILE again.
+        let literal = self.nested(|p| p.ty().and_then(|ty| p.literal(&ty)));
+        self.in_literal = outside;
+        literal
     }
 
     /// `(value)` after a type that was read.
@@ -379,8 +387,7 @@ impl<'a> Parser<'a> {
         for (key, literal) in self.list(')', |p| {
             let key = p.word("`path` or `offset`")?;
             p.expect('=')?;
-            let ty = p.ty()?;
-            Ok((key, p.literal(&ty)?))
+            Ok((key, p.typed_literal()?))
         })? {
             match key {
                 "path" => path = literal.as_str().map(str::to_owned),
@@ -392,7 +399,7 @@ impl<'a> Parser<'a> {
             return self.error("BLOBFILE needs a `path` and an `offset`");
         };
         match (self.resolve)(&path, offset, ty) {
-            Some(data) if ty.n_elements().and_then(|n| ty.dtype.byte_len(n)) == Some(data.byte_len()) => {
+            Some(data) if ty.byte_len() == Some(data.byte_len()) && ty.dtype != DType::String => {
                 Ok(Literal::Tensor(ty.clone(), data))
             }
             _ => self.error(format!("there is no {ty} at offset {offset} of `{path}`")),
@@ -464,9 +471,6 @@ impl<'a> Parser<'a> {
                 None => self.error(format!("`{word}` is no {}", out.dtype)),
             };
         }
-        if level == MAX_DEPTH {
-            return self.error(format!("it is nested deeper than {MAX_DEPTH} levels"));
-        }
         self.expect('[')?;
         let n = self.list(']', |p| p.elements(shape, level + 1, out))?.len();
         if shape[level].is_some_and(|m| m != n) {
@@ -496,6 +500,7 @@ impl Elements {
             DType::Fp16 => u64::from(f64_to_f16(float(word)?)),
             DType::Fp32 => u64::from((float(word)? as f32).to_bits()),
             DType::Fp64 => float(word)?.to_bits(),
+            DType::Bf16 => u64::from(f64_to_bf16(float(word)?)),
             DType::Int4 | DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => {
                 let (v, shift) = (word.parse::<i64>().ok()?, 64 - self.dtype.bits());
                 if (v << shift) >> shift != v {
@@ -503,7 +508,7 @@ impl Elements {
                 }
                 v.cast_unsigned()
             }
-            DType::Bf16 | DType::Fp8E4M3 | DType::Fp8E5M2 | DType::String => return None,
+            DType::Fp8E4M3 | DType::Fp8E5M2 | DType::String => return None,
             _ => word.parse::<u64>().ok().filter(|v| v.leading_zeros() as usize >= 64 - self.dtype.bits())?,
         };
         for i in 0..self.dtype.bits() {
@@ -529,10 +534,6 @@ fn refine(inferred: &mut Type, declared: &Type) {
     }
 }
 
-fn is_type(word: &str) -> bool {
-    matches!(word, "tensor" | "state" | "list" | "tuple" | "dict") || DType::from_name(word).is_some()
-}
-
 fn uint(literal: &Literal) -> Option<u64> {
     let Literal::Tensor(ty, data) = literal else { return None };
     let bytes: [u8; 8] = data.to_vec().try_into().ok()?;
@@ -556,7 +557,7 @@ fn float(word: &str) -> Option<f64> {
 
 fn hex_float(hex: &str) -> Option<f64> {
     let (mantissa, exponent) = hex.split_once(['p', 'P'])?;
-    let exponent: i32 = exponent.parse().ok().filter(|e: &i32| e.abs() < 5000)?;
+    let exponent: i32 = exponent.parse().ok().filter(|e: &i32| (-5000..=5000).contains(e))?;
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     if whole.is_empty() || whole.len() + fraction.len() > 15 {
         return None;

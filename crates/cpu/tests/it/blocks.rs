@@ -1,0 +1,232 @@
+//! Quantised constants of `thane_models` on the CPU backend: what kernels make of the stored blocks is what the constexpr
+//! ops say of them, type by type.
+
+use thane_cpu::Numerics;
+use thane_mil::build::FunctionBuilder;
+use thane_mil::data::{Bytes, Data};
+use thane_mil::literal::Literal;
+use thane_mil::opset::Opset;
+use thane_mil::program::{Arg, Program, ValueId};
+use thane_mil::types::{DType, Dim, TensorType};
+use thane_mil::valid;
+use thane_models::checkpoint::TensorType as Stored;
+use thane_models::quant::{IQ4_TABLE, Layout, Parts, layout, parts};
+
+use crate::golden::{instance, relative_error};
+
+/// Each quantised type, and where the fp16 numbers of its blocks are.
+const TYPES: [(Stored, &[usize]); 12] = [
+    (Stored::Q4_0, &[0]),
+    (Stored::Q4_1, &[0, 2]),
+    (Stored::Q5_0, &[0]),
+    (Stored::Q5_1, &[0, 2]),
+    (Stored::Q8_0, &[0]),
+    (Stored::Q2K, &[80, 82]),
+    (Stored::Q3K, &[108]),
+    (Stored::Q4K, &[0, 2]),
+    (Stored::Q5K, &[0, 2]),
+    (Stored::Q6K, &[208]),
+    (Stored::Iq4Nl, &[0]),
+    (Stored::Iq4Xs, &[0]),
+];
+const ROWS: usize = 37;
+const COLS: usize = 512;
+
+/// A pseudo-random sequence: the upper bits of a 64-bit linear congruential generator.
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u32 {
+        // Multiplier and increment of Knuth's MMIX.
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 32) as u32
+    }
+
+    /// From -1 to 1.
+    fn real(&mut self) -> f32 {
+        f64::from(self.bits()).mul_add(2.0 / f64::from(u32::MAX), -1.0) as f32
+    }
+}
+
+/// A quantised matrix [ROWS, COLS]: random codes, scales from 2^-10 to 2^-6 of either sign.
+struct Matrix {
+    ty: Stored,
+    layout: Layout,
+    parts: Parts,
+}
+
+impl Matrix {
+    fn new(ty: Stored, halves: &[usize], random: &mut Random) -> Self {
+        let n_bytes = ty.byte_len(ROWS * COLS).unwrap();
+        let mut bytes: Vec<u8> = (0..n_bytes).map(|_| random.bits() as u8).collect();
+        for block in bytes.chunks_mut(ty.block_bytes()) {
+            for at in halves {
+                let exponent = 5 + random.bits() % 5;
+                let half = (random.bits() & 0x83ff | exponent << 10) as u16;
+                block[*at..at + 2].copy_from_slice(&half.to_le_bytes());
+            }
+        }
+        let layout = layout(ty).unwrap();
+        let parts = parts(ty, layout, &Bytes::new(bytes));
+        Self { ty, layout, parts }
+    }
+
+    /// The same constants as plain bytes, which hide the blocks from the backend.
+    fn copied(&self) -> Self {
+        let copy = |data: &Data| Data::owned(data.to_vec());
+        let Parts { codes, scales, offsets } = &self.parts;
+        let parts = Parts { codes: copy(codes), scales: copy(scales), offsets: offsets.as_ref().map(copy) };
+        Self { ty: self.ty, layout: self.layout, parts }
+    }
+
+    /// What the constexpr ops say, in f64.
+    fn values(&self) -> Vec<f64> {
+        let floats = |data: &Data| -> Vec<f64> {
+            data.to_vec().as_chunks().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect()
+        };
+        let bytes = self.parts.codes.to_vec();
+        let code = |i: usize| match self.layout.codes {
+            DType::Int8 => f64::from(bytes[i].cast_signed()),
+            DType::Uint8 => f64::from(bytes[i]),
+            nibble => {
+                let bits = bytes[i / 2] >> (i % 2 * 4) & 15;
+                match nibble {
+                    DType::Int4 => f64::from((bits << 4).cast_signed() >> 4),
+                    _ if self.layout.has_table => f64::from(IQ4_TABLE[usize::from(bits)]),
+                    _ => f64::from(bits),
+                }
+            }
+        };
+        let (scales, offsets) = (floats(&self.parts.scales), self.parts.offsets.as_ref().map(floats));
+        let value = |i: usize| {
+            let group = i / self.layout.group;
+            scales[group] * (code(i) - offsets.as_ref().map_or(0.0, |offsets| offsets[group]))
+        };
+        (0..ROWS * COLS).map(value).collect()
+    }
+
+    fn constexpr(&self, b: &mut FunctionBuilder) -> ValueId {
+        let mut constant = |name: &str, dtype, shape: &[usize], data: &Data| {
+            let ty = TensorType::new(dtype, shape.iter().copied());
+            b.constant(name, Literal::Tensor(ty, data.clone())).unwrap()
+        };
+        let groups = [ROWS, COLS / self.layout.group];
+        let codes = constant("codes", self.layout.codes, &[ROWS, COLS], &self.parts.codes);
+        let scale = constant("scale", DType::Fp32, &groups, &self.parts.scales);
+        let offset = self.parts.offsets.as_ref().map(|data| constant("offset", DType::Fp32, &groups, data));
+        let table = Data::owned(IQ4_TABLE.map(i8::cast_unsigned).to_vec());
+        let data = if self.layout.has_table {
+            let lut = constant("lut", DType::Int8, &[1, 1, 16, 1], &table);
+            b.op("constexpr_lut_to_dense", "levels", [("indices", Arg::Value(codes)), ("lut", Arg::Value(lut))])
+                .unwrap()
+        } else {
+            codes
+        };
+        let args = [("data", Arg::Value(data)), ("scale", Arg::Value(scale))];
+        let op = "constexpr_blockwise_shift_scale";
+        match offset {
+            None => b.op(op, "matrix", args).unwrap(),
+            Some(offset) => {
+                let [data, scale] = args;
+                b.op(op, "matrix", [data, scale, ("offset", Arg::Value(offset))]).unwrap()
+            }
+        }
+    }
+
+    /// `logits = x @ matrix^T`.
+    fn linear(&self) -> Program {
+        let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
+        let tokens = b.symbol();
+        let x = b.input("x", TensorType::new(DType::Fp32, [tokens, Dim::Known(COLS)]));
+        let matrix = self.constexpr(&mut b);
+        let y = b.op("linear", "product", [("x", Arg::Value(x)), ("weight", Arg::Value(matrix))]).unwrap();
+        finish(b, y)
+    }
+
+    /// `logits = matrix[x]`.
+    fn gather(&self) -> Program {
+        let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
+        let tokens = b.symbol();
+        let x = b.input("x", TensorType::new(DType::Int32, [tokens]));
+        let matrix = self.constexpr(&mut b);
+        let axis = b.constant("axis", Literal::i32(0)).unwrap();
+        let args = [("x", Arg::Value(matrix)), ("indices", Arg::Value(x)), ("axis", Arg::Value(axis))];
+        let y = b.op("gather", "rows", args).unwrap();
+        finish(b, y)
+    }
+}
+
+fn finish(b: FunctionBuilder, y: ValueId) -> Program {
+    let program = Program::new(vec![b.finish(&[("logits", y)])]);
+    valid::check(&program).unwrap();
+    program
+}
+
+fn run(program: &Program, numerics: Numerics, shape: &[usize], x: &[u8]) -> Vec<f32> {
+    let mut instance = instance(program, numerics, 2);
+    instance.input("x", shape).unwrap().copy_from_slice(x);
+    instance.run("main").unwrap();
+    let view = instance.output("logits").unwrap();
+    view.bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect()
+}
+
+fn matrices() -> Vec<Matrix> {
+    let mut random = Random(20_261_203);
+    TYPES.iter().map(|(ty, halves)| Matrix::new(*ty, halves, &mut random)).collect()
+}
+
+fn product(values: &[f64], x: &[f32]) -> Vec<f32> {
+    let dot = |row: &[f64], x: &[f32]| row.iter().zip(x).map(|(w, x)| w * f64::from(*x)).sum::<f64>() as f32;
+    x.chunks(COLS).flat_map(|x| values.chunks(COLS).map(move |row| dot(row, x))).collect()
+}
+
+/// One token, a few, and more than any tile.
+#[test]
+fn products_are_those_of_the_values() {
+    let mut random = Random(7);
+    for matrix in matrices() {
+        let (values, stored, copied) = (matrix.values(), matrix.linear(), matrix.copied().linear());
+        for n_tokens in [1, 3, 67] {
+            let x: Vec<f32> = (0..n_tokens * COLS).map(|_| random.real()).collect();
+            let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_ne_bytes()).collect();
+            let expected = product(&values, &x);
+            // 2e-6: sums of 512 fp32 products; 2e-2: activations of 8 bits, half a step of 1/127 of a block's largest.
+            for (program, numerics, least, most) in [
+                (&stored, Numerics::F32, 0.0, 2e-6),
+                (&copied, Numerics::F32, 0.0, 2e-6),
+                (&stored, Numerics::Fast, 1e-4, 2e-2),
+            ] {
+                let found = run(program, numerics, &[n_tokens, COLS], &bytes);
+                let error = relative_error(&found, &expected);
+                let (ty, range) = (matrix.ty, least..=most);
+                assert!(range.contains(&error), "{ty}, {n_tokens} tokens, {numerics:?}: {error:e}");
+            }
+        }
+    }
+}
+
+/// Rows of an embedding are exact where the type has no offset, and one rounding of its terms away where it has.
+#[test]
+fn gathered_rows_are_the_values() {
+    let ids = [0i32, 36, 17, 17, -1, 5];
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_ne_bytes()).collect();
+    for matrix in matrices() {
+        let values = matrix.values();
+        let row = |id: &i32| {
+            let at = id.rem_euclid(ROWS as i32) as usize * COLS;
+            values[at..at + COLS].iter().map(|value| *value as f32)
+        };
+        let expected: Vec<f32> = ids.iter().flat_map(row).collect();
+        for (form, program) in [("stored", matrix.gather()), ("copied", matrix.copied().gather())] {
+            for numerics in [Numerics::F32, Numerics::Fast] {
+                let found = run(&program, numerics, &[ids.len()], &bytes);
+                if matrix.layout.has_offset {
+                    let error = relative_error(&found, &expected);
+                    assert!(error <= 2e-7, "{} {form}: {error:e}", matrix.ty);
+                } else {
+                    assert_eq!(found, expected, "{} {form}", matrix.ty);
+                }
+            }
+        }
+    }
+}

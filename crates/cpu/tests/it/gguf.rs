@@ -1,0 +1,99 @@
+//! Tiny GGUF files (`tests/oracle/make_tiny_gguf.py`): twins of the tiny checkpoints, and one of every quantised type.
+
+use std::path::PathBuf;
+
+use thane_cpu::Numerics;
+use thane_mil::program::Program;
+use thane_mil::text::{Blobs, parse, print};
+use thane_mil::types::{DType, TensorType};
+use thane_mil::{program, valid};
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{Model, Options, build};
+
+use crate::golden::{Golden, call, folder, ids, instance, relative_error};
+
+/// The same numbers as the checkpoints of these names, and so the same logits.
+const TWINS: [&str; 5] = ["llama-bias", "llama-linear", "llama-bf16", "gemma3-linear", "gemma3-bf16"];
+const QUANTISED: &str = "llama-quantised";
+
+fn file(name: &str) -> PathBuf {
+    folder().join("tiny-gguf").join(format!("{name}.gguf"))
+}
+
+fn model(name: &str) -> Model {
+    let checkpoint = Checkpoint::open(&file(name)).unwrap();
+    build(&checkpoint, &Options { score: true, cache: DType::Fp32, context: Some(64) }).unwrap()
+}
+
+fn golden(name: &str) -> Golden {
+    let stem = if name == QUANTISED {
+        folder().join("tiny-gguf").join(name)
+    } else {
+        folder().join("tiny").join(name).join("golden")
+    };
+    Golden::read(&stem)
+}
+
+/// The worst relative error over the sequences of the golden.
+fn worst(program: &Program, golden: &Golden, numerics: Numerics) -> f64 {
+    let sequences = golden.json["sequences"].as_array().unwrap();
+    assert_eq!(sequences.len(), 3);
+    let errors = sequences.iter().map(|sequence| {
+        let mut instance = instance(program, numerics, 2);
+        let found = call(instance.as_mut(), "score", &ids(&sequence["ids"]), 0);
+        relative_error(&found, golden.array(&sequence["logits"]))
+    });
+    errors.fold(0.0, f64::max)
+}
+
+#[test]
+fn a_twin_gives_the_logits_of_its_checkpoint() {
+    for name in TWINS {
+        let error = worst(&model(name).program, &golden(name), Numerics::F32);
+        assert!(error <= 1e-5, "{name}: {error:e}");
+    }
+}
+
+#[test]
+fn every_quantised_type_gives_the_logits_of_its_values() {
+    let error = worst(&model(QUANTISED).program, &golden(QUANTISED), Numerics::F32);
+    assert!(error <= 1e-5, "{error:e}");
+}
+
+/// Activations of 8 bits cost 4e-3 a product (`blocks.rs`); through the sharp random attention of two layers, 3.7e-2.
+#[test]
+fn fast_numerics_stay_near() {
+    let model = model(QUANTISED);
+    let fast = worst(&model.program, &golden(QUANTISED), Numerics::Fast);
+    assert!(fast <= 6e-2, "{fast:e}");
+    assert!(fast >= 1e-5, "{fast:e}: this was not the fast path");
+}
+
+#[test]
+fn the_files_say_what_their_twins_do() {
+    for name in TWINS {
+        let twin = Checkpoint::open(&folder().join("tiny").join(name)).unwrap();
+        let twin = build(&twin, &Options { context: Some(64), ..Options::default() }).unwrap().info;
+        let info = model(name).info;
+        let sizes = |info: &thane_models::Info| (info.n_layers, info.vocab_size, info.max_context, info.cache_bytes);
+        assert_eq!(sizes(&info), sizes(&twin), "{name}");
+    }
+}
+
+/// The text holds each quantised constant as codes, scales and offsets; a program without the blocks behind them is
+/// computed by the plain ops, and gives the same logits.
+#[test]
+fn the_text_of_a_quantised_program_reads_back_and_runs() {
+    let program = model(QUANTISED).program;
+    valid::check(&program).unwrap();
+    let mut blobs = Blobs::default();
+    let text = print(&program, &mut blobs);
+    let copy = |_: &str, offset: u64, ty: &TensorType| {
+        let data = blobs.get(offset, ty)?;
+        Some(thane_mil::data::Data::owned(data.to_vec()))
+    };
+    let back = parse(&text, &copy).unwrap();
+    assert_eq!(program::difference(&program, &back), None);
+    let error = worst(&back, &golden(QUANTISED), Numerics::F32);
+    assert!(error <= 1e-5, "{error:e}");
+}

@@ -1,0 +1,134 @@
+//! The real models against transformers on the same dequantised weights: logits, greedy tokens, perplexity.
+//!
+//! They need the files that `scripts/models.sh` fetches, in the folder that THANE_MODELS names; without it they say so
+//! and check nothing. They take minutes, which is why they are not among the unit tests.
+
+use std::path::PathBuf;
+
+use thane_cpu::Numerics;
+use thane_mil::types::DType;
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{Model, Options, build};
+
+use crate::golden::{Golden, call, folder, ids, instance, relative_error};
+
+const MODELS: [(&str, &str); 2] =
+    [("smollm2-135m", "SmolLM2-135M-Instruct.Q4_1.gguf"), ("gemma3-270m", "gemma-3-270m-q4_k_m.gguf")];
+
+/// Tokens of one call of `score`.
+const CHUNK: usize = 40;
+
+fn model(file: &str, cache: DType) -> Option<Model> {
+    let Some(models) = std::env::var_os("THANE_MODELS") else {
+        println!("skipped: THANE_MODELS does not name a folder with {file}; scripts/models.sh fetches it");
+        return None;
+    };
+    let checkpoint = Checkpoint::open(&PathBuf::from(models).join(file)).unwrap();
+    Some(build(&checkpoint, &Options { context: Some(2048), cache, score: true }).unwrap())
+}
+
+fn argmax(logits: &[f32]) -> u32 {
+    (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap() as u32
+}
+
+fn norm(v: &[f32]) -> f64 {
+    v.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt()
+}
+
+/// f32: the logits after each prompt within 1e-4 of the reference, the 64 greedy tokens the same.
+#[test]
+fn f32_gives_the_reference_logits_and_tokens() {
+    for (name, file) in MODELS {
+        let Some(model) = model(file, DType::Fp32) else { return };
+        let golden = Golden::read(&folder().join(name));
+        let subset = ids(&golden.json["subset_ids"]);
+        let mut worst = 0.0f64;
+        for prompt in golden.json["prompts"].as_array().unwrap() {
+            let label = format!("{name}, {}", prompt["name"]);
+            let mut instance = instance(&model.program, Numerics::F32, 2);
+            let tokens = ids(&prompt["ids"]);
+            let mut at = 0;
+            let mut logits = Vec::new();
+            for chunk in tokens.chunks(193) {
+                logits = call(instance.as_mut(), "prefill", chunk, at);
+                at += chunk.len();
+            }
+            let pick = |ids: &[u32]| ids.iter().map(|id| logits[*id as usize]).collect::<Vec<_>>();
+            let reference = &prompt["logits"];
+            let error = relative_error(&pick(&subset), golden.array(&reference["subset"]));
+            let top = relative_error(&pick(&ids(&reference["top_ids"])), golden.array(&reference["top"]));
+            let size = (norm(&logits) / reference["norm"].as_f64().unwrap() - 1.0).abs();
+            worst = worst.max(error).max(top).max(size);
+            assert!(error <= 1e-4 && top <= 1e-4 && size <= 1e-4, "{label}: {error:e}, {top:e}, {size:e}");
+            for (step, expected) in ids(&prompt["greedy"]).into_iter().enumerate() {
+                assert_eq!(argmax(&logits), expected, "{label}: step {step}");
+                logits = call(instance.as_mut(), "decode", &[expected], at);
+                at += 1;
+            }
+        }
+        println!("{name}: worst relative error of logits {worst:.2e}, 64 greedy tokens the same after each prompt");
+    }
+}
+
+/// fast: along the reference's tokens, another choice only where its two best are closer than the logits are off.
+#[test]
+fn fast_chooses_otherwise_only_where_the_reference_is_undecided() {
+    for (name, file) in MODELS {
+        let (Some(fast), Some(exact)) = (model(file, DType::Fp16), model(file, DType::Fp32)) else { return };
+        let golden = Golden::read(&folder().join(name));
+        let (mut n_steps, mut n_others, mut worst) = (0, 0, 0.0f64);
+        for prompt in golden.json["prompts"].as_array().unwrap() {
+            let tokens = ids(&prompt["ids"]);
+            let mut quick = instance(&fast.program, Numerics::Fast, 2);
+            let mut sure = instance(&exact.program, Numerics::F32, 2);
+            let mut logits = [quick.as_mut(), sure.as_mut()].map(|i| call(i, "prefill", &tokens, 0));
+            let gaps = golden.array(&prompt["gaps"]);
+            for (step, expected) in ids(&prompt["greedy"]).into_iter().enumerate() {
+                let difference = logits[0].iter().zip(&logits[1]).map(|(a, b)| (a - b).abs());
+                let error = difference.fold(0.0, f32::max);
+                worst = worst.max(relative_error(&logits[0], &logits[1]));
+                n_steps += 1;
+                if argmax(&logits[0]) != expected {
+                    n_others += 1;
+                    let gap = gaps[step];
+                    assert!(gap < error, "{name}, {}: step {step}: gap {gap}, error {error}", prompt["name"]);
+                }
+                logits = [quick.as_mut(), sure.as_mut()].map(|i| call(i, "decode", &[expected], tokens.len() + step));
+            }
+        }
+        println!("{name}: {n_others} of {n_steps} choices differ, worst relative error of logits {worst:.2e}");
+    }
+}
+
+/// Perplexity of 2,000 tokens: f32 is the reference's, fast is within 1 % of it.
+#[test]
+fn perplexity_of_fast_is_within_one_percent() {
+    for (name, file) in MODELS {
+        let golden = Golden::read(&folder().join(format!("{name}.perplexity")));
+        let n = golden.json["context_len"].as_u64().unwrap() as usize;
+        let tokens = &ids(&golden.json["ids"])[..n];
+        let mut means = Vec::new();
+        for (cache, numerics) in [(DType::Fp32, Numerics::F32), (DType::Fp16, Numerics::Fast)] {
+            let Some(model) = model(file, cache) else { return };
+            let mut instance = instance(&model.program, numerics, 2);
+            let mut sum = 0.0;
+            for (start, chunk) in (0..).step_by(CHUNK).zip(tokens[..n - 1].chunks(CHUNK)) {
+                let logits = call(instance.as_mut(), "score", chunk, start);
+                let rows = logits.chunks(model.info.vocab_size).zip(&tokens[start + 1..]);
+                sum += rows.map(|(row, next)| nll(row, *next as usize)).sum::<f64>();
+            }
+            means.push(sum / (n - 1) as f64);
+        }
+        let reference = golden.json["mean_nll"].as_f64().unwrap();
+        let (exact, fast) = (means[0].exp(), means[1].exp());
+        println!("{name}: perplexity {:.4} (transformers), {exact:.4} (f32), {fast:.4} (fast)", reference.exp());
+        assert!((means[0] - reference).abs() <= 1e-4, "{name}: {} against {reference}", means[0]);
+        assert!((fast / exact - 1.0).abs() <= 0.01, "{name}: {fast} against {exact}");
+    }
+}
+
+fn nll(logits: &[f32], id: usize) -> f64 {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|l| f64::from(l - max).exp()).sum();
+    sum.ln() - f64::from(logits[id] - max)
+}
