@@ -13,14 +13,15 @@ use crate::output::{Output, Style};
 
 /// Flags of every verb.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Options of every command")]
 pub struct Global {
-    /// Print one JSON object on stdout.
+    /// Print one JSON object on stdout; docs/json.md has its fields.
     #[arg(long, global = true, env = "THANE_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
     /// Say nothing but errors.
     #[arg(short, long, global = true, env = "THANE_QUIET", value_parser = FalseyValueParser::new())]
     pub quiet: bool,
-    /// Say what is being done.
+    /// Say what is being done, and how fast it was.
     #[arg(short, long, global = true, env = "THANE_VERBOSE", value_parser = FalseyValueParser::new())]
     pub verbose: bool,
     /// Folder for models [default: thane in the user's cache folder].
@@ -29,10 +30,10 @@ pub struct Global {
     /// Never use the network; HF_HUB_OFFLINE=1 does the same.
     #[arg(long, global = true, env = "THANE_OFFLINE", value_parser = FalseyValueParser::new())]
     pub offline: bool,
-    /// How often a request that fails in passing is made.
+    /// How often to try a request that fails for a moment.
     #[arg(long, global = true, env = "THANE_ATTEMPTS", value_name = "N", default_value_t = 5)]
     pub attempts: u32,
-    /// More named models: a JSON file, as documented at `hub::catalogue`.
+    /// More named models, from a JSON file whose form docs/catalogue.md has.
     #[arg(long, global = true, env = "THANE_CATALOGUE", value_name = "FILE")]
     pub catalogue: Option<PathBuf>,
 }
@@ -50,7 +51,7 @@ impl App {
         let style = Style { json: global.json, quiet: global.quiet, verbose: global.verbose, color };
         let output = Arc::new(Output::new(style));
         let tidy = Arc::clone(&output);
-        let interrupt = Interrupt::install(move || tidy.clear()).map_err(anyhow::Error::from)?;
+        let interrupt = Interrupt::install(move || tidy.tidy()).map_err(anyhow::Error::from)?;
         let places = Places::new(global.cache.clone().filter(|path| !path.as_os_str().is_empty()), var);
         let hub = HubContext {
             offline: global.offline || places.offline,

@@ -3,13 +3,13 @@
 //! By default the first signal ends the program at once: the child (`pip`) is killed, the terminal is tidied and
 //! the exit code is 130. That is safe at any moment because nothing on disk takes its final name before it is
 //! whole. A command that wants to end by itself (`run` prints the rest of its line) holds a [`Cooperative`]: then
-//! the first signal only sets the flag, and the second one ends the program.
+//! the first signal only sets the flag, and the second one ends the program, or the first one does after a grace.
 
 use std::io::{self, Write};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::exit::Code;
 
@@ -21,11 +21,13 @@ pub struct Interrupt(Arc<State>);
 struct State {
     asked: AtomicBool,
     cooperating: AtomicUsize,
+    /// How long the one that cooperates may take.
+    grace: Mutex<Option<Duration>>,
     child: Mutex<Option<Child>>,
     tidy: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
-/// While this lives, the first signal sets the flag and nothing else.
+/// While this lives, a signal sets the flag and leaves the end to its holder.
 pub struct Cooperative<'a>(&'a Interrupt);
 
 impl Interrupt {
@@ -43,10 +45,17 @@ impl Interrupt {
         self.0.asked.load(Ordering::Relaxed)
     }
 
-    /// From here on, until the answer is dropped, the caller looks at [`Interrupt::is_set`] and ends by itself.
-    pub fn cooperate(&self) -> Cooperative<'_> {
+    /// From here on, until the answer is dropped, the caller looks at [`Interrupt::is_set`] and ends by itself; where it
+    /// has not after `grace`, the program ends as if nobody cooperated.
+    pub fn cooperate(&self, grace: Option<Duration>) -> Cooperative<'_> {
+        *self.0.grace.lock().unwrap_or_else(PoisonError::into_inner) = grace;
         self.0.cooperating.fetch_add(1, Ordering::SeqCst);
         Cooperative(self)
+    }
+
+    /// Forget a signal that was answered.
+    pub fn clear(&self) {
+        self.0.asked.store(false, Ordering::SeqCst);
     }
 
     /// Runs `command` to its end, calling `tick` meanwhile; a signal kills it.
@@ -85,9 +94,26 @@ impl Interrupt {
         }
     }
 
+    fn is_cooperating(&self) -> bool {
+        self.0.cooperating.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether the one that cooperates takes longer than it may.
+    fn outlasts_grace(&self) -> bool {
+        let Some(grace) = *self.0.grace.lock().unwrap_or_else(PoisonError::into_inner) else { return false };
+        let start = Instant::now();
+        while self.is_cooperating() {
+            if start.elapsed() >= grace {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+
     fn signalled(&self) {
         let again = self.0.asked.swap(true, Ordering::SeqCst);
-        if self.0.cooperating.load(Ordering::SeqCst) > 0 && !again {
+        if self.is_cooperating() && !again && !self.outlasts_grace() {
             return;
         }
         // The lock stays held until the exit, so that the waiting thread cannot start another child.

@@ -9,10 +9,11 @@ mod hub;
 mod interrupt;
 mod model;
 mod output;
+mod talk;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use self::app::{App, Global};
 use self::exit::{Code, Outcome};
@@ -60,8 +61,14 @@ Exit codes: 0 done, 1 other failure (disk, cache), 2 usage or bad file, 5 networ
 Environment: each flag as shown; HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, \
 HF_HUB_OFFLINE, XDG_CACHE_HOME, HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE, NO_COLOR.";
 
+/// The command line. Help names the variable of a flag, not what somebody's environment has in it.
+fn command() -> clap::Command {
+    let plain = |command: clap::Command| command.mut_args(|arg| arg.hide_env_values(true));
+    plain(Cli::command()).mut_subcommands(plain)
+}
+
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version are no errors; clap knows which stream each belongs to.
@@ -77,5 +84,35 @@ fn main() -> ExitCode {
             let _ = failure.print(&mut std::io::stderr());
             failure.code().into()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn visit(command: &clap::Command, check: &mut impl FnMut(&str, &clap::Arg)) {
+        command.get_arguments().for_each(|arg| check(command.get_name(), arg));
+        command.get_subcommands().for_each(|sub| visit(sub, check));
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_has_a_variable_of_its_name_and_a_help_text() {
+        let mut built = command();
+        built.build();
+        let mut n_flags = 0;
+        visit(&built, &mut |verb, arg| {
+            let Some(long) = arg.get_long().filter(|long| !["help", "version"].contains(long)) else { return };
+            let twin = format!("THANE_{}", long.to_uppercase().replace('-', "_"));
+            assert_eq!(arg.get_env().and_then(|e| e.to_str()), Some(twin.as_str()), "{verb} --{long}");
+            assert!(arg.get_help().is_some(), "{verb} --{long}");
+            n_flags += 1;
+        });
+        assert!(n_flags > 50, "{n_flags}: the walk found the flags of all verbs");
     }
 }

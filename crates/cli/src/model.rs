@@ -14,15 +14,24 @@ use crate::app::App;
 use crate::exit::{Code, Failure};
 use crate::hub;
 
-/// How a model is run; flags of every verb that runs one.
+/// What program is made of a model; flags of every verb that makes one.
 #[derive(Clone, Debug, clap::Args)]
-pub struct RunFlags {
-    /// Tokens that the cache holds [default: the model's context, 8192 at most].
+#[command(next_help_heading = "Model")]
+pub struct ProgramFlags {
+    /// Tokens of prompt and answer together [default: the model's context, 8192 at most].
     #[arg(long, env = "THANE_CONTEXT", value_name = "N")]
     pub context: Option<usize>,
-    /// f32: the reference. fast: quantised weights are multiplied as they are, and the cache is fp16.
-    #[arg(long, env = "THANE_NUMERICS", value_enum, default_value_t = NumericsFlag::Fast)]
+    /// How to compute: fast takes quantised weights as they are and caches in fp16, f32 is the reference.
+    #[arg(long, env = "THANE_NUMERICS", value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
     pub numerics: NumericsFlag,
+}
+
+/// How a model is run; flags of every verb that runs one.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Model")]
+pub struct RunFlags {
+    #[command(flatten)]
+    pub program: ProgramFlags,
     /// Threads [default: the physical cores].
     #[arg(long, env = "THANE_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -35,15 +44,17 @@ pub enum NumericsFlag {
     Fast,
 }
 
-impl RunFlags {
+impl ProgramFlags {
     /// What program these flags ask for.
     pub fn options(&self, score: bool) -> Options {
         let cache = if self.numerics == NumericsFlag::F32 { DType::Fp32 } else { DType::Fp16 };
         Options { context: self.context, cache, score }
     }
+}
 
+impl RunFlags {
     fn cpu(&self) -> Cpu {
-        let numerics = if self.numerics == NumericsFlag::F32 { Numerics::F32 } else { Numerics::Fast };
+        let numerics = if self.program.numerics == NumericsFlag::F32 { Numerics::F32 } else { Numerics::Fast };
         Cpu { numerics, n_threads: self.threads.map_or_else(num_cpus::get_physical, usize::from) }
     }
 }

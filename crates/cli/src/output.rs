@@ -4,6 +4,7 @@
 //! the struct that the command serialises and are only ever added to.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,12 +27,14 @@ pub struct Output {
     style: Style,
     bars: bool,
     bar: Mutex<Option<ProgressBar>>,
+    /// The cursor of the terminal is behind text that no line break ended.
+    in_line: AtomicBool,
 }
 
 impl Output {
     pub fn new(style: Style) -> Self {
         let bars = io::stderr().is_terminal() && !style.quiet;
-        Self { style, bars, bar: Mutex::new(None) }
+        Self { style, bars, bar: Mutex::new(None), in_line: AtomicBool::new(false) }
     }
 
     pub fn is_json(&self) -> bool {
@@ -40,9 +43,38 @@ impl Output {
 
     /// Data, as it is, flushed: a stream of text shows as it comes.
     pub fn data(&self, text: &str) -> io::Result<()> {
+        if let Some(last) = text.chars().next_back() {
+            self.in_line.store(last != '\n', Ordering::Relaxed);
+        }
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;
         out.flush()
+    }
+
+    /// What the user is to answer, on stderr, behind which the cursor stays.
+    pub fn ask(&self, prompt: &str) {
+        self.in_line.store(true, Ordering::Relaxed);
+        // Nobody reading stderr is no reason to stop.
+        let _ = write!(io::stderr(), "{prompt}").and_then(|()| io::stderr().flush());
+    }
+
+    /// Whether the last text was not ended by a line break.
+    pub fn is_in_line(&self) -> bool {
+        self.in_line.load(Ordering::Relaxed)
+    }
+
+    /// The user ended the line.
+    pub fn answered(&self) {
+        self.in_line.store(false, Ordering::Relaxed);
+    }
+
+    /// Leaves the terminal as a program that was not interrupted would: without a bar, at the start of a line.
+    pub fn tidy(&self) {
+        self.clear();
+        // Not through `io::stdout`: its lock may be held by a thread whose write waits for a reader.
+        if self.in_line.swap(false, Ordering::Relaxed) && io::stderr().is_terminal() {
+            let _ = writeln!(io::stderr());
+        }
     }
 
     /// One JSON object on one line.

@@ -1,12 +1,12 @@
 //! `thane inspect`: the program of a model, as MIL text.
 
 use serde::Serialize;
-use thane_mil::program::Program;
+use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::text::{Blobs, print};
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
-use crate::model::{self, RunFlags};
+use crate::model::{self, ProgramFlags};
 
 /// Print the program of a model as MIL text.
 #[derive(Debug, clap::Args)]
@@ -17,7 +17,7 @@ pub struct Args {
     #[arg(long, env = "THANE_FUNCTION", value_name = "NAME")]
     function: Option<String>,
     #[command(flatten)]
-    flags: RunFlags,
+    flags: ProgramFlags,
 }
 
 /// What `--json` prints.
@@ -34,11 +34,18 @@ struct Report<'a> {
 struct FunctionRow<'a> {
     name: &'a str,
     opset: &'static str,
-    /// Names and types of inputs and states.
-    inputs: Vec<(&'a str, String)>,
-    outputs: Vec<(&'a str, String)>,
+    /// Inputs and states.
+    inputs: Vec<Port<'a>>,
+    outputs: Vec<Port<'a>>,
     /// How many ops there are of each kind.
     ops: std::collections::BTreeMap<&'static str, usize>,
+}
+
+/// What goes in or comes out.
+#[derive(Serialize)]
+struct Port<'a> {
+    name: &'a str,
+    r#type: String,
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
@@ -68,8 +75,8 @@ fn no_function(name: &str, program: &Program) -> Failure {
         .remedy(format!("--function {}", names.join(" or ")))
 }
 
-fn row(f: &thane_mil::program::Function) -> FunctionRow<'_> {
-    let named = |v: &thane_mil::program::ValueId| (f.value(*v).name.as_str(), f.value(*v).ty.to_string());
+fn row(f: &Function) -> FunctionRow<'_> {
+    let named = |v: &ValueId| Port { name: &f.value(*v).name, r#type: f.value(*v).ty.to_string() };
     let mut ops = std::collections::BTreeMap::new();
     f.body().ops.iter().for_each(|o| *ops.entry(f.op(*o).def.name).or_insert(0) += 1);
     FunctionRow {

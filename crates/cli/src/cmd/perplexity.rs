@@ -8,6 +8,7 @@ use thane_engine::text::EncodeOptions;
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::{self, RunFlags};
+use crate::talk::no_numbers;
 
 /// Tokens of one call: their logits are held at once.
 const CHUNK: usize = 32;
@@ -21,8 +22,9 @@ pub struct Args {
     #[arg(long, env = "THANE_FILE", value_name = "FILE")]
     file: PathBuf,
     /// Tokens of the text that are looked at, in one context.
-    #[arg(long, env = "THANE_TOKENS", value_name = "N", default_value_t = 2000)]
-    tokens: usize,
+    #[arg(long, env = "THANE_TOKENS", value_name = "N", default_value_t = 2000,
+        value_parser = clap::value_parser!(u32).range(2..))]
+    tokens: u32,
     #[command(flatten)]
     flags: RunFlags,
 }
@@ -43,15 +45,22 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let bad = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let text = std::fs::read_to_string(&args.file)
         .map_err(|e| bad(anyhow::Error::new(e).context(args.file.display().to_string())))?;
-    let opened = model::open(&args.model, &args.flags.options(true), app)?;
+    let opened = model::open(&args.model, &args.flags.program.options(true), app)?;
     let language = model::language(&opened)?;
     let options = EncodeOptions { add_special: true, parse_special: false };
     let mut ids = language.tokenizer.encode(&text, options).map_err(|e| bad(e.into()))?;
-    ids.truncate(args.tokens);
+    ids.truncate(args.tokens as usize);
     if ids.len() < 2 {
         return Err(bad(anyhow::anyhow!("{} has fewer than two tokens", args.file.display())));
     }
     let mut session = model::session(&opened, &args.flags)?;
+    if ids.len() - 1 > session.context() {
+        let context = session.context();
+        let error = anyhow::anyhow!("{} tokens are to be looked at, the context holds {context}", ids.len());
+        let failure = bad(error).remedy(format!("--tokens {}", context + 1));
+        let max = opened.model.info.max_context;
+        return Err(if max >= ids.len() { failure.remedy(format!("--context {}", ids.len())) } else { failure });
+    }
     let vocab = opened.model.info.vocab_size;
     let mut sum = 0.0;
     for (chunk, start) in ids[..ids.len() - 1].chunks(CHUNK).zip((0..).step_by(CHUNK)) {
@@ -62,6 +71,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     let tokens = ids.len() - 1;
     let mean_nll = sum / tokens as f64;
+    if !mean_nll.is_finite() {
+        return Err(no_numbers(anyhow::anyhow!("the mean is {mean_nll}"), &opened.name, args.flags.program.numerics));
+    }
     let report = Report { model: &opened.name, tokens, mean_nll, perplexity: mean_nll.exp() };
     if app.output.is_json() {
         return Ok(app.output.json(&report)?);

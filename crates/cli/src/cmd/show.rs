@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::exit::Outcome;
-use crate::model::{self, RunFlags};
+use crate::model::{self, ProgramFlags};
 use crate::output::bytes;
 
 /// Show what a model is: architecture, parameters, quantisation by tensor, context, memory.
@@ -18,7 +18,7 @@ pub struct Args {
     #[arg(long, env = "THANE_TENSORS", value_parser = clap::builder::FalseyValueParser::new())]
     tensors: bool,
     #[command(flatten)]
-    flags: RunFlags,
+    flags: ProgramFlags,
 }
 
 /// What `--json` prints.

@@ -18,6 +18,16 @@ pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }
 
+/// The tiny chat model of `tests/models`, as a Hugging Face folder.
+pub fn chat_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-chat").canonicalize().unwrap()
+}
+
+/// The same model as a GGUF file.
+pub fn chat_gguf() -> PathBuf {
+    chat_folder().join("tiny-chat.gguf")
+}
+
 /// Bytes without a pattern that a compressor would find, the same for the same seed.
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     // Odd constants of splitmix64: never zero, and apart for seeds that are not.
@@ -178,6 +188,10 @@ fn walk(root: &Path, at: &Path, found: &mut Vec<String>) {
 
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
 }
 
 pub fn json(output: &Output) -> Value {

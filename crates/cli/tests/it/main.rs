@@ -1,8 +1,17 @@
 //! The program as a user meets it: started as a process, in an environment that holds only what a test puts there.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+#![allow(clippy::print_stdout, reason = "a test that is skipped says so")]
 
 mod fixture;
+mod gguf;
 mod hub;
+mod look;
 mod pip;
+mod real;
+mod refusals;
+mod run;
+mod schema;
 mod server;
+mod talk;
+mod tidy;

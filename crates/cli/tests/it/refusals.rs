@@ -1,0 +1,223 @@
+//! What cannot be: the exit code, a message that names it, and nothing on stdout.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, stderr};
+use crate::gguf::Gguf;
+
+const TOKENS: &str = "tokenizer.ggml.tokens";
+
+/// `thane ARGS` ends with 2, says `texts`, and gives no data.
+#[track_caller]
+fn refuses(home: &Home, args: &[&str], texts: &[&str]) {
+    let output = home.run(args);
+    assert_ends(&output, 2, texts);
+    assert_eq!(output.stdout.len(), 0, "{args:?}");
+    assert!(!stderr(&output).contains("panicked"), "{}", stderr(&output));
+}
+
+fn write(home: &Home, name: &str, bytes: &[u8]) -> String {
+    std::fs::write(home.path(name), bytes).unwrap();
+    home.path(name).to_str().unwrap().to_owned()
+}
+
+/// A copy of the tiny model's folder; `change` may mend its `tokenizer.json`.
+fn folder(home: &Home, name: &str, change: impl FnOnce(&mut Value)) -> String {
+    std::fs::create_dir(home.path(name)).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer_config.json"] {
+        std::fs::copy(chat_folder().join(file), home.path(name).join(file)).unwrap();
+    }
+    let bytes = std::fs::read(chat_folder().join("tokenizer.json")).unwrap();
+    let mut json: Value = serde_json::from_slice(&bytes).unwrap();
+    change(&mut json);
+    std::fs::write(home.path(name).join("tokenizer.json"), json.to_string()).unwrap();
+    home.path(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_command_line_that_is_wrong() {
+    let (home, model) = (Home::new(), chat_gguf());
+    let model = model.to_str().unwrap();
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["run"], &["required arguments were not provided", "<MODEL>", "Usage: thane run"]),
+        (&["walk"], &["unrecognized subcommand 'walk'"]),
+        (&["run", model, "hello", "--bogus"], &["unexpected argument '--bogus' found", "Usage: thane run"]),
+        (&["run", model, "hello", "more"], &["unexpected argument 'more' found"]),
+        (&["run", model, "hello", "--temperature", "-1"], &["--temperature is -1, but must be 0 or more"]),
+        (&["run", model, "hello", "--temperature", "nan"], &["--temperature is NaN, but must be 0 or more"]),
+        (&["run", model, "hello", "--temperature", "warm"], &["invalid value 'warm' for '--temperature"]),
+        (&["run", model, "hello", "--top-p", "1.5"], &["--top-p is 1.5, but must be above 0 and at most 1"]),
+        (&["run", model, "hello", "--min-p", "-0.1"], &["--min-p is -0.1, but must be from 0 to 1"]),
+        (&["run", model, "hello", "--repetition-penalty", "0"], &["--repetition-penalty is 0, but must be above 0"]),
+        (&["run", model, "hello", "--presence-penalty", "inf"], &["--presence-penalty is inf, but must be a finite"]),
+        (&["run", model, "hello", "--threads", "0"], &["invalid value '0' for '--threads", "1..=1024"]),
+        (&["run", model, "hello", "--numerics", "f16"], &["invalid value 'f16'", "[possible values: f32, fast]"]),
+        (&["run", model, "hello", "--context", "0"], &["a context of 0 was asked for", "give --context 1 to 512"]),
+        (&["run", model, "hello", "--context", "513"], &["the model has 512 positions: give --context 1 to 512"]),
+        (&["run", model, "hello", "--raw", "--system", "Be."], &["'--raw' cannot be used with '--system"]),
+        (&["inspect", model, "--function", "walk"], &["no function `walk`", "try: --function prefill or decode"]),
+        (&["perplexity", model], &["--file <FILE>"]),
+        (&["perplexity", model, "--file", "/nowhere"], &["/nowhere", "No such file"]),
+        (&["perplexity", model, "--file", model, "--tokens", "1"], &["invalid value '1' for '--tokens"]),
+    ];
+    for (args, texts) in cases {
+        refuses(&home, args, texts);
+    }
+}
+
+#[test]
+fn a_variable_that_is_wrong_is_named() {
+    let model = chat_gguf();
+    let mut command = Home::new().thane(&["run", model.to_str().unwrap(), "hello"]);
+    let output = command.env("THANE_THREADS", "many").output().unwrap();
+    assert_ends(&output, 2, &["invalid value 'many' for '--threads <N>'"]);
+}
+
+#[test]
+fn a_prompt_that_is_empty_or_no_text() {
+    let (home, model) = (Home::new(), chat_gguf());
+    let model = model.to_str().unwrap();
+    for prompt in ["", "  \n"] {
+        refuses(&home, &["run", model, prompt], &["the prompt is empty", "try: thane run MODEL \"a prompt\""]);
+    }
+    // This vocabulary has no token that begins a text, so that there is nothing to go on from.
+    refuses(&home, &["run", model, "", "--raw"], &["the prompt has no tokens", "try: a prompt that is not empty"]);
+    for (text, said) in [(&b""[..], "the prompt is empty"), (b"\n", "the prompt is empty"), (b"a\xffb", "UTF-8")] {
+        let mut command = home.thane(&["run", model]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(text).unwrap();
+        assert_ends(&child.wait_with_output().unwrap(), 2, &[said]);
+    }
+}
+
+#[test]
+fn a_prompt_that_is_longer_than_the_context() {
+    let (home, model) = (Home::new(), chat_gguf());
+    let model = model.to_str().unwrap();
+    // 16 tokens, 14 of them the template's.
+    refuses(
+        &home,
+        &["run", model, "hello", "--context", "16"],
+        &[
+            "the prompt has 16 tokens, the context holds 16, and one must be left for the answer",
+            "try: --context 512, or up to the model's 512",
+        ],
+    );
+    let long = "x".repeat(600);
+    refuses(
+        &home,
+        &["run", model, &long],
+        &["the prompt has 613 tokens, the context holds 512", "try: a shorter prompt: the model has 512 positions"],
+    );
+    let file = write(&home, "text", long.as_bytes());
+    refuses(
+        &home,
+        &["perplexity", model, "--file", &file],
+        &["600 tokens are to be looked at, the context holds 512", "try: --tokens 513"],
+    );
+    let few = ["perplexity", model, "--file", &file, "--context", "10", "--tokens", "100"];
+    refuses(&home, &few, &["100 tokens", "the context holds 10", "try: --tokens 11", "try: --context 100"]);
+    let file = write(&home, "text", b"x");
+    refuses(&home, &["perplexity", model, "--file", &file], &["has fewer than two tokens"]);
+}
+
+#[test]
+fn what_is_no_model() {
+    let home = Home::new();
+    std::fs::create_dir(home.path("empty")).unwrap();
+    let empty = home.path("empty");
+    let text = write(&home, "text.gguf", b"#!/bin/sh\n");
+    let nothing = write(&home, "nothing.gguf", b"");
+    let cut = std::fs::read(chat_gguf()).unwrap();
+    let cut = write(&home, "cut.gguf", &cut[..cut.len() - 1000]);
+    let cases: &[(&str, &[&str])] = &[
+        ("nosuch", &["unknown model `nosuch`", "smollm2-135m", "gemma3-270m", "hf:org/name"]),
+        ("./nosuch.gguf", &["no such file or folder: ./nosuch.gguf"]),
+        (empty.to_str().unwrap(), &["/empty", "has no config.json", "a Hugging Face folder or a GGUF file"]),
+        (&text, &["text.gguf", "not a GGUF file", "instead of \"GGUF\""]),
+        (&nothing, &["nothing.gguf", "not a GGUF file"]),
+        (&cut, &["cut.gguf", "truncated or damaged"]),
+    ];
+    for (spec, texts) in cases {
+        for verb in [&["run"][..], &["show"], &["inspect"]] {
+            let prompt: &[&str] = if verb == ["run"] { &["hello"] } else { &[] };
+            refuses(&home, &[verb, &[*spec], prompt].concat(), texts);
+        }
+    }
+}
+
+#[test]
+fn a_model_without_tokenizer_can_be_looked_at_and_not_run() {
+    let home = Home::new();
+    let bare = write(&home, "bare.gguf", &Gguf::tiny_chat().without(TOKENS).bytes());
+    refuses(&home, &["run", &bare, "hello"], &["bare.gguf", "the file has no tokenizer (key tokenizer.ggml.tokens)"]);
+    let bare_folder = folder(&home, "bare", |_| {});
+    std::fs::remove_file(Path::new(&bare_folder).join("tokenizer.json")).unwrap();
+    refuses(&home, &["run", &bare_folder, "hello"], &["/bare", "the folder has no tokenizer.json"]);
+    for model in [&bare, &bare_folder] {
+        assert_ends(&home.run(&["show", model]), 0, &[]);
+        assert_ends(&home.run(&["inspect", model]), 0, &[]);
+    }
+}
+
+#[test]
+fn a_tokenizer_that_does_not_match_the_model() {
+    let home = Home::new();
+    let gguf = Gguf::tiny_chat().with_strings(TOKENS, |tokens| drop(tokens.pop()));
+    let short = write(&home, "short.gguf", &gguf.bytes());
+    refuses(&home, &["run", &short, "hello"], &["short.gguf", "281", "282"]);
+    let more = folder(&home, "more", |json| json["model"]["vocab"]["more"] = 282.into());
+    refuses(&home, &["run", &more, "hello"], &["/more", "283", "282"]);
+    let cases = [
+        (Gguf::tiny_chat().with_u32("tokenizer.ggml.eos_token_id", 282), "eos_token_id"),
+        (Gguf::tiny_chat().with_string("tokenizer.ggml.pre", "viking"), "pre-tokenizer 'viking' is not supported"),
+        (Gguf::tiny_chat().with_string("tokenizer.ggml.model", "abacus"), "abacus"),
+        (Gguf::tiny_chat().with_string("tokenizer.chat_template", "{% if %}"), "the chat template cannot be read"),
+    ];
+    for (gguf, text) in cases {
+        let file = write(&home, "wrong.gguf", &gguf.bytes());
+        refuses(&home, &["run", &file, "hello"], &["wrong.gguf", text]);
+    }
+}
+
+#[test]
+fn a_template_that_refuses_the_conversation() {
+    let home = Home::new();
+    let template = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}\
+                    {% endif %}{{ m.content }}{% endfor %}";
+    let gguf = Gguf::tiny_chat().with_string("tokenizer.chat_template", template);
+    let file = write(&home, "strict.gguf", &gguf.bytes());
+    refuses(&home, &["run", &file, "hello", "--system", "Be."], &["refused the conversation: no system role"]);
+}
+
+#[test]
+fn a_model_without_template_says_so_and_refuses_a_system_text() {
+    let home = Home::new();
+    let plain = write(&home, "plain.gguf", &Gguf::tiny_chat().without("tokenizer.chat_template").bytes());
+    let output = home.run(&["run", &plain, "hello", "--max-tokens", "3"]);
+    assert_ends(&output, 0, &["the model has no chat template: it goes on from the prompt as it is"]);
+    let raw = home.run(&["run", &plain, "hello", "--max-tokens", "3", "--raw"]);
+    assert_ends(&raw, 0, &[]);
+    assert_eq!((&raw.stdout, stderr(&raw).as_str()), (&output.stdout, ""));
+    refuses(&home, &["run", &plain, "hello", "--system", "Be."], &["no chat template, so --system has no place"]);
+}
+
+#[test]
+fn weights_that_are_no_numbers() {
+    let home = Home::new();
+    let text = write(&home, "text", b"the air and the sea");
+    for value in [f32::NAN, f32::INFINITY] {
+        for tensor in ["output_norm.weight", "blk.1.attn_norm.weight"] {
+            let file = write(&home, "nan.gguf", &Gguf::tiny_chat().with_value(tensor, value).bytes());
+            let said = ["the model's logits are no numbers", "because: ", "thane pull ", "--check"];
+            refuses(&home, &["run", &file, "hello", "--numerics", "f32"], &said);
+            refuses(&home, &["run", &file, "hello"], &[&said[..], &["try: --numerics f32"]].concat());
+            refuses(&home, &["perplexity", &file, "--file", &text, "--json"], &said);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! `--json` of every verb has the fields that `docs/json.md` lists, and no others.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::fixture::{Home, assert_ends, chat_gguf, json};
+
+type Fields = BTreeMap<String, String>;
+
+fn page(name: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)).unwrap()
+}
+
+/// The tables of the page: per verb, field and type.
+fn documented() -> BTreeMap<String, Fields> {
+    let page = page("json.md");
+    let mut verbs = BTreeMap::new();
+    let mut verb = String::new();
+    for line in page.lines() {
+        if let Some(name) = line.strip_prefix("## `thane ").and_then(|rest| rest.strip_suffix('`')) {
+            verb = name.to_owned();
+        }
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        if let [_, field, ty, _, _] = cells[..]
+            && let Some(field) = field.strip_prefix('`').and_then(|f| f.strip_suffix('`'))
+        {
+            let fields: &mut Fields = verbs.entry(verb.clone()).or_default();
+            fields.insert(field.to_owned(), ty.to_owned());
+        }
+    }
+    verbs
+}
+
+/// Every field below `value`. Keys of maps whose keys are data are `*`, as on the page.
+fn collect(path: &str, value: &Value, fields: &mut Fields) {
+    if !path.is_empty() {
+        let ty = match value {
+            Value::String(_) => "string",
+            Value::Bool(_) => "boolean",
+            Value::Number(n) if n.is_u64() => "integer",
+            Value::Number(_) => "number",
+            Value::Array(_) => "list",
+            Value::Object(_) => "object",
+            Value::Null => "null",
+        };
+        fields.insert(path.to_owned(), ty.to_owned());
+    }
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| collect(&format!("{path}[]"), item, fields)),
+        Value::Object(map) => {
+            for (key, item) in map {
+                let key = if ["quantisation", "functions[].ops"].contains(&path) { "*" } else { key };
+                collect(&if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }, item, fields);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[track_caller]
+fn agrees(verb: &str, report: &Value) {
+    let mut found = Fields::new();
+    collect("", report, &mut found);
+    let listed = documented().remove(verb).unwrap_or_else(|| panic!("`thane {verb}` has no section"));
+    let names = |fields: &Fields| fields.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&found), names(&listed), "{verb}");
+    for (field, ty) in &found {
+        let allowed: Vec<&str> = listed[field].split(" or ").collect();
+        // A number may happen to be whole.
+        let fits = allowed.contains(&ty.as_str()) || (ty == "integer" && allowed.contains(&"number"));
+        assert!(fits, "{verb}: `{field}` is {ty}, the page says {}", listed[field]);
+    }
+}
+
+#[test]
+fn verbs_that_read_a_model() {
+    let (home, model) = (Home::new(), chat_gguf());
+    let text = home.path("text");
+    std::fs::write(&text, "the air and the sea").unwrap();
+    let (model, text) = (model.to_str().unwrap(), text.to_str().unwrap());
+    let cases: [&[&str]; 4] =
+        [&["run", model, "hello"], &["show", model], &["inspect", model], &["perplexity", model, "--file", text]];
+    for args in cases {
+        let output = home.run(&[args, &["--json"]].concat());
+        assert_ends(&output, 0, &[]);
+        assert_eq!(output.stdout.iter().filter(|b| **b == b'\n').count(), 1, "one object, one line");
+        agrees(args[0], &json(&output));
+    }
+}
+
+#[test]
+fn verbs_of_the_cache() {
+    let home = Home::new();
+    home.tiny(&[&[1; 4000]]);
+    let catalogue = home.path("catalogue.json");
+    for verb in ["pull tiny", "ls", "rm tiny"] {
+        let args: Vec<&str> = verb.split(' ').chain(["--json"]).collect();
+        let output = home.thane(&args).env("THANE_CATALOGUE", &catalogue).output().unwrap();
+        assert_ends(&output, 0, &[]);
+        agrees(verb.split(' ').next().unwrap(), &json(&output));
+    }
+}
+
+#[test]
+fn each_section_is_a_verb() {
+    let verbs: Vec<String> = documented().into_keys().collect();
+    assert_eq!(verbs, ["inspect", "ls", "perplexity", "pull", "rm", "run", "show"]);
+}
+
+#[test]
+fn the_example_of_a_catalogue_is_one() {
+    let (home, page) = (Home::new(), page("catalogue.md"));
+    let example = page.split("```json\n").nth(1).unwrap().split("```").next().unwrap();
+    std::fs::write(home.path("catalogue.json"), example).unwrap();
+    let file = home.path("catalogue.json");
+    let args = |name| ["pull", name, "--offline", "--catalogue", file.to_str().unwrap()];
+    assert_ends(&home.run(&args("mine")), 5, &["cannot get mine", "hf:org/name/mine.gguf", "mine-part2==1.0"]);
+    assert_ends(&home.run(&args("yours")), 2, &["unknown model `yours`", "mine"]);
+}

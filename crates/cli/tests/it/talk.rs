@@ -1,0 +1,197 @@
+//! Signals and the terminal.
+//!
+//! A terminal is made by `script` of util-linux; where it is missing, these tests say so and do nothing.
+
+use std::io::{Read, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::fixture::{Home, chat_folder, chat_gguf};
+use crate::gguf::Gguf;
+
+/// A model that never ends an answer, in a context of 100,000 tokens: ten seconds and more.
+fn endless(home: &Home) -> String {
+    let file = home.path("endless.gguf");
+    let gguf = Gguf::tiny_chat()
+        .without("tokenizer.ggml.eos_token_id")
+        .with_string("tokenizer.chat_template", "{{ messages[-1].content }}")
+        .with_u32("llama.context_length", 100_000);
+    std::fs::write(&file, gguf.bytes()).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+const LONG: [&str; 4] = ["--context", "100000", "--max-tokens", "100000"];
+
+fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+/// How a child ended that had a second for it, and the rest of its stdout and stderr.
+fn ends_within_a_second(mut child: Child) -> (ExitStatus, String, String) {
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if start.elapsed() > Duration::from_secs(1) {
+            child.kill().unwrap();
+            panic!("it goes on a second after the signal");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let (mut out, mut err) = (String::new(), String::new());
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_string(&mut out).unwrap();
+    }
+    child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    (status, out, err)
+}
+
+fn spawn(command: &mut Command) -> Child {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn an_interrupted_answer_ends_its_line_at_once() {
+    let home = Home::new();
+    let model = endless(&home);
+    for name in ["-INT", "-TERM"] {
+        let mut child = spawn(home.thane(&["run", &model, "hello"]).args(LONG));
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 64]).unwrap();
+        signal(&child, name);
+        let (status, out, err) = ends_within_a_second(child);
+        assert_eq!((status.code(), err.as_str()), (Some(130), "thane: interrupted\n"));
+        assert_eq!(out.find('\n'), Some(out.len() - 1), "{out:?}");
+    }
+}
+
+#[test]
+fn an_interrupted_answer_is_whole_json() {
+    let home = Home::new();
+    let model = endless(&home);
+    let child = spawn(home.thane(&["run", &model, "hello", "--json"]).args(LONG));
+    // Long enough to be in the answer; earlier, there would be no report to look at.
+    std::thread::sleep(Duration::from_millis(1500));
+    signal(&child, "-INT");
+    let (status, out, err) = ends_within_a_second(child);
+    assert_eq!((status.code(), err.as_str()), (Some(130), "thane: interrupted\n"));
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["finish_reason"], "interrupted");
+    assert!(!report["tokens"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn a_prompt_that_is_being_read_is_interrupted_too() {
+    let home = Home::new();
+    let model = endless(&home);
+    let mut child = spawn(home.thane(&["run", &model]).args(LONG));
+    child.stdin.take().unwrap().write_all("x".repeat(99_000).as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    signal(&child, "-INT");
+    let (status, out, err) = ends_within_a_second(child);
+    assert_eq!((status.code(), err.as_str(), out.as_str()), (Some(130), "thane: interrupted\n", ""));
+}
+
+#[test]
+fn a_reader_that_does_not_read_does_not_hold_up_the_end() {
+    let home = Home::new();
+    let model = endless(&home);
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut other = writer.try_clone().unwrap();
+    // Fills the pipe until it is blocked in a write, as the program then is.
+    let filling = std::thread::spawn(move || while other.write_all(&[b'.'; 512]).is_ok() {});
+    std::thread::sleep(Duration::from_millis(200));
+    let mut command = home.thane(&["run", &model, "hello"]);
+    let child = command.args(LONG).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    drop(command);
+    std::thread::sleep(Duration::from_millis(800));
+    signal(&child, "-INT");
+    let (status, _, err) = ends_within_a_second(child);
+    assert_eq!((status.code(), err.as_str()), (Some(130), "thane: interrupted\n"));
+    drop(reader);
+    filling.join().unwrap();
+}
+
+/// `thane ARGS` on a terminal, or a printed reason why not.
+fn on_a_terminal(home: &Home, args: &[&str]) -> Option<Child> {
+    if !Command::new("script").arg("--version").output().is_ok_and(|o| o.status.success()) {
+        println!("skipped: there is no `script` of util-linux that makes a terminal");
+        return None;
+    }
+    let words: Vec<&str> = [&[env!("CARGO_BIN_EXE_thane")], args].concat();
+    // No path of a test has a character that a shell reads.
+    let mut command = Command::new("script");
+    home.surround(&mut command);
+    command.args(["-qec", &words.join(" "), "/dev/null"]).env("TERM", "xterm").env("SHELL", "/bin/sh");
+    Some(spawn(&mut command))
+}
+
+/// Reads the terminal until `text` was on it; all that was there.
+fn until(child: &mut Child, text: &str) -> String {
+    let (mut seen, mut byte) = (Vec::new(), [0]);
+    while !String::from_utf8_lossy(&seen).contains(text) {
+        let n = child.stdout.as_mut().unwrap().read(&mut byte).unwrap();
+        assert!(n > 0, "`{text}` did not come: {}", String::from_utf8_lossy(&seen));
+        seen.push(byte[0]);
+    }
+    String::from_utf8_lossy(&seen).into_owned()
+}
+
+fn type_in(child: &mut Child, keys: &str) {
+    child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+}
+
+#[test]
+fn a_conversation_remembers_what_was_said_until_it_begins_anew() {
+    let bytes = std::fs::read(chat_folder().join("expected.json")).unwrap();
+    let expected: Value = serde_json::from_slice(&bytes).unwrap();
+    let answer = |nth: usize| expected["conversations"][nth]["text"].as_str().unwrap().to_owned();
+    let (home, model) = (Home::new(), chat_gguf());
+    let Some(mut child) = on_a_terminal(&home, &["run", model.to_str().unwrap()]) else { return };
+    let hint = until(&mut child, "> ");
+    assert!(hint.starts_with("Ctrl-D ends the conversation") && hint.lines().count() == 2, "{hint:?}");
+    // An empty line asks nothing.
+    type_in(&mut child, "\n");
+    until(&mut child, "> ");
+    for (question, nth) in [("hello", 0), ("and the sea?", 1), ("/clear", 9), ("hello", 0)] {
+        type_in(&mut child, &format!("{question}\n"));
+        let said = until(&mut child, "> ");
+        if nth < 3 {
+            assert!(said.contains(&format!("\r\n{}\r\n", answer(nth))), "{said:?}");
+        }
+    }
+    type_in(&mut child, "\x04");
+    let (status, out, _) = ends_within_a_second(child);
+    assert_eq!((status.code(), out.replace('\r', "").trim_start_matches("^D\u{8}\u{8}")), (Some(0), "\n"));
+}
+
+#[test]
+fn a_question_that_does_not_fit_leaves_the_conversation_going() {
+    let (home, model) = (Home::new(), chat_gguf());
+    let Some(mut child) = on_a_terminal(&home, &["run", model.to_str().unwrap(), "-q"]) else { return };
+    until(&mut child, "> ");
+    type_in(&mut child, &format!("{}\n", "x".repeat(600)));
+    let said = until(&mut child, "begin anew");
+    assert!(said.contains("the prompt has 613 tokens, the context holds 512"), "{said}");
+    until(&mut child, "> ");
+    type_in(&mut child, "\x04");
+    assert_eq!(ends_within_a_second(child).0.code(), Some(0));
+}
+
+#[test]
+fn ctrl_c_ends_an_answer_and_then_the_conversation() {
+    let home = Home::new();
+    let model = endless(&home);
+    let Some(mut child) = on_a_terminal(&home, &[&["run", model.as_str(), "-q"], &LONG[..]].concat()) else { return };
+    until(&mut child, "> ");
+    type_in(&mut child, "hello\n");
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 64]).unwrap();
+    type_in(&mut child, "\x03");
+    until(&mut child, "\r\n> ");
+    type_in(&mut child, "\x03");
+    let (status, out, _) = ends_within_a_second(child);
+    assert_eq!((status.code(), out.as_str()), (Some(130), "^C\r\nthane: interrupted\r\n"));
+}

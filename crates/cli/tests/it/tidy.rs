@@ -1,0 +1,97 @@
+//! The rules of the house that no compiler knows; ARCHITECTURE.md says why each is there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines of a source file without its tests; tables are longer where a row is a line.
+const MOST_LINES: usize = 600;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Every Rust file under `crates/<name>/src`, by crate.
+fn sources() -> Vec<(String, PathBuf, String)> {
+    let mut out = Vec::new();
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let folder = entry.unwrap().path();
+        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        let mut pending = vec![folder.join("src")];
+        while let Some(next) = pending.pop() {
+            for entry in fs::read_dir(&next).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    pending.push(path);
+                } else if path.extension().is_some_and(|e| e == "rs") {
+                    let text = fs::read_to_string(&path).unwrap();
+                    out.push((name.clone(), path, text));
+                }
+            }
+        }
+    }
+    assert!(out.len() > 50, "the sources were found");
+    out
+}
+
+fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text)
+}
+
+#[test]
+fn crates_know_nothing_of_what_they_must_not_know() {
+    // Crate, words that may not stand in its code, the invariant.
+    let rules: &[(&[&str], &[&str], &str)] = &[
+        (&["mil", "kernels", "cpu", "compile", "engine"], &["std::fs", "File::open"], "only models and cli read files"),
+        (
+            &["mil", "kernels", "models", "cpu", "compile", "engine"],
+            &["std::env::", "env::var"],
+            "only cli reads the environment",
+        ),
+        (
+            &["mil", "kernels", "models", "cpu", "compile", "engine"],
+            &["println!", "eprintln!", "process::exit"],
+            "only cli prints and exits",
+        ),
+        (
+            &["cpu", "compile", "kernels", "mil"],
+            &["llama", "gemma", "Llama", "Gemma"],
+            "families are known to models only",
+        ),
+        (
+            &["models", "mil", "cpu", "compile"],
+            &["serde_json::to_", "#[derive(Serialize"],
+            "programs are not serialised by their types",
+        ),
+    ];
+    let mut faults = Vec::new();
+    for (name, path, text) in sources() {
+        for (crates, words, invariant) in rules.iter().filter(|(crates, ..)| crates.contains(&name.as_str())) {
+            let code = without_tests(&text).lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//"));
+            for (i, line) in code {
+                if let Some(word) = words.iter().find(|w| line.contains(**w)) {
+                    faults.push(format!("{}:{}: `{word}`: {invariant} ({})", path.display(), i + 1, crates.join(", ")));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn unsafe_code_stays_where_it_is_explained() {
+    for (name, path, text) in sources() {
+        let allowed = name == "kernels" || path.ends_with("models/src/checkpoint/map.rs");
+        let code = text.lines().filter(|l| !l.trim_start().starts_with("//"));
+        let uses = code.filter(|l| l.contains("unsafe ") || l.contains("unsafe_code)")).count();
+        assert!(allowed || uses == 0, "{}: unsafe code", path.display());
+    }
+}
+
+#[test]
+fn files_say_what_they_are_and_stay_short() {
+    for (_, path, text) in sources() {
+        assert!(text.starts_with("//!"), "{}: the first line says what the module is", path.display());
+        let n = without_tests(&text).lines().count();
+        assert!(n <= MOST_LINES, "{}: {n} lines; split it by noun", path.display());
+    }
+}
