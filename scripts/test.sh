@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Run every check: bash scripts/test.sh
+#
+# Needs a Rust toolchain with clippy and rustfmt, and pip with network for the real models and the Python oracles. What
+# cannot be had is skipped, and the last lines say what was skipped and why. THANE_TEST_FUZZ_SECONDS=0 leaves fuzzing out.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+failed=()
+skipped=()
+step() { # name, command..
+    local name=$1 start=$SECONDS
+    shift
+    echo "== $name"
+    if "$@"; then
+        echo "== $name: ok, $((SECONDS - start)) s"
+    else
+        echo "== $name: FAILED, $((SECONDS - start)) s"
+        failed+=("$name")
+    fi
+}
+skip() { # name, reason
+    echo "== $1: skipped: $2"
+    skipped+=("$1: $2")
+}
+
+step format cargo fmt --all --check
+step clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
+step docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
+
+if models=$(bash scripts/models.sh); then
+    export THANE_MODELS=$models
+else
+    skip "real models" "thane pull could not fetch them; the reason stands above"
+fi
+step tests cargo test --quiet --workspace
+
+venv=target/oracle-venv
+if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
+    if "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/oracle/requirements.txt; then
+        step "oracle: gguf" "$venv/bin/python" crates/models/tests/make_quant.py --check
+        step "oracle: coremltools" "$venv/bin/python" tests/oracle/make_ops.py --check
+    else
+        skip oracles "pip could not install tests/oracle/requirements.txt"
+    fi
+else
+    skip oracles "python3 -m venv does not work here"
+fi
+
+if [ -n "${THANE_MODELS:-}" ]; then
+    step "memory of run" bash scripts/memory.sh "$THANE_MODELS"
+fi
+
+seconds=${THANE_TEST_FUZZ_SECONDS:-20}
+if [ "$seconds" -gt 0 ]; then
+    step fuzzing bash scripts/fuzz.sh "$seconds"
+else
+    skip fuzzing "THANE_TEST_FUZZ_SECONDS is 0"
+fi
+
+for what in "${skipped[@]}"; do echo "skipped: $what"; done
+if [ ${#failed[@]} -gt 0 ]; then
+    for what in "${failed[@]}"; do echo "failed: $what"; done
+    exit 1
+fi
+echo "all checks passed in $SECONDS s"
