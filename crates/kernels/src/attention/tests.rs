@@ -1,3 +1,5 @@
+//! Attention against its definition in f64.
+
 use super::*;
 use crate::Isa;
 use crate::f16::{f16_to_f32, f32_to_f16};

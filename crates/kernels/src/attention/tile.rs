@@ -202,44 +202,28 @@ fn products<S: Simd, const ADD: bool>(
     out_stride: usize,
 ) {
     let n_rows = rows.len() / row_len;
-    let mut row_idx = 0;
-    while S::TILE_TOKENS >= 12 && n_rows - row_idx >= 12 {
-        product::<S, ADD, 12>(
-            simd,
-            panel,
-            &rows[row_idx * row_len..],
-            row_len,
-            &mut out[row_idx * out_stride..],
-            out_stride,
-        );
-        row_idx += 12;
+    let mut at = 0;
+    // Few rows have several sums each, so that no addition waits for the one before.
+    while S::TILE_TOKENS >= 12 && n_rows - at >= 12 {
+        product::<S, ADD, 12, 1>(simd, panel, &rows[at * row_len..], row_len, &mut out[at * out_stride..], out_stride);
+        at += 12;
     }
-    while n_rows - row_idx >= 4 {
-        product::<S, ADD, 4>(
-            simd,
-            panel,
-            &rows[row_idx * row_len..],
-            row_len,
-            &mut out[row_idx * out_stride..],
-            out_stride,
-        );
-        row_idx += 4;
+    while n_rows - at >= 4 {
+        product::<S, ADD, 4, 2>(simd, panel, &rows[at * row_len..], row_len, &mut out[at * out_stride..], out_stride);
+        at += 4;
     }
-    while row_idx < n_rows {
-        product::<S, ADD, 1>(
-            simd,
-            panel,
-            &rows[row_idx * row_len..],
-            row_len,
-            &mut out[row_idx * out_stride..],
-            out_stride,
-        );
-        row_idx += 1;
+    while n_rows - at >= 2 {
+        product::<S, ADD, 2, 4>(simd, panel, &rows[at * row_len..], row_len, &mut out[at * out_stride..], out_stride);
+        at += 2;
+    }
+    if at < n_rows {
+        product::<S, ADD, 1, 4>(simd, panel, &rows[at * row_len..], row_len, &mut out[at * out_stride..], out_stride);
     }
 }
 
+/// `N` rows, each in `SUMS` sums.
 #[inline(always)]
-fn product<S: Simd, const ADD: bool, const N: usize>(
+fn product<S: Simd, const ADD: bool, const N: usize, const SUMS: usize>(
     simd: S,
     panel: Panel,
     rows: &[f32],
@@ -247,19 +231,51 @@ fn product<S: Simd, const ADD: bool, const N: usize>(
     out: &mut [f32],
     out_stride: usize,
 ) {
-    assert!(panel.n <= row_len && rows.len() >= N * row_len, "as many elements in each row as vectors");
-    let mut acc = [simd.splat(0.0); N];
-    for i in 0..panel.n {
-        let vector = simd.load(panel.data[i * panel.stride..].first_chunk().expect("whole vectors"));
-        for n in 0..N {
-            // SAFETY: n < N and i < row_len; the rows are that long by the assertion above.
-            let element = simd.splat(unsafe { *rows.get_unchecked(n * row_len + i) });
-            acc[n] = simd.fma(vector, element, acc[n]);
+    let Panel { data, stride, n: n_vectors } = panel;
+    assert!(n_vectors <= row_len && rows.len() >= N * row_len, "as many elements in each row as vectors");
+    assert!(n_vectors == 0 || (n_vectors - 1) * stride + LANES <= data.len(), "whole vectors");
+    let mut acc = [[simd.splat(0.0); SUMS]; N];
+    let n_whole = n_vectors / SUMS * SUMS;
+    for first in (0..n_whole).step_by(SUMS) {
+        for k in 0..SUMS {
+            // SAFETY: first + k < n_vectors <= row_len; the panel and the N rows have that many by the assertions above.
+            unsafe { add_product(simd, panel, rows, row_len, first + k, &mut acc, k) };
         }
+    }
+    for i in n_whole..n_vectors {
+        // SAFETY: as above.
+        unsafe { add_product(simd, panel, rows, row_len, i, &mut acc, 0) };
     }
     for n in 0..N {
         let out = out[n * out_stride..].first_chunk_mut().expect("whole vectors");
-        simd.store(if ADD { simd.add(acc[n], simd.load(out)) } else { acc[n] }, out);
+        let mut sum = acc[n][0];
+        for k in 1..SUMS {
+            sum = simd.add(sum, acc[n][k]);
+        }
+        simd.store(if ADD { simd.add(sum, simd.load(out)) } else { sum }, out);
+    }
+}
+
+/// Adds vector `i` times element `i` of each row to sum `k` of the row.
+///
+/// # Safety
+/// The panel has more than `i` whole vectors, and `N` rows of `row_len` have more than `i` elements each.
+#[inline(always)]
+unsafe fn add_product<S: Simd, const N: usize, const SUMS: usize>(
+    simd: S,
+    panel: Panel,
+    rows: &[f32],
+    row_len: usize,
+    i: usize,
+    acc: &mut [[S::F; SUMS]; N],
+    k: usize,
+) {
+    // SAFETY: the caller's promise.
+    let vector = simd.load(unsafe { &*panel.data.as_ptr().add(i * panel.stride).cast() });
+    for n in 0..N {
+        // SAFETY: the caller's promise.
+        let element = simd.splat(unsafe { *rows.get_unchecked(n * row_len + i) });
+        acc[n][k] = simd.fma(vector, element, acc[n][k]);
     }
 }
 

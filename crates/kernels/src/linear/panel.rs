@@ -8,7 +8,7 @@ use super::q8::BlockToken;
 use super::{Output, Q8Activations, Rows, f32_as_u8};
 use crate::Context;
 use crate::quant::BlockType;
-use crate::quant::format::{Format, FormatTask, Step, SuperBlock, with_format};
+use crate::quant::format::{Format, FormatTask, SuperBlock, with_format};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
 
@@ -155,27 +155,58 @@ fn fill_super<S: Simd, T: Format>(simd: S, blocks: [&T::Super; LANES], super_idx
         heads[i] = T::head(simd, blocks[i]);
     }
     for step_idx in 0..T::N_STEPS {
-        let mut codes = [simd.dup4_b(&[0; 4]); LANES];
-        let mut scales = [[0.0; LANES]; LANES];
-        let mut shifts = [[0.0; LANES]; LANES];
-        for i in 0..LANES {
-            let Step { codes: row_codes, scale, shift } = T::step(simd, blocks[i], heads[i], step_idx);
-            codes[i] = row_codes;
-            simd.store(scale, &mut scales[i]);
-            simd.store(shift, &mut shifts[i]);
+        if T::GROUP_LEN == 32 {
+            fill_step::<S, T, 2, 8>(simd, blocks, &heads, super_idx, step_idx, panel);
+        } else {
+            fill_step::<S, T, 4, 4>(simd, blocks, &heads, super_idx, step_idx, panel);
         }
-        simd.transpose_b(&mut codes);
-        let at = super_idx * T::N_STEPS + step_idx;
-        for (codes, out) in codes.into_iter().zip(&mut panel.codes[at * LANES..][..LANES]) {
-            simd.store_b(codes, out);
+    }
+}
+
+/// 64 columns, of `N_GROUPS` groups with `GROUP_LANES` lanes each.
+#[inline(always)]
+fn fill_step<S: Simd, T: Format, const N_GROUPS: usize, const GROUP_LANES: usize>(
+    simd: S,
+    blocks: [&T::Super; LANES],
+    heads: &[T::Head<S>; LANES],
+    super_idx: usize,
+    step_idx: usize,
+    panel: &mut PanelMut,
+) {
+    let mut codes = [simd.dup4_b(&[0; 4]); LANES];
+    // Vector k has, in the lanes of each group, rows GROUP_LANES * k and on.
+    let mut scales = [simd.splat(0.0); N_GROUPS];
+    let mut shifts = [simd.splat(0.0); N_GROUPS];
+    for k in 0..N_GROUPS {
+        for j in 0..GROUP_LANES {
+            let i = GROUP_LANES * k + j;
+            let step = T::step(simd, blocks[i], heads[i], step_idx);
+            codes[i] = step.codes;
+            scales[k] = simd.merge::<GROUP_LANES>(scales[k], step.scale, j);
+            shifts[k] = simd.merge::<GROUP_LANES>(shifts[k], step.shift, j);
         }
-        let n_groups = 64 / T::GROUP_LEN;
-        for group in 0..n_groups {
-            let lane = group * T::GROUP_LEN / 4;
-            for i in 0..LANES {
-                panel.scales[at * n_groups + group][i] = scales[i][lane];
-                panel.shifts[at * n_groups + group][i] = shifts[i][lane];
-            }
+    }
+    simd.transpose_b(&mut codes);
+    let at = super_idx * T::N_STEPS + step_idx;
+    for (codes, out) in codes.into_iter().zip(&mut panel.codes[at * LANES..][..LANES]) {
+        simd.store_b(codes, out);
+    }
+    store_groups::<S, N_GROUPS, GROUP_LANES>(simd, scales, &mut panel.scales[at * N_GROUPS..][..N_GROUPS]);
+    store_groups::<S, N_GROUPS, GROUP_LANES>(simd, shifts, &mut panel.shifts[at * N_GROUPS..][..N_GROUPS]);
+}
+
+/// Brings together the rows of each group.
+#[inline(always)]
+fn store_groups<S: Simd, const N_GROUPS: usize, const GROUP_LANES: usize>(
+    simd: S,
+    vectors: [S::F; N_GROUPS],
+    groups: &mut [[f32; LANES]],
+) {
+    for (k, vector) in vectors.into_iter().enumerate() {
+        let mut lanes = [0.0; LANES];
+        simd.store(vector, &mut lanes);
+        for (group, lanes) in groups.iter_mut().zip(lanes.chunks_exact(GROUP_LANES)) {
+            group[k * GROUP_LANES..][..GROUP_LANES].copy_from_slice(lanes);
         }
     }
 }

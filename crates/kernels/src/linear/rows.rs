@@ -49,45 +49,47 @@ impl<S: Simd> FormatTask for PartWith<'_, S> {
     fn run<T: Format>(self) {
         match *self.part.tokens {
             [] => {}
-            [_, ..] if S::TILE_TOKENS <= 2 => {
-                // Few registers: one token after the other.
-                for token_idx in 0..self.part.tokens.len() {
-                    row_part::<S, T, 1>(self.simd, self.part, [self.part.tokens[token_idx]], token_idx);
-                }
-            }
-            [a] => row_part::<S, T, 1>(self.simd, self.part, [a], 0),
-            [a, b] => row_part::<S, T, 2>(self.simd, self.part, [a, b], 0),
-            // A form of its own for three would be a third more code for a fourth less arithmetic.
-            [a, b, c] => row_part::<S, T, 4>(self.simd, self.part, [a, b, c, c], 0),
-            [a, b, c, d, ..] => row_part::<S, T, 4>(self.simd, self.part, [a, b, c, d], 0),
+            [a] => row_part::<S, T, 1>(self.simd, self.part, [a]),
+            [a, b, ..] => row_part::<S, T, 2>(self.simd, self.part, [a, b]),
         }
     }
 }
 
 #[inline(always)]
-fn row_part<S: Simd, T: Format, const N: usize>(simd: S, part: Part, tokens: [LaneToken; N], first_token: usize) {
+fn row_part<S: Simd, T: Format, const N: usize>(simd: S, part: Part, tokens: [LaneToken; N]) {
+    let n_steps = tokens[0].codes.len();
+    for token in tokens {
+        assert!(token.codes.len() == n_steps && token.scales.len() == n_steps && token.sums.len() == n_steps, "steps");
+    }
     for row_idx in part.start..part.start + part.len {
-        let dots = row_dots::<S, T, N>(simd, part.rows.get(row_idx), tokens);
-        for (n, dot) in dots.into_iter().enumerate().take(part.tokens.len() - first_token) {
+        let row = part.rows.get(row_idx);
+        assert!(row.len().div_ceil(size_of::<T::Super>()) * T::N_STEPS == n_steps, "as many steps as the activations");
+        // SAFETY: the steps of the row and of all tokens are equally many, as asserted.
+        let dots = unsafe { row_dots::<S, T, N>(simd, row, &tokens) };
+        for (token_idx, dot) in dots.into_iter().enumerate() {
             // SAFETY: the rows of this part belong to this task alone.
-            let y = unsafe { part.out.part(first_token + n, row_idx, 1) };
+            let y = unsafe { part.out.part(token_idx, row_idx, 1) };
             y[0] = dot + part.out.bias(row_idx);
         }
     }
 }
 
+/// # Safety
+/// Every token has as many steps as the row.
 #[inline(always)]
-fn row_dots<S: Simd, T: Format, const N: usize>(simd: S, row: &[u8], tokens: [LaneToken; N]) -> [f32; N] {
+unsafe fn row_dots<S: Simd, T: Format, const N: usize>(simd: S, row: &[u8], tokens: &[LaneToken; N]) -> [f32; N] {
     let mut acc = RowAcc { scaled: [simd.splat(0.0); N], shifted: [simd.splat(0.0); N] };
     let (supers, rest) = T::Super::split(row);
     for (super_idx, block) in supers.iter().enumerate() {
-        super_dots::<S, T, N>(simd, block, super_idx, &tokens, &mut acc);
+        // SAFETY: the caller's promise.
+        unsafe { super_dots::<S, T, N>(simd, block, super_idx, tokens, &mut acc) };
     }
     if !rest.is_empty() {
         // Half a pair of blocks: the other half has scale 0.
         let mut block = T::Super::ZERO;
         block.bytes_mut()[..rest.len()].copy_from_slice(rest);
-        super_dots::<S, T, N>(simd, &block, supers.len(), &tokens, &mut acc);
+        // SAFETY: the caller's promise.
+        unsafe { super_dots::<S, T, N>(simd, &block, supers.len(), tokens, &mut acc) };
     }
     let mut dots = [0.0; N];
     for n in 0..N {
@@ -101,8 +103,10 @@ struct RowAcc<S: Simd, const N: usize> {
     shifted: [S::F; N],
 }
 
+/// # Safety
+/// Every token has the steps of this super-block.
 #[inline(always)]
-fn super_dots<S: Simd, T: Format, const N: usize>(
+unsafe fn super_dots<S: Simd, T: Format, const N: usize>(
     simd: S,
     block: &T::Super,
     super_idx: usize,
@@ -114,17 +118,20 @@ fn super_dots<S: Simd, T: Format, const N: usize>(
         let step = T::step(simd, block, head, step_idx);
         let at = super_idx * T::N_STEPS + step_idx;
         for n in 0..N {
-            let codes = simd.load_b(&tokens[n].codes[at]);
-            let zero = simd.zero_int();
+            let LaneToken { codes, scales, sums } = tokens[n];
+            // SAFETY: the caller's promise.
+            let (codes, scales, sums) =
+                unsafe { (codes.get_unchecked(at), scales.get_unchecked(at), sums.get_unchecked(at)) };
+            let (zero, codes) = (simd.zero_int(), simd.load_b(codes));
             let dot = if T::IS_WIDE {
                 simd.dot_wide(zero, step.codes, codes)
             } else {
                 simd.dot_narrow(zero, step.codes, codes)
             };
-            let scale = simd.mul(step.scale, simd.load(&tokens[n].scales[at]));
+            let scale = simd.mul(step.scale, simd.load(scales));
             acc.scaled[n] = simd.fma(simd.int_values(dot), scale, acc.scaled[n]);
             if !T::HAS_NO_SHIFT || S::WIDE_XOR != 0 {
-                acc.shifted[n] = simd.fma(step.shift, simd.load(&tokens[n].sums[at]), acc.shifted[n]);
+                acc.shifted[n] = simd.fma(step.shift, simd.load(sums), acc.shifted[n]);
             }
         }
     }

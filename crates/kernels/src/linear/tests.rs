@@ -1,3 +1,5 @@
+//! Products of every block type against f64, on every instruction set of the machine.
+
 use super::*;
 use crate::Isa;
 use crate::quant::dequantize_row;
@@ -85,7 +87,7 @@ fn f32_product_of_every_type_and_shape() {
                 let mut scratch = vec![f32::NAN; linear_f32_scratch_len(ctx, &weight, n_tokens)];
                 linear_f32(ctx, &weight, &x, n_tokens, Some(&bias), &mut y, &mut scratch);
                 let error = worst_error(&y, &expected);
-                assert!(error < 4e-7, "{ty:?} {shape:?} {}: {error}", ctx.isa().name());
+                assert!(error < 1e-6, "{ty:?} {shape:?} {}: {error}", ctx.isa().name());
             }
         }
     }

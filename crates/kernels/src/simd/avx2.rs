@@ -235,6 +235,15 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
+    fn merge<const PERIOD: usize>(self, rest: Self::F, v: Self::F, i: usize) -> Self::F {
+        const { assert!(PERIOD == 4 || PERIOD == 8) };
+        both!(rest, v; {
+            let lanes = _mm256_and_si256(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(PERIOD as i32 - 1));
+            let mask = _mm256_cmpeq_epi32(lanes, _mm256_set1_epi32(i as i32));
+            _mm256_blendv_ps(rest, v, _mm256_castsi256_ps(mask))
+        })
+    }
+    #[inline(always)]
     fn half4(self, bits: u64) -> Self::F {
         let four = x!(_mm256_castps128_ps256(_mm_cvtph_ps(_mm_cvtsi64_si128(bits as i64))));
         [four, four]

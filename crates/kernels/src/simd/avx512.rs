@@ -212,6 +212,12 @@ impl Simd for Avx512 {
         })
     }
     #[inline(always)]
+    fn merge<const PERIOD: usize>(self, rest: Self::F, v: Self::F, i: usize) -> Self::F {
+        const { assert!(PERIOD == 4 || PERIOD == 8) };
+        let every: u16 = if PERIOD == 4 { 0x1111 } else { 0x0101 };
+        x!(_mm512_mask_mov_ps(rest, every << i, v))
+    }
+    #[inline(always)]
     fn half4(self, bits: u64) -> Self::F {
         x!(_mm512_castps128_ps512(_mm_cvtph_ps(_mm_cvtsi64_si128(bits as i64))))
     }

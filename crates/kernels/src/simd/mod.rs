@@ -160,6 +160,8 @@ pub(crate) trait Simd: Copy {
     fn spread2(self, v: Self::F, i: usize, j: usize) -> Self::F;
     /// Lanes i, i + 1, i + 2, i + 3, each four times; i is a multiple of 4.
     fn spread4(self, v: Self::F, i: usize) -> Self::F;
+    /// The lanes of `v` whose number is `i` modulo `PERIOD`, and those of `rest` elsewhere.
+    fn merge<const PERIOD: usize>(self, rest: Self::F, v: Self::F, i: usize) -> Self::F;
     /// Four f16 in lanes 0..4, the lowest bits first; any value elsewhere.
     fn half4(self, bits: u64) -> Self::F;
     fn u8_values(self, from: &[u8; 16]) -> Self::F;

@@ -209,6 +209,15 @@ impl Simd for Neon {
         [self.lane(v, i), self.lane(v, i + 1), self.lane(v, i + 2), self.lane(v, i + 3)]
     }
     #[inline(always)]
+    fn merge<const PERIOD: usize>(self, rest: Self::F, v: Self::F, i: usize) -> Self::F {
+        const { assert!(PERIOD == 4 || PERIOD == 8) };
+        let lanes = [0u32, 1, 2, 3];
+        each!(K; {
+            let lanes = vaddq_u32(vld1q_u32(lanes.as_ptr()), vdupq_n_u32((4 * K % PERIOD) as u32));
+            vbslq_f32(vceqq_u32(lanes, vdupq_n_u32(i as u32)), v[K], rest[K])
+        })
+    }
+    #[inline(always)]
     fn half4(self, bits: u64) -> Self::F {
         [x!(from_f16(vreinterpret_u16_u64(vdup_n_u64(bits)))); 4]
     }
