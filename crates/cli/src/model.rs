@@ -6,6 +6,7 @@ use thane_cpu::{Cpu, Numerics};
 use thane_engine::generate::Session;
 use thane_engine::text::{ChatTemplate, Tokenizer, TokenizerConfig, Vocab};
 use thane_mil::backend::Backend;
+use thane_mil::program::Program;
 use thane_mil::types::DType;
 use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
 use thane_models::{Model, ModelError, Options};
@@ -72,8 +73,16 @@ pub fn open(spec: &str, options: &Options, app: &App) -> Result<Opened, Failure>
     let files = hub::resolve(spec, &app.hub)?;
     app.output.explain(&format!("reading {}", files.path.display()));
     let checkpoint = Checkpoint::open(&files.path).map_err(|e| Failure::new(Code::Usage, e))?;
-    let model = thane_models::build(&checkpoint, options).map_err(|e| unusable(&files.path, e))?;
+    let mut model = thane_models::build(&checkpoint, options).map_err(|e| unusable(&files.path, e))?;
+    model.program = compile(model.program, app)?;
     Ok(Opened { name: files.name, checkpoint, model })
+}
+
+fn compile(program: Program, app: &App) -> Result<Program, Failure> {
+    let done = thane_compile::run(program, &thane_compile::Options::default());
+    let (program, report) = done.map_err(|e| Failure::new(Code::Other, e))?;
+    report.passes.iter().for_each(|pass| app.output.explain(&pass.to_string()));
+    Ok(program)
 }
 
 fn unusable(path: &Path, error: ModelError) -> Failure {

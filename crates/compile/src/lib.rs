@@ -1,0 +1,24 @@
+//! Programs to better programs, and a report of what was done.
+//!
+//! A pass looks at a function and says, place by place, what it would change; the [`driver`] does it, checks the program
+//! before and after, and counts. [`pipeline`] is the list of passes in their order. Start reading there.
+//!
+//! This crate knows ops and functions. It knows nothing of checkpoints, model families or tokens, runs nothing, and does no
+//! I/O. Every pass here leaves each result as it is, bit for bit, on any backend that computes in IEEE arithmetic.
+#![deny(missing_docs)]
+
+pub mod driver;
+mod graph;
+pub mod passes;
+pub mod pipeline;
+mod report;
+
+use thane_mil::program::Program;
+
+pub use driver::{CompileError, Options, Outcome, Pass, Site};
+pub use report::{FunctionReport, PassReport, Refusal, Report};
+
+/// Run the whole pipeline over every function of a program.
+pub fn run(program: Program, options: &Options) -> Result<(Program, Report), CompileError> {
+    driver::run(program, pipeline::PASSES, options)
+}

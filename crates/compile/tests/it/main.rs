@@ -1,0 +1,8 @@
+//! Passes over small programs and over models, and the driver that applies them.
+#![allow(clippy::unwrap_used)]
+
+mod cases;
+mod driver;
+mod machine;
+mod models;
+mod rough;
