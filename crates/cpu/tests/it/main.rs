@@ -1,9 +1,10 @@
 //! Whole models on the CPU backend, against what transformers computes (`tests/models/README.md`).
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod blocks;
 mod gguf;
 mod golden;
+mod hostile;
 mod ops;
 mod real;
 mod tiny;

@@ -1,0 +1,90 @@
+//! Texts and programs that are made to break what reads them: each is an error with a reason, or reads back equal.
+#![allow(clippy::unwrap_used)]
+
+use thane_mil::build::FunctionBuilder;
+use thane_mil::data::Data;
+use thane_mil::opset::Opset;
+use thane_mil::program::{Program, difference};
+use thane_mil::text::{Blobs, ParseError, parse, print};
+use thane_mil::types::{DType, TensorType};
+use thane_mil::valid;
+
+/// A function of these statements; constants of a weight file are bytes of the offset's value.
+fn parsed(body: &str) -> Result<Program, ParseError> {
+    let text = format!("program(1.3)\n{{\n func main<ios18>(tensor<fp32, [2, 3]> x) {{\n{body}\n}} -> (x);\n}}");
+    let resolve = |_: &str, offset: u64, ty: &TensorType| Some(Data::owned(vec![offset as u8; ty.byte_len()?]));
+    parse(&text, &resolve)
+}
+
+fn blob(ty: &str, offset: u64) -> String {
+    format!("{ty} y = const()[val = {ty}(BLOBFILE(path = string(\"w\"), offset = uint64({offset})))];")
+}
+
+#[test]
+fn texts_are_refused_with_a_reason() {
+    let nested =
+        format!("uint64(BLOBFILE(path = string(\"w\"), offset = {}", "uint64(BLOBFILE(offset = ".repeat(50_000));
+    for (body, message) in [
+        // The smallest exponent has no absolute value.
+        ("fp32 y = const()[val = fp32(0x1p-2147483648)];".to_owned(), "is no fp32"),
+        (format!("uint64 y = const()[val = {nested}];"), "nested deeper"),
+        (format!("tensor<fp32, [{}1]> y = relu(x = x);", "1, ".repeat(32)), "33 dimensions"),
+        ("tensor<fp32, [2, 3]> fp16 = relu(x = x);".to_owned(), "`fp16` is a type and cannot name a value"),
+        (blob("string", 0), "there is no string"),
+        ("tensor<fp32, [2, 3]> y = reduce_sum(x = x, axes = tensor<int32, [2]>([0, -2]));".to_owned(), "axis 0 twice"),
+        ("tensor<fp32, [2, 3]> y = expand_dims(x = x, axes = tensor<int32, [2]>([1, 1]));".to_owned(), "axis 1 twice"),
+        (
+            "tensor<fp32, [2, 3]> y = gather(x = x, indices = tensor<int32, [3, 1]>([[0], [0], [0]]), axis = int32(1), \
+             batch_dims = int32(1));"
+                .to_owned(),
+            "differ in the first 1 axes",
+        ),
+    ] {
+        let error = parsed(&body).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(message), "{error:?} lacks {message:?}");
+    }
+}
+
+/// What is accepted can be printed and read back, so what has no text is refused.
+#[test]
+fn constants_without_a_text_are_not_valid() {
+    for (ty, offset, message) in [
+        ("fp64", 0xff, "not finite"),
+        ("tensor<bf16, [3]>", 0xff, "not finite"),
+        ("tensor<bool, [3]>", 2, "no bool"),
+        ("tensor<int4, [3]>", 0xff, "no int4"),
+        ("tensor<fp8e5m2, [3]>", 1, "has no text"),
+        ("tensor<fp32, [1099511627776, 0]>", 0, "is empty and cannot be written"),
+    ] {
+        let program = parsed(&blob(ty, offset)).unwrap();
+        let errors = valid::check(&program).unwrap_err();
+        assert!(errors.iter().any(|e| e.message.contains(message)), "{ty}: {errors:?} lacks {message:?}");
+    }
+    let mut program = parsed("").unwrap();
+    let list = thane_mil::literal::Literal::f32(f32::NAN);
+    program.attributes.push(("a".to_owned(), list));
+    assert_eq!(valid::check(&program).unwrap_err()[0].place, "attributes");
+}
+
+#[test]
+fn literals_read_back_equal() {
+    let body = "
+        tensor<bf16, [2]> a = const()[val = tensor<bf16, [2]>([0x1.8p+1, -0x1.fep+127])];
+        tensor<fp32, [?, 3]> b = relu(x = x);
+        list<tensor<int32, [?]>, ?> c = const()[val = list<tensor<int32, [?]>, 2>([[1], [2, 3]])];
+        tensor<int64, [2, 0]> d = const()[val = tensor<int64, [2, 0]>([[], []])];";
+    let program = parsed(body).unwrap();
+    valid::check(&program).unwrap();
+    let text = print(&program, &mut Blobs::default());
+    assert_eq!(difference(&program, &parse(&text, &|_, _, _| None).unwrap()), None, "{text}");
+}
+
+#[test]
+fn names_of_types_are_changed_and_ranks_of_inputs_are_checked() {
+    let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
+    let x = b.input("tensor", TensorType::new(DType::Fp32, [1usize; 6]));
+    let program = Program::new(vec![b.finish(&[("int32", x)])]);
+    assert_eq!(program.functions()[0].value(x).name, "_int32");
+    let errors = valid::check(&program).unwrap_err();
+    assert!(errors.iter().all(|e| e.message.contains("ranks above 5")), "{errors:?}");
+}
