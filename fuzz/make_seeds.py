@@ -1,0 +1,115 @@
+"""Writes the seeds that are files of checkpoints: models of one layer, as small as their formats allow.
+
+Run as `python3 fuzz/make_seeds.py` where the packages gguf, safetensors and numpy are installed. The output depends on
+nothing but this script and those packages (seeds are literals).
+"""
+
+import json
+import pathlib
+import sys
+
+try:
+    import gguf
+    import numpy as np
+    import safetensors.numpy
+except ImportError as missing:
+    sys.exit(f"{missing}: pip install gguf safetensors numpy")
+
+SEEDS = pathlib.Path(__file__).parent / "seeds"
+RNG = np.random.default_rng(20261121)
+VOCAB, CONTEXT = 7, 16
+
+
+def floats(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def quantised(kind, rows, cols):
+    """Random blocks; the halves that are scales are made finite."""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    data = RNG.integers(0, 256, (rows, cols // block * size), dtype=np.uint8)
+    data[:, 1::2] &= 0xBF
+    return data
+
+
+def gguf_model(name, architecture, kind, hidden, gemma):
+    """One layer with one head of `hidden` elements."""
+    writer = gguf.GGUFWriter(SEEDS / "gguf" / name, architecture)
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(hidden)
+    writer.add_head_count(1)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(100.0)
+    if gemma:
+        writer.add_key_length(hidden)
+        writer.add_value_length(hidden)
+        writer.add_sliding_window(3)
+    writer.add_token_list(["a", "b", "", "<s>", "\u2581d", "e", "f"])
+
+    def matrix(name, rows, kind=kind):
+        data = floats(rows, hidden) if kind is None else quantised(kind, rows, hidden)
+        writer.add_tensor(name + ".weight", data, raw_dtype=kind)
+
+    matrix("token_embd", VOCAB)
+    norms = ["blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"]
+    if gemma:
+        norms += ["blk.0.post_attention_norm", "blk.0.post_ffw_norm", "blk.0.attn_q_norm", "blk.0.attn_k_norm"]
+    for norm in norms:
+        writer.add_tensor(norm + ".weight", floats(hidden))
+    for part in ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]:
+        matrix("blk.0." + part, hidden)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def safetensors_model(name, config, gemma):
+    hidden, heads, kv_heads, head_dim, between = 6, 2, 1, 4, 5
+    config |= {
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "intermediate_size": between,
+        "num_hidden_layers": 1,
+        "vocab_size": VOCAB,
+        "max_position_embeddings": CONTEXT,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+    }
+    layer = "model.layers.0."
+    tensors = {"model.embed_tokens.weight": floats(VOCAB, hidden), "model.norm.weight": floats(hidden)}
+    norms = ["input_layernorm", "post_attention_layernorm"]
+    if gemma:
+        norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        for norm in ["q_norm", "k_norm"]:
+            tensors[f"{layer}self_attn.{norm}.weight"] = floats(head_dim)
+    for norm in norms:
+        tensors[f"{layer}{norm}.weight"] = floats(hidden)
+    for part, rows, cols in [
+        ("self_attn.q_proj", heads * head_dim, hidden),
+        ("self_attn.k_proj", kv_heads * head_dim, hidden),
+        ("self_attn.v_proj", kv_heads * head_dim, hidden),
+        ("self_attn.o_proj", hidden, heads * head_dim),
+        ("mlp.gate_proj", between, hidden),
+        ("mlp.up_proj", between, hidden),
+        ("mlp.down_proj", hidden, between),
+    ]:
+        tensors[f"{layer}{part}.weight"] = floats(rows, cols).astype(np.float16 if gemma else np.float32)
+    metadata = {"config.json": json.dumps(config)}
+    safetensors.numpy.save_file(tensors, SEEDS / "safetensors" / name, metadata)
+
+
+for kind in ["Q4_0", "Q5_1", "Q8_0", "IQ4_NL"]:
+    gguf_model(f"llama_{kind.lower()}.gguf", "llama", gguf.GGMLQuantizationType[kind], 32, False)
+gguf_model("llama_f32.gguf", "llama", None, 4, False)
+gguf_model("gemma3_q4_1.gguf", "gemma3", gguf.GGMLQuantizationType.Q4_1, 32, True)
+rope = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+rope["original_max_position_embeddings"] = 8
+safetensors_model("llama.safetensors", {"model_type": "llama", "rope_parameters": rope}, False)
+gemma = {"model_type": "gemma3_text", "sliding_window": 3, "layer_types": ["sliding_attention"]}
+safetensors_model("gemma3.safetensors", gemma | {"query_pre_attn_scalar": 4, "rope_theta": 100.0}, True)

@@ -1,0 +1,103 @@
+//! Programs on the CPU. Errors are fine; panics, results of another type than declared, and hangs are not.
+
+use std::collections::HashMap;
+
+use thane_cpu::{Cpu, Limits, Numerics};
+use thane_mil::backend::Instance;
+use thane_mil::program::{Function, Program};
+use thane_mil::types::{DType, Dim, TensorType, Type};
+use thane_mil::valid;
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{Options, build};
+
+use crate::Rng;
+
+/// Small, so that an input takes milliseconds: attention over `n` queries and keys of one element takes n^2 steps.
+const LIMITS: Limits = Limits { tensor_bytes: 1 << 14, state_bytes: 1 << 14 };
+
+/// What tiny models need.
+const MODEL_LIMITS: Limits = Limits { tensor_bytes: 1 << 18, state_bytes: 1 << 18 };
+
+/// Runs every function of a program that the validator accepts.
+pub fn run(program: &Program, rng: &mut Rng) {
+    run_within(program, rng, LIMITS, 3);
+}
+
+/// Builds the model of a checkpoint and runs it.
+pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
+    let cache = if rng.below(2) == 0 { DType::Fp16 } else { DType::Fp32 };
+    let Ok(model) = build(checkpoint, &Options { context: Some(8), cache, score: true }) else { return };
+    // What is stored may be no finite number, and that only.
+    if let Err(violations) = valid::check(&model.program) {
+        assert!(violations.iter().all(|v| v.message.contains("finite")), "{violations:?}");
+        return;
+    }
+    // A run takes a hundred times as long as all before it, and most changes of a file are changes of its numbers.
+    if rng.below(32) == 0 {
+        run_within(&model.program, rng, MODEL_LIMITS, 1);
+    }
+}
+
+fn run_within(program: &Program, rng: &mut Rng, limits: Limits, n_rounds: usize) {
+    for numerics in [Numerics::F32, Numerics::Fast] {
+        let Ok(executable) = (Cpu { numerics, n_threads: 1 }).load_within(program, limits) else { return };
+        let Ok(mut instance) = executable.instantiate() else { return };
+        for round in 0..n_rounds {
+            for function in program.functions() {
+                fill(instance.as_mut(), function, rng);
+                if instance.run(&function.name).is_ok() {
+                    check_outputs(instance.as_ref(), function);
+                }
+            }
+            if round == 1 {
+                instance.reset();
+            }
+        }
+    }
+}
+
+/// Gives every input numbers, in sizes that now and then are 0.
+fn fill(instance: &mut dyn Instance, function: &Function, rng: &mut Rng) {
+    let mut symbols = HashMap::new();
+    for value in function.body().inputs.iter().map(|v| function.value(*v)) {
+        let Type::Tensor(ty) = &value.ty else { continue };
+        let mut size = |dim: &Dim| match dim {
+            Dim::Known(n) => *n,
+            Dim::Symbol(s) => *symbols.entry(*s).or_insert_with(|| [1, 2, 3, 1, 5, 0, 1, 2][rng.below(8)]),
+        };
+        let shape: Vec<usize> = ty.shape.iter().map(&mut size).collect();
+        if let Ok(bytes) = instance.input(&value.name, &shape) {
+            fill_bytes(bytes, ty.dtype, rng);
+        }
+    }
+}
+
+fn fill_bytes(bytes: &mut [u8], dtype: DType, rng: &mut Rng) {
+    const FLOATS: [f32; 8] = [0.0, 1.0, -2.5, 0.125, f32::NAN, f32::INFINITY, -1e-40, 3e38];
+    match dtype {
+        DType::Fp32 => {
+            for element in bytes.as_chunks_mut::<4>().0 {
+                let v = if rng.below(32) == 0 { FLOATS[rng.below(8)] } else { rng.below(64) as f32 / 16.0 - 2.0 };
+                *element = v.to_ne_bytes();
+            }
+        }
+        DType::Int32 => {
+            for element in bytes.as_chunks_mut::<4>().0 {
+                let v = if rng.below(32) == 0 { rng.next() as i32 } else { rng.below(10) as i32 - 3 };
+                *element = v.to_ne_bytes();
+            }
+        }
+        _ => bytes.iter_mut().for_each(|b| *b = rng.next() as u8),
+    }
+}
+
+/// What was given back is of the type that the program declares, and whole.
+fn check_outputs(instance: &dyn Instance, function: &Function) {
+    for value in function.body().outputs.iter().map(|v| function.value(*v)) {
+        let view = instance.output(&value.name).unwrap_or_else(|e| panic!("{e}"));
+        let found = TensorType::new(view.dtype, view.shape.iter().copied());
+        let declared = value.ty.tensor().unwrap_or_else(|| panic!("an output is no tensor"));
+        assert!(declared.compatible(&found), "`{}` is {found}, declared {declared}", value.name);
+        assert_eq!(found.byte_len(), Some(view.bytes.len()), "`{}`", value.name);
+    }
+}

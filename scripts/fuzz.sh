@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Runs each fuzz target for SECONDS (default 600) from the seeds in fuzz/seeds, and prints a line for each:
+#
+#     bash scripts/fuzz.sh [SECONDS] [TARGET..]
+#
+# A panic, memory used wrongly (AddressSanitizer), an allocation over 1 GiB, more than 2 GiB in all, and 10 s for one
+# input are failures; the input is then kept in fuzz/artifacts/TARGET, and
+# `fuzz/target/<host>/release/TARGET fuzz/artifacts/TARGET/FILE` shows it again. New inputs are kept in
+# FUZZ_CORPUS/TARGET where FUZZ_CORPUS names a folder.
+#
+# It needs what the build needs and a C++ compiler (for libFuzzer, a crate), no nightly toolchain and no cargo-fuzz:
+# the flags that cargo-fuzz would give are given here. RUSTC_BOOTSTRAP lets the stable compiler link its sanitizer.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+seconds=${1:-600}
+shift || true
+if [[ ! $seconds =~ ^[1-9][0-9]*$ ]]; then
+    echo "usage: bash scripts/fuzz.sh [SECONDS] [TARGET..]" >&2
+    exit 2
+fi
+targets=("$@")
+[[ ${#targets[@]} -gt 0 ]] || targets=(gguf safetensors mil_text)
+
+if ! command -v "${CXX:-c++}" >/dev/null; then
+    echo "fuzz: no C++ compiler (${CXX:-c++}), which libFuzzer is built with: install one, such as the package g++" >&2
+    exit 1
+fi
+
+host=$(rustc -vV | sed -n 's/^host: //p')
+work=$(mktemp -d "${TMPDIR:-/tmp}/thane-fuzz.XXXXXX")
+trap 'rm -rf -- "$work"' EXIT
+target_dir=${CARGO_TARGET_DIR:-$PWD/fuzz/target}
+
+start=$SECONDS
+for target in "${targets[@]}"; do bins+=(--bin "$target"); done
+if ! RUSTC_BOOTSTRAP=1 RUSTC_WRAPPER=$PWD/fuzz/rustc.sh RUSTFLAGS="--cfg fuzzing -Zsanitizer=address" \
+    cargo build --locked --quiet --manifest-path fuzz/Cargo.toml --target-dir "$target_dir" --release \
+    --target "$host" "${bins[@]}" >"$work/build.log" 2>&1; then
+    cat "$work/build.log" >&2
+    echo "fuzz: the targets were not built" >&2
+    exit 1
+fi
+echo "fuzz: built in $((SECONDS - start)) s"
+
+failed=0
+for target in "${targets[@]}"; do
+    corpus=${FUZZ_CORPUS:-$work}/$target
+    artifacts=fuzz/artifacts/$target
+    mkdir -p "$corpus" "$artifacts"
+    cp fuzz/seeds/"$target"/* "$corpus"
+    options=(-max_total_time="$seconds" -malloc_limit_mb=1024 -rss_limit_mb=2048 -timeout=10 -max_len=16384
+        -print_final_stats=1 -artifact_prefix="$artifacts/")
+    [[ $target != mil_text ]] || options+=(-dict=fuzz/mil.dict)
+    start=$SECONDS
+    result=ok
+    # Short stacks of allocations: to record them takes longer than all else. Leaks: what is safe Rust is not searched.
+    ASAN_OPTIONS=detect_leaks=0:malloc_context_size=2 \
+        "$target_dir/$host/release/$target" "$corpus" "${options[@]}" >"$work/$target.log" 2>&1 || result=FAILED
+    figure() { sed -n "s/^stat::$1: *//p" "$work/$target.log"; }
+    coverage=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$work/$target.log" | tail -1)
+    echo "fuzz: $target: $(figure number_of_executed_units) runs in $((SECONDS - start)) s," \
+        "coverage ${coverage:-0}, slowest $(figure slowest_unit_time_sec) s, peak $(figure peak_rss_mb) MiB: $result"
+    if [[ $result != ok ]]; then
+        failed=1
+        grep -E -A 40 'panicked at|ERROR: ' "$work/$target.log" | head -60 >&2 || tail -40 "$work/$target.log" >&2
+        echo "fuzz: the input is in $artifacts" >&2
+    fi
+done
+exit $failed
