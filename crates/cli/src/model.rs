@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use thane_compile::CompileError;
 use thane_cpu::{Cpu, Numerics};
 use thane_engine::generate::Session;
 use thane_engine::text::{ChatTemplate, Tokenizer, TokenizerConfig, Vocab};
@@ -74,13 +75,20 @@ pub fn open(spec: &str, options: &Options, app: &App) -> Result<Opened, Failure>
     app.output.explain(&format!("reading {}", files.path.display()));
     let checkpoint = Checkpoint::open(&files.path).map_err(|e| Failure::new(Code::Usage, e))?;
     let mut model = thane_models::build(&checkpoint, options).map_err(|e| unusable(&files.path, e))?;
-    model.program = compile(model.program, app)?;
+    model.program = compile(model.program, &files.path, app)?;
     Ok(Opened { name: files.name, checkpoint, model })
 }
 
-fn compile(program: Program, app: &App) -> Result<Program, Failure> {
+fn compile(program: Program, path: &Path, app: &App) -> Result<Program, Failure> {
     let done = thane_compile::run(program, &thane_compile::Options::default());
-    let (program, report) = done.map_err(|e| Failure::new(Code::Other, e))?;
+    let (program, report) = done.map_err(|e| match e {
+        // What a family makes is legal but for the numbers of the file.
+        CompileError::Illegal(_) => {
+            Failure::new(Code::Usage, anyhow::Error::new(e).context(path.display().to_string()))
+                .remedy("thane pull MODEL --check, which reads every byte of a model of the catalogue or the Hub again")
+        }
+        _ => Failure::new(Code::Other, e),
+    })?;
     report.passes.iter().for_each(|pass| app.output.explain(&pass.to_string()));
     Ok(program)
 }
