@@ -11,14 +11,14 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use thane_kernels::linear::{linear_fast, linear_fast_scratch_len};
+use thane_kernels::linear::{linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len};
 use thane_kernels::{Attention, BlockType, Context, Isa, KvData, KvView, Weight, attention, attention_scratch_len};
 
 /// Bytes of weights to go through: twice a last-level cache of 32 MiB.
 const WORKING_SET_BYTES: usize = 64 << 20;
 const N_SAMPLES: usize = 9;
 
-const SHAPES: [(BlockType, usize, usize); 22] = [
+const SHAPES: [(BlockType, usize, usize); 24] = [
     (BlockType::Q4_1, 576, 576),
     (BlockType::Q4_1, 192, 576),
     (BlockType::Q4_1, 1536, 576),
@@ -41,7 +41,12 @@ const SHAPES: [(BlockType, usize, usize); 22] = [
     (BlockType::Iq4Nl, 1024, 1024),
     (BlockType::Iq4Xs, 1024, 1024),
     (BlockType::F16, 1024, 1024),
+    (BlockType::Bf16, 1536, 576),
+    (BlockType::Bf16, 2048, 640),
 ];
+
+/// Of bf16 weights: two of the models, and one that alone is more than the last-level cache.
+const BF16_SHAPES: [(usize, usize); 3] = [(1536, 576), (2048, 640), (32768, 640)];
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -67,6 +72,11 @@ fn main() {
     }
     for n_tokens in [2, 4, 5, 8, 16, 32] {
         few_tokens(&ctx, n_tokens);
+    }
+    for (n_rows, n_cols) in BF16_SHAPES {
+        for n_tokens in [1, 2, 4, 5, 8, 67, 512] {
+            bf16_against_f32(&ctx, n_rows, n_cols, n_tokens);
+        }
     }
     for (name, n_kv_heads, group, head_dim) in [("smollm2", 3, 3, 64), ("gemma3", 1, 4, 256)] {
         for (n_tokens, n_keys) in [(1, 128), (1, 700), (1, 4096), (512, 512)] {
@@ -163,6 +173,51 @@ fn time(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize, n_tokens: us
         worst * 1e6,
         gb / median,
         gop / median
+    );
+}
+
+/// [`linear_fast`] and [`linear_f32`] of a bf16 weight, in turn: with copies of more than the last-level cache for few
+/// tokens, one copy for many.
+fn bf16_against_f32(ctx: &Context, n_rows: usize, n_cols: usize, n_tokens: usize) {
+    let weight_len = 2 * n_rows * n_cols;
+    let n_copies = if n_tokens < 64 { WORKING_SET_BYTES.div_ceil(weight_len) } else { 1 };
+    let bytes = weight_bytes(weight_len * n_copies);
+    let weight = |copy: usize| {
+        let bytes = &bytes[copy * weight_len..][..weight_len];
+        Weight { ty: BlockType::Bf16, bytes, n_rows, n_cols }
+    };
+    let x: Vec<f32> = (0..n_tokens * n_cols).map(|i| (i % 17) as f32 / 17.0 - 0.4).collect();
+    let mut y = vec![0.0; n_tokens * n_rows];
+    let mut fast_scratch = vec![0.0; linear_fast_scratch_len(ctx, &weight(0), n_tokens)];
+    let mut f32_scratch = vec![0.0; linear_f32_scratch_len(ctx, &weight(0), n_tokens)];
+    let mut seconds = |is_fast: bool| {
+        let start = Instant::now();
+        for copy in 0..n_copies {
+            if is_fast {
+                linear_fast(ctx, &weight(copy), &x, n_tokens, None, &mut y, &mut fast_scratch);
+            } else {
+                linear_f32(ctx, &weight(copy), &x, n_tokens, None, &mut y, &mut f32_scratch);
+            }
+        }
+        black_box(&y);
+        start.elapsed().as_secs_f64() / n_copies as f64
+    };
+    seconds(true);
+    let mut pairs: Vec<[f64; 2]> = (0..N_SAMPLES).map(|_| [seconds(true), seconds(false)]).collect();
+    pairs.sort_by(|a, b| (a[1] / a[0]).total_cmp(&(b[1] / b[0])));
+    let [fast, exact] = pairs[N_SAMPLES / 2];
+    let ratio = |[fast, exact]: [f64; 2]| exact / fast;
+    println!(
+        "{{\"figure\":\"bf16\",\"isa\":\"{}\",\"has_bf16\":{},\"threads\":{},\"rows\":{n_rows},\"cols\":{n_cols},\"tokens\":{n_tokens},\
+         \"us\":{:.1},\"us_f32\":{:.1},\"ratio\":{:.2},\"ratio_min\":{:.2},\"ratio_max\":{:.2}}}",
+        ctx.isa().name(),
+        ctx.isa().has_bf16(),
+        ctx.pool().n_threads(),
+        fast * 1e6,
+        exact * 1e6,
+        exact / fast,
+        ratio(pairs[0]),
+        ratio(pairs[N_SAMPLES - 1])
     );
 }
 

@@ -2,12 +2,14 @@
 //!
 //! [`linear_f32`] is the reference: f32 arithmetic on the weight's own values. [`linear_q8`] multiplies quantised
 //! weights as they are stored with activations quantised to 8 bits per 32 ([`quantize_q8`]). [`linear_fast`] takes the
-//! one that suits the weight.
+//! one that suits the weight; it also multiplies bf16 weights with activations in bf16 where the machine can (`bf16`).
 //!
 //! Both have two forms. For few tokens a weight row is read once, straight from memory, and dotted with each token
 //! (`rows`): as fast as memory allows. For more, 16 rows at a time are unpacked to a panel whose lanes are rows, and
 //! all tokens go over it (`panel`, `dense`).
 
+#[cfg(target_arch = "x86_64")]
+mod bf16;
 mod dense;
 mod panel;
 mod q8;
@@ -20,6 +22,8 @@ pub use q8::{Q8Activations, Q8Len, q8_len, quantize_q8};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::quant::dequantize::dequantize_inline;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx512Bf16;
 use crate::simd::{Kernel, Simd};
 use crate::threads::{Pool, SharedMut};
 
@@ -190,7 +194,8 @@ pub fn linear_q8_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) ->
 ///
 /// A block of activations that holds an infinity or NaN makes all of its token's outputs NaN.
 ///
-/// # Panics If the weight is of a float type or not well formed, a size does not fit, or the scratch is shorter than
+/// # Panics
+/// If the weight is of a float type or not well formed, a size does not fit, or the scratch is shorter than
 /// [`linear_q8_scratch_len`].
 pub fn linear_q8(
     ctx: &Context,
@@ -214,6 +219,10 @@ pub fn linear_q8(
 
 /// f32s of scratch that [`linear_fast`] needs.
 pub fn linear_fast_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if bf16_products(ctx, weight).is_some() {
+        return bf16::scratch_len(ctx, n_tokens, weight.n_cols);
+    }
     if weight.ty.is_float() {
         return linear_f32_scratch_len(ctx, weight, n_tokens);
     }
@@ -222,6 +231,10 @@ pub fn linear_fast_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) 
 }
 
 /// The fast product: [`linear_q8`] of the activations quantised here, or, for a float weight, [`linear_f32`].
+///
+/// A bf16 weight on an [`Isa`](crate::Isa) that [has bf16 products](crate::Isa::has_bf16) is multiplied with the
+/// activations rounded to bf16, to nearest even; sums are f32. There, subnormal activations, weights and sums count as
+/// zero, and an activation above the largest bf16, 3.39e38, is infinite.
 ///
 /// # Panics
 /// As [`linear_f32`], with the scratch of [`linear_fast_scratch_len`].
@@ -234,6 +247,13 @@ pub fn linear_fast(
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(simd) = bf16_products(ctx, weight) {
+        assert_eq!(Some(x.len()), n_tokens.checked_mul(weight.n_cols), "inputs of {n_tokens} tokens");
+        assert!(scratch.len() >= bf16::scratch_len(ctx, n_tokens, weight.n_cols), "scratch");
+        let out = Output::new(weight, n_tokens, bias, y);
+        return bf16::linear(ctx, simd, weight, x, n_tokens, &out, scratch);
+    }
     if weight.ty.is_float() {
         return linear_f32(ctx, weight, x, n_tokens, bias, y, scratch);
     }
@@ -243,6 +263,12 @@ pub fn linear_fast(
     let (sums, scratch) = scratch.split_at_mut(len.sums);
     let activations = quantize_q8(ctx, x, n_tokens, weight.n_cols, f32_as_i8(codes), scales, sums);
     linear_q8(ctx, weight, &activations, bias, y, scratch);
+}
+
+/// How to multiply the weight in bf16, if it is and the instruction set can.
+#[cfg(target_arch = "x86_64")]
+fn bf16_products(ctx: &Context, weight: &Weight) -> Option<Avx512Bf16> {
+    if weight.ty == BlockType::Bf16 { Avx512Bf16::of(ctx.isa()) } else { None }
 }
 
 /// The values of some rows of `weight`, as for an embedding: `out` [indices.len(), n_cols].

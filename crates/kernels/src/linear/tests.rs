@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Isa;
+use crate::f16::{bf16_to_f32, f32_to_bf16};
 use crate::quant::dequantize_row;
 use crate::testing::{Random, relative_error};
 
@@ -209,6 +210,128 @@ fn tiny_and_zero_activations() {
                 y.iter().all(|y| y.is_finite() && (size < 1e-36 && *y == 0.0 || size >= 1e-36 && *y != 0.0)),
                 "{size}: {y:?}"
             );
+        }
+    }
+}
+
+/// Rows about the tiles of 4 and 32, columns about the steps of 32 and the panels of 512, tokens about the tiles of 4 and
+/// 12 of both forms.
+fn bf16_shapes() -> Vec<(usize, usize, usize)> {
+    let mut shapes = Vec::new();
+    for n_cols in [0, 1, 2, 31, 32, 33, 63, 300, 576, 1061] {
+        for n_rows in [0, 1, 4, 37, 70] {
+            for n_tokens in [0, 1, 2, 3, 4, 7, 32, 33, 67] {
+                shapes.push((n_tokens, n_rows, n_cols));
+            }
+        }
+    }
+    shapes
+}
+
+fn fast(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: Option<&[f32]>) -> Vec<f32> {
+    let mut y = vec![f32::NAN; n_tokens * weight.n_rows];
+    let mut scratch = vec![f32::NAN; linear_fast_scratch_len(ctx, weight, n_tokens)];
+    linear_fast(ctx, weight, x, n_tokens, bias, &mut y, &mut scratch);
+    y
+}
+
+#[test]
+fn bf16_product_of_every_shape() {
+    let contexts = contexts();
+    let mut random = Random::new(7);
+    for shape @ (n_tokens, n_rows, n_cols) in bf16_shapes() {
+        let Case { bytes, values, x, bias } = case(&mut random, BlockType::Bf16, shape);
+        let weight = Weight::new(BlockType::Bf16, &bytes, n_rows, n_cols).unwrap();
+        let rounded: Vec<f64> = x.iter().map(|x| f64::from(bf16_to_f32(f32_to_bf16(*x)))).collect();
+        let expected = if n_cols == 0 {
+            let row = bias.iter().map(|bias| (f64::from(*bias), f64::from(bias.abs())));
+            row.cycle().take(n_tokens * n_rows).collect()
+        } else {
+            product(&values, &rounded, n_cols, &bias)
+        };
+        for ctx in &contexts {
+            let y = fast(ctx, &weight, &x, n_tokens, Some(&bias));
+            if ctx.isa().has_bf16() {
+                let error = worst_error(&y, &expected);
+                assert!(error < 1e-6, "{shape:?} {}: {error}", ctx.isa().name());
+            } else {
+                let mut reference = vec![f32::NAN; y.len()];
+                let mut scratch = vec![f32::NAN; linear_f32_scratch_len(ctx, &weight, n_tokens)];
+                linear_f32(ctx, &weight, &x, n_tokens, Some(&bias), &mut reference, &mut scratch);
+                assert_eq!(y, reference, "{shape:?} {}", ctx.isa().name());
+            }
+        }
+    }
+}
+
+#[test]
+fn bf16_loses_less_than_a_percent() {
+    let mut random = Random::new(8);
+    for n_tokens in [1, 67] {
+        let shape @ (_, n_rows, n_cols) = (n_tokens, 64, 2048);
+        let Case { bytes, values, x, bias } = case(&mut random, BlockType::Bf16, shape);
+        let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        let expected: Vec<f64> = product(&values, &exact, n_cols, &bias).into_iter().map(|(value, _)| value).collect();
+        let weight = Weight::new(BlockType::Bf16, &bytes, n_rows, n_cols).unwrap();
+        let error = relative_error(&fast(&Context::new(1), &weight, &x, n_tokens, Some(&bias)), &expected);
+        assert!(error < 0.01, "{n_tokens}: {error}");
+    }
+}
+
+#[test]
+fn bf16_values_that_are_not_numbers_stay_where_they_are() {
+    let mut random = Random::new(9);
+    let (n_rows, n_cols) = (37, 45);
+    let bytes = random.weight_bytes(BlockType::Bf16, n_rows, n_cols);
+    for ctx in contexts() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for n_tokens in [1, 2, 5, 67] {
+                for at in [0, 31, 32, 44] {
+                    // In the activations of the first token.
+                    let weight = Weight::new(BlockType::Bf16, &bytes, n_rows, n_cols).unwrap();
+                    let mut x = random.f32s(n_tokens * n_cols);
+                    x[at] = bad;
+                    let y = fast(&ctx, &weight, &x, n_tokens, None);
+                    let name = ctx.isa().name();
+                    assert!(
+                        y[..n_rows].iter().all(|y| !y.is_finite() && y.is_nan() == bad.is_nan()),
+                        "{name} {bad} {at}"
+                    );
+                    assert!(y[n_rows..].iter().all(|y| y.is_finite()), "{name} {bad} {at}");
+                    // In the weights of the second row.
+                    x[at] = 1.0;
+                    let mut bytes = bytes.clone();
+                    bytes[2 * (n_cols + at)..][..2].copy_from_slice(&f32_to_bf16(bad).to_le_bytes());
+                    let weight = Weight { bytes: &bytes, ..weight };
+                    let y = fast(&ctx, &weight, &x, n_tokens, None);
+                    let is_right = |(i, y): (usize, &f32)| y.is_finite() == (i % n_rows != 1);
+                    assert!(y.iter().enumerate().all(is_right), "{name} {bad} {at}: {y:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bf16_subnormals_are_zeros_and_ties_go_to_even() {
+    let one = f32_to_bf16(1.0).to_le_bytes();
+    let bytes = one.repeat(40);
+    let weight = Weight::new(BlockType::Bf16, &bytes, 1, 40).unwrap();
+    for ctx in contexts().into_iter().filter(|ctx| ctx.isa().has_bf16()) {
+        for n_tokens in [1, 67] {
+            // Alone in a token of zeros: a value, and what is left of it.
+            for (value, expected) in [
+                (1e-39, 0.0),
+                (f32::MIN_POSITIVE, f32::MIN_POSITIVE),
+                (f32::MAX, f32::INFINITY),
+                (f32::from_bits(0x3f80_8000), 1.0),
+                (f32::from_bits(0x3f80_8001), 1.0 + 1.0 / 128.0),
+                (f32::from_bits(0x3f81_8000), 1.0 + 2.0 / 128.0),
+            ] {
+                let mut x = vec![0.0; n_tokens * 40];
+                x.chunks_exact_mut(40).for_each(|x| x[33] = value);
+                assert_eq!(fast(&ctx, &weight, &x, n_tokens, None), vec![expected; n_tokens], "{value}");
+            }
         }
     }
 }

@@ -11,6 +11,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod bf16;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
@@ -19,6 +21,8 @@ mod portable;
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use bf16::{Avx512Bf16, Bf16Kernel};
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
 pub(crate) use portable::Portable;
@@ -73,6 +77,15 @@ impl Isa {
             #[cfg(target_arch = "aarch64")]
             Self::Neon(_) => "neon",
         }
+    }
+
+    /// True where [`linear_fast`](crate::linear::linear_fast) multiplies bf16 weights with activations in bf16.
+    pub fn has_bf16(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if let Self::Avx512(simd) = self {
+            return simd.has_bf16();
+        }
+        false
     }
 
     /// Runs the kernel compiled for this instruction set.

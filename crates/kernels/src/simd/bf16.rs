@@ -1,0 +1,71 @@
+//! AVX-512 with products of bf16.
+
+use std::arch::x86_64::*;
+
+use super::{Avx512, Isa};
+
+/// Proof that the machine has all of [`Avx512`] and bf16 products.
+///
+/// Subnormal numbers count as zero in both instructions, and sums round to nearest, whatever the thread's modes are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Avx512Bf16(Avx512);
+
+/// A computation with bf16 products. As for [`super::Kernel`], all that `run` calls must be `#[inline(always)]`.
+pub(crate) trait Bf16Kernel {
+    fn run(self, simd: Avx512Bf16);
+}
+
+impl Avx512Bf16 {
+    /// None where the instruction set lacks them.
+    pub(crate) fn of(isa: Isa) -> Option<Self> {
+        match isa {
+            Isa::Avx512(simd) if simd.has_bf16() => Some(Self(simd)),
+            _ => None,
+        }
+    }
+
+    /// Everything else that the machine does.
+    #[inline(always)]
+    pub(crate) fn base(self) -> Avx512 {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) fn run<K: Bf16Kernel>(self, kernel: K) {
+        // SAFETY: `self` was made by `of` from a machine with all of these features.
+        unsafe { self.run_enabled(kernel) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,f16c,bmi2")]
+    fn run_enabled<K: Bf16Kernel>(self, kernel: K) {
+        kernel.run(self);
+    }
+
+    /// Asks for the memory `distance` bytes on, which need not be there.
+    #[inline(always)]
+    pub(crate) fn prefetch(self, from: &[u8; 64], distance: usize) {
+        // SAFETY: every machine of this architecture has the instruction, and it takes any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.as_ptr().wrapping_add(distance).cast()) }
+    }
+
+    /// To each lane, the sum of two products of bf16.
+    #[inline(always)]
+    pub(crate) fn dot(self, acc: __m512, a: __m512i, b: __m512i) -> __m512 {
+        // SAFETY: the value of `Avx512Bf16` proves the feature; both types are 64 bytes without bad values.
+        unsafe {
+            let (a, b) = (std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b));
+            _mm512_dpbf16_ps(acc, a, b)
+        }
+    }
+
+    /// The nearest bf16 of 32 values, ties to even.
+    #[inline(always)]
+    pub(crate) fn round(self, from: &[f32; 32]) -> __m512i {
+        // SAFETY: the value of `Avx512Bf16` proves the feature; the loads are of the two halves of the array; both types
+        // are 64 bytes without bad values.
+        unsafe {
+            let (low, high) = (_mm512_loadu_ps(from.as_ptr()), _mm512_loadu_ps(from.as_ptr().add(16)));
+            std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low))
+        }
+    }
+}
