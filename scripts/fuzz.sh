@@ -3,7 +3,7 @@
 #
 #     bash scripts/fuzz.sh [SECONDS] [TARGET..]
 #
-# A panic, memory used wrongly (AddressSanitizer), an allocation over 1 GiB, more than 2 GiB in all, and 10 s for one
+# A panic, memory used wrongly (AddressSanitizer), an allocation over 1 GiB, more than 2 GiB in all, and 20 s for one
 # input are failures; the input is then kept in fuzz/artifacts/TARGET, and
 # `fuzz/target/<host>/release/TARGET fuzz/artifacts/TARGET/FILE` shows it again. New inputs are kept in
 # FUZZ_CORPUS/TARGET where FUZZ_CORPUS names a folder.
@@ -49,7 +49,7 @@ for target in "${targets[@]}"; do
     artifacts=fuzz/artifacts/$target
     mkdir -p "$corpus" "$artifacts"
     cp fuzz/seeds/"$target"/* "$corpus"
-    options=(-max_total_time="$seconds" -malloc_limit_mb=1024 -rss_limit_mb=2048 -timeout=10 -max_len=16384
+    options=(-max_total_time="$seconds" -malloc_limit_mb=1024 -rss_limit_mb=2048 -timeout=20 -max_len=16384
         -print_final_stats=1 -artifact_prefix="$artifacts/")
     [[ $target != mil_text ]] || options+=(-dict=fuzz/mil.dict)
     start=$SECONDS

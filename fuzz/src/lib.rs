@@ -19,7 +19,7 @@ impl Rng {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -28,7 +28,7 @@ impl Rng {
 
     /// A number below `n`; 0 where there is none.
     pub fn below(&mut self, n: usize) -> usize {
-        self.next() as usize % n.max(1)
+        self.number() as usize % n.max(1)
     }
 
     /// One of these.

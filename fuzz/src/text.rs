@@ -10,7 +10,7 @@ use crate::Rng;
 pub fn resolve(_path: &str, offset: u64, ty: &TensorType) -> Option<Data> {
     let n = ty.byte_len().filter(|n| *n <= 1 << 14)?;
     let mut rng = Rng::new(&offset.to_le_bytes());
-    let mut bytes: Vec<u8> = (0..n).map(|_| rng.next() as u8).collect();
+    let mut bytes: Vec<u8> = (0..n).map(|_| rng.number() as u8).collect();
     match ty.dtype {
         // Below these exponents every number is finite.
         DType::Fp32 => bytes.iter_mut().skip(3).step_by(4).for_each(|b| *b &= 0xbf),
