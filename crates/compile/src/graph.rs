@@ -17,14 +17,20 @@ pub fn label(f: &Function, op: OpId) -> String {
 }
 
 /// Whether an op reads or writes state, so that its place among the others counts.
-pub fn touches_state(def: &OpDef) -> bool {
+pub fn touches_state(f: &Function, op: OpId) -> bool {
+    let mut touches = takes_state(f.op(op).def);
+    f.op(op).blocks.iter().for_each(|b| f.visit(*b, &mut |inner| touches |= takes_state(f.op(inner).def)));
+    touches
+}
+
+fn takes_state(def: &OpDef) -> bool {
     def.params.iter().any(|p| p.accepts == Accepts::State)
 }
 
 /// How many uses each value has, as an output too; by [`ValueId::index`].
 pub fn count_uses(f: &Function) -> Vec<u32> {
     let mut n_uses = vec![0; f.n_values()];
-    f.body().ops.iter().flat_map(|op| f.op(*op).uses()).for_each(|v| n_uses[v.index()] += 1);
+    f.body().ops.iter().flat_map(|op| f.uses(*op)).for_each(|v| n_uses[v.index()] += 1);
     f.body().outputs.iter().for_each(|v| n_uses[v.index()] += 1);
     n_uses
 }

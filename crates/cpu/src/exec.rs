@@ -19,7 +19,7 @@ use crate::Numerics;
 use crate::fuse::Fused;
 use crate::ops::gather::row;
 use crate::ops::{Call, Eval, Fault, Value};
-use crate::plan::{Item, Kind, Operand, Plain, Plan, Step};
+use crate::plan::{Branch, Item, Kind, Operand, Plain, Plan, Step};
 use crate::tensor::{Buffer, Pool, Tensor};
 use crate::weight::Matrix;
 
@@ -35,6 +35,8 @@ pub struct Frame<'a> {
     pub slots: Vec<Option<Tensor>>,
     /// Buffers to use again.
     pub pool: &'a mut Pool,
+    /// How often a loop may go round.
+    pub most_rounds: usize,
 }
 
 /// Compute one op by its plain function: infer the result types, widen fp16, call, round to fp16.
@@ -138,6 +140,11 @@ impl Frame<'_> {
                 vec![value]
             }
             Kind::Fused(fused) => self.fused(step, fused)?.into_iter().collect(),
+            Kind::Cond(pred, [then, otherwise]) => {
+                let branch = if self.truth(*pred)? { then } else { otherwise };
+                self.branch(plan, branch, Vec::new())?
+            }
+            Kind::Loop(vars, branches) => self.repeat(plan, vars, branches)?,
         };
         for value in &step.last_uses {
             if let Some(tensor) = self.slots[value.index()].take() {
@@ -151,6 +158,32 @@ impl Frame<'_> {
             }
         }
         Ok(())
+    }
+
+    fn branch(&mut self, plan: &Plan, branch: &Branch, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, Fault> {
+        for (id, tensor) in branch.inputs.iter().zip(inputs) {
+            self.slots[id.index()] = Some(tensor);
+        }
+        for step in &branch.steps {
+            self.step(plan, step)?;
+        }
+        branch.outputs.iter().map(|v| self.get(*v).cloned()).collect()
+    }
+
+    fn repeat(&mut self, plan: &Plan, vars: &[ValueId], branches: &[Branch; 2]) -> Result<Vec<Tensor>, Fault> {
+        let mut values = vars.iter().map(|v| self.get(*v).cloned()).collect::<Result<Vec<_>, _>>()?;
+        for _ in 0..self.most_rounds {
+            let goes_on = self.branch(plan, &branches[0], values.clone())?;
+            if !goes_on.first().is_some_and(is_true) {
+                return Ok(values);
+            }
+            values = self.branch(plan, &branches[1], values)?;
+        }
+        Err(format!("the loop does not end in {} rounds", self.most_rounds))
+    }
+
+    fn truth(&self, value: ValueId) -> Result<bool, Fault> {
+        self.get(value).map(is_true)
     }
 
     fn get(&self, value: ValueId) -> Result<&Tensor, Fault> {
@@ -373,6 +406,11 @@ pub fn check_declared(f: &Function, value: ValueId, tensor: &Tensor) -> Result<(
         return Ok(());
     }
     Err(format!("the result is {:?} of {}, but is declared {ty}", tensor.shape, tensor.dtype))
+}
+
+/// Whether a truth value of one element is true.
+fn is_true(t: &Tensor) -> bool {
+    t.to_ints().is_some_and(|v| v.first().is_some_and(|v| *v != 0))
 }
 
 fn floats(t: &Tensor) -> Result<&[f32], Fault> {

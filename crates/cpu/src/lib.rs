@@ -49,13 +49,16 @@ pub struct Limits {
     pub tensor_bytes: usize,
     /// Bytes of one state.
     pub state_bytes: usize,
+    /// Rounds of one loop.
+    pub rounds: usize,
 }
 
 impl Default for Limits {
     /// 1 GiB for a tensor: the logits of 1,024 tokens over the 262,144 entries of the largest vocabulary known. 16 GiB
     /// for a state, whose memory is used as far as it is written.
+    /// A million rounds of a loop, which no decoder comes near.
     fn default() -> Self {
-        Self { tensor_bytes: 1 << 30, state_bytes: 1 << 34 }
+        Self { tensor_bytes: 1 << 30, state_bytes: 1 << 34, rounds: 1_000_000 }
     }
 }
 
@@ -199,8 +202,14 @@ impl Instance for Running {
         self.outputs.drain().for_each(|(_, tensor)| self.pool.give(tensor));
         let mut by_name: HashMap<&str, &mut Tensor> = self.states.iter_mut().map(|(n, t)| (n.as_str(), t)).collect();
         let states = plan.states.iter().filter_map(|(name, _)| by_name.remove(name.as_str())).collect();
-        let mut frame =
-            Frame { context: &shared.context, numerics: shared.numerics, states, slots, pool: &mut self.pool };
+        let mut frame = Frame {
+            context: &shared.context,
+            numerics: shared.numerics,
+            states,
+            slots,
+            pool: &mut self.pool,
+            most_rounds: shared.limits.rounds,
+        };
         for step in &plan.steps {
             frame.step(plan, step).map_err(|reason| run_error(plan, step.op, reason))?;
         }

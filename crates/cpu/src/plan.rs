@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use thane_kernels::Context;
 use thane_mil::opset::OpDef;
-use thane_mil::program::{Arg, Definition, Function, Op, OpId, ValueId};
+use thane_mil::program::{Arg, BlockId, Definition, Function, Op, OpId, ValueId};
 use thane_mil::types::{TensorType, Type};
 
 use crate::exec;
@@ -30,6 +30,21 @@ pub enum Kind {
     Write(usize, ValueId),
     /// What [`crate::fuse`] found.
     Fused(Fused),
+    /// One branch or the other.
+    Cond(ValueId, [Branch; 2]),
+    /// While the first branch gives true of the variables, what the second makes of them.
+    Loop(Vec<ValueId>, [Branch; 2]),
+}
+
+/// A nested block.
+#[derive(Debug)]
+pub struct Branch {
+    /// What it is given.
+    pub inputs: Vec<ValueId>,
+    /// Steps in order.
+    pub steps: Vec<Step>,
+    /// What it gives.
+    pub outputs: Vec<ValueId>,
 }
 
 /// An op that runs by itself.
@@ -125,12 +140,12 @@ impl<'a> Planner<'a> {
     fn new(context: &'a Context, f: &'a Function, most_bytes: usize) -> Self {
         let mut users = vec![Vec::new(); f.n_values()];
         let mut is_constant = vec![false; f.n_values()];
-        for op in f.body().ops.iter().map(|id| f.op(*id)) {
-            let folds = op.uses().all(|v| is_constant[v.index()]);
+        for id in f.all_ops() {
+            let op = f.op(id);
+            let folds = folds(op) && op.uses().all(|v| is_constant[v.index()]);
             op.results.iter().for_each(|r| is_constant[r.index()] = folds);
-        }
-        for &id in &f.body().ops {
-            f.op(id).uses().for_each(|v| users[v.index()].push(id));
+            op.uses().for_each(|v| users[v.index()].push(id));
+            op.blocks.iter().flat_map(|b| &f.block(*b).outputs).for_each(|v| users[v.index()].push(id));
         }
         let states = f.body().inputs.iter().filter_map(|&v| match &f.value(v).ty {
             Type::State(t) => Some((v, f.value(v).name.clone(), t.clone())),
@@ -179,7 +194,7 @@ impl<'a> Planner<'a> {
     }
 
     fn is_foldable(&self, op: &Op) -> bool {
-        op.uses().all(|v| self.is_constant(v))
+        folds(op) && op.uses().all(|v| self.is_constant(v))
     }
 
     /// The tensor behind a value that follows from constants alone.
@@ -264,28 +279,14 @@ impl<'a> Planner<'a> {
 
     fn plan(mut self) -> Result<Plan, PlanError> {
         let f = self.f;
-        let mut steps = Vec::new();
-        for &id in &f.body().ops {
-            let op = f.op(id);
-            if self.covered.contains(&id) || self.is_foldable(op) {
-                continue;
-            }
-            let (kind, results) = match self.fused.remove(&id) {
-                // A cache is read where it is; nothing holds what was written.
-                Some(fused @ Fused::Append { .. }) => (Kind::Fused(fused), Vec::new()),
-                Some(fused) => (Kind::Fused(fused), op.results.clone()),
-                None => (self.kind(id)?, op.results.clone()),
-            };
-            steps.push(Step { kind, op: id, results, last_uses: Vec::new() });
-        }
-        self.find_last_uses(&mut steps);
+        let steps = self.steps(Function::BODY)?;
         let inputs = f.body().inputs.iter().filter_map(|&v| match &f.value(v).ty {
             Type::Tensor(t) => Some((f.value(v).name.clone(), v, t.clone())),
             _ => None,
         });
         let inputs = inputs.collect();
-        let written = steps.iter().filter_map(|s| if let Kind::Write(_, v) = s.kind { Some(v) } else { None });
-        let kept: Vec<ValueId> = f.body().outputs.iter().copied().chain(written).collect();
+        let mut kept = f.body().outputs.clone();
+        in_slots(&steps, &mut kept);
         let mut constants = Vec::new();
         for v in kept {
             if !self.is_constant(v) {
@@ -298,17 +299,53 @@ impl<'a> Planner<'a> {
         Ok(Plan { function: f.clone(), inputs, states, steps, constants })
     }
 
-    fn find_last_uses(&self, steps: &mut [Step]) {
-        let mut seen: HashSet<ValueId> = self.outputs.clone();
+    fn steps(&mut self, block: BlockId) -> Result<Vec<Step>, PlanError> {
+        let f = self.f;
+        let mut steps = Vec::new();
+        for &id in &f.block(block).ops {
+            let op = f.op(id);
+            if self.covered.contains(&id) || self.is_foldable(op) {
+                continue;
+            }
+            let (kind, results) = match self.fused.remove(&id) {
+                // A cache is read where it is; nothing holds what was written.
+                Some(fused @ Fused::Append { .. }) => (Kind::Fused(fused), Vec::new()),
+                Some(fused) => (Kind::Fused(fused), op.results.clone()),
+                None => (self.kind(id)?, op.results.clone()),
+            };
+            steps.push(Step { kind, op: id, results, last_uses: Vec::new() });
+        }
+        self.find_last_uses(block, &mut steps);
+        Ok(steps)
+    }
+
+    /// A nested block may run many times, so it drops only what it makes itself.
+    fn find_last_uses(&self, block: BlockId, steps: &mut [Step]) {
+        let mut own: HashSet<ValueId> = self.f.block(block).inputs.iter().copied().collect();
+        own.extend(steps.iter().flat_map(|s| &s.results));
+        let mut seen: HashSet<ValueId> = self.f.block(block).outputs.iter().copied().collect();
         for step in steps.iter_mut().rev() {
             let mut used = operands(&step.kind);
             // A result that nothing uses is dropped as soon as it is made.
             used.extend(step.results.iter().filter(|r| self.users(**r).is_empty()));
             for value in used {
-                if seen.insert(value) {
+                let is_kept = block != Function::BODY && !own.contains(&value);
+                if !is_kept && seen.insert(value) {
                     step.last_uses.push(value);
                 }
             }
+        }
+    }
+
+    fn branches(&mut self, op: &Op) -> Result<[Branch; 2], PlanError> {
+        let mut branch = |block: BlockId| {
+            let steps = self.steps(block)?;
+            let block = self.f.block(block);
+            Ok(Branch { inputs: block.inputs.clone(), steps, outputs: block.outputs.clone() })
+        };
+        match op.blocks[..] {
+            [first, second] => Ok([branch(first)?, branch(second)?]),
+            _ => Err((None, format!("`{}` does not run two blocks", op.def.name))),
         }
     }
 
@@ -324,6 +361,11 @@ impl<'a> Planner<'a> {
             "write_state" => {
                 Kind::Write(state("input")?, op.value_arg("data").ok_or_else(|| fail("`data` is missing"))?)
             }
+            "cond" => {
+                let pred = op.value_arg("pred").ok_or_else(|| fail("`pred` is no value"))?;
+                Kind::Cond(pred, self.branches(op)?)
+            }
+            "while_loop" => Kind::Loop(op.uses().collect(), self.branches(op)?),
             "reshape" | "expand_dims" | "squeeze" => Kind::View(self.plain(id)?),
             "add" => {
                 let plain = self.plain(id)?;
@@ -395,5 +437,42 @@ fn operands(kind: &Kind) -> Vec<ValueId> {
         Kind::Read(_) => Vec::new(),
         Kind::Write(_, value) => vec![*value],
         Kind::Fused(fused) => fused.operands(),
+        Kind::Cond(pred, branches) => branches.iter().flat_map(captured).chain([*pred]).collect(),
+        Kind::Loop(vars, branches) => branches.iter().flat_map(captured).chain(vars.iter().copied()).collect(),
     }
+}
+
+/// The run-time values that a branch reads, its own included.
+fn captured(branch: &Branch) -> Vec<ValueId> {
+    branch.steps.iter().flat_map(|s| operands(&s.kind)).chain(branch.outputs.iter().copied()).collect()
+}
+
+/// The values that steps take from their slots whether they are constant or not.
+fn in_slots(steps: &[Step], out: &mut Vec<ValueId>) {
+    for step in steps {
+        let branches = match &step.kind {
+            Kind::Write(_, value) => {
+                out.push(*value);
+                continue;
+            }
+            Kind::Cond(pred, branches) => {
+                out.push(*pred);
+                branches
+            }
+            Kind::Loop(vars, branches) => {
+                out.extend(vars);
+                branches
+            }
+            _ => continue,
+        };
+        for branch in branches {
+            out.extend(&branch.outputs);
+            in_slots(&branch.steps, out);
+        }
+    }
+}
+
+/// Whether an op gives the same at each call with the same arguments, and is no more than its arguments.
+fn folds(op: &Op) -> bool {
+    op.blocks.is_empty() && !op.def.name.starts_with("random_")
 }

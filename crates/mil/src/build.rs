@@ -1,16 +1,21 @@
 //! [`FunctionBuilder`]: makes a function op by op, each type inferred as it comes.
 
 use crate::literal::Literal;
-use crate::opset::{self, Accepts, ArgType, Infer, Known, OpDef, Opset, TypeError};
-use crate::program::{Arg, Block, Definition, Function, Op, OpId, Origin, Value, ValueId};
+use crate::opset::{self, Accepts, ArgType, BlockTypes, Infer, Known, OpDef, Opset, TypeError};
+use crate::program::{Arg, Block, BlockId, Definition, Function, Op, OpId, Origin, Value, ValueId};
 use crate::types::{Dim, Type, is_type_word};
 
 /// Why an op cannot be added.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// No row of the opset has this name.
-    #[error("unknown op `{0}`")]
-    UnknownOp(String),
+    #[error("opset {} has no op `{op}`", opset.name())]
+    UnknownOp {
+        /// Op name.
+        op: String,
+        /// The opset of the function.
+        opset: Opset,
+    },
     /// The op has no such parameter.
     #[error("op `{op}` has no parameter `{param}`")]
     UnknownParam {
@@ -36,12 +41,14 @@ pub enum BuildError {
 pub struct FunctionBuilder {
     function: Function,
     origin: Origin,
+    /// Blocks that are not finished, innermost last.
+    open: Vec<BlockId>,
 }
 
 impl FunctionBuilder {
     /// An empty function.
     pub fn new(name: impl Into<String>, opset: Opset) -> Self {
-        Self { function: Function::new(name.into(), opset), origin: Origin::default() }
+        Self { function: Function::new(name.into(), opset), origin: Origin::default(), open: vec![Function::BODY] }
     }
 
     /// The function as it is so far.
@@ -61,7 +68,21 @@ impl FunctionBuilder {
 
     /// Add an input.
     pub fn input(&mut self, name: &str, ty: impl Into<Type>) -> ValueId {
-        self.function.append_input(name, ty.into())
+        self.function.append_input(Function::BODY, name, ty.into())
+    }
+
+    /// Begin a nested block; ops are added to it until [`Self::end_block`]. Its inputs, in order.
+    pub fn begin_block(&mut self, inputs: &[(&str, Type)]) -> Vec<ValueId> {
+        let block = self.function.append_block();
+        self.open.push(block);
+        inputs.iter().map(|(name, ty)| self.function.append_input(block, name, ty.clone())).collect()
+    }
+
+    /// End the innermost block that was begun, for an op to run. Panics when none was begun.
+    pub fn end_block(&mut self, outputs: &[ValueId]) -> BlockId {
+        let block = self.open.pop().filter(|b| *b != Function::BODY).expect("a block was begun");
+        self.function.blocks[block.index()].outputs = outputs.to_vec();
+        block
     }
 
     /// Add a constant.
@@ -86,8 +107,21 @@ impl FunctionBuilder {
         name: &str,
         args: [(&'static str, Arg); N],
     ) -> Result<Vec<ValueId>, BuildError> {
-        let def = opset::find(op).ok_or_else(|| BuildError::UnknownOp(op.to_owned()))?;
-        let id = self.function.append_op(def, args.into(), name, self.origin.clone())?;
+        self.op_with_blocks(op, name, args.into(), Vec::new())
+    }
+
+    /// Add an op that runs nested blocks; its results in order.
+    pub fn op_with_blocks(
+        &mut self,
+        op: &str,
+        name: &str,
+        args: Vec<(&'static str, Arg)>,
+        blocks: Vec<BlockId>,
+    ) -> Result<Vec<ValueId>, BuildError> {
+        let opset = self.function.opset;
+        let def = opset::find_in(op, opset).ok_or_else(|| BuildError::UnknownOp { op: op.to_owned(), opset })?;
+        let block = *self.open.last().expect("the body is never ended");
+        let id = self.function.append_op(block, def, args, blocks, name, self.origin.clone())?;
         Ok(self.function.op(id).results.clone())
     }
 
@@ -116,10 +150,16 @@ impl Function {
         }
     }
 
-    pub(crate) fn append_input(&mut self, name: &str, ty: Type) -> ValueId {
+    pub(crate) fn append_input(&mut self, block: BlockId, name: &str, ty: Type) -> ValueId {
         let name = self.unique_name(name);
-        let id = self.append_value(name, ty, Definition::Input(Self::BODY));
-        self.blocks[0].inputs.push(id);
+        let id = self.append_value(name, ty, Definition::Input(block));
+        self.blocks[block.index()].inputs.push(id);
+        id
+    }
+
+    pub(crate) fn append_block(&mut self) -> BlockId {
+        let id = BlockId(u32::try_from(self.blocks.len()).expect("fewer than 2^32 blocks fit in memory"));
+        self.blocks.push(Block::default());
         id
     }
 
@@ -129,11 +169,13 @@ impl Function {
         id
     }
 
-    /// Append an op at the end of the body, its result types inferred.
+    /// Append an op that runs `nested` at the end of `block`, its result types inferred.
     pub(crate) fn append_op(
         &mut self,
+        block: BlockId,
         def: &'static OpDef,
         args: Vec<(&'static str, Arg)>,
+        nested: Vec<BlockId>,
         name: &str,
         origin: Origin,
     ) -> Result<OpId, BuildError> {
@@ -144,7 +186,7 @@ impl Function {
                 .ok_or_else(|| BuildError::UnknownParam { op: def.name.to_owned(), param: param.to_owned() })?;
             slots[at] = Some(arg);
         }
-        let types = self.infer(def, &slots).map_err(|source| BuildError::Type {
+        let types = self.infer(def, &slots, &nested).map_err(|source| BuildError::Type {
             op: def.name.to_owned(),
             result: name.to_owned(),
             source,
@@ -160,26 +202,33 @@ impl Function {
             })
             .collect();
         let name = results.first().map_or(name.to_owned(), |r| self.value(*r).name.clone());
-        self.ops.push(Op { def, args: slots, results, name: Some(name), origin });
-        self.blocks[0].ops.push(id);
+        self.ops.push(Op { def, args: slots, results, blocks: nested, name: Some(name), origin });
+        self.blocks[block.index()].ops.push(id);
         Ok(id)
     }
 
-    /// The result types of `def` over `args`.
-    pub(crate) fn infer(&mut self, def: &'static OpDef, args: &[Option<Arg>]) -> Result<Vec<Type>, TypeError> {
+    /// The result types of `def` over `args` and the blocks that it runs.
+    fn infer(&mut self, def: &'static OpDef, args: &[Option<Arg>], nested: &[BlockId]) -> Result<Vec<Type>, TypeError> {
         let mut next_symbol = self.n_symbols;
-        let types = self.infer_with(def, args, &mut next_symbol);
+        let types = self.infer_with(def, args, nested, &mut next_symbol);
         self.n_symbols = next_symbol;
         types
     }
 
-    /// The result types of `def` over `args`, new symbols counted on from `next_symbol`.
+    /// As [`Self::infer`], new symbols counted on from `next_symbol`.
     pub(crate) fn infer_with(
         &self,
         def: &'static OpDef,
         args: &[Option<Arg>],
+        nested: &[BlockId],
         next_symbol: &mut u32,
     ) -> Result<Vec<Type>, TypeError> {
+        let types = |values: &[ValueId]| values.iter().map(|v| self.value(*v).ty.clone()).collect();
+        let blocks: Vec<BlockTypes> = nested
+            .iter()
+            .map(|b| self.block(*b))
+            .map(|b| BlockTypes { inputs: types(&b.inputs), outputs: types(&b.outputs) })
+            .collect();
         let literal_types: Vec<Option<Type>> = args
             .iter()
             .map(|a| match a {
@@ -202,7 +251,10 @@ impl Function {
             })
             .collect();
         check_params(def, &args)?;
-        Infer::new(def, &args, next_symbol).run()
+        if nested.len() != def.n_blocks {
+            return Err(TypeError(format!("it runs {} blocks, {} are due", nested.len(), def.n_blocks)));
+        }
+        Infer::new(def, &args, next_symbol).with_blocks(&blocks).run()
     }
 
     /// `name`, changed where it is no identifier, names a type or is in use already.
@@ -236,7 +288,9 @@ fn check_params(def: &OpDef, args: &[Option<ArgType<'_>>]) -> Result<(), TypeErr
             (None, _) if param.required => return Err(TypeError(format!("`{name}` is missing"))),
             (None, _) | (Some(_), Accepts::Any) => {}
             (Some(ArgType::One(Type::Tensor(t), _)), Accepts::Tensor(dtypes)) if dtypes.contains(&t.dtype) => {}
-            (Some(ArgType::Many(_)), Accepts::Tensors) | (Some(ArgType::One(Type::State(_), _)), Accepts::State) => {}
+            (Some(ArgType::Many(_)), Accepts::Tensors)
+            | (Some(ArgType::One(Type::State(_), _)), Accepts::State)
+            | (Some(ArgType::One(Type::List(..), _)), Accepts::List) => {}
             (Some(ArgType::One(ty, _)), Accepts::Tensor(dtypes)) => {
                 let names: Vec<_> = dtypes.iter().map(|d| d.name()).collect();
                 return Err(TypeError(format!("`{name}` is {ty}, it takes {}", names.join(", "))));

@@ -182,7 +182,7 @@ fn insert(function: &mut Function, inserts: Vec<Insert>) -> Result<Vec<OpId>, Pa
             })
         });
         let args = resolved.collect::<Result<Vec<_>, PatchError>>()?;
-        let id = function.append_op(insert.def, args, &insert.name, insert.origin)?;
+        let id = function.append_op(Function::BODY, insert.def, args, Vec::new(), &insert.name, insert.origin)?;
         places.entry(insert.before).or_default().push(id);
         inserted.push(id);
     }

@@ -61,6 +61,8 @@ pub struct Op {
     pub args: Vec<Option<Arg>>,
     /// What it defines.
     pub results: Vec<ValueId>,
+    /// The blocks that it runs.
+    pub blocks: Vec<BlockId>,
     /// The attribute `name`, which tools show.
     pub name: Option<String>,
     /// Who made it.
@@ -172,6 +174,34 @@ impl Function {
         self.values.len()
     }
 
+    /// Calls `visit` with each op that `block` runs, in order; the ops of nested blocks come before the op that runs them.
+    pub fn visit(&self, block: BlockId, visit: &mut dyn FnMut(OpId)) {
+        for &id in &self.block(block).ops {
+            self.op(id).blocks.iter().for_each(|b| self.visit(*b, visit));
+            visit(id);
+        }
+    }
+
+    /// Every op that the function runs, in the order of [`Self::visit`].
+    pub fn all_ops(&self) -> Vec<OpId> {
+        let mut out = Vec::with_capacity(self.ops.len());
+        self.visit(Self::BODY, &mut |id| out.push(id));
+        out
+    }
+
+    /// Every value that an op uses, those that are used in the blocks that it runs included.
+    pub fn uses(&self, id: OpId) -> Vec<ValueId> {
+        let mut out: Vec<ValueId> = self.op(id).uses().collect();
+        for &block in &self.op(id).blocks {
+            self.visit(block, &mut |inner| {
+                out.extend(self.op(inner).uses());
+                self.op(inner).blocks.iter().for_each(|b| out.extend(&self.block(*b).outputs));
+            });
+            out.extend(&self.block(block).outputs);
+        }
+        out
+    }
+
     /// The op that defines `value`, unless it is an input.
     pub fn definer(&self, value: ValueId) -> Option<&Op> {
         match self.value(value).definition {
@@ -257,32 +287,39 @@ impl Comparison<'_> {
         if a.opset != b.opset || a.attributes != b.attributes {
             return at("opset or attributes differ".to_owned());
         }
-        let (x, y) = (a.body(), b.body());
+        self.blocks(Function::BODY, Function::BODY).and_then(at)
+    }
+
+    fn blocks(&mut self, x: BlockId, y: BlockId) -> Option<String> {
+        let (a, b) = (self.a, self.b);
+        let (x, y) = (a.block(x), b.block(y));
         if (x.inputs.len(), x.ops.len(), x.outputs.len()) != (y.inputs.len(), y.ops.len(), y.outputs.len()) {
-            return at("the number of inputs, ops or outputs differs".to_owned());
+            return Some("the number of inputs, ops or outputs differs".to_owned());
         }
         if let Some(v) = x.inputs.iter().zip(&y.inputs).find_map(|(v, w)| self.values(*v, *w)) {
-            return at(v);
+            return Some(v);
         }
         for (o, p) in x.ops.iter().zip(&y.ops) {
             if let Some(found) = self.ops(a.op(*o), b.op(*p)) {
-                return at(found);
+                return Some(found);
             }
         }
-        x.outputs.iter().zip(&y.outputs).find_map(|(v, w)| self.values(*v, *w)).and_then(at)
+        x.outputs.iter().zip(&y.outputs).find_map(|(v, w)| self.values(*v, *w))
     }
 
     fn ops(&mut self, o: &Op, p: &Op) -> Option<String> {
         let same = o.def == p.def
             && o.name == p.name
             && o.results.len() == p.results.len()
+            && o.blocks.len() == p.blocks.len()
             && o.args.iter().zip(&p.args).all(|(x, y)| self.args(x.as_ref(), y.as_ref()));
         if !same {
             let names = |f: &Function, o: &Op| o.results.first().map_or(String::new(), |r| f.value(*r).name.clone());
             let (n, m) = (names(self.a, o), names(self.b, p));
             return Some(format!("op `{}` making `{n}` and op `{}` making `{m}` differ", o.def.name, p.def.name));
         }
-        o.results.iter().zip(&p.results).find_map(|(v, w)| self.values(*v, *w))
+        let nested = o.blocks.iter().zip(&p.blocks).find_map(|(x, y)| self.blocks(*x, *y));
+        nested.or_else(|| o.results.iter().zip(&p.results).find_map(|(v, w)| self.values(*v, *w)))
     }
 
     fn args(&self, x: Option<&Arg>, y: Option<&Arg>) -> bool {

@@ -1,8 +1,9 @@
 //! The rules that a legal program keeps. All errors are collected.
 //!
 //! 1. Function names are unique and identifiers; all functions share one opset.
-//! 2. Value names are identifiers, unique in their function; each value is defined before it is used.
-//! 3. Each op is in the function's opset; required parameters are bound, each to what it accepts; parameters that must be
+//! 2. Value names are identifiers, unique in their function, nested blocks included; each value is defined before it is
+//!    used, and one that is defined in a nested block is used there only.
+//! 3. Each op is in the function's opset, in the form that this opset has; required parameters are bound, each to what it accepts; parameters that must be
 //!    constant are bound to `const`, to a constexpr op or to a literal.
 //! 4. Declared result types are those that the op's rule infers.
 //! 5. Ranks are at most 5, except for constants that only constexpr ops use; inputs have rank 1 or more.
@@ -16,8 +17,8 @@ use std::collections::HashSet;
 
 use crate::data::Data;
 use crate::literal::Literal;
-use crate::opset::Accepts;
-use crate::program::{Arg, Function, Op, OpId, Program, ValueId};
+use crate::opset::{self, Accepts};
+use crate::program::{Arg, BlockId, Function, Op, OpId, Program, ValueId};
 use crate::types::{DType, MAX_RANK, TensorType, Type, is_type_word};
 
 /// A rule that a program breaks, and where.
@@ -84,18 +85,8 @@ impl Checker<'_> {
         let f = self.function;
         self.names();
         let mut defined = vec![false; f.n_values()];
-        for &input in &f.body().inputs {
-            defined[input.index()] = true;
-            self.input(input);
-        }
-        for &id in &f.body().ops {
-            let op = f.op(id);
-            for used in op.uses().filter(|v| !defined[v.index()]) {
-                self.report(&label(f, op), format!("`{}` is used before it is defined", f.value(used).name));
-            }
-            op.results.iter().for_each(|r| defined[r.index()] = true);
-            self.op(id);
-        }
+        f.body().inputs.iter().for_each(|input| self.input(*input));
+        self.block(Function::BODY, &mut defined);
         if f.body().outputs.is_empty() {
             self.report("function", "it has no outputs".to_owned());
         }
@@ -110,11 +101,48 @@ impl Checker<'_> {
         }
     }
 
+    /// Check the ops of a block; what is defined in it stays `defined` for the block that runs it to take back.
+    fn block(&mut self, id: BlockId, defined: &mut [bool]) {
+        let f = self.function;
+        f.block(id).inputs.iter().for_each(|input| defined[input.index()] = true);
+        for &id in &f.block(id).ops {
+            let op = f.op(id);
+            for used in op.uses().filter(|v| !defined[v.index()]) {
+                self.report(&label(f, op), format!("`{}` is used before it is defined", f.value(used).name));
+            }
+            for &nested in &op.blocks {
+                self.nested(op, nested, defined);
+            }
+            op.results.iter().for_each(|r| defined[r.index()] = true);
+            self.op(id);
+        }
+    }
+
+    /// Check a block that `op` runs; nothing that is defined in it is seen outside.
+    fn nested(&mut self, op: &Op, id: BlockId, defined: &mut [bool]) {
+        let f = self.function;
+        let before = defined.to_vec();
+        self.block(id, defined);
+        for &input in &f.block(id).inputs {
+            if !matches!(f.value(input).ty, Type::Tensor(_) | Type::List(..)) {
+                self.report(&f.value(input).name, format!("it is an input of a block, of type {}", f.value(input).ty));
+            }
+        }
+        for output in f.block(id).outputs.iter().filter(|v| !defined[v.index()]) {
+            self.report(&label(f, op), format!("its block gives `{}`, which is not defined", f.value(*output).name));
+        }
+        defined.copy_from_slice(&before);
+    }
+
     fn names(&mut self) {
         let f = self.function;
         let mut seen = HashSet::new();
-        let values = f.body().inputs.iter().chain(f.body().ops.iter().flat_map(|o| &f.op(*o).results));
-        for &v in values {
+        let mut values = f.body().inputs.clone();
+        for op in f.all_ops().into_iter().map(|id| f.op(id)) {
+            values.extend(op.blocks.iter().flat_map(|b| &f.block(*b).inputs));
+            values.extend(&op.results);
+        }
+        for v in values {
             let name = &f.value(v).name;
             if !is_identifier(name) {
                 self.report(name, "its name is not an identifier".to_owned());
@@ -147,8 +175,9 @@ impl Checker<'_> {
         let f = self.function;
         let op = f.op(id);
         let place = label(f, op);
-        if op.def.since > f.opset {
-            self.report(&place, format!("it needs opset {}, the function has {}", op.def.since.name(), f.opset.name()));
+        if opset::find_in(op.def.name, f.opset) != Some(op.def) {
+            let (since, has) = (op.def.since.name(), f.opset.name());
+            self.report(&place, format!("it is the form of opset {since}, the function has {has}"));
         }
         for (param, arg) in op.def.params.iter().zip(&op.args) {
             if param.constant && param.accepts != Accepts::Any && !arg.iter().all(|a| is_constant(f, a)) {
@@ -159,7 +188,7 @@ impl Checker<'_> {
             }
         }
         let mut next_symbol = u32::MAX / 2;
-        match f.infer_with(op.def, &op.args, &mut next_symbol) {
+        match f.infer_with(op.def, &op.args, &op.blocks, &mut next_symbol) {
             Err(e) => self.report(&place, e.0),
             Ok(types) => self.results(op, &place, &types),
         }

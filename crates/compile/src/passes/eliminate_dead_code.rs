@@ -22,8 +22,7 @@
 //! An op that writes a state is used by the next call. Inputs and states stay: they are what the caller was promised.
 
 use thane_mil::edit::Patch;
-use thane_mil::opset::OpDef;
-use thane_mil::program::Function;
+use thane_mil::program::{Function, OpId};
 
 use crate::driver::{Outcome, Pass, Site};
 use crate::graph::{count_uses, touches_state};
@@ -37,10 +36,10 @@ fn run(f: &Function) -> Vec<Site> {
     // From the end, so that what only dead ops use is dead when it is reached.
     for &id in f.body().ops.iter().rev() {
         let op = f.op(id);
-        if has_effect(op.def) || op.results.iter().any(|r| n_uses[r.index()] > 0) {
+        if has_effect(f, id) || op.results.iter().any(|r| n_uses[r.index()] > 0) {
             continue;
         }
-        op.uses().for_each(|v| n_uses[v.index()] -= 1);
+        f.uses(id).into_iter().for_each(|v| n_uses[v.index()] -= 1);
         let mut patch = Patch::new();
         patch.remove(id);
         sites.push(Site { op: id, outcome: Outcome::Applied(patch) });
@@ -48,6 +47,6 @@ fn run(f: &Function) -> Vec<Site> {
     sites
 }
 
-fn has_effect(def: &OpDef) -> bool {
-    touches_state(def) && def.name != "read_state"
+fn has_effect(f: &Function, op: OpId) -> bool {
+    touches_state(f, op) && f.op(op).def.name != "read_state"
 }

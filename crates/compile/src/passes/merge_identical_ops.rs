@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use thane_mil::data::Data;
 use thane_mil::literal::Literal;
-use thane_mil::program::{Arg, Function, Op, ValueId};
+use thane_mil::program::{Arg, Function, Op, OpId, ValueId};
 use thane_mil::types::TensorType;
 
 use crate::driver::{Pass, Site};
@@ -67,7 +67,7 @@ fn run(f: &Function) -> Vec<Site> {
     let mut sites = Vec::new();
     for &id in &f.body().ops {
         let op = f.op(id);
-        let Some(key) = key(op, &aliases) else { continue };
+        let Some(key) = key(f, id, &aliases) else { continue };
         match seen.get(&key) {
             None => {
                 seen.insert(key, op);
@@ -78,8 +78,11 @@ fn run(f: &Function) -> Vec<Site> {
     sites
 }
 
-fn key<'a>(op: &'a Op, aliases: &Aliases<'_>) -> Option<Key<'a>> {
-    if touches_state(op.def) || op.results.is_empty() {
+fn key<'a>(f: &'a Function, id: OpId, aliases: &Aliases<'_>) -> Option<Key<'a>> {
+    let op = f.op(id);
+    // Two draws of random numbers are two.
+    let is_pure = !touches_state(f, id) && op.blocks.is_empty() && !op.def.name.starts_with("random_");
+    if !is_pure || op.results.is_empty() {
         return None;
     }
     let args = op.args.iter().map(|arg| match arg {

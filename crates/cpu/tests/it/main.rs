@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod blocks;
+mod control;
 mod gguf;
 mod golden;
 mod hostile;

@@ -18,6 +18,7 @@ pub(super) static OPS: &[OpDef] = &[
         since: Opset::CoreMl5,
         params: &[Param { name: "val", accepts: Accepts::Any, required: true, constant: true }],
         attributes: true,
+        n_blocks: 0,
         infer: literal,
     },
     // y[i] = scale[i / block] * (data[i] - offset[i / block]), block = shape of data / shape of scale.

@@ -10,6 +10,7 @@ use crate::types::{DType, Dim, Symbol, TensorType, Type};
 
 mod activation;
 mod constexpr;
+mod control;
 mod elementwise;
 mod gather;
 mod linear;
@@ -55,8 +56,10 @@ impl Opset {
 pub enum Accepts {
     /// A tensor of one of these element types.
     Tensor(&'static [DType]),
-    /// One or more tensors.
+    /// One or more values.
     Tensors,
+    /// A list.
+    List,
     /// A state.
     State,
     /// Anything; only `const` takes it.
@@ -109,22 +112,26 @@ const ANY: &[DType] =
 pub type InferFn = fn(&mut Infer<'_>) -> Result<Vec<Type>, TypeError>;
 
 /// One row of the opset.
+///
+/// An op that took other arguments in an earlier opset has a row for each; [`find_in`] tells which one an opset has.
 pub struct OpDef {
     /// MIL's name.
     pub name: &'static str,
-    /// The first opset that has it.
+    /// The first opset that has it in this form.
     pub since: Opset,
     /// Parameters, in the order of [`Op::args`](crate::program::Op::args).
     pub params: &'static [Param],
     /// Whether parameters are written as attributes instead of inputs.
     pub attributes: bool,
+    /// How many nested blocks it runs.
+    pub n_blocks: usize,
     /// Result types.
     pub infer: InferFn,
 }
 
 impl OpDef {
     const fn new(name: &'static str, since: Opset, params: &'static [Param], infer: InferFn) -> Self {
-        Self { name, since, params, attributes: false, infer }
+        Self { name, since, params, attributes: false, n_blocks: 0, infer }
     }
 
     /// Position of the parameter of that name.
@@ -151,17 +158,36 @@ impl fmt::Debug for OpDef {
 
 impl PartialEq for OpDef {
     fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
+        self.name == other.name && self.since == other.since
     }
 }
 
 /// Every op, group by group.
-pub static GROUPS: &[&[OpDef]] =
-    &[constexpr::OPS, activation::OPS, elementwise::OPS, gather::OPS, linear::OPS, reduce::OPS, shape::OPS, state::OPS];
+pub static GROUPS: &[&[OpDef]] = &[
+    constexpr::OPS,
+    activation::OPS,
+    control::OPS,
+    elementwise::OPS,
+    gather::OPS,
+    linear::OPS,
+    reduce::OPS,
+    shape::OPS,
+    state::OPS,
+];
 
-/// The row of that name.
+/// The newest row of that name.
 pub fn find(name: &str) -> Option<&'static OpDef> {
-    GROUPS.iter().flat_map(|g| g.iter()).find(|def| def.name == name)
+    find_in(name, Opset::ALL[Opset::ALL.len() - 1])
+}
+
+/// The row of that name in an opset.
+pub fn find_in(name: &str, opset: Opset) -> Option<&'static OpDef> {
+    rows(name).filter(|def| def.since <= opset).max_by_key(|def| def.since)
+}
+
+/// Every row of that name, of whatever opset.
+pub fn rows(name: &str) -> impl Iterator<Item = &'static OpDef> {
+    GROUPS.iter().flat_map(|g| g.iter()).filter(move |def| def.name == name)
 }
 
 /// Why arguments do not fit an op.
@@ -189,19 +215,35 @@ pub enum ArgType<'a> {
     Many(Vec<(&'a Type, Known<'a>)>),
 }
 
+/// The types that a nested block takes and gives.
+#[derive(Clone, Debug)]
+pub struct BlockTypes {
+    /// Of its inputs.
+    pub inputs: Vec<Type>,
+    /// Of its outputs.
+    pub outputs: Vec<Type>,
+}
+
 /// The arguments of one op while its result types are inferred.
 ///
 /// The same rules serve the validator, with symbolic shapes, and a backend at run time, with every shape known.
 pub struct Infer<'a> {
     def: &'static OpDef,
     args: &'a [Option<ArgType<'a>>],
+    blocks: &'a [BlockTypes],
     next_symbol: &'a mut u32,
 }
 
 impl<'a> Infer<'a> {
     /// Prepare inference of `def` over `args` (one entry a parameter); new symbols count on from `next_symbol`.
     pub fn new(def: &'static OpDef, args: &'a [Option<ArgType<'a>>], next_symbol: &'a mut u32) -> Self {
-        Self { def, args, next_symbol }
+        Self { def, args, blocks: &[], next_symbol }
+    }
+
+    /// Let the op run these blocks.
+    pub fn with_blocks(mut self, blocks: &'a [BlockTypes]) -> Self {
+        self.blocks = blocks;
+        self
     }
 
     /// The result types.
@@ -290,6 +332,21 @@ impl<'a> Infer<'a> {
         self.ints(name).ok_or_else(|| TypeError(format!("`{name}` must be constant")))
     }
 
+    /// What is known of a value that is of either type; the types are compatible.
+    fn join(&mut self, a: &Type, b: &Type) -> Type {
+        match (a, b) {
+            (Type::Tensor(s), Type::Tensor(t)) => {
+                let dims = s.shape.iter().zip(&t.shape);
+                let shape = dims.map(|(x, y)| if x == y { *x } else { self.fresh() }).collect();
+                Type::Tensor(TensorType { dtype: s.dtype, shape })
+            }
+            (Type::List(s, n), Type::List(t, m)) => {
+                Type::List(Box::new(self.join(s, t)), if n == m { *n } else { None })
+            }
+            _ => a.clone(),
+        }
+    }
+
     fn fresh(&mut self) -> Dim {
         *self.next_symbol += 1;
         Dim::Symbol(Symbol(*self.next_symbol - 1))
@@ -348,13 +405,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_found() {
-        let mut names: Vec<_> = GROUPS.iter().flat_map(|g| g.iter()).map(|d| d.name).collect();
-        assert!(names.iter().all(|n| find(n).is_some_and(|d| d.name == *n)));
-        let n = names.len();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), n);
+    fn rows_are_unique_and_found() {
+        let mut rows: Vec<_> = GROUPS.iter().flat_map(|g| g.iter()).map(|d| (d.name, d.since)).collect();
+        assert!(rows.iter().all(|(n, since)| find_in(n, *since).is_some_and(|d| (d.name, d.since) == (n, *since))));
+        let n = rows.len();
+        rows.sort_unstable();
+        rows.dedup();
+        assert_eq!(rows.len(), n);
     }
 
     #[test]

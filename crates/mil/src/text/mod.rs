@@ -6,6 +6,7 @@
 //! as a symbol of its own, and those of other values follow by type inference.
 
 mod lex;
+mod number;
 mod parse;
 mod print;
 

@@ -1,12 +1,13 @@
 //! Parser. Every error has a line and a column; nothing that the text claims is allocated before it is read.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::lex::{Lexer, Token};
+use super::number::Elements;
 use crate::data::Data;
-use crate::literal::{Literal, f64_to_bf16, f64_to_f16};
+use crate::literal::Literal;
 use crate::opset::{self, Accepts, OpDef, Opset};
-use crate::program::{Arg, Function, Origin, Program, ValueId};
+use crate::program::{Arg, BlockId, Function, Origin, Program, ValueId};
 use crate::types::{DType, Dim, MAX_RANK, Symbol, TensorType, Type, is_type_word};
 
 /// Nesting of types and literals beyond this is refused, so that no text exhausts the stack.
@@ -153,27 +154,69 @@ impl<'a> Parser<'a> {
         };
         self.expect('>')?;
         self.expect('(')?;
-        let mut scope = Scope { function: Function::new(name.to_owned(), opset), values: HashMap::new() };
+        let mut scope = Scope {
+            function: Function::new(name.to_owned(), opset),
+            block: Function::BODY,
+            values: HashMap::new(),
+            hidden: HashSet::new(),
+            local: Vec::new(),
+        };
         self.n_wildcards = 0;
-        for (ty, name) in self.list(')', |p| Ok((p.ty()?, p.word("the name of an input")?)))? {
-            let id = scope.function.append_input(name, ty);
-            self.declare(&mut scope, name, id)?;
-        }
+        self.inputs(&mut scope)?;
         scope.function.n_symbols = self.n_wildcards;
         scope.function.attributes = self.attributes()?;
+        self.block(&mut scope)?;
+        Ok(scope.function)
+    }
+
+    /// `T a, T b)`, the inputs of the block at hand.
+    fn inputs(&mut self, scope: &mut Scope<'a>) -> Parsed<()> {
+        for (ty, name) in self.list(')', |p| Ok((p.ty()?, p.word("the name of an input")?)))? {
+            let id = scope.function.append_input(scope.block, name, ty);
+            self.declare(scope, name, id)?;
+        }
+        Ok(())
+    }
+
+    /// `{ statements } -> (outputs);`, the ops of the block at hand.
+    fn block(&mut self, scope: &mut Scope<'a>) -> Parsed<()> {
         self.expect('{')?;
         while !self.eat('}')? {
-            self.statement(&mut scope)?;
+            self.statement(scope)?;
         }
         if self.token != Token::Arrow {
             return self.error(format!("`->` is due, {} stands here", show(self.token)));
         }
         self.advance()?;
         self.expect('(')?;
-        let outputs = self.list(')', |p| p.value(&scope))?;
+        let outputs = self.list(')', |p| p.value(scope))?;
         self.expect(';')?;
-        scope.function.blocks[0].outputs = outputs;
-        Ok(scope.function)
+        scope.function.blocks[scope.block.index()].outputs = outputs;
+        Ok(())
+    }
+
+    /// `{ block(inputs) {..} -> (outputs); .. }` behind an op.
+    fn nested_blocks(&mut self, scope: &mut Scope<'a>) -> Parsed<Vec<BlockId>> {
+        let mut blocks = Vec::new();
+        while !self.eat('}')? {
+            self.keyword("block")?;
+            self.expect('(')?;
+            let block = scope.function.append_block();
+            let outside = (std::mem::replace(&mut scope.block, block), std::mem::take(&mut scope.local));
+            self.nested(|p| {
+                p.n_wildcards = scope.function.n_symbols;
+                p.inputs(scope)?;
+                scope.function.n_symbols = p.n_wildcards;
+                p.block(scope)
+            })?;
+            for name in scope.local.drain(..) {
+                scope.values.remove(name);
+                scope.hidden.insert(name);
+            }
+            (scope.block, scope.local) = outside;
+            blocks.push(block);
+        }
+        Ok(blocks)
     }
 
     fn declare(&self, scope: &mut Scope<'a>, name: &'a str, id: ValueId) -> Parsed<()> {
@@ -181,9 +224,10 @@ impl<'a> Parser<'a> {
         if is_type_word(name) {
             return self.error(format!("`{name}` is a type and cannot name a value"));
         }
-        if scope.values.insert(name, id).is_some() {
+        if scope.hidden.contains(name) || scope.values.insert(name, id).is_some() {
             return self.error(format!("`{name}` is defined twice"));
         }
+        scope.local.push(name);
         scope.function.values[id.index()].name = name.to_owned();
         scope.function.names.entry(name.to_owned()).or_insert(0);
         Ok(())
@@ -211,7 +255,9 @@ impl<'a> Parser<'a> {
             }
         }
         let name = self.word("an op")?;
-        let Some(def) = opset::find(name) else { return self.error(format!("unknown op `{name}`")) };
+        let Some(def) = opset::find_in(name, scope.function.opset) else {
+            return self.error(format!("opset {} has no op `{name}`", scope.function.opset.name()));
+        };
         self.expect('(')?;
         let mut args = self.list(')', |p| p.argument(scope, def))?;
         let mut op_name = None;
@@ -224,8 +270,9 @@ impl<'a> Parser<'a> {
                 }
             }
         }
+        let blocks = if self.eat('{')? { self.nested_blocks(scope)? } else { Vec::new() };
         self.expect(';')?;
-        self.append(scope, def, args, &declared, op_name)
+        self.append(scope, Statement { def, args, blocks, declared, name: op_name })
     }
 
     fn argument(&mut self, scope: &Scope<'a>, def: &'static OpDef) -> Parsed<(&'static str, Arg)> {
@@ -259,25 +306,19 @@ impl<'a> Parser<'a> {
         Ok((param, self.typed_literal()?))
     }
 
-    fn append(
-        &mut self,
-        scope: &mut Scope<'a>,
-        def: &'static OpDef,
-        args: Vec<(&'static str, Arg)>,
-        declared: &[(Type, &'a str)],
-        op_name: Option<String>,
-    ) -> Parsed<()> {
+    fn append(&mut self, scope: &mut Scope<'a>, statement: Statement<'a>) -> Parsed<()> {
+        let Statement { def, args, blocks, declared, name } = statement;
         let mut given: Vec<&str> = args.iter().map(|(n, _)| *n).collect();
         given.sort_unstable();
         if let Some(twice) = given.windows(2).find(|w| w[0] == w[1]) {
             return self.error(format!("parameter `{}` of op `{}` is bound twice", twice[0], def.name));
         }
         let first = declared.first().map_or(def.name, |d| d.1);
-        let id = match scope.function.append_op(def, args, first, Origin::default()) {
+        let id = match scope.function.append_op(scope.block, def, args, blocks, first, Origin::default()) {
             Ok(id) => id,
             Err(e) => return self.error(e.to_string()),
         };
-        scope.function.ops[id.index()].name = op_name;
+        scope.function.ops[id.index()].name = name;
         let results = scope.function.op(id).results.clone();
         if results.len() != declared.len() {
             return self.error(format!("op `{}` gives {} results, not {}", def.name, results.len(), declared.len()));
@@ -451,7 +492,7 @@ impl<'a> Parser<'a> {
     }
 
     fn tensor(&mut self, ty: &TensorType) -> Parsed<Literal> {
-        let mut elements = Elements { dtype: ty.dtype, bytes: Vec::new(), n: 0 };
+        let mut elements = Elements::new(ty.dtype);
         let mut shape = vec![None; ty.rank()];
         self.elements(&mut shape, 0, &mut elements)?;
         // Below an empty dimension nothing says how long the others are; the type does.
@@ -483,44 +524,23 @@ impl<'a> Parser<'a> {
 
 struct Scope<'a> {
     function: Function,
+    /// The block at hand.
+    block: BlockId,
+    /// Names that can be used.
     values: HashMap<&'a str, ValueId>,
+    /// Names of blocks that are closed.
+    hidden: HashSet<&'a str>,
+    /// Names of the block at hand.
+    local: Vec<&'a str>,
 }
 
-/// Elements as they are read, packed.
-struct Elements {
-    dtype: DType,
-    bytes: Vec<u8>,
-    n: usize,
-}
-
-impl Elements {
-    fn push(&mut self, word: &str) -> Option<()> {
-        let bits = match self.dtype {
-            DType::Bool => u64::from(word.parse::<bool>().ok()?),
-            DType::Fp16 => u64::from(f64_to_f16(float(word)?)),
-            DType::Fp32 => u64::from((float(word)? as f32).to_bits()),
-            DType::Fp64 => float(word)?.to_bits(),
-            DType::Bf16 => u64::from(f64_to_bf16(float(word)?)),
-            DType::Int4 | DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => {
-                let (v, shift) = (word.parse::<i64>().ok()?, 64 - self.dtype.bits());
-                if (v << shift) >> shift != v {
-                    return None;
-                }
-                v.cast_unsigned()
-            }
-            DType::Fp8E4M3 | DType::Fp8E5M2 | DType::String => return None,
-            _ => word.parse::<u64>().ok().filter(|v| v.leading_zeros() as usize >= 64 - self.dtype.bits())?,
-        };
-        for i in 0..self.dtype.bits() {
-            let bit = self.n * self.dtype.bits() + i;
-            if bit.is_multiple_of(8) {
-                self.bytes.push(0);
-            }
-            self.bytes[bit / 8] |= u8::from(bits >> i & 1 == 1) << (bit % 8);
-        }
-        self.n += 1;
-        Some(())
-    }
+/// An op as it was read.
+struct Statement<'a> {
+    def: &'static OpDef,
+    args: Vec<(&'static str, Arg)>,
+    blocks: Vec<BlockId>,
+    declared: Vec<(Type, &'a str)>,
+    name: Option<String>,
 }
 
 /// Give `inferred` the dimensions that only the declaration knows.
@@ -538,34 +558,6 @@ fn uint(literal: &Literal) -> Option<u64> {
     let Literal::Tensor(ty, data) = literal else { return None };
     let bytes: [u8; 8] = data.to_vec().try_into().ok()?;
     (ty.dtype == DType::Uint64).then(|| u64::from_le_bytes(bytes))
-}
-
-/// A finite number, decimal or in C99's hexadecimal form.
-fn float(word: &str) -> Option<f64> {
-    let (negative, digits) = match word.as_bytes().first()? {
-        b'-' => (true, &word[1..]),
-        b'+' => (false, &word[1..]),
-        _ => (false, word),
-    };
-    let v = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
-        Some(hex) => hex_float(hex)?,
-        None if digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') => digits.parse().ok()?,
-        None => return None,
-    };
-    v.is_finite().then_some(if negative { -v } else { v })
-}
-
-fn hex_float(hex: &str) -> Option<f64> {
-    let (mantissa, exponent) = hex.split_once(['p', 'P'])?;
-    let exponent: i32 = exponent.parse().ok().filter(|e: &i32| (-5000..=5000).contains(e))?;
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    if whole.is_empty() || whole.len() + fraction.len() > 15 {
-        return None;
-    }
-    let digits = u64::from_str_radix(&format!("{whole}{fraction}"), 16).ok()?;
-    // Two steps: a subnormal result needs a power of two that is itself out of range.
-    let scale = exponent - 4 * fraction.len() as i32;
-    Some(digits as f64 * 2f64.powi(scale / 2) * 2f64.powi(scale - scale / 2))
 }
 
 fn unescape(s: &str) -> String {

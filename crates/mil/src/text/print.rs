@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::data::Data;
 use crate::literal::{Literal, f16_to_f32};
-use crate::program::{Arg, Function, Op, Program, ValueId};
+use crate::program::{Arg, BlockId, Function, Op, Program, ValueId};
 use crate::types::{DType, TensorType};
 
 /// The path that printed constants name.
@@ -101,13 +101,20 @@ impl Printer<'_> {
             self.attributes(&f.attributes);
             self.out.push(' ');
         }
+        self.block(f, Function::BODY, 2);
+        self.out.push('\n');
+    }
+
+    /// The ops of a block in braces, and what it gives.
+    fn block(&mut self, f: &Function, id: BlockId, depth: usize) {
+        let indent = "    ".repeat(depth);
         self.out.push_str("{\n");
-        for op in &f.body().ops {
-            self.op(f, f.op(*op));
+        for op in &f.block(id).ops {
+            self.op(f, f.op(*op), depth + 1);
         }
-        self.out.push_str("        } -> (");
-        self.names(f, &f.body().outputs);
-        self.out.push_str(");\n");
+        put!(self, "{indent}}} -> (");
+        self.names(f, &f.block(id).outputs);
+        self.out.push_str(");");
     }
 
     fn names(&mut self, f: &Function, values: &[ValueId]) {
@@ -116,8 +123,9 @@ impl Printer<'_> {
         }
     }
 
-    fn op(&mut self, f: &Function, op: &Op) {
-        self.out.push_str("            ");
+    fn op(&mut self, f: &Function, op: &Op, depth: usize) {
+        let indent = "    ".repeat(depth);
+        self.out.push_str(&indent);
         for (i, r) in op.results.iter().enumerate() {
             let value = f.value(*r);
             put!(self, "{}{} {}", if i > 0 { ", " } else { "" }, value.ty, value.name);
@@ -142,7 +150,28 @@ impl Printer<'_> {
             put!(self, "{}{name} = ", if i > 0 { ", " } else { "[" });
             self.arg(f, arg);
         }
-        self.out.push_str(if attributes.is_empty() { ";\n" } else { "];\n" });
+        self.out.push_str(if attributes.is_empty() { "" } else { "]" });
+        if !op.blocks.is_empty() {
+            self.blocks(f, op, depth);
+        }
+        self.out.push_str(";\n");
+    }
+
+    /// The blocks of an op, in braces behind its attributes. Nothing that Apple's compiler wrote with nested blocks was at
+    /// hand, so this form is ours.
+    fn blocks(&mut self, f: &Function, op: &Op, depth: usize) {
+        let indent = "    ".repeat(depth);
+        self.out.push_str(" {\n");
+        for &block in &op.blocks {
+            put!(self, "{indent}    block(");
+            for (i, input) in f.block(block).inputs.iter().enumerate() {
+                put!(self, "{}{} {}", if i > 0 { ", " } else { "" }, f.value(*input).ty, f.value(*input).name);
+            }
+            self.out.push_str(") ");
+            self.block(f, block, depth + 1);
+            self.out.push('\n');
+        }
+        put!(self, "{indent}}}");
     }
 
     fn arg(&mut self, f: &Function, arg: &Arg) {

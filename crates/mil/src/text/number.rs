@@ -1,0 +1,77 @@
+//! Numbers as text has them.
+
+use crate::literal::{f64_to_bf16, f64_to_f16};
+use crate::types::DType;
+
+/// Elements as they are read, packed.
+pub struct Elements {
+    /// Element type.
+    pub dtype: DType,
+    /// The bytes so far.
+    pub bytes: Vec<u8>,
+    n: usize,
+}
+
+impl Elements {
+    /// None yet.
+    pub fn new(dtype: DType) -> Self {
+        Self { dtype, bytes: Vec::new(), n: 0 }
+    }
+
+    /// Append the number of that text; `None` where it is no number of this type.
+    pub fn push(&mut self, word: &str) -> Option<()> {
+        let bits = match self.dtype {
+            DType::Bool => u64::from(word.parse::<bool>().ok()?),
+            DType::Fp16 => u64::from(f64_to_f16(float(word)?)),
+            DType::Fp32 => u64::from((float(word)? as f32).to_bits()),
+            DType::Fp64 => float(word)?.to_bits(),
+            DType::Bf16 => u64::from(f64_to_bf16(float(word)?)),
+            DType::Int4 | DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => {
+                let (v, shift) = (word.parse::<i64>().ok()?, 64 - self.dtype.bits());
+                if (v << shift) >> shift != v {
+                    return None;
+                }
+                v.cast_unsigned()
+            }
+            DType::Fp8E4M3 | DType::Fp8E5M2 | DType::String => return None,
+            _ => word.parse::<u64>().ok().filter(|v| v.leading_zeros() as usize >= 64 - self.dtype.bits())?,
+        };
+        for i in 0..self.dtype.bits() {
+            let bit = self.n * self.dtype.bits() + i;
+            if bit.is_multiple_of(8) {
+                self.bytes.push(0);
+            }
+            self.bytes[bit / 8] |= u8::from(bits >> i & 1 == 1) << (bit % 8);
+        }
+        self.n += 1;
+        Some(())
+    }
+}
+
+/// A finite number, decimal or in C99's hexadecimal form.
+fn float(word: &str) -> Option<f64> {
+    let (negative, digits) = match word.as_bytes().first()? {
+        b'-' => (true, &word[1..]),
+        b'+' => (false, &word[1..]),
+        _ => (false, word),
+    };
+    let v = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        Some(hex) => hex_float(hex)?,
+        None if digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') => digits.parse().ok()?,
+        None => return None,
+    };
+    v.is_finite().then_some(if negative { -v } else { v })
+}
+
+fn hex_float(hex: &str) -> Option<f64> {
+    let (mantissa, exponent) = hex.split_once(['p', 'P'])?;
+    let exponent: i32 = exponent.parse().ok().filter(|e: &i32| (-5000..=5000).contains(e))?;
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    if whole.is_empty() || whole.len() + fraction.len() > 15 {
+        return None;
+    }
+    let digits = u64::from_str_radix(&format!("{whole}{fraction}"), 16).ok()?;
+    // Two steps: a subnormal result needs a power of two that is itself out of range.
+    let scale = exponent - 4 * fraction.len() as i32;
+    Some(digits as f64 * 2f64.powi(scale / 2) * 2f64.powi(scale - scale / 2))
+}
