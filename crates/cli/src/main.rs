@@ -7,6 +7,7 @@ mod cmd;
 mod exit;
 mod hub;
 mod interrupt;
+mod language;
 mod model;
 mod output;
 mod talk;

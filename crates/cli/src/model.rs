@@ -5,16 +5,16 @@ use std::path::Path;
 use thane_compile::CompileError;
 use thane_cpu::{Cpu, Numerics};
 use thane_engine::generate::Session;
-use thane_engine::text::{ChatTemplate, Tokenizer, TokenizerConfig, Vocab};
 use thane_mil::backend::Backend;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
-use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
+use thane_models::checkpoint::Checkpoint;
 use thane_models::{Model, ModelError, Options};
 
 use crate::app::App;
 use crate::exit::{Code, Failure};
 use crate::hub;
+use crate::language::{Language, Parts};
 
 /// What program is made of a model; flags of every verb that makes one.
 #[derive(Clone, Debug, clap::Args)]
@@ -114,71 +114,9 @@ pub fn session(opened: &Opened, flags: &RunFlags) -> Result<Session, Failure> {
     Ok(Session::new(instance, opened.model.info.context, opened.model.info.vocab_size))
 }
 
-/// How text becomes tokens and conversations become text.
-pub struct Language {
-    pub tokenizer: Tokenizer,
-    pub template: Option<ChatTemplate>,
-}
-
 /// The tokenizer and chat template that the files carry.
 pub fn language(opened: &Opened) -> Result<Language, Failure> {
-    let n_vocab = opened.model.info.vocab_size;
-    let language = match &opened.checkpoint.source {
-        Source::Gguf(gguf) => from_gguf(gguf, n_vocab),
-        Source::HuggingFace(folder) => from_folder(folder, n_vocab),
-    };
+    let parts = Parts::of(&opened.checkpoint, opened.model.info.vocab_size);
     let path = opened.checkpoint.path.display().to_string();
-    language.map_err(|e| Failure::new(Code::Usage, e.context(path)))
-}
-
-fn from_gguf(gguf: &Gguf, n_vocab: usize) -> anyhow::Result<Language> {
-    let key = |name: &str| format!("tokenizer.ggml.{name}");
-    let id = |name: &str| gguf.opt_u32(&key(name));
-    let texts = |name: &str| -> anyhow::Result<Option<Vec<String>>> {
-        Ok(gguf.opt_strings(&key(name))?.map(|v| v.into_iter().map(str::to_owned).collect()))
-    };
-    let source = gguf.opt_str("tokenizer.chat_template")?;
-    let tokens =
-        texts("tokens")?.ok_or_else(|| anyhow::anyhow!("the file has no tokenizer (key tokenizer.ggml.tokens)"))?;
-    let (bos, eos) = (id("bos_token_id")?, id("eos_token_id")?);
-    let spelled = |id: Option<u32>| id.and_then(|id| tokens.get(id as usize)).cloned().unwrap_or_default();
-    let template = source.map(|s| ChatTemplate::new(s, &spelled(bos), &spelled(eos))).transpose()?;
-    let vocab = Vocab {
-        model: gguf.str(&key("model"))?.to_owned(),
-        pre: gguf.opt_str(&key("pre"))?.map(str::to_owned),
-        tokens,
-        scores: gguf.opt_f32s(&key("scores"))?,
-        token_types: gguf.opt_i32s(&key("token_type"))?,
-        merges: texts("merges")?,
-        bos,
-        eos,
-        eot: id("eot_token_id")?,
-        eom: id("eom_token_id")?,
-        unk: id("unknown_token_id")?,
-        pad: id("padding_token_id")?,
-        add_bos: gguf.opt_bool(&key("add_bos_token"))?,
-        add_eos: gguf.opt_bool(&key("add_eos_token"))?,
-        add_space_prefix: gguf.opt_bool(&key("add_space_prefix"))?,
-        remove_extra_whitespaces: gguf.opt_bool(&key("remove_extra_whitespaces"))?,
-        chat_template: source.map(str::to_owned),
-        n_vocab,
-    };
-    Ok(Language { tokenizer: Tokenizer::from_vocab(vocab)?, template })
-}
-
-fn from_folder(folder: &HuggingFace, n_vocab: usize) -> anyhow::Result<Language> {
-    let read = |path: &Path| std::fs::read(path).map_err(|e| anyhow::Error::new(e).context(path.display().to_string()));
-    let json = folder.tokenizer_json.as_deref().ok_or_else(|| anyhow::anyhow!("the folder has no tokenizer.json"))?;
-    let mut config = match folder.tokenizer_config.as_deref() {
-        Some(path) => TokenizerConfig::from_tokenizer_config(&read(path)?, n_vocab)?,
-        None => TokenizerConfig { n_vocab, ..TokenizerConfig::default() },
-    };
-    if let Some(path) = folder.chat_template.as_deref() {
-        config.chat_template = Some(String::from_utf8(read(path)?)?);
-    }
-    config.eos_ids.extend(folder.eos_token_ids()?);
-    let spelled = |token: &Option<String>| token.clone().unwrap_or_default();
-    let (bos, eos) = (spelled(&config.bos_token), spelled(&config.eos_token));
-    let template = config.chat_template.as_deref().map(|s| ChatTemplate::new(s, &bos, &eos)).transpose()?;
-    Ok(Language { tokenizer: Tokenizer::from_json(&read(json)?, config)?, template })
+    parts.and_then(Parts::language).map_err(|e| Failure::new(Code::Usage, e.context(path)))
 }

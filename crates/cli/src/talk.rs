@@ -10,7 +10,8 @@ use thane_engine::text::{EncodeOptions, Message, StreamOptions, TextStream};
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
-use crate::model::{Language, NumericsFlag, Opened, RunFlags};
+use crate::language::Language;
+use crate::model::{NumericsFlag, Opened, RunFlags};
 
 /// How long an answer may take to end by itself when it is interrupted: a call of the program is not broken off, and
 /// the first one reads up to 512 tokens.

@@ -98,7 +98,7 @@ fn is_float32(p: &Planner<'_>, value: ValueId) -> bool {
 fn matrix(p: &mut Planner<'_>, value: ValueId) -> Option<Matrix> {
     match Matrix::stored(p.f, value) {
         Some(matrix) => Some(matrix),
-        None => Matrix::computed(&p.constant(value)?),
+        None => Matrix::computed(p.constant(value)?),
     }
 }
 
@@ -120,7 +120,7 @@ fn gather(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     if !is_zero("axis") || !is_zero("batch_dims") {
         return None;
     }
-    let weight = Matrix::stored(f, op.value_arg("x")?)?;
+    let weight = matrix(p, op.value_arg("x")?)?;
     one(root, Vec::new(), Fused::Gather { indices: op.value_arg("indices")?, weight })
 }
 

@@ -23,6 +23,7 @@ use thane_kernels::Context;
 use thane_mil::backend::{Backend, Executable, Instance, LoadError, RunError, View};
 use thane_mil::program::{Function, OpId, Program};
 use thane_mil::types::{Dim, TensorType, Type};
+use weight::Folds;
 
 /// How products with constant matrices are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +78,9 @@ impl Cpu {
     pub fn load_within(&self, program: &Program, limits: Limits) -> Result<Arc<dyn Executable>, LoadError> {
         let context = Context::new(self.n_threads.max(1));
         let mut plans = HashMap::new();
+        let folds = Folds::default();
         for function in program.functions() {
-            let plan = Plan::new(&context, function, limits.tensor_bytes)
+            let plan = Plan::new(&context, function, &folds, limits.tensor_bytes)
                 .map_err(|(op, reason)| load_error(function, op, reason))?;
             plans.insert(function.name.clone(), plan);
         }

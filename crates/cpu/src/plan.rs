@@ -14,6 +14,7 @@ use crate::exec;
 use crate::fuse::{self, Fused};
 use crate::ops::{self, Eval, Fault, Value};
 use crate::tensor::{Pool, Tensor};
+use crate::weight::Folds;
 
 /// What one step computes. Operands are values of the function.
 #[derive(Debug)]
@@ -111,8 +112,8 @@ pub type PlanError = (Option<OpId>, String);
 
 impl Plan {
     /// Plan a function.
-    pub fn new(context: &Context, function: &Function, most_bytes: usize) -> Result<Self, PlanError> {
-        let mut planner = Planner::new(context, function, most_bytes);
+    pub fn new(context: &Context, function: &Function, folds: &Folds, most_bytes: usize) -> Result<Self, PlanError> {
+        let mut planner = Planner::new(context, function, folds, most_bytes);
         planner.fuse();
         planner.plan()
     }
@@ -129,6 +130,8 @@ pub struct Planner<'a> {
     is_constant: Vec<bool>,
     /// Constants as they were computed, or why they could not be.
     constants: HashMap<ValueId, Result<Tensor, Fault>>,
+    /// Those of other functions.
+    folds: &'a Folds,
     /// What one tensor may take.
     most_bytes: usize,
     states: Vec<(ValueId, String, TensorType)>,
@@ -137,12 +140,12 @@ pub struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(context: &'a Context, f: &'a Function, most_bytes: usize) -> Self {
+    fn new(context: &'a Context, f: &'a Function, folds: &'a Folds, most_bytes: usize) -> Self {
         let mut users = vec![Vec::new(); f.n_values()];
         let mut is_constant = vec![false; f.n_values()];
         for id in f.all_ops() {
             let op = f.op(id);
-            let folds = folds(op) && op.uses().all(|v| is_constant[v.index()]);
+            let folds = is_plain(op) && op.uses().all(|v| is_constant[v.index()]);
             op.results.iter().for_each(|r| is_constant[r.index()] = folds);
             op.uses().for_each(|v| users[v.index()].push(id));
             op.blocks.iter().flat_map(|b| &f.block(*b).outputs).for_each(|v| users[v.index()].push(id));
@@ -158,6 +161,7 @@ impl<'a> Planner<'a> {
             outputs: f.body().outputs.iter().copied().collect(),
             is_constant,
             constants: HashMap::new(),
+            folds,
             most_bytes,
             states: states.collect(),
             fused: HashMap::new(),
@@ -194,7 +198,7 @@ impl<'a> Planner<'a> {
     }
 
     fn is_foldable(&self, op: &Op) -> bool {
-        folds(op) && op.uses().all(|v| self.is_constant(v))
+        is_plain(op) && op.uses().all(|v| self.is_constant(v))
     }
 
     /// The tensor behind a value that follows from constants alone.
@@ -210,7 +214,8 @@ impl<'a> Planner<'a> {
             let n_pending = pending.len();
             pending.extend(uses.into_iter().filter(|v| !self.constants.contains_key(v)));
             if pending.len() == n_pending {
-                let folded = self.fold(next);
+                let (f, folds) = (self.f, self.folds);
+                let folded = folds.get(f, next, || self.fold(next));
                 self.constants.insert(next, folded);
             }
         }
@@ -473,6 +478,6 @@ fn in_slots(steps: &[Step], out: &mut Vec<ValueId>) {
 }
 
 /// Whether an op gives the same at each call with the same arguments, and is no more than its arguments.
-fn folds(op: &Op) -> bool {
+fn is_plain(op: &Op) -> bool {
     op.blocks.is_empty() && !op.def.name.starts_with("random_")
 }

@@ -1,11 +1,15 @@
 //! Constant matrices in the form that kernels multiply: the stored blocks where there are some, else fp32.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use thane_kernels::{BlockType, Weight};
 use thane_mil::data::{Bytes, Data, Packed, Packing};
 use thane_mil::literal::Literal;
-use thane_mil::program::{Function, Op, ValueId};
+use thane_mil::program::{Arg, Definition, Function, Op, ValueId};
 use thane_mil::types::DType;
 
+use crate::ops::Fault;
 use crate::tensor::Tensor;
 
 /// A constant [rows, cols] that keeps its bytes alive.
@@ -38,11 +42,17 @@ impl Matrix {
         Self::checked(ty, bytes, n_rows, n_cols)
     }
 
-    /// An fp32 matrix of a tensor that was computed.
-    pub fn computed(tensor: &Tensor) -> Option<Self> {
+    /// An fp32 matrix of a tensor that was computed, over the tensor's own buffer.
+    pub fn computed(tensor: Tensor) -> Option<Self> {
+        struct Held(Tensor);
+        impl AsRef<[u8]> for Held {
+            fn as_ref(&self) -> &[u8] {
+                self.0.f32s().map_or(&[], bytemuck::cast_slice)
+            }
+        }
         let &[n_rows, n_cols] = tensor.shape.as_slice() else { return None };
-        let bytes: Vec<u8> = bytemuck::cast_slice(tensor.f32s()?).to_vec();
-        Self::checked(BlockType::F32, Bytes::new(bytes), n_rows, n_cols)
+        tensor.f32s()?;
+        Self::checked(BlockType::F32, Bytes::new(Held(tensor)), n_rows, n_cols)
     }
 
     fn checked(ty: BlockType, bytes: Bytes, n_rows: usize, n_cols: usize) -> Option<Self> {
@@ -81,6 +91,70 @@ fn stored_form(literal: &Literal) -> Option<Packed> {
         Literal::Tensor(_, Data::Source(source)) => source.packed(),
         _ => None,
     }
+}
+
+/// Constants that were computed, by what they were computed from: functions of one program share them.
+#[derive(Debug, Default)]
+pub struct Folds(RefCell<HashMap<Vec<usize>, Tensor>>);
+
+impl Folds {
+    /// The tensor behind `value`, where a constexpr op makes it and another function had it computed, else `compute`.
+    pub fn get(
+        &self,
+        f: &Function,
+        value: ValueId,
+        compute: impl FnOnce() -> Result<Tensor, Fault>,
+    ) -> Result<Tensor, Fault> {
+        let mut key = Vec::new();
+        if f.definer(value).is_none_or(|op| op.def.is_const()) || !identify(f, value, &mut key) {
+            return compute();
+        }
+        if let Some(tensor) = self.0.borrow().get(&key) {
+            return Ok(tensor.clone());
+        }
+        let tensor = compute()?;
+        self.0.borrow_mut().insert(key, tensor.clone());
+        Ok(tensor)
+    }
+}
+
+/// Append what tells a constant from all others; `false` where nothing does.
+fn identify(f: &Function, value: ValueId, key: &mut Vec<usize>) -> bool {
+    /// Scalars and tables are told apart by what they hold, larger constants by where they are.
+    const SMALL: usize = 256;
+    let Definition::Result(id, index) = f.value(value).definition else { return false };
+    let op = f.op(id);
+    if !op.def.is_constexpr() {
+        return false;
+    }
+    key.extend([std::ptr::from_ref(op.def).addr(), index]);
+    op.args.iter().all(|arg| match arg {
+        None => {
+            key.push(0);
+            true
+        }
+        Some(Arg::Value(v)) => {
+            key.push(1);
+            identify(f, *v, key)
+        }
+        Some(Arg::Values(_)) => false,
+        Some(Arg::Literal(Literal::Tensor(ty, data))) => {
+            key.extend([2, ty.dtype as usize, ty.rank()]);
+            key.extend(ty.shape.iter().map(|d| d.known().unwrap_or(usize::MAX)));
+            match data {
+                _ if data.byte_len() <= SMALL => key.extend(data.to_vec().into_iter().map(usize::from)),
+                Data::Bytes(bytes) => key.push(bytes.as_slice().as_ptr().addr()),
+                Data::Source(source) => key.push(std::sync::Arc::as_ptr(source).addr()),
+            }
+            true
+        }
+        Some(Arg::Literal(Literal::String(s))) => {
+            key.extend([3, s.len()]);
+            key.extend(s.bytes().map(usize::from));
+            true
+        }
+        Some(Arg::Literal(_)) => false,
+    })
 }
 
 fn block_type(packing: Packing) -> BlockType {

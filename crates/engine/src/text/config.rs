@@ -1,10 +1,13 @@
 //! The small JSON files beside `tokenizer.json`.
 
+use serde::{Deserialize, Serialize};
+
 use super::TextError;
 use serde_json::Value;
 
 /// What `tokenizer_config.json`, `generation_config.json` and `config.json` add to a `tokenizer.json`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TokenizerConfig {
     /// Beginning-of-text token.
     pub bos_token: Option<String>,

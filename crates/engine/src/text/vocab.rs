@@ -1,9 +1,12 @@
 //! The vocabulary as a GGUF file carries it: parallel lists and a few ids.
 
+use serde::{Deserialize, Serialize};
+
 use super::TextError;
 
 /// A tokenizer in plain lists, as the `tokenizer.*` keys of a GGUF file hold it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Vocab {
     /// `tokenizer.ggml.model`: `gpt2` or `llama`.
     pub model: String,
