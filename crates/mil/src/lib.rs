@@ -2,10 +2,10 @@
 //!
 //! A [`Program`](program::Program) is a set of functions over shared constants, in the terms of Apple's MIL: ops of a
 //! versioned [`opset`], tensors of [`types`], constants whose bytes are [`data`] mapped from a checkpoint. Start reading
-//! at [`program`]; then [`build`] makes one, [`valid`] judges it, [`edit`] changes it, [`text`] prints and parses it, and
-//! [`backend`] says what it means to run one.
+//! at [`program`]; then [`build`] makes one, [`valid`] judges it, [`edit`] changes it, [`text`] prints and parses it,
+//! [`package`] keeps it on disk, and [`backend`] says what it means to run one.
 //!
-//! This crate knows nothing of checkpoints, model families, devices or tokens, and does no I/O.
+//! This crate knows nothing of checkpoints, model families, devices or tokens, and does I/O in [`package`] only.
 #![deny(missing_docs)]
 
 pub mod backend;
@@ -14,6 +14,7 @@ pub mod data;
 pub mod edit;
 pub mod literal;
 pub mod opset;
+pub mod package;
 pub mod program;
 pub mod text;
 pub mod types;

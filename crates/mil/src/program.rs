@@ -69,6 +69,17 @@ pub struct Op {
     pub origin: Origin,
 }
 
+impl Arg {
+    /// The values that it names.
+    pub fn values(&self) -> &[ValueId] {
+        match self {
+            Arg::Value(v) => std::slice::from_ref(v),
+            Arg::Values(vs) => vs,
+            Arg::Literal(_) => &[],
+        }
+    }
+}
+
 impl Op {
     /// What the parameter of that name is bound to, if anything.
     pub fn arg(&self, name: &str) -> Option<&Arg> {
@@ -85,15 +96,7 @@ impl Op {
 
     /// Every value that it uses, in the order of parameters.
     pub fn uses(&self) -> impl Iterator<Item = ValueId> + '_ {
-        self.args
-            .iter()
-            .flatten()
-            .flat_map(|arg| match arg {
-                Arg::Value(v) => std::slice::from_ref(v),
-                Arg::Values(vs) => vs.as_slice(),
-                Arg::Literal(_) => &[],
-            })
-            .copied()
+        self.args.iter().flatten().flat_map(Arg::values).copied()
     }
 }
 

@@ -232,6 +232,19 @@ impl Type {
     }
 }
 
+impl Type {
+    /// Take the dimensions that only `declared`, a compatible type, knows.
+    pub(crate) fn refine(&mut self, declared: &Type) {
+        if let (Type::Tensor(a), Type::Tensor(b)) = (self, declared) {
+            for (x, y) in a.shape.iter_mut().zip(&b.shape) {
+                if x.known().is_none() && y.known().is_some() {
+                    *x = *y;
+                }
+            }
+        }
+    }
+}
+
 impl From<TensorType> for Type {
     fn from(t: TensorType) -> Self {
         Type::Tensor(t)

@@ -7,8 +7,9 @@
 //!    constant are bound to `const`, to a constexpr op or to a literal.
 //! 4. Declared result types are those that the op's rule infers.
 //! 5. Ranks are at most 5, except for constants that only constexpr ops use; inputs have rank 1 or more.
-//! 6. A literal, attributes included, has as many bytes as its type asks for and a text that reads back: floating-point
-//!    numbers are finite, truth values 0 or 1, unused bits 0, strings scalars, and none is fp8.
+//! 6. A literal, attributes included, has as many bytes as its type asks for, and reads back: truth values are 0 or 1,
+//!    unused bits 0, strings scalars. What has no text, fp8 and numbers that are not finite, is a whole constant, for a
+//!    weight file, and not fp64, which is in none.
 //! 7. Functions have outputs, and an output is no state.
 //!
 //! Passing them means that later stages return errors but do not panic.
@@ -229,9 +230,20 @@ fn is_constant(f: &Function, arg: &Arg) -> bool {
 
 fn check_literal(literal: &Literal) -> Result<(), String> {
     match literal {
+        Literal::Tensor(ty, data) => check_tensor(ty, data),
+        other => check_item(other),
+    }
+}
+
+/// A literal inside of another, which has to have a text: only a whole constant can be in a weight file.
+fn check_item(literal: &Literal) -> Result<(), String> {
+    match literal {
         Literal::String(_) => Ok(()),
-        Literal::List(_, items) | Literal::Tuple(items) => items.iter().try_for_each(check_literal),
-        Literal::Dict(_, _, items) => items.iter().try_for_each(|(k, v)| check_literal(k).and(check_literal(v))),
+        Literal::List(_, items) | Literal::Tuple(items) => items.iter().try_for_each(check_item),
+        Literal::Dict(_, _, items) => items.iter().try_for_each(|(k, v)| check_item(k).and(check_item(v))),
+        Literal::Tensor(ty, data) if !has_text(ty.dtype, data) => {
+            Err(format!("{ty} has no text: it is fp8 or not finite, and not a whole constant"))
+        }
         Literal::Tensor(ty, data) => check_tensor(ty, data),
     }
 }
@@ -250,7 +262,6 @@ fn check_tensor(ty: &TensorType, data: &Data) -> Result<(), String> {
     }
     match ty.dtype {
         DType::String => Err(format!("{ty}: strings are scalars")),
-        DType::Fp8E4M3 | DType::Fp8E5M2 => Err(format!("{ty} has no text")),
         _ if !is_clean(ty.dtype, ty.n_elements().unwrap_or(0), data) => {
             Err(format!("{ty} holds bits that are no {} or not finite", ty.dtype))
         }
@@ -258,28 +269,32 @@ fn check_tensor(ty: &TensorType, data: &Data) -> Result<(), String> {
     }
 }
 
-/// Whether all elements are finite numbers or truth values, and no bit is set behind the last.
+/// Whether all elements are truth values or fp64 numbers with a text, and no bit is set behind the last.
 fn is_clean(dtype: DType, n: usize, data: &Data) -> bool {
-    fn all<const N: usize>(bytes: &[u8], test: impl Fn([u8; N]) -> bool) -> bool {
-        bytes.as_chunks::<N>().0.iter().all(|b| test(*b))
-    }
     let mut last = [0u8];
     let n_last_bits = n.wrapping_mul(dtype.bits()) % 8;
     if n_last_bits != 0 && !(data.read(data.byte_len() - 1, &mut last) && last[0] >> n_last_bits == 0) {
         return false;
     }
-    // Large constants are checked where they are read: a whole checkpoint is not paged in to be validated. Those types
-    // that are never in a weight file are never large.
-    let inline = matches!(dtype, DType::Bool | DType::Fp64);
-    if !matches!(data, Data::Bytes(_)) || !inline && data.byte_len() > 4096 {
-        return true;
+    // What is in a weight file is not looked at: a whole checkpoint is not paged in to be validated. These are in none.
+    match (dtype, data) {
+        (DType::Bool, Data::Bytes(bytes)) => bytes.as_slice().iter().all(|b| *b <= 1),
+        (DType::Fp64, Data::Bytes(_)) => has_text(dtype, data),
+        _ => true,
+    }
+}
+
+/// Whether MIL text can spell all elements: floating-point numbers only where they are finite, fp8 never.
+pub(crate) fn has_text(dtype: DType, data: &Data) -> bool {
+    fn all<const N: usize>(data: &Data, test: impl Fn([u8; N]) -> bool) -> bool {
+        data.to_vec().as_chunks::<N>().0.iter().all(|b| test(*b))
     }
     match dtype {
-        DType::Bool => data.to_vec().iter().all(|b| *b <= 1),
-        DType::Fp16 => all(&data.to_vec(), |b| u16::from_le_bytes(b) & 0x7c00 != 0x7c00),
-        DType::Bf16 => all(&data.to_vec(), |b| u16::from_le_bytes(b) & 0x7f80 != 0x7f80),
-        DType::Fp32 => all(&data.to_vec(), |b| f32::from_le_bytes(b).is_finite()),
-        DType::Fp64 => all(&data.to_vec(), |b| f64::from_le_bytes(b).is_finite()),
+        DType::Fp16 => all(data, |b| u16::from_le_bytes(b) & 0x7c00 != 0x7c00),
+        DType::Bf16 => all(data, |b| u16::from_le_bytes(b) & 0x7f80 != 0x7f80),
+        DType::Fp32 => all(data, |b| f32::from_le_bytes(b).is_finite()),
+        DType::Fp64 => all(data, |b| f64::from_le_bytes(b).is_finite()),
+        DType::Fp8E4M3 | DType::Fp8E5M2 => false,
         _ => true,
     }
 }

@@ -41,7 +41,11 @@ fn without_tests(text: &str) -> &str {
 fn crates_know_nothing_of_what_they_must_not_know() {
     // Crate, words that may not stand in its code, the invariant.
     let rules: &[(&[&str], &[&str], &str)] = &[
-        (&["mil", "kernels", "cpu", "compile", "engine"], &["std::fs", "File::open"], "only models and cli read files"),
+        (
+            &["mil", "kernels", "cpu", "compile", "engine"],
+            &["std::fs", "File::open"],
+            "only models, mil::package and cli read files",
+        ),
         (
             &["mil", "kernels", "models", "cpu", "compile", "engine"],
             &["std::env::", "env::var"],
@@ -64,11 +68,15 @@ fn crates_know_nothing_of_what_they_must_not_know() {
         ),
     ];
     let mut faults = Vec::new();
+    // Packages are folders of files, and their manifest is JSON, of types that are that file's own.
+    let in_package = |path: &Path| path.parent().is_some_and(|p| p.ends_with("mil/src/package"));
+    let of_packages = ["std::fs", "File::open", "serde_json::to_", "#[derive(Serialize"];
     for (name, path, text) in sources() {
         for (crates, words, invariant) in rules.iter().filter(|(crates, ..)| crates.contains(&name.as_str())) {
             let code = without_tests(&text).lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//"));
             for (i, line) in code {
-                if let Some(word) = words.iter().find(|w| line.contains(**w)) {
+                let allowed = |word: &str| in_package(&path) && of_packages.contains(&word);
+                if let Some(word) = words.iter().find(|w| line.contains(**w) && !allowed(w)) {
                     faults.push(format!("{}:{}: `{word}`: {invariant} ({})", path.display(), i + 1, crates.join(", ")));
                 }
             }
@@ -80,7 +88,7 @@ fn crates_know_nothing_of_what_they_must_not_know() {
 #[test]
 fn unsafe_code_stays_where_it_is_explained() {
     for (name, path, text) in sources() {
-        let allowed = name == "kernels" || path.ends_with("models/src/checkpoint/map.rs");
+        let allowed = name == "kernels" || path.ends_with("mil/src/package/map.rs");
         let code = text.lines().filter(|l| !l.trim_start().starts_with("//"));
         let uses = code.filter(|l| l.contains("unsafe ") || l.contains("unsafe_code)")).count();
         assert!(allowed || uses == 0, "{}: unsafe code", path.display());

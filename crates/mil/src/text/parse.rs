@@ -328,7 +328,7 @@ impl<'a> Parser<'a> {
             if !inferred.compatible(ty) {
                 return Err(self.lexer.error(format!("`{name}` is declared {ty}, op `{}` gives {inferred}", def.name)));
             }
-            refine(inferred, ty);
+            inferred.refine(ty);
             self.declare(scope, name, result)?;
         }
         Ok(())
@@ -541,17 +541,6 @@ struct Statement<'a> {
     blocks: Vec<BlockId>,
     declared: Vec<(Type, &'a str)>,
     name: Option<String>,
-}
-
-/// Give `inferred` the dimensions that only the declaration knows.
-fn refine(inferred: &mut Type, declared: &Type) {
-    if let (Type::Tensor(a), Type::Tensor(b)) = (inferred, declared) {
-        for (x, y) in a.shape.iter_mut().zip(&b.shape) {
-            if x.known().is_none() && y.known().is_some() {
-                *x = *y;
-            }
-        }
-    }
 }
 
 fn uint(literal: &Literal) -> Option<u64> {

@@ -6,6 +6,7 @@ use crate::data::Data;
 use crate::literal::{Literal, f16_to_f32};
 use crate::program::{Arg, BlockId, Function, Op, Program, ValueId};
 use crate::types::{DType, TensorType};
+use crate::valid::has_text;
 
 /// The path that printed constants name.
 pub const WEIGHT_PATH: &str = "@model_path/weights/weight.bin";
@@ -189,7 +190,7 @@ impl Printer<'_> {
     fn literal(&mut self, literal: &Literal) {
         put!(self, "{}(", literal.ty());
         match literal {
-            Literal::Tensor(ty, data) if is_blob(ty) => {
+            Literal::Tensor(ty, data) if is_blob(ty, data) => {
                 let offset = self.blobs.offset(ty, data);
                 put!(self, "BLOBFILE(path = string(\"{WEIGHT_PATH}\"), offset = uint64({offset}))");
             }
@@ -259,10 +260,11 @@ impl Printer<'_> {
     }
 }
 
-/// Whether a constant of this type goes to the weight file.
-fn is_blob(ty: &TensorType) -> bool {
+/// Whether a constant goes to the weight file.
+fn is_blob(ty: &TensorType, data: &Data) -> bool {
     let inline = matches!(ty.dtype, DType::Bool | DType::String | DType::Int64 | DType::Uint64 | DType::Fp64);
-    !inline && ty.rank() > 0 && ty.n_elements().is_some_and(|n| n >= MIN_BLOB_ELEMENTS)
+    let large = ty.rank() > 0 && ty.n_elements().is_some_and(|n| n >= MIN_BLOB_ELEMENTS);
+    !inline && (large || !has_text(ty.dtype, data))
 }
 
 /// The text of the element `at` of packed `bytes`.

@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
-use memmap2::Mmap;
 use thane_mil::data::Bytes;
 
 use super::error::CheckpointError;
@@ -19,16 +18,7 @@ pub(super) fn map(path: &Path) -> Result<Bytes, CheckpointError> {
             reason: "is neither a regular file nor a folder, so it cannot be mapped: copy it to a file first".into(),
         });
     }
-    let file = File::open(path).map_err(io)?;
-    if file.metadata().map_err(io)?.len() == 0 {
-        return Ok(Bytes::new(Vec::new()));
-    }
-    // SAFETY: the map is read-only and private to this process, is handed out as `&[u8]` of plain bytes only (every
-    // bit pattern is valid), and lives as long as any `Bytes` of it. What no process can rule out is that another one
-    // truncates or rewrites the file meanwhile; that is the documented condition of mapping a checkpoint.
-    #[allow(unsafe_code)]
-    let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-    Ok(Bytes::new(map))
+    thane_mil::package::map(path).map_err(io)
 }
 
 /// Reads a small file whole, refusing one longer than `max_bytes`.

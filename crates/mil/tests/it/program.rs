@@ -1,5 +1,4 @@
 //! Programs made, printed, parsed, validated and changed.
-#![allow(clippy::unwrap_used)]
 
 use thane_mil::build::FunctionBuilder;
 use thane_mil::data::Data;

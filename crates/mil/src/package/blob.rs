@@ -1,0 +1,237 @@
+//! Weight blob storage, version 2: the file that holds the large constants.
+//!
+//! A header of 64 bytes, then for each constant a record of 64 bytes and its data; records and data start at multiples
+//! of 64. Offsets are absolute and those of records. Source: coremltools 9, `mlmodel/src/MILBlob/Blob/StorageFormat.hpp`.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use super::error::PackageError;
+use super::map::map;
+use crate::data::{Bytes, Data};
+use crate::types::{DType, TensorType};
+
+/// Every header, record and run of data starts at a multiple of it, and the first two are as long.
+const ALIGNMENT: u64 = 64;
+const VERSION: u32 = 2;
+const SENTINEL: u32 = 0xDEAD_BEEF;
+/// Constants are read and written in pieces of this size, so that one that is computed is never in memory whole.
+const PIECE: usize = 1 << 22;
+/// How much of two constants is compared by hash before they are compared whole.
+const SAMPLE: usize = 1 << 12;
+
+/// Apple's number for an element type in a weight file; the others are never in one.
+const CODES: &[(DType, u32)] = &[
+    (DType::Fp16, 1),
+    (DType::Fp32, 2),
+    (DType::Uint8, 3),
+    (DType::Int8, 4),
+    (DType::Bf16, 5),
+    (DType::Int16, 6),
+    (DType::Uint16, 7),
+    (DType::Int4, 8),
+    (DType::Uint1, 9),
+    (DType::Uint2, 10),
+    (DType::Uint4, 11),
+    (DType::Uint3, 12),
+    (DType::Uint6, 13),
+    (DType::Int32, 14),
+    (DType::Uint32, 15),
+    (DType::Fp8E4M3, 16),
+    (DType::Fp8E5M2, 17),
+];
+
+/// Apple's number for `dtype`, where a weight file can hold it.
+pub(super) fn code(dtype: DType) -> Option<u32> {
+    CODES.iter().find(|(d, _)| *d == dtype).map(|(_, code)| *code)
+}
+
+/// The constants of a weight file, each at its place, before any of it is written.
+#[derive(Default)]
+pub(super) struct Plan {
+    entries: Vec<Entry>,
+    end: u64,
+    /// Entries by type, length and the hash of their first bytes.
+    known: HashMap<(DType, usize, u64), Vec<usize>>,
+}
+
+struct Entry {
+    offset: u64,
+    ty: TensorType,
+    data: Data,
+}
+
+impl Plan {
+    /// The offset of the record of a constant; one that is stored already takes no place of its own.
+    pub fn place(&mut self, ty: &TensorType, data: &Data) -> u64 {
+        let key = (ty.dtype, data.byte_len(), sample(data));
+        let same = self.known.entry(key).or_default();
+        let known =
+            same.iter().map(|i| &self.entries[*i]).find(|e| e.ty.n_elements() == ty.n_elements() && e.data == *data);
+        if let Some(entry) = known {
+            return entry.offset;
+        }
+        same.push(self.entries.len());
+        let offset = self.end.max(ALIGNMENT).next_multiple_of(ALIGNMENT);
+        self.end = offset.saturating_add(ALIGNMENT).saturating_add(data.byte_len() as u64);
+        self.entries.push(Entry { offset, ty: ty.clone(), data: data.clone() });
+        offset
+    }
+
+    /// Number of constants.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Write the file.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let n =
+            u32::try_from(self.entries.len()).map_err(|_| io::Error::other("a weight file holds 2^32 constants"))?;
+        let mut header = [0; ALIGNMENT as usize];
+        header[..4].copy_from_slice(&n.to_le_bytes());
+        header[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        out.write_all(&header)?;
+        let (mut at, mut piece) = (ALIGNMENT, Vec::new());
+        for entry in &self.entries {
+            out.write_all(&[0; ALIGNMENT as usize][..(entry.offset - at) as usize])?;
+            out.write_all(&record(entry))?;
+            write_data(&entry.data, &mut piece, out)?;
+            at = entry.offset + ALIGNMENT + entry.data.byte_len() as u64;
+        }
+        Ok(())
+    }
+}
+
+fn sample(data: &Data) -> u64 {
+    let mut bytes = vec![0; SAMPLE.min(data.byte_len())];
+    let mut hasher = DefaultHasher::new();
+    (data.read(0, &mut bytes), bytes).hash(&mut hasher);
+    hasher.finish()
+}
+
+fn record(entry: &Entry) -> [u8; ALIGNMENT as usize] {
+    let mut out = [0; ALIGNMENT as usize];
+    let size = entry.data.byte_len() as u64;
+    out[..4].copy_from_slice(&SENTINEL.to_le_bytes());
+    out[4..8].copy_from_slice(&code(entry.ty.dtype).unwrap_or_default().to_le_bytes());
+    out[8..16].copy_from_slice(&size.to_le_bytes());
+    out[16..24].copy_from_slice(&(entry.offset + ALIGNMENT).to_le_bytes());
+    out[24..32].copy_from_slice(&padding_bits(&entry.ty).to_le_bytes());
+    out
+}
+
+/// Bits of the last byte that no element has.
+fn padding_bits(ty: &TensorType) -> u64 {
+    let bits = ty.n_elements().unwrap_or(0).wrapping_mul(ty.dtype.bits()) % 8;
+    if bits == 0 { 0 } else { 8 - bits as u64 }
+}
+
+fn write_data(data: &Data, piece: &mut Vec<u8>, out: &mut impl Write) -> io::Result<()> {
+    if let Data::Bytes(bytes) = data {
+        return out.write_all(bytes.as_slice());
+    }
+    for at in (0..data.byte_len()).step_by(PIECE) {
+        piece.resize(PIECE.min(data.byte_len() - at), 0);
+        if !data.read(at, piece) {
+            return Err(io::Error::other("a constant ends before its length"));
+        }
+        out.write_all(piece)?;
+    }
+    Ok(())
+}
+
+/// A weight file that is mapped; what is read of it is slices of the map.
+pub(super) struct Storage {
+    path: PathBuf,
+    bytes: Bytes,
+}
+
+impl Storage {
+    /// Map a weight file and check its header.
+    pub fn open(path: PathBuf) -> Result<Self, PackageError> {
+        let bytes = map(&path).map_err(PackageError::io(&path))?;
+        let version = bytes.as_slice().get(4..8).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
+        match version {
+            Some(VERSION) if bytes.len() as u64 >= ALIGNMENT => Ok(Self { path, bytes }),
+            Some(version) if version != VERSION => {
+                let reason =
+                    format!("is weight storage of version {version}, version {VERSION} is read: is it a weight file?");
+                Err(PackageError::unusable(&path, reason))
+            }
+            _ => Err(PackageError::unusable(&path, "ends inside of its header: copy the package again")),
+        }
+    }
+
+    /// The constant whose record stands at `offset`.
+    pub fn constant(&self, offset: u64, ty: &TensorType) -> Result<Data, PackageError> {
+        self.checked(offset, ty).map_err(|reason| PackageError::Blob { path: self.path.clone(), offset, reason })
+    }
+
+    fn checked(&self, offset: u64, ty: &TensorType) -> Result<Data, String> {
+        if !offset.is_multiple_of(ALIGNMENT) || offset < ALIGNMENT {
+            return Err(format!("records stand at multiples of {ALIGNMENT} behind the header"));
+        }
+        let file = self.bytes.as_slice();
+        let start = usize::try_from(offset).map_err(|_| "it is beyond the end of the file")?;
+        let end = start.checked_add(ALIGNMENT as usize).ok_or("it is beyond the end of the file")?;
+        let record =
+            file.get(start..end).ok_or_else(|| format!("it is beyond the end, the file has {} bytes", file.len()))?;
+        let u32_at = |at: usize| record[at..at + 4].try_into().map(u32::from_le_bytes).unwrap_or_default();
+        let u64_at = |at: usize| record[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or_default();
+        if u32_at(0) != SENTINEL {
+            return Err(format!("no record stands here: it begins with {:#010x}, not {SENTINEL:#010x}", u32_at(0)));
+        }
+        if Some(u32_at(4)) != code(ty.dtype) {
+            let stored = CODES.iter().find(|(_, c)| *c == u32_at(4)).map_or("an unknown type", |(d, _)| d.name());
+            return Err(format!("it holds {stored}, the program says {ty}"));
+        }
+        let (size, data) = (u64_at(8), u64_at(16));
+        if ty.byte_len().map(|n| n as u64) != Some(size) {
+            return Err(format!("it holds {size} bytes, the program says {ty}"));
+        }
+        if data < ALIGNMENT {
+            return Err(format!("its data would begin at byte {data}, inside of the header"));
+        }
+        let range = usize::try_from(data).ok().zip(usize::try_from(size).ok());
+        let range = range.and_then(|(data, size)| Some(data..data.checked_add(size)?));
+        let data = range.and_then(|range| self.bytes.slice(range)).ok_or_else(|| {
+            format!("its {size} bytes from byte {data} on reach beyond the end, the file has {} bytes", file.len())
+        })?;
+        Ok(Data::Bytes(data))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::literal::Literal;
+
+    /// Made with `_BlobStorageWriter` of coremltools 9: ten fp32, five fp16, five uint3.
+    #[test]
+    fn the_file_is_that_of_coremltools() {
+        let floats: Vec<f32> = (0..10).map(|i| i as f32).collect();
+        let Literal::Tensor(ty, data) = Literal::f32s(&floats) else { unreachable!() };
+        let mut plan = Plan::default();
+        assert_eq!(plan.place(&ty, &data), 64);
+        let halves = Data::owned([0u16, 1, 2, 3, 4].iter().flat_map(|v| v.to_le_bytes()).collect());
+        assert_eq!(plan.place(&TensorType::new(DType::Fp16, [5usize]), &halves), 192);
+        let codes = TensorType::new(DType::Uint3, [5usize]);
+        assert_eq!(plan.place(&codes, &Data::owned(vec![0x88, 0x46])), 320);
+        assert_eq!(plan.place(&codes, &Data::owned(vec![0x88, 0x46])), 320, "equal constants are stored once");
+        let mut file = Vec::new();
+        plan.write(&mut file).unwrap();
+        assert_eq!(file.len(), 386);
+        assert_eq!(file[..8], [3, 0, 0, 0, 2, 0, 0, 0]);
+        assert_eq!(
+            file[64..104],
+            *b"\xef\xbe\xad\xde\x02\0\0\0\x28\0\0\0\0\0\0\0\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+        );
+        assert_eq!(
+            file[320..352],
+            *b"\xef\xbe\xad\xde\x0c\0\0\0\x02\0\0\0\0\0\0\0\x80\x01\0\0\0\0\0\0\x01\0\0\0\0\0\0\0"
+        );
+        assert_eq!(file[384..], [0x88, 0x46]);
+    }
+}

@@ -1,0 +1,88 @@
+//! Core ML packages: folders with a program, its weights and what they are for, as Core ML and coremltools read and
+//! write them.
+//!
+//! [`Package::open`] maps the weights and copies none; [`Package::write`] writes them in pieces. Start at [`Package`];
+//! `read` and `write` know the folder, `encode` and `decode` the program, `description` how it looks from outside,
+//! `value` types and literals, `blob` the weight file, `manifest` the list of items, `proto` the wire format. This is
+//! the one place of the crate that reads and writes files.
+
+mod blob;
+mod check;
+mod decode;
+mod description;
+mod encode;
+mod error;
+mod manifest;
+mod map;
+mod proto;
+mod read;
+mod value;
+mod write;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+pub use check::check;
+pub use description::{ColorSpace, DefaultValue, Feature, Image, ImageSizes, Interface, Metadata, Shape, SizeRange};
+pub use error::PackageError;
+pub use map::map;
+pub use read::items;
+pub use write::Summary;
+
+use crate::program::Program;
+
+/// A program and what a package says of it.
+#[derive(Clone, Debug)]
+pub struct Package {
+    /// What it computes.
+    pub program: Program,
+    /// What it says of itself.
+    pub metadata: Metadata,
+    /// The function that runs if nobody names one.
+    pub default_function: String,
+    /// How functions look from outside, by their names; what is not here looks as its type says.
+    pub interfaces: BTreeMap<String, Interface>,
+}
+
+impl Package {
+    /// A package of a program, without a word about it; its first function is the default one.
+    pub fn new(program: Program) -> Self {
+        let default_function = program.functions().first().map(|f| f.name.clone()).unwrap_or_default();
+        Self { program, metadata: Metadata::default(), default_function, interfaces: BTreeMap::new() }
+    }
+}
+
+/// A file that travels in a package beside the model, at `Data/<author>/<name>`.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// Who it is for, such as `ai.thane`; Core ML's own name is taken.
+    pub author: String,
+    /// File name.
+    pub name: String,
+    /// A few words.
+    pub description: String,
+    /// What is in it.
+    pub content: Content,
+}
+
+/// Where an item's bytes come from.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// These.
+    Bytes(Vec<u8>),
+    /// A copy of this file.
+    File(PathBuf),
+}
+
+/// An item that a package holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredItem {
+    /// Who it is for.
+    pub author: String,
+    /// File name.
+    pub name: String,
+    /// A few words.
+    pub description: String,
+    /// Where it is; inside of the package, links followed.
+    pub path: PathBuf,
+}

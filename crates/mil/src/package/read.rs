@@ -1,0 +1,172 @@
+//! Reads a package. Nothing that it says is believed: paths stay inside, sizes fit the files, types are inferred anew.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+
+use prost::Message;
+
+use super::blob::Storage;
+use super::error::PackageError;
+use super::manifest::{CORE_ML, DATA, FILE_NAME, MAX_BYTES, Manifest, resolve};
+use super::{Interface, Metadata, Package, StoredItem, check, decode, description, proto};
+use crate::program::Program;
+
+/// Model files have no weights in them; messages take up to 60 times their bytes in memory.
+const MAX_MODEL_BYTES: u64 = 1 << 28;
+/// What a weight file's name begins with: the folder that the model file is in.
+const MODEL_PATH: &str = "@model_path/";
+
+impl Package {
+    /// Read the package at `path`. Weights are mapped: the files must not change while the package or a slice of its
+    /// weights lives.
+    pub fn open(path: &Path) -> Result<Self, PackageError> {
+        let manifest = manifest(path)?;
+        let manifest_path = path.join(FILE_NAME);
+        let Some(root) = manifest.root() else {
+            return Err(PackageError::unusable(&manifest_path, "does not say which of its items is the model"));
+        };
+        let file = resolve(path, &path.join(DATA), Path::new(&root.path))?;
+        let model = read_capped(&file, MAX_MODEL_BYTES)?;
+        let model = proto::Model::decode(model.as_slice());
+        let model = model.map_err(|e| PackageError::unusable(&file, format!("is no Core ML model: {e}")))?;
+        let package = package(&model, path, &file)?;
+        check(&package).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
+        Ok(package)
+    }
+}
+
+/// The items of the package at `path` that are not Core ML's own.
+pub fn items(path: &Path) -> Result<Vec<StoredItem>, PackageError> {
+    let manifest = manifest(path)?;
+    let others = manifest.entries().filter(|e| e.author != CORE_ML);
+    let stored = others.map(|e| {
+        Ok(StoredItem {
+            author: e.author.clone(),
+            name: e.name.clone(),
+            description: e.description.clone(),
+            path: resolve(path, &path.join(DATA), Path::new(&e.path))?,
+        })
+    });
+    stored.collect()
+}
+
+fn manifest(path: &Path) -> Result<Manifest, PackageError> {
+    if !fs::metadata(path).map_err(PackageError::io(path))?.is_dir() {
+        return Err(PackageError::unusable(path, "is a file: a package is a folder"));
+    }
+    let file = path.join(FILE_NAME);
+    if !file.is_file() {
+        return Err(PackageError::unusable(
+            path,
+            format!("has no {FILE_NAME}: it is no package, or was not copied whole"),
+        ));
+    }
+    Manifest::parse(&read_capped(&resolve(path, path, Path::new(FILE_NAME))?, MAX_BYTES)?, &file)
+}
+
+fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PackageError> {
+    let io = || PackageError::io(path);
+    if !fs::metadata(path).map_err(io())?.is_file() {
+        return Err(PackageError::unusable(path, "is no regular file: copy the package again"));
+    }
+    let mut bytes = Vec::new();
+    File::open(path).map_err(io())?.take(max_bytes + 1).read_to_end(&mut bytes).map_err(io())?;
+    if bytes.len() as u64 > max_bytes {
+        return Err(PackageError::unusable(
+            path,
+            format!("is longer than {max_bytes} bytes, too long for such a file"),
+        ));
+    }
+    Ok(bytes)
+}
+
+fn package(model: &proto::Model, path: &Path, file: &Path) -> Result<Package, PackageError> {
+    let Some(message) = &model.ml_program else {
+        let reason =
+            "holds no ML Program; neural networks, trees and pipelines are not read: convert it with coremltools";
+        return Err(PackageError::unusable(file, reason));
+    };
+    if model.is_updatable {
+        return Err(PackageError::unusable(file, "is updatable, which ML Programs are not"));
+    }
+    let described = model.description.clone().unwrap_or_default();
+    let order: Vec<&str> = described.functions.iter().map(|f| f.name.as_str()).collect();
+    let mut weights = Weights { path, folder: file.parent().unwrap_or(path), files: HashMap::new() };
+    let program = decode::program(message, &order, file, &mut |name, offset, ty| {
+        let storage = weights.file(name).map_err(|e| e.to_string())?;
+        storage.constant(offset, ty).map_err(|e| e.to_string())
+    })?;
+    let default_function = default_function(&described, &program);
+    let interfaces = interfaces(&described, &program, &default_function, file)?;
+    let m = described.metadata.unwrap_or_default();
+    let metadata = Metadata {
+        short_description: m.short_description,
+        author: m.author,
+        license: m.license,
+        version: m.version_string,
+        user_defined: m.user_defined,
+    };
+    Ok(Package { program, metadata, default_function, interfaces })
+}
+
+/// The weight files that were opened, by the names that the program gives them.
+struct Weights<'a> {
+    path: &'a Path,
+    folder: &'a Path,
+    files: HashMap<String, Storage>,
+}
+
+impl Weights<'_> {
+    fn file(&mut self, name: &str) -> Result<&Storage, PackageError> {
+        if !self.files.contains_key(name) {
+            let Some(relative) = name.strip_prefix(MODEL_PATH) else {
+                let reason = format!("has its weights in {name:?}, which does not begin with {MODEL_PATH}");
+                return Err(PackageError::unusable(self.path, reason));
+            };
+            let file = resolve(self.path, self.folder, Path::new(relative))?;
+            self.files.insert(name.to_owned(), Storage::open(file)?);
+        }
+        Ok(&self.files[name])
+    }
+}
+
+fn default_function(described: &proto::ModelDescription, program: &Program) -> String {
+    let named = described.default_function_name.clone();
+    match program.functions() {
+        _ if !named.is_empty() => named,
+        [only] => only.name.clone(),
+        _ => "main".to_owned(),
+    }
+}
+
+fn interfaces(
+    described: &proto::ModelDescription,
+    program: &Program,
+    default_function: &str,
+    file: &Path,
+) -> Result<BTreeMap<String, Interface>, PackageError> {
+    let plain = proto::FunctionDescription {
+        name: default_function.to_owned(),
+        input: described.input.clone(),
+        output: described.output.clone(),
+        predicted_feature_name: described.predicted_feature_name.clone(),
+        predicted_probabilities_name: described.predicted_probabilities_name.clone(),
+        state: described.state.clone(),
+    };
+    let functions = if described.functions.is_empty() { std::slice::from_ref(&plain) } else { &described.functions };
+    let mut out = BTreeMap::new();
+    for described in functions {
+        let fail = |place: String, reason: String| PackageError::Malformed {
+            path: file.to_owned(),
+            place: format!("function `{}`{place}", described.name),
+            reason,
+        };
+        let f = program.function(&described.name);
+        let f = f.ok_or_else(|| fail(String::new(), "it is described, the program has none".to_owned()))?;
+        let interface = description::from_proto(f, described);
+        out.insert(described.name.clone(), interface.map_err(|(place, reason)| fail(format!(", {place}"), reason))?);
+    }
+    Ok(out)
+}

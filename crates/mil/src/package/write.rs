@@ -1,0 +1,194 @@
+//! Writes a package: into a folder beside its place, which is renamed when it is whole.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use prost::Message;
+
+use super::blob::Plan;
+use super::check::is_plain;
+use super::error::PackageError;
+use super::manifest::{CORE_ML, DATA, Entry, FILE_NAME, Manifest};
+use super::{Content, Interface, Item, Package, check, description, encode, proto};
+use crate::opset::Opset;
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Functions.
+    pub n_functions: usize,
+    /// Constants in the weight file; equal ones count once.
+    pub n_constants: usize,
+    /// Bytes of the model file.
+    pub model_bytes: u64,
+    /// Bytes of the weight file; 0 when there is none.
+    pub weight_bytes: u64,
+    /// Bytes of the items beside the model.
+    pub item_bytes: u64,
+}
+
+impl Package {
+    /// Write the package to `path`, where nothing may be yet. Equal packages are written as equal bytes.
+    pub fn write(&self, path: &Path, items: &[Item]) -> Result<Summary, PackageError> {
+        if path.symlink_metadata().is_ok() {
+            return Err(PackageError::Exists { path: path.to_owned() });
+        }
+        let (partial, summary) = self.write_partial(path, items)?;
+        fs::rename(&partial.0, path).map_err(PackageError::io(path))?;
+        Ok(summary)
+    }
+
+    /// Write the package to `path` in the place of the package that may be there.
+    pub fn replace(&self, path: &Path, items: &[Item]) -> Result<Summary, PackageError> {
+        if path.symlink_metadata().is_err() {
+            return self.write(path, items);
+        }
+        if !path.join(FILE_NAME).is_file() {
+            let reason = "exists and is no package: remove it or write elsewhere";
+            return Err(PackageError::unusable(path, reason));
+        }
+        let (partial, summary) = self.write_partial(path, items)?;
+        let old = Partial::beside(path)?;
+        fs::rename(path, old.0.join("old")).map_err(PackageError::io(path))?;
+        fs::rename(&partial.0, path).map_err(PackageError::io(path))?;
+        Ok(summary)
+    }
+
+    fn write_partial(&self, path: &Path, items: &[Item]) -> Result<(Partial, Summary), PackageError> {
+        check(self).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
+        let partial = Partial::beside(path)?;
+        let mut summary = Summary { n_functions: self.program.functions().len(), ..Summary::default() };
+        let mut plan = Plan::default();
+        let model = model(self, &mut plan).encode_to_vec();
+        let folder = partial.0.join(DATA).join(CORE_ML);
+        let entry = |author: &str, name: &str, description: &str| Entry {
+            author: author.to_owned(),
+            description: description.to_owned(),
+            name: name.to_owned(),
+            path: format!("{author}/{name}"),
+        };
+        let mut entries = vec![entry(CORE_ML, "model.mlmodel", "CoreML Model Specification")];
+        summary.model_bytes = create(&folder.join("model.mlmodel"), |out| out.write_all(&model))?;
+        if plan.len() > 0 {
+            entries.push(entry(CORE_ML, "weights", "CoreML Model Weights"));
+            summary.n_constants = plan.len();
+            summary.weight_bytes = create(&folder.join("weights/weight.bin"), |out| plan.write(out))?;
+        }
+        for item in items {
+            named_well(item, &entries, path)?;
+            entries.push(entry(&item.author, &item.name, &item.description));
+            let to = partial.0.join(DATA).join(&item.author).join(&item.name);
+            summary.item_bytes += match &item.content {
+                Content::Bytes(bytes) => create(&to, |out| out.write_all(bytes))?,
+                Content::File(from) => {
+                    let mut from_file = File::open(from).map_err(PackageError::io(from))?;
+                    create(&to, |out| std::io::copy(&mut from_file, out).map(|_| ()))?
+                }
+            };
+        }
+        create(&partial.0.join(FILE_NAME), |out| out.write_all(Manifest::new(entries).to_text().as_bytes()))?;
+        Ok((partial, summary))
+    }
+}
+
+/// An item is one file in a folder of its author.
+fn named_well(item: &Item, entries: &[Entry], path: &Path) -> Result<(), PackageError> {
+    let word = |s: &str| !s.is_empty() && s != "." && s != ".." && !s.contains(['/', '\\', '\0']);
+    let fail =
+        |reason: &str| Err(PackageError::unusable(path, format!("item `{}` of `{}` {reason}", item.name, item.author)));
+    if !word(&item.author) || !word(&item.name) {
+        return fail("must have an author and a name that are names of files");
+    }
+    if item.author == CORE_ML {
+        return fail("must have another author, this one is Core ML's");
+    }
+    if entries.iter().any(|e| e.author == item.author && e.name == item.name) {
+        return fail("stands twice");
+    }
+    Ok(())
+}
+
+/// Write a file, its folder included; its size.
+fn create(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<u64, PackageError> {
+    let io = || PackageError::io(path);
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(io())?;
+    }
+    let mut out = BufWriter::new(File::create(path).map_err(io())?);
+    write(&mut out).map_err(io())?;
+    let file = out.into_inner().map_err(|e| PackageError::Io { path: path.to_owned(), fault: e.into_error() })?;
+    Ok(file.metadata().map_err(io())?.len())
+}
+
+/// A folder beside a package's place, which is removed with what is left in it.
+struct Partial(PathBuf);
+
+impl Partial {
+    fn beside(path: &Path) -> Result<Self, PackageError> {
+        let name =
+            path.file_name().ok_or_else(|| PackageError::unusable(path, "is no path for a package: name a folder"))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        fs::create_dir_all(folder)
+            .or_else(|e| if folder == Path::new("") { Ok(()) } else { Err(e) })
+            .map_err(PackageError::io(folder))?;
+        // What a writer that was killed has left stays, and does no harm.
+        for n in 0..10_000 {
+            let partial = folder.join(format!(".{}.partial-{n}", name.to_string_lossy()));
+            match fs::create_dir(&partial) {
+                Ok(()) => return Ok(Self(partial)),
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(fault) => return Err(PackageError::Io { path: partial, fault }),
+            }
+        }
+        Err(PackageError::unusable(path, "has 10000 unfinished packages beside it: remove them"))
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Gone where it was renamed; elsewhere there is nothing to do about a folder that cannot be removed.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn model(package: &Package, plan: &mut Plan) -> proto::Model {
+    let opset = package.program.functions().first().map_or(Opset::CoreMl5, |f| f.opset);
+    let plain = Interface::default();
+    let features = package
+        .program
+        .functions()
+        .iter()
+        .map(|f| description::to_proto(f, package.interfaces.get(&f.name).unwrap_or(&plain)));
+    let mut description = proto::ModelDescription { metadata: metadata(package), ..Default::default() };
+    if is_plain(package) {
+        for f in features {
+            description.input = f.input;
+            description.output = f.output;
+            description.state = f.state;
+            description.predicted_feature_name = f.predicted_feature_name;
+            description.predicted_probabilities_name = f.predicted_probabilities_name;
+        }
+    } else {
+        description.functions = features.collect();
+        description.default_function_name.clone_from(&package.default_function);
+    }
+    proto::Model {
+        specification_version: encode::specification_version(opset),
+        description: Some(description),
+        is_updatable: false,
+        ml_program: Some(encode::program(&package.program, plan)),
+    }
+}
+
+fn metadata(package: &Package) -> Option<proto::Metadata> {
+    let m = &package.metadata;
+    let message = proto::Metadata {
+        short_description: m.short_description.clone(),
+        version_string: m.version.clone(),
+        author: m.author.clone(),
+        license: m.license.clone(),
+        user_defined: m.user_defined.clone(),
+    };
+    (message != proto::Metadata::default()).then_some(message)
+}

@@ -1,0 +1,6 @@
+//! Programs as values, as text and as packages.
+#![allow(clippy::unwrap_used)]
+
+mod hostile;
+mod package;
+mod program;

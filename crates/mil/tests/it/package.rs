@@ -1,0 +1,206 @@
+//! Packages written, read back and written again.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use thane_mil::build::FunctionBuilder;
+use thane_mil::data::{Data, Source};
+use thane_mil::literal::Literal;
+use thane_mil::opset::Opset;
+use thane_mil::package::{Content, DefaultValue, Feature, Interface, Item, Package, Shape, SizeRange, items};
+use thane_mil::program::{Arg, Program, difference};
+use thane_mil::text::parse;
+use thane_mil::types::{DType, Dim, TensorType, Type};
+
+/// A constant that is computed; no bytes of it are a float that is not finite.
+struct Computed(usize, u8);
+
+impl Source for Computed {
+    fn byte_len(&self) -> usize {
+        self.0
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        out.iter_mut().enumerate().for_each(|(i, b)| *b = ((offset + i) * 37 % 101) as u8 ^ self.1);
+    }
+
+    fn packed(&self) -> Option<thane_mil::data::Packed> {
+        None
+    }
+}
+
+fn computed(dtype: DType, shape: &[usize], seed: u8) -> Literal {
+    let ty = TensorType::new(dtype, shape.iter().copied());
+    let len = ty.byte_len().unwrap();
+    Literal::Tensor(ty, Data::Source(std::sync::Arc::new(Computed(len, seed))))
+}
+
+/// Weights of several types, small ones included, a state, a flexible and an optional input.
+fn sample() -> Package {
+    let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
+    let n = b.symbol();
+    let x = b.input("x", TensorType::new(DType::Fp16, [Dim::Known(3), n, Dim::Known(8)]));
+    let offset = b.input("offset", TensorType::new(DType::Fp16, [1usize]));
+    let cache = b.input("cache", Type::State(TensorType::new(DType::Fp16, [3usize, 11])));
+    let codes = computed(DType::Uint4, &[6, 8], 0);
+    let scales = computed(DType::Fp16, &[6, 2], 1);
+    let w =
+        b.op("constexpr_blockwise_shift_scale", "w", [("data", Arg::Literal(codes)), ("scale", Arg::Literal(scales))]);
+    let bias = b.constant("bias", computed(DType::Fp16, &[6], 2)).unwrap();
+    let args = [("x", Arg::Value(x)), ("weight", Arg::Value(w.unwrap())), ("bias", Arg::Value(bias))];
+    let y = b.op("linear", "y", args).unwrap();
+    let z = b.op("add", "z", [("x", Arg::Value(y)), ("y", Arg::Value(offset))]).unwrap();
+    let read = b.op("read_state", "read", [("input", Arg::Value(cache))]).unwrap();
+    let twice = b.op("add", "twice", [("x", Arg::Value(read)), ("y", Arg::Value(read))]).unwrap();
+    let kept =
+        b.op("coreml_update_state", "kept", [("state", Arg::Value(cache)), ("value", Arg::Value(twice))]).unwrap();
+    let f = b.finish(&[("out", z), ("kept", kept)]);
+    let mut package = Package::new(Program::new(vec![f]));
+    package.metadata.author = "somebody".to_owned();
+    package.metadata.user_defined =
+        BTreeMap::from([("b".to_owned(), "2".to_owned()), ("a".to_owned(), "1".to_owned())]);
+    let bounds = |lower, upper| SizeRange { lower, upper };
+    let ranges = vec![bounds(3, Some(3)), bounds(2, Some(77)), bounds(8, Some(8))];
+    let flexible = Feature { shape: Shape::Ranges { default: vec![3, 5, 8], ranges }, ..Feature::default() };
+    let optional = Feature { optional: true, default_value: Some(DefaultValue::Float(0.5)), ..Feature::default() };
+    let features = BTreeMap::from([("x".to_owned(), flexible), ("offset".to_owned(), optional)]);
+    package.interfaces.insert("main".to_owned(), Interface { features, ..Interface::default() });
+    package
+}
+
+/// Every file of a folder with its bytes.
+fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let (mut out, mut pending) = (BTreeMap::new(), vec![folder.to_owned()]);
+    while let Some(next) = pending.pop() {
+        for entry in fs::read_dir(next).unwrap().map(|e| e.unwrap().path()) {
+            if entry.is_dir() {
+                pending.push(entry);
+            } else {
+                out.insert(entry.strip_prefix(folder).unwrap().to_owned(), fs::read(&entry).unwrap());
+            }
+        }
+    }
+    out
+}
+
+/// The package as it is read back, after checking that what is read is written as the same bytes.
+fn round_trip(package: &Package) -> Package {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = ["a.mlpackage", "b.mlpackage"].map(|name| folder.path().join(name));
+    package.write(&a, &[]).unwrap_or_else(|e| panic!("{e}"));
+    let back = Package::open(&a).unwrap_or_else(|e| panic!("{e}"));
+    back.write(&b, &[]).unwrap();
+    assert!(contents(&a) == contents(&b), "the bytes differ");
+    assert_eq!(back.metadata, package.metadata);
+    assert_eq!(back.default_function, package.default_function);
+    back
+}
+
+#[test]
+fn what_is_written_is_read_back_equal() {
+    let package = sample();
+    let back = round_trip(&package);
+    assert_eq!(difference(&package.program, &back.program), None);
+    let features = |p: &Package| p.interfaces["main"].features.clone();
+    for (name, feature) in features(&package) {
+        assert_eq!(features(&back)[&name], feature);
+    }
+}
+
+#[test]
+fn equal_constants_are_stored_once() {
+    let mut b = FunctionBuilder::new("main", Opset::CoreMl7);
+    let x = b.input("x", TensorType::new(DType::Fp32, [3usize, 50]));
+    let shared = computed(DType::Fp32, &[3, 50], 7);
+    let mut y = x;
+    for (i, literal) in [shared.clone(), shared, computed(DType::Fp32, &[3, 50], 7), computed(DType::Fp32, &[3, 50], 8)]
+        .into_iter()
+        .enumerate()
+    {
+        let c = b.constant(&format!("c{i}"), literal).unwrap();
+        y = b.op("add", "y", [("x", Arg::Value(y)), ("y", Arg::Value(c))]).unwrap();
+    }
+    let package = Package::new(Program::new(vec![b.finish(&[("out", y)])]));
+    let folder = tempfile::tempdir().unwrap();
+    let summary = package.write(&folder.path().join("a.mlpackage"), &[]).unwrap();
+    assert_eq!((summary.n_constants, summary.weight_bytes), (2, 64 + 64 + 640 + 64 + 600));
+    round_trip(&package);
+}
+
+#[test]
+fn items_travel_with_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.mlpackage");
+    let file = folder.path().join("vocabulary.txt");
+    fs::write(&file, "a\nb\n").unwrap();
+    let item = |author: &str, name: &str, content| Item {
+        author: author.to_owned(),
+        name: name.to_owned(),
+        description: "contract".to_owned(),
+        content,
+    };
+    let bytes = || Content::Bytes(b"{}".to_vec());
+    let two = [item("ai.thane", "contract.json", bytes()), item("ai.thane", "vocabulary.txt", Content::File(file))];
+    assert_eq!(sample().write(&path, &two).unwrap().item_bytes, 6);
+    let mut stored = items(&path).unwrap();
+    stored.sort_by(|a, b| a.name.cmp(&b.name));
+    assert_eq!(stored.iter().map(|i| i.name.as_str()).collect::<Vec<_>>(), ["contract.json", "vocabulary.txt"]);
+    assert_eq!(fs::read(&stored[0].path).unwrap(), b"{}");
+    assert!(stored[0].path.ends_with("Data/ai.thane/contract.json"));
+    Package::open(&path).unwrap();
+
+    for (author, name, message) in [
+        ("com.apple.CoreML", "model.mlmodel", "this one is Core ML's"),
+        ("..", "contract.json", "names of files"),
+        ("ai.thane", "a/b", "names of files"),
+    ] {
+        let error = sample().write(&folder.path().join("b.mlpackage"), &[item(author, name, bytes())]).unwrap_err();
+        assert!(error.to_string().contains(message), "{error}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "a failed write leaves nothing");
+}
+
+#[test]
+fn a_package_is_replaced_only_on_demand() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.mlpackage");
+    sample().write(&path, &[]).unwrap();
+    assert!(sample().write(&path, &[]).unwrap_err().to_string().contains("exists already"));
+    let mut other = sample();
+    other.metadata.version = "2".to_owned();
+    let opened = Package::open(&path).unwrap();
+    other.replace(&path, &[]).unwrap();
+    assert_eq!(Package::open(&path).unwrap().metadata.version, "2");
+    assert_eq!(difference(&opened.program, &other.program), None, "what was mapped stays");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    let taken = folder.path().join("notes");
+    fs::create_dir(&taken).unwrap();
+    assert!(sample().replace(&taken, &[]).unwrap_err().to_string().contains("is no package"));
+}
+
+/// Each function of the op fixtures whose inputs and outputs a package can have.
+#[test]
+fn every_op_survives_a_package() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/ops");
+    let mut n = 0;
+    for file in fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
+        let program = parse(&fs::read_to_string(&file).unwrap(), &|_, _, _| None).unwrap();
+        let allowed = [DType::Fp32, DType::Fp16, DType::Int32];
+        let is_allowed = |ty: &Type| ty.tensor().is_some_and(|t| allowed.contains(&t.dtype));
+        for f in program.functions() {
+            let body = f.body();
+            let plain = body.inputs.iter().chain(&body.outputs).all(|v| is_allowed(&f.value(*v).ty));
+            let early = f.opset == Opset::CoreMl5
+                && body.inputs.iter().any(|v| f.value(*v).ty.tensor().unwrap().dtype == DType::Fp16);
+            if !plain || early {
+                continue;
+            }
+            let mut f = f.clone();
+            f.name = "main".to_owned();
+            round_trip(&Package::new(Program::new(vec![f])));
+            n += 1;
+        }
+    }
+    assert!(n > 300, "{n} functions");
+}
