@@ -57,6 +57,8 @@ fn bound(op: &str) -> Option<(f64, f64)> {
         "reduce_prod" => (1.5e-6, 0.0),
         // Numbers up to 200, sums of exponentials of differences.
         "reduce_log_sum_exp" => (5e-7, 2e-6),
+        // Computed in fp64, as the reference is.
+        "gru" | "lstm" | "rnn" => (1.2e-7, 1e-7),
         "layer_norm" => (5e-7, 1e-6),
         _ => return None,
     })
@@ -329,6 +331,25 @@ fn what_is_not_legal_is_refused() {
             "tensor<fp32, [2, 3]> x, tensor<fp32, [3, 4]> u",
             "tensor<fp32, [2, 4]> y = einsum(values = (x, u), equation = string(\"ij,jk->ik\"));",
             "`equation` is `ij,jk->ik`",
+        ),
+        (
+            "tensor<fp32, [4, 1, 2]> x, tensor<fp32, [1, 1]> h",
+            "tensor<fp32, [1, 1, 1]> z, tensor<fp32, [1, 1]> y = rnn(x = x, initial_h = h, \
+             weight_ih = tensor<fp32, [1, 2]>([[1, 2]]), weight_hh = tensor<fp32, [1, 1]>([[3]]), activation = string(\"elu\"));",
+            "`activation` is `elu`",
+        ),
+        (
+            "tensor<fp32, [4, 1, 2]> x, tensor<fp32, [1, 2]> h",
+            "tensor<fp32, [1, 1, 2]> z, tensor<fp32, [1, 2]> y, tensor<fp32, [1, 2]> c = lstm(x = x, initial_h = h, \
+             initial_c = h, weight_ih = tensor<fp32, [4, 2]>([[1, 2], [3, 4], [5, 6], [7, 8]]), \
+             weight_hh = tensor<fp32, [4, 1]>([[1], [2], [3], [4]]), direction = string(\"bidirectional\"));",
+            "`weight_ih_back` is missing",
+        ),
+        (
+            "tensor<fp32, [4, 1, 2]> x, tensor<fp32, [2, 1]> h",
+            "tensor<fp32, [1, 1, 1]> z, tensor<fp32, [1, 1]> y = gru(x = x, initial_h = h, \
+             weight_ih = tensor<fp32, [3, 2]>([[1, 2], [3, 4], [5, 6]]), weight_hh = tensor<fp32, [3, 1]>([[1], [2], [3]]));",
+            "`initial_h` is tensor<fp32, [2, 1]>, [1, 1] is needed",
         ),
     ] {
         let error = parse(&main_function(inputs, body), &|_, _, _| None).unwrap_err().to_string();

@@ -14,6 +14,7 @@ mod control;
 mod elementwise;
 mod gather;
 mod linear;
+mod recurrent;
 mod reduce;
 pub mod shape;
 mod state;
@@ -170,6 +171,7 @@ pub static GROUPS: &[&[OpDef]] = &[
     elementwise::OPS,
     gather::OPS,
     linear::OPS,
+    recurrent::OPS,
     reduce::OPS,
     shape::OPS,
     state::OPS,
