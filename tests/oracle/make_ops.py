@@ -22,10 +22,12 @@ from pathlib import Path
 
 import numpy as np
 import ops_core
+import ops_math
+import ops_recurrent
 from case import BOOL, F16, F32, I8, I16, I32, SOURCE, U8, U16, Packed, call, unpacked
 
 # Each has CASES (op: function from the op's name to its cases) and COMPUTES (ops whose fp16 results are rounded from fp32).
-MODULES = [ops_core]
+MODULES = [ops_core, ops_math, ops_recurrent]
 FOLDER = Path(__file__).resolve().parents[1] / "ops"
 # Relative and absolute difference of a float to the committed one, by type.
 CLOSE = {"fp32": (2e-6, 1e-6), "fp16": (1e-3, 1e-7)}
@@ -48,7 +50,7 @@ def evaluate(op, case):
     if op == "layer_norm" and "axes" not in values:
         # coremltools' default is a `range`, which its builder refuses.
         values["axes"] = np.arange(values["x"].ndim, dtype=I32)
-    results = call(op, values, case.opset)
+    results = call(op, values, case.opset, case.inputs if case.open else ())
     if case.formula:
         with np.errstate(all="ignore"):
             computed = case.formula(**values)

@@ -6,7 +6,8 @@
 use std::collections::{HashMap, HashSet};
 
 use thane_kernels::Context;
-use thane_mil::opset::OpDef;
+use thane_mil::literal::Literal;
+use thane_mil::opset::{self, OpDef};
 use thane_mil::program::{Arg, BlockId, Definition, Function, Op, OpId, ValueId};
 use thane_mil::types::{TensorType, Type};
 
@@ -403,7 +404,33 @@ impl<'a> Planner<'a> {
                 }
             });
         }
+        if op.def.name == "matmul" {
+            self.cast_constant(op, &mut args).map_err(|reason| (Some(id), reason))?;
+        }
         Ok(Plain { def: op.def, eval, args })
+    }
+
+    /// Where the operands of a product differ in their element type, cast the constant one to the type of the other.
+    fn cast_constant(&self, op: &Op, args: &mut [Option<Operand>]) -> Result<(), Fault> {
+        let operand = |at: usize| match op.args.get(at)?.as_ref()? {
+            Arg::Literal(l) => Some((l.ty().tensor()?.dtype, true)),
+            Arg::Value(v) => Some((self.f.value(*v).ty.tensor()?.dtype, self.f.constant(*v).is_some())),
+            Arg::Values(_) => None,
+        };
+        let (Some((x, x_is_constant)), Some((y, _))) = (operand(0), operand(1)) else { return Ok(()) };
+        let (at, dtype) = if x_is_constant { (0, y) } else { (1, x) };
+        if x == y {
+            return Ok(());
+        }
+        let (Some(Some(Operand::Constant(constant))), Some(def), Some(eval)) =
+            (args.get_mut(at), opset::find("cast"), ops::find("cast"))
+        else {
+            return Ok(());
+        };
+        let args = vec![Some(constant.clone()), Some(Value::Literal(Literal::string(dtype.name())))];
+        let cast = exec::evaluate(self.context, def, eval, args, &mut Pool::new(self.most_bytes))?;
+        *constant = Value::Tensor(cast.into_iter().next().ok_or("cast gives nothing")?);
+        Ok(())
     }
 
     fn operand(&mut self, value: ValueId) -> Result<Operand, PlanError> {

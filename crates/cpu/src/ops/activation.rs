@@ -6,17 +6,66 @@ use super::{Call, Eval, Fault, f32_out};
 use crate::tensor::Buffer;
 
 pub(super) static OPS: &[(&str, Eval)] = &[
+    // As documented; coremltools' evaluation adds both branches, which is wrong for beta < 0.
+    ("clamped_relu", |c, o| map(c, o, |x, a, b| least(if x < 0.0 { a * x } else { x }, b))),
+    ("elu", |c, o| map(c, o, |x, a, _| if x < 0.0 { a * x.exp_m1() } else { x })),
     ("gelu", gelu),
+    ("leaky_relu", |c, o| map(c, o, |x, a, _| if x < 0.0 { a * x } else { x })),
+    ("linear_activation", |c, o| map(c, o, |x, a, b| a * x + b)),
+    ("prelu", |c, o| map_channels(c, o, |x, a, _| if x < 0.0 { a * x } else { x })),
     ("relu", |c, o| apply(c, o, Unary::Relu)),
+    ("relu6", |c, o| map(c, o, |x, _, _| least(most(x, 0.0), 6.0))),
+    ("scaled_tanh", |c, o| map(c, o, |x, a, b| a * (b * x).tanh())),
     ("sigmoid", |c, o| apply(c, o, Unary::Sigmoid)),
+    ("sigmoid_hard", |c, o| map(c, o, |x, a, b| least(most(a * x + b, 0.0), 1.0))),
     ("silu", |c, o| apply(c, o, Unary::Silu)),
     ("softmax", softmax),
+    ("softplus", |c, o| map(c, o, |x, _, _| softplus(x))),
+    ("softplus_parametric", |c, o| map_channels(c, o, |x, a, b| a * softplus(b * x))),
+    ("softsign", |c, o| map(c, o, |x, _, _| x / (1.0 + x.abs()))),
     ("tanh", |c, o| apply(c, o, Unary::Tanh)),
+    ("thresholded_relu", |c, o| map(c, o, |x, a, _| if x < a { 0.0 } else { x })),
 ];
+
+/// The smaller; what is not a number stays.
+fn least(x: f32, y: f32) -> f32 {
+    if x > y { y } else { x }
+}
+
+/// The larger; what is not a number stays.
+fn most(x: f32, y: f32) -> f32 {
+    if x < y { y } else { x }
+}
+
+/// ln(1 + exp(x)), which overflows for no x.
+fn softplus(x: f32) -> f32 {
+    (-x.abs()).exp().ln_1p() + most(x, 0.0)
+}
 
 fn apply(call: &Call<'_>, out: &mut [Buffer], op: Unary) -> Result<(), Fault> {
     let x = call.f32s("x")?;
     unary(call.context, op, x, f32_out(&mut out[0], x.len())?);
+    Ok(())
+}
+
+/// Each element with `alpha` and `beta`, where the op has them.
+fn map(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(f32, f32, f32) -> f32) -> Result<(), Fault> {
+    let x = call.f32s("x")?;
+    let (alpha, beta) = (call.f32_or("alpha", 0.0)?, call.f32_or("beta", 0.0)?);
+    f32_out(&mut out[0], x.len())?.iter_mut().zip(x).for_each(|(y, x)| *y = f(*x, alpha, beta));
+    Ok(())
+}
+
+/// Each element with the `alpha` and `beta` of its channel, which is axis 1.
+fn map_channels(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(f32, f32, f32) -> f32) -> Result<(), Fault> {
+    let (x, shape) = (call.f32s("x")?, &call.tensor("x")?.shape);
+    let (n_channels, inner) = (shape[1], shape[2..].iter().product::<usize>());
+    let alpha = call.f32s("alpha")?;
+    let beta = if call.opt_tensor("beta").is_some() { call.f32s("beta")? } else { alpha };
+    for (i, (y, x)) in f32_out(&mut out[0], x.len())?.iter_mut().zip(x).enumerate() {
+        let channel = i / inner % n_channels;
+        *y = f(*x, alpha[channel], beta[channel]);
+    }
     Ok(())
 }
 

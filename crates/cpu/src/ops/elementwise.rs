@@ -26,12 +26,25 @@ pub(super) static OPS: &[(&str, Eval)] = &[
     ("greater_equal", |c, o| compare(c, o, |x, y| x >= y, |x, y| x >= y)),
     ("logical_and", |c, o| logical(c, o, |x, y| u8::from(x != 0 && y != 0))),
     ("logical_or", |c, o| logical(c, o, |x, y| u8::from(x != 0 || y != 0))),
+    ("logical_xor", |c, o| logical(c, o, |x, y| u8::from((x != 0) != (y != 0)))),
     ("logical_not", logical_not),
     ("abs", |c, o| map(c, o, f32::abs, i32::wrapping_abs)),
     ("square", |c, o| map(c, o, |x| x * x, |x| x.wrapping_mul(x))),
+    ("sign", |c, o| map(c, o, sign, i32::signum)),
+    // Integers are truncated towards zero.
+    ("exp2", |c, o| map(c, o, |x| wide(x, f64::exp2), |x| f64::from(x).exp2() as i32)),
+    ("acos", |c, o| map_f32(c, o, |x| wide(x, f64::acos))),
+    ("asin", |c, o| map_f32(c, o, |x| wide(x, f64::asin))),
+    ("atan", |c, o| map_f32(c, o, |x| wide(x, f64::atan))),
+    ("atanh", |c, o| map_f32(c, o, |x| wide(x, f64::atanh))),
+    ("cosh", |c, o| map_f32(c, o, |x| wide(x, f64::cosh))),
+    ("sinh", |c, o| map_f32(c, o, |x| wide(x, f64::sinh))),
+    ("tan", |c, o| map_f32(c, o, |x| wide(x, f64::tan))),
     ("cos", |c, o| map_f32(c, o, f32::cos)),
     ("sin", |c, o| map_f32(c, o, f32::sin)),
+    ("ceil", |c, o| map_f32(c, o, f32::ceil)),
     ("floor", |c, o| map_f32(c, o, f32::floor)),
+    ("round", |c, o| map_f32(c, o, f32::round_ties_even)),
     ("sqrt", |c, o| map_f32(c, o, f32::sqrt)),
     ("erf", |c, o| kernel(c, o, Unary::Erf)),
     ("exp", |c, o| kernel(c, o, Unary::Exp)),
@@ -41,6 +54,7 @@ pub(super) static OPS: &[(&str, Eval)] = &[
     ("log", |c, o| with_epsilon(c, o, 1e-45, f32::ln)),
     ("rsqrt", |c, o| with_epsilon(c, o, 1e-12, |x| 1.0 / x.sqrt())),
     ("clip", clip),
+    ("threshold", threshold),
     ("cast", cast),
     ("select", select),
 ];
@@ -68,6 +82,16 @@ fn floor_quotient(x: f32, y: f32) -> f32 {
     let r = x % y;
     let q = ((x - r) / y).round();
     if r != 0.0 && (r < 0.0) != (y < 0.0) { q - 1.0 } else { q }
+}
+
+/// A function of f64, whose result f32 can hold to the last place.
+fn wide(x: f32, f: impl Fn(f64) -> f64) -> f32 {
+    f(f64::from(x)) as f32
+}
+
+/// -1, 0 or 1; what is not a number stays.
+fn sign(x: f32) -> f32 {
+    if x == 0.0 || x.is_nan() { x } else { x.signum() }
 }
 
 fn zip<T: Copy, U: Copy>(
@@ -171,14 +195,16 @@ fn with_epsilon(call: &Call<'_>, out: &mut [Buffer], default: f32, f: impl Fn(f3
 fn clip(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (alpha, beta) = (call.f32_or("alpha", f32::MIN)?, call.f32_or("beta", f32::MAX)?);
     map_f32(call, out, |x| {
-        if x < alpha {
-            alpha
-        } else if x > beta {
-            beta
-        } else {
-            x
-        }
+        let x = if x < alpha { alpha } else { x };
+        if x > beta { beta } else { x }
     })
+}
+
+fn threshold(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+    let alpha = call.tensor("alpha")?;
+    let least = alpha.f32s().and_then(|v| v.first().copied()).unwrap_or(f32::MIN);
+    let least_int = alpha.i32s().and_then(|v| v.first().copied()).unwrap_or(i32::MIN);
+    map(call, out, |x| if x < least { least } else { x }, |x| x.max(least_int))
 }
 
 fn identity(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {

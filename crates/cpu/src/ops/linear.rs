@@ -2,10 +2,15 @@
 
 use super::reduce::fold;
 use super::{Call, Eval, Fault, broadcast_strides, f32_out, rows, strides};
-use crate::tensor::Buffer;
+use crate::tensor::{Buffer, Tensor};
 
-pub(super) static OPS: &[(&str, Eval)] =
-    &[("linear", linear), ("matmul", matmul), ("scaled_dot_product_attention", attention), ("layer_norm", layer_norm)];
+pub(super) static OPS: &[(&str, Eval)] = &[
+    ("linear", linear),
+    ("matmul", matmul),
+    ("einsum", einsum),
+    ("scaled_dot_product_attention", attention),
+    ("layer_norm", layer_norm),
+];
 
 /// What a product is made of: floats summed in f64, integers that wrap.
 trait Number: Copy {
@@ -19,6 +24,16 @@ impl Number for f32 {
     }
 
     fn plus(self, other: f32) -> f32 {
+        self + other
+    }
+}
+
+impl Number for f64 {
+    fn dot(pairs: impl Iterator<Item = (f64, f64)>) -> f64 {
+        pairs.map(|(x, y)| x * y).sum()
+    }
+
+    fn plus(self, other: f64) -> f64 {
         self + other
     }
 }
@@ -45,7 +60,31 @@ fn linear(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         (Buffer::I32(x), Buffer::I32(w), Some(Buffer::I32(b)), Buffer::I32(y)) => {
             multiply(call, [x, w], Some(b), [n_out, n_in], y);
         }
-        _ => return Err(format!("linear is not defined for {} and {}", x.dtype, w.dtype)),
+        (.., y) => return multiply_mixed(call, [x, w], bias, [n_out, n_in], y),
+    }
+    Ok(())
+}
+
+/// Integers with floats; what comes out as integers is truncated towards zero.
+fn multiply_mixed(
+    call: &Call<'_>,
+    [x, w]: [&Tensor; 2],
+    bias: Option<&Tensor>,
+    sizes: [usize; 2],
+    y: &mut Buffer,
+) -> Result<(), Fault> {
+    let wide = |t: &Tensor| {
+        let mut values = Vec::with_capacity(t.len());
+        t.each(|_, v| values.push(v));
+        values
+    };
+    let (x, w, bias) = (wide(x), wide(w), bias.map(wide));
+    let mut sums = vec![0.0; call.shape(0).iter().product()];
+    multiply(call, [&x, &w], bias.as_deref(), sizes, &mut sums);
+    match y {
+        Buffer::F32(y) => y.iter_mut().zip(sums).for_each(|(y, sum)| *y = sum as f32),
+        Buffer::I32(y) => y.iter_mut().zip(sums).for_each(|(y, sum)| *y = sum as i32),
+        _ => return Err(format!("linear is not defined for {}", call.results[0].dtype)),
     }
     Ok(())
 }
@@ -115,6 +154,29 @@ impl Operand {
         let size = shape[n - 2] * shape[n - 1];
         let batch = broadcast_strides(&shape[..n - 2], n_batch).into_iter().map(|s| s * size).collect();
         Ok(Self { batch, cols: shape[col], row_stride: own[row], col_stride: own[col] })
+    }
+}
+
+fn einsum(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+    let [x, y] = call.tensors("values")? else { return Err("`values` are not two".to_owned()) };
+    match (&*x.data, &*y.data, &mut out[0]) {
+        (Buffer::F32(a), Buffer::F32(b), Buffer::F32(z)) => contract(call, (x, a), (y, b), z),
+        (Buffer::I32(a), Buffer::I32(b), Buffer::I32(z)) => contract(call, (x, a), (y, b), z),
+        _ => return Err(format!("einsum is not defined for {} and {}", x.dtype, y.dtype)),
+    }
+    Ok(())
+}
+
+/// z[n, c, h, r] is the sum over w of x[n, c, h, w] y[n, w, h, r]; n may be missing, n and h broadcast.
+fn contract<T: Number>(call: &Call<'_>, (x, a): (&Tensor, &[T]), (y, b): (&Tensor, &[T]), z: &mut [T]) {
+    let four = |shape: &[usize]| [vec![1; 4 - shape.len()], shape.to_vec()].concat();
+    let (x_shape, y_shape, shape) = (four(&x.shape), four(&y.shape), four(&call.shape(0)));
+    let (s, t) = (broadcast_strides(&x_shape, 4), broadcast_strides(&y_shape, 4));
+    for (i, z) in z.iter_mut().take(shape.iter().product()).enumerate() {
+        let [_, nc, nh, nr] = shape[..] else { return };
+        let (n, c, h, r) = (i / nr / nh / nc, i / nr / nh % nc, i / nr % nh, i % nr);
+        let (from_x, from_y) = (n * s[0] + c * s[1] + h * s[2], n * t[0] + h * t[2] + r * t[3]);
+        *z = T::dot((0..x_shape[3]).map(|w| (a[from_x + w * s[3]], b[from_y + w * t[1]])));
     }
 }
 

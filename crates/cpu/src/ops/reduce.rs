@@ -1,15 +1,36 @@
 //! Reductions along axes.
 
-use super::{Call, Eval, Fault, f32_out, strides};
-use crate::tensor::Buffer;
+use super::{Call, Eval, Fault, strides};
+use crate::tensor::{Buffer, Tensor};
+
+/// How integers are joined: from which one on, and what becomes of it and the next element. They wrap.
+type Integers = (i32, fn(i32, i32) -> i32);
 
 pub(super) static OPS: &[(&str, Eval)] = &[
-    ("reduce_max", |c, o| reduce(c, o, f64::NEG_INFINITY, |a, b| if a > b || a.is_nan() { a } else { b }, |v, _| v)),
-    ("reduce_min", |c, o| reduce(c, o, f64::INFINITY, |a, b| if a < b || a.is_nan() { a } else { b }, |v, _| v)),
-    ("reduce_sum", |c, o| reduce(c, o, 0.0, |a, b| a + b, |v, _| v)),
-    ("reduce_mean", |c, o| reduce(c, o, 0.0, |a, b| a + b, |v, n| v / n)),
-    ("reduce_argmax", argmax),
+    ("reduce_argmax", |c, o| position(c, o, |a, b| a > b)),
+    ("reduce_argmin", |c, o| position(c, o, |a, b| a < b)),
+    ("reduce_l1_norm", |c, o| {
+        let integers: Integers = (0, |a, b| a.wrapping_add(b.wrapping_abs()));
+        reduce(c, o, 0.0, |a, b| a + b.abs(), |v, _| v, Some(integers))
+    }),
+    ("reduce_l2_norm", |c, o| reduce(c, o, 0.0, |a, b| a + b * b, |v, _| v.sqrt(), None)),
+    ("reduce_log_sum", |c, o| reduce(c, o, 0.0, |a, b| a + b, |v, _| v.ln(), None)),
+    ("reduce_log_sum_exp", log_sum_exp),
+    ("reduce_max", |c, o| reduce(c, o, f64::NEG_INFINITY, larger, |v, _| v, None)),
+    ("reduce_mean", |c, o| reduce(c, o, 0.0, |a, b| a + b, |v, n| v / n, None)),
+    ("reduce_min", |c, o| reduce(c, o, f64::INFINITY, |a, b| if a < b || a.is_nan() { a } else { b }, |v, _| v, None)),
+    ("reduce_prod", |c, o| reduce(c, o, 1.0, |a, b| a * b, |v, _| v, Some((1, i32::wrapping_mul)))),
+    ("reduce_sum", |c, o| reduce(c, o, 0.0, |a, b| a + b, |v, _| v, Some((0, i32::wrapping_add)))),
+    ("reduce_sum_square", |c, o| {
+        let integers: Integers = (0, |a, b| a.wrapping_add(b.wrapping_mul(b)));
+        reduce(c, o, 0.0, |a, b| a + b * b, |v, _| v, Some(integers))
+    }),
 ];
+
+/// The larger; what is not a number stays.
+fn larger(a: f64, b: f64) -> f64 {
+    if a > b || a.is_nan() { a } else { b }
+}
 
 /// For each element of x, in order: its value and the element of the result that it belongs to.
 pub(super) fn fold(shape: &[usize], axes: &[usize], mut visit: impl FnMut(usize, usize)) {
@@ -23,48 +44,86 @@ pub(super) fn fold(shape: &[usize], axes: &[usize], mut visit: impl FnMut(usize,
     }
 }
 
+/// The axes that are reduced.
+fn axes(call: &Call<'_>, rank: usize) -> Vec<usize> {
+    let rank = rank as i64;
+    let axes = call.ints("axes").unwrap_or_else(|| (0..rank).collect());
+    axes.into_iter().map(|a| (if a < 0 { a + rank } else { a }) as usize).collect()
+}
+
 fn reduce(
     call: &Call<'_>,
     out: &mut [Buffer],
     start: f64,
     join: impl Fn(f64, f64) -> f64,
     end: impl Fn(f64, f64) -> f64,
+    integers: Option<Integers>,
 ) -> Result<(), Fault> {
     let x = call.tensor("x")?;
-    let rank = x.shape.len() as i64;
-    let axes = call.ints("axes").unwrap_or_else(|| (0..rank).collect());
-    let axes: Vec<usize> = axes.into_iter().map(|a| (if a < 0 { a + rank } else { a }) as usize).collect();
+    let axes = axes(call, x.shape.len());
+    if let (Some((start, join)), Buffer::I32(v), Buffer::I32(o)) = (integers, &*x.data, &mut out[0]) {
+        o.fill(start);
+        fold(&x.shape, &axes, |i, to| o[to] = join(o[to], v[i]));
+        return Ok(());
+    }
     let count: usize = axes.iter().map(|a| x.shape[*a]).product();
     let mut sums = vec![start; call.shape(0).iter().product()];
-    let n = sums.len();
-    match (&*x.data, &mut out[0]) {
-        (Buffer::F32(v), o) => {
-            fold(&x.shape, &axes, |i, to| sums[to] = join(sums[to], f64::from(v[i])));
-            f32_out(o, n)?.iter_mut().zip(&sums).for_each(|(o, s)| *o = end(*s, count as f64) as f32);
-        }
-        (Buffer::I32(v), Buffer::I32(o)) => {
-            fold(&x.shape, &axes, |i, to| sums[to] = join(sums[to], f64::from(v[i])));
-            o.iter_mut().zip(&sums).for_each(|(o, s)| *o = end(*s, count as f64) as i64 as i32);
-        }
-        _ => return Err(format!("{} is not defined for {}", call.def.name, x.dtype)),
+    let values = values(x);
+    fold(&x.shape, &axes, |i, to| sums[to] = join(sums[to], values[i]));
+    sums.iter_mut().for_each(|s| *s = end(*s, count as f64));
+    finish(call, out, &sums)
+}
+
+/// Of sums of large numbers too: exp(x - max) does not overflow.
+fn log_sum_exp(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+    let x = call.tensor("x")?;
+    let axes = axes(call, x.shape.len());
+    let values = values(x);
+    let mut most = vec![f64::NEG_INFINITY; call.shape(0).iter().product()];
+    fold(&x.shape, &axes, |i, to| most[to] = larger(most[to], values[i]));
+    // inf - inf is not a number, ln(exp(inf)) is inf.
+    most.iter_mut().filter(|m| m.is_infinite()).for_each(|m| *m = 0.0);
+    let mut sums = vec![0.0; most.len()];
+    fold(&x.shape, &axes, |i, to| sums[to] += (values[i] - most[to]).exp());
+    sums.iter_mut().zip(&most).for_each(|(s, m)| *s = s.ln() + m);
+    finish(call, out, &sums)
+}
+
+fn values(x: &Tensor) -> Vec<f64> {
+    let mut values = Vec::with_capacity(x.len());
+    x.each(|_, v| values.push(v));
+    values
+}
+
+/// Round to the element type of the result; integers are truncated towards zero.
+fn finish(call: &Call<'_>, out: &mut [Buffer], values: &[f64]) -> Result<(), Fault> {
+    match &mut out[0] {
+        Buffer::F32(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = *v as f32),
+        Buffer::I32(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = *v as i32),
+        _ => return Err(format!("{} is not defined for {}", call.def.name, call.results[0].dtype)),
     }
     Ok(())
 }
 
-fn argmax(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+/// The position of the first element that is better than all before it.
+fn position(call: &Call<'_>, out: &mut [Buffer], is_better: impl Fn(f64, f64) -> bool) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     let axis = call.axis("axis", -1, x.shape.len())?;
-    let mut values = Vec::with_capacity(x.len());
-    x.each(|_, v| values.push(v));
-    let Buffer::I32(o) = &mut out[0] else { return Err("the result does not hold int32".to_owned()) };
+    let values = values(x);
     let step: usize = x.shape[axis + 1..].iter().product();
-    let mut best = vec![f64::NEG_INFINITY; o.len()];
+    let mut best: Vec<Option<(f64, usize)>> = vec![None; call.shape(0).iter().product()];
     fold(&x.shape, &[axis], |i, to| {
-        // The first that is not a number counts as the largest.
-        if values[i] > best[to] || (values[i].is_nan() && !best[to].is_nan()) {
-            best[to] = values[i];
-            o[to] = (i / step % x.shape[axis]) as i32;
-        }
+        let at = i / step % x.shape[axis];
+        best[to] = match best[to] {
+            // The first that is not a number is the best.
+            Some((b, n)) if !is_better(values[i], b) && (b.is_nan() || !values[i].is_nan()) => Some((b, n)),
+            _ => Some((values[i], at)),
+        };
     });
+    let places = best.iter().map(|b| b.map_or(0, |(_, at)| at));
+    match &mut out[0] {
+        Buffer::I32(o) => o.iter_mut().zip(places).for_each(|(o, at)| *o = at as i32),
+        _ => return Err(format!("a position cannot be {} here", call.results[0].dtype)),
+    }
     Ok(())
 }

@@ -36,6 +36,10 @@ fn bound(op: &str) -> Option<(f64, f64)> {
     Some(match op {
         // The C library's and numpy's.
         "cos" | "sin" | "log" | "pow" => (3.6e-7, 0.0),
+        // Rounded from fp64; numpy promises 4 units in the last place.
+        "acos" | "asin" | "atan" | "atanh" | "cosh" | "exp2" | "sinh" | "tan" | "scaled_tanh" => (4.8e-7, 0.0),
+        // exp(x) - 1 and ln(1 + exp(x)) cancel in the reference.
+        "elu" | "softplus" | "softplus_parametric" => (5e-7, 5e-7),
         // Promised: 1.5, 2.5, 3 and 3.5 units in the last place.
         "exp" => (3e-7, 0.0),
         "tanh" => (4.2e-7, 0.0),
@@ -47,7 +51,14 @@ fn bound(op: &str) -> Option<(f64, f64)> {
         "gelu" => (1.2e-6, 8e-7),
         "softmax" => (5e-7, 0.0),
         // Sums of at most 33 products of numbers up to 3; 9.6e-7 measured with AVX-512.
-        "linear" | "matmul" | "scaled_dot_product_attention" | "reduce_sum" | "reduce_mean" => (5e-7, 2e-6),
+        "linear" | "matmul" | "einsum" | "scaled_dot_product_attention" | "reduce_sum" | "reduce_mean" => (5e-7, 2e-6),
+        "reduce_l1_norm" | "reduce_l2_norm" | "reduce_sum_square" | "reduce_log_sum" => (5e-7, 2e-6),
+        // The reference rounds each of 24 products.
+        "reduce_prod" => (1.5e-6, 0.0),
+        // Numbers up to 200, sums of exponentials of differences.
+        "reduce_log_sum_exp" => (5e-7, 2e-6),
+        // Computed in fp64, as the reference is.
+        "gru" | "lstm" | "rnn" => (1.2e-7, 1e-7),
         "layer_norm" => (5e-7, 1e-6),
         _ => return None,
     })
@@ -301,8 +312,67 @@ fn what_is_not_legal_is_refused() {
              stride = tensor<int32, [1]>([0])); tensor<fp32, [4]> y = relu(x = x);",
             "no stride of 0",
         ),
+        (
+            "tensor<fp32, [2, 2, 3]> x",
+            "tensor<fp32, [2, 2, 3]> y = prelu(x = x, alpha = tensor<fp32, [2]>([1, 2]));",
+            "which `x` tensor<fp32, [2, 2, 3]> may have in rank 4 only",
+        ),
+        (
+            "tensor<fp32, [2, 3]> x",
+            "tensor<fp32, [2, 3]> y = elu(x = x, alpha = tensor<fp32, [2]>([1, 2]));",
+            "`alpha` is tensor<fp32, [2]>, one number is needed",
+        ),
+        (
+            "tensor<fp32, [2, 3]> x, tensor<fp16, [3, 4]> u",
+            "tensor<fp32, [2, 4]> y = matmul(x = x, y = u);",
+            "one of them must be constant",
+        ),
+        (
+            "tensor<fp32, [2, 3]> x, tensor<fp32, [3, 4]> u",
+            "tensor<fp32, [2, 4]> y = einsum(values = (x, u), equation = string(\"ij,jk->ik\"));",
+            "`equation` is `ij,jk->ik`",
+        ),
+        (
+            "tensor<fp32, [4, 1, 2]> x, tensor<fp32, [1, 1]> h",
+            "tensor<fp32, [1, 1, 1]> z, tensor<fp32, [1, 1]> y = rnn(x = x, initial_h = h, \
+             weight_ih = tensor<fp32, [1, 2]>([[1, 2]]), weight_hh = tensor<fp32, [1, 1]>([[3]]), activation = string(\"elu\"));",
+            "`activation` is `elu`",
+        ),
+        (
+            "tensor<fp32, [4, 1, 2]> x, tensor<fp32, [1, 2]> h",
+            "tensor<fp32, [1, 1, 2]> z, tensor<fp32, [1, 2]> y, tensor<fp32, [1, 2]> c = lstm(x = x, initial_h = h, \
+             initial_c = h, weight_ih = tensor<fp32, [4, 2]>([[1, 2], [3, 4], [5, 6], [7, 8]]), \
+             weight_hh = tensor<fp32, [4, 1]>([[1], [2], [3], [4]]), direction = string(\"bidirectional\"));",
+            "`weight_ih_back` is missing",
+        ),
+        (
+            "tensor<fp32, [4, 1, 2]> x, tensor<fp32, [2, 1]> h",
+            "tensor<fp32, [1, 1, 1]> z, tensor<fp32, [1, 1]> y = gru(x = x, initial_h = h, \
+             weight_ih = tensor<fp32, [3, 2]>([[1, 2], [3, 4], [5, 6]]), weight_hh = tensor<fp32, [3, 1]>([[1], [2], [3]]));",
+            "`initial_h` is tensor<fp32, [2, 1]>, [1, 1] is needed",
+        ),
     ] {
         let error = parse(&main_function(inputs, body), &|_, _, _| None).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+/// What iOS 17 widened is refused in functions of older opsets.
+#[test]
+fn older_opsets_refuse_what_newer_ones_take() {
+    for (body, message) in [
+        ("tensor<fp32, [3]> y = elu(x = x, alpha = fp16(1));", "`x` is tensor<fp32, [3]> and `alpha` is fp16"),
+        ("tensor<fp32, [3]> y = log(x = x, epsilon = fp16(1));", "`x` is tensor<fp32, [3]> and `epsilon` is fp16"),
+        ("tensor<int8, [3]> y = cast(x = x, dtype = string(\"int8\"));", "`dtype` is `int8`"),
+        ("int32 y = reduce_argmin(x = x, output_dtype = string(\"int32\"));", "no parameter `output_dtype`"),
+        (
+            "tensor<fp32, [1]> y = linear(x = x, weight = tensor<fp16, [1, 3]>([[1, 2, 3]]));",
+            "`x` is tensor<fp32, [3]> and `weight` is tensor<fp16, [1, 3]>",
+        ),
+    ] {
+        let text = main_function("tensor<fp32, [3]> x", body);
+        valid::check(&parse(&text, &|_, _, _| None).unwrap()).unwrap();
+        let error = parse(&text.replace("ios18", "ios16"), &|_, _, _| None).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! Element-wise arithmetic, comparison and choice.
 //!
-//! Source: coremltools `ops/defs/iOS15/elementwise_binary.py`, `elementwise_unary.py`, `control_flow.py`.
+//! Source: coremltools `ops/defs/iOS15/elementwise_binary.py`, `iOS15/elementwise_unary.py`, `iOS15/control_flow.py`,
+//! `iOS17/elementwise_unary.py`.
 
 use super::{
     ANY, BASIC, BOOL, FLOAT, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, broadcast, constant, one,
@@ -13,6 +14,7 @@ const XY_BOOL: &[Param] = &[tensor("x", BOOL), tensor("y", BOOL)];
 const X: &[Param] = &[tensor("x", NUMBER)];
 const X_FLOAT: &[Param] = &[tensor("x", FLOAT)];
 const X_EPSILON: &[Param] = &[tensor("x", FLOAT), constant("epsilon", FLOAT).optional()];
+const CLIP: &[Param] = &[tensor("x", FLOAT), constant("alpha", FLOAT), constant("beta", FLOAT)];
 
 pub(super) static OPS: &[OpDef] = &[
     OpDef::new("add", Opset::CoreMl5, XY, arithmetic),
@@ -34,34 +36,54 @@ pub(super) static OPS: &[OpDef] = &[
     OpDef::new("greater_equal", Opset::CoreMl5, XY, comparison),
     OpDef::new("logical_and", Opset::CoreMl5, XY_BOOL, comparison),
     OpDef::new("logical_or", Opset::CoreMl5, XY_BOOL, comparison),
+    OpDef::new("logical_xor", Opset::CoreMl5, XY_BOOL, comparison),
     OpDef::new("logical_not", Opset::CoreMl5, &[tensor("x", BOOL)], same),
     OpDef::new("abs", Opset::CoreMl5, X, same),
+    OpDef::new("acos", Opset::CoreMl5, X_FLOAT, same),
+    OpDef::new("asin", Opset::CoreMl5, X_FLOAT, same),
+    OpDef::new("atan", Opset::CoreMl5, X_FLOAT, same),
+    OpDef::new("atanh", Opset::CoreMl5, X_FLOAT, same),
+    OpDef::new("ceil", Opset::CoreMl5, X_FLOAT, same),
     OpDef::new("cos", Opset::CoreMl5, X_FLOAT, same),
+    OpDef::new("cosh", Opset::CoreMl5, X_FLOAT, same),
     OpDef::new("erf", Opset::CoreMl5, X_FLOAT, same),
     OpDef::new("exp", Opset::CoreMl5, X_FLOAT, same),
+    // y = 2^x.
+    OpDef::new("exp2", Opset::CoreMl5, X, same),
     OpDef::new("floor", Opset::CoreMl5, X_FLOAT, same),
     OpDef::new("identity", Opset::CoreMl5, &[tensor("x", ANY)], same),
-    // y = 1 / (x + epsilon).
-    OpDef::new("inverse", Opset::CoreMl5, X_EPSILON, same),
+    // y = 1 / (x + epsilon). From iOS 17 on, epsilon may be of another element type than x, here and below.
+    OpDef::new("inverse", Opset::CoreMl5, X_EPSILON, epsilon_alike),
+    OpDef::new("inverse", Opset::CoreMl7, X_EPSILON, epsilon),
     // y = ln(x + epsilon).
-    OpDef::new("log", Opset::CoreMl5, X_EPSILON, same),
+    OpDef::new("log", Opset::CoreMl5, X_EPSILON, epsilon_alike),
+    OpDef::new("log", Opset::CoreMl7, X_EPSILON, epsilon),
+    // The nearest integer, the even one of two.
+    OpDef::new("round", Opset::CoreMl5, X_FLOAT, same),
     // y = 1 / sqrt(x + epsilon).
-    OpDef::new("rsqrt", Opset::CoreMl5, X_EPSILON, same),
+    OpDef::new("rsqrt", Opset::CoreMl5, X_EPSILON, epsilon_alike),
+    OpDef::new("rsqrt", Opset::CoreMl7, X_EPSILON, epsilon),
+    // y = -1, 0 or 1.
+    OpDef::new("sign", Opset::CoreMl5, X, same),
     OpDef::new("sin", Opset::CoreMl5, X_FLOAT, same),
+    OpDef::new("sinh", Opset::CoreMl5, X_FLOAT, same),
     OpDef::new("sqrt", Opset::CoreMl5, X_FLOAT, same),
     OpDef::new("square", Opset::CoreMl5, X, same),
-    // y = min(max(x, alpha), beta).
-    OpDef::new("clip", Opset::CoreMl5, &[tensor("x", FLOAT), constant("alpha", FLOAT), constant("beta", FLOAT)], clip),
-    OpDef::new("cast", Opset::CoreMl5, &[tensor("x", ANY), constant("dtype", STRING)], cast),
+    OpDef::new("tan", Opset::CoreMl5, X_FLOAT, same),
+    // y = max(x, alpha).
+    OpDef::new("threshold", Opset::CoreMl5, &[tensor("x", NUMBER), constant("alpha", NUMBER)], threshold),
+    // y = min(max(x, alpha), beta). From iOS 17 on, alpha must be less than beta.
+    OpDef::new("clip", Opset::CoreMl5, CLIP, clip_alike),
+    OpDef::new("clip", Opset::CoreMl7, CLIP, clip),
+    OpDef::new("cast", Opset::CoreMl5, &[tensor("x", BASIC), constant("dtype", STRING)], |i| cast(i, BASIC)),
+    OpDef::new("cast", Opset::CoreMl7, &[tensor("x", ANY), constant("dtype", STRING)], |i| cast(i, ANY)),
     // y = cond ? a : b.
     OpDef::new("select", Opset::CoreMl5, &[tensor("cond", BOOL), tensor("a", BASIC), tensor("b", BASIC)], select),
 ];
 
 fn operands(i: &Infer<'_>, a: &str, b: &str) -> Result<(DType, Vec<super::Dim>), TypeError> {
+    i.alike(&[a, b])?;
     let (x, y) = (i.ty(a)?, i.ty(b)?);
-    if x.dtype != y.dtype {
-        return Err(TypeError(format!("`{a}` is {x} and `{b}` is {y}: the element types must be equal")));
-    }
     Ok((x.dtype, broadcast(&x.shape, &y.shape)?))
 }
 
@@ -75,20 +97,42 @@ fn comparison(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     one(DType::Bool, shape)
 }
 
+fn epsilon_alike(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    i.alike(&["x", "epsilon"])?;
+    epsilon(i)
+}
+
+fn epsilon(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    i.scalars(&["epsilon"])?;
+    same(i)
+}
+
+fn threshold(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    i.alike(&["x", "alpha"])?;
+    i.scalars(&["alpha"])?;
+    same(i)
+}
+
+fn clip_alike(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    i.alike(&["x", "alpha", "beta"])?;
+    i.scalars(&["alpha", "beta"])?;
+    same(i)
+}
+
 fn clip(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     match (i.float("alpha"), i.float("beta")) {
         (Some(alpha), Some(beta)) if alpha >= beta => {
             Err(TypeError(format!("`alpha` is {alpha}, `beta` is {beta}: it must be less")))
         }
-        _ => same(i),
+        _ => clip_alike(i),
     }
 }
 
-fn cast(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+fn cast(i: &mut Infer<'_>, dtypes: &[DType]) -> Result<Vec<Type>, TypeError> {
     let name = i.string("dtype")?;
-    let dtype = DType::from_name(name).filter(|d| ANY.contains(d));
+    let dtype = dtypes.iter().find(|d| d.name() == name);
     let dtype = dtype.ok_or_else(|| TypeError(format!("`dtype` is `{name}`, which nothing can be cast to")))?;
-    one(dtype, i.ty("x")?.shape.clone())
+    one(*dtype, i.ty("x")?.shape.clone())
 }
 
 fn select(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {

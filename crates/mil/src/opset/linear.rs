@@ -1,35 +1,35 @@
 //! Products of matrices, attention and normalisation.
 //!
-//! Source: coremltools `ops/defs/iOS15/linear.py`, `iOS15/normalization.py`, `iOS18/transformers.py`.
+//! Source: coremltools `ops/defs/iOS15/linear.py`, `iOS17/linear.py`, `iOS15/normalization.py`, `iOS18/transformers.py`.
 
 use super::{
-    BOOL, Dim, FLOAT, INT32, Infer, NUMBER, OpDef, Opset, Type, TypeError, axis, broadcast, constant, distinct, one,
-    same, tensor,
+    Accepts, BOOL, Dim, FLOAT, INT32, Infer, Known, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis,
+    broadcast, constant, distinct, one, same, tensor,
 };
 use crate::types::{DType, TensorType};
 
 const MASK: &[DType] = &[DType::Bool, DType::Fp16, DType::Fp32];
 
+const LINEAR: &[Param] = &[tensor("x", NUMBER), constant("weight", NUMBER), constant("bias", NUMBER).optional()];
+const MATMUL: &[Param] = &[
+    tensor("x", NUMBER),
+    tensor("y", NUMBER),
+    constant("transpose_x", BOOL).optional(),
+    constant("transpose_y", BOOL).optional(),
+];
+const VALUES: Param = Param { name: "values", accepts: Accepts::Tensors, required: true, constant: false };
+
 pub(super) static OPS: &[OpDef] = &[
-    // y = x @ weight^T + bias; x [.., in], weight [out, in], bias [out].
-    OpDef::new(
-        "linear",
-        Opset::CoreMl5,
-        &[tensor("x", NUMBER), constant("weight", NUMBER), constant("bias", NUMBER).optional()],
-        linear,
-    ),
-    // y = x @ y over the last two axes, the others broadcast; a vector x times a matrix y is a vector.
-    OpDef::new(
-        "matmul",
-        Opset::CoreMl5,
-        &[
-            tensor("x", NUMBER),
-            tensor("y", NUMBER),
-            constant("transpose_x", BOOL).optional(),
-            constant("transpose_y", BOOL).optional(),
-        ],
-        matmul,
-    ),
+    // y = x @ weight^T + bias; x [.., in], weight [out, in], bias [out]. From iOS 17 on, weight and bias may be of
+    // another element type than x and y.
+    OpDef::new("linear", Opset::CoreMl5, LINEAR, linear_alike),
+    OpDef::new("linear", Opset::CoreMl7, LINEAR, linear),
+    // y = x @ y over the last two axes, the others broadcast; a vector x times a matrix y is a vector. From iOS 17 on,
+    // a constant may be of another element type than the other operand, which is that of the result.
+    OpDef::new("matmul", Opset::CoreMl5, MATMUL, matmul_alike),
+    OpDef::new("matmul", Opset::CoreMl7, MATMUL, matmul),
+    // `nchw,nwhr->nchr` or `chw,whr->chr`, with any letters: for each h, x @ y; n and h broadcast.
+    OpDef::new("einsum", Opset::CoreMl5, &[VALUES, constant("equation", STRING)], einsum),
     // y = softmax(query @ key^T / sqrt(E) + attn_mask) @ value; query [.., L, E], key [.., S, E], value [.., S, EV].
     OpDef::new(
         "scaled_dot_product_attention",
@@ -52,7 +52,15 @@ pub(super) static OPS: &[OpDef] = &[
     ),
 ];
 
+fn linear_alike(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    i.alike(&["x", "weight", "bias"])?;
+    linear(i)
+}
+
 fn linear(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    if i.has("bias") {
+        i.alike(&["weight", "bias"])?;
+    }
     let (x, w) = (i.ty("x")?, i.ty("weight")?);
     let mut shape = x.shape.clone();
     let (Some(last), [out, input]) = (shape.last_mut(), w.shape.as_slice()) else {
@@ -68,7 +76,28 @@ fn linear(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     one(x.dtype, shape)
 }
 
+fn matmul_alike(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    i.alike(&["x", "y"])?;
+    one(i.ty("x")?.dtype, product(i)?)
+}
+
 fn matmul(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let (x, y) = (i.ty("x")?.dtype, i.ty("y")?.dtype);
+    let is_constant = |name| matches!(i.arg(name), Some(super::ArgType::One(_, Known::Literal(_))));
+    let dtype = match (is_constant("x"), is_constant("y")) {
+        _ if x == y => x,
+        (false, true) => x,
+        (true, false) => y,
+        _ => {
+            let reason = "one of them must be constant, or the element types equal";
+            return Err(TypeError(format!("`x` is {x} and `y` is {y}: {reason}")));
+        }
+    };
+    one(dtype, product(i)?)
+}
+
+/// The shape of a product of matrices.
+fn product(i: &Infer<'_>) -> Result<Vec<Dim>, TypeError> {
     let (x, y) = (i.ty("x")?, i.ty("y")?);
     let (mut a, mut b) = (x.shape.clone(), y.shape.clone());
     let is_vector = a.len() == 1 && b.len() == 2 && !i.bool_or("transpose_x", false)?;
@@ -93,7 +122,56 @@ fn matmul(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let mut shape = broadcast(&a[..a.len() - 2], &b[..b.len() - 2])?;
     shape.extend((!is_vector).then_some(m));
     shape.push(b[b.len() - 1]);
+    Ok(shape)
+}
+
+fn einsum(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let values = i.many("values")?;
+    let [x, y] = values.as_slice() else {
+        return Err(TypeError(format!("`values` has {} values, two are needed", values.len())));
+    };
+    let equation = i.string("equation")?;
+    let rank = match numbered(equation).as_deref() {
+        Some("012,213->013") => 3,
+        Some("0123,0324->0124") => 4,
+        _ => {
+            let forms = "`nchw,nwhr->nchr` or `chw,whr->chr`";
+            return Err(TypeError(format!("`equation` is `{equation}`: it must be of the form {forms}")));
+        }
+    };
+    if x.dtype != y.dtype || x.rank() != rank || y.rank() != rank {
+        return Err(TypeError(format!("`values` are {x} and {y}: one element type and rank {rank} are needed")));
+    }
+    let [c, h, w] = [rank - 3, rank - 2, rank - 1];
+    if !x.shape[w].compatible(y.shape[c]) {
+        return Err(TypeError(format!("`values` are {x} and {y}: the inner dimensions differ")));
+    }
+    let mut shape = x.shape.clone();
+    for axis in (0..rank - 3).chain([h]) {
+        let both = broadcast(&x.shape[axis..=axis], &y.shape[axis..=axis])?[0];
+        // coremltools keeps a dimension that is not known.
+        shape[axis] = [x.shape[axis], y.shape[axis]].into_iter().find(|d| d.known().is_none()).unwrap_or(both);
+    }
+    shape[w] = y.shape[w];
     one(x.dtype, shape)
+}
+
+/// An equation with its letters replaced by numbers in the order of their first use; `None` beyond ten letters.
+fn numbered(equation: &str) -> Option<String> {
+    let mut letters = Vec::new();
+    let mut out = String::new();
+    for c in equation.chars() {
+        if matches!(c, ',' | '-' | '>') {
+            out.push(c);
+            continue;
+        }
+        let at = letters.iter().position(|l| *l == c).unwrap_or(letters.len());
+        if at == letters.len() {
+            letters.push(c);
+        }
+        out.push(char::from_digit(u32::try_from(at).ok()?, 10)?);
+    }
+    Some(out)
 }
 
 fn attention(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {

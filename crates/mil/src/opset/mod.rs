@@ -14,6 +14,7 @@ mod control;
 mod elementwise;
 mod gather;
 mod linear;
+mod recurrent;
 mod reduce;
 pub mod shape;
 mod state;
@@ -170,6 +171,7 @@ pub static GROUPS: &[&[OpDef]] = &[
     elementwise::OPS,
     gather::OPS,
     linear::OPS,
+    recurrent::OPS,
     reduce::OPS,
     shape::OPS,
     state::OPS,
@@ -294,15 +296,53 @@ impl<'a> Infer<'a> {
         }
     }
 
-    /// The one floating-point number of a parameter, where it is known.
-    fn float(&self, name: &str) -> Option<f32> {
+    /// The floating-point numbers of a parameter, where they are known.
+    fn floats(&self, name: &str) -> Option<Vec<f32>> {
         match self.arg(name)? {
-            ArgType::One(_, Known::Literal(l)) => match l.to_floats()?.as_slice() {
-                [v] => Some(*v),
-                _ => None,
-            },
+            ArgType::One(_, Known::Literal(l)) => l.to_floats(),
             _ => None,
         }
+    }
+
+    /// The one floating-point number of a parameter, where it is known.
+    fn float(&self, name: &str) -> Option<f32> {
+        match self.floats(name)?.as_slice() {
+            [v] => Some(*v),
+            _ => None,
+        }
+    }
+
+    /// Refuse parameters of another element type than the first of them; what is left out agrees.
+    fn alike(&self, names: &[&str]) -> Result<(), TypeError> {
+        let first = self.ty(names[0])?;
+        for name in names.iter().filter(|name| self.has(name)) {
+            let ty = self.ty(name)?;
+            if ty.dtype != first.dtype {
+                let reason = "the element types must be equal";
+                return Err(TypeError(format!("`{}` is {first} and `{name}` is {ty}: {reason}", names[0])));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuse parameters of more or less than one element; they may be left out.
+    fn scalars(&self, names: &[&str]) -> Result<(), TypeError> {
+        for name in names.iter().filter(|name| self.has(name)) {
+            let ty = self.ty(name)?;
+            if ty.n_elements() != Some(1) {
+                return Err(TypeError(format!("`{name}` is {ty}, one number is needed")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuse a string that is none of `choices`; what is left out is its default.
+    fn choice(&self, name: &str, choices: &[&str], default: &'static str) -> Result<&'a str, TypeError> {
+        let word = if self.has(name) { self.string(name)? } else { default };
+        if !choices.iter().any(|c| c == &word) {
+            return Err(TypeError(format!("`{name}` is `{word}`, one of {} is needed", choices.join(", "))));
+        }
+        Ok(word)
     }
 
     /// One known integer, or `default` when the parameter is left out.

@@ -1,4 +1,4 @@
-//! Reductions along axes. Source: coremltools `ops/defs/iOS15/reduction.py`.
+//! Reductions along axes. Source: coremltools `ops/defs/iOS15/reduction.py`, `iOS17/reduction.py`.
 
 use super::{
     BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis, constant, distinct, one,
@@ -8,7 +8,9 @@ use crate::types::DType;
 
 const PARAMS: &[Param] =
     &[tensor("x", NUMBER), constant("axes", INT32).optional(), constant("keep_dims", BOOL).optional()];
-const ARG_PARAMS: &[Param] = &[
+const ARG: &[Param] =
+    &[tensor("x", NUMBER), constant("axis", INT32).optional(), constant("keep_dims", BOOL).optional()];
+const TYPED_ARG: &[Param] = &[
     tensor("x", NUMBER),
     constant("axis", INT32).optional(),
     constant("keep_dims", BOOL).optional(),
@@ -16,12 +18,27 @@ const ARG_PARAMS: &[Param] = &[
 ];
 
 pub(super) static OPS: &[OpDef] = &[
+    // Position of the first largest element along `axis` (default -1), as `output_dtype` (default int32).
+    OpDef::new("reduce_argmax", Opset::CoreMl5, ARG, argument),
+    OpDef::new("reduce_argmax", Opset::CoreMl7, TYPED_ARG, argument),
+    // Position of the first smallest element.
+    OpDef::new("reduce_argmin", Opset::CoreMl5, ARG, argument),
+    OpDef::new("reduce_argmin", Opset::CoreMl7, TYPED_ARG, argument),
+    // y = sum abs(x) over `axes` (default all).
+    OpDef::new("reduce_l1_norm", Opset::CoreMl5, PARAMS, reduce),
+    // y = sqrt(sum x^2).
+    OpDef::new("reduce_l2_norm", Opset::CoreMl5, PARAMS, reduce),
+    // y = ln(sum x).
+    OpDef::new("reduce_log_sum", Opset::CoreMl5, PARAMS, reduce),
+    // y = ln(sum exp(x)).
+    OpDef::new("reduce_log_sum_exp", Opset::CoreMl5, PARAMS, reduce),
     OpDef::new("reduce_max", Opset::CoreMl5, PARAMS, reduce),
     OpDef::new("reduce_mean", Opset::CoreMl5, PARAMS, reduce),
     OpDef::new("reduce_min", Opset::CoreMl5, PARAMS, reduce),
+    OpDef::new("reduce_prod", Opset::CoreMl5, PARAMS, reduce),
     OpDef::new("reduce_sum", Opset::CoreMl5, PARAMS, reduce),
-    // Position of the first largest element along `axis` (default -1), as `output_dtype` (default int32).
-    OpDef::new("reduce_argmax", Opset::CoreMl5, ARG_PARAMS, argument),
+    // y = sum x^2.
+    OpDef::new("reduce_sum_square", Opset::CoreMl5, PARAMS, reduce),
 ];
 
 fn reduce(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -43,12 +60,8 @@ fn argument(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     let at = axis(i.int_or("axis", -1)?, x.rank())?;
     let shape = without(&x.shape, &[at], i.bool_or("keep_dims", false)?);
-    let dtype = match if i.has("output_dtype") { i.string("output_dtype")? } else { "int32" } {
-        "int32" => DType::Int32,
-        "uint16" => DType::Uint16,
-        other => return Err(TypeError(format!("`output_dtype` is `{other}`, int32 or uint16 is needed"))),
-    };
-    one(dtype, shape)
+    let dtype = i.choice("output_dtype", &["int32", "uint16"], "int32")?;
+    one(if dtype == "int32" { DType::Int32 } else { DType::Uint16 }, shape)
 }
 
 fn without(shape: &[Dim], axes: &[usize], keep_dims: bool) -> Vec<Dim> {
