@@ -14,6 +14,7 @@ mod control;
 mod elementwise;
 mod gather;
 mod linear;
+mod normalization;
 mod reduce;
 pub mod shape;
 mod state;
@@ -170,6 +171,7 @@ pub static GROUPS: &[&[OpDef]] = &[
     elementwise::OPS,
     gather::OPS,
     linear::OPS,
+    normalization::OPS,
     reduce::OPS,
     shape::OPS,
     state::OPS,
@@ -330,6 +332,18 @@ impl<'a> Infer<'a> {
     /// Known integers, where the op cannot do without.
     fn constant_ints(&self, name: &str) -> Result<Vec<i64>, TypeError> {
         self.ints(name).ok_or_else(|| TypeError(format!("`{name}` must be constant")))
+    }
+
+    /// Refuse parameters of different element types, of those that are bound.
+    fn alike(&self, names: &[&str]) -> Result<(), TypeError> {
+        let bound = names.iter().copied().filter(|name| self.has(name));
+        let types = bound.map(|name| Ok((name, self.ty(name)?))).collect::<Result<Vec<_>, TypeError>>()?;
+        match types.windows(2).find(|w| w[0].1.dtype != w[1].1.dtype) {
+            Some([(a, s), (b, t), ..]) => {
+                Err(TypeError(format!("`{a}` is {s}, `{b}` is {t}: the element types must be equal")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What is known of a value that is of either type; the types are compatible.
