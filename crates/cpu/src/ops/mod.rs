@@ -12,10 +12,12 @@ use crate::tensor::{Buffer, Tensor};
 
 mod activation;
 mod constexpr;
+mod conv;
 mod elementwise;
 pub mod gather;
 mod linear;
 mod normalization;
+mod pool;
 mod reduce;
 mod shape;
 
@@ -52,10 +54,12 @@ pub type Eval = fn(&Call<'_>, &mut [Buffer]) -> Result<(), Fault>;
 static GROUPS: &[&[(&str, Eval)]] = &[
     activation::OPS,
     constexpr::OPS,
+    conv::OPS,
     elementwise::OPS,
     gather::OPS,
     linear::OPS,
     normalization::OPS,
+    pool::OPS,
     reduce::OPS,
     shape::OPS,
 ];

@@ -11,13 +11,16 @@ use crate::types::{DType, Dim, Symbol, TensorType, Type};
 mod activation;
 mod constexpr;
 mod control;
+mod conv;
 mod elementwise;
 mod gather;
 mod linear;
 mod normalization;
+mod pool;
 mod reduce;
 pub mod shape;
 mod state;
+pub mod window;
 
 /// A version of the opset; each holds all ops of the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -168,10 +171,12 @@ pub static GROUPS: &[&[OpDef]] = &[
     constexpr::OPS,
     activation::OPS,
     control::OPS,
+    conv::OPS,
     elementwise::OPS,
     gather::OPS,
     linear::OPS,
     normalization::OPS,
+    pool::OPS,
     reduce::OPS,
     shape::OPS,
     state::OPS,
@@ -296,15 +301,42 @@ impl<'a> Infer<'a> {
         }
     }
 
-    /// The one floating-point number of a parameter, where it is known.
-    fn float(&self, name: &str) -> Option<f32> {
+    /// The floating-point numbers of a parameter, where they are known.
+    fn floats(&self, name: &str) -> Option<Vec<f32>> {
         match self.arg(name)? {
-            ArgType::One(_, Known::Literal(l)) => match l.to_floats()?.as_slice() {
-                [v] => Some(*v),
-                _ => None,
-            },
+            ArgType::One(_, Known::Literal(l)) => l.to_floats(),
             _ => None,
         }
+    }
+
+    /// The one floating-point number of a parameter, where it is known.
+    fn float(&self, name: &str) -> Option<f32> {
+        match self.floats(name)?.as_slice() {
+            [v] => Some(*v),
+            _ => None,
+        }
+    }
+
+    /// Refuse parameters of another element type than the first of them; what is left out agrees.
+    fn alike(&self, names: &[&str]) -> Result<(), TypeError> {
+        let first = self.ty(names[0])?;
+        for name in names.iter().filter(|name| self.has(name)) {
+            let ty = self.ty(name)?;
+            if ty.dtype != first.dtype {
+                let reason = "the element types must be equal";
+                return Err(TypeError(format!("`{}` is {first} and `{name}` is {ty}: {reason}", names[0])));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuse a string that is none of `choices`; what is left out is its default.
+    fn choice(&self, name: &str, choices: &[&str], default: &'static str) -> Result<&'a str, TypeError> {
+        let word = if self.has(name) { self.string(name)? } else { default };
+        if !choices.iter().any(|c| c == &word) {
+            return Err(TypeError(format!("`{name}` is `{word}`, one of {} is needed", choices.join(", "))));
+        }
+        Ok(word)
     }
 
     /// One known integer, or `default` when the parameter is left out.
@@ -332,18 +364,6 @@ impl<'a> Infer<'a> {
     /// Known integers, where the op cannot do without.
     fn constant_ints(&self, name: &str) -> Result<Vec<i64>, TypeError> {
         self.ints(name).ok_or_else(|| TypeError(format!("`{name}` must be constant")))
-    }
-
-    /// Refuse parameters of different element types, of those that are bound.
-    fn alike(&self, names: &[&str]) -> Result<(), TypeError> {
-        let bound = names.iter().copied().filter(|name| self.has(name));
-        let types = bound.map(|name| Ok((name, self.ty(name)?))).collect::<Result<Vec<_>, TypeError>>()?;
-        match types.windows(2).find(|w| w[0].1.dtype != w[1].1.dtype) {
-            Some([(a, s), (b, t), ..]) => {
-                Err(TypeError(format!("`{a}` is {s}, `{b}` is {t}: the element types must be equal")))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// What is known of a value that is of either type; the types are compatible.

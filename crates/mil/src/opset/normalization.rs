@@ -35,24 +35,30 @@ const LOCAL_FACTORS: &[&str] = &["alpha", "beta", "k"];
 pub(super) static OPS: &[OpDef] = &[
     // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta; x [n, C, ..], the others [C]; epsilon is 1e-5.
     OpDef::new("batch_norm", Opset::CoreMl5, BATCH, |i| as_x(i, BATCH_FACTORS).and_then(|()| batch_norm(i))),
-    OpDef::new("batch_norm", Opset::CoreMl7, BATCH, |i| i.alike(BATCH_FACTORS).and_then(|()| batch_norm(i))),
+    OpDef::new("batch_norm", Opset::CoreMl7, BATCH, |i| alike(i, BATCH_FACTORS).and_then(|()| batch_norm(i))),
     // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta, both of each channel of each item; epsilon is 1e-5.
     OpDef::new("instance_norm", Opset::CoreMl5, INSTANCE, |i| as_x(i, FACTORS).and_then(|()| instance_norm(i))),
-    OpDef::new("instance_norm", Opset::CoreMl7, INSTANCE, |i| i.alike(FACTORS).and_then(|()| instance_norm(i))),
+    OpDef::new("instance_norm", Opset::CoreMl7, INSTANCE, |i| alike(i, FACTORS).and_then(|()| instance_norm(i))),
     // y = x / sqrt(sum of squares over the last three axes + epsilon); epsilon is 1e-6.
     OpDef::new("l2_norm", Opset::CoreMl5, L2, |i| as_x(i, &["epsilon"]).and_then(|()| l2_norm(i))),
     OpDef::new("l2_norm", Opset::CoreMl7, L2, l2_norm),
     // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta over `axes` (default all); epsilon is 1e-5.
     OpDef::new("layer_norm", Opset::CoreMl5, LAYER, |i| as_x(i, FACTORS).and_then(|()| layer_norm(i))),
-    OpDef::new("layer_norm", Opset::CoreMl7, LAYER, |i| i.alike(FACTORS).and_then(|()| layer_norm(i))),
+    OpDef::new("layer_norm", Opset::CoreMl7, LAYER, |i| alike(i, FACTORS).and_then(|()| layer_norm(i))),
     // y = x / (k + alpha / size * sum of squares over `size` channels)^beta; alpha 1e-4, beta 0.75, k 1.
     OpDef::new("local_response_norm", Opset::CoreMl5, LOCAL, |i| as_x(i, LOCAL_FACTORS).and_then(|()| local_norm(i))),
-    OpDef::new("local_response_norm", Opset::CoreMl7, LOCAL, |i| i.alike(LOCAL_FACTORS).and_then(|()| local_norm(i))),
+    OpDef::new("local_response_norm", Opset::CoreMl7, LOCAL, |i| alike(i, LOCAL_FACTORS).and_then(|()| local_norm(i))),
 ];
 
 /// Refuse factors that are not of the element type of `x`.
 fn as_x(i: &Infer<'_>, factors: &[&str]) -> Result<(), TypeError> {
     factors.iter().try_for_each(|name| i.alike(&["x", name]))
+}
+
+/// Refuse factors of different element types.
+fn alike(i: &Infer<'_>, factors: &[&str]) -> Result<(), TypeError> {
+    let bound: Vec<&str> = factors.iter().copied().filter(|name| i.has(name)).collect();
+    if bound.is_empty() { Ok(()) } else { i.alike(&bound) }
 }
 
 fn batch_norm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
