@@ -1,16 +1,10 @@
-//! Products of matrices, attention and normalisation, in the plainest way.
+//! Products of matrices and attention, in the plainest way.
 
-use super::reduce::fold;
 use super::{Call, Eval, Fault, broadcast_strides, f32_out, rows, strides};
 use crate::tensor::{Buffer, Tensor};
 
-pub(super) static OPS: &[(&str, Eval)] = &[
-    ("linear", linear),
-    ("matmul", matmul),
-    ("einsum", einsum),
-    ("scaled_dot_product_attention", attention),
-    ("layer_norm", layer_norm),
-];
+pub(super) static OPS: &[(&str, Eval)] =
+    &[("linear", linear), ("matmul", matmul), ("einsum", einsum), ("scaled_dot_product_attention", attention)];
 
 /// What a product is made of: floats summed in f64, integers that wrap.
 trait Number: Copy {
@@ -244,36 +238,4 @@ impl<'a> Mask<'a> {
             _ => {}
         }
     }
-}
-
-fn layer_norm(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let (x, shape) = (call.f32s("x")?, &call.tensor("x")?.shape);
-    let rank = shape.len() as i64;
-    let axes = call.ints("axes").unwrap_or_else(|| (0..rank).collect());
-    let axes: Vec<usize> = axes.into_iter().map(|a| (if a < 0 { a + rank } else { a }) as usize).collect();
-    let others: Vec<usize> = (0..shape.len()).filter(|a| !axes.contains(a)).collect();
-    let n: usize = axes.iter().map(|a| shape[*a]).product();
-    let n_groups: usize = others.iter().map(|a| shape[*a]).product();
-    let factor = |name: &str| -> Result<Option<&[f32]>, Fault> {
-        match call.opt_tensor(name) {
-            Some(t) if t.len() == n => call.f32s(name).map(Some),
-            Some(t) => Err(format!("`{name}` is {:?}, {n} elements are due", t.shape)),
-            None => Ok(None),
-        }
-    };
-    let (gamma, beta) = (factor("gamma")?, factor("beta")?);
-    let epsilon = f64::from(call.f32_or("epsilon", 1e-5)?);
-    let (mut means, mut variances) = (vec![0f64; n_groups], vec![0f64; n_groups]);
-    fold(shape, &axes, |i, group| means[group] += f64::from(x[i]) / n as f64);
-    fold(shape, &axes, |i, group| variances[group] += (f64::from(x[i]) - means[group]).powi(2) / n as f64);
-    // The place of each element along the axes, which gamma and beta go by.
-    let mut places = vec![0; x.len()];
-    fold(shape, &others, |i, place| places[i] = place);
-    let y = f32_out(&mut out[0], x.len())?;
-    fold(shape, &axes, |i, group| {
-        let normed = (f64::from(x[i]) - means[group]) / (variances[group] + epsilon).sqrt();
-        let [scale, shift] = [(gamma, 1.0), (beta, 0.0)].map(|(v, none)| v.map_or(none, |v| f64::from(v[places[i]])));
-        y[i] = (normed * scale + shift) as f32;
-    });
-    Ok(())
 }

@@ -12,9 +12,12 @@ use crate::tensor::{Buffer, Tensor};
 
 mod activation;
 mod constexpr;
+mod conv;
 mod elementwise;
 pub mod gather;
 mod linear;
+mod normalization;
+mod pool;
 mod recurrent;
 mod reduce;
 mod shape;
@@ -56,6 +59,9 @@ static GROUPS: &[&[(&str, Eval)]] = &[
     gather::OPS,
     linear::OPS,
     recurrent::OPS,
+    conv::OPS,
+    normalization::OPS,
+    pool::OPS,
     reduce::OPS,
     shape::OPS,
 ];

@@ -1,12 +1,12 @@
-//! Products of matrices, attention and normalisation.
+//! Products of matrices and attention.
 //!
-//! Source: coremltools `ops/defs/iOS15/linear.py`, `iOS17/linear.py`, `iOS15/normalization.py`, `iOS18/transformers.py`.
+//! Source: coremltools `ops/defs/iOS15/linear.py`, `iOS17/linear.py`, `iOS18/transformers.py`.
 
 use super::{
-    Accepts, BOOL, Dim, FLOAT, INT32, Infer, Known, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis,
-    broadcast, constant, distinct, one, same, tensor,
+    Accepts, BOOL, Dim, FLOAT, Infer, Known, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, broadcast, constant,
+    one, tensor,
 };
-use crate::types::{DType, TensorType};
+use crate::types::DType;
 
 const MASK: &[DType] = &[DType::Bool, DType::Fp16, DType::Fp32];
 
@@ -36,19 +36,6 @@ pub(super) static OPS: &[OpDef] = &[
         Opset::CoreMl8,
         &[tensor("query", FLOAT), tensor("key", FLOAT), tensor("value", FLOAT), tensor("attn_mask", MASK).optional()],
         attention,
-    ),
-    // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta over `axes` (default all).
-    OpDef::new(
-        "layer_norm",
-        Opset::CoreMl5,
-        &[
-            tensor("x", FLOAT),
-            constant("axes", INT32).optional(),
-            constant("gamma", FLOAT).optional(),
-            constant("beta", FLOAT).optional(),
-            constant("epsilon", FLOAT).optional(),
-        ],
-        layer_norm,
     ),
 ];
 
@@ -206,22 +193,4 @@ fn attention(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let mut shape = q.shape.clone();
     shape[n - 1] = v.shape[n - 1];
     one(q.dtype, shape)
-}
-
-fn layer_norm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let x = i.ty("x")?;
-    let mut axes: Vec<usize> = (0..x.rank()).collect();
-    if i.has("axes") {
-        axes = i.constant_ints("axes")?.into_iter().map(|a| axis(a, x.rank())).collect::<Result<Vec<_>, _>>()?;
-        axes.sort_unstable();
-        distinct(&axes)?;
-    }
-    let normed = TensorType { dtype: x.dtype, shape: axes.iter().map(|a| x.shape[*a]).collect() };
-    for name in ["gamma", "beta"].into_iter().filter(|name| i.has(name)) {
-        let shape = &i.ty(name)?.shape;
-        if shape.len() != axes.len() || !shape.iter().zip(&normed.shape).all(|(a, b)| a.compatible(*b)) {
-            return Err(TypeError(format!("`{name}` is {}, the normalised axes are {normed}", i.ty(name)?)));
-        }
-    }
-    same(i)
 }

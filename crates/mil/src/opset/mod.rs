@@ -11,13 +11,17 @@ use crate::types::{DType, Dim, Symbol, TensorType, Type};
 mod activation;
 mod constexpr;
 mod control;
+mod conv;
 mod elementwise;
 mod gather;
 mod linear;
+mod normalization;
+mod pool;
 mod recurrent;
 mod reduce;
 pub mod shape;
 mod state;
+pub mod window;
 
 /// A version of the opset; each holds all ops of the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -168,10 +172,13 @@ pub static GROUPS: &[&[OpDef]] = &[
     constexpr::OPS,
     activation::OPS,
     control::OPS,
+    conv::OPS,
     elementwise::OPS,
     gather::OPS,
     linear::OPS,
     recurrent::OPS,
+    normalization::OPS,
+    pool::OPS,
     reduce::OPS,
     shape::OPS,
     state::OPS,

@@ -1,0 +1,86 @@
+//! Pools, computed in f64.
+
+use std::ops::Range;
+
+use thane_mil::opset::window::{Window, Windows};
+
+use super::{Call, Eval, Fault, f32_out};
+use crate::tensor::Buffer;
+
+pub(super) static OPS: &[(&str, Eval)] = &[("avg_pool", avg_pool), ("l2_pool", l2_pool), ("max_pool", max_pool)];
+
+/// A place of the window along one axis: the elements in it, and how many it has with those of the padding.
+struct Place {
+    elements: Range<usize>,
+    n_padded: usize,
+}
+
+impl Place {
+    fn new(w: Window, at: usize, size: usize) -> Self {
+        let start = at * w.stride;
+        let end = start + w.kernel;
+        let elements = start.saturating_sub(w.before).min(size)..end.saturating_sub(w.before).min(size);
+        // What `ceil_mode` lets stand out beyond the padding does not count, as in PyTorch.
+        Self { elements, n_padded: end.min(w.before + size + w.after).saturating_sub(start) }
+    }
+}
+
+/// Compute each element of the result from the elements in the window, and how many it has with those of the padding.
+fn pool(
+    call: &Call<'_>,
+    out: &mut [Buffer],
+    mut each: impl FnMut(&mut dyn Iterator<Item = f64>, usize) -> Result<f64, Fault>,
+) -> Result<(), Fault> {
+    let (x, shape) = (call.f32s("x")?, &call.tensor("x")?.shape);
+    let to = call.shape(0);
+    let pad_type = call.string("pad_type").unwrap_or("valid").to_ascii_lowercase();
+    let kernel = call.ints("kernel_sizes").unwrap_or_default();
+    let kernel: Option<Vec<usize>> = kernel.into_iter().map(|n| usize::try_from(n).ok()).collect();
+    let kernel = kernel.ok_or("`kernel_sizes` has a negative number")?;
+    let windows = Windows::new(kernel, &pad_type, |name| Ok(call.ints(name))).map_err(|e| e.0)?;
+    // Axes that x lacks are of one element and come first.
+    let lacks = 5 - shape.len();
+    let (mut input, mut output, mut places) = ([1; 3], [1; 3], [(); 3].map(|()| Vec::new()));
+    input[lacks..].copy_from_slice(&shape[2..]);
+    output[lacks..].copy_from_slice(&to[2..]);
+    for axis in 0..3 {
+        let unmoved = Window { kernel: 1, stride: 1, dilation: 1, before: 0, after: 0 };
+        let along = |axis: usize| windows.along(axis, shape[axis + 2]).map_err(|e| e.0);
+        let window = if axis < lacks { unmoved } else { along(axis - lacks)? };
+        places[axis] = (0..output[axis]).map(|at| Place::new(window, at, input[axis])).collect();
+    }
+    let (n_places, n_plane): (usize, usize) = (output.iter().product(), input.iter().product());
+    let y = f32_out(&mut out[0], to.iter().product())?;
+    for (i, y) in y.iter_mut().enumerate() {
+        let (plane, at) = (i / n_places * n_plane, i % n_places);
+        let [a, b, c] = [at / output[2] / output[1], at / output[2] % output[1], at % output[2]];
+        let [a, b, c] = [&places[0][a], &places[1][b], &places[2][c]];
+        let rows = a.elements.clone().flat_map(|i| b.elements.clone().map(move |j| (i * input[1] + j) * input[2]));
+        let mut elements = rows.flat_map(|row| x[plane + row..][c.elements.clone()].iter().map(|v| f64::from(*v)));
+        *y = each(&mut elements, a.n_padded * b.n_padded * c.n_padded)? as f32;
+    }
+    Ok(())
+}
+
+fn avg_pool(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+    let excludes = call.bool_or("exclude_padding_from_average", false);
+    pool(call, out, |elements, n_padded| {
+        let (n, sum) = elements.fold((0, 0.0), |(n, sum), v| (n + 1, sum + v));
+        match if excludes { n } else { n_padded } {
+            0 => Err("a place of the window has no elements to average".to_owned()),
+            n => Ok(sum / n as f64),
+        }
+    })
+}
+
+fn l2_pool(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+    pool(call, out, |elements, _| Ok(elements.map(|v| v * v).sum::<f64>().sqrt()))
+}
+
+fn max_pool(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+    // What is not a number counts as the largest.
+    let larger = |a: f64, b: f64| if b > a || b.is_nan() { b } else { a };
+    pool(call, out, |elements, _| {
+        elements.reduce(larger).ok_or_else(|| "a place of the window has no elements to take the largest of".to_owned())
+    })
+}
