@@ -16,6 +16,7 @@ mod gather;
 mod linear;
 mod reduce;
 pub mod shape;
+mod sort;
 mod state;
 
 /// A version of the opset; each holds all ops of the earlier ones.
@@ -172,6 +173,7 @@ pub static GROUPS: &[&[OpDef]] = &[
     linear::OPS,
     reduce::OPS,
     shape::OPS,
+    sort::OPS,
     state::OPS,
 ];
 
