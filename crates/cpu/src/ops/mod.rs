@@ -16,6 +16,7 @@ mod elementwise;
 pub mod gather;
 mod linear;
 mod reduce;
+mod scatter;
 mod shape;
 mod sort;
 
@@ -52,8 +53,17 @@ pub type Eval = fn(&Call<'_>, &mut [Buffer]) -> Result<(), Fault>;
 pub type Sizes = fn(&Call<'_>) -> Result<Vec<Vec<usize>>, Fault>;
 
 /// Ops by name. Those of state and `const` are missing: a plan does them itself.
-static GROUPS: &[&[(&str, Eval)]] =
-    &[activation::OPS, constexpr::OPS, elementwise::OPS, gather::OPS, linear::OPS, reduce::OPS, shape::OPS, sort::OPS];
+static GROUPS: &[&[(&str, Eval)]] = &[
+    activation::OPS,
+    constexpr::OPS,
+    elementwise::OPS,
+    gather::OPS,
+    linear::OPS,
+    reduce::OPS,
+    scatter::OPS,
+    shape::OPS,
+    sort::OPS,
+];
 
 /// The meaning of the op of that name.
 pub fn find(name: &str) -> Option<Eval> {

@@ -15,6 +15,7 @@ mod elementwise;
 mod gather;
 mod linear;
 mod reduce;
+mod scatter;
 pub mod shape;
 mod sort;
 mod state;
@@ -172,6 +173,7 @@ pub static GROUPS: &[&[OpDef]] = &[
     gather::OPS,
     linear::OPS,
     reduce::OPS,
+    scatter::OPS,
     shape::OPS,
     sort::OPS,
     state::OPS,
