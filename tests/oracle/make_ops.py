@@ -17,19 +17,16 @@ says what computed the values; where a case has another source than its file, it
 Needs coremltools and numpy; all seeds are literals.
 """
 
+import importlib
 import sys
 from pathlib import Path
 
 import numpy as np
-import ops_conv
 import ops_core
-import ops_math
-import ops_normalization
-import ops_recurrent
 from case import BOOL, F16, F32, I8, I16, I32, SOURCE, U8, U16, Packed, call, unpacked
 
 # Each has CASES (op: function from the op's name to its cases) and COMPUTES (ops whose fp16 results are rounded from fp32).
-MODULES = [ops_conv, ops_core, ops_math, ops_normalization, ops_recurrent]
+MODULES = [importlib.import_module(path.stem) for path in sorted(Path(__file__).parent.glob("ops_*.py"))]
 FOLDER = Path(__file__).resolve().parents[1] / "ops"
 # Relative and absolute difference of a float to the committed one, by type.
 CLOSE = {"fp32": (2e-6, 1e-6), "fp16": (1e-3, 1e-7)}

@@ -117,7 +117,7 @@ fn gather(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let f = p.f;
     let op = f.op(root);
     let is_zero = |name: &str| f.literal_arg(op, name).is_none_or(|l| l.to_ints() == Some(vec![0]));
-    if !is_zero("axis") || !is_zero("batch_dims") {
+    if !is_zero("axis") || !is_zero("batch_dims") || !is_zero("validate_indices") {
         return None;
     }
     let weight = matrix(p, op.value_arg("x")?)?;

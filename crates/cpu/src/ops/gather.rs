@@ -1,33 +1,118 @@
 //! Gathering.
 
-use super::{Call, Eval, Fault};
+use super::{Call, Eval, Fault, strides};
 use crate::tensor::Buffer;
 
-pub(super) static OPS: &[(&str, Eval)] = &[("gather", gather)];
+pub(super) static OPS: &[(&str, Eval)] =
+    &[("gather", gather), ("gather_along_axis", along_axis), ("gather_nd", gather_nd)];
 
 fn gather(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let (x, indices) = (call.tensor("x")?, call.tensor("indices")?);
+    let (x, ids, place) = (call.tensor("x")?, indices(call)?, reader(call));
     let axis = call.axis("axis", 0, x.shape.len())?;
     let batch_dims = usize::try_from(call.int_or("batch_dims", 0)).unwrap_or(usize::MAX);
     let (n, inner) = (x.shape[axis], x.shape[axis + 1..].iter().product::<usize>());
     let batch: usize = x.shape[..batch_dims.min(axis)].iter().product();
     let outer: usize = x.shape[batch_dims.min(axis)..axis].iter().product();
-    let ids = indices.to_ints().ok_or("`indices` does not hold integers")?;
     let per_batch = ids.len() / batch.max(1);
-    let mut at = 0;
+    let mut runs = Runs { call, out: &mut out[0], at: 0, n: inner };
     for b in 0..batch {
         for o in 0..outer {
             for id in &ids[b * per_batch..(b + 1) * per_batch] {
-                let row = row(*id, n)?;
-                let from = ((b * outer + o) * n + row) * inner;
-                if !out[0].copy_from(at, &x.data, from, inner) {
-                    return Err(format!("{} cannot be gathered", x.dtype));
-                }
-                at += inner;
+                runs.copy(((b * outer + o) * n + place(*id, n)?) * inner)?;
             }
         }
     }
     Ok(())
+}
+
+fn along_axis(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+    let (x, ids, place) = (call.tensor("x")?, indices(call)?, reader(call));
+    let axis = call.axis("axis", 0, x.shape.len())?;
+    let along = Along::new(&x.shape, &call.shape(0), axis);
+    let mut runs = Runs { call, out: &mut out[0], at: 0, n: 1 };
+    ids.iter().enumerate().try_for_each(|(i, id)| runs.copy(along.place(i, place(*id, along.n)?)))
+}
+
+fn gather_nd(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+    let (x, ids, place) = (call.tensor("x")?, indices(call)?, reader(call));
+    let batch_dims = usize::try_from(call.int_or("batch_dims", 0)).unwrap_or(usize::MAX).min(x.shape.len());
+    let shape = &call.tensor("indices")?.shape;
+    let depth = shape.last().copied().unwrap_or(0);
+    let (batch, own) = (x.shape[..batch_dims].iter().product::<usize>(), &x.shape[batch_dims..]);
+    let n_rows: usize = shape[..shape.len().saturating_sub(1)].iter().product();
+    let per_batch = n_rows / batch.max(1);
+    let inner = own[depth..].iter().product();
+    let mut runs = Runs { call, out: &mut out[0], at: 0, n: inner };
+    for row in 0..n_rows {
+        let start = (row / per_batch.max(1)) * own.iter().product::<usize>();
+        runs.copy(start + offset(&ids[row * depth..(row + 1) * depth], own, place)?)?;
+    }
+    Ok(())
+}
+
+/// Writes the result in order, `n` elements of x at a time.
+struct Runs<'a> {
+    call: &'a Call<'a>,
+    out: &'a mut Buffer,
+    at: usize,
+    n: usize,
+}
+
+impl Runs<'_> {
+    fn copy(&mut self, from: usize) -> Result<(), Fault> {
+        let x = self.call.tensor("x")?;
+        self.at += self.n;
+        let copied = self.out.copy_from(self.at - self.n, &x.data, from, self.n);
+        if copied { Ok(()) } else { Err(format!("{} cannot be gathered", x.dtype)) }
+    }
+}
+
+/// Two shapes that differ in the size of one axis at most.
+pub(super) struct Along {
+    /// Size of the axis in the first shape.
+    pub n: usize,
+    other: usize,
+    inner: usize,
+}
+
+impl Along {
+    pub fn new(shape: &[usize], other: &[usize], axis: usize) -> Self {
+        Self { n: shape[axis], other: other[axis], inner: shape[axis + 1..].iter().product() }
+    }
+
+    /// Where element `i` of the second shape is in the first, at `index` along the axis.
+    pub fn place(&self, i: usize, index: usize) -> usize {
+        let outer = i / (self.inner * self.other).max(1);
+        (outer * self.n + index) * self.inner + i % self.inner.max(1)
+    }
+}
+
+/// The elements bound to `indices`.
+pub(super) fn indices(call: &Call<'_>) -> Result<Vec<i64>, Fault> {
+    call.ints("indices").ok_or_else(|| "`indices` does not hold integers".to_owned())
+}
+
+/// Where the element at `place` along the first axes of `shape` begins.
+pub(super) fn offset(place: &[i64], shape: &[usize], read: ReadIndex) -> Result<usize, Fault> {
+    let strides = strides(shape);
+    let mut at = 0;
+    for ((index, n), stride) in place.iter().zip(shape).zip(strides) {
+        at += read(*index, *n)? * stride;
+    }
+    Ok(at)
+}
+
+/// Makes an index along an axis of some size a place.
+pub(super) type ReadIndex = fn(i64, usize) -> Result<usize, Fault>;
+
+/// How the op reads its indices: an op that validates them takes no negative ones.
+pub(super) fn reader(call: &Call<'_>) -> ReadIndex {
+    if call.bool_or("validate_indices", false) { positive_row } else { row }
+}
+
+fn positive_row(index: i64, n: usize) -> Result<usize, Fault> {
+    let at = usize::try_from(index).ok().filter(|r| *r < n);
+    at.ok_or_else(|| format!("index {index} is outside of {n} rows, counted from 0"))
 }
 
 /// An index counted from the end when negative.

@@ -19,7 +19,9 @@ mod normalization;
 mod pool;
 mod recurrent;
 mod reduce;
+mod scatter;
 pub mod shape;
+mod sort;
 mod state;
 pub mod window;
 
@@ -180,7 +182,9 @@ pub static GROUPS: &[&[OpDef]] = &[
     normalization::OPS,
     pool::OPS,
     reduce::OPS,
+    scatter::OPS,
     shape::OPS,
+    sort::OPS,
     state::OPS,
 ];
 
