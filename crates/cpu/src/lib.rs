@@ -22,7 +22,7 @@ use tensor::{Buffer, Pool, Tensor, checked_len};
 use thane_kernels::Context;
 use thane_mil::backend::{Backend, Executable, Instance, LoadError, RunError, View};
 use thane_mil::program::{Function, OpId, Program};
-use thane_mil::types::{Dim, TensorType, Type};
+use thane_mil::types::{DType, Dim, TensorType, Type};
 use weight::Folds;
 
 /// How products with constant matrices are computed.
@@ -119,6 +119,47 @@ struct Shared {
     plans: HashMap<String, Plan>,
 }
 
+impl Shared {
+    /// The types that functions give the input of that name, each once.
+    fn input_types(&self, name: &str) -> Vec<&TensorType> {
+        let mut types: Vec<&TensorType> = Vec::new();
+        for (_, _, ty) in self.plans.values().flat_map(|p| &p.inputs).filter(|(n, ..)| n == name) {
+            if !types.contains(&ty) {
+                types.push(ty);
+            }
+        }
+        types
+    }
+
+    /// The element type that the input of that name has, where it is given this shape.
+    fn input_dtype(&self, name: &str, shape: &[usize]) -> Result<DType, RunError> {
+        let types = self.input_types(name);
+        let fits = |ty: &&TensorType| {
+            ty.rank() == shape.len() && ty.shape.iter().zip(shape).all(|(d, n)| d.known().is_none_or(|d| d == *n))
+        };
+        let fitting: Vec<&TensorType> = types.iter().copied().filter(fits).collect();
+        // A shape that fits none is refused by the function that runs, which knows what it wants.
+        let choices = if fitting.is_empty() { &types } else { &fitting };
+        let first = choices.first().ok_or_else(|| RunError::NoInput(name.to_owned()))?;
+        if choices.iter().all(|ty| ty.dtype == first.dtype) {
+            return Ok(first.dtype);
+        }
+        let (name, given) = (name.to_owned(), shape.to_vec());
+        Err(match fitting.is_empty() {
+            true => RunError::Shape { name, expected: listed(types), given },
+            false => RunError::Ambiguous { name, expected: listed(fitting), given },
+        })
+    }
+}
+
+/// Types in the order of their text, since plans have none.
+fn listed(types: Vec<&TensorType>) -> String {
+    let mut texts: Vec<String> = types.into_iter().map(ToString::to_string).collect();
+    texts.sort();
+    texts.dedup();
+    texts.join(" or ")
+}
+
 struct Loaded {
     shared: Arc<Shared>,
 }
@@ -150,7 +191,8 @@ fn zeros(name: &str, ty: &TensorType, most_bytes: usize) -> Result<Tensor, RunEr
 struct Running {
     shared: Arc<Shared>,
     states: HashMap<String, Tensor>,
-    inputs: HashMap<String, Tensor>,
+    /// By name and element type: functions may have inputs of one name and of different types.
+    inputs: HashMap<(String, DType), Tensor>,
     outputs: HashMap<String, Tensor>,
     pool: Pool,
 }
@@ -158,8 +200,9 @@ struct Running {
 impl Running {
     /// The tensor for an input of this function, its shape checked.
     fn bind(&self, name: &str, ty: &TensorType, symbols: &mut HashMap<u32, usize>) -> Result<Tensor, RunError> {
-        let tensor = self.inputs.get(name).ok_or_else(|| RunError::NoInput(name.to_owned()))?;
-        let mut fits = tensor.dtype == ty.dtype && tensor.shape.len() == ty.rank();
+        let tensor = self.inputs.get(&(name.to_owned(), ty.dtype));
+        let tensor = tensor.ok_or_else(|| RunError::NoInput(name.to_owned()))?;
+        let mut fits = tensor.shape.len() == ty.rank();
         for (dim, n) in ty.shape.iter().zip(&tensor.shape) {
             fits &= match dim {
                 Dim::Known(m) => m == n,
@@ -176,17 +219,19 @@ impl Running {
 
 impl Instance for Running {
     fn input(&mut self, name: &str, shape: &[usize]) -> Result<&mut [u8], RunError> {
-        let inputs = self.shared.plans.values().flat_map(|p| &p.inputs);
-        let ty = inputs.filter(|(n, ..)| n == name).map(|(_, _, ty)| ty).next();
-        let ty = ty.ok_or_else(|| RunError::NoInput(name.to_owned()))?;
-        let wrong = || RunError::Shape { name: name.to_owned(), expected: ty.to_string(), given: shape.to_vec() };
-        let n = self.pool.check(ty.dtype, shape).map_err(|_| wrong())?;
-        let kept = self.inputs.remove(name).filter(|t| t.shape == shape);
-        let tensor = match kept {
-            Some(tensor) => tensor,
-            None => Tensor::new(ty.dtype, shape.to_vec(), Buffer::zeros(ty.dtype, n).ok_or_else(wrong)?),
+        let dtype = self.shared.input_dtype(name, shape)?;
+        let wrong = || RunError::Shape {
+            name: name.to_owned(),
+            expected: listed(self.shared.input_types(name)),
+            given: shape.to_vec(),
         };
-        let tensor = self.inputs.entry(name.to_owned()).or_insert(tensor);
+        let n = self.pool.check(dtype, shape).map_err(|_| wrong())?;
+        let key = (name.to_owned(), dtype);
+        let tensor = match self.inputs.remove(&key).filter(|t| t.shape == shape) {
+            Some(kept) => kept,
+            None => Tensor::new(dtype, shape.to_vec(), Buffer::zeros(dtype, n).ok_or_else(wrong)?),
+        };
+        let tensor = self.inputs.entry(key).or_insert(tensor);
         Ok(Arc::make_mut(&mut tensor.data).bytes_mut())
     }
 
@@ -224,10 +269,18 @@ impl Instance for Running {
     }
 
     fn output(&self, name: &str) -> Result<View<'_>, RunError> {
-        let tensor = self.outputs.get(name).ok_or_else(|| RunError::NoOutput(name.to_owned()))?;
-        let bytes = tensor.dtype.byte_len(tensor.len()).and_then(|n| tensor.data.bytes().get(..n));
-        let bytes = bytes.ok_or_else(|| RunError::NoOutput(name.to_owned()))?;
-        Ok(View { dtype: tensor.dtype, shape: &tensor.shape, bytes })
+        self.outputs.get(name).and_then(view).ok_or_else(|| RunError::NoOutput(name.to_owned()))
+    }
+
+    fn state(&self, name: &str) -> Result<View<'_>, RunError> {
+        self.states.get(name).and_then(view).ok_or_else(|| RunError::NoState(name.to_owned()))
+    }
+
+    fn state_mut(&mut self, name: &str) -> Result<&mut [u8], RunError> {
+        let none = || RunError::NoState(name.to_owned());
+        let tensor = self.states.get_mut(name).ok_or_else(none)?;
+        let n_bytes = tensor.dtype.byte_len(tensor.len()).ok_or_else(none)?;
+        Arc::make_mut(&mut tensor.data).bytes_mut().get_mut(..n_bytes).ok_or_else(none)
     }
 
     fn reset(&mut self) {
@@ -238,6 +291,13 @@ impl Instance for Running {
             }
         }
     }
+}
+
+/// The elements of a tensor, of whose buffer there may be more.
+fn view(tensor: &Tensor) -> Option<View<'_>> {
+    let n_bytes = tensor.dtype.byte_len(tensor.len())?;
+    let bytes = tensor.data.bytes().get(..n_bytes)?;
+    Some(View { dtype: tensor.dtype, shape: &tensor.shape, bytes })
 }
 
 fn run_error(plan: &Plan, op: OpId, reason: String) -> RunError {

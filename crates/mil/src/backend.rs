@@ -39,6 +39,12 @@ pub trait Instance: Send {
     /// An output of the last run.
     fn output(&self, name: &str) -> Result<View<'_>, RunError>;
 
+    /// What the state `name` holds.
+    fn state(&self, name: &str) -> Result<View<'_>, RunError>;
+
+    /// The elements of the state `name`, to be written; [`Self::state`] has their type and shape.
+    fn state_mut(&mut self, name: &str) -> Result<&mut [u8], RunError>;
+
     /// Set every state to zero.
     fn reset(&mut self);
 }
@@ -83,6 +89,22 @@ pub enum RunError {
     /// There is no output of this name.
     #[error("the last run gave no output `{0}`")]
     NoOutput(String),
+    /// There is no state of this name.
+    #[error("the program has no state `{0}`")]
+    NoState(String),
+    /// Functions have inputs of this name and of several element types, and this shape fits more than one.
+    #[error(
+        "input `{name}` of shape {given:?} can be {expected}: give the inputs of the functions different names, or load \
+         one function alone"
+    )]
+    Ambiguous {
+        /// Input name.
+        name: String,
+        /// The declared types that fit.
+        expected: String,
+        /// Shape given.
+        given: Vec<usize>,
+    },
     /// The shape given does not fit the declared type.
     #[error("input `{name}` is {expected}, {given:?} was given")]
     Shape {
