@@ -44,8 +44,8 @@ pub struct Template {
 }
 
 impl Parts {
-    /// Those of a checkpoint whose embedding has `n_vocab` rows.
-    pub fn of(checkpoint: &Checkpoint, n_vocab: usize) -> anyhow::Result<Self> {
+    /// Those of a checkpoint whose embedding has `n_vocab` rows; none where it has no tokenizer.
+    pub fn of(checkpoint: &Checkpoint, n_vocab: usize) -> anyhow::Result<Option<Self>> {
         match &checkpoint.source {
             Source::Gguf(gguf) => from_gguf(gguf, n_vocab),
             Source::HuggingFace(folder) => from_folder(folder, n_vocab),
@@ -63,15 +63,14 @@ impl Parts {
     }
 }
 
-fn from_gguf(gguf: &Gguf, n_vocab: usize) -> anyhow::Result<Parts> {
+fn from_gguf(gguf: &Gguf, n_vocab: usize) -> anyhow::Result<Option<Parts>> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let id = |name: &str| gguf.opt_u32(&key(name));
     let texts = |name: &str| -> anyhow::Result<Option<Vec<String>>> {
         Ok(gguf.opt_strings(&key(name))?.map(|v| v.into_iter().map(str::to_owned).collect()))
     };
     let source = gguf.opt_str("tokenizer.chat_template")?;
-    let tokens =
-        texts("tokens")?.ok_or_else(|| anyhow::anyhow!("the file has no tokenizer (key tokenizer.ggml.tokens)"))?;
+    let Some(tokens) = texts("tokens")? else { return Ok(None) };
     let (bos, eos) = (id("bos_token_id")?, id("eos_token_id")?);
     let spelled = |id: Option<u32>| id.and_then(|id| tokens.get(id as usize)).cloned().unwrap_or_default();
     let template = source.map(|s| Template { text: s.to_owned(), bos: spelled(bos), eos: spelled(eos) });
@@ -95,12 +94,12 @@ fn from_gguf(gguf: &Gguf, n_vocab: usize) -> anyhow::Result<Parts> {
         chat_template: source.map(str::to_owned),
         n_vocab,
     };
-    Ok(Parts { words: Words::Lists(vocab), template })
+    Ok(Some(Parts { words: Words::Lists(vocab), template }))
 }
 
-fn from_folder(folder: &HuggingFace, n_vocab: usize) -> anyhow::Result<Parts> {
+fn from_folder(folder: &HuggingFace, n_vocab: usize) -> anyhow::Result<Option<Parts>> {
     let read = |path: &Path| std::fs::read(path).map_err(|e| anyhow::Error::new(e).context(path.display().to_string()));
-    let json = folder.tokenizer_json.as_deref().ok_or_else(|| anyhow::anyhow!("the folder has no tokenizer.json"))?;
+    let Some(json) = folder.tokenizer_json.as_deref() else { return Ok(None) };
     let mut config = match folder.tokenizer_config.as_deref() {
         Some(path) => TokenizerConfig::from_tokenizer_config(&read(path)?, n_vocab)?,
         None => TokenizerConfig { n_vocab, ..TokenizerConfig::default() },
@@ -112,5 +111,5 @@ fn from_folder(folder: &HuggingFace, n_vocab: usize) -> anyhow::Result<Parts> {
     let spelled = |token: &Option<String>| token.clone().unwrap_or_default();
     let (bos, eos) = (spelled(&config.bos_token), spelled(&config.eos_token));
     let template = config.chat_template.clone().map(|text| Template { text, bos, eos });
-    Ok(Parts { words: Words::Json { tokenizer: read(json)?, config }, template })
+    Ok(Some(Parts { words: Words::Json { tokenizer: read(json)?, config }, template }))
 }

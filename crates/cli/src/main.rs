@@ -4,13 +4,16 @@
 
 mod app;
 mod cmd;
+mod contract;
 mod exit;
 mod hub;
 mod interrupt;
 mod language;
 mod model;
+mod npy;
 mod output;
 mod talk;
+mod tensors;
 
 use std::process::ExitCode;
 
@@ -39,6 +42,10 @@ enum Verb {
     Inspect(cmd::inspect::Args),
     Perplexity(cmd::perplexity::Args),
     Rm(cmd::rm::Args),
+    Convert(cmd::convert::Args),
+    Check(cmd::check::Args),
+    Predict(cmd::predict::Args),
+    Diff(cmd::diff::Args),
 }
 
 fn dispatch(verb: &Verb, app: &App) -> Outcome {
@@ -50,6 +57,10 @@ fn dispatch(verb: &Verb, app: &App) -> Outcome {
         Verb::Inspect(args) => cmd::inspect::run(args, app),
         Verb::Perplexity(args) => cmd::perplexity::run(args, app),
         Verb::Rm(args) => cmd::rm::run(args, app),
+        Verb::Convert(args) => cmd::convert::run(args, app),
+        Verb::Check(args) => cmd::check::run(args, app),
+        Verb::Predict(args) => cmd::predict::run(args, app),
+        Verb::Diff(args) => cmd::diff::run(args, app),
     }
 }
 

@@ -1,17 +1,19 @@
 //! A model from its files: checkpoint, program, tokenizer, chat template, and a session on the CPU.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use thane_compile::CompileError;
 use thane_cpu::{Cpu, Numerics};
 use thane_engine::generate::Session;
 use thane_mil::backend::Backend;
+use thane_mil::package::Package;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{Model, ModelError, Options};
+use thane_models::{Info, Model, ModelError, Options};
 
 use crate::app::App;
+use crate::contract::{self, Contents};
 use crate::exit::{Code, Failure};
 use crate::hub;
 use crate::language::{Language, Parts};
@@ -54,29 +56,82 @@ impl ProgramFlags {
     }
 }
 
-impl RunFlags {
-    fn cpu(&self) -> Cpu {
-        let numerics = if self.program.numerics == NumericsFlag::F32 { Numerics::F32 } else { Numerics::Fast };
-        Cpu { numerics, n_threads: self.threads.map_or_else(num_cpus::get_physical, usize::from) }
-    }
+/// The CPU as these flags ask for it.
+pub fn cpu(numerics: NumericsFlag, threads: Option<u16>) -> Cpu {
+    let numerics = if numerics == NumericsFlag::F32 { Numerics::F32 } else { Numerics::Fast };
+    Cpu { numerics, n_threads: threads.map_or_else(num_cpus::get_physical, usize::from) }
 }
 
-/// A checkpoint and its program.
+/// A model and its program.
 pub struct Opened {
     /// As the user would ask for it again.
     pub name: String,
-    pub checkpoint: Checkpoint,
+    /// The file or folder.
+    pub path: PathBuf,
+    /// Known for the catalogue's models.
+    pub licence: Option<String>,
+    pub files: Files,
     pub model: Model,
 }
 
-/// Find a model, fetching it where it must be fetched, and lower it.
+/// What a model is read from.
+pub enum Files {
+    Checkpoint(Checkpoint),
+    Package(Contents),
+}
+
+impl Opened {
+    /// The checkpoint; a package is another thing, which other verbs look at.
+    pub fn checkpoint(&self) -> Result<&Checkpoint, Failure> {
+        match &self.files {
+            Files::Checkpoint(checkpoint) => Ok(checkpoint),
+            Files::Package(_) => {
+                let error = anyhow::anyhow!("{} is a package, a checkpoint is due", self.path.display());
+                let inspect = format!("thane inspect --stats {}", self.path.display());
+                Err(Failure::new(Code::Usage, error).remedy(inspect))
+            }
+        }
+    }
+}
+
+/// Find a model, fetching it where it must be fetched, and lower it; a package is lowered already.
 pub fn open(spec: &str, options: &Options, app: &App) -> Result<Opened, Failure> {
     let files = hub::resolve(spec, &app.hub)?;
     app.output.explain(&format!("reading {}", files.path.display()));
+    if is_package(&files.path) {
+        return open_package(files, options, app);
+    }
     let checkpoint = Checkpoint::open(&files.path).map_err(|e| Failure::new(Code::Usage, e))?;
     let mut model = thane_models::build(&checkpoint, options).map_err(|e| unusable(&files.path, e))?;
     model.program = compile(model.program, &files.path, app)?;
-    Ok(Opened { name: files.name, checkpoint, model })
+    let hub::ModelFiles { name, path, licence, .. } = files;
+    Ok(Opened { name, path, licence, files: Files::Checkpoint(checkpoint), model })
+}
+
+/// Whether a path is that of a Core ML package or of a compiled one.
+pub fn is_package(path: &Path) -> bool {
+    path.join("Manifest.json").is_file() || path.join("coremldata.bin").is_file()
+}
+
+fn open_package(files: hub::ModelFiles, options: &Options, app: &App) -> Result<Opened, Failure> {
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let hub::ModelFiles { name, path, licence, .. } = files;
+    let package = Package::open(&path).map_err(|e| usage(e.into()))?;
+    let contents = contract::read(&path, &package.program).map_err(usage)?.ok_or_else(|| {
+        let error = anyhow::anyhow!("{}: the package has no contract that says how to run it", path.display());
+        Failure::new(Code::Usage, error)
+            .remedy("thane convert MODEL -o PACKAGE makes packages that can be run")
+            .remedy(format!("thane predict {} --out FOLDER runs a function of it once", path.display()))
+    })?;
+    let info: Info = contents.contract.model.clone().into();
+    if let Some(asked) = options.context.filter(|n| *n != info.context) {
+        let error = anyhow::anyhow!("the package holds {} tokens, --context asks for {asked}", info.context);
+        return Err(
+            Failure::new(Code::Usage, error).remedy(format!("thane convert MODEL -o PACKAGE --context {asked}"))
+        );
+    }
+    let program = compile(package.program, &path, app)?;
+    Ok(Opened { name, path, licence, files: Files::Package(contents), model: Model { program, info } })
 }
 
 fn compile(program: Program, path: &Path, app: &App) -> Result<Program, Failure> {
@@ -109,14 +164,24 @@ fn unusable(path: &Path, error: ModelError) -> Failure {
 /// A session over a fresh instance on the CPU.
 pub fn session(opened: &Opened, flags: &RunFlags) -> Result<Session, Failure> {
     let bad = |e: anyhow::Error| Failure::new(Code::Other, e);
-    let executable = flags.cpu().load(&opened.model.program).map_err(|e| bad(e.into()))?;
+    let executable =
+        cpu(flags.program.numerics, flags.threads).load(&opened.model.program).map_err(|e| bad(e.into()))?;
     let instance = executable.instantiate().map_err(|e| bad(e.into()))?;
     Ok(Session::new(instance, opened.model.info.context, opened.model.info.vocab_size))
 }
 
 /// The tokenizer and chat template that the files carry.
 pub fn language(opened: &Opened) -> Result<Language, Failure> {
-    let parts = Parts::of(&opened.checkpoint, opened.model.info.vocab_size);
-    let path = opened.checkpoint.path.display().to_string();
-    parts.and_then(Parts::language).map_err(|e| Failure::new(Code::Usage, e.context(path)))
+    let missing = || anyhow::anyhow!("the files have no tokenizer");
+    let language = parts(opened)?.ok_or_else(missing).and_then(Parts::language);
+    language.map_err(|e| Failure::new(Code::Usage, e.context(opened.path.display().to_string())))
+}
+
+/// What they are made of; none where the files have no tokenizer.
+pub fn parts(opened: &Opened) -> Result<Option<Parts>, Failure> {
+    match &opened.files {
+        Files::Checkpoint(checkpoint) => Parts::of(checkpoint, opened.model.info.vocab_size)
+            .map_err(|e| Failure::new(Code::Usage, e.context(opened.path.display().to_string()))),
+        Files::Package(contents) => Ok(contents.parts.clone()),
+    }
 }

@@ -1,21 +1,31 @@
-//! `thane inspect`: the program of a model, as MIL text.
+//! `thane inspect`: the program of a model or package, as MIL text or as counts.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 
 use serde::Serialize;
-use thane_mil::program::{Function, Program, ValueId};
+use thane_mil::data::Data;
+use thane_mil::literal::Literal;
+use thane_mil::package::Package;
+use thane_mil::program::{Arg, Function, Program, ValueId};
 use thane_mil::text::{Blobs, print};
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::{self, ProgramFlags};
+use crate::output::bytes;
 
-/// Print the program of a model as MIL text.
+/// Print the program of a model or Core ML package as MIL text, or what it is made of.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A path, hf:org/name with /file or @revision after it, or a name of the catalogue.
+    /// A path, hf:org/name with /file or @revision after it, a name of the catalogue, or an .mlpackage or .mlmodelc folder.
     model: String,
-    /// Only this function: prefill or decode.
+    /// Only this function, such as prefill or decode.
     #[arg(long, env = "THANE_FUNCTION", value_name = "NAME")]
     function: Option<String>,
+    /// Count instead of printing: functions, ops by type, states, constants by element type.
+    #[arg(long, env = "THANE_STATS", value_parser = clap::builder::FalseyValueParser::new())]
+    stats: bool,
     #[command(flatten)]
     flags: ProgramFlags,
 }
@@ -25,8 +35,10 @@ pub struct Args {
 struct Report<'a> {
     model: &'a str,
     functions: Vec<FunctionRow<'a>>,
-    /// The program as MIL text.
-    text: String,
+    /// Constants of all functions by element type; those that are stored once count once.
+    constants: BTreeMap<&'static str, Share>,
+    /// The program as MIL text; null with --stats.
+    text: Option<String>,
 }
 
 /// One function.
@@ -37,8 +49,8 @@ struct FunctionRow<'a> {
     /// Inputs and states.
     inputs: Vec<Port<'a>>,
     outputs: Vec<Port<'a>>,
-    /// How many ops there are of each kind.
-    ops: std::collections::BTreeMap<&'static str, usize>,
+    /// How many ops there are of each kind, those of nested blocks included.
+    ops: BTreeMap<&'static str, usize>,
 }
 
 /// What goes in or comes out.
@@ -48,25 +60,46 @@ struct Port<'a> {
     r#type: String,
 }
 
+/// What the constants of one element type take.
+#[derive(Default, Serialize)]
+struct Share {
+    constants: usize,
+    bytes: u64,
+}
+
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let opened = model::open(&args.model, &args.flags.options(false), app)?;
+    let (name, program) = open(args, app)?;
     let program = match &args.function {
-        None => opened.model.program,
+        None => program,
         Some(name) => {
-            let found = opened.model.program.function(name).cloned();
-            Program::new(vec![found.ok_or_else(|| no_function(name, &opened.model.program))?])
+            let found = program.function(name).cloned();
+            Program::new(vec![found.ok_or_else(|| no_function(name, &program))?])
         }
     };
     thane_mil::valid::check(&program).map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         Failure::new(Code::Other, anyhow::anyhow!("the program is not legal:\n  {}", lines.join("\n  ")))
     })?;
-    let text = print(&program, &mut Blobs::default());
-    if !app.output.is_json() {
-        return Ok(app.output.data(&text)?);
+    let text = (!args.stats).then(|| print(&program, &mut Blobs::default()));
+    if let Some(text) = text.as_ref().filter(|_| !app.output.is_json()) {
+        return Ok(app.output.data(text)?);
     }
     let functions = program.functions().iter().map(row).collect();
-    Ok(app.output.json(&Report { model: &opened.name, functions, text })?)
+    let report = Report { model: &name, functions, constants: constants(&program), text };
+    if app.output.is_json() {
+        return Ok(app.output.json(&report)?);
+    }
+    Ok(app.output.data(&stats(&report))?)
+}
+
+fn open(args: &Args, app: &App) -> Result<(String, Program), Failure> {
+    let path = Path::new(&args.model);
+    if model::is_package(path) {
+        let package = Package::open(path).map_err(|e| Failure::new(Code::Usage, e))?;
+        return Ok((args.model.clone(), package.program));
+    }
+    let opened = model::open(&args.model, &args.flags.options(false), app)?;
+    Ok((opened.name, opened.model.program))
 }
 
 fn no_function(name: &str, program: &Program) -> Failure {
@@ -77,8 +110,8 @@ fn no_function(name: &str, program: &Program) -> Failure {
 
 fn row(f: &Function) -> FunctionRow<'_> {
     let named = |v: &ValueId| Port { name: &f.value(*v).name, r#type: f.value(*v).ty.to_string() };
-    let mut ops = std::collections::BTreeMap::new();
-    f.body().ops.iter().for_each(|o| *ops.entry(f.op(*o).def.name).or_insert(0) += 1);
+    let mut ops = BTreeMap::new();
+    f.all_ops().into_iter().for_each(|o| *ops.entry(f.op(o).def.name).or_insert(0) += 1);
     FunctionRow {
         name: &f.name,
         opset: f.opset.name(),
@@ -86,4 +119,50 @@ fn row(f: &Function) -> FunctionRow<'_> {
         outputs: f.body().outputs.iter().map(named).collect(),
         ops,
     }
+}
+
+fn constants(program: &Program) -> BTreeMap<&'static str, Share> {
+    let mut out: BTreeMap<&'static str, Share> = BTreeMap::new();
+    let mut seen = HashSet::new();
+    for f in program.functions() {
+        for op in f.all_ops().into_iter().map(|id| f.op(id)) {
+            for arg in op.args.iter().flatten() {
+                let Arg::Literal(Literal::Tensor(ty, data)) = arg else { continue };
+                if !seen.insert((place(data), data.byte_len())) {
+                    continue;
+                }
+                let share = out.entry(ty.dtype.name()).or_default();
+                share.constants += 1;
+                share.bytes += data.byte_len() as u64;
+            }
+        }
+    }
+    out
+}
+
+/// Where the bytes of a constant are, which tells it from all others.
+fn place(data: &Data) -> usize {
+    match data {
+        Data::Bytes(bytes) => bytes.as_slice().as_ptr().addr(),
+        Data::Source(source) => std::sync::Arc::as_ptr(source).addr(),
+    }
+}
+
+fn stats(r: &Report<'_>) -> String {
+    let mut lines = vec![format!("model      {}", r.model)];
+    for f in &r.functions {
+        lines.push(format!("function   {}, opset {}", f.name, f.opset));
+        let (states, inputs): (Vec<_>, Vec<_>) = f.inputs.iter().partition(|p| p.r#type.starts_with("state<"));
+        for (what, ports) in [("input", inputs), ("output", f.outputs.iter().collect()), ("state", states)] {
+            lines.extend(ports.iter().map(|p| format!("  {what:<7}  {}  {}", p.name, p.r#type)));
+        }
+        let mut ops: Vec<_> = f.ops.iter().collect();
+        ops.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), **name));
+        lines.extend(ops.iter().map(|(name, n)| format!("  {n:>7}  {name}")));
+    }
+    lines.push("constants".to_owned());
+    for (dtype, share) in &r.constants {
+        lines.push(format!("  {:>7}  {dtype:<10} {}", share.constants, bytes(share.bytes)));
+    }
+    lines.join("\n") + "\n"
 }

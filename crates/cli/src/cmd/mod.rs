@@ -1,8 +1,12 @@
 //! The verbs, one module each: its arguments and `run(&Args, &App)`.
 
+pub mod check;
+pub mod convert;
+pub mod diff;
 pub mod inspect;
 pub mod ls;
 pub mod perplexity;
+pub mod predict;
 pub mod pull;
 pub mod rm;
 pub mod run;

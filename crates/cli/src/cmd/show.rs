@@ -69,7 +69,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let opened = model::open(&args.model, &args.flags.options(false), app)?;
     let mut quantisation: BTreeMap<&'static str, Share> = BTreeMap::new();
     let mut tensors = Vec::new();
-    for t in opened.checkpoint.tensors.values() {
+    for t in opened.checkpoint()?.tensors.values() {
         let share = quantisation.entry(t.ty.name()).or_default();
         share.tensors += 1;
         share.parameters += t.element_count() as u64;
@@ -80,7 +80,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let weight_bytes = quantisation.values().map(|s| s.bytes).sum();
     let report = Report {
         model: &opened.name,
-        path: &opened.checkpoint.path,
+        path: &opened.path,
         architecture: &info.architecture,
         layers: info.n_layers,
         vocabulary: info.vocab_size,

@@ -15,6 +15,7 @@ mod conv;
 mod elementwise;
 mod gather;
 mod linear;
+mod lower;
 mod normalization;
 mod pool;
 mod recurrent;
@@ -24,6 +25,8 @@ pub mod shape;
 mod sort;
 mod state;
 pub mod window;
+
+pub use lower::{lowest_opset, with_opset};
 
 /// A version of the opset; each holds all ops of the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

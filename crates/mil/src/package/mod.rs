@@ -20,7 +20,8 @@ mod value;
 mod write;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 pub use check::check;
 pub use description::{ColorSpace, DefaultValue, Feature, Image, ImageSizes, Interface, Metadata, Shape, SizeRange};
@@ -53,7 +54,6 @@ impl Package {
 }
 
 /// A file that travels in a package beside the model, at `Data/<author>/<name>`.
-#[derive(Clone, Debug)]
 pub struct Item {
     /// Who it is for, such as `ai.thane`; Core ML's own name is taken.
     pub author: String,
@@ -66,12 +66,13 @@ pub struct Item {
 }
 
 /// Where an item's bytes come from.
-#[derive(Clone, Debug)]
 pub enum Content {
     /// These.
     Bytes(Vec<u8>),
     /// A copy of this file.
     File(PathBuf),
+    /// Made from the package's folder once the model, its weights and the items before this one are in it.
+    Made(Box<dyn Fn(&Path) -> io::Result<Vec<u8>>>),
 }
 
 /// An item that a package holds.

@@ -81,6 +81,10 @@ impl Package {
             let to = partial.0.join(DATA).join(&item.author).join(&item.name);
             summary.item_bytes += match &item.content {
                 Content::Bytes(bytes) => create(&to, |out| out.write_all(bytes))?,
+                Content::Made(make) => {
+                    let bytes = make(&partial.0).map_err(PackageError::io(&to))?;
+                    create(&to, |out| out.write_all(&bytes))?
+                }
                 Content::File(from) => {
                     let mut from_file = File::open(from).map_err(PackageError::io(from))?;
                     create(&to, |out| std::io::copy(&mut from_file, out).map(|_| ()))?

@@ -1,0 +1,225 @@
+//! `thane convert`: a checkpoint to a Core ML package.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use thane_mil::opset::{self, Opset};
+use thane_mil::package::{Feature, Interface, Metadata, Package, PackageError, Shape, SizeRange, Summary};
+use thane_mil::program::{Function, Program};
+use thane_mil::types::{DType, Type};
+use thane_models::Options;
+
+use crate::app::App;
+use crate::contract::{self, Contract, Facts, SCHEMA, Source};
+use crate::exit::{Code, Failure, Outcome};
+use crate::language::Parts;
+use crate::model::{self, Opened};
+use crate::output::bytes;
+
+/// Write a model as a Core ML package.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A path, hf:org/name with /file or @revision after it, or a name of the catalogue.
+    model: String,
+    /// The package to write, such as model.mlpackage.
+    #[arg(short, long, env = "THANE_OUT", value_name = "PACKAGE")]
+    out: PathBuf,
+    /// Write it in the place of the package that is there.
+    #[arg(long, env = "THANE_FORCE", value_parser = clap::builder::FalseyValueParser::new())]
+    force: bool,
+    /// Tokens of prompt and answer together [default: the model's context, 8192 at most].
+    #[arg(long, env = "THANE_CONTEXT", value_name = "N")]
+    context: Option<usize>,
+    /// Functions to write [default: all].
+    #[arg(long, env = "THANE_FUNCTIONS", value_name = "NAMES", value_delimiter = ',')]
+    functions: Vec<String>,
+    /// Opset to write, such as ios18 [default: the lowest that has every op].
+    #[arg(long, env = "THANE_OPSET", value_name = "OPSET", value_parser = opset)]
+    opset: Option<Opset>,
+    /// The same by the oldest system that is to run it, such as ios18 or macos15.
+    #[arg(long, env = "THANE_MIN_OS", value_name = "SYSTEM", value_parser = system, conflicts_with = "opset")]
+    min_os: Option<Opset>,
+}
+
+fn opset(name: &str) -> Result<Opset, String> {
+    let names = || Opset::ALL.iter().map(|o| o.name()).collect::<Vec<_>>().join(", ");
+    Opset::from_name(name).ok_or_else(|| format!("the opsets are {}", names()))
+}
+
+/// macOS 12 came with iOS 15, and so on.
+fn system(name: &str) -> Result<Opset, String> {
+    let ios = match name.strip_prefix("macos").map(str::parse::<u32>) {
+        Some(Ok(version)) => format!("ios{}", version.saturating_add(3)),
+        _ => name.to_owned(),
+    };
+    Opset::from_name(&ios).ok_or_else(|| "a system is ios15 to ios18, or macos12 to macos15".to_owned())
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    package: &'a Path,
+    opset: &'static str,
+    functions: Vec<&'a str>,
+    /// Tokens that the cache holds.
+    context: usize,
+    /// Constants in the weight file.
+    constants: usize,
+    model_bytes: u64,
+    weight_bytes: u64,
+    /// Bytes of the contract, the tokenizer and so on.
+    item_bytes: u64,
+}
+
+pub fn run(args: &Args, app: &App) -> Outcome {
+    if args.out.symlink_metadata().is_ok() && !args.force {
+        let error = anyhow::anyhow!("{} exists already", args.out.display());
+        return Err(Failure::new(Code::Usage, error).remedy("--force, to write the package in its place"));
+    }
+    // States of packages are fp16.
+    let options = Options { context: args.context, cache: DType::Fp16, score: false };
+    let mut opened = model::open(&args.model, &options, app)?;
+    let program = std::mem::take(&mut opened.model.program);
+    let program = in_opset(chosen(program, &args.functions)?, args.opset.or(args.min_os))?;
+    let parts = parts(&opened, app)?;
+    let contract = contract(&opened, &program)?;
+    let items = contract::items(contract, parts.as_ref())?;
+    let package = package(&opened, program);
+    let written = if args.force { package.replace(&args.out, &items) } else { package.write(&args.out, &items) };
+    let summary = written.map_err(|e| unwritten(e, &args.out))?;
+    say(&opened, &package, &summary, args, app)
+}
+
+fn say(opened: &Opened, package: &Package, summary: &Summary, args: &Args, app: &App) -> Outcome {
+    let functions = package.program.functions();
+    let report = Report {
+        model: &opened.name,
+        package: &args.out,
+        opset: functions.first().map_or("", |f| f.opset.name()),
+        functions: functions.iter().map(|f| f.name.as_str()).collect(),
+        context: opened.model.info.context,
+        constants: summary.n_constants,
+        model_bytes: summary.model_bytes,
+        weight_bytes: summary.weight_bytes,
+        item_bytes: summary.item_bytes,
+    };
+    if app.output.is_json() {
+        return Ok(app.output.json(&report)?);
+    }
+    let all = summary.model_bytes + summary.weight_bytes + summary.item_bytes;
+    let names = report.functions.join(", ");
+    app.output.say(&format!("{}: {} for {}, functions {names}", opened.name, bytes(all), report.opset));
+    Ok(app.output.data(&format!("{}\n", args.out.display()))?)
+}
+
+/// The functions that were asked for, in the order of the program.
+fn chosen(program: Program, names: &[String]) -> Result<Program, Failure> {
+    let known: Vec<&str> = program.functions().iter().map(|f| f.name.as_str()).collect();
+    if let Some(unknown) = names.iter().find(|n| !known.contains(&n.as_str())) {
+        let error = anyhow::anyhow!("the program has no function `{unknown}`");
+        return Err(Failure::new(Code::Usage, error).remedy(format!("--functions {}", known.join(","))));
+    }
+    let wanted = |f: &&Function| names.is_empty() || names.contains(&f.name);
+    Ok(Program::new(program.functions().iter().filter(wanted).cloned().collect()))
+}
+
+fn in_opset(program: Program, asked: Option<Opset>) -> Result<Program, Failure> {
+    let lowest = opset::lowest_opset(&program);
+    let wanted = asked.or(lowest).unwrap_or(Opset::CoreMl8);
+    opset::with_opset(&program, wanted).map_err(|violations| {
+        let lines: Vec<String> = violations.iter().take(8).map(|v| format!("\n  {v}")).collect();
+        let more = violations.len().saturating_sub(lines.len());
+        let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };
+        let error = anyhow::anyhow!("opset {} cannot say this program:{}{more}", wanted.name(), lines.concat());
+        let failure = Failure::new(Code::Usage, error);
+        match lowest {
+            Some(lowest) => failure.remedy(format!("--opset {}", lowest.name())),
+            None => failure,
+        }
+    })
+}
+
+/// Tokenizer and template; a checkpoint without one makes a package that other programs must feed with tokens.
+fn parts(opened: &Opened, app: &App) -> Result<Option<Parts>, Failure> {
+    let Some(parts) = model::parts(opened)? else {
+        app.output
+            .say("thane: the checkpoint has no tokenizer: the package can be checked and predicted with, not run");
+        return Ok(None);
+    };
+    Ok(Some(parts))
+}
+
+fn contract(opened: &Opened, program: &Program) -> Result<Contract, Failure> {
+    let files = weight_files(opened)?.into_iter().map(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        contract::hash(&path, name).map_err(|e| anyhow::Error::new(e).context(path.display().to_string()))
+    });
+    Ok(Contract {
+        schema: SCHEMA,
+        generator: concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned(),
+        model: Facts::from(&opened.model.info),
+        source: Source { model: opened.name.clone(), files: files.collect::<anyhow::Result<_>>()? },
+        functions: contract::ports(program)?,
+        files: Vec::new(),
+    })
+}
+
+/// The files that the weights are read from.
+fn weight_files(opened: &Opened) -> Result<Vec<PathBuf>, Failure> {
+    let checkpoint = opened.checkpoint()?;
+    if !checkpoint.path.is_dir() {
+        return Ok(vec![checkpoint.path.clone()]);
+    }
+    let entries = std::fs::read_dir(&checkpoint.path)?.collect::<Result<Vec<_>, _>>()?;
+    let mut files: Vec<PathBuf> = entries.into_iter().map(|e| e.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|e| e == "safetensors"));
+    files.sort();
+    Ok(files)
+}
+
+fn package(opened: &Opened, program: Program) -> Package {
+    let info = &opened.model.info;
+    let interfaces = program.functions().iter().map(|f| (f.name.clone(), interface(f, info.context))).collect();
+    let user_defined = BTreeMap::from([
+        ("ai.thane.generator".to_owned(), concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned()),
+        ("ai.thane.source".to_owned(), opened.name.clone()),
+    ]);
+    let metadata = Metadata {
+        short_description: format!(
+            "{}, {} layers, context of {} tokens",
+            info.architecture, info.n_layers, info.context
+        ),
+        license: opened.licence.clone().unwrap_or_default(),
+        user_defined,
+        ..Metadata::default()
+    };
+    Package { metadata, interfaces, ..Package::new(program) }
+}
+
+/// Inputs of any number of tokens take 1 up to a full cache.
+fn interface(f: &Function, context: usize) -> Interface {
+    let open = f.body().inputs.iter().map(|v| f.value(*v)).filter_map(|v| match &v.ty {
+        Type::Tensor(t) if t.known_shape().is_none() => Some((v.name.clone(), t)),
+        _ => None,
+    });
+    let features = open.map(|(name, ty)| {
+        let size = |d: &thane_mil::types::Dim| d.known().unwrap_or(1);
+        let range = |d: &thane_mil::types::Dim| match d.known() {
+            Some(n) => SizeRange { lower: n, upper: Some(n) },
+            None => SizeRange { lower: 1, upper: Some(context) },
+        };
+        let shape = Shape::Ranges {
+            default: ty.shape.iter().map(size).collect(),
+            ranges: ty.shape.iter().map(range).collect(),
+        };
+        (name, Feature { shape, ..Feature::default() })
+    });
+    Interface { features: features.collect(), ..Interface::default() }
+}
+
+fn unwritten(error: PackageError, path: &Path) -> Failure {
+    let code = if matches!(error, PackageError::Io { .. }) { Code::Other } else { Code::Usage };
+    Failure::new(code, anyhow::Error::new(error).context(format!("{} is not written", path.display())))
+}

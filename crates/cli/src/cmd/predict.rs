@@ -1,0 +1,202 @@
+//! `thane predict`: run a function of a package once, from files to files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::Serialize;
+use thane_mil::backend::{Backend, Instance, View};
+use thane_mil::package::{Feature, Package, Shape};
+use thane_mil::program::{Function, Program};
+use thane_mil::types::{TensorType, Type};
+
+use crate::app::App;
+use crate::exit::{Code, Failure, Outcome};
+use crate::model::{NumericsFlag, cpu};
+use crate::npy;
+use crate::tensors::{self, Named, named_path, named_shape};
+
+/// Run a function of a Core ML package once: inputs from .npy files, outputs and states into .npy files.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// An .mlpackage or .mlmodelc folder.
+    package: PathBuf,
+    /// The function to run [default: the package's own default].
+    #[arg(long, env = "THANE_FUNCTION", value_name = "NAME")]
+    function: Option<String>,
+    /// An input's values; inputs that are not given are made up.
+    #[arg(long, env = "THANE_INPUT", value_name = "NAME=FILE.npy", value_parser = named_path)]
+    input: Vec<Named<PathBuf>>,
+    /// What a state holds before; zeros where it is not given.
+    #[arg(long, env = "THANE_STATE", value_name = "NAME=FILE.npy", value_parser = named_path)]
+    state: Vec<Named<PathBuf>>,
+    /// The shape of an input that is made up, such as x=1x16.
+    #[arg(long, env = "THANE_SHAPE", value_name = "NAME=DIMS", value_parser = named_shape)]
+    shape: Vec<Named<Vec<usize>>>,
+    /// Made-up inputs follow from this number: floats from -1 to 1, integers 0 or 1.
+    #[arg(long, env = "THANE_RANDOM_SEED", value_name = "N", default_value_t = 0)]
+    random_seed: u64,
+    /// How to compute: f32 is the reference, ane rounds as the Neural Engine does.
+    #[arg(long, env = "THANE_NUMERICS", value_name = "HOW", value_enum, default_value_t = NumericsFlag::F32)]
+    numerics: NumericsFlag,
+    /// Threads [default: the physical cores].
+    #[arg(long, env = "THANE_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// The folder for the results, one NAME.npy for each output and state.
+    #[arg(long, env = "THANE_OUT", value_name = "FOLDER")]
+    out: PathBuf,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    package: &'a Path,
+    function: &'a str,
+    inputs: Vec<Row>,
+    outputs: Vec<Row>,
+    /// What states hold after the run.
+    states: Vec<Row>,
+}
+
+/// An array.
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    dtype: &'static str,
+    shape: Vec<usize>,
+    /// Where it is read from or written to; null for an input that was made up.
+    file: Option<PathBuf>,
+}
+
+pub fn run(args: &Args, app: &App) -> Outcome {
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let package = Package::open(&args.package).map_err(|e| Failure::new(Code::Usage, e))?;
+    let f = function(&package, args.function.as_deref())?;
+    known_names(f, args).map_err(usage)?;
+    let alone = Program::new(vec![f.clone()]);
+    let executable = cpu(args.numerics, args.threads).load(&alone).map_err(|e| usage(e.into()))?;
+    let mut instance = executable.instantiate().map_err(|e| usage(e.into()))?;
+    let mut report = Report {
+        package: &args.package,
+        function: &f.name,
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+        states: Vec::new(),
+    };
+    let features = package.interfaces.get(&f.name).map(|i| &i.features);
+    for value in f.body().inputs.iter().map(|v| f.value(*v)) {
+        match &value.ty {
+            Type::Tensor(ty) => {
+                let feature = features.and_then(|f| f.get(&value.name));
+                let row = fill(instance.as_mut(), &value.name, ty, feature, args).map_err(usage)?;
+                report.inputs.push(row);
+            }
+            Type::State(ty) => set(instance.as_mut(), &value.name, ty, args).map_err(usage)?,
+            _ => {}
+        }
+    }
+    instance.run(&f.name).map_err(|e| Failure::new(Code::Other, e))?;
+    fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
+    for value in f.body().outputs.iter().map(|v| f.value(*v)) {
+        let view = instance.output(&value.name).map_err(|e| Failure::new(Code::Other, e))?;
+        report.outputs.push(store(&args.out, &value.name, view)?);
+    }
+    for value in f.body().inputs.iter().map(|v| f.value(*v)).filter(|v| matches!(v.ty, Type::State(_))) {
+        let view = instance.state(&value.name).map_err(|e| Failure::new(Code::Other, e))?;
+        report.states.push(store(&args.out, &value.name, view)?);
+    }
+    if app.output.is_json() {
+        return Ok(app.output.json(&report)?);
+    }
+    let rows = report.outputs.iter().chain(&report.states);
+    let line = |r: &Row| {
+        let file = r.file.as_deref().unwrap_or(Path::new("")).display();
+        format!("{file}  {} {:?}\n", r.dtype, r.shape)
+    };
+    Ok(app.output.data(&rows.map(line).collect::<String>())?)
+}
+
+/// The function of that name, or the package's default.
+pub fn function<'a>(package: &'a Package, name: Option<&str>) -> Result<&'a Function, Failure> {
+    let name = name.unwrap_or(&package.default_function);
+    package.program.function(name).ok_or_else(|| {
+        let names: Vec<&str> = package.program.functions().iter().map(|f| f.name.as_str()).collect();
+        Failure::new(Code::Usage, anyhow::anyhow!("the package has no function `{name}`"))
+            .remedy(format!("--function {}", names.join(" or ")))
+    })
+}
+
+/// Every flag must name something that the function has.
+fn known_names(f: &Function, args: &Args) -> anyhow::Result<()> {
+    let names = |states: bool| -> Vec<&str> {
+        let inputs = f.body().inputs.iter().map(|v| f.value(*v));
+        inputs.filter(|v| matches!(v.ty, Type::State(_)) == states).map(|v| v.name.as_str()).collect()
+    };
+    let known = |what: &str, name: &str, names: Vec<&str>| {
+        anyhow::ensure!(
+            names.contains(&name),
+            "function `{}` has no {what} `{name}`; it has {}",
+            f.name,
+            names.join(", ")
+        );
+        Ok(())
+    };
+    args.input.iter().try_for_each(|n| known("input", &n.name, names(false)))?;
+    args.shape.iter().try_for_each(|n| known("input", &n.name, names(false)))?;
+    args.state.iter().try_for_each(|n| known("state", &n.name, names(true)))
+}
+
+fn fill(
+    instance: &mut dyn Instance,
+    name: &str,
+    ty: &TensorType,
+    feature: Option<&Feature>,
+    args: &Args,
+) -> anyhow::Result<Row> {
+    let given = args.input.iter().find(|n| n.name == name).map(|n| &n.value);
+    let (shape, bytes) = match given {
+        Some(path) => tensors::from_file(path, ty).with_context(|| format!("input `{name}`"))?,
+        None => made_up(name, ty, feature, args)?,
+    };
+    instance.input(name, &shape)?.copy_from_slice(&bytes);
+    Ok(Row { name: name.to_owned(), dtype: ty.dtype.name(), shape, file: given.cloned() })
+}
+
+fn made_up(
+    name: &str,
+    ty: &TensorType,
+    feature: Option<&Feature>,
+    args: &Args,
+) -> anyhow::Result<(Vec<usize>, Vec<u8>)> {
+    let asked = args.shape.iter().find(|n| n.name == name).map(|n| n.value.as_slice());
+    let default = feature.and_then(|f| match &f.shape {
+        Shape::Ranges { default, .. } | Shape::Enumerated { default, .. } => Some(default.as_slice()),
+        Shape::OfType => None,
+    });
+    let shape = tensors::shape(ty, asked, default);
+    let shape =
+        shape.with_context(|| format!("input `{name}` is {ty}; --shape {name}=DIMS gives it a size that fits"))?;
+    let bytes = tensors::random(args.random_seed, name, ty.dtype, &shape);
+    Ok((shape, bytes.with_context(|| format!("input `{name}` of {ty} cannot be made up"))?))
+}
+
+fn set(instance: &mut dyn Instance, name: &str, ty: &TensorType, args: &Args) -> anyhow::Result<()> {
+    let Some(given) = args.state.iter().find(|n| n.name == name) else { return Ok(()) };
+    let (_, bytes) = tensors::from_file(&given.value, ty).with_context(|| format!("state `{name}`"))?;
+    instance.state_mut(name)?.copy_from_slice(&bytes);
+    Ok(())
+}
+
+/// Write `name.npy`; the file is there only when it is whole.
+fn store(folder: &Path, name: &str, view: View<'_>) -> anyhow::Result<Row> {
+    let path = folder.join(format!("{name}.npy"));
+    let partial = folder.join(format!(".{name}.npy.partial"));
+    let write = || {
+        let mut file = std::io::BufWriter::new(fs::File::create(&partial)?);
+        npy::write(&mut file, view.dtype, view.shape, view.bytes)?;
+        file.into_inner().map_err(|e| e.into_error())?.sync_data()?;
+        fs::rename(&partial, &path)
+    };
+    write().with_context(|| path.display().to_string())?;
+    Ok(Row { name: name.to_owned(), dtype: view.dtype.name(), shape: view.shape.to_vec(), file: Some(path) })
+}

@@ -1,0 +1,278 @@
+//! What a package needs beside its model so that it can be run: a contract, and the files that it names.
+//!
+//! They lie in the package as items of [`AUTHOR`]. The contract says what the functions take and give, what the model is
+//! and where it comes from, and the sha256 of every other file of the package. A loader believes none of it: what it finds
+//! must be what the contract says, or it refuses.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use thane_mil::package::{self, Content, Item};
+use thane_mil::program::{Function, Program, ValueId};
+use thane_mil::types::Type;
+use thane_models::Info;
+
+use crate::language::{Parts, Words};
+
+/// The author of the items.
+pub const AUTHOR: &str = "ai.thane";
+/// The version of the contract that is written, and the only one that is read.
+pub const SCHEMA: u32 = 1;
+
+const CONTRACT: &str = "contract.json";
+const LANGUAGE: &str = "language.json";
+const TOKENIZER: &str = "tokenizer.json";
+
+/// The contract, as `contract.json` has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contract {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The program that wrote it.
+    pub generator: String,
+    pub model: Facts,
+    pub source: Source,
+    /// What each function takes and gives.
+    pub functions: BTreeMap<String, Ports>,
+    /// Every file of the package but this one and the manifest.
+    pub files: Vec<FileHash>,
+}
+
+/// What the model is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Facts {
+    pub architecture: String,
+    pub layers: usize,
+    pub vocabulary: usize,
+    /// Positions that the model was made for.
+    pub max_context: usize,
+    /// Tokens that the cache holds.
+    pub context: usize,
+    pub cache_bytes: usize,
+}
+
+/// Where the model comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// As it was asked for.
+    pub model: String,
+    /// The files that its weights were read from, which tell its revision; paths are their names.
+    pub files: Vec<FileHash>,
+}
+
+/// A file and what is in it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileHash {
+    pub path: String,
+    pub bytes: u64,
+    pub sha256: String,
+}
+
+/// What a function takes and gives.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ports {
+    pub inputs: Vec<Port>,
+    pub states: Vec<Port>,
+    pub outputs: Vec<Port>,
+}
+
+/// An input, output or state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    pub name: String,
+    pub dtype: String,
+    /// Null for a dimension that each call binds anew.
+    pub shape: Vec<Option<usize>>,
+    /// What it is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`.
+    pub role: String,
+}
+
+impl From<&Info> for Facts {
+    fn from(info: &Info) -> Self {
+        Self {
+            architecture: info.architecture.clone(),
+            layers: info.n_layers,
+            vocabulary: info.vocab_size,
+            max_context: info.max_context,
+            context: info.context,
+            cache_bytes: info.cache_bytes,
+        }
+    }
+}
+
+impl From<Facts> for Info {
+    fn from(facts: Facts) -> Self {
+        Self {
+            architecture: facts.architecture,
+            n_layers: facts.layers,
+            vocab_size: facts.vocabulary,
+            max_context: facts.max_context,
+            context: facts.context,
+            cache_bytes: facts.cache_bytes,
+        }
+    }
+}
+
+/// What each function of a decoder takes and gives; an input without a role is an error.
+pub fn ports(program: &Program) -> anyhow::Result<BTreeMap<String, Ports>> {
+    program.functions().iter().map(|f| Ok((f.name.clone(), function_ports(f)?))).collect()
+}
+
+fn function_ports(f: &Function) -> anyhow::Result<Ports> {
+    let (mut inputs, mut states) = (Vec::new(), Vec::new());
+    for &input in &f.body().inputs {
+        let to = if matches!(f.value(input).ty, Type::State(_)) { &mut states } else { &mut inputs };
+        to.push(port(f, input)?);
+    }
+    let outputs = f.body().outputs.iter().map(|v| port(f, *v)).collect::<anyhow::Result<_>>()?;
+    Ok(Ports { inputs, states, outputs })
+}
+
+fn port(f: &Function, value: ValueId) -> anyhow::Result<Port> {
+    let value = f.value(value);
+    let ty = value.ty.tensor_or_state().with_context(|| format!("`{}` is of type {}", value.name, value.ty))?;
+    let role = match value.name.as_str() {
+        "input_ids" => "tokens",
+        "position" => "position",
+        "logits" => "logits",
+        name if name.starts_with("k_cache_") => "key_cache",
+        name if name.starts_with("v_cache_") => "value_cache",
+        name => bail!("function `{}`: nobody knows what `{name}` is for", f.name),
+    };
+    let shape = ty.shape.iter().map(|d| d.known()).collect();
+    Ok(Port { name: value.name.clone(), dtype: ty.dtype.name().to_owned(), shape, role: role.to_owned() })
+}
+
+/// The items of a package: the contract last, since it has the hashes of the others.
+pub fn items(contract: Contract, parts: Option<&Parts>) -> anyhow::Result<Vec<Item>> {
+    let item = |name: &str, description: &str, content| Item {
+        author: AUTHOR.to_owned(),
+        name: name.to_owned(),
+        description: description.to_owned(),
+        content,
+    };
+    let mut items = Vec::new();
+    if let Some(parts) = parts {
+        let json = serde_json::to_vec(parts)?;
+        items.push(item(LANGUAGE, "How text becomes tokens", Content::Bytes(json)));
+        if let Words::Json { tokenizer, .. } = &parts.words {
+            items.push(item(TOKENIZER, "Tokenizer", Content::Bytes(tokenizer.clone())));
+        }
+    }
+    let write = move |folder: &Path| {
+        let contract = Contract { files: hash_folder(folder)?, ..contract.clone() };
+        let mut text = serde_json::to_vec_pretty(&contract).map_err(io::Error::other)?;
+        text.push(b'\n');
+        Ok(text)
+    };
+    items.push(item(CONTRACT, "What the package holds", Content::Made(Box::new(write))));
+    Ok(items)
+}
+
+/// What a package carries beside its model, checked.
+pub struct Contents {
+    pub contract: Contract,
+    /// None where the package was made of a checkpoint without a tokenizer.
+    pub parts: Option<Parts>,
+}
+
+/// Read and check what the package at `path`, whose program is `program`, carries; none where Thane did not make it.
+pub fn read(path: &Path, program: &Program) -> anyhow::Result<Option<Contents>> {
+    let items = package::items(path)?;
+    let find = |name: &str| items.iter().find(|i| i.author == AUTHOR && i.name == name).map(|i| &i.path);
+    let Some(file) = find(CONTRACT) else { return Ok(None) };
+    let contract = read_contract(file).with_context(|| file.display().to_string())?;
+    let found = hash_folder(path)?;
+    let differ = |a: &[FileHash], b: &[FileHash]| a.iter().find(|f| !b.contains(f)).map(|f| f.path.clone());
+    if let Some(file) = differ(&found, &contract.files).or_else(|| differ(&contract.files, &found)) {
+        bail!(
+            "{}: `{file}` is not what the contract says: the package was changed or damaged; convert again",
+            path.display()
+        );
+    }
+    let ports = ports(program)?;
+    ensure!(
+        ports == contract.functions,
+        "{}: the functions are not what the contract says; convert again",
+        path.display()
+    );
+    let parts = find(LANGUAGE).map(|file| read_parts(file, find(TOKENIZER))).transpose()?;
+    Ok(Some(Contents { contract, parts }))
+}
+
+fn read_contract(file: &Path) -> anyhow::Result<Contract> {
+    let bytes = read_small(file)?;
+    let json: serde_json::Value = serde_json::from_slice(&bytes)?;
+    let schema = json["schema"].as_u64().context("it has no `schema`")?;
+    ensure!(schema == u64::from(SCHEMA), "its schema is {schema}, this version of Thane reads {SCHEMA}");
+    Ok(serde_json::from_value(json)?)
+}
+
+fn read_parts(file: &Path, tokenizer: Option<&PathBuf>) -> anyhow::Result<Parts> {
+    let mut parts: Parts = serde_json::from_slice(&read_small(file)?).with_context(|| file.display().to_string())?;
+    if let Words::Json { tokenizer: bytes, .. } = &mut parts.words {
+        let path = tokenizer.with_context(|| format!("{}: there is no {TOKENIZER} beside it", file.display()))?;
+        *bytes = read_small(path)?;
+    }
+    Ok(parts)
+}
+
+/// Vocabularies take tens of megabytes.
+fn read_small(path: &Path) -> anyhow::Result<Vec<u8>> {
+    const MOST: u64 = 1 << 28;
+    let in_file = || path.display().to_string();
+    let mut file = File::open(path).with_context(in_file)?;
+    let len = file.metadata().with_context(in_file)?.len();
+    ensure!(len <= MOST, "{}: it has {len} bytes, {MOST} are the most", path.display());
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).with_context(in_file)?;
+    Ok(bytes)
+}
+
+/// Every file below a package's `Data` but the contract, by name.
+fn hash_folder(folder: &Path) -> io::Result<Vec<FileHash>> {
+    let mut files = Vec::new();
+    let mut folders = vec!["Data".to_owned()];
+    while let Some(below) = folders.pop() {
+        for entry in std::fs::read_dir(folder.join(&below))? {
+            let entry = entry?;
+            let name = format!("{below}/{}", entry.file_name().to_string_lossy());
+            if entry.file_type()?.is_dir() {
+                folders.push(name);
+            } else if name != format!("Data/{AUTHOR}/{CONTRACT}") {
+                files.push(hash(&entry.path(), name)?);
+            }
+        }
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
+}
+
+/// The hash of a file, which is called `name`.
+pub fn hash(path: &Path, name: String) -> io::Result<FileHash> {
+    let mut file = File::open(path)?;
+    let mut sha = Sha256::new();
+    let mut piece = vec![0; 1 << 20];
+    let mut bytes = 0;
+    loop {
+        let n = file.read(&mut piece)?;
+        if n == 0 {
+            break;
+        }
+        sha.update(&piece[..n]);
+        bytes += n as u64;
+    }
+    let sha256 = sha.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    Ok(FileHash { path: name, bytes, sha256 })
+}

@@ -1,0 +1,160 @@
+//! NumPy's `.npy` files, version 1 to 3: row-major arrays of the element types that programs take.
+//!
+//! Source: numpy `lib/format.py`, the documented format.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use thane_mil::types::DType;
+
+const MAGIC: &[u8] = b"\x93NUMPY";
+/// A header is a line of a few dozen bytes.
+const MOST_HEADER_BYTES: usize = 1 << 16;
+
+/// An array, row-major, little-endian.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    pub dtype: DType,
+    pub shape: Vec<usize>,
+    pub bytes: Vec<u8>,
+}
+
+/// What an element type is called in a header.
+const NAMES: &[(DType, &str)] = &[
+    (DType::Fp16, "<f2"),
+    (DType::Fp32, "<f4"),
+    (DType::Fp64, "<f8"),
+    (DType::Int8, "|i1"),
+    (DType::Int16, "<i2"),
+    (DType::Int32, "<i4"),
+    (DType::Int64, "<i8"),
+    (DType::Uint8, "|u1"),
+    (DType::Uint16, "<u2"),
+    (DType::Uint32, "<u4"),
+    (DType::Uint64, "<u8"),
+    (DType::Bool, "|b1"),
+];
+
+/// Read a file.
+pub fn read(path: &Path) -> anyhow::Result<Array> {
+    let in_file = |e: anyhow::Error| e.context(path.display().to_string());
+    let file = File::open(path).map_err(|e| in_file(e.into()))?;
+    let n_bytes = file.metadata().map_err(|e| in_file(e.into()))?.len();
+    parse(io::BufReader::new(file), n_bytes).map_err(in_file)
+}
+
+fn parse(mut file: impl Read, n_bytes: u64) -> anyhow::Result<Array> {
+    let mut start = [0; 8];
+    file.read_exact(&mut start)?;
+    anyhow::ensure!(start.starts_with(MAGIC), "it is no .npy file; numpy.save writes one");
+    let header_len = match start[6] {
+        1 => {
+            let mut len = [0; 2];
+            file.read_exact(&mut len)?;
+            usize::from(u16::from_le_bytes(len))
+        }
+        2 | 3 => {
+            let mut len = [0; 4];
+            file.read_exact(&mut len)?;
+            u32::from_le_bytes(len) as usize
+        }
+        version => anyhow::bail!("version {version} of the .npy format is not known"),
+    };
+    anyhow::ensure!(header_len <= MOST_HEADER_BYTES, "its header claims {header_len} bytes");
+    let mut header = vec![0; header_len];
+    file.read_exact(&mut header)?;
+    let header = std::str::from_utf8(&header)?;
+    let (dtype, shape) = describe(header)?;
+    let n = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).and_then(|n| dtype.byte_len(n));
+    // Nothing is allocated that the file does not have.
+    let n =
+        n.filter(|n| *n as u64 <= n_bytes).ok_or_else(|| anyhow::anyhow!("it is shorter than its shape {shape:?}"))?;
+    let mut bytes = vec![0; n];
+    file.read_exact(&mut bytes).map_err(|_| anyhow::anyhow!("it is shorter than its shape {shape:?}"))?;
+    Ok(Array { dtype, shape, bytes })
+}
+
+/// Element type and shape of a header such as `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`.
+fn describe(header: &str) -> anyhow::Result<(DType, Vec<usize>)> {
+    let field = |name: &str| {
+        let at = header.find(&format!("'{name}':"))? + name.len() + 3;
+        Some(header[at..].trim_start())
+    };
+    let broken = || anyhow::anyhow!("its header is not understood: {}", header.trim_end());
+    let descr = field("descr").and_then(|f| f.strip_prefix('\'')?.split('\'').next()).ok_or_else(broken)?;
+    let same = |name: &str| name[1..] == *descr.trim_start_matches(['<', '|', '=']) && !descr.starts_with('>');
+    let dtype = NAMES.iter().find(|(_, name)| same(name)).map(|(dtype, _)| *dtype);
+    let dtype = dtype.ok_or_else(|| {
+        anyhow::anyhow!("its elements are `{descr}`; numbers and truth values in little-endian order can be read")
+    })?;
+    let shape = field("shape").and_then(|f| f.strip_prefix('(')?.split(')').next()).ok_or_else(broken)?;
+    let dims = shape.split(',').map(str::trim).filter(|d| !d.is_empty());
+    let shape = dims.map(|d| d.parse().map_err(|_| broken())).collect::<anyhow::Result<Vec<usize>>>()?;
+    let is_row_major = field("fortran_order").ok_or_else(broken)?.starts_with("False");
+    anyhow::ensure!(is_row_major || shape.len() < 2, "it is column-major; numpy.ascontiguousarray makes it row-major");
+    Ok((dtype, shape))
+}
+
+/// Write an array; `None` for an element type that numpy does not have.
+pub fn write(out: &mut dyn Write, dtype: DType, shape: &[usize], bytes: &[u8]) -> io::Result<()> {
+    let name = NAMES.iter().find(|(d, _)| *d == dtype).map(|(_, name)| *name);
+    let name = name.ok_or_else(|| io::Error::other(format!("numpy has no elements of type {dtype}")))?;
+    let dims: Vec<String> = shape.iter().map(usize::to_string).collect();
+    let comma = if shape.len() == 1 { "," } else { "" };
+    let mut header = format!("{{'descr': '{name}', 'fortran_order': False, 'shape': ({}{comma}), }}", dims.join(", "));
+    // The data begin at a multiple of 64 bytes; the header ends with a line break.
+    let fill = (MAGIC.len() + 4 + header.len() + 1).next_multiple_of(64) - (MAGIC.len() + 4 + header.len() + 1);
+    header.push_str(&" ".repeat(fill));
+    header.push('\n');
+    let len = u16::try_from(header.len()).map_err(io::Error::other)?;
+    out.write_all(MAGIC)?;
+    out.write_all(&[1, 0])?;
+    out.write_all(&len.to_le_bytes())?;
+    out.write_all(header.as_bytes())?;
+    out.write_all(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_bytes(bytes: &[u8]) -> Result<Array, String> {
+        parse(bytes, bytes.len() as u64).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn arrays_come_back() {
+        for (dtype, shape) in
+            [(DType::Fp32, vec![2, 3]), (DType::Bool, vec![5]), (DType::Fp16, vec![]), (DType::Int32, vec![0, 4])]
+        {
+            let n = dtype.byte_len(shape.iter().product()).unwrap();
+            let bytes: Vec<u8> = (0..n).map(|i| (i % 2) as u8).collect();
+            let mut file = Vec::new();
+            write(&mut file, dtype, &shape, &bytes).unwrap();
+            assert_eq!((file.len() - n) % 64, 0);
+            assert_eq!(read_bytes(&file), Ok(Array { dtype, shape, bytes }));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let file =
+            |header: &str| [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat();
+        for (bytes, message) in [
+            (b"PK\x03\x04 some zip".to_vec(), "no .npy file"),
+            (file("{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }"), "`>f4`"),
+            (file("{'descr': '<c8', 'fortran_order': False, 'shape': (2,), }"), "`<c8`"),
+            (file("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }"), "column-major"),
+            (
+                file("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 99999999999), }"),
+                "shorter than its shape",
+            ),
+            (file("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"), "shorter than its shape"),
+            (file("nothing"), "not understood"),
+        ] {
+            let error = read_bytes(&bytes).unwrap_err();
+            assert!(error.contains(message), "{error}");
+        }
+    }
+}

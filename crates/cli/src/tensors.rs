@@ -1,0 +1,194 @@
+//! Values for the inputs of a program: from `.npy` files, or made up from a seed.
+
+use std::path::{Path, PathBuf};
+
+use thane_mil::literal::{f16_to_f32, f64_to_f16};
+use thane_mil::types::{DType, Dim, TensorType};
+
+use crate::npy::{self, Array};
+
+/// `name=value` of a flag that can be given more than once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named<T> {
+    pub name: String,
+    pub value: T,
+}
+
+/// Parses `name=path`.
+pub fn named_path(text: &str) -> Result<Named<PathBuf>, String> {
+    split(text).map(|(name, path)| Named { name: name.to_owned(), value: PathBuf::from(path) })
+}
+
+/// Parses `name=2x3x4`.
+pub fn named_shape(text: &str) -> Result<Named<Vec<usize>>, String> {
+    let (name, dims) = split(text)?;
+    let value = dims.split('x').map(|d| d.parse().map_err(|_| format!("`{dims}` is no shape such as 1x16")));
+    Ok(Named { name: name.to_owned(), value: value.collect::<Result<_, _>>()? })
+}
+
+fn split(text: &str) -> Result<(&str, &str), String> {
+    text.split_once('=').filter(|(n, v)| !n.is_empty() && !v.is_empty()).ok_or_else(|| format!("`{text}` has no `=`"))
+}
+
+/// The elements of a file as an input of this type takes them.
+pub fn from_file(path: &Path, ty: &TensorType) -> anyhow::Result<(Vec<usize>, Vec<u8>)> {
+    let array = npy::read(path)?;
+    let fits = array.shape.len() == ty.rank()
+        && array.shape.iter().zip(&ty.shape).all(|(n, d)| d.known().is_none_or(|d| d == *n));
+    anyhow::ensure!(fits, "{}: it is {:?}, {ty} is due", path.display(), array.shape);
+    let bytes = converted(&array, ty.dtype).ok_or_else(|| {
+        anyhow::anyhow!(
+            "{}: its {} do not go into {}; numpy's astype makes them fit",
+            path.display(),
+            array.dtype,
+            ty.dtype
+        )
+    })?;
+    Ok((array.shape, bytes))
+}
+
+/// The elements as another type: floats are rounded, as numpy makes most arrays float64; integers must fit.
+fn converted(array: &Array, to: DType) -> Option<Vec<u8>> {
+    if array.dtype == to {
+        return Some(array.bytes.clone());
+    }
+    if array.dtype.is_float() != to.is_float() {
+        return None;
+    }
+    let n = array.shape.iter().product();
+    let mut out = Vec::with_capacity(to.byte_len(n)?);
+    for at in 0..n {
+        if to.is_float() {
+            put_float(&mut out, to, float(array, at)?)?;
+        } else {
+            put_int(&mut out, to, int(array, at)?)?;
+        }
+    }
+    Some(out)
+}
+
+fn element<const N: usize>(array: &Array, at: usize) -> Option<[u8; N]> {
+    array.bytes.get(at * N..(at + 1) * N)?.try_into().ok()
+}
+
+fn float(array: &Array, at: usize) -> Option<f64> {
+    Some(match array.dtype {
+        DType::Fp16 => f64::from(f16_to_f32(u16::from_le_bytes(element(array, at)?))),
+        DType::Fp32 => f64::from(f32::from_le_bytes(element(array, at)?)),
+        DType::Fp64 => f64::from_le_bytes(element(array, at)?),
+        _ => return None,
+    })
+}
+
+fn int(array: &Array, at: usize) -> Option<i64> {
+    Some(match array.dtype {
+        DType::Int8 => i64::from(i8::from_le_bytes(element(array, at)?)),
+        DType::Int16 => i64::from(i16::from_le_bytes(element(array, at)?)),
+        DType::Int32 => i64::from(i32::from_le_bytes(element(array, at)?)),
+        DType::Int64 => i64::from_le_bytes(element(array, at)?),
+        DType::Uint8 => i64::from(u8::from_le_bytes(element(array, at)?)),
+        DType::Uint16 => i64::from(u16::from_le_bytes(element(array, at)?)),
+        DType::Uint32 => i64::from(u32::from_le_bytes(element(array, at)?)),
+        DType::Uint64 => i64::try_from(u64::from_le_bytes(element(array, at)?)).ok()?,
+        _ => return None,
+    })
+}
+
+fn put_float(out: &mut Vec<u8>, to: DType, v: f64) -> Option<()> {
+    match to {
+        DType::Fp16 => out.extend(f64_to_f16(v).to_le_bytes()),
+        DType::Fp32 => out.extend((v as f32).to_le_bytes()),
+        _ => return None,
+    }
+    Some(())
+}
+
+fn put_int(out: &mut Vec<u8>, to: DType, v: i64) -> Option<()> {
+    match to {
+        DType::Int8 => out.extend(i8::try_from(v).ok()?.to_le_bytes()),
+        DType::Int16 => out.extend(i16::try_from(v).ok()?.to_le_bytes()),
+        DType::Int32 => out.extend(i32::try_from(v).ok()?.to_le_bytes()),
+        DType::Uint8 => out.extend(u8::try_from(v).ok()?.to_le_bytes()),
+        DType::Uint16 => out.extend(u16::try_from(v).ok()?.to_le_bytes()),
+        DType::Uint32 => out.extend(u32::try_from(v).ok()?.to_le_bytes()),
+        _ => return None,
+    }
+    Some(())
+}
+
+/// Made-up elements for an input: floats from -1 to 1, integers and truth values 0 or 1, which index any axis of two.
+///
+/// The same seed and name give the same elements on every machine.
+pub fn random(seed: u64, name: &str, dtype: DType, shape: &[usize]) -> Option<Vec<u8>> {
+    let n = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?;
+    let mut state = name.bytes().fold(seed, |s, b| mix(s ^ u64::from(b)));
+    let mut out = Vec::with_capacity(dtype.byte_len(n)?);
+    for _ in 0..n {
+        state = state.wrapping_add(STEP);
+        let bits = mix(state);
+        match dtype {
+            // 53 bits make every double from 0 to 1 equally likely.
+            DType::Fp16 | DType::Fp32 => put_float(&mut out, dtype, (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0)?,
+            DType::Bool => out.push((bits & 1) as u8),
+            _ => put_int(&mut out, dtype, (bits & 1) as i64)?,
+        }
+    }
+    Some(out)
+}
+
+/// 2^64 divided by the golden ratio: the step of splitmix64.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The output function of splitmix64 (Steele, Lea, Flood 2014).
+fn mix(v: u64) -> u64 {
+    let v = (v ^ (v >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let v = (v ^ (v >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    v ^ (v >> 31)
+}
+
+/// The shape of an input for a call: what was asked for, else what is known, with `other` for each dimension that is not.
+pub fn shape(ty: &TensorType, asked: Option<&[usize]>, default: Option<&[usize]>) -> Option<Vec<usize>> {
+    let given = asked.or(default);
+    match given {
+        Some(dims) => {
+            let fits = dims.len() == ty.rank() && dims.iter().zip(&ty.shape).all(|(n, d)| d.compatible(Dim::Known(*n)));
+            fits.then(|| dims.to_vec())
+        }
+        None => ty.known_shape(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_converted_where_nothing_is_lost_but_digits() {
+        let doubles =
+            Array { dtype: DType::Fp64, shape: vec![2], bytes: [0.1f64, -2.0].map(f64::to_le_bytes).concat() };
+        let singles = [0.1f32, -2.0].map(f32::to_le_bytes).concat();
+        assert_eq!(converted(&doubles, DType::Fp32), Some(singles));
+        assert_eq!(converted(&doubles, DType::Int32), None);
+        let longs = Array { dtype: DType::Int64, shape: vec![2], bytes: [7i64, -300].map(i64::to_le_bytes).concat() };
+        assert_eq!(converted(&longs, DType::Int32), Some([7i32, -300].map(i32::to_le_bytes).concat()));
+        assert_eq!(converted(&longs, DType::Int8), None, "-300 is no int8");
+    }
+
+    #[test]
+    fn made_up_elements_follow_from_seed_and_name() {
+        let floats = |seed, name| random(seed, name, DType::Fp32, &[3, 100]).unwrap();
+        assert_eq!(floats(1, "x"), floats(1, "x"));
+        assert!(floats(1, "x") != floats(2, "x") && floats(1, "x") != floats(1, "y"));
+        let values: Vec<f32> = floats(3, "x").as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        assert!(values.iter().all(|v| (-1.0..=1.0).contains(v)));
+        let mean = values.iter().sum::<f32>() / values.len() as f32;
+        assert!(mean.abs() < 0.1, "{mean}");
+        assert_eq!(random(0, "x", DType::Fp32, &[usize::MAX, 9]), None);
+    }
+
+    #[test]
+    fn flags_name_their_input() {
+        assert_eq!(named_shape("x=1x16"), Ok(Named { name: "x".to_owned(), value: vec![1, 16] }));
+        assert!(named_shape("x=1,16").is_err() && named_path("x").is_err() && named_path("=a").is_err());
+    }
+}
