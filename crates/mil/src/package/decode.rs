@@ -188,10 +188,11 @@ impl Decoder<'_> {
         while let Some(op) = ops.next() {
             let read = ops.next_if(|next| is_update(op, next));
             self.op(id, op, read).map_err(|e| {
+                // The innermost op says where.
                 let result = op.outputs.first().or_else(|| read?.outputs.first());
-                let label =
-                    format!(", op `{}`{}", op.r#type, result.map_or(String::new(), |r| format!(" `{}`", r.name)));
-                Fault { place: label + &e.place, reason: e.reason }
+                let result = result.map_or(String::new(), |r| format!(" `{}`", r.name));
+                let place = if e.place.is_empty() { format!(", op `{}`{result}", op.r#type) } else { e.place };
+                Fault { place, reason: e.reason }
             })?;
         }
         let outputs = block.outputs.iter().map(|name| self.value(name)).collect::<Result<_, _>>();

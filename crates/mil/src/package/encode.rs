@@ -103,7 +103,7 @@ impl Encoder<'_> {
         if op.def.name == "coreml_update_state" {
             return self.update_state(op, out);
         }
-        let mut operation = self.operation(op.def.name, op.name.as_deref(), &op.results);
+        let mut operation = self.operation(op.def.name, &self.label(op), &op.results);
         for (param, arg) in op.def.params.iter().zip(&op.args) {
             let Some(arg) = arg else { continue };
             let name = param.name.to_owned();
@@ -125,13 +125,18 @@ impl Encoder<'_> {
         out.push(operation);
     }
 
-    fn operation(&self, ty: &str, name: Option<&str>, results: &[ValueId]) -> proto::Operation {
-        let attribute =
-            |n| ("name".to_owned(), literal_to_proto(&Literal::string(n), self.f.opset, &mut Plan::default()));
+    /// The attribute `name`, which every op has in a file.
+    fn label(&self, op: &Op) -> String {
+        let of_result = || op.results.first().map_or(op.def.name, |r| &self.f.value(*r).name);
+        op.name.as_deref().unwrap_or_else(of_result).to_owned()
+    }
+
+    fn operation(&self, ty: &str, name: &str, results: &[ValueId]) -> proto::Operation {
+        let label = literal_to_proto(&Literal::string(name), self.f.opset, &mut Plan::default());
         proto::Operation {
             r#type: ty.to_owned(),
             outputs: results.iter().map(|r| self.named(*r)).collect(),
-            attributes: name.map(attribute).into_iter().collect(),
+            attributes: BTreeMap::from([("name".to_owned(), label)]),
             ..proto::Operation::default()
         }
     }
@@ -151,7 +156,7 @@ impl Encoder<'_> {
         }
         let name =
             self.new_name(&format!("{}_{param}", op.results.first().map_or(op.def.name, |r| &self.f.value(*r).name)));
-        let mut constant = self.operation("const", Some(&name), &[]);
+        let mut constant = self.operation("const", &name, &[]);
         constant.outputs.push(named(&name, &literal.ty()));
         constant.attributes.insert("val".to_owned(), value);
         out.push(constant);
@@ -170,11 +175,11 @@ impl Encoder<'_> {
     fn update_state(&mut self, op: &Op, out: &mut Vec<proto::Operation>) {
         let name = |param: &str| op.value_arg(param).map(|v| binding::Binding::Name(self.f.value(v).name.clone()));
         let (state, value) = (name("state"), name("value"));
-        let written = op.name.as_ref().map(|n| format!("{n}_write_state"));
-        let mut write = self.operation("write_state", written.as_deref(), &[]);
+        let label = self.label(op);
+        let mut write = self.operation("write_state", &format!("{label}_write_state"), &[]);
         write.inputs.insert("input".to_owned(), argument(state.clone()));
         write.inputs.insert("data".to_owned(), argument(value));
-        let mut read = self.operation("read_state", op.name.as_deref(), &op.results);
+        let mut read = self.operation("read_state", &label, &op.results);
         read.inputs.insert("input".to_owned(), argument(state));
         out.extend([write, read]);
     }

@@ -16,6 +16,8 @@ mod manifest;
 mod map;
 mod proto;
 mod read;
+#[cfg(test)]
+mod tests;
 mod value;
 mod write;
 

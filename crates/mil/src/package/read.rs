@@ -27,11 +27,14 @@ impl Package {
         let Some(root) = manifest.root() else {
             return Err(PackageError::unusable(&manifest_path, "does not say which of its items is the model"));
         };
+        let named = path.join(DATA).join(&root.path);
         let file = resolve(path, &path.join(DATA), Path::new(&root.path))?;
         let model = read_capped(&file, MAX_MODEL_BYTES)?;
         let model = proto::Model::decode(model.as_slice());
         let model = model.map_err(|e| PackageError::unusable(&file, format!("is no Core ML model: {e}")))?;
-        let package = package(&model, path, &file)?;
+        // Weights are beside the model as the manifest names it, also where that is a link.
+        let folder = named.parent().unwrap_or(path);
+        let package = package(&model, &file, Weights { path, folder, files: HashMap::new() })?;
         check(&package).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
         Ok(package)
     }
@@ -82,7 +85,7 @@ fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PackageError> {
     Ok(bytes)
 }
 
-fn package(model: &proto::Model, path: &Path, file: &Path) -> Result<Package, PackageError> {
+fn package(model: &proto::Model, file: &Path, mut weights: Weights<'_>) -> Result<Package, PackageError> {
     let Some(message) = &model.ml_program else {
         let reason =
             "holds no ML Program; neural networks, trees and pipelines are not read: convert it with coremltools";
@@ -93,7 +96,6 @@ fn package(model: &proto::Model, path: &Path, file: &Path) -> Result<Package, Pa
     }
     let described = model.description.clone().unwrap_or_default();
     let order: Vec<&str> = described.functions.iter().map(|f| f.name.as_str()).collect();
-    let mut weights = Weights { path, folder: file.parent().unwrap_or(path), files: HashMap::new() };
     let program = decode::program(message, &order, file, &mut |name, offset, ty| {
         let storage = weights.file(name).map_err(|e| e.to_string())?;
         storage.constant(offset, ty).map_err(|e| e.to_string())

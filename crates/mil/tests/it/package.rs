@@ -204,3 +204,24 @@ fn every_op_survives_a_package() {
     }
     assert!(n > 300, "{n} functions");
 }
+
+/// What coremltools wrote (tests/oracle/make_packages.py) is read, and written again as a package that reads the same.
+#[test]
+fn packages_of_coremltools_are_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packages");
+    let mut faults = Vec::new();
+    let mut n = 0;
+    for path in fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
+        n += 1;
+        match Package::open(&path) {
+            Ok(package) => {
+                let back = round_trip(&package);
+                assert_eq!(difference(&package.program, &back.program), None, "{}", path.display());
+                assert_eq!(back.interfaces, package.interfaces, "{}", path.display());
+            }
+            Err(e) => faults.push(e.to_string()),
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(n >= 13, "{n} packages");
+}

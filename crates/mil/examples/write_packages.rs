@@ -1,0 +1,96 @@
+//! Writes a package for each function of the op fixtures, for coremltools to judge.
+//!
+//!     cargo run -p thane-mil --example write_packages -- tests/ops target/op-packages
+//!
+//! Inputs and outputs of types that no package has are cast. The last line is the number of packages; what cannot be
+//! written is named with the reason.
+#![allow(clippy::print_stdout, clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use thane_mil::opset::Opset;
+use thane_mil::package::{Package, check};
+use thane_mil::program::{Function, Program, ValueId};
+use thane_mil::text::{Blobs, parse, print};
+use thane_mil::types::{DType, TensorType};
+
+fn main() {
+    let args: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    let [from, to] = args.as_slice() else { panic!("two folders are needed: of programs, and for packages") };
+    let mut files: Vec<PathBuf> = fs::read_dir(from).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    let mut n = 0;
+    for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "mil")) {
+        let program = parse(&fs::read_to_string(file).unwrap(), &|_, _, _| None).unwrap();
+        for f in program.functions() {
+            let name = format!("{}.{}.mlpackage", file.file_stem().unwrap().to_string_lossy(), f.name);
+            match write(f, &to.join(&name)) {
+                Ok(()) => n += 1,
+                Err(reason) => println!("{name}: {reason}"),
+            }
+        }
+    }
+    println!("{n}");
+}
+
+fn write(f: &Function, path: &Path) -> Result<(), String> {
+    let mut f = f.clone();
+    f.name = "main".to_owned();
+    let mut package = Package::new(Program::new(vec![f]));
+    if check(&package).is_err() {
+        package = Package::new(cast(&package.program)?);
+    }
+    package.replace(path, &[]).map(|_| ()).map_err(|e| e.to_string())
+}
+
+/// The program with fp32 and int32 in the place of inputs and outputs of other types.
+fn cast(program: &Program) -> Result<Program, String> {
+    let f = &program.functions()[0];
+    let mut blobs = Blobs::default();
+    let text = print(program, &mut blobs);
+    let lines: Vec<&str> = text.lines().collect();
+    let is = |line: &&str, word: &str| line.trim_start().starts_with(word);
+    let head = lines.iter().position(|l| is(l, "func ")).unwrap();
+    let tail = lines.iter().rposition(|l| is(l, "} ->")).unwrap();
+    let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let conversion = |to: &TensorType, result: &str, x: &str| {
+        format!("{to} {result} = cast(x = {x}, dtype = string(\"{}\"));", to.dtype)
+    };
+    for (values, is_input) in [(&f.body().inputs, true), (&f.body().outputs, false)] {
+        for value in values.iter().map(|v: &ValueId| f.value(*v)) {
+            let (name, outside) = (&value.name, format!("{}_outside", value.name));
+            let other = value.ty.tensor().and_then(|t| outer(t, f.opset));
+            match (other, is_input) {
+                (None, true) => inputs.push(format!("{} {name}", value.ty)),
+                (None, false) => outputs.push(name.clone()),
+                (Some(ty), true) => {
+                    inputs.push(format!("{ty} {outside}"));
+                    before.push(conversion(value.ty.tensor().unwrap(), name, &outside));
+                }
+                (Some(ty), false) => {
+                    after.push(conversion(&ty, &outside, name));
+                    outputs.push(outside);
+                }
+            }
+        }
+    }
+    let body: Vec<String> = lines[head + 1..tail].iter().map(|l| (*l).to_owned()).collect();
+    let statements = [before, body, after].concat().join("\n");
+    let (opset, inputs, outputs) = (f.opset.name(), inputs.join(", "), outputs.join(", "));
+    let text = format!("program(1.3) {{ func main<{opset}>({inputs}) {{\n{statements}\n}} -> ({outputs}); }}");
+    parse(&text, &|_, offset, ty| blobs.get(offset, ty)).map_err(|e| e.to_string())
+}
+
+/// What stands for a type outside, if it cannot stand there itself.
+fn outer(ty: &TensorType, opset: Opset) -> Option<TensorType> {
+    let dtype = match ty.dtype {
+        DType::Fp32 | DType::Int32 => return None,
+        DType::Fp16 if opset >= Opset::CoreMl6 => return None,
+        DType::String => return None,
+        d if d.is_float() || d == DType::Bool => DType::Fp32,
+        _ => DType::Int32,
+    };
+    Some(TensorType { dtype, shape: ty.shape.clone() })
+}
