@@ -1,5 +1,7 @@
 //! Reductions along axes.
 
+use thane_mil::types::DType;
+
 use super::{Call, Eval, Fault, strides};
 use crate::tensor::{Buffer, Tensor};
 
@@ -121,9 +123,15 @@ fn position(call: &Call<'_>, out: &mut [Buffer], is_better: impl Fn(f64, f64) ->
         };
     });
     let places = best.iter().map(|b| b.map_or(0, |(_, at)| at));
-    match &mut out[0] {
-        Buffer::I32(o) => o.iter_mut().zip(places).for_each(|(o, at)| *o = at as i32),
-        _ => return Err(format!("a position cannot be {} here", call.results[0].dtype)),
+    match (&mut out[0], call.results[0].dtype) {
+        (Buffer::I32(o), _) => o.iter_mut().zip(places).for_each(|(o, at)| *o = at as i32),
+        (o, DType::Uint16) => {
+            for (o, at) in o.bytes_mut().as_chunks_mut().0.iter_mut().zip(places) {
+                let at = u16::try_from(at).map_err(|_| format!("position {at} is too large for uint16"))?;
+                *o = at.to_ne_bytes();
+            }
+        }
+        (_, dtype) => return Err(format!("a position cannot be {dtype} here")),
     }
     Ok(())
 }

@@ -4,8 +4,7 @@
 //! `iOS17/elementwise_unary.py`.
 
 use super::{
-    ANY, BASIC, BOOL, FLOAT, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, broadcast, constant, one,
-    same, tensor,
+    ANY, BASIC, BOOL, FLOAT, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, constant, one, same, tensor,
 };
 use crate::types::DType;
 
@@ -81,10 +80,10 @@ pub(super) static OPS: &[OpDef] = &[
     OpDef::new("select", Opset::CoreMl5, &[tensor("cond", BOOL), tensor("a", BASIC), tensor("b", BASIC)], select),
 ];
 
-fn operands(i: &Infer<'_>, a: &str, b: &str) -> Result<(DType, Vec<super::Dim>), TypeError> {
+fn operands(i: &mut Infer<'_>, a: &str, b: &str) -> Result<(DType, Vec<super::Dim>), TypeError> {
     i.alike(&[a, b])?;
     let (x, y) = (i.ty(a)?, i.ty(b)?);
-    Ok((x.dtype, broadcast(&x.shape, &y.shape)?))
+    Ok((x.dtype, i.broadcast(&x.shape, &y.shape)?))
 }
 
 fn arithmetic(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -137,5 +136,6 @@ fn cast(i: &mut Infer<'_>, dtypes: &[DType]) -> Result<Vec<Type>, TypeError> {
 
 fn select(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (dtype, shape) = operands(i, "a", "b")?;
-    one(dtype, broadcast(&i.ty("cond")?.shape, &shape)?)
+    let shape = i.broadcast(&i.ty("cond")?.shape, &shape)?;
+    one(dtype, shape)
 }

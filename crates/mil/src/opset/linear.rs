@@ -65,7 +65,8 @@ fn linear(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 
 fn matmul_alike(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     i.alike(&["x", "y"])?;
-    one(i.ty("x")?.dtype, product(i)?)
+    let shape = product(i)?;
+    one(i.ty("x")?.dtype, shape)
 }
 
 fn matmul(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -84,7 +85,7 @@ fn matmul(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 }
 
 /// The shape of a product of matrices.
-fn product(i: &Infer<'_>) -> Result<Vec<Dim>, TypeError> {
+fn product(i: &mut Infer<'_>) -> Result<Vec<Dim>, TypeError> {
     let (x, y) = (i.ty("x")?, i.ty("y")?);
     let (mut a, mut b) = (x.shape.clone(), y.shape.clone());
     let is_vector = a.len() == 1 && b.len() == 2 && !i.bool_or("transpose_x", false)?;
@@ -106,7 +107,7 @@ fn product(i: &Infer<'_>) -> Result<Vec<Dim>, TypeError> {
     if !k.compatible(b[b.len() - 2]) {
         return Err(TypeError(format!("`x` is {x}, `y` is {y}: the inner dimensions differ")));
     }
-    let mut shape = broadcast(&a[..a.len() - 2], &b[..b.len() - 2])?;
+    let mut shape = i.broadcast(&a[..a.len() - 2], &b[..b.len() - 2])?;
     shape.extend((!is_vector).then_some(m));
     shape.push(b[b.len() - 1]);
     Ok(shape)
@@ -135,9 +136,7 @@ fn einsum(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     }
     let mut shape = x.shape.clone();
     for axis in (0..rank - 3).chain([h]) {
-        let both = broadcast(&x.shape[axis..=axis], &y.shape[axis..=axis])?[0];
-        // coremltools keeps a dimension that is not known.
-        shape[axis] = [x.shape[axis], y.shape[axis]].into_iter().find(|d| d.known().is_none()).unwrap_or(both);
+        shape[axis] = i.broadcast(&x.shape[axis..=axis], &y.shape[axis..=axis])?[0];
     }
     shape[w] = y.shape[w];
     one(x.dtype, shape)

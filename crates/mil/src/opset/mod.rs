@@ -401,6 +401,17 @@ impl<'a> Infer<'a> {
         }
     }
 
+    /// [`broadcast`], where a dimension that may be that of either is a new one.
+    fn broadcast(&mut self, a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>, TypeError> {
+        let mut shape = broadcast(a, b)?;
+        for ((dim, x), y) in shape.iter_mut().rev().zip(a.iter().rev()).zip(b.iter().rev()) {
+            if x != y && matches!((x, y), (Dim::Symbol(_), Dim::Symbol(_))) {
+                *dim = self.fresh();
+            }
+        }
+        Ok(shape)
+    }
+
     fn fresh(&mut self) -> Dim {
         *self.next_symbol += 1;
         Dim::Symbol(Symbol(*self.next_symbol - 1))
@@ -466,6 +477,16 @@ mod tests {
         rows.sort_unstable();
         rows.dedup();
         assert_eq!(rows.len(), n);
+    }
+
+    /// One of two sizes that are not known may be 1.
+    #[test]
+    fn two_symbols_broadcast_to_a_new_one() {
+        let [a, b] = [7, 8].map(|s| Dim::Symbol(Symbol(s)));
+        let mut next = 20;
+        let mut infer = Infer::new(find("add").unwrap(), &[], &mut next);
+        assert_eq!(infer.broadcast(&[a, b], &[b, b]), Ok(vec![Dim::Symbol(Symbol(20)), b]));
+        assert_eq!(infer.broadcast(&[a, a, a], &[Dim::Known(1), Dim::Known(5)]), Ok(vec![a, a, Dim::Known(5)]));
     }
 
     #[test]
