@@ -59,11 +59,11 @@ class Random:
             return self.bools(*shape)
         if dtype in (F16, F32):
             return self.floats(*shape, dtype=dtype)
-        return self.ints(*shape, low=0 if dtype == U8 else -9, high=99, dtype=dtype)
+        return self.ints(*shape, low=0 if dtype in (U8, U16) else -9, high=99, dtype=dtype)
 
 
 NAN, INF = float("nan"), float("inf")
-ALL = (F32, F16, I32, BOOL, I8, U8)
+ALL = (F32, F16, I32, BOOL, I8, U8, I16, U16)
 BASIC = (F32, F16, I32, BOOL)
 
 

@@ -318,8 +318,8 @@ def tile(op):
 
 
 def range_1d(op):
-    def case(end, start, step, constant):
-        values = {"end": I32(end), "start": I32(start), "step": I32(step)}
+    def case(end, start, step, constant, dtype=I32):
+        values = {"end": dtype(end), "start": dtype(start), "step": dtype(step)}
         given = {k: v for k, v in values.items() if k not in constant}
         return Case(given, {k: v for k, v in values.items() if k in constant})
 
@@ -328,6 +328,21 @@ def range_1d(op):
         case(11, 2, 3, ["start", "step"]),
         case(-8, 5, -3, []),
         case(12, 3, 3, ["step"]),
+        case(2.5, -1, 0.5, [], F32),
+        case(-2, 1.25, -0.75, ["start"], F32),
+        case(3, 0, 0.75, ["end", "start", "step"], F32),
+        case(4, 1.5, 0.5, ["step"], F16),
+        case(-1, 2, -0.5, [], F16),
+    ]
+
+
+def non_zero(op):
+    r = Random(op)
+    cases = [Case({"x": r.any(d, 2, 3) * r.bools(2, 3)}) for d in BASIC]
+    return cases + [
+        Case({"x": r.ints(2, 3, 2, low=-1, high=2)}),
+        Case({"x": f32s(0, NAN, -0.0, INF, 1e-40)}),
+        Case({"x": np.zeros((3, 2), F32)}),
     ]
 
 
@@ -439,7 +454,7 @@ GROUPS = [
     (lut_to_dense, "constexpr_lut_to_dense"),
 ]
 ALONE = [gelu, softmax, clip, cast, select, identity, logical_not, gather, linear, matmul, concat, stack, split]
-ALONE += [expand_dims, squeeze, reshape, transpose, tile, range_1d, shape, slice_by_index, slice_update]
+ALONE += [expand_dims, squeeze, reshape, transpose, tile, range_1d, non_zero, shape, slice_by_index, slice_update]
 CASES = {name: group for group, names in GROUPS for name in names.split()} | {f.__name__: f for f in ALONE}
 # Ops whose fp16 results are rounded from fp32.
 COMPUTES = set("""add sub mul real_div floor_div mod pow gelu softmax linear matmul scaled_dot_product_attention

@@ -18,7 +18,7 @@ use thane_mil::types::{DType, TensorType, Type};
 use crate::Numerics;
 use crate::fuse::Fused;
 use crate::ops::gather::row;
-use crate::ops::{Call, Eval, Fault, Value};
+use crate::ops::{self, Call, Eval, Fault, Value};
 use crate::plan::{Branch, Item, Kind, Operand, Plain, Plan, Step};
 use crate::tensor::{Buffer, Pool, Tensor};
 use crate::weight::Matrix;
@@ -47,7 +47,7 @@ pub fn evaluate(
     mut args: Vec<Option<Value>>,
     pool: &mut Pool,
 ) -> Result<Vec<Tensor>, Fault> {
-    let types = infer(def, &args)?;
+    let mut types = infer(def, &args)?;
     let is_cast = def.name == "cast";
     if !is_cast {
         args.iter_mut().flatten().for_each(|arg| match arg {
@@ -55,6 +55,9 @@ pub fn evaluate(
             Value::Tensors(ts) => ts.iter_mut().for_each(|t| *t = t.widened()),
             Value::Literal(_) => {}
         });
+    }
+    if types.iter().any(|t| t.known_shape().is_none()) {
+        types = sized(&Call { context, def, args: &args, results: &types })?;
     }
     let mut out = Vec::with_capacity(types.len());
     for ty in &types {
@@ -87,21 +90,18 @@ fn infer(def: &'static OpDef, args: &[Option<Value>]) -> Result<Vec<TensorType>,
             None => Vec::new(),
         })
         .collect();
-    let literals: Vec<Option<Literal>> = args.iter().map(small_ints).collect();
+    let literals: Vec<Vec<Option<Literal>>> =
+        args.iter().map(|arg| tensors(arg).iter().map(small_literal).collect()).collect();
     let infos: Vec<Option<ArgType<'_>>> = args
         .iter()
         .zip(&types)
         .zip(&literals)
-        .map(|((arg, types), literal)| match arg {
-            Some(Value::Tensor(t)) => {
-                let known = match (t.i32s(), literal) {
-                    (Some(v), _) => Known::Ints(v),
-                    (None, Some(l)) => Known::Literal(l),
-                    (None, None) => Known::No,
-                };
-                Some(ArgType::One(&types[0], known))
+        .map(|((arg, types), literals)| match arg {
+            Some(Value::Tensor(t)) => Some(ArgType::One(&types[0], known(t, literals[0].as_ref()))),
+            Some(Value::Tensors(ts)) => {
+                let items = ts.iter().zip(types).zip(literals);
+                Some(ArgType::Many(items.map(|((t, ty), literal)| (ty, known(t, literal.as_ref()))).collect()))
             }
-            Some(Value::Tensors(_)) => Some(ArgType::Many(types.iter().map(|t| (t, Known::No)).collect())),
             Some(Value::Literal(l)) => Some(ArgType::One(&types[0], Known::Literal(l))),
             None => None,
         })
@@ -111,12 +111,41 @@ fn infer(def: &'static OpDef, args: &[Option<Value>]) -> Result<Vec<TensorType>,
     results.into_iter().map(|t| t.tensor().cloned().ok_or_else(|| "a result is no tensor".to_owned())).collect()
 }
 
-/// Truth values and narrow integers, which shapes may follow from, as a literal.
-fn small_ints(arg: &Option<Value>) -> Option<Literal> {
-    let Some(Value::Tensor(t)) = arg else { return None };
-    let is_held_as_is = matches!(t.dtype, DType::Bool | DType::Int8 | DType::Uint8);
-    let bytes = t.data.bytes().get(..t.len()).filter(|v| is_held_as_is && v.len() <= 64)?;
+fn tensors(arg: &Option<Value>) -> &[Tensor] {
+    match arg {
+        Some(Value::Tensor(t)) => std::slice::from_ref(t),
+        Some(Value::Tensors(ts)) => ts,
+        _ => &[],
+    }
+}
+
+fn known<'a>(t: &'a Tensor, literal: Option<&'a Literal>) -> Known<'a> {
+    match (t.i32s(), literal) {
+        (Some(v), _) => Known::Ints(v),
+        (None, Some(l)) => Known::Literal(l),
+        (None, None) => Known::No,
+    }
+}
+
+/// What shapes may follow from beside int32: truth values, narrow integers, and the one number of a scalar.
+fn small_literal(t: &Tensor) -> Option<Literal> {
+    let is_held_as_is =
+        matches!(t.dtype, DType::Bool | DType::Int8 | DType::Uint8 | DType::Int16 | DType::Uint16 | DType::Uint32);
+    let is_scalar = t.dtype.is_float() && t.shape.is_empty();
+    if t.len() > 64 || !is_held_as_is && !is_scalar {
+        return None;
+    }
+    let bytes = t.data.bytes().get(..t.dtype.byte_len(t.len())?)?;
     Some(Literal::Tensor(TensorType::new(t.dtype, t.shape.iter().copied()), Data::owned(bytes.to_vec())))
+}
+
+/// The result types of an op whose sizes follow from its data.
+fn sized(call: &Call<'_>) -> Result<Vec<TensorType>, Fault> {
+    let unknown =
+        || call.results.iter().map(|t| format!("the size of {t} is not known")).collect::<Vec<_>>().join(", ");
+    let sizes = ops::find_sizes(call.def.name).ok_or_else(unknown)?;
+    let shapes = sizes(call)?;
+    Ok(call.results.iter().zip(shapes).map(|(t, shape)| TensorType::new(t.dtype, shape)).collect())
 }
 
 impl Frame<'_> {

@@ -27,6 +27,12 @@ pub enum Buffer {
     F16(Vec<u16>),
     /// int32.
     I32(Vec<i32>),
+    /// uint32.
+    U32(Vec<u32>),
+    /// int16.
+    I16(Vec<i16>),
+    /// uint16.
+    U16(Vec<u16>),
     /// int8, and int4 unpacked.
     I8(Vec<i8>),
     /// uint8, and narrower unsigned types unpacked.
@@ -45,6 +51,9 @@ impl Buffer {
             DType::Fp32 => Buffer::F32(vec![0.0; n]),
             DType::Fp16 => Buffer::F16(vec![0; n]),
             DType::Int32 => Buffer::I32(vec![0; n]),
+            DType::Uint32 => Buffer::U32(vec![0; n]),
+            DType::Int16 => Buffer::I16(vec![0; n]),
+            DType::Uint16 => Buffer::U16(vec![0; n]),
             DType::Int8 | DType::Int4 => Buffer::I8(vec![0; n]),
             DType::Uint8 | DType::Uint6 | DType::Uint4 | DType::Uint3 | DType::Uint2 | DType::Uint1 => {
                 Buffer::U8(vec![0; n])
@@ -60,6 +69,9 @@ impl Buffer {
             Buffer::F32(v) => bytemuck::cast_slice(v),
             Buffer::F16(v) => bytemuck::cast_slice(v),
             Buffer::I32(v) => bytemuck::cast_slice(v),
+            Buffer::U32(v) => bytemuck::cast_slice(v),
+            Buffer::I16(v) => bytemuck::cast_slice(v),
+            Buffer::U16(v) => bytemuck::cast_slice(v),
             Buffer::I8(v) => bytemuck::cast_slice(v),
             Buffer::U8(v) | Buffer::Bool(v) => v,
         }
@@ -71,6 +83,9 @@ impl Buffer {
             Buffer::F32(v) => bytemuck::cast_slice_mut(v),
             Buffer::F16(v) => bytemuck::cast_slice_mut(v),
             Buffer::I32(v) => bytemuck::cast_slice_mut(v),
+            Buffer::U32(v) => bytemuck::cast_slice_mut(v),
+            Buffer::I16(v) => bytemuck::cast_slice_mut(v),
+            Buffer::U16(v) => bytemuck::cast_slice_mut(v),
             Buffer::I8(v) => bytemuck::cast_slice_mut(v),
             Buffer::U8(v) | Buffer::Bool(v) => v,
         }
@@ -89,6 +104,9 @@ impl Buffer {
             (Buffer::F32(to), Buffer::F32(from)) => copy(to, at, from, from_at, n),
             (Buffer::F16(to), Buffer::F16(from)) => copy(to, at, from, from_at, n),
             (Buffer::I32(to), Buffer::I32(from)) => copy(to, at, from, from_at, n),
+            (Buffer::U32(to), Buffer::U32(from)) => copy(to, at, from, from_at, n),
+            (Buffer::I16(to), Buffer::I16(from)) => copy(to, at, from, from_at, n),
+            (Buffer::U16(to), Buffer::U16(from)) => copy(to, at, from, from_at, n),
             (Buffer::I8(to), Buffer::I8(from)) => copy(to, at, from, from_at, n),
             (Buffer::U8(to), Buffer::U8(from)) | (Buffer::Bool(to), Buffer::Bool(from)) => {
                 copy(to, at, from, from_at, n)
@@ -152,6 +170,9 @@ impl Tensor {
         let n = self.len();
         Some(match &*self.data {
             Buffer::I32(v) => v.get(..n)?.iter().map(|x| i64::from(*x)).collect(),
+            Buffer::U32(v) => v.get(..n)?.iter().map(|x| i64::from(*x)).collect(),
+            Buffer::I16(v) => v.get(..n)?.iter().map(|x| i64::from(*x)).collect(),
+            Buffer::U16(v) => v.get(..n)?.iter().map(|x| i64::from(*x)).collect(),
             Buffer::I8(v) => v.get(..n)?.iter().map(|x| i64::from(*x)).collect(),
             Buffer::U8(v) | Buffer::Bool(v) => v.get(..n)?.iter().map(|x| i64::from(*x)).collect(),
             Buffer::F32(_) | Buffer::F16(_) => return None,
@@ -165,6 +186,9 @@ impl Tensor {
             Buffer::F32(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x))),
             Buffer::F16(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(f16_to_f32(*x)))),
             Buffer::I32(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x))),
+            Buffer::U32(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x))),
+            Buffer::I16(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x))),
+            Buffer::U16(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x))),
             Buffer::I8(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x))),
             Buffer::U8(v) | Buffer::Bool(v) => {
                 v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x)));

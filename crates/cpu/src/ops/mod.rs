@@ -20,6 +20,7 @@ mod normalization;
 mod pool;
 mod reduce;
 mod shape;
+mod sort;
 
 /// Why an op fails on these values.
 pub type Fault = String;
@@ -50,6 +51,9 @@ pub struct Call<'a> {
 /// Computes the results of an op.
 pub type Eval = fn(&Call<'_>, &mut [Buffer]) -> Result<(), Fault>;
 
+/// The shapes of the results of an op where they follow from the data of its arguments, found before buffers are taken.
+pub type Sizes = fn(&Call<'_>) -> Result<Vec<Vec<usize>>, Fault>;
+
 /// Ops by name. Those of state and `const` are missing: a plan does them itself.
 static GROUPS: &[&[(&str, Eval)]] = &[
     activation::OPS,
@@ -62,11 +66,20 @@ static GROUPS: &[&[(&str, Eval)]] = &[
     pool::OPS,
     reduce::OPS,
     shape::OPS,
+    sort::OPS,
 ];
 
 /// The meaning of the op of that name.
 pub fn find(name: &str) -> Option<Eval> {
     GROUPS.iter().flat_map(|g| g.iter()).find(|(n, _)| *n == name).map(|(_, eval)| *eval)
+}
+
+/// The ops whose result sizes depend on data.
+static SIZES: &[&[(&str, Sizes)]] = &[sort::SIZES];
+
+/// The sizes of the op of that name, where they follow from its data.
+pub fn find_sizes(name: &str) -> Option<Sizes> {
+    SIZES.iter().flat_map(|g| g.iter()).find(|(n, _)| *n == name).map(|(_, sizes)| *sizes)
 }
 
 impl<'a> Call<'a> {

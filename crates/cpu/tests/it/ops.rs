@@ -21,12 +21,6 @@ const WITHOUT_FILE: &[(&str, &str)] = &[
     ("write_state", "coremltools evaluates no state: `states_are_read_and_written_in_order`"),
 ];
 
-/// Element types that no tensor has on the CPU backend; ops on them are refused when a program is loaded or run.
-const UNHELD: &[DType] = &[DType::Int16, DType::Uint16];
-
-/// Ops that the CPU backend refuses for some element types, which `what_the_backend_cannot_run_is_refused` holds.
-const UNRUN: &[(&str, DType)] = &[("range_1d", DType::Fp16), ("range_1d", DType::Fp32)];
-
 /// How far from the expected result one may be: what is relative to it, plus what is absolute. Results in fp16 may be the
 /// next number in fp16 instead. An op that is not here is exact.
 ///
@@ -188,6 +182,9 @@ fn encode(dtype: DType, numbers: &[f64]) -> Vec<u8> {
         DType::Fp16 => each(|v| thane_mil::literal::f64_to_f16(v).to_ne_bytes().to_vec()),
         DType::Int32 => each(|v| (v as i32).to_ne_bytes().to_vec()),
         DType::Int8 => each(|v| (v as i8).to_ne_bytes().to_vec()),
+        DType::Uint32 => each(|v| (v as u32).to_ne_bytes().to_vec()),
+        DType::Int16 => each(|v| (v as i16).to_ne_bytes().to_vec()),
+        DType::Uint16 => each(|v| (v as u16).to_ne_bytes().to_vec()),
         DType::Uint8 | DType::Bool => each(|v| vec![v as u8]),
         other => panic!("no file has inputs of {other}"),
     }
@@ -205,6 +202,9 @@ fn decode_bytes(dtype: DType, bytes: &[u8]) -> Vec<f64> {
             bytes.as_chunks().0.iter().map(half).collect()
         }
         DType::Int32 => bytes.as_chunks().0.iter().map(|b| f64::from(i32::from_ne_bytes(*b))).collect(),
+        DType::Uint32 => bytes.as_chunks().0.iter().map(|b| f64::from(u32::from_ne_bytes(*b))).collect(),
+        DType::Int16 => bytes.as_chunks().0.iter().map(|b| f64::from(i16::from_ne_bytes(*b))).collect(),
+        DType::Uint16 => bytes.as_chunks().0.iter().map(|b| f64::from(u16::from_ne_bytes(*b))).collect(),
         DType::Int8 => bytes.iter().map(|b| f64::from(b.cast_signed())).collect(),
         DType::Uint8 | DType::Bool => bytes.iter().map(|b| f64::from(*b)).collect(),
         other => panic!("no file has results of {other}"),
@@ -216,13 +216,15 @@ fn decode_bytes(dtype: DType, bytes: &[u8]) -> Vec<f64> {
 #[test]
 fn result_types_are_those_of_coremltools() {
     /// Parameters that shapes follow from.
-    const SHAPES: [&str; 6] = ["begin", "end", "reps", "shape", "start", "step"];
+    const SHAPES: [&str; 9] = ["begin", "end", "one_hot_vector_size", "pad", "reps", "shape", "size", "start", "step"];
+    /// Ops whose sizes depend on all of their data.
+    const SIZED: [&str; 1] = ["non_zero"];
     for file in File::all() {
         for f in file.program.functions() {
             let op = file.op(f);
             let inferred = infer(f, op);
             let declared: Vec<Type> = op.results.iter().map(|r| f.value(*r).ty.clone()).collect();
-            let open = SHAPES.iter().any(|name| op.value_arg(name).is_some());
+            let open = SIZED.contains(&op.def.name) || SHAPES.iter().any(|name| op.value_arg(name).is_some());
             let agree =
                 if open { inferred.iter().zip(&declared).all(|(a, b)| a.compatible(b)) } else { inferred == declared };
             assert!(agree, "{}, {}: {inferred:?}, not {declared:?}", file.op.name, f.name);
@@ -266,8 +268,7 @@ fn every_op_parameter_and_element_type_has_a_case() {
         }
         let seen: HashSet<DType> = file.program.functions().iter().map(|f| first_dtype(f, file.op(f))).collect();
         if let Accepts::Tensor(dtypes) = def.params[0].accepts {
-            let refused = |d: &DType| UNHELD.contains(d) || UNRUN.contains(&(def.name, *d));
-            let unseen = dtypes.iter().filter(|d| !refused(d) && !seen.contains(d));
+            let unseen = dtypes.iter().filter(|d| !seen.contains(d));
             missing.extend(unseen.map(|d| format!("{}: no case for {d}", def.name)));
         }
     }
@@ -322,13 +323,14 @@ fn what_the_backend_cannot_run_is_refused() {
     for (inputs, body, message) in [
         (
             "tensor<fp32, [1]> x",
-            "fp32 end = squeeze(x = x); tensor<fp32, [?]> y = range_1d(end = end, start = fp32(0), step = fp32(1));",
-            "the size of tensor<fp32, [?]> is not known",
+            "fp32 end = squeeze(x = x); tensor<fp32, [?]> y = range_1d(end = end, start = fp32(0), step = fp32(1e-9));",
+            "takes more than the 1073741824 bytes that one may",
         ),
         (
             "tensor<fp32, [1]> x",
-            "uint16 y = reduce_argmax(x = x, output_dtype = string(\"uint16\"));",
-            "of uint16 cannot be held here",
+            "fp32 a = squeeze(x = x); fp32 step = sub(x = a, y = a); \
+             tensor<fp32, [?]> y = range_1d(end = fp32(2), start = fp32(0), step = step);",
+            "has no length",
         ),
     ] {
         let program = parse(&main_function(inputs, body), &|_, _, _| None).unwrap();

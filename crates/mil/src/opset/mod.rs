@@ -19,6 +19,7 @@ mod normalization;
 mod pool;
 mod reduce;
 pub mod shape;
+mod sort;
 mod state;
 pub mod window;
 
@@ -179,6 +180,7 @@ pub static GROUPS: &[&[OpDef]] = &[
     pool::OPS,
     reduce::OPS,
     shape::OPS,
+    sort::OPS,
     state::OPS,
 ];
 

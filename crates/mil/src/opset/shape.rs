@@ -249,15 +249,32 @@ fn range(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         return Err(TypeError(format!("`end` {end}, `start` {start}, `step` {step}: scalars of one type are needed")));
     }
     let at = |name| i.ints(name).and_then(|v| v.first().copied());
-    let len = match (at("end"), at("start"), at("step")) {
-        (_, _, Some(0)) => return Err(TypeError("`step` is 0".to_owned())),
-        (Some(e), Some(s), Some(d)) => {
-            let n = (i128::from(e) - i128::from(s) + i128::from(d) - i128::from(d.signum())) / i128::from(d);
-            Dim::Known(usize::try_from(n).unwrap_or(0))
+    let len = if end.dtype.is_float() {
+        match (i.float("end"), i.float("start"), i.float("step")) {
+            (Some(e), Some(s), Some(d)) => Dim::Known(float_count(s, e, d)?),
+            _ => i.fresh(),
         }
-        _ => i.fresh(),
+    } else {
+        match (at("end"), at("start"), at("step")) {
+            (_, _, Some(0)) => return Err(TypeError("`step` is 0".to_owned())),
+            (Some(e), Some(s), Some(d)) => {
+                let n = (i128::from(e) - i128::from(s) + i128::from(d) - i128::from(d.signum())) / i128::from(d);
+                Dim::Known(usize::try_from(n).unwrap_or(0))
+            }
+            _ => i.fresh(),
+        }
     };
     one(end.dtype, vec![len])
+}
+
+/// How many numbers a range of floats has, as numpy counts them.
+fn float_count(start: f32, end: f32, step: f32) -> Result<usize, TypeError> {
+    let n = ((end - start) / step).ceil();
+    // Above 2^53 two neighbours are one number; NaN is a range from or to what is no number.
+    if step == 0.0 || n.is_nan() || n > 9_007_199_254_740_992.0 {
+        return Err(TypeError(format!("a range from {start} to {end} by {step} has no length")));
+    }
+    Ok(n.max(0.0) as usize)
 }
 
 fn shape(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
