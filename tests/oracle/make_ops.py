@@ -23,11 +23,12 @@ from pathlib import Path
 import numpy as np
 import ops_conv
 import ops_core
+import ops_image
 import ops_normalization
-from case import BOOL, F16, F32, I8, I16, I32, SOURCE, U8, U16, Packed, call, unpacked
+from case import BOOL, F16, F32, I8, I16, I32, SOURCE, U8, U16, U32, Packed, call, unpacked
 
 # Each has CASES (op: function from the op's name to its cases) and COMPUTES (ops whose fp16 results are rounded from fp32).
-MODULES = [ops_conv, ops_core, ops_normalization]
+MODULES = [ops_conv, ops_core, ops_image, ops_normalization]
 FOLDER = Path(__file__).resolve().parents[1] / "ops"
 # Relative and absolute difference of a float to the committed one, by type.
 CLOSE = {"fp32": (2e-6, 1e-6), "fp16": (1e-3, 1e-7)}
@@ -68,8 +69,9 @@ def evaluate(op, case):
         dtype = {"fp32": F32, "fp16": F16}.get(ty[0], ty[0])
         with np.errstate(all="ignore"):
             value = np.asarray(value).astype(dtype)
-        # coremltools infers the shape of `select` without its condition, against its documentation.
-        if op == "select":
+        # coremltools infers the shape of `select` without its condition, and that of `crop_resize` with all images where
+        # a box is of one of them, against its documentation.
+        if op in ("select", "crop_resize"):
             ty = (ty[0], value.shape)
         assert (value.size == 0 and 0 in ty[1]) or value.shape == ty[1], f"{op}: {value.shape}, {ty}"
         out.append((ty, value))
@@ -78,7 +80,7 @@ def evaluate(op, case):
 
 # Text.
 
-DTYPES = {F32: "fp32", F16: "fp16", I32: "int32", I16: "int16", U16: "uint16", I8: "int8", U8: "uint8", BOOL: "bool"}
+DTYPES = {F32: "fp32", F16: "fp16", I32: "int32", I16: "int16", U16: "uint16", I8: "int8", U8: "uint8", U32: "uint32", BOOL: "bool"}
 
 
 def dtype_of(value):

@@ -15,10 +15,12 @@ mod constexpr;
 mod conv;
 mod elementwise;
 pub mod gather;
+mod image;
 mod linear;
 mod normalization;
 mod pool;
 mod reduce;
+mod resample;
 mod shape;
 mod sort;
 
@@ -61,10 +63,12 @@ static GROUPS: &[&[(&str, Eval)]] = &[
     conv::OPS,
     elementwise::OPS,
     gather::OPS,
+    image::OPS,
     linear::OPS,
     normalization::OPS,
     pool::OPS,
     reduce::OPS,
+    resample::OPS,
     shape::OPS,
     sort::OPS,
 ];

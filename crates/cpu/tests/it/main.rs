@@ -8,4 +8,5 @@ mod golden;
 mod hostile;
 mod ops;
 mod real;
+mod spatial;
 mod tiny;

@@ -14,6 +14,7 @@ mod control;
 mod conv;
 mod elementwise;
 mod gather;
+mod image;
 mod linear;
 mod normalization;
 mod pool;
@@ -175,6 +176,7 @@ pub static GROUPS: &[&[OpDef]] = &[
     conv::OPS,
     elementwise::OPS,
     gather::OPS,
+    image::OPS,
     linear::OPS,
     normalization::OPS,
     pool::OPS,
