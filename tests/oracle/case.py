@@ -17,7 +17,8 @@ from coremltools.converters.mil.mil import Builder as mb
 from coremltools.converters.mil.mil import Function, types
 
 SOURCE = f"coremltools {coremltools.__version__}"
-F16, F32, I32, I16, U16, I8, U8, BOOL = np.float16, np.float32, np.int32, np.int16, np.uint16, np.int8, np.uint8, np.bool_
+F16, F32, BOOL = np.float16, np.float32, np.bool_
+I32, I16, I8, U32, U16, U8 = np.int32, np.int16, np.int8, np.uint32, np.uint16, np.uint8
 
 
 @dataclass

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import ops_core
-from case import BOOL, F16, F32, I8, I16, I32, SOURCE, U8, U16, Packed, call, unpacked
+from case import BOOL, F16, F32, I8, I16, I32, SOURCE, U8, U16, U32, Packed, call, unpacked
 
 # Each has CASES (op: function from the op's name to its cases) and COMPUTES (ops whose fp16 results are rounded from fp32).
 MODULES = [importlib.import_module(path.stem) for path in sorted(Path(__file__).parent.glob("ops_*.py"))]
@@ -67,8 +67,9 @@ def evaluate(op, case):
         dtype = {"fp32": F32, "fp16": F16}.get(ty[0], ty[0])
         with np.errstate(all="ignore"):
             value = np.asarray(value).astype(dtype)
-        # coremltools infers the shape of `select` without its condition, against its documentation.
-        if op == "select":
+        # coremltools infers the shape of `select` without its condition, and that of `crop_resize` with all images where
+        # a box is of one of them, against its documentation.
+        if op in ("select", "crop_resize"):
             ty = (ty[0], value.shape)
         assert (value.size == 0 and 0 in ty[1]) or value.shape == ty[1], f"{op}: {value.shape}, {ty}"
         out.append((ty, value))
@@ -77,7 +78,7 @@ def evaluate(op, case):
 
 # Text.
 
-DTYPES = {F32: "fp32", F16: "fp16", I32: "int32", I16: "int16", U16: "uint16", I8: "int8", U8: "uint8", BOOL: "bool"}
+DTYPES = {F32: "fp32", F16: "fp16", I32: "int32", I16: "int16", U16: "uint16", I8: "int8", U8: "uint8", U32: "uint32", BOOL: "bool"}
 
 
 def dtype_of(value):

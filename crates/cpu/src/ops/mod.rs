@@ -15,11 +15,13 @@ mod constexpr;
 mod conv;
 mod elementwise;
 pub mod gather;
+mod image;
 mod linear;
 mod normalization;
 mod pool;
 mod recurrent;
 mod reduce;
+mod resample;
 mod scatter;
 mod shape;
 mod sort;
@@ -63,11 +65,13 @@ static GROUPS: &[&[(&str, Eval)]] = &[
     conv::OPS,
     elementwise::OPS,
     gather::OPS,
+    image::OPS,
     linear::OPS,
     normalization::OPS,
     pool::OPS,
     recurrent::OPS,
     reduce::OPS,
+    resample::OPS,
     scatter::OPS,
     shape::OPS,
     sort::OPS,

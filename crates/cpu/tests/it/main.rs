@@ -9,4 +9,5 @@ mod hostile;
 mod instance;
 mod ops;
 mod real;
+mod spatial;
 mod tiny;

@@ -55,14 +55,9 @@ fn bound(op: &str) -> Option<(f64, f64)> {
         "gru" | "lstm" | "rnn" => (1.2e-7, 1e-7),
         "layer_norm" | "l2_norm" => (5e-7, 1e-6),
         // Computed in f64 on both sides and rounded once; next to 0 what is left of larger terms.
-        "batch_norm"
-        | "instance_norm"
-        | "local_response_norm"
-        | "conv"
-        | "conv_quantized"
-        | "conv_transpose"
-        | "avg_pool"
-        | "l2_pool" => (1.2e-7, 1e-12),
+        "batch_norm" | "instance_norm" | "local_response_norm" => (1.2e-7, 1e-12),
+        "conv" | "conv_quantized" | "conv_transpose" | "avg_pool" | "l2_pool" => (1.2e-7, 1e-12),
+        "affine" | "crop_resize" | "resample" | "resize" | "resize_bilinear" | "upsample_bilinear" => (1.2e-7, 1e-12),
         _ => return None,
     })
 }

@@ -14,6 +14,7 @@ mod control;
 mod conv;
 mod elementwise;
 mod gather;
+mod image;
 mod linear;
 mod lower;
 mod normalization;
@@ -180,6 +181,7 @@ pub static GROUPS: &[&[OpDef]] = &[
     conv::OPS,
     elementwise::OPS,
     gather::OPS,
+    image::OPS,
     linear::OPS,
     recurrent::OPS,
     normalization::OPS,
