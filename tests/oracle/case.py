@@ -3,7 +3,7 @@
 import logging
 import warnings
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from golden import need
 
@@ -37,6 +37,7 @@ class Case:
     formula: object = None  # (inputs and constants by name) -> list of results, where coremltools does not serve
     source: str = "numpy"  # of the formula
     opset: str = "ios18"
+    open: bool = False  # whether types are inferred of inputs, as in a program; else of constants, which gives values too
 
 
 class Random:
@@ -102,10 +103,18 @@ def argument(value):
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def call(op, values, opset):
-    """Results of an op on constants as coremltools has them: (type, shape), and the value or None."""
+def call(op, values, opset, inputs=()):
+    """Results of an op as coremltools has them: (type, shape), and the value or None; the `inputs` are no constants."""
     version = getattr(coremltools.target, opset.replace("ios", "iOS"))
-    with Function({}, opset_version=version), np.errstate(all="ignore"):
-        results = getattr(mb, op)(**{k: argument(v) for k, v in values.items()})
+    builtin = {k: types.numpy_type_to_builtin_type(values[k].dtype.type) for k in inputs}
+    placeholders = {k: mb.placeholder(shape=values[k].shape, dtype=builtin[k]) for k in inputs}
+    with Function(placeholders, opset_version=version) as function, np.errstate(all="ignore"):
+        given = {k: function.inputs[k] if k in placeholders else argument(v) for k, v in values.items()}
+        results = getattr(mb, op)(**given)
     results = results if isinstance(results, (list, tuple)) else [results]
     return [((types.builtin_to_string(r.dtype), tuple(int(n) for n in r.shape)), r.val) for r in results]
+
+
+def older(cases, opset):
+    """The same cases in an older opset."""
+    return [replace(case, opset=opset) for case in cases]

@@ -23,10 +23,11 @@ from pathlib import Path
 import numpy as np
 import ops_core
 import ops_gather
+import ops_tensor
 from case import BOOL, F16, F32, I8, I16, I32, SOURCE, U8, U16, Packed, call, unpacked
 
 # Each has CASES (op: function from the op's name to its cases) and COMPUTES (ops whose fp16 results are rounded from fp32).
-MODULES = [ops_core, ops_gather]
+MODULES = [ops_core, ops_gather, ops_tensor]
 FOLDER = Path(__file__).resolve().parents[1] / "ops"
 # Relative and absolute difference of a float to the committed one, by type.
 CLOSE = {"fp32": (2e-6, 1e-6), "fp16": (1e-3, 1e-7)}
@@ -49,7 +50,7 @@ def evaluate(op, case):
     if op == "layer_norm" and "axes" not in values:
         # coremltools' default is a `range`, which its builder refuses.
         values["axes"] = np.arange(values["x"].ndim, dtype=I32)
-    results = call(op, values, case.opset)
+    results = call(op, values, case.opset, case.inputs if case.open else ())
     if case.formula:
         with np.errstate(all="ignore"):
             computed = case.formula(**values)
@@ -68,7 +69,8 @@ def evaluate(op, case):
         with np.errstate(all="ignore"):
             value = np.asarray(value).astype(dtype)
         # coremltools infers the shape of `select` without its condition, against its documentation.
-        if op == "select":
+        # For all elements it infers a size of -1 of `topk`.
+        if op == "select" or op == "topk" and case.constants.get("k") == -1:
             ty = (ty[0], value.shape)
         assert (value.size == 0 and 0 in ty[1]) or value.shape == ty[1], f"{op}: {value.shape}, {ty}"
         out.append((ty, value))

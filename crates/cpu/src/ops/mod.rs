@@ -11,9 +11,12 @@ use thane_mil::types::TensorType;
 use crate::tensor::{Buffer, Tensor};
 
 mod activation;
+mod boxes;
 mod constexpr;
 mod elementwise;
+mod fill;
 pub mod gather;
+mod join;
 mod linear;
 mod reduce;
 mod scatter;
@@ -55,9 +58,12 @@ pub type Sizes = fn(&Call<'_>) -> Result<Vec<Vec<usize>>, Fault>;
 /// Ops by name. Those of state and `const` are missing: a plan does them itself.
 static GROUPS: &[&[(&str, Eval)]] = &[
     activation::OPS,
+    boxes::OPS,
     constexpr::OPS,
     elementwise::OPS,
+    fill::OPS,
     gather::OPS,
+    join::OPS,
     linear::OPS,
     reduce::OPS,
     scatter::OPS,
@@ -229,4 +235,20 @@ fn broadcast_strides(shape: &[usize], rank: usize) -> Vec<usize> {
     let own = strides(shape);
     let pad = rank - shape.len();
     (0..rank).map(|i| if i < pad || shape[i - pad] == 1 { 0 } else { own[i - pad] }).collect()
+}
+
+/// Fill the result with the elements of x at `start` and `moves` along the axes of `dims`.
+fn place(dims: &[usize], moves: &[usize], start: usize, x: &Tensor, out: &mut Buffer) -> Result<(), Fault> {
+    let mut copied = true;
+    rows(dims, [moves], |at, [i], n, [step]| {
+        copied &= match step {
+            1 => out.copy_from(at, &x.data, start + i, n),
+            _ => (0..n).all(|k| out.copy_from(at + k, &x.data, start + i + k * step, 1)),
+        };
+    });
+    if copied { Ok(()) } else { Err(uncopyable(x)) }
+}
+
+fn uncopyable(t: &Tensor) -> Fault {
+    format!("{} cannot be copied here", t.dtype)
 }

@@ -1,78 +1,24 @@
-//! Shapes: reshaping, slicing, joining, ranges.
+//! Shapes: reshaping, slicing.
 
 use thane_mil::opset::shape::{SliceRange, slice_range};
 
-use super::{Call, Eval, Fault, rows, strides};
+use super::{Call, Eval, Fault, place, strides, uncopyable};
 use crate::tensor::{Buffer, Tensor};
 
 pub(super) static OPS: &[(&str, Eval)] = &[
-    ("concat", concat),
-    ("stack", stack),
-    ("split", split),
     ("expand_dims", copy),
     ("squeeze", copy),
     ("reshape", copy),
+    ("flatten2d", copy),
     ("transpose", transpose),
-    ("tile", tile),
-    ("range_1d", range),
     ("shape", shape),
     ("slice_by_index", slice_by_index),
     ("slice_update", slice_update),
 ];
 
-fn uncopyable(t: &Tensor) -> Fault {
-    format!("{} cannot be copied here", t.dtype)
-}
-
 fn copy(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     if out[0].copy_from(0, &x.data, 0, x.len()) { Ok(()) } else { Err(uncopyable(x)) }
-}
-
-fn concat(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let values = call.tensors("values")?;
-    let shape = &values[0].shape;
-    let axis = call.axis("axis", 0, shape.len().max(1))?;
-    let runs = if call.bool_or("interleave", false) { axis + 1 } else { axis };
-    join(values, shape.iter().take(runs).product(), &mut out[0])
-}
-
-fn stack(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let values = call.tensors("values")?;
-    let axis = call.axis("axis", 0, values[0].shape.len() + 1)?;
-    join(values, values[0].shape[..axis].iter().product(), &mut out[0])
-}
-
-/// Runs of each value in turn, `outer` times.
-fn join(values: &[Tensor], outer: usize, out: &mut Buffer) -> Result<(), Fault> {
-    let mut at = 0;
-    for o in 0..outer {
-        for v in values {
-            let run = v.len() / outer.max(1);
-            if !out.copy_from(at, &v.data, o * run, run) {
-                return Err(uncopyable(v));
-            }
-            at += run;
-        }
-    }
-    Ok(())
-}
-
-fn split(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let x = call.tensor("x")?;
-    let axis = call.axis("axis", 0, x.shape.len())?;
-    let (outer, inner) = (x.shape[..axis].iter().product::<usize>(), x.shape[axis + 1..].iter().product::<usize>());
-    let mut start = 0;
-    for (i, part) in out.iter_mut().enumerate() {
-        let run = call.shape(i)[axis] * inner;
-        for o in 0..outer {
-            if !part.copy_from(o * run, &x.data, o * x.shape[axis] * inner + start, run) {
-                return Err(uncopyable(x));
-            }
-        }
-        start += run;
-    }
-    Ok(())
 }
 
 fn transpose(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
@@ -82,48 +28,6 @@ fn transpose(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let perm = call.ints("perm").ok_or("`perm` is not known")?;
     let moved: Vec<usize> = perm.into_iter().map(|p| own[(if p < 0 { p + rank } else { p }) as usize]).collect();
     place(&call.shape(0), &moved, 0, x, &mut out[0])
-}
-
-fn tile(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let x = call.tensor("x")?;
-    let own = strides(&x.shape);
-    let shape = call.shape(0);
-    // Each axis becomes two: the repetition, which does not move in x, and the axis itself.
-    let mut dims = Vec::new();
-    let mut moves = Vec::new();
-    for (axis, n) in x.shape.iter().enumerate() {
-        dims.extend([shape[axis] / (*n).max(1), *n]);
-        moves.extend([0, own[axis]]);
-    }
-    place(&dims, &moves, 0, x, &mut out[0])
-}
-
-/// Fill the result with the elements of x at `start` and `moves` along the axes of `dims`.
-fn place(dims: &[usize], moves: &[usize], start: usize, x: &Tensor, out: &mut Buffer) -> Result<(), Fault> {
-    let mut copied = true;
-    rows(dims, [moves], |at, [i], n, [step]| {
-        copied &= match step {
-            1 => out.copy_from(at, &x.data, start + i, n),
-            _ => (0..n).all(|k| out.copy_from(at + k, &x.data, start + i + k * step, 1)),
-        };
-    });
-    if copied { Ok(()) } else { Err(uncopyable(x)) }
-}
-
-fn range(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let n = call.shape(0)[0];
-    match &mut out[0] {
-        Buffer::I32(o) => {
-            let (start, step) = (call.int_or("start", 0), call.int_or("step", 1));
-            o.iter_mut().take(n).zip(0..).for_each(|(o, k)| *o = (start + k * step) as i32);
-        }
-        Buffer::F32(o) => {
-            let (start, step) = (call.f32_or("start", 0.0)?, call.f32_or("step", 1.0)?);
-            o.iter_mut().take(n).enumerate().for_each(|(k, o)| *o = start + k as f32 * step);
-        }
-        _ => return Err("range_1d gives fp32 or int32".to_owned()),
-    }
-    Ok(())
 }
 
 fn shape(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {

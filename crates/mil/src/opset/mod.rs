@@ -9,10 +9,13 @@ use crate::literal::Literal;
 use crate::types::{DType, Dim, Symbol, TensorType, Type};
 
 mod activation;
+mod boxes;
 mod constexpr;
 mod control;
 mod elementwise;
+mod fill;
 mod gather;
+mod join;
 mod linear;
 mod reduce;
 mod scatter;
@@ -168,9 +171,12 @@ impl PartialEq for OpDef {
 pub static GROUPS: &[&[OpDef]] = &[
     constexpr::OPS,
     activation::OPS,
+    boxes::OPS,
     control::OPS,
     elementwise::OPS,
+    fill::OPS,
     gather::OPS,
+    join::OPS,
     linear::OPS,
     reduce::OPS,
     scatter::OPS,

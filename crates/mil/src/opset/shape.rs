@@ -1,16 +1,14 @@
-//! Shapes: reshaping, slicing, joining, ranges.
+//! Shapes: reshaping, slicing.
 //!
 //! Source: coremltools `ops/defs/iOS15/tensor_operation.py`, `iOS15/tensor_transformation.py`,
 //! `iOS18/tensor_transformation.py`.
 
 use super::{
-    ANY, Accepts, BASIC, BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, Type, TypeError, axis, constant,
-    distinct, one, tensor,
+    ANY, BASIC, BOOL, Dim, INT32, Infer, OpDef, Opset, Param, Type, TypeError, axis, constant, distinct, one, tensor,
 };
 use crate::types::{DType, TensorType};
 
 const SHAPE_INT: &[DType] = &[DType::Int32, DType::Int16, DType::Int8];
-const VALUES: Param = Param { name: "values", accepts: Accepts::Tensors, required: true, constant: false };
 const SLICE: &[Param] = &[
     tensor("x", ANY),
     tensor("begin", SHAPE_INT),
@@ -23,27 +21,8 @@ const SLICE: &[Param] = &[
 const UPDATE: &[Param] = &[SLICE[0], tensor("update", ANY), SLICE[1], SLICE[2], SLICE[3], SLICE[4], SLICE[5], SLICE[6]];
 
 pub(super) static OPS: &[OpDef] = &[
-    // y = values joined along `axis`, element by element in turn if `interleave`; scalars make a vector.
-    OpDef::new(
-        "concat",
-        Opset::CoreMl5,
-        &[VALUES, constant("axis", INT32), constant("interleave", BOOL).optional()],
-        concat,
-    ),
-    // y = values joined along a new axis.
-    OpDef::new("stack", Opset::CoreMl5, &[VALUES, constant("axis", INT32)], stack),
-    // x cut along `axis` into `num_splits` equal parts or parts of `split_sizes`.
-    OpDef::new(
-        "split",
-        Opset::CoreMl5,
-        &[
-            tensor("x", BASIC),
-            constant("num_splits", INT32).optional(),
-            constant("split_sizes", INT32).optional(),
-            constant("axis", INT32),
-        ],
-        split,
-    ),
+    // y = x as a matrix: the axes before `axis` (default 1), and the others.
+    OpDef::new("flatten2d", Opset::CoreMl5, &[tensor("x", BASIC), constant("axis", INT32).optional()], flatten2d),
     // y has a dimension of 1 more at each of `axes`, counted in y.
     OpDef::new("expand_dims", Opset::CoreMl5, &[tensor("x", ANY), constant("axes", INT32)], expand_dims),
     // y lacks those of the dimensions `axes` (default: all) that are 1.
@@ -52,15 +31,6 @@ pub(super) static OPS: &[OpDef] = &[
     OpDef::new("reshape", Opset::CoreMl5, &[tensor("x", ANY), tensor("shape", SHAPE_INT)], reshape),
     // y[i[perm[0]], ..] = x[i[0], ..].
     OpDef::new("transpose", Opset::CoreMl5, &[tensor("x", ANY), constant("perm", INT32)], transpose),
-    // y = x repeated `reps` times along each axis.
-    OpDef::new("tile", Opset::CoreMl5, &[tensor("x", BASIC), tensor("reps", INT32)], tile),
-    // y = [start, start + step, ..] below `end`.
-    OpDef::new(
-        "range_1d",
-        Opset::CoreMl5,
-        &[tensor("end", NUMBER), tensor("start", NUMBER), tensor("step", NUMBER)],
-        range,
-    ),
     // y = the shape of x.
     OpDef::new("shape", Opset::CoreMl5, &[tensor("x", BASIC)], shape),
     // y = x[begin:end:stride]; a mask neglects begin or end, or takes one index and drops the axis.
@@ -69,70 +39,23 @@ pub(super) static OPS: &[OpDef] = &[
     OpDef::new("slice_update", Opset::CoreMl8, UPDATE, slice_update),
 ];
 
-fn concat(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let values = i.many("values")?;
-    let first = values[0];
-    let at = axis(i.int_or("axis", 0)?, first.rank().max(1))?;
-    let interleave = i.bool_or("interleave", false)?;
-    let mut total = Dim::Known(0);
-    for v in &values {
-        let joins = |j: usize, a: Dim, b: Dim| (j == at && !interleave) || a.compatible(b);
-        let agrees = v.dtype == first.dtype
-            && v.rank() == first.rank()
-            && v.shape.iter().zip(&first.shape).enumerate().all(|(j, (a, b))| joins(j, *a, *b));
-        if !agrees {
-            return Err(TypeError(format!("{first} and {v} do not join along axis {at}")));
-        }
-        total = match (total, v.shape.get(at).copied().unwrap_or(Dim::Known(1))) {
-            (Dim::Known(a), Dim::Known(b)) => Dim::Known(a.saturating_add(b)),
-            _ => i.fresh(),
-        };
-    }
-    let mut shape = first.shape.clone();
-    shape.truncate(at);
-    shape.push(total);
-    shape.extend(first.shape.iter().skip(at + 1));
-    one(first.dtype, shape)
-}
-
-fn stack(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let values = i.many("values")?;
-    let first = values[0];
-    if let Some(v) = values.iter().find(|v| !v.compatible(first)) {
-        return Err(TypeError(format!("{first} and {v} do not stack")));
-    }
-    let mut shape = first.shape.clone();
-    shape.insert(axis(i.int_or("axis", 0)?, first.rank() + 1)?, Dim::Known(values.len()));
-    one(first.dtype, shape)
-}
-
-fn split(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+fn flatten2d(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
-    let at = axis(i.int_or("axis", 0)?, x.rank())?;
-    let sizes = split_sizes(i, x, at)?;
-    Ok(sizes
-        .into_iter()
-        .map(|n| {
-            let mut part = x.clone();
-            part.shape[at] = Dim::Known(n);
-            Type::Tensor(part)
-        })
-        .collect())
+    // As a slice: the axis may be that behind the last.
+    let at = match i.int_or("axis", 1)? {
+        at if at == x.rank() as i64 => x.rank(),
+        at => axis(at, x.rank())?,
+    };
+    let (rows, cols) = (product(i, &x.shape[..at]), product(i, &x.shape[at..]));
+    one(x.dtype, vec![rows, cols])
 }
 
-fn split_sizes(i: &Infer<'_>, x: &TensorType, at: usize) -> Result<Vec<usize>, TypeError> {
-    let misfit = || TypeError(format!("{x} cannot be split as asked along axis {at}"));
-    if i.has("split_sizes") {
-        let sizes: Option<Vec<usize>> =
-            i.constant_ints("split_sizes")?.into_iter().map(|n| usize::try_from(n).ok()).collect();
-        let sizes = sizes.ok_or_else(misfit)?;
-        let total = sizes.iter().try_fold(0usize, |t, n| t.checked_add(*n)).ok_or_else(misfit)?;
-        return if x.shape[at].compatible(Dim::Known(total)) { Ok(sizes) } else { Err(misfit()) };
-    }
-    let n = usize::try_from(i.int_or("num_splits", 0)?).unwrap_or(0);
-    match x.shape[at] {
-        Dim::Known(size) if n > 0 && n <= 1 << 16 && size % n == 0 => Ok(vec![size / n; n]),
-        _ => Err(misfit()),
+fn product(i: &mut Infer<'_>, dims: &[Dim]) -> Dim {
+    let open: Vec<Dim> = dims.iter().copied().filter(|d| *d != Dim::Known(1)).collect();
+    match (open.as_slice(), open.iter().map(|d| d.known()).collect::<Option<Vec<_>>>()) {
+        (_, Some(sizes)) => Dim::Known(sizes.into_iter().fold(1, usize::saturating_mul)),
+        ([symbol], None) => *symbol,
+        _ => i.fresh(),
     }
 }
 
@@ -221,60 +144,6 @@ fn transpose(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         return Err(TypeError(format!("`perm` {perm:?} is no permutation of the axes of {x}")));
     }
     one(x.dtype, perm.iter().map(|a| x.shape[*a]).collect())
-}
-
-fn tile(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let x = i.ty("x")?;
-    let Some(reps) = i.ints("reps") else {
-        let shape = x.shape.iter().map(|_| i.fresh()).collect();
-        return one(x.dtype, shape);
-    };
-    if reps.len() != x.rank() || reps.iter().any(|r| *r < 1) {
-        return Err(TypeError(format!("`reps` {reps:?} does not fit {x}")));
-    }
-    let mut shape = Vec::with_capacity(reps.len());
-    for (dim, rep) in x.shape.iter().zip(reps) {
-        shape.push(match (dim, rep) {
-            (d, 1) => *d,
-            (Dim::Known(n), r) => Dim::Known(n.saturating_mul(r as usize)),
-            (Dim::Symbol(_), _) => i.fresh(),
-        });
-    }
-    one(x.dtype, shape)
-}
-
-fn range(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let (end, start, step) = (i.ty("end")?, i.ty("start")?, i.ty("step")?);
-    if [start, step].iter().any(|t| t.dtype != end.dtype) || [end, start, step].iter().any(|t| t.rank() != 0) {
-        return Err(TypeError(format!("`end` {end}, `start` {start}, `step` {step}: scalars of one type are needed")));
-    }
-    let at = |name| i.ints(name).and_then(|v| v.first().copied());
-    let len = if end.dtype.is_float() {
-        match (i.float("end"), i.float("start"), i.float("step")) {
-            (Some(e), Some(s), Some(d)) => Dim::Known(float_count(s, e, d)?),
-            _ => i.fresh(),
-        }
-    } else {
-        match (at("end"), at("start"), at("step")) {
-            (_, _, Some(0)) => return Err(TypeError("`step` is 0".to_owned())),
-            (Some(e), Some(s), Some(d)) => {
-                let n = (i128::from(e) - i128::from(s) + i128::from(d) - i128::from(d.signum())) / i128::from(d);
-                Dim::Known(usize::try_from(n).unwrap_or(0))
-            }
-            _ => i.fresh(),
-        }
-    };
-    one(end.dtype, vec![len])
-}
-
-/// How many numbers a range of floats has, as numpy counts them.
-fn float_count(start: f32, end: f32, step: f32) -> Result<usize, TypeError> {
-    let n = ((end - start) / step).ceil();
-    // Above 2^53 two neighbours are one number; NaN is a range from or to what is no number.
-    if step == 0.0 || n.is_nan() || n > 9_007_199_254_740_992.0 {
-        return Err(TypeError(format!("a range from {start} to {end} by {step} has no length")));
-    }
-    Ok(n.max(0.0) as usize)
 }
 
 fn shape(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
