@@ -23,11 +23,12 @@ from pathlib import Path
 import numpy as np
 import ops_core
 import ops_gather
+import ops_layout
 import ops_tensor
 from case import BOOL, F16, F32, I8, I16, I32, SOURCE, U8, U16, Packed, call, unpacked
 
 # Each has CASES (op: function from the op's name to its cases) and COMPUTES (ops whose fp16 results are rounded from fp32).
-MODULES = [ops_core, ops_gather, ops_tensor]
+MODULES = [ops_core, ops_gather, ops_layout, ops_tensor]
 FOLDER = Path(__file__).resolve().parents[1] / "ops"
 # Relative and absolute difference of a float to the committed one, by type.
 CLOSE = {"fp32": (2e-6, 1e-6), "fp16": (1e-3, 1e-7)}
@@ -79,7 +80,7 @@ def evaluate(op, case):
 
 # Text.
 
-DTYPES = {F32: "fp32", F16: "fp16", I32: "int32", I16: "int16", U16: "uint16", I8: "int8", U8: "uint8", BOOL: "bool"}
+DTYPES = {np.uint32: "uint32", F32: "fp32", F16: "fp16", I32: "int32", I16: "int16", U16: "uint16", I8: "int8", U8: "uint8", BOOL: "bool"}
 
 
 def dtype_of(value):
@@ -137,7 +138,13 @@ def function(op, index, case):
             arguments.append(f"{param} = ({', '.join(names)})")
         else:
             arguments.append(f"{param} = {given(param, value)}")
-    arguments += [f"{param} = {literal(value)}" for param, value in case.constants.items()]
+    for param, value in case.constants.items():
+        if isinstance(value, list):
+            names = [f"{param}_{i}" for i in range(len(value))]
+            body += [f"{type_text(dtype_of(v), v.shape)} {n} = const()[val = {literal(v)}];" for n, v in zip(names, value)]
+            arguments.append(f"{param} = ({', '.join(names)})")
+        else:
+            arguments.append(f"{param} = {literal(value)}")
     results = evaluate(op, case)
     # `y` is taken where it names an operand.
     base = "z" if "y" in case.inputs else "y"

@@ -11,6 +11,7 @@ use thane_mil::types::TensorType;
 use crate::tensor::{Buffer, Tensor};
 
 mod activation;
+mod block;
 mod boxes;
 mod constexpr;
 mod elementwise;
@@ -18,9 +19,11 @@ mod fill;
 pub mod gather;
 mod join;
 mod linear;
+mod permute;
 mod reduce;
 mod scatter;
 mod shape;
+mod slice;
 mod sort;
 
 /// Why an op fails on these values.
@@ -58,6 +61,7 @@ pub type Sizes = fn(&Call<'_>) -> Result<Vec<Vec<usize>>, Fault>;
 /// Ops by name. Those of state and `const` are missing: a plan does them itself.
 static GROUPS: &[&[(&str, Eval)]] = &[
     activation::OPS,
+    block::OPS,
     boxes::OPS,
     constexpr::OPS,
     elementwise::OPS,
@@ -65,9 +69,11 @@ static GROUPS: &[&[(&str, Eval)]] = &[
     gather::OPS,
     join::OPS,
     linear::OPS,
+    permute::OPS,
     reduce::OPS,
     scatter::OPS,
     shape::OPS,
+    slice::OPS,
     sort::OPS,
 ];
 
