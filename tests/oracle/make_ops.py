@@ -67,9 +67,10 @@ def evaluate(op, case):
         dtype = {"fp32": F32, "fp16": F16}.get(ty[0], ty[0])
         with np.errstate(all="ignore"):
             value = np.asarray(value).astype(dtype)
-        # coremltools infers the shape of `select` without its condition, and that of `crop_resize` with all images where
-        # a box is of one of them, against its documentation.
-        if op in ("select", "crop_resize"):
+from case import BOOL, F16, F32, I8, I16, I32, SOURCE, U8, U16, U32, Packed, call, unpacked
+
+# Each has CASES (op: function from the op's name to its cases) and COMPUTES (ops whose fp16 results are rounded from fp32).
+MODULES = [importlib.import_module(path.stem) for path in sorted(Path(__file__).parent.glob("ops_*.py"))]
             ty = (ty[0], value.shape)
         assert (value.size == 0 and 0 in ty[1]) or value.shape == ty[1], f"{op}: {value.shape}, {ty}"
         out.append((ty, value))
@@ -78,7 +79,10 @@ def evaluate(op, case):
 
 # Text.
 
-DTYPES = {F32: "fp32", F16: "fp16", I32: "int32", I16: "int16", U16: "uint16", I8: "int8", U8: "uint8", U32: "uint32", BOOL: "bool"}
+from case import BOOL, F16, F32, I8, I16, I32, SOURCE, U8, U16, U32, Packed, call, unpacked
+
+# Each has CASES (op: function from the op's name to its cases) and COMPUTES (ops whose fp16 results are rounded from fp32).
+MODULES = [importlib.import_module(path.stem) for path in sorted(Path(__file__).parent.glob("ops_*.py"))]
 
 
 def dtype_of(value):
@@ -136,7 +140,13 @@ def function(op, index, case):
             arguments.append(f"{param} = ({', '.join(names)})")
         else:
             arguments.append(f"{param} = {given(param, value)}")
-    arguments += [f"{param} = {literal(value)}" for param, value in case.constants.items()]
+    for param, value in case.constants.items():
+        if isinstance(value, list):
+            names = [f"{param}_{i}" for i in range(len(value))]
+            body += [f"{type_text(dtype_of(v), v.shape)} {n} = const()[val = {literal(v)}];" for n, v in zip(names, value)]
+            arguments.append(f"{param} = ({', '.join(names)})")
+        else:
+            arguments.append(f"{param} = {literal(value)}")
     results = evaluate(op, case)
     # `y` is taken where it names an operand.
     base = "z" if "y" in case.inputs else "y"

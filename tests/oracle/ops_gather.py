@@ -18,7 +18,7 @@ def as_of(opset, cases, keep, **more):
     def fits(name, value):
         values = value if isinstance(value, list) else [value]
         types = {np.asarray(v).dtype.type for v in values if not isinstance(v, str)}
-        return types <= set(more.get(name, keep)) | {BOOL}
+        return types <= set(more.get(name, (*keep, BOOL)))
 
     def is_older(case):
         return all(fits(name, value) for name, value in (case.inputs | case.constants).items())

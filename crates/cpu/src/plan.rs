@@ -372,7 +372,7 @@ impl<'a> Planner<'a> {
                 Kind::Cond(pred, self.branches(op)?)
             }
             "while_loop" => Kind::Loop(op.uses().collect(), self.branches(op)?),
-            "reshape" | "expand_dims" | "squeeze" => Kind::View(self.plain(id)?),
+            "reshape" | "reshape_like" | "expand_dims" | "squeeze" | "flatten2d" => Kind::View(self.plain(id)?),
             "add" => {
                 let plain = self.plain(id)?;
                 match plain.args.as_slice() {

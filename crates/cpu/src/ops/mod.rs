@@ -11,19 +11,25 @@ use thane_mil::types::TensorType;
 use crate::tensor::{Buffer, Tensor};
 
 mod activation;
+mod block;
+mod boxes;
 mod constexpr;
 mod conv;
 mod elementwise;
+mod fill;
 pub mod gather;
 mod image;
+mod join;
 mod linear;
 mod normalization;
+mod permute;
 mod pool;
 mod recurrent;
 mod reduce;
 mod resample;
 mod scatter;
 mod shape;
+mod slice;
 mod sort;
 
 /// Why an op fails on these values.
@@ -61,19 +67,25 @@ pub type Sizes = fn(&Call<'_>) -> Result<Vec<Vec<usize>>, Fault>;
 /// Ops by name. Those of state and `const` are missing: a plan does them itself.
 static GROUPS: &[&[(&str, Eval)]] = &[
     activation::OPS,
+    block::OPS,
+    boxes::OPS,
     constexpr::OPS,
     conv::OPS,
     elementwise::OPS,
+    fill::OPS,
     gather::OPS,
     image::OPS,
+    join::OPS,
     linear::OPS,
     normalization::OPS,
+    permute::OPS,
     pool::OPS,
     recurrent::OPS,
     reduce::OPS,
     resample::OPS,
     scatter::OPS,
     shape::OPS,
+    slice::OPS,
     sort::OPS,
 ];
 
@@ -241,4 +253,20 @@ fn broadcast_strides(shape: &[usize], rank: usize) -> Vec<usize> {
     let own = strides(shape);
     let pad = rank - shape.len();
     (0..rank).map(|i| if i < pad || shape[i - pad] == 1 { 0 } else { own[i - pad] }).collect()
+}
+
+/// Fill the result with the elements of x at `start` and `moves` along the axes of `dims`.
+fn place(dims: &[usize], moves: &[usize], start: usize, x: &Tensor, out: &mut Buffer) -> Result<(), Fault> {
+    let mut copied = true;
+    rows(dims, [moves], |at, [i], n, [step]| {
+        copied &= match step {
+            1 => out.copy_from(at, &x.data, start + i, n),
+            _ => (0..n).all(|k| out.copy_from(at + k, &x.data, start + i + k * step, 1)),
+        };
+    });
+    if copied { Ok(()) } else { Err(uncopyable(x)) }
+}
+
+fn uncopyable(t: &Tensor) -> Fault {
+    format!("{} cannot be copied here", t.dtype)
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use thane_cpu::{Cpu, Numerics};
 use thane_mil::backend::{Backend, Instance, View};
 use thane_mil::opset::{self, Accepts, ArgType, Infer, Known, OpDef, Opset, TypeError};
-use thane_mil::program::{Arg, Function, Op, Program};
+use thane_mil::program::{Arg, Function, Op, Program, ValueId};
 use thane_mil::text::parse;
 use thane_mil::types::{DType, Dim, Symbol, TensorType, Type};
 use thane_mil::valid;
@@ -253,7 +253,10 @@ fn infer(f: &Function, op: &Op, view: impl Fn(&Type) -> Type) -> Result<Vec<Type
         .zip(&types)
         .map(|(arg, types)| match arg.as_ref()? {
             Arg::Value(_) => Some(ArgType::One(&types[0], Known::No)),
-            Arg::Values(_) => Some(ArgType::Many(types.iter().map(|ty| (ty, Known::No)).collect())),
+            Arg::Values(vs) => {
+                let known = |v: &ValueId| f.constant(*v).map_or(Known::No, Known::Literal);
+                Some(ArgType::Many(types.iter().zip(vs).map(|(ty, v)| (ty, known(v))).collect()))
+            }
             Arg::Literal(l) => Some(ArgType::One(&types[0], Known::Literal(l))),
         })
         .collect();
@@ -346,6 +349,43 @@ fn what_is_not_legal_is_refused() {
             "tensor<fp32, [3]> x",
             "uint16 y = reduce_argmax(x = x, axis = int32(0), output_dtype = string(\"int8\"));",
             "`output_dtype` is `int8`",
+        ),
+        (
+            "tensor<fp32, [4]> x, tensor<int32, [1]> i",
+            "tensor<fp32, [2]> y = gather(x = x, indices = tensor<int32, [2]>([1, -1]), validate_indices = bool(true));",
+            "index -1 is outside of an axis of 4",
+        ),
+        (
+            "tensor<fp32, [4, 3]> x, tensor<fp32, [2, 3]> u",
+            "tensor<fp32, [4, 3]> y = scatter(data = x, indices = tensor<int32, [2]>([0, 1]), updates = u, \
+             mode = string(\"set\"));",
+            "`mode` is `set`",
+        ),
+        (
+            "tensor<fp32, [4, 3]> x",
+            "tensor<fp32, [4, 7]> y = pad(x = x, pad = tensor<int32, [2]>([1, 3]), mode = string(\"reflect\"));",
+            "an axis of 3 cannot be reflected",
+        ),
+        (
+            "tensor<fp32, [3]> x",
+            "tensor<fp32, [4]> y = topk(x = x, k = int32(4), return_indices = bool(false));",
+            "`k` is 4",
+        ),
+        (
+            "tensor<fp32, [1, 6, 2, 2]> x",
+            "tensor<fp32, [1, 1, 4, 4]> y = pixel_shuffle(x = x, upscale_factor = int32(2));",
+            "6 is no multiple of 4",
+        ),
+        (
+            "tensor<fp32, [5]> x",
+            "tensor<fp32, [3]> y = slice_by_size(x = x, begin = tensor<int32, [1]>([3]), size = tensor<int32, [1]>([3]));",
+            "not inside of an axis of 5",
+        ),
+        (
+            "tensor<fp32, [2, ?]> x",
+            "int32 b = const()[val = int32(0)]; bool m = const()[val = bool(true)]; \
+             tensor<fp32, [2, ?]> y = reshape_like(x = x, ref_tensors = (x), begins = (b), ends = (b), end_masks = (m));",
+            "a size that is not known",
         ),
         (
             "tensor<fp32, [4]> x, tensor<fp32, [1]> u",

@@ -81,7 +81,10 @@ mod tests {
         for (body, lowest) in [
             ("tensor<fp32, [1, 2, 3]> y = relu(x = x);", Opset::CoreMl5),
             ("tensor<int8, [1, 2, 3]> y = cast(x = x, dtype = string(\"int8\"));", Opset::CoreMl7),
-            ("tensor<fp32, [1, 2, 3]> y = scaled_dot_product_attention(query = x, key = x, value = x);", Opset::CoreMl8),
+            (
+                "tensor<fp32, [1, 2, 3]> y = scaled_dot_product_attention(query = x, key = x, value = x);",
+                Opset::CoreMl8,
+            ),
         ] {
             let program = program(body);
             assert_eq!(lowest_opset(&program), Some(lowest), "{body}");

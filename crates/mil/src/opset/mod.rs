@@ -9,20 +9,26 @@ use crate::literal::Literal;
 use crate::types::{DType, Dim, Symbol, TensorType, Type};
 
 mod activation;
+mod block;
+mod boxes;
 mod constexpr;
 mod control;
 mod conv;
 mod elementwise;
+mod fill;
 mod gather;
 mod image;
+mod join;
 mod linear;
 mod lower;
 mod normalization;
+mod permute;
 mod pool;
 mod recurrent;
 mod reduce;
 mod scatter;
-pub mod shape;
+mod shape;
+pub mod slice;
 mod sort;
 mod state;
 pub mod window;
@@ -112,6 +118,8 @@ const FLOAT: &[DType] = &[DType::Fp16, DType::Fp32];
 const NUMBER: &[DType] = &[DType::Fp16, DType::Fp32, DType::Int32];
 const INT32: &[DType] = &[DType::Int32];
 const INDEX: &[DType] = &[DType::Int32, DType::Int16, DType::Uint16, DType::Int8, DType::Uint8];
+/// What sizes and positions along axes are given in since iOS 17.
+const SHAPE_INT: &[DType] = &[DType::Int32, DType::Int16, DType::Int8];
 const BOOL: &[DType] = &[DType::Bool];
 const STRING: &[DType] = &[DType::String];
 /// What ops take that have not been widened since the first opset.
@@ -175,20 +183,26 @@ impl PartialEq for OpDef {
 
 /// Every op, group by group.
 pub static GROUPS: &[&[OpDef]] = &[
-    constexpr::OPS,
     activation::OPS,
+    block::OPS,
+    boxes::OPS,
+    constexpr::OPS,
     control::OPS,
     conv::OPS,
     elementwise::OPS,
+    fill::OPS,
     gather::OPS,
     image::OPS,
+    join::OPS,
     linear::OPS,
-    recurrent::OPS,
     normalization::OPS,
+    permute::OPS,
     pool::OPS,
+    recurrent::OPS,
     reduce::OPS,
     scatter::OPS,
     shape::OPS,
+    slice::OPS,
     sort::OPS,
     state::OPS,
 ];
@@ -301,6 +315,19 @@ impl<'a> Infer<'a> {
                 .collect(),
             _ => Err(TypeError(format!("`{name}` must be a tuple of one or more values"))),
         }
+    }
+
+    /// The one known integer or truth value that each value of a variadic parameter is.
+    fn scalar_values(&self, name: &str, dtype: DType) -> Result<Vec<i64>, TypeError> {
+        let scalar = |(ty, known): &(&Type, Known<'_>)| match (ty, known) {
+            (Type::Tensor(t), _) if t.dtype != dtype || t.rank() != 0 => None,
+            (_, Known::Literal(l)) => l.to_ints()?.first().copied(),
+            (_, Known::Ints(v)) => v.first().map(|v| i64::from(*v)),
+            _ => None,
+        };
+        let items = if let Some(ArgType::Many(items)) = self.arg(name) { items.as_slice() } else { &[] };
+        let all: Option<Vec<i64>> = items.iter().map(scalar).collect();
+        all.ok_or_else(|| TypeError(format!("`{name}` must be a tuple of constant {dtype}")))
     }
 
     /// The integers (or truth values) of a parameter, where they are known.

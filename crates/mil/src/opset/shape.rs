@@ -1,138 +1,61 @@
-//! Shapes: reshaping, slicing, joining, ranges.
+//! Shapes: the same elements in another shape.
 //!
 //! Source: coremltools `ops/defs/iOS15/tensor_operation.py`, `iOS15/tensor_transformation.py`,
-//! `iOS18/tensor_transformation.py`.
+//! `iOS16/tensor_transformation.py`, `iOS17/tensor_transformation.py`.
 
+use super::slice::slice_range;
 use super::{
-    ANY, Accepts, BASIC, BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, Type, TypeError, axis, constant,
-    distinct, one, tensor,
+    ANY, Accepts, BASIC, Dim, INT32, Infer, OpDef, Opset, Param, SHAPE_INT, Type, TypeError, axis, constant, distinct,
+    one, tensor,
 };
 use crate::types::{DType, TensorType};
 
-const SHAPE_INT: &[DType] = &[DType::Int32, DType::Int16, DType::Int8];
-const VALUES: Param = Param { name: "values", accepts: Accepts::Tensors, required: true, constant: false };
-const SLICE: &[Param] = &[
-    tensor("x", ANY),
-    tensor("begin", SHAPE_INT),
-    tensor("end", SHAPE_INT),
-    constant("stride", SHAPE_INT).optional(),
-    constant("begin_mask", BOOL).optional(),
-    constant("end_mask", BOOL).optional(),
-    constant("squeeze_mask", BOOL).optional(),
-];
-const UPDATE: &[Param] = &[SLICE[0], tensor("update", ANY), SLICE[1], SLICE[2], SLICE[3], SLICE[4], SLICE[5], SLICE[6]];
+const REFS: Param = values("ref_tensors", false);
+const BEGINS: Param = values("begins", true);
+const ENDS: Param = values("ends", true);
+const END_MASKS: Param = values("end_masks", true);
+
+const fn values(name: &'static str, constant: bool) -> Param {
+    Param { name, accepts: Accepts::Tensors, required: true, constant }
+}
 
 pub(super) static OPS: &[OpDef] = &[
-    // y = values joined along `axis`, element by element in turn if `interleave`; scalars make a vector.
-    OpDef::new(
-        "concat",
-        Opset::CoreMl5,
-        &[VALUES, constant("axis", INT32), constant("interleave", BOOL).optional()],
-        concat,
-    ),
-    // y = values joined along a new axis.
-    OpDef::new("stack", Opset::CoreMl5, &[VALUES, constant("axis", INT32)], stack),
-    // x cut along `axis` into `num_splits` equal parts or parts of `split_sizes`.
-    OpDef::new(
-        "split",
-        Opset::CoreMl5,
-        &[
-            tensor("x", BASIC),
-            constant("num_splits", INT32).optional(),
-            constant("split_sizes", INT32).optional(),
-            constant("axis", INT32),
-        ],
-        split,
-    ),
+    // y = x as a matrix: the axes before `axis` (default 1), and the others.
+    OpDef::new("flatten2d", Opset::CoreMl5, &[tensor("x", BASIC), constant("axis", INT32).optional()], flatten2d),
     // y has a dimension of 1 more at each of `axes`, counted in y.
-    OpDef::new("expand_dims", Opset::CoreMl5, &[tensor("x", ANY), constant("axes", INT32)], expand_dims),
+    OpDef::new("expand_dims", Opset::CoreMl5, &[tensor("x", BASIC), constant("axes", INT32)], expand_dims),
+    OpDef::new("expand_dims", Opset::CoreMl7, &[tensor("x", ANY), constant("axes", INT32)], expand_dims),
     // y lacks those of the dimensions `axes` (default: all) that are 1.
-    OpDef::new("squeeze", Opset::CoreMl5, &[tensor("x", ANY), constant("axes", INT32).optional()], squeeze),
+    OpDef::new("squeeze", Opset::CoreMl5, &[tensor("x", BASIC), constant("axes", INT32).optional()], squeeze),
+    OpDef::new("squeeze", Opset::CoreMl7, &[tensor("x", ANY), constant("axes", INT32).optional()], squeeze),
     // y holds the elements of x in order; one dimension may be -1, and 0 is that of x, counted from the last.
-    OpDef::new("reshape", Opset::CoreMl5, &[tensor("x", ANY), tensor("shape", SHAPE_INT)], reshape),
-    // y[i[perm[0]], ..] = x[i[0], ..].
-    OpDef::new("transpose", Opset::CoreMl5, &[tensor("x", ANY), constant("perm", INT32)], transpose),
-    // y = x repeated `reps` times along each axis.
-    OpDef::new("tile", Opset::CoreMl5, &[tensor("x", BASIC), tensor("reps", INT32)], tile),
-    // y = [start, start + step, ..] below `end`.
-    OpDef::new(
-        "range_1d",
-        Opset::CoreMl5,
-        &[tensor("end", NUMBER), tensor("start", NUMBER), tensor("step", NUMBER)],
-        range,
-    ),
+    OpDef::new("reshape", Opset::CoreMl5, &[tensor("x", BASIC), tensor("shape", INT32)], reshape),
+    OpDef::new("reshape", Opset::CoreMl7, &[tensor("x", ANY), tensor("shape", SHAPE_INT)], reshape),
+    // y holds the elements of x in the joined shape of `ref_tensors`, each from its axis `begins` to its axis `ends`, or to
+    // its last where `end_masks` says so.
+    OpDef::new("reshape_like", Opset::CoreMl6, &[tensor("x", BASIC), REFS, BEGINS, ENDS, END_MASKS], reshape_like),
+    OpDef::new("reshape_like", Opset::CoreMl7, &[tensor("x", ANY), REFS, BEGINS, ENDS, END_MASKS], reshape_like),
     // y = the shape of x.
     OpDef::new("shape", Opset::CoreMl5, &[tensor("x", BASIC)], shape),
-    // y = x[begin:end:stride]; a mask neglects begin or end, or takes one index and drops the axis.
-    OpDef::new("slice_by_index", Opset::CoreMl5, SLICE, slice_by_index),
-    // y = x with x[begin:end:stride] replaced by `update`.
-    OpDef::new("slice_update", Opset::CoreMl8, UPDATE, slice_update),
 ];
 
-fn concat(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let values = i.many("values")?;
-    let first = values[0];
-    let at = axis(i.int_or("axis", 0)?, first.rank().max(1))?;
-    let interleave = i.bool_or("interleave", false)?;
-    let mut total = Dim::Known(0);
-    for v in &values {
-        let joins = |j: usize, a: Dim, b: Dim| (j == at && !interleave) || a.compatible(b);
-        let agrees = v.dtype == first.dtype
-            && v.rank() == first.rank()
-            && v.shape.iter().zip(&first.shape).enumerate().all(|(j, (a, b))| joins(j, *a, *b));
-        if !agrees {
-            return Err(TypeError(format!("{first} and {v} do not join along axis {at}")));
-        }
-        total = match (total, v.shape.get(at).copied().unwrap_or(Dim::Known(1))) {
-            (Dim::Known(a), Dim::Known(b)) => Dim::Known(a.saturating_add(b)),
-            _ => i.fresh(),
-        };
-    }
-    let mut shape = first.shape.clone();
-    shape.truncate(at);
-    shape.push(total);
-    shape.extend(first.shape.iter().skip(at + 1));
-    one(first.dtype, shape)
-}
-
-fn stack(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let values = i.many("values")?;
-    let first = values[0];
-    if let Some(v) = values.iter().find(|v| !v.compatible(first)) {
-        return Err(TypeError(format!("{first} and {v} do not stack")));
-    }
-    let mut shape = first.shape.clone();
-    shape.insert(axis(i.int_or("axis", 0)?, first.rank() + 1)?, Dim::Known(values.len()));
-    one(first.dtype, shape)
-}
-
-fn split(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+fn flatten2d(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
-    let at = axis(i.int_or("axis", 0)?, x.rank())?;
-    let sizes = split_sizes(i, x, at)?;
-    Ok(sizes
-        .into_iter()
-        .map(|n| {
-            let mut part = x.clone();
-            part.shape[at] = Dim::Known(n);
-            Type::Tensor(part)
-        })
-        .collect())
+    // As a slice: the axis may be that behind the last.
+    let at = match i.int_or("axis", 1)? {
+        at if at == x.rank() as i64 => x.rank(),
+        at => axis(at, x.rank())?,
+    };
+    let (rows, cols) = (product(i, &x.shape[..at]), product(i, &x.shape[at..]));
+    one(x.dtype, vec![rows, cols])
 }
 
-fn split_sizes(i: &Infer<'_>, x: &TensorType, at: usize) -> Result<Vec<usize>, TypeError> {
-    let misfit = || TypeError(format!("{x} cannot be split as asked along axis {at}"));
-    if i.has("split_sizes") {
-        let sizes: Option<Vec<usize>> =
-            i.constant_ints("split_sizes")?.into_iter().map(|n| usize::try_from(n).ok()).collect();
-        let sizes = sizes.ok_or_else(misfit)?;
-        let total = sizes.iter().try_fold(0usize, |t, n| t.checked_add(*n)).ok_or_else(misfit)?;
-        return if x.shape[at].compatible(Dim::Known(total)) { Ok(sizes) } else { Err(misfit()) };
-    }
-    let n = usize::try_from(i.int_or("num_splits", 0)?).unwrap_or(0);
-    match x.shape[at] {
-        Dim::Known(size) if n > 0 && n <= 1 << 16 && size % n == 0 => Ok(vec![size / n; n]),
-        _ => Err(misfit()),
+fn product(i: &mut Infer<'_>, dims: &[Dim]) -> Dim {
+    let open: Vec<Dim> = dims.iter().copied().filter(|d| *d != Dim::Known(1)).collect();
+    match (open.as_slice(), open.iter().map(|d| d.known()).collect::<Option<Vec<_>>>()) {
+        (_, Some(sizes)) => Dim::Known(sizes.into_iter().fold(1, usize::saturating_mul)),
+        ([symbol], None) => *symbol,
+        _ => i.fresh(),
     }
 }
 
@@ -178,6 +101,9 @@ fn reshape(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         return Err(misfit());
     }
     let rank = wanted.len();
+    if i.def.since < Opset::CoreMl7 && rank != x.rank() && wanted.contains(&0) {
+        return Err(TypeError(format!("{wanted:?} has a 0, and not the rank of {x}: that needs opset ios17")));
+    }
     let inherited = |at: usize| (at + x.rank()).checked_sub(rank).map_or(Dim::Known(1), |j| x.shape[j]);
     let dim = |(at, n): (usize, &i64)| match usize::try_from(*n) {
         Ok(0) => Some(inherited(at)),
@@ -212,192 +138,29 @@ fn remainder(i: &mut Infer<'_>, x: &TensorType, target: &[Option<Dim>]) -> Optio
     }
 }
 
-fn transpose(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let x = i.ty("x")?;
-    let perm = i.constant_ints("perm")?.into_iter().map(|a| axis(a, x.rank())).collect::<Result<Vec<_>, _>>()?;
-    let mut seen = perm.clone();
-    seen.sort_unstable();
-    if !seen.iter().copied().eq(0..x.rank()) {
-        return Err(TypeError(format!("`perm` {perm:?} is no permutation of the axes of {x}")));
+fn reshape_like(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    let (x, refs) = (i.ty("x")?, i.many("ref_tensors")?);
+    let (begins, ends) = (i.scalar_values("begins", DType::Int32)?, i.scalar_values("ends", DType::Int32)?);
+    let masks = i.scalar_values("end_masks", DType::Bool)?;
+    if [begins.len(), ends.len(), masks.len()].iter().any(|n| *n != refs.len()) {
+        return Err(TypeError(format!("there are {} `ref_tensors`, and not as many bounds of each kind", refs.len())));
     }
-    one(x.dtype, perm.iter().map(|a| x.shape[*a]).collect())
-}
-
-fn tile(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let x = i.ty("x")?;
-    let Some(reps) = i.ints("reps") else {
-        let shape = x.shape.iter().map(|_| i.fresh()).collect();
-        return one(x.dtype, shape);
-    };
-    if reps.len() != x.rank() || reps.iter().any(|r| *r < 1) {
-        return Err(TypeError(format!("`reps` {reps:?} does not fit {x}")));
+    let mut shape = Vec::new();
+    for (r, reference) in refs.iter().enumerate() {
+        let end = (masks[r] == 0).then(|| ends[r]);
+        let axes = slice_range(reference.rank(), Some(begins[r]), end, 1)?;
+        shape.extend(axes.indices().map(|a| reference.shape[a]));
     }
-    let mut shape = Vec::with_capacity(reps.len());
-    for (dim, rep) in x.shape.iter().zip(reps) {
-        shape.push(match (dim, rep) {
-            (d, 1) => *d,
-            (Dim::Known(n), r) => Dim::Known(n.saturating_mul(r as usize)),
-            (Dim::Symbol(_), _) => i.fresh(),
-        });
+    let y = TensorType { dtype: x.dtype, shape };
+    // As coremltools has it: the result must be known.
+    match (x.known_shape().is_some().then(|| x.n_elements()), y.n_elements()) {
+        (_, None) => Err(TypeError(format!("{y} would be of a size that is not known"))),
+        (Some(given), wanted) if given != wanted => Err(TypeError(format!("{x} cannot be reshaped to {y}"))),
+        _ => Ok(vec![Type::Tensor(y)]),
     }
-    one(x.dtype, shape)
-}
-
-fn range(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let (end, start, step) = (i.ty("end")?, i.ty("start")?, i.ty("step")?);
-    if [start, step].iter().any(|t| t.dtype != end.dtype) || [end, start, step].iter().any(|t| t.rank() != 0) {
-        return Err(TypeError(format!("`end` {end}, `start` {start}, `step` {step}: scalars of one type are needed")));
-    }
-    let at = |name| i.ints(name).and_then(|v| v.first().copied());
-    let len = if end.dtype.is_float() {
-        match (i.float("end"), i.float("start"), i.float("step")) {
-            (Some(e), Some(s), Some(d)) => Dim::Known(float_count(s, e, d)?),
-            _ => i.fresh(),
-        }
-    } else {
-        match (at("end"), at("start"), at("step")) {
-            (_, _, Some(0)) => return Err(TypeError("`step` is 0".to_owned())),
-            (Some(e), Some(s), Some(d)) => {
-                let n = (i128::from(e) - i128::from(s) + i128::from(d) - i128::from(d.signum())) / i128::from(d);
-                Dim::Known(usize::try_from(n).unwrap_or(0))
-            }
-            _ => i.fresh(),
-        }
-    };
-    one(end.dtype, vec![len])
-}
-
-/// How many numbers a range of floats has, as numpy counts them.
-fn float_count(start: f32, end: f32, step: f32) -> Result<usize, TypeError> {
-    let n = ((end - start) / step).ceil();
-    // Above 2^53 two neighbours are one number; NaN is a range from or to what is no number.
-    if step == 0.0 || n.is_nan() || n > 9_007_199_254_740_992.0 {
-        return Err(TypeError(format!("a range from {start} to {end} by {step} has no length")));
-    }
-    Ok(n.max(0.0) as usize)
 }
 
 fn shape(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let rank = i.ty("x")?.rank();
     one(DType::Int32, vec![Dim::Known(rank)])
-}
-
-fn slice_by_index(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let x = i.ty("x")?;
-    let shape = sliced_shape(i, x)?;
-    one(x.dtype, shape)
-}
-
-fn slice_update(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let (x, update) = (i.ty("x")?, i.ty("update")?);
-    let shape = sliced_shape(i, x)?;
-    let part = TensorType { dtype: x.dtype, shape };
-    if !part.compatible(update) || update.rank() == 0 {
-        return Err(TypeError(format!("`update` is {update}, the slice of {x} is {part}")));
-    }
-    one(x.dtype, x.shape.clone())
-}
-
-fn sliced_shape(i: &mut Infer<'_>, x: &TensorType) -> Result<Vec<Dim>, TypeError> {
-    let n = x.rank();
-    let flags = |name: &str| -> Result<Vec<i64>, TypeError> {
-        let flags = if i.has(name) { i.constant_ints(name)? } else { vec![0; n] };
-        if flags.len() == n { Ok(flags) } else { Err(TypeError(format!("`{name}` needs {n} entries"))) }
-    };
-    let (begin_mask, end_mask, squeeze) = (flags("begin_mask")?, flags("end_mask")?, flags("squeeze_mask")?);
-    let stride = if i.has("stride") { i.constant_ints("stride")? } else { vec![1; n] };
-    let (begin, end) = (i.ints("begin"), i.ints("end"));
-    let fits = |v: &Option<Vec<i64>>| v.as_ref().is_none_or(|v| v.len() == n);
-    if stride.len() != n || stride.contains(&0) || !fits(&begin) || !fits(&end) {
-        return Err(TypeError(format!("`begin`, `end` and `stride` need {n} entries each, and no stride of 0")));
-    }
-    let mut shape = Vec::with_capacity(n);
-    for a in 0..n {
-        if squeeze[a] != 0 {
-            continue;
-        }
-        let b = if begin_mask[a] != 0 { Some(None) } else { begin.as_ref().map(|v| Some(v[a])) };
-        let e = if end_mask[a] != 0 { Some(None) } else { end.as_ref().map(|v| Some(v[a])) };
-        shape.push(match (x.shape[a], b, e) {
-            (d, Some(None), Some(None)) if stride[a] == 1 => d,
-            (Dim::Known(size), Some(b), Some(e)) => Dim::Known(slice_range(size, b, e, stride[a])?.len()),
-            // Only the last element, whatever the size.
-            (_, Some(Some(-1)), Some(None)) if stride[a] > 0 => Dim::Known(1),
-            // Only the first.
-            (_, Some(Some(0)), Some(None)) if stride[a] < 0 => Dim::Known(1),
-            _ => i.fresh(),
-        });
-    }
-    Ok(shape)
-}
-
-/// The indices that a slice takes along an axis of `size`, as start, step and count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SliceRange {
-    /// First index.
-    pub start: usize,
-    /// Distance from one index to the next.
-    pub step: i64,
-    n: usize,
-}
-
-impl SliceRange {
-    /// Number of indices.
-    pub fn len(&self) -> usize {
-        self.n
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.n == 0
-    }
-
-    /// The index at position `k`, which is below [`Self::len`].
-    pub fn get(&self, k: usize) -> usize {
-        (self.start as i64 + k as i64 * self.step) as usize
-    }
-
-    /// The indices.
-    pub fn indices(self) -> impl Iterator<Item = usize> {
-        (0..self.n).map(move |k| self.get(k))
-    }
-}
-
-/// The range of `begin:end:stride` along an axis of `size`; `None` neglects an end, negative ends count from the back.
-///
-/// Ends beyond the axis mean its end, as in Python and in coremltools.
-pub fn slice_range(size: usize, begin: Option<i64>, end: Option<i64>, stride: i64) -> Result<SliceRange, TypeError> {
-    let n = i64::try_from(size).map_err(|_| TypeError(format!("axis of {size} is too long")))?;
-    if stride == 0 {
-        return Err(TypeError("`stride` is 0".to_owned()));
-    }
-    let (low, high) = if stride > 0 { (0, n) } else { (-1, n - 1) };
-    let bound = |v: i64| (if v < 0 { v.saturating_add(n) } else { v }).clamp(low, high);
-    let (first, last) = if stride > 0 { (low, high) } else { (high, low) };
-    let (start, stop) = (begin.map_or(first, bound), end.map_or(last, bound));
-    let span = if stride > 0 { stop - start } else { start - stop };
-    let count = u64::try_from(span).unwrap_or(0).div_ceil(stride.unsigned_abs());
-    Ok(SliceRange { start: usize::try_from(start).unwrap_or(0), step: stride, n: usize::try_from(count).unwrap_or(0) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slices_take_what_python_takes() {
-        let take = |size, b, e, s| slice_range(size, b, e, s).map(|r| r.indices().collect::<Vec<_>>());
-        assert_eq!(take(7, Some(1), Some(6), 2), Ok(vec![1, 3, 5]));
-        assert_eq!(take(7, Some(-3), None, 1), Ok(vec![4, 5, 6]));
-        assert_eq!(take(7, None, Some(-4), 1), Ok(vec![0, 1, 2]));
-        assert_eq!(take(5, None, None, -2), Ok(vec![4, 2, 0]));
-        assert_eq!(take(5, Some(3), Some(3), 1), Ok(vec![]));
-        assert_eq!(take(5, Some(3), Some(9), 1), Ok(vec![3, 4]));
-        assert_eq!(take(5, Some(-9), Some(2), 1), Ok(vec![0, 1]));
-        assert_eq!(take(5, Some(9), Some(-9), -2), Ok(vec![4, 2, 0]));
-        assert_eq!(take(5, Some(-1), Some(-1), -1), Ok(vec![]));
-        assert_eq!(take(0, None, None, -1), Ok(vec![]));
-        assert_eq!(take(5, Some(i64::MIN), Some(i64::MAX), i64::MAX), Ok(vec![0]));
-        assert!(take(5, None, None, 0).is_err());
-    }
 }
