@@ -21,11 +21,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import ops_constexpr
 import ops_core
+import ops_quantization
 from case import BOOL, F16, F32, I8, I16, I32, SOURCE, U8, U16, Packed, call, unpacked
 
 # Each has CASES (op: function from the op's name to its cases) and COMPUTES (ops whose fp16 results are rounded from fp32).
-MODULES = [ops_core]
+MODULES = [ops_constexpr, ops_core, ops_quantization]
 FOLDER = Path(__file__).resolve().parents[1] / "ops"
 # Relative and absolute difference of a float to the committed one, by type.
 CLOSE = {"fp32": (2e-6, 1e-6), "fp16": (1e-3, 1e-7)}
@@ -63,7 +65,7 @@ def evaluate(op, case):
     out = []
     for (ty, _), value in zip(results, computed):
         assert value is not None, f"coremltools does not evaluate {op}"
-        dtype = {"fp32": F32, "fp16": F16}.get(ty[0], ty[0])
+        dtype = {"fp32": F32, "fp16": F16, "int4": I8, "uint4": U8, "uint1": U8}.get(ty[0], ty[0])
         with np.errstate(all="ignore"):
             value = np.asarray(value).astype(dtype)
         # coremltools infers the shape of `select` without its condition, against its documentation.
@@ -110,6 +112,26 @@ def flat(value):
     return f"[{', '.join(element(v) for v in np.asarray(value).reshape(-1))}]"
 
 
+def readable(names, results):
+    """Statements and results in place of those that no function gives: the elements of a mask, placed; codes, as numbers."""
+    statements, out = [], []
+    for i, (name, (ty, value)) in enumerate(zip(names, results)):
+        if ty[0] == "uint1":
+            elements, ((dtype, _), data) = names[i + 1], results[i + 1]
+            dense = np.zeros(value.shape, data.dtype)
+            dense[value != 0] = data
+            op = f"constexpr_sparse_to_dense(nonzero_data = {elements}, mask = {name})"
+            statements.append(f"{type_text(dtype, value.shape)} dense = {op};")
+            out.append(("dense", dense))
+        elif ty[0] in ("int4", "uint4"):
+            op = f"constexpr_blockwise_shift_scale(data = {name}, scale = {literal(np.ones((1,) * value.ndim, F32))})"
+            statements.append(f"{type_text('fp32', value.shape)} numbers = {op};")
+            out.append(("numbers", value.astype(F32)))
+        else:
+            out.append((name, value))
+    return statements, out
+
+
 def function(op, index, case):
     """The text of one case."""
     name = f"case_{index}"
@@ -139,14 +161,14 @@ def function(op, index, case):
     # `y` is taken where it names an operand.
     base = "z" if "y" in case.inputs else "y"
     names = [base] if len(results) == 1 else [f"{base}_{i}" for i in range(len(results))]
-    for result, (ty, value) in zip(names, results):
-        comments.append(f"// {name} {result} = {flat(value)}")
+    statements, outputs = readable(names, results)
+    comments += [f"// {name} {result} = {flat(value)}" for result, value in outputs]
     declared = ", ".join(f"{type_text(*ty)} {n}" for n, (ty, _) in zip(names, results))
     # Constexpr ops have attributes up to iOS17 and inputs from iOS18 on.
     form = "()[{}]" if op.startswith("constexpr_") and case.opset != "ios18" else "({})"
-    body.append(f"{declared} = {op}{form.format(', '.join(arguments))};")
+    body += [f"{declared} = {op}{form.format(', '.join(arguments))};"] + statements
     lines = comments + [f"func {name}<{case.opset}>({', '.join(inputs)}) {{"] + [f"    {line}" for line in body]
-    return "\n".join(f"    {line}" for line in lines + [f"}} -> ({', '.join(names)});"])
+    return "\n".join(f"    {line}" for line in lines + [f"}} -> ({', '.join(n for n, _ in outputs)});"])
 
 
 def files(op):

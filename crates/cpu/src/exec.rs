@@ -48,8 +48,9 @@ pub fn evaluate(
     pool: &mut Pool,
 ) -> Result<Vec<Tensor>, Fault> {
     let types = infer(def, &args)?;
-    let is_cast = def.name == "cast";
-    if !is_cast {
+    // These say themselves what is rounded, and when.
+    let rounds = def.name == "cast" || def.is_constexpr();
+    if !rounds {
         args.iter_mut().flatten().for_each(|arg| match arg {
             Value::Tensor(t) => *t = t.widened(),
             Value::Tensors(ts) => ts.iter_mut().for_each(|t| *t = t.widened()),
@@ -59,7 +60,7 @@ pub fn evaluate(
     let mut out = Vec::with_capacity(types.len());
     for ty in &types {
         let shape = ty.known_shape().ok_or_else(|| format!("the size of {ty} is not known"))?;
-        let dtype = if ty.dtype == DType::Fp16 && !is_cast { DType::Fp32 } else { ty.dtype };
+        let dtype = if ty.dtype == DType::Fp16 && !rounds { DType::Fp32 } else { ty.dtype };
         out.push(pool.tensor(dtype, shape)?);
     }
     let (mut tensors, mut buffers) = (Vec::new(), Vec::new());
@@ -71,7 +72,7 @@ pub fn evaluate(
     eval(&Call { context, def, args: &args, results: &types }, &mut buffers)?;
     let finished = tensors.into_iter().zip(buffers).zip(&types).map(|((mut tensor, buffer), ty)| {
         tensor.data = Arc::new(buffer);
-        if is_cast { tensor } else { tensor.narrowed(ty.dtype) }
+        if rounds { tensor } else { tensor.narrowed(ty.dtype) }
     });
     Ok(finished.collect())
 }

@@ -15,6 +15,7 @@ mod constexpr;
 mod elementwise;
 pub mod gather;
 mod linear;
+mod quantization;
 mod reduce;
 mod shape;
 
@@ -48,8 +49,16 @@ pub struct Call<'a> {
 pub type Eval = fn(&Call<'_>, &mut [Buffer]) -> Result<(), Fault>;
 
 /// Ops by name. Those of state and `const` are missing: a plan does them itself.
-static GROUPS: &[&[(&str, Eval)]] =
-    &[activation::OPS, constexpr::OPS, elementwise::OPS, gather::OPS, linear::OPS, reduce::OPS, shape::OPS];
+static GROUPS: &[&[(&str, Eval)]] = &[
+    activation::OPS,
+    constexpr::OPS,
+    elementwise::OPS,
+    gather::OPS,
+    linear::OPS,
+    quantization::OPS,
+    reduce::OPS,
+    shape::OPS,
+];
 
 /// The meaning of the op of that name.
 pub fn find(name: &str) -> Option<Eval> {

@@ -14,6 +14,7 @@ mod control;
 mod elementwise;
 mod gather;
 mod linear;
+mod quantization;
 mod reduce;
 pub mod shape;
 mod state;
@@ -170,6 +171,7 @@ pub static GROUPS: &[&[OpDef]] = &[
     elementwise::OPS,
     gather::OPS,
     linear::OPS,
+    quantization::OPS,
     reduce::OPS,
     shape::OPS,
     state::OPS,
