@@ -146,6 +146,7 @@ impl Frame<'_> {
                 self.branch(plan, branch, Vec::new())?
             }
             Kind::Loop(vars, branches) => self.repeat(plan, vars, branches)?,
+            Kind::List(list) => vec![list.run(&self.args(&list.args)?, self.pool)?],
         };
         for value in &step.last_uses {
             if let Some(tensor) = self.slots[value.index()].take() {
@@ -200,10 +201,8 @@ impl Frame<'_> {
         }
     }
 
-    fn args(&self, plain: &Plain) -> Result<Vec<Option<Value>>, Fault> {
-        plain
-            .args
-            .iter()
+    fn args(&self, args: &[Option<Operand>]) -> Result<Vec<Option<Value>>, Fault> {
+        args.iter()
             .map(|arg| match arg {
                 None => Ok(None),
                 Some(Operand::Constant(v)) => Ok(Some(v.clone())),
@@ -220,7 +219,7 @@ impl Frame<'_> {
     }
 
     fn plain(&mut self, plain: &Plain) -> Result<Vec<Tensor>, Fault> {
-        let args = self.args(plain)?;
+        let args = self.args(&plain.args)?;
         if plain.def.name == "transpose"
             && let Some(view) = transposed_view(plain.def, &args, self.pool)?
         {
@@ -230,7 +229,7 @@ impl Frame<'_> {
     }
 
     fn view(&mut self, plain: &Plain) -> Result<Tensor, Fault> {
-        let args = self.args(plain)?;
+        let args = self.args(&plain.args)?;
         reshaped(plain.def, &args, self.pool)
     }
 
@@ -401,12 +400,19 @@ impl Frame<'_> {
 /// Refuse a tensor that is not of the type that the program declares: sizes that the program states are relied on where
 /// patterns are found.
 pub fn check_declared(f: &Function, value: ValueId, tensor: &Tensor) -> Result<(), Fault> {
-    let ty = f.value(value).ty.tensor().ok_or("a result is no tensor")?;
-    let fits = ty.shape.iter().zip(&tensor.shape).all(|(d, n)| d.known().is_none_or(|d| d == *n));
-    if fits && ty.dtype == tensor.dtype && ty.rank() == tensor.shape.len() {
+    let declared = &f.value(value).ty;
+    let (ty, dims) = match (declared, tensor.shape.split_first()) {
+        (Type::Tensor(ty), _) => (ty, tensor.shape.as_slice()),
+        (Type::List(element, len), Some((n, dims))) if len.is_none_or(|len| len == *n) => {
+            (element.tensor().ok_or("a result is a list of other things than tensors")?, dims)
+        }
+        _ => return Err(format!("the result is {:?} of {}, but is declared {declared}", tensor.shape, tensor.dtype)),
+    };
+    let fits = ty.shape.iter().zip(dims).all(|(d, n)| d.known().is_none_or(|d| d == *n));
+    if fits && ty.dtype == tensor.dtype && ty.rank() == dims.len() {
         return Ok(());
     }
-    Err(format!("the result is {:?} of {}, but is declared {ty}", tensor.shape, tensor.dtype))
+    Err(format!("the result is {:?} of {}, but is declared {declared}", tensor.shape, tensor.dtype))
 }
 
 /// Whether a truth value of one element is true.

@@ -8,6 +8,7 @@
 
 mod exec;
 mod fuse;
+mod list;
 mod ops;
 mod plan;
 mod tensor;

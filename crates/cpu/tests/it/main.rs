@@ -6,6 +6,7 @@ mod control;
 mod gguf;
 mod golden;
 mod hostile;
+mod lists;
 mod ops;
 mod real;
 mod tiny;

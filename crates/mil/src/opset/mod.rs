@@ -14,6 +14,7 @@ mod control;
 mod elementwise;
 mod gather;
 mod linear;
+mod list;
 mod quantization;
 mod reduce;
 pub mod shape;
@@ -171,6 +172,7 @@ pub static GROUPS: &[&[OpDef]] = &[
     elementwise::OPS,
     gather::OPS,
     linear::OPS,
+    list::OPS,
     quantization::OPS,
     reduce::OPS,
     shape::OPS,
