@@ -18,6 +18,7 @@ use thane_mil::types::{DType, TensorType, Type};
 use crate::Numerics;
 use crate::fuse::Fused;
 use crate::ops::gather::row;
+use crate::ops::random::{Seeds, is_random};
 use crate::ops::{Call, Eval, Fault, Value};
 use crate::plan::{Branch, Item, Kind, Operand, Plain, Plan, Step};
 use crate::tensor::{Buffer, Pool, Tensor};
@@ -37,6 +38,8 @@ pub struct Frame<'a> {
     pub pool: &'a mut Pool,
     /// How often a loop may go round.
     pub most_rounds: usize,
+    /// Seeds of random ops that have none.
+    pub seeds: &'a mut Seeds,
 }
 
 /// Compute one op by its plain function: infer the result types, widen fp16, call, round to fp16.
@@ -146,6 +149,7 @@ impl Frame<'_> {
                 self.branch(plan, branch, Vec::new())?
             }
             Kind::Loop(vars, branches) => self.repeat(plan, vars, branches)?,
+            Kind::Classify(probabilities, n_classes) => self.classify(*probabilities, *n_classes)?,
             Kind::List(list) => vec![list.run(&self.args(&list.args)?, self.pool)?],
         };
         for value in &step.last_uses {
@@ -154,7 +158,10 @@ impl Frame<'_> {
             }
         }
         for (id, tensor) in step.results.iter().zip(results) {
-            check_declared(&plan.function, *id, &tensor)?;
+            // A label and a dictionary are declared, and no tensor holds them.
+            if !matches!(step.kind, Kind::Classify(..)) {
+                check_declared(&plan.function, *id, &tensor)?;
+            }
             if !step.last_uses.contains(id) {
                 self.slots[id.index()] = Some(tensor);
             }
@@ -182,6 +189,18 @@ impl Frame<'_> {
             values = self.branch(plan, &branches[1], values)?;
         }
         Err(format!("the loop does not end in {} rounds", self.most_rounds))
+    }
+
+    /// The place of the first greatest probability, and all of them.
+    fn classify(&self, probabilities: ValueId, n_classes: usize) -> Result<Vec<Tensor>, Fault> {
+        let all = floats(self.get(probabilities)?)?;
+        if all.len() != n_classes || all.is_empty() {
+            return Err(format!("there are {} probabilities for {n_classes} classes", all.len()));
+        }
+        let greatest = (0..all.len()).rev().max_by(|a, b| all[*a].total_cmp(&all[*b])).unwrap_or_default();
+        let greatest = i32::try_from(greatest).map_err(|_| "there are too many classes".to_owned())?;
+        let dictionary = Tensor::new(DType::Fp32, vec![n_classes], Buffer::F32(all.to_vec()));
+        Ok(vec![Tensor::new(DType::Int32, Vec::new(), Buffer::I32(vec![greatest])), dictionary])
     }
 
     fn truth(&self, value: ValueId) -> Result<bool, Fault> {
@@ -219,7 +238,10 @@ impl Frame<'_> {
     }
 
     fn plain(&mut self, plain: &Plain) -> Result<Vec<Tensor>, Fault> {
-        let args = self.args(&plain.args)?;
+        let mut args = self.args(&plain.args)?;
+        if is_random(plain.def) {
+            self.seeds.bind(plain.def, &mut args);
+        }
         if plain.def.name == "transpose"
             && let Some(view) = transposed_view(plain.def, &args, self.pool)?
         {

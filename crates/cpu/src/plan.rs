@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use thane_kernels::Context;
+use thane_mil::literal::Literal;
 use thane_mil::opset::OpDef;
 use thane_mil::program::{Arg, BlockId, Definition, Function, Op, OpId, ValueId};
 use thane_mil::types::{TensorType, Type};
@@ -35,6 +36,8 @@ pub enum Kind {
     Cond(ValueId, [Branch; 2]),
     /// While the first branch gives true of the variables, what the second makes of them.
     Loop(Vec<ValueId>, [Branch; 2]),
+    /// The greatest of that many probabilities, and the probabilities.
+    Classify(ValueId, usize),
     /// An op on a list.
     List(list::Step),
 }
@@ -353,7 +356,8 @@ impl<'a> Planner<'a> {
     }
 
     fn kind(&mut self, id: OpId) -> Result<Kind, PlanError> {
-        let op = self.f.op(id);
+        let f = self.f;
+        let op = f.op(id);
         let fail = |reason: &str| (Some(id), reason.to_owned());
         let state = |name| op.value_arg(name).and_then(|v| self.state(v)).ok_or_else(|| fail("it names no state"));
         Ok(match op.def.name {
@@ -369,6 +373,16 @@ impl<'a> Planner<'a> {
                 Kind::Cond(pred, self.branches(op)?)
             }
             "while_loop" => Kind::Loop(op.uses().collect(), self.branches(op)?),
+            "classify" => {
+                let classes = match f.literal_arg(op, "classes") {
+                    Some(Literal::List(_, classes)) => classes.len(),
+                    _ => return Err(fail("`classes` is no constant list")),
+                };
+                Kind::Classify(
+                    op.value_arg("probabilities").ok_or_else(|| fail("`probabilities` is no value"))?,
+                    classes,
+                )
+            }
             name if list::runs(name) => Kind::List(self.list(id)?),
             "reshape" | "expand_dims" | "squeeze" => Kind::View(self.plain(id)?),
             "add" => {
@@ -454,7 +468,7 @@ fn operands(kind: &Kind) -> Vec<ValueId> {
         Kind::Plain(plain) | Kind::View(plain) | Kind::Add(plain, ..) => values(&plain.args),
         Kind::List(list) => values(&list.args),
         Kind::Read(_) => Vec::new(),
-        Kind::Write(_, value) => vec![*value],
+        Kind::Write(_, value) | Kind::Classify(value, _) => vec![*value],
         Kind::Fused(fused) => fused.operands(),
         Kind::Cond(pred, branches) => branches.iter().flat_map(captured).chain([*pred]).collect(),
         Kind::Loop(vars, branches) => branches.iter().flat_map(captured).chain(vars.iter().copied()).collect(),
@@ -482,7 +496,7 @@ fn captured(branch: &Branch) -> Vec<ValueId> {
 fn in_slots(steps: &[Step], out: &mut Vec<ValueId>) {
     for step in steps {
         let branches = match &step.kind {
-            Kind::Write(_, value) => {
+            Kind::Write(_, value) | Kind::Classify(value, _) => {
                 out.push(*value);
                 continue;
             }
@@ -505,5 +519,12 @@ fn in_slots(steps: &[Step], out: &mut Vec<ValueId>) {
 
 /// Whether an op gives the same at each call with the same arguments, and is no more than its arguments.
 fn folds(op: &Op) -> bool {
-    op.blocks.is_empty() && !op.def.name.starts_with("random_") && !list::runs(op.def.name)
+    op.def.is_const() || ops::find(op.def.name).is_some() && !ops::random::is_random(op.def)
+}
+
+/// Whether the backend runs an op.
+pub fn runs(def: &OpDef) -> bool {
+    /// Those that [`Planner::kind`] has beside plain functions and lists.
+    const OWN: [&str; 6] = ["classify", "cond", "coreml_update_state", "read_state", "while_loop", "write_state"];
+    def.is_const() || OWN.contains(&def.name) || list::runs(def.name) || ops::find(def.name).is_some()
 }

@@ -9,7 +9,7 @@
 //! 5. Ranks are at most 5, except for constants that only constexpr ops use; inputs have rank 1 or more.
 //! 6. A literal, attributes included, has as many bytes as its type asks for and a text that reads back: floating-point
 //!    numbers are finite, truth values 0 or 1, unused bits 0, strings scalars, and none is fp8.
-//! 7. Functions have outputs, and an output is no state.
+//! 7. Functions have outputs, and an output is a tensor or, of a classifier, a dictionary.
 //!
 //! Passing them means that later stages return errors but do not panic.
 
@@ -96,7 +96,13 @@ impl Checker<'_> {
                 self.report(&value.name, "it is an output but never defined".to_owned());
             }
             match &value.ty {
-                Type::Tensor(t) if t.rank() <= 5 => {}
+                Type::Tensor(t) if t.rank() > 5 && f.definer(output).is_some_and(|op| op.def.is_constexpr()) => {
+                    self.report(
+                        &value.name,
+                        format!("it is an output of type {t}, ranks above 5 are for constants only"),
+                    );
+                }
+                Type::Tensor(_) | Type::Dict(..) => {}
                 ty => self.report(&value.name, format!("it is an output of type {ty}")),
             }
         }

@@ -16,6 +16,7 @@ mod elementwise;
 pub mod gather;
 mod linear;
 mod quantization;
+pub mod random;
 mod reduce;
 mod shape;
 
@@ -56,6 +57,7 @@ static GROUPS: &[&[(&str, Eval)]] = &[
     gather::OPS,
     linear::OPS,
     quantization::OPS,
+    random::OPS,
     reduce::OPS,
     shape::OPS,
 ];

@@ -2,11 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod blocks;
+mod classify;
 mod control;
 mod gguf;
 mod golden;
 mod hostile;
 mod lists;
 mod ops;
+mod random;
 mod real;
 mod tiny;

@@ -9,6 +9,7 @@ use crate::literal::Literal;
 use crate::types::{DType, Dim, Symbol, TensorType, Type};
 
 mod activation;
+mod classify;
 mod constexpr;
 mod control;
 mod elementwise;
@@ -16,6 +17,7 @@ mod gather;
 mod linear;
 mod list;
 mod quantization;
+mod random;
 mod reduce;
 pub mod shape;
 mod state;
@@ -168,12 +170,14 @@ impl PartialEq for OpDef {
 pub static GROUPS: &[&[OpDef]] = &[
     constexpr::OPS,
     activation::OPS,
+    classify::OPS,
     control::OPS,
     elementwise::OPS,
     gather::OPS,
     linear::OPS,
     list::OPS,
     quantization::OPS,
+    random::OPS,
     reduce::OPS,
     shape::OPS,
     state::OPS,
