@@ -85,13 +85,6 @@ def unpacked(value):
     return value.values if isinstance(value, Packed) else value
 
 
-def types_op(op):
-    """coremltools' class of an op."""
-    from coremltools.converters.mil.mil.ops.defs.iOS18 import compression
-
-    return getattr(compression, op)
-
-
 def argument(value):
     """A value as coremltools' builder takes it."""
     if isinstance(value, list):

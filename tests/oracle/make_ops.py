@@ -64,13 +64,12 @@ def evaluate(op, case):
     out = []
     for (ty, _), value in zip(results, computed):
         assert value is not None, f"coremltools does not evaluate {op}"
-        dtype = {"fp32": F32, "fp16": F16}.get(ty[0], ty[0])
+        dtype = {"fp32": F32, "fp16": F16, "int4": I8, "uint4": U8, "uint1": U8}.get(ty[0], ty[0])
         with np.errstate(all="ignore"):
             value = np.asarray(value).astype(dtype)
-from case import BOOL, F16, F32, I8, I16, I32, SOURCE, U8, U16, U32, Packed, call, unpacked
-
-# Each has CASES (op: function from the op's name to its cases) and COMPUTES (ops whose fp16 results are rounded from fp32).
-MODULES = [importlib.import_module(path.stem) for path in sorted(Path(__file__).parent.glob("ops_*.py"))]
+        # coremltools infers the shape of `select` without its condition, and that of `crop_resize` with all images where
+        # a box is of one of them, against its documentation. For all elements it infers a size of -1 of `topk`.
+        if op in ("select", "crop_resize") or op == "topk" and case.constants.get("k") == -1:
             ty = (ty[0], value.shape)
         assert (value.size == 0 and 0 in ty[1]) or value.shape == ty[1], f"{op}: {value.shape}, {ty}"
         out.append((ty, value))
@@ -79,10 +78,7 @@ MODULES = [importlib.import_module(path.stem) for path in sorted(Path(__file__).
 
 # Text.
 
-from case import BOOL, F16, F32, I8, I16, I32, SOURCE, U8, U16, U32, Packed, call, unpacked
-
-# Each has CASES (op: function from the op's name to its cases) and COMPUTES (ops whose fp16 results are rounded from fp32).
-MODULES = [importlib.import_module(path.stem) for path in sorted(Path(__file__).parent.glob("ops_*.py"))]
+DTYPES = {F32: "fp32", F16: "fp16", I32: "int32", I16: "int16", I8: "int8", U32: "uint32", U16: "uint16", U8: "uint8", BOOL: "bool"}
 
 
 def dtype_of(value):
@@ -114,6 +110,26 @@ def literal(value):
 
 def flat(value):
     return f"[{', '.join(element(v) for v in np.asarray(value).reshape(-1))}]"
+
+
+def readable(names, results):
+    """Statements and results in place of those that no function gives: the elements of a mask, placed; codes, as numbers."""
+    statements, out = [], []
+    for i, (name, (ty, value)) in enumerate(zip(names, results)):
+        if ty[0] == "uint1":
+            elements, ((dtype, _), data) = names[i + 1], results[i + 1]
+            dense = np.zeros(value.shape, data.dtype)
+            dense[value != 0] = data
+            op = f"constexpr_sparse_to_dense(nonzero_data = {elements}, mask = {name})"
+            statements.append(f"{type_text(dtype, value.shape)} dense = {op};")
+            out.append(("dense", dense))
+        elif ty[0] in ("int4", "uint4"):
+            op = f"constexpr_blockwise_shift_scale(data = {name}, scale = {literal(np.ones((1,) * value.ndim, F32))})"
+            statements.append(f"{type_text('fp32', value.shape)} numbers = {op};")
+            out.append(("numbers", value.astype(F32)))
+        else:
+            out.append((name, value))
+    return statements, out
 
 
 def function(op, index, case):
@@ -151,14 +167,14 @@ def function(op, index, case):
     # `y` is taken where it names an operand.
     base = "z" if "y" in case.inputs else "y"
     names = [base] if len(results) == 1 else [f"{base}_{i}" for i in range(len(results))]
-    for result, (ty, value) in zip(names, results):
-        comments.append(f"// {name} {result} = {flat(value)}")
+    statements, outputs = readable(names, results)
+    comments += [f"// {name} {result} = {flat(value)}" for result, value in outputs]
     declared = ", ".join(f"{type_text(*ty)} {n}" for n, (ty, _) in zip(names, results))
     # Constexpr ops have attributes up to iOS17 and inputs from iOS18 on.
     form = "()[{}]" if op.startswith("constexpr_") and case.opset != "ios18" else "({})"
-    body.append(f"{declared} = {op}{form.format(', '.join(arguments))};")
+    body += [f"{declared} = {op}{form.format(', '.join(arguments))};"] + statements
     lines = comments + [f"func {name}<{case.opset}>({', '.join(inputs)}) {{"] + [f"    {line}" for line in body]
-    return "\n".join(f"    {line}" for line in lines + [f"}} -> ({', '.join(names)});"])
+    return "\n".join(f"    {line}" for line in lines + [f"}} -> ({', '.join(n for n, _ in outputs)});"])
 
 
 def files(op):

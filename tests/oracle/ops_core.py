@@ -397,51 +397,6 @@ def slice_update(op):
     return cases + [Case(given)]
 
 
-def blockwise_shift_scale(op):
-    r = Random(op)
-
-    def codes(dtype, *shape):
-        low, high = {"int4": (-8, 8), "uint4": (0, 16), "int8": (-128, 128), "uint8": (0, 256)}[dtype]
-        values = r.ints(*shape, low=low, high=high)
-        return values.astype(dtype) if dtype.endswith("8") else Packed(dtype, values)
-
-    def decompress(data, scale, offset=None):
-        data, scale, offset = (unpacked(v) for v in (data, scale, offset))
-        return [types_op(op).decompress(data.astype(F32), scale.astype(F32), None if offset is None else offset.astype(F32))]
-
-    cases = [
-        {"data": codes("int4", 4, 6), "scale": r.floats(4, 2, low=0.1)},
-        {"data": codes("uint4", 2, 6), "scale": r.floats(1, 3, low=0.1), "offset": codes("uint4", 1, 3)},
-        {"data": codes("int8", 4, 3), "scale": r.floats(4, 1, low=0.1, dtype=F16), "offset": codes("int8", 4, 1)},
-        {"data": codes("uint8", 2, 4, 2), "scale": r.floats(2, 2, 1, low=0.1), "offset": r.floats(2, 2, 1)},
-        {"data": r.floats(4, 2), "scale": r.floats(2, 1), "offset": r.floats(2, 1)},
-        {"data": r.floats(5, dtype=F16), "scale": r.floats(1)},
-    ]
-    return [Case({}, constants, decompress, f"`decompress` of {SOURCE}") for constants in cases]
-
-
-def lut_to_dense(op):
-    r = Random(op)
-
-    def indices(n_bits, *shape):
-        return Packed(f"uint{n_bits}", r.ints(*shape, low=0, high=2**n_bits))
-
-    def decompress(indices, lut, vector_axis=None):
-        return [types_op(op).decompress(unpacked(indices).astype(U8), lut, vector_axis)]
-
-    cases = [
-        {"indices": indices(1, 3, 4), "lut": r.floats(1, 1, 2, 1)},
-        {"indices": indices(2, 6, 2), "lut": r.floats(2, 1, 4, 1, dtype=F16)},
-        {"indices": indices(3, 2, 6), "lut": r.ints(1, 3, 8, 1, dtype=I8)},
-        {"indices": indices(4, 4, 3), "lut": r.ints(4, 1, 16, 1, low=0, high=255, dtype=U8)},
-        {"indices": indices(6, 5), "lut": r.floats(1, 64, 1)},
-        {"indices": indices(8, 7), "lut": r.ints(1, 256, 1, low=-128, high=128, dtype=I8)},
-        {"indices": indices(2, 3, 2), "lut": r.floats(1, 2, 4, 2), "vector_axis": I32(0)},
-        {"indices": indices(1, 2, 2, 4), "lut": r.floats(2, 1, 2, 2, 3), "vector_axis": I32(-1)},
-    ]
-    return [Case({}, constants, decompress, f"`decompress` of {SOURCE}") for constants in cases]
-
-
 GROUPS = [
     (arithmetic, "add sub mul real_div floor_div mod pow maximum minimum"),
     (comparison, "equal not_equal less less_equal greater greater_equal"),
@@ -450,8 +405,6 @@ GROUPS = [
     (reduction, "reduce_max reduce_mean reduce_min reduce_sum"),
     (attention, "scaled_dot_product_attention"),
     (argmax, "reduce_argmax"),
-    (blockwise_shift_scale, "constexpr_blockwise_shift_scale"),
-    (lut_to_dense, "constexpr_lut_to_dense"),
 ]
 ALONE = [gelu, softmax, clip, cast, select, identity, logical_not, gather, linear, matmul, concat, stack, split]
 ALONE += [expand_dims, squeeze, reshape, transpose, tile, range_1d, non_zero, shape, slice_by_index, slice_update]

@@ -18,6 +18,7 @@ use thane_mil::types::{DType, TensorType, Type};
 use crate::Numerics;
 use crate::fuse::Fused;
 use crate::ops::gather::row;
+use crate::ops::random::{Seeds, is_random};
 use crate::ops::{self, Call, Eval, Fault, Value};
 use crate::plan::{Branch, Item, Kind, Operand, Plain, Plan, Step};
 use crate::tensor::{Buffer, Pool, Tensor};
@@ -37,6 +38,8 @@ pub struct Frame<'a> {
     pub pool: &'a mut Pool,
     /// How often a loop may go round.
     pub most_rounds: usize,
+    /// Seeds of random ops that have none.
+    pub seeds: &'a mut Seeds,
 }
 
 /// Compute one op by its plain function: infer the result types, widen fp16, call, round to fp16.
@@ -48,8 +51,9 @@ pub fn evaluate(
     pool: &mut Pool,
 ) -> Result<Vec<Tensor>, Fault> {
     let mut types = infer(def, &args)?;
-    let is_cast = def.name == "cast";
-    if !is_cast {
+    // These say themselves what is rounded, and when.
+    let rounds = def.name == "cast" || def.is_constexpr();
+    if !rounds {
         args.iter_mut().flatten().for_each(|arg| match arg {
             Value::Tensor(t) => *t = t.widened(),
             Value::Tensors(ts) => ts.iter_mut().for_each(|t| *t = t.widened()),
@@ -62,7 +66,7 @@ pub fn evaluate(
     let mut out = Vec::with_capacity(types.len());
     for ty in &types {
         let shape = ty.known_shape().ok_or_else(|| format!("the size of {ty} is not known"))?;
-        let dtype = if ty.dtype == DType::Fp16 && !is_cast { DType::Fp32 } else { ty.dtype };
+        let dtype = if ty.dtype == DType::Fp16 && !rounds { DType::Fp32 } else { ty.dtype };
         out.push(pool.tensor(dtype, shape)?);
     }
     let (mut tensors, mut buffers) = (Vec::new(), Vec::new());
@@ -74,7 +78,7 @@ pub fn evaluate(
     eval(&Call { context, def, args: &args, results: &types }, &mut buffers)?;
     let finished = tensors.into_iter().zip(buffers).zip(&types).map(|((mut tensor, buffer), ty)| {
         tensor.data = Arc::new(buffer);
-        if is_cast { tensor } else { tensor.narrowed(ty.dtype) }
+        if rounds { tensor } else { tensor.narrowed(ty.dtype) }
     });
     Ok(finished.collect())
 }
@@ -174,6 +178,8 @@ impl Frame<'_> {
                 self.branch(plan, branch, Vec::new())?
             }
             Kind::Loop(vars, branches) => self.repeat(plan, vars, branches)?,
+            Kind::Classify(probabilities, n_classes) => self.classify(*probabilities, *n_classes)?,
+            Kind::List(list) => vec![list.run(&self.args(&list.args)?, self.pool)?],
         };
         for value in &step.last_uses {
             if let Some(tensor) = self.slots[value.index()].take() {
@@ -181,7 +187,10 @@ impl Frame<'_> {
             }
         }
         for (id, tensor) in step.results.iter().zip(results) {
-            check_declared(&plan.function, *id, &tensor)?;
+            // A label and a dictionary are declared, and no tensor holds them.
+            if !matches!(step.kind, Kind::Classify(..)) {
+                check_declared(&plan.function, *id, &tensor)?;
+            }
             if !step.last_uses.contains(id) {
                 self.slots[id.index()] = Some(tensor);
             }
@@ -211,6 +220,18 @@ impl Frame<'_> {
         Err(format!("the loop does not end in {} rounds", self.most_rounds))
     }
 
+    /// The place of the first greatest probability, and all of them.
+    fn classify(&self, probabilities: ValueId, n_classes: usize) -> Result<Vec<Tensor>, Fault> {
+        let all = floats(self.get(probabilities)?)?;
+        if all.len() != n_classes || all.is_empty() {
+            return Err(format!("there are {} probabilities for {n_classes} classes", all.len()));
+        }
+        let greatest = (0..all.len()).rev().max_by(|a, b| all[*a].total_cmp(&all[*b])).unwrap_or_default();
+        let greatest = i32::try_from(greatest).map_err(|_| "there are too many classes".to_owned())?;
+        let dictionary = Tensor::new(DType::Fp32, vec![n_classes], Buffer::F32(all.to_vec()));
+        Ok(vec![Tensor::new(DType::Int32, Vec::new(), Buffer::I32(vec![greatest])), dictionary])
+    }
+
     fn truth(&self, value: ValueId) -> Result<bool, Fault> {
         self.get(value).map(is_true)
     }
@@ -228,10 +249,8 @@ impl Frame<'_> {
         }
     }
 
-    fn args(&self, plain: &Plain) -> Result<Vec<Option<Value>>, Fault> {
-        plain
-            .args
-            .iter()
+    fn args(&self, args: &[Option<Operand>]) -> Result<Vec<Option<Value>>, Fault> {
+        args.iter()
             .map(|arg| match arg {
                 None => Ok(None),
                 Some(Operand::Constant(v)) => Ok(Some(v.clone())),
@@ -248,7 +267,10 @@ impl Frame<'_> {
     }
 
     fn plain(&mut self, plain: &Plain) -> Result<Vec<Tensor>, Fault> {
-        let args = self.args(plain)?;
+        let mut args = self.args(&plain.args)?;
+        if is_random(plain.def) {
+            self.seeds.bind(plain.def, &mut args);
+        }
         if plain.def.name == "transpose"
             && let Some(view) = transposed_view(plain.def, &args, self.pool)?
         {
@@ -258,7 +280,7 @@ impl Frame<'_> {
     }
 
     fn view(&mut self, plain: &Plain) -> Result<Tensor, Fault> {
-        let args = self.args(plain)?;
+        let args = self.args(&plain.args)?;
         reshaped(plain.def, &args, self.pool)
     }
 
@@ -429,12 +451,19 @@ impl Frame<'_> {
 /// Refuse a tensor that is not of the type that the program declares: sizes that the program states are relied on where
 /// patterns are found.
 pub fn check_declared(f: &Function, value: ValueId, tensor: &Tensor) -> Result<(), Fault> {
-    let ty = f.value(value).ty.tensor().ok_or("a result is no tensor")?;
-    let fits = ty.shape.iter().zip(&tensor.shape).all(|(d, n)| d.known().is_none_or(|d| d == *n));
-    if fits && ty.dtype == tensor.dtype && ty.rank() == tensor.shape.len() {
+    let declared = &f.value(value).ty;
+    let (ty, dims) = match (declared, tensor.shape.split_first()) {
+        (Type::Tensor(ty), _) => (ty, tensor.shape.as_slice()),
+        (Type::List(element, len), Some((n, dims))) if len.is_none_or(|len| len == *n) => {
+            (element.tensor().ok_or("a result is a list of other things than tensors")?, dims)
+        }
+        _ => return Err(format!("the result is {:?} of {}, but is declared {declared}", tensor.shape, tensor.dtype)),
+    };
+    let fits = ty.shape.iter().zip(dims).all(|(d, n)| d.known().is_none_or(|d| d == *n));
+    if fits && ty.dtype == tensor.dtype && ty.rank() == dims.len() {
         return Ok(());
     }
-    Err(format!("the result is {:?} of {}, but is declared {ty}", tensor.shape, tensor.dtype))
+    Err(format!("the result is {:?} of {}, but is declared {declared}", tensor.shape, tensor.dtype))
 }
 
 /// Whether a truth value of one element is true.

@@ -4,10 +4,14 @@
 //! constant is folded, patterns become kernels (`fuse`), values are dropped at their last use and their buffers used
 //! again. Lengths are bound at each call, so a plan serves all of them.
 //!
+//! What no tensor holds is given as one: the label of `classify` is the place of the class among its `classes` (int32),
+//! its dictionary the probabilities in their order (fp32). Lists are never given.
+//!
 //! This crate knows nothing of families, checkpoints or tokens. Start at [`Cpu`].
 
 mod exec;
 mod fuse;
+mod list;
 mod ops;
 mod plan;
 mod tensor;
@@ -17,13 +21,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use exec::Frame;
+use ops::random::Seeds;
 use plan::Plan;
 use tensor::{Buffer, Pool, Tensor, checked_len};
 use thane_kernels::Context;
 use thane_mil::backend::{Backend, Executable, Instance, LoadError, RunError, View};
+use thane_mil::opset::OpDef;
 use thane_mil::program::{Function, OpId, Program};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 use weight::Folds;
+
+/// Whether the backend runs an op. It may still refuse types or sizes that it cannot hold.
+pub fn runs(def: &OpDef) -> bool {
+    plan::runs(def)
+}
 
 /// How products with constant matrices are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +87,13 @@ impl Backend for Cpu {
 impl Cpu {
     /// As [`Backend::load`], with other limits than the usual.
     pub fn load_within(&self, program: &Program, limits: Limits) -> Result<Arc<dyn Executable>, LoadError> {
+        self.load_seeded(program, limits, 0)
+    }
+
+    /// As [`Cpu::load_within`], with another seed than 0 for random ops that have none of their own.
+    ///
+    /// Each instance draws the same numbers: others at each op, loop's round and call, from the start after a reset.
+    pub fn load_seeded(&self, program: &Program, limits: Limits, seed: u64) -> Result<Arc<dyn Executable>, LoadError> {
         let context = Context::new(self.n_threads.max(1));
         let mut plans = HashMap::new();
         let folds = Folds::default();
@@ -85,7 +103,7 @@ impl Cpu {
             plans.insert(function.name.clone(), plan);
         }
         same_states(program)?;
-        Ok(Arc::new(Loaded { shared: Arc::new(Shared { context, numerics: self.numerics, limits, plans }) }))
+        Ok(Arc::new(Loaded { shared: Arc::new(Shared { context, numerics: self.numerics, limits, seed, plans }) }))
     }
 }
 
@@ -116,6 +134,7 @@ struct Shared {
     context: Context,
     numerics: Numerics,
     limits: Limits,
+    seed: u64,
     plans: HashMap<String, Plan>,
 }
 
@@ -176,7 +195,8 @@ impl Executable for Loaded {
         }
         let shared = Arc::clone(&self.shared);
         let pool = Pool::new(shared.limits.tensor_bytes);
-        Ok(Box::new(Running { shared, states, inputs: HashMap::new(), outputs: HashMap::new(), pool }))
+        let seeds = Seeds::new(shared.seed);
+        Ok(Box::new(Running { shared, states, inputs: HashMap::new(), outputs: HashMap::new(), pool, seeds }))
     }
 }
 
@@ -195,6 +215,7 @@ struct Running {
     inputs: HashMap<(String, DType), Tensor>,
     outputs: HashMap<String, Tensor>,
     pool: Pool,
+    seeds: Seeds,
 }
 
 impl Running {
@@ -256,6 +277,7 @@ impl Instance for Running {
             slots,
             pool: &mut self.pool,
             most_rounds: shared.limits.rounds,
+            seeds: &mut self.seeds,
         };
         for step in &plan.steps {
             frame.step(plan, step).map_err(|reason| run_error(plan, step.op, reason))?;
@@ -284,6 +306,7 @@ impl Instance for Running {
     }
 
     fn reset(&mut self) {
+        self.seeds = Seeds::new(self.shared.seed);
         for tensor in self.states.values_mut() {
             let ty = TensorType::new(tensor.dtype, tensor.shape.iter().copied());
             if let Ok(fresh) = zeros("", &ty, self.shared.limits.state_bytes) {

@@ -13,6 +13,7 @@ use thane_mil::types::{TensorType, Type};
 
 use crate::exec;
 use crate::fuse::{self, Fused};
+use crate::list;
 use crate::ops::{self, Eval, Fault, Value};
 use crate::tensor::{Pool, Tensor};
 use crate::weight::Folds;
@@ -36,6 +37,10 @@ pub enum Kind {
     Cond(ValueId, [Branch; 2]),
     /// While the first branch gives true of the variables, what the second makes of them.
     Loop(Vec<ValueId>, [Branch; 2]),
+    /// The greatest of that many probabilities, and the probabilities.
+    Classify(ValueId, usize),
+    /// An op on a list.
+    List(list::Step),
 }
 
 /// A nested block.
@@ -356,7 +361,8 @@ impl<'a> Planner<'a> {
     }
 
     fn kind(&mut self, id: OpId) -> Result<Kind, PlanError> {
-        let op = self.f.op(id);
+        let f = self.f;
+        let op = f.op(id);
         let fail = |reason: &str| (Some(id), reason.to_owned());
         let state = |name| op.value_arg(name).and_then(|v| self.state(v)).ok_or_else(|| fail("it names no state"));
         Ok(match op.def.name {
@@ -372,6 +378,17 @@ impl<'a> Planner<'a> {
                 Kind::Cond(pred, self.branches(op)?)
             }
             "while_loop" => Kind::Loop(op.uses().collect(), self.branches(op)?),
+            "classify" => {
+                let classes = match f.literal_arg(op, "classes") {
+                    Some(Literal::List(_, classes)) => classes.len(),
+                    _ => return Err(fail("`classes` is no constant list")),
+                };
+                Kind::Classify(
+                    op.value_arg("probabilities").ok_or_else(|| fail("`probabilities` is no value"))?,
+                    classes,
+                )
+            }
+            name if list::runs(name) => Kind::List(self.list(id)?),
             "reshape" | "reshape_like" | "expand_dims" | "squeeze" | "flatten2d" => Kind::View(self.plain(id)?),
             "add" => {
                 let plain = self.plain(id)?;
@@ -387,12 +404,41 @@ impl<'a> Planner<'a> {
         })
     }
 
+    fn list(&mut self, id: OpId) -> Result<list::Step, PlanError> {
+        let op = self.f.op(id);
+        // The type of the list that it takes or, where it takes none, makes.
+        let list = op.value_arg("ls").or(op.results.first().copied());
+        let (element, len) = match list.map(|v| &self.f.value(v).ty) {
+            Some(Type::List(element, len)) => (element.tensor().cloned(), *len),
+            _ => (None, None),
+        };
+        let element = element.ok_or((Some(id), "it is no op on a list of tensors".to_owned()))?;
+        if op.value_arg("ls").is_some_and(|v| self.is_constant(v)) {
+            return Err((Some(id), "its list is a constant, which the CPU backend does not hold".to_owned()));
+        }
+        // What makes a list is in its type, but for its length at first.
+        let args = op.def.params.iter().zip(&op.args);
+        let args = args.map(|(p, arg)| arg.as_ref().filter(|_| !["elem_shape", "dtype"].contains(&p.name)));
+        Ok(list::Step { def: op.def, args: self.operands(args)?, element, len })
+    }
+
     fn plain(&mut self, id: OpId) -> Result<Plain, PlanError> {
         let f = self.f;
         let op = f.op(id);
         let eval = ops::find(op.def.name).ok_or((Some(id), "the CPU backend does not run this op".to_owned()))?;
-        let mut args = Vec::with_capacity(op.args.len());
-        for arg in &op.args {
+        let mut args = self.operands(op.args.iter().map(Option::as_ref))?;
+        if op.def.name == "matmul" {
+            self.cast_constant(op, &mut args).map_err(|reason| (Some(id), reason))?;
+        }
+        Ok(Plain { def: op.def, eval, args })
+    }
+
+    fn operands<'b>(
+        &mut self,
+        given: impl Iterator<Item = Option<&'b Arg>>,
+    ) -> Result<Vec<Option<Operand>>, PlanError> {
+        let mut args = Vec::new();
+        for arg in given {
             args.push(match arg {
                 None => None,
                 Some(Arg::Literal(l)) => Some(Operand::Constant(
@@ -404,10 +450,7 @@ impl<'a> Planner<'a> {
                 }
             });
         }
-        if op.def.name == "matmul" {
-            self.cast_constant(op, &mut args).map_err(|reason| (Some(id), reason))?;
-        }
-        Ok(Plain { def: op.def, eval, args })
+        Ok(args)
     }
 
     /// Where the operands of a product differ in their element type, cast the constant one to the type of the other.
@@ -454,24 +497,26 @@ impl<'a> Planner<'a> {
 /// The run-time values that a step reads.
 fn operands(kind: &Kind) -> Vec<ValueId> {
     match kind {
-        Kind::Plain(plain) | Kind::View(plain) | Kind::Add(plain, ..) => plain
-            .args
-            .iter()
-            .flatten()
-            .flat_map(|arg| match arg {
-                Operand::Value(v) => vec![*v],
-                Operand::Values(items) => {
-                    items.iter().filter_map(|i| if let Item::Value(v) = i { Some(*v) } else { None }).collect()
-                }
-                Operand::Constant(_) => Vec::new(),
-            })
-            .collect(),
+        Kind::Plain(plain) | Kind::View(plain) | Kind::Add(plain, ..) => values(&plain.args),
+        Kind::List(list) => values(&list.args),
         Kind::Read(_) => Vec::new(),
-        Kind::Write(_, value) => vec![*value],
+        Kind::Write(_, value) | Kind::Classify(value, _) => vec![*value],
         Kind::Fused(fused) => fused.operands(),
         Kind::Cond(pred, branches) => branches.iter().flat_map(captured).chain([*pred]).collect(),
         Kind::Loop(vars, branches) => branches.iter().flat_map(captured).chain(vars.iter().copied()).collect(),
     }
+}
+
+/// The run-time values among operands.
+fn values(args: &[Option<Operand>]) -> Vec<ValueId> {
+    let of = |arg: &Operand| match arg {
+        Operand::Value(v) => vec![*v],
+        Operand::Values(items) => {
+            items.iter().filter_map(|i| if let Item::Value(v) = i { Some(*v) } else { None }).collect()
+        }
+        Operand::Constant(_) => Vec::new(),
+    };
+    args.iter().flatten().flat_map(of).collect()
 }
 
 /// The run-time values that a branch reads, its own included.
@@ -483,7 +528,7 @@ fn captured(branch: &Branch) -> Vec<ValueId> {
 fn in_slots(steps: &[Step], out: &mut Vec<ValueId>) {
     for step in steps {
         let branches = match &step.kind {
-            Kind::Write(_, value) => {
+            Kind::Write(_, value) | Kind::Classify(value, _) => {
                 out.push(*value);
                 continue;
             }
@@ -506,5 +551,12 @@ fn in_slots(steps: &[Step], out: &mut Vec<ValueId>) {
 
 /// Whether an op gives the same at each call with the same arguments, and is no more than its arguments.
 fn is_plain(op: &Op) -> bool {
-    op.blocks.is_empty() && !op.def.name.starts_with("random_")
+    op.def.is_const() || ops::find(op.def.name).is_some() && !ops::random::is_random(op.def)
+}
+
+/// Whether the backend runs an op.
+pub fn runs(def: &OpDef) -> bool {
+    /// Those that [`Planner::kind`] has beside plain functions and lists.
+    const OWN: [&str; 6] = ["classify", "cond", "coreml_update_state", "read_state", "while_loop", "write_state"];
+    def.is_const() || OWN.contains(&def.name) || list::runs(def.name) || ops::find(def.name).is_some()
 }

@@ -10,7 +10,7 @@
 //! 6. A literal, attributes included, has as many bytes as its type asks for, and reads back: truth values are 0 or 1,
 //!    unused bits 0, strings scalars. What has no text, fp8 and numbers that are not finite, is a whole constant, for a
 //!    weight file, and not fp64, which is in none.
-//! 7. Functions have outputs, and an output is no state.
+//! 7. Functions have outputs, and an output is a tensor or, of a classifier, a dictionary.
 //!
 //! Passing them means that later stages return errors but do not panic.
 
@@ -96,8 +96,15 @@ impl Checker<'_> {
             if !defined[output.index()] {
                 self.report(&value.name, "it is an output but never defined".to_owned());
             }
-            if value.ty.tensor().is_none() {
-                self.report(&value.name, format!("it is an output of type {}", value.ty));
+            match &value.ty {
+                Type::Tensor(t) if t.rank() > 5 && f.definer(output).is_some_and(|op| op.def.is_constexpr()) => {
+                    self.report(
+                        &value.name,
+                        format!("it is an output of type {t}, ranks above 5 are for constants only"),
+                    );
+                }
+                Type::Tensor(_) | Type::Dict(..) => {}
+                ty => self.report(&value.name, format!("it is an output of type {ty}")),
             }
         }
     }
@@ -188,10 +195,26 @@ impl Checker<'_> {
                 check_literal(literal).unwrap_or_else(|e| self.report(&place, format!("`{}`: {e}", param.name)));
             }
         }
+        self.ranks(op, &place);
         let mut next_symbol = u32::MAX / 2;
         match f.infer_with(op.def, &op.args, &op.blocks, &mut next_symbol) {
             Err(e) => self.report(&place, e.0),
             Ok(types) => self.results(op, &place, &types),
+        }
+    }
+
+    /// Constants of a rank above 5 are for constexpr ops.
+    fn ranks(&mut self, op: &Op, place: &str) {
+        let f = self.function;
+        if op.def.is_constexpr() {
+            return;
+        }
+        let constants = op.uses().filter(|v| f.definer(*v).is_some_and(|d| d.def.is_constexpr()));
+        let literals =
+            op.args.iter().flatten().filter_map(|a| if let Arg::Literal(l) = a { Some(l.ty()) } else { None });
+        let types = constants.map(|v| f.value(v).ty.clone()).chain(literals);
+        for ty in types.filter(|ty| ty.tensor().is_some_and(|t| t.rank() > 5)) {
+            self.report(place, format!("it uses {ty}, ranks above 5 are for what constexpr ops use"));
         }
     }
 

@@ -24,6 +24,8 @@ mod linear;
 mod normalization;
 mod permute;
 mod pool;
+mod quantization;
+pub mod random;
 mod recurrent;
 mod reduce;
 mod resample;
@@ -80,6 +82,8 @@ static GROUPS: &[&[(&str, Eval)]] = &[
     normalization::OPS,
     permute::OPS,
     pool::OPS,
+    quantization::OPS,
+    random::OPS,
     recurrent::OPS,
     reduce::OPS,
     resample::OPS,

@@ -2,12 +2,15 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod blocks;
+mod classify;
 mod control;
 mod gguf;
 mod golden;
 mod hostile;
 mod instance;
+mod lists;
 mod ops;
+mod random;
 mod real;
 mod spatial;
 mod tiny;

@@ -11,6 +11,7 @@ use crate::types::{DType, Dim, Symbol, TensorType, Type};
 mod activation;
 mod block;
 mod boxes;
+mod classify;
 mod constexpr;
 mod control;
 mod conv;
@@ -20,10 +21,13 @@ mod gather;
 mod image;
 mod join;
 mod linear;
+mod list;
 mod lower;
 mod normalization;
 mod permute;
 mod pool;
+mod quantization;
+mod random;
 mod recurrent;
 mod reduce;
 mod scatter;
@@ -186,6 +190,7 @@ pub static GROUPS: &[&[OpDef]] = &[
     activation::OPS,
     block::OPS,
     boxes::OPS,
+    classify::OPS,
     constexpr::OPS,
     control::OPS,
     conv::OPS,
@@ -195,9 +200,12 @@ pub static GROUPS: &[&[OpDef]] = &[
     image::OPS,
     join::OPS,
     linear::OPS,
+    list::OPS,
     normalization::OPS,
     permute::OPS,
     pool::OPS,
+    quantization::OPS,
+    random::OPS,
     recurrent::OPS,
     reduce::OPS,
     scatter::OPS,
