@@ -1,5 +1,7 @@
 //! Convolutions: products of channels, summed in f64 over the elements of a kernel.
 
+use std::borrow::Cow;
+
 use thane_mil::opset::TypeError;
 use thane_mil::opset::window::{Window, Windows};
 
@@ -42,15 +44,15 @@ impl Geometry {
         let (x, weight) = (call.tensor("x")?, call.tensor("weight")?);
         let shape = call.shape(0);
         let pad_type = call.string("pad_type").unwrap_or("valid");
-        let windows = Windows::new(weight.shape[2..].to_vec(), pad_type, |name| Ok(call.ints(name)));
+        let windows =
+            Windows::new(weight.shape[2..].to_vec(), pad_type, |name| Ok(call.ints(name))).map_err(|e| e.0)?;
+        let is_wanted = call.opt_tensor("output_shape").is_some();
         let along = |axis: usize| -> Result<Window, TypeError> {
-            let (windows, size) = (windows.clone()?, x.shape[axis + 2]);
-            if transposed {
-                return windows
-                    .spread(axis, size, Some(shape[axis + 2]).filter(|_| has_output_shape(call)))
-                    .map(|w| w.0);
+            let size = x.shape[axis + 2];
+            if !transposed {
+                return windows.along(axis, size);
             }
-            windows.along(axis, size)
+            windows.spread(axis, size, is_wanted.then(|| shape[axis + 2])).map(|(window, _)| window)
         };
         let mut all = [Window { kernel: 1, stride: 1, dilation: 1, before: 0, after: 0 }; 3];
         let n_axes = x.shape.len() - 2;
@@ -87,8 +89,8 @@ impl Geometry {
         }
     }
 
-    /// Add the products of one kernel element to a plane of the result: `x` has the channels of a place of the input side
-    /// by side, from the first of the group on; `weight` is of these channels.
+    /// Add the products of one kernel element to a plane of the result: `x` is of one group, its channels side by side;
+    /// `weight` is of these channels.
     fn add(&self, k: Space, x: &[f32], weight: &[f32], plane: &mut [f64]) {
         let [a, b, c] = [0, 1, 2].map(|axis| self.meeting(axis, k[axis]));
         for i in 0..a.n {
@@ -98,16 +100,12 @@ impl Geometry {
                 let to = to * self.output[1] + b.output + j * b.output_step;
                 let (from, to) = (from * self.input[2] + c.input, to * self.output[2] + c.output);
                 for h in 0..c.n {
-                    let at = (from + h * c.input_step) * self.c_in;
+                    let at = (from + h * c.input_step) * weight.len();
                     plane[to + h * c.output_step] += dot(&x[at..at + weight.len()], weight);
                 }
             }
         }
     }
-}
-
-fn has_output_shape(call: &Call<'_>) -> bool {
-    call.opt_tensor("output_shape").is_some()
 }
 
 fn space(shape: &[usize]) -> Space {
@@ -163,51 +161,50 @@ fn numbers(t: &Tensor) -> Vec<f32> {
 fn convolve(call: &Call<'_>, weight: &[f32], bias: Option<&[f32]>, out: &mut [Buffer]) -> Result<(), Fault> {
     let g = Geometry::new(call, false)?;
     let n_kernel: usize = g.windows.iter().map(|w| w.kernel).product();
-    let n_channels = g.c_in / g.groups;
-    let mut channels_last = vec![0f32; weight.len()];
-    for (i, w) in weight.iter().enumerate() {
-        let (o, c, k) = (i / n_kernel / n_channels, i / n_kernel % n_channels, i % n_kernel);
-        channels_last[(o * n_kernel + k) * n_channels + c] = *w;
-    }
-    slide(call, &g, &channels_last, bias, out)
+    slide(call, &g, &channels_last(weight, [g.c_out, g.c_in / g.groups, n_kernel]), bias, out)
 }
 
 /// weight [C_in, C_out / groups, kernel..]
 fn conv_transpose(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let g = Geometry::new(call, true)?;
     let bias = call.opt_tensor("bias").map(|_| call.f32s("bias")).transpose()?;
-    let weight = call.f32s("weight")?;
     let n_kernel: usize = g.windows.iter().map(|w| w.kernel).product();
-    let (n_channels, n_out) = (g.c_in / g.groups, g.c_out / g.groups);
-    let mut channels_last = vec![0f32; weight.len()];
-    for (i, w) in weight.iter().enumerate() {
-        let (c, o, k) = (i / n_kernel / n_out, i / n_kernel % n_out, i % n_kernel);
-        let (group, c) = (c / n_channels, c % n_channels);
-        channels_last[((group * n_out + o) * n_kernel + k) * n_channels + c] = *w;
+    let of_group = g.c_out / g.groups * n_kernel;
+    let weight = channels_last(call.f32s("weight")?, [g.groups, g.c_in / g.groups, of_group]);
+    slide(call, &g, &weight, bias, out)
+}
+
+/// [outer, channels, inner] as [outer, inner, channels].
+fn channels_last(v: &[f32], [outer, channels, inner]: [usize; 3]) -> Cow<'_, [f32]> {
+    if channels == 1 || inner == 1 {
+        return Cow::Borrowed(v);
     }
-    slide(call, &g, &channels_last, bias, out)
+    let mut turned = Vec::with_capacity(v.len());
+    for o in 0..outer {
+        for i in 0..inner {
+            turned.extend((0..channels).map(|c| v[(o * channels + c) * inner + i]));
+        }
+    }
+    Cow::Owned(turned)
 }
 
 /// Compute each plane of the result, kernel element by kernel element; weight [C_out, kernel, C_in / groups].
 fn slide(call: &Call<'_>, g: &Geometry, weight: &[f32], bias: Option<&[f32]>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let x = call.f32s("x")?;
     let (n_places, n_plane): (usize, usize) = (g.input.iter().product(), g.output.iter().product());
-    let mut channels_last = vec![0f32; x.len()];
-    for (i, v) in x.iter().enumerate() {
-        let (item, c, place) = (i / n_places / g.c_in, i / n_places % g.c_in, i % n_places);
-        channels_last[(item * n_places + place) * g.c_in + c] = *v;
-    }
     let (n_channels, n_out) = (g.c_in / g.groups, g.c_out / g.groups);
-    let kernel = g.windows.map(|w| w.kernel);
+    let x = channels_last(call.f32s("x")?, [g.n * g.groups, n_channels, n_places]);
+    let [a, b, c] = g.windows.map(|w| w.kernel);
+    // Without channels there is nothing to add, however large the kernel is.
+    let n_kernel = if n_channels == 0 { 0 } else { a * b * c };
     let y = f32_out(&mut out[0], g.n * g.c_out * n_plane)?;
     call.context.pool().run_chunks(y, n_plane, |at, y| {
         let (item, o) = (at / g.c_out, at % g.c_out);
-        let x = channels_last.get(item * n_places * g.c_in + o / n_out * n_channels..).unwrap_or(&[]);
+        let n_group = n_places * n_channels;
+        let x = &x[(item * g.groups + o / n_out) * n_group..][..n_group];
         let mut plane = vec![bias.map_or(0.0, |b| f64::from(b[o])); n_plane];
-        let n_kernel = kernel.iter().product::<usize>();
-        for k in 0..if n_channels == 0 { 0 } else { n_kernel } {
+        for k in 0..n_kernel {
             let weight = &weight[(o * n_kernel + k) * n_channels..][..n_channels];
-            g.add([k / kernel[2] / kernel[1], k / kernel[2] % kernel[1], k % kernel[2]], x, weight, &mut plane);
+            g.add([k / c / b, k / c % b, k % c], x, weight, &mut plane);
         }
         y.iter_mut().zip(&plane).for_each(|(y, v)| *y = *v as f32);
     });

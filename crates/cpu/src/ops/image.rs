@@ -89,42 +89,44 @@ pub(super) fn between(x: &[f32], places: &[Place], strides: &[usize], at: usize)
 }
 
 /// The last axes of x, at places along each of them.
-struct Grid {
-    /// Elements of x and of the result in one run of these axes.
-    n_from: usize,
-    n_to: usize,
+struct Grid<F> {
+    from: Vec<usize>,
+    to: Vec<usize>,
     strides: Vec<usize>,
-    places: Vec<Vec<Place>>,
+    /// The place of a point of the result from its index, the number of points and the elements of x.
+    place: F,
 }
 
-impl Grid {
-    /// A grid over the last `n` axes; `place` finds a point of the result from its index, their number and the elements
-    /// of x.
-    fn new(call: &Call<'_>, n: usize, place: impl Fn(usize, usize, usize) -> Place) -> Result<Self, Fault> {
+impl<F: Fn(usize, usize, usize) -> Place> Grid<F> {
+    /// A grid over the last `n` axes.
+    fn new(call: &Call<'_>, n: usize, place: F) -> Result<Self, Fault> {
         let (from, to) = (&call.tensor("x")?.shape, call.shape(0));
-        let (from, to) = (&from[from.len() - n..], &to[to.len() - n..]);
-        let axes = from.iter().zip(to);
-        if let Some((_, to)) = axes.clone().find(|(from, to)| **from == 0 && **to > 0) {
+        let (from, to) = (from[from.len() - n..].to_vec(), to[to.len() - n..].to_vec());
+        if let Some((_, to)) = from.iter().zip(&to).find(|(from, to)| **from == 0 && **to > 0) {
             return Err(format!("an axis without elements cannot be resized to {to}"));
         }
-        Ok(Self {
-            n_from: from.iter().product(),
-            n_to: to.iter().product(),
-            strides: strides(from),
-            places: axes.map(|(from, to)| (0..*to).map(|i| place(i, *to, *from)).collect()).collect(),
-        })
+        Ok(Self { strides: strides(&from), from, to, place })
     }
 
-    /// Call `each` for the elements of a result of `n`, with where its run begins in x and the places of the element.
+    /// Call `each` for the elements of a result of `n`, with where its run of these axes begins in x and the places of
+    /// the element.
     fn each(&self, n: usize, mut each: impl FnMut(usize, usize, &[Place])) {
-        let mut here: Vec<Place> = self.places.iter().filter_map(|p| p.first().copied()).collect();
+        if n == 0 {
+            return;
+        }
+        let (n_from, n_to): (usize, usize) = (self.from.iter().product(), self.to.iter().product());
+        let place = |axis: usize, i: usize| (self.place)(i, self.to[axis], self.from[axis]);
+        let mut index = vec![0; self.to.len()];
+        let mut places: Vec<Place> = (0..self.to.len()).map(|axis| place(axis, 0)).collect();
         for i in 0..n {
-            let mut rest = i % self.n_to;
-            for (place, axis) in here.iter_mut().zip(&self.places).rev() {
-                *place = axis[rest % axis.len()];
-                rest /= axis.len();
+            each(i, i / n_to * n_from, &places);
+            for axis in (0..self.to.len()).rev() {
+                index[axis] = (index[axis] + 1) % self.to[axis];
+                places[axis] = place(axis, index[axis]);
+                if index[axis] > 0 {
+                    break;
+                }
             }
-            each(i, i / self.n_to * self.n_from, &here);
         }
     }
 

@@ -29,7 +29,7 @@ impl Place {
 fn pool(
     call: &Call<'_>,
     out: &mut [Buffer],
-    mut each: impl FnMut(&mut dyn Iterator<Item = f64>, usize) -> Result<f64, Fault>,
+    mut each: impl FnMut(&mut dyn Iterator<Item = f64>, f64) -> Result<f64, Fault>,
 ) -> Result<(), Fault> {
     let (x, shape) = (call.f32s("x")?, &call.tensor("x")?.shape);
     let to = call.shape(0);
@@ -40,24 +40,25 @@ fn pool(
     let windows = Windows::new(kernel, &pad_type, |name| Ok(call.ints(name))).map_err(|e| e.0)?;
     // Axes that x lacks are of one element and come first.
     let lacks = 5 - shape.len();
-    let (mut input, mut output, mut places) = ([1; 3], [1; 3], [(); 3].map(|()| Vec::new()));
+    let (mut input, mut output) = ([1; 3], [1; 3]);
+    let mut moves = [Window { kernel: 1, stride: 1, dilation: 1, before: 0, after: 0 }; 3];
     input[lacks..].copy_from_slice(&shape[2..]);
     output[lacks..].copy_from_slice(&to[2..]);
-    for axis in 0..3 {
-        let unmoved = Window { kernel: 1, stride: 1, dilation: 1, before: 0, after: 0 };
-        let along = |axis: usize| windows.along(axis, shape[axis + 2]).map_err(|e| e.0);
-        let window = if axis < lacks { unmoved } else { along(axis - lacks)? };
-        places[axis] = (0..output[axis]).map(|at| Place::new(window, at, input[axis])).collect();
+    for axis in lacks..3 {
+        moves[axis] = windows.along(axis - lacks, input[axis]).map_err(|e| e.0)?;
     }
+    let place = |axis: usize, at: usize| Place::new(moves[axis], at, input[axis]);
     let (n_places, n_plane): (usize, usize) = (output.iter().product(), input.iter().product());
     let y = f32_out(&mut out[0], to.iter().product())?;
     for (i, y) in y.iter_mut().enumerate() {
         let (plane, at) = (i / n_places * n_plane, i % n_places);
-        let [a, b, c] = [at / output[2] / output[1], at / output[2] % output[1], at % output[2]];
-        let [a, b, c] = [&places[0][a], &places[1][b], &places[2][c]];
+        let (a, b) = (place(0, at / output[2] / output[1]), place(1, at / output[2] % output[1]));
+        let c = place(2, at % output[2]);
         let rows = a.elements.clone().flat_map(|i| b.elements.clone().map(move |j| (i * input[1] + j) * input[2]));
         let mut elements = rows.flat_map(|row| x[plane + row..][c.elements.clone()].iter().map(|v| f64::from(*v)));
-        *y = each(&mut elements, a.n_padded * b.n_padded * c.n_padded)? as f32;
+        // Their product may be beyond usize: padding is not held.
+        let n_padded = [a.n_padded, b.n_padded, c.n_padded].map(|n| n as f64).iter().product();
+        *y = each(&mut elements, n_padded)? as f32;
     }
     Ok(())
 }
@@ -65,10 +66,10 @@ fn pool(
 fn avg_pool(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let excludes = call.bool_or("exclude_padding_from_average", false);
     pool(call, out, |elements, n_padded| {
-        let (n, sum) = elements.fold((0, 0.0), |(n, sum), v| (n + 1, sum + v));
+        let (n, sum) = elements.fold((0.0, 0.0), |(n, sum), v| (n + 1.0, sum + v));
         match if excludes { n } else { n_padded } {
-            0 => Err("a place of the window has no elements to average".to_owned()),
-            n => Ok(sum / n as f64),
+            0.0 => Err("a place of the window has no elements to average".to_owned()),
+            n => Ok(sum / n),
         }
     })
 }

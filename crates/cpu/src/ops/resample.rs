@@ -72,11 +72,12 @@ impl<'a> Reader<'a> {
         [(a, 1.0 - share), (b, share)]
     }
 
-    /// Fill a plane of the result for each channel of image `b`: element `i` of `n` is at row and column `at[i]`.
-    fn read(&self, b: usize, at: &[[f64; 2]], y: &mut [f32]) {
+    /// Fill a plane of `n` elements for each channel of image `b`: element `i` is at row and column `at(i)`.
+    fn read(&self, b: usize, n: usize, at: impl Fn(usize) -> [f64; 2], y: &mut [f32]) {
         let n_image = self.size[0] * self.size[1];
-        for (i, [row, column]) in at.iter().enumerate() {
-            let (rows, columns) = (self.around(*row, self.size[0]), self.around(*column, self.size[1]));
+        for i in 0..n {
+            let [row, column] = at(i);
+            let (rows, columns) = (self.around(row, self.size[0]), self.around(column, self.size[1]));
             for c in 0..self.channels {
                 let image = &self.x[(b * self.channels + c) * n_image..][..n_image];
                 let value = |r: Option<usize>, c: Option<usize>| match (r, c, self.border) {
@@ -89,7 +90,7 @@ impl<'a> Reader<'a> {
                     let of_row = columns.into_iter().filter(|c| c.1 > 0.0).map(|(c, share)| share * value(r, c));
                     sum += row_share * of_row.sum::<f64>();
                 }
-                y[c * at.len() + i] = sum as f32;
+                y[c * n + i] = sum as f32;
             }
         }
     }
@@ -128,7 +129,7 @@ fn affine(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
             let (column, row) = (m[0] * u + m[1] * v + m[2], m[3] * u + m[4] * v + m[5]);
             [from_minus_one(row, rows, edges), from_minus_one(column, columns, edges)]
         };
-        reader.read(b, &(0..n_plane).map(at).collect::<Vec<_>>(), y);
+        reader.read(b, n_plane, at, y);
     }
     Ok(())
 }
@@ -157,8 +158,8 @@ fn resample(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let y = f32_out(&mut out[0], n * channels * n_plane)?;
     for (b, y) in y.chunks_mut((channels * n_plane).max(1)).enumerate() {
         let pairs = coordinates[b * n_plane * 2..][..n_plane * 2].as_chunks::<2>().0;
-        let at: Vec<_> = pairs.iter().map(|[u, v]| [place(*v, reader.size[0]), place(*u, reader.size[1])]).collect();
-        reader.read(b, &at, y);
+        let at = |i: usize| [place(pairs[i][1], reader.size[0]), place(pairs[i][0], reader.size[1])];
+        reader.read(b, n_plane, at, y);
     }
     Ok(())
 }
@@ -193,13 +194,12 @@ impl Extent {
         Err(format!("a box has the coordinates {numbers:?}"))
     }
 
-    /// The places of the `n` points along an axis of `size` elements; none for one outside of it.
-    fn places(&self, axis: usize, sampling: Sampling, n: usize, size: usize) -> Vec<Option<Place>> {
+    /// The place of point `i` of `n` along an axis of `size` elements; none for one outside of it.
+    fn place(&self, axis: usize, sampling: Sampling, [i, n]: [usize; 2], size: usize) -> Option<Place> {
         let [start, end] = self.0[axis];
-        let (low, high) = (start.min(end), start.max(end));
-        let point = |i: usize| (start + sampling.point(i, n, end - start)).max(low).min(high);
-        let is_inside = |at: &f64| (0.0..=size as f64 - 1.0).contains(at);
-        (0..n).map(|i| Some(point(i)).filter(is_inside).map(|at| Place::new(at, size))).collect()
+        let point = start + sampling.point(i, n, end - start);
+        let point = point.max(start.min(end)).min(start.max(end));
+        (0.0..=size as f64 - 1.0).contains(&point).then(|| Place::new(point, size))
     }
 }
 
@@ -234,8 +234,6 @@ fn crop_resize(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let images = call.ints("box_indices");
     for (n, numbers) in numbers(boxes).chunks(n_numbers).enumerate() {
         let extent = Extent::new(call, &numbers[n_numbers - 4..], size)?;
-        let rows = extent.places(0, sampling, height, size[0]);
-        let columns = extent.places(1, sampling, width, size[1]);
         let images = match image_of(call, n, numbers, images.as_deref())? {
             None => 0..n_images,
             Some(b) => b..b + 1,
@@ -244,7 +242,9 @@ fn crop_resize(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         for (channel, plane) in channels.zip(&mut planes) {
             let image = &x[channel * n_image..][..n_image];
             for (i, y) in plane.iter_mut().enumerate() {
-                let value = match (rows[i / width], columns[i % width]) {
+                let row = extent.place(0, sampling, [i / width, height], size[0]);
+                let column = extent.place(1, sampling, [i % width, width], size[1]);
+                let value = match (row, column) {
                     (Some(row), Some(column)) => between(image, &[row, column], &[size[1], 1], 0),
                     _ => pad_value,
                 };

@@ -210,3 +210,112 @@ fn coordinates_may_be_anything() {
         }
     }
 }
+
+/// Ops, and the kinds of parameters that are drawn for them: see `Random::parameter`.
+const OPS: &[(&str, &str)] = &[
+    ("conv", "weight:w pad_type:p pad:I strides:I dilations:I groups:i bias:F"),
+    ("conv_transpose", "weight:w pad_type:p pad:I strides:I dilations:I groups:i output_shape:I"),
+    ("avg_pool", "kernel_sizes:I pad_type:p pad:I strides:I ceil_mode:b exclude_padding_from_average:b"),
+    ("max_pool", "kernel_sizes:I pad_type:p pad:I strides:I ceil_mode:b"),
+    ("l2_pool", "kernel_sizes:I pad_type:p pad:I ceil_mode:b"),
+    ("batch_norm", "mean:F variance:F gamma:F epsilon:f"),
+    ("instance_norm", "gamma:F beta:F"),
+    ("l2_norm", "epsilon:f"),
+    ("local_response_norm", "size:i alpha:f beta:f k:f"),
+    ("crop", "crop_height:I crop_width:I"),
+    ("resize_bilinear", "target_size_height:i target_size_width:i sampling_mode:s"),
+    ("resize_nearest_neighbor", "target_size_height:i target_size_width:i"),
+    ("upsample_bilinear", "scale_factor_height:f scale_factor_width:f align_corners:b"),
+    ("upsample_nearest_neighbor", "scale_factor_height:i scale_factor_width:i"),
+    ("resize", "shape:I resized_dims:u interpolation_mode:m sampling_mode:s"),
+    ("crop_resize", "boxes:B target_height:i target_width:i normalized_coordinates:b spatial_scale:f sampling_mode:s"),
+];
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+
+    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+
+    fn int(&mut self) -> String {
+        self.of(&[1, 1, 2, 1, 3, 0, -1, i32::MAX, i32::MIN]).to_string()
+    }
+
+    fn float(&mut self) -> String {
+        self.of(&["0", "1", "-1.5", "2.25", "3e38", "1e-40", "0.5"]).to_owned()
+    }
+
+    fn dims(&mut self, rank: usize) -> Vec<usize> {
+        (0..rank).map(|_| self.of(&[1, 2, 3, 4, 0])).collect()
+    }
+
+    /// A literal for a parameter of an op on x of these dimensions, mostly of the length that it should have.
+    fn parameter(&mut self, name: &str, kind: &str, x: &[usize]) -> String {
+        let n = match (name, kind) {
+            _ if self.below(8) == 0 => self.below(6),
+            ("pad", _) => 2 * (x.len() - 2),
+            ("crop_height" | "crop_width", _) => 2,
+            (_, "F") => x[1],
+            _ => x.len() - 2,
+        };
+        match kind {
+            "i" => format!("int32({})", self.int()),
+            "u" => format!("uint32({})", self.below(4)),
+            "f" => format!("fp32({})", self.float()),
+            "b" => format!("bool({})", self.of(&[true, false])),
+            "p" => format!("string(\"{}\")", self.of(&["valid", "same", "same_lower", "custom"])),
+            "s" => {
+                format!("string(\"{}\")", self.of(&["DEFAULT", "ALIGN_CORNERS", "UNALIGN_CORNERS", "OFFSET_CORNERS"]))
+            }
+            "m" => format!("string(\"{}\")", self.of(&["LINEAR", "NEAREST_NEIGHBOR"])),
+            "I" => format!("tensor<int32, [{n}]>([{}])", (0..n).map(|_| self.int()).collect::<Vec<_>>().join(", ")),
+            "F" => format!("tensor<fp32, [{n}]>([{}])", (0..n).map(|_| self.float()).collect::<Vec<_>>().join(", ")),
+            "B" => {
+                let four = |r: &mut Self| format!("[{}, {}, {}, {}]", r.float(), r.float(), r.float(), r.float());
+                let boxes: Vec<String> = (0..n).map(|_| four(self)).collect();
+                format!("tensor<fp32, [{n}, 4]>([{}])", boxes.join(", "))
+            }
+            _ => "w".to_owned(),
+        }
+    }
+}
+
+/// Any parameters and sizes: refused when parsed, loaded or run, or run; never a panic.
+#[test]
+fn any_parameters_are_run_or_refused() {
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let mut n_run = 0;
+    for round in 0..4000 {
+        let (op, params) = OPS[round % OPS.len()];
+        let rank = 2 + random.below(4);
+        let (x, mut w) = (random.dims(rank), random.dims(rank));
+        w[usize::from(op == "conv")] = x[1];
+        let params = params.split(' ').filter_map(|p| p.split_once(':'));
+        let params: Vec<_> = params.filter(|_| random.below(4) > 0).collect();
+        let args = params.into_iter().map(|(name, kind)| format!("{name} = {}", random.parameter(name, kind, &x)));
+        let args = args.collect::<Vec<_>>().join(", ");
+        let mut show = |dims: &[usize], open: usize| {
+            let dims = dims.iter().map(|d| if random.below(open) == 0 { "?".to_owned() } else { d.to_string() });
+            dims.collect::<Vec<_>>().join(", ")
+        };
+        let inputs = format!("tensor<fp32, [{}]> x, tensor<fp32, [{}]> w", show(&x, 3), show(&w, 9));
+        let body = format!("tensor<fp32, [{}]> y = {op}(x = x, {args});", show(&x, 1));
+        let Ok(program) = parse(&text("ios18", &inputs, &body), &|_, _, _| None) else { continue };
+        if valid::check(&program).is_err() {
+            continue;
+        }
+        let Ok(executable) = (Cpu { numerics: Numerics::F32, n_threads: 1 }).load(&program) else { continue };
+        let mut instance = executable.instantiate().unwrap();
+        let values = |dims: &[usize]| (0..dims.iter().product()).map(|i: usize| i as f32 - 2.5).collect::<Vec<_>>();
+        n_run += usize::from(run(instance.as_mut(), &[("x", &x, &values(&x)), ("w", &w, &values(&w))]).is_ok());
+    }
+    assert!(n_run > 400, "{n_run} ran");
+}
