@@ -39,6 +39,7 @@ venv=target/oracle-venv
 if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
     if "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/oracle/requirements.txt; then
         step "oracle: gguf" "$venv/bin/python" crates/models/tests/make_quant.py --check
+        step "oracle: the engine's sums" "$venv/bin/python" tests/oracle/make_ane.py --check
         step "oracle: coremltools" "$venv/bin/python" tests/oracle/make_ops.py --check
         packages=target/op-packages
         step "packages of every op" cargo run --quiet -p thane-mil --example write_packages -- tests/ops "$packages"

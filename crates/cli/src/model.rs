@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use thane_compile::CompileError;
+use thane_cpu::ane::Effects;
 use thane_cpu::{Cpu, Numerics};
 use thane_engine::generate::Session;
 use thane_mil::backend::Backend;
@@ -25,7 +26,8 @@ pub struct ProgramFlags {
     /// Tokens of prompt and answer together [default: the model's context, 8192 at most].
     #[arg(long, env = "THANE_CONTEXT", value_name = "N")]
     pub context: Option<usize>,
-    /// How to compute: fast takes quantised weights as they are and caches in fp16, f32 is the reference.
+    /// How to compute: fast takes quantised weights as they are and caches in fp16, f32 is the reference, ane is fp16 after
+    /// each op with the sums of the Apple Neural Engine.
     #[arg(long, env = "THANE_NUMERICS", value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
     pub numerics: NumericsFlag,
 }
@@ -46,6 +48,7 @@ pub struct RunFlags {
 pub enum NumericsFlag {
     F32,
     Fast,
+    Ane,
 }
 
 impl ProgramFlags {
@@ -58,7 +61,11 @@ impl ProgramFlags {
 
 /// The CPU as these flags ask for it.
 pub fn cpu(numerics: NumericsFlag, threads: Option<u16>) -> Cpu {
-    let numerics = if numerics == NumericsFlag::F32 { Numerics::F32 } else { Numerics::Fast };
+    let numerics = match numerics {
+        NumericsFlag::F32 => Numerics::F32,
+        NumericsFlag::Fast => Numerics::Fast,
+        NumericsFlag::Ane => Numerics::Ane(Effects::default()),
+    };
     Cpu { numerics, n_threads: threads.map_or_else(num_cpus::get_physical, usize::from) }
 }
 

@@ -16,6 +16,7 @@ use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
 use crate::Numerics;
+use crate::ane::{self, Tally};
 use crate::fuse::Fused;
 use crate::ops::gather::row;
 use crate::ops::random::{Seeds, is_random};
@@ -40,6 +41,8 @@ pub struct Frame<'a> {
     pub most_rounds: usize,
     /// Seeds of random ops that have none.
     pub seeds: &'a mut Seeds,
+    /// What happened to numbers, where that is counted.
+    pub tally: Tally,
 }
 
 /// Compute one op by its plain function: infer the result types, widen fp16, call, round to fp16.
@@ -63,10 +66,30 @@ pub fn evaluate(
     if types.iter().any(|t| t.known_shape().is_none()) {
         types = sized(&Call { context, def, args: &args, results: &types })?;
     }
+    let results = compute((context, def), &types, &args, pool, rounds, &mut |call, out| eval(call, out))?;
+    Ok(results
+        .into_iter()
+        .zip(&types)
+        .map(|(tensor, ty)| if rounds { tensor } else { tensor.narrowed(ty.dtype) })
+        .collect())
+}
+
+/// Computes the results of an op, as [`Eval`] does.
+pub type Evaluate<'a> = dyn FnMut(&Call<'_>, &mut [Buffer]) -> Result<(), Fault> + 'a;
+
+/// Compute one op into fresh tensors of these types; `keeps_halves` says whether those of fp16 are, or are fp32 still.
+pub fn compute(
+    (context, def): (&Context, &'static OpDef),
+    types: &[TensorType],
+    args: &[Option<Value>],
+    pool: &mut Pool,
+    keeps_halves: bool,
+    eval: &mut Evaluate<'_>,
+) -> Result<Vec<Tensor>, Fault> {
     let mut out = Vec::with_capacity(types.len());
-    for ty in &types {
+    for ty in types {
         let shape = ty.known_shape().ok_or_else(|| format!("the size of {ty} is not known"))?;
-        let dtype = if ty.dtype == DType::Fp16 && !rounds { DType::Fp32 } else { ty.dtype };
+        let dtype = if ty.dtype == DType::Fp16 && !keeps_halves { DType::Fp32 } else { ty.dtype };
         out.push(pool.tensor(dtype, shape)?);
     }
     let (mut tensors, mut buffers) = (Vec::new(), Vec::new());
@@ -75,15 +98,16 @@ pub fn evaluate(
         buffers.push(Arc::try_unwrap(data).map_err(|_| "a fresh buffer is shared".to_owned())?);
         tensors.push(tensor);
     }
-    eval(&Call { context, def, args: &args, results: &types }, &mut buffers)?;
-    let finished = tensors.into_iter().zip(buffers).zip(&types).map(|((mut tensor, buffer), ty)| {
+    eval(&Call { context, def, args, results: types }, &mut buffers)?;
+    let finished = tensors.into_iter().zip(buffers).map(|(mut tensor, buffer)| {
         tensor.data = Arc::new(buffer);
-        if rounds { tensor } else { tensor.narrowed(ty.dtype) }
+        tensor
     });
     Ok(finished.collect())
 }
 
-fn infer(def: &'static OpDef, args: &[Option<Value>]) -> Result<Vec<TensorType>, Fault> {
+/// The types of what an op gives for these arguments.
+pub fn infer(def: &'static OpDef, args: &[Option<Value>]) -> Result<Vec<TensorType>, Fault> {
     let ty = |t: &Tensor| Type::Tensor(TensorType::new(t.dtype, t.shape.iter().copied()));
     let types: Vec<Vec<Type>> = args
         .iter()
@@ -276,7 +300,10 @@ impl Frame<'_> {
         {
             return Ok(vec![view]);
         }
-        evaluate(self.context, plain.def, plain.eval, args, self.pool)
+        match self.numerics {
+            Numerics::Ane(effects) => ane::evaluate(self.context, plain, args, effects, self.pool, &mut self.tally),
+            Numerics::F32 | Numerics::Fast => evaluate(self.context, plain.def, plain.eval, args, self.pool),
+        }
     }
 
     fn view(&mut self, plain: &Plain) -> Result<Tensor, Fault> {
@@ -290,7 +317,8 @@ impl Frame<'_> {
             let (x, y) = (self.get(x)?, self.get(y)?);
             x.shape == y.shape && x.f32s().is_some() && y.f32s().is_some()
         };
-        if x == y || !fits || !step.last_uses.contains(&x) {
+        let rounds = matches!(self.numerics, Numerics::Ane(_));
+        if x == y || !fits || rounds || !step.last_uses.contains(&x) {
             return Ok(None);
         }
         let mut sum = self.take(step, x)?;
@@ -339,6 +367,7 @@ impl Frame<'_> {
         let scratch_len = match self.numerics {
             Numerics::F32 => linear_f32_scratch_len(self.context, &w, n_tokens),
             Numerics::Fast => linear_fast_scratch_len(self.context, &w, n_tokens),
+            Numerics::Ane(_) => 0,
         };
         let mut scratch = self.pool.take(scratch_len);
         let (mut out, n) = self.pool.take_checked(&shape)?;
@@ -347,6 +376,9 @@ impl Frame<'_> {
         match self.numerics {
             Numerics::F32 => linear_f32(self.context, &w, x, n_tokens, bias, &mut out[..n], &mut scratch),
             Numerics::Fast => linear_fast(self.context, &w, x, n_tokens, bias, &mut out[..n], &mut scratch),
+            Numerics::Ane(effects) => {
+                self.tally += ane::stored_linear(self.context, &w, x, bias, effects, &mut out[..n]);
+            }
         }
         self.pool.give_f32(scratch);
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
@@ -359,6 +391,9 @@ impl Frame<'_> {
         let shape = [indices.shape.as_slice(), &[weight.n_cols]].concat();
         let (mut out, n) = self.pool.take_checked(&shape)?;
         dequantize_rows_gather(self.context, &weight.weight(), &ids, &mut out[..n]);
+        if let Numerics::Ane(effects) = self.numerics {
+            ane::round_constants(self.context, &mut out[..n], effects);
+        }
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
     }
 

@@ -9,6 +9,7 @@
 //!
 //! This crate knows nothing of families, checkpoints or tokens. Start at [`Cpu`].
 
+pub mod ane;
 mod exec;
 mod fuse;
 mod list;
@@ -17,9 +18,10 @@ mod plan;
 mod tensor;
 mod weight;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use ane::{Effects, Tally};
 use exec::Frame;
 use ops::random::Seeds;
 use plan::Plan;
@@ -43,6 +45,8 @@ pub enum Numerics {
     F32,
     /// Quantised weights as they are, by activations quantised to 8 bits a block.
     Fast,
+    /// Op by op, with what the Apple Neural Engine does to numbers.
+    Ane(Effects),
 }
 
 /// The CPU as a backend.
@@ -94,16 +98,21 @@ impl Cpu {
     ///
     /// Each instance draws the same numbers: others at each op, loop's round and call, from the start after a reset.
     pub fn load_seeded(&self, program: &Program, limits: Limits, seed: u64) -> Result<Arc<dyn Executable>, LoadError> {
-        let context = Context::new(self.n_threads.max(1));
+        same_states(program)?;
+        Ok(Arc::new(Loaded { shared: Arc::new(self.plan(program.functions(), limits, seed)?) }))
+    }
+
+    fn plan(&self, functions: &[Function], limits: Limits, seed: u64) -> Result<Shared, LoadError> {
+        let context = Arc::new(Context::new(self.n_threads.max(1)));
+        let op_by_op = matches!(self.numerics, Numerics::Ane(_));
         let mut plans = HashMap::new();
         let folds = Folds::default();
-        for function in program.functions() {
-            let plan = Plan::new(&context, function, &folds, limits.tensor_bytes)
+        for function in functions {
+            let plan = Plan::new(&context, function, &folds, limits.tensor_bytes, op_by_op)
                 .map_err(|(op, reason)| load_error(function, op, reason))?;
             plans.insert(function.name.clone(), plan);
         }
-        same_states(program)?;
-        Ok(Arc::new(Loaded { shared: Arc::new(Shared { context, numerics: self.numerics, limits, seed, plans }) }))
+        Ok(Shared { context, numerics: self.numerics, limits, seed, plans: Arc::new(plans) })
     }
 }
 
@@ -131,11 +140,11 @@ fn load_error(function: &Function, op: Option<OpId>, reason: String) -> LoadErro
 }
 
 struct Shared {
-    context: Context,
+    context: Arc<Context>,
     numerics: Numerics,
     limits: Limits,
     seed: u64,
-    plans: HashMap<String, Plan>,
+    plans: Arc<HashMap<String, Plan>>,
 }
 
 impl Shared {
@@ -185,18 +194,7 @@ struct Loaded {
 
 impl Executable for Loaded {
     fn instantiate(&self) -> Result<Box<dyn Instance>, RunError> {
-        let mut states = HashMap::new();
-        for (name, ty) in self.shared.plans.values().flat_map(|p| &p.states) {
-            // Functions share states. A second allocation would not only be waste: what it frees is handed out again as
-            // memory that has to be cleared, and so is all used at once.
-            if !states.contains_key(name) {
-                states.insert(name.clone(), zeros(name, ty, self.shared.limits.state_bytes)?);
-            }
-        }
-        let shared = Arc::clone(&self.shared);
-        let pool = Pool::new(shared.limits.tensor_bytes);
-        let seeds = Seeds::new(shared.seed);
-        Ok(Box::new(Running { shared, states, inputs: HashMap::new(), outputs: HashMap::new(), pool, seeds }))
+        Ok(Box::new(Running::new(Arc::clone(&self.shared))?))
     }
 }
 
@@ -216,9 +214,59 @@ struct Running {
     outputs: HashMap<String, Tensor>,
     pool: Pool,
     seeds: Seeds,
+    /// States that were written from outside since the last run.
+    written: HashSet<String>,
 }
 
 impl Running {
+    /// No inputs, and states of zeros.
+    fn new(shared: Arc<Shared>) -> Result<Self, RunError> {
+        let mut states = HashMap::new();
+        for (name, ty) in shared.plans.values().flat_map(|p| &p.states) {
+            // Functions share states. A second allocation would not only be waste: what it frees is handed out again as
+            // memory that has to be cleared, and so is all used at once.
+            if !states.contains_key(name) {
+                states.insert(name.clone(), zeros(name, ty, shared.limits.state_bytes)?);
+            }
+        }
+        let pool = Pool::new(shared.limits.tensor_bytes);
+        let seeds = Seeds::new(shared.seed);
+        let (inputs, outputs, written) = Default::default();
+        Ok(Self { shared, states, inputs, outputs, pool, seeds, written })
+    }
+
+    /// What a call of `plan` starts with.
+    fn frame<'a>(&'a mut self, shared: &'a Shared, plan: &'a Plan) -> Result<Frame<'a>, RunError> {
+        let effects = if let Numerics::Ane(effects) = shared.numerics { Some(effects) } else { None };
+        let mut slots = vec![None; plan.function.n_values()];
+        let mut symbols = HashMap::new();
+        for (name, id, ty) in &plan.inputs {
+            let given = self.bind(name, ty, &mut symbols)?;
+            slots[id.index()] = Some(effects.map_or(given.clone(), |e| ane::entering(given, e)));
+        }
+        for (id, tensor) in &plan.constants {
+            let constant = effects.map(|e| ane::constant(&shared.context, tensor, e));
+            slots[id.index()] = Some(constant.unwrap_or_else(|| tensor.clone()));
+        }
+        for name in self.written.drain() {
+            if let (Some(state), Some(effects)) = (self.states.get_mut(&name), effects) {
+                *state = ane::entering(state.clone(), effects);
+            }
+        }
+        let mut by_name: HashMap<&str, &mut Tensor> = self.states.iter_mut().map(|(n, t)| (n.as_str(), t)).collect();
+        let states = plan.states.iter().filter_map(|(name, _)| by_name.remove(name.as_str())).collect();
+        Ok(Frame {
+            context: &shared.context,
+            numerics: shared.numerics,
+            states,
+            slots,
+            pool: &mut self.pool,
+            most_rounds: shared.limits.rounds,
+            seeds: &mut self.seeds,
+            tally: Tally::default(),
+        })
+    }
+
     /// The tensor for an input of this function, its shape checked.
     fn bind(&self, name: &str, ty: &TensorType, symbols: &mut HashMap<u32, usize>) -> Result<Tensor, RunError> {
         let tensor = self.inputs.get(&(name.to_owned(), ty.dtype));
@@ -259,31 +307,14 @@ impl Instance for Running {
     fn run(&mut self, function: &str) -> Result<(), RunError> {
         let shared = Arc::clone(&self.shared);
         let plan = shared.plans.get(function).ok_or_else(|| RunError::NoFunction(function.to_owned()))?;
-        let mut slots = vec![None; plan.function.n_values()];
-        let mut symbols = HashMap::new();
-        for (name, id, ty) in &plan.inputs {
-            slots[id.index()] = Some(self.bind(name, ty, &mut symbols)?);
-        }
-        for (id, tensor) in &plan.constants {
-            slots[id.index()] = Some(tensor.clone());
-        }
         self.outputs.drain().for_each(|(_, tensor)| self.pool.give(tensor));
-        let mut by_name: HashMap<&str, &mut Tensor> = self.states.iter_mut().map(|(n, t)| (n.as_str(), t)).collect();
-        let states = plan.states.iter().filter_map(|(name, _)| by_name.remove(name.as_str())).collect();
-        let mut frame = Frame {
-            context: &shared.context,
-            numerics: shared.numerics,
-            states,
-            slots,
-            pool: &mut self.pool,
-            most_rounds: shared.limits.rounds,
-            seeds: &mut self.seeds,
-        };
+        let mut frame = self.frame(&shared, plan)?;
         for step in &plan.steps {
             frame.step(plan, step).map_err(|reason| run_error(plan, step.op, reason))?;
         }
+        let mut slots = frame.slots;
         for output in &plan.function.body().outputs {
-            if let Some(tensor) = frame.slots[output.index()].take() {
+            if let Some(tensor) = slots[output.index()].take() {
                 self.outputs.insert(plan.function.value(*output).name.clone(), tensor);
             }
         }
@@ -302,6 +333,7 @@ impl Instance for Running {
         let none = || RunError::NoState(name.to_owned());
         let tensor = self.states.get_mut(name).ok_or_else(none)?;
         let n_bytes = tensor.dtype.byte_len(tensor.len()).ok_or_else(none)?;
+        self.written.insert(name.to_owned());
         Arc::make_mut(&mut tensor.data).bytes_mut().get_mut(..n_bytes).ok_or_else(none)
     }
 

@@ -117,10 +117,16 @@ pub struct Plan {
 pub type PlanError = (Option<OpId>, String);
 
 impl Plan {
-    /// Plan a function.
-    pub fn new(context: &Context, function: &Function, folds: &Folds, most_bytes: usize) -> Result<Self, PlanError> {
+    /// Plan a function; `op_by_op` leaves every op a step of its own.
+    pub fn new(
+        context: &Context,
+        function: &Function,
+        folds: &Folds,
+        most_bytes: usize,
+        op_by_op: bool,
+    ) -> Result<Self, PlanError> {
         let mut planner = Planner::new(context, function, folds, most_bytes);
-        planner.fuse();
+        planner.fuse(op_by_op);
         planner.plan()
     }
 }
@@ -263,13 +269,15 @@ impl<'a> Planner<'a> {
         (self.definer(value), reason)
     }
 
-    fn fuse(&mut self) {
+    /// A product with a weight as it is stored is one op, so that plans op by op have it too.
+    fn fuse(&mut self, op_by_op: bool) {
         for &id in &self.f.body().ops {
             let group = fuse::find(self, id);
             let free = |found: &fuse::Found| {
                 let taken = found.covers.iter().any(|op| self.covered.contains(op) || self.fused.contains_key(op));
                 // Kernels read values that are computed; what is constant is folded instead.
-                !taken && !found.fused.operands().iter().any(|v| self.is_constant(*v))
+                let is_one = matches!(found.fused, Fused::Linear { .. } | Fused::Gather { .. });
+                !taken && (is_one || !op_by_op) && !found.fused.operands().iter().any(|v| self.is_constant(*v))
             };
             // All or none: attention reads where the others of its group write.
             if group.iter().all(free) {

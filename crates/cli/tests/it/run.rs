@@ -203,8 +203,8 @@ fn perplexity_is_that_of_transformers() {
     let wanted = expected["mean_nll"].as_f64().unwrap();
     std::fs::write(home.path("text"), expected["text"].as_str().unwrap()).unwrap();
     let file = home.path("text");
-    // Measured: 1e-7 and, with fp16 in the cache, 4e-5.
-    for (numerics, bound) in [("f32", 1e-6), ("fast", 1e-3)] {
+    // Measured: 1e-7 and, with fp16 in the cache, 4e-5. With fp16 after each op a part in 2^-11 here and there.
+    for (numerics, bound) in [("f32", 1e-6), ("fast", 1e-3), ("ane", 1e-2)] {
         for model in [chat_gguf(), chat_folder()] {
             let args = ["perplexity", model.to_str().unwrap(), "--file", file.to_str().unwrap(), "--tokens", "500"];
             let output = home.run(&[&args[..], &["--numerics", numerics, "--json"]].concat());

@@ -126,16 +126,23 @@ fn multiply_batches<T: Number>(call: &Call<'_>, x: &[T], y: &[T], z: &mut [T]) -
     Ok(())
 }
 
-/// One side of a product: strides of its batch axes, of its rows and columns once transposed.
-struct Operand {
-    batch: Vec<usize>,
-    cols: usize,
-    row_stride: usize,
-    col_stride: usize,
+/// One side of a product.
+pub struct Operand {
+    /// Strides of its batch axes.
+    pub batch: Vec<usize>,
+    /// Rows once transposed.
+    pub rows: usize,
+    /// Columns once transposed.
+    pub cols: usize,
+    /// From a row to the next.
+    pub row_stride: usize,
+    /// From a column to the next.
+    pub col_stride: usize,
 }
 
 impl Operand {
-    fn new(call: &Call<'_>, name: &str, transposed: &str, n_batch: usize) -> Result<Self, Fault> {
+    /// The operand bound to `name` in a product of `n_batch` batch axes.
+    pub fn new(call: &Call<'_>, name: &str, transposed: &str, n_batch: usize) -> Result<Self, Fault> {
         let shape = match call.tensor(name)?.shape.as_slice() {
             &[n] => vec![1, n],
             shape => shape.to_vec(),
@@ -147,7 +154,7 @@ impl Operand {
         // Broadcast the batch axes with the strides of the whole tensor.
         let size = shape[n - 2] * shape[n - 1];
         let batch = broadcast_strides(&shape[..n - 2], n_batch).into_iter().map(|s| s * size).collect();
-        Ok(Self { batch, cols: shape[col], row_stride: own[row], col_stride: own[col] })
+        Ok(Self { batch, rows: shape[row], cols: shape[col], row_stride: own[row], col_stride: own[col] })
     }
 }
 
@@ -204,14 +211,15 @@ fn attention(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 }
 
 /// The mask of attention and how it is repeated over the scores.
-struct Mask<'a> {
+pub struct Mask<'a> {
     data: Option<&'a Buffer>,
     /// Along the axes of the scores.
     strides: Vec<usize>,
 }
 
 impl<'a> Mask<'a> {
-    fn new(call: &Call<'a>, rank: usize) -> Result<Self, Fault> {
+    /// The mask of a call whose scores have `rank` axes.
+    pub fn new(call: &Call<'a>, rank: usize) -> Result<Self, Fault> {
         let Some(mask) = call.opt_tensor("attn_mask") else { return Ok(Self { data: None, strides: Vec::new() }) };
         match &*mask.data {
             data @ (Buffer::F32(_) | Buffer::Bool(_)) => {
@@ -222,7 +230,7 @@ impl<'a> Mask<'a> {
     }
 
     /// Add the mask to row `r` of the scores, whose other axes are `outer`.
-    fn add(&self, r: usize, outer: &[usize], scores: &mut [f64]) {
+    pub fn add(&self, r: usize, outer: &[usize], scores: &mut [f64]) {
         let Some((step, strides)) = self.strides.split_last() else { return };
         let (mut rest, mut start) = (r, 0);
         for (n, stride) in outer.iter().zip(strides).rev() {

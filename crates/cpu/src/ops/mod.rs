@@ -20,7 +20,7 @@ mod fill;
 pub mod gather;
 mod image;
 mod join;
-mod linear;
+pub mod linear;
 mod normalization;
 mod permute;
 mod pool;
@@ -182,7 +182,7 @@ impl<'a> Call<'a> {
 }
 
 /// The fp32 elements of a result of `n`.
-fn f32_out(out: &mut Buffer, n: usize) -> Result<&mut [f32], Fault> {
+pub fn f32_out(out: &mut Buffer, n: usize) -> Result<&mut [f32], Fault> {
     match out {
         Buffer::F32(v) if v.len() >= n => Ok(&mut v[..n]),
         _ => Err("the result does not hold fp32".to_owned()),
@@ -190,7 +190,7 @@ fn f32_out(out: &mut Buffer, n: usize) -> Result<&mut [f32], Fault> {
 }
 
 /// Elements from one index to the next along each axis of a row-major tensor.
-fn strides(shape: &[usize]) -> Vec<usize> {
+pub fn strides(shape: &[usize]) -> Vec<usize> {
     let mut out = vec![1; shape.len()];
     for i in (1..shape.len()).rev() {
         out[i - 1] = out[i] * shape[i];
@@ -200,7 +200,7 @@ fn strides(shape: &[usize]) -> Vec<usize> {
 
 /// Walk a row-major `shape` in rows: the start of each row in the result, its starts in the operands, and how far an
 /// operand moves from an element of the row to the next. Operands have these strides along the axes of `shape`.
-fn rows<const N: usize>(
+pub fn rows<const N: usize>(
     shape: &[usize],
     operands: [&[usize]; N],
     mut row: impl FnMut(usize, [usize; N], usize, [usize; N]),

@@ -1,6 +1,7 @@
 //! Whole models on the CPU backend, against what transformers computes (`tests/models/README.md`).
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod ane;
 mod blocks;
 mod classify;
 mod control;

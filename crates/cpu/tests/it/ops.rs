@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use thane_cpu::ane::Effects;
 use thane_cpu::{Cpu, Numerics};
 use thane_mil::backend::{Backend, Instance, View};
 use thane_mil::opset::{self, Accepts, ArgType, Infer, Known, OpDef, Opset, TypeError};
@@ -137,7 +138,11 @@ fn ops_give_what_coremltools_gives() {
     for file in File::all() {
         valid::check(&file.program).unwrap_or_else(|e| panic!("{}: {e:?}", file.op.name));
         for f in file.program.functions() {
-            errors.extend(run_case(&file, f).err().map(|e| format!("{}, {}: {e}", file.op.name, f.name)));
+            // The engine's numbers without any of its effects are f32, op by op.
+            for numerics in [Numerics::F32, Numerics::Ane(Effects::NONE)] {
+                let failed = run_case(&file, f, numerics).err();
+                errors.extend(failed.map(|e| format!("{}, {}, {numerics:?}: {e}", file.op.name, f.name)));
+            }
             n_cases += 1;
         }
     }
@@ -145,8 +150,9 @@ fn ops_give_what_coremltools_gives() {
     assert!(n_cases > 300, "{n_cases} cases");
 }
 
-fn run_case(file: &File, f: &Function) -> Result<(), String> {
-    let mut instance = load(&Program::new(vec![f.clone()]));
+fn run_case(file: &File, f: &Function, numerics: Numerics) -> Result<(), String> {
+    let cpu = Cpu { numerics, n_threads: 1 };
+    let mut instance = cpu.load(&Program::new(vec![f.clone()])).unwrap().instantiate().unwrap();
     for &input in &f.body().inputs {
         let value = f.value(input);
         let ty = value.ty.tensor().unwrap();

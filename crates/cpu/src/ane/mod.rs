@@ -1,0 +1,148 @@
+//! The numbers of the Apple Neural Engine, op by op: fp16 after each op, and products that end in its accumulator.
+//!
+//! What the engine does is in [`Effects`], a switch each, with its source. What is not modelled: which ops the engine runs at
+//! all (every op is taken to), the tables that it has for sigmoid, tanh, exp and their like (these are computed exactly and
+//! rounded), products of int8 by int8, transposed convolution (rounded after, summed as elsewhere), and the order of sums.
+//!
+//! [`compare()`] runs a function in f32 and so, side by side, and says where they part. Start at [`Effects`].
+
+mod accumulator;
+mod compare;
+mod conv;
+mod effects;
+mod half;
+mod product;
+
+use std::sync::Arc;
+
+pub use compare::{Cause, CompareError, Finding, OpReport, Options, Report, compare};
+pub use effects::{Basis, Effect, Effects, UnknownEffect};
+pub use half::Tally;
+pub(crate) use half::{constant, entering, round_constants};
+pub(crate) use product::stored_linear;
+use thane_kernels::Context;
+use thane_mil::types::{DType, TensorType};
+
+use crate::exec;
+use crate::ops::{Call, Fault, Value};
+use crate::plan::{Item, Operand, Plain};
+use crate::tensor::{Buffer, Pool, Tensor};
+
+/// Ops that move numbers and compute none: fp16 stays as it is, specials too.
+const MOVES: &[&str] = &[
+    "concat",
+    "expand_dims",
+    "gather",
+    "identity",
+    "reshape",
+    "slice_by_index",
+    "slice_update",
+    "split",
+    "squeeze",
+    "stack",
+    "tile",
+    "transpose",
+];
+
+/// Compute one op by its plain function, or its sums by the accumulator, and round its results.
+pub(crate) fn evaluate(
+    context: &Context,
+    plain: &Plain,
+    mut args: Vec<Option<Value>>,
+    effects: Effects,
+    pool: &mut Pool,
+    tally: &mut Tally,
+) -> Result<Vec<Tensor>, Fault> {
+    let def = plain.def;
+    enter_constants(context, plain, &mut args, effects);
+    let types = exec::infer(def, &args)?;
+    if MOVES.contains(&def.name) {
+        let moved = exec::compute((context, def), &types, &args, pool, true, &mut |c, o| (plain.eval)(c, o))?;
+        return if effects.slice_saturation { saturate(context, plain, &args, &types, moved) } else { Ok(moved) };
+    }
+    let is_float = |ty: &TensorType| matches!(ty.dtype, DType::Fp16 | DType::Fp32);
+    if def.name == "cast" {
+        return match (&args[0], &types[..]) {
+            (Some(Value::Tensor(x)), [ty]) if is_float(ty) => Ok(vec![cast(x, ty.dtype, effects, tally)]),
+            _ => exec::evaluate(context, def, plain.eval, args, pool),
+        };
+    }
+    let results = match product::find(def.name).filter(|_| types.iter().all(is_float)) {
+        Some(eval) => {
+            // The mask alone is read by the plain function's own code.
+            let mask = def.param_index("attn_mask").and_then(|i| args.get_mut(i));
+            mask.into_iter().flatten().for_each(|mask| compute_with(mask, effects));
+            exec::compute((context, def), &types, &args, pool, false, &mut |call, out| eval(call, out, effects, tally))?
+        }
+        None => {
+            args.iter_mut().flatten().for_each(|arg| compute_with(arg, effects));
+            exec::compute((context, def), &types, &args, pool, false, &mut |c, o| (plain.eval)(c, o))?
+        }
+    };
+    let rounded = results.into_iter().zip(&types).map(|(mut tensor, ty)| {
+        let n = tensor.len();
+        if let Some(Buffer::F32(v)) = Arc::get_mut(&mut tensor.data) {
+            half::round_results(&mut v[..n], effects, tally);
+        }
+        tensor.narrowed(ty.dtype)
+    });
+    Ok(rounded.collect())
+}
+
+fn enter_constants(context: &Context, plain: &Plain, args: &mut [Option<Value>], effects: Effects) {
+    for (operand, arg) in plain.args.iter().zip(args) {
+        match (operand, arg) {
+            (Some(Operand::Constant(_)), Some(Value::Tensor(t))) => *t = constant(context, t, effects),
+            (Some(Operand::Values(items)), Some(Value::Tensors(ts))) => {
+                let constants = items.iter().zip(ts).filter(|(item, _)| matches!(item, Item::Constant(_)));
+                constants.for_each(|(_, t)| *t = constant(context, t, effects));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Widen fp16, and make of specials what ops compute with.
+fn compute_with(arg: &mut Value, effects: Effects) {
+    let tensors = match arg {
+        Value::Tensor(t) => std::slice::from_mut(t),
+        Value::Tensors(ts) => ts.as_mut_slice(),
+        Value::Literal(_) => return,
+    };
+    for tensor in tensors {
+        *tensor = tensor.widened();
+        let n = tensor.len();
+        let has_specials = tensor.f32s().is_some_and(|v| v.iter().any(|v| !v.is_finite()));
+        if let Some(Buffer::F32(v)) = has_specials.then(|| Arc::make_mut(&mut tensor.data)) {
+            v[..n].iter_mut().for_each(|v| *v = half::operand(*v, effects));
+        }
+    }
+}
+
+fn cast(x: &Tensor, dtype: DType, effects: Effects, tally: &mut Tally) -> Tensor {
+    let mut values = Vec::with_capacity(x.len());
+    x.each(|_, v| values.push(half::result(v, effects, tally)));
+    Tensor::new(DType::Fp32, x.shape.clone(), Buffer::F32(values)).narrowed(dtype)
+}
+
+/// What slices off the last axis make of large numbers: they pass in units of 1/16 of fp16's own.
+fn saturate(
+    context: &Context,
+    plain: &Plain,
+    args: &[Option<Value>],
+    types: &[TensorType],
+    mut moved: Vec<Tensor>,
+) -> Result<Vec<Tensor>, Fault> {
+    const MOST: f32 = 65504.0 / 16.0;
+    let call = Call { context, def: plain.def, args, results: types };
+    let last = |name: &str| call.ints(name).and_then(|v| v.last().copied()).unwrap_or(0);
+    let is_offset = plain.def.name == "slice_by_index" && last("begin_mask") == 0 && last("begin") != 0;
+    for tensor in moved.iter_mut().filter(|_| is_offset) {
+        let wide = tensor.widened();
+        let Some(values) = wide.f32s() else { continue };
+        let clamp = |v: &f32| if v.abs() > MOST { f32::INFINITY.copysign(*v) } else { *v };
+        let clamped = Buffer::F32(values.iter().map(clamp).collect());
+        *tensor = Tensor::new(DType::Fp32, tensor.shape.clone(), clamped).narrowed(tensor.dtype);
+    }
+    Ok(moved)
+}
