@@ -31,6 +31,8 @@ pub use map::map;
 pub use read::items;
 pub use write::Summary;
 
+use crate::lower::with_opset;
+use crate::opset::Opset;
 use crate::program::Program;
 
 /// A program and what a package says of it.
@@ -51,6 +53,15 @@ impl Package {
     pub fn new(program: Program) -> Self {
         let default_function = program.functions().first().map(|f| f.name.clone()).unwrap_or_default();
         Self { program, metadata: Metadata::default(), default_function, interfaces: BTreeMap::new() }
+    }
+
+    /// The same package in the oldest opset that can say it, so that the oldest system can run it.
+    pub fn in_lowest_opset(self) -> Self {
+        let lowest = Opset::ALL.iter().find_map(|opset| {
+            let program = with_opset(&self.program, *opset).ok()?;
+            Some(Self { program, ..self.clone() }).filter(|package| check(package).is_ok())
+        });
+        lowest.unwrap_or(self)
     }
 }
 

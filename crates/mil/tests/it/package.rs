@@ -129,6 +129,18 @@ fn equal_constants_are_stored_once() {
 }
 
 #[test]
+fn a_package_goes_to_the_oldest_system_that_can_run_it() {
+    for (dtype, opset) in [(DType::Fp32, Opset::CoreMl5), (DType::Fp16, Opset::CoreMl6)] {
+        let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
+        let x = b.input("x", TensorType::new(dtype, [3usize, 5]));
+        let y = b.op("tanh", "y", [("x", Arg::Value(x))]).unwrap();
+        let package = Package::new(Program::new(vec![b.finish(&[("out", y)])])).in_lowest_opset();
+        assert_eq!(round_trip(&package).program.functions()[0].opset, opset);
+    }
+    assert_eq!(sample().in_lowest_opset().program.functions()[0].opset, Opset::CoreMl8);
+}
+
+#[test]
 fn items_travel_with_the_model() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.mlpackage");
