@@ -3,7 +3,7 @@
 //!
 //! [`Package::open`] maps the weights and copies none; [`Package::write`] writes them in pieces. Start at [`Package`];
 //! `read` and `write` know the folder, `encode` and `decode` the program, `description` how it looks from outside,
-//! `value` types and literals, `blob` the weight file, `manifest` the list of items, `proto` the wire format. This is
+//! `value` types and literals, `state` updates of states, `blob` the weight file, `manifest` the list of items, `proto` the wire format. This is
 //! the one place of the crate that reads and writes files.
 
 mod blob;
@@ -16,6 +16,7 @@ mod manifest;
 mod map;
 mod proto;
 mod read;
+mod state;
 #[cfg(test)]
 mod tests;
 mod value;
