@@ -3,11 +3,12 @@
 //!
 //! [`Package::open`] maps the weights and copies none; [`Package::write`] writes them in pieces. Start at [`Package`];
 //! `read` and `write` know the folder, `encode` and `decode` the program, `description` how it looks from outside,
-//! `value` types and literals, `state` updates of states, `blob` the weight file, `manifest` the list of items, `proto` the wire format. This is
+//! `compiled` and `report` know compiled models, `value` types and literals, `state` updates of states, `blob` the weight file, `manifest` the list of items, `proto` the wire format. This is
 //! the one place of the crate that reads and writes files.
 
-mod blob;
+pub(crate) mod blob;
 mod check;
+mod compiled;
 mod decode;
 mod description;
 mod encode;
@@ -16,6 +17,7 @@ mod manifest;
 mod map;
 mod proto;
 mod read;
+mod report;
 mod state;
 #[cfg(test)]
 mod tests;
