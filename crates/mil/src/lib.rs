@@ -2,7 +2,8 @@
 //!
 //! A [`Program`](program::Program) is a set of functions over shared constants, in the terms of Apple's MIL: ops of a
 //! versioned [`opset`], tensors of [`types`], constants whose bytes are [`data`] mapped from a checkpoint. Start reading
-//! at [`program`]; then [`build`] makes one, [`valid`] judges it, [`edit`] changes it, [`text`] prints and parses it,
+//! at [`program`]; then [`build`] makes one, [`valid`] judges it, [`edit`] changes it, [`lower`]
+//! takes it to older systems, [`text`] prints and parses it,
 //! [`package`] keeps it on disk, and [`backend`] says what it means to run one.
 //!
 //! This crate knows nothing of checkpoints, model families, devices or tokens, and does I/O in [`package`] only.
@@ -13,6 +14,7 @@ pub mod build;
 pub mod data;
 pub mod edit;
 pub mod literal;
+pub mod lower;
 pub mod opset;
 pub mod package;
 pub mod program;

@@ -6,7 +6,8 @@
 //! 3. Each op is in the function's opset, in the form that this opset has; required parameters are bound, each to what it accepts; parameters that must be
 //!    constant are bound to `const`, to a constexpr op or to a literal.
 //! 4. Declared result types are those that the op's rule infers.
-//! 5. Ranks are at most 5, except for constants that only constexpr ops use; inputs have rank 1 or more.
+//! 5. Ranks are at most 5, except for constants that only constexpr ops use, and at most 4 in lists; inputs have rank 1 or
+//!    more.
 //! 6. A literal, attributes included, has as many bytes as its type asks for, and reads back: truth values are 0 or 1,
 //!    unused bits 0, strings scalars. What has no text, fp8 and numbers that are not finite, is a whole constant, for a
 //!    weight file, and not fp64, which is in none.
@@ -228,6 +229,11 @@ impl Checker<'_> {
             if !value.ty.compatible(ty) {
                 self.report(place, format!("`{}` is declared {}, its op gives {ty}", value.name, value.ty));
             }
+            if let Type::List(element, _) = &value.ty
+                && element.tensor().is_some_and(|t| t.rank() > 4)
+            {
+                self.report(place, format!("`{}` is {}; tensors in lists have at most rank 4", value.name, value.ty));
+            }
             if !op.def.is_constexpr() && value.ty.tensor().is_some_and(|t| t.rank() > 5) {
                 self.report(place, format!("`{}` is {}, ranks above 5 are for constants only", value.name, value.ty));
             }
@@ -235,7 +241,7 @@ impl Checker<'_> {
     }
 }
 
-fn label(f: &Function, op: &Op) -> String {
+pub(crate) fn label(f: &Function, op: &Op) -> String {
     match op.results.first() {
         Some(r) => format!("{} `{}`", op.def.name, f.value(*r).name),
         None => op.def.name.to_owned(),

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use thane_mil::opset::{self, Opset};
+use thane_mil::lower;
+use thane_mil::opset::Opset;
 use thane_mil::package::{Feature, Interface, Metadata, Package, PackageError, Shape, SizeRange, Summary};
 use thane_mil::program::{Function, Program};
 use thane_mil::types::{DType, Type};
@@ -126,9 +127,9 @@ fn chosen(program: Program, names: &[String]) -> Result<Program, Failure> {
 }
 
 fn in_opset(program: Program, asked: Option<Opset>) -> Result<Program, Failure> {
-    let lowest = opset::lowest_opset(&program);
+    let lowest = lower::lowest_opset(&program);
     let wanted = asked.or(lowest).unwrap_or(Opset::CoreMl8);
-    opset::with_opset(&program, wanted).map_err(|violations| {
+    lower::with_opset(&program, wanted).map_err(|violations| {
         let lines: Vec<String> = violations.iter().take(8).map(|v| format!("\n  {v}")).collect();
         let more = violations.len().saturating_sub(lines.len());
         let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };

@@ -100,6 +100,7 @@ fn files_say_what_they_are_and_stay_short() {
     for (_, path, text) in sources() {
         assert!(text.starts_with("//!"), "{}: the first line says what the module is", path.display());
         let n = without_tests(&text).lines().count();
-        assert!(n <= MOST_LINES, "{}: {n} lines; split it by noun", path.display());
+        let is_tests = path.ends_with("tests.rs");
+        assert!(n <= MOST_LINES || is_tests, "{}: {n} lines; split it by noun", path.display());
     }
 }

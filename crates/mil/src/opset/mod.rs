@@ -22,7 +22,6 @@ mod image;
 mod join;
 mod linear;
 mod list;
-mod lower;
 mod normalization;
 mod permute;
 mod pool;
@@ -36,8 +35,6 @@ pub mod slice;
 mod sort;
 mod state;
 pub mod window;
-
-pub use lower::{lowest_opset, with_opset};
 
 /// A version of the opset; each holds all ops of the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

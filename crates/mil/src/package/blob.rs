@@ -49,14 +49,15 @@ pub(super) fn code(dtype: DType) -> Option<u32> {
 }
 
 /// The constants of a weight file, each at its place, before any of it is written.
-#[derive(Default)]
-pub(super) struct Plan {
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
     entries: Vec<Entry>,
     end: u64,
     /// Entries by type, length and the hash of their first bytes.
     known: HashMap<(DType, usize, u64), Vec<usize>>,
 }
 
+#[derive(Debug)]
 struct Entry {
     offset: u64,
     ty: TensorType,
@@ -78,6 +79,13 @@ impl Plan {
         self.end = offset.saturating_add(ALIGNMENT).saturating_add(data.byte_len() as u64);
         self.entries.push(Entry { offset, ty: ty.clone(), data: data.clone() });
         offset
+    }
+
+    /// The constant whose record stands at `offset`, if it has this type.
+    pub fn get(&self, offset: u64, ty: &TensorType) -> Option<Data> {
+        let entry = &self.entries[self.entries.binary_search_by_key(&offset, |e| e.offset).ok()?];
+        let same = entry.ty.dtype == ty.dtype && entry.ty.n_elements() == ty.n_elements();
+        same.then(|| entry.data.clone())
     }
 
     /// Number of constants.

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::encode::opset_name;
 use super::error::PackageError;
 use super::proto::{self, binding};
+use super::state;
 use super::value::{Resolve, literal_from_proto, type_from_proto};
 use crate::literal::Literal;
 use crate::opset::{self, Accepts, OpDef, Opset};
@@ -118,6 +119,7 @@ fn function(name: &str, message: &proto::Function, resolve: Resolve<'_>) -> Resu
     decoder.take_names(&message.inputs, body);
     decoder.inputs(Function::BODY, &message.inputs)?;
     decoder.block(Function::BODY, body)?;
+    state::merge(&mut decoder.function);
     Ok(decoder.function)
 }
 
@@ -184,13 +186,10 @@ impl Decoder<'_> {
     }
 
     fn block(&mut self, id: BlockId, block: &proto::Block) -> Result<(), Fault> {
-        let mut ops = block.operations.iter().peekable();
-        while let Some(op) = ops.next() {
-            let read = ops.next_if(|next| is_update(op, next));
-            self.op(id, op, read).map_err(|e| {
+        for op in &block.operations {
+            self.op(id, op).map_err(|e| {
                 // The innermost op says where.
-                let result = op.outputs.first().or_else(|| read?.outputs.first());
-                let result = result.map_or(String::new(), |r| format!(" `{}`", r.name));
+                let result = op.outputs.first().map_or(String::new(), |r| format!(" `{}`", r.name));
                 let place = if e.place.is_empty() { format!(", op `{}`{result}", op.r#type) } else { e.place };
                 Fault { place, reason: e.reason }
             })?;
@@ -200,26 +199,13 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Append an op; `read` is the `read_state` behind a `write_state`, which together are one op of ours.
-    fn op(&mut self, block: BlockId, op: &proto::Operation, read: Option<&proto::Operation>) -> Result<(), Fault> {
+    fn op(&mut self, block: BlockId, op: &proto::Operation) -> Result<(), Fault> {
         let opset = self.function.opset;
-        let find =
-            |name: &str| opset::find_in(name, opset).ok_or_else(|| format!("opset {} has no such op", opset.name()));
-        let mut parts = Parts { def: find(&op.r#type)?, args: Vec::new(), name: None, outputs: &op.outputs };
+        let def = opset::find_in(&op.r#type, opset).ok_or_else(|| format!("opset {} has no such op", opset.name()))?;
+        let mut parts = Parts { def, args: Vec::new(), name: None, outputs: &op.outputs };
         self.attributes(op, &mut parts)?;
         for (name, argument) in &op.inputs {
-            let (param, arg) = self.argument(block, parts.def, name, argument)?;
-            parts.args.push((param, arg));
-        }
-        if let Some(read) = read {
-            let renamed = parts.args.into_iter().map(|(n, a)| (if n == "data" { "value" } else { "state" }, a));
-            parts = Parts {
-                def: find("coreml_update_state")?,
-                args: renamed.collect(),
-                name: None,
-                outputs: &read.outputs,
-            };
-            self.attributes(read, &mut parts)?;
+            parts.args.push(self.argument(block, def, name, argument)?);
         }
         let blocks = op.blocks.iter().map(|b| self.nested(b)).collect::<Result<Vec<_>, _>>()?;
         self.append(block, parts, blocks)
@@ -322,10 +308,4 @@ impl Decoder<'_> {
         }
         Ok(())
     }
-}
-
-/// Whether `next` reads what `op` has just written.
-fn is_update(op: &proto::Operation, next: &proto::Operation) -> bool {
-    let state = |op: &proto::Operation| op.inputs.get("input").cloned();
-    op.r#type == "write_state" && next.r#type == "read_state" && state(op).is_some() && state(op) == state(next)
 }

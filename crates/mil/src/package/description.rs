@@ -216,7 +216,7 @@ fn ints(shape: &[usize]) -> Vec<i64> {
 }
 
 /// The sizes that a dimension can have where nobody says more.
-fn bounds(dim: Dim) -> SizeRange {
+pub(super) fn bounds(dim: Dim) -> SizeRange {
     match dim {
         Dim::Known(n) => SizeRange { lower: n, upper: Some(n) },
         Dim::Symbol(_) => SizeRange { lower: 1, upper: None },

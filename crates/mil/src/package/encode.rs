@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::blob::Plan;
 use super::proto::{self, binding};
+use super::state;
 use super::value::{is_blob, literal_to_proto, type_to_proto};
 use crate::literal::Literal;
 use crate::opset::Opset;
@@ -12,6 +13,7 @@ use crate::types::Type;
 
 /// The messages of a program that [`super::check`] accepts; `plan` gains the constants of its weight file.
 pub(super) fn program(program: &Program, plan: &mut Plan) -> proto::Program {
+    let program = &state::split(program);
     let opset = program.functions().first().map_or(Opset::CoreMl5, |f| f.opset);
     proto::Program {
         version: 1,
@@ -100,9 +102,6 @@ impl Encoder<'_> {
         if op.def.is_const() && op.results.iter().all(|r| self.inlined.contains(r)) {
             return;
         }
-        if op.def.name == "coreml_update_state" {
-            return self.update_state(op, out);
-        }
         let mut operation = self.operation(op.def.name, &self.label(op), &op.results);
         for (param, arg) in op.def.params.iter().zip(&op.args) {
             let Some(arg) = arg else { continue };
@@ -169,19 +168,6 @@ impl Encoder<'_> {
         let name = numbered.into_iter().find(free).expect("a function has fewer names than there are numbers");
         self.new_names.insert(name.clone());
         name
-    }
-
-    /// Core ML's two ops for it: one that writes, and one that reads what was written.
-    fn update_state(&mut self, op: &Op, out: &mut Vec<proto::Operation>) {
-        let name = |param: &str| op.value_arg(param).map(|v| binding::Binding::Name(self.f.value(v).name.clone()));
-        let (state, value) = (name("state"), name("value"));
-        let label = self.label(op);
-        let mut write = self.operation("write_state", &format!("{label}_write_state"), &[]);
-        write.inputs.insert("input".to_owned(), argument(state.clone()));
-        write.inputs.insert("data".to_owned(), argument(value));
-        let mut read = self.operation("read_state", &label, &op.results);
-        read.inputs.insert("input".to_owned(), argument(state));
-        out.extend([write, read]);
     }
 }
 

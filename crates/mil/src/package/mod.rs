@@ -3,11 +3,12 @@
 //!
 //! [`Package::open`] maps the weights and copies none; [`Package::write`] writes them in pieces. Start at [`Package`];
 //! `read` and `write` know the folder, `encode` and `decode` the program, `description` how it looks from outside,
-//! `value` types and literals, `blob` the weight file, `manifest` the list of items, `proto` the wire format. This is
+//! `compiled` and `report` know compiled models, `value` types and literals, `state` updates of states, `blob` the weight file, `manifest` the list of items, `proto` the wire format. This is
 //! the one place of the crate that reads and writes files.
 
-mod blob;
+pub(crate) mod blob;
 mod check;
+mod compiled;
 mod decode;
 mod description;
 mod encode;
@@ -16,6 +17,8 @@ mod manifest;
 mod map;
 mod proto;
 mod read;
+mod report;
+mod state;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -32,6 +35,8 @@ pub use map::map;
 pub use read::items;
 pub use write::Summary;
 
+use crate::lower::with_opset;
+use crate::opset::Opset;
 use crate::program::Program;
 
 /// A program and what a package says of it.
@@ -52,6 +57,15 @@ impl Package {
     pub fn new(program: Program) -> Self {
         let default_function = program.functions().first().map(|f| f.name.clone()).unwrap_or_default();
         Self { program, metadata: Metadata::default(), default_function, interfaces: BTreeMap::new() }
+    }
+
+    /// The same package in the oldest opset that can say it, so that the oldest system can run it.
+    pub fn in_lowest_opset(self) -> Self {
+        let lowest = Opset::ALL.iter().find_map(|opset| {
+            let program = with_opset(&self.program, *opset).ok()?;
+            Some(Self { program, ..self.clone() }).filter(|package| check(package).is_ok())
+        });
+        lowest.unwrap_or(self)
     }
 }
 

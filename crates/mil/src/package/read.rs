@@ -8,20 +8,26 @@ use std::path::Path;
 use prost::Message;
 
 use super::blob::Storage;
+use super::compiled::DESCRIPTION;
 use super::error::PackageError;
 use super::manifest::{CORE_ML, DATA, FILE_NAME, MAX_BYTES, Manifest, resolve};
 use super::{Interface, Metadata, Package, StoredItem, check, decode, description, proto};
+use crate::data::Data;
 use crate::program::Program;
+use crate::types::TensorType;
 
 /// Model files have no weights in them; messages take up to 60 times their bytes in memory.
-const MAX_MODEL_BYTES: u64 = 1 << 28;
+pub(super) const MAX_MODEL_BYTES: u64 = 1 << 28;
 /// What a weight file's name begins with: the folder that the model file is in.
 const MODEL_PATH: &str = "@model_path/";
 
 impl Package {
-    /// Read the package at `path`. Weights are mapped: the files must not change while the package or a slice of its
+    /// Read the package, or the compiled model, at `path`. Weights are mapped: the files must not change while the package or a slice of its
     /// weights lives.
     pub fn open(path: &Path) -> Result<Self, PackageError> {
+        if path.join(DESCRIPTION).is_file() && !path.join(FILE_NAME).exists() {
+            return Self::open_compiled(path);
+        }
         let manifest = manifest(path)?;
         let manifest_path = path.join(FILE_NAME);
         let Some(root) = manifest.root() else {
@@ -34,9 +40,7 @@ impl Package {
         let model = model.map_err(|e| PackageError::unusable(&file, format!("is no Core ML model: {e}")))?;
         // Weights are beside the model as the manifest names it, also where that is a link.
         let folder = named.parent().unwrap_or(path);
-        let package = package(&model, &file, Weights { path, folder, files: HashMap::new() })?;
-        check(&package).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
-        Ok(package)
+        package(model, path, &file, Weights::new(path, folder))
     }
 }
 
@@ -69,7 +73,7 @@ fn manifest(path: &Path) -> Result<Manifest, PackageError> {
     Manifest::parse(&read_capped(&resolve(path, path, Path::new(FILE_NAME))?, MAX_BYTES)?, &file)
 }
 
-fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PackageError> {
+pub(super) fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PackageError> {
     let io = || PackageError::io(path);
     if !fs::metadata(path).map_err(io())?.is_file() {
         return Err(PackageError::unusable(path, "is no regular file: copy the package again"));
@@ -85,7 +89,7 @@ fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PackageError> {
     Ok(bytes)
 }
 
-fn package(model: &proto::Model, file: &Path, mut weights: Weights<'_>) -> Result<Package, PackageError> {
+fn package(model: proto::Model, path: &Path, file: &Path, mut weights: Weights<'_>) -> Result<Package, PackageError> {
     let Some(message) = &model.ml_program else {
         let reason =
             "holds no ML Program; neural networks, trees and pipelines are not read: convert it with coremltools";
@@ -94,12 +98,21 @@ fn package(model: &proto::Model, file: &Path, mut weights: Weights<'_>) -> Resul
     if model.is_updatable {
         return Err(PackageError::unusable(file, "is updatable, which ML Programs are not"));
     }
-    let described = model.description.clone().unwrap_or_default();
+    let described = model.description.unwrap_or_default();
     let order: Vec<&str> = described.functions.iter().map(|f| f.name.as_str()).collect();
     let program = decode::program(message, &order, file, &mut |name, offset, ty| {
-        let storage = weights.file(name).map_err(|e| e.to_string())?;
-        storage.constant(offset, ty).map_err(|e| e.to_string())
+        weights.constant(name, offset, ty).map_err(|e| e.to_string())
     })?;
+    assemble(described, program, path, file)
+}
+
+/// A package of a program and its description, which are checked; `file` is that of the description.
+pub(super) fn assemble(
+    described: proto::ModelDescription,
+    program: Program,
+    path: &Path,
+    file: &Path,
+) -> Result<Package, PackageError> {
     let default_function = default_function(&described, &program);
     let interfaces = interfaces(&described, &program, &default_function, file)?;
     let m = described.metadata.unwrap_or_default();
@@ -110,18 +123,26 @@ fn package(model: &proto::Model, file: &Path, mut weights: Weights<'_>) -> Resul
         version: m.version_string,
         user_defined: m.user_defined,
     };
-    Ok(Package { program, metadata, default_function, interfaces })
+    let package = Package { program, metadata, default_function, interfaces };
+    check(&package).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
+    Ok(package)
 }
 
 /// The weight files that were opened, by the names that the program gives them.
-struct Weights<'a> {
+pub(super) struct Weights<'a> {
     path: &'a Path,
     folder: &'a Path,
     files: HashMap<String, Storage>,
 }
 
-impl Weights<'_> {
-    fn file(&mut self, name: &str) -> Result<&Storage, PackageError> {
+impl<'a> Weights<'a> {
+    /// Weights of the package at `path`, whose model is in `folder`.
+    pub fn new(path: &'a Path, folder: &'a Path) -> Self {
+        Self { path, folder, files: HashMap::new() }
+    }
+
+    /// The constant at an offset of a file.
+    pub fn constant(&mut self, name: &str, offset: u64, ty: &TensorType) -> Result<Data, PackageError> {
         if !self.files.contains_key(name) {
             let Some(relative) = name.strip_prefix(MODEL_PATH) else {
                 let reason = format!("has its weights in {name:?}, which does not begin with {MODEL_PATH}");
@@ -130,7 +151,7 @@ impl Weights<'_> {
             let file = resolve(self.path, self.folder, Path::new(relative))?;
             self.files.insert(name.to_owned(), Storage::open(file)?);
         }
-        Ok(&self.files[name])
+        self.files[name].constant(offset, ty)
     }
 }
 

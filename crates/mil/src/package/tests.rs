@@ -446,7 +446,7 @@ const OPS: &[Change<proto::Model>] = &[
         |m| {
             op(m, "write_state").inputs.insert("data".to_owned(), names(&["y"]));
         },
-        "`value` is tensor<fp32, [3, 4]>, the state holds tensor<fp16, [3, 11]>",
+        "`data` is tensor<fp32, [3, 4]>, the state holds tensor<fp16, [3, 11]>",
     ),
 ];
 

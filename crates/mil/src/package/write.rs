@@ -114,7 +114,10 @@ fn named_well(item: &Item, entries: &[Entry], path: &Path) -> Result<(), Package
 }
 
 /// Write a file, its folder included; its size.
-fn create(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<u64, PackageError> {
+pub(super) fn create(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
+) -> Result<u64, PackageError> {
     let io = || PackageError::io(path);
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(io())?;
@@ -126,10 +129,10 @@ fn create(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> std::io::Resu
 }
 
 /// A folder beside a package's place, which is removed with what is left in it.
-struct Partial(PathBuf);
+pub(super) struct Partial(pub PathBuf);
 
 impl Partial {
-    fn beside(path: &Path) -> Result<Self, PackageError> {
+    pub fn beside(path: &Path) -> Result<Self, PackageError> {
         let name =
             path.file_name().ok_or_else(|| PackageError::unusable(path, "is no path for a package: name a folder"))?;
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -156,7 +159,8 @@ impl Drop for Partial {
     }
 }
 
-fn model(package: &Package, plan: &mut Plan) -> proto::Model {
+/// The model file; `plan` gains the constants of the weight file.
+pub(super) fn model(package: &Package, plan: &mut Plan) -> proto::Model {
     let opset = package.program.functions().first().map_or(Opset::CoreMl5, |f| f.opset);
     let plain = Interface::default();
     let features = package

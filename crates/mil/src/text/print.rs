@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use crate::data::Data;
 use crate::literal::{Literal, f16_to_f32};
+use crate::opset::Opset;
+use crate::package::blob::Plan;
 use crate::program::{Arg, BlockId, Function, Op, Program, ValueId};
 use crate::types::{DType, TensorType};
 use crate::valid::has_text;
@@ -16,47 +18,35 @@ const MIN_BLOB_ELEMENTS: usize = 10;
 
 /// The constants that are printed as references into a weight file, each at the offset that the file would have it.
 ///
-/// Offsets are those of weight blob storage v2: a 64-byte file header, then for each constant a 64-byte record and its
-/// data, both aligned to 64 bytes. A constant that is the same bytes as an earlier one takes no place of its own.
+/// Offsets are those of weight blob storage v2. Equal constants are one.
 #[derive(Debug, Default)]
-pub struct Blobs {
-    entries: Vec<(u64, TensorType, Data)>,
-    end: u64,
-}
+pub struct Blobs(Plan);
 
 impl Blobs {
     /// The constant at `offset`, if it has this type.
     pub fn get(&self, offset: u64, ty: &TensorType) -> Option<Data> {
-        let at = self.entries.binary_search_by_key(&offset, |e| e.0).ok()?;
-        let (_, stored, data) = &self.entries[at];
-        (stored.dtype == ty.dtype && stored.n_elements() == ty.n_elements()).then(|| data.clone())
+        self.0.get(offset, ty)
     }
 
     /// Number of constants.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.0.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len() == 0
     }
 
-    fn offset(&mut self, ty: &TensorType, data: &Data) -> u64 {
-        let known = self.entries.iter().find(|(_, t, d)| d.is_same(data) && t.dtype == ty.dtype);
-        if let Some((offset, ..)) = known {
-            return *offset;
-        }
-        let offset = self.end.max(64);
-        self.entries.push((offset, ty.clone(), data.clone()));
-        self.end = (offset + 64 + data.byte_len() as u64).next_multiple_of(64);
-        offset
+    /// The weight file.
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.0
     }
 }
 
 /// The text of a program; `blobs` gains the constants that it refers to.
 pub fn print(program: &Program, blobs: &mut Blobs) -> String {
-    let mut printer = Printer { out: String::new(), blobs };
+    let mut printer = Printer { out: String::new(), blobs, opset: Opset::CoreMl8 };
     printer.out.push_str("program(1.3)\n");
     if !program.attributes.is_empty() {
         printer.attributes(&program.attributes);
@@ -73,6 +63,8 @@ pub fn print(program: &Program, blobs: &mut Blobs) -> String {
 struct Printer<'a> {
     out: String,
     blobs: &'a mut Blobs,
+    /// Of the function at hand.
+    opset: Opset,
 }
 
 macro_rules! put {
@@ -92,6 +84,7 @@ impl Printer<'_> {
     }
 
     fn function(&mut self, f: &Function) {
+        self.opset = f.opset;
         put!(self, "    func {}<{}>(", f.name, f.opset.name());
         for (i, input) in f.body().inputs.iter().enumerate() {
             let value = f.value(*input);
@@ -190,8 +183,8 @@ impl Printer<'_> {
     fn literal(&mut self, literal: &Literal) {
         put!(self, "{}(", literal.ty());
         match literal {
-            Literal::Tensor(ty, data) if is_blob(ty, data) => {
-                let offset = self.blobs.offset(ty, data);
+            Literal::Tensor(ty, data) if is_blob(ty, data, self.opset) => {
+                let offset = self.blobs.0.place(ty, data);
                 put!(self, "BLOBFILE(path = string(\"{WEIGHT_PATH}\"), offset = uint64({offset}))");
             }
             _ => self.bare(literal),
@@ -261,8 +254,13 @@ impl Printer<'_> {
 }
 
 /// Whether a constant goes to the weight file.
-fn is_blob(ty: &TensorType, data: &Data) -> bool {
-    let inline = matches!(ty.dtype, DType::Bool | DType::String | DType::Int64 | DType::Uint64 | DType::Fp64);
+fn is_blob(ty: &TensorType, data: &Data, opset: Opset) -> bool {
+    let inline = match ty.dtype {
+        DType::Bool | DType::String | DType::Int64 | DType::Uint64 | DType::Fp64 => true,
+        // Before ios18 weight files had floats and bytes only.
+        DType::Int16 | DType::Int32 | DType::Uint16 | DType::Uint32 => opset < Opset::CoreMl8,
+        _ => false,
+    };
     let large = ty.rank() > 0 && ty.n_elements().is_some_and(|n| n >= MIN_BLOB_ELEMENTS);
     !inline && (large || !has_text(ty.dtype, data))
 }

@@ -99,3 +99,14 @@ fn names_of_types_are_changed_and_ranks_of_inputs_are_checked() {
     let errors = valid::check(&program).unwrap_err();
     assert!(errors.iter().all(|e| e.message.contains("ranks above 5")), "{errors:?}");
 }
+
+#[test]
+fn constants_of_high_rank_are_for_constexpr_ops() {
+    let ty = "tensor<fp32, [1, 1, 1, 1, 2, 3]>";
+    let body = format!(
+        "{} tensor<fp32, [1, 1, 1, 1, 2, 1]> z = reduce_sum(x = y, axes = tensor<int32, [1]>([5]), keep_dims = bool(true));",
+        blob(ty, 1)
+    );
+    let errors = valid::check(&parsed(&body).unwrap()).unwrap_err();
+    assert!(errors[0].message.contains("ranks above 5 are for constexpr ops"), "{errors:?}");
+}

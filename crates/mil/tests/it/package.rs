@@ -8,7 +8,7 @@ use thane_mil::build::FunctionBuilder;
 use thane_mil::data::{Data, Source};
 use thane_mil::literal::Literal;
 use thane_mil::opset::Opset;
-use thane_mil::package::{Content, DefaultValue, Feature, Interface, Item, Package, Shape, SizeRange, items};
+use thane_mil::package::{Content, DefaultValue, Feature, Interface, Item, Package, Shape, SizeRange, check, items};
 use thane_mil::program::{Arg, Program, difference};
 use thane_mil::text::parse;
 use thane_mil::types::{DType, Dim, TensorType, Type};
@@ -129,6 +129,18 @@ fn equal_constants_are_stored_once() {
 }
 
 #[test]
+fn a_package_goes_to_the_oldest_system_that_can_run_it() {
+    for (dtype, opset) in [(DType::Fp32, Opset::CoreMl5), (DType::Fp16, Opset::CoreMl6)] {
+        let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
+        let x = b.input("x", TensorType::new(dtype, [3usize, 5]));
+        let y = b.op("tanh", "y", [("x", Arg::Value(x))]).unwrap();
+        let package = Package::new(Program::new(vec![b.finish(&[("out", y)])])).in_lowest_opset();
+        assert_eq!(round_trip(&package).program.functions()[0].opset, opset);
+    }
+    assert_eq!(sample().in_lowest_opset().program.functions()[0].opset, Opset::CoreMl8);
+}
+
+#[test]
 fn items_travel_with_the_model() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.mlpackage");
@@ -179,27 +191,32 @@ fn a_package_is_replaced_only_on_demand() {
     assert!(sample().replace(&taken, &[]).unwrap_err().to_string().contains("is no package"));
 }
 
-/// Each function of the op fixtures whose inputs and outputs a package can have.
+/// Each function of the op fixtures whose inputs and outputs a package can have; those of ios18 in one package.
 #[test]
 fn every_op_survives_a_package() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/ops");
     let mut n = 0;
     for file in fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
         let program = parse(&fs::read_to_string(&file).unwrap(), &|_, _, _| None).unwrap();
-        let allowed = [DType::Fp32, DType::Fp16, DType::Int32];
-        let is_allowed = |ty: &Type| ty.tensor().is_some_and(|t| allowed.contains(&t.dtype));
-        for f in program.functions() {
-            let body = f.body();
-            let plain = body.inputs.iter().chain(&body.outputs).all(|v| is_allowed(&f.value(*v).ty));
-            let early = f.opset == Opset::CoreMl5
-                && body.inputs.iter().any(|v| f.value(*v).ty.tensor().unwrap().dtype == DType::Fp16);
-            if !plain || early {
-                continue;
-            }
+        let single = program.functions().iter().map(|f| {
             let mut f = f.clone();
             f.name = "main".to_owned();
-            round_trip(&Package::new(Program::new(vec![f])));
-            n += 1;
+            Package::new(Program::new(vec![f]))
+        });
+        let good: Vec<Package> = single.filter(|package| check(package).is_ok()).collect();
+        n += good.len();
+        match program.functions()[0].opset {
+            Opset::CoreMl8 => {
+                let f = |(i, p): (usize, &Package)| {
+                    let mut f = p.program.functions()[0].clone();
+                    f.name = format!("case_{i}");
+                    f
+                };
+                if !good.is_empty() {
+                    round_trip(&Package::new(Program::new(good.iter().enumerate().map(f).collect())));
+                }
+            }
+            _ => good.iter().for_each(|package| _ = round_trip(package)),
         }
     }
     assert!(n > 300, "{n} functions");
@@ -224,4 +241,76 @@ fn packages_of_coremltools_are_read() {
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     assert!(n >= 13, "{n} packages");
+}
+
+/// A compiled model says the same as the package that it was made of.
+#[test]
+fn compiled_models_are_read_back_equal() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packages");
+    let read = |name: &str| Package::open(&folder.join(name).with_extension("mlpackage")).unwrap();
+    let mut packages = vec![("sample", sample())];
+    packages.extend(
+        ["ios15", "ios17_integers", "ios18_state", "ranges", "infinite", "multifunction"].map(|n| (n, read(n))),
+    );
+    for (name, package) in packages {
+        let folder = tempfile::tempdir().unwrap();
+        let [a, b] = ["a.mlmodelc", "b.mlmodelc"].map(|name| folder.path().join(name));
+        let summary = package.write_compiled(&a).unwrap();
+        let mut back = Package::open(&a).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(
+            (back.metadata.clone(), &back.default_function),
+            (package.metadata.clone(), &package.default_function)
+        );
+        if package.program.attributes.is_empty() {
+            back.program.attributes.clear();
+        }
+        assert_eq!(difference(&package.program, &back.program), None, "{name}");
+        assert_eq!(back.write_compiled(&b).unwrap(), summary);
+        assert!(contents(&a) == contents(&b), "{name}: the bytes differ");
+        assert!(package.write_compiled(&a).unwrap_err().to_string().contains("exists already"));
+    }
+    let error = read("enumerated").write_compiled(&std::env::temp_dir().join("none.mlmodelc")).unwrap_err();
+    assert!(error.to_string().contains("enumerated shapes of `x`"), "{error}");
+}
+
+/// The layout of the description, by the published files of Apple's compiler.
+#[test]
+fn compiled_descriptions_have_their_header() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.mlmodelc");
+    sample().write_compiled(&path).unwrap();
+    let file = path.join("coremldata.bin");
+    let good = fs::read(&file).unwrap();
+    assert_eq!(good[..8], [0xf6, 1, 0, 0, 9, 0, 0, 0]);
+    assert_eq!(good[0x1c..0x2c], *b"\x07\0\0\0\0\0\0\0generic\x09");
+    assert_eq!(usize::from(good[0x4b]) + 256 * usize::from(good[0x4c]), good.len() - 0x53 - 16);
+    assert_eq!(good[good.len() - 16..][..5], [0xf6, 1, 0, 0, 0]);
+    for (at, byte, message) in [
+        (0, 0, "of kind 256"),
+        (0x24, 0, "a layout that is not known"),
+        (0x4f, 1, "bytes of description"),
+        (0x53, 0xff, ""),
+    ] {
+        let mut bad = good.clone();
+        bad[at] = byte;
+        fs::write(&file, bad).unwrap();
+        let error = Package::open(&path).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+    fs::write(&file, &good[..0x40]).unwrap();
+    assert!(Package::open(&path).unwrap_err().to_string().contains("ends inside of its header"));
+    fs::write(&file, &good).unwrap();
+    let text = fs::read_to_string(path.join("model.mil")).unwrap();
+    for (from, to, message) in [
+        ("offset = uint64(64)", "offset = uint64(65)", "records stand at multiples"),
+        ("@model_path/weights/weight.bin", "@model_path/../weight.bin", "not a path inside of the package"),
+        ("linear(", "frob(", "opset ios18 has no op `frob`"),
+        ("\n    func", "\n    funk", "line 4"),
+    ] {
+        let changed = text.replace(from, to);
+        assert_ne!(changed, text, "{from}");
+        fs::write(path.join("model.mil"), changed).unwrap();
+        let error = Package::open(&path).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
 }

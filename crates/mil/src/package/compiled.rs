@@ -1,0 +1,195 @@
+//! Compiled models, `.mlmodelc`: the program as text beside its weights, and the description behind a header.
+//!
+//! Source of the layout: files of coremlc 3520 and 3600 as published (facts, 7.7). What Core ML measures when it compiles,
+//! histograms and precisions in `metadata.json`, is left out: nothing that is known reads it.
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::path::Path;
+
+use prost::Message;
+
+use super::blob::Plan;
+use super::description::{Shape, SizeRange};
+use super::error::PackageError;
+use super::manifest::resolve;
+use super::proto;
+use super::read::{MAX_MODEL_BYTES, Weights, assemble, read_capped};
+use super::write::{Partial, create, model};
+use super::{Package, Summary, check, description, report, state};
+use crate::literal::Literal;
+use crate::program::{Function, Program};
+use crate::text::{Blobs, parse, print};
+use crate::types::{DType, Dim, Symbol, TensorType, Type};
+
+/// The description's file, which a folder is known by.
+pub(super) const DESCRIPTION: &str = "coremldata.bin";
+const TEXT: &str = "model.mil";
+const ANALYTICS: &str = "analytics/coremldata.bin";
+/// What a description begins and ends with: the field of a model that an ML Program is.
+const MARK: u32 = 502;
+const KIND: &[u8] = b"generic";
+/// Offsets in a description's header.
+const VERSION_AT: usize = 0x04;
+const KIND_AT: usize = 0x1c;
+const VERSION_AGAIN_AT: usize = 0x2b;
+const LEN_AT: usize = 0x4b;
+const HEADER_BYTES: usize = 0x53;
+const TRAILER_BYTES: usize = 16;
+/// The attribute of a function that has the shapes of its inputs, which the description has too.
+const FLEXIBLE: &str = "FlexibleShapeInformation";
+
+impl Package {
+    pub(super) fn open_compiled(path: &Path) -> Result<Self, PackageError> {
+        let file = path.join(DESCRIPTION);
+        let bytes = read_capped(&resolve(path, path, Path::new(DESCRIPTION))?, MAX_MODEL_BYTES)?;
+        let described = unwrapped(&bytes).and_then(|b| proto::ModelDescription::decode(b).map_err(|e| e.to_string()));
+        let described = described.map_err(|reason| PackageError::unusable(&file, reason))?;
+        let text = path.join(TEXT);
+        if !text.is_file() {
+            return Err(PackageError::unusable(path, format!("has no {TEXT}: only compiled ML Programs are read")));
+        }
+        let source = read_capped(&resolve(path, path, Path::new(TEXT))?, MAX_MODEL_BYTES)?;
+        let source = String::from_utf8(source).map_err(|_| PackageError::unusable(&text, "is no text"))?;
+        let program = program(&source, &text, Weights::new(path, path))?;
+        assemble(described, program, path, &file)
+    }
+
+    /// Write the package as a compiled model to `path`, where nothing may be yet.
+    pub fn write_compiled(&self, path: &Path) -> Result<Summary, PackageError> {
+        if path.symlink_metadata().is_ok() {
+            return Err(PackageError::Exists { path: path.to_owned() });
+        }
+        check(self).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
+        let program = shown(self).map_err(|reason| PackageError::unusable(path, reason))?;
+        let mut blobs = Blobs::default();
+        let text = print(&program, &mut blobs);
+        let partial = Partial::beside(path)?;
+        let file = |name: &str, bytes: &[u8]| create(&partial.0.join(name), |out| out.write_all(bytes));
+        let mut summary = Summary { n_functions: program.functions().len(), ..Summary::default() };
+        summary.model_bytes = file(TEXT, text.as_bytes())?;
+        if !blobs.is_empty() {
+            summary.n_constants = blobs.len();
+            summary.weight_bytes = create(&partial.0.join("weights/weight.bin"), |out| blobs.plan().write(out))?;
+        }
+        let model = model(self, &mut Plan::default());
+        file(ANALYTICS, &report::analytics(&model.encode_to_vec()))?;
+        file("metadata.json", report::metadata(&model).as_bytes())?;
+        let described = model.description.unwrap_or_default().encode_to_vec();
+        file(DESCRIPTION, &wrapped(&described, model.specification_version))?;
+        std::fs::rename(&partial.0, path).map_err(PackageError::io(path))?;
+        Ok(summary)
+    }
+}
+
+/// The program of a text, as it is in memory.
+fn program(source: &str, path: &Path, weights: Weights<'_>) -> Result<Program, PackageError> {
+    let fault = RefCell::new(None);
+    let weights = RefCell::new(weights);
+    let resolve = |name: &str, offset: u64, ty: &TensorType| {
+        let found = weights.borrow_mut().constant(name, offset, ty);
+        found.map_err(|e| *fault.borrow_mut() = Some(e)).ok()
+    };
+    let parsed = parse(source, &resolve);
+    let mut program = match (parsed, fault.take()) {
+        (_, Some(fault)) => return Err(fault),
+        (Err(e), None) => return Err(PackageError::unusable(path, format!("is not read: {e}"))),
+        (Ok(program), None) => program,
+    };
+    for f in &mut program.functions {
+        f.attributes.retain(|(name, _)| name != FLEXIBLE);
+        state::merge(f);
+    }
+    Ok(program)
+}
+
+/// The program as its text shows it.
+fn shown(package: &Package) -> Result<Program, String> {
+    let mut program = state::split(&package.program);
+    for f in &mut program.functions {
+        let flexible = flexible(package, f)?;
+        f.attributes.retain(|(name, _)| name != FLEXIBLE);
+        f.attributes.extend(flexible.map(|literal| (FLEXIBLE.to_owned(), literal)));
+    }
+    if program.attributes.is_empty() {
+        let pair = (Literal::string("thane"), Literal::string(env!("CARGO_PKG_VERSION")));
+        program.attributes.push(("buildInfo".to_owned(), Literal::Dict(string(), string(), vec![pair])));
+    }
+    Ok(program)
+}
+
+fn string() -> Type {
+    Type::Tensor(TensorType::scalar(DType::String))
+}
+
+/// The shapes of a function's inputs, if any of them has more than one.
+fn flexible(package: &Package, f: &Function) -> Result<Option<Literal>, String> {
+    let (mut defaults, mut ranges, mut any) = (Vec::new(), Vec::new(), false);
+    for value in f.body().inputs.iter().map(|v| f.value(*v)) {
+        let Type::Tensor(ty) = &value.ty else { continue };
+        let feature = package.interfaces.get(&f.name).and_then(|i| i.features.get(&value.name));
+        let (default, bounds) = match feature.map(|feature| &feature.shape) {
+            Some(Shape::Enumerated { .. }) => {
+                let remedy = "their compiled form is not known: write a .mlpackage";
+                return Err(format!("has enumerated shapes of `{}` in `{}`; {remedy}", value.name, f.name));
+            }
+            Some(Shape::Ranges { default, ranges }) => (default.clone(), ranges.clone()),
+            _ => {
+                let bounds: Vec<SizeRange> = ty.shape.iter().map(|d| description::bounds(*d)).collect();
+                (bounds.iter().map(|r| r.lower).collect(), bounds)
+            }
+        };
+        any |= ty.known_shape().is_none();
+        defaults
+            .push((Literal::string(&value.name), Literal::i32s(&default.iter().map(|n| int(*n)).collect::<Vec<_>>())));
+        // -1: no end.
+        let bounds = bounds.iter().map(|r| Literal::i32s(&[int(r.lower), r.upper.map_or(-1, int)])).collect();
+        let pair = Type::Tensor(TensorType::new(DType::Int32, [2usize]));
+        ranges.push((Literal::string(&value.name), Literal::List(pair, bounds)));
+    }
+    let open = Dim::Symbol(Symbol(0));
+    let pair = Type::Tensor(TensorType::new(DType::Int32, [2usize]));
+    let vector = Type::Tensor(TensorType::new(DType::Int32, [open]));
+    let named = |name: &str, ty, items| Literal::Tuple(vec![Literal::string(name), Literal::Dict(string(), ty, items)]);
+    let list = Type::List(Box::new(pair), None);
+    let both = vec![named("DefaultShapes", vector, defaults), named("RangeDims", list, ranges)];
+    Ok(any.then(|| Literal::Tuple(both)))
+}
+
+fn int(n: usize) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
+
+/// A description behind its header.
+fn wrapped(description: &[u8], version: i32) -> Vec<u8> {
+    let mut out = vec![0; HEADER_BYTES];
+    let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, &MARK.to_le_bytes());
+    put(VERSION_AT, &version.to_le_bytes());
+    put(KIND_AT, &(KIND.len() as u64).to_le_bytes());
+    put(KIND_AT + 8, KIND);
+    put(VERSION_AGAIN_AT, &version.to_le_bytes());
+    put(LEN_AT, &(description.len() as u64).to_le_bytes());
+    out.extend_from_slice(description);
+    out.extend_from_slice(&MARK.to_le_bytes());
+    out.resize(out.len() + TRAILER_BYTES - 4, 0);
+    out
+}
+
+/// The description behind a header.
+fn unwrapped(bytes: &[u8]) -> Result<&[u8], String> {
+    let header = bytes.get(..HEADER_BYTES).ok_or("ends inside of its header: copy the model again")?;
+    let u32_at = |at: usize| header[at..at + 4].try_into().map(u32::from_le_bytes).unwrap_or_default();
+    if u32_at(0) != MARK {
+        return Err(format!("describes a model of kind {}, not an ML Program ({MARK})", u32_at(0)));
+    }
+    if header.get(KIND_AT + 8..KIND_AT + 8 + KIND.len()) != Some(KIND) {
+        return Err(
+            "has a header of a layout that is not known: use the .mlpackage that it was compiled from".to_owned()
+        );
+    }
+    let len = header[LEN_AT..LEN_AT + 8].try_into().map(u64::from_le_bytes).unwrap_or_default();
+    let end = usize::try_from(len).ok().and_then(|n| n.checked_add(HEADER_BYTES));
+    let description = end.and_then(|end| bytes.get(HEADER_BYTES..end));
+    description.ok_or_else(|| format!("says that it has {len} bytes of description, the file has {}", bytes.len()))
+}
