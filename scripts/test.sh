@@ -41,6 +41,7 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
         step "oracle: gguf" "$venv/bin/python" crates/models/tests/make_quant.py --check
         step "oracle: the engine's sums" "$venv/bin/python" tests/oracle/make_ane.py --check
         step "oracle: coremltools" "$venv/bin/python" tests/oracle/make_ops.py --check
+        step "oracle: symbolic types" "$venv/bin/python" tests/oracle/make_types.py --check
         packages=target/op-packages
         step "packages of every op" cargo run --quiet -p thane-mil --example write_packages -- tests/ops "$packages"
         step "oracle: packages" "$venv/bin/python" tests/oracle/check_packages.py "$packages"

@@ -475,6 +475,48 @@ fn older_opsets_refuse_what_newer_ones_take() {
     }
 }
 
+/// Forms that came with a later opset than the function's.
+#[test]
+fn what_a_later_opset_brought_is_refused() {
+    for (opset, inputs, body, message) in [
+        (
+            "ios16",
+            "tensor<fp32, [2, 50]> x",
+            "tensor<fp32, [1, 1, 2, 50]> y = reshape(x = x, shape = tensor<int32, [4]>([1, 0, -1, 0]));",
+            "needs opset ios17",
+        ),
+        (
+            "ios16",
+            "tensor<int16, [2, 3]> x",
+            "tensor<int16, [3, 2]> y = transpose(x = x, perm = tensor<int32, [2]>([1, 0]));",
+            "it takes fp16",
+        ),
+        (
+            "ios15",
+            "tensor<fp32, [3]> x",
+            "tensor<fp32, [1]> y = topk(x = x, return_indices = bool(false));",
+            "has no parameter",
+        ),
+        (
+            "ios16",
+            "tensor<fp32, [3]> x",
+            "tensor<fp32, [3]> y = topk(x = x, k = int32(-1), return_indices = bool(false));",
+            "`k` is -1",
+        ),
+        (
+            "ios15",
+            "tensor<fp32, [3]> x",
+            "tensor<fp32, [2]> y = gather(x = x, indices = tensor<uint16, [2]>([0, 1]));",
+            "`indices` is tensor<uint16, [2]>",
+        ),
+        ("ios15", "tensor<fp32, [3]> x", "tensor<fp32, [3]> y = fill_like(ref_tensor = x);", "has no op"),
+    ] {
+        let text = main_function(inputs, body).replace("ios18", opset);
+        let error = parse(&text, &|_, _, _| None).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
 /// Legal ops that the backend cannot run are errors that say why, when a program is loaded or when it runs.
 #[test]
 fn what_the_backend_cannot_run_is_refused() {

@@ -75,7 +75,7 @@ fn concat(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 
 fn stack(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let values = i.many("values")?;
-    let first = values[0];
+    let first = values.iter().find(|v| v.known_shape().is_some()).unwrap_or(&values[0]);
     if let Some(v) = values.iter().find(|v| !v.compatible(first)) {
         return Err(TypeError(format!("{first} and {v} do not stack")));
     }
