@@ -67,6 +67,10 @@ def check(path, export):
                 theirs = known[value]
                 assert same(ours, theirs), f"{name}: {value}: ours {ours.__type_info__()}, theirs {theirs.__type_info__()}"
     if export:
+        # The description has these, which `load` does not look at.
+        if spec.description.functions:
+            program.default_function_name = spec.description.defaultFunctionName
+            program.export_as_multifunction = True
         target = {6: ct.target.iOS15, 7: ct.target.iOS16, 8: ct.target.iOS17, 9: ct.target.iOS18}
         ct.convert(program, convert_to="mlprogram", minimum_deployment_target=target[spec.specificationVersion],
                    pass_pipeline=ct.PassPipeline.EMPTY, skip_model_load=True)

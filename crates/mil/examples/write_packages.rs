@@ -2,8 +2,8 @@
 //!
 //!     cargo run -p thane-mil --example write_packages -- tests/ops target/op-packages
 //!
-//! Inputs and outputs of types that no package has are cast. The last line is the number of packages; what cannot be
-//! written is named with the reason.
+//! Inputs and outputs of types that no package has are cast. Packages in the folder are read and written again. The last
+//! line is the number of packages; what cannot be written is named with the reason.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::fs;
@@ -29,6 +29,13 @@ fn main() {
                 Ok(()) => n += 1,
                 Err(reason) => println!("{name}: {reason}"),
             }
+        }
+    }
+    for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "mlpackage")) {
+        let name = file.file_name().unwrap();
+        match Package::open(file).and_then(|package| package.replace(&to.join(name), &[])) {
+            Ok(_) => n += 1,
+            Err(reason) => println!("{}: {reason}", name.display()),
         }
     }
     println!("{n}");
