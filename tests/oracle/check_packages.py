@@ -47,7 +47,9 @@ def inferred(block, out):
 def same(ours, theirs):
     if types.is_tensor(ours) and types.is_tensor(theirs):
         a, b = ours.get_shape(), theirs.get_shape()
-        dims = len(a) == len(b) and all(is_symbolic(x) or is_symbolic(y) or x == y for x, y in zip(a, b))
+        # -1 is what coremltools writes where it gives up.
+        known = lambda d: not is_symbolic(d) and d >= 0
+        dims = len(a) == len(b) and all(x == y for x, y in zip(a, b) if known(x) and known(y))
         return dims and ours.get_primitive() == theirs.get_primitive()
     # A scalar and a tensor of rank 0 are one in a file.
     scalar = lambda t: t.get_primitive() if types.is_tensor(t) and t.get_shape() == () else t
