@@ -43,7 +43,9 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
         step "oracle: coremltools" "$venv/bin/python" tests/oracle/make_ops.py --check
         step "oracle: symbolic types" "$venv/bin/python" tests/oracle/make_types.py --check
         packages=target/op-packages
-        step "packages of every op" cargo run --quiet -p thane-mil --example write_packages -- tests/ops "$packages"
+        for from in ops packages; do
+            step "packages of tests/$from" cargo run --quiet -p thane-mil --example write_packages -- "tests/$from" "$packages"
+        done
         step "oracle: packages" "$venv/bin/python" tests/oracle/check_packages.py "$packages"
     else
         skip oracles "pip could not install tests/oracle/requirements.txt"

@@ -2,8 +2,8 @@
 //!
 //!     cargo run -p thane-mil --example write_packages -- tests/ops target/op-packages
 //!
-//! Inputs and outputs of types that no package has are cast. The last line is the number of packages; what cannot be
-//! written is named with the reason.
+//! Inputs and outputs of types that no package has are cast. Packages in the folder are read and written again. The last
+//! line is the number of packages; what cannot be written is named with the reason.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::fs;
@@ -29,6 +29,13 @@ fn main() {
                 Ok(()) => n += 1,
                 Err(reason) => println!("{name}: {reason}"),
             }
+        }
+    }
+    for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "mlpackage")) {
+        let name = file.file_name().unwrap();
+        match Package::open(file).and_then(|package| package.replace(&to.join(name), &[])) {
+            Ok(_) => n += 1,
+            Err(reason) => println!("{}: {reason}", name.display()),
         }
     }
     println!("{n}");
@@ -61,7 +68,7 @@ fn cast(program: &Program) -> Result<Program, String> {
     for (values, is_input) in [(&f.body().inputs, true), (&f.body().outputs, false)] {
         for value in values.iter().map(|v: &ValueId| f.value(*v)) {
             let (name, outside) = (&value.name, format!("{}_outside", value.name));
-            let other = value.ty.tensor().and_then(|t| outer(t, f.opset));
+            let other = value.ty.tensor().map_or(Ok(None), |t| outer(t, f.opset))?;
             match (other, is_input) {
                 (None, true) => inputs.push(format!("{} {name}", value.ty)),
                 (None, false) => outputs.push(name.clone()),
@@ -84,13 +91,13 @@ fn cast(program: &Program) -> Result<Program, String> {
 }
 
 /// What stands for a type outside, if it cannot stand there itself.
-fn outer(ty: &TensorType, opset: Opset) -> Option<TensorType> {
+fn outer(ty: &TensorType, opset: Opset) -> Result<Option<TensorType>, String> {
     let dtype = match ty.dtype {
-        DType::Fp32 | DType::Int32 => return None,
-        DType::Fp16 if opset >= Opset::CoreMl6 => return None,
-        DType::String => return None,
-        d if d.is_float() || d == DType::Bool => DType::Fp32,
+        DType::Fp32 | DType::Int32 | DType::String => return Ok(None),
+        DType::Fp16 if opset >= Opset::CoreMl6 => return Ok(None),
+        DType::Fp16 | DType::Bool => DType::Fp32,
+        _ if opset < Opset::CoreMl7 => return Err(format!("opset {} casts no {}", opset.name(), ty.dtype)),
         _ => DType::Int32,
     };
-    Some(TensorType { dtype, shape: ty.shape.clone() })
+    Ok(Some(TensorType { dtype, shape: ty.shape.clone() }))
 }
