@@ -1,7 +1,7 @@
 //! Random ops: their distributions by moments, their ranges, and which draws are equal.
 
 use thane_cpu::{Cpu, Limits, Numerics};
-use thane_mil::backend::{Backend, Instance};
+use thane_mil::backend::Instance;
 use thane_mil::text::parse;
 use thane_mil::types::DType;
 use thane_mil::valid;
