@@ -308,9 +308,8 @@ impl<'a> Planner<'a> {
 
     /// Narrow integers are held a byte each, which is not how their bytes are given.
     fn check_outputs(&self) -> Result<(), PlanError> {
-        let types = self.f.body().outputs.iter().map(|v| (*v, &self.f.value(*v).ty));
-        let mut narrow = types.filter_map(|(v, ty)| Some((v, ty.tensor().filter(|t| (1..8).contains(&t.dtype.bits()))?)));
-        match narrow.next() {
+        let narrow = |v: &ValueId| self.f.value(*v).ty.tensor().filter(|t| (1..8).contains(&t.dtype.bits()));
+        match self.f.body().outputs.iter().find_map(|v| Some((*v, narrow(v)?))) {
             Some((v, ty)) => Err((self.definer(v), format!("its result {ty} is an output: its elements are no bytes"))),
             None => Ok(()),
         }
