@@ -101,6 +101,10 @@ impl Step {
         if !fits || values.dtype != self.element.dtype {
             return Err(format!("{:?} of {} is no element of a list of {old_dims:?}", dims, values.dtype));
         }
+        let size: usize = dims.iter().product();
+        if values.len() != indices.len() * size {
+            return Err(format!("{:?} does not hold {} elements of {dims:?}", values.shape, indices.len()));
+        }
         let mut needed = len;
         for index in indices {
             let at = usize::try_from(*index).map_err(|_| format!("element {index} cannot be written"))?;
@@ -114,7 +118,6 @@ impl Step {
             out = self.zeros([&[needed], dims].concat(), pool)?;
             Arc::make_mut(&mut out.data).copy_from(0, &list.data, 0, list.len());
         }
-        let size: usize = dims.iter().product();
         let data = Arc::make_mut(&mut out.data);
         for (k, index) in indices.iter().enumerate() {
             if !data.copy_from(*index as usize * size, &values.data, k * size, size) {

@@ -304,6 +304,7 @@ impl<'a> Planner<'a> {
             _ => None,
         });
         let inputs = inputs.collect();
+        self.check_outputs()?;
         let mut kept = f.body().outputs.clone();
         in_slots(&steps, &mut kept);
         let mut constants = Vec::new();
@@ -316,6 +317,15 @@ impl<'a> Planner<'a> {
         }
         let states = self.states.into_iter().map(|(_, name, ty)| (name, ty)).collect();
         Ok(Plan { function: f.clone(), inputs, states, steps, constants })
+    }
+
+    /// Narrow integers are held a byte each, which is not how their bytes are given.
+    fn check_outputs(&self) -> Result<(), PlanError> {
+        let narrow = |v: &ValueId| self.f.value(*v).ty.tensor().filter(|t| (1..8).contains(&t.dtype.bits()));
+        match self.f.body().outputs.iter().find_map(|v| Some((*v, narrow(v)?))) {
+            Some((v, ty)) => Err((self.definer(v), format!("its result {ty} is an output: its elements are no bytes"))),
+            None => Ok(()),
+        }
     }
 
     fn steps(&mut self, block: BlockId) -> Result<Vec<Step>, PlanError> {

@@ -148,6 +148,28 @@ fn lists_hold_every_type_and_keep_or_change_their_length() {
     }
 }
 
+/// What type inference cannot see: as many values as places are known when the program runs.
+#[test]
+fn values_are_as_many_as_their_places() {
+    let text = "program(1.3) { func main<ios15>(tensor<int32, [?]> at, tensor<int32, [?, 2]> x) {
+        int32 two = const()[val = int32(2)];
+        list<tensor<int32, [2]>, ?> old = make_list(elem_shape = (two), dtype = string(\"int32\"), init_length = int32(0));
+        list<tensor<int32, [2]>, ?> new = list_scatter(ls = old, indices = at, value = x);
+        tensor<int32, [?, 2]> y = list_gather(ls = new, indices = at);
+        } -> (y); }";
+    let mut instance = CPU.load(&read(text)).unwrap().instantiate().unwrap();
+    let x: Vec<u8> = (0..24).collect();
+    instance.input("x", &[3, 2]).unwrap().copy_from_slice(&x);
+    ints(instance.as_mut(), "at", &[4, 0, 2]);
+    instance.run("main").unwrap();
+    assert_eq!(instance.output("y").unwrap().bytes, x);
+    for at in [&[4, 0][..], &[4, 0, 2, 1]] {
+        ints(instance.as_mut(), "at", at);
+        let error = instance.run("main").unwrap_err().to_string();
+        assert!(error.contains(&format!("[3, 2] does not hold {} elements", at.len())), "{error}");
+    }
+}
+
 /// A place far away is refused by its size, not tried.
 #[test]
 fn a_list_does_not_grow_without_bound() {

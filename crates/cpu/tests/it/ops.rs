@@ -542,6 +542,15 @@ fn what_the_backend_cannot_run_is_refused() {
     }
 }
 
+#[test]
+fn elements_of_less_than_a_byte_are_no_output() {
+    let body = "tensor<int4, [3]> y = constexpr_sparse_to_dense(nonzero_data = tensor<int4, [1]>([-5]),
+        mask = tensor<uint1, [3]>([0, 1, 0]));";
+    let program = parse(&main_function("tensor<fp32, [1]> x", body), &|_, _, _| None).unwrap();
+    let error = Cpu { numerics: Numerics::F32, n_threads: 1 }.load(&program).err().unwrap().to_string();
+    assert!(error.contains("its result tensor<int4, [3]> is an output"), "{error}");
+}
+
 fn main_function(inputs: &str, body: &str) -> String {
     format!("program(1.3)\n{{\n func main<ios18>({inputs}) {{\n {body}\n }} -> (y);\n}}")
 }
