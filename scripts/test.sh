@@ -40,6 +40,7 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
     if "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/oracle/requirements.txt; then
         step "oracle: gguf" "$venv/bin/python" crates/models/tests/make_quant.py --check
         step "oracle: coremltools" "$venv/bin/python" tests/oracle/make_ops.py --check
+        step "oracle: opset" "$venv/bin/python" tests/oracle/make_opset.py --check
     else
         skip oracles "pip could not install tests/oracle/requirements.txt"
     fi

@@ -36,6 +36,7 @@ enum Verb {
     Ls(cmd::ls::Args),
     Show(cmd::show::Args),
     Inspect(cmd::inspect::Args),
+    Ops(cmd::ops::Args),
     Perplexity(cmd::perplexity::Args),
     Rm(cmd::rm::Args),
 }
@@ -47,6 +48,7 @@ fn dispatch(verb: &Verb, app: &App) -> Outcome {
         Verb::Ls(args) => cmd::ls::run(args, app),
         Verb::Show(args) => cmd::show::run(args, app),
         Verb::Inspect(args) => cmd::inspect::run(args, app),
+        Verb::Ops(args) => cmd::ops::run(args, app),
         Verb::Perplexity(args) => cmd::perplexity::run(args, app),
         Verb::Rm(args) => cmd::rm::run(args, app),
     }

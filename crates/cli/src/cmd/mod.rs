@@ -2,6 +2,7 @@
 
 pub mod inspect;
 pub mod ls;
+pub mod ops;
 pub mod perplexity;
 pub mod pull;
 pub mod rm;
