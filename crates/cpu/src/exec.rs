@@ -1,5 +1,6 @@
 //! Running a plan: values in slots, buffers from a pool, kernels on slices.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use thane_kernels::Context;
@@ -53,7 +54,7 @@ pub fn evaluate(
     mut args: Vec<Option<Value>>,
     pool: &mut Pool,
 ) -> Result<Vec<Tensor>, Fault> {
-    let mut types = infer(def, &args)?;
+    let types = infer(def, &args)?;
     // These say themselves what is rounded, and when.
     let rounds = def.name == "cast" || def.is_constexpr();
     if !rounds {
@@ -62,9 +63,6 @@ pub fn evaluate(
             Value::Tensors(ts) => ts.iter_mut().for_each(|t| *t = t.widened()),
             Value::Literal(_) => {}
         });
-    }
-    if types.iter().any(|t| t.known_shape().is_none()) {
-        types = sized(&Call { context, def, args: &args, results: &types })?;
     }
     let results = compute((context, def), &types, &args, pool, rounds, &mut |call, out| eval(call, out))?;
     Ok(results
@@ -86,8 +84,12 @@ pub fn compute(
     keeps_halves: bool,
     eval: &mut Evaluate<'_>,
 ) -> Result<Vec<Tensor>, Fault> {
+    let mut types = Cow::Borrowed(types);
+    if types.iter().any(|t| t.known_shape().is_none()) {
+        types = Cow::Owned(sized(&Call { context, def, args, results: &types })?);
+    }
     let mut out = Vec::with_capacity(types.len());
-    for ty in types {
+    for ty in types.iter() {
         let shape = ty.known_shape().ok_or_else(|| format!("the size of {ty} is not known"))?;
         let dtype = if ty.dtype == DType::Fp16 && !keeps_halves { DType::Fp32 } else { ty.dtype };
         out.push(pool.tensor(dtype, shape)?);
@@ -98,7 +100,7 @@ pub fn compute(
         buffers.push(Arc::try_unwrap(data).map_err(|_| "a fresh buffer is shared".to_owned())?);
         tensors.push(tensor);
     }
-    eval(&Call { context, def, args, results: types }, &mut buffers)?;
+    eval(&Call { context, def, args, results: &types }, &mut buffers)?;
     let finished = tensors.into_iter().zip(buffers).map(|(mut tensor, buffer)| {
         tensor.data = Arc::new(buffer);
         tensor

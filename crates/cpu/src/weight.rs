@@ -37,6 +37,7 @@ impl Matrix {
         let (ty, bytes) = match op.def.name {
             "const" => dense(f.constant(value)?)?,
             "constexpr_blockwise_shift_scale" => blocks(f, op)?,
+            "constexpr_cast" => half(f.literal_arg(op, "source_val")?)?,
             _ => return None,
         };
         Self::checked(ty, bytes, n_rows, n_cols)
@@ -68,6 +69,14 @@ fn dense(literal: &Literal) -> Option<(BlockType, Bytes)> {
             let packed = source.packed().filter(|p| matches!(p.packing, Packing::F16 | Packing::Bf16))?;
             Some((block_type(packed.packing), packed.bytes))
         }
+        _ => None,
+    }
+}
+
+/// fp16 numbers as they are.
+fn half(literal: &Literal) -> Option<(BlockType, Bytes)> {
+    match literal {
+        Literal::Tensor(ty, Data::Bytes(bytes)) if ty.dtype == DType::Fp16 => Some((BlockType::F16, bytes.clone())),
         _ => None,
     }
 }

@@ -11,7 +11,7 @@ use thane_mil::opset::Opset;
 use thane_mil::program::{Arg, Function, ValueId};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 
-use crate::checkpoint::Tensor;
+use crate::checkpoint::{Tensor, TensorType as StoredType};
 use crate::quant;
 use crate::weights::zeros;
 
@@ -145,6 +145,7 @@ impl Graph {
         }
         let value = match quant::layout(tensor.ty) {
             Some(layout) if tensor.shape.len() == 2 => self.quantised(tensor, layout)?,
+            _ if is_half(tensor) => self.half(tensor)?,
             _ => {
                 let ty = TensorType::new(DType::Fp32, tensor.shape.iter().copied());
                 self.builder.constant(&tensor.name, Literal::Tensor(ty, self.derive(&tensor.name, dense(tensor))))?
@@ -152,6 +153,16 @@ impl Graph {
         };
         self.weights.insert(tensor.name.clone(), value);
         Ok(value)
+    }
+
+    /// fp16 numbers as they are stored, and what widens them.
+    fn half(&mut self, tensor: &Tensor) -> Made {
+        let ty = TensorType::new(DType::Fp16, tensor.shape.iter().copied());
+        let literal = Literal::Tensor(ty, Data::Bytes(tensor.bytes.clone()));
+        let stored = self.builder.constant(&format!("{}_fp16", tensor.name), literal)?;
+        let dtype = self.string("fp32")?;
+        let args = [("source_val", Arg::Value(stored)), ("output_dtype", Arg::Value(dtype))];
+        self.builder.op("constexpr_cast", &tensor.name, args)
     }
 
     /// The constant of that name which another function made already, else `data`.
@@ -268,6 +279,12 @@ impl Graph {
         let dtype = self.string(dtype.name())?;
         self.op("cast", "cast", [("x", x), ("dtype", dtype)])
     }
+}
+
+/// Whether a tensor is whole, in fp16.
+fn is_half(tensor: &Tensor) -> bool {
+    let n = tensor.shape.iter().try_fold(2usize, |n, d| n.checked_mul(*d));
+    tensor.ty == StoredType::F16 && n == Some(tensor.bytes.len())
 }
 
 /// The bytes of a tensor as fp32.

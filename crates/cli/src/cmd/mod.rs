@@ -5,6 +5,7 @@ pub mod convert;
 pub mod diff;
 pub mod inspect;
 pub mod ls;
+pub mod ops;
 pub mod perplexity;
 pub mod predict;
 pub mod pull;

@@ -80,8 +80,13 @@ fn verbs_that_read_a_model() {
     let text = home.path("text");
     std::fs::write(&text, "the air and the sea").unwrap();
     let (model, text) = (model.to_str().unwrap(), text.to_str().unwrap());
-    let cases: [&[&str]; 4] =
-        [&["run", model, "hello"], &["show", model], &["inspect", model], &["perplexity", model, "--file", text]];
+    let cases: [&[&str]; 5] = [
+        &["run", model, "hello"],
+        &["show", model],
+        &["inspect", model],
+        &["ops"],
+        &["perplexity", model, "--file", text],
+    ];
     for args in cases {
         let output = home.run(&[args, &["--json"]].concat());
         assert_ends(&output, 0, &[]);
@@ -106,7 +111,7 @@ fn verbs_of_the_cache() {
 #[test]
 fn each_section_is_a_verb() {
     let verbs: Vec<String> = documented().into_keys().collect();
-    assert_eq!(verbs, ["inspect", "ls", "perplexity", "pull", "rm", "run", "show"]);
+    assert_eq!(verbs, ["inspect", "ls", "ops", "perplexity", "pull", "rm", "run", "show"]);
 }
 
 #[test]

@@ -111,8 +111,10 @@ impl Io {
 }
 
 fn additive(g: &mut Graph, seen: ValueId, group: usize) -> Made {
-    let (shown, hidden) = (g.float(0.0)?, g.float(HIDDEN)?);
-    let mask = g.op("select", "mask", [("cond", seen), ("a", shown), ("b", hidden)])?;
+    // Not `select` of two scalars: coremltools takes its result for a scalar.
+    let hidden = g.op("logical_not", "hidden", [("x", seen)])?;
+    let hidden = g.cast(hidden, DType::Fp32)?;
+    let mask = g.scale(hidden, HIDDEN)?;
     let reps = g.ints(&[group as i32, 1])?;
     g.op("tile", "mask", [("x", mask), ("reps", reps)])
 }

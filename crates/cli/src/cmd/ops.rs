@@ -1,0 +1,315 @@
+//! `thane ops`: which ops of the opset are there, counted against those that coremltools registers.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use thane_mil::opset::{self, Accepts, OpDef, Opset};
+
+use crate::app::App;
+use crate::exit::Outcome;
+
+/// List the ops that programs can hold, and what is missing of those that coremltools registers.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only what is missing, with the reason.
+    #[arg(long, env = "THANE_MISSING", value_parser = clap::builder::FalseyValueParser::new())]
+    missing: bool,
+}
+
+/// Made by `tests/oracle/make_opset.py`.
+const REGISTERED: &str = include_str!("../../../../tests/oracle/opset.json");
+
+/// What coremltools registers and no program can hold.
+const LEFT_OUT: &[LeftOut] = &[LeftOut {
+    name: "_const_symbolic",
+    reason: "internal to coremltools' converters: it is never written to a file",
+}];
+
+/// Parameters that rightly differ from what coremltools registers, and why.
+const EXCEPTIONS: &[(&str, &str, &str)] =
+    &[("identity", "x", "coremltools takes lists and dictionaries too, which no other op passes on")];
+
+#[derive(Deserialize)]
+struct Registered {
+    source: String,
+    ops: Vec<Registration>,
+}
+
+#[derive(Deserialize)]
+struct Registration {
+    name: String,
+    forms: Vec<Form>,
+}
+
+/// What an op takes from an opset on.
+#[derive(Deserialize)]
+struct Form {
+    since: String,
+    params: Vec<FormParam>,
+}
+
+#[derive(Deserialize)]
+struct FormParam {
+    name: String,
+    required: bool,
+    constant: bool,
+    takes: Takes,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Takes {
+    /// `list`, `tuple`, `state` or `any`.
+    Kind(String),
+    /// Element types by name, sorted.
+    Tensor(Vec<String>),
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    /// The coremltools that ops are counted against.
+    source: String,
+    registered: Counts,
+    /// Rows of the table, and the names among them.
+    table: Table,
+    /// Those that have a row with the same parameters, and so type inference.
+    typed: Counts,
+    /// Those that the CPU backend runs.
+    run: Counts,
+    /// Ops of the table that coremltools does not register.
+    beside: Vec<&'static str>,
+    left_out: &'static [LeftOut],
+    /// Every op that is registered; with `--missing` those that miss something.
+    ops: Vec<OpReport>,
+}
+
+#[derive(Serialize)]
+struct Counts {
+    ops: usize,
+    forms: usize,
+}
+
+#[derive(Serialize)]
+struct Table {
+    rows: usize,
+    names: usize,
+}
+
+#[derive(Serialize)]
+struct LeftOut {
+    name: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Serialize)]
+struct OpReport {
+    name: String,
+    forms: Vec<FormReport>,
+}
+
+#[derive(Serialize)]
+struct FormReport {
+    /// The first opset that has it.
+    opset: String,
+    typed: bool,
+    runs: bool,
+    /// What is missing; null where nothing is.
+    reason: Option<String>,
+}
+
+pub fn run(args: &Args, app: &App) -> Outcome {
+    let mut report = report()?;
+    if args.missing {
+        report.ops.retain(|op| op.forms.iter().any(|form| form.reason.is_some()));
+    }
+    if app.output.is_json() {
+        return Ok(app.output.json(&report)?);
+    }
+    let summary = if args.missing { String::new() } else { summary(&report) };
+    Ok(app.output.data(&(summary + &missing(&report)))?)
+}
+
+fn report() -> anyhow::Result<Report> {
+    let registered: Registered = serde_json::from_str(REGISTERED)?;
+    let names = |rows: &mut dyn Iterator<Item = &'static OpDef>| rows.map(|def| def.name).collect::<BTreeSet<_>>();
+    let all = names(&mut opset::GROUPS.iter().flat_map(|g| g.iter()));
+    let known: BTreeSet<&str> = registered.ops.iter().map(|op| op.name.as_str()).collect();
+    let beside = all.iter().copied().filter(|name| !known.contains(name)).collect();
+    let ops: Vec<OpReport> = registered
+        .ops
+        .iter()
+        .map(|op| OpReport { name: op.name.clone(), forms: op.forms.iter().map(|f| form(&op.name, f)).collect() })
+        .collect();
+    Ok(Report {
+        source: registered.source,
+        registered: count(&ops, |_| true),
+        table: Table { rows: opset::GROUPS.iter().map(|g| g.len()).sum(), names: all.len() },
+        typed: count(&ops, |form| form.typed),
+        run: count(&ops, |form| form.runs),
+        beside,
+        left_out: LEFT_OUT,
+        ops,
+    })
+}
+
+/// Forms of which something holds, and ops of which it holds for every form.
+fn count(ops: &[OpReport], holds: impl Fn(&FormReport) -> bool) -> Counts {
+    Counts {
+        ops: ops.iter().filter(|op| op.forms.iter().all(&holds)).count(),
+        forms: ops.iter().flat_map(|op| &op.forms).filter(|form| holds(form)).count(),
+    }
+}
+
+fn form(name: &str, form: &Form) -> FormReport {
+    let def = Opset::from_name(&form.since).and_then(|opset| opset::find_in(name, opset));
+    let differs = match def {
+        None => Some("it has no row".to_owned()),
+        Some(def) => difference(form, def),
+    };
+    let runs = differs.is_none() && def.is_some_and(thane_cpu::runs);
+    let typed = differs.is_none();
+    let reason = differs.or_else(|| (!runs).then(|| "the CPU backend does not run it".to_owned()));
+    FormReport { opset: form.since.clone(), typed, runs, reason }
+}
+
+/// How the parameters of a row differ from those of a form.
+fn difference(form: &Form, def: &OpDef) -> Option<String> {
+    if let Some(more) = def.params.iter().find(|p| form.params.iter().all(|q| q.name != p.name)) {
+        return Some(format!("its row has a parameter `{}` too many", more.name));
+    }
+    form.params.iter().find_map(|param| {
+        let name = &param.name;
+        let Some(own) = def.params.iter().find(|p| p.name == *name) else {
+            return Some(format!("its row lacks the parameter `{name}`"));
+        };
+        if EXCEPTIONS.iter().any(|(op, param, _)| (*op, *param) == (def.name, name.as_str())) {
+            return None;
+        }
+        if own.required != param.required {
+            return Some(format!("its row says of `{name}` that required is {}", own.required));
+        }
+        if own.constant != param.constant {
+            return Some(format!("its row says of `{name}` that constant is {}", own.constant));
+        }
+        let (takes, due) = (takes(own.accepts), due(&param.takes));
+        (takes != due).then(|| format!("its row takes {takes} for `{name}`, not {due}"))
+    })
+}
+
+fn takes(accepts: Accepts) -> String {
+    match accepts {
+        Accepts::Tensor(dtypes) => {
+            dtypes.iter().map(|d| d.name()).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" ")
+        }
+        Accepts::Tensors => "tuple".to_owned(),
+        Accepts::List => "list".to_owned(),
+        Accepts::State => "state".to_owned(),
+        Accepts::Any => "any".to_owned(),
+    }
+}
+
+fn due(takes: &Takes) -> String {
+    match takes {
+        Takes::Kind(kind) => kind.clone(),
+        Takes::Tensor(dtypes) => dtypes.join(" "),
+    }
+}
+
+fn summary(r: &Report) -> String {
+    let counts =
+        |c: &Counts| format!("{} of {} ops, {} of {} forms", c.ops, r.registered.ops, c.forms, r.registered.forms);
+    let mut lines = vec![
+        format!("table           {} rows, {} names", r.table.rows, r.table.names),
+        format!(
+            "registered      {} ops in {} forms of ios15 to ios18, by {}",
+            r.registered.ops, r.registered.forms, r.source
+        ),
+        format!("type inference  {}", counts(&r.typed)),
+        format!("run on the CPU  {}", counts(&r.run)),
+        format!("beside them     {}", r.beside.join(" ")),
+    ];
+    lines.extend(r.left_out.iter().map(|l| format!("left out        {}: {}", l.name, l.reason)));
+    lines.join("\n") + "\n"
+}
+
+/// A line for each form that misses something.
+fn missing(r: &Report) -> String {
+    let forms = r.ops.iter().flat_map(|op| op.forms.iter().map(move |form| (&op.name, form)));
+    let line = |(name, form): (&String, &FormReport)| {
+        form.reason.as_ref().map(|reason| format!("missing         {name}<{}>: {reason}\n", form.opset))
+    };
+    forms.filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Forms that the table or the CPU backend lacks yet, `name<opset>`. It is to be empty.
+    const MISSING: &str = "\
+        acos<ios15> affine<ios15> argsort<ios15> asin<ios15> atan<ios15> atanh<ios15> avg_pool<ios15> \
+        band_part<ios15> batch_norm<ios15> batch_norm<ios17> batch_to_space<ios15> cast<ios15> ceil<ios15> \
+        clamped_relu<ios15> clamped_relu<ios17> conv<ios15> conv<ios17> conv_quantized<ios15> \
+        conv_transpose<ios15> conv_transpose<ios17> cosh<ios15> crop<ios15> crop_resize<ios15> \
+        crop_resize<ios16> crop_resize<ios17> cumsum<ios15> depth_to_space<ios15> einsum<ios15> elu<ios15> \
+        elu<ios17> exp2<ios15> expand_dims<ios15> fill<ios15> fill_like<ios16> flatten2d<ios15> \
+        gather<ios15> gather<ios16> gather_along_axis<ios15> gather_along_axis<ios16> \
+        gather_along_axis<ios17> gather_nd<ios15> gather_nd<ios16> gather_nd<ios17> gru<ios15> gru<ios17> \
+        gru<ios18> instance_norm<ios15> instance_norm<ios17> l2_norm<ios15> l2_norm<ios17> l2_pool<ios15> \
+        leaky_relu<ios15> leaky_relu<ios17> linear_activation<ios15> linear_activation<ios17> \
+        local_response_norm<ios15> local_response_norm<ios17> logical_xor<ios15> lstm<ios15> lstm<ios17> \
+        max_pool<ios15> non_maximum_suppression<ios15> non_maximum_suppression<ios17> non_zero<ios15> \
+        one_hot<ios15> pad<ios15> pixel_shuffle<ios15> pixel_unshuffle<ios16> prelu<ios15> prelu<ios17> \
+        reduce_argmax<ios15> reduce_argmin<ios15> reduce_argmin<ios17> reduce_l1_norm<ios15> \
+        reduce_l2_norm<ios15> reduce_log_sum<ios15> reduce_log_sum_exp<ios15> reduce_prod<ios15> \
+        reduce_sum_square<ios15> relu6<ios15> resample<ios15> resample<ios16> resample<ios17> reshape<ios15> \
+        reshape_like<ios16> reshape_like<ios17> resize<ios17> resize_bilinear<ios15> \
+        resize_nearest_neighbor<ios15> reverse<ios15> reverse<ios17> reverse_sequence<ios15> \
+        reverse_sequence<ios17> rnn<ios15> rnn<ios17> round<ios15> scaled_tanh<ios15> scaled_tanh<ios17> \
+        scatter<ios15> scatter<ios17> scatter_along_axis<ios15> scatter_along_axis<ios17> scatter_nd<ios15> \
+        scatter_nd<ios17> sigmoid_hard<ios15> sigmoid_hard<ios17> sign<ios15> sinh<ios15> \
+        slice_by_index<ios15> slice_by_size<ios15> slice_by_size<ios17> sliding_windows<ios15> \
+        sliding_windows<ios17> softplus<ios15> softplus_parametric<ios15> softplus_parametric<ios17> \
+        softsign<ios15> space_to_batch<ios15> space_to_depth<ios15> squeeze<ios15> tan<ios15> \
+        threshold<ios15> thresholded_relu<ios15> thresholded_relu<ios17> topk<ios15> topk<ios16> topk<ios17> \
+        transpose<ios15> upsample_bilinear<ios15> upsample_bilinear<ios16> upsample_nearest_neighbor<ios15>";
+
+    #[test]
+    fn every_form_that_coremltools_registers_is_there() {
+        let report = report().unwrap();
+        let mut found = BTreeSet::new();
+        let mut reasons = Vec::new();
+        for op in &report.ops {
+            for form in op.forms.iter().filter(|form| form.reason.is_some()) {
+                found.insert(format!("{}<{}>", op.name, form.opset));
+                reasons.push((&op.name, &form.opset, form.reason.as_ref()));
+            }
+        }
+        let listed: BTreeSet<String> = MISSING.split_whitespace().map(str::to_owned).collect();
+        let new: Vec<_> = found.difference(&listed).collect();
+        let done: Vec<_> = listed.difference(&found).collect();
+        assert!(new.is_empty(), "missing and not listed: {new:?}; {reasons:#?}");
+        assert!(done.is_empty(), "listed and not missing: {done:?}");
+        assert_eq!((report.registered.ops, report.registered.forms), (168, 227), "coremltools 9");
+    }
+
+    #[test]
+    fn what_is_beside_the_list_is_known() {
+        assert_eq!(report().unwrap().beside, ["write_state"]);
+    }
+
+    #[test]
+    fn exceptions_name_what_differs() {
+        let registered: Registered = serde_json::from_str(REGISTERED).unwrap();
+        for (op, param, reason) in EXCEPTIONS {
+            let found = registered.ops.iter().find(|o| o.name == *op).map(|o| &o.forms).unwrap();
+            let own = opset::find(op).and_then(|def| def.params.iter().find(|p| p.name == *param)).unwrap();
+            let params = found.iter().flat_map(|f| &f.params).filter(|p| p.name == *param);
+            let same = |p: &FormParam| {
+                (p.required, p.constant, due(&p.takes)) == (own.required, own.constant, takes(own.accepts))
+            };
+            assert!(!params.clone().all(same), "{op}, {param}: {reason}");
+        }
+    }
+}
