@@ -7,8 +7,9 @@ use thane_cpu::ane::Effects;
 use thane_cpu::{Cpu, Numerics};
 use thane_engine::generate::Session;
 use thane_mil::backend::Backend;
+use thane_mil::literal::Literal;
 use thane_mil::package::Package;
-use thane_mil::program::Program;
+use thane_mil::program::{Arg, Program};
 use thane_mil::types::DType;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Info, Model, ModelError, Options};
@@ -141,13 +142,32 @@ fn open_package(files: hub::ModelFiles, options: &Options, app: &App) -> Result<
     Ok(Opened { name, path, licence, files: Files::Package(contents), model: Model { program, info } })
 }
 
+/// Refuse a small weight, such as that of a norm, that holds a number that is none; large ones are not read before they are
+/// used.
+fn check_small(program: &Program) -> anyhow::Result<()> {
+    /// A row of any model known.
+    const MOST_BYTES: usize = 1 << 16;
+    for f in program.functions() {
+        for op in f.body().ops.iter().map(|id| f.op(*id)).filter(|op| op.def.is_const()) {
+            let Some(Some(Arg::Literal(literal @ Literal::Tensor(ty, data)))) = op.args.first() else { continue };
+            let is_odd = |floats: Vec<f32>| floats.iter().any(|v| !v.is_finite());
+            if data.byte_len() <= MOST_BYTES && ty.rank() < 2 && literal.to_floats().is_some_and(is_odd) {
+                anyhow::bail!("`{}` holds numbers that are not finite", f.value(op.results[0]).name);
+            }
+        }
+    }
+    Ok(())
+}
+
 fn compile(program: Program, path: &Path, app: &App) -> Result<Program, Failure> {
+    const CHECK: &str = "thane pull MODEL --check, which reads every byte of a model of the catalogue or the Hub again";
+    check_small(&program)
+        .map_err(|e| Failure::new(Code::Usage, e.context(path.display().to_string())).remedy(CHECK))?;
     let done = thane_compile::run(program, &thane_compile::Options::default());
     let (program, report) = done.map_err(|e| match e {
         // What a family makes is legal but for the numbers of the file.
         CompileError::Illegal(_) => {
-            Failure::new(Code::Usage, anyhow::Error::new(e).context(path.display().to_string()))
-                .remedy("thane pull MODEL --check, which reads every byte of a model of the catalogue or the Hub again")
+            Failure::new(Code::Usage, anyhow::Error::new(e).context(path.display().to_string())).remedy(CHECK)
         }
         _ => Failure::new(Code::Other, e),
     })?;
@@ -179,7 +199,13 @@ pub fn session(opened: &Opened, flags: &RunFlags) -> Result<Session, Failure> {
 
 /// The tokenizer and chat template that the files carry.
 pub fn language(opened: &Opened) -> Result<Language, Failure> {
-    let missing = || anyhow::anyhow!("the files have no tokenizer");
+    let missing = || match &opened.files {
+        Files::Checkpoint(c) if c.gguf().is_some() => {
+            anyhow::anyhow!("the file has no tokenizer (key tokenizer.ggml.tokens)")
+        }
+        Files::Checkpoint(_) => anyhow::anyhow!("the folder has no tokenizer.json"),
+        Files::Package(_) => anyhow::anyhow!("the package was made of a checkpoint without a tokenizer"),
+    };
     let language = parts(opened)?.ok_or_else(missing).and_then(Parts::language);
     language.map_err(|e| Failure::new(Code::Usage, e.context(opened.path.display().to_string())))
 }

@@ -26,8 +26,12 @@ const LEFT_OUT: &[LeftOut] = &[LeftOut {
 }];
 
 /// Parameters that rightly differ from what coremltools registers, and why.
-const EXCEPTIONS: &[(&str, &str, &str)] =
-    &[("identity", "x", "coremltools takes lists and dictionaries too, which no other op passes on")];
+const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    ("identity", "x", "coremltools takes lists and dictionaries too, which no other op passes on"),
+    ("reshape_like", "begins", "the result's rank follows from it, so coremltools refuses what is not constant too"),
+    ("reshape_like", "ends", "as `begins`"),
+    ("reshape_like", "end_masks", "as `begins`"),
+];
 
 #[derive(Deserialize)]
 struct Registered {
@@ -246,35 +250,6 @@ fn missing(r: &Report) -> String {
 mod tests {
     use super::*;
 
-    /// Forms that the table or the CPU backend lacks yet, `name<opset>`. It is to be empty.
-    const MISSING: &str = "\
-        acos<ios15> affine<ios15> argsort<ios15> asin<ios15> atan<ios15> atanh<ios15> avg_pool<ios15> \
-        band_part<ios15> batch_norm<ios15> batch_norm<ios17> batch_to_space<ios15> cast<ios15> ceil<ios15> \
-        clamped_relu<ios15> clamped_relu<ios17> conv<ios15> conv<ios17> conv_quantized<ios15> \
-        conv_transpose<ios15> conv_transpose<ios17> cosh<ios15> crop<ios15> crop_resize<ios15> \
-        crop_resize<ios16> crop_resize<ios17> cumsum<ios15> depth_to_space<ios15> einsum<ios15> elu<ios15> \
-        elu<ios17> exp2<ios15> expand_dims<ios15> fill<ios15> fill_like<ios16> flatten2d<ios15> \
-        gather<ios15> gather<ios16> gather_along_axis<ios15> gather_along_axis<ios16> \
-        gather_along_axis<ios17> gather_nd<ios15> gather_nd<ios16> gather_nd<ios17> gru<ios15> gru<ios17> \
-        gru<ios18> instance_norm<ios15> instance_norm<ios17> l2_norm<ios15> l2_norm<ios17> l2_pool<ios15> \
-        leaky_relu<ios15> leaky_relu<ios17> linear_activation<ios15> linear_activation<ios17> \
-        local_response_norm<ios15> local_response_norm<ios17> logical_xor<ios15> lstm<ios15> lstm<ios17> \
-        max_pool<ios15> non_maximum_suppression<ios15> non_maximum_suppression<ios17> non_zero<ios15> \
-        one_hot<ios15> pad<ios15> pixel_shuffle<ios15> pixel_unshuffle<ios16> prelu<ios15> prelu<ios17> \
-        reduce_argmax<ios15> reduce_argmin<ios15> reduce_argmin<ios17> reduce_l1_norm<ios15> \
-        reduce_l2_norm<ios15> reduce_log_sum<ios15> reduce_log_sum_exp<ios15> reduce_prod<ios15> \
-        reduce_sum_square<ios15> relu6<ios15> resample<ios15> resample<ios16> resample<ios17> reshape<ios15> \
-        reshape_like<ios16> reshape_like<ios17> resize<ios17> resize_bilinear<ios15> \
-        resize_nearest_neighbor<ios15> reverse<ios15> reverse<ios17> reverse_sequence<ios15> \
-        reverse_sequence<ios17> rnn<ios15> rnn<ios17> round<ios15> scaled_tanh<ios15> scaled_tanh<ios17> \
-        scatter<ios15> scatter<ios17> scatter_along_axis<ios15> scatter_along_axis<ios17> scatter_nd<ios15> \
-        scatter_nd<ios17> sigmoid_hard<ios15> sigmoid_hard<ios17> sign<ios15> sinh<ios15> \
-        slice_by_index<ios15> slice_by_size<ios15> slice_by_size<ios17> sliding_windows<ios15> \
-        sliding_windows<ios17> softplus<ios15> softplus_parametric<ios15> softplus_parametric<ios17> \
-        softsign<ios15> space_to_batch<ios15> space_to_depth<ios15> squeeze<ios15> tan<ios15> \
-        threshold<ios15> thresholded_relu<ios15> thresholded_relu<ios17> topk<ios15> topk<ios16> topk<ios17> \
-        transpose<ios15> upsample_bilinear<ios15> upsample_bilinear<ios16> upsample_nearest_neighbor<ios15>";
-
     #[test]
     fn every_form_that_coremltools_registers_is_there() {
         let report = report().unwrap();
@@ -286,11 +261,7 @@ mod tests {
                 reasons.push((&op.name, &form.opset, form.reason.as_ref()));
             }
         }
-        let listed: BTreeSet<String> = MISSING.split_whitespace().map(str::to_owned).collect();
-        let new: Vec<_> = found.difference(&listed).collect();
-        let done: Vec<_> = listed.difference(&found).collect();
-        assert!(new.is_empty(), "missing and not listed: {new:?}; {reasons:#?}");
-        assert!(done.is_empty(), "listed and not missing: {done:?}");
+        assert!(found.is_empty(), "missing: {found:?}; {reasons:#?}");
         assert_eq!((report.registered.ops, report.registered.forms), (168, 227), "coremltools 9");
     }
 

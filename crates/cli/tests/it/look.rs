@@ -9,13 +9,14 @@ use thane_mil::types::TensorType;
 
 use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, json, stdout};
 
-/// The weights are not in the text: zeros of the right size stand in for them, the same ones wherever the text refers to
-/// the same place, so that the printer can tell what is shared.
+/// The weights are not in the text: bytes of the right number stand in for them, the same ones wherever the text refers to
+/// the same place and others elsewhere, so that the printer can tell what is shared.
 fn read_back(text: &str) -> String {
     let zeros: RefCell<HashMap<u64, Data>> = RefCell::default();
     let resolve = |_: &str, offset: u64, ty: &TensorType| {
         let n_bytes = ty.dtype.byte_len(ty.n_elements()?)?;
-        Some(zeros.borrow_mut().entry(offset).or_insert_with(|| Data::owned(vec![0; n_bytes])).clone())
+        let made = || Data::owned((offset / 64).to_le_bytes().into_iter().cycle().take(n_bytes).collect());
+        Some(zeros.borrow_mut().entry(offset).or_insert_with(made).clone())
     };
     let program = parse(text, &resolve).unwrap_or_else(|e| panic!("{e}"));
     thane_mil::valid::check(&program).unwrap_or_else(|e| panic!("{e:?}"));

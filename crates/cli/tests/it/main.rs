@@ -7,6 +7,7 @@ mod fixture;
 mod gguf;
 mod hub;
 mod look;
+mod package;
 mod pip;
 mod real;
 mod refusals;

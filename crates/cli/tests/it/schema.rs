@@ -51,7 +51,7 @@ fn collect(path: &str, value: &Value, fields: &mut Fields) {
         Value::Array(items) => items.iter().for_each(|item| collect(&format!("{path}[]"), item, fields)),
         Value::Object(map) => {
             for (key, item) in map {
-                let key = if ["quantisation", "functions[].ops"].contains(&path) { "*" } else { key };
+                let key = if ["quantisation", "functions[].ops", "constants"].contains(&path) { "*" } else { key };
                 collect(&if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }, item, fields);
             }
         }
@@ -96,6 +96,37 @@ fn verbs_that_read_a_model() {
 }
 
 #[test]
+fn verbs_of_packages() {
+    let (home, model) = (Home::new(), chat_gguf());
+    let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
+    let (a, b, out) = (path("a.mlpackage"), path("b.mlpackage"), path("out"));
+    let npy = path("x.npy");
+    std::fs::write(&npy, crate::package::ids(&[1, 5, 9])).unwrap();
+    let given = format!("input_ids={npy}");
+    let cases: [(&[&str], i32); 6] = [
+        (&["convert", model.to_str().unwrap(), "-o", &a, "--context", "32"], 0),
+        (&["convert", model.to_str().unwrap(), "-o", &b, "--context", "48"], 0),
+        (&["check", &a], 0),
+        (&["inspect", &a], 0),
+        (&["predict", &a, "--function", "prefill", "--input", &given, "--out", &out], 0),
+        (&["diff", &a, &b], 1),
+    ];
+    for (args, code) in cases {
+        let output = home.run(&[args, &["--json"]].concat());
+        assert_ends(&output, code, &[]);
+        let mut report = json(&output);
+        if args[0] == "check" {
+            // A list of which an example is due.
+            report["errors"] = serde_json::json!(["an error"]);
+        }
+        if args[0] == "diff" {
+            report["constants"] = serde_json::json!(["`x` differs"]);
+        }
+        agrees(args[0], &report);
+    }
+}
+
+#[test]
 fn verbs_of_the_cache() {
     let home = Home::new();
     home.tiny(&[&[1; 4000]]);
@@ -111,7 +142,10 @@ fn verbs_of_the_cache() {
 #[test]
 fn each_section_is_a_verb() {
     let verbs: Vec<String> = documented().into_keys().collect();
-    assert_eq!(verbs, ["inspect", "ls", "ops", "perplexity", "pull", "rm", "run", "show"]);
+    assert_eq!(
+        verbs,
+        ["check", "convert", "diff", "inspect", "ls", "ops", "perplexity", "predict", "pull", "rm", "run", "show"]
+    );
 }
 
 #[test]

@@ -30,7 +30,6 @@ use crate::tensor::{Buffer, Pool, Tensor};
 
 /// Ops that move numbers and compute none: fp16 stays as it is, specials too.
 const MOVES: &[&str] = &[
-    "batch_to_space",
     "concat",
     "depth_to_space",
     "expand_dims",
@@ -49,7 +48,6 @@ const MOVES: &[&str] = &[
     "slice_by_size",
     "slice_update",
     "sliding_windows",
-    "space_to_batch",
     "space_to_depth",
     "split",
     "squeeze",
@@ -81,7 +79,10 @@ pub(crate) fn evaluate(
             _ => exec::evaluate(context, def, plain.eval, args, pool),
         };
     }
-    let results = match product::find(def.name).filter(|_| types.iter().all(is_float)) {
+    // Products of integers are not the engine's.
+    let operands = def.params.iter().zip(&args).filter(|(p, _)| ["x", "y", "weight", "bias"].contains(&p.name));
+    let floats = types.iter().all(is_float) && operands.filter_map(|(_, a)| a.as_ref()).all(is_number);
+    let results = match product::find(def.name).filter(|_| floats) {
         Some(eval) => {
             // The mask alone is read by the plain function's own code.
             let mask = def.param_index("attn_mask").and_then(|i| args.get_mut(i));
@@ -101,6 +102,11 @@ pub(crate) fn evaluate(
         tensor.narrowed(ty.dtype)
     });
     Ok(rounded.collect())
+}
+
+/// Whether an argument that is a tensor holds floating-point numbers.
+fn is_number(arg: &Value) -> bool {
+    !matches!(arg, Value::Tensor(t) if !t.dtype.is_float())
 }
 
 fn enter_constants(context: &Context, plain: &Plain, args: &mut [Option<Value>], effects: Effects) {

@@ -108,5 +108,5 @@ fn constants_of_high_rank_are_for_constexpr_ops() {
         blob(ty, 1)
     );
     let errors = valid::check(&parsed(&body).unwrap()).unwrap_err();
-    assert!(errors[0].message.contains("ranks above 5 are for constexpr ops"), "{errors:?}");
+    assert!(errors[0].message.contains("ranks above 5 are for what constexpr ops use"), "{errors:?}");
 }

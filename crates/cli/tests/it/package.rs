@@ -1,0 +1,176 @@
+//! Packages from end to end: converted, checked, run, predicted with, compared; and what is refused.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, json, stderr, stdout};
+
+/// A file as numpy.save writes it: int32 [1, n].
+pub fn ids(ids: &[i32]) -> Vec<u8> {
+    let mut header = format!("{{'descr': '<i4', 'fortran_order': False, 'shape': (1, {}), }}", ids.len());
+    header.push_str(&" ".repeat(117 - header.len()));
+    header.push('\n');
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend((header.len() as u16).to_le_bytes());
+    file.extend(header.as_bytes());
+    file.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
+    file
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn convert(home: &Home, model: &Path, flags: &[&str]) -> (PathBuf, Output) {
+    let package = home.path("model.mlpackage");
+    let output = home.run(&[&["convert", text(model), "-o", text(&package), "--context", "64"], flags].concat());
+    (package, output)
+}
+
+/// Every file below a folder and what is in it.
+fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut out = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(next).unwrap().map(Result::unwrap) {
+            if entry.path().is_dir() {
+                folders.push(entry.path());
+            } else {
+                let name = entry.path().strip_prefix(folder).unwrap().to_owned();
+                out.push((name, std::fs::read(entry.path()).unwrap()));
+            }
+        }
+    }
+    out.sort();
+    out
+}
+
+/// With a cache in fp16 on both sides, the arithmetic of f32 is the same to the bit.
+#[test]
+fn a_package_answers_as_its_checkpoint_does() {
+    for model in [chat_gguf(), chat_folder()] {
+        let home = Home::new();
+        let (package, output) = convert(&home, &model, &[]);
+        assert_ends(&output, 0, &[]);
+        assert_eq!(stdout(&output).trim(), text(&package));
+        let run = |model: &Path, numerics: &str| {
+            let args = ["run", text(model), "hello", "--max-tokens", "12", "--json", "--numerics", numerics];
+            json(&home.run(&[&args[..], &["--context", "64"]].concat()))
+        };
+        let (a, b) = (run(&model, "f32"), run(&package, "f32"));
+        assert_eq!(a["tokens"], b["tokens"]);
+        assert_eq!((&a["text"], &a["prompt_tokens"]), (&b["text"], &b["prompt_tokens"]));
+        assert!(a["tokens"].as_array().unwrap().len() > 3, "{a}");
+        assert_ends(&home.run(&["check", text(&package)]), 0, &[]);
+    }
+}
+
+#[test]
+fn a_package_is_written_the_same_again() {
+    let home = Home::new();
+    let (package, _) = convert(&home, &chat_gguf(), &[]);
+    let first = files(&package);
+    assert_ends(&convert(&home, &chat_gguf(), &[]).1, 2, &["exists already", "--force"]);
+    assert_ends(&convert(&home, &chat_gguf(), &["--force"]).1, 0, &[]);
+    assert_eq!(files(&package), first);
+    let left: Vec<_> = home.files("").into_iter().filter(|n| n.contains("partial")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn what_was_changed_is_refused() {
+    let home = Home::new();
+    let (package, _) = convert(&home, &chat_gguf(), &[]);
+    let language = package.join("Data/ai.thane/language.json");
+    let mut bytes = std::fs::read(&language).unwrap();
+    bytes.push(b' ');
+    std::fs::write(&language, bytes).unwrap();
+    let message = "`Data/ai.thane/language.json` is not what the contract says";
+    assert_ends(&home.run(&["run", text(&package), "hello"]), 2, &[message]);
+    assert_ends(&home.run(&["check", text(&package)]), 2, &[message]);
+    let contract = package.join("Data/ai.thane/contract.json");
+    let text_of = std::fs::read_to_string(&contract).unwrap();
+    std::fs::write(&contract, text_of.replace("\"schema\": 1", "\"schema\": 2")).unwrap();
+    assert_ends(&home.run(&["run", text(&package), "hello"]), 2, &["its schema is 2, this version of Thane reads 1"]);
+    std::fs::remove_file(package.join("Data/com.apple.CoreML/weights/weight.bin")).unwrap();
+    assert_ends(&home.run(&["check", text(&package)]), 2, &["weight.bin"]);
+}
+
+#[test]
+fn flags_that_cannot_be_met_say_what_can() {
+    let home = Home::new();
+    assert_ends(&convert(&home, &chat_gguf(), &["--opset", "ios16"]).1, 2, &["opset ios16", "--opset ios18"]);
+    assert_ends(&convert(&home, &chat_gguf(), &["--min-os", "macos99"]).1, 2, &["macos12 to macos15"]);
+    assert_ends(&convert(&home, &chat_gguf(), &["--functions", "encode"]).1, 2, &["`encode`", "prefill,decode"]);
+    let (package, output) = convert(&home, &chat_gguf(), &["--functions", "decode"]);
+    assert_ends(&output, 0, &[]);
+    assert_ends(&home.run(&["run", text(&package), "hello"]), 1, &["no function `prefill`"]);
+    assert_ends(&home.run(&["run", text(&package), "hello", "--context", "9"]), 2, &["holds 64 tokens", "--context 9"]);
+    assert_ends(&home.run(&["show", text(&package)]), 2, &["thane inspect --stats"]);
+}
+
+#[test]
+fn predict_writes_outputs_and_states_that_go_in_again() {
+    let home = Home::new();
+    let (package, _) = convert(&home, &chat_gguf(), &[]);
+    let (x, out) = (home.path("x.npy"), home.path("out"));
+    std::fs::write(&x, ids(&[3, 1, 4, 1, 5])).unwrap();
+    let tokens = format!("input_ids={}", text(&x));
+    let base = ["predict", text(&package), "--function", "prefill", "--out", text(&out)];
+    let predict = |more: &[&str]| home.run(&[&base[..], more].concat());
+    assert_ends(&predict(&["--input", &tokens]), 0, &[]);
+    let first = std::fs::read(out.join("logits.npy")).unwrap();
+    let cache = home.path("k.npy");
+    std::fs::copy(out.join("k_cache_0.npy"), &cache).unwrap();
+    let state = format!("k_cache_0={}", text(&cache));
+    // Position 0 or 1 follows from the seed; what is before it in the cache counts.
+    let seed = ["--input", &tokens, "--random-seed", "3"];
+    assert_ends(&predict(&seed), 0, &[]);
+    assert_ends(&predict(&[&seed[..], &["--state", &state]].concat()), 0, &[]);
+    assert!(first.len() > 200, "logits of a vocabulary");
+    for (flags, message) in [
+        (vec!["--input", "nothing=x.npy"], "has no input `nothing`; it has input_ids, position"),
+        (vec!["--state", "input_ids=x.npy"], "has no state `input_ids`"),
+        (vec!["--input", "input_ids=missing.npy"], "missing.npy"),
+        (vec!["--shape", "input_ids=3"], "--shape input_ids=DIMS"),
+        (vec!["--function", "encode"], "the package has no function `encode`"),
+    ] {
+        let flags: Vec<&str> = flags.into_iter().collect();
+        let output = if flags[0] == "--function" {
+            home.run(&["predict", text(&package), "--out", text(&out), flags[0], flags[1]])
+        } else {
+            predict(&flags)
+        };
+        assert_ends(&output, 2, &[message]);
+    }
+}
+
+#[test]
+fn diff_tells_equal_packages_from_others() {
+    let home = Home::new();
+    let (package, _) = convert(&home, &chat_gguf(), &[]);
+    let same = home.run(&["diff", text(&package), text(&package)]);
+    assert_ends(&same, 0, &[]);
+    assert!(stdout(&same).contains("the packages are equal"), "{}", stdout(&same));
+    let other = home.path("other.mlpackage");
+    assert_ends(&home.run(&["convert", text(&chat_folder()), "-o", text(&other), "--context", "64"]), 0, &[]);
+    let differs = home.run(&["diff", text(&package), text(&other)]);
+    assert_ends(&differs, 1, &["the packages differ"]);
+    assert!(stdout(&differs).lines().count() > 2, "{}", stderr(&differs));
+}
+
+#[test]
+fn inspect_reads_packages() {
+    let home = Home::new();
+    let (package, _) = convert(&home, &chat_gguf(), &[]);
+    let stats = stdout(&home.run(&["inspect", text(&package), "--stats"]));
+    for line in [
+        "function   prefill, opset ios18",
+        "state    k_cache_0",
+        "input    input_ids  tensor<int32, [1, ?]>",
+        "constants",
+    ] {
+        assert!(stats.contains(line), "{line}: {stats}");
+    }
+    assert_ends(&home.run(&["inspect", text(&package), "--function", "decode"]), 0, &[]);
+}
