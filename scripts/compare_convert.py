@@ -5,7 +5,7 @@
 FOLDER gets the checkpoint (a llama-family model of the size of Qwen2.5-0.5B with random weights, 1 GB, made once) and what
 is converted. Each round runs both programs after each other, each in a process of its own. coremltools converts a forward
 pass over a fixed length without a cache, the least that can be asked of it; Thane writes both functions with their cache.
-Prints one JSON line a round and one with the medians. Needs torch, transformers and coremltools.
+Prints one JSON line a round and one with the medians. Needs torch, transformers, coremltools and, for its tracing, numpy below 2.3.
 """
 
 import argparse
@@ -47,9 +47,13 @@ def convert_with_coremltools(checkpoint, package):
         def __init__(self, model):
             super().__init__()
             self.model = model
+            # A mask of its own: coremltools has no rule for an op that transformers makes one with.
+            self.register_buffer("mask", torch.triu(torch.full((1, 1, LENGTH, LENGTH), -1e4), diagonal=1))
+            self.register_buffer("positions", torch.arange(LENGTH)[None])
 
         def forward(self, ids):
-            return self.model(ids, use_cache=False).logits[:, -1:]
+            hidden = self.model.model(ids, attention_mask=self.mask, position_ids=self.positions, use_cache=False)
+            return self.model.lm_head(hidden.last_hidden_state[:, -1:])
 
     model = LlamaForCausalLM.from_pretrained(checkpoint, dtype=torch.float32, attn_implementation="eager").eval()
     ids = torch.arange(LENGTH)[None]

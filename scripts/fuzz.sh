@@ -20,7 +20,7 @@ if [[ ! $seconds =~ ^[1-9][0-9]*$ ]]; then
     exit 2
 fi
 targets=("$@")
-[[ ${#targets[@]} -gt 0 ]] || targets=(gguf safetensors mil_text)
+[[ ${#targets[@]} -gt 0 ]] || targets=(gguf safetensors mil_text package valid)
 
 if ! command -v "${CXX:-c++}" >/dev/null; then
     echo "fuzz: no C++ compiler (${CXX:-c++}), which libFuzzer is built with: install one, such as the package g++" >&2
@@ -43,15 +43,41 @@ if ! RUSTC_BOOTSTRAP=1 RUSTC_WRAPPER=$PWD/fuzz/rustc.sh RUSTFLAGS="--cfg fuzzing
 fi
 echo "fuzz: built in $((SECONDS - start)) s"
 
+# The first inputs: of `package` the packages that coremltools wrote, of `valid` functions of the cases of every op.
+seeds() { # target, folder
+    local from op
+    case $1 in
+    package)
+        for from in tests/packages/*.mlpackage; do
+            local data=$from/Data/com.apple.CoreML
+            local model=$data/model.mlmodel weights=$data/weights/weight.bin
+            {
+                printf '%08x' "$(stat -c %s "$model")" | sed 's/\(..\)\(..\)\(..\)\(..\)/\\x\4\\x\3\\x\2\\x\1/' | xargs -0 printf '%b'
+                cat "$model"
+                [[ ! -f $weights ]] || cat "$weights"
+            } >"$2/$(basename "$from")"
+        done
+        ;;
+    valid)
+        for from in tests/ops/*.mil; do
+            op=$(basename "$from" .mil)
+            awk -v out="$2/$op" '/^    func / { n++ } n == 0 || n > 4 || /^ *\/\// { next }
+                /^    func / { print "program(1.3)\n{" >(out "." n) } { print >(out "." n) } /^    } -> / { print "}" >(out "." n) }' "$from"
+        done
+        ;;
+    *) cp fuzz/seeds/"$1"/* "$2" ;;
+    esac
+}
+
 failed=0
 for target in "${targets[@]}"; do
     corpus=${FUZZ_CORPUS:-$work}/$target
     artifacts=fuzz/artifacts/$target
     mkdir -p "$corpus" "$artifacts"
-    cp fuzz/seeds/"$target"/* "$corpus"
+    seeds "$target" "$corpus"
     options=(-max_total_time="$seconds" -malloc_limit_mb=1024 -rss_limit_mb=2048 -timeout=20 -max_len=16384
         -print_final_stats=1 -artifact_prefix="$artifacts/")
-    [[ $target != mil_text ]] || options+=(-dict=fuzz/mil.dict)
+    [[ $target != mil_text && $target != valid ]] || options+=(-dict=fuzz/mil.dict)
     start=$SECONDS
     result=ok
     # Short stacks of allocations: to record them takes longer than all else. Leaks: what is safe Rust is not searched.

@@ -47,6 +47,8 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
             step "packages of tests/$from" cargo run --quiet -p thane-mil --example write_packages -- "tests/$from" "$packages"
         done
         step "oracle: packages" "$venv/bin/python" tests/oracle/check_packages.py "$packages"
+        step "build of thane" cargo build --quiet --release -p thane-cli
+        step "oracle: predict" "$venv/bin/python" tests/oracle/check_predict.py target/release/thane
         step "oracle: opset" "$venv/bin/python" tests/oracle/make_opset.py --check
     else
         skip oracles "pip could not install tests/oracle/requirements.txt"

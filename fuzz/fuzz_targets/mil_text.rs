@@ -1,8 +1,8 @@
 //! MIL text: parsed; what the validator accepts is printed, read back equal, and run.
 #![no_main]
 
-use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
-use thane_fuzz::{Rng, mutate, resolve, run};
+use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use thane_fuzz::{Rng, change_text, resolve, run};
 use thane_mil::program::{Program, difference};
 use thane_mil::text::{Blobs, parse, print};
 use thane_mil::types::TensorType;
@@ -27,19 +27,4 @@ fn reads_back(program: &Program) {
     assert_eq!(print(&back, &mut Blobs::default()), text);
 }
 
-// Bytes changed at random are hardly ever MIL; words changed for others of their kind often are.
-fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
-    let mut rng = Rng::new(&seed.to_le_bytes());
-    if rng.below(4) == 0 {
-        return fuzzer_mutate(data, size, max_size);
-    }
-    let Ok(text) = std::str::from_utf8(&data[..size]) else { return fuzzer_mutate(data, size, max_size) };
-    let changed = mutate(text, &mut rng);
-    match data.get_mut(..changed.len()).filter(|_| changed.len() <= max_size) {
-        Some(out) => {
-            out.copy_from_slice(changed.as_bytes());
-            changed.len()
-        }
-        None => fuzzer_mutate(data, size, max_size),
-    }
-});
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| change_text(data, size, max_size, seed));

@@ -6,7 +6,7 @@ mod run;
 mod text;
 
 pub use run::{run, run_model};
-pub use text::{mutate, resolve};
+pub use text::{change_text, resolve};
 
 /// Numbers that follow from a seed (xorshift64*), so that an input always does the same.
 pub struct Rng(u64);

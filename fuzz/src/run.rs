@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use thane_cpu::ane::Effects;
 use thane_cpu::{Cpu, Limits, Numerics};
 use thane_mil::backend::Instance;
 use thane_mil::program::{Function, Program};
@@ -13,10 +14,10 @@ use thane_models::{Options, build};
 use crate::Rng;
 
 /// Small, so that an input takes milliseconds: attention over `n` queries and keys of one element takes n^2 steps.
-const LIMITS: Limits = Limits { tensor_bytes: 1 << 14, state_bytes: 1 << 14 };
+const LIMITS: Limits = Limits { tensor_bytes: 1 << 14, state_bytes: 1 << 14, rounds: 8 };
 
 /// What tiny models need.
-const MODEL_LIMITS: Limits = Limits { tensor_bytes: 1 << 18, state_bytes: 1 << 18 };
+const MODEL_LIMITS: Limits = Limits { tensor_bytes: 1 << 18, state_bytes: 1 << 18, rounds: 8 };
 
 /// Runs every function of a program that the validator accepts.
 pub fn run(program: &Program, rng: &mut Rng) {
@@ -51,7 +52,7 @@ fn n_layers(checkpoint: &Checkpoint) -> usize {
 }
 
 fn run_within(program: &Program, rng: &mut Rng, limits: Limits, n_rounds: usize) {
-    for numerics in [Numerics::F32, Numerics::Fast] {
+    for numerics in [Numerics::F32, Numerics::Fast, Numerics::Ane(Effects::default())] {
         let Ok(executable) = (Cpu { numerics, n_threads: 1 }).load_within(program, limits) else { return };
         let Ok(mut instance) = executable.instantiate() else { return };
         for round in 0..n_rounds {

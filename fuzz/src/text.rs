@@ -1,5 +1,6 @@
 //! MIL text: constants made up for its references, and changes that keep most of it MIL.
 
+use libfuzzer_sys::fuzzer_mutate;
 use thane_mil::data::Data;
 use thane_mil::opset::GROUPS;
 use thane_mil::types::{DType, TensorType};
@@ -56,13 +57,34 @@ const NUMBERS: &[&str] = &[
     "-0x1.8p+1",
     "0x1p-149",
     "0x1.fffffep+127",
+    "0x1p-2147483648",
+    "0x1p+2147483647",
+    "1e39",
     "true",
     "false",
     "?",
 ]; // fmt: skip
 
+/// What a mutator of MIL text does: bytes changed at random are hardly ever MIL, words changed for others of their kind
+/// often are.
+pub fn change_text(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
+    let mut rng = Rng::new(&seed.to_le_bytes());
+    if rng.below(4) == 0 {
+        return fuzzer_mutate(data, size, max_size);
+    }
+    let Ok(text) = std::str::from_utf8(&data[..size]) else { return fuzzer_mutate(data, size, max_size) };
+    let changed = mutate(text, &mut rng);
+    match data.get_mut(..changed.len()).filter(|_| changed.len() <= max_size) {
+        Some(out) => {
+            out.copy_from_slice(changed.as_bytes());
+            changed.len()
+        }
+        None => fuzzer_mutate(data, size, max_size),
+    }
+}
+
 /// The text with one to four changes.
-pub fn mutate(text: &str, rng: &mut Rng) -> String {
+fn mutate(text: &str, rng: &mut Rng) -> String {
     let mut text = text.to_owned();
     for _ in 0..=rng.below(4) {
         text = if rng.below(3) == 0 { change_lines(&text, rng) } else { change_word(&text, rng) };

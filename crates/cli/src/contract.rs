@@ -4,10 +4,12 @@
 //! and where it comes from, and the sha256 of every other file of the package. A loader believes none of it: what it finds
 //! must be what the contract says, or it refuses.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -154,8 +156,21 @@ fn port(f: &Function, value: ValueId) -> anyhow::Result<Port> {
     Ok(Port { name: value.name.clone(), dtype: ty.dtype.name().to_owned(), shape, role: role.to_owned() })
 }
 
-/// The items of a package: the contract last, since it has the hashes of the others.
-pub fn items(contract: Contract, parts: Option<&Parts>) -> anyhow::Result<Vec<Item>> {
+/// Hashes on their way: a checkpoint takes as long to hash as to write.
+pub type Hashing = JoinHandle<io::Result<Vec<FileHash>>>;
+
+/// Hash files beside what goes on.
+pub fn hash_files(paths: Vec<PathBuf>) -> Hashing {
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let one = move |path: &PathBuf| {
+        hash(path, name(path)).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+    };
+    std::thread::spawn(move || paths.iter().map(one).collect())
+}
+
+/// The items of a package: the contract last, since it has the hashes of the others, and of the `source`.
+pub fn items(contract: Contract, parts: Option<&Parts>, source: Hashing) -> anyhow::Result<Vec<Item>> {
+    let source = RefCell::new(Some(source));
     let item = |name: &str, description: &str, content| Item {
         author: AUTHOR.to_owned(),
         name: name.to_owned(),
@@ -171,7 +186,10 @@ pub fn items(contract: Contract, parts: Option<&Parts>) -> anyhow::Result<Vec<It
         }
     }
     let write = move |folder: &Path| {
-        let contract = Contract { files: hash_folder(folder)?, ..contract.clone() };
+        let mut contract = Contract { files: hash_folder(folder)?, ..contract.clone() };
+        if let Some(hashing) = source.take() {
+            contract.source.files = hashing.join().map_err(|_| io::Error::other("a file could not be hashed"))??;
+        }
         let mut text = serde_json::to_vec_pretty(&contract).map_err(io::Error::other)?;
         text.push(b'\n');
         Ok(text)
@@ -260,7 +278,7 @@ fn hash_folder(folder: &Path) -> io::Result<Vec<FileHash>> {
 }
 
 /// The hash of a file, which is called `name`.
-pub fn hash(path: &Path, name: String) -> io::Result<FileHash> {
+fn hash(path: &Path, name: String) -> io::Result<FileHash> {
     let mut file = File::open(path)?;
     let mut sha = Sha256::new();
     let mut piece = vec![0; 1 << 20];

@@ -84,8 +84,8 @@ pub struct Opened {
 
 /// What a model is read from.
 pub enum Files {
-    Checkpoint(Checkpoint),
-    Package(Contents),
+    Checkpoint(Box<Checkpoint>),
+    Package(Box<Contents>),
 }
 
 impl Opened {
@@ -113,7 +113,7 @@ pub fn open(spec: &str, options: &Options, app: &App) -> Result<Opened, Failure>
     let mut model = thane_models::build(&checkpoint, options).map_err(|e| unusable(&files.path, e))?;
     model.program = compile(model.program, &files.path, app)?;
     let hub::ModelFiles { name, path, licence, .. } = files;
-    Ok(Opened { name, path, licence, files: Files::Checkpoint(checkpoint), model })
+    Ok(Opened { name, path, licence, files: Files::Checkpoint(Box::new(checkpoint)), model })
 }
 
 /// Whether a path is that of a Core ML package or of a compiled one.
@@ -139,7 +139,7 @@ fn open_package(files: hub::ModelFiles, options: &Options, app: &App) -> Result<
         );
     }
     let program = compile(package.program, &path, app)?;
-    Ok(Opened { name, path, licence, files: Files::Package(contents), model: Model { program, info } })
+    Ok(Opened { name, path, licence, files: Files::Package(Box::new(contents)), model: Model { program, info } })
 }
 
 /// Refuse a small weight, such as that of a norm, that holds a number that is none; large ones are not read before they are

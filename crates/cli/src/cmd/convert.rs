@@ -84,9 +84,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let mut opened = model::open(&args.model, &options, app)?;
     let program = std::mem::take(&mut opened.model.program);
     let program = in_opset(chosen(program, &args.functions)?, args.opset.or(args.min_os))?;
+    let source = contract::hash_files(weight_files(&opened)?);
     let parts = parts(&opened, app)?;
-    let contract = contract(&opened, &program)?;
-    let items = contract::items(contract, parts.as_ref())?;
+    let items = contract::items(contract(&opened, &program)?, parts.as_ref(), source)?;
     let package = package(&opened, program);
     let written = if args.force { package.replace(&args.out, &items) } else { package.write(&args.out, &items) };
     let summary = written.map_err(|e| unwritten(e, &args.out))?;
@@ -153,15 +153,11 @@ fn parts(opened: &Opened, app: &App) -> Result<Option<Parts>, Failure> {
 }
 
 fn contract(opened: &Opened, program: &Program) -> Result<Contract, Failure> {
-    let files = weight_files(opened)?.into_iter().map(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        contract::hash(&path, name).map_err(|e| anyhow::Error::new(e).context(path.display().to_string()))
-    });
     Ok(Contract {
         schema: SCHEMA,
         generator: concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned(),
         model: Facts::from(&opened.model.info),
-        source: Source { model: opened.name.clone(), files: files.collect::<anyhow::Result<_>>()? },
+        source: Source { model: opened.name.clone(), files: Vec::new() },
         functions: contract::ports(program)?,
         files: Vec::new(),
     })

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Serialize;
+use thane_cpu::ane::{self, Effects};
+use thane_cpu::{Cpu, Numerics};
 use thane_mil::backend::{Backend, Instance, View};
 use thane_mil::package::{Feature, Package, Shape};
 use thane_mil::program::{Function, Program};
@@ -13,7 +15,7 @@ use thane_mil::types::{TensorType, Type};
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::{NumericsFlag, cpu};
-use crate::npy;
+use crate::npy::{self, Array};
 use crate::tensors::{self, Named, named_path, named_shape};
 
 /// Run a function of a Core ML package once: inputs from .npy files, outputs and states into .npy files.
@@ -39,6 +41,12 @@ pub struct Args {
     /// How to compute: f32 is the reference, ane rounds as the Neural Engine does.
     #[arg(long, env = "THANE_NUMERICS", value_name = "HOW", value_enum, default_value_t = NumericsFlag::F32)]
     numerics: NumericsFlag,
+    /// Switch an effect of the Neural Engine, such as flush-subnormals=on; docs/numerics.md lists them.
+    #[arg(long, env = "THANE_EFFECT", value_name = "NAME=on|off", value_parser = effect)]
+    effect: Vec<(String, bool)>,
+    /// With ane: the relative error against f32 from which on a result counts as lost.
+    #[arg(long, env = "THANE_TOLERANCE", value_name = "X", default_value_t = ane::Options::default().tolerance)]
+    tolerance: f64,
     /// Threads [default: the physical cores].
     #[arg(long, env = "THANE_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -56,6 +64,28 @@ struct Report<'a> {
     outputs: Vec<Row>,
     /// What states hold after the run.
     states: Vec<Row>,
+    /// With `--numerics ane`: where its numbers part from f32; null else.
+    ane: Option<Parting>,
+}
+
+/// The first ops whose numbers are not those of f32: what they make, from which layer and weight, and why.
+#[derive(Serialize)]
+struct Parting {
+    /// Null where nothing overflows.
+    first_overflow: Option<String>,
+    /// Null where nothing is further from f32 than the tolerance.
+    first_loss: Option<String>,
+}
+
+/// Parses `name=on`.
+fn effect(text: &str) -> Result<(String, bool), String> {
+    let (name, on) = match text.split_once('=') {
+        Some((name, "on")) => (name, true),
+        Some((name, "off")) => (name, false),
+        _ => return Err(format!("`{text}` is not NAME=on or NAME=off")),
+    };
+    Effects::default().set(name, on).map_err(|e| e.to_string())?;
+    Ok((name.to_owned(), on))
 }
 
 /// An array.
@@ -74,24 +104,24 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let f = function(&package, args.function.as_deref())?;
     known_names(f, args).map_err(usage)?;
     let alone = Program::new(vec![f.clone()]);
-    let executable = cpu(args.numerics, args.threads).load(&alone).map_err(|e| usage(e.into()))?;
+    let executable = backend(args).load(&alone).map_err(|e| usage(e.into()))?;
     let mut instance = executable.instantiate().map_err(|e| usage(e.into()))?;
-    let mut report = Report {
-        package: &args.package,
-        function: &f.name,
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        states: Vec::new(),
-    };
+    let (inputs, outputs, states) = Default::default();
+    let mut report = Report { package: &args.package, function: &f.name, inputs, outputs, states, ane: None };
+    let mut given = Given::default();
     let features = package.interfaces.get(&f.name).map(|i| &i.features);
     for value in f.body().inputs.iter().map(|v| f.value(*v)) {
         match &value.ty {
             Type::Tensor(ty) => {
                 let feature = features.and_then(|f| f.get(&value.name));
-                let row = fill(instance.as_mut(), &value.name, ty, feature, args).map_err(usage)?;
+                let (row, array) = fill(instance.as_mut(), &value.name, ty, feature, args).map_err(usage)?;
                 report.inputs.push(row);
+                given.inputs.push((value.name.clone(), array));
             }
-            Type::State(ty) => set(instance.as_mut(), &value.name, ty, args).map_err(usage)?,
+            Type::State(ty) => {
+                let array = set(instance.as_mut(), &value.name, ty, args).map_err(usage)?;
+                given.states.extend(array.map(|a| (value.name.clone(), a)));
+            }
             _ => {}
         }
     }
@@ -105,8 +135,16 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         let view = instance.state(&value.name).map_err(|e| Failure::new(Code::Other, e))?;
         report.states.push(store(&args.out, &value.name, view)?);
     }
+    if args.numerics == NumericsFlag::Ane {
+        report.ane = Some(parting(&alone, &f.name, &given, args)?);
+    }
     if app.output.is_json() {
         return Ok(app.output.json(&report)?);
+    }
+    if let Some(parting) = &report.ane {
+        let or_nothing = |found: &Option<String>, what: &str| found.clone().unwrap_or(format!("nothing {what}"));
+        app.output.say(&or_nothing(&parting.first_overflow, "overflows"));
+        app.output.say(&or_nothing(&parting.first_loss, "loses accuracy"));
     }
     let rows = report.outputs.iter().chain(&report.states);
     let line = |r: &Row| {
@@ -146,20 +184,70 @@ fn known_names(f: &Function, args: &Args) -> anyhow::Result<()> {
     args.state.iter().try_for_each(|n| known("state", &n.name, names(true)))
 }
 
+/// What the program was given.
+#[derive(Default)]
+struct Given {
+    inputs: Vec<(String, Array)>,
+    states: Vec<(String, Array)>,
+}
+
+fn effects(args: &Args) -> Effects {
+    let mut effects = Effects::default();
+    for (name, on) in &args.effect {
+        effects.set(name, *on).expect("the flag was parsed");
+    }
+    effects
+}
+
+fn backend(args: &Args) -> Cpu {
+    let cpu = cpu(args.numerics, args.threads);
+    match args.numerics {
+        NumericsFlag::Ane => Cpu { numerics: Numerics::Ane(effects(args)), ..cpu },
+        _ => cpu,
+    }
+}
+
+/// Run once more, in both numerics side by side.
+fn parting(program: &Program, function: &str, given: &Given, args: &Args) -> Result<Parting, Failure> {
+    fn views(arrays: &[(String, Array)]) -> Vec<(&str, View<'_>)> {
+        let mut out = Vec::with_capacity(arrays.len());
+        for (name, a) in arrays {
+            out.push((name.as_str(), View { dtype: a.dtype, shape: &a.shape, bytes: &a.bytes }));
+        }
+        out
+    }
+    let options = ane::Options {
+        effects: effects(args),
+        tolerance: args.tolerance,
+        n_threads: backend(args).n_threads,
+        ..ane::Options::default()
+    };
+    let report = ane::compare(program, function, &views(&given.inputs), &views(&given.states), &options)
+        .map_err(|e| Failure::new(Code::Other, e))?;
+    let say = |what: &str, found: &Option<ane::Finding>| {
+        found.as_ref().map(|found| format!("the first that {what}: {}; {}", report.op(found), found.cause))
+    };
+    Ok(Parting {
+        first_overflow: say("overflows", &report.first_overflow),
+        first_loss: say("loses accuracy", &report.first_loss),
+    })
+}
+
 fn fill(
     instance: &mut dyn Instance,
     name: &str,
     ty: &TensorType,
     feature: Option<&Feature>,
     args: &Args,
-) -> anyhow::Result<Row> {
+) -> anyhow::Result<(Row, Array)> {
     let given = args.input.iter().find(|n| n.name == name).map(|n| &n.value);
     let (shape, bytes) = match given {
         Some(path) => tensors::from_file(path, ty).with_context(|| format!("input `{name}`"))?,
         None => made_up(name, ty, feature, args)?,
     };
     instance.input(name, &shape)?.copy_from_slice(&bytes);
-    Ok(Row { name: name.to_owned(), dtype: ty.dtype.name(), shape, file: given.cloned() })
+    let row = Row { name: name.to_owned(), dtype: ty.dtype.name(), shape: shape.clone(), file: given.cloned() };
+    Ok((row, Array { dtype: ty.dtype, shape, bytes }))
 }
 
 fn made_up(
@@ -180,11 +268,11 @@ fn made_up(
     Ok((shape, bytes.with_context(|| format!("input `{name}` of {ty} cannot be made up"))?))
 }
 
-fn set(instance: &mut dyn Instance, name: &str, ty: &TensorType, args: &Args) -> anyhow::Result<()> {
-    let Some(given) = args.state.iter().find(|n| n.name == name) else { return Ok(()) };
-    let (_, bytes) = tensors::from_file(&given.value, ty).with_context(|| format!("state `{name}`"))?;
+fn set(instance: &mut dyn Instance, name: &str, ty: &TensorType, args: &Args) -> anyhow::Result<Option<Array>> {
+    let Some(given) = args.state.iter().find(|n| n.name == name) else { return Ok(None) };
+    let (shape, bytes) = tensors::from_file(&given.value, ty).with_context(|| format!("state `{name}`"))?;
     instance.state_mut(name)?.copy_from_slice(&bytes);
-    Ok(())
+    Ok(Some(Array { dtype: ty.dtype, shape, bytes }))
 }
 
 /// Write `name.npy`; the file is there only when it is whole.

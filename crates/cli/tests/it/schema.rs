@@ -108,7 +108,7 @@ fn verbs_of_packages() {
         (&["convert", model.to_str().unwrap(), "-o", &b, "--context", "48"], 0),
         (&["check", &a], 0),
         (&["inspect", &a], 0),
-        (&["predict", &a, "--function", "prefill", "--input", &given, "--out", &out], 0),
+        (&["predict", &a, "--function", "prefill", "--numerics", "ane", "--input", &given, "--out", &out], 0),
         (&["diff", &a, &b], 1),
     ];
     for (args, code) in cases {

@@ -181,9 +181,6 @@ fn resize_to(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 
 fn upsample(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = image(i)?;
-    if i.has("scale_factor_height") && i.has("scale_factor_width") {
-        i.alike(&["scale_factor_height", "scale_factor_width"])?;
-    }
     let n = x.rank();
     let height = upsampled(i, "scale_factor_height", x.shape[n - 2])?;
     let width = upsampled(i, "scale_factor_width", x.shape[n - 1])?;
@@ -308,7 +305,7 @@ fn boxed(i: &Infer<'_>) -> Result<[Dim; 2], TypeError> {
 /// With five numbers a box, the result has no images: that is what coremltools documents, and the older format; its type
 /// inference keeps them.
 fn crop_resize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&["x", "roi", "pad_value"])?;
+    i.alike(&["x", "roi"])?;
     let [height, width] = boxed(i)?;
     let (x, roi) = (images(i)?, i.ty("roi")?);
     let is_one = |d: &Dim| d.compatible(Dim::Known(1));
@@ -327,7 +324,7 @@ fn crop_resize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 }
 
 fn crop_boxes(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&["x", "pad_value"])?;
+    // `pad_value` may be of another type: coremltools writes its default in fp32 beside fp16.
     let [height, width] = boxed(i)?;
     let (x, boxes) = (images(i)?, i.ty("boxes")?);
     let n = match boxes.shape.as_slice() {

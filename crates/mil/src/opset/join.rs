@@ -147,7 +147,8 @@ fn pad(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     if !PAD_MODES.contains(&mode) {
         return Err(TypeError(format!("`mode` is `{mode}`, not one of {}", PAD_MODES.join(", "))));
     }
-    if i.has("constant_val") && i.ty("constant_val")?.dtype != x.dtype {
+    // coremltools writes its default in fp32 beside fp16.
+    if i.has("constant_val") && !x.dtype.is_float() && i.ty("constant_val")?.dtype != x.dtype {
         return Err(TypeError(format!("`constant_val` is {}, `x` is {x}", i.ty("constant_val")?)));
     }
     let Some(amounts) = i.ints("pad") else {

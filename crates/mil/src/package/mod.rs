@@ -81,6 +81,9 @@ pub struct Item {
     pub content: Content,
 }
 
+/// Makes an item from the folder that the package is written to.
+pub type Make = Box<dyn Fn(&Path) -> io::Result<Vec<u8>>>;
+
 /// Where an item's bytes come from.
 pub enum Content {
     /// These.
@@ -88,7 +91,7 @@ pub enum Content {
     /// A copy of this file.
     File(PathBuf),
     /// Made from the package's folder once the model, its weights and the items before this one are in it.
-    Made(Box<dyn Fn(&Path) -> io::Result<Vec<u8>>>),
+    Made(Make),
 }
 
 /// An item that a package holds.
