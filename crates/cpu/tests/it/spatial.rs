@@ -104,7 +104,7 @@ fn what_no_opset_knows_is_refused() {
         (
             "ios15",
             &x.to_owned(),
-            "tensor<fp32, [1, 4, 6, 5]> y = instance_norm(x = x, epsilon = fp16(0.5));".to_owned(),
+            "tensor<fp32, [1, 4, 6, 5]> y = instance_norm(x = x, gamma = tensor<fp16, [4]>([1, 2, 3, 4]));".to_owned(),
             "the element types must be equal",
         ),
         (

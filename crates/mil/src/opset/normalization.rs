@@ -28,8 +28,9 @@ const LOCAL: &[Param] = &[
     constant("k", FLOAT).optional(),
 ];
 
-const BATCH_FACTORS: &[&str] = &["mean", "variance", "gamma", "beta", "epsilon"];
-const FACTORS: &[&str] = &["gamma", "beta", "epsilon"];
+// Not `epsilon`: coremltools writes its default in fp32 beside fp16.
+const BATCH_FACTORS: &[&str] = &["mean", "variance", "gamma", "beta"];
+const FACTORS: &[&str] = &["gamma", "beta"];
 const LOCAL_FACTORS: &[&str] = &["alpha", "beta", "k"];
 
 pub(super) static OPS: &[OpDef] = &[
@@ -40,7 +41,7 @@ pub(super) static OPS: &[OpDef] = &[
     OpDef::new("instance_norm", Opset::CoreMl5, INSTANCE, |i| as_x(i, FACTORS).and_then(|()| instance_norm(i))),
     OpDef::new("instance_norm", Opset::CoreMl7, INSTANCE, |i| alike(i, FACTORS).and_then(|()| instance_norm(i))),
     // y = x / sqrt(sum of squares over the last three axes + epsilon); epsilon is 1e-6.
-    OpDef::new("l2_norm", Opset::CoreMl5, L2, |i| as_x(i, &["epsilon"]).and_then(|()| l2_norm(i))),
+    OpDef::new("l2_norm", Opset::CoreMl5, L2, l2_norm),
     OpDef::new("l2_norm", Opset::CoreMl7, L2, l2_norm),
     // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta over `axes` (default all); epsilon is 1e-5.
     OpDef::new("layer_norm", Opset::CoreMl5, LAYER, |i| as_x(i, FACTORS).and_then(|()| layer_norm(i))),
