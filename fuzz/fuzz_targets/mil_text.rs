@@ -27,4 +27,4 @@ fn reads_back(program: &Program) {
     assert_eq!(print(&back, &mut Blobs::default()), text);
 }
 
-fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| change_text(data, size, max_size, seed));
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| { change_text(data, size, max_size, seed) });

@@ -28,4 +28,4 @@ fuzz_target!(|data: &[u8]| {
     run(&program, &mut Rng::new(data));
 });
 
-fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| change_text(data, size, max_size, seed));
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| { change_text(data, size, max_size, seed) });
