@@ -14,9 +14,11 @@ mod activation;
 mod constexpr;
 mod elementwise;
 pub mod gather;
-pub mod linear;
+mod linear;
 mod reduce;
 mod shape;
+
+pub use linear::{Mask, Operand};
 
 /// Why an op fails on these values.
 pub type Fault = String;
