@@ -1,8 +1,9 @@
 //! The numbers of the Apple Neural Engine, op by op: fp16 after each op, and products that end in its accumulator.
 //!
-//! What the engine does is in [`Effects`], a switch each, with its source. What is not modelled: which ops the engine runs at
-//! all (every op is taken to), the tables that it has for sigmoid, tanh, exp and their like (these are computed exactly and
-//! rounded), products of int8 by int8, transposed convolution (rounded after, summed as elsewhere), and the order of sums.
+//! What the engine does is in [`Effects`], a switch each, with its source. What is not modelled: which ops the engine runs
+//! at all (every op is taken to), the tables that it has for sigmoid, tanh, exp and their like (these are computed exactly
+//! and rounded), products of int8 by int8, transposed convolution (rounded after, summed as elsewhere), and the order of
+//! sums.
 //!
 //! [`compare()`] runs a function in f32 and so, side by side, and says where they part. Start at [`Effects`].
 
@@ -75,7 +76,10 @@ pub(crate) fn evaluate(
     let is_float = |ty: &TensorType| matches!(ty.dtype, DType::Fp16 | DType::Fp32);
     if def.name == "cast" {
         return match (&args[0], &types[..]) {
-            (Some(Value::Tensor(x)), [ty]) if is_float(ty) => Ok(vec![cast(x, ty.dtype, effects, tally)]),
+            (Some(Value::Tensor(x)), [ty]) if is_float(ty) => {
+                pool.check(DType::Fp32, &x.shape)?;
+                Ok(vec![cast(x, ty.dtype, effects, tally)])
+            }
             _ => exec::evaluate(context, def, plain.eval, args, pool),
         };
     }

@@ -8,8 +8,7 @@ use thane_kernels::{Context, Weight};
 use super::accumulator::dot;
 use super::effects::Effects;
 use super::half::{Tally, operand, result, round_constants};
-use crate::ops::linear::{Mask, Operand};
-use crate::ops::{Call, Fault, f32_out, rows};
+use crate::ops::{Call, Fault, Mask, Operand, f32_out, rows};
 use crate::tensor::{Buffer, Tensor};
 
 /// Rows of a weight that one task takes.

@@ -20,7 +20,7 @@ mod fill;
 pub mod gather;
 mod image;
 mod join;
-pub mod linear;
+mod linear;
 mod normalization;
 mod permute;
 mod pool;
@@ -33,6 +33,8 @@ mod scatter;
 mod shape;
 mod slice;
 mod sort;
+
+pub use linear::{Mask, Operand};
 
 /// Why an op fails on these values.
 pub type Fault = String;

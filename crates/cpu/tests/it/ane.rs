@@ -252,6 +252,12 @@ fn each_effect_can_be_switched_off_and_says_where_it_comes_from() {
         assert_eq!(effects.on().map(|e| e.name).collect::<Vec<_>>(), [effect.name]);
         assert_eq!(effect.is_on(&Effects::default()), effect.is_default);
     }
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/numerics.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let rows =
+        page.lines().filter(|l| l.starts_with("| `")).map(|l| l.split(" | ").take(2).collect::<Vec<_>>().join(" | "));
+    let said = Effects::ALL.iter().map(|e| format!("| `{}` | {}", e.name, if e.is_default { "on" } else { "off" }));
+    assert_eq!(rows.collect::<Vec<_>>(), said.collect::<Vec<_>>());
     let error = Effects::default().set("turbo", true).unwrap_err().to_string();
     assert!(error.starts_with("there is no effect `turbo`; there are half-precision, round-half-away,"), "{error}");
 }
@@ -333,9 +339,18 @@ fn attention_is_taken_apart_and_rounded_at_each_step() {
     );
 }
 
+fn built(path: &Path) -> Program {
+    let options = thane_models::Options { score: true, cache: DType::Fp16, context: Some(64) };
+    thane_models::build(&Checkpoint::open(path).unwrap(), &options).unwrap().program
+}
+
+fn tiny() -> PathBuf {
+    folder().join("tiny/llama-bias")
+}
+
 /// The tiny model with the weights of one matrix multiplied by `factor`.
 fn scaled(matrix: &str, factor: f32) -> Program {
-    let from = folder().join("tiny/llama-bias");
+    let from = tiny();
     let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{matrix}-{factor}"));
     std::fs::create_dir_all(&to).unwrap();
     std::fs::copy(from.join("config.json"), to.join("config.json")).unwrap();
@@ -347,9 +362,7 @@ fn scaled(matrix: &str, factor: f32) -> Program {
         *v = (f32::from_le_bytes(*v) * factor).to_le_bytes();
     }
     std::fs::write(to.join("model.safetensors"), bytes).unwrap();
-    let checkpoint = Checkpoint::open(&to).unwrap();
-    let options = thane_models::Options { score: true, cache: DType::Fp16, context: Some(64) };
-    thane_models::build(&checkpoint, &options).unwrap().program
+    built(&to)
 }
 
 fn compared(program: &Program, options: &Options) -> Report {
@@ -364,7 +377,7 @@ fn the_layer_whose_weights_overflow_is_named() {
     const MATRIX: &str = "model.layers.1.mlp.down_proj.weight";
     let named = MATRIX.replace('.', "_");
     let of_matrix = |o: &&OpReport| o.tensor.as_deref() == Some(&named);
-    let sound = compared(&scaled(MATRIX, 1.0), &Options::default());
+    let sound = compared(&built(&tiny()), &Options::default());
     assert!(sound.first_overflow.is_none(), "{sound}");
     assert!(sound.first_loss.is_none(), "{sound}");
     let before = sound.ops.iter().find(of_matrix).unwrap();
@@ -434,7 +447,7 @@ fn the_first_loss_is_named_with_its_cause() {
 /// The whole way of a decoder, its cache included, is close to f32 and not the same.
 #[test]
 fn a_model_runs_as_a_backend() {
-    let program = scaled("model.layers.1.mlp.down_proj.weight", 1.0);
+    let program = built(&tiny());
     let mut sure = Cpu { numerics: Numerics::F32, n_threads: 1 }.load(&program).unwrap().instantiate().unwrap();
     let mut ours = instance(&program, Effects::default());
     for (function, tokens, position) in
@@ -444,4 +457,26 @@ fn a_model_runs_as_a_backend() {
         let error = crate::golden::relative_error(&b, &a);
         assert!(error > 1e-5 && error < 2e-2, "{function}: {error:e}");
     }
+}
+
+/// A step of decode is compared from where a prompt left the cache.
+#[test]
+fn a_comparison_starts_with_the_states_that_it_is_given() {
+    let program = built(&tiny());
+    let mut sure = Cpu { numerics: Numerics::F32, n_threads: 1 }.load(&program).unwrap().instantiate().unwrap();
+    call(sure.as_mut(), "prefill", &[3, 141, 59], 0);
+    let f = program.function("decode").unwrap();
+    let inputs = f.body().inputs.iter().map(|v| f.value(*v));
+    let names: Vec<&str> = inputs.filter(|v| v.ty.tensor().is_none()).map(|v| v.name.as_str()).collect();
+    let states: Vec<(&str, View<'_>)> = names.iter().map(|name| (*name, sure.state(name).unwrap())).collect();
+    assert_eq!(states.len(), 4, "keys and values of two layers");
+    let (token, position) = (26i32.to_ne_bytes(), 3i32.to_ne_bytes());
+    let view = |shape, bytes| View { dtype: DType::Int32, shape, bytes };
+    let inputs = [("input_ids", view(&[1, 1], &token)), ("position", view(&[1], &position))];
+    let report = compare(&program, "decode", &inputs, &states, &Options::default()).unwrap();
+    assert!(report.first_overflow.is_none() && report.first_loss.is_none(), "{report}");
+    // The same step after nothing is another one: the logits say so.
+    let logits = |report: &Report| report.ops.iter().rfind(|o| o.result == "logits").unwrap().expected;
+    let alone = compare(&program, "decode", &inputs, &[], &Options::default()).unwrap();
+    assert_ne!(logits(&report), logits(&alone));
 }
