@@ -207,6 +207,10 @@ pub struct Contents {
 
 /// Read and check what the package at `path`, whose program is `program`, carries; none where Thane did not make it.
 pub fn read(path: &Path, program: &Program) -> anyhow::Result<Option<Contents>> {
+    // A compiled model has no list of items, and so no contract.
+    if !path.join("Manifest.json").is_file() {
+        return Ok(None);
+    }
     let items = package::items(path)?;
     let find = |name: &str| items.iter().find(|i| i.author == AUTHOR && i.name == name).map(|i| &i.path);
     let Some(file) = find(CONTRACT) else { return Ok(None) };

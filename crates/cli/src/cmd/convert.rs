@@ -23,7 +23,7 @@ use crate::output::bytes;
 pub struct Args {
     /// A path, hf:org/name with /file or @revision after it, or a name of the catalogue.
     model: String,
-    /// The package to write, such as model.mlpackage.
+    /// The package to write, such as model.mlpackage; model.mlmodelc is written as a device's compiler would.
     #[arg(short, long, env = "THANE_OUT", value_name = "PACKAGE")]
     out: PathBuf,
     /// Write it in the place of the package that is there.
@@ -84,11 +84,17 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let mut opened = model::open(&args.model, &options, app)?;
     let program = std::mem::take(&mut opened.model.program);
     let program = in_opset(chosen(program, &args.functions)?, args.opset.or(args.min_os))?;
-    let source = contract::hash_files(weight_files(&opened)?);
-    let parts = parts(&opened, app)?;
-    let items = contract::items(contract(&opened, &program)?, parts.as_ref(), source)?;
     let package = package(&opened, program);
-    let written = if args.force { package.replace(&args.out, &items) } else { package.write(&args.out, &items) };
+    let written = if args.out.extension().is_some_and(|e| e == "mlmodelc") {
+        app.output
+            .say("thane: a compiled model has no place for a tokenizer: it can be checked and predicted with, not run");
+        package.write_compiled(&args.out)
+    } else {
+        let source = contract::hash_files(weight_files(&opened)?);
+        let parts = parts(&opened, app)?;
+        let items = contract::items(contract(&opened, &package.program)?, parts.as_ref(), source)?;
+        if args.force { package.replace(&args.out, &items) } else { package.write(&args.out, &items) }
+    };
     let summary = written.map_err(|e| unwritten(e, &args.out))?;
     say(&opened, &package, &summary, args, app)
 }

@@ -174,3 +174,20 @@ fn inspect_reads_packages() {
     }
     assert_ends(&home.run(&["inspect", text(&package), "--function", "decode"]), 0, &[]);
 }
+
+#[test]
+fn a_compiled_model_is_the_package_in_another_form() {
+    let home = Home::new();
+    let (package, _) = convert(&home, &chat_gguf(), &[]);
+    let compiled = home.path("model.mlmodelc");
+    let flags = ["convert", text(&chat_gguf()), "-o", text(&compiled), "--context", "64"].map(str::to_owned);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    assert_ends(&home.run(&flags), 0, &["no place for a tokenizer"]);
+    assert_ends(&home.run(&["check", text(&compiled)]), 0, &[]);
+    let report = json(&home.run(&["diff", text(&package), text(&compiled), "--json"]));
+    assert_eq!(report["constants"], serde_json::json!([]), "{report}");
+    for numbers in report["numbers"].as_array().unwrap() {
+        assert_eq!((&numbers["max_error"], &numbers["reason"]), (&serde_json::json!(0.0), &serde_json::Value::Null));
+    }
+    assert_ends(&home.run(&["run", text(&compiled), "hello"]), 2, &["no contract", "thane predict"]);
+}

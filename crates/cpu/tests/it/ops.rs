@@ -140,6 +140,10 @@ fn ops_give_what_coremltools_gives() {
         for f in file.program.functions() {
             // The engine's numbers without any of its effects are f32, op by op; with them they are others of the same types.
             for numerics in [Numerics::F32, Numerics::Ane(Effects::NONE), Numerics::Ane(Effects::default())] {
+                // What it gives is as long as its input has numbers that are not 0, which effects change.
+                if file.op.name == "non_zero" && numerics == Numerics::Ane(Effects::default()) {
+                    continue;
+                }
                 let failed = run_case(&file, f, numerics).err();
                 errors.extend(failed.map(|e| format!("{}, {}, {numerics:?}: {e}", file.op.name, f.name)));
             }
@@ -147,7 +151,7 @@ fn ops_give_what_coremltools_gives() {
         }
     }
     assert!(errors.is_empty(), "{errors:#?}");
-    assert!(n_cases > 300, "{n_cases} cases");
+    assert!(n_cases > 1500, "{n_cases} cases");
 }
 
 fn run_case(file: &File, f: &Function, numerics: Numerics) -> Result<(), String> {
