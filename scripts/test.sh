@@ -59,6 +59,7 @@ fi
 
 if [ -n "${THANE_MODELS:-}" ]; then
     step "memory of run" bash scripts/memory.sh "$THANE_MODELS"
+    step "memory of convert" python3 scripts/convert_memory.py target/release/thane "$THANE_MODELS"/*.gguf
 fi
 
 seconds=${THANE_TEST_FUZZ_SECONDS:-20}
