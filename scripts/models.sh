@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Fetch the real models that tests need into a folder: bash scripts/models.sh [FOLDER]   (default: target/models)
 #
-# They come the way users get them, by `thane pull`, which checks their sha256. Prints the folder at the end.
+# They come the way users get them, by `thane pull`, which checks their sha256. PROFILE is cargo's profile to build thane in
+# (default: release). Prints the folder at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-target/models}
 mkdir -p "$folder"
 for name in smollm2-135m gemma3-270m; do
-    path=$(cargo run --quiet --release -p thane-cli -- pull "$name" 2> >(cat >&2))
+    path=$(cargo run --quiet --profile "${PROFILE:-release}" -p thane-cli -- pull "$name" 2> >(cat >&2))
     ln -sfn "$path" "$folder/$(basename "$path")"
 done
 cd "$folder" && pwd

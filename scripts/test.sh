@@ -28,7 +28,9 @@ step format cargo fmt --all --check
 step clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
 step docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
 
-if models=$(bash scripts/models.sh); then
+# The profile of the tests, so that nothing is built twice; kernels and the CPU backend are optimised in it too.
+thane=${CARGO_TARGET_DIR:-$PWD/target}/debug/thane
+if models=$(PROFILE=dev bash scripts/models.sh); then
     export THANE_MODELS=$models
 else
     skip "real models" "thane pull could not fetch them; the reason stands above"
@@ -47,8 +49,8 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
             step "packages of tests/$from" cargo run --quiet -p thane-mil --example write_packages -- "tests/$from" "$packages"
         done
         step "oracle: packages" "$venv/bin/python" tests/oracle/check_packages.py "$packages"
-        step "build of thane" cargo build --quiet --release -p thane-cli
-        step "oracle: predict" "$venv/bin/python" tests/oracle/check_predict.py target/release/thane
+        step "build of thane" cargo build --quiet -p thane-cli
+        step "oracle: predict" "$venv/bin/python" tests/oracle/check_predict.py "$thane"
         step "oracle: opset" "$venv/bin/python" tests/oracle/make_opset.py --check
     else
         skip oracles "pip could not install tests/oracle/requirements.txt"
@@ -58,11 +60,11 @@ else
 fi
 
 if [ -n "${THANE_MODELS:-}" ]; then
-    step "memory of run" bash scripts/memory.sh "$THANE_MODELS"
-    step "memory of convert" python3 scripts/convert_memory.py target/release/thane "$THANE_MODELS"/*.gguf
+    step "memory of run" env THANE="$thane" bash scripts/memory.sh "$THANE_MODELS"
+    step "memory of convert" python3 scripts/convert_memory.py "$thane" "$THANE_MODELS"/*.gguf
 fi
 
-seconds=${THANE_TEST_FUZZ_SECONDS:-20}
+seconds=${THANE_TEST_FUZZ_SECONDS:-10}
 if [ "$seconds" -gt 0 ]; then
     step fuzzing bash scripts/fuzz.sh "$seconds"
 else
