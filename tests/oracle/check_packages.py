@@ -23,7 +23,12 @@ from coremltools.converters.mil.mil import types
 from coremltools.converters.mil.mil.types.symbolic import is_symbolic
 
 # What coremltools itself gets wrong, by op and by what it says; its own documentation is on our side.
-KNOWN = [("layer_norm", "Cannot add const range"), ("select", "Mismatch between var types")]
+KNOWN = [
+    ("conv_transpose", "object has no attribute 'shape'"),
+    ("crop_resize", "Mismatch between var types"),
+    ("layer_norm", "Cannot add const range"),
+    ("select", "Mismatch between var types"),
+]
 
 
 def declared(block):
