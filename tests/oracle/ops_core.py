@@ -98,9 +98,9 @@ def cast(op):
     r = Random(op)
     cases = []
     for dtype in ALL:
-        for to in ("fp32", "fp16", "int32", "int16", "uint16", "int8", "uint8", "bool"):
+        for to in ("fp32", "fp16", "int32", "int8", "uint8", "bool"):
             # What is outside of an integer type is undefined for floats and wraps for integers.
-            low, high = (0, 100) if to.startswith("u") else (-100, 100)
+            low, high = (0, 100) if to == "uint8" else (-100, 100)
             if dtype in (F32, F16):
                 x = r.floats(2, 3, low=low, high=high, dtype=dtype)
                 x[0, 0] = 0
