@@ -131,6 +131,11 @@ impl Folds {
 fn identify(f: &Function, value: ValueId, key: &mut Vec<usize>) -> bool {
     /// Scalars and tables are told apart by what they hold, larger constants by where they are.
     const SMALL: usize = 256;
+    // Longer than any that a checkpoint or a compressor makes; strangers chain constants without end.
+    const LONGEST: usize = 4096;
+    if key.len() > LONGEST {
+        return false;
+    }
     let Definition::Result(id, index) = f.value(value).definition else { return false };
     let op = f.op(id);
     if !op.def.is_constexpr() {

@@ -227,6 +227,8 @@ fn redirect(function: &mut Function, replacements: &[(ValueId, ValueId)]) -> Res
             Arg::Literal(_) => {}
         }
     }
+    // What a nested block gives has no name that a caller knows.
+    function.blocks.iter_mut().skip(1).flat_map(|b| &mut b.outputs).for_each(target);
     move_outputs(function, &targets)
 }
 
@@ -248,16 +250,16 @@ fn end_of_chain(function: &Function, targets: &mut [Option<ValueId>], from: Valu
 
 /// The caller knows an output by its name, so the name moves with the role.
 fn move_outputs(function: &mut Function, targets: &[Option<ValueId>]) -> Result<(), PatchError> {
-    let outputs: BTreeSet<ValueId> = function.blocks.iter().flat_map(|b| &b.outputs).copied().collect();
+    let outputs: BTreeSet<ValueId> = function.blocks[0].outputs.iter().copied().collect();
     for from in outputs {
         let Some(to) = targets[from.index()] else { continue };
-        let mut outputs = function.blocks.iter().flat_map(|b| &b.outputs);
+        let mut outputs = function.blocks[0].outputs.iter();
         let is_taken = outputs.any(|v| *v == to) || matches!(function.value(to).definition, Definition::Input(_));
         if is_taken {
             let name = |v: ValueId| function.value(v).name.clone();
             return Err(PatchError::Output { from: name(from), to: name(to) });
         }
-        function.blocks.iter_mut().flat_map(|b| &mut b.outputs).filter(|v| **v == from).for_each(|v| *v = to);
+        function.blocks[0].outputs.iter_mut().filter(|v| **v == from).for_each(|v| *v = to);
         let (i, j) = (from.index(), to.index());
         let name = std::mem::take(&mut function.values[i].name);
         function.values[i].name = std::mem::replace(&mut function.values[j].name, name);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use thane_mil::backend::{Backend, View};
 use thane_mil::literal::{Literal, f16_to_f32};
-use thane_mil::package::{Package, Shape};
+use thane_mil::package::Package;
 use thane_mil::program::{Arg, Function, Program};
 use thane_mil::types::{DType, Type};
 
@@ -50,9 +50,9 @@ struct Report<'a> {
 struct Numbers {
     function: String,
     output: String,
-    /// The largest difference of two elements.
+    /// The largest difference of two elements; JSON has null where it is infinite.
     max_error: f64,
-    /// The norm of the difference over the norm of the first.
+    /// The norm of the difference over the norm of the first; JSON has null where it is no number.
     relative_error: f64,
     /// Why they cannot be compared; null where they can.
     reason: Option<String>,
@@ -193,10 +193,7 @@ fn results(f: &Function, package: &Package, seed: u64) -> anyhow::Result<BTreeMa
     for value in f.body().inputs.iter().map(|v| f.value(*v)) {
         let Type::Tensor(ty) = &value.ty else { continue };
         let feature = package.interfaces.get(&f.name).and_then(|i| i.features.get(&value.name));
-        let default = feature.and_then(|f| match &f.shape {
-            Shape::Ranges { default, .. } | Shape::Enumerated { default, .. } => Some(default.as_slice()),
-            Shape::OfType => None,
-        });
+        let default = feature.and_then(|f| f.shape.default_shape());
         let shape = tensors::shape(ty, None, default)
             .unwrap_or_else(|| ty.shape.iter().map(|d| d.known().unwrap_or(1)).collect());
         let bytes = tensors::random(seed, &value.name, ty.dtype, &shape)

@@ -8,7 +8,7 @@ use serde::Serialize;
 use thane_cpu::ane::{self, Effects};
 use thane_cpu::{Cpu, Numerics};
 use thane_mil::backend::{Backend, Instance, View};
-use thane_mil::package::{Feature, Package, Shape};
+use thane_mil::package::{Feature, Package};
 use thane_mil::program::{Function, Program};
 use thane_mil::types::{TensorType, Type};
 
@@ -257,10 +257,7 @@ fn made_up(
     args: &Args,
 ) -> anyhow::Result<(Vec<usize>, Vec<u8>)> {
     let asked = args.shape.iter().find(|n| n.name == name).map(|n| n.value.as_slice());
-    let default = feature.and_then(|f| match &f.shape {
-        Shape::Ranges { default, .. } | Shape::Enumerated { default, .. } => Some(default.as_slice()),
-        Shape::OfType => None,
-    });
+    let default = feature.and_then(|f| f.shape.default_shape());
     let shape = tensors::shape(ty, asked, default);
     let shape =
         shape.with_context(|| format!("input `{name}` is {ty}; --shape {name}=DIMS gives it a size that fits"))?;

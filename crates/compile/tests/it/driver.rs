@@ -5,7 +5,7 @@ use thane_compile::{CompileError, Options, Outcome, Pass, Site, pipeline, run};
 use thane_mil::edit::{New, NewArg, Patch};
 use thane_mil::opset::find;
 use thane_mil::program::{Function, Origin, Program};
-use thane_mil::text::parse;
+use thane_mil::text::{Blobs, parse, print};
 
 const TEXT: &str = "program(1.3) {
     func main<ios18>(tensor<fp32, [4]> x, tensor<fp32, [3]> z) {
@@ -107,4 +107,21 @@ fn a_pass_that_changes_nothing_has_no_effect() {
 fn an_empty_program_goes_through() {
     let (program, report) = run(Program::default(), &Options { verify: true, stop_after: None }).unwrap();
     assert_eq!((program.functions().len(), report.passes.len()), (0, pipeline::PASSES.len()));
+}
+
+/// What a branch gives may be a value of the outside that a pass takes away, and an input may stand for it.
+#[test]
+fn what_nested_blocks_give_is_redirected_too() {
+    let text = "program(1.3) { func main<ios18>(tensor<fp32, [2]> x, tensor<bool, [1]> p) {
+        tensor<fp32, [2]> same = identity(x = x);
+        bool which = squeeze(x = p, axes = tensor<int32, [1]>([0]));
+        tensor<fp32, [2]> y = cond(pred = which) {
+            block() { } -> (same);
+            block() { tensor<fp32, [2]> r = relu(x = same); } -> (r);
+        };
+    } -> (y); }";
+    let program = parse(text, &|_, _, _| None).unwrap();
+    let (better, _) = run(program, &Options { verify: true, stop_after: None }).unwrap();
+    let text = print(&better, &mut Blobs::default());
+    assert!(!text.contains("identity") && text.contains("-> (x)") && text.contains("relu(x = x)"), "{text}");
 }

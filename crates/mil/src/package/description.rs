@@ -83,6 +83,16 @@ pub enum Shape {
     },
 }
 
+impl Shape {
+    /// The shape if nobody says otherwise; `None` where the type alone tells.
+    pub fn default_shape(&self) -> Option<&[usize]> {
+        match self {
+            Self::Ranges { default, .. } | Self::Enumerated { default, .. } => Some(default),
+            Self::OfType => None,
+        }
+    }
+}
+
 /// Bounds of a size, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeRange {
