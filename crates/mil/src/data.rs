@@ -8,17 +8,36 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// What holds bytes, all of them in memory or mapped.
+pub trait Owner: Send + Sync {
+    /// All of them.
+    fn bytes(&self) -> &[u8];
+
+    /// Copy those from `offset` on; the caller keeps `offset + out.len()` within the length.
+    ///
+    /// The owner of a map may read the file instead, so that what is only copied takes no memory of this process.
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.bytes()[offset..offset + out.len()]);
+    }
+}
+
+impl<T: AsRef<[u8]> + Send + Sync> Owner for T {
+    fn bytes(&self) -> &[u8] {
+        self.as_ref()
+    }
+}
+
 /// A shared, immutable run of bytes; cloning it is cheap and copies nothing.
 #[derive(Clone)]
 pub struct Bytes {
-    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    owner: Arc<dyn Owner>,
     range: Range<usize>,
 }
 
 impl Bytes {
     /// All bytes of `owner`, kept alive as long as the result or a slice of it.
-    pub fn new(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
-        let len = owner.as_ref().len();
+    pub fn new(owner: impl Owner + 'static) -> Self {
+        let len = owner.bytes().len();
         Self { owner: Arc::new(owner), range: 0..len }
     }
 
@@ -44,7 +63,7 @@ impl Bytes {
     /// The bytes themselves.
     pub fn as_slice(&self) -> &[u8] {
         // An owner that shrinks between calls is a bug of the owner; the empty slice keeps it from becoming a panic.
-        self.owner.as_ref().as_ref().get(self.range.clone()).unwrap_or_default()
+        self.owner.bytes().get(self.range.clone()).unwrap_or_default()
     }
 }
 
@@ -140,7 +159,7 @@ impl Data {
         let fits = offset.checked_add(out.len()).is_some_and(|end| end <= self.byte_len());
         if fits {
             match self {
-                Data::Bytes(b) => out.copy_from_slice(&b.as_slice()[offset..offset + out.len()]),
+                Data::Bytes(b) => b.owner.read(b.range.start + offset, out),
                 Data::Source(s) => s.read(offset, out),
             }
         }

@@ -6,7 +6,35 @@ use std::path::Path;
 
 use memmap2::Mmap;
 
-use crate::data::Bytes;
+use crate::data::{Bytes, Owner};
+
+/// A map, and the file for what is copied: read, it leaves no pages of the map in memory.
+struct Mapped {
+    map: Mmap,
+    file: File,
+}
+
+impl Owner for Mapped {
+    fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        if read_at(&self.file, offset as u64, out).is_err() {
+            out.copy_from_slice(&self.map[offset..offset + out.len()]);
+        }
+    }
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, out, offset)
+}
+
+#[cfg(not(unix))]
+fn read_at(_: &File, _: u64, _: &mut [u8]) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
 
 /// Map a whole regular file read-only; the result keeps the map alive.
 ///
@@ -25,5 +53,5 @@ pub fn map(path: &Path) -> io::Result<Bytes> {
     // truncates or rewrites the file meanwhile; that is the documented condition above.
     #[allow(unsafe_code)]
     let map = unsafe { Mmap::map(&file) }?;
-    Ok(Bytes::new(map))
+    Ok(Bytes::new(Mapped { map, file }))
 }
