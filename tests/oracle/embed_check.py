@@ -1,0 +1,102 @@
+"""The second opinion of make_tiny_embed.py: tokens by the tokenizers library, everything behind the hidden states by numpy."""
+
+import json
+import sys
+
+import numpy
+import safetensors.numpy
+import tokenizers
+import torch
+
+MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+
+
+def check_tokens(case, model, text, ids):
+    """tokenizer.json without its own cutting, then ours; answers the number of tokens before the cut."""
+    backend = tokenizers.Tokenizer.from_str(json.dumps(case.tokenizer | {"truncation": None, "padding": None}))
+    if model[0].do_lower_case:
+        text = text.lower()
+    bare = backend.encode(text, add_special_tokens=False).ids
+    whole = backend.encode(text).ids
+    n_special = len(whole) - len(bare)
+    n_before = next(n for n in range(n_special + 1) if whole[n: n + len(bare)] == bare)
+    kept = bare[: case.max_len - n_special]
+    expected = whole[:n_before] + kept + whole[n_before + len(bare):]
+    if ids != expected:
+        sys.exit(f"'{text[:40]}': the reference gives other tokens than tokenizer.json:\n{ids}\n{expected}")
+    return len(whole)
+
+
+def pool(hidden, mode):
+    """One vector of the hidden states // [tokens, hidden] -> [hidden], float64"""
+    hidden = hidden.astype("float64")
+    n = len(hidden)
+    if n == 0:
+        return numpy.zeros(hidden.shape[1])
+    weights = numpy.arange(1, n + 1)[:, None]
+    return {
+        "cls": lambda: hidden[0],
+        "max": lambda: hidden.max(0),
+        "mean": lambda: hidden.mean(0),
+        "mean_sqrt_len_tokens": lambda: hidden.sum(0) / numpy.sqrt(n),
+        "weightedmean": lambda: (hidden * weights).sum(0) / weights.sum(),
+        "lasttoken": lambda: hidden[-1],
+    }[mode]()
+
+
+def modes_of(model):
+    mode = model[1].pooling_mode
+    return (mode,) if isinstance(mode, str) else mode
+
+
+def pooled_of(model, answer):
+    """What is pooled: all tokens, or those behind the prompt."""
+    skipped = 0 if model[1].include_prompt else answer.prompt_len
+    return answer.hidden[skipped:]
+
+
+def pooled_vectors(case, model, answer):
+    """{mode: vector} by the reference's own module, for its mode or for all."""
+    vectors = {}
+    for mode in MODES if case.pool_all else modes_of(model):
+        vectors[mode] = pool_by_reference(model[1], answer, mode)
+        ours = pool(pooled_of(model, answer), mode)
+        if numpy.abs(vectors[mode] - ours).max() > 1e-5 * max(1, numpy.abs(ours).max()):
+            sys.exit(f"pooling {mode}: the reference and numpy differ by {numpy.abs(vectors[mode] - ours).max():.1e}")
+    return vectors
+
+
+def pool_by_reference(module, answer, mode):
+    if not answer.ids:
+        return numpy.zeros(answer.hidden.shape[1], "float32")
+    features = {
+        "token_embeddings": torch.from_numpy(answer.hidden)[None],
+        "attention_mask": torch.ones(1, len(answer.hidden), dtype=torch.int64),
+        "prompt_length": answer.prompt_len,
+    }
+    saved, module.pooling_mode = module.pooling_mode, mode
+    vector = module(features)["sentence_embedding"][0].numpy()
+    module.pooling_mode = saved
+    return vector
+
+
+def check_pooling(case, folder, model, answer):
+    """From the hidden states to the embedding as modules.json says, in float64."""
+    vector = numpy.concatenate([pool(pooled_of(model, answer), mode) for mode in modes_of(model)])
+    for row in json.loads((folder / "modules.json").read_text())[2:]:
+        kind = row["type"].rsplit(".", 1)[-1]
+        if kind == "Dense":
+            vector = dense(folder / row["path"], vector)
+        elif kind == "Normalize":
+            vector = vector / max(numpy.linalg.norm(vector), 1e-12)
+        elif kind != "FlexibleQuantizer":
+            sys.exit(f"no second opinion on a module of type {row['type']}")
+    if numpy.abs(vector - answer.embedding).max() > 1e-6 * max(1, numpy.abs(vector).max()):
+        sys.exit(f"the reference and numpy differ by {numpy.abs(vector - answer.embedding).max():.1e}")
+
+
+def dense(folder, vector):
+    config = json.loads((folder / "config.json").read_text())
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    out = tensors["linear.weight"].astype("float64") @ vector + tensors.get("linear.bias", 0.0)
+    return {"Identity": lambda: out, "Tanh": lambda: numpy.tanh(out)}[config["activation_function"].rsplit(".", 1)[-1]]()

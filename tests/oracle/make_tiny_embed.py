@@ -1,0 +1,333 @@
+"""Makes the tiny random embedding checkpoints of tests/models/tiny-embed/<name> and their goldens.
+
+    python3 tests/oracle/make_tiny_embed.py [NAME ...]
+
+Each folder is what sentence-transformers loads, spelled as the real model of its class: config.json, model.safetensors,
+tokenizer, modules.json, the folders of the modules, prompts. golden.{json,bin} hold what sentence-transformers answers (eager
+attention, float32, weights upcast from the stored dtype) for texts from nothing to longer than the model takes: token ids,
+hidden states, pooled vectors, embeddings one by one and in one batch. embed_cases.py says what is in which folder.
+
+As in make_tiny.py no size divides another more than the class demands and every weight, norm and bias is random, and
+before a golden is written:
+- the token ids are those of the tokenizers library reading tokenizer.json, cut by a rule of our own;
+- numpy pools, projects and normalises the hidden states in float64 and must agree to 1e-6;
+- one batch of all texts must give what each text gives alone, to 2e-6;
+- each setting in `Case.mutations` is changed alone and must move the embeddings by `BITES` at least, and so must a 5 % change
+  of each single tensor (BITES / 10); tensors that are said to be idle must not move them.
+Needs torch, transformers, sentence-transformers, safetensors, tokenizers, numpy. CPU only; all seeds are literals.
+"""
+
+import json
+import logging
+import shutil
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+from golden import MODELS, Floats, need, write_json
+
+need("torch", "transformers", "sentence_transformers", "safetensors", "tokenizers", "numpy")
+
+import numpy
+import safetensors.torch
+import sentence_transformers
+import tokenizers
+import torch
+import transformers
+
+from embed_cases import CASES, REMOVED, TRANSFORMER
+from embed_check import check_pooling, check_tokens, pooled_vectors
+
+# Smallest relative change of the embeddings that counts as "this setting matters".
+BITES = 3e-3
+# erf-gelu differs from tanh-gelu by at most 5e-4 in the value.
+WEAK_MUTATIONS = {"activation": 1e-4}
+
+TEXTS = {
+    "one token": "a",
+    "empty": "",
+    "sentence": "The cat sleeps on the warm stone above the sea.",
+    "capitals": "THE STATION stood on The Ridge",
+    "accents": "Ein Kätzchen schläft ÜBER den Dächern; naïve café, un cha\u0302teau.",
+    "cyrillic": "Кошка спит на тёплом камне.",
+    "chinese": "猫が暖かい石の上で眠る。",
+    "unknown": "🙂 قطة تنام \u200b\u00a0end",
+    "spaces": "  tabs\tand\r\nlines  with   spaces ",
+    "code": "def f(x): return x**2  # code_with_underscores",
+}
+PROMPTED = ("sentence", "empty", "too long")
+
+
+def texts_of(case):
+    """(name, text, name of a prompt) // from an empty text to one twice as long as the model takes"""
+    prose = (MODELS / "perplexity.txt").read_text(encoding="utf-8").split()
+    backend = tokenizers.Tokenizer.from_str(json.dumps(case.tokenizer | {"truncation": None, "padding": None}))
+
+    def prose_of(n_tokens):
+        """The longest beginning of the prose that takes no more tokens."""
+        n_words = next(n for n in range(1, len(prose)) if len(backend.encode(" ".join(prose[:n])).ids) > n_tokens)
+        return " ".join(prose[: n_words - 1])
+
+    texts = TEXTS | case.texts | {
+        "half": prose_of(case.max_len // 2), "full": prose_of(case.max_len), "too long": prose_of(2 * case.max_len),
+    }
+    rows = [(name, text, None) for name, text in texts.items()]
+    return rows + [(name, texts[name], prompt) for prompt in case.prompts for name in PROMPTED]
+
+
+def random_model(case, folder):
+    """The transformer alone, filled and rounded to the stored dtype; norms and biases too."""
+    config = transformers.AutoConfig.from_pretrained(folder)
+    model = transformers.AutoModel.from_config(config, attn_implementation="eager").float().eval()
+    # RandomState: its stream is frozen by numpy's compatibility promise, unlike torch's.
+    random = numpy.random.RandomState(case.seed)
+    gemma = config.model_type == "gemma3_text"
+    for name, parameter in model.named_parameters():
+        draw = random.standard_normal(tuple(parameter.shape))
+        if "norm" in name.lower() and name.endswith("weight"):
+            # Gemma adds the 1 itself.
+            draw = 0.4 * draw if gemma else 1.0 + 0.4 * draw
+        elif name.endswith("bias"):
+            draw = (1.0 if "query" in name else 0.5) * draw
+        elif "embed" in name:
+            # Gemma multiplies by sqrt(hidden_size): keep the residual from drowning the layers.
+            draw = 0.15 * draw if gemma else 0.5 * draw
+        else:
+            # Attention must be sharp in the last layer too.
+            wide = 2.4 if name.endswith(("query.weight", "key.weight")) else 1.6
+            draw = wide * draw / numpy.sqrt(parameter.shape[1])
+        parameter.data = torch.tensor(draw, dtype=torch.float32).to(getattr(torch, case.dtype)).float()
+    return model, random
+
+
+def write(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_tensors(path, tensors):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(0o644)  # safetensors leaves its files readable by their owner only
+
+
+def module_rows(case):
+    rows = [{"idx": 0, "name": "0", "path": "", "type": TRANSFORMER}]
+    for path, kind in case.modules:
+        i = len(rows)
+        known = {} if isinstance(kind, dict) else {"type": f"sentence_transformers.models.{kind}"}
+        rows.append({"idx": i, "name": str(i), "path": path} | (kind if isinstance(kind, dict) else known))
+    return rows
+
+
+def write_folder(case, folder):
+    """All but the tensors."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write(folder / "config.json", dict(sorted(case.config.items())))
+    (folder / "tokenizer.json").write_text(json.dumps(case.tokenizer, ensure_ascii=False) + "\n", encoding="utf-8")
+    write(folder / "tokenizer_config.json", case.tokenizer_config)
+    names = {key: value for key, value in case.tokenizer_config.items() if key.endswith("_token") and value is not None}
+    write(folder / "special_tokens_map.json", {key: value for key, value in names.items() if not key.startswith("add_")})
+    write(folder / "modules.json", module_rows(case))
+    for path, config in case.folders.items():
+        write(folder / path / "config.json", config)
+    if case.sentence is not None:
+        write(folder / "config_sentence_transformers.json", case.sentence)
+    if case.bert is not None:
+        write(folder / "sentence_bert_config.json", case.bert)
+
+
+def save_tensors(case, folder):
+    """model.safetensors and the weights of dense modules."""
+    with tempfile.TemporaryDirectory() as other:
+        model, random = random_model(case, respelled(folder, case.reference, other))
+    dtype = getattr(torch, case.dtype)
+    stored = {
+        case.prefix + name: value.to(dtype).contiguous()
+        for name, value in model.state_dict().items()
+        if not name.startswith(case.absent)
+    }
+    for name, (shape, kind) in case.idle.items():
+        is_counted = kind == "int64"
+        drawn = torch.arange(shape[-1]).reshape(shape) if is_counted else torch.tensor(random.standard_normal(shape))
+        stored[name] = drawn.to(getattr(torch, kind))
+    write_tensors(folder / "model.safetensors", dict(sorted(stored.items())))
+    for path, config in case.folders.items():
+        if "out_features" in config:
+            shape = (config["out_features"], config["in_features"])
+            dense = {"linear.weight": torch.tensor(1.6 * random.standard_normal(shape) / numpy.sqrt(shape[1])).float()}
+            if config["bias"]:
+                dense["linear.bias"] = torch.tensor(0.5 * random.standard_normal(shape[0])).float()
+            write_tensors(folder / path / "model.safetensors", dense)
+
+
+def respelled(folder, changes, other):
+    """A copy of the folder in `other` with some settings changed."""
+    other = Path(other) / "model"
+    shutil.copytree(folder, other)
+    for name, keys in changes.items():
+        value = json.loads((other / name).read_text(encoding="utf-8"))
+        for key, new in keys.items():
+            if isinstance(value, list):
+                value = [row for row in value if not row["type"].endswith(key)]
+            elif new is REMOVED:
+                value.pop(key)
+            else:
+                value[key] = new
+        write(other / name, value)
+    return other
+
+
+def load(folder, *changes):
+    """The reference; each of `changes` is applied to a copy."""
+    merged = {}
+    for change in changes:
+        for name, keys in change.items():
+            merged[name] = merged.get(name, {}) | keys
+    with tempfile.TemporaryDirectory() as other:
+        return sentence_transformers.SentenceTransformer(
+            str(respelled(folder, merged, other)), device="cpu",
+            model_kwargs={"dtype": torch.float32, "attn_implementation": "eager"})
+
+
+class Answer:
+    """What the reference says to one text."""
+
+    def __init__(self, model, text, prompt):
+        features = model.preprocess([text], prompt=prefix_of(model, prompt))
+        self.ids = features["input_ids"][0].tolist()
+        self.prompt_len = int(features.get("prompt_length") or 0)
+        self.hidden = numpy.zeros((0, model[0].get_embedding_dimension()), "float32")
+        if not self.ids:
+            # No token, no pass: the mean of nothing is zero, as sentence-transformers has it in a batch.
+            self.embedding = numpy.zeros(model.get_embedding_dimension(), "float32")
+            return
+        self.hidden = model.encode(text, prompt_name=prompt, output_value="token_embeddings").float().numpy()
+        self.embedding = model.encode(text, prompt_name=prompt, show_progress_bar=False)
+
+
+def embeddings(model, texts):
+    return numpy.stack([Answer(model, text, prompt).embedding for _, text, prompt in texts])
+
+
+def in_one_batch(model, texts):
+    """Padded together, one batch for each prompt // [texts, dimension]"""
+    rows = numpy.zeros((len(texts), model.get_embedding_dimension()), "float32")
+    for name in {prompt for _, _, prompt in texts}:
+        places = [i for i, (_, _, prompt) in enumerate(texts) if prompt == name]
+        rows[places] = model.encode(
+            [texts[i][1] for i in places], prompt_name=name, batch_size=len(texts), show_progress_bar=False)
+    return rows
+
+
+def prefix_of(model, prompt):
+    return model.prompts.get(prompt or model.default_prompt_name, "")
+
+
+def distance(ours, theirs):
+    return float(numpy.linalg.norm(ours - theirs) / numpy.linalg.norm(theirs))
+
+
+def check_settings(case, folder, texts, expected):
+    weakest = {}
+    for label, change in case.mutations.items():
+        moved = distance(embeddings(load(folder, case.reference, change), texts), expected)
+        if moved < WEAK_MUTATIONS.get(label, BITES):
+            sys.exit(f"setting '{label}' moves the embeddings by {moved:.1e} only")
+        weakest[label] = moved
+    return min(weakest.items(), key=lambda item: item[1])
+
+
+def check_tensors(case, model, texts, expected):
+    weakest = ("", float("inf"))
+    for name, parameter in model.named_parameters():
+        saved = parameter.data
+        # Not a plain factor: a norm after it would hide it.
+        ramp = torch.linspace(0.95, 1.05, saved.shape[0]).reshape(-1, *[1] * (saved.dim() - 1))
+        parameter.data = saved * ramp
+        moved = distance(embeddings(model, texts), expected)
+        parameter.data = saved
+        is_unused = any(part in name for part in case.unused)
+        # The rounding of a tensor that cancels out is not nothing.
+        if moved > 1e-6 if is_unused else moved < BITES / 10:
+            sys.exit(f"tensor '{name}' moves the embeddings by {moved:.1e}")
+        if not is_unused and moved < weakest[1]:
+            weakest = (name, moved)
+    return weakest
+
+
+def is_normalized(model):
+    return any(isinstance(module, sentence_transformers.models.Normalize) for module in model)
+
+
+def golden_of(case, folder, model, texts, floats):
+    answers = [Answer(model, text, prompt) for _, text, prompt in texts]
+    single = numpy.stack([answer.embedding for answer in answers])
+    batch = in_one_batch(model, texts)
+    if numpy.abs(single - batch).max() > 2e-6 * max(1, numpy.abs(single).max()):
+        sys.exit(f"one batch differs from single texts by {numpy.abs(single - batch).max():.1e}")
+    rows = []
+    for (name, text, prompt), answer in zip(texts, answers):
+        n_tokens = check_tokens(case, model, prefix_of(model, prompt) + text, answer.ids)
+        check_pooling(case, folder, model, answer)
+        rows.append({
+            "name": name, "text": text, "prompt": prompt, "ids": answer.ids, "n_tokens": n_tokens,
+            "hidden": floats.add(answer.hidden),
+            "pooled": {mode: floats.add(vector) for mode, vector in pooled_vectors(case, model, answer).items()},
+            "embedding": floats.add(answer.embedding),
+        })
+    cut = [
+        {"n": n, "embeddings": floats.add(cut_to(model, answers, n))} for n in case.dimensions
+    ]
+    return {
+        "max_seq_len": model.max_seq_length, "dimension": model.get_embedding_dimension(),
+        "normalized": is_normalized(model), "prompts": model.prompts, "default_prompt": model.default_prompt_name,
+        "similarity": str(model.similarity_fn_name), "texts": rows, "batch": floats.add(batch), "dimensions": cut,
+        "similarities": floats.add(model.similarity(single, single).numpy()),
+    }, single
+
+
+def cut_to(model, answers, n):
+    """The first `n` elements, of length one again where the model normalises // [texts, n]"""
+    cut = numpy.stack([answer.embedding[:n] for answer in answers])
+    return cut / numpy.linalg.norm(cut, axis=1, keepdims=True) if is_normalized(model) else cut
+
+
+def make(name, case):
+    folder = MODELS / "tiny-embed" / name
+    write_folder(case, folder)
+    save_tensors(case, folder)
+    model = load(folder, case.reference)
+    texts = texts_of(case)
+    floats = Floats()
+    golden, single = golden_of(case, folder, model, texts, floats)
+    setting = check_settings(case, folder, texts, single)
+    tensor = check_tensors(case, model, texts, single)
+
+    floats.write(folder / "golden.bin")
+    head = {
+        "made_by": "tests/oracle/make_tiny_embed.py", "transformers": transformers.__version__,
+        "sentence_transformers": sentence_transformers.__version__, "torch": torch.__version__, "seed": case.seed,
+        "stored_dtype": case.dtype,
+    }
+    write_json(folder / "golden.json", head | golden)
+    bytes_ = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print(f"{name}: {bytes_} bytes, {len(texts)} texts, weakest setting {setting[0]} {setting[1]:.1e}, "
+          f"weakest tensor {tensor[0]} {tensor[1]:.1e}", flush=True)
+
+
+def main():
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    for library in ("transformers", "sentence_transformers"):
+        logging.getLogger(library).setLevel(logging.ERROR)
+    for name in sys.argv[1:] or CASES:
+        if name not in CASES:
+            sys.exit(f"no such checkpoint: {name}; there are {', '.join(CASES)}")
+        make(name, CASES[name]())
+
+
+if __name__ == "__main__":
+    main()
