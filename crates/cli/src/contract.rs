@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -29,6 +29,7 @@ pub const SCHEMA: u32 = 2;
 const CONTRACT: &str = "contract.json";
 const LANGUAGE: &str = "language.json";
 const TOKENIZER: &str = "tokenizer.json";
+const GOLDEN: &str = "golden.json";
 
 /// The contract, as `contract.json` has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -221,8 +222,15 @@ pub fn hash_files(paths: Vec<PathBuf>) -> Hashing {
 }
 
 /// The items of a package: the contract last, since it has the hashes of the others, and of the `source`.
-pub fn items(contract: Contract, parts: Option<&Parts>, source: Hashing) -> anyhow::Result<Vec<Item>> {
-    let source = RefCell::new(Some(source));
+///
+/// `golden` are vectors that tell a good copy from a bad one.
+pub fn items(
+    contract: Contract,
+    parts: Option<&Parts>,
+    golden: Option<Vec<u8>>,
+    source: Option<Hashing>,
+) -> anyhow::Result<Vec<Item>> {
+    let source = RefCell::new(source);
     let item = |name: &str, description: &str, content| Item {
         author: AUTHOR.to_owned(),
         name: name.to_owned(),
@@ -230,6 +238,7 @@ pub fn items(contract: Contract, parts: Option<&Parts>, source: Hashing) -> anyh
         content,
     };
     let mut items = Vec::new();
+    items.extend(golden.map(|json| item(GOLDEN, "Vectors of known texts", Content::Bytes(json))));
     if let Some(parts) = parts {
         let json = serde_json::to_vec(parts)?;
         items.push(item(LANGUAGE, "How text becomes tokens", Content::Bytes(json)));
@@ -255,6 +264,8 @@ pub struct Contents {
     pub contract: Contract,
     /// None where the package was made of a checkpoint without a tokenizer.
     pub parts: Option<Parts>,
+    /// Vectors of known texts, as JSON; none where there are none.
+    pub golden: Option<Vec<u8>>,
 }
 
 /// Read and check what the package at `path`, whose program is `program`, carries; none where Thane did not make it.
@@ -282,7 +293,8 @@ pub fn read(path: &Path, program: &Program) -> anyhow::Result<Option<Contents>> 
         path.display()
     );
     let parts = find(LANGUAGE).map(|file| read_parts(file, find(TOKENIZER))).transpose()?;
-    Ok(Some(Contents { contract, parts }))
+    let golden = find(GOLDEN).map(|file| read_small(file)).transpose()?;
+    Ok(Some(Contents { contract, parts, golden }))
 }
 
 fn read_contract(file: &Path) -> anyhow::Result<Contract> {
@@ -316,25 +328,37 @@ fn read_small(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 /// Every file below a package's `Data` but the contract, by name.
 fn hash_folder(folder: &Path) -> io::Result<Vec<FileHash>> {
-    let mut files = Vec::new();
-    let mut folders = vec!["Data".to_owned()];
+    let contract = format!("{AUTHOR}/{CONTRACT}");
+    let data = folder.join("Data");
+    let files = walk(&data)?.into_iter().filter(|(name, _)| *name != contract);
+    files.map(|(name, _)| hash(&data.join(&name), format!("Data/{name}"))).collect()
+}
+
+/// Every file below a folder, by name.
+pub fn hash_tree(folder: &Path) -> io::Result<Vec<FileHash>> {
+    walk(folder)?.into_iter().map(|(name, _)| hash(&folder.join(&name), name)).collect()
+}
+
+/// The files below a folder, by their names in it, in order.
+pub fn walk(folder: &Path) -> io::Result<Vec<(String, Metadata)>> {
+    let (mut files, mut folders) = (Vec::new(), vec![String::new()]);
     while let Some(below) = folders.pop() {
         for entry in std::fs::read_dir(folder.join(&below))? {
             let entry = entry?;
-            let name = format!("{below}/{}", entry.file_name().to_string_lossy());
+            let name = format!("{below}{}", entry.file_name().to_string_lossy());
             if entry.file_type()?.is_dir() {
-                folders.push(name);
-            } else if name != format!("Data/{AUTHOR}/{CONTRACT}") {
-                files.push(hash(&entry.path(), name)?);
+                folders.push(name + "/");
+            } else {
+                files.push((name, entry.metadata()?));
             }
         }
     }
-    files.sort_by(|a, b| a.path.cmp(&b.path));
+    files.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(files)
 }
 
 /// The hash of a file, which is called `name`.
-fn hash(path: &Path, name: String) -> io::Result<FileHash> {
+pub fn hash(path: &Path, name: String) -> io::Result<FileHash> {
     let mut file = File::open(path)?;
     let mut sha = Sha256::new();
     let mut piece = vec![0; 1 << 20];
