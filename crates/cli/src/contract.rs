@@ -24,7 +24,7 @@ use crate::language::{Parts, Words};
 /// The author of the items.
 pub const AUTHOR: &str = "ai.thane";
 /// The version of the contract that is written, and the only one that is read.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 const CONTRACT: &str = "contract.json";
 const LANGUAGE: &str = "language.json";
@@ -46,10 +46,20 @@ pub struct Contract {
     pub files: Vec<FileHash>,
 }
 
-/// What the model is.
+/// What the model is, by what it is for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "task", rename_all = "snake_case")]
+pub enum Facts {
+    /// A language model.
+    Generate(Generates),
+    /// An embedding model.
+    Embed(Box<Embeds>),
+}
+
+/// What a language model is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Facts {
+pub struct Generates {
     pub architecture: String,
     pub layers: usize,
     pub vocabulary: usize,
@@ -58,6 +68,45 @@ pub struct Facts {
     /// Tokens that the cache holds.
     pub context: usize,
     pub cache_bytes: usize,
+}
+
+/// What an embedding model is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Embeds {
+    pub architecture: String,
+    pub layers: usize,
+    pub vocabulary: usize,
+    /// Positions that the model has.
+    pub positions: usize,
+    /// Elements of a vector.
+    pub dimensions: usize,
+    /// Most tokens of a text that the model was made for.
+    pub max_tokens: usize,
+    /// Lengths that have a function of their own, in order.
+    pub buckets: Vec<usize>,
+    /// Whether a function takes any length.
+    pub flexible: bool,
+    /// `text`, `chunks` or `tokens`: what a call gives vectors of.
+    pub encoding: String,
+    /// `mean`, `cls`, `lasttoken`, `max` or `weightedmean`.
+    pub pooling: String,
+    /// Whether vectors are of length 1.
+    pub normalize: bool,
+    /// Whether the model itself gives int8 and bits.
+    pub quantize: bool,
+    pub prompts: BTreeMap<String, String>,
+    pub default_prompt: Option<String>,
+    /// Whether the tokens of a prompt count in the pooling.
+    pub include_prompt: bool,
+    /// How vectors are compared.
+    pub similarity: Option<String>,
+    /// Whether text is brought to lower case before it is split.
+    pub lower_case: bool,
+    /// What the residual stream is divided by.
+    pub residual_divisor: Option<f32>,
+    /// How root mean square norms are spelled.
+    pub norm: String,
 }
 
 /// Where the model comes from.
@@ -96,11 +145,11 @@ pub struct Port {
     pub dtype: String,
     /// Null for a dimension that each call binds anew.
     pub shape: Vec<Option<usize>>,
-    /// What it is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`.
+    /// What it is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`; `mask`, `pool_matrix`, `embedding`.
     pub role: String,
 }
 
-impl From<&Info> for Facts {
+impl From<&Info> for Generates {
     fn from(info: &Info) -> Self {
         Self {
             architecture: info.architecture.clone(),
@@ -113,8 +162,8 @@ impl From<&Info> for Facts {
     }
 }
 
-impl From<Facts> for Info {
-    fn from(facts: Facts) -> Self {
+impl From<Generates> for Info {
+    fn from(facts: Generates) -> Self {
         Self {
             architecture: facts.architecture,
             n_layers: facts.layers,
@@ -126,7 +175,7 @@ impl From<Facts> for Info {
     }
 }
 
-/// What each function of a decoder takes and gives; an input without a role is an error.
+/// What each function takes and gives; an input without a role is an error.
 pub fn ports(program: &Program) -> anyhow::Result<BTreeMap<String, Ports>> {
     program.functions().iter().map(|f| Ok((f.name.clone(), function_ports(f)?))).collect()
 }
@@ -148,6 +197,9 @@ fn port(f: &Function, value: ValueId) -> anyhow::Result<Port> {
         "input_ids" => "tokens",
         "position" => "position",
         "logits" => "logits",
+        "attention_mask" => "mask",
+        "pool_matrix" => "pool_matrix",
+        "embedding" | "token_embeddings" => "embedding",
         name if name.starts_with("k_cache_") => "key_cache",
         name if name.starts_with("v_cache_") => "value_cache",
         name => bail!("function `{}`: nobody knows what `{name}` is for", f.name),

@@ -15,7 +15,7 @@ use thane_models::checkpoint::Checkpoint;
 use thane_models::{Info, Model, ModelError, Options};
 
 use crate::app::App;
-use crate::contract::{self, Contents};
+use crate::contract::{self, Contents, Facts};
 use crate::exit::{Code, Failure};
 use crate::hub;
 use crate::language::{Language, Parts};
@@ -131,7 +131,13 @@ fn open_package(files: hub::ModelFiles, options: &Options, app: &App) -> Result<
             .remedy("thane convert MODEL -o PACKAGE makes packages that can be run")
             .remedy(format!("thane predict {} --out FOLDER runs a function of it once", path.display()))
     })?;
-    let info: Info = contents.contract.model.clone().into();
+    let info: Info = match contents.contract.model.clone() {
+        Facts::Generate(facts) => facts.into(),
+        Facts::Embed(_) => {
+            let error = anyhow::anyhow!("{}: the package makes vectors of texts, not answers", path.display());
+            return Err(Failure::new(Code::Usage, error).remedy(format!("thane embed {} TEXT", path.display())));
+        }
+    };
     if let Some(asked) = options.context.filter(|n| *n != info.context) {
         let error = anyhow::anyhow!("the package holds {} tokens, --context asks for {asked}", info.context);
         return Err(

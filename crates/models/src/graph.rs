@@ -100,6 +100,11 @@ impl Graph {
         self.residual_divisor = divisor;
     }
 
+    /// What the residual stream is divided by.
+    pub fn residual_divisor(&self) -> f32 {
+        self.residual_divisor
+    }
+
     /// The axis of the features of [batch, tokens, features] or [1, features, 1, tokens].
     pub fn features(&self) -> i32 {
         if self.form.layout == Layout::Rows { -1 } else { 1 }

@@ -103,7 +103,7 @@ impl Encoder for Gemma3 {
             io.surroundings(Some(if mask == Mask::Full { &global } else { &local }), mask)
         })?;
         g_.at("model.norm");
-        let h = self.norm.apply(g_, h, &w.get("model.norm", "weight", &[hidden]))?;
+        let h = self.norm.of_divided(plan.residual_divisor).apply(g_, h, &w.get("model.norm", "weight", &[hidden]))?;
         encoder::finish(g, w, &io, h, plan.head)
     }
 
@@ -134,16 +134,18 @@ impl Gemma3 {
         };
         for (i, mask) in self.masks.iter().enumerate() {
             let module = |name: &str| format!("model.layers.{i}.{name}");
-            let norm = |g: &mut Graph, x, name: &str| {
+            let norm_as = |norm: RmsNorm, g: &mut Graph, x, name: &str| {
                 g.at(&module(name));
-                self.norm.apply(g, x, &w.get(&module(name), "weight", &[hidden]))
+                norm.apply(g, x, &w.get(&module(name), "weight", &[hidden]))
             };
+            let residual_norm = |g: &mut Graph, x, name| norm_as(self.norm.of_divided(divisor), g, x, name);
+            let norm = |g: &mut Graph, x, name| norm_as(self.norm, g, x, name);
             let around = around(g, i, *mask);
-            let x = norm(g, h, "input_layernorm")?;
+            let x = residual_norm(g, h, "input_layernorm")?;
             let a = self.attention.apply(g, w, &module("self_attn"), x, around)?;
             let a = norm(g, a, "post_attention_layernorm")?;
             h = add(g, h, a)?;
-            let x = norm(g, h, "pre_feedforward_layernorm")?;
+            let x = residual_norm(g, h, "pre_feedforward_layernorm")?;
             let m = self.mlp.apply(g, w, &module("mlp"), x)?;
             let m = norm(g, m, "post_feedforward_layernorm")?;
             h = add(g, h, m)?;

@@ -86,7 +86,7 @@ impl Encoder for Llama {
         let h = io.laid_out(g_, h)?;
         let h = self.layers(g_, w, h, |_, _| io.surroundings(Some(&rotary), Mask::Full))?;
         g_.at("model.norm");
-        let h = self.norm.apply(g_, h, &w.get("model.norm", "weight", &[hidden]))?;
+        let h = self.norm.of_divided(plan.residual_divisor).apply(g_, h, &w.get("model.norm", "weight", &[hidden]))?;
         encoder::finish(g, w, &io, h, plan.head)
     }
 
@@ -115,11 +115,12 @@ impl Llama {
         mut h: ValueId,
         around: impl Fn(&mut Graph, usize) -> Surroundings<'a>,
     ) -> Made {
+        let residual_norm = self.norm.of_divided(g.residual_divisor());
         for i in 0..self.n_layers {
             let module = |name: &str| format!("model.layers.{i}.{name}");
             let norm = |g: &mut Graph, x, name: &str| {
                 g.at(&module(name));
-                self.norm.apply(g, x, &w.get(&module(name), "weight", &[self.attention.hidden]))
+                residual_norm.apply(g, x, &w.get(&module(name), "weight", &[self.attention.hidden]))
             };
             let around = around(g, i);
             let x = norm(g, h, "input_layernorm")?;

@@ -196,7 +196,11 @@ fn lower_encoder(
             }
         };
         let chunks = if layout == Layout::Channels { Some(MAX_CHUNKS) } else { None };
-        let plan = EncoderPlan { extent: Extent { tokens, chunks, most }, head, residual_divisor: divisor };
+        let plan = EncoderPlan {
+            extent: Extent { single: form != Form::PORTABLE, tokens, chunks, most },
+            head,
+            residual_divisor: divisor,
+        };
         encoder.function(Graph::in_form(name, derived.clone(), form), weights, &plan)
     };
     let name = options.encoding.function();

@@ -55,6 +55,8 @@ pub enum Sight {
 /// The sizes of a function.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
+    /// Whether a call has one text.
+    pub single: bool,
     /// Tokens of each text, padding included; `None` where a call says.
     pub tokens: Option<usize>,
     /// Chunks of the pool matrix; `None` where a call says.
@@ -90,8 +92,8 @@ impl Io {
         window: Option<usize>,
     ) -> Result<Self, ModelError> {
         g.at("");
-        let fixed = extent.tokens.is_some() || encoding == Encoding::Chunks;
-        let batch = if fixed { Dim::Known(1) } else { g.symbol() };
+        let single = extent.single || encoding == Encoding::Chunks;
+        let batch = if single { Dim::Known(1) } else { g.symbol() };
         let tokens = extent.tokens.map_or_else(|| g.symbol(), Dim::Known);
         let float = g.form().float;
         let input_ids = g.input("input_ids", TensorType::new(DType::Int32, [batch, tokens]));

@@ -1,6 +1,7 @@
 //! Normalisation.
 
 use thane_mil::program::ValueId;
+use thane_mil::types::DType;
 
 use crate::checkpoint::Tensor;
 use crate::graph::{Graph, Made, NormForm};
@@ -15,6 +16,11 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
+    /// The same of a stream that was divided.
+    pub fn of_divided(self, divisor: f32) -> Self {
+        Self { epsilon: self.epsilon / (divisor * divisor), ..self }
+    }
+
     /// `x / sqrt(mean(x^2) + epsilon) * weight` along the features.
     pub fn apply(self, g: &mut Graph, x: ValueId, weight: &Tensor) -> Made {
         let axis = g.features();
@@ -40,9 +46,15 @@ impl RmsNorm {
     fn native(self, g: &mut Graph, x: ValueId, axis: i32) -> Made {
         let square = g.mul(x, x)?;
         let mean = g.reduce("reduce_mean", square, axis)?;
-        let epsilon = g.float(self.epsilon)?;
+        let epsilon = self.floor(g)?;
         let inverse = g.op("rsqrt", "inverse_norm", [("x", mean), ("epsilon", epsilon)])?;
         g.mul(x, inverse)
+    }
+
+    /// The epsilon, or the least number of the element type.
+    fn floor(self, g: &mut Graph) -> Made {
+        let least = if g.form().float == DType::Fp16 { 6e-8 } else { 0.0 };
+        g.float(self.epsilon.max(least))
     }
 
     /// With m the largest element: `(x / m) / sqrt(mean((x / m)^2) + epsilon / m^2)`.
@@ -68,7 +80,7 @@ impl RmsNorm {
     fn cat(self, g: &mut Graph, x: ValueId, axis: i32) -> Made {
         let minus = g.scale(x, -1.0)?;
         let both = g.join("concat", &[x, minus], axis)?;
-        let (axes, epsilon) = (g.ints(&[axis])?, g.float(self.epsilon)?);
+        let (axes, epsilon) = (g.ints(&[axis])?, self.floor(g)?);
         let normed = g.op("layer_norm", "normed", [("x", both), ("axes", axes), ("epsilon", epsilon)])?;
         let [half, _] = g.halves(normed, axis)?;
         Ok(half)
