@@ -165,7 +165,8 @@ fn check_small(program: &Program) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn compile(program: Program, path: &Path, app: &App) -> Result<Program, Failure> {
+/// Check the numbers of a program and run the passes over it.
+pub fn compile(program: Program, path: &Path, app: &App) -> Result<Program, Failure> {
     const CHECK: &str = "thane pull MODEL --check, which reads every byte of a model of the catalogue or the Hub again";
     check_small(&program)
         .map_err(|e| Failure::new(Code::Usage, e.context(path.display().to_string())).remedy(CHECK))?;
@@ -181,7 +182,8 @@ fn compile(program: Program, path: &Path, app: &App) -> Result<Program, Failure>
     Ok(program)
 }
 
-fn unusable(path: &Path, error: ModelError) -> Failure {
+/// The failure of a model that cannot be lowered.
+pub fn unusable(path: &Path, error: ModelError) -> Failure {
     let remedy = match &error {
         ModelError::Tensors(_) => Some("fetch the model again; its files do not belong together"),
         ModelError::Architecture { .. } => Some("a model of a supported architecture"),
