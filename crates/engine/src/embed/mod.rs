@@ -175,14 +175,13 @@ impl Embedder {
         finite(&rows).then_some(rows).ok_or(EmbedError::NotFinite { index: 0 })
     }
 
-    /// Run all sequences, batch by batch; `take` gets which they are, the tokens that each was padded to, and the output.
-    /// False when the caller wanted the end.
+    /// Run all sequences, batch by batch. False when the caller wanted the end.
     fn each_batch(
         &mut self,
         output: Output,
         sequences: &[Vec<u32>],
         watch: &mut Watch<'_>,
-        take: &mut dyn FnMut(&[usize], usize, &[f32]),
+        take: &mut Take<'_>,
     ) -> Result<bool, EmbedError> {
         let sequences: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).collect();
         self.check(&sequences)?;
@@ -257,6 +256,9 @@ impl Embedder {
         bytemuck::try_cast_slice(view.bytes).map_err(|_| wrong())
     }
 }
+
+/// Gets which sequences a call had, the tokens that each was padded to, and the output.
+type Take<'a> = dyn FnMut(&[usize], usize, &[f32]) + 'a;
 
 fn finite(values: &[f32]) -> bool {
     values.iter().all(|v| v.is_finite())
