@@ -13,7 +13,7 @@ use thane_models::{EncoderInfo, EncoderOptions, Encoding, Pooling};
 use crate::app::App;
 use crate::embed::encoder::{self, Encoder, Run};
 use crate::embed::files::{self, Kind, Numbers, Table};
-use crate::embed::job::{Job, Shape};
+use crate::embed::job::Job;
 use crate::embed::journal::{self, Counts, Journal, Settings};
 use crate::embed::rows::{Source, Texts};
 use crate::exit::{Code, Failure, Outcome};
@@ -95,21 +95,12 @@ fn pooling(name: &str) -> Result<Pooling, String> {
 }
 
 impl Vectors {
-    fn shape(&self) -> Shape {
+    fn encoding(&self) -> Encoding {
         match (self.chunks, self.multi_vector) {
-            (true, _) => Shape::Chunks,
-            (_, true) => Shape::Tokens,
-            _ => Shape::Text,
+            (true, _) => Encoding::Chunks,
+            (_, true) => Encoding::Tokens,
+            _ => Encoding::Text,
         }
-    }
-
-    fn options(&self) -> EncoderOptions {
-        let encoding = match self.shape() {
-            Shape::Text => Encoding::Text,
-            Shape::Chunks => Encoding::Chunks,
-            Shape::Tokens => Encoding::Tokens,
-        };
-        EncoderOptions { pooling: self.pooling, encoding, ..EncoderOptions::default() }
     }
 }
 
@@ -147,14 +138,16 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let start = Instant::now();
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let texts = texts(args)?;
-    let is_ragged = args.vectors.shape() != Shape::Text;
+    let encoding = args.vectors.encoding();
+    let is_ragged = encoding != Encoding::Text;
     let kind = args.out.as_deref().map(|out| target(out, is_ragged, args.force)).transpose()?;
     let n_rows = texts.check().map_err(usage)?;
     if n_rows == Some(0) {
         return Err(nothing(&texts));
     }
     let how = Run { numerics: args.numerics, threads: args.threads, batch_tokens: args.batch_tokens };
-    let mut encoder = encoder::open(&args.model, &args.vectors.options(), &how, app)?;
+    let options = EncoderOptions { pooling: args.vectors.pooling, encoding, ..EncoderOptions::default() };
+    let mut encoder = encoder::open(&args.model, &options, &how, app)?;
     let format = format(&args.vectors, &encoder.info)?;
     let dim = dimensions(args.vectors.dimensions, &encoder.info)?;
     let (prompt_name, prompt) = prompt(args, &encoder.info)?;
@@ -169,7 +162,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         app,
         encoder: &mut encoder,
         texts: &texts,
-        shape: args.vectors.shape(),
+        encoding,
         prompt,
         format,
         dim,
@@ -299,7 +292,7 @@ fn settings(
         ("--dimensions", dim.to_string()),
         ("--prompt", prompt.unwrap_or_default()),
         ("--pooling", encoder.info.pooling.name().to_owned()),
-        ("the vectors", format!("{:?}", args.vectors.shape()).to_lowercase()),
+        ("the vectors", format!("{:?}", args.vectors.encoding()).to_lowercase()),
         ("--numerics", format!("{:?}", args.numerics).to_lowercase()),
         ("--field", field.to_owned()),
     ]
@@ -346,7 +339,7 @@ fn to_file(
         let again = format!("then the same command: it goes on behind the {n} texts in {}", partial.display());
         return Err(failure.remedy(again));
     }
-    let is_ragged = job.shape != Shape::Text;
+    let is_ragged = job.encoding != Encoding::Text;
     files::write(&Table { journal: &journal, format, dim, is_ragged, model: report.model }, kind, out)?;
     std::fs::remove_file(&partial).map_err(in_file)?;
     report.counts = journal.done().clone();
@@ -364,7 +357,7 @@ fn to_stdout(
     n_rows: Option<u64>,
     report: &mut Report<'_>,
 ) -> Outcome {
-    let (app, format, dim, is_ragged) = (job.app, job.format, job.dim, job.shape != Shape::Text);
+    let (app, format, dim, is_ragged) = (job.app, job.format, job.dim, job.encoding != Encoding::Text);
     let keeps = app.output.is_json() || similarity.is_some();
     let mut kept: Vec<Vec<u8>> = Vec::new();
     if keeps {

@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 use thane_engine::embed::output::{self, Format};
 use thane_engine::embed::{EmbedError, Watch};
+use thane_models::Encoding;
 
 use super::encoder::{Encoder, Tokens};
 use super::journal::{Counts, hex};
@@ -15,23 +16,13 @@ const WINDOW_ROWS: usize = 4096;
 /// Tokens of a window at most, but for its last row: what is lost when a run is killed, some minutes of a large model.
 const WINDOW_TOKENS: usize = 1 << 17;
 
-/// What is made of each row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
-    /// One vector.
-    Text,
-    /// A vector for each chunk.
-    Chunks,
-    /// A vector for each token.
-    Tokens,
-}
-
 /// What is to be done.
 pub struct Job<'a> {
     pub app: &'a App,
     pub encoder: &'a mut Encoder,
     pub texts: &'a Texts,
-    pub shape: Shape,
+    /// What is made of each row.
+    pub encoding: Encoding,
     /// Put before each text.
     pub prompt: String,
     pub format: Format,
@@ -118,9 +109,9 @@ impl Job<'_> {
 
     fn encode(&self, row: &Row) -> Result<Encoded, Failure> {
         let max_tokens = self.encoder.info.max_tokens;
-        let done = match self.shape {
-            Shape::Chunks => self.encoder.chunks(&row.texts, self.truncate),
-            Shape::Text | Shape::Tokens => {
+        let done = match self.encoding {
+            Encoding::Chunks => self.encoder.chunks(&row.texts, self.truncate),
+            Encoding::Text | Encoding::Tokens => {
                 self.encoder.text(&[self.prompt.as_str(), &row.texts.concat()].concat(), self.truncate)
             }
         };
@@ -182,12 +173,12 @@ impl Job<'_> {
         };
         let embedder = &mut self.encoder.embedder;
         let dim = embedder.dim();
-        let done = match self.shape {
-            Shape::Text => embedder
+        let done = match self.encoding {
+            Encoding::Text => embedder
                 .texts(&sequences(), watch)
                 .map(|rows| rows.map(|rows| rows.chunks_exact(dim).map(<[f32]>::to_vec).collect())),
-            Shape::Tokens => embedder.tokens(&sequences(), watch),
-            Shape::Chunks => return self.documents(window, watch),
+            Encoding::Tokens => embedder.tokens(&sequences(), watch),
+            Encoding::Chunks => return self.documents(window, watch),
         };
         done.map_err(|e| match e.index().and_then(|index| window.get(index)) {
             Some(encoded) => self.refused(encoded.number, e),

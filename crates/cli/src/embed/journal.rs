@@ -236,7 +236,11 @@ mod tests {
 
     fn rows(journal: &Journal) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
-        journal.each_row(2, &mut |row| Ok(out.push(row.to_vec()))).unwrap();
+        let mut take = |row: &[u8]| {
+            out.push(row.to_vec());
+            Ok(())
+        };
+        journal.each_row(2, &mut take).unwrap();
         out
     }
 

@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
+use thane_mil::lower;
+use thane_mil::opset::Opset;
 use thane_mil::package::Package;
 use thane_mil::program::{Function, Program};
 use thane_models::{EncoderInfo, Pooling};
@@ -59,7 +61,11 @@ pub fn open(path: &Path) -> anyhow::Result<Bundle> {
     for entry in &manifest.packages {
         ensure!(found.iter().any(|f| f.path.starts_with(&format!("{}/", entry.path))), "`{}` is missing", entry.path);
         let one = package(&path.join(&entry.path)).with_context(|| entry.path.clone())?;
-        functions.extend(one.program.functions().iter().cloned());
+        // Each is in the oldest opset that can say it; together they are in one.
+        let program = lower::with_opset(&one.program, Opset::CoreMl8).map_err(|v| {
+            anyhow::anyhow!("`{}`: {}", entry.path, v.first().map(ToString::to_string).unwrap_or_default())
+        })?;
+        functions.extend(program.functions().iter().cloned());
         whole.get_or_insert(one);
     }
     let first = whole.context("the manifest names no package")?;

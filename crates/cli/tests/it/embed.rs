@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Home, assert_ends, json as report, stderr, stdout};
 
-const NAMES: [&str; 2] = ["bert-mean", "bert-cls"];
+const NAMES: [&str; 7] =
+    ["bert-mean", "bert-cls", "modernbert-mean", "modernbert-cls", "qwen3-embedding", "qwen3-pplx", "embeddinggemma"];
 
 pub fn model(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-embed").join(name);
@@ -35,7 +36,8 @@ impl Golden {
 
     /// Texts with this prompt, and their vectors.
     fn texts(&self, prompt: &Value) -> Vec<(&str, &[f32])> {
-        let of_prompt = self.json["texts"].as_array().unwrap().iter().filter(|t| t["prompt"] == *prompt);
+        let texts = self.json["texts"].as_array().unwrap().iter();
+        let of_prompt = texts.filter(|t| t["prompt"] == *prompt && t["n_tokens"] != 0);
         of_prompt.map(|t| (t["text"].as_str().unwrap(), self.array(&t["embedding"]))).collect()
     }
 }
@@ -88,8 +90,11 @@ fn vectors_are_those_of_the_reference() {
                 continue;
             }
             let (home, file) = with_texts(texts.iter().map(|(text, _)| *text));
-            let flags = ["--file", &file, "--truncate", "--numerics", "f32", "--prompt", prompt.as_str().unwrap_or("")];
-            for (found, (text, expected)) in vectors(&embed(&home, name, &flags)).iter().zip(&texts) {
+            let prompt = prompt.as_str().unwrap_or("");
+            let flags = ["--file", &file, "--truncate", "--numerics", "f32", "--format", "float", "--prompt", prompt];
+            let found = vectors(&embed(&home, name, &flags));
+            assert_eq!(found.len(), texts.len());
+            for (found, (text, expected)) in found.iter().zip(&texts) {
                 let error = error(found, expected);
                 assert!(error < 2e-5, "{name}, {prompt}, {text:?}: {error}");
             }
@@ -117,6 +122,71 @@ fn fewer_dimensions_and_similarities_are_those_of_the_reference() {
     assert_ends(&found, 0, &[]);
     let found: f64 = stdout(&found).trim().parse().unwrap();
     assert!((found - f64::from(similarities[2 * all.len() + 3])).abs() < 2e-5, "{found}");
+}
+
+/// Late chunking, with chunks of no token and of one, and the model's own int8.
+#[test]
+fn chunks_are_those_of_the_reference() {
+    let golden = Golden::of("qwen3-pplx");
+    let documents = golden.json["documents"].as_array().unwrap();
+    let home = Home::new();
+    let file = home.path("documents.jsonl");
+    let lines = documents.iter().map(|d| format!("{}\n", json!({"text": d["chunks"]})));
+    std::fs::write(&file, lines.collect::<String>()).unwrap();
+    let flags = ["--chunks", "--file", file.to_str().unwrap(), "--truncate", "--numerics", "f32", "--format"];
+    let run = |format: &str| {
+        let output = embed(&home, "qwen3-pplx", &[&flags[..], &[format]].concat());
+        assert_ends(&output, 0, &["1 of 7 texts were longer than the model takes"]);
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Vec<Vec<f32>>>>()
+    };
+    let (floats, integers) = (run("float"), run("int8"));
+    for ((document, floats), integers) in documents.iter().zip(&floats).zip(&integers) {
+        let name = &document["name"];
+        let dim = golden.json["dimension"].as_u64().unwrap() as usize;
+        let expected: Vec<&[f32]> = golden.array(&document["embeddings"]).chunks(dim).collect();
+        assert_eq!(floats.len(), document["chunks"].as_array().unwrap().len(), "{name}");
+        for (i, found) in floats.iter().enumerate() {
+            // The reference has no row for chunks behind the cut.
+            let expected = expected.get(i).copied().unwrap_or(&[0.0; 44]);
+            let is_same = found == expected || error(found, expected) < 2e-5;
+            assert!(is_same, "{name}, chunk {i}");
+            let quantised = document["int8"][i].as_array();
+            for (d, v) in quantised.into_iter().flatten().enumerate() {
+                // At a half a change of the last bit shows.
+                assert!((integers[i][d] - v.as_f64().unwrap() as f32).abs() <= 1.0, "{name}, chunk {i}, {d}");
+            }
+        }
+    }
+    let one = report(&embed(&home, "qwen3-pplx", &["--chunks", "a cat", "", "a dog", "--json"]));
+    assert_eq!((&one["rows"], &one["vectors"], &one["format"]), (&json!(1), &json!(3), &json!("int8")));
+    assert_eq!(one["embeddings"][0][1], json!(vec![0; 44]));
+    assert_ends(&embed(&home, "qwen3-pplx", &["a", ""]), 2, &["the command line, text 2: it has no tokens"]);
+}
+
+/// A model that does not normalise gives the hidden states.
+#[test]
+fn each_token_has_a_vector() {
+    let golden = Golden::of("qwen3-pplx");
+    let home = Home::new();
+    let text = &golden.json["texts"][2];
+    let flags = ["--multi-vector", "--numerics", "f32", "--format", "float", text["text"].as_str().unwrap()];
+    let output = embed(&home, "qwen3-pplx", &flags);
+    assert_ends(&output, 0, &[]);
+    let found: Vec<Vec<f32>> = serde_json::from_str(stdout(&output).trim()).unwrap();
+    assert_eq!(found.len() as u64, text["n_tokens"]);
+    assert!(error(&found.concat(), golden.array(&text["hidden"])) < 2e-5);
+    let out = home.path("x.safetensors");
+    let output = embed(&home, "qwen3-pplx", &[&flags[..], &["a", "-o", out.to_str().unwrap()]].concat());
+    assert_ends(&output, 0, &["2 texts, 28 vectors of 44 dimensions"]);
+    let bytes = std::fs::read(out).unwrap();
+    let data = &bytes[8 + u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize..];
+    let offsets: Vec<i64> = data[..24].as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect();
+    assert_eq!(offsets, [0, 27, 28]);
+    assert_eq!(data.len(), 24 + 28 * 44 * 4);
+    let alike =
+        embed(&home, "qwen3-pplx", &["--multi-vector", "--similarity", "the sea", "the sea", "--format", "float"]);
+    let value: f64 = stdout(&alike).trim().parse().unwrap();
+    assert!((value - value.round()).abs() < 1e-5 && value > 1.0, "each token is its own likest: {value}");
 }
 
 /// Whatever shares a call with a text, its vector is the same.
@@ -167,6 +237,9 @@ fn each_kind_of_file_has_the_same_numbers() {
         assert_eq!(header["embeddings"]["shape"], json!([40, stored]));
         assert_eq!(header["__metadata__"]["format"], format);
         assert_eq!(&tensors[8 + header_len..], &npy[128..], "{format}");
+        let rows_of_parquet = parquet(&write("x.parquet"));
+        assert_eq!(rows_of_parquet.len(), 40);
+        assert_eq!(rows_of_parquet, rows, "{format}");
         if format == "float" {
             let floats: Vec<f32> = npy[128..].as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
             assert_eq!(floats, rows.concat());
@@ -174,6 +247,63 @@ fn each_kind_of_file_has_the_same_numbers() {
     }
     let left: Vec<_> = home.files("").into_iter().filter(|n| n.contains("partial") || n.contains(".new")).collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// The lists of the column `embedding`.
+fn parquet(bytes: &[u8]) -> Vec<Vec<f32>> {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::{Field, Row, RowAccessor as _};
+    let home = Home::new();
+    std::fs::write(home.path("x"), bytes).unwrap();
+    let reader = SerializedFileReader::new(std::fs::File::open(home.path("x")).unwrap()).unwrap();
+    let rows = reader.get_row_iter(None).unwrap();
+    let number = |field: &Field| match field {
+        Field::Float(v) => *v,
+        Field::Float16(v) => v.to_f32(),
+        Field::Byte(v) => f32::from(*v),
+        Field::UByte(v) => f32::from(*v),
+        other => panic!("{other}"),
+    };
+    let vector = |(i, row): (usize, Result<Row, _>)| {
+        let row = row.unwrap();
+        assert_eq!(row.get_long(0).unwrap(), i as i64);
+        row.get_list(1).unwrap().elements().iter().map(number).collect()
+    };
+    rows.enumerate().map(vector).collect()
+}
+
+#[test]
+fn texts_from_parquet() {
+    use parquet::data_type::{ByteArray, ByteArrayType};
+    use parquet::file::writer::SerializedFileWriter;
+    let home = Home::new();
+    let write = |name: &str, texts: &[Option<&str>]| {
+        let schema = parquet::schema::parser::parse_message_type("message m { OPTIONAL BYTE_ARRAY body (STRING); }");
+        let file = std::fs::File::create(home.path(name)).unwrap();
+        let mut writer = SerializedFileWriter::new(file, schema.unwrap().into(), Default::default()).unwrap();
+        for half in texts.chunks(2) {
+            let mut group = writer.next_row_group().unwrap();
+            let mut column = group.next_column().unwrap().unwrap();
+            let values: Vec<ByteArray> = half.iter().flatten().map(|t| ByteArray::from(*t)).collect();
+            let defined: Vec<i16> = half.iter().map(|t| i16::from(t.is_some())).collect();
+            column.typed::<ByteArrayType>().write_batch(&values, Some(&defined), None).unwrap();
+            column.close().unwrap();
+            group.close().unwrap();
+        }
+        writer.close().unwrap();
+        home.path(name).to_str().unwrap().to_owned()
+    };
+    let texts = ["the sea", "a cat", "", "the stone", "above"];
+    let whole = write("whole.parquet", &texts.map(Some));
+    let rows = vectors(&embed(&home, "bert-mean", &["--file", &whole, "--field", "body"]));
+    assert_eq!(rows, vectors(&embed(&home, "bert-mean", &texts)));
+    let holed = write("holed.parquet", &[Some("a"), None, Some("b"), None]);
+    let null = ["holed.parquet, row 2: `body` is null, a string is due", "holed.parquet, row 4: "];
+    assert_ends(&embed(&home, "bert-mean", &["--file", &holed, "--field", "body"]), 2, &null);
+    let other = "holed.parquet: it has no column `text`, it has body; --field NAME names another";
+    assert_ends(&embed(&home, "bert-mean", &["--file", &holed]), 2, &[other]);
+    std::fs::write(home.path("no.parquet"), "no").unwrap();
+    assert_ends(&embed(&home, "bert-mean", &["--file", home.path("no.parquet").to_str().unwrap()]), 2, &["no.parquet"]);
 }
 
 #[test]
@@ -232,13 +362,15 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
         (&["a", "--pooling", "sum"], &["invalid value 'sum'", "mean, cls, lasttoken, max and weightedmean"]),
         (&["--similarity", "a"], &["--similarity compares two texts, 1 are given"]),
         (&["a", "--multi-vector", "-o", "x.npy"], &["x.npy: texts have several vectors each"]),
-        (&["--chunks", "a", "b [SEP] c"], &["the command line, text 1: chunk 2 holds the separator"]),
+        (&["--similarity", "--multi-vector", "--format", "ubinary", "a", "b"], &["a vector of bits for each token"]),
     ];
     for (flags, texts) in cases {
         let output = embed(&home, "bert-cls", flags);
         assert_ends(&output, 2, texts);
         assert!(output.stdout.is_empty() && !stderr(&output).contains("panicked"), "{flags:?}");
     }
+    let held = embed(&home, "bert-mean", &["--chunks", "a", "b [SEP] c"]);
+    assert_ends(&held, 2, &["the command line, text 1: chunk 2 holds the separator"]);
     let cut = embed(&home, "bert-cls", &["--file", &long, "--truncate", "--json"]);
     assert_ends(&cut, 0, &[]);
     assert_eq!((&report(&cut)["truncated"], &report(&cut)["rows"]), (&json!(1), &json!(2)));

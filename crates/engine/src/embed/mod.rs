@@ -234,14 +234,13 @@ impl Embedder {
         Ok(rows[..spans.len() * self.dim].to_vec())
     }
 
-    /// Run all sequences, batch by batch; `take` gets which they are, the tokens that each was padded to, and the output.
-    /// False when the caller wanted the end.
+    /// Run all sequences, batch by batch. False when the caller wanted the end.
     fn each_batch(
         &mut self,
         output: Output,
         sequences: &[Vec<u32>],
         watch: &mut Watch<'_>,
-        take: &mut dyn FnMut(&[usize], usize, &[f32]),
+        take: &mut Take<'_>,
     ) -> Result<bool, EmbedError> {
         let sequences: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).collect();
         self.check(&sequences)?;
@@ -337,6 +336,9 @@ impl Embedder {
 
 /// Rows of the pool matrix of functions of fixed length.
 const MOST_CHUNKS: usize = 32;
+
+/// Gets which sequences a call had, the tokens that each was padded to, and the output.
+type Take<'a> = dyn FnMut(&[usize], usize, &[f32]) + 'a;
 
 fn finite(values: &[f32]) -> bool {
     values.iter().all(|v| v.is_finite())
