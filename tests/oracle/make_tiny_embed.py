@@ -37,7 +37,8 @@ import torch
 import transformers
 
 from embed_cases import CASES, REMOVED, TRANSFORMER
-from embed_check import check_pooling, check_tokens, pooled_vectors
+from embed_check import check_masks, check_pooling, check_tokens, pooled_vectors
+from embed_chunks import documents_of, tanh_codes
 
 # Smallest relative change of the embeddings that counts as "this setting matters".
 BITES = 3e-3
@@ -95,7 +96,7 @@ def random_model(case, folder):
             draw = 0.15 * draw if gemma else 0.5 * draw
         else:
             # Attention must be sharp in the last layer too.
-            wide = 2.4 if name.endswith(("query.weight", "key.weight")) else 1.6
+            wide = 2.4 if name.endswith(("query.weight", "key.weight", "q_proj.weight", "k_proj.weight")) else 1.6
             draw = wide * draw / numpy.sqrt(parameter.shape[1])
         parameter.data = torch.tensor(draw, dtype=torch.float32).to(getattr(torch, case.dtype)).float()
     return model, random
@@ -130,7 +131,8 @@ def write_folder(case, folder):
     write(folder / "tokenizer_config.json", case.tokenizer_config)
     names = {key: value for key, value in case.tokenizer_config.items() if key.endswith("_token") and value is not None}
     write(folder / "special_tokens_map.json", {key: value for key, value in names.items() if not key.startswith("add_")})
-    write(folder / "modules.json", module_rows(case))
+    if case.modules is not None:
+        write(folder / "modules.json", module_rows(case))
     for path, config in case.folders.items():
         write(folder / path / "config.json", config)
     if case.sentence is not None:
@@ -271,13 +273,14 @@ def golden_of(case, folder, model, texts, floats):
     rows = []
     for (name, text, prompt), answer in zip(texts, answers):
         n_tokens = check_tokens(case, model, prefix_of(model, prompt) + text, answer.ids)
+        check_masks(case, model, answer)
         check_pooling(case, folder, model, answer)
         rows.append({
             "name": name, "text": text, "prompt": prompt, "ids": answer.ids, "n_tokens": n_tokens,
             "hidden": floats.add(answer.hidden),
             "pooled": {mode: floats.add(vector) for mode, vector in pooled_vectors(case, model, answer).items()},
             "embedding": floats.add(answer.embedding),
-        })
+        } | (tanh_codes(answer.embedding) if case.chunked else {}))
     cut = [
         {"n": n, "embeddings": floats.add(cut_to(model, answers, n))} for n in case.dimensions
     ]
@@ -286,7 +289,7 @@ def golden_of(case, folder, model, texts, floats):
         "normalized": is_normalized(model), "prompts": model.prompts, "default_prompt": model.default_prompt_name,
         "similarity": str(model.similarity_fn_name), "texts": rows, "batch": floats.add(batch), "dimensions": cut,
         "similarities": floats.add(model.similarity(single, single).numpy()),
-    }, single
+    } | ({"documents": documents_of(model, floats)} if case.chunked else {}), single
 
 
 def cut_to(model, answers, n):
