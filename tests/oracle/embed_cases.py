@@ -330,7 +330,7 @@ def pplx_config(vocab, kind, **changes):
     return qwen_config(
         vocab, architectures=["PPLXQwen3Model"],
         auto_map={"AutoConfig": "configuration.PPLXQwen3Config", "AutoModel": f"modeling.{kind}"}, dtype="float32",
-        layer_types=["full_attention"] * 2, max_position_embeddings=136, model_type="bidirectional_pplx_qwen3",
+        layer_types=["full_attention"] * 2, max_position_embeddings=120, model_type="bidirectional_pplx_qwen3",
         rope_parameters={"rope_theta": 500.0, "rope_type": "default"}, transformers_version="4.57.1",
         use_bidirectional_attention=True, use_cache=False) | changes
 
@@ -342,7 +342,7 @@ PPLX_MUTATIONS = {
     "rms_norm_eps": {CONFIG: {"rms_norm_eps": 1e-6}},
     "theta": {CONFIG: {"rope_parameters": {"rope_theta": 700.0, "rope_type": "default"}}},
     "causal": {CONFIG: {"is_causal": True}},
-    "length": {CONFIG: {"max_position_embeddings": 130}},
+    "length": {CONFIG: {"max_position_embeddings": 116}},
 }
 
 
@@ -352,11 +352,13 @@ def qwen3_pplx():
     quantizer = {"type": "st_quantize.FlexibleQuantizer", "kwargs": ["quantization"]}
     return Case(
         seed=306,
-        config=pplx_config(embed_tokenizers.size(tokenizer), "PPLXQwen3Model"),
+        # 42 bits do not fill their bytes.
+        config=pplx_config(
+            embed_tokenizers.size(tokenizer), "PPLXQwen3Model", hidden_size=42, intermediate_size=51),
         tokenizer=tokenizer,
         tokenizer_config=PPLX_TOKENIZER | {"sep_token": "<|endoftext|>"},
         modules=[("1_Pooling", "Pooling"), ("", quantizer)],
-        folders={"1_Pooling": pooling(44, "mean_tokens", keys=POOLING_KEYS, include_prompt=True)},
+        folders={"1_Pooling": pooling(42, "mean_tokens", keys=POOLING_KEYS, include_prompt=True)},
         sentence=None,
         bert=None,
         reference=PPLX_REFERENCE | {MODULES: {"FlexibleQuantizer": REMOVED}},
@@ -365,7 +367,7 @@ def qwen3_pplx():
         },
         dimensions=(20, 8),
         chunked=True,
-        max_len=136,
+        max_len=120,
         causal=False,
     )
 
@@ -384,11 +386,12 @@ def qwen3_pplx_context():
         folders={},
         sentence=None,
         bert=None,
+        prefix="model.",
         reference=PPLX_REFERENCE,
         mutations=PPLX_MUTATIONS,
         dimensions=(20, 8),
         chunked=True,
-        max_len=136,
+        max_len=120,
         causal=False,
     )
 
