@@ -27,13 +27,14 @@ def check_tokens(case, model, text, ids):
     return len(whole)
 
 
-def pool(hidden, mode):
-    """One vector of the hidden states // [tokens, hidden] -> [hidden], float64"""
-    hidden = hidden.astype("float64")
+def pool(answer, mode, skipped):
+    """One vector of the hidden states behind the first `skipped` // [tokens, hidden] -> [hidden], float64"""
+    hidden = answer.hidden[skipped:].astype("float64")
     n = len(hidden)
     if n == 0:
         return numpy.zeros(hidden.shape[1])
-    weights = numpy.arange(1, n + 1)[:, None]
+    # The place in the whole text, prompt included.
+    weights = numpy.arange(skipped, skipped + n)[:, None] + 1
     return {
         "cls": lambda: hidden[0],
         "max": lambda: hidden.max(0),
@@ -49,10 +50,9 @@ def modes_of(model):
     return (mode,) if isinstance(mode, str) else mode
 
 
-def pooled_of(model, answer):
-    """What is pooled: all tokens, or those behind the prompt."""
-    skipped = 0 if model[1].include_prompt else answer.prompt_len
-    return answer.hidden[skipped:]
+def skipped_of(model, answer):
+    """Tokens that are not pooled; the one before the prompt counts to it."""
+    return 0 if model[1].include_prompt else answer.prompt_len
 
 
 def pooled_vectors(case, model, answer):
@@ -60,7 +60,7 @@ def pooled_vectors(case, model, answer):
     vectors = {}
     for mode in MODES if case.pool_all else modes_of(model):
         vectors[mode] = pool_by_reference(model[1], answer, mode)
-        ours = pool(pooled_of(model, answer), mode)
+        ours = pool(answer, mode, skipped_of(model, answer))
         if numpy.abs(vectors[mode] - ours).max() > 1e-5 * max(1, numpy.abs(ours).max()):
             sys.exit(f"pooling {mode}: the reference and numpy differ by {numpy.abs(vectors[mode] - ours).max():.1e}")
     return vectors
@@ -101,7 +101,7 @@ def check_masks(case, model, answer):
 
 def check_pooling(case, folder, model, answer):
     """From the hidden states to the embedding as modules.json says, in float64."""
-    vector = numpy.concatenate([pool(pooled_of(model, answer), mode) for mode in modes_of(model)])
+    vector = numpy.concatenate([pool(answer, mode, skipped_of(model, answer)) for mode in modes_of(model)])
     path = folder / "modules.json"
     for row in json.loads(path.read_text())[2:] if path.is_file() else []:
         kind = row["type"].rsplit(".", 1)[-1]

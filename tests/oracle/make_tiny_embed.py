@@ -5,7 +5,8 @@
 Each folder is what sentence-transformers loads, spelled as the real model of its class: config.json, model.safetensors,
 tokenizer, modules.json, the folders of the modules, prompts. golden.{json,bin} hold what sentence-transformers answers (eager
 attention, float32, weights upcast from the stored dtype) for texts from nothing to longer than the model takes: token ids,
-hidden states, pooled vectors, embeddings one by one and in one batch. embed_cases.py says what is in which folder.
+hidden states, pooled vectors, embeddings one by one and in one batch. embed_encoders.py and
+embed_decoders.py say what is in which folder.
 
 As in make_tiny.py no size divides another more than the class demands and every weight, norm and bias is random, and
 before a golden is written:
@@ -36,12 +37,15 @@ import tokenizers
 import torch
 import transformers
 
-from embed_cases import CASES, REMOVED, TRANSFORMER
+import embed_decoders
+import embed_encoders
+from embed_case import REMOVED
 from embed_check import check_masks, check_pooling, check_tokens, pooled_vectors
 from embed_chunks import documents_of, tanh_codes
 
 # Smallest relative change of the embeddings that counts as "this setting matters".
 BITES = 3e-3
+CASES = embed_encoders.CASES | embed_decoders.CASES
 # erf-gelu differs from tanh-gelu by at most 5e-4 in the value.
 WEAK_MUTATIONS = {"activation": 1e-4}
 
@@ -114,11 +118,10 @@ def write_tensors(path, tensors):
 
 
 def module_rows(case):
-    rows = [{"idx": 0, "name": "0", "path": "", "type": TRANSFORMER}]
-    for path, kind in case.modules:
-        i = len(rows)
-        known = {} if isinstance(kind, dict) else {"type": f"sentence_transformers.models.{kind}"}
-        rows.append({"idx": i, "name": str(i), "path": path} | (kind if isinstance(kind, dict) else known))
+    rows = []
+    for i, (path, kind) in enumerate(case.modules):
+        rest = kind if isinstance(kind, dict) else {"type": f"sentence_transformers.models.{kind}"}
+        rows.append({"idx": i, "name": str(i), "path": path} | rest)
     return rows
 
 
