@@ -106,6 +106,54 @@ def bert_cls():
     )
 
 
+def bert_weighted():
+    """As sentence-transformers 6 saves: new keys and types, the length in tokenizer_config.json, the prompt not pooled."""
+    tokenizer = embed_tokenizers.wordpiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], 40, lowercase=False)
+    base = "sentence_transformers.base.modules"
+    return Case(
+        seed=309,
+        config=bert_config(
+            embed_tokenizers.size(tokenizer), hidden_size=33, num_attention_heads=3, intermediate_size=47,
+            max_position_embeddings=60, transformers_version="5.23.0", dtype="float32"),
+        tokenizer=tokenizer,
+        tokenizer_config=BERT_TOKENIZER | {"backend": "tokenizers", "do_lower_case": False, "model_max_length": 44},
+        modules=[
+            ("", {"type": f"{base}.transformer.Transformer"}),
+            ("1_Pooling", {"type": "sentence_transformers.sentence_transformer.modules.pooling.Pooling"}),
+            ("2_Dense", {"type": f"{base}.dense.Dense"}),
+        ],
+        folders={
+            "1_Pooling": {"embedding_dimension": 33, "pooling_mode": ["weightedmean", "max"], "include_prompt": False},
+            "2_Dense": {
+                "in_features": 66, "out_features": 29, "bias": True,
+                "activation_function": "torch.nn.modules.activation.Tanh", "module_input_name": "sentence_embedding",
+                "module_output_name": "sentence_embedding",
+            },
+        },
+        sentence={
+            "__version__": {"pytorch": "2.15.0", "sentence_transformers": "6.2.0", "transformers": "5.23.0"},
+            "default_prompt_name": "query", "model_type": "SentenceTransformer",
+            "prompts": {"document": "", "query": "Query: ", "passage": "text: title: "}, "similarity_fn_name": "dot",
+        },
+        bert={
+            "transformer_task": "feature-extraction", "do_lower_case": True,
+            "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+            "module_output_name": "token_embeddings",
+        },
+        unused=BERT_UNUSED,
+        mutations={
+            "pooling": {POOLING: {"pooling_mode": ["max", "weightedmean"]}},
+            "include_prompt": {POOLING: {"include_prompt": True}},
+            "dense activation": {"2_Dense/config.json": {"activation_function": "torch.nn.modules.linear.Identity"}},
+            "default prompt": {"config_sentence_transformers.json": {"default_prompt_name": None}},
+            "case": {"sentence_bert_config.json": {"do_lower_case": False}},
+            "length": {"tokenizer_config.json": {"model_max_length": 42}},
+        },
+        prompts=("document", "passage"),
+        max_len=44,
+    )
+
+
 MODERNBERT_SPECIALS = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
 
 
@@ -222,6 +270,6 @@ def modernbert_cls():
 
 
 CASES = {
-    "bert-mean": bert_mean, "bert-cls": bert_cls, "modernbert-mean": modernbert_mean,
+    "bert-mean": bert_mean, "bert-cls": bert_cls, "bert-weighted": bert_weighted, "modernbert-mean": modernbert_mean,
     "modernbert-cls": modernbert_cls,
 }
