@@ -143,7 +143,7 @@ def main():
     places = floats.add(single)
     floats.write(MODELS / "minilm.bin")
     write_json(MODELS / "minilm.json", {
-        "made_by": "tests/oracle/make_minilm.py", "model": "minilm", "transformers": transformers.__version__,
+        "made_by": "tests/oracle/make_minilm.py", "file": "all-MiniLM-L6-v2", "transformers": transformers.__version__,
         "sentence_transformers": sentence_transformers.__version__, "torch": torch.__version__, "seed": SEED,
         "max_seq_len": MAX_LEN, "embeddings": places,
         "texts": [head | {"n_tokens": n, "ids": row} for (head, _), n, row in zip(rows, n_tokens, ids)],
