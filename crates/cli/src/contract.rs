@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -24,11 +24,12 @@ use crate::language::{Parts, Words};
 /// The author of the items.
 pub const AUTHOR: &str = "ai.thane";
 /// The version of the contract that is written, and the only one that is read.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 const CONTRACT: &str = "contract.json";
 const LANGUAGE: &str = "language.json";
 const TOKENIZER: &str = "tokenizer.json";
+const GOLDEN: &str = "golden.json";
 
 /// The contract, as `contract.json` has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,10 +47,20 @@ pub struct Contract {
     pub files: Vec<FileHash>,
 }
 
-/// What the model is.
+/// What the model is, by what it is for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "task", rename_all = "snake_case")]
+pub enum Facts {
+    /// A language model.
+    Generate(Generates),
+    /// An embedding model.
+    Embed(Box<Embeds>),
+}
+
+/// What a language model is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Facts {
+pub struct Generates {
     pub architecture: String,
     pub layers: usize,
     pub vocabulary: usize,
@@ -58,6 +69,45 @@ pub struct Facts {
     /// Tokens that the cache holds.
     pub context: usize,
     pub cache_bytes: usize,
+}
+
+/// What an embedding model is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Embeds {
+    pub architecture: String,
+    pub layers: usize,
+    pub vocabulary: usize,
+    /// Positions that the model has.
+    pub positions: usize,
+    /// Elements of a vector.
+    pub dimensions: usize,
+    /// Most tokens of a text that the model was made for.
+    pub max_tokens: usize,
+    /// Lengths that have a function of their own, in order.
+    pub buckets: Vec<usize>,
+    /// Whether a function takes any length.
+    pub flexible: bool,
+    /// `text`, `chunks` or `tokens`: what a call gives vectors of.
+    pub encoding: String,
+    /// `mean`, `cls`, `lasttoken`, `max` or `weightedmean`.
+    pub pooling: String,
+    /// Whether vectors are of length 1.
+    pub normalize: bool,
+    /// Whether the model itself gives int8 and bits.
+    pub quantize: bool,
+    pub prompts: BTreeMap<String, String>,
+    pub default_prompt: Option<String>,
+    /// Whether the tokens of a prompt count in the pooling.
+    pub include_prompt: bool,
+    /// How vectors are compared.
+    pub similarity: Option<String>,
+    /// Whether text is brought to lower case before it is split.
+    pub lower_case: bool,
+    /// What the residual stream is divided by.
+    pub residual_divisor: Option<f32>,
+    /// How root mean square norms are spelled.
+    pub norm: String,
 }
 
 /// Where the model comes from.
@@ -96,11 +146,11 @@ pub struct Port {
     pub dtype: String,
     /// Null for a dimension that each call binds anew.
     pub shape: Vec<Option<usize>>,
-    /// What it is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`.
+    /// What it is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`; `mask`, `pool_matrix`, `embedding`.
     pub role: String,
 }
 
-impl From<&Info> for Facts {
+impl From<&Info> for Generates {
     fn from(info: &Info) -> Self {
         Self {
             architecture: info.architecture.clone(),
@@ -113,8 +163,8 @@ impl From<&Info> for Facts {
     }
 }
 
-impl From<Facts> for Info {
-    fn from(facts: Facts) -> Self {
+impl From<Generates> for Info {
+    fn from(facts: Generates) -> Self {
         Self {
             architecture: facts.architecture,
             n_layers: facts.layers,
@@ -126,7 +176,7 @@ impl From<Facts> for Info {
     }
 }
 
-/// What each function of a decoder takes and gives; an input without a role is an error.
+/// What each function takes and gives; an input without a role is an error.
 pub fn ports(program: &Program) -> anyhow::Result<BTreeMap<String, Ports>> {
     program.functions().iter().map(|f| Ok((f.name.clone(), function_ports(f)?))).collect()
 }
@@ -148,6 +198,9 @@ fn port(f: &Function, value: ValueId) -> anyhow::Result<Port> {
         "input_ids" => "tokens",
         "position" => "position",
         "logits" => "logits",
+        "attention_mask" => "mask",
+        "pool_matrix" => "pool_matrix",
+        "embedding" | "token_embeddings" => "embedding",
         name if name.starts_with("k_cache_") => "key_cache",
         name if name.starts_with("v_cache_") => "value_cache",
         name => bail!("function `{}`: nobody knows what `{name}` is for", f.name),
@@ -169,8 +222,15 @@ pub fn hash_files(paths: Vec<PathBuf>) -> Hashing {
 }
 
 /// The items of a package: the contract last, since it has the hashes of the others, and of the `source`.
-pub fn items(contract: Contract, parts: Option<&Parts>, source: Hashing) -> anyhow::Result<Vec<Item>> {
-    let source = RefCell::new(Some(source));
+///
+/// `golden` are vectors that tell a good copy from a bad one.
+pub fn items(
+    contract: Contract,
+    parts: Option<&Parts>,
+    golden: Option<Vec<u8>>,
+    source: Option<Hashing>,
+) -> anyhow::Result<Vec<Item>> {
+    let source = RefCell::new(source);
     let item = |name: &str, description: &str, content| Item {
         author: AUTHOR.to_owned(),
         name: name.to_owned(),
@@ -178,6 +238,7 @@ pub fn items(contract: Contract, parts: Option<&Parts>, source: Hashing) -> anyh
         content,
     };
     let mut items = Vec::new();
+    items.extend(golden.map(|json| item(GOLDEN, "Vectors of known texts", Content::Bytes(json))));
     if let Some(parts) = parts {
         let json = serde_json::to_vec(parts)?;
         items.push(item(LANGUAGE, "How text becomes tokens", Content::Bytes(json)));
@@ -203,6 +264,8 @@ pub struct Contents {
     pub contract: Contract,
     /// None where the package was made of a checkpoint without a tokenizer.
     pub parts: Option<Parts>,
+    /// Vectors of known texts, as JSON; none where there are none.
+    pub golden: Option<Vec<u8>>,
 }
 
 /// Read and check what the package at `path`, whose program is `program`, carries; none where Thane did not make it.
@@ -230,7 +293,8 @@ pub fn read(path: &Path, program: &Program) -> anyhow::Result<Option<Contents>> 
         path.display()
     );
     let parts = find(LANGUAGE).map(|file| read_parts(file, find(TOKENIZER))).transpose()?;
-    Ok(Some(Contents { contract, parts }))
+    let golden = find(GOLDEN).map(|file| read_small(file)).transpose()?;
+    Ok(Some(Contents { contract, parts, golden }))
 }
 
 fn read_contract(file: &Path) -> anyhow::Result<Contract> {
@@ -264,25 +328,37 @@ fn read_small(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 /// Every file below a package's `Data` but the contract, by name.
 fn hash_folder(folder: &Path) -> io::Result<Vec<FileHash>> {
-    let mut files = Vec::new();
-    let mut folders = vec!["Data".to_owned()];
+    let contract = format!("{AUTHOR}/{CONTRACT}");
+    let data = folder.join("Data");
+    let files = walk(&data)?.into_iter().filter(|(name, _)| *name != contract);
+    files.map(|(name, _)| hash(&data.join(&name), format!("Data/{name}"))).collect()
+}
+
+/// Every file below a folder, by name.
+pub fn hash_tree(folder: &Path) -> io::Result<Vec<FileHash>> {
+    walk(folder)?.into_iter().map(|(name, _)| hash(&folder.join(&name), name)).collect()
+}
+
+/// The files below a folder, by their names in it, in order.
+pub fn walk(folder: &Path) -> io::Result<Vec<(String, Metadata)>> {
+    let (mut files, mut folders) = (Vec::new(), vec![String::new()]);
     while let Some(below) = folders.pop() {
         for entry in std::fs::read_dir(folder.join(&below))? {
             let entry = entry?;
-            let name = format!("{below}/{}", entry.file_name().to_string_lossy());
+            let name = format!("{below}{}", entry.file_name().to_string_lossy());
             if entry.file_type()?.is_dir() {
-                folders.push(name);
-            } else if name != format!("Data/{AUTHOR}/{CONTRACT}") {
-                files.push(hash(&entry.path(), name)?);
+                folders.push(name + "/");
+            } else {
+                files.push((name, entry.metadata()?));
             }
         }
     }
-    files.sort_by(|a, b| a.path.cmp(&b.path));
+    files.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(files)
 }
 
 /// The hash of a file, which is called `name`.
-fn hash(path: &Path, name: String) -> io::Result<FileHash> {
+pub fn hash(path: &Path, name: String) -> io::Result<FileHash> {
     let mut file = File::open(path)?;
     let mut sha = Sha256::new();
     let mut piece = vec![0; 1 << 20];

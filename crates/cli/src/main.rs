@@ -5,6 +5,7 @@
 mod app;
 mod cmd;
 mod contract;
+mod embed;
 mod exit;
 mod hub;
 mod interrupt;
@@ -47,6 +48,7 @@ enum Verb {
     Check(cmd::check::Args),
     Predict(cmd::predict::Args),
     Diff(cmd::diff::Args),
+    Embed(cmd::embed::Args),
 }
 
 fn dispatch(verb: &Verb, app: &App) -> Outcome {
@@ -63,6 +65,7 @@ fn dispatch(verb: &Verb, app: &App) -> Outcome {
         Verb::Check(args) => cmd::check::run(args, app),
         Verb::Predict(args) => cmd::predict::run(args, app),
         Verb::Diff(args) => cmd::diff::run(args, app),
+        Verb::Embed(args) => cmd::embed::run(args, app),
     }
 }
 

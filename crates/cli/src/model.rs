@@ -15,7 +15,7 @@ use thane_models::checkpoint::Checkpoint;
 use thane_models::{Info, Model, ModelError, Options};
 
 use crate::app::App;
-use crate::contract::{self, Contents};
+use crate::contract::{self, Contents, Facts};
 use crate::exit::{Code, Failure};
 use crate::hub;
 use crate::language::{Language, Parts};
@@ -131,7 +131,13 @@ fn open_package(files: hub::ModelFiles, options: &Options, app: &App) -> Result<
             .remedy("thane convert MODEL -o PACKAGE makes packages that can be run")
             .remedy(format!("thane predict {} --out FOLDER runs a function of it once", path.display()))
     })?;
-    let info: Info = contents.contract.model.clone().into();
+    let info: Info = match contents.contract.model.clone() {
+        Facts::Generate(facts) => facts.into(),
+        Facts::Embed(_) => {
+            let error = anyhow::anyhow!("{}: the package makes vectors of texts, not answers", path.display());
+            return Err(Failure::new(Code::Usage, error).remedy(format!("thane embed {} TEXT", path.display())));
+        }
+    };
     if let Some(asked) = options.context.filter(|n| *n != info.context) {
         let error = anyhow::anyhow!("the package holds {} tokens, --context asks for {asked}", info.context);
         return Err(
@@ -159,7 +165,8 @@ fn check_small(program: &Program) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn compile(program: Program, path: &Path, app: &App) -> Result<Program, Failure> {
+/// Check the numbers of a program and run the passes over it.
+pub fn compile(program: Program, path: &Path, app: &App) -> Result<Program, Failure> {
     const CHECK: &str = "thane pull MODEL --check, which reads every byte of a model of the catalogue or the Hub again";
     check_small(&program)
         .map_err(|e| Failure::new(Code::Usage, e.context(path.display().to_string())).remedy(CHECK))?;
@@ -175,7 +182,8 @@ fn compile(program: Program, path: &Path, app: &App) -> Result<Program, Failure>
     Ok(program)
 }
 
-fn unusable(path: &Path, error: ModelError) -> Failure {
+/// The failure of a model that cannot be lowered.
+pub fn unusable(path: &Path, error: ModelError) -> Failure {
     let remedy = match &error {
         ModelError::Tensors(_) => Some("fetch the model again; its files do not belong together"),
         ModelError::Architecture { .. } => Some("a model of a supported architecture"),

@@ -96,8 +96,14 @@ fn describe(header: &str) -> anyhow::Result<(DType, Vec<usize>)> {
     Ok((dtype, shape))
 }
 
-/// Write an array; `None` for an element type that numpy does not have.
+/// Write an array; an error for an element type that numpy does not have.
 pub fn write(out: &mut dyn Write, dtype: DType, shape: &[usize], bytes: &[u8]) -> io::Result<()> {
+    write_header(out, dtype, shape)?;
+    out.write_all(bytes)
+}
+
+/// Write what stands before the elements, which are to follow.
+pub fn write_header(out: &mut dyn Write, dtype: DType, shape: &[usize]) -> io::Result<()> {
     let name = NAMES.iter().find(|(d, _)| *d == dtype).map(|(_, name)| *name);
     let name = name.ok_or_else(|| io::Error::other(format!("numpy has no elements of type {dtype}")))?;
     let dims: Vec<String> = shape.iter().map(usize::to_string).collect();
@@ -111,8 +117,7 @@ pub fn write(out: &mut dyn Write, dtype: DType, shape: &[usize], bytes: &[u8]) -
     out.write_all(MAGIC)?;
     out.write_all(&[1, 0])?;
     out.write_all(&len.to_le_bytes())?;
-    out.write_all(header.as_bytes())?;
-    out.write_all(bytes)
+    out.write_all(header.as_bytes())
 }
 
 #[cfg(test)]

@@ -98,6 +98,36 @@ impl Output {
         }
     }
 
+    /// A bar that counts things, `done` of which are done already; the terminal only has one.
+    pub fn count(&self, what: &str, total: Option<u64>, done: u64) {
+        if !self.bars {
+            return;
+        }
+        let template = match (total, self.style.color) {
+            (Some(_), true) => "{msg} {bar:30.cyan/blue} {human_pos}/{human_len} {per_sec} {eta}",
+            (Some(_), false) => "{msg} {bar:30} {human_pos}/{human_len} {per_sec} {eta}",
+            (None, _) => "{msg} {spinner} {human_pos} {per_sec}",
+        };
+        self.show(what, template, total, done);
+    }
+
+    /// Counts `n` more.
+    pub fn advance(&self, n: u64) {
+        if let Some(bar) = &*self.bar.lock().unwrap_or_else(PoisonError::into_inner) {
+            bar.inc(n);
+        }
+    }
+
+    fn show(&self, what: &str, template: &str, total: Option<u64>, done: u64) {
+        self.clear();
+        let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+        bar.set_style(ProgressStyle::with_template(template).expect("the template is a literal"));
+        bar.set_message(what.to_owned());
+        bar.set_position(done);
+        bar.reset_eta();
+        *self.bar.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar);
+    }
+
     /// Takes the bar off the terminal.
     pub fn clear(&self) {
         if let Some(bar) = self.bar.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -116,15 +146,14 @@ impl Output {
         }
     }
 
-    fn bar_style(&self, total: Option<u64>) -> ProgressStyle {
-        let template = match (total, self.style.color) {
+    fn byte_template(&self, total: Option<u64>) -> &'static str {
+        match (total, self.style.color) {
             (Some(_), true) => {
                 "{msg} {bar:30.cyan/blue} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}"
             }
             (Some(_), false) => "{msg} {bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
             (None, _) => "{msg} {spinner} {decimal_bytes} {decimal_bytes_per_sec}",
-        };
-        ProgressStyle::with_template(template).expect("the template is a literal")
+        }
     }
 }
 
@@ -136,12 +165,7 @@ impl Progress for Output {
             let rest = if done > 0 { format!(", going on at {}", bytes(done)) } else { String::new() };
             return self.say(&format!("{what}{size}{rest}"));
         }
-        let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
-        bar.set_style(self.bar_style(total));
-        bar.set_message(what.to_owned());
-        bar.set_position(done);
-        bar.reset_eta();
-        *self.bar.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar);
+        self.show(what, self.byte_template(total), total, done);
     }
 
     fn set(&self, done: u64) {

@@ -262,7 +262,7 @@ impl Frame<'_> {
         self.get(value).map(is_true)
     }
 
-    fn get(&self, value: ValueId) -> Result<&Tensor, Fault> {
+    pub fn get(&self, value: ValueId) -> Result<&Tensor, Fault> {
         self.slots[value.index()].as_ref().ok_or_else(|| "a value is used after it was dropped".to_owned())
     }
 
@@ -356,6 +356,13 @@ impl Frame<'_> {
             Fused::Attention { query, key, value, mask, end } => {
                 self.attention(*query, [*key, *value], *mask, *end).map(Some)
             }
+            Fused::Attend { query, key, value, mask } => self.attend([*query, *key, *value], *mask).map(Some),
+            Fused::LayerNorm { x, weight, bias, epsilon } => {
+                self.layer_norm(*x, weight.as_ref(), bias.as_ref(), *epsilon).map(Some)
+            }
+            Fused::MatMul { x, y, transpose_y } => self.matmul([*x, *y], *transpose_y).map(Some),
+            Fused::HalfLinear { x, weight, bias } => self.half_linear(*x, weight, bias.as_ref()).map(Some),
+            Fused::Pointwise { x, weight, bias } => self.pointwise(*x, weight, bias.as_ref()).map(Some),
         }
     }
 
@@ -409,7 +416,8 @@ impl Frame<'_> {
 
     fn rope(&mut self, step: &Step, x: ValueId, angles: [ValueId; 2], style: RopeStyle) -> Result<Tensor, Fault> {
         let mut x = self.take(step, x)?;
-        let [_, n_heads, n_tokens, head_dim] = x.shape[..] else { return Err("x is not of rank 4".to_owned()) };
+        let [batch, n_heads, n_tokens, head_dim] = x.shape[..] else { return Err("x is not of rank 4".to_owned()) };
+        let n_heads = batch * n_heads;
         let [cos, sin] = [floats(self.get(angles[0])?)?, floats(self.get(angles[1])?)?];
         if cos.len() != n_tokens * head_dim / 2 || sin.len() != cos.len() {
             return Err("the angles do not fit the tokens".to_owned());
@@ -508,7 +516,7 @@ fn is_true(t: &Tensor) -> bool {
     t.to_ints().is_some_and(|v| v.first().is_some_and(|v| *v != 0))
 }
 
-fn floats(t: &Tensor) -> Result<&[f32], Fault> {
+pub fn floats(t: &Tensor) -> Result<&[f32], Fault> {
     t.f32s().ok_or_else(|| format!("{} stands where fp32 is due", t.dtype))
 }
 

@@ -7,6 +7,7 @@
 use thane_kernels::activation::Unary;
 use thane_kernels::rope::RopeStyle;
 use thane_mil::program::{Arg, Op, OpId, ValueId};
+use thane_mil::types::DType;
 
 use crate::plan::Planner;
 use crate::tensor::Tensor;
@@ -17,6 +18,8 @@ use crate::weight::Matrix;
 pub enum Fused {
     /// `x @ weight^T + bias`.
     Linear { x: ValueId, weight: Matrix, bias: Option<Tensor> },
+    /// The same of fp16 values.
+    HalfLinear { x: ValueId, weight: Matrix, bias: Option<Tensor> },
     /// Rows of a weight.
     Gather { indices: ValueId, weight: Matrix },
     /// `x / sqrt(mean(x^2) + epsilon) * weight` along the last axis.
@@ -27,6 +30,14 @@ pub enum Fused {
     Gated { gate: ValueId, up: ValueId, op: Unary },
     /// A state [1, heads, context, head_dim] written from `begin[2]` on.
     Append { state: usize, update: ValueId, begin: ValueId, end: ValueId },
+    /// Attention over keys and values of this call.
+    Attend { query: ValueId, key: ValueId, value: ValueId, mask: Option<ValueId> },
+    /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the last axis.
+    LayerNorm { x: ValueId, weight: Option<Tensor>, bias: Option<Tensor>, epsilon: f32 },
+    /// `x y`, or `x y^T`, of matrices that are computed.
+    MatMul { x: ValueId, y: ValueId, transpose_y: bool },
+    /// A convolution whose kernel is one place.
+    Pointwise { x: ValueId, weight: Matrix, bias: Option<Tensor> },
     /// Attention over the first `end[2]` entries of two states.
     Attention { query: ValueId, key: usize, value: usize, mask: Option<ValueId>, end: ValueId },
 }
@@ -35,7 +46,15 @@ impl Fused {
     /// The run-time values that it reads.
     pub fn operands(&self) -> Vec<ValueId> {
         match *self {
-            Fused::Linear { x, .. } | Fused::RmsNorm { x, .. } => vec![x],
+            Fused::Linear { x, .. }
+            | Fused::RmsNorm { x, .. }
+            | Fused::LayerNorm { x, .. }
+            | Fused::HalfLinear { x, .. }
+            | Fused::Pointwise { x, .. } => vec![x],
+            Fused::Attend { query, key, value, mask } => {
+                [Some(query), Some(key), Some(value), mask].into_iter().flatten().collect()
+            }
+            Fused::MatMul { x, y, .. } => vec![x, y],
             Fused::Gather { indices, .. } => vec![indices],
             Fused::Rope { x, cos, sin, .. } => vec![x, cos, sin],
             Fused::Gated { gate, up, .. } => vec![gate, up],
@@ -60,12 +79,17 @@ type Pattern = fn(&mut Planner<'_>, OpId) -> Option<Vec<Found>>;
 /// Patterns by the name of the op that ends them.
 static PATTERNS: &[(&str, Pattern)] = &[
     ("linear", linear),
+    ("linear", half_linear),
     ("gather", gather),
     ("mul", rms_norm),
     ("mul", gated),
     ("concat", rope_half),
     ("reshape", rope_interleaved),
     ("scaled_dot_product_attention", attention),
+    ("scaled_dot_product_attention", attend),
+    ("layer_norm", layer_norm),
+    ("matmul", matmul),
+    ("conv", pointwise),
 ];
 
 /// The patterns that end in `root`.
@@ -92,7 +116,18 @@ fn made_by<'a>(p: &Planner<'a>, value: ValueId, name: &str) -> Option<(OpId, &'a
 }
 
 fn is_float32(p: &Planner<'_>, value: ValueId) -> bool {
-    p.f.value(value).ty.tensor().is_some_and(|t| t.dtype == thane_mil::types::DType::Fp32)
+    p.f.value(value).ty.tensor().is_some_and(|t| t.dtype == DType::Fp32)
+}
+
+/// A constant that may be left out; `None` where it is there and no constant.
+#[allow(clippy::option_option)] // whether it can be had, and whether it is there
+fn constant_arg(p: &mut Planner<'_>, op: &Op, name: &str) -> Option<Option<Tensor>> {
+    match op.arg(name) {
+        None => Some(None),
+        Some(Arg::Value(value)) => p.constant(*value).map(Some),
+        Some(Arg::Literal(literal)) => Tensor::from_literal(literal).map(Some),
+        Some(Arg::Values(_)) => None,
+    }
 }
 
 fn matrix(p: &mut Planner<'_>, value: ValueId) -> Option<Matrix> {
@@ -106,11 +141,20 @@ fn linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let op = p.f.op(root);
     let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
     let weight = matrix(p, op.value_arg("weight")?)?;
-    let bias = match op.value_arg("bias") {
-        Some(bias) => Some(p.constant(bias).filter(|b| b.f32s().is_some())?),
-        None => None,
-    };
+    let bias = constant_arg(p, op, "bias")?;
+    if bias.as_ref().is_some_and(|b| b.f32s().is_none()) {
+        return None;
+    }
     one(root, Vec::new(), Fused::Linear { x, weight, bias })
+}
+
+fn half_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let x = op.value_arg("x").filter(|x| f.value(*x).ty.tensor().is_some_and(|t| t.dtype == DType::Fp16))?;
+    let weight = Matrix::pointwise(f, op.value_arg("weight")?)?;
+    let bias = constant_arg(p, op, "bias")?;
+    one(root, Vec::new(), Fused::HalfLinear { x, weight, bias })
 }
 
 fn gather(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
@@ -208,7 +252,7 @@ fn joined(p: &Planner<'_>, op: &Op) -> Option<(ValueId, ValueId)> {
     }
 }
 
-/// Whether x is [1, heads, tokens, head_dim] and cosines are [tokens, head_dim / 2].
+/// Whether x is [batch, heads, tokens, head_dim] and cosines are [tokens, head_dim / 2].
 fn is_rotary(p: &Planner<'_>, x: ValueId, cos: ValueId) -> bool {
     let dims = |v: ValueId| p.f.value(v).ty.tensor().map(|t| t.shape.clone()).unwrap_or_default();
     let (x, cos) = (dims(x), dims(cos));
@@ -310,4 +354,79 @@ fn attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let fused = Fused::Attention { query, key: key.state, value: value.state, mask, end: key.end };
     let covers = [key.covers, value.covers].concat();
     Some(vec![Found { root, covers, fused }, key.append, value.append])
+}
+
+/// Attention whose keys and values are computed in this call, with a mask [batch or 1, 1, rows or 1, keys].
+fn attend(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let op = p.f.op(root);
+    let (query, key, value) = (op.value_arg("query")?, op.value_arg("key")?, op.value_arg("value")?);
+    let mask = op.value_arg("attn_mask");
+    let shape = |v: ValueId| p.f.value(v).ty.tensor().map(|t| t.shape.as_slice()).unwrap_or_default();
+    let fits = [query, key, value].iter().all(|v| is_float32(p, *v) && shape(*v).len() == 4)
+        && shape(key) == shape(value)
+        && shape(key)[3] == shape(query)[3]
+        && mask.is_none_or(|m| is_float32(p, m) && matches!(shape(m), [_, one, _, _] if one.known() == Some(1)));
+    if fits { one(root, Vec::new(), Fused::Attend { query, key, value, mask }) } else { None }
+}
+
+/// `layer_norm` along the last axis.
+fn layer_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
+    let rank = f.value(x).ty.tensor()?.rank() as i64;
+    let axes = f.literal_arg(op, "axes")?.to_ints()?;
+    let width = f.value(x).ty.tensor()?.shape.last()?.known()?;
+    if axes != [-1] && axes != [rank - 1] {
+        return None;
+    }
+    let (weight, bias) = (constant_arg(p, op, "gamma")?, constant_arg(p, op, "beta")?);
+    if [&weight, &bias].into_iter().flatten().any(|t| t.shape != [width] || t.f32s().is_none()) {
+        return None;
+    }
+    let epsilon = match op.arg("epsilon") {
+        None => 1e-5,
+        Some(_) => *f.literal_arg(op, "epsilon")?.to_floats()?.first()?,
+    };
+    one(root, Vec::new(), Fused::LayerNorm { x, weight, bias, epsilon })
+}
+
+/// Products of matrices that are computed, with equal batch axes.
+fn matmul(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let flag = |name: &str| match op.arg(name) {
+        None => Some(false),
+        Some(_) => Some(f.literal_arg(op, name)?.to_ints()? == [1]),
+    };
+    let (x, y) = (op.value_arg("x")?, op.value_arg("y")?);
+    let (a, b) = (f.value(x).ty.tensor()?, f.value(y).ty.tensor()?);
+    let same_batch = a.rank() == b.rank() && a.rank() >= 2 && a.shape[..a.rank() - 2] == b.shape[..b.rank() - 2];
+    let floats = a.dtype == b.dtype && matches!(a.dtype, DType::Fp32 | DType::Fp16);
+    if flag("transpose_x")? || !same_batch || !floats {
+        return None;
+    }
+    one(root, Vec::new(), Fused::MatMul { x, y, transpose_y: flag("transpose_y")? })
+}
+
+/// `conv` with a kernel of one place, which goes over every place of x once.
+fn pointwise(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let x = op.value_arg("x")?;
+    let weight = op.value_arg("weight")?;
+    let kernel = &f.value(weight).ty.tensor()?.shape;
+    let ints = |name: &str, wanted: i64| match op.arg(name) {
+        None => Some(true),
+        Some(_) => Some(f.literal_arg(op, name)?.to_ints()?.iter().all(|v| *v == wanted)),
+    };
+    let plain = ints("strides", 1)? && ints("pad", 0)? && ints("groups", 1)?;
+    let is_one_place = kernel.len() > 2 && kernel[2..].iter().all(|d| d.known() == Some(1));
+    let floats = matches!(f.value(x).ty.tensor()?.dtype, DType::Fp32 | DType::Fp16);
+    if !plain || !is_one_place || !floats {
+        return None;
+    }
+    let weight = Matrix::pointwise(f, weight)?;
+    let bias = constant_arg(p, op, "bias")?;
+    one(root, Vec::new(), Fused::Pointwise { x, weight, bias })
 }

@@ -11,6 +11,7 @@
 
 pub mod ane;
 mod exec;
+mod exec_encoder;
 mod fuse;
 mod list;
 mod ops;

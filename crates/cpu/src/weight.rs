@@ -43,6 +43,21 @@ impl Matrix {
         Self::checked(ty, bytes, n_rows, n_cols)
     }
 
+    /// The matrix behind a constant [rows, cols, 1, ..], where its bytes can be used as they are stored.
+    pub fn pointwise(f: &Function, value: ValueId) -> Option<Self> {
+        let shape = f.value(value).ty.tensor()?.known_shape()?;
+        let (&[n_rows, n_cols], _) = shape.split_first_chunk::<2>()?;
+        let (ty, bytes) = match f.constant(value)? {
+            Literal::Tensor(ty, Data::Bytes(bytes)) if ty.dtype == DType::Fp16 => (BlockType::F16, bytes.clone()),
+            Literal::Tensor(ty, Data::Bytes(bytes)) if ty.dtype == DType::Fp32 => (BlockType::F32, bytes.clone()),
+            // Numbers that are derived: read once, and kept.
+            Literal::Tensor(ty, data) if ty.dtype == DType::Fp16 => (BlockType::F16, Bytes::new(data.to_vec())),
+            Literal::Tensor(ty, data) if ty.dtype == DType::Fp32 => (BlockType::F32, Bytes::new(data.to_vec())),
+            _ => return None,
+        };
+        Self::checked(ty, bytes, n_rows, n_cols)
+    }
+
     /// An fp32 matrix of a tensor that was computed, over the tensor's own buffer.
     pub fn computed(tensor: Tensor) -> Option<Self> {
         struct Held(Tensor);

@@ -54,6 +54,11 @@ pub enum ModelError {
         /// Positions of the model.
         max: usize,
     },
+    /// Nothing says how the vectors of tokens become one.
+    #[error(
+        "the folder has no modules.json that says how a text's vectors are pooled: give --pooling mean, cls, lasttoken, max or weightedmean, as the model's page says"
+    )]
+    Pooling,
     /// The family made an op that MIL refuses; a bug of the family, or a configuration whose numbers do not fit together.
     #[error("the configuration gives no legal program: {0}")]
     Build(#[from] BuildError),

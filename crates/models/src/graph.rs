@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use thane_mil::build::{BuildError, FunctionBuilder};
 use thane_mil::data::Data;
-use thane_mil::literal::Literal;
+use thane_mil::literal::{Literal, f64_to_f16};
 use thane_mil::opset::Opset;
 use thane_mil::program::{Arg, Function, ValueId};
 use thane_mil::types::{DType, Dim, TensorType, Type};
@@ -14,6 +14,42 @@ use thane_mil::types::{DType, Dim, TensorType, Type};
 use crate::checkpoint::{Tensor, TensorType as StoredType};
 use crate::quant;
 use crate::weights::zeros;
+
+/// How the words of layers are spelled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Form {
+    /// Where features lie.
+    pub layout: Layout,
+    /// Element type of weights and of what is computed: fp32 or fp16.
+    pub float: DType,
+    /// How root mean square norms are spelled.
+    pub norm: NormForm,
+}
+
+impl Form {
+    /// The reference: fp32, features last.
+    pub const PORTABLE: Self = Self { layout: Layout::Rows, float: DType::Fp32, norm: NormForm::Native };
+}
+
+/// Where the features of a token lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// [batch, tokens, features]; products are `linear`.
+    Rows,
+    /// [1, features, 1, tokens], as the Neural Engine has them; products are 1x1 convolutions.
+    Channels,
+}
+
+/// How a root mean square norm is spelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormForm {
+    /// A mean of squares, a root and products.
+    Native,
+    /// `layer_norm` of x beside -x, whose mean is 0: the squares never leave the op.
+    Cat,
+    /// As native, of x over its largest element: no square overflows fp16.
+    Scaled,
+}
 
 /// A value of the graph, or why it cannot be made.
 pub type Made = Result<ValueId, BuildError>;
@@ -27,14 +63,21 @@ pub struct Graph {
     builder: FunctionBuilder,
     constants: HashMap<(DType, Vec<usize>, Vec<u8>), ValueId>,
     strings: HashMap<&'static str, ValueId>,
-    weights: HashMap<String, ValueId>,
+    weights: HashMap<(String, usize, u32), ValueId>,
     derived: Derived,
     place: String,
+    form: Form,
+    residual_divisor: f32,
 }
 
 impl Graph {
-    /// An empty function of the program that has these derived constants.
+    /// An empty function, in the portable form, of the program that has these derived constants.
     pub fn new(name: &str, derived: Derived) -> Self {
+        Self::in_form(name, derived, Form::PORTABLE)
+    }
+
+    /// As [`Self::new`], in another form.
+    pub fn in_form(name: &str, derived: Derived, form: Form) -> Self {
         Self {
             builder: FunctionBuilder::new(name, Opset::CoreMl8),
             constants: HashMap::new(),
@@ -42,7 +85,29 @@ impl Graph {
             weights: HashMap::new(),
             derived,
             place: String::new(),
+            form,
+            residual_divisor: 1.0,
         }
+    }
+
+    /// How words are spelled here.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// Divide what is added to the residual stream, so that fp16 can hold it: the weights that make it are.
+    pub fn divide_residual(&mut self, divisor: f32) {
+        self.residual_divisor = divisor;
+    }
+
+    /// What the residual stream is divided by.
+    pub fn residual_divisor(&self) -> f32 {
+        self.residual_divisor
+    }
+
+    /// The axis of the features of [batch, tokens, features] or [1, features, 1, tokens].
+    pub fn features(&self) -> i32 {
+        if self.form.layout == Layout::Rows { -1 } else { 1 }
     }
 
     /// Say which module of the checkpoint the ops from here on compute.
@@ -108,14 +173,23 @@ impl Graph {
         self.literal(Literal::i32(v))
     }
 
-    /// An fp32 scalar.
+    /// A scalar of the form's element type.
     pub fn float(&mut self, v: f32) -> Made {
-        self.literal(Literal::f32(v))
+        let ty = TensorType::scalar(self.form.float);
+        self.literal(Literal::Tensor(ty, Data::owned(self.bytes_of(&[v]))))
     }
 
-    /// An fp32 vector.
-    pub fn floats(&mut self, v: &[f32]) -> Made {
-        self.literal(Literal::f32s(v))
+    /// A tensor of the form's element type.
+    pub fn floats(&mut self, v: &[f32], shape: &[usize]) -> Made {
+        let ty = TensorType::new(self.form.float, shape.iter().copied());
+        self.literal(Literal::Tensor(ty, Data::owned(self.bytes_of(v))))
+    }
+
+    fn bytes_of(&self, v: &[f32]) -> Vec<u8> {
+        match self.form.float {
+            DType::Fp16 => v.iter().flat_map(|v| f64_to_f16((*v).into()).to_le_bytes()).collect(),
+            _ => v.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        }
     }
 
     /// A vector of truth values.
@@ -138,21 +212,48 @@ impl Graph {
         Ok(value)
     }
 
-    /// An fp32 constant with the numbers of a checkpoint tensor, quantised if it is.
+    /// A constant with the numbers of a checkpoint tensor, in the form's element type, quantised if it is.
     pub fn weight(&mut self, tensor: &Tensor) -> Made {
-        if let Some(value) = self.weights.get(&tensor.name) {
+        self.weight_of_rank(tensor, tensor.shape.len(), 1.0)
+    }
+
+    /// A vector of features, with dimensions of 1 behind it up to `rank`.
+    pub fn vector(&mut self, tensor: &Tensor, rank: usize) -> Made {
+        self.weight_of_rank(tensor, rank, 1.0)
+    }
+
+    /// As [`Self::weight`], with dimensions of 1 behind its own up to `rank`, and all numbers over `divisor`.
+    fn weight_of_rank(&mut self, tensor: &Tensor, rank: usize, divisor: f32) -> Made {
+        let key = (tensor.name.clone(), rank, divisor.to_bits());
+        if let Some(value) = self.weights.get(&key) {
             return Ok(*value);
         }
+        let ones = rank.saturating_sub(tensor.shape.len());
+        let as_stored = self.form.float == DType::Fp32 && ones == 0 && divisor == 1.0;
         let value = match quant::layout(tensor.ty) {
-            Some(layout) if tensor.shape.len() == 2 => self.quantised(tensor, layout)?,
-            _ if is_half(tensor) => self.half(tensor)?,
+            Some(layout) if as_stored && tensor.shape.len() == 2 => self.quantised(tensor, layout)?,
+            _ if as_stored && is_half(tensor) => self.half(tensor)?,
             _ => {
-                let ty = TensorType::new(DType::Fp32, tensor.shape.iter().copied());
-                self.builder.constant(&tensor.name, Literal::Tensor(ty, self.derive(&tensor.name, dense(tensor))))?
+                let shape = tensor.shape.iter().copied().chain(std::iter::repeat_n(1, ones));
+                let ty = TensorType::new(self.form.float, shape);
+                let data = self.numbers(tensor, divisor);
+                self.builder.constant(&tensor.name, Literal::Tensor(ty, data))?
             }
         };
-        self.weights.insert(tensor.name.clone(), value);
+        self.weights.insert(key, value);
         Ok(value)
+    }
+
+    /// The numbers over `divisor`, in the form's element type.
+    fn numbers(&self, tensor: &Tensor, divisor: f32) -> Data {
+        match self.form.float {
+            DType::Fp16 if is_half(tensor) && divisor == 1.0 => Data::Bytes(tensor.bytes.clone()),
+            DType::Fp32 if divisor == 1.0 => self.derive(&tensor.name, dense(tensor)),
+            float => {
+                let data = quant::divided(dense(tensor), divisor, float);
+                self.derive(&format!("{}/{divisor}", tensor.name), data)
+            }
+        }
     }
 
     /// fp16 numbers as they are stored, and what widens them.
@@ -199,16 +300,79 @@ impl Graph {
         }
     }
 
-    /// `x @ weight^T + bias`.
+    /// `x @ weight^T + bias`, along the features.
     pub fn linear(&mut self, name: &str, x: ValueId, weight: &Tensor, bias: Option<&Tensor>) -> Made {
+        self.product(name, x, weight, bias, 1.0)
+    }
+
+    /// As [`Self::linear`], of x with its features last whatever the layout is.
+    pub fn rows_linear(&mut self, name: &str, x: ValueId, weight: &Tensor, bias: Option<&Tensor>) -> Made {
+        let bias = bias.map(|b| self.weight(b)).transpose()?;
         let weight = self.weight(weight)?;
+        self.linear_of(name, x, weight, bias)
+    }
+
+    fn linear_of(&mut self, name: &str, x: ValueId, weight: ValueId, bias: Option<ValueId>) -> Made {
         match bias {
             None => self.op("linear", name, [("x", x), ("weight", weight)]),
+            Some(bias) => self.op("linear", name, [("x", x), ("weight", weight), ("bias", bias)]),
+        }
+    }
+
+    /// As [`Self::linear`], for a product that is added to the residual stream.
+    pub fn linear_to_residual(&mut self, name: &str, x: ValueId, weight: &Tensor, bias: Option<&Tensor>) -> Made {
+        self.product(name, x, weight, bias, self.residual_divisor)
+    }
+
+    fn product(&mut self, name: &str, x: ValueId, weight: &Tensor, bias: Option<&Tensor>, divisor: f32) -> Made {
+        let bias = bias.map(|b| self.weight_of_rank(b, 1, divisor)).transpose()?;
+        if self.form.layout == Layout::Rows {
+            let weight = self.weight_of_rank(weight, 2, divisor)?;
+            return self.linear_of(name, x, weight, bias);
+        }
+        let weight = self.weight_of_rank(weight, 4, divisor)?; // [out, in, 1, 1]
+        let (ones, zeros, group) = (self.ints(&[1, 1])?, self.ints(&[0; 4])?, self.int(1)?);
+        let valid = self.string("valid")?;
+        let args = [
+            ("x", x),
+            ("weight", weight),
+            ("strides", ones),
+            ("pad_type", valid),
+            ("pad", zeros),
+            ("dilations", ones),
+            ("groups", group),
+        ];
+        match bias {
+            None => self.op("conv", name, args),
             Some(bias) => {
-                let bias = self.weight(bias)?;
-                self.op("linear", name, [("x", x), ("weight", weight), ("bias", bias)])
+                let [x, weight, strides, kind, pad, dilations, groups] = args;
+                self.op("conv", name, [x, weight, strides, kind, pad, dilations, groups, ("bias", bias)])
             }
         }
+    }
+
+    /// Rows of a table, [batch, tokens, features], over the residual divisor.
+    pub fn rows_to_residual(&mut self, table: &Tensor, indices: ValueId) -> Made {
+        let table = self.weight_of_rank(table, 2, self.residual_divisor)?;
+        self.gather(table, indices)
+    }
+
+    /// Rows of a table.
+    pub fn gather(&mut self, table: ValueId, indices: ValueId) -> Made {
+        let axis = self.int(0)?;
+        self.op("gather", "rows", [("x", table), ("indices", indices), ("axis", axis)])
+    }
+
+    /// `x` reduced along `axis`, which stays as a dimension of 1.
+    pub fn reduce(&mut self, op: &str, x: ValueId, axis: i32) -> Made {
+        let (axes, keep) = (self.ints(&[axis])?, self.bool(true)?);
+        self.op(op, op, [("x", x), ("axes", axes), ("keep_dims", keep)])
+    }
+
+    /// Axes of `x` from `axis` on.
+    pub fn rank_from(&self, x: ValueId, axis: i32) -> usize {
+        let rank = self.shape(x).len();
+        usize::try_from(axis).map_or(axis.unsigned_abs() as usize, |at| rank - at)
     }
 
     /// `x + y`.
@@ -258,11 +422,16 @@ impl Graph {
 
     /// The two halves of `x` along `axis`.
     pub fn halves(&mut self, x: ValueId, axis: i32) -> Result<[ValueId; 2], BuildError> {
-        let (n, axis) = (self.int(2)?, self.int(axis)?);
+        let halves = self.split(x, 2, axis)?;
+        Ok([halves[0], halves[1]])
+    }
+
+    /// The `n` equal parts of `x` along `axis`.
+    pub fn split(&mut self, x: ValueId, n: i32, axis: i32) -> Result<Vec<ValueId>, BuildError> {
+        let (n, axis) = (self.int(n)?, self.int(axis)?);
         let name = self.name("split");
         let args = [("x", Arg::Value(x)), ("num_splits", Arg::Value(n)), ("axis", Arg::Value(axis))];
-        let halves = self.builder.op_results("split", &name, args)?;
-        Ok([halves[0], halves[1]])
+        self.builder.op_results("split", &name, args)
     }
 
     /// `values` joined along `axis`, by `concat` or `stack`.

@@ -7,10 +7,12 @@
 //! This crate names no device and no pass.
 
 pub mod checkpoint;
+mod encoder;
 mod error;
 pub mod families;
 mod graph;
 mod layers;
+mod pooling;
 pub mod quant;
 mod weights;
 
@@ -18,7 +20,11 @@ use thane_mil::program::Program;
 use thane_mil::types::DType;
 
 use checkpoint::Checkpoint;
+pub use encoder::{Encoder, EncoderInfo, EncoderOptions, Engine, Target};
 pub use error::ModelError;
+pub use graph::NormForm;
+pub use layers::encoder::Encoding;
+pub use pooling::Pooling;
 
 /// What program to make of a checkpoint.
 #[derive(Clone, Copy, Debug)]
@@ -71,4 +77,9 @@ pub struct Info {
 /// Lower a checkpoint to a program.
 pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model, ModelError> {
     families::build(checkpoint, options)
+}
+
+/// Lower a checkpoint to a program that makes vectors of texts.
+pub fn build_encoder(checkpoint: &Checkpoint, options: &EncoderOptions) -> Result<Encoder, ModelError> {
+    families::build_encoder(checkpoint, options)
 }

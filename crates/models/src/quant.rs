@@ -39,6 +39,7 @@
 use std::sync::Arc;
 
 use thane_mil::data::{Bytes, Data, Packed, Packing, Source};
+use thane_mil::literal::f64_to_f16;
 use thane_mil::types::DType;
 
 use crate::checkpoint::TensorType;
@@ -204,6 +205,42 @@ impl Source for PartSource {
 
     fn packed(&self) -> Option<Packed> {
         Some(Packed { packing: self.layout.packing, bytes: self.bytes.clone() })
+    }
+}
+
+/// fp32 numbers over `divisor`, as fp32 or fp16.
+pub fn divided(numbers: Data, divisor: f32, to: DType) -> Data {
+    Data::Source(Arc::new(DividedSource { numbers, divisor, to }))
+}
+
+struct DividedSource {
+    numbers: Data,
+    divisor: f32,
+    to: DType,
+}
+
+impl Source for DividedSource {
+    fn byte_len(&self) -> usize {
+        self.numbers.byte_len() / 4 * (self.to.bits() / 8)
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        let size = self.to.bits() / 8;
+        let (first, end) = (offset / size, (offset + out.len()).div_ceil(size));
+        let mut stored = vec![0; (end - first) * 4];
+        // The caller keeps to the length, and so does this.
+        let _ = self.numbers.read(first * 4, &mut stored);
+        let numbers = stored.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b) / self.divisor);
+        let bytes: Vec<u8> = match self.to {
+            DType::Fp16 => numbers.flat_map(|v| f64_to_f16(v.into()).to_le_bytes()).collect(),
+            _ => numbers.flat_map(f32::to_le_bytes).collect(),
+        };
+        let skip = offset - first * size;
+        out.copy_from_slice(&bytes[skip..skip + out.len()]);
+    }
+
+    fn packed(&self) -> Option<Packed> {
+        None
     }
 }
 

@@ -38,20 +38,24 @@ pub struct Weights<'a> {
     tensors: &'a Tensors,
     /// GGUF's names beside those of Hugging Face, where the file is GGUF.
     names: Option<Vec<(&'static str, &'static str)>>,
+    /// What our names begin with and the file's do not: a base model that was saved alone.
+    absent: Option<String>,
     asked: RefCell<BTreeSet<String>>,
     faults: RefCell<BTreeMap<String, String>>,
 }
 
 impl<'a> Weights<'a> {
-    /// The tensors of a Hugging Face folder.
-    pub fn hugging_face(tensors: &'a Tensors) -> Self {
-        Self { tensors, names: None, asked: RefCell::default(), faults: RefCell::default() }
+    /// The tensors of a Hugging Face folder; names of the base model begin with `base`, or do without it in the whole file.
+    pub fn hugging_face(tensors: &'a Tensors, base: &str) -> Self {
+        let base = format!("{base}.");
+        let absent = (!tensors.keys().any(|name| name.starts_with(&base))).then_some(base);
+        Self { tensors, names: None, absent, asked: RefCell::default(), faults: RefCell::default() }
     }
 
     /// The tensors of a GGUF file; `names` are the family's own beside the common ones.
     pub fn gguf(tensors: &'a Tensors, names: Names) -> Self {
         let names = Some([names, COMMON_NAMES].concat());
-        Self { names, ..Self::hugging_face(tensors) }
+        Self { tensors, names, absent: None, asked: RefCell::default(), faults: RefCell::default() }
     }
 
     /// The tensor `module.parameter` of this shape.
@@ -103,6 +107,13 @@ impl<'a> Weights<'a> {
         self.asked.borrow_mut().extend(names);
     }
 
+    /// Modules that the computation does without, by their name in the file.
+    pub fn ignore_module(&self, module: &str) {
+        let begins = |name: &str| name.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'));
+        let names = self.tensors.keys().filter(|n| begins(n)).cloned();
+        self.asked.borrow_mut().extend(names);
+    }
+
     /// Everything that was wrong, and what nobody asked for.
     pub fn finish(&self) -> Result<(), ModelError> {
         let asked = self.asked.borrow();
@@ -113,7 +124,10 @@ impl<'a> Weights<'a> {
     }
 
     fn file_name(&self, module: &str, parameter: &str) -> String {
-        let Some(names) = &self.names else { return format!("{module}.{parameter}") };
+        let Some(names) = &self.names else {
+            let module = self.absent.as_deref().and_then(|base| module.strip_prefix(base)).unwrap_or(module);
+            return format!("{module}.{parameter}");
+        };
         let layer: String = module.split('.').find(|p| p.parse::<usize>().is_ok()).unwrap_or_default().to_owned();
         let file_module = names
             .iter()

@@ -10,6 +10,7 @@ use thane_mil::package::{Feature, Interface, Metadata, Package, PackageError, Sh
 use thane_mil::program::{Function, Program};
 use thane_mil::types::{DType, Type};
 use thane_models::Options;
+use thane_models::checkpoint::Checkpoint;
 
 use crate::app::App;
 use crate::contract::{self, Contract, Facts, SCHEMA, Source};
@@ -90,9 +91,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             .say("thane: a compiled model has no place for a tokenizer: it can be checked and predicted with, not run");
         package.write_compiled(&args.out)
     } else {
-        let source = contract::hash_files(weight_files(&opened)?);
+        let source = contract::hash_files(weight_files(opened.checkpoint()?)?);
         let parts = parts(&opened, app)?;
-        let items = contract::items(contract(&opened, &package.program)?, parts.as_ref(), source)?;
+        let items = contract::items(contract(&opened, &package.program)?, parts.as_ref(), None, Some(source))?;
         if args.force { package.replace(&args.out, &items) } else { package.write(&args.out, &items) }
     };
     let summary = written.map_err(|e| unwritten(e, &args.out))?;
@@ -132,7 +133,7 @@ fn chosen(program: Program, names: &[String]) -> Result<Program, Failure> {
     Ok(Program::new(program.functions().iter().filter(wanted).cloned().collect()))
 }
 
-fn in_opset(program: Program, asked: Option<Opset>) -> Result<Program, Failure> {
+pub fn in_opset(program: Program, asked: Option<Opset>) -> Result<Program, Failure> {
     let lowest = lower::lowest_opset(&program);
     let wanted = asked.or(lowest).unwrap_or(Opset::CoreMl8);
     lower::with_opset(&program, wanted).map_err(|violations| {
@@ -162,7 +163,7 @@ fn contract(opened: &Opened, program: &Program) -> Result<Contract, Failure> {
     Ok(Contract {
         schema: SCHEMA,
         generator: concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned(),
-        model: Facts::from(&opened.model.info),
+        model: Facts::Generate((&opened.model.info).into()),
         source: Source { model: opened.name.clone(), files: Vec::new() },
         functions: contract::ports(program)?,
         files: Vec::new(),
@@ -170,8 +171,7 @@ fn contract(opened: &Opened, program: &Program) -> Result<Contract, Failure> {
 }
 
 /// The files that the weights are read from.
-fn weight_files(opened: &Opened) -> Result<Vec<PathBuf>, Failure> {
-    let checkpoint = opened.checkpoint()?;
+pub fn weight_files(checkpoint: &Checkpoint) -> Result<Vec<PathBuf>, Failure> {
     if !checkpoint.path.is_dir() {
         return Ok(vec![checkpoint.path.clone()]);
     }
@@ -202,7 +202,7 @@ fn package(opened: &Opened, program: Program) -> Package {
 }
 
 /// Inputs of any number of tokens take 1 up to a full cache.
-fn interface(f: &Function, context: usize) -> Interface {
+pub fn interface(f: &Function, context: usize) -> Interface {
     let open = f.body().inputs.iter().map(|v| f.value(*v)).filter_map(|v| match &v.ty {
         Type::Tensor(t) if t.known_shape().is_none() => Some((v.name.clone(), t)),
         _ => None,
@@ -222,7 +222,7 @@ fn interface(f: &Function, context: usize) -> Interface {
     Interface { features: features.collect(), ..Interface::default() }
 }
 
-fn unwritten(error: PackageError, path: &Path) -> Failure {
+pub fn unwritten(error: PackageError, path: &Path) -> Failure {
     let code = if matches!(error, PackageError::Io { .. }) { Code::Other } else { Code::Usage };
     Failure::new(code, anyhow::Error::new(error).context(format!("{} is not written", path.display())))
 }

@@ -3,6 +3,7 @@
 pub mod check;
 pub mod convert;
 pub mod diff;
+pub mod embed;
 pub mod inspect;
 pub mod ls;
 pub mod ops;

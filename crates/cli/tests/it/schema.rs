@@ -96,6 +96,15 @@ fn verbs_that_read_a_model() {
 }
 
 #[test]
+fn embed_with_all_that_it_can_say() {
+    let (home, model) = (Home::new(), crate::embed::model("bert-mean"));
+    let args = ["embed", model.to_str().unwrap(), "--similarity", "the sea", "the stone", "--json"];
+    let output = home.run(&args);
+    assert_ends(&output, 0, &[]);
+    agrees("embed", &json(&output));
+}
+
+#[test]
 fn verbs_of_packages() {
     let (home, model) = (Home::new(), chat_gguf());
     let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
@@ -144,7 +153,21 @@ fn each_section_is_a_verb() {
     let verbs: Vec<String> = documented().into_keys().collect();
     assert_eq!(
         verbs,
-        ["check", "convert", "diff", "inspect", "ls", "ops", "perplexity", "predict", "pull", "rm", "run", "show"]
+        [
+            "check",
+            "convert",
+            "diff",
+            "embed",
+            "inspect",
+            "ls",
+            "ops",
+            "perplexity",
+            "predict",
+            "pull",
+            "rm",
+            "run",
+            "show"
+        ]
     );
 }
 

@@ -5,6 +5,7 @@ mod ane;
 mod blocks;
 mod classify;
 mod control;
+mod embed;
 mod gguf;
 mod golden;
 mod hostile;

@@ -17,8 +17,10 @@ pub struct TokenizerConfig {
     pub unk_token: Option<String>,
     /// Padding token.
     pub pad_token: Option<String>,
-    /// If this or `add_eos_token` is given, they and not the post-processor of `tokenizer.json`
-    /// decide what is added.
+    /// The token that parts the pieces of a text.
+    pub sep_token: Option<String>,
+    /// This and `add_eos_token` count where `tokenizer.json` has no post-processor, which else decides what is added.
+    /// (transformers 5.23, `tokenization_utils_base.py`, drops both where there is a `tokenizer.json`.)
     pub add_bos_token: Option<bool>,
     /// See `add_bos_token`.
     pub add_eos_token: Option<bool>,
@@ -39,6 +41,7 @@ impl TokenizerConfig {
             eos_token: token(&json, "eos_token"),
             unk_token: token(&json, "unk_token"),
             pad_token: token(&json, "pad_token"),
+            sep_token: token(&json, "sep_token"),
             add_bos_token: json["add_bos_token"].as_bool(),
             add_eos_token: json["add_eos_token"].as_bool(),
             chat_template: chat_template(&json["chat_template"]),

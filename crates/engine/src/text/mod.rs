@@ -17,7 +17,7 @@ pub mod vocab;
 pub use config::TokenizerConfig;
 pub use stream::{StreamOptions, TextStream};
 pub use template::{ChatTemplate, Message, TemplateError};
-pub use tokenizer::{EncodeOptions, Tokenizer};
+pub use tokenizer::{EncodeOptions, Surroundings, Tokenizer};
 pub use vocab::Vocab;
 
 /// What can be wrong with a tokenizer or with what it is asked to do.

@@ -10,6 +10,8 @@ pub(super) enum Spelling {
     ByteLevel,
     /// SentencePiece: text with U+2581 for a space, and `<0xXX>` for single bytes.
     SentencePiece,
+    /// Words and, behind `##`, what goes on a word. What was between words is not kept: one space stands for it.
+    WordPiece,
 }
 
 /// Raw bytes and kind of every token, without an allocation per token.
@@ -48,6 +50,10 @@ impl TokenTable {
             TokenKind::Normal | TokenKind::Unused => match spelling {
                 Spelling::ByteLevel => self.bytes.extend_from_slice(&byte_level_bytes(text)),
                 Spelling::SentencePiece => self.push_pieces(text),
+                Spelling::WordPiece => match text.strip_prefix("##") {
+                    Some(rest) => self.bytes.extend_from_slice(rest.as_bytes()),
+                    None => self.bytes.extend(b" ".iter().chain(text.as_bytes())),
+                },
             },
         }
         self.ends.push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));

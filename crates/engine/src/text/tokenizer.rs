@@ -8,6 +8,8 @@ use super::{TextError, TokenizerConfig, Vocab, bpe};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::OnceLock;
+use tokenizers::NormalizerWrapper;
+use tokenizers::normalizers::{Lowercase, Sequence};
 
 /// Tokens that end a turn in the formats that are in use. One of them counts only if the file's own
 /// chat template writes it.
@@ -24,6 +26,15 @@ pub struct EncodeOptions {
     pub add_special: bool,
     /// Read control tokens in the text as such; otherwise they are plain characters.
     pub parse_special: bool,
+}
+
+/// The tokens that [`EncodeOptions::add_special`] puts around a text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Surroundings {
+    /// Those before it.
+    pub before: Vec<u32>,
+    /// Those behind it.
+    pub after: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -47,6 +58,7 @@ pub struct Tokenizer {
     n_vocab: usize,
     bos: Option<u32>,
     eos: Option<u32>,
+    sep: Option<u32>,
     /// Sorted.
     end_ids: Vec<u32>,
     add_bos: bool,
@@ -89,6 +101,7 @@ impl Tokenizer {
             n_vocab: vocab.n_vocab,
             bos: vocab.bos,
             eos: vocab.eos,
+            sep: None,
             end_ids: [vocab.eos, vocab.eot, vocab.eom].into_iter().flatten().collect(),
             add_bos: vocab.add_bos.unwrap_or(add_bos),
             add_eos: vocab.add_eos.unwrap_or(false),
@@ -116,19 +129,21 @@ impl Tokenizer {
         };
         let bos = id_of("bos_token", &config.bos_token)?;
         let eos = id_of("eos_token", &config.eos_token)?;
+        let sep = id_of("sep_token", &config.sep_token)?;
         if let Some(&id) = config.eos_ids.iter().find(|&&id| id as usize >= config.n_vocab) {
             return Err(TextError::IdOutOfRange { what: "eos_token_id", id, n_vocab: config.n_vocab });
         }
-        let said = config.add_bos_token.is_some() || config.add_eos_token.is_some();
+        let post_processor = hf.get_post_processor().is_some();
         let mut tokenizer = Self {
-            engine: Engine::Hf { parsing: Box::new(hf), plain: OnceLock::new(), post_processor: !said },
+            engine: Engine::Hf { parsing: Box::new(hf), plain: OnceLock::new(), post_processor },
             table,
             n_vocab: config.n_vocab,
             bos,
             eos,
+            sep,
             end_ids: eos.into_iter().chain(config.eos_ids).collect(),
-            add_bos: said && config.add_bos_token.unwrap_or(false),
-            add_eos: said && config.add_eos_token.unwrap_or(false),
+            add_bos: !post_processor && config.add_bos_token.unwrap_or(false),
+            add_eos: !post_processor && config.add_eos_token.unwrap_or(false),
             space_prefix: decoding.space_prefix,
             lost_bytes,
         };
@@ -172,6 +187,30 @@ impl Tokenizer {
             ids.extend(self.eos);
         }
         Ok(ids)
+    }
+
+    /// What `add_special` puts before and behind a text.
+    pub fn surroundings(&self) -> Result<Surroundings, TextError> {
+        const PROBE: char = 'a';
+        let probe = PROBE.to_string();
+        let encode = |add_special| self.encode(&probe, EncodeOptions { add_special, parse_special: false });
+        let (bare, mut before) = (encode(false)?, encode(true)?);
+        let found = before.windows(bare.len().max(1)).position(|ids| ids == bare);
+        let at = found.ok_or(TextError::Unencodable { character: PROBE })?;
+        let after = before.split_off(at + bare.len());
+        before.truncate(at);
+        Ok(Surroundings { before, after })
+    }
+
+    /// Make texts lower case before anything else is done to them, as some embedding models ask for; the vocabularies of
+    /// GGUF files know no such thing.
+    pub fn lower_case(&mut self) {
+        if let Engine::Hf { parsing, plain, .. } = &mut self.engine {
+            let mut steps = vec![NormalizerWrapper::from(Lowercase)];
+            steps.extend(parsing.get_normalizer().cloned());
+            parsing.with_normalizer(Some(Sequence::new(steps)));
+            plain.take();
+        }
     }
 
     /// The characters of `text` that the vocabulary cannot express and that [`Tokenizer::encode`]
@@ -230,6 +269,11 @@ impl Tokenizer {
     /// The end-of-text token.
     pub fn eos(&self) -> Option<u32> {
         self.eos
+    }
+
+    /// The token that parts the pieces of a text.
+    pub fn sep(&self) -> Option<u32> {
+        self.sep
     }
 
     /// Whether `add_special` puts the beginning-of-text token first.
@@ -308,6 +352,9 @@ impl Decoding {
         for part in parts {
             match part["type"].as_str() {
                 Some("ByteLevel") => decoding.spelling = Spelling::ByteLevel,
+                Some("WordPiece") if part["prefix"] == "##" => {
+                    decoding = Self { spelling: Spelling::WordPiece, space_prefix: true };
+                }
                 Some("ByteFallback" | "Fuse") => {}
                 Some("Replace") if part["pattern"]["String"] == "\u{2581}" && part["content"] == " " => {}
                 Some("Strip") if part["content"] == " " && part["start"] == 1 && part["stop"] == 0 => {

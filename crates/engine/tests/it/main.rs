@@ -6,6 +6,7 @@
 
 mod chat;
 mod data;
+mod embed;
 mod files;
 mod sample;
 mod small;

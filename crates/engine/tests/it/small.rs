@@ -3,7 +3,7 @@
 use crate::data;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use thane_engine::text::{EncodeOptions, TextError, Tokenizer, TokenizerConfig, Vocab};
+use thane_engine::text::{EncodeOptions, Surroundings, TextError, Tokenizer, TokenizerConfig, Vocab};
 
 const PARSE: EncodeOptions = EncodeOptions { add_special: false, parse_special: true };
 const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
@@ -176,11 +176,51 @@ fn tokenizer_json_with_byte_level() {
     assert_eq!(tokenizer.end_ids(), [1, 3]);
     assert_eq!(tokenizer.n_vocab(), n_vocab + 5);
     assert_eq!((tokenizer.token_bytes(n_vocab as u32 + 1), tokenizer.token_bytes(0)), (&b""[..], &b"<s>"[..]));
-    // What tokenizer_config.json says about it replaces the post-processor.
+    // What tokenizer_config.json says about it counts only where there is no post-processor.
     let said = TokenizerConfig { add_bos_token: Some(false), add_eos_token: Some(true), ..config(n_vocab) };
-    let tokenizer = Tokenizer::from_json(&json, said).unwrap();
+    assert_eq!(Tokenizer::from_json(&json, said.clone()).unwrap().encode("a", add).unwrap()[0], 0);
+    let mut bare: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    bare["post_processor"] = serde_json::Value::Null;
+    let tokenizer = Tokenizer::from_json(bare.to_string().as_bytes(), said).unwrap();
     let ids = tokenizer.encode("a", add).unwrap();
     assert_eq!((ids.len(), ids[1]), (2, 1));
+    assert_eq!(tokenizer.surroundings().unwrap(), Surroundings { before: vec![], after: vec![1] });
+}
+
+/// As BERT's: words in lower case, `[CLS]` and `[SEP]` around a text, neither a first nor a last token in the config.
+#[test]
+fn tokenizer_json_with_word_pieces() {
+    let vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "sea", "##s", "##ide", ",", "É", "é"];
+    let ids: serde_json::Map<_, _> = vocab.iter().enumerate().map(|(i, t)| ((*t).to_owned(), i.into())).collect();
+    let special = |id: usize| {
+        serde_json::json!({"id": id, "content": vocab[id], "special": true, "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false})
+    };
+    let json = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [special(0), special(1), special(2), special(3)],
+        "normalizer": null,
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                {"SpecialToken": {"id": "[SEP]", "type_id": 0}}],
+            "pair": [],
+            "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]},
+                "[SEP]": {"id": "[SEP]", "ids": [3], "tokens": ["[SEP]"]}}},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": ids},
+    });
+    let config = TokenizerConfig { sep_token: Some("[SEP]".into()), n_vocab: 12, ..TokenizerConfig::default() };
+    let mut tokenizer = Tokenizer::from_json(json.to_string().as_bytes(), config).unwrap();
+    let add = EncodeOptions { add_special: true, parse_special: true };
+    assert_eq!(tokenizer.encode("the seaside, É", add).unwrap(), [2, 4, 5, 6, 7, 8, 9, 3]);
+    assert_eq!(tokenizer.encode("", add).unwrap(), [2, 3]);
+    assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.sep()), (None, None, Some(3)));
+    assert_eq!(tokenizer.surroundings().unwrap(), Surroundings { before: vec![2], after: vec![3] });
+    assert_eq!(tokenizer.decode(&[2, 4, 5, 6, 7, 8, 3], true), "the seaside ,");
+    tokenizer.lower_case();
+    assert_eq!(tokenizer.encode("THE SEA[SEP] É", add).unwrap(), [2, 4, 5, 3, 10, 3]);
 }
 
 #[test]
@@ -276,7 +316,7 @@ fn a_tokenizer_json_that_does_not_fit_is_refused() {
     let error = Tokenizer::from_json(b"{}", config(901)).unwrap_err();
     assert!(matches!(error, TextError::Json { file: "tokenizer.json", .. }), "{error}");
     let mut other: serde_json::Value = serde_json::from_slice(&json).unwrap();
-    other["decoder"] = serde_json::json!({"type": "WordPiece", "prefix": "##", "cleanup": true});
+    other["decoder"] = serde_json::json!({"type": "WordPiece", "prefix": "@@", "cleanup": true});
     let message = refusal(other.to_string().as_bytes(), config(901));
     assert!(message.starts_with("tokenizer.json: decoder '{\"type\":\"WordPiece\""), "{message}");
 }

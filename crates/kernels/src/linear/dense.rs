@@ -100,9 +100,14 @@ impl PanelTask<'_> {
             self.tile::<S, 12>(simd, panel, token_idx, start + part, n_rows);
             token_idx += 12;
         }
-        while self.n_tokens - token_idx >= 4 {
-            self.tile::<S, 4>(simd, panel, token_idx, start + part, n_rows);
-            token_idx += 4;
+        // 12 sums of two registers, a weight of two and a broadcast fill the 16 registers of AVX2.
+        while self.n_tokens - token_idx >= 6 {
+            self.tile::<S, 6>(simd, panel, token_idx, start + part, n_rows);
+            token_idx += 6;
+        }
+        while self.n_tokens - token_idx >= 2 {
+            self.tile::<S, 2>(simd, panel, token_idx, start + part, n_rows);
+            token_idx += 2;
         }
         while token_idx < self.n_tokens {
             self.tile::<S, 1>(simd, panel, token_idx, start + part, n_rows);
@@ -132,10 +137,14 @@ impl PanelTask<'_> {
             }
         }
         for (n, acc) in acc.into_iter().enumerate() {
-            let mut lanes = [0.0; LANES];
-            simd.store(acc, &mut lanes);
             // SAFETY: the rows of this panel belong to this task alone.
             let y = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
+            if let Ok(y) = <&mut [f32; LANES]>::try_from(&mut *y) {
+                simd.store(simd.add(simd.load(y), acc), y);
+                continue;
+            }
+            let mut lanes = [0.0; LANES];
+            simd.store(acc, &mut lanes);
             for (y, lane) in y.iter_mut().zip(lanes) {
                 *y += lane;
             }

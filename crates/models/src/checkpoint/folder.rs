@@ -212,7 +212,7 @@ fn json_fault(path: &Path, fault: &serde_json::Error) -> CheckpointError {
     CheckpointError::Config { path: path.to_owned(), fault: ConfigError::Json { fault: fault.to_string() } }
 }
 
-fn parse_weights(path: &Path, bytes: &Bytes) -> Result<Tensors, CheckpointError> {
+pub(super) fn parse_weights(path: &Path, bytes: &Bytes) -> Result<Tensors, CheckpointError> {
     let parsed = safetensors::parse(bytes)
         .map_err(|fault| CheckpointError::Safetensors { path: path.to_owned(), fault: Box::new(fault) })?;
     Ok(parsed.tensors)

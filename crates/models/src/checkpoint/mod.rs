@@ -16,6 +16,7 @@ mod magic;
 mod map;
 mod rope;
 pub mod safetensors;
+mod sentence;
 mod tensor;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ pub use folder::{HuggingFace, IndexFault};
 pub use gguf::{Gguf, GgufError, MetadataError};
 pub use rope::{Rope, RopeConfig, RopeScaling};
 pub use safetensors::SafetensorsError;
+pub use sentence::{Dense, Sentence};
 pub use tensor::{RefusedTensor, Tensor, TensorType};
 
 /// The tensors of a checkpoint by name.

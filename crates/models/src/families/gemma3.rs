@@ -4,15 +4,19 @@
 //! scaled by sqrt(hidden), and a pattern of layers that see a window, with a rotary base of their own, and layers that
 //! see everything.
 
-use thane_mil::program::Function;
+use thane_mil::program::{Function, ValueId};
 
 use super::llama::{gguf_scaling, vocab_size};
-use super::{Decoder, Family, Lowering, Read, Sizes, bounded, check_heads, layers, positive};
+use super::{
+    Decoder, Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, Lowering, Read, Sizes, bounded, check_heads,
+    layers, masks, positive,
+};
 use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
-use crate::graph::Graph;
-use crate::layers::attention::Attention;
+use crate::graph::{Graph, Made};
+use crate::layers::attention::{Attention, Surroundings};
 use crate::layers::decoder::{self, Io, Mask, Mode};
+use crate::layers::encoder::{self, Sight};
 use crate::layers::mlp::{Activation, Mlp};
 use crate::layers::norm::RmsNorm;
 use crate::layers::rope::{Rotary, Style, inverse_frequencies};
@@ -25,8 +29,10 @@ pub(super) const FAMILY: Family = Family {
         ("model.layers.{}.pre_feedforward_layernorm", "blk.{}.ffn_norm"),
         ("model.layers.{}.post_feedforward_layernorm", "blk.{}.post_ffw_norm"),
     ],
-    from_config,
-    from_gguf,
+    base: "model",
+    config: Some(from_config),
+    gguf: Some(from_gguf),
+    encoder: Some(encoder_from_config),
 };
 
 /// Base of the rotary frequencies of sliding layers where the file does not say. Source: Gemma3TextConfig.
@@ -45,6 +51,8 @@ struct Gemma3 {
     vocab_size: usize,
     max_context: usize,
     tied: bool,
+    /// What an encoder of these weights sees.
+    sight: Sight,
 }
 
 impl Decoder for Gemma3 {
@@ -56,24 +64,11 @@ impl Decoder for Gemma3 {
         let local = Rotary::new(g_, io.positions, &self.local_frequencies, Style::Half)?;
         let table = w.get("model.embed_tokens", "weight", &[self.vocab_size, hidden]);
         let h = decoder::embed(g_, &io, &table)?;
-        let mut h = g_.scale(h, (hidden as f32).sqrt())?; // [1, tokens, hidden]
-        for (i, mask) in self.masks.iter().enumerate() {
-            let module = |name: &str| format!("model.layers.{i}.{name}");
-            let norm = |g: &mut Graph, x, name: &str| {
-                g.at(&module(name));
-                self.norm.apply(g, x, &w.get(&module(name), "weight", &[hidden]))
-            };
-            let rotary = if *mask == Mask::Full { &global } else { &local };
-            let cache = self.attention.cache(g_, i, options.context, options.cache);
-            let x = norm(g_, h, "input_layernorm")?;
-            let a = self.attention.apply(g_, w, &module("self_attn"), x, &io, rotary, *mask, cache)?;
-            let a = norm(g_, a, "post_attention_layernorm")?;
-            h = g_.add(h, a)?;
-            let x = norm(g_, h, "pre_feedforward_layernorm")?;
-            let m = self.mlp.apply(g_, w, &module("mlp"), x)?;
-            let m = norm(g_, m, "post_feedforward_layernorm")?;
-            h = g_.add(h, m)?;
-        }
+        let h = g_.scale(h, (hidden as f32).sqrt())?; // [1, tokens, hidden]
+        let h = self.layers(g_, w, h, 1.0, |g, i, mask| {
+            let cache = self.attention.cache(g, i, options.context, options.cache);
+            io.surroundings(if mask == Mask::Full { &global } else { &local }, mask, cache)
+        })?;
         let norm = w.get("model.norm", "weight", &[hidden]);
         let head = decoder::head_tensor(w, self.tied, self.vocab_size, hidden);
         let logits = decoder::head(g_, mode, self.norm, &norm, &head, h)?;
@@ -90,14 +85,94 @@ impl Decoder for Gemma3 {
     }
 }
 
+impl Encoder for Gemma3 {
+    fn function(&self, mut g: Graph, w: &Weights<'_>, plan: &EncoderPlan<'_>) -> Result<Function, ModelError> {
+        let g_ = &mut g;
+        let hidden = self.attention.hidden;
+        // A window of both sides has half to each.
+        let window = if self.sight == Sight::All { self.window / 2 + 1 } else { self.window };
+        let group = self.attention.n_heads / self.attention.n_kv_heads;
+        let io = encoder::Io::new(g_, plan.head.encoding, plan.extent, self.sight, group, Some(window))?;
+        let (global, local) = (io.rotary(g_, &self.global_frequencies)?, io.rotary(g_, &self.local_frequencies)?);
+        let table = w.get("model.embed_tokens", "weight", &[self.vocab_size, hidden]);
+        g_.at("model.embed_tokens");
+        let h = g_.rows_to_residual(&table, io.input_ids)?;
+        let h = g_.scale(h, (hidden as f32).sqrt() / plan.residual_divisor)?; // [batch, tokens, hidden]
+        let h = io.laid_out(g_, h)?;
+        let h = self.layers(g_, w, h, plan.residual_divisor, |_, _, mask| {
+            io.surroundings(Some(if mask == Mask::Full { &global } else { &local }), mask)
+        })?;
+        g_.at("model.norm");
+        let h = self.norm.of_divided(plan.residual_divisor).apply(g_, h, &w.get("model.norm", "weight", &[hidden]))?;
+        encoder::finish(g, w, &io, h, plan.head)
+    }
+
+    fn sizes(&self) -> EncoderSizes {
+        EncoderSizes {
+            n_layers: self.masks.len(),
+            vocab_size: self.vocab_size,
+            hidden: self.attention.hidden,
+            n_positions: self.max_context,
+        }
+    }
+}
+
+impl Gemma3 {
+    /// The layers, each with what `around` gives it; what they add to the residual stream is over `divisor`.
+    fn layers<'a>(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        mut h: ValueId,
+        divisor: f32,
+        around: impl Fn(&mut Graph, usize, Mask) -> Surroundings<'a>,
+    ) -> Made {
+        let hidden = self.attention.hidden;
+        let add = |g: &mut Graph, h, x| {
+            let x = if divisor == 1.0 { x } else { g.scale(x, divisor.recip())? };
+            g.add(h, x)
+        };
+        for (i, mask) in self.masks.iter().enumerate() {
+            let module = |name: &str| format!("model.layers.{i}.{name}");
+            let norm_as = |norm: RmsNorm, g: &mut Graph, x, name: &str| {
+                g.at(&module(name));
+                norm.apply(g, x, &w.get(&module(name), "weight", &[hidden]))
+            };
+            let residual_norm = |g: &mut Graph, x, name| norm_as(self.norm.of_divided(divisor), g, x, name);
+            let norm = |g: &mut Graph, x, name| norm_as(self.norm, g, x, name);
+            let around = around(g, i, *mask);
+            let x = residual_norm(g, h, "input_layernorm")?;
+            let a = self.attention.apply(g, w, &module("self_attn"), x, around)?;
+            let a = norm(g, a, "post_attention_layernorm")?;
+            h = add(g, h, a)?;
+            let x = residual_norm(g, h, "pre_feedforward_layernorm")?;
+            let m = self.mlp.apply(g, w, &module("mlp"), x)?;
+            let m = norm(g, m, "post_feedforward_layernorm")?;
+            h = add(g, h, m)?;
+        }
+        Ok(h)
+    }
+}
+
 fn from_config(c: &Config, w: &Weights<'_>) -> Read {
+    let model = read(c, w)?;
+    if model.sight == Sight::All {
+        return Err(ModelError::unsupported("use_bidirectional_attention", true, "decoders attend backwards only"));
+    }
+    Ok(Box::new(model))
+}
+
+fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
+    w.ignore("lm_head.weight");
+    Ok(Box::new(read(c, w)?))
+}
+
+fn read(c: &Config, w: &Weights<'_>) -> Result<Gemma3, ModelError> {
     if c.has("text_config") {
         return Err(ModelError::unsupported("text_config", "present", "only the text models of Gemma 3 are supported"));
     }
     refuse_softcaps(c)?;
-    if c.bool_or("use_bidirectional_attention", false)? {
-        return Err(ModelError::unsupported("use_bidirectional_attention", true, "decoders attend backwards only"));
-    }
+    let sight = if c.bool_or("use_bidirectional_attention", false)? { Sight::All } else { Sight::Backwards };
     let act = c.opt_str("hidden_activation")?.or(c.opt_str("hidden_act")?).unwrap_or("gelu_pytorch_tanh");
     if act != "gelu_pytorch_tanh" {
         return Err(ModelError::unsupported("hidden_activation", act, "gelu_pytorch_tanh is known"));
@@ -112,6 +187,11 @@ fn from_config(c: &Config, w: &Weights<'_>) -> Read {
     let bias = c.bool_or("attention_bias", false)?;
     let score = positive("query_pre_attn_scalar", c.opt_f64("query_pre_attn_scalar")?.unwrap_or(256.0))?;
     let (global, local) = ropes(c)?;
+    let pattern = c.opt_usize("sliding_window_pattern")?.or(c.opt_usize("_sliding_window_pattern")?);
+    let masks = match masks(c, n_layers)? {
+        Some(masks) => masks,
+        None => by_pattern(n_layers, pattern.unwrap_or(PATTERN))?,
+    };
     let tied = c.bool_or("tie_word_embeddings", true)?;
     if tied {
         w.ignore("lm_head.weight");
@@ -122,13 +202,14 @@ fn from_config(c: &Config, w: &Weights<'_>) -> Read {
         norm,
         global_frequencies: inverse_frequencies(&global, global.theta.unwrap_or(1_000_000.0), head_dim)?,
         local_frequencies: inverse_frequencies(&local, local.theta.unwrap_or(LOCAL_THETA), head_dim)?,
-        masks: masks(c, n_layers)?,
+        masks,
         window: bounded("sliding_window", c.opt_usize("sliding_window")?.unwrap_or(4096))?,
         vocab_size: bounded("vocab_size", c.usize("vocab_size")?)?,
         max_context: bounded("max_position_embeddings", c.opt_usize("max_position_embeddings")?.unwrap_or(131_072))?,
         tied,
+        sight,
     };
-    Ok(Box::new(model))
+    Ok(model)
 }
 
 fn refuse_softcaps(c: &Config) -> Result<(), ModelError> {
@@ -155,28 +236,6 @@ fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
             (part("full_attention"), part("sliding_attention"))
         }
     })
-}
-
-/// The kinds of the layers, by name or by pattern.
-fn masks(c: &Config, n_layers: usize) -> Result<Vec<Mask>, ModelError> {
-    let pattern = c.opt_usize("sliding_window_pattern")?.or(c.opt_usize("_sliding_window_pattern")?);
-    let Some(types) = c.opt_strs("layer_types")? else {
-        return by_pattern(n_layers, pattern.unwrap_or(PATTERN));
-    };
-    if types.len() != n_layers {
-        let reason = format!("num_hidden_layers is {n_layers}");
-        return Err(ModelError::unsupported("layer_types", format!("{} names", types.len()), &reason));
-    }
-    types
-        .iter()
-        .map(|ty| match *ty {
-            "full_attention" => Ok(Mask::Full),
-            "sliding_attention" => Ok(Mask::Sliding),
-            other => {
-                Err(ModelError::unsupported("layer_types", other, "full_attention and sliding_attention are known"))
-            }
-        })
-        .collect()
 }
 
 fn by_pattern(n_layers: usize, pattern: usize) -> Result<Vec<Mask>, ModelError> {
@@ -233,6 +292,7 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
         vocab_size: vocab_size(gguf, w, "gemma3")?,
         max_context: size("context_length")?,
         tied: !w.has("lm_head", "weight"),
+        sight: Sight::Backwards,
     };
     Ok(Box::new(model))
 }

@@ -3,14 +3,18 @@
 //! Pre-norm layers of grouped-query attention and a SiLU-gated MLP. GGUF stores the rows of query and key permuted, so
 //! that rotary pairs lie side by side; and it stores Llama 3's frequency scaling as a tensor of divisors.
 
-use thane_mil::program::Function;
+use thane_mil::program::{Function, ValueId};
 
-use super::{Decoder, Family, Lowering, Read, Sizes, bounded, check_heads, head_dim_of, layers, positive};
+use super::{
+    Decoder, Encoder, EncoderPlan, EncoderSizes, Family, Lowering, Read, Sizes, bounded, check_heads, head_dim_of,
+    layers, positive,
+};
 use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
-use crate::graph::Graph;
-use crate::layers::attention::Attention;
+use crate::graph::{Graph, Made};
+use crate::layers::attention::{Attention, Surroundings};
 use crate::layers::decoder::{self, Io, Mask, Mode};
+use crate::layers::encoder::{self, Sight};
 use crate::layers::mlp::{Activation, Mlp};
 use crate::layers::norm::RmsNorm;
 use crate::layers::rope::{Rotary, Style, inverse_frequencies};
@@ -19,20 +23,25 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["llama"],
     gguf_names: &[("model.layers.{}.post_attention_layernorm", "blk.{}.ffn_norm")],
-    from_config,
-    from_gguf,
+    base: "model",
+    config: Some(from_config),
+    gguf: Some(from_gguf),
+    encoder: None,
 };
 
-struct Llama {
-    attention: Attention,
-    mlp: Mlp,
-    norm: RmsNorm,
-    inverse_frequencies: Vec<f32>,
-    style: Style,
-    n_layers: usize,
-    vocab_size: usize,
-    max_context: usize,
-    tied: bool,
+/// Llama, and what differs from it in numbers only.
+pub(super) struct Llama {
+    pub attention: Attention,
+    pub mlp: Mlp,
+    pub norm: RmsNorm,
+    pub inverse_frequencies: Vec<f32>,
+    pub style: Style,
+    pub n_layers: usize,
+    pub vocab_size: usize,
+    pub max_context: usize,
+    pub tied: bool,
+    /// What an encoder of these weights sees.
+    pub sight: Sight,
 }
 
 impl Decoder for Llama {
@@ -42,20 +51,11 @@ impl Decoder for Llama {
         let io = Io::new(g_, mode, self.attention.n_heads / self.attention.n_kv_heads, None)?;
         let rotary = Rotary::new(g_, io.positions, &self.inverse_frequencies, self.style)?;
         let table = w.get("model.embed_tokens", "weight", &[self.vocab_size, hidden]);
-        let mut h = decoder::embed(g_, &io, &table)?; // [1, tokens, hidden]
-        for i in 0..self.n_layers {
-            let layer = format!("model.layers.{i}");
-            let module = |name: &str| format!("{layer}.{name}");
-            let cache = self.attention.cache(g_, i, options.context, options.cache);
-            g_.at(&module("input_layernorm"));
-            let x = self.norm.apply(g_, h, &w.get(&module("input_layernorm"), "weight", &[hidden]))?;
-            let a = self.attention.apply(g_, w, &module("self_attn"), x, &io, &rotary, Mask::Full, cache)?;
-            h = g_.add(h, a)?;
-            g_.at(&module("post_attention_layernorm"));
-            let x = self.norm.apply(g_, h, &w.get(&module("post_attention_layernorm"), "weight", &[hidden]))?;
-            let m = self.mlp.apply(g_, w, &module("mlp"), x)?;
-            h = g_.add(h, m)?;
-        }
+        let h = decoder::embed(g_, &io, &table)?; // [1, tokens, hidden]
+        let h = self.layers(g_, w, h, |g, i| {
+            let cache = self.attention.cache(g, i, options.context, options.cache);
+            io.surroundings(&rotary, Mask::Full, cache)
+        })?;
         let norm = w.get("model.norm", "weight", &[hidden]);
         let head = decoder::head_tensor(w, self.tied, self.vocab_size, hidden);
         let logits = decoder::head(g_, mode, self.norm, &norm, &head, h)?;
@@ -69,6 +69,68 @@ impl Decoder for Llama {
             max_context: self.max_context,
             cache_elements: 2 * self.n_layers * self.attention.n_kv_heads * self.attention.head_dim,
         }
+    }
+}
+
+impl Encoder for Llama {
+    fn function(&self, mut g: Graph, w: &Weights<'_>, plan: &EncoderPlan<'_>) -> Result<Function, ModelError> {
+        let g_ = &mut g;
+        g_.divide_residual(plan.residual_divisor);
+        let hidden = self.attention.hidden;
+        let group = self.attention.n_heads / self.attention.n_kv_heads;
+        let io = encoder::Io::new(g_, plan.head.encoding, plan.extent, self.sight, group, None)?;
+        let rotary = io.rotary(g_, &self.inverse_frequencies)?;
+        let table = w.get("model.embed_tokens", "weight", &[self.vocab_size, hidden]);
+        g_.at("model.embed_tokens");
+        let h = g_.rows_to_residual(&table, io.input_ids)?;
+        let h = io.laid_out(g_, h)?;
+        let h = self.layers(g_, w, h, |_, _| io.surroundings(Some(&rotary), Mask::Full))?;
+        g_.at("model.norm");
+        let h = self.norm.of_divided(plan.residual_divisor).apply(g_, h, &w.get("model.norm", "weight", &[hidden]))?;
+        encoder::finish(g, w, &io, h, plan.head)
+    }
+
+    fn sizes(&self) -> EncoderSizes {
+        EncoderSizes {
+            n_layers: self.n_layers,
+            vocab_size: self.vocab_size,
+            hidden: self.attention.hidden,
+            n_positions: self.max_context,
+        }
+    }
+
+    fn residual_divisor(&self) -> f32 {
+        // Qwen3-0.6B's stream peaks at 37,000 and more, near the end of fp16: over 8 it runs, over 4 it does not. Source:
+        // the conversion of pplx-embed for the Neural Engine.
+        8.0
+    }
+}
+
+impl Llama {
+    /// The layers, each with what `around` gives it.
+    fn layers<'a>(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        mut h: ValueId,
+        around: impl Fn(&mut Graph, usize) -> Surroundings<'a>,
+    ) -> Made {
+        let residual_norm = self.norm.of_divided(g.residual_divisor());
+        for i in 0..self.n_layers {
+            let module = |name: &str| format!("model.layers.{i}.{name}");
+            let norm = |g: &mut Graph, x, name: &str| {
+                g.at(&module(name));
+                residual_norm.apply(g, x, &w.get(&module(name), "weight", &[self.attention.hidden]))
+            };
+            let around = around(g, i);
+            let x = norm(g, h, "input_layernorm")?;
+            let a = self.attention.apply(g, w, &module("self_attn"), x, around)?;
+            h = g.add(h, a)?;
+            let x = norm(g, h, "post_attention_layernorm")?;
+            let m = self.mlp.apply(g, w, &module("mlp"), x)?;
+            h = g.add(h, m)?;
+        }
+        Ok(h)
     }
 }
 
@@ -119,6 +181,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> Read {
         vocab_size: bounded("vocab_size", c.usize("vocab_size")?)?,
         max_context: bounded("max_position_embeddings", c.opt_usize("max_position_embeddings")?.unwrap_or(2048))?,
         tied,
+        sight: Sight::Backwards,
     };
     Ok(Box::new(model))
 }
@@ -168,6 +231,7 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
         vocab_size,
         max_context: size("context_length")?,
         tied: !w.has("lm_head", "weight"),
+        sight: Sight::Backwards,
     };
     Ok(Box::new(model))
 }

@@ -1,14 +1,19 @@
 //! The families: one file each, and this list.
 
+mod bert;
 mod gemma3;
 mod llama;
+mod modernbert;
+mod qwen3;
 
 use thane_mil::program::{Function, Program};
 
-use crate::checkpoint::{Checkpoint, Config, Gguf, Source};
+use crate::checkpoint::{Checkpoint, Config, Gguf, Sentence, Source};
+use crate::encoder::{Encoder as BuiltEncoder, EncoderInfo, EncoderOptions, Target};
 use crate::error::ModelError;
-use crate::graph::{Derived, Graph};
-use crate::layers::decoder::Mode;
+use crate::graph::{Derived, Form, Graph, Layout};
+use crate::layers::decoder::{Mask, Mode};
+use crate::layers::encoder::{Encoding, Extent, Head};
 use crate::weights::{Names, Weights};
 use crate::{Info, Model, Options};
 
@@ -16,17 +21,32 @@ use crate::{Info, Model, Options};
 pub struct Family {
     /// `model_type` of `config.json` and `general.architecture` of GGUF.
     names: &'static [&'static str],
+    /// What names of tensors begin with, where a file holds more than the base model.
+    base: &'static str,
     /// What GGUF calls tensors of this family, beside the common names.
     gguf_names: Names,
-    from_config: fn(&Config, &Weights<'_>) -> Read,
-    from_gguf: fn(&Gguf, &Weights<'_>) -> Read,
+    /// A decoder, from `config.json`.
+    config: Option<fn(&Config, &Weights<'_>) -> Read>,
+    /// A decoder, from GGUF.
+    gguf: Option<fn(&Gguf, &Weights<'_>) -> Read>,
+    /// An encoder, from `config.json`.
+    encoder: Option<fn(&Config, &Weights<'_>) -> EncoderRead>,
+}
+
+impl Family {
+    /// What a family leaves out.
+    const NONE: Self = Self { names: &[], base: "", gguf_names: &[], config: None, gguf: None, encoder: None };
 }
 
 /// A configuration that was read.
 type Read = Result<Box<dyn Decoder>, ModelError>;
 
+/// The same, of an encoder.
+type EncoderRead = Result<Box<dyn Encoder>, ModelError>;
+
 /// Every family.
-static FAMILIES: &[Family] = &[llama::FAMILY, gemma3::FAMILY];
+static FAMILIES: &[Family] =
+    &[llama::FAMILY, gemma3::FAMILY, qwen3::FAMILY, qwen3::PPLX, bert::FAMILY, modernbert::FAMILY];
 
 /// The configuration of a decoder, ready to be lowered.
 trait Decoder {
@@ -52,34 +72,185 @@ struct Sizes {
     cache_elements: usize,
 }
 
+/// The configuration of an encoder, ready to be lowered.
+trait Encoder {
+    /// One function of the program.
+    fn function(&self, g: Graph, w: &Weights<'_>, plan: &EncoderPlan<'_>) -> Result<Function, ModelError>;
+
+    /// Its sizes.
+    fn sizes(&self) -> EncoderSizes;
+
+    /// What fp16 needs the residual stream to be divided by.
+    fn residual_divisor(&self) -> f32 {
+        1.0
+    }
+}
+
+/// What a function of an encoder is to be.
+struct EncoderPlan<'a> {
+    extent: Extent,
+    head: Head<'a>,
+    residual_divisor: f32,
+}
+
+/// Sizes of an encoder.
+struct EncoderSizes {
+    n_layers: usize,
+    vocab_size: usize,
+    hidden: usize,
+    n_positions: usize,
+}
+
 /// The architectures that can be lowered.
 pub fn names() -> Vec<&'static str> {
     FAMILIES.iter().flat_map(|f| f.names).copied().collect()
 }
 
-pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model, ModelError> {
+/// The family of a checkpoint, and what the file calls the architecture.
+fn family(checkpoint: &Checkpoint, has: fn(&Family) -> bool) -> Result<(&'static Family, String), ModelError> {
     let architecture = match &checkpoint.source {
         Source::Gguf(gguf) => gguf.str("general.architecture")?.to_owned(),
         Source::HuggingFace(folder) => folder.config.str("model_type")?.to_owned(),
     };
-    let family = FAMILIES.iter().find(|f| f.names.contains(&architecture.as_str()));
-    let family = family.ok_or(ModelError::Architecture { found: architecture.clone(), supported: names() })?;
-    let (weights, decoder) = match &checkpoint.source {
+    let fitting = || FAMILIES.iter().filter(|f| has(f));
+    match fitting().find(|f| f.names.contains(&architecture.as_str())) {
+        Some(family) => Ok((family, architecture)),
+        None => {
+            let supported = fitting().flat_map(|f| f.names).copied().collect();
+            Err(ModelError::Architecture { found: architecture, supported })
+        }
+    }
+}
+
+pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model, ModelError> {
+    let (weights, decoder, architecture) = match &checkpoint.source {
         Source::Gguf(gguf) => {
+            let (family, architecture) = family(checkpoint, |f| f.gguf.is_some())?;
             let weights = Weights::gguf(&checkpoint.tensors, family.gguf_names);
-            let decoder = (family.from_gguf)(gguf, &weights)?;
+            let decoder = family.gguf.map(|read| read(gguf, &weights)).transpose()?;
             refuse_unknown(family.names[0], gguf.unread(&format!("{architecture}.")))?;
-            (weights, decoder)
+            (weights, decoder, architecture)
         }
         Source::HuggingFace(folder) => {
-            let weights = Weights::hugging_face(&checkpoint.tensors);
+            let (family, architecture) = family(checkpoint, |f| f.config.is_some())?;
+            let weights = Weights::hugging_face(&checkpoint.tensors, family.base);
             folder.config.acknowledge(HARMLESS);
-            let decoder = (family.from_config)(&folder.config, &weights)?;
+            let decoder = family.config.map(|read| read(&folder.config, &weights)).transpose()?;
             refuse_unknown(family.names[0], folder.config.unread())?;
-            (weights, decoder)
+            (weights, decoder, architecture)
         }
     };
+    let Some(decoder) = decoder else {
+        return Err(ModelError::Architecture { found: architecture, supported: names() });
+    };
     lower(architecture, decoder.as_ref(), &weights, options)
+}
+
+pub(crate) fn build_encoder(checkpoint: &Checkpoint, options: &EncoderOptions) -> Result<BuiltEncoder, ModelError> {
+    let (family, architecture) = family(checkpoint, |f| f.encoder.is_some())?;
+    let (Source::HuggingFace(folder), Some(read)) = (&checkpoint.source, family.encoder) else {
+        return Err(ModelError::unsupported("general.architecture", architecture, "encoders are read from folders"));
+    };
+    let sentence = Sentence::read(&folder.folder)?;
+    let mut tensors = checkpoint.tensors.clone();
+    if let Some(sentence) = &sentence {
+        tensors.extend(sentence.tensors(&folder.folder)?);
+    }
+    let sentence = sentence.unwrap_or_default();
+    let weights = Weights::hugging_face(&tensors, family.base);
+    folder.config.acknowledge(HARMLESS);
+    let encoder = read(&folder.config, &weights)?;
+    refuse_unknown(family.names[0], folder.config.unread())?;
+    lower_encoder(architecture, encoder.as_ref(), &weights, sentence, options)
+}
+
+fn lower_encoder(
+    architecture: String,
+    encoder: &dyn Encoder,
+    weights: &Weights<'_>,
+    sentence: Sentence,
+    options: &EncoderOptions,
+) -> Result<BuiltEncoder, ModelError> {
+    let sizes = encoder.sizes();
+    let pooling = options.pooling.or(sentence.pooling);
+    // Vectors of tokens are not pooled.
+    let pooling = pooling.or((options.encoding == Encoding::Tokens).then_some(crate::Pooling::Mean));
+    let pooling = pooling.ok_or(ModelError::Pooling)?;
+    let normalize = options.normalize.unwrap_or(sentence.normalize);
+    let mut dim = sizes.hidden;
+    for dense in &sentence.dense {
+        if dense.inputs != dim {
+            return Err(ModelError::unsupported("in_features", dense.inputs, &format!("{dim} come from before")));
+        }
+        dim = bounded("out_features", dense.outputs)?;
+    }
+    let max_tokens = sentence.max_tokens.unwrap_or(sizes.n_positions).min(sizes.n_positions);
+    let head = Head { encoding: options.encoding, pooling, dense: &sentence.dense, normalize };
+    let derived = Derived::default();
+    let function = |name: &str, tokens, layout, most| {
+        let (form, divisor) = match &options.target {
+            Target::Portable => (Form::PORTABLE, 1.0),
+            Target::Engine(engine) => {
+                let form = Form { layout, float: thane_mil::types::DType::Fp16, norm: engine.norm };
+                (form, engine.residual_divisor.unwrap_or(encoder.residual_divisor()))
+            }
+        };
+        let chunks = if layout == Layout::Channels { Some(MAX_CHUNKS) } else { None };
+        let plan = EncoderPlan {
+            extent: Extent { single: form != Form::PORTABLE, tokens, chunks, most },
+            head,
+            residual_divisor: divisor,
+        };
+        encoder.function(Graph::in_form(name, derived.clone(), form), weights, &plan)
+    };
+    let name = options.encoding.function();
+    let functions = match &options.target {
+        Target::Portable => vec![function(name, None, Layout::Rows, sizes.n_positions)?],
+        Target::Engine(engine) => {
+            let mut functions = Vec::new();
+            for length in &engine.buckets {
+                bucket(*length, sizes.n_positions)?;
+                functions.push(function(
+                    &format!("{name}_{length}"),
+                    Some(*length),
+                    Layout::Channels,
+                    sizes.n_positions,
+                )?);
+            }
+            if engine.flexible {
+                functions.push(function(name, None, Layout::Rows, sizes.n_positions)?);
+            }
+            functions
+        }
+    };
+    weights.finish()?;
+    let info = EncoderInfo {
+        architecture,
+        n_layers: sizes.n_layers,
+        vocab_size: sizes.vocab_size,
+        n_positions: sizes.n_positions,
+        dim,
+        max_tokens,
+        pooling,
+        normalize,
+        prompts: sentence.prompts,
+        default_prompt: sentence.default_prompt,
+        include_prompt: sentence.include_prompt,
+        similarity: sentence.similarity,
+        lower_case: sentence.lower_case,
+        quantize: sentence.quantize,
+    };
+    Ok(BuiltEncoder { program: Program::new(functions), info })
+}
+
+/// Rows of the pool matrix of functions of fixed length.
+const MAX_CHUNKS: usize = 32;
+
+fn bucket(length: usize, most: usize) -> Result<(), ModelError> {
+    if length == 0 || length > most {
+        return Err(ModelError::Context { asked: length, max: most });
+    }
+    Ok(())
 }
 
 fn lower(
@@ -150,6 +321,21 @@ const HARMLESS: &[&str] = &[
 const MAX_LAYERS: usize = 1024;
 /// Largest head; published models have up to 512.
 const MAX_HEAD_DIM: usize = 1 << 16;
+
+/// The kinds of the layers, where the file names them.
+fn masks(c: &Config, n_layers: usize) -> Result<Option<Vec<Mask>>, ModelError> {
+    let Some(types) = c.opt_strs("layer_types")? else { return Ok(None) };
+    if types.len() != n_layers {
+        let reason = format!("num_hidden_layers is {n_layers}");
+        return Err(ModelError::unsupported("layer_types", format!("{} names", types.len()), &reason));
+    }
+    let mask = |ty: &&str| match *ty {
+        "full_attention" => Ok(Mask::Full),
+        "sliding_attention" => Ok(Mask::Sliding),
+        other => Err(ModelError::unsupported("layer_types", other, "full_attention and sliding_attention are known")),
+    };
+    types.iter().map(mask).collect::<Result<_, _>>().map(Some)
+}
 
 /// Refuse a number of layers that no model has, before a loop runs over them.
 fn layers(key: &str, value: usize) -> Result<usize, ModelError> {

@@ -1,13 +1,12 @@
-//! Self-attention with grouped queries over a KV cache.
+//! Self-attention with grouped queries, over a KV cache where there is one.
 
 use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
-use thane_mil::types::{DType, TensorType, Type};
+use thane_mil::types::{DType, Dim, TensorType, Type};
 
-use super::decoder::{Io, Mask};
 use super::norm::RmsNorm;
 use super::rope::Rotary;
-use crate::graph::{Graph, Made};
+use crate::graph::{Graph, Layout, Made};
 use crate::weights::Weights;
 
 /// Sizes and habits of a family's attention.
@@ -39,6 +38,39 @@ pub struct Cache {
     dtype: DType,
 }
 
+/// What the tokens of a call attend to beside each other: those before them.
+#[derive(Clone, Copy, Debug)]
+pub struct Past {
+    /// Where they are kept.
+    pub cache: Cache,
+    /// Where it is written, int32 [4].
+    pub begin: ValueId,
+    /// Where it ends then, int32 [4].
+    pub end: ValueId,
+}
+
+/// Projections of one layer, features as the graph has them.
+#[derive(Clone, Copy, Debug)]
+pub struct Projected {
+    /// Queries of all heads.
+    pub q: ValueId,
+    /// Keys.
+    pub k: ValueId,
+    /// Values.
+    pub v: ValueId,
+}
+
+/// What a layer's attention is given beside its input.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// Positions by rotation, where the model has them.
+    pub rotary: Option<&'a Rotary>,
+    /// Added to the scores, [.., rows or 1, keys].
+    pub mask: ValueId,
+    /// What came before, if anything can.
+    pub past: Option<Past>,
+}
+
 impl Attention {
     /// Declare the cache of layer `layer` as states [1, kv_heads, context, head_dim].
     pub fn cache(&self, g: &mut Graph, layer: usize, context: usize, dtype: DType) -> Cache {
@@ -48,84 +80,137 @@ impl Attention {
         Cache { k, v, dtype }
     }
 
-    /// Attend from `x` [1, tokens, hidden] to all tokens so far that `mask` shows.
-    #[allow(clippy::too_many_arguments)] // the parts of one layer; a struct for one caller would hide them
-    pub fn apply(
+    /// Attend from `x` to all tokens that the mask shows.
+    pub fn apply(&self, g: &mut Graph, w: &Weights<'_>, module: &str, x: ValueId, around: Surroundings<'_>) -> Made {
+        g.at(module);
+        let project = |g: &mut Graph, name: &str, n: usize| {
+            let projection = format!("{module}.{name}");
+            let weight = w.get(&projection, "weight", &[n * self.head_dim, self.hidden]);
+            let bias = self.qkv_bias.then(|| w.get(&projection, "bias", &[n * self.head_dim]));
+            g.linear(name, x, &weight, bias.as_ref())
+        };
+        let q = project(g, "q_proj", self.n_heads)?;
+        let (k, v) = (project(g, "k_proj", self.n_kv_heads)?, project(g, "v_proj", self.n_kv_heads)?);
+        let attended = self.attend(g, w, module, Projected { q, k, v }, around)?;
+        let output = format!("{module}.o_proj");
+        let weight = w.get(&output, "weight", &[self.hidden, self.n_heads * self.head_dim]);
+        let bias = self.output_bias.then(|| w.get(&output, "bias", &[self.hidden]));
+        g.linear_to_residual("o_proj", attended, &weight, bias.as_ref())
+    }
+
+    /// What lies between the projections and the output's; features as the graph has them.
+    pub fn attend(
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
         module: &str,
-        x: ValueId,
-        io: &Io,
-        rotary: &Rotary,
-        mask: Mask,
-        cache: Cache,
+        projected: Projected,
+        around: Surroundings<'_>,
     ) -> Made {
-        g.at(module);
-        let q = self.heads(g, w, module, "q_proj", x, self.n_heads)?; // [1, heads, tokens, head_dim]
-        let k = self.heads(g, w, module, "k_proj", x, self.n_kv_heads)?; // [1, kv_heads, tokens, head_dim]
-        let v = self.heads(g, w, module, "v_proj", x, self.n_kv_heads)?;
+        let q = self.heads(g, projected.q, self.n_heads)?;
+        let (k, v) = (self.heads(g, projected.k, self.n_kv_heads)?, self.heads(g, projected.v, self.n_kv_heads)?);
         let (q, k) = match self.qk_norm {
             None => (q, k),
             Some(norm) => {
+                let axis = if g.form().layout == Layout::Rows { -1 } else { 2 };
                 let q_weight = w.get(&format!("{module}.q_norm"), "weight", &[self.head_dim]);
                 let k_weight = w.get(&format!("{module}.k_norm"), "weight", &[self.head_dim]);
-                (norm.apply(g, q, &q_weight)?, norm.apply(g, k, &k_weight)?)
+                (norm.along(g, q, &q_weight, axis)?, norm.along(g, k, &k_weight, axis)?)
             }
         };
-        let (mut q, k) = (rotary.apply(g, q)?, rotary.apply(g, k)?);
+        let (q, k) = match around.rotary {
+            None => (q, k),
+            Some(rotary) => (rotary.apply(g, q)?, rotary.apply(g, k)?),
+        };
+        if g.form().layout == Layout::Channels {
+            return self.attend_in_channels(g, Projected { q, k, v }, around.mask);
+        }
         // The op itself divides by sqrt(head_dim).
         let factor = self.scale * (self.head_dim as f64).sqrt();
-        if (factor - 1.0).abs() > 1e-9 {
-            q = g.scale(q, factor as f32)?;
-        }
-        let keys = remember(g, io, cache.k, cache.dtype, k)?; // [1, kv_heads, so far, head_dim]
-        let values = remember(g, io, cache.v, cache.dtype, v)?;
-        let attended = self.attend(g, q, keys, values, io.mask(mask))?;
-        let output = format!("{module}.o_proj");
-        let weight = w.get(&output, "weight", &[self.hidden, self.n_heads * self.head_dim]);
-        let bias = self.output_bias.then(|| w.get(&output, "bias", &[self.hidden]));
-        g.linear("o_proj", attended, &weight, bias.as_ref())
+        let q = if (factor - 1.0).abs() > 1e-9 { g.scale(q, factor as f32)? } else { q };
+        let (keys, values) = match around.past {
+            None => (k, v),
+            Some(past) => {
+                let Cache { k: k_state, v: v_state, dtype } = past.cache;
+                (remember(g, past, k_state, dtype, k)?, remember(g, past, v_state, dtype, v)?)
+            }
+        };
+        self.attend_in_rows(g, Projected { q, k: keys, v: values }, around.mask)
     }
 
-    fn heads(&self, g: &mut Graph, w: &Weights<'_>, module: &str, name: &str, x: ValueId, n: usize) -> Made {
-        let projection = format!("{module}.{name}");
-        let weight = w.get(&projection, "weight", &[n * self.head_dim, self.hidden]);
-        let bias = self.qkv_bias.then(|| w.get(&projection, "bias", &[n * self.head_dim]));
-        let flat = g.linear(name, x, &weight, bias.as_ref())?; // [1, tokens, n * head_dim]
-        let split = g.reshape(flat, &[1, -1, n as i32, self.head_dim as i32])?;
+    /// [batch, tokens, n * head_dim] to [batch, n, tokens, head_dim]; [1, n * head_dim, 1, tokens] to [1, n, head_dim, tokens].
+    fn heads(&self, g: &mut Graph, x: ValueId, n: usize) -> Made {
+        let (n, head_dim) = (n as i32, self.head_dim as i32);
+        if g.form().layout == Layout::Channels {
+            return g.reshape(x, &[1, n, head_dim, -1]);
+        }
+        let split = if g.shape(x)[0] == Dim::Known(1) {
+            g.reshape(x, &[1, -1, n, head_dim])?
+        } else {
+            // Both batch and tokens are open: 0 keeps a dimension.
+            let row = g.expand_dims(x, &[2])?;
+            g.reshape(row, &[0, 0, n, head_dim])?
+        };
         g.transpose(split, &[0, 2, 1, 3])
     }
 
     /// The queries that share a key head become rows of it: head `h = kv * group + j` is rows `j * tokens ..`.
-    fn attend(&self, g: &mut Graph, q: ValueId, keys: ValueId, values: ValueId, mask: ValueId) -> Made {
+    fn attend_in_rows(&self, g: &mut Graph, p: Projected, mask: ValueId) -> Made {
         let (heads, kv_heads, head_dim) = (self.n_heads as i32, self.n_kv_heads as i32, self.head_dim as i32);
-        let q = g.reshape(q, &[1, kv_heads, -1, head_dim])?; // [1, kv_heads, group * tokens, head_dim]
-        let args = [("query", q), ("key", keys), ("value", values), ("attn_mask", mask)];
+        let one = g.shape(p.q)[0] == Dim::Known(1);
+        let batch = i32::from(one);
+        let grouped = heads != kv_heads || one;
+        // [batch, kv_heads, group * tokens, head_dim]
+        let q = if grouped { g.reshape(p.q, &[batch, kv_heads, -1, head_dim])? } else { p.q };
+        let args = [("query", q), ("key", p.k), ("value", p.v), ("attn_mask", mask)];
         let out = g.op("scaled_dot_product_attention", "attention", args)?;
-        let out = g.reshape(out, &[1, heads, -1, head_dim])?;
+        let out = if grouped { g.reshape(out, &[batch, heads, -1, head_dim])? } else { out };
         let out = g.transpose(out, &[0, 2, 1, 3])?;
-        g.reshape(out, &[1, -1, heads * head_dim])
+        if one {
+            return g.reshape(out, &[1, -1, heads * head_dim]);
+        }
+        let out = g.reshape(out, &[0, 0, 1, heads * head_dim])?;
+        g.squeeze(out, &[2])
+    }
+
+    /// Products whose rows are the queries that share a key head; scores [1, heads, tokens, keys] for mask and softmax.
+    fn attend_in_channels(&self, g: &mut Graph, p: Projected, mask: ValueId) -> Made {
+        let (heads, kv_heads, head_dim) = (self.n_heads as i32, self.n_kv_heads as i32, self.head_dim as i32);
+        let tokens = g.shape(p.q)[3].known().map_or(-1, |n| n as i32);
+        let q = g.scale(p.q, self.scale as f32)?;
+        let q = g.transpose(q, &[0, 1, 3, 2])?; // [1, heads, tokens, head_dim]
+        let q = g.reshape(q, &[1, kv_heads, -1, head_dim])?;
+        let scores = g.op("matmul", "scores", [("x", q), ("y", p.k)])?; // [1, kv_heads, group * tokens, keys]
+        let scores = g.reshape(scores, &[1, heads, tokens, -1])?;
+        let scores = g.add(scores, mask)?;
+        let axis = g.int(-1)?;
+        let weights = g.op("softmax", "weights", [("x", scores), ("axis", axis)])?;
+        let weights = g.reshape(weights, &[1, kv_heads, -1, tokens])?;
+        let yes = g.bool(true)?;
+        let out = g.op("matmul", "attended", [("x", weights), ("y", p.v), ("transpose_y", yes)])?;
+        let out = g.reshape(out, &[1, heads, -1, head_dim])?;
+        let out = g.transpose(out, &[0, 1, 3, 2])?; // [1, heads, head_dim, tokens]
+        g.reshape(out, &[1, heads * head_dim, 1, -1])
     }
 }
 
 /// Write `new` [1, kv_heads, tokens, head_dim] behind what the state holds; everything that it holds then, as f32.
-fn remember(g: &mut Graph, io: &Io, state: ValueId, dtype: DType, new: ValueId) -> Result<ValueId, BuildError> {
+fn remember(g: &mut Graph, past: Past, state: ValueId, dtype: DType, new: ValueId) -> Result<ValueId, BuildError> {
     let new = g.cast(new, dtype)?;
     let (all, but_tokens) = (g.bools(&[true; 4])?, g.bools(&[true, true, false, true])?);
     let old = g.op("read_state", "past", [("input", state)])?;
     let args = [
         ("x", old),
         ("update", new),
-        ("begin", io.begin),
-        ("end", io.end),
+        ("begin", past.begin),
+        ("end", past.end),
         ("begin_mask", but_tokens),
         ("end_mask", but_tokens),
     ];
     let updated = g.op("slice_update", "updated", args)?;
     let stored = g.op("coreml_update_state", "stored", [("state", state), ("value", updated)])?;
     let zeros = g.ints(&[0; 4])?;
-    let args = [("x", stored), ("begin", zeros), ("end", io.end), ("begin_mask", all), ("end_mask", but_tokens)];
+    let args = [("x", stored), ("begin", zeros), ("end", past.end), ("begin_mask", all), ("end_mask", but_tokens)];
     let present = g.op("slice_by_index", "present", args)?;
     g.cast(present, DType::Fp32)
 }

@@ -7,7 +7,9 @@ use thane_mil::literal::Literal;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, Dim, Symbol, TensorType, Type};
 
+use super::attention::{Cache, Past, Surroundings};
 use super::norm::RmsNorm;
+use super::rope::Rotary;
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, Made};
@@ -55,9 +57,9 @@ pub struct Io {
     /// Positions of the tokens, f32 [tokens].
     pub positions: ValueId,
     /// Where the cache is written, int32 [4]; only its third entry counts.
-    pub begin: ValueId,
+    begin: ValueId,
     /// Where the cache ends then, int32 [4]; only its third entry counts.
-    pub end: ValueId,
+    end: ValueId,
     full: ValueId,
     sliding: Option<ValueId>,
 }
@@ -101,8 +103,14 @@ impl Io {
         Ok(Self { input_ids, positions, begin, end, full, sliding })
     }
 
+    /// What a layer's attention is given.
+    pub fn surroundings<'a>(&self, rotary: &'a Rotary, mask: Mask, cache: Cache) -> Surroundings<'a> {
+        let past = Past { cache, begin: self.begin, end: self.end };
+        Surroundings { rotary: Some(rotary), mask: self.mask(mask), past: Some(past) }
+    }
+
     /// The mask of that kind, f32 [group * tokens, so far].
-    pub fn mask(&self, mask: Mask) -> ValueId {
+    fn mask(&self, mask: Mask) -> ValueId {
         match mask {
             Mask::Full => self.full,
             Mask::Sliding => self.sliding.unwrap_or(self.full),
@@ -122,9 +130,7 @@ fn additive(g: &mut Graph, seen: ValueId, group: usize) -> Made {
 /// The rows of the embedding for the tokens, f32 [1, tokens, hidden].
 pub fn embed(g: &mut Graph, io: &Io, table: &Tensor) -> Made {
     g.at("model.embed_tokens");
-    let table = g.weight(table)?;
-    let axis = g.int(0)?;
-    g.op("gather", "embedded", [("x", table), ("indices", io.input_ids), ("axis", axis)])
+    g.rows_to_residual(table, io.input_ids)
 }
 
 /// The last norm and the product with the head; `hidden` is f32 [1, tokens, hidden].

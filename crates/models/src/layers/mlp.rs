@@ -12,6 +12,20 @@ pub enum Activation {
     Silu,
     /// GELU by its tanh approximation.
     GeluTanh,
+    /// GELU by the error function.
+    GeluErf,
+}
+
+impl Activation {
+    /// The activation of each number.
+    pub fn apply(self, g: &mut Graph, x: ValueId) -> Made {
+        let mode = match self {
+            Activation::Silu => return g.op("silu", "active", [("x", x)]),
+            Activation::GeluTanh => g.string("TANH_APPROXIMATION")?,
+            Activation::GeluErf => g.string("EXACT")?,
+        };
+        g.op("gelu", "active", [("x", x), ("mode", mode)])
+    }
 }
 
 /// Sizes of the layer.
@@ -31,22 +45,20 @@ impl Mlp {
     /// `down(activation(gate(x)) * up(x))`; x [1, tokens, hidden].
     pub fn apply(&self, g: &mut Graph, w: &Weights<'_>, module: &str, x: ValueId) -> Made {
         g.at(module);
-        let project = |g: &mut Graph, name: &str, x, out, input| {
+        let parts = |name: &str, out, input| {
             let module = format!("{module}.{name}");
-            let weight = w.get(&module, "weight", &[out, input]);
             let bias = self.bias.then(|| w.get(&module, "bias", &[out]));
+            (w.get(&module, "weight", &[out, input]), bias)
+        };
+        let project = |g: &mut Graph, name: &str| {
+            let (weight, bias) = parts(name, self.intermediate, self.hidden);
             g.linear(name, x, &weight, bias.as_ref())
         };
-        let gate = project(g, "gate_proj", x, self.intermediate, self.hidden)?; // [1, tokens, intermediate]
-        let up = project(g, "up_proj", x, self.intermediate, self.hidden)?;
-        let active = match self.activation {
-            Activation::Silu => g.op("silu", "active", [("x", gate)])?,
-            Activation::GeluTanh => {
-                let mode = g.string("TANH_APPROXIMATION")?;
-                g.op("gelu", "active", [("x", gate), ("mode", mode)])?
-            }
-        };
+        let gate = project(g, "gate_proj")?; // [1, tokens, intermediate]
+        let up = project(g, "up_proj")?;
+        let active = self.activation.apply(g, gate)?;
         let gated = g.mul(active, up)?;
-        project(g, "down_proj", gated, self.hidden, self.intermediate)
+        let (weight, bias) = parts("down_proj", self.hidden, self.intermediate);
+        g.linear_to_residual("down_proj", gated, &weight, bias.as_ref())
     }
 }

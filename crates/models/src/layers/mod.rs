@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod decoder;
+pub mod encoder;
 pub mod mlp;
 pub mod norm;
 pub mod rope;

@@ -1,13 +1,14 @@
 //! Rotary position embedding.
 //!
 //! Angles are computed from the run-time positions, once a function and not once a layer, in fp32 as the reference
-//! implementation does; nothing of the length of the context is stored.
+//! implementation does, and nothing of the length of the context is stored; programs in fp16 gather them from a table.
 
+use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
 
 use crate::checkpoint::{RopeConfig, RopeScaling};
 use crate::error::ModelError;
-use crate::graph::{Graph, Made};
+use crate::graph::{Graph, Layout, Made};
 
 /// Which elements of a head are rotated together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub enum Style {
     Interleaved,
 }
 
-/// Cosines and sines of one function, both [tokens, head_dim / 2].
+/// Cosines and sines of one function, both [tokens, head_dim / 2], or [head_dim / 2, tokens] where features lie in channels.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotary {
     cos: ValueId,
@@ -27,7 +28,7 @@ pub struct Rotary {
 }
 
 impl Rotary {
-    /// The angles of `positions` [tokens] f32.
+    /// The angles of `positions` [tokens], in floats.
     pub fn new(
         g: &mut Graph,
         positions: ValueId,
@@ -36,21 +37,45 @@ impl Rotary {
     ) -> Result<Self, ModelError> {
         g.at("rotary");
         let column = g.expand_dims(positions, &[1])?; // [tokens, 1]
-        let frequencies = g.floats(inverse_frequencies)?;
-        let row = g.expand_dims(frequencies, &[0])?; // [1, head_dim / 2]
+        let row = g.floats(inverse_frequencies, &[1, inverse_frequencies.len()])?;
         let angles = g.mul(column, row)?; // [tokens, head_dim / 2]
         let cos = g.op("cos", "cos", [("x", angles)])?;
         let sin = g.op("sin", "sin", [("x", angles)])?;
         Ok(Self { cos, sin, style })
     }
 
-    /// Rotate `x` [1, heads, tokens, head_dim].
+    /// As [`Self::new`], from tables of the angles of the first `n` positions; `positions` are int32 [tokens].
+    ///
+    /// fp16 cannot hold an angle of more than a few hundred; and a table that run-time positions index is the same constant
+    /// in functions of every length.
+    pub fn from_table(
+        g: &mut Graph,
+        positions: ValueId,
+        inverse_frequencies: &[f32],
+        n: usize,
+    ) -> Result<Self, ModelError> {
+        g.at("rotary");
+        let table = |f: fn(f32) -> f32| -> Vec<f32> {
+            (0..n).flat_map(|p| inverse_frequencies.iter().map(move |w| f(p as f32 * w))).collect()
+        };
+        let shape = [n, inverse_frequencies.len()];
+        let mut part = |values: &[f32]| -> Made {
+            let table = g.floats(values, &shape)?;
+            let rows = g.gather(table, positions)?; // [tokens, head_dim / 2]
+            if g.form().layout == Layout::Rows { Ok(rows) } else { g.transpose(rows, &[1, 0]) }
+        };
+        let (cos, sin) = (part(&table(f32::cos))?, part(&table(f32::sin))?);
+        Ok(Self { cos, sin, style: Style::Half })
+    }
+
+    /// Rotate `x` [batch, heads, tokens, head_dim], or [1, heads, head_dim, tokens] where features lie in channels.
     pub fn apply(&self, g: &mut Graph, x: ValueId) -> Made {
         match self.style {
             Style::Half => {
-                let [a, b] = g.halves(x, -1)?;
+                let axis = if g.form().layout == Layout::Rows { -1 } else { 2 };
+                let [a, b] = g.halves(x, axis)?;
                 let (left, right) = self.rotate(g, a, b)?;
-                g.join("concat", &[left, right], -1)
+                g.join("concat", &[left, right], axis)
             }
             Style::Interleaved => {
                 let dims: Vec<i32> = g.shape(x).iter().map(|d| d.known().map_or(-1, |n| n as i32)).collect();
@@ -65,12 +90,7 @@ impl Rotary {
     }
 
     /// `(a cos - b sin, b cos + a sin)`.
-    fn rotate(
-        &self,
-        g: &mut Graph,
-        a: ValueId,
-        b: ValueId,
-    ) -> Result<(ValueId, ValueId), thane_mil::build::BuildError> {
+    fn rotate(&self, g: &mut Graph, a: ValueId, b: ValueId) -> Result<(ValueId, ValueId), BuildError> {
         let (ac, bs) = (g.mul(a, self.cos)?, g.mul(b, self.sin)?);
         let (bc, as_) = (g.mul(b, self.cos)?, g.mul(a, self.sin)?);
         Ok((g.sub(ac, bs)?, g.add(bc, as_)?))

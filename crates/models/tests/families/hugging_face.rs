@@ -56,8 +56,11 @@ fn the_checkpoints_are_taken_as_they_are() {
 #[test]
 fn an_unknown_architecture_lists_those_that_are_known() {
     let model = changed(LLAMA, &json!({"model_type": "qwen9"}));
-    assert_refused("qwen9", model, &["architecture `qwen9` is not supported", "llama, gemma3_text, gemma3"]);
-    assert_eq!(families::names(), ["llama", "gemma3_text", "gemma3"]);
+    assert_refused("qwen9", model, &["architecture `qwen9` is not supported", "llama, gemma3_text, gemma3, qwen3"]);
+    let bert = changed(LLAMA, &json!({"model_type": "bert"}));
+    assert_refused("an encoder", bert, &["architecture `bert` is not supported"]);
+    let encoders = ["bidirectional_pplx_qwen3", "bert", "modernbert"];
+    assert_eq!(families::names(), [&["llama", "gemma3_text", "gemma3", "qwen3"][..], &encoders].concat());
     assert_refused("no type", changed(LLAMA, &json!({"model_type": null})), &["\"model_type\" is missing"]);
     assert_refused("a number", changed(LLAMA, &json!({"model_type": 7})), &["\"model_type\"", "is 7", "a string"]);
 }

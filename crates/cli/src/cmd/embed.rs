@@ -1,0 +1,443 @@
+//! `thane embed`: texts to vectors.
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::builder::FalseyValueParser;
+use serde::Serialize;
+use thane_engine::embed::output::Format;
+use thane_engine::embed::similarity::{Similarity, hamming};
+use thane_models::{EncoderInfo, EncoderOptions, Encoding, Pooling};
+
+use crate::app::App;
+use crate::embed::encoder::{self, Encoder, Run};
+use crate::embed::files::{self, Kind, Numbers, Table};
+use crate::embed::job::{Job, Shape};
+use crate::embed::journal::{self, Counts, Journal, Settings};
+use crate::embed::rows::{Source, Texts};
+use crate::exit::{Code, Failure, Outcome};
+use crate::model::NumericsFlag;
+
+/// How long a run that is interrupted may take to end by itself; what is on disk is whole at any moment.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// Turn texts into vectors, one for each text, in their order.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A path, hf:org/name with @revision after it, or a name of the catalogue.
+    model: String,
+    /// The texts; without them and --file, stdin is read, a text a line.
+    #[arg(conflicts_with = "file")]
+    texts: Vec<String>,
+    /// The texts: lines of a .txt file, the rows of a .jsonl or .parquet file.
+    #[arg(short, long, env = "THANE_FILE", value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The field of .jsonl and .parquet rows that has the text [default: text]; makes stdin JSON lines.
+    #[arg(long, env = "THANE_FIELD", value_name = "NAME")]
+    field: Option<String>,
+    /// Where the vectors go: a .npy, .jsonl, .parquet or .safetensors file [default: stdout, a JSON array a line].
+    #[arg(short, long, env = "THANE_OUT", value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Write in the place of the file that is there.
+    #[arg(long, env = "THANE_FORCE", value_parser = FalseyValueParser::new())]
+    force: bool,
+    #[command(flatten)]
+    vectors: Vectors,
+    /// How alike two texts are, by the model's function; with int8 or bits, of what is stored.
+    #[arg(long, env = "THANE_SIMILARITY", value_parser = FalseyValueParser::new(), conflicts_with_all = ["file", "out", "chunks"])]
+    similarity: bool,
+    /// Tokens of a call of the program at most, padding included.
+    #[arg(long, env = "THANE_BATCH_TOKENS", value_name = "N", default_value_t = 16_384)]
+    batch_tokens: usize,
+    /// How to compute: fast takes quantised weights as they are, f32 is the reference, ane is fp16 after each op with the sums
+    /// of the Apple Neural Engine.
+    #[arg(long, env = "THANE_NUMERICS", value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
+    numerics: NumericsFlag,
+    /// Threads [default: the physical cores].
+    #[arg(long, env = "THANE_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+/// What vectors are made.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Vectors")]
+struct Vectors {
+    /// Elements: float, float16, int8, binary or ubinary [default: float, or int8 where the model's own output is].
+    #[arg(long, env = "THANE_FORMAT", value_name = "FORMAT", value_parser = ["float", "float16", "int8", "binary", "ubinary"])]
+    format: Option<String>,
+    /// How bits are packed: docs/embed.md has the three ways [default: pplx for models that quantise, else
+    /// sentence-transformers].
+    #[arg(long, env = "THANE_PACKING", value_name = "HOW", value_parser = ["pplx", "sentence-transformers", "lsb"])]
+    packing: Option<String>,
+    /// Keep the first N dimensions (Matryoshka), before anything is quantised.
+    #[arg(long, env = "THANE_DIMENSIONS", value_name = "N")]
+    dimensions: Option<usize>,
+    /// Put one of the model's prompts before each text; an empty name takes none [default: the model's default prompt].
+    #[arg(long, env = "THANE_PROMPT", value_name = "NAME", conflicts_with = "chunks")]
+    prompt: Option<String>,
+    /// A row is a list of chunks that are embedded in one pass, a vector each (late chunking).
+    #[arg(long, env = "THANE_CHUNKS", value_parser = FalseyValueParser::new())]
+    chunks: bool,
+    /// A vector for each token.
+    #[arg(long, env = "THANE_MULTI_VECTOR", value_parser = FalseyValueParser::new(), conflicts_with_all = ["chunks", "pooling"])]
+    multi_vector: bool,
+    /// How the vectors of tokens become one: mean, cls, lasttoken, max or weightedmean [default: as the model says].
+    #[arg(long, env = "THANE_POOLING", value_name = "HOW", value_parser = pooling)]
+    pooling: Option<Pooling>,
+    /// Cut texts that are longer than the model takes, and count them.
+    #[arg(long, env = "THANE_TRUNCATE", value_parser = FalseyValueParser::new())]
+    truncate: bool,
+}
+
+fn pooling(name: &str) -> Result<Pooling, String> {
+    Pooling::from_name(name).ok_or_else(|| "the ways are mean, cls, lasttoken, max and weightedmean".to_owned())
+}
+
+impl Vectors {
+    fn shape(&self) -> Shape {
+        match (self.chunks, self.multi_vector) {
+            (true, _) => Shape::Chunks,
+            (_, true) => Shape::Tokens,
+            _ => Shape::Text,
+        }
+    }
+
+    fn options(&self) -> EncoderOptions {
+        let encoding = match self.shape() {
+            Shape::Text => Encoding::Text,
+            Shape::Chunks => Encoding::Chunks,
+            Shape::Tokens => Encoding::Tokens,
+        };
+        EncoderOptions { pooling: self.pooling, encoding, ..EncoderOptions::default() }
+    }
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    #[serde(flatten)]
+    counts: Counts,
+    /// Dimensions of a vector.
+    dimensions: usize,
+    format: &'static str,
+    /// How bits are packed; null where there are none.
+    packing: Option<&'static str>,
+    /// What was written; null where the vectors are below.
+    out: Option<&'a Path>,
+    /// Rows that an earlier run had done.
+    resumed_rows: u64,
+    seconds: f64,
+    /// The vectors; null where they were written to a file.
+    embeddings: Option<Vec<Numbers>>,
+    /// With `--similarity`; null else.
+    similarity: Option<Likeness>,
+}
+
+/// How alike two texts are.
+#[derive(Serialize)]
+struct Likeness {
+    /// `cosine`, `dot`, `euclidean`, `manhattan` or, of bits, `hamming`; of a vector for each token the sum of the likest.
+    function: &'static str,
+    value: f64,
+}
+
+pub fn run(args: &Args, app: &App) -> Outcome {
+    let start = Instant::now();
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let texts = texts(args)?;
+    let is_ragged = args.vectors.shape() != Shape::Text;
+    let kind = args.out.as_deref().map(|out| target(out, is_ragged, args.force)).transpose()?;
+    let n_rows = texts.check().map_err(usage)?;
+    if n_rows == Some(0) {
+        return Err(nothing(&texts));
+    }
+    let how = Run { numerics: args.numerics, threads: args.threads, batch_tokens: args.batch_tokens };
+    let mut encoder = encoder::open(&args.model, &args.vectors.options(), &how, app)?;
+    let format = format(&args.vectors, &encoder.info)?;
+    let dim = dimensions(args.vectors.dimensions, &encoder.info)?;
+    let (prompt_name, prompt) = prompt(args, &encoder.info)?;
+    let settings = settings(args, &encoder, format, dim, prompt_name)?;
+    let name = encoder.name.clone();
+    if args.similarity && is_ragged && format.is_packed() {
+        let error = anyhow::anyhow!("texts with a vector of bits for each token cannot be compared");
+        return Err(usage(error).remedy("--format float"));
+    }
+    let similarity = if args.similarity { Some(function(&encoder.info)?) } else { None };
+    let job = Job {
+        app,
+        encoder: &mut encoder,
+        texts: &texts,
+        shape: args.vectors.shape(),
+        prompt,
+        format,
+        dim,
+        truncate: args.vectors.truncate,
+    };
+    let mut report = Report {
+        model: &name,
+        counts: Counts::default(),
+        dimensions: dim,
+        format: format.kind(),
+        packing: format.packing(),
+        out: args.out.as_deref(),
+        resumed_rows: 0,
+        seconds: 0.0,
+        embeddings: None,
+        similarity: None,
+    };
+    match (args.out.as_deref(), kind) {
+        (Some(out), Some(kind)) => to_file(job, kind, out, &settings, n_rows, &mut report)?,
+        _ => to_stdout(job, similarity, n_rows, &mut report)?,
+    }
+    report.seconds = start.elapsed().as_secs_f64();
+    say(&report, app)
+}
+
+fn texts(args: &Args) -> Result<Texts, Failure> {
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let chunks = args.vectors.chunks;
+    if args.similarity && args.texts.len() != 2 {
+        return Err(usage(anyhow::anyhow!("--similarity compares two texts, {} are given", args.texts.len()))
+            .remedy("thane embed MODEL --similarity \"a text\" \"another\""));
+    }
+    let source = match &args.file {
+        Some(file) => Source::file(file).map_err(usage)?,
+        None if !args.texts.is_empty() => Source::CommandLine(args.texts.clone()),
+        None if io::stdin().is_terminal() => {
+            return Err(usage(anyhow::anyhow!("there are no texts"))
+                .remedy("thane embed MODEL \"a text\"")
+                .remedy("thane embed MODEL --file texts.jsonl -o vectors.npy"));
+        }
+        None if args.field.is_some() || chunks => Source::JsonStdin,
+        None => Source::Stdin,
+    };
+    let field = args.field.clone().unwrap_or_else(|| "text".to_owned());
+    Texts::new(source, field, chunks).map_err(usage)
+}
+
+/// The kind of the file to write, which must not be there.
+fn target(out: &Path, is_ragged: bool, force: bool) -> Result<Kind, Failure> {
+    let kind = Kind::of(out, is_ragged).map_err(|e| Failure::new(Code::Usage, e))?;
+    if out.symlink_metadata().is_ok() && !force {
+        let error = anyhow::anyhow!("{} exists already", out.display());
+        return Err(Failure::new(Code::Usage, error).remedy("--force, to write the file in its place"));
+    }
+    Ok(kind)
+}
+
+fn format(flags: &Vectors, info: &EncoderInfo) -> Result<Format, Failure> {
+    let own = if info.quantize { ("int8", "pplx") } else { ("float", "sentence-transformers") };
+    let kind = flags.format.as_deref().unwrap_or(own.0);
+    let of_kind = || Format::ALL.into_iter().filter(|f| f.kind() == kind);
+    let packings: Vec<&str> = of_kind().filter_map(Format::packing).collect();
+    let wanted = match (packings.is_empty(), flags.packing.as_deref()) {
+        (true, None) => None,
+        (true, Some(_)) => {
+            let error = anyhow::anyhow!("--packing is of bits, and --format {kind} has none");
+            return Err(Failure::new(Code::Usage, error).remedy("--format binary, or --format ubinary"));
+        }
+        (false, packing) => Some(packing.unwrap_or(own.1)),
+    };
+    of_kind().find(|f| f.packing() == wanted).ok_or_else(|| {
+        let error = anyhow::anyhow!("--format {kind} has no packing {}", wanted.unwrap_or_default());
+        Failure::new(Code::Usage, error).remedy(format!("--packing {}", packings.join(" or ")))
+    })
+}
+
+/// The dimensions to keep.
+fn dimensions(asked: Option<usize>, info: &EncoderInfo) -> Result<usize, Failure> {
+    let dim = asked.unwrap_or(info.dim);
+    if (1..=info.dim).contains(&dim) {
+        return Ok(dim);
+    }
+    let error = anyhow::anyhow!("the model does not offer {dim} dimensions");
+    Err(Failure::new(Code::Usage, error).remedy(format!("--dimensions 1 to {}", info.dim)))
+}
+
+/// The name of the prompt to use, and the prompt.
+fn prompt(args: &Args, info: &EncoderInfo) -> Result<(Option<String>, String), Failure> {
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let name = args.vectors.prompt.as_ref().or(info.default_prompt.as_ref()).filter(|name| !name.is_empty());
+    let Some(name) = name else { return Ok((None, String::new())) };
+    let Some(text) = info.prompts.get(name) else {
+        let names: Vec<&str> = info.prompts.keys().map(String::as_str).collect();
+        let failure = usage(anyhow::anyhow!("the model has no prompt `{name}`"));
+        return Err(match names.is_empty() {
+            true => failure.remedy("the same without --prompt: the model has none"),
+            false => failure.remedy(format!("--prompt {}", names.join(" or "))),
+        });
+    };
+    if !text.is_empty() && !info.include_prompt {
+        let error =
+            anyhow::anyhow!("the model leaves the tokens of its prompts out of its pooling, which is not supported");
+        return Err(usage(error).remedy("--prompt \"\", which takes no prompt"));
+    }
+    if !text.is_empty() && args.vectors.chunks {
+        let error = anyhow::anyhow!("the model has a default prompt, and chunks have no place for one");
+        return Err(usage(error).remedy("the same without --chunks"));
+    }
+    Ok((Some(name.clone()), text.clone()))
+}
+
+/// What makes a run another run. Cutting is not among it: what was done without it was not cut.
+fn settings(
+    args: &Args,
+    encoder: &Encoder,
+    format: Format,
+    dim: usize,
+    prompt: Option<String>,
+) -> Result<Settings, Failure> {
+    let field = args.field.as_deref().unwrap_or("text");
+    Ok([
+        ("the model", encoder.name.clone()),
+        ("the model's files (hash of names, lengths, times)", encoder.fingerprint()?),
+        ("the program", concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned()),
+        ("--format", format.kind().to_owned()),
+        ("--packing", format.packing().unwrap_or("none").to_owned()),
+        ("--dimensions", dim.to_string()),
+        ("--prompt", prompt.unwrap_or_default()),
+        ("--pooling", encoder.info.pooling.name().to_owned()),
+        ("the vectors", format!("{:?}", args.vectors.shape()).to_lowercase()),
+        ("--numerics", format!("{:?}", args.numerics).to_lowercase()),
+        ("--field", field.to_owned()),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), value))
+    .collect())
+}
+
+fn to_file(
+    mut job: Job<'_>,
+    kind: Kind,
+    out: &Path,
+    settings: &Settings,
+    n_rows: Option<u64>,
+    report: &mut Report<'_>,
+) -> Outcome {
+    let partial = files::beside(out, ".partial");
+    let in_file = |e: io::Error| Failure::from(anyhow::Error::new(e).context(partial.display().to_string()));
+    let mut journal = Journal::open(&partial, settings)?;
+    let (app, format, dim) = (job.app, job.format, job.dim);
+    report.resumed_rows = journal.done().rows;
+    if report.resumed_rows > 0 {
+        app.output.say(&format!("thane: going on behind the {} texts in {}", report.resumed_rows, partial.display()));
+    }
+    app.output.count("embedding", n_rows, report.resumed_rows);
+    let cooperative = app.interrupt.cooperate(Some(GRACE));
+    let (skip, texts) = (report.resumed_rows, journal.texts().to_owned());
+    let stored_bytes = format.stored_bytes(dim);
+    let run = job.run(skip, &texts, &mut |done| {
+        journal.append(&done.counts, &journal::frame(&done.rows, stored_bytes), &done.texts).map_err(in_file)
+    });
+    drop(cooperative);
+    app.output.clear();
+    let run = run.and_then(|_| match journal.done().rows {
+        0 => Err(nothing(job.texts)),
+        _ => Ok(()),
+    });
+    if let Err(failure) = run {
+        let n = journal.done().rows;
+        if n == 0 {
+            std::fs::remove_file(&partial).map_err(in_file)?;
+            return Err(failure);
+        }
+        let again = format!("then the same command: it goes on behind the {n} texts in {}", partial.display());
+        return Err(failure.remedy(again));
+    }
+    let is_ragged = job.shape != Shape::Text;
+    files::write(&Table { journal: &journal, format, dim, is_ragged, model: report.model }, kind, out)?;
+    std::fs::remove_file(&partial).map_err(in_file)?;
+    report.counts = journal.done().clone();
+    Ok(())
+}
+
+fn nothing(texts: &Texts) -> Failure {
+    Failure::new(Code::Usage, anyhow::anyhow!("{}: there are no texts", texts.name()))
+}
+
+/// Print rows as they are done, or keep them for the report.
+fn to_stdout(
+    mut job: Job<'_>,
+    similarity: Option<Similarity>,
+    n_rows: Option<u64>,
+    report: &mut Report<'_>,
+) -> Outcome {
+    let (app, format, dim, is_ragged) = (job.app, job.format, job.dim, job.shape != Shape::Text);
+    let keeps = app.output.is_json() || similarity.is_some();
+    let mut kept: Vec<Vec<u8>> = Vec::new();
+    if keeps {
+        app.output.count("embedding", n_rows, 0);
+    }
+    let counts = job.run(0, "", &mut |done| {
+        if keeps {
+            kept.extend(done.rows);
+            return Ok(());
+        }
+        let mut lines = String::new();
+        for row in &done.rows {
+            lines.push_str(
+                &serde_json::to_string(&files::numbers(format, dim, is_ragged, row)).map_err(io::Error::from)?,
+            );
+            lines.push('\n');
+        }
+        Ok(app.output.data(&lines)?)
+    });
+    app.output.clear();
+    report.counts = counts?;
+    if report.counts.rows == 0 {
+        return Err(nothing(job.texts));
+    }
+    if let (Some(similarity), [a, b]) = (similarity, &kept[..]) {
+        report.similarity = Some(likeness(similarity, format, dim, is_ragged, a, b));
+    }
+    if app.output.is_json() {
+        report.embeddings = Some(kept.iter().map(|row| files::numbers(format, dim, is_ragged, row)).collect());
+    }
+    Ok(())
+}
+
+/// The model's function of two vectors; cosine where it names none.
+fn function(info: &EncoderInfo) -> Result<Similarity, Failure> {
+    let Some(name) = &info.similarity else { return Ok(Similarity::Cosine) };
+    Similarity::from_name(name).ok_or_else(|| {
+        let known: Vec<&str> = Similarity::ALL.iter().map(|s| s.name()).collect();
+        let error = anyhow::anyhow!("the model's similarity is `{name}`; {} are known", known.join(", "));
+        Failure::new(Code::Usage, error)
+    })
+}
+
+/// How alike two rows are as they are stored.
+fn likeness(similarity: Similarity, format: Format, dim: usize, is_ragged: bool, a: &[u8], b: &[u8]) -> Likeness {
+    if format.is_packed() {
+        // The share of bits that are equal.
+        let value = 1.0 - f64::from(hamming(a, b)) / dim as f64;
+        return Likeness { function: "hamming", value };
+    }
+    let (a, b) = (format.read(a), format.read(b));
+    let value = if is_ragged { similarity.max_sim(&a, &b, dim) } else { similarity.of(&a, &b) };
+    Likeness { function: similarity.name(), value }
+}
+
+fn say(report: &Report<'_>, app: &App) -> Outcome {
+    if app.output.is_json() {
+        return Ok(app.output.json(report)?);
+    }
+    let Counts { rows, vectors, tokens, truncated } = &report.counts;
+    let rate = (rows - report.resumed_rows) as f64 / report.seconds.max(1e-9);
+    app.output.explain(&format!("{rows} texts, {tokens} tokens, {rate:.1} texts/s"));
+    if *truncated > 0 {
+        app.output.say(&format!("thane: {truncated} of {rows} texts were longer than the model takes, and were cut"));
+    }
+    if let Some(likeness) = &report.similarity {
+        return Ok(app.output.data(&format!("{:.6}\n", likeness.value))?);
+    }
+    let Some(out) = report.out else { return Ok(()) };
+    let packing = report.packing.map_or_else(String::new, |p| format!(" ({p})"));
+    app.output.say(&format!(
+        "{rows} texts, {vectors} vectors of {} dimensions, {}{packing}",
+        report.dimensions, report.format
+    ));
+    Ok(app.output.data(&format!("{}\n", out.display()))?)
+}

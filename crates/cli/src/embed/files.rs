@@ -1,0 +1,177 @@
+//! Vectors as text and as files.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::Serialize;
+use thane_engine::embed::output::Format;
+use thane_mil::types::DType;
+
+use super::journal::Journal;
+use crate::npy;
+
+/// A kind of file that vectors are written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Npy,
+    Jsonl,
+    Parquet,
+    Safetensors,
+}
+
+impl Kind {
+    /// The kind by a file's name. `is_ragged` says that rows have several vectors each, which an array cannot hold.
+    pub fn of(path: &Path, is_ragged: bool) -> anyhow::Result<Self> {
+        let kind = match path.extension().and_then(|e| e.to_str()) {
+            Some("npy") => Self::Npy,
+            Some("jsonl" | "ndjson") => Self::Jsonl,
+            Some("parquet") => Self::Parquet,
+            Some("safetensors") => Self::Safetensors,
+            _ => anyhow::bail!("{}: vectors are written to .npy, .jsonl, .parquet and .safetensors", path.display()),
+        };
+        anyhow::ensure!(
+            kind != Self::Npy || !is_ragged,
+            "{}: texts have several vectors each, which .npy cannot tell apart; .jsonl, .parquet and .safetensors can",
+            path.display()
+        );
+        Ok(kind)
+    }
+}
+
+/// What a file is made of.
+pub struct Table<'a> {
+    pub journal: &'a Journal,
+    pub format: Format,
+    /// Dimensions of a vector.
+    pub dim: usize,
+    /// Rows have several vectors each.
+    pub is_ragged: bool,
+    /// The model's name.
+    pub model: &'a str,
+}
+
+/// The file beside `path` whose name has `end` behind it.
+pub fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(end);
+    path.with_file_name(name)
+}
+
+/// Write the file; it has its name only when it is whole.
+pub fn write(table: &Table<'_>, kind: Kind, path: &Path) -> anyhow::Result<()> {
+    let new = beside(path, ".new");
+    let write = || -> anyhow::Result<()> {
+        let mut out = BufWriter::new(File::create(&new)?);
+        match kind {
+            Kind::Npy => table.npy(&mut out)?,
+            Kind::Jsonl => table.jsonl(&mut out)?,
+            Kind::Parquet => super::parquet::write(table, &mut out)?,
+            Kind::Safetensors => table.safetensors(&mut out)?,
+        }
+        out.into_inner().map_err(|e| e.into_error())?.sync_data()?;
+        Ok(std::fs::rename(&new, path)?)
+    };
+    write().with_context(|| path.display().to_string())
+}
+
+impl Table<'_> {
+    /// Every row's vectors in order.
+    pub fn each_row(&self, take: &mut dyn FnMut(&[u8]) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        self.journal.each_row(self.format.stored_bytes(self.dim), take)
+    }
+
+    fn shape(&self) -> [u64; 2] {
+        [self.journal.done().vectors, self.format.stored_len(self.dim) as u64]
+    }
+
+    fn npy(&self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let shape = self.shape().map(usize::try_from);
+        npy::write_header(out, self.format.dtype(), &[shape[0]?, shape[1]?])?;
+        self.each_row(&mut |row| Ok(out.write_all(row)?))
+    }
+
+    fn jsonl(&self, out: &mut dyn Write) -> anyhow::Result<()> {
+        self.each_row(&mut |row| {
+            serde_json::to_writer(&mut *out, &numbers(self.format, self.dim, self.is_ragged, row))?;
+            Ok(out.write_all(b"\n")?)
+        })
+    }
+
+    /// `embeddings`, and where rows are ragged `offsets`: row `i` has the vectors from `offsets[i]` to `offsets[i + 1]`.
+    ///
+    /// Source: the format's page in the safetensors repository. Offsets come first, as they are aligned to 8 bytes there.
+    fn safetensors(&self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let [n_vectors, len] = self.shape();
+        let n_offsets = if self.is_ragged { self.journal.done().rows + 1 } else { 0 };
+        let stored_bytes = self.format.stored_bytes(self.dim) as u64;
+        let (start, end) = (n_offsets * 8, n_offsets * 8 + n_vectors * stored_bytes);
+        let mut header = serde_json::json!({
+            "__metadata__": self.metadata(),
+            "embeddings": {"dtype": safetensors_dtype(self.format), "shape": [n_vectors, len], "data_offsets": [start, end]},
+        });
+        if self.is_ragged {
+            header["offsets"] = serde_json::json!({"dtype": "I64", "shape": [n_offsets], "data_offsets": [0, start]});
+        }
+        let mut header = header.to_string();
+        header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
+        out.write_all(&(header.len() as u64).to_le_bytes())?;
+        out.write_all(header.as_bytes())?;
+        if self.is_ragged {
+            let mut offset = 0u64;
+            out.write_all(&offset.to_le_bytes())?;
+            self.each_row(&mut |row| {
+                offset += row.len() as u64 / stored_bytes;
+                Ok(out.write_all(&offset.to_le_bytes())?)
+            })?;
+        }
+        self.each_row(&mut |row| Ok(out.write_all(row)?))
+    }
+
+    /// What reading the numbers takes; all values are strings, as the format wants it.
+    pub fn metadata(&self) -> serde_json::Map<String, serde_json::Value> {
+        let mut map = serde_json::Map::new();
+        map.insert("model".to_owned(), self.model.into());
+        map.insert("format".to_owned(), self.format.kind().into());
+        map.insert("dimensions".to_owned(), self.dim.to_string().into());
+        if let Some(packing) = self.format.packing() {
+            map.insert("packing".to_owned(), packing.into());
+        }
+        map
+    }
+}
+
+fn safetensors_dtype(format: Format) -> &'static str {
+    match format {
+        Format::Float32 => "F32",
+        Format::Float16 => "F16",
+        _ if format.dtype() == DType::Int8 => "I8",
+        _ => "U8",
+    }
+}
+
+/// A row's vectors for JSON: an array of numbers, or where rows are ragged an array of such arrays.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Numbers {
+    Floats(Vec<f32>),
+    Integers(Vec<i32>),
+    Several(Vec<Numbers>),
+}
+
+/// The vectors of a row.
+pub fn numbers(format: Format, dim: usize, is_ragged: bool, row: &[u8]) -> Numbers {
+    let vector = |stored: &[u8]| {
+        let values = format.read(stored);
+        match format {
+            Format::Float32 | Format::Float16 => Numbers::Floats(values),
+            _ => Numbers::Integers(values.into_iter().map(|v| v as i32).collect()),
+        }
+    };
+    if is_ragged {
+        Numbers::Several(row.chunks_exact(format.stored_bytes(dim)).map(vector).collect())
+    } else {
+        vector(row)
+    }
+}

@@ -1,0 +1,222 @@
+//! Embed rows window by window: read, tokenise, embed by length, and hand over in the order that they were read in.
+
+use sha2::{Digest, Sha256};
+use thane_engine::embed::output::{self, Format};
+use thane_engine::embed::{EmbedError, Watch};
+
+use super::encoder::{Encoder, Tokens};
+use super::journal::{Counts, hex};
+use super::rows::{Row, Rows, Texts};
+use crate::app::App;
+use crate::exit::{Code, Failure, Outcome};
+
+/// Rows of a window at most: enough that rows of one length are found for a call.
+const WINDOW_ROWS: usize = 4096;
+/// Tokens of a window at most, but for its last row: what is lost when a run is killed, some minutes of a large model.
+const WINDOW_TOKENS: usize = 1 << 17;
+
+/// What is made of each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One vector.
+    Text,
+    /// A vector for each chunk.
+    Chunks,
+    /// A vector for each token.
+    Tokens,
+}
+
+/// What is to be done.
+pub struct Job<'a> {
+    pub app: &'a App,
+    pub encoder: &'a mut Encoder,
+    pub texts: &'a Texts,
+    pub shape: Shape,
+    /// Put before each text.
+    pub prompt: String,
+    pub format: Format,
+    /// Elements that are kept of a vector.
+    pub dim: usize,
+    pub truncate: bool,
+}
+
+/// Rows that are done, in order.
+pub struct Done {
+    pub counts: Counts,
+    /// The vectors of each row, as they are stored.
+    pub rows: Vec<Vec<u8>>,
+    /// Hash of all texts so far.
+    pub texts: Sha256,
+}
+
+/// Takes rows that are done.
+pub type Sink<'a> = dyn FnMut(Done) -> Outcome + 'a;
+
+/// A row as the model takes it.
+struct Encoded {
+    number: u64,
+    tokens: Tokens,
+    truncated: bool,
+}
+
+/// What is left to read.
+struct Reader<'a> {
+    rows: Rows<'a>,
+    texts: Sha256,
+}
+
+impl Reader<'_> {
+    fn next(&mut self) -> Result<Option<Row>, Failure> {
+        let row = self.rows.next().transpose().map_err(|e| Failure::new(Code::Usage, anyhow::anyhow!("{e:#}")))?;
+        if let Some(row) = &row {
+            self.texts.update((row.texts.len() as u64).to_le_bytes());
+            for text in &row.texts {
+                self.texts.update((text.len() as u64).to_le_bytes());
+                self.texts.update(text);
+            }
+        }
+        Ok(row)
+    }
+}
+
+impl Job<'_> {
+    /// Embed all rows behind the first `skip`, the hash of whose texts must be `skipped`.
+    pub fn run(&mut self, skip: u64, skipped: &str, sink: &mut Sink<'_>) -> Result<Counts, Failure> {
+        let texts = self.texts;
+        let mut reader = Reader { rows: texts.rows().map_err(|e| Failure::new(Code::Usage, e))?, texts: Sha256::new() };
+        let mut n_skipped = 0;
+        while n_skipped < skip && reader.next()?.is_some() {
+            n_skipped += 1;
+        }
+        if n_skipped < skip || skip > 0 && hex(reader.texts.clone()) != skipped {
+            let error = anyhow::anyhow!("{}: its first {skip} texts are not those that were embedded", texts.name());
+            return Err(Failure::new(Code::Usage, error).remedy("the same texts, or remove what was begun"));
+        }
+        let mut counts = Counts::default();
+        loop {
+            let window = self.window(&mut reader)?;
+            if window.is_empty() {
+                return Ok(counts);
+            }
+            let done = self.embed(&window, reader.texts.clone())?;
+            counts.add(&done.counts);
+            sink(done)?;
+        }
+    }
+
+    fn window(&self, reader: &mut Reader<'_>) -> Result<Vec<Encoded>, Failure> {
+        let mut window: Vec<Encoded> = Vec::new();
+        let mut n_tokens = 0;
+        while window.len() < WINDOW_ROWS && n_tokens < WINDOW_TOKENS {
+            let Some(row) = reader.next()? else { break };
+            let encoded = self.encode(&row)?;
+            n_tokens += encoded.tokens.len();
+            window.push(encoded);
+        }
+        Ok(window)
+    }
+
+    fn encode(&self, row: &Row) -> Result<Encoded, Failure> {
+        let max_tokens = self.encoder.info.max_tokens;
+        let done = match self.shape {
+            Shape::Chunks => self.encoder.chunks(&row.texts, self.truncate),
+            Shape::Text | Shape::Tokens => {
+                self.encoder.text(&[self.prompt.as_str(), &row.texts.concat()].concat(), self.truncate)
+            }
+        };
+        let (tokens, truncated) = done.map_err(|e| self.at(row.number, e))?;
+        // Told here, so that nothing of the window is computed in vain.
+        match tokens.len() {
+            0 => Err(self.refused(row.number, EmbedError::Empty { index: 0 })),
+            n if n > max_tokens => {
+                Err(self.refused(row.number, EmbedError::TooLong { index: 0, tokens: n, max_tokens }))
+            }
+            _ => Ok(Encoded { number: row.number, tokens, truncated }),
+        }
+    }
+
+    fn at(&self, number: u64, error: impl Into<anyhow::Error>) -> Failure {
+        let place = self.texts.place(number);
+        Failure::new(Code::Usage, anyhow::anyhow!("{place}: {:#}", error.into()))
+    }
+
+    fn refused(&self, number: u64, error: EmbedError) -> Failure {
+        let remedy = match &error {
+            EmbedError::Empty { .. } => "a text that is not empty: this tokenizer puts nothing around one",
+            EmbedError::TooLong { .. } => "--truncate, which cuts it and counts it, or a shorter text",
+            EmbedError::TooManyChunks { .. } => "documents of fewer chunks",
+            EmbedError::NotFinite { .. } => "--numerics f32, which has a wider range",
+            _ => return Failure::new(Code::Other, error),
+        };
+        self.at(number, error).remedy(remedy)
+    }
+
+    /// The vectors of a window.
+    fn embed(&mut self, window: &[Encoded], texts: Sha256) -> Result<Done, Failure> {
+        let app = self.app;
+        let interrupted = || app.interrupt.is_set();
+        let mut progress = |n: usize| app.output.advance(n as u64);
+        let mut watch = Watch { interrupted: &interrupted, progress: &mut progress };
+        let vectors = self.vectors(window, &mut watch)?;
+        let vectors = vectors.ok_or_else(|| Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")))?;
+        let mut counts = Counts { rows: window.len() as u64, ..Counts::default() };
+        let mut rows = Vec::with_capacity(window.len());
+        for (encoded, values) in window.iter().zip(vectors) {
+            counts.tokens += encoded.tokens.len() as u64;
+            counts.truncated += u64::from(encoded.truncated);
+            let row = self.stored(values).map_err(|e| self.at(encoded.number, e))?;
+            counts.vectors += (row.len() / self.format.stored_bytes(self.dim)) as u64;
+            rows.push(row);
+        }
+        Ok(Done { counts, rows, texts })
+    }
+
+    /// The vectors of each row, one behind the other; none when the user wants the end.
+    fn vectors(&mut self, window: &[Encoded], watch: &mut Watch<'_>) -> Result<Option<Vec<Vec<f32>>>, Failure> {
+        let sequences = || -> Vec<Vec<u32>> {
+            let text = |e: &Encoded| match &e.tokens {
+                Tokens::Text(tokens) => tokens.clone(),
+                Tokens::Chunks(_) => Vec::new(),
+            };
+            window.iter().map(text).collect()
+        };
+        let embedder = &mut self.encoder.embedder;
+        let dim = embedder.dim();
+        let done = match self.shape {
+            Shape::Text => embedder
+                .texts(&sequences(), watch)
+                .map(|rows| rows.map(|rows| rows.chunks_exact(dim).map(<[f32]>::to_vec).collect())),
+            Shape::Tokens => embedder.tokens(&sequences(), watch),
+            Shape::Chunks => return self.documents(window, watch),
+        };
+        done.map_err(|e| match e.index().and_then(|index| window.get(index)) {
+            Some(encoded) => self.refused(encoded.number, e),
+            None => Failure::new(Code::Other, e),
+        })
+    }
+
+    fn documents(&mut self, window: &[Encoded], watch: &mut Watch<'_>) -> Result<Option<Vec<Vec<f32>>>, Failure> {
+        let mut out = Vec::with_capacity(window.len());
+        for encoded in window {
+            if (watch.interrupted)() {
+                return Ok(None);
+            }
+            let Tokens::Chunks(document) = &encoded.tokens else { continue };
+            let rows = self.encoder.embedder.chunks(document);
+            out.push(rows.map_err(|e| self.refused(encoded.number, e))?);
+            (watch.progress)(1);
+        }
+        Ok(Some(out))
+    }
+
+    /// Vectors as they are stored.
+    fn stored(&self, values: Vec<f32>) -> anyhow::Result<Vec<u8>> {
+        let values = output::shorten(values, self.encoder.info.dim, self.dim, self.encoder.info.normalize);
+        // 65,504 is the largest fp16; from 65,520 on numbers are rounded to infinity.
+        let overflows = self.format == Format::Float16 && values.iter().any(|v| v.abs() >= 65_520.0);
+        anyhow::ensure!(!overflows, "its vector holds numbers that fp16 cannot hold; --format float can");
+        let mut out = Vec::with_capacity(values.len() * 4);
+        values.chunks_exact(self.dim).for_each(|vector| self.format.write(vector, &mut out));
+        Ok(out)
+    }
+}

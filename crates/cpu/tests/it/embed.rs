@@ -1,0 +1,203 @@
+//! Tiny random embedding models, against what sentence-transformers and transformers compute (`tests/models/README.md`).
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use thane_cpu::Numerics;
+use thane_mil::backend::Instance;
+use thane_mil::literal::{f16_to_f32, f64_to_f16};
+use thane_mil::types::DType;
+use thane_mil::valid;
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{Encoder, EncoderOptions, Encoding, Engine, NormForm, Pooling, Target, build_encoder};
+
+use crate::golden::{Golden, folder, ids, instance, relative_error};
+
+const NAMES: [&str; 7] =
+    ["bert-mean", "bert-cls", "modernbert-mean", "modernbert-cls", PPLX, "qwen3-embedding", "embeddinggemma"];
+
+const PPLX: &str = "qwen3-pplx";
+
+fn path(name: &str) -> PathBuf {
+    folder().join("tiny-embed").join(name)
+}
+
+fn built(name: &str, options: &EncoderOptions) -> Encoder {
+    let checkpoint = Checkpoint::open(&path(name)).unwrap();
+    build_encoder(&checkpoint, options).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+/// Set the inputs of texts padded to the longest, and `more` behind it.
+fn feed(instance: &mut dyn Instance, texts: &[Vec<u32>], more: usize) {
+    let width = texts.iter().map(Vec::len).max().unwrap() + more;
+    let shape = [texts.len(), width];
+    let padded = |fill: &dyn Fn(&[u32], usize) -> u32| -> Vec<u8> {
+        texts.iter().flat_map(|t| (0..width).flat_map(|i| fill(t, i).to_ne_bytes())).collect()
+    };
+    // Any token may stand where padding is.
+    let tokens = padded(&|t, i| t.get(i).copied().unwrap_or(1 + (i % 3) as u32));
+    let mask = padded(&|t, i| u32::from(i < t.len()));
+    instance.input("input_ids", &shape).unwrap().copy_from_slice(&tokens);
+    instance.input("attention_mask", &shape).unwrap().copy_from_slice(&mask);
+}
+
+fn floats(instance: &dyn Instance, output: &str) -> Vec<f32> {
+    instance.output(output).unwrap().bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect()
+}
+
+fn texts(golden: &Golden) -> Vec<(String, Vec<u32>, Value)> {
+    let texts = golden.json["texts"].as_array().unwrap();
+    // A text of no tokens has no vector.
+    let texts = texts.iter().filter(|t| !t["ids"].as_array().unwrap().is_empty());
+    texts.map(|t| (t["name"].as_str().unwrap().to_owned(), ids(&t["ids"]), t.clone())).collect()
+}
+
+/// A cosine of 0.99999 is a relative error of 4e-3; this is far closer.
+const BOUND: f64 = 2e-5;
+
+#[test]
+fn embeddings_are_those_of_the_reference() {
+    for name in NAMES {
+        let golden = Golden::read(&path(name).join("golden"));
+        let encoder = built(name, &EncoderOptions::default());
+        assert_eq!(encoder.info.dim as u64, golden.json["dimension"], "{name}");
+        assert_eq!(encoder.info.normalize, golden.json["normalized"].as_bool().unwrap(), "{name}");
+        assert_eq!(encoder.info.max_tokens as u64, golden.json["max_seq_len"], "{name}");
+        let mut instance = instance(&encoder.program, Numerics::F32, 2);
+        let texts = texts(&golden);
+        for (text, ids, at) in &texts {
+            feed(instance.as_mut(), std::slice::from_ref(ids), 0);
+            instance.run("encode").unwrap();
+            let found = floats(instance.as_ref(), "embedding");
+            let error = relative_error(&found, golden.array(&at["embedding"]));
+            assert!(error <= BOUND, "{name}, {text}: {error:e}");
+        }
+        // Padding beside other texts, and more of it, changes nothing.
+        let all: Vec<Vec<u32>> = texts.iter().map(|(_, ids, _)| ids.clone()).collect();
+        for more in [0, 3] {
+            feed(instance.as_mut(), &all, more);
+            instance.run("encode").unwrap();
+            let found = floats(instance.as_ref(), "embedding");
+            for (row, (text, _, at)) in found.chunks(encoder.info.dim).zip(&texts) {
+                let error = relative_error(row, golden.array(&at["embedding"]));
+                assert!(error <= BOUND, "{name}, {text} in a batch with {more} more: {error:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_pooling_and_the_vectors_of_tokens_are_those_of_the_reference() {
+    // EmbeddingGemma's vectors go through dense layers before they can be seen.
+    for name in NAMES.into_iter().filter(|name| *name != "embeddinggemma") {
+        let golden = Golden::read(&path(name).join("golden"));
+        let texts = texts(&golden);
+        let all: Vec<Vec<u32>> = texts.iter().map(|(_, ids, _)| ids.clone()).collect();
+        for pooling in Pooling::ALL {
+            let options =
+                EncoderOptions { pooling: Some(pooling), normalize: Some(false), ..EncoderOptions::default() };
+            let encoder = built(name, &options);
+            let mut instance = instance(&encoder.program, Numerics::F32, 1);
+            feed(instance.as_mut(), &all, 2);
+            instance.run("encode").unwrap();
+            let found = floats(instance.as_ref(), "embedding");
+            for (row, (text, _, at)) in
+                found.chunks(encoder.info.dim).zip(&texts).filter(|(_, t)| !t.2["pooled"][pooling.name()].is_null())
+            {
+                let error = relative_error(row, golden.array(&at["pooled"][pooling.name()]));
+                assert!(error <= BOUND, "{name}, {text}, {}: {error:e}", pooling.name());
+            }
+        }
+        let options =
+            EncoderOptions { encoding: Encoding::Tokens, normalize: Some(false), ..EncoderOptions::default() };
+        let encoder = built(name, &options);
+        let mut instance = instance(&encoder.program, Numerics::F32, 1);
+        for (text, ids, at) in texts.iter().filter(|t| !t.2["hidden"].is_null()) {
+            feed(instance.as_mut(), std::slice::from_ref(ids), 0);
+            instance.run("encode_tokens").unwrap();
+            let error = relative_error(&floats(instance.as_ref(), "token_embeddings"), golden.array(&at["hidden"]));
+            assert!(error <= BOUND, "{name}, {text}: {error:e}");
+        }
+    }
+}
+
+/// Late chunking: one pass over a document, and the mean of each chunk's own tokens.
+#[test]
+fn chunks_of_a_document_are_those_of_the_reference() {
+    let golden = Golden::read(&path(PPLX).join("golden"));
+    let options = EncoderOptions { encoding: Encoding::Chunks, ..EncoderOptions::default() };
+    let encoder = built(PPLX, &options);
+    let mut instance = instance(&encoder.program, Numerics::F32, 2);
+    let documents = golden.json["documents"].as_array().unwrap();
+    assert!(documents.len() > 3);
+    for document in documents {
+        let (name, tokens) = (&document["name"], ids(&document["ids"]));
+        let spans: Vec<Vec<u32>> = document["spans"].as_array().unwrap().iter().map(ids).collect();
+        let padding = 2;
+        let width = tokens.len() + padding;
+        let mut matrix = vec![0f32; spans.len() * width];
+        for (row, span) in matrix.chunks_mut(width).zip(&spans) {
+            let span = span[0] as usize..span[1] as usize;
+            let n = span.len();
+            row[span].fill(1.0 / n as f32);
+        }
+        feed(instance.as_mut(), &[tokens], padding);
+        let bytes: Vec<u8> = matrix.iter().flat_map(|v| v.to_ne_bytes()).collect();
+        instance.input("pool_matrix", &[spans.len(), width]).unwrap().copy_from_slice(&bytes);
+        instance.run("encode_chunks").unwrap();
+        let found = floats(instance.as_ref(), "embedding");
+        let expected = golden.array(&document["embeddings"]);
+        assert_eq!(found.len(), expected.len());
+        for ((row, expected), span) in found.chunks(encoder.info.dim).zip(expected.chunks(encoder.info.dim)).zip(&spans)
+        {
+            // The vector of an empty chunk is zeros.
+            let is_empty = span[0] == span[1];
+            assert!(
+                if is_empty { row == expected } else { relative_error(row, expected) <= BOUND },
+                "{name}, {span:?}"
+            );
+        }
+    }
+}
+
+/// The program for the Neural Engine, of every family and spelling of norms: fp16, features in channels, padded to a bucket.
+#[test]
+fn the_engine_s_program_gives_the_same_vectors() {
+    for name in NAMES {
+        let golden = Golden::read(&path(name).join("golden"));
+        let texts = texts(&golden);
+        let most = golden.json["max_seq_len"].as_u64().unwrap() as usize;
+        for norm in [NormForm::Native, NormForm::Cat, NormForm::Scaled] {
+            let engine = Engine { buckets: vec![24, most], flexible: true, residual_divisor: None, norm };
+            let options = EncoderOptions { target: Target::Engine(engine), ..EncoderOptions::default() };
+            let encoder = built(name, &options);
+            let names: Vec<&str> = encoder.program.functions().iter().map(|f| f.name.as_str()).collect();
+            assert_eq!(names, ["encode_24", &format!("encode_{most}"), "encode"], "{name}");
+            valid::check(&encoder.program).unwrap();
+            let mut instance = instance(&encoder.program, Numerics::F32, 2);
+            for (text, ids, at) in texts.iter().filter(|t| t.1.len() <= most) {
+                for (function, width) in [(names[0], 24), (names[1], most), (names[2], ids.len())] {
+                    if ids.len() > width {
+                        continue;
+                    }
+                    feed_half(instance.as_mut(), ids, width);
+                    instance.run(function).unwrap();
+                    let view = instance.output("embedding").unwrap();
+                    assert_eq!((view.dtype, view.shape), (DType::Fp16, &[1, encoder.info.dim][..]));
+                    let bits = view.bytes.as_chunks().0.iter().map(|b| f16_to_f32(u16::from_ne_bytes(*b)));
+                    let error = relative_error(&bits.collect::<Vec<_>>(), golden.array(&at["embedding"]));
+                    // fp16 has steps of 2^-11; a cosine of 0.999 is an error of 4.5e-2.
+                    assert!(error <= 2e-2, "{name}, {text}, {function}, {norm:?}: {error:e}");
+                }
+            }
+        }
+    }
+}
+
+/// A text padded to `width`, its mask in fp16.
+fn feed_half(instance: &mut dyn Instance, ids: &[u32], width: usize) {
+    let tokens: Vec<u8> = (0..width).flat_map(|i| ids.get(i).copied().unwrap_or(2).to_ne_bytes()).collect();
+    let mask: Vec<u8> = (0..width).flat_map(|i| f64_to_f16(f64::from(u8::from(i < ids.len()))).to_ne_bytes()).collect();
+    instance.input("input_ids", &[1, width]).unwrap().copy_from_slice(&tokens);
+    instance.input("attention_mask", &[1, width]).unwrap().copy_from_slice(&mask);
+}

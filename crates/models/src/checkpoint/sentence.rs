@@ -1,0 +1,217 @@
+//! What sentence-transformers' files say of an embedding model: how hidden states become one vector, and what is put
+//! before a text.
+//!
+//! `modules.json` lists the modules in order: the transformer, a pooling, dense layers, a normalisation; each has a folder
+//! with its `config.json`. `config_sentence_transformers.json` has prompts and the similarity,
+//! `sentence_bert_config.json` the length.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::error::CheckpointError;
+use super::folder::parse_weights;
+use super::{Tensors, map};
+use crate::pooling::Pooling;
+
+/// Longest of these files; published ones have under 20 KB.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// What the files say.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sentence {
+    /// How the vectors of tokens become one.
+    pub pooling: Option<Pooling>,
+    /// Whether the tokens of a prompt count in it.
+    pub include_prompt: bool,
+    /// Layers after it, in order.
+    pub dense: Vec<Dense>,
+    /// Whether the vector is brought to length 1 then.
+    pub normalize: bool,
+    /// Whether a module of the model's own turns the vector into int8 or bits.
+    pub quantize: bool,
+    /// Most tokens of a text.
+    pub max_tokens: Option<usize>,
+    /// Whether text is brought to lower case before it is split.
+    pub lower_case: bool,
+    /// What is put before a text, by the name of the task.
+    pub prompts: BTreeMap<String, String>,
+    /// The prompt where nobody asks for one.
+    pub default_prompt: Option<String>,
+    /// How vectors are compared, such as `cosine`.
+    pub similarity: Option<String>,
+}
+
+/// A dense layer after the pooling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dense {
+    /// Its folder, with which the names of its tensors begin: `2_Dense.linear.weight`.
+    pub folder: String,
+    /// Size of its input.
+    pub inputs: usize,
+    /// Size of its output.
+    pub outputs: usize,
+    /// Whether it has a bias.
+    pub bias: bool,
+    /// Whether a hyperbolic tangent follows.
+    pub tanh: bool,
+}
+
+#[derive(Deserialize)]
+struct Module {
+    #[serde(default)]
+    path: String,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+#[derive(Deserialize)]
+struct DenseConfig {
+    in_features: usize,
+    out_features: usize,
+    #[serde(default = "yes")]
+    bias: bool,
+    activation_function: Option<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Prompts {
+    prompts: BTreeMap<String, String>,
+    default_prompt_name: Option<String>,
+    similarity_fn_name: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Lengths {
+    max_seq_length: Option<usize>,
+    do_lower_case: bool,
+}
+
+/// What the switches of a pooling are called; newer files have `pooling_mode` with the last part of one.
+const SWITCHES: &[(&str, Pooling)] = &[
+    ("pooling_mode_cls_token", Pooling::Cls),
+    ("pooling_mode_mean_tokens", Pooling::Mean),
+    ("pooling_mode_max_tokens", Pooling::Max),
+    ("pooling_mode_weightedmean_tokens", Pooling::WeightedMean),
+    ("pooling_mode_lasttoken", Pooling::LastToken),
+];
+
+impl Sentence {
+    /// Read the files of a folder; `None` where it has no `modules.json`.
+    pub fn read(folder: &Path) -> Result<Option<Self>, CheckpointError> {
+        let path = folder.join("modules.json");
+        if !path.is_file() {
+            return Ok(None);
+        }
+        let modules: Vec<Module> = parse(&path)?;
+        let prompts: Prompts = parse_opt(&folder.join("config_sentence_transformers.json"))?;
+        let lengths: Lengths = parse_opt(&folder.join("sentence_bert_config.json"))?;
+        let mut sentence = Self {
+            max_tokens: lengths.max_seq_length,
+            lower_case: lengths.do_lower_case,
+            prompts: prompts.prompts,
+            default_prompt: prompts.default_prompt_name,
+            similarity: prompts.similarity_fn_name,
+            include_prompt: true,
+            ..Self::default()
+        };
+        for module in &modules {
+            sentence.add(folder, &path, module)?;
+        }
+        Ok(Some(sentence))
+    }
+
+    fn add(&mut self, folder: &Path, list: &Path, module: &Module) -> Result<(), CheckpointError> {
+        let kind = module.kind.rsplit('.').next().unwrap_or_default();
+        let of_folder = |name: &str| -> Result<PathBuf, CheckpointError> {
+            let plain = Path::new(&module.path).components().all(|c| matches!(c, Component::Normal(_)));
+            if !plain || module.path.is_empty() {
+                return Err(fault(list, "path", "a folder within the model's", &module.path));
+            }
+            Ok(folder.join(&module.path).join(name))
+        };
+        match kind {
+            "Transformer" => {}
+            "Pooling" => self.pool(&of_folder("config.json")?)?,
+            "Normalize" => self.normalize = true,
+            "Dense" => {
+                let path = of_folder("config.json")?;
+                self.dense.push(dense(&path, parse(&path)?, &module.path)?);
+            }
+            kind if kind.to_ascii_lowercase().contains("quantiz") => self.quantize = true,
+            _ => return Err(fault(list, "type", "Transformer, Pooling, Dense or Normalize", &module.kind)),
+        }
+        Ok(())
+    }
+
+    fn pool(&mut self, path: &Path) -> Result<(), CheckpointError> {
+        let config: Map<String, Value> = parse(path)?;
+        let named = config.get("pooling_mode").and_then(Value::as_str).map(|name| format!("pooling_mode_{name}"));
+        let is_on = |key: &str, value: &Value| key.starts_with("pooling_mode_") && value.as_bool() == Some(true);
+        let mut on: Vec<String> = config.iter().filter(|(k, v)| is_on(k, v)).map(|(k, _)| k.clone()).collect();
+        on.extend(named);
+        let [mode] = on.as_slice() else {
+            return Err(fault(path, "pooling_mode", "one mode", &on.join(", ")));
+        };
+        let known = SWITCHES.iter().find(|(name, _)| *name == mode || name.strip_suffix("_tokens") == Some(mode));
+        let known = known.or_else(|| SWITCHES.iter().find(|(name, _)| name.strip_suffix("_token") == Some(mode)));
+        let Some((_, pooling)) = known else {
+            return Err(fault(path, mode, "off: mean, cls, max, lasttoken and weightedmean are known", "true"));
+        };
+        self.pooling = Some(*pooling);
+        self.include_prompt = config.get("include_prompt").and_then(Value::as_bool).unwrap_or(true);
+        Ok(())
+    }
+
+    /// The tensors of the dense layers.
+    pub fn tensors(&self, folder: &Path) -> Result<Tensors, CheckpointError> {
+        let mut all = Tensors::new();
+        for dense in &self.dense {
+            let path = folder.join(&dense.folder).join("model.safetensors");
+            let tensors = parse_weights(&path, &map::map(&path)?)?;
+            all.extend(tensors.into_iter().map(|(name, mut tensor)| {
+                let name = format!("{}.{name}", dense.folder);
+                tensor.name.clone_from(&name);
+                (name, tensor)
+            }));
+        }
+        Ok(all)
+    }
+}
+
+fn dense(path: &Path, config: DenseConfig, folder: &str) -> Result<Dense, CheckpointError> {
+    let activation = config.activation_function.unwrap_or_default();
+    let tanh = match activation.rsplit('.').next().unwrap_or_default() {
+        "" | "Identity" => false,
+        "Tanh" => true,
+        _ => return Err(fault(path, "activation_function", "Identity or Tanh", &activation)),
+    };
+    let DenseConfig { in_features: inputs, out_features: outputs, bias, .. } = config;
+    Ok(Dense { folder: folder.to_owned(), inputs, outputs, bias, tanh })
+}
+
+fn parse_opt<T: DeserializeOwned + Default>(path: &Path) -> Result<T, CheckpointError> {
+    if path.is_file() { parse(path) } else { Ok(T::default()) }
+}
+
+fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {
+    let text = map::read_small(path, MAX_BYTES)?;
+    serde_json::from_slice(&text).map_err(|e| {
+        let reason = format!("is not what sentence-transformers writes ({e}): fetch it again");
+        CheckpointError::Unusable { path: path.to_owned(), reason }
+    })
+}
+
+fn fault(path: &Path, key: &str, expected: &str, found: &str) -> CheckpointError {
+    let reason = format!("has a {key} that is not computed here: it is {found:?}, due is {expected}");
+    CheckpointError::Unusable { path: path.to_owned(), reason }
+}

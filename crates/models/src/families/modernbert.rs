@@ -1,0 +1,218 @@
+//! ModernBERT encoders: ModernBERT, gte-modernbert, nomic-modernbert.
+//!
+//! Pre-norm layers with rotary positions; the first has no norm before its attention. Every third layer sees everything,
+//! the others a window; each kind has a rotary base of its own. Query, key and value are one product, and so are gate and
+//! up of the feed-forward.
+
+use thane_mil::program::{Function, ValueId};
+
+use super::{
+    Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, bounded, check_heads, head_dim_of, layers, masks, positive,
+};
+use crate::checkpoint::{Config, Rope, RopeConfig, RopeScaling};
+use crate::error::ModelError;
+use crate::graph::{Graph, Made};
+use crate::layers::attention::{Attention, Projected};
+use crate::layers::decoder::Mask;
+use crate::layers::encoder::{self, Io, Sight};
+use crate::layers::mlp::Activation;
+use crate::layers::norm::LayerNorm;
+use crate::layers::rope::{Rotary, inverse_frequencies};
+use crate::weights::Weights;
+
+pub(super) const FAMILY: Family =
+    Family { names: &["modernbert"], base: "model", encoder: Some(from_config), ..Family::NONE };
+
+/// Where the file does not say. Source: ModernBertConfig.
+const GLOBAL_THETA: f64 = 160_000.0;
+const LOCAL_THETA: f64 = 10_000.0;
+
+struct ModernBert {
+    attention: Attention,
+    intermediate: usize,
+    activation: Activation,
+    mlp_bias: bool,
+    norm: LayerNorm,
+    norm_bias: bool,
+    masks: Vec<Mask>,
+    /// Sliding layers see tokens that are less than this away.
+    window: usize,
+    global_frequencies: Vec<f32>,
+    local_frequencies: Vec<f32>,
+    vocab_size: usize,
+    n_positions: usize,
+}
+
+impl Encoder for ModernBert {
+    fn function(&self, mut g: Graph, w: &Weights<'_>, plan: &EncoderPlan<'_>) -> Result<Function, ModelError> {
+        let g_ = &mut g;
+        let io = Io::new(g_, plan.head.encoding, plan.extent, Sight::All, 1, Some(self.window))?;
+        let (global, local) = (io.rotary(g_, &self.global_frequencies)?, io.rotary(g_, &self.local_frequencies)?);
+        g_.at("model.embeddings");
+        let table = w.get("model.embeddings.tok_embeddings", "weight", &[self.vocab_size, self.attention.hidden]);
+        let h = g_.rows_to_residual(&table, io.input_ids)?;
+        let h = io.laid_out(g_, h)?;
+        let mut h = self.normed(g_, w, "model.embeddings.norm", h)?;
+        for (i, mask) in self.masks.iter().enumerate() {
+            let rotary = if *mask == Mask::Full { &global } else { &local };
+            let layer = format!("model.layers.{i}");
+            let x = if i == 0 { h } else { self.normed(g_, w, &format!("{layer}.attn_norm"), h)? };
+            let a = self.attend(g_, w, &format!("{layer}.attn"), x, &io, rotary, *mask)?;
+            h = g_.add(h, a)?;
+            let x = self.normed(g_, w, &format!("{layer}.mlp_norm"), h)?;
+            let m = self.feed_forward(g_, w, &format!("{layer}.mlp"), x)?;
+            h = g_.add(h, m)?;
+        }
+        let h = self.normed(g_, w, "model.final_norm", h)?;
+        encoder::finish(g, w, &io, h, plan.head)
+    }
+
+    fn sizes(&self) -> EncoderSizes {
+        EncoderSizes {
+            n_layers: self.masks.len(),
+            vocab_size: self.vocab_size,
+            hidden: self.attention.hidden,
+            n_positions: self.n_positions,
+        }
+    }
+}
+
+impl ModernBert {
+    fn normed(&self, g: &mut Graph, w: &Weights<'_>, module: &str, x: ValueId) -> Made {
+        g.at(module);
+        let part = |name| w.get(module, name, &[self.attention.hidden]);
+        let bias = self.norm_bias.then(|| part("bias"));
+        self.norm.apply(g, x, &part("weight"), bias.as_ref())
+    }
+
+    #[allow(clippy::too_many_arguments)] // the parts of one layer; a struct for one caller would hide them
+    fn attend(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        module: &str,
+        x: ValueId,
+        io: &Io,
+        rotary: &Rotary,
+        mask: Mask,
+    ) -> Made {
+        let hidden = self.attention.hidden;
+        g.at(module);
+        let part = |name: &str, rows: usize| {
+            let module = format!("{module}.{name}");
+            let bias = self.attention.qkv_bias.then(|| w.get(&module, "bias", &[rows]));
+            (w.get(&module, "weight", &[rows, hidden]), bias)
+        };
+        let (weight, bias) = part("Wqkv", 3 * hidden);
+        let all = g.linear("Wqkv", x, &weight, bias.as_ref())?;
+        let axis = g.features();
+        let parts = g.split(all, 3, axis)?;
+        let projected = Projected { q: parts[0], k: parts[1], v: parts[2] };
+        let a = self.attention.attend(g, w, module, projected, io.surroundings(Some(rotary), mask))?;
+        let (weight, bias) = part("Wo", hidden);
+        g.linear("Wo", a, &weight, bias.as_ref())
+    }
+
+    /// `Wo(activation(first half) * second half)` of `Wi(x)`.
+    fn feed_forward(&self, g: &mut Graph, w: &Weights<'_>, module: &str, x: ValueId) -> Made {
+        g.at(module);
+        let hidden = self.attention.hidden;
+        let part = |name: &str, rows: usize, columns: usize| {
+            let module = format!("{module}.{name}");
+            let bias = self.mlp_bias.then(|| w.get(&module, "bias", &[rows]));
+            (w.get(&module, "weight", &[rows, columns]), bias)
+        };
+        let (weight, bias) = part("Wi", 2 * self.intermediate, hidden);
+        let both = g.linear("Wi", x, &weight, bias.as_ref())?;
+        let axis = g.features();
+        let [input, gate] = g.halves(both, axis)?;
+        let active = self.activation.apply(g, input)?;
+        let gated = g.mul(active, gate)?;
+        let (weight, bias) = part("Wo", hidden, self.intermediate);
+        g.linear("Wo", gated, &weight, bias.as_ref())
+    }
+}
+
+fn from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
+    c.acknowledge(&[
+        "attention_dropout",
+        "classifier_activation",
+        "classifier_bias",
+        "classifier_dropout",
+        "classifier_pooling",
+        "cls_token_id",
+        "decoder_bias",
+        "deterministic_flash_attn",
+        "embedding_dropout",
+        "gradient_checkpointing",
+        "initializer_cutoff_factor",
+        "mlp_dropout",
+        "position_embedding_type",
+        "reference_compile",
+        "repad_logits_with_grad",
+        "sep_token_id",
+        "sparse_pred_ignore_index",
+        "sparse_prediction",
+        "layer_norm_eps",
+        "tie_word_embeddings",
+    ]);
+    // Heads of training.
+    for module in ["head", "decoder", "classifier"] {
+        w.ignore_module(module);
+    }
+    let activation = match c.opt_str("hidden_activation")?.unwrap_or("gelu") {
+        "gelu" => Activation::GeluErf,
+        other => return Err(ModelError::unsupported("hidden_activation", other, "gelu is known")),
+    };
+    let hidden = bounded("hidden_size", c.usize("hidden_size")?)?;
+    let n_heads = bounded("num_attention_heads", c.usize("num_attention_heads")?)?;
+    let head_dim = head_dim_of(hidden, n_heads)?;
+    check_heads(n_heads, n_heads, head_dim)?;
+    let bias = c.bool_or("attention_bias", false)?;
+    let n_layers = layers("num_hidden_layers", c.usize("num_hidden_layers")?)?;
+    let (global, local) = ropes(c)?;
+    let every = bounded("global_attn_every_n_layers", c.opt_usize("global_attn_every_n_layers")?.unwrap_or(3))?;
+    let by_number = |i: usize| if i.is_multiple_of(every) { Mask::Full } else { Mask::Sliding };
+    let model = ModernBert {
+        attention: Attention {
+            hidden,
+            n_heads,
+            n_kv_heads: n_heads,
+            head_dim,
+            scale: (head_dim as f64).powf(-0.5),
+            qkv_bias: bias,
+            output_bias: bias,
+            qk_norm: None,
+        },
+        intermediate: bounded("intermediate_size", c.usize("intermediate_size")?)?,
+        activation,
+        mlp_bias: c.bool_or("mlp_bias", false)?,
+        norm: LayerNorm { epsilon: positive("norm_eps", c.opt_f64("norm_eps")?.unwrap_or(1e-5))? as f32 },
+        norm_bias: c.bool_or("norm_bias", false)?,
+        masks: masks(c, n_layers)?.unwrap_or_else(|| (0..n_layers).map(by_number).collect()),
+        // Half of it to each side.
+        window: bounded("local_attention", c.opt_usize("local_attention")?.unwrap_or(128))? / 2 + 1,
+        global_frequencies: inverse_frequencies(&global, global.theta.unwrap_or(GLOBAL_THETA), head_dim)?,
+        local_frequencies: inverse_frequencies(&local, local.theta.unwrap_or(LOCAL_THETA), head_dim)?,
+        vocab_size: bounded("vocab_size", c.usize("vocab_size")?)?,
+        n_positions: bounded("max_position_embeddings", c.opt_usize("max_position_embeddings")?.unwrap_or(8192))?,
+    };
+    Ok(Box::new(model))
+}
+
+/// The rotary embeddings of the layers that see everything, and of those that see a window.
+fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
+    let of = |theta| RopeConfig { theta, scaling: RopeScaling::Default, partial_rotary_factor: None };
+    let old = |key: &str| -> Result<Option<f64>, ModelError> {
+        c.opt_f64(key)?.map(|theta| positive(key, theta)).transpose()
+    };
+    let (global, local) = (old("global_rope_theta")?, old("local_rope_theta")?);
+    match c.rope()? {
+        rope @ Rope::PerLayerType(_) => {
+            let part = |name: &str| rope.layer_type(name).cloned().unwrap_or_else(|| of(None));
+            Ok((part("full_attention"), part("sliding_attention")))
+        }
+        // Files before transformers 5 name both bases.
+        Rope::Uniform(_) => Ok((of(global), of(local))),
+    }
+}

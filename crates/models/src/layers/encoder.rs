@@ -1,0 +1,307 @@
+//! What every encoder has around its layers: inputs, positions, masks, and what becomes of the hidden states.
+//!
+//! An encoder's functions take `input_ids` int32 [batch, tokens] and `attention_mask` [batch, tokens], 1 for a token and 0
+//! for padding, which stands behind the tokens. They give `embedding` [batch, dim], or `token_embeddings`
+//! [batch, tokens, dim]. With [`Encoding::Chunks`] there is one text, and `pool_matrix` [chunks, tokens] says which tokens
+//! each of the vectors is the weighted sum of.
+
+use thane_mil::program::{Function, ValueId};
+use thane_mil::types::{DType, Dim, TensorType};
+
+use super::attention::Surroundings;
+use super::decoder::Mask;
+use super::rope::{Rotary, Style};
+use crate::checkpoint::Dense;
+use crate::error::ModelError;
+use crate::graph::{Graph, Layout, Made};
+use crate::pooling::Pooling;
+use crate::weights::Weights;
+
+/// Where a hidden key's score goes: far below any score, and finite in fp16.
+const HIDDEN: f32 = -1e4;
+
+/// What an encoder's function gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encoding {
+    /// A vector for each text.
+    #[default]
+    Text,
+    /// A vector for each chunk of one text.
+    Chunks,
+    /// A vector for each token.
+    Tokens,
+}
+
+impl Encoding {
+    /// The name of the function.
+    pub fn function(self) -> &'static str {
+        match self {
+            Encoding::Text => "encode",
+            Encoding::Chunks => "encode_chunks",
+            Encoding::Tokens => "encode_tokens",
+        }
+    }
+}
+
+/// Which tokens a token sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// All.
+    All,
+    /// Itself and those before it.
+    Backwards,
+}
+
+/// The sizes of a function.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Whether a call has one text.
+    pub single: bool,
+    /// Tokens of each text, padding included; `None` where a call says.
+    pub tokens: Option<usize>,
+    /// Chunks of the pool matrix; `None` where a call says.
+    pub chunks: Option<usize>,
+    /// Most tokens that any function of the program takes.
+    pub most: usize,
+}
+
+/// The values that all layers share.
+#[derive(Clone, Copy, Debug)]
+pub struct Io {
+    /// Token ids, int32 [batch, tokens].
+    pub input_ids: ValueId,
+    /// Positions of the tokens, int32 [tokens].
+    pub positions: ValueId,
+    /// 1 for a token, 0 for padding, floats [batch, tokens].
+    valid: ValueId,
+    pool_matrix: Option<ValueId>,
+    full: ValueId,
+    sliding: Option<ValueId>,
+    most: usize,
+}
+
+impl Io {
+    /// Declare the inputs. `group` queries share a key head; with a `window`, sliding layers see the tokens that are less
+    /// than it away.
+    pub fn new(
+        g: &mut Graph,
+        encoding: Encoding,
+        extent: Extent,
+        sight: Sight,
+        group: usize,
+        window: Option<usize>,
+    ) -> Result<Self, ModelError> {
+        g.at("");
+        let single = extent.single || encoding == Encoding::Chunks;
+        let batch = if single { Dim::Known(1) } else { g.symbol() };
+        let tokens = extent.tokens.map_or_else(|| g.symbol(), Dim::Known);
+        let float = g.form().float;
+        let input_ids = g.input("input_ids", TensorType::new(DType::Int32, [batch, tokens]));
+        // Where integers are slow, the mask comes as it is used.
+        let mask_type = if float == DType::Fp32 { DType::Int32 } else { float };
+        let valid = g.input("attention_mask", TensorType::new(mask_type, [batch, tokens]));
+        let pool_matrix = (encoding == Encoding::Chunks).then(|| {
+            let chunks = extent.chunks.map_or_else(|| g.symbol(), Dim::Known);
+            g.input("pool_matrix", TensorType::new(float, [chunks, tokens]))
+        });
+        let valid = g.cast(valid, float)?;
+        let positions = positions(g, input_ids, extent.tokens.is_some())?;
+        let (full, sliding) = masks(g, valid, positions, sight, group, window)?;
+        Ok(Self { input_ids, positions, valid, pool_matrix, full, sliding, most: extent.most })
+    }
+
+    /// What a layer's attention is given.
+    pub fn surroundings<'a>(&self, rotary: Option<&'a Rotary>, mask: Mask) -> Surroundings<'a> {
+        let mask = if mask == Mask::Sliding { self.sliding.unwrap_or(self.full) } else { self.full };
+        Surroundings { rotary, mask, past: None }
+    }
+
+    /// The rotary embedding of these frequencies.
+    pub fn rotary(&self, g: &mut Graph, inverse_frequencies: &[f32]) -> Result<Rotary, ModelError> {
+        if g.form().float == DType::Fp32 {
+            let positions = g.cast(self.positions, DType::Fp32)?;
+            return Rotary::new(g, positions, inverse_frequencies, Style::Half);
+        }
+        Rotary::from_table(g, self.positions, inverse_frequencies, self.most)
+    }
+
+    /// Hidden states as the layers take them, from [batch, tokens, features].
+    pub fn laid_out(&self, g: &mut Graph, rows: ValueId) -> Made {
+        if g.form().layout == Layout::Rows {
+            return Ok(rows);
+        }
+        let columns = g.transpose(rows, &[0, 2, 1])?;
+        g.expand_dims(columns, &[2])
+    }
+
+    fn rows(g: &mut Graph, hidden: ValueId) -> Made {
+        if g.form().layout == Layout::Rows {
+            return Ok(hidden);
+        }
+        let columns = g.squeeze(hidden, &[2])?;
+        g.transpose(columns, &[0, 2, 1])
+    }
+}
+
+/// 0, 1, .. as int32 [tokens].
+fn positions(g: &mut Graph, input_ids: ValueId, counted: bool) -> Result<ValueId, ModelError> {
+    if counted {
+        // From run-time values: a compiler that knew them would cut tables to this length, and functions of other lengths
+        // could not share them.
+        let (zero, one) = (g.int(0)?, g.int(1)?);
+        let zeros = g.mul(input_ids, zero)?;
+        let ones = g.add(zeros, one)?;
+        let (axis, no) = (g.int(1)?, g.bool(false)?);
+        let counts = g.op("cumsum", "counts", [("x", ones), ("axis", axis), ("exclusive", no), ("reverse", no)])?;
+        let positions = g.sub(counts, one)?;
+        return Ok(g.squeeze(positions, &[0])?);
+    }
+    let shape = g.op("shape", "shape", [("x", input_ids)])?;
+    let (one, two) = (g.ints(&[1])?, g.ints(&[2])?);
+    let n = g.op("slice_by_index", "n_tokens", [("x", shape), ("begin", one), ("end", two)])?;
+    let (n, zero, step) = (g.squeeze(n, &[0])?, g.int(0)?, g.int(1)?);
+    Ok(g.op("range_1d", "positions", [("end", n), ("start", zero), ("step", step)])?)
+}
+
+/// What is added to the scores of layers that see everything, and of those that see a window.
+fn masks(
+    g: &mut Graph,
+    valid: ValueId,
+    positions: ValueId,
+    sight: Sight,
+    group: usize,
+    window: Option<usize>,
+) -> Result<(ValueId, Option<ValueId>), ModelError> {
+    let one = g.float(1.0)?;
+    let padding = g.sub(one, valid)?;
+    let padding = g.expand_dims(padding, &[1, 2])?; // [batch, 1, 1, tokens]
+    let (queries, keys) = (g.expand_dims(positions, &[1])?, g.expand_dims(positions, &[0])?);
+    let later = match sight {
+        Sight::All => None,
+        Sight::Backwards => Some(g.op("greater", "later", [("x", keys), ("y", queries)])?),
+    };
+    let full = match later {
+        None => g.scale(padding, HIDDEN)?,
+        Some(later) => hide(g, padding, later, group)?,
+    };
+    let Some(window) = window else { return Ok((full, None)) };
+    let window = g.int(i32::try_from(window).unwrap_or(i32::MAX))?;
+    let distance = g.sub(queries, keys)?;
+    let distance = if sight == Sight::All { g.op("abs", "distance", [("x", distance)])? } else { distance };
+    let far = g.op("greater_equal", "far", [("x", distance), ("y", window)])?;
+    let hidden = match later {
+        None => far,
+        Some(later) => g.op("logical_or", "hidden", [("x", far), ("y", later)])?,
+    };
+    Ok((full, Some(hide(g, padding, hidden, group)?)))
+}
+
+/// The mask of what is padding or `hidden` [tokens, tokens], a row for each query that shares a key head.
+fn hide(g: &mut Graph, padding: ValueId, hidden: ValueId, group: usize) -> Made {
+    let hidden = g.cast(hidden, g.form().float)?;
+    let both = g.op("maximum", "hidden", [("x", padding), ("y", hidden)])?; // [batch, 1, tokens, tokens]
+    let mask = g.scale(both, HIDDEN)?;
+    if g.form().layout == Layout::Channels || group == 1 {
+        return Ok(mask);
+    }
+    let reps = g.ints(&[1, 1, group as i32, 1])?;
+    g.op("tile", "mask", [("x", mask), ("reps", reps)])
+}
+
+/// How hidden states become what is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// What is asked for.
+    pub encoding: Encoding,
+    /// How the vectors of tokens become one.
+    pub pooling: Pooling,
+    /// Dense layers after it.
+    pub dense: &'a [Dense],
+    /// Whether vectors are brought to length 1.
+    pub normalize: bool,
+}
+
+/// Pool the hidden states and hand the function over.
+pub fn finish(mut g: Graph, w: &Weights<'_>, io: &Io, hidden: ValueId, head: Head<'_>) -> Result<Function, ModelError> {
+    let g_ = &mut g;
+    g_.at("");
+    let rows = Io::rows(g_, hidden)?; // [batch, tokens, features]
+    let mut vectors = match (head.encoding, io.pool_matrix) {
+        (Encoding::Tokens, _) => rows,
+        (_, Some(matrix)) => {
+            let rows = g_.squeeze(rows, &[0])?;
+            g_.op("matmul", "pooled", [("x", matrix), ("y", rows)])?
+        }
+        _ => pool(g_, io, rows, head.pooling)?,
+    };
+    for dense in head.dense {
+        let module = format!("{}.linear", dense.folder);
+        g_.at(&module);
+        let weight = w.get(&module, "weight", &[dense.outputs, dense.inputs]);
+        let bias = dense.bias.then(|| w.get(&module, "bias", &[dense.outputs]));
+        vectors = g_.rows_linear("product", vectors, &weight, bias.as_ref())?;
+        if dense.tanh {
+            vectors = g_.op("tanh", "tanh", [("x", vectors)])?;
+        }
+    }
+    g_.at("");
+    if head.normalize {
+        vectors = normalize(g_, vectors)?;
+    }
+    let name = if head.encoding == Encoding::Tokens { "token_embeddings" } else { "embedding" };
+    Ok(g.finish(name, vectors))
+}
+
+/// [batch, tokens, features] to [batch, features].
+fn pool(g: &mut Graph, io: &Io, rows: ValueId, pooling: Pooling) -> Result<ValueId, ModelError> {
+    let valid = io.valid;
+    let float = g.form().float;
+    let weights = match pooling {
+        Pooling::Cls => {
+            let (first, axis) = (g.int(0)?, g.int(1)?);
+            return Ok(g.op("gather", "first", [("x", rows), ("indices", first), ("axis", axis)])?);
+        }
+        Pooling::Max => {
+            let one = g.float(1.0)?;
+            let padding = g.sub(valid, one)?;
+            // Below every number that a hidden state can be.
+            let padding = g.scale(padding, if float == DType::Fp16 { 6e4 } else { 1e9 })?;
+            let padding = g.expand_dims(padding, &[2])?;
+            let shown = g.add(rows, padding)?;
+            let largest = g.reduce("reduce_max", shown, 1)?;
+            return Ok(g.squeeze(largest, &[1])?);
+        }
+        Pooling::Mean => valid,
+        Pooling::WeightedMean => {
+            let one = g.int(1)?;
+            let from_one = g.add(io.positions, one)?;
+            let from_one = g.cast(from_one, float)?;
+            g.mul(valid, from_one)?
+        }
+        Pooling::LastToken => {
+            let n = g.reduce("reduce_sum", valid, -1)?; // [batch, 1]
+            let n = g.cast(n, DType::Int32)?;
+            let one = g.int(1)?;
+            let last = g.sub(n, one)?;
+            let is_last = g.op("equal", "is_last", [("x", io.positions), ("y", last)])?;
+            g.cast(is_last, float)?
+        }
+    };
+    let sum = g.reduce("reduce_sum", weights, -1)?;
+    let one = g.float(1.0)?;
+    // A text of no tokens is a vector of zeros, not one of NaN.
+    let sum = g.op("maximum", "at_least", [("x", sum), ("y", one)])?;
+    let weights = g.op("real_div", "weights", [("x", weights), ("y", sum)])?;
+    let weights = g.expand_dims(weights, &[1])?; // [batch, 1, tokens]
+    let pooled = g.op("matmul", "pooled", [("x", weights), ("y", rows)])?;
+    Ok(g.squeeze(pooled, &[1])?)
+}
+
+/// `x / max(|x|, tiny)`.
+fn normalize(g: &mut Graph, x: ValueId) -> Made {
+    // torch's normalize has 1e-12, which fp16 cannot hold; 6e-8 is the least that it can.
+    let tiny = g.float(if g.form().float == DType::Fp16 { 6e-8 } else { 1e-12 })?;
+    let norm = g.reduce("reduce_l2_norm", x, -1)?;
+    let norm = g.op("maximum", "at_least", [("x", norm), ("y", tiny)])?;
+    g.op("real_div", "normalized", [("x", x), ("y", norm)])
+}
