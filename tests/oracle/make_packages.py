@@ -204,10 +204,11 @@ def save(name, model):
     manifest = json.loads((target / "Manifest.json").read_text())
     fixed = {old: f"00000000-0000-4000-8000-{i:012}" for i, old in enumerate(sorted(
         manifest["itemInfoEntries"], key=lambda i: manifest["itemInfoEntries"][i]["path"]))}
-    text = (target / "Manifest.json").read_text()
+    text = json.dumps(manifest)
     for old, new in fixed.items():
         text = text.replace(old, new)
-    (target / "Manifest.json").write_text(text)
+    # Sorted: the order of entries follows from the identifiers that were.
+    (target / "Manifest.json").write_text(json.dumps(json.loads(text), indent=4, sort_keys=True) + "\n")
     model_file = target / "Data/com.apple.CoreML/model.mlmodel"
     message = ct.proto.Model_pb2.Model.FromString(model_file.read_bytes())
     keys = message.description.metadata.userDefined
