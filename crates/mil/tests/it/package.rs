@@ -273,6 +273,17 @@ fn compiled_models_are_read_back_equal() {
     assert!(error.to_string().contains("enumerated shapes of `x`"), "{error}");
 }
 
+/// Inputs of one shape are not among them, by the published files of Apple's compiler.
+#[test]
+fn compiled_text_has_the_shapes_of_flexible_inputs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.mlmodelc");
+    sample().write_compiled(&path).unwrap();
+    let text = fs::read_to_string(path.join("model.mil")).unwrap();
+    let shapes = r#"(("DefaultShapes", {{"x", [3, 5, 8]}}), ("RangeDims", {{"x", [[3, 3], [2, 77], [8, 8]]}}))"#;
+    assert!(text.contains(shapes), "{text}");
+}
+
 /// The layout of the description, by the published files of Apple's compiler.
 #[test]
 fn compiled_descriptions_have_their_header() {
