@@ -6,19 +6,30 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use thane_cpu::{Cpu, Numerics};
+use thane_engine::generate::Session;
+use thane_mil::backend::Backend;
+use thane_mil::package::Package;
+
+const CONTEXT: usize = 2048;
 
 fn golden(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models").join(format!("{name}.json"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
+fn models() -> Option<PathBuf> {
+    let models = std::env::var_os("THANE_MODELS").map(PathBuf::from);
+    if models.is_none() {
+        println!("skipped: THANE_MODELS names no folder; scripts/models.sh makes one");
+    }
+    models
+}
+
 /// The texts, their token ids and the 64 greedy tokens are transformers'; an end token ends `run`, not the reference.
 #[test]
 fn run_gives_the_reference_tokens_from_text() {
-    let Some(models) = std::env::var_os("THANE_MODELS").map(PathBuf::from) else {
-        println!("skipped: THANE_MODELS names no folder; scripts/models.sh makes one");
-        return;
-    };
+    let Some(models) = models() else { return };
     let texts = golden("prompts");
     for name in ["smollm2-135m", "gemma3-270m"] {
         let golden = golden(name);
@@ -42,5 +53,47 @@ fn run_gives_the_reference_tokens_from_text() {
             let reason = if tokens.len() == 64 { "length" } else { "stop" };
             assert_eq!(report["finish_reason"], reason, "{name}, {prompt}");
         }
+    }
+}
+
+/// The likeliest token after the prompt, and after each that follows.
+fn greedy(session: &mut Session, prompt: &[u32], n_tokens: usize) -> Vec<u32> {
+    let mut logits = session.feed(prompt, &|| false).unwrap().unwrap();
+    let mut tokens = Vec::new();
+    loop {
+        let likeliest = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap() as u32;
+        tokens.push(likeliest);
+        if tokens.len() == n_tokens {
+            return tokens;
+        }
+        logits = session.decode(likeliest).unwrap();
+    }
+}
+
+/// Those of transformers, which the checkpoints give too (`crates/cpu/tests/it/real.rs`), though the cache of a package is
+/// fp16. THANE_TEST_TOKENS says how many of the 64 there are. Takes a minute: every weight is written and read back as fp32.
+#[test]
+fn packages_give_the_tokens_of_their_checkpoints() {
+    let Some(models) = models() else { return };
+    let n_tokens = std::env::var("THANE_TEST_TOKENS").map_or(16, |n| n.parse().unwrap());
+    for name in ["smollm2-135m", "gemma3-270m"] {
+        let golden = golden(name);
+        let file = models.join(golden["file"].as_str().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.mlpackage");
+        let mut convert = Command::new(env!("CARGO_BIN_EXE_thane"));
+        convert.args(["convert", "--quiet", "--context", &CONTEXT.to_string(), "-o"]).arg(&path).arg(&file);
+        assert!(convert.output().unwrap().status.success());
+        let (program, _) = thane_compile::run(Package::open(&path).unwrap().program, &Default::default()).unwrap();
+        let cpu = Cpu { numerics: Numerics::F32, n_threads: 2 };
+        let instance = cpu.load(&program).unwrap().instantiate().unwrap();
+        let mut session = Session::new(instance, CONTEXT, golden["vocabulary"].as_u64().unwrap() as usize);
+        let prompts = golden["prompts"].as_array().unwrap();
+        for prompt in prompts {
+            let of = |key: &str| serde_json::from_value::<Vec<u32>>(prompt[key].clone()).unwrap();
+            let tokens = greedy(&mut session, &of("ids"), n_tokens);
+            assert_eq!(tokens, of("greedy")[..n_tokens], "{name}, {}", prompt["name"]);
+        }
+        println!("{name}: {n_tokens} tokens after each of {} prompts are those of the checkpoint", prompts.len());
     }
 }
