@@ -107,7 +107,7 @@ pub fn pooling(name: &str) -> Result<Pooling, String> {
 
 fn divisor(text: &str) -> Result<f32, String> {
     let value: f32 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
-    let fits = value >= 1.0 && value <= 1024.0 && value.log2().fract() == 0.0;
+    let fits = (1.0..=1024.0).contains(&value) && value.log2().fract() == 0.0;
     if fits { Ok(value) } else { Err("a power of two from 1 to 1024 keeps every weight exact".to_owned()) }
 }
 
@@ -165,7 +165,7 @@ pub struct Entry {
 
 /// The golden vectors of a model, by the reference on this machine.
 fn goldens(model: &Model<'_>, flags: &Flags, app: &App) -> Result<Vec<Golden>, Failure> {
-    let run = Run { numerics: NumericsFlag::F32, threads: None, batch_tokens: 1024 };
+    let run = Run { numerics: NumericsFlag::F32, threads: None, batch_tokens: 1024, max_length: None };
     let options = EncoderOptions { pooling: flags.pooling, ..EncoderOptions::default() };
     let mut encoder = encoder::of_checkpoint(model.checkpoint, &options, &run, app)?;
     let other = |e: anyhow::Error| Failure::new(Code::Other, e);

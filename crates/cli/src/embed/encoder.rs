@@ -26,6 +26,8 @@ pub struct Run {
     pub numerics: NumericsFlag,
     pub threads: Option<u16>,
     pub batch_tokens: usize,
+    /// Most tokens of a text; none for what the model was made for.
+    pub max_length: Option<usize>,
 }
 
 /// A model that turns texts into vectors.
@@ -115,7 +117,12 @@ fn embedder(program: &Program, info: &EncoderInfo, run: &Run) -> Result<Embedder
     let other = |e: anyhow::Error| Failure::new(Code::Other, e);
     let executable = model::cpu(run.numerics, run.threads).load(program).map_err(|e| other(e.into()))?;
     let instance = executable.instantiate().map_err(|e| other(e.into()))?;
-    let limits = Limits { max_tokens: info.max_tokens, batch_tokens: run.batch_tokens };
+    let max_tokens = run.max_length.unwrap_or(info.max_tokens);
+    if max_tokens == 0 || max_tokens > info.n_positions {
+        let error = anyhow::anyhow!("the model has {} positions, --max-length asks for {max_tokens}", info.n_positions);
+        return Err(Failure::new(Code::Usage, error).remedy(format!("--max-length 1 to {}", info.n_positions)));
+    }
+    let limits = Limits { max_tokens, batch_tokens: run.batch_tokens };
     Ok(Embedder::new(instance, info.dim, limits))
 }
 

@@ -248,7 +248,7 @@ const MAX_CHUNKS: usize = 32;
 
 fn bucket(length: usize, most: usize) -> Result<(), ModelError> {
     if length == 0 || length > most {
-        return Err(ModelError::Context { asked: length, max: most });
+        return Err(ModelError::Bucket { asked: length, max: most });
     }
     Ok(())
 }
