@@ -124,9 +124,14 @@ fn every_pooling_and_the_vectors_of_tokens_are_those_of_the_reference() {
 /// Late chunking: one pass over a document, and the mean of each chunk's own tokens.
 #[test]
 fn chunks_of_a_document_are_those_of_the_reference() {
-    let golden = Golden::read(&path(PPLX).join("golden"));
+    chunks(PPLX);
+    chunks("qwen3-pplx-context");
+}
+
+fn chunks(name: &str) {
+    let golden = Golden::read(&path(name).join("golden"));
     let options = EncoderOptions { encoding: Encoding::Chunks, ..EncoderOptions::default() };
-    let encoder = built(PPLX, &options);
+    let encoder = built(name, &options);
     let mut instance = instance(&encoder.program, Numerics::F32, 2);
     let documents = golden.json["documents"].as_array().unwrap();
     assert!(documents.len() > 3);
