@@ -24,6 +24,17 @@ skip() { # name, reason
     skipped+=("$1: $2")
 }
 
+convert_encoders() { # folder
+    local model
+    for model in tests/models/tiny-embed/*/modules.json; do
+        model=$(dirname "$model")
+        # Two poolings side by side are refused, and tested as such.
+        [[ $model == */bert-weighted ]] && continue
+        "$thane" convert --quiet --force --task embed --buckets 24,48 "$model" -o "$1/$(basename "$model").mlpackage" || return
+    done
+    "$thane" convert --quiet --force --task embed --chunks --buckets 24 tests/models/tiny-embed/qwen3-pplx -o "$1/chunks.mlpackage"
+}
+
 step format cargo fmt --all --check
 step clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
 step docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
@@ -50,6 +61,7 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
         for from in tests/ops tests/packages target/optimised-packages; do
             step "packages of $from" cargo run --quiet -p thane-mil --example write_packages -- "$from" "$packages"
         done
+        step "packages of embedding models" convert_encoders "$packages"
         step "oracle: packages" "$venv/bin/python" tests/oracle/check_packages.py "$packages"
         step "oracle: predict" "$venv/bin/python" tests/oracle/check_predict.py "$thane"
         step "oracle: opset" "$venv/bin/python" tests/oracle/make_opset.py --check
