@@ -43,7 +43,8 @@ if ! RUSTC_BOOTSTRAP=1 RUSTC_WRAPPER=$PWD/fuzz/rustc.sh RUSTFLAGS="--cfg fuzzing
 fi
 echo "fuzz: built in $((SECONDS - start)) s"
 
-# The first inputs: of `package` the packages that coremltools wrote, of `valid` functions of the cases of every op.
+# The first inputs: of `package` the packages that coremltools wrote, of `valid` functions of the cases of every op and
+# programs of the ops that have no such cases.
 seeds() { # target, folder
     local from op
     case $1 in
@@ -64,6 +65,7 @@ seeds() { # target, folder
             awk -v out="$2/$op" '/^    func / { n++ } n == 0 || n > 4 || /^ *\/\// { next }
                 /^    func / { print "program(1.3)\n{" >(out "." n) } { print >(out "." n) } /^    } -> / { print "}" >(out "." n) }' "$from"
         done
+        cp fuzz/seeds/valid/* "$2"
         ;;
     *) cp fuzz/seeds/"$1"/* "$2" ;;
     esac

@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-target/models}
 mkdir -p "$folder"
-for name in smollm2-135m gemma3-270m; do
+for name in smollm2-135m gemma3-270m minilm; do
     path=$(cargo run --quiet --profile "${PROFILE:-release}" -p thane-cli -- pull "$name" 2> >(cat >&2))
     ln -sfn "$path" "$folder/$(basename "$path")"
 done

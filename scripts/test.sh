@@ -45,11 +45,12 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
         step "oracle: coremltools" "$venv/bin/python" tests/oracle/make_ops.py --check
         step "oracle: symbolic types" "$venv/bin/python" tests/oracle/make_types.py --check
         packages=target/op-packages
-        for from in ops packages; do
-            step "packages of tests/$from" cargo run --quiet -p thane-mil --example write_packages -- "tests/$from" "$packages"
+        step "build of thane" cargo build --quiet -p thane-cli
+        step "oracle: optimize" "$venv/bin/python" tests/oracle/check_optimize.py "$thane" target/optimised-packages
+        for from in tests/ops tests/packages target/optimised-packages; do
+            step "packages of $from" cargo run --quiet -p thane-mil --example write_packages -- "$from" "$packages"
         done
         step "oracle: packages" "$venv/bin/python" tests/oracle/check_packages.py "$packages"
-        step "build of thane" cargo build --quiet -p thane-cli
         step "oracle: predict" "$venv/bin/python" tests/oracle/check_predict.py "$thane"
         step "oracle: opset" "$venv/bin/python" tests/oracle/make_opset.py --check
     else

@@ -73,7 +73,8 @@ def check(path, export):
             if value in known:
                 theirs = known[value]
                 assert same(ours, theirs), f"{name}: {value}: ours {ours.__type_info__()}, theirs {theirs.__type_info__()}"
-    if export:
+    # `convert` makes a classifier by an option only.
+    if export and not spec.description.predictedFeatureName:
         # The description has these, which `load` does not look at.
         if spec.description.functions:
             program.default_function_name = spec.description.defaultFunctionName

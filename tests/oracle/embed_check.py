@@ -27,13 +27,14 @@ def check_tokens(case, model, text, ids):
     return len(whole)
 
 
-def pool(hidden, mode):
-    """One vector of the hidden states // [tokens, hidden] -> [hidden], float64"""
-    hidden = hidden.astype("float64")
+def pool(answer, mode, skipped):
+    """One vector of the hidden states behind the first `skipped` // [tokens, hidden] -> [hidden], float64"""
+    hidden = answer.hidden[skipped:].astype("float64")
     n = len(hidden)
     if n == 0:
         return numpy.zeros(hidden.shape[1])
-    weights = numpy.arange(1, n + 1)[:, None]
+    # The place in the whole text, prompt included.
+    weights = numpy.arange(skipped, skipped + n)[:, None] + 1
     return {
         "cls": lambda: hidden[0],
         "max": lambda: hidden.max(0),
@@ -49,10 +50,9 @@ def modes_of(model):
     return (mode,) if isinstance(mode, str) else mode
 
 
-def pooled_of(model, answer):
-    """What is pooled: all tokens, or those behind the prompt."""
-    skipped = 0 if model[1].include_prompt else answer.prompt_len
-    return answer.hidden[skipped:]
+def skipped_of(model, answer):
+    """Tokens that are not pooled; the one before the prompt counts to it."""
+    return 0 if model[1].include_prompt else answer.prompt_len
 
 
 def pooled_vectors(case, model, answer):
@@ -60,7 +60,7 @@ def pooled_vectors(case, model, answer):
     vectors = {}
     for mode in MODES if case.pool_all else modes_of(model):
         vectors[mode] = pool_by_reference(model[1], answer, mode)
-        ours = pool(pooled_of(model, answer), mode)
+        ours = pool(answer, mode, skipped_of(model, answer))
         if numpy.abs(vectors[mode] - ours).max() > 1e-5 * max(1, numpy.abs(ours).max()):
             sys.exit(f"pooling {mode}: the reference and numpy differ by {numpy.abs(vectors[mode] - ours).max():.1e}")
     return vectors
@@ -80,10 +80,30 @@ def pool_by_reference(module, answer, mode):
     return vector
 
 
+def check_masks(case, model, answer):
+    """The transformer again with masks of our own: who sees whom does not rest on the reference's reading of config.json."""
+    n = len(answer.ids)
+    if case.causal is None or n == 0:
+        return
+    place = numpy.arange(n)
+    apart = place[:, None] - place[None, :]
+    seen = {"full_attention": (apart >= 0) | (not case.causal)}
+    seen["sliding_attention"] = seen["full_attention"] & (numpy.abs(apart) <= (case.reach or n))
+    masks = {
+        kind: torch.where(torch.from_numpy(allowed), 0.0, torch.finfo(torch.float32).min)[None, None]
+        for kind, allowed in seen.items()
+    }
+    with torch.no_grad():
+        again = model[0].model(torch.tensor([answer.ids]), attention_mask=masks).last_hidden_state[0].numpy()
+    if numpy.abs(again - answer.hidden).max() > 1e-5 * max(1, numpy.abs(answer.hidden).max()):
+        sys.exit(f"the reference's mask is not ours: {numpy.abs(again - answer.hidden).max():.1e}")
+
+
 def check_pooling(case, folder, model, answer):
     """From the hidden states to the embedding as modules.json says, in float64."""
-    vector = numpy.concatenate([pool(pooled_of(model, answer), mode) for mode in modes_of(model)])
-    for row in json.loads((folder / "modules.json").read_text())[2:]:
+    vector = numpy.concatenate([pool(answer, mode, skipped_of(model, answer)) for mode in modes_of(model)])
+    path = folder / "modules.json"
+    for row in json.loads(path.read_text())[2:] if path.is_file() else []:
         kind = row["type"].rsplit(".", 1)[-1]
         if kind == "Dense":
             vector = dense(folder / row["path"], vector)

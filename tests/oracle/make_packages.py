@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import coremltools as ct
+import coremltools.optimize.coreml as cto
 import numpy as np
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
@@ -146,6 +147,95 @@ def control_flow():
     return convert(program([(2, 3)], body, ct.target.iOS16), ct.target.iOS16)
 
 
+def lists():
+    """A list that grows in a loop, is read, gathered from and scattered to; its elements have one size that is not known."""
+
+    def body(x, n):
+        empty = mb.make_list(init_length=0, elem_shape=("size", np.int32(3)), dtype="fp32")
+        _, full = mb.while_loop(
+            _cond=lambda i, ls: mb.less(x=i, y=mb.squeeze(x=n, axes=[0])),
+            _body=lambda i, ls: (mb.add(x=i, y=np.int32(1)), mb.list_write(ls=ls, index=i, value=x)),
+            loop_vars=(np.int32(0), empty))
+        places = np.array([1, 0], dtype=np.int32)
+        some = mb.list_gather(ls=full, indices=places)
+        other = mb.list_scatter(ls=full, indices=places, value=mb.mul(x=some, y=F32(2)))
+        return mb.list_read(ls=other, index=np.int32(0)), mb.expand_dims(x=mb.list_length(ls=other), axes=[0])
+
+    specs = [(2, 3), mb.TensorSpec(shape=(1,), dtype=types.int32)]
+    return convert(program(specs, body, ct.target.iOS15), ct.target.iOS15)
+
+
+def spatial():
+    """Convolutions, one in groups, one transposed; pooling; a batch norm that stays an op."""
+
+    def body(x):
+        y = mb.conv(x=x, weight=weight(21, 6, 4, 3, 2), bias=weight(22, 6), pad_type="same", strides=[2, 1])
+        y = mb.batch_norm(x=y, mean=weight(23, 6), variance=np.abs(weight(24, 6)), gamma=weight(25, 6), beta=weight(26, 6))
+        y = mb.conv(x=mb.relu(x=y), weight=weight(27, 6, 2, 2, 2), groups=3, pad_type="custom", pad=[1, 0, 0, 1])
+        y = mb.max_pool(x=y, kernel_sizes=[2, 3], strides=[1, 2], pad_type="valid")
+        return mb.conv_transpose(x=y, weight=weight(28, 6, 5, 2, 2), strides=[2, 2])
+
+    prog = program([(1, 4, 9, 8)], body, ct.target.iOS16)
+    return convert(prog, ct.target.iOS16, pass_pipeline=ct.PassPipeline.EMPTY)
+
+
+def classes(labels, target):
+    """A classifier: its outputs are a label and a dictionary."""
+    prog = program([(1, 4)], lambda x: mb.softmax(x=linear(x, 31, 3, 4), axis=-1), target)
+    return convert(prog, target, classifier_config=ct.ClassifierConfig(labels))
+
+
+def classifier():
+    return classes(["cat", "a \"dog\"", "\u725b"], ct.target.iOS15)
+
+
+def classifier_int64():
+    return classes([10, -20, 30], ct.target.iOS18)
+
+
+def optimised(dtype, target, *steps):
+    """Linear layers of 24 x 15, each compressed by its own steps, which are an optimiser and its config."""
+
+    def body(x):
+        for i in range(len(steps)):
+            last = mb.linear(x=x, weight=weight(40 + i, 24, 15, dtype=dtype), name=f"linear_{i}")
+            total = last if i == 0 else mb.add(x=total, y=last)
+        return total
+
+    specs = [mb.TensorSpec(shape=(2, 15), dtype=types.fp32 if dtype is F32 else types.fp16)]
+    precision = ct.precision.FLOAT32 if dtype is F32 else ct.precision.FLOAT16
+    model = convert(program(specs, body, target), target, compute_precision=precision)
+    for i, turns in enumerate(steps):
+        for turn, (compress, config) in enumerate(turns):
+            config.weight_threshold = 100
+            chosen = cto.OptimizationConfig()
+            chosen.set_op_name(f"linear_{i}", config)
+            model = compress(model, chosen, **({"joint_compression": True} if turn else {}))
+    return model
+
+
+def ios16_compressed():
+    """The three forms of compressed constants that came with iOS 16, whose parameters are attributes."""
+    return optimised(
+        F32, ct.target.iOS16,
+        [(cto.linear_quantize_weights, cto.OpLinearQuantizerConfig(mode="linear", dtype="uint8"))],
+        [(cto.palettize_weights, cto.OpPalettizerConfig(nbits=4, mode="uniform"))],
+        [(cto.prune_weights, cto.OpMagnitudePrunerConfig(target_sparsity=0.7))])
+
+
+def ios18_joint():
+    """Constants that are computed from constants: a sparse palette, sparse integers, a palette of integers."""
+    prune = (cto.prune_weights, cto.OpMagnitudePrunerConfig(target_sparsity=0.6))
+    palette = (cto.palettize_weights, cto.OpPalettizerConfig(nbits=3, mode="uniform"))
+    blocks = {"granularity": "per_block", "block_size": 5}
+    whole = (cto.linear_quantize_weights, cto.OpLinearQuantizerConfig(granularity="per_tensor"))
+    return optimised(
+        F16, ct.target.iOS18,
+        [prune, palette],
+        [prune, (cto.linear_quantize_weights, cto.OpLinearQuantizerConfig(dtype="int4", **blocks))],
+        [palette, whole])
+
+
 def infinite():
     """A mask of infinities, in the model file and in the weight file."""
 
@@ -188,7 +278,7 @@ def described():
 
 CASES = [
     ios15, ios16_half, ios17_integers, ios18_palettized, ios18_state, ranges, enumerated, image, optional_input,
-    control_flow, infinite, multifunction, described,
+    control_flow, lists, spatial, classifier, classifier_int64, ios16_compressed, ios18_joint, infinite, multifunction, described,
 ]
 
 
@@ -204,10 +294,11 @@ def save(name, model):
     manifest = json.loads((target / "Manifest.json").read_text())
     fixed = {old: f"00000000-0000-4000-8000-{i:012}" for i, old in enumerate(sorted(
         manifest["itemInfoEntries"], key=lambda i: manifest["itemInfoEntries"][i]["path"]))}
-    text = (target / "Manifest.json").read_text()
+    text = json.dumps(manifest)
     for old, new in fixed.items():
         text = text.replace(old, new)
-    (target / "Manifest.json").write_text(text)
+    # Sorted: the order of entries follows from the identifiers that were.
+    (target / "Manifest.json").write_text(json.dumps(json.loads(text), indent=4, sort_keys=True) + "\n")
     model_file = target / "Data/com.apple.CoreML/model.mlmodel"
     message = ct.proto.Model_pb2.Model.FromString(model_file.read_bytes())
     keys = message.description.metadata.userDefined

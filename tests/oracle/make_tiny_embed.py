@@ -5,7 +5,8 @@
 Each folder is what sentence-transformers loads, spelled as the real model of its class: config.json, model.safetensors,
 tokenizer, modules.json, the folders of the modules, prompts. golden.{json,bin} hold what sentence-transformers answers (eager
 attention, float32, weights upcast from the stored dtype) for texts from nothing to longer than the model takes: token ids,
-hidden states, pooled vectors, embeddings one by one and in one batch. embed_cases.py says what is in which folder.
+hidden states, pooled vectors, embeddings one by one and in one batch. embed_encoders.py and
+embed_decoders.py say what is in which folder.
 
 As in make_tiny.py no size divides another more than the class demands and every weight, norm and bias is random, and
 before a golden is written:
@@ -36,11 +37,15 @@ import tokenizers
 import torch
 import transformers
 
-from embed_cases import CASES, REMOVED, TRANSFORMER
-from embed_check import check_pooling, check_tokens, pooled_vectors
+import embed_decoders
+import embed_encoders
+from embed_case import REMOVED
+from embed_check import check_masks, check_pooling, check_tokens, pooled_vectors
+from embed_chunks import documents_of, tanh_codes
 
 # Smallest relative change of the embeddings that counts as "this setting matters".
 BITES = 3e-3
+CASES = embed_encoders.CASES | embed_decoders.CASES
 # erf-gelu differs from tanh-gelu by at most 5e-4 in the value.
 WEAK_MUTATIONS = {"activation": 1e-4}
 
@@ -95,7 +100,7 @@ def random_model(case, folder):
             draw = 0.15 * draw if gemma else 0.5 * draw
         else:
             # Attention must be sharp in the last layer too.
-            wide = 2.4 if name.endswith(("query.weight", "key.weight")) else 1.6
+            wide = 2.4 if name.endswith(("query.weight", "key.weight", "q_proj.weight", "k_proj.weight")) else 1.6
             draw = wide * draw / numpy.sqrt(parameter.shape[1])
         parameter.data = torch.tensor(draw, dtype=torch.float32).to(getattr(torch, case.dtype)).float()
     return model, random
@@ -113,11 +118,10 @@ def write_tensors(path, tensors):
 
 
 def module_rows(case):
-    rows = [{"idx": 0, "name": "0", "path": "", "type": TRANSFORMER}]
-    for path, kind in case.modules:
-        i = len(rows)
-        known = {} if isinstance(kind, dict) else {"type": f"sentence_transformers.models.{kind}"}
-        rows.append({"idx": i, "name": str(i), "path": path} | (kind if isinstance(kind, dict) else known))
+    rows = []
+    for i, (path, kind) in enumerate(case.modules):
+        rest = kind if isinstance(kind, dict) else {"type": f"sentence_transformers.models.{kind}"}
+        rows.append({"idx": i, "name": str(i), "path": path} | rest)
     return rows
 
 
@@ -130,7 +134,8 @@ def write_folder(case, folder):
     write(folder / "tokenizer_config.json", case.tokenizer_config)
     names = {key: value for key, value in case.tokenizer_config.items() if key.endswith("_token") and value is not None}
     write(folder / "special_tokens_map.json", {key: value for key, value in names.items() if not key.startswith("add_")})
-    write(folder / "modules.json", module_rows(case))
+    if case.modules is not None:
+        write(folder / "modules.json", module_rows(case))
     for path, config in case.folders.items():
         write(folder / path / "config.json", config)
     if case.sentence is not None:
@@ -259,7 +264,7 @@ def check_tensors(case, model, texts, expected):
 
 
 def is_normalized(model):
-    return any(isinstance(module, sentence_transformers.models.Normalize) for module in model)
+    return any(type(module).__name__ == "Normalize" for module in model)
 
 
 def golden_of(case, folder, model, texts, floats):
@@ -271,22 +276,21 @@ def golden_of(case, folder, model, texts, floats):
     rows = []
     for (name, text, prompt), answer in zip(texts, answers):
         n_tokens = check_tokens(case, model, prefix_of(model, prompt) + text, answer.ids)
+        check_masks(case, model, answer)
         check_pooling(case, folder, model, answer)
         rows.append({
             "name": name, "text": text, "prompt": prompt, "ids": answer.ids, "n_tokens": n_tokens,
-            "hidden": floats.add(answer.hidden),
+        } | ({} if prompt or name == "too long" else {"hidden": floats.add(answer.hidden)}) | {
             "pooled": {mode: floats.add(vector) for mode, vector in pooled_vectors(case, model, answer).items()},
             "embedding": floats.add(answer.embedding),
-        })
-    cut = [
-        {"n": n, "embeddings": floats.add(cut_to(model, answers, n))} for n in case.dimensions
-    ]
+        } | (tanh_codes(answer.embedding) if case.chunked else {}))
+    cut = [{"n": n, "embeddings": floats.add(cut_to(model, answers, n))} for n in case.dimensions]
     return {
         "max_seq_len": model.max_seq_length, "dimension": model.get_embedding_dimension(),
         "normalized": is_normalized(model), "prompts": model.prompts, "default_prompt": model.default_prompt_name,
         "similarity": str(model.similarity_fn_name), "texts": rows, "batch": floats.add(batch), "dimensions": cut,
         "similarities": floats.add(model.similarity(single, single).numpy()),
-    }, single
+    } | ({"documents": documents_of(model, floats)} if case.chunked else {}), single
 
 
 def cut_to(model, answers, n):

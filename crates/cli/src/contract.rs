@@ -279,8 +279,7 @@ pub fn read(path: &Path, program: &Program) -> anyhow::Result<Option<Contents>> 
     let Some(file) = find(CONTRACT) else { return Ok(None) };
     let contract = read_contract(file).with_context(|| file.display().to_string())?;
     let found = hash_folder(path)?;
-    let differ = |a: &[FileHash], b: &[FileHash]| a.iter().find(|f| !b.contains(f)).map(|f| f.path.clone());
-    if let Some(file) = differ(&found, &contract.files).or_else(|| differ(&contract.files, &found)) {
+    if let Some(file) = differing(&found, &contract.files) {
         bail!(
             "{}: `{file}` is not what the contract says: the package was changed or damaged; convert again",
             path.display()
@@ -295,6 +294,12 @@ pub fn read(path: &Path, program: &Program) -> anyhow::Result<Option<Contents>> 
     let parts = find(LANGUAGE).map(|file| read_parts(file, find(TOKENIZER))).transpose()?;
     let golden = find(GOLDEN).map(|file| read_small(file)).transpose()?;
     Ok(Some(Contents { contract, parts, golden }))
+}
+
+/// A file that is in one list and not, or not the same, in the other.
+pub fn differing<'a>(a: &'a [FileHash], b: &'a [FileHash]) -> Option<&'a str> {
+    let only = |a: &'a [FileHash], b: &[FileHash]| a.iter().find(|f| !b.contains(f)).map(|f| f.path.as_str());
+    only(a, b).or_else(|| only(b, a))
 }
 
 fn read_contract(file: &Path) -> anyhow::Result<Contract> {

@@ -48,6 +48,7 @@ enum Verb {
     Check(cmd::check::Args),
     Predict(cmd::predict::Args),
     Diff(cmd::diff::Args),
+    Verify(cmd::verify::Args),
     Embed(cmd::embed::Args),
 }
 
@@ -65,6 +66,7 @@ fn dispatch(verb: &Verb, app: &App) -> Outcome {
         Verb::Check(args) => cmd::check::run(args, app),
         Verb::Predict(args) => cmd::predict::run(args, app),
         Verb::Diff(args) => cmd::diff::run(args, app),
+        Verb::Verify(args) => cmd::verify::run(args, app),
         Verb::Embed(args) => cmd::embed::run(args, app),
     }
 }

@@ -2,20 +2,22 @@
 //!
 //!     cargo run -p thane-mil --example write_packages -- tests/ops target/op-packages
 //!
-//! Inputs and outputs of types that no package has are cast. Packages in the folder are read and written again. The last
-//! line is the number of packages; what cannot be written is named with the reason.
+//! Inputs and outputs of types that no package has are cast. Packages in the folder are written again, and read again: one
+//! that is not equal then makes the exit status 1. The last line is the number of packages; what cannot be written is named
+//! with the reason.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use thane_mil::opset::Opset;
 use thane_mil::package::{Package, check};
-use thane_mil::program::{Function, Program, ValueId};
+use thane_mil::program::{Function, Program, ValueId, difference};
 use thane_mil::text::{Blobs, parse, print};
 use thane_mil::types::{DType, TensorType};
 
-fn main() {
+fn main() -> ExitCode {
     let args: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     let [from, to] = args.as_slice() else { panic!("two folders are needed: of programs, and for packages") };
     let mut files: Vec<PathBuf> = fs::read_dir(from).unwrap().map(|e| e.unwrap().path()).collect();
@@ -31,14 +33,32 @@ fn main() {
             }
         }
     }
+    let mut faults = 0;
     for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "mlpackage")) {
         let name = file.file_name().unwrap();
-        match Package::open(file).and_then(|package| package.replace(&to.join(name), &[])) {
-            Ok(_) => n += 1,
-            Err(reason) => println!("{}: {reason}", name.display()),
+        match copy(file, &to.join(name)) {
+            Ok(()) => n += 1,
+            Err(reason) => {
+                faults += 1;
+                println!("{}: {reason}", name.display());
+            }
         }
     }
     println!("{n}");
+    if faults == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Reads a package, writes it and reads that.
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    let open = |path: &Path| Package::open(path).map_err(|e| e.to_string());
+    let package = open(from)?;
+    package.replace(to, &[]).map_err(|e| e.to_string())?;
+    let back = open(to)?;
+    match difference(&package.program, &back.program) {
+        Some(difference) => Err(format!("read again it is another program: {difference}")),
+        None if back.interfaces != package.interfaces => Err("read again it has other features".to_owned()),
+        None => Ok(()),
+    }
 }
 
 fn write(f: &Function, path: &Path) -> Result<(), String> {

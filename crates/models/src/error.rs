@@ -54,6 +54,14 @@ pub enum ModelError {
         /// Positions of the model.
         max: usize,
     },
+    /// The bucket asked for is none that the model has.
+    #[error("a bucket of {asked} tokens was asked for; the model has {max} positions: give --buckets from 1 to {max}")]
+    Bucket {
+        /// Asked for.
+        asked: usize,
+        /// Positions of the model.
+        max: usize,
+    },
     /// Nothing says how the vectors of tokens become one.
     #[error(
         "the folder has no modules.json that says how a text's vectors are pooled: give --pooling mean, cls, lasttoken, max or weightedmean, as the model's page says"

@@ -14,7 +14,9 @@ use thane_models::checkpoint::Checkpoint;
 
 use crate::app::App;
 use crate::contract::{self, Contract, Facts, SCHEMA, Source};
+use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
+use crate::hub;
 use crate::language::Parts;
 use crate::model::{self, Opened};
 use crate::output::bytes;
@@ -30,6 +32,11 @@ pub struct Args {
     /// Write it in the place of the package that is there.
     #[arg(long, env = "THANE_FORCE", value_parser = clap::builder::FalseyValueParser::new())]
     force: bool,
+    /// What the package is for: answers (generate) or vectors of texts (embed).
+    #[arg(long, env = "THANE_TASK", value_name = "TASK", value_enum, default_value_t = Task::Generate)]
+    task: Task,
+    #[command(flatten)]
+    embedding: bundle::Flags,
     /// Tokens of prompt and answer together [default: the model's context, 8192 at most].
     #[arg(long, env = "THANE_CONTEXT", value_name = "N")]
     context: Option<usize>,
@@ -42,6 +49,13 @@ pub struct Args {
     /// The same by the oldest system that is to run it, such as ios18 or macos15.
     #[arg(long, env = "THANE_MIN_OS", value_name = "SYSTEM", value_parser = system, conflicts_with = "opset")]
     min_os: Option<Opset>,
+}
+
+/// The values of `--task`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Task {
+    Generate,
+    Embed,
 }
 
 fn opset(name: &str) -> Result<Opset, String> {
@@ -80,6 +94,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         let error = anyhow::anyhow!("{} exists already", args.out.display());
         return Err(Failure::new(Code::Usage, error).remedy("--force, to write the package in its place"));
     }
+    if args.task == Task::Embed {
+        return embed(args, app);
+    }
     // States of packages are fp16.
     let options = Options { context: args.context, cache: DType::Fp16, score: false };
     let mut opened = model::open(&args.model, &options, app)?;
@@ -98,6 +115,34 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     };
     let summary = written.map_err(|e| unwritten(e, &args.out))?;
     say(&opened, &package, &summary, args, app)
+}
+
+/// What `--json` prints with `--task embed`.
+#[derive(Serialize)]
+struct Embeds<'a> {
+    model: &'a str,
+    out: &'a Path,
+    #[serde(flatten)]
+    written: bundle::Written,
+}
+
+fn embed(args: &Args, app: &App) -> Outcome {
+    let hub::ModelFiles { name, path, licence, .. } = hub::resolve(&args.model, &app.hub)?;
+    let checkpoint = Checkpoint::open(&path).map_err(|e| Failure::new(Code::Usage, e))?;
+    let model = bundle::Model { name: &name, licence, checkpoint: &checkpoint };
+    let written = bundle::write(&model, &args.out, args.force, &args.embedding, app)?;
+    if app.output.is_json() {
+        return Ok(app.output.json(&Embeds { model: &name, out: &args.out, written })?);
+    }
+    let lengths: Vec<String> = written.buckets.iter().map(usize::to_string).collect();
+    let any = if written.flexible { ", and any length" } else { "" };
+    let disk = if written.disk_bytes == written.bytes {
+        String::new()
+    } else {
+        format!(", {} on disk", bytes(written.disk_bytes))
+    };
+    app.output.say(&format!("{name}: {}{disk}, lengths {}{any}", bytes(written.bytes), lengths.join(", ")));
+    Ok(app.output.data(&format!("{}\n", args.out.display()))?)
 }
 
 fn say(opened: &Opened, package: &Package, summary: &Summary, args: &Args, app: &App) -> Outcome {

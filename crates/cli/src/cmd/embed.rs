@@ -89,6 +89,9 @@ struct Vectors {
     /// How the vectors of tokens become one: mean, cls, lasttoken, max or weightedmean [default: as the model says].
     #[arg(long, env = "THANE_POOLING", value_name = "HOW", value_parser = pooling)]
     pooling: Option<Pooling>,
+    /// Most tokens of a text [default: what the model was made for].
+    #[arg(long, env = "THANE_MAX_LENGTH", value_name = "N")]
+    max_length: Option<usize>,
     /// Cut texts that are longer than the model takes, and count them.
     #[arg(long, env = "THANE_TRUNCATE", value_parser = FalseyValueParser::new())]
     truncate: bool,
@@ -149,7 +152,12 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if n_rows == Some(0) {
         return Err(nothing(&texts));
     }
-    let how = Run { numerics: args.numerics, threads: args.threads, batch_tokens: args.batch_tokens };
+    let how = Run {
+        numerics: args.numerics,
+        threads: args.threads,
+        batch_tokens: args.batch_tokens,
+        max_length: args.vectors.max_length,
+    };
     let options = EncoderOptions { pooling: args.vectors.pooling, encoding, ..EncoderOptions::default() };
     let mut encoder = encoder::open(&args.model, &options, &how, app)?;
     let format = format(&args.vectors, &encoder.info)?;
@@ -297,6 +305,7 @@ fn settings(
         ("--prompt", prompt.unwrap_or_default()),
         ("--pooling", encoder.info.pooling.name().to_owned()),
         ("the vectors", format!("{:?}", args.vectors.encoding()).to_lowercase()),
+        ("--max-length", encoder.max_tokens().to_string()),
         ("--numerics", format!("{:?}", args.numerics).to_lowercase()),
         ("--field", field.to_owned()),
     ]

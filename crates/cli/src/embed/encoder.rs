@@ -5,14 +5,17 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::Context;
 use sha2::{Digest, Sha256};
-use thane_engine::embed::{Document, Embedder, Limits, shorten};
+use thane_engine::embed::{Document, Embedder, Limits, Watch, shorten};
 use thane_engine::text::{EncodeOptions, Surroundings, Tokenizer};
 use thane_mil::backend::Backend;
+use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{EncoderInfo, EncoderOptions};
+use thane_models::{EncoderInfo, EncoderOptions, Encoding};
 
 use super::journal::hex;
+use super::packages as bundle;
 use crate::app::App;
+use crate::contract::Embeds;
 use crate::exit::{Code, Failure};
 use crate::hub;
 use crate::language::Parts;
@@ -23,6 +26,8 @@ pub struct Run {
     pub numerics: NumericsFlag,
     pub threads: Option<u16>,
     pub batch_tokens: usize,
+    /// Most tokens of a text; none for what the model was made for.
+    pub max_length: Option<usize>,
 }
 
 /// A model that turns texts into vectors.
@@ -54,29 +59,79 @@ impl Tokens {
 
 /// Find a model, fetching it where it must be fetched, and make it ready.
 pub fn open(spec: &str, options: &EncoderOptions, run: &Run, app: &App) -> Result<Encoder, Failure> {
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let hub::ModelFiles { name, path, .. } = hub::resolve(spec, &app.hub)?;
     app.output.explain(&format!("reading {}", path.display()));
-    if model::is_package(&path) {
-        let error = anyhow::anyhow!("{} is a package, a checkpoint is due", path.display());
-        return Err(usage(error).remedy("the checkpoint that it was made of"));
+    let encoder = if model::is_package(&path) || bundle::is_bundle(&path) {
+        of_packages(&path, options, run, app)?
+    } else {
+        let checkpoint = Checkpoint::open(&path).map_err(|e| Failure::new(Code::Usage, e))?;
+        of_checkpoint(&checkpoint, options, run, app)?
+    };
+    Ok(Encoder { name, ..encoder })
+}
+
+/// The encoder that a checkpoint is.
+pub fn of_checkpoint(
+    checkpoint: &Checkpoint,
+    options: &EncoderOptions,
+    run: &Run,
+    app: &App,
+) -> Result<Encoder, Failure> {
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let path = &checkpoint.path;
+    let encoder = thane_models::build_encoder(checkpoint, options).map_err(|e| model::unusable(path, e))?;
+    let tokenizer =
+        tokenizer(checkpoint, encoder.info.vocab_size).map_err(|e| usage(e.context(path.display().to_string())))?;
+    let program = model::compile(encoder.program, path, app)?;
+    let embedder = embedder(&program, &encoder.info, run)?;
+    ready(path, encoder.info, embedder, tokenizer)
+}
+
+/// The encoder that packages hold.
+fn of_packages(path: &Path, options: &EncoderOptions, run: &Run, app: &App) -> Result<Encoder, Failure> {
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e.context(path.display().to_string()));
+    let bundle = bundle::open(path).map_err(usage)?;
+    let info = bundle::info(&bundle.facts).map_err(usage)?;
+    if options.pooling.is_some_and(|p| p != info.pooling) || bundle.facts.encoding != encoding(options.encoding) {
+        let Embeds { pooling, encoding, .. } = &bundle.facts;
+        let error = anyhow::anyhow!("the package gives vectors of {encoding}, with {pooling} pooling, and no others");
+        return Err(usage(error).remedy("thane embed with the checkpoint that it was made of"));
     }
-    let checkpoint = Checkpoint::open(&path).map_err(|e| usage(e.into()))?;
-    let encoder = thane_models::build_encoder(&checkpoint, options).map_err(|e| model::unusable(&path, e))?;
-    let info = encoder.info;
-    let mut tokenizer =
-        tokenizer(&checkpoint, info.vocab_size).map_err(|e| usage(e.context(path.display().to_string())))?;
+    let parts = bundle.parts.context("the package was made of a checkpoint without a tokenizer").map_err(usage)?;
+    let tokenizer = parts.language().map_err(usage)?.tokenizer;
+    let program = model::compile(bundle.program, path, app)?;
+    let embedder = embedder(&program, &info, run)?.in_buckets(bundle.facts.buckets.clone(), bundle.facts.flexible);
+    ready(path, info, embedder, tokenizer)
+}
+
+/// The word of a contract for what a program gives vectors of.
+pub fn encoding(encoding: Encoding) -> &'static str {
+    match encoding {
+        Encoding::Text => "text",
+        Encoding::Chunks => "chunks",
+        Encoding::Tokens => "tokens",
+    }
+}
+
+fn embedder(program: &Program, info: &EncoderInfo, run: &Run) -> Result<Embedder, Failure> {
+    let other = |e: anyhow::Error| Failure::new(Code::Other, e);
+    let executable = model::cpu(run.numerics, run.threads).load(program).map_err(|e| other(e.into()))?;
+    let instance = executable.instantiate().map_err(|e| other(e.into()))?;
+    let max_tokens = run.max_length.unwrap_or(info.max_tokens);
+    if max_tokens == 0 || max_tokens > info.n_positions {
+        let error = anyhow::anyhow!("the model has {} positions, --max-length asks for {max_tokens}", info.n_positions);
+        return Err(Failure::new(Code::Usage, error).remedy(format!("--max-length 1 to {}", info.n_positions)));
+    }
+    let limits = Limits { max_tokens, batch_tokens: run.batch_tokens };
+    Ok(Embedder::new(instance, info.dim, limits))
+}
+
+fn ready(path: &Path, info: EncoderInfo, embedder: Embedder, mut tokenizer: Tokenizer) -> Result<Encoder, Failure> {
     if info.lower_case {
         tokenizer.lower_case();
     }
-    let around = tokenizer.surroundings().map_err(|e| usage(e.into()))?;
-    let program = model::compile(encoder.program, &path, app)?;
-    let other = |e: anyhow::Error| Failure::new(Code::Other, e);
-    let executable = model::cpu(run.numerics, run.threads).load(&program).map_err(|e| other(e.into()))?;
-    let instance = executable.instantiate().map_err(|e| other(e.into()))?;
-    let limits = Limits { max_tokens: info.max_tokens, batch_tokens: run.batch_tokens };
-    let embedder = Embedder::new(instance, info.dim, limits);
-    Ok(Encoder { name, path, info, embedder, tokenizer, around })
+    let around = tokenizer.surroundings().map_err(|e| Failure::new(Code::Usage, e))?;
+    Ok(Encoder { name: String::new(), path: path.to_owned(), info, embedder, tokenizer, around })
 }
 
 fn tokenizer(checkpoint: &Checkpoint, n_vocab: usize) -> anyhow::Result<Tokenizer> {
@@ -85,11 +140,22 @@ fn tokenizer(checkpoint: &Checkpoint, n_vocab: usize) -> anyhow::Result<Tokenize
 }
 
 impl Encoder {
+    /// Most tokens of a text here.
+    pub fn max_tokens(&self) -> usize {
+        self.embedder.limits().max_tokens
+    }
+
+    /// The vector of one text.
+    pub fn embed(&mut self, tokens: Vec<u32>) -> anyhow::Result<Vec<f32>> {
+        let mut watch = Watch { interrupted: &|| false, progress: &mut |_| {} };
+        Ok(self.embedder.texts(&[tokens], &mut watch)?.unwrap_or_default())
+    }
+
     /// The tokens of a text, with those that belong around it; with `truncate` no more than the model takes. Whether there
     /// were more.
     pub fn text(&self, text: &str, truncate: bool) -> anyhow::Result<(Tokens, bool)> {
         let mut ids = self.tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: true })?;
-        let is_cut = truncate && shorten(&mut ids, self.info.max_tokens, self.around.after.len());
+        let is_cut = truncate && shorten(&mut ids, self.max_tokens(), self.around.after.len());
         Ok((Tokens::Text(ids), is_cut))
     }
 
@@ -110,7 +176,7 @@ impl Encoder {
             pieces.push(ids);
         }
         let mut document = Document::join(&pieces, separator, &self.around);
-        let is_cut = truncate && document.shorten(self.info.max_tokens, &self.around);
+        let is_cut = truncate && document.shorten(self.max_tokens(), &self.around);
         Ok((Tokens::Chunks(document), is_cut))
     }
 

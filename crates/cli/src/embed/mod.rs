@@ -4,9 +4,11 @@
 //! that a run that was killed goes on, and [`files`] and
 //! [`parquet`] write the results.
 
+pub mod bundle;
 pub mod encoder;
 pub mod files;
 pub mod job;
 pub mod journal;
+pub mod packages;
 pub mod parquet;
 pub mod rows;

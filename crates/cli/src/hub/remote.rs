@@ -229,11 +229,27 @@ fn choose(repo: &str, files: &[String]) -> Result<Choice, HubError> {
     }
 }
 
-/// Configuration, tokenizer and chat template, in the top folder.
+/// Configuration, tokenizer and chat template, in the top folder; and what sentence-transformers needs.
 fn is_small(file: &str) -> bool {
-    let exact = ["config.json", "generation_config.json", "special_tokens_map.json"];
+    let exact = [
+        "config.json",
+        "generation_config.json",
+        "special_tokens_map.json",
+        "modules.json",
+        "config_sentence_transformers.json",
+    ];
     let begins = ["tokenizer", "chat_template"];
-    is_inside(file) && !file.contains('/') && (exact.contains(&file) || begins.iter().any(|b| file.starts_with(b)))
+    // sentence_bert_config.json; old models have their own kind in place of `bert`.
+    let is_sentence = file.starts_with("sentence_") && file.ends_with("_config.json");
+    let is_top = exact.contains(&file) || is_sentence || begins.iter().any(|b| file.starts_with(b));
+    is_inside(file) && file.split_once('/').map_or(is_top, |(folder, name)| is_of_module(folder, name))
+}
+
+/// A module's folder is its number and name, as in `1_Pooling`; a dense layer has weights in it.
+fn is_of_module(folder: &str, name: &str) -> bool {
+    let is_numbered =
+        folder.split_once('_').is_some_and(|(n, _)| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+    is_numbered && ["config.json", WEIGHTS].contains(&name)
 }
 
 /// Percent-encodes all but letters, digits and `-._~`, and `/` where it separates folders.
@@ -272,6 +288,23 @@ mod tests {
             "onnx/config.json",
         ];
         assert_eq!(choice(&full), ok("config.json tokenizer.json tokenizer.model chat_template.jinja", WEIGHTS));
+        let sentence = [
+            "1_Pooling/config.json",
+            "2_Dense/config.json",
+            "2_Dense/model.safetensors",
+            "2_Dense/pytorch_model.bin",
+            "2_Dense/onnx/config.json",
+            "config.json",
+            "config_sentence_transformers.json",
+            "modules.json",
+            "sentence_bert_config.json",
+            "train_config.json",
+            "onnx/model.safetensors",
+            WEIGHTS,
+        ];
+        let small = "1_Pooling/config.json 2_Dense/config.json 2_Dense/model.safetensors config.json \
+                     config_sentence_transformers.json modules.json sentence_bert_config.json";
+        assert_eq!(choice(&sentence), ok(small, WEIGHTS));
         assert_eq!(choice(&["config.json", INDEX, "model-1.safetensors"]), ok(&format!("config.json {INDEX}"), INDEX));
         assert_eq!(choice(&["a.gguf", "config.json"]), ok("", "a.gguf"));
         assert_eq!(choice(&["a.gguf", "b/c.gguf"]), Err("o/n has several models; name one".into()));

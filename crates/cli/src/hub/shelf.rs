@@ -50,14 +50,16 @@ fn own(ctx: &HubContext, path: &Path) -> Option<Listed> {
     let name = path.file_name()?.to_str()?.to_owned();
     let shelf = Shelf::new(&ctx.places.cache, &name);
     let bytes = folder_bytes(path);
-    let record = shelf.record().filter(|record| shelf.is_as_recorded(record));
+    let entry = ctx.catalogue.iter().find(|entry| entry.name == name);
+    let has_small = entry.is_none_or(|entry| shelf.has_small(entry));
+    let record = shelf.record().filter(|record| has_small && shelf.is_as_recorded(record));
     if record.is_none() && bytes == 0 {
         return None;
     }
     Some(Listed {
         name,
         source: "catalogue",
-        path: record.as_ref().map_or_else(|| path.to_owned(), |record| path.join(&record.file)),
+        path: record.as_ref().map_or_else(|| path.to_owned(), |record| path.join(record.path())),
         bytes,
         pulled_at: record.as_ref().map_or_else(|| changed(path), |r| UNIX_EPOCH + Duration::from_secs(r.pulled_at)),
         whole: record.is_some(),

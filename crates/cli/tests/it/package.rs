@@ -45,7 +45,7 @@ fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     out
 }
 
-/// With a cache in fp16 on both sides, the arithmetic of f32 is the same to the bit.
+/// Though the cache of a package is fp16, and that of a checkpoint in f32 is fp32.
 #[test]
 fn a_package_answers_as_its_checkpoint_does() {
     for model in [chat_gguf(), chat_folder()] {

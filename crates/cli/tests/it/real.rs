@@ -6,19 +6,30 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use thane_cpu::{Cpu, Numerics};
+use thane_engine::generate::Session;
+use thane_mil::backend::Backend;
+use thane_mil::package::Package;
+
+const CONTEXT: usize = 2048;
 
 fn golden(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models").join(format!("{name}.json"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
+fn models() -> Option<PathBuf> {
+    let models = std::env::var_os("THANE_MODELS").map(PathBuf::from);
+    if models.is_none() {
+        println!("skipped: THANE_MODELS names no folder; scripts/models.sh makes one");
+    }
+    models
+}
+
 /// The texts, their token ids and the 64 greedy tokens are transformers'; an end token ends `run`, not the reference.
 #[test]
 fn run_gives_the_reference_tokens_from_text() {
-    let Some(models) = std::env::var_os("THANE_MODELS").map(PathBuf::from) else {
-        println!("skipped: THANE_MODELS names no folder; scripts/models.sh makes one");
-        return;
-    };
+    let Some(models) = models() else { return };
     let texts = golden("prompts");
     for name in ["smollm2-135m", "gemma3-270m"] {
         let golden = golden(name);
@@ -43,4 +54,100 @@ fn run_gives_the_reference_tokens_from_text() {
             assert_eq!(report["finish_reason"], reason, "{name}, {prompt}");
         }
     }
+}
+
+/// The likeliest token after the prompt, and after each that follows.
+fn greedy(session: &mut Session, prompt: &[u32], n_tokens: usize) -> Vec<u32> {
+    let mut logits = session.feed(prompt, &|| false).unwrap().unwrap();
+    let mut tokens = Vec::new();
+    loop {
+        let likeliest = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap() as u32;
+        tokens.push(likeliest);
+        if tokens.len() == n_tokens {
+            return tokens;
+        }
+        logits = session.decode(likeliest).unwrap();
+    }
+}
+
+/// Those of transformers, which the checkpoints give too (`crates/cpu/tests/it/real.rs`), though the cache of a package is
+/// fp16. THANE_TEST_TOKENS says how many of the 64 there are. Takes a minute: every weight is written and read back as fp32.
+#[test]
+fn packages_give_the_tokens_of_their_checkpoints() {
+    let Some(models) = models() else { return };
+    let n_tokens = std::env::var("THANE_TEST_TOKENS").map_or(16, |n| n.parse().unwrap());
+    for name in ["smollm2-135m", "gemma3-270m"] {
+        let golden = golden(name);
+        let file = models.join(golden["file"].as_str().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.mlpackage");
+        let mut convert = Command::new(env!("CARGO_BIN_EXE_thane"));
+        convert.args(["convert", "--quiet", "--context", &CONTEXT.to_string(), "-o"]).arg(&path).arg(&file);
+        assert!(convert.output().unwrap().status.success());
+        let (program, _) = thane_compile::run(Package::open(&path).unwrap().program, &Default::default()).unwrap();
+        let cpu = Cpu { numerics: Numerics::F32, n_threads: 2 };
+        let instance = cpu.load(&program).unwrap().instantiate().unwrap();
+        let mut session = Session::new(instance, CONTEXT, golden["vocabulary"].as_u64().unwrap() as usize);
+        let prompts = golden["prompts"].as_array().unwrap();
+        for prompt in prompts {
+            let of = |key: &str| serde_json::from_value::<Vec<u32>>(prompt[key].clone()).unwrap();
+            let tokens = greedy(&mut session, &of("ids"), n_tokens);
+            assert_eq!(tokens, of("greedy")[..n_tokens], "{name}, {}", prompt["name"]);
+        }
+        println!("{name}: {n_tokens} tokens after each of {} prompts are those of the checkpoint", prompts.len());
+    }
+}
+
+/// 300 texts of 1 to 512 tokens with all-MiniLM-L6-v2, against sentence-transformers: from text to vector, alone and in
+/// batches, in both numerics.
+#[test]
+fn minilm_gives_the_vectors_of_sentence_transformers() {
+    let Some(models) = models() else { return };
+    let golden = golden("minilm");
+    let read = |name: &str| {
+        std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models").join(name)).unwrap()
+    };
+    let prose = read("perplexity.txt");
+    let floats: Vec<f32> = read("minilm.bin").as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    let texts = golden["texts"].as_array().unwrap();
+    let lines = texts.iter().map(|t| {
+        let text = match t["bytes"].as_array() {
+            Some(range) => {
+                let [start, end] = [&range[0], &range[1]].map(|v| v.as_u64().unwrap() as usize);
+                std::str::from_utf8(&prose[start..end]).unwrap()
+            }
+            None => t["text"].as_str().unwrap(),
+        };
+        serde_json::json!({ "text": text }).to_string() + "\n"
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("texts.jsonl");
+    std::fs::write(&file, lines.collect::<String>()).unwrap();
+    let embed = |flags: &[&str]| -> Vec<Vec<f32>> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_thane"));
+        command.args(["embed", "--json", "--truncate", "--max-length", "512", "--file"]).arg(&file).args(flags);
+        let output = command.arg(models.join("minilm")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_value(serde_json::from_slice::<Value>(&output.stdout).unwrap()["embeddings"].take()).unwrap()
+    };
+    let cosine = |a: &[f32], b: &[f32]| {
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+        dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+    };
+    let expected: Vec<&[f32]> = floats.chunks(384).collect();
+    let least = |found: &[Vec<f32>]| {
+        assert_eq!(found.len(), expected.len());
+        found.iter().zip(&expected).map(|(a, b)| cosine(a, b)).fold(1.0, f64::min)
+    };
+    let batched = embed(&["--numerics", "f32"]);
+    let alone = embed(&["--numerics", "f32", "--batch-tokens", "1"]);
+    let fast = embed(&["--numerics", "fast"]);
+    let far = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let apart = batched.iter().zip(&alone).map(|(a, b)| far(a, b)).fold(0.0, f32::max);
+    println!(
+        "minilm: least cosine {:.9} (f32), {:.9} (fast); alone and in batches differ by {apart:e}",
+        least(&batched),
+        least(&fast)
+    );
+    assert!(least(&batched) >= 0.99999 && least(&fast) >= 0.9995 && apart <= 1e-6);
 }

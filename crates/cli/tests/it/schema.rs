@@ -136,6 +136,16 @@ fn verbs_of_packages() {
 }
 
 #[test]
+fn verbs_of_packages_of_embedding_models() {
+    let home = Home::new();
+    let out = home.path("model.mlpackage").to_str().unwrap().to_owned();
+    let model = crate::embed::model("bert-cls").to_str().unwrap().to_owned();
+    let convert = ["convert", "--json", "--task", "embed", &model, "-o", &out, "--buckets", "8,16"];
+    agrees("convert --task embed", &json(&home.run(&convert)));
+    agrees("verify", &json(&home.run(&["verify", "--json", &out])));
+}
+
+#[test]
 fn verbs_of_the_cache() {
     let home = Home::new();
     home.tiny(&[&[1; 4000]]);
@@ -156,6 +166,7 @@ fn each_section_is_a_verb() {
         [
             "check",
             "convert",
+            "convert --task embed",
             "diff",
             "embed",
             "inspect",
@@ -166,7 +177,8 @@ fn each_section_is_a_verb() {
             "pull",
             "rm",
             "run",
-            "show"
+            "show",
+            "verify"
         ]
     );
 }

@@ -14,7 +14,7 @@ use thane_mil::types::DType;
 use thane_mil::valid;
 use thane_models::checkpoint::Checkpoint;
 
-use crate::golden::{call, folder, ids};
+use crate::golden::{call, folder, ids, with_scaled};
 
 fn program(inputs: &str, body: &str) -> Program {
     let text = format!("program(1.3) {{ func main<ios18>({inputs}) {{ {body} }} -> (z); }}");
@@ -350,19 +350,7 @@ fn tiny() -> PathBuf {
 
 /// The tiny model with the weights of one matrix multiplied by `factor`.
 fn scaled(matrix: &str, factor: f32) -> Program {
-    let from = tiny();
-    let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{matrix}-{factor}"));
-    std::fs::create_dir_all(&to).unwrap();
-    std::fs::copy(from.join("config.json"), to.join("config.json")).unwrap();
-    let mut bytes = std::fs::read(from.join("model.safetensors")).unwrap();
-    let start = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let header: Value = serde_json::from_slice(&bytes[8..start]).unwrap();
-    let range = ids(&header[matrix]["data_offsets"]);
-    for v in bytes[start + range[0] as usize..start + range[1] as usize].as_chunks_mut::<4>().0 {
-        *v = (f32::from_le_bytes(*v) * factor).to_le_bytes();
-    }
-    std::fs::write(to.join("model.safetensors"), bytes).unwrap();
-    built(&to)
+    built(&with_scaled(&tiny(), matrix, factor))
 }
 
 fn compared(program: &Program, options: &Options) -> Report {

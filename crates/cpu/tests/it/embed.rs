@@ -1,9 +1,10 @@
 //! Tiny random embedding models, against what sentence-transformers and transformers compute (`tests/models/README.md`).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use thane_cpu::Numerics;
+use thane_cpu::ane::Effects;
 use thane_mil::backend::Instance;
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::types::DType;
@@ -11,7 +12,7 @@ use thane_mil::valid;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Encoder, EncoderOptions, Encoding, Engine, NormForm, Pooling, Target, build_encoder};
 
-use crate::golden::{Golden, folder, ids, instance, relative_error};
+use crate::golden::{Golden, folder, ids, instance, relative_error, with_scaled};
 
 const NAMES: [&str; 7] =
     ["bert-mean", "bert-cls", "modernbert-mean", "modernbert-cls", PPLX, "qwen3-embedding", "embeddinggemma"];
@@ -124,9 +125,14 @@ fn every_pooling_and_the_vectors_of_tokens_are_those_of_the_reference() {
 /// Late chunking: one pass over a document, and the mean of each chunk's own tokens.
 #[test]
 fn chunks_of_a_document_are_those_of_the_reference() {
-    let golden = Golden::read(&path(PPLX).join("golden"));
+    chunks(PPLX);
+    chunks("qwen3-pplx-context");
+}
+
+fn chunks(name: &str) {
+    let golden = Golden::read(&path(name).join("golden"));
     let options = EncoderOptions { encoding: Encoding::Chunks, ..EncoderOptions::default() };
-    let encoder = built(PPLX, &options);
+    let encoder = built(name, &options);
     let mut instance = instance(&encoder.program, Numerics::F32, 2);
     let documents = golden.json["documents"].as_array().unwrap();
     assert!(documents.len() > 3);
@@ -200,4 +206,54 @@ fn feed_half(instance: &mut dyn Instance, ids: &[u32], width: usize) {
     let mask: Vec<u8> = (0..width).flat_map(|i| f64_to_f16(f64::from(u8::from(i < ids.len()))).to_ne_bytes()).collect();
     instance.input("input_ids", &[1, width]).unwrap().copy_from_slice(&tokens);
     instance.input("attention_mask", &[1, width]).unwrap().copy_from_slice(&mask);
+}
+
+/// The vector of the longest text in the engine's numbers, with a stream that is divided by `divisor`.
+fn in_half(path: &Path, divisor: f32, norm: NormForm, numerics: Numerics) -> Vec<f32> {
+    let golden = Golden::read(&path.join("golden"));
+    let ids = texts(&golden).into_iter().map(|t| t.1).max_by_key(Vec::len).unwrap();
+    let most = ids.len();
+    let engine = Engine { buckets: vec![most], flexible: false, residual_divisor: Some(divisor), norm };
+    let options = EncoderOptions { target: Target::Engine(engine), ..EncoderOptions::default() };
+    let encoder = build_encoder(&Checkpoint::open(path).unwrap(), &options).unwrap();
+    let mut instance = instance(&encoder.program, numerics, 2);
+    feed_half(instance.as_mut(), &ids, most);
+    instance.run(&format!("encode_{most}")).unwrap();
+    let view = instance.output("embedding").unwrap();
+    view.bytes.as_chunks().0.iter().map(|b| f16_to_f32(u16::from_ne_bytes(*b))).collect()
+}
+
+/// A stream near the end of fp16, as Qwen3-0.6B has it: the engine's numbers overflow, unless the stream is divided.
+#[test]
+fn a_residual_stream_that_overflows_is_cured_by_its_divisor() {
+    let path = with_scaled(&path(PPLX), "layers.0.mlp.down_proj.weight", 35_000.0);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let reference = build_encoder(&checkpoint, &EncoderOptions::default()).unwrap();
+    let golden = Golden::read(&path.join("golden"));
+    let ids = texts(&golden).into_iter().map(|t| t.1).max_by_key(Vec::len).unwrap();
+    let mut instance = instance(&reference.program, Numerics::F32, 2);
+    feed(instance.as_mut(), &[ids], 0);
+    instance.run("encode").unwrap();
+    let expected = floats(instance.as_ref(), "embedding");
+    let ane = Numerics::Ane(Effects::default());
+    let cosine = |divisor, norm| cosine(&in_half(&path, divisor, norm, ane), &expected);
+    for norm in [NormForm::Scaled, NormForm::Cat, NormForm::Native] {
+        println!(
+            "{norm:?}: K 1 {}, 4 {}, 8 {}, 16 {}",
+            cosine(1.0, norm),
+            cosine(4.0, norm),
+            cosine(8.0, norm),
+            cosine(16.0, norm)
+        );
+    }
+    for norm in [NormForm::Scaled, NormForm::Cat] {
+        let (whole, divided) = (cosine(1.0, norm), cosine(8.0, norm));
+        // What overflowed is no number, or far off.
+        assert!((whole.is_nan() || whole < 0.99) && divided >= 0.998, "{norm:?}: {whole} and {divided}");
+    }
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }

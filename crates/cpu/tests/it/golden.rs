@@ -60,3 +60,32 @@ pub fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
     let norm: f64 = expected.iter().map(|e| square(f64::from(*e))).sum();
     (difference / norm).sqrt()
 }
+
+/// A copy of a tiny fp32 model with the numbers of one tensor multiplied by `factor`.
+pub fn with_scaled(from: &Path, tensor: &str, factor: f32) -> PathBuf {
+    let name = from.file_name().unwrap().to_str().unwrap();
+    let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{tensor}-{factor}"));
+    copy(from, &to);
+    let file = to.join("model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let start = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..start]).unwrap();
+    let range = ids(&header[tensor]["data_offsets"]);
+    for v in bytes[start + range[0] as usize..start + range[1] as usize].as_chunks_mut::<4>().0 {
+        *v = (f32::from_le_bytes(*v) * factor).to_le_bytes();
+    }
+    std::fs::write(file, bytes).unwrap();
+    to
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in from.read_dir().unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            std::fs::write(to, std::fs::read(entry.path()).unwrap()).unwrap();
+        }
+    }
+}

@@ -10,7 +10,11 @@ pub mod similarity;
 
 pub use document::{Document, shorten};
 
+use std::borrow::Cow;
+use std::ops::Range;
+
 use thane_mil::backend::{Instance, RunError};
+use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::types::DType;
 
 /// Why texts could not be embedded. `index` is the place of a sequence among those that were given, from 0.
@@ -92,11 +96,21 @@ pub struct Watch<'a> {
     pub progress: &'a mut dyn FnMut(usize),
 }
 
+/// How the functions of a program take texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Lengths {
+    /// One takes any number of texts of any length, with masks of integers, and gives fp32.
+    Any,
+    /// One for each of some lengths, and maybe one for any, each for one text and all in fp16.
+    Buckets { lengths: Vec<usize>, flexible: bool },
+}
+
 /// A running encoder.
 pub struct Embedder {
     instance: Box<dyn Instance>,
     dim: usize,
     limits: Limits,
+    lengths: Lengths,
 }
 
 impl Embedder {
@@ -105,7 +119,33 @@ impl Embedder {
 
     /// An embedder over an instance whose vectors have `dim` elements.
     pub fn new(instance: Box<dyn Instance>, dim: usize, limits: Limits) -> Self {
-        Self { instance, dim, limits }
+        Self { instance, dim, limits, lengths: Lengths::Any }
+    }
+
+    /// The same over a program that has a function of its own, `encode_128`, for each of some lengths; with `flexible` it
+    /// has one, `encode`, for what is longer than all of them.
+    pub fn in_buckets(mut self, mut lengths: Vec<usize>, flexible: bool) -> Self {
+        lengths.sort_unstable();
+        if let (false, Some(most)) = (flexible, lengths.last()) {
+            self.limits.max_tokens = self.limits.max_tokens.min(*most);
+        }
+        self.lengths = Lengths::Buckets { lengths, flexible };
+        self
+    }
+
+    /// The function for a text of so many tokens, and what it is padded to.
+    fn route(&self, function: &str, n_tokens: usize) -> (String, usize) {
+        match &self.lengths {
+            Lengths::Buckets { lengths, .. } => match lengths.iter().find(|n| **n >= n_tokens) {
+                Some(n) => (format!("{function}_{n}"), *n),
+                None => (function.to_owned(), n_tokens),
+            },
+            Lengths::Any => (function.to_owned(), n_tokens),
+        }
+    }
+
+    fn is_half(&self) -> bool {
+        self.lengths != Lengths::Any
     }
 
     /// Elements of a vector.
@@ -159,20 +199,39 @@ impl Embedder {
         if n_tokens * n_chunks > Self::MOST_POOL {
             return Err(EmbedError::TooManyChunks { chunks: n_chunks, tokens: n_tokens, most: Self::MOST_POOL });
         }
-        self.fill(&[tokens], n_tokens)?;
-        let pool = self.instance.input("pool_matrix", &[n_chunks, n_tokens])?;
-        pool.fill(0);
-        for (row, span) in pool.chunks_exact_mut(n_tokens * 4).zip(spans) {
-            let share = (1.0 / span.len().max(1) as f32).to_ne_bytes();
-            row.as_chunks_mut::<4>().0[span.clone()].fill(share);
+        let mut rows = Vec::with_capacity(n_chunks * self.dim);
+        // Functions of fixed length have a matrix of fixed height.
+        for spans in spans.chunks(if self.is_half() { MOST_CHUNKS } else { n_chunks.max(1) }) {
+            rows.extend(self.pooled(tokens, spans)?);
         }
-        self.instance.run("encode_chunks")?;
-        let mut rows = self.output("embedding", &[n_chunks, self.dim])?.to_vec();
         // What a model that normalises makes of nothing is not for it to say.
         for (row, _) in rows.chunks_exact_mut(self.dim).zip(spans).filter(|(_, span)| span.is_empty()) {
             row.fill(0.0);
         }
         finite(&rows).then_some(rows).ok_or(EmbedError::NotFinite { index: 0 })
+    }
+
+    /// The vectors of some chunks.
+    fn pooled(&mut self, tokens: &[u32], spans: &[Range<usize>]) -> Result<Vec<f32>, EmbedError> {
+        let (function, width) = self.route("encode_chunks", tokens.len());
+        let is_fixed = function != "encode_chunks";
+        let height = if is_fixed { MOST_CHUNKS } else { spans.len() };
+        self.fill(&[tokens], width)?;
+        let mut matrix = vec![0.0; height * width];
+        for (row, span) in matrix.chunks_exact_mut(width).zip(spans) {
+            row[span.clone()].fill(1.0 / span.len().max(1) as f32);
+        }
+        let is_half = self.is_half();
+        let pool = self.instance.input("pool_matrix", &[height, width])?;
+        if is_half {
+            let places = pool.as_chunks_mut::<2>().0.iter_mut();
+            places.zip(matrix).for_each(|(place, v)| *place = f64_to_f16(v.into()).to_ne_bytes());
+        } else {
+            pool.as_chunks_mut::<4>().0.iter_mut().zip(matrix).for_each(|(place, v)| *place = v.to_ne_bytes());
+        }
+        self.instance.run(&function)?;
+        let rows = self.output("embedding", &[height, self.dim])?;
+        Ok(rows[..spans.len() * self.dim].to_vec())
     }
 
     /// Run all sequences, batch by batch. False when the caller wanted the end.
@@ -186,19 +245,25 @@ impl Embedder {
         let sequences: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).collect();
         self.check(&sequences)?;
         let lengths: Vec<usize> = sequences.iter().map(|s| s.len()).collect();
-        for batch in batch::plan(&lengths, self.limits.batch_tokens) {
+        let batches = match self.lengths {
+            Lengths::Any => batch::plan(&lengths, self.limits.batch_tokens),
+            Lengths::Buckets { .. } => (0..sequences.len()).map(|idx| vec![idx]).collect(),
+        };
+        for batch in batches {
             if (watch.interrupted)() {
                 return Ok(false);
             }
             let members: Vec<&[u32]> = batch.iter().map(|idx| sequences[*idx]).collect();
-            let n_tokens = members.iter().map(|s| s.len()).max().unwrap_or(0);
+            let longest = members.iter().map(|s| s.len()).max().unwrap_or(0);
+            let (function, n_tokens) = self.route(output.function(), longest);
             self.fill(&members, n_tokens)?;
-            self.instance.run(output.function())?;
+            self.instance.run(&function)?;
             let shape = match output {
                 Output::Text => vec![batch.len(), self.dim],
                 Output::Tokens => vec![batch.len(), n_tokens, self.dim],
             };
             let values = self.output(output.name(), &shape)?;
+            let values = values.as_ref();
             take(&batch, n_tokens, values);
             // Of padding nothing is known.
             let row_len = values.len() / batch.len();
@@ -234,15 +299,22 @@ impl Embedder {
             let places = row.as_chunks_mut::<4>().0.iter_mut();
             places.zip(*tokens).for_each(|(place, token)| *place = token.to_ne_bytes());
         }
+        let is_half = self.is_half();
         let mask = self.instance.input("attention_mask", &shape)?;
         mask.fill(0);
+        if is_half {
+            for (row, tokens) in mask.chunks_exact_mut(n_tokens * 2).zip(members) {
+                row.as_chunks_mut::<2>().0[..tokens.len()].fill(f64_to_f16(1.0).to_ne_bytes());
+            }
+            return Ok(());
+        }
         for (row, tokens) in mask.chunks_exact_mut(n_tokens * 4).zip(members) {
             row.as_chunks_mut::<4>().0[..tokens.len()].fill(1i32.to_ne_bytes());
         }
         Ok(())
     }
 
-    fn output(&self, name: &'static str, expected: &[usize]) -> Result<&[f32], EmbedError> {
+    fn output(&self, name: &'static str, expected: &[usize]) -> Result<Cow<'_, [f32]>, EmbedError> {
         let view = self.instance.output(name)?;
         let wrong = || EmbedError::Output {
             name,
@@ -250,12 +322,20 @@ impl Embedder {
             found: view.shape.to_vec(),
             expected: expected.to_vec(),
         };
-        if view.shape != expected || view.dtype != DType::Fp32 {
-            return Err(wrong());
+        match view.dtype {
+            _ if view.shape != expected => Err(wrong()),
+            DType::Fp32 => bytemuck::try_cast_slice(view.bytes).map(Cow::Borrowed).map_err(|_| wrong()),
+            DType::Fp16 => {
+                let halves = view.bytes.as_chunks().0.iter();
+                Ok(Cow::Owned(halves.map(|b| f16_to_f32(u16::from_ne_bytes(*b))).collect()))
+            }
+            _ => Err(wrong()),
         }
-        bytemuck::try_cast_slice(view.bytes).map_err(|_| wrong())
     }
 }
+
+/// Rows of the pool matrix of functions of fixed length.
+const MOST_CHUNKS: usize = 32;
 
 /// Gets which sequences a call had, the tokens that each was padded to, and the output.
 type Take<'a> = dyn FnMut(&[usize], usize, &[f32]) + 'a;

@@ -1,7 +1,9 @@
 //! Compiled models, `.mlmodelc`: the program as text beside its weights, and the description behind a header.
 //!
-//! Source of the layout: files of coremlc 3520 and 3600 as published (facts, 7.7). What Core ML measures when it compiles,
-//! histograms and precisions in `metadata.json`, is left out: nothing that is known reads it.
+//! Source of the layout: files of coremlc 3520 and 3600 as published (facts, 7.7). Two things in them are not known well
+//! enough to be written. None has enumerated shapes, which are refused. Histograms in `metadata.json` name each op by the
+//! opset that last changed it in Apple's own table (`Ios18.relu`, `Ios16.einsum`), which is not that of coremltools; they are
+//! left out, and the precisions with them.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -122,9 +124,10 @@ fn string() -> Type {
     Type::Tensor(TensorType::scalar(DType::String))
 }
 
-/// The shapes of a function's inputs, if any of them has more than one.
+/// The shapes of those inputs of a function that have more than one.
 fn flexible(package: &Package, f: &Function) -> Result<Option<Literal>, String> {
-    let (mut defaults, mut ranges, mut any) = (Vec::new(), Vec::new(), false);
+    let pair = Type::Tensor(TensorType::new(DType::Int32, [2usize]));
+    let (mut defaults, mut ranges) = (Vec::new(), Vec::new());
     for value in f.body().inputs.iter().map(|v| f.value(*v)) {
         let Type::Tensor(ty) = &value.ty else { continue };
         let feature = package.interfaces.get(&f.name).and_then(|i| i.features.get(&value.name));
@@ -133,27 +136,27 @@ fn flexible(package: &Package, f: &Function) -> Result<Option<Literal>, String> 
                 let remedy = "their compiled form is not known: write a .mlpackage";
                 return Err(format!("has enumerated shapes of `{}` in `{}`; {remedy}", value.name, f.name));
             }
+            _ if ty.known_shape().is_some() => continue,
             Some(Shape::Ranges { default, ranges }) => (default.clone(), ranges.clone()),
             _ => {
                 let bounds: Vec<SizeRange> = ty.shape.iter().map(|d| description::bounds(*d)).collect();
                 (bounds.iter().map(|r| r.lower).collect(), bounds)
             }
         };
-        any |= ty.known_shape().is_none();
-        defaults
-            .push((Literal::string(&value.name), Literal::i32s(&default.iter().map(|n| int(*n)).collect::<Vec<_>>())));
+        let default: Vec<i32> = default.iter().map(|n| int(*n)).collect();
+        defaults.push((Literal::string(&value.name), Literal::i32s(&default)));
         // -1: no end.
         let bounds = bounds.iter().map(|r| Literal::i32s(&[int(r.lower), r.upper.map_or(-1, int)])).collect();
-        let pair = Type::Tensor(TensorType::new(DType::Int32, [2usize]));
-        ranges.push((Literal::string(&value.name), Literal::List(pair, bounds)));
+        ranges.push((Literal::string(&value.name), Literal::List(pair.clone(), bounds)));
+    }
+    if defaults.is_empty() {
+        return Ok(None);
     }
     let open = Dim::Symbol(Symbol(0));
-    let pair = Type::Tensor(TensorType::new(DType::Int32, [2usize]));
     let vector = Type::Tensor(TensorType::new(DType::Int32, [open]));
     let named = |name: &str, ty, items| Literal::Tuple(vec![Literal::string(name), Literal::Dict(string(), ty, items)]);
     let list = Type::List(Box::new(pair), None);
-    let both = vec![named("DefaultShapes", vector, defaults), named("RangeDims", list, ranges)];
-    Ok(any.then(|| Literal::Tuple(both)))
+    Ok(Some(Literal::Tuple(vec![named("DefaultShapes", vector, defaults), named("RangeDims", list, ranges)])))
 }
 
 fn int(n: usize) -> i32 {

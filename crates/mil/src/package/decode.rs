@@ -291,12 +291,11 @@ impl Decoder<'_> {
         let first = outputs.first().map_or(def.name, |o| &o.name);
         let id = self.function.append_op(block, def, args, nested, first, Origin::default());
         let id = id.map_err(|e| e.to_string())?;
-        self.function.ops[id.index()].name = name;
         let results = self.function.op(id).results.clone();
         if results.len() != outputs.len() {
             return Err(format!("it gives {} results, the file declares {}", results.len(), outputs.len()).into());
         }
-        for (output, result) in outputs.iter().zip(results) {
+        for (output, result) in outputs.iter().zip(&results) {
             let declared = type_from_proto(output.r#type.as_ref(), &mut || Symbol(0));
             let declared = declared.map_err(|e| format!("result `{}`: {e}", output.name))?;
             let inferred = &mut self.function.values[result.index()].ty;
@@ -304,8 +303,11 @@ impl Decoder<'_> {
                 return Err(format!("`{}` is declared {declared}, the op gives {inferred}", output.name).into());
             }
             inferred.refine(&declared);
-            self.declare(&output.name, result)?;
+            self.declare(&output.name, *result)?;
         }
+        // Every op has a name in a file, so one that lacks it gets that with which it is written.
+        let of_result = || results.first().map_or(def.name, |r| &self.function.value(*r).name).to_owned();
+        self.function.ops[id.index()].name = Some(name.unwrap_or_else(of_result));
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use super::proto::{
     self, array_feature_type, binding, dimension, feature_type, immediate_value, tensor_value, value, value_type,
 };
 use crate::data::Data;
+use crate::program::difference;
 use crate::text::parse;
 use crate::types::TensorType;
 
@@ -680,6 +681,24 @@ const DESCRIPTIONS: &[Change<proto::Model>] = &[
         "function `other`: it is described, the program has none",
     ),
 ];
+
+/// Found by fuzzing: what was read without names was written with them, and was another program then.
+#[test]
+fn ops_without_a_name_get_that_of_their_result() {
+    fn forget(block: &mut proto::Block) {
+        for op in &mut block.operations {
+            op.attributes.remove("name");
+            op.blocks.iter_mut().for_each(forget);
+        }
+    }
+    let folder = Folder::new();
+    let named = Package::open(&folder.path()).unwrap();
+    let mut model = folder.model();
+    forget(body(&mut model));
+    fs::write(folder.file(MODEL), model.encode_to_vec()).unwrap();
+    let unnamed = Package::open(&folder.path()).unwrap();
+    assert_eq!(difference(&named.program, &unnamed.program), None);
+}
 
 #[test]
 fn models_that_say_what_cannot_be_are_refused() {

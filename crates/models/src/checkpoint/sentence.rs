@@ -155,12 +155,22 @@ impl Sentence {
 
     fn pool(&mut self, path: &Path) -> Result<(), CheckpointError> {
         let config: Map<String, Value> = parse(path)?;
-        let named = config.get("pooling_mode").and_then(Value::as_str).map(|name| format!("pooling_mode_{name}"));
+        // Newer files name the modes, one or several.
+        let named: Vec<&str> = match config.get("pooling_mode") {
+            Some(Value::Array(modes)) => modes.iter().filter_map(Value::as_str).collect(),
+            Some(mode) => mode.as_str().into_iter().collect(),
+            None => Vec::new(),
+        };
         let is_on = |key: &str, value: &Value| key.starts_with("pooling_mode_") && value.as_bool() == Some(true);
         let mut on: Vec<String> = config.iter().filter(|(k, v)| is_on(k, v)).map(|(k, _)| k.clone()).collect();
-        on.extend(named);
+        on.extend(named.into_iter().map(|name| format!("pooling_mode_{name}")));
         let [mode] = on.as_slice() else {
-            return Err(fault(path, "pooling_mode", "one mode", &on.join(", ")));
+            return Err(fault(
+                path,
+                "pooling_mode",
+                "one mode: vectors of several are not joined here",
+                &on.join(", "),
+            ));
         };
         let known = SWITCHES.iter().find(|(name, _)| *name == mode || name.strip_suffix("_tokens") == Some(mode));
         let known = known.or_else(|| SWITCHES.iter().find(|(name, _)| name.strip_suffix("_token") == Some(mode)));

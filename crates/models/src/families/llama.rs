@@ -18,6 +18,7 @@ use crate::layers::encoder::{self, Sight};
 use crate::layers::mlp::{Activation, Mlp};
 use crate::layers::norm::RmsNorm;
 use crate::layers::rope::{Rotary, Style, inverse_frequencies};
+use crate::pooling::Pooling;
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
@@ -97,6 +98,11 @@ impl Encoder for Llama {
             hidden: self.attention.hidden,
             n_positions: self.max_context,
         }
+    }
+
+    fn pools(&self) -> Option<(Pooling, bool)> {
+        // pplx-embed-context comes without modules.json. Source: its model page.
+        (self.sight == Sight::All).then_some((Pooling::Mean, true))
     }
 
     fn residual_divisor(&self) -> f32 {

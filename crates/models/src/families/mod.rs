@@ -15,7 +15,7 @@ use crate::graph::{Derived, Form, Graph, Layout};
 use crate::layers::decoder::{Mask, Mode};
 use crate::layers::encoder::{Encoding, Extent, Head};
 use crate::weights::{Names, Weights};
-use crate::{Info, Model, Options};
+use crate::{Info, Model, Options, Pooling};
 
 /// A family: which architectures it lowers, and how its configuration is read in each format.
 pub struct Family {
@@ -79,6 +79,11 @@ trait Encoder {
 
     /// Its sizes.
     fn sizes(&self) -> EncoderSizes;
+
+    /// How the architecture pools, and whether it gives int8 and bits itself, where its files say nothing.
+    fn pools(&self) -> Option<(Pooling, bool)> {
+        None
+    }
 
     /// What fp16 needs the residual stream to be divided by.
     fn residual_divisor(&self) -> f32 {
@@ -156,10 +161,15 @@ pub(crate) fn build_encoder(checkpoint: &Checkpoint, options: &EncoderOptions) -
     if let Some(sentence) = &sentence {
         tensors.extend(sentence.tensors(&folder.folder)?);
     }
-    let sentence = sentence.unwrap_or_default();
     let weights = Weights::hugging_face(&tensors, family.base);
     folder.config.acknowledge(HARMLESS);
     let encoder = read(&folder.config, &weights)?;
+    let sentence = sentence.unwrap_or_else(|| match encoder.pools() {
+        Some((pooling, quantize)) => {
+            Sentence { pooling: Some(pooling), quantize, include_prompt: true, ..Sentence::default() }
+        }
+        None => Sentence::default(),
+    });
     refuse_unknown(family.names[0], folder.config.unread())?;
     lower_encoder(architecture, encoder.as_ref(), &weights, sentence, options)
 }
@@ -174,7 +184,7 @@ fn lower_encoder(
     let sizes = encoder.sizes();
     let pooling = options.pooling.or(sentence.pooling);
     // Vectors of tokens are not pooled.
-    let pooling = pooling.or((options.encoding == Encoding::Tokens).then_some(crate::Pooling::Mean));
+    let pooling = pooling.or((options.encoding == Encoding::Tokens).then_some(Pooling::Mean));
     let pooling = pooling.ok_or(ModelError::Pooling)?;
     let normalize = options.normalize.unwrap_or(sentence.normalize);
     let mut dim = sizes.hidden;
@@ -248,7 +258,7 @@ const MAX_CHUNKS: usize = 32;
 
 fn bucket(length: usize, most: usize) -> Result<(), ModelError> {
     if length == 0 || length > most {
-        return Err(ModelError::Context { asked: length, max: most });
+        return Err(ModelError::Bucket { asked: length, max: most });
     }
     Ok(())
 }

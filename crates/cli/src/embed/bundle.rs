@@ -1,0 +1,404 @@
+//! An embedding model as Core ML packages: a function for each bucket in one package, or a package for each in a folder
+//! whose packages share one file of weights; with golden vectors that tell a good copy from a bad one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use thane_mil::package::{Metadata, Package};
+use thane_mil::program::Program;
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{Encoder, EncoderInfo, EncoderOptions, Encoding, Engine, NormForm, Pooling, Target};
+
+use super::encoder::{self, Run, Tokens};
+use crate::app::App;
+use crate::cmd::convert;
+use crate::contract::{self, Contract, Embeds, Facts, FileHash, SCHEMA, Source};
+use crate::exit::{Code, Failure};
+use crate::language::Parts;
+use crate::model::NumericsFlag;
+
+/// The manifest of a folder of packages.
+pub const MANIFEST: &str = "manifest.json";
+/// The version of the manifest that is written, and the only one that is read.
+pub const MANIFEST_SCHEMA: u32 = 1;
+/// Buckets where nobody says otherwise, as far as the model goes.
+const BUCKETS: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
+
+/// What is embedded to tell a good copy from a bad one: lengths of one token to some dozens, scripts, digits, code.
+const TEXTS: [&str; 8] = [
+    "a",
+    "The quick brown fox jumps over the lazy dog.",
+    "What is the capital of France?",
+    "Straße, naïve café, 東京タワー, Москва, مرحبا",
+    "fn main() { println!(\"{}\", 6 * 7); }",
+    "In 1969, 600 million people watched Apollo 11 land on the Moon at 20:17 UTC.",
+    "Embeddings turn texts into vectors, so that texts of like meaning lie close to each other, whatever their words are.",
+    "The committee met on Tuesday to discuss the budget; it adjourned without a vote, since neither side had the numbers, \
+     and will meet again next week, when the treasurer has promised to bring the figures of the last three years.",
+];
+
+/// Flags of `thane convert --task embed`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Embedding models (--task embed)")]
+pub struct Flags {
+    /// Lengths that get a function of their own [default: 128,256,512,1024,2048,4096, as far as the model goes].
+    #[arg(long, env = "THANE_BUCKETS", value_name = "TOKENS", value_delimiter = ',')]
+    pub buckets: Vec<usize>,
+    /// Leave out the function that takes any length.
+    #[arg(long, env = "THANE_NO_FLEXIBLE", value_parser = clap::builder::FalseyValueParser::new())]
+    pub no_flexible: bool,
+    /// package: one package with a function for each bucket; folder: a package for each, which share one file of weights.
+    #[arg(long, env = "THANE_LAYOUT", value_name = "HOW", value_enum, default_value_t = Layout::Package)]
+    pub layout: Layout,
+    /// Vectors of the chunks of one text (late chunking), by a matrix that pools them.
+    #[arg(long, env = "THANE_CHUNKS", value_parser = clap::builder::FalseyValueParser::new())]
+    pub chunks: bool,
+    /// How the vectors of tokens become one: mean, cls, lasttoken, max or weightedmean [default: as the model says].
+    #[arg(long, env = "THANE_POOLING", value_name = "HOW", value_parser = pooling)]
+    pub pooling: Option<Pooling>,
+    /// What the residual stream is divided by, so that fp16 can hold it [default: what the family needs].
+    #[arg(long, env = "THANE_RESIDUAL_DIVISOR", value_name = "K", value_parser = divisor)]
+    pub residual_divisor: Option<f32>,
+    /// How root mean square norms are spelled: scaled cannot overflow, native has fewer ops, cat is a layer norm.
+    #[arg(long, env = "THANE_NORM", value_name = "HOW", value_enum, default_value_t = Norm::Scaled)]
+    pub norm: Norm,
+}
+
+/// The values of `--layout`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Layout {
+    Package,
+    Folder,
+}
+
+/// The values of `--norm`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Norm {
+    Scaled,
+    Native,
+    Cat,
+}
+
+impl Norm {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Scaled => "scaled",
+            Self::Native => "native",
+            Self::Cat => "cat",
+        }
+    }
+
+    fn form(self) -> NormForm {
+        match self {
+            Self::Scaled => NormForm::Scaled,
+            Self::Native => NormForm::Native,
+            Self::Cat => NormForm::Cat,
+        }
+    }
+}
+
+/// Parses the name of a pooling.
+pub fn pooling(name: &str) -> Result<Pooling, String> {
+    Pooling::from_name(name).ok_or_else(|| "the ways are mean, cls, lasttoken, max and weightedmean".to_owned())
+}
+
+fn divisor(text: &str) -> Result<f32, String> {
+    let value: f32 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    let fits = (1.0..=1024.0).contains(&value) && value.log2().fract() == 0.0;
+    if fits { Ok(value) } else { Err("a power of two from 1 to 1024 keeps every weight exact".to_owned()) }
+}
+
+/// What is known of an embedding model that is to be written.
+pub struct Model<'a> {
+    /// As it was asked for.
+    pub name: &'a str,
+    pub licence: Option<String>,
+    pub checkpoint: &'a Checkpoint,
+}
+
+/// What was written.
+#[derive(Debug, Default, Serialize)]
+pub struct Written {
+    pub buckets: Vec<usize>,
+    pub flexible: bool,
+    /// Packages.
+    pub packages: usize,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Bytes that they take on disk: files that are the same file count once.
+    pub disk_bytes: u64,
+}
+
+/// A vector that a text has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Golden {
+    pub text: String,
+    /// What the reference makes of it: fp32, not truncated or quantised.
+    pub vector: Vec<f32>,
+}
+
+/// The manifest of a folder of packages, which says what each of its files is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    pub schema: u32,
+    pub generator: String,
+    pub model: Facts,
+    pub packages: Vec<Entry>,
+    /// Every file but this one.
+    pub files: Vec<FileHash>,
+}
+
+/// A package of a bundle.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Its folder.
+    pub path: String,
+    /// Its length; null for the one that takes any.
+    pub tokens: Option<usize>,
+}
+
+/// The golden vectors of a model, by the reference on this machine.
+fn goldens(model: &Model<'_>, flags: &Flags, app: &App) -> Result<Vec<Golden>, Failure> {
+    let run = Run { numerics: NumericsFlag::F32, threads: None, batch_tokens: 1024, max_length: None };
+    let options = EncoderOptions { pooling: flags.pooling, ..EncoderOptions::default() };
+    let mut encoder = encoder::of_checkpoint(model.checkpoint, &options, &run, app)?;
+    let other = |e: anyhow::Error| Failure::new(Code::Other, e);
+    let mut goldens = Vec::new();
+    for text in TEXTS {
+        let (tokens, _) = encoder.text(text, true).map_err(other)?;
+        let Tokens::Text(ids) = tokens else { continue };
+        // Tokenizers without special tokens have none for some texts.
+        if ids.is_empty() {
+            continue;
+        }
+        let vector = encoder.embed(ids).map_err(other)?;
+        goldens.push(Golden { text: text.to_owned(), vector });
+    }
+    Ok(goldens)
+}
+
+/// Write a model as a package or as a folder of packages.
+pub fn write(model: &Model<'_>, out: &Path, force: bool, flags: &Flags, app: &App) -> Result<Written, Failure> {
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let encoder = build(model, flags, app)?;
+    let parts = Parts::of(model.checkpoint, encoder.info.vocab_size).map_err(usage)?;
+    let goldens = match &parts {
+        Some(_) if !flags.chunks => goldens(model, flags, app)?,
+        _ => Vec::new(),
+    };
+    let source = contract::hash_files(convert::weight_files(model.checkpoint)?);
+    let source = source.join().map_err(|_| usage(anyhow::anyhow!("a file could not be hashed")))?;
+    let source = Source { model: model.name.to_owned(), files: source.map_err(|e| usage(e.into()))? };
+    let bundle = Bundle { model, flags, info: &encoder.info, parts: parts.as_ref(), goldens, source };
+    match flags.layout {
+        Layout::Package => bundle.package(encoder.program, out, force),
+        Layout::Folder => bundle.folder(encoder.program, out, force),
+    }
+}
+
+fn build(model: &Model<'_>, flags: &Flags, app: &App) -> Result<Encoder, Failure> {
+    let path = &model.checkpoint.path;
+    let lengths = |most: usize| -> Vec<usize> {
+        let mut lengths = flags.buckets.clone();
+        if lengths.is_empty() {
+            lengths = BUCKETS.into_iter().filter(|n| *n <= most).collect();
+        }
+        if lengths.is_empty() {
+            lengths.push(most);
+        }
+        lengths.sort_unstable();
+        lengths.dedup();
+        lengths
+    };
+    // Which lengths there can be, the model says.
+    let encoding = if flags.chunks { Encoding::Chunks } else { Encoding::Text };
+    let plain = EncoderOptions { pooling: flags.pooling, encoding, ..EncoderOptions::default() };
+    let unusable = |e| crate::model::unusable(path, e);
+    let info = thane_models::build_encoder(model.checkpoint, &plain).map_err(unusable)?.info;
+    let engine = Engine {
+        buckets: lengths(info.max_tokens),
+        flexible: !flags.no_flexible,
+        residual_divisor: flags.residual_divisor,
+        norm: flags.norm.form(),
+    };
+    let options = EncoderOptions { target: Target::Engine(engine), ..plain };
+    let mut encoder = thane_models::build_encoder(model.checkpoint, &options).map_err(unusable)?;
+    encoder.program = crate::model::compile(encoder.program, path, app)?;
+    Ok(encoder)
+}
+
+struct Bundle<'a> {
+    model: &'a Model<'a>,
+    flags: &'a Flags,
+    info: &'a EncoderInfo,
+    parts: Option<&'a Parts>,
+    goldens: Vec<Golden>,
+    source: Source,
+}
+
+impl Bundle<'_> {
+    fn package(&self, program: Program, out: &Path, force: bool) -> Result<Written, Failure> {
+        let facts = self.facts(&program);
+        self.write_one(program, out, force, &facts)?;
+        let (buckets, flexible) = (facts.buckets, facts.flexible);
+        let bytes = folder_bytes(out)?;
+        Ok(Written { buckets, flexible, packages: 1, bytes, disk_bytes: bytes })
+    }
+
+    /// Packages in a folder beside its place, which is renamed when all of it is there.
+    fn folder(&self, program: Program, out: &Path, force: bool) -> Result<Written, Failure> {
+        let io = |e: std::io::Error| {
+            Failure::new(Code::Other, anyhow::Error::new(e).context(format!("{} is not written", out.display())))
+        };
+        let facts = self.facts(&program);
+        let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::create_dir_all(parent).map_err(io)?;
+        let name = out.file_name().unwrap_or_default().to_string_lossy();
+        let partial = tempfile::Builder::new().prefix(&format!(".{name}.partial-")).tempdir_in(parent).map_err(io)?;
+        let (mut entries, mut first): (Vec<Entry>, Option<PathBuf>) = (Vec::new(), None);
+        for function in program.functions() {
+            let tokens = length(&function.name);
+            let path = tokens.map_or("any.mlpackage".to_owned(), |n| format!("L{n}.mlpackage"));
+            let to = partial.path().join(&path);
+            let mut function = function.clone();
+            MAIN.clone_into(&mut function.name);
+            let alone = Embeds { buckets: tokens.into_iter().collect(), flexible: tokens.is_none(), ..facts.clone() };
+            self.write_one(Program::new(vec![function]), &to, false, &alone)?;
+            let weights = to.join("Data/com.apple.CoreML/weights/weight.bin");
+            match &first {
+                None => first = Some(weights),
+                Some(first) => share(first, &weights).map_err(io)?,
+            }
+            entries.push(Entry { path, tokens });
+        }
+        let files = contract::hash_tree(partial.path()).map_err(io)?;
+        let manifest = Manifest {
+            schema: MANIFEST_SCHEMA,
+            generator: concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned(),
+            model: Facts::Embed(Box::new(facts.clone())),
+            packages: entries,
+            files,
+        };
+        let mut text = serde_json::to_vec_pretty(&manifest).map_err(|e| io(e.into()))?;
+        text.push(b'\n');
+        fs::write(partial.path().join(MANIFEST), text).map_err(io)?;
+        let bytes = folder_bytes(partial.path())?;
+        let disk_bytes = disk_bytes(partial.path()).map_err(io)?;
+        place(partial, out, force).map_err(io)?;
+        let (buckets, flexible) = (facts.buckets, facts.flexible);
+        Ok(Written { buckets, flexible, packages: manifest.packages.len(), bytes, disk_bytes })
+    }
+
+    fn facts(&self, program: &Program) -> Embeds {
+        let info = self.info;
+        let lengths: Vec<Option<usize>> = program.functions().iter().map(|f| length(&f.name)).collect();
+        Embeds {
+            architecture: info.architecture.clone(),
+            layers: info.n_layers,
+            vocabulary: info.vocab_size,
+            positions: info.n_positions,
+            dimensions: info.dim,
+            max_tokens: info.max_tokens,
+            flexible: lengths.contains(&None),
+            buckets: lengths.into_iter().flatten().collect(),
+            encoding: encoder::encoding(if self.flags.chunks { Encoding::Chunks } else { Encoding::Text }).to_owned(),
+            pooling: info.pooling.name().to_owned(),
+            normalize: info.normalize,
+            quantize: info.quantize,
+            prompts: info.prompts.clone(),
+            default_prompt: info.default_prompt.clone(),
+            include_prompt: info.include_prompt,
+            similarity: info.similarity.clone(),
+            lower_case: info.lower_case,
+            residual_divisor: self.flags.residual_divisor,
+            norm: self.flags.norm.name().to_owned(),
+        }
+    }
+
+    fn write_one(&self, program: Program, out: &Path, force: bool, facts: &Embeds) -> Result<(), Failure> {
+        let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+        let most = self.info.n_positions;
+        let interfaces = program.functions().iter().map(|f| (f.name.clone(), convert::interface(f, most))).collect();
+        let generator = concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned();
+        let metadata = Metadata {
+            short_description: format!(
+                "{}, {} layers, vectors of {}",
+                facts.architecture, facts.layers, facts.dimensions
+            ),
+            license: self.model.licence.clone().unwrap_or_default(),
+            user_defined: BTreeMap::from([
+                ("ai.thane.generator".to_owned(), generator.clone()),
+                ("ai.thane.source".to_owned(), self.model.name.to_owned()),
+            ]),
+            ..Metadata::default()
+        };
+        let package = Package { metadata, interfaces, ..Package::new(program) }.in_lowest_opset();
+        let contract = Contract {
+            schema: SCHEMA,
+            generator,
+            model: Facts::Embed(Box::new(facts.clone())),
+            source: self.source.clone(),
+            functions: contract::ports(&package.program).map_err(usage)?,
+            files: Vec::new(),
+        };
+        let golden = (!self.goldens.is_empty()).then(|| serde_json::to_vec(&self.goldens)).transpose();
+        let golden = golden.map_err(|e| usage(e.into()))?;
+        let items = contract::items(contract, self.parts, golden, None).map_err(usage)?;
+        let written = if force { package.replace(out, &items) } else { package.write(out, &items) };
+        written.map(drop).map_err(|e| convert::unwritten(e, out))
+    }
+}
+
+/// What the one function of a package is called.
+pub const MAIN: &str = "main";
+
+/// The length in the name of a function, `encode_128`.
+pub fn length(function: &str) -> Option<usize> {
+    function.rsplit('_').next()?.parse().ok()
+}
+
+/// Make `second` the same file as `first`, where it holds the same bytes and the system can.
+fn share(first: &Path, second: &Path) -> std::io::Result<()> {
+    if contract::hash(first, String::new())? != contract::hash(second, String::new())? {
+        return Ok(());
+    }
+    let beside = second.with_extension("link");
+    // Two copies are no worse than two packages of anybody else.
+    if fs::hard_link(first, &beside).is_ok() {
+        fs::rename(&beside, second)?;
+    }
+    Ok(())
+}
+
+/// Move what is whole to its place.
+fn place(partial: tempfile::TempDir, out: &Path, force: bool) -> std::io::Result<()> {
+    if force && out.symlink_metadata().is_ok() {
+        let old = tempfile::tempdir_in(out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+        fs::rename(out, old.path().join("old"))?;
+        return fs::rename(partial.keep(), out);
+    }
+    fs::rename(partial.keep(), out)
+}
+
+fn folder_bytes(folder: &Path) -> Result<u64, Failure> {
+    let sum = || -> anyhow::Result<u64> { Ok(contract::walk(folder)?.iter().map(|(_, m)| m.len()).sum()) };
+    sum().with_context(|| folder.display().to_string()).map_err(|e| Failure::new(Code::Other, e))
+}
+
+/// Bytes of files, each counted once however many names it has.
+fn disk_bytes(folder: &Path) -> std::io::Result<u64> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let files: BTreeMap<u64, u64> = contract::walk(folder)?.into_iter().map(|(_, m)| (m.ino(), m.len())).collect();
+        Ok(files.values().sum())
+    }
+    #[cfg(not(unix))]
+    Ok(contract::walk(folder)?.iter().map(|(_, m)| m.len()).sum())
+}

@@ -1,0 +1,156 @@
+//! Embedding models as packages: converted, verified, embedded with; and what is refused.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use crate::embed::model;
+use crate::fixture::{Home, assert_ends, json, sha256, stderr, stdout};
+
+const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn convert(home: &Home, name: &str, out: &str, flags: &[&str]) -> (PathBuf, Output) {
+    let out = home.path(out);
+    let model = model(name);
+    let args = ["convert", "--json", "--task", "embed", text(&model), "-o", text(&out), "--buckets", "24,48"];
+    let output = home.run(&[&args[..], flags].concat());
+    (out, output)
+}
+
+fn vectors(home: &Home, model: &Path, flags: &[&str]) -> Vec<Vec<f32>> {
+    let long = "one two three four five six seven eight nine ten eleven twelve ".repeat(4);
+    let texts = ["a", "Hello there, world", "What is the capital of France, and what is it not?", &long];
+    let args = ["embed", "--json", "--numerics", "f32", "--format", "float", "--truncate", text(model)];
+    let report = json(&home.run(&[&args[..], &texts, flags].concat()));
+    serde_json::from_value(report["embeddings"].clone()).unwrap()
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}
+
+/// Texts go to the smallest bucket that holds them, and to the function of any length where none does.
+#[test]
+fn packages_embed_as_their_checkpoints_do() {
+    for name in ["bert-cls", "modernbert-mean", "qwen3-embedding", "qwen3-pplx", "embeddinggemma"] {
+        let home = Home::new();
+        let expected = vectors(&home, &model(name), &[]);
+        for (out, layout) in [("model.mlpackage", "package"), ("folder", "folder")] {
+            let (path, output) = convert(&home, name, out, &["--layout", layout]);
+            assert_ends(&output, 0, &[]);
+            let found = vectors(&home, &path, &[]);
+            for (a, b) in found.iter().zip(&expected) {
+                assert!(cosine(a, b) >= 0.9995, "{name}, {layout}: {}", cosine(a, b));
+            }
+            let verified = json(&home.run(&["verify", "--json", text(&path)]));
+            assert_eq!(
+                (&verified["passed"], verified["vectors"].as_array().unwrap().len()),
+                (&true.into(), 8),
+                "{name}"
+            );
+            for flags in [&["--numerics", "ane"][..], &["--numerics", "ane", "--cosine", "0.9999999"]] {
+                let output = home.run(&[&["verify", text(&path)], flags].concat());
+                assert_eq!(
+                    output.status.code(),
+                    Some(if flags.len() == 2 { 0 } else { 1 }),
+                    "{name}: {}",
+                    stderr(&output)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn packages_of_a_folder_share_their_weights() {
+    let home = Home::new();
+    let (folder, output) = convert(&home, "qwen3-pplx", "folder", &["--layout", "folder"]);
+    let report = json(&output);
+    assert_eq!(
+        (&report["buckets"], &report["flexible"], &report["packages"]),
+        (&[24, 48][..].into(), &true.into(), &3.into())
+    );
+    let hashes = ["L24", "L48", "any"].map(|p| {
+        let file = folder.join(format!("{p}.mlpackage")).join(WEIGHTS);
+        sha256(&std::fs::read(file).unwrap())
+    });
+    println!("weight.bin of buckets 24 and 48 and of the flexible package: {}", hashes[0]);
+    assert!(hashes.iter().all(|h| *h == hashes[0]));
+    let weights = std::fs::metadata(folder.join("L24.mlpackage").join(WEIGHTS)).unwrap().len();
+    let (bytes, disk) = (report["bytes"].as_u64().unwrap(), report["disk_bytes"].as_u64().unwrap());
+    assert_eq!(bytes - disk, 2 * weights, "{report}");
+    for package in ["L24", "any"] {
+        assert_ends(&home.run(&["check", text(&folder.join(format!("{package}.mlpackage")))]), 0, &[]);
+    }
+}
+
+/// Late chunking with a matrix of fixed height.
+#[test]
+fn a_package_of_chunks_pools_as_the_checkpoint_does() {
+    let home = Home::new();
+    let (path, output) = convert(&home, "qwen3-pplx", "chunks.mlpackage", &["--chunks"]);
+    assert_ends(&output, 0, &[]);
+    let file = home.path("documents.jsonl");
+    std::fs::write(&file, "{\"text\": [\"a stone above the sea\", \"a cat\", \"and no more\"]}\n").unwrap();
+    let chunks = |model: &Path| -> Vec<f32> {
+        let args = ["embed", "--json", "--chunks", "--format", "float", "--file", text(&file), text(model)];
+        let report = json(&home.run(&args));
+        serde_json::from_value::<Vec<Vec<Vec<f32>>>>(report["embeddings"].clone()).unwrap()[0].concat()
+    };
+    let (found, expected) = (chunks(&path), chunks(&model("qwen3-pplx")));
+    assert!(found.len() == expected.len() && cosine(&found, &expected) >= 0.9995);
+    let refused = home.run(&["embed", text(&path), "hello"]);
+    assert_ends(&refused, 2, &["gives vectors of chunks", "thane embed with the checkpoint"]);
+}
+
+#[test]
+fn what_was_changed_does_not_pass() {
+    let home = Home::new();
+    let (folder, _) = convert(&home, "bert-mean", "folder", &["--layout", "folder"]);
+    let manifest = folder.join("manifest.json");
+    let whole = std::fs::read_to_string(&manifest).unwrap();
+    let fails = |parts: &[&str]| assert_ends(&home.run(&["verify", text(&folder)]), 2, parts);
+    std::fs::write(&manifest, whole.replace("\"schema\": 1", "\"schema\": 9")).unwrap();
+    fails(&["its schema is 9, this version of Thane reads 1"]);
+    std::fs::write(&manifest, &whole[..whole.len() / 2]).unwrap();
+    fails(&["manifest.json"]);
+    std::fs::write(&manifest, &whole).unwrap();
+    let weights = folder.join("L24.mlpackage").join(WEIGHTS);
+    let mut bytes = std::fs::read(&weights).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::remove_file(&weights).unwrap();
+    std::fs::write(&weights, bytes).unwrap();
+    fails(&["L24.mlpackage/Data/com.apple.CoreML/weights/weight.bin` is not what manifest.json says"]);
+    std::fs::remove_dir_all(folder.join("L24.mlpackage")).unwrap();
+    fails(&["L24.mlpackage", "convert again"]);
+}
+
+#[test]
+fn a_bad_wish_is_refused_before_anything_is_written() {
+    let home = Home::new();
+    for (flags, parts) in [
+        (&["--buckets", "0"][..], &["a bucket of 0 tokens"][..]),
+        (&["--buckets", "97"], &["97", "96"]),
+        (&["--residual-divisor", "3"], &["a power of two"]),
+    ] {
+        let out = home.path("model.mlpackage");
+        let name = model("bert-mean");
+        let args = ["convert", "--task", "embed", text(&name), "-o", text(&out)];
+        assert_ends(&home.run(&[&args[..], flags].concat()), 2, parts);
+        assert!(!out.exists());
+    }
+    let (package, _) = convert(&home, "bert-mean", "model.mlpackage", &[]);
+    let (_, again) = convert(&home, "bert-mean", "model.mlpackage", &[]);
+    assert_ends(&again, 2, &["exists already", "--force"]);
+    assert_ends(&convert(&home, "bert-mean", "model.mlpackage", &["--force"]).1, 0, &[]);
+    assert_ends(&home.run(&["run", text(&package), "hello"]), 2, &["makes vectors of texts", "thane embed"]);
+    let files = home.files("");
+    assert!(!files.iter().any(|n| n.contains("partial")), "{files:?}");
+    let stale = stdout(&home.run(&["embed", text(&package), "hello"]));
+    assert!(stale.starts_with('['), "{stale}");
+}
