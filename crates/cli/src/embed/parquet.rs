@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
+use parquet::basic::Compression;
 use parquet::data_type::{DataType, FixedLenByteArray, FixedLenByteArrayType, FloatType, Int32Type, Int64Type};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
@@ -34,6 +35,16 @@ pub fn rows<'a>(path: &'a Path, column: &'a str) -> anyhow::Result<Rows<'a>> {
     let field = field.with_context(|| {
         format!("{}: it has no column `{column}`, it has {}; --field NAME names another", in_file(), names.join(", "))
     })?;
+    let metadata = reader.metadata();
+    let chunks = metadata.row_groups().iter().flat_map(|group| group.columns());
+    let odd = chunks.filter(|c| c.column_path().parts().first().is_some_and(|name| name == column));
+    let odd = odd.map(|c| c.compression()).find(|c| !is_known(*c));
+    if let Some(codec) = odd {
+        anyhow::bail!(
+            "{}: the pages of `{column}` are compressed with {codec}; write the file with snappy, gzip or lz4",
+            in_file()
+        );
+    }
     let only = Type::group_type_builder(schema.name()).with_fields(vec![Arc::clone(field)]).build()?;
     let records = RowIter::from_file_into(Box::new(reader)).project(Some(only)).with_context(in_file)?;
     let mut failed = false;
@@ -48,6 +59,12 @@ pub fn rows<'a>(path: &'a Path, column: &'a str) -> anyhow::Result<Rows<'a>> {
         Some(row.map_err(|e| e.context(format!("{}, row {number}", path.display()))))
     });
     Ok(Box::new(texts))
+}
+
+/// Whether the features of the crate that are on can unpack it.
+fn is_known(codec: Compression) -> bool {
+    use Compression::{GZIP, LZ4, LZ4_RAW, SNAPPY, UNCOMPRESSED};
+    matches!(codec, UNCOMPRESSED | SNAPPY | GZIP(_) | LZ4 | LZ4_RAW)
 }
 
 fn text(record: &Record, column: &str) -> anyhow::Result<String> {
