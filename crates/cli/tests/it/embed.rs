@@ -147,7 +147,8 @@ fn chunks_are_those_of_the_reference() {
         assert_eq!(floats.len(), document["chunks"].as_array().unwrap().len(), "{name}");
         for (i, found) in floats.iter().enumerate() {
             // The reference has no row for chunks behind the cut.
-            let expected = expected.get(i).copied().unwrap_or(&[0.0; 44]);
+            let none = vec![0.0; dim];
+            let expected = expected.get(i).copied().unwrap_or(&none);
             let is_same = found == expected || error(found, expected) < 2e-5;
             assert!(is_same, "{name}, chunk {i}");
             let quantised = document["int8"][i].as_array();
@@ -159,7 +160,7 @@ fn chunks_are_those_of_the_reference() {
     }
     let one = report(&embed(&home, "qwen3-pplx", &["--chunks", "a cat", "", "a dog", "--json"]));
     assert_eq!((&one["rows"], &one["vectors"], &one["format"]), (&json!(1), &json!(3), &json!("int8")));
-    assert_eq!(one["embeddings"][0][1], json!(vec![0; 44]));
+    assert_eq!(one["embeddings"][0][1], json!(vec![0; golden.json["dimension"].as_u64().unwrap() as usize]));
     assert_ends(&embed(&home, "qwen3-pplx", &["a", ""]), 2, &["the command line, text 2: it has no tokens"]);
 }
 
@@ -177,12 +178,13 @@ fn each_token_has_a_vector() {
     assert!(error(&found.concat(), golden.array(&text["hidden"])) < 2e-5);
     let out = home.path("x.safetensors");
     let output = embed(&home, "qwen3-pplx", &[&flags[..], &["a", "-o", out.to_str().unwrap()]].concat());
-    assert_ends(&output, 0, &["2 texts, 28 vectors of 44 dimensions"]);
+    let dim = golden.json["dimension"].as_u64().unwrap() as usize;
+    assert_ends(&output, 0, &[&format!("2 texts, 28 vectors of {dim} dimensions")]);
     let bytes = std::fs::read(out).unwrap();
     let data = &bytes[8 + u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize..];
     let offsets: Vec<i64> = data[..24].as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect();
     assert_eq!(offsets, [0, 27, 28]);
-    assert_eq!(data.len(), 24 + 28 * 44 * 4);
+    assert_eq!(data.len(), 24 + 28 * dim * 4);
     let alike =
         embed(&home, "qwen3-pplx", &["--multi-vector", "--similarity", "the sea", "the sea", "--format", "float"]);
     let value: f64 = stdout(&alike).trim().parse().unwrap();
