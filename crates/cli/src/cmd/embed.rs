@@ -349,7 +349,7 @@ fn to_file(
             std::fs::remove_file(&partial).map_err(in_file)?;
             return Err(failure);
         }
-        let again = format!("then the same command: it goes on behind the {n} texts in {}", partial.display());
+        let again = format!("the same command, which goes on behind the {n} texts in {}", partial.display());
         return Err(failure.remedy(again));
     }
     let is_ragged = job.encoding != Encoding::Text;
