@@ -109,8 +109,8 @@ fn what_was_changed_is_refused() {
     assert_ends(&home.run(&["check", text(&package)]), 2, &[message]);
     let contract = package.join("Data/ai.thane/contract.json");
     let text_of = std::fs::read_to_string(&contract).unwrap();
-    std::fs::write(&contract, text_of.replace("\"schema\": 1", "\"schema\": 2")).unwrap();
-    assert_ends(&home.run(&["run", text(&package), "hello"]), 2, &["its schema is 2, this version of Thane reads 1"]);
+    std::fs::write(&contract, text_of.replace("\"schema\": 2", "\"schema\": 3")).unwrap();
+    assert_ends(&home.run(&["run", text(&package), "hello"]), 2, &["its schema is 3, this version of Thane reads 2"]);
     std::fs::remove_file(package.join("Data/com.apple.CoreML/weights/weight.bin")).unwrap();
     assert_ends(&home.run(&["check", text(&package)]), 2, &["weight.bin"]);
 }
