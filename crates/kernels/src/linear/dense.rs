@@ -26,11 +26,25 @@ pub(super) fn linear_f32(
 ) {
     let (ty, n_cols) = (weight.ty, weight.n_cols);
     let scratch = SharedMut::new(scratch);
-    ctx.pool().run_indexed(rows.n_rows.div_ceil(LANES), |worker_idx, panel_idx| {
+    let block_tokens = block_tokens(n_cols);
+    let n_panels = rows.n_rows.div_ceil(LANES);
+    ctx.pool().run_indexed(n_panels * n_tokens.div_ceil(block_tokens), |worker_idx, task_idx| {
         // SAFETY: no two tasks run at once with the same worker index.
         let scratch = unsafe { scratch.slice(worker_idx * SCRATCH_LEN, SCRATCH_LEN) };
-        ctx.isa().run(PanelTask { ty, rows, x, n_cols, n_tokens, out, scratch, first_row: panel_idx * LANES });
+        let (block_idx, panel_idx) = (task_idx / n_panels, task_idx % n_panels);
+        let first_token = block_idx * block_tokens;
+        let end_token = (first_token + block_tokens).min(n_tokens);
+        let first_row = panel_idx * LANES;
+        ctx.isa().run(PanelTask { ty, rows, x, n_cols, first_token, end_token, out, scratch, first_row });
     });
+}
+
+/// Tokens of a task: as many as stay in a core's second cache while every panel goes over them, and enough for the filling of
+/// a panel to be a small part of the work.
+fn block_tokens(n_cols: usize) -> usize {
+    // 1 MB: what a core of the machines at hand has.
+    const CACHE_F32S: usize = 1 << 18;
+    (CACHE_F32S / n_cols.max(1)).clamp(96, 1536).next_multiple_of(12)
 }
 
 struct PanelTask<'a> {
@@ -38,7 +52,8 @@ struct PanelTask<'a> {
     rows: Rows<'a>,
     x: &'a [f32],
     n_cols: usize,
-    n_tokens: usize,
+    first_token: usize,
+    end_token: usize,
     out: &'a Output<'a>,
     scratch: &'a mut [f32],
     first_row: usize,
@@ -49,8 +64,8 @@ impl Kernel for PanelTask<'_> {
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
         let n_rows = (self.rows.n_rows - self.first_row).min(LANES);
-        for token_idx in 0..self.n_tokens {
-            // SAFETY: the rows of this panel belong to this task alone.
+        for token_idx in self.first_token..self.end_token {
+            // SAFETY: the rows of this panel belong, for these tokens, to this task alone.
             let y = unsafe { self.out.part(token_idx, self.first_row, n_rows) };
             for (i, y) in y.iter_mut().enumerate() {
                 *y = self.out.bias(self.first_row + i);
@@ -95,21 +110,21 @@ impl PanelTask<'_> {
     #[inline(always)]
     fn multiply<S: Simd>(&self, simd: S, n_rows: usize, start: usize, part: usize, len: usize) {
         let panel = &self.scratch[part * LANES..][..len * LANES].as_chunks::<LANES>().0;
-        let mut token_idx = 0;
-        while S::TILE_TOKENS >= 12 && self.n_tokens - token_idx >= 12 {
+        let mut token_idx = self.first_token;
+        while S::TILE_TOKENS >= 12 && self.end_token - token_idx >= 12 {
             self.tile::<S, 12>(simd, panel, token_idx, start + part, n_rows);
             token_idx += 12;
         }
         // 12 sums of two registers, a weight of two and a broadcast fill the 16 registers of AVX2.
-        while self.n_tokens - token_idx >= 6 {
+        while self.end_token - token_idx >= 6 {
             self.tile::<S, 6>(simd, panel, token_idx, start + part, n_rows);
             token_idx += 6;
         }
-        while self.n_tokens - token_idx >= 2 {
+        while self.end_token - token_idx >= 2 {
             self.tile::<S, 2>(simd, panel, token_idx, start + part, n_rows);
             token_idx += 2;
         }
-        while token_idx < self.n_tokens {
+        while token_idx < self.end_token {
             self.tile::<S, 1>(simd, panel, token_idx, start + part, n_rows);
             token_idx += 1;
         }
@@ -137,7 +152,7 @@ impl PanelTask<'_> {
             }
         }
         for (n, acc) in acc.into_iter().enumerate() {
-            // SAFETY: the rows of this panel belong to this task alone.
+            // SAFETY: the rows of this panel belong, for these tokens, to this task alone.
             let y = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
             if let Ok(y) = <&mut [f32; LANES]>::try_from(&mut *y) {
                 simd.store(simd.add(simd.load(y), acc), y);

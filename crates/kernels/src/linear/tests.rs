@@ -78,7 +78,8 @@ fn f32_product_of_every_type_and_shape() {
     let contexts = contexts();
     let mut random = Random::new(1);
     for ty in BlockType::ALL {
-        for shape @ (n_tokens, n_rows, n_cols) in shapes(ty) {
+        // More tokens than a task takes of so many columns.
+        for shape @ (n_tokens, n_rows, n_cols) in shapes(ty).into_iter().chain([(101, 37, 2816)]) {
             let Case { bytes, values, x, bias } = case(&mut random, ty, shape);
             let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
             let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
