@@ -11,4 +11,5 @@ pub mod job;
 pub mod journal;
 pub mod packages;
 pub mod parquet;
+pub mod prompt;
 pub mod rows;
