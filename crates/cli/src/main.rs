@@ -50,6 +50,7 @@ enum Verb {
     Diff(cmd::diff::Args),
     Verify(cmd::verify::Args),
     Embed(cmd::embed::Args),
+    Buckets(cmd::buckets::Args),
 }
 
 fn dispatch(verb: &Verb, app: &App) -> Outcome {
@@ -68,6 +69,7 @@ fn dispatch(verb: &Verb, app: &App) -> Outcome {
         Verb::Diff(args) => cmd::diff::run(args, app),
         Verb::Verify(args) => cmd::verify::run(args, app),
         Verb::Embed(args) => cmd::embed::run(args, app),
+        Verb::Buckets(args) => cmd::buckets::run(args, app),
     }
 }
 

@@ -15,6 +15,7 @@ use crate::embed::encoder::{self, Encoder, Run};
 use crate::embed::files::{self, Kind, Numbers, Table};
 use crate::embed::job::Job;
 use crate::embed::journal::{self, Counts, Journal, Settings};
+use crate::embed::prompt;
 use crate::embed::rows::{Source, Texts};
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::NumericsFlag;
@@ -263,27 +264,12 @@ fn dimensions(asked: Option<usize>, info: &EncoderInfo) -> Result<usize, Failure
 
 /// The name of the prompt to use, and the prompt.
 fn prompt(args: &Args, info: &EncoderInfo) -> Result<(Option<String>, String), Failure> {
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
-    let name = args.vectors.prompt.as_ref().or(info.default_prompt.as_ref()).filter(|name| !name.is_empty());
-    let Some(name) = name else { return Ok((None, String::new())) };
-    let Some(text) = info.prompts.get(name) else {
-        let names: Vec<&str> = info.prompts.keys().map(String::as_str).collect();
-        let failure = usage(anyhow::anyhow!("the model has no prompt `{name}`"));
-        return Err(match names.is_empty() {
-            true => failure.remedy("the same without --prompt: the model has none"),
-            false => failure.remedy(format!("--prompt {}", names.join(" or "))),
-        });
-    };
-    if !text.is_empty() && !info.include_prompt {
-        let error =
-            anyhow::anyhow!("the model leaves the tokens of its prompts out of its pooling, which is not supported");
-        return Err(usage(error).remedy("--prompt \"\", which takes no prompt"));
-    }
+    let (name, text) = prompt::of(args.vectors.prompt.as_ref(), info)?;
     if !text.is_empty() && args.vectors.chunks {
         let error = anyhow::anyhow!("the model has a default prompt, and chunks have no place for one");
-        return Err(usage(error).remedy("the same without --chunks"));
+        return Err(Failure::new(Code::Usage, error).remedy("the same without --chunks"));
     }
-    Ok((Some(name.clone()), text.clone()))
+    Ok((name, text))
 }
 
 /// What makes a run another run. Cutting is not among it: what was done without it was not cut.

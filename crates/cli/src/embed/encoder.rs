@@ -37,8 +37,35 @@ pub struct Encoder {
     pub path: PathBuf,
     pub info: EncoderInfo,
     pub embedder: Embedder,
+    words: Words,
+}
+
+/// The tokenizer of an encoder.
+pub struct Words {
     tokenizer: Tokenizer,
+    /// The tokens that it puts around a text.
     around: Surroundings,
+}
+
+impl Words {
+    /// That of a checkpoint.
+    pub fn of_checkpoint(checkpoint: &Checkpoint, info: &EncoderInfo) -> Result<Self, Failure> {
+        let usage = |e: anyhow::Error| Failure::new(Code::Usage, e.context(checkpoint.path.display().to_string()));
+        Self::new(tokenizer(checkpoint, info.vocab_size).map_err(usage)?, info)
+    }
+
+    fn new(mut tokenizer: Tokenizer, info: &EncoderInfo) -> Result<Self, Failure> {
+        if info.lower_case {
+            tokenizer.lower_case();
+        }
+        let around = tokenizer.surroundings().map_err(|e| Failure::new(Code::Usage, e))?;
+        Ok(Self { tokenizer, around })
+    }
+
+    /// The tokens of a text, with those that belong around it.
+    pub fn encode(&self, text: &str) -> anyhow::Result<Vec<u32>> {
+        Ok(self.tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: true })?)
+    }
 }
 
 /// What is embedded in one pass.
@@ -77,14 +104,12 @@ pub fn of_checkpoint(
     run: &Run,
     app: &App,
 ) -> Result<Encoder, Failure> {
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let path = &checkpoint.path;
     let encoder = thane_models::build_encoder(checkpoint, options).map_err(|e| model::unusable(path, e))?;
-    let tokenizer =
-        tokenizer(checkpoint, encoder.info.vocab_size).map_err(|e| usage(e.context(path.display().to_string())))?;
+    let words = Words::of_checkpoint(checkpoint, &encoder.info)?;
     let program = model::compile(encoder.program, path, app)?;
     let embedder = embedder(&program, &encoder.info, run)?;
-    ready(path, encoder.info, embedder, tokenizer)
+    Ok(Encoder { name: String::new(), path: path.clone(), info: encoder.info, embedder, words })
 }
 
 /// The encoder that packages hold.
@@ -98,10 +123,10 @@ fn of_packages(path: &Path, options: &EncoderOptions, run: &Run, app: &App) -> R
         return Err(usage(error).remedy("thane embed with the checkpoint that it was made of"));
     }
     let parts = bundle.parts.context("the package was made of a checkpoint without a tokenizer").map_err(usage)?;
-    let tokenizer = parts.language().map_err(usage)?.tokenizer;
+    let words = Words::new(parts.language().map_err(usage)?.tokenizer, &info)?;
     let program = model::compile(bundle.program, path, app)?;
     let embedder = embedder(&program, &info, run)?.in_buckets(bundle.facts.buckets.clone(), bundle.facts.flexible);
-    ready(path, info, embedder, tokenizer)
+    Ok(Encoder { name: String::new(), path: path.to_owned(), info, embedder, words })
 }
 
 /// The word of a contract for what a program gives vectors of.
@@ -126,14 +151,6 @@ fn embedder(program: &Program, info: &EncoderInfo, run: &Run) -> Result<Embedder
     Ok(Embedder::new(instance, info.dim, limits))
 }
 
-fn ready(path: &Path, info: EncoderInfo, embedder: Embedder, mut tokenizer: Tokenizer) -> Result<Encoder, Failure> {
-    if info.lower_case {
-        tokenizer.lower_case();
-    }
-    let around = tokenizer.surroundings().map_err(|e| Failure::new(Code::Usage, e))?;
-    Ok(Encoder { name: String::new(), path: path.to_owned(), info, embedder, tokenizer, around })
-}
-
 fn tokenizer(checkpoint: &Checkpoint, n_vocab: usize) -> anyhow::Result<Tokenizer> {
     let parts = Parts::of(checkpoint, n_vocab)?.context("it has no tokenizer: no tokenizer.json")?;
     Ok(parts.language()?.tokenizer)
@@ -154,29 +171,29 @@ impl Encoder {
     /// The tokens of a text, with those that belong around it; with `truncate` no more than the model takes. Whether there
     /// were more.
     pub fn text(&self, text: &str, truncate: bool) -> anyhow::Result<(Tokens, bool)> {
-        let mut ids = self.tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: true })?;
-        let is_cut = truncate && shorten(&mut ids, self.max_tokens(), self.around.after.len());
+        let mut ids = self.words.encode(text)?;
+        let is_cut = truncate && shorten(&mut ids, self.max_tokens(), self.words.around.after.len());
         Ok((Tokens::Text(ids), is_cut))
     }
 
     /// The same of a document's chunks, which the model's separator joins.
     pub fn chunks(&self, chunks: &[String], truncate: bool) -> anyhow::Result<(Tokens, bool)> {
-        let separator = self
-            .tokenizer
+        let Words { tokenizer, around } = &self.words;
+        let separator = tokenizer
             .sep()
             .context("the tokenizer has no separator (sep_token in tokenizer_config.json), which joins chunks")?;
         let options = EncodeOptions { add_special: false, parse_special: true };
         let mut pieces = Vec::with_capacity(chunks.len());
         for (chunk, number) in chunks.iter().zip(1..) {
-            let ids = self.tokenizer.encode(chunk, options)?;
+            let ids = tokenizer.encode(chunk, options)?;
             anyhow::ensure!(
                 !ids.contains(&separator),
                 "chunk {number} holds the separator that joins chunks, token {separator}; take it out"
             );
             pieces.push(ids);
         }
-        let mut document = Document::join(&pieces, separator, &self.around);
-        let is_cut = truncate && document.shorten(self.max_tokens(), &self.around);
+        let mut document = Document::join(&pieces, separator, around);
+        let is_cut = truncate && document.shorten(self.max_tokens(), around);
         Ok((Tokens::Chunks(document), is_cut))
     }
 

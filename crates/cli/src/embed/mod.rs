@@ -9,6 +9,8 @@ pub mod encoder;
 pub mod files;
 pub mod job;
 pub mod journal;
+pub mod lengths;
 pub mod packages;
 pub mod parquet;
+pub mod prompt;
 pub mod rows;

@@ -105,6 +105,16 @@ fn embed_with_all_that_it_can_say() {
 }
 
 #[test]
+fn buckets_with_all_that_they_can_say() {
+    let (home, model) = (Home::new(), crate::embed::model("bert-mean"));
+    let counts = home.path("counts.json");
+    std::fs::write(&counts, "{\"5\": 3, \"40\": 1}").unwrap();
+    let output = home.run(&["buckets", model.to_str().unwrap(), "--histogram", counts.to_str().unwrap(), "--json"]);
+    assert_ends(&output, 0, &[]);
+    agrees("buckets", &json(&output));
+}
+
+#[test]
 fn verbs_of_packages() {
     let (home, model) = (Home::new(), chat_gguf());
     let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
@@ -164,6 +174,7 @@ fn each_section_is_a_verb() {
     assert_eq!(
         verbs,
         [
+            "buckets",
             "check",
             "convert",
             "convert --task embed",

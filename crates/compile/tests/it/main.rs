@@ -5,4 +5,5 @@ mod cases;
 mod driver;
 mod machine;
 mod models;
+mod plan;
 mod rough;

@@ -1,0 +1,250 @@
+//! `thane buckets`: which lengths of an embedding model get a function of their own, and what each number of them costs.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use thane_compile::plan::bucket::{self, KNEE, Plan, Tradeoff};
+use thane_compile::plan::cost::{Times, Work};
+use thane_compile::target::{CHIPS, Chip};
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{EncoderInfo, EncoderOptions, Engine, NormForm, Target};
+
+use crate::app::App;
+use crate::embed::encoder::Words;
+use crate::embed::lengths::{self, Lengths};
+use crate::embed::rows::{Source, Texts};
+use crate::embed::{packages, prompt};
+use crate::exit::{Code, Failure, Outcome};
+use crate::hub;
+use crate::model;
+
+/// Choose the lengths of an embedding model's functions (convert --task embed --buckets) for given texts.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("lengths").required(true).args(["file", "histogram"]))]
+pub struct Args {
+    /// A path, hf:org/name with @revision after it, or a name of the catalogue.
+    model: String,
+    /// The texts: lines of a .txt file, the rows of a .jsonl or .parquet file.
+    #[arg(short, long, env = "THANE_FILE", value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// How many texts there are of each length in tokens, instead of the texts: JSON such as {"128": 5, "300": 2}.
+    #[arg(long, env = "THANE_HISTOGRAM", value_name = "FILE")]
+    histogram: Option<PathBuf>,
+    /// The field of .jsonl and .parquet rows that has the text.
+    #[arg(long, env = "THANE_FIELD", value_name = "NAME", default_value = "text")]
+    field: String,
+    /// Put one of the model's prompts before each text; an empty name takes none [default: the model's default prompt].
+    #[arg(long, env = "THANE_PROMPT", value_name = "NAME", conflicts_with = "histogram")]
+    prompt: Option<String>,
+    /// Most buckets to try.
+    #[arg(long, env = "THANE_COUNT", value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=64))]
+    count: u16,
+    /// Buckets are multiples of N tokens; the longest may be the model's own end.
+    #[arg(long, env = "THANE_ALIGN", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    align: u16,
+    /// Measured milliseconds of a call of some lengths, such as 128=14.0,256=31.9 [default: predicted for --chip].
+    #[arg(long, env = "THANE_TIMES", value_name = "TOKENS=MS", value_delimiter = ',', value_parser = time)]
+    times: Vec<(usize, f64)>,
+    /// The chip that costs are predicted for; with --times, only beyond what was measured.
+    #[arg(long, env = "THANE_CHIP", value_name = "NAME", default_value = "m4", value_parser = chip)]
+    chip: &'static Chip,
+}
+
+fn time(text: &str) -> Result<(usize, f64), String> {
+    let pair =
+        text.split_once('=').and_then(|(length, ms)| Some((length.trim().parse().ok()?, ms.trim().parse().ok()?)));
+    pair.ok_or_else(|| "a length and its milliseconds are due, such as 128=14.0".to_owned())
+}
+
+fn chip(name: &str) -> Result<&'static Chip, String> {
+    Chip::from_name(name).ok_or_else(|| {
+        let names: Vec<&str> = CHIPS.iter().map(|chip| chip.name).collect();
+        format!("the chips are {}", names.join(", "))
+    })
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    /// Texts that are planned for.
+    texts: u64,
+    /// Texts without a token, which are left out.
+    empty: u64,
+    /// Texts that are longer than the model takes; they count as cut to its end.
+    truncated: u64,
+    /// Tokens of all texts, cut ones as cut.
+    tokens: u64,
+    /// Tokens of the longest text, cut if it is.
+    longest: usize,
+    /// Most tokens that the model takes.
+    max_tokens: usize,
+    align: u16,
+    chip: &'static str,
+    /// Where costs are from: `measured` or `predicted`.
+    costs: &'static str,
+    /// The best with one bucket, two, and so on.
+    plans: Vec<Row>,
+    /// Buckets of the plan that is proposed.
+    knee: usize,
+    /// With as many buckets as help.
+    unlimited: Row,
+    /// The command that writes the model with the proposed buckets.
+    command: String,
+}
+
+/// A plan.
+#[derive(Serialize)]
+struct Row {
+    buckets: Vec<usize>,
+    ms_per_text: f64,
+    /// How many of the tokens that are computed are padding, 0 to 1.
+    padded: f64,
+    /// Cost over that of the unlimited plan, less 1.
+    loss: f64,
+}
+
+impl Row {
+    fn new(plan: Plan, unlimited: f64) -> Self {
+        let Plan { buckets, cost, padded } = plan;
+        Self { buckets, ms_per_text: cost, padded, loss: (cost / unlimited - 1.0).max(0.0) }
+    }
+}
+
+pub fn run(args: &Args, app: &App) -> Outcome {
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let times = match args.times.is_empty() {
+        true => None,
+        false => Some(Times::new(args.times.clone()).map_err(|e| {
+            usage(anyhow::Error::new(e).context("--times")).remedy("--times 128=14.0,256=31.9, of two lengths or more")
+        })?),
+    };
+    let hub::ModelFiles { name, path, .. } = hub::resolve(&args.model, &app.hub)?;
+    if model::is_package(&path) || packages::is_bundle(&path) {
+        let error = anyhow::anyhow!("{}: a package has its buckets already", path.display());
+        return Err(usage(error).remedy("the checkpoint that it was made of"));
+    }
+    let checkpoint = Checkpoint::open(&path).map_err(|e| Failure::new(Code::Usage, e))?;
+    let (info, work) = model(&checkpoint)?;
+    let Lengths { mut histogram, empty } = lengths(args, &checkpoint, &info, app)?;
+    let truncated = histogram.shorten(info.max_tokens);
+    let predicted = |length: usize| work.ms(length, args.chip);
+    let cost = |length: usize| times.as_ref().map_or_else(|| predicted(length), |t| t.ms(length, &predicted));
+    let candidates = histogram.candidates(usize::from(args.align), info.max_tokens);
+    let Some(tradeoff) = bucket::plan(&histogram, &candidates, usize::from(args.count), &cost) else {
+        let from = args.file.as_ref().or(args.histogram.as_ref()).map(|path| path.display().to_string());
+        return Err(usage(anyhow::anyhow!("{}: there are no texts", from.unwrap_or_default())));
+    };
+    let Tradeoff { plans, unlimited, knee } = tradeoff;
+    let proposed = &plans[knee].buckets;
+    let report = Report {
+        model: &name,
+        texts: histogram.n_sequences(),
+        empty,
+        truncated,
+        tokens: histogram.total() as u64,
+        longest: histogram.longest().unwrap_or_default(),
+        max_tokens: info.max_tokens,
+        align: args.align,
+        chip: args.chip.name,
+        costs: if times.is_some() { "measured" } else { "predicted" },
+        knee: proposed.len(),
+        command: command(&args.model, proposed),
+        plans: plans.iter().map(|plan| Row::new(plan.clone(), unlimited.cost)).collect(),
+        unlimited: Row::new(unlimited.clone(), unlimited.cost),
+    };
+    say(&report, args, app)
+}
+
+/// What the model says of itself, and what it computes at any length; its weights are not read.
+fn model(checkpoint: &Checkpoint) -> Result<(EncoderInfo, Work), Failure> {
+    let build = |options: &EncoderOptions| {
+        thane_models::build_encoder(checkpoint, options).map_err(|e| model::unusable(&checkpoint.path, e))
+    };
+    let info = build(&EncoderOptions::default())?.info;
+    // Any two lengths tell how sizes grow, if one is twice the other.
+    let n = (info.max_tokens / 2).clamp(1, 64);
+    let engine = Engine { buckets: vec![n, 2 * n], flexible: false, residual_divisor: None, norm: NormForm::Scaled };
+    let program = build(&EncoderOptions { target: Target::Engine(engine), ..EncoderOptions::default() })?.program;
+    let other = |e: anyhow::Error| Failure::new(Code::Other, e);
+    let [short, long] = program.functions() else {
+        return Err(other(anyhow::anyhow!("the model has no program of {n} tokens and of {}", 2 * n)));
+    };
+    let work = Work::between(n, short, long).map_err(|e| other(e.into()))?;
+    Ok((info, work))
+}
+
+fn lengths(args: &Args, checkpoint: &Checkpoint, info: &EncoderInfo, app: &App) -> Result<Lengths, Failure> {
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let Some(file) = &args.file else {
+        let counts = args.histogram.as_deref().map(lengths::of_counts).transpose().map_err(usage)?;
+        return Ok(Lengths { histogram: counts.unwrap_or_default(), empty: 0 });
+    };
+    let texts = Texts::new(Source::file(file).map_err(usage)?, args.field.clone(), false).map_err(usage)?;
+    let (_, prompt) = prompt::of(args.prompt.as_ref(), info)?;
+    let words = Words::of_checkpoint(checkpoint, info)?;
+    lengths::of_texts(&texts, &words, &prompt, app)
+}
+
+fn command(model: &str, buckets: &[usize]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@=+,".contains(c);
+    let model = match model.chars().all(plain) {
+        true => model.to_owned(),
+        false => format!("'{}'", model.replace('\'', r"'\''")),
+    };
+    format!("thane convert {model} --task embed --buckets {} -o model.mlpackage", list(buckets))
+}
+
+fn list(buckets: &[usize]) -> String {
+    buckets.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn say(report: &Report<'_>, args: &Args, app: &App) -> Outcome {
+    if report.empty > 0 {
+        app.output.say(&format!("thane: {} texts have no tokens, and are left out", report.empty));
+    }
+    if report.truncated > 0 {
+        app.output.say(&format!(
+            "thane: {} of {} texts are longer than the {} tokens that the model takes, and count as cut",
+            report.truncated, report.texts, report.max_tokens
+        ));
+    }
+    if app.output.is_json() {
+        return Ok(app.output.json(report)?);
+    }
+    app.output.say(&basis(report, args));
+    Ok(app.output.data(&table(report))?)
+}
+
+/// Where the costs are from.
+fn basis(report: &Report<'_>, args: &Args) -> String {
+    if report.costs == "measured" {
+        return format!("costs: as measured, beyond that as the model for {} grows", report.chip);
+    }
+    // 30 %: tests of `plan::cost`.
+    let inferred = args.chip.inferred().join(", ");
+    format!(
+        "costs: predicted for {}, within 30 % where an encoder's times are published (from kindred chips: {inferred})",
+        report.chip
+    )
+}
+
+fn table(report: &Report<'_>) -> String {
+    let Report { texts, tokens, longest, .. } = report;
+    let mut out = format!("{texts} texts, {tokens} tokens, the longest {longest}\n");
+    out += "buckets   ms/text   padded     loss   lengths\n";
+    for row in &report.plans {
+        let n = row.buckets.len();
+        let mark = if n == report.knee { " *" } else { "" };
+        out += &line(&n.to_string(), row, &format!("{}{mark}", list(&row.buckets)));
+    }
+    let many = report.unlimited.buckets.len();
+    out += &line("any", &report.unlimited, &format!("{many} buckets"));
+    out += &format!("* the fewest within {:.0} % of the best here\n\n{}\n", (KNEE - 1.0) * 100.0, report.command);
+    out
+}
+
+fn line(count: &str, row: &Row, lengths: &str) -> String {
+    let (padded, loss) = (row.padded * 100.0, row.loss * 100.0);
+    format!("{count:>7} {:>9.3} {padded:>6.1} % {loss:>6.1} %   {lengths}\n", row.ms_per_text)
+}
