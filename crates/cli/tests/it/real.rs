@@ -126,7 +126,7 @@ fn minilm_gives_the_vectors_of_sentence_transformers() {
     let embed = |flags: &[&str]| -> Vec<Vec<f32>> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_thane"));
         command.args(["embed", "--json", "--truncate", "--max-length", "512", "--file"]).arg(&file).args(flags);
-        let output = command.arg(models.join("minilm")).output().unwrap();
+        let output = command.arg(models.join(golden["file"].as_str().unwrap())).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_value(serde_json::from_slice::<Value>(&output.stdout).unwrap()["embeddings"].take()).unwrap()
     };
