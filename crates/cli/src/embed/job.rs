@@ -108,7 +108,7 @@ impl Job<'_> {
     }
 
     fn encode(&self, row: &Row) -> Result<Encoded, Failure> {
-        let max_tokens = self.encoder.info.max_tokens;
+        let max_tokens = self.encoder.max_tokens();
         let done = match self.encoding {
             Encoding::Chunks => self.encoder.chunks(&row.texts, self.truncate),
             Encoding::Text | Encoding::Tokens => {
