@@ -78,7 +78,7 @@ if [ -n "${THANE_MODELS:-}" ]; then
     step "memory of convert" python3 scripts/convert_memory.py "$thane" "$THANE_MODELS"/*.gguf
 fi
 
-seconds=${THANE_TEST_FUZZ_SECONDS:-10}
+seconds=${THANE_TEST_FUZZ_SECONDS:-6}
 if [ "$seconds" -gt 0 ]; then
     step fuzzing bash scripts/fuzz.sh "$seconds"
 else
