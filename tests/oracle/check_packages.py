@@ -28,6 +28,8 @@ KNOWN = [
     ("crop_resize", "Mismatch between var types"),
     ("layer_norm", "Cannot add const range"),
     ("select", "Mismatch between var types"),
+    # It writes the size of all, k = -1, as a dimension of -1.
+    ("topk", "Value out of range: -1"),
 ]
 
 
