@@ -43,6 +43,8 @@ impl Frame<'_> {
                 Seen::First(n) => (n, None),
                 Seen::Rows(rows) => (n_keys, Some(rows)),
                 Seen::Row(row) => {
+                    // As large as a mask of all rows would be, which the limits hold for too.
+                    self.pool.check(DType::Fp32, &[n_rows, n_keys])?;
                     repeated.clear();
                     (0..n_rows).for_each(|_| repeated.extend_from_slice(row));
                     (n_keys, Some(repeated.as_slice()))
@@ -110,7 +112,7 @@ impl Frame<'_> {
         let mut turned = Vec::new();
         for (i, out) in out[..len].chunks_mut((m * n).max(1)).enumerate() {
             let (x, y) = (&x[i * m * k..][..m * k], &y[i * n * k..][..n * k]);
-            if !transpose_y && m == 1 {
+            if k == 0 || !transpose_y && m == 1 {
                 out.fill(0.0);
                 for (x, y) in x.iter().zip(y.chunks(n)) {
                     out.iter_mut().zip(y).for_each(|(out, y)| *out += x * y);
