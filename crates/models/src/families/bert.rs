@@ -132,16 +132,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
     let n_heads = bounded("num_attention_heads", c.usize("num_attention_heads")?)?;
     let head_dim = head_dim_of(hidden, n_heads)?;
     let bert = Bert {
-        attention: Attention {
-            hidden,
-            n_heads,
-            n_kv_heads: n_heads,
-            head_dim,
-            scale: (head_dim as f64).powf(-0.5),
-            qkv_bias: true,
-            output_bias: true,
-            qk_norm: None,
-        },
+        attention: Attention::plain(hidden, n_heads, head_dim, true),
         intermediate: bounded("intermediate_size", c.usize("intermediate_size")?)?,
         activation,
         norm: LayerNorm { epsilon: positive("layer_norm_eps", c.opt_f64("layer_norm_eps")?.unwrap_or(1e-12))? as f32 },

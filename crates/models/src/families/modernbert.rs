@@ -174,16 +174,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
     let every = bounded("global_attn_every_n_layers", c.opt_usize("global_attn_every_n_layers")?.unwrap_or(3))?;
     let by_number = |i: usize| if i.is_multiple_of(every) { Mask::Full } else { Mask::Sliding };
     let model = ModernBert {
-        attention: Attention {
-            hidden,
-            n_heads,
-            n_kv_heads: n_heads,
-            head_dim,
-            scale: (head_dim as f64).powf(-0.5),
-            qkv_bias: bias,
-            output_bias: bias,
-            qk_norm: None,
-        },
+        attention: Attention::plain(hidden, n_heads, head_dim, bias),
         intermediate: bounded("intermediate_size", c.usize("intermediate_size")?)?,
         activation,
         mlp_bias: c.bool_or("mlp_bias", false)?,

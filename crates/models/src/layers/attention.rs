@@ -72,6 +72,13 @@ pub struct Surroundings<'a> {
 }
 
 impl Attention {
+    /// As many key heads as query heads, scores by the root of a head's size, no norms; `bias` for all products.
+    pub fn plain(hidden: usize, n_heads: usize, head_dim: usize, bias: bool) -> Self {
+        let scale = (head_dim as f64).powf(-0.5);
+        let (n_kv_heads, qkv_bias, output_bias) = (n_heads, bias, bias);
+        Self { hidden, n_heads, n_kv_heads, head_dim, scale, qkv_bias, output_bias, qk_norm: None }
+    }
+
     /// Declare the cache of layer `layer` as states [1, kv_heads, context, head_dim].
     pub fn cache(&self, g: &mut Graph, layer: usize, context: usize, dtype: DType) -> Cache {
         let ty = || Type::State(TensorType::new(dtype, [1, self.n_kv_heads, context, self.head_dim]));
