@@ -8,11 +8,15 @@ cd "$(dirname "$0")/.."
 
 failed=()
 skipped=()
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+# coremltools draws a progress bar for each of thousands of packages.
+export TQDM_DISABLE=1
 step() { # name, command..
-    local name=$1 start=$SECONDS
+    local name=$1 start=$SECONDS log=$logs/${1//\//-}
     shift
     echo "== $name"
-    if "$@"; then
+    if "$@" 2>&1 | tee "$log"; then
         echo "== $name: ok, $((SECONDS - start)) s"
     else
         echo "== $name: FAILED, $((SECONDS - start)) s"
@@ -46,7 +50,7 @@ if models=$(PROFILE=dev bash scripts/models.sh); then
 else
     skip "real models" "thane pull could not fetch them; the reason stands above"
 fi
-step tests cargo test --quiet --workspace
+step tests cargo test --quiet --workspace --no-fail-fast
 
 venv=target/oracle-venv
 if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
@@ -87,7 +91,12 @@ fi
 
 for what in "${skipped[@]}"; do echo "skipped: $what"; done
 if [ ${#failed[@]} -gt 0 ]; then
-    for what in "${failed[@]}"; do echo "failed: $what"; done
+    # Again at the end, where a reader of a long output looks first.
+    for what in "${failed[@]}"; do
+        echo "failed: $what"
+        grep -E '^(failures:|---- |test .* FAILED|error|thread .* panicked)|assertion|panicked' "$logs/${what//\//-}" | head -40
+        tail -40 "$logs/${what//\//-}"
+    done
     exit 1
 fi
 echo "all checks passed in $SECONDS s"
