@@ -51,6 +51,7 @@ enum Verb {
     Verify(cmd::verify::Args),
     Embed(cmd::embed::Args),
     Buckets(cmd::buckets::Args),
+    Bench(cmd::bench::Args),
 }
 
 fn dispatch(verb: &Verb, app: &App) -> Outcome {
@@ -70,6 +71,7 @@ fn dispatch(verb: &Verb, app: &App) -> Outcome {
         Verb::Verify(args) => cmd::verify::run(args, app),
         Verb::Embed(args) => cmd::embed::run(args, app),
         Verb::Buckets(args) => cmd::buckets::run(args, app),
+        Verb::Bench(args) => cmd::bench::run(args, app),
     }
 }
 

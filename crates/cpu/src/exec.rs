@@ -6,7 +6,7 @@ use std::sync::Arc;
 use thane_kernels::Context;
 use thane_kernels::attention::{Attention, KvData, KvView, attention, attention_scratch_len};
 use thane_kernels::linear::{
-    dequantize_rows_gather, linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len,
+    dequantize_rows_gather, linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_packed,
 };
 use thane_kernels::norm::rms_norm;
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
@@ -373,6 +373,12 @@ impl Frame<'_> {
         let n_tokens = shape.iter().product();
         shape.push(weight.n_rows);
         let w = weight.weight();
+        if let Some(packed) = weight.packed() {
+            let (mut out, n) = self.pool.take_checked(&shape)?;
+            let x = floats(self.get(x)?)?;
+            linear_packed(self.context, &packed, x, n_tokens, bias.and_then(Tensor::f32s), &mut out[..n]);
+            return Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)));
+        }
         let scratch_len = match self.numerics {
             Numerics::F32 => linear_f32_scratch_len(self.context, &w, n_tokens),
             Numerics::Fast => linear_fast_scratch_len(self.context, &w, n_tokens),

@@ -281,7 +281,14 @@ impl<'a> Planner<'a> {
             };
             // All or none: attention reads where the others of its group write.
             if group.iter().all(free) {
-                for found in group {
+                for mut found in group {
+                    if let Fused::Linear { weight, .. } = &mut found.fused {
+                        // A function with state is called for one row after another too, and those read a matrix as fast as
+                        // it is stored.
+                        if !op_by_op && self.states.is_empty() {
+                            *weight = self.folds.pack(self.context, weight.clone());
+                        }
+                    }
                     self.covered.extend(found.covers);
                     self.fused.insert(found.root, found.fused);
                 }

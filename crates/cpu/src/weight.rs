@@ -2,8 +2,10 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use thane_kernels::{BlockType, Weight};
+use thane_kernels::linear::{self, pack, packed_len};
+use thane_kernels::{BlockType, Context, Weight};
 use thane_mil::data::{Bytes, Data, Packed, Packing};
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Definition, Function, Op, ValueId};
@@ -21,12 +23,20 @@ pub struct Matrix {
     pub n_rows: usize,
     /// Inputs of a product with it.
     pub n_cols: usize,
+    /// The same in the order that products of many rows read it, where it was packed.
+    panels: Option<Arc<Vec<f32>>>,
 }
 
 impl Matrix {
     /// As kernels take it.
     pub fn weight(&self) -> Weight<'_> {
         Weight { ty: self.ty, bytes: self.bytes.as_slice(), n_rows: self.n_rows, n_cols: self.n_cols }
+    }
+
+    /// In panels, where it was packed.
+    pub fn packed(&self) -> Option<linear::Packed<'_>> {
+        let panels = self.panels.as_deref()?;
+        Some(linear::Packed { panels, n_rows: self.n_rows, n_cols: self.n_cols })
     }
 
     /// The matrix behind `value`, where its bytes can be used as they are stored.
@@ -73,7 +83,7 @@ impl Matrix {
 
     fn checked(ty: BlockType, bytes: Bytes, n_rows: usize, n_cols: usize) -> Option<Self> {
         Weight::new(ty, bytes.as_slice(), n_rows, n_cols).ok()?;
-        Some(Self { ty, bytes, n_rows, n_cols })
+        Some(Self { ty, bytes, n_rows, n_cols, panels: None })
     }
 }
 
@@ -117,11 +127,32 @@ fn stored_form(literal: &Literal) -> Option<Packed> {
     }
 }
 
-/// Constants that were computed, by what they were computed from: functions of one program share them.
+/// Constants that were computed, by what they were computed from, and matrices that were packed, by where their bytes are:
+/// functions of one program share them.
 #[derive(Debug, Default)]
-pub struct Folds(RefCell<HashMap<Vec<usize>, Tensor>>);
+pub struct Folds {
+    tensors: RefCell<HashMap<Vec<usize>, Tensor>>,
+    panels: RefCell<HashMap<[usize; 3], Arc<Vec<f32>>>>,
+}
 
 impl Folds {
+    /// The matrix, in panels too if it is of f32.
+    pub fn pack(&self, context: &Context, mut matrix: Matrix) -> Matrix {
+        let weight = matrix.weight();
+        let Some(len) = packed_len(weight.n_rows, weight.n_cols).filter(|_| weight.ty == BlockType::F32) else {
+            return matrix;
+        };
+        let mut all = self.panels.borrow_mut();
+        let panels = all.entry([weight.bytes.as_ptr().addr(), weight.n_rows, weight.n_cols]).or_insert_with(|| {
+            let mut panels = vec![0.0; len];
+            pack(context, &weight, &mut panels);
+            Arc::new(panels)
+        });
+        let panels = panels.clone();
+        matrix.panels = Some(panels);
+        matrix
+    }
+
     /// The tensor behind `value`, where a constexpr op makes it and another function had it computed, else `compute`.
     pub fn get(
         &self,
@@ -133,11 +164,11 @@ impl Folds {
         if f.definer(value).is_none_or(|op| op.def.is_const()) || !identify(f, value, &mut key) {
             return compute();
         }
-        if let Some(tensor) = self.0.borrow().get(&key) {
+        if let Some(tensor) = self.tensors.borrow().get(&key) {
             return Ok(tensor.clone());
         }
         let tensor = compute()?;
-        self.0.borrow_mut().insert(key, tensor.clone());
+        self.tensors.borrow_mut().insert(key, tensor.clone());
         Ok(tensor)
     }
 }
@@ -173,7 +204,7 @@ fn identify(f: &Function, value: ValueId, key: &mut Vec<usize>) -> bool {
             match data {
                 _ if data.byte_len() <= SMALL => key.extend(data.to_vec().into_iter().map(usize::from)),
                 Data::Bytes(bytes) => key.push(bytes.as_slice().as_ptr().addr()),
-                Data::Source(source) => key.push(std::sync::Arc::as_ptr(source).addr()),
+                Data::Source(source) => key.push(Arc::as_ptr(source).addr()),
             }
             true
         }

@@ -35,8 +35,7 @@ const CHUNK_LEN: usize = 4096;
 pub fn unary(ctx: &Context, op: Unary, x: &[f32], out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "one output per input");
     ctx.pool().run_chunks(out, CHUNK_LEN, |chunk_idx, out| {
-        out.copy_from_slice(&x[chunk_idx * CHUNK_LEN..][..out.len()]);
-        apply(ctx.isa(), op, out);
+        ctx.isa().run(Apply { op, x: Some(&x[chunk_idx * CHUNK_LEN..][..out.len()]), out });
     });
 }
 
@@ -54,8 +53,7 @@ pub fn gated(ctx: &Context, op: Unary, gate: &[f32], up: &[f32], out: &mut [f32]
     assert_eq!(up.len(), out.len(), "one output per input");
     ctx.pool().run_chunks(out, CHUNK_LEN, |chunk_idx, out| {
         let start = chunk_idx * CHUNK_LEN;
-        out.copy_from_slice(&gate[start..][..out.len()]);
-        apply(ctx.isa(), op, out);
+        ctx.isa().run(Apply { op, x: Some(&gate[start..][..out.len()]), out });
         for (out, up) in out.iter_mut().zip(&up[start..]) {
             *out *= up;
         }
@@ -63,25 +61,28 @@ pub fn gated(ctx: &Context, op: Unary, gate: &[f32], up: &[f32], out: &mut [f32]
 }
 
 fn apply(isa: Isa, op: Unary, x: &mut [f32]) {
-    isa.run(Apply { op, x });
+    isa.run(Apply { op, x: None, out: x });
 }
 
 struct Apply<'a> {
     op: Unary,
-    x: &'a mut [f32],
+    /// As many as `out`; `out` itself where there are none.
+    x: Option<&'a [f32]>,
+    out: &'a mut [f32],
 }
 
-/// Maps a slice through a function of vectors; the last vector is filled up with zeros.
+/// Maps a slice to another, or to itself, through a function of vectors; the last vector is filled up with zeros.
 macro_rules! map {
-    ($simd:ident, $x:expr, $v:ident => $call:expr) => {{
-        let (vectors, rest) = $x.as_chunks_mut::<16>();
-        for vector in vectors {
-            let $v = $simd.load(vector);
+    ($simd:ident, $task:expr, $v:ident => $call:expr) => {{
+        let (vectors, rest) = $task.out.as_chunks_mut::<16>();
+        let inputs = $task.x.map(|x| x.as_chunks::<16>());
+        for (i, vector) in vectors.iter_mut().enumerate() {
+            let $v = $simd.load(inputs.map_or(&*vector, |(x, _)| &x[i]));
             $simd.store($call, vector);
         }
         if !rest.is_empty() {
             let mut last = [0.0; 16];
-            last[..rest.len()].copy_from_slice(rest);
+            last[..rest.len()].copy_from_slice(inputs.map_or(&*rest, |(_, x)| x));
             let $v = $simd.load(&last);
             $simd.store($call, &mut last);
             rest.copy_from_slice(&last[..rest.len()]);
@@ -94,14 +95,14 @@ impl Kernel for Apply<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         match self.op {
-            Unary::Exp => map!(simd, self.x, v => math::exp(simd, v)),
-            Unary::Sigmoid => map!(simd, self.x, v => math::sigmoid(simd, v)),
-            Unary::Silu => map!(simd, self.x, v => math::silu(simd, v)),
-            Unary::Tanh => map!(simd, self.x, v => math::tanh(simd, v)),
-            Unary::Erf => map!(simd, self.x, v => math::erf(simd, v)),
-            Unary::GeluTanh => map!(simd, self.x, v => math::gelu_tanh(simd, v)),
-            Unary::GeluErf => map!(simd, self.x, v => math::gelu_erf(simd, v)),
-            Unary::Relu => map!(simd, self.x, v => simd.max(simd.splat(0.0), v)),
+            Unary::Exp => map!(simd, self, v => math::exp(simd, v)),
+            Unary::Sigmoid => map!(simd, self, v => math::sigmoid(simd, v)),
+            Unary::Silu => map!(simd, self, v => math::silu(simd, v)),
+            Unary::Tanh => map!(simd, self, v => math::tanh(simd, v)),
+            Unary::Erf => map!(simd, self, v => math::erf(simd, v)),
+            Unary::GeluTanh => map!(simd, self, v => math::gelu_tanh(simd, v)),
+            Unary::GeluErf => map!(simd, self, v => math::gelu_erf(simd, v)),
+            Unary::Relu => map!(simd, self, v => simd.max(simd.splat(0.0), v)),
         }
     }
 }

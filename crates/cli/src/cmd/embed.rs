@@ -22,7 +22,7 @@ use crate::model::NumericsFlag;
 
 /// 1,024: of 400 texts of 1 to 180 words (all-MiniLM-L6-v2, 2 threads of an EPYC, November 2026, a busy machine) the CPU time was 10.0 s at
 /// 512, 10.7 s at 1,024, 14.1 s at 2,048, 44.9 s at 16,384, and 16.5 s one by one; longer texts want the larger of the first two.
-const BATCH_TOKENS: usize = 1024;
+pub const BATCH_TOKENS: usize = 1024;
 
 /// How long a run that is interrupted may take to end by itself; what is on disk is whole at any moment.
 const GRACE: Duration = Duration::from_millis(300);

@@ -1,5 +1,6 @@
 //! The verbs, one module each: its arguments and `run(&Args, &App)`.
 
+pub mod bench;
 pub mod buckets;
 pub mod check;
 pub mod convert;

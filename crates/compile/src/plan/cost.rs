@@ -2,10 +2,12 @@
 //!
 //! The model adds up, over the ops of a program ([`Work`]) and with the numbers of a chip ([`Chip`]):
 //!
+//! ```text
 //!     product     max(2 K O max(S, 64) / peak, passes K O bits/8 / weights)     K inputs, O outputs, S positions
 //!     attention   flops / peak, and where a matrix of scores is larger than 2 MiB, its bytes twice / activations
 //!     elementwise results / elements
 //!     a call      dispatch
+//! ```
 //!
 //! `passes` is how often weights are read: once where they stay on the engine (1 MiB of fp16), or where a product has at
 //! most 128 positions whose fp16 inputs fit 2 MiB; else once for each tile of `2^18 / K` positions, at most 128. That rule

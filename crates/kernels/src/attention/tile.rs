@@ -109,9 +109,8 @@ fn tile<S: Simd>(
     state: &mut State,
 ) {
     let padded_dim = common.division.padded_dim;
-    load_rows(simd, &common.k, common.head_dim, block.head_idx, first_key, n_keys, scratch.values);
-    transpose_keys(simd, scratch.values, padded_dim, scratch.keys);
-    load_rows(simd, &common.v, common.head_dim, block.head_idx, first_key, n_keys, scratch.values);
+    let (keys, key_stride) = rows(simd, &common.k, common.head_dim, block.head_idx, first_key, n_keys, scratch.values);
+    transpose_keys(simd, keys, key_stride, padded_dim, scratch.keys);
     let first_query = block.head_idx * common.n_rows + block.first_row;
     let queries = &common.q[first_query * common.head_dim..][..block.n_rows * common.head_dim];
     for (group, keys) in scratch.keys.chunks_exact(padded_dim * LANES).enumerate() {
@@ -127,9 +126,33 @@ fn tile<S: Simd>(
         update(simd, weights, sums, max, &mut state.max[row_idx], &mut state.total[row_idx]);
     }
     let weights = &scratch.weights[..block.n_rows * TILE_KEYS];
+    let (values, stride) = rows(simd, &common.v, common.head_dim, block.head_idx, first_key, n_keys, scratch.values);
     for first in (0..padded_dim).step_by(LANES) {
-        let values = Panel { data: &scratch.values[first..], stride: padded_dim, n: TILE_KEYS };
+        let values = Panel { data: &values[first..], stride, n: TILE_KEYS };
         products::<S, true>(simd, values, weights, TILE_KEYS, &mut scratch.sums[first..], padded_dim);
+    }
+}
+
+/// Some keys or values as [`TILE_KEYS`] rows of f32, `padded_dim` long, and how far they are apart: as they are where they are
+/// whole, else in `copy`.
+#[inline(always)]
+fn rows<'a, S: Simd>(
+    simd: S,
+    view: &KvView<'a>,
+    head_dim: usize,
+    head_idx: usize,
+    first_key: usize,
+    n_keys: usize,
+    copy: &'a mut [f32],
+) -> (&'a [f32], usize) {
+    match view.data {
+        KvData::F32(data) if n_keys == TILE_KEYS && head_dim.is_multiple_of(LANES) => {
+            (&data[head_idx * view.head_stride + first_key * view.key_stride..], view.key_stride)
+        }
+        _ => {
+            load_rows(simd, view, head_dim, head_idx, first_key, n_keys, copy);
+            (copy, head_dim.next_multiple_of(LANES))
+        }
     }
 }
 
@@ -167,12 +190,13 @@ fn load_rows<S: Simd>(
 
 /// Rows of keys as panels of 16 keys: element by element, the keys as lanes.
 #[inline(always)]
-fn transpose_keys<S: Simd>(simd: S, rows: &[f32], padded_dim: usize, panels: &mut [f32]) {
-    for (rows, panel) in rows.chunks_exact(LANES * padded_dim).zip(panels.chunks_exact_mut(LANES * padded_dim)) {
+fn transpose_keys<S: Simd>(simd: S, rows: &[f32], stride: usize, padded_dim: usize, panels: &mut [f32]) {
+    for (group, panel) in panels.chunks_exact_mut(LANES * padded_dim).enumerate() {
+        let rows = &rows[group * LANES * stride..];
         for first in (0..padded_dim).step_by(LANES) {
             let mut lanes = [simd.splat(0.0); LANES];
             for (i, lane) in lanes.iter_mut().enumerate() {
-                *lane = simd.load(rows[i * padded_dim + first..].first_chunk().expect("whole vectors"));
+                *lane = simd.load(rows[i * stride + first..].first_chunk().expect("whole vectors"));
             }
             simd.transpose(&mut lanes);
             for (lane, out) in lanes.into_iter().zip(panel[first * LANES..].as_chunks_mut().0) {
@@ -208,8 +232,13 @@ fn products<S: Simd, const ADD: bool>(
         product::<S, ADD, 12, 1>(simd, panel, &rows[at * row_len..], row_len, &mut out[at * out_stride..], out_stride);
         at += 12;
     }
+    // 6 sums of two registers, a vector of two and a broadcast fit the 16 registers of AVX2.
+    while n_rows - at >= 6 {
+        product::<S, ADD, 6, 1>(simd, panel, &rows[at * row_len..], row_len, &mut out[at * out_stride..], out_stride);
+        at += 6;
+    }
     while n_rows - at >= 4 {
-        product::<S, ADD, 4, 2>(simd, panel, &rows[at * row_len..], row_len, &mut out[at * out_stride..], out_stride);
+        product::<S, ADD, 4, 1>(simd, panel, &rows[at * row_len..], row_len, &mut out[at * out_stride..], out_stride);
         at += 4;
     }
     while n_rows - at >= 2 {

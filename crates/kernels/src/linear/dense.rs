@@ -8,10 +8,9 @@ use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
 
-/// Columns of a panel: a multiple of every block length.
+/// Columns of a panel, at most: a multiple of every block length. Their products are added up one after the other before the
+/// sum joins the output, which bounds the rounding error; with the inputs of a tile they fit a first cache of 32 KiB.
 const PANEL_COLS: usize = 256;
-/// Columns whose products are added up one after the other before the sum joins the output: bounds the rounding error.
-const SUM_COLS: usize = 128;
 /// f32s of scratch per thread: the rows, and the panel.
 pub(super) const SCRATCH_LEN: usize = 2 * LANES * PANEL_COLS;
 
@@ -35,50 +34,43 @@ pub(super) fn linear_f32(
         let first_token = block_idx * block_tokens;
         let end_token = (first_token + block_tokens).min(n_tokens);
         let first_row = panel_idx * LANES;
-        ctx.isa().run(PanelTask { ty, rows, x, n_cols, first_token, end_token, out, scratch, first_row });
+        let tiles = Tiles { x, n_cols, first_token, end_token, out, first_row };
+        ctx.isa().run(PanelTask { ty, rows, tiles, scratch });
     });
 }
 
 /// Tokens of a task: as many as stay in a core's second cache while every panel goes over them, and enough for the filling of
 /// a panel to be a small part of the work.
-fn block_tokens(n_cols: usize) -> usize {
-    // 1 MB: what a core of the machines at hand has.
-    const CACHE_F32S: usize = 1 << 18;
+pub(super) fn block_tokens(n_cols: usize) -> usize {
+    // 512 KB: half of the second cache of the machines at hand, for the weights and outputs pass through it too.
+    const CACHE_F32S: usize = 1 << 17;
     (CACHE_F32S / n_cols.max(1)).clamp(96, 1536).next_multiple_of(12)
+}
+
+/// Columns of each panel but the last: as even as whole blocks allow.
+pub(super) fn panel_cols(n_cols: usize, ty: BlockType) -> usize {
+    let n_panels = n_cols.div_ceil(PANEL_COLS).max(1);
+    n_cols.div_ceil(n_panels).max(1).next_multiple_of(ty.block_len().max(LANES)).min(PANEL_COLS)
 }
 
 struct PanelTask<'a> {
     ty: BlockType,
     rows: Rows<'a>,
-    x: &'a [f32],
-    n_cols: usize,
-    first_token: usize,
-    end_token: usize,
-    out: &'a Output<'a>,
+    tiles: Tiles<'a>,
     scratch: &'a mut [f32],
-    first_row: usize,
 }
 
 impl Kernel for PanelTask<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        let n_rows = (self.rows.n_rows - self.first_row).min(LANES);
-        for token_idx in self.first_token..self.end_token {
-            // SAFETY: the rows of this panel belong, for these tokens, to this task alone.
-            let y = unsafe { self.out.part(token_idx, self.first_row, n_rows) };
-            for (i, y) in y.iter_mut().enumerate() {
-                *y = self.out.bias(self.first_row + i);
-            }
-        }
-        let mut start = 0;
-        while start < self.n_cols {
-            let len = PANEL_COLS.min(self.n_cols - start);
-            self.fill(simd, n_rows, start, len);
-            for part in (0..len).step_by(SUM_COLS) {
-                self.multiply(simd, n_rows, start, part, SUM_COLS.min(len - part));
-            }
-            start += len;
+        let n_cols = self.tiles.n_cols;
+        let panel_cols = panel_cols(n_cols, self.ty);
+        // One panel of no columns where there are none: the outputs are the bias.
+        for start in (0..n_cols.max(1)).step_by(panel_cols) {
+            let len = panel_cols.min(n_cols - start);
+            self.fill(simd, start, len);
+            self.tiles.multiply(simd, self.scratch[..len * LANES].as_chunks().0, start);
         }
     }
 }
@@ -86,12 +78,17 @@ impl Kernel for PanelTask<'_> {
 impl PanelTask<'_> {
     /// The columns `start..start + len` as the panel: column by column, 16 rows each.
     #[inline(always)]
-    fn fill<S: Simd>(&mut self, simd: S, n_rows: usize, start: usize, len: usize) {
+    fn fill<S: Simd>(&mut self, simd: S, start: usize, len: usize) {
+        let (first_row, n_rows) = (self.tiles.first_row, self.tiles.n_rows());
         let (panel, values) = self.scratch.split_at_mut(LANES * PANEL_COLS);
         for (i, values) in values.chunks_exact_mut(PANEL_COLS).enumerate() {
             // Rows past the end are the last row again; their outputs are not stored.
-            let row = self.rows.get(self.first_row + i.min(n_rows - 1));
-            dequantize_simd(simd, self.ty, chunk_bytes(self.ty, row, start, len), &mut values[..len]);
+            let row = self.rows.get(first_row + i.min(n_rows - 1));
+            let bytes = chunk_bytes(self.ty, row, start, len);
+            // The next row is read while this one is written: they are far apart in memory, where nothing else foresees it.
+            let next = self.rows.get(first_row + (i + 1).min(n_rows - 1));
+            chunk_bytes(self.ty, next, start, len).chunks(64).for_each(|line| simd.prefetch(line.as_ptr().cast()));
+            dequantize_simd(simd, self.ty, bytes, &mut values[..len]);
             values[len..len.next_multiple_of(LANES)].fill(0.0);
         }
         for block in 0..len.div_ceil(LANES) {
@@ -105,28 +102,50 @@ impl PanelTask<'_> {
             }
         }
     }
+}
 
-    /// Adds the products of `len` columns, from `part` of the panel on, to all outputs.
+/// Some tokens, and 16 rows of outputs of each.
+pub(super) struct Tiles<'a> {
+    pub(super) x: &'a [f32],
+    pub(super) n_cols: usize,
+    pub(super) first_token: usize,
+    pub(super) end_token: usize,
+    pub(super) out: &'a Output<'a>,
+    pub(super) first_row: usize,
+}
+
+impl Tiles<'_> {
+    /// Rows that there are, of the 16.
+    fn n_rows(&self) -> usize {
+        (self.out.n_rows - self.first_row).min(LANES)
+    }
+
+    /// The products of a panel, whose first column is `start`: the outputs are the bias and the first, then those that follow are added.
     #[inline(always)]
-    fn multiply<S: Simd>(&self, simd: S, n_rows: usize, start: usize, part: usize, len: usize) {
-        let panel = &self.scratch[part * LANES..][..len * LANES].as_chunks::<LANES>().0;
+    pub(super) fn multiply<S: Simd>(&self, simd: S, panel: &[[f32; LANES]], start: usize) {
+        let n_rows = self.n_rows();
         let mut token_idx = self.first_token;
         while S::TILE_TOKENS >= 12 && self.end_token - token_idx >= 12 {
-            self.tile::<S, 12>(simd, panel, token_idx, start + part, n_rows);
+            self.tile::<S, 12>(simd, panel, token_idx, start, n_rows);
             token_idx += 12;
         }
-        // 12 sums of two registers, a weight of two and a broadcast fill the 16 registers of AVX2.
-        while self.end_token - token_idx >= 6 {
-            self.tile::<S, 6>(simd, panel, token_idx, start + part, n_rows);
-            token_idx += 6;
-        }
-        while self.end_token - token_idx >= 2 {
-            self.tile::<S, 2>(simd, panel, token_idx, start + part, n_rows);
-            token_idx += 2;
-        }
+        // 12 sums of two registers, a weight of two and a broadcast fill the 16 registers of AVX2. Fewer than 4 tokens leave
+        // multipliers idle, so that 7 to 11 are taken in halves.
         while token_idx < self.end_token {
-            self.tile::<S, 1>(simd, panel, token_idx, start + part, n_rows);
-            token_idx += 1;
+            let n = match self.end_token - token_idx {
+                n @ ..=6 => n,
+                n @ 7..12 => n.div_ceil(2),
+                _ => 6,
+            };
+            match n {
+                6 => self.tile::<S, 6>(simd, panel, token_idx, start, n_rows),
+                5 => self.tile::<S, 5>(simd, panel, token_idx, start, n_rows),
+                4 => self.tile::<S, 4>(simd, panel, token_idx, start, n_rows),
+                3 => self.tile::<S, 3>(simd, panel, token_idx, start, n_rows),
+                2 => self.tile::<S, 2>(simd, panel, token_idx, start, n_rows),
+                _ => self.tile::<S, 1>(simd, panel, token_idx, start, n_rows),
+            }
+            token_idx += n;
         }
     }
 
@@ -142,6 +161,11 @@ impl PanelTask<'_> {
     ) {
         let tokens: [&[f32]; N] =
             std::array::from_fn(|n| &self.x[(first_token + n) * self.n_cols + first_col..][..panel.len()]);
+        for n in 0..N {
+            // SAFETY: the rows of this panel belong, for these tokens, to this task alone.
+            let y = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
+            simd.prefetch(y.as_ptr());
+        }
         let mut acc = [simd.splat(0.0); N];
         for (col, weights) in panel.iter().enumerate() {
             let weights = simd.load(weights);
@@ -155,14 +179,24 @@ impl PanelTask<'_> {
             // SAFETY: the rows of this panel belong, for these tokens, to this task alone.
             let y = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
             if let Ok(y) = <&mut [f32; LANES]>::try_from(&mut *y) {
-                simd.store(simd.add(simd.load(y), acc), y);
+                let before = if first_col == 0 { self.bias(simd) } else { simd.load(y) };
+                simd.store(simd.add(before, acc), y);
                 continue;
             }
             let mut lanes = [0.0; LANES];
             simd.store(acc, &mut lanes);
-            for (y, lane) in y.iter_mut().zip(lanes) {
-                *y += lane;
+            for (i, (y, lane)) in y.iter_mut().zip(lanes).enumerate() {
+                *y = lane + if first_col == 0 { self.out.bias(self.first_row + i) } else { *y };
             }
+        }
+    }
+
+    /// The bias of 16 rows.
+    #[inline(always)]
+    fn bias<S: Simd>(&self, simd: S) -> S::F {
+        match self.out.bias.and_then(|bias| bias[self.first_row..].first_chunk()) {
+            Some(bias) => simd.load(bias),
+            None => simd.splat(0.0),
         }
     }
 }

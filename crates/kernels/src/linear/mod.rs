@@ -11,12 +11,14 @@
 #[cfg(target_arch = "x86_64")]
 mod bf16;
 mod dense;
+mod packed;
 mod panel;
 mod q8;
 mod rows;
 
 use std::fmt;
 
+pub use packed::{Packed, linear_packed, pack, packed_len};
 pub use q8::{Q8Activations, Q8Len, q8_len, quantize_q8};
 
 use crate::Context;
@@ -127,15 +129,10 @@ struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    fn new(weight: &Weight, n_tokens: usize, bias: Option<&'a [f32]>, y: &'a mut [f32]) -> Self {
-        assert_eq!(
-            Some(y.len()),
-            n_tokens.checked_mul(weight.n_rows),
-            "outputs of {n_tokens} tokens and {} rows",
-            weight.n_rows
-        );
-        assert!(bias.is_none_or(|bias| bias.len() == weight.n_rows), "one bias per row");
-        Self { y: SharedMut::new(y), bias, n_rows: weight.n_rows }
+    fn new(n_rows: usize, n_tokens: usize, bias: Option<&'a [f32]>, y: &'a mut [f32]) -> Self {
+        assert_eq!(Some(y.len()), n_tokens.checked_mul(n_rows), "outputs of {n_tokens} tokens and {n_rows} rows");
+        assert!(bias.is_none_or(|bias| bias.len() == n_rows), "one bias per row");
+        Self { y: SharedMut::new(y), bias, n_rows }
     }
 
     #[inline(always)]
@@ -176,7 +173,7 @@ pub fn linear_f32(
     let rows = weight.checked();
     assert_eq!(Some(x.len()), n_tokens.checked_mul(weight.n_cols), "inputs of {n_tokens} tokens");
     assert!(scratch.len() >= linear_f32_scratch_len(ctx, weight, n_tokens), "scratch");
-    let out = Output::new(weight, n_tokens, bias, y);
+    let out = Output::new(weight.n_rows, n_tokens, bias, y);
     if n_tokens <= MAX_ROW_TOKENS {
         rows::linear_f32(ctx, weight, rows, x, n_tokens, &out);
     } else {
@@ -209,7 +206,7 @@ pub fn linear_q8(
     assert!(!weight.ty.is_float(), "a weight of type {:?} has no codes to multiply", weight.ty);
     assert_eq!(x.n_cols(), weight.n_cols, "columns of the activations");
     assert!(scratch.len() >= linear_q8_scratch_len(ctx, weight, x.n_tokens()), "scratch");
-    let out = Output::new(weight, x.n_tokens(), bias, y);
+    let out = Output::new(weight.n_rows, x.n_tokens(), bias, y);
     if x.n_tokens() <= MAX_ROW_TOKENS {
         rows::linear_q8(ctx, weight.ty, rows, x, &out);
     } else {
@@ -251,7 +248,7 @@ pub fn linear_fast(
     if let Some(simd) = bf16_products(ctx, weight) {
         assert_eq!(Some(x.len()), n_tokens.checked_mul(weight.n_cols), "inputs of {n_tokens} tokens");
         assert!(scratch.len() >= bf16::scratch_len(ctx, n_tokens, weight.n_cols), "scratch");
-        let out = Output::new(weight, n_tokens, bias, y);
+        let out = Output::new(weight.n_rows, n_tokens, bias, y);
         return bf16::linear(ctx, simd, weight, x, n_tokens, &out, scratch);
     }
     if weight.ty.is_float() {

@@ -90,6 +90,16 @@ fn f32_product_of_every_type_and_shape() {
                 linear_f32(ctx, &weight, &x, n_tokens, Some(&bias), &mut y, &mut scratch);
                 let error = worst_error(&y, &expected);
                 assert!(error < 1e-6, "{ty:?} {shape:?} {}: {error}", ctx.isa().name());
+                if ty != BlockType::F32 {
+                    continue;
+                }
+                let mut panels = vec![f32::NAN; packed_len(n_rows, n_cols).unwrap()];
+                pack(ctx, &weight, &mut panels);
+                let packed = Packed { panels: &panels, n_rows, n_cols };
+                y.fill(f32::NAN);
+                linear_packed(ctx, &packed, &x, n_tokens, Some(&bias), &mut y);
+                let error = worst_error(&y, &expected);
+                assert!(error < 1e-6, "packed {shape:?} {}: {error}", ctx.isa().name());
             }
         }
     }

@@ -89,6 +89,12 @@ impl Simd for Avx2 {
         [x!(_mm256_set1_ps(value)); 2]
     }
     #[inline(always)]
+    fn prefetch(self, from: *const f32) {
+        // SAFETY: a prefetch of any address is no access to it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+
+    #[inline(always)]
     fn load(self, from: &[f32; 16]) -> Self::F {
         let halves: [&[f32; 8]; 2] = halves(from);
         both!(halves; _mm256_loadu_ps(halves.as_ptr()))

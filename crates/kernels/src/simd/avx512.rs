@@ -63,6 +63,12 @@ impl Simd for Avx512 {
         x!(_mm512_set1_ps(value))
     }
     #[inline(always)]
+    fn prefetch(self, from: *const f32) {
+        // SAFETY: a prefetch of any address is no access to it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+
+    #[inline(always)]
     fn load(self, from: &[f32; 16]) -> Self::F {
         x!(_mm512_loadu_ps(from.as_ptr()))
     }

@@ -128,6 +128,8 @@ pub(crate) trait Simd: Copy {
     const TILE_TOKENS: usize;
 
     fn splat(self, value: f32) -> Self::F;
+    /// Asks for the cache line at any address, which is not read here.
+    fn prefetch(self, _from: *const f32) {}
     fn load(self, from: &[f32; 16]) -> Self::F;
     fn store(self, v: Self::F, to: &mut [f32; 16]);
     /// 16 f16, little endian, as bytes.
