@@ -105,6 +105,43 @@ fn embed_with_all_that_it_can_say() {
 }
 
 #[test]
+fn bench_of_language_and_embedding_models() {
+    let home = Home::new();
+    let language = chat_gguf().to_str().unwrap().to_owned();
+    let encoder = crate::embed::model("bert-mean").to_str().unwrap().to_owned();
+    let cases: [&[&str]; 4] = [
+        &["prefill", &language, "--lengths", "5,9", "--threads", "1,2"],
+        &["decode", &language, "--lengths", "5", "--tokens", "3"],
+        &["embed", &encoder, "--lengths", "3-9", "--batch", "1,4"],
+        &["cold", &language, "--lengths", "3"],
+    ];
+    let mut all = Vec::new();
+    for (args, n) in cases.into_iter().zip([4, 1, 2, 1]) {
+        let output = home.run(&[&["bench", "--rounds", "1"], args, &["--json"]].concat());
+        assert_ends(&output, 0, &[]);
+        let figures = json(&output)["figures"].as_array().unwrap().clone();
+        assert_eq!(figures.len(), n, "{args:?}");
+        for figure in &figures {
+            let of = |name: &str| figure[name].as_f64().unwrap();
+            assert!(0.0 < of("least") && of("least") <= of("median") && of("median") <= of("most"), "{figure}");
+        }
+        all.extend(figures);
+    }
+    agrees("bench", &serde_json::json!({ "figures": all }));
+    let lines = home.run(&["bench", "embed", &encoder, "--rounds", "1", "--lengths", "4", "--batch", "1,2"]);
+    let lines = String::from_utf8(lines.stdout).unwrap();
+    assert!(lines.lines().count() == 2 && lines.lines().all(|l| l.starts_with("{\"bench\":\"embed\"")), "{lines}");
+    for (args, said) in [
+        (&["bench", "prefill", &language, "--lengths", "3-9"][..], "a prompt has one length"),
+        (&["bench", "embed", &encoder, "--lengths", "100000"], "the model takes"),
+        (&["bench", "embed", &encoder, "--lengths", "0"], "a length such as 512"),
+        (&["bench", "decode", &encoder], ""),
+    ] {
+        assert_ends(&home.run(args), 2, &[said]);
+    }
+}
+
+#[test]
 fn buckets_with_all_that_they_can_say() {
     let (home, model) = (Home::new(), crate::embed::model("bert-mean"));
     let counts = home.path("counts.json");
@@ -174,6 +211,7 @@ fn each_section_is_a_verb() {
     assert_eq!(
         verbs,
         [
+            "bench",
             "buckets",
             "check",
             "convert",
