@@ -77,7 +77,7 @@ def make_checkpoint(folder, tokenizer):
         for name, shape in shapes():
             values = random.standard_normal(shape, dtype=numpy.float32)
             # As trained models have them: norms around 1, the rows of products of about the length of their input.
-            values = 1 + 0.2 * values if len(shape) == 1 else values / numpy.sqrt(shape[1])
+            values = 1 + 0.2 * values if len(shape) == 1 else values / numpy.float32(shape[1]) ** numpy.float32(0.5)
             out.write((values.view(numpy.uint32) >> 16).astype(numpy.uint16).tobytes())
     (folder / "config.json").write_text(json.dumps(CONFIG))
     for name in ("tokenizer.json", "tokenizer_config.json"):
