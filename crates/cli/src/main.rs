@@ -13,6 +13,7 @@ mod language;
 mod model;
 mod npy;
 mod output;
+mod profile;
 mod talk;
 mod tensors;
 

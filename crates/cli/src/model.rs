@@ -1,12 +1,13 @@
 //! A model from its files: checkpoint, program, tokenizer, chat template, and a session on the CPU.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use thane_compile::CompileError;
 use thane_cpu::ane::Effects;
-use thane_cpu::{Cpu, Numerics};
+use thane_cpu::{Cpu, Numerics, Profile};
 use thane_engine::generate::Session;
-use thane_mil::backend::Backend;
+use thane_mil::backend::{Backend, Executable, LoadError};
 use thane_mil::literal::Literal;
 use thane_mil::package::Package;
 use thane_mil::program::{Arg, Program};
@@ -42,6 +43,9 @@ pub struct RunFlags {
     /// Threads [default: the physical cores].
     #[arg(long, env = "THANE_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// What is told where the time goes.
+    #[arg(skip)]
+    pub profile: Option<Arc<Profile>>,
 }
 
 /// The values of `--numerics`.
@@ -196,11 +200,19 @@ pub fn unusable(path: &Path, error: ModelError) -> Failure {
     }
 }
 
+/// A program ready to run, with a profile where one is asked for.
+pub fn load(cpu: Cpu, program: &Program, profile: Option<&Arc<Profile>>) -> Result<Arc<dyn Executable>, LoadError> {
+    match profile {
+        Some(profile) => cpu.load_profiled(program, Arc::clone(profile)),
+        None => cpu.load(program),
+    }
+}
+
 /// A session over a fresh instance on the CPU.
 pub fn session(opened: &Opened, flags: &RunFlags) -> Result<Session, Failure> {
     let bad = |e: anyhow::Error| Failure::new(Code::Other, e);
-    let executable =
-        cpu(flags.program.numerics, flags.threads).load(&opened.model.program).map_err(|e| bad(e.into()))?;
+    let cpu = cpu(flags.program.numerics, flags.threads);
+    let executable = load(cpu, &opened.model.program, flags.profile.as_ref()).map_err(|e| bad(e.into()))?;
     let instance = executable.instantiate().map_err(|e| bad(e.into()))?;
     Ok(Session::new(instance, opened.model.info.context, opened.model.info.vocab_size))
 }

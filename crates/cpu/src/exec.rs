@@ -23,6 +23,7 @@ use crate::ops::gather::row;
 use crate::ops::random::{Seeds, is_random};
 use crate::ops::{self, Call, Eval, Fault, Value};
 use crate::plan::{Branch, Item, Kind, Operand, Plain, Plan, Step};
+use crate::profile::{Begun, Profile};
 use crate::tensor::{Buffer, Pool, Tensor};
 use crate::weight::Matrix;
 
@@ -44,6 +45,8 @@ pub struct Frame<'a> {
     pub seeds: &'a mut Seeds,
     /// What happened to numbers, where that is counted.
     pub tally: Tally,
+    /// What is told what each step takes.
+    pub profile: Option<&'a Profile>,
 }
 
 /// Compute one op by its plain function: infer the result types, widen fp16, call, round to fp16.
@@ -181,7 +184,31 @@ fn sized(call: &Call<'_>) -> Result<Vec<TensorType>, Fault> {
 impl Frame<'_> {
     /// Run the step.
     pub fn step(&mut self, plan: &Plan, step: &Step) -> Result<(), Fault> {
-        let results = match &step.kind {
+        let begun = self.profile.map(|_| Begun::new(self, plan, step));
+        let results = self.compute(plan, step)?;
+        if let (Some(profile), Some(begun)) = (self.profile, begun) {
+            begun.end(profile, plan, &results);
+        }
+        for value in &step.last_uses {
+            if let Some(tensor) = self.slots[value.index()].take() {
+                self.pool.give(tensor);
+            }
+        }
+        for (id, tensor) in step.results.iter().zip(results) {
+            // A label and a dictionary are declared, and no tensor holds them.
+            if !matches!(step.kind, Kind::Classify(..)) {
+                check_declared(&plan.function, *id, &tensor)?;
+            }
+            if !step.last_uses.contains(id) {
+                self.slots[id.index()] = Some(tensor);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the step gives.
+    fn compute(&mut self, plan: &Plan, step: &Step) -> Result<Vec<Tensor>, Fault> {
+        Ok(match &step.kind {
             Kind::Plain(plain) => self.plain(plain)?,
             Kind::View(plain) => vec![self.view(plain)?],
             Kind::Add(plain, x, y) => match self.add_in_place(step, *x, *y)? {
@@ -206,22 +233,7 @@ impl Frame<'_> {
             Kind::Loop(vars, branches) => self.repeat(plan, vars, branches)?,
             Kind::Classify(probabilities, n_classes) => self.classify(*probabilities, *n_classes)?,
             Kind::List(list) => vec![list.run(&self.args(&list.args)?, self.pool)?],
-        };
-        for value in &step.last_uses {
-            if let Some(tensor) = self.slots[value.index()].take() {
-                self.pool.give(tensor);
-            }
-        }
-        for (id, tensor) in step.results.iter().zip(results) {
-            // A label and a dictionary are declared, and no tensor holds them.
-            if !matches!(step.kind, Kind::Classify(..)) {
-                check_declared(&plan.function, *id, &tensor)?;
-            }
-            if !step.last_uses.contains(id) {
-                self.slots[id.index()] = Some(tensor);
-            }
-        }
-        Ok(())
+        })
     }
 
     fn branch(&mut self, plan: &Plan, branch: &Branch, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, Fault> {

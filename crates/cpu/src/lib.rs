@@ -16,6 +16,7 @@ mod fuse;
 mod list;
 mod ops;
 mod plan;
+mod profile;
 mod tensor;
 mod weight;
 
@@ -26,6 +27,7 @@ use ane::{Effects, Tally};
 use exec::Frame;
 use ops::random::Seeds;
 use plan::Plan;
+pub use profile::{Profile, Row};
 use tensor::{Buffer, Pool, Tensor, checked_len};
 use thane_kernels::Context;
 use thane_mil::backend::{Backend, Executable, Instance, LoadError, RunError, View};
@@ -103,6 +105,13 @@ impl Cpu {
         Ok(Arc::new(Loaded { shared: Arc::new(self.plan(program.functions(), limits, seed)?) }))
     }
 
+    /// As [`Backend::load`], with a profile that is told what each step takes.
+    pub fn load_profiled(&self, program: &Program, profile: Arc<Profile>) -> Result<Arc<dyn Executable>, LoadError> {
+        same_states(program)?;
+        let shared = self.plan(program.functions(), Limits::default(), 0)?;
+        Ok(Arc::new(Loaded { shared: Arc::new(Shared { profile: Some(profile), ..shared }) }))
+    }
+
     fn plan(&self, functions: &[Function], limits: Limits, seed: u64) -> Result<Shared, LoadError> {
         let context = Arc::new(Context::new(self.n_threads.max(1)));
         let op_by_op = matches!(self.numerics, Numerics::Ane(_));
@@ -113,7 +122,7 @@ impl Cpu {
                 .map_err(|(op, reason)| load_error(function, op, reason))?;
             plans.insert(function.name.clone(), plan);
         }
-        Ok(Shared { context, numerics: self.numerics, limits, seed, plans: Arc::new(plans) })
+        Ok(Shared { context, numerics: self.numerics, limits, seed, plans: Arc::new(plans), profile: None })
     }
 }
 
@@ -146,6 +155,7 @@ struct Shared {
     limits: Limits,
     seed: u64,
     plans: Arc<HashMap<String, Plan>>,
+    profile: Option<Arc<Profile>>,
 }
 
 impl Shared {
@@ -265,6 +275,7 @@ impl Running {
             most_rounds: shared.limits.rounds,
             seeds: &mut self.seeds,
             tally: Tally::default(),
+            profile: shared.profile.as_deref(),
         })
     }
 

@@ -15,6 +15,7 @@
 
 pub mod activation;
 pub mod attention;
+pub mod ceiling;
 pub mod f16;
 pub mod linear;
 mod math;

@@ -1,9 +1,12 @@
 //! `thane bench`: how fast a model is on this machine, a JSON line for each figure.
 
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use clap::builder::FalseyValueParser;
 use serde::Serialize;
+use thane_cpu::Profile;
 use thane_engine::embed::Watch;
 use thane_models::EncoderOptions;
 
@@ -11,6 +14,7 @@ use crate::app::App;
 use crate::embed::encoder::{self, Run};
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::{self, NumericsFlag, ProgramFlags, RunFlags};
+use crate::profile;
 use crate::talk::peak_memory;
 
 /// Texts of a round of `embed`.
@@ -44,6 +48,9 @@ pub struct Args {
     /// of the Apple Neural Engine.
     #[arg(long, env = "THANE_NUMERICS", value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
     numerics: NumericsFlag,
+    /// Say behind each figure where the time went, warming up included; cold has no profile.
+    #[arg(long, env = "THANE_PROFILE", value_parser = FalseyValueParser::new())]
+    profile: bool,
 }
 
 /// What can be measured.
@@ -126,6 +133,7 @@ struct Bench<'a> {
     app: &'a App,
     threads: u16,
     machine: Machine,
+    profile: Option<Arc<Profile>>,
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
@@ -134,7 +142,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let machine = Machine::here();
     let mut figures = Vec::new();
     for threads in all {
-        let bench = Bench { args, app, threads, machine: machine.clone() };
+        let bench = Bench { args, app, threads, machine: machine.clone(), profile: profile::wanted(args.profile) };
         match args.what {
             What::Prefill | What::Decode => bench.language(&mut figures)?,
             What::Embed => bench.embed(&mut figures)?,
@@ -171,6 +179,7 @@ impl<'a> Bench<'a> {
         let flags = RunFlags {
             program: ProgramFlags { context: self.context()?, numerics: self.args.numerics },
             threads: Some(self.threads),
+            profile: self.profile.clone(),
         };
         let opened = model::open(&self.args.model, &flags.program.options(false), self.app)?;
         let mut session = model::session(&opened, &flags)?;
@@ -210,6 +219,7 @@ impl<'a> Bench<'a> {
             threads: Some(self.threads),
             batch_tokens: super::embed::BATCH_TOKENS,
             max_length: None,
+            profile: self.profile.clone(),
         };
         let mut encoder = encoder::open(&self.args.model, &EncoderOptions::default(), &how, self.app)?;
         for length @ Length(from, to) in self.lengths() {
@@ -321,6 +331,9 @@ impl<'a> Bench<'a> {
             self.app.output.data(&format!("{value}\n"))?;
         }
         figures.push(value);
+        if self.args.what != What::Cold {
+            profile::say(self.profile.as_ref(), usize::from(self.threads), &self.app.output);
+        }
         Ok(())
     }
 }

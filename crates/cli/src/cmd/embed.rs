@@ -158,6 +158,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         threads: args.threads,
         batch_tokens: args.batch_tokens,
         max_length: args.vectors.max_length,
+        profile: None,
     };
     let options = EncoderOptions { pooling: args.vectors.pooling, encoding, ..EncoderOptions::default() };
     let mut encoder = encoder::open(&args.model, &options, &how, app)?;

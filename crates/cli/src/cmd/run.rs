@@ -10,6 +10,7 @@ use thane_engine::sample::{SampleError, SampleOptions, Sampler};
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::{self, RunFlags};
+use crate::profile;
 use crate::talk::{Talk, peak_memory};
 
 /// Answer a prompt; without one, talk on a terminal, or take the prompt from stdin.
@@ -31,6 +32,9 @@ pub struct Args {
     /// End the answer before this text; can be given more than once.
     #[arg(long, env = "THANE_STOP", value_name = "TEXT")]
     stop: Vec<String>,
+    /// Say at the end where the time went, and how that is to what the machine can do.
+    #[arg(long, env = "THANE_PROFILE", value_parser = FalseyValueParser::new())]
+    profile: bool,
     #[command(flatten)]
     sampling: Sampling,
     #[command(flatten)]
@@ -144,8 +148,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let prompt = if talks { None } else { Some(prompt(args)?) };
     let opened = model::open(&args.model, &args.flags.program.options(false), app)?;
     let language = model::language(&opened)?;
-    let session = model::session(&opened, &args.flags)?;
-    let mut talk = Talk::new(app, &args.flags, &opened, language, session, sampler);
+    let flags = RunFlags { profile: profile::wanted(args.profile), ..args.flags.clone() };
+    let session = model::session(&opened, &flags)?;
+    let mut talk = Talk::new(app, &flags, &opened, language, session, sampler);
     talk.max_tokens = args.max_tokens;
     talk.stop.clone_from(&args.stop);
     if args.raw {
@@ -153,8 +158,14 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     } else {
         talk.check_template(args.system.as_deref())?;
     }
-    let Some(prompt) = prompt else { return talk.conversation() };
+    let n_threads = model::cpu(flags.program.numerics, flags.threads).n_threads;
+    let Some(prompt) = prompt else {
+        let outcome = talk.conversation();
+        profile::say(flags.profile.as_ref(), n_threads, &app.output);
+        return outcome;
+    };
     let (prompt_tokens, answer) = talk.once(prompt)?;
+    profile::say(flags.profile.as_ref(), n_threads, &app.output);
     if app.output.is_json() {
         app.output.json(&report(&opened.name, &prompt_tokens, &answer))?;
     }

@@ -55,7 +55,13 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         let error = anyhow::anyhow!("it holds no vectors of known texts, and its {} files are whole", bundle.n_files);
         return Err(usage(error).remedy(format!("thane check {}", args.bundle.display())));
     }
-    let run = encoder::Run { numerics: args.numerics, threads: args.threads, batch_tokens: 1024, max_length: None };
+    let run = encoder::Run {
+        numerics: args.numerics,
+        threads: args.threads,
+        batch_tokens: 1024,
+        max_length: None,
+        profile: None,
+    };
     let name = args.bundle.display().to_string();
     let mut encoder = encoder::open(&name, &EncoderOptions::default(), &run, app)?;
     let mut report = Report { bundle: &args.bundle, hashed_files: bundle.n_files, vectors: Vec::new(), passed: true };

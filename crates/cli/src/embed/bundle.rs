@@ -165,7 +165,7 @@ pub struct Entry {
 
 /// The golden vectors of a model, by the reference on this machine.
 fn goldens(model: &Model<'_>, flags: &Flags, app: &App) -> Result<Vec<Golden>, Failure> {
-    let run = Run { numerics: NumericsFlag::F32, threads: None, batch_tokens: 1024, max_length: None };
+    let run = Run { numerics: NumericsFlag::F32, threads: None, batch_tokens: 1024, max_length: None, profile: None };
     let options = EncoderOptions { pooling: flags.pooling, ..EncoderOptions::default() };
     let mut encoder = encoder::of_checkpoint(model.checkpoint, &options, &run, app)?;
     let other = |e: anyhow::Error| Failure::new(Code::Other, e);

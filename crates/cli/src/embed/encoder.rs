@@ -1,13 +1,14 @@
 //! An encoder from a model's files: its program on the CPU, and its tokenizer.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::Context;
 use sha2::{Digest, Sha256};
+use thane_cpu::Profile;
 use thane_engine::embed::{Document, Embedder, Limits, Watch, shorten};
 use thane_engine::text::{EncodeOptions, Surroundings, Tokenizer};
-use thane_mil::backend::Backend;
 use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{EncoderInfo, EncoderOptions, Encoding};
@@ -28,6 +29,8 @@ pub struct Run {
     pub batch_tokens: usize,
     /// Most tokens of a text; none for what the model was made for.
     pub max_length: Option<usize>,
+    /// What is told where the time goes.
+    pub profile: Option<Arc<Profile>>,
 }
 
 /// A model that turns texts into vectors.
@@ -140,7 +143,8 @@ pub fn encoding(encoding: Encoding) -> &'static str {
 
 fn embedder(program: &Program, info: &EncoderInfo, run: &Run) -> Result<Embedder, Failure> {
     let other = |e: anyhow::Error| Failure::new(Code::Other, e);
-    let executable = model::cpu(run.numerics, run.threads).load(program).map_err(|e| other(e.into()))?;
+    let cpu = model::cpu(run.numerics, run.threads);
+    let executable = model::load(cpu, program, run.profile.as_ref()).map_err(|e| other(e.into()))?;
     let instance = executable.instantiate().map_err(|e| other(e.into()))?;
     let max_tokens = run.max_length.unwrap_or(info.max_tokens);
     if max_tokens == 0 || max_tokens > info.n_positions {
