@@ -281,11 +281,11 @@ fn rope_interleaved(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let (split_id, split) = halves(p, a.value_arg("x")?, b.value_arg("x")?)?;
     let (pairs_id, pairs) = made_by(p, split.value_arg("x")?, "reshape")?;
     let x = pairs.value_arg("x").filter(|x| is_rotary(p, *x, r.cos))?;
-    let same = f.value(x).ty == f.value(f.op(root).results[0]).ty;
     let dims = |v: ValueId| f.value(v).ty.tensor().map(|t| t.shape.iter().map(|d| d.known()).collect::<Vec<_>>());
     let (whole, paired) = (dims(x)?, dims(pairs.results[0])?);
     let half = whole.last().copied().flatten().map(|d| d / 2);
-    // The tokens, which may be a symbol, are then the same too: the elements are.
+    // One axis, the tokens, may be unknown, and a symbol of its own after each reshape: it is the same, for the elements are.
+    let same = dims(f.op(root).results[0])? == whole && whole.iter().filter(|d| d.is_none()).count() <= 1;
     let is_paired = paired.len() == 5 && paired[..2] == whole[..2] && paired[3..] == [half, Some(2)];
     let covers = [r.covers, vec![stack_id, a_id, b_id, split_id, pairs_id]].concat();
     if !same || !is_paired {
@@ -362,8 +362,10 @@ fn attend(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let (query, key, value) = (op.value_arg("query")?, op.value_arg("key")?, op.value_arg("value")?);
     let mask = op.value_arg("attn_mask");
     let shape = |v: ValueId| p.f.value(v).ty.tensor().map(|t| t.shape.as_slice()).unwrap_or_default();
-    let fits = [query, key, value].iter().all(|v| is_float32(p, *v) && shape(*v).len() == 4)
-        && shape(key) == shape(value)
+    let rank = [query, key, value].iter().all(|v| is_float32(p, *v) && shape(*v).len() == 4);
+    // As many keys as values there are by the meaning of the op, whatever symbols their numbers have.
+    let fits = rank
+        && [0, 1, 3].iter().all(|axis| shape(key)[*axis] == shape(value)[*axis])
         && shape(key)[3] == shape(query)[3]
         && mask.is_none_or(|m| is_float32(p, m) && matches!(shape(m), [_, one, _, _] if one.known() == Some(1)));
     if fits { one(root, Vec::new(), Fused::Attend { query, key, value, mask }) } else { None }

@@ -12,6 +12,7 @@ mod hostile;
 mod instance;
 mod lists;
 mod ops;
+mod profile;
 mod random;
 mod real;
 mod spatial;

@@ -1,0 +1,94 @@
+//! Every op of the shipped families that computes much has a kernel, and the profile adds up.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use thane_cpu::{Cpu, Numerics, Profile, Row};
+use thane_mil::program::Program;
+use thane_mil::types::DType;
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{EncoderOptions, Options, build, build_encoder};
+
+use crate::golden::{call, folder};
+
+/// Those of [`crate::tiny`] and [`crate::gguf`] that differ in more than their numbers.
+const LANGUAGE: [&str; 5] = [
+    "tiny/llama-bias",
+    "tiny/llama-rope3",
+    "tiny/gemma3",
+    "tiny-gguf/llama-bias.gguf",
+    "tiny-gguf/llama-quantised.gguf",
+];
+const EMBEDDING: [&str; 5] = ["bert-mean", "modernbert-cls", "qwen3-pplx", "qwen3-embedding", "embeddinggemma"];
+
+fn checkpoint(path: PathBuf) -> Checkpoint {
+    Checkpoint::open(&path).unwrap()
+}
+
+/// What the calls of `run` took, each function by itself.
+fn profiled(program: &Program, numerics: Numerics, run: &dyn Fn(&mut dyn thane_mil::backend::Instance)) -> Vec<Row> {
+    let profile = Arc::new(Profile::default());
+    let cpu = Cpu { numerics, n_threads: 1 };
+    let mut instance = cpu.load_profiled(program, Arc::clone(&profile)).unwrap().instantiate().unwrap();
+    let start = Instant::now();
+    run(instance.as_mut());
+    let rows = profile.rows();
+    let sum: f64 = rows.iter().map(|row| row.time.as_secs_f64()).sum();
+    assert!(sum > 0.0 && sum <= start.elapsed().as_secs_f64(), "the steps take no longer than the calls");
+    assert!(rows.is_sorted_by(|a, b| a.time >= b.time));
+    profile.clear();
+    assert!(profile.rows().is_empty());
+    rows
+}
+
+#[track_caller]
+fn has_kernels(name: &str, rows: &[Row], kernels: &[&str]) {
+    let slow: Vec<&Row> = rows.iter().filter(|row| row.is_slow).collect();
+    assert!(slow.is_empty(), "{name}: {slow:?}");
+    for kernel in kernels {
+        let row = rows.iter().find(|row| row.step == *kernel && row.is_fused);
+        let row = row.unwrap_or_else(|| panic!("{name}: no {kernel} among {rows:?}"));
+        assert!(row.calls > 0 && row.bytes > 0.0, "{name}: {row:?}");
+    }
+}
+
+#[test]
+fn language_models_have_kernels_for_all_that_is_heavy() {
+    for name in LANGUAGE {
+        let options = Options { score: false, cache: DType::Fp16, context: Some(64) };
+        let program = build(&checkpoint(folder().join(name)), &options).unwrap().program;
+        for numerics in [Numerics::F32, Numerics::Fast] {
+            let rows = profiled(&program, numerics, &|instance| {
+                call(instance, "prefill", &[3, 1, 4, 1, 5, 9, 2], 0);
+                call(instance, "decode", &[6], 7);
+            });
+            for function in ["prefill", "decode"] {
+                let of: Vec<Row> = rows.iter().filter(|row| row.function == function).cloned().collect();
+                has_kernels(
+                    &format!("{name}, {function}"),
+                    &of,
+                    &["linear", "attention", "rope", "rms norm", "gated activation"],
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn embedding_models_have_kernels_for_all_that_is_heavy() {
+    for name in EMBEDDING {
+        let checkpoint = checkpoint(folder().join("tiny-embed").join(name));
+        let program = build_encoder(&checkpoint, &EncoderOptions::default()).unwrap().program;
+        let rows = profiled(&program, Numerics::Fast, &|instance| {
+            for input in ["input_ids", "attention_mask"] {
+                let ones = [1i32; 2 * 9].map(i32::to_ne_bytes).concat();
+                instance.input(input, &[2, 9]).unwrap().copy_from_slice(&ones);
+            }
+            instance.run("encode").unwrap();
+        });
+        has_kernels(name, &rows, &["linear", "attention"]);
+        let linear = rows.iter().find(|row| row.step == "linear").unwrap();
+        assert!(linear.flops > 0.0 && linear.flops % 2.0 == 0.0, "{name}: {linear:?}");
+    }
+}
