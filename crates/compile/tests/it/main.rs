@@ -5,5 +5,6 @@ mod cases;
 mod driver;
 mod machine;
 mod models;
+mod placement;
 mod plan;
 mod rough;

@@ -1,0 +1,210 @@
+//! The short notation in which published probes describe an op: `64ch 32x32 k13x13 same`, `[1,128,256]@[256,512]`, `axis w`.
+//!
+//! A description is words, lists of numbers in brackets and `key=value`. What it does not say is left open.
+
+use thane_mil::types::DType;
+
+/// What a description says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Notation {
+    /// Shapes of operands, in order.
+    pub shapes: Vec<Vec<usize>>,
+    /// Shape of a weight, as in `w[64,64,3,3]`.
+    pub weight: Option<Vec<usize>>,
+    /// Shape of a mask, as in `mask[1,1,128,128]`.
+    pub mask: bool,
+    /// Axes, as in `axes[2,3]`, `axis1`, `axis w`.
+    pub axes: Vec<i64>,
+    /// Sizes of a window, as in `k7`, `k1x9`.
+    pub kernel: Vec<usize>,
+    /// As in `s2`, `stride 4`.
+    pub stride: Option<i64>,
+    /// As in `g2`, `groups 2`.
+    pub groups: Option<i64>,
+    /// As in `d2`, `dilation 2`.
+    pub dilation: Option<i64>,
+    /// What a product sums over, as in `K=16384`.
+    pub k: Option<usize>,
+    /// As in `64ch`.
+    pub channels: Option<usize>,
+    /// Sizes of an image, as in `32x32`.
+    pub image: Vec<usize>,
+    /// As in `seq16`.
+    pub seq_len: Option<usize>,
+    /// Spatial dimensions, as in `3D`.
+    pub n_spatial: Option<usize>,
+    /// As in `mode=EXACT`, or a word that is the mode of an op.
+    pub mode: Option<String>,
+    /// Element types, in order.
+    pub dtypes: Vec<DType>,
+    /// All words, in lower case.
+    words: Vec<String>,
+}
+
+impl Notation {
+    /// Read a description; what it says itself goes before what the `title` of the case adds.
+    pub fn parse(title: &str, description: &str) -> Self {
+        let mut own = Self::read(description);
+        let other = Self::read(title);
+        own.words.extend(other.words);
+        if own.dtypes.len() < other.dtypes.len() {
+            own.dtypes = other.dtypes;
+        }
+        if own.axes.is_empty() {
+            own.axes = other.axes;
+        }
+        if own.kernel.is_empty() {
+            own.kernel = other.kernel;
+        }
+        own.stride = own.stride.or(other.stride);
+        own.groups = own.groups.or(other.groups);
+        own.dilation = own.dilation.or(other.dilation);
+        own.n_spatial = own.n_spatial.or(other.n_spatial);
+        own.mode = own.mode.or(other.mode);
+        own
+    }
+
+    /// Whether one of these words stands in it.
+    pub fn says(&self, words: &[&str]) -> bool {
+        self.words.iter().any(|w| words.contains(&w.as_str()))
+    }
+
+    fn read(text: &str) -> Self {
+        let mut notation = Self::default();
+        let mut rest = text;
+        // The one value whose words are joined by `_`, which elsewhere parts words.
+        if let Some((_, mode)) = text.split_once("mode=") {
+            let end = mode.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(mode.len());
+            notation.mode = Some(mode[..end].to_owned());
+        }
+        while let Some(start) = rest.find(|c: char| c.is_ascii_alphanumeric() || c == '[') {
+            rest = &rest[start..];
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '.').unwrap_or(rest.len());
+            let (word, after) = rest.split_at(end);
+            let after = after.strip_prefix('=').unwrap_or(after);
+            let list = after.strip_prefix('[').and_then(|inner| inner.split_once(']'));
+            match list.and_then(|(inner, _)| numbers(inner)) {
+                Some(list) => notation.list(word, list),
+                None => notation.word(word),
+            }
+            rest = list.map_or(after, |(_, behind)| behind);
+        }
+        notation
+    }
+
+    /// Numbers in brackets after a word, or after none.
+    fn list(&mut self, tag: &str, list: Vec<i64>) {
+        let sizes = || list.iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect::<Vec<_>>();
+        match tag.to_ascii_lowercase().as_str() {
+            "axes" | "axis" => self.axes = list,
+            "w" | "weight" | "weights" => self.weight = Some(sizes()),
+            "mask" => self.mask = true,
+            "k" | "kernel" => self.kernel = sizes(),
+            "" if self.words.last().is_some_and(|w| w.starts_with("weight")) => self.weight = Some(sizes()),
+            tag => {
+                self.shapes.push(sizes());
+                if !tag.is_empty() {
+                    self.word(tag);
+                }
+            }
+        }
+    }
+
+    fn word(&mut self, word: &str) {
+        let lower = word.to_ascii_lowercase();
+        let before = self.words.last().cloned().unwrap_or_default();
+        if let Some(dtype) = dtype(&lower) {
+            self.dtypes.push(dtype);
+        } else if let Ok(n) = lower.parse::<i64>() {
+            self.number(&before, n);
+        } else if matches!(lower.as_str(), "w" | "h" | "c" | "n") && self.axes.is_empty() {
+            self.axes.extend("nchw".find(lower.as_str()).and_then(|axis| i64::try_from(axis).ok()));
+        } else {
+            self.letters_and_sizes(&lower, word);
+        }
+        self.words.push(lower);
+    }
+
+    fn number(&mut self, before: &str, n: i64) {
+        match before {
+            "stride" | "strides" => self.stride = Some(n),
+            "groups" | "group" => self.groups = Some(n),
+            "dilation" | "dilations" | "dil" => self.dilation = Some(n),
+            "axis" | "axes" => self.axes = vec![n],
+            "kernel" => self.kernel = vec![usize::try_from(n).unwrap_or(0)],
+            "k" => self.k = usize::try_from(n).ok(),
+            _ => {}
+        }
+    }
+
+    /// Words such as `k2s2`, `64ch`, `32x32`, `axis1`, `3d`.
+    fn letters_and_sizes(&mut self, lower: &str, word: &str) {
+        let n = |text: &str| text.parse::<usize>().ok();
+        let sizes = |text: &str| text.split('x').map(n).collect::<Option<Vec<usize>>>();
+        if let Some(channels) = lower.strip_suffix("ch").and_then(n) {
+            self.channels = Some(channels);
+        } else if let Some(seq) = lower.strip_prefix("seq").and_then(n) {
+            self.seq_len = Some(seq);
+        } else if let Some(axis) = lower.strip_prefix("axis").and_then(n) {
+            self.axes = vec![axis.try_into().unwrap_or(0)];
+        } else if let Some(image) = sizes(lower).filter(|s| s.len() > 1) {
+            self.image = image;
+        } else if let Some(d) = lower.strip_suffix('d').and_then(n).filter(|d| (1..=3).contains(d)) {
+            self.n_spatial = Some(d);
+        } else if let Some((kernel, stride)) = lower.strip_prefix('k').and_then(|k| k.split_once('s')) {
+            self.kernel = sizes(kernel).unwrap_or_default();
+            self.stride = stride.parse().ok();
+        } else if let Some(kernel) = lower.strip_prefix('k').and_then(sizes) {
+            self.kernel = kernel;
+        } else if let Some(n) = lower.get(1..).and_then(|n| n.parse::<i64>().ok()) {
+            match &lower[..1] {
+                "s" => self.stride = Some(n),
+                "g" => self.groups = Some(n),
+                "d" => self.dilation = Some(n),
+                _ => {}
+            }
+        } else if matches!(lower, "reflect" | "replicate" | "constant" | "exact") {
+            self.mode = Some(word.to_owned());
+        }
+    }
+}
+
+fn numbers(list: &str) -> Option<Vec<i64>> {
+    list.split(',').map(|n| n.trim().parse().ok()).collect()
+}
+
+fn dtype(word: &str) -> Option<DType> {
+    Some(match word {
+        "f16" | "fp16" | "half" => DType::Fp16,
+        "f32" | "fp32" | "float" => DType::Fp32,
+        "i32" | "int32" | "int" => DType::Int32,
+        "i16" | "int16" => DType::Int16,
+        "u16" | "uint16" => DType::Uint16,
+        "i8" | "int8" => DType::Int8,
+        "u8" | "uint8" => DType::Uint8,
+        "bool" => DType::Bool,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptions_are_read() {
+        let n = Notation::parse("conv_k13", "64ch 32x32 k13x13 same");
+        assert_eq!((n.channels, n.image, n.kernel), (Some(64), vec![32, 32], vec![13, 13]));
+        let n = Notation::parse("", "[1,128,256]@[256,512] K=40000 transpose_y");
+        assert_eq!((n.shapes, n.k), (vec![vec![1, 128, 256], vec![256, 512]], Some(40_000)));
+        assert!(!Notation::default().says(&["transpose"]) && n.words.contains(&"y".to_owned()));
+        let n = Notation::parse("avg_pool3d", "3D k2s2 axes[2,3] w[8,8,1,1]");
+        assert_eq!((n.n_spatial, n.kernel, n.stride, n.axes), (Some(3), vec![2], Some(2), vec![2, 3]));
+        assert_eq!(n.weight, Some(vec![8, 8, 1, 1]));
+        let n = Notation::parse("cast_f16_i32", "[1,64,32,32] mode=TANH_APPROXIMATION stride 4 groups 2");
+        assert_eq!(n.dtypes, [DType::Fp16, DType::Int32]);
+        assert_eq!((n.stride, n.groups), (Some(4), Some(2)));
+        assert_eq!(Notation::parse("", "axis h").axes, [2]);
+        assert_eq!(Notation::parse("softmax_c", "").axes, [1]);
+    }
+}
