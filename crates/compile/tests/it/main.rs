@@ -8,3 +8,4 @@ mod models;
 mod placement;
 mod plan;
 mod rough;
+mod rules;

@@ -6,7 +6,7 @@ use thane_mil::types::DType;
 
 use super::query::{
     float, int, ints, is_any, is_half, is_runtime, kind, operands, param_shape, producer, producers, product_of,
-    scalar, tensor, users, wrap,
+    scalars, tensor, users, wrap,
 };
 use super::{Check, Effect, ROW, Rule, Scope, Severity};
 use crate::audit::view::View;
@@ -73,7 +73,7 @@ pub static RULES: &[Rule] = &[
               infinite.",
         fix: "Use layer_norm with its own epsilon, divide by the maximum first, or add at least 6.1e-5.",
         check: Check::Op(|v, op| {
-            let small = v.op(op).uses().filter_map(|u| scalar(v, u)).find(|e| *e > 0.0 && *e < FP16_NORMAL)?;
+            let small = scalars(v, v.op(op)).find(|e| *e > 0.0 && *e < FP16_NORMAL)?;
             let root = users(v, op).any(|u| is_any(v, u, &["rsqrt", "sqrt", "pow", "inverse", "log"]));
             let half = v.op(op).results.iter().all(|r| v.dtype(*r).is_some_and(is_half));
             (kind(v, op) == "add" && root && half).then(|| format!("an added epsilon of {small:e} is below 6.1e-5"))
@@ -110,7 +110,7 @@ pub static RULES: &[Rule] = &[
         why: "The compiler of the engine fails on a reduction that is multiplied by 0, a way of making zeros.",
         fix: "Make zeros as x - x.",
         check: Check::Op(|v, op| {
-            let zero = v.op(op).uses().any(|u| scalar(v, u) == Some(0.0));
+            let zero = scalars(v, v.op(op)).any(|n| n == 0.0);
             let reduced = producers(v, v.op(op)).any(|d| d.def.name.starts_with("reduce_"));
             (kind(v, op) == "mul" && zero && reduced).then(|| "a reduction times 0.0".to_owned())
         }),
@@ -270,7 +270,7 @@ fn squared(v: &View<'_>, value: ValueId) -> Option<ValueId> {
     match op.def.name {
         "square" => Some(x),
         "mul" if y == Some(x) => Some(x),
-        "pow" if y.and_then(|y| scalar(v, y)) == Some(2.0) => Some(x),
+        "pow" if scalars(v, op).any(|n| n == 2.0) => Some(x),
         _ => None,
     }
 }

@@ -125,6 +125,19 @@ pub fn producers<'a>(view: &View<'a>, op: &'a Op) -> impl Iterator<Item = &'a Op
     op.uses().take(8).filter_map(move |value| f.definer(value))
 }
 
+/// The numbers among the arguments of an op, written in place or not.
+pub fn scalars<'a>(view: &'a View<'_>, op: &'a Op) -> impl Iterator<Item = f32> + 'a {
+    let number = |literal: &Literal| match literal.to_floats()?.as_slice() {
+        [v] => Some(*v),
+        _ => None,
+    };
+    op.args.iter().flatten().filter_map(move |arg| match arg {
+        Arg::Value(v) => scalar(view, *v),
+        Arg::Literal(l @ Literal::Tensor(_, data)) if data.byte_len() <= 4 => number(l),
+        _ => None,
+    })
+}
+
 /// The one number that a value is, where the program states it.
 pub fn scalar(view: &View<'_>, value: ValueId) -> Option<f32> {
     match view.f.constant(value)? {

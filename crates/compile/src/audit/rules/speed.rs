@@ -6,7 +6,7 @@ use super::numerics::reduced_len;
 use super::parameters::kernel;
 use super::query::{
     Product, int, ints, is_any, is_runtime, is_weight, kind, label, param_shape, producer, product, product_of,
-    result_shape, scalar, show_bytes, users, weight_bits,
+    result_shape, scalars, show_bytes, users, weight_bits,
 };
 use super::{Check, Effect, Hit, ROW, Rule, Scope, Severity};
 use crate::audit::view::View;
@@ -182,7 +182,7 @@ pub static RULES: &[Rule] = &[
             let parts: Vec<_> = joined.uses().filter(|u| !v.is_fixed(*u)).collect();
             let [x, y] = parts[..] else { return None };
             let negated = v.f.definer(y).filter(|d| d.uses().any(|u| u == x))?;
-            let minus = negated.def.name == "sub" || negated.uses().any(|u| scalar(v, u) == Some(-1.0));
+            let minus = negated.def.name == "sub" || scalars(v, negated).any(|n| n == -1.0);
             minus.then(|| "layer_norm over concat(x, -x)".to_owned())
         }),
         ..ROW
