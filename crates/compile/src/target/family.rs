@@ -178,14 +178,8 @@ pub static H15: Family = Family {
 };
 
 /// A17 Pro and M4.
-pub static H16: Family = Family {
-    number: 16,
-    min_columns: 64,
-    winograd: WINOGRAD,
-    caps: LARGE_CAPS,
-    streaming: STREAMS,
-    segmenter: H16G,
-};
+pub static H16: Family =
+    Family { number: 16, min_columns: 64, winograd: WINOGRAD, caps: LARGE_CAPS, streaming: STREAMS, segmenter: H16G };
 
 /// A18 and M5.
 pub static H17: Family = Family {
