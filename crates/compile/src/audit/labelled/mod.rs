@@ -1,0 +1,3 @@
+//! Rules and predictions against what others measured and published.
+
+pub mod csv;
