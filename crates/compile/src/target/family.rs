@@ -188,7 +188,6 @@ pub static H17: Family = Family {
     winograd: WINOGRAD,
     caps: LARGE_CAPS,
     streaming: Streaming {
-        palette_gps: Some(Figure::measured(141.0, 120.0, 160.0, "ANEForge, M5 Pro, macOS 26: 71 GB/s of 4-bit codes")),
         // A third of fp16's 75: direct measurements are 0.065 to 0.45 of it.
         grouped_palette_gps: Some(Figure::measured(
             25.0,

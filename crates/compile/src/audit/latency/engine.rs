@@ -116,7 +116,8 @@ fn most_common(mut columns: Vec<(f64, f64)>) -> f64 {
 
 fn product(op: &Placed, gemm: &Gemm, resident: bool, chip: &Chip, parts: &mut Parts) {
     let seconds = gemm.seconds(chip, resident);
-    let moved = (op.work.input_bytes + op.work.output_bytes) / (chip.local_gbps.value * 1e9);
+    let narrow = if gemm.int8 { 2.0 } else { 1.0 };
+    let moved = (op.work.input_bytes + op.work.output_bytes) / narrow / (chip.local_gbps.value * 1e9);
     if seconds.weights >= seconds.compute.max(moved) {
         parts.weights += seconds.weights;
     } else {
@@ -130,6 +131,10 @@ fn is_fused(view: &View<'_>, op: &Placed) -> bool {
         return false;
     }
     let mil = view.op(op.op);
+    // Numbers become int8 and back where a product writes and reads them.
+    if mil.def.name == "quantize" || mil.def.name == "dequantize" {
+        return true;
+    }
     let Some(x) = mil.value_arg("x").or_else(|| mil.value_arg("input")) else { return false };
     let by_product = view.f.definer(x).is_some_and(|op| ["conv", "linear", "conv_transpose"].contains(&op.def.name));
     by_product && view.users(x).len() == 1
