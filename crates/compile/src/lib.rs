@@ -17,6 +17,7 @@ pub mod pipeline;
 pub mod plan;
 mod report;
 pub mod target;
+pub mod weight;
 
 use thane_mil::program::Program;
 

@@ -12,6 +12,7 @@ pub mod place;
 pub mod report;
 pub mod rules;
 pub mod view;
+pub mod work;
 
 pub use report::{Audit, Finding, FunctionAudit};
 pub use rules::{Check, Effect, Hit, RULES, Rule, Scope, Severity};

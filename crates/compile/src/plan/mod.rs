@@ -1,7 +1,8 @@
 //! Choices that are made before a program is written, by what they would cost.
 //!
 //! [`bucket`] chooses the lengths that get a function of their own, [`cost`] says what a call of some length costs on a
-//! chip. Neither runs anything. Start reading at [`bucket::plan`].
+//! chip, and [`stream`] what one product with weights takes. None runs anything. Start reading at [`bucket::plan`].
 
 pub mod bucket;
 pub mod cost;
+pub mod stream;

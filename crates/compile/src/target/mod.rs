@@ -3,12 +3,16 @@
 //! Each is a table with sources; nothing here was measured by this project. A target is written `m4`, `a19`, `m4+macos26`.
 
 mod chip;
+mod family;
+mod figure;
 mod release;
 
 use std::fmt;
 
 pub use chip::{CHIPS, Chip};
-pub use release::{RELEASES, Release};
+pub use family::{Caps, Family, Segmenter, Streaming};
+pub use figure::Figure;
+pub use release::{Quirk, RELEASES, Release};
 
 /// How a number or a rule is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

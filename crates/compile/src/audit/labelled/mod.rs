@@ -6,6 +6,7 @@
 mod call;
 pub mod csv;
 mod defaults;
+pub mod measurements;
 mod notation;
 pub mod placement;
 
