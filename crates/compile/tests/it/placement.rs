@@ -16,13 +16,19 @@ fn published_placements_are_predicted() {
     let score = score(&rows, &target);
     let misses: Vec<String> = score.misses.iter().chain(&score.gpu_misses).map(|m| format!("{m:?}")).collect();
     let n: usize = score.ane.values().map(Confusion::n_rows).sum();
-    println!("{} of {n} rows: {:.1} %\n{:#?}\n{}", score.ane.values().map(Confusion::n_right).sum::<usize>(), 100.0 * score.share_right(), score.ane, misses.join("\n"));
+    println!(
+        "{} of {n} rows: {:.1} %\n{:#?}\n{}",
+        score.ane.values().map(Confusion::n_right).sum::<usize>(),
+        100.0 * score.share_right(),
+        score.ane,
+        misses.join("\n")
+    );
     assert_eq!(n, rows.len());
     assert!(score.share_right() >= LEAST_RIGHT, "{}", misses.join("\n"));
     assert!(score.gpu.n_right() as f64 >= LEAST_RIGHT * score.gpu.n_rows() as f64, "{}", misses.join("\n"));
     // Both answers are in the data, so that neither alone reaches the bound.
     let unsupported = rows.iter().filter(|r| !r.ane).count();
-    assert!(unsupported * 10 > rows.len() && (rows.len() - unsupported) as f64 / (rows.len() as f64) < LEAST_RIGHT);
+    assert!(unsupported as f64 > (1.0 - LEAST_RIGHT) * rows.len() as f64 && unsupported * 2 < rows.len());
 }
 
 /// The table of ops in the facts about the engine, section 2.1: name, how it is called, whether Core ML on M4 with macOS
@@ -148,11 +154,19 @@ const NOT_CALLED: &[&str] = &["const", "conv_quantized", "reshape_like", "write_
 #[test]
 fn every_op_can_be_called() {
     let target = Target::parse("m4", Units::All, Route::CoreMl).unwrap();
-    let mut names: Vec<&str> = GROUPS.iter().flat_map(|g| g.iter()).filter(|d| !d.is_constexpr()).map(|d| d.name).collect();
+    let mut names: Vec<&str> =
+        GROUPS.iter().flat_map(|g| g.iter()).filter(|d| !d.is_constexpr()).map(|d| d.name).collect();
     names.retain(|n| !NOT_CALLED.contains(n));
     names.dedup();
     let call = |op: &&str| {
-        let row = Row { case: String::new(), op: (*op).to_owned(), description: String::new(), ane: true, gpu: true, reason: String::new() };
+        let row = Row {
+            case: String::new(),
+            op: (*op).to_owned(),
+            description: String::new(),
+            ane: true,
+            gpu: true,
+            reason: String::new(),
+        };
         predict(&row, &target).err().map(|e| format!("{op}: {e}"))
     };
     let failed: Vec<String> = names.iter().filter_map(call).collect();

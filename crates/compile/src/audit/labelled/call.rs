@@ -158,7 +158,10 @@ impl Call<'_> {
 
     /// Truth values are compared from numbers: no call passes them.
     fn truth(&mut self, shape: &[usize]) -> Result<ValueId, CallError> {
-        let x = self.builder.input("compared", TensorType::new(DType::Fp16, shape.iter().copied().chain(shape.is_empty().then_some(1))));
+        let x = self.builder.input(
+            "compared",
+            TensorType::new(DType::Fp16, shape.iter().copied().chain(shape.is_empty().then_some(1))),
+        );
         let zero = self.filled("zero", DType::Fp16, &[], 0.0)?;
         let greater = self.builder.op("greater", "truth", [("x", Arg::Value(x)), ("y", Arg::Value(zero))])?;
         if shape.is_empty() {
@@ -196,7 +199,9 @@ impl Call<'_> {
             let ty = self.builder.function().value(*result).ty.clone();
             let out = match ty.tensor().map(|t| t.dtype) {
                 Some(DType::Bool) => self.cast(*result, DType::Fp16)?,
-                Some(d @ (DType::Int8 | DType::Uint8)) if !self.notation.says(&["output"]) && self.def.name != "cast" => {
+                Some(d @ (DType::Int8 | DType::Uint8))
+                    if !self.notation.says(&["output"]) && self.def.name != "cast" =>
+                {
                     self.dequantized(*result, d)?
                 }
                 Some(_) if self.notation.says(&["io", "o"]) => self.cast(*result, DType::Fp32)?,
@@ -204,7 +209,8 @@ impl Call<'_> {
             };
             outputs.push(("y", out));
         }
-        let Some(Definition::Result(op, _)) = results.first().map(|r| self.builder.function().value(*r).definition) else {
+        let Some(Definition::Result(op, _)) = results.first().map(|r| self.builder.function().value(*r).definition)
+        else {
             return Err(CallError::Unknown { op: self.def.name, param: "result" });
         };
         let function = self.builder.finish(&outputs);

@@ -1,4 +1,5 @@
-//! The short notation in which published probes describe an op: `64ch 32x32 k13x13 same`, `[1,128,256]@[256,512]`, `axis w`.
+//! The short notation in which published probes describe an op: `64ch 32x32 k13x13 same`, `[1,128,256]@[256,512]`,
+//! `axis w`.
 //!
 //! A description is words, lists of numbers in brackets and `key=value`. What it does not say is left open.
 

@@ -63,7 +63,8 @@ pub fn predict(row: &Row, target: &Target) -> Result<Prediction, CallError> {
         let called = call(op, &notation)?;
         let function = &called.program.functions()[0];
         let view = View::new(&called.program, function, target);
-        let leaves = rules::find(&view).into_iter().filter(|f| f.op == Some(called.op) && f.rule.effect == Effect::OpLeaves);
+        let leaves =
+            rules::find(&view).into_iter().filter(|f| f.op == Some(called.op) && f.rule.effect == Effect::OpLeaves);
         prediction.reasons.extend(leaves.map(|f| format!("{}: {}", f.rule.id, f.message)));
         prediction.gpu &= rules::gpu_supports(&view, called.op);
     }
@@ -170,9 +171,32 @@ pub fn score(rows: &[Row], target: &Target) -> Score {
 
 /// The names of the opset's groups, in its order.
 const GROUP_NAMES: [&str; 26] = [
-    "activation", "block", "boxes", "classify", "constexpr", "control", "conv", "elementwise", "fill", "gather", "image",
-    "join", "linear", "list", "normalization", "permute", "pool", "quantization", "random", "recurrent", "reduce",
-    "scatter", "shape", "slice", "sort", "state",
+    "activation",
+    "block",
+    "boxes",
+    "classify",
+    "constexpr",
+    "control",
+    "conv",
+    "elementwise",
+    "fill",
+    "gather",
+    "image",
+    "join",
+    "linear",
+    "list",
+    "normalization",
+    "permute",
+    "pool",
+    "quantization",
+    "random",
+    "recurrent",
+    "reduce",
+    "scatter",
+    "shape",
+    "slice",
+    "sort",
+    "state",
 ];
 
 fn group(op: &str) -> &'static str {

@@ -1,5 +1,5 @@
-//! The rules, as rows: a file a group. Adding one is a row and `tests/audit/<ID>.mil` with a function that fires it and one
-//! that just does not.
+//! The rules, as rows: a file a group. Adding one is a row and `tests/audit/<ID>.mil` with a function that fires it and
+//! one that just does not.
 
 mod numerics;
 mod ops;
@@ -7,6 +7,7 @@ mod parameters;
 mod program;
 mod query;
 mod shapes;
+mod sharing;
 mod speed;
 mod state;
 mod traffic;

@@ -22,7 +22,7 @@ const MAX_READ: usize = 1 << 13;
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "NUM01",
+        id: "ANE099",
         title: "Masks of minus infinity",
         effect: Effect::WrongResult,
         evidence: Evidence::Documented,
@@ -46,7 +46,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "NUM02",
+        id: "ANE100",
         title: "An epsilon that fp16 rounds to 0",
         effect: Effect::WrongResult,
         evidence: Evidence::Inferred,
@@ -64,7 +64,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "NUM03",
+        id: "ANE101",
         title: "An epsilon that the engine flushes to 0",
         effect: Effect::WrongResult,
         source: "CoreML-LLM NU02, PROBE_GEMMA4_VISION_ANE: subnormals are flushed, vectors came out 1000 times too \
@@ -81,7 +81,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "NUM04",
+        id: "ANE102",
         title: "Sums of squares in fp16",
         effect: Effect::WrongResult,
         source: "CoreML-LLM OP14 and NU03 (residuals of 37,000 overflow at layer 19), qwen-ane ANE-REFERENCE; \
@@ -102,7 +102,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "NUM05",
+        id: "ANE103",
         title: "A sum times zero",
         effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
         severity: Severity::Error,
@@ -117,7 +117,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "NUM06",
+        id: "ANE104",
         title: "Deep sums in the accumulators",
         effect: Effect::WrongResult,
         severity: Severity::Note,
@@ -128,13 +128,13 @@ pub static RULES: &[Rule] = &[
         fix: "Scale the input by 1/16 and the output by 16 (exact in fp16 and free), or split the sum.",
         check: Check::Op(|v, op| {
             let p = product_of(v, op)?;
-            (p.k >= 8192.0 && p.weight_bits > 0.0)
+            (p.k >= 8192.0 && p.weights.is_some())
                 .then(|| format!("sums {} products: {:.1} on average is the most", p.k, 32_768.0 / p.k))
         }),
         ..ROW
     },
     Rule {
-        id: "NUM07",
+        id: "ANE105",
         title: "softplus on the direct route",
         effect: Effect::WrongResult,
         severity: Severity::Error,
@@ -148,7 +148,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "NUM08",
+        id: "ANE106",
         title: "A product of two dequantised tensors",
         effect: Effect::WrongResult,
         severity: Severity::Error,
@@ -163,7 +163,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "NUM09",
+        id: "ANE107",
         title: "sigmoid of small numbers on the direct route",
         effect: Effect::WrongResult,
         severity: Severity::Note,
@@ -178,7 +178,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "NUM10",
+        id: "ANE108",
         title: "The logarithm of a softmax",
         effect: Effect::WrongResult,
         source: "coremltools #2728: minus infinity in fp16",
@@ -193,7 +193,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "NUM11",
+        id: "ANE109",
         title: "A softmax by hand without its maximum",
         effect: Effect::WrongResult,
         evidence: Evidence::Documented,
@@ -210,7 +210,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "NUM12",
+        id: "ANE110",
         title: "gather_nd of unknown shape on phones",
         effect: Effect::WrongResult,
         severity: Severity::Error,
@@ -225,7 +225,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "NUM13",
+        id: "ANE111",
         title: "Counting in fp16",
         effect: Effect::WrongResult,
         severity: Severity::Note,

@@ -11,7 +11,7 @@ const INT32: &str = "Unsupported tensor data type: int32";
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "OPS01",
+        id: "ANE001",
         title: "Trigonometric and hyperbolic functions beyond sin, cos, tanh and atan",
         source: M6S_PLAN,
         why: "The engine approximates functions by 33-point tables, and Apple ships none for tan, asin, acos, sinh, \
@@ -25,7 +25,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS02",
+        id: "ANE002",
         title: "sin and cos on engines before M3 and A16",
         scope: Scope::generations(0, 14),
         source: "sbryngelson/ANEForge op catalogue (direct compiles), M1 and M2: N, M3 to M5: Y",
@@ -38,7 +38,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS03",
+        id: "ANE003",
         title: "mod",
         source: M6S_PLAN,
         why: "The engine has no remainder.",
@@ -49,7 +49,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS04",
+        id: "ANE004",
         title: "reduce_prod",
         source: M6S_PLAN,
         why: "Reductions of the engine are sums, means, minima, maxima and norms; there is no product.",
@@ -60,7 +60,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS05",
+        id: "ANE005",
         title: "argmax and argmin",
         scope: Scope::ALL.on(Route::CoreMl),
         source: "751K M6 study, probes reduce_argmax_c and argmax_flat, M4, macOS 27; CoreML-LLM OP03, iOS 18",
@@ -79,7 +79,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS06",
+        id: "ANE006",
         title: "argsort",
         source: M6S_PLAN,
         disputed: Some("ANEForge lists a sort that compiles directly from A14 on"),
@@ -89,7 +89,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS07",
+        id: "ANE007",
         title: "cumsum",
         source: "751K M6 study, probe cumsum_w, M4, macOS 27; CoreML-LLM OP06",
         disputed: Some("ANEForge's catalogue contradicts itself on cumsum"),
@@ -102,7 +102,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS08",
+        id: "ANE008",
         title: "Ops that make masks and ranges: one_hot, band_part, range_1d",
         source: M6S_PLAN,
         why: "Core ML builds these tensors on the CPU; range_1d is not on the GPU either.",
@@ -114,7 +114,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS09",
+        id: "ANE009",
         title: "non_zero",
         source: M6S_PLAN,
         why: "How many results there are depends on the data; the engine runs fixed shapes only, and so does the GPU \
@@ -124,7 +124,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS10",
+        id: "ANE010",
         title: "Random numbers",
         source: M6S_PLAN,
         why: "The engine computes the same for the same inputs; there is no generator.",
@@ -137,7 +137,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS11",
+        id: "ANE011",
         title: "sliding_windows",
         source: M6S_PLAN,
         why: "Core ML has this op on the CPU only.",
@@ -148,7 +148,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS12",
+        id: "ANE012",
         title: "crop_resize",
         source: M6S_PLAN,
         disputed: Some("ANEForge lists crop_resize as compiling directly from A14 on"),
@@ -160,7 +160,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS13",
+        id: "ANE013",
         title: "scatter, scatter_nd, scatter_along_axis",
         source: M6S_PLAN,
         why: "The engine writes whole tensors; it has no write at computed places.",
@@ -172,7 +172,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS14",
+        id: "ANE014",
         title: "gather by indices that only the call knows",
         source: "751K M6 study, probe embedding / gather_dyn, M4, macOS 27; CoreML-LLM OP04",
         why: "Core ML refuses indices that are computed or passed in; token embeddings are the usual case.",
@@ -185,7 +185,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS15",
+        id: "ANE015",
         title: "lstm, gru and rnn",
         source: "751K M6 study, probes gru and rnn, M4, macOS 27; a maintainer in coremltools #1780",
         why: "Recurrent ops run on the CPU; two of them leave a model only 13 to 21 % of its time on the engine \
@@ -198,7 +198,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS16",
+        id: "ANE016",
         title: "cond and while_loop",
         source: "coremltools #2004; CoreML-LLM OP08",
         why: "The engine runs a fixed sequence; a branch or a loop is taken by the CPU.",
@@ -210,7 +210,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS17",
+        id: "ANE017",
         title: "Control flow takes the whole function along",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -232,7 +232,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS18",
+        id: "ANE018",
         title: "Lists",
         source: M6S_PLAN,
         why: "Lists of tensors are kept by the CPU.",
@@ -244,7 +244,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS19",
+        id: "ANE019",
         title: "shape",
         source: M6S_PLAN,
         why: "It gives int32 and asks about sizes, which are fixed on the engine.",
@@ -253,7 +253,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS20",
+        id: "ANE020",
         title: "classify",
         source: M6S_PLAN,
         why: "Mapping probabilities to names gives a dictionary, which the CPU makes.",
@@ -262,7 +262,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS21",
+        id: "ANE021",
         title: "non_maximum_suppression",
         evidence: Evidence::Inferred,
         source: "CoreML-LLM OP04 (catalogue, iOS 18); 751K M6 study lists a validator for it and a limit of 2048 boxes",
@@ -278,7 +278,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS22",
+        id: "ANE022",
         title: "reverse_sequence",
         evidence: Evidence::Inferred,
         source: "751K M6 study: none of the 24 validators that Core ML imports from the engine's compiler is for it; \
@@ -292,7 +292,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS23",
+        id: "ANE023",
         title: "topk is slower on the engine than off it",
         effect: Effect::Slow,
         scope: Scope::ALL.on(Route::CoreMl),
@@ -305,7 +305,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS24",
+        id: "ANE024",
         title: "topk does not compile directly on M4",
         effect: Effect::CompileFails(Some("rc 22")),
         severity: Severity::Error,
@@ -318,7 +318,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "OPS25",
+        id: "ANE025",
         title: "Logical ops on the direct route",
         effect: Effect::CompileFails(None),
         severity: Severity::Error,

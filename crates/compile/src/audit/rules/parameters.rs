@@ -9,7 +9,7 @@ use thane_mil::program::OpId;
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "PAR01",
+        id: "ANE026",
         title: "Slices that begin where only the call knows",
         source: "751K M6 study, probe slice_dyn, M4, macOS 27",
         disputed: Some("ANEForge's bridge compiles a dynamic slice from A14 on, of width 4 only"),
@@ -24,7 +24,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR02",
+        id: "ANE027",
         title: "Sizes that only the call knows",
         evidence: Evidence::Inferred,
         source: "751K M6 study: static shapes only; ANEForge: symbolic dimensions parse and do not compile",
@@ -39,7 +39,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR03",
+        id: "ANE028",
         title: "slice_update outside of a state",
         source: "anemll-profile, message of Core ML; CoreML-LLM ST01 for the form that works",
         why: "Core ML writes slices on the engine only between reading a state and writing it back.",
@@ -51,7 +51,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR04",
+        id: "ANE029",
         title: "Padding with a number other than 0",
         evidence: Evidence::Inferred,
         source: "751K M6 study and anemll-profile: message in Core ML's binaries; no probe published",
@@ -68,7 +68,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR05",
+        id: "ANE030",
         title: "Wide convolution kernels",
         source: "751K M6 study, probes conv_k1x15 (runs) and conv_k1x24 (does not), M4, macOS 27; \
                  electricapp/ane-bridge-rs: direct compiles fail from width 16, M5",
@@ -81,7 +81,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR06",
+        id: "ANE031",
         title: "Kernel width on M1 and A14",
         scope: Scope::generations(0, 13),
         source: "sbryngelson/ANEForge, M1, direct compiles",
@@ -94,7 +94,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR07",
+        id: "ANE032",
         title: "High convolution kernels",
         source: "751K M6 study, probes conv_k31x1 (runs) and conv_k64x1 (does not), M4, macOS 27",
         why: "A kernel can be 31 high; between 32 and 63 nobody has tried.",
@@ -106,7 +106,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR08",
+        id: "ANE033",
         title: "16x16 kernels take minutes to compile",
         effect: Effect::Slow,
         source: "751K M6 study, probe conv_k16, M4, macOS 27: 212 to 229 s and 11.7 GB of memory",
@@ -119,7 +119,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR09",
+        id: "ANE034",
         title: "max_pool windows wider than 8",
         source: "751K M6 study, probes max_pool_k7 and k9x1 (run), k1x9 and k13 to k15 (do not), M4, macOS 27",
         why: "The engine takes maxima over windows up to 8 wide; the height may be more.",
@@ -133,7 +133,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR10",
+        id: "ANE035",
         title: "Pooling windows above 31 on the direct route",
         effect: Effect::CompileFails(None),
         severity: Severity::Error,
@@ -148,7 +148,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR11",
+        id: "ANE036",
         title: "Strides with factors other than 2 and 3",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -164,7 +164,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR12",
+        id: "ANE037",
         title: "local_response_norm over more than 15 channels, directly",
         effect: Effect::CompileFails(None),
         severity: Severity::Error,
@@ -180,7 +180,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR13",
+        id: "ANE038",
         title: "Convolutions whose weights come with the call, directly",
         effect: Effect::WrongResult,
         severity: Severity::Error,
@@ -198,7 +198,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR14",
+        id: "ANE039",
         title: "pow with a constant tensor as exponent, directly",
         effect: Effect::CompileFails(Some("InvalidMILProgram")),
         severity: Severity::Error,
@@ -214,7 +214,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR15",
+        id: "ANE040",
         title: "Constants of rank 4 in elementwise ops, directly",
         effect: Effect::CompileFails(Some("InvalidMILProgram")),
         severity: Severity::Error,
@@ -231,7 +231,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR16",
+        id: "ANE041",
         title: "Depthwise convolutions over a row",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -252,7 +252,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR17",
+        id: "ANE042",
         title: "Slices off the first column on M1 to M3",
         effect: Effect::WrongResult,
         scope: Scope::generations(0, 15),
@@ -270,7 +270,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PAR18",
+        id: "ANE043",
         title: "Joined slices on M1 and M2",
         effect: Effect::WrongResult,
         severity: Severity::Error,

@@ -1,28 +1,18 @@
 //! What holds of whole functions and programs: opset, depth, number of functions, weights that are not shared.
 
-use std::collections::hash_map::{DefaultHasher, Entry};
-use std::collections::{HashMap, HashSet};
-use std::hash::Hasher;
-
-use thane_mil::data::Data;
-use thane_mil::literal::Literal;
-use thane_mil::program::{Definition, Function, OpId, Program};
+use thane_mil::program::{Definition, OpId};
 use thane_mil::types::{DType, Type};
 
-use super::query::{is_any, kind, operands, product_of, show_bytes, tensor};
+use super::query::{is_any, kind, operands, product_of, tensor};
+use super::sharing::{cut_tables, differing};
 use super::{Check, Effect, Hit, ROW, Rule, Scope, Severity};
 use crate::audit::view::View;
 use crate::target::{Evidence, Route};
 
-/// Constants below this are parameters and small vectors, which are not worth sharing.
-const MIN_SHARED_BYTES: usize = 1 << 14;
-/// Of each constant this many bytes are looked at, at its beginning and at its end.
-const SAMPLE: usize = 1 << 10;
-
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "PRG01",
+        id: "ANE139",
         title: "An opset that the release does not read",
         effect: Effect::LoadFails(Some("Unknown opset")),
         severity: Severity::Error,
@@ -48,7 +38,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PRG02",
+        id: "ANE140",
         title: "Many attention layers in one function, on phones",
         effect: Effect::LoadFails(Some("Must re-compile the E5 bundle")),
         severity: Severity::Error,
@@ -68,7 +58,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PRG03",
+        id: "ANE141",
         title: "Many attention layers in one function, directly",
         effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
         severity: Severity::Error,
@@ -84,7 +74,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PRG04",
+        id: "ANE142",
         title: "Chains of more than 386 products on M6 and A19",
         effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
         severity: Severity::Error,
@@ -101,7 +91,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PRG05",
+        id: "ANE143",
         title: "Long elementwise chains on M6 and A19",
         effect: Effect::Slow,
         scope: Scope::generations(18, u8::MAX),
@@ -119,7 +109,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PRG06",
+        id: "ANE144",
         title: "Four functions or more",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -134,7 +124,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PRG07",
+        id: "ANE145",
         title: "More than 127 functions",
         effect: Effect::LoadFails(Some("0x50004")),
         severity: Severity::Error,
@@ -149,7 +139,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PRG08",
+        id: "ANE146",
         title: "Weights that differ between functions",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -162,7 +152,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PRG09",
+        id: "ANE147",
         title: "Tables cut to a length for each function",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -174,7 +164,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PRG10",
+        id: "ANE148",
         title: "identity as the only way to an output, directly",
         effect: Effect::WrongResult,
         severity: Severity::Error,
@@ -191,7 +181,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PRG11",
+        id: "ANE149",
         title: "An output that is also used, directly",
         effect: Effect::WrongResult,
         severity: Severity::Error,
@@ -207,7 +197,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PRG12",
+        id: "ANE150",
         title: "Programs without a product, directly",
         effect: Effect::LoadFails(None),
         scope: Scope::ALL.on(Route::Direct),
@@ -225,7 +215,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PRG13",
+        id: "ANE151",
         title: "Several inputs or outputs, directly",
         effect: Effect::RunFails(Some("Code=42")),
         severity: Severity::Note,
@@ -244,7 +234,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "PRG14",
+        id: "ANE152",
         title: "int32 inputs",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -303,7 +293,7 @@ fn is_elementwise(v: &View<'_>, op: OpId) -> bool {
         && same.is_some_and(|(y, x)| y.rank() >= x.rank() && !kind(v, op).starts_with("reduce_"))
 }
 
-/// The most ops of a sort that depend on one another, and the last of them. `across` says whether others may lie between.
+/// The most ops of a sort that depend on one another, and the last of them; `across`: others may lie between.
 fn longest_chain(v: &View<'_>, counts: &dyn Fn(OpId) -> bool, across: bool) -> (usize, Option<OpId>) {
     let mut depth = vec![0usize; v.f.n_values()];
     let mut longest = (0, None);
@@ -316,101 +306,4 @@ fn longest_chain(v: &View<'_>, counts: &dyn Fn(OpId) -> bool, across: bool) -> (
         }
     }
     longest
-}
-
-/// A constant that is worth sharing.
-struct Weight<'a> {
-    name: &'a str,
-    dtype: DType,
-    shape: Vec<usize>,
-    data: &'a Data,
-}
-
-fn weights(f: &Function) -> impl Iterator<Item = Weight<'_>> {
-    let consts = f.body().ops.iter().map(|op| f.op(*op)).filter(|op| op.def.is_const());
-    consts.filter_map(|op| match op.args.first() {
-        Some(Some(thane_mil::program::Arg::Literal(Literal::Tensor(ty, data))))
-            if data.byte_len() >= MIN_SHARED_BYTES =>
-        {
-            let name = op.results.first().map_or("", |r| f.value(*r).name.as_str());
-            Some(Weight { name, dtype: ty.dtype, shape: ty.known_shape()?, data })
-        }
-        _ => None,
-    })
-}
-
-/// A hash of the first bytes of a constant, and of the last if the whole is meant.
-fn sample(data: &Data, whole: bool) -> u64 {
-    let mut bytes = [0; SAMPLE];
-    let mut hasher = DefaultHasher::new();
-    let starts = if whole { [0, data.byte_len().saturating_sub(SAMPLE)] } else { [0, 0] };
-    for start in starts {
-        if data.read(start, &mut bytes) {
-            hasher.write(&bytes);
-        }
-    }
-    hasher.finish()
-}
-
-/// What later functions have that the first has in the same shape with other bytes.
-fn differing(p: &Program) -> Vec<String> {
-    let Some((first, others)) = p.functions().split_first() else { return Vec::new() };
-    let mut known: HashMap<(DType, Vec<usize>), HashSet<u64>> = HashMap::new();
-    for w in weights(first).filter(|_| !others.is_empty()) {
-        known.entry((w.dtype, w.shape)).or_default().insert(sample(w.data, true));
-    }
-    let mut out = Vec::new();
-    for f in others {
-        let differs =
-            |w: &Weight<'_>| known.get(&(w.dtype, w.shape.clone())).is_some_and(|k| !k.contains(&sample(w.data, true)));
-        let found: Vec<Weight<'_>> = weights(f).filter(differs).collect();
-        let n: usize = found.iter().map(|w| w.data.byte_len()).fold(0, usize::saturating_add);
-        if let Some(w) = found.first() {
-            let message = format!(
-                "{} constants of `{}` ({}) are of the shapes of `{}` and differ, first `{}`",
-                found.len(),
-                f.name,
-                show_bytes(n as f64),
-                first.name,
-                w.name
-            );
-            out.push(message);
-        }
-    }
-    out
-}
-
-/// Constants of later functions that begin like one of an earlier and differ from it in one axis only.
-fn cut_tables(p: &Program) -> Vec<String> {
-    let mut tables: HashMap<(DType, Vec<usize>, u64), (usize, &str, &str)> = HashMap::new();
-    let mut out = Vec::new();
-    for f in p.functions().iter().filter(|_| p.functions().len() > 1) {
-        for mut w in weights(f) {
-            let Some(axis) = w.shape.iter().position(|n| *n > 1) else { continue };
-            let len = std::mem::replace(&mut w.shape[axis], 0);
-            if w.shape.iter().skip(axis + 1).all(|n| *n == 1) || is_uniform(w.data) {
-                continue;
-            }
-            match tables.entry((w.dtype, w.shape, sample(w.data, false))) {
-                Entry::Occupied(e) if e.get().0 != len && e.get().1 != f.name => {
-                    let (other, of, name) = *e.get();
-                    out.push(format!(
-                        "`{}` of `{}` and `{name}` of `{of}` are one table cut to {len} and {other} rows",
-                        w.name, f.name
-                    ));
-                }
-                Entry::Occupied(_) => {}
-                Entry::Vacant(e) => {
-                    e.insert((len, &f.name, w.name));
-                }
-            }
-        }
-    }
-    out
-}
-
-/// Whether the first bytes are all alike: zeros and ones are not one table because they begin alike.
-fn is_uniform(data: &Data) -> bool {
-    let mut bytes = [0; SAMPLE];
-    !data.read(0, &mut bytes) || bytes.as_chunks::<2>().0.windows(2).all(|w| w[0] == w[1])
 }

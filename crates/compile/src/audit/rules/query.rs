@@ -1,12 +1,13 @@
 //! What rules ask of an op: its parameters by value, its tensors at run time, the products that it computes.
 //!
-//! Nothing here allocates by the size of a tensor. Sizes are `f64` where they are multiplied, so that no program overflows.
+//! Nothing here allocates by the size of a tensor. Sizes are `f64` where they are multiplied: nothing overflows.
 
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Op, OpId, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
-use super::super::view::View;
+use crate::audit::view::View;
+use crate::weight::{Form, Stored};
 
 /// Parameters longer than this are weights, and not read.
 const MAX_PARAM_BYTES: usize = 1 << 12;
@@ -173,8 +174,8 @@ pub struct Product {
     pub n_outputs: f64,
     /// Columns: everything that is computed once for each position.
     pub columns: f64,
-    /// Bits of a stored weight, 0 where both sides are activations.
-    pub weight_bits: f64,
+    /// How the weights are stored; nothing where both sides are activations.
+    pub weights: Option<Stored>,
 }
 
 impl Product {
@@ -185,7 +186,7 @@ impl Product {
 
     /// Bytes of the weights as stored.
     pub fn weight_bytes(&self) -> f64 {
-        self.k * self.n_outputs * self.weight_bits / 8.0
+        self.weights.map_or(0.0, |w| self.k * self.n_outputs * w.bits / 8.0)
     }
 }
 
@@ -197,31 +198,26 @@ pub fn product_of(view: &View<'_>, op: OpId) -> Option<Product> {
             let w = param_shape(view, op, "weight")?;
             let (n_outputs, k) = (*w.first()? as f64, product(w.get(1..)?));
             let columns = *out.first()? as f64 * product(out.get(2..)?);
-            Some(Product { k, n_outputs, columns, weight_bits: weight_bits(view, op, "weight") })
+            Some(Product { k, n_outputs, columns, weights: stored(view, op, "weight") })
         }
         "conv_transpose" => {
             let (w, x) = (param_shape(view, op, "weight")?, param_shape(view, op, "x")?);
             let columns = *x.first()? as f64 * product(x.get(2..)?);
-            let bits = weight_bits(view, op, "weight");
-            Some(Product { k: *w.first()? as f64, n_outputs: product(w.get(1..)?), columns, weight_bits: bits })
+            let weights = stored(view, op, "weight");
+            Some(Product { k: *w.first()? as f64, n_outputs: product(w.get(1..)?), columns, weights })
         }
         "linear" => {
             let w = param_shape(view, op, "weight")?;
             let [n_outputs, k] = w[..] else { return None };
             let columns = product(out.get(..out.len().checked_sub(1)?)?);
-            let bits = weight_bits(view, op, "weight");
-            Some(Product { k: k as f64, n_outputs: n_outputs as f64, columns, weight_bits: bits })
+            let weights = stored(view, op, "weight");
+            Some(Product { k: k as f64, n_outputs: n_outputs as f64, columns, weights })
         }
         "matmul" => matmul(view, op, &out),
         "scaled_dot_product_attention" => {
             let (q, k) = (param_shape(view, op, "query")?, param_shape(view, op, "key")?);
             let (rows, keys) = (q.get(..q.len().checked_sub(1)?)?, *k.get(k.len().checked_sub(2)?)?);
-            Some(Product {
-                k: 2.0 * *q.last()? as f64,
-                n_outputs: keys as f64,
-                columns: product(rows),
-                weight_bits: 0.0,
-            })
+            Some(Product { k: 2.0 * *q.last()? as f64, n_outputs: keys as f64, columns: product(rows), weights: None })
         }
         _ => None,
     }
@@ -230,8 +226,8 @@ pub fn product_of(view: &View<'_>, op: OpId) -> Option<Product> {
 fn matmul(view: &View<'_>, op: OpId, out: &[usize]) -> Option<Product> {
     let k = contraction(view, op)? as f64;
     let (n_outputs, rows) = (*out.last()? as f64, out.get(..out.len().checked_sub(1)?)?);
-    let weight_bits = ["y", "x"].iter().map(|name| weight_bits(view, op, name)).fold(0.0, f64::max);
-    Some(Product { k, n_outputs, columns: product(rows), weight_bits })
+    let weights = ["y", "x"].iter().find_map(|name| stored(view, op, name));
+    Some(Product { k, n_outputs, columns: product(rows), weights })
 }
 
 /// The axis that a `matmul` sums over.
@@ -242,25 +238,16 @@ pub fn contraction(view: &View<'_>, op: OpId) -> Option<usize> {
     ty.shape.get(at)?.known()
 }
 
-/// Bits of a stored element of a weight, 0 where it is none.
-pub fn weight_bits(view: &View<'_>, op: OpId, name: &str) -> f64 {
+/// How a weight is stored, if it is one.
+pub fn stored(view: &View<'_>, op: OpId, name: &str) -> Option<Stored> {
     if !is_weight(view, op, name) {
-        return 0.0;
+        return None;
     }
-    let stored = producer(view, op, name).filter(|p| !p.def.is_const());
-    let codes = ["indices", "data", "quantized_data", "nonzero_data", "source_val", "indices_nonzero_data"];
-    let bits = stored.and_then(|p| {
-        let arg = codes.iter().find_map(|c| p.arg(c))?;
-        let ty = match arg {
-            Arg::Literal(l) => l.ty(),
-            Arg::Value(v) => view.f.value(*v).ty.clone(),
-            Arg::Values(_) => return None,
-        };
-        let dense = tensor(view, *p.results.first()?)?.n_elements()? as f64;
-        // Bits of what is stored over what it stands for: packed bytes of iOS 16 hold several codes.
-        ty.tensor().and_then(bytes).map(|b| b * 8.0 / dense.max(1.0))
-    });
-    bits.or_else(|| Some(param_type(view, op, name)?.dtype.bits() as f64)).unwrap_or(0.0)
+    match view.op(op).arg(name)? {
+        Arg::Value(v) => Some(Stored::of(view.f, *v)),
+        // fp32 reaches the engine as fp16.
+        _ => Some(Stored { form: Form::Dense, bits: param_type(view, op, name)?.dtype.bits().min(16) as f64 }),
+    }
 }
 
 /// Whether a type is one that the engine computes in.

@@ -15,7 +15,7 @@ const ROW_LEN: usize = 32;
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "SHP01",
+        id: "ANE053",
         title: "Axes above 65,536",
         scope: Scope::generations(16, u8::MAX),
         source: "751K M6 study, probes relu_w65536 (runs) and relu_c65537 (does not), M4 and M6, macOS 27; Core ML \
@@ -30,7 +30,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SHP02",
+        id: "ANE054",
         title: "Axes above 16,384 on M1 to M3 and A14 to A16",
         scope: Scope::generations(0, 15),
         source: "sbryngelson/ANEForge, measured on M1 and M2; ANEMLL splits heads for the same reason",
@@ -44,7 +44,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SHP03",
+        id: "ANE055",
         title: "Ranks above 5",
         severity: Severity::Error,
         source: "sbryngelson/ANEForge and 751K: rank 0 to 5 (\"Rank of the shape parameter must be between 0 and \
@@ -58,7 +58,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SHP04",
+        id: "ANE056",
         title: "Axes whose length only the call knows",
         source: "sbryngelson/ANEForge (symbolic dimensions do not compile); ExecuTorch's Core ML notes; \
                  cadamcat/llms-on-apple-neural-engine; coremltools #2600",
@@ -73,7 +73,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SHP05",
+        id: "ANE057",
         title: "Ranges of shapes",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -90,7 +90,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SHP06",
+        id: "ANE058",
         title: "Products over more than 32,768 numbers",
         scope: Scope::generations(16, u8::MAX),
         source: "751K M6 study, probes matmul_k16384 (runs) and matmul_k40000 (does not), M4, macOS 27; ane.md has \
@@ -105,7 +105,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SHP07",
+        id: "ANE059",
         title: "Products over more than 16,384 numbers on M1 to M3",
         scope: Scope::generations(0, 15),
         source: "sbryngelson/ANEForge, M1 to M3",
@@ -118,7 +118,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SHP08",
+        id: "ANE060",
         title: "Rows of inputs and outputs that do not fill 64 bytes, directly",
         effect: Effect::RunFails(Some("0x1d")),
         severity: Severity::Error,
@@ -141,7 +141,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SHP09",
+        id: "ANE061",
         title: "Short last axes waste memory",
         effect: Effect::Slow,
         evidence: Evidence::Documented,
@@ -153,7 +153,7 @@ pub static RULES: &[Rule] = &[
             let result = *v.op(op).results.first().filter(|r| !v.is_fixed(**r))?;
             let ty = tensor(v, result)?;
             let (last, packed) = (ty.shape.last()?.known()?, bytes(ty)?);
-            let padded = packed * (last.next_multiple_of(ROW_LEN).max(ROW_LEN) as f64 / last.max(1) as f64);
+            let padded = packed * ((last.div_ceil(ROW_LEN).max(1) as f64 * ROW_LEN as f64) / last.max(1) as f64);
             // 1 MB and 4 times: below that, a row's padding is lost among the cost of a call.
             (padded >= 4.0 * packed && padded >= 1e6).then(|| {
                 format!(
@@ -167,7 +167,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SHP10",
+        id: "ANE062",
         title: "Products of rank 5",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -182,7 +182,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SHP11",
+        id: "ANE063",
         title: "Static gathers on M1 and A14",
         effect: Effect::Slow,
         scope: Scope::generations(0, 13),
@@ -197,7 +197,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SHP12",
+        id: "ANE064",
         title: "Resizing and sampling on M1 and A14",
         effect: Effect::Slow,
         scope: Scope::generations(0, 13),
@@ -219,7 +219,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SHP14",
+        id: "ANE065",
         title: "Empty axes",
         evidence: Evidence::Inferred,
         source: "751K M6 study: every layer's validator asks for lengths from 1 to the cap of the axis",

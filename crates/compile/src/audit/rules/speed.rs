@@ -5,17 +5,18 @@ use thane_mil::program::OpId;
 use super::numerics::reduced_len;
 use super::parameters::kernel;
 use super::query::{
-    Product, int, ints, is_any, is_runtime, is_weight, kind, label, param_shape, producer, product, product_of,
-    result_shape, scalars, show_bytes, users, weight_bits,
+    int, ints, is_any, is_runtime, is_weight, kind, label, param_shape, producer, product, product_of, result_shape,
+    scalars, show_bytes, users,
 };
 use super::{Check, Effect, Hit, ROW, Rule, Scope, Severity};
 use crate::audit::view::View;
+use crate::plan::stream::Gemm;
 use crate::target::{Evidence, Route};
 
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "SPD01",
+        id: "ANE112",
         title: "Weights that are read again for each tile",
         effect: Effect::Slow,
         source: "re-stream model (ane.md 5.2) over qwen-ane (M5 Max: 18.2 to 4.84 ms by four parts) and mlx-serve (M4 \
@@ -29,20 +30,22 @@ pub static RULES: &[Rule] = &[
         fix: "Split K into parts of 2,048 to 4,096 and add the results, or store fewer bits a weight; 8 parts begin \
               to cost accuracy.",
         check: Check::Op(|v, op| {
-            let p = product_of(v, op).filter(|p| p.weight_bits > 0.0 && is_pointwise(v, op))?;
-            let passes = passes(&p);
-            let (chip, bytes) = (v.target.chip, p.weight_bytes());
-            let weights_ms = passes * bytes / chip.weight_gbps.value / 1e6;
-            let products_ms = p.flops() * (p.columns.max(64.0) / p.columns.max(1.0)) / chip.peak_tflops.value / 1e9;
-            (passes > 1.0 && weights_ms > 1.5 * products_ms && weights_ms > 0.1).then(|| {
-                let read = show_bytes(bytes);
-                format!("{read} of weights are read {passes} times: about {weights_ms:.2} ms, the products take {products_ms:.2} ms")
+            let p = product_of(v, op).filter(|_| is_pointwise(v, op))?;
+            let gemm = Gemm::matrix(p.k, p.n_outputs, p.columns, p.weights?);
+            let (passes, takes) = (gemm.passes(v.target.chip), gemm.seconds(v.target.chip, false));
+            // 0.1 ms: what a call costs at least; 1.5: the model misses by a quarter.
+            (passes > 1.0 && takes.weights > 1.5 * takes.compute && takes.weights > 1e-4).then(|| {
+                let (read, weights, products) =
+                    (show_bytes(p.weight_bytes()), takes.weights * 1e3, takes.compute * 1e3);
+                format!(
+                    "{read} of weights, read {passes} times: about {weights:.2} ms; the products take {products:.2} ms"
+                )
             })
         }),
         ..ROW
     },
     Rule {
-        id: "SPD02",
+        id: "ANE113",
         title: "Fewer than 64 positions cost as much as 64",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -51,7 +54,7 @@ pub static RULES: &[Rule] = &[
         why: "A call that is bound by reading weights takes as long for 1 position as for 32, often 64.",
         fix: "Use the spare positions: verify 4 to 32 drafted tokens a call, or batch requests.",
         check: Check::Function(|v| {
-            let narrow = |op: &OpId| product_of(v, *op).filter(|p| p.weight_bits > 0.0 && p.columns < 64.0);
+            let narrow = |op: &OpId| product_of(v, *op).filter(|p| p.weights.is_some() && p.columns < 64.0);
             let bytes: f64 = v.f.body().ops.iter().filter_map(narrow).map(|p| p.weight_bytes()).sum();
             let message = format!("{} of weights are read for fewer than 64 positions", show_bytes(bytes));
             // 10 MB: 0.15 ms on M4, as much as a call costs before it does anything.
@@ -60,7 +63,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SPD03",
+        id: "ANE114",
         title: "Kernels 9 to 15 wide",
         effect: Effect::Slow,
         source: "751K M6 study, table 7-7: 42 to 85 % of the peak, M6, macOS 27",
@@ -73,7 +76,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SPD04",
+        id: "ANE115",
         title: "Dilated 3x3 kernels",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -87,7 +90,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SPD05",
+        id: "ANE116",
         title: "Few channels over a large image",
         effect: Effect::Slow,
         source: "maderix/ANE, M4: 64 channels at 128x128 from 3.92 to 16.37 TFLOP/s by space_to_depth(4); 751K, M6: \
@@ -108,20 +111,20 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SPD06",
+        id: "ANE117",
         title: "Output channels just above 256",
         effect: Effect::Slow,
         source: "751K M6 study: 272 channels take 32 % more than 256, M6",
         why: "Outputs are made in groups of 256; a few more need another group.",
         fix: "Use 256, or fill the next group.",
         check: Check::Op(|v, op| {
-            let p = product_of(v, op).filter(|p| p.weight_bits > 0.0)?;
+            let p = product_of(v, op).filter(|p| p.weights.is_some())?;
             (p.n_outputs > 256.0 && p.n_outputs <= 288.0).then(|| format!("{} output channels", p.n_outputs))
         }),
         ..ROW
     },
     Rule {
-        id: "SPD07",
+        id: "ANE118",
         title: "Output channels that do not fill the cores",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -129,13 +132,13 @@ pub static RULES: &[Rule] = &[
         why: "Output channels that are no multiple of 16 leave cores without work in the last round.",
         fix: "Pad the output channels to a multiple of 16 and slice, where the product is large.",
         check: Check::Op(|v, op| {
-            let p = product_of(v, op).filter(|p| p.weight_bits > 0.0 && p.flops() >= 1e8)?;
+            let p = product_of(v, op).filter(|p| p.weights.is_some() && p.flops() >= 1e8)?;
             (p.n_outputs % 16.0 != 0.0 && p.n_outputs < 512.0).then(|| format!("{} output channels", p.n_outputs))
         }),
         ..ROW
     },
     Rule {
-        id: "SPD08",
+        id: "ANE119",
         title: "matmul with constant weights",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -145,14 +148,13 @@ pub static RULES: &[Rule] = &[
         why: "A matmul does not tell the compiler that one side is a weight; linear and 1x1 convolutions do.",
         fix: "Use linear, or a 1x1 convolution over (batch, channels, 1, sequence).",
         check: Check::Op(|v, op| {
-            let weight =
-                weight_bits(v, op, "y") > 0.0 && param_shape(v, op, "y").is_some_and(|s| product(&s) >= 65_536.0);
+            let weight = is_weight(v, op, "y") && param_shape(v, op, "y").is_some_and(|s| product(&s) >= 65_536.0);
             (kind(v, op) == "matmul" && weight).then(|| format!("the weight of `{}` is constant", label(v, op)))
         }),
         ..ROW
     },
     Rule {
-        id: "SPD09",
+        id: "ANE120",
         title: "Rows of 64 positions in pointwise convolutions",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -169,7 +171,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SPD10",
+        id: "ANE121",
         title: "RMSNorm as layer_norm over x and -x",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -188,7 +190,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SPD11",
+        id: "ANE122",
         title: "Many short reductions",
         effect: Effect::Slow,
         source: "qwen-ane, M5 Max: (1,4,2560,32) over the axis of 4 takes 1.7 ms for 8, over 2560 0.35 ms",
@@ -203,7 +205,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SPD12",
+        id: "ANE123",
         title: "Reductions along a long axis",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -222,7 +224,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SPD13",
+        id: "ANE124",
         title: "Attention scores of 2 GB and more",
         effect: Effect::RunFails(Some("0x15")),
         severity: Severity::Error,
@@ -244,7 +246,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SPD14",
+        id: "ANE125",
         title: "Attention scores of 0.5 to 2 GB",
         effect: Effect::RunFails(Some("0x15")),
         evidence: Evidence::Inferred,
@@ -260,7 +262,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SPD15",
+        id: "ANE126",
         title: "Attention over long sequences in one piece",
         effect: Effect::Slow,
         source: "sbryngelson/ANEForge: 3 times faster in tiles of 512 rows from 1,500 positions and 16 heads on; \
@@ -275,7 +277,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "SPD16",
+        id: "ANE127",
         title: "Programs too small for the engine",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -301,23 +303,6 @@ fn is_pointwise(v: &View<'_>, op: OpId) -> bool {
         "conv" => kernel(v, op) == Some((1, 1)) && is_weight(v, op, "weight"),
         name => matches!(name, "linear" | "matmul"),
     }
-}
-
-/// How often the weights of a product are read: once for each tile of columns.
-///
-/// ane.md 5.2, fitted on M5 Max and M5 Pro and checked on M1 to M6: tiles of 512 KiB of fp16 inputs in steps of 16.
-fn passes(p: &Product) -> f64 {
-    let resident = 2.0 * p.k * p.n_outputs <= 1_048_576.0;
-    let narrow = p.columns <= 128.0 && 2.0 * p.k * p.columns <= 2_097_152.0;
-    if resident || narrow {
-        return 1.0;
-    }
-    let tile = match 262_144.0 / p.k.max(1.0) {
-        t if t < 16.0 => 8.0,
-        t if t < 32.0 => 16.0,
-        t => (t / 16.0).floor().min(8.0) * 16.0,
-    };
-    (p.columns / tile).ceil()
 }
 
 /// Bytes, heads, rows and keys of the scores that an op makes: a product of two activations that a softmax takes, or an

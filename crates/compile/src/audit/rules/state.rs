@@ -12,7 +12,7 @@ use crate::target::{Evidence, Route};
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "STA01",
+        id: "ANE066",
         title: "Three states or more",
         effect: Effect::RunFails(Some("0x1d")),
         severity: Severity::Error,
@@ -28,7 +28,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "STA02",
+        id: "ANE067",
         title: "Two states",
         effect: Effect::RunFails(Some("0x1d")),
         severity: Severity::Note,
@@ -42,7 +42,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "STA03",
+        id: "ANE068",
         title: "States whose last axis is no multiple of 32",
         effect: Effect::LoadFails(None),
         severity: Severity::Error,
@@ -63,7 +63,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "STA04",
+        id: "ANE069",
         title: "Several functions, two states and more than one token",
         effect: Effect::CompileFails(Some("ANECCompile() FAILED (11)")),
         severity: Severity::Error,
@@ -86,7 +86,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "STA05",
+        id: "ANE070",
         title: "States of another type than fp16",
         effect: Effect::LoadFails(None),
         severity: Severity::Error,
@@ -106,7 +106,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "STA06",
+        id: "ANE071",
         title: "A view between reading a state and using it",
         effect: Effect::LoadFails(Some("MIL program input not found in Core ML model inputs")),
         source: "coremltools #2278",
@@ -123,7 +123,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "STA07",
+        id: "ANE072",
         title: "A part of a state as an output",
         effect: Effect::CompileFails(Some("std::bad_cast")),
         severity: Severity::Error,
@@ -140,7 +140,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "STA08",
+        id: "ANE073",
         title: "States in a function of flexible shapes",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -157,7 +157,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "STA09",
+        id: "ANE074",
         title: "Large states cost each call",
         effect: Effect::Slow,
         source: "CoreML-LLM ST15: 24.1, 9.4 and 4.9 tokens/s at 1024, 2048 and 4096 positions, Mac; qwen-ane: 7 to 20 \
@@ -174,7 +174,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "STA10",
+        id: "ANE075",
         title: "Long updates of a state beside linear layers",
         effect: Effect::LoadFails(None),
         source: "coremltools #2553, Anemll #27: updates of 16 or 32 positions with 1x1 convolutions load, longer ones \
@@ -194,7 +194,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "STA11",
+        id: "ANE076",
         title: "States that are shifted by a concat",
         effect: Effect::LoadFails(Some("-14")),
         source: "CoreML-LLM ST08, DECODE_STATE_LAYOUTS: with tied embeddings, iPhone and Mac",
@@ -213,7 +213,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "STA12",
+        id: "ANE077",
         title: "States on M5",
         effect: Effect::RunFails(Some("E5RT Code=8")),
         severity: Severity::Note,
@@ -224,10 +224,9 @@ pub static RULES: &[Rule] = &[
         why: "One app's stateful programs failed at the call on M5 Max.",
         fix: "Test on the device; passing caches in and out always works.",
         check: Check::Function(|v| report(!states(v).is_empty(), None, || format!("`{}` has states", v.f.name))),
-        ..ROW
     },
     Rule {
-        id: "STA13",
+        id: "ANE078",
         title: "4-bit palettes beside a state",
         effect: Effect::RunFails(None),
         severity: Severity::Note,
@@ -249,7 +248,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "STA14",
+        id: "ANE079",
         title: "States on the direct route",
         effect: Effect::CompileFails(None),
         severity: Severity::Error,

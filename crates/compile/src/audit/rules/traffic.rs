@@ -13,7 +13,7 @@ use crate::target::{Evidence, Route};
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "TRF01",
+        id: "ANE128",
         title: "Transposes of large tensors",
         effect: Effect::Slow,
         source: "sbryngelson/ANEForge: about 60 GB/s; electricapp/ane-bridge-rs: reshapes that keep the layout are \
@@ -31,7 +31,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "TRF02",
+        id: "ANE129",
         title: "Large inputs beside the first",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -48,7 +48,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "TRF03",
+        id: "ANE130",
         title: "Many inputs and outputs",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -66,7 +66,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "TRF04",
+        id: "ANE131",
         title: "argmax behind the head",
         effect: Effect::Slow,
         scope: Scope::ALL.on(Route::CoreMl),
@@ -84,7 +84,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "TRF05",
+        id: "ANE132",
         title: "Heads that are repeated before a product",
         effect: Effect::Slow,
         source: "ExecuTorch keeps repeat_interleave off Core ML (slow); CoreML-LLM OP26: about 3.5 ms a layer at \
@@ -94,13 +94,13 @@ pub static RULES: &[Rule] = &[
         fix: "Put the group on an axis of its own and let matmul broadcast over it.",
         check: Check::Op(|v, op| {
             let copies = is_any(v, op, &["tile", "concat", "stack"]) && copies(v, op) > 1;
-            let product = copies && reaches(v, op, &["matmul", "scaled_dot_product_attention", "einsum"]);
+            let product = copies && reaches(v, op, &|user, value| multiplies(v, user, value));
             product.then(|| format!("`{}` repeats what a product then reads", kind(v, op)))
         }),
         ..ROW
     },
     Rule {
-        id: "TRF06",
+        id: "ANE133",
         title: "tile on the direct route",
         effect: Effect::RunFails(Some("0x1d")),
         severity: Severity::Error,
@@ -114,7 +114,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "TRF07",
+        id: "ANE134",
         title: "Weights that are passed in",
         effect: Effect::Slow,
         source: "CoreML-LLM OP24: 27 ms a call for 415 MB of expert weights as inputs, Mac",
@@ -132,7 +132,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "TRF08",
+        id: "ANE135",
         title: "Weights that are gathered",
         effect: Effect::Slow,
         source: "CoreML-LLM OP24: 46 ms a layer for gathering experts, Mac",
@@ -146,7 +146,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "TRF09",
+        id: "ANE136",
         title: "Elementwise ops over tens of megabytes",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -165,7 +165,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "TRF10",
+        id: "ANE137",
         title: "A tensor with itself",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -180,7 +180,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "TRF11",
+        id: "ANE138",
         title: "Rotary tables that are gathered",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -195,7 +195,7 @@ pub static RULES: &[Rule] = &[
         fix: "Pass the rows for the positions in, or use static slices where the file may grow.",
         check: Check::Op(|v, op| {
             let table = param_shape(v, op, "x").filter(|_| is_weight(v, op, "x") && is_runtime(v, op, "indices"))?;
-            let scaled = reaches(v, op, &["mul"]);
+            let scaled = reaches(v, op, &|user, _| kind(v, user) == "mul") && scales_only(v, op);
             (kind(v, op) == "gather" && table.len() == 2 && table[1] <= 512 && table[0] >= table[1] && scaled)
                 .then(|| format!("gathers rows of a {}x{} table that scale another tensor", table[0], table[1]))
         }),
@@ -250,16 +250,47 @@ fn copies(v: &View<'_>, op: OpId) -> usize {
     }
 }
 
-/// Whether what an op gives goes, by way of views, into an op of one of these kinds.
-fn reaches(v: &View<'_>, op: OpId, kinds: &[&str]) -> bool {
-    let views = ["reshape", "transpose", "squeeze", "expand_dims", "cast", "concat"];
+/// Whether an op multiplies matrices one of which is `value`; a mask is none.
+fn multiplies(v: &View<'_>, op: OpId, value: ValueId) -> bool {
+    let taken = |name: &str| v.op(op).value_arg(name) == Some(value);
+    match kind(v, op) {
+        "matmul" | "einsum" => true,
+        "scaled_dot_product_attention" => taken("key") || taken("value"),
+        _ => false,
+    }
+}
+
+const VIEWS: [&str; 6] = ["reshape", "transpose", "squeeze", "expand_dims", "cast", "concat"];
+
+/// Whether what an op gives goes, by way of views, where `there` says: to an op, as a value.
+fn reaches(v: &View<'_>, op: OpId, there: &dyn Fn(OpId, ValueId) -> bool) -> bool {
     let mut at = op;
     for _ in 0..5 {
-        if users(v, at).any(|u| is_any(v, u, kinds)) {
+        let Some(result) = v.op(at).results.first().copied() else { return false };
+        if users(v, at).any(|u| there(u, result)) {
             return true;
         }
-        let Some(next) = users(v, at).find(|u| is_any(v, *u, &views)) else { return false };
+        let Some(next) = users(v, at).find(|u| is_any(v, *u, &VIEWS)) else { return false };
         at = next;
+    }
+    false
+}
+
+/// Whether all that takes what an op gives, or a view of it, multiplies other activations by it: rows of a table that are
+/// added up or normalised are embeddings.
+fn scales_only(v: &View<'_>, op: OpId) -> bool {
+    let mut at = op;
+    for _ in 0..5 {
+        let Some(result) = v.op(at).results.first().copied() else { return false };
+        let scales = |u: OpId| kind(v, u) == "mul" && operands(v, u).any(|(_, other)| other != result);
+        if users(v, at).all(scales) {
+            return true;
+        }
+        let mut next = users(v, at);
+        match (next.next(), next.next()) {
+            (Some(only), None) if is_any(v, only, &VIEWS) => at = only,
+            _ => return false,
+        }
     }
     false
 }

@@ -15,7 +15,7 @@ const PER_CHANNEL: &str = "Use one scale for each output channel (scale [O, 1, .
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "WGT01",
+        id: "ANE080",
         title: "Block scales inside of a channel",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -33,7 +33,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT02",
+        id: "ANE081",
         title: "int4 scales by channel on M1 and M2",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -51,7 +51,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT03",
+        id: "ANE082",
         title: "int8 weights on M1",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -67,7 +67,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT04",
+        id: "ANE083",
         title: "What int8 weights gain is disputed",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -85,7 +85,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT05",
+        id: "ANE084",
         title: "A palette for each channel",
         effect: Effect::Slow,
         source: "cadamcat/llms-on-apple-neural-engine, M5 Pro, macOS 27: 0.065 to 0.45 times the speed of fp16",
@@ -104,7 +104,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT06",
+        id: "ANE085",
         title: "Palettes for blocks of several axes",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -119,7 +119,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT07",
+        id: "ANE086",
         title: "Palettes of vectors",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -136,7 +136,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT08",
+        id: "ANE087",
         title: "Palettes of int8 entries",
         source: "CoreML-LLM Q04: 73 ops left the engine, 3.4 % slower, cosine 0.83; iPhone 17 Pro",
         why: "With a table of int8 entries that a scale then multiplies (joint compression), the ops that use the \
@@ -150,7 +150,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT09",
+        id: "ANE088",
         title: "3-bit palettes before M6 and A19",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -165,7 +165,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT10",
+        id: "ANE089",
         title: "Sparse and palettized at once",
         effect: Effect::Slow,
         source: "CoreML-LLM Q05: 155.8 to 349.6 MB, 11 % slower, cosine 0.449; iPhone 17 Pro",
@@ -178,7 +178,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT11",
+        id: "ANE090",
         title: "int4 in depthwise convolutions",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -196,7 +196,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT12",
+        id: "ANE091",
         title: "More than 2 GB of weights in a function",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -210,7 +210,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT13",
+        id: "ANE092",
         title: "More than 1 GB of weights in a function on a phone",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -224,7 +224,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT14",
+        id: "ANE093",
         title: "More than 950 MB of weights in a function",
         effect: Effect::LoadFails(None),
         severity: Severity::Note,
@@ -239,7 +239,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT15",
+        id: "ANE094",
         title: "Quantised activations on phones",
         effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
         severity: Severity::Error,
@@ -254,7 +254,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT16",
+        id: "ANE095",
         title: "Quantised activations over few positions",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -271,7 +271,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT17",
+        id: "ANE096",
         title: "Palettes on the direct route",
         effect: Effect::CompileFails(Some("InvalidMILProgram")),
         severity: Severity::Error,
@@ -284,7 +284,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT18",
+        id: "ANE097",
         title: "uint8 codes on the direct route",
         effect: Effect::WrongResult,
         severity: Severity::Error,
@@ -299,7 +299,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "WGT19",
+        id: "ANE098",
         title: "Block scales on the direct route of macOS 26",
         effect: Effect::CompileFails(Some("Couldn't communicate with a helper application")),
         severity: Severity::Error,
