@@ -31,7 +31,7 @@ fn published_placements_are_predicted() {
     assert!(unsupported as f64 > (1.0 - LEAST_RIGHT) * rows.len() as f64 && unsupported * 2 < rows.len());
 }
 
-/// The table of ops in the facts about the engine, section 2.1: name, how it is called, whether Core ML on M4 with macOS
+/// The table of ops in the facts about the engine (2.1): name, how it is called, whether Core ML on M4 with macOS
 /// 27 runs it on the engine.
 const TABLE: &[(&str, &str, bool)] = &[
     ("relu", "[1,64,32,32]", true),
@@ -128,6 +128,15 @@ const TABLE: &[(&str, &str, bool)] = &[
     ("while_loop", "", false),
     ("cond", "", false),
     ("shape", "", false),
+    ("conv", "depthwise k3", true),
+    ("conv", "3x3 groups=64", true),
+    ("pad", "nonzero", false),
+    ("pad", "pad=[0,0,0,0,1,1,1,1] constant_val=0.5", false),
+    ("topk", "k=5 axis=1", true),
+    ("transpose", "[1,64,32,32] perm=[0,3,1,2]", true),
+    ("reshape", "[1,64,32,32] -> [1,64,1024]", true),
+    ("reduce_argmax", "axis=1 output_dtype=uint16", false),
+    ("reduce_mean", "axes=[-1]", true),
     ("relu", "[1,65536,1,1]", true),
     ("relu", "[65537,1]", false),
 ];
@@ -171,4 +180,26 @@ fn every_op_can_be_called() {
     };
     let failed: Vec<String> = names.iter().filter_map(call).collect();
     assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[test]
+fn rows_that_cannot_be_called_are_misses() {
+    let header = "case,op,shape_or_params,ane_supported,gpu_supported,reason\n";
+    let rows = [
+        "a,no_such_op,,1,1,",
+        "b,conv,\"[1,18446744073709551615,1,1] k0x0\",1,1,",
+        "c,prelu,\"[1,99999999999,4,4]\",1,1,",
+        "d,reverse_sequence,\"[99999999999,4]\",0,1,",
+        "e,matmul,\"[]@[\",1,1,",
+        "f,transpose,perm=[9,-9],1,1,",
+        "g,topk,k=x axis=77,1,1,",
+        "h,relu/no_such_op,,1,1,",
+    ];
+    let rows = read(&format!("{header}{}", rows.join("\n"))).unwrap();
+    let target = Target::parse("m4", Units::All, Route::CoreMl).unwrap();
+    let score = score(&rows, &target);
+    let built = score.ane.values().map(|c| c.n_rows() - c.other).sum::<usize>();
+    assert_eq!(score.ane.values().map(Confusion::n_rows).sum::<usize>(), rows.len());
+    assert!(built <= 1 && score.misses.len() >= rows.len() - 1, "{score:#?}");
+    assert_eq!(score.misses[0].said, "not built: the opset has no op `no_such_op`");
 }

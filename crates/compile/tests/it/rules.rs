@@ -1,9 +1,9 @@
 //! The rules of the audit and their cases, `tests/audit/*.mil`: one file a rule, with a function that fires it and one
 //! that just does not. Rules about whole programs have two files, `<ID>.fires.mil` and `<ID>.near_miss.mil`.
 //!
-//! A first line `// target: m1+macos15 direct` says what it is judged for, where that is not the usual one; a line
-//! `// not valid: ..` says that no legal program fires the rule. Constants come from no file: a `BLOBFILE` names what it
-//! is filled with, so that large ones take neither text nor memory.
+//! A first line `// target: m1+macos15 direct` says what it is judged for, where that is not the usual one. A line
+//! `// not valid: ..` says that no legal program fires the rule. Constants come from no file: a `BLOBFILE` names what
+//! it is filled with, so that large ones take neither text nor memory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -163,8 +163,8 @@ fn function(name: &str, inputs: &str, ops: &str, outputs: &str) -> String {
     format!("func {name}<ios18>({inputs}) {{ {ops} }} -> ({outputs});")
 }
 
-/// Programs that no converter writes are judged, and in time that grows with their ops: a square of 10,000 ops would show
-/// as minutes. Takes two seconds, for three times 10,000 ops in a debug build.
+/// Programs that no converter writes are judged, and in time that grows with their ops: a square of 10,000 ops would
+/// show as minutes. Takes two seconds, for three times 10,000 ops in a debug build.
 #[test]
 fn rough_programs_are_judged() {
     let x = "tensor<fp16, [1, 8, 16, 32]> x0";
@@ -194,7 +194,8 @@ fn rough_programs_are_judged() {
             "huge",
             &format!("tensor<fp16, [{huge}, {huge}, {huge}]> x"),
             &format!(
-                "tensor<fp16, [{huge}, {huge}, {huge}]> y = softmax(x = x); tensor<fp16, [{huge}, {huge}, {huge}]> z = matmul(x = x, y = y);"
+                "tensor<fp16, [{huge}, {huge}, {huge}]> y = softmax(x = x); \
+                 tensor<fp16, [{huge}, {huge}, {huge}]> z = matmul(x = x, y = y);"
             ),
             "z",
         ),

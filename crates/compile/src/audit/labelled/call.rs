@@ -14,8 +14,10 @@ use thane_mil::types::{DType, TensorType, Type};
 use super::defaults;
 use super::notation::Notation;
 
-/// Constants of more elements than this are a mistake of the description.
-const MAX_ELEMENTS: usize = 1 << 33;
+/// Weights of more elements than this are a mistake of the description.
+const MAX_WEIGHT: usize = 1 << 31;
+/// So are other constants of more than this, which inference reads.
+const MAX_ELEMENTS: usize = 1 << 20;
 
 /// Why no program can be made.
 #[derive(Debug, thiserror::Error)]
@@ -172,7 +174,9 @@ impl Call<'_> {
 
     fn filled(&mut self, name: &str, dtype: DType, shape: &[usize], number: f64) -> Result<ValueId, CallError> {
         let ty = TensorType::new(dtype, shape.iter().copied());
-        let n = ty.n_elements().filter(|n| *n <= MAX_ELEMENTS);
+        let most =
+            if matches!(name, "weight" | "weight_ih" | "weight_hh" | "x" | "y") { MAX_WEIGHT } else { MAX_ELEMENTS };
+        let n = ty.n_elements().filter(|n| *n <= most);
         let element = element(dtype, number).zip(n);
         let (element, n) = element.ok_or(CallError::Unknown { op: self.def.name, param: "weight" })?;
         let data = Data::Source(Arc::new(Repeated { element, n }));
@@ -199,10 +203,8 @@ impl Call<'_> {
             let ty = self.builder.function().value(*result).ty.clone();
             let out = match ty.tensor().map(|t| t.dtype) {
                 Some(DType::Bool) => self.cast(*result, DType::Fp16)?,
-                Some(d @ (DType::Int8 | DType::Uint8))
-                    if !self.notation.says(&["output"]) && self.def.name != "cast" =>
-                {
-                    self.dequantized(*result, d)?
+                Some(DType::Int8 | DType::Uint8) if !self.notation.says(&["output"]) && self.def.name != "cast" => {
+                    self.dequantized(*result)?
                 }
                 Some(_) if self.notation.says(&["io", "o"]) => self.cast(*result, DType::Fp32)?,
                 _ => *result,
@@ -217,7 +219,7 @@ impl Call<'_> {
         Ok(Called { program: Program::new(vec![function]), op })
     }
 
-    fn dequantized(&mut self, value: ValueId, _dtype: DType) -> Result<ValueId, CallError> {
+    fn dequantized(&mut self, value: ValueId) -> Result<ValueId, CallError> {
         let scale = self.filled("scale", DType::Fp16, &[], 0.125)?;
         Ok(self.builder.op("dequantize", "back", [("input", Arg::Value(value)), ("scale", Arg::Value(scale))])?)
     }

@@ -5,7 +5,8 @@ use thane_mil::opset::{Accepts, OpDef, Param};
 use thane_mil::types::{DType, TensorType, Type};
 
 use super::call::{Argument, Call};
-use super::notation::Notation;
+use super::notation::{Notation, Said};
+use super::sizes::{groups, sized, window};
 
 /// Shape of the first operand.
 pub fn first_shape(op: &str, n: &Notation) -> Vec<usize> {
@@ -51,14 +52,35 @@ pub fn element_type(def: &OpDef, n: &Notation) -> DType {
 
 /// What a parameter is bound to; `None` where nothing is known of it.
 pub fn argument(call: &Call<'_>, param: &Param) -> Option<Argument> {
-    structured(call, param)
-        .or_else(|| sized(call, param))
-        .or_else(|| named(call, param))
-        .or_else(|| by_kind(call, param))
+    let named_or_plain = || named(call, param).or_else(|| by_kind(call, param));
+    said(call, param).or_else(|| structured(call, param)).or_else(|| sized(call, param)).or_else(named_or_plain)
 }
 
-/// Operands and weights whose shapes follow from one another.
+/// What the description says of a parameter by its name; sizes that are said once for all axes are none of these.
+fn said(call: &Call<'_>, param: &Param) -> Option<Argument> {
+    let Accepts::Tensor(dtypes) = param.accepts else { return None };
+    match call.notation.said(param.name)? {
+        Said::List(list) if dtypes.contains(&DType::Int32) => {
+            let list: Option<Vec<i32>> = list.iter().map(|n| i32::try_from(*n).ok()).collect();
+            Some(Argument::Is(Literal::i32s(&list?)))
+        }
+        Said::List(_) => None,
+        Said::Value(word) if dtypes == [DType::String] => Some(Argument::Is(Literal::string(word))),
+        Said::Value(number) if !matches!(param.name, "strides" | "dilations" | "kernel_sizes" | "axes") => {
+            let dtype = if dtypes.contains(&call.dtype) { call.dtype } else { *dtypes.first()? };
+            param.constant.then_some(())?;
+            Some(Argument::Filled(dtype, Vec::new(), number.parse().ok()?))
+        }
+        Said::Value(_) => None,
+    }
+}
+
+/// Weights and operands whose shapes follow from the first operand.
 fn structured(call: &Call<'_>, param: &Param) -> Option<Argument> {
+    weights(call, param).or_else(|| operands(call, param))
+}
+
+fn weights(call: &Call<'_>, param: &Param) -> Option<Argument> {
     let (n, x) = (call.notation, &call.x);
     let last = x.last().copied().unwrap_or(1);
     let half = |shape: Vec<usize>| Some(Argument::Filled(call.dtype, shape, 0.5));
@@ -80,28 +102,32 @@ fn structured(call: &Call<'_>, param: &Param) -> Option<Argument> {
             if n.says(&["const"]) { half(shape) } else { Some(Argument::Input(call.dtype, shape)) }
         }
         ("matmul", "transpose_y") => n.says(&["transpose"]).then(|| Argument::Is(Literal::bool(true))),
-        ("einsum", "values") => Some(Argument::Inputs(vec![vec![1, 64, 1, 128], vec![1, 128, 1, 64]])),
-        ("einsum", "equation") => Some(Argument::Is(Literal::string("nchw,nwhr->nchr"))),
         ("fill" | "fill_like", "value") => half(Vec::new()),
-        ("scaled_dot_product_attention", "attn_mask") => {
-            let rows = x[x.len().checked_sub(2)?];
-            Some(if n.mask || n.says(&["mask"]) {
-                Argument::Input(call.dtype, vec![1, 1, rows, rows])
-            } else {
-                Argument::Left
-            })
-        }
         (_, "weight_ih") => half(vec![gates * 64, last]),
         (_, "weight_hh") => half(vec![gates * 64, 64]),
-        (_, "initial_h" | "initial_c") => Some(Argument::Input(call.dtype, vec![x.get(1).copied().unwrap_or(1), 64])),
         ("batch_norm", "mean" | "variance") | ("prelu", "alpha") | ("softplus_parametric", "alpha" | "beta") => {
             half(vec![*x.get(1)?])
         }
-        ("affine", "transform_matrix") => Some(Argument::Input(call.dtype, vec![1, 6])),
-        ("resample", "coordinates") => Some(Argument::Input(call.dtype, vec![*x.first()?, 32, 32, 2])),
-        ("crop_resize", "boxes") => Some(Argument::Input(call.dtype, vec![1, 4])),
-        ("non_maximum_suppression", "boxes") => Some(Argument::Input(call.dtype, vec![1, 4, 100])),
-        ("non_maximum_suppression", "scores") => Some(Argument::Input(call.dtype, vec![1, 8, 100])),
+        _ => None,
+    }
+}
+
+fn operands(call: &Call<'_>, param: &Param) -> Option<Argument> {
+    let (n, x) = (call.notation, &call.x);
+    let input = |shape: Vec<usize>| Some(Argument::Input(call.dtype, shape));
+    match (call.def.name, param.name) {
+        ("einsum", "values") => Some(Argument::Inputs(vec![vec![1, 64, 1, 128], vec![1, 128, 1, 64]])),
+        ("einsum", "equation") => Some(Argument::Is(Literal::string("nchw,nwhr->nchr"))),
+        ("scaled_dot_product_attention", "attn_mask") => {
+            let rows = x[x.len().checked_sub(2)?];
+            if n.mask || n.says(&["mask"]) { input(vec![1, 1, rows, rows]) } else { Some(Argument::Left) }
+        }
+        (_, "initial_h" | "initial_c") => input(vec![x.get(1).copied().unwrap_or(1), 64]),
+        ("affine", "transform_matrix") => input(vec![1, 6]),
+        ("resample", "coordinates") => input(vec![*x.first()?, 32, 32, 2]),
+        ("crop_resize", "boxes") => input(vec![1, 4]),
+        ("non_maximum_suppression", "boxes") => input(vec![1, 4, 100]),
+        ("non_maximum_suppression", "scores") => input(vec![1, 8, 100]),
         ("classify", "classes") => {
             let names = (0..10).map(|i| Literal::string(format!("class{i}"))).collect();
             Some(Argument::Is(Literal::List(Type::Tensor(TensorType::scalar(DType::String)), names)))
@@ -117,98 +143,9 @@ fn conv_weight(call: &Call<'_>) -> Vec<usize> {
         return weight.clone();
     }
     let channels = call.x.get(1).copied().unwrap_or(64);
-    let groups = n.groups.and_then(|g| usize::try_from(g).ok()).unwrap_or(1).max(1);
+    let groups = usize::try_from(groups(call)).unwrap_or(1).max(1);
     let kernel = window(call, if call.def.name == "conv" { 3 } else { 2 });
     [vec![channels, (channels / groups).max(1)], kernel].concat()
-}
-
-/// The sizes of a window: one for each spatial axis.
-fn window(call: &Call<'_>, usual: usize) -> Vec<usize> {
-    let n_spatial = call.x.len().saturating_sub(2).max(1);
-    match &call.notation.kernel[..] {
-        [] => vec![usual; n_spatial],
-        [k] => vec![*k; n_spatial],
-        kernel => kernel.to_vec(),
-    }
-}
-
-/// Integers that say sizes, places and axes.
-fn sized(call: &Call<'_>, param: &Param) -> Option<Argument> {
-    let (n, x) = (call.notation, &call.x);
-    let rank = x.len();
-    let spatial = rank.saturating_sub(2).max(1);
-    let ints = |v: &[i64]| {
-        Some(Argument::Is(Literal::i32s(&v.iter().map(|i| i32::try_from(*i).unwrap_or(i32::MAX)).collect::<Vec<_>>())))
-    };
-    let int = |v: i64| Some(Argument::Is(Literal::i32(i32::try_from(v).unwrap_or(i32::MAX))));
-    let runtime = n.says(&["runtime", "dynamic", "dyn"]);
-    let dims: Vec<i64> = x.iter().map(|d| i64::try_from(*d).unwrap_or(i64::MAX)).collect();
-    match (call.def.name, param.name) {
-        ("slice_by_index" | "slice_by_size" | "slice_update", "begin" | "end" | "size")
-            if runtime && param.name != "size" =>
-        {
-            Some(Argument::Input(DType::Int32, vec![rank]))
-        }
-        ("slice_by_index" | "slice_by_size" | "slice_update", "begin") => ints(&vec![0; rank]),
-        ("slice_by_index" | "slice_by_size" | "slice_update", "end" | "size") => ints(
-            &dims.iter().enumerate().map(|(i, d)| if i + 1 == rank { (d / 2).max(1) } else { *d }).collect::<Vec<_>>(),
-        ),
-        ("slice_by_index", "stride") => {
-            ints(&(0..rank).map(|i| if i + 1 == rank { n.stride.unwrap_or(1) } else { 1 }).collect::<Vec<_>>())
-        }
-        ("slice_update", "update") => {
-            let half = x.iter().enumerate().map(|(i, d)| if i + 1 == rank { (d / 2).max(1) } else { *d });
-            Some(Argument::Input(call.dtype, half.collect()))
-        }
-        ("reshape", "shape") if runtime => Some(Argument::Input(DType::Int32, vec![rank])),
-        ("reshape", "shape") => match n.shapes.get(1) {
-            Some(to) => ints(&to.iter().map(|d| i64::try_from(*d).unwrap_or(i64::MAX)).collect::<Vec<_>>()),
-            None => ints(&[dims.first().copied().unwrap_or(1), -1]),
-        },
-        ("resize", "shape") => Some(Argument::Filled(DType::Int32, vec![2], 64.0)),
-        ("resize", "resized_dims") => Some(Argument::Filled(DType::Uint32, Vec::new(), 2.0)),
-        (_, "shape") => ints(&[1, 64, 32, 32]),
-        ("tile", "reps") => ints(&(0..rank).map(|i| if i + 1 == rank { 2 } else { 1 }).collect::<Vec<_>>()),
-        ("pad", "pad") => ints(&(0..2 * rank).map(|i| i64::from(i + 4 >= 2 * rank)).collect::<Vec<_>>()),
-        ("transpose", "perm") => {
-            let mut perm: Vec<i64> = (0..i64::try_from(rank).unwrap_or(0)).collect();
-            perm.swap(rank.checked_sub(1)?, rank.checked_sub(2)?);
-            ints(&perm)
-        }
-        ("squeeze" | "expand_dims", "axes") => ints(&[0]),
-        ("reverse_sequence", "lengths") => ints(&vec![1; *x.first()?]),
-        ("split", "num_splits") => int(2),
-        (_, "lower" | "upper") => int(2),
-        (_, "kernel_sizes") => {
-            ints(&window(call, 2).iter().map(|k| i64::try_from(*k).unwrap_or(i64::MAX)).collect::<Vec<_>>())
-        }
-        (_, "strides") => n.stride.and_then(|s| ints(&vec![s; spatial])),
-        (_, "dilations") => n.dilation.and_then(|d| ints(&vec![d; spatial])),
-        (_, "groups") => n.groups.and_then(int),
-        ("stack" | "concat" | "split" | "sliding_windows" | "scatter" | "scatter_along_axis", "axis") => int(n
-            .axes
-            .first()
-            .copied()
-            .filter(|a| *a < i64::try_from(rank).unwrap_or(0))
-            .unwrap_or(0)
-            .max(i64::from(rank > 2))),
-        (_, "axis") => n.axes.first().and_then(|a| int(*a)),
-        (_, "axes") => (!n.axes.is_empty()).then(|| ints(&n.axes)).flatten().or_else(|| ints(&[-1])),
-        (_, "block_size" | "upscale_factor") => int(2),
-        (_, "downscale_factor") => Some(Argument::Filled(DType::Uint32, Vec::new(), 2.0)),
-        (_, "block_shape") => ints(&[2, 2]),
-        (_, "paddings" | "crops") => Some(Argument::Filled(DType::Int32, vec![2, 2], 0.0)),
-        (_, "scale_factor_height" | "scale_factor_width") => int(2),
-        (
-            _,
-            "target_size_height" | "target_size_width" | "target_height" | "target_width" | "output_height"
-            | "output_width",
-        ) => int(64),
-        (_, "size") | ("topk", "k") => int(3),
-        ("crop", "crop_height" | "crop_width") => ints(&[2, 2]),
-        (_, "max_boxes") => int(16),
-        _ => None,
-    }
 }
 
 /// Words, and indices.

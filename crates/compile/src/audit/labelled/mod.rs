@@ -9,5 +9,6 @@ mod defaults;
 pub mod measurements;
 mod notation;
 pub mod placement;
+mod sizes;
 
 pub use call::CallError;

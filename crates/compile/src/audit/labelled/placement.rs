@@ -83,7 +83,7 @@ pub struct Confusion {
     pub true_negative: usize,
     /// Supported, and said not to be.
     pub false_negative: usize,
-    /// No program could be made, or the GPU was said wrong only.
+    /// No program could be made.
     pub other: usize,
 }
 

@@ -276,7 +276,7 @@ fn reaches(v: &View<'_>, op: OpId, there: &dyn Fn(OpId, ValueId) -> bool) -> boo
     false
 }
 
-/// Whether all that takes what an op gives, or a view of it, multiplies other activations by it: rows of a table that are
+/// Whether all that takes what an op gives, or a view of it, multiplies activations by it. Rows of a table that are
 /// added up or normalised are embeddings.
 fn scales_only(v: &View<'_>, op: OpId) -> bool {
     let mut at = op;
