@@ -191,7 +191,7 @@ fn rows_that_cannot_be_called_are_misses() {
         "c,prelu,\"[1,99999999999,4,4]\",1,1,",
         "d,reverse_sequence,\"[99999999999,4]\",0,1,",
         "e,matmul,\"[]@[\",1,1,",
-        "f,transpose,perm=[9,-9],1,1,",
+        "f,transpose,\"perm=[9,-9]\",1,1,",
         "g,topk,k=x axis=77,1,1,",
         "h,relu/no_such_op,,1,1,",
     ];
