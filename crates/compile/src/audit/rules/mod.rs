@@ -1,5 +1,8 @@
 //! The rules, as rows: a file a group. Adding one is a row and `tests/audit/<ID>.mil` with a function that fires it and
 //! one that just does not.
+//!
+//! Most of what is published was measured on M4. A rule is taken to hold on every chip unless its scope says otherwise,
+//! and its source names the chips that it is known of.
 
 mod numerics;
 mod ops;

@@ -22,7 +22,7 @@ const MAX_READ: usize = 1 << 13;
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "ANE099",
+        id: "ANE102",
         title: "Masks of minus infinity",
         effect: Effect::WrongResult,
         evidence: Evidence::Documented,
@@ -46,7 +46,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE100",
+        id: "ANE103",
         title: "An epsilon that fp16 rounds to 0",
         effect: Effect::WrongResult,
         evidence: Evidence::Inferred,
@@ -64,7 +64,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE101",
+        id: "ANE104",
         title: "An epsilon that the engine flushes to 0",
         effect: Effect::WrongResult,
         source: "CoreML-LLM NU02, PROBE_GEMMA4_VISION_ANE: subnormals are flushed, vectors came out 1000 times too \
@@ -81,7 +81,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE102",
+        id: "ANE105",
         title: "Sums of squares in fp16",
         effect: Effect::WrongResult,
         source: "CoreML-LLM OP14 and NU03 (residuals of 37,000 overflow at layer 19), qwen-ane ANE-REFERENCE; \
@@ -102,7 +102,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE103",
+        id: "ANE106",
         title: "A sum times zero",
         effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
         severity: Severity::Error,
@@ -117,7 +117,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE104",
+        id: "ANE107",
         title: "Deep sums in the accumulators",
         effect: Effect::WrongResult,
         severity: Severity::Note,
@@ -134,7 +134,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE105",
+        id: "ANE108",
         title: "softplus on the direct route",
         effect: Effect::WrongResult,
         severity: Severity::Error,
@@ -148,7 +148,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE106",
+        id: "ANE109",
         title: "A product of two dequantised tensors",
         effect: Effect::WrongResult,
         severity: Severity::Error,
@@ -163,7 +163,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE107",
+        id: "ANE110",
         title: "sigmoid of small numbers on the direct route",
         effect: Effect::WrongResult,
         severity: Severity::Note,
@@ -178,7 +178,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE108",
+        id: "ANE111",
         title: "The logarithm of a softmax",
         effect: Effect::WrongResult,
         source: "coremltools #2728: minus infinity in fp16",
@@ -193,7 +193,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE109",
+        id: "ANE112",
         title: "A softmax by hand without its maximum",
         effect: Effect::WrongResult,
         evidence: Evidence::Documented,
@@ -210,7 +210,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE110",
+        id: "ANE113",
         title: "gather_nd of unknown shape on phones",
         effect: Effect::WrongResult,
         severity: Severity::Error,
@@ -225,7 +225,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE111",
+        id: "ANE114",
         title: "Counting in fp16",
         effect: Effect::WrongResult,
         severity: Severity::Note,

@@ -14,8 +14,8 @@ pub static RULES: &[Rule] = &[
         id: "ANE001",
         title: "Trigonometric and hyperbolic functions beyond sin, cos, tanh and atan",
         source: M6S_PLAN,
-        why: "The engine approximates functions by 33-point tables, and Apple ships none for tan, asin, acos, sinh, \
-              cosh and atanh; the op runs on the CPU or GPU.",
+        why: "The engine approximates functions by tables of 33 points; for tan, asin, acos, sinh, cosh and atanh \
+              none is used, and the op runs on the CPU or GPU.",
         fix: "Write it with functions that have a table: tan = sin/cos, sinh = (exp(x) - exp(-x))/2, atanh = \
               (log(1+x) - log(1-x))/2, or compute it on the host.",
         check: Check::Op(|v, op| {

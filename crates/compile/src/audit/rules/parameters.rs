@@ -232,6 +232,38 @@ pub static RULES: &[Rule] = &[
     },
     Rule {
         id: "ANE041",
+        title: "Convolutions over 32,000 input channels, directly",
+        effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
+        severity: Severity::Error,
+        scope: Scope::ALL.on(Route::Direct),
+        source: "christopherkarani/Espresso and Orion: 32,000 input channels are rejected, 32,000 output channels are \
+                 not",
+        why: "A convolution that sums over that many channels did not compile, where one that makes as many did.",
+        fix: "Use matmul, or split the input channels and add.",
+        check: Check::Op(|v, op| {
+            let channels = *param_shape(v, op, "weight")?.get(1)?;
+            (kind(v, op) == "conv" && channels >= 32_000).then(|| format!("{channels} input channels"))
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE042",
+        title: "Masks of fused attention, directly",
+        effect: Effect::WrongResult,
+        severity: Severity::Error,
+        scope: Scope::ALL.on(Route::Direct),
+        source: "maderix/ANE and christopherkarani/Espresso, M4 and M3 Max, macOS 15 and 26: the mask is ignored",
+        disputed: Some("ANEForge and 751K run attention with an additive mask"),
+        why: "Attention in one op compiled and took no notice of its mask, so that every position saw all others.",
+        fix: "Write it as matmul, add, softmax and matmul.",
+        check: Check::Op(|v, op| {
+            let masked = v.op(op).arg("attn_mask").is_some();
+            (kind(v, op) == "scaled_dot_product_attention" && masked).then(|| "`attn_mask` may be ignored".to_owned())
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE043",
         title: "Depthwise convolutions over a row",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -252,7 +284,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE042",
+        id: "ANE044",
         title: "Slices off the first column on M1 to M3",
         effect: Effect::WrongResult,
         scope: Scope::generations(0, 15),
@@ -270,7 +302,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE043",
+        id: "ANE045",
         title: "Joined slices on M1 and M2",
         effect: Effect::WrongResult,
         severity: Severity::Error,

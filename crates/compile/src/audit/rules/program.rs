@@ -12,7 +12,7 @@ use crate::target::{Evidence, Route};
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "ANE139",
+        id: "ANE143",
         title: "An opset that the release does not read",
         effect: Effect::LoadFails(Some("Unknown opset")),
         severity: Severity::Error,
@@ -38,10 +38,10 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE140",
+        id: "ANE144",
         title: "Many attention layers in one function, on phones",
         effect: Effect::LoadFails(Some("Must re-compile the E5 bundle")),
-        severity: Severity::Error,
+        severity: Severity::Warning,
         source: "CoreML-LLM SZ02, iPhone 17 Pro: 17, 20 and 21 layers load, 35 do not; SZ03 drew the line at 15 on \
                  iOS 18",
         disputed: Some(
@@ -58,10 +58,10 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE141",
+        id: "ANE145",
         title: "Many attention layers in one function, directly",
         effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
-        severity: Severity::Error,
+        severity: Severity::Warning,
         scope: Scope::ALL.on(Route::Direct),
         source: "sbryngelson/ANEForge #254: fails at about 31 layers at any width, 24 are safe",
         why: "Whole models above some 24 to 31 layers did not compile as one program.",
@@ -74,7 +74,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE142",
+        id: "ANE146",
         title: "Chains of more than 386 products on M6 and A19",
         effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
         severity: Severity::Error,
@@ -91,7 +91,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE143",
+        id: "ANE147",
         title: "Long elementwise chains on M6 and A19",
         effect: Effect::Slow,
         scope: Scope::generations(18, u8::MAX),
@@ -109,7 +109,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE144",
+        id: "ANE148",
         title: "Four functions or more",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -124,10 +124,10 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE145",
+        id: "ANE149",
         title: "More than 127 functions",
         effect: Effect::LoadFails(Some("0x50004")),
-        severity: Severity::Error,
+        severity: Severity::Warning,
         source: "sbryngelson/ANEForge and qwen-ane: the 128th or 129th loaded program of a process fails; oMLX: about \
                  121",
         why: "A process has 127 places for loaded programs; one function takes one.",
@@ -139,7 +139,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE146",
+        id: "ANE150",
         title: "Weights that differ between functions",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -152,7 +152,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE147",
+        id: "ANE151",
         title: "Tables cut to a length for each function",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -164,7 +164,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE148",
+        id: "ANE152",
         title: "identity as the only way to an output, directly",
         effect: Effect::WrongResult,
         severity: Severity::Error,
@@ -181,7 +181,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE149",
+        id: "ANE153",
         title: "An output that is also used, directly",
         effect: Effect::WrongResult,
         severity: Severity::Error,
@@ -197,7 +197,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE150",
+        id: "ANE154",
         title: "Programs without a product, directly",
         effect: Effect::LoadFails(None),
         scope: Scope::ALL.on(Route::Direct),
@@ -215,7 +215,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE151",
+        id: "ANE155",
         title: "Several inputs or outputs, directly",
         effect: Effect::RunFails(Some("Code=42")),
         severity: Severity::Note,
@@ -234,7 +234,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE152",
+        id: "ANE156",
         title: "int32 inputs",
         effect: Effect::Slow,
         severity: Severity::Note,

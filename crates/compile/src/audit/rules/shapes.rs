@@ -15,7 +15,7 @@ const ROW_LEN: usize = 32;
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "ANE053",
+        id: "ANE055",
         title: "Axes above 65,536",
         scope: Scope::generations(16, u8::MAX),
         source: "751K M6 study, probes relu_w65536 (runs) and relu_c65537 (does not), M4 and M6, macOS 27; Core ML \
@@ -30,7 +30,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE054",
+        id: "ANE056",
         title: "Axes above 16,384 on M1 to M3 and A14 to A16",
         scope: Scope::generations(0, 15),
         source: "sbryngelson/ANEForge, measured on M1 and M2; ANEMLL splits heads for the same reason",
@@ -44,7 +44,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE055",
+        id: "ANE057",
         title: "Ranks above 5",
         severity: Severity::Error,
         source: "sbryngelson/ANEForge and 751K: rank 0 to 5 (\"Rank of the shape parameter must be between 0 and \
@@ -58,7 +58,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE056",
+        id: "ANE058",
         title: "Axes whose length only the call knows",
         source: "sbryngelson/ANEForge (symbolic dimensions do not compile); ExecuTorch's Core ML notes; \
                  cadamcat/llms-on-apple-neural-engine; coremltools #2600",
@@ -73,7 +73,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE057",
+        id: "ANE059",
         title: "Ranges of shapes",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -90,11 +90,11 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE058",
+        id: "ANE060",
         title: "Products over more than 32,768 numbers",
         scope: Scope::generations(16, u8::MAX),
-        source: "751K M6 study, probes matmul_k16384 (runs) and matmul_k40000 (does not), M4, macOS 27; ane.md has \
-                 32,768 as running",
+        source: "751K M6 study, probes with matmul_k16384 (runs) and matmul_k40000 (does not), M4, macOS 27: the \
+                 limit lies between 32,768 and 40,000",
         disputed: Some("ANEForge gives 65,536 for M4 and newer"),
         why: "A matmul can sum over 32,768 at least and fewer than 40,000.",
         fix: "Split the sum: matmuls over parts of the axis, added.",
@@ -105,7 +105,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE059",
+        id: "ANE061",
         title: "Products over more than 16,384 numbers on M1 to M3",
         scope: Scope::generations(0, 15),
         source: "sbryngelson/ANEForge, M1 to M3",
@@ -118,7 +118,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE060",
+        id: "ANE062",
         title: "Rows of inputs and outputs that do not fill 64 bytes, directly",
         effect: Effect::RunFails(Some("0x1d")),
         severity: Severity::Error,
@@ -141,7 +141,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE061",
+        id: "ANE063",
         title: "Short last axes waste memory",
         effect: Effect::Slow,
         evidence: Evidence::Documented,
@@ -167,7 +167,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE062",
+        id: "ANE064",
         title: "Products of rank 5",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -182,7 +182,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE063",
+        id: "ANE065",
         title: "Static gathers on M1 and A14",
         effect: Effect::Slow,
         scope: Scope::generations(0, 13),
@@ -197,7 +197,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE064",
+        id: "ANE066",
         title: "Resizing and sampling on M1 and A14",
         effect: Effect::Slow,
         scope: Scope::generations(0, 13),
@@ -219,7 +219,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE065",
+        id: "ANE067",
         title: "Empty axes",
         evidence: Evidence::Inferred,
         source: "751K M6 study: every layer's validator asks for lengths from 1 to the cap of the axis",

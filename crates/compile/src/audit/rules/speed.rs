@@ -16,10 +16,10 @@ use crate::target::{Evidence, Route};
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "ANE112",
+        id: "ANE115",
         title: "Weights that are read again for each tile",
         effect: Effect::Slow,
-        source: "re-stream model (ane.md 5.2) over qwen-ane (M5 Max: 18.2 to 4.84 ms by four parts) and mlx-serve (M4 \
+        source: "`plan::stream` over qwen-ane (M5 Max: 18.2 to 4.84 ms by four parts) and mlx-serve (M4 \
                  Max: 4.3 to 11.8 TFLOP/s)",
         disputed: Some(
             "the model is ours; it missed 6 of 22 published rows by more than 25 %, and 3x3 kernels were \
@@ -45,7 +45,29 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE113",
+        id: "ANE116",
+        title: "Weights of a whole number of megabytes a core",
+        effect: Effect::Slow,
+        severity: Severity::Note,
+        scope: Scope::generations(16, 16),
+        source: "Eileen Yoon, eiln.github.io/posts/ane-dma.html (by way of stablehlo-coreml PR #110), M4: 17 to 19 \
+                 GB/s instead of 45 to 60",
+        disputed: Some("maderix/ANE's 4096x4096 product on M4 has such weights and was read at about 65 GB/s"),
+        why: "Where a core's share of fp16 weights is within 16 KiB of a multiple of 1 MiB, they were read at a third \
+              of the speed.",
+        fix: "Pad or split the inputs of the product, so that ceil(outputs / 16) * inputs * 2 bytes is off by more \
+              than 16 KiB.",
+        check: Check::Op(|v, op| {
+            let p = product_of(v, op).filter(|p| p.weights.is_some_and(|w| w.bits == 16.0))?;
+            let share = (p.n_outputs / 16.0).ceil() * p.k * 2.0;
+            let (mib, off) = ((share / 1_048_576.0).round(), share % 1_048_576.0);
+            let near = mib >= 1.0 && off.min(1_048_576.0 - off) <= 16_384.0;
+            near.then(|| format!("{share} bytes of weights a core, {mib} MiB"))
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE117",
         title: "Fewer than 64 positions cost as much as 64",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -63,7 +85,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE114",
+        id: "ANE118",
         title: "Kernels 9 to 15 wide",
         effect: Effect::Slow,
         source: "751K M6 study, table 7-7: 42 to 85 % of the peak, M6, macOS 27",
@@ -76,7 +98,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE115",
+        id: "ANE119",
         title: "Dilated 3x3 kernels",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -90,7 +112,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE116",
+        id: "ANE120",
         title: "Few channels over a large image",
         effect: Effect::Slow,
         source: "maderix/ANE, M4: 64 channels at 128x128 from 3.92 to 16.37 TFLOP/s by space_to_depth(4); 751K, M6: \
@@ -111,7 +133,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE117",
+        id: "ANE121",
         title: "Output channels just above 256",
         effect: Effect::Slow,
         source: "751K M6 study: 272 channels take 32 % more than 256, M6",
@@ -124,7 +146,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE118",
+        id: "ANE122",
         title: "Output channels that do not fill the cores",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -138,7 +160,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE119",
+        id: "ANE123",
         title: "matmul with constant weights",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -154,7 +176,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE120",
+        id: "ANE124",
         title: "Rows of 64 positions in pointwise convolutions",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -171,7 +193,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE121",
+        id: "ANE125",
         title: "RMSNorm as layer_norm over x and -x",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -190,7 +212,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE122",
+        id: "ANE126",
         title: "Many short reductions",
         effect: Effect::Slow,
         source: "qwen-ane, M5 Max: (1,4,2560,32) over the axis of 4 takes 1.7 ms for 8, over 2560 0.35 ms",
@@ -205,7 +227,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE123",
+        id: "ANE127",
         title: "Reductions along a long axis",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -224,7 +246,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE124",
+        id: "ANE128",
         title: "Attention scores of 2 GB and more",
         effect: Effect::RunFails(Some("0x15")),
         severity: Severity::Error,
@@ -246,7 +268,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE125",
+        id: "ANE129",
         title: "Attention scores of 0.5 to 2 GB",
         effect: Effect::RunFails(Some("0x15")),
         evidence: Evidence::Inferred,
@@ -262,7 +284,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE126",
+        id: "ANE130",
         title: "Attention over long sequences in one piece",
         effect: Effect::Slow,
         source: "sbryngelson/ANEForge: 3 times faster in tiles of 512 rows from 1,500 positions and 16 heads on; \
@@ -271,13 +293,13 @@ pub static RULES: &[Rule] = &[
         fix: "Slice the queries in tiles of about 512 rows and join the results.",
         check: Check::Op(|v, op| {
             let (n, heads, rows, keys) = scores(v, op)?;
-            (rows >= 1500.0 && n <= 2f64.powi(29))
+            (rows.min(keys) >= 1500.0 && n <= 2f64.powi(29))
                 .then(|| format!("`{}`: scores of {heads} x {rows} x {keys}", label(v, op)))
         }),
         ..ROW
     },
     Rule {
-        id: "ANE127",
+        id: "ANE131",
         title: "Programs too small for the engine",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -315,7 +337,11 @@ fn scores(v: &View<'_>, op: OpId) -> Option<(f64, f64, f64, f64)> {
             q
         }
         "matmul" if is_runtime(v, op, "x") && is_runtime(v, op, "y") && reaches_softmax(v, op) => result_shape(v, op)?,
-        "einsum" if reaches_softmax(v, op) => result_shape(v, op)?,
+        "einsum" if reaches_softmax(v, op) => {
+            // nchw,nwhr->nchr: c rows and r keys of h heads.
+            let [n, rows, heads, keys] = result_shape(v, op)?[..] else { return None };
+            vec![n, heads, rows, keys]
+        }
         _ => return None,
     };
     let [outer @ .., rows, keys] = &shape[..] else { return None };

@@ -12,7 +12,7 @@ use crate::target::{Evidence, Route};
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "ANE066",
+        id: "ANE068",
         title: "Three states or more",
         effect: Effect::RunFails(Some("0x1d")),
         severity: Severity::Error,
@@ -28,7 +28,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE067",
+        id: "ANE069",
         title: "Two states",
         effect: Effect::RunFails(Some("0x1d")),
         severity: Severity::Note,
@@ -42,7 +42,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE068",
+        id: "ANE070",
         title: "States whose last axis is no multiple of 32",
         effect: Effect::LoadFails(None),
         severity: Severity::Error,
@@ -63,7 +63,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE069",
+        id: "ANE071",
         title: "Several functions, two states and more than one token",
         effect: Effect::CompileFails(Some("ANECCompile() FAILED (11)")),
         severity: Severity::Error,
@@ -86,7 +86,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE070",
+        id: "ANE072",
         title: "States of another type than fp16",
         effect: Effect::LoadFails(None),
         severity: Severity::Error,
@@ -106,7 +106,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE071",
+        id: "ANE073",
         title: "A view between reading a state and using it",
         effect: Effect::LoadFails(Some("MIL program input not found in Core ML model inputs")),
         source: "coremltools #2278",
@@ -123,7 +123,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE072",
+        id: "ANE074",
         title: "A part of a state as an output",
         effect: Effect::CompileFails(Some("std::bad_cast")),
         severity: Severity::Error,
@@ -140,7 +140,22 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE073",
+        id: "ANE075",
+        title: "What a state is set to as an output",
+        effect: Effect::LoadFails(Some("segmentation fault")),
+        severity: Severity::Error,
+        source: "coremltools #2713 (2026): loading crashes, on every compute unit",
+        why: "Where one tensor is written to a state and given out too, Core ML crashes when it loads the program.",
+        fix: "Give out something computed from it, such as the tensor times 1.",
+        check: Check::Op(|v, op| {
+            let written = v.op(op).value_arg("value").or_else(|| v.op(op).value_arg("data"))?;
+            (is_any(v, op, &["coreml_update_state", "write_state"]) && v.is_output(written))
+                .then(|| format!("`{}` is written to a state and is an output", v.f.value(written).name))
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE076",
         title: "States in a function of flexible shapes",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -157,7 +172,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE074",
+        id: "ANE077",
         title: "Large states cost each call",
         effect: Effect::Slow,
         source: "CoreML-LLM ST15: 24.1, 9.4 and 4.9 tokens/s at 1024, 2048 and 4096 positions, Mac; qwen-ane: 7 to 20 \
@@ -174,7 +189,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE075",
+        id: "ANE078",
         title: "Long updates of a state beside linear layers",
         effect: Effect::LoadFails(None),
         source: "coremltools #2553, Anemll #27: updates of 16 or 32 positions with 1x1 convolutions load, longer ones \
@@ -194,7 +209,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE076",
+        id: "ANE079",
         title: "States that are shifted by a concat",
         effect: Effect::LoadFails(Some("-14")),
         source: "CoreML-LLM ST08, DECODE_STATE_LAYOUTS: with tied embeddings, iPhone and Mac",
@@ -213,7 +228,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE077",
+        id: "ANE080",
         title: "States on M5",
         effect: Effect::RunFails(Some("E5RT Code=8")),
         severity: Severity::Note,
@@ -226,7 +241,7 @@ pub static RULES: &[Rule] = &[
         check: Check::Function(|v| report(!states(v).is_empty(), None, || format!("`{}` has states", v.f.name))),
     },
     Rule {
-        id: "ANE078",
+        id: "ANE081",
         title: "4-bit palettes beside a state",
         effect: Effect::RunFails(None),
         severity: Severity::Note,
@@ -248,7 +263,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE079",
+        id: "ANE082",
         title: "States on the direct route",
         effect: Effect::CompileFails(None),
         severity: Severity::Error,

@@ -13,7 +13,7 @@ use crate::target::{Evidence, Route};
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "ANE128",
+        id: "ANE132",
         title: "Transposes of large tensors",
         effect: Effect::Slow,
         source: "sbryngelson/ANEForge: about 60 GB/s; electricapp/ane-bridge-rs: reshapes that keep the layout are \
@@ -31,7 +31,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE129",
+        id: "ANE133",
         title: "Large inputs beside the first",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -48,7 +48,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE130",
+        id: "ANE134",
         title: "Many inputs and outputs",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -66,7 +66,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE131",
+        id: "ANE135",
         title: "argmax behind the head",
         effect: Effect::Slow,
         scope: Scope::ALL.on(Route::CoreMl),
@@ -84,7 +84,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE132",
+        id: "ANE136",
         title: "Heads that are repeated before a product",
         effect: Effect::Slow,
         source: "ExecuTorch keeps repeat_interleave off Core ML (slow); CoreML-LLM OP26: about 3.5 ms a layer at \
@@ -100,7 +100,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE133",
+        id: "ANE137",
         title: "tile on the direct route",
         effect: Effect::RunFails(Some("0x1d")),
         severity: Severity::Error,
@@ -114,7 +114,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE134",
+        id: "ANE138",
         title: "Weights that are passed in",
         effect: Effect::Slow,
         source: "CoreML-LLM OP24: 27 ms a call for 415 MB of expert weights as inputs, Mac",
@@ -132,7 +132,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE135",
+        id: "ANE139",
         title: "Weights that are gathered",
         effect: Effect::Slow,
         source: "CoreML-LLM OP24: 46 ms a layer for gathering experts, Mac",
@@ -146,7 +146,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE136",
+        id: "ANE140",
         title: "Elementwise ops over tens of megabytes",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -165,7 +165,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE137",
+        id: "ANE141",
         title: "A tensor with itself",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -180,7 +180,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE138",
+        id: "ANE142",
         title: "Rotary tables that are gathered",
         effect: Effect::Slow,
         severity: Severity::Note,

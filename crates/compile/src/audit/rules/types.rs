@@ -11,7 +11,7 @@ use crate::target::{Evidence, Route};
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "ANE044",
+        id: "ANE046",
         title: "int32 arithmetic",
         source: "751K M6 study, probes with int32, M4, macOS 27; message of Core ML",
         why: "The engine has no int32; every op that reads or writes it runs on the CPU, and each such island in the \
@@ -28,7 +28,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE045",
+        id: "ANE047",
         title: "Casts to and from int32",
         source: "751K M6 study, probes cast_f16_i32 and cast_i32_f16, M4, macOS 27",
         why: "The engine has no int32, so a conversion to or from it runs on the CPU.",
@@ -41,7 +41,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE046",
+        id: "ANE048",
         title: "fp32 arithmetic",
         evidence: Evidence::Documented,
         source: "Apple, neural_engine_rules.md and common_issues.md (coreai-models); ANEForge: fp32 passes through \
@@ -63,7 +63,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE047",
+        id: "ANE049",
         title: "int8 outputs of the program",
         source: "751K M6 study, probe quantize_i8, M4, macOS 27",
         why: "An op whose result leaves the program as int8 runs on the CPU.",
@@ -75,7 +75,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE048",
+        id: "ANE050",
         title: "Truth values at the edge of the program",
         source: "sbryngelson/ANEForge: bool is an intermediate type only; 751K M6 study agrees for Core ML",
         why: "The engine has truth values inside a segment only; an op that takes one from the call or gives one out \
@@ -92,7 +92,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE049",
+        id: "ANE051",
         title: "Inputs and outputs that the direct route does not take",
         effect: Effect::CompileFails(None),
         severity: Severity::Error,
@@ -113,7 +113,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE050",
+        id: "ANE052",
         title: "fp32 inputs and outputs",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -140,7 +140,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE051",
+        id: "ANE053",
         title: "Indices of 16 bits over longer axes",
         effect: Effect::WrongResult,
         severity: Severity::Error,
@@ -162,7 +162,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE052",
+        id: "ANE054",
         title: "Islands of integer arithmetic",
         effect: Effect::Slow,
         scope: Scope::ALL.on(Route::CoreMl),

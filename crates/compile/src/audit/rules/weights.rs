@@ -15,7 +15,7 @@ const PER_CHANNEL: &str = "Use one scale for each output channel (scale [O, 1, .
 /// Rows.
 pub static RULES: &[Rule] = &[
     Rule {
-        id: "ANE080",
+        id: "ANE083",
         title: "Block scales inside of a channel",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -33,7 +33,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE081",
+        id: "ANE084",
         title: "int4 scales by channel on M1 and M2",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -51,7 +51,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE082",
+        id: "ANE085",
         title: "int8 weights on M1",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -67,7 +67,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE083",
+        id: "ANE086",
         title: "What int8 weights gain is disputed",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -85,7 +85,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE084",
+        id: "ANE087",
         title: "A palette for each channel",
         effect: Effect::Slow,
         source: "cadamcat/llms-on-apple-neural-engine, M5 Pro, macOS 27: 0.065 to 0.45 times the speed of fp16",
@@ -104,7 +104,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE085",
+        id: "ANE088",
         title: "Palettes for blocks of several axes",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -119,7 +119,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE086",
+        id: "ANE089",
         title: "Palettes of vectors",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -136,7 +136,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE087",
+        id: "ANE090",
         title: "Palettes of int8 entries",
         source: "CoreML-LLM Q04: 73 ops left the engine, 3.4 % slower, cosine 0.83; iPhone 17 Pro",
         why: "With a table of int8 entries that a scale then multiplies (joint compression), the ops that use the \
@@ -150,7 +150,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE088",
+        id: "ANE091",
         title: "3-bit palettes before M6 and A19",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -165,7 +165,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE089",
+        id: "ANE092",
         title: "Sparse and palettized at once",
         effect: Effect::Slow,
         source: "CoreML-LLM Q05: 155.8 to 349.6 MB, 11 % slower, cosine 0.449; iPhone 17 Pro",
@@ -178,7 +178,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE090",
+        id: "ANE093",
         title: "int4 in depthwise convolutions",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -196,7 +196,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE091",
+        id: "ANE094",
         title: "More than 2 GB of weights in a function",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -210,7 +210,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE092",
+        id: "ANE095",
         title: "More than 1 GB of weights in a function on a phone",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
@@ -224,7 +224,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE093",
+        id: "ANE096",
         title: "More than 950 MB of weights in a function",
         effect: Effect::LoadFails(None),
         severity: Severity::Note,
@@ -239,7 +239,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE094",
+        id: "ANE097",
         title: "Quantised activations on phones",
         effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
         severity: Severity::Error,
@@ -254,7 +254,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE095",
+        id: "ANE098",
         title: "Quantised activations over few positions",
         effect: Effect::Slow,
         severity: Severity::Note,
@@ -271,7 +271,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE096",
+        id: "ANE099",
         title: "Palettes on the direct route",
         effect: Effect::CompileFails(Some("InvalidMILProgram")),
         severity: Severity::Error,
@@ -284,7 +284,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE097",
+        id: "ANE100",
         title: "uint8 codes on the direct route",
         effect: Effect::WrongResult,
         severity: Severity::Error,
@@ -299,7 +299,7 @@ pub static RULES: &[Rule] = &[
         ..ROW
     },
     Rule {
-        id: "ANE098",
+        id: "ANE101",
         title: "Block scales on the direct route of macOS 26",
         effect: Effect::CompileFails(Some("Couldn't communicate with a helper application")),
         severity: Severity::Error,
