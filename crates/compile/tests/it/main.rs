@@ -4,6 +4,8 @@
 mod cases;
 mod driver;
 mod machine;
+mod measurements;
 mod models;
+mod place;
 mod plan;
 mod rough;

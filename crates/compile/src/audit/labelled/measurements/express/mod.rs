@@ -58,7 +58,7 @@ impl Words<'_> {
 
 /// A number as a size; what no tensor can have becomes one that none has.
 fn size(n: f64) -> usize {
-    if n >= 1.0 && n < 1e9 { n as usize } else { 1 }
+    if (1.0..1e9).contains(&n) { n as usize } else { 1 }
 }
 
 /// What was built, and how the number follows from it.
