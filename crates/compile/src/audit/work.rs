@@ -3,6 +3,7 @@
 //! Sizes are floats, so that no program overflows them; an axis of unknown length counts as 1.
 
 use thane_mil::program::{Arg, Op, OpId, ValueId};
+use thane_mil::types::TensorType;
 
 use super::view::View;
 use crate::plan::stream::Gemm;
@@ -102,10 +103,12 @@ pub fn shape(view: &View<'_>, value: ValueId) -> Vec<f64> {
     tensor.map_or_else(Vec::new, |t| t.shape.iter().map(|d| d.known().unwrap_or(1) as f64).collect())
 }
 
-/// Elements of a value.
+/// Elements of a value; more than any memory has count as so many.
 pub fn count(view: &View<'_>, value: ValueId) -> f64 {
+    const MOST: f64 = 1e30;
     let tensor = view.f.value(value).ty.tensor_or_state();
-    tensor.map_or(0.0, |t| t.shape.iter().map(|d| d.known().unwrap_or(1) as f64).product())
+    let axes = |t: &TensorType| t.shape.iter().map(|d| d.known().unwrap_or(1) as f64).product::<f64>();
+    tensor.map_or(0.0, |t| axes(t).min(MOST))
 }
 
 /// Bytes of a value.

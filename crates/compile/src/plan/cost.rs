@@ -2,10 +2,12 @@
 //!
 //! The model adds up, over the ops of a program ([`Work`]) and with the numbers of a chip ([`Chip`]):
 //!
+//! ```text
 //!     product     as `stream` has it
 //!     attention   flops / peak, and where a matrix of scores is larger than 2 MiB, its bytes twice / activations
 //!     elementwise results / elements
 //!     a call      dispatch
+//! ```
 //!
 //! The last terms but one were added with the three points below in view, and no number was fitted to them.
 //!

@@ -1,8 +1,10 @@
 //! A product of activations with constant weights, on the engine: how often its weights are read, and what it takes.
 //!
+//! ```text
 //!     product   max(2 K O max(S, least) / peak, passes K O bits/8 / weights)      K inputs, O outputs, S positions
 //!     passes    1 where the weights stay on the engine (1 MiB of fp16), or where S <= 128 and the inputs are at most 2 MiB;
 //!               else one for each tile of 512 KiB of inputs: 2^18 / K positions of fp16, at most 128
+//! ```
 //!
 //! Fitted to products of one op on M5 Max and M5 Pro (median error 4 %), and in agreement within 25 % with 11 of 13 on other
 //! chips (`ane_measurements.csv`, splits `fit` and `check`). The rest is inferred: int8 activations make a tile twice as

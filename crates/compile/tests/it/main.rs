@@ -4,7 +4,9 @@
 mod cases;
 mod driver;
 mod machine;
+mod measurements;
 mod models;
+mod place;
 mod placement;
 mod plan;
 mod rough;

@@ -10,6 +10,7 @@ use crate::audit::view::View;
 use crate::audit::work::{self, Kind};
 use crate::plan::stream::{Gemm, RESIDENT_BYTES};
 use crate::target::Chip;
+use crate::weight::Form;
 
 /// Seconds of a call by what they are spent on.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -62,6 +63,8 @@ pub struct Total {
     pub weight_bytes: f64,
     /// Positions of most of the products, by their weights.
     pub positions: f64,
+    /// Seconds of reading weights that are looked up in more than one table.
+    pub grouped: f64,
 }
 
 /// Elements that change places in a second, in bytes: 60 GB/s (ANEForge, transposes).
@@ -87,7 +90,11 @@ pub fn run(view: &View<'_>, placement: &Placement) -> Total {
         } else if let Kind::Product(gemm, weight) = op.work.kind {
             let resident = !read.insert(weight);
             total.weight_bytes += gemm.bytes(chip, resident);
+            let before = total.parts.weights;
             product(op, &gemm, resident, chip, &mut total.parts);
+            if matches!(gemm.stored.form, Form::Palette { grouped: true, .. }) {
+                total.grouped += total.parts.weights - before;
+            }
             columns.push((gemm.positions, gemm.n_weights()));
         } else if !is_fused(view, op) {
             other(view, op, chip, &mut total.parts);

@@ -6,7 +6,7 @@
 pub mod estimate;
 pub mod segment;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use thane_mil::program::{OpId, ValueId};
 
@@ -188,8 +188,8 @@ fn direct(ops: &mut [Placed]) -> Vec<OpId> {
 }
 
 /// The constants with weights that the ops of a placement use, each once, with how often.
-pub fn weights(placement: &Placement) -> HashMap<ValueId, usize> {
-    let mut uses = HashMap::new();
+pub fn weights(placement: &Placement) -> BTreeMap<ValueId, usize> {
+    let mut uses = BTreeMap::new();
     for op in &placement.ops {
         if let Kind::Product(_, weight) = op.work.kind {
             *uses.entry(weight).or_insert(0) += 1;

@@ -165,20 +165,33 @@ impl Graph {
 
     /// A convolution of x [b, c, h, w] that keeps its spatial axes.
     pub fn conv(&mut self, x: ValueId, outputs: usize, kernel: (usize, usize), groups: usize) -> Made {
+        self.convolution(x, outputs, kernel, (groups, 1))
+    }
+
+    /// A convolution of x [b, c, h, w] with a square kernel and a stride.
+    pub fn strided(&mut self, x: ValueId, outputs: usize, kernel: usize, stride: i32) -> Made {
+        self.convolution(x, outputs, (kernel, kernel), (1, stride))
+    }
+
+    fn convolution(
+        &mut self,
+        x: ValueId,
+        outputs: usize,
+        kernel: (usize, usize),
+        (groups, stride): (usize, i32),
+    ) -> Made {
         let channels = self.shape(x).get(1).copied().unwrap_or(1);
         let x = self.quantized(x)?;
         let weight = self.weight(&[outputs, channels / groups.max(1), kernel.0, kernel.1])?;
-        let same = Literal::string("same");
         let groups = Literal::i32(i32::try_from(groups).unwrap_or(i32::MAX));
-        self.op(
-            "conv",
-            [
-                ("x", Arg::Value(x)),
-                ("weight", Arg::Value(weight)),
-                ("pad_type", Arg::Literal(same)),
-                ("groups", Arg::Literal(groups)),
-            ],
-        )
+        let args = [
+            ("x", Arg::Value(x)),
+            ("weight", Arg::Value(weight)),
+            ("pad_type", Arg::Literal(Literal::string("same"))),
+            ("strides", Arg::Literal(Literal::i32s(&[stride, stride]))),
+            ("groups", Arg::Literal(groups)),
+        ];
+        self.op("conv", args)
     }
 
     /// `linear` of x [.., in].

@@ -4,6 +4,7 @@ mod conv;
 mod dense;
 mod llm;
 mod ops;
+mod residual;
 
 use thane_mil::program::{Function, Program};
 use thane_mil::types::DType;
@@ -58,7 +59,7 @@ impl Words<'_> {
 
 /// A number as a size; what no tensor can have becomes one that none has.
 fn size(n: f64) -> usize {
-    if n >= 1.0 && n < 1e9 { n as usize } else { 1 }
+    if (1.0..1e9).contains(&n) { n as usize } else { 1 }
 }
 
 /// What was built, and how the number follows from it.
@@ -126,8 +127,10 @@ fn build(words: &Words<'_>) -> Expressed {
     if words.row.kind == "llm" {
         return llm::build(words);
     }
-    let groups: [fn(&Words<'_>) -> Option<Expressed>; 3] = [ops::build, conv::build, dense::build];
-    let built = groups.into_iter().find_map(|group| group(words));
+    let groups: [fn(&Words<'_>) -> Option<Expressed>; 4] = [residual::build, ops::build, conv::build, dense::build];
+    // A whole model is more than a layer that its name happens to say.
+    let n_groups = if words.row.kind == "model" { 1 } else { groups.len() };
+    let built = groups[..n_groups].iter().find_map(|group| group(words));
     built.unwrap_or_else(|| Err(not_ours("its layers are not said")))
 }
 

@@ -8,15 +8,13 @@ use crate::audit::labelled::measurements::graph::{Graph, GraphError};
 
 /// What a row with an op's name is about.
 pub fn build(words: &Words<'_>) -> Option<Expressed> {
-    let name = words.row.model.to_lowercase();
-    let first = name.split([' ', '(', ',']).next().unwrap_or_default().to_owned();
     if words.model.has("native sdpa") {
         return Some(Err(not_ours("programs have no native attention layer; Core ML takes it apart")));
     }
     if words.model.has("mha") || words.model.has("attention block") {
         return Some(heads(words));
     }
-    if words.model.has("attention core") {
+    if words.model.has("attention core") || words.model.has("sdpa") {
         return Some(core(words));
     }
     if words.model.has("add of n inputs") {
@@ -28,7 +26,10 @@ pub fn build(words: &Words<'_>) -> Option<Expressed> {
     if words.model.has("pointwise") {
         return Some(pointwise(words));
     }
-    single(words, &first)
+    let has_layers =
+        ["conv", "gem", "linear", "matmul", "mlp", "chain", "norm conv"].iter().any(|w| words.model.has(w));
+    let parts = words.model.as_str().split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    if has_layers { None } else { parts.filter_map(|name| single(words, name)).next() }
 }
 
 /// The sizes in brackets.
@@ -144,7 +145,8 @@ fn core(words: &Words<'_>) -> Expressed {
     let width = find("d").ok_or_else(|| lacks("the width of a head"))?;
     let keys = find("kv=").or_else(|| find("s=")).ok_or_else(|| lacks("the number of keys"))?;
     let groups = find("kv").filter(|n| *n > 0 && heads.is_multiple_of(*n)).unwrap_or(heads);
-    let queries = words.find(|t| t.before(" query").or_else(|| t.before(" queries"))).unwrap_or(1);
+    // Where nothing is said of queries, there are as many as keys.
+    let queries = words.find(|t| t.before(" query").or_else(|| t.before(" queries"))).unwrap_or(keys);
     let mut g = words.graph();
     let query = g.input(&[1, groups, heads / groups * queries, width]);
     let (key, value) = (g.input(&[1, groups, keys, width]), g.input(&[1, groups, keys, width]));
