@@ -7,5 +7,7 @@ mod machine;
 mod measurements;
 mod models;
 mod place;
+mod placement;
 mod plan;
 mod rough;
+mod rules;

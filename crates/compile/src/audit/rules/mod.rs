@@ -1,5 +1,21 @@
-//! The rules, as rows: a file a group. Adding one is a row and `tests/audit/<ID>.mil` with a function that fires it and one
-//! that just does not.
+//! The rules, as rows: a file a group. Adding one is a row and `tests/audit/<ID>.mil` with a function that fires it and
+//! one that just does not.
+//!
+//! Most of what is published was measured on M4. A rule is taken to hold on every chip unless its scope says otherwise,
+//! and its source names the chips that it is known of.
+
+mod numerics;
+mod ops;
+mod parameters;
+mod program;
+mod query;
+mod shapes;
+mod sharing;
+mod speed;
+mod state;
+mod traffic;
+mod types;
+mod weights;
 
 use thane_mil::program::{OpId, Program};
 
@@ -61,6 +77,25 @@ impl Scope {
     }
 }
 
+impl Scope {
+    /// These generations of the engine only.
+    const fn generations(first: u8, last: u8) -> Self {
+        Self { generations: (first, last), ..Self::ALL }
+    }
+
+    /// This way in only.
+    const fn on(mut self, route: Route) -> Self {
+        self.route = Some(route);
+        self
+    }
+
+    /// These releases of macOS only, and those of iOS that go with them.
+    const fn releases(mut self, first: u32, last: u32) -> Self {
+        self.releases = (first, last);
+        self
+    }
+}
+
 /// A place in a function and what was found there.
 pub struct Hit {
     /// The op, unless it is about the function.
@@ -107,8 +142,57 @@ pub struct Rule {
     pub check: Check,
 }
 
+/// What rows have that do not say otherwise.
+const ROW: Rule = Rule {
+    id: "",
+    title: "",
+    effect: Effect::OpLeaves,
+    severity: Severity::Warning,
+    scope: Scope::ALL,
+    evidence: Evidence::Measured,
+    source: "",
+    disputed: None,
+    why: "",
+    fix: "",
+    check: Check::Op(|_, _| None),
+};
+
 /// Every rule, in the order of ids.
-pub static RULES: &[&[Rule]] = &[];
+pub static RULES: &[&[Rule]] = &[
+    ops::RULES,
+    parameters::RULES,
+    types::RULES,
+    shapes::RULES,
+    state::RULES,
+    weights::RULES,
+    numerics::RULES,
+    speed::RULES,
+    traffic::RULES,
+    program::RULES,
+];
+
+/// Ops that neither the engine nor the GPU runs.
+///
+/// 751K, single-op probes on M4 with macOS 27 (`data/audit/ane_placement_m4.csv`).
+const CPU_ONLY: &[&str] = &["crop_resize", "non_zero", "range_1d", "sliding_windows", "affine"];
+
+/// What Core ML runs on the CPU wherever it is: control flow, lists and the mapping of classes to names.
+const HOST: &[&str] = &[
+    "cond",
+    "while_loop",
+    "classify",
+    "list_length",
+    "list_write",
+    "list_read",
+    "list_gather",
+    "list_scatter",
+    "make_list",
+];
+
+/// Whether Core ML can run an op on the GPU.
+pub fn gpu_supports(view: &View<'_>, op: OpId) -> bool {
+    !query::is_any(view, op, CPU_ONLY) && !query::is_any(view, op, HOST)
+}
 
 /// All rules, one after the other.
 pub fn all() -> impl Iterator<Item = &'static Rule> {
