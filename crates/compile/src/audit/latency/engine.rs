@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use thane_mil::program::ValueId;
 
 use super::on_engine;
-use crate::audit::place::{Placed, Placement};
+use crate::audit::place::{Backend, Placed, Placement};
 use crate::audit::view::View;
 use crate::audit::work::{self, Kind};
 use crate::plan::stream::{Gemm, RESIDENT_BYTES};
@@ -75,6 +75,10 @@ const SHORT_ROWS: f64 = 0.41e9;
 /// Elements of a row below which a reduction counts as one over a short axis; between 4, slow, and 2560, fast.
 const SHORT: f64 = 64.0;
 
+/// Operations of products on the CPU in a second: pplx-embed 0.6B at length 256 takes 82 ms on M4 Max with `cpuOnly`
+/// (CoreML-LLM, pull request 169). Half of that before M4, which is inferred.
+const CPU_FLOPS: f64 = 2.9e12;
+
 /// A `topk`, in seconds: it makes a call 6 to 10 ms slower (M6 study, M4 and M6).
 const TOPK: f64 = 8e-3;
 
@@ -86,7 +90,7 @@ pub fn run(view: &View<'_>, placement: &Placement) -> Total {
     let mut columns: Vec<(f64, f64)> = Vec::new();
     for op in &placement.ops {
         if !on_engine(op.chosen) {
-            total.parts.host += op.estimate(op.chosen).unwrap_or(0.0) / 1e3;
+            total.parts.host += elsewhere(op, chip);
         } else if let Kind::Product(gemm, weight) = op.work.kind {
             let resident = !read.insert(weight);
             total.weight_bytes += gemm.bytes(chip, resident);
@@ -106,6 +110,19 @@ pub fn run(view: &View<'_>, placement: &Placement) -> Total {
     }
     total.positions = most_common(columns);
     total
+}
+
+/// What the CPU or GPU takes for an op. The segmenter takes CPUs for several times slower at products than they are: one that
+/// is left to the CPU is faster than Core ML thinks.
+fn elsewhere(op: &Placed, chip: &Chip) -> f64 {
+    let estimate = op.estimate(op.chosen).unwrap_or(0.0) / 1e3;
+    let is_product = matches!(op.work.kind, Kind::Product(..) | Kind::Matmul | Kind::Attention);
+    if op.chosen == Backend::MpsGraph || !is_product {
+        return estimate;
+    }
+    let flops = if chip.generation >= 16 { CPU_FLOPS } else { CPU_FLOPS / 2.0 };
+    let bytes = op.work.bytes() / (chip.family.segmenter.cpu_gibps * 1_073_741_824.0);
+    (op.work.flops / flops).max(bytes).min(estimate)
 }
 
 /// The first of each pair, weighted by the second, that weighs most.

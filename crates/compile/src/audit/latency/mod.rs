@@ -2,12 +2,12 @@
 //!
 //! On the engine, op by op ([`engine`]): products by [`stream`](crate::plan::stream), the rest by results, bytes or
 //! operations; then what crosses its edge or outgrows it ([`traffic`]); then a call, and a hop for each further segment. What
-//! runs elsewhere takes what the segmenter reckons with.
+//! runs elsewhere takes what the segmenter reckons with, products on CPUs less.
 //!
 //! Not covered: the first call after a pause (7 to 260 ms) and the ramp of the clock (up to 0.8 s; 2.5 times slower where calls
 //! are 0.4 ms apart); heat; other work on the engine or on memory; what an app does between calls; masked positions that
 //! A19 leaves out; programs that Core ML takes off the engine without telling, unless a rule finds it; packages of several
-//! programs. GPUs and CPUs are taken at the segmenter's own estimates, which are no measurements.
+//! programs. GPUs are taken at the segmenter's own estimates, and so are CPUs but for products: no measurements stand behind.
 
 pub mod engine;
 pub mod traffic;

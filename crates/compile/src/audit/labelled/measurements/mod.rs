@@ -108,8 +108,10 @@ struct Case {
     target: Target,
     call: Call,
     measure: Measure,
-    /// Calls, one after the other, that share the work.
+    /// How often the program is called, as the equal parts of a model are.
     calls: f64,
+    /// Calls beside that which do nothing.
+    idle_calls: f64,
     /// Layers that the time is divided by, the cost of the call left out.
     layers: Option<f64>,
 }
@@ -201,8 +203,7 @@ fn predict(row: &Row, case: &Case) -> Result<Scored, String> {
     findings.retain(|finding| finding.op.is_some());
     let placement = place(&view, &findings);
     let latency = predict_call(&view, &placement, case.call);
-    let again = latency.parts.dispatch * 1e3 * (case.calls - 1.0);
-    let mut predicted_ms = latency.ms + again;
+    let mut predicted_ms = latency.ms * case.calls + latency.parts.dispatch * 1e3 * case.idle_calls;
     if let Some(layers) = case.layers {
         predicted_ms = (latency.ms - latency.parts.dispatch * 1e3) / layers;
     }

@@ -4,9 +4,10 @@ use thane_mil::program::ValueId;
 
 use super::{Built, Expressed, Why, Words, lacks, not_ours, size};
 use crate::audit::labelled::measurements::graph::Graph;
+use crate::target::Target;
 
 /// A step of a language model, or a batch of its prompt.
-pub fn build(words: &Words<'_>) -> Expressed {
+pub fn build(words: &Words<'_>, target: &Target) -> Expressed {
     let n_weights = n_weights(words).ok_or_else(|| lacks("the number of weights"))?;
     let window = words.find(|t| t.before("-token window").or_else(|| t.before("-token batches")));
     let decode = words.has("decode");
@@ -22,16 +23,25 @@ pub fn build(words: &Words<'_>) -> Expressed {
     // Programs of some width compute as many positions for each token.
     let width = window.or_else(|| note.after("width-").map(size)).or(full.then_some(context)).unwrap_or(1);
     let calls = [" ane calls", " chunks", " programs", " calls"];
-    let calls = words.find(|t| calls.iter().find_map(|way| t.before(way))).unwrap_or(1);
-    let function = decoder(words, n_weights, width, context)?;
+    let said = words.find(|t| calls.iter().find_map(|way| t.before(way)));
+    let geometry = Geometry::of(n_weights);
+    // Where nothing is said, as few programs as every release takes.
+    let bytes = n_weights * bits(words) / 8.0;
+    let least = (bytes / target.release.program_bytes(target.chip.is_phone()).low).ceil().max(1.0);
+    let calls = said.map_or(least, |n| n as f64);
+    let parts = calls.min(geometry.layers as f64);
+    let function = decoder(words, &geometry.part(n_weights / parts), width, context)?;
     let per_call = if decode { 1.0 } else { width as f64 };
-    Ok(Built { calls: calls as f64, per_call, ..Built::of(function) })
+    Ok(Built { calls: parts, idle_calls: calls - parts, per_call, ..Built::of(function) })
+}
+
+fn bits(words: &Words<'_>) -> f64 {
+    (words.weights.bits() + words.others.bits()) / 2.0
 }
 
 /// Weights by their bytes, else by the `4B` of a name.
 fn n_weights(words: &Words<'_>) -> Option<f64> {
-    let bits = (words.weights.bits() + words.others.bits()) / 2.0;
-    let by_bytes = words.row.weight_bytes.map(|bytes| bytes * 8.0 / bits);
+    let by_bytes = words.row.weight_bytes.map(|bytes| bytes * 8.0 / bits(words));
     let n = by_bytes.or_else(|| words.model.before("b").map(|n| n * 1e9))?;
     Some(n).filter(|n| (1e6..1e12).contains(n))
 }
@@ -57,20 +67,26 @@ impl Geometry {
     fn of(n_weights: f64) -> Self {
         let width = (n_weights * 100.0 / 11.5).cbrt();
         let width = ((width / 512.0).round().max(1.0) * 512.0).min(65_536.0);
+        Self { width: size(width), layers: 1, head_outputs: 0 }.part(n_weights)
+    }
+
+    /// So many weights of it: as many layers as fit, and the rest as a head.
+    fn part(&self, n_weights: f64) -> Self {
+        let width = self.width as f64;
         let layer = 11.5 * width * width;
         let layers = (n_weights / layer).floor().clamp(1.0, 512.0);
         let rest = (n_weights - layers * layer).max(0.0);
-        Self { width: size(width), layers: size(layers), head_outputs: size(rest / width) }
+        Self { width: self.width, layers: size(layers), head_outputs: (rest / width) as usize }
     }
 }
 
 fn decoder(
     words: &Words<'_>,
-    n_weights: f64,
+    geometry: &Geometry,
     positions: usize,
     context: usize,
 ) -> Result<thane_mil::program::Function, Why> {
-    let Geometry { width, layers, head_outputs } = Geometry::of(n_weights);
+    let Geometry { width, layers, head_outputs } = *geometry;
     let mut g = words.graph();
     let mut x = g.input(&[1, width, 1, positions]);
     let mut outputs = Vec::new();

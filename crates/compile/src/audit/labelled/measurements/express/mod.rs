@@ -66,6 +66,7 @@ fn size(n: f64) -> usize {
 struct Built {
     function: Function,
     calls: f64,
+    idle_calls: f64,
     layers: Option<f64>,
     /// What is done in a call, of which the number is a rate.
     per_call: f64,
@@ -73,7 +74,7 @@ struct Built {
 
 impl Built {
     fn of(function: Function) -> Self {
-        Self { function, calls: 1.0, layers: None, per_call: 1.0 }
+        Self { function, calls: 1.0, idle_calls: 0.0, layers: None, per_call: 1.0 }
     }
 }
 
@@ -102,7 +103,7 @@ fn not_ours(what: &str) -> Why {
 pub fn case(row: &Row) -> Result<Case, String> {
     let words = words(row)?;
     let target = target(row)?;
-    let built = build(&words).map_err(|e| e.to_string())?;
+    let built = build(&words, &target).map_err(|e| e.to_string())?;
     let (measure, layers) = measure(row, &built)?;
     Ok(Case {
         program: Program::new(vec![built.function]),
@@ -110,6 +111,7 @@ pub fn case(row: &Row) -> Result<Case, String> {
         call: Call { copies: Text::new(&row.path).has("e5rt") },
         measure,
         calls: built.calls,
+        idle_calls: built.idle_calls,
         layers,
     })
 }
@@ -123,9 +125,9 @@ fn words(row: &Row) -> Result<Words<'_>, String> {
     Ok(Words { row, model: Text::new(&row.model), shape: Text::new(&row.shape), weights, others })
 }
 
-fn build(words: &Words<'_>) -> Expressed {
+fn build(words: &Words<'_>, target: &Target) -> Expressed {
     if words.row.kind == "llm" {
-        return llm::build(words);
+        return llm::build(words, target);
     }
     let groups: [fn(&Words<'_>) -> Option<Expressed>; 4] = [residual::build, ops::build, conv::build, dense::build];
     // A whole model is more than a layer that its name happens to say.
