@@ -1,11 +1,11 @@
 //! From a subject and targets to a report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 use thane_compile::audit::latency::{LoadRisk, engine};
-use thane_compile::audit::place::Backend;
-use thane_compile::audit::{Audit, Effect, Finding, FunctionAudit, Rule, Severity, View, audit};
+use thane_compile::audit::place::{Backend, Placed, Segment};
+use thane_compile::audit::{Effect, Finding, FunctionAudit, Rule, Severity, View, audit};
 use thane_compile::target::{Evidence, Route, Target};
 use thane_mil::program::{Function, OpId, Program};
 
@@ -99,8 +99,10 @@ fn target(subject: &Subject, target: &Target, only: Option<&str>, fired: &mut Fi
             if only.is_some_and(|only| only != name && only != f.name) {
                 continue;
             }
-            let row = function(&part.program, f, done, &audit, name, &mut findings);
+            let function = Judged::new(&part.program, f, done, target, name);
             judged.extend(done.findings.iter().map(|f| f.rule));
+            findings.extend(function.findings());
+            let row = function.row();
             refused |= row.refused > 0;
             functions.push(row);
         }
@@ -172,69 +174,84 @@ fn about_program(part: &Part, finding: &Finding) -> FindingRow {
     }
 }
 
-fn function(
-    program: &Program,
-    f: &Function,
-    done: &FunctionAudit,
-    audit: &Audit,
+/// A function with what its rows are made of.
+struct Judged<'a> {
+    view: View<'a>,
+    done: &'a FunctionAudit,
     name: String,
-    findings: &mut Vec<FindingRow>,
-) -> FunctionRow {
-    let view = View::new(program, f, &audit.target);
-    let ids: Vec<OpId> = f.all_ops().into_iter().filter(|id| !f.op(*id).def.is_const()).collect();
-    let places = places(&view, &ids);
-    let mut at: BTreeMap<OpId, Vec<&'static str>> = BTreeMap::new();
-    for finding in &done.findings {
-        if let Some(op) = finding.op {
-            at.entry(op).or_default().push(finding.rule.id);
-        }
-        findings.push(FindingRow {
+    places: HashMap<OpId, String>,
+}
+
+impl<'a> Judged<'a> {
+    fn new(program: &'a Program, f: &'a Function, done: &'a FunctionAudit, target: &'a Target, name: String) -> Self {
+        let view = View::new(program, f, target);
+        let ids: Vec<OpId> = f.all_ops().into_iter().filter(|id| !f.op(*id).def.is_const()).collect();
+        let places = places(&view, &ids);
+        Self { view, done, name, places }
+    }
+
+    fn findings(&self) -> impl Iterator<Item = FindingRow> + '_ {
+        let f = self.view.f;
+        self.done.findings.iter().map(move |finding| FindingRow {
             rule: finding.rule.id,
             severity: severity_name(finding.rule.severity),
-            function: Some(name.clone()),
+            function: Some(self.name.clone()),
             op: finding.op.map(|op| label(f, op)),
             kind: finding.op.map(|op| f.op(op).def.name),
-            place: finding.op.and_then(|op| places.get(&op).cloned()).filter(|p| !p.is_empty()),
+            place: finding.op.and_then(|op| self.places.get(&op).cloned()).filter(|p| !p.is_empty()),
             message: finding.message.clone(),
             known: false,
-        });
+        })
     }
-    let placement = &done.placement;
-    let seconds = engine::each(&view, placement);
-    let table: Vec<OpRow> = placement
-        .ops
-        .iter()
-        .zip(seconds)
-        .map(|(op, seconds)| OpRow {
-            name: label(f, op.op),
-            kind: f.op(op.op).def.name,
-            place: places.get(&op.op).cloned().unwrap_or_default(),
+
+    fn table(&self) -> Vec<OpRow> {
+        let mut at: HashMap<OpId, Vec<&'static str>> = HashMap::new();
+        for finding in &self.done.findings {
+            if let Some(op) = finding.op {
+                at.entry(op).or_default().push(finding.rule.id);
+            }
+        }
+        let seconds = engine::each(&self.view, &self.done.placement);
+        let ops = self.done.placement.ops.iter().zip(seconds);
+        ops.map(|(op, seconds)| self.op(op, seconds, at.remove(&op.op).unwrap_or_default())).collect()
+    }
+
+    fn op(&self, op: &Placed, seconds: f64, findings: Vec<&'static str>) -> OpRow {
+        OpRow {
+            name: label(self.view.f, op.op),
+            kind: self.view.op(op.op).def.name,
+            place: self.places.get(&op.op).cloned().unwrap_or_default(),
             backend: op.chosen.name(),
             supported: op.estimates.iter().map(|(b, ms)| Estimate { backend: b.name(), ms: *ms }).collect(),
             ms: seconds * 1e3,
             flops: op.work.flops,
             bytes: op.work.bytes(),
             reasons: op.validation.iter().map(|(b, m)| Reason { backend: b.name(), message: m.clone() }).collect(),
-            findings: at.remove(&op.op).unwrap_or_default(),
-        })
-        .collect();
-    let segment = |s: &thane_compile::audit::place::Segment| SegmentRow {
-        backend: s.backend.name(),
-        first: s.first,
-        ops: s.n_ops,
-        ms: table[s.first..s.first + s.n_ops].iter().map(|op| op.ms).sum(),
-    };
-    FunctionRow {
-        name,
-        ops: placement.ops.len(),
-        ane_ops: placement.ops.iter().filter(|op| op.chosen == Backend::Ane).count(),
-        residency: placement.residency() * 100.0,
-        residency_of_flops: placement.residency_of_flops() * 100.0,
-        residency_of_cost: placement.residency_of_cost() * 100.0,
-        refused: placement.refused.len(),
-        latency: latency(done),
-        segments: placement.segments.iter().map(segment).collect(),
-        table,
+            findings,
+        }
+    }
+
+    fn row(self) -> FunctionRow {
+        let table = self.table();
+        let placement = &self.done.placement;
+        let segment = |s: &Segment| SegmentRow {
+            backend: s.backend.name(),
+            first: s.first,
+            ops: s.n_ops,
+            ms: table[s.first..s.first + s.n_ops].iter().map(|op| op.ms).sum(),
+        };
+        FunctionRow {
+            ops: placement.ops.len(),
+            ane_ops: placement.ops.iter().filter(|op| op.chosen == Backend::Ane).count(),
+            residency: placement.residency() * 100.0,
+            residency_of_flops: placement.residency_of_flops() * 100.0,
+            residency_of_cost: placement.residency_of_cost() * 100.0,
+            refused: placement.refused.len(),
+            latency: latency(self.done),
+            segments: placement.segments.iter().map(segment).collect(),
+            name: self.name,
+            table,
+        }
     }
 }
 
