@@ -9,6 +9,7 @@
 //! I/O. Every pass here leaves each result as it is, bit for bit, on any backend that computes in IEEE arithmetic.
 #![deny(missing_docs)]
 
+pub mod audit;
 pub mod driver;
 mod graph;
 pub mod passes;
@@ -16,6 +17,7 @@ pub mod pipeline;
 pub mod plan;
 mod report;
 pub mod target;
+pub mod weight;
 
 use thane_mil::program::Program;
 

@@ -130,7 +130,7 @@ fn what_cannot_be_planned_is_named() {
         (&["--histogram", &few, "--times", "8=2,x=1"], &["invalid value 'x=1'", "a length and its milliseconds"]),
         (&["--histogram", &few, "--count", "0"], &["invalid value '0' for '--count <N>'", "1..=64"]),
         (&["--histogram", &few, "--align", "0"], &["invalid value '0' for '--align <N>'"]),
-        (&["--histogram", &few, "--chip", "m0"], &["invalid value 'm0'", "the chips are m1, m2"]),
+        (&["--histogram", &few, "--chip", "m0"], &["invalid value 'm0'", "the chips are m1, m1-pro"]),
         (&["--file", &mixed, "--prompt", "walk"], &["the model has no prompt `walk`"]),
     ];
     for (flags, texts) in cases {

@@ -3,16 +3,13 @@
 //! The model adds up, over the ops of a program ([`Work`]) and with the numbers of a chip ([`Chip`]):
 //!
 //! ```text
-//!     product     max(2 K O max(S, 64) / peak, passes K O bits/8 / weights)     K inputs, O outputs, S positions
+//!     product     as `stream` has it
 //!     attention   flops / peak, and where a matrix of scores is larger than 2 MiB, its bytes twice / activations
 //!     elementwise results / elements
 //!     a call      dispatch
 //! ```
 //!
-//! `passes` is how often weights are read: once where they stay on the engine (1 MiB of fp16), or where a product has at
-//! most 128 positions whose fp16 inputs fit 2 MiB; else once for each tile of `2^18 / K` positions, at most 128. That rule
-//! was fitted to products of one op on M5 Max and M5 Pro, and agrees within 25 % with 11 of 13 on other chips. The other two
-//! terms were added with the three points below in view, and no number was fitted to them.
+//! The last terms but one were added with the three points below in view, and no number was fitted to them.
 //!
 //! Of a whole encoder three lengths are published (pplx-embed 0.6B, M4 Max, macOS 26, Core ML; CoreML-LLM, pull request 169):
 //! 14.0 ms at length 128, 31.9 to 36.1 ms at 256 and 82.6 to 101 ms at 512, by the spelling of its norms. The model says 10.3,
@@ -20,12 +17,11 @@
 //! 2 MiB; whether the engine does is unverified, and the ratio of 512 to 128 is 8.8 where 5.9 to 7.2 are published.
 
 use thane_mil::opset::OpDef;
-use thane_mil::program::{Arg, Definition, Function, OpId, ValueId};
+use thane_mil::program::{Function, OpId, ValueId};
 
-use crate::target::Chip;
-
-/// Bytes of a tensor that stay on the engine. 2 MiB: its limit of an operand (ANECompiler's parameter table, H13 to H19).
-const RESIDENT_BYTES: f64 = 2_097_152.0;
+use super::stream::{Gemm, RESIDENT_BYTES};
+use crate::target::{Chip, Route};
+use crate::weight::Stored;
 
 /// A number that is a polynomial of the length: what does not grow with it, what does, and what grows with its square.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -52,8 +48,8 @@ pub struct Product {
     pub inputs: usize,
     /// Outputs of a position.
     pub outputs: usize,
-    /// Bits that a weight is stored in.
-    pub weight_bits: usize,
+    /// How the weights are stored.
+    pub stored: Stored,
     /// Positions.
     pub positions: Amount,
 }
@@ -120,9 +116,9 @@ impl Work {
             // Of fp16.
             self.square_bytes.push(2.0 * results.0[2]);
         }
-        if let Some((inputs, outputs, weight_bits)) = short.weights() {
+        if let Some((inputs, outputs, stored)) = short.weights() {
             let positions = Amount(results.0.map(|v| v / outputs as f64));
-            self.products.push(Product { inputs, outputs, weight_bits, positions });
+            self.products.push(Product { inputs, outputs, stored, positions });
         } else if let (Some(short), Some(long)) = (short.matmul_flops(), long.matmul_flops()) {
             self.attention_flops.add(n, short, long);
         } else {
@@ -139,38 +135,16 @@ impl Work {
         let spilled = self.square_bytes.iter().map(|bytes| bytes * n * n).filter(|bytes| *bytes > RESIDENT_BYTES);
         // Written by one op and read by the next.
         let spilled = 2.0 * spilled.sum::<f64>() / (chip.activation_gbps.value * 1e9);
-        chip.dispatch_us.value / 1e3 + 1e3 * (products + attention + elements + spilled)
+        let busy = products + attention + elements + spilled;
+        1e3 * (chip.dispatch_seconds(Route::CoreMl, busy) + busy)
     }
 }
 
 impl Product {
     fn seconds(&self, length: usize, chip: &Chip) -> f64 {
         let (inputs, outputs) = (self.inputs as f64, self.outputs as f64);
-        let positions = self.positions.at(length);
-        // 64: fewer positions cost as many.
-        let compute = 2.0 * inputs * outputs * positions.max(64.0) / (chip.peak_tflops.value * 1e12);
-        let bytes = inputs * outputs * self.weight_bits as f64 / 8.0;
-        compute.max(self.passes(positions) * bytes / (chip.weight_gbps.value * 1e9))
-    }
-
-    /// How often the weights are read.
-    fn passes(&self, positions: f64) -> f64 {
-        // 1 MiB: 64 KiB of weights in each of 16 cores.
-        let stay = 2 * self.inputs * self.outputs <= 1 << 20;
-        let few = positions <= 128.0 && 2.0 * self.inputs as f64 * positions <= RESIDENT_BYTES;
-        if stay || few {
-            return 1.0;
-        }
-        (positions / tile(self.inputs) as f64).ceil().max(1.0)
-    }
-}
-
-/// Positions for which weights are read once: about 512 KiB of inputs in fp16.
-fn tile(inputs: usize) -> usize {
-    match (1 << 18) / inputs.max(1) {
-        n if n >= 32 => (n / 16 * 16).min(128),
-        n if n >= 16 => 16,
-        _ => 8,
+        let seconds = Gemm::matrix(inputs, outputs, self.positions.at(length), self.stored).seconds(chip, false);
+        seconds.compute.max(seconds.weights)
     }
 }
 
@@ -226,29 +200,13 @@ impl Place<'_> {
         }
     }
 
-    /// Inputs, outputs and bits of the weights of a product with some.
-    fn weights(self) -> Option<(usize, usize, usize)> {
+    /// Inputs, outputs and form of the weights of a product with some.
+    fn weights(self) -> Option<(usize, usize, Stored)> {
         let op = self.f.op(self.op);
         let weight = op.value_arg("weight").filter(|_| ["conv", "linear"].contains(&op.def.name))?;
         let shape = self.shape(weight);
         let (outputs, inputs) = shape.split_first()?;
-        Some((inputs.iter().product(), *outputs, self.bits(weight)))
-    }
-
-    /// Bits of an element as it is stored.
-    fn bits(self, value: ValueId) -> usize {
-        let stored = |value: ValueId| self.f.value(value).ty.tensor().map(|t| t.dtype.bits());
-        let made = match self.f.value(value).definition {
-            Definition::Result(op, _) => self.f.op(op),
-            Definition::Input(_) => return stored(value).unwrap_or(16),
-        };
-        let codes = ["indices", "data", "quantized_data"].into_iter().find_map(|name| match made.arg(name)? {
-            Arg::Value(codes) => Some(self.bits(*codes)),
-            Arg::Literal(literal) => literal.ty().tensor().map(|t| t.dtype.bits()),
-            Arg::Values(_) => None,
-        });
-        // Weights in fp32 reach the engine as fp16.
-        codes.or_else(|| stored(value)).unwrap_or(16).min(16)
+        Some((inputs.iter().product(), *outputs, Stored::of(self.f, weight)))
     }
 
     fn matmul_flops(self) -> Option<f64> {
@@ -346,12 +304,13 @@ impl Times {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::weight::Form;
 
     /// 28 layers, 1024 wide, 16 heads and 8 of keys of 128, 3072 within, and norms in four ops.
     fn qwen_sized() -> Work {
         let shapes = [(1024, 2048), (1024, 1024), (1024, 1024), (2048, 1024), (1024, 3072), (1024, 3072), (3072, 1024)];
-        let product =
-            |(inputs, outputs)| Product { inputs, outputs, weight_bits: 16, positions: Amount([0.0, 1.0, 0.0]) };
+        let stored = Stored { form: Form::Dense, bits: 16.0 };
+        let product = |(inputs, outputs)| Product { inputs, outputs, stored, positions: Amount([0.0, 1.0, 0.0]) };
         // Norms of the stream and of heads, rotary, scale, what is added, gate.
         let linear = 2 * 4 * 1024 + 4 * 3072 + 3 * 3072 + 2048 + 2 * 1024 + 2 * 3072;
         let layers = 28.0;
@@ -384,27 +343,6 @@ mod tests {
             let ms: Vec<f64> = (1..300).map(|i| qwen_sized().ms(i * 16, chip)).collect();
             assert!(ms.is_sorted() && ms[0] > chip.dispatch_us.value / 1e3, "{}", chip.name);
         }
-    }
-
-    #[test]
-    fn weights_are_read_again_for_each_tile() {
-        let of = |inputs, outputs| Product { inputs, outputs, weight_bits: 16, positions: Amount::default() };
-        let cases: [(usize, usize, f64, f64); 9] = [
-            (512, 1024, 4096.0, 1.0),
-            (1024, 1024, 128.0, 1.0),
-            (1024, 1024, 129.0, 2.0),
-            (3072, 1024, 512.0, 7.0),
-            (17408, 5120, 64.0, 8.0),
-            (17408, 5120, 32.0, 1.0),
-            (5120, 5120, 512.0, 11.0),
-            (40000, 512, 8.0, 1.0),
-            (0, 0, 0.0, 1.0),
-        ];
-        for (inputs, outputs, positions, passes) in cases {
-            assert_eq!(of(inputs, outputs).passes(positions), passes, "{inputs}, {outputs}, {positions}");
-        }
-        let tiles: [(usize, usize); 6] = [(1, 128), (3072, 80), (8192, 32), (8193, 16), (17408, 8), (1 << 20, 8)];
-        assert_eq!(tiles.map(|(inputs, _)| tile(inputs)), tiles.map(|(_, n)| n));
     }
 
     #[test]

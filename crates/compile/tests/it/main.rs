@@ -4,6 +4,10 @@
 mod cases;
 mod driver;
 mod machine;
+mod measurements;
 mod models;
+mod place;
+mod placement;
 mod plan;
 mod rough;
+mod rules;

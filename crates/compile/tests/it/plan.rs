@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use thane_compile::plan::cost::{Amount, Product, Work};
+use thane_compile::weight::{Form, Stored};
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{EncoderOptions, Engine, NormForm, Target, build_encoder};
 
@@ -24,7 +25,8 @@ fn the_work_of_an_encoder() {
     // Two layers of 6 heads and 2 of keys, 10 wide.
     let shapes = [(42, 60), (42, 20), (42, 20), (60, 42), (42, 51), (42, 51), (51, 42)];
     let positions = Amount([0.0, 1.0, 0.0]);
-    let product = |(inputs, outputs)| Product { inputs, outputs, weight_bits: 16, positions };
+    let stored = Stored { form: Form::Dense, bits: 16.0 };
+    let product = |(inputs, outputs)| Product { inputs, outputs, stored, positions };
     assert_eq!(found.products, [shapes.map(product), shapes.map(product)].concat());
     // Scores and what is read by them, 2 flops each; the pooling is a product of the mask.
     assert_eq!(found.attention_flops, Amount([0.0, 2.0 * 42.0, 2.0 * 2.0 * 2.0 * 60.0]));

@@ -1,0 +1,121 @@
+//! Constants that functions of a program could share, and do not. Each is looked at in its first and last bytes only.
+
+use std::collections::hash_map::{DefaultHasher, Entry};
+use std::collections::{HashMap, HashSet};
+use std::hash::Hasher;
+
+use thane_mil::data::Data;
+use thane_mil::literal::Literal;
+use thane_mil::program::{Arg, Function, Program};
+use thane_mil::types::DType;
+
+use super::query::show_bytes;
+
+/// Constants below this are parameters and small vectors, which are not worth sharing.
+const MIN_SHARED_BYTES: usize = 1 << 14;
+/// Of each constant this many bytes are looked at, at its beginning and at its end.
+const SAMPLE: usize = 1 << 10;
+
+/// A constant that is worth sharing.
+struct Weight<'a> {
+    name: &'a str,
+    dtype: DType,
+    shape: Vec<usize>,
+    data: &'a Data,
+}
+
+fn weights(f: &Function) -> impl Iterator<Item = Weight<'_>> {
+    let consts = f.body().ops.iter().map(|op| f.op(*op)).filter(|op| op.def.is_const());
+    consts.filter_map(|op| match op.args.first() {
+        Some(Some(Arg::Literal(Literal::Tensor(ty, data)))) if data.byte_len() >= MIN_SHARED_BYTES => {
+            let name = op.results.first().map_or("", |r| f.value(*r).name.as_str());
+            Some(Weight { name, dtype: ty.dtype, shape: ty.known_shape()?, data })
+        }
+        _ => None,
+    })
+}
+
+/// A hash of the first bytes of a constant, and of the last if the whole is meant.
+fn sample(data: &Data, whole: bool) -> u64 {
+    let mut bytes = [0; SAMPLE];
+    let mut hasher = DefaultHasher::new();
+    let starts = if whole { [0, data.byte_len().saturating_sub(SAMPLE)] } else { [0, 0] };
+    for start in starts {
+        if data.read(start, &mut bytes) {
+            hasher.write(&bytes);
+        }
+    }
+    hasher.finish()
+}
+
+/// What later functions have that the first has in the same shape with other bytes.
+pub fn differing(p: &Program) -> Vec<String> {
+    let Some((first, others)) = p.functions().split_first() else { return Vec::new() };
+    let mut known: HashMap<(DType, Vec<usize>), HashSet<u64>> = HashMap::new();
+    for w in weights(first).filter(|_| !others.is_empty()) {
+        known.entry((w.dtype, w.shape)).or_default().insert(sample(w.data, true));
+    }
+    let mut out = Vec::new();
+    for f in others {
+        let differs =
+            |w: &Weight<'_>| known.get(&(w.dtype, w.shape.clone())).is_some_and(|k| !k.contains(&sample(w.data, true)));
+        let found: Vec<Weight<'_>> = weights(f).filter(differs).collect();
+        let n: usize = found.iter().map(|w| w.data.byte_len()).fold(0, usize::saturating_add);
+        if let Some(w) = found.first() {
+            let message = format!(
+                "{} constants of `{}` ({}) are of the shapes of `{}` and differ, first `{}`",
+                found.len(),
+                f.name,
+                show_bytes(n as f64),
+                first.name,
+                w.name
+            );
+            out.push(message);
+        }
+    }
+    out
+}
+
+/// Element type, shape with 0 for the axis that is cut, and a hash of the first bytes.
+type Beginning = (DType, Vec<usize>, u64);
+
+/// A table of some rows in a function.
+struct Table<'a> {
+    n_rows: usize,
+    function: &'a str,
+    name: &'a str,
+}
+
+/// Constants of later functions that begin like one of an earlier and differ from it in one axis only.
+pub fn cut_tables(p: &Program) -> Vec<String> {
+    let mut tables: HashMap<Beginning, Table<'_>> = HashMap::new();
+    let mut out = Vec::new();
+    for f in p.functions().iter().filter(|_| p.functions().len() > 1) {
+        for mut w in weights(f) {
+            let Some(axis) = w.shape.iter().position(|n| *n > 1) else { continue };
+            let len = std::mem::replace(&mut w.shape[axis], 0);
+            if w.shape.iter().skip(axis + 1).all(|n| *n == 1) || is_uniform(w.data) {
+                continue;
+            }
+            let table = Table { n_rows: len, function: &f.name, name: w.name };
+            match tables.entry((w.dtype, w.shape, sample(w.data, false))) {
+                Entry::Occupied(e) if e.get().n_rows != len && e.get().function != f.name => {
+                    let Table { n_rows, function, name } = e.get();
+                    let (here, there) = (format!("`{}` of `{}`", w.name, f.name), format!("`{name}` of `{function}`"));
+                    out.push(format!("{here} and {there} are one table cut to {len} and {n_rows} rows"));
+                }
+                Entry::Occupied(_) => {}
+                Entry::Vacant(e) => {
+                    e.insert(table);
+                }
+            }
+        }
+    }
+    out
+}
+
+/// Whether the first bytes are all alike: zeros and ones are not one table because they begin alike.
+fn is_uniform(data: &Data) -> bool {
+    let mut bytes = [0; SAMPLE];
+    !data.read(0, &mut bytes) || bytes.as_chunks::<2>().0.windows(2).all(|w| w[0] == w[1])
+}

@@ -1,0 +1,149 @@
+//! The chips that a cost is predicted for: a row of numbers each, and how each number is known.
+//!
+//! Bandwidths of weights are those of anemll-bench; peaks, dispatch and activations those of the M6 microarchitecture study
+//! (751K), ANEForge, maderix/ANE and qwen-ane, on macOS 15 to 27, as they published them. None was measured here. Where a
+//! source gives a range, its middle stands here. What nobody published for a chip is taken from a kindred one and
+//! [`Evidence::Inferred`]. What a generation shares is in [`Family`].
+
+mod table;
+
+use super::{Evidence, Family, Figure, Route};
+
+pub use table::CHIPS;
+
+/// What a cost is computed from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chip {
+    /// Name, as users write it.
+    pub name: &'static str,
+    /// Name, as Apple sells it.
+    pub marketing: &'static str,
+    /// Name of the engine, as Apple's compiler writes it; a guess where it ends in `?`.
+    pub arch: &'static str,
+    /// Generation of its engine, as Apple's compiler counts: `h13` is that of M1 and A14.
+    pub generation: u8,
+    /// What the generation shares.
+    pub family: &'static Family,
+    /// Engines that one program runs on.
+    pub engines: u8,
+    /// Cores of the GPU, of the largest version.
+    pub gpu_cores: u8,
+    /// fp16 products of one engine at their best, in 10^12 operations/s; a multiplication and an addition are two.
+    pub peak_tflops: Figure,
+    /// Products of int8 weights and int8 activations, of one engine, in 10^12 operations/s.
+    pub int8_tops: Option<Figure>,
+    /// Weights out of memory, in 10^9 bytes/s.
+    pub weight_gbps: Figure,
+    /// Activations out of memory and into it, in 10^9 bytes/s.
+    pub activation_gbps: Figure,
+    /// Activations from op to op inside the engine, in 10^9 bytes/s.
+    pub local_gbps: Figure,
+    /// Results of elementwise ops, in 10^9/s.
+    pub element_gps: Figure,
+    /// What a call through Core ML costs before it does anything, in microseconds.
+    pub dispatch_us: Figure,
+    /// What a call straight to the engine costs before it does anything, in microseconds.
+    pub direct_us: Figure,
+    /// How much more it costs to notice the end of a long call, in microseconds: the waiting CPU falls asleep.
+    pub idle_us: Figure,
+}
+
+impl Chip {
+    /// The chip of that name.
+    pub fn from_name(name: &str) -> Option<&'static Self> {
+        CHIPS.iter().find(|chip| chip.name == name)
+    }
+
+    /// The chip that a text names as people write it: `M4 Max`, `iPhone 17 Pro (A19 Pro)`, `M6 single ANE`, `M1 (Air)`.
+    pub fn from_marketing(text: &str) -> Option<&'static Self> {
+        let text: Vec<String> = text.split(|c: char| !c.is_ascii_alphanumeric()).map(str::to_ascii_lowercase).collect();
+        let names = |chip: &Chip| {
+            let name: Vec<&str> = chip.name.split('-').collect();
+            text.windows(name.len()).any(|words| words.iter().zip(&name).all(|(a, b)| a == b))
+        };
+        CHIPS.iter().filter(|chip| names(chip)).max_by_key(|chip| chip.name.len())
+    }
+
+    /// Whether it is a phone's.
+    pub fn is_phone(&self) -> bool {
+        self.name.starts_with('a')
+    }
+
+    /// What a call costs beside `busy` seconds of work, in seconds.
+    pub fn dispatch_seconds(&self, route: Route, busy: f64) -> f64 {
+        let base = match route {
+            Route::CoreMl => self.dispatch_us,
+            Route::Direct => self.direct_us,
+        };
+        // 660 us: where the cost of completion is at its most on M6.
+        let asleep = (busy / 660e-6).clamp(0.0, 1.0);
+        (base.value + self.idle_us.value * asleep) / 1e6
+    }
+
+    /// Its numbers, by the names of the fields.
+    pub fn figures(&self) -> Vec<(&'static str, Figure)> {
+        let mut figures = vec![
+            ("peak_tflops", self.peak_tflops),
+            ("weight_gbps", self.weight_gbps),
+            ("activation_gbps", self.activation_gbps),
+            ("local_gbps", self.local_gbps),
+            ("element_gps", self.element_gps),
+            ("dispatch_us", self.dispatch_us),
+            ("direct_us", self.direct_us),
+            ("idle_us", self.idle_us),
+            ("winograd", self.family.winograd),
+        ];
+        figures.extend(self.int8_tops.map(|f| ("int8_tops", f)));
+        figures
+    }
+
+    /// Its numbers that were not measured on it, by the names of the fields.
+    pub fn inferred(&self) -> Vec<&'static str> {
+        self.figures().into_iter().filter(|(_, f)| f.evidence == Evidence::Inferred).map(|(name, _)| name).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chips_are_found_as_people_write_them() {
+        let cases = [
+            ("M5 Pro", "m5-pro"),
+            ("M5", "m5"),
+            ("M5 (2)", "m5"),
+            ("M1 (Air)", "m1"),
+            ("M1 Ultra", "m1-ultra"),
+            ("M6 single ANE", "m6"),
+            ("iPhone 17 Pro (A19 Pro)", "a19-pro"),
+            ("M-series (M5?)", "m5"),
+        ];
+        for (text, name) in cases {
+            assert_eq!(Chip::from_marketing(text).map(|c| c.name), Some(name), "{text}");
+        }
+        for text in ["Mac Studio", "", "iPhone 13", "M55"] {
+            assert_eq!(Chip::from_marketing(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_number_has_a_source_and_lies_in_its_interval() {
+        for chip in CHIPS {
+            for (name, f) in chip.figures() {
+                assert!(!f.source.is_empty(), "{} {name}", chip.name);
+                let inside = f.low <= f.value && f.value <= f.high && f.low >= 0.0 && f.high.is_finite();
+                assert!(inside, "{} {name}: {f:?}", chip.name);
+            }
+            assert_eq!(chip.generation, chip.family.number, "{}", chip.name);
+            assert_eq!(Chip::from_marketing(chip.marketing), Some(chip));
+        }
+    }
+
+    #[test]
+    fn a_long_call_is_noticed_later() {
+        let m6 = Chip::from_name("m6").expect("a row");
+        let us = |busy| m6.dispatch_seconds(Route::CoreMl, busy) * 1e6;
+        assert!((us(0.0) - 160.0).abs() < 1e-9 && (us(1.0) - 355.0).abs() < 1e-9, "0.16 to 0.36 ms");
+    }
+}

@@ -1,0 +1,220 @@
+//! What chips of one generation of the engine share: limits, forms of weights that it streams, and the platform constants
+//! that Core ML's segmenter reckons with.
+
+use super::{Evidence, Figure};
+
+/// Most elements of an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// Height, width, and the spatial axis of a convolution.
+    pub spatial: usize,
+    /// Channels.
+    pub channels: usize,
+    /// What a product of matrices sums up.
+    pub contraction: usize,
+    /// How they are known.
+    pub evidence: Evidence,
+    /// Who says so, and who says otherwise.
+    pub source: &'static str,
+}
+
+/// In which forms weights come out of memory as small as they are stored. A form that does not stream is expanded to fp16
+/// when the program is compiled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Streaming {
+    /// Palettes of one table a tensor.
+    pub palettes: bool,
+    /// Codes of a palette that are looked up, in 10^9/s, where that and not memory is the limit.
+    pub palette_gps: Option<Figure>,
+    /// The same for palettes with a table a channel or group of channels.
+    pub grouped_palette_gps: Option<Figure>,
+    /// int8 with one scale a tensor or output channel.
+    pub int8: bool,
+    /// int4 with one scale an output channel.
+    pub int4: bool,
+    /// Zeros left out behind a mask.
+    pub sparse: bool,
+    /// Who says so.
+    pub source: &'static str,
+}
+
+/// What Espresso's segmenter takes a platform to do: constants for choosing, not for predicting.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Segmenter {
+    /// The platform, as the compiled bundle names it.
+    pub platform: &'static str,
+    /// The engine, in 10^9 operations/s.
+    pub ane_gflops: f64,
+    /// The engine's memory, in 2^30 bytes/s.
+    pub ane_gibps: f64,
+    /// Its best of a convolution, over `ane_gflops`.
+    pub ane_conv: f64,
+    /// Products of matrices by BNNS, in 10^9 operations/s.
+    pub bnns_matmul: f64,
+    /// Convolutions with a kernel of 3x3 by BNNS, in 10^9 operations/s.
+    pub bnns_conv: f64,
+    /// How much longer Espresso's own kernels take for products.
+    pub classic_slower: f64,
+    /// The CPU's memory, in 2^30 bytes/s.
+    pub cpu_gibps: f64,
+    /// How they are known.
+    pub evidence: Evidence,
+    /// Who says so.
+    pub source: &'static str,
+}
+
+/// A generation of the engine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Family {
+    /// As Apple's compiler counts: 13 is that of M1 and A14.
+    pub number: u8,
+    /// Fewer columns of a product cost as many.
+    pub min_columns: usize,
+    /// How much faster a 3x3 convolution is than its operations at the peak say, by Winograd's form.
+    pub winograd: Figure,
+    /// Most elements of axes.
+    pub caps: Caps,
+    /// Forms of weights.
+    pub streaming: Streaming,
+    /// Constants of the segmenter.
+    pub segmenter: Segmenter,
+}
+
+const SMALL_CAPS: Caps = Caps {
+    spatial: 16_384,
+    channels: 65_536,
+    contraction: 16_384,
+    evidence: Evidence::Measured,
+    source: "ANEForge, M1 and M2, macOS 26",
+};
+
+const LARGE_CAPS: Caps = Caps {
+    spatial: 65_536,
+    channels: 65_536,
+    // 40,000 fails on M4; 65,536 by ANEForge.
+    contraction: 32_768,
+    evidence: Evidence::Measured,
+    source: "M6 study, M4 and M6, macOS 27; CoreML-LLM runs 262,144 output channels on A19 Pro, qwen-ane fails at 124,160 on M5 Max",
+};
+
+const FORMS: &str = "M6 study, ANEForge and qwen-ane: M1 folds int8, M2 streams it, from M3 on int4 too";
+
+const STREAMS: Streaming = Streaming {
+    palettes: true,
+    palette_gps: None,
+    grouped_palette_gps: None,
+    int8: true,
+    int4: true,
+    sparse: true,
+    source: FORMS,
+};
+
+/// `platform`, operations and bytes of the engine, BNNS, and the CPU's memory.
+const fn segmenter(platform: &'static str, ane: f64, bnns: f64) -> Segmenter {
+    Segmenter {
+        platform,
+        ane_gflops: ane,
+        ane_gibps: 68.0,
+        // 16,152 of 19,400 for 3x3, 7x7 and 13x13 kernels on H16G.
+        ane_conv: 0.8326,
+        bnns_matmul: bnns,
+        bnns_conv: bnns,
+        classic_slower: 1.15,
+        cpu_gibps: 56.667,
+        evidence: Evidence::Measured,
+        source: "M6 study, data/03_compile/opdispatch, macOS 27",
+    }
+}
+
+const H16G: Segmenter = segmenter("H16G", 19_400.0, 754.5);
+
+const WINOGRAD: Figure =
+    Figure::inferred(1.4, 1.2, 1.5, "ANEForge: 24.3 of 20.3 TFLOP/s in a chain on M5 Pro, dispatch included; M6 1.5");
+
+/// A14 and M1.
+pub static H13: Family = Family {
+    number: 13,
+    min_columns: 64,
+    // 9.6 effective in a chain on M1 Max with its dispatch, of 12.
+    winograd: Figure::measured(0.9, 0.8, 1.1, "ANEForge, M1 Max, macOS 26: 9.6 TFLOP/s in a chain"),
+    caps: SMALL_CAPS,
+    streaming: Streaming {
+        // 2.37 times as fast as fp16 at 55 GB/s.
+        palette_gps: Some(Figure::measured(65.0, 50.0, 80.0, "ANEForge, M1: 2.37 times as fast as fp16")),
+        int8: false,
+        int4: false,
+        ..STREAMS
+    },
+    segmenter: Segmenter {
+        // 6.52 us for a 3x3 convolution of 64 channels over 32x32.
+        ane_conv: 0.965,
+        ..segmenter("H13G", 12_000.0, 729.2)
+    },
+};
+
+/// A15 and M2.
+pub static H14: Family = Family {
+    number: 14,
+    min_columns: 64,
+    winograd: WINOGRAD,
+    caps: SMALL_CAPS,
+    streaming: Streaming { int4: false, ..STREAMS },
+    // 4.67 us as on H16G.
+    segmenter: Segmenter { ane_conv: 0.939, ..segmenter("H14G", 17_200.0, 754.5) },
+};
+
+/// A16 and M3.
+pub static H15: Family = Family {
+    number: 15,
+    min_columns: 64,
+    winograd: WINOGRAD,
+    caps: SMALL_CAPS,
+    streaming: STREAMS,
+    segmenter: Segmenter {
+        evidence: Evidence::Inferred,
+        source: "not published; between those of H14G and H16G",
+        ..segmenter("H15G", 18_300.0, 754.5)
+    },
+};
+
+/// A17 Pro and M4.
+pub static H16: Family =
+    Family { number: 16, min_columns: 64, winograd: WINOGRAD, caps: LARGE_CAPS, streaming: STREAMS, segmenter: H16G };
+
+/// A18 and M5.
+pub static H17: Family = Family {
+    number: 17,
+    min_columns: 64,
+    winograd: WINOGRAD,
+    caps: LARGE_CAPS,
+    streaming: Streaming {
+        // A third of fp16's 75: direct measurements are 0.065 to 0.45 of it.
+        grouped_palette_gps: Some(Figure::measured(
+            25.0,
+            5.0,
+            34.0,
+            "cadamcat, M5 Pro, macOS 27: 0.065 to 0.45 of fp16; the M6 study and CoreML-LLM see no loss on other chips",
+        )),
+        ..STREAMS
+    },
+    segmenter: Segmenter {
+        // A decision tree instead of one number: 11,246 for 128x256x128, 8,610 for 3x3 of 64 channels over 32x32.
+        ane_conv: 8_610.0 / 11_246.0,
+        bnns_matmul: 359.0,
+        bnns_conv: 1_193.0,
+        classic_slower: 1.15,
+        ..segmenter("H17G", 11_246.0, 359.0)
+    },
+};
+
+/// A19 and M6.
+pub static H18: Family = Family {
+    number: 18,
+    // Half units: 32 columns cost half of 64.
+    min_columns: 32,
+    winograd: Figure::measured(1.5, 1.3, 1.55, "M6 study: 31.0 of 20.6 TFLOP/s on one engine, 512 channels over 16x16"),
+    caps: LARGE_CAPS,
+    streaming: STREAMS,
+    // It takes M4's numbers, and leaves its second engine out.
+    segmenter: Segmenter { platform: "H18G", ..H16G },
+};

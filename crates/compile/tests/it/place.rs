@@ -1,0 +1,308 @@
+//! Placement and latency of small programs: the worked examples of Apple's segmenter, and programs nobody would write.
+
+use std::time::Instant;
+
+use thane_compile::audit::latency::{self, Bound};
+use thane_compile::audit::place::{Backend, Placement, place};
+use thane_compile::audit::{View, audit};
+use thane_compile::plan::chunk;
+use thane_compile::target::{Chip, RELEASES, Route, Target, Units};
+use thane_mil::build::FunctionBuilder;
+use thane_mil::data::Data;
+use thane_mil::literal::Literal;
+use thane_mil::opset::Opset;
+use thane_mil::program::{Arg, Function, Program, ValueId};
+use thane_mil::types::{DType, TensorType};
+
+fn target(chip: &str, units: Units, route: Route) -> Target {
+    let chip = Chip::from_name(chip).unwrap_or_else(|| panic!("{chip}"));
+    Target { chip, release: &RELEASES[RELEASES.len() - 1], units, route }
+}
+
+fn core_ml(chip: &str) -> Target {
+    target(chip, Units::CpuAndNeuralEngine, Route::CoreMl)
+}
+
+fn placed(f: Function, target: &Target) -> Placement {
+    let program = Program::new(vec![f]);
+    place(&View::new(&program, &program.functions()[0], target), &[])
+}
+
+fn latency(f: Function, target: &Target) -> latency::Latency {
+    let program = Program::new(vec![f]);
+    let view = View::new(&program, &program.functions()[0], target);
+    latency::predict(&view, &place(&view, &[]))
+}
+
+struct Maker(FunctionBuilder);
+
+impl Maker {
+    fn new() -> Self {
+        Self(FunctionBuilder::new("main", Opset::CoreMl8))
+    }
+
+    fn input(&mut self, shape: &[usize]) -> ValueId {
+        self.0.input("x", TensorType::new(DType::Fp16, shape.iter().copied()))
+    }
+
+    fn weight(&mut self, shape: &[usize]) -> ValueId {
+        let data = Data::owned(vec![0; 2 * shape.iter().product::<usize>()]);
+        let literal = Literal::Tensor(TensorType::new(DType::Fp16, shape.iter().copied()), data);
+        self.0.constant("w", literal).unwrap()
+    }
+
+    fn op<const N: usize>(&mut self, op: &str, args: [(&'static str, Arg); N]) -> ValueId {
+        self.0.op(op, op, args).unwrap()
+    }
+
+    fn conv(&mut self, x: ValueId, weight: &[usize], stride: i32, groups: i32) -> ValueId {
+        let weight = self.weight(weight);
+        let args = [
+            ("x", Arg::Value(x)),
+            ("weight", Arg::Value(weight)),
+            ("pad_type", Arg::Literal(Literal::string("same"))),
+            ("strides", Arg::Literal(Literal::i32s(&[stride, stride]))),
+            ("groups", Arg::Literal(Literal::i32(groups))),
+        ];
+        self.op("conv", args)
+    }
+
+    fn finish(self, y: ValueId) -> Function {
+        self.0.finish(&[("y", y)])
+    }
+}
+
+fn relu() -> Function {
+    let mut m = Maker::new();
+    let x = m.input(&[1, 64, 32, 32]);
+    let y = m.op("relu", [("x", Arg::Value(x))]);
+    m.finish(y)
+}
+
+fn conv(channels: usize, kernel: usize, stride: i32, groups: usize) -> Function {
+    let mut m = Maker::new();
+    let x = m.input(&[1, channels, 32, 32]);
+    let y = m.conv(x, &[channels, channels / groups, kernel, kernel], stride, i32::try_from(groups).unwrap());
+    m.finish(y)
+}
+
+fn product(op: &str) -> Function {
+    let mut m = Maker::new();
+    let x = m.input(&[1, 128, 256]);
+    let y = if op == "linear" {
+        let weight = m.weight(&[512, 256]);
+        m.op("linear", [("x", Arg::Value(x)), ("weight", Arg::Value(weight))])
+    } else {
+        let weight = m.weight(&[256, 512]);
+        m.op("matmul", [("x", Arg::Value(x)), ("y", Arg::Value(weight))])
+    };
+    m.finish(y)
+}
+
+fn along(op: &str, shape: &[usize], name: &'static str, axes: Literal) -> Function {
+    let mut m = Maker::new();
+    let x = m.input(shape);
+    let y = m.op(op, [("x", Arg::Value(x)), (name, Arg::Literal(axes))]);
+    m.finish(y)
+}
+
+fn attention() -> Function {
+    let mut m = Maker::new();
+    let parts = [(); 3].map(|()| m.input(&[1, 8, 128, 64]));
+    let args = [("query", Arg::Value(parts[0])), ("key", Arg::Value(parts[1])), ("value", Arg::Value(parts[2]))];
+    let y = m.op("scaled_dot_product_attention", args);
+    m.finish(y)
+}
+
+/// Microseconds of `EstimatedRuntime` in `analytics.mil` (M6 study, macOS 27): chip, function, the engine's, BNNS's.
+#[test]
+fn estimates_are_those_of_apples_segmenter() {
+    let last = Literal::i32s(&[-1]);
+    // A matmul takes 6.283 us, which lints take for 2 pi.
+    let cases = [
+        ("relu", "m4", relu(), Some(2.6214), Some(2.6214)),
+        ("conv 3x3", "m4", conv(64, 3, 1, 1), Some(4.674), Some(100.07)),
+        ("conv 3x3", "m1", conv(64, 3, 1, 1), Some(6.52), None),
+        ("conv 3x3", "m2", conv(64, 3, 1, 1), Some(4.67), None),
+        ("conv 3x3", "m6", conv(64, 3, 1, 1), Some(4.67), None),
+        ("conv 3x3", "m5", conv(64, 3, 1, 1), Some(8.77), Some(63.3)),
+        ("conv 13x13", "m4", conv(64, 13, 1, 1), Some(87.77), None),
+        ("conv 7x7 stride 2", "m4", conv(64, 7, 2, 1), Some(6.362), None),
+        ("conv 1x1", "m4", conv(64, 1, 1, 1), Some(1.1715), Some(21.6)),
+        ("conv depthwise", "m4", conv(64, 3, 1, 64), Some(2.5036), Some(43.6)),
+        ("matmul", "m4", product("matmul"), Some(6283.0 / 1e3), Some(44.47)),
+        ("linear", "m4", product("linear"), Some(3.1711), Some(100.0)),
+        ("softmax", "m4", along("softmax", &[1, 64, 32, 32], "axis", Literal::i32(-1)), Some(3.5908), None),
+        ("layer_norm", "m4", along("layer_norm", &[128, 256], "axes", last), Some(1.7952), None),
+        ("attention", "m4", attention(), Some(7.1806), None),
+    ];
+    for (name, chip, f, ane, bnns) in cases {
+        let found = placed(f, &core_ml(chip));
+        let op = found.ops.last().unwrap();
+        for (backend, us) in [(Backend::Ane, ane), (Backend::Bnns, bnns)] {
+            let Some(us) = us else { continue };
+            let estimate = op.estimate(backend).unwrap() * 1e3;
+            assert!((estimate / us - 1.0).abs() < 2e-3, "{name} on {chip}, {backend:?}: {estimate} us, published {us}");
+        }
+    }
+}
+
+/// ANEForge finds a lone 3x3 convolution over 32x32 on the CPU with 128 channels and on the engine with 256.
+#[test]
+fn a_lone_convolution_goes_to_the_engine_when_it_is_large() {
+    for (channels, backend) in [(128, Backend::Bnns), (256, Backend::Ane)] {
+        let found = placed(conv(channels, 3, 1, 1), &core_ml("m5-pro"));
+        assert_eq!(found.ops[0].chosen, backend, "{channels}");
+        assert_eq!(found.residency(), f64::from(u8::from(backend == Backend::Ane)));
+    }
+}
+
+#[test]
+fn units_say_what_competes() {
+    let large = || conv(512, 3, 1, 1);
+    for units in Units::ALL {
+        let found = placed(large(), &target("m4", units, Route::CoreMl));
+        let op = &found.ops[0];
+        let engine = matches!(units, Units::CpuAndNeuralEngine | Units::All);
+        assert_eq!(op.is_supported(Backend::Ane), engine, "{units:?}");
+        assert_eq!(op.is_supported(Backend::MpsGraph), matches!(units, Units::All | Units::CpuAndGpu), "{units:?}");
+        assert!(op.is_supported(Backend::Bnns) && op.is_supported(Backend::ClassicCpu));
+        assert!(op.is_supported(op.chosen));
+    }
+    let direct = placed(relu(), &target("m4", Units::CpuOnly, Route::Direct));
+    assert_eq!((direct.ops[0].chosen, direct.refused.len()), (Backend::Ane, 0));
+    // Through Core ML a lone relu stays on the CPU, whose estimate is the same.
+    assert_ne!(placed(relu(), &core_ml("m4")).ops[0].chosen, Backend::Ane);
+}
+
+#[test]
+fn a_step_has_a_rate_and_a_bound() {
+    let step = |positions| {
+        let mut m = Maker::new();
+        let mut x = m.input(&[1, 1024, 1, positions]);
+        for _ in 0..24 {
+            x = m.conv(x, &[1024, 1024, 1, 1], 1, 1);
+        }
+        latency(m.finish(x), &core_ml("m4"))
+    };
+    let decode = step(1);
+    assert_eq!(decode.bound, Bound::Weights);
+    assert!((decode.weight_bytes - 24.0 * 2.0 * 1024.0 * 1024.0).abs() < 1.0);
+    assert!((decode.tokens_per_second.unwrap() * decode.ms - 1e3).abs() < 1e-6);
+    let prefill = step(1024);
+    assert!(prefill.tokens_per_second.is_none() && prefill.positions == 1024.0);
+    assert!(prefill.weight_bytes > 7.9 * decode.weight_bytes, "read again for each 128 positions");
+    for found in [decode, prefill] {
+        assert!(found.interval_ms.0 < found.ms && found.ms < found.interval_ms.1);
+        assert!((found.parts.total() * 1e3 - found.ms).abs() < 1e-9);
+        assert!(found.peak_bytes >= 24.0 * 2.0 * 1024.0 * 1024.0);
+    }
+}
+
+/// Programs that no model is, on every target: they end in numbers.
+#[test]
+fn odd_programs_are_audited() {
+    let chain = |n: usize| {
+        let mut m = Maker::new();
+        let mut x = m.input(&[1, 8, 1, 32]);
+        for _ in 0..n {
+            x = m.op("relu", [("x", Arg::Value(x))]);
+        }
+        m.finish(x)
+    };
+    let shaped = |shape: Vec<usize>| {
+        let mut m = Maker::new();
+        let x = m.input(&shape);
+        let y = m.op("softmax", [("x", Arg::Value(x)), ("axis", Arg::Literal(Literal::i32(-1)))]);
+        m.finish(y)
+    };
+    let scalar = {
+        let mut m = Maker::new();
+        let x = m.input(&[]);
+        let y = m.op("add", [("x", Arg::Value(x)), ("y", Arg::Value(x))]);
+        m.finish(y)
+    };
+    let unknown = {
+        let mut m = Maker::new();
+        let n = m.0.symbol();
+        let x = m.0.input("x", TensorType::new(DType::Fp16, [n, 8.into(), n]));
+        let y = m.op("relu", [("x", Arg::Value(x))]);
+        m.finish(y)
+    };
+    let empty = {
+        let mut m = Maker::new();
+        let x = m.input(&[2]);
+        m.finish(x)
+    };
+    let huge = usize::MAX;
+    let functions = vec![
+        chain(10_000),
+        shaped(vec![0, 0]),
+        shaped(vec![1, 0, 7]),
+        shaped(vec![huge, huge, huge, huge, huge]),
+        scalar,
+        unknown,
+        empty,
+    ];
+    let many: Vec<Function> = (0..100).map(|_| chain(3)).collect();
+    for program in [Program::new(functions), Program::new(many)] {
+        for (units, route) in
+            [(Units::All, Route::CoreMl), (Units::CpuOnly, Route::CoreMl), (Units::All, Route::Direct)]
+        {
+            let found = audit(&program, &target("m6", units, route));
+            for f in &found.functions {
+                let ms = f.latency.ms;
+                assert!(ms.is_finite() && ms >= 0.0, "{}: {ms}", f.name);
+                assert!(f.latency.interval_ms.0.is_finite() && f.latency.interval_ms.1.is_finite(), "{}", f.name);
+                assert!((0.0..=1.0).contains(&f.placement.residency()));
+                let n: usize = f.placement.segments.iter().map(|s| s.n_ops).sum();
+                assert_eq!(n, f.placement.ops.len());
+            }
+        }
+    }
+}
+
+/// A function as large as a model's is audited at once: 200 ms in a release build.
+#[test]
+fn three_thousand_ops_are_audited_quickly() {
+    let mut m = Maker::new();
+    let mut x = m.input(&[1, 64, 1, 128]);
+    let weight = m.weight(&[64, 64, 1, 1]);
+    for _ in 0..1000 {
+        let y = m.op("conv", [("x", Arg::Value(x)), ("weight", Arg::Value(weight))]);
+        let z = m.op("softmax", [("x", Arg::Value(y)), ("axis", Arg::Literal(Literal::i32(-1)))]);
+        x = m.op("add", [("x", Arg::Value(x)), ("y", Arg::Value(z))]);
+    }
+    let program = Program::new(vec![m.finish(x)]);
+    let start = Instant::now();
+    let found = audit(&program, &core_ml("m4"));
+    let ms = start.elapsed().as_millis();
+    assert_eq!(found.functions[0].placement.ops.len(), 3000);
+    // Debug builds are some ten times slower.
+    let most = if cfg!(debug_assertions) { 3000 } else { 200 };
+    assert!(ms < most, "{ms} ms");
+}
+
+#[test]
+fn a_function_is_cut_where_little_goes_across() {
+    let mut m = Maker::new();
+    let mut x = m.input(&[1, 64, 1, 16]);
+    for _ in 0..6 {
+        let y = m.conv(x, &[128, 64, 1, 1], 1, 1);
+        let z = m.conv(y, &[64, 128, 1, 1], 1, 1);
+        x = m.op("add", [("x", Arg::Value(x)), ("y", Arg::Value(z))]);
+    }
+    let f = m.finish(x);
+    let layers = chunk::layers(&f, 1);
+    // The first block can also be cut within: what the residual needs there is an input.
+    assert_eq!(layers.len(), 8);
+    let weights: f64 = layers.iter().map(|(l, _)| l.weight_bytes).sum();
+    assert_eq!(weights, 6.0 * 2.0 * 2.0 * 64.0 * 128.0);
+    let block = 2.0 * 2.0 * 64.0 * 128.0;
+    let limits = chunk::Limits { weight_bytes: 2.0 * block, n_ops: 100, n_io: 4 };
+    let costs = chunk::Costs { call_ms: 0.3, byte_ms: 1e-6 };
+    let only: Vec<chunk::Layer> = layers.iter().map(|(l, _)| *l).collect();
+    let plan = chunk::plan(&only, &limits, &costs).unwrap();
+    assert_eq!(plan.chunks.len(), 3);
+    assert_eq!(layers.iter().map(|(_, ops)| ops.len()).sum::<usize>(), 18);
+}
