@@ -40,7 +40,7 @@ impl Source for Pattern {
 /// fp16 numbers from 0.5 to 2 in no order.
 fn noise(seed: u64, at: usize) -> u8 {
     let mixed = (at as u64 / 2 + seed * 1_000_003).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    if at % 2 == 1 { 0x38 | (mixed >> 60) as u8 % 8 } else { (mixed >> 40) as u8 }
+    if at % 2 == 1 { 0x38 | ((mixed >> 60) as u8 % 8) } else { (mixed >> 40) as u8 }
 }
 
 fn constant(name: &str, seed: u64, ty: &TensorType) -> Option<Data> {

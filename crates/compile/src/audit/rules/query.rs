@@ -192,7 +192,8 @@ impl Product {
 
 /// The product that a `conv`, `conv_transpose`, `linear`, `matmul` or attention computes, if its lengths are known.
 pub fn product_of(view: &View<'_>, op: OpId) -> Option<Product> {
-    let out = result_shape(view, op)?;
+    const PRODUCTS: [&str; 5] = ["conv", "conv_transpose", "linear", "matmul", "scaled_dot_product_attention"];
+    let out = is_any(view, op, &PRODUCTS).then(|| result_shape(view, op))??;
     match kind(view, op) {
         "conv" => {
             let w = param_shape(view, op, "weight")?;

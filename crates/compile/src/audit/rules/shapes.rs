@@ -4,7 +4,7 @@ use thane_mil::literal::Literal;
 use thane_mil::program::{Function, OpId};
 use thane_mil::types::{Dim, TensorType};
 
-use super::query::{bytes, contraction, is_any, kind, operands, result_shape, show_bytes, tensor, tensors};
+use super::query::{bytes, contraction, is_any, kind, operands, show_bytes, tensor, tensors};
 use super::{Check, Effect, Hit, ROW, Rule, Scope, Severity};
 use crate::audit::view::View;
 use crate::target::{Evidence, Route};
@@ -176,7 +176,7 @@ pub static RULES: &[Rule] = &[
         why: "A batched product over two batch axes was seen on the CPU more often than one over a single batch axis.",
         fix: "Merge the batch axes with a reshape before the product; it is free where the layout allows it.",
         check: Check::Op(|v, op| {
-            let rank = result_shape(v, op)?.len();
+            let rank = tensor(v, *v.op(op).results.first()?)?.rank();
             (kind(v, op) == "matmul" && rank == 5).then(|| "matmul of rank 5".to_owned())
         }),
         ..ROW
