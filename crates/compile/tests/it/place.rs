@@ -192,6 +192,14 @@ fn a_step_has_a_rate_and_a_bound() {
     let prefill = step(1024);
     assert!(prefill.tokens_per_second.is_none() && prefill.positions == 1024.0);
     assert!(prefill.weight_bytes > 7.9 * decode.weight_bytes, "read again for each 128 positions");
+    // 24 layers of 1024^2 products at 0.7 pJ for each position, bytes at 42 pJ, and 1.6 mJ of the host.
+    for (found, positions) in [(decode, 1.0), (prefill, 1024.0)] {
+        let products = 24.0 * 1024.0 * 1024.0 * positions * 0.7e-9;
+        let bytes = (found.weight_bytes + found.activation_bytes) * 42e-9;
+        let mj = products + bytes + 1.6;
+        assert!((found.energy.mj - mj).abs() < 1e-6 * mj, "{} mJ, {mj}", found.energy.mj);
+        assert!(found.energy.interval_mj.0 < mj && mj < found.energy.interval_mj.1);
+    }
     for found in [decode, prefill] {
         assert!(found.interval_ms.0 < found.ms && found.ms < found.interval_ms.1);
         assert!((found.parts.total() * 1e3 - found.ms).abs() < 1e-9);

@@ -9,6 +9,7 @@
 //! A19 leaves out; programs that Core ML takes off the engine without telling, unless a rule finds it; packages of several
 //! programs. GPUs are taken at the segmenter's own estimates, and so are CPUs but for products: no measurements stand behind.
 
+pub mod energy;
 pub mod engine;
 pub mod traffic;
 
@@ -16,6 +17,7 @@ use super::place::{Backend, Placement};
 use super::view::View;
 use super::work::Kind;
 use crate::target::{Chip, Figure, Route};
+use energy::Energy;
 use engine::{Parts, Total};
 
 /// What limits a call.
@@ -82,6 +84,8 @@ pub struct Latency {
     pub n_dispatches: usize,
     /// Bytes of weights and of what is alive at once, at most.
     pub peak_bytes: f64,
+    /// What it costs on the engine and in memory.
+    pub energy: Energy,
     /// Whether it is small enough to load.
     pub load_risk: LoadRisk,
 }
@@ -137,6 +141,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
         activation_bytes: traffic.edge_bytes + 2.0 * traffic.spilled_bytes,
         n_dispatches: placement.n_dispatches(),
         peak_bytes: traffic.peak_bytes,
+        energy: energy::of(view, placement, work.weight_bytes, &traffic),
         load_risk: load_risk(view, traffic.program_bytes),
     }
 }
