@@ -176,6 +176,12 @@ fn units_say_what_competes() {
 }
 
 #[test]
+fn nothing_on_the_engine_is_a_share_of_zero() {
+    let placement = placed(relu(), &core_ml("m4"));
+    assert!(placement.residency() == 0.0 && placement.residency().is_sign_positive());
+}
+
+#[test]
 fn a_step_has_a_rate_and_a_bound() {
     let step = |positions| {
         let mut m = Maker::new();

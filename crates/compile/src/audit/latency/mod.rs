@@ -135,7 +135,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
         interval_ms: (ms / spread, ms * spread),
         bound: parts.bound(),
         parts,
-        tokens_per_second: (work.positions == 1.0 && ms > 0.0).then(|| 1e3 / ms),
+        tokens_per_second: (work.positions == 1.0 && ms > 0.0 && has_one_size(view)).then(|| 1e3 / ms),
         positions: work.positions,
         weight_bytes: work.weight_bytes,
         activation_bytes: traffic.edge_bytes + 2.0 * traffic.spilled_bytes,
@@ -144,6 +144,11 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
         energy: energy::of(view, placement, work.weight_bytes, &traffic),
         load_risk: load_risk(view, traffic.program_bytes),
     }
+}
+
+/// Whether all inputs have lengths that are known: what has not is counted as one position, and is none.
+fn has_one_size(view: &View<'_>) -> bool {
+    view.f.body().inputs.iter().all(|input| view.shape(*input).is_none_or(|dims| dims.iter().all(Option::is_some)))
 }
 
 fn gbps(chip: &Chip) -> f64 {

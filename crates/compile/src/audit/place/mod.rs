@@ -126,7 +126,8 @@ impl Placement {
     fn share(&self, weight: impl Fn(&Placed) -> f64) -> f64 {
         let sum = |on: &dyn Fn(&Placed) -> bool| self.ops.iter().filter(|op| on(op)).map(&weight).sum::<f64>();
         let (ane, all) = (sum(&|op| op.chosen == Backend::Ane), sum(&|_| true));
-        if all > 0.0 { ane / all } else { 1.0 }
+        // The sum of nothing is -0.
+        if all > 0.0 { (ane / all).abs() } else { 1.0 }
     }
 }
 
