@@ -175,6 +175,32 @@ fn units_say_what_competes() {
     assert_ne!(placed(relu(), &core_ml("m4")).ops[0].chosen, Backend::Ane);
 }
 
+/// Where the engine's compiler fails, Core ML runs all of it elsewhere and says nothing (M6 study, finding C9); what goes straight
+/// to the engine fails there.
+#[test]
+fn what_does_not_compile_leaves_the_engine_as_a_whole() {
+    let program = |factor: f32| {
+        let mut m = Maker::new();
+        let x = m.input(&[1, 512, 64, 64]);
+        let y = m.conv(x, &[512, 512, 3, 3], 1, 1);
+        let axes = Arg::Literal(Literal::i32s(&[1]));
+        let sum = m
+            .op("reduce_sum", [("x", Arg::Value(y)), ("axes", axes), ("keep_dims", Arg::Literal(Literal::bool(true)))]);
+        let factor = Arg::Literal(Literal::Tensor(
+            TensorType::new(DType::Fp16, [0usize; 0]),
+            Data::owned(thane_mil::literal::f64_to_f16(f64::from(factor)).to_le_bytes().to_vec()),
+        ));
+        let z = m.op("mul", [("x", Arg::Value(sum)), ("y", factor)]);
+        Program::new(vec![m.finish(z)])
+    };
+    let residency = |factor, route| {
+        audit(&program(factor), &target("m4", Units::CpuAndNeuralEngine, route)).functions[0].placement.residency()
+    };
+    assert!(residency(0.5, Route::CoreMl) > 0.3);
+    assert_eq!(residency(0.0, Route::CoreMl), 0.0);
+    assert_eq!(residency(0.0, Route::Direct), 1.0);
+}
+
 #[test]
 fn nothing_on_the_engine_is_a_share_of_zero() {
     let placement = placed(relu(), &core_ml("m4"));
