@@ -175,6 +175,38 @@ fn units_say_what_competes() {
     assert_ne!(placed(relu(), &core_ml("m4")).ops[0].chosen, Backend::Ane);
 }
 
+/// Where the engine's compiler fails, Core ML runs all of it elsewhere and says nothing (M6 study, finding C9); what goes straight
+/// to the engine fails there.
+#[test]
+fn what_does_not_compile_leaves_the_engine_as_a_whole() {
+    let program = |factor: f32| {
+        let mut m = Maker::new();
+        let x = m.input(&[1, 512, 64, 64]);
+        let y = m.conv(x, &[512, 512, 3, 3], 1, 1);
+        let axes = Arg::Literal(Literal::i32s(&[1]));
+        let sum = m
+            .op("reduce_sum", [("x", Arg::Value(y)), ("axes", axes), ("keep_dims", Arg::Literal(Literal::bool(true)))]);
+        let factor = Arg::Literal(Literal::Tensor(
+            TensorType::new(DType::Fp16, [0usize; 0]),
+            Data::owned(thane_mil::literal::f64_to_f16(f64::from(factor)).to_le_bytes().to_vec()),
+        ));
+        let z = m.op("mul", [("x", Arg::Value(sum)), ("y", factor)]);
+        Program::new(vec![m.finish(z)])
+    };
+    let residency = |factor, route| {
+        audit(&program(factor), &target("m4", Units::CpuAndNeuralEngine, route)).functions[0].placement.residency()
+    };
+    assert!(residency(0.5, Route::CoreMl) > 0.3);
+    assert_eq!(residency(0.0, Route::CoreMl), 0.0);
+    assert_eq!(residency(0.0, Route::Direct), 1.0);
+}
+
+#[test]
+fn nothing_on_the_engine_is_a_share_of_zero() {
+    let placement = placed(relu(), &core_ml("m4"));
+    assert!(placement.residency() == 0.0 && placement.residency().is_sign_positive());
+}
+
 #[test]
 fn a_step_has_a_rate_and_a_bound() {
     let step = |positions| {
@@ -192,6 +224,14 @@ fn a_step_has_a_rate_and_a_bound() {
     let prefill = step(1024);
     assert!(prefill.tokens_per_second.is_none() && prefill.positions == 1024.0);
     assert!(prefill.weight_bytes > 7.9 * decode.weight_bytes, "read again for each 128 positions");
+    // 24 layers of 1024^2 products at 0.7 pJ for each position, bytes at 42 pJ, and 1.6 mJ of the host.
+    for (found, positions) in [(decode, 1.0), (prefill, 1024.0)] {
+        let products = 24.0 * 1024.0 * 1024.0 * positions * 0.7e-9;
+        let bytes = (found.weight_bytes + found.activation_bytes) * 42e-9;
+        let mj = products + bytes + 1.6;
+        assert!((found.energy.mj - mj).abs() < 1e-6 * mj, "{} mJ, {mj}", found.energy.mj);
+        assert!(found.energy.interval_mj.0 < mj && mj < found.energy.interval_mj.1);
+    }
     for found in [decode, prefill] {
         assert!(found.interval_ms.0 < found.ms && found.ms < found.interval_ms.1);
         assert!((found.parts.total() * 1e3 - found.ms).abs() < 1e-9);

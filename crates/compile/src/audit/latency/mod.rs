@@ -9,6 +9,7 @@
 //! A19 leaves out; programs that Core ML takes off the engine without telling, unless a rule finds it; packages of several
 //! programs. GPUs are taken at the segmenter's own estimates, and so are CPUs but for products: no measurements stand behind.
 
+pub mod energy;
 pub mod engine;
 pub mod traffic;
 
@@ -16,6 +17,7 @@ use super::place::{Backend, Placement};
 use super::view::View;
 use super::work::Kind;
 use crate::target::{Chip, Figure, Route};
+use energy::Energy;
 use engine::{Parts, Total};
 
 /// What limits a call.
@@ -82,6 +84,8 @@ pub struct Latency {
     pub n_dispatches: usize,
     /// Bytes of weights and of what is alive at once, at most.
     pub peak_bytes: f64,
+    /// What it costs on the engine and in memory.
+    pub energy: Energy,
     /// Whether it is small enough to load.
     pub load_risk: LoadRisk,
 }
@@ -131,14 +135,20 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
         interval_ms: (ms / spread, ms * spread),
         bound: parts.bound(),
         parts,
-        tokens_per_second: (work.positions == 1.0 && ms > 0.0).then(|| 1e3 / ms),
+        tokens_per_second: (work.positions == 1.0 && ms > 0.0 && has_one_size(view)).then(|| 1e3 / ms),
         positions: work.positions,
         weight_bytes: work.weight_bytes,
         activation_bytes: traffic.edge_bytes + 2.0 * traffic.spilled_bytes,
         n_dispatches: placement.n_dispatches(),
         peak_bytes: traffic.peak_bytes,
+        energy: energy::of(view, placement, work.weight_bytes, &traffic),
         load_risk: load_risk(view, traffic.program_bytes),
     }
+}
+
+/// Whether all inputs have lengths that are known: what has not is counted as one position, and is none.
+fn has_one_size(view: &View<'_>) -> bool {
+    view.f.body().inputs.iter().all(|input| view.shape(*input).is_none_or(|dims| dims.iter().all(Option::is_some)))
 }
 
 fn gbps(chip: &Chip) -> f64 {

@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, HashMap};
 use thane_mil::program::{OpId, ValueId};
 
 use super::report::Finding;
-use super::rules::Effect;
+use super::rules::{Effect, Severity};
 use super::view::View;
 use super::work::{Kind, Work};
-use crate::target::{Route, Units};
+use crate::target::{Evidence, Route, Units};
 
 /// What can run an op, in the order of `BackendSupport` in Apple's `analytics.mil`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,7 +126,8 @@ impl Placement {
     fn share(&self, weight: impl Fn(&Placed) -> f64) -> f64 {
         let sum = |on: &dyn Fn(&Placed) -> bool| self.ops.iter().filter(|op| on(op)).map(&weight).sum::<f64>();
         let (ane, all) = (sum(&|op| op.chosen == Backend::Ane), sum(&|_| true));
-        if all > 0.0 { ane / all } else { 1.0 }
+        // The sum of nothing is -0.
+        if all > 0.0 { (ane / all).abs() } else { 1.0 }
     }
 }
 
@@ -134,7 +135,7 @@ impl Placement {
 /// whole program off leaves nothing supported.
 pub fn place(view: &View<'_>, findings: &[Finding]) -> Placement {
     let refusals = refusals(findings);
-    let leaves = findings.iter().find(|f| f.rule.effect == Effect::ProgramLeaves);
+    let leaves = findings.iter().find(|f| takes_all(view, f));
     let computes = view.f.all_ops().into_iter().filter(|id| !view.op(*id).def.is_constexpr());
     let mut ops: Vec<Placed> = Vec::new();
     for op in computes {
@@ -143,6 +144,19 @@ pub fn place(view: &View<'_>, findings: &[Finding]) -> Placement {
     }
     let refused = if view.target.route == Route::Direct { direct(&mut ops) } else { segment::choose(&mut ops) };
     Placement { segments: segment::runs(&ops), ops, refused }
+}
+
+/// Whether a finding takes all ops off the engine. Core ML says nothing where the engine's compiler fails, and runs all of a
+/// function without state elsewhere; one with state does not load.
+fn takes_all(view: &View<'_>, finding: &Finding) -> bool {
+    let rule = finding.rule;
+    let sure = rule.disputed.is_none() && rule.severity == Severity::Error && rule.evidence <= Evidence::Measured;
+    let has_state = || view.f.body().inputs.iter().any(|input| view.f.value(*input).ty.tensor().is_none());
+    match rule.effect {
+        Effect::ProgramLeaves => true,
+        Effect::CompileFails(_) => view.target.route == Route::CoreMl && sure && !has_state(),
+        _ => false,
+    }
 }
 
 /// The first finding that takes each op off the engine.

@@ -198,9 +198,7 @@ pub fn score(rows: &[Row]) -> Scores {
 fn predict(row: &Row, case: &Case) -> Result<Scored, String> {
     let function = case.program.functions().first().ok_or("there is no function")?;
     let view = View::new(&case.program, function, &case.target);
-    let mut findings = rules::find(&view);
-    // A model is one function here, whose size says nothing: what was measured ran, in as many programs as it took.
-    findings.retain(|finding| finding.op.is_some());
+    let findings = rules::find(&view);
     let placement = place(&view, &findings);
     let latency = predict_call(&view, &placement, case.call);
     let mut predicted_ms = latency.ms * case.calls + latency.parts.dispatch * 1e3 * case.idle_calls;
