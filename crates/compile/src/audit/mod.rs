@@ -7,6 +7,9 @@
 //! Weights are not read, unless a rule about numbers says that it must.
 
 pub mod labelled;
+pub mod bisect;
+mod cut;
+pub mod fix;
 pub mod latency;
 pub mod place;
 pub mod report;

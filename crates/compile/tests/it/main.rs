@@ -3,6 +3,7 @@
 
 mod cases;
 mod driver;
+mod fixes;
 mod machine;
 mod measurements;
 mod models;
