@@ -6,7 +6,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes `matmul(w, x)` with w[0, i] = 1 / 400: nothing is transposed.
+//! becomes `matmul(w, x)` with w[0, i] = 1/256 and a product with 256/400: nothing is transposed, and but for that factor nothing
+//! is rounded.
 
 use thane_mil::edit::New;
 use thane_mil::program::OpId;
@@ -34,18 +35,21 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
         return Err("it is not along the axis before the last");
     }
     let n = shape[axis];
-    let weight = match view.op(id).def.name {
-        "reduce_sum" => 1.0,
-        "reduce_mean" => 1.0 / n as f32,
+    let mean = match view.op(id).def.name {
+        "reduce_sum" => false,
+        "reduce_mean" => true,
         _ => return Err("it is no sum and no mean"),
     };
+    // The power of two below n: exact in fp16, and the sum is no larger than twice the largest of x.
+    let power = if mean { (1usize << n.max(1).ilog2()) as f32 } else { 1.0 };
     let out = result_shape(view, id)?;
     let mut new = Rewrite::new(view, id, FIX.name);
     // As many axes as x has: matmul broadcasts the batch.
     let mut row = vec![1; shape.len()];
     row[shape.len() - 1] = n;
-    let weights = new.numbers(dtype, &row, std::iter::repeat_n(weight, n));
+    let weights = new.numbers(dtype, &row, std::iter::repeat_n(1.0 / power, n));
     let y = new.binary("matmul", weights, New::Value(x));
+    let y = if mean { new.with_number("mul", y, dtype, power / n as f32) } else { y };
     let y = if out.len() == shape.len() { y } else { new.reshape(y, &out) };
     new.instead(y)
 }

@@ -143,7 +143,7 @@ impl<'a> Trials<'a> {
         let function = self.written(fix, at, sites).map_err(|reason| refused(reason, unchanged))?;
         let audit = judge::function(&self.program, &function, self.target);
         let after = Measure::of(&audit);
-        if let Some(objection) = judge::objection(before, &audit, fix.rules) {
+        if let Some(objection) = judge::objection(before, &audit, fix.rules, sites) {
             return Err(refused(objection, after));
         }
         let proof = self.prover.prove(old, &function, fix.numbers);
