@@ -3,7 +3,7 @@
 //! | code | means |
 //! |---|---|
 //! | 0 | done; also when the reader of stdout went away (`thane ls \| head -1`): it had what it wanted |
-//! | 1 | something else failed: the disk, the cache, a bug of ours |
+//! | 1 | what was asked for does not hold: a requirement of `audit`, equality in `diff`, a vector in `verify`; or something else failed: the disk, the cache, a bug of ours |
 //! | 2 | usage, a bad file, a name that nobody knows |
 //! | 5 | the network, or what came over it: unreachable, refused, the wrong bytes, nothing cached while offline |
 //! | 130 | interrupted (Ctrl-C, or a termination signal) |

@@ -3,6 +3,7 @@
 //! Exit codes are documented at [`exit`]; where output goes at [`output`].
 
 mod app;
+mod audit;
 mod cmd;
 mod contract;
 mod embed;
@@ -52,6 +53,8 @@ enum Verb {
     Embed(cmd::embed::Args),
     Buckets(cmd::buckets::Args),
     Bench(cmd::bench::Args),
+    Audit(cmd::audit::Args),
+    Explain(cmd::explain::Args),
 }
 
 fn dispatch(verb: &Verb, app: &App) -> Outcome {
@@ -72,6 +75,8 @@ fn dispatch(verb: &Verb, app: &App) -> Outcome {
         Verb::Embed(args) => cmd::embed::run(args, app),
         Verb::Buckets(args) => cmd::buckets::run(args, app),
         Verb::Bench(args) => cmd::bench::run(args, app),
+        Verb::Audit(args) => cmd::audit::run(args, app),
+        Verb::Explain(args) => cmd::explain::run(args, app),
     }
 }
 
@@ -79,7 +84,8 @@ const AFTER_HELP: &str = "\
 A model is a path (GGUF file or Hugging Face folder), hf:org/name[/file][@revision], \
 or a name of the catalogue.
 
-Exit codes: 0 done, 1 other failure (disk, cache), 2 usage or bad file, 5 network, 130 interrupted.
+Exit codes: 0 done, 1 what was asked for does not hold (audit, diff, verify) or another failure (disk, cache), \
+2 usage or bad file, 5 network, 130 interrupted.
 
 Environment: each flag as shown; HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, \
 HF_HUB_OFFLINE, XDG_CACHE_HOME, HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE, NO_COLOR.";

@@ -41,6 +41,11 @@ impl Output {
         self.style.json
     }
 
+    /// Whether colours on stdout are seen as such.
+    pub fn paints_stdout(&self) -> bool {
+        self.style.color && io::stdout().is_terminal()
+    }
+
     /// Data, as it is, flushed: a stream of text shows as it comes.
     pub fn data(&self, text: &str) -> io::Result<()> {
         if let Some(last) = text.chars().next_back() {

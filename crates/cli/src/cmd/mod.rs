@@ -1,11 +1,13 @@
 //! The verbs, one module each: its arguments and `run(&Args, &App)`.
 
+pub mod audit;
 pub mod bench;
 pub mod buckets;
 pub mod check;
 pub mod convert;
 pub mod diff;
 pub mod embed;
+pub mod explain;
 pub mod inspect;
 pub mod ls;
 pub mod ops;

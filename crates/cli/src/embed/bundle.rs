@@ -202,7 +202,8 @@ pub fn write(model: &Model<'_>, out: &Path, force: bool, flags: &Flags, app: &Ap
     }
 }
 
-fn build(model: &Model<'_>, flags: &Flags, app: &App) -> Result<Encoder, Failure> {
+/// The program that is written.
+pub fn build(model: &Model<'_>, flags: &Flags, app: &App) -> Result<Encoder, Failure> {
     let path = &model.checkpoint.path;
     let lengths = |most: usize| -> Vec<usize> {
         let mut lengths = flags.buckets.clone();

@@ -6,6 +6,7 @@
 //!
 //! Weights are not read, unless a rule about numbers says that it must.
 
+pub mod errors;
 pub mod labelled;
 pub mod bisect;
 mod cut;

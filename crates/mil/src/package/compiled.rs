@@ -19,6 +19,7 @@ use super::proto;
 use super::read::{MAX_MODEL_BYTES, Weights, assemble, read_capped};
 use super::write::{Partial, create, model};
 use super::{Package, Summary, check, description, report, state};
+use crate::data::Data;
 use crate::literal::Literal;
 use crate::program::{Function, Program};
 use crate::text::{Blobs, parse, print};
@@ -85,11 +86,20 @@ impl Package {
 }
 
 /// The program of a text, as it is in memory.
-fn program(source: &str, path: &Path, weights: Weights<'_>) -> Result<Program, PackageError> {
+fn program(source: &str, path: &Path, mut weights: Weights<'_>) -> Result<Program, PackageError> {
+    parsed(source, path, &mut |name, offset, ty| weights.constant(name, offset, ty))
+}
+
+/// The program of a text whose constants are found so.
+pub(super) fn parsed(
+    source: &str,
+    path: &Path,
+    constant: &mut dyn FnMut(&str, u64, &TensorType) -> Result<Data, PackageError>,
+) -> Result<Program, PackageError> {
     let fault = RefCell::new(None);
-    let weights = RefCell::new(weights);
+    let constant = RefCell::new(constant);
     let resolve = |name: &str, offset: u64, ty: &TensorType| {
-        let found = weights.borrow_mut().constant(name, offset, ty);
+        let found = (*constant.borrow_mut())(name, offset, ty);
         found.map_err(|e| *fault.borrow_mut() = Some(e)).ok()
     };
     let parsed = parse(source, &resolve);

@@ -3,7 +3,7 @@
 //!
 //! [`Package::open`] maps the weights and copies none; [`Package::write`] writes them in pieces. Start at [`Package`];
 //! `read` and `write` know the folder, `encode` and `decode` the program, `description` how it looks from outside,
-//! `compiled` and `report` know compiled models, `value` types and literals, `state` updates of states, `blob` the weight file, `manifest` the list of items, `proto` the wire format. This is
+//! `compiled` and `report` know compiled models, `value` types and literals, `source` single files of MIL text, `state` updates of states, `blob` the weight file, `manifest` the list of items, `proto` the wire format. This is
 //! the one place of the crate that reads and writes files.
 
 pub(crate) mod blob;
@@ -18,6 +18,7 @@ mod map;
 mod proto;
 mod read;
 mod report;
+mod source;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ pub use description::{ColorSpace, DefaultValue, Feature, Image, ImageSizes, Inte
 pub use error::PackageError;
 pub use map::map;
 pub use read::items;
+pub use source::{SourceFile, read_source};
 pub use write::Summary;
 
 use crate::lower::with_opset;

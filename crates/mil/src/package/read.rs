@@ -19,7 +19,7 @@ use crate::types::TensorType;
 /// Model files have no weights in them; messages take up to 60 times their bytes in memory.
 pub(super) const MAX_MODEL_BYTES: u64 = 1 << 28;
 /// What a weight file's name begins with: the folder that the model file is in.
-const MODEL_PATH: &str = "@model_path/";
+pub(super) const MODEL_PATH: &str = "@model_path/";
 
 impl Package {
     /// Read the package, or the compiled model, at `path`. Weights are mapped: the files must not change while the package or a slice of its

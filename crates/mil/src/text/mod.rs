@@ -10,5 +10,6 @@ mod number;
 mod parse;
 mod print;
 
+pub use number::float;
 pub use parse::{ParseError, parse};
-pub use print::{Blobs, WEIGHT_PATH, print};
+pub use print::{Blobs, Notes, WEIGHT_PATH, print, print_with};

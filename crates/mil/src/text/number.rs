@@ -49,7 +49,7 @@ impl Elements {
 }
 
 /// A finite number, decimal or in C99's hexadecimal form.
-fn float(word: &str) -> Option<f64> {
+pub fn float(word: &str) -> Option<f64> {
     let (negative, digits) = match word.as_bytes().first()? {
         b'-' => (true, &word[1..]),
         b'+' => (false, &word[1..]),

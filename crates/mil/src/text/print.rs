@@ -6,7 +6,7 @@ use crate::data::Data;
 use crate::literal::{Literal, f16_to_f32};
 use crate::opset::Opset;
 use crate::package::blob::Plan;
-use crate::program::{Arg, BlockId, Function, Op, Program, ValueId};
+use crate::program::{Arg, BlockId, Function, Op, OpId, Program, ValueId};
 use crate::types::{DType, TensorType};
 use crate::valid::has_text;
 
@@ -44,9 +44,17 @@ impl Blobs {
     }
 }
 
+/// What is said of an op beside what it is: attributes that stand behind its own.
+pub type Notes<'a> = &'a dyn Fn(&Function, OpId) -> Vec<(String, Literal)>;
+
 /// The text of a program; `blobs` gains the constants that it refers to.
 pub fn print(program: &Program, blobs: &mut Blobs) -> String {
-    let mut printer = Printer { out: String::new(), blobs, opset: Opset::CoreMl8 };
+    print_with(program, blobs, &|_, _| Vec::new())
+}
+
+/// The same with notes on ops, as Apple's compiler leaves them; [`parse`](super::parse()) does not read such a text.
+pub fn print_with(program: &Program, blobs: &mut Blobs, notes: Notes<'_>) -> String {
+    let mut printer = Printer { out: String::new(), blobs, opset: Opset::CoreMl8, notes };
     printer.out.push_str("program(1.3)\n");
     if !program.attributes.is_empty() {
         printer.attributes(&program.attributes);
@@ -65,6 +73,7 @@ struct Printer<'a> {
     blobs: &'a mut Blobs,
     /// Of the function at hand.
     opset: Opset,
+    notes: Notes<'a>,
 }
 
 macro_rules! put {
@@ -104,7 +113,7 @@ impl Printer<'_> {
         let indent = "    ".repeat(depth);
         self.out.push_str("{\n");
         for op in &f.block(id).ops {
-            self.op(f, f.op(*op), depth + 1);
+            self.op(f, *op, depth + 1);
         }
         put!(self, "{indent}}} -> (");
         self.names(f, &f.block(id).outputs);
@@ -117,7 +126,8 @@ impl Printer<'_> {
         }
     }
 
-    fn op(&mut self, f: &Function, op: &Op, depth: usize) {
+    fn op(&mut self, f: &Function, id: OpId, depth: usize) {
+        let op = f.op(id);
         let indent = "    ".repeat(depth);
         self.out.push_str(&indent);
         for (i, r) in op.results.iter().enumerate() {
@@ -139,6 +149,8 @@ impl Printer<'_> {
         self.out.push(')');
         let name = op.name.as_ref().map(|n| Arg::Literal(Literal::string(n)));
         attributes.extend(name.iter().map(|n| ("name", n)));
+        let notes: Vec<(String, Arg)> = (self.notes)(f, id).into_iter().map(|(n, l)| (n, Arg::Literal(l))).collect();
+        attributes.extend(notes.iter().map(|(n, a)| (n.as_str(), a)));
         attributes.sort_by_key(|(name, _)| *name);
         for (i, (name, arg)) in attributes.iter().enumerate() {
             put!(self, "{}{name} = ", if i > 0 { ", " } else { "[" });

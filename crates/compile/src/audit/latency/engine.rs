@@ -84,11 +84,24 @@ const TOPK: f64 = 8e-3;
 
 /// Add up what ops take.
 pub fn run(view: &View<'_>, placement: &Placement) -> Total {
+    walk(view, placement, &mut |_| {})
+}
+
+/// Seconds of each op of a placement, without what its activations and the call take; 0 where it is done on the way out of another.
+pub fn each(view: &View<'_>, placement: &Placement) -> Vec<f64> {
+    let mut seconds = Vec::with_capacity(placement.ops.len());
+    walk(view, placement, &mut |s| seconds.push(s));
+    seconds
+}
+
+/// Add up what ops take, and tell what each does.
+fn walk(view: &View<'_>, placement: &Placement, tell: &mut dyn FnMut(f64)) -> Total {
     let chip = view.target.chip;
     let mut total = Total::default();
     let mut read: HashSet<ValueId> = HashSet::new();
     let mut columns: Vec<(f64, f64)> = Vec::new();
     for op in &placement.ops {
+        let so_far = total.parts.total();
         if !on_engine(op.chosen) {
             total.parts.host += elsewhere(op, chip);
         } else if let Kind::Product(gemm, weight) = op.work.kind {
@@ -107,6 +120,7 @@ pub fn run(view: &View<'_>, placement: &Placement) -> Total {
             total.weight_bytes += gemm.n_weights() * gemm.stored.bits / 8.0;
             columns.push((gemm.positions, gemm.n_weights()));
         }
+        tell((total.parts.total() - so_far).max(0.0));
     }
     total.positions = most_common(columns);
     total

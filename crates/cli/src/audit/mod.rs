@@ -1,0 +1,19 @@
+//! Audits as users see them: what is audited ([`subject`]), the report in its wire form ([`report`]), and a file for each
+//! form that it is printed in.
+//!
+//! The judging itself is [`thane_compile::audit`]; nothing here decides where an op runs.
+
+pub mod baseline;
+pub mod compare;
+pub mod html;
+pub mod json;
+pub mod mil;
+pub mod place;
+pub mod plan;
+pub mod report;
+pub mod require;
+pub mod sarif;
+pub mod score;
+pub mod subject;
+pub mod text;
+pub mod wrap;

@@ -1,0 +1,332 @@
+//! From a subject and targets to a report.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+use thane_compile::audit::latency::{LoadRisk, engine};
+use thane_compile::audit::place::{Backend, Placed, Segment};
+use thane_compile::audit::{Effect, Finding, FunctionAudit, Rule, Severity, View, audit};
+use thane_compile::target::{Evidence, Route, Target};
+use thane_mil::program::{Function, OpId, Program};
+
+use super::place::places;
+use super::report::{
+    Ceilings, Estimate, FindingRow, FunctionRow, LatencyRow, NOT_COVERED, OpRow, PartsRow, Reason, Report, RuleRow,
+    SCHEMA, SegmentRow, SubjectRow, TargetRow,
+};
+use super::subject::{Part, Subject};
+
+/// A length of the cache and what a call of `decode` takes with it.
+#[derive(Debug, Serialize)]
+pub struct Context {
+    pub context: usize,
+    pub target: String,
+    pub ms: f64,
+    pub low_ms: f64,
+    pub high_ms: f64,
+    pub tokens_per_second: Option<f64>,
+}
+
+/// What comes of a program on a target, worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It does not compile, load or run.
+    Fails,
+    /// The same by a source that others contradict or nobody checked.
+    MayFail,
+    /// It gives wrong numbers.
+    Wrong,
+    /// No op runs on the engine.
+    Off,
+    /// Some do.
+    Partly,
+    /// 95 % or more do.
+    Mostly,
+    /// All do.
+    On,
+}
+
+impl Verdict {
+    /// The word in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fails => "fails",
+            Self::MayFail => "may-fail",
+            Self::Wrong => "wrong-results",
+            Self::Off => "off-engine",
+            Self::Partly => "partly-on-engine",
+            Self::Mostly => "mostly-on-engine",
+            Self::On => "on-engine",
+        }
+    }
+}
+
+/// Judge a subject for targets; with a name, only the function of it is in the report.
+pub fn report(subject: &Subject, targets: &[Target], only: Option<&str>) -> Report {
+    let mut rules = BTreeMap::new();
+    let targets = targets.iter().map(|t| target(subject, t, only, &mut rules)).collect();
+    Report {
+        schema: SCHEMA,
+        generator: concat!("thane ", env!("CARGO_PKG_VERSION")),
+        subject: SubjectRow {
+            name: subject.name.clone(),
+            kind: subject.kind,
+            built: subject.built.clone(),
+            absent_constants: subject.n_absent,
+        },
+        passed: true,
+        failures: Vec::new(),
+        targets,
+        rules: rules.into_values().map(rule_row).collect(),
+        contexts: Vec::new(),
+        baseline: None,
+        comparison: None,
+        not_covered: NOT_COVERED,
+    }
+}
+
+type Fired = BTreeMap<&'static str, &'static Rule>;
+
+fn target(subject: &Subject, target: &Target, only: Option<&str>, fired: &mut Fired) -> TargetRow {
+    let (mut functions, mut findings) = (Vec::new(), Vec::new());
+    let (mut judged, mut refused): (Vec<&'static Rule>, bool) = (Vec::new(), false);
+    for part in &subject.parts {
+        let audit = audit(&part.program, target);
+        findings.extend(audit.findings.iter().map(|f| about_program(part, f)));
+        judged.extend(audit.findings.iter().map(|f| f.rule));
+        for (f, done) in part.program.functions().iter().zip(&audit.functions) {
+            let name = named(part, &f.name);
+            if only.is_some_and(|only| only != name && only != f.name) {
+                continue;
+            }
+            let function = Judged::new(&part.program, f, done, target, name);
+            judged.extend(done.findings.iter().map(|f| f.rule));
+            findings.extend(function.findings());
+            let row = function.row();
+            refused |= row.refused > 0;
+            functions.push(row);
+        }
+    }
+    fired.extend(judged.iter().map(|rule| (rule.id, *rule)));
+    let severities = |s: Severity| judged.iter().filter(|r| r.severity == s).count();
+    findings.sort_by_key(|f| (std::cmp::Reverse(severity_rank(f.severity)), f.rule));
+    let ops = functions.iter().map(|f| f.ops).sum();
+    let ane_ops = functions.iter().map(|f| f.ane_ops).sum();
+    TargetRow {
+        target: target.to_string(),
+        chip: target.chip.name,
+        release: if target.chip.is_phone() { target.release.ios } else { target.release.mac },
+        units: target.units.name(),
+        route: if target.route == Route::Direct { "direct" } else { "coreml" },
+        verdict: verdict(&judged, refused, ane_ops, ops).name(),
+        ops,
+        ane_ops,
+        residency: percent(ane_ops, ops),
+        errors: severities(Severity::Error),
+        warnings: severities(Severity::Warning),
+        notes: severities(Severity::Note),
+        functions,
+        findings,
+        inferred: target.chip.inferred(),
+        ceilings: Ceilings {
+            gflops: target.chip.peak_tflops.value * 1e3 * f64::from(target.chip.engines.max(1)),
+            weight_gbps: target.chip.weight_gbps.value,
+            local_gbps: target.chip.local_gbps.value,
+        },
+    }
+}
+
+/// How functions are told apart where several packages have a `main`.
+fn named(part: &Part, function: &str) -> String {
+    if part.package.is_empty() { function.to_owned() } else { format!("{}/{function}", part.package) }
+}
+
+/// Percent of ops; nothing of nothing is all.
+pub fn percent(part: usize, all: usize) -> f64 {
+    if all == 0 { 100.0 } else { part as f64 / all as f64 * 100.0 }
+}
+
+fn verdict(rules: &[&Rule], refused: bool, ane_ops: usize, ops: usize) -> Verdict {
+    let errors = || rules.iter().filter(|r| r.severity == Severity::Error);
+    let stops = |r: &&&Rule| matches!(r.effect, Effect::CompileFails(_) | Effect::LoadFails(_) | Effect::RunFails(_));
+    let is_sure = |r: &&Rule| r.evidence != Evidence::Folklore && r.disputed.is_none();
+    match () {
+        () if refused || errors().filter(stops).any(is_sure) => Verdict::Fails,
+        () if errors().any(|r| stops(&r)) => Verdict::MayFail,
+        () if errors().any(|r| r.effect == Effect::WrongResult) => Verdict::Wrong,
+        () if ane_ops == 0 && ops > 0 => Verdict::Off,
+        () if ane_ops == ops => Verdict::On,
+        () if percent(ane_ops, ops) >= 95.0 => Verdict::Mostly,
+        () => Verdict::Partly,
+    }
+}
+
+fn about_program(part: &Part, finding: &Finding) -> FindingRow {
+    FindingRow {
+        rule: finding.rule.id,
+        severity: severity_name(finding.rule.severity),
+        function: None,
+        op: (!part.package.is_empty()).then(|| part.package.clone()),
+        kind: None,
+        place: None,
+        message: finding.message.clone(),
+        known: false,
+    }
+}
+
+/// A function with what its rows are made of.
+struct Judged<'a> {
+    view: View<'a>,
+    done: &'a FunctionAudit,
+    name: String,
+    places: HashMap<OpId, String>,
+}
+
+impl<'a> Judged<'a> {
+    fn new(program: &'a Program, f: &'a Function, done: &'a FunctionAudit, target: &'a Target, name: String) -> Self {
+        let view = View::new(program, f, target);
+        let ids: Vec<OpId> = f.all_ops().into_iter().filter(|id| !f.op(*id).def.is_const()).collect();
+        let places = places(&view, &ids);
+        Self { view, done, name, places }
+    }
+
+    fn findings(&self) -> impl Iterator<Item = FindingRow> + '_ {
+        let f = self.view.f;
+        self.done.findings.iter().map(move |finding| FindingRow {
+            rule: finding.rule.id,
+            severity: severity_name(finding.rule.severity),
+            function: Some(self.name.clone()),
+            op: finding.op.map(|op| label(f, op)),
+            kind: finding.op.map(|op| f.op(op).def.name),
+            place: finding.op.and_then(|op| self.places.get(&op).cloned()).filter(|p| !p.is_empty()),
+            message: finding.message.clone(),
+            known: false,
+        })
+    }
+
+    fn table(&self) -> Vec<OpRow> {
+        let mut at: HashMap<OpId, Vec<&'static str>> = HashMap::new();
+        for finding in &self.done.findings {
+            if let Some(op) = finding.op {
+                at.entry(op).or_default().push(finding.rule.id);
+            }
+        }
+        let seconds = engine::each(&self.view, &self.done.placement);
+        let ops = self.done.placement.ops.iter().zip(seconds);
+        ops.map(|(op, seconds)| self.op(op, seconds, at.remove(&op.op).unwrap_or_default())).collect()
+    }
+
+    fn op(&self, op: &Placed, seconds: f64, findings: Vec<&'static str>) -> OpRow {
+        OpRow {
+            name: label(self.view.f, op.op),
+            kind: self.view.op(op.op).def.name,
+            place: self.places.get(&op.op).cloned().unwrap_or_default(),
+            backend: op.chosen.name(),
+            supported: op.estimates.iter().map(|(b, ms)| Estimate { backend: b.name(), ms: *ms }).collect(),
+            ms: seconds * 1e3,
+            flops: op.work.flops,
+            bytes: op.work.bytes(),
+            reasons: op.validation.iter().map(|(b, m)| Reason { backend: b.name(), message: m.clone() }).collect(),
+            findings,
+        }
+    }
+
+    fn row(self) -> FunctionRow {
+        let table = self.table();
+        let placement = &self.done.placement;
+        let segment = |s: &Segment| SegmentRow {
+            backend: s.backend.name(),
+            first: s.first,
+            ops: s.n_ops,
+            ms: table[s.first..s.first + s.n_ops].iter().map(|op| op.ms).sum(),
+        };
+        FunctionRow {
+            ops: placement.ops.len(),
+            ane_ops: placement.ops.iter().filter(|op| op.chosen == Backend::Ane).count(),
+            residency: placement.residency() * 100.0,
+            residency_of_flops: placement.residency_of_flops() * 100.0,
+            residency_of_cost: placement.residency_of_cost() * 100.0,
+            refused: placement.refused.len(),
+            latency: latency(self.done),
+            segments: placement.segments.iter().map(segment).collect(),
+            name: self.name,
+            table,
+        }
+    }
+}
+
+fn latency(done: &FunctionAudit) -> LatencyRow {
+    let l = &done.latency;
+    let p = &l.parts;
+    LatencyRow {
+        ms: l.ms,
+        low_ms: l.interval_ms.0,
+        high_ms: l.interval_ms.1,
+        tokens_per_second: l.tokens_per_second,
+        bound: l.bound.name(),
+        parts: PartsRow {
+            compute_ms: p.compute * 1e3,
+            weights_ms: p.weights * 1e3,
+            elements_ms: p.elements * 1e3,
+            activations_ms: p.activations * 1e3,
+            dispatch_ms: p.dispatch * 1e3,
+            host_ms: p.host * 1e3,
+        },
+        positions: l.positions,
+        weight_bytes: l.weight_bytes,
+        activation_bytes: l.activation_bytes,
+        dispatches: l.n_dispatches,
+        peak_bytes: l.peak_bytes,
+        load_risk: match l.load_risk {
+            LoadRisk::None => "none",
+            LoadRisk::Possible => "possible",
+            LoadRisk::Likely => "likely",
+        },
+    }
+}
+
+/// What an op is called: its first result, which Apple's tools show too.
+pub fn label(f: &Function, id: OpId) -> String {
+    let op = f.op(id);
+    let named = || op.name.clone().unwrap_or_else(|| op.def.name.to_owned());
+    op.results.first().map_or_else(named, |r| f.value(*r).name.clone())
+}
+
+/// The word of a severity.
+pub fn severity_name(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Note => "note",
+        Severity::Warning => "warning",
+        Severity::Error => "error",
+    }
+}
+
+/// How bad a word of [`severity_name`] is.
+pub fn severity_rank(name: &str) -> u8 {
+    ["note", "warning", "error"].iter().position(|n| *n == name).unwrap_or_default() as u8
+}
+
+/// A rule as it leaves the program.
+pub fn rule_row(rule: &Rule) -> RuleRow {
+    let (effect, code) = match rule.effect {
+        Effect::OpLeaves => ("op-leaves", None),
+        Effect::ProgramLeaves => ("program-leaves", None),
+        Effect::CompileFails(code) => ("compile-fails", code),
+        Effect::LoadFails(code) => ("load-fails", code),
+        Effect::RunFails(code) => ("run-fails", code),
+        Effect::WrongResult => ("wrong-result", None),
+        Effect::Slow => ("slow", None),
+    };
+    RuleRow {
+        id: rule.id,
+        title: rule.title,
+        severity: severity_name(rule.severity),
+        effect,
+        code,
+        evidence: rule.evidence.name(),
+        source: rule.source,
+        disputed: rule.disputed,
+        why: rule.why,
+        fix: rule.fix,
+    }
+}

@@ -1,0 +1,166 @@
+//! What is audited: packages, compiled models, MIL text, folders of packages, and checkpoints, which are built first.
+//!
+//! Weights are mapped and not read; hashes of folders are not checked, which would read them (`thane verify` does).
+
+use std::path::{Path, PathBuf};
+
+use thane_mil::package::{Package, PackageError, read_source};
+use thane_mil::program::Program;
+use thane_mil::types::DType;
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{EncoderInfo, Options};
+
+use crate::app::App;
+use crate::cmd::convert;
+use crate::embed::bundle;
+use crate::exit::{Code, Failure};
+use crate::hub;
+use crate::model::{self, is_package};
+
+/// A program that loads by itself.
+pub struct Part {
+    /// The package's name in its folder; empty where there is one program only.
+    pub package: String,
+    pub program: Program,
+}
+
+/// What is audited.
+pub struct Subject {
+    /// As it was asked for.
+    pub name: String,
+    /// `package`, `compiled`, `text`, `folder`, `decoder` or `encoder`.
+    pub kind: &'static str,
+    /// What was built, of a checkpoint.
+    pub built: Option<String>,
+    /// Constants of a text whose file is not there.
+    pub n_absent: usize,
+    pub parts: Vec<Part>,
+    /// The checkpoint of a decoder, which can be built for other contexts.
+    pub decoder: Option<(PathBuf, Box<Checkpoint>)>,
+}
+
+/// How a checkpoint is built.
+#[derive(Clone, Debug)]
+pub struct Build<'a> {
+    /// Tokens that the cache holds.
+    pub context: Option<usize>,
+    pub embedding: &'a bundle::Flags,
+}
+
+/// Find and read what is to be audited.
+pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Subject, Failure> {
+    let path = Path::new(spec);
+    let named = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    let exists = path.exists();
+    if ["mil", "mlpackage", "mlmodelc"].contains(&named) && !exists {
+        let error = anyhow::anyhow!("no such file or folder: {spec}");
+        return Err(Failure::new(Code::Usage, error).remedy("the path of a package, a compiled model or a .mil file"));
+    }
+    if exists && path.is_file() && named == "mil" {
+        return text(spec, path);
+    }
+    if exists && path.is_dir() && !is_package(path) && !path.join("config.json").is_file() {
+        let packages =
+            packages_in(path).map_err(|e| Failure::new(Code::Usage, anyhow::Error::new(e).context(spec.to_owned())))?;
+        if !packages.is_empty() {
+            return folder(spec, &packages, app);
+        }
+    }
+    if ["mlpackage", "mlmodelc"].contains(&named) || exists && is_package(path) {
+        return package(spec, path, app);
+    }
+    let files = hub::resolve(spec, &app.hub)?;
+    if is_package(&files.path) {
+        return package(spec, &files.path, app);
+    }
+    checkpoint(spec, &files.path, build, app)
+}
+
+fn text(spec: &str, path: &Path) -> Result<Subject, Failure> {
+    let source = read_source(path).map_err(|e| match e {
+        PackageError::Io { .. } => Failure::new(Code::Other, e),
+        _ => Failure::new(Code::Usage, e),
+    })?;
+    let part = Part { package: String::new(), program: source.program };
+    Ok(Subject { n_absent: source.n_absent, ..of_parts(spec, "text", vec![part]) })
+}
+
+fn of_parts(spec: &str, kind: &'static str, parts: Vec<Part>) -> Subject {
+    Subject { name: spec.to_owned(), kind, built: None, n_absent: 0, parts, decoder: None }
+}
+
+fn package(spec: &str, path: &Path, app: &App) -> Result<Subject, Failure> {
+    let kind = if path.join("Manifest.json").is_file() { "package" } else { "compiled" };
+    Ok(of_parts(spec, kind, vec![Part { package: String::new(), program: read(path, app)? }]))
+}
+
+/// The program of a package; one of Thane's knows which module of the checkpoint an op computes by the names of weights.
+fn read(path: &Path, app: &App) -> Result<Program, Failure> {
+    app.output.explain(&format!("reading {}", path.display()));
+    Ok(Package::open(path).map_err(|e| Failure::new(Code::Usage, e))?.program)
+}
+
+/// The packages of a folder, in the order of names.
+fn packages_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut packages = Vec::new();
+    for entry in std::fs::read_dir(path)? {
+        let path = entry?.path();
+        let is_named = path.extension().is_some_and(|e| e == "mlpackage" || e == "mlmodelc");
+        if is_named && is_package(&path) {
+            packages.push(path);
+        }
+    }
+    packages.sort();
+    Ok(packages)
+}
+
+fn folder(spec: &str, packages: &[PathBuf], app: &App) -> Result<Subject, Failure> {
+    let part = |path: &PathBuf| -> Result<Part, Failure> {
+        let package = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Part { package, program: read(path, app)? })
+    };
+    Ok(of_parts(spec, "folder", packages.iter().map(part).collect::<Result<_, _>>()?))
+}
+
+fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<Subject, Failure> {
+    let checkpoint = Checkpoint::open(path).map_err(|e| Failure::new(Code::Usage, e))?;
+    // What has modules of sentence-transformers makes vectors, whatever else it could.
+    if path.join("modules.json").is_file() {
+        return encoder(spec, &checkpoint, build, app);
+    }
+    match decoder(&checkpoint, build.context, app) {
+        Ok((program, said)) => {
+            let part = Part { package: String::new(), program };
+            let decoder = Some((path.to_owned(), Box::new(checkpoint)));
+            Ok(Subject { built: Some(said), decoder, ..of_parts(spec, "decoder", vec![part]) })
+        }
+        Err(failure) => encoder(spec, &checkpoint, build, app).map_err(|_| failure),
+    }
+}
+
+/// The program that `thane convert` writes of a decoder, with a word about it.
+pub fn decoder(checkpoint: &Checkpoint, context: Option<usize>, app: &App) -> Result<(Program, String), Failure> {
+    // States of packages are fp16.
+    let options = Options { context, cache: DType::Fp16, score: false };
+    let made = thane_models::build(checkpoint, &options).map_err(|e| model::unusable(&checkpoint.path, e))?;
+    let program = convert::in_opset(model::compile(made.program, &checkpoint.path, app)?, None)?;
+    let said = format!(
+        "{}, {} layers, context of {} tokens, as `thane convert` writes it",
+        made.info.architecture, made.info.n_layers, made.info.context
+    );
+    Ok((program, said))
+}
+
+fn encoder(spec: &str, checkpoint: &Checkpoint, build: &Build<'_>, app: &App) -> Result<Subject, Failure> {
+    if build.context.is_some() {
+        let error = anyhow::anyhow!("{spec}: --context is for models that answer, this one makes vectors");
+        return Err(Failure::new(Code::Usage, error).remedy("--buckets 128,512, the lengths of its functions"));
+    }
+    let model = bundle::Model { name: spec, licence: None, checkpoint };
+    let made = bundle::build(&model, build.embedding, app)?;
+    let EncoderInfo { architecture, n_layers, .. } = &made.info;
+    let said =
+        format!("{architecture}, {n_layers} layers, as `thane convert --task embed` writes it for the Neural Engine");
+    let part = Part { package: String::new(), program: convert::in_opset(made.program, None)? };
+    Ok(Subject { built: Some(said), ..of_parts(spec, "encoder", vec![part]) })
+}

@@ -1,0 +1,309 @@
+//! A report for a terminal: 80 columns, the verdict first, findings by rule with the worst first.
+
+use super::compare;
+use super::report::{FindingRow, FunctionRow, LatencyRow, Report, RuleRow, TargetRow};
+use super::wrap::{COLUMNS, shorten, wrap};
+
+/// Places of a rule that are listed; the rest is counted.
+const MOST_PLACES: usize = 4;
+/// Functions that are described; the rest is counted.
+const MOST_FUNCTIONS: usize = 12;
+/// Where the text behind a label begins.
+const INDENT: usize = 12;
+
+/// What paints words, where the terminal can.
+#[derive(Clone, Copy, Debug)]
+pub struct Paint(pub bool);
+
+impl Paint {
+    /// A severity in its colour, at least as wide as the longest.
+    fn severity(self, name: &str) -> String {
+        let code = match name {
+            "error" => "31;1",
+            "warning" => "33;1",
+            _ => "36",
+        };
+        self.with(code, name)
+    }
+
+    fn bold(self, text: &str) -> String {
+        self.with("1", text)
+    }
+
+    fn with(self, code: &str, text: &str) -> String {
+        if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// The whole report.
+pub fn print(report: &Report, paint: Paint) -> String {
+    let mut out = subject(report);
+    if report.targets.len() > 1 {
+        out += &table(report);
+    }
+    for target in &report.targets {
+        out.push('\n');
+        out += &one(report, target, paint);
+    }
+    out += &contexts(report);
+    out += &report.comparison.as_ref().map(compare::text).unwrap_or_default();
+    out += &baseline(report);
+    out
+}
+
+fn subject(report: &Report) -> String {
+    let s = &report.subject;
+    let mut out = format!("{}\n", shorten(&s.name, COLUMNS));
+    if let Some(built) = &s.built {
+        out += &wrap("  built", INDENT, built);
+    }
+    if s.absent_constants > 0 {
+        let n = s.absent_constants;
+        out +=
+            &wrap("  weights", INDENT, &format!("{n} constants are not beside the text; their numbers count as zeros"));
+    }
+    out
+}
+
+/// A line a target.
+fn table(report: &Report) -> String {
+    let mut out =
+        format!("\n{:<34} {:>9} {:>6} {:>5} {:>5}  {}\n", "target", "on engine", "errors", "warn", "ms", "verdict");
+    for t in &report.targets {
+        let ms: f64 = t.functions.iter().map(|f| f.latency.ms).fold(0.0, f64::max);
+        out += &format!(
+            "{:<34} {:>7.1} % {:>6} {:>5} {:>5}  {}\n",
+            shorten(&t.target, 34),
+            t.residency,
+            t.errors,
+            t.warnings,
+            short(ms),
+            t.verdict
+        );
+    }
+    out += "ms is that of the slowest function.\n";
+    out
+}
+
+fn one(report: &Report, t: &TargetRow, paint: Paint) -> String {
+    let mut out = format!("{}: {}\n", paint.bold(&t.target), sentence(t));
+    let all = format!("{:.1} %: {} of {} ops (const and constexpr are not counted)", t.residency, t.ane_ops, t.ops);
+    out += &wrap("  on engine", INDENT, &all);
+    if !t.inferred.is_empty() {
+        let said = format!("{} of this chip are taken from kindred ones", t.inferred.join(", "));
+        out += &wrap("  inferred", INDENT, &said);
+    }
+    for f in t.functions.iter().take(MOST_FUNCTIONS) {
+        out += &function(f, paint);
+    }
+    if t.functions.len() > MOST_FUNCTIONS {
+        out += &format!("\nand {} functions more; --function NAME shows one\n", t.functions.len() - MOST_FUNCTIONS);
+    }
+    out += &findings(report, t, paint);
+    out
+}
+
+/// What the verdict means.
+fn sentence(t: &TargetRow) -> String {
+    let direct = t.route == "direct";
+    let said = match t.verdict {
+        "fails" if direct => "the engine refuses it",
+        "fails" => "fails to compile, load or run on the engine",
+        "may-fail" => "may fail on the engine: sources differ",
+        "wrong-results" => "runs, with wrong results",
+        "off-engine" => "does not run on the engine",
+        "partly-on-engine" => "runs on the engine in part",
+        "mostly-on-engine" => "runs on the engine, but for some ops",
+        _ => "runs on the engine",
+    };
+    said.to_owned()
+}
+
+fn function(f: &FunctionRow, paint: Paint) -> String {
+    let l = &f.latency;
+    let mut out = format!("\n{}\n", paint.bold(&format!("function {}", shorten(&f.name, COLUMNS - 10))));
+    let share = format!(
+        "{:.1} % of {} ops, {:.1} % of the operations, {:.1} % of the estimated time; {} {}",
+        f.residency,
+        f.ops,
+        f.residency_of_flops,
+        f.residency_of_cost,
+        f.segments.len(),
+        if f.segments.len() == 1 { "segment" } else { "segments" }
+    );
+    out += &wrap("  on engine", INDENT, &share);
+    if let Some(elsewhere) = f.elsewhere() {
+        out += &wrap("  elsewhere", INDENT, &elsewhere);
+    }
+    if f.refused > 0 {
+        out += &wrap("  refused", INDENT, &format!("{} ops that nothing else may run", f.refused));
+    }
+    out += &wrap("  call", INDENT, &call(l));
+    let memory = format!(
+        "{} of weights and {} of activations a call, {} at most at once; {}",
+        bytes(l.weight_bytes),
+        bytes(l.activation_bytes),
+        bytes(l.peak_bytes),
+        match l.load_risk {
+            "none" => "small enough to load",
+            "possible" => "may be too large to load",
+            _ => "is likely too large to load",
+        }
+    );
+    out += &wrap("  memory", INDENT, &memory);
+    out
+}
+
+fn call(l: &LatencyRow) -> String {
+    let tokens = l.tokens_per_second.map(|t| format!(", {} tokens/s", short(t))).unwrap_or_default();
+    let dispatches = if l.dispatches == 1 { "1 dispatch".to_owned() } else { format!("{} dispatches", l.dispatches) };
+    format!(
+        "{} ms (80 % of calls {} to {}){tokens}, bound by {}; {dispatches}",
+        short(l.ms),
+        short(l.low_ms),
+        short(l.high_ms),
+        l.bound
+    )
+}
+
+/// Findings by rule, in their order, which is by severity.
+fn findings(report: &Report, t: &TargetRow, paint: Paint) -> String {
+    if t.findings.is_empty() {
+        return "\nno findings\n".to_owned();
+    }
+    let count = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+    let counts = [count(t.errors, "error"), count(t.warnings, "warning"), count(t.notes, "note")].join(", ");
+    let mut out = format!("\n{} findings: {counts}\n", t.findings.len());
+    for group in t.findings.chunk_by(|a, b| a.rule == b.rule) {
+        if let Some(rule) = report.rule(group[0].rule) {
+            out += &rule_group(rule, group, paint);
+        }
+    }
+    out
+}
+
+fn rule_group(rule: &RuleRow, group: &[FindingRow], paint: Paint) -> String {
+    let places = if group.len() == 1 { String::new() } else { format!(" ({} places)", group.len()) };
+    // Wrapped before it is painted: colours take no columns.
+    let head = wrap("", 0, &format!("{} {} {}{places}", rule.severity, rule.id, rule.title));
+    let head = head.replacen(rule.severity, &paint.severity(rule.severity), 1);
+    let mut out = format!("\n{}", head.replacen(rule.id, &paint.bold(rule.id), 1));
+    for f in group.iter().take(MOST_PLACES) {
+        out += &place(f);
+    }
+    if group.len() > MOST_PLACES {
+        out += &format!("  and {} more\n", group.len() - MOST_PLACES);
+    }
+    out += &explanation(rule);
+    out
+}
+
+fn place(f: &FindingRow) -> String {
+    let at = match (&f.function, &f.op) {
+        (Some(function), Some(op)) => format!("{function}: {} `{}`", f.kind.unwrap_or("op"), shorten(op, 40)),
+        (Some(function), None) => function.clone(),
+        (None, Some(package)) => package.clone(),
+        (None, None) => "the program".to_owned(),
+    };
+    let of = f.place.as_ref().map(|p| format!(" of {}", shorten(p, 48))).unwrap_or_default();
+    let known = if f.known { " (in the baseline)" } else { "" };
+    wrap("  at", INDENT, &format!("{at}{of}{known}: {}", f.message))
+}
+
+/// What a rule says, whatever it fired at.
+pub fn explanation(rule: &RuleRow) -> String {
+    let effect = match (rule.effect, rule.code) {
+        ("op-leaves", _) => "the op runs elsewhere".to_owned(),
+        ("program-leaves", _) => "the program runs elsewhere".to_owned(),
+        ("compile-fails", code) => with_code("it does not compile", code),
+        ("load-fails", code) => with_code("it does not load", code),
+        ("run-fails", code) => with_code("a call fails", code),
+        ("wrong-result", _) => "a call gives wrong numbers".to_owned(),
+        _ => "it is slower than it need be".to_owned(),
+    };
+    let mut out = wrap("  effect", INDENT, &effect);
+    out += &wrap("  evidence", INDENT, &format!("{}: {}", rule.evidence, rule.source));
+    if let Some(disputed) = rule.disputed {
+        out += &wrap("  disputed", INDENT, disputed);
+    }
+    out += &wrap("  why", INDENT, rule.why);
+    out += &wrap("  fix", INDENT, rule.fix);
+    out
+}
+
+fn with_code(text: &str, code: Option<&str>) -> String {
+    code.map_or_else(|| text.to_owned(), |code| format!("{text}: {code}"))
+}
+
+fn contexts(report: &Report) -> String {
+    if report.contexts.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{:>8} {:>9} {:>18} {:>9}  {}\n", "context", "ms", "80 % of calls", "tokens/s", "target");
+    for c in &report.contexts {
+        let between = format!("{} to {}", short(c.low_ms), short(c.high_ms));
+        let tokens = c.tokens_per_second.map(short).unwrap_or_default();
+        out += &format!(
+            "{:>8} {:>9} {between:>18} {tokens:>9}  {}\n",
+            c.context,
+            short(c.ms),
+            shorten(&c.target, COLUMNS - 50)
+        );
+    }
+    out
+}
+
+fn baseline(report: &Report) -> String {
+    let Some(b) = &report.baseline else { return String::new() };
+    let mut out =
+        format!("\nbaseline: {} findings are known, {} are new, {} are fixed\n", b.known, b.new, b.fixed.len());
+    for f in b.fixed.iter().take(MOST_PLACES * 4) {
+        let at = f.op.as_deref().or(f.function.as_deref()).unwrap_or("the program");
+        out += &wrap("  fixed", INDENT, &format!("{} at {} ({})", f.rule, shorten(at, 48), f.target));
+    }
+    let left = b.fixed.len().saturating_sub(MOST_PLACES * 4);
+    if left > 0 {
+        out += &format!("  and {left} more\n");
+    }
+    out
+}
+
+/// Three digits that count.
+pub fn short(value: f64) -> String {
+    match value.abs() {
+        v if !v.is_finite() || v >= 99_999.5 => format!("{value:.2e}"),
+        v if v >= 99.95 => format!("{value:.0}"),
+        v if v >= 9.995 => format!("{value:.1}"),
+        v if v >= 0.9995 => format!("{value:.2}"),
+        v if v >= 0.0005 => format!("{value:.3}"),
+        0.0 => "0".to_owned(),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+/// Bytes in the unit that they are best read in.
+pub fn bytes(n: f64) -> String {
+    // Sizes of absurd programs are larger than any integer; the cast stops at the end of them.
+    crate::output::bytes(n.max(0.0) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits() {
+        let cases = [
+            (0.0, "0"),
+            (0.00012, "1.2e-4"),
+            (0.1234, "0.123"),
+            (1.0, "1.00"),
+            (12.34, "12.3"),
+            (123.4, "123"),
+            (1e9, "1.00e9"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(short(value), text);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! `thane audit`: where each op of a program runs, why, how fast, and what to change, with no device at hand.
+
+use std::path::PathBuf;
+
+use clap::builder::FalseyValueParser;
+use thane_compile::target::{Route, Target, Units};
+
+use crate::app::App;
+use crate::audit::plan::{self, Context};
+use crate::audit::report::Report;
+use crate::audit::require::{self, Deny};
+use crate::audit::subject::{self, Build, Subject};
+use crate::audit::text::Paint;
+use crate::audit::{baseline, compare, html, json, mil, sarif, score, text};
+use crate::embed::bundle;
+use crate::exit::{Code, Failure, Outcome};
+
+/// Say where each op of a program will run, why, how fast, and what to change; no Mac is needed.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// An .mlpackage or .mlmodelc folder, a .mil file, a folder of packages, or a model, which is built as convert does.
+    #[arg(value_name = "X", required_unless_present = "self_check")]
+    subject: Option<String>,
+    /// What to judge for: a chip, a system, or both, such as m4,a19,m4+macos26.
+    #[arg(long, env = "THANE_TARGET", value_name = "TARGET", value_delimiter = ',', value_parser = target)]
+    target: Vec<Target>,
+    /// What Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default: cpuAndNeuralEngine].
+    #[arg(long, env = "THANE_UNITS", value_name = "UNITS", value_parser = units)]
+    units: Option<Units>,
+    /// Judge for the way straight to the engine, around Core ML.
+    #[arg(long, env = "THANE_DIRECT", value_parser = FalseyValueParser::new(), conflicts_with = "units")]
+    direct: bool,
+    /// Report this function only.
+    #[arg(long, env = "THANE_FUNCTION", value_name = "NAME")]
+    function: Option<String>,
+    /// Fail where less than this share of a function's ops, in percent, runs on the engine.
+    #[arg(long, env = "THANE_REQUIRE_ANE", value_name = "PERCENT", value_parser = require::percentage)]
+    require_ane: Option<f64>,
+    /// Fail where a rule, or anything as bad as a severity (note, warning, error), is found.
+    #[arg(long, env = "THANE_DENY", value_name = "RULE|SEVERITY", value_delimiter = ',', value_parser = Deny::parse)]
+    deny: Vec<Deny>,
+    /// How to report [default: text].
+    #[arg(long, env = "THANE_FORMAT", value_name = "FORMAT", value_enum)]
+    format: Option<Format>,
+    /// Write to this file instead of stdout.
+    #[arg(short, long, env = "THANE_OUT", value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// A report that --format json wrote: what it has does not count for --deny, and what is gone is listed.
+    #[arg(long, env = "THANE_BASELINE", value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Compare with what Apple says: analytics.mil of a compiled bundle, or JSON of an MLComputePlan.
+    #[arg(long, env = "THANE_COMPARE", value_name = "FILE")]
+    compare: Option<PathBuf>,
+    /// Tokens that the cache of a checkpoint holds; several show what decode takes with each.
+    #[arg(long, env = "THANE_CONTEXT", value_name = "N", value_delimiter = ',')]
+    context: Vec<usize>,
+    /// Score the audit on published data, or on files with the same columns.
+    #[arg(long, env = "THANE_SELF_CHECK", value_name = "FILE.csv", num_args = 0.., conflicts_with_all = ["subject", "format"])]
+    self_check: Option<Vec<PathBuf>>,
+    #[command(flatten)]
+    embedding: bundle::Flags,
+}
+
+/// The values of `--format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    Sarif,
+    Html,
+    Mil,
+}
+
+/// The target of a text; what may be used is said by other flags.
+pub fn target(text: &str) -> Result<Target, String> {
+    Target::parse(text, Units::default(), Route::default()).map_err(|e| e.to_string())
+}
+
+/// Compute units as Core ML spells them, in capitals or not.
+pub fn units(text: &str) -> Result<Units, String> {
+    let names = || Units::ALL.map(Units::name).join(", ");
+    let found = Units::ALL.into_iter().find(|u| u.name().eq_ignore_ascii_case(text));
+    found.ok_or_else(|| format!("the settings are {}", names()))
+}
+
+/// What is meant where no target is said.
+pub fn usual() -> Target {
+    let usual = Target::parse("m4", Units::default(), Route::default());
+    usual.expect("m4 is a chip of the table")
+}
+
+pub fn run(args: &Args, app: &App) -> Outcome {
+    if let Some(files) = &args.self_check {
+        return self_check(files, args, app);
+    }
+    let format = format(args, app)?;
+    let targets = targets(args);
+    if targets.len() > 1 && (args.compare.is_some() || format == Format::Mil) {
+        let error = anyhow::anyhow!("--compare and --format mil are about one target, {} are given", targets.len());
+        return Err(Failure::new(Code::Usage, error).remedy("--target m4"));
+    }
+    let build = Build { context: args.context.iter().max().copied(), embedding: &args.embedding };
+    let spec = args.subject.as_deref().unwrap_or_default();
+    let subject = subject::open(spec, &build, app)?;
+    check_function(args, &subject)?;
+    if format == Format::Mil {
+        return annotated(&subject, &targets[0], args, app);
+    }
+    let mut report = plan::report(&subject, &targets, args.function.as_deref());
+    report.contexts = contexts(&subject, &targets, args, app)?;
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    if let Some(file) = &args.baseline {
+        baseline::apply(&mut report, file).map_err(usage)?;
+    }
+    if let (Some(file), Some(target)) = (&args.compare, report.targets.first()) {
+        report.comparison = Some(compare::with(target, file).map_err(usage)?);
+    }
+    require::judge(&mut report, args.require_ane, &args.deny);
+    write(&printed(&report, format, args, app)?, args, app)?;
+    verdict(&report)
+}
+
+/// `--json` is `--format json`; both must not say different things.
+fn format(args: &Args, app: &App) -> Result<Format, Failure> {
+    match (args.format, app.output.is_json()) {
+        (None | Some(Format::Json), true) => Ok(Format::Json),
+        (Some(_), true) => {
+            let error = anyhow::anyhow!("--json and --format ask for different forms");
+            Err(Failure::new(Code::Usage, error).remedy("one of them"))
+        }
+        (format, false) => Ok(format.unwrap_or(Format::Text)),
+    }
+}
+
+fn targets(args: &Args) -> Vec<Target> {
+    let mut targets = if args.target.is_empty() { vec![usual()] } else { args.target.clone() };
+    for target in &mut targets {
+        target.units = args.units.unwrap_or(target.units);
+        target.route = if args.direct { Route::Direct } else { Route::CoreMl };
+    }
+    targets
+}
+
+fn check_function(args: &Args, subject: &Subject) -> Result<(), Failure> {
+    let Some(name) = &args.function else { return Ok(()) };
+    let mut known = Vec::new();
+    for part in &subject.parts {
+        for f in part.program.functions() {
+            let whole = format!("{}/{}", part.package, f.name);
+            if f.name == *name || whole == *name {
+                return Ok(());
+            }
+            known.push(if part.package.is_empty() { f.name.clone() } else { whole });
+        }
+    }
+    let error = anyhow::anyhow!("{}: the program has no function `{name}`", subject.name);
+    Err(Failure::new(Code::Usage, error).remedy(format!("--function {}", known.join(" or "))))
+}
+
+/// What a call of `decode` takes with caches of several lengths.
+fn contexts(subject: &Subject, targets: &[Target], args: &Args, app: &App) -> Result<Vec<Context>, Failure> {
+    if args.context.is_empty() {
+        return Ok(Vec::new());
+    }
+    let Some((_, checkpoint)) = &subject.decoder else {
+        let error =
+            anyhow::anyhow!("{}: --context builds a checkpoint anew, and this is a {}", subject.name, subject.kind);
+        return Err(Failure::new(Code::Usage, error).remedy("the checkpoint that it was made of"));
+    };
+    let mut rows = Vec::new();
+    let mut lengths = args.context.clone();
+    lengths.sort_unstable();
+    lengths.dedup();
+    for context in lengths {
+        let (program, _) = subject::decoder(checkpoint, Some(context), app)?;
+        for target in targets {
+            let judged = thane_compile::audit::audit(&program, target);
+            let Some(decode) = judged.functions.iter().find(|f| f.name == "decode") else { continue };
+            let l = &decode.latency;
+            rows.push(Context {
+                context,
+                target: target.to_string(),
+                ms: l.ms,
+                low_ms: l.interval_ms.0,
+                high_ms: l.interval_ms.1,
+                tokens_per_second: l.tokens_per_second,
+            });
+        }
+    }
+    Ok(rows)
+}
+
+fn annotated(subject: &Subject, target: &Target, args: &Args, app: &App) -> Outcome {
+    let unfit = if subject.parts.len() > 1 {
+        Some(("--format mil is of one program, this is a folder of several", "the path of one package"))
+    } else if args.require_ane.is_some() || !args.deny.is_empty() || args.baseline.is_some() || args.compare.is_some() {
+        Some(("--format mil has no place for requirements", "another format"))
+    } else {
+        None
+    };
+    if let Some((what, remedy)) = unfit {
+        return Err(Failure::new(Code::Usage, anyhow::anyhow!("{}: {what}", subject.name)).remedy(remedy));
+    }
+    let program = subject.parts.first().map(|p| mil::print(&p.program, target)).unwrap_or_default();
+    write(&program, args, app)
+}
+
+fn printed(report: &Report, format: Format, args: &Args, app: &App) -> Result<String, Failure> {
+    let bug = |e: anyhow::Error| Failure::new(Code::Other, e);
+    match format {
+        Format::Json => json::print(report).map_err(bug),
+        Format::Sarif => sarif::print(report).map_err(bug),
+        Format::Html => html::print(report).map_err(bug),
+        Format::Text | Format::Mil => Ok(text::print(report, Paint(args.out.is_none() && app.output.paints_stdout()))),
+    }
+}
+
+fn write(text: &str, args: &Args, app: &App) -> Outcome {
+    let Some(out) = &args.out else { return Ok(app.output.data(text)?) };
+    std::fs::write(out, text).map_err(|e| {
+        Failure::new(Code::Other, anyhow::Error::new(e).context(format!("{} is not written", out.display())))
+    })?;
+    app.output.say(&out.display().to_string());
+    Ok(())
+}
+
+/// What is asked for and does not hold is no success, as with diff(1).
+fn verdict(report: &Report) -> Outcome {
+    if report.passed {
+        return Ok(());
+    }
+    let n = report.failures.len();
+    let requirements = if n == 1 { "a requirement does" } else { "requirements do" };
+    let lines = report.failures.join("\n  ");
+    Err(Failure::new(Code::Other, anyhow::anyhow!("{requirements} not hold\n  {lines}")))
+}
+
+fn self_check(files: &[PathBuf], args: &Args, app: &App) -> Outcome {
+    // The labels that are carried along are of M4 with macOS 27, and of every compute unit.
+    let target = args.target.first().copied().unwrap_or_else(usual);
+    let target = Target { units: args.units.unwrap_or(Units::All), ..target };
+    let scores = score::score(files, &target).map_err(|e| Failure::new(Code::Usage, e))?;
+    let text = if app.output.is_json() {
+        serde_json::to_string(&scores).map_err(|e| Failure::new(Code::Other, e))? + "\n"
+    } else {
+        score::text(&scores)
+    };
+    write(&text, args, app)
+}

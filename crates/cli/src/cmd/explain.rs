@@ -1,0 +1,185 @@
+//! `thane explain`: what an error of Apple's stack means, or what a rule says.
+
+use clap::builder::FalseyValueParser;
+use serde::Serialize;
+use thane_compile::audit::errors::{self, Cause, ErrorRow};
+use thane_compile::audit::{Audit, Severity, audit, rules};
+use thane_compile::target::Target;
+
+use crate::app::App;
+use crate::audit::plan::{rule_row, severity_name};
+use crate::audit::report::RuleRow;
+use crate::audit::subject::{self, Build};
+use crate::audit::text::explanation;
+use crate::audit::wrap::{shorten, wrap};
+use crate::cmd::audit::{target, usual};
+use crate::embed::bundle;
+use crate::exit::{Code, Failure, Outcome};
+
+/// Say what an error code or text of Core ML or the Neural Engine means, or what a rule of the audit says.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A code (-14, 0x1d), a text as it was shown, or a rule (ANE128).
+    #[arg(value_name = "CODE|TEXT|RULE", required_unless_present = "list", allow_negative_numbers = true)]
+    what: Option<String>,
+    /// A program, as audit takes it: the causes that its own findings name come first.
+    #[arg(value_name = "PROGRAM")]
+    program: Option<String>,
+    /// What to judge the program for, such as m4,a19.
+    #[arg(long, env = "THANE_TARGET", value_name = "TARGET", value_delimiter = ',', value_parser = target)]
+    target: Vec<Target>,
+    /// List all rules.
+    #[arg(long, env = "THANE_LIST", value_parser = FalseyValueParser::new(), conflicts_with = "what")]
+    list: bool,
+    #[command(flatten)]
+    embedding: bundle::Flags,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    query: Option<&'a str>,
+    program: Option<&'a str>,
+    errors: Vec<ErrorText>,
+    /// The rule that was asked for, or with `--list` all.
+    rules: Vec<RuleRow>,
+}
+
+/// A row of the table of errors.
+#[derive(Serialize)]
+struct ErrorText {
+    title: &'static str,
+    meaning: &'static str,
+    causes: Vec<CauseText>,
+    remedies: Vec<&'static str>,
+    evidence: &'static str,
+    source: &'static str,
+}
+
+/// A rule that finds a cause; the likeliest come first.
+#[derive(Serialize)]
+struct CauseText {
+    rule: &'static str,
+    title: &'static str,
+    fix: &'static str,
+    /// Findings of it in the program; null without one.
+    findings: Option<usize>,
+}
+
+/// Causes that a terminal shows.
+const MOST_CAUSES: usize = 8;
+
+pub fn run(args: &Args, app: &App) -> Outcome {
+    if args.list {
+        return list(app);
+    }
+    let what = args.what.as_deref().unwrap_or_default().trim();
+    if let Some(rule) = rules::all().find(|r| r.id.eq_ignore_ascii_case(what)) {
+        let rule = rule_row(rule);
+        if app.output.is_json() {
+            let report = Report { query: Some(what), program: None, errors: Vec::new(), rules: vec![rule] };
+            return Ok(app.output.json(&report)?);
+        }
+        return Ok(app.output.data(&rule_text(&rule))?);
+    }
+    let found = errors::find(what);
+    if found.is_empty() {
+        return Err(unknown(what));
+    }
+    let audits = args.program.as_deref().map(|p| judge(p, args, app)).transpose()?;
+    let errors: Vec<ErrorText> = found.iter().map(|row| error(row, audits.as_deref())).collect();
+    let report = Report { query: Some(what), program: args.program.as_deref(), errors, rules: Vec::new() };
+    if app.output.is_json() {
+        return Ok(app.output.json(&report)?);
+    }
+    Ok(app.output.data(&text(&report))?)
+}
+
+fn unknown(what: &str) -> Failure {
+    let error = anyhow::anyhow!("`{}` is neither a rule nor a code or text that is known", shorten(what, 60));
+    Failure::new(Code::Usage, error)
+        .remedy("thane explain --list, for the rules")
+        .remedy("the line with the code or status in it: thane explain 'ANECCompile() FAILED', thane explain 0x1d")
+}
+
+fn judge(program: &str, args: &Args, app: &App) -> Result<Vec<Audit>, Failure> {
+    let subject = subject::open(program, &Build { context: None, embedding: &args.embedding }, app)?;
+    let targets = if args.target.is_empty() { vec![usual()] } else { args.target.clone() };
+    let pairs = subject.parts.iter().flat_map(|part| targets.iter().map(move |t| (part, t)));
+    Ok(pairs.map(|(part, target)| audit(&part.program, target)).collect())
+}
+
+fn error(row: &ErrorRow, audits: Option<&[Audit]>) -> ErrorText {
+    let cause = |c: Cause| CauseText {
+        rule: c.rule.id,
+        title: c.rule.title,
+        fix: c.rule.fix,
+        findings: audits.map(|_| c.n_findings),
+    };
+    ErrorText {
+        title: row.title,
+        meaning: row.meaning,
+        causes: errors::causes(row, audits.unwrap_or_default()).into_iter().map(cause).collect(),
+        remedies: row.remedies.to_vec(),
+        evidence: row.evidence.name(),
+        source: row.source,
+    }
+}
+
+fn text(report: &Report<'_>) -> String {
+    let mut out = String::new();
+    for (i, e) in report.errors.iter().enumerate() {
+        out += if i > 0 { "\n" } else { "" };
+        out += &format!("{}\n", e.title);
+        out += &wrap("  meaning", 12, e.meaning);
+        out += &wrap("  evidence", 12, &format!("{}: {}", e.evidence, e.source));
+        for remedy in &e.remedies {
+            out += &wrap("  try", 12, remedy);
+        }
+        out += &causes(e, report.program);
+    }
+    out
+}
+
+fn causes(e: &ErrorText, program: Option<&str>) -> String {
+    if e.causes.is_empty() {
+        return String::new();
+    }
+    let found = e.causes.iter().filter(|c| c.findings.is_some_and(|n| n > 0)).count();
+    let mut out = match (program, found) {
+        (None, _) => "\n  causes, the likeliest first; with a program, its own come first\n".to_owned(),
+        (Some(program), 0) => format!("\n  no rule of these fires at {}\n", shorten(program, 40)),
+        (Some(program), n) => format!("\n  causes that {} has: {n}\n", shorten(program, 40)),
+    };
+    for (i, c) in e.causes.iter().take(MOST_CAUSES.max(found)).enumerate() {
+        let times = match c.findings {
+            Some(1) => " (1 finding)".to_owned(),
+            Some(n) if n > 0 => format!(" ({n} findings)"),
+            _ => String::new(),
+        };
+        if found > 0 && i == found {
+            out += "  and elsewhere\n";
+        }
+        let fix = if c.findings.is_some_and(|n| n > 0) || i == 0 { format!(": {}", c.fix) } else { String::new() };
+        out += &wrap(&format!("  {}", c.rule), 12, &format!("{}{times}{fix}", c.title));
+    }
+    let left = e.causes.len().saturating_sub(MOST_CAUSES.max(found));
+    if left > 0 {
+        out += &format!("  and {left} more; --json has them all\n");
+    }
+    out
+}
+
+fn rule_text(rule: &RuleRow) -> String {
+    format!("{} {} {}\n{}", rule.severity, rule.id, rule.title, explanation(rule))
+}
+
+fn list(app: &App) -> Outcome {
+    if app.output.is_json() {
+        let report =
+            Report { query: None, program: None, errors: Vec::new(), rules: rules::all().map(rule_row).collect() };
+        return Ok(app.output.json(&report)?);
+    }
+    let line = |id: &str, severity: Severity, title: &str| format!("{id}  {:<8} {title}\n", severity_name(severity));
+    Ok(app.output.data(&rules::all().map(|r| line(r.id, r.severity, r.title)).collect::<String>())?)
+}

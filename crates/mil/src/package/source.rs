@@ -1,0 +1,59 @@
+//! A program in a file of MIL text, with or without its weights.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::compiled::parsed;
+use super::error::PackageError;
+use super::read::{MAX_MODEL_BYTES, MODEL_PATH, Weights, read_capped};
+use crate::data::{Data, Packed, Source};
+use crate::program::Program;
+use crate::types::TensorType;
+
+/// A program that was read from text.
+#[derive(Clone, Debug)]
+pub struct SourceFile {
+    /// The program.
+    pub program: Program,
+    /// Constants whose file is not there: their numbers read as zeros.
+    pub n_absent: usize,
+}
+
+/// A constant of which the type is known only.
+struct Absent(usize);
+
+impl Source for Absent {
+    fn byte_len(&self) -> usize {
+        self.0
+    }
+
+    fn read(&self, _: usize, out: &mut [u8]) {
+        out.fill(0);
+    }
+
+    fn packed(&self) -> Option<Packed> {
+        None
+    }
+}
+
+/// Read the program of a text. Weights are looked for beside it, as `@model_path/weights/weight.bin` says; what is not there is
+/// counted, and what is there must be what the text says.
+pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
+    let bytes = read_capped(path, MAX_MODEL_BYTES)?;
+    let text = String::from_utf8(bytes).map_err(|_| PackageError::unusable(path, "is no text: MIL text is UTF-8"))?;
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut weights = Weights::new(folder, folder);
+    let mut n_absent = 0;
+    let program = parsed(&text, path, &mut |name, offset, ty: &TensorType| {
+        let there = name.strip_prefix(MODEL_PATH).is_some_and(|relative| folder.join(relative).exists());
+        if there {
+            return weights.constant(name, offset, ty);
+        }
+        n_absent += 1;
+        let len = ty.byte_len();
+        let len = len.ok_or_else(|| PackageError::unusable(path, format!("has a constant of type {ty}, no size")))?;
+        Ok(Data::Source(Arc::new(Absent(len))))
+    })?;
+    crate::valid::check(&program).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
+    Ok(SourceFile { program, n_absent })
+}
