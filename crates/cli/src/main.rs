@@ -56,6 +56,7 @@ enum Verb {
     Bench(cmd::bench::Args),
     Audit(cmd::audit::Args),
     Explain(cmd::explain::Args),
+    Bisect(cmd::bisect::Args),
 }
 
 fn dispatch(verb: &Verb, app: &App) -> Outcome {
@@ -78,6 +79,7 @@ fn dispatch(verb: &Verb, app: &App) -> Outcome {
         Verb::Bench(args) => cmd::bench::run(args, app),
         Verb::Audit(args) => cmd::audit::run(args, app),
         Verb::Explain(args) => cmd::explain::run(args, app),
+        Verb::Bisect(args) => cmd::bisect::run(args, app),
     }
 }
 

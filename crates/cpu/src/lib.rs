@@ -10,6 +10,7 @@
 //! This crate knows nothing of families, checkpoints or tokens. Start at [`Cpu`].
 
 pub mod ane;
+pub mod equal;
 mod exec;
 mod exec_encoder;
 mod fuse;

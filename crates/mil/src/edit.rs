@@ -84,6 +84,8 @@ pub enum New {
 pub enum NewArg {
     /// One value.
     One(New),
+    /// The values of a variadic parameter.
+    Many(Vec<New>),
     /// An argument as it stands elsewhere.
     Same(Arg),
 }
@@ -92,6 +94,11 @@ impl Patch {
     /// An empty patch.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The ops that it removes.
+    pub fn removals(&self) -> &[OpId] {
+        &self.removals
     }
 
     /// Whether it changes nothing.
@@ -132,8 +139,10 @@ impl Patch {
         };
         self.inserts.extend(other.inserts.into_iter().map(|mut insert| {
             for (_, arg) in &mut insert.args {
-                if let NewArg::One(new) = arg {
-                    *new = shift(*new);
+                match arg {
+                    NewArg::One(new) => *new = shift(*new),
+                    NewArg::Many(news) => news.iter_mut().for_each(|new| *new = shift(*new)),
+                    NewArg::Same(_) => {}
                 }
             }
             insert
@@ -178,6 +187,10 @@ fn insert(function: &mut Function, inserts: Vec<Insert>) -> Result<Vec<OpId>, Pa
         let resolved = insert.args.into_iter().map(|(name, arg)| {
             Ok(match arg {
                 NewArg::One(new) => (name, Arg::Value(resolve(function, new, &inserted)?)),
+                NewArg::Many(news) => {
+                    let values = news.into_iter().map(|new| resolve(function, new, &inserted));
+                    (name, Arg::Values(values.collect::<Result<Vec<_>, PatchError>>()?))
+                }
                 NewArg::Same(arg) => (name, arg),
             })
         });

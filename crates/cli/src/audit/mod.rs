@@ -5,6 +5,7 @@
 
 pub mod baseline;
 pub mod compare;
+pub mod fix;
 pub mod html;
 pub mod json;
 pub mod mil;

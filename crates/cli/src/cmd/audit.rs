@@ -1,6 +1,6 @@
 //! `thane audit`: where each op of a program runs, why, how fast, and what to change, with no device at hand.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::FalseyValueParser;
 use thane_compile::target::{Route, Target, Units};
@@ -11,7 +11,7 @@ use crate::audit::report::Report;
 use crate::audit::require::{self, Deny};
 use crate::audit::subject::{self, Build, Subject};
 use crate::audit::text::Paint;
-use crate::audit::{baseline, compare, html, json, mil, sarif, score, text};
+use crate::audit::{baseline, compare, fix, html, json, mil, sarif, score, text};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
 
@@ -54,8 +54,14 @@ pub struct Args {
     /// Tokens that the cache of a checkpoint holds; several show what decode takes with each.
     #[arg(long, env = "THANE_CONTEXT", value_name = "N", value_delimiter = ',')]
     context: Vec<usize>,
+    /// Rewrite what is found, each rewrite proven on the CPU, and write the program to -o: a package, or a .mil file.
+    #[arg(long, env = "THANE_FIX", value_parser = FalseyValueParser::new(), requires = "out", conflicts_with_all = ["format", "baseline", "compare", "context", "require_ane", "deny", "function"])]
+    fix: bool,
+    /// With --fix: keep rewrites of functions that are too large to be run here, unproven.
+    #[arg(long, env = "THANE_UNPROVEN", value_parser = FalseyValueParser::new(), requires = "fix")]
+    unproven: bool,
     /// Score the audit on published data, or on files with the same columns.
-    #[arg(long, env = "THANE_SELF_CHECK", value_name = "FILE.csv", num_args = 0.., conflicts_with_all = ["subject", "format"])]
+    #[arg(long, env = "THANE_SELF_CHECK", value_name = "FILE.csv", num_args = 0.., conflicts_with_all = ["subject", "format", "fix"])]
     self_check: Option<Vec<PathBuf>>,
     #[command(flatten)]
     embedding: bundle::Flags,
@@ -93,8 +99,11 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if let Some(files) = &args.self_check {
         return self_check(files, args, app);
     }
-    let format = format(args, app)?;
     let targets = targets(args);
+    if let (true, Some(to)) = (args.fix, &args.out) {
+        return rewrite(&targets, to, args, app);
+    }
+    let format = format(args, app)?;
     if targets.len() > 1 && (args.compare.is_some() || format == Format::Mil) {
         let error = anyhow::anyhow!("--compare and --format mil are about one target, {} are given", targets.len());
         return Err(Failure::new(Code::Usage, error).remedy("--target m4"));
@@ -118,6 +127,15 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     require::judge(&mut report, args.require_ane, &args.deny);
     write(&printed(&report, format, args, app)?, args, app)?;
     verdict(&report)
+}
+
+fn rewrite(targets: &[Target], to: &Path, args: &Args, app: &App) -> Outcome {
+    let [target] = targets else {
+        let error = anyhow::anyhow!("--fix is for one target, {} are given", targets.len());
+        return Err(Failure::new(Code::Usage, error).remedy("--target m4"));
+    };
+    let from = Path::new(args.subject.as_deref().unwrap_or_default());
+    fix::run(&fix::Request { from, to, target, unproven: args.unproven }, app)
 }
 
 /// `--json` is `--format json`; both must not say different things.

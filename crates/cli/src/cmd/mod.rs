@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod bench;
+pub mod bisect;
 pub mod buckets;
 pub mod check;
 pub mod convert;

@@ -8,6 +8,9 @@
 
 pub mod errors;
 pub mod labelled;
+pub mod bisect;
+mod cut;
+pub mod fix;
 pub mod latency;
 pub mod place;
 pub mod report;

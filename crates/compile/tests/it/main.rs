@@ -3,6 +3,7 @@
 
 mod cases;
 mod driver;
+mod fixes;
 mod grown;
 mod machine;
 mod measurements;

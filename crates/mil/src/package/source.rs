@@ -1,13 +1,16 @@
 //! A program in a file of MIL text, with or without its weights.
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::compiled::parsed;
 use super::error::PackageError;
 use super::read::{MAX_MODEL_BYTES, MODEL_PATH, Weights, read_capped};
+use super::write::create;
 use crate::data::{Data, Packed, Source};
 use crate::program::Program;
+use crate::text::{Blobs, print};
 use crate::types::TensorType;
 
 /// A program that was read from text.
@@ -34,6 +37,23 @@ impl Source for Absent {
     fn packed(&self) -> Option<Packed> {
         None
     }
+}
+
+/// Write a program as text to `path`, where nothing may be yet, and its larger constants beside it, where [`read_source`] looks for
+/// them; the bytes of constants that were written.
+pub fn write_source(path: &Path, program: &Program) -> Result<u64, PackageError> {
+    crate::valid::check(program)
+        .map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
+    let mut blobs = Blobs::default();
+    let text = print(program, &mut blobs);
+    let weights = path.with_file_name("weights").join("weight.bin");
+    let taken = [path, &weights].into_iter().take(1 + usize::from(!blobs.is_empty())).find(|p| p.exists());
+    if let Some(taken) = taken {
+        return Err(PackageError::Exists { path: taken.to_owned() });
+    }
+    let n = if blobs.is_empty() { 0 } else { create(&weights, |out| blobs.plan().write(out))? };
+    create(path, |out| out.write_all(text.as_bytes()))?;
+    Ok(n)
 }
 
 /// Read the program of a text. Weights are looked for beside it, as `@model_path/weights/weight.bin` says; what is not there is

@@ -8,7 +8,7 @@ mod numerics;
 mod ops;
 mod parameters;
 mod program;
-mod query;
+pub(crate) mod query;
 mod shapes;
 mod sharing;
 mod speed;

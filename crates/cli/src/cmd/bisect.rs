@@ -1,0 +1,131 @@
+//! `thane bisect`: the smallest part of a program that an audit still finds fault with, as a package of its own.
+
+use std::path::{Path, PathBuf};
+
+use clap::builder::FalseyValueParser;
+use serde::Serialize;
+use thane_compile::audit::Severity;
+use thane_compile::audit::bisect::{BisectError, Part, Wanted, bisect};
+use thane_compile::target::{Route, Target, Units};
+use thane_mil::package::{Package, write_source};
+use thane_mil::text::{Blobs, print};
+
+use crate::app::App;
+use crate::audit::require::Deny;
+use crate::audit::subject::{self, Build};
+use crate::cmd::audit;
+use crate::embed::bundle;
+use crate::exit::{Code, Failure, Outcome};
+
+/// Cut a program to the smallest part that still has a finding of the audit.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// An .mlpackage or .mlmodelc folder, a .mil file, a folder of packages, or a model, which is built as convert does.
+    #[arg(value_name = "X")]
+    subject: String,
+    /// The finding to keep: a rule such as ANE128, or a severity (note, warning, error) [default: the worst there is].
+    #[arg(long, env = "THANE_RULE", value_name = "RULE|SEVERITY", value_parser = Deny::parse)]
+    rule: Option<Deny>,
+    /// What to judge for: a chip, a system, or both, such as m4 or m4+macos26.
+    #[arg(long, env = "THANE_TARGET", value_name = "TARGET", value_parser = audit::target)]
+    target: Option<Target>,
+    /// What Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default: cpuAndNeuralEngine].
+    #[arg(long, env = "THANE_UNITS", value_name = "UNITS", value_parser = audit::units)]
+    units: Option<Units>,
+    /// Judge for the way straight to the engine, around Core ML.
+    #[arg(long, env = "THANE_DIRECT", value_parser = FalseyValueParser::new(), conflicts_with = "units")]
+    direct: bool,
+    /// Where the part goes: a package, or a .mil file.
+    #[arg(short, long, env = "THANE_OUT", value_name = "Y")]
+    out: PathBuf,
+    #[command(flatten)]
+    embedding: bundle::Flags,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Printed<'a> {
+    out: &'a Path,
+    target: String,
+    /// The package of a folder.
+    package: &'a str,
+    rule: &'static str,
+    title: &'static str,
+    message: &'a str,
+    function: &'a str,
+    ops_before: usize,
+    ops: usize,
+    smallest: bool,
+    trials: usize,
+    program: String,
+}
+
+/// Ops of a part that is printed whole.
+const MOST_PRINTED: usize = 40;
+
+pub fn run(args: &Args, app: &App) -> Outcome {
+    if args.out.symlink_metadata().is_ok() {
+        let error = anyhow::anyhow!("{} exists already", args.out.display());
+        return Err(Failure::new(Code::Usage, error).remedy("another path behind -o, or remove it"));
+    }
+    let mut target = args.target.unwrap_or_else(audit::usual);
+    target.units = args.units.unwrap_or(target.units);
+    target.route = if args.direct { Route::Direct } else { Route::CoreMl };
+    let build = Build { context: None, embedding: &args.embedding };
+    let subject = subject::open(&args.subject, &build, app)?;
+    let wanted = match args.rule {
+        Some(Deny::Rule(id)) => Wanted::Rule(id),
+        Some(Deny::Severity(severity)) => Wanted::Severity(severity),
+        None => Wanted::Severity(Severity::Note),
+    };
+    let mut nothing = None;
+    for part in &subject.parts {
+        match bisect(&part.program, &target, wanted) {
+            Ok(found) => return write(&found, &part.package, &target, args, app),
+            Err(e @ BisectError::Nothing { .. }) => nothing = Some(e),
+            Err(other) => return Err(Failure::new(Code::Usage, other)),
+        }
+    }
+    let error = nothing.map_or_else(|| anyhow::anyhow!("there is no program"), anyhow::Error::new);
+    let audit = format!("thane audit {} lists what is found", args.subject);
+    Err(Failure::new(Code::Usage, error.context(args.subject.clone())).remedy(audit))
+}
+
+fn write(part: &Part, package: &str, target: &Target, args: &Args, app: &App) -> Outcome {
+    let failed = |e| Failure::new(Code::Other, anyhow::Error::from(e));
+    if args.out.extension().is_some_and(|e| e == "mil") {
+        write_source(&args.out, &part.program).map_err(failed)?;
+    } else {
+        Package::new(part.program.clone()).write(&args.out, &[]).map_err(failed)?;
+    }
+    let program = print(&part.program, &mut Blobs::default());
+    let (before, ops) = part.n_ops;
+    if app.output.is_json() {
+        return Ok(app.output.json(&Printed {
+            out: &args.out,
+            target: target.to_string(),
+            package,
+            rule: part.rule.id,
+            title: part.rule.title,
+            message: &part.message,
+            function: &part.function,
+            ops_before: before,
+            ops,
+            smallest: part.is_smallest,
+            trials: part.n_trials,
+            program,
+        })?);
+    }
+    let name = if package.is_empty() { part.function.clone() } else { format!("{package}/{}", part.function) };
+    let of = if name.is_empty() { String::new() } else { format!(" of {name}") };
+    let least = if part.is_smallest { "none of them can go" } else { "trials ran out: fewer may do" };
+    let mut text = format!(
+        "{target}: {} {}\n  {}\n  {ops} of {before} ops{of}, in {} trials; {least}\n  fix: {}\n",
+        part.rule.id, part.rule.title, part.message, part.n_trials, part.rule.fix
+    );
+    if ops <= MOST_PRINTED {
+        text += &program;
+    }
+    text += &format!("{}\n", args.out.display());
+    Ok(app.output.data(&text)?)
+}

@@ -1,0 +1,44 @@
+//! Remainders as x - floor(x / y) * y.
+//!
+//! ```text
+//! func f<ios18>(tensor<fp16, [2, 4]> x) {
+//!     tensor<fp16, [2, 4]> y = mod(x = x, y = fp16(0x1.8p+0));
+//! } -> (y);
+//! ```
+
+use thane_mil::edit::New;
+use thane_mil::program::{Arg, OpId};
+use thane_mil::types::DType;
+
+use super::rewrite::Rewrite;
+use super::{Answer, Fix, Numbers};
+use crate::audit::view::View;
+
+/// The fix.
+pub const FIX: Fix = Fix {
+    name: "expand_mod",
+    rules: &["ANE003"],
+    what: "a remainder by a quotient that is rounded down",
+    numbers: Numbers::Stepped,
+    run,
+};
+
+fn run(view: &View<'_>, id: OpId) -> Answer {
+    let op = view.op(id);
+    let result = *op.results.first().ok_or("it has no result")?;
+    if !matches!(view.dtype(result), Some(DType::Fp16 | DType::Fp32)) {
+        return Err("it is a remainder of integers, which are not on the engine either: compute it on the host");
+    }
+    let mut new = Rewrite::new(view, id, FIX.name);
+    let [x, y] = ["x", "y"].map(|name| match op.arg(name) {
+        Some(Arg::Value(v)) => Some(New::Value(*v)),
+        Some(Arg::Literal(l)) => Some(new.literal(l.clone())),
+        _ => None,
+    });
+    let (x, y) = x.zip(y).ok_or("an operand is missing")?;
+    let quotient = new.binary("real_div", x, y);
+    let whole = new.unary("floor", quotient);
+    let part = new.binary("mul", whole, y);
+    let rest = new.binary("sub", x, part);
+    new.instead(rest)
+}

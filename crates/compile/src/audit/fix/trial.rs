@@ -1,0 +1,259 @@
+//! Tries fixes on functions: apply, clean up, check, judge, prove; keep or leave.
+
+use std::collections::{BTreeMap, HashSet};
+
+use thane_mil::program::{Function, OpId, Program};
+use thane_mil::valid;
+
+use super::report::Place;
+use super::{Fix, Left, Measure, Options, Proof, Prover, Step, Verdict, cancel_layouts, judge};
+use crate::audit::report::FunctionAudit;
+use crate::audit::rules::find_in_program;
+use crate::audit::view::View;
+use crate::driver::{self, Pass};
+use crate::graph::label;
+use crate::passes;
+use crate::target::Target;
+
+/// Trials of one fix on one function: a group that fails is halved so often, to find what of it can be kept.
+const MAX_TRIALS: usize = 12;
+
+/// What runs after a fix. Not `eliminate_noops`: an `identity` may be what a rule asks for.
+static CLEANUP: &[Pass] =
+    &[cancel_layouts::PASS, passes::merge_identical_ops::PASS, passes::eliminate_dead_code::PASS];
+
+/// A program while it is fixed.
+pub struct Trials<'a> {
+    program: Program,
+    target: &'a Target,
+    options: &'a Options<'a>,
+    prover: &'a mut dyn Prover,
+    /// Of each function, until it changes.
+    audits: Vec<Option<FunctionAudit>>,
+    /// What was tried and is left: fix, function, what the op makes.
+    settled: HashSet<(&'static str, usize, String)>,
+    steps: Vec<Step>,
+}
+
+/// A function that a fix made, and how.
+struct Made {
+    function: Function,
+    audit: FunctionAudit,
+    proof: Proof,
+}
+
+/// Why there is none.
+struct Refused {
+    reason: String,
+    after: Measure,
+    /// Whether fewer sites may do.
+    divisible: bool,
+}
+
+impl<'a> Trials<'a> {
+    /// Begin.
+    pub fn new(program: Program, target: &'a Target, options: &'a Options<'a>, prover: &'a mut dyn Prover) -> Self {
+        let audits = program.functions().iter().map(|_| None).collect();
+        Self { program, target, options, prover, audits, settled: HashSet::new(), steps: Vec::new() }
+    }
+
+    /// Functions of the program.
+    pub fn n_functions(&self) -> usize {
+        self.program.functions().len()
+    }
+
+    /// The program, and what was tried.
+    pub fn finish(self) -> (Program, Vec<Step>) {
+        (self.program, self.steps)
+    }
+
+    fn audit(&mut self, at: usize) -> FunctionAudit {
+        let (program, target) = (&self.program, self.target);
+        self.audits[at].get_or_insert_with(|| judge::function(program, &program.functions()[at], target)).clone()
+    }
+
+    /// Try a fix on a function; whether the function changed.
+    pub fn attempt(&mut self, fix: &Fix, at: usize) -> bool {
+        let audit = self.audit(at);
+        let mut sites: Vec<OpId> =
+            audit.findings.iter().filter(|f| fix.rules.contains(&f.rule.id)).filter_map(|f| f.op).collect();
+        let mut seen = HashSet::new();
+        sites.retain(|op| seen.insert(*op));
+        let f = &self.program.functions()[at];
+        let view = View::new(&self.program, f, self.target);
+        sites.retain(|op| {
+            let settled = self.settled.contains(&(fix.name, at, label(f, *op)));
+            !settled && (fix.run)(&view, *op).is_ok()
+        });
+        if sites.is_empty() {
+            return false;
+        }
+        let mut n_trials = MAX_TRIALS;
+        self.halve(fix, at, &sites, &mut n_trials)
+    }
+
+    /// Try some sites together, and where that fails each half of them.
+    fn halve(&mut self, fix: &Fix, at: usize, sites: &[OpId], n_trials: &mut usize) -> bool {
+        if sites.is_empty() || *n_trials == 0 {
+            return false;
+        }
+        *n_trials -= 1;
+        let before = self.audit(at);
+        let f = &self.program.functions()[at];
+        let places: Vec<Place> = sites.iter().map(|op| place(f, *op)).collect();
+        let rules = fired(&before, fix, sites);
+        let (verdict, after, changed) = match self.make(fix, at, sites, &before) {
+            Ok(made) => {
+                let after = Measure::of(&made.audit);
+                self.put(at, made.function);
+                self.audits[at] = Some(made.audit);
+                (Verdict::Kept(made.proof), after, true)
+            }
+            Err(refused) if refused.divisible && sites.len() > 1 && *n_trials > 1 => {
+                let (first, second) = sites.split_at(sites.len() / 2);
+                let first = self.halve(fix, at, first, n_trials);
+                // What the first half wrote may have removed ops of the second.
+                let live: HashSet<OpId> = self.program.functions()[at].all_ops().into_iter().collect();
+                let second: Vec<OpId> = second.iter().copied().filter(|op| live.contains(op)).collect();
+                return self.halve(fix, at, &second, n_trials) | first;
+            }
+            Err(refused) => {
+                self.settled.extend(places.iter().map(|p| (fix.name, at, p.op.clone())));
+                (Verdict::Rejected(refused.reason), refused.after, false)
+            }
+        };
+        self.steps.push(Step {
+            fix: fix.name,
+            what: fix.what,
+            rules,
+            function: before.name.clone(),
+            sites: places,
+            before: Measure::of(&before),
+            after,
+            verdict,
+        });
+        changed
+    }
+
+    /// The function after a fix at some ops, if it is one to keep.
+    fn make(&mut self, fix: &Fix, at: usize, sites: &[OpId], before: &FunctionAudit) -> Result<Made, Refused> {
+        let old = &self.program.functions()[at];
+        let refused = |reason: String, after| Refused { reason, after, divisible: true };
+        let unchanged = Measure::of(before);
+        let function = self.written(fix, at, sites).map_err(|reason| refused(reason, unchanged))?;
+        let audit = judge::function(&self.program, &function, self.target);
+        let after = Measure::of(&audit);
+        if let Some(objection) = judge::objection(before, &audit, fix.rules, sites) {
+            return Err(refused(objection, after));
+        }
+        let proof = self.prover.prove(old, &function, fix.numbers);
+        match &proof {
+            Proof::Equal(_) => {}
+            Proof::Unknown(_) if self.options.unproven => {}
+            Proof::Unknown(why) => {
+                let reason = format!("it could not be proven: {why}");
+                return Err(Refused { reason, after, divisible: false });
+            }
+            Proof::Differs(how) => return Err(refused(format!("it does not compute the same: {how}"), after)),
+        }
+        Ok(Made { function, audit, proof })
+    }
+
+    fn written(&self, fix: &Fix, at: usize, sites: &[OpId]) -> Result<Function, String> {
+        let old = &self.program.functions()[at];
+        let view = View::new(&self.program, old, self.target);
+        let mut whole = thane_mil::edit::Patch::new();
+        let mut removed = HashSet::new();
+        for op in sites {
+            let Ok(patch) = (fix.run)(&view, *op) else { continue };
+            // Two sites that rewrite one op: the second is found again in the next round.
+            if patch.removals().iter().any(|op| removed.contains(op)) {
+                continue;
+            }
+            removed.extend(patch.removals().iter().copied());
+            whole.append(patch);
+        }
+        if whole.is_empty() {
+            return Err("nothing of it is left to change".to_owned());
+        }
+        let mut function = old.clone();
+        whole.apply(&mut function).map_err(|e| format!("it cannot be written here: {e}"))?;
+        let program = Program::new(vec![function]);
+        let verify = driver::Options { verify: false, stop_after: None };
+        let (program, _) = driver::run(program, CLEANUP, &verify).map_err(|e| e.to_string())?;
+        valid::check(&program)
+            .map_err(|violations| format!("it would not be legal: {}", violations[0]))
+            .map(|()| program.functions()[0].clone())
+    }
+
+    fn put(&mut self, at: usize, function: Function) {
+        let mut functions = self.program.functions().to_vec();
+        functions[at] = function;
+        let attributes = std::mem::take(&mut self.program.attributes);
+        self.program = Program::new(functions);
+        self.program.attributes = attributes;
+    }
+
+    /// What no fix answered, each rule of a function once.
+    pub fn left(&mut self, fixes: &[&Fix]) -> Vec<Left> {
+        let mut left = Vec::new();
+        for at in 0..self.n_functions() {
+            let audit = self.audit(at);
+            let f = &self.program.functions()[at];
+            let view = View::new(&self.program, f, self.target);
+            let mut found: BTreeMap<(&str, String), Left> = BTreeMap::new();
+            for finding in &audit.findings {
+                let reason = self.reason(fixes, &view, at, finding.rule.id, finding.op, finding.rule.fix);
+                let place = finding.op.map(|op| place(f, op));
+                let key = (finding.rule.id, reason.clone());
+                let entry = Left { rule: finding.rule.id, function: f.name.clone(), place, n: 0, reason };
+                found.entry(key).or_insert(entry).n += 1;
+            }
+            left.extend(found.into_values());
+        }
+        for finding in find_in_program(&self.program, self.target) {
+            let reason = no_rewrite(finding.rule.fix);
+            left.push(Left { rule: finding.rule.id, function: String::new(), place: None, n: 1, reason });
+        }
+        left
+    }
+
+    fn reason(
+        &self,
+        fixes: &[&Fix],
+        view: &View<'_>,
+        at: usize,
+        rule: &str,
+        op: Option<OpId>,
+        advice: &str,
+    ) -> String {
+        let Some(op) = op else { return no_rewrite(advice) };
+        let mut reasons = fixes.iter().filter(|f| f.rules.contains(&rule)).map(|fix| {
+            let rejected = self.settled.contains(&(fix.name, at, label(view.f, op)));
+            match (fix.run)(view, op) {
+                Err(reason) => format!("{}: {reason}", fix.name),
+                Ok(_) if rejected => format!("{} was tried in vain, see above", fix.name),
+                Ok(_) => format!("{} was not tried: too many trials", fix.name),
+            }
+        });
+        reasons.next().unwrap_or_else(|| no_rewrite(advice))
+    }
+}
+
+fn no_rewrite(advice: &str) -> String {
+    if advice.is_empty() { "no rewrite is known".to_owned() } else { format!("no rewrite; by hand: {advice}") }
+}
+
+fn place(f: &Function, op: OpId) -> Place {
+    Place { op: label(f, op), layer: f.op(op).origin.place.to_string() }
+}
+
+/// The rules of a fix that found something at some ops.
+fn fired(audit: &FunctionAudit, fix: &Fix, sites: &[OpId]) -> Vec<&'static str> {
+    let at = |op: Option<OpId>| op.is_some_and(|op| sites.contains(&op));
+    let mut ids: Vec<&'static str> = audit.findings.iter().filter(|f| at(f.op)).map(|f| f.rule.id).collect();
+    ids.retain(|id| fix.rules.contains(id));
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
