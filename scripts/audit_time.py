@@ -1,6 +1,6 @@
 """What an audit takes: of 3,000 ops, of 10,000, and of 2 GB of weights, which must not be read.
 
-    cargo build --release -p thane-cli && python3 scripts/audit_time.py target/release/thane
+    cargo build --release -p thane-cli && python3 scripts/audit_time.py target/release/thane [RUNS]
 
 Prints wall time, the start of the process and the reading of the text included, and the most memory that the process held: pages
 of weights that were read would be in it. Weights are a file with holes, which takes no disk.
@@ -48,10 +48,10 @@ def large(folder, n):
     return program(n // 7 * OPS_A_LAYER, WIDTH, 64, weight)
 
 
-def measure(thane, mil, *args):
-    """The least wall time of five runs in ms, and the most memory of one in MB."""
+def measure(thane, runs, mil, *args):
+    """The least wall time of some runs in ms, and the most memory of one in MB."""
     best, peak = float("inf"), 0
-    for _ in range(5):
+    for _ in range(runs):
         start = time.perf_counter()
         child = subprocess.Popen([thane, "audit", mil, *args], stdout=subprocess.DEVNULL)
         _, status, usage = os.wait4(child.pid, 0)
@@ -63,19 +63,20 @@ def measure(thane, mil, *args):
 
 def main():
     thane = sys.argv[1]
+    runs = int(sys.argv[2]) if len(sys.argv) > 2 else 5
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         for n in (3000, 10000):
             mil = folder / f"{n}.mil"
             mil.write_text(program(n))
             for form in ("text", "json", "html"):
-                ms, mb = measure(thane, mil, "--format", form)
+                ms, mb = measure(thane, runs, mil, "--format", form)
                 print(f"{n} ops as {form}: {ms:.0f} ms, {mb:.0f} MB")
         n = 63
         mil = folder / "large.mil"
         mil.write_text(large(folder, n))
         size = (folder / "weights/weight.bin").stat().st_size / 1e9
-        ms, mb = measure(thane, mil)
+        ms, mb = measure(thane, runs, mil)
         print(f"{size:.2f} GB of weights: {ms:.0f} ms, {mb:.0f} MB at most")
         if mb > 200:
             sys.exit("weights were read")
