@@ -59,6 +59,28 @@ fn a_broken_program_is_red_and_the_same_without_its_mistakes_green() {
     assert!(stdout(&fixed).contains("100.0 %: 12 of 12 ops") && stdout(&fixed).contains("no findings"));
 }
 
+/// The output that the README shows is what the command prints, up to where it is cut with `..`.
+#[test]
+fn the_readme_shows_what_is_printed() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    for name in ["broken", "fixed"] {
+        let args = ["audit", &format!("tests/example/{name}.mil"), "--require-ane", "100", "--deny", "warning"];
+        let shown = readme.split(&format!("    $ thane {}\n", args.join(" "))).nth(1).unwrap();
+        let shown = shown.lines().take_while(|l| l.starts_with("    ") || l.is_empty());
+        let output = Home::new().thane(&args).current_dir(&root).output().unwrap();
+        let (text, said) = (stdout(&output), stderr(&output));
+        let mut printed = text.lines();
+        let mut n = 0;
+        for line in shown.map(|l| l.strip_prefix("    ").unwrap_or("")).take_while(|l| *l != "..") {
+            // Behind the end of the output is the empty line of the README.
+            assert_eq!(line, printed.next().unwrap_or(""), "run the command, and show what it prints");
+            n += 1;
+        }
+        assert!(n > 10 && said.lines().all(|l| readme.contains(l)), "{name}: {n} lines, {said}");
+    }
+}
+
 #[test]
 fn json_counts_what_it_lists() {
     let home = Home::new();
