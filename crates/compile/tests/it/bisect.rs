@@ -110,6 +110,7 @@ fn what_a_rule_needs_around_it_stays() {
     is_sound(&part, &m4());
 }
 
+/// Takes half a minute in a debug build: chains of hundreds of ops of which every one is needed are tried op by op.
 #[test]
 fn every_case_of_the_rules_is_cut_to_a_part_in_which_it_fires() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/audit");
