@@ -97,7 +97,7 @@ const RUNS: [(u64, f32); 3] = [(11, 1.0), (29, 0.25), (47, 3.0)];
 /// Calls of a run where there are states.
 const CALLS_WITH_STATE: usize = 3;
 /// Above this, one run in each numerics must do.
-const MANY_PRODUCTS: f64 = 3e8;
+const MANY_PRODUCTS: f64 = 5e7;
 
 /// Whether `after` computes what `before` does. Both have the same inputs, outputs and states.
 pub fn compare(before: &Function, after: &Function, bounds: &Bounds, budget: &Budget) -> Verdict {

@@ -11,7 +11,7 @@ use thane_mil::program::{Definition, Function, OpId, Program};
 use thane_mil::valid;
 
 use super::cut::{cut, is_constant};
-use super::rules::{self, Rule, Severity};
+use super::rules::{self, Check, Rule, Severity};
 use super::view::View;
 use crate::target::Target;
 
@@ -72,7 +72,7 @@ type Item = (usize, OpId);
 
 /// Trials, and ops that all of them may look at together: a bound on time.
 const MAX_TRIALS: usize = 600;
-const MAX_OPS: usize = 4_000_000;
+const MAX_OPS: usize = 1_000_000;
 
 /// Find the smallest part.
 pub fn bisect(program: &Program, target: &Target, wanted: Wanted<'_>) -> Result<Part, BisectError> {
@@ -129,11 +129,17 @@ fn find(
     })
 }
 
-/// What a rule says first of a program.
+/// What a rule says first of a program; no other rule is asked.
 fn first(program: &Program, target: &Target, rule: &Rule) -> Option<String> {
-    let of_program = || rules::find_in_program(program, target).into_iter();
-    let of_functions = || program.functions().iter().flat_map(|f| rules::find(&View::new(program, f, target)));
-    of_functions().chain(of_program()).find(|x| x.rule.id == rule.id).map(|x| x.message)
+    let mut views = program.functions().iter().map(|f| View::new(program, f, target));
+    match rule.check {
+        Check::Program(check) => check(program, target).into_iter().next(),
+        Check::Function(check) => views.find_map(|view| check(&view).into_iter().next().map(|hit| hit.message)),
+        Check::Op(check) => views.find_map(|view| {
+            let ops = view.f.all_ops();
+            ops.into_iter().filter(|id| !view.op(*id).def.is_const()).find_map(|id| check(&view, id))
+        }),
+    }
 }
 
 struct Search<'a> {
@@ -167,6 +173,10 @@ impl Search<'_> {
         for with_attributes in [false, true] {
             let Some(program) = self.part(items, with_attributes) else { continue };
             let Some(message) = first(&program, self.target, self.rule) else { continue };
+            // Last, since it takes longest.
+            if valid::check(&program).is_err() || package::check(&Package::new(program.clone())).is_err() {
+                continue;
+            }
             if self.best.as_ref().is_none_or(|(_, _, n)| items.len() <= *n) {
                 self.best = Some((program, message, items.len()));
             }
@@ -175,7 +185,7 @@ impl Search<'_> {
         false
     }
 
-    /// The program of some ops, if it is one that a package can hold.
+    /// The program of some ops.
     fn part(&self, items: &[Item], with_attributes: bool) -> Option<Program> {
         let mut of: HashMap<usize, HashSet<OpId>> = HashMap::new();
         items.iter().for_each(|(at, op)| {
@@ -190,9 +200,7 @@ impl Search<'_> {
             }
             functions.push(part);
         }
-        let program = Program::new(functions);
-        let legal = !program.functions().is_empty() && valid::check(&program).is_ok();
-        (legal && package::check(&Package::new(program.clone())).is_ok()).then_some(program)
+        (!functions.is_empty()).then(|| Program::new(functions))
     }
 
     /// The op with what is around it, further and further, until the rule fires.
