@@ -79,7 +79,7 @@ else
     skip oracles "python3 -m venv does not work here"
 fi
 
-step "audit of published figures" cargo run --quiet -p thane-cli -- audit --self-check
+step "audit of published figures" "$thane" audit --self-check
 step "time of audits" python3 scripts/audit_time.py "$thane" 1
 if browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome); then
     step "page of an audit" python3 tests/oracle/check_page.py "$thane" "$browser"
