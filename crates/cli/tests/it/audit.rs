@@ -297,6 +297,18 @@ fn a_long_program_is_judged_and_a_closed_pipe_is_quiet() {
     let output = child.wait_with_output().unwrap();
     assert_ends(&output, 0, &[]);
     assert_eq!(stderr(&output), "");
+    let huge = usize::MAX;
+    let ty = format!("tensor<fp16, [{huge}, {huge}, {huge}]>");
+    let text = format!(
+        "program(1.3) {{ func f<ios18>({ty} x) {{ {ty} y = softmax(x = x); {ty} z = matmul(x = y, y = y); }} -> (z); }}"
+    );
+    let huge = write(&home, "huge.mil", &text);
+    for format in ["text", "json", "sarif", "html", "mil"] {
+        let output = audit(&home, &[&huge, "--format", format]);
+        assert_ends(&output, 0, &[]);
+        let said = stdout(&output);
+        assert!(!said.contains("-0.0 %") && !said.contains("NaN") && said.len() > 100, "{format}: {said}");
+    }
     let functions: String = (0..100)
         .map(|i| format!("func f{i}<ios18>(tensor<fp16, [4]> x) {{ tensor<fp16, [4]> y = exp(x = x); }} -> (y);"))
         .collect();
