@@ -6,6 +6,7 @@
 mod buckets;
 mod bundle;
 mod embed;
+mod fix;
 mod fixture;
 mod gguf;
 mod hub;
