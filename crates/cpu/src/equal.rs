@@ -1,6 +1,7 @@
 //! Whether two forms of a function compute the same: both run over made-up inputs, in f32 and as the engine computes.
 //!
-//! In f32 the second form must give what the first gives, within bounds for the order of sums and roundings. As the engine
+//! In f32 the second form must give what the first gives, within bounds for the order of sums and roundings. As the
+//! engine
 //! computes, it must not be further from the first in f32 than twice what the first itself is: a deep program strays by
 //! its own roundings, and another form of it may not stray more. Start at [`compare`].
 
@@ -31,8 +32,8 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Another order of sums: 2^-13 of the largest and 2^-16 of the root mean square in f32, a few roundings to fp16 where there are any;
-    /// as the engine computes, 2^-7 and 2^-8.
+    /// Another order of sums: 2^-13 of the largest and 2^-16 of the root mean square in f32, a few roundings to fp16
+    /// where there are any; as the engine computes, 2^-7 and 2^-8.
     pub const ORDER: Self = Self { wide: (1.3e-4, 1.6e-5), half: (4e-3, 2e-3), engine: (0.008, 0.004), share: 0.0 };
     /// Numbers in fp16 that were in fp32: some ten roundings of 2^-11 in a row.
     pub const NARROW: Self = Self { wide: (0.03, 0.008), half: (0.03, 0.008), engine: (0.03, 0.008), share: 0.0 };
@@ -104,7 +105,9 @@ pub fn compare(before: &Function, after: &Function, bounds: &Bounds, budget: &Bu
     let n = n_products(before).max(n_products(after));
     if n > budget.n_products {
         let most = budget.n_products;
-        return Verdict::Unknown(format!("a call takes {n:.1e} multiplications, more than the {most:.1e} that are run here"));
+        return Verdict::Unknown(format!(
+            "a call takes {n:.1e} multiplications, more than the {most:.1e} that are run here"
+        ));
     }
     let runs = if n > MANY_PRODUCTS { &RUNS[..1] } else { &RUNS[..] };
     let mut evidence = Evidence::default();
@@ -176,7 +179,8 @@ impl Trial<'_> {
             let error = Error::of(due, found);
             let own = strayed.as_ref().map(|s| Error::of(due, &s[i]));
             evidence.ane_error = evidence.ane_error.max(error.largest);
-            evidence.ane_error_before = evidence.ane_error_before.max(own.as_ref().map_or(f64::INFINITY, |e| e.largest));
+            evidence.ane_error_before =
+                evidence.ane_error_before.max(own.as_ref().map_or(f64::INFINITY, |e| e.largest));
             self.strays(due, &error, own.as_ref())?;
         }
         Ok(())

@@ -1,7 +1,8 @@
-//! `thane audit --fix`: rewrites what the audit finds, proves each rewrite on the CPU, and writes the program with those kept.
+//! `thane audit --fix`: rewrites what the audit finds, proves each rewrite on the CPU, and writes the program with
+//! those kept.
 //!
-//! The rewrites are [`thane_compile::audit::fix`]'s; this is the prover that it asks for, and the files. A package keeps what it
-//! says of itself and, where it is Thane's, its contract: no rewrite changes an interface.
+//! The rewrites are [`thane_compile::audit::fix`]'s; this is the prover that it asks for, and the files. A package
+//! keeps what it says of itself and, where it is Thane's, its contract: no rewrite changes an interface.
 
 use std::path::Path;
 
@@ -109,7 +110,8 @@ pub fn run(request: &Request<'_>, app: &App) -> Outcome {
     package.program = program;
     let mut items = foreign;
     if let Some(contents) = contents {
-        items.extend(contract::items(contents.contract, contents.parts.as_ref(), contents.golden, None).map_err(usage)?);
+        items
+            .extend(contract::items(contents.contract, contents.parts.as_ref(), contents.golden, None).map_err(usage)?);
     }
     if is_text(request.to) {
         write_source(request.to, &package.program).map_err(|e| Failure::new(Code::Other, e))?;
@@ -120,12 +122,13 @@ pub fn run(request: &Request<'_>, app: &App) -> Outcome {
 }
 
 /// Better now than after minutes of proofs.
-fn refuse_existing(to: &Path) -> Outcome {
-    if to.symlink_metadata().is_err() {
-        return Ok(());
-    }
-    let error = anyhow::anyhow!("{} exists already", to.display());
-    Err(Failure::new(Code::Usage, error).remedy("another path behind -o, or remove it"))
+pub fn refuse_existing(to: &Path) -> Outcome {
+    // A text has its weights beside it, where those of another may be.
+    let weights = to.extension().is_some_and(|e| e == "mil").then(|| to.with_file_name("weights").join("weight.bin"));
+    let taken = [Some(to.to_owned()), weights].into_iter().flatten().find(|path| path.symlink_metadata().is_ok());
+    let Some(taken) = taken else { return Ok(()) };
+    let error = anyhow::anyhow!("{} exists already", taken.display());
+    Err(Failure::new(Code::Usage, error).remedy("another folder or an .mlpackage behind -o, or remove it"))
 }
 
 fn text(path: &Path) -> Result<Program, Failure> {
@@ -218,11 +221,5 @@ fn print(report: &Report, request: &Request<'_>, app: &App) -> Outcome {
 }
 
 fn figures(m: &Measure) -> Figures {
-    Figures {
-        ms: m.ms,
-        residency: m.residency * 100.0,
-        ops: m.n_ops,
-        findings: m.n_findings,
-        errors: m.n_errors,
-    }
+    Figures { ms: m.ms, residency: m.residency * 100.0, ops: m.n_ops, findings: m.n_findings, errors: m.n_errors }
 }

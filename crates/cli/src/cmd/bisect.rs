@@ -11,6 +11,7 @@ use thane_mil::package::{Package, write_source};
 use thane_mil::text::{Blobs, print};
 
 use crate::app::App;
+use crate::audit::fix;
 use crate::audit::require::Deny;
 use crate::audit::subject::{self, Build};
 use crate::cmd::audit;
@@ -20,7 +21,8 @@ use crate::exit::{Code, Failure, Outcome};
 /// Cut a program to the smallest part that still has a finding of the audit.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// An .mlpackage or .mlmodelc folder, a .mil file, a folder of packages, or a model, which is built as convert does.
+    /// An .mlpackage or .mlmodelc folder, a .mil file, a folder of packages, or a model, which is built as convert
+    /// does.
     #[arg(value_name = "X")]
     subject: String,
     /// The finding to keep: a rule such as ANE128, or a severity (note, warning, error) [default: the worst there is].
@@ -64,10 +66,7 @@ struct Printed<'a> {
 const MOST_PRINTED: usize = 40;
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    if args.out.symlink_metadata().is_ok() {
-        let error = anyhow::anyhow!("{} exists already", args.out.display());
-        return Err(Failure::new(Code::Usage, error).remedy("another path behind -o, or remove it"));
-    }
+    fix::refuse_existing(&args.out)?;
     let mut target = args.target.unwrap_or_else(audit::usual);
     target.units = args.units.unwrap_or(target.units);
     target.route = if args.direct { Route::Direct } else { Route::CoreMl };

@@ -7,6 +7,7 @@ mod audit;
 mod buckets;
 mod bundle;
 mod embed;
+mod fix;
 mod fixture;
 mod gguf;
 mod hub;

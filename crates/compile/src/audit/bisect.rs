@@ -1,8 +1,9 @@
 //! The smallest part of a program in which a rule still fires.
 //!
-//! It begins with the op that was found, and takes in what is around it until the rule fires; then it takes ops away, half
-//! of them at once at first, as long as it still does (delta debugging). A rule about a function or a program begins with all of it.
-//! The number of trials is bounded: what is left then is small, though perhaps not smallest.
+//! It begins with the op that was found, and takes in what is around it until the rule fires; then it takes ops away,
+//! half
+//! of them at once at first, as long as it still does (delta debugging). A rule about a function or a program begins
+//! with all of it. The number of trials is bounded: what is left then is small, though perhaps not smallest.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -97,11 +98,7 @@ pub fn bisect(program: &Program, target: &Target, wanted: Wanted<'_>) -> Result<
 }
 
 /// The rule to keep, and the op where it fires.
-fn find(
-    program: &Program,
-    target: &Target,
-    wanted: Wanted<'_>,
-) -> Result<(&'static Rule, Option<Item>), BisectError> {
+fn find(program: &Program, target: &Target, wanted: Wanted<'_>) -> Result<(&'static Rule, Option<Item>), BisectError> {
     if let Wanted::Rule(id) = wanted
         && !rules::all().any(|r| r.id.eq_ignore_ascii_case(id))
     {

@@ -1,4 +1,5 @@
-//! Takes some ops out of a program as a program of their own: what they need becomes inputs, what nobody of them uses outputs.
+//! Takes some ops out of a program as a program of their own: what they need becomes inputs, what nobody of them uses
+//! outputs.
 //!
 //! Constants come along with the ops that use them. Inputs are named after the values that they stand for.
 
@@ -8,21 +9,19 @@ use thane_mil::build::{BuildError, FunctionBuilder};
 use thane_mil::program::{Arg, BlockId, Function, Op, OpId, ValueId};
 use thane_mil::types::{Dim, Symbol, TensorType, Type};
 
-/// A function of some ops of the body of another, in their order; constants need not be named. Nothing where no op is left
-/// or none of them makes a value.
+/// A function of some ops of the body of another, in their order; constants need not be named. Nothing where no op is
+/// left or none of them makes a value.
 pub fn cut(f: &Function, ops: &HashSet<OpId>) -> Option<Result<Function, BuildError>> {
-    let kept: Vec<OpId> = f.body().ops.iter().copied().filter(|id| ops.contains(id) && !is_constant(f.op(*id))).collect();
+    let kept: Vec<OpId> =
+        f.body().ops.iter().copied().filter(|id| ops.contains(id) && !is_constant(f.op(*id))).collect();
     let used: HashSet<ValueId> = kept.iter().flat_map(|id| f.uses(*id)).collect();
     let of_original: HashSet<ValueId> = f.body().outputs.iter().copied().collect();
     let made: Vec<ValueId> = kept.iter().flat_map(|id| f.op(*id).results.iter().copied()).collect();
     let is_tensor = |v: &ValueId| f.value(*v).ty.tensor().is_some();
-    let mut outputs: Vec<ValueId> = made
-        .iter()
-        .copied()
-        .filter(|v| is_tensor(v) && (!used.contains(v) || of_original.contains(v)))
-        .collect();
+    let mut outputs: Vec<ValueId> =
+        made.iter().copied().filter(|v| is_tensor(v) && (!used.contains(v) || of_original.contains(v))).collect();
     if outputs.is_empty() {
-        outputs = made.iter().copied().filter(is_tensor).last().into_iter().collect();
+        outputs = made.iter().copied().rfind(is_tensor).into_iter().collect();
     }
     if outputs.is_empty() {
         return None;
@@ -150,7 +149,8 @@ impl Cutter<'_> {
         let first = op.results.first();
         let name = first.map_or(op.def.name, |r| self.f.value(*r).name.as_str());
         // An output takes its name when the function is done, and must find it free.
-        let name = if op.results.iter().any(|r| self.outputs.contains(r)) { format!("{name}_made") } else { name.to_owned() };
+        let name =
+            if op.results.iter().any(|r| self.outputs.contains(r)) { format!("{name}_made") } else { name.to_owned() };
         let results = self.builder.op_with_blocks(op.def.name, &name, args, blocks)?;
         self.values.extend(op.results.iter().copied().zip(results));
         Ok(())

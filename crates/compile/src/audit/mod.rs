@@ -6,11 +6,11 @@
 //!
 //! Weights are not read, unless a rule about numbers says that it must.
 
-pub mod errors;
-pub mod labelled;
 pub mod bisect;
 mod cut;
+pub mod errors;
 pub mod fix;
+pub mod labelled;
 pub mod latency;
 pub mod place;
 pub mod report;

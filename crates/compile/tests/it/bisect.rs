@@ -77,7 +77,10 @@ fn long(n: usize, ty: &str, fault: &str) -> Program {
     };
     let fault = fault.replace("(x)", &format!("a{}", n / 2 - 1));
     let (head, tail) = (chain("input", "a", n / 2), chain("y", "b", n / 2));
-    program(&format!("program(1.3) {{ func main<ios18>({ty} input) {{ {head} {fault} {tail} }} -> (b{}); }}", n / 2 - 1))
+    program(&format!(
+        "program(1.3) {{ func main<ios18>({ty} input) {{ {head} {fault} {tail} }} -> (b{}); }}",
+        n / 2 - 1
+    ))
 }
 
 #[test]
@@ -103,8 +106,7 @@ fn what_a_rule_needs_around_it_stays() {
     );
     let part = bisect(&long(40, ty, &fault), &m4(), Wanted::Rule("ane129")).unwrap();
     let f = &part.program.functions()[0];
-    let kinds: Vec<&str> =
-        f.body().ops.iter().map(|id| f.op(*id).def.name).filter(|kind| *kind != "const").collect();
+    let kinds: Vec<&str> = f.body().ops.iter().map(|id| f.op(*id).def.name).filter(|kind| *kind != "const").collect();
     assert_eq!(kinds.last(), Some(&"softmax"), "{kinds:?}");
     assert!(kinds.len() <= 3 && kinds[0] == "matmul", "{kinds:?}");
     is_sound(&part, &m4());

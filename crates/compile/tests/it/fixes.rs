@@ -1,15 +1,16 @@
-//! The fixes of the audit: `tests/fixes/*.mil`, one file a fix, each function of which it must rewrite; the programs in their
-//! docs; and the same over random lengths, no two of them alike.
+//! The fixes of the audit: `tests/fixes/*.mil`, one file a fix, each function of which it must rewrite; the programs
+//! in their docs; and the same over random lengths, no two of them alike.
 //!
-//! After `// after:` a file has what the fix makes of it and what it says of that; `BLESS=1` writes that part anew, to be read
+//! After `// after:` a file has what the fix makes of it and what it says of that; `BLESS=1` writes that part anew,
+//! to be read
 //! before it is committed. Constants come from no file: a `BLOBFILE` names what it is filled with, and a seed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use thane_compile::audit::View;
 use thane_compile::audit::fix::{self, FIXES, Fix, Numbers, Options, Proof, Prover, Report, Verdict};
 use thane_compile::audit::rules::{all, find};
-use thane_compile::audit::View;
 use thane_compile::target::{Route, Target, Units};
 use thane_cpu::equal::{self, Bounds, Budget};
 use thane_mil::data::{Data, Packed, Source};
@@ -136,8 +137,8 @@ fn n_fired(fix: &Fix, program: &Program, function: &str, target: &Target) -> usi
     find(&view).iter().filter(|f| fix.rules.contains(&f.rule.id)).count()
 }
 
-/// Takes ten seconds or so: attention is tiled from 1,500 positions on, outputs are split above 16,384, and the engine's numbers are
-/// made op by op.
+/// Takes ten seconds or so: attention is tiled from 1,500 positions on, outputs are split above 16,384, and the
+/// engine's numbers are made op by op.
 #[test]
 fn fixes_do_what_their_files_say() {
     let mut wrong = Vec::new();
@@ -154,7 +155,12 @@ fn fixes_do_what_their_files_say() {
         for f in before.functions() {
             // Of outputs that are split the join remains.
             let (n, m) = (n_fired(fix, &before, &f.name, &target), n_fired(fix, &after, &f.name, &target));
-            assert!(n > 0 && (m < n || fix.name == "split_outputs"), "{}: {}: {n} findings, then {m}", fix.name, f.name);
+            assert!(
+                n > 0 && (m < n || fix.name == "split_outputs"),
+                "{}: {}: {n} findings, then {m}",
+                fix.name,
+                f.name
+            );
         }
         let found: String = print(&after, &mut Blobs::default()).lines().map(|l| format!("// {l}\n")).collect();
         if std::env::var_os("BLESS").is_some() {
@@ -221,7 +227,8 @@ impl Lengths {
     }
 }
 
-/// A body with letters in braces for lengths: `{a:2-9}` where one is drawn, `{a}` and sums such as `{a+3}`, `{a*b}` after it.
+/// A body with letters in braces for lengths: `{a:2-9}` where one is drawn, `{a}` and sums such as `{a+3}`, `{a*b}`
+/// after it.
 fn filled(template: &str, seed: u64) -> String {
     let mut lengths = Lengths { state: seed, taken: Vec::new() };
     let mut drawn: Vec<(String, usize)> = vec![("seed".to_owned(), seed as usize)];
@@ -330,7 +337,8 @@ fn rewrites_of_any_lengths_compute_the_same() {
             let f = &before.functions()[0];
             let view = View::new(&before, f, &target);
             let mut whole = thane_mil::edit::Patch::new();
-            let answers = f.body().ops.iter().filter(|id| !f.op(**id).def.is_const()).filter_map(|id| (fix.run)(&view, *id).ok());
+            let answers =
+                f.body().ops.iter().filter(|id| !f.op(**id).def.is_const()).filter_map(|id| (fix.run)(&view, *id).ok());
             answers.for_each(|patch| whole.append(patch));
             assert!(!whole.is_empty(), "{name}: no answer for\n{text}");
             let mut after = f.clone();
@@ -342,8 +350,8 @@ fn rewrites_of_any_lengths_compute_the_same() {
     }
 }
 
-/// A prover that nothing passes would let everything through the tests above: it must see a weight that is off, a term that is
-/// left out, and a constant of another sign.
+/// A prover that nothing passes would let everything through the tests above: it must see a weight that is off, a
+/// term that is left out, and a constant of another sign.
 #[test]
 fn what_is_not_the_same_is_seen() {
     let text = |scale: &str, seed: u64, last: &str| {

@@ -15,7 +15,8 @@ pub struct Inputs {
 }
 
 /// Ops that hand an index on as it is.
-const CARRY: &[&str] = &["cast", "reshape", "expand_dims", "squeeze", "identity", "transpose", "add", "maximum", "select"];
+const CARRY: &[&str] =
+    &["cast", "reshape", "expand_dims", "squeeze", "identity", "transpose", "add", "maximum", "select"];
 /// Ops that an index is followed through.
 const FURTHEST: usize = 6;
 /// Integers of which nothing is known are below this.

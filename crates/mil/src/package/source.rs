@@ -39,11 +39,10 @@ impl Source for Absent {
     }
 }
 
-/// Write a program as text to `path`, where nothing may be yet, and its larger constants beside it, where [`read_source`] looks for
-/// them; the bytes of constants that were written.
+/// Write a program as text to `path`, where nothing may be yet, and its larger constants beside it, where
+/// [`read_source`] looks for them; the bytes of constants that were written.
 pub fn write_source(path: &Path, program: &Program) -> Result<u64, PackageError> {
-    crate::valid::check(program)
-        .map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
+    crate::valid::check(program).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
     let mut blobs = Blobs::default();
     let text = print(program, &mut blobs);
     let weights = path.with_file_name("weights").join("weight.bin");
@@ -56,8 +55,8 @@ pub fn write_source(path: &Path, program: &Program) -> Result<u64, PackageError>
     Ok(n)
 }
 
-/// Read the program of a text. Weights are looked for beside it, as `@model_path/weights/weight.bin` says; what is not there is
-/// counted, and what is there must be what the text says.
+/// Read the program of a text. Weights are looked for beside it, as `@model_path/weights/weight.bin` says; what is
+/// not there is counted, and what is there must be what the text says.
 pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
     let bytes = read_capped(path, MAX_MODEL_BYTES)?;
     let text = String::from_utf8(bytes).map_err(|_| PackageError::unusable(path, "is no text: MIL text is UTF-8"))?;

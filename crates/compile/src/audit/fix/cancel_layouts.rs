@@ -8,8 +8,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes `exp(x)`. Reshapes that end in the shape where they began, and casts of fp16 to fp32 and back, go in the same way,
-//! bit for bit; two transposes that do not cancel become one.
+//! becomes `exp(x)`. Reshapes that end in the shape where they began, and casts of fp16 to fp32 and back, go in the
+//! same way, bit for bit; two transposes that do not cancel become one.
 
 use thane_mil::edit::{New, Patch};
 use thane_mil::program::{Definition, Function, Op, OpId, Origin, ValueId};
@@ -23,8 +23,32 @@ pub const PASS: Pass = Pass { name: "cancel_layouts", run };
 
 /// Ops that give each element by itself.
 const UNARY: &[&str] = &[
-    "abs", "ceil", "cos", "erf", "exp", "exp2", "floor", "relu", "relu6", "round", "rsqrt", "sigmoid", "sign", "silu",
-    "sin", "sqrt", "square", "tanh", "gelu", "softplus", "softsign", "clip", "log", "inverse", "leaky_relu", "elu",
+    "abs",
+    "ceil",
+    "cos",
+    "erf",
+    "exp",
+    "exp2",
+    "floor",
+    "relu",
+    "relu6",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "silu",
+    "sin",
+    "sqrt",
+    "square",
+    "tanh",
+    "gelu",
+    "softplus",
+    "softsign",
+    "clip",
+    "log",
+    "inverse",
+    "leaky_relu",
+    "elu",
 ];
 
 /// Ops between two rearrangements.

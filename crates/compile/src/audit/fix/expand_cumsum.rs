@@ -6,7 +6,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes `matmul(x, t)` with t[i, j] = 1 where i <= j; another axis than the last is exchanged with it before and after.
+//! becomes `matmul(x, t)` with t[i, j] = 1 where i <= j; another axis than the last is exchanged with it before and
+//! after.
 
 use thane_mil::edit::New;
 use thane_mil::program::OpId;

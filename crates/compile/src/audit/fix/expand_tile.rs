@@ -17,13 +17,8 @@ use crate::audit::rules::query::ints;
 use crate::audit::view::View;
 
 /// The fix.
-pub const FIX: Fix = Fix {
-    name: "expand_tile",
-    rules: &["ANE137"],
-    what: "repetitions as joins",
-    numbers: Numbers::Same,
-    run,
-};
+pub const FIX: Fix =
+    Fix { name: "expand_tile", rules: &["ANE137"], what: "repetitions as joins", numbers: Numbers::Same, run };
 
 /// Parts of one join.
 const MOST: usize = 64;

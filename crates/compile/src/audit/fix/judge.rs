@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use thane_mil::program::{Function, OpId, Program};
 
+use crate::audit::place::Backend;
 use crate::audit::report::{Finding, FunctionAudit};
 use crate::audit::rules::{self, Effect, Severity};
 use crate::audit::view::View;
-use crate::audit::place::Backend;
 use crate::audit::{latency, place};
 use crate::target::Target;
 
@@ -89,11 +89,12 @@ fn counts(audit: &FunctionAudit) -> BTreeMap<&'static str, (usize, &Finding)> {
     counts
 }
 
-/// What a prediction may grow by where a finding goes: a quarter of the model's median error of 12 %, since the model does not
-/// know what every rule knows.
+/// What a prediction may grow by where a finding goes: a quarter of the model's median error of 12 %, since the model
+/// does not know what every rule knows.
 const LITTLE: f64 = 1.03;
 
-/// What a program that stays on the CPU may lose for the sake of ops that the engine supports, of which there can be more.
+/// What a program that stays on the CPU may lose for the sake of ops that the engine supports, of which there can be
+/// more.
 const SLOWER: f64 = 1.05;
 
 /// Why a change of a function for the sake of some rules is no gain; nothing where it is one.
@@ -105,7 +106,8 @@ pub fn objection(
 ) -> Option<String> {
     let (old, new) = (counts(before), counts(after));
     // What ailed an op that is written as several may ail each of them.
-    let ailed = |id: &str| before.findings.iter().any(|f| f.rule.id == id && f.op.is_some_and(|op| sites.contains(&op)));
+    let ailed =
+        |id: &str| before.findings.iter().any(|f| f.rule.id == id && f.op.is_some_and(|op| sites.contains(&op)));
     let n = |counts: &BTreeMap<&str, (usize, &Finding)>, id: &str| counts.get(id).map_or(0, |(n, _)| *n);
     for (id, (found, finding)) in &new {
         let harms = finding.rule.severity == Severity::Error
@@ -118,7 +120,8 @@ pub fn objection(
     let cured: Vec<&&str> = rules.iter().filter(|id| n(&new, id) < n(&old, id)).collect();
     // A small program may stay on the CPU whatever it is made of.
     let supported = is.supported > was.supported + 1e-9 && is.ms < was.ms * SLOWER;
-    let onto_engine = supported || is.residency_of_flops > was.residency_of_flops + 1e-9 || is.residency > was.residency + 1e-9;
+    let onto_engine =
+        supported || is.residency_of_flops > was.residency_of_flops + 1e-9 || is.residency > was.residency + 1e-9;
     // A tenth of a per mille: what only sums up differently is no gain.
     let faster = is.ms < was.ms * (1.0 - 1e-4);
     if cured.is_empty() && !onto_engine && !faster {

@@ -7,8 +7,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes a comparison of the indices, as fp16, with 0, 1, .. 4, and a `matmul` with the table. The `cast` of the indices
-//! leaves the engine; without it, look rows up on the host.
+//! becomes a comparison of the indices, as fp16, with 0, 1, .. 4, and a `matmul` with the table. The `cast` of the
+//! indices leaves the engine; without it, look rows up on the host.
 
 use thane_mil::edit::New;
 use thane_mil::program::OpId;
@@ -34,7 +34,10 @@ const MOST: usize = 2048;
 
 fn run(view: &View<'_>, id: OpId) -> Answer {
     let op = view.op(id);
-    if op.def.name != "gather" || int(view, id, "axis").unwrap_or(0) != 0 || int(view, id, "batch_dims").unwrap_or(0) != 0 {
+    if op.def.name != "gather"
+        || int(view, id, "axis").unwrap_or(0) != 0
+        || int(view, id, "batch_dims").unwrap_or(0) != 0
+    {
         return Err("only a gather of rows is a product: look up on the host");
     }
     let table = Constant::of(view, op, "x").ok_or("its table is no plain constant: look up on the host")?;

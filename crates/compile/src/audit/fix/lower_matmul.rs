@@ -7,7 +7,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes a `reshape` to [2, 3, 1, 8], a `transpose` by [0, 3, 2, 1], a `conv` with the same bytes as [5, 8, 1, 1], and the
+//! becomes a `reshape` to [2, 3, 1, 8], a `transpose` by [0, 3, 2, 1], a `conv` with the same bytes as [5, 8, 1, 1],
+//! and the
 //! way back. What is rearranged twice between two products, elementwise ops in between, is not (`cancel_layouts`).
 
 use thane_mil::edit::{New, NewArg};

@@ -6,8 +6,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes `matmul(w, x)` with w[0, i] = 1/256 and a product with 256/400: nothing is transposed, and but for that factor nothing
-//! is rounded.
+//! becomes `matmul(w, x)` with w[0, i] = 1/256 and a product with 256/400: nothing is transposed, and but for that
+//! factor nothing is rounded.
 
 use thane_mil::edit::New;
 use thane_mil::program::OpId;

@@ -1,11 +1,11 @@
 //! Rewrites of what the rules find, each kept only where it is proven to compute the same and predicted to help.
 //!
 //! A fix answers for one op that one of its rules found: a patch, or why there is none. [`run`] tries each fix on each
-//! function, cleans up after it, judges the function anew, and asks a [`Prover`], which runs both forms: this crate runs
-//! nothing. Adding one is a file, its line in [`FIXES`], and `tests/fixes/<name>.mil`.
+//! function, cleans up after it, judges the function anew, and asks a [`Prover`], which runs both forms: this crate
+//! runs nothing. Adding one is a file, its line in [`FIXES`], and `tests/fixes/<name>.mil`.
 //!
-//! A fix is no `Pass` of the [`driver`](crate::driver): it needs the target and the findings, and what it writes is not the
-//! same bit for bit. What cleans up after it is.
+//! A fix is no `Pass` of the [`driver`](crate::driver): it needs the target and the findings, and what it writes is
+//! not the same bit for bit. What cleans up after it is.
 
 mod bound_masks;
 pub mod cancel_layouts;
@@ -80,7 +80,8 @@ pub struct Fix {
     pub run: fn(&View<'_>, OpId) -> Answer,
 }
 
-/// Every fix, in the order that they are tried: what folds and narrows first, then what changes the form of ops, then sizes.
+/// Every fix, in the order that they are tried: what folds and narrows first, then what changes the form of ops, then
+/// sizes.
 pub static FIXES: &[Fix] = &[
     fold_integers::FIX,
     bound_masks::FIX,
@@ -187,7 +188,8 @@ pub fn run(
     Ok((program, Report { target: *target, before, after, steps, left }))
 }
 
-/// The program in an opset that the release reads, where it can be said in one; nothing of it changes but the forms of ops.
+/// The program in an opset that the release reads, where it can be said in one; nothing of it changes but the forms
+/// of ops.
 fn lowered(program: Program, target: &Target, steps: &mut Vec<Step>) -> Program {
     let newest = target.release.opset;
     if program.functions().iter().all(|f| f.opset <= newest) {

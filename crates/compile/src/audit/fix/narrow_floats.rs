@@ -7,7 +7,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes a `cast` of x to fp16, both ops in fp16, and a `cast` of y back; casts between the two cancel. A constant that
+//! becomes a `cast` of x to fp16, both ops in fp16, and a `cast` of y back; casts between the two cancel. A constant
+//! that
 //! fp16 cannot hold is a reason not to; an epsilon that it cannot is the least that the engine does not flush to 0.
 
 use thane_mil::edit::{New, NewArg};

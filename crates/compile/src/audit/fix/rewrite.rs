@@ -172,7 +172,8 @@ impl<'a> Rewrite<'a> {
         self.instead_of(at, value)
     }
 
-    /// Let `value` stand for the result of an op further on, and remove that op; what else it leaves unused is dead code.
+    /// Let `value` stand for the result of an op further on, and remove that op; what else it leaves unused is dead
+    /// code.
     pub fn instead_of(mut self, op: OpId, value: New) -> Answer {
         let [result] = self.view.op(op).results[..] else { return Err("it has several results") };
         self.patch.replace(result, value);

@@ -10,8 +10,8 @@
 //! } -> (y);
 //! ```
 //!
-//! With t = max(1, max |x|) it becomes s = x / t, and s * rsqrt(mean(s^2) + e / t / t): the same, since t cancels. It also
-//! does `sqrt` and a division, and `reduce_l2_norm` by itself, as t * norm(s).
+//! With t = max(1, max |x|) it becomes s = x / t, and s * rsqrt(mean(s^2) + e / t / t): the same, since t cancels. It
+//! also does `sqrt` and a division, and `reduce_l2_norm` by itself, as t * norm(s).
 
 use thane_mil::edit::New;
 use thane_mil::program::{OpId, ValueId};

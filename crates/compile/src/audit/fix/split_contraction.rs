@@ -28,8 +28,8 @@ pub const FIX: Fix = Fix {
     run,
 };
 
-/// Numbers of a part. Weights of up to 4,096 inputs are read once for each tile; sums of more than 8 parts begin to cost accuracy
-/// (the rule ANE115 and its source).
+/// Numbers of a part. Weights of up to 4,096 inputs are read once for each tile; sums of more than 8 parts begin to
+/// cost accuracy (the rule ANE115 and its source).
 const PART: usize = 4096;
 const MAX_PARTS: usize = 8;
 /// What engines of every generation sum over.

@@ -7,8 +7,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes convolutions with columns 0 to 7, 8 to 15 and 16 to 19 of the kernel over slices of x that begin there, added.
-//! Padding is done once, before.
+//! becomes convolutions with columns 0 to 7, 8 to 15 and 16 to 19 of the kernel over slices of x that begin there,
+//! added. Padding is done once, before.
 
 use thane_mil::edit::New;
 use thane_mil::literal::Literal;
@@ -30,7 +30,8 @@ pub const FIX: Fix = Fix {
     run,
 };
 
-/// Widest part: kernels of 8 run at full speed, of 9 to 15 do not (the rule ANE118), and every chip runs them. Highest part: 31.
+/// Widest part: kernels of 8 run at full speed, of 9 to 15 do not (the rule ANE118), and every chip runs them.
+/// Highest part: 31.
 const WIDEST: usize = 8;
 const HIGHEST: usize = 31;
 

@@ -7,8 +7,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes two `linear` with the first 32,800 rows of the weight and the rest, and a `concat`, which Core ML runs off the
-//! engine: the products stay.
+//! becomes two `linear` with the first 32,800 rows of the weight and the rest, and a `concat`, which Core ML runs off
+//! the engine: the products stay.
 
 use thane_mil::edit::{New, NewArg};
 use thane_mil::program::{Op, OpId};

@@ -6,8 +6,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes three attentions of 512 queries each, and a `concat`. Written out as a `matmul`, elementwise ops, a `softmax` and
-//! another `matmul`, each of them is done for each tile, with masks cut to its rows.
+//! becomes three attentions of 512 queries each, and a `concat`. Written out as a `matmul`, elementwise ops, a
+//! `softmax` and another `matmul`, each of them is done for each tile, with masks cut to its rows.
 
 use std::collections::HashMap;
 
@@ -72,9 +72,7 @@ fn fused(view: &View<'_>, id: OpId) -> Answer {
 /// The rows of a tile of what is broadcast over scores of `n_rows`.
 fn rows(new: &mut Rewrite<'_>, value: ValueId, shape: &[usize], n_rows: usize, (begin, len): (usize, usize)) -> New {
     match shape.len().checked_sub(2) {
-        Some(axis) if shape[axis] == n_rows && n_rows > 1 => {
-            new.slice_axis(New::Value(value), shape, axis, begin, len)
-        }
+        Some(axis) if shape[axis] == n_rows && n_rows > 1 => new.slice_axis(New::Value(value), shape, axis, begin, len),
         _ => New::Value(value),
     }
 }
@@ -95,7 +93,11 @@ fn chain(view: &View<'_>, scores: OpId) -> Result<Vec<OpId>, &'static str> {
         let kind = view.op(next).def.name;
         if kind == "matmul" {
             let first = view.op(next).value_arg("x") == Some(result) && int(view, next, "transpose_x") != Some(1);
-            return if softmax && first { Ok(chain) } else { Err("the scores are not what the last product sums over") };
+            return if softmax && first {
+                Ok(chain)
+            } else {
+                Err("the scores are not what the last product sums over")
+            };
         }
         if !BETWEEN.contains(&kind) {
             return Err("an op between the scores and the product with the values is not done row by row");

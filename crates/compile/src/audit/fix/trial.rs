@@ -19,8 +19,7 @@ use crate::target::Target;
 const MAX_TRIALS: usize = 12;
 
 /// What runs after a fix. Not `eliminate_noops`: an `identity` may be what a rule asks for.
-static CLEANUP: &[Pass] =
-    &[cancel_layouts::PASS, passes::merge_identical_ops::PASS, passes::eliminate_dead_code::PASS];
+static CLEANUP: &[Pass] = &[cancel_layouts::PASS, passes::merge_identical_ops::PASS, passes::eliminate_dead_code::PASS];
 
 /// A program while it is fixed.
 pub struct Trials<'a> {
@@ -218,15 +217,7 @@ impl<'a> Trials<'a> {
         left
     }
 
-    fn reason(
-        &self,
-        fixes: &[&Fix],
-        view: &View<'_>,
-        at: usize,
-        rule: &str,
-        op: Option<OpId>,
-        advice: &str,
-    ) -> String {
+    fn reason(&self, fixes: &[&Fix], view: &View<'_>, at: usize, rule: &str, op: Option<OpId>, advice: &str) -> String {
         let Some(op) = op else { return no_rewrite(advice) };
         let mut reasons = fixes.iter().filter(|f| f.rules.contains(&rule)).map(|fix| {
             let rejected = self.settled.contains(&(fix.name, at, label(view.f, op)));

@@ -1,4 +1,5 @@
-//! Parts of constants, and constants in another form, made where they are read: a part of a mapped weight takes no memory.
+//! Parts of constants, and constants in another form, made where they are read: a part of a mapped weight takes no
+//! memory.
 
 use std::sync::{Arc, OnceLock};
 
@@ -46,9 +47,8 @@ impl Constant {
             Data::Bytes(bytes) if rows == 1 => bytes.slice(start..start + width).map(Data::Bytes),
             _ => None,
         };
-        let data = part.unwrap_or_else(|| {
-            Data::Source(Arc::new(Columns { data: self.data.clone(), rows, row, start, width }))
-        });
+        let data = part
+            .unwrap_or_else(|| Data::Source(Arc::new(Columns { data: self.data.clone(), rows, row, start, width })));
         Self { dtype: self.dtype, shape, data }
     }
 
@@ -217,7 +217,10 @@ mod tests {
     #[test]
     fn parts_and_forms_are_what_they_say() {
         let c = ramp(&[2, 3, 4]);
-        assert_eq!(floats(&c.slice(1, 1, 2)), [4., 5., 6., 7., 8., 9., 10., 11., 16., 17., 18., 19., 20., 21., 22., 23.]);
+        assert_eq!(
+            floats(&c.slice(1, 1, 2)),
+            [4., 5., 6., 7., 8., 9., 10., 11., 16., 17., 18., 19., 20., 21., 22., 23.]
+        );
         assert_eq!(floats(&c.slice(2, 3, 1)), [3., 7., 11., 15., 19., 23.]);
         let rows = c.slice(0, 1, 1);
         assert!(matches!(rows.data, Data::Bytes(_)), "rows are not copied");
