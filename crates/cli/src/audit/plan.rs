@@ -6,13 +6,14 @@ use serde::Serialize;
 use thane_compile::audit::latency::{LoadRisk, engine};
 use thane_compile::audit::place::{Backend, Placed, Segment};
 use thane_compile::audit::{Effect, Finding, FunctionAudit, Rule, Severity, View, audit};
+use thane_compile::plan::chunk;
 use thane_compile::target::{Evidence, Route, Target};
 use thane_mil::program::{Function, OpId, Program};
 
 use super::place::places;
 use super::report::{
-    Ceilings, Estimate, FindingRow, FunctionRow, LatencyRow, NOT_COVERED, OpRow, PartsRow, Reason, Report, RuleRow,
-    SCHEMA, SegmentRow, SubjectRow, TargetRow,
+    Ceilings, ChunkRow, Estimate, FindingRow, FunctionRow, LatencyRow, NOT_COVERED, OpRow, PartsRow, Reason, Report,
+    RuleRow, SCHEMA, SegmentRow, SubjectRow, TargetRow,
 };
 use super::subject::{Part, Subject};
 
@@ -236,6 +237,24 @@ impl<'a> Judged<'a> {
         }
     }
 
+    /// Where to cut a function that may be too large, or why it cannot be.
+    fn chunks(&self) -> (Vec<ChunkRow>, Option<String>) {
+        if self.done.latency.load_risk == LoadRisk::None {
+            return (Vec::new(), None);
+        }
+        let f = self.view.f;
+        let row = |c: chunk::Chunk| ChunkRow {
+            last: label(f, c.last),
+            ops: c.n_ops,
+            weight_bytes: c.weight_bytes,
+            out_bytes: c.out_bytes,
+        };
+        match chunk::of_function(f, self.view.target) {
+            Ok(chunks) => (chunks.into_iter().map(row).collect(), None),
+            Err(e) => (Vec::new(), Some(e.to_string())),
+        }
+    }
+
     fn row(self) -> FunctionRow {
         let table = self.table();
         let placement = &self.done.placement;
@@ -245,7 +264,10 @@ impl<'a> Judged<'a> {
             ops: s.n_ops,
             ms: table[s.first..s.first + s.n_ops].iter().map(|op| op.ms).sum(),
         };
+        let (chunks, uncut) = self.chunks();
         FunctionRow {
+            chunks,
+            uncut,
             ops: placement.ops.len(),
             ane_ops: placement.ops.iter().filter(|op| op.chosen == Backend::Ane).count(),
             residency: percent_of(placement.residency()),
@@ -281,6 +303,9 @@ fn latency(done: &FunctionAudit) -> LatencyRow {
         weight_bytes: l.weight_bytes,
         activation_bytes: l.activation_bytes,
         dispatches: l.n_dispatches,
+        energy_mj: l.energy.mj,
+        low_energy_mj: l.energy.interval_mj.0,
+        high_energy_mj: l.energy.interval_mj.1,
         peak_bytes: l.peak_bytes,
         load_risk: match l.load_risk {
             LoadRisk::None => "none",

@@ -124,6 +124,10 @@ pub struct FunctionRow {
     /// Ops that the engine refuses where nothing else may run them.
     pub refused: usize,
     pub latency: LatencyRow,
+    /// Where to cut it; empty where it is small enough.
+    pub chunks: Vec<ChunkRow>,
+    /// Why it cannot be cut; null where it can, or need not be.
+    pub uncut: Option<String>,
     pub segments: Vec<SegmentRow>,
     pub table: Vec<OpRow>,
 }
@@ -141,8 +145,20 @@ pub struct LatencyRow {
     pub weight_bytes: f64,
     pub activation_bytes: f64,
     pub dispatches: usize,
+    pub energy_mj: f64,
+    pub low_energy_mj: f64,
+    pub high_energy_mj: f64,
     pub peak_bytes: f64,
     pub load_risk: &'static str,
+}
+
+/// A program that a function which may be too large is best cut into.
+#[derive(Debug, Serialize)]
+pub struct ChunkRow {
+    pub last: String,
+    pub ops: usize,
+    pub weight_bytes: f64,
+    pub out_bytes: f64,
 }
 
 /// What the milliseconds are made of.

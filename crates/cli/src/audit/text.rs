@@ -151,6 +151,22 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
         }
     );
     out += &wrap("  memory", INDENT, &memory);
+    if l.energy_mj > 0.0 {
+        let energy = format!(
+            "{} mJ a call on the engine, {} to {}; the CPU and GPU are not counted",
+            short(l.energy_mj),
+            short(l.low_energy_mj),
+            short(l.high_energy_mj)
+        );
+        out += &wrap("  energy", INDENT, &energy);
+    }
+    if let Some(reason) = &f.uncut {
+        out += &wrap("  cut", INDENT, &format!("not into programs that load for sure: {reason}"));
+    } else if f.chunks.len() > 1 {
+        let chunks: Vec<String> =
+            f.chunks.iter().map(|c| format!("{} up to `{}`", bytes(c.weight_bytes), c.last)).collect();
+        out += &wrap("  cut", INDENT, &format!("best into {} programs: {}", chunks.len(), chunks.join(", ")));
+    }
     out
 }
 

@@ -1,6 +1,7 @@
 //! `thane audit` and `thane explain`: what they say of small programs, in every form, and what they refuse.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
@@ -447,4 +448,39 @@ fn errors_and_rules_are_explained() {
         causes.iter().map(|c| (c["rule"].as_str().unwrap(), c["findings"].as_u64().unwrap())).collect();
     assert_eq!(found[..2], [("ANE070", 1), ("ANE046", 2)]);
     assert!(found[2..].iter().all(|(_, n)| *n == 0) && found[2].0 == "ANE079");
+}
+
+/// A function of 12 layers with 134 MB of weights each, which are not there.
+pub fn large(home: &Home) -> String {
+    let mut text = "program(1.3)\n{\n    func main<ios18>(tensor<fp16, [1, 8192, 1, 64]> x0) {\n".to_owned();
+    for i in 0..12 {
+        let _ = write!(
+            text,
+            "        tensor<fp16, [8192, 8192, 1, 1]> w{i} = const()[val = tensor<fp16, [8192, 8192, 1, 1]>(BLOBFILE(path = \
+             string(\"@model_path/weights/weight.bin\"), offset = uint64({})))];\n        tensor<fp16, [1, 8192, 1, 64]> x{} = \
+             conv(weight = w{i}, x = x{i});\n",
+            64 + 64 * i,
+            i + 1
+        );
+    }
+    text += "    } -> (x12);\n}\n";
+    write(home, "large.mil", &text)
+}
+
+#[test]
+fn a_function_that_is_too_large_is_cut_into_programs() {
+    let home = Home::new();
+    let report = json(&home.run(&["audit", &large(&home), "--target", "m4+macos27", "--json"]));
+    let function = &report["targets"][0]["functions"][0];
+    assert_ne!(function["latency"]["load_risk"], "none");
+    let chunks = function["chunks"].as_array().unwrap();
+    // 1 GiB holds 7 of them.
+    assert_eq!(chunks.len(), 2, "{chunks:?}");
+    let sum: f64 = chunks.iter().map(|c| c["weight_bytes"].as_f64().unwrap()).sum();
+    assert_eq!(sum, 12.0 * 2.0 * 8192.0 * 8192.0);
+    assert!(chunks.iter().all(|c| c["weight_bytes"].as_f64().unwrap() <= (1u64 << 30) as f64));
+    assert_eq!(chunks[1]["last"], "x12");
+    assert!(function["latency"]["energy_mj"].as_f64().unwrap() > 0.0);
+    let text = String::from_utf8(home.run(&["audit", &large(&home), "--target", "m4+macos27"]).stdout).unwrap();
+    assert!(text.contains("best into 2 programs") && text.contains("mJ a call"), "{text}");
 }

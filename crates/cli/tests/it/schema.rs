@@ -166,6 +166,8 @@ fn full_audit(home: &Home) -> Value {
     report["baseline"] = gone["baseline"].clone();
     let swept = json(&home.run(&["audit", chat_gguf().to_str().unwrap(), "--context", "32", "--json"]));
     report["contexts"] = swept["contexts"].clone();
+    let large = json(&home.run(&["audit", &crate::audit::large(home), "--json"]));
+    report["targets"][0]["functions"][0]["chunks"] = large["targets"][0]["functions"][0]["chunks"].clone();
     report
 }
 

@@ -1,7 +1,7 @@
 //! Where to cut a chain of layers into programs, so that each keeps under what a program may have and all together cost least.
 //!
 //! A cut costs one more call, and its tensors are written and read again. [`layers`] finds in a function where it can be cut;
-//! [`plan`] chooses among these places, exactly.
+//! [`plan`] chooses among these places, exactly; [`of_function`] does both for a target.
 
 mod layers;
 
@@ -10,6 +10,10 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 
 pub use layers::layers;
+
+use thane_mil::program::{Function, OpId};
+
+use crate::target::Target;
 
 /// What lies between two places where a chain can be cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -166,6 +170,48 @@ pub fn plan(layers: &[Layer], limits: &Limits, costs: &Costs) -> Result<Plan, Ch
         }
     }
     collect(&best)
+}
+
+/// A program of some of a function's ops.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chunk {
+    /// Its last op.
+    pub last: OpId,
+    /// Ops, constants not counted.
+    pub n_ops: usize,
+    /// Bytes of its weights, as stored.
+    pub weight_bytes: f64,
+    /// Bytes that go from it to the next.
+    pub out_bytes: f64,
+}
+
+/// Tensors that may go over a cut: a stream and what all layers share, such as masks and rotary angles.
+const MOST_TENSORS: usize = 8;
+/// Inputs and outputs of a program; more were not seen to work.
+const MOST_IO: usize = 64;
+
+/// The programs that a function is best cut into for a target, so that none has more weights than any source doubts.
+pub fn of_function(f: &Function, target: &Target) -> Result<Vec<Chunk>, ChunkError> {
+    let chip = target.chip;
+    let limits =
+        Limits { weight_bytes: target.release.program_bytes(chip.is_phone()).low, n_ops: usize::MAX, n_io: MOST_IO };
+    // Written by one program, read by the next.
+    let byte_ms = 2.0 / (chip.activation_gbps.value * 1e6);
+    let costs = Costs { call_ms: chip.dispatch_seconds(target.route, 0.0) * 1e3, byte_ms };
+    let found = layers(f, MOST_TENSORS);
+    let only: Vec<Layer> = found.iter().map(|(layer, _)| *layer).collect();
+    let ops: Vec<OpId> = f.body().ops.iter().copied().filter(|op| !f.op(*op).def.is_constexpr()).collect();
+    let chunk = |run: Range<usize>| {
+        let last = run.end - 1;
+        let sum = |of: &dyn Fn(&Layer) -> f64| only[run.clone()].iter().map(of).sum::<f64>();
+        Chunk {
+            last: ops[found[last].1.end - 1],
+            n_ops: only[run.clone()].iter().map(|l| l.n_ops).sum(),
+            weight_bytes: sum(&|l| l.weight_bytes),
+            out_bytes: only[last].out_bytes,
+        }
+    };
+    Ok(plan(&only, &limits, &costs)?.chunks.into_iter().map(chunk).collect())
 }
 
 fn collect(best: &[Option<(f64, usize)>]) -> Result<Plan, ChunkError> {
