@@ -69,12 +69,21 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
         step "packages of embedding models" convert_encoders "$packages"
         step "oracle: packages" "$venv/bin/python" tests/oracle/check_packages.py "$packages"
         step "oracle: predict" "$venv/bin/python" tests/oracle/check_predict.py "$thane"
+        step "oracle: SARIF" "$venv/bin/python" tests/oracle/check_sarif.py "$thane"
         step "oracle: opset" "$venv/bin/python" tests/oracle/make_opset.py --check
     else
         skip oracles "pip could not install tests/oracle/requirements.txt"
     fi
 else
     skip oracles "python3 -m venv does not work here"
+fi
+
+step "audit of published figures" cargo run --quiet -p thane-cli -- audit --self-check
+step "time of audits" python3 scripts/audit_time.py "$thane" 1
+if browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome); then
+    step "page of an audit" python3 tests/oracle/check_page.py "$thane" "$browser"
+else
+    skip "page of an audit" "no Chromium here (apt-get install chromium)"
 fi
 
 if [ -n "${THANE_MODELS:-}" ]; then

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::report::{FindingRow, FunctionRow, Report, RuleRow, TargetRow};
-use super::text::{bytes, short};
+use super::text::{bytes, share, short};
 
 mod figure;
 
@@ -70,12 +70,12 @@ fn summary(report: &Report) -> String {
         let ms = t.functions.iter().map(|f| f.latency.ms).fold(0.0, f64::max);
         format!(
             "<tr><th scope=\"row\"><a href=\"#t{i}\">{}</a></th><td><span class=\"verdict {}\">{}</span></td>\
-             <td class=\"n\">{:.1} %</td><td class=\"n\">{} of {}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"n\">{} %</td><td class=\"n\">{} of {}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
              <td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
             escape(&t.target),
             t.verdict,
             t.verdict.replace('-', " "),
-            t.residency,
+            share(t.residency),
             t.ane_ops,
             t.ops,
             t.errors,
@@ -114,8 +114,8 @@ fn function(f: &FunctionRow, t: &TargetRow) -> String {
     let l = &f.latency;
     let tokens = l.tokens_per_second.map(|n| format!("<div><dt>tokens/s</dt><dd>{}</dd></div>", short(n)));
     let facts = [
-        ("on engine", format!("{:.1} % of {} ops", f.residency, f.ops)),
-        ("of operations", format!("{:.1} %", f.residency_of_flops)),
+        ("on engine", format!("{} % of {} ops", share(f.residency), f.ops)),
+        ("of operations", format!("{} %", share(f.residency_of_flops))),
         ("call", format!("{} ms", short(l.ms))),
         ("80 % of calls", format!("{} to {} ms", short(l.low_ms), short(l.high_ms))),
         ("bound by", l.bound.to_owned()),

@@ -146,6 +146,11 @@ pub fn percent(part: usize, all: usize) -> f64 {
     if all == 0 { 100.0 } else { part as f64 / all as f64 * 100.0 }
 }
 
+/// A share as percent; a sum over nothing is minus zero, which nobody wants to read.
+fn percent_of(share: f64) -> f64 {
+    share * 100.0 + 0.0
+}
+
 fn verdict(rules: &[&Rule], refused: bool, ane_ops: usize, ops: usize) -> Verdict {
     let errors = || rules.iter().filter(|r| r.severity == Severity::Error);
     let stops = |r: &&&Rule| matches!(r.effect, Effect::CompileFails(_) | Effect::LoadFails(_) | Effect::RunFails(_));
@@ -243,9 +248,9 @@ impl<'a> Judged<'a> {
         FunctionRow {
             ops: placement.ops.len(),
             ane_ops: placement.ops.iter().filter(|op| op.chosen == Backend::Ane).count(),
-            residency: placement.residency() * 100.0,
-            residency_of_flops: placement.residency_of_flops() * 100.0,
-            residency_of_cost: placement.residency_of_cost() * 100.0,
+            residency: percent_of(placement.residency()),
+            residency_of_flops: percent_of(placement.residency_of_flops()),
+            residency_of_cost: percent_of(placement.residency_of_cost()),
             refused: placement.refused.len(),
             latency: latency(self.done),
             segments: placement.segments.iter().map(segment).collect(),

@@ -225,6 +225,7 @@ impl FunctionRow {
             let names = names.join(", ");
             said.push(format!("{n_able} that cost less elsewhere, by what Core ML reckons with ({names}{more})"));
         }
-        (!said.is_empty()).then(|| format!("{} ops: {}", n_able + n_unable, said.join(", ")))
+        let ops = if n_able + n_unable == 1 { "op" } else { "ops" };
+        (!said.is_empty()).then(|| format!("{} {ops}: {}", n_able + n_unable, said.join(", ")))
     }
 }

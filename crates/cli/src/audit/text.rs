@@ -72,9 +72,9 @@ fn table(report: &Report) -> String {
     for t in &report.targets {
         let ms: f64 = t.functions.iter().map(|f| f.latency.ms).fold(0.0, f64::max);
         out += &format!(
-            "{:<34} {:>7.1} % {:>6} {:>5} {:>5}  {}\n",
+            "{:<34} {:>7} % {:>6} {:>5} {:>5}  {}\n",
             shorten(&t.target, 34),
-            t.residency,
+            share(t.residency),
             t.errors,
             t.warnings,
             short(ms),
@@ -87,7 +87,7 @@ fn table(report: &Report) -> String {
 
 fn one(report: &Report, t: &TargetRow, paint: Paint) -> String {
     let mut out = format!("{}: {}\n", paint.bold(&t.target), sentence(t));
-    let all = format!("{:.1} %: {} of {} ops (const and constexpr are not counted)", t.residency, t.ane_ops, t.ops);
+    let all = format!("{} %: {} of {} ops (const and constexpr are not counted)", share(t.residency), t.ane_ops, t.ops);
     out += &wrap("  on engine", INDENT, &all);
     if !t.inferred.is_empty() {
         let said = format!("{} of this chip are taken from kindred ones", t.inferred.join(", "));
@@ -123,11 +123,11 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
     let l = &f.latency;
     let mut out = format!("\n{}\n", paint.bold(&format!("function {}", shorten(&f.name, COLUMNS - 10))));
     let share = format!(
-        "{:.1} % of {} ops, {:.1} % of the operations, {:.1} % of the estimated time; {} {}",
-        f.residency,
+        "{} % of {} ops, {} % of the operations, {} % of the estimated time; {} {}",
+        share(f.residency),
         f.ops,
-        f.residency_of_flops,
-        f.residency_of_cost,
+        share(f.residency_of_flops),
+        share(f.residency_of_cost),
         f.segments.len(),
         if f.segments.len() == 1 { "segment" } else { "segments" }
     );
@@ -281,6 +281,15 @@ pub fn short(value: f64) -> String {
     }
 }
 
+/// Percent; less than all is never shown as all.
+pub fn share(percent: f64) -> String {
+    let rounded = format!("{percent:.1}");
+    match rounded.as_str() {
+        "100.0" if percent < 100.0 => format!("{:.2}", (percent.min(99.99) * 100.0).floor() / 100.0),
+        _ => rounded,
+    }
+}
+
 /// Bytes in the unit that they are best read in.
 pub fn bytes(n: f64) -> String {
     // Sizes of absurd programs are larger than any integer; the cast stops at the end of them.
@@ -304,6 +313,10 @@ mod tests {
         ];
         for (value, text) in cases {
             assert_eq!(short(value), text);
+        }
+        let shares = [(100.0, "100.0"), (99.974, "99.97"), (99.9999, "99.99"), (99.94, "99.9"), (0.0, "0.0")];
+        for (value, text) in shares {
+            assert_eq!(share(value), text);
         }
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 #![allow(clippy::print_stdout, reason = "a test that is skipped says so")]
 
+mod audit;
 mod buckets;
 mod bundle;
 mod embed;

@@ -151,6 +151,38 @@ fn buckets_with_all_that_they_can_say() {
     agrees("buckets", &json(&output));
 }
 
+/// A report that has something in every list, out of several.
+fn full_audit(home: &Home) -> Value {
+    let (broken, fixed) = (crate::audit::example("broken"), crate::audit::example("fixed"));
+    let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
+    let (base, plan) = (path("base.json"), path("plan.json"));
+    assert_ends(&home.run(&["audit", &broken, "--format", "json", "-o", &base]), 0, &[]);
+    std::fs::write(&plan, "[{\"output\": \"q\", \"preferred\": \"gpu\", \"cost\": 0.5}]").unwrap();
+    let gone = json(&home.run(&["audit", &fixed, "--baseline", &base, "--json"]));
+    let args = ["audit", &broken, "--baseline", &base, "--compare", &plan, "--require-ane", "100", "--json"];
+    let output = home.run(&args);
+    assert_ends(&output, 1, &[]);
+    let mut report = json(&output);
+    report["baseline"] = gone["baseline"].clone();
+    let swept = json(&home.run(&["audit", chat_gguf().to_str().unwrap(), "--context", "32", "--json"]));
+    report["contexts"] = swept["contexts"].clone();
+    report
+}
+
+#[test]
+fn audits_scores_and_explanations() {
+    let home = Home::new();
+    agrees("audit", &full_audit(&home));
+    let mut scores = json(&home.run(&["audit", "--self-check", "--json"]));
+    // A list of which an example is due.
+    scores["placement"][0]["misses"] = serde_json::json!([{"case": "a", "said": "b", "label": "c"}]);
+    scores["placement"][0]["gpu_misses"] = scores["placement"][0]["misses"].clone();
+    agrees("audit --self-check", &scores);
+    let mut explained = json(&home.run(&["explain", "-14", &crate::audit::example("broken"), "--json"]));
+    explained["rules"] = json(&home.run(&["explain", "--list", "--json"]))["rules"].clone();
+    agrees("explain", &explained);
+}
+
 #[test]
 fn verbs_of_packages() {
     let (home, model) = (Home::new(), chat_gguf());
@@ -211,6 +243,8 @@ fn each_section_is_a_verb() {
     assert_eq!(
         verbs,
         [
+            "audit",
+            "audit --self-check",
             "bench",
             "buckets",
             "check",
@@ -218,6 +252,7 @@ fn each_section_is_a_verb() {
             "convert --task embed",
             "diff",
             "embed",
+            "explain",
             "inspect",
             "ls",
             "ops",

@@ -1,5 +1,6 @@
 //! The figures of the page, as SVG.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::escape;
@@ -111,8 +112,6 @@ fn spoken(f: &FunctionRow) -> String {
     )
 }
 
-/// Points that are drawn; those that take longest.
-const MOST_POINTS: usize = 1500;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 300.0;
 const PLOT_LEFT: f64 = 70.0;
@@ -147,13 +146,10 @@ pub fn roofline(f: &FunctionRow, ceilings: &Ceilings) -> String {
         return String::new();
     }
     ops.sort_by(|a, b| b.ms.total_cmp(&a.ms));
-    let left_out = ops.len().saturating_sub(MOST_POINTS);
-    ops.truncate(MOST_POINTS);
     let axes = Axes { x: (-2.0, 4.0), y: (0.0, (ceilings.gflops * 2.0).log10().ceil()) };
-    let more = if left_out > 0 { format!("; {left_out} that take least are left out") } else { String::new() };
     let mut out = format!(
         "<figure><figcaption>Roofline: {} ops on the engine, each by its operations for a byte and in a second; larger ones take \
-         longer{more}</figcaption>\n<div class=\"scroll\"><svg class=\"roofline\" viewBox=\"0 0 {WIDTH} 344\" role=\"img\" aria-label=\"Roofline of {} ops; the table below has their numbers\">\n",
+         longer</figcaption>\n<div class=\"scroll\"><svg class=\"roofline\" viewBox=\"0 0 {WIDTH} 344\" role=\"img\" aria-label=\"Roofline of {} ops; the table below has their numbers\">\n",
         ops.len(),
         ops.len()
     );
@@ -244,14 +240,20 @@ fn roof(out: &mut String, axes: &Axes, c: &Ceilings) {
 
 fn points(out: &mut String, axes: &Axes, ops: &[&OpRow]) {
     let longest = ops.first().map_or(1.0, |op| op.ms);
+    // Layers are alike: what would stand in one place is drawn once, and counted.
+    let mut drawn: BTreeMap<(i64, i64, bool), (&OpRow, usize)> = BTreeMap::new();
     for op in ops {
         let (x, y) = (axes.x(op.flops / op.bytes), axes.y(op.flops / op.ms / 1e6));
+        drawn.entry((x.round() as i64, y.round() as i64, !op.findings.is_empty())).or_insert((op, 0)).1 += 1;
+    }
+    for ((x, y, found), (op, n)) in drawn {
         let r = 2.5 + 6.0 * (op.ms / longest).sqrt();
-        let class = if op.findings.is_empty() { "op" } else { "op found" };
+        let class = if found { "op found" } else { "op" };
+        let more = if n > 1 { format!(", and {} more", n - 1) } else { String::new() };
         put(
             out,
             format_args!(
-                "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r:.1}\"><title>{} {}: {} ms</title></circle>\n",
+                "<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{r:.1}\"><title>{} {}: {} ms{more}</title></circle>\n",
                 op.kind,
                 escape(&op.name),
                 short(op.ms)

@@ -10,6 +10,9 @@
   const body = table.tBodies[0];
   const state = { key: "i", down: false, shown: STEP, rows: [] };
 
+  // `layers_2` stands before `layers_10`.
+  const { compare } = new Intl.Collator("en", { numeric: true });
+
   const row = (list, i) => {
     const op = { i };
     KEYS.forEach((key, at) => { op[key] = list[at]; });
@@ -44,7 +47,7 @@
     const value = (op) => (state.key === "why" ? op.why.join(" ") : op[state.key]);
     ops.sort((a, b) => {
       const [x, y] = [value(a), value(b)];
-      const order = NUMBERS.has(state.key) ? (x ?? 0) - (y ?? 0) : String(x).localeCompare(String(y));
+      const order = NUMBERS.has(state.key) ? (x ?? 0) - (y ?? 0) : compare(x, y);
       return sign * order || a.i - b.i;
     });
     const part = document.createDocumentFragment();

@@ -28,7 +28,7 @@ pub static RULES: &[Rule] = &[
         evidence: Evidence::Documented,
         source: "Apple, neural_engine_rules.md and common_issues.md (use -40000 or -1e4); Anemll and CoreML-LLM use \
                  -1e4",
-        disputed: Some("CoreML-LLM NU05: minus infinity and -1e4 gave the same bits for Gemma 4"),
+        disputed: Some("CoreML-LLM NU05: minus infinity and -1e4 gave the same bits in the one model that was tried"),
         why: "A row of minus infinities makes NaN in a softmax, and fp32 masks beyond -65,504 become minus infinity \
               in fp16.",
         fix: "Fill masks with -1e4 (fp16 holds up to 65,504).",

@@ -1,0 +1,450 @@
+//! `thane audit` and `thane explain`: what they say of small programs, in every form, and what they refuse.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::fixture::{Home, assert_ends, chat_folder, json, stderr, stdout};
+
+/// A program of `tests/example`: `broken` or `fixed`.
+pub fn example(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/example").join(name);
+    path.with_extension("mil").canonicalize().unwrap().to_str().unwrap().to_owned()
+}
+
+fn write(home: &Home, name: &str, text: &str) -> String {
+    std::fs::write(home.path(name), text).unwrap();
+    home.path(name).to_str().unwrap().to_owned()
+}
+
+/// A program of `n` elementwise ops in a row.
+fn chain(n: usize) -> String {
+    let ty = "tensor<fp16, [1, 8, 16, 32]>";
+    let ops: String = (0..n).map(|i| format!("{ty} x{} = mul(x = x{i}, y = x{i});\n", i + 1)).collect();
+    format!("program(1.3) {{ func main<ios18>({ty} x0) {{\n{ops}}} -> (x{n}); }}")
+}
+
+fn audit(home: &Home, args: &[&str]) -> std::process::Output {
+    home.run(&[&["audit"], args].concat())
+}
+
+fn report(home: &Home, args: &[&str]) -> Value {
+    json(&audit(home, &[args, &["--json"]].concat()))
+}
+
+fn rules_of(target: &Value) -> BTreeSet<String> {
+    target["findings"].as_array().unwrap().iter().map(|f| f["rule"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_broken_program_is_red_and_the_same_without_its_mistakes_green() {
+    let home = Home::new();
+    let asked = ["--require-ane", "100", "--deny", "warning"];
+    let broken = audit(&home, &[&[example("broken").as_str()], &asked[..]].concat());
+    assert_ends(&broken, 1, &["requirements do not hold", "100 % are required", "denied by --deny warning"]);
+    let text = stdout(&broken);
+    for said in
+        ["ANE070", "k_cache", "disputed", "ANE001", "tan `gate` of layers_0_self_attn_gate", "fix", "ANE046 int32"]
+    {
+        assert!(text.contains(said), "`{said}` is not in:\n{text}");
+    }
+    let path = example("broken");
+    assert!(text.lines().all(|l| l.chars().count() <= 80 || l == path), "{text}");
+    assert!(!text.contains('\u{1b}'), "no colours where nobody sees them");
+    let fixed = audit(&home, &[&[example("fixed").as_str()], &asked[..]].concat());
+    assert_ends(&fixed, 0, &[]);
+    assert!(stdout(&fixed).contains("100.0 %: 12 of 12 ops") && stdout(&fixed).contains("no findings"));
+}
+
+/// The output that the README shows is what the command prints, up to where it is cut with `..`.
+#[test]
+fn the_readme_shows_what_is_printed() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    for name in ["broken", "fixed"] {
+        let args = ["audit", &format!("tests/example/{name}.mil"), "--require-ane", "100", "--deny", "warning"];
+        let shown = readme.split(&format!("    $ thane {}\n", args.join(" "))).nth(1).unwrap();
+        let shown = shown.lines().take_while(|l| l.starts_with("    ") || l.is_empty());
+        let output = Home::new().thane(&args).current_dir(&root).output().unwrap();
+        let (text, said) = (stdout(&output), stderr(&output));
+        let mut printed = text.lines();
+        let mut n = 0;
+        for line in shown.map(|l| l.strip_prefix("    ").unwrap_or("")).take_while(|l| *l != "..") {
+            // Behind the end of the output is the empty line of the README.
+            assert_eq!(line, printed.next().unwrap_or(""), "run the command, and show what it prints");
+            n += 1;
+        }
+        assert!(n > 10 && said.lines().all(|l| readme.contains(l)), "{name}: {n} lines, {said}");
+    }
+}
+
+#[test]
+fn json_counts_what_it_lists() {
+    let home = Home::new();
+    let report = report(&home, &[&example("broken"), "--target", "m4,a19,m1+macos15"]);
+    let targets = report["targets"].as_array().unwrap();
+    let names: Vec<&str> = targets.iter().map(|t| t["target"].as_str().unwrap()).collect();
+    assert_eq!(
+        names,
+        ["m4+macos27 (cpuAndNeuralEngine)", "a19+ios27 (cpuAndNeuralEngine)", "m1+macos15 (cpuAndNeuralEngine)"]
+    );
+    let listed: BTreeSet<&str> =
+        report["rules"].as_array().unwrap().iter().map(|r| r["id"].as_str().unwrap()).collect();
+    for target in targets {
+        let function = &target["functions"][0];
+        let table = function["table"].as_array().unwrap();
+        let on_engine = table.iter().filter(|op| op["backend"] == "ane").count();
+        assert_eq!(
+            (function["ops"].as_u64(), function["ane_ops"].as_u64()),
+            (Some(table.len() as u64), Some(on_engine as u64))
+        );
+        let segments = function["segments"].as_array().unwrap();
+        assert_eq!(segments.iter().map(|s| s["ops"].as_u64().unwrap()).sum::<u64>(), table.len() as u64);
+        assert!(rules_of(target).iter().all(|r| listed.contains(r.as_str())));
+        for finding in target["findings"].as_array().unwrap().iter().filter(|f| !f["op"].is_null()) {
+            assert!(table.iter().any(|op| op["name"] == finding["op"]), "{finding}");
+        }
+        let l = &function["latency"];
+        let of = |name: &str| l[name].as_f64().unwrap();
+        assert!(0.0 < of("low_ms") && of("low_ms") < of("ms") && of("ms") < of("high_ms"));
+        let parts: f64 = l["parts"].as_object().unwrap().values().map(|v| v.as_f64().unwrap()).sum();
+        assert!((parts / of("ms") - 1.0).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn sarif_names_places_and_rules() {
+    let home = Home::new();
+    let output = audit(&home, &[&example("broken"), "--format", "sarif", "--target", "m4,m1"]);
+    assert_ends(&output, 0, &[]);
+    let log = json(&output);
+    let run = &log["runs"][0];
+    let rules = run["tool"]["driver"]["rules"].as_array().unwrap();
+    let results = run["results"].as_array().unwrap();
+    assert!(log["version"] == "2.1.0" && results.len() >= 10);
+    for result in results {
+        let index = usize::try_from(result["ruleIndex"].as_u64().unwrap()).unwrap();
+        assert_eq!(rules[index]["id"], result["ruleId"]);
+        assert_eq!(rules[index]["defaultConfiguration"]["level"], result["level"]);
+        assert!(!rules[index]["help"]["text"].as_str().unwrap().is_empty());
+        let place = &result["locations"][0];
+        assert!(place["logicalLocations"][0]["fullyQualifiedName"].as_str().unwrap().starts_with("main"));
+        assert!(place["physicalLocation"]["artifactLocation"]["uri"].as_str().unwrap().ends_with("broken.mil"));
+    }
+}
+
+#[test]
+fn the_page_needs_no_network_and_escapes_names() {
+    let home = Home::new();
+    let text = std::fs::read_to_string(example("broken")).unwrap();
+    let odd = write(&home, "<img src=x onerror=alert(1)>.mil", &text);
+    let page = home.path("page.html");
+    let output = audit(&home, &[&odd, "--format", "html", "--target", "m4,a19", "-o", page.to_str().unwrap()]);
+    assert_ends(&output, 0, &["page.html"]);
+    assert_eq!(output.stdout.len(), 0);
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(!page.contains("<img") && page.contains("&lt;img src=x"));
+    for outside in ["http://", "https://", "src=\"", "@import", "url("] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    for part in ["<svg class=\"timeline\"", "<svg class=\"roofline\"", "id=\"table\"", "ANE070", "aria-label"] {
+        assert!(page.contains(part), "{part}");
+    }
+    let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+    let data: Value = serde_json::from_str(data).unwrap();
+    assert_eq!(
+        (data["functions"].as_array().unwrap().len(), data["functions"][0]["rows"].as_array().unwrap().len()),
+        (2, 14)
+    );
+}
+
+#[test]
+fn the_form_of_apples_compiler_is_read_back_and_compared() {
+    let home = Home::new();
+    let output = audit(&home, &[&example("broken"), "--format", "mil"]);
+    assert_ends(&output, 0, &[]);
+    let text = stdout(&output);
+    assert!(text.contains(
+        "BackendSupport = list<string, 5>([\"unsupported\", \"unsupported\", \"bnns\", \"classic_cpu\", \"ane\"])"
+    ));
+    let same = write(&home, "analytics.mil", &text);
+    let found = report(&home, &[&example("broken"), "--compare", &same])["comparison"].clone();
+    assert_eq!(
+        (&found["matched"], &found["selected"]["same"], &found["supported"]["same"]),
+        (&14.into(), &14.into(), &14.into())
+    );
+    assert_eq!(
+        (found["estimates"]["median_error"].as_f64(), found["differences"].as_array().unwrap().len()),
+        (Some(0.0), 0)
+    );
+    let other = write(
+        &home,
+        "other.mil",
+        &text.replacen("SelectedBackend = string(\"ane\")", "SelectedBackend = string(\"bnns\")", 1),
+    );
+    let found = report(&home, &[&example("broken"), "--compare", &other])["comparison"].clone();
+    assert_eq!((&found["selected"]["same"], &found["differences"][0]["there"]), (&13.into(), &"CPU".into()));
+    let plan = r#"[{"output": "q", "preferred": "gpu", "supported": ["cpu", "gpu"], "cost": 0.5}, {"output": "z", "preferred": "cpu"}]"#;
+    let output = audit(&home, &[&example("broken"), "--compare", &write(&home, "plan.json", plan)]);
+    assert_ends(&output, 0, &[]);
+    let text = stdout(&output);
+    assert!(text.contains("1 matched by output, 13 here only, 1 there only"), "{text}");
+    assert!(text.contains("ANE here, GPU there (selected)") && text.contains("there (supported)"), "{text}");
+}
+
+#[test]
+fn only_what_a_baseline_does_not_have_counts() {
+    let home = Home::new();
+    let file = home.path("base.json").to_str().unwrap().to_owned();
+    assert_ends(&audit(&home, &[&example("broken"), "--format", "json", "-o", &file]), 0, &[]);
+    let again = audit(&home, &[&example("broken"), "--deny", "note", "--baseline", &file]);
+    assert_ends(&again, 0, &[]);
+    assert!(stdout(&again).contains("6 findings are known, 0 are new, 0 are fixed"), "{}", stdout(&again));
+    let fixed = report(&home, &[&example("fixed"), "--deny", "note", "--baseline", &file]);
+    assert_eq!((fixed["passed"].as_bool(), fixed["baseline"]["fixed"].as_array().unwrap().len()), (Some(true), 6));
+    // The other way round, everything is new.
+    assert_ends(&audit(&home, &[&example("fixed"), "--format", "json", "-o", &file]), 0, &[]);
+    let broken = audit(&home, &[&example("broken"), "--deny", "ANE001", "--baseline", &file]);
+    assert_ends(&broken, 1, &["1 new finding denied by --deny ANE001"]);
+}
+
+#[test]
+fn requirements_are_of_each_function_and_rule() {
+    let home = Home::new();
+    let broken = example("broken");
+    for (args, code) in [
+        (&["--require-ane", "0"][..], 0),
+        (&["--require-ane", "14.2"], 0),
+        (&["--require-ane", "14.3%"], 1),
+        (&["--deny", "ANE002"], 0),
+        (&["--deny", "ane070"], 1),
+        (&["--deny", "error"], 1),
+        (&["--deny", "ANE002,ANE001"], 1),
+        // On the CPU alone nothing leaves the engine, but nothing is on it either.
+        (&["--units", "cpuOnly", "--require-ane", "1"], 1),
+    ] {
+        assert_ends(&audit(&home, &[&[broken.as_str()], args].concat()), code, &[]);
+    }
+    let direct = report(&home, &[&broken, "--direct"]);
+    assert_eq!((&direct["targets"][0]["verdict"], &direct["targets"][0]["route"]), (&"fails".into(), &"direct".into()));
+}
+
+#[test]
+fn packages_compiled_models_and_checkpoints_are_one_program() {
+    let home = Home::new();
+    let model = chat_folder().to_str().unwrap().to_owned();
+    let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
+    let (package, compiled) = (path("a.mlpackage"), path("a.mlmodelc"));
+    for out in [&package, &compiled] {
+        assert_ends(&home.run(&["convert", &model, "-o", out, "--context", "32"]), 0, &[]);
+    }
+    let built = report(&home, &[&model, "--context", "32"]);
+    assert!(built["subject"]["built"].as_str().unwrap().contains("as `thane convert` writes it"));
+    assert_eq!(built["contexts"].as_array().unwrap().len(), 1);
+    let part = |r: &Value| {
+        let functions = r["targets"][0]["functions"].as_array().unwrap().clone();
+        functions.iter().map(|f| (f["name"].clone(), f["ops"].clone(), f["latency"]["ms"].clone())).collect::<Vec<_>>()
+    };
+    for (file, kind) in [(&package, "package"), (&compiled, "compiled")] {
+        let found = report(&home, &[file]);
+        assert_eq!(found["subject"]["kind"], kind);
+        assert_eq!(part(&found), part(&built), "{kind}");
+    }
+    let table = report(&home, &[&package])["targets"][0]["functions"][0]["table"].clone();
+    let place = |op: &Value| op["place"].as_str().unwrap().to_owned();
+    let places: Vec<String> = table.as_array().unwrap().iter().map(place).collect();
+    assert!(places.iter().any(|p| p.contains("layers_1") || p.contains("layers.1")), "{places:?}");
+    let one = report(&home, &[&package, "--function", "decode"]);
+    assert_eq!(part(&one), part(&built)[1..]);
+    let sweep = audit(&home, &[&model, "--context", "64,16"]);
+    assert_ends(&sweep, 0, &[]);
+    assert!(stdout(&sweep).contains("context        ms"), "{}", stdout(&sweep));
+}
+
+#[test]
+fn embedding_models_are_built_for_the_engine_and_folders_are_several_programs() {
+    let home = Home::new();
+    let model = crate::embed::model("bert-mean").to_str().unwrap().to_owned();
+    let built = report(&home, &[&model, "--buckets", "8,16"]);
+    assert!(built["subject"]["built"].as_str().unwrap().contains("for the Neural Engine"));
+    let out = home.path("bundle").to_str().unwrap().to_owned();
+    let convert = ["convert", "--task", "embed", "--layout", "folder", "--buckets", "8,16", &model, "-o", &out];
+    assert_ends(&home.run(&convert), 0, &[]);
+    let folder = report(&home, &[&out]);
+    let names = |r: &Value| {
+        let functions = r["targets"][0]["functions"].as_array().unwrap().clone();
+        functions.iter().map(|f| f["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&folder), ["L16.mlpackage/main", "L8.mlpackage/main", "any.mlpackage/main"]);
+    assert_eq!(names(&report(&home, &[&out, "--function", "L8.mlpackage/main"])), ["L8.mlpackage/main"]);
+    assert_eq!(folder["targets"][0]["ops"], built["targets"][0]["ops"]);
+    assert_ends(&audit(&home, &[&model, "--context", "8"]), 2, &["--context is for models that answer", "--buckets"]);
+    assert_ends(&audit(&home, &[&out, "--format", "mil"]), 2, &["a folder of several"]);
+}
+
+#[test]
+fn a_long_program_is_judged_and_a_closed_pipe_is_quiet() {
+    let home = Home::new();
+    let long = write(&home, "long.mil", &chain(10_000));
+    let mut command = home.thane(&["audit", &long, "--json"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut [0; 100]).unwrap();
+    drop(out);
+    let output = child.wait_with_output().unwrap();
+    assert_ends(&output, 0, &[]);
+    assert_eq!(stderr(&output), "");
+    let huge = usize::MAX;
+    let ty = format!("tensor<fp16, [{huge}, {huge}, {huge}]>");
+    let text = format!(
+        "program(1.3) {{ func f<ios18>({ty} x) {{ {ty} y = softmax(x = x); {ty} z = matmul(x = y, y = y); }} -> (z); }}"
+    );
+    let huge = write(&home, "huge.mil", &text);
+    for format in ["text", "json", "sarif", "html", "mil"] {
+        let output = audit(&home, &[&huge, "--format", format]);
+        assert_ends(&output, 0, &[]);
+        let said = stdout(&output);
+        assert!(!said.contains("-0.0 %") && !said.contains("NaN") && said.len() > 100, "{format}: {said}");
+    }
+    let functions: String = (0..100)
+        .map(|i| format!("func f{i}<ios18>(tensor<fp16, [4]> x) {{ tensor<fp16, [4]> y = exp(x = x); }} -> (y);"))
+        .collect();
+    let many = write(&home, "many.mil", &format!("program(1.3) {{ {functions} }}"));
+    let output = audit(&home, &[&many]);
+    assert_ends(&output, 0, &[]);
+    assert!(stdout(&output).contains("and 88 functions more"), "{}", stdout(&output));
+}
+
+#[test]
+fn what_cannot_be_audited_is_named() {
+    let home = Home::new();
+    let broken = example("broken");
+    let bad = write(
+        &home,
+        "bad.mil",
+        "program(1.3) {\n  func main<ios18>(tensor<fp16, [4]> x) {\n    y = exp(x = q);\n} -> (y); }",
+    );
+    let odd = write(
+        &home,
+        "odd.mil",
+        "program(1.3) { func f<ios18>(tensor<fp16, [4]> x) { tensor<fp16, [5]> y = exp(x = x); } -> (y); }",
+    );
+    let empty = write(&home, "empty.mil", "");
+    let bytes = home.path("bytes.mil");
+    std::fs::write(&bytes, [0xff, 0xfe, 0x00]).unwrap();
+    let text = write(&home, "text.json", "hello");
+    let none = write(&home, "none.json", "[{\"output\": \"nobody\", \"preferred\": \"cpu\"}]");
+    std::fs::create_dir(home.path("hollow.mlpackage")).unwrap();
+    let hollow = home.path("hollow.mlpackage").to_str().unwrap().to_owned();
+    let header = write(&home, "header.csv", "case,op,shape_or_params,ane_supported,gpu_supported,reason\n");
+    let columns = write(&home, "columns.csv", "a,b\n1,2\n");
+    let nothing = write(&home, "nothing.csv", "");
+    let cases: &[(&[&str], &[&str])] = &[
+        (&[], &["<X>"]),
+        (&["nowhere.mil"], &["no such file or folder: nowhere.mil", "try:"]),
+        (&["nowhere.mlpackage"], &["no such file or folder"]),
+        (&["nosuch"], &["unknown model `nosuch`"]),
+        (&[&bad], &["bad.mil", "line 3"]),
+        (&[&odd], &["odd.mil", "[5]"]),
+        (&[&empty], &["empty.mil", "`program` is due"]),
+        (&[bytes.to_str().unwrap()], &["bytes.mil", "UTF-8"]),
+        (&[&hollow], &["hollow.mlpackage", "Manifest.json"]),
+        (&[&broken, "--target", "m9"], &["\"m9\"", "neither a chip", "m6", "macos27"]),
+        (&[&broken, "--target", ""], &["neither a chip"]),
+        (&[&broken, "--units", "npu"], &["the settings are cpuAndNeuralEngine"]),
+        (&[&broken, "--units", "all", "--direct"], &["cannot be used with"]),
+        (&[&broken, "--deny", "ANE999"], &["thane explain --list"]),
+        (&[&broken, "--require-ane", "101"], &["a share in percent is due"]),
+        (&[&broken, "--function", "walk"], &["no function `walk`", "try: --function main"]),
+        (&[&broken, "--context", "8"], &["--context builds a checkpoint anew"]),
+        (&[&broken, "--baseline", &text], &["text.json", "no report of an audit"]),
+        (&[&broken, "--baseline", "nowhere"], &["nowhere", "No such file"]),
+        (&[&broken, "--compare", &text], &["text.json", "neither MIL text nor JSON"]),
+        (&[&broken, "--compare", &none], &["none of its 1 ops is one of this program"]),
+        (&[&broken, "--compare", &none, "--target", "m4,m5"], &["about one target, 2 are given"]),
+        (&[&broken, "--format", "yaml"], &["invalid value 'yaml'"]),
+        (&[&broken, "--format", "html", "--json"], &["--json and --format ask for different forms"]),
+        (&[&broken, "--format", "mil", "--deny", "error"], &["no place for requirements"]),
+        (&["--self-check", &header], &["header.csv", "no rows"]),
+        (&["--self-check", &columns], &["columns.csv", "neither the columns of placements"]),
+        (&["--self-check", &nothing], &["nothing.csv", "no header"]),
+        (&["--self-check", "nowhere.csv"], &["nowhere.csv", "No such file"]),
+    ];
+    for (args, said) in cases {
+        let output = audit(&home, args);
+        assert_ends(&output, 2, said);
+        assert_eq!(output.stdout.len(), 0, "{args:?}");
+    }
+}
+
+#[test]
+fn weights_beside_a_text_must_be_what_it_says() {
+    let home = Home::new();
+    let text = std::fs::read_to_string(example("fixed")).unwrap();
+    let mil = write(&home, "model.mil", &text);
+    assert_eq!(report(&home, &[&mil])["subject"]["absent_constants"], 2);
+    std::fs::create_dir(home.path("weights")).unwrap();
+    std::fs::write(home.path("weights/weight.bin"), [0; 64]).unwrap();
+    assert_ends(&audit(&home, &[&mil]), 2, &["weight.bin", "version 0"]);
+}
+
+#[test]
+fn the_self_check_reaches_what_it_must() {
+    let home = Home::new();
+    let scores = report(&home, &["--self-check"]);
+    let placement = &scores["placement"][0];
+    let (rows, right) = (placement["rows"].as_f64().unwrap(), placement["right"].as_f64().unwrap());
+    assert!(rows > 100.0 && right / rows >= 0.97 && placement["target"] == "m4+macos27 (all)", "{placement}");
+    let groups = scores["latency"][0]["groups"].as_array().unwrap();
+    let all = |seen: bool| groups.iter().find(|g| g["by"] == "all" && g["seen"] == seen).unwrap();
+    assert!(all(false)["n"].as_u64() > Some(80) && all(false)["median"].as_f64() < Some(0.15));
+    for by in ["kind", "chip", "path"] {
+        let n = |seen: bool| {
+            groups.iter().filter(|g| g["by"] == by && g["seen"] == seen).map(|g| g["n"].as_u64().unwrap()).sum::<u64>()
+        };
+        assert_eq!((Some(n(false)), Some(n(true))), (all(false)["n"].as_u64(), all(true)["n"].as_u64()), "{by}");
+    }
+    let rows = "case,op,shape_or_params,ane_supported,gpu_supported,reason\na,tan,\"[1,64,32,32]\",1,1,\nb,relu,\"[1,64,32,32]\",1,1,\n";
+    let file = write(&home, "mine.csv", rows);
+    let text = audit(&home, &["--self-check", &file]);
+    assert_ends(&text, 0, &[]);
+    assert!(
+        stdout(&text).contains("1 of 2 rows right, 50.0 %") && stdout(&text).contains("a: ANE001"),
+        "{}",
+        stdout(&text)
+    );
+}
+
+#[test]
+fn errors_and_rules_are_explained() {
+    let home = Home::new();
+    let explain = |args: &[&str]| home.run(&[&["explain"], args].concat());
+    for (text, said) in [
+        ("-14", "No plan for the program"),
+        ("0x1d", "0x1d"),
+        ("ANECCompile() FAILED", "engine's compiler failed"),
+        ("std::bad_cast", "ANE074"),
+        ("Unknown opset 'CoreML8'", "ANE143"),
+        ("ane128", "ANE128 Attention scores"),
+    ] {
+        let output = explain(&[text]);
+        assert_ends(&output, 0, &[]);
+        assert!(stdout(&output).contains(said), "{text}: {}", stdout(&output));
+        assert!(stdout(&output).lines().all(|l| l.chars().count() <= 80), "{}", stdout(&output));
+    }
+    let all = stdout(&explain(&["--list"]));
+    assert!(all.lines().count() >= 150 && all.starts_with("ANE001  warning"), "{all}");
+    assert_ends(&explain(&["hello"]), 2, &["neither a rule nor a code", "thane explain --list"]);
+    assert_ends(&explain(&[]), 2, &["CODE|TEXT|RULE"]);
+    assert_ends(&explain(&["-14", "nowhere.mil"]), 2, &["no such file"]);
+    // The program's own causes come first, in the order of likelihood.
+    let ranked = json(&explain(&["-14", &example("broken"), "--json"]));
+    let causes = ranked["errors"][0]["causes"].as_array().unwrap();
+    let found: Vec<(&str, u64)> =
+        causes.iter().map(|c| (c["rule"].as_str().unwrap(), c["findings"].as_u64().unwrap())).collect();
+    assert_eq!(found[..2], [("ANE070", 1), ("ANE046", 2)]);
+    assert!(found[2..].iter().all(|(_, n)| *n == 0) && found[2].0 == "ANE079");
+}
