@@ -13,7 +13,7 @@
 
 use thane_mil::edit::{New, NewArg};
 use thane_mil::literal::Literal;
-use thane_mil::program::{Arg, OpId};
+use thane_mil::program::{Arg, OpId, ValueId};
 use thane_mil::types::DType;
 
 use super::raise_epsilon::LEAST;
@@ -30,7 +30,10 @@ const FP16_MAX: f32 = 65_504.0;
 
 fn run(view: &View<'_>, id: OpId) -> Answer {
     let op = view.op(id);
-    if !op.blocks.is_empty() || op.def.name.starts_with("constexpr_") {
+    if op.def.name == "constexpr_cast" {
+        return Err("what uses it is narrowed, and takes what it widens");
+    }
+    if !op.blocks.is_empty() || op.def.is_constexpr() {
         return Err("it is control flow or a compressed constant");
     }
     let [result] = op.results[..] else { return Err("it has several results") };
@@ -53,6 +56,10 @@ fn narrowed(view: &View<'_>, new: &mut Rewrite<'_>, param: &str, arg: &Arg) -> R
             None => NewArg::Same(arg.clone()),
         },
         Arg::Value(v) if view.dtype(*v) != Some(DType::Fp32) => NewArg::One(New::Value(*v)),
+        Arg::Value(v) if widened(view, *v).is_some() => {
+            let stored = widened(view, *v).cloned().ok_or("its weight is no constant")?;
+            NewArg::One(new.literal(stored))
+        }
         Arg::Value(v) => match view.f.constant(*v) {
             Some(literal) => match half(literal, param)? {
                 Some(half) => NewArg::One(new.literal(half)),
@@ -62,13 +69,19 @@ fn narrowed(view: &View<'_>, new: &mut Rewrite<'_>, param: &str, arg: &Arg) -> R
             None => NewArg::One(new.cast(New::Value(*v), DType::Fp16)),
         },
         Arg::Values(vs) => {
-            let cast = |v: &thane_mil::program::ValueId| match view.dtype(*v) {
+            let cast = |v: &ValueId| match view.dtype(*v) {
                 Some(DType::Fp32) => new.cast(New::Value(*v), DType::Fp16),
                 _ => New::Value(*v),
             };
             NewArg::Many(vs.iter().map(cast).collect())
         }
     })
+}
+
+/// The fp16 constant that a value is made of, where it is only widened.
+fn widened<'a>(view: &View<'a>, value: ValueId) -> Option<&'a Literal> {
+    let op = view.f.definer(value).filter(|op| op.def.name == "constexpr_cast")?;
+    view.f.literal_arg(op, "source_val").filter(|l| l.ty().tensor().is_some_and(|t| t.dtype == DType::Fp16))
 }
 
 /// A constant of fp32 in fp16; nothing where it is of another type.
