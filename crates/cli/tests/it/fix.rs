@@ -20,7 +20,7 @@ const BROKEN: &str = "program(1.3)
 }
 ";
 
-fn broken(home: &Home) -> std::path::PathBuf {
+pub fn broken(home: &Home) -> std::path::PathBuf {
     let path = home.path("broken.mil");
     let line = "        tensor<fp16, [3, 20]> y = crop(x = c);\n";
     // `topk` has no rewrite: it is left, and said so.

@@ -172,6 +172,17 @@ fn full_audit(home: &Home) -> Value {
 }
 
 #[test]
+fn fixes_and_parts() {
+    let home = Home::new();
+    let from = crate::fix::broken(&home);
+    let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
+    let (from, to) = (from.to_str().unwrap().to_owned(), path("fixed.mlpackage"));
+    agrees("audit --fix", &json(&home.run(&["audit", &from, "--fix", "-o", &to, "--json"])));
+    let part = path("part.mlpackage");
+    agrees("bisect", &json(&home.run(&["bisect", &from, "--rule", "ANE007", "-o", &part, "--json"])));
+}
+
+#[test]
 fn audits_scores_and_explanations() {
     let home = Home::new();
     agrees("audit", &full_audit(&home));
@@ -246,8 +257,10 @@ fn each_section_is_a_verb() {
         verbs,
         [
             "audit",
+            "audit --fix",
             "audit --self-check",
             "bench",
+            "bisect",
             "buckets",
             "check",
             "convert",
