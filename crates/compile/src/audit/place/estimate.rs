@@ -39,11 +39,6 @@ const BNNS_RESIZED: f64 = 524.7e6;
 /// numbers of GPUs are not published.
 const GPU_CORE: (f64, f64) = (0.33e12, 12e9);
 
-/// Whether the GPU cannot run an op.
-pub fn not_on_gpu(name: &str) -> bool {
-    ["affine", "crop_resize", "non_zero", "range_1d", "sliding_windows"].contains(&name)
-}
-
 /// Seconds that the segmenter takes a backend to need for an op.
 pub fn seconds(work: &Work, name: &str, backend: Backend, chip: &Chip) -> f64 {
     if matches!(work.kind, Kind::Unary | Kind::Elementwise | Kind::Free) {

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use thane_mil::program::{OpId, ValueId};
 
 use super::report::Finding;
-use super::rules::{Effect, Severity};
+use super::rules::{Effect, Severity, gpu_supports};
 use super::view::View;
 use super::work::{Kind, Work};
 use crate::target::{Evidence, Route, Units};
@@ -179,7 +179,7 @@ fn candidate(view: &View<'_>, op: OpId, refusal: Option<&str>) -> Placed {
     for backend in Backend::ALL {
         let reason = match backend {
             Backend::Ane => refusal.map(str::to_owned),
-            Backend::MpsGraph if estimate::not_on_gpu(name) => Some(format!("{name} runs on the CPU only")),
+            Backend::MpsGraph if !gpu_supports(view, op) => Some(format!("{name} runs on the CPU only")),
             _ => None,
         };
         let allowed = if direct { backend == Backend::Ane } else { backend.is_allowed(view.target.units) };
