@@ -37,7 +37,7 @@ impl Kernel for SoftmaxRow<'_> {
         let max = simd.splat(max);
         let mut sums = simd.splat(0.0);
         for vector in vectors {
-            let e = math::exp(simd, simd.sub(simd.load(vector), max));
+            let e = math::exp_negative(simd, simd.sub(simd.load(vector), max));
             simd.store(e, vector);
             sums = simd.add(sums, e);
         }
@@ -45,7 +45,7 @@ impl Kernel for SoftmaxRow<'_> {
         let mut last = [f32::NEG_INFINITY; 16];
         last[..rest.len()].copy_from_slice(rest);
         if !rest.is_empty() {
-            let e = math::exp(simd, simd.sub(simd.load(&last), max));
+            let e = math::exp_negative(simd, simd.sub(simd.load(&last), max));
             simd.store(e, &mut last);
             sums = simd.add(sums, e);
             rest.copy_from_slice(&last[..rest.len()]);

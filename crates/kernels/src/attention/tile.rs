@@ -110,25 +110,36 @@ fn tile<S: Simd>(
 ) {
     let padded_dim = common.division.padded_dim;
     let (keys, key_stride) = rows(simd, &common.k, common.head_dim, block.head_idx, first_key, n_keys, scratch.values);
-    transpose_keys(simd, keys, key_stride, padded_dim, scratch.keys);
+    transpose_keys(
+        simd,
+        keys,
+        key_stride,
+        padded_dim,
+        &mut scratch.keys[..n_keys.next_multiple_of(LANES) * padded_dim],
+    );
     let first_query = block.head_idx * common.n_rows + block.first_row;
     let queries = &common.q[first_query * common.head_dim..][..block.n_rows * common.head_dim];
-    for (group, keys) in scratch.keys.chunks_exact(padded_dim * LANES).enumerate() {
+    // What is left of the keys may be far fewer than a tile.
+    let n_groups = n_keys.div_ceil(LANES);
+    for (group, keys) in scratch.keys.chunks_exact(padded_dim * LANES).enumerate().take(n_groups) {
         let keys = Panel { data: keys, stride: LANES, n: common.head_dim };
         products::<S, false>(simd, keys, queries, common.head_dim, &mut scratch.weights[group * LANES..], TILE_KEYS);
     }
-    for row_idx in 0..block.n_rows {
+    let mut tile_max = [f32::NEG_INFINITY; BLOCK_ROWS];
+    for (row_idx, max) in tile_max[..block.n_rows].iter_mut().enumerate() {
         let mask = common.mask.map(|mask| &mask_row(mask, common.n_keys, block, row_idx)[first_key..][..n_keys]);
-        let weights: &mut [f32; TILE_KEYS] =
-            scratch.weights[row_idx * TILE_KEYS..].first_chunk_mut().expect("a tile of weights");
-        let sums = &mut scratch.sums[row_idx * padded_dim..][..padded_dim];
-        let max = mask_scores(simd, weights, mask, n_keys, common.scale);
-        update(simd, weights, sums, max, &mut state.max[row_idx], &mut state.total[row_idx]);
+        let scores = scratch.weights[row_idx * TILE_KEYS..][..n_groups * LANES].as_chunks_mut().0;
+        *max = mask_scores(simd, scores, mask, n_keys, common.scale);
+    }
+    state.renew(simd, &tile_max, &mut scratch.sums[..block.n_rows * padded_dim], padded_dim);
+    for row_idx in 0..block.n_rows {
+        let scores = scratch.weights[row_idx * TILE_KEYS..][..n_groups * LANES].as_chunks_mut().0;
+        state.total[row_idx] += weigh(simd, scores, state.max[row_idx]);
     }
     let weights = &scratch.weights[..block.n_rows * TILE_KEYS];
     let (values, stride) = rows(simd, &common.v, common.head_dim, block.head_idx, first_key, n_keys, scratch.values);
     for first in (0..padded_dim).step_by(LANES) {
-        let values = Panel { data: &values[first..], stride, n: TILE_KEYS };
+        let values = Panel { data: &values[first..], stride, n: n_keys };
         products::<S, true>(simd, values, weights, TILE_KEYS, &mut scratch.sums[first..], padded_dim);
     }
 }
@@ -310,13 +321,7 @@ unsafe fn add_product<S: Simd, const N: usize, const SUMS: usize>(
 
 /// Scales and masks the scores of a row; the largest of them.
 #[inline(always)]
-fn mask_scores<S: Simd>(
-    simd: S,
-    scores: &mut [f32; TILE_KEYS],
-    mask: Option<&[f32]>,
-    n_keys: usize,
-    scale: f32,
-) -> f32 {
+fn mask_scores<S: Simd>(simd: S, scores: &mut [[f32; LANES]], mask: Option<&[f32]>, n_keys: usize, scale: f32) -> f32 {
     let mut padded = [0.0; TILE_KEYS];
     if let Some(mask) = mask {
         // NaN stays.
@@ -328,7 +333,7 @@ fn mask_scores<S: Simd>(
     // exp(-inf) adds nothing.
     padded[n_keys..].fill(f32::NEG_INFINITY);
     let mut max = simd.splat(f32::NEG_INFINITY);
-    for (scores, mask) in scores.as_chunks_mut::<16>().0.iter_mut().zip(padded.as_chunks().0) {
+    for (scores, mask) in scores.iter_mut().zip(padded.as_chunks().0) {
         let score = simd.fma(simd.load(scores), simd.splat(scale), simd.load(mask));
         simd.store(score, scores);
         max = simd.max(score, max);
@@ -336,30 +341,43 @@ fn mask_scores<S: Simd>(
     simd.max_lane(max)
 }
 
-/// Turns a row's scores into weights and brings its state up to date.
+/// Turns a row's scores into weights; their sum.
 #[inline(always)]
-fn update<S: Simd>(
-    simd: S,
-    scores: &mut [f32; TILE_KEYS],
-    sums: &mut [f32],
-    tile_max: f32,
-    max: &mut f32,
-    total: &mut f32,
-) {
-    let new_max = if tile_max > *max { tile_max } else { *max };
-    let mut tile_total = simd.splat(0.0);
-    for scores in scores.as_chunks_mut::<16>().0 {
-        let weight = math::exp(simd, simd.sub(simd.load(scores), simd.splat(new_max)));
+fn weigh<S: Simd>(simd: S, scores: &mut [[f32; LANES]], max: f32) -> f32 {
+    let max = simd.splat(max);
+    let mut total = simd.splat(0.0);
+    for scores in scores {
+        let weight = math::exp_negative(simd, simd.sub(simd.load(scores), max));
         simd.store(weight, scores);
-        tile_total = simd.add(tile_total, weight);
+        total = simd.add(total, weight);
     }
-    if new_max > *max {
-        // 0 before the first tile, whose maximum is -inf.
-        let mut factor = [0.0; 16];
-        simd.store(math::exp(simd, simd.splat(*max - new_max)), &mut factor);
-        *total *= factor[0];
-        sums.iter_mut().for_each(|sum| *sum *= factor[0]);
-        *max = new_max;
+    simd.sum(total)
+}
+
+impl State {
+    /// Takes the maxima of another tile in: what was summed up before counts for less where a score is larger than all
+    /// before it.
+    #[inline(always)]
+    fn renew<S: Simd>(&mut self, simd: S, tile_max: &[f32; BLOCK_ROWS], sums: &mut [f32], padded_dim: usize) {
+        let mut factors = [0.0; BLOCK_ROWS];
+        let n_vectors = (sums.len() / padded_dim).div_ceil(LANES);
+        let vectors = self.max.as_chunks_mut().0.iter_mut().zip(self.total.as_chunks_mut().0);
+        for (((max, total), tile), factor) in
+            vectors.zip(tile_max.as_chunks().0).zip(factors.as_chunks_mut().0).take(n_vectors)
+        {
+            let old = simd.load(max);
+            let new = simd.max(simd.load(tile), old);
+            // 0 before the first tile, whose maximum is -inf.
+            let scale = math::exp_negative(simd, simd.sub(old, new));
+            simd.store(new, max);
+            simd.store(simd.mul(simd.load(total), scale), total);
+            simd.store(scale, factor);
+        }
+        for (sums, factor) in sums.chunks_exact_mut(padded_dim).zip(factors) {
+            let factor = simd.splat(factor);
+            for sum in sums.as_chunks_mut().0 {
+                simd.store(simd.mul(simd.load(sum), factor), sum);
+            }
+        }
     }
-    *total += simd.sum(tile_total);
 }

@@ -70,7 +70,7 @@ impl Kernel for PanelTask<'_> {
         for start in (0..n_cols.max(1)).step_by(panel_cols) {
             let len = panel_cols.min(n_cols - start);
             self.fill(simd, start, len);
-            self.tiles.multiply(simd, self.scratch[..len * LANES].as_chunks().0, start);
+            self.tiles.multiply(simd, self.scratch[..len * LANES].as_chunks().0, start, &[]);
         }
     }
 }
@@ -104,6 +104,45 @@ impl PanelTask<'_> {
     }
 }
 
+/// Columns between one asking for lines ahead and the next.
+const CHUNK_COLS: usize = 8;
+
+/// What the products that follow will read first from memory: asked for a few lines at a time, so that the tiles of one panel
+/// together ask for the whole of the next.
+struct Ahead<'a> {
+    lines: std::slice::Iter<'a, [f32; LANES]>,
+    at_once: usize,
+}
+
+impl Ahead<'_> {
+    #[inline(always)]
+    fn ask<S: Simd>(&mut self, simd: S) {
+        for line in self.lines.by_ref().take(self.at_once) {
+            simd.prefetch_far(line.as_ptr());
+        }
+    }
+}
+
+/// Adds a column's weights times its input of each token.
+///
+/// # Safety
+/// Each token has more than `col` inputs.
+#[inline(always)]
+unsafe fn add_column<S: Simd, const N: usize>(
+    simd: S,
+    weights: &[f32; LANES],
+    tokens: &[&[f32]; N],
+    col: usize,
+    acc: &mut [S::F; N],
+) {
+    let weights = simd.load(weights);
+    for n in 0..N {
+        // SAFETY: the caller's promise.
+        let x = simd.splat(unsafe { *tokens[n].get_unchecked(col) });
+        acc[n] = simd.fma(weights, x, acc[n]);
+    }
+}
+
 /// Some tokens, and 16 rows of outputs of each.
 pub(super) struct Tiles<'a> {
     pub(super) x: &'a [f32],
@@ -120,13 +159,15 @@ impl Tiles<'_> {
         (self.out.n_rows - self.first_row).min(LANES)
     }
 
-    /// The products of a panel, whose first column is `start`: the outputs are the bias and the first, then those that follow are added.
+    /// The products of a panel, whose first column is `start`: the outputs are the bias and the first, then those that follow
+    /// are added. `next` is asked for meanwhile.
     #[inline(always)]
-    pub(super) fn multiply<S: Simd>(&self, simd: S, panel: &[[f32; LANES]], start: usize) {
-        let n_rows = self.n_rows();
+    pub(super) fn multiply<S: Simd>(&self, simd: S, panel: &[[f32; LANES]], start: usize, next: &[[f32; LANES]]) {
         let mut token_idx = self.first_token;
+        let n_tiles = (self.end_token - token_idx).div_ceil(S::TILE_TOKENS.clamp(6, 12)).max(1);
+        let mut ahead = Ahead { lines: next.iter(), at_once: CHUNK_COLS.div_ceil(n_tiles) };
         while S::TILE_TOKENS >= 12 && self.end_token - token_idx >= 12 {
-            self.tile::<S, 12>(simd, panel, token_idx, start, n_rows);
+            self.tile::<S, 12>(simd, panel, token_idx, start, &mut ahead);
             token_idx += 12;
         }
         // 12 sums of two registers, a weight of two and a broadcast fill the 16 registers of AVX2. Fewer than 4 tokens leave
@@ -138,12 +179,12 @@ impl Tiles<'_> {
                 _ => 6,
             };
             match n {
-                6 => self.tile::<S, 6>(simd, panel, token_idx, start, n_rows),
-                5 => self.tile::<S, 5>(simd, panel, token_idx, start, n_rows),
-                4 => self.tile::<S, 4>(simd, panel, token_idx, start, n_rows),
-                3 => self.tile::<S, 3>(simd, panel, token_idx, start, n_rows),
-                2 => self.tile::<S, 2>(simd, panel, token_idx, start, n_rows),
-                _ => self.tile::<S, 1>(simd, panel, token_idx, start, n_rows),
+                6 => self.tile::<S, 6>(simd, panel, token_idx, start, &mut ahead),
+                5 => self.tile::<S, 5>(simd, panel, token_idx, start, &mut ahead),
+                4 => self.tile::<S, 4>(simd, panel, token_idx, start, &mut ahead),
+                3 => self.tile::<S, 3>(simd, panel, token_idx, start, &mut ahead),
+                2 => self.tile::<S, 2>(simd, panel, token_idx, start, &mut ahead),
+                _ => self.tile::<S, 1>(simd, panel, token_idx, start, &mut ahead),
             }
             token_idx += n;
         }
@@ -157,27 +198,33 @@ impl Tiles<'_> {
         panel: &[[f32; LANES]],
         first_token: usize,
         first_col: usize,
-        n_rows: usize,
+        ahead: &mut Ahead,
     ) {
-        let tokens: [&[f32]; N] =
-            std::array::from_fn(|n| &self.x[(first_token + n) * self.n_cols + first_col..][..panel.len()]);
+        let n_rows = self.n_rows();
+        let mut tokens = [&self.x[..0]; N];
+        let mut outs: [Option<&mut [f32]>; N] = [const { None }; N];
         for n in 0..N {
+            tokens[n] = &self.x[(first_token + n) * self.n_cols + first_col..][..panel.len()];
             // SAFETY: the rows of this panel belong, for these tokens, to this task alone.
-            let y = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
-            simd.prefetch(y.as_ptr());
+            let out = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
+            simd.prefetch(out.as_ptr());
+            outs[n] = Some(out);
         }
         let mut acc = [simd.splat(0.0); N];
-        for (col, weights) in panel.iter().enumerate() {
-            let weights = simd.load(weights);
-            for n in 0..N {
+        let (chunks, rest) = panel.as_chunks::<CHUNK_COLS>();
+        for (chunk_idx, weights) in chunks.iter().enumerate() {
+            ahead.ask(simd);
+            for (i, weights) in weights.iter().enumerate() {
                 // SAFETY: each token's slice is as long as the panel.
-                let x = simd.splat(unsafe { *tokens[n].get_unchecked(col) });
-                acc[n] = simd.fma(weights, x, acc[n]);
+                unsafe { add_column(simd, weights, &tokens, chunk_idx * CHUNK_COLS + i, &mut acc) };
             }
         }
-        for (n, acc) in acc.into_iter().enumerate() {
-            // SAFETY: the rows of this panel belong, for these tokens, to this task alone.
-            let y = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
+        for (i, weights) in rest.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { add_column(simd, weights, &tokens, chunks.len() * CHUNK_COLS + i, &mut acc) };
+        }
+        for (acc, y) in acc.into_iter().zip(outs) {
+            let Some(y) = y else { continue };
             if let Ok(y) = <&mut [f32; LANES]>::try_from(&mut *y) {
                 let before = if first_col == 0 { self.bias(simd) } else { simd.load(y) };
                 simd.store(simd.add(before, acc), y);

@@ -65,14 +65,19 @@ pub fn linear_packed(ctx: &Context, weight: &Packed, x: &[f32], n_tokens: usize,
         let first_token = block_idx * block_tokens;
         let end_token = (first_token + block_tokens).min(n_tokens);
         let tiles = Tiles { x, n_cols, first_token, end_token, out: &out, first_row: panel_idx * LANES };
-        let panel = panels[panel_idx * n_cols * LANES..][..n_cols * LANES].as_chunks().0;
-        ctx.isa().run(PanelTask { tiles, panel });
+        let panel = |idx: usize| panels[idx * n_cols * LANES..][..n_cols * LANES].as_chunks().0;
+        // Each thread takes every n-th panel or so.
+        let next_idx = panel_idx + ctx.pool().n_threads();
+        let next = if next_idx < n_panels { panel(next_idx) } else { &[] };
+        ctx.isa().run(PanelTask { tiles, panel: panel(panel_idx), next });
     });
 }
 
 struct PanelTask<'a> {
     tiles: Tiles<'a>,
     panel: &'a [[f32; LANES]],
+    /// What this thread may multiply next.
+    next: &'a [[f32; LANES]],
 }
 
 impl Kernel for PanelTask<'_> {
@@ -84,7 +89,8 @@ impl Kernel for PanelTask<'_> {
         let part_cols = n_cols.div_ceil(n_parts).max(1);
         for start in (0..n_cols.max(1)).step_by(part_cols) {
             let len = part_cols.min(n_cols - start);
-            self.tiles.multiply(simd, &self.panel[start..][..len], start);
+            let following = self.panel.get(start + len..).filter(|p| !p.is_empty()).unwrap_or(self.next);
+            self.tiles.multiply(simd, &self.panel[start..][..len], start, &following[..part_cols.min(following.len())]);
         }
     }
 }

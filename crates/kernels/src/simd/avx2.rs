@@ -93,6 +93,11 @@ impl Simd for Avx2 {
         // SAFETY: a prefetch of any address is no access to it.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
+    #[inline(always)]
+    fn prefetch_far(self, from: *const f32) {
+        // SAFETY: a prefetch of any address is no access to it.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
+    }
 
     #[inline(always)]
     fn load(self, from: &[f32; 16]) -> Self::F {

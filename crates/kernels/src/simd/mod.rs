@@ -130,6 +130,8 @@ pub(crate) trait Simd: Copy {
     fn splat(self, value: f32) -> Self::F;
     /// Asks for the cache line at any address, which is not read here.
     fn prefetch(self, _from: *const f32) {}
+    /// As [`Self::prefetch`], for later: the line need not come nearer than the second cache.
+    fn prefetch_far(self, _from: *const f32) {}
     fn load(self, from: &[f32; 16]) -> Self::F;
     fn store(self, v: Self::F, to: &mut [f32; 16]);
     /// 16 f16, little endian, as bytes.
@@ -160,7 +162,7 @@ pub(crate) trait Simd: Copy {
     /// Half of each, rounded down.
     fn half_int(self, a: Self::I) -> Self::I;
     fn sub_int(self, a: Self::I, b: Self::I) -> Self::I;
-    /// 2^n for n in -126..=127.
+    /// 2^n for n in -126..=127, 0 for -127.
     fn pow2(self, n: Self::I) -> Self::F;
     /// Integers in -128..=127 as bytes.
     fn store_i8(self, v: Self::I, to: &mut [i8; 16]);
