@@ -64,7 +64,8 @@ impl Kernel for PanelTask<'_> {
         // Rows past the end are the last row again; their outputs are not stored.
         let row_bytes = std::array::from_fn(|i| rows.get(first_row + i.min(n_rows - 1)));
         with_format(ty, Fill { simd, rows: row_bytes, panel: &mut panel });
-        let panel = Panel { codes: panel.codes, scales: panel.scales, shifts: panel.shifts };
+        let Kind { part_quads, .. } = kind;
+        let panel = Panel { codes: panel.codes, scales: panel.scales, shifts: panel.shifts, part_quads };
         let target = Target { out, first_row, n_rows };
         match kind {
             Kind { is_wide: true, .. } => multiply::<S, 32, true>(simd, panel, x, target),
@@ -80,6 +81,8 @@ struct Kind {
     group_len: usize,
     /// Wide formats have groups of 32 and no shift of their own.
     is_wide: bool,
+    /// Fours of columns whose products [`Simd::dot_part`] can sum up in 16 bits.
+    part_quads: usize,
 }
 
 struct KindOf;
@@ -89,7 +92,10 @@ impl FormatTask for KindOf {
     #[inline(always)]
     fn run<T: Format>(self) -> Kind {
         const { assert!(!T::IS_WIDE || (T::GROUP_LEN == 32 && T::HAS_NO_SHIFT)) };
-        Kind { group_len: T::GROUP_LEN, is_wide: T::IS_WIDE }
+        // A sum has two products of a code and an activation of up to 127 for each four of columns.
+        let fitting = i16::MAX as usize / (2 * 127 * T::MAX_CODE);
+        let part_quads = [8, 4, 2, 1].into_iter().find(|n| *n <= fitting.min(T::GROUP_LEN / 4)).unwrap_or(1);
+        Kind { group_len: T::GROUP_LEN, is_wide: T::IS_WIDE, part_quads }
     }
 }
 
@@ -121,6 +127,7 @@ struct Panel<'a> {
     codes: &'a [[u8; 64]],
     scales: &'a [[f32; LANES]],
     shifts: &'a [[f32; LANES]],
+    part_quads: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -224,6 +231,10 @@ fn multiply<S: Simd, const GROUP_LEN: usize, const IS_WIDE: bool>(
         tile::<S, GROUP_LEN, IS_WIDE, 12>(simd, panel, x, token_idx, target);
         token_idx += 12;
     }
+    while S::HAS_PARTS && !IS_WIDE && x.n_tokens() - token_idx >= 6 {
+        tile::<S, GROUP_LEN, IS_WIDE, 6>(simd, panel, x, token_idx, target);
+        token_idx += 6;
+    }
     while S::TILE_TOKENS >= 4 && x.n_tokens() - token_idx >= 4 {
         tile::<S, GROUP_LEN, IS_WIDE, 4>(simd, panel, x, token_idx, target);
         token_idx += 4;
@@ -250,20 +261,10 @@ fn tile<S: Simd, const GROUP_LEN: usize, const IS_WIDE: bool, const N: usize>(
     let mut acc = [simd.splat(0.0); N];
     let n_quads = GROUP_LEN / 4;
     for (group, (scales, shifts)) in panel.scales.iter().zip(panel.shifts).enumerate() {
-        let mut dots = [simd.zero_int(); N];
-        let weights = &panel.codes[group * n_quads..][..n_quads];
-        for (quad, weights) in weights.iter().enumerate() {
-            let weights = simd.load_b(weights);
-            for n in 0..N {
-                // SAFETY: a token has as many fours of codes as the panel, 16 per 64 columns.
-                let codes = simd.dup4_b(unsafe { tokens[n].codes.get_unchecked(group * n_quads + quad) });
-                dots[n] = if IS_WIDE {
-                    simd.dot_wide(dots[n], weights, codes)
-                } else {
-                    simd.dot_narrow(dots[n], weights, codes)
-                };
-            }
-        }
+        let first_quad = group * n_quads;
+        let quads = first_quad..first_quad + n_quads;
+        // SAFETY: a token has as many fours of codes as the panel, 16 per 64 columns.
+        let dots = unsafe { group_dots::<S, IS_WIDE, N>(simd, panel, quads, &tokens) };
         let scales = simd.load(scales);
         let shifts = simd.load(shifts);
         for n in 0..N {
@@ -280,6 +281,51 @@ fn tile<S: Simd, const GROUP_LEN: usize, const IS_WIDE: bool, const N: usize>(
     for (n, acc) in acc.into_iter().enumerate() {
         store_rows(simd, acc, first_token + n, target);
     }
+}
+
+/// The integer products of the fours of columns `quads`, the columns of a group.
+///
+/// # Safety
+/// The tokens have these.
+#[inline(always)]
+unsafe fn group_dots<S: Simd, const IS_WIDE: bool, const N: usize>(
+    simd: S,
+    panel: Panel,
+    quads: std::ops::Range<usize>,
+    tokens: &[BlockToken; N],
+) -> [S::I; N] {
+    let mut dots = [simd.zero_int(); N];
+    if !S::HAS_PARTS || IS_WIDE {
+        for (quad, weights) in quads.clone().zip(&panel.codes[quads]) {
+            let weights = simd.load_b(weights);
+            for n in 0..N {
+                // SAFETY: the caller's promise.
+                let codes = simd.dup4_b(unsafe { tokens[n].codes.get_unchecked(quad) });
+                dots[n] = if IS_WIDE {
+                    simd.dot_wide(dots[n], weights, codes)
+                } else {
+                    simd.dot_narrow(dots[n], weights, codes)
+                };
+            }
+        }
+        return dots;
+    }
+    // The length of a part is no constant, so that the loop stays one: written out, it needs more registers than there are.
+    for start in quads.clone().step_by(panel.part_quads) {
+        let mut parts = [simd.zero_int(); N];
+        for (quad, weights) in (start..).zip(&panel.codes[start..][..panel.part_quads]) {
+            let weights = simd.load_b(weights);
+            for n in 0..N {
+                // SAFETY: the caller's promise; parts are a whole part of the group.
+                let codes = simd.dup4_b(unsafe { tokens[n].codes.get_unchecked(quad) });
+                parts[n] = simd.dot_part(parts[n], weights, codes);
+            }
+        }
+        for n in 0..N {
+            dots[n] = simd.join_part(dots[n], parts[n]);
+        }
+    }
+    dots
 }
 
 /// Stores the outputs of 16 rows, or of those that there are.

@@ -49,6 +49,8 @@ pub(crate) trait Format {
     const GROUP_LEN: usize;
     /// Codes need [`Simd::dot_wide`].
     const IS_WIDE: bool;
+    /// The largest code, of a narrow format.
+    const MAX_CODE: usize = 127;
     /// The shift is 0 and need not be looked at, on instruction sets that take wide codes as they are.
     const HAS_NO_SHIFT: bool = false;
 
@@ -130,6 +132,7 @@ impl Format for Q4_0 {
     const N_STEPS: usize = 1;
     const GROUP_LEN: usize = 32;
     const IS_WIDE: bool = false;
+    const MAX_CODE: usize = 15;
 
     #[inline(always)]
     fn head<S: Simd>(simd: S, b: &[u8; 36]) -> S::F {
@@ -149,6 +152,7 @@ impl Format for Q4_1 {
     const N_STEPS: usize = 1;
     const GROUP_LEN: usize = 32;
     const IS_WIDE: bool = false;
+    const MAX_CODE: usize = 15;
 
     #[inline(always)]
     fn head<S: Simd>(simd: S, b: &[u8; 40]) -> S::F {
@@ -168,6 +172,7 @@ impl Format for Q5_0 {
     const N_STEPS: usize = 1;
     const GROUP_LEN: usize = 32;
     const IS_WIDE: bool = false;
+    const MAX_CODE: usize = 31;
 
     #[inline(always)]
     fn head<S: Simd>(simd: S, b: &[u8; 44]) -> S::F {
@@ -188,6 +193,7 @@ impl Format for Q5_1 {
     const N_STEPS: usize = 1;
     const GROUP_LEN: usize = 32;
     const IS_WIDE: bool = false;
+    const MAX_CODE: usize = 31;
 
     #[inline(always)]
     fn head<S: Simd>(simd: S, b: &[u8; 48]) -> S::F {
@@ -265,6 +271,7 @@ impl Format for Q2K {
     const N_STEPS: usize = 4;
     const GROUP_LEN: usize = 16;
     const IS_WIDE: bool = false;
+    const MAX_CODE: usize = 3;
 
     #[inline(always)]
     fn head<S: Simd>(simd: S, b: &[u8; 84]) -> [S::F; 2] {
@@ -290,6 +297,7 @@ impl Format for Q3K {
     const N_STEPS: usize = 4;
     const GROUP_LEN: usize = 16;
     const IS_WIDE: bool = false;
+    const MAX_CODE: usize = 7;
 
     #[inline(always)]
     fn head<S: Simd>(simd: S, b: &[u8; 110]) -> S::F {
@@ -326,6 +334,7 @@ impl Format for Q4K {
     const N_STEPS: usize = 4;
     const GROUP_LEN: usize = 32;
     const IS_WIDE: bool = false;
+    const MAX_CODE: usize = 15;
 
     #[inline(always)]
     fn head<S: Simd>(simd: S, b: &[u8; 144]) -> S::F {
@@ -346,6 +355,7 @@ impl Format for Q5K {
     const N_STEPS: usize = 4;
     const GROUP_LEN: usize = 32;
     const IS_WIDE: bool = false;
+    const MAX_CODE: usize = 31;
 
     #[inline(always)]
     fn head<S: Simd>(simd: S, b: &[u8; 176]) -> S::F {
@@ -367,6 +377,7 @@ impl Format for Q6K {
     const N_STEPS: usize = 4;
     const GROUP_LEN: usize = 16;
     const IS_WIDE: bool = false;
+    const MAX_CODE: usize = 63;
 
     #[inline(always)]
     fn head<S: Simd>(simd: S, b: &[u8; 210]) -> S::F {

@@ -82,7 +82,8 @@ impl Simd for Avx2 {
     type B = [__m256i; 2];
 
     const WIDE_XOR: u8 = 0;
-    const TILE_TOKENS: usize = 2;
+    const TILE_TOKENS: usize = 4;
+    const HAS_PARTS: bool = true;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -358,6 +359,14 @@ impl Simd for Avx2 {
             let pairs = _mm256_maddubs_epi16(weights, activations);
             _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         })
+    }
+    #[inline(always)]
+    fn dot_part(self, parts: Self::I, weights: Self::B, activations: Self::B) -> Self::I {
+        both!(parts, weights, activations; _mm256_add_epi16(parts, _mm256_maddubs_epi16(weights, activations)))
+    }
+    #[inline(always)]
+    fn join_part(self, acc: Self::I, parts: Self::I) -> Self::I {
+        both!(acc, parts; _mm256_add_epi32(acc, _mm256_madd_epi16(parts, _mm256_set1_epi16(1))))
     }
     #[inline(always)]
     fn dot_wide(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I {

@@ -126,6 +126,8 @@ pub(crate) trait Simd: Copy {
     const WIDE_XOR: u8;
     /// Tokens that a matrix product computes at once: as many as there are registers for.
     const TILE_TOKENS: usize;
+    /// Sums of products of narrow codes cost less in 16 bits, by [`Self::dot_part`], than in 32.
+    const HAS_PARTS: bool = false;
 
     fn splat(self, value: f32) -> Self::F;
     /// Asks for the cache line at any address, which is not read here.
@@ -212,4 +214,14 @@ pub(crate) trait Simd: Copy {
     /// To each lane, the sum of four products of weight codes -128..=127, XORed with [`Self::WIDE_XOR`], with
     /// activations -127..=127. Where that is 0x80, the sum has 128 times the activations too much.
     fn dot_wide(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I;
+    /// As [`Self::dot_narrow`], where [`Self::HAS_PARTS`] in 32 sums of 16 bits, of two products each, that may not overflow.
+    #[inline(always)]
+    fn dot_part(self, parts: Self::I, weights: Self::B, activations: Self::B) -> Self::I {
+        self.dot_narrow(parts, weights, activations)
+    }
+    /// Adds what [`Self::dot_part`] summed up to the lanes.
+    #[inline(always)]
+    fn join_part(self, acc: Self::I, parts: Self::I) -> Self::I {
+        self.sub_int(acc, self.sub_int(self.zero_int(), parts))
+    }
 }
