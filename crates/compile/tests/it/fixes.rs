@@ -80,11 +80,31 @@ fn causal(_: u64, at: usize, ty: &TensorType) -> f32 {
     if at % n > at / n % n { f32::NEG_INFINITY } else { 0.0 }
 }
 
-fn constant(name: &str, seed: u64, ty: &TensorType) -> Option<Data> {
+/// Codes without a pattern; bits behind the last are 0.
+fn codes(seed: u64, ty: &TensorType) -> Data {
+    let n_bits = ty.n_elements().unwrap() * ty.dtype.bits();
+    let byte = |at: usize| ((at as u64 + seed * 1_000_003).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8;
+    let mut bytes: Vec<u8> = (0..n_bits.div_ceil(8)).map(byte).collect();
+    if let (Some(last), true) = (bytes.last_mut(), n_bits % 8 != 0) {
+        *last &= (1 << (n_bits % 8)) - 1;
+    }
+    Data::owned(bytes)
+}
+
+/// A mask of every third bit, the first set.
+fn thirds(ty: &TensorType) -> Data {
+    let n_bits = ty.n_elements().unwrap() * ty.dtype.bits();
+    let bit = |i: usize| u8::from(i < n_bits && i.is_multiple_of(3));
+    Data::owned((0..n_bits.div_ceil(8)).map(|at| (0..8).map(|i| bit(8 * at + i) << i).sum()).collect())
+}
+
+pub fn constant(name: &str, seed: u64, ty: &TensorType) -> Option<Data> {
     let number = match name {
         "noise" => noise,
         "causal" => causal,
         "minus_inf" => |_, _, _: &TensorType| f32::NEG_INFINITY,
+        "codes" => return Some(codes(seed, ty)),
+        "thirds" => return Some(thirds(ty)),
         _ => return None,
     };
     Some(Data::Source(Arc::new(Pattern { ty: ty.clone(), number, seed })))
@@ -94,7 +114,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn program(text: &str) -> Program {
+pub fn program(text: &str) -> Program {
     let program = parse(text, &constant).unwrap_or_else(|e| panic!("{e}\n{text}"));
     valid::check(&program).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
     program

@@ -3,6 +3,7 @@
 
 mod bisect;
 mod cases;
+mod compressed;
 mod driver;
 mod fixes;
 mod grown;

@@ -9,6 +9,7 @@
 
 mod bound_masks;
 pub mod cancel_layouts;
+mod compressed;
 mod double;
 mod expand_argmax;
 mod expand_cumsum;
