@@ -244,6 +244,43 @@ fn what_does_not_compile_leaves_the_engine_as_a_whole() {
     assert_eq!(residency(0.0, Route::Direct), 1.0);
 }
 
+/// Whether scales of blocks take a program off the engine is disputed: its ops stay, and the rule is named. That palettes
+/// of vectors do is not.
+#[test]
+fn what_is_disputed_leaves_ops_where_they_are() {
+    let found = |channels: usize, compressed: &dyn Fn(&mut Maker, ValueId) -> ValueId| {
+        let mut m = Maker::new();
+        let x = m.input(&[1, 512, 64, 64]);
+        let codes = TensorType::new(DType::Uint4, [512, channels, 3, 3]);
+        let codes = Literal::Tensor(codes, Data::owned(vec![0; 512 * channels * 9 / 2]));
+        let codes = m.0.constant("codes", codes).unwrap();
+        let weight = compressed(&mut m, codes);
+        let y = m.op("conv", [("x", Arg::Value(x)), ("weight", Arg::Value(weight))]);
+        let audit = audit(&Program::new(vec![m.finish(y)]), &core_ml("m4"));
+        let function = &audit.functions[0];
+        let ids: Vec<&str> = function.findings.iter().map(|f| f.rule.id).collect();
+        (function.placement.residency(), function.placement.may_leave.clone(), ids)
+    };
+    let half = |m: &mut Maker, shape: &[usize]| {
+        let bytes = vec![0; 2 * shape.iter().product::<usize>()];
+        let ty = TensorType::new(DType::Fp16, shape.iter().copied());
+        m.0.constant("half", Literal::Tensor(ty, Data::owned(bytes))).unwrap()
+    };
+    let blocks = |m: &mut Maker, codes| {
+        let scale = half(m, &[512, 8, 1, 1]);
+        m.op("constexpr_blockwise_shift_scale", [("data", Arg::Value(codes)), ("scale", Arg::Value(scale))])
+    };
+    let vectors = |m: &mut Maker, codes| {
+        let (lut, axis) = (half(m, &[1, 1, 1, 1, 16, 2]), Arg::Literal(Literal::i32(1)));
+        m.op(
+            "constexpr_lut_to_dense",
+            [("indices", Arg::Value(codes)), ("lut", Arg::Value(lut)), ("vector_axis", axis)],
+        )
+    };
+    assert_eq!(found(512, &blocks), (1.0, vec!["ANE083"], vec!["ANE083"]));
+    assert_eq!(found(256, &vectors), (0.0, vec![], vec!["ANE089"]));
+}
+
 #[test]
 fn nothing_on_the_engine_is_a_share_of_zero() {
     let placement = placed(relu(), &core_ml("m4"));
