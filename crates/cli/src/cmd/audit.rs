@@ -125,7 +125,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         report.comparison = Some(compare::with(target, file).map_err(usage)?);
     }
     require::judge(&mut report, args.require_ane, &args.deny);
-    write(&printed(&report, format, args, app)?, args, app)?;
+    write(&printed(&report, &subject, format, args, app)?, args, app)?;
     verdict(&report)
 }
 
@@ -223,11 +223,14 @@ fn annotated(subject: &Subject, target: &Target, args: &Args, app: &App) -> Outc
     write(&program, args, app)
 }
 
-fn printed(report: &Report, format: Format, args: &Args, app: &App) -> Result<String, Failure> {
+fn printed(report: &Report, subject: &Subject, format: Format, args: &Args, app: &App) -> Result<String, Failure> {
     let bug = |e: anyhow::Error| Failure::new(Code::Other, e);
     match format {
         Format::Json => json::print(report).map_err(bug),
-        Format::Sarif => sarif::print(report).map_err(bug),
+        Format::Sarif => {
+            let lines = subject.lines().map_err(|e| Failure::new(Code::Other, e))?;
+            sarif::print(report, lines.as_ref()).map_err(bug)
+        }
         Format::Html => html::print(report).map_err(bug),
         Format::Text | Format::Mil => Ok(text::print(report, Paint(args.out.is_none() && app.output.paints_stdout()))),
     }

@@ -121,6 +121,7 @@ fn sarif_names_places_and_rules() {
     let home = Home::new();
     let output = audit(&home, &[&example("broken"), "--format", "sarif", "--target", "m4,m1"]);
     assert_ends(&output, 0, &[]);
+    let text = std::fs::read_to_string(example("broken")).unwrap();
     let log = json(&output);
     let run = &log["runs"][0];
     let rules = run["tool"]["driver"]["rules"].as_array().unwrap();
@@ -134,6 +135,10 @@ fn sarif_names_places_and_rules() {
         let place = &result["locations"][0];
         assert!(place["logicalLocations"][0]["fullyQualifiedName"].as_str().unwrap().starts_with("main"));
         assert!(place["physicalLocation"]["artifactLocation"]["uri"].as_str().unwrap().ends_with("broken.mil"));
+        let name = place["logicalLocations"][0]["name"].as_str().unwrap();
+        let line = place["physicalLocation"]["region"]["startLine"].as_u64().unwrap() as usize;
+        let shown = text.lines().nth(line - 1).unwrap();
+        assert!(shown.contains(&format!(" {name} = ")) || shown.contains(&format!("func {name}<")), "{name}: {shown}");
     }
 }
 
