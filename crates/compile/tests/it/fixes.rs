@@ -370,6 +370,24 @@ fn rewrites_of_any_lengths_compute_the_same() {
     }
 }
 
+/// Of two fixes that answer one rule the faster is kept, and of the other it is said why not.
+#[test]
+fn the_faster_of_two_answers_is_kept() {
+    let text = std::fs::read_to_string(folder().join("tests/fixes/fuse_rms_norm.mil")).unwrap();
+    let target = Target::parse("m4", Units::default(), Route::default()).unwrap();
+    let (_, report) = fix::run(program(&text), &target, &Options::default(), &mut OnCpu).unwrap();
+    let answers = |f: &str| -> Vec<_> {
+        report.steps.iter().filter(|s| s.function == f && s.rules == ["ANE105"]).cloned().collect()
+    };
+    for f in ["channels", "rows"] {
+        let [slower, kept] = &answers(f)[..] else { panic!("{f}:\n{report}") };
+        assert!(matches!(kept.verdict, Verdict::Kept(Proof::Equal(_))), "{f}:\n{report}");
+        let Verdict::Rejected(why) = &slower.verdict else { panic!("{f}:\n{report}") };
+        assert!(why.contains("predicted to be faster") && why.contains(kept.fix), "{why}");
+        assert!(kept.after.ms <= slower.after.ms && kept.fix != slower.fix);
+    }
+}
+
 /// A prover that nothing passes would let everything through the tests above: it must see a weight that is off, a
 /// term that is left out, and a constant of another sign.
 #[test]

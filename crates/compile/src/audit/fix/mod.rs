@@ -22,6 +22,7 @@ mod expand_softplus;
 mod expand_tile;
 mod fold_integers;
 mod fold_transpose;
+mod fuse_rms_norm;
 mod fuse_softmax;
 mod judge;
 mod lower_gather;
@@ -82,7 +83,7 @@ pub struct Fix {
 }
 
 /// Every fix, in the order that they are tried: what folds and narrows first, then what changes the form of ops, then
-/// sizes.
+/// sizes. Where two answer one rule at the same ops, the one that is predicted to be faster is kept.
 pub static FIXES: &[Fix] = &[
     fold_integers::FIX,
     bound_masks::FIX,
@@ -91,6 +92,7 @@ pub static FIXES: &[Fix] = &[
     fuse_softmax::FIX,
     expand_log_softmax::FIX,
     scale_rms_norm::FIX,
+    fuse_rms_norm::FIX,
     expand_function::FIX,
     expand_mod::FIX,
     expand_softplus::FIX,
@@ -163,14 +165,14 @@ pub fn run(
     prover: &mut dyn Prover,
 ) -> Result<(Program, Report), FixError> {
     valid::check(&program).map_err(FixError::Illegal)?;
-    let fixes: Vec<&Fix> = FIXES.iter().filter(|f| options.only.is_none_or(|name| name == f.name)).collect();
+    let fixes: Vec<&'static Fix> = FIXES.iter().filter(|f| options.only.is_none_or(|name| name == f.name)).collect();
     if let (true, Some(name)) = (fixes.is_empty(), options.only) {
         return Err(FixError::Unknown { name: name.to_owned() });
     }
     let before = judge::program(&program, target);
     let mut steps = Vec::new();
     let program = lowered(program, target, &mut steps);
-    let mut trials = trial::Trials::new(program, target, options, prover);
+    let mut trials = trial::Trials::new(program, target, options, &fixes, prover);
     for _ in 0..MAX_ROUNDS {
         let mut changed = false;
         for fix in &fixes {
