@@ -289,6 +289,21 @@ const TEMPLATES: &[(&str, &str)] = &[
         tensor<fp16, [2, {n}, {h+1}, {w}]> y = conv(x = x, weight = f, bias = b, pad = tensor<int32, [4]>([1, 1, 0, 0]), pad_type = string(\"custom\"));
         tensor<fp16, [{r}, {m}]> q = linear(x = z, weight = g);
         tensor<fp16, [{r}, {c}]> t = matmul(x = z, y = u, transpose_y = bool(true));"),
+    ("group_heads", "tensor<fp16, [{b:2-4}]> one, tensor<fp16, [{n:3-5}]> two, tensor<fp16, [{g:5-8}]> three, tensor<fp16, [{b}, {n*g}, {t:9-14}, {d:14-20}]> q, tensor<fp16, [{b}, {n}, {s:20-30}, {d}]> k | y
+        tensor<fp16, [{b}, {n}, 1, {s}, {d}]> e = reshape(x = k, shape = tensor<int32, [5]>([{b}, {n}, 1, {s}, {d}]));
+        tensor<fp16, [{b}, {n}, {g}, {s}, {d}]> c = tile(x = e, reps = tensor<int32, [5]>([1, 1, {g}, 1, 1]));
+        tensor<fp16, [{b}, {n*g}, {s}, {d}]> r = reshape(x = c, shape = tensor<int32, [4]>([{b}, {n*g}, {s}, {d}]));
+        tensor<fp16, [{b}, {n*g}, {t}, {s}]> y = matmul(x = q, y = r, transpose_y = bool(true));"),
+    ("pad_channels", "tensor<fp16, [{a:2-9}, {b:9-14}, {k:14-30}]> x, tensor<fp16, [{m:1-4}]> one | y, h, z
+        tensor<fp16, [{n:40-60}, {k}]> w = const()[val = tensor<fp16, [{n}, {k}]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed})))];
+        tensor<fp16, [{n}]> g = const()[val = tensor<fp16, [{n}]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed+9})))];
+        tensor<fp16, [{n}, {m*32}]> v = const()[val = tensor<fp16, [{n}, {m*32}]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed+1})))];
+        tensor<fp16, [{a}, {b}, {n}]> h = linear(x = x, weight = w, bias = g);
+        tensor<fp16, [{a}, {b}, {n}]> e = silu(x = h);
+        tensor<fp16, [{a}, {b}, {n}]> s = mul(x = g, y = e);
+        tensor<fp16, [{a}, {b}, {n}]> t = maximum(x = s, y = fp16(-0x1p-2));
+        tensor<fp16, [{a}, {b}, {m*32}]> y = matmul(x = t, y = v);
+        tensor<fp16, [{a}, {b}]> z = reduce_max(x = t, axes = tensor<int32, [1]>([2]), keep_dims = bool(false));"),
     ("tile_attention", "tensor<fp16, [2, {h:3-5}, {r:513-700}, {d:6-9}]> q, tensor<fp16, [2, {h}, {c:9-30}, {d}]> k, tensor<fp16, [2, {h}, {c}, {e:30-40}]> v, tensor<fp16, [{r}, {c}]> mask | y, z
         tensor<fp16, [2, {h}, {r}, {e}]> y = scaled_dot_product_attention(query = q, key = k, value = v, attn_mask = mask);
         tensor<fp16, [2, {h}, {r}, {c}]> s = matmul(x = q, y = k, transpose_y = bool(true));

@@ -30,6 +30,7 @@ mod lower_matmul;
 mod lower_reduce;
 mod merge_batch_axes;
 mod narrow_floats;
+mod pad_channels;
 mod raise_epsilon;
 mod report;
 mod rewrite;
@@ -112,6 +113,7 @@ pub static FIXES: &[Fix] = &[
     split_outputs::FIX,
     split_kernel::FIX,
     lower_matmul::FIX,
+    pad_channels::FIX,
 ];
 
 /// What a prover found.

@@ -39,6 +39,13 @@ impl<'a> Rewrite<'a> {
         Self { view, at, patch: Patch::new(), base, origin }
     }
 
+    /// Go on before another op, in the same patch.
+    pub fn before(&mut self, at: OpId) {
+        let fix = self.origin.pass.unwrap_or_default();
+        let patch = std::mem::take(&mut self.patch);
+        *self = Self { patch, ..Self::new(self.view, at, fix) };
+    }
+
     /// An op of a kind that every opset has.
     pub fn op(&mut self, kind: &'static str, args: Vec<NamedArg>) -> New {
         let def = opset::find_in(kind, self.view.f.opset).expect("fixes are written in ops of the first opset");

@@ -60,6 +60,17 @@ impl Constant {
         Self { dtype: self.dtype, shape, data }
     }
 
+    /// With an axis of `len` elements, those behind its own 0; of whole bytes each.
+    pub fn padded(&self, axis: usize, len: usize) -> Self {
+        let mut shape = self.shape.clone();
+        let inner = shape[axis + 1..].iter().product::<usize>() * (self.dtype.bits() / 8);
+        let (row, wide) = (shape[axis] * inner, len * inner);
+        shape[axis] = len;
+        let rows = shape[..axis].iter().product();
+        let data = Data::Source(Arc::new(Padded { data: self.data.clone(), rows, row, wide }));
+        Self { dtype: self.dtype, shape, data }
+    }
+
     /// The same bytes in another shape of as many elements.
     pub fn reshaped(self, shape: Vec<usize>) -> Self {
         Self { shape, ..self }
@@ -163,6 +174,37 @@ pub fn move_bits(bytes: &[u8], from: usize, n: usize, out: &mut [u8], to: usize)
     }
 }
 
+/// Rows with zeros behind them; lengths are in bytes.
+struct Padded {
+    data: Data,
+    rows: usize,
+    row: usize,
+    wide: usize,
+}
+
+impl Source for Padded {
+    fn byte_len(&self) -> usize {
+        self.rows * self.wide
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        out.fill(0);
+        let mut done = 0;
+        while done < out.len() {
+            let (row, column) = ((offset + done) / self.wide, (offset + done) % self.wide);
+            let n = (self.wide - column).min(out.len() - done);
+            let stored = self.row.saturating_sub(column).min(n);
+            let read = self.data.read(row * self.row + column.min(self.row), &mut out[done..done + stored]);
+            debug_assert!(read, "the columns lie within the rows");
+            done += n;
+        }
+    }
+
+    fn packed(&self) -> Option<Packed> {
+        None
+    }
+}
+
 /// A matrix with rows and columns exchanged, made when it is first read.
 struct Transposed {
     data: Data,
@@ -262,6 +304,8 @@ mod tests {
         let rows = c.slice(0, 1, 1);
         assert!(matches!(rows.data, Data::Bytes(_)), "rows are not copied");
         assert_eq!(floats(&rows)[..2], [12., 13.]);
+        assert_eq!(floats(&ramp(&[2, 3]).padded(1, 5)), [0., 1., 2., 0., 0., 3., 4., 5., 0., 0.]);
+        assert_eq!(floats(&ramp(&[2, 2]).padded(0, 3)), [0., 1., 2., 3., 0., 0.]);
         assert_eq!(floats(&ramp(&[2, 3]).transposed()), [0., 3., 1., 4., 2., 5.]);
         // Elements of 4 bits, 0 to 14 in rows of 5: a row is no whole number of bytes.
         let nibbles = Data::owned(vec![0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0x0e]);
