@@ -24,6 +24,7 @@ mod fold_integers;
 mod fold_transpose;
 mod fuse_rms_norm;
 mod fuse_softmax;
+mod group_heads;
 mod judge;
 mod lower_gather;
 mod lower_matmul;
@@ -102,6 +103,7 @@ pub static FIXES: &[Fix] = &[
     expand_argmax::FIX,
     lower_gather::FIX,
     shift_pad::FIX,
+    group_heads::FIX,
     expand_tile::FIX,
     double::FIX,
     fold_transpose::FIX,
