@@ -109,7 +109,7 @@ fn read(path: &Path, app: &App) -> Result<Program, Failure> {
 }
 
 /// The packages of a folder, in the order of names.
-fn packages_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+pub fn packages_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut packages = Vec::new();
     for entry in std::fs::read_dir(path)? {
         let path = entry?.path();

@@ -177,7 +177,10 @@ fn fixes_and_parts() {
     let from = crate::fix::broken(&home);
     let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
     let (from, to) = (from.to_str().unwrap().to_owned(), path("fixed.mlpackage"));
-    agrees("audit --fix", &json(&home.run(&["audit", &from, "--fix", "-o", &to, "--json"])));
+    agrees(
+        "audit --fix",
+        &json(&home.run(&["audit", &from, "--fix", "-o", &to, "--json", "--direct", "--pad-interface"])),
+    );
     let part = path("part.mlpackage");
     agrees("bisect", &json(&home.run(&["bisect", &from, "--rule", "ANE007", "-o", &part, "--json"])));
 }

@@ -6,7 +6,7 @@ use thane_compile::target::{Route, Target, Units};
 use thane_mil::program::{Function, Program};
 use thane_mil::valid;
 
-use crate::fixes::{OnCpu, program};
+use crate::fixes::{on_cpu, program};
 
 /// How the matrix `w` of rows and columns is stored, where 32 columns or 2 rows share a scale or a table.
 type Store = fn(usize, usize) -> String;
@@ -66,7 +66,8 @@ const STORES: &[(&str, &str, Store)] = &[
     }),
     ("sparse with a packed mask", "ios16", |r, c| {
         let mask = stated("uint8", &[(r * c).div_ceil(8)], "thirds");
-        let args = [("nonzero_data", stated("fp16", &[(r * c).div_ceil(3)], "noise")), ("mask", mask), ("shape", sizes(r, c))];
+        let args =
+            [("nonzero_data", stated("fp16", &[(r * c).div_ceil(3)], "noise")), ("mask", mask), ("shape", sizes(r, c))];
         by_op(r, c, "constexpr_sparse_to_dense", &args, true)
     }),
 ];
@@ -75,10 +76,20 @@ const STORES: &[(&str, &str, Store)] = &[
 /// some store of each.
 const USES: &[(&str, &str, usize, usize)] = &[
     ("split_contraction", "tensor<fp16, [3, 4128]> x | tensor<fp16, [3, 20]> y = linear(x = x, weight = w);", 20, 4128),
-    ("split_contraction", "tensor<fp16, [3, 4128]> x | tensor<fp16, [3, 96]> y = matmul(x = x, y = w, transpose_x = bool(false), transpose_y = bool(false));", 4128, 96),
+    (
+        "split_contraction",
+        "tensor<fp16, [3, 4128]> x | tensor<fp16, [3, 96]> y = matmul(x = x, y = w, transpose_x = bool(false), transpose_y = bool(false));",
+        4128,
+        96,
+    ),
     ("split_outputs", "tensor<fp16, [3, 32]> x | tensor<fp16, [3, 16448]> y = linear(x = x, weight = w);", 16448, 32),
     ("lower_matmul", "tensor<fp16, [2, 5, 96]> x | tensor<fp16, [2, 5, 14]> y = linear(x = x, weight = w);", 14, 96),
-    ("lower_matmul", "tensor<fp16, [2, 5, 14]> x | tensor<fp16, [2, 5, 96]> y = matmul(x = x, y = w, transpose_x = bool(false), transpose_y = bool(false));", 14, 96),
+    (
+        "lower_matmul",
+        "tensor<fp16, [2, 5, 14]> x | tensor<fp16, [2, 5, 96]> y = matmul(x = x, y = w, transpose_x = bool(false), transpose_y = bool(false));",
+        14,
+        96,
+    ),
 ];
 
 fn written(usage: &str, opset: &str, weight: &str) -> Program {
@@ -119,7 +130,7 @@ fn compressed_weights_are_cut_and_turned() {
             let f = &before.functions()[0];
             let n_products = ["linear", "matmul", "conv"].iter().map(|kind| count(&after, kind)).sum::<usize>();
             assert_eq!(n_products, if fix.starts_with("split") { 2 } else { 1 }, "{store}, {fix}");
-            let proof = OnCpu.prove(f, &after, FIXES.iter().find(|f| f.name == *fix).unwrap().numbers);
+            let proof = on_cpu().prove(f, &after, FIXES.iter().find(|f| f.name == *fix).unwrap().numbers);
             assert!(matches!(proof, Proof::Equal(_)), "{store}, {fix}: {proof:?}");
         }
     }

@@ -12,10 +12,10 @@ use thane_compile::audit::View;
 use thane_compile::audit::fix::{self, FIXES, Fix, Numbers, Options, Proof, Prover, Report, Verdict};
 use thane_compile::audit::rules::{all, find};
 use thane_compile::target::{Route, Target, Units};
-use thane_cpu::equal::{self, Bounds, Budget};
+use thane_cpu::equal::{Budget, OnCpu};
 use thane_mil::data::{Data, Packed, Source};
 use thane_mil::literal::f64_to_f16;
-use thane_mil::program::{Function, Program};
+use thane_mil::program::Program;
 use thane_mil::text::{Blobs, parse, print};
 use thane_mil::types::{DType, TensorType};
 use thane_mil::valid;
@@ -23,21 +23,8 @@ use thane_mil::valid;
 const MARK: &str = "// after:\n";
 
 /// The CPU, as the command uses it.
-pub struct OnCpu;
-
-impl Prover for OnCpu {
-    fn prove(&mut self, before: &Function, after: &Function, numbers: Numbers) -> Proof {
-        let bounds = match numbers {
-            Numbers::Same => Bounds::ORDER,
-            Numbers::Half => Bounds::NARROW,
-            Numbers::Stepped => Bounds::STEPS,
-        };
-        match equal::compare(before, after, &bounds, &Budget { n_threads: 2, ..Budget::default() }) {
-            equal::Verdict::Equal(evidence) => Proof::Equal(evidence.to_string()),
-            equal::Verdict::Differs(how) => Proof::Differs(how),
-            equal::Verdict::Unknown(why) => Proof::Unknown(why),
-        }
-    }
+pub fn on_cpu() -> OnCpu {
+    OnCpu(Budget { n_threads: 2, ..Budget::default() })
 }
 
 /// A constant that is computed where it is read.
@@ -130,8 +117,8 @@ fn target(text: &str) -> Target {
 }
 
 fn apply(fix: &Fix, program: &Program, target: &Target) -> (Program, Report) {
-    let options = Options { only: Some(fix.name), unproven: false };
-    let (program, report) = fix::run(program.clone(), target, &options, &mut OnCpu).unwrap();
+    let options = Options { only: Some(fix.name), ..Options::default() };
+    let (program, report) = fix::run(program.clone(), target, &options, &mut on_cpu()).unwrap();
     valid::check(&program).unwrap_or_else(|e| panic!("{}: {e:?}", fix.name));
     (program, report)
 }
@@ -379,7 +366,7 @@ fn rewrites_of_any_lengths_compute_the_same() {
             let mut after = f.clone();
             whole.apply(&mut after).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
             valid::check(&Program::new(vec![after.clone()])).unwrap_or_else(|e| panic!("{name}: {e:?}\n{text}"));
-            let proof = OnCpu.prove(f, &after, fix.numbers);
+            let proof = on_cpu().prove(f, &after, fix.numbers);
             assert!(matches!(proof, Proof::Equal(_)), "{name}: {proof:?}\n{text}");
         }
     }
@@ -390,7 +377,7 @@ fn rewrites_of_any_lengths_compute_the_same() {
 fn the_faster_of_two_answers_is_kept() {
     let text = std::fs::read_to_string(folder().join("tests/fixes/fuse_rms_norm.mil")).unwrap();
     let target = Target::parse("m4", Units::default(), Route::default()).unwrap();
-    let (_, report) = fix::run(program(&text), &target, &Options::default(), &mut OnCpu).unwrap();
+    let (_, report) = fix::run(program(&text), &target, &Options::default(), &mut on_cpu()).unwrap();
     let answers = |f: &str| -> Vec<_> {
         report.steps.iter().filter(|s| s.function == f && s.rules == ["ANE105"]).cloned().collect()
     };
@@ -417,7 +404,7 @@ fn what_is_not_the_same_is_seen() {
         ))
     };
     let right = text("0x1p+0", 3, "b");
-    let prove = |other: &Program| OnCpu.prove(&right.functions()[0], &other.functions()[0], Numbers::Same);
+    let prove = |other: &Program| on_cpu().prove(&right.functions()[0], &other.functions()[0], Numbers::Same);
     assert!(matches!(prove(&text("0x1p+0", 3, "a")), Proof::Equal(_)), "a product with 1 changes nothing");
     for wrong in [text("0x1p+0", 4, "b"), text("-0x1p+0", 3, "b"), text("0x1.04p+0", 3, "b")] {
         assert!(matches!(prove(&wrong), Proof::Differs(_)), "{:?}", prove(&wrong));

@@ -7,6 +7,7 @@ mod compressed;
 mod driver;
 mod fixes;
 mod grown;
+mod interface;
 mod machine;
 mod measurements;
 mod models;

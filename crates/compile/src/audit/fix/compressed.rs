@@ -27,17 +27,45 @@ pub struct Weight {
 enum Form {
     Plain(Constant),
     /// `constexpr_blockwise_shift_scale`.
-    Blocks { def: &'static OpDef, data: Constant, scale: Constant, offset: Option<Constant> },
+    Blocks {
+        def: &'static OpDef,
+        data: Constant,
+        scale: Constant,
+        offset: Option<Constant>,
+    },
     /// `constexpr_lut_to_dense` with a type for its codes; `vector` is the axis along which entries of several lie.
-    Palette { def: &'static OpDef, indices: Constant, lut: Constant, vector: Option<usize> },
+    Palette {
+        def: &'static OpDef,
+        indices: Constant,
+        lut: Constant,
+        vector: Option<usize>,
+    },
     /// The same with codes packed in bytes, here a constant of so many bits.
-    PackedPalette { def: &'static OpDef, indices: Constant, lut: Constant },
+    PackedPalette {
+        def: &'static OpDef,
+        indices: Constant,
+        lut: Constant,
+    },
     /// `constexpr_affine_dequantize`.
-    Affine { def: &'static OpDef, data: Constant, zero: Constant, scale: Constant, axis: usize },
+    Affine {
+        def: &'static OpDef,
+        data: Constant,
+        zero: Constant,
+        scale: Constant,
+        axis: usize,
+    },
     /// `constexpr_cast`.
-    Cast { def: &'static OpDef, source: Constant, dtype: Literal },
+    Cast {
+        def: &'static OpDef,
+        source: Constant,
+        dtype: Literal,
+    },
     /// `constexpr_sparse_to_dense` of either kind; the mask has a bit an element.
-    Sparse { def: &'static OpDef, elements: Constant, mask: Constant },
+    Sparse {
+        def: &'static OpDef,
+        elements: Constant,
+        mask: Constant,
+    },
 }
 
 const NO_CONSTANT: &str = "its weight is no constant";
@@ -84,7 +112,8 @@ impl Weight {
                 Form::PackedPalette { def, indices: whole(indices), lut: lut.clone() }
             }
             Form::Affine { def, data, zero, scale, axis: own } => {
-                let along = |c: &Constant| if *own == axis && c.shape.len() == 1 { c.slice(0, begin, len) } else { c.clone() };
+                let along =
+                    |c: &Constant| if *own == axis && c.shape.len() == 1 { c.slice(0, begin, len) } else { c.clone() };
                 Form::Affine { def, data: whole(data), zero: along(zero), scale: along(scale), axis: *own }
             }
             Form::Cast { def, source, dtype } => Form::Cast { def, source: whole(source), dtype: dtype.clone() },
@@ -184,7 +213,15 @@ impl Weight {
             }
             Form::Affine { def, data, zero, scale, axis: own } => {
                 let (data, zero) = (data.literal(), zero.literal());
-                (def, vec![("quantized_data", data), ("zero_point", zero), ("scale", scale.literal()), ("axis", axis(own))])
+                (
+                    def,
+                    vec![
+                        ("quantized_data", data),
+                        ("zero_point", zero),
+                        ("scale", scale.literal()),
+                        ("axis", axis(own)),
+                    ],
+                )
             }
             Form::Cast { def, source, dtype } => (def, vec![("source_val", source.literal()), ("output_dtype", dtype)]),
             Form::Sparse { def, elements, mask } if def.attributes => {
@@ -196,7 +233,8 @@ impl Weight {
         };
         let bound = args.into_iter().map(|(name, literal)| -> NamedArg {
             // Before iOS 18 what such an op is made of stands in it.
-            let arg = if def.attributes { NewArg::Same(Arg::Literal(literal)) } else { NewArg::One(new.literal(literal)) };
+            let arg =
+                if def.attributes { NewArg::Same(Arg::Literal(literal)) } else { NewArg::One(new.literal(literal)) };
             (name, arg)
         });
         let bound = bound.collect();
@@ -250,7 +288,9 @@ impl Form {
 
 /// The type of codes of so many bits.
 fn code_type(n_bits: u32) -> Option<DType> {
-    [DType::Uint1, DType::Uint2, DType::Uint4, DType::Uint6, DType::Uint8].into_iter().find(|t| t.bits() == n_bits as usize)
+    [DType::Uint1, DType::Uint2, DType::Uint4, DType::Uint6, DType::Uint8]
+        .into_iter()
+        .find(|t| t.bits() == n_bits as usize)
 }
 
 /// The bytes of packed codes as a vector.

@@ -14,8 +14,8 @@
 use thane_mil::edit::{New, NewArg};
 use thane_mil::program::OpId;
 
-use super::rewrite::{Rewrite, operand, result_shape, same_arg};
 use super::compressed::Weight;
+use super::rewrite::{Rewrite, operand, result_shape, same_arg};
 use super::{Answer, Fix, Numbers};
 use crate::audit::rules::query::int;
 use crate::audit::view::View;

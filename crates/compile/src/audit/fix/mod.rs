@@ -32,6 +32,7 @@ mod lower_reduce;
 mod merge_batch_axes;
 mod narrow_floats;
 mod pad_channels;
+mod pad_interface;
 mod raise_epsilon;
 mod report;
 mod rewrite;
@@ -46,28 +47,20 @@ mod weights;
 
 use thane_mil::edit::Patch;
 use thane_mil::lower::with_opset;
-use thane_mil::program::{Function, OpId, Program};
+use thane_mil::program::{OpId, Program};
 use thane_mil::valid;
 
 use super::view::View;
 use crate::target::Target;
 
+pub use thane_mil::proof::{Numbers, Proof, Prover};
+
 pub use judge::Measure;
+pub use pad_interface::Changed;
 pub use report::{Left, Report, Step, Verdict};
 
 /// A patch, or why there is none.
 pub type Answer = Result<Patch, &'static str>;
-
-/// How equal the two forms are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Numbers {
-    /// But for the order of sums and roundings.
-    Same,
-    /// But for numbers that are kept in fp16 where they were in fp32.
-    Half,
-    /// But for whole steps where roundings decide on which side of a step a number lies.
-    Stepped,
-}
 
 /// A fix.
 #[derive(Clone, Copy, Debug)]
@@ -118,23 +111,6 @@ pub static FIXES: &[Fix] = &[
     pad_channels::FIX,
 ];
 
-/// What a prover found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// Both compute the same; how that was seen, with its bounds.
-    Equal(String),
-    /// They do not; where and how far.
-    Differs(String),
-    /// It cannot be told; why.
-    Unknown(String),
-}
-
-/// Runs two forms of a function and says whether they compute the same.
-pub trait Prover {
-    /// Compare. Both have the same inputs, outputs and states.
-    fn prove(&mut self, before: &Function, after: &Function, numbers: Numbers) -> Proof;
-}
-
 /// How to fix.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
@@ -142,6 +118,8 @@ pub struct Options<'a> {
     pub only: Option<&'a str>,
     /// Keep what cannot be proven, though not what is seen to differ.
     pub unproven: bool,
+    /// Pad inputs, outputs and states where rules ask for it, which changes what callers pass.
+    pub pad_interface: bool,
 }
 
 /// Why nothing is fixed.
@@ -176,6 +154,10 @@ pub fn run(
     let before = judge::program(&program, target);
     let mut steps = Vec::new();
     let program = lowered(program, target, &mut steps);
+    let (program, interface) = match options.pad_interface {
+        true => padded(program, target, options, prover, &mut steps),
+        false => (program, Vec::new()),
+    };
     let mut trials = trial::Trials::new(program, target, options, &fixes, prover);
     for _ in 0..MAX_ROUNDS {
         let mut changed = false;
@@ -192,7 +174,7 @@ pub fn run(
     let (program, tried) = trials.finish();
     steps.extend(tried);
     let after = judge::program(&program, target);
-    Ok((program, Report { target: *target, before, after, steps, left }))
+    Ok((program, Report { target: *target, before, after, steps, left, interface }))
 }
 
 /// The program in an opset that the release reads, where it can be said in one; nothing of it changes but the forms
@@ -217,4 +199,67 @@ fn lowered(program: Program, target: &Target, steps: &mut Vec<Step>) -> Program 
         verdict,
     });
     program
+}
+
+/// The program with the rows of inputs, outputs and states padded, and which those are. All functions or none: those
+/// that share a state must agree on it.
+fn padded(
+    program: Program,
+    target: &Target,
+    options: &Options<'_>,
+    prover: &mut dyn Prover,
+    steps: &mut Vec<Step>,
+) -> (Program, Vec<Changed>) {
+    let (mut functions, mut changed, mut done) = (Vec::new(), Vec::new(), Vec::new());
+    for f in program.functions() {
+        let before = judge::function(&program, f, target);
+        let mut step = Step {
+            fix: pad_interface::NAME,
+            what: "rows of inputs, outputs and states that fill 64 bytes",
+            rules: pad_interface::RULES
+                .into_iter()
+                .filter(|id| before.findings.iter().any(|f| f.rule.id == *id))
+                .collect(),
+            function: f.name.clone(),
+            sites: Vec::new(),
+            before: Measure::of(&before),
+            after: Measure::of(&before),
+            verdict: Verdict::Rejected(String::new()),
+        };
+        let proof = match pad_interface::pad(f, &before.findings) {
+            Ok(None) => {
+                functions.push(f.clone());
+                continue;
+            }
+            Ok(Some((padded, list))) => {
+                let proof = prover.prove(f, &padded, Numbers::Same);
+                let after = judge::function(&program, &padded, target);
+                step.after = Measure::of(&after);
+                functions.push(padded);
+                changed.extend(list);
+                let objection = judge::objection(&before, &after, &pad_interface::RULES, &[]);
+                match proof {
+                    Proof::Differs(how) => Err(format!("it does not compute the same: {how}")),
+                    Proof::Unknown(why) if !options.unproven => Err(format!("it could not be proven: {why}")),
+                    proof => objection.map_or(Ok(proof), Err),
+                }
+            }
+            Err(why) => Err(why),
+        };
+        let failed = proof.is_err();
+        step.verdict = proof.map_or_else(Verdict::Rejected, Verdict::Kept);
+        done.push(step);
+        if failed {
+            let other = "another function of the program cannot be padded".to_owned();
+            for step in done.iter_mut().filter(|s| matches!(s.verdict, Verdict::Kept(_))) {
+                (step.after, step.verdict) = (step.before, Verdict::Rejected(other.clone()));
+            }
+            steps.extend(done);
+            return (program, Vec::new());
+        }
+    }
+    steps.extend(done);
+    let mut padded = Program::new(functions);
+    padded.attributes.clone_from(&program.attributes);
+    (padded, changed)
 }

@@ -13,8 +13,8 @@
 use thane_mil::edit::New;
 use thane_mil::program::{Op, OpId};
 
-use super::rewrite::{NamedArg, Rewrite, one, operand, same_arg};
 use super::compressed::Weight;
+use super::rewrite::{NamedArg, Rewrite, one, operand, same_arg};
 use super::{Answer, Fix, Numbers};
 use crate::audit::rules::query::int;
 use crate::audit::view::View;

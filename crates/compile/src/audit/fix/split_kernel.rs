@@ -15,8 +15,8 @@ use thane_mil::literal::Literal;
 use thane_mil::program::OpId;
 use thane_mil::types::DType;
 
-use super::rewrite::{NamedArg, Rewrite, one, operand, result_shape, same_arg};
 use super::compressed::Weight;
+use super::rewrite::{NamedArg, Rewrite, one, operand, result_shape, same_arg};
 use super::{Answer, Fix, Numbers};
 use crate::audit::rules::query::{int, ints, small};
 use crate::audit::view::View;

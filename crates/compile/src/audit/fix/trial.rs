@@ -6,7 +6,7 @@ use thane_mil::program::{Function, OpId, Program};
 use thane_mil::valid;
 
 use super::report::Place;
-use super::{Fix, Left, Measure, Options, Proof, Prover, Step, Verdict, cancel_layouts, judge};
+use super::{Fix, Left, Measure, Options, Proof, Prover, Step, Verdict, cancel_layouts, judge, pad_interface};
 use crate::audit::report::FunctionAudit;
 use crate::audit::rules::find_in_program;
 use crate::audit::view::View;
@@ -200,7 +200,7 @@ impl<'a> Trials<'a> {
             Proof::Equal(_) => {}
             Proof::Unknown(_) if self.options.unproven => {}
             Proof::Unknown(why) => {
-                let reason = format!("it could not be proven: {why}");
+                let reason = format!("it could not be proven: {why}; it can be kept unproven");
                 return Err(Refused { reason, after, divisible: false });
             }
             Proof::Differs(how) => {
@@ -271,6 +271,12 @@ impl<'a> Trials<'a> {
     }
 
     fn reason(&self, fixes: &[&Fix], view: &View<'_>, at: usize, rule: &str, op: Option<OpId>, advice: &str) -> String {
+        if pad_interface::RULES.contains(&rule) {
+            let tried = self.options.pad_interface;
+            let why =
+                if tried { "was tried in vain, see above" } else { "changes what callers pass, and is not asked for" };
+            return format!("{} {why}", pad_interface::NAME);
+        }
         let Some(op) = op else { return no_rewrite(advice) };
         let mut reasons = fixes.iter().filter(|f| f.rules.contains(&rule)).map(|fix| {
             let rejected = self.settled.contains(&(fix.name, at, label(view.f, op)));
