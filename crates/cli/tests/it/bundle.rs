@@ -110,7 +110,7 @@ fn a_folder_is_fixed_as_a_whole() {
         let of = |s: &&serde_json::Value| s["function"].as_str().unwrap() == format!("{package}.mlpackage/main");
         report["steps"].as_array().unwrap().iter().filter(is_kept).filter(of).count()
     };
-    assert!(kept("L24") > 0 && kept("L48") == kept("L24"), "{report}");
+    assert!(kept("L24") > 0 && kept("L48") > 0, "{report}");
     let verified = json(&home.run(&["verify", "--json", text(&fixed)]));
     assert_eq!((&verified["passed"], verified["vectors"].as_array().unwrap().len()), (&true.into(), 8));
     let weights = ["L24", "L48"].map(|p| fixed.join(format!("{p}.mlpackage")).join(WEIGHTS));

@@ -37,7 +37,11 @@ pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
         reports.push(named(of_package(package, &partial.path().join(&name), request)?, &name));
     }
     let finish = || -> anyhow::Result<()> {
-        share(from, partial.path(), &found)?;
+        for name in share(from, partial.path(), &found)? {
+            app.output.say(&format!(
+                "{name}: its weights were those of another package; fixed otherwise, they no longer are"
+            ));
+        }
         copy_others(from, partial.path(), &found)?;
         if let Some(manifest) = manifest {
             let files = contract::hash_tree(partial.path())?;
@@ -61,22 +65,25 @@ fn manifest(from: &Path) -> Result<Option<Manifest>, Failure> {
     packages::manifest(from).map(|(manifest, _)| Some(manifest)).map_err(usage)
 }
 
-/// Make weights one file where they were one, or equal, before and are equal again.
-fn share(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<()> {
-    let mut kept: Vec<(String, PathBuf)> = Vec::new();
+/// Make weights one file where they were one, or equal, before and are equal again; the packages whose weights no longer
+/// are.
+fn share(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+    let (mut kept, mut apart): (Vec<(String, PathBuf)>, _) = (Vec::new(), Vec::new());
+    let hash = |path: &Path| contract::hash(path, String::new()).map(|file| file.sha256);
     for package in packages {
         let name = package.strip_prefix(from)?;
         let (before, after) = (package.join(WEIGHTS), to.join(name).join(WEIGHTS));
         if !before.is_file() || !after.is_file() {
             continue;
         }
-        let hash = contract::hash(&before, String::new())?.sha256;
-        match kept.iter().find(|(h, _)| *h == hash) {
-            Some((_, first)) => bundle::share(first, &after)?,
-            None => kept.push((hash, after)),
+        let old = hash(&before)?;
+        match kept.iter().find(|(other, _)| *other == old) {
+            None => kept.push((old, after)),
+            Some((_, first)) if hash(first)? == hash(&after)? => bundle::share(first, &after)?,
+            Some(_) => apart.push(name.display().to_string()),
         }
     }
-    Ok(())
+    Ok(apart)
 }
 
 /// What lies beside the packages comes along.

@@ -154,9 +154,12 @@ pub fn run(
     let before = judge::program(&program, target);
     let mut steps = Vec::new();
     let program = lowered(program, target, &mut steps);
-    let (program, interface) = match options.pad_interface {
-        true => padded(program, target, options, prover, &mut steps),
-        false => (program, Vec::new()),
+    let (program, interface) = if options.pad_interface {
+        let (program, changed, tried) = pad_interface::run(program, target, options, prover);
+        steps.extend(tried);
+        (program, changed)
+    } else {
+        (program, Vec::new())
     };
     let mut trials = trial::Trials::new(program, target, options, &fixes, prover);
     for _ in 0..MAX_ROUNDS {
@@ -199,67 +202,4 @@ fn lowered(program: Program, target: &Target, steps: &mut Vec<Step>) -> Program 
         verdict,
     });
     program
-}
-
-/// The program with the rows of inputs, outputs and states padded, and which those are. All functions or none: those
-/// that share a state must agree on it.
-fn padded(
-    program: Program,
-    target: &Target,
-    options: &Options<'_>,
-    prover: &mut dyn Prover,
-    steps: &mut Vec<Step>,
-) -> (Program, Vec<Changed>) {
-    let (mut functions, mut changed, mut done) = (Vec::new(), Vec::new(), Vec::new());
-    for f in program.functions() {
-        let before = judge::function(&program, f, target);
-        let mut step = Step {
-            fix: pad_interface::NAME,
-            what: "rows of inputs, outputs and states that fill 64 bytes",
-            rules: pad_interface::RULES
-                .into_iter()
-                .filter(|id| before.findings.iter().any(|f| f.rule.id == *id))
-                .collect(),
-            function: f.name.clone(),
-            sites: Vec::new(),
-            before: Measure::of(&before),
-            after: Measure::of(&before),
-            verdict: Verdict::Rejected(String::new()),
-        };
-        let proof = match pad_interface::pad(f, &before.findings) {
-            Ok(None) => {
-                functions.push(f.clone());
-                continue;
-            }
-            Ok(Some((padded, list))) => {
-                let proof = prover.prove(f, &padded, Numbers::Same);
-                let after = judge::function(&program, &padded, target);
-                step.after = Measure::of(&after);
-                functions.push(padded);
-                changed.extend(list);
-                let objection = judge::objection(&before, &after, &pad_interface::RULES, &[]);
-                match proof {
-                    Proof::Differs(how) => Err(format!("it does not compute the same: {how}")),
-                    Proof::Unknown(why) if !options.unproven => Err(format!("it could not be proven: {why}")),
-                    proof => objection.map_or(Ok(proof), Err),
-                }
-            }
-            Err(why) => Err(why),
-        };
-        let failed = proof.is_err();
-        step.verdict = proof.map_or_else(Verdict::Rejected, Verdict::Kept);
-        done.push(step);
-        if failed {
-            let other = "another function of the program cannot be padded".to_owned();
-            for step in done.iter_mut().filter(|s| matches!(s.verdict, Verdict::Kept(_))) {
-                (step.after, step.verdict) = (step.before, Verdict::Rejected(other.clone()));
-            }
-            steps.extend(done);
-            return (program, Vec::new());
-        }
-    }
-    steps.extend(done);
-    let mut padded = Program::new(functions);
-    padded.attributes.clone_from(&program.attributes);
-    (padded, changed)
 }

@@ -4,18 +4,20 @@
 //! What an input has behind its old end is not read: it is cut off at once, whatever it is. Outputs and what is written to
 //! a state are 0 there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use thane_mil::build::BuildError;
 use thane_mil::data::Data;
 use thane_mil::literal::Literal;
-use thane_mil::program::{Arg, Function, OpId, ValueId};
+use thane_mil::program::{Arg, Function, OpId, Program, ValueId};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 
+use super::{Measure, Numbers, Options, Proof, Prover, Step, Verdict, judge};
 use crate::audit::cut::Copier;
 use crate::audit::report::Finding;
 use crate::audit::rules::ROW_LEN;
+use crate::target::Target;
 
 /// Its name in reports.
 pub const NAME: &str = "pad_interface";
@@ -51,8 +53,88 @@ impl fmt::Display for Changed {
     }
 }
 
+/// The program with all that the rules are about padded, what that is, and what was tried. All functions or none: those
+/// that share a state must agree on it.
+pub fn run(
+    program: Program,
+    target: &Target,
+    options: &Options<'_>,
+    prover: &mut dyn Prover,
+) -> (Program, Vec<Changed>, Vec<Step>) {
+    let mut attempt = Attempt { program: &program, target, options, prover };
+    let tried: Vec<_> = program.functions().iter().map(|f| attempt.function(f)).collect();
+    let fails = tried.iter().any(|t| t.as_ref().is_some_and(|(_, made)| made.is_none()));
+    let (mut functions, mut changed, mut steps) = (Vec::new(), Vec::new(), Vec::new());
+    for (f, tried) in program.functions().iter().zip(tried) {
+        let Some((mut step, made)) = tried else {
+            functions.push(f.clone());
+            continue;
+        };
+        if let Some((padded, list)) = made.filter(|_| !fails) {
+            functions.push(padded);
+            changed.extend(list);
+        } else if matches!(step.verdict, Verdict::Kept(_)) {
+            let why = "another function of the program cannot be padded".to_owned();
+            (step.after, step.verdict) = (step.before, Verdict::Rejected(why));
+        }
+        steps.push(step);
+    }
+    if fails {
+        return (program, Vec::new(), steps);
+    }
+    let mut padded = Program::new(functions);
+    padded.attributes.clone_from(&program.attributes);
+    (padded, changed, steps)
+}
+
+struct Attempt<'a> {
+    program: &'a Program,
+    target: &'a Target,
+    options: &'a Options<'a>,
+    prover: &'a mut dyn Prover,
+}
+
+impl Attempt<'_> {
+    /// What is tried of a function, and what it gives if it can be kept; nothing where nothing has to be padded.
+    fn function(&mut self, f: &Function) -> Option<(Step, Option<(Function, Vec<Changed>)>)> {
+        let before = judge::function(self.program, f, self.target);
+        let found = |id: &&str| before.findings.iter().any(|f| f.rule.id == *id);
+        let unchanged = Measure::of(&before);
+        let mut step = Step {
+            fix: NAME,
+            what: "rows of inputs, outputs and states that fill 64 bytes",
+            rules: RULES.into_iter().filter(found).collect(),
+            function: f.name.clone(),
+            sites: Vec::new(),
+            before: unchanged,
+            after: unchanged,
+            verdict: Verdict::Rejected(String::new()),
+        };
+        let made = match pad(f, &before.findings) {
+            Ok(made) => made?,
+            Err(why) => {
+                step.verdict = Verdict::Rejected(why);
+                return Some((step, None));
+            }
+        };
+        let after = judge::function(self.program, &made.0, self.target);
+        step.after = Measure::of(&after);
+        let proof = self.prover.prove(f, &made.0, Numbers::Same);
+        step.verdict = match (judge::objection(&before, &after, &RULES, &[]), proof) {
+            (Some(objection), _) => Verdict::Rejected(objection),
+            (None, Proof::Differs(how)) => Verdict::Rejected(format!("it does not compute the same: {how}")),
+            (None, Proof::Unknown(why)) if !self.options.unproven => {
+                Verdict::Rejected(format!("it could not be proven: {why}; it can be kept unproven"))
+            }
+            (None, proof) => Verdict::Kept(proof),
+        };
+        let is_kept = matches!(step.verdict, Verdict::Kept(_));
+        Some((step, Some(made).filter(|_| is_kept)))
+    }
+}
+
 /// A function in which all that the findings are about is padded, and what that is; nothing where that is nothing.
-pub fn pad(f: &Function, findings: &[Finding]) -> Result<Option<(Function, Vec<Changed>)>, String> {
+fn pad(f: &Function, findings: &[Finding]) -> Result<Option<(Function, Vec<Changed>)>, String> {
     let is_found = |id: &str| findings.iter().any(|finding| finding.rule.id == id);
     let (calls, states) = (is_found(RULES[0]), is_found(RULES[1]));
     let padded = |value: ValueId| match &f.value(value).ty {
@@ -71,24 +153,24 @@ pub fn pad(f: &Function, findings: &[Finding]) -> Result<Option<(Function, Vec<C
     if f.body().outputs.iter().any(|v| f.body().inputs.contains(v)) {
         return Err("an input of it is an output".to_owned());
     }
-    let nested = f.all_ops().into_iter().filter(|op| !f.body().ops.contains(op));
+    let own: HashSet<OpId> = f.body().ops.iter().copied().collect();
+    let nested = f.all_ops().into_iter().filter(|op| !own.contains(op));
     let is_state = |v: ValueId| matches!(f.value(v).ty, Type::State(_)) && inputs.contains_key(&v);
     if nested.flat_map(|op| f.op(op).uses().collect::<Vec<_>>()).any(is_state) {
         return Err("control flow of it uses a state".to_owned());
     }
-    let mut changed = Vec::new();
-    for value in f.body().inputs.iter().filter(|v| inputs.contains_key(v)) {
-        let role = if is_state(*value) { "state" } else { "input" };
-        changed.push(described(f, role, *value, inputs[value]));
-    }
-    for value in f.body().outputs.iter().filter(|v| outputs.contains_key(v)) {
-        changed.push(described(f, "output", *value, outputs[value]));
-    }
+    let of = |value: &ValueId, len: Option<&usize>, role| len.map(|len| described(f, role, *value, *len));
+    let taken = f.body().inputs.iter().filter_map(|v| {
+        let role = if is_state(*v) { "state" } else { "input" };
+        of(v, inputs.get(v), role)
+    });
+    let given = f.body().outputs.iter().filter_map(|v| of(v, outputs.get(v), "output"));
+    let changed = taken.chain(given).collect();
     let copier = Copier::new(f, f.body().outputs.iter().copied().collect());
     let mut writer = Writer { f, inputs, outputs, copier, n_names: 0 };
-    let function = writer.write().map_err(|e| format!("it cannot be written: {e}"))?;
-    let mut function =
-        writer.copier.builder.finish(&function.iter().map(|(n, v)| (n.as_str(), *v)).collect::<Vec<_>>());
+    let made = writer.write().map_err(|e| format!("it cannot be written: {e}"))?;
+    let named: Vec<(&str, ValueId)> = made.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    let mut function = writer.copier.builder.finish(&named);
     function.attributes.clone_from(&f.attributes);
     Ok(Some((function, changed)))
 }
@@ -97,7 +179,7 @@ pub fn pad(f: &Function, findings: &[Finding]) -> Result<Option<(Function, Vec<C
 fn longer(ty: &TensorType) -> Option<usize> {
     let last = ty.shape.last()?.known()?;
     ty.known_shape().filter(|_| !last.is_multiple_of(ROW_LEN))?;
-    Some(last.next_multiple_of(ROW_LEN))
+    last.checked_next_multiple_of(ROW_LEN)
 }
 
 fn described(f: &Function, role: &'static str, value: ValueId, len: usize) -> Changed {
