@@ -72,7 +72,7 @@ fn codes(seed: u64, ty: &TensorType) -> Data {
     let n_bits = ty.n_elements().unwrap() * ty.dtype.bits();
     let byte = |at: usize| ((at as u64 + seed * 1_000_003).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8;
     let mut bytes: Vec<u8> = (0..n_bits.div_ceil(8)).map(byte).collect();
-    if let (Some(last), true) = (bytes.last_mut(), n_bits % 8 != 0) {
+    if let (Some(last), true) = (bytes.last_mut(), !n_bits.is_multiple_of(8)) {
         *last &= (1 << (n_bits % 8)) - 1;
     }
     Data::owned(bytes)

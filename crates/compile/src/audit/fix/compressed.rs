@@ -303,7 +303,9 @@ fn rows_of(part: &Constant, axis: usize, n: usize, begin: usize, len: usize) -> 
     let block = n / part.shape[axis].max(1);
     match part.shape[axis] {
         1 => Ok(part.clone()),
-        _ if block > 0 && begin % block == 0 && len % block == 0 => Ok(part.slice(axis, begin / block, len / block)),
+        _ if begin.is_multiple_of(block) && len.is_multiple_of(block) => {
+            Ok(part.slice(axis, begin / block, len / block))
+        }
         _ => Err(NO_BORDER),
     }
 }

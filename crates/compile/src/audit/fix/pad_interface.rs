@@ -53,6 +53,9 @@ impl fmt::Display for Changed {
     }
 }
 
+/// A function with longer rows, and what of it has them.
+type Padded = (Function, Vec<Changed>);
+
 /// The program with all that the rules are about padded, what that is, and what was tried. All functions or none: those
 /// that share a state must agree on it.
 pub fn run(
@@ -96,7 +99,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// What is tried of a function, and what it gives if it can be kept; nothing where nothing has to be padded.
-    fn function(&mut self, f: &Function) -> Option<(Step, Option<(Function, Vec<Changed>)>)> {
+    fn function(&mut self, f: &Function) -> Option<(Step, Option<Padded>)> {
         let before = judge::function(self.program, f, self.target);
         let found = |id: &&str| before.findings.iter().any(|f| f.rule.id == *id);
         let unchanged = Measure::of(&before);
@@ -134,7 +137,7 @@ impl Attempt<'_> {
 }
 
 /// A function in which all that the findings are about is padded, and what that is; nothing where that is nothing.
-fn pad(f: &Function, findings: &[Finding]) -> Result<Option<(Function, Vec<Changed>)>, String> {
+fn pad(f: &Function, findings: &[Finding]) -> Result<Option<Padded>, String> {
     let is_found = |id: &str| findings.iter().any(|finding| finding.rule.id == id);
     let (calls, states) = (is_found(RULES[0]), is_found(RULES[1]));
     let padded = |value: ValueId| match &f.value(value).ty {

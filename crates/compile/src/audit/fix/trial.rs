@@ -146,7 +146,7 @@ impl<'a> Trials<'a> {
                 // What the first half wrote may have removed ops of the second.
                 let live: HashSet<OpId> = self.program.functions()[at].all_ops().into_iter().collect();
                 let second: Vec<OpId> = second.iter().copied().filter(|op| live.contains(op)).collect();
-                return self.halve(fix, at, &second, n_trials) | first;
+                self.halve(fix, at, &second, n_trials) | first
             }
             Err(refused) => {
                 self.settled.extend(places.iter().map(|p| (fix.name, at, p.op.clone())));
