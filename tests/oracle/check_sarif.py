@@ -31,7 +31,7 @@ CLASSES = {
     "Artifact": {"location": "ArtifactLocation"},
     "Result": {"message": "Message", "locations": "Location"},
     "Location": {"physicalLocation": "PhysicalLocation", "logicalLocations": "LogicalLocation"},
-    "PhysicalLocation": {"artifactLocation": "ArtifactLocation"},
+    "PhysicalLocation": {"artifactLocation": "ArtifactLocation", "region": "Region"},
 }
 WORDS = {
     "level": {"none", "note", "warning", "error"},
@@ -82,6 +82,8 @@ def consistent(log, faults):
             index = result["locations"][0]["physicalLocation"]["artifactLocation"]["index"]
             if index >= len(run["artifacts"]):
                 faults.append(f"artifact {index} is not there")
+            if "region" not in result["locations"][0]["physicalLocation"]:
+                faults.append(f"{result['message']['text']}: a text has lines")
 
 
 def main():

@@ -130,6 +130,22 @@ pub trait Source: Send + Sync {
     fn packed(&self) -> Option<Packed>;
 }
 
+struct Zeros(usize);
+
+impl Source for Zeros {
+    fn byte_len(&self) -> usize {
+        self.0
+    }
+
+    fn read(&self, _: usize, out: &mut [u8]) {
+        out.fill(0);
+    }
+
+    fn packed(&self) -> Option<Packed> {
+        None
+    }
+}
+
 /// The content of a constant.
 #[derive(Clone)]
 pub enum Data {
@@ -143,6 +159,11 @@ impl Data {
     /// Owned bytes.
     pub fn owned(bytes: Vec<u8>) -> Self {
         Data::Bytes(Bytes::new(bytes))
+    }
+
+    /// So many bytes of 0, which take no memory.
+    pub fn zeros(byte_len: usize) -> Self {
+        Data::Source(Arc::new(Zeros(byte_len)))
     }
 
     /// Number of bytes in MIL's layout.

@@ -42,8 +42,8 @@ pub enum PatchError {
     /// A new op is to stand before one that the function does not run.
     #[error("op `{0}` is inserted before an op that the function does not run")]
     NoPlace(String),
-    /// A new op without results was to stand for a value.
-    #[error("op `{0}` is used as a value but has no result")]
+    /// A new op without such a result was to stand for a value.
+    #[error("op `{0}` is used as a value but has no such result")]
     NoResult(String),
     /// A new op is not well formed.
     #[error(transparent)]
@@ -77,6 +77,8 @@ pub enum New {
     Value(ValueId),
     /// First result of the n-th inserted op.
     Inserted(usize),
+    /// Some result, from 0, of the n-th inserted op.
+    Result(usize, usize),
 }
 
 /// An argument of an inserted op.
@@ -135,6 +137,7 @@ impl Patch {
         let n = self.inserts.len();
         let shift = |new: New| match new {
             New::Inserted(i) => New::Inserted(i + n),
+            New::Result(i, k) => New::Result(i + n, k),
             value @ New::Value(_) => value,
         };
         self.inserts.extend(other.inserts.into_iter().map(|mut insert| {
@@ -169,12 +172,14 @@ impl Patch {
 }
 
 fn resolve(function: &Function, new: New, inserted: &[OpId]) -> Result<ValueId, PatchError> {
+    let result = |i: usize, k: usize| {
+        let op = function.op(inserted[i]);
+        op.results.get(k).copied().ok_or_else(|| PatchError::NoResult(op.def.name.to_owned()))
+    };
     match new {
         New::Value(v) => Ok(v),
-        New::Inserted(i) => {
-            let op = function.op(inserted[i]);
-            op.results.first().copied().ok_or_else(|| PatchError::NoResult(op.def.name.to_owned()))
-        }
+        New::Inserted(i) => result(i, 0),
+        New::Result(i, k) => result(i, k),
     }
 }
 

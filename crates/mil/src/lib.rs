@@ -18,6 +18,7 @@ pub mod lower;
 pub mod opset;
 pub mod package;
 pub mod program;
+pub mod proof;
 pub mod text;
 pub mod types;
 pub mod valid;

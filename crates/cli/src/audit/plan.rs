@@ -39,6 +39,8 @@ pub enum Verdict {
     Wrong,
     /// No op runs on the engine.
     Off,
+    /// All of it may run elsewhere, by a source that others contradict or nobody checked.
+    MayLeave,
     /// Some do.
     Partly,
     /// 95 % or more do.
@@ -54,6 +56,7 @@ impl Verdict {
             Self::Fails => "fails",
             Self::MayFail => "may-fail",
             Self::Wrong => "wrong-results",
+            Self::MayLeave => "may-leave-engine",
             Self::Off => "off-engine",
             Self::Partly => "partly-on-engine",
             Self::Mostly => "mostly-on-engine",
@@ -161,6 +164,7 @@ fn verdict(rules: &[&Rule], refused: bool, ane_ops: usize, ops: usize) -> Verdic
         () if errors().any(|r| stops(&r)) => Verdict::MayFail,
         () if errors().any(|r| r.effect == Effect::WrongResult) => Verdict::Wrong,
         () if ane_ops == 0 && ops > 0 => Verdict::Off,
+        () if rules.iter().any(|r| r.effect == Effect::ProgramLeaves) => Verdict::MayLeave,
         () if ane_ops == ops => Verdict::On,
         () if percent(ane_ops, ops) >= 95.0 => Verdict::Mostly,
         () => Verdict::Partly,
@@ -274,6 +278,7 @@ impl<'a> Judged<'a> {
             residency_of_flops: percent_of(placement.residency_of_flops()),
             residency_of_cost: percent_of(placement.residency_of_cost()),
             refused: placement.refused.len(),
+            may_leave: placement.may_leave.clone(),
             latency: latency(self.done),
             segments: placement.segments.iter().map(segment).collect(),
             name: self.name,

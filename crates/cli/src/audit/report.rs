@@ -123,6 +123,8 @@ pub struct FunctionRow {
     pub residency_of_cost: f64,
     /// Ops that the engine refuses where nothing else may run them.
     pub refused: usize,
+    /// Rules by which all of it would run elsewhere, which are disputed or folklore.
+    pub may_leave: Vec<&'static str>,
     pub latency: LatencyRow,
     /// Where to cut it; empty where it is small enough.
     pub chunks: Vec<ChunkRow>,

@@ -1,19 +1,21 @@
 //! A report as SARIF 2.1.0, which code review bots read. Source: OASIS standard of 27 March 2020, sections 3.13 to 3.52.
 
 use serde_json::{Value, json};
+use thane_mil::text::Lines;
 
 use super::report::{FindingRow, Report, RuleRow, TargetRow};
 
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
-pub fn print(report: &Report) -> anyhow::Result<String> {
-    let mut text = serde_json::to_string_pretty(&log(report))?;
+/// The report; of a text with the lines that findings are about.
+pub fn print(report: &Report, lines: Option<&Lines>) -> anyhow::Result<String> {
+    let mut text = serde_json::to_string_pretty(&log(report, lines))?;
     text.push('\n');
     Ok(text)
 }
 
-fn log(report: &Report) -> Value {
-    let results: Vec<Value> = report.targets.iter().flat_map(|t| results(report, t)).collect();
+fn log(report: &Report, lines: Option<&Lines>) -> Value {
+    let results: Vec<Value> = report.targets.iter().flat_map(|t| results(report, t, lines)).collect();
     json!({
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -73,7 +75,7 @@ fn escaped(text: &str) -> String {
     })
 }
 
-fn results(report: &Report, target: &TargetRow) -> Vec<Value> {
+fn results(report: &Report, target: &TargetRow, lines: Option<&Lines>) -> Vec<Value> {
     let index = |id: &str| report.rules.iter().position(|r| r.id == id);
     let result = |f: &FindingRow| {
         let place = f.place.as_ref().map(|p| format!(" ({p})")).unwrap_or_default();
@@ -83,7 +85,7 @@ fn results(report: &Report, target: &TargetRow) -> Vec<Value> {
             "level": f.severity,
             "message": {"text": format!("{at}{}", f.message)},
             "locations": [{
-                "physicalLocation": {"artifactLocation": {"uri": uri(&report.subject.name), "index": 0}},
+                "physicalLocation": physical(report, f, lines),
                 "logicalLocations": logical(f),
             }],
             "partialFingerprints": {"thane/v1": fingerprint(target, f)},
@@ -98,6 +100,19 @@ fn results(report: &Report, target: &TargetRow) -> Vec<Value> {
         out
     };
     target.findings.iter().map(result).collect()
+}
+
+/// The file, and the line in it where there are lines.
+fn physical(report: &Report, f: &FindingRow, lines: Option<&Lines>) -> Value {
+    let mut out = json!({"artifactLocation": {"uri": uri(&report.subject.name), "index": 0}});
+    let line = lines.zip(f.function.as_ref()).and_then(|(lines, function)| match &f.op {
+        Some(op) => lines.value(function, op).or_else(|| lines.function(function)),
+        None => lines.function(function),
+    });
+    if let (Some(line), Some(object)) = (line, out.as_object_mut()) {
+        object.insert("region".to_owned(), json!({"startLine": line}));
+    }
+    out
 }
 
 fn logical(f: &FindingRow) -> Vec<Value> {

@@ -4,8 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
-use thane_mil::package::{Package, PackageError, read_source};
+use thane_mil::package::{Package, PackageError, read_lines, read_source};
 use thane_mil::program::Program;
+use thane_mil::text::Lines;
 use thane_mil::types::DType;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{EncoderInfo, Options};
@@ -45,6 +46,13 @@ pub struct Build<'a> {
     /// Tokens that the cache holds.
     pub context: Option<usize>,
     pub embedding: &'a bundle::Flags,
+}
+
+impl Subject {
+    /// Where functions and values stand, if it is a text.
+    pub fn lines(&self) -> Result<Option<Lines>, PackageError> {
+        if self.kind == "text" { read_lines(Path::new(&self.name)).map(Some) } else { Ok(None) }
+    }
 }
 
 /// Find and read what is to be audited.
@@ -101,7 +109,7 @@ fn read(path: &Path, app: &App) -> Result<Program, Failure> {
 }
 
 /// The packages of a folder, in the order of names.
-fn packages_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+pub fn packages_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut packages = Vec::new();
     for entry in std::fs::read_dir(path)? {
         let path = entry?.path();

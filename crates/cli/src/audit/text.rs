@@ -111,6 +111,7 @@ fn sentence(t: &TargetRow) -> String {
         "fails" => "fails to compile, load or run on the engine",
         "may-fail" => "may fail on the engine: sources differ",
         "wrong-results" => "runs, with wrong results",
+        "may-leave-engine" => "runs on the engine, or all of it elsewhere: sources differ",
         "off-engine" => "does not run on the engine",
         "partly-on-engine" => "runs on the engine in part",
         "mostly-on-engine" => "runs on the engine, but for some ops",
@@ -132,6 +133,9 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
         if f.segments.len() == 1 { "segment" } else { "segments" }
     );
     out += &wrap("  on engine", INDENT, &share);
+    if !f.may_leave.is_empty() && f.ane_ops > 0 {
+        out += &wrap("  or", INDENT, &format!("0 %, if {} is right, which is not sure", f.may_leave.join(" or ")));
+    }
     if let Some(elsewhere) = f.elsewhere() {
         out += &wrap("  elsewhere", INDENT, &elsewhere);
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::builder::FalseyValueParser;
+use thane_compile::audit::fix::Options;
 use thane_compile::target::{Route, Target, Units};
 
 use crate::app::App;
@@ -60,6 +61,9 @@ pub struct Args {
     /// With --fix: keep rewrites of functions that are too large to be run here, unproven.
     #[arg(long, env = "THANE_UNPROVEN", value_parser = FalseyValueParser::new(), requires = "fix")]
     unproven: bool,
+    /// With --fix: pad rows of inputs, outputs and states to 64 bytes where a rule asks for it, which changes what callers pass.
+    #[arg(long, env = "THANE_PAD_INTERFACE", value_parser = FalseyValueParser::new(), requires = "fix")]
+    pad_interface: bool,
     /// Score the audit on published data, or on files with the same columns.
     #[arg(long, env = "THANE_SELF_CHECK", value_name = "FILE.csv", num_args = 0.., conflicts_with_all = ["subject", "format", "fix"])]
     self_check: Option<Vec<PathBuf>>,
@@ -125,7 +129,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         report.comparison = Some(compare::with(target, file).map_err(usage)?);
     }
     require::judge(&mut report, args.require_ane, &args.deny);
-    write(&printed(&report, format, args, app)?, args, app)?;
+    write(&printed(&report, &subject, format, args, app)?, args, app)?;
     verdict(&report)
 }
 
@@ -135,7 +139,8 @@ fn rewrite(targets: &[Target], to: &Path, args: &Args, app: &App) -> Outcome {
         return Err(Failure::new(Code::Usage, error).remedy("--target m4"));
     };
     let from = Path::new(args.subject.as_deref().unwrap_or_default());
-    fix::run(&fix::Request { from, to, target, unproven: args.unproven }, app)
+    let options = Options { only: None, unproven: args.unproven, pad_interface: args.pad_interface };
+    fix::run(&fix::Request { from, to, target, options }, app)
 }
 
 /// `--json` is `--format json`; both must not say different things.
@@ -223,11 +228,14 @@ fn annotated(subject: &Subject, target: &Target, args: &Args, app: &App) -> Outc
     write(&program, args, app)
 }
 
-fn printed(report: &Report, format: Format, args: &Args, app: &App) -> Result<String, Failure> {
+fn printed(report: &Report, subject: &Subject, format: Format, args: &Args, app: &App) -> Result<String, Failure> {
     let bug = |e: anyhow::Error| Failure::new(Code::Other, e);
     match format {
         Format::Json => json::print(report).map_err(bug),
-        Format::Sarif => sarif::print(report).map_err(bug),
+        Format::Sarif => {
+            let lines = subject.lines().map_err(|e| Failure::new(Code::Other, e))?;
+            sarif::print(report, lines.as_ref()).map_err(bug)
+        }
         Format::Html => html::print(report).map_err(bug),
         Format::Text | Format::Mil => Ok(text::print(report, Paint(args.out.is_none() && app.output.paints_stdout()))),
     }

@@ -365,7 +365,7 @@ pub fn length(function: &str) -> Option<usize> {
 }
 
 /// Make `second` the same file as `first`, where it holds the same bytes and the system can.
-fn share(first: &Path, second: &Path) -> std::io::Result<()> {
+pub fn share(first: &Path, second: &Path) -> std::io::Result<()> {
     if contract::hash(first, String::new())? != contract::hash(second, String::new())? {
         return Ok(());
     }
@@ -378,7 +378,7 @@ fn share(first: &Path, second: &Path) -> std::io::Result<()> {
 }
 
 /// Move what is whole to its place.
-fn place(partial: tempfile::TempDir, out: &Path, force: bool) -> std::io::Result<()> {
+pub fn place(partial: tempfile::TempDir, out: &Path, force: bool) -> std::io::Result<()> {
     if force && out.symlink_metadata().is_ok() {
         let old = tempfile::tempdir_in(out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
         fs::rename(out, old.path().join("old"))?;

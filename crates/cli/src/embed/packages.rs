@@ -10,7 +10,7 @@ use thane_mil::program::{Function, Program};
 use thane_models::{EncoderInfo, Pooling};
 
 use super::bundle::{Golden, MAIN, MANIFEST, MANIFEST_SCHEMA, Manifest};
-use crate::contract::{self, Contents, Embeds, Facts};
+use crate::contract::{self, Contents, Embeds, Facts, FileHash};
 use crate::language::Parts;
 
 /// Longest manifest; one has a line or two for each file.
@@ -37,6 +37,26 @@ pub fn open(path: &Path) -> anyhow::Result<Bundle> {
     if !is_bundle(path) {
         return package(path);
     }
+    let (manifest, found) = manifest(path)?;
+    let Facts::Embed(facts) = manifest.model else { bail!("{MANIFEST} is not that of an embedding model") };
+    let mut whole: Option<Bundle> = None;
+    let mut functions: Vec<Function> = Vec::new();
+    for entry in &manifest.packages {
+        ensure!(found.iter().any(|f| f.path.starts_with(&format!("{}/", entry.path))), "`{}` is missing", entry.path);
+        let one = package(&path.join(&entry.path)).with_context(|| entry.path.clone())?;
+        // Each is in the oldest opset that can say it; together they are in one.
+        let program = lower::with_opset(&one.program, Opset::CoreMl8).map_err(|v| {
+            anyhow::anyhow!("`{}`: {}", entry.path, v.first().map(ToString::to_string).unwrap_or_default())
+        })?;
+        functions.extend(program.functions().iter().cloned());
+        whole.get_or_insert(one);
+    }
+    let first = whole.context("the manifest names no package")?;
+    Ok(Bundle { facts: *facts, program: Program::new(functions), n_files: found.len(), ..first })
+}
+
+/// The manifest of a folder of packages, and the files that it names, whose hashes were compared.
+pub fn manifest(path: &Path) -> anyhow::Result<(Manifest, Vec<FileHash>)> {
     let file = path.join(MANIFEST);
     let text = std::fs::metadata(&file).and_then(|m| {
         if m.len() > MOST_MANIFEST {
@@ -55,21 +75,7 @@ pub fn open(path: &Path) -> anyhow::Result<Bundle> {
     if let Some(file) = contract::differing(&found, &manifest.files) {
         bail!("`{file}` is not what {MANIFEST} says: the folder was changed or damaged; convert again");
     }
-    let Facts::Embed(facts) = manifest.model else { bail!("{MANIFEST} is not that of an embedding model") };
-    let mut whole: Option<Bundle> = None;
-    let mut functions: Vec<Function> = Vec::new();
-    for entry in &manifest.packages {
-        ensure!(found.iter().any(|f| f.path.starts_with(&format!("{}/", entry.path))), "`{}` is missing", entry.path);
-        let one = package(&path.join(&entry.path)).with_context(|| entry.path.clone())?;
-        // Each is in the oldest opset that can say it; together they are in one.
-        let program = lower::with_opset(&one.program, Opset::CoreMl8).map_err(|v| {
-            anyhow::anyhow!("`{}`: {}", entry.path, v.first().map(ToString::to_string).unwrap_or_default())
-        })?;
-        functions.extend(program.functions().iter().cloned());
-        whole.get_or_insert(one);
-    }
-    let first = whole.context("the manifest names no package")?;
-    Ok(Bundle { facts: *facts, program: Program::new(functions), n_files: found.len(), ..first })
+    Ok((manifest, found))
 }
 
 fn package(path: &Path) -> anyhow::Result<Bundle> {

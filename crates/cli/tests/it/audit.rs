@@ -121,6 +121,7 @@ fn sarif_names_places_and_rules() {
     let home = Home::new();
     let output = audit(&home, &[&example("broken"), "--format", "sarif", "--target", "m4,m1"]);
     assert_ends(&output, 0, &[]);
+    let text = std::fs::read_to_string(example("broken")).unwrap();
     let log = json(&output);
     let run = &log["runs"][0];
     let rules = run["tool"]["driver"]["rules"].as_array().unwrap();
@@ -134,7 +135,35 @@ fn sarif_names_places_and_rules() {
         let place = &result["locations"][0];
         assert!(place["logicalLocations"][0]["fullyQualifiedName"].as_str().unwrap().starts_with("main"));
         assert!(place["physicalLocation"]["artifactLocation"]["uri"].as_str().unwrap().ends_with("broken.mil"));
+        let name = place["logicalLocations"][0]["name"].as_str().unwrap();
+        let line = place["physicalLocation"]["region"]["startLine"].as_u64().unwrap() as usize;
+        let shown = text.lines().nth(line - 1).unwrap();
+        assert!(shown.contains(&format!(" {name} = ")) || shown.contains(&format!("func {name}<")), "{name}: {shown}");
     }
+}
+
+/// Scales of blocks may take a program off the engine, or not: sources differ, and both are told.
+#[test]
+fn residency_is_told_both_ways_where_that_is_disputed() {
+    let home = Home::new();
+    let constant = |name: &str, ty: &str| {
+        format!(
+            "{ty} {name} = const()[val = {ty}(BLOBFILE(path = string(\"@model_path/weights/weight.bin\"), offset = uint64(64)))];"
+        )
+    };
+    let text = format!(
+        "program(1.3) {{ func main<ios18>(tensor<fp16, [1, 512, 64, 64]> x) {{ {} {}
+        tensor<fp16, [512, 512, 3, 3]> w = constexpr_blockwise_shift_scale(data = q, scale = s);
+        tensor<fp16, [1, 512, 62, 62]> y = conv(x = x, weight = w); }} -> (y); }}",
+        constant("q", "tensor<int4, [512, 512, 3, 3]>"),
+        constant("s", "tensor<fp16, [512, 8, 1, 1]>")
+    );
+    let file = write(&home, "blocks.mil", &text);
+    let said = stdout(&audit(&home, &[&file]));
+    for line in ["sources differ", "100.0 %: 1 of 1 ops", "0 %, if ANE083 is right, which is not sure"] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    assert_eq!(json(&audit(&home, &[&file, "--json"]))["targets"][0]["verdict"], "may-leave-engine");
 }
 
 #[test]

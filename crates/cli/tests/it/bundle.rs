@@ -88,6 +88,48 @@ fn packages_of_a_folder_share_their_weights() {
     }
 }
 
+/// Each package is fixed, and the folder is still one: its manifest says what it has now, and its vectors are those due.
+#[test]
+fn a_folder_is_fixed_as_a_whole() {
+    let home = Home::new();
+    let (folder, output) = convert(&home, "qwen3-pplx", "folder", &["--layout", "folder", "--norm", "native"]);
+    assert_ends(&output, 0, &[]);
+    std::fs::write(folder.join("other.txt"), "x").unwrap();
+    let fixed = home.path("fixed");
+    // Somebody added a file: the manifest does not have it.
+    let changed = home.run(&["audit", text(&folder), "--fix", "-o", text(&fixed)]);
+    assert_ends(&changed, 2, &["other.txt", "changed"]);
+    std::fs::remove_file(folder.join("other.txt")).unwrap();
+    let into_text = home.run(&["audit", text(&folder), "--fix", "-o", text(&home.path("fixed.mil"))]);
+    assert_ends(&into_text, 2, &["--fix takes"]);
+    assert!(!fixed.exists() && !home.path("fixed.mil").exists());
+
+    let report = json(&home.run(&["audit", text(&folder), "--fix", "--json", "-o", text(&fixed)]));
+    let kept = |package: &str| {
+        let is_kept = |s: &&serde_json::Value| s["kept"] == true && s["proven"] == true;
+        let of = |s: &&serde_json::Value| s["function"].as_str().unwrap() == format!("{package}.mlpackage/main");
+        report["steps"].as_array().unwrap().iter().filter(is_kept).filter(of).count()
+    };
+    assert!(kept("L24") > 0 && kept("L48") > 0, "{report}");
+    let verified = json(&home.run(&["verify", "--json", text(&fixed)]));
+    assert_eq!((&verified["passed"], verified["vectors"].as_array().unwrap().len()), (&true.into(), 8));
+    let weights = ["L24", "L48"].map(|p| fixed.join(format!("{p}.mlpackage")).join(WEIGHTS));
+    assert_eq!(std::fs::read(&weights[0]).unwrap(), std::fs::read(&weights[1]).unwrap());
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let [a, b] = weights.map(|w| std::fs::metadata(w).unwrap().ino());
+        assert_eq!(a, b, "one file, as before");
+    }
+    // Nothing is left of what was begun.
+    let names: Vec<String> = std::fs::read_dir(fixed.parent().unwrap())
+        .unwrap()
+        .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.contains("partial"))
+        .collect();
+    assert!(names.is_empty(), "{names:?}");
+}
+
 /// Late chunking with a matrix of fixed height.
 #[test]
 fn a_package_of_chunks_pools_as_the_checkpoint_does() {

@@ -69,6 +69,27 @@ fn a_package_keeps_its_contract_and_answers_as_before() {
             .clone()
     };
     assert_eq!(run(&from), run(&to));
+    let other = home.path("other.mlpackage");
+    let padded = home.run(&["audit", text(&from), "--fix", "--pad-interface", "-o", text(&other)]);
+    assert_ends(&padded, 2, &["its contract says what its functions take", "--pad-interface"]);
+    assert!(!other.exists());
+}
+
+/// Around Core ML rows fill 64 bytes, where the caller is ready for that.
+#[test]
+fn rows_of_a_package_of_others_are_padded_when_asked_for() {
+    let home = Home::new();
+    let from = broken(&home);
+    let (package, to) = (home.path("plain.mlpackage"), home.path("padded.mlpackage"));
+    assert_ends(&home.run(&["audit", text(&from), "--fix", "-o", text(&package)]), 0, &[]);
+    let output = home.run(&["audit", text(&package), "--fix", "--direct", "--pad-interface", "-o", text(&to)]);
+    assert_ends(&output, 0, &[]);
+    for line in ["main: input `x` was tensor<fp16, [3, 20]>, is tensor<fp16, [3, 32]>", "output `y`", "output `i`"] {
+        assert!(stdout(&output).contains(line), "{line}: {}", stdout(&output));
+    }
+    assert_ends(&home.run(&["check", text(&to)]), 0, &[]);
+    assert_ends(&home.run(&["audit", text(&to), "--direct", "--deny", "ANE062"]), 0, &[]);
+    assert_ends(&home.run(&["audit", text(&package), "--direct", "--deny", "ANE062"]), 1, &["ANE062"]);
 }
 
 #[test]

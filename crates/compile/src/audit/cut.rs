@@ -26,9 +26,7 @@ pub fn cut(f: &Function, ops: &HashSet<OpId>) -> Option<Result<Function, BuildEr
     if outputs.is_empty() {
         return None;
     }
-    let builder = FunctionBuilder::new(f.name.clone(), f.opset);
-    let outputs_set = outputs.iter().copied().collect();
-    let mut cutter = Cutter { f, builder, values: HashMap::new(), symbols: HashMap::new(), outputs: outputs_set };
+    let mut cutter = Copier::new(f, outputs.iter().copied().collect());
     Some(cutter.copy(&kept).map(|()| {
         let outputs: Vec<(&str, ValueId)> =
             outputs.iter().map(|v| (f.value(*v).name.as_str(), cutter.values[v])).collect();
@@ -41,16 +39,25 @@ pub fn is_constant(op: &Op) -> bool {
     op.def.is_constexpr()
 }
 
-struct Cutter<'a> {
+/// Writes ops of a function into another.
+pub struct Copier<'a> {
     f: &'a Function,
-    builder: FunctionBuilder,
+    /// The other.
+    pub builder: FunctionBuilder,
     /// New values by old.
-    values: HashMap<ValueId, ValueId>,
+    pub values: HashMap<ValueId, ValueId>,
     symbols: HashMap<Symbol, Dim>,
+    /// Values that outputs of the other are named after.
     outputs: HashSet<ValueId>,
 }
 
-impl Cutter<'_> {
+impl<'a> Copier<'a> {
+    /// Begin a function of the same name.
+    pub fn new(f: &'a Function, outputs: HashSet<ValueId>) -> Self {
+        let builder = FunctionBuilder::new(f.name.clone(), f.opset);
+        Self { f, builder, values: HashMap::new(), symbols: HashMap::new(), outputs }
+    }
+
     fn copy(&mut self, kept: &[OpId]) -> Result<(), BuildError> {
         let made: HashSet<ValueId> = kept.iter().flat_map(|id| self.f.op(*id).results.iter().copied()).collect();
         // Inputs first: a function has them before its ops.
@@ -80,7 +87,8 @@ impl Cutter<'_> {
         values
     }
 
-    fn ty(&mut self, ty: &Type) -> Type {
+    /// A type with symbols of the other function.
+    pub fn ty(&mut self, ty: &Type) -> Type {
         let mut shape = |t: &TensorType| {
             let dims = t.shape.iter().map(|d| match d {
                 Dim::Known(n) => Dim::Known(*n),
@@ -96,7 +104,7 @@ impl Cutter<'_> {
     }
 
     /// The constants that an op uses, then the op.
-    fn op(&mut self, id: OpId) -> Result<(), BuildError> {
+    pub fn op(&mut self, id: OpId) -> Result<(), BuildError> {
         let f = self.f;
         for value in f.uses(id) {
             self.constant(value)?;
@@ -109,7 +117,8 @@ impl Cutter<'_> {
         self.write(op, blocks)
     }
 
-    fn constant(&mut self, value: ValueId) -> Result<(), BuildError> {
+    /// A constant, unless it is there.
+    pub fn constant(&mut self, value: ValueId) -> Result<(), BuildError> {
         let Some(op) = self.f.definer(value).filter(|op| is_constant(op)) else { return Ok(()) };
         if self.values.contains_key(&value) {
             return Ok(());

@@ -12,10 +12,10 @@ use thane_compile::audit::View;
 use thane_compile::audit::fix::{self, FIXES, Fix, Numbers, Options, Proof, Prover, Report, Verdict};
 use thane_compile::audit::rules::{all, find};
 use thane_compile::target::{Route, Target, Units};
-use thane_cpu::equal::{self, Bounds, Budget};
+use thane_cpu::equal::{Budget, OnCpu};
 use thane_mil::data::{Data, Packed, Source};
 use thane_mil::literal::f64_to_f16;
-use thane_mil::program::{Function, Program};
+use thane_mil::program::Program;
 use thane_mil::text::{Blobs, parse, print};
 use thane_mil::types::{DType, TensorType};
 use thane_mil::valid;
@@ -23,21 +23,8 @@ use thane_mil::valid;
 const MARK: &str = "// after:\n";
 
 /// The CPU, as the command uses it.
-pub struct OnCpu;
-
-impl Prover for OnCpu {
-    fn prove(&mut self, before: &Function, after: &Function, numbers: Numbers) -> Proof {
-        let bounds = match numbers {
-            Numbers::Same => Bounds::ORDER,
-            Numbers::Half => Bounds::NARROW,
-            Numbers::Stepped => Bounds::STEPS,
-        };
-        match equal::compare(before, after, &bounds, &Budget { n_threads: 2, ..Budget::default() }) {
-            equal::Verdict::Equal(evidence) => Proof::Equal(evidence.to_string()),
-            equal::Verdict::Differs(how) => Proof::Differs(how),
-            equal::Verdict::Unknown(why) => Proof::Unknown(why),
-        }
-    }
+pub fn on_cpu() -> OnCpu {
+    OnCpu(Budget { n_threads: 2, ..Budget::default() })
 }
 
 /// A constant that is computed where it is read.
@@ -80,11 +67,31 @@ fn causal(_: u64, at: usize, ty: &TensorType) -> f32 {
     if at % n > at / n % n { f32::NEG_INFINITY } else { 0.0 }
 }
 
-fn constant(name: &str, seed: u64, ty: &TensorType) -> Option<Data> {
+/// Codes without a pattern; bits behind the last are 0.
+fn codes(seed: u64, ty: &TensorType) -> Data {
+    let n_bits = ty.n_elements().unwrap() * ty.dtype.bits();
+    let byte = |at: usize| ((at as u64 + seed * 1_000_003).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8;
+    let mut bytes: Vec<u8> = (0..n_bits.div_ceil(8)).map(byte).collect();
+    if let (Some(last), true) = (bytes.last_mut(), !n_bits.is_multiple_of(8)) {
+        *last &= (1 << (n_bits % 8)) - 1;
+    }
+    Data::owned(bytes)
+}
+
+/// A mask of every third bit, the first set.
+fn thirds(ty: &TensorType) -> Data {
+    let n_bits = ty.n_elements().unwrap() * ty.dtype.bits();
+    let bit = |i: usize| u8::from(i < n_bits && i.is_multiple_of(3));
+    Data::owned((0..n_bits.div_ceil(8)).map(|at| (0..8).map(|i| bit(8 * at + i) << i).sum()).collect())
+}
+
+pub fn constant(name: &str, seed: u64, ty: &TensorType) -> Option<Data> {
     let number = match name {
         "noise" => noise,
         "causal" => causal,
         "minus_inf" => |_, _, _: &TensorType| f32::NEG_INFINITY,
+        "codes" => return Some(codes(seed, ty)),
+        "thirds" => return Some(thirds(ty)),
         _ => return None,
     };
     Some(Data::Source(Arc::new(Pattern { ty: ty.clone(), number, seed })))
@@ -94,7 +101,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn program(text: &str) -> Program {
+pub fn program(text: &str) -> Program {
     let program = parse(text, &constant).unwrap_or_else(|e| panic!("{e}\n{text}"));
     valid::check(&program).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
     program
@@ -110,8 +117,8 @@ fn target(text: &str) -> Target {
 }
 
 fn apply(fix: &Fix, program: &Program, target: &Target) -> (Program, Report) {
-    let options = Options { only: Some(fix.name), unproven: false };
-    let (program, report) = fix::run(program.clone(), target, &options, &mut OnCpu).unwrap();
+    let options = Options { only: Some(fix.name), ..Options::default() };
+    let (program, report) = fix::run(program.clone(), target, &options, &mut on_cpu()).unwrap();
     valid::check(&program).unwrap_or_else(|e| panic!("{}: {e:?}", fix.name));
     (program, report)
 }
@@ -269,6 +276,21 @@ const TEMPLATES: &[(&str, &str)] = &[
         tensor<fp16, [2, {n}, {h+1}, {w}]> y = conv(x = x, weight = f, bias = b, pad = tensor<int32, [4]>([1, 1, 0, 0]), pad_type = string(\"custom\"));
         tensor<fp16, [{r}, {m}]> q = linear(x = z, weight = g);
         tensor<fp16, [{r}, {c}]> t = matmul(x = z, y = u, transpose_y = bool(true));"),
+    ("group_heads", "tensor<fp16, [{b:2-4}]> one, tensor<fp16, [{n:3-5}]> two, tensor<fp16, [{g:5-8}]> three, tensor<fp16, [{b}, {n*g}, {t:9-14}, {d:14-20}]> q, tensor<fp16, [{b}, {n}, {s:20-30}, {d}]> k | y
+        tensor<fp16, [{b}, {n}, 1, {s}, {d}]> e = reshape(x = k, shape = tensor<int32, [5]>([{b}, {n}, 1, {s}, {d}]));
+        tensor<fp16, [{b}, {n}, {g}, {s}, {d}]> c = tile(x = e, reps = tensor<int32, [5]>([1, 1, {g}, 1, 1]));
+        tensor<fp16, [{b}, {n*g}, {s}, {d}]> r = reshape(x = c, shape = tensor<int32, [4]>([{b}, {n*g}, {s}, {d}]));
+        tensor<fp16, [{b}, {n*g}, {t}, {s}]> y = matmul(x = q, y = r, transpose_y = bool(true));"),
+    ("pad_channels", "tensor<fp16, [{a:2-9}, {b:9-14}, {k:14-30}]> x, tensor<fp16, [{m:1-4}]> one | y, h, z
+        tensor<fp16, [{n:40-60}, {k}]> w = const()[val = tensor<fp16, [{n}, {k}]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed})))];
+        tensor<fp16, [{n}]> g = const()[val = tensor<fp16, [{n}]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed+9})))];
+        tensor<fp16, [{n}, {m*32}]> v = const()[val = tensor<fp16, [{n}, {m*32}]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed+1})))];
+        tensor<fp16, [{a}, {b}, {n}]> h = linear(x = x, weight = w, bias = g);
+        tensor<fp16, [{a}, {b}, {n}]> e = silu(x = h);
+        tensor<fp16, [{a}, {b}, {n}]> s = mul(x = g, y = e);
+        tensor<fp16, [{a}, {b}, {n}]> t = maximum(x = s, y = fp16(-0x1p-2));
+        tensor<fp16, [{a}, {b}, {m*32}]> y = matmul(x = t, y = v);
+        tensor<fp16, [{a}, {b}]> z = reduce_max(x = t, axes = tensor<int32, [1]>([2]), keep_dims = bool(false));"),
     ("tile_attention", "tensor<fp16, [2, {h:3-5}, {r:513-700}, {d:6-9}]> q, tensor<fp16, [2, {h}, {c:9-30}, {d}]> k, tensor<fp16, [2, {h}, {c}, {e:30-40}]> v, tensor<fp16, [{r}, {c}]> mask | y, z
         tensor<fp16, [2, {h}, {r}, {e}]> y = scaled_dot_product_attention(query = q, key = k, value = v, attn_mask = mask);
         tensor<fp16, [2, {h}, {r}, {c}]> s = matmul(x = q, y = k, transpose_y = bool(true));
@@ -344,9 +366,27 @@ fn rewrites_of_any_lengths_compute_the_same() {
             let mut after = f.clone();
             whole.apply(&mut after).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
             valid::check(&Program::new(vec![after.clone()])).unwrap_or_else(|e| panic!("{name}: {e:?}\n{text}"));
-            let proof = OnCpu.prove(f, &after, fix.numbers);
+            let proof = on_cpu().prove(f, &after, fix.numbers);
             assert!(matches!(proof, Proof::Equal(_)), "{name}: {proof:?}\n{text}");
         }
+    }
+}
+
+/// Of two fixes that answer one rule the faster is kept, and of the other it is said why not.
+#[test]
+fn the_faster_of_two_answers_is_kept() {
+    let text = std::fs::read_to_string(folder().join("tests/fixes/fuse_rms_norm.mil")).unwrap();
+    let target = Target::parse("m4", Units::default(), Route::default()).unwrap();
+    let (_, report) = fix::run(program(&text), &target, &Options::default(), &mut on_cpu()).unwrap();
+    let answers = |f: &str| -> Vec<_> {
+        report.steps.iter().filter(|s| s.function == f && s.rules == ["ANE105"]).cloned().collect()
+    };
+    for f in ["channels", "rows"] {
+        let [slower, kept] = &answers(f)[..] else { panic!("{f}:\n{report}") };
+        assert!(matches!(kept.verdict, Verdict::Kept(Proof::Equal(_))), "{f}:\n{report}");
+        let Verdict::Rejected(why) = &slower.verdict else { panic!("{f}:\n{report}") };
+        assert!(why.contains("predicted to be faster") && why.contains(kept.fix), "{why}");
+        assert!(kept.after.ms <= slower.after.ms && kept.fix != slower.fix);
     }
 }
 
@@ -364,7 +404,7 @@ fn what_is_not_the_same_is_seen() {
         ))
     };
     let right = text("0x1p+0", 3, "b");
-    let prove = |other: &Program| OnCpu.prove(&right.functions()[0], &other.functions()[0], Numbers::Same);
+    let prove = |other: &Program| on_cpu().prove(&right.functions()[0], &other.functions()[0], Numbers::Same);
     assert!(matches!(prove(&text("0x1p+0", 3, "a")), Proof::Equal(_)), "a product with 1 changes nothing");
     for wrong in [text("0x1p+0", 4, "b"), text("-0x1p+0", 3, "b"), text("0x1.04p+0", 3, "b")] {
         assert!(matches!(prove(&wrong), Proof::Differs(_)), "{:?}", prove(&wrong));

@@ -3,9 +3,11 @@
 
 mod bisect;
 mod cases;
+mod compressed;
 mod driver;
 mod fixes;
 mod grown;
+mod interface;
 mod machine;
 mod measurements;
 mod models;

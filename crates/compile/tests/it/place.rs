@@ -114,6 +114,44 @@ fn attention() -> Function {
     m.finish(y)
 }
 
+/// Kernel and stride 2, to 64x64.
+fn transposed() -> Function {
+    let mut m = Maker::new();
+    let (x, weight) = (m.input(&[1, 64, 32, 32]), m.weight(&[64, 64, 2, 2]));
+    let strides = Arg::Literal(Literal::i32s(&[2, 2]));
+    let y = m.op("conv_transpose", [("x", Arg::Value(x)), ("weight", Arg::Value(weight)), ("strides", strides)]);
+    m.finish(y)
+}
+
+/// To 64x64.
+fn doubled() -> Function {
+    let mut m = Maker::new();
+    let x = m.input(&[1, 64, 32, 32]);
+    let factor = || Arg::Literal(Literal::i32(2));
+    let args = [("x", Arg::Value(x)), ("scale_factor_height", factor()), ("scale_factor_width", factor())];
+    let y = m.op("upsample_bilinear", args);
+    m.finish(y)
+}
+
+/// Half of the columns, by constant indices.
+fn gathered() -> Function {
+    let mut m = Maker::new();
+    let x = m.input(&[1, 64, 32, 32]);
+    let indices = Literal::Tensor(TensorType::new(DType::Uint16, [16usize]), Data::owned(vec![0; 32]));
+    let args = [("x", Arg::Value(x)), ("indices", Arg::Literal(indices)), ("axis", Arg::Literal(Literal::i32(3)))];
+    let y = m.op("gather", args);
+    m.finish(y)
+}
+
+/// The 16 largest of 32,000.
+fn largest() -> Function {
+    let mut m = Maker::new();
+    let x = m.input(&[1, 32_000]);
+    let args = [("x", Arg::Value(x)), ("k", Arg::Literal(Literal::i32(16))), ("axis", Arg::Literal(Literal::i32(1)))];
+    let y = m.0.op_results("topk", "topk", args).unwrap()[0];
+    m.finish(y)
+}
+
 /// Microseconds of `EstimatedRuntime` in `analytics.mil` (M6 study, macOS 27): chip, function, the engine's, BNNS's.
 #[test]
 fn estimates_are_those_of_apples_segmenter() {
@@ -135,6 +173,11 @@ fn estimates_are_those_of_apples_segmenter() {
         ("softmax", "m4", along("softmax", &[1, 64, 32, 32], "axis", Literal::i32(-1)), Some(3.5908), None),
         ("layer_norm", "m4", along("layer_norm", &[128, 256], "axes", last), Some(1.7952), None),
         ("attention", "m4", attention(), Some(7.1806), None),
+        ("conv_transpose", "m4", transposed(), None, Some(2126.0)),
+        ("bilinear", "m4", doubled(), None, Some(499.6)),
+        ("reduce_sum", "m4", along("reduce_sum", &[1, 64, 32, 32], "axes", Literal::i32s(&[1])), Some(1.8233), None),
+        ("gather", "m4", gathered(), Some(2.6933), None),
+        ("topk", "m4", largest(), Some(0.8778), None),
     ];
     for (name, chip, f, ane, bnns) in cases {
         let found = placed(f, &core_ml(chip));
@@ -199,6 +242,43 @@ fn what_does_not_compile_leaves_the_engine_as_a_whole() {
     assert!(residency(0.5, Route::CoreMl) > 0.3);
     assert_eq!(residency(0.0, Route::CoreMl), 0.0);
     assert_eq!(residency(0.0, Route::Direct), 1.0);
+}
+
+/// Whether scales of blocks take a program off the engine is disputed: its ops stay, and the rule is named. That palettes
+/// of vectors do is not.
+#[test]
+fn what_is_disputed_leaves_ops_where_they_are() {
+    let found = |channels: usize, compressed: &dyn Fn(&mut Maker, ValueId) -> ValueId| {
+        let mut m = Maker::new();
+        let x = m.input(&[1, 512, 64, 64]);
+        let codes = TensorType::new(DType::Uint4, [512, channels, 3, 3]);
+        let codes = Literal::Tensor(codes, Data::owned(vec![0; 512 * channels * 9 / 2]));
+        let codes = m.0.constant("codes", codes).unwrap();
+        let weight = compressed(&mut m, codes);
+        let y = m.op("conv", [("x", Arg::Value(x)), ("weight", Arg::Value(weight))]);
+        let audit = audit(&Program::new(vec![m.finish(y)]), &core_ml("m4"));
+        let function = &audit.functions[0];
+        let ids: Vec<&str> = function.findings.iter().map(|f| f.rule.id).collect();
+        (function.placement.residency(), function.placement.may_leave.clone(), ids)
+    };
+    let half = |m: &mut Maker, shape: &[usize]| {
+        let bytes = vec![0; 2 * shape.iter().product::<usize>()];
+        let ty = TensorType::new(DType::Fp16, shape.iter().copied());
+        m.0.constant("half", Literal::Tensor(ty, Data::owned(bytes))).unwrap()
+    };
+    let blocks = |m: &mut Maker, codes| {
+        let scale = half(m, &[512, 8, 1, 1]);
+        m.op("constexpr_blockwise_shift_scale", [("data", Arg::Value(codes)), ("scale", Arg::Value(scale))])
+    };
+    let vectors = |m: &mut Maker, codes| {
+        let (lut, axis) = (half(m, &[1, 1, 1, 1, 16, 2]), Arg::Literal(Literal::i32(1)));
+        m.op(
+            "constexpr_lut_to_dense",
+            [("indices", Arg::Value(codes)), ("lut", Arg::Value(lut)), ("vector_axis", axis)],
+        )
+    };
+    assert_eq!(found(512, &blocks), (1.0, vec!["ANE083"], vec!["ANE083"]));
+    assert_eq!(found(256, &vectors), (0.0, vec![], vec!["ANE089"]));
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub use description::{ColorSpace, DefaultValue, Feature, Image, ImageSizes, Inte
 pub use error::PackageError;
 pub use map::map;
 pub use read::items;
-pub use source::{SourceFile, read_source, write_source};
+pub use source::{SourceFile, read_lines, read_source, write_source};
 pub use write::Summary;
 
 use crate::lower::with_opset;

@@ -2,15 +2,14 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 
 use super::compiled::parsed;
 use super::error::PackageError;
 use super::read::{MAX_MODEL_BYTES, MODEL_PATH, Weights, read_capped};
 use super::write::create;
-use crate::data::{Data, Packed, Source};
+use crate::data::Data;
 use crate::program::Program;
-use crate::text::{Blobs, print};
+use crate::text::{Blobs, Lines, lines, print};
 use crate::types::TensorType;
 
 /// A program that was read from text.
@@ -20,23 +19,6 @@ pub struct SourceFile {
     pub program: Program,
     /// Constants whose file is not there: their numbers read as zeros.
     pub n_absent: usize,
-}
-
-/// A constant of which the type is known only.
-struct Absent(usize);
-
-impl Source for Absent {
-    fn byte_len(&self) -> usize {
-        self.0
-    }
-
-    fn read(&self, _: usize, out: &mut [u8]) {
-        out.fill(0);
-    }
-
-    fn packed(&self) -> Option<Packed> {
-        None
-    }
 }
 
 /// Write a program as text to `path`, where nothing may be yet, and its larger constants beside it, where
@@ -55,11 +37,20 @@ pub fn write_source(path: &Path, program: &Program) -> Result<u64, PackageError>
     Ok(n)
 }
 
+/// The lines on which a text declares functions and values.
+pub fn read_lines(path: &Path) -> Result<Lines, PackageError> {
+    Ok(lines(&read_text(path)?))
+}
+
+fn read_text(path: &Path) -> Result<String, PackageError> {
+    let bytes = read_capped(path, MAX_MODEL_BYTES)?;
+    String::from_utf8(bytes).map_err(|_| PackageError::unusable(path, "is no text: MIL text is UTF-8"))
+}
+
 /// Read the program of a text. Weights are looked for beside it, as `@model_path/weights/weight.bin` says; what is
 /// not there is counted, and what is there must be what the text says.
 pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
-    let bytes = read_capped(path, MAX_MODEL_BYTES)?;
-    let text = String::from_utf8(bytes).map_err(|_| PackageError::unusable(path, "is no text: MIL text is UTF-8"))?;
+    let text = read_text(path)?;
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut weights = Weights::new(folder, folder);
     let mut n_absent = 0;
@@ -71,7 +62,7 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
         n_absent += 1;
         let len = ty.byte_len();
         let len = len.ok_or_else(|| PackageError::unusable(path, format!("has a constant of type {ty}, no size")))?;
-        Ok(Data::Source(Arc::new(Absent(len))))
+        Ok(Data::zeros(len))
     })?;
     crate::valid::check(&program).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
     Ok(SourceFile { program, n_absent })

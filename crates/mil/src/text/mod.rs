@@ -6,10 +6,12 @@
 //! as a symbol of its own, and those of other values follow by type inference.
 
 mod lex;
+mod lines;
 mod number;
 mod parse;
 mod print;
 
+pub use lines::{Lines, lines};
 pub use number::float;
 pub use parse::{ParseError, parse};
 pub use print::{Blobs, Notes, WEIGHT_PATH, print, print_with};

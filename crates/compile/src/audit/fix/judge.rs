@@ -41,27 +41,33 @@ pub fn function(program: &Program, f: &Function, target: &Target) -> FunctionAud
 
 /// All functions and the findings of the program together; shares are of all ops.
 pub fn program(program: &Program, target: &Target) -> Measure {
-    let mut sum = Measure::default();
-    let (mut on_engine, mut flops, mut supported) = (0.0, 0.0, 0.0);
-    for f in program.functions() {
-        let m = Measure::of(&function(program, f, target));
-        sum.ms += m.ms;
-        on_engine += m.residency * m.n_ops as f64;
-        flops += m.residency_of_flops * m.n_ops as f64;
-        supported += m.supported * m.n_ops as f64;
-        sum.n_ops += m.n_ops;
-        sum.n_findings += m.n_findings;
-        sum.n_errors += m.n_errors;
-    }
+    let mut sum = Measure::total(program.functions().iter().map(|f| Measure::of(&function(program, f, target))));
     let findings = rules::find_in_program(program, target);
     sum.n_findings += findings.len();
     sum.n_errors += findings.iter().filter(|f| f.rule.severity == Severity::Error).count();
-    let n = sum.n_ops.max(1) as f64;
-    (sum.residency, sum.residency_of_flops, sum.supported) = (on_engine / n, flops / n, supported / n);
     sum
 }
 
 impl Measure {
+    /// Several together; shares are of the ops of all.
+    pub fn total(parts: impl IntoIterator<Item = Self>) -> Self {
+        let mut sum = Self::default();
+        for m in parts {
+            let n = m.n_ops as f64;
+            sum.ms += m.ms;
+            sum.residency += m.residency * n;
+            sum.residency_of_flops += m.residency_of_flops * n;
+            sum.supported += m.supported * n;
+            sum.n_ops += m.n_ops;
+            sum.n_findings += m.n_findings;
+            sum.n_errors += m.n_errors;
+        }
+        let n = sum.n_ops.max(1) as f64;
+        let (residency, residency_of_flops, supported) =
+            (sum.residency / n, sum.residency_of_flops / n, sum.supported / n);
+        Self { residency, residency_of_flops, supported, ..sum }
+    }
+
     /// Of one function.
     pub fn of(audit: &FunctionAudit) -> Self {
         let is_error = |f: &&Finding| f.rule.severity == Severity::Error;

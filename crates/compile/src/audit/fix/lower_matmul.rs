@@ -14,8 +14,8 @@
 use thane_mil::edit::{New, NewArg};
 use thane_mil::program::OpId;
 
+use super::compressed::Weight;
 use super::rewrite::{Rewrite, operand, result_shape, same_arg};
-use super::weights::Constant;
 use super::{Answer, Fix, Numbers};
 use crate::audit::rules::query::int;
 use crate::audit::view::View;
@@ -32,12 +32,12 @@ pub const FIX: Fix = Fix {
 fn run(view: &View<'_>, id: OpId) -> Answer {
     let op = view.op(id);
     let (weight, bias) = match op.def.name {
-        "linear" => (constant(view, id, "weight")?, same_arg(op, "bias")),
+        "linear" => (Weight::of(view, op, "weight")?, same_arg(op, "bias")),
         "matmul" => (matrix(view, id)?, None),
         _ => return Err("only linear and matmul become convolutions"),
     };
     let (x, _, shape) = operand(view, id, "x")?;
-    let [n_outputs, k] = weight.shape[..] else { return Err("its weight is no matrix") };
+    let [_, k] = weight.shape[..] else { return Err("its weight is no matrix") };
     if shape.len() < 2 {
         return Err("its operand is a vector");
     }
@@ -49,8 +49,7 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let mut new = Rewrite::new(view, id, FIX.name);
     let x = new.reshape(New::Value(x), &[batch, rows, 1, k]);
     let x = new.transpose(x, &[0, 3, 2, 1]);
-    let weight = weight.reshaped(vec![n_outputs, k, 1, 1]);
-    let weight = new.literal(weight.literal());
+    let weight = weight.matrix(2)?.write(&mut new);
     let bias = bias.map(|b| in_const(&mut new, b));
     let y = new.pointwise(x, weight, bias);
     let y = new.transpose(y, &[0, 3, 2, 1]);
@@ -66,22 +65,12 @@ fn in_const(new: &mut Rewrite<'_>, bias: NewArg) -> NewArg {
     }
 }
 
-fn constant(view: &View<'_>, id: OpId, name: &str) -> Result<Constant, &'static str> {
-    Constant::of(view, view.op(id), name).ok_or("its weight is compressed or no constant")
-}
-
 /// The constant of a `matmul`, with output channels first.
-fn matrix(view: &View<'_>, id: OpId) -> Result<Constant, &'static str> {
+fn matrix(view: &View<'_>, id: OpId) -> Result<Weight, &'static str> {
     if int(view, id, "transpose_x") == Some(1) {
         return Err("its operand is transposed first");
     }
-    let weight = constant(view, id, "y")?;
-    let n_axes = weight.shape.len();
-    if n_axes < 2 || weight.shape[..n_axes - 2].iter().any(|n| *n != 1) {
-        return Err("there is a matrix for each batch");
-    }
-    let shape = weight.shape[n_axes - 2..].to_vec();
     // A weight of higher rank than the operand gives the result axes that the operand lacks; the last reshape has them.
-    let weight = weight.reshaped(shape);
-    Ok(if int(view, id, "transpose_y") == Some(1) { weight } else { weight.transposed() })
+    let weight = Weight::of(view, view.op(id), "y")?.matrix(0)?;
+    if int(view, id, "transpose_y") == Some(1) { Ok(weight) } else { weight.transposed() }
 }

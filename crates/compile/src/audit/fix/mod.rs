@@ -9,6 +9,7 @@
 
 mod bound_masks;
 pub mod cancel_layouts;
+mod compressed;
 mod double;
 mod expand_argmax;
 mod expand_cumsum;
@@ -21,13 +22,17 @@ mod expand_softplus;
 mod expand_tile;
 mod fold_integers;
 mod fold_transpose;
+mod fuse_rms_norm;
 mod fuse_softmax;
+mod group_heads;
 mod judge;
 mod lower_gather;
 mod lower_matmul;
 mod lower_reduce;
 mod merge_batch_axes;
 mod narrow_floats;
+mod pad_channels;
+mod pad_interface;
 mod raise_epsilon;
 mod report;
 mod rewrite;
@@ -42,28 +47,20 @@ mod weights;
 
 use thane_mil::edit::Patch;
 use thane_mil::lower::with_opset;
-use thane_mil::program::{Function, OpId, Program};
+use thane_mil::program::{OpId, Program};
 use thane_mil::valid;
 
 use super::view::View;
 use crate::target::Target;
 
+pub use thane_mil::proof::{Numbers, Proof, Prover};
+
 pub use judge::Measure;
+pub use pad_interface::Changed;
 pub use report::{Left, Report, Step, Verdict};
 
 /// A patch, or why there is none.
 pub type Answer = Result<Patch, &'static str>;
-
-/// How equal the two forms are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Numbers {
-    /// But for the order of sums and roundings.
-    Same,
-    /// But for numbers that are kept in fp16 where they were in fp32.
-    Half,
-    /// But for whole steps where roundings decide on which side of a step a number lies.
-    Stepped,
-}
 
 /// A fix.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +78,7 @@ pub struct Fix {
 }
 
 /// Every fix, in the order that they are tried: what folds and narrows first, then what changes the form of ops, then
-/// sizes.
+/// sizes. Where two answer one rule at the same ops, the one that is predicted to be faster is kept.
 pub static FIXES: &[Fix] = &[
     fold_integers::FIX,
     bound_masks::FIX,
@@ -90,6 +87,7 @@ pub static FIXES: &[Fix] = &[
     fuse_softmax::FIX,
     expand_log_softmax::FIX,
     scale_rms_norm::FIX,
+    fuse_rms_norm::FIX,
     expand_function::FIX,
     expand_mod::FIX,
     expand_softplus::FIX,
@@ -98,6 +96,7 @@ pub static FIXES: &[Fix] = &[
     expand_argmax::FIX,
     lower_gather::FIX,
     shift_pad::FIX,
+    group_heads::FIX,
     expand_tile::FIX,
     double::FIX,
     fold_transpose::FIX,
@@ -109,24 +108,8 @@ pub static FIXES: &[Fix] = &[
     split_outputs::FIX,
     split_kernel::FIX,
     lower_matmul::FIX,
+    pad_channels::FIX,
 ];
-
-/// What a prover found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// Both compute the same; how that was seen, with its bounds.
-    Equal(String),
-    /// They do not; where and how far.
-    Differs(String),
-    /// It cannot be told; why.
-    Unknown(String),
-}
-
-/// Runs two forms of a function and says whether they compute the same.
-pub trait Prover {
-    /// Compare. Both have the same inputs, outputs and states.
-    fn prove(&mut self, before: &Function, after: &Function, numbers: Numbers) -> Proof;
-}
 
 /// How to fix.
 #[derive(Clone, Copy, Debug, Default)]
@@ -135,6 +118,8 @@ pub struct Options<'a> {
     pub only: Option<&'a str>,
     /// Keep what cannot be proven, though not what is seen to differ.
     pub unproven: bool,
+    /// Pad inputs, outputs and states where rules ask for it, which changes what callers pass.
+    pub pad_interface: bool,
 }
 
 /// Why nothing is fixed.
@@ -162,14 +147,21 @@ pub fn run(
     prover: &mut dyn Prover,
 ) -> Result<(Program, Report), FixError> {
     valid::check(&program).map_err(FixError::Illegal)?;
-    let fixes: Vec<&Fix> = FIXES.iter().filter(|f| options.only.is_none_or(|name| name == f.name)).collect();
+    let fixes: Vec<&'static Fix> = FIXES.iter().filter(|f| options.only.is_none_or(|name| name == f.name)).collect();
     if let (true, Some(name)) = (fixes.is_empty(), options.only) {
         return Err(FixError::Unknown { name: name.to_owned() });
     }
     let before = judge::program(&program, target);
     let mut steps = Vec::new();
     let program = lowered(program, target, &mut steps);
-    let mut trials = trial::Trials::new(program, target, options, prover);
+    let (program, interface) = if options.pad_interface {
+        let (program, changed, tried) = pad_interface::run(program, target, options, prover);
+        steps.extend(tried);
+        (program, changed)
+    } else {
+        (program, Vec::new())
+    };
+    let mut trials = trial::Trials::new(program, target, options, &fixes, prover);
     for _ in 0..MAX_ROUNDS {
         let mut changed = false;
         for fix in &fixes {
@@ -185,7 +177,7 @@ pub fn run(
     let (program, tried) = trials.finish();
     steps.extend(tried);
     let after = judge::program(&program, target);
-    Ok((program, Report { target: *target, before, after, steps, left }))
+    Ok((program, Report { target: *target, before, after, steps, left, interface }))
 }
 
 /// The program in an opset that the release reads, where it can be said in one; nothing of it changes but the forms

@@ -17,7 +17,7 @@ use thane_mil::program::{Arg, OpId, ValueId};
 use thane_mil::types::DType;
 
 use super::raise_epsilon::LEAST;
-use super::rewrite::{NamedArg, Rewrite};
+use super::rewrite::{NamedArg, Rewrite, result};
 use super::weights::Constant;
 use super::{Answer, Fix, Numbers};
 use crate::audit::view::View;
@@ -36,7 +36,6 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     if !op.blocks.is_empty() || op.def.is_constexpr() {
         return Err("it is control flow or a compressed constant");
     }
-    let [result] = op.results[..] else { return Err("it has several results") };
     let mut new = Rewrite::new(view, id, FIX.name);
     let mut args: Vec<NamedArg> = Vec::new();
     for (param, arg) in op.def.params.iter().zip(&op.args) {
@@ -44,9 +43,14 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
         args.push((param.name, narrowed(view, &mut new, param.name, arg)?));
     }
     let y = new.defined(op.def, args);
-    let wide = view.dtype(result) == Some(DType::Fp32);
-    let y = if wide { new.cast(y, DType::Fp32) } else { y };
-    new.instead(y)
+    for (k, old) in op.results.iter().enumerate() {
+        let y = result(y, k);
+        let is_wide = view.dtype(*old) == Some(DType::Fp32);
+        let y = if is_wide { new.cast(y, DType::Fp32) } else { y };
+        new.replace(*old, y);
+    }
+    new.remove(id);
+    Ok(new.finish())
 }
 
 fn narrowed(view: &View<'_>, new: &mut Rewrite<'_>, param: &str, arg: &Arg) -> Result<NewArg, &'static str> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Measure, Proof};
+use super::{Changed, Measure, Proof};
 use crate::target::Target;
 
 /// What became of an attempt.
@@ -72,6 +72,8 @@ pub struct Report {
     pub steps: Vec<Step>,
     /// What is left.
     pub left: Vec<Left>,
+    /// What callers pass in another type.
+    pub interface: Vec<Changed>,
 }
 
 impl Report {
@@ -101,7 +103,10 @@ impl fmt::Display for Step {
         let kept = matches!(self.verdict, Verdict::Kept(_));
         write!(f, "{} {}: {}", if kept { "fixed" } else { "left " }, self.rules.join(" "), self.what)?;
         if !self.function.is_empty() {
-            write!(f, " [{}, {} in {}]", self.fix, count(self.sites.len(), "place"), self.function)?;
+            match self.sites.len() {
+                0 => write!(f, " [{} in {}]", self.fix, self.function)?,
+                n => write!(f, " [{}, {} in {}]", self.fix, count(n, "place"), self.function)?,
+            }
         }
         for place in self.sites.iter().take(MOST_PLACES) {
             write!(f, "\n        {place}")?;
@@ -158,6 +163,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))?;
         self.left.iter().try_for_each(|left| writeln!(f, "{left}"))?;
+        self.interface.iter().try_for_each(|changed| writeln!(f, "interface  {changed}"))?;
         writeln!(
             f,
             "{}: {} fixed, {} tried in vain, {} findings left; {}",

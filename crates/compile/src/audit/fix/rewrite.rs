@@ -39,6 +39,13 @@ impl<'a> Rewrite<'a> {
         Self { view, at, patch: Patch::new(), base, origin }
     }
 
+    /// Go on before another op, in the same patch.
+    pub fn before(&mut self, at: OpId) {
+        let fix = self.origin.pass.unwrap_or_default();
+        let patch = std::mem::take(&mut self.patch);
+        *self = Self { patch, ..Self::new(self.view, at, fix) };
+    }
+
     /// An op of a kind that every opset has.
     pub fn op(&mut self, kind: &'static str, args: Vec<NamedArg>) -> New {
         let def = opset::find_in(kind, self.view.f.opset).expect("fixes are written in ops of the first opset");
@@ -166,6 +173,21 @@ impl<'a> Rewrite<'a> {
         self.defined(op.def, args)
     }
 
+    /// Let `value` stand for another.
+    pub fn replace(&mut self, from: ValueId, value: New) {
+        self.patch.replace(from, value);
+    }
+
+    /// Remove an op that nothing will use.
+    pub fn remove(&mut self, op: OpId) {
+        self.patch.remove(op);
+    }
+
+    /// What is written so far.
+    pub fn finish(self) -> Patch {
+        self.patch
+    }
+
     /// Let `value` stand for the result of the op, and remove the op.
     pub fn instead(self, value: New) -> Answer {
         let at = self.at;
@@ -179,6 +201,14 @@ impl<'a> Rewrite<'a> {
         self.patch.replace(result, value);
         self.patch.remove(op);
         Ok(self.patch)
+    }
+}
+
+/// Some result, from 0, of an op that is written.
+pub fn result(op: New, k: usize) -> New {
+    match op {
+        New::Inserted(i) => New::Result(i, k),
+        other => other,
     }
 }
 

@@ -32,17 +32,11 @@ pub const FIX: Fix = Fix {
 };
 
 fn run(view: &View<'_>, id: OpId) -> Answer {
-    let kind = view.op(id).def.name;
-    let squares = matches!(kind, "reduce_l2_norm" | "reduce_sum_square");
-    let x = view.op(id).value_arg("x").ok_or("its operand is written in place")?;
-    let x = if squares { x } else { squared(view, x).ok_or("what it sums is no square")? };
-    let (_, dtype, shape) = operand(view, id, "x")?;
-    let axes = axes(view, id, shape.len())?;
-    if kind == "reduce_l2_norm" {
-        return norm(view, id, x, dtype, &axes);
+    let found = Norm::of(view, id)?;
+    if view.op(id).def.name == "reduce_l2_norm" {
+        return norm(view, id, found.x, found.dtype, &found.axes);
     }
-    let norm = Norm { view, sum: id, x, dtype, axes };
-    norm.rewrite()
+    found.rewrite()
 }
 
 fn axes(view: &View<'_>, id: OpId, rank: usize) -> Result<Vec<usize>, &'static str> {
@@ -75,24 +69,45 @@ fn norm(view: &View<'_>, id: OpId, x: ValueId, dtype: DType, axes: &[usize]) -> 
 }
 
 /// x * rsqrt(mean(x^2) + epsilon), or x / sqrt(..), found from its sum.
-struct Norm<'a> {
+pub struct Norm<'a> {
     view: &'a View<'a>,
     sum: OpId,
-    x: ValueId,
-    dtype: DType,
-    axes: Vec<usize>,
+    /// What is normed.
+    pub x: ValueId,
+    /// Its element type.
+    pub dtype: DType,
+    /// Along which.
+    pub axes: Vec<usize>,
 }
 
 /// What follows the sum.
-struct Tail {
+pub struct Tail {
     epsilon: Option<f32>,
     /// `rsqrt` with its own epsilon, or `sqrt`.
     root: OpId,
     /// The product of x and the root, or the quotient.
-    last: OpId,
+    pub last: OpId,
 }
 
-impl Norm<'_> {
+impl<'a> Norm<'a> {
+    /// The norm that an op sums the squares of.
+    pub fn of(view: &'a View<'a>, sum: OpId) -> Result<Self, &'static str> {
+        let squares = matches!(view.op(sum).def.name, "reduce_l2_norm" | "reduce_sum_square");
+        let x = view.op(sum).value_arg("x").ok_or("its operand is written in place")?;
+        let x = if squares { x } else { squared(view, x).ok_or("what it sums is no square")? };
+        let (_, dtype, shape) = operand(view, sum, "x")?;
+        Ok(Self { view, sum, x, dtype, axes: axes(view, sum, shape.len())? })
+    }
+
+    /// The epsilon that is added to the mean of squares in all.
+    pub fn epsilon(&self, tail: &Tail) -> f32 {
+        let own = match self.view.op(tail.root).def.name {
+            "rsqrt" => crate::audit::rules::query::float(self.view, tail.root, "epsilon").unwrap_or(1e-12),
+            _ => 0.0,
+        };
+        tail.epsilon.unwrap_or(0.0) + own
+    }
+
     fn only_user(&self, op: OpId) -> Result<OpId, &'static str> {
         let [result] = self.view.op(op).results[..] else { return Err("it has several results") };
         match self.view.users(result) {
@@ -101,7 +116,8 @@ impl Norm<'_> {
         }
     }
 
-    fn tail(&self) -> Result<Tail, &'static str> {
+    /// What follows, up to the normed x.
+    pub fn tail(&self) -> Result<Tail, &'static str> {
         const OTHER: &str = "no root and product of a norm follow it";
         let mut at = self.only_user(self.sum)?;
         let mut epsilon = None;
@@ -147,13 +163,8 @@ impl Norm<'_> {
         let squares = new.binary("mul", s, s);
         let reduce = if view.op(self.sum).def.name == "reduce_mean" { "reduce_mean" } else { "reduce_sum" };
         let sum = new.reduce(reduce, squares, &self.axes);
-        let own = match kind {
-            "rsqrt" => crate::audit::rules::query::float(view, tail.root, "epsilon").unwrap_or(1e-12),
-            _ => 0.0,
-        };
-        let epsilon = tail.epsilon.unwrap_or(0.0) + own;
         // Twice by t and not once by its square, which fp16 may not hold.
-        let epsilon = new.number(self.dtype, epsilon);
+        let epsilon = new.number(self.dtype, self.epsilon(&tail));
         let epsilon = new.binary("real_div", epsilon, t);
         let epsilon = new.binary("real_div", epsilon, t);
         let sum = new.binary("add", sum, epsilon);

@@ -8,13 +8,13 @@
 //! ```
 //!
 //! becomes two slices of 4,096 channels, two convolutions with the two halves of the weight, and an `add`. Parts of a
-//! weight are read where the whole is: nothing is copied.
+//! weight are read where the whole is: nothing is copied. A compressed weight is cut between its blocks.
 
 use thane_mil::edit::New;
 use thane_mil::program::{Op, OpId};
 
+use super::compressed::Weight;
 use super::rewrite::{NamedArg, Rewrite, one, operand, same_arg};
-use super::weights::Constant;
 use super::{Answer, Fix, Numbers};
 use crate::audit::rules::query::int;
 use crate::audit::view::View;
@@ -62,14 +62,14 @@ fn split(view: &View<'_>, id: OpId) -> Answer {
     if conv && int(view, id, "groups").is_some_and(|g| g != 1) {
         return Err("its channels are in groups");
     }
-    let weight = Constant::of(view, op, "weight").ok_or("its weight is compressed or no constant")?;
+    let weight = Weight::of(view, op, "weight")?;
     let (x, _, shape) = operand(view, id, "x")?;
     let axis = if conv { 1 } else { shape.len().checked_sub(1).ok_or("its operand is a scalar")? };
     let mut new = Rewrite::new(view, id, FIX.name);
     let mut sums = Vec::new();
     for (n, (begin, len)) in parts(shape[axis])?.into_iter().enumerate() {
         let x = new.slice_axis(New::Value(x), &shape, axis, begin, len);
-        let part = new.literal(weight.slice(1, begin, len).literal());
+        let part = weight.slice(1, begin, len)?.write(&mut new);
         sums.push(product(&mut new, op, x, part, n == 0));
     }
     let sum = new.sum(sums);
@@ -89,7 +89,8 @@ fn matmul(view: &View<'_>, id: OpId) -> Answer {
     let (transposed_x, transposed_y) = (flag(view, id, "transpose_x"), flag(view, id, "transpose_y"));
     let (x, _, shape) = operand(view, id, "x")?;
     let x_axis = shape.len().checked_sub(1 + usize::from(transposed_x)).ok_or("its operand is a vector")?;
-    let constant = Constant::of(view, op, "y");
+    let is_constant = op.value_arg("y").is_none_or(|y| view.is_constant(y));
+    let constant = if is_constant { Some(Weight::of(view, op, "y")?) } else { None };
     let y_shape = match &constant {
         Some(c) => c.shape.clone(),
         None => operand(view, id, "y")?.2,
@@ -100,7 +101,7 @@ fn matmul(view: &View<'_>, id: OpId) -> Answer {
     for (begin, len) in parts(shape[x_axis])? {
         let x = new.slice_axis(New::Value(x), &shape, x_axis, begin, len);
         let y = match &constant {
-            Some(c) => new.literal(c.slice(y_axis, begin, len).literal()),
+            Some(c) => c.slice(y_axis, begin, len)?.write(&mut new),
             None => {
                 let y = op.value_arg("y").ok_or("its operand is written in place")?;
                 new.slice_axis(New::Value(y), &y_shape, y_axis, begin, len)

@@ -15,8 +15,8 @@ use thane_mil::literal::Literal;
 use thane_mil::program::OpId;
 use thane_mil::types::DType;
 
+use super::compressed::Weight;
 use super::rewrite::{NamedArg, Rewrite, one, operand, result_shape, same_arg};
-use super::weights::Constant;
 use super::{Answer, Fix, Numbers};
 use crate::audit::rules::query::{int, ints, small};
 use crate::audit::view::View;
@@ -41,7 +41,7 @@ struct Conv {
     dtype: DType,
     shape: Vec<usize>,
     out: Vec<usize>,
-    weight: Constant,
+    weight: Weight,
     strides: [usize; 2],
     dilations: [usize; 2],
     /// Before and after the height, before and after the width.
@@ -58,7 +58,7 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let mut sums: Vec<New> = Vec::new();
     for (top, height) in cuts(conv.weight.shape[2], HIGHEST) {
         for (left, width) in cuts(conv.weight.shape[3], WIDEST) {
-            let part = conv.weight.slice(2, top, height).slice(3, left, width);
+            let part = conv.weight.slice(2, top, height)?.slice(3, left, width)?;
             let y = conv.product(view, id, &mut new, (x, &shape), part, ([top, left], sums.is_empty()));
             sums.push(y);
         }
@@ -84,7 +84,7 @@ fn pair(view: &View<'_>, id: OpId, name: &str) -> Result<[usize; 2], &'static st
 
 impl Conv {
     fn of(view: &View<'_>, id: OpId) -> Result<Self, &'static str> {
-        let weight = Constant::of(view, view.op(id), "weight").ok_or("its weight is compressed or no constant")?;
+        let weight = Weight::of(view, view.op(id), "weight")?;
         let (x, dtype, shape) = operand(view, id, "x")?;
         let out = result_shape(view, id)?;
         if shape.len() != 4 || weight.shape.len() != 4 {
@@ -137,7 +137,7 @@ impl Conv {
         id: OpId,
         new: &mut Rewrite<'_>,
         (x, shape): (New, &[usize]),
-        part: Constant,
+        part: Weight,
         (at, first): ([usize; 2], bool),
     ) -> New {
         let (mut begin, mut size) = (vec![0; 4], shape.to_vec());
@@ -149,7 +149,7 @@ impl Conv {
         let (strides, dilations) = (new.ints(&self.strides), new.ints(&self.dilations));
         let (pad, pad_type) = (new.ints(&[0; 4]), new.literal(Literal::string("valid")));
         let groups = new.int(int(view, id, "groups").unwrap_or(1) as i32);
-        let weight = new.literal(part.literal());
+        let weight = part.write(new);
         let mut args: Vec<NamedArg> = vec![one("x", x), one("weight", weight), one("strides", strides)];
         args.extend([one("pad_type", pad_type), one("pad", pad), one("dilations", dilations), one("groups", groups)]);
         args.extend(first.then(|| same_arg(view.op(id), "bias")).flatten().map(|b| ("bias", b)));

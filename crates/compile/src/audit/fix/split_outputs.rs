@@ -13,6 +13,7 @@
 use thane_mil::edit::{New, NewArg};
 use thane_mil::program::{Op, OpId};
 
+use super::compressed::Weight;
 use super::rewrite::{NamedArg, Rewrite, one, operand, result_shape, same_arg};
 use super::weights::Constant;
 use super::{Answer, Fix, Numbers};
@@ -39,7 +40,7 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     };
     let axis = axis.ok_or("its result is a scalar")?;
     let (x, _, _) = operand(view, id, "x")?;
-    let weight = Constant::of(view, op, param).ok_or("its weight is compressed or no constant")?;
+    let weight = Weight::of(view, op, param)?;
     let weight_axis = if param == "y" { weight.shape.len().saturating_sub(2) + weight_axis } else { weight_axis };
     let bias = match op.arg("bias") {
         None => None,
@@ -55,7 +56,8 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let mut parts = Vec::new();
     for begin in (0..n).step_by(len) {
         let part = Part { begin, len: len.min(n - begin) };
-        parts.push(part.product(&mut new, op, New::Value(x), (param, &weight, weight_axis), bias.as_ref()));
+        let weight = weight.slice(weight_axis, part.begin, part.len)?.write(&mut new);
+        parts.push(part.product(&mut new, op, New::Value(x), (param, weight), bias.as_ref()));
     }
     let y = new.concat(parts, axis);
     new.instead(y)
@@ -78,12 +80,11 @@ impl Part {
         new: &mut Rewrite<'_>,
         op: &Op,
         x: New,
-        (param, weight, axis): (&'static str, &Constant, usize),
+        (param, weight): (&'static str, New),
         bias: Option<&Constant>,
     ) -> New {
         let kept = op.def.params.iter().map(|p| p.name).filter(|p| !["x", "bias", param].contains(p));
         let mut args: Vec<NamedArg> = kept.filter_map(|p| Some((p, same_arg(op, p)?))).collect();
-        let weight = new.literal(weight.slice(axis, self.begin, self.len).literal());
         args.extend([one("x", x), one(param, weight)]);
         if let Some(bias) = bias {
             let bias = new.literal(bias.slice(0, self.begin, self.len).literal());

@@ -6,7 +6,7 @@ use thane_mil::program::{Function, OpId, Program};
 use thane_mil::valid;
 
 use super::report::Place;
-use super::{Fix, Left, Measure, Options, Proof, Prover, Step, Verdict, cancel_layouts, judge};
+use super::{Fix, Left, Measure, Options, Proof, Prover, Step, Verdict, cancel_layouts, judge, pad_interface};
 use crate::audit::report::FunctionAudit;
 use crate::audit::rules::find_in_program;
 use crate::audit::view::View;
@@ -26,6 +26,7 @@ pub struct Trials<'a> {
     program: Program,
     target: &'a Target,
     options: &'a Options<'a>,
+    fixes: &'a [&'static Fix],
     prover: &'a mut dyn Prover,
     /// Of each function, until it changes.
     audits: Vec<Option<FunctionAudit>>,
@@ -34,11 +35,19 @@ pub struct Trials<'a> {
     steps: Vec<Step>,
 }
 
-/// A function that a fix made, and how.
-struct Made {
+/// A function that a fix would make.
+struct Draft {
+    fix: &'static Fix,
     function: Function,
     audit: FunctionAudit,
+}
+
+/// A function that a fix made, and how.
+struct Made {
+    draft: Draft,
     proof: Proof,
+    /// Fixes that answer the same, slower, and what they would come to.
+    slower: Vec<(&'static Fix, Measure)>,
 }
 
 /// Why there is none.
@@ -51,9 +60,15 @@ struct Refused {
 
 impl<'a> Trials<'a> {
     /// Begin.
-    pub fn new(program: Program, target: &'a Target, options: &'a Options<'a>, prover: &'a mut dyn Prover) -> Self {
+    pub fn new(
+        program: Program,
+        target: &'a Target,
+        options: &'a Options<'a>,
+        fixes: &'a [&'static Fix],
+        prover: &'a mut dyn Prover,
+    ) -> Self {
         let audits = program.functions().iter().map(|_| None).collect();
-        Self { program, target, options, prover, audits, settled: HashSet::new(), steps: Vec::new() }
+        Self { program, target, options, fixes, prover, audits, settled: HashSet::new(), steps: Vec::new() }
     }
 
     /// Functions of the program.
@@ -72,7 +87,7 @@ impl<'a> Trials<'a> {
     }
 
     /// Try a fix on a function; whether the function changed.
-    pub fn attempt(&mut self, fix: &Fix, at: usize) -> bool {
+    pub fn attempt(&mut self, fix: &'static Fix, at: usize) -> bool {
         let audit = self.audit(at);
         let mut sites: Vec<OpId> =
             audit.findings.iter().filter(|f| fix.rules.contains(&f.rule.id)).filter_map(|f| f.op).collect();
@@ -92,7 +107,7 @@ impl<'a> Trials<'a> {
     }
 
     /// Try some sites together, and where that fails each half of them.
-    fn halve(&mut self, fix: &Fix, at: usize, sites: &[OpId], n_trials: &mut usize) -> bool {
+    fn halve(&mut self, fix: &'static Fix, at: usize, sites: &[OpId], n_trials: &mut usize) -> bool {
         if sites.is_empty() || *n_trials == 0 {
             return false;
         }
@@ -101,12 +116,29 @@ impl<'a> Trials<'a> {
         let f = &self.program.functions()[at];
         let places: Vec<Place> = sites.iter().map(|op| place(f, *op)).collect();
         let rules = fired(&before, fix, sites);
-        let (verdict, after, changed) = match self.make(fix, at, sites, &before) {
+        let step = |fix: &'static Fix, after, verdict| Step {
+            fix: fix.name,
+            what: fix.what,
+            rules: rules.clone(),
+            function: before.name.clone(),
+            sites: places.clone(),
+            before: Measure::of(&before),
+            after,
+            verdict,
+        };
+        match self.make(fix, at, sites, &before) {
             Ok(made) => {
-                let after = Measure::of(&made.audit);
-                self.put(at, made.function);
-                self.audits[at] = Some(made.audit);
-                (Verdict::Kept(made.proof), after, true)
+                let Draft { fix, function, audit } = made.draft;
+                let after = Measure::of(&audit);
+                self.put(at, function);
+                self.audits[at] = Some(audit);
+                for (other, slower) in made.slower {
+                    let why =
+                        format!("{} is predicted to be faster: {:.3} ms, not {:.3} ms", fix.name, after.ms, slower.ms);
+                    self.steps.push(step(other, slower, Verdict::Rejected(why)));
+                }
+                self.steps.push(step(fix, after, Verdict::Kept(made.proof)));
+                true
             }
             Err(refused) if refused.divisible && sites.len() > 1 && *n_trials > 1 => {
                 let (first, second) = sites.split_at(sites.len() / 2);
@@ -114,48 +146,69 @@ impl<'a> Trials<'a> {
                 // What the first half wrote may have removed ops of the second.
                 let live: HashSet<OpId> = self.program.functions()[at].all_ops().into_iter().collect();
                 let second: Vec<OpId> = second.iter().copied().filter(|op| live.contains(op)).collect();
-                return self.halve(fix, at, &second, n_trials) | first;
+                self.halve(fix, at, &second, n_trials) | first
             }
             Err(refused) => {
                 self.settled.extend(places.iter().map(|p| (fix.name, at, p.op.clone())));
-                (Verdict::Rejected(refused.reason), refused.after, false)
+                self.steps.push(step(fix, refused.after, Verdict::Rejected(refused.reason)));
+                false
             }
-        };
-        self.steps.push(Step {
-            fix: fix.name,
-            what: fix.what,
-            rules,
-            function: before.name.clone(),
-            sites: places,
-            before: Measure::of(&before),
-            after,
-            verdict,
-        });
-        changed
+        }
     }
 
-    /// The function after a fix at some ops, if it is one to keep.
-    fn make(&mut self, fix: &Fix, at: usize, sites: &[OpId], before: &FunctionAudit) -> Result<Made, Refused> {
-        let old = &self.program.functions()[at];
-        let refused = |reason: String, after| Refused { reason, after, divisible: true };
-        let unchanged = Measure::of(before);
-        let function = self.written(fix, at, sites).map_err(|reason| refused(reason, unchanged))?;
-        let audit = judge::function(&self.program, &function, self.target);
-        let after = Measure::of(&audit);
-        if let Some(objection) = judge::objection(before, &audit, fix.rules, sites) {
-            return Err(refused(objection, after));
+    /// The function after a fix at some ops, or after a faster one that answers the same, if it is one to keep.
+    fn make(&mut self, fix: &'static Fix, at: usize, sites: &[OpId], before: &FunctionAudit) -> Result<Made, Refused> {
+        let mut drafts = vec![self.draft(fix, at, sites, before)?];
+        let others = self.others(fix, at, sites).into_iter();
+        drafts.extend(others.filter_map(|other| self.draft(other, at, sites, before).ok()));
+        drafts.sort_by(|a, b| a.audit.latency.ms.total_cmp(&b.audit.latency.ms));
+        let measures: Vec<_> = drafts.iter().map(|d| (d.fix, Measure::of(&d.audit))).collect();
+        let mut refused = None;
+        for (n, draft) in drafts.into_iter().enumerate() {
+            match self.prove(at, &draft) {
+                Ok(proof) => return Ok(Made { draft, proof, slower: measures[n + 1..].to_vec() }),
+                Err(why) => refused = refused.or(Some(why)),
+            }
         }
-        let proof = self.prover.prove(old, &function, fix.numbers);
+        Err(refused.expect("there is a draft"))
+    }
+
+    /// Other fixes that answer a rule of a fix at each of the ops.
+    fn others(&self, fix: &Fix, at: usize, sites: &[OpId]) -> Vec<&'static Fix> {
+        let view = View::new(&self.program, &self.program.functions()[at], self.target);
+        let shares = |other: &Fix| other.name != fix.name && other.rules.iter().any(|id| fix.rules.contains(id));
+        let answers = |other: &Fix| sites.iter().all(|op| (other.run)(&view, *op).is_ok());
+        self.fixes.iter().copied().filter(|other| shares(other) && answers(other)).collect()
+    }
+
+    /// The function after a fix at some ops, if that is a gain.
+    fn draft(&self, fix: &'static Fix, at: usize, sites: &[OpId], before: &FunctionAudit) -> Result<Draft, Refused> {
+        let refused = |reason: String, after| Refused { reason, after, divisible: true };
+        let function = self.written(fix, at, sites).map_err(|reason| refused(reason, Measure::of(before)))?;
+        let audit = judge::function(&self.program, &function, self.target);
+        match judge::objection(before, &audit, fix.rules, sites) {
+            Some(objection) => Err(refused(objection, Measure::of(&audit))),
+            None => Ok(Draft { fix, function, audit }),
+        }
+    }
+
+    /// Whether a draft computes what the function does.
+    fn prove(&mut self, at: usize, draft: &Draft) -> Result<Proof, Refused> {
+        let proof = self.prover.prove(&self.program.functions()[at], &draft.function, draft.fix.numbers);
+        let after = Measure::of(&draft.audit);
         match &proof {
             Proof::Equal(_) => {}
             Proof::Unknown(_) if self.options.unproven => {}
             Proof::Unknown(why) => {
-                let reason = format!("it could not be proven: {why}");
+                let reason = format!("it could not be proven: {why}; it can be kept unproven");
                 return Err(Refused { reason, after, divisible: false });
             }
-            Proof::Differs(how) => return Err(refused(format!("it does not compute the same: {how}"), after)),
+            Proof::Differs(how) => {
+                let reason = format!("it does not compute the same: {how}");
+                return Err(Refused { reason, after, divisible: true });
+            }
         }
-        Ok(Made { function, audit, proof })
+        Ok(proof)
     }
 
     fn written(&self, fix: &Fix, at: usize, sites: &[OpId]) -> Result<Function, String> {
@@ -218,6 +271,12 @@ impl<'a> Trials<'a> {
     }
 
     fn reason(&self, fixes: &[&Fix], view: &View<'_>, at: usize, rule: &str, op: Option<OpId>, advice: &str) -> String {
+        if pad_interface::RULES.contains(&rule) {
+            let tried = self.options.pad_interface;
+            let why =
+                if tried { "was tried in vain, see above" } else { "changes what callers pass, and is not asked for" };
+            return format!("{} {why}", pad_interface::NAME);
+        }
         let Some(op) = op else { return no_rewrite(advice) };
         let mut reasons = fixes.iter().filter(|f| f.rules.contains(&rule)).map(|fix| {
             let rejected = self.settled.contains(&(fix.name, at, label(view.f, op)));

@@ -1,5 +1,5 @@
 //! Parts of constants, and constants in another form, made where they are read: a part of a mapped weight takes no
-//! memory.
+//! memory. Constants that are computed from smaller ones are [`compressed`](super::compressed).
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,6 +23,12 @@ pub struct Constant {
 }
 
 impl Constant {
+    /// What the parameter of an op is bound to, where it is a constant as it stands, of any element type.
+    pub fn stated(view: &View<'_>, op: &Op, name: &str) -> Option<Self> {
+        let Literal::Tensor(ty, data) = view.f.literal_arg(op, name)? else { return None };
+        Some(Self { dtype: ty.dtype, shape: ty.known_shape()?, data: data.clone() })
+    }
+
     /// What the parameter of an op is bound to, where it is a plain constant of floating point.
     pub fn of(view: &View<'_>, op: &Op, name: &str) -> Option<Self> {
         Self::from_literal(view.f.literal_arg(op, name)?)
@@ -35,20 +41,33 @@ impl Constant {
         is_float.then(|| Some(Self { dtype: ty.dtype, shape: ty.known_shape()?, data: data.clone() }))?
     }
 
-    /// `len` elements of an axis from `begin` on.
+    /// `len` elements of an axis from `begin` on; elements of fewer bits than a byte are moved together.
     pub fn slice(&self, axis: usize, begin: usize, len: usize) -> Self {
         let mut shape = self.shape.clone();
         shape[axis] = len;
-        let inner = self.shape[axis + 1..].iter().product::<usize>() * (self.dtype.bits() / 8);
+        let inner = self.shape[axis + 1..].iter().product::<usize>() * self.dtype.bits();
         let rows = self.shape[..axis].iter().product();
         let row = self.shape[axis] * inner;
         let (start, width) = (begin * inner, len * inner);
         let part = match &self.data {
-            Data::Bytes(bytes) if rows == 1 => bytes.slice(start..start + width).map(Data::Bytes),
+            Data::Bytes(bytes) if rows == 1 && start % 8 == 0 && width % 8 == 0 => {
+                bytes.slice(start / 8..(start + width) / 8).map(Data::Bytes)
+            }
             _ => None,
         };
-        let data = part
-            .unwrap_or_else(|| Data::Source(Arc::new(Columns { data: self.data.clone(), rows, row, start, width })));
+        let columns = || Columns { data: self.data.clone(), rows, row, start, width };
+        let data = part.unwrap_or_else(|| Data::Source(Arc::new(columns())));
+        Self { dtype: self.dtype, shape, data }
+    }
+
+    /// With an axis of `len` elements, those behind its own 0; of whole bytes each.
+    pub fn padded(&self, axis: usize, len: usize) -> Self {
+        let mut shape = self.shape.clone();
+        let inner = shape[axis + 1..].iter().product::<usize>() * (self.dtype.bits() / 8);
+        let (row, wide) = (shape[axis] * inner, len * inner);
+        shape[axis] = len;
+        let rows = shape[..axis].iter().product();
+        let data = Data::Source(Arc::new(Padded { data: self.data.clone(), rows, row, wide }));
         Self { dtype: self.dtype, shape, data }
     }
 
@@ -57,12 +76,13 @@ impl Constant {
         Self { shape, ..self }
     }
 
-    /// A matrix with rows and columns exchanged.
-    pub fn transposed(self) -> Self {
+    /// With its first two axes exchanged.
+    pub fn transposed(mut self) -> Self {
         let (rows, columns) = (self.shape[0], self.shape[1]);
-        let width = self.dtype.bits() / 8;
+        self.shape.swap(0, 1);
+        let width = self.dtype.bits() * self.shape[2..].iter().product::<usize>();
         let made = Transposed { data: self.data, rows, columns, width, made: OnceLock::new() };
-        Self { dtype: self.dtype, shape: vec![columns, rows], data: Data::Source(Arc::new(made)) }
+        Self { data: Data::Source(Arc::new(made)), ..self }
     }
 
     /// Each number by itself into another, of this element type.
@@ -97,29 +117,84 @@ fn numbers(dtype: DType, bytes: &[u8]) -> Box<dyn Iterator<Item = f32> + '_> {
     }
 }
 
-/// Some columns of each row.
+/// Some columns of each row; lengths are in bits.
 struct Columns {
     data: Data,
     rows: usize,
-    /// Bytes of a row of `data`.
+    /// Of a row of `data`.
     row: usize,
     /// Where the columns begin in a row.
     start: usize,
-    /// Bytes of the columns of a row.
+    /// Of the columns of a row.
     width: usize,
 }
 
 impl Source for Columns {
     fn byte_len(&self) -> usize {
-        self.rows * self.width
+        (self.rows * self.width).div_ceil(8)
     }
 
     fn read(&self, offset: usize, out: &mut [u8]) {
+        out.fill(0);
+        let (first, end) = (8 * offset, (8 * (offset + out.len())).min(self.rows * self.width));
+        let mut at = first;
+        while at < end {
+            let (row, column) = (at / self.width, at % self.width);
+            let n = (self.width - column).min(end - at);
+            copy_bits(&self.data, row * self.row + self.start + column, n, out, at - first);
+            at += n;
+        }
+    }
+
+    fn packed(&self) -> Option<Packed> {
+        None
+    }
+}
+
+/// Copy `n` bits of `data` to place `to` of `out`, which is 0 there; the least significant bit of a byte comes first.
+fn copy_bits(data: &Data, from: usize, n: usize, out: &mut [u8], to: usize) {
+    let (first, last) = (from / 8, (from + n).div_ceil(8));
+    let is_whole = [from, n, to].iter().all(|bits| bits % 8 == 0);
+    let read = if is_whole {
+        data.read(first, &mut out[to / 8..(to + n) / 8])
+    } else {
+        let mut bytes = vec![0; last - first];
+        let read = data.read(first, &mut bytes);
+        move_bits(&bytes, from % 8, n, out, to);
+        read
+    };
+    debug_assert!(read, "the part lies within the whole");
+}
+
+/// Set those of `n` bits of `out` from `to` on that are set in `bytes` from `from` on.
+pub fn move_bits(bytes: &[u8], from: usize, n: usize, out: &mut [u8], to: usize) {
+    for i in 0..n {
+        let bit = bytes[(from + i) / 8] >> ((from + i) % 8) & 1;
+        out[(to + i) / 8] |= bit << ((to + i) % 8);
+    }
+}
+
+/// Rows with zeros behind them; lengths are in bytes.
+struct Padded {
+    data: Data,
+    rows: usize,
+    row: usize,
+    wide: usize,
+}
+
+impl Source for Padded {
+    fn byte_len(&self) -> usize {
+        self.rows * self.wide
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        out.fill(0);
         let mut done = 0;
         while done < out.len() {
-            let (row, column) = ((offset + done) / self.width, (offset + done) % self.width);
-            let n = (self.width - column).min(out.len() - done);
-            let read = self.data.read(row * self.row + self.start + column, &mut out[done..done + n]);
+            let (row, column) = ((offset + done) / self.wide, (offset + done) % self.wide);
+            let n = (self.wide - column).min(out.len() - done);
+            let stored = self.row.saturating_sub(column).min(n);
+            let read = self.data.read(row * self.row + column.min(self.row), &mut out[done..done + stored]);
             debug_assert!(read, "the columns lie within the rows");
             done += n;
         }
@@ -135,7 +210,7 @@ struct Transposed {
     data: Data,
     rows: usize,
     columns: usize,
-    /// Bytes of an element.
+    /// Bits of an element.
     width: usize,
     made: OnceLock<Vec<u8>>,
 }
@@ -152,7 +227,11 @@ impl Source for Transposed {
             for row in 0..self.rows {
                 for column in 0..self.columns {
                     let (a, b) = ((row * self.columns + column) * w, (column * self.rows + row) * w);
-                    to[b..b + w].copy_from_slice(&from[a..a + w]);
+                    if w % 8 == 0 {
+                        to[b / 8..(b + w) / 8].copy_from_slice(&from[a / 8..(a + w) / 8]);
+                    } else {
+                        move_bits(&from, a, w, &mut to, b);
+                    }
                 }
             }
             to
@@ -225,7 +304,15 @@ mod tests {
         let rows = c.slice(0, 1, 1);
         assert!(matches!(rows.data, Data::Bytes(_)), "rows are not copied");
         assert_eq!(floats(&rows)[..2], [12., 13.]);
+        assert_eq!(floats(&ramp(&[2, 3]).padded(1, 5)), [0., 1., 2., 0., 0., 3., 4., 5., 0., 0.]);
+        assert_eq!(floats(&ramp(&[2, 2]).padded(0, 3)), [0., 1., 2., 3., 0., 0.]);
         assert_eq!(floats(&ramp(&[2, 3]).transposed()), [0., 3., 1., 4., 2., 5.]);
+        // Elements of 4 bits, 0 to 14 in rows of 5: a row is no whole number of bytes.
+        let nibbles = Data::owned(vec![0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0x0e]);
+        let codes = Constant { dtype: DType::Uint4, shape: vec![3, 5], data: nibbles };
+        assert_eq!(codes.slice(1, 1, 3).data.to_vec(), [0x21, 0x63, 0x87, 0xcb, 0x0d]);
+        assert_eq!(codes.slice(0, 1, 1).data.to_vec(), [0x65, 0x87, 0x09]);
+        assert_eq!(codes.transposed().data.to_vec(), [0x50, 0x1a, 0xb6, 0x72, 0x3c, 0xd8, 0x94, 0x0e]);
         let half = ramp(&[3]).map(DType::Fp16, |x| -x);
         assert_eq!(floats(&half), [0., -1., -2.]);
         assert!(half.any(|x| x == -2.0) && !half.any(|x| x > 0.5));

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use thane_mil::program::{OpId, ValueId};
 
 use super::report::Finding;
-use super::rules::{Effect, Severity, gpu_supports};
+use super::rules::{Effect, Rule, Severity, gpu_supports};
 use super::view::View;
 use super::work::{Kind, Work};
 use crate::target::{Evidence, Route, Units};
@@ -100,6 +100,8 @@ pub struct Placement {
     pub segments: Vec<Segment>,
     /// Ops that the engine refuses where nothing else may run them: the program does not compile.
     pub refused: Vec<OpId>,
+    /// Rules that would take all of it off the engine, but that other sources contradict or nobody checked.
+    pub may_leave: Vec<&'static str>,
 }
 
 impl Placement {
@@ -132,10 +134,14 @@ impl Placement {
 }
 
 /// Place the ops of a function. An op that a finding takes off the engine is not supported there; one that takes the
-/// whole program off leaves nothing supported.
+/// whole program off leaves nothing supported, unless that is disputed or folklore: then ops stay where they are, and the
+/// rule is named.
 pub fn place(view: &View<'_>, findings: &[Finding]) -> Placement {
     let refusals = refusals(findings);
-    let leaves = findings.iter().find(|f| takes_all(view, f));
+    let leaves = findings.iter().find(|f| takes_all(view, f) && is_sure(f.rule));
+    let doubted = findings.iter().filter(|f| f.rule.effect == Effect::ProgramLeaves && !is_sure(f.rule));
+    let mut may_leave: Vec<&'static str> = doubted.map(|f| f.rule.id).collect();
+    may_leave.dedup();
     let computes = view.f.all_ops().into_iter().filter(|id| !view.op(*id).def.is_constexpr());
     let mut ops: Vec<Placed> = Vec::new();
     for op in computes {
@@ -143,20 +149,26 @@ pub fn place(view: &View<'_>, findings: &[Finding]) -> Placement {
         ops.push(candidate(view, op, refusal));
     }
     let refused = if view.target.route == Route::Direct { direct(&mut ops) } else { segment::choose(&mut ops) };
-    Placement { segments: segment::runs(&ops), ops, refused }
+    Placement { segments: segment::runs(&ops), ops, refused, may_leave }
 }
 
 /// Whether a finding takes all ops off the engine. Core ML says nothing where the engine's compiler fails, and runs all of a
 /// function without state elsewhere; one with state does not load.
 fn takes_all(view: &View<'_>, finding: &Finding) -> bool {
     let rule = finding.rule;
-    let sure = rule.disputed.is_none() && rule.severity == Severity::Error && rule.evidence <= Evidence::Measured;
     let has_state = || view.f.body().inputs.iter().any(|input| view.f.value(*input).ty.tensor().is_none());
     match rule.effect {
         Effect::ProgramLeaves => true,
-        Effect::CompileFails(_) => view.target.route == Route::CoreMl && sure && !has_state(),
+        Effect::CompileFails(_) => {
+            view.target.route == Route::CoreMl && rule.severity == Severity::Error && !has_state()
+        }
         _ => false,
     }
+}
+
+/// Whether a rule is measured or documented, and nobody contradicts it.
+fn is_sure(rule: &Rule) -> bool {
+    rule.disputed.is_none() && rule.evidence <= Evidence::Measured
 }
 
 /// The first finding that takes each op off the engine.

@@ -19,6 +19,8 @@ mod weights;
 
 use thane_mil::program::{OpId, Program};
 
+pub(crate) use shapes::ROW_LEN;
+
 use super::report::Finding;
 use super::view::View;
 use crate::target::{Evidence, Route, Target};

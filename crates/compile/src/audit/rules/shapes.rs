@@ -10,7 +10,7 @@ use crate::audit::view::View;
 use crate::target::{Evidence, Route};
 
 /// fp16 numbers in the 64 bytes that a row is padded to.
-const ROW_LEN: usize = 32;
+pub const ROW_LEN: usize = 32;
 
 /// Rows.
 pub static RULES: &[Rule] = &[

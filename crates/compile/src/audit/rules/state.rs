@@ -52,7 +52,7 @@ pub static RULES: &[Rule] = &[
               CPU or GPU.",
         fix: "Pad the last axis of the state to a multiple of 32.",
         check: Check::Function(|v| {
-            let narrow = |t: &TensorType| t.shape.last().and_then(|d| d.known()).filter(|n| n % 32 != 0);
+            let narrow = |t: &TensorType| t.shape.last().and_then(|d| d.known()).filter(|n| n % super::ROW_LEN != 0);
             let hits = states(v).into_iter().filter_map(|(value, t)| narrow(t).map(|n| (value, n)));
             hits.map(|(value, n)| Hit {
                 op: None,

@@ -1,10 +1,9 @@
 //! Functions for what was measured: products in every form of weights, and the ops around them.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use thane_mil::build::{BuildError, FunctionBuilder};
-use thane_mil::data::{Data, Packed, Source};
+use thane_mil::data::Data;
 use thane_mil::literal::Literal;
 use thane_mil::opset::Opset;
 use thane_mil::program::{Arg, Function, ValueId};
@@ -55,23 +54,6 @@ type Made = Result<ValueId, GraphError>;
 
 /// Bytes that a constant may have here: more than any that was measured.
 const MOST_BYTES: usize = 1 << 33;
-
-/// Bytes that are all zero, and take no memory.
-struct Zeros(usize);
-
-impl Source for Zeros {
-    fn byte_len(&self) -> usize {
-        self.0
-    }
-
-    fn read(&self, _offset: usize, out: &mut [u8]) {
-        out.fill(0);
-    }
-
-    fn packed(&self) -> Option<Packed> {
-        None
-    }
-}
 
 /// A function in the making.
 pub struct Graph {
@@ -289,7 +271,7 @@ impl Graph {
     fn zeros(&self, dtype: DType, shape: &[usize]) -> Result<Literal, GraphError> {
         let bytes = product(shape).and_then(|n| dtype.byte_len(n)).filter(|n| *n < MOST_BYTES);
         let bytes = bytes.ok_or_else(|| GraphError::TooLarge(shape.to_vec()))?;
-        let data = Data::Source(Arc::new(Zeros(bytes)));
+        let data = Data::zeros(bytes);
         Ok(Literal::Tensor(TensorType::new(dtype, shape.iter().copied()), data))
     }
 

@@ -1,0 +1,122 @@
+//! A folder of packages: each is fixed, and what they share stays shared.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use thane_compile::audit::fix::{Measure, Report};
+
+use super::{Request, of_package, unfit};
+use crate::app::App;
+use crate::audit::subject::packages_in;
+use crate::contract;
+use crate::embed::bundle::{self, MANIFEST, Manifest};
+use crate::embed::packages;
+use crate::exit::{Code, Failure};
+
+/// The weights of a package.
+const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";
+
+/// Fix the packages of a folder; all of them are written or nothing is.
+pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
+    let (from, to) = (request.from, request.to);
+    let other = |e: anyhow::Error| Failure::new(Code::Other, e.context(format!("{} is not written", to.display())));
+    let found = if from.is_dir() { packages_in(from).map_err(|e| other(e.into()))? } else { Vec::new() };
+    if found.is_empty() || super::is_text(to) {
+        return Err(unfit(from));
+    }
+    let manifest = manifest(from)?;
+    let parent = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(parent).map_err(|e| other(e.into()))?;
+    let name = to.file_name().unwrap_or_default().to_string_lossy();
+    let partial = tempfile::Builder::new().prefix(&format!(".{name}.partial-")).tempdir_in(parent);
+    let partial = partial.map_err(|e| other(e.into()))?;
+    let mut reports = Vec::new();
+    for package in &found {
+        let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        app.output.explain(&format!("fixing {name}"));
+        reports.push(named(of_package(package, &partial.path().join(&name), request)?, &name));
+    }
+    let finish = || -> anyhow::Result<()> {
+        for name in share(from, partial.path(), &found)? {
+            app.output.say(&format!(
+                "{name}: its weights were those of another package; fixed otherwise, they no longer are"
+            ));
+        }
+        copy_others(from, partial.path(), &found)?;
+        if let Some(manifest) = manifest {
+            let files = contract::hash_tree(partial.path())?;
+            let mut text = serde_json::to_vec_pretty(&Manifest { files, ..manifest })?;
+            text.push(b'\n');
+            fs::write(partial.path().join(MANIFEST), text)?;
+        }
+        Ok(())
+    };
+    finish().map_err(other)?;
+    bundle::place(partial, to, false).map_err(|e| other(e.into()))?;
+    reports.into_iter().reduce(joined).ok_or_else(|| unfit(from))
+}
+
+/// The manifest of a folder that Thane wrote, after everything that it names was compared.
+fn manifest(from: &Path) -> Result<Option<Manifest>, Failure> {
+    if !packages::is_bundle(from) {
+        return Ok(None);
+    }
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e.context(from.display().to_string()));
+    packages::manifest(from).map(|(manifest, _)| Some(manifest)).map_err(usage)
+}
+
+/// Make weights one file where they were one, or equal, before and are equal again; the packages whose weights no longer
+/// are.
+fn share(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+    let (mut kept, mut apart): (Vec<(String, PathBuf)>, _) = (Vec::new(), Vec::new());
+    let hash = |path: &Path| contract::hash(path, String::new()).map(|file| file.sha256);
+    for package in packages {
+        let name = package.strip_prefix(from)?;
+        let (before, after) = (package.join(WEIGHTS), to.join(name).join(WEIGHTS));
+        if !before.is_file() || !after.is_file() {
+            continue;
+        }
+        let old = hash(&before)?;
+        match kept.iter().find(|(other, _)| *other == old) {
+            None => kept.push((old, after)),
+            Some((_, first)) if hash(first)? == hash(&after)? => bundle::share(first, &after)?,
+            Some(_) => apart.push(name.display().to_string()),
+        }
+    }
+    Ok(apart)
+}
+
+/// What lies beside the packages comes along.
+fn copy_others(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<()> {
+    for (name, _) in contract::walk(from)? {
+        let path = from.join(&name);
+        if name != MANIFEST && !packages.iter().any(|p| path.starts_with(p)) {
+            let copy = to.join(&name);
+            if let Some(parent) = copy.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            fs::copy(&path, copy)?;
+        }
+    }
+    Ok(())
+}
+
+/// A report whose functions are told apart from those of other packages, as a report of the audit tells them apart.
+fn named(mut report: Report, package: &str) -> Report {
+    let steps = report.steps.iter_mut().map(|s| &mut s.function);
+    let left = report.left.iter_mut().map(|l| &mut l.function);
+    let interface = report.interface.iter_mut().map(|c| &mut c.function);
+    for function in steps.chain(left).chain(interface) {
+        *function = if function.is_empty() { package.to_owned() } else { format!("{package}/{function}") };
+    }
+    report
+}
+
+fn joined(mut all: Report, next: Report) -> Report {
+    all.before = Measure::total([all.before, next.before]);
+    all.after = Measure::total([all.after, next.after]);
+    all.steps.extend(next.steps);
+    all.left.extend(next.left);
+    all.interface.extend(next.interface);
+    all
+}

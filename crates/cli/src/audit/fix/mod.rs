@@ -1,0 +1,157 @@
+//! `thane audit --fix`: rewrites what the audit finds, proves each rewrite on the CPU, and writes the program with
+//! those kept.
+//!
+//! The rewrites are [`thane_compile::audit::fix`]'s, the prover is [`thane_cpu::equal`]'s; this is the files. A package
+//! keeps what it says of itself and, where it is Thane's, its contract: no rewrite changes an interface.
+
+mod folder;
+mod rows;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use thane_compile::audit::fix::{self, Changed, FixError, Options, Report};
+use thane_compile::target::Target;
+use thane_cpu::equal::{Budget, OnCpu};
+use thane_mil::package::{self, Package, read_source, write_source};
+use thane_mil::program::Program;
+
+use crate::app::App;
+use crate::contract;
+use crate::exit::{Code, Failure, Outcome};
+use crate::model::is_package;
+
+/// What is to be fixed.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// A package, a folder of packages, or a .mil file.
+    pub from: &'a Path,
+    /// Where the result goes: a package, a folder, or a .mil file.
+    pub to: &'a Path,
+    /// What it is judged for.
+    pub target: &'a Target,
+    /// How.
+    pub options: Options<'a>,
+}
+
+/// Fix a program, or the packages of a folder, and write the result.
+pub fn run(request: &Request<'_>, app: &App) -> Outcome {
+    refuse_existing(request.to)?;
+    let report = if is_text(request.from) {
+        of_text(request)?
+    } else if is_package(request.from) {
+        of_package(request.from, request.to, request)?
+    } else {
+        folder::run(request, app)?
+    };
+    rows::print(&report, request, app)
+}
+
+fn is_text(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "mil")
+}
+
+fn of_text(request: &Request<'_>) -> Result<Report, Failure> {
+    let (program, report) = fixed(text(request.from)?, request)?;
+    let written = if is_text(request.to) {
+        write_source(request.to, &program).map(drop)
+    } else {
+        Package::new(program).write(request.to, &[]).map(drop)
+    };
+    written.map_err(|e| Failure::new(Code::Other, e))?;
+    Ok(report)
+}
+
+/// Nothing that can be fixed.
+fn unfit(path: &Path) -> Failure {
+    let error = anyhow::anyhow!("{}: --fix takes a package, a folder of packages or a .mil file", path.display());
+    let convert = format!("thane convert {} -o model.mlpackage, and fix that", path.display());
+    Failure::new(Code::Usage, error).remedy(convert)
+}
+
+fn of_package(from: &Path, to: &Path, request: &Request<'_>) -> Result<Report, Failure> {
+    if !from.join("Manifest.json").is_file() {
+        return Err(unfit(from));
+    }
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let mut package = Package::open(from).map_err(|e| Failure::new(Code::Usage, e))?;
+    let contents = contract::read(from, &package.program).map_err(usage)?;
+    if request.options.pad_interface && contents.is_some() {
+        let error = anyhow::anyhow!("{}: its contract says what its functions take", from.display());
+        return Err(Failure::new(Code::Usage, error).remedy("leave out --pad-interface, or fix a package of others"));
+    }
+    let mut items = foreign_items(from, contents.is_some())?;
+    let (program, report) = fixed(package.program, request)?;
+    if let Some(changed) = report.interface.iter().find(|c| !looks_as_its_type(&package.interfaces, c)) {
+        let error = anyhow::anyhow!(
+            "{}: {} `{}` of {} is described as an image or in several shapes, and cannot be padded",
+            from.display(),
+            changed.role,
+            changed.name,
+            changed.function
+        );
+        return Err(Failure::new(Code::Usage, error).remedy("leave out --pad-interface"));
+    }
+    package.program = program;
+    if let Some(contents) = contents {
+        items
+            .extend(contract::items(contents.contract, contents.parts.as_ref(), contents.golden, None).map_err(usage)?);
+    }
+    let written =
+        if is_text(to) { write_source(to, &package.program).map(drop) } else { package.write(to, &items).map(drop) };
+    written.map_err(|e| Failure::new(Code::Other, e))?;
+    Ok(report)
+}
+
+/// Whether a package describes what is changed by its type alone.
+fn looks_as_its_type(interfaces: &BTreeMap<String, package::Interface>, changed: &Changed) -> bool {
+    let feature = interfaces.get(&changed.function).and_then(|i| i.features.get(&changed.name));
+    feature.is_none_or(|f| f.image.is_none() && f.shape == package::Shape::OfType)
+}
+
+/// Better now than after minutes of proofs.
+pub fn refuse_existing(to: &Path) -> Outcome {
+    // A text has its weights beside it, where those of another may be.
+    let weights = to.extension().is_some_and(|e| e == "mil").then(|| to.with_file_name("weights").join("weight.bin"));
+    let taken = [Some(to.to_owned()), weights].into_iter().flatten().find(|path| path.symlink_metadata().is_ok());
+    let Some(taken) = taken else { return Ok(()) };
+    let error = anyhow::anyhow!("{} exists already", taken.display());
+    Err(Failure::new(Code::Usage, error).remedy("another folder or an .mlpackage behind -o, or remove it"))
+}
+
+fn text(path: &Path) -> Result<Program, Failure> {
+    let source = read_source(path).map_err(|e| Failure::new(Code::Usage, e))?;
+    if source.n_absent == 0 {
+        return Ok(source.program);
+    }
+    let n = source.n_absent;
+    let error = anyhow::anyhow!(
+        "{}: {n} constants are in a weight file that is not beside it: with zeros in their place nothing can be proven",
+        path.display()
+    );
+    Err(Failure::new(Code::Usage, error)
+        .remedy("the weight file where the text says, or the package that the text was printed from"))
+}
+
+/// Items of others than Thane; those of Thane come anew with the contract, which has their hashes.
+fn foreign_items(path: &Path, ours: bool) -> Result<Vec<package::Item>, Failure> {
+    let items = package::items(path).map_err(|e| Failure::new(Code::Usage, e))?;
+    let foreign = items.into_iter().filter(|i| !ours || i.author != contract::AUTHOR);
+    Ok(foreign
+        .map(|i| package::Item {
+            author: i.author,
+            name: i.name,
+            description: i.description,
+            content: package::Content::File(i.path),
+        })
+        .collect())
+}
+
+fn fixed(program: Program, request: &Request<'_>) -> Result<(Program, Report), Failure> {
+    let mut prover = OnCpu(Budget { n_threads: num_cpus::get_physical(), ..Budget::default() });
+    let done = fix::run(program, request.target, &request.options, &mut prover);
+    done.map_err(|e| match e {
+        FixError::Illegal(_) => Failure::new(Code::Usage, e).remedy("thane check says what is wrong with a package"),
+        FixError::Unknown { .. } => Failure::new(Code::Usage, e),
+    })
+}

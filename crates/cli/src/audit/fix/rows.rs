@@ -1,0 +1,123 @@
+//! What fixing did, as text or JSON.
+
+use std::path::Path;
+
+use serde::Serialize;
+use thane_compile::audit::fix::{Measure, Proof, Report, Verdict};
+
+use super::Request;
+use crate::app::App;
+use crate::exit::Outcome;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Printed<'a> {
+    from: &'a Path,
+    to: &'a Path,
+    target: String,
+    before: Figures,
+    after: Figures,
+    steps: Vec<StepRow>,
+    left: Vec<LeftRow>,
+    interface: Vec<ChangedRow>,
+}
+
+#[derive(Serialize)]
+struct Figures {
+    ms: f64,
+    residency: f64,
+    ops: usize,
+    findings: usize,
+    errors: usize,
+}
+
+#[derive(Serialize)]
+struct StepRow {
+    fix: &'static str,
+    what: &'static str,
+    rules: Vec<&'static str>,
+    function: String,
+    ops: Vec<PlaceRow>,
+    kept: bool,
+    proven: bool,
+    /// How it was proven, or why it is not kept.
+    reason: String,
+    before: Figures,
+    after: Figures,
+}
+
+#[derive(Serialize)]
+struct PlaceRow {
+    op: String,
+    layer: String,
+}
+
+#[derive(Serialize)]
+struct LeftRow {
+    rule: &'static str,
+    function: String,
+    op: Option<String>,
+    layer: Option<String>,
+    findings: usize,
+    reason: String,
+}
+
+/// What callers pass in another type.
+#[derive(Serialize)]
+struct ChangedRow {
+    function: String,
+    role: &'static str,
+    name: String,
+    was: String,
+    is: String,
+    /// What it has behind its old end.
+    padding: &'static str,
+}
+
+/// Print it.
+pub fn print(report: &Report, request: &Request<'_>, app: &App) -> Outcome {
+    if !app.output.is_json() {
+        return Ok(app.output.data(&format!("{report}{}\n", request.to.display()))?);
+    }
+    let steps = report.steps.iter().map(|s| {
+        let (kept, proven, reason) = match &s.verdict {
+            Verdict::Kept(Proof::Equal(how)) => (true, true, how.clone()),
+            Verdict::Kept(Proof::Differs(how) | Proof::Unknown(how)) => (true, false, how.clone()),
+            Verdict::Rejected(reason) => (false, false, reason.clone()),
+        };
+        let ops = s.sites.iter().map(|p| PlaceRow { op: p.op.clone(), layer: p.layer.clone() }).collect();
+        let (fix, what, rules, function) = (s.fix, s.what, s.rules.clone(), s.function.clone());
+        let (before, after) = (figures(&s.before), figures(&s.after));
+        StepRow { fix, what, rules, function, ops, kept, proven, reason, before, after }
+    });
+    let left = report.left.iter().map(|l| LeftRow {
+        rule: l.rule,
+        function: l.function.clone(),
+        op: l.place.as_ref().map(|p| p.op.clone()),
+        layer: l.place.as_ref().map(|p| p.layer.clone()),
+        findings: l.n,
+        reason: l.reason.clone(),
+    });
+    let interface = report.interface.iter().map(|c| ChangedRow {
+        function: c.function.clone(),
+        role: c.role,
+        name: c.name.clone(),
+        was: c.was.clone(),
+        is: c.is.clone(),
+        padding: c.padding(),
+    });
+    Ok(app.output.json(&Printed {
+        from: request.from,
+        to: request.to,
+        target: report.target.to_string(),
+        before: figures(&report.before),
+        after: figures(&report.after),
+        steps: steps.collect(),
+        left: left.collect(),
+        interface: interface.collect(),
+    })?)
+}
+
+fn figures(m: &Measure) -> Figures {
+    Figures { ms: m.ms, residency: m.residency * 100.0, ops: m.n_ops, findings: m.n_findings, errors: m.n_errors }
+}

@@ -1,0 +1,85 @@
+//! Where functions and values stand in a text, for messages about a program that was read from it.
+
+use std::collections::HashMap;
+
+use super::lex::{Lexer, Token};
+
+/// The lines of a text on which functions and values are declared, from 1.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    functions: HashMap<String, Function>,
+}
+
+#[derive(Clone, Debug)]
+struct Function {
+    line: usize,
+    values: HashMap<String, usize>,
+}
+
+impl Lines {
+    /// The line of a function.
+    pub fn function(&self, name: &str) -> Option<usize> {
+        Some(self.functions.get(name)?.line)
+    }
+
+    /// The line on which a function declares a result of an op.
+    pub fn value(&self, function: &str, name: &str) -> Option<usize> {
+        self.functions.get(function)?.values.get(name).copied()
+    }
+}
+
+/// Find the lines of a text that [`parse`](super::parse()) accepts; of another those up to the first that is no text.
+pub fn lines(text: &str) -> Lines {
+    let mut found = Lines::default();
+    let mut lexer = Lexer::new(text);
+    let (mut line, mut counted) = (1, 0);
+    let mut function = None::<String>;
+    // Within brackets nothing is declared but inputs, which are no op's.
+    let mut depth = 0usize;
+    let mut word = None;
+    while let Ok(token) = lexer.next() {
+        line += text[counted..lexer.start].matches('\n').count();
+        counted = lexer.start;
+        match (token, word) {
+            (Token::End, _) => break,
+            (Token::Word(name), Some(("func", _))) => {
+                function = Some(name.to_owned());
+                found.functions.insert(name.to_owned(), Function { line, values: HashMap::new() });
+            }
+            (Token::Mark('=' | ','), Some((name, at))) if depth == 0 => {
+                if let Some(function) = function.as_ref().and_then(|f| found.functions.get_mut(f)) {
+                    function.values.entry(name.to_owned()).or_insert(at);
+                }
+            }
+            (Token::Mark('(' | '[' | '<'), _) => depth += 1,
+            (Token::Mark(')' | ']' | '>'), _) => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        word = if let Token::Word(name) = token { Some((name, line)) } else { None };
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_and_results_have_lines() {
+        let text =
+            "program(1.3)\n{\n    // tensor<fp16, [1]> z = relu(x = x);\n    func f<ios18>(tensor<fp16, [1, 2]> x) {\n
+        tensor<fp16, [1, 2]> y = relu(x = x)[name = string(\"a, y = b\")];
+        tensor<fp16, [1, 1]> t, tensor<int32,
+            [1, 1]> i = topk(x = y, k = int32(1));
+    } -> (t, i);\n func g<ios18>(bool p) { bool y = logical_not(x = p); } -> (y);\n}";
+        let found = lines(text);
+        assert_eq!((found.function("f"), found.function("g"), found.function("h")), (Some(4), Some(10), None));
+        let of = |name| found.value("f", name);
+        assert_eq!(
+            (of("y"), of("t"), of("i"), of("x"), of("z"), of("k")),
+            (Some(6), Some(7), Some(8), None, None, None)
+        );
+        assert_eq!((found.value("g", "y"), found.value("h", "y")), (Some(10), None));
+        assert_eq!(lines("no { text <<<").function("no"), None);
+    }
+}
