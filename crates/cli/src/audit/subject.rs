@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use thane_mil::package::{Package, PackageError, read_source};
 use thane_mil::program::Program;
-use thane_mil::types::DType;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{EncoderInfo, Options};
 
@@ -128,7 +127,7 @@ fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<S
     if path.join("modules.json").is_file() {
         return encoder(spec, &checkpoint, build, app);
     }
-    match decoder(&checkpoint, build.context, app) {
+    match decoder(&checkpoint, build.context, build, app) {
         Ok((program, said)) => {
             let part = Part { package: String::new(), program };
             let decoder = Some((path.to_owned(), Box::new(checkpoint)));
@@ -138,14 +137,20 @@ fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<S
     }
 }
 
-/// The program that `thane convert` writes of a decoder, with a word about it.
-pub fn decoder(checkpoint: &Checkpoint, context: Option<usize>, app: &App) -> Result<(Program, String), Failure> {
-    // States of packages are fp16.
-    let options = Options { context, cache: DType::Fp16, score: false };
+/// The program that `thane convert --form engine` writes of a decoder, with a word about it.
+pub fn decoder(
+    checkpoint: &Checkpoint,
+    context: Option<usize>,
+    build: &Build<'_>,
+    app: &App,
+) -> Result<(Program, String), Failure> {
+    let engine = Some(build.embedding.form.decoder());
+    let options = Options { context, engine, ..Options::default() };
     let made = thane_models::build(checkpoint, &options).map_err(|e| model::unusable(&checkpoint.path, e))?;
     let program = convert::in_opset(model::compile(made.program, &checkpoint.path, app)?, None)?;
+    let block = made.info.fixed.map_or(1, |fixed| fixed.block);
     let said = format!(
-        "{}, {} layers, context of {} tokens, as `thane convert` writes it",
+        "{}, {} layers, context of {} tokens, {block} of a prompt a call, as `thane convert --form engine` writes it",
         made.info.architecture, made.info.n_layers, made.info.context
     );
     Ok((program, said))
