@@ -63,7 +63,9 @@ pub enum ModelError {
         max: usize,
     },
     /// The block of `prefill` asked for does not fit the cache.
-    #[error("a block of {asked} tokens was asked for; the context has {context}: give --block 1 to {context}, or a longer --context")]
+    #[error(
+        "a block of {asked} tokens was asked for; the context has {context}: give --block 1 to {context}, or a longer --context"
+    )]
     Block {
         /// Asked for.
         asked: usize,

@@ -184,7 +184,8 @@ impl PartSource {
             Part::Numbers => {
                 for (i, (cell, code)) in cells.iter_mut().zip(unpacked.codes).enumerate() {
                     let group = i / self.layout.group;
-                    let code = if self.layout.has_table { IQ4_TABLE[usize::from(code.cast_unsigned() & 15)] } else { code };
+                    let code =
+                        if self.layout.has_table { IQ4_TABLE[usize::from(code.cast_unsigned() & 15)] } else { code };
                     *cell = (unpacked.scales[group] * f32::from(code) + unpacked.minimums[group]).to_le_bytes();
                 }
             }

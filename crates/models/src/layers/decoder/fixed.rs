@@ -15,7 +15,7 @@
 //! | `sliding_mask`, likewise | the same of layers that see a window, where there are some |
 //! | `last_token` fp16 [1, 1, 1, n] | 1 at the token whose logits are asked for, 0 elsewhere; not of `decode` |
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
@@ -38,8 +38,8 @@ pub struct Io<'a> {
     sliding: Option<ValueId>,
     last_token: Option<ValueId>,
     state: ValueId,
-    /// What the state holds before the call.
-    past: ValueId,
+    /// What the state holds before the call, once it was read.
+    past: Cell<Option<ValueId>>,
     /// Keys and values of the call's tokens, layer by layer.
     new: RefCell<Vec<ValueId>>,
 }
@@ -68,9 +68,18 @@ impl<'a> Io<'a> {
         let a = extent.attention;
         let cache = TensorType::new(extent.cache, [2 * extent.n_layers, a.n_kv_heads, extent.context, a.head_dim]);
         let state = g.input("kv_cache", Type::State(cache));
-        let past = g.op("read_state", "past", [("input", state)])?;
-        let new = RefCell::default();
+        let (past, new) = (Cell::default(), RefCell::default());
         Ok(Self { extent, input_ids, positions, begin, end, full, sliding, last_token, state, past, new })
+    }
+
+    /// What the state holds before the call; read behind the look-ups, which run elsewhere, so that the engine is entered once.
+    fn past(&self, g: &mut Graph) -> Made {
+        if let Some(past) = self.past.get() {
+            return Ok(past);
+        }
+        let past = g.op("read_state", "past", [("input", self.state)])?;
+        self.past.set(Some(past));
+        Ok(past)
     }
 
     /// The angles of these frequencies, from a table.
@@ -93,11 +102,12 @@ impl<'a> Io<'a> {
         rotary: &'r Rotary,
         mask: Mask,
     ) -> Result<Surroundings<'r>, ModelError> {
+        let past = self.past(g)?;
         let mut slot = |slot: usize| -> Made {
             let (begin, end) = (g.ints(&[slot as i32, 0, 0, 0])?, g.ints(&[slot as i32 + 1, 0, 0, 0])?);
             let but_first = g.bools(&[false, true, true, true])?;
             let args =
-                [("x", self.past), ("begin", begin), ("end", end), ("begin_mask", but_first), ("end_mask", but_first)];
+                [("x", past), ("begin", begin), ("end", end), ("begin_mask", but_first), ("end_mask", but_first)];
             g.op("slice_by_index", "past", args)
         };
         let (keys, values) = (slot(2 * layer)?, slot(2 * layer + 1)?);
@@ -117,11 +127,12 @@ impl<'a> Io<'a> {
     pub fn finish(self, mut g: Graph, logits: ValueId) -> Result<Function, ModelError> {
         let logits = g.reshape(logits, &[1, 1, -1])?;
         g.at("");
+        let past = self.past(&mut g)?;
         let new = g.join("concat", &self.new.into_inner(), 0)?; // [2 * layers, kv_heads, n, head_dim]
         let new = g.cast(new, self.extent.cache)?;
         let but_tokens = g.bools(&[true, true, false, true])?;
         let args = [
-            ("x", self.past),
+            ("x", past),
             ("update", new),
             ("begin", self.begin),
             ("end", self.end),
