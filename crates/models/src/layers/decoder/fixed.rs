@@ -123,12 +123,11 @@ impl<'a> Io<'a> {
         g.reduce("reduce_sum", only, -1)
     }
 
-    /// Write the cache and hand the function over; `logits` are [1, vocabulary, 1, 1].
-    pub fn finish(self, mut g: Graph, logits: ValueId) -> Result<Function, ModelError> {
-        let logits = g.reshape(logits, &[1, 1, -1])?;
+    /// Write what the layers put down; before the head, whose logits are reshaped elsewhere, so that the engine is left once.
+    pub fn write(&self, g: &mut Graph) -> Result<(), ModelError> {
         g.at("");
-        let past = self.past(&mut g)?;
-        let new = g.join("concat", &self.new.into_inner(), 0)?; // [2 * layers, kv_heads, n, head_dim]
+        let past = self.past(g)?;
+        let new = g.join("concat", &self.new.take(), 0)?; // [2 * layers, kv_heads, n, head_dim]
         let new = g.cast(new, self.extent.cache)?;
         let but_tokens = g.bools(&[true, true, false, true])?;
         let args = [
@@ -141,6 +140,12 @@ impl<'a> Io<'a> {
         ];
         let updated = g.op("slice_update", "updated", args)?;
         g.op("coreml_update_state", "stored", [("state", self.state), ("value", updated)])?;
+        Ok(())
+    }
+
+    /// Hand the function over; `logits` are [1, vocabulary, 1, 1].
+    pub fn finish(&self, mut g: Graph, logits: ValueId) -> Result<Function, ModelError> {
+        let logits = g.reshape(logits, &[1, 1, -1])?;
         Ok(g.finish("logits", logits))
     }
 }

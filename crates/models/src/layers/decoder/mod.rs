@@ -120,8 +120,18 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// The last norm and the product with the head.
-    pub fn head(&self, g: &mut Graph, norm: RmsNorm, weight: &Tensor, table: &Tensor, hidden: ValueId) -> Made {
+    /// The last norm and the product with the head; the cache is written by then.
+    pub fn head(
+        &self,
+        g: &mut Graph,
+        norm: RmsNorm,
+        weight: &Tensor,
+        table: &Tensor,
+        hidden: ValueId,
+    ) -> Result<ValueId, ModelError> {
+        if let Self::Fixed(io) = self {
+            io.write(g)?;
+        }
         g.at("model.norm");
         let asked = match self {
             Self::Flexible(io) => io.asked(g, hidden)?,
@@ -129,7 +139,7 @@ impl<'a> Io<'a> {
         };
         let normed = norm.apply(g, asked, weight)?;
         g.at("lm_head");
-        g.linear("product", normed, table, None)
+        Ok(g.linear("product", normed, table, None)?)
     }
 
     /// Hand the function over.
