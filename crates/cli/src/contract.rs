@@ -321,6 +321,16 @@ pub fn differing<'a>(a: &'a [FileHash], b: &'a [FileHash]) -> Option<&'a str> {
     only(a, b).or_else(|| only(b, a))
 }
 
+/// What the contract of a package says of its model, without a look at any other file; none where Thane did not make it.
+pub fn facts(path: &Path) -> anyhow::Result<Option<Facts>> {
+    if !path.join("Manifest.json").is_file() {
+        return Ok(None);
+    }
+    let items = package::items(path)?;
+    let Some(item) = items.iter().find(|i| i.author == AUTHOR && i.name == CONTRACT) else { return Ok(None) };
+    Ok(Some(read_contract(&item.path).with_context(|| item.path.display().to_string())?.model))
+}
+
 fn read_contract(file: &Path) -> anyhow::Result<Contract> {
     let bytes = read_small(file)?;
     let json: serde_json::Value = serde_json::from_slice(&bytes)?;

@@ -132,6 +132,10 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
         if f.segments.len() == 1 { "segment" } else { "segments" }
     );
     out += &wrap("  on engine", INDENT, &share);
+    if f.catch_all {
+        let said = "for what is too long for the others: of any length, so off the engine; --require-ane leaves it out";
+        out += &wrap("  catch-all", INDENT, said);
+    }
     if let Some(elsewhere) = f.elsewhere() {
         out += &wrap("  elsewhere", INDENT, &elsewhere);
     }

@@ -32,10 +32,10 @@ pub fn is_bundle(path: &Path) -> bool {
     path.join(MANIFEST).is_file()
 }
 
-/// Read and check a package or a folder of packages.
-pub fn open(path: &Path) -> anyhow::Result<Bundle> {
+/// What a folder of packages says of itself, without a look at any other file; none where it is no such folder.
+pub fn manifest(path: &Path) -> anyhow::Result<Option<Manifest>> {
     if !is_bundle(path) {
-        return package(path);
+        return Ok(None);
     }
     let file = path.join(MANIFEST);
     let text = std::fs::metadata(&file).and_then(|m| {
@@ -51,6 +51,12 @@ pub fn open(path: &Path) -> anyhow::Result<Bundle> {
         "{MANIFEST}: its schema is {}, this version of Thane reads {MANIFEST_SCHEMA}",
         manifest.schema
     );
+    Ok(Some(manifest))
+}
+
+/// Read and check a package or a folder of packages.
+pub fn open(path: &Path) -> anyhow::Result<Bundle> {
+    let Some(manifest) = manifest(path)? else { return package(path) };
     let found: Vec<_> = contract::hash_tree(path)?.into_iter().filter(|f| f.path != MANIFEST).collect();
     if let Some(file) = contract::differing(&found, &manifest.files) {
         bail!("`{file}` is not what {MANIFEST} says: the folder was changed or damaged; convert again");
