@@ -232,7 +232,7 @@ fn a_decoder_lives_on_the_engine_but_for_its_look_ups() {
         println!("{}: {:.4}, outside {outside:?}", f.name, judged.placement.residency());
         // Embeddings, cosines and sines are looked up; the head has 151,936 outputs, which only the convolution itself may.
         let looked_up = |op: &&str| ["gather", "transpose", "reshape", "expand_dims", "mul"].contains(op);
-        assert!(outside.iter().all(|op| looked_up(op)) && outside.len() <= 8, "{}: {outside:?}", f.name);
+        assert!(outside.iter().all(looked_up) && outside.len() <= 8, "{}: {outside:?}", f.name);
         assert_eq!(judged.placement.n_dispatches(), 1, "{}: {:?}", f.name, judged.placement.segments);
         let failing = judged.findings.iter().filter(|f| f.rule.severity == Severity::Error).count();
         assert_eq!(failing, 0, "{}", f.name);
