@@ -39,6 +39,14 @@ convert_encoders() { # folder
     "$thane" convert --quiet --force --task embed --chunks --buckets 24 tests/models/tiny-embed/qwen3-pplx -o "$1/chunks.mlpackage"
 }
 
+convert_decoders() { # folder
+    local model
+    for model in tests/models/tiny/*/ tests/models/tiny-gguf/*.gguf; do
+        "$thane" convert --quiet --force --form engine --context 64 --block 8 "$model" \
+            -o "$1/engine-$(basename "$model").mlpackage" || return
+    done
+}
+
 step format cargo fmt --all --check
 step clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
 step docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
@@ -68,6 +76,7 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
             step "packages of $from" "${thane%/thane}/examples/write_packages" "$from" "$packages"
         done
         step "packages of embedding models" convert_encoders "$packages"
+        step "packages of decoders for the engine" convert_decoders "$packages"
         step "oracle: packages" "$venv/bin/python" tests/oracle/check_packages.py "$packages"
         step "oracle: predict" "$venv/bin/python" tests/oracle/check_predict.py "$thane"
         step "oracle: SARIF" "$venv/bin/python" tests/oracle/check_sarif.py "$thane"

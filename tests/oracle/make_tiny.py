@@ -23,7 +23,7 @@ need("torch", "transformers", "safetensors", "numpy")
 import numpy
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Qwen3Config
 
 SEQUENCE_LENS = (7, 33, 61)
 # Smallest relative change of the logits that counts as "this setting matters": 30x the 1e-4 of the tightest promise.
@@ -118,6 +118,15 @@ def gemma(**overrides):
     return Gemma3TextConfig(**(settings | overrides))
 
 
+def qwen(**overrides):
+    settings = dict(
+        vocab_size=149, hidden_size=46, intermediate_size=59, num_hidden_layers=2, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=12, max_position_embeddings=512, rms_norm_eps=3e-3, bos_token_id=1,
+        eos_token_id=2, tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 900.0},
+    )
+    return Qwen3Config(**(settings | overrides))
+
+
 LLAMA3 = {
     # Wavelengths of the five pairs: 6, 22, 75, 262, 907 positions; bounds 64/4 and 64/1 put them on all three branches.
     "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -190,6 +199,7 @@ def cases():
         "llama-f16": Case(
             105, llama(num_hidden_layers=3, hidden_size=50, num_attention_heads=5, num_key_value_heads=5, head_dim=None,
                        tie_word_embeddings=False), bare_llama, torch.float16, mutations=LLAMA_MUTATIONS),
+        "qwen3": Case(106, qwen(), keep, mutations=LLAMA_MUTATIONS | {"theta": rope_of(rope_theta=1300.0)}),
         "gemma3": Case(201, gemma(), keep, mutations=GEMMA_MUTATIONS),
         "gemma3-linear": Case(
             202, gemma(hidden_size=42, intermediate_size=29, num_attention_heads=6, num_key_value_heads=2, head_dim=10,

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use thane_mil::package::{self, Content, Item};
 use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::types::Type;
-use thane_models::Info;
+use thane_models::{Fixed, Info};
 
 use crate::language::{Parts, Words};
 
@@ -69,6 +69,19 @@ pub struct Generates {
     /// Tokens that the cache holds.
     pub context: usize,
     pub cache_bytes: usize,
+    /// Where functions take so many tokens and no others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fixed: Option<FixedLengths>,
+}
+
+/// What feeding functions of fixed lengths needs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FixedLengths {
+    /// Tokens of a call of `prefill`.
+    pub block: usize,
+    /// Tokens that sliding layers see; null where there are none.
+    pub window: Option<usize>,
 }
 
 /// What an embedding model is.
@@ -146,7 +159,8 @@ pub struct Port {
     pub dtype: String,
     /// Null for a dimension that each call binds anew.
     pub shape: Vec<Option<usize>>,
-    /// What it is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`; `mask`, `pool_matrix`, `embedding`.
+    /// What it is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`; `mask`, `cache_slot`, `selection`,
+    /// `key_value_cache`; `pool_matrix`, `embedding`.
     pub role: String,
 }
 
@@ -159,6 +173,7 @@ impl From<&Info> for Generates {
             max_context: info.max_context,
             context: info.context,
             cache_bytes: info.cache_bytes,
+            fixed: info.fixed.map(|f| FixedLengths { block: f.block, window: f.window }),
         }
     }
 }
@@ -172,6 +187,7 @@ impl From<Generates> for Info {
             max_context: facts.max_context,
             context: facts.context,
             cache_bytes: facts.cache_bytes,
+            fixed: facts.fixed.map(|f| Fixed { block: f.block, window: f.window }),
         }
     }
 }
@@ -196,11 +212,14 @@ fn port(f: &Function, value: ValueId) -> anyhow::Result<Port> {
     let ty = value.ty.tensor_or_state().with_context(|| format!("`{}` is of type {}", value.name, value.ty))?;
     let role = match value.name.as_str() {
         "input_ids" => "tokens",
-        "position" => "position",
+        "position" | "positions" => "position",
         "logits" => "logits",
-        "attention_mask" => "mask",
+        "write_begin" | "write_end" => "cache_slot",
+        "last_token" => "selection",
+        "attention_mask" | "full_mask" | "sliding_mask" => "mask",
         "pool_matrix" => "pool_matrix",
         "embedding" | "token_embeddings" => "embedding",
+        "kv_cache" => "key_value_cache",
         name if name.starts_with("k_cache_") => "key_cache",
         name if name.starts_with("v_cache_") => "value_cache",
         name => bail!("function `{}`: nobody knows what `{name}` is for", f.name),
@@ -300,6 +319,16 @@ pub fn read(path: &Path, program: &Program) -> anyhow::Result<Option<Contents>> 
 pub fn differing<'a>(a: &'a [FileHash], b: &'a [FileHash]) -> Option<&'a str> {
     let only = |a: &'a [FileHash], b: &[FileHash]| a.iter().find(|f| !b.contains(f)).map(|f| f.path.as_str());
     only(a, b).or_else(|| only(b, a))
+}
+
+/// What the contract of a package says of its model, without a look at any other file; none where Thane did not make it.
+pub fn facts(path: &Path) -> anyhow::Result<Option<Facts>> {
+    if !path.join("Manifest.json").is_file() {
+        return Ok(None);
+    }
+    let items = package::items(path)?;
+    let Some(item) = items.iter().find(|i| i.author == AUTHOR && i.name == CONTRACT) else { return Ok(None) };
+    Ok(Some(read_contract(&item.path).with_context(|| item.path.display().to_string())?.model))
 }
 
 fn read_contract(file: &Path) -> anyhow::Result<Contract> {

@@ -8,6 +8,7 @@ mod cmd;
 mod contract;
 mod embed;
 mod exit;
+mod form;
 mod hub;
 mod interrupt;
 mod language;

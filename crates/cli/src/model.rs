@@ -6,6 +6,7 @@ use std::sync::Arc;
 use thane_compile::CompileError;
 use thane_cpu::ane::Effects;
 use thane_cpu::{Cpu, Numerics, Profile};
+use thane_engine::fixed::Fixed;
 use thane_engine::generate::Session;
 use thane_mil::backend::{Backend, Executable, LoadError};
 use thane_mil::literal::Literal;
@@ -60,7 +61,7 @@ impl ProgramFlags {
     /// What program these flags ask for.
     pub fn options(&self, score: bool) -> Options {
         let cache = if self.numerics == NumericsFlag::F32 { DType::Fp32 } else { DType::Fp16 };
-        Options { context: self.context, cache, score }
+        Options { context: self.context, cache, score, engine: None }
     }
 }
 
@@ -214,7 +215,9 @@ pub fn session(opened: &Opened, flags: &RunFlags) -> Result<Session, Failure> {
     let cpu = cpu(flags.program.numerics, flags.threads);
     let executable = load(cpu, &opened.model.program, flags.profile.as_ref()).map_err(|e| bad(e.into()))?;
     let instance = executable.instantiate().map_err(|e| bad(e.into()))?;
-    Ok(Session::new(instance, opened.model.info.context, opened.model.info.vocab_size))
+    let Info { context, vocab_size, fixed, .. } = opened.model.info;
+    let fixed = fixed.map(|f| Fixed { block: f.block, window: f.window });
+    Ok(Session::new(instance, context, vocab_size, fixed))
 }
 
 /// The tokenizer and chat template that the files carry.

@@ -7,7 +7,10 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use thane_mil::backend::{Instance, RunError};
+use thane_mil::literal::f16_to_f32;
+use thane_mil::types::DType;
 
+use crate::fixed::{Call, Fixed};
 use crate::sample::{SampleError, Sampler};
 use crate::text::TextStream;
 
@@ -32,7 +35,7 @@ pub enum GenerateError {
     #[error("the prompt has no tokens")]
     EmptyPrompt,
     /// The program's output is not what a language model gives.
-    #[error("the program gave {found} logits of {dtype}, {expected} of fp32 are due")]
+    #[error("the program gave {found} logits of {dtype}, {expected} of fp32 or fp16 are due")]
     Logits {
         /// Elements given.
         found: usize,
@@ -49,6 +52,7 @@ pub struct Session {
     tokens: Vec<u32>,
     context: usize,
     vocab_size: usize,
+    fixed: Option<Fixed>,
 }
 
 impl Session {
@@ -58,9 +62,10 @@ impl Session {
     /// Tokens of a prefill call at most; more brings no speed.
     const MOST_TOKENS: usize = 512;
 
-    /// A session over a fresh instance whose caches hold `context` tokens.
-    pub fn new(instance: Box<dyn Instance>, context: usize, vocab_size: usize) -> Self {
-        Self { instance, tokens: Vec::new(), context, vocab_size }
+    /// A session over a fresh instance whose caches hold `context` tokens; `fixed` where its functions take so many tokens and
+    /// no others.
+    pub fn new(instance: Box<dyn Instance>, context: usize, vocab_size: usize, fixed: Option<Fixed>) -> Self {
+        Self { instance, tokens: Vec::new(), context, vocab_size, fixed }
     }
 
     /// Tokens that the cache can hold.
@@ -95,8 +100,19 @@ impl Session {
                 return Ok(None);
             }
             let rest = &prompt[self.tokens.len()..];
-            let n = rest.len().min(Self::MOST_TOKENS).min((Self::MOST_SCORES / prompt.len()).max(16));
-            self.call("prefill", &rest[..n])?;
+            match self.fixed {
+                None => {
+                    let n = rest.len().min(Self::MOST_TOKENS).min((Self::MOST_SCORES / prompt.len()).max(16));
+                    self.call("prefill", &rest[..n])?;
+                }
+                Some(_) if rest.len() == 1 => self.call("decode", rest)?,
+                Some(fixed) => {
+                    // All of a block is written: where too little room is left, some tokens are computed again.
+                    let start = self.tokens.len().min(self.context.saturating_sub(fixed.block));
+                    self.tokens.truncate(start);
+                    self.call("prefill", &prompt[start..prompt.len().min(start + fixed.block)])?;
+                }
+            }
         }
         self.logits(1).map(Some)
     }
@@ -124,12 +140,17 @@ impl Session {
         if total > self.context {
             return Err(GenerateError::PromptTooLong { prompt: total, context: self.context });
         }
-        let ids = self.instance.input("input_ids", &[1, tokens.len()])?;
-        for (bytes, token) in ids.as_chunks_mut::<4>().0.iter_mut().zip(tokens) {
-            *bytes = token.to_ne_bytes();
+        let position = self.tokens.len();
+        if let Some(fixed) = self.fixed {
+            fixed.set(self.instance.as_mut(), function, Call { tokens, position, context: self.context })?;
+        } else {
+            let ids = self.instance.input("input_ids", &[1, tokens.len()])?;
+            for (bytes, token) in ids.as_chunks_mut::<4>().0.iter_mut().zip(tokens) {
+                *bytes = token.to_ne_bytes();
+            }
+            let position = i32::try_from(position).unwrap_or(i32::MAX);
+            self.instance.input("position", &[1])?.copy_from_slice(&position.to_ne_bytes());
         }
-        let position = i32::try_from(self.tokens.len()).unwrap_or(i32::MAX);
-        self.instance.input("position", &[1])?.copy_from_slice(&position.to_ne_bytes());
         self.instance.run(function)?;
         self.tokens.extend_from_slice(tokens);
         Ok(())
@@ -140,10 +161,15 @@ impl Session {
         let expected = n_tokens * self.vocab_size;
         let found: usize = view.shape.iter().product();
         let wrong = GenerateError::Logits { found, dtype: view.dtype.name(), expected };
-        if found != expected || view.dtype != thane_mil::types::DType::Fp32 {
-            return Err(wrong);
+        match view.dtype {
+            DType::Fp32 if found == expected => {
+                bytemuck::try_cast_slice(view.bytes).map(<[f32]>::to_vec).map_err(|_| wrong)
+            }
+            DType::Fp16 if found == expected => {
+                Ok(view.bytes.as_chunks().0.iter().map(|b| f16_to_f32(u16::from_ne_bytes(*b))).collect())
+            }
+            _ => Err(wrong),
         }
-        bytemuck::try_cast_slice(view.bytes).map(<[f32]>::to_vec).map_err(|_| wrong)
     }
 }
 

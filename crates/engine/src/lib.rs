@@ -1,10 +1,11 @@
 //! Prompts to answers and texts to vectors: tokenizers and chat templates ([`text`]), sampling ([`sample`]), prefill and
-//! decode ([`generate`]) and embeddings ([`embed`]) over any backend.
+//! decode ([`generate`], [`fixed`]) and embeddings ([`embed`]) over any backend.
 //!
 //! This crate does not know which backend it drives, and reads no files: the caller hands over plain data.
 #![deny(missing_docs)]
 
 pub mod embed;
+pub mod fixed;
 pub mod generate;
 pub mod sample;
 pub mod text;

@@ -62,6 +62,16 @@ pub enum ModelError {
         /// Positions of the model.
         max: usize,
     },
+    /// The block of `prefill` asked for does not fit the cache.
+    #[error(
+        "a block of {asked} tokens was asked for; the context has {context}: give --block 1 to {context}, or a longer --context"
+    )]
+    Block {
+        /// Asked for.
+        asked: usize,
+        /// Tokens that the cache holds.
+        context: usize,
+    },
     /// Nothing says how the vectors of tokens become one.
     #[error(
         "the folder has no modules.json that says how a text's vectors are pooled: give --pooling mean, cls, lasttoken, max or weightedmean, as the model's page says"

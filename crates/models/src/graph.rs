@@ -71,12 +71,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// An empty function, in the portable form, of the program that has these derived constants.
-    pub fn new(name: &str, derived: Derived) -> Self {
-        Self::in_form(name, derived, Form::PORTABLE)
-    }
-
-    /// As [`Self::new`], in another form.
+    /// An empty function of the program that has these derived constants.
     pub fn in_form(name: &str, derived: Derived, form: Form) -> Self {
         Self {
             builder: FunctionBuilder::new(name, Opset::CoreMl8),
@@ -459,9 +454,9 @@ fn is_half(tensor: &Tensor) -> bool {
 /// The bytes of a tensor as fp32.
 fn dense(tensor: &Tensor) -> Data {
     let byte_len = tensor.shape.iter().try_fold(4usize, |n, d| n.checked_mul(*d)).unwrap_or(usize::MAX);
-    match quant::widened(tensor.ty, &tensor.bytes) {
-        Some(data) => data,
+    match quant::widened(tensor.ty, &tensor.bytes).or_else(|| quant::dequantized(tensor.ty, &tensor.bytes)) {
+        Some(data) if data.byte_len() == byte_len => data,
         None if tensor.bytes.len() == byte_len => Data::Bytes(tensor.bytes.clone()),
-        None => zeros(byte_len),
+        _ => zeros(byte_len),
     }
 }

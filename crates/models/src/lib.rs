@@ -35,6 +35,31 @@ pub struct Options {
     pub cache: DType,
     /// Whether to add the function `score`, whose logits are those of every token.
     pub score: bool,
+    /// The form of the Neural Engine; the reference where there is none.
+    pub engine: Option<DecoderEngine>,
+}
+
+/// What a decoder's program for the Neural Engine is made of: fp16, features in channels, functions of fixed lengths.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DecoderEngine {
+    /// Tokens of a call of `prefill`; `None` for [`Self::DEFAULT_BLOCK`] or the context, the smaller.
+    pub block: Option<usize>,
+    /// Divisor of the residual stream, so that fp16 can hold it; `None` for what the family needs.
+    pub residual_divisor: Option<f32>,
+    /// How root mean square norms are spelled.
+    pub norm: NormForm,
+}
+
+impl DecoderEngine {
+    /// Tokens of a call of `prefill` where nobody says how many: fewer take the engine as long (M5 Max, M6 and others, qwen-ane:
+    /// one position costs what 32 to 64 do).
+    pub const DEFAULT_BLOCK: usize = 64;
+}
+
+impl Default for DecoderEngine {
+    fn default() -> Self {
+        Self { block: None, residual_divisor: None, norm: NormForm::Scaled }
+    }
 }
 
 impl Options {
@@ -44,7 +69,7 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { context: None, cache: DType::Fp32, score: false }
+        Self { context: None, cache: DType::Fp32, score: false, engine: None }
     }
 }
 
@@ -72,6 +97,17 @@ pub struct Info {
     pub context: usize,
     /// Bytes of the cache when it is full.
     pub cache_bytes: usize,
+    /// What the caller must know of functions of fixed lengths; none where they take any.
+    pub fixed: Option<Fixed>,
+}
+
+/// What feeding functions of fixed lengths needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    /// Tokens of a call of `prefill`.
+    pub block: usize,
+    /// Tokens that sliding layers see, where there are such.
+    pub window: Option<usize>,
 }
 
 /// Lower a checkpoint to a program.

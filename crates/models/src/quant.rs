@@ -129,11 +129,26 @@ pub fn widened(ty: TensorType, bytes: &Bytes) -> Option<Data> {
     Some(Data::Source(Arc::new(WidenedSource { packing, bytes: bytes.clone() })))
 }
 
+/// The numbers of a quantised tensor, as fp32.
+pub fn dequantized(ty: TensorType, bytes: &Bytes) -> Option<Data> {
+    let layout = layout(ty)?;
+    let (block_len, block_bytes) = (ty.block_len(), ty.block_bytes());
+    Some(Data::Source(Arc::new(PartSource {
+        layout,
+        part: Part::Numbers,
+        block_len,
+        block_bytes,
+        bytes: bytes.clone(),
+    })))
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Part {
     Codes,
     Scales,
     Offsets,
+    /// What the others say together.
+    Numbers,
 }
 
 struct PartSource {
@@ -150,6 +165,7 @@ impl PartSource {
         match self.part {
             Part::Codes => self.block_len * self.layout.codes.bits() / 8,
             Part::Scales | Part::Offsets => self.block_len / self.layout.group * 4,
+            Part::Numbers => self.block_len * 4,
         }
     }
 
@@ -165,6 +181,14 @@ impl PartSource {
                 }
             }
             Part::Codes => out.iter_mut().zip(unpacked.codes).for_each(|(byte, code)| *byte = code.cast_unsigned()),
+            Part::Numbers => {
+                for (i, (cell, code)) in cells.iter_mut().zip(unpacked.codes).enumerate() {
+                    let group = i / self.layout.group;
+                    let code =
+                        if self.layout.has_table { IQ4_TABLE[usize::from(code.cast_unsigned() & 15)] } else { code };
+                    *cell = (unpacked.scales[group] * f32::from(code) + unpacked.minimums[group]).to_le_bytes();
+                }
+            }
             Part::Scales => cells.iter_mut().zip(groups).for_each(|(c, (s, m))| *c = affine(*s, *m).0.to_le_bytes()),
             Part::Offsets => cells.iter_mut().zip(groups).for_each(|(c, (s, m))| *c = affine(*s, *m).1.to_le_bytes()),
         }
@@ -191,7 +215,7 @@ impl Source for PartSource {
 
     fn read(&self, offset: usize, out: &mut [u8]) {
         let size = self.part_bytes();
-        let mut buffer = [0; MAX_BLOCK];
+        let mut buffer = [0; 4 * MAX_BLOCK];
         let mut done = 0;
         while done < out.len() {
             let (index, skip) = ((offset + done) / size, (offset + done) % size);
@@ -204,7 +228,8 @@ impl Source for PartSource {
     }
 
     fn packed(&self) -> Option<Packed> {
-        Some(Packed { packing: self.layout.packing, bytes: self.bytes.clone() })
+        let packed = Packed { packing: self.layout.packing, bytes: self.bytes.clone() };
+        (self.part != Part::Numbers).then_some(packed)
     }
 }
 

@@ -115,6 +115,7 @@ fn function(f: &FunctionRow, t: &TargetRow) -> String {
     let tokens = l.tokens_per_second.map(|n| format!("<div><dt>tokens/s</dt><dd>{}</dd></div>", short(n)));
     let facts = [
         ("on engine", format!("{} % of {} ops", share(f.residency), f.ops)),
+        ("catch-all", if f.catch_all { "of any length; not required to be on the engine" } else { "no" }.to_owned()),
         ("of operations", format!("{} %", share(f.residency_of_flops))),
         ("call", format!("{} ms", short(l.ms))),
         ("80 % of calls", format!("{} to {} ms", short(l.low_ms), short(l.high_ms))),

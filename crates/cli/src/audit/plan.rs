@@ -103,7 +103,8 @@ fn target(subject: &Subject, target: &Target, only: Option<&str>, fired: &mut Fi
             if only.is_some_and(|only| only != name && only != f.name) {
                 continue;
             }
-            let function = Judged::new(&part.program, f, done, target, name);
+            let catch_all = part.catch_all.as_ref().is_some_and(|of| *of == f.name) && only.is_none();
+            let function = Judged { catch_all, ..Judged::new(&part.program, f, done, target, name) };
             judged.extend(done.findings.iter().map(|f| f.rule));
             findings.extend(function.findings());
             let row = function.row();
@@ -189,6 +190,7 @@ struct Judged<'a> {
     view: View<'a>,
     done: &'a FunctionAudit,
     name: String,
+    catch_all: bool,
     places: HashMap<OpId, String>,
 }
 
@@ -197,7 +199,7 @@ impl<'a> Judged<'a> {
         let view = View::new(program, f, target);
         let ids: Vec<OpId> = f.all_ops().into_iter().filter(|id| !f.op(*id).def.is_const()).collect();
         let places = places(&view, &ids);
-        Self { view, done, name, places }
+        Self { view, done, name, catch_all: false, places }
     }
 
     fn findings(&self) -> impl Iterator<Item = FindingRow> + '_ {
@@ -282,6 +284,7 @@ impl<'a> Judged<'a> {
             latency: latency(self.done),
             segments: placement.segments.iter().map(segment).collect(),
             name: self.name,
+            catch_all: self.catch_all,
             table,
         }
     }

@@ -116,6 +116,8 @@ pub struct FindingRow {
 #[derive(Debug, Serialize)]
 pub struct FunctionRow {
     pub name: String,
+    /// Whether it is there for what is too long for the others: `--require-ane` leaves it out, unless it is asked for.
+    pub catch_all: bool,
     pub ops: usize,
     pub ane_ops: usize,
     pub residency: f64,

@@ -53,7 +53,7 @@ pub fn percentage(text: &str) -> Result<f64, String> {
 pub fn judge(report: &mut Report, least: Option<f64>, denied: &[Deny]) {
     let mut failures = Vec::new();
     for target in &report.targets {
-        for function in &target.functions {
+        for function in target.functions.iter().filter(|f| !f.catch_all) {
             if let Some(least) = least.filter(|least| function.residency < *least) {
                 failures.push(format!(
                     "{}: {} of {} ops of `{}` are on the engine, {:.2} %, {least} % are required",

@@ -5,15 +5,15 @@
 use std::path::{Path, PathBuf};
 
 use thane_mil::package::{Package, PackageError, read_lines, read_source};
-use thane_mil::program::Program;
+use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::text::Lines;
-use thane_mil::types::DType;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{EncoderInfo, Options};
 
 use crate::app::App;
 use crate::cmd::convert;
-use crate::embed::bundle;
+use crate::contract::{self, Facts};
+use crate::embed::{bundle, packages};
 use crate::exit::{Code, Failure};
 use crate::hub;
 use crate::model::{self, is_package};
@@ -23,6 +23,9 @@ pub struct Part {
     /// The package's name in its folder; empty where there is one program only.
     pub package: String,
     pub program: Program,
+    /// The function that takes what is too long for the others, by what was written with the program: it has no fixed shape and
+    /// is not meant for the engine.
+    pub catch_all: Option<String>,
 }
 
 /// What is audited.
@@ -89,7 +92,7 @@ fn text(spec: &str, path: &Path) -> Result<Subject, Failure> {
         PackageError::Io { .. } => Failure::new(Code::Other, e),
         _ => Failure::new(Code::Usage, e),
     })?;
-    let part = Part { package: String::new(), program: source.program };
+    let part = Part { package: String::new(), program: source.program, catch_all: None };
     Ok(Subject { n_absent: source.n_absent, ..of_parts(spec, "text", vec![part]) })
 }
 
@@ -99,13 +102,30 @@ fn of_parts(spec: &str, kind: &'static str, parts: Vec<Part>) -> Subject {
 
 fn package(spec: &str, path: &Path, app: &App) -> Result<Subject, Failure> {
     let kind = if path.join("Manifest.json").is_file() { "package" } else { "compiled" };
-    Ok(of_parts(spec, kind, vec![Part { package: String::new(), program: read(path, app)? }]))
+    let program = read(path, app)?;
+    let facts = contract::facts(path).map_err(|e| Failure::new(Code::Usage, e))?;
+    let is_bundle = matches!(facts, Some(Facts::Embed(facts)) if facts.flexible);
+    let catch_all = if is_bundle { catch_all(&program) } else { None };
+    Ok(of_parts(spec, kind, vec![Part { package: String::new(), program, catch_all }]))
 }
 
 /// The program of a package; one of Thane's knows which module of the checkpoint an op computes by the names of weights.
 fn read(path: &Path, app: &App) -> Result<Program, Failure> {
     app.output.explain(&format!("reading {}", path.display()));
     Ok(Package::open(path).map_err(|e| Failure::new(Code::Usage, e))?.program)
+}
+
+/// The function of any length beside those of buckets.
+fn catch_all(program: &Program) -> Option<String> {
+    let functions = program.functions();
+    let any = functions.iter().find(|f| bundle::length(&f.name).is_none() && is_flexible(f))?;
+    functions.iter().any(|f| bundle::length(&f.name).is_some()).then(|| any.name.clone())
+}
+
+/// Whether an input has no fixed shape.
+fn is_flexible(f: &Function) -> bool {
+    let open = |v: &ValueId| f.value(*v).ty.tensor().is_some_and(|t| t.known_shape().is_none());
+    f.body().inputs.iter().any(open)
 }
 
 /// The packages of a folder, in the order of names.
@@ -123,9 +143,16 @@ pub fn packages_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 fn folder(spec: &str, packages: &[PathBuf], app: &App) -> Result<Subject, Failure> {
+    let manifest = packages::manifest(Path::new(spec)).map_err(|e| Failure::new(Code::Usage, e))?;
+    let entries = manifest.map(|m| m.packages).unwrap_or_default();
+    let has_buckets = entries.iter().any(|e| e.tokens.is_some());
+    let takes_any = |package: &str| has_buckets && entries.iter().any(|e| e.path == package && e.tokens.is_none());
     let part = |path: &PathBuf| -> Result<Part, Failure> {
         let package = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Part { package, program: read(path, app)? })
+        let program = read(path, app)?;
+        let any = program.functions().iter().find(|f| takes_any(&package) && is_flexible(f));
+        let catch_all = any.map(|f| f.name.clone());
+        Ok(Part { package, program, catch_all })
     };
     Ok(of_parts(spec, "folder", packages.iter().map(part).collect::<Result<_, _>>()?))
 }
@@ -136,9 +163,9 @@ fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<S
     if path.join("modules.json").is_file() {
         return encoder(spec, &checkpoint, build, app);
     }
-    match decoder(&checkpoint, build.context, app) {
+    match decoder(&checkpoint, build.context, build, app) {
         Ok((program, said)) => {
-            let part = Part { package: String::new(), program };
+            let part = Part { package: String::new(), program, catch_all: None };
             let decoder = Some((path.to_owned(), Box::new(checkpoint)));
             Ok(Subject { built: Some(said), decoder, ..of_parts(spec, "decoder", vec![part]) })
         }
@@ -146,14 +173,20 @@ fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<S
     }
 }
 
-/// The program that `thane convert` writes of a decoder, with a word about it.
-pub fn decoder(checkpoint: &Checkpoint, context: Option<usize>, app: &App) -> Result<(Program, String), Failure> {
-    // States of packages are fp16.
-    let options = Options { context, cache: DType::Fp16, score: false };
+/// The program that `thane convert --form engine` writes of a decoder, with a word about it.
+pub fn decoder(
+    checkpoint: &Checkpoint,
+    context: Option<usize>,
+    build: &Build<'_>,
+    app: &App,
+) -> Result<(Program, String), Failure> {
+    let engine = Some(build.embedding.form.decoder());
+    let options = Options { context, engine, ..Options::default() };
     let made = thane_models::build(checkpoint, &options).map_err(|e| model::unusable(&checkpoint.path, e))?;
     let program = convert::in_opset(model::compile(made.program, &checkpoint.path, app)?, None)?;
+    let block = made.info.fixed.map_or(1, |fixed| fixed.block);
     let said = format!(
-        "{}, {} layers, context of {} tokens, as `thane convert` writes it",
+        "{}, {} layers, context of {} tokens, {block} of a prompt a call, as `thane convert --form engine` writes it",
         made.info.architecture, made.info.n_layers, made.info.context
     );
     Ok((program, said))
@@ -169,6 +202,8 @@ fn encoder(spec: &str, checkpoint: &Checkpoint, build: &Build<'_>, app: &App) ->
     let EncoderInfo { architecture, n_layers, .. } = &made.info;
     let said =
         format!("{architecture}, {n_layers} layers, as `thane convert --task embed` writes it for the Neural Engine");
-    let part = Part { package: String::new(), program: convert::in_opset(made.program, None)? };
+    let program = convert::in_opset(made.program, None)?;
+    let catch_all = catch_all(&program);
+    let part = Part { package: String::new(), program, catch_all };
     Ok(Subject { built: Some(said), ..of_parts(spec, "encoder", vec![part]) })
 }

@@ -136,6 +136,10 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
     if !f.may_leave.is_empty() && f.ane_ops > 0 {
         out += &wrap("  or", INDENT, &format!("0 %, if {} is right, which is not sure", f.may_leave.join(" or ")));
     }
+    if f.catch_all {
+        let said = "for what is too long for the others: of any length, so off the engine; --require-ane leaves it out";
+        out += &wrap("  catch-all", INDENT, said);
+    }
     if let Some(elsewhere) = f.elsewhere() {
         out += &wrap("  elsewhere", INDENT, &elsewhere);
     }

@@ -120,7 +120,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         return annotated(&subject, &targets[0], args, app);
     }
     let mut report = plan::report(&subject, &targets, args.function.as_deref());
-    report.contexts = contexts(&subject, &targets, args, app)?;
+    report.contexts = contexts(&subject, &targets, &build, args, app)?;
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     if let Some(file) = &args.baseline {
         baseline::apply(&mut report, file).map_err(usage)?;
@@ -181,7 +181,13 @@ fn check_function(args: &Args, subject: &Subject) -> Result<(), Failure> {
 }
 
 /// What a call of `decode` takes with caches of several lengths.
-fn contexts(subject: &Subject, targets: &[Target], args: &Args, app: &App) -> Result<Vec<Context>, Failure> {
+fn contexts(
+    subject: &Subject,
+    targets: &[Target],
+    build: &Build<'_>,
+    args: &Args,
+    app: &App,
+) -> Result<Vec<Context>, Failure> {
     if args.context.is_empty() {
         return Ok(Vec::new());
     }
@@ -195,7 +201,7 @@ fn contexts(subject: &Subject, targets: &[Target], args: &Args, app: &App) -> Re
     lengths.sort_unstable();
     lengths.dedup();
     for context in lengths {
-        let (program, _) = subject::decoder(checkpoint, Some(context), app)?;
+        let (program, _) = subject::decoder(checkpoint, Some(context), build, app)?;
         for target in targets {
             let judged = thane_compile::audit::audit(&program, target);
             let Some(decode) = judged.functions.iter().find(|f| f.name == "decode") else { continue };

@@ -16,6 +16,7 @@ use crate::app::App;
 use crate::contract::{self, Contract, Facts, SCHEMA, Source};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
+use crate::form::Form;
 use crate::hub;
 use crate::language::Parts;
 use crate::model::{self, Opened};
@@ -35,6 +36,10 @@ pub struct Args {
     /// What the package is for: answers (generate) or vectors of texts (embed).
     #[arg(long, env = "THANE_TASK", value_name = "TASK", value_enum, default_value_t = Task::Generate)]
     task: Task,
+    /// How programs are spelled: for every machine, or for the Neural Engine [default: portable for generate, engine for
+    /// embed].
+    #[arg(long, env = "THANE_FORM", value_name = "FORM", value_enum)]
+    form: Option<Form>,
     #[command(flatten)]
     embedding: bundle::Flags,
     /// Tokens of prompt and answer together [default: the model's context, 8192 at most].
@@ -97,8 +102,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if args.task == Task::Embed {
         return embed(args, app);
     }
+    let engine = (args.form == Some(Form::Engine)).then(|| args.embedding.form.decoder());
     // States of packages are fp16.
-    let options = Options { context: args.context, cache: DType::Fp16, score: false };
+    let options = Options { context: args.context, cache: DType::Fp16, score: false, engine };
     let mut opened = model::open(&args.model, &options, app)?;
     let program = std::mem::take(&mut opened.model.program);
     let program = in_opset(chosen(program, &args.functions)?, args.opset.or(args.min_os))?;
@@ -127,6 +133,10 @@ struct Embeds<'a> {
 }
 
 fn embed(args: &Args, app: &App) -> Outcome {
+    if args.form == Some(Form::Portable) {
+        let error = anyhow::anyhow!("packages of embedding models are written for the Neural Engine only");
+        return Err(Failure::new(Code::Usage, error).remedy("--form engine, which is what --task embed writes"));
+    }
     let hub::ModelFiles { name, path, licence, .. } = hub::resolve(&args.model, &app.hub)?;
     let checkpoint = Checkpoint::open(&path).map_err(|e| Failure::new(Code::Usage, e))?;
     let model = bundle::Model { name: &name, licence, checkpoint: &checkpoint };

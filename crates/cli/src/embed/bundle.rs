@@ -10,13 +10,14 @@ use serde::{Deserialize, Serialize};
 use thane_mil::package::{Metadata, Package};
 use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{Encoder, EncoderInfo, EncoderOptions, Encoding, Engine, NormForm, Pooling, Target};
+use thane_models::{Encoder, EncoderInfo, EncoderOptions, Encoding, Engine, Pooling, Target};
 
 use super::encoder::{self, Run, Tokens};
 use crate::app::App;
 use crate::cmd::convert;
 use crate::contract::{self, Contract, Embeds, Facts, FileHash, SCHEMA, Source};
 use crate::exit::{Code, Failure};
+use crate::form::FormFlags;
 use crate::language::Parts;
 use crate::model::NumericsFlag;
 
@@ -59,12 +60,8 @@ pub struct Flags {
     /// How the vectors of tokens become one: mean, cls, lasttoken, max or weightedmean [default: as the model says].
     #[arg(long, env = "THANE_POOLING", value_name = "HOW", value_parser = pooling)]
     pub pooling: Option<Pooling>,
-    /// What the residual stream is divided by, so that fp16 can hold it [default: what the family needs].
-    #[arg(long, env = "THANE_RESIDUAL_DIVISOR", value_name = "K", value_parser = divisor)]
-    pub residual_divisor: Option<f32>,
-    /// How root mean square norms are spelled: scaled cannot overflow, native has fewer ops, cat is a layer norm.
-    #[arg(long, env = "THANE_NORM", value_name = "HOW", value_enum, default_value_t = Norm::Scaled)]
-    pub norm: Norm,
+    #[command(flatten)]
+    pub form: FormFlags,
 }
 
 /// The values of `--layout`.
@@ -74,41 +71,9 @@ pub enum Layout {
     Folder,
 }
 
-/// The values of `--norm`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Norm {
-    Scaled,
-    Native,
-    Cat,
-}
-
-impl Norm {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Scaled => "scaled",
-            Self::Native => "native",
-            Self::Cat => "cat",
-        }
-    }
-
-    fn form(self) -> NormForm {
-        match self {
-            Self::Scaled => NormForm::Scaled,
-            Self::Native => NormForm::Native,
-            Self::Cat => NormForm::Cat,
-        }
-    }
-}
-
 /// Parses the name of a pooling.
 pub fn pooling(name: &str) -> Result<Pooling, String> {
     Pooling::from_name(name).ok_or_else(|| "the ways are mean, cls, lasttoken, max and weightedmean".to_owned())
-}
-
-fn divisor(text: &str) -> Result<f32, String> {
-    let value: f32 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
-    let fits = (1.0..=1024.0).contains(&value) && value.log2().fract() == 0.0;
-    if fits { Ok(value) } else { Err("a power of two from 1 to 1024 keeps every weight exact".to_owned()) }
 }
 
 /// What is known of an embedding model that is to be written.
@@ -225,8 +190,8 @@ pub fn build(model: &Model<'_>, flags: &Flags, app: &App) -> Result<Encoder, Fai
     let engine = Engine {
         buckets: lengths(info.max_tokens),
         flexible: !flags.no_flexible,
-        residual_divisor: flags.residual_divisor,
-        norm: flags.norm.form(),
+        residual_divisor: flags.form.residual_divisor,
+        norm: flags.form.norm.form(),
     };
     let options = EncoderOptions { target: Target::Engine(engine), ..plain };
     let mut encoder = thane_models::build_encoder(model.checkpoint, &options).map_err(unusable)?;
@@ -317,8 +282,8 @@ impl Bundle<'_> {
             include_prompt: info.include_prompt,
             similarity: info.similarity.clone(),
             lower_case: info.lower_case,
-            residual_divisor: self.flags.residual_divisor,
-            norm: self.flags.norm.name().to_owned(),
+            residual_divisor: self.flags.form.residual_divisor,
+            norm: self.flags.form.norm.name().to_owned(),
         }
     }
 

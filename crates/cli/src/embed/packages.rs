@@ -32,12 +32,41 @@ pub fn is_bundle(path: &Path) -> bool {
     path.join(MANIFEST).is_file()
 }
 
+/// What a folder of packages says of itself, without a look at any other file; none where it is no such folder.
+pub fn manifest(path: &Path) -> anyhow::Result<Option<Manifest>> {
+    if !is_bundle(path) {
+        return Ok(None);
+    }
+    let file = path.join(MANIFEST);
+    let text = std::fs::metadata(&file).and_then(|m| {
+        if m.len() > MOST_MANIFEST {
+            return Err(std::io::Error::other("it is too long for a manifest"));
+        }
+        std::fs::read(&file)
+    });
+    let text = text.with_context(|| MANIFEST.to_owned())?;
+    let manifest: Manifest = serde_json::from_slice(&text).with_context(|| MANIFEST.to_owned())?;
+    ensure!(
+        manifest.schema == MANIFEST_SCHEMA,
+        "{MANIFEST}: its schema is {}, this version of Thane reads {MANIFEST_SCHEMA}",
+        manifest.schema
+    );
+    Ok(Some(manifest))
+}
+
+/// As [`manifest`], and the files that it names, whose hashes were compared.
+pub fn checked_manifest(path: &Path) -> anyhow::Result<Option<(Manifest, Vec<FileHash>)>> {
+    let Some(manifest) = manifest(path)? else { return Ok(None) };
+    let found: Vec<_> = contract::hash_tree(path)?.into_iter().filter(|f| f.path != MANIFEST).collect();
+    if let Some(file) = contract::differing(&found, &manifest.files) {
+        bail!("`{file}` is not what {MANIFEST} says: the folder was changed or damaged; convert again");
+    }
+    Ok(Some((manifest, found)))
+}
+
 /// Read and check a package or a folder of packages.
 pub fn open(path: &Path) -> anyhow::Result<Bundle> {
-    if !is_bundle(path) {
-        return package(path);
-    }
-    let (manifest, found) = manifest(path)?;
+    let Some((manifest, found)) = checked_manifest(path)? else { return package(path) };
     let Facts::Embed(facts) = manifest.model else { bail!("{MANIFEST} is not that of an embedding model") };
     let mut whole: Option<Bundle> = None;
     let mut functions: Vec<Function> = Vec::new();
@@ -53,29 +82,6 @@ pub fn open(path: &Path) -> anyhow::Result<Bundle> {
     }
     let first = whole.context("the manifest names no package")?;
     Ok(Bundle { facts: *facts, program: Program::new(functions), n_files: found.len(), ..first })
-}
-
-/// The manifest of a folder of packages, and the files that it names, whose hashes were compared.
-pub fn manifest(path: &Path) -> anyhow::Result<(Manifest, Vec<FileHash>)> {
-    let file = path.join(MANIFEST);
-    let text = std::fs::metadata(&file).and_then(|m| {
-        if m.len() > MOST_MANIFEST {
-            return Err(std::io::Error::other("it is too long for a manifest"));
-        }
-        std::fs::read(&file)
-    });
-    let text = text.with_context(|| MANIFEST.to_owned())?;
-    let manifest: Manifest = serde_json::from_slice(&text).with_context(|| MANIFEST.to_owned())?;
-    ensure!(
-        manifest.schema == MANIFEST_SCHEMA,
-        "{MANIFEST}: its schema is {}, this version of Thane reads {MANIFEST_SCHEMA}",
-        manifest.schema
-    );
-    let found: Vec<_> = contract::hash_tree(path)?.into_iter().filter(|f| f.path != MANIFEST).collect();
-    if let Some(file) = contract::differing(&found, &manifest.files) {
-        bail!("`{file}` is not what {MANIFEST} says: the folder was changed or damaged; convert again");
-    }
-    Ok((manifest, found))
 }
 
 fn package(path: &Path) -> anyhow::Result<Bundle> {

@@ -262,6 +262,32 @@ fn requirements_are_of_each_function_and_rule() {
     assert_eq!((&direct["targets"][0]["verdict"], &direct["targets"][0]["route"]), (&"fails".into(), &"direct".into()));
 }
 
+/// What takes what is too long for the others is off the engine by nature: it is required only where it is asked for.
+#[test]
+fn a_catch_all_is_not_required_to_be_on_the_engine() {
+    let home = Home::new();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-embed/bert-mean");
+    let model = model.to_str().unwrap();
+    let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
+    let (package, folder) = (path("a.mlpackage"), path("folder"));
+    for (out, layout) in [(&package, "package"), (&folder, "folder")] {
+        let flags = ["--task", "embed", "--buckets", "16", "--layout", layout, "-o", out];
+        assert_ends(&home.run(&[&["convert", model][..], &flags].concat()), 0, &[]);
+    }
+    let folder_names = ("L16.mlpackage/main", "any.mlpackage/main");
+    for (subject, (fixed, any)) in
+        [(model, ("encode_16", "encode")), (&package, ("encode_16", "encode")), (&folder, folder_names)]
+    {
+        // Too small for the engine, all of them.
+        let all = audit(&home, &[subject, "--buckets", "16", "--require-ane", "1"]);
+        assert_ends(&all, 1, &[&format!("`{fixed}` are on the engine, 0.00 %, 1 % are required")]);
+        assert!(!stderr(&all).contains(&format!("`{any}`")), "{}", stderr(&all));
+        assert!(stdout(&all).contains("--require-ane leaves it out"), "{}", stdout(&all));
+        let asked = audit(&home, &[subject, "--buckets", "16", "--require-ane", "1", "--function", any]);
+        assert_ends(&asked, 1, &[&format!("`{any}` are on the engine")]);
+    }
+}
+
 #[test]
 fn packages_compiled_models_and_checkpoints_are_one_program() {
     let home = Home::new();
@@ -269,10 +295,10 @@ fn packages_compiled_models_and_checkpoints_are_one_program() {
     let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
     let (package, compiled) = (path("a.mlpackage"), path("a.mlmodelc"));
     for out in [&package, &compiled] {
-        assert_ends(&home.run(&["convert", &model, "-o", out, "--context", "32"]), 0, &[]);
+        assert_ends(&home.run(&["convert", &model, "--form", "engine", "-o", out, "--context", "32"]), 0, &[]);
     }
     let built = report(&home, &[&model, "--context", "32"]);
-    assert!(built["subject"]["built"].as_str().unwrap().contains("as `thane convert` writes it"));
+    assert!(built["subject"]["built"].as_str().unwrap().contains("as `thane convert --form engine` writes it"));
     assert_eq!(built["contexts"].as_array().unwrap().len(), 1);
     let part = |r: &Value| {
         let functions = r["targets"][0]["functions"].as_array().unwrap().clone();

@@ -87,7 +87,7 @@ fn packages_give_the_tokens_of_their_checkpoints() {
         let (program, _) = thane_compile::run(Package::open(&path).unwrap().program, &Default::default()).unwrap();
         let cpu = Cpu { numerics: Numerics::F32, n_threads: 2 };
         let instance = cpu.load(&program).unwrap().instantiate().unwrap();
-        let mut session = Session::new(instance, CONTEXT, golden["vocabulary"].as_u64().unwrap() as usize);
+        let mut session = Session::new(instance, CONTEXT, golden["vocabulary"].as_u64().unwrap() as usize, None);
         let prompts = golden["prompts"].as_array().unwrap();
         for prompt in prompts {
             let of = |key: &str| serde_json::from_value::<Vec<u32>>(prompt[key].clone()).unwrap();

@@ -7,7 +7,7 @@
 //! Weights are not read, unless a rule about numbers says that it must.
 
 pub mod bisect;
-mod cut;
+pub mod cut;
 pub mod errors;
 pub mod fix;
 pub mod labelled;

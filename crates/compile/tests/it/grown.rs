@@ -1,18 +1,20 @@
 //! Whole models at their published sizes, judged: the tiny checkpoints of `tests/models`, grown. Their weights are holes in files,
 //! which nothing reads.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use thane_compile::audit::cut::cut;
 use thane_compile::audit::place::Backend;
 use thane_compile::audit::{Audit, Effect, Finding, Severity, audit};
 use thane_compile::target::{Route, Target, Units};
-use thane_mil::program::{Function, Program};
+use thane_mil::program::{Function, OpId, Program};
+use thane_mil::text::{Blobs, parse, print};
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{EncoderOptions, Engine, NormForm, build_encoder};
+use thane_models::{DecoderEngine, EncoderOptions, Engine, NormForm, Options, build, build_encoder};
 
 /// A tiny checkpoint and what makes it a published model.
 struct Growth {
@@ -25,7 +27,7 @@ struct Growth {
 
 /// pplx-embed 0.6B, which has the shape of Qwen3-0.6B.
 const PPLX: Growth = Growth {
-    tiny: "qwen3-pplx",
+    tiny: "tiny-embed/qwen3-pplx",
     layers: 28,
     axes: &[(42, 1024), (51, 3072), (60, 2048), (20, 1024), (10, 128), (318, 151_936)],
     config: |config| {
@@ -42,7 +44,7 @@ const PPLX: Growth = Growth {
 
 /// EmbeddingGemma 300M.
 const GEMMA: Growth = Growth {
-    tiny: "embeddinggemma",
+    tiny: "tiny-embed/embeddinggemma",
     layers: 24,
     axes: &[(36, 768), (29, 1152), (42, 768), (14, 256), (449, 262_144), (74, 3072), (31, 768)],
     config: |config| {
@@ -57,8 +59,33 @@ const GEMMA: Growth = Growth {
     },
 };
 
+/// Qwen3-0.6B, the decoder.
+const QWEN: Growth = Growth {
+    tiny: "tiny/qwen3",
+    layers: 28,
+    axes: &[(46, 1024), (59, 3072), (72, 2048), (24, 1024), (12, 128), (149, 151_936)],
+    config: PPLX.config,
+};
+
+/// Gemma 3 1B.
+const GEMMA_1B: Growth = Growth {
+    tiny: "tiny/gemma3",
+    layers: 26,
+    axes: &[(44, 1152), (31, 6912), (56, 1024), (14, 256), (149, 262_144)],
+    config: |config| {
+        config["hidden_size"] = json!(1152);
+        config["intermediate_size"] = json!(6912);
+        config["head_dim"] = json!(256);
+        config["vocab_size"] = json!(262_144);
+        config["max_position_embeddings"] = json!(32_768);
+        config["sliding_window"] = json!(512);
+        let kinds = ["sliding_attention", "full_attention"];
+        config["layer_types"] = (0..26).map(|i| kinds[usize::from(i % 6 == 5)]).collect();
+    },
+};
+
 fn grow(growth: &Growth) -> tempfile::TempDir {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-embed").join(growth.tiny);
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models").join(growth.tiny);
     let to = tempfile::tempdir().unwrap();
     copy(growth, &from, to.path());
     to
@@ -105,9 +132,12 @@ fn tensors(growth: &Growth, from: &Path, to: &Path) {
     for (name, tensor) in header.iter().filter(|(name, _)| *name != "__metadata__") {
         let axes = tensor["shape"].as_array().unwrap().iter();
         let shape: Vec<usize> = axes.map(|n| grown(growth, n.as_u64().unwrap() as usize)).collect();
-        match name.strip_prefix("layers.0.") {
-            Some(rest) => names.extend((0..growth.layers).map(|i| (format!("layers.{i}.{rest}"), shape.clone()))),
-            None if name.starts_with("layers.") => {}
+        let of_layer = name.split_once("layers.").and_then(|(base, rest)| Some((base, rest.split_once('.')?)));
+        match of_layer {
+            Some((base, ("0", rest))) => {
+                names.extend((0..growth.layers).map(|i| (format!("{base}layers.{i}.{rest}"), shape.clone())));
+            }
+            Some(_) => {}
             None => names.push((name.clone(), shape)),
         }
     }
@@ -132,6 +162,16 @@ fn program(growth: &Growth, lengths: &[usize]) -> (tempfile::TempDir, Program) {
     let engine = Engine { buckets: lengths.to_vec(), flexible: false, residual_divisor: None, norm: NormForm::Scaled };
     let options = EncoderOptions { target: thane_models::Target::Engine(engine), ..EncoderOptions::default() };
     let program = build_encoder(&checkpoint, &options).unwrap().program;
+    let (program, _) = thane_compile::run(program, &thane_compile::Options::default()).unwrap();
+    (folder, program)
+}
+
+/// The decoder for the engine, with a context of 2,048 tokens.
+fn decoder(growth: &Growth) -> (tempfile::TempDir, Program) {
+    let folder = grow(growth);
+    let checkpoint = Checkpoint::open(&PathBuf::from(folder.path())).unwrap();
+    let options = Options { context: Some(2048), engine: Some(DecoderEngine::default()), ..Options::default() };
+    let program = build(&checkpoint, &options).unwrap().program;
     let (program, _) = thane_compile::run(program, &thane_compile::Options::default()).unwrap();
     (folder, program)
 }
@@ -181,4 +221,101 @@ fn scores_of_8192_positions_fail_at_run_time() {
     let found = failing("encode_8192");
     println!("{found:?}");
     assert!(!found.is_empty() && found.iter().all(|m| m.contains("8192")), "{found:?}");
+}
+
+#[test]
+fn a_decoder_lives_on_the_engine_but_for_its_look_ups() {
+    let (_folder, program) = decoder(&QWEN);
+    let audit = judge(&program, "m4-max+macos26");
+    for (f, judged) in program.functions().iter().zip(&audit.functions) {
+        let outside = elsewhere(f, &audit);
+        println!("{}: {:.4}, outside {outside:?}", f.name, judged.placement.residency());
+        // Embeddings, cosines and sines are looked up; the head has 151,936 outputs, which only the convolution itself may.
+        let looked_up = |op: &&str| ["gather", "transpose", "reshape", "expand_dims", "mul"].contains(op);
+        assert!(outside.iter().all(looked_up) && outside.len() <= 8, "{}: {outside:?}", f.name);
+        assert_eq!(judged.placement.n_dispatches(), 1, "{}: {:?}", f.name, judged.placement.segments);
+        let failing = judged.findings.iter().filter(|f| f.rule.severity == Severity::Error).count();
+        assert_eq!(failing, 0, "{}", f.name);
+    }
+}
+
+/// The place of an op in a decoder that is cut into chunks.
+#[derive(Debug, PartialEq)]
+enum Place {
+    Host,
+    Layer(usize),
+    Head,
+}
+
+/// As CoreML-LLM cuts: embeddings, rotary angles and the caches come from the host, and what is new of the caches goes back.
+fn place(f: &Function, op: OpId) -> Place {
+    let module: &str = &f.op(op).origin.place;
+    let of_layer = module.split_once("layers.").and_then(|(_, rest)| rest.split('.').next()?.parse().ok());
+    let of_state = |name: &str| name == "read_state" || name == "coreml_update_state" || name == "slice_update";
+    let reads = f.op(op).value_arg("x").and_then(|x| f.definer(x)).is_some_and(|by| by.def.name == "read_state");
+    match of_layer {
+        _ if of_state(f.op(op).def.name) || reads => Place::Host,
+        Some(layer) => Place::Layer(layer),
+        None if module == "model.norm" || f.op(op).def.name == "conv" => Place::Head,
+        None => Place::Host,
+    }
+}
+
+/// What CoreML-LLM puts behind the head: a softcap, the likeliest token and its logit.
+const TAIL: &str = "
+        tensor<fp16, [1, 262144, 1, 1]> small = mul(x = HEAD, y = fp16(0.0333));
+        tensor<fp16, [1, 262144, 1, 1]> bent = tanh(x = small);
+        tensor<fp16, [1, 262144, 1, 1]> capped = mul(x = bent, y = fp16(30));
+        tensor<fp16, [1, 262144, 1]> column = squeeze(x = capped, axes = tensor<int32, [1]>([3]));
+        tensor<fp16, [1, 262144]> row = squeeze(x = column, axes = tensor<int32, [1]>([2]));
+        tensor<int32, [1]> token_id = reduce_argmax(x = row, axis = int32(1), keep_dims = bool(false));
+        tensor<int32, [1, 1]> place = expand_dims(x = token_id, axes = tensor<int32, [1]>([1]));
+        tensor<fp16, [1, 1]> token_logit = gather_along_axis(x = row, indices = place, axis = int32(1));
+    } -> (token_id, token_logit";
+
+fn with_tail(chunk: Function) -> Program {
+    let mut blobs = Blobs::default();
+    let text = print(&Program::new(vec![chunk]), &mut blobs);
+    let (body, outputs) = text.rsplit_once("} -> (").unwrap();
+    let (outputs, end) = outputs.split_once(");").unwrap();
+    let head = outputs.split(", ").find(|name| name.starts_with("lm_head")).unwrap();
+    let others: String = outputs.split(", ").filter(|name| *name != head).map(|name| format!(", {name}")).collect();
+    let text = format!("{body}{}{others});{end}", TAIL.replace("HEAD", head));
+    let program = parse(&text, &|_, offset, ty| blobs.get(offset, ty)).unwrap_or_else(|e| panic!("{e}"));
+    thane_mil::valid::check(&program).unwrap();
+    program
+}
+
+/// CoreML-LLM's four chunks of Gemma 4 E2B: 1058 of 1058, 914 of 914, 824 of 825 and 832 of 841 ops on the engine, and on the CPU
+/// the tail behind the head: tanh, two mul, two squeeze, reduce_argmax, expand_dims and gather_along_axis.
+#[test]
+fn four_chunks_of_a_decoder_live_on_the_engine_as_published() {
+    let (_folder, program) = decoder(&GEMMA_1B);
+    let f = program.functions().iter().find(|f| f.name == "decode").unwrap();
+    let ends = [7, 14, 20, 26];
+    for (chunk, end) in ends.into_iter().enumerate() {
+        let start = if chunk == 0 { 0 } else { ends[chunk - 1] };
+        let is_last = end == GEMMA_1B.layers;
+        let belongs = |op: &OpId| match place(f, *op) {
+            Place::Host => false,
+            Place::Layer(layer) => (start..end).contains(&layer),
+            Place::Head => is_last,
+        };
+        let ops: HashSet<OpId> = f.body().ops.iter().copied().filter(belongs).collect();
+        let part = cut(f, &ops).unwrap().unwrap();
+        let program = if is_last { with_tail(part) } else { Program::new(vec![part]) };
+        for target in ["m4-max+macos26", "a19-pro+ios26"] {
+            let audit = judge(&program, target);
+            let outside = elsewhere(&program.functions()[0], &audit);
+            let n_ops = audit.functions[0].placement.ops.len();
+            println!("chunk {chunk} on {target}: {} of {n_ops}, outside {outside:?}", n_ops - outside.len());
+            let tail =
+                ["mul", "tanh", "mul", "squeeze", "squeeze", "reduce_argmax", "expand_dims", "gather_along_axis"];
+            let expected: &[&str] = if is_last { &tail } else { &[] };
+            assert_eq!(outside, expected, "chunk {chunk} on {target}");
+            let failing = |f: &&Finding| f.rule.severity == Severity::Error && f.rule.disputed.is_none();
+            let failing: Vec<_> = audit.functions[0].findings.iter().filter(failing).collect();
+            assert!(failing.is_empty(), "chunk {chunk} on {target}: {failing:?}");
+        }
+    }
 }

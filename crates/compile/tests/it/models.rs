@@ -22,7 +22,7 @@ const REAL: [&str; 2] = ["SmolLM2-135M-Instruct.Q4_1.gguf", "gemma-3-270m-q4_k_m
 
 fn model(path: &Path, cache: DType, context: usize) -> Model {
     let checkpoint = Checkpoint::open(path).unwrap();
-    build(&checkpoint, &thane_models::Options { context: Some(context), cache, score: true }).unwrap()
+    build(&checkpoint, &thane_models::Options { context: Some(context), cache, score: true, engine: None }).unwrap()
 }
 
 fn call(instance: &mut dyn Instance, function: &str, tokens: &[u32], position: usize) -> Vec<u8> {

@@ -22,7 +22,7 @@ fn file(name: &str) -> PathBuf {
 
 fn model(name: &str) -> Model {
     let checkpoint = Checkpoint::open(&file(name)).unwrap();
-    build(&checkpoint, &Options { score: true, cache: DType::Fp32, context: Some(64) }).unwrap()
+    build(&checkpoint, &Options { score: true, cache: DType::Fp32, context: Some(64), engine: None }).unwrap()
 }
 
 fn golden(name: &str) -> Golden {

@@ -56,7 +56,7 @@ fn has_kernels(name: &str, rows: &[Row], kernels: &[&str]) {
 #[test]
 fn language_models_have_kernels_for_all_that_is_heavy() {
     for name in LANGUAGE {
-        let options = Options { score: false, cache: DType::Fp16, context: Some(64) };
+        let options = Options { score: false, cache: DType::Fp16, context: Some(64), engine: None };
         let program = build(&checkpoint(folder().join(name)), &options).unwrap().program;
         for numerics in [Numerics::F32, Numerics::Fast] {
             let rows = profiled(&program, numerics, &|instance| {

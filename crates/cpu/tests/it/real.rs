@@ -38,7 +38,7 @@ fn model(file: &str, cache: DType) -> Option<Model> {
         return None;
     };
     let checkpoint = Checkpoint::open(&PathBuf::from(models).join(file)).unwrap();
-    Some(build(&checkpoint, &Options { context: Some(2048), cache, score: true }).unwrap())
+    Some(build(&checkpoint, &Options { context: Some(2048), cache, score: true, engine: None }).unwrap())
 }
 
 fn argmax(logits: &[f32]) -> u32 {

@@ -10,12 +10,21 @@ use thane_models::{Options, build};
 
 use crate::golden::{Golden, call, folder, ids, instance, relative_error};
 
-const NAMES: [&str; 8] =
-    ["llama-bias", "llama-rope3", "llama-linear", "llama-bf16", "llama-f16", "gemma3", "gemma3-linear", "gemma3-bf16"];
+const NAMES: [&str; 9] = [
+    "llama-bias",
+    "llama-rope3",
+    "llama-linear",
+    "llama-bf16",
+    "llama-f16",
+    "qwen3",
+    "gemma3",
+    "gemma3-linear",
+    "gemma3-bf16",
+];
 
 fn program(name: &str, cache: DType) -> Program {
     let checkpoint = Checkpoint::open(&folder().join("tiny").join(name)).unwrap();
-    build(&checkpoint, &Options { score: true, cache, context: Some(64) }).unwrap().program
+    build(&checkpoint, &Options { score: true, cache, context: Some(64), engine: None }).unwrap().program
 }
 
 /// 1e-4 is what is asked of real models; the cache in fp16 costs a rounding of 2^-11 an element.

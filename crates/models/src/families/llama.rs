@@ -17,7 +17,7 @@ use crate::layers::decoder::{self, Io, Mask, Mode};
 use crate::layers::encoder::{self, Sight};
 use crate::layers::mlp::{Activation, Mlp};
 use crate::layers::norm::RmsNorm;
-use crate::layers::rope::{Rotary, Style, inverse_frequencies};
+use crate::layers::rope::{Style, inverse_frequencies};
 use crate::pooling::Pooling;
 use crate::weights::Weights;
 
@@ -29,6 +29,10 @@ pub(super) const FAMILY: Family = Family {
     gguf: Some(from_gguf),
     encoder: None,
 };
+
+/// Qwen3-0.6B's stream peaks at 37,000 and more, near the end of fp16: over 8 it runs, over 4 it does not. Source: the
+/// conversion of pplx-embed for the Neural Engine.
+const RESIDUAL_DIVISOR: f32 = 8.0;
 
 /// Llama, and what differs from it in numbers only.
 pub(super) struct Llama {
@@ -48,19 +52,21 @@ pub(super) struct Llama {
 impl Decoder for Llama {
     fn function(&self, mut g: Graph, w: &Weights<'_>, mode: Mode, options: &Lowering) -> Result<Function, ModelError> {
         let g_ = &mut g;
+        g_.divide_residual(options.residual_divisor);
         let hidden = self.attention.hidden;
-        let io = Io::new(g_, mode, self.attention.n_heads / self.attention.n_kv_heads, None)?;
-        let rotary = Rotary::new(g_, io.positions, &self.inverse_frequencies, self.style)?;
+        let io = Io::new(g_, mode, options.extent(&self.attention, self.n_layers, None))?;
+        let rotary = io.rotary(g_, &self.inverse_frequencies, self.style)?;
         let table = w.get("model.embed_tokens", "weight", &[self.vocab_size, hidden]);
-        let h = decoder::embed(g_, &io, &table)?; // [1, tokens, hidden]
-        let h = self.layers(g_, w, h, |g, i| {
-            let cache = self.attention.cache(g, i, options.context, options.cache);
-            io.surroundings(&rotary, Mask::Full, cache)
-        })?;
+        let h = io.embed(g_, &table, options.residual_divisor.recip())?;
+        let h = self.layers(g_, w, h, |g, i| io.surroundings(g, i, &rotary, Mask::Full))?;
         let norm = w.get("model.norm", "weight", &[hidden]);
         let head = decoder::head_tensor(w, self.tied, self.vocab_size, hidden);
-        let logits = decoder::head(g_, mode, self.norm, &norm, &head, h)?;
-        Ok(decoder::finish(g, mode, options.context, logits))
+        let logits = io.head(g_, self.norm.of_divided(options.residual_divisor), &norm, &head, h)?;
+        io.finish(g, logits)
+    }
+
+    fn residual_divisor(&self) -> f32 {
+        RESIDUAL_DIVISOR
     }
 
     fn sizes(&self) -> Sizes {
@@ -69,6 +75,7 @@ impl Decoder for Llama {
             vocab_size: self.vocab_size,
             max_context: self.max_context,
             cache_elements: 2 * self.n_layers * self.attention.n_kv_heads * self.attention.head_dim,
+            window: None,
         }
     }
 }
@@ -85,7 +92,7 @@ impl Encoder for Llama {
         g_.at("model.embed_tokens");
         let h = g_.rows_to_residual(&table, io.input_ids)?;
         let h = io.laid_out(g_, h)?;
-        let h = self.layers(g_, w, h, |_, _| io.surroundings(Some(&rotary), Mask::Full))?;
+        let h = self.layers(g_, w, h, |_, _| Ok(io.surroundings(Some(&rotary), Mask::Full)))?;
         g_.at("model.norm");
         let h = self.norm.of_divided(plan.residual_divisor).apply(g_, h, &w.get("model.norm", "weight", &[hidden]))?;
         encoder::finish(g, w, &io, h, plan.head)
@@ -106,9 +113,7 @@ impl Encoder for Llama {
     }
 
     fn residual_divisor(&self) -> f32 {
-        // Qwen3-0.6B's stream peaks at 37,000 and more, near the end of fp16: over 8 it runs, over 4 it does not. Source:
-        // the conversion of pplx-embed for the Neural Engine.
-        8.0
+        RESIDUAL_DIVISOR
     }
 }
 
@@ -119,16 +124,17 @@ impl Llama {
         g: &mut Graph,
         w: &Weights<'_>,
         mut h: ValueId,
-        around: impl Fn(&mut Graph, usize) -> Surroundings<'a>,
-    ) -> Made {
+        around: impl Fn(&mut Graph, usize) -> Result<Surroundings<'a>, ModelError>,
+    ) -> Result<ValueId, ModelError> {
         let residual_norm = self.norm.of_divided(g.residual_divisor());
         for i in 0..self.n_layers {
             let module = |name: &str| format!("model.layers.{i}.{name}");
-            let norm = |g: &mut Graph, x, name: &str| {
+            let norm = |g: &mut Graph, x, name: &str| -> Made {
                 g.at(&module(name));
                 residual_norm.apply(g, x, &w.get(&module(name), "weight", &[self.attention.hidden]))
             };
-            let around = around(g, i);
+            g.at(&module("self_attn"));
+            let around = around(g, i)?;
             let x = norm(g, h, "input_layernorm")?;
             let a = self.attention.apply(g, w, &module("self_attn"), x, around)?;
             h = g.add(h, a)?;

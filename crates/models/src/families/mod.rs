@@ -7,15 +7,17 @@ mod modernbert;
 mod qwen3;
 
 use thane_mil::program::{Function, Program};
+use thane_mil::types::DType;
 
 use crate::checkpoint::{Checkpoint, Config, Gguf, Sentence, Source};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderInfo, EncoderOptions, Target};
 use crate::error::ModelError;
 use crate::graph::{Derived, Form, Graph, Layout};
-use crate::layers::decoder::{Mask, Mode};
+use crate::layers::attention::Attention;
+use crate::layers::decoder::{self, Mask, Mode};
 use crate::layers::encoder::{Encoding, Extent, Head};
 use crate::weights::{Names, Weights};
-use crate::{Info, Model, Options, Pooling};
+use crate::{DecoderEngine, Fixed, Info, Model, Options, Pooling};
 
 /// A family: which architectures it lowers, and how its configuration is read in each format.
 pub struct Family {
@@ -55,12 +57,27 @@ trait Decoder {
 
     /// Its sizes.
     fn sizes(&self) -> Sizes;
+
+    /// What fp16 needs the residual stream to be divided by.
+    fn residual_divisor(&self) -> f32 {
+        1.0
+    }
 }
 
 /// What lowering needs beside the configuration.
 struct Lowering {
     context: usize,
-    cache: thane_mil::types::DType,
+    cache: DType,
+    /// Tokens of a block of `prefill`, where lengths are fixed.
+    block: usize,
+    residual_divisor: f32,
+}
+
+impl Lowering {
+    fn extent<'a>(&self, attention: &'a Attention, n_layers: usize, window: Option<usize>) -> decoder::Extent<'a> {
+        let Self { context, cache, block, .. } = *self;
+        decoder::Extent { attention, n_layers, window, context, cache, block }
+    }
 }
 
 /// Sizes of a decoder.
@@ -70,6 +87,8 @@ struct Sizes {
     max_context: usize,
     /// Elements that one token takes in the caches of all layers.
     cache_elements: usize,
+    /// What sliding layers see.
+    window: Option<usize>,
 }
 
 /// The configuration of an encoder, ready to be lowered.
@@ -201,7 +220,7 @@ fn lower_encoder(
         let (form, divisor) = match &options.target {
             Target::Portable => (Form::PORTABLE, 1.0),
             Target::Engine(engine) => {
-                let form = Form { layout, float: thane_mil::types::DType::Fp16, norm: engine.norm };
+                let form = Form { layout, float: DType::Fp16, norm: engine.norm };
                 (form, engine.residual_divisor.unwrap_or(encoder.residual_divisor()))
             }
         };
@@ -274,13 +293,24 @@ fn lower(
     if context == 0 || context > sizes.max_context {
         return Err(ModelError::Context { asked: context, max: sizes.max_context });
     }
-    let lowering = Lowering { context, cache: options.cache };
+    let (form, lowering) = match options.engine {
+        None => (Form::PORTABLE, Lowering { context, cache: options.cache, block: 0, residual_divisor: 1.0 }),
+        Some(engine) => {
+            let block = engine.block.unwrap_or(DecoderEngine::DEFAULT_BLOCK.min(context));
+            if block == 0 || block > context {
+                return Err(ModelError::Block { asked: block, context });
+            }
+            let residual_divisor = engine.residual_divisor.unwrap_or(decoder.residual_divisor());
+            let form = Form { layout: Layout::Channels, float: DType::Fp16, norm: engine.norm };
+            (form, Lowering { context, cache: DType::Fp16, block, residual_divisor })
+        }
+    };
     let modes = [Mode::Prefill, Mode::Decode, Mode::Score];
     let derived = Derived::default();
     let functions = modes
         .into_iter()
         .filter(|mode| *mode != Mode::Score || options.score)
-        .map(|mode| decoder.function(Graph::new(mode.name(), derived.clone()), weights, mode, &lowering))
+        .map(|mode| decoder.function(Graph::in_form(mode.name(), derived.clone(), form), weights, mode, &lowering))
         .collect::<Result<Vec<_>, _>>()?;
     weights.finish()?;
     let info = Info {
@@ -289,7 +319,8 @@ fn lower(
         vocab_size: sizes.vocab_size,
         max_context: sizes.max_context,
         context,
-        cache_bytes: sizes.cache_elements.saturating_mul(context).saturating_mul(options.cache.bits() / 8),
+        cache_bytes: sizes.cache_elements.saturating_mul(context).saturating_mul(lowering.cache.bits() / 8),
+        fixed: options.engine.map(|_| Fixed { block: lowering.block, window: sizes.window }),
     };
     Ok(Model { program: Program::new(functions), info })
 }

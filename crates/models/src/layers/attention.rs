@@ -1,5 +1,7 @@
 //! Self-attention with grouped queries, over a KV cache where there is one.
 
+use std::cell::RefCell;
+
 use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
 use thane_mil::types::{DType, Dim, TensorType, Type};
@@ -40,13 +42,27 @@ pub struct Cache {
 
 /// What the tokens of a call attend to beside each other: those before them.
 #[derive(Clone, Copy, Debug)]
-pub struct Past {
-    /// Where they are kept.
-    pub cache: Cache,
-    /// Where it is written, int32 [4].
-    pub begin: ValueId,
-    /// Where it ends then, int32 [4].
-    pub end: ValueId,
+pub enum Past<'a> {
+    /// The layer's own cache, which it writes and then reads.
+    Cache {
+        /// Where they are kept.
+        cache: Cache,
+        /// Where it is written, int32 [4].
+        begin: ValueId,
+        /// Where it ends then, int32 [4].
+        end: ValueId,
+    },
+    /// What the cache held before the call.
+    Beside {
+        /// Keys, [1, kv_heads, context, head_dim].
+        keys: ValueId,
+        /// Values, likewise.
+        values: ValueId,
+        /// How many tokens they are of.
+        context: usize,
+        /// Where the layer puts down its new keys and values, [1, kv_heads, tokens, head_dim], to be written later.
+        new: &'a RefCell<Vec<ValueId>>,
+    },
 }
 
 /// Projections of one layer, features as the graph has them.
@@ -68,7 +84,7 @@ pub struct Surroundings<'a> {
     /// Added to the scores, [.., rows or 1, keys].
     pub mask: ValueId,
     /// What came before, if anything can.
-    pub past: Option<Past>,
+    pub past: Option<Past<'a>>,
 }
 
 impl Attention {
@@ -130,17 +146,18 @@ impl Attention {
             Some(rotary) => (rotary.apply(g, q)?, rotary.apply(g, k)?),
         };
         if g.form().layout == Layout::Channels {
-            return self.attend_in_channels(g, Projected { q, k, v }, around.mask);
+            return self.attend_in_channels(g, Projected { q, k, v }, around);
         }
         // The op itself divides by sqrt(head_dim).
         let factor = self.scale * (self.head_dim as f64).sqrt();
         let q = if (factor - 1.0).abs() > 1e-9 { g.scale(q, factor as f32)? } else { q };
         let (keys, values) = match around.past {
-            None => (k, v),
-            Some(past) => {
-                let Cache { k: k_state, v: v_state, dtype } = past.cache;
-                (remember(g, past, k_state, dtype, k)?, remember(g, past, v_state, dtype, v)?)
+            Some(Past::Cache { cache, begin, end }) => {
+                let mut remembered = |state, new| remember(g, [begin, end], state, cache.dtype, new);
+                (remembered(cache.k, k)?, remembered(cache.v, v)?)
             }
+            // What lies beside is of the other layout.
+            None | Some(Past::Beside { .. }) => (k, v),
         };
         self.attend_in_rows(g, Projected { q, k: keys, v: values }, around.mask)
     }
@@ -181,43 +198,71 @@ impl Attention {
     }
 
     /// Products whose rows are the queries that share a key head; scores [1, heads, tokens, keys] for mask and softmax.
-    fn attend_in_channels(&self, g: &mut Graph, p: Projected, mask: ValueId) -> Made {
+    fn attend_in_channels(&self, g: &mut Graph, p: Projected, around: Surroundings<'_>) -> Made {
         let (heads, kv_heads, head_dim) = (self.n_heads as i32, self.n_kv_heads as i32, self.head_dim as i32);
         let tokens = g.shape(p.q)[3].known().map_or(-1, |n| n as i32);
         let q = g.scale(p.q, self.scale as f32)?;
         let q = g.transpose(q, &[0, 1, 3, 2])?; // [1, heads, tokens, head_dim]
         let q = g.reshape(q, &[1, kv_heads, -1, head_dim])?;
-        let scores = g.op("matmul", "scores", [("x", q), ("y", p.k)])?; // [1, kv_heads, group * tokens, keys]
+        let yes = g.bool(true)?;
+        let mut scores = g.op("matmul", "scores", [("x", q), ("y", p.k)])?; // [1, kv_heads, group * tokens, keys]
+        if let Some(Past::Beside { keys, .. }) = around.past {
+            let past = g.op("matmul", "past_scores", [("x", q), ("y", keys), ("transpose_y", yes)])?;
+            scores = g.join("concat", &[past, scores], -1)?;
+        }
         let scores = g.reshape(scores, &[1, heads, tokens, -1])?;
-        let scores = g.add(scores, mask)?;
+        let scores = g.add(scores, around.mask)?;
         let axis = g.int(-1)?;
         let weights = g.op("softmax", "weights", [("x", scores), ("axis", axis)])?;
-        let weights = g.reshape(weights, &[1, kv_heads, -1, tokens])?;
-        let yes = g.bool(true)?;
-        let out = g.op("matmul", "attended", [("x", weights), ("y", p.v), ("transpose_y", yes)])?;
+        let keys = g.shape(weights)[3].known().map_or(-1, |n| n as i32);
+        let weights = g.reshape(weights, &[1, kv_heads, -1, keys])?;
+        let out = match around.past {
+            Some(Past::Beside { values, context, new, .. }) => {
+                let (of_past, of_new) = cut(g, weights, context)?;
+                // [1, kv_heads, tokens, head_dim]
+                let (k, v) = (g.transpose(p.k, &[0, 1, 3, 2])?, g.transpose(p.v, &[0, 1, 3, 2])?);
+                new.borrow_mut().extend([k, v]);
+                let past = g.op("matmul", "past_attended", [("x", of_past), ("y", values)])?;
+                let own = g.op("matmul", "attended", [("x", of_new), ("y", v)])?;
+                g.add(past, own)?
+            }
+            _ => g.op("matmul", "attended", [("x", weights), ("y", p.v), ("transpose_y", yes)])?,
+        };
         let out = g.reshape(out, &[1, heads, -1, head_dim])?;
         let out = g.transpose(out, &[0, 1, 3, 2])?; // [1, heads, head_dim, tokens]
         g.reshape(out, &[1, heads * head_dim, 1, -1])
     }
 }
 
+/// The first `n` and the other elements of the last of four axes.
+fn cut(g: &mut Graph, x: ValueId, n: usize) -> Result<(ValueId, ValueId), BuildError> {
+    let at = g.ints(&[0, 0, 0, i32::try_from(n).unwrap_or(i32::MAX)])?;
+    let zeros = g.ints(&[0; 4])?;
+    let (all, but_last) = (g.bools(&[true; 4])?, g.bools(&[true, true, true, false])?);
+    let mut slice = |[begin, end, begin_mask, end_mask]: [ValueId; 4]| {
+        let args = [("x", x), ("begin", begin), ("end", end), ("begin_mask", begin_mask), ("end_mask", end_mask)];
+        g.op("slice_by_index", "part", args)
+    };
+    Ok((slice([zeros, at, all, but_last])?, slice([at, zeros, but_last, all])?))
+}
+
 /// Write `new` [1, kv_heads, tokens, head_dim] behind what the state holds; everything that it holds then, as f32.
-fn remember(g: &mut Graph, past: Past, state: ValueId, dtype: DType, new: ValueId) -> Result<ValueId, BuildError> {
+fn remember(g: &mut Graph, [begin, end]: [ValueId; 2], state: ValueId, dtype: DType, new: ValueId) -> Made {
     let new = g.cast(new, dtype)?;
     let (all, but_tokens) = (g.bools(&[true; 4])?, g.bools(&[true, true, false, true])?);
     let old = g.op("read_state", "past", [("input", state)])?;
     let args = [
         ("x", old),
         ("update", new),
-        ("begin", past.begin),
-        ("end", past.end),
+        ("begin", begin),
+        ("end", end),
         ("begin_mask", but_tokens),
         ("end_mask", but_tokens),
     ];
     let updated = g.op("slice_update", "updated", args)?;
     let stored = g.op("coreml_update_state", "stored", [("state", state), ("value", updated)])?;
     let zeros = g.ints(&[0; 4])?;
-    let args = [("x", stored), ("begin", zeros), ("end", past.end), ("begin_mask", all), ("end_mask", but_tokens)];
+    let args = [("x", stored), ("begin", zeros), ("end", end), ("begin_mask", all), ("end_mask", but_tokens)];
     let present = g.op("slice_by_index", "present", args)?;
     g.cast(present, DType::Fp32)
 }

@@ -122,7 +122,7 @@ impl Io {
             let positions = g.cast(self.positions, DType::Fp32)?;
             return Rotary::new(g, positions, inverse_frequencies, Style::Half);
         }
-        Rotary::from_table(g, self.positions, inverse_frequencies, self.most)
+        Rotary::from_table(g, self.positions, inverse_frequencies, self.most, Style::Half)
     }
 
     /// Hidden states as the layers take them, from [batch, tokens, features].

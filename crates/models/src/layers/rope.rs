@@ -53,6 +53,7 @@ impl Rotary {
         positions: ValueId,
         inverse_frequencies: &[f32],
         n: usize,
+        style: Style,
     ) -> Result<Self, ModelError> {
         g.at("rotary");
         let table = |f: fn(f32) -> f32| -> Vec<f32> {
@@ -65,7 +66,7 @@ impl Rotary {
             if g.form().layout == Layout::Rows { Ok(rows) } else { g.transpose(rows, &[1, 0]) }
         };
         let (cos, sin) = (part(&table(f32::cos))?, part(&table(f32::sin))?);
-        Ok(Self { cos, sin, style: Style::Half })
+        Ok(Self { cos, sin, style })
     }
 
     /// Rotate `x` [batch, heads, tokens, head_dim], or [1, heads, head_dim, tokens] where features lie in channels.
@@ -76,6 +77,12 @@ impl Rotary {
                 let [a, b] = g.halves(x, axis)?;
                 let (left, right) = self.rotate(g, a, b)?;
                 g.join("concat", &[left, right], axis)
+            }
+            Style::Interleaved if g.form().layout == Layout::Channels => {
+                let (a, b) = (every_second(g, x, 0)?, every_second(g, x, 1)?);
+                let (left, right) = self.rotate(g, a, b)?;
+                // Queries and keys alike come out in the other order, which their products do not see.
+                g.join("concat", &[left, right], 2)
             }
             Style::Interleaved => {
                 let dims: Vec<i32> = g.shape(x).iter().map(|d| d.known().map_or(-1, |n| n as i32)).collect();
@@ -95,6 +102,21 @@ impl Rotary {
         let (bc, as_) = (g.mul(b, self.cos)?, g.mul(a, self.sin)?);
         Ok((g.sub(ac, bs)?, g.add(bc, as_)?))
     }
+}
+
+/// The elements `first`, `first + 2`, .. of each head, of [1, heads, head_dim, tokens].
+fn every_second(g: &mut Graph, x: ValueId, first: i32) -> Made {
+    let (begin, end, stride) = (g.ints(&[0, 0, first, 0])?, g.ints(&[0; 4])?, g.ints(&[1, 1, 2, 1])?);
+    let (begin_mask, end_mask) = (g.bools(&[true, true, false, true])?, g.bools(&[true; 4])?);
+    let args = [
+        ("x", x),
+        ("begin", begin),
+        ("end", end),
+        ("stride", stride),
+        ("begin_mask", begin_mask),
+        ("end_mask", end_mask),
+    ];
+    g.op("slice_by_index", "of_pairs", args)
 }
 
 /// The frequencies of a head's pairs, in fp32 arithmetic as the reference computes them.

@@ -58,11 +58,8 @@ pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
 
 /// The manifest of a folder that Thane wrote, after everything that it names was compared.
 fn manifest(from: &Path) -> Result<Option<Manifest>, Failure> {
-    if !packages::is_bundle(from) {
-        return Ok(None);
-    }
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e.context(from.display().to_string()));
-    packages::manifest(from).map(|(manifest, _)| Some(manifest)).map_err(usage)
+    Ok(packages::checked_manifest(from).map_err(usage)?.map(|(manifest, _)| manifest))
 }
 
 /// Make weights one file where they were one, or equal, before and are equal again; the packages whose weights no longer

@@ -4,7 +4,7 @@ use thane_mil::literal::Literal;
 use thane_mil::program::{Function, OpId};
 use thane_mil::types::{Dim, TensorType};
 
-use super::query::{bytes, contraction, is_any, kind, operands, show_bytes, tensor, tensors};
+use super::query::{bytes, contraction, is_any, is_weight, kind, operands, param_shape, show_bytes, tensor, tensors};
 use super::{Check, Effect, Hit, ROW, Rule, Scope, Severity};
 use crate::audit::view::View;
 use crate::target::{Evidence, Route};
@@ -19,14 +19,18 @@ pub static RULES: &[Rule] = &[
         title: "Axes above 65,536",
         scope: Scope::generations(16, u8::MAX),
         source: "751K M6 study, probes relu_w65536 (runs) and relu_c65537 (does not), M4 and M6, macOS 27; Core ML \
-                 and the engine's compiler agree",
-        disputed: Some(
-            "CoreML-LLM ran convolutions of 262,144 output channels on A19 Pro; qwen-ane: 62,080 compiles \
-                        directly on M5 Max, 124,160 does not",
-        ),
-        why: "No axis of a tensor can be longer than 65,536; heads over large vocabularies are the usual case.",
+                 and the engine's compiler agree. CoreML-LLM SZ06, SZ07 and OP20: heads of 1536 and 2304 to 262,144 channels \
+                 run on the engine, and the softcap behind them does not",
+        disputed: Some("qwen-ane, straight to the engine: 62,080 output channels compile on M5 Max, 124,160 do not"),
+        why: "No axis of a tensor can be longer than 65,536. By Core ML a convolution may make one, such as a head over a large \
+              vocabulary, but what takes its result runs elsewhere.",
         fix: "Split the axis: two or more heads of at most 65,536 rows, and a concat on the host.",
-        check: Check::Op(|v, op| long_axis(v, op, &|_, _| 65_536)),
+        check: Check::Op(|v, op| {
+            const MOST: usize = 65_536;
+            let is_head = v.target.route == Route::CoreMl && kind(v, op) == "conv" && is_weight(v, op, "weight");
+            let takes_little = || param_shape(v, op, "x").is_some_and(|x| x.iter().all(|n| *n <= MOST));
+            if is_head && takes_little() { None } else { long_axis(v, op, &|_, _| MOST) }
+        }),
         ..ROW
     },
     Rule {

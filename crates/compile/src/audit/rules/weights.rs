@@ -1,5 +1,9 @@
 //! Encodings of weights, and how large they are together.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use thane_mil::data::Data;
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Op, OpId};
 use thane_mil::types::DType;
@@ -352,13 +356,24 @@ fn weight_ceiling(v: &View<'_>, above: f64, up_to: f64) -> Vec<Hit> {
     if n > above && n <= up_to { vec![Hit { op: None, message }] } else { Vec::new() }
 }
 
-/// Bytes of the constants of a function, as stored.
+/// Bytes of the constants of a function, as stored: what two constants share, such as an embedding and a head that is tied to
+/// it, is there once.
 pub fn stored_bytes(v: &View<'_>) -> f64 {
     let literals = v.f.all_ops().into_iter().flat_map(|op| v.op(op).args.iter().flatten());
+    let mut seen = HashSet::new();
     literals
         .filter_map(|arg| match arg {
-            Arg::Literal(Literal::Tensor(_, data)) => Some(data.byte_len() as f64),
+            Arg::Literal(Literal::Tensor(_, data)) => seen.insert(place(data)).then(|| data.byte_len() as f64),
             _ => None,
         })
         .sum()
+}
+
+/// Where the bytes of a constant are, and how many.
+fn place(data: &Data) -> (usize, usize) {
+    let at = match data {
+        Data::Bytes(bytes) => bytes.as_slice().as_ptr().addr(),
+        Data::Source(source) => Arc::as_ptr(source).addr(),
+    };
+    (at, data.byte_len())
 }

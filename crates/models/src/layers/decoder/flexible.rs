@@ -1,61 +1,24 @@
-//! What every decoder has around its layers: inputs, positions, masks, and the head.
-//!
-//! A decoder's functions take `input_ids` int32 [1, tokens] and `position` int32 [1], the number of tokens before them,
-//! and give `logits` f32: of the last token ([`Mode::Prefill`], [`Mode::Decode`]) or of each ([`Mode::Score`]).
+//! Functions that take any number of tokens: positions, angles and masks are computed from `position` and that number.
 
 use thane_mil::literal::Literal;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, Dim, Symbol, TensorType, Type};
 
-use super::attention::{Cache, Past, Surroundings};
-use super::norm::RmsNorm;
-use super::rope::Rotary;
-use crate::checkpoint::Tensor;
+use super::{Extent, HIDDEN, Mask, Mode};
 use crate::error::ModelError;
 use crate::graph::{Graph, Made};
-use crate::weights::Weights;
-
-/// Where a hidden key's score goes: far below any score, and finite in fp16.
-const HIDDEN: f32 = -1e4;
-
-/// Which of a decoder's functions is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Any number of tokens; logits of the last.
-    Prefill,
-    /// One token.
-    Decode,
-    /// Any number of tokens; logits of each.
-    Score,
-}
-
-impl Mode {
-    /// The name of the function.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mode::Prefill => "prefill",
-            Mode::Decode => "decode",
-            Mode::Score => "score",
-        }
-    }
-}
-
-/// Which keys a query sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mask {
-    /// Itself and all before it.
-    Full,
-    /// Itself and the others of a window before it.
-    Sliding,
-}
+use crate::layers::attention::{Past, Surroundings};
+use crate::layers::rope::{Rotary, Style};
 
 /// The values that all layers share.
 #[derive(Clone, Copy, Debug)]
-pub struct Io {
+pub struct Io<'a> {
+    extent: Extent<'a>,
+    mode: Mode,
     /// Token ids, int32 [1, tokens].
     pub input_ids: ValueId,
     /// Positions of the tokens, f32 [tokens].
-    pub positions: ValueId,
+    positions: ValueId,
     /// Where the cache is written, int32 [4]; only its third entry counts.
     begin: ValueId,
     /// Where the cache ends then, int32 [4]; only its third entry counts.
@@ -64,10 +27,11 @@ pub struct Io {
     sliding: Option<ValueId>,
 }
 
-impl Io {
-    /// Declare the inputs; `group` queries share a key head, and a `window` is what sliding layers see.
-    pub fn new(g: &mut Graph, mode: Mode, group: usize, window: Option<usize>) -> Result<Self, ModelError> {
+impl<'a> Io<'a> {
+    /// Declare the inputs.
+    pub fn new(g: &mut Graph, mode: Mode, extent: Extent<'a>) -> Result<Self, ModelError> {
         g.at("");
+        let group = extent.attention.n_heads / extent.attention.n_kv_heads;
         let tokens = if mode == Mode::Decode { Dim::Known(1) } else { g.symbol() };
         let input_ids = g.input("input_ids", TensorType::new(DType::Int32, [Dim::Known(1), tokens]));
         let position = g.input("position", TensorType::new(DType::Int32, [1usize]));
@@ -90,7 +54,7 @@ impl Io {
         let (queries, keys) = (g.expand_dims(queries, &[1])?, g.expand_dims(keys, &[0])?);
         let seen = g.op("less_equal", "seen", [("x", keys), ("y", queries)])?; // [tokens, so far]
         let full = additive(g, seen, group)?;
-        let sliding = match window {
+        let sliding = match extent.window {
             None => None,
             Some(window) => {
                 let window = g.int(i32::try_from(window).unwrap_or(i32::MAX))?;
@@ -100,12 +64,18 @@ impl Io {
                 Some(additive(g, both, group)?)
             }
         };
-        Ok(Self { input_ids, positions, begin, end, full, sliding })
+        Ok(Self { extent, mode, input_ids, positions, begin, end, full, sliding })
     }
 
-    /// What a layer's attention is given.
-    pub fn surroundings<'a>(&self, rotary: &'a Rotary, mask: Mask, cache: Cache) -> Surroundings<'a> {
-        let past = Past { cache, begin: self.begin, end: self.end };
+    /// The angles of these frequencies.
+    pub fn rotary(&self, g: &mut Graph, inverse_frequencies: &[f32], style: Style) -> Result<Rotary, ModelError> {
+        Rotary::new(g, self.positions, inverse_frequencies, style)
+    }
+
+    /// What the attention of layer `layer` is given.
+    pub fn surroundings<'r>(&self, g: &mut Graph, layer: usize, rotary: &'r Rotary, mask: Mask) -> Surroundings<'r> {
+        let cache = self.extent.attention.cache(g, layer, self.extent.context, self.extent.cache);
+        let past = Past::Cache { cache, begin: self.begin, end: self.end };
         Surroundings { rotary: Some(rotary), mask: self.mask(mask), past: Some(past) }
     }
 
@@ -116,6 +86,29 @@ impl Io {
             Mask::Sliding => self.sliding.unwrap_or(self.full),
         }
     }
+
+    /// The hidden states whose logits are asked for.
+    pub fn asked(&self, g: &mut Graph, hidden: ValueId) -> Made {
+        match self.mode {
+            Mode::Prefill => {
+                let (begin, end) = (g.ints(&[0, -1, 0])?, g.ints(&[0, 0, 0])?);
+                let (begin_mask, end_mask) = (g.bools(&[true, false, true])?, g.bools(&[true; 3])?);
+                let args =
+                    [("x", hidden), ("begin", begin), ("end", end), ("begin_mask", begin_mask), ("end_mask", end_mask)];
+                g.op("slice_by_index", "last", args)
+            }
+            Mode::Decode | Mode::Score => Ok(hidden),
+        }
+    }
+
+    /// Hand the function over, with the range of its flexible input as Apple's compiler writes it.
+    pub fn finish(&self, g: Graph, logits: ValueId) -> Function {
+        let mut function = g.finish("logits", logits);
+        if self.mode != Mode::Decode {
+            function.attributes.push(("FlexibleShapeInformation".to_owned(), flexible(self.extent.context)));
+        }
+        function
+    }
 }
 
 fn additive(g: &mut Graph, seen: ValueId, group: usize) -> Made {
@@ -125,48 +118,6 @@ fn additive(g: &mut Graph, seen: ValueId, group: usize) -> Made {
     let mask = g.scale(hidden, HIDDEN)?;
     let reps = g.ints(&[group as i32, 1])?;
     g.op("tile", "mask", [("x", mask), ("reps", reps)])
-}
-
-/// The rows of the embedding for the tokens, f32 [1, tokens, hidden].
-pub fn embed(g: &mut Graph, io: &Io, table: &Tensor) -> Made {
-    g.at("model.embed_tokens");
-    g.rows_to_residual(table, io.input_ids)
-}
-
-/// The last norm and the product with the head; `hidden` is f32 [1, tokens, hidden].
-pub fn head(g: &mut Graph, mode: Mode, norm: RmsNorm, weight: &Tensor, table: &Tensor, hidden: ValueId) -> Made {
-    g.at("model.norm");
-    let last = match mode {
-        Mode::Prefill => {
-            let (begin, end) = (g.ints(&[0, -1, 0])?, g.ints(&[0, 0, 0])?);
-            let (begin_mask, end_mask) = (g.bools(&[true, false, true])?, g.bools(&[true; 3])?);
-            let args =
-                [("x", hidden), ("begin", begin), ("end", end), ("begin_mask", begin_mask), ("end_mask", end_mask)];
-            g.op("slice_by_index", "last", args)?
-        }
-        Mode::Decode | Mode::Score => hidden,
-    };
-    let normed = norm.apply(g, last, weight)?;
-    g.at("lm_head");
-    g.linear("product", normed, table, None)
-}
-
-/// The head's tensor: its own, or the embedding's where they are tied.
-pub fn head_tensor(w: &Weights<'_>, tied: bool, vocab: usize, hidden: usize) -> Tensor {
-    if tied {
-        w.get("model.embed_tokens", "weight", &[vocab, hidden])
-    } else {
-        w.get("lm_head", "weight", &[vocab, hidden])
-    }
-}
-
-/// Hand the function over, with the range of its flexible input as Apple's compiler writes it.
-pub fn finish(g: Graph, mode: Mode, context: usize, logits: ValueId) -> Function {
-    let mut function = g.finish("logits", logits);
-    if mode != Mode::Decode {
-        function.attributes.push(("FlexibleShapeInformation".to_owned(), flexible(context)));
-    }
-    function
 }
 
 fn flexible(context: usize) -> Literal {
