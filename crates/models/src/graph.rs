@@ -13,7 +13,6 @@ use thane_mil::types::{DType, Dim, TensorType, Type};
 
 use crate::checkpoint::{Tensor, TensorType as StoredType};
 use crate::quant;
-use crate::weights::zeros;
 
 /// How the words of layers are spelled.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -457,6 +456,6 @@ fn dense(tensor: &Tensor) -> Data {
     match quant::widened(tensor.ty, &tensor.bytes).or_else(|| quant::dequantized(tensor.ty, &tensor.bytes)) {
         Some(data) if data.byte_len() == byte_len => data,
         None if tensor.bytes.len() == byte_len => Data::Bytes(tensor.bytes.clone()),
-        _ => zeros(byte_len),
+        _ => Data::zeros(byte_len),
     }
 }

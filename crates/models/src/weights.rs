@@ -5,9 +5,8 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use thane_mil::data::{Bytes, Data, Packed, Source};
+use thane_mil::data::Bytes;
 
 use crate::checkpoint::{Tensor, TensorType, Tensors};
 use crate::error::ModelError;
@@ -139,25 +138,4 @@ impl<'a> Weights<'a> {
 
 fn unusable(ty: TensorType) -> bool {
     !ty.is_quantised() && !matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::Bf16)
-}
-
-/// The zeros that stand in for a missing tensor until [`Weights::finish`] reports it.
-pub(crate) fn zeros(byte_len: usize) -> Data {
-    Data::Source(Arc::new(Zeros(byte_len)))
-}
-
-struct Zeros(usize);
-
-impl Source for Zeros {
-    fn byte_len(&self) -> usize {
-        self.0
-    }
-
-    fn read(&self, _offset: usize, out: &mut [u8]) {
-        out.fill(0);
-    }
-
-    fn packed(&self) -> Option<Packed> {
-        None
-    }
 }
