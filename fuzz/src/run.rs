@@ -9,7 +9,7 @@ use thane_mil::program::{Function, Program};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 use thane_mil::valid;
 use thane_models::checkpoint::{Checkpoint, Source};
-use thane_models::{Options, build};
+use thane_models::{DecoderEngine, NormForm, Options, build};
 
 use crate::Rng;
 
@@ -32,7 +32,10 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
         return;
     }
     let cache = if rng.below(2) == 0 { DType::Fp16 } else { DType::Fp32 };
-    let Ok(model) = build(checkpoint, &Options { context: Some(8), cache, score: rng.below(2) == 0 }) else { return };
+    let form = DecoderEngine { block: Some(3), residual_divisor: None, norm: NormForm::Native };
+    let engine = (rng.below(3) == 0).then_some(form);
+    let options = Options { context: Some(8), cache, score: rng.below(2) == 0, engine };
+    let Ok(model) = build(checkpoint, &options) else { return };
     // What is stored may be no finite number, and that only.
     if let Err(violations) = valid::check(&model.program) {
         assert!(violations.iter().all(|v| v.message.contains("finite")), "{violations:?}");

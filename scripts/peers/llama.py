@@ -2,7 +2,7 @@
 
     PEER/bin/python scripts/peers/llama.py WHAT FILE.gguf [--threads 1] [--lengths 512] [--answer 128] [--batch 8] [--rounds 3]
 
-WHAT is `prefill`, `decode` or `batch`. PEER is an environment with `llama-cpp-python` or `ik-llama-cpp-python` (setup.sh makes both);
+WHAT is `prefill`, `decode`, `batch`, or `cold`: milliseconds from loading to the first token. PEER is an environment with `llama-cpp-python` or `ik-llama-cpp-python` (setup.sh makes both);
 the one that is there is run, through its binding of the C functions, so that no sampling or text is in the time. Tokens are random
 and the same for each peer; what follows is the likeliest token, as `thane bench` takes it. Behind a round that does not count.
 """
@@ -77,7 +77,7 @@ def round_of(args, model, prompts):
         rows = [(int(token), i, sequence) for i, token in enumerate(prompt)]
         last += model.decode(rows, {len(rows) - 1})
     read = time.perf_counter()
-    if args.what != "prefill":
+    if args.what in ("decode", "batch"):
         for step in range(args.answer):
             rows = [(token, len(prompts[0]) + step, sequence) for sequence, token in enumerate(last)]
             last = model.decode(rows, set(range(len(rows))))
@@ -86,26 +86,30 @@ def round_of(args, model, prompts):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["prefill", "decode", "batch"])
+    parser.add_argument("what", choices=["prefill", "decode", "batch", "cold"])
     parser.add_argument("file")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--lengths", type=int, help="tokens of the prompt [default: 512 for prefill, 128 for decode, 16 for batch]")
+    parser.add_argument("--lengths", type=int, help="tokens of the prompt [default: 512, for decode 128, for batch 16, for cold 30]")
     parser.add_argument("--answer", type=int, default=128)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    length = args.lengths or {"prefill": 512, "decode": 128, "batch": 16}[args.what]
+    length = args.lengths or {"prefill": 512, "decode": 128, "batch": 16, "cold": 30}[args.what]
     n_seqs = args.batch if args.what == "batch" else 1
+    start = time.perf_counter()
     model = Model(args.file, args.threads, n_seqs * (length + args.answer + 32), n_seqs)
     prompts = numpy.random.default_rng(7).integers(0, min(model.n_vocab, 30_000), (n_seqs, length))
     rates = []
-    for _ in range(args.rounds + 1):
+    for _ in range(1 if args.what == "cold" else args.rounds + 1):
         read, answered = round_of(args, model, prompts)
-        rates.append(length / read if args.what == "prefill" else n_seqs * args.answer / answered)
-    rates = rates[1:]
+        if args.what == "cold":
+            rates.append((time.perf_counter() - start) * 1e3)
+        else:
+            rates.append(length / read if args.what == "prefill" else n_seqs * args.answer / answered)
+    rates = rates[1:] or rates
     row = {"bench": args.what, "peer": PEER, "model": args.file, "threads": args.threads, "tokens": [length, length]}
-    row |= {"answer_tokens": None if args.what == "prefill" else args.answer, "batch": n_seqs, "unit": "tokens/s"}
-    row |= {"median": statistics.median(rates), "least": min(rates), "most": max(rates), "rounds": args.rounds}
+    row |= {"answer_tokens": args.answer if args.what in ("decode", "batch") else None, "batch": n_seqs}
+    row |= {"unit": "ms" if args.what == "cold" else "tokens/s", "median": statistics.median(rates), "least": min(rates), "most": max(rates), "rounds": len(rates)}
     print(json.dumps(row | {"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
 
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use thane_kernels::Context;
 use thane_kernels::attention::{Attention, KvData, KvView, attention, attention_scratch_len};
 use thane_kernels::linear::{
-    dequantize_rows_gather, linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_packed,
+    dequantize_rows_gather, linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_nibbles,
+    linear_nibbles_scratch_len, linear_packed,
 };
 use thane_kernels::norm::rms_norm;
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
@@ -26,6 +27,10 @@ use crate::plan::{Branch, Item, Kind, Operand, Plain, Plan, Step};
 use crate::profile::{Begun, Profile};
 use crate::tensor::{Buffer, Pool, Tensor};
 use crate::weight::Matrix;
+
+/// Rows up to which a product packs a 4-bit matrix that it may pack. Prompts of more read it as it is stored, so that the first
+/// token need not wait for the packing of all matrices.
+const MOST_PACKING_TOKENS: usize = 8;
 
 /// What one call of a plan works on.
 pub struct Frame<'a> {
@@ -389,6 +394,16 @@ impl Frame<'_> {
             let (mut out, n) = self.pool.take_checked(&shape)?;
             let x = floats(self.get(x)?)?;
             linear_packed(self.context, &packed, x, n_tokens, bias.and_then(Tensor::f32s), &mut out[..n]);
+            return Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)));
+        }
+        if matches!(self.numerics, Numerics::Fast)
+            && let Some(nibbles) = weight.nibbles(self.context, n_tokens <= MOST_PACKING_TOKENS)
+        {
+            let mut scratch = self.pool.take(linear_nibbles_scratch_len(n_tokens, weight.n_cols));
+            let (mut out, n) = self.pool.take_checked(&shape)?;
+            let (x, bias) = (floats(self.get(x)?)?, bias.and_then(Tensor::f32s));
+            linear_nibbles(self.context, &nibbles, x, n_tokens, bias, &mut out[..n], &mut scratch);
+            self.pool.give_f32(scratch);
             return Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)));
         }
         let scratch_len = match self.numerics {

@@ -283,10 +283,11 @@ impl<'a> Planner<'a> {
             if group.iter().all(free) {
                 for mut found in group {
                     if let Fused::Linear { weight, .. } = &mut found.fused {
-                        // A function with state is called for one row after another too, and those read a matrix as fast as
-                        // it is stored.
+                        // A function with state is called for one row after another: fp32 is read as fast as it is stored.
                         if !op_by_op && self.states.is_empty() {
                             *weight = self.folds.pack(self.context, weight.clone());
+                        } else if !op_by_op {
+                            *weight = self.folds.pack_when_used(weight.clone());
                         }
                     }
                     self.covered.extend(found.covers);

@@ -2,9 +2,9 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use thane_kernels::linear::{self, pack, packed_len};
+use thane_kernels::linear::{self, Nibbles, nibbles_len, pack, pack_nibbles, pack_nibbles_scratch_len, packed_len};
 use thane_kernels::{BlockType, Context, Weight};
 use thane_mil::data::{Bytes, Data, Packed, Packing};
 use thane_mil::literal::Literal;
@@ -25,7 +25,11 @@ pub struct Matrix {
     pub n_cols: usize,
     /// The same in the order that products of many rows read it, where it was packed.
     panels: Option<Arc<Vec<f32>>>,
+    /// The same in the order that products of few rows read it, packed when the first asks; none within where it cannot be.
+    nibbles: Option<SharedNibbles>,
 }
+
+type SharedNibbles = Arc<OnceLock<Option<Vec<u8>>>>;
 
 impl Matrix {
     /// As kernels take it.
@@ -37,6 +41,24 @@ impl Matrix {
     pub fn packed(&self) -> Option<linear::Packed<'_>> {
         let panels = self.panels.as_deref()?;
         Some(linear::Packed { panels, n_rows: self.n_rows, n_cols: self.n_cols })
+    }
+
+    /// As [`Folds::pack_when_used`] lets it be packed: now where `pack` says so, else if it is already.
+    pub fn nibbles(&self, context: &Context, pack: bool) -> Option<Nibbles<'_>> {
+        let cell = self.nibbles.as_ref()?;
+        let packed = if pack { Some(cell.get_or_init(|| self.pack_nibbles(context))) } else { cell.get() };
+        let bytes = packed?.as_deref()?;
+        Some(Nibbles { bytes, n_rows: self.n_rows, n_cols: self.n_cols })
+    }
+
+    fn pack_nibbles(&self, context: &Context) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; nibbles_len(self.ty, self.n_rows, self.n_cols)?];
+        let mut scratch = vec![0.0; pack_nibbles_scratch_len(context, self.n_cols)];
+        pack_nibbles(context, &self.weight(), &mut bytes, &mut scratch).then(|| {
+            // What is packed takes the place of the mapped file in memory.
+            self.bytes.release();
+            bytes
+        })
     }
 
     /// The matrix behind `value`, where its bytes can be used as they are stored.
@@ -81,9 +103,14 @@ impl Matrix {
         Self::checked(BlockType::F32, Bytes::new(Held(tensor)), n_rows, n_cols)
     }
 
+    /// What tells it from all others of a program.
+    fn place(&self) -> [usize; 3] {
+        [self.bytes.as_slice().as_ptr().addr(), self.n_rows, self.n_cols]
+    }
+
     fn checked(ty: BlockType, bytes: Bytes, n_rows: usize, n_cols: usize) -> Option<Self> {
         Weight::new(ty, bytes.as_slice(), n_rows, n_cols).ok()?;
-        Some(Self { ty, bytes, n_rows, n_cols, panels: None })
+        Some(Self { ty, bytes, n_rows, n_cols, panels: None, nibbles: None })
     }
 }
 
@@ -133,6 +160,7 @@ fn stored_form(literal: &Literal) -> Option<Packed> {
 pub struct Folds {
     tensors: RefCell<HashMap<Vec<usize>, Tensor>>,
     panels: RefCell<HashMap<[usize; 3], Arc<Vec<f32>>>>,
+    nibbles: RefCell<HashMap<[usize; 3], SharedNibbles>>,
 }
 
 impl Folds {
@@ -143,13 +171,22 @@ impl Folds {
             return matrix;
         };
         let mut all = self.panels.borrow_mut();
-        let panels = all.entry([weight.bytes.as_ptr().addr(), weight.n_rows, weight.n_cols]).or_insert_with(|| {
+        let panels = all.entry(matrix.place()).or_insert_with(|| {
             let mut panels = vec![0.0; len];
             pack(context, &weight, &mut panels);
             Arc::new(panels)
         });
         let panels = panels.clone();
         matrix.panels = Some(panels);
+        matrix
+    }
+
+    /// The matrix, to be packed by the first product of few rows with it, if it is of 4 bits.
+    pub fn pack_when_used(&self, mut matrix: Matrix) -> Matrix {
+        if nibbles_len(matrix.ty, matrix.n_rows, matrix.n_cols).is_some() {
+            let shared = self.nibbles.borrow_mut().entry(matrix.place()).or_default().clone();
+            matrix.nibbles = Some(shared);
+        }
         matrix
     }
 

@@ -19,6 +19,9 @@ pub trait Owner: Send + Sync {
     fn read(&self, offset: usize, out: &mut [u8]) {
         out.copy_from_slice(&self.bytes()[offset..offset + out.len()]);
     }
+
+    /// Those of the range will hardly be read again: the owner of a map may give their memory back until they are.
+    fn release(&self, _range: Range<usize>) {}
 }
 
 impl<T: AsRef<[u8]> + Send + Sync> Owner for T {
@@ -58,6 +61,11 @@ impl Bytes {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
+    }
+
+    /// Say that these will hardly be read again; they can be.
+    pub fn release(&self) {
+        self.owner.release(self.range.clone());
     }
 
     /// The bytes themselves.

@@ -11,6 +11,7 @@
 #[cfg(target_arch = "x86_64")]
 mod bf16;
 mod dense;
+mod nibbles;
 mod packed;
 mod panel;
 mod q8;
@@ -18,6 +19,9 @@ mod rows;
 
 use std::fmt;
 
+pub use nibbles::{
+    Nibbles, linear_nibbles, linear_nibbles_scratch_len, nibbles_len, pack_nibbles, pack_nibbles_scratch_len,
+};
 pub use packed::{Packed, linear_packed, pack, packed_len};
 pub use q8::{Q8Activations, Q8Len, q8_len, quantize_q8};
 

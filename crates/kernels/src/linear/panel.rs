@@ -51,10 +51,52 @@ impl Kernel for PanelTask<'_> {
     fn run<S: Simd>(self, simd: S) {
         let PanelTask { ty, rows, x, out, scratch, first_row } = self;
         let kind = with_format(ty, KindOf).expect("float weights were refused");
-        let n_steps = x.n_steps();
+        let panel = FillTask { ty, rows, n_steps: x.n_steps(), scratch, first_row }.run(simd);
+        let target = Target { out, first_row, n_rows: (rows.n_rows - first_row).min(LANES) };
+        match kind {
+            Kind { is_wide: true, .. } => multiply::<S, 32, true>(simd, panel, x, target),
+            Kind { group_len: 16, .. } => multiply::<S, 16, false>(simd, panel, x, target),
+            Kind { .. } => multiply::<S, 32, false>(simd, panel, x, target),
+        }
+    }
+}
+
+/// Fills a panel for each 16 rows, and has it seen with its index; the scratch is [`scratch_len`] for each thread.
+pub(super) fn fill_each(
+    ctx: &Context,
+    ty: BlockType,
+    rows: Rows,
+    n_cols: usize,
+    scratch: &mut [f32],
+    see: impl Fn(usize, Panel) + Sync,
+) {
+    let worker_len = scratch_len(n_cols);
+    let scratch = SharedMut::new(scratch);
+    ctx.pool().run_indexed(rows.n_rows.div_ceil(LANES), |worker_idx, panel_idx| {
+        // SAFETY: no two tasks run at once with the same worker index.
+        let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
+        let first_row = panel_idx * LANES;
+        see(panel_idx, ctx.isa().run(FillTask { ty, rows, n_steps: n_cols.div_ceil(64), scratch, first_row }));
+    });
+}
+
+struct FillTask<'a> {
+    ty: BlockType,
+    rows: Rows<'a>,
+    n_steps: usize,
+    scratch: &'a mut [f32],
+    first_row: usize,
+}
+
+impl<'a> Kernel for FillTask<'a> {
+    type Output = Panel<'a>;
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Panel<'a> {
+        let FillTask { ty, rows, n_steps, scratch, first_row } = self;
+        let Kind { group_len, part_quads, .. } = with_format(ty, KindOf).expect("float weights were refused");
         let (codes, scratch) = scratch.split_at_mut(n_steps * LANES * 64 / 4);
         let (scales, shifts) = scratch.split_at_mut(n_steps * 4 * LANES);
-        let n_groups = n_steps * (64 / kind.group_len);
+        let n_groups = n_steps * (64 / group_len);
         let mut panel = PanelMut {
             codes: f32_as_u8(codes).as_chunks_mut().0,
             scales: &mut scales.as_chunks_mut().0[..n_groups],
@@ -64,14 +106,7 @@ impl Kernel for PanelTask<'_> {
         // Rows past the end are the last row again; their outputs are not stored.
         let row_bytes = std::array::from_fn(|i| rows.get(first_row + i.min(n_rows - 1)));
         with_format(ty, Fill { simd, rows: row_bytes, panel: &mut panel });
-        let Kind { part_quads, .. } = kind;
-        let panel = Panel { codes: panel.codes, scales: panel.scales, shifts: panel.shifts, part_quads };
-        let target = Target { out, first_row, n_rows };
-        match kind {
-            Kind { is_wide: true, .. } => multiply::<S, 32, true>(simd, panel, x, target),
-            Kind { group_len: 16, .. } => multiply::<S, 16, false>(simd, panel, x, target),
-            Kind { .. } => multiply::<S, 32, false>(simd, panel, x, target),
-        }
+        Panel { codes: panel.codes, scales: panel.scales, shifts: panel.shifts, part_quads }
     }
 }
 
@@ -123,18 +158,21 @@ struct PanelMut<'a> {
 }
 
 #[derive(Clone, Copy)]
-struct Panel<'a> {
-    codes: &'a [[u8; 64]],
-    scales: &'a [[f32; LANES]],
-    shifts: &'a [[f32; LANES]],
+pub(super) struct Panel<'a> {
+    /// Four columns of 16 rows each.
+    pub(super) codes: &'a [[u8; 64]],
+    /// By group.
+    pub(super) scales: &'a [[f32; LANES]],
+    /// By group.
+    pub(super) shifts: &'a [[f32; LANES]],
     part_quads: usize,
 }
 
 #[derive(Clone, Copy)]
-struct Target<'a> {
-    out: &'a Output<'a>,
-    first_row: usize,
-    n_rows: usize,
+pub(super) struct Target<'a> {
+    pub(super) out: &'a Output<'a>,
+    pub(super) first_row: usize,
+    pub(super) n_rows: usize,
 }
 
 #[inline(always)]
@@ -330,7 +368,7 @@ unsafe fn group_dots<S: Simd, const IS_WIDE: bool, const N: usize>(
 
 /// Stores the outputs of 16 rows, or of those that there are.
 #[inline(always)]
-fn store_rows<S: Simd>(simd: S, acc: S::F, token_idx: usize, target: Target) {
+pub(super) fn store_rows<S: Simd>(simd: S, acc: S::F, token_idx: usize, target: Target) {
     let Target { out, first_row, n_rows } = target;
     let mut lanes = [0.0; LANES];
     simd.store(acc, &mut lanes);

@@ -34,6 +34,7 @@ pub struct Q8Activations<'a> {
     sums: &'a [f32],
     n_tokens: usize,
     n_cols: usize,
+    by_lane: bool,
 }
 
 /// A token of activations laid out as vectors, by steps of 64 columns.
@@ -72,7 +73,7 @@ impl Q8Activations<'_> {
     }
 
     pub(super) fn lane_token(&self, token_idx: usize) -> LaneToken<'_> {
-        assert!(self.n_tokens <= MAX_ROW_TOKENS, "activations are laid out for many tokens");
+        assert!(self.by_lane, "activations are laid out by blocks");
         let steps = token_idx * self.n_steps()..(token_idx + 1) * self.n_steps();
         LaneToken {
             codes: &i8_as_u8(self.codes).as_chunks().0[steps.clone()],
@@ -83,7 +84,7 @@ impl Q8Activations<'_> {
 
     #[inline(always)]
     pub(super) fn block_token(&self, token_idx: usize) -> BlockToken<'_> {
-        assert!(self.n_tokens > MAX_ROW_TOKENS, "activations are laid out for few tokens");
+        assert!(!self.by_lane, "activations are laid out as vectors");
         let n_steps = self.n_steps();
         let sums = &self.sums[token_idx * n_steps * 16..][..n_steps * 6];
         BlockToken {
@@ -109,6 +110,26 @@ pub fn quantize_q8<'a>(
     scales: &'a mut [f32],
     sums: &'a mut [f32],
 ) -> Q8Activations<'a> {
+    quantize(ctx, x, n_tokens, n_cols, Buffers { codes, scales, sums }, n_tokens <= MAX_ROW_TOKENS)
+}
+
+/// Where activations are put, as [`q8_len`] says.
+pub(super) struct Buffers<'a> {
+    pub(super) codes: &'a mut [i8],
+    pub(super) scales: &'a mut [f32],
+    pub(super) sums: &'a mut [f32],
+}
+
+/// [`quantize_q8`], as vectors or by blocks.
+pub(super) fn quantize<'a>(
+    ctx: &Context,
+    x: &[f32],
+    n_tokens: usize,
+    n_cols: usize,
+    buffers: Buffers<'a>,
+    by_lane: bool,
+) -> Q8Activations<'a> {
+    let Buffers { codes, scales, sums } = buffers;
     assert_eq!(Some(x.len()), n_tokens.checked_mul(n_cols), "inputs of {n_tokens} tokens");
     let len = q8_len(n_tokens, n_cols);
     let (codes, scales, sums) = (&mut codes[..len.codes], &mut scales[..len.scales], &mut sums[..len.sums]);
@@ -126,12 +147,12 @@ pub fn quantize_q8<'a>(
                 )
             };
             let x = &x[token_idx * n_cols..][..n_cols];
-            ctx.isa().run(Quantize { x, codes, scales, sums, by_lane: n_tokens <= MAX_ROW_TOKENS });
+            ctx.isa().run(Quantize { x, codes, scales, sums, by_lane });
         };
         // A token of a few thousand columns takes less time than handing it to another thread.
         if n_tokens <= MAX_ROW_TOKENS { (0..n_tokens).for_each(quantize) } else { ctx.pool().run(n_tokens, quantize) }
     }
-    Q8Activations { codes, scales, sums, n_tokens, n_cols }
+    Q8Activations { codes, scales, sums, n_tokens, n_cols, by_lane }
 }
 
 struct Quantize<'a> {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Isa;
-use crate::f16::{bf16_to_f32, f32_to_bf16};
+use crate::f16::{bf16_to_f32, f32_to_bf16, f32_to_f16};
 use crate::quant::dequantize_row;
 use crate::testing::{Random, relative_error};
 
@@ -120,9 +120,39 @@ fn q8_product_of_every_type_and_shape() {
                 linear_fast(ctx, &weight, &x, n_tokens, Some(&bias), &mut y, &mut scratch);
                 let error = worst_error(&y, &expected);
                 assert!(error < 1e-6, "{ty:?} {shape:?} {}: {error}", ctx.isa().name());
+                if let Some(y) = by_nibbles(ctx, &weight, &x, n_tokens, Some(&bias)) {
+                    let error = worst_error(&y, &expected);
+                    assert!(error < 1e-6, "packed {ty:?} {shape:?} {}: {error}", ctx.isa().name());
+                }
             }
         }
     }
+}
+
+/// The product with the weight packed, where its type can be.
+fn by_nibbles(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: Option<&[f32]>) -> Option<Vec<f32>> {
+    let Weight { ty, n_rows, n_cols, .. } = *weight;
+    let mut bytes = vec![0xa5; nibbles_len(ty, n_rows, n_cols)?];
+    let mut scratch = vec![f32::NAN; pack_nibbles_scratch_len(ctx, n_cols)];
+    assert!(pack_nibbles(ctx, weight, &mut bytes, &mut scratch), "{ty:?}");
+    let mut y = vec![f32::NAN; n_tokens * n_rows];
+    let mut scratch = vec![f32::NAN; linear_nibbles_scratch_len(n_tokens, n_cols)];
+    linear_nibbles(ctx, &Nibbles { bytes: &bytes, n_rows, n_cols }, x, n_tokens, bias, &mut y, &mut scratch);
+    Some(y)
+}
+
+#[test]
+fn a_shift_beyond_f16_is_not_packed() {
+    let ctx = Context::new(2);
+    let mut random = Random::new(9);
+    let mut bytes = random.weight_bytes(BlockType::Q4_0, 33, 96);
+    let mut packed = vec![0; nibbles_len(BlockType::Q4_0, 33, 96).unwrap()];
+    let mut scratch = vec![0.0; pack_nibbles_scratch_len(&ctx, 96)];
+    // 8 times 60,000 is beyond the largest f16.
+    bytes[5 * 18..][..2].copy_from_slice(&f32_to_f16(60_000.0).to_le_bytes());
+    let weight = Weight::new(BlockType::Q4_0, &bytes, 33, 96).unwrap();
+    assert!(!pack_nibbles(&ctx, &weight, &mut packed, &mut scratch));
+    assert_eq!(nibbles_len(BlockType::Q4K, 33, 256), None);
 }
 
 #[test]
@@ -146,7 +176,9 @@ fn q8_loses_less_than_a_percent() {
 #[test]
 fn extreme_codes_do_not_saturate() {
     // All weights and activations at the ends of their ranges, with equal and with opposite signs.
-    let blocks: [(BlockType, u8); 6] = [
+    let blocks: [(BlockType, u8); 8] = [
+        (BlockType::Q4_0, 0xff),
+        (BlockType::Q4_0, 0),
         (BlockType::Q8_0, 0x80),
         (BlockType::Q8_0, 0x7f),
         (BlockType::Q6K, 0xff),
@@ -177,6 +209,10 @@ fn extreme_codes_do_not_saturate() {
                     linear_fast(&ctx, &weight, &x, n_tokens, None, &mut y, &mut scratch);
                     let error = worst_error(&y, &expected);
                     assert!(error < 1e-6, "{ty:?} {fill:#x} {sign} {n_tokens} {}: {error}", ctx.isa().name());
+                    if let Some(y) = by_nibbles(&ctx, &weight, &x, n_tokens, None) {
+                        let error = worst_error(&y, &expected);
+                        assert!(error < 1e-6, "packed {ty:?} {fill:#x} {sign} {n_tokens}: {error}");
+                    }
                 }
             }
         }

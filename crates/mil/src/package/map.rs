@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use memmap2::Mmap;
@@ -23,6 +24,15 @@ impl Owner for Mapped {
         if read_at(&self.file, offset as u64, out).is_err() {
             out.copy_from_slice(&self.map[offset..offset + out.len()]);
         }
+    }
+
+    #[cfg(unix)]
+    fn release(&self, range: Range<usize>) {
+        let advice = memmap2::UncheckedAdvice::DontNeed;
+        // SAFETY: the map is of a file and nothing writes to it: pages that are dropped are read from the file again, the
+        // same. That it fails changes nothing but what memory is held.
+        #[allow(unsafe_code)]
+        let _ = unsafe { self.map.unchecked_advise_range(advice, range.start, range.len()) };
     }
 }
 
