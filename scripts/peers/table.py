@@ -17,7 +17,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).parent
-PEERS = {"llama.cpp": "llama.py", "ik_llama.cpp": "llama.py", "OpenVINO GenAI": "openvino.py"}
+PEERS = {"llama.cpp": "llama.py", "ik_llama.cpp": "llama.py", "OpenVINO GenAI": "genai.py"}
 
 
 def measure(name, args, what, file, threads):

@@ -1,6 +1,6 @@
 """What OpenVINO GenAI reaches on a GGUF file, as JSON lines with the names of `thane bench`.
 
-    PEER/bin/python scripts/peers/openvino.py WHAT FILE.gguf [--threads 1] [--lengths 512] [--answer 128] [--rounds 3]
+    PEER/bin/python scripts/peers/genai.py WHAT FILE.gguf [--threads 1] [--lengths 512] [--answer 128] [--rounds 3]
 
 WHAT is `prefill`, `decode` or `cold`; PEER is an environment with `openvino-genai` (setup.sh makes it). Times are those of the library's own
 counters: to the first token, and of each token behind it. Prompts are random tokens, new ones in each round, since it keeps what it
