@@ -59,7 +59,8 @@ def main():
         sign = -1 if what == "cold" else 1
         best = max((n for n in rates if n != "Thane"), key=lambda n: sign * statistics.median(rates[n]))
         ratios = [(ours / theirs) ** sign for ours, theirs in zip(rates["Thane"], rates[best])]
-        memory = {name: max(bytes_ for _, bytes_ in rows) for name, rows in found.items()}
+        # None where it was not asked for.
+        memory = {name: max(b for _, b in rows) for name, rows in found.items() if rows[0][1] is not None}
         row = {"file": pathlib.Path(file).name, "work": what, "threads": threads, "medians": {n: round(statistics.median(r), 1) for n, r in rates.items()}}
         row |= {"best": best, "ratio": round(statistics.median(ratios), 2), "ratios": sorted(round(r, 2) for r in ratios)}
         row |= {"memory_mib": {n: round(b / 2**20) for n, b in memory.items()}}
@@ -70,8 +71,9 @@ def main():
     for row in table:
         cells = [str(row["medians"].get(name, "-")) for name in names]
         least = min(b for n, b in row["memory_mib"].items() if n != "Thane")
+        ours = row["memory_mib"].get("Thane", "-")
         ratio = f"{row['ratio']} ({row['ratios'][0]}, {row['ratios'][-1]})"
-        memory = f"{row['memory_mib']['Thane']}, {least} MiB"
+        memory = f"{ours}, {least} MiB"
         print(f"| {row['file']} | {row['work']} | {row['threads']} | {' | '.join(cells)} | {ratio} | {memory} |")
 
 
