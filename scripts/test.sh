@@ -47,6 +47,12 @@ convert_decoders() { # folder
     done
 }
 
+venv=target/oracle-venv
+# Fetched while the processor is at work; what fails here is tried again, and said, below.
+{ mkdir -p target && { [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; } &&
+    "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/oracle/requirements.txt; } >/dev/null 2>&1 &
+oracles=$!
+
 step format cargo fmt --all --check
 step clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
 step docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
@@ -60,7 +66,11 @@ else
 fi
 step tests cargo test --quiet --workspace --no-fail-fast
 
-venv=target/oracle-venv
+seconds=${THANE_TEST_FUZZ_SECONDS:-4}
+# While the oracles, which are Python on one core, are at work. That it failed shows where fuzzing builds anew.
+[ "$seconds" -le 0 ] || bash scripts/fuzz.sh build >"$logs/fuzz-build" 2>&1 &
+
+wait "$oracles" || true
 if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
     if "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/oracle/requirements.txt; then
         step "oracle: gguf" "$venv/bin/python" crates/models/tests/make_quant.py --check
@@ -88,6 +98,8 @@ else
     skip oracles "python3 -m venv does not work here"
 fi
 
+echo "== waiting for the build of the fuzz targets"
+wait
 step "audit of published figures" "$thane" audit --self-check
 step "time of audits" python3 scripts/audit_time.py "$thane" 1
 if browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome); then
@@ -101,7 +113,6 @@ if [ -n "${THANE_MODELS:-}" ]; then
     step "memory of convert" python3 scripts/convert_memory.py "$thane" "$THANE_MODELS"/*.gguf
 fi
 
-seconds=${THANE_TEST_FUZZ_SECONDS:-6}
 if [ "$seconds" -gt 0 ]; then
     step fuzzing bash scripts/fuzz.sh "$seconds"
 else

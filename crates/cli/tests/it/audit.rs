@@ -342,6 +342,38 @@ fn embedding_models_are_built_for_the_engine_and_folders_are_several_programs() 
 }
 
 #[test]
+fn cycles_of_values_and_of_links_end() {
+    let home = Home::new();
+    let ty = "tensor<fp16, [4]>";
+    let text = format!(
+        "program(1.3) {{ func f<ios18>({ty} x) {{ {ty} y = add(x = x, y = z); {ty} z = exp(x = y); }} -> (z); }}"
+    );
+    let cycle = write(&home, "cycle.mil", &text);
+    assert_ends(&audit(&home, &[&cycle]), 2, &["cycle.mil", "`z` is no value that is defined here"]);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::symlink;
+        let folder = home.path("chunks");
+        std::fs::create_dir(&folder).unwrap();
+        let packages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packages").canonicalize().unwrap();
+        let package = std::fs::read_dir(packages).unwrap().map(|e| e.unwrap().path());
+        let package = package.filter(|p| p.extension().is_some_and(|e| e == "mlpackage")).min().unwrap();
+        symlink(package, folder.join("a.mlpackage")).unwrap();
+        symlink(".", folder.join("b.mlpackage")).unwrap();
+        symlink("c.mlpackage", folder.join("c.mlpackage")).unwrap();
+        let output = audit(&home, &[folder.to_str().unwrap(), "--json"]);
+        assert_ends(&output, 0, &[]);
+        let packages: BTreeSet<_> = json(&output)["targets"][0]["functions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|f| f["name"].as_str().unwrap().split('/').next().unwrap().to_owned())
+            .collect();
+        assert_eq!(packages, BTreeSet::from(["a.mlpackage".to_owned()]));
+    }
+}
+
+#[test]
 fn a_long_program_is_judged_and_a_closed_pipe_is_quiet() {
     let home = Home::new();
     let long = write(&home, "long.mil", &chain(10_000));

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::path::Path;
 
 use memmap2::Mmap;
@@ -27,7 +26,7 @@ impl Owner for Mapped {
     }
 
     #[cfg(unix)]
-    fn release(&self, range: Range<usize>) {
+    fn release(&self, range: std::ops::Range<usize>) {
         let advice = memmap2::UncheckedAdvice::DontNeed;
         // SAFETY: the map is of a file and nothing writes to it: pages that are dropped are read from the file again, the
         // same. That it fails changes nothing but what memory is held.
