@@ -28,6 +28,9 @@ const MASKED: f32 = -1e4;
 const MASK_FLOOR: f32 = -1e38;
 /// Keys that a task should at least have, when keys are split among tasks.
 const MIN_SPLIT_KEYS: usize = 128;
+/// Tasks that keys are split for: two for each of 16 threads, which evens out. Not of the threads there are: parts are
+/// summed by themselves, and what is computed must not depend on how many compute it.
+const WANTED_TASKS: usize = 32;
 
 /// The elements of a cache.
 #[derive(Debug, Clone, Copy)]
@@ -96,15 +99,18 @@ struct Division {
 }
 
 impl Division {
-    fn new(n_threads: usize, n_kv_heads: usize, n_rows: usize, head_dim: usize, n_keys: usize) -> Self {
+    fn new(n_kv_heads: usize, n_rows: usize, head_dim: usize, n_keys: usize) -> Self {
         let n_row_blocks = n_rows.div_ceil(BLOCK_ROWS);
-        let n_tasks = (n_kv_heads * n_row_blocks).max(1);
-        // Two tasks per thread are enough to even out; more cost merging.
-        let wanted = if n_threads == 1 { 1 } else { (2 * n_threads).div_ceil(n_tasks) };
-        let n_splits = wanted.min(n_keys / MIN_SPLIT_KEYS).max(1);
-        let split_keys = n_keys.div_ceil(n_splits).next_multiple_of(TILE_KEYS).max(TILE_KEYS);
+        let most_splits = Self::most_splits(n_kv_heads, n_rows, n_keys);
+        let split_keys = n_keys.div_ceil(most_splits).next_multiple_of(TILE_KEYS).max(TILE_KEYS);
         let n_splits = n_keys.div_ceil(split_keys).max(1);
         Self { n_row_blocks, n_splits, split_keys, padded_dim: head_dim.next_multiple_of(LANES) }
+    }
+
+    /// What `n_splits` is below or at; never less for more keys.
+    fn most_splits(n_kv_heads: usize, n_rows: usize, n_keys: usize) -> usize {
+        let n_tasks = (n_kv_heads * n_rows.div_ceil(BLOCK_ROWS)).max(1);
+        WANTED_TASKS.div_ceil(n_tasks).min(n_keys / MIN_SPLIT_KEYS).max(1)
     }
 
     /// f32s of a worker's scratch: keys, values, weights, sums.
@@ -118,11 +124,12 @@ impl Division {
     }
 }
 
-/// f32s of scratch that [`attention`] needs.
+/// f32s of scratch that [`attention`] needs; never less for more keys.
 pub fn attention_scratch_len(ctx: &Context, n_kv_heads: usize, n_rows: usize, head_dim: usize, n_keys: usize) -> usize {
-    let n_threads = ctx.pool().n_threads();
-    let division = Division::new(n_threads, n_kv_heads, n_rows, head_dim, n_keys);
-    n_threads * division.worker_len() + n_kv_heads * n_rows * division.n_splits * division.partial_len()
+    let division = Division::new(n_kv_heads, n_rows, head_dim, n_keys);
+    let most_splits = Division::most_splits(n_kv_heads, n_rows, n_keys);
+    let partials_len = if most_splits == 1 { 0 } else { n_kv_heads * n_rows * most_splits * (division.padded_dim + 2) };
+    ctx.pool().n_threads() * division.worker_len() + partials_len
 }
 
 /// Attention. A row whose keys are all masked gets the softmax of its masked scores, never NaN; with no keys at all the
@@ -141,7 +148,7 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
         return;
     }
     let n_threads = ctx.pool().n_threads();
-    let division = Division::new(n_threads, n_kv_heads, n_rows, head_dim, n_keys);
+    let division = Division::new(n_kv_heads, n_rows, head_dim, n_keys);
     let worker_len = division.worker_len();
     let (workers, partials) = scratch.split_at_mut(n_threads * worker_len);
     let partial_len = division.partial_len();

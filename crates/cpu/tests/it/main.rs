@@ -16,4 +16,5 @@ mod profile;
 mod random;
 mod real;
 mod spatial;
+mod threads;
 mod tiny;

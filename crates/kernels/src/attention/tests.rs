@@ -176,6 +176,27 @@ fn against_the_definition() {
     }
 }
 
+/// Callers keep one scratch for calls over fewer keys, and any number of threads computes the same numbers.
+#[test]
+fn division_follows_from_sizes_alone() {
+    let ctx = Context::new(2);
+    for (n_kv_heads, n_rows) in [(1, 1), (1, 4), (3, 3), (5, 70), (40, 1)] {
+        let lens: Vec<usize> =
+            (0..3000).map(|n_keys| attention_scratch_len(&ctx, n_kv_heads, n_rows, 20, n_keys)).collect();
+        assert!(lens.is_sorted(), "{n_kv_heads} heads, {n_rows} rows");
+    }
+    let mut random = Random::new(54);
+    for sizes in [(1, 4, 32, 900), (3, 3, 20, 300), (2, 130, 16, 517)] {
+        let case = case(&mut random, sizes, Masking::Causal, true);
+        for isa in Isa::available() {
+            let alone = case.run(&Context::with_isa(1, isa), true);
+            for n_threads in 2..=8 {
+                assert_eq!(case.run(&Context::with_isa(n_threads, isa), true), alone, "{sizes:?}, {n_threads} threads");
+            }
+        }
+    }
+}
+
 #[test]
 fn masked_keys_may_hold_anything_when_no_row_wants_them() {
     let mut random = Random::new(52);

@@ -45,11 +45,17 @@ impl Kernel for BlockTask<'_> {
         let mut scratch = Scratch { keys, values, weights, sums };
         scratch.sums[..block.n_rows * padded_dim].fill(0.0);
         let mut state = State { max: [f32::NEG_INFINITY; BLOCK_ROWS], total: [0.0; BLOCK_ROWS] };
-        let may_skip = common.mask.is_some_and(|mask| every_row_has_a_key(simd, mask, common.n_keys, block));
+        // Asked once, where there is a tile that could be left out.
+        let mut may_skip = None;
         for first_key in (block.first_key..block.end_key).step_by(TILE_KEYS) {
             let n_keys = TILE_KEYS.min(block.end_key - first_key);
-            if may_skip && is_masked(simd, common, block, first_key, n_keys) {
-                continue;
+            if is_masked(simd, common, block, first_key, n_keys) {
+                if may_skip.is_none() {
+                    may_skip = Some(every_row_has_a_key(simd, common, block));
+                }
+                if may_skip == Some(true) {
+                    continue;
+                }
             }
             tile(simd, common, block, first_key, n_keys, &mut scratch, &mut state);
         }
@@ -76,9 +82,10 @@ fn mask_row(mask: &[f32], n_keys: usize, block: Block, row_idx: usize) -> &[f32]
 
 /// False if some row has no key that is not masked: then masked keys count.
 #[inline(always)]
-fn every_row_has_a_key<S: Simd>(simd: S, mask: &[f32], n_keys: usize, block: Block) -> bool {
+fn every_row_has_a_key<S: Simd>(simd: S, common: &Common, block: Block) -> bool {
+    let Some(mask) = common.mask else { return true };
     for row_idx in 0..block.n_rows {
-        if softmax::max(simd, mask_row(mask, n_keys, block, row_idx)) <= MASKED {
+        if softmax::max(simd, mask_row(mask, common.n_keys, block, row_idx)) <= MASKED {
             return false;
         }
     }

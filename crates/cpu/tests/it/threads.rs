@@ -1,0 +1,83 @@
+//! What is computed does not depend on how many threads compute it: every bit of the logits, and so the tokens.
+
+use std::path::PathBuf;
+
+use thane_cpu::Numerics;
+use thane_mil::program::Program;
+use thane_mil::types::DType;
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{Options, build};
+
+use crate::golden::{call, folder, instance};
+
+/// One of each decoder family and of each way in which weights are stored.
+const NAMES: [&str; 6] = [
+    "tiny/llama-rope3",
+    "tiny/llama-f16",
+    "tiny/llama-bf16",
+    "tiny/qwen3",
+    "tiny/gemma3",
+    "tiny-gguf/llama-quantised.gguf",
+];
+
+fn program(path: PathBuf, cache: DType) -> Program {
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    build(&checkpoint, &Options { score: false, cache, context: Some(400), engine: None }).unwrap().program
+}
+
+fn argmax(logits: &[f32]) -> u32 {
+    (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap() as u32
+}
+
+/// The logits after a prompt and after each of the likeliest tokens behind it, and those tokens.
+fn answer(program: &Program, numerics: Numerics, n_threads: usize, pieces: &[usize]) -> (Vec<u32>, Vec<Vec<u32>>) {
+    let mut instance = instance(program, numerics, n_threads);
+    let (mut at, mut logits, mut tokens, mut bits) = (0, Vec::new(), Vec::new(), Vec::new());
+    for n in pieces {
+        let prompt: Vec<u32> = (at..at + n).map(|i| 3 + (i * i % 41) as u32).collect();
+        logits = call(instance.as_mut(), "prefill", &prompt, at);
+        at += n;
+    }
+    for _ in 0..5 {
+        bits.push(logits.iter().map(|v| v.to_bits()).collect());
+        tokens.push(argmax(&logits));
+        logits = call(instance.as_mut(), "decode", &[argmax(&logits)], at);
+        at += 1;
+    }
+    (tokens, bits)
+}
+
+/// Prompts beyond 256 tokens: from there on a head's keys are divided among threads.
+#[test]
+fn one_to_eight_threads_give_the_same_logits() {
+    for name in NAMES {
+        for (cache, numerics) in [(DType::Fp32, Numerics::F32), (DType::Fp16, Numerics::Fast)] {
+            let program = program(folder().join(name), cache);
+            for pieces in [&[9][..], &[290, 7]] {
+                let alone = answer(&program, numerics, 1, pieces);
+                for n_threads in 2..=8 {
+                    let together = answer(&program, numerics, n_threads, pieces);
+                    assert_eq!(together.0, alone.0, "{name}, {numerics:?}, {n_threads} threads, {pieces:?}: tokens");
+                    assert!(together == alone, "{name}, {numerics:?}, {n_threads} threads, {pieces:?}: logits");
+                }
+            }
+        }
+    }
+}
+
+/// The same of SmolLM2, whose matrices are large enough for every kernel to be divided.
+#[test]
+fn one_to_eight_threads_give_the_same_logits_of_smollm2() {
+    let Some(models) = std::env::var_os("THANE_MODELS") else {
+        println!("skipped: THANE_MODELS does not name a folder with SmolLM2; scripts/models.sh fetches it");
+        return;
+    };
+    let program = program(PathBuf::from(models).join("SmolLM2-135M-Instruct.Q4_1.gguf"), DType::Fp16);
+    // In f32 each prompt takes seconds.
+    for (numerics, n_prompt, counts) in [(Numerics::Fast, 290, &[2, 3, 5, 8][..]), (Numerics::F32, 20, &[2, 7])] {
+        let alone = answer(&program, numerics, 1, &[n_prompt]);
+        for n_threads in counts {
+            assert!(answer(&program, numerics, *n_threads, &[n_prompt]) == alone, "{numerics:?}, {n_threads} threads");
+        }
+    }
+}
