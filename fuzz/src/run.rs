@@ -56,7 +56,7 @@ fn n_layers(checkpoint: &Checkpoint) -> usize {
 
 fn run_within(program: &Program, rng: &mut Rng, limits: Limits, n_rounds: usize) {
     for numerics in [Numerics::F32, Numerics::Fast, Numerics::Ane(Effects::default())] {
-        let Ok(executable) = (Cpu { numerics, n_threads: 1 }).load_within(program, limits) else { return };
+        let Ok(executable) = Cpu::new(numerics, 1).load_within(program, limits) else { return };
         let Ok(mut instance) = executable.instantiate() else { return };
         for round in 0..n_rounds {
             for function in program.functions() {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::builder::FalseyValueParser;
+use thane_kernels::Isa;
 
 use crate::exit::Failure;
 use crate::hub::{self, HubContext, Places};
@@ -36,6 +37,14 @@ pub struct Global {
     /// More named models, from a JSON file whose form docs/catalogue.md has.
     #[arg(long, global = true, env = "THANE_CATALOGUE", value_name = "FILE")]
     pub catalogue: Option<PathBuf>,
+    /// Instructions to compute with, of those that this machine has: portable, avx2, avx512 or neon [default: the best].
+    #[arg(long, global = true, env = "THANE_ISA", value_name = "NAME", value_parser = isa)]
+    pub isa: Option<Isa>,
+}
+
+fn isa(name: &str) -> Result<Isa, String> {
+    let names = || Isa::available().into_iter().map(Isa::name).collect::<Vec<_>>().join(", ");
+    Isa::named(name).ok_or_else(|| format!("this machine has {}", names()))
 }
 
 /// What a verb works with.
@@ -43,6 +52,8 @@ pub struct App {
     pub output: Arc<Output>,
     pub interrupt: Interrupt,
     pub hub: HubContext,
+    /// Instructions to compute with, where they are chosen.
+    pub isa: Option<Isa>,
 }
 
 impl App {
@@ -61,6 +72,6 @@ impl App {
             progress: Arc::clone(&output) as Arc<dyn hub::Progress>,
             interrupt: interrupt.clone(),
         };
-        Ok(Self { output, interrupt, hub })
+        Ok(Self { output, interrupt, hub, isa: global.isa })
     }
 }

@@ -66,13 +66,13 @@ impl ProgramFlags {
 }
 
 /// The CPU as these flags ask for it.
-pub fn cpu(numerics: NumericsFlag, threads: Option<u16>) -> Cpu {
+pub fn cpu(numerics: NumericsFlag, threads: Option<u16>, app: &App) -> Cpu {
     let numerics = match numerics {
         NumericsFlag::F32 => Numerics::F32,
         NumericsFlag::Fast => Numerics::Fast,
         NumericsFlag::Ane => Numerics::Ane(Effects::default()),
     };
-    Cpu { numerics, n_threads: threads.map_or_else(num_cpus::get_physical, usize::from) }
+    Cpu::new(numerics, threads.map_or_else(num_cpus::get_physical, usize::from)).with_isa(app.isa)
 }
 
 /// A model and its program.
@@ -210,9 +210,9 @@ pub fn load(cpu: Cpu, program: &Program, profile: Option<&Arc<Profile>>) -> Resu
 }
 
 /// A session over a fresh instance on the CPU.
-pub fn session(opened: &Opened, flags: &RunFlags) -> Result<Session, Failure> {
+pub fn session(opened: &Opened, flags: &RunFlags, app: &App) -> Result<Session, Failure> {
     let bad = |e: anyhow::Error| Failure::new(Code::Other, e);
-    let cpu = cpu(flags.program.numerics, flags.threads);
+    let cpu = cpu(flags.program.numerics, flags.threads, app);
     let executable = load(cpu, &opened.model.program, flags.profile.as_ref()).map_err(|e| bad(e.into()))?;
     let instance = executable.instantiate().map_err(|e| bad(e.into()))?;
     let Info { context, vocab_size, fixed, .. } = opened.model.info;

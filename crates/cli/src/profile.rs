@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use thane_cpu::{Profile, Row};
-use thane_kernels::{Context, ceiling};
+use thane_cpu::{Cpu, Profile, Row};
+use thane_kernels::ceiling;
 
 use crate::output::Output;
 
@@ -16,10 +16,10 @@ pub fn wanted(asked: bool) -> Option<Arc<Profile>> {
     asked.then(Arc::default)
 }
 
-/// Print the profile, and forget it.
-pub fn say(profile: Option<&Arc<Profile>>, n_threads: usize, output: &Output) {
+/// Print the profile of what ran on `cpu`, and forget it.
+pub fn say(profile: Option<&Arc<Profile>>, cpu: &Cpu, output: &Output) {
     let Some(profile) = profile else { return };
-    let context = Context::new(n_threads.max(1));
+    let context = cpu.context();
     let (read, flops) = (ceiling::read_bytes(&context), ceiling::fma_flops(&context));
     output.say(table(&profile.rows(), read, flops).trim_end());
     profile.clear();

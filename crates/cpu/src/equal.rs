@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use thane_kernels::Isa;
 use thane_mil::backend::{Backend, Instance};
 use thane_mil::program::{Function, Op, Program, ValueId};
 use thane_mil::proof::{Numbers, Proof, Prover};
@@ -50,12 +51,14 @@ pub struct Budget {
     pub n_products: f64,
     /// Threads, the caller's included.
     pub n_threads: usize,
+    /// Instructions to compute with; the best of this machine where none are named.
+    pub isa: Option<Isa>,
 }
 
 impl Default for Budget {
     /// 5 x 10^9: some ten seconds as the engine computes, on a core of today.
     fn default() -> Self {
-        Self { n_products: 5e9, n_threads: 1 }
+        Self { n_products: 5e9, n_threads: 1, isa: None }
     }
 }
 
@@ -134,7 +137,7 @@ pub fn compare(before: &Function, after: &Function, bounds: &Bounds, budget: &Bu
     let runs = if n > MANY_PRODUCTS { &RUNS[..1] } else { &RUNS[..] };
     let mut evidence = Evidence::default();
     for (seed, scale) in runs {
-        let trial = Trial { before, after, bounds, n_threads: budget.n_threads };
+        let trial = Trial { before, after, bounds, budget };
         match trial.run(*seed, *scale, &mut evidence) {
             Ok(()) => {}
             Err(verdict) => return verdict,
@@ -173,7 +176,7 @@ struct Trial<'a> {
     before: &'a Function,
     after: &'a Function,
     bounds: &'a Bounds,
-    n_threads: usize,
+    budget: &'a Budget,
 }
 
 /// What a form gives: each output of each call, and the states in the end.
@@ -215,7 +218,7 @@ impl Trial<'_> {
 
     fn results(&self, f: &Function, made: &Inputs, numerics: Numerics) -> Result<Results, String> {
         let program = Program::new(vec![f.clone()]);
-        let cpu = Cpu { numerics, n_threads: self.n_threads };
+        let cpu = Cpu::new(numerics, self.budget.n_threads).with_isa(self.budget.isa);
         let executable = cpu.load(&program).map_err(|e| e.to_string())?;
         let mut instance = executable.instantiate().map_err(|e| e.to_string())?;
         let mut results = Results::new();

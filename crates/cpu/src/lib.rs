@@ -30,7 +30,7 @@ use ops::random::Seeds;
 use plan::Plan;
 pub use profile::{Profile, Row};
 use tensor::{Buffer, Pool, Tensor, checked_len};
-use thane_kernels::Context;
+use thane_kernels::{Context, Isa};
 use thane_mil::backend::{Backend, Executable, Instance, LoadError, RunError, View};
 use thane_mil::opset::OpDef;
 use thane_mil::program::{Function, OpId, Program};
@@ -60,6 +60,8 @@ pub struct Cpu {
     pub numerics: Numerics,
     /// Threads, the caller's included.
     pub n_threads: usize,
+    /// Instructions to compute with; the best of this machine where none are named.
+    pub isa: Option<Isa>,
 }
 
 /// What a program may take. Sizes are the program's to choose, and some programs come from strangers.
@@ -93,6 +95,21 @@ impl Backend for Cpu {
 }
 
 impl Cpu {
+    /// With the best instructions of this machine.
+    pub const fn new(numerics: Numerics, n_threads: usize) -> Self {
+        Self { numerics, n_threads, isa: None }
+    }
+
+    /// With these instructions.
+    pub const fn with_isa(self, isa: Option<Isa>) -> Self {
+        Self { isa, ..self }
+    }
+
+    /// Threads and instructions for kernels.
+    pub fn context(&self) -> Context {
+        Context::with_isa(self.n_threads.max(1), self.isa.unwrap_or_else(Isa::detect))
+    }
+
     /// As [`Backend::load`], with other limits than the usual.
     pub fn load_within(&self, program: &Program, limits: Limits) -> Result<Arc<dyn Executable>, LoadError> {
         self.load_seeded(program, limits, 0)
@@ -114,7 +131,7 @@ impl Cpu {
     }
 
     fn plan(&self, functions: &[Function], limits: Limits, seed: u64) -> Result<Shared, LoadError> {
-        let context = Arc::new(Context::new(self.n_threads.max(1)));
+        let context = Arc::new(self.context());
         let op_by_op = matches!(self.numerics, Numerics::Ane(_));
         let mut plans = HashMap::new();
         let folds = Folds::default();

@@ -8,6 +8,7 @@ use clap::builder::FalseyValueParser;
 use serde::Serialize;
 use thane_cpu::Profile;
 use thane_engine::embed::Watch;
+use thane_kernels::Isa;
 use thane_models::EncoderOptions;
 
 use crate::app::App;
@@ -119,11 +120,11 @@ struct Machine {
 }
 
 impl Machine {
-    fn here() -> Self {
+    fn here(app: &App) -> Self {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
         let cpu = name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned());
-        Self { cpu, isa: thane_kernels::Isa::detect().name(), cores: num_cpus::get_physical() }
+        Self { cpu, isa: app.isa.unwrap_or_else(Isa::detect).name(), cores: num_cpus::get_physical() }
     }
 }
 
@@ -139,7 +140,7 @@ struct Bench<'a> {
 pub fn run(args: &Args, app: &App) -> Outcome {
     let usual = u16::try_from(num_cpus::get_physical()).unwrap_or(1);
     let all = if args.threads.is_empty() { vec![usual] } else { args.threads.clone() };
-    let machine = Machine::here();
+    let machine = Machine::here(app);
     let mut figures = Vec::new();
     for threads in all {
         let bench = Bench { args, app, threads, machine: machine.clone(), profile: profile::wanted(args.profile) };
@@ -182,7 +183,7 @@ impl<'a> Bench<'a> {
             profile: self.profile.clone(),
         };
         let opened = model::open(&self.args.model, &flags.program.options(false), self.app)?;
-        let mut session = model::session(&opened, &flags)?;
+        let mut session = model::session(&opened, &flags, self.app)?;
         let vocab = opened.model.info.vocab_size;
         let other = |e: thane_engine::generate::GenerateError| Failure::new(Code::Other, e);
         for length in self.prompts()? {
@@ -262,7 +263,7 @@ impl<'a> Bench<'a> {
                 let start = Instant::now();
                 let status = Command::new(&program)
                     .args(["run", "--quiet", "--raw", "--temperature", "0", "--max-tokens", "1"])
-                    .args(["--threads", &self.threads.to_string(), "--numerics"])
+                    .args(["--isa", self.machine.isa, "--threads", &self.threads.to_string(), "--numerics"])
                     .arg(format!("{:?}", self.args.numerics).to_lowercase())
                     // A word is about a token.
                     .args([&self.args.model, &"word ".repeat(length)])
@@ -332,7 +333,8 @@ impl<'a> Bench<'a> {
         }
         figures.push(value);
         if self.args.what != What::Cold {
-            profile::say(self.profile.as_ref(), usize::from(self.threads), &self.app.output);
+            let cpu = model::cpu(self.args.numerics, Some(self.threads), self.app);
+            profile::say(self.profile.as_ref(), &cpu, &self.app.output);
         }
         Ok(())
     }

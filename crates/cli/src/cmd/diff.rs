@@ -81,7 +81,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         structure(f, g, &mut report.structure);
         constants(f, g, &mut report.constants);
         if !args.no_run {
-            report.numbers.extend(numbers(f, g, [&a, &b], args.random_seed));
+            report.numbers.extend(numbers(f, g, [&a, &b], args.random_seed, app));
         }
     }
     let same = |n: &Numbers| n.max_error == 0.0 && n.reason.is_none();
@@ -162,12 +162,12 @@ fn constants(f: &Function, g: &Function, out: &mut Vec<String>) {
     }
 }
 
-fn numbers(f: &Function, g: &Function, packages: [&Package; 2], seed: u64) -> Vec<Numbers> {
+fn numbers(f: &Function, g: &Function, packages: [&Package; 2], seed: u64, app: &App) -> Vec<Numbers> {
     let failed = |reason: String| {
         let function = f.name.clone();
         vec![Numbers { function, output: String::new(), max_error: 0.0, relative_error: 0.0, reason: Some(reason) }]
     };
-    let run = |f: &Function, package| results(f, package, seed);
+    let run = |f: &Function, package| results(f, package, seed, app);
     match (run(f, packages[0]), run(g, packages[1])) {
         (Ok(x), Ok(y)) => x.iter().filter_map(|(name, a)| Some(compare(f, name, a, y.get(name)?))).collect(),
         (Err(e), _) => failed(format!("the first does not run: {e:#}")),
@@ -187,8 +187,8 @@ fn compare(f: &Function, output: &str, a: &[f64], b: &[f64]) -> Numbers {
 }
 
 /// The outputs of a function on made-up inputs.
-fn results(f: &Function, package: &Package, seed: u64) -> anyhow::Result<BTreeMap<String, Vec<f64>>> {
-    let executable = cpu(NumericsFlag::F32, None).load(&Program::new(vec![f.clone()]))?;
+fn results(f: &Function, package: &Package, seed: u64, app: &App) -> anyhow::Result<BTreeMap<String, Vec<f64>>> {
+    let executable = cpu(NumericsFlag::F32, None, app).load(&Program::new(vec![f.clone()]))?;
     let mut instance = executable.instantiate()?;
     for value in f.body().inputs.iter().map(|v| f.value(*v)) {
         let Type::Tensor(ty) = &value.ty else { continue };

@@ -53,7 +53,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if ids.len() < 2 {
         return Err(bad(anyhow::anyhow!("{} has fewer than two tokens", args.file.display())));
     }
-    let mut session = model::session(&opened, &args.flags)?;
+    let mut session = model::session(&opened, &args.flags, app)?;
     if ids.len() - 1 > session.context() {
         let context = session.context();
         let error = anyhow::anyhow!("{} tokens are to be looked at, the context holds {context}", ids.len());

@@ -104,7 +104,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let f = function(&package, args.function.as_deref())?;
     known_names(f, args).map_err(usage)?;
     let alone = Program::new(vec![f.clone()]);
-    let executable = backend(args).load(&alone).map_err(|e| usage(e.into()))?;
+    let executable = backend(args, app).load(&alone).map_err(|e| usage(e.into()))?;
     let mut instance = executable.instantiate().map_err(|e| usage(e.into()))?;
     let (inputs, outputs, states) = Default::default();
     let mut report = Report { package: &args.package, function: &f.name, inputs, outputs, states, ane: None };
@@ -136,7 +136,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         report.states.push(store(&args.out, &value.name, view)?);
     }
     if args.numerics == NumericsFlag::Ane {
-        report.ane = Some(parting(&alone, &f.name, &given, args)?);
+        report.ane = Some(parting(&alone, &f.name, &given, args, app)?);
     }
     if app.output.is_json() {
         return Ok(app.output.json(&report)?);
@@ -199,8 +199,8 @@ fn effects(args: &Args) -> Effects {
     effects
 }
 
-fn backend(args: &Args) -> Cpu {
-    let cpu = cpu(args.numerics, args.threads);
+fn backend(args: &Args, app: &App) -> Cpu {
+    let cpu = cpu(args.numerics, args.threads, app);
     match args.numerics {
         NumericsFlag::Ane => Cpu { numerics: Numerics::Ane(effects(args)), ..cpu },
         _ => cpu,
@@ -208,7 +208,7 @@ fn backend(args: &Args) -> Cpu {
 }
 
 /// Run once more, in both numerics side by side.
-fn parting(program: &Program, function: &str, given: &Given, args: &Args) -> Result<Parting, Failure> {
+fn parting(program: &Program, function: &str, given: &Given, args: &Args, app: &App) -> Result<Parting, Failure> {
     fn views(arrays: &[(String, Array)]) -> Vec<(&str, View<'_>)> {
         let mut out = Vec::with_capacity(arrays.len());
         for (name, a) in arrays {
@@ -219,7 +219,8 @@ fn parting(program: &Program, function: &str, given: &Given, args: &Args) -> Res
     let options = ane::Options {
         effects: effects(args),
         tolerance: args.tolerance,
-        n_threads: backend(args).n_threads,
+        n_threads: backend(args, app).n_threads,
+        isa: app.isa,
         ..ane::Options::default()
     };
     let report = ane::compare(program, function, &views(&given.inputs), &views(&given.states), &options)

@@ -149,7 +149,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let opened = model::open(&args.model, &args.flags.program.options(false), app)?;
     let language = model::language(&opened)?;
     let flags = RunFlags { profile: profile::wanted(args.profile), ..args.flags.clone() };
-    let session = model::session(&opened, &flags)?;
+    let session = model::session(&opened, &flags, app)?;
     let mut talk = Talk::new(app, &flags, &opened, language, session, sampler);
     talk.max_tokens = args.max_tokens;
     talk.stop.clone_from(&args.stop);
@@ -158,14 +158,14 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     } else {
         talk.check_template(args.system.as_deref())?;
     }
-    let n_threads = model::cpu(flags.program.numerics, flags.threads).n_threads;
+    let cpu = model::cpu(flags.program.numerics, flags.threads, app);
     let Some(prompt) = prompt else {
         let outcome = talk.conversation();
-        profile::say(flags.profile.as_ref(), n_threads, &app.output);
+        profile::say(flags.profile.as_ref(), &cpu, &app.output);
         return outcome;
     };
     let (prompt_tokens, answer) = talk.once(prompt)?;
-    profile::say(flags.profile.as_ref(), n_threads, &app.output);
+    profile::say(flags.profile.as_ref(), &cpu, &app.output);
     if app.output.is_json() {
         app.output.json(&report(&opened.name, &prompt_tokens, &answer))?;
     }

@@ -111,7 +111,7 @@ pub fn of_checkpoint(
     let encoder = thane_models::build_encoder(checkpoint, options).map_err(|e| model::unusable(path, e))?;
     let words = Words::of_checkpoint(checkpoint, &encoder.info)?;
     let program = model::compile(encoder.program, path, app)?;
-    let embedder = embedder(&program, &encoder.info, run)?;
+    let embedder = embedder(&program, &encoder.info, run, app)?;
     Ok(Encoder { name: String::new(), path: path.clone(), info: encoder.info, embedder, words })
 }
 
@@ -128,7 +128,7 @@ fn of_packages(path: &Path, options: &EncoderOptions, run: &Run, app: &App) -> R
     let parts = bundle.parts.context("the package was made of a checkpoint without a tokenizer").map_err(usage)?;
     let words = Words::new(parts.language().map_err(usage)?.tokenizer, &info)?;
     let program = model::compile(bundle.program, path, app)?;
-    let embedder = embedder(&program, &info, run)?.in_buckets(bundle.facts.buckets.clone(), bundle.facts.flexible);
+    let embedder = embedder(&program, &info, run, app)?.in_buckets(bundle.facts.buckets.clone(), bundle.facts.flexible);
     Ok(Encoder { name: String::new(), path: path.to_owned(), info, embedder, words })
 }
 
@@ -141,9 +141,9 @@ pub fn encoding(encoding: Encoding) -> &'static str {
     }
 }
 
-fn embedder(program: &Program, info: &EncoderInfo, run: &Run) -> Result<Embedder, Failure> {
+fn embedder(program: &Program, info: &EncoderInfo, run: &Run, app: &App) -> Result<Embedder, Failure> {
     let other = |e: anyhow::Error| Failure::new(Code::Other, e);
-    let cpu = model::cpu(run.numerics, run.threads);
+    let cpu = model::cpu(run.numerics, run.threads, app);
     let executable = model::load(cpu, program, run.profile.as_ref()).map_err(|e| other(e.into()))?;
     let instance = executable.instantiate().map_err(|e| other(e.into()))?;
     let max_tokens = run.max_length.unwrap_or(info.max_tokens);

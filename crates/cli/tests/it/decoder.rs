@@ -67,7 +67,7 @@ fn engine(name: &str, file: &str) -> Model {
 }
 
 fn session(model: &Model, numerics: Numerics) -> Session {
-    let instance = Cpu { numerics, n_threads: 1 }.load(&model.program).unwrap().instantiate().unwrap();
+    let instance = Cpu::new(numerics, 1).load(&model.program).unwrap().instantiate().unwrap();
     let fixed = model.info.fixed.map(|f| Fixed { block: f.block, window: f.window });
     Session::new(instance, CONTEXT, model.info.vocab_size, fixed)
 }

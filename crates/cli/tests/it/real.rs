@@ -85,7 +85,7 @@ fn packages_give_the_tokens_of_their_checkpoints() {
         convert.args(["convert", "--quiet", "--context", &CONTEXT.to_string(), "-o"]).arg(&path).arg(&file);
         assert!(convert.output().unwrap().status.success());
         let (program, _) = thane_compile::run(Package::open(&path).unwrap().program, &Default::default()).unwrap();
-        let cpu = Cpu { numerics: Numerics::F32, n_threads: 2 };
+        let cpu = Cpu::new(Numerics::F32, 2);
         let instance = cpu.load(&program).unwrap().instantiate().unwrap();
         let mut session = Session::new(instance, CONTEXT, golden["vocabulary"].as_u64().unwrap() as usize, None);
         let prompts = golden["prompts"].as_array().unwrap();

@@ -54,6 +54,25 @@ fn tokens_are_those_of_transformers_in_each_form_and_numerics_and_number_of_thre
 }
 
 #[test]
+fn tokens_are_the_same_by_every_instruction_set_and_those_that_are_missing_are_refused() {
+    let names: Vec<&str> = thane_kernels::Isa::available().into_iter().map(thane_kernels::Isa::name).collect();
+    for name in &names {
+        for numerics in ["f32", "fast"] {
+            let report = json(&run(&["hello", "--json", "--numerics", numerics, "--isa", name]));
+            assert_eq!(report["tokens"], expected(0)["tokens"], "{name}, {numerics}");
+        }
+    }
+    // No machine has both.
+    let missing = ["avx2", "neon"].into_iter().find(|name| !names.contains(name)).unwrap();
+    for name in [missing, "sse"] {
+        let model = chat_gguf();
+        let output =
+            Home::new().thane(&["run", model.to_str().unwrap(), "hello"]).env("THANE_ISA", name).output().unwrap();
+        assert_ends(&output, 2, &[&format!("invalid value '{name}' for '--isa <NAME>'"), &names.join(", ")]);
+    }
+}
+
+#[test]
 fn the_answer_and_a_line_break_go_to_stdout_and_nothing_to_stderr() {
     let output = run(&["hello"]);
     assert_eq!(stdout(&output), format!("{}\n", expected(0)["text"].as_str().unwrap()));
@@ -108,6 +127,14 @@ fn an_answer_ends_with_its_tokens_or_the_context() {
     // The last token needs no place: nothing is computed from it.
     assert_eq!((n_tokens(&json(&output)), &json(&output)["finish_reason"]), (3, &"context".into()));
     assert_ends(&output, 0, &[&format!("the context of {} tokens is full; --context N", n_prompt + 2)]);
+}
+
+#[test]
+fn a_profile_says_that_no_heavy_op_went_without_a_kernel() {
+    let said = stderr(&run(&["hello", "--profile", "--max-tokens", "2"]));
+    for text in ["function   step", "decode     attention", "0 calls of ops that compute much had no kernel"] {
+        assert!(said.contains(text), "`{text}` is not in:\n{said}");
+    }
 }
 
 #[test]

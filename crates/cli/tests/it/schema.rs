@@ -111,7 +111,7 @@ fn bench_of_language_and_embedding_models() {
     let encoder = crate::embed::model("bert-mean").to_str().unwrap().to_owned();
     let cases: [&[&str]; 4] = [
         &["prefill", &language, "--lengths", "5,9", "--threads", "1,2"],
-        &["decode", &language, "--lengths", "5", "--tokens", "3"],
+        &["decode", &language, "--lengths", "5", "--tokens", "3", "--isa", "portable"],
         &["embed", &encoder, "--lengths", "3-9", "--batch", "1,4"],
         &["cold", &language, "--lengths", "3"],
     ];
@@ -121,8 +121,10 @@ fn bench_of_language_and_embedding_models() {
         assert_ends(&output, 0, &[]);
         let figures = json(&output)["figures"].as_array().unwrap().clone();
         assert_eq!(figures.len(), n, "{args:?}");
+        let best = thane_kernels::Isa::detect().name();
         for figure in &figures {
             let of = |name: &str| figure[name].as_f64().unwrap();
+            assert_eq!(figure["machine"]["isa"], if args.contains(&"portable") { "portable" } else { best });
             assert!(0.0 < of("least") && of("least") <= of("median") && of("median") <= of("most"), "{figure}");
         }
         all.extend(figures);

@@ -8,7 +8,7 @@ use thane_mil::program::Program;
 use thane_mil::types::{DType, Dim, Symbol, TensorType, Type};
 
 pub fn instance(program: &Program, numerics: Numerics) -> Box<dyn Instance> {
-    Cpu { numerics, n_threads: 2 }.load(program).unwrap().instantiate().unwrap()
+    Cpu::new(numerics, 2).load(program).unwrap().instantiate().unwrap()
 }
 
 /// Numbers without a pattern, the same each time.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use thane_kernels::Isa;
 use thane_mil::backend::{Instance, LoadError, RunError, View};
 use thane_mil::program::{Arg, Function, Op, OpId, Program, ValueId};
 
@@ -23,6 +24,8 @@ pub struct Options {
     pub tolerance: f64,
     /// Threads, the caller's included.
     pub n_threads: usize,
+    /// Instructions to compute with; the best of this machine where none are named.
+    pub isa: Option<Isa>,
     /// What the program may take.
     pub limits: Limits,
 }
@@ -30,7 +33,7 @@ pub struct Options {
 impl Default for Options {
     /// 2 %: 41 roundings to fp16 in a row, all to one side.
     fn default() -> Self {
-        Self { effects: Effects::default(), tolerance: 0.02, n_threads: 1, limits: Limits::default() }
+        Self { effects: Effects::default(), tolerance: 0.02, n_threads: 1, isa: None, limits: Limits::default() }
     }
 }
 
@@ -157,7 +160,7 @@ pub fn compare(
     options: &Options,
 ) -> Result<Report, CompareError> {
     let f = program.function(function).ok_or_else(|| RunError::NoFunction(function.to_owned()))?;
-    let cpu = Cpu { numerics: Numerics::Ane(options.effects), n_threads: options.n_threads };
+    let cpu = Cpu::new(Numerics::Ane(options.effects), options.n_threads).with_isa(options.isa);
     same_states(program)?;
     let ours = cpu.plan(std::slice::from_ref(f), options.limits, 0)?;
     let (context, plans) = (Arc::clone(&ours.context), Arc::clone(&ours.plans));

@@ -24,7 +24,7 @@ fn program(inputs: &str, body: &str) -> Program {
 }
 
 fn instance(program: &Program, effects: Effects) -> Box<dyn Instance> {
-    Cpu { numerics: Numerics::Ane(effects), n_threads: 2 }.load(program).unwrap().instantiate().unwrap()
+    Cpu::new(Numerics::Ane(effects), 2).load(program).unwrap().instantiate().unwrap()
 }
 
 fn but(names: &[&str]) -> Effects {
@@ -436,7 +436,7 @@ fn the_first_loss_is_named_with_its_cause() {
 #[test]
 fn a_model_runs_as_a_backend() {
     let program = built(&tiny());
-    let mut sure = Cpu { numerics: Numerics::F32, n_threads: 1 }.load(&program).unwrap().instantiate().unwrap();
+    let mut sure = Cpu::new(Numerics::F32, 1).load(&program).unwrap().instantiate().unwrap();
     let mut ours = instance(&program, Effects::default());
     for (function, tokens, position) in
         [("prefill", &[3u32, 141, 59][..], 0), ("decode", &[26], 3), ("score", &[5, 80], 4)]
@@ -451,7 +451,7 @@ fn a_model_runs_as_a_backend() {
 #[test]
 fn a_comparison_starts_with_the_states_that_it_is_given() {
     let program = built(&tiny());
-    let mut sure = Cpu { numerics: Numerics::F32, n_threads: 1 }.load(&program).unwrap().instantiate().unwrap();
+    let mut sure = Cpu::new(Numerics::F32, 1).load(&program).unwrap().instantiate().unwrap();
     call(sure.as_mut(), "prefill", &[3, 141, 59], 0);
     let f = program.function("decode").unwrap();
     let inputs = f.body().inputs.iter().map(|v| f.value(*v));

@@ -46,8 +46,7 @@ fn the_label_is_the_place_of_the_greatest() {
     for (text, x, label) in
         [(ANIMALS, [0.5f32, 2.0, -1.0], 1), (NUMBERS, [0.25, 0.125, 0.625], 2), (NUMBERS, [0.4, 0.2, 0.4], 0)]
     {
-        let mut instance =
-            Cpu { numerics: Numerics::F32, n_threads: 1 }.load(&read(text)).unwrap().instantiate().unwrap();
+        let mut instance = Cpu::new(Numerics::F32, 1).load(&read(text)).unwrap().instantiate().unwrap();
         instance.input("x", &[1, 3]).unwrap().copy_from_slice(x.map(f32::to_ne_bytes).as_flattened());
         instance.run("main").unwrap();
         let found = instance.output("label").unwrap();

@@ -6,7 +6,7 @@ use thane_mil::program::{Program, difference};
 use thane_mil::text::{Blobs, parse, print};
 use thane_mil::valid;
 
-const CPU: Cpu = Cpu { numerics: Numerics::F32, n_threads: 1 };
+const CPU: Cpu = Cpu::new(Numerics::F32, 1);
 
 /// While i < n: (i, x) = (i + 1, i is odd ? x + y : 3x), where y stands outside.
 const LOOP: &str = "program(1.3)

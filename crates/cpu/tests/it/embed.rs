@@ -12,7 +12,7 @@ use thane_mil::valid;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Encoder, EncoderOptions, Encoding, Engine, NormForm, Pooling, Target, build_encoder};
 
-use crate::golden::{Golden, folder, ids, instance, relative_error, with_scaled};
+use crate::golden::{Golden, folder, ids, instance, on_each_isa, relative_error, with_scaled};
 
 const NAMES: [&str; 7] =
     ["bert-mean", "bert-cls", "modernbert-mean", "modernbert-cls", PPLX, "qwen3-embedding", "embeddinggemma"];
@@ -64,24 +64,25 @@ fn embeddings_are_those_of_the_reference() {
         assert_eq!(encoder.info.dim as u64, golden.json["dimension"], "{name}");
         assert_eq!(encoder.info.normalize, golden.json["normalized"].as_bool().unwrap(), "{name}");
         assert_eq!(encoder.info.max_tokens as u64, golden.json["max_seq_len"], "{name}");
-        let mut instance = instance(&encoder.program, Numerics::F32, 2);
         let texts = texts(&golden);
-        for (text, ids, at) in &texts {
-            feed(instance.as_mut(), std::slice::from_ref(ids), 0);
-            instance.run("encode").unwrap();
-            let found = floats(instance.as_ref(), "embedding");
-            let error = relative_error(&found, golden.array(&at["embedding"]));
-            assert!(error <= BOUND, "{name}, {text}: {error:e}");
-        }
-        // Padding beside other texts, and more of it, changes nothing.
         let all: Vec<Vec<u32>> = texts.iter().map(|(_, ids, _)| ids.clone()).collect();
-        for more in [0, 3] {
-            feed(instance.as_mut(), &all, more);
-            instance.run("encode").unwrap();
-            let found = floats(instance.as_ref(), "embedding");
-            for (row, (text, _, at)) in found.chunks(encoder.info.dim).zip(&texts) {
-                let error = relative_error(row, golden.array(&at["embedding"]));
-                assert!(error <= BOUND, "{name}, {text} in a batch with {more} more: {error:e}");
+        for (isa, mut instance) in on_each_isa(&encoder.program, Numerics::F32, 2) {
+            for (text, ids, at) in &texts {
+                feed(instance.as_mut(), std::slice::from_ref(ids), 0);
+                instance.run("encode").unwrap();
+                let found = floats(instance.as_ref(), "embedding");
+                let error = relative_error(&found, golden.array(&at["embedding"]));
+                assert!(error <= BOUND, "{name}, {isa}, {text}: {error:e}");
+            }
+            // Padding beside other texts, and more of it, changes nothing.
+            for more in [0, 3] {
+                feed(instance.as_mut(), &all, more);
+                instance.run("encode").unwrap();
+                let found = floats(instance.as_ref(), "embedding");
+                for (row, (text, _, at)) in found.chunks(encoder.info.dim).zip(&texts) {
+                    let error = relative_error(row, golden.array(&at["embedding"]));
+                    assert!(error <= BOUND, "{name}, {isa}, {text} in a batch with {more} more: {error:e}");
+                }
             }
         }
     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use thane_cpu::{Cpu, Numerics};
+use thane_kernels::Isa;
 use thane_mil::backend::{Backend, Instance};
 use thane_mil::program::Program;
 
@@ -39,7 +40,19 @@ pub fn ids(value: &Value) -> Vec<u32> {
 }
 
 pub fn instance(program: &Program, numerics: Numerics, n_threads: usize) -> Box<dyn Instance> {
-    Cpu { numerics, n_threads }.load(program).unwrap().instantiate().unwrap()
+    Cpu::new(numerics, n_threads).load(program).unwrap().instantiate().unwrap()
+}
+
+/// An instance for each instruction set of this machine, with its name.
+pub fn on_each_isa(
+    program: &Program,
+    numerics: Numerics,
+    n_threads: usize,
+) -> impl Iterator<Item = (&'static str, Box<dyn Instance>)> {
+    Isa::available().into_iter().map(move |isa| {
+        let cpu = Cpu::new(numerics, n_threads).with_isa(Some(isa));
+        (isa.name(), cpu.load(program).unwrap().instantiate().unwrap())
+    })
 }
 
 /// Logits of `function` over `tokens` that follow `position` others.

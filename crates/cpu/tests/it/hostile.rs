@@ -6,7 +6,7 @@ use thane_mil::backend::{Backend, Instance};
 use thane_mil::text::parse;
 use thane_mil::valid;
 
-const CPU: Cpu = Cpu { numerics: Numerics::F32, n_threads: 1 };
+const CPU: Cpu = Cpu::new(Numerics::F32, 1);
 
 fn loaded(functions: &str) -> Result<Box<dyn Instance>, String> {
     let program = parse(&format!("program(1.3)\n{{\n{functions}\n}}"), &|_, _, _| None).unwrap();

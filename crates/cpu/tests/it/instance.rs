@@ -9,7 +9,7 @@ use thane_mil::valid;
 fn load(text: &str) -> Box<dyn Instance> {
     let program = parse(text, &|_, _, _| None).unwrap();
     valid::check(&program).unwrap();
-    Cpu { numerics: Numerics::F32, n_threads: 1 }.load(&program).unwrap().instantiate().unwrap()
+    Cpu::new(Numerics::F32, 1).load(&program).unwrap().instantiate().unwrap()
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {

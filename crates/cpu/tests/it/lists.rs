@@ -7,7 +7,7 @@ use thane_mil::text::{Blobs, parse, print};
 use thane_mil::types::DType;
 use thane_mil::valid;
 
-const CPU: Cpu = Cpu { numerics: Numerics::F32, n_threads: 1 };
+const CPU: Cpu = Cpu::new(Numerics::F32, 1);
 
 /// A list that grows by a row in each round: (i + 1) x at 2 i, so that rows between stay zeros.
 const GROWING: &str = "program(1.3)

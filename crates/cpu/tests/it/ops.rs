@@ -155,7 +155,7 @@ fn ops_give_what_coremltools_gives() {
 }
 
 fn run_case(file: &File, f: &Function, numerics: Numerics) -> Result<(), String> {
-    let cpu = Cpu { numerics, n_threads: 1 };
+    let cpu = Cpu::new(numerics, 1);
     let mut instance = cpu.load(&Program::new(vec![f.clone()])).unwrap().instantiate().unwrap();
     for &input in &f.body().inputs {
         let value = f.value(input);
@@ -185,7 +185,7 @@ fn run_case(file: &File, f: &Function, numerics: Numerics) -> Result<(), String>
 }
 
 fn load(program: &Program) -> Box<dyn Instance> {
-    Cpu { numerics: Numerics::F32, n_threads: 1 }.load(program).unwrap().instantiate().unwrap()
+    Cpu::new(Numerics::F32, 1).load(program).unwrap().instantiate().unwrap()
 }
 
 fn is_close(op: &str, dtype: DType, found: f64, expected: f64) -> bool {
@@ -556,7 +556,7 @@ fn elements_of_less_than_a_byte_are_no_output() {
     let body = "tensor<int4, [3]> y = constexpr_sparse_to_dense(nonzero_data = tensor<int4, [1]>([-5]),
         mask = tensor<uint1, [3]>([0, 1, 0]));";
     let program = parse(&main_function("tensor<fp32, [1]> x", body), &|_, _, _| None).unwrap();
-    let error = Cpu { numerics: Numerics::F32, n_threads: 1 }.load(&program).err().unwrap().to_string();
+    let error = Cpu::new(Numerics::F32, 1).load(&program).err().unwrap().to_string();
     assert!(error.contains("its result tensor<int4, [3]> is an output"), "{error}");
 }
 

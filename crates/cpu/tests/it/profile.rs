@@ -13,9 +13,10 @@ use thane_models::{EncoderOptions, Options, build, build_encoder};
 use crate::golden::{call, folder};
 
 /// Those of [`crate::tiny`] and [`crate::gguf`] that differ in more than their numbers.
-const LANGUAGE: [&str; 5] = [
+const LANGUAGE: [&str; 6] = [
     "tiny/llama-bias",
     "tiny/llama-rope3",
+    "tiny/qwen3",
     "tiny/gemma3",
     "tiny-gguf/llama-bias.gguf",
     "tiny-gguf/llama-quantised.gguf",
@@ -29,7 +30,7 @@ fn checkpoint(path: PathBuf) -> Checkpoint {
 /// What the calls of `run` took, each function by itself.
 fn profiled(program: &Program, numerics: Numerics, run: &dyn Fn(&mut dyn thane_mil::backend::Instance)) -> Vec<Row> {
     let profile = Arc::new(Profile::default());
-    let cpu = Cpu { numerics, n_threads: 1 };
+    let cpu = Cpu::new(numerics, 1);
     let mut instance = cpu.load_profiled(program, Arc::clone(&profile)).unwrap().instantiate().unwrap();
     let start = Instant::now();
     run(instance.as_mut());

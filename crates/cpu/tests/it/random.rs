@@ -6,7 +6,7 @@ use thane_mil::text::parse;
 use thane_mil::types::DType;
 use thane_mil::valid;
 
-const CPU: Cpu = Cpu { numerics: Numerics::F32, n_threads: 1 };
+const CPU: Cpu = Cpu::new(Numerics::F32, 1);
 const N: usize = 40_000;
 
 fn load(body: &str, outputs: &str, seed: u64) -> Box<dyn Instance> {

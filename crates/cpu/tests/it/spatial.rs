@@ -12,7 +12,7 @@ fn text(opset: &str, inputs: &str, body: &str) -> String {
 fn loaded(inputs: &str, body: &str) -> Box<dyn Instance> {
     let program = parse(&text("ios18", inputs, body), &|_, _, _| None).unwrap();
     valid::check(&program).unwrap();
-    Cpu { numerics: Numerics::F32, n_threads: 2 }.load(&program).unwrap().instantiate().unwrap()
+    Cpu::new(Numerics::F32, 2).load(&program).unwrap().instantiate().unwrap()
 }
 
 fn run(instance: &mut dyn Instance, inputs: &[(&str, &[usize], &[f32])]) -> Result<(Vec<usize>, Vec<f32>), String> {
@@ -312,7 +312,7 @@ fn any_parameters_are_run_or_refused() {
         if valid::check(&program).is_err() {
             continue;
         }
-        let Ok(executable) = (Cpu { numerics: Numerics::F32, n_threads: 1 }).load(&program) else { continue };
+        let Ok(executable) = Cpu::new(Numerics::F32, 1).load(&program) else { continue };
         let mut instance = executable.instantiate().unwrap();
         let values = |dims: &[usize]| (0..dims.iter().product()).map(|i: usize| i as f32 - 2.5).collect::<Vec<_>>();
         n_run += usize::from(run(instance.as_mut(), &[("x", &x, &values(&x)), ("w", &w, &values(&w))]).is_ok());

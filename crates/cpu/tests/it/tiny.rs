@@ -8,7 +8,7 @@ use thane_mil::valid;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Options, build};
 
-use crate::golden::{Golden, call, folder, ids, instance, relative_error};
+use crate::golden::{Golden, call, folder, ids, instance, on_each_isa, relative_error};
 
 const NAMES: [&str; 9] = [
     "llama-bias",
@@ -34,13 +34,15 @@ fn logits_at_every_position_are_those_of_the_reference() {
         let golden = Golden::read(&folder().join("tiny").join(name).join("golden"));
         for (cache, bound) in [(DType::Fp32, 1e-5), (DType::Fp16, 2e-3)] {
             let program = program(name, cache);
-            for sequence in golden.json["sequences"].as_array().unwrap() {
-                let tokens = ids(&sequence["ids"]);
-                let expected = golden.array(&sequence["logits"]);
-                let mut instance = instance(&program, Numerics::F32, 2);
-                let found = call(instance.as_mut(), "score", &tokens, 0);
-                let error = relative_error(&found, expected);
-                assert!(error <= bound, "{name}, {} tokens, cache {cache}: {error:e}", tokens.len());
+            for (isa, mut instance) in on_each_isa(&program, Numerics::F32, 2) {
+                for sequence in golden.json["sequences"].as_array().unwrap() {
+                    let tokens = ids(&sequence["ids"]);
+                    let expected = golden.array(&sequence["logits"]);
+                    instance.reset();
+                    let found = call(instance.as_mut(), "score", &tokens, 0);
+                    let error = relative_error(&found, expected);
+                    assert!(error <= bound, "{name}, {isa}, {} tokens, cache {cache}: {error:e}", tokens.len());
+                }
             }
         }
     }
@@ -57,25 +59,26 @@ fn prefill_in_pieces_and_decode_agree_with_one_pass() {
         let expected = golden.array(&sequence["logits"]);
         let vocab = expected.len() / tokens.len();
         let row = |i: usize| &expected[i * vocab..(i + 1) * vocab];
-        let mut instance = instance(&program, Numerics::F32, 1);
-        let mut at = 0;
-        for n in [3, 1, 11, 20] {
-            let logits = call(instance.as_mut(), "prefill", &tokens[at..at + n], at);
-            at += n;
-            let error = relative_error(&logits, row(at - 1));
-            assert!(error <= 1e-5, "{name}: prefill to {at}: {error:e}");
+        for (isa, mut instance) in on_each_isa(&program, Numerics::F32, 1) {
+            let mut at = 0;
+            for n in [3, 1, 11, 20] {
+                let logits = call(instance.as_mut(), "prefill", &tokens[at..at + n], at);
+                at += n;
+                let error = relative_error(&logits, row(at - 1));
+                assert!(error <= 1e-5, "{name}, {isa}: prefill to {at}: {error:e}");
+            }
+            for i in at..tokens.len() {
+                let logits = call(instance.as_mut(), "decode", &tokens[i..=i], i);
+                let error = relative_error(&logits, row(i));
+                assert!(error <= 1e-5, "{name}, {isa}: decode at {i}: {error:e}");
+            }
+            // A shorter history again: what is in the cache behind it must not be seen.
+            instance.reset();
+            call(instance.as_mut(), "prefill", &tokens, 0);
+            let again = call(instance.as_mut(), "decode", &tokens[9..10], 9);
+            let error = relative_error(&again, row(9));
+            assert!(error <= 1e-5, "{name}, {isa}: after going back: {error:e}");
         }
-        for i in at..tokens.len() {
-            let logits = call(instance.as_mut(), "decode", &tokens[i..=i], i);
-            let error = relative_error(&logits, row(i));
-            assert!(error <= 1e-5, "{name}: decode at {i}: {error:e}");
-        }
-        // A shorter history again: what is in the cache behind it must not be seen.
-        instance.reset();
-        call(instance.as_mut(), "prefill", &tokens, 0);
-        let again = call(instance.as_mut(), "decode", &tokens[9..10], 9);
-        let error = relative_error(&again, row(9));
-        assert!(error <= 1e-5, "{name}: after going back: {error:e}");
     }
 }
 

@@ -66,6 +66,11 @@ impl Isa {
         found.into_iter().flatten().collect()
     }
 
+    /// The one of this machine that has this [`Self::name`].
+    pub fn named(name: &str) -> Option<Self> {
+        Self::available().into_iter().find(|isa| isa.name() == name)
+    }
+
     /// A short name: `portable`, `avx2`, `avx512` or `neon`.
     pub fn name(self) -> &'static str {
         match self {

@@ -34,7 +34,7 @@ pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     for package in &found {
         let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
         app.output.explain(&format!("fixing {name}"));
-        reports.push(named(of_package(package, &partial.path().join(&name), request)?, &name));
+        reports.push(named(of_package(package, &partial.path().join(&name), request, app)?, &name));
     }
     let finish = || -> anyhow::Result<()> {
         for name in share(from, partial.path(), &found)? {

@@ -38,9 +38,9 @@ pub struct Request<'a> {
 pub fn run(request: &Request<'_>, app: &App) -> Outcome {
     refuse_existing(request.to)?;
     let report = if is_text(request.from) {
-        of_text(request)?
+        of_text(request, app)?
     } else if is_package(request.from) {
-        of_package(request.from, request.to, request)?
+        of_package(request.from, request.to, request, app)?
     } else {
         folder::run(request, app)?
     };
@@ -51,8 +51,8 @@ fn is_text(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "mil")
 }
 
-fn of_text(request: &Request<'_>) -> Result<Report, Failure> {
-    let (program, report) = fixed(text(request.from)?, request)?;
+fn of_text(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
+    let (program, report) = fixed(text(request.from)?, request, app)?;
     let written = if is_text(request.to) {
         write_source(request.to, &program).map(drop)
     } else {
@@ -69,7 +69,7 @@ fn unfit(path: &Path) -> Failure {
     Failure::new(Code::Usage, error).remedy(convert)
 }
 
-fn of_package(from: &Path, to: &Path, request: &Request<'_>) -> Result<Report, Failure> {
+fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     if !from.join("Manifest.json").is_file() {
         return Err(unfit(from));
     }
@@ -81,7 +81,7 @@ fn of_package(from: &Path, to: &Path, request: &Request<'_>) -> Result<Report, F
         return Err(Failure::new(Code::Usage, error).remedy("leave out --pad-interface, or fix a package of others"));
     }
     let mut items = foreign_items(from, contents.is_some())?;
-    let (program, report) = fixed(package.program, request)?;
+    let (program, report) = fixed(package.program, request, app)?;
     if let Some(changed) = report.interface.iter().find(|c| !looks_as_its_type(&package.interfaces, c)) {
         let error = anyhow::anyhow!(
             "{}: {} `{}` of {} is described as an image or in several shapes, and cannot be padded",
@@ -147,8 +147,8 @@ fn foreign_items(path: &Path, ours: bool) -> Result<Vec<package::Item>, Failure>
         .collect())
 }
 
-fn fixed(program: Program, request: &Request<'_>) -> Result<(Program, Report), Failure> {
-    let mut prover = OnCpu(Budget { n_threads: num_cpus::get_physical(), ..Budget::default() });
+fn fixed(program: Program, request: &Request<'_>, app: &App) -> Result<(Program, Report), Failure> {
+    let mut prover = OnCpu(Budget { n_threads: num_cpus::get_physical(), isa: app.isa, ..Budget::default() });
     let done = fix::run(program, request.target, &request.options, &mut prover);
     done.map_err(|e| match e {
         FixError::Illegal(_) => Failure::new(Code::Usage, e).remedy("thane check says what is wrong with a package"),
