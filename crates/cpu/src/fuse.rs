@@ -1,8 +1,8 @@
 //! Patterns of ops that a kernel computes at once.
 //!
 //! Each pattern is a function from the op that ends it to what it found; nothing outside of a pattern may use a value
-//! inside of it. Adding one is adding a function to [`PATTERNS`], a variant to [`Fused`] and its execution to
-//! [`crate::exec`].
+//! inside of it. Adding one is adding a function to [`PATTERNS`], a variant to [`Fused`], its execution to
+//! [`crate::exec`] and `tests/fused/<name>.mil`.
 
 use thane_kernels::activation::Unary;
 use thane_kernels::rope::RopeStyle;
@@ -12,6 +12,9 @@ use thane_mil::types::DType;
 use crate::plan::Planner;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
+
+#[cfg(test)]
+mod tests;
 
 /// What a kernel computes in place of several ops.
 #[derive(Debug)]
@@ -74,30 +77,49 @@ pub struct Found {
     pub fused: Fused,
 }
 
-type Pattern = fn(&mut Planner<'_>, OpId) -> Option<Vec<Found>>;
+/// Ops that one kernel computes.
+pub struct Pattern {
+    /// `tests/fused/<name>.mil` has programs that hold it, and that nearly do.
+    #[cfg_attr(not(test), expect(dead_code, reason = "names the case"))]
+    name: &'static str,
+    /// The op that ends it.
+    op: &'static str,
+    find: fn(&mut Planner<'_>, OpId) -> Option<Vec<Found>>,
+}
 
-/// Patterns by the name of the op that ends them.
-static PATTERNS: &[(&str, Pattern)] = &[
-    ("linear", linear),
-    ("linear", half_linear),
-    ("gather", gather),
-    ("mul", rms_norm),
-    ("mul", gated),
-    ("concat", rope_half),
-    ("reshape", rope_interleaved),
-    ("scaled_dot_product_attention", attention),
-    ("scaled_dot_product_attention", attend),
-    ("layer_norm", layer_norm),
-    ("matmul", matmul),
-    ("conv", pointwise),
+impl Pattern {
+    const fn new(name: &'static str, op: &'static str, find: fn(&mut Planner<'_>, OpId) -> Option<Vec<Found>>) -> Self {
+        Self { name, op, find }
+    }
+}
+
+const LINEAR: Pattern = Pattern::new("linear", "linear", linear);
+const GATHER: Pattern = Pattern::new("gather", "gather", gather);
+
+/// All, the first that fits counts.
+pub static PATTERNS: &[Pattern] = &[
+    LINEAR,
+    GATHER,
+    Pattern::new("half_linear", "linear", half_linear),
+    Pattern::new("rms_norm", "mul", rms_norm),
+    Pattern::new("gated", "mul", gated),
+    Pattern::new("rope_half", "concat", rope_half),
+    Pattern::new("rope_interleaved", "reshape", rope_interleaved),
+    Pattern::new("attention", "scaled_dot_product_attention", attention),
+    Pattern::new("attend", "scaled_dot_product_attention", attend),
+    Pattern::new("layer_norm", "layer_norm", layer_norm),
+    Pattern::new("matmul", "matmul", matmul),
+    Pattern::new("pointwise", "conv", pointwise),
 ];
 
-/// The patterns that end in `root`.
-pub fn find(p: &mut Planner<'_>, root: OpId) -> Vec<Found> {
+/// Those of a single op that takes a weight as it is stored.
+pub static STORED: &[Pattern] = &[LINEAR, GATHER];
+
+/// The first of `patterns` that ends in `root`.
+pub fn find(p: &mut Planner<'_>, root: OpId, patterns: &[Pattern]) -> Vec<Found> {
     let name = p.f.op(root).def.name;
-    let patterns = PATTERNS.iter().filter(|(n, _)| *n == name);
-    for (_, pattern) in patterns {
-        if let Some(found) = pattern(p, root).filter(|all| all.iter().all(|m| p.is_closed(m.root, &m.covers))) {
+    for pattern in patterns.iter().filter(|pattern| pattern.op == name) {
+        if let Some(found) = (pattern.find)(p, root).filter(|all| all.iter().all(|m| p.is_closed(m.root, &m.covers))) {
             return found;
         }
     }

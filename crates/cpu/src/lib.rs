@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use ane::{Effects, Tally};
 use exec::Frame;
+use fuse::Pattern;
 use ops::random::Seeds;
 use plan::Plan;
 pub use profile::{Profile, Row};
@@ -131,12 +132,25 @@ impl Cpu {
     }
 
     fn plan(&self, functions: &[Function], limits: Limits, seed: u64) -> Result<Shared, LoadError> {
-        let context = Arc::new(self.context());
+        // The engine's numbers are those of each op.
         let op_by_op = matches!(self.numerics, Numerics::Ane(_));
+        let patterns = if op_by_op { fuse::STORED } else { fuse::PATTERNS };
+        self.plan_with(functions, limits, seed, patterns, !op_by_op)
+    }
+
+    fn plan_with(
+        &self,
+        functions: &[Function],
+        limits: Limits,
+        seed: u64,
+        patterns: &[Pattern],
+        packs: bool,
+    ) -> Result<Shared, LoadError> {
+        let context = Arc::new(self.context());
         let mut plans = HashMap::new();
         let folds = Folds::default();
         for function in functions {
-            let plan = Plan::new(&context, function, &folds, limits.tensor_bytes, op_by_op)
+            let plan = Plan::new(&context, function, &folds, limits.tensor_bytes, patterns, packs)
                 .map_err(|(op, reason)| load_error(function, op, reason))?;
             plans.insert(function.name.clone(), plan);
         }

@@ -12,7 +12,7 @@ use thane_mil::program::{Arg, BlockId, Definition, Function, Op, OpId, ValueId};
 use thane_mil::types::{TensorType, Type};
 
 use crate::exec;
-use crate::fuse::{self, Fused};
+use crate::fuse::{self, Fused, Pattern};
 use crate::list;
 use crate::ops::{self, Eval, Fault, Value};
 use crate::tensor::{Pool, Tensor};
@@ -117,16 +117,17 @@ pub struct Plan {
 pub type PlanError = (Option<OpId>, String);
 
 impl Plan {
-    /// Plan a function; `op_by_op` leaves every op a step of its own.
+    /// Plan a function with kernels for these patterns; `packs` says whether weights may take another form for them.
     pub fn new(
         context: &Context,
         function: &Function,
         folds: &Folds,
         most_bytes: usize,
-        op_by_op: bool,
+        patterns: &[Pattern],
+        packs: bool,
     ) -> Result<Self, PlanError> {
         let mut planner = Planner::new(context, function, folds, most_bytes);
-        planner.fuse(op_by_op);
+        planner.fuse(patterns, packs);
         planner.plan()
     }
 }
@@ -269,24 +270,22 @@ impl<'a> Planner<'a> {
         (self.definer(value), reason)
     }
 
-    /// A product with a weight as it is stored is one op, so that plans op by op have it too.
-    fn fuse(&mut self, op_by_op: bool) {
+    fn fuse(&mut self, patterns: &[Pattern], packs: bool) {
         for &id in &self.f.body().ops {
-            let group = fuse::find(self, id);
+            let group = fuse::find(self, id, patterns);
             let free = |found: &fuse::Found| {
                 let taken = found.covers.iter().any(|op| self.covered.contains(op) || self.fused.contains_key(op));
                 // Kernels read values that are computed; what is constant is folded instead.
-                let is_one = matches!(found.fused, Fused::Linear { .. } | Fused::Gather { .. });
-                !taken && (is_one || !op_by_op) && !found.fused.operands().iter().any(|v| self.is_constant(*v))
+                !taken && !found.fused.operands().iter().any(|v| self.is_constant(*v))
             };
             // All or none: attention reads where the others of its group write.
             if group.iter().all(free) {
                 for mut found in group {
                     if let Fused::Linear { weight, .. } = &mut found.fused {
                         // A function with state is called for one row after another: fp32 is read as fast as it is stored.
-                        if !op_by_op && self.states.is_empty() {
+                        if packs && self.states.is_empty() {
                             *weight = self.folds.pack(self.context, weight.clone());
-                        } else if !op_by_op {
+                        } else if packs {
                             *weight = self.folds.pack_when_used(weight.clone());
                         }
                     }

@@ -114,7 +114,7 @@ fn bytes(tensor: &Tensor) -> f64 {
 }
 
 /// What a step is called, and whether a kernel computes it.
-fn name(plan: &Plan, step: &Step) -> (&'static str, bool) {
+pub fn name(plan: &Plan, step: &Step) -> (&'static str, bool) {
     let fused = match &step.kind {
         Kind::Fused(fused) => fused,
         Kind::Plain(plain) | Kind::View(plain) | Kind::Add(plain, ..) => return (plain.def.name, false),
