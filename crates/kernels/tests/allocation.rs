@@ -1,0 +1,155 @@
+//! Kernels allocate nothing: what they work on comes from the caller. A program of its own, for it counts what all of it
+//! allocates.
+#![allow(clippy::unwrap_used, unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use thane_kernels::activation::{self, Unary};
+use thane_kernels::linear::{self, Nibbles, Packed};
+use thane_kernels::rope::{RopeShape, RopeStyle, rope};
+use thane_kernels::{
+    Attention, BlockType, Context, Isa, KvData, KvView, Weight, attention, attention_scratch_len, f16, norm, softmax,
+    topk,
+};
+
+struct Counting;
+
+static N_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: hands everything on to the system's allocator, whose promises are those that are due.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        N_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises are those that are asked for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: `at` came from `alloc`, with this layout.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[track_caller]
+fn allocates_nothing(what: &str, work: &mut dyn FnMut()) {
+    let before = N_ALLOCATIONS.load(Ordering::SeqCst);
+    work();
+    assert_eq!(N_ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "{what}");
+}
+
+const COLS: usize = 256;
+const ROWS: usize = 37;
+
+fn products(ctx: &Context, n_tokens: usize) {
+    let x = vec![0.5; n_tokens * COLS];
+    let bias = [1.0; ROWS];
+    let mut y = vec![0.0; n_tokens * ROWS];
+    for ty in BlockType::ALL {
+        let bytes = vec![0; ROWS * ty.row_bytes(COLS).unwrap()];
+        let weight = Weight::new(ty, &bytes, ROWS, COLS).unwrap();
+        let len = linear::linear_f32_scratch_len(ctx, &weight, n_tokens);
+        let mut scratch = vec![0.0; len.max(linear::linear_fast_scratch_len(ctx, &weight, n_tokens))];
+        allocates_nothing("products", &mut || {
+            linear::linear_f32(ctx, &weight, &x, n_tokens, Some(&bias), &mut y, &mut scratch);
+            linear::linear_fast(ctx, &weight, &x, n_tokens, None, &mut y, &mut scratch);
+            linear::dequantize_rows_gather(ctx, &weight, &[3, 36], &mut [0.0; 2 * COLS]);
+        });
+        if let Some(len) = linear::nibbles_len(ty, ROWS, COLS) {
+            let mut packed = vec![0; len];
+            let mut pack_scratch = vec![0.0; linear::pack_nibbles_scratch_len(ctx, COLS)];
+            let mut scratch = vec![0.0; linear::linear_nibbles_scratch_len(n_tokens, COLS)];
+            allocates_nothing("packed 4-bit products", &mut || {
+                linear::pack_nibbles(ctx, &weight, &mut packed, &mut pack_scratch);
+                let nibbles = Nibbles { bytes: &packed, n_rows: ROWS, n_cols: COLS };
+                linear::linear_nibbles(ctx, &nibbles, &x, n_tokens, None, &mut y, &mut scratch);
+            });
+        }
+    }
+    let bytes = vec![0; ROWS * COLS * 4];
+    let weight = Weight::new(BlockType::F32, &bytes, ROWS, COLS).unwrap();
+    let mut panels = vec![0.0; linear::packed_len(ROWS, COLS).unwrap()];
+    allocates_nothing("packed products", &mut || {
+        linear::pack(ctx, &weight, &mut panels);
+        let packed = Packed { panels: &panels, n_rows: ROWS, n_cols: COLS };
+        linear::linear_packed(ctx, &packed, &x, n_tokens, None, &mut y);
+    });
+}
+
+/// One row over keys that are divided, and many rows.
+fn attends(ctx: &Context, n_rows: usize) {
+    const KEYS: usize = 300;
+    const DIM: usize = 20;
+    let (q, cache, mask) = (vec![0.5; 2 * n_rows * DIM], vec![0.25; 2 * KEYS * DIM], vec![0.0; n_rows * KEYS]);
+    let mut out = vec![0.0; q.len()];
+    let mut scratch = vec![0.0; attention_scratch_len(ctx, 2, n_rows, DIM, KEYS)];
+    allocates_nothing("attention", &mut || {
+        let view = KvView { data: KvData::F32(&cache), head_stride: KEYS * DIM, key_stride: DIM };
+        let args = Attention {
+            q: &q,
+            k: view,
+            v: view,
+            mask: Some(&mask),
+            scale: 0.25,
+            n_kv_heads: 2,
+            n_rows,
+            head_dim: DIM,
+            n_keys: KEYS,
+            out: &mut out,
+        };
+        attention(ctx, args, &mut scratch);
+    });
+}
+
+fn elements(ctx: &Context) {
+    const LEN: usize = 64 * 200;
+    let (x, gate, scale) = (vec![0.5; LEN], vec![0.25; LEN], vec![1.0; 200]);
+    let (mut out, mut halves, mut indices, mut values) = (vec![0.0; LEN], vec![0; LEN], [0; 9], [0.0; 9]);
+    allocates_nothing("norms, activations and the rest", &mut || {
+        norm::rms_norm(ctx, &x, Some(&scale), 1e-5, 200, &mut out);
+        norm::layer_norm(ctx, &x, Some(&scale), Some(&scale), 1e-5, 200, &mut out);
+        activation::gated(ctx, Unary::GeluTanh, &gate, &x, &mut out);
+        activation::unary(ctx, Unary::Silu, &x, &mut out);
+        let shape = RopeShape { n_heads: 64, n_tokens: 1, rotary_dim: 200, head_stride: 200, token_stride: 200 };
+        for style in [RopeStyle::Half, RopeStyle::Interleaved] {
+            rope(ctx, &mut out, shape, &scale[..100], &scale[..100], style);
+        }
+        softmax::softmax(ctx, &mut out, 200);
+        f16::f32_to_f16_slice(ctx.isa(), &x, &mut halves);
+        f16::f16_to_f32_slice(ctx.isa(), &halves, &mut out);
+        assert_eq!((topk::argmax(&x), topk::top_k(&x, &mut indices, &mut values)), (Some(0), 9));
+    });
+}
+
+/// What threads need when they begin is theirs.
+fn wait_for_threads(ctx: &Context) {
+    let begun = AtomicUsize::new(0);
+    while begun.load(Ordering::SeqCst) != (1 << ctx.pool().n_threads()) - 1 {
+        ctx.pool().run_indexed(64, |worker_idx, _| {
+            begun.fetch_or(1 << worker_idx, Ordering::SeqCst);
+            std::thread::yield_now();
+        });
+    }
+}
+
+#[test]
+fn kernels_allocate_nothing() {
+    for isa in Isa::available() {
+        for n_threads in [1, 3] {
+            let ctx = Context::with_isa(n_threads, isa);
+            wait_for_threads(&ctx);
+            for n_tokens in [1, 2, 29] {
+                products(&ctx, n_tokens);
+            }
+            attends(&ctx, 1);
+            attends(&ctx, 130);
+            elements(&ctx);
+        }
+    }
+    let before = N_ALLOCATIONS.load(Ordering::SeqCst);
+    drop(std::hint::black_box(vec![0u8; 9]));
+    assert_eq!(N_ALLOCATIONS.load(Ordering::SeqCst) - before, 1, "allocations are counted");
+}
