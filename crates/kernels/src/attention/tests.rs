@@ -190,7 +190,7 @@ fn division_follows_from_sizes_alone() {
         let case = case(&mut random, sizes, Masking::Causal, true);
         for isa in Isa::available() {
             let alone = case.run(&Context::with_isa(1, isa), true);
-            for n_threads in 2..=8 {
+            for n_threads in [2, 5, 8] {
                 assert_eq!(case.run(&Context::with_isa(n_threads, isa), true), alone, "{sizes:?}, {n_threads} threads");
             }
         }
