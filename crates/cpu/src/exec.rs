@@ -6,8 +6,8 @@ use std::sync::Arc;
 use thane_kernels::Context;
 use thane_kernels::attention::{Attention, KvData, KvView, attention, attention_scratch_len};
 use thane_kernels::linear::{
-    dequantize_rows_gather, linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_nibbles,
-    linear_nibbles_scratch_len, linear_packed,
+    dequantize_rows_gather, linear_codes, linear_codes_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast,
+    linear_fast_scratch_len, linear_packed,
 };
 use thane_kernels::norm::rms_norm;
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
@@ -28,7 +28,7 @@ use crate::profile::{Begun, Profile};
 use crate::tensor::{Buffer, Pool, Tensor};
 use crate::weight::Matrix;
 
-/// Rows up to which a product packs a 4-bit matrix that it may pack. Prompts of more read it as it is stored, so that the first
+/// Rows up to which a product packs a quantised matrix that it may pack. Prompts of more read it as it is stored, so that the first
 /// token need not wait for the packing of all matrices.
 const MOST_PACKING_TOKENS: usize = 8;
 
@@ -397,12 +397,12 @@ impl Frame<'_> {
             return Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)));
         }
         if matches!(self.numerics, Numerics::Fast)
-            && let Some(nibbles) = weight.nibbles(self.context, n_tokens <= MOST_PACKING_TOKENS)
+            && let Some(codes) = weight.codes(self.context, n_tokens <= MOST_PACKING_TOKENS)
         {
-            let mut scratch = self.pool.take(linear_nibbles_scratch_len(n_tokens, weight.n_cols));
+            let mut scratch = self.pool.take(linear_codes_scratch_len(self.context, codes.ty, n_tokens, weight.n_cols));
             let (mut out, n) = self.pool.take_checked(&shape)?;
             let (x, bias) = (floats(self.get(x)?)?, bias.and_then(Tensor::f32s));
-            linear_nibbles(self.context, &nibbles, x, n_tokens, bias, &mut out[..n], &mut scratch);
+            linear_codes(self.context, &codes, x, n_tokens, bias, &mut out[..n], &mut scratch);
             self.pool.give_f32(scratch);
             return Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)));
         }
