@@ -8,6 +8,7 @@ use thane_cpu::ane::Effects;
 use thane_cpu::{Cpu, Numerics, Profile};
 use thane_engine::fixed::Fixed;
 use thane_engine::generate::Session;
+use thane_engine::sessions::Sessions;
 use thane_mil::backend::{Backend, Executable, LoadError};
 use thane_mil::literal::Literal;
 use thane_mil::package::Package;
@@ -211,13 +212,25 @@ pub fn load(cpu: Cpu, program: &Program, profile: Option<&Arc<Profile>>) -> Resu
 
 /// A session over a fresh instance on the CPU.
 pub fn session(opened: &Opened, flags: &RunFlags, app: &App) -> Result<Session, Failure> {
-    let bad = |e: anyhow::Error| Failure::new(Code::Other, e);
+    let instance = executable(opened, flags, app)?.instantiate().map_err(|e| Failure::new(Code::Other, e))?;
+    let Info { context, vocab_size, .. } = opened.model.info;
+    Ok(Session::new(instance, context, vocab_size, fixed(opened)))
+}
+
+/// Sessions over that many fresh instances on the CPU.
+pub fn sessions(opened: &Opened, flags: &RunFlags, n: usize, app: &App) -> Result<Sessions, Failure> {
+    let batch = executable(opened, flags, app)?.instantiate_batch(n).map_err(|e| Failure::new(Code::Other, e))?;
+    let Info { context, vocab_size, .. } = opened.model.info;
+    Ok(Sessions::new(batch, context, vocab_size, fixed(opened)))
+}
+
+fn executable(opened: &Opened, flags: &RunFlags, app: &App) -> Result<Arc<dyn Executable>, Failure> {
     let cpu = cpu(flags.program.numerics, flags.threads, app);
-    let executable = load(cpu, &opened.model.program, flags.profile.as_ref()).map_err(|e| bad(e.into()))?;
-    let instance = executable.instantiate().map_err(|e| bad(e.into()))?;
-    let Info { context, vocab_size, fixed, .. } = opened.model.info;
-    let fixed = fixed.map(|f| Fixed { block: f.block, window: f.window });
-    Ok(Session::new(instance, context, vocab_size, fixed))
+    load(cpu, &opened.model.program, flags.profile.as_ref()).map_err(|e| Failure::new(Code::Other, e))
+}
+
+fn fixed(opened: &Opened) -> Option<Fixed> {
+    opened.model.info.fixed.map(|f| Fixed { block: f.block, window: f.window })
 }
 
 /// The tokenizer and chat template that the files carry.

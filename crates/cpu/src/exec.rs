@@ -4,10 +4,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use thane_kernels::Context;
-use thane_kernels::attention::{Attention, KvData, KvView, attention, attention_scratch_len};
 use thane_kernels::linear::{
-    dequantize_rows_gather, linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_nibbles,
-    linear_nibbles_scratch_len, linear_packed,
+    dequantize_rows_gather, linear_codes, linear_codes_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast,
+    linear_fast_scratch_len, linear_packed,
 };
 use thane_kernels::norm::rms_norm;
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
@@ -19,6 +18,7 @@ use thane_mil::types::{DType, TensorType, Type};
 
 use crate::Numerics;
 use crate::ane::{self, Tally};
+use crate::exec_cache::Cached;
 use crate::fuse::Fused;
 use crate::ops::gather::row;
 use crate::ops::random::{Seeds, is_random};
@@ -28,8 +28,8 @@ use crate::profile::{Begun, Profile};
 use crate::tensor::{Buffer, Pool, Tensor};
 use crate::weight::Matrix;
 
-/// Rows up to which a product packs a 4-bit matrix that it may pack. Prompts of more read it as it is stored, so that the first
-/// token need not wait for the packing of all matrices.
+/// Rows, of one frame, up to which a product packs a quantised matrix that it may pack. Prompts of more read it as it is stored, so
+/// that the first token need not wait for the packing of all matrices.
 const MOST_PACKING_TOKENS: usize = 8;
 
 /// What one call of a plan works on.
@@ -52,6 +52,8 @@ pub struct Frame<'a> {
     pub tally: Tally,
     /// What is told what each step takes.
     pub profile: Option<&'a Profile>,
+    /// Frames whose rows are in the values: those of several where they run together.
+    pub n_frames: usize,
 }
 
 /// Compute one op by its plain function: infer the result types, widen fp16, call, round to fp16.
@@ -192,17 +194,13 @@ impl Frame<'_> {
         let begun = self.profile.map(|_| Begun::new(self, plan, step));
         let results = self.compute(plan, step)?;
         if let (Some(profile), Some(begun)) = (self.profile, begun) {
-            begun.end(profile, plan, &results);
+            begun.end(profile, plan, results.iter());
         }
-        for value in &step.last_uses {
-            if let Some(tensor) = self.slots[value.index()].take() {
-                self.pool.give(tensor);
-            }
-        }
+        self.drop_values(&step.last_uses);
         for (id, tensor) in step.results.iter().zip(results) {
             // A label and a dictionary are declared, and no tensor holds them.
             if !matches!(step.kind, Kind::Classify(..)) {
-                check_declared(&plan.function, *id, &tensor)?;
+                check_declared(&plan.function, *id, tensor.dtype, &tensor.shape)?;
             }
             if !step.last_uses.contains(id) {
                 self.slots[id.index()] = Some(tensor);
@@ -211,8 +209,17 @@ impl Frame<'_> {
         Ok(())
     }
 
+    /// Give back the buffers of values that are used no more.
+    pub fn drop_values(&mut self, values: &[ValueId]) {
+        for value in values {
+            if let Some(tensor) = self.slots[value.index()].take() {
+                self.pool.give(tensor);
+            }
+        }
+    }
+
     /// What the step gives.
-    fn compute(&mut self, plan: &Plan, step: &Step) -> Result<Vec<Tensor>, Fault> {
+    pub fn compute(&mut self, plan: &Plan, step: &Step) -> Result<Vec<Tensor>, Fault> {
         Ok(match &step.kind {
             Kind::Plain(plain) => self.plain(plain)?,
             Kind::View(plain) => vec![self.view(plain)?],
@@ -284,7 +291,7 @@ impl Frame<'_> {
     }
 
     /// The value for this step to change: taken out of its slot when the step is its last user.
-    fn take(&mut self, step: &Step, value: ValueId) -> Result<Tensor, Fault> {
+    pub fn take(&mut self, step: &Step, value: ValueId) -> Result<Tensor, Fault> {
         if step.last_uses.contains(&value) {
             self.slots[value.index()].take().ok_or_else(|| "a value is used after it was dropped".to_owned())
         } else {
@@ -369,9 +376,10 @@ impl Frame<'_> {
                 thane_kernels::activation::gated(self.context, *op, gate, up, &mut out[..n]);
                 Ok(Some(Tensor::new(DType::Fp32, shape, Buffer::F32(out))))
             }
-            Fused::Append { state, update, begin, end } => self.append(*state, *update, *begin, *end).map(|()| None),
+            Fused::Append { state, update, begin, end } => self.append(*state, *update, [*begin, *end]).map(|()| None),
             Fused::Attention { query, key, value, mask, end } => {
-                self.attention(*query, [*key, *value], *mask, *end).map(Some)
+                let cached = Cached { states: [*key, *value], mask: *mask, end: *end };
+                self.attention(*query, cached).map(Some)
             }
             Fused::Attend { query, key, value, mask } => self.attend([*query, *key, *value], *mask).map(Some),
             Fused::LayerNorm { x, weight, bias, epsilon } => {
@@ -397,12 +405,12 @@ impl Frame<'_> {
             return Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)));
         }
         if matches!(self.numerics, Numerics::Fast)
-            && let Some(nibbles) = weight.nibbles(self.context, n_tokens <= MOST_PACKING_TOKENS)
+            && let Some(codes) = weight.codes(self.context, n_tokens <= MOST_PACKING_TOKENS * self.n_frames)
         {
-            let mut scratch = self.pool.take(linear_nibbles_scratch_len(n_tokens, weight.n_cols));
+            let mut scratch = self.pool.take(linear_codes_scratch_len(self.context, codes.ty, n_tokens, weight.n_cols));
             let (mut out, n) = self.pool.take_checked(&shape)?;
             let (x, bias) = (floats(self.get(x)?)?, bias.and_then(Tensor::f32s));
-            linear_nibbles(self.context, &nibbles, x, n_tokens, bias, &mut out[..n], &mut scratch);
+            linear_codes(self.context, &codes, x, n_tokens, bias, &mut out[..n], &mut scratch);
             self.pool.give_f32(scratch);
             return Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)));
         }
@@ -449,13 +457,20 @@ impl Frame<'_> {
 
     fn rope(&mut self, step: &Step, x: ValueId, angles: [ValueId; 2], style: RopeStyle) -> Result<Tensor, Fault> {
         let mut x = self.take(step, x)?;
-        let [batch, n_heads, n_tokens, head_dim] = x.shape[..] else { return Err("x is not of rank 4".to_owned()) };
+        let n = x.len();
+        let Buffer::F32(values) = Arc::make_mut(&mut x.data) else { return Err("x does not hold fp32".to_owned()) };
+        self.rotate(&x.shape, &mut values[..n], angles, style)?;
+        Ok(x)
+    }
+
+    /// Rotate `x`, of this shape, by angles of this frame.
+    pub fn rotate(&self, shape: &[usize], x: &mut [f32], angles: [ValueId; 2], style: RopeStyle) -> Result<(), Fault> {
+        let &[batch, n_heads, n_tokens, head_dim] = shape else { return Err("x is not of rank 4".to_owned()) };
         let n_heads = batch * n_heads;
         let [cos, sin] = [floats(self.get(angles[0])?)?, floats(self.get(angles[1])?)?];
         if cos.len() != n_tokens * head_dim / 2 || sin.len() != cos.len() {
             return Err("the angles do not fit the tokens".to_owned());
         }
-        let n = x.len();
         let shape = RopeShape {
             n_heads,
             n_tokens,
@@ -463,85 +478,27 @@ impl Frame<'_> {
             head_stride: n_tokens * head_dim,
             token_stride: head_dim,
         };
-        let Buffer::F32(values) = Arc::make_mut(&mut x.data) else { return Err("x does not hold fp32".to_owned()) };
-        rope(self.context, &mut values[..n], shape, cos, sin, style);
-        Ok(x)
-    }
-
-    fn append(&mut self, state: usize, update: ValueId, begin: ValueId, end: ValueId) -> Result<(), Fault> {
-        let (begin, end) = (third(self.get(begin)?)?, third(self.get(end)?)?);
-        let update = self.slots[update.index()].as_ref().ok_or("a value is used after it was dropped")?;
-        let state = &mut *self.states[state];
-        let [_, n_heads, capacity, head_dim] = state.shape[..] else {
-            return Err("the state is not of rank 4".to_owned());
-        };
-        let n_tokens = end.saturating_sub(begin);
-        if end > capacity {
-            return Err(format!("the cache holds {capacity} tokens, {end} are needed: ask for a longer context"));
-        }
-        if update.shape != [1, n_heads, n_tokens, head_dim] {
-            return Err(format!("{:?} does not fit tokens {begin} to {end} of {:?}", update.shape, state.shape));
-        }
-        let dtype = state.dtype;
-        let update = update.clone().narrowed(dtype);
-        let data = Arc::make_mut(&mut state.data);
-        let run = n_tokens * head_dim;
-        let copied =
-            (0..n_heads).all(|h| data.copy_from((h * capacity + begin) * head_dim, &update.data, h * run, run));
-        if copied { Ok(()) } else { Err(format!("{} cannot be written to a state of {dtype}", update.dtype)) }
-    }
-
-    fn attention(
-        &mut self,
-        query: ValueId,
-        states: [usize; 2],
-        mask: Option<ValueId>,
-        end: ValueId,
-    ) -> Result<Tensor, Fault> {
-        let n_keys = third(self.get(end)?)?;
-        let shape = self.get(query)?.shape.clone();
-        let [1, n_kv_heads, n_rows, head_dim] = shape[..] else { return Err("`query` is not [1, ..]".to_owned()) };
-        let scratch_len = attention_scratch_len(self.context, n_kv_heads, n_rows, head_dim, n_keys);
-        let mut scratch = self.pool.take(scratch_len);
-        let (mut out, n) = self.pool.take_checked(&shape)?;
-        let mask = mask.map(|m| self.get(m)).transpose()?;
-        if mask.is_some_and(|m| m.shape != [n_rows, n_keys]) {
-            return Err(format!("the mask does not cover {n_rows} rows of {n_keys} keys"));
-        }
-        let args = Attention {
-            q: floats(self.get(query)?)?,
-            k: cache(self.states[states[0]], n_kv_heads, head_dim, n_keys)?,
-            v: cache(self.states[states[1]], n_kv_heads, head_dim, n_keys)?,
-            mask: mask.map(floats).transpose()?,
-            scale: (head_dim as f32).sqrt().recip(),
-            n_kv_heads,
-            n_rows,
-            head_dim,
-            n_keys,
-            out: &mut out[..n],
-        };
-        attention(self.context, args, &mut scratch);
-        self.pool.give_f32(scratch);
-        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
+        rope(self.context, x, shape, cos, sin, style);
+        Ok(())
     }
 }
 
-/// Refuse a tensor that is not of the type that the program declares: sizes that the program states are relied on where
-/// patterns are found.
-pub fn check_declared(f: &Function, value: ValueId, tensor: &Tensor) -> Result<(), Fault> {
+/// Refuse a tensor of this type and shape where the program declares another: sizes that the program states are relied on
+/// where patterns are found.
+pub fn check_declared(f: &Function, value: ValueId, dtype: DType, shape: &[usize]) -> Result<(), Fault> {
     let declared = &f.value(value).ty;
-    let (ty, dims) = match (declared, tensor.shape.split_first()) {
-        (Type::Tensor(ty), _) => (ty, tensor.shape.as_slice()),
+    let (ty, dims) = match (declared, shape.split_first()) {
+        (Type::Tensor(ty), _) => (ty, shape),
         (Type::List(element, len), Some((n, dims))) if len.is_none_or(|len| len == *n) => {
             (element.tensor().ok_or("a result is a list of other things than tensors")?, dims)
         }
-        _ => return Err(format!("the result is {:?} of {}, but is declared {declared}", tensor.shape, tensor.dtype)),
+        _ => return Err(format!("the result is {shape:?} of {dtype}, but is declared {declared}")),
     };
     let fits = ty.shape.iter().zip(dims).all(|(d, n)| d.known().is_none_or(|d| d == *n));
-    if fits && ty.dtype == tensor.dtype && ty.rank() == dims.len() {
+    if fits && ty.dtype == dtype && ty.rank() == dims.len() {
         return Ok(());
     }
-    Err(format!("the result is {:?} of {}, but is declared {declared}", tensor.shape, tensor.dtype))
+    Err(format!("the result is {shape:?} of {dtype}, but is declared {declared}"))
 }
 
 /// Whether a truth value of one element is true.
@@ -553,29 +510,8 @@ pub fn floats(t: &Tensor) -> Result<&[f32], Fault> {
     t.f32s().ok_or_else(|| format!("{} stands where fp32 is due", t.dtype))
 }
 
-/// The third of the bounds of a slice of four axes.
-fn third(t: &Tensor) -> Result<usize, Fault> {
-    let value = t.i32s().and_then(|v| v.get(2).copied()).ok_or("the bounds of a slice are not four int32")?;
-    usize::try_from(value).map_err(|_| format!("position {value} is negative"))
-}
-
-fn cache(state: &Tensor, n_kv_heads: usize, head_dim: usize, n_keys: usize) -> Result<KvView<'_>, Fault> {
-    let &[_, heads, capacity, width] = state.shape.as_slice() else {
-        return Err("the state is not of rank 4".to_owned());
-    };
-    if (heads, width) != (n_kv_heads, head_dim) || n_keys > capacity {
-        return Err(format!("{n_keys} keys of {n_kv_heads} heads of {head_dim} are not in a cache {:?}", state.shape));
-    }
-    let data = match &*state.data {
-        Buffer::F32(v) => KvData::F32(v),
-        Buffer::F16(v) => KvData::F16(v),
-        _ => return Err(format!("a cache of {} cannot be read", state.dtype)),
-    };
-    Ok(KvView { data, head_stride: capacity * head_dim, key_stride: head_dim })
-}
-
 /// The first argument under another shape, sharing its buffer.
-fn reshaped(def: &'static OpDef, args: &[Option<Value>], pool: &Pool) -> Result<Tensor, Fault> {
+pub fn reshaped(def: &'static OpDef, args: &[Option<Value>], pool: &Pool) -> Result<Tensor, Fault> {
     let shape = infer(def, args)?[0].known_shape().ok_or("the shape is not known")?;
     match args.first() {
         Some(Some(Value::Tensor(x))) => pool.check(x.dtype, &shape).map(|_| Tensor { shape, ..x.clone() }),
@@ -584,7 +520,7 @@ fn reshaped(def: &'static OpDef, args: &[Option<Value>], pool: &Pool) -> Result<
 }
 
 /// A transposition that moves no element: only axes of size 1 change their place.
-fn transposed_view(def: &'static OpDef, args: &[Option<Value>], pool: &Pool) -> Result<Option<Tensor>, Fault> {
+pub fn transposed_view(def: &'static OpDef, args: &[Option<Value>], pool: &Pool) -> Result<Option<Tensor>, Fault> {
     let (Some(Some(Value::Tensor(x))), Some(Some(Value::Tensor(perm)))) = (args.first(), args.get(1)) else {
         return Ok(None);
     };

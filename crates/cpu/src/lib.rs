@@ -10,11 +10,14 @@
 //! This crate knows nothing of families, checkpoints or tokens. Start at [`Cpu`].
 
 pub mod ane;
+mod batch;
 pub mod equal;
 mod exec;
+mod exec_cache;
 mod exec_encoder;
 mod fuse;
 mod list;
+mod lockstep;
 mod ops;
 mod plan;
 mod profile;
@@ -25,6 +28,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use ane::{Effects, Tally};
+use batch::Together;
 use exec::Frame;
 use fuse::Pattern;
 use ops::random::Seeds;
@@ -32,7 +36,7 @@ use plan::Plan;
 pub use profile::{Profile, Row};
 use tensor::{Buffer, Pool, Tensor, checked_len};
 use thane_kernels::{Context, Isa};
-use thane_mil::backend::{Backend, Executable, Instance, LoadError, RunError, View};
+use thane_mil::backend::{Backend, Batch, Executable, Instance, LoadError, RunError, View};
 use thane_mil::opset::OpDef;
 use thane_mil::program::{Function, OpId, Program};
 use thane_mil::types::{DType, Dim, TensorType, Type};
@@ -72,16 +76,18 @@ pub struct Limits {
     pub tensor_bytes: usize,
     /// Bytes of one state.
     pub state_bytes: usize,
+    /// Bytes of the states of all instances of a batch.
+    pub batch_bytes: usize,
     /// Rounds of one loop.
     pub rounds: usize,
 }
 
 impl Default for Limits {
     /// 1 GiB for a tensor: the logits of 1,024 tokens over the 262,144 entries of the largest vocabulary known. 16 GiB
-    /// for a state, whose memory is used as far as it is written.
+    /// for a state, and 64 GiB for those of a batch, whose memory is used as far as it is written.
     /// A million rounds of a loop, which no decoder comes near.
     fn default() -> Self {
-        Self { tensor_bytes: 1 << 30, state_bytes: 1 << 34, rounds: 1_000_000 }
+        Self { tensor_bytes: 1 << 30, state_bytes: 1 << 34, batch_bytes: 1 << 36, rounds: 1_000_000 }
     }
 }
 
@@ -191,6 +197,10 @@ struct Shared {
 }
 
 impl Shared {
+    fn plan(&self, function: &str) -> Result<&Plan, RunError> {
+        self.plans.get(function).ok_or_else(|| RunError::NoFunction(function.to_owned()))
+    }
+
     /// The types that functions give the input of that name, each once.
     fn input_types(&self, name: &str) -> Vec<&TensorType> {
         let mut types: Vec<&TensorType> = Vec::new();
@@ -239,6 +249,10 @@ impl Executable for Loaded {
     fn instantiate(&self) -> Result<Box<dyn Instance>, RunError> {
         Ok(Box::new(Running::new(Arc::clone(&self.shared))?))
     }
+
+    fn instantiate_batch(&self, n: usize) -> Result<Box<dyn Batch>, RunError> {
+        Ok(Box::new(Together::new(Arc::clone(&self.shared), n)?))
+    }
 }
 
 /// Zeros that the machine provides page by page as they are written, so a long context costs what it uses.
@@ -280,6 +294,7 @@ impl Running {
 
     /// What a call of `plan` starts with.
     fn frame<'a>(&'a mut self, shared: &'a Shared, plan: &'a Plan) -> Result<Frame<'a>, RunError> {
+        self.outputs.drain().for_each(|(_, tensor)| self.pool.give(tensor));
         let effects = if let Numerics::Ane(effects) = shared.numerics { Some(effects) } else { None };
         let mut slots = vec![None; plan.function.n_values()];
         let mut symbols = HashMap::new();
@@ -308,7 +323,17 @@ impl Running {
             seeds: &mut self.seeds,
             tally: Tally::default(),
             profile: shared.profile.as_deref(),
+            n_frames: 1,
         })
+    }
+
+    /// Keep what a call left of the outputs.
+    fn keep_outputs(&mut self, plan: &Plan, mut slots: Vec<Option<Tensor>>) {
+        for output in &plan.function.body().outputs {
+            if let Some(tensor) = slots[output.index()].take() {
+                self.outputs.insert(plan.function.value(*output).name.clone(), tensor);
+            }
+        }
     }
 
     /// The tensor for an input of this function, its shape checked.
@@ -350,18 +375,13 @@ impl Instance for Running {
 
     fn run(&mut self, function: &str) -> Result<(), RunError> {
         let shared = Arc::clone(&self.shared);
-        let plan = shared.plans.get(function).ok_or_else(|| RunError::NoFunction(function.to_owned()))?;
-        self.outputs.drain().for_each(|(_, tensor)| self.pool.give(tensor));
+        let plan = shared.plan(function)?;
         let mut frame = self.frame(&shared, plan)?;
         for step in &plan.steps {
             frame.step(plan, step).map_err(|reason| run_error(plan, step.op, reason))?;
         }
-        let mut slots = frame.slots;
-        for output in &plan.function.body().outputs {
-            if let Some(tensor) = slots[output.index()].take() {
-                self.outputs.insert(plan.function.value(*output).name.clone(), tensor);
-            }
-        }
+        let slots = frame.slots;
+        self.keep_outputs(plan, slots);
         Ok(())
     }
 

@@ -260,7 +260,7 @@ impl<'a> Planner<'a> {
             .collect();
         let results = exec::evaluate(self.context, plain.def, plain.eval, args, &mut Pool::new(self.most_bytes))?;
         let tensor = results.into_iter().nth(index).ok_or("the op has no such result")?;
-        exec::check_declared(f, value, &tensor)?;
+        exec::check_declared(f, value, tensor.dtype, &tensor.shape)?;
         Ok(tensor)
     }
 
@@ -520,7 +520,7 @@ impl<'a> Planner<'a> {
 }
 
 /// The run-time values that a step reads.
-fn operands(kind: &Kind) -> Vec<ValueId> {
+pub fn operands(kind: &Kind) -> Vec<ValueId> {
     match kind {
         Kind::Plain(plain) | Kind::View(plain) | Kind::Add(plain, ..) => values(&plain.args),
         Kind::List(list) => values(&list.args),

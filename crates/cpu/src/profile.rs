@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use thane_mil::program::ValueId;
 
 use crate::exec::Frame;
+use crate::exec_cache::third;
 use crate::fuse::Fused;
 use crate::plan::{Kind, Plan, Step};
 use crate::tensor::Tensor;
@@ -102,10 +103,17 @@ impl Begun {
         Self { name, is_fused, is_slow, read: read + constants, flops, start: Instant::now() }
     }
 
+    /// With more operations, and more bytes that are read.
+    pub fn with(mut self, (flops, read): (f64, f64)) -> Self {
+        self.flops += flops;
+        self.read += read;
+        self
+    }
+
     /// Count it.
-    pub fn end(self, profile: &Profile, plan: &Plan, results: &[Tensor]) {
+    pub fn end<'a>(self, profile: &Profile, plan: &Plan, results: impl Iterator<Item = &'a Tensor>) {
         let time = self.start.elapsed();
-        profile.add(plan, self, time, results.iter().map(bytes).sum());
+        profile.add(plan, self, time, results.map(bytes).sum());
     }
 }
 
@@ -152,12 +160,7 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> (f64, f64) {
             let keys = shape(key).get(2).map_or(0.0, |n| *n as f64);
             (4.0 * len(query) * keys, 0.0)
         }
-        Fused::Attention { query, key, end, .. } => {
-            let state = &frame.states[*key];
-            let keys = frame.get(*end).ok().and_then(|t| t.i32s().and_then(|v| v.get(2).copied())).unwrap_or(0);
-            let share = f64::from(keys) / state.shape.get(2).map_or(1.0, |n| (*n).max(1) as f64);
-            (4.0 * len(query) * f64::from(keys), 2.0 * bytes(state) * share)
-        }
+        Fused::Attention { query, key, end, .. } => attention(frame, *key, *end, len(query)),
         Fused::MatMul { x, y, transpose_y } => {
             let y = shape(y);
             let rows = if *transpose_y { y.len().checked_sub(2) } else { y.len().checked_sub(1) };
@@ -165,4 +168,14 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> (f64, f64) {
         }
         _ => (0.0, 0.0),
     }
+}
+
+/// Operations of attention with a query of that many elements, and bytes of the cache that it reads.
+pub fn attention(frame: &Frame<'_>, key: usize, end: ValueId, query_len: f64) -> (f64, f64) {
+    let (Some(state), Some(keys)) = (frame.states.get(key), frame.get(end).ok().and_then(|t| third(t).ok())) else {
+        return (0.0, 0.0);
+    };
+    let keys = keys as f64;
+    let share = keys / state.shape.get(2).map_or(1.0, |n| (*n).max(1) as f64);
+    (4.0 * query_len * keys, 2.0 * bytes(state) * share)
 }

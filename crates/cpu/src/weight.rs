@@ -2,9 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use thane_kernels::linear::{self, Nibbles, nibbles_len, pack, pack_nibbles, pack_nibbles_scratch_len, packed_len};
+use thane_kernels::linear::{
+    self, LINE_BYTES, PackedCodes, pack, pack_codes, pack_codes_scratch_len, packed_codes_len, packed_len,
+};
 use thane_kernels::{BlockType, Context, Weight};
 use thane_mil::data::{Bytes, Data, Packed, Packing};
 use thane_mil::literal::Literal;
@@ -25,11 +28,37 @@ pub struct Matrix {
     pub n_cols: usize,
     /// The same in the order that products of many rows read it, where it was packed.
     panels: Option<Arc<Vec<f32>>>,
-    /// The same in the order that products of few rows read it, packed when the first asks; none within where it cannot be.
-    nibbles: Option<SharedNibbles>,
+    /// The same in the order that products of few rows read it, packed when the second of them asks.
+    codes: Option<Arc<LazyCodes>>,
 }
 
-type SharedNibbles = Arc<OnceLock<Option<Vec<u8>>>>;
+/// Codes that are packed once products with few rows come again and again: the first is that of the head behind a prompt, and who
+/// asks for one token does not wait for the others.
+#[derive(Debug, Default)]
+struct LazyCodes {
+    was_asked: AtomicBool,
+    bytes: OnceLock<Aligned>,
+}
+
+/// Bytes of which those from `start` on begin at a multiple of [`LINE_BYTES`].
+#[derive(Debug)]
+struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Aligned {
+    fn zeros(len: usize) -> Self {
+        let bytes = vec![0; len + LINE_BYTES];
+        // No offset is known to an interpreter; then any will do.
+        let start = bytes.as_ptr().align_offset(LINE_BYTES).min(LINE_BYTES);
+        Self { bytes, start }
+    }
+
+    fn range(&self) -> std::ops::Range<usize> {
+        self.start..self.start + self.bytes.len() - LINE_BYTES
+    }
+}
 
 impl Matrix {
     /// As kernels take it.
@@ -43,22 +72,37 @@ impl Matrix {
         Some(linear::Packed { panels, n_rows: self.n_rows, n_cols: self.n_cols })
     }
 
-    /// As [`Folds::pack_when_used`] lets it be packed: now where `pack` says so, else if it is already.
-    pub fn nibbles(&self, context: &Context, pack: bool) -> Option<Nibbles<'_>> {
-        let cell = self.nibbles.as_ref()?;
-        let packed = if pack { Some(cell.get_or_init(|| self.pack_nibbles(context))) } else { cell.get() };
-        let bytes = packed?.as_deref()?;
-        Some(Nibbles { bytes, n_rows: self.n_rows, n_cols: self.n_cols })
+    /// As [`Folds::pack_when_used`] lets it be packed: now where `pack` says so for the second time, else if it is already.
+    pub fn codes(&self, context: &Context, pack: bool) -> Option<PackedCodes<'_>> {
+        let codes = self.codes.as_ref()?;
+        let packed = if pack && codes.was_asked.swap(true, Ordering::Relaxed) {
+            codes.bytes.get_or_init(|| self.pack_codes(context))
+        } else {
+            codes.bytes.get()?
+        };
+        let bytes = &packed.bytes[packed.range()];
+        Some(PackedCodes { ty: self.ty, bytes, n_rows: self.n_rows, n_cols: self.n_cols })
     }
 
-    fn pack_nibbles(&self, context: &Context) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; nibbles_len(self.ty, self.n_rows, self.n_cols)?];
-        let mut scratch = vec![0.0; pack_nibbles_scratch_len(context, self.n_cols)];
-        pack_nibbles(context, &self.weight(), &mut bytes, &mut scratch).then(|| {
+    fn pack_codes(&self, context: &Context) -> Aligned {
+        /// Rows that are packed before their pages of the mapped file are given back, a multiple of those of a panel: packing
+        /// takes as much memory at once as the packed form and a few MiB.
+        const PART_ROWS: usize = 4096;
+        let len = |n_rows| packed_codes_len(self.ty, n_rows, self.n_cols).unwrap_or(0);
+        let mut packed = Aligned::zeros(len(self.n_rows));
+        let mut scratch = vec![0.0; pack_codes_scratch_len(context, self.n_cols)];
+        let row_bytes = self.bytes.len() / self.n_rows.max(1);
+        let range = packed.range();
+        for (i, out) in packed.bytes[range].chunks_mut(len(PART_ROWS).max(1)).enumerate() {
+            let n_rows = PART_ROWS.min(self.n_rows - i * PART_ROWS);
+            let start = i * PART_ROWS * row_bytes;
+            let Some(bytes) = self.bytes.slice(start..start + n_rows * row_bytes) else { continue };
+            let part = Weight { ty: self.ty, bytes: bytes.as_slice(), n_rows, n_cols: self.n_cols };
+            pack_codes(context, &part, out, &mut scratch);
             // What is packed takes the place of the mapped file in memory.
-            self.bytes.release();
-            bytes
-        })
+            bytes.release();
+        }
+        packed
     }
 
     /// The matrix behind `value`, where its bytes can be used as they are stored.
@@ -110,7 +154,7 @@ impl Matrix {
 
     fn checked(ty: BlockType, bytes: Bytes, n_rows: usize, n_cols: usize) -> Option<Self> {
         Weight::new(ty, bytes.as_slice(), n_rows, n_cols).ok()?;
-        Some(Self { ty, bytes, n_rows, n_cols, panels: None, nibbles: None })
+        Some(Self { ty, bytes, n_rows, n_cols, panels: None, codes: None })
     }
 }
 
@@ -160,7 +204,7 @@ fn stored_form(literal: &Literal) -> Option<Packed> {
 pub struct Folds {
     tensors: RefCell<HashMap<Vec<usize>, Tensor>>,
     panels: RefCell<HashMap<[usize; 3], Arc<Vec<f32>>>>,
-    nibbles: RefCell<HashMap<[usize; 3], SharedNibbles>>,
+    codes: RefCell<HashMap<[usize; 3], Arc<LazyCodes>>>,
 }
 
 impl Folds {
@@ -181,11 +225,11 @@ impl Folds {
         matrix
     }
 
-    /// The matrix, to be packed by the first product of few rows with it, if it is of 4 bits.
+    /// The matrix, to be packed when products of few rows with it begin, if its type is packed.
     pub fn pack_when_used(&self, mut matrix: Matrix) -> Matrix {
-        if nibbles_len(matrix.ty, matrix.n_rows, matrix.n_cols).is_some() {
-            let shared = self.nibbles.borrow_mut().entry(matrix.place()).or_default().clone();
-            matrix.nibbles = Some(shared);
+        if packed_codes_len(matrix.ty, matrix.n_rows, matrix.n_cols).is_some() {
+            let shared = self.codes.borrow_mut().entry(matrix.place()).or_default().clone();
+            matrix.codes = Some(shared);
         }
         matrix
     }

@@ -3,15 +3,15 @@
 //! [`Session`] is a running program with the tokens that its cache holds; [`generate`] drives it from a prompt to the
 //! end of an answer. Knows nothing of which backend it drives.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use thane_mil::backend::{Instance, RunError};
-use thane_mil::literal::f16_to_f32;
-use thane_mil::types::DType;
 
-use crate::fixed::{Call, Fixed};
+use crate::fixed::Fixed;
 use crate::sample::{SampleError, Sampler};
+use crate::sequence::Sequence;
 use crate::text::TextStream;
 
 /// Why generation failed.
@@ -34,6 +34,14 @@ pub enum GenerateError {
     /// There is nothing to go on from.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
+    /// One of several sequences cannot go on.
+    #[error("sequence {idx}: {source}")]
+    Sequence {
+        /// Its number.
+        idx: usize,
+        /// Why not.
+        source: Box<GenerateError>,
+    },
     /// The program's output is not what a language model gives.
     #[error("the program gave {found} logits of {dtype}, {expected} of fp32 or fp16 are due")]
     Logits {
@@ -49,70 +57,41 @@ pub enum GenerateError {
 /// A running language model and the tokens in its cache.
 pub struct Session {
     instance: Box<dyn Instance>,
-    tokens: Vec<u32>,
-    context: usize,
-    vocab_size: usize,
-    fixed: Option<Fixed>,
+    sequence: Sequence,
 }
 
 impl Session {
-    /// Tokens times keys of one prefill call at most: the mask alone takes 4 bytes for each of them and each query head
-    /// of a key head.
-    const MOST_SCORES: usize = 1 << 18;
-    /// Tokens of a prefill call at most; more brings no speed.
-    const MOST_TOKENS: usize = 512;
-
     /// A session over a fresh instance whose caches hold `context` tokens; `fixed` where its functions take so many tokens and
     /// no others.
     pub fn new(instance: Box<dyn Instance>, context: usize, vocab_size: usize, fixed: Option<Fixed>) -> Self {
-        Self { instance, tokens: Vec::new(), context, vocab_size, fixed }
+        Self { instance, sequence: Sequence::new(context, vocab_size, fixed) }
     }
 
     /// Tokens that the cache can hold.
     pub fn context(&self) -> usize {
-        self.context
+        self.sequence.context()
     }
 
     /// Tokens that the cache holds.
     pub fn tokens(&self) -> &[u32] {
-        &self.tokens
+        self.sequence.tokens()
     }
 
     /// Tokens at the front of `prompt` that need not be computed: the cache has them. The last token always is.
     pub fn n_cached(&self, prompt: &[u32]) -> usize {
-        let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-        common.min(prompt.len().saturating_sub(1))
+        self.sequence.n_cached(prompt)
     }
 
     /// Make the cache hold `prompt`, reusing what it has in common with it; the logits of the last token.
     ///
     /// `interrupted` is asked between calls of the program; when it says so, `None` is given, and the cache holds a part.
     pub fn feed(&mut self, prompt: &[u32], interrupted: &dyn Fn() -> bool) -> Result<Option<Vec<f32>>, GenerateError> {
-        if prompt.is_empty() {
-            return Err(GenerateError::EmptyPrompt);
-        }
-        if prompt.len() > self.context {
-            return Err(GenerateError::PromptTooLong { prompt: prompt.len(), context: self.context });
-        }
-        self.tokens.truncate(self.n_cached(prompt));
-        while self.tokens.len() < prompt.len() {
+        self.sequence.begin(prompt)?;
+        while let Some((function, tokens)) = self.sequence.next(prompt, Sequence::MOST_TOKENS) {
             if interrupted() {
                 return Ok(None);
             }
-            let rest = &prompt[self.tokens.len()..];
-            match self.fixed {
-                None => {
-                    let n = rest.len().min(Self::MOST_TOKENS).min((Self::MOST_SCORES / prompt.len()).max(16));
-                    self.call("prefill", &rest[..n])?;
-                }
-                Some(_) if rest.len() == 1 => self.call("decode", rest)?,
-                Some(fixed) => {
-                    // All of a block is written: where too little room is left, some tokens are computed again.
-                    let start = self.tokens.len().min(self.context.saturating_sub(fixed.block));
-                    self.tokens.truncate(start);
-                    self.call("prefill", &prompt[start..prompt.len().min(start + fixed.block)])?;
-                }
-            }
+            self.call(function, tokens)?;
         }
         self.logits(1).map(Some)
     }
@@ -132,44 +111,18 @@ impl Session {
     /// Forget every token.
     pub fn reset(&mut self) {
         self.instance.reset();
-        self.tokens.clear();
+        self.sequence.clear();
     }
 
     fn call(&mut self, function: &str, tokens: &[u32]) -> Result<(), GenerateError> {
-        let total = self.tokens.len() + tokens.len();
-        if total > self.context {
-            return Err(GenerateError::PromptTooLong { prompt: total, context: self.context });
-        }
-        let position = self.tokens.len();
-        if let Some(fixed) = self.fixed {
-            fixed.set(self.instance.as_mut(), function, Call { tokens, position, context: self.context })?;
-        } else {
-            let ids = self.instance.input("input_ids", &[1, tokens.len()])?;
-            for (bytes, token) in ids.as_chunks_mut::<4>().0.iter_mut().zip(tokens) {
-                *bytes = token.to_ne_bytes();
-            }
-            let position = i32::try_from(position).unwrap_or(i32::MAX);
-            self.instance.input("position", &[1])?.copy_from_slice(&position.to_ne_bytes());
-        }
+        self.sequence.fill(self.instance.as_mut(), function, tokens)?;
         self.instance.run(function)?;
-        self.tokens.extend_from_slice(tokens);
+        self.sequence.extend(tokens);
         Ok(())
     }
 
     fn logits(&self, n_tokens: usize) -> Result<Vec<f32>, GenerateError> {
-        let view = self.instance.output("logits")?;
-        let expected = n_tokens * self.vocab_size;
-        let found: usize = view.shape.iter().product();
-        let wrong = GenerateError::Logits { found, dtype: view.dtype.name(), expected };
-        match view.dtype {
-            DType::Fp32 if found == expected => {
-                bytemuck::try_cast_slice(view.bytes).map(<[f32]>::to_vec).map_err(|_| wrong)
-            }
-            DType::Fp16 if found == expected => {
-                Ok(view.bytes.as_chunks().0.iter().map(|b| f16_to_f32(u16::from_ne_bytes(*b))).collect())
-            }
-            _ => Err(wrong),
-        }
+        self.sequence.logits(self.instance.as_ref(), n_tokens).map(Cow::into_owned)
     }
 }
 

@@ -1,8 +1,8 @@
-//! Speed of the products, as JSON lines: `cargo run --release -p thane-kernels --example gemv -- [threads] [isa]`.
+//! Speed of the products, as JSON lines: `cargo run --release -p thane-kernels --example gemv -- [threads] [isa] [figure]`.
 //!
 //! For each shape of SmolLM2-135M (Q4_1 and Q8_0) and Gemma 3 270M (Q4_K_M), and one shape in every type: GB/s of
-//! weights for one token, and GOP/s (two per multiplication) for 512. The first lines give the memory's read speed, to
-//! which the others compare.
+//! weights for one token, and GOP/s (two per multiplication) for 512; `packed` is the time of the packed form. The first lines
+//! give the memory's read speed, to which the others compare.
 //!
 //! The weights of a figure are more than the last-level cache, as they are in a decode step: enough copies of the
 //! matrix, used in turn.
@@ -11,7 +11,10 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use thane_kernels::linear::{linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len};
+use thane_kernels::linear::{
+    LINE_BYTES, PackedCodes, linear_codes, linear_codes_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast,
+    linear_fast_scratch_len, pack_codes, pack_codes_scratch_len, packed_codes_len,
+};
 use thane_kernels::{Attention, BlockType, Context, Isa, KvData, KvView, Weight, attention, attention_scratch_len};
 
 /// Bytes of weights to go through: twice a last-level cache of 32 MiB.
@@ -60,30 +63,37 @@ fn main() {
         println!("{{\"error\":\"this machine does not have {}\"}}", name.unwrap_or_default());
         return;
     };
+    let only = args.next();
+    let wanted = |figure: &str| only.as_deref().is_none_or(|only| only == figure);
     let ctx = Context::with_isa(n_threads, isa);
     for _ in 0..3 {
         read_speed(&ctx);
     }
-    for (ty, n_rows, n_cols) in SHAPES {
-        one_token(&ctx, ty, n_rows, n_cols);
+    for (ty, n_rows, n_cols) in SHAPES.into_iter().filter(|_| wanted("gemv")) {
+        time(&ctx, ty, n_rows, n_cols, 1, "gemv");
     }
-    for (ty, n_rows, n_cols) in SHAPES.into_iter().filter(|(_, n_rows, _)| *n_rows < 5000) {
-        many_tokens(&ctx, ty, n_rows, n_cols);
+    for (ty, n_rows, n_cols) in SHAPES.into_iter().filter(|(_, n_rows, _)| *n_rows < 5000 && wanted("gemm")) {
+        time(&ctx, ty, n_rows, n_cols, 512, "gemm");
     }
-    for n_tokens in [2, 4, 5, 8, 16, 32] {
-        few_tokens(&ctx, n_tokens);
+    for n_tokens in [2, 4, 5, 8, 16, 32].into_iter().filter(|_| wanted("few")) {
+        time(&ctx, BlockType::Q4_1, 1536, 576, n_tokens, "few");
+        time(&ctx, BlockType::Q5_0, 2048, 640, n_tokens, "few");
     }
-    for (n_rows, n_cols) in BF16_SHAPES {
+    for (n_rows, n_cols) in BF16_SHAPES.into_iter().filter(|_| wanted("bf16")) {
         for n_tokens in [1, 2, 4, 5, 8, 67, 512] {
             bf16_against_f32(&ctx, n_rows, n_cols, n_tokens);
         }
     }
     for (name, n_kv_heads, group, head_dim) in [("smollm2", 3, 3, 64), ("gemma3", 1, 4, 256)] {
-        for (n_tokens, n_keys) in [(1, 128), (1, 700), (1, 4096), (512, 512)] {
+        for (n_tokens, n_keys) in
+            [(1, 128), (1, 700), (1, 4096), (512, 512)].into_iter().filter(|_| wanted("attention"))
+        {
             attend(&ctx, name, [n_kv_heads, group * n_tokens, head_dim, n_keys], n_tokens);
         }
     }
-    fork_join(&ctx);
+    if wanted("fork_join") {
+        fork_join(&ctx);
+    }
 }
 
 /// Median and spread of several samples of `run`, which does `n` things.
@@ -134,18 +144,6 @@ fn weight_bytes(len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-fn one_token(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize) {
-    time(ctx, ty, n_rows, n_cols, 1, "gemv");
-}
-
-fn few_tokens(ctx: &Context, n_tokens: usize) {
-    time(ctx, BlockType::Q4_1, 1536, 576, n_tokens, "few");
-}
-
-fn many_tokens(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize) {
-    time(ctx, ty, n_rows, n_cols, 512, "gemm");
-}
-
 fn time(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize, n_tokens: usize, figure: &str) {
     let Some(row_bytes) = ty.row_bytes(n_cols) else { return };
     let weight_len = row_bytes * n_rows;
@@ -161,11 +159,12 @@ fn time(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize, n_tokens: us
         }
         black_box(&y);
     });
+    let packed = packed_time(ctx, &weight(0), &x, n_tokens).map_or("null".to_owned(), |us| format!("{us:.2}"));
     let gb = weight_len as f64 / 1e9;
     let gop = 2e-9 * (n_rows * n_cols * n_tokens) as f64;
     println!(
         "{{\"figure\":\"{figure}\",\"isa\":\"{}\",\"threads\":{},\"type\":\"{ty:?}\",\"rows\":{n_rows},\"cols\":{n_cols},\"tokens\":{n_tokens},\
-         \"us\":{:.2},\"us_min\":{:.2},\"us_max\":{:.2},\"gb_per_s\":{:.2},\"gop_per_s\":{:.1}}}",
+         \"us\":{:.2},\"us_min\":{:.2},\"us_max\":{:.2},\"packed_us\":{packed},\"gb_per_s\":{:.2},\"gop_per_s\":{:.1}}}",
         ctx.isa().name(),
         ctx.pool().n_threads(),
         median * 1e6,
@@ -174,6 +173,30 @@ fn time(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize, n_tokens: us
         gb / median,
         gop / median
     );
+}
+
+/// Microseconds of the packed form, where there is one, with as many copies as [`time`] has.
+fn packed_time(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize) -> Option<f64> {
+    let Weight { ty, n_rows, n_cols, .. } = *weight;
+    let len = packed_codes_len(ty, n_rows, n_cols)?;
+    let n_copies = if n_tokens < 64 { WORKING_SET_BYTES.div_ceil(weight.bytes.len()) } else { 1 };
+    let mut bytes = vec![0; len * n_copies + LINE_BYTES];
+    let start = bytes.as_ptr().align_offset(LINE_BYTES);
+    let bytes = &mut bytes[start..][..len * n_copies];
+    let mut scratch = vec![0.0; pack_codes_scratch_len(ctx, n_cols)];
+    for bytes in bytes.chunks_mut(len) {
+        pack_codes(ctx, weight, bytes, &mut scratch);
+    }
+    let mut y = vec![0.0; n_tokens * n_rows];
+    let mut scratch = vec![0.0; linear_codes_scratch_len(ctx, ty, n_tokens, n_cols)];
+    let [median, ..] = measure(n_copies, || {
+        for bytes in bytes.chunks(len) {
+            let packed = PackedCodes { ty, bytes, n_rows, n_cols };
+            linear_codes(ctx, &packed, x, n_tokens, None, &mut y, &mut scratch);
+        }
+        black_box(&y);
+    });
+    Some(median * 1e6)
 }
 
 /// [`linear_fast`] and [`linear_f32`] of a bf16 weight, in turn: with copies of more than the last-level cache for few

@@ -12,6 +12,7 @@ use crate::simd::LANES;
 use crate::threads::SharedMut;
 use crate::{Context, math};
 
+mod few;
 mod merge;
 mod tile;
 

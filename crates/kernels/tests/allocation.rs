@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thane_kernels::activation::{self, Unary};
-use thane_kernels::linear::{self, Nibbles, Packed};
+use thane_kernels::linear::{self, Packed, PackedCodes};
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
 use thane_kernels::{
     Attention, BlockType, Context, Isa, KvData, KvView, Weight, attention, attention_scratch_len, f16, norm, softmax,
@@ -58,14 +58,14 @@ fn products(ctx: &Context, n_tokens: usize) {
             linear::linear_fast(ctx, &weight, &x, n_tokens, None, &mut y, &mut scratch);
             linear::dequantize_rows_gather(ctx, &weight, &[3, 36], &mut [0.0; 2 * COLS]);
         });
-        if let Some(len) = linear::nibbles_len(ty, ROWS, COLS) {
+        if let Some(len) = linear::packed_codes_len(ty, ROWS, COLS) {
             let mut packed = vec![0; len];
-            let mut pack_scratch = vec![0.0; linear::pack_nibbles_scratch_len(ctx, COLS)];
-            let mut scratch = vec![0.0; linear::linear_nibbles_scratch_len(n_tokens, COLS)];
-            allocates_nothing("packed 4-bit products", &mut || {
-                linear::pack_nibbles(ctx, &weight, &mut packed, &mut pack_scratch);
-                let nibbles = Nibbles { bytes: &packed, n_rows: ROWS, n_cols: COLS };
-                linear::linear_nibbles(ctx, &nibbles, &x, n_tokens, None, &mut y, &mut scratch);
+            let mut pack_scratch = vec![0.0; linear::pack_codes_scratch_len(ctx, COLS)];
+            let mut scratch = vec![0.0; linear::linear_codes_scratch_len(ctx, ty, n_tokens, COLS)];
+            allocates_nothing("products with packed codes", &mut || {
+                linear::pack_codes(ctx, &weight, &mut packed, &mut pack_scratch);
+                let codes = PackedCodes { ty, bytes: &packed, n_rows: ROWS, n_cols: COLS };
+                linear::linear_codes(ctx, &codes, &x, n_tokens, None, &mut y, &mut scratch);
             });
         }
     }

@@ -1,8 +1,9 @@
-//! What it means to run a program: three traits that hide which machine does it.
+//! What it means to run a program: traits that hide which machine does it.
 //!
 //! A [`Backend`] loads a whole program, never single ops. An [`Executable`] is what it made of it and can be shared; an
-//! [`Instance`] is one running copy with its own buffers and its own state.
+//! [`Instance`] is one running copy with its own buffers and its own state. A [`Batch`] is several of them that run together.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::program::{OpId, Program};
@@ -21,6 +22,12 @@ pub trait Backend: Send + Sync {
 pub trait Executable: Send + Sync {
     /// A running copy with fresh state.
     fn instantiate(&self) -> Result<Box<dyn Instance>, RunError>;
+
+    /// `n` running copies that can run together: one after another, where the machine has no better way.
+    fn instantiate_batch(&self, n: usize) -> Result<Box<dyn Batch>, RunError> {
+        let instances = (0..n).map(|_| self.instantiate()).collect::<Result<_, _>>()?;
+        Ok(Box::new(OneByOne(instances)))
+    }
 
     /// The device that runs each op of `function`, where the machine tells.
     fn placement(&self, _function: &str) -> Option<Vec<(OpId, String)>> {
@@ -47,6 +54,60 @@ pub trait Instance: Send {
 
     /// Set every state to zero.
     fn reset(&mut self);
+}
+
+/// Running copies of a program, by number: each has its own inputs, outputs and state, and lengths of its own.
+pub trait Batch: Send {
+    /// How many there are.
+    fn n_instances(&self) -> usize;
+
+    /// One of them, to be asked for its outputs and states.
+    fn instance(&self, idx: usize) -> Result<&dyn Instance, RunError>;
+
+    /// One of them, to be filled, reset, or run by itself.
+    fn instance_mut(&mut self, idx: usize) -> Result<&mut dyn Instance, RunError>;
+
+    /// Run a function of each of these over the inputs that it was filled with, each named once. The outputs are those that
+    /// each would give alone, but for the order in which numbers are added up. After an error, outputs of none are to be
+    /// relied on, nor what the call was to write to the states.
+    fn run(&mut self, function: &str, which: &[usize]) -> Result<(), RunError>;
+}
+
+/// Instances of a machine that runs one at a time.
+struct OneByOne(Vec<Box<dyn Instance>>);
+
+impl Batch for OneByOne {
+    fn n_instances(&self) -> usize {
+        self.0.len()
+    }
+
+    fn instance(&self, idx: usize) -> Result<&dyn Instance, RunError> {
+        let n = self.0.len();
+        self.0.get(idx).map(AsRef::as_ref).ok_or(RunError::NoInstance { idx, n })
+    }
+
+    fn instance_mut(&mut self, idx: usize) -> Result<&mut dyn Instance, RunError> {
+        let n = self.0.len();
+        match self.0.get_mut(idx) {
+            Some(instance) => Ok(instance.as_mut()),
+            None => Err(RunError::NoInstance { idx, n }),
+        }
+    }
+
+    fn run(&mut self, function: &str, which: &[usize]) -> Result<(), RunError> {
+        check_each_once(which, self.0.len())?;
+        which.iter().try_for_each(|idx| self.instance_mut(*idx)?.run(function))
+    }
+}
+
+/// Refuse numbers of a batch of `n` that name none of it, or one twice: for implementations of [`Batch::run`].
+pub fn check_each_once(which: &[usize], n: usize) -> Result<(), RunError> {
+    let mut seen = HashSet::new();
+    match which.iter().find(|idx| **idx >= n || !seen.insert(**idx)) {
+        Some(idx) if *idx < n => Err(RunError::Twice(*idx)),
+        Some(idx) => Err(RunError::NoInstance { idx: *idx, n }),
+        None => Ok(()),
+    }
 }
 
 /// A tensor that a backend lends; row-major, in the byte order of the machine.
@@ -114,6 +175,29 @@ pub enum RunError {
         expected: String,
         /// Shape given.
         given: Vec<usize>,
+    },
+    /// There is no instance of this number in the batch.
+    #[error("there is no sequence {idx} in a batch of {n}, whose numbers begin at 0")]
+    NoInstance {
+        /// The number.
+        idx: usize,
+        /// How many there are.
+        n: usize,
+    },
+    /// An instance of a batch is to run twice in one call.
+    #[error("sequence {0} is named twice in one step: run its tokens in one call, or in two steps")]
+    Twice(usize),
+    /// The states of a batch take more than they may.
+    #[error(
+        "the states of {n} sequences take {bytes} bytes, {most} are allowed: ask for fewer sequences or a shorter context"
+    )]
+    Memory {
+        /// How many instances.
+        n: usize,
+        /// What all of them take, once they are full.
+        bytes: usize,
+        /// What they may take.
+        most: usize,
     },
     /// An op failed on these values.
     #[error("{function}: op `{op}` that makes `{result}` (from `{place}`): {reason}")]

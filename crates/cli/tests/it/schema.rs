@@ -109,14 +109,16 @@ fn bench_of_language_and_embedding_models() {
     let home = Home::new();
     let language = chat_gguf().to_str().unwrap().to_owned();
     let encoder = crate::embed::model("bert-mean").to_str().unwrap().to_owned();
-    let cases: [&[&str]; 4] = [
+    let cases: [&[&str]; 6] = [
         &["prefill", &language, "--lengths", "5,9", "--threads", "1,2"],
         &["decode", &language, "--lengths", "5", "--tokens", "3", "--isa", "portable"],
+        &["batch", &language, "--lengths", "5", "--tokens", "3", "--batch", "1,3"],
         &["embed", &encoder, "--lengths", "3-9", "--batch", "1,4"],
         &["cold", &language, "--lengths", "3"],
+        &["convert", &language],
     ];
     let mut all = Vec::new();
-    for (args, n) in cases.into_iter().zip([4, 1, 2, 1]) {
+    for (args, n) in cases.into_iter().zip([4, 1, 2, 2, 1, 1]) {
         let output = home.run(&[&["bench", "--rounds", "1"], args, &["--json"]].concat());
         assert_ends(&output, 0, &[]);
         let figures = json(&output)["figures"].as_array().unwrap().clone();

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod ane;
+mod batch;
 mod blocks;
 mod classify;
 mod control;

@@ -9,4 +9,5 @@ mod data;
 mod embed;
 mod files;
 mod sample;
+mod sessions;
 mod small;

@@ -1,6 +1,6 @@
 //! A block of query rows over tiles of keys.
 
-use super::{BLOCK_ROWS, Block, Common, KvData, KvView, MASK_FLOOR, MASKED, TILE_KEYS, math};
+use super::{BLOCK_ROWS, Block, Common, KvData, KvView, MASK_FLOOR, MASKED, TILE_KEYS, few, math};
 use crate::f16::{f16_to_f32, u16_as_bytes};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::softmax;
@@ -116,21 +116,24 @@ fn tile<S: Simd>(
     state: &mut State,
 ) {
     let padded_dim = common.division.padded_dim;
-    let (keys, key_stride) = rows(simd, &common.k, common.head_dim, block.head_idx, first_key, n_keys, scratch.values);
-    transpose_keys(
-        simd,
-        keys,
-        key_stride,
-        padded_dim,
-        &mut scratch.keys[..n_keys.next_multiple_of(LANES) * padded_dim],
-    );
     let first_query = block.head_idx * common.n_rows + block.first_row;
     let queries = &common.q[first_query * common.head_dim..][..block.n_rows * common.head_dim];
     // What is left of the keys may be far fewer than a tile.
     let n_groups = n_keys.div_ceil(LANES);
-    for (group, keys) in scratch.keys.chunks_exact(padded_dim * LANES).enumerate().take(n_groups) {
-        let keys = Panel { data: keys, stride: LANES, n: common.head_dim };
-        products::<S, false>(simd, keys, queries, common.head_dim, &mut scratch.weights[group * LANES..], TILE_KEYS);
+    let few = |view| {
+        let rows = few::Rows::new(view, common.head_dim, block.head_idx, first_key, n_keys);
+        rows.filter(|_| block.n_rows <= few::MOST_ROWS)
+    };
+    if let Some(keys) = few(&common.k) {
+        few::scores(simd, keys, queries, scratch.weights);
+    } else {
+        let (keys, stride) = rows(simd, &common.k, common.head_dim, block.head_idx, first_key, n_keys, scratch.values);
+        transpose_keys(simd, keys, stride, padded_dim, &mut scratch.keys[..n_groups * LANES * padded_dim]);
+        for (group, keys) in scratch.keys.chunks_exact(padded_dim * LANES).enumerate().take(n_groups) {
+            let keys = Panel { data: keys, stride: LANES, n: common.head_dim };
+            let scores = &mut scratch.weights[group * LANES..];
+            products::<S, false>(simd, keys, queries, common.head_dim, scores, TILE_KEYS);
+        }
     }
     let mut tile_max = [f32::NEG_INFINITY; BLOCK_ROWS];
     for (row_idx, max) in tile_max[..block.n_rows].iter_mut().enumerate() {
@@ -144,6 +147,9 @@ fn tile<S: Simd>(
         state.total[row_idx] += weigh(simd, scores, state.max[row_idx]);
     }
     let weights = &scratch.weights[..block.n_rows * TILE_KEYS];
+    if let Some(values) = few(&common.v) {
+        return few::add_values(simd, values, weights, &mut scratch.sums[..block.n_rows * padded_dim]);
+    }
     let (values, stride) = rows(simd, &common.v, common.head_dim, block.head_idx, first_key, n_keys, scratch.values);
     for first in (0..padded_dim).step_by(LANES) {
         let values = Panel { data: &values[first..], stride, n: n_keys };

@@ -10,8 +10,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod bf16;
+mod codes;
 mod dense;
-mod nibbles;
 mod packed;
 mod panel;
 mod q8;
@@ -19,8 +19,9 @@ mod rows;
 
 use std::fmt;
 
-pub use nibbles::{
-    Nibbles, linear_nibbles, linear_nibbles_scratch_len, nibbles_len, pack_nibbles, pack_nibbles_scratch_len,
+pub use codes::{
+    LINE_BYTES, PackedCodes, linear_codes, linear_codes_scratch_len, pack_codes, pack_codes_scratch_len,
+    packed_codes_len,
 };
 pub use packed::{Packed, linear_packed, pack, packed_len};
 pub use q8::{Q8Activations, Q8Len, q8_len, quantize_q8};
@@ -119,6 +120,10 @@ pub(crate) struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
+    fn n_rows(self) -> usize {
+        self.n_rows
+    }
+
     #[inline(always)]
     fn get(self, row_idx: usize) -> &'a [u8] {
         &self.bytes[row_idx * self.row_bytes..][..self.row_bytes]

@@ -50,14 +50,19 @@ impl Kernel for PanelTask<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let PanelTask { ty, rows, x, out, scratch, first_row } = self;
-        let kind = with_format(ty, KindOf).expect("float weights were refused");
         let panel = FillTask { ty, rows, n_steps: x.n_steps(), scratch, first_row }.run(simd);
         let target = Target { out, first_row, n_rows: (rows.n_rows - first_row).min(LANES) };
-        match kind {
-            Kind { is_wide: true, .. } => multiply::<S, 32, true>(simd, panel, x, target),
-            Kind { group_len: 16, .. } => multiply::<S, 16, false>(simd, panel, x, target),
-            Kind { .. } => multiply::<S, 32, false>(simd, panel, x, target),
-        }
+        multiply_panel(simd, ty, panel, x, target);
+    }
+}
+
+/// The product of a filled panel with all tokens.
+#[inline(always)]
+pub(super) fn multiply_panel<S: Simd>(simd: S, ty: BlockType, panel: Panel, x: &Q8Activations, target: Target) {
+    match kind_of(ty) {
+        Kind { is_wide: true, .. } => multiply::<S, 32, true>(simd, panel, x, target),
+        Kind { group_len: 16, .. } => multiply::<S, 16, false>(simd, panel, x, target),
+        Kind { .. } => multiply::<S, 32, false>(simd, panel, x, target),
     }
 }
 
@@ -93,20 +98,12 @@ impl<'a> Kernel for FillTask<'a> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Panel<'a> {
         let FillTask { ty, rows, n_steps, scratch, first_row } = self;
-        let Kind { group_len, part_quads, .. } = with_format(ty, KindOf).expect("float weights were refused");
-        let (codes, scratch) = scratch.split_at_mut(n_steps * LANES * 64 / 4);
-        let (scales, shifts) = scratch.split_at_mut(n_steps * 4 * LANES);
-        let n_groups = n_steps * (64 / group_len);
-        let mut panel = PanelMut {
-            codes: f32_as_u8(codes).as_chunks_mut().0,
-            scales: &mut scales.as_chunks_mut().0[..n_groups],
-            shifts: &mut shifts.as_chunks_mut().0[..n_groups],
-        };
+        let mut panel = PanelMut::new(ty, n_steps, scratch);
         let n_rows = (rows.n_rows - first_row).min(LANES);
         // Rows past the end are the last row again; their outputs are not stored.
         let row_bytes = std::array::from_fn(|i| rows.get(first_row + i.min(n_rows - 1)));
         with_format(ty, Fill { simd, rows: row_bytes, panel: &mut panel });
-        Panel { codes: panel.codes, scales: panel.scales, shifts: panel.shifts, part_quads }
+        panel.done(ty)
     }
 }
 
@@ -118,6 +115,10 @@ struct Kind {
     is_wide: bool,
     /// Fours of columns whose products [`Simd::dot_part`] can sum up in 16 bits.
     part_quads: usize,
+}
+
+fn kind_of(ty: BlockType) -> Kind {
+    with_format(ty, KindOf).expect("float weights were refused")
 }
 
 struct KindOf;
@@ -148,13 +149,31 @@ impl<S: Simd> FormatTask for Fill<'_, '_, S> {
     }
 }
 
-struct PanelMut<'a> {
+pub(super) struct PanelMut<'a> {
     /// Four columns of 16 rows each.
-    codes: &'a mut [[u8; 64]],
+    pub(super) codes: &'a mut [[u8; 64]],
     /// By group.
-    scales: &'a mut [[f32; LANES]],
+    pub(super) scales: &'a mut [[f32; LANES]],
     /// By group.
-    shifts: &'a mut [[f32; LANES]],
+    pub(super) shifts: &'a mut [[f32; LANES]],
+}
+
+impl<'a> PanelMut<'a> {
+    /// An empty panel in [`scratch_len`] f32s.
+    pub(super) fn new(ty: BlockType, n_steps: usize, scratch: &'a mut [f32]) -> Self {
+        let (codes, scratch) = scratch.split_at_mut(n_steps * LANES * 64 / 4);
+        let (scales, shifts) = scratch.split_at_mut(n_steps * 4 * LANES);
+        let n_groups = n_steps * (64 / kind_of(ty).group_len);
+        Self {
+            codes: f32_as_u8(codes).as_chunks_mut().0,
+            scales: &mut scales.as_chunks_mut().0[..n_groups],
+            shifts: &mut shifts.as_chunks_mut().0[..n_groups],
+        }
+    }
+
+    pub(super) fn done(self, ty: BlockType) -> Panel<'a> {
+        Panel { codes: self.codes, scales: self.scales, shifts: self.shifts, part_quads: kind_of(ty).part_quads }
+    }
 }
 
 #[derive(Clone, Copy)]

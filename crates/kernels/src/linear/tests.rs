@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Isa;
-use crate::f16::{bf16_to_f32, f32_to_bf16, f32_to_f16};
+use crate::f16::{bf16_to_f32, f32_to_bf16};
 use crate::quant::dequantize_row;
 use crate::testing::{Random, relative_error};
 
@@ -22,7 +22,7 @@ fn shapes(ty: BlockType) -> Vec<(usize, usize, usize)> {
     let mut shapes = Vec::new();
     for n_cols in n_cols {
         for n_rows in [1, 16, 37] {
-            for n_tokens in [0, 1, 2, 3, 4, 5, 7, 29] {
+            for n_tokens in [0, 1, 2, 3, 4, 7, 8, 29] {
                 shapes.push((n_tokens, n_rows, n_cols));
             }
         }
@@ -120,7 +120,7 @@ fn q8_product_of_every_type_and_shape() {
                 linear_fast(ctx, &weight, &x, n_tokens, Some(&bias), &mut y, &mut scratch);
                 let error = worst_error(&y, &expected);
                 assert!(error < 1e-6, "{ty:?} {shape:?} {}: {error}", ctx.isa().name());
-                if let Some(y) = by_nibbles(ctx, &weight, &x, n_tokens, Some(&bias)) {
+                if let Some(y) = by_codes(ctx, &weight, &x, n_tokens, Some(&bias)) {
                     let error = worst_error(&y, &expected);
                     assert!(error < 1e-6, "packed {ty:?} {shape:?} {}: {error}", ctx.isa().name());
                 }
@@ -129,30 +129,24 @@ fn q8_product_of_every_type_and_shape() {
     }
 }
 
-/// The product with the weight packed, where its type can be.
-fn by_nibbles(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: Option<&[f32]>) -> Option<Vec<f32>> {
+/// The product with the weight packed, where its type is.
+fn by_codes(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: Option<&[f32]>) -> Option<Vec<f32>> {
     let Weight { ty, n_rows, n_cols, .. } = *weight;
-    let mut bytes = vec![0xa5; nibbles_len(ty, n_rows, n_cols)?];
-    let mut scratch = vec![f32::NAN; pack_nibbles_scratch_len(ctx, n_cols)];
-    assert!(pack_nibbles(ctx, weight, &mut bytes, &mut scratch), "{ty:?}");
+    let mut bytes = vec![0xa5; packed_codes_len(ty, n_rows, n_cols)?];
+    let mut scratch = vec![f32::NAN; pack_codes_scratch_len(ctx, n_cols)];
+    pack_codes(ctx, weight, &mut bytes, &mut scratch);
     let mut y = vec![f32::NAN; n_tokens * n_rows];
-    let mut scratch = vec![f32::NAN; linear_nibbles_scratch_len(n_tokens, n_cols)];
-    linear_nibbles(ctx, &Nibbles { bytes: &bytes, n_rows, n_cols }, x, n_tokens, bias, &mut y, &mut scratch);
+    let mut scratch = vec![f32::NAN; linear_codes_scratch_len(ctx, ty, n_tokens, n_cols)];
+    linear_codes(ctx, &PackedCodes { ty, bytes: &bytes, n_rows, n_cols }, x, n_tokens, bias, &mut y, &mut scratch);
     Some(y)
 }
 
 #[test]
-fn a_shift_beyond_f16_is_not_packed() {
-    let ctx = Context::new(2);
-    let mut random = Random::new(9);
-    let mut bytes = random.weight_bytes(BlockType::Q4_0, 33, 96);
-    let mut packed = vec![0; nibbles_len(BlockType::Q4_0, 33, 96).unwrap()];
-    let mut scratch = vec![0.0; pack_nibbles_scratch_len(&ctx, 96)];
-    // 8 times 60,000 is beyond the largest f16.
-    bytes[5 * 18..][..2].copy_from_slice(&f32_to_f16(60_000.0).to_le_bytes());
-    let weight = Weight::new(BlockType::Q4_0, &bytes, 33, 96).unwrap();
-    assert!(!pack_nibbles(&ctx, &weight, &mut packed, &mut scratch));
-    assert_eq!(nibbles_len(BlockType::Q4K, 33, 256), None);
+fn eight_types_are_packed() {
+    let packed = BlockType::ALL.into_iter().filter(|ty| packed_codes_len(*ty, 33, 512).is_some());
+    use BlockType::{Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+    assert_eq!(packed.collect::<Vec<_>>(), [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K]);
+    assert_eq!(packed_codes_len(Q8_0, usize::MAX, 1 << 20), None);
 }
 
 #[test]
@@ -176,12 +170,14 @@ fn q8_loses_less_than_a_percent() {
 #[test]
 fn extreme_codes_do_not_saturate() {
     // All weights and activations at the ends of their ranges, with equal and with opposite signs.
-    let blocks: [(BlockType, u8); 8] = [
+    let blocks: [(BlockType, u8); 10] = [
         (BlockType::Q4_0, 0xff),
         (BlockType::Q4_0, 0),
         (BlockType::Q8_0, 0x80),
         (BlockType::Q8_0, 0x7f),
         (BlockType::Q6K, 0xff),
+        (BlockType::Q5K, 0xff),
+        (BlockType::Q4K, 0xff),
         (BlockType::Q5_1, 0xff),
         (BlockType::Iq4Nl, 0),
         (BlockType::Iq4Nl, 0xff),
@@ -193,6 +189,9 @@ fn extreme_codes_do_not_saturate() {
                     let (n_rows, n_cols) = (16, 256);
                     let mut bytes = vec![fill; n_rows * ty.row_bytes(n_cols).unwrap()];
                     for block in bytes.chunks_exact_mut(ty.block_bytes()) {
+                        if matches!(ty, BlockType::Q4K | BlockType::Q5K) {
+                            block[2..4].copy_from_slice(&0x3400u16.to_le_bytes());
+                        }
                         let at = if ty == BlockType::Q6K { 208 } else { 0 };
                         block[at..at + 2].copy_from_slice(&0x3c00u16.to_le_bytes());
                         if ty == BlockType::Q5_1 {
@@ -209,7 +208,7 @@ fn extreme_codes_do_not_saturate() {
                     linear_fast(&ctx, &weight, &x, n_tokens, None, &mut y, &mut scratch);
                     let error = worst_error(&y, &expected);
                     assert!(error < 1e-6, "{ty:?} {fill:#x} {sign} {n_tokens} {}: {error}", ctx.isa().name());
-                    if let Some(y) = by_nibbles(&ctx, &weight, &x, n_tokens, None) {
+                    if let Some(y) = by_codes(&ctx, &weight, &x, n_tokens, None) {
                         let error = worst_error(&y, &expected);
                         assert!(error < 1e-6, "packed {ty:?} {fill:#x} {sign} {n_tokens}: {error}");
                     }

@@ -51,8 +51,11 @@ pub(crate) trait Format {
     const IS_WIDE: bool;
     /// The largest code, of a narrow format.
     const MAX_CODE: usize = 127;
+    /// The shift is so many times the scale in all groups, not counting what [`Simd::WIDE_XOR`] added; None where each group has
+    /// its own.
+    const OFFSET: Option<i8>;
     /// The shift is 0 and need not be looked at, on instruction sets that take wide codes as they are.
-    const HAS_NO_SHIFT: bool = false;
+    const HAS_NO_SHIFT: bool = matches!(Self::OFFSET, Some(0));
 
     fn head<S: Simd>(simd: S, block: &Self::Super) -> Self::Head<S>;
     fn step<S: Simd>(simd: S, block: &Self::Super, head: Self::Head<S>, step_idx: usize) -> Step<S>;
@@ -132,6 +135,7 @@ impl Format for Q4_0 {
     const N_STEPS: usize = 1;
     const GROUP_LEN: usize = 32;
     const IS_WIDE: bool = false;
+    const OFFSET: Option<i8> = Some(-8);
     const MAX_CODE: usize = 15;
 
     #[inline(always)]
@@ -152,6 +156,7 @@ impl Format for Q4_1 {
     const N_STEPS: usize = 1;
     const GROUP_LEN: usize = 32;
     const IS_WIDE: bool = false;
+    const OFFSET: Option<i8> = None;
     const MAX_CODE: usize = 15;
 
     #[inline(always)]
@@ -172,6 +177,7 @@ impl Format for Q5_0 {
     const N_STEPS: usize = 1;
     const GROUP_LEN: usize = 32;
     const IS_WIDE: bool = false;
+    const OFFSET: Option<i8> = Some(-16);
     const MAX_CODE: usize = 31;
 
     #[inline(always)]
@@ -193,6 +199,7 @@ impl Format for Q5_1 {
     const N_STEPS: usize = 1;
     const GROUP_LEN: usize = 32;
     const IS_WIDE: bool = false;
+    const OFFSET: Option<i8> = None;
     const MAX_CODE: usize = 31;
 
     #[inline(always)]
@@ -214,7 +221,7 @@ impl Format for Q8_0 {
     const N_STEPS: usize = 1;
     const GROUP_LEN: usize = 32;
     const IS_WIDE: bool = true;
-    const HAS_NO_SHIFT: bool = true;
+    const OFFSET: Option<i8> = Some(0);
 
     #[inline(always)]
     fn head<S: Simd>(simd: S, b: &[u8; 68]) -> S::F {
@@ -235,7 +242,7 @@ impl Format for Iq4Nl {
     const N_STEPS: usize = 1;
     const GROUP_LEN: usize = 32;
     const IS_WIDE: bool = true;
-    const HAS_NO_SHIFT: bool = true;
+    const OFFSET: Option<i8> = Some(0);
 
     #[inline(always)]
     fn head<S: Simd>(simd: S, b: &[u8; 36]) -> S::F {
@@ -271,6 +278,7 @@ impl Format for Q2K {
     const N_STEPS: usize = 4;
     const GROUP_LEN: usize = 16;
     const IS_WIDE: bool = false;
+    const OFFSET: Option<i8> = None;
     const MAX_CODE: usize = 3;
 
     #[inline(always)]
@@ -297,6 +305,7 @@ impl Format for Q3K {
     const N_STEPS: usize = 4;
     const GROUP_LEN: usize = 16;
     const IS_WIDE: bool = false;
+    const OFFSET: Option<i8> = Some(-4);
     const MAX_CODE: usize = 7;
 
     #[inline(always)]
@@ -334,6 +343,7 @@ impl Format for Q4K {
     const N_STEPS: usize = 4;
     const GROUP_LEN: usize = 32;
     const IS_WIDE: bool = false;
+    const OFFSET: Option<i8> = None;
     const MAX_CODE: usize = 15;
 
     #[inline(always)]
@@ -355,6 +365,7 @@ impl Format for Q5K {
     const N_STEPS: usize = 4;
     const GROUP_LEN: usize = 32;
     const IS_WIDE: bool = false;
+    const OFFSET: Option<i8> = None;
     const MAX_CODE: usize = 31;
 
     #[inline(always)]
@@ -377,6 +388,7 @@ impl Format for Q6K {
     const N_STEPS: usize = 4;
     const GROUP_LEN: usize = 16;
     const IS_WIDE: bool = false;
+    const OFFSET: Option<i8> = Some(-32);
     const MAX_CODE: usize = 63;
 
     #[inline(always)]
@@ -404,7 +416,7 @@ impl Format for Iq4Xs {
     const N_STEPS: usize = 4;
     const GROUP_LEN: usize = 32;
     const IS_WIDE: bool = true;
-    const HAS_NO_SHIFT: bool = true;
+    const OFFSET: Option<i8> = Some(0);
 
     #[inline(always)]
     fn head<S: Simd>(simd: S, b: &[u8; 136]) -> S::F {

@@ -27,6 +27,8 @@ impl Owner for Mapped {
 
     #[cfg(unix)]
     fn release(&self, range: std::ops::Range<usize>) {
+        // What is read again are single rows, where the system would bring in the pages around each.
+        let _ = self.map.advise_range(memmap2::Advice::Random, range.start, range.len());
         let advice = memmap2::UncheckedAdvice::DontNeed;
         // SAFETY: the map is of a file and nothing writes to it: pages that are dropped are read from the file again, the
         // same. That it fails changes nothing but what memory is held.

@@ -1,0 +1,55 @@
+//! Texts made vectors.
+
+use std::time::Instant;
+
+use thane_engine::embed::Watch;
+use thane_models::EncoderOptions;
+
+use super::figure::Figure;
+use super::texts::{ids, lengths};
+use super::{Bench, Length, interrupted};
+use crate::embed::encoder::{self, Run};
+use crate::exit::{Code, Failure, Outcome};
+use crate::talk::peak_memory;
+
+impl Bench<'_> {
+    pub fn embed(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
+        let how = Run {
+            numerics: self.args.numerics,
+            threads: Some(self.threads),
+            batch_tokens: crate::cmd::embed::BATCH_TOKENS,
+            max_length: None,
+            profile: self.profile.clone(),
+        };
+        let mut encoder = encoder::open(&self.args.model, &EncoderOptions::default(), &how, self.app)?;
+        for length @ Length(from, to) in self.lengths() {
+            if to > encoder.max_tokens() {
+                let error = anyhow::anyhow!("texts of {to} tokens, the model takes {}", encoder.max_tokens());
+                return Err(Failure::new(Code::Usage, error).remedy(format!("--lengths {}", encoder.max_tokens())));
+            }
+            let texts: Vec<Vec<u32>> =
+                lengths(length).into_iter().zip(7..).map(|(n, seed)| ids(n, encoder.info.vocab_size, seed)).collect();
+            let n_tokens: usize = texts.iter().map(Vec::len).sum();
+            for batch in self.batches(&[1, 32]) {
+                let rates = self.rounds(&mut || {
+                    let start = Instant::now();
+                    for texts in texts.chunks(usize::from(batch)) {
+                        let stop = || self.app.interrupt.is_set();
+                        let mut watch = Watch { interrupted: &stop, progress: &mut |_| {} };
+                        let done = encoder.embedder.texts(texts, &mut watch);
+                        if done.map_err(|e| Failure::new(Code::Other, e))?.is_none() {
+                            return Err(interrupted());
+                        }
+                    }
+                    Ok(texts.len() as f64 / start.elapsed().as_secs_f64())
+                })?;
+                let figure = self.figure(&encoder.name, [from, to], rates, "texts/s");
+                let tokens_per_s = Some(figure.median * n_tokens as f64 / texts.len() as f64);
+                let memory = peak_memory();
+                let figure = Figure { batch: Some(batch), tokens_per_s, peak_memory_bytes: memory, ..figure };
+                self.say(figure, figures)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! `thane bench`: how fast a model is on this machine, a JSON line for each figure.
+
+mod encoder;
+mod figure;
+mod language;
+mod process;
+mod texts;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::builder::FalseyValueParser;
+use figure::{Figure, Machine};
+use thane_cpu::Profile;
+
+use crate::app::App;
+use crate::exit::{Code, Failure, Outcome};
+use crate::model::{self, NumericsFlag};
+use crate::profile;
+
+/// Measure how fast a model is here: a JSON line for each figure, the median of some rounds with the least and the most.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to measure.
+    #[arg(value_enum)]
+    what: What,
+    /// A path, hf:org/name with @revision after it, or a name of the catalogue.
+    model: String,
+    /// Rounds, behind one that is not counted.
+    #[arg(long, env = "THANE_ROUNDS", value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Threads; more than one number makes a figure for each [default: the physical cores].
+    #[arg(long, env = "THANE_THREADS", value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Vec<u16>,
+    /// Tokens of the prompt; for embed, of a text, or from-to for lengths between, short ones more often [default: 512, for
+    /// decode 128, for batch 16, for cold 30, for embed 8-256].
+    #[arg(long, env = "THANE_LENGTHS", value_name = "N", value_delimiter = ',', value_parser = length)]
+    lengths: Vec<Length>,
+    /// Tokens of an answer of decode, or of each of batch.
+    #[arg(long, env = "THANE_TOKENS", value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
+    tokens: u16,
+    /// Texts that embed has at once, or sequences that batch has [default: 1,32, for batch 8,32].
+    #[arg(long, env = "THANE_BATCH", value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    batch: Vec<u16>,
+    /// How to compute: fast takes quantised weights as they are, f32 is the reference, ane is fp16 after each op with the sums
+    /// of the Apple Neural Engine.
+    #[arg(long, env = "THANE_NUMERICS", value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
+    numerics: NumericsFlag,
+    /// Say behind each figure where the time went, warming up included; cold and convert have no profile.
+    #[arg(long, env = "THANE_PROFILE", value_parser = FalseyValueParser::new())]
+    profile: bool,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    /// Tokens of a prompt, a second.
+    Prefill,
+    /// Tokens of an answer, a second, one after another.
+    Decode,
+    /// Tokens of many answers at once, a second, all of them together.
+    Batch,
+    /// Texts made vectors, a second.
+    Embed,
+    /// From the start of the process to the end of the first token, with the files in the page cache.
+    Cold,
+    /// From the start of the process to the end of writing a package.
+    Convert,
+}
+
+/// Lengths of texts: from and to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Length(usize, usize);
+
+fn length(text: &str) -> Result<Length, String> {
+    let (from, to) = text.split_once('-').unwrap_or((text, text));
+    let (from, to) = (from.trim().parse().ok(), to.trim().parse().ok());
+    from.zip(to)
+        .filter(|(from, to)| 0 < *from && from <= to && *to <= 1 << 20)
+        .map(|(from, to)| Length(from, to))
+        .ok_or_else(|| "a length such as 512, or two such as 8-256".to_owned())
+}
+
+/// What is measured at one number of threads.
+struct Bench<'a> {
+    args: &'a Args,
+    app: &'a App,
+    threads: u16,
+    machine: Machine,
+    profile: Option<Arc<Profile>>,
+}
+
+pub fn run(args: &Args, app: &App) -> Outcome {
+    let usual = u16::try_from(num_cpus::get_physical()).unwrap_or(1);
+    let all = if args.threads.is_empty() { vec![usual] } else { args.threads.clone() };
+    let machine = Machine::here(app);
+    let mut figures = Vec::new();
+    for threads in all {
+        let bench = Bench { args, app, threads, machine: machine.clone(), profile: profile::wanted(args.profile) };
+        match args.what {
+            What::Prefill | What::Decode => bench.language(&mut figures)?,
+            What::Batch => bench.batch(&mut figures)?,
+            What::Embed => bench.embed(&mut figures)?,
+            What::Cold => bench.cold(&mut figures)?,
+            What::Convert => bench.convert(&mut figures)?,
+        }
+    }
+    if app.output.is_json() {
+        app.output.json(&serde_json::json!({ "figures": figures }))?;
+    }
+    Ok(())
+}
+
+impl<'a> Bench<'a> {
+    fn lengths(&self) -> Vec<Length> {
+        let usual = match self.args.what {
+            What::Prefill => Length(512, 512),
+            What::Decode => Length(128, 128),
+            What::Batch => Length(16, 16),
+            What::Embed => Length(8, 256),
+            What::Cold => Length(30, 30),
+            What::Convert => Length(0, 0),
+        };
+        if self.args.lengths.is_empty() { vec![usual] } else { self.args.lengths.clone() }
+    }
+
+    /// How many at once.
+    fn batches(&self, usual: &[u16]) -> Vec<u16> {
+        if self.args.batch.is_empty() { usual.to_vec() } else { self.args.batch.clone() }
+    }
+
+    /// Prompts have one length.
+    fn prompts(&self) -> Result<Vec<usize>, Failure> {
+        let one = |Length(from, to): Length| {
+            let error = || Failure::new(Code::Usage, anyhow::anyhow!("--lengths {from}-{to}: a prompt has one length"));
+            if from == to { Ok(from) } else { Err(error()) }
+        };
+        self.lengths().into_iter().map(one).collect()
+    }
+
+    /// The results of all rounds but the first, which warms up, rising.
+    fn rounds(&self, round: &mut dyn FnMut() -> Result<f64, Failure>) -> Result<Vec<f64>, Failure> {
+        round()?;
+        // A machine that was just busy with another thing is given a moment.
+        std::thread::sleep(Duration::from_millis(20));
+        let mut results = (0..self.args.rounds).map(|_| round()).collect::<Result<Vec<f64>, Failure>>()?;
+        results.sort_by(f64::total_cmp);
+        Ok(results)
+    }
+
+    fn figure<'b>(&self, model: &'b str, tokens: [usize; 2], results: Vec<f64>, unit: &'static str) -> Figure<'b> {
+        let n = results.len();
+        let name = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
+        Figure {
+            bench: name(&self.args.what),
+            model,
+            version: env!("CARGO_PKG_VERSION"),
+            commit: option_env!("THANE_COMMIT"),
+            machine: self.machine.clone(),
+            numerics: name(&self.args.numerics),
+            threads: self.threads,
+            tokens,
+            answer_tokens: None,
+            batch: None,
+            unit,
+            median: (results[(n - 1) / 2] + results[n / 2]) / 2.0,
+            least: results[0],
+            most: results[n - 1],
+            rounds: n,
+            tokens_per_s: None,
+            peak_memory_bytes: None,
+        }
+    }
+
+    fn say(&self, figure: Figure<'_>, figures: &mut Vec<serde_json::Value>) -> Outcome {
+        let value = serde_json::to_value(&figure).map_err(|e| Failure::new(Code::Other, e))?;
+        if !self.app.output.is_json() {
+            self.app.output.data(&format!("{value}\n"))?;
+        }
+        figures.push(value);
+        if !matches!(self.args.what, What::Cold | What::Convert) {
+            let cpu = model::cpu(self.args.numerics, Some(self.threads), self.app);
+            profile::say(self.profile.as_ref(), &cpu, &self.app.output);
+        }
+        Ok(())
+    }
+}
+
+fn interrupted() -> Failure {
+    Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_one_number_or_two() {
+        assert!(length("0").is_err() && length("9-8").is_err() && length("x").is_err());
+        assert_eq!((length("512"), length("8-256")), (Ok(Length(512, 512)), Ok(Length(8, 256))));
+    }
+}

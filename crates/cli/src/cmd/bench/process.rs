@@ -1,0 +1,97 @@
+//! Whole runs of another process: what it has loaded is gone with it.
+
+use std::ffi::OsStr;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::figure::Figure;
+use super::{Bench, interrupted};
+use crate::exit::{Code, Failure, Outcome};
+use crate::talk::peak_memory_of;
+
+/// What a process took.
+#[derive(Clone, Copy)]
+struct Took {
+    time: Duration,
+    peak_memory: Option<u64>,
+}
+
+impl Bench<'_> {
+    /// From the start to the first token.
+    pub fn cold(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
+        for length in self.prompts()? {
+            let mut peak = None;
+            let times = self.rounds(&mut || {
+                let (threads, numerics) =
+                    (self.threads.to_string(), format!("{:?}", self.args.numerics).to_lowercase());
+                // A word is about a token.
+                let words = "word ".repeat(length);
+                let raw = ["run", "--quiet", "--raw", "--temperature", "0", "--max-tokens", "1"];
+                let flags = ["--threads", &threads, "--numerics", &numerics, &self.args.model, &words];
+                let took = self.process(raw.into_iter().chain(flags).map(OsStr::new))?;
+                peak = peak.max(took.peak_memory);
+                Ok(took.time.as_secs_f64() * 1e3)
+            })?;
+            let figure = self.figure(&self.args.model, [length, length], times, "ms");
+            self.say(Figure { answer_tokens: Some(1), peak_memory_bytes: peak, ..figure }, figures)?;
+        }
+        Ok(())
+    }
+
+    /// From the start to the end of a package, which is thrown away.
+    pub fn convert(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
+        let folder = tempfile::tempdir().map_err(|e| Failure::new(Code::Other, e))?;
+        let package = folder.path().join("model.mlpackage");
+        let mut peak = None;
+        let times = self.rounds(&mut || {
+            let verb = ["convert", "--quiet", "--force", "--out"].map(OsStr::new);
+            let took = self.process(verb.into_iter().chain([package.as_os_str(), OsStr::new(&self.args.model)]))?;
+            peak = peak.max(took.peak_memory);
+            Ok(took.time.as_secs_f64())
+        })?;
+        let figure = self.figure(&self.args.model, [0, 0], times, "s");
+        self.say(Figure { peak_memory_bytes: peak, ..figure }, figures)
+    }
+
+    /// Run this program with other arguments.
+    fn process<'s>(&self, args: impl Iterator<Item = &'s OsStr>) -> Result<Took, Failure> {
+        let other = |e: std::io::Error| Failure::new(Code::Other, e);
+        let mut command = Command::new(std::env::current_exe().map_err(other)?);
+        command.args(args).args(["--isa", self.machine.isa]).stdin(Stdio::null()).stdout(Stdio::null());
+        let start = Instant::now();
+        let mut child = command.spawn().map_err(other)?;
+        let (status, time, peak_memory) = watch(&mut child, start).map_err(other)?;
+        if self.app.interrupt.is_set() {
+            return Err(interrupted());
+        }
+        if !status.success() {
+            let verb = command.get_args().next().unwrap_or_default().display();
+            return Err(Failure::new(Code::Other, anyhow::anyhow!("thane {verb} ended with {status}")));
+        }
+        Ok(Took { time, peak_memory })
+    }
+}
+
+/// Wait for the end, and look meanwhile at what the process holds: afterwards the system does not tell.
+fn watch(child: &mut Child, start: Instant) -> std::io::Result<(std::process::ExitStatus, Duration, Option<u64>)> {
+    /// Rare enough to take no time from it.
+    const EVERY: Duration = Duration::from_millis(5);
+    let id = child.id();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut peak = None;
+            while !ended.load(Ordering::Relaxed) {
+                peak = peak.max(peak_memory_of(&id.to_string()));
+                std::thread::sleep(EVERY);
+            }
+            peak
+        });
+        let status = child.wait();
+        let time = start.elapsed();
+        ended.store(true, Ordering::Relaxed);
+        let peak = watcher.join().ok().flatten();
+        Ok((status?, time, peak))
+    })
+}

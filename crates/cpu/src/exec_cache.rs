@@ -1,0 +1,133 @@
+//! Running the fused ops that work on a cache where it is: tokens written into a state, and attention over its first entries.
+
+use std::sync::Arc;
+
+use thane_kernels::attention::{Attention, KvData, KvView, attention, attention_scratch_len};
+use thane_kernels::f16::f32_to_f16;
+use thane_mil::program::ValueId;
+use thane_mil::types::DType;
+
+use crate::exec::{Frame, floats};
+use crate::ops::Fault;
+use crate::tensor::{Buffer, Tensor};
+
+/// What attention over a cache reads: two states, what is added to the scores, and where the cache ends.
+#[derive(Clone, Copy)]
+pub struct Cached {
+    /// The states of keys and of values.
+    pub states: [usize; 2],
+    /// [rows, keys], where there is one.
+    pub mask: Option<ValueId>,
+    /// Its third entry is the number of keys.
+    pub end: ValueId,
+}
+
+impl Frame<'_> {
+    /// Write `update` to a state from `begin[2]` to `end[2]`.
+    pub fn append(&mut self, state: usize, update: ValueId, bounds: [ValueId; 2]) -> Result<(), Fault> {
+        let update = self.get(update)?.clone();
+        self.write(state, (&update.shape, &update.data, 0), bounds)
+    }
+
+    /// Write what has this shape and begins there in a buffer to a state from `begin[2]` to `end[2]`.
+    pub fn write(
+        &mut self,
+        state: usize,
+        (shape, from, offset): (&[usize], &Buffer, usize),
+        bounds: [ValueId; 2],
+    ) -> Result<(), Fault> {
+        let [begin, end] = [third(self.get(bounds[0])?)?, third(self.get(bounds[1])?)?];
+        let state = &mut *self.states[state];
+        let [_, n_heads, capacity, head_dim] = state.shape[..] else {
+            return Err("the state is not of rank 4".to_owned());
+        };
+        let n_tokens = end.saturating_sub(begin);
+        if end > capacity {
+            return Err(format!("the cache holds {capacity} tokens, {end} are needed: ask for a longer context"));
+        }
+        if shape != [1, n_heads, n_tokens, head_dim] {
+            return Err(format!("{shape:?} does not fit tokens {begin} to {end} of {:?}", state.shape));
+        }
+        let dtype = state.dtype;
+        let data = Arc::make_mut(&mut state.data);
+        let run = n_tokens * head_dim;
+        let copied = (0..n_heads).all(|h| {
+            let (at, from_at) = ((h * capacity + begin) * head_dim, offset + h * run);
+            match (&mut *data, from) {
+                (Buffer::F16(to), Buffer::F32(from)) => round_to(to, at, from, from_at, run),
+                (data, from) => data.copy_from(at, from, from_at, run),
+            }
+        });
+        if copied { Ok(()) } else { Err(format!("what is computed cannot be written to a state of {dtype}")) }
+    }
+
+    /// Attention of `query` over a cache.
+    pub fn attention(&mut self, query: ValueId, cached: Cached) -> Result<Tensor, Fault> {
+        let query = self.get(query)?.clone();
+        let (mut out, n) = self.pool.take_checked(&query.shape)?;
+        self.attention_to((&query.shape, floats(&query)?), cached, &mut out[..n])?;
+        Ok(Tensor::new(DType::Fp32, query.shape, Buffer::F32(out)))
+    }
+
+    /// Attention of queries [1, kv_heads, rows, head_dim] over a cache, to `out`.
+    pub fn attention_to(
+        &mut self,
+        (shape, q): (&[usize], &[f32]),
+        cached: Cached,
+        out: &mut [f32],
+    ) -> Result<(), Fault> {
+        let n_keys = third(self.get(cached.end)?)?;
+        let &[1, n_kv_heads, n_rows, head_dim] = shape else { return Err("`query` is not [1, ..]".to_owned()) };
+        let scratch_len = attention_scratch_len(self.context, n_kv_heads, n_rows, head_dim, n_keys);
+        let mut scratch = self.pool.take(scratch_len);
+        let mask = cached.mask.map(|m| self.get(m)).transpose()?;
+        if mask.is_some_and(|m| m.shape != [n_rows, n_keys]) {
+            return Err(format!("the mask does not cover {n_rows} rows of {n_keys} keys"));
+        }
+        let args = Attention {
+            q,
+            k: view(self.states[cached.states[0]], n_kv_heads, head_dim, n_keys)?,
+            v: view(self.states[cached.states[1]], n_kv_heads, head_dim, n_keys)?,
+            mask: mask.map(floats).transpose()?,
+            scale: (head_dim as f32).sqrt().recip(),
+            n_kv_heads,
+            n_rows,
+            head_dim,
+            n_keys,
+            out,
+        };
+        attention(self.context, args, &mut scratch);
+        self.pool.give_f32(scratch);
+        Ok(())
+    }
+}
+
+/// Elements rounded to fp16; `false` when an end is passed.
+fn round_to(to: &mut [u16], at: usize, from: &[f32], from_at: usize, n: usize) -> bool {
+    let to = at.checked_add(n).and_then(|end| to.get_mut(at..end));
+    let from = from_at.checked_add(n).and_then(|end| from.get(from_at..end));
+    let (Some(to), Some(from)) = (to, from) else { return false };
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = f32_to_f16(*from));
+    true
+}
+
+/// The third of the bounds of a slice of four axes.
+pub fn third(t: &Tensor) -> Result<usize, Fault> {
+    let value = t.i32s().and_then(|v| v.get(2).copied()).ok_or("the bounds of a slice are not four int32")?;
+    usize::try_from(value).map_err(|_| format!("position {value} is negative"))
+}
+
+fn view(state: &Tensor, n_kv_heads: usize, head_dim: usize, n_keys: usize) -> Result<KvView<'_>, Fault> {
+    let &[_, heads, capacity, width] = state.shape.as_slice() else {
+        return Err("the state is not of rank 4".to_owned());
+    };
+    if (heads, width) != (n_kv_heads, head_dim) || n_keys > capacity {
+        return Err(format!("{n_keys} keys of {n_kv_heads} heads of {head_dim} are not in a cache {:?}", state.shape));
+    }
+    let data = match &*state.data {
+        Buffer::F32(v) => KvData::F32(v),
+        Buffer::F16(v) => KvData::F16(v),
+        _ => return Err(format!("a cache of {} cannot be read", state.dtype)),
+    };
+    Ok(KvView { data, head_stride: capacity * head_dim, key_stride: head_dim })
+}

@@ -1,0 +1,348 @@
+//! Running a plan over several frames at once, step by step: a product reads its matrix once for the rows of all of them.
+//!
+//! A value is *joined* where the elements of all frames lie behind each other in one buffer, as rows of one width, or *apart*
+//! in the slots of each frame. Products with constant matrices join what they take, and what treats each row by itself keeps
+//! it joined; what moves no element is another shape of the same rows. Rotation, caches and attention belong to each frame:
+//! they work on its part of what is joined. All else puts values apart and runs in frame after frame, as it does alone.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use thane_mil::program::ValueId;
+use thane_mil::types::DType;
+
+use crate::Numerics;
+use crate::exec::{Frame, check_declared, floats, reshaped, transposed_view};
+use crate::exec_cache::Cached;
+use crate::fuse::Fused;
+use crate::ops::{Fault, Value};
+use crate::plan::{Kind, Operand, Plain, Plan, Step, operands};
+use crate::profile::{Begun, attention as attention_work};
+use crate::tensor::{Buffer, Tensor};
+
+/// Several frames of one plan.
+pub struct Lockstep<'a> {
+    plan: &'a Plan,
+    frames: Vec<Frame<'a>>,
+    /// Has what is joined in its slots, as [rows, width].
+    all: Frame<'a>,
+    /// The shapes that the frames give what is joined.
+    shapes: Vec<Option<Vec<Vec<usize>>>>,
+    /// Whether no frame has so much more to do than the others that threads would wait for it.
+    is_even: bool,
+}
+
+/// A failure, and which frame it is of, where it is of one.
+pub type FrameFault = (Option<usize>, Fault);
+
+/// What a step gives: a tensor over the rows of all frames, and the shape that each gives its part.
+type Joined = (Tensor, Vec<Vec<usize>>);
+
+impl<'a> Lockstep<'a> {
+    /// Frames of `plan`; `all` has no values yet.
+    pub fn new(plan: &'a Plan, frames: Vec<Frame<'a>>, all: Frame<'a>) -> Self {
+        let given = |f: &Frame<'_>| -> usize {
+            plan.inputs.iter().filter_map(|(_, id, _)| f.slots[id.index()].as_ref()).map(Tensor::len).sum()
+        };
+        let sizes: Vec<usize> = frames.iter().map(given).collect();
+        let most = sizes.iter().max().copied().unwrap_or_default();
+        let is_even = most.saturating_mul(all.context.pool().n_threads()) <= sizes.iter().sum();
+        Self { plan, frames, all, shapes: vec![None; plan.function.n_values()], is_even }
+    }
+
+    /// Run one step of all frames.
+    pub fn step(&mut self, step: &Step) -> Result<(), FrameFault> {
+        let begun = self.all.profile.map(|_| Begun::new(&self.all, self.plan, step));
+        if self.joined(step)? {
+            if let (Some(profile), Some(begun)) = (self.all.profile, begun) {
+                let begun = begun.with(self.attention_work(step));
+                let results = step.results.iter().filter_map(|id| self.all.slots[id.index()].as_ref());
+                begun.end(profile, self.plan, results);
+            }
+            for frame in &mut self.frames {
+                frame.drop_values(&step.last_uses);
+            }
+        } else {
+            for value in operands(&step.kind) {
+                self.part(value).map_err(|fault| (None, fault))?;
+            }
+            self.each(|frame, plan| frame.step(plan, step))?;
+        }
+        self.all.drop_values(&step.last_uses);
+        Ok(())
+    }
+
+    /// The outputs of each frame.
+    pub fn finish(mut self) -> Result<Vec<Vec<Option<Tensor>>>, Fault> {
+        for output in &self.plan.function.body().outputs {
+            self.part(*output)?;
+        }
+        Ok(self.frames.into_iter().map(|frame| frame.slots).collect())
+    }
+
+    /// Run `task` in every frame: on all threads, or one after another with all threads in each.
+    fn each(&mut self, task: impl Fn(&mut Frame<'a>, &'a Plan) -> Result<(), Fault> + Sync) -> Result<(), FrameFault> {
+        let plan = self.plan;
+        if !self.is_even {
+            let mut frames = self.frames.iter_mut().enumerate();
+            return frames.try_for_each(|(i, frame)| task(frame, plan).map_err(|fault| (Some(i), fault)));
+        }
+        let mut jobs: Vec<_> = self.frames.iter_mut().map(|frame| (frame, Ok(()))).collect();
+        self.all.context.pool().run_chunks(&mut jobs, 1, |_, job| {
+            if let [(frame, result)] = job {
+                *result = task(frame, plan);
+            }
+        });
+        let mut results = jobs.into_iter().enumerate();
+        results.try_for_each(|(i, (_, result))| result.map_err(|fault| (Some(i), fault)))
+    }
+
+    /// Run a step on joined values, where that is possible and pays.
+    fn joined(&mut self, step: &Step) -> Result<bool, FrameFault> {
+        // What the engine's numbers need is done op by op, in the frame's own tensors.
+        if matches!(self.all.numerics, Numerics::Ane(_)) {
+            return Ok(false);
+        }
+        let of_all = |fault| (None, fault);
+        let result = match &step.kind {
+            Kind::Fused(Fused::Append { state, update, begin, end }) => {
+                return self.append(*state, *update, [*begin, *end]);
+            }
+            Kind::Fused(Fused::Rope { x, cos, sin, style }) if self.is_joined(*x) => {
+                [*cos, *sin].into_iter().try_for_each(|angles| self.part(angles)).map_err(of_all)?;
+                let (mut x, shapes) = self.take(step, *x).map_err(of_all)?;
+                let parts = parts(&shapes);
+                let Buffer::F32(values) = Arc::make_mut(&mut x.data) else {
+                    return Err((None, "x does not hold fp32".to_owned()));
+                };
+                for (i, (shape, part)) in shapes.iter().zip(parts).enumerate() {
+                    let rotated = self.frames[i].rotate(shape, &mut values[part], [*cos, *sin], *style);
+                    rotated.map_err(|fault| (Some(i), fault))?;
+                }
+                Some((x, shapes))
+            }
+            Kind::Fused(Fused::Attention { query, key, value, mask, end }) if self.is_joined(*query) => {
+                let cached = Cached { states: [*key, *value], mask: *mask, end: *end };
+                Some(self.attention(*query, cached)?)
+            }
+            Kind::View(plain) => self.view(plain).map_err(of_all)?,
+            Kind::Plain(plain) if plain.def.name == "transpose" => self.view(plain).map_err(of_all)?,
+            kind => self.by_rows(step, kind).map_err(of_all)?,
+        };
+        let Some((tensor, shapes)) = result else { return Ok(false) };
+        for id in &step.results {
+            for (i, shape) in shapes.iter().enumerate() {
+                let is_checked = i > 0 && shapes[i - 1] == *shape;
+                if !is_checked {
+                    check_declared(&self.plan.function, *id, tensor.dtype, shape).map_err(|fault| (Some(i), fault))?;
+                }
+            }
+        }
+        if let [id] = step.results[..] {
+            self.set(id, tensor, shapes);
+        }
+        Ok(true)
+    }
+
+    /// What treats each row by itself, or each element: one call for the rows of all frames.
+    fn by_rows(&mut self, step: &Step, kind: &Kind) -> Result<Option<Joined>, Fault> {
+        let shapes = match kind {
+            Kind::Fused(Fused::Linear { x, weight, .. }) => {
+                let mut shapes = self.join(*x)?;
+                shapes.iter_mut().filter_map(|shape| shape.last_mut()).for_each(|last| *last = weight.n_rows);
+                shapes
+            }
+            Kind::Fused(Fused::Gather { indices, weight }) => {
+                let mut shapes = self.join(*indices)?;
+                shapes.iter_mut().for_each(|shape| shape.push(weight.n_cols));
+                shapes
+            }
+            Kind::Fused(Fused::RmsNorm { x, .. } | Fused::LayerNorm { x, .. }) if self.is_joined(*x) => {
+                self.join(*x)?
+            }
+            Kind::Fused(Fused::Gated { gate: x, up: y, .. }) | Kind::Add(_, x, y)
+                if self.is_joined(*x) || self.is_joined(*y) =>
+            {
+                let alike = (0..self.frames.len()).all(|i| match (self.seen(i, *x), self.seen(i, *y)) {
+                    (Some(x), Some(y)) => x == y && x.0 == DType::Fp32,
+                    _ => false,
+                });
+                if !alike {
+                    return Ok(None);
+                }
+                self.join(*y)?;
+                self.join(*x)?
+            }
+            _ => return Ok(None),
+        };
+        let results = self.all.compute(self.plan, step)?;
+        let tensor = results.into_iter().next().ok_or("a step gives nothing")?;
+        Ok(Some((tensor, shapes)))
+    }
+
+    /// The same rows under other shapes, where no element moves.
+    fn view(&mut self, plain: &Plain) -> Result<Option<Joined>, Fault> {
+        let Some((Some(Operand::Value(x)), others)) = plain.args.split_first() else { return Ok(None) };
+        let Some(shapes) = &self.shapes[x.index()] else { return Ok(None) };
+        let mut args = vec![None];
+        for other in others {
+            args.push(match other {
+                None => None,
+                Some(Operand::Constant(constant)) => Some(constant.clone()),
+                Some(_) => return Ok(None),
+            });
+        }
+        let joined = self.all.get(*x)?;
+        let mut viewed: Vec<Vec<usize>> = Vec::with_capacity(shapes.len());
+        for (i, shape) in shapes.iter().enumerate() {
+            if let Some(last) = viewed.last().filter(|_| shapes[i - 1] == *shape) {
+                viewed.push(last.clone());
+                continue;
+            }
+            // Only its type and its shape are looked at.
+            args[0] = Some(Value::Tensor(Tensor { shape: shape.clone(), ..joined.clone() }));
+            let view = match plain.def.name {
+                "transpose" => transposed_view(plain.def, &args, self.all.pool)?,
+                _ => Some(reshaped(plain.def, &args, self.all.pool)?),
+            };
+            let Some(view) = view else { return Ok(None) };
+            viewed.push(view.shape);
+        }
+        Ok(Some((joined.clone(), viewed)))
+    }
+
+    /// Write each frame's part of a joined value to its state.
+    fn append(&mut self, state: usize, update: ValueId, bounds: [ValueId; 2]) -> Result<bool, FrameFault> {
+        if !self.is_joined(update) {
+            return Ok(false);
+        }
+        bounds.into_iter().try_for_each(|bound| self.part(bound)).map_err(|fault| (None, fault))?;
+        let Self { all, frames, shapes, .. } = self;
+        let shapes = shapes[update.index()].as_deref().unwrap_or_default();
+        let data = &all.get(update).map_err(|fault| (None, fault))?.data;
+        for (i, (frame, part)) in frames.iter_mut().zip(parts(shapes)).enumerate() {
+            let written = frame.write(state, (&shapes[i], data, part.start), bounds);
+            written.map_err(|fault| (Some(i), fault))?;
+        }
+        Ok(true)
+    }
+
+    /// Attention of each frame's queries over its own cache.
+    fn attention(&mut self, query: ValueId, cached: Cached) -> Result<Joined, FrameFault> {
+        struct Job<'j, 'f> {
+            frame: &'j mut Frame<'f>,
+            query: (&'j [usize], &'j [f32]),
+            out: &'j mut [f32],
+            result: Result<(), Fault>,
+        }
+        let of_all = |fault| (None, fault);
+        let others = cached.mask.into_iter().chain([cached.end]);
+        others.into_iter().try_for_each(|value| self.part(value)).map_err(of_all)?;
+        let Self { all, frames, shapes, is_even, .. } = self;
+        let shapes = shapes[query.index()].clone().unwrap_or_default();
+        let q = all.get(query).map_err(of_all)?.clone();
+        let q = floats(&q).map_err(of_all)?;
+        let (mut out, n) = all.pool.take_checked(&[q.len()]).map_err(of_all)?;
+        let mut rest = &mut out[..n];
+        let mut jobs = Vec::with_capacity(frames.len());
+        for ((frame, part), shape) in frames.iter_mut().zip(parts(&shapes)).zip(&shapes) {
+            let (own, others) = rest.split_at_mut(part.len());
+            rest = others;
+            jobs.push(Job { frame, query: (shape, &q[part]), out: own, result: Ok(()) });
+        }
+        let attend = |job: &mut Job<'_, '_>| job.result = job.frame.attention_to(job.query, cached, job.out);
+        if *is_even {
+            all.context.pool().run_chunks(&mut jobs, 1, |_, jobs| jobs.iter_mut().for_each(attend));
+        } else {
+            jobs.iter_mut().for_each(attend);
+        }
+        let mut results = jobs.into_iter().map(|job| job.result).enumerate();
+        results.try_for_each(|(i, result)| result.map_err(|fault| (Some(i), fault)))?;
+        Ok((Tensor::new(DType::Fp32, vec![n], Buffer::F32(out)), shapes))
+    }
+
+    /// Operations and bytes of what the profile cannot see in the joined values.
+    fn attention_work(&self, step: &Step) -> (f64, f64) {
+        let Kind::Fused(Fused::Attention { query, key, end, .. }) = step.kind else { return (0.0, 0.0) };
+        let lens = self.shapes[query.index()].iter().flatten().map(|shape| shape.iter().product::<usize>());
+        let work = self.frames.iter().zip(lens).map(|(frame, len)| attention_work(frame, key, end, len as f64));
+        work.fold((0.0, 0.0), |sum, work| (sum.0 + work.0, sum.1 + work.1))
+    }
+
+    fn is_joined(&self, value: ValueId) -> bool {
+        self.all.slots[value.index()].is_some()
+    }
+
+    /// The type and the shape that a frame gives a value.
+    fn seen(&self, frame: usize, value: ValueId) -> Option<(DType, &[usize])> {
+        match (&self.all.slots[value.index()], &self.shapes[value.index()]) {
+            (Some(joined), Some(shapes)) => Some((joined.dtype, &shapes[frame])),
+            _ => self.frames[frame].slots[value.index()].as_ref().map(|t| (t.dtype, t.shape.as_slice())),
+        }
+    }
+
+    /// A joined value for a step to change.
+    fn take(&mut self, step: &Step, value: ValueId) -> Result<Joined, Fault> {
+        let shapes = self.shapes[value.index()].clone().unwrap_or_default();
+        Ok((self.all.take(step, value)?, shapes))
+    }
+
+    /// Keep a joined value; rows have the width that all frames agree on, or one element.
+    fn set(&mut self, value: ValueId, mut tensor: Tensor, shapes: Vec<Vec<usize>>) {
+        let total = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum::<usize>();
+        let last = shapes.first().and_then(|shape| shape.last()).copied().unwrap_or(1);
+        let width = if last > 0 && shapes.iter().all(|shape| shape.last() == Some(&last)) { last } else { 1 };
+        tensor.shape = vec![total / width, width];
+        self.all.slots[value.index()] = Some(tensor);
+        self.shapes[value.index()] = Some(shapes);
+    }
+
+    /// Have a value of fp32 or int32 joined; the shape of each frame's part.
+    fn join(&mut self, value: ValueId) -> Result<Vec<Vec<usize>>, Fault> {
+        if let (true, Some(shapes)) = (self.is_joined(value), &self.shapes[value.index()]) {
+            return Ok(shapes.clone());
+        }
+        let parts = self.frames.iter().map(|frame| frame.get(value)).collect::<Result<Vec<_>, _>>()?;
+        let shapes: Vec<Vec<usize>> = parts.iter().map(|t| t.shape.clone()).collect();
+        let dtype = parts.first().map_or(DType::Fp32, |t| t.dtype);
+        let mut joined = self.all.pool.tensor(dtype, vec![parts.iter().map(|t| t.len()).sum()])?;
+        let data = Arc::get_mut(&mut joined.data).ok_or("a fresh buffer is shared")?;
+        let mut at = 0;
+        for part in parts {
+            if !data.copy_from(at, &part.data, 0, part.len()) {
+                return Err(format!("{} and {} are given for one value", part.dtype, dtype));
+            }
+            at += part.len();
+        }
+        self.set(value, joined, shapes.clone());
+        Ok(shapes)
+    }
+
+    /// Have a joined value in the slots of the frames too.
+    fn part(&mut self, value: ValueId) -> Result<(), Fault> {
+        let (Some(joined), Some(shapes)) = (&self.all.slots[value.index()], &self.shapes[value.index()]) else {
+            return Ok(());
+        };
+        for ((frame, shape), part) in self.frames.iter_mut().zip(shapes).zip(parts(shapes)) {
+            if frame.slots[value.index()].is_some() {
+                continue;
+            }
+            let mut own = frame.pool.tensor(joined.dtype, shape.clone())?;
+            let data = Arc::get_mut(&mut own.data).ok_or("a fresh buffer is shared")?;
+            if !data.copy_from(0, &joined.data, part.start, part.len()) {
+                return Err("a frame's part lies outside of what is joined".to_owned());
+            }
+            frame.slots[value.index()] = Some(own);
+        }
+        Ok(())
+    }
+}
+
+/// Where the elements of each frame lie.
+fn parts(shapes: &[Vec<usize>]) -> impl Iterator<Item = Range<usize>> {
+    shapes.iter().scan(0, |at, shape| {
+        let start = *at;
+        *at += shape.iter().product::<usize>();
+        Some(start..*at)
+    })
+}

@@ -1,0 +1,115 @@
+//! The products of few query rows, as in decoding: keys and values are read where they are, element type and all.
+//!
+//! To lay keys out by lanes, as for many rows, would cost more than it saves.
+
+use super::{KvData, KvView, TILE_KEYS};
+use crate::f16::u16_as_bytes;
+use crate::simd::{LANES, Simd};
+
+/// Rows up to which it pays: those of a token in grouped-query attention.
+pub(super) const MOST_ROWS: usize = 4;
+
+/// Some keys or values of a head.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    data: KvData<'a>,
+    stride: usize,
+    n: usize,
+    head_dim: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// Those from `first_key` on; none where a row is not whole vectors.
+    #[inline(always)]
+    pub(super) fn new(view: &KvView<'a>, head_dim: usize, head_idx: usize, first_key: usize, n: usize) -> Option<Self> {
+        let start = head_idx * view.head_stride + first_key * view.key_stride;
+        let data = match view.data {
+            KvData::F32(data) => KvData::F32(&data[start..]),
+            KvData::F16(data) => KvData::F16(&data[start..]),
+        };
+        let is_whole = n > 0 && head_dim.is_multiple_of(LANES) && (n - 1) * view.key_stride + head_dim <= data.len();
+        is_whole.then_some(Self { data, stride: view.key_stride, n, head_dim })
+    }
+
+    /// 16 elements of a row.
+    ///
+    /// # Safety
+    /// There are more than `i` rows, and `first` is a multiple of 16 below the dimension of the head.
+    #[inline(always)]
+    unsafe fn vector<S: Simd>(&self, simd: S, i: usize, first: usize) -> S::F {
+        let at = i * self.stride + first;
+        match self.data {
+            // SAFETY: the caller's promise, and `new` checked that the last row ends inside of the data.
+            KvData::F32(data) => simd.load(unsafe { &*data.as_ptr().add(at).cast() }),
+            // SAFETY: as above.
+            KvData::F16(data) => simd.load_f16(u16_as_bytes(unsafe { &*data.as_ptr().add(at).cast() })),
+        }
+    }
+}
+
+/// The products of each query, whose rows are as long as the keys', with each key: into `scores`, a row [`TILE_KEYS`] long for each.
+#[inline(always)]
+pub(super) fn scores<S: Simd>(simd: S, keys: Rows, queries: &[f32], scores: &mut [f32]) {
+    match queries.len() / keys.head_dim {
+        1 => scores_of::<S, 1>(simd, keys, queries, scores),
+        2 => scores_of::<S, 2>(simd, keys, queries, scores),
+        3 => scores_of::<S, 3>(simd, keys, queries, scores),
+        _ => scores_of::<S, 4>(simd, keys, queries, scores),
+    }
+}
+
+#[inline(always)]
+fn scores_of<S: Simd, const N: usize>(simd: S, keys: Rows, queries: &[f32], scores: &mut [f32]) {
+    let (queries, dim) = (&queries[..N * keys.head_dim], keys.head_dim);
+    for key_idx in 0..keys.n {
+        let mut acc = [simd.splat(0.0); N];
+        for first in (0..dim).step_by(LANES) {
+            // SAFETY: the key is one of them, and `first` counts in whole vectors up to the dimension.
+            let key = unsafe { keys.vector(simd, key_idx, first) };
+            for n in 0..N {
+                // SAFETY: N rows of `dim` elements, as the slice above says.
+                let query = simd.load(unsafe { &*queries.as_ptr().add(n * dim + first).cast() });
+                acc[n] = simd.fma(key, query, acc[n]);
+            }
+        }
+        for n in 0..N {
+            scores[n * TILE_KEYS + key_idx] = simd.sum(acc[n]);
+        }
+    }
+    // Up to whole vectors, what is masked later has to be numbers.
+    for scores in scores.chunks_mut(TILE_KEYS).take(N) {
+        scores[keys.n..keys.n.next_multiple_of(LANES)].fill(0.0);
+    }
+}
+
+/// Adds the values, each times its weight in a row of `weights`, [`TILE_KEYS`] long, to the row's sums.
+#[inline(always)]
+pub(super) fn add_values<S: Simd>(simd: S, values: Rows, weights: &[f32], sums: &mut [f32]) {
+    match sums.len() / values.head_dim {
+        1 => add_values_of::<S, 1>(simd, values, weights, sums),
+        2 => add_values_of::<S, 2>(simd, values, weights, sums),
+        3 => add_values_of::<S, 3>(simd, values, weights, sums),
+        _ => add_values_of::<S, 4>(simd, values, weights, sums),
+    }
+}
+
+#[inline(always)]
+fn add_values_of<S: Simd, const N: usize>(simd: S, values: Rows, weights: &[f32], sums: &mut [f32]) {
+    assert!(values.n <= TILE_KEYS && weights.len() >= N * TILE_KEYS, "a weight for each value");
+    for first in (0..values.head_dim).step_by(LANES) {
+        let mut acc = [simd.splat(0.0); N];
+        for i in 0..values.n {
+            // SAFETY: the value is one of them, and `first` counts in whole vectors up to the dimension.
+            let value = unsafe { values.vector(simd, i, first) };
+            for n in 0..N {
+                // SAFETY: i < TILE_KEYS, and N rows of them were asserted.
+                let weight = simd.splat(unsafe { *weights.get_unchecked(n * TILE_KEYS + i) });
+                acc[n] = simd.fma(value, weight, acc[n]);
+            }
+        }
+        for n in 0..N {
+            let sums = sums[n * values.head_dim + first..].first_chunk_mut().expect("whole vectors");
+            simd.store(simd.add(acc[n], simd.load(sums)), sums);
+        }
+    }
+}

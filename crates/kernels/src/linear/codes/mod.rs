@@ -1,0 +1,133 @@
+//! Quantised weights packed once, in the order that products read them: 16 rows are a panel whose lanes are the rows.
+//!
+//! Nothing is summed up across lanes, and scales are multiplied for 16 rows at once: a third to a half of the instructions
+//! that rows as they are stored take, for about as many bytes. A panel is, for each 32 columns, the [codes](layout) and the
+//! factors of its rows. For few tokens they are multiplied as they are read; for more, a panel is first unpacked to bytes,
+//! which all tokens go over (`panel`).
+
+mod layout;
+mod pack;
+mod tile;
+
+use layout::{Layout, LayoutTask, with_layout};
+pub use pack::{pack_codes, pack_codes_scratch_len};
+
+use super::panel::{self, Target, multiply_panel};
+use super::q8::{self, Q8Len, q8_len};
+use super::{Output, f32_as_i8, run_row_parts};
+use crate::Context;
+use crate::quant::BlockType;
+use crate::simd::{Kernel, LANES, Simd};
+use crate::threads::SharedMut;
+
+/// Up to this many tokens, codes are unpacked for each tile of tokens again.
+const MOST_TILED_TOKENS: usize = 8;
+
+/// Codes of four bits are for any number: they take no more than two instructions, and half as much of the first-level cache as bytes.
+fn is_tiled(ty: BlockType, n_tokens: usize) -> bool {
+    n_tokens <= MOST_TILED_TOKENS || matches!(ty, BlockType::Q4_0 | BlockType::Q4_1 | BlockType::Q4K)
+}
+
+/// A cache line: panels begin at a multiple of it, so that no vector lies in two where the matrix does.
+pub const LINE_BYTES: usize = 64;
+
+/// A matrix as [`pack_codes`] makes it.
+#[derive(Debug, Clone, Copy)]
+pub struct PackedCodes<'a> {
+    /// What it was packed from.
+    pub ty: BlockType,
+    /// Its panels, one behind another; [`packed_codes_len`] bytes. Read fastest where they begin at a multiple of [`LINE_BYTES`].
+    pub bytes: &'a [u8],
+    /// Outputs.
+    pub n_rows: usize,
+    /// Inputs.
+    pub n_cols: usize,
+}
+
+/// Bytes of a matrix of this type, packed; `None` for types that are not packed: those of floats, and those that would take
+/// much more room.
+pub fn packed_codes_len(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize> {
+    n_rows.div_ceil(LANES).checked_mul(panel_bytes(ty, n_cols)?)
+}
+
+fn panel_bytes(ty: BlockType, n_cols: usize) -> Option<usize> {
+    struct OfSteps(usize);
+    impl LayoutTask for OfSteps {
+        type Output = Option<usize>;
+        fn run<L: Layout>(self) -> Option<usize> {
+            (2 * self.0).checked_mul(L::SUPER_BYTES).map(|bytes| bytes / L::N_GROUPS)
+        }
+    }
+    with_layout(ty, OfSteps(n_cols.div_ceil(64)))??.checked_next_multiple_of(LINE_BYTES)
+}
+
+/// f32s of scratch that [`linear_codes`] needs.
+pub fn linear_codes_scratch_len(ctx: &Context, ty: BlockType, n_tokens: usize, n_cols: usize) -> usize {
+    let len = q8_len(n_tokens, n_cols);
+    let unpacked = if is_tiled(ty, n_tokens) { 0 } else { ctx.pool().n_threads() * panel::scratch_len(n_cols) };
+    len.codes.div_ceil(4) + len.scales + len.sums + unpacked
+}
+
+/// The product of [`linear_q8`](super::linear_q8) with a packed matrix, with activations that are quantised here.
+///
+/// # Panics
+/// If a size does not fit or the scratch is too short.
+pub fn linear_codes(
+    ctx: &Context,
+    weight: &PackedCodes,
+    x: &[f32],
+    n_tokens: usize,
+    bias: Option<&[f32]>,
+    y: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let PackedCodes { ty, bytes, n_rows, n_cols } = *weight;
+    assert_eq!(Some(bytes.len()), packed_codes_len(ty, n_rows, n_cols), "bytes");
+    let Q8Len { codes, scales, sums } = q8_len(n_tokens, n_cols);
+    let (codes, scratch) = scratch.split_at_mut(codes.div_ceil(4));
+    let (scales, scratch) = scratch.split_at_mut(scales);
+    let (sums, scratch) = scratch.split_at_mut(sums);
+    let buffers = q8::Buffers { codes: f32_as_i8(codes), scales, sums };
+    let x = q8::quantize(ctx, x, n_tokens, n_cols, buffers, false);
+    let out = Output::new(n_rows, n_tokens, bias, y);
+    let panel_len = bytes.len() / n_rows.div_ceil(LANES).max(1);
+    let panel = |panel_idx: usize| &bytes[panel_idx * panel_len..][..panel_len];
+    let target = |panel_idx: usize| {
+        let first_row = panel_idx * LANES;
+        Target { out: &out, first_row, n_rows: (n_rows - first_row).min(LANES) }
+    };
+    if is_tiled(ty, n_tokens) {
+        run_row_parts(ctx.pool(), n_rows.div_ceil(LANES), 1, |start, len| {
+            for panel_idx in start..start + len {
+                ctx.isa().run(tile::PanelTask { ty, panel: panel(panel_idx), x: &x, target: target(panel_idx) });
+            }
+        });
+        return;
+    }
+    let worker_len = panel::scratch_len(n_cols);
+    let scratch = SharedMut::new(scratch);
+    ctx.pool().run_indexed(n_rows.div_ceil(LANES), |worker_idx, panel_idx| {
+        // SAFETY: no two tasks run at once with the same worker index.
+        let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
+        ctx.isa().run(Unpacked { ty, panel: panel(panel_idx), x: &x, target: target(panel_idx), scratch });
+    });
+}
+
+/// A panel that is unpacked first.
+struct Unpacked<'a> {
+    ty: BlockType,
+    panel: &'a [u8],
+    x: &'a q8::Q8Activations<'a>,
+    target: Target<'a>,
+    scratch: &'a mut [f32],
+}
+
+impl Kernel for Unpacked<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Unpacked { ty, panel, x, target, scratch } = self;
+        let panel = pack::Unpack { ty, panel, n_steps: x.n_steps(), scratch }.run(simd);
+        multiply_panel(simd, ty, panel, x, target);
+    }
+}

@@ -1,0 +1,187 @@
+//! The products of a panel with few tokens.
+
+use super::layout::{Codes, Layout, LayoutTask, factors, head, with_layout};
+use crate::linear::Q8Activations;
+use crate::linear::panel::{Target, store_rows};
+use crate::linear::q8::BlockToken;
+use crate::quant::BlockType;
+use crate::simd::{Kernel, Simd};
+
+/// A panel and all tokens.
+pub(super) struct PanelTask<'a> {
+    pub(super) ty: BlockType,
+    pub(super) panel: &'a [u8],
+    pub(super) x: &'a Q8Activations<'a>,
+    pub(super) target: Target<'a>,
+}
+
+impl Kernel for PanelTask<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let done = with_layout(self.ty, With { simd, task: self });
+        debug_assert!(done.is_some(), "types without a layout are not packed");
+    }
+}
+
+struct With<'a, S> {
+    simd: S,
+    task: PanelTask<'a>,
+}
+
+impl<S: Simd> LayoutTask for With<'_, S> {
+    type Output = ();
+    #[inline(always)]
+    fn run<L: Layout>(self) {
+        let Self { simd, task } = self;
+        let mut token_idx = 0;
+        // As many tokens as there are registers for, then fewer.
+        while L::BITS == 4 && S::TILE_TOKENS >= 12 && task.x.n_tokens() - token_idx >= 12 {
+            tile::<S, L, 12>(simd, &task, token_idx);
+            token_idx += 12;
+        }
+        while L::BITS == 4 && S::HAS_PARTS && task.x.n_tokens() - token_idx >= 6 {
+            tile::<S, L, 6>(simd, &task, token_idx);
+            token_idx += 6;
+        }
+        while task.x.n_tokens() - token_idx >= 4 {
+            tile::<S, L, 4>(simd, &task, token_idx);
+            token_idx += 4;
+        }
+        while task.x.n_tokens() - token_idx >= 2 {
+            tile::<S, L, 2>(simd, &task, token_idx);
+            token_idx += 2;
+        }
+        if token_idx < task.x.n_tokens() {
+            tile::<S, L, 1>(simd, &task, token_idx);
+        }
+    }
+}
+
+/// 16 rows times `N` tokens.
+#[inline(always)]
+fn tile<S: Simd, L: Layout, const N: usize>(simd: S, task: &PanelTask, first_token: usize) {
+    let mut tokens = [task.x.block_token(first_token); N];
+    for n in 1..N {
+        tokens[n] = task.x.block_token(first_token + n);
+    }
+    let mut acc = [simd.splat(0.0); N];
+    let n_groups = 2 * task.x.n_steps();
+    for (super_idx, block) in task.panel.chunks_exact(L::SUPER_BYTES).take(n_groups / L::N_GROUPS).enumerate() {
+        let head = head::<S, L>(simd, block);
+        for (i, group) in block[L::HEAD_BYTES..].chunks_exact(L::GROUP_BYTES).enumerate() {
+            let at = super_idx * L::N_GROUPS + i;
+            // SAFETY: `at` is below the groups of 32 columns that the tokens have.
+            unsafe { add_group::<S, L, N>(simd, group, head, &tokens, at, &mut acc) };
+        }
+    }
+    for n in 0..N {
+        store_rows(simd, acc[n], first_token + n, task.target);
+    }
+}
+
+/// Adds the products of group `at`, 32 columns.
+///
+/// # Safety
+/// The tokens have the group.
+#[inline(always)]
+unsafe fn add_group<S: Simd, L: Layout, const N: usize>(
+    simd: S,
+    group: &[u8],
+    head: [S::F; 2],
+    tokens: &[BlockToken; N],
+    at: usize,
+    acc: &mut [S::F; N],
+) {
+    let factors = factors::<S, L>(simd, head, group);
+    if L::GROUP_LEN == 16 {
+        for half in 0..2 {
+            // SAFETY: the caller's promise.
+            let dots = unsafe { half_dots::<S, L, N>(simd, group, half, tokens, at, [simd.zero_int(); N]) };
+            for n in 0..N {
+                // SAFETY: a token has a scale for each group of 32 columns and a sum for each 16.
+                let (scale, sum) =
+                    unsafe { (*tokens[n].scales.get_unchecked(at), *tokens[n].sums16.get_unchecked(2 * at + half)) };
+                acc[n] = scaled::<S, L>(simd, dots[n], [factors[half]; 2], scale, sum, acc[n]);
+            }
+        }
+        return;
+    }
+    let mut dots = [simd.zero_int(); N];
+    for half in 0..2 {
+        // SAFETY: the caller's promise.
+        dots = unsafe { half_dots::<S, L, N>(simd, group, half, tokens, at, dots) };
+    }
+    for n in 0..N {
+        // The sum of 8 times two products of 15 * 127 fits an i16: one joining for both halves.
+        let dots = if joins_once::<S, L>() { simd.join_part(simd.zero_int(), dots[n]) } else { dots[n] };
+        // SAFETY: a token has a scale and a sum for each group of 32 columns.
+        let (scale, sum) = unsafe { (*tokens[n].scales.get_unchecked(at), *tokens[n].sums32.get_unchecked(at)) };
+        acc[n] = scaled::<S, L>(simd, dots, factors, scale, sum, acc[n]);
+    }
+}
+
+/// Sums of both halves of a group fit 16 bits.
+const fn joins_once<S: Simd, L: Layout>() -> bool {
+    S::HAS_PARTS && L::BITS == 4
+}
+
+/// To `dots`, the integer products of 16 columns: parts where they [join once](joins_once).
+///
+/// # Safety
+/// The tokens have the group.
+#[inline(always)]
+unsafe fn half_dots<S: Simd, L: Layout, const N: usize>(
+    simd: S,
+    group: &[u8],
+    half: usize,
+    tokens: &[BlockToken; N],
+    at: usize,
+    mut dots: [S::I; N],
+) -> [S::I; N] {
+    let mut codes = Codes::<S>::new::<L>(simd, group, half);
+    let mut parts = [simd.zero_int(); N];
+    if joins_once::<S, L>() {
+        parts = dots;
+    }
+    // No constant for many tokens: written out, the loop needs more registers than there are.
+    let n_vectors = if N > 4 { group.len() / 64 - (L::GROUP_BYTES / 64 - 4) } else { 4 };
+    for v in 0..n_vectors {
+        let weights = codes.take::<L>(simd, v);
+        for n in 0..N {
+            // SAFETY: a token has 8 fours of codes for each group, as `quantize` lays them out.
+            let x = simd.dup4_b(unsafe { tokens[n].codes.get_unchecked(8 * at + 4 * half + v) });
+            if L::IS_WIDE {
+                dots[n] = simd.dot_wide(dots[n], weights, x);
+            } else if S::HAS_PARTS {
+                parts[n] = simd.dot_part(parts[n], weights, x);
+            } else {
+                dots[n] = simd.dot_narrow(dots[n], weights, x);
+            }
+        }
+        // 4 times two products of 31 * 127 fit an i16, and 2 of 63 * 127.
+        let is_full = v == 3 || L::BITS == 6 && v == 1;
+        if S::HAS_PARTS && !L::IS_WIDE && !joins_once::<S, L>() && is_full {
+            for n in 0..N {
+                dots[n] = simd.join_part(dots[n], parts[n]);
+                parts[n] = simd.zero_int();
+            }
+        }
+    }
+    if joins_once::<S, L>() { parts } else { dots }
+}
+
+/// Adds what integer products say: by the scales and the shifts of the rows, the scale and the sum of the token.
+#[inline(always)]
+fn scaled<S: Simd, L: Layout>(simd: S, dots: S::I, factors: [S::F; 2], scale: f32, sum: f32, acc: S::F) -> S::F {
+    let (values, scale) = (simd.int_values(dots), simd.splat(scale));
+    let offset = if L::IS_WIDE { Some(-f32::from(S::WIDE_XOR)) } else { L::OFFSET.map(f32::from) };
+    match offset {
+        None => {
+            let acc = simd.fma(simd.mul(values, factors[0]), scale, acc);
+            simd.fma(factors[1], simd.splat(sum), acc)
+        }
+        Some(0.0) => simd.fma(simd.mul(values, scale), factors[0], acc),
+        Some(offset) => simd.fma(simd.fma(values, scale, simd.splat(sum * offset)), factors[0], acc),
+    }
+}
