@@ -17,9 +17,6 @@ use crate::model::{self, NumericsFlag, ProgramFlags, RunFlags};
 use crate::profile;
 use crate::talk::peak_memory;
 
-/// Texts of a round of `embed`.
-const N_TEXTS: usize = 128;
-
 /// Measure how fast a model is here: a JSON line for each figure, the median of some rounds with the least and the most.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -44,6 +41,9 @@ pub struct Args {
     /// Texts that embed has at once.
     #[arg(long, env = "THANE_BATCH", value_name = "N", value_delimiter = ',', default_value = "1,32", value_parser = clap::value_parser!(u16).range(1..))]
     batch: Vec<u16>,
+    /// Texts of a round of embed [default: 128, or the largest --batch where that is more].
+    #[arg(long, env = "THANE_TEXTS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    texts: Option<u16>,
     /// How to compute: fast takes quantised weights as they are, f32 is the reference, ane is fp16 after each op with the sums
     /// of the Apple Neural Engine.
     #[arg(long, env = "THANE_NUMERICS", value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
@@ -221,6 +221,7 @@ impl<'a> Bench<'a> {
             max_length: None,
             profile: self.profile.clone(),
         };
+        let n_texts = self.n_texts()?;
         let mut encoder = encoder::open(&self.args.model, &EncoderOptions::default(), &how, self.app)?;
         for length @ Length(from, to) in self.lengths() {
             if to > encoder.max_tokens() {
@@ -228,7 +229,7 @@ impl<'a> Bench<'a> {
                 return Err(Failure::new(Code::Usage, error).remedy(format!("--lengths {}", encoder.max_tokens())));
             }
             let texts: Vec<Vec<u32>> =
-                lengths(length).into_iter().zip(7..).map(|(n, seed)| ids(n, encoder.info.vocab_size, seed)).collect();
+                lengths(length, n_texts).into_iter().zip(7..).map(|(n, seed)| ids(n, encoder.info.vocab_size, seed)).collect();
             let n_tokens: usize = texts.iter().map(Vec::len).sum();
             for batch in &self.args.batch {
                 let rates = self.rounds(&mut || {
@@ -251,6 +252,18 @@ impl<'a> Bench<'a> {
             }
         }
         Ok(())
+    }
+
+    /// A batch is never smaller than what its figure says.
+    fn n_texts(&self) -> Result<usize, Failure> {
+        let batch = self.args.batch.iter().copied().max().unwrap_or(1);
+        match self.args.texts {
+            Some(texts) if texts < batch => {
+                let error = anyhow::anyhow!("--texts {texts}: fewer than the {batch} of --batch");
+                Err(Failure::new(Code::Usage, error).remedy(format!("--texts {batch}")))
+            }
+            texts => Ok(usize::from(texts.unwrap_or(batch.max(128)))),
+        }
     }
 
     /// Another process each time: what it has loaded is gone with it.
@@ -362,11 +375,11 @@ fn ids(n: usize, vocab_size: usize, seed: u64) -> Vec<u32> {
 }
 
 /// Lengths between two, equally often in each power of two: as sentences and paragraphs are.
-fn lengths(Length(from, to): Length) -> Vec<usize> {
+fn lengths(Length(from, to): Length, n: usize) -> Vec<usize> {
     let mut state = 5;
     let (low, high) = ((from as f64).ln(), (to as f64).ln());
     let mut at = || low + (high - low) * (next(&mut state) as f64 / (1u64 << 31) as f64);
-    (0..N_TEXTS).map(|_| (at().exp().round() as usize).clamp(from, to)).collect()
+    (0..n).map(|_| (at().exp().round() as usize).clamp(from, to)).collect()
 }
 
 #[cfg(test)]
@@ -375,12 +388,12 @@ mod tests {
 
     #[test]
     fn lengths_lie_between_and_differ() {
-        let all = lengths(Length(8, 256));
+        let all = lengths(Length(8, 256), 128);
         assert!(all.iter().all(|n| (8..=256).contains(n)), "{all:?}");
         let short = all.iter().filter(|n| **n < 45).count();
         // Half of them below the geometric mean.
         assert!((40..90).contains(&short), "{short}");
-        assert_eq!(lengths(Length(12, 12)), vec![12; N_TEXTS]);
+        assert_eq!(lengths(Length(12, 12), 9), vec![12; 9]);
         assert!(length("0").is_err() && length("9-8").is_err() && length("x").is_err());
         assert_eq!(length("8-256"), Ok(Length(8, 256)));
     }
