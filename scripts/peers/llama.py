@@ -91,7 +91,7 @@ class Model:
 
     def embed(self, ids):
         self.clear()
-        self.run([(token % self.n_vocab, i, 0) for i, token in enumerate(ids)], set(range(len(ids))))
+        self.run([(token, i, 0) for i, token in enumerate(ids)], set(range(len(ids))))
         pooled = ctypes.cast(api.llama_get_embeddings_seq(self.ctx, 0), ctypes.POINTER(ctypes.c_float))
         return numpy.ctypeslib.as_array(pooled, (self.n_embd,)).copy()
 
