@@ -54,8 +54,8 @@ class Model:
             params.embeddings, params.pooling_type, params.attention_type = True, api.LLAMA_POOLING_TYPE_MEAN, NON_CAUSAL
         params.n_threads = params.n_threads_batch = n_threads
         if PEER == "ik_llama.cpp":
-            # Its kernel of attention ends the process where a batch has several sequences.
-            params.flash_attn = n_seqs == 1
+            # Its kernel of attention ends the process where a batch has several sequences, or tokens see both ways.
+            params.flash_attn = n_seqs == 1 and not embeds
         self.ctx = api.llama_init_from_model(self.model, params)
         if not self.ctx:
             raise SystemExit(f"{PEER} makes no context for {path}")

@@ -1,5 +1,6 @@
 """Runs a program to its end: its last JSON line, and the most memory that it held."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -27,7 +28,9 @@ def run(command, seconds):
             _, status, usage = os.wait4(process.pid, 0)
         except BaseException:
             process.kill()
-            os.waitpid(process.pid, 0)
+            # An interrupt that came to both may have ended it, and been told here behind that.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process.pid, 0)
             raise
         finally:
             late = not timer.is_alive()
@@ -39,9 +42,10 @@ def run(command, seconds):
     if process.returncode != 0:
         if late:
             raise Fault(f"{pathlib.Path(command[0]).name} took more than {seconds} s")
-        lines = [line for line in (said or text).strip().splitlines() if line.strip()]
-        # Clap says what is wrong first, Python last.
-        line = next((line for line in lines if line.startswith("error:")), lines[-1] if lines else "it said nothing")
+        lines = [line for line in (said or text).splitlines() if line.strip()]
+        # Python says it last, but behind an abort come the frames of a debugger.
+        telling = [line for line in lines if line.startswith("error:") or "ASSERT" in line or "Error:" in line]
+        line = (telling or lines[-1:] or ["it said nothing"])[0]
         raise Fault(f"ended with {process.returncode}: {line.strip()}")
     return text, usage.ru_maxrss * 1024
 

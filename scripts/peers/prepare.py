@@ -122,7 +122,7 @@ def gguf_form(args):
     if "qwen3" not in config["model_type"]:
         sys.exit(f"{args.model}: a {config['model_type']}; GGUF is made of Qwen3")
     kind = gguf.GGMLQuantizationType[args.type.upper()]
-    writer = gguf.GGUFWriter(args.out, "qwen3")
+    writer = gguf.GGUFWriter(args.out, "qwen3", use_temp_file=True)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
