@@ -4,9 +4,9 @@
         [--numerics f32] [--vectors OUT.jsonl]
 
 PROGRAM is `onnxruntime` (MODEL is an .onnx file), `openvino` (.onnx or .xml) or `torch` (a Hugging Face folder; `--numerics` f32, bf16
-or int8); prepare.py makes the files. Rows of FILE have tokens in the field `ids`. `--batch` texts are at hand at once; they are sorted by length and
-run in calls of `--call`, as is fastest: without `--call` some sizes are tried first, and the row says which was taken. Padding is
-masked, the mean of the tokens normalised. `--vectors` writes the vectors, a JSON array a line, and measures nothing.
+or int8); prepare.py makes the files. Rows of FILE have tokens in the field `ids`. `--batch` texts are at hand at once; they are
+sorted by length and run in calls of `--call`, as is fastest: without `--call` some sizes are tried first, and the row says which
+was taken. Padding is masked, the mean of the tokens normalised. `--vectors` writes the vectors, a JSON array a line, and measures nothing.
 """
 
 import argparse
@@ -128,8 +128,9 @@ def main():
     rates = [len(texts) / seconds(run, texts, args.batch, call) for _ in range(args.rounds + 1)][1:]
     lengths = list(map(len, texts))
     row = {"bench": "embed", "peer": args.program, "model": args.model, "numerics": args.numerics, "threads": args.threads}
-    row |= {"tokens": [min(lengths), max(lengths)], "batch": args.batch, "call": call, "unit": "texts/s", "median": statistics.median(rates)}
-    row |= {"least": min(rates), "most": max(rates), "rounds": len(rates), "peak_memory_bytes": peak_memory()}
+    row |= {"tokens": [min(lengths), max(lengths)], "batch": args.batch, "call": call, "unit": "texts/s"}
+    row |= {"median": statistics.median(rates), "least": min(rates), "most": max(rates), "rounds": len(rates)}
+    row |= {"peak_memory_bytes": peak_memory()}
     print(json.dumps(row | {"baseline_memory_bytes": baseline}))
 
 

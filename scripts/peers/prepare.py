@@ -1,4 +1,4 @@
-"""Makes what the encoders of other programs need of a model: texts, ONNX, int8 forms, GGUF. `table.py` calls it for what is not there.
+"""Makes what other programs need of an encoder: texts, ONNX, int8 forms, GGUF. `table.py` calls it for what is not there.
 
     ENCODERS/bin/python scripts/peers/prepare.py texts MODEL OUT.jsonl [--count 64] [--longest 240]
     ENCODERS/bin/python scripts/peers/prepare.py onnx MODEL OUT.onnx
@@ -6,9 +6,9 @@
     ENCODERS/bin/python scripts/peers/prepare.py openvino-int8 FROM.onnx OUT.xml --ids TEXTS.jsonl
     ENCODERS/bin/python scripts/peers/prepare.py gguf MODEL OUT.gguf [--type bf16]
 
-MODEL is a Hugging Face folder: BERT, or Qwen3 that sees both ways. `texts` writes rows of `text` and `ids`. `onnx` has fp32 and the inputs `ids`
-and `mask`; int8 is that of onnxruntime (weights by channel, activations when they come) and of nncf (both ahead, calibrated on the
-rows of `--ids`). Of a large vocabulary ONNX and GGUF get the first 4,096 tokens: else llama.cpp computes a head that no vector needs,
+MODEL is a Hugging Face folder: BERT, or Qwen3 that sees both ways. `texts` writes rows of `text` and `ids`. `onnx` has fp32
+and the inputs `ids` and `mask`; int8 is that of onnxruntime (weights by channel, activations when they come) and of nncf (both
+ahead, calibrated on the rows of `--ids`). Of a large vocabulary ONNX and GGUF get the first 4,096 tokens: else llama.cpp computes a head that no vector needs,
 and the fp32 form is too large for ONNX. OUT is whole or not there.
 """
 
@@ -75,7 +75,8 @@ def onnx(args):
     axes = {name: {0: "batch", 1: "tokens"} for name in ("ids", "mask", "hidden")}
     with torch.no_grad():
         torch.onnx.export(
-            Hidden(), (ids, mask), args.out, input_names=["ids", "mask"], output_names=["hidden"], dynamic_axes=axes, opset_version=17, dynamo=False
+            Hidden(), (ids, mask), args.out, input_names=["ids", "mask"], output_names=["hidden"],
+            dynamic_axes=axes, opset_version=17, dynamo=False,
         )
 
 
@@ -90,7 +91,8 @@ def openvino_int8(args):
     import numpy
     import openvino
 
-    inputs = [{"ids": numpy.array([ids], dtype=numpy.int64), "mask": numpy.ones((1, len(ids)), dtype=numpy.int64)} for ids in read_ids(args.ids)]
+    rows = [numpy.array([ids], dtype=numpy.int64) for ids in read_ids(args.ids)]
+    inputs = [{"ids": ids, "mask": numpy.ones_like(ids)} for ids in rows]
     model = openvino.Core().read_model(args.model)
     data = nncf.Dataset(inputs)
     openvino.save_model(nncf.quantize(model, data, subset_size=len(inputs), model_type=nncf.ModelType.TRANSFORMER), args.out)
@@ -140,7 +142,8 @@ def gguf_form(args):
             module, parameter = name.rsplit(".", 1)
             parts = module.split(".", 2) if module.startswith("layers.") else [module]
             stored = ".".join([*(["blk", parts[1]] if len(parts) == 3 else []), QWEN3_NAMES[parts[-1]], parameter])
-            array = file.get_slice(name)[:MAX_VOCABULARY].to(torch.float32).numpy() if module == "embed_tokens" else file.get_tensor(name).to(torch.float32).numpy()
+            tensor = file.get_slice(name)[:MAX_VOCABULARY] if module == "embed_tokens" else file.get_tensor(name)
+            array = tensor.to(torch.float32).numpy()
             if array.ndim == 1:
                 writer.add_tensor(stored, array)
             else:

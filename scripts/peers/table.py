@@ -4,10 +4,11 @@
         [--out ROWS.jsonl]
     python3 scripts/peers/table.py --read ROWS.jsonl..
 
-PEERS is the folder of setup.sh; what has to be made (models with random weights, ONNX, int8 forms) is made once in PEERS/models. Of FILEs
-it measures the works of language models, else everything: those of the catalogue, a model of 0.5B in three types, MiniLM in fp32 and
-int8, an encoder of the shape of Qwen3-0.6B. `--only` selects rows by their names, such as `decode/smollm2*,batch-8/*/2`; `--list` prints the
-names. Each round runs Thane and each of the others after another, each warmed up once, on random tokens of the same number:
+PEERS is the folder of setup.sh; what has to be made (models with random weights, ONNX, int8 forms) is made once in PEERS/models.
+Of FILEs it measures the works of language models, else everything: those of the catalogue, a model of 0.5B in three types, MiniLM
+in fp32 and int8, an encoder of the shape of Qwen3-0.6B. `--only` selects rows by their names, such as
+`decode/smollm2*,batch-8/*/2`; `--list` prints the names. Each round runs Thane and each of the others after another, each warmed
+up once, on random tokens of the same number:
 
 prefill   of 512 tokens, tokens a second
 decode    of 128 tokens behind 128, tokens a second
@@ -148,11 +149,13 @@ def table(lines):
     last = {line["row"]: line for line in lines}
     rates = [line for line in last.values() if "ratios" in line]
     names = list(dict.fromkeys(["Thane", *(name for line in rates for name in line["medians"])]))
-    out = ["| work | model | threads | " + " | ".join(names) + " | ratio (least to most) | goal | MiB: Thane, least of the others (before its model) |"]
-    out.append("|---" * (len(names) + 6) + "|")
+    memory = "MiB: Thane, least of the others (before its model)"
+    head = ["work", "model", "threads", *names, "ratio (least to most)", "goal", memory]
+    out = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for line in rates:
         cells = [str(line["medians"].get(name, "-")) for name in names]
-        out.append("| " + " | ".join([*line["row"].split("/"), *cells, ratio_cell(line), str(line["goal"]), memory_cell(line)]) + " |")
+        cells = [*line["row"].split("/"), *cells, ratio_cell(line), str(line["goal"]), memory_cell(line)]
+        out.append(f"| {' | '.join(cells)} |")
     reads = [line for line in rates if "gb_per_s" in line]
     out += ["", *(f"{line['row']}: GB/s " + ", ".join(f"{n} {v}" for n, v in line["gb_per_s"].items()) for line in reads)]
     for line in last.values():
