@@ -1,7 +1,7 @@
 """Converts an encoder of the shape of Qwen3-0.6B with random weights, and compares its program in the Neural Engine's numbers
 with the reference.
 
-    python3 scripts/full_encoder.py FOLDER [--thane target/release/thane] [--buckets 512,1024] [--tokens 128]
+    python3 scripts/full_encoder.py FOLDER [--thane target/release/thane] [--buckets 512,1024] [--tokens 128] [--checkpoint-only]
 
 FOLDER gets the checkpoint (1.2 GB, made once, bfloat16 as published models have it) and the packages. Prints the sha256 of each
 package's weights, which must be one; the bytes on disk; the time and peak memory of the conversion; and the cosine of a text of so
@@ -105,11 +105,14 @@ def main():
     parser.add_argument("--thane", default="target/release/thane")
     parser.add_argument("--buckets", default="512,1024")
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--checkpoint-only", action="store_true", help="make the checkpoint and end")
     args = parser.parse_args()
     checkpoint, packages = args.folder / "qwen3-0.6b-random", args.folder / "packages"
     if not (checkpoint / "tokenizer_config.json").exists():
         shutil.rmtree(checkpoint, ignore_errors=True)
-        make_checkpoint(checkpoint, pathlib.Path("tests/models/tiny-embed/qwen3-pplx"))
+        make_checkpoint(checkpoint, pathlib.Path(__file__).parent.parent / "tests/models/tiny-embed/qwen3-pplx")
+    if args.checkpoint_only:
+        return
     common = ("convert", "--json", "--force", "--task", "embed", str(checkpoint), "--buckets")
     report, cost = run(args.thane, *common, args.buckets, "--layout", "folder", "-o", str(packages))
     print(json.dumps({"converted": report["buckets"], "bytes": report["bytes"], "disk_bytes": report["disk_bytes"]} | cost))

@@ -18,6 +18,13 @@ import openvino
 import openvino_genai
 
 
+def peak_memory():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+# What Python and the libraries hold before there is a model.
+BASELINE = peak_memory()
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["prefill", "decode", "cold"])
@@ -47,7 +54,7 @@ def main():
     values = values[1:] or values
     row = {"bench": args.what, "peer": "OpenVINO GenAI", "model": args.file, "threads": args.threads, "tokens": [length, length]}
     row |= {"unit": "ms" if args.what == "cold" else "tokens/s", "median": statistics.median(values), "rounds": len(values)}
-    print(json.dumps(row | {"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+    print(json.dumps(row | {"peak_memory_bytes": peak_memory(), "baseline_memory_bytes": BASELINE}))
 
 
 if __name__ == "__main__":

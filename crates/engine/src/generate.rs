@@ -97,9 +97,9 @@ impl Session {
     }
 
     /// Add one token to the cache; the logits of the next.
-    pub fn decode(&mut self, token: u32) -> Result<Vec<f32>, GenerateError> {
+    pub fn decode(&mut self, token: u32) -> Result<Cow<'_, [f32]>, GenerateError> {
         self.call("decode", &[token])?;
-        self.logits(1)
+        self.sequence.logits(self.instance.as_ref(), 1)
     }
 
     /// Add tokens to the cache; the logits after each of them, row by row. Needs a program with the function `score`.
@@ -289,7 +289,9 @@ fn decode(
         if (limits.interrupted)() {
             return Ok(FinishReason::Interrupted);
         }
-        logits = session.decode(token)?;
+        // Into the same memory: that of a large vocabulary, taken anew, would be cleared by the system page by page.
+        logits.clear();
+        logits.extend_from_slice(&session.decode(token)?);
         token = sampler.sample(&mut logits, &writer.history)?;
         writer.answer.timings.decode_tokens += 1;
         writer.answer.timings.decode = begin.elapsed();

@@ -135,7 +135,7 @@ impl Sampler {
             return Err(SampleError::NotFinite { id, value: logits[id] });
         }
         self.penalize(logits, history)?;
-        let best = best_of(logits).ok_or(SampleError::Empty(logits.len()))?;
+        let best = likeliest(logits).ok_or(SampleError::Empty(logits.len()))?;
         if self.options.temperature == 0.0 {
             return Ok(best as u32);
         }
@@ -249,13 +249,27 @@ impl Sampler {
     }
 }
 
-/// Index of the largest logit, the first of equals; none if all are minus infinity.
-fn best_of(logits: &[f32]) -> Option<usize> {
-    let mut best = None;
-    let mut best_logit = f32::NEG_INFINITY;
-    for (id, &logit) in logits.iter().enumerate() {
-        if logit > best_logit {
-            (best, best_logit) = (Some(id), logit);
+/// Index of the largest logit, the first of equals; NaN is passed over. None if there is none above minus infinity.
+pub fn likeliest(logits: &[f32]) -> Option<usize> {
+    /// Logits that are looked at together: a chunk whose largest is no news costs one comparison.
+    const CHUNK_LEN: usize = 64;
+    let (mut best, mut most) = (None, f32::NEG_INFINITY);
+    for (chunk_idx, chunk) in logits.chunks(CHUNK_LEN).enumerate() {
+        // Lanes side by side, which the compiler makes vectors of.
+        let (eights, rest) = chunk.as_chunks::<8>();
+        let mut lanes = [f32::NEG_INFINITY; 8];
+        for eight in eights {
+            for (lane, logit) in lanes.iter_mut().zip(eight) {
+                *lane = if *logit > *lane { *logit } else { *lane };
+            }
+        }
+        if lanes.iter().chain(rest).all(|logit| logit.partial_cmp(&most) != Some(Ordering::Greater)) {
+            continue;
+        }
+        for (i, &logit) in chunk.iter().enumerate() {
+            if logit > most {
+                (best, most) = (Some(chunk_idx * CHUNK_LEN + i), logit);
+            }
         }
     }
     best

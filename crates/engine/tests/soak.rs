@@ -84,7 +84,7 @@ impl Soak {
             for _ in 0..n_answer {
                 assert!(logits.len() == self.vocab_size && logits.iter().all(|v| v.is_finite()));
                 let likeliest = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap();
-                logits = self.session.decode(likeliest as u32).unwrap();
+                logits = self.session.decode(likeliest as u32).unwrap().into_owned();
                 self.n_steps += 1;
             }
             least = least.min(memory_kib().unwrap());

@@ -66,7 +66,7 @@ fn greedy(session: &mut Session, prompt: &[u32], n_tokens: usize) -> Vec<u32> {
         if tokens.len() == n_tokens {
             return tokens;
         }
-        logits = session.decode(likeliest).unwrap();
+        logits = session.decode(likeliest).unwrap().into_owned();
     }
 }
 

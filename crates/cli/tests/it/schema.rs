@@ -139,6 +139,7 @@ fn bench_of_language_and_embedding_models() {
         (&["bench", "prefill", &language, "--lengths", "3-9"][..], "a prompt has one length"),
         (&["bench", "embed", &encoder, "--lengths", "100000"], "the model takes"),
         (&["bench", "embed", &encoder, "--lengths", "0"], "a length such as 512"),
+        (&["bench", "embed", &encoder, "--batch", "8", "--texts", "3"], "fewer than the 8 of --batch"),
         (&["bench", "decode", &encoder], ""),
     ] {
         assert_ends(&home.run(args), 2, &[said]);

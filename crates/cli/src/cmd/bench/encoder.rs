@@ -21,14 +21,15 @@ impl Bench<'_> {
             max_length: None,
             profile: self.profile.clone(),
         };
+        let n_texts = self.n_texts()?;
         let mut encoder = encoder::open(&self.args.model, &EncoderOptions::default(), &how, self.app)?;
         for length @ Length(from, to) in self.lengths() {
             if to > encoder.max_tokens() {
                 let error = anyhow::anyhow!("texts of {to} tokens, the model takes {}", encoder.max_tokens());
                 return Err(Failure::new(Code::Usage, error).remedy(format!("--lengths {}", encoder.max_tokens())));
             }
-            let texts: Vec<Vec<u32>> =
-                lengths(length).into_iter().zip(7..).map(|(n, seed)| ids(n, encoder.info.vocab_size, seed)).collect();
+            let numbered = lengths(length, n_texts).into_iter().zip(7..);
+            let texts: Vec<Vec<u32>> = numbered.map(|(n, seed)| ids(n, encoder.info.vocab_size, seed)).collect();
             let n_tokens: usize = texts.iter().map(Vec::len).sum();
             for batch in self.batches(&[1, 32]) {
                 let rates = self.rounds(&mut || {
@@ -51,5 +52,17 @@ impl Bench<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A batch is never smaller than what its figure says.
+    fn n_texts(&self) -> Result<usize, Failure> {
+        let batch = self.batches(&[1, 32]).into_iter().max().unwrap_or(1);
+        match self.args.texts {
+            Some(texts) if texts < batch => {
+                let error = anyhow::anyhow!("--texts {texts}: fewer than the {batch} of --batch");
+                Err(Failure::new(Code::Usage, error).remedy(format!("--texts {batch}")))
+            }
+            texts => Ok(usize::from(texts.unwrap_or(batch.max(128)))),
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use thane_engine::generate::GenerateError;
+use thane_engine::sample::likeliest;
 use thane_engine::sessions::Sessions;
 
 use super::figure::Figure;
@@ -23,13 +24,14 @@ impl Bench<'_> {
                 let prompt = ids(length, opened.model.info.vocab_size, 1);
                 let start = Instant::now();
                 let logits = session.feed(&prompt, &|| self.app.interrupt.is_set()).map_err(failed)?;
-                let Some(mut logits) = logits else { return Err(interrupted()) };
+                let Some(logits) = logits else { return Err(interrupted()) };
                 if self.args.what == What::Prefill {
                     return Ok(length as f64 / start.elapsed().as_secs_f64());
                 }
+                let mut token = next(&logits);
                 let start = Instant::now();
                 for _ in 0..self.args.tokens {
-                    logits = session.decode(likeliest(&logits)).map_err(failed)?;
+                    token = next(&session.decode(token).map_err(failed)?);
                 }
                 Ok(f64::from(self.args.tokens) / start.elapsed().as_secs_f64())
             })?;
@@ -68,7 +70,7 @@ impl Bench<'_> {
             return Err(interrupted());
         }
         let next = |sessions: &Sessions| {
-            let one = |idx| Ok((idx, likeliest(&sessions.logits(idx)?)));
+            let one = |idx| Ok((idx, next(&sessions.logits(idx)?)));
             (0..prompts.len()).map(one).collect::<Result<Vec<_>, GenerateError>>().map_err(failed)
         };
         let start = Instant::now();
@@ -103,7 +105,7 @@ fn failed(error: GenerateError) -> Failure {
     Failure::new(Code::Other, error)
 }
 
-fn likeliest(logits: &[f32]) -> u32 {
-    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
-    best.map_or(0, |(id, _)| u32::try_from(id).unwrap_or(0))
+/// The token with the largest logit.
+fn next(logits: &[f32]) -> u32 {
+    likeliest(logits).and_then(|id| u32::try_from(id).ok()).unwrap_or(0)
 }

@@ -42,6 +42,9 @@ pub struct Args {
     /// Texts that embed has at once, or sequences that batch has [default: 1,32, for batch 8,32].
     #[arg(long, env = "THANE_BATCH", value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     batch: Vec<u16>,
+    /// Texts of a round of embed [default: 128, or the largest --batch where that is more].
+    #[arg(long, env = "THANE_TEXTS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    texts: Option<u16>,
     /// How to compute: fast takes quantised weights as they are, f32 is the reference, ane is fp16 after each op with the sums
     /// of the Apple Neural Engine.
     #[arg(long, env = "THANE_NUMERICS", value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]

@@ -2,9 +2,6 @@
 
 use super::Length;
 
-/// Texts of a round of `embed`.
-pub const N_TEXTS: usize = 128;
-
 /// The high bits of a linear congruential generator (Knuth's MMIX constants).
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -20,11 +17,11 @@ pub fn ids(n: usize, vocab_size: usize, seed: u64) -> Vec<u32> {
 }
 
 /// Lengths between two, equally often in each power of two: as sentences and paragraphs are.
-pub fn lengths(Length(from, to): Length) -> Vec<usize> {
+pub fn lengths(Length(from, to): Length, n: usize) -> Vec<usize> {
     let mut state = 5;
     let (low, high) = ((from as f64).ln(), (to as f64).ln());
     let mut at = || low + (high - low) * (next(&mut state) as f64 / (1u64 << 31) as f64);
-    (0..N_TEXTS).map(|_| (at().exp().round() as usize).clamp(from, to)).collect()
+    (0..n).map(|_| (at().exp().round() as usize).clamp(from, to)).collect()
 }
 
 #[cfg(test)]
@@ -33,12 +30,12 @@ mod tests {
 
     #[test]
     fn lengths_lie_between_and_differ() {
-        let all = lengths(Length(8, 256));
+        let all = lengths(Length(8, 256), 128);
         assert!(all.iter().all(|n| (8..=256).contains(n)), "{all:?}");
         let short = all.iter().filter(|n| **n < 45).count();
         // Half of them below the geometric mean.
         assert!((40..90).contains(&short), "{short}");
-        assert_eq!(lengths(Length(12, 12)), vec![12; N_TEXTS]);
+        assert_eq!(lengths(Length(12, 12), 5), vec![12; 5]);
     }
 
     #[test]

@@ -1,0 +1,60 @@
+"""Runs a program to its end: its last JSON line, and the most memory that it held."""
+
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import threading
+
+
+class Fault(Exception):
+    """Why there is no figure, in a line."""
+
+
+def run(command, seconds):
+    """Standard output, and the most bytes that the process or one of its children held at once."""
+    # Not pipes: a full one would stop a program that says much, and wait4 does not read.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        try:
+            process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        except OSError as error:
+            raise Fault(f"{command[0]} does not start: {error.strerror}") from error
+        timer = threading.Timer(seconds, process.kill)
+        timer.start()
+        try:
+            # Linux: starts at what this process holds, so nothing large is imported here.
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()
+            # An interrupt that came to both may have ended it, and been told here behind that.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process.pid, 0)
+            raise
+        finally:
+            late = not timer.is_alive()
+            timer.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        text, said = out.read(), err.read()
+    if process.returncode != 0:
+        if late:
+            raise Fault(f"{pathlib.Path(command[0]).name} took more than {seconds} s")
+        lines = [line for line in (said or text).splitlines() if line.strip()]
+        # Python says it last, but behind an abort come the frames of a debugger.
+        telling = [line for line in lines if line.startswith("error:") or "ASSERT" in line or "Error:" in line]
+        line = (telling or lines[-1:] or ["it said nothing"])[0]
+        raise Fault(f"ended with {process.returncode}: {line.strip()}")
+    return text, usage.ru_maxrss * 1024
+
+
+def figure(command, seconds):
+    """The JSON line of a program that measures, with its memory as the system counted it."""
+    text, memory = run(command, seconds)
+    try:
+        row = json.loads(text.strip().splitlines()[-1])
+        return row | {"median": float(row["median"]), "peak_memory_bytes": memory}
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise Fault(f"{pathlib.Path(command[0]).name} printed no figure") from error
