@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use thane_kernels::attention::{Attention, KvData, KvView, attention, attention_scratch_len};
-use thane_kernels::f16::f32_to_f16;
+use thane_kernels::Isa;
+use thane_kernels::f16::f32_to_f16_slice;
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
@@ -48,13 +49,13 @@ impl Frame<'_> {
         if shape != [1, n_heads, n_tokens, head_dim] {
             return Err(format!("{shape:?} does not fit tokens {begin} to {end} of {:?}", state.shape));
         }
-        let dtype = state.dtype;
+        let (dtype, isa) = (state.dtype, self.context.isa());
         let data = Arc::make_mut(&mut state.data);
         let run = n_tokens * head_dim;
         let copied = (0..n_heads).all(|h| {
             let (at, from_at) = ((h * capacity + begin) * head_dim, offset + h * run);
             match (&mut *data, from) {
-                (Buffer::F16(to), Buffer::F32(from)) => round_to(to, at, from, from_at, run),
+                (Buffer::F16(to), Buffer::F32(from)) => round_to(isa, to, at, from, from_at, run),
                 (data, from) => data.copy_from(at, from, from_at, run),
             }
         });
@@ -103,11 +104,11 @@ impl Frame<'_> {
 }
 
 /// Elements rounded to fp16; `false` when an end is passed.
-fn round_to(to: &mut [u16], at: usize, from: &[f32], from_at: usize, n: usize) -> bool {
+fn round_to(isa: Isa, to: &mut [u16], at: usize, from: &[f32], from_at: usize, n: usize) -> bool {
     let to = at.checked_add(n).and_then(|end| to.get_mut(at..end));
     let from = from_at.checked_add(n).and_then(|end| from.get(from_at..end));
     let (Some(to), Some(from)) = (to, from) else { return false };
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = f32_to_f16(*from));
+    f32_to_f16_slice(isa, from, to);
     true
 }
 

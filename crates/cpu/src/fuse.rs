@@ -358,8 +358,18 @@ fn cached(p: &Planner<'_>, value: ValueId) -> Option<Cached> {
         return None;
     }
     let state = p.state(input)?;
-    let append = Fused::Append { state, update: write.value_arg("update")?, begin: write.value_arg("begin")?, end };
-    let append = Found { root: update_id, covers: vec![write_id, read_id], fused: append };
+    let mut update = write.value_arg("update")?;
+    let mut appended = vec![write_id, read_id];
+    // A cache rounds what it is given; where nothing else needs the rounded numbers, they are not kept.
+    if let Some((id, cast)) = made_by(p, update, "cast").filter(|(id, _)| p.is_closed(write_id, &[*id]))
+        && let Some(x) = cast.value_arg("x").filter(|x| is_float32(p, *x))
+        && f.value(update).ty.tensor()?.dtype == DType::Fp16
+    {
+        appended.push(id);
+        update = x;
+    }
+    let append = Fused::Append { state, update, begin: write.value_arg("begin")?, end };
+    let append = Found { root: update_id, covers: appended, fused: append };
     Some(Cached { state, end, append, covers })
 }
 

@@ -89,20 +89,20 @@ fn every_sequence_gets_the_logits_of_the_reference() {
         let (text, expected) = (ids(&sequence["ids"]), golden.array(&sequence["logits"]));
         let vocab = expected.len() / text.len();
         let program = program(&format!("tiny/{name}"), DType::Fp32, None);
-        for n_threads in [1, 2, 3] {
+        for (n, n_threads) in [(1, 2), (2, 1), (3, 3), (8, 1), (8, 2), (33, 2)] {
             let executable = cpu(Numerics::F32, n_threads).load(&program).unwrap();
-            let alone = Alone(Arc::clone(&executable));
-            for n in [1, 2, 3, 8, 33] {
-                let batches = [executable.instantiate_batch(n), alone.instantiate_batch(n)];
-                for mut batch in batches.map(Result::unwrap) {
-                    assert_eq!(batch.n_instances(), n);
-                    for (function, calls) in schedule(n) {
-                        let found = run(batch.as_mut(), function, &text, &calls);
-                        for ((idx, position, len), found) in calls.iter().zip(found) {
-                            let end = position + len;
-                            let error = relative_error(&found, &expected[(end - 1) * vocab..end * vocab]);
-                            assert!(error <= 1e-5, "{name}, {n} sequences, {idx} at {end}: {error:e}");
-                        }
+            let mut batches = vec![executable.instantiate_batch(n).unwrap()];
+            if n == 3 {
+                batches.push(Alone(executable).instantiate_batch(n).unwrap());
+            }
+            for mut batch in batches {
+                assert_eq!(batch.n_instances(), n);
+                for (function, calls) in schedule(n) {
+                    let found = run(batch.as_mut(), function, &text, &calls);
+                    for ((idx, position, len), found) in calls.iter().zip(found) {
+                        let end = position + len;
+                        let error = relative_error(&found, &expected[(end - 1) * vocab..end * vocab]);
+                        assert!(error <= 1e-5, "{name}, {n} sequences, {idx} at {end}: {error:e}");
                     }
                 }
             }
@@ -111,10 +111,10 @@ fn every_sequence_gets_the_logits_of_the_reference() {
 }
 
 /// Products of few rows and of many add up in other orders (1e-6 of a result), which may turn a code of the next product's 8
-/// bits or a cache's fp16 to its neighbour.
+/// bits or a number of the cache to its neighbour: 8e-5 of the logits at worst, when this was written.
 #[test]
 fn fast_numerics_give_each_sequence_what_it_gets_alone() {
-    let text: Vec<u32> = (0..61).map(|i| (i * i * 7 + i * 3 + 2) % 149).collect();
+    let text: Vec<u32> = (0..61).map(|i| (i * i * 7 + i * 3 + 2) % 131).collect();
     let mut worst = 0.0f64;
     for path in ["tiny/llama-bf16", "tiny/qwen3", "tiny/gemma3", "tiny-gguf/llama-quantised.gguf"] {
         let program = program(path, DType::Fp16, None);
@@ -128,7 +128,7 @@ fn fast_numerics_give_each_sequence_what_it_gets_alone() {
                 for ((call, found), expected) in calls.iter().zip(found).zip(expected) {
                     let error = relative_error(&found, &expected);
                     worst = worst.max(error);
-                    assert!(error <= 2e-2, "{path}, {n} sequences, {function} of {call:?}: {error:e}");
+                    assert!(error <= 1e-3, "{path}, {n} sequences, {function} of {call:?}: {error:e}");
                 }
             }
         }
@@ -185,7 +185,7 @@ fn a_program_of_fixed_lengths_runs_too() {
 
 const MIXED: &str = "program(1.3) {
     func main<ios16>(tensor<fp32, [?, 2]> x, tensor<int32, [1]> n, tensor<int32, [?]> rows) {
-        tensor<fp32, [3, 2]> w = const()[val = tensor<fp32, [3, 2]>([1.0, 2.0, -1.0, 0.5, 3.0, -2.0])];
+        tensor<fp32, [3, 2]> w = const()[val = tensor<fp32, [3, 2]>([[1.0, 2.0], [-1.0, 0.5], [3.0, -2.0]])];
         tensor<fp32, [3]> b = const()[val = tensor<fp32, [3]>([0.25, -4.0, 8.0])];
         tensor<fp32, [?, 3]> y = linear(x = x, weight = w, bias = b);
         tensor<fp32, [?, 3]> more = add(x = y, y = b);
