@@ -228,8 +228,11 @@ impl<'a> Bench<'a> {
                 let error = anyhow::anyhow!("texts of {to} tokens, the model takes {}", encoder.max_tokens());
                 return Err(Failure::new(Code::Usage, error).remedy(format!("--lengths {}", encoder.max_tokens())));
             }
-            let texts: Vec<Vec<u32>> =
-                lengths(length, n_texts).into_iter().zip(7..).map(|(n, seed)| ids(n, encoder.info.vocab_size, seed)).collect();
+            let texts: Vec<Vec<u32>> = lengths(length, n_texts)
+                .into_iter()
+                .zip(7..)
+                .map(|(n, seed)| ids(n, encoder.info.vocab_size, seed))
+                .collect();
             let n_tokens: usize = texts.iter().map(Vec::len).sum();
             for batch in &self.args.batch {
                 let rates = self.rounds(&mut || {
