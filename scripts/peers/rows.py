@@ -80,7 +80,7 @@ class Commands:
             self.make(folder / "tokenizer_config.json", self.python("encoders"), script, self.made, "--checkpoint-only")
             return folder
         if name not in self.pulled:
-            text, _ = measure.run([self.thane, "pull", name], self.seconds)
+            text = measure.run([self.thane, "pull", name], self.seconds)
             self.pulled[name] = pathlib.Path(text.strip().splitlines()[-1])
         return self.pulled[name]
 

@@ -20,7 +20,8 @@ cosine    no time: the least cosine of each program's vectors to those of torch 
 
 Memory is the most that a process held, as the system counts it; that of the others has Python and their libraries in it, what
 they hold before they load a model is printed beside it. What fails is said and left out. JSON lines come as soon as they are
-known and go to `--out` too, behind what is there; `--read` prints the table of such files. A ratio above 1 says that Thane is faster.
+known and go to `--out` too, behind what is there; `--read` prints the table of such files. Rows are named beside which other
+processes were busy: measure them again. A ratio above 1 says that Thane is faster.
 """
 
 import argparse
@@ -87,6 +88,7 @@ def summary(commands, row, found):
     line["memory_mib"] = {name: round(max(f["peak_memory_bytes"] for f in figures) / 2**20) for name, figures in found.items()}
     baselines = {name: max(f.get("baseline_memory_bytes") or 0 for f in figures) for name, figures in found.items()}
     line["baseline_mib"] = {name: round(b / 2**20) for name, b in baselines.items() if b}
+    line["others"] = max((f["others"] or 0 for figures in found.values() for f in figures), default=0)
     if row.work == "decode" and found:
         # The heads of these models are their embeddings: a token reads the whole file.
         size = os.path.getsize(commands.model(row.model))
@@ -97,7 +99,7 @@ def summary(commands, row, found):
 def vectors(command, limit):
     """What a program prints, or writes where it is told to."""
     if "--rounds" not in command:
-        text, _ = measure.run(command, limit)
+        text = measure.run(command, limit)
         return [json.loads(line) for line in text.strip().splitlines()]
     with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as out:
         measure.run([*command, "--vectors", out.name], limit)
@@ -158,6 +160,10 @@ def table(lines):
         out.append(f"| {' | '.join(cells)} |")
     reads = [line for line in rates if "gb_per_s" in line]
     out += ["", *(f"{line['row']}: GB/s " + ", ".join(f"{n} {v}" for n, v in line["gb_per_s"].items()) for line in reads)]
+    # A twentieth of a processor is what an idle system does.
+    noisy = [f"{line['row']} {line['others']}" for line in rates if line.get("others", 0) > 0.05]
+    if noisy:
+        out.append("processors that other processes used meanwhile, at most: " + ", ".join(noisy))
     for line in last.values():
         if "least" in line:
             cosines = (f"{n} {v} (median {line['median'][n]})" for n, v in line["least"].items())
