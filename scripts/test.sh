@@ -52,6 +52,8 @@ venv=target/oracle-venv
 { mkdir -p target && { [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; } &&
     "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/oracle/requirements.txt; } >/dev/null 2>&1 &
 oracles=$!
+bash scripts/neon.sh prepare >"$logs/neon-prepare" 2>"$logs/neon-fetch" &
+neon=$!
 
 step format cargo fmt --all --check
 step clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
@@ -67,8 +69,15 @@ fi
 step tests cargo test --quiet --workspace --no-fail-fast
 
 seconds=${THANE_TEST_FUZZ_SECONDS:-4}
-# While the oracles, which are Python on one core, are at work. That it failed shows where fuzzing builds anew.
-[ "$seconds" -le 0 ] || bash scripts/fuzz.sh build >"$logs/fuzz-build" 2>&1 &
+neon_skipped=
+wait "$neon" || neon_skipped=$(tail -n 1 "$logs/neon-prepare")
+# While the oracles, which are Python on one core, are at work. What failed shows where it is done anew below.
+builds() {
+    [ "$seconds" -le 0 ] || bash scripts/fuzz.sh build >"$logs/fuzz-build" 2>&1
+    [ -n "$neon_skipped" ] || bash scripts/neon.sh build >"$logs/neon-build" 2>&1
+    bash scripts/sanitize.sh address build >"$logs/sanitize-build" 2>&1
+}
+builds &
 
 wait "$oracles" || true
 if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
@@ -98,8 +107,18 @@ else
     skip oracles "python3 -m venv does not work here"
 fi
 
-echo "== waiting for the build of the fuzz targets"
+echo "== waiting for builds beside"
 wait
+if [ -z "$neon_skipped" ]; then
+    step "kernels on NEON, emulated" bash scripts/neon.sh
+else
+    skip "kernels on NEON, emulated" "$neon_skipped"
+fi
+if ls "$(rustc --print target-libdir)"/librustc*rt.asan.* >/dev/null 2>&1; then
+    step "kernels under the address sanitizer" bash scripts/sanitize.sh
+else
+    skip "kernels under the address sanitizer" "this toolchain comes without it"
+fi
 step "audit of published figures" "$thane" audit --self-check
 step "time of audits" python3 scripts/audit_time.py "$thane" 1
 if browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome); then

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use thane_kernels::attention::{Attention, KvData, KvView, attention, attention_scratch_len};
 use thane_kernels::Isa;
+use thane_kernels::attention::{Attention, KvData, KvView, attention, attention_scratch_len};
 use thane_kernels::f16::f32_to_f16_slice;
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;

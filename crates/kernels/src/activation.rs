@@ -111,11 +111,12 @@ impl Kernel for Apply<'_> {
 mod tests {
     use super::*;
 
-    /// Inputs over the whole range of bits, with the ends of the interesting intervals dense.
+    /// Inputs over the whole range of bits, all that f16 has, and the ends of the interesting intervals dense.
     fn inputs() -> Vec<f32> {
         let mut inputs: Vec<f32> =
             (0..=u32::MAX / 100_003).map(|i| f32::from_bits(i * 100_003)).filter(|x| x.is_finite()).collect();
         inputs.extend((-110_000..=110_000).map(|i| i as f32 / 1000.0));
+        inputs.extend((0..=u16::MAX).map(crate::f16::f16_to_f32).filter(|x| x.is_finite()));
         inputs.extend([
             0.0,
             -0.0,

@@ -164,7 +164,8 @@ mod tests {
             let mut values = vec![0.0; halves.len()];
             let mut back = vec![0; halves.len()];
             // Odd offsets and lengths, so that the tails differ from the vectors.
-            for (start, end) in [(0, 65_536), (1, 65_530)] {
+            let short = (0..34).map(|len| (3, 3 + len));
+            for (start, end) in short.chain([(0, 65_536), (1, 65_530)]) {
                 f16_to_f32_slice(isa, &halves[start..end], &mut values[start..end]);
                 f32_to_f16_slice(isa, &values[start..end], &mut back[start..end]);
                 for i in start..end {

@@ -74,7 +74,7 @@ fn one_to_eight_threads_give_the_same_logits_of_smollm2() {
     };
     let program = program(PathBuf::from(models).join("SmolLM2-135M-Instruct.Q4_1.gguf"), DType::Fp16);
     // In f32 each prompt takes seconds.
-    for (numerics, n_prompt, counts) in [(Numerics::Fast, 290, &[2, 3, 5, 8][..]), (Numerics::F32, 20, &[2, 7])] {
+    for (numerics, n_prompt, counts) in [(Numerics::Fast, 290, &[2, 3, 8][..]), (Numerics::F32, 20, &[2, 7])] {
         let alone = answer(&program, numerics, 1, &[n_prompt]);
         for n_threads in counts {
             assert!(answer(&program, numerics, *n_threads, &[n_prompt]) == alone, "{numerics:?}, {n_threads} threads");

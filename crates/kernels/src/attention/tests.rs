@@ -212,6 +212,29 @@ fn masked_keys_may_hold_anything_when_no_row_wants_them() {
     }
 }
 
+/// One bad query spoils its own row only; an infinite score is no number, as in the definition; subnormal values stay.
+#[test]
+fn what_is_no_number_shows() {
+    let mut random = Random::new(55);
+    for n_keys in [5, 300] {
+        let mut case = case(&mut random, (1, 3, 20, n_keys), Masking::None, true);
+        case.q[20] = f32::NAN;
+        case.q[41] = f32::INFINITY;
+        for isa in Isa::available() {
+            let out = case.run(&Context::with_isa(3, isa), false);
+            let (sound, bad) = out.split_at(20);
+            assert!(sound.iter().all(|x| x.is_finite()), "{n_keys} keys, {}: {out:?}", isa.name());
+            assert!(bad.iter().all(|x| x.is_nan()), "{n_keys} keys, {}: {out:?}", isa.name());
+        }
+        case.q.fill(1e-40);
+        case.v.iter_mut().for_each(|v| *v = 1e-39);
+        for isa in Isa::available() {
+            let out = case.run(&Context::with_isa(3, isa), false);
+            assert!(out.iter().all(|x| (x / 1e-39 - 1.0).abs() < 1e-3), "{n_keys} keys, {}: {out:?}", isa.name());
+        }
+    }
+}
+
 #[test]
 fn nothing_to_attend_to() {
     let mut random = Random::new(53);
