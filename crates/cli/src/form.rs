@@ -18,6 +18,16 @@ pub struct FormFlags {
 }
 
 impl FormFlags {
+    /// The first of them that says something else than what is usual.
+    pub fn given(&self) -> Option<&'static str> {
+        let flags = [
+            ("--residual-divisor", self.residual_divisor.is_some()),
+            ("--norm", self.norm != Norm::Scaled),
+            ("--block", self.block.is_some()),
+        ];
+        flags.into_iter().find_map(|(name, is_given)| is_given.then_some(name))
+    }
+
     /// The form that they say, of a decoder.
     pub fn decoder(&self) -> DecoderEngine {
         DecoderEngine { block: self.block, residual_divisor: self.residual_divisor, norm: self.norm.form() }

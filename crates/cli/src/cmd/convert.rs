@@ -103,6 +103,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         return embed(args, app);
     }
     let engine = (args.form == Some(Form::Engine)).then(|| args.embedding.form.decoder());
+    if let (None, Some(flag)) = (engine, args.embedding.form.given()) {
+        let error = anyhow::anyhow!("{flag} is for programs of the Neural Engine, and this one is portable");
+        return Err(Failure::new(Code::Usage, error).remedy("--form engine"));
+    }
     // States of packages are fp16.
     let options = Options { context: args.context, cache: DType::Fp16, score: false, engine };
     let mut opened = model::open(&args.model, &options, app)?;
@@ -136,6 +140,12 @@ fn embed(args: &Args, app: &App) -> Outcome {
     if args.form == Some(Form::Portable) {
         let error = anyhow::anyhow!("packages of embedding models are written for the Neural Engine only");
         return Err(Failure::new(Code::Usage, error).remedy("--form engine, which is what --task embed writes"));
+    }
+    if args.embedding.form.block.is_some() {
+        let error = anyhow::anyhow!(
+            "--block is for decoders: functions of embedding models take as many tokens as --buckets says"
+        );
+        return Err(Failure::new(Code::Usage, error).remedy("--buckets"));
     }
     let hub::ModelFiles { name, path, licence, .. } = hub::resolve(&args.model, &app.hub)?;
     let checkpoint = Checkpoint::open(&path).map_err(|e| Failure::new(Code::Usage, e))?;

@@ -158,6 +158,10 @@ fn packages_hold_weights_once_and_run() {
         home.run(&args)
     };
     assert_ends(&convert(&["--context", "64", "--block", "65"]), 2, &["a block of 65 tokens", "--block 1 to 64"]);
+    let portable = ["convert", text(&folder), "--force", "-o", text(&path), "--norm", "native"];
+    assert_ends(&home.run(&portable), 2, &["--norm is for programs of the Neural Engine", "--form engine"]);
+    let embedding = ["convert", text(&folder), "--force", "-o", text(&path), "--task", "embed", "--block", "8"];
+    assert_ends(&home.run(&embedding), 2, &["--block is for decoders", "--buckets"]);
     assert_ends(&convert(&["--context", "64", "--block", "16"]), 0, &[]);
     assert_ends(&home.run(&["check", text(&path)]), 0, &[]);
     let program = Package::open(&path).unwrap().program;

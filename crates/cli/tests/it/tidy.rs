@@ -73,7 +73,9 @@ fn crates_know_nothing_of_what_they_must_not_know() {
     let of_packages = ["std::fs", "File::open", "serde_json::to_", "#[derive(Serialize"];
     for (name, path, text) in sources() {
         for (crates, words, invariant) in rules.iter().filter(|(crates, ..)| crates.contains(&name.as_str())) {
-            let code = without_tests(&text).lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//"));
+            // A module of tests, in a file of its own.
+            let text = if path.ends_with("tests.rs") { "" } else { without_tests(&text) };
+            let code = text.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//"));
             for (i, line) in code {
                 let allowed = |word: &str| in_package(&path) && of_packages.contains(&word);
                 if let Some(word) = words.iter().find(|w| line.contains(**w) && !allowed(w)) {
