@@ -14,6 +14,5 @@ export RUSTC_BOOTSTRAP=1
 [ "$sanitizer" != thread ] || allowed="-Cunsafe-allow-abi-mismatch=sanitizer"
 export RUSTFLAGS="-Zsanitizer=$sanitizer ${allowed:-}"
 # Optimised further the build takes longer than what it saves.
-[ "${2:-}" != build ] || only=--no-run
-exec cargo test --quiet ${only:-} -p thane-kernels --lib --tests --target "$host" \
+exec cargo test --quiet -p thane-kernels --lib --tests --target "$host" \
     --config 'profile.dev.package.thane-kernels.opt-level = 1'

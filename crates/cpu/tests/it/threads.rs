@@ -67,17 +67,15 @@ fn one_to_eight_threads_give_the_same_logits() {
 
 /// The same of SmolLM2, whose matrices are large enough for every kernel to be divided.
 #[test]
-fn one_to_eight_threads_give_the_same_logits_of_smollm2() {
+fn several_threads_give_the_logits_of_one_of_smollm2() {
     let Some(models) = std::env::var_os("THANE_MODELS") else {
         println!("skipped: THANE_MODELS does not name a folder with SmolLM2; scripts/models.sh fetches it");
         return;
     };
     let program = program(PathBuf::from(models).join("SmolLM2-135M-Instruct.Q4_1.gguf"), DType::Fp16);
-    // In f32 each prompt takes seconds.
-    for (numerics, n_prompt, counts) in [(Numerics::Fast, 290, &[2, 3, 8][..]), (Numerics::F32, 20, &[2, 7])] {
+    // Each prompt takes seconds.
+    for (numerics, n_prompt, n_threads) in [(Numerics::Fast, 290, 3), (Numerics::F32, 20, 2)] {
         let alone = answer(&program, numerics, 1, &[n_prompt]);
-        for n_threads in counts {
-            assert!(answer(&program, numerics, *n_threads, &[n_prompt]) == alone, "{numerics:?}, {n_threads} threads");
-        }
+        assert!(answer(&program, numerics, n_threads, &[n_prompt]) == alone, "{numerics:?}, {n_threads} threads");
     }
 }
