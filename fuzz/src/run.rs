@@ -14,10 +14,10 @@ use thane_models::{DecoderEngine, NormForm, Options, build};
 use crate::Rng;
 
 /// Small, so that an input takes milliseconds: attention over `n` queries and keys of one element takes n^2 steps.
-const LIMITS: Limits = Limits { tensor_bytes: 1 << 14, state_bytes: 1 << 14, rounds: 8 };
+const LIMITS: Limits = Limits { tensor_bytes: 1 << 14, state_bytes: 1 << 14, batch_bytes: 1 << 15, rounds: 8 };
 
 /// What tiny models need.
-const MODEL_LIMITS: Limits = Limits { tensor_bytes: 1 << 18, state_bytes: 1 << 18, rounds: 8 };
+const MODEL_LIMITS: Limits = Limits { tensor_bytes: 1 << 18, state_bytes: 1 << 18, batch_bytes: 1 << 19, rounds: 8 };
 
 /// Runs every function of a program that the validator accepts.
 pub fn run(program: &Program, rng: &mut Rng) {
