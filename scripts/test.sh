@@ -11,6 +11,8 @@ failed=()
 skipped=()
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
+# Everything is built once here.
+export CARGO_INCREMENTAL=0
 # coremltools draws a progress bar for each of thousands of packages.
 export TQDM_DISABLE=1
 step() { # name, command..
