@@ -1,6 +1,8 @@
 //! Many tokens in f32: 16 rows at a time are dequantised, by 256 columns, to a panel whose lanes are the rows, and all
 //! tokens go over it.
 
+use std::ops::Range;
+
 use super::rows::chunk_bytes;
 use super::{Output, Rows, Weight, dequantize_simd};
 use crate::Context;
@@ -11,6 +13,8 @@ use crate::threads::SharedMut;
 /// Columns of a panel, at most: a multiple of every block length. Their products are added up one after the other before the
 /// sum joins the output, which bounds the rounding error; with the inputs of a tile they fit a first cache of 32 KiB.
 const PANEL_COLS: usize = 256;
+/// Tokens of a task, at least, where there are as many.
+const LEAST_TOKENS: usize = 96;
 /// f32s of scratch per thread: the rows, and the panel.
 pub(super) const SCRATCH_LEN: usize = 2 * LANES * PANEL_COLS;
 
@@ -25,18 +29,34 @@ pub(super) fn linear_f32(
 ) {
     let (ty, n_cols) = (weight.ty, weight.n_cols);
     let scratch = SharedMut::new(scratch);
-    let block_tokens = block_tokens(n_cols);
     let n_panels = rows.n_rows.div_ceil(LANES);
-    ctx.pool().run_indexed(n_panels * n_tokens.div_ceil(block_tokens), |worker_idx, task_idx| {
-        // SAFETY: no two tasks run at once with the same worker index.
-        let scratch = unsafe { scratch.slice(worker_idx * SCRATCH_LEN, SCRATCH_LEN) };
-        let (block_idx, panel_idx) = (task_idx / n_panels, task_idx % n_panels);
-        let first_token = block_idx * block_tokens;
+    let part = |tokens: Range<usize>, cols: Range<usize>| {
+        // Few panels for many threads are shared, as far as filling them is a small part of the work.
+        let n_shares = (2 * ctx.pool().n_threads()).div_ceil(n_panels.max(1)).min(tokens.len() / LEAST_TOKENS).max(1);
+        let share_len = tokens.len().div_ceil(n_shares);
+        ctx.pool().run_indexed(n_panels * n_shares, |worker_idx, task_idx| {
+            // SAFETY: no two tasks run at once with the same worker index.
+            let scratch = unsafe { scratch.slice(worker_idx * SCRATCH_LEN, SCRATCH_LEN) };
+            let first_token = (tokens.start + task_idx / n_panels * share_len).min(tokens.end);
+            let end_token = (first_token + share_len).min(tokens.end);
+            let tiles = Tiles { x, n_cols, first_token, end_token, out, first_row: task_idx % n_panels * LANES };
+            ctx.isa().run(PanelTask { ty, rows, tiles, cols: cols.clone(), scratch });
+        });
+    };
+    if n_tokens <= block_tokens(n_cols) {
+        part(0..n_tokens, 0..n_cols);
+        return;
+    }
+    // All rows over some columns, then over those that follow: that takes as many more tokens in the cache, and to fill a panel
+    // for each 128 of 1024 columns was an eighth of the time.
+    let panel_cols = panel_cols(n_cols, ty);
+    let block_tokens = block_tokens(panel_cols);
+    for first_token in (0..n_tokens).step_by(block_tokens) {
         let end_token = (first_token + block_tokens).min(n_tokens);
-        let first_row = panel_idx * LANES;
-        let tiles = Tiles { x, n_cols, first_token, end_token, out, first_row };
-        ctx.isa().run(PanelTask { ty, rows, tiles, scratch });
-    });
+        for start in (0..n_cols.max(1)).step_by(panel_cols) {
+            part(first_token..end_token, start..(start + panel_cols).min(n_cols));
+        }
+    }
 }
 
 /// Tokens of a task: as many as stay in a core's second cache while every panel goes over them, and enough for the filling of
@@ -44,7 +64,7 @@ pub(super) fn linear_f32(
 pub(super) fn block_tokens(n_cols: usize) -> usize {
     // 512 KB: half of the second cache of the machines at hand, for the weights and outputs pass through it too.
     const CACHE_F32S: usize = 1 << 17;
-    (CACHE_F32S / n_cols.max(1)).clamp(96, 1536).next_multiple_of(12)
+    (CACHE_F32S / n_cols.max(1)).clamp(LEAST_TOKENS, 1536).next_multiple_of(12)
 }
 
 /// Columns of each panel but the last: as even as whole blocks allow.
@@ -57,6 +77,8 @@ struct PanelTask<'a> {
     ty: BlockType,
     rows: Rows<'a>,
     tiles: Tiles<'a>,
+    /// Columns, from a multiple of [`panel_cols`] on.
+    cols: Range<usize>,
     scratch: &'a mut [f32],
 }
 
@@ -64,11 +86,11 @@ impl Kernel for PanelTask<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        let n_cols = self.tiles.n_cols;
-        let panel_cols = panel_cols(n_cols, self.ty);
+        let panel_cols = panel_cols(self.tiles.n_cols, self.ty);
+        let cols = self.cols.clone();
         // One panel of no columns where there are none: the outputs are the bias.
-        for start in (0..n_cols.max(1)).step_by(panel_cols) {
-            let len = panel_cols.min(n_cols - start);
+        for start in (cols.start..cols.end.max(1)).step_by(panel_cols) {
+            let len = panel_cols.min(cols.end - start);
             self.fill(simd, start, len);
             self.tiles.multiply(simd, self.scratch[..len * LANES].as_chunks().0, start, &[]);
         }
