@@ -55,6 +55,7 @@ pub struct RunFlags {
 pub enum NumericsFlag {
     F32,
     Fast,
+    Int8,
     Ane,
 }
 
@@ -71,6 +72,7 @@ pub fn cpu(numerics: NumericsFlag, threads: Option<u16>, app: &App) -> Cpu {
     let numerics = match numerics {
         NumericsFlag::F32 => Numerics::F32,
         NumericsFlag::Fast => Numerics::Fast,
+        NumericsFlag::Int8 => Numerics::Int8,
         NumericsFlag::Ane => Numerics::Ane(Effects::default()),
     };
     Cpu::new(numerics, threads.map_or_else(num_cpus::get_physical, usize::from)).with_isa(app.isa)

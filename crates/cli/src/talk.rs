@@ -232,7 +232,9 @@ pub fn no_numbers(error: anyhow::Error, model: &str, numerics: NumericsFlag) -> 
         error.context("the model's logits are no numbers: its weights are damaged, or too large to compute with");
     let failure = Failure::new(Code::Usage, error);
     let failure = match numerics {
-        NumericsFlag::Fast | NumericsFlag::Ane => failure.remedy("--numerics f32, which has a wider range"),
+        NumericsFlag::Fast | NumericsFlag::Int8 | NumericsFlag::Ane => {
+            failure.remedy("--numerics f32, which has a wider range")
+        }
         NumericsFlag::F32 => failure,
     };
     failure.remedy(format!("thane pull {model} --check, if it was fetched; else fetch it again"))

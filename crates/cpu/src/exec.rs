@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use thane_kernels::Context;
 use thane_kernels::linear::{
-    dequantize_rows_gather, linear_codes, linear_codes_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast,
-    linear_fast_scratch_len, linear_packed,
+    CodesProduct, dequantize_rows_gather, int8_scratch_len, linear_codes, linear_codes_scratch_len, linear_f32,
+    linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_int8, linear_packed, quantize_int8,
 };
 use thane_kernels::norm::rms_norm;
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
+use thane_kernels::{BlockType, Context};
 use thane_mil::data::Data;
 use thane_mil::literal::Literal;
 use thane_mil::opset::{ArgType, Infer, Known, OpDef};
@@ -19,11 +19,12 @@ use thane_mil::types::{DType, TensorType, Type};
 use crate::Numerics;
 use crate::ane::{self, Tally};
 use crate::exec_cache::Cached;
-use crate::fuse::Fused;
+use crate::fuse::{Fused, Product};
 use crate::ops::gather::row;
 use crate::ops::random::{Seeds, is_random};
 use crate::ops::{self, Call, Eval, Fault, Value};
-use crate::plan::{Branch, Item, Kind, Operand, Plain, Plan, Step};
+use crate::plain::{Item, Operand, Plain};
+use crate::plan::{Branch, Kind, Plan, Step};
 use crate::profile::{Begun, Profile};
 use crate::tensor::{Buffer, Pool, Tensor};
 use crate::weight::Matrix;
@@ -222,7 +223,7 @@ impl Frame<'_> {
     pub fn compute(&mut self, plan: &Plan, step: &Step) -> Result<Vec<Tensor>, Fault> {
         Ok(match &step.kind {
             Kind::Plain(plain) => self.plain(plain)?,
-            Kind::View(plain) => vec![self.view(plain)?],
+            Kind::View(plain) => vec![self.view(plain)?.ok_or("elements move")?],
             Kind::Add(plain, x, y) => match self.add_in_place(step, *x, *y)? {
                 Some(sum) => vec![sum],
                 None => self.plain(plain)?,
@@ -237,7 +238,7 @@ impl Frame<'_> {
                 *self.states[*state] = value.clone();
                 vec![value]
             }
-            Kind::Fused(fused) => self.fused(step, fused)?.into_iter().collect(),
+            Kind::Fused(fused) => self.fused(step, fused)?,
             Kind::Cond(pred, [then, otherwise]) => {
                 let branch = if self.truth(*pred)? { then } else { otherwise };
                 self.branch(plan, branch, Vec::new())?
@@ -317,24 +318,32 @@ impl Frame<'_> {
     }
 
     fn plain(&mut self, plain: &Plain) -> Result<Vec<Tensor>, Fault> {
+        if plain.def.name == "transpose"
+            && let Some(view) = self.view(plain)?
+        {
+            return Ok(vec![view]);
+        }
         let mut args = self.args(&plain.args)?;
         if is_random(plain.def) {
             self.seeds.bind(plain.def, &mut args);
         }
-        if plain.def.name == "transpose"
-            && let Some(view) = transposed_view(plain.def, &args, self.pool)?
-        {
-            return Ok(vec![view]);
-        }
         match self.numerics {
             Numerics::Ane(effects) => ane::evaluate(self.context, plain, args, effects, self.pool, &mut self.tally),
-            Numerics::F32 | Numerics::Fast => evaluate(self.context, plain.def, plain.eval, args, self.pool),
+            Numerics::F32 | Numerics::Fast | Numerics::Int8 => {
+                evaluate(self.context, plain.def, plain.eval, args, self.pool)
+            }
         }
     }
 
-    fn view(&mut self, plain: &Plain) -> Result<Tensor, Fault> {
-        let args = self.args(&plain.args)?;
-        reshaped(plain.def, &args, self.pool)
+    /// The first argument under another shape, sharing its buffer; none where elements move.
+    fn view(&mut self, plain: &Plain) -> Result<Option<Tensor>, Fault> {
+        let x = match plain.args.first() {
+            Some(Some(Operand::Value(x))) => self.get(*x)?.clone(),
+            Some(Some(Operand::Constant(Value::Tensor(x)))) => x.clone(),
+            _ => return Err("`x` is missing".to_owned()),
+        };
+        let shape = plain.view(&x.shape, || view_shape(plain.def, &self.args(&plain.args)?, self.pool))?;
+        Ok(shape.map(|shape| Tensor { shape, ..x }))
     }
 
     /// `x + y` in the buffer of x, when x ends here and both have one shape.
@@ -360,12 +369,16 @@ impl Frame<'_> {
         Ok(Some(sum))
     }
 
-    fn fused(&mut self, step: &Step, fused: &Fused) -> Result<Option<Tensor>, Fault> {
-        match fused {
-            Fused::Linear { x, weight, bias } => self.linear(*x, weight, bias.as_ref()).map(Some),
-            Fused::Gather { indices, weight } => self.gather(*indices, weight).map(Some),
-            Fused::RmsNorm { x, weight, epsilon } => self.rms_norm(*x, weight, *epsilon).map(Some),
-            Fused::Rope { x, cos, sin, style } => self.rope(step, *x, [*cos, *sin], *style).map(Some),
+    fn fused(&mut self, step: &Step, fused: &Fused) -> Result<Vec<Tensor>, Fault> {
+        let result = match fused {
+            Fused::Linear { x, products } => return self.linear(*x, products),
+            Fused::Append { state, update, begin, end } => {
+                self.append(*state, *update, [*begin, *end])?;
+                return Ok(Vec::new());
+            }
+            Fused::Gather { indices, weight } => self.gather(*indices, weight)?,
+            Fused::RmsNorm { x, weight, epsilon } => self.rms_norm(*x, weight, *epsilon)?,
+            Fused::Rope { x, cos, sin, style } => self.rope(step, *x, [*cos, *sin], *style)?,
             Fused::Gated { gate, up, op } => {
                 let shape = self.get(*gate)?.shape.clone();
                 if shape != self.get(*up)?.shape {
@@ -374,64 +387,82 @@ impl Frame<'_> {
                 let (mut out, n) = self.pool.take_checked(&shape)?;
                 let (gate, up) = (floats(self.get(*gate)?)?, floats(self.get(*up)?)?);
                 thane_kernels::activation::gated(self.context, *op, gate, up, &mut out[..n]);
-                Ok(Some(Tensor::new(DType::Fp32, shape, Buffer::F32(out))))
+                Tensor::new(DType::Fp32, shape, Buffer::F32(out))
             }
-            Fused::Append { state, update, begin, end } => self.append(*state, *update, [*begin, *end]).map(|()| None),
             Fused::Attention { query, key, value, mask, end } => {
-                let cached = Cached { states: [*key, *value], mask: *mask, end: *end };
-                self.attention(*query, cached).map(Some)
+                self.attention(*query, Cached { states: [*key, *value], mask: *mask, end: *end })?
             }
-            Fused::Attend { query, key, value, mask } => self.attend([*query, *key, *value], *mask).map(Some),
+            Fused::Attend { query, key, value, mask } => self.attend([*query, *key, *value], *mask)?,
             Fused::LayerNorm { x, weight, bias, epsilon } => {
-                self.layer_norm(*x, weight.as_ref(), bias.as_ref(), *epsilon).map(Some)
+                self.layer_norm(*x, weight.as_ref(), bias.as_ref(), *epsilon)?
             }
-            Fused::MatMul { x, y, transpose_y } => self.matmul([*x, *y], *transpose_y).map(Some),
-            Fused::HalfLinear { x, weight, bias } => self.half_linear(*x, weight, bias.as_ref()).map(Some),
-            Fused::Pointwise { x, weight, bias } => self.pointwise(*x, weight, bias.as_ref()).map(Some),
-        }
+            Fused::MatMul { x, y, transpose_y } => self.matmul([*x, *y], *transpose_y)?,
+            Fused::HalfLinear { x, weight, bias } => self.half_linear(*x, weight, bias.as_ref())?,
+            Fused::Pointwise { x, weight, bias } => self.pointwise(*x, weight, bias.as_ref())?,
+        };
+        Ok(vec![result])
     }
 
-    fn linear(&mut self, x: ValueId, weight: &Matrix, bias: Option<&Tensor>) -> Result<Tensor, Fault> {
-        let mut shape = self.get(x)?.shape.clone();
-        let last = shape.pop().filter(|last| *last == weight.n_cols);
-        last.ok_or_else(|| format!("the last dimension is not the {} columns of the weight", weight.n_cols))?;
-        let n_tokens = shape.iter().product();
-        shape.push(weight.n_rows);
+    /// The products of x with each matrix, those together that are in one form.
+    fn linear(&mut self, x: ValueId, products: &[Product]) -> Result<Vec<Tensor>, Fault> {
+        let x = self.get(x)?.clone();
+        let mut results = Vec::with_capacity(products.len());
+        for product in products {
+            let shape = product.shape(&x.shape)?;
+            let (out, n) = self.pool.take_checked(&shape)?;
+            results.push((shape, out, n));
+        }
+        let n_tokens = x.shape.split_last().map_or(0, |(_, outer)| outer.iter().product());
+        let packs = self.numerics.is_fast().then_some(n_tokens <= MOST_PACKING_TOKENS * self.n_frames);
+        let (mut coded, mut rounded, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        for (product, (_, out, n)) in products.iter().zip(&mut results) {
+            let y = &mut out[..*n];
+            if let Some(codes) = packs.and_then(|packs| product.weight.codes(self.context, packs)) {
+                coded.push((codes.ty, CodesProduct::new(codes, n_tokens, product.bias(), y)));
+            } else if let Some(int8) = product.weight.int8() {
+                rounded.push((int8, product.bias(), y));
+            } else {
+                others.push((product, y));
+            }
+        }
+        let (x, n_cols) = (floats(&x)?, x.shape.last().copied().unwrap_or(0));
+        if !coded.is_empty() {
+            let len = |ty: BlockType| linear_codes_scratch_len(self.context, ty, n_tokens, n_cols);
+            let mut scratch = self.pool.take(coded.iter().map(|(ty, _)| len(*ty)).max().unwrap_or(0));
+            let mut coded: Vec<CodesProduct> = coded.into_iter().map(|(_, product)| product).collect();
+            linear_codes(self.context, &mut coded, x, n_tokens, &mut scratch);
+            self.pool.give_f32(scratch);
+        }
+        if !rounded.is_empty() {
+            let mut scratch = self.pool.take(int8_scratch_len(n_tokens, n_cols));
+            let x = quantize_int8(self.context, x, n_tokens, n_cols, &mut scratch);
+            rounded.into_iter().for_each(|(int8, bias, y)| linear_int8(self.context, &int8, &x, bias, y));
+            self.pool.give_f32(scratch);
+        }
+        others.into_iter().for_each(|(product, y)| self.product(product, x, n_tokens, y));
+        let tensor = |(shape, out, _)| Tensor::new(DType::Fp32, shape, Buffer::F32(out));
+        Ok(results.into_iter().map(tensor).collect())
+    }
+
+    /// The product of x [n_tokens, columns] with one matrix.
+    fn product(&mut self, product: &Product, x: &[f32], n_tokens: usize, y: &mut [f32]) {
+        let (weight, bias) = (&product.weight, product.bias());
         let w = weight.weight();
         if let Some(packed) = weight.packed() {
-            let (mut out, n) = self.pool.take_checked(&shape)?;
-            let x = floats(self.get(x)?)?;
-            linear_packed(self.context, &packed, x, n_tokens, bias.and_then(Tensor::f32s), &mut out[..n]);
-            return Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)));
-        }
-        if matches!(self.numerics, Numerics::Fast)
-            && let Some(codes) = weight.codes(self.context, n_tokens <= MOST_PACKING_TOKENS * self.n_frames)
-        {
-            let mut scratch = self.pool.take(linear_codes_scratch_len(self.context, codes.ty, n_tokens, weight.n_cols));
-            let (mut out, n) = self.pool.take_checked(&shape)?;
-            let (x, bias) = (floats(self.get(x)?)?, bias.and_then(Tensor::f32s));
-            linear_codes(self.context, &codes, x, n_tokens, bias, &mut out[..n], &mut scratch);
-            self.pool.give_f32(scratch);
-            return Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)));
+            return linear_packed(self.context, &packed, x, n_tokens, bias, y);
         }
         let scratch_len = match self.numerics {
             Numerics::F32 => linear_f32_scratch_len(self.context, &w, n_tokens),
-            Numerics::Fast => linear_fast_scratch_len(self.context, &w, n_tokens),
+            Numerics::Fast | Numerics::Int8 => linear_fast_scratch_len(self.context, &w, n_tokens),
             Numerics::Ane(_) => 0,
         };
         let mut scratch = self.pool.take(scratch_len);
-        let (mut out, n) = self.pool.take_checked(&shape)?;
-        let x = floats(self.get(x)?)?;
-        let bias = bias.and_then(Tensor::f32s);
         match self.numerics {
-            Numerics::F32 => linear_f32(self.context, &w, x, n_tokens, bias, &mut out[..n], &mut scratch),
-            Numerics::Fast => linear_fast(self.context, &w, x, n_tokens, bias, &mut out[..n], &mut scratch),
-            Numerics::Ane(effects) => {
-                self.tally += ane::stored_linear(self.context, &w, x, bias, effects, &mut out[..n]);
-            }
+            Numerics::F32 => linear_f32(self.context, &w, x, n_tokens, bias, y, &mut scratch),
+            Numerics::Fast | Numerics::Int8 => linear_fast(self.context, &w, x, n_tokens, bias, y, &mut scratch),
+            Numerics::Ane(effects) => self.tally += ane::stored_linear(self.context, &w, x, bias, effects, y),
         }
         self.pool.give_f32(scratch);
-        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
     }
 
     fn gather(&mut self, indices: ValueId, weight: &Matrix) -> Result<Tensor, Fault> {
@@ -510,22 +541,23 @@ pub fn floats(t: &Tensor) -> Result<&[f32], Fault> {
     t.f32s().ok_or_else(|| format!("{} stands where fp32 is due", t.dtype))
 }
 
-/// The first argument under another shape, sharing its buffer.
-pub fn reshaped(def: &'static OpDef, args: &[Option<Value>], pool: &Pool) -> Result<Tensor, Fault> {
-    let shape = infer(def, args)?[0].known_shape().ok_or("the shape is not known")?;
-    match args.first() {
-        Some(Some(Value::Tensor(x))) => pool.check(x.dtype, &shape).map(|_| Tensor { shape, ..x.clone() }),
-        _ => Err("`x` is missing".to_owned()),
+/// The shape under which a reshaping op, or a transposition, gives the elements of its first argument in their order; none where
+/// it moves them.
+pub fn view_shape(def: &'static OpDef, args: &[Option<Value>], pool: &Pool) -> Result<Option<Vec<usize>>, Fault> {
+    let Some(Some(Value::Tensor(x))) = args.first() else { return Err("`x` is missing".to_owned()) };
+    if def.name == "transpose" && !moves_nothing(x, args) {
+        return Ok(None);
     }
+    let shape = infer(def, args)?[0].known_shape().ok_or("the shape is not known")?;
+    pool.check(x.dtype, &shape)?;
+    Ok(Some(shape))
 }
 
-/// A transposition that moves no element: only axes of size 1 change their place.
-pub fn transposed_view(def: &'static OpDef, args: &[Option<Value>], pool: &Pool) -> Result<Option<Tensor>, Fault> {
-    let (Some(Some(Value::Tensor(x))), Some(Some(Value::Tensor(perm)))) = (args.first(), args.get(1)) else {
-        return Ok(None);
-    };
+/// Whether only axes of size 1 change their place.
+fn moves_nothing(x: &Tensor, args: &[Option<Value>]) -> bool {
+    let Some(Some(Value::Tensor(perm))) = args.get(1) else { return false };
     let rank = x.shape.len() as i64;
     let axes = perm.to_ints().unwrap_or_default().into_iter().map(|p| (if p < 0 { p + rank } else { p }) as usize);
     let moving: Vec<usize> = axes.filter(|a| x.shape.get(*a).is_some_and(|n| *n != 1)).collect();
-    if moving.is_sorted() { reshaped(def, args, pool).map(Some) } else { Ok(None) }
+    moving.is_sorted()
 }

@@ -2,13 +2,15 @@
 //! matrices, and 1x1 convolutions. fp16 values are widened before and rounded after, as the plain ops do it.
 
 use thane_kernels::attention::{Attention, KvData, KvView, attention, attention_scratch_len};
-use thane_kernels::linear::{linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len};
+use thane_kernels::linear::{
+    int8_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_int8,
+    quantize_int8,
+};
 use thane_kernels::norm::layer_norm;
 use thane_kernels::{BlockType, Weight};
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
-use crate::Numerics;
 use crate::exec::{Frame, floats};
 use crate::ops::Fault;
 use crate::tensor::{Buffer, Tensor};
@@ -149,7 +151,7 @@ impl Frame<'_> {
         let bias = bias.as_ref().and_then(Tensor::f32s);
         let (mut out, n) = self.pool.take_checked(&shape)?;
         let w = weight.weight();
-        let fast = self.numerics == Numerics::Fast;
+        let fast = self.numerics.is_fast();
         let scratch_len = if fast { linear_fast_scratch_len } else { linear_f32_scratch_len };
         let mut scratch = self.pool.take(scratch_len(self.context, &w, n_places));
         let (mut rows, mut product) = (Vec::new(), self.pool.take(n_places * n_out));
@@ -178,7 +180,12 @@ impl Frame<'_> {
         let bias = bias.map(Tensor::widened);
         let bias = bias.as_ref().and_then(Tensor::f32s);
         let (mut out, n) = self.pool.take_checked(&shape)?;
-        if self.numerics == Numerics::Fast {
+        if let Some(int8) = weight.int8() {
+            let mut scratch = self.pool.take(int8_scratch_len(n_rows, weight.n_cols));
+            let x = quantize_int8(self.context, x, n_rows, weight.n_cols, &mut scratch);
+            linear_int8(self.context, &int8, &x, bias, &mut out[..n]);
+            self.pool.give_f32(scratch);
+        } else if self.numerics.is_fast() {
             let mut scratch = self.pool.take(linear_fast_scratch_len(self.context, &w, n_rows));
             linear_fast(self.context, &w, x, n_rows, bias, &mut out[..n], &mut scratch);
             self.pool.give_f32(scratch);

@@ -9,6 +9,7 @@ use thane_kernels::rope::RopeStyle;
 use thane_mil::program::{Arg, Op, OpId, ValueId};
 use thane_mil::types::DType;
 
+use crate::ops::Fault;
 use crate::plan::Planner;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
@@ -19,8 +20,8 @@ mod tests;
 /// What a kernel computes in place of several ops.
 #[derive(Debug)]
 pub enum Fused {
-    /// `x @ weight^T + bias`.
-    Linear { x: ValueId, weight: Matrix, bias: Option<Tensor> },
+    /// `x @ weight^T + bias` of each; [`Planner`] brings those of one x together.
+    Linear { x: ValueId, products: Vec<Product> },
     /// The same of fp16 values.
     HalfLinear { x: ValueId, weight: Matrix, bias: Option<Tensor> },
     /// Rows of a weight.
@@ -43,6 +44,27 @@ pub enum Fused {
     Pointwise { x: ValueId, weight: Matrix, bias: Option<Tensor> },
     /// Attention over the first `end[2]` entries of two states.
     Attention { query: ValueId, key: usize, value: usize, mask: Option<ValueId>, end: ValueId },
+}
+
+/// A matrix that something is multiplied with, and what is added.
+#[derive(Debug)]
+pub struct Product {
+    pub weight: Matrix,
+    pub bias: Option<Tensor>,
+}
+
+impl Product {
+    /// The shape of the product with an x of this shape.
+    pub fn shape(&self, x: &[usize]) -> Result<Vec<usize>, Fault> {
+        match x.split_last() {
+            Some((last, outer)) if *last == self.weight.n_cols => Ok([outer, &[self.weight.n_rows]].concat()),
+            _ => Err(format!("the last dimension is not the {} columns of the weight", self.weight.n_cols)),
+        }
+    }
+
+    pub fn bias(&self) -> Option<&[f32]> {
+        self.bias.as_ref().and_then(Tensor::f32s)
+    }
 }
 
 impl Fused {
@@ -167,7 +189,7 @@ fn linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     if bias.as_ref().is_some_and(|b| b.f32s().is_none()) {
         return None;
     }
-    one(root, Vec::new(), Fused::Linear { x, weight, bias })
+    one(root, Vec::new(), Fused::Linear { x, products: vec![Product { weight, bias }] })
 }
 
 fn half_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {

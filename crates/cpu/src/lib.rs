@@ -19,6 +19,8 @@ mod fuse;
 mod list;
 mod lockstep;
 mod ops;
+mod packs;
+mod plain;
 mod plan;
 mod profile;
 mod tensor;
@@ -54,8 +56,17 @@ pub enum Numerics {
     F32,
     /// Quantised weights as they are, by activations quantised to 8 bits a block.
     Fast,
+    /// As `Fast`, and float weights rounded to integers, -63 to 63, when a program is loaded, with activations rounded alike.
+    Int8,
     /// Op by op, with what the Apple Neural Engine does to numbers.
     Ane(Effects),
+}
+
+impl Numerics {
+    /// Whether quantised weights are multiplied as they are.
+    fn is_fast(self) -> bool {
+        matches!(self, Self::Fast | Self::Int8)
+    }
 }
 
 /// The CPU as a backend.
@@ -140,8 +151,7 @@ impl Cpu {
     fn plan(&self, functions: &[Function], limits: Limits, seed: u64) -> Result<Shared, LoadError> {
         // The engine's numbers are those of each op.
         let op_by_op = matches!(self.numerics, Numerics::Ane(_));
-        let patterns = if op_by_op { fuse::STORED } else { fuse::PATTERNS };
-        self.plan_with(functions, limits, seed, patterns, !op_by_op)
+        self.plan_with(functions, limits, seed, if op_by_op { fuse::STORED } else { fuse::PATTERNS })
     }
 
     fn plan_with(
@@ -150,13 +160,12 @@ impl Cpu {
         limits: Limits,
         seed: u64,
         patterns: &[Pattern],
-        packs: bool,
     ) -> Result<Shared, LoadError> {
         let context = Arc::new(self.context());
         let mut plans = HashMap::new();
         let folds = Folds::default();
         for function in functions {
-            let plan = Plan::new(&context, function, &folds, limits.tensor_bytes, patterns, packs)
+            let plan = Plan::new(&context, function, &folds, limits.tensor_bytes, patterns, self.numerics)
                 .map_err(|(op, reason)| load_error(function, op, reason))?;
             plans.insert(function.name.clone(), plan);
         }

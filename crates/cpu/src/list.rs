@@ -8,7 +8,7 @@ use thane_mil::opset::OpDef;
 use thane_mil::types::{DType, Dim, TensorType};
 
 use crate::ops::{Fault, Value};
-use crate::plan::Operand;
+use crate::plain::Operand;
 use crate::tensor::{Buffer, Pool, Tensor};
 
 /// Whether that op is one on lists.

@@ -12,11 +12,12 @@ use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
 use crate::Numerics;
-use crate::exec::{Frame, check_declared, floats, reshaped, transposed_view};
+use crate::exec::{Frame, check_declared, floats, view_shape};
 use crate::exec_cache::Cached;
-use crate::fuse::Fused;
+use crate::fuse::{Fused, Product};
 use crate::ops::{Fault, Value};
-use crate::plan::{Kind, Operand, Plain, Plan, Step, operands};
+use crate::plain::{Operand, Plain};
+use crate::plan::{Kind, Plan, Step, operands};
 use crate::profile::{Begun, attention as attention_work};
 use crate::tensor::{Buffer, Tensor};
 
@@ -104,7 +105,7 @@ impl<'a> Lockstep<'a> {
             return Ok(false);
         }
         let of_all = |fault| (None, fault);
-        let result = match &step.kind {
+        let results = match &step.kind {
             Kind::Fused(Fused::Append { state, update, begin, end }) => {
                 return self.append(*state, *update, [*begin, *end]);
             }
@@ -119,38 +120,42 @@ impl<'a> Lockstep<'a> {
                     let rotated = self.frames[i].rotate(shape, &mut values[part], [*cos, *sin], *style);
                     rotated.map_err(|fault| (Some(i), fault))?;
                 }
-                Some((x, shapes))
+                vec![(x, shapes)]
             }
             Kind::Fused(Fused::Attention { query, key, value, mask, end }) if self.is_joined(*query) => {
                 let cached = Cached { states: [*key, *value], mask: *mask, end: *end };
-                Some(self.attention(*query, cached)?)
+                vec![self.attention(*query, cached)?]
             }
-            Kind::View(plain) => self.view(plain).map_err(of_all)?,
-            Kind::Plain(plain) if plain.def.name == "transpose" => self.view(plain).map_err(of_all)?,
+            Kind::View(plain) => self.view(plain).map_err(of_all)?.into_iter().collect(),
+            Kind::Plain(plain) if plain.def.name == "transpose" => {
+                self.view(plain).map_err(of_all)?.into_iter().collect()
+            }
             kind => self.by_rows(step, kind).map_err(of_all)?,
         };
-        let Some((tensor, shapes)) = result else { return Ok(false) };
-        for id in &step.results {
+        if results.is_empty() {
+            return Ok(false);
+        }
+        for (id, (tensor, shapes)) in step.results.iter().zip(results) {
             for (i, shape) in shapes.iter().enumerate() {
                 let is_checked = i > 0 && shapes[i - 1] == *shape;
                 if !is_checked {
                     check_declared(&self.plan.function, *id, tensor.dtype, shape).map_err(|fault| (Some(i), fault))?;
                 }
             }
-        }
-        if let [id] = step.results[..] {
-            self.set(id, tensor, shapes);
+            self.set(*id, tensor, shapes);
         }
         Ok(true)
     }
 
     /// What treats each row by itself, or each element: one call for the rows of all frames.
-    fn by_rows(&mut self, step: &Step, kind: &Kind) -> Result<Option<Joined>, Fault> {
+    fn by_rows(&mut self, step: &Step, kind: &Kind) -> Result<Vec<Joined>, Fault> {
         let shapes = match kind {
-            Kind::Fused(Fused::Linear { x, weight, .. }) => {
-                let mut shapes = self.join(*x)?;
-                shapes.iter_mut().filter_map(|shape| shape.last_mut()).for_each(|last| *last = weight.n_rows);
-                shapes
+            Kind::Fused(Fused::Linear { x, products }) => {
+                let given = self.join(*x)?;
+                let results = self.all.compute(self.plan, step)?.into_iter();
+                let shapes =
+                    |product: &Product| given.iter().map(|shape| product.shape(shape)).collect::<Result<_, _>>();
+                return results.zip(products).map(|(tensor, product)| Ok((tensor, shapes(product)?))).collect();
             }
             Kind::Fused(Fused::Gather { indices, weight }) => {
                 let mut shapes = self.join(*indices)?;
@@ -168,16 +173,15 @@ impl<'a> Lockstep<'a> {
                     _ => false,
                 });
                 if !alike {
-                    return Ok(None);
+                    return Ok(Vec::new());
                 }
                 self.join(*y)?;
                 self.join(*x)?
             }
-            _ => return Ok(None),
+            _ => return Ok(Vec::new()),
         };
-        let results = self.all.compute(self.plan, step)?;
-        let tensor = results.into_iter().next().ok_or("a step gives nothing")?;
-        Ok(Some((tensor, shapes)))
+        let tensors = self.all.compute(self.plan, step)?.into_iter();
+        Ok(tensors.map(|tensor| (tensor, shapes.clone())).collect())
     }
 
     /// The same rows under other shapes, where no element moves.
@@ -199,14 +203,13 @@ impl<'a> Lockstep<'a> {
                 viewed.push(last.clone());
                 continue;
             }
-            // Only its type and its shape are looked at.
-            args[0] = Some(Value::Tensor(Tensor { shape: shape.clone(), ..joined.clone() }));
-            let view = match plain.def.name {
-                "transpose" => transposed_view(plain.def, &args, self.all.pool)?,
-                _ => Some(reshaped(plain.def, &args, self.all.pool)?),
-            };
+            let view = plain.view(shape, || {
+                // Only its type and its shape are looked at.
+                args[0] = Some(Value::Tensor(Tensor { shape: shape.clone(), ..joined.clone() }));
+                view_shape(plain.def, &args, self.all.pool)
+            })?;
             let Some(view) = view else { return Ok(None) };
-            viewed.push(view.shape);
+            viewed.push(view);
         }
         Ok(Some((joined.clone(), viewed)))
     }

@@ -11,10 +11,12 @@ use thane_mil::opset::{self, OpDef};
 use thane_mil::program::{Arg, BlockId, Definition, Function, Op, OpId, ValueId};
 use thane_mil::types::{TensorType, Type};
 
+use crate::Numerics;
 use crate::exec;
-use crate::fuse::{self, Fused, Pattern};
+use crate::fuse::{self, Fused, Pattern, Product};
 use crate::list;
-use crate::ops::{self, Eval, Fault, Value};
+use crate::ops::{self, Fault, Value};
+use crate::plain::{Item, Operand, Plain, values};
 use crate::tensor::{Pool, Tensor};
 use crate::weight::Folds;
 
@@ -54,37 +56,6 @@ pub struct Branch {
     pub outputs: Vec<ValueId>,
 }
 
-/// An op that runs by itself.
-#[derive(Debug)]
-pub struct Plain {
-    /// The op.
-    pub def: &'static OpDef,
-    /// Its meaning.
-    pub eval: Eval,
-    /// One entry for each parameter.
-    pub args: Vec<Option<Operand>>,
-}
-
-/// What a parameter of a plain op is bound to.
-#[derive(Debug)]
-pub enum Operand {
-    /// A value at run time.
-    Value(ValueId),
-    /// Values of a variadic parameter.
-    Values(Vec<Item>),
-    /// Part of the program.
-    Constant(Value),
-}
-
-/// One of the values of a variadic parameter.
-#[derive(Debug)]
-pub enum Item {
-    /// A value at run time.
-    Value(ValueId),
-    /// Part of the program.
-    Constant(Tensor),
-}
-
 /// One step.
 #[derive(Debug)]
 pub struct Step {
@@ -117,17 +88,17 @@ pub struct Plan {
 pub type PlanError = (Option<OpId>, String);
 
 impl Plan {
-    /// Plan a function with kernels for these patterns; `packs` says whether weights may take another form for them.
+    /// Plan a function with kernels for these patterns, and weights in the form that suits these numbers.
     pub fn new(
         context: &Context,
         function: &Function,
         folds: &Folds,
         most_bytes: usize,
         patterns: &[Pattern],
-        packs: bool,
+        numerics: Numerics,
     ) -> Result<Self, PlanError> {
         let mut planner = Planner::new(context, function, folds, most_bytes);
-        planner.fuse(patterns, packs);
+        planner.fuse(patterns, numerics);
         planner.plan()
     }
 }
@@ -150,6 +121,8 @@ pub struct Planner<'a> {
     states: Vec<(ValueId, String, TensorType)>,
     fused: HashMap<OpId, Fused>,
     covered: HashSet<OpId>,
+    /// Results of ops that are computed with another, by that.
+    joined: HashMap<OpId, Vec<ValueId>>,
 }
 
 impl<'a> Planner<'a> {
@@ -179,6 +152,7 @@ impl<'a> Planner<'a> {
             states: states.collect(),
             fused: HashMap::new(),
             covered: HashSet::new(),
+            joined: HashMap::new(),
         }
     }
 
@@ -270,7 +244,7 @@ impl<'a> Planner<'a> {
         (self.definer(value), reason)
     }
 
-    fn fuse(&mut self, patterns: &[Pattern], packs: bool) {
+    fn fuse(&mut self, patterns: &[Pattern], numerics: Numerics) {
         for &id in &self.f.body().ops {
             let group = fuse::find(self, id, patterns);
             let free = |found: &fuse::Found| {
@@ -281,17 +255,48 @@ impl<'a> Planner<'a> {
             // All or none: attention reads where the others of its group write.
             if group.iter().all(free) {
                 for mut found in group {
-                    if let Fused::Linear { weight, .. } = &mut found.fused {
-                        // A function with state is called for one row after another: fp32 is read as fast as it is stored.
-                        if packs && self.states.is_empty() {
-                            *weight = self.folds.pack(self.context, weight.clone());
-                        } else if packs {
-                            *weight = self.folds.pack_when_used(weight.clone());
+                    if let Fused::HalfLinear { weight, .. } = &mut found.fused
+                        && numerics == Numerics::Int8
+                    {
+                        *weight = self.folds.round(self.context, weight.clone());
+                    }
+                    if let Fused::Linear { products, .. } = &mut found.fused {
+                        let folds = self.folds;
+                        for Product { weight, .. } in products {
+                            *weight = match numerics {
+                                Numerics::Ane(_) => continue,
+                                Numerics::Int8 if weight.is_float() => folds.round(self.context, weight.clone()),
+                                // A function with state is called for one row after another: fp32 is read as fast as it is stored.
+                                _ if self.states.is_empty() => folds.pack(self.context, weight.clone()),
+                                _ => folds.pack_when_used(weight.clone()),
+                            };
                         }
                     }
                     self.covered.extend(found.covers);
                     self.fused.insert(found.root, found.fused);
                 }
+            }
+        }
+        // The engine's numbers are counted for each op.
+        if !matches!(numerics, Numerics::Ane(_)) {
+            self.join_linears();
+        }
+    }
+
+    /// Has the products of one x computed at the first of them: it is quantised once, and threads are asked once.
+    fn join_linears(&mut self) {
+        let mut first_of = HashMap::new();
+        for &id in &self.f.body().ops {
+            let Some(Fused::Linear { x, .. }) = self.fused.get(&id) else { continue };
+            let first = *first_of.entry(*x).or_insert(id);
+            if first == id {
+                continue;
+            }
+            let Some(Fused::Linear { products: joining, .. }) = self.fused.remove(&id) else { continue };
+            if let Some(Fused::Linear { products, .. }) = self.fused.get_mut(&first) {
+                products.extend(joining);
+                self.covered.insert(id);
+                self.joined.entry(first).or_default().extend(&self.f.op(id).results);
             }
         }
     }
@@ -346,7 +351,10 @@ impl<'a> Planner<'a> {
             let (kind, results) = match self.fused.remove(&id) {
                 // A cache is read where it is; nothing holds what was written.
                 Some(fused @ Fused::Append { .. }) => (Kind::Fused(fused), Vec::new()),
-                Some(fused) => (Kind::Fused(fused), op.results.clone()),
+                Some(fused) => {
+                    let joined = self.joined.remove(&id).unwrap_or_default();
+                    (Kind::Fused(fused), [op.results.as_slice(), &joined].concat())
+                }
                 None => (self.kind(id)?, op.results.clone()),
             };
             steps.push(Step { kind, op: id, results, last_uses: Vec::new() });
@@ -455,7 +463,7 @@ impl<'a> Planner<'a> {
         if op.def.name == "matmul" {
             self.cast_constant(op, &mut args).map_err(|reason| (Some(id), reason))?;
         }
-        Ok(Plain { def: op.def, eval, args })
+        Ok(Plain::new(op.def, eval, args))
     }
 
     fn operands<'b>(
@@ -530,18 +538,6 @@ pub fn operands(kind: &Kind) -> Vec<ValueId> {
         Kind::Cond(pred, branches) => branches.iter().flat_map(captured).chain([*pred]).collect(),
         Kind::Loop(vars, branches) => branches.iter().flat_map(captured).chain(vars.iter().copied()).collect(),
     }
-}
-
-/// The run-time values among operands.
-fn values(args: &[Option<Operand>]) -> Vec<ValueId> {
-    let of = |arg: &Operand| match arg {
-        Operand::Value(v) => vec![*v],
-        Operand::Values(items) => {
-            items.iter().filter_map(|i| if let Item::Value(v) = i { Some(*v) } else { None }).collect()
-        }
-        Operand::Constant(_) => Vec::new(),
-    };
-    args.iter().flatten().flat_map(of).collect()
 }
 
 /// The run-time values that a branch reads, its own included.

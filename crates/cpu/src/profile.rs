@@ -11,6 +11,7 @@ use crate::exec_cache::third;
 use crate::fuse::Fused;
 use crate::plan::{Kind, Plan, Step};
 use crate::tensor::Tensor;
+use crate::weight::Matrix;
 
 /// Ops that compute much: one of them that no kernel was found for makes a program slow.
 const HEAVY: [&str; 7] =
@@ -149,10 +150,11 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> (f64, f64) {
     let shape = |v: &ValueId| frame.get(*v).map(|t| t.shape.clone()).unwrap_or_default();
     let len = |v: &ValueId| frame.get(*v).map_or(0.0, |t| t.len() as f64);
     match fused {
-        Fused::Linear { x, weight, .. } | Fused::HalfLinear { x, weight, .. } | Fused::Pointwise { x, weight, .. } => {
-            let places = len(x) / weight.n_cols.max(1) as f64;
-            (2.0 * places * (weight.n_rows * weight.n_cols) as f64, weight.weight().bytes.len() as f64)
-        }
+        Fused::Linear { x, products } => products.iter().fold((0.0, 0.0), |sum, product| {
+            let (flops, bytes) = product_work(len(x), &product.weight);
+            (sum.0 + flops, sum.1 + bytes)
+        }),
+        Fused::HalfLinear { x, weight, .. } | Fused::Pointwise { x, weight, .. } => product_work(len(x), weight),
         Fused::Gather { indices, weight } => {
             (0.0, len(indices) * weight.weight().bytes.len() as f64 / weight.n_rows.max(1) as f64)
         }
@@ -168,6 +170,12 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> (f64, f64) {
         }
         _ => (0.0, 0.0),
     }
+}
+
+/// Operations of a product with so many elements, and bytes of the matrix.
+fn product_work(x_len: f64, weight: &Matrix) -> (f64, f64) {
+    let places = x_len / weight.n_cols.max(1) as f64;
+    (2.0 * places * (weight.n_rows * weight.n_cols) as f64, weight.n_bytes() as f64)
 }
 
 /// Operations of attention with a query of that many elements, and bytes of the cache that it reads.

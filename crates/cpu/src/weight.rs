@@ -2,12 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
-use thane_kernels::linear::{
-    self, LINE_BYTES, PackedCodes, pack, pack_codes, pack_codes_scratch_len, packed_codes_len, packed_len,
-};
+use thane_kernels::linear::{self, Int8Weight, PackedCodes, int8_len, pack, pack_int8, packed_codes_len, packed_len};
 use thane_kernels::{BlockType, Context, Weight};
 use thane_mil::data::{Bytes, Data, Packed, Packing};
 use thane_mil::literal::Literal;
@@ -15,13 +14,16 @@ use thane_mil::program::{Arg, Definition, Function, Op, ValueId};
 use thane_mil::types::DType;
 
 use crate::ops::Fault;
+use crate::packs::Packs;
 use crate::tensor::Tensor;
 
 /// A constant [rows, cols] that keeps its bytes alive.
 #[derive(Clone, Debug)]
 pub struct Matrix {
-    ty: BlockType,
-    bytes: Bytes,
+    /// How the values are stored.
+    pub ty: BlockType,
+    /// The rows.
+    pub bytes: Bytes,
     /// Outputs of a product with it.
     pub n_rows: usize,
     /// Inputs of a product with it.
@@ -29,35 +31,25 @@ pub struct Matrix {
     /// The same in the order that products of many rows read it, where it was packed.
     panels: Option<Arc<Vec<f32>>>,
     /// The same in the order that products of few rows read it, packed when the second of them asks.
-    codes: Option<Arc<LazyCodes>>,
+    codes: Option<Codes>,
+    /// Rounded to integers, where that was asked for.
+    int8: Option<Arc<Int8>>,
 }
 
-/// Codes that are packed once products with few rows come again and again: the first is that of the head behind a prompt, and who
-/// asks for one token does not wait for the others.
-#[derive(Debug, Default)]
-struct LazyCodes {
-    was_asked: AtomicBool,
-    bytes: OnceLock<Aligned>,
-}
-
-/// Bytes of which those from `start` on begin at a multiple of [`LINE_BYTES`].
+/// Codes and scales as kernels pack them.
 #[derive(Debug)]
-struct Aligned {
-    bytes: Vec<u8>,
-    start: usize,
+struct Int8 {
+    codes: Vec<u8>,
+    scales: Vec<f32>,
 }
 
-impl Aligned {
-    fn zeros(len: usize) -> Self {
-        let bytes = vec![0; len + LINE_BYTES];
-        // No offset is known to an interpreter; then any will do.
-        let start = bytes.as_ptr().align_offset(LINE_BYTES).min(LINE_BYTES);
-        Self { bytes, start }
-    }
-
-    fn range(&self) -> std::ops::Range<usize> {
-        self.start..self.start + self.bytes.len() - LINE_BYTES
-    }
+/// A matrix among those that are packed.
+#[derive(Clone, Debug)]
+struct Codes {
+    packs: Arc<Packs>,
+    /// Where it is in [`Packs::bytes`].
+    range: Range<usize>,
+    was_asked: Arc<AtomicBool>,
 }
 
 impl Matrix {
@@ -72,37 +64,28 @@ impl Matrix {
         Some(linear::Packed { panels, n_rows: self.n_rows, n_cols: self.n_cols })
     }
 
+    /// As integers, where it was rounded.
+    pub fn int8(&self) -> Option<Int8Weight<'_>> {
+        let int8 = self.int8.as_deref()?;
+        Some(Int8Weight { codes: &int8.codes, scales: &int8.scales, n_rows: self.n_rows, n_cols: self.n_cols })
+    }
+
+    /// Bytes that a product reads.
+    pub fn n_bytes(&self) -> usize {
+        self.int8.as_ref().map_or(self.bytes.len(), |int8| int8.codes.len() + size_of_val(int8.scales.as_slice()))
+    }
+
+    /// Whether it is of floats.
+    pub fn is_float(&self) -> bool {
+        self.ty.is_float()
+    }
+
     /// As [`Folds::pack_when_used`] lets it be packed: now where `pack` says so for the second time, else if it is already.
     pub fn codes(&self, context: &Context, pack: bool) -> Option<PackedCodes<'_>> {
         let codes = self.codes.as_ref()?;
-        let packed = if pack && codes.was_asked.swap(true, Ordering::Relaxed) {
-            codes.bytes.get_or_init(|| self.pack_codes(context))
-        } else {
-            codes.bytes.get()?
-        };
-        let bytes = &packed.bytes[packed.range()];
+        let packs = pack && codes.was_asked.swap(true, Ordering::Relaxed);
+        let bytes = codes.packs.bytes(packs.then_some(context))?.get(codes.range.clone())?;
         Some(PackedCodes { ty: self.ty, bytes, n_rows: self.n_rows, n_cols: self.n_cols })
-    }
-
-    fn pack_codes(&self, context: &Context) -> Aligned {
-        /// Rows that are packed before their pages of the mapped file are given back, a multiple of those of a panel: packing
-        /// takes as much memory at once as the packed form and a few MiB.
-        const PART_ROWS: usize = 4096;
-        let len = |n_rows| packed_codes_len(self.ty, n_rows, self.n_cols).unwrap_or(0);
-        let mut packed = Aligned::zeros(len(self.n_rows));
-        let mut scratch = vec![0.0; pack_codes_scratch_len(context, self.n_cols)];
-        let row_bytes = self.bytes.len() / self.n_rows.max(1);
-        let range = packed.range();
-        for (i, out) in packed.bytes[range].chunks_mut(len(PART_ROWS).max(1)).enumerate() {
-            let n_rows = PART_ROWS.min(self.n_rows - i * PART_ROWS);
-            let start = i * PART_ROWS * row_bytes;
-            let Some(bytes) = self.bytes.slice(start..start + n_rows * row_bytes) else { continue };
-            let part = Weight { ty: self.ty, bytes: bytes.as_slice(), n_rows, n_cols: self.n_cols };
-            pack_codes(context, &part, out, &mut scratch);
-            // What is packed takes the place of the mapped file in memory.
-            bytes.release();
-        }
-        packed
     }
 
     /// The matrix behind `value`, where its bytes can be used as they are stored.
@@ -154,7 +137,7 @@ impl Matrix {
 
     fn checked(ty: BlockType, bytes: Bytes, n_rows: usize, n_cols: usize) -> Option<Self> {
         Weight::new(ty, bytes.as_slice(), n_rows, n_cols).ok()?;
-        Some(Self { ty, bytes, n_rows, n_cols, panels: None, codes: None })
+        Some(Self { ty, bytes, n_rows, n_cols, panels: None, codes: None, int8: None })
     }
 }
 
@@ -204,7 +187,9 @@ fn stored_form(literal: &Literal) -> Option<Packed> {
 pub struct Folds {
     tensors: RefCell<HashMap<Vec<usize>, Tensor>>,
     panels: RefCell<HashMap<[usize; 3], Arc<Vec<f32>>>>,
-    codes: RefCell<HashMap<[usize; 3], Arc<LazyCodes>>>,
+    codes: RefCell<HashMap<[usize; 3], Codes>>,
+    packs: Arc<Packs>,
+    int8: RefCell<HashMap<[usize; 3], Arc<Int8>>>,
 }
 
 impl Folds {
@@ -225,11 +210,33 @@ impl Folds {
         matrix
     }
 
+    /// The matrix of floats, rounded to integers; as it is where these are too many to count.
+    pub fn round(&self, context: &Context, mut matrix: Matrix) -> Matrix {
+        let weight = matrix.weight();
+        let Some((n_codes, n_scales)) = int8_len(weight.n_rows, weight.n_cols) else { return matrix };
+        let mut all = self.int8.borrow_mut();
+        let int8 = all.entry(matrix.place()).or_insert_with(|| {
+            let (mut codes, mut scales) = (vec![0; n_codes], vec![0.0; n_scales]);
+            pack_int8(context, &weight, &mut codes, &mut scales);
+            // What is rounded takes the place of the mapped file in memory.
+            matrix.bytes.release();
+            Arc::new(Int8 { codes, scales })
+        });
+        let int8 = int8.clone();
+        matrix.int8 = Some(int8);
+        matrix
+    }
+
     /// The matrix, to be packed when products of few rows with it begin, if its type is packed.
     pub fn pack_when_used(&self, mut matrix: Matrix) -> Matrix {
         if packed_codes_len(matrix.ty, matrix.n_rows, matrix.n_cols).is_some() {
-            let shared = self.codes.borrow_mut().entry(matrix.place()).or_default().clone();
-            matrix.codes = Some(shared);
+            let mut all = self.codes.borrow_mut();
+            let codes = all.entry(matrix.place()).or_insert_with(|| {
+                let range = self.packs.add(&matrix);
+                Codes { packs: self.packs.clone(), range, was_asked: Arc::default() }
+            });
+            let codes = codes.clone();
+            matrix.codes = Some(codes);
         }
         matrix
     }

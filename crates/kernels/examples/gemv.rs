@@ -12,8 +12,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use thane_kernels::linear::{
-    LINE_BYTES, PackedCodes, linear_codes, linear_codes_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast,
-    linear_fast_scratch_len, pack_codes, pack_codes_scratch_len, packed_codes_len,
+    CodesProduct, LINE_BYTES, PackedCodes, linear_codes, linear_codes_scratch_len, linear_f32, linear_f32_scratch_len,
+    linear_fast, linear_fast_scratch_len, pack_codes, pack_codes_scratch_len, packed_codes_len,
 };
 use thane_kernels::{Attention, BlockType, Context, Isa, KvData, KvView, Weight, attention, attention_scratch_len};
 
@@ -192,7 +192,7 @@ fn packed_time(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize) -> Op
     let [median, ..] = measure(n_copies, || {
         for bytes in bytes.chunks(len) {
             let packed = PackedCodes { ty, bytes, n_rows, n_cols };
-            linear_codes(ctx, &packed, x, n_tokens, None, &mut y, &mut scratch);
+            linear_codes(ctx, &mut [CodesProduct::new(packed, n_tokens, None, &mut y)], x, n_tokens, &mut scratch);
         }
         black_box(&y);
     });

@@ -184,6 +184,7 @@ impl fmt::Debug for Pool {
 }
 
 /// A mutable slice that several tasks write, each its own part.
+#[derive(Debug)]
 pub(crate) struct SharedMut<'a, T> {
     start: *mut T,
     len: usize,

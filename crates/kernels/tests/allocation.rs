@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thane_kernels::activation::{self, Unary};
-use thane_kernels::linear::{self, Packed, PackedCodes};
+use thane_kernels::linear::{self, CodesProduct, Int8Weight, Packed, PackedCodes};
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
 use thane_kernels::{
     Attention, BlockType, Context, Isa, KvData, KvView, Weight, attention, attention_scratch_len, f16, norm, softmax,
@@ -65,13 +65,23 @@ fn products(ctx: &Context, n_tokens: usize) {
             allocates_nothing("products with packed codes", &mut || {
                 linear::pack_codes(ctx, &weight, &mut packed, &mut pack_scratch);
                 let codes = PackedCodes { ty, bytes: &packed, n_rows: ROWS, n_cols: COLS };
-                linear::linear_codes(ctx, &codes, &x, n_tokens, None, &mut y, &mut scratch);
+                let mut product = [CodesProduct::new(codes, n_tokens, None, &mut y)];
+                linear::linear_codes(ctx, &mut product, &x, n_tokens, &mut scratch);
             });
         }
     }
     let bytes = vec![0; ROWS * COLS * 4];
     let weight = Weight::new(BlockType::F32, &bytes, ROWS, COLS).unwrap();
     let mut panels = vec![0.0; linear::packed_len(ROWS, COLS).unwrap()];
+    let (n_codes, n_scales) = linear::int8_len(ROWS, COLS).unwrap();
+    let (mut codes, mut scales) = (vec![0; n_codes], vec![0.0; n_scales]);
+    let mut scratch = vec![0.0; linear::int8_scratch_len(n_tokens, COLS)];
+    allocates_nothing("products of integers", &mut || {
+        linear::pack_int8(ctx, &weight, &mut codes, &mut scales);
+        let packed = Int8Weight { codes: &codes, scales: &scales, n_rows: ROWS, n_cols: COLS };
+        let x = linear::quantize_int8(ctx, &x, n_tokens, COLS, &mut scratch);
+        linear::linear_int8(ctx, &packed, &x, None, &mut y);
+    });
     allocates_nothing("packed products", &mut || {
         linear::pack(ctx, &weight, &mut panels);
         let packed = Packed { panels: &panels, n_rows: ROWS, n_cols: COLS };

@@ -55,7 +55,10 @@ fn a_command_line_that_is_wrong() {
         (&["run", model, "hello", "--repetition-penalty", "0"], &["--repetition-penalty is 0, but must be above 0"]),
         (&["run", model, "hello", "--presence-penalty", "inf"], &["--presence-penalty is inf, but must be a finite"]),
         (&["run", model, "hello", "--threads", "0"], &["invalid value '0' for '--threads", "1..=1024"]),
-        (&["run", model, "hello", "--numerics", "f16"], &["invalid value 'f16'", "[possible values: f32, fast, ane]"]),
+        (
+            &["run", model, "hello", "--numerics", "f16"],
+            &["invalid value 'f16'", "[possible values: f32, fast, int8, ane]"],
+        ),
         (&["run", model, "hello", "--context", "0"], &["a context of 0 was asked for", "give --context 1 to 512"]),
         (&["run", model, "hello", "--context", "513"], &["the model has 512 positions: give --context 1 to 512"]),
         (&["run", model, "hello", "--raw", "--system", "Be."], &["'--raw' cannot be used with '--system"]),

@@ -26,7 +26,7 @@ use thane_mil::types::{DType, TensorType};
 
 use crate::exec;
 use crate::ops::{Call, Fault, Value};
-use crate::plan::{Item, Operand, Plain};
+use crate::plain::{Item, Operand, Plain};
 use crate::tensor::{Buffer, Pool, Tensor};
 
 /// Ops that move numbers and compute none: fp16 stays as it is, specials too.

@@ -55,7 +55,7 @@ fn case(name: &str) -> (String, Vec<Function>) {
 
 fn running(f: &Function, patterns: &[Pattern], isa: Isa) -> Running {
     let cpu = Cpu::new(Numerics::F32, 2).with_isa(Some(isa));
-    let shared = cpu.plan_with(std::slice::from_ref(f), Limits::default(), 0, patterns, true);
+    let shared = cpu.plan_with(std::slice::from_ref(f), Limits::default(), 0, patterns);
     Running::new(Arc::new(shared.unwrap_or_else(|e| panic!("{}: {e}", f.name)))).unwrap()
 }
 

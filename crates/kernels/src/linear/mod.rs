@@ -12,6 +12,7 @@
 mod bf16;
 mod codes;
 mod dense;
+mod int8;
 mod packed;
 mod panel;
 mod q8;
@@ -20,9 +21,10 @@ mod rows;
 use std::fmt;
 
 pub use codes::{
-    LINE_BYTES, PackedCodes, linear_codes, linear_codes_scratch_len, pack_codes, pack_codes_scratch_len,
+    CodesProduct, LINE_BYTES, PackedCodes, linear_codes, linear_codes_scratch_len, pack_codes, pack_codes_scratch_len,
     packed_codes_len,
 };
+pub use int8::{Int8Activations, Int8Weight, int8_len, int8_scratch_len, linear_int8, pack_int8, quantize_int8};
 pub use packed::{Packed, linear_packed, pack, packed_len};
 pub use q8::{Q8Activations, Q8Len, q8_len, quantize_q8};
 
@@ -131,6 +133,7 @@ impl<'a> Rows<'a> {
 }
 
 /// Where a product goes: `y` [n_tokens, n_rows], written by several tasks.
+#[derive(Debug)]
 struct Output<'a> {
     y: SharedMut<'a, f32>,
     bias: Option<&'a [f32]>,

@@ -137,7 +137,8 @@ fn by_codes(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: Op
     pack_codes(ctx, weight, &mut bytes, &mut scratch);
     let mut y = vec![f32::NAN; n_tokens * n_rows];
     let mut scratch = vec![f32::NAN; linear_codes_scratch_len(ctx, ty, n_tokens, n_cols)];
-    linear_codes(ctx, &PackedCodes { ty, bytes: &bytes, n_rows, n_cols }, x, n_tokens, bias, &mut y, &mut scratch);
+    let packed = PackedCodes { ty, bytes: &bytes, n_rows, n_cols };
+    linear_codes(ctx, &mut [CodesProduct::new(packed, n_tokens, bias, &mut y)], x, n_tokens, &mut scratch);
     Some(y)
 }
 

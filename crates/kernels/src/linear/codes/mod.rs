@@ -61,56 +61,83 @@ fn panel_bytes(ty: BlockType, n_cols: usize) -> Option<usize> {
     with_layout(ty, OfSteps(n_cols.div_ceil(64)))??.checked_next_multiple_of(LINE_BYTES)
 }
 
-/// f32s of scratch that [`linear_codes`] needs.
+/// A packed matrix and where its product goes.
+#[derive(Debug)]
+pub struct CodesProduct<'a> {
+    weight: PackedCodes<'a>,
+    out: Output<'a>,
+}
+
+impl<'a> CodesProduct<'a> {
+    /// `y` is [n_tokens, n_rows].
+    ///
+    /// # Panics
+    /// If a size does not fit.
+    pub fn new(weight: PackedCodes<'a>, n_tokens: usize, bias: Option<&'a [f32]>, y: &'a mut [f32]) -> Self {
+        let PackedCodes { ty, bytes, n_rows, n_cols } = weight;
+        assert_eq!(Some(bytes.len()), packed_codes_len(ty, n_rows, n_cols), "bytes");
+        Self { weight, out: Output::new(n_rows, n_tokens, bias, y) }
+    }
+
+    fn n_panels(&self) -> usize {
+        self.weight.n_rows.div_ceil(LANES)
+    }
+
+    fn panel(&self, panel_idx: usize) -> &'a [u8] {
+        let panel_len = self.weight.bytes.len() / self.n_panels();
+        &self.weight.bytes[panel_idx * panel_len..][..panel_len]
+    }
+
+    fn target(&self, panel_idx: usize) -> Target<'_> {
+        let first_row = panel_idx * LANES;
+        Target { out: &self.out, first_row, n_rows: (self.weight.n_rows - first_row).min(LANES) }
+    }
+}
+
+/// f32s of scratch that [`linear_codes`] needs for matrices of this type; for several, the most of theirs.
 pub fn linear_codes_scratch_len(ctx: &Context, ty: BlockType, n_tokens: usize, n_cols: usize) -> usize {
     let len = q8_len(n_tokens, n_cols);
     let unpacked = if is_tiled(ty, n_tokens) { 0 } else { ctx.pool().n_threads() * panel::scratch_len(n_cols) };
     len.codes.div_ceil(4) + len.scales + len.sums + unpacked
 }
 
-/// The product of [`linear_q8`](super::linear_q8) with a packed matrix, with activations that are quantised here.
+/// The products of [`linear_q8`](super::linear_q8) of the same activations with packed matrices. The activations are quantised once,
+/// and threads divide the rows of all matrices among them.
 ///
 /// # Panics
 /// If a size does not fit or the scratch is too short.
-pub fn linear_codes(
-    ctx: &Context,
-    weight: &PackedCodes,
-    x: &[f32],
-    n_tokens: usize,
-    bias: Option<&[f32]>,
-    y: &mut [f32],
-    scratch: &mut [f32],
-) {
-    let PackedCodes { ty, bytes, n_rows, n_cols } = *weight;
-    assert_eq!(Some(bytes.len()), packed_codes_len(ty, n_rows, n_cols), "bytes");
+pub fn linear_codes(ctx: &Context, products: &mut [CodesProduct], x: &[f32], n_tokens: usize, scratch: &mut [f32]) {
+    let products = &*products;
+    let Some(n_cols) = products.first().map(|product| product.weight.n_cols) else { return };
+    assert!(products.iter().all(|product| product.weight.n_cols == n_cols), "matrices of as many columns");
     let Q8Len { codes, scales, sums } = q8_len(n_tokens, n_cols);
     let (codes, scratch) = scratch.split_at_mut(codes.div_ceil(4));
     let (scales, scratch) = scratch.split_at_mut(scales);
     let (sums, scratch) = scratch.split_at_mut(sums);
     let buffers = q8::Buffers { codes: f32_as_i8(codes), scales, sums };
     let x = q8::quantize(ctx, x, n_tokens, n_cols, buffers, false);
-    let out = Output::new(n_rows, n_tokens, bias, y);
-    let panel_len = bytes.len() / n_rows.div_ceil(LANES).max(1);
-    let panel = |panel_idx: usize| &bytes[panel_idx * panel_len..][..panel_len];
-    let target = |panel_idx: usize| {
-        let first_row = panel_idx * LANES;
-        Target { out: &out, first_row, n_rows: (n_rows - first_row).min(LANES) }
-    };
-    if is_tiled(ty, n_tokens) {
-        run_row_parts(ctx.pool(), n_rows.div_ceil(LANES), 1, |start, len| {
-            for panel_idx in start..start + len {
-                ctx.isa().run(tile::PanelTask { ty, panel: panel(panel_idx), x: &x, target: target(panel_idx) });
+    let of_tiles = || products.iter().filter(|product| is_tiled(product.weight.ty, n_tokens));
+    run_row_parts(ctx.pool(), of_tiles().map(CodesProduct::n_panels).sum(), 1, |start, len| {
+        let mut first = 0;
+        for product in of_tiles() {
+            let panels = first..first + product.n_panels();
+            for panel_idx in start.max(panels.start)..(start + len).min(panels.end) {
+                let (panel, target) = (product.panel(panel_idx - first), product.target(panel_idx - first));
+                ctx.isa().run(tile::PanelTask { ty: product.weight.ty, panel, x: &x, target });
             }
-        });
-        return;
-    }
+            first = panels.end;
+        }
+    });
     let worker_len = panel::scratch_len(n_cols);
     let scratch = SharedMut::new(scratch);
-    ctx.pool().run_indexed(n_rows.div_ceil(LANES), |worker_idx, panel_idx| {
-        // SAFETY: no two tasks run at once with the same worker index.
-        let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
-        ctx.isa().run(Unpacked { ty, panel: panel(panel_idx), x: &x, target: target(panel_idx), scratch });
-    });
+    for product in products.iter().filter(|product| !is_tiled(product.weight.ty, n_tokens)) {
+        ctx.pool().run_indexed(product.n_panels(), |worker_idx, panel_idx| {
+            // SAFETY: no two tasks run at once with the same worker index.
+            let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
+            let (panel, target) = (product.panel(panel_idx), product.target(panel_idx));
+            ctx.isa().run(Unpacked { ty: product.weight.ty, panel, x: &x, target, scratch });
+        });
+    }
 }
 
 /// A panel that is unpacked first.

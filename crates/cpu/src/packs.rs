@@ -1,0 +1,75 @@
+//! The matrices of a program packed as products of few rows read them, all in one run of memory.
+//!
+//! A decode step reads all of it, so that it lies in pages as large as the machine has: with small ones, a third of the time of
+//! a step went to finding where they are. Most matrices are smaller than such a page.
+
+use std::ops::Range;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use memmap2::MmapMut;
+use thane_kernels::linear::{LINE_BYTES, pack_codes, pack_codes_scratch_len, packed_codes_len};
+use thane_kernels::{Context, Weight};
+
+use crate::weight::Matrix;
+
+/// They are packed all at once, when products with few rows come again and again: the first is that of the head behind a prompt,
+/// and who asks for one token does not wait.
+#[derive(Debug, Default)]
+pub struct Packs {
+    matrices: Mutex<Vec<(Range<usize>, Matrix)>>,
+    /// None where the machine gives no memory.
+    bytes: OnceLock<Option<MmapMut>>,
+}
+
+impl Packs {
+    /// Where the matrix will be, whose type must be one that is packed.
+    pub fn add(&self, matrix: &Matrix) -> Range<usize> {
+        let mut matrices = self.matrices.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = matrices.last().map_or(0, |(range, _)| range.end.next_multiple_of(LINE_BYTES));
+        let len = packed_codes_len(matrix.ty, matrix.n_rows, matrix.n_cols).unwrap_or(0);
+        let range = start..start.saturating_add(len);
+        matrices.push((range.clone(), matrix.clone()));
+        range
+    }
+
+    /// All that are packed; now, where a context is given.
+    pub fn bytes(&self, context: Option<&Context>) -> Option<&[u8]> {
+        let bytes = match context {
+            Some(context) => self.bytes.get_or_init(|| self.pack(context)),
+            None => self.bytes.get()?,
+        };
+        bytes.as_deref()
+    }
+
+    fn pack(&self, context: &Context) -> Option<MmapMut> {
+        let matrices = std::mem::take(&mut *self.matrices.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut bytes = MmapMut::map_anon(matrices.last()?.0.end).ok()?;
+        // Not every machine has larger pages; any will do.
+        #[cfg(target_os = "linux")]
+        let _ = bytes.advise(memmap2::Advice::HugePage);
+        let mut scratch = Vec::new();
+        for (range, matrix) in matrices {
+            scratch.resize(pack_codes_scratch_len(context, matrix.n_cols).max(scratch.len()), 0.0);
+            pack(context, &matrix, &mut bytes[range], &mut scratch);
+        }
+        Some(bytes)
+    }
+}
+
+fn pack(context: &Context, matrix: &Matrix, packed: &mut [u8], scratch: &mut [f32]) {
+    /// Rows that are packed before their pages of the mapped file are given back, a multiple of those of a panel: packing takes
+    /// as much memory at once as the packed form and a few MiB.
+    const PART_ROWS: usize = 4096;
+    let Matrix { ty, n_rows, n_cols, .. } = *matrix;
+    let len = packed_codes_len(ty, PART_ROWS, n_cols).unwrap_or(0);
+    let row_bytes = matrix.bytes.len() / n_rows.max(1);
+    for (i, out) in packed.chunks_mut(len.max(1)).enumerate() {
+        let start = i * PART_ROWS;
+        let n_rows = PART_ROWS.min(n_rows - start);
+        let Some(bytes) = matrix.bytes.slice(start * row_bytes..(start + n_rows) * row_bytes) else { continue };
+        let part = Weight { ty, bytes: bytes.as_slice(), n_rows, n_cols };
+        pack_codes(context, &part, out, scratch);
+        // What is packed takes the place of the mapped file in memory.
+        bytes.release();
+    }
+}
