@@ -41,6 +41,7 @@ pub struct Matrix {
 struct Int8 {
     codes: Vec<u8>,
     scales: Vec<f32>,
+    offsets: Vec<i32>,
 }
 
 /// A matrix among those that are packed.
@@ -66,13 +67,13 @@ impl Matrix {
 
     /// As integers, where it was rounded.
     pub fn int8(&self) -> Option<Int8Weight<'_>> {
-        let int8 = self.int8.as_deref()?;
-        Some(Int8Weight { codes: &int8.codes, scales: &int8.scales, n_rows: self.n_rows, n_cols: self.n_cols })
+        let Int8 { codes, scales, offsets } = self.int8.as_deref()?;
+        Some(Int8Weight { codes, scales, offsets, n_rows: self.n_rows, n_cols: self.n_cols })
     }
 
     /// Bytes that a product reads.
     pub fn n_bytes(&self) -> usize {
-        self.int8.as_ref().map_or(self.bytes.len(), |int8| int8.codes.len() + size_of_val(int8.scales.as_slice()))
+        self.int8.as_ref().map_or(self.bytes.len(), |int8| int8.codes.len() + 2 * size_of_val(int8.scales.as_slice()))
     }
 
     /// Whether it is of floats.
@@ -216,11 +217,11 @@ impl Folds {
         let Some((n_codes, n_scales)) = int8_len(weight.n_rows, weight.n_cols) else { return matrix };
         let mut all = self.int8.borrow_mut();
         let int8 = all.entry(matrix.place()).or_insert_with(|| {
-            let (mut codes, mut scales) = (vec![0; n_codes], vec![0.0; n_scales]);
-            pack_int8(context, &weight, &mut codes, &mut scales);
+            let (mut codes, mut scales, mut offsets) = (vec![0; n_codes], vec![0.0; n_scales], vec![0; n_scales]);
+            pack_int8(context, &weight, &mut codes, &mut scales, &mut offsets);
             // What is rounded takes the place of the mapped file in memory.
             matrix.bytes.release();
-            Arc::new(Int8 { codes, scales })
+            Arc::new(Int8 { codes, scales, offsets })
         });
         let int8 = int8.clone();
         matrix.int8 = Some(int8);

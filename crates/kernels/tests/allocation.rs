@@ -74,11 +74,11 @@ fn products(ctx: &Context, n_tokens: usize) {
     let weight = Weight::new(BlockType::F32, &bytes, ROWS, COLS).unwrap();
     let mut panels = vec![0.0; linear::packed_len(ROWS, COLS).unwrap()];
     let (n_codes, n_scales) = linear::int8_len(ROWS, COLS).unwrap();
-    let (mut codes, mut scales) = (vec![0; n_codes], vec![0.0; n_scales]);
+    let (mut codes, mut scales, mut offsets) = (vec![0; n_codes], vec![0.0; n_scales], vec![0; n_scales]);
     let mut scratch = vec![0.0; linear::int8_scratch_len(n_tokens, COLS)];
     allocates_nothing("products of integers", &mut || {
-        linear::pack_int8(ctx, &weight, &mut codes, &mut scales);
-        let packed = Int8Weight { codes: &codes, scales: &scales, n_rows: ROWS, n_cols: COLS };
+        linear::pack_int8(ctx, &weight, &mut codes, &mut scales, &mut offsets);
+        let packed = Int8Weight { codes: &codes, scales: &scales, offsets: &offsets, n_rows: ROWS, n_cols: COLS };
         let x = linear::quantize_int8(ctx, &x, n_tokens, COLS, &mut scratch);
         linear::linear_int8(ctx, &packed, &x, None, &mut y);
     });

@@ -5,7 +5,6 @@
 //! products, where wider codes take six to eight. All machines compute the same sums.
 
 use super::dense::block_tokens;
-use super::panel::{Target, store_rows};
 use super::{Output, Rows, Weight, dequantize_simd, f32_as_i8, i8_as_u8};
 use crate::Context;
 use crate::quant::BlockType;
@@ -18,25 +17,31 @@ const GROUP_LEN: usize = 64;
 const GROUP_QUADS: usize = GROUP_LEN / 4;
 /// The greatest code: two times two products of 127 * 63 fit an i16.
 const MAX_CODE: f32 = 63.0;
-/// What is added to a weight's code, which is stored without a sign.
+/// What is added to an activation's code where it is to have no sign.
 const OFFSET: u8 = 64;
+/// Panels of a task: with sums in six registers of AVX2, scales' products in six more, every weight is an operand from memory.
+const TASK_PANELS: usize = 3;
+/// Groups of columns that a task goes over with all its tokens at a time: 48 rows of 384 are 18 KiB.
+const PART_GROUPS: usize = 6;
 /// Below this the inverse of a scale would be close to overflow: all codes are 0.
 const LEAST: f32 = 1e-36;
 
 /// A matrix as [`pack_int8`] makes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Int8Weight<'a> {
-    /// [n_rows / 16, n_cols / 4, 16, 4], each with 64 added; columns are filled up to 64, rows are the last again.
+    /// [n_rows / 16, n_cols / 4, 16, 4]; columns are filled up to 64, rows are the last again.
     pub codes: &'a [u8],
     /// [n_rows / 16, n_cols / 64, 16].
     pub scales: &'a [f32],
+    /// As many: what a sum begins with, so that what is added to activations is taken away.
+    pub offsets: &'a [i32],
     /// Outputs.
     pub n_rows: usize,
     /// Inputs.
     pub n_cols: usize,
 }
 
-/// Elements of [`Int8Weight::codes`] and [`Int8Weight::scales`]; `None` if they are too many to count.
+/// Elements of [`Int8Weight::codes`], and of each of [`Int8Weight::scales`] and [`Int8Weight::offsets`]; `None` if they are too many to count.
 pub fn int8_len(n_rows: usize, n_cols: usize) -> Option<(usize, usize)> {
     let n_scales = n_rows.checked_next_multiple_of(LANES)?.checked_mul(n_cols.div_ceil(GROUP_LEN))?;
     Some((n_scales.checked_mul(GROUP_LEN)?, n_scales))
@@ -45,20 +50,25 @@ pub fn int8_len(n_rows: usize, n_cols: usize) -> Option<(usize, usize)> {
 /// Rounds a matrix of floats: code = round(w * 63 / max|w|), to even, the greatest of each 64 columns of a row.
 ///
 /// # Panics
-/// If the weight is of a quantised type or not well formed, or `codes` or `scales` are not of [`int8_len`].
-pub fn pack_int8(ctx: &Context, weight: &Weight, codes: &mut [u8], scales: &mut [f32]) {
+/// If the weight is of a quantised type or not well formed, or `codes`, `scales` or `offsets` are not of [`int8_len`].
+pub fn pack_int8(ctx: &Context, weight: &Weight, codes: &mut [u8], scales: &mut [f32], offsets: &mut [i32]) {
     let (rows, n_groups) = (weight.checked(), weight.n_cols.div_ceil(GROUP_LEN));
     assert!(weight.ty.is_float(), "a weight of type {:?} has codes already", weight.ty);
     assert_eq!(Some((codes.len(), scales.len())), int8_len(weight.n_rows, weight.n_cols), "codes and scales");
+    assert_eq!(scales.len(), offsets.len(), "offsets");
     let (panel_codes, panel_scales) = (n_groups * GROUP_LEN * LANES, n_groups * LANES);
-    let (codes, scales) = (SharedMut::new(codes), SharedMut::new(scales));
+    let (codes, scales, offsets) = (SharedMut::new(codes), SharedMut::new(scales), SharedMut::new(offsets));
     ctx.pool().run(rows.n_rows.div_ceil(LANES), |panel_idx| {
         // SAFETY: each panel is filled once, and its parts are no other's.
-        let (codes, scales) = unsafe {
-            (codes.slice(panel_idx * panel_codes, panel_codes), scales.slice(panel_idx * panel_scales, panel_scales))
+        let (codes, scales, offsets) = unsafe {
+            (
+                codes.slice(panel_idx * panel_codes, panel_codes),
+                scales.slice(panel_idx * panel_scales, panel_scales),
+                offsets.slice(panel_idx * panel_scales, panel_scales),
+            )
         };
-        let (codes, scales) = (codes.as_chunks_mut().0, scales.as_chunks_mut().0);
-        ctx.isa().run(Pack { ty: weight.ty, rows, first_row: panel_idx * LANES, codes, scales });
+        let (codes, scales, offsets) = (codes.as_chunks_mut().0, scales.as_chunks_mut().0, offsets.as_chunks_mut().0);
+        ctx.isa().run(Pack { ty: weight.ty, rows, first_row: panel_idx * LANES, codes, scales, offsets });
     });
 }
 
@@ -70,6 +80,8 @@ struct Pack<'a> {
     codes: &'a mut [[u8; 64]],
     /// By group.
     scales: &'a mut [[f32; LANES]],
+    /// By group.
+    offsets: &'a mut [[i32; LANES]],
 }
 
 impl Kernel for Pack<'_> {
@@ -80,25 +92,24 @@ impl Kernel for Pack<'_> {
         for lane in 0..LANES {
             let row = self.rows.get((self.first_row + lane).min(self.rows.n_rows - 1));
             let groups = row.chunks(group_bytes.max(1)).zip(self.codes.as_chunks_mut::<GROUP_QUADS>().0);
-            for ((bytes, quads), scales) in groups.zip(&mut *self.scales) {
+            for (((bytes, quads), scales), offsets) in groups.zip(&mut *self.scales).zip(&mut *self.offsets) {
                 let mut values = [0.0; GROUP_LEN];
                 dequantize_simd(simd, self.ty, bytes, &mut values[..bytes.len() * GROUP_LEN / group_bytes]);
                 let mut codes = [0; GROUP_LEN];
-                (scales[lane], _) = quantize_group(simd, &values, &mut codes);
+                let sum;
+                (scales[lane], sum) = quantize_group(simd, &values, 0.0, &mut codes);
+                offsets[lane] = if S::HAS_UNSIGNED { -i32::from(OFFSET) * sum as i32 } else { 0 };
                 for (four, quad) in i8_as_u8(&codes).as_chunks::<4>().0.iter().zip(quads) {
-                    // No byte carries into the next; what a weight that is no number has for codes does not matter.
-                    let added = u32::from_le_bytes(*four) ^ 0x8080_8080;
-                    let code = added.wrapping_sub(u32::from_le_bytes([128 - OFFSET; 4]));
-                    quad.as_chunks_mut::<4>().0[lane] = code.to_le_bytes();
+                    quad.as_chunks_mut::<4>().0[lane] = *four;
                 }
             }
         }
     }
 }
 
-/// The codes of 64 values, their scale and the sum of the codes. The scale is NaN where a value is infinite or NaN.
+/// The codes of 64 values, with this added, their scale and the sum of the codes. The scale is NaN where a value is infinite or NaN.
 #[inline(always)]
-fn quantize_group<S: Simd>(simd: S, x: &[f32; GROUP_LEN], codes: &mut [i8; GROUP_LEN]) -> (f32, f32) {
+fn quantize_group<S: Simd>(simd: S, x: &[f32; GROUP_LEN], added: f32, codes: &mut [i8; GROUP_LEN]) -> (f32, f32) {
     let mut parts = [simd.splat(0.0); GROUP_LEN / LANES];
     let (mut max, mut poison) = (simd.splat(0.0), simd.splat(0.0));
     for (part, x) in parts.iter_mut().zip(x.as_chunks().0) {
@@ -110,10 +121,11 @@ fn quantize_group<S: Simd>(simd: S, x: &[f32; GROUP_LEN], codes: &mut [i8; GROUP
     let (max, poison) = (simd.max_lane(max), simd.sum(poison));
     let is_zero = max < LEAST;
     let inverse = simd.splat(if is_zero { 0.0 } else { MAX_CODE / max });
+    let subtracted = simd.to_int(simd.splat(-added));
     let mut sum = simd.splat(0.0);
     for (part, codes) in parts.into_iter().zip(codes.as_chunks_mut::<LANES>().0) {
         let rounded = simd.to_int(simd.mul(part, inverse));
-        simd.store_i8(rounded, codes);
+        simd.store_i8(simd.sub_int(rounded, subtracted), codes);
         sum = simd.add(sum, simd.int_values(rounded));
     }
     (if is_zero { poison } else { max / MAX_CODE + poison }, simd.sum(sum))
@@ -126,16 +138,15 @@ fn padded(n_cols: usize) -> usize {
 
 /// f32s of scratch that [`quantize_int8`] needs.
 pub fn int8_scratch_len(n_tokens: usize, n_cols: usize) -> usize {
-    n_tokens * (padded(n_cols) / 4 + 2 * n_cols.div_ceil(GROUP_LEN))
+    n_tokens * (padded(n_cols) / 4 + n_cols.div_ceil(GROUP_LEN))
 }
 
 /// Activations as codes, made by [`quantize_int8`].
 #[derive(Debug, Clone, Copy)]
 pub struct Int8Activations<'a> {
+    /// With [`OFFSET`] added where the instruction set takes codes without a sign.
     codes: &'a [i8],
     scales: &'a [f32],
-    /// What [`OFFSET`] adds to the sum of a group, to be taken away.
-    offsets: &'a [f32],
     n_tokens: usize,
     n_cols: usize,
 }
@@ -144,19 +155,22 @@ pub struct Int8Activations<'a> {
 struct Token<'a> {
     codes: &'a [[i8; 4]],
     scales: &'a [f32],
-    offsets: &'a [f32],
 }
 
 impl<'a> Int8Activations<'a> {
     #[inline(always)]
     fn token(&self, token_idx: usize) -> Token<'a> {
-        let n_groups = self.n_cols.div_ceil(GROUP_LEN);
+        let n_groups = self.n_groups();
         let groups = token_idx * n_groups..(token_idx + 1) * n_groups;
         Token {
             codes: &self.codes.as_chunks().0[groups.start * GROUP_QUADS..groups.end * GROUP_QUADS],
-            scales: &self.scales[groups.clone()],
-            offsets: &self.offsets[groups],
+            scales: &self.scales[groups],
         }
+    }
+
+    #[inline(always)]
+    fn n_groups(&self) -> usize {
+        self.n_cols.div_ceil(GROUP_LEN)
     }
 }
 
@@ -176,28 +190,22 @@ pub fn quantize_int8<'a>(
     assert_eq!(Some(x.len()), n_tokens.checked_mul(n_cols), "inputs of {n_tokens} tokens");
     let n_groups = n_cols.div_ceil(GROUP_LEN);
     let (codes, scratch) = scratch.split_at_mut(n_tokens * padded(n_cols) / 4);
-    let (scales, scratch) = scratch.split_at_mut(n_tokens * n_groups);
-    let offsets = &mut scratch[..n_tokens * n_groups];
+    let scales = &mut scratch[..n_tokens * n_groups];
     let codes = f32_as_i8(codes);
     {
-        let shared = (SharedMut::new(&mut *codes), SharedMut::new(&mut *scales), SharedMut::new(&mut *offsets));
+        let shared = (SharedMut::new(&mut *codes), SharedMut::new(&mut *scales));
         let quantize = |token_idx: usize| {
             let start = token_idx * n_groups;
             // SAFETY: each token is done once, and the parts of different tokens do not overlap.
-            let (codes, scales, offsets) = unsafe {
-                (
-                    shared.0.slice(start * GROUP_LEN, n_groups * GROUP_LEN),
-                    shared.1.slice(start, n_groups),
-                    shared.2.slice(start, n_groups),
-                )
-            };
+            let (codes, scales) =
+                unsafe { (shared.0.slice(start * GROUP_LEN, n_groups * GROUP_LEN), shared.1.slice(start, n_groups)) };
             let x = &x[token_idx * n_cols..][..n_cols];
-            ctx.isa().run(Quantize { x, codes: codes.as_chunks_mut().0, scales, offsets });
+            ctx.isa().run(Quantize { x, codes: codes.as_chunks_mut().0, scales });
         };
         let is_serial = n_tokens <= MAX_SERIAL_TOKENS;
         if is_serial { (0..n_tokens).for_each(quantize) } else { ctx.pool().run(n_tokens, quantize) }
     }
-    Int8Activations { codes, scales, offsets, n_tokens, n_cols }
+    Int8Activations { codes, scales, n_tokens, n_cols }
 }
 
 /// The product of a matrix of integers with rounded activations; `y` is [n_tokens, n_rows].
@@ -205,21 +213,25 @@ pub fn quantize_int8<'a>(
 /// # Panics
 /// If a size does not fit.
 pub fn linear_int8(ctx: &Context, weight: &Int8Weight, x: &Int8Activations, bias: Option<&[f32]>, y: &mut [f32]) {
-    let Int8Weight { codes, scales, n_rows, n_cols } = *weight;
+    let Int8Weight { codes, scales, offsets, n_rows, n_cols } = *weight;
     assert_eq!(Some((codes.len(), scales.len())), int8_len(n_rows, n_cols), "codes and scales");
+    assert_eq!(scales.len(), offsets.len(), "offsets");
     assert_eq!(x.n_cols, n_cols, "columns of the activations");
-    let (n_tokens, n_groups) = (x.n_tokens, n_cols.div_ceil(GROUP_LEN));
+    let (n_tokens, n_groups, n_panels) = (x.n_tokens, x.n_groups(), n_rows.div_ceil(LANES));
     let out = Output::new(n_rows, n_tokens, bias, y);
-    let (n_panels, block_tokens) = (n_rows.div_ceil(LANES), block_tokens(n_cols.div_ceil(4)));
-    ctx.pool().run(n_panels * n_tokens.div_ceil(block_tokens), |task_idx| {
-        let (block_idx, panel_idx) = (task_idx / n_panels, task_idx % n_panels);
-        let first_row = panel_idx * LANES;
+    let (n_tasks, block_tokens) = (n_panels.div_ceil(TASK_PANELS), block_tokens(n_cols.div_ceil(4)));
+    ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {
+        let first = task_idx % n_tasks * TASK_PANELS;
+        let groups = first * n_groups..(first + TASK_PANELS).min(n_panels) * n_groups;
+        let first_token = task_idx / n_tasks * block_tokens;
         ctx.isa().run(PanelTask {
-            codes: &codes.as_chunks().0[panel_idx * n_groups * GROUP_QUADS..][..n_groups * GROUP_QUADS],
-            scales: &scales.as_chunks().0[panel_idx * n_groups..][..n_groups],
+            codes: &codes.as_chunks().0[groups.start * GROUP_QUADS..groups.end * GROUP_QUADS],
+            scales: &scales.as_chunks().0[groups.clone()],
+            offsets: &offsets.as_chunks().0[groups],
             x,
-            tokens: block_idx * block_tokens..((block_idx + 1) * block_tokens).min(n_tokens),
-            target: Target { out: &out, first_row, n_rows: (n_rows - first_row).min(LANES) },
+            tokens: first_token..(first_token + block_tokens).min(n_tokens),
+            out: &out,
+            first_row: first * LANES,
         });
     });
 }
@@ -228,7 +240,6 @@ struct Quantize<'a> {
     x: &'a [f32],
     codes: &'a mut [[i8; GROUP_LEN]],
     scales: &'a mut [f32],
-    offsets: &'a mut [f32],
 }
 
 impl Kernel for Quantize<'_> {
@@ -238,105 +249,119 @@ impl Kernel for Quantize<'_> {
         let (whole, rest) = self.x.as_chunks::<GROUP_LEN>();
         let mut last = [0.0; GROUP_LEN];
         last[..rest.len()].copy_from_slice(rest);
-        let groups = self.codes.iter_mut().zip(self.scales).zip(self.offsets);
-        for (((codes, scale), offset), x) in groups.zip(whole.iter().chain([&last])) {
-            let sum;
-            (*scale, sum) = quantize_group(simd, x, codes);
-            *offset = -f32::from(OFFSET) * sum * *scale;
+        let groups = self.codes.iter_mut().zip(self.scales);
+        for ((codes, scale), x) in groups.zip(whole.iter().chain([&last])) {
+            let added = if S::HAS_UNSIGNED { OFFSET } else { 0 };
+            (*scale, _) = quantize_group(simd, x, f32::from(added), codes);
         }
     }
 }
 
+/// Up to three panels of 16 rows, and some tokens.
 struct PanelTask<'a> {
-    /// Four columns of 16 rows each.
+    /// By panel: four columns of 16 rows each.
     codes: &'a [[u8; 64]],
-    /// By group.
+    /// By panel and group.
     scales: &'a [[f32; LANES]],
+    /// By panel and group.
+    offsets: &'a [[i32; LANES]],
     x: &'a Int8Activations<'a>,
     tokens: std::ops::Range<usize>,
-    target: Target<'a>,
+    out: &'a Output<'a>,
+    first_row: usize,
 }
 
 impl Kernel for PanelTask<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let (mut token_idx, end) = (self.tokens.start, self.tokens.end);
-        // As many tokens as there are registers for, then fewer.
-        while S::TILE_TOKENS >= 12 && end - token_idx >= 12 {
-            self.tile::<S, 12>(simd, token_idx);
-            token_idx += 12;
-        }
-        while end - token_idx >= 4 {
-            self.tile::<S, 4>(simd, token_idx);
-            token_idx += 4;
-        }
-        while end - token_idx >= 2 {
-            self.tile::<S, 2>(simd, token_idx);
-            token_idx += 2;
-        }
-        if token_idx < end {
-            self.tile::<S, 1>(simd, token_idx);
+        match self.codes.len() / (self.x.n_groups() * GROUP_QUADS).max(1) {
+            3 => self.rows::<S, 3>(simd),
+            2 => self.rows::<S, 2>(simd),
+            _ => self.rows::<S, 1>(simd),
         }
     }
 }
 
 impl PanelTask<'_> {
-    /// 16 rows times `N` tokens.
+    /// One token after another, over columns of which the codes of all rows stay in the first-level cache.
     #[inline(always)]
-    fn tile<S: Simd, const N: usize>(&self, simd: S, first_token: usize) {
-        let mut tokens = [self.x.token(first_token); N];
-        for n in 1..N {
-            tokens[n] = self.x.token(first_token + n);
-        }
-        let mut acc = [simd.splat(0.0); N];
-        for (group, (codes, scales)) in self.codes.as_chunks::<GROUP_QUADS>().0.iter().zip(self.scales).enumerate() {
-            // SAFETY: a token has as many groups as the panel.
-            let dots = unsafe { group_dots::<S, N>(simd, codes, group, &tokens) };
-            let scales = simd.load(scales);
-            for n in 0..N {
-                // SAFETY: as above.
-                let (scale, offset) =
-                    unsafe { (*tokens[n].scales.get_unchecked(group), *tokens[n].offsets.get_unchecked(group)) };
-                let sums = simd.fma(simd.int_values(dots[n]), simd.splat(scale), simd.splat(offset));
-                acc[n] = simd.fma(sums, scales, acc[n]);
+    fn rows<S: Simd, const P: usize>(&self, simd: S) {
+        let n_groups = self.x.n_groups();
+        for start in (0..n_groups.max(1)).step_by(PART_GROUPS) {
+            let groups = start..(start + PART_GROUPS).min(n_groups);
+            for token_idx in self.tokens.clone() {
+                let acc = self.sums::<S, P>(simd, groups.clone(), token_idx);
+                for (p, acc) in acc.into_iter().enumerate() {
+                    let first_row = self.first_row + p * LANES;
+                    let n_rows = (self.out.n_rows - first_row).min(LANES);
+                    // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
+                    let y = unsafe { self.out.part(token_idx, first_row, n_rows) };
+                    add_rows(
+                        simd,
+                        acc,
+                        y,
+                        if start == 0 { self.out.bias_of(first_row, n_rows) } else { None },
+                        start > 0,
+                    );
+                }
             }
         }
-        for n in 0..N {
-            store_rows(simd, acc[n], first_token + n, self.target);
+    }
+
+    /// The products of some groups.
+    #[inline(always)]
+    fn sums<S: Simd, const P: usize>(&self, simd: S, groups: std::ops::Range<usize>, token_idx: usize) -> [S::F; P] {
+        let (token, n_groups) = (self.x.token(token_idx), self.x.n_groups());
+        let mut acc = [simd.splat(0.0); P];
+        for group in groups {
+            let mut dots = [simd.zero_int(); P];
+            for p in 0..P {
+                dots[p] = simd.load_int(&self.offsets[p * n_groups + group]);
+            }
+            // SAFETY: a token has as many groups as a panel.
+            let (codes, scale) = unsafe {
+                (
+                    token.codes.get_unchecked(group * GROUP_QUADS..(group + 1) * GROUP_QUADS),
+                    *token.scales.get_unchecked(group),
+                )
+            };
+            for (i, x) in codes.as_chunks::<2>().0.iter().enumerate() {
+                let x = [simd.dup4_b(&x[0]), simd.dup4_b(&x[1])];
+                for p in 0..P {
+                    // SAFETY: the task has P panels, each of so many fours of columns.
+                    let weights = unsafe {
+                        self.codes.get_unchecked((p * n_groups + group) * GROUP_QUADS + 2 * i..).get_unchecked(..2)
+                    };
+                    dots[p] = simd.dot_two(dots[p], x, [simd.load_b(&weights[0]), simd.load_b(&weights[1])]);
+                }
+            }
+            for p in 0..P {
+                let scales = simd.load(&self.scales[p * n_groups + group]);
+                acc[p] = simd.fma(simd.mul(simd.int_values(dots[p]), scales), simd.splat(scale), acc[p]);
+            }
         }
+        acc
     }
 }
 
-/// The integer products of a group of columns.
-///
-/// # Safety
-/// The tokens have the group.
+/// Stores the sums of 16 rows, or of those that there are; or adds them.
 #[inline(always)]
-unsafe fn group_dots<S: Simd, const N: usize>(
-    simd: S,
-    codes: &[[u8; 64]; GROUP_QUADS],
-    group: usize,
-    tokens: &[Token; N],
-) -> [S::I; N] {
-    let mut dots = [simd.zero_int(); N];
-    for (i, pair) in codes.as_chunks::<2>().0.iter().enumerate() {
-        let weights = [simd.load_b(&pair[0]), simd.load_b(&pair[1])];
-        for n in 0..N {
-            let quad = group * GROUP_QUADS + 2 * i;
-            // SAFETY: the caller's promise: a token has 16 fours of codes for each group.
-            let x = unsafe {
-                [simd.dup4_b(tokens[n].codes.get_unchecked(quad)), simd.dup4_b(tokens[n].codes.get_unchecked(quad + 1))]
-            };
-            dots[n] = if S::HAS_PARTS {
-                let part = simd.dot_part(simd.zero_int(), weights[0], x[0]);
-                simd.join_part(dots[n], simd.dot_part(part, weights[1], x[1]))
-            } else {
-                simd.dot_narrow(simd.dot_narrow(dots[n], weights[0], x[0]), weights[1], x[1])
-            };
-        }
+fn add_rows<S: Simd>(simd: S, acc: S::F, y: &mut [f32], bias: Option<&[f32]>, adds: bool) {
+    if let Ok(y) = <&mut [f32; LANES]>::try_from(&mut *y) {
+        let before = match (adds, bias.and_then(|bias| bias.first_chunk())) {
+            (true, _) => simd.load(y),
+            (false, Some(bias)) => simd.load(bias),
+            (false, None) => simd.splat(0.0),
+        };
+        simd.store(simd.add(before, acc), y);
+        return;
     }
-    dots
+    let mut lanes = [0.0; LANES];
+    simd.store(acc, &mut lanes);
+    for (i, (y, lane)) in y.iter_mut().zip(lanes).enumerate() {
+        *y = lane + if adds { *y } else { bias.map_or(0.0, |bias| bias[i]) };
+    }
 }
 
 #[cfg(test)]
@@ -360,9 +385,9 @@ mod tests {
     fn product(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: &[f32]) -> Vec<f32> {
         let Weight { n_rows, n_cols, .. } = *weight;
         let (n_codes, n_scales) = int8_len(n_rows, n_cols).unwrap();
-        let (mut codes, mut scales) = (vec![0xa5; n_codes], vec![f32::NAN; n_scales]);
-        pack_int8(ctx, weight, &mut codes, &mut scales);
-        let packed = Int8Weight { codes: &codes, scales: &scales, n_rows, n_cols };
+        let (mut codes, mut scales, mut offsets) = (vec![0xa5; n_codes], vec![f32::NAN; n_scales], vec![7; n_scales]);
+        pack_int8(ctx, weight, &mut codes, &mut scales, &mut offsets);
+        let packed = Int8Weight { codes: &codes, scales: &scales, offsets: &offsets, n_rows, n_cols };
         let mut scratch = vec![f32::NAN; int8_scratch_len(n_tokens, n_cols)];
         let x = quantize_int8(ctx, x, n_tokens, n_cols, &mut scratch);
         let mut y = vec![f32::NAN; n_tokens * n_rows];
@@ -380,7 +405,7 @@ mod tests {
         let contexts = contexts();
         for ty in [BlockType::F32, BlockType::F16, BlockType::Bf16] {
             for n_cols in [1, 15, 33, 64, 65, 300, 576] {
-                for (n_rows, n_tokens) in [(1, 0), (1, 1), (16, 2), (37, 3), (37, 7), (17, 8), (16, 29), (5, 101)] {
+                for (n_rows, n_tokens) in [(1, 0), (1, 1), (16, 2), (37, 3), (57, 7), (48, 8), (96, 3), (5, 101)] {
                     let bytes = random.weight_bytes(ty, n_rows, n_cols);
                     let mut values = vec![0.0; n_rows * n_cols];
                     dequantize_row(ty, &bytes, &mut values);
@@ -393,7 +418,6 @@ mod tests {
                         for (x, y) in x.chunks(n_cols).map(rounded).zip(y.chunks(n_rows)) {
                             for ((row, bias), y) in rows.iter().zip(&bias).zip(y) {
                                 let due: f64 = row.iter().zip(&x).map(|(w, x)| w * x).sum::<f64>() + f64::from(*bias);
-                                // 64 is added to each code while they are summed up.
                                 let size: f64 = x.iter().map(|x| x.abs()).sum::<f64>() + 1.0;
                                 let error = (f64::from(*y) - due).abs() / size;
                                 assert!(

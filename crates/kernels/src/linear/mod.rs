@@ -152,6 +152,12 @@ impl<'a> Output<'a> {
         self.bias.map_or(0.0, |bias| bias[row_idx])
     }
 
+    /// The biases of some rows.
+    #[inline(always)]
+    fn bias_of(&self, row_idx: usize, len: usize) -> Option<&'a [f32]> {
+        self.bias.map(|bias| &bias[row_idx..][..len])
+    }
+
     /// Outputs of one token, from `row_idx` on.
     ///
     /// # Safety

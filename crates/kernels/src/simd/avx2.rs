@@ -84,6 +84,7 @@ impl Simd for Avx2 {
     const WIDE_XOR: u8 = 0;
     const TILE_TOKENS: usize = 4;
     const HAS_PARTS: bool = true;
+    const HAS_UNSIGNED: bool = true;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -351,6 +352,20 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn zero_int(self) -> Self::I {
         [x!(_mm256_setzero_si256()); 2]
+    }
+    #[inline(always)]
+    fn load_int(self, from: &[i32; 16]) -> Self::I {
+        let halves: [&[i32; 8]; 2] = halves(from);
+        both!(halves; _mm256_loadu_si256(halves.as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn dot_two(self, acc: Self::I, activations: [Self::B; 2], weights: [Self::B; 2]) -> Self::I {
+        // Twice two products of 127 * 63 fit an i16. The weight is the second operand, which may come from memory.
+        let ([a, b], [v, w]) = (activations, weights);
+        both!(acc, a, b, v, w; {
+            let pairs = _mm256_add_epi16(_mm256_maddubs_epi16(a, v), _mm256_maddubs_epi16(b, w));
+            _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        })
     }
     #[inline(always)]
     fn dot_narrow(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I {

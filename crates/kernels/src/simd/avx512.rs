@@ -57,6 +57,7 @@ impl Simd for Avx512 {
 
     const WIDE_XOR: u8 = 0x80;
     const TILE_TOKENS: usize = 12;
+    const HAS_UNSIGNED: bool = true;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -315,6 +316,14 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn zero_int(self) -> Self::I {
         x!(_mm512_setzero_si512())
+    }
+    #[inline(always)]
+    fn load_int(self, from: &[i32; 16]) -> Self::I {
+        x!(_mm512_loadu_si512(from.as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn dot_two(self, acc: Self::I, [a, b]: [Self::B; 2], [v, w]: [Self::B; 2]) -> Self::I {
+        x!(_mm512_dpbusd_epi32(_mm512_dpbusd_epi32(acc, a, v), b, w))
     }
     #[inline(always)]
     fn dot_narrow(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I {

@@ -131,6 +131,8 @@ pub(crate) trait Simd: Copy {
     const WIDE_XOR: u8;
     /// Tokens that a matrix product computes at once: as many as there are registers for.
     const TILE_TOKENS: usize;
+    /// [`Self::dot_two`] takes activations without a sign.
+    const HAS_UNSIGNED: bool = false;
     /// Sums of products of narrow codes cost less in 16 bits, by [`Self::dot_part`], than in 32.
     const HAS_PARTS: bool = false;
 
@@ -214,6 +216,10 @@ pub(crate) trait Simd: Copy {
     fn bits_b(self, bits: u64, value: u8) -> Self::B;
 
     fn zero_int(self) -> Self::I;
+    fn load_int(self, from: &[i32; 16]) -> Self::I;
+    /// To each lane, the sums of four products twice: of activations, 0..=127 with [`Self::HAS_UNSIGNED`] and else -63..=63, with
+    /// weight codes -63..=63.
+    fn dot_two(self, acc: Self::I, activations: [Self::B; 2], weights: [Self::B; 2]) -> Self::I;
     /// To each lane, the sum of four products of weight codes 0..=127 with activations -127..=127.
     fn dot_narrow(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I;
     /// To each lane, the sum of four products of weight codes -128..=127, XORed with [`Self::WIDE_XOR`], with

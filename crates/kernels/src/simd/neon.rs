@@ -321,6 +321,14 @@ impl Simd for Neon {
         [x!(vdupq_n_s32(0)); 4]
     }
     #[inline(always)]
+    fn load_int(self, from: &[i32; 16]) -> Self::I {
+        each!(K; vld1q_s32(from[4 * K..].as_ptr()))
+    }
+    #[inline(always)]
+    fn dot_two(self, acc: Self::I, activations: [Self::B; 2], weights: [Self::B; 2]) -> Self::I {
+        self.dot_wide(self.dot_wide(acc, weights[0], activations[0]), weights[1], activations[1])
+    }
+    #[inline(always)]
     fn dot_narrow(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I {
         // Codes up to 127 are the same with and without a sign.
         self.dot_wide(acc, weights, activations)

@@ -253,6 +253,14 @@ impl Simd for Portable {
     fn zero_int(self) -> Self::I {
         [0; LANES]
     }
+    #[inline(always)]
+    fn load_int(self, from: &[i32; 16]) -> Self::I {
+        *from
+    }
+    #[inline(always)]
+    fn dot_two(self, acc: Self::I, activations: [Self::B; 2], weights: [Self::B; 2]) -> Self::I {
+        self.dot_wide(self.dot_wide(acc, weights[0], activations[0]), weights[1], activations[1])
+    }
     #[inline(never)]
     fn dot_narrow(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I {
         dot(&acc, &weights.map(i16::from), &activations)
