@@ -98,7 +98,8 @@ impl Kernel for Pack<'_> {
                 let mut codes = [0; GROUP_LEN];
                 let sum;
                 (scales[lane], sum) = quantize_group(simd, &values, 0.0, &mut codes);
-                offsets[lane] = if S::HAS_UNSIGNED { -i32::from(OFFSET) * sum as i32 } else { 0 };
+                // What a weight that is no number adds up to does not matter.
+                offsets[lane] = if S::HAS_UNSIGNED { (sum as i32).wrapping_mul(-i32::from(OFFSET)) } else { 0 };
                 for (four, quad) in i8_as_u8(&codes).as_chunks::<4>().0.iter().zip(quads) {
                     quad.as_chunks_mut::<4>().0[lane] = *four;
                 }
