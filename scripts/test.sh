@@ -64,6 +64,8 @@ bash scripts/neon.sh prepare >"$logs/neon-prepare" 2>"$logs/neon-fetch" &
 neon=$!
 
 step format cargo fmt --all --check
+# Fuzzing, which comes last, would fail for it.
+step "lock file of fuzzing" cargo fetch --quiet --locked --manifest-path fuzz/Cargo.toml
 step clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
 step docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
 
