@@ -4,6 +4,7 @@
 //! a step went to finding where they are. Most matrices are smaller than such a page.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use memmap2::MmapMut;
@@ -12,11 +13,14 @@ use thane_kernels::{Context, Weight};
 
 use crate::weight::Matrix;
 
-/// They are packed all at once, when products with few rows come again and again: the first is that of the head behind a prompt,
-/// and who asks for one token does not wait.
+/// They are packed all at once, when products with few rows come again and again, and not of one matrix alone: the head is
+/// multiplied so behind every prompt, and who asks for one token, or for none, does not wait.
 #[derive(Debug, Default)]
 pub struct Packs {
     matrices: Mutex<Vec<(Range<usize>, Matrix)>>,
+    n_matrices: AtomicUsize,
+    /// Those that were asked for twice.
+    n_used: AtomicUsize,
     /// None where the machine gives no memory.
     bytes: OnceLock<Option<MmapMut>>,
 }
@@ -29,16 +33,21 @@ impl Packs {
         let len = packed_codes_len(matrix.ty, matrix.n_rows, matrix.n_cols).unwrap_or(0);
         let range = start..start.saturating_add(len);
         matrices.push((range.clone(), matrix.clone()));
+        self.n_matrices.fetch_add(1, Ordering::Relaxed);
         range
     }
 
-    /// All that are packed; now, where a context is given.
-    pub fn bytes(&self, context: Option<&Context>) -> Option<&[u8]> {
-        let bytes = match context {
-            Some(context) => self.bytes.get_or_init(|| self.pack(context)),
-            None => self.bytes.get()?,
-        };
-        bytes.as_deref()
+    /// All matrices, if they are packed or it is time for that; a matrix says how often it was asked for before.
+    pub fn bytes(&self, context: &Context, n_asked: usize) -> Option<&[u8]> {
+        if let Some(bytes) = self.bytes.get() {
+            return bytes.as_deref();
+        }
+        if n_asked == 1 {
+            self.n_used.fetch_add(1, Ordering::Relaxed);
+        }
+        let due = self.n_matrices.load(Ordering::Relaxed).min(2);
+        let is_time = n_asked > 0 && self.n_used.load(Ordering::Relaxed) >= due;
+        if is_time { self.bytes.get_or_init(|| self.pack(context)).as_deref() } else { None }
     }
 
     fn pack(&self, context: &Context) -> Option<MmapMut> {

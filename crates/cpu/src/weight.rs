@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thane_kernels::linear::{self, Int8Weight, PackedCodes, int8_len, pack, pack_int8, packed_codes_len, packed_len};
 use thane_kernels::{BlockType, Context, Weight};
@@ -50,7 +50,7 @@ struct Codes {
     packs: Arc<Packs>,
     /// Where it is in [`Packs::bytes`].
     range: Range<usize>,
-    was_asked: Arc<AtomicBool>,
+    n_asked: Arc<AtomicUsize>,
 }
 
 impl Matrix {
@@ -81,11 +81,11 @@ impl Matrix {
         self.ty.is_float()
     }
 
-    /// As [`Folds::pack_when_used`] lets it be packed: now where `pack` says so for the second time, else if it is already.
+    /// As [`Folds::pack_when_used`] lets it be packed: when `pack` says that it is time for the second time, and not of it alone.
     pub fn codes(&self, context: &Context, pack: bool) -> Option<PackedCodes<'_>> {
         let codes = self.codes.as_ref()?;
-        let packs = pack && codes.was_asked.swap(true, Ordering::Relaxed);
-        let bytes = codes.packs.bytes(packs.then_some(context))?.get(codes.range.clone())?;
+        let n_asked = if pack { codes.n_asked.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let bytes = codes.packs.bytes(context, n_asked)?.get(codes.range.clone())?;
         Some(PackedCodes { ty: self.ty, bytes, n_rows: self.n_rows, n_cols: self.n_cols })
     }
 
@@ -234,7 +234,7 @@ impl Folds {
             let mut all = self.codes.borrow_mut();
             let codes = all.entry(matrix.place()).or_insert_with(|| {
                 let range = self.packs.add(&matrix);
-                Codes { packs: self.packs.clone(), range, was_asked: Arc::default() }
+                Codes { packs: self.packs.clone(), range, n_asked: Arc::default() }
             });
             let codes = codes.clone();
             matrix.codes = Some(codes);
