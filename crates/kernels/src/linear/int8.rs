@@ -223,7 +223,8 @@ pub fn linear_int8(ctx: &Context, weight: &Int8Weight, x: &Int8Activations, bias
     let (n_tasks, block_tokens) = (n_panels.div_ceil(TASK_PANELS), block_tokens(n_cols.div_ceil(4)));
     ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {
         let first = task_idx % n_tasks * TASK_PANELS;
-        let groups = first * n_groups..(first + TASK_PANELS).min(n_panels) * n_groups;
+        let end = (first + TASK_PANELS).min(n_panels);
+        let groups = first * n_groups..end * n_groups;
         let first_token = task_idx / n_tasks * block_tokens;
         ctx.isa().run(PanelTask {
             codes: &codes.as_chunks().0[groups.start * GROUP_QUADS..groups.end * GROUP_QUADS],
@@ -233,6 +234,7 @@ pub fn linear_int8(ctx: &Context, weight: &Int8Weight, x: &Int8Activations, bias
             tokens: first_token..(first_token + block_tokens).min(n_tokens),
             out: &out,
             first_row: first * LANES,
+            n_panels: end - first,
         });
     });
 }
@@ -270,13 +272,14 @@ struct PanelTask<'a> {
     tokens: std::ops::Range<usize>,
     out: &'a Output<'a>,
     first_row: usize,
+    n_panels: usize,
 }
 
 impl Kernel for PanelTask<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        match self.codes.len() / (self.x.n_groups() * GROUP_QUADS).max(1) {
+        match self.n_panels {
             3 => self.rows::<S, 3>(simd),
             2 => self.rows::<S, 2>(simd),
             _ => self.rows::<S, 1>(simd),
@@ -465,6 +468,15 @@ mod tests {
                     assert!(y.iter().all(|y| (y - w * x * 128.0).abs() < 1e-3), "{} {w} {x}: {y:?}", ctx.isa().name());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn of_no_columns_there_is_the_bias() {
+        let bias: Vec<f32> = (0..53u8).map(f32::from).collect();
+        for ctx in contexts() {
+            let weight = Weight::new(BlockType::F32, &[], 53, 0).unwrap();
+            assert_eq!(product(&ctx, &weight, &[], 2, &bias), [bias.as_slice(), &bias].concat());
         }
     }
 
