@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::rows::chunk_bytes;
-use super::{Output, Rows, Weight, dequantize_simd};
+use super::{Output, Rows, Weight, add_rows, dequantize_simd};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
@@ -245,27 +245,10 @@ impl Tiles<'_> {
             // SAFETY: as above.
             unsafe { add_column(simd, weights, &tokens, chunks.len() * CHUNK_COLS + i, &mut acc) };
         }
+        let bias = self.out.bias_of(self.first_row, n_rows);
         for (acc, y) in acc.into_iter().zip(outs) {
             let Some(y) = y else { continue };
-            if let Ok(y) = <&mut [f32; LANES]>::try_from(&mut *y) {
-                let before = if first_col == 0 { self.bias(simd) } else { simd.load(y) };
-                simd.store(simd.add(before, acc), y);
-                continue;
-            }
-            let mut lanes = [0.0; LANES];
-            simd.store(acc, &mut lanes);
-            for (i, (y, lane)) in y.iter_mut().zip(lanes).enumerate() {
-                *y = lane + if first_col == 0 { self.out.bias(self.first_row + i) } else { *y };
-            }
-        }
-    }
-
-    /// The bias of 16 rows.
-    #[inline(always)]
-    fn bias<S: Simd>(&self, simd: S) -> S::F {
-        match self.out.bias.and_then(|bias| bias[self.first_row..].first_chunk()) {
-            Some(bias) => simd.load(bias),
-            None => simd.splat(0.0),
+            add_rows(simd, acc, y, bias, first_col > 0);
         }
     }
 }

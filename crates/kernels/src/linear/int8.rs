@@ -5,7 +5,7 @@
 //! products, where wider codes take six to eight. All machines compute the same sums.
 
 use super::dense::block_tokens;
-use super::{Output, Rows, Weight, dequantize_simd, f32_as_i8, i8_as_u8};
+use super::{Output, Rows, Weight, add_rows, dequantize_simd, f32_as_i8, i8_as_u8};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
@@ -301,13 +301,7 @@ impl PanelTask<'_> {
                     let n_rows = (self.out.n_rows - first_row).min(LANES);
                     // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
                     let y = unsafe { self.out.part(token_idx, first_row, n_rows) };
-                    add_rows(
-                        simd,
-                        acc,
-                        y,
-                        if start == 0 { self.out.bias_of(first_row, n_rows) } else { None },
-                        start > 0,
-                    );
+                    add_rows(simd, acc, y, self.out.bias_of(first_row, n_rows), start > 0);
                 }
             }
         }
@@ -346,25 +340,6 @@ impl PanelTask<'_> {
             }
         }
         acc
-    }
-}
-
-/// Stores the sums of 16 rows, or of those that there are; or adds them.
-#[inline(always)]
-fn add_rows<S: Simd>(simd: S, acc: S::F, y: &mut [f32], bias: Option<&[f32]>, adds: bool) {
-    if let Ok(y) = <&mut [f32; LANES]>::try_from(&mut *y) {
-        let before = match (adds, bias.and_then(|bias| bias.first_chunk())) {
-            (true, _) => simd.load(y),
-            (false, Some(bias)) => simd.load(bias),
-            (false, None) => simd.splat(0.0),
-        };
-        simd.store(simd.add(before, acc), y);
-        return;
-    }
-    let mut lanes = [0.0; LANES];
-    simd.store(acc, &mut lanes);
-    for (i, (y, lane)) in y.iter_mut().zip(lanes).enumerate() {
-        *y = lane + if adds { *y } else { bias.map_or(0.0, |bias| bias[i]) };
     }
 }
 

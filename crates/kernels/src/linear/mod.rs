@@ -33,7 +33,7 @@ use crate::quant::BlockType;
 use crate::quant::dequantize::dequantize_inline;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx512Bf16;
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::{Pool, SharedMut};
 
 /// Up to this many tokens, weight rows are dotted one by one: from three on, unpacking panels pays (measured for Q4_1 1536 x
@@ -167,6 +167,25 @@ impl<'a> Output<'a> {
     unsafe fn part(&self, token_idx: usize, row_idx: usize, len: usize) -> &mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { self.y.slice(token_idx * self.n_rows + row_idx, len) }
+    }
+}
+
+/// Stores the sums of 16 rows, or of those that there are, with their bias; or adds them to what is there.
+#[inline(always)]
+fn add_rows<S: Simd>(simd: S, acc: S::F, y: &mut [f32], bias: Option<&[f32]>, adds: bool) {
+    if let Ok(y) = <&mut [f32; LANES]>::try_from(&mut *y) {
+        let before = match (adds, bias.and_then(|bias| bias.first_chunk())) {
+            (true, _) => simd.load(y),
+            (false, Some(bias)) => simd.load(bias),
+            (false, None) => simd.splat(0.0),
+        };
+        simd.store(simd.add(before, acc), y);
+        return;
+    }
+    let mut lanes = [0.0; LANES];
+    simd.store(acc, &mut lanes);
+    for (i, (y, lane)) in y.iter_mut().zip(lanes).enumerate() {
+        *y = lane + if adds { *y } else { bias.map_or(0.0, |bias| bias[i]) };
     }
 }
 
