@@ -15,6 +15,7 @@ mod dense;
 mod int8;
 mod packed;
 mod panel;
+mod parts;
 mod q8;
 mod rows;
 
@@ -26,7 +27,7 @@ pub use codes::{
 };
 pub use int8::{Int8Activations, Int8Weight, int8_len, int8_scratch_len, linear_int8, pack_int8, quantize_int8};
 pub use packed::{Packed, linear_packed, pack, packed_len};
-pub use q8::{Q8Activations, Q8Len, q8_len, quantize_q8};
+pub use q8::{Q8Activations, q8_scratch_len, quantize_q8};
 
 use crate::Context;
 use crate::quant::BlockType;
@@ -220,7 +221,11 @@ pub fn linear_f32(
 
 /// f32s of scratch that [`linear_q8`] needs.
 pub fn linear_q8_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
-    if n_tokens <= MAX_ROW_TOKENS { 0 } else { ctx.pool().n_threads() * panel::scratch_len(weight.n_cols) }
+    if n_tokens <= MAX_ROW_TOKENS {
+        0
+    } else {
+        ctx.pool().n_threads() * panel::worker_len(ctx.isa(), weight.ty, weight.n_cols)
+    }
 }
 
 /// The fast product of a quantised weight with quantised activations; `y` is [n_tokens, n_rows]. Integer products,
@@ -260,8 +265,7 @@ pub fn linear_fast_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) 
     if weight.ty.is_float() {
         return linear_f32_scratch_len(ctx, weight, n_tokens);
     }
-    let len = q8_len(n_tokens, weight.n_cols);
-    linear_q8_scratch_len(ctx, weight, n_tokens) + len.codes.div_ceil(4) + len.scales + len.sums
+    linear_q8_scratch_len(ctx, weight, n_tokens) + q8_scratch_len(n_tokens, weight.n_cols)
 }
 
 /// The fast product: [`linear_q8`] of the activations quantised here, or, for a float weight, [`linear_f32`].
@@ -291,11 +295,8 @@ pub fn linear_fast(
     if weight.ty.is_float() {
         return linear_f32(ctx, weight, x, n_tokens, bias, y, scratch);
     }
-    let len = q8_len(n_tokens, weight.n_cols);
-    let (codes, scratch) = scratch.split_at_mut(len.codes.div_ceil(4));
-    let (scales, scratch) = scratch.split_at_mut(len.scales);
-    let (sums, scratch) = scratch.split_at_mut(len.sums);
-    let activations = quantize_q8(ctx, x, n_tokens, weight.n_cols, f32_as_i8(codes), scales, sums);
+    let (activations, scratch) = scratch.split_at_mut(q8_scratch_len(n_tokens, weight.n_cols));
+    let activations = quantize_q8(ctx, x, n_tokens, weight.n_cols, activations);
     linear_q8(ctx, weight, &activations, bias, y, scratch);
 }
 

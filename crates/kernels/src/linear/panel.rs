@@ -5,18 +5,23 @@
 //! is nothing to add up across lanes. For each group the panel has the scales and the shifts of its 16 rows.
 
 use super::q8::BlockToken;
-use super::{Output, Q8Activations, Rows, f32_as_u8};
-use crate::Context;
+use super::{Output, Q8Activations, Rows, f32_as_u8, parts};
 use crate::quant::BlockType;
 use crate::quant::format::{Format, FormatTask, SuperBlock, with_format};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
+use crate::{Context, Isa};
 
 /// f32s of a panel for each 64 columns: 16 x 64 codes, and up to 4 groups of scales and shifts.
 const STEP_LEN: usize = LANES * 64 / 4 + 2 * 4 * LANES;
 
 pub(super) fn scratch_len(n_cols: usize) -> usize {
     n_cols.div_ceil(64) * STEP_LEN
+}
+
+/// f32s of scratch for each thread of [`linear_q8`].
+pub(super) fn worker_len(isa: Isa, ty: BlockType, n_cols: usize) -> usize {
+    if parts::is_for(isa) { parts::scratch_len(ty, n_cols) } else { scratch_len(n_cols) }
 }
 
 pub(super) fn linear_q8(
@@ -27,6 +32,11 @@ pub(super) fn linear_q8(
     out: &Output,
     scratch: &mut [f32],
 ) {
+    if parts::is_for(ctx.isa()) {
+        return parts::multiply(ctx, ty, x, out, scratch, |first_row, scratch| {
+            ctx.isa().run(FillTask { ty, rows, n_steps: x.n_steps(), scratch, first_row })
+        });
+    }
     let worker_len = scratch_len(x.n_cols());
     let scratch = SharedMut::new(scratch);
     ctx.pool().run_indexed(rows.n_rows.div_ceil(LANES), |worker_idx, panel_idx| {
@@ -85,39 +95,41 @@ pub(super) fn fill_each(
     });
 }
 
-struct FillTask<'a> {
+struct FillTask<'r, 's> {
     ty: BlockType,
-    rows: Rows<'a>,
+    rows: Rows<'r>,
     n_steps: usize,
-    scratch: &'a mut [f32],
+    scratch: &'s mut [f32],
     first_row: usize,
 }
 
-impl<'a> Kernel for FillTask<'a> {
-    type Output = Panel<'a>;
+impl<'s> Kernel for FillTask<'_, 's> {
+    type Output = Panel<'s>;
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) -> Panel<'a> {
+    fn run<S: Simd>(self, simd: S) -> Panel<'s> {
         let FillTask { ty, rows, n_steps, scratch, first_row } = self;
         let mut panel = PanelMut::new(ty, n_steps, scratch);
         let n_rows = (rows.n_rows - first_row).min(LANES);
         // Rows past the end are the last row again; their outputs are not stored.
         let row_bytes = std::array::from_fn(|i| rows.get(first_row + i.min(n_rows - 1)));
         with_format(ty, Fill { simd, rows: row_bytes, panel: &mut panel });
-        panel.done(ty)
+        panel.done()
     }
 }
 
 /// What the product of a filled panel depends on.
 #[derive(Clone, Copy)]
-struct Kind {
-    group_len: usize,
+pub(super) struct Kind {
+    pub(super) group_len: usize,
     /// Wide formats have groups of 32 and no shift of their own.
-    is_wide: bool,
-    /// Fours of columns whose products [`Simd::dot_part`] can sum up in 16 bits.
-    part_quads: usize,
+    pub(super) is_wide: bool,
+    /// The code to be taken off the others, for the sums of a group to fit 16 bits.
+    pub(super) centre: u8,
+    /// Codes without it need no shift.
+    pub(super) is_centred: bool,
 }
 
-fn kind_of(ty: BlockType) -> Kind {
+pub(super) fn kind_of(ty: BlockType) -> Kind {
     with_format(ty, KindOf).expect("float weights were refused")
 }
 
@@ -128,10 +140,16 @@ impl FormatTask for KindOf {
     #[inline(always)]
     fn run<T: Format>(self) -> Kind {
         const { assert!(!T::IS_WIDE || (T::GROUP_LEN == 32 && T::HAS_NO_SHIFT)) };
-        // A sum has two products of a code and an activation of up to 127 for each four of columns.
-        let fitting = i16::MAX as usize / (2 * 127 * T::MAX_CODE);
-        let part_quads = [8, 4, 2, 1].into_iter().find(|n| *n <= fitting.min(T::GROUP_LEN / 4)).unwrap_or(1);
-        Kind { group_len: T::GROUP_LEN, is_wide: T::IS_WIDE, part_quads }
+        // A sum of 16 bits has the products of half of a group with activations of up to 127.
+        let most = i16::MAX as usize / 127 / (T::GROUP_LEN / 2);
+        let centre = match T::OFFSET {
+            _ if T::IS_WIDE => 0,
+            Some(offset) => offset.unsigned_abs(),
+            None if T::MAX_CODE <= most => 0,
+            None => T::MAX_CODE.div_ceil(2) as u8,
+        };
+        debug_assert!(T::IS_WIDE || usize::from(centre).max(T::MAX_CODE - usize::from(centre)) <= most, "sums fit");
+        Kind { group_len: T::GROUP_LEN, is_wide: T::IS_WIDE, centre, is_centred: T::OFFSET.is_some() }
     }
 }
 
@@ -171,8 +189,8 @@ impl<'a> PanelMut<'a> {
         }
     }
 
-    pub(super) fn done(self, ty: BlockType) -> Panel<'a> {
-        Panel { codes: self.codes, scales: self.scales, shifts: self.shifts, part_quads: kind_of(ty).part_quads }
+    pub(super) fn done(self) -> Panel<'a> {
+        Panel { codes: self.codes, scales: self.scales, shifts: self.shifts }
     }
 }
 
@@ -184,7 +202,6 @@ pub(super) struct Panel<'a> {
     pub(super) scales: &'a [[f32; LANES]],
     /// By group.
     pub(super) shifts: &'a [[f32; LANES]],
-    part_quads: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -288,10 +305,6 @@ fn multiply<S: Simd, const GROUP_LEN: usize, const IS_WIDE: bool>(
         tile::<S, GROUP_LEN, IS_WIDE, 12>(simd, panel, x, token_idx, target);
         token_idx += 12;
     }
-    while S::HAS_PARTS && !IS_WIDE && x.n_tokens() - token_idx >= 6 {
-        tile::<S, GROUP_LEN, IS_WIDE, 6>(simd, panel, x, token_idx, target);
-        token_idx += 6;
-    }
     while S::TILE_TOKENS >= 4 && x.n_tokens() - token_idx >= 4 {
         tile::<S, GROUP_LEN, IS_WIDE, 4>(simd, panel, x, token_idx, target);
         token_idx += 4;
@@ -352,34 +365,13 @@ unsafe fn group_dots<S: Simd, const IS_WIDE: bool, const N: usize>(
     tokens: &[BlockToken; N],
 ) -> [S::I; N] {
     let mut dots = [simd.zero_int(); N];
-    if !S::HAS_PARTS || IS_WIDE {
-        for (quad, weights) in quads.clone().zip(&panel.codes[quads]) {
-            let weights = simd.load_b(weights);
-            for n in 0..N {
-                // SAFETY: the caller's promise.
-                let codes = simd.dup4_b(unsafe { tokens[n].codes.get_unchecked(quad) });
-                dots[n] = if IS_WIDE {
-                    simd.dot_wide(dots[n], weights, codes)
-                } else {
-                    simd.dot_narrow(dots[n], weights, codes)
-                };
-            }
-        }
-        return dots;
-    }
-    // The length of a part is no constant, so that the loop stays one: written out, it needs more registers than there are.
-    for start in quads.clone().step_by(panel.part_quads) {
-        let mut parts = [simd.zero_int(); N];
-        for (quad, weights) in (start..).zip(&panel.codes[start..][..panel.part_quads]) {
-            let weights = simd.load_b(weights);
-            for n in 0..N {
-                // SAFETY: the caller's promise; parts are a whole part of the group.
-                let codes = simd.dup4_b(unsafe { tokens[n].codes.get_unchecked(quad) });
-                parts[n] = simd.dot_part(parts[n], weights, codes);
-            }
-        }
+    for (quad, weights) in quads.clone().zip(&panel.codes[quads]) {
+        let weights = simd.load_b(weights);
         for n in 0..N {
-            dots[n] = simd.join_part(dots[n], parts[n]);
+            // SAFETY: the caller's promise.
+            let codes = simd.dup4_b(unsafe { tokens[n].codes.get_unchecked(quad) });
+            dots[n] =
+                if IS_WIDE { simd.dot_wide(dots[n], weights, codes) } else { simd.dot_narrow(dots[n], weights, codes) };
         }
     }
     dots

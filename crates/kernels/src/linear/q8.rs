@@ -1,40 +1,46 @@
 //! Activations as 8-bit codes with a scale per 32 columns.
 
-use super::{MAX_ROW_TOKENS, i8_as_u8};
+use super::{MAX_ROW_TOKENS, f32_as_i8, i8_as_u8, parts};
 use crate::Context;
 use crate::simd::{Kernel, Simd};
 use crate::threads::SharedMut;
 
-/// Elements of the three buffers of [`quantize_q8`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Q8Len {
-    /// Codes (`i8`).
-    pub codes: usize,
-    /// Scales (`f32`).
-    pub scales: usize,
-    /// Sums (`f32`).
-    pub sums: usize,
+/// f32s of scratch that [`quantize_q8`] needs for `n_tokens` rows of `n_cols`.
+pub fn q8_scratch_len(n_tokens: usize, n_cols: usize) -> usize {
+    let (step_len, tile_len) = (STEP_LEN * n_tokens, 2 * TILE_LEN * n_tokens.div_ceil(TILE_TOKENS));
+    n_cols.div_ceil(64) * step_len.max(tile_len)
 }
 
-/// What [`quantize_q8`] needs for `n_tokens` rows of `n_cols`.
-pub fn q8_len(n_tokens: usize, n_cols: usize) -> Q8Len {
-    let n_steps = n_tokens * n_cols.div_ceil(64);
-    Q8Len { codes: n_steps * 64, scales: n_steps * 16, sums: n_steps * 16 }
-}
+/// f32s of 64 columns of a token: codes, 16 scales and 16 sums.
+const STEP_LEN: usize = 64 / 4 + 16 + 16;
+/// f32s of 32 columns of the tokens of a tile.
+const TILE_LEN: usize = size_of::<TileGroup>() / size_of::<f32>();
+/// Tokens of a [`TileGroup`].
+pub(super) const TILE_TOKENS: usize = 6;
 
 /// Activations as 8-bit codes with a scale per 32. Made by [`quantize_q8`].
 ///
-/// The columns are filled up with zeros to steps of 64. For few tokens, scales and sums are laid out as vectors: the
-/// scale of each lane of four columns, and the sum of the lane's codes times it. For many, they are by token: the scale
-/// of each 32 columns; the sums of each 16 columns and then of each 32.
+/// The columns are filled up with zeros to steps of 64.
 #[derive(Debug, Clone, Copy)]
 pub struct Q8Activations<'a> {
     codes: &'a [i8],
     scales: &'a [f32],
     sums: &'a [f32],
+    tiles: &'a [TileGroup],
     n_tokens: usize,
     n_cols: usize,
-    by_lane: bool,
+    form: Form,
+}
+
+/// How activations are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// For few tokens: scales and sums are vectors, the scale of each lane of four columns, and the sum of the lane's codes times it.
+    Lanes,
+    /// By token, then the scale of each 32 columns, and the sums of each 16 columns and then of each 32.
+    Blocks,
+    /// By [`TileGroup`].
+    Tiles,
 }
 
 /// A token of activations laid out as vectors, by steps of 64 columns.
@@ -57,6 +63,19 @@ pub(super) struct BlockToken<'a> {
     pub(super) sums32: &'a [f32],
 }
 
+/// 32 columns of some tokens.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct TileGroup {
+    /// With 128 added, as bytes without a sign.
+    pub(super) codes: [[[i8; 4]; TILE_TOKENS]; 8],
+    pub(super) scales: [f32; TILE_TOKENS],
+    /// Of all columns.
+    pub(super) sums32: [f32; TILE_TOKENS],
+    /// Of the first 16 columns and of the others.
+    pub(super) sums16: [[f32; TILE_TOKENS]; 2],
+}
+
 impl Q8Activations<'_> {
     /// Tokens.
     pub fn n_tokens(&self) -> usize {
@@ -73,7 +92,7 @@ impl Q8Activations<'_> {
     }
 
     pub(super) fn lane_token(&self, token_idx: usize) -> LaneToken<'_> {
-        assert!(self.by_lane, "activations are laid out by blocks");
+        assert!(self.form == Form::Lanes, "activations are not laid out as vectors");
         let steps = token_idx * self.n_steps()..(token_idx + 1) * self.n_steps();
         LaneToken {
             codes: &i8_as_u8(self.codes).as_chunks().0[steps.clone()],
@@ -84,7 +103,7 @@ impl Q8Activations<'_> {
 
     #[inline(always)]
     pub(super) fn block_token(&self, token_idx: usize) -> BlockToken<'_> {
-        assert!(!self.by_lane, "activations are laid out as vectors");
+        assert!(self.form == Form::Blocks, "activations are not laid out by blocks");
         let n_steps = self.n_steps();
         let sums = &self.sums[token_idx * n_steps * 16..][..n_steps * 6];
         BlockToken {
@@ -94,51 +113,68 @@ impl Q8Activations<'_> {
             sums32: &sums[n_steps * 4..],
         }
     }
+
+    /// The columns of the tokens from `TILE_TOKENS * tile_idx` on; those past the last have any codes.
+    #[inline(always)]
+    pub(super) fn tile(&self, tile_idx: usize) -> &[TileGroup] {
+        assert!(self.form == Form::Tiles, "activations are not laid out by tiles");
+        &self.tiles[tile_idx * 2 * self.n_steps()..][..2 * self.n_steps()]
+    }
 }
 
 /// Quantises `x` [n_tokens, n_cols] to 8 bits per 32 columns: code = round(x * 127 / max|x|), to even. A block below
 /// 1e-36 becomes zeros; the scale of a block with an infinity or NaN is NaN.
 ///
 /// # Panics
-/// If `x` has another size or a buffer is shorter than [`q8_len`] says.
+/// If `x` has another size or the scratch is shorter than [`q8_scratch_len`].
 pub fn quantize_q8<'a>(
     ctx: &Context,
     x: &[f32],
     n_tokens: usize,
     n_cols: usize,
-    codes: &'a mut [i8],
-    scales: &'a mut [f32],
-    sums: &'a mut [f32],
+    scratch: &'a mut [f32],
 ) -> Q8Activations<'a> {
-    quantize(ctx, x, n_tokens, n_cols, Buffers { codes, scales, sums }, n_tokens <= MAX_ROW_TOKENS)
+    let form = match n_tokens {
+        ..=MAX_ROW_TOKENS => Form::Lanes,
+        _ if parts::is_for(ctx.isa()) => Form::Tiles,
+        _ => Form::Blocks,
+    };
+    quantize(ctx, x, n_tokens, n_cols, scratch, form)
 }
 
-/// Where activations are put, as [`q8_len`] says.
-pub(super) struct Buffers<'a> {
-    pub(super) codes: &'a mut [i8],
-    pub(super) scales: &'a mut [f32],
-    pub(super) sums: &'a mut [f32],
-}
-
-/// [`quantize_q8`], as vectors or by blocks.
+/// [`quantize_q8`], in this form.
 pub(super) fn quantize<'a>(
     ctx: &Context,
     x: &[f32],
     n_tokens: usize,
     n_cols: usize,
-    buffers: Buffers<'a>,
-    by_lane: bool,
+    scratch: &'a mut [f32],
+    form: Form,
 ) -> Q8Activations<'a> {
-    let Buffers { codes, scales, sums } = buffers;
     assert_eq!(Some(x.len()), n_tokens.checked_mul(n_cols), "inputs of {n_tokens} tokens");
-    let len = q8_len(n_tokens, n_cols);
-    let (codes, scales, sums) = (&mut codes[..len.codes], &mut scales[..len.scales], &mut sums[..len.sums]);
+    let scratch = &mut scratch[..q8_scratch_len(n_tokens, n_cols)];
     let n_steps = n_cols.div_ceil(64);
+    let mut activations = Q8Activations { codes: &[], scales: &[], sums: &[], tiles: &[], n_tokens, n_cols, form };
+    if form == Form::Tiles {
+        // SAFETY: a group of a tile is made of f32 and of bytes in fours, of which none is bad.
+        let (_, tiles, _) = unsafe { scratch.align_to_mut::<TileGroup>() };
+        let tiles = &mut tiles[..2 * n_steps * n_tokens.div_ceil(TILE_TOKENS)];
+        ctx.pool().run_chunks(tiles, (2 * n_steps).max(1), |tile_idx, groups| {
+            let first = tile_idx * TILE_TOKENS;
+            let x = &x[first * n_cols..(first + TILE_TOKENS).min(n_tokens) * n_cols];
+            ctx.isa().run(QuantizeTile { x, n_cols, groups });
+        });
+        return Q8Activations { tiles, ..activations };
+    }
+    let (codes, scratch) = scratch.split_at_mut(n_tokens * n_steps * 16);
+    let (scales, sums) = scratch.split_at_mut(n_tokens * n_steps * 16);
+    let codes = f32_as_i8(codes);
     {
-        let (codes, scales, sums) = (SharedMut::new(codes), SharedMut::new(scales), SharedMut::new(sums));
+        let (codes, scales, sums) =
+            (SharedMut::new(&mut *codes), SharedMut::new(&mut *scales), SharedMut::new(&mut *sums));
         let quantize = |token_idx: usize| {
             let (start, len) = (token_idx * n_steps, n_steps);
-            // SAFETY: each token is done once, and the parts of different tokens do not overlap.
+            // SAFETY: each token is done once, and what is of different tokens does not overlap.
             let (codes, scales, sums) = unsafe {
                 (
                     codes.slice(start * 64, len * 64),
@@ -147,12 +183,13 @@ pub(super) fn quantize<'a>(
                 )
             };
             let x = &x[token_idx * n_cols..][..n_cols];
-            ctx.isa().run(Quantize { x, codes, scales, sums, by_lane });
+            ctx.isa().run(Quantize { x, codes, scales, sums, by_lane: form == Form::Lanes });
         };
         // A token of a few thousand columns takes less time than handing it to another thread.
         if n_tokens <= MAX_ROW_TOKENS { (0..n_tokens).for_each(quantize) } else { ctx.pool().run(n_tokens, quantize) }
     }
-    Q8Activations { codes, scales, sums, n_tokens, n_cols, by_lane }
+    (activations.codes, activations.scales, activations.sums) = (codes, scales, sums);
+    activations
 }
 
 struct Quantize<'a> {
@@ -168,34 +205,80 @@ impl Kernel for Quantize<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let n_steps = self.codes.len() / 64;
-        let (whole, rest) = self.x.as_chunks::<64>();
-        let mut last = [0.0; 64];
-        last[..rest.len()].copy_from_slice(rest);
-        for (step_idx, codes) in self.codes.as_chunks_mut::<64>().0.iter_mut().enumerate() {
-            let x = whole.get(step_idx).unwrap_or(&last);
+        let codes = self.codes.as_chunks_mut::<64>().0;
+        for ((step_idx, x), codes) in (0..).zip(steps(self.x, &mut [0.0; 64])).zip(codes) {
             let scales = quantize_step(simd, x, codes);
             let [a, b] = scales;
             let scale_lanes = [a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b];
-            let ones = simd.dup4_b(&[1; 4]);
-            let code_bytes = simd.load_b(i8_as_u8(codes).first_chunk().expect("64 codes"));
-            let sums =
-                simd.mul(simd.int_values(simd.dot_narrow(simd.zero_int(), ones, code_bytes)), simd.load(&scale_lanes));
+            let sums = sums_of(simd, codes, scales);
             if self.by_lane {
                 self.scales.as_chunks_mut().0[step_idx] = scale_lanes;
-                simd.store(sums, &mut self.sums.as_chunks_mut().0[step_idx]);
+                self.sums.as_chunks_mut().0[step_idx] = sums;
             } else {
                 self.scales.as_chunks_mut().0[step_idx] = scales;
-                let mut lanes = [0.0; 16];
-                simd.store(sums, &mut lanes);
-                let four = |group: usize| {
-                    lanes[4 * group] + lanes[4 * group + 1] + lanes[4 * group + 2] + lanes[4 * group + 3]
-                };
-                let sums16 = [four(0), four(1), four(2), four(3)];
+                let sums16 = sums_of_fours(&sums);
                 self.sums.as_chunks_mut().0[step_idx] = sums16;
                 self.sums[n_steps * 4..].as_chunks_mut().0[step_idx] = [sums16[0] + sums16[1], sums16[2] + sums16[3]];
             }
         }
     }
+}
+
+/// The tokens of a tile.
+struct QuantizeTile<'a> {
+    x: &'a [f32],
+    n_cols: usize,
+    groups: &'a mut [TileGroup],
+}
+
+impl Kernel for QuantizeTile<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let pairs = self.groups.as_chunks_mut::<2>().0;
+        for (n, x) in self.x.chunks_exact(self.n_cols.max(1)).enumerate() {
+            for (pair, x) in pairs.iter_mut().zip(steps(x, &mut [0.0; 64])) {
+                let mut codes = [0; 64];
+                let scales = quantize_step(simd, x, &mut codes);
+                let sums16 = sums_of_fours(&sums_of(simd, &codes, scales));
+                let halves = codes.as_chunks::<32>().0.iter().zip(scales).zip(sums16.as_chunks::<2>().0);
+                for (group, ((codes, scale), sums16)) in pair.iter_mut().zip(halves) {
+                    for (to, codes) in group.codes.iter_mut().zip(codes.as_chunks::<4>().0) {
+                        to[n] = codes.map(|code| code ^ i8::MIN);
+                    }
+                    group.scales[n] = scale;
+                    group.sums32[n] = sums16[0] + sums16[1];
+                    (group.sums16[0][n], group.sums16[1][n]) = (sums16[0], sums16[1]);
+                }
+            }
+        }
+    }
+}
+
+/// The columns by 64; what is left of them is put in front of zeros.
+#[inline(always)]
+fn steps<'a>(x: &'a [f32], last: &'a mut [f32; 64]) -> impl Iterator<Item = &'a [f32; 64]> {
+    let (whole, rest) = x.as_chunks();
+    last[..rest.len()].copy_from_slice(rest);
+    let last = (!rest.is_empty()).then_some(&*last);
+    whole.iter().chain(last)
+}
+
+/// The sum of each four codes, times their scale.
+#[inline(always)]
+fn sums_of<S: Simd>(simd: S, codes: &[i8; 64], [a, b]: [f32; 2]) -> [f32; 16] {
+    let ones = simd.dup4_b(&[1; 4]);
+    let codes = simd.load_b(i8_as_u8(codes).first_chunk().expect("64 codes"));
+    let scales = simd.load(&[a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b]);
+    let mut sums = [0.0; 16];
+    simd.store(simd.mul(simd.int_values(simd.dot_narrow(simd.zero_int(), ones, codes)), scales), &mut sums);
+    sums
+}
+
+/// Of sums of four columns, those of 16.
+#[inline(always)]
+fn sums_of_fours(sums: &[f32; 16]) -> [f32; 4] {
+    std::array::from_fn(|i| sums[4 * i] + sums[4 * i + 1] + sums[4 * i + 2] + sums[4 * i + 3])
 }
 
 /// The codes of 64 columns, and the scales of both halves.

@@ -376,12 +376,22 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
-    fn dot_part(self, parts: Self::I, weights: Self::B, activations: Self::B) -> Self::I {
-        both!(parts, weights, activations; _mm256_add_epi16(parts, _mm256_maddubs_epi16(weights, activations)))
+    fn load_parts(self, from: &[i16; 32]) -> Self::I {
+        let halves: [&[i16; 16]; 2] = halves(from);
+        both!(halves; _mm256_loadu_si256(halves.as_ptr().cast()))
     }
     #[inline(always)]
-    fn join_part(self, acc: Self::I, parts: Self::I) -> Self::I {
-        both!(acc, parts; _mm256_add_epi32(acc, _mm256_madd_epi16(parts, _mm256_set1_epi16(1))))
+    fn store_parts(self, v: Self::I, to: &mut [i16; 32]) {
+        x!(_mm256_storeu_si256(to.as_mut_ptr().cast(), v[0]));
+        x!(_mm256_storeu_si256(to[16..].as_mut_ptr().cast(), v[1]));
+    }
+    #[inline(always)]
+    fn dot_part(self, parts: Self::I, unsigned: Self::B, signed: Self::B) -> Self::I {
+        both!(parts, unsigned, signed; _mm256_add_epi16(parts, _mm256_maddubs_epi16(unsigned, signed)))
+    }
+    #[inline(always)]
+    fn join_part<const TIMES: i16>(self, acc: Self::I, parts: Self::I) -> Self::I {
+        both!(acc, parts; _mm256_add_epi32(acc, _mm256_madd_epi16(parts, _mm256_set1_epi16(TIMES))))
     }
     #[inline(always)]
     fn dot_wide(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I {

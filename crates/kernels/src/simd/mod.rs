@@ -225,14 +225,23 @@ pub(crate) trait Simd: Copy {
     /// To each lane, the sum of four products of weight codes -128..=127, XORed with [`Self::WIDE_XOR`], with
     /// activations -127..=127. Where that is 0x80, the sum has 128 times the activations too much.
     fn dot_wide(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I;
-    /// As [`Self::dot_narrow`], where [`Self::HAS_PARTS`] in 32 sums of 16 bits, of two products each, that may not overflow.
+    /// 32 sums of 16 bits, where [`Self::HAS_PARTS`].
     #[inline(always)]
-    fn dot_part(self, parts: Self::I, weights: Self::B, activations: Self::B) -> Self::I {
-        self.dot_narrow(parts, weights, activations)
+    fn load_parts(self, _from: &[i16; 32]) -> Self::I {
+        self.zero_int()
     }
-    /// Adds what [`Self::dot_part`] summed up to the lanes.
+    /// As [`Self::load_parts`].
     #[inline(always)]
-    fn join_part(self, acc: Self::I, parts: Self::I) -> Self::I {
-        self.sub_int(acc, self.sub_int(self.zero_int(), parts))
+    fn store_parts(self, _parts: Self::I, _to: &mut [i16; 32]) {}
+    /// Where [`Self::HAS_PARTS`], adds to 32 sums of 16 bits two products each, of bytes without a sign and bytes with one. Two products
+    /// must fit 16 bits; a sum may overflow and come back.
+    #[inline(always)]
+    fn dot_part(self, parts: Self::I, _unsigned: Self::B, _signed: Self::B) -> Self::I {
+        parts
+    }
+    /// Adds what [`Self::dot_part`] summed up to the lanes, so many times.
+    #[inline(always)]
+    fn join_part<const TIMES: i16>(self, acc: Self::I, _parts: Self::I) -> Self::I {
+        acc
     }
 }

@@ -13,19 +13,21 @@ use layout::{Layout, LayoutTask, with_layout};
 pub use pack::{pack_codes, pack_codes_scratch_len};
 
 use super::panel::{self, Target, multiply_panel};
-use super::q8::{self, Q8Len, q8_len};
-use super::{Output, f32_as_i8, run_row_parts};
-use crate::Context;
+use super::q8::{self, q8_scratch_len};
+use super::{Output, parts, run_row_parts};
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
+use crate::{Context, Isa};
 
 /// Up to this many tokens, codes are unpacked for each tile of tokens again.
 const MOST_TILED_TOKENS: usize = 8;
 
-/// Codes of four bits are for any number: they take no more than two instructions, and half as much of the first-level cache as bytes.
-fn is_tiled(ty: BlockType, n_tokens: usize) -> bool {
-    n_tokens <= MOST_TILED_TOKENS || matches!(ty, BlockType::Q4_0 | BlockType::Q4_1 | BlockType::Q4K)
+/// Codes of four bits are for any number where products of many tokens have no [form of their own](super::parts): they take no more than two
+/// instructions, and half as much of the first-level cache as bytes.
+fn is_tiled(isa: Isa, ty: BlockType, n_tokens: usize) -> bool {
+    let is_short = matches!(ty, BlockType::Q4_0 | BlockType::Q4_1 | BlockType::Q4K);
+    n_tokens <= MOST_TILED_TOKENS || is_short && !parts::is_for(isa)
 }
 
 /// A cache line: panels begin at a multiple of it, so that no vector lies in two where the matrix does.
@@ -96,9 +98,10 @@ impl<'a> CodesProduct<'a> {
 
 /// f32s of scratch that [`linear_codes`] needs for matrices of this type; for several, the most of theirs.
 pub fn linear_codes_scratch_len(ctx: &Context, ty: BlockType, n_tokens: usize, n_cols: usize) -> usize {
-    let len = q8_len(n_tokens, n_cols);
-    let unpacked = if is_tiled(ty, n_tokens) { 0 } else { ctx.pool().n_threads() * panel::scratch_len(n_cols) };
-    len.codes.div_ceil(4) + len.scales + len.sums + unpacked
+    let isa = ctx.isa();
+    let unpacked =
+        if is_tiled(isa, ty, n_tokens) { 0 } else { ctx.pool().n_threads() * panel::worker_len(isa, ty, n_cols) };
+    q8_scratch_len(n_tokens, n_cols) + unpacked
 }
 
 /// The products of [`linear_q8`](super::linear_q8) of the same activations with packed matrices. The activations are quantised once,
@@ -110,13 +113,12 @@ pub fn linear_codes(ctx: &Context, products: &mut [CodesProduct], x: &[f32], n_t
     let products = &*products;
     let Some(n_cols) = products.first().map(|product| product.weight.n_cols) else { return };
     assert!(products.iter().all(|product| product.weight.n_cols == n_cols), "matrices of as many columns");
-    let Q8Len { codes, scales, sums } = q8_len(n_tokens, n_cols);
-    let (codes, scratch) = scratch.split_at_mut(codes.div_ceil(4));
-    let (scales, scratch) = scratch.split_at_mut(scales);
-    let (sums, scratch) = scratch.split_at_mut(sums);
-    let buffers = q8::Buffers { codes: f32_as_i8(codes), scales, sums };
-    let x = q8::quantize(ctx, x, n_tokens, n_cols, buffers, false);
-    let of_tiles = || products.iter().filter(|product| is_tiled(product.weight.ty, n_tokens));
+    let (activations, scratch) = scratch.split_at_mut(q8_scratch_len(n_tokens, n_cols));
+    let is_tiled = |product: &&CodesProduct| is_tiled(ctx.isa(), product.weight.ty, n_tokens);
+    let in_parts = n_tokens > MOST_TILED_TOKENS && parts::is_for(ctx.isa());
+    let form = if in_parts { q8::Form::Tiles } else { q8::Form::Blocks };
+    let x = q8::quantize(ctx, x, n_tokens, n_cols, activations, form);
+    let of_tiles = || products.iter().filter(is_tiled);
     run_row_parts(ctx.pool(), of_tiles().map(CodesProduct::n_panels).sum(), 1, |start, len| {
         let mut first = 0;
         for product in of_tiles() {
@@ -128,9 +130,19 @@ pub fn linear_codes(ctx: &Context, products: &mut [CodesProduct], x: &[f32], n_t
             first = panels.end;
         }
     });
+    if in_parts {
+        for product in products {
+            let ty = product.weight.ty;
+            parts::multiply(ctx, ty, &x, &product.out, &mut *scratch, |first_row, scratch| {
+                let panel = product.panel(first_row / LANES);
+                ctx.isa().run(pack::Unpack { ty, panel, n_steps: x.n_steps(), scratch })
+            });
+        }
+        return;
+    }
     let worker_len = panel::scratch_len(n_cols);
     let scratch = SharedMut::new(scratch);
-    for product in products.iter().filter(|product| !is_tiled(product.weight.ty, n_tokens)) {
+    for product in products.iter().filter(|product| !is_tiled(product)) {
         ctx.pool().run_indexed(product.n_panels(), |worker_idx, panel_idx| {
             // SAFETY: no two tasks run at once with the same worker index.
             let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };

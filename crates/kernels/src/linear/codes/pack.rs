@@ -105,21 +105,21 @@ fn pack_group<L: Layout>(codes: &[[u8; 64]; 8], out: &mut [u8]) {
 }
 
 /// A packed panel as bytes, with scales and shifts in f32.
-pub(super) struct Unpack<'a> {
+pub(super) struct Unpack<'p, 's> {
     pub(super) ty: BlockType,
-    pub(super) panel: &'a [u8],
+    pub(super) panel: &'p [u8],
     pub(super) n_steps: usize,
-    pub(super) scratch: &'a mut [f32],
+    pub(super) scratch: &'s mut [f32],
 }
 
-impl<'a> Kernel for Unpack<'a> {
-    type Output = Panel<'a>;
+impl<'s> Kernel for Unpack<'_, 's> {
+    type Output = Panel<'s>;
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) -> Panel<'a> {
+    fn run<S: Simd>(self, simd: S) -> Panel<'s> {
         let Unpack { ty, panel, n_steps, scratch } = self;
         let mut out = PanelMut::new(ty, n_steps, scratch);
         with_layout(ty, UnpackWith { simd, panel, out: &mut out });
-        out.done(ty)
+        out.done()
     }
 }
 

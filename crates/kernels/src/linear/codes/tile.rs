@@ -114,7 +114,7 @@ unsafe fn add_group<S: Simd, L: Layout, const N: usize>(
     }
     for n in 0..N {
         // The sum of 8 times two products of 15 * 127 fits an i16: one joining for both halves.
-        let dots = if joins_once::<S, L>() { simd.join_part(simd.zero_int(), dots[n]) } else { dots[n] };
+        let dots = if joins_once::<S, L>() { simd.join_part::<1>(simd.zero_int(), dots[n]) } else { dots[n] };
         // SAFETY: a token has a scale and a sum for each group of 32 columns.
         let (scale, sum) = unsafe { (*tokens[n].scales.get_unchecked(at), *tokens[n].sums32.get_unchecked(at)) };
         acc[n] = scaled::<S, L>(simd, dots, factors, scale, sum, acc[n]);
@@ -163,7 +163,7 @@ unsafe fn half_dots<S: Simd, L: Layout, const N: usize>(
         let is_full = v == 3 || L::BITS == 6 && v == 1;
         if S::HAS_PARTS && !L::IS_WIDE && !joins_once::<S, L>() && is_full {
             for n in 0..N {
-                dots[n] = simd.join_part(dots[n], parts[n]);
+                dots[n] = simd.join_part::<1>(dots[n], parts[n]);
                 parts[n] = simd.zero_int();
             }
         }
