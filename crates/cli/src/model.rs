@@ -75,7 +75,11 @@ pub fn cpu(numerics: NumericsFlag, threads: Option<u16>, app: &App) -> Cpu {
         NumericsFlag::Int8 => Numerics::Int8,
         NumericsFlag::Ane => Numerics::Ane(Effects::default()),
     };
-    Cpu::new(numerics, threads.map_or_else(num_cpus::get_physical, usize::from)).with_isa(app.isa)
+    Cpu::new(numerics, n_threads(threads)).with_isa(app.isa)
+}
+
+fn n_threads(asked: Option<u16>) -> usize {
+    asked.map_or_else(num_cpus::get_physical, usize::from)
 }
 
 /// A model and its program.
@@ -217,6 +221,19 @@ pub fn session(opened: &Opened, flags: &RunFlags, app: &App) -> Result<Session, 
     let instance = executable(opened, flags, app)?.instantiate().map_err(|e| Failure::new(Code::Other, e))?;
     let Info { context, vocab_size, .. } = opened.model.info;
     Ok(Session::new(instance, context, vocab_size, fixed(opened)))
+}
+
+/// The tokenizer and a session, made at the same time where there are threads for both: the first token waits for both.
+pub fn language_and_session(opened: &Opened, flags: &RunFlags, app: &App) -> Result<(Language, Session), Failure> {
+    if n_threads(flags.threads) == 1 {
+        return Ok((language(opened)?, session(opened, flags, app)?));
+    }
+    std::thread::scope(|scope| {
+        let language = scope.spawn(|| language(opened));
+        let session = session(opened, flags, app);
+        let language = language.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok((language, session?))
+    })
 }
 
 /// Sessions over that many fresh instances on the CPU.

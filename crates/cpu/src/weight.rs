@@ -6,7 +6,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use thane_kernels::linear::{self, Int8Weight, PackedCodes, int8_len, pack, pack_int8, packed_codes_len, packed_len};
+use thane_kernels::linear::{
+    self, Int8Group, Int8Weight, PackedCodes, int8_len, pack, pack_int8, packed_codes_len, packed_len,
+};
 use thane_kernels::{BlockType, Context, Weight};
 use thane_mil::data::{Bytes, Data, Packed, Packing};
 use thane_mil::literal::Literal;
@@ -33,15 +35,7 @@ pub struct Matrix {
     /// The same in the order that products of few rows read it, packed when the second of them asks.
     codes: Option<Codes>,
     /// Rounded to integers, where that was asked for.
-    int8: Option<Arc<Int8>>,
-}
-
-/// Codes and scales as kernels pack them.
-#[derive(Debug)]
-struct Int8 {
-    codes: Vec<u8>,
-    scales: Vec<f32>,
-    offsets: Vec<i32>,
+    int8: Option<Arc<Vec<Int8Group>>>,
 }
 
 /// A matrix among those that are packed.
@@ -67,13 +61,12 @@ impl Matrix {
 
     /// As integers, where it was rounded.
     pub fn int8(&self) -> Option<Int8Weight<'_>> {
-        let Int8 { codes, scales, offsets } = self.int8.as_deref()?;
-        Some(Int8Weight { codes, scales, offsets, n_rows: self.n_rows, n_cols: self.n_cols })
+        Some(Int8Weight { groups: self.int8.as_deref()?, n_rows: self.n_rows, n_cols: self.n_cols })
     }
 
     /// Bytes that a product reads.
     pub fn n_bytes(&self) -> usize {
-        self.int8.as_ref().map_or(self.bytes.len(), |int8| int8.codes.len() + 2 * size_of_val(int8.scales.as_slice()))
+        self.int8.as_ref().map_or(self.bytes.len(), |groups| size_of_val(groups.as_slice()))
     }
 
     /// Whether it is of floats.
@@ -190,7 +183,7 @@ pub struct Folds {
     panels: RefCell<HashMap<[usize; 3], Arc<Vec<f32>>>>,
     codes: RefCell<HashMap<[usize; 3], Codes>>,
     packs: Arc<Packs>,
-    int8: RefCell<HashMap<[usize; 3], Arc<Int8>>>,
+    int8: RefCell<HashMap<[usize; 3], Arc<Vec<Int8Group>>>>,
 }
 
 impl Folds {
@@ -214,14 +207,14 @@ impl Folds {
     /// The matrix of floats, rounded to integers; as it is where these are too many to count.
     pub fn round(&self, context: &Context, mut matrix: Matrix) -> Matrix {
         let weight = matrix.weight();
-        let Some((n_codes, n_scales)) = int8_len(weight.n_rows, weight.n_cols) else { return matrix };
+        let Some(len) = int8_len(weight.n_rows, weight.n_cols) else { return matrix };
         let mut all = self.int8.borrow_mut();
         let int8 = all.entry(matrix.place()).or_insert_with(|| {
-            let (mut codes, mut scales, mut offsets) = (vec![0; n_codes], vec![0.0; n_scales], vec![0; n_scales]);
-            pack_int8(context, &weight, &mut codes, &mut scales, &mut offsets);
+            let mut groups = vec![Int8Group::ZERO; len];
+            pack_int8(context, &weight, &mut groups);
             // What is rounded takes the place of the mapped file in memory.
             matrix.bytes.release();
-            Arc::new(Int8 { codes, scales, offsets })
+            Arc::new(groups)
         });
         let int8 = int8.clone();
         matrix.int8 = Some(int8);

@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thane_kernels::activation::{self, Unary};
-use thane_kernels::linear::{self, CodesProduct, Int8Weight, Packed, PackedCodes};
+use thane_kernels::linear::{self, CodesProduct, Int8Group, Int8Weight, Packed, PackedCodes};
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
 use thane_kernels::{
     Attention, BlockType, Context, Isa, KvData, KvView, Weight, attention, attention_scratch_len, f16, norm, softmax,
@@ -73,12 +73,11 @@ fn products(ctx: &Context, n_tokens: usize) {
     let bytes = vec![0; ROWS * COLS * 4];
     let weight = Weight::new(BlockType::F32, &bytes, ROWS, COLS).unwrap();
     let mut panels = vec![0.0; linear::packed_len(ROWS, COLS).unwrap()];
-    let (n_codes, n_scales) = linear::int8_len(ROWS, COLS).unwrap();
-    let (mut codes, mut scales, mut offsets) = (vec![0; n_codes], vec![0.0; n_scales], vec![0; n_scales]);
+    let mut groups = vec![Int8Group::ZERO; linear::int8_len(ROWS, COLS).unwrap()];
     let mut scratch = vec![0.0; linear::int8_scratch_len(n_tokens, COLS)];
     allocates_nothing("products of integers", &mut || {
-        linear::pack_int8(ctx, &weight, &mut codes, &mut scales, &mut offsets);
-        let packed = Int8Weight { codes: &codes, scales: &scales, offsets: &offsets, n_rows: ROWS, n_cols: COLS };
+        linear::pack_int8(ctx, &weight, &mut groups);
+        let packed = Int8Weight { groups: &groups, n_rows: ROWS, n_cols: COLS };
         let x = linear::quantize_int8(ctx, &x, n_tokens, COLS, &mut scratch);
         linear::linear_int8(ctx, &packed, &x, None, &mut y);
     });

@@ -51,7 +51,9 @@ fn answer(program: &Program, numerics: Numerics, n_threads: usize, pieces: &[usi
 #[test]
 fn one_to_eight_threads_give_the_same_logits() {
     for name in NAMES {
-        for (cache, numerics) in [(DType::Fp32, Numerics::F32), (DType::Fp16, Numerics::Fast)] {
+        for (cache, numerics) in
+            [(DType::Fp32, Numerics::F32), (DType::Fp16, Numerics::Fast), (DType::Fp16, Numerics::Int8)]
+        {
             let program = program(folder().join(name), cache);
             for pieces in [&[9][..], &[290, 7]] {
                 let alone = answer(&program, numerics, 1, pieces);

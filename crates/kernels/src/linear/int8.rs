@@ -26,73 +26,75 @@ const PART_GROUPS: usize = 6;
 /// Below this the inverse of a scale would be close to overflow: all codes are 0.
 const LEAST: f32 = 1e-36;
 
+/// 64 columns of 16 rows, on whole cache lines: a vector in two lines takes two reads.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub struct Int8Group {
+    /// Four columns of 16 rows each.
+    codes: [[u8; 64]; GROUP_QUADS],
+    scales: [f32; LANES],
+    /// What a sum begins with, so that what is added to activations is taken away.
+    offsets: [i32; LANES],
+}
+
+impl Int8Group {
+    /// To be filled.
+    pub const ZERO: Self = Self { codes: [[0; 64]; GROUP_QUADS], scales: [0.0; LANES], offsets: [0; LANES] };
+}
+
 /// A matrix as [`pack_int8`] makes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Int8Weight<'a> {
-    /// [n_rows / 16, n_cols / 4, 16, 4]; columns are filled up to 64, rows are the last again.
-    pub codes: &'a [u8],
-    /// [n_rows / 16, n_cols / 64, 16].
-    pub scales: &'a [f32],
-    /// As many: what a sum begins with, so that what is added to activations is taken away.
-    pub offsets: &'a [i32],
+    /// By 48 rows, then by columns, then by 16 rows; [`int8_len`] of them.
+    pub groups: &'a [Int8Group],
     /// Outputs.
     pub n_rows: usize,
     /// Inputs.
     pub n_cols: usize,
 }
 
-/// Elements of [`Int8Weight::codes`], and of each of [`Int8Weight::scales`] and [`Int8Weight::offsets`]; `None` if they are too many to count.
-pub fn int8_len(n_rows: usize, n_cols: usize) -> Option<(usize, usize)> {
-    let n_scales = n_rows.checked_next_multiple_of(LANES)?.checked_mul(n_cols.div_ceil(GROUP_LEN))?;
-    Some((n_scales.checked_mul(GROUP_LEN)?, n_scales))
+/// Elements of [`Int8Weight::groups`]; `None` if their bytes are too many to count.
+pub fn int8_len(n_rows: usize, n_cols: usize) -> Option<usize> {
+    let n_groups = n_rows.div_ceil(LANES).checked_mul(n_cols.div_ceil(GROUP_LEN))?;
+    n_groups.checked_mul(size_of::<Int8Group>()).map(|_| n_groups)
 }
 
 /// Rounds a matrix of floats: code = round(w * 63 / max|w|), to even, the greatest of each 64 columns of a row.
 ///
 /// # Panics
-/// If the weight is of a quantised type or not well formed, or `codes`, `scales` or `offsets` are not of [`int8_len`].
-pub fn pack_int8(ctx: &Context, weight: &Weight, codes: &mut [u8], scales: &mut [f32], offsets: &mut [i32]) {
+/// If the weight is of a quantised type or not well formed, or `groups` are not [`int8_len`].
+pub fn pack_int8(ctx: &Context, weight: &Weight, groups: &mut [Int8Group]) {
     let (rows, n_groups) = (weight.checked(), weight.n_cols.div_ceil(GROUP_LEN));
     assert!(weight.ty.is_float(), "a weight of type {:?} has codes already", weight.ty);
-    assert_eq!(Some((codes.len(), scales.len())), int8_len(weight.n_rows, weight.n_cols), "codes and scales");
-    assert_eq!(scales.len(), offsets.len(), "offsets");
-    let (panel_codes, panel_scales) = (n_groups * GROUP_LEN * LANES, n_groups * LANES);
-    let (codes, scales, offsets) = (SharedMut::new(codes), SharedMut::new(scales), SharedMut::new(offsets));
-    ctx.pool().run(rows.n_rows.div_ceil(LANES), |panel_idx| {
-        // SAFETY: each panel is filled once, and its parts are no other's.
-        let (codes, scales, offsets) = unsafe {
-            (
-                codes.slice(panel_idx * panel_codes, panel_codes),
-                scales.slice(panel_idx * panel_scales, panel_scales),
-                offsets.slice(panel_idx * panel_scales, panel_scales),
-            )
-        };
-        let (codes, scales, offsets) = (codes.as_chunks_mut().0, scales.as_chunks_mut().0, offsets.as_chunks_mut().0);
-        ctx.isa().run(Pack { ty: weight.ty, rows, first_row: panel_idx * LANES, codes, scales, offsets });
+    assert_eq!(Some(groups.len()), int8_len(weight.n_rows, weight.n_cols), "groups");
+    ctx.pool().run_chunks(groups, (TASK_PANELS * n_groups).max(1), |task_idx, groups| {
+        let n_panels = groups.len() / n_groups;
+        for i in 0..n_panels {
+            let groups = groups[i..].iter_mut().step_by(n_panels);
+            let first_row = (task_idx * TASK_PANELS + i) * LANES;
+            ctx.isa().run(Pack { ty: weight.ty, rows, first_row, groups });
+        }
     });
 }
 
-struct Pack<'a> {
+struct Pack<'a, I> {
     ty: BlockType,
     rows: Rows<'a>,
     first_row: usize,
-    /// Four columns of 16 rows each.
-    codes: &'a mut [[u8; 64]],
-    /// By group.
-    scales: &'a mut [[f32; LANES]],
-    /// By group.
-    offsets: &'a mut [[i32; LANES]],
+    groups: I,
 }
 
-impl Kernel for Pack<'_> {
+impl<'g, I: Iterator<Item = &'g mut Int8Group>> Kernel for Pack<'_, I> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let group_bytes = self.ty.row_bytes(GROUP_LEN).unwrap_or(GROUP_LEN);
-        for lane in 0..LANES {
-            let row = self.rows.get((self.first_row + lane).min(self.rows.n_rows - 1));
-            let groups = row.chunks(group_bytes.max(1)).zip(self.codes.as_chunks_mut::<GROUP_QUADS>().0);
-            for (((bytes, quads), scales), offsets) in groups.zip(&mut *self.scales).zip(&mut *self.offsets) {
+        let group_bytes = self.ty.row_bytes(GROUP_LEN).unwrap_or(GROUP_LEN).max(1);
+        for (group_idx, group) in self.groups.enumerate() {
+            let Int8Group { codes: quads, scales, offsets } = group;
+            for lane in 0..LANES {
+                let row = self.rows.get((self.first_row + lane).min(self.rows.n_rows - 1));
+                let bytes = &row[group_idx * group_bytes..];
+                let bytes = &bytes[..bytes.len().min(group_bytes)];
                 let mut values = [0.0; GROUP_LEN];
                 dequantize_simd(simd, self.ty, bytes, &mut values[..bytes.len() * GROUP_LEN / group_bytes]);
                 let mut codes = [0; GROUP_LEN];
@@ -100,7 +102,7 @@ impl Kernel for Pack<'_> {
                 (scales[lane], sum) = quantize_group(simd, &values, 0.0, &mut codes);
                 // What a weight that is no number adds up to does not matter.
                 offsets[lane] = if S::HAS_UNSIGNED { (sum as i32).wrapping_mul(-i32::from(OFFSET)) } else { 0 };
-                for (four, quad) in i8_as_u8(&codes).as_chunks::<4>().0.iter().zip(quads) {
+                for (four, quad) in i8_as_u8(&codes).as_chunks::<4>().0.iter().zip(&mut *quads) {
                     quad.as_chunks_mut::<4>().0[lane] = *four;
                 }
             }
@@ -214,9 +216,8 @@ pub fn quantize_int8<'a>(
 /// # Panics
 /// If a size does not fit.
 pub fn linear_int8(ctx: &Context, weight: &Int8Weight, x: &Int8Activations, bias: Option<&[f32]>, y: &mut [f32]) {
-    let Int8Weight { codes, scales, offsets, n_rows, n_cols } = *weight;
-    assert_eq!(Some((codes.len(), scales.len())), int8_len(n_rows, n_cols), "codes and scales");
-    assert_eq!(scales.len(), offsets.len(), "offsets");
+    let Int8Weight { groups, n_rows, n_cols } = *weight;
+    assert_eq!(Some(groups.len()), int8_len(n_rows, n_cols), "groups");
     assert_eq!(x.n_cols, n_cols, "columns of the activations");
     let (n_tokens, n_groups, n_panels) = (x.n_tokens, x.n_groups(), n_rows.div_ceil(LANES));
     let out = Output::new(n_rows, n_tokens, bias, y);
@@ -224,12 +225,9 @@ pub fn linear_int8(ctx: &Context, weight: &Int8Weight, x: &Int8Activations, bias
     ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {
         let first = task_idx % n_tasks * TASK_PANELS;
         let end = (first + TASK_PANELS).min(n_panels);
-        let groups = first * n_groups..end * n_groups;
         let first_token = task_idx / n_tasks * block_tokens;
         ctx.isa().run(PanelTask {
-            codes: &codes.as_chunks().0[groups.start * GROUP_QUADS..groups.end * GROUP_QUADS],
-            scales: &scales.as_chunks().0[groups.clone()],
-            offsets: &offsets.as_chunks().0[groups],
+            groups: &groups[first * n_groups..end * n_groups],
             x,
             tokens: first_token..(first_token + block_tokens).min(n_tokens),
             out: &out,
@@ -262,12 +260,8 @@ impl Kernel for Quantize<'_> {
 
 /// Up to three panels of 16 rows, and some tokens.
 struct PanelTask<'a> {
-    /// By panel: four columns of 16 rows each.
-    codes: &'a [[u8; 64]],
-    /// By panel and group.
-    scales: &'a [[f32; LANES]],
-    /// By panel and group.
-    offsets: &'a [[i32; LANES]],
+    /// By columns, then by panel.
+    groups: &'a [Int8Group],
     x: &'a Int8Activations<'a>,
     tokens: std::ops::Range<usize>,
     out: &'a Output<'a>,
@@ -291,11 +285,11 @@ impl PanelTask<'_> {
     /// One token after another, over columns of which the codes of all rows stay in the first-level cache.
     #[inline(always)]
     fn rows<S: Simd, const P: usize>(&self, simd: S) {
-        let n_groups = self.x.n_groups();
-        for start in (0..n_groups.max(1)).step_by(PART_GROUPS) {
-            let groups = start..(start + PART_GROUPS).min(n_groups);
+        let groups = self.groups.as_chunks::<P>().0;
+        for start in (0..groups.len().max(1)).step_by(PART_GROUPS) {
+            let groups = &groups[start..(start + PART_GROUPS).min(groups.len())];
             for token_idx in self.tokens.clone() {
-                let acc = self.sums::<S, P>(simd, groups.clone(), token_idx);
+                let acc = self.sums::<S, P>(simd, groups, start, token_idx);
                 for (p, acc) in acc.into_iter().enumerate() {
                     let first_row = self.first_row + p * LANES;
                     let n_rows = (self.out.n_rows - first_row).min(LANES);
@@ -307,36 +301,33 @@ impl PanelTask<'_> {
         }
     }
 
-    /// The products of some groups.
+    /// The products of some groups, from `start` on.
     #[inline(always)]
-    fn sums<S: Simd, const P: usize>(&self, simd: S, groups: std::ops::Range<usize>, token_idx: usize) -> [S::F; P] {
-        let (token, n_groups) = (self.x.token(token_idx), self.x.n_groups());
+    fn sums<S: Simd, const P: usize>(
+        &self,
+        simd: S,
+        groups: &[[Int8Group; P]],
+        start: usize,
+        token_idx: usize,
+    ) -> [S::F; P] {
+        let token = self.x.token(token_idx);
+        let codes = &token.codes.as_chunks::<GROUP_QUADS>().0[start..][..groups.len()];
         let mut acc = [simd.splat(0.0); P];
-        for group in groups {
+        for ((panels, codes), scale) in groups.iter().zip(codes).zip(&token.scales[start..]) {
             let mut dots = [simd.zero_int(); P];
             for p in 0..P {
-                dots[p] = simd.load_int(&self.offsets[p * n_groups + group]);
+                dots[p] = simd.load_int(&panels[p].offsets);
             }
-            // SAFETY: a token has as many groups as a panel.
-            let (codes, scale) = unsafe {
-                (
-                    token.codes.get_unchecked(group * GROUP_QUADS..(group + 1) * GROUP_QUADS),
-                    *token.scales.get_unchecked(group),
-                )
-            };
             for (i, x) in codes.as_chunks::<2>().0.iter().enumerate() {
                 let x = [simd.dup4_b(&x[0]), simd.dup4_b(&x[1])];
                 for p in 0..P {
-                    // SAFETY: the task has P panels, each of so many fours of columns.
-                    let weights = unsafe {
-                        self.codes.get_unchecked((p * n_groups + group) * GROUP_QUADS + 2 * i..).get_unchecked(..2)
-                    };
+                    let weights = &panels[p].codes.as_chunks::<2>().0[i];
                     dots[p] = simd.dot_two(dots[p], x, [simd.load_b(&weights[0]), simd.load_b(&weights[1])]);
                 }
             }
             for p in 0..P {
-                let scales = simd.load(&self.scales[p * n_groups + group]);
-                acc[p] = simd.fma(simd.mul(simd.int_values(dots[p]), scales), simd.splat(scale), acc[p]);
+                let values = simd.mul(simd.int_values(dots[p]), simd.load(&panels[p].scales));
+                acc[p] = simd.fma(values, simd.splat(*scale), acc[p]);
             }
         }
         acc
@@ -363,10 +354,10 @@ mod tests {
 
     fn product(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: &[f32]) -> Vec<f32> {
         let Weight { n_rows, n_cols, .. } = *weight;
-        let (n_codes, n_scales) = int8_len(n_rows, n_cols).unwrap();
-        let (mut codes, mut scales, mut offsets) = (vec![0xa5; n_codes], vec![f32::NAN; n_scales], vec![7; n_scales]);
-        pack_int8(ctx, weight, &mut codes, &mut scales, &mut offsets);
-        let packed = Int8Weight { codes: &codes, scales: &scales, offsets: &offsets, n_rows, n_cols };
+        let unfilled = Int8Group { codes: [[0xa5; 64]; GROUP_QUADS], scales: [f32::NAN; LANES], offsets: [7; LANES] };
+        let mut groups = vec![unfilled; int8_len(n_rows, n_cols).unwrap()];
+        pack_int8(ctx, weight, &mut groups);
+        let packed = Int8Weight { groups: &groups, n_rows, n_cols };
         let mut scratch = vec![f32::NAN; int8_scratch_len(n_tokens, n_cols)];
         let x = quantize_int8(ctx, x, n_tokens, n_cols, &mut scratch);
         let mut y = vec![f32::NAN; n_tokens * n_rows];

@@ -25,7 +25,9 @@ pub use codes::{
     CodesProduct, LINE_BYTES, PackedCodes, linear_codes, linear_codes_scratch_len, pack_codes, pack_codes_scratch_len,
     packed_codes_len,
 };
-pub use int8::{Int8Activations, Int8Weight, int8_len, int8_scratch_len, linear_int8, pack_int8, quantize_int8};
+pub use int8::{
+    Int8Activations, Int8Group, Int8Weight, int8_len, int8_scratch_len, linear_int8, pack_int8, quantize_int8,
+};
 pub use packed::{Packed, linear_packed, pack, packed_len};
 pub use q8::{Q8Activations, q8_scratch_len, quantize_q8};
 
