@@ -23,11 +23,16 @@ use crate::{Context, Isa};
 /// Up to this many tokens, codes are unpacked for each tile of tokens again.
 const MOST_TILED_TOKENS: usize = 8;
 
-/// Codes of four bits are for any number where products of many tokens have no [form of their own](super::parts): they take no more than two
-/// instructions, and half as much of the first-level cache as bytes.
+/// More tokens are multiplied in [`parts`], unless there is but one type, whose codes are too long for that to be faster.
+fn is_in_parts(isa: Isa, mut types: impl Iterator<Item = BlockType>, n_tokens: usize) -> bool {
+    n_tokens > MOST_TILED_TOKENS && parts::is_for(isa) && types.any(|ty| ty != BlockType::Q8_0)
+}
+
+/// Elsewhere codes of four bits are unpacked for each tile of any number of tokens: that takes no more than two instructions, and half as
+/// much of the first-level cache as bytes. Where activations are multiplied in parts, codes of eight bits need no unpacking.
 fn is_tiled(isa: Isa, ty: BlockType, n_tokens: usize) -> bool {
     let is_short = matches!(ty, BlockType::Q4_0 | BlockType::Q4_1 | BlockType::Q4K);
-    n_tokens <= MOST_TILED_TOKENS || is_short && !parts::is_for(isa)
+    n_tokens <= MOST_TILED_TOKENS || is_short || ty == BlockType::Q8_0 && parts::is_for(isa)
 }
 
 /// A cache line: panels begin at a multiple of it, so that no vector lies in two where the matrix does.
@@ -99,8 +104,9 @@ impl<'a> CodesProduct<'a> {
 /// f32s of scratch that [`linear_codes`] needs for matrices of this type; for several, the most of theirs.
 pub fn linear_codes_scratch_len(ctx: &Context, ty: BlockType, n_tokens: usize, n_cols: usize) -> usize {
     let isa = ctx.isa();
-    let unpacked =
-        if is_tiled(isa, ty, n_tokens) { 0 } else { ctx.pool().n_threads() * panel::worker_len(isa, ty, n_cols) };
+    // In parts with others, if not by itself.
+    let is_tiled = is_tiled(isa, ty, n_tokens) && (n_tokens <= MOST_TILED_TOKENS || !parts::is_for(isa));
+    let unpacked = if is_tiled { 0 } else { ctx.pool().n_threads() * panel::worker_len(isa, ty, n_cols) };
     q8_scratch_len(n_tokens, n_cols) + unpacked
 }
 
@@ -115,9 +121,19 @@ pub fn linear_codes(ctx: &Context, products: &mut [CodesProduct], x: &[f32], n_t
     assert!(products.iter().all(|product| product.weight.n_cols == n_cols), "matrices of as many columns");
     let (activations, scratch) = scratch.split_at_mut(q8_scratch_len(n_tokens, n_cols));
     let is_tiled = |product: &&CodesProduct| is_tiled(ctx.isa(), product.weight.ty, n_tokens);
-    let in_parts = n_tokens > MOST_TILED_TOKENS && parts::is_for(ctx.isa());
+    let in_parts = is_in_parts(ctx.isa(), products.iter().map(|product| product.weight.ty), n_tokens);
     let form = if in_parts { q8::Form::Tiles } else { q8::Form::Blocks };
     let x = q8::quantize(ctx, x, n_tokens, n_cols, activations, form);
+    if in_parts {
+        for product in products {
+            let ty = product.weight.ty;
+            parts::multiply(ctx, ty, &x, &product.out, &mut *scratch, |first_row, scratch| {
+                let panel = product.panel(first_row / LANES);
+                ctx.isa().run(pack::Unpack { ty, panel, n_steps: x.n_steps(), scratch })
+            });
+        }
+        return;
+    }
     let of_tiles = || products.iter().filter(is_tiled);
     run_row_parts(ctx.pool(), of_tiles().map(CodesProduct::n_panels).sum(), 1, |start, len| {
         let mut first = 0;
@@ -130,16 +146,6 @@ pub fn linear_codes(ctx: &Context, products: &mut [CodesProduct], x: &[f32], n_t
             first = panels.end;
         }
     });
-    if in_parts {
-        for product in products {
-            let ty = product.weight.ty;
-            parts::multiply(ctx, ty, &x, &product.out, &mut *scratch, |first_row, scratch| {
-                let panel = product.panel(first_row / LANES);
-                ctx.isa().run(pack::Unpack { ty, panel, n_steps: x.n_steps(), scratch })
-            });
-        }
-        return;
-    }
     let worker_len = panel::scratch_len(n_cols);
     let scratch = SharedMut::new(scratch);
     for product in products.iter().filter(|product| !is_tiled(product)) {
