@@ -23,7 +23,7 @@ use crate::{Context, Isa};
 /// Up to this many tokens, codes are unpacked for each tile of tokens again.
 const MOST_TILED_TOKENS: usize = 8;
 
-/// More tokens are multiplied in [`parts`], unless there is but one type, whose codes are too long for that to be faster.
+/// More tokens are multiplied in [`parts`], unless all codes are of eight bits: they are too long for that to be faster.
 fn is_in_parts(isa: Isa, mut types: impl Iterator<Item = BlockType>, n_tokens: usize) -> bool {
     n_tokens > MOST_TILED_TOKENS && parts::is_for(isa) && types.any(|ty| ty != BlockType::Q8_0)
 }
@@ -111,7 +111,7 @@ pub fn linear_codes_scratch_len(ctx: &Context, ty: BlockType, n_tokens: usize, n
 }
 
 /// The products of [`linear_q8`](super::linear_q8) of the same activations with packed matrices. The activations are quantised once,
-/// and threads divide the rows of all matrices among them.
+/// and threads divide the rows of all matrices among them, or of one after another for many tokens.
 ///
 /// # Panics
 /// If a size does not fit or the scratch is too short.
