@@ -416,3 +416,30 @@ fn sizes_that_do_not_fit_are_errors() {
     assert!(Weight::new(BlockType::F32, &[], usize::MAX, 1 << 20).is_err());
     assert!(Weight::new(BlockType::F32, &[], 0, 5).is_ok());
 }
+
+/// All codes and all activations the largest or the least: no sum on the way is further from zero.
+#[test]
+fn sums_of_the_largest_codes_do_not_overflow() {
+    use BlockType::{Q4_0, Q4_1, Q5_0, Q5_1, Q6K, Q8_0};
+    let mut random = Random::new(17);
+    for (ty, codes) in [(Q4_0, 2..18), (Q4_1, 4..20), (Q5_0, 2..22), (Q5_1, 4..24), (Q8_0, 2..34), (Q6K, 0..192)] {
+        for (byte, x) in [(0xff, 1.0), (0xff, -1.0), (0, 1.0), (0, -1.0), (0x80, 1.0), (0x7f, -1.0)] {
+            let (n_tokens, n_rows, n_cols) = (29, 37, 256);
+            let mut case = case(&mut random, ty, (n_tokens, n_rows, n_cols));
+            for block in case.bytes.chunks_exact_mut(ty.block_bytes()) {
+                block[codes.clone()].fill(byte);
+            }
+            dequantize_row(ty, &case.bytes, &mut case.values);
+            let x = vec![x; n_tokens * n_cols];
+            let expected = product(&case.values, &quantized(&x, n_cols), n_cols, &case.bias);
+            for ctx in contexts() {
+                let weight = Weight::new(ty, &case.bytes, n_rows, n_cols).unwrap();
+                let mut y = vec![f32::NAN; n_tokens * n_rows];
+                let mut scratch = vec![f32::NAN; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
+                linear_fast(&ctx, &weight, &x, n_tokens, Some(&case.bias), &mut y, &mut scratch);
+                let error = worst_error(&y, &expected);
+                assert!(error < 2e-6, "{ty:?}, codes {byte:#x}, {}: {error}", ctx.isa().name());
+            }
+        }
+    }
+}
