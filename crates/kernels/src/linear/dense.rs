@@ -16,7 +16,35 @@ const PANEL_COLS: usize = 256;
 /// Tokens of a task, at least, where there are as many.
 const LEAST_TOKENS: usize = 96;
 /// f32s of scratch per thread: the rows, and the panel.
-pub(super) const SCRATCH_LEN: usize = 2 * LANES * PANEL_COLS;
+const WORKER_LEN: usize = 2 * LANES * PANEL_COLS;
+
+/// f32s of scratch: the inputs of a block of tokens, then what each thread needs.
+pub(super) fn scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
+    Blocks::new(weight, n_tokens).inputs_len() + ctx.pool().n_threads() * WORKER_LEN
+}
+
+/// Which tokens and columns are multiplied with all rows before the next.
+struct Blocks {
+    n_tokens: usize,
+    n_cols: usize,
+    panel_cols: usize,
+}
+
+impl Blocks {
+    fn new(weight: &Weight, n_tokens: usize) -> Self {
+        let panel_cols = panel_cols(weight.n_cols, weight.ty);
+        if n_tokens <= block_tokens(weight.n_cols) {
+            return Self { n_tokens, n_cols: weight.n_cols, panel_cols };
+        }
+        // All rows over some columns, then over those that follow: that takes as many more tokens in the cache, and to fill a
+        // panel for each 128 of 1024 columns was an eighth of the time.
+        Self { n_tokens: n_tokens.min(block_tokens(panel_cols)), n_cols: panel_cols, panel_cols }
+    }
+
+    fn inputs_len(&self) -> usize {
+        self.n_tokens * self.n_cols.next_multiple_of(self.panel_cols)
+    }
+}
 
 pub(super) fn linear_f32(
     ctx: &Context,
@@ -27,35 +55,67 @@ pub(super) fn linear_f32(
     out: &Output,
     scratch: &mut [f32],
 ) {
-    let (ty, n_cols) = (weight.ty, weight.n_cols);
-    let scratch = SharedMut::new(scratch);
-    let n_panels = rows.n_rows.div_ceil(LANES);
-    let part = |tokens: Range<usize>, cols: Range<usize>| {
+    let Blocks { n_tokens: block_tokens, n_cols: block_cols, panel_cols } = Blocks::new(weight, n_tokens);
+    for first_token in (0..n_tokens).step_by(block_tokens.max(1)) {
+        let tokens = first_token..(first_token + block_tokens).min(n_tokens);
+        for start in (0..weight.n_cols.max(1)).step_by(block_cols.max(1)) {
+            let cols = start..(start + block_cols).min(weight.n_cols);
+            let block = Block { ty: weight.ty, rows, tokens: tokens.clone(), cols, panel_cols };
+            let (inputs, scratch) = scratch.split_at_mut(block.inputs_len());
+            block.gather(ctx, x, weight.n_cols, inputs);
+            block.multiply(ctx, inputs, out, scratch);
+        }
+    }
+}
+
+/// Some tokens and columns.
+struct Block<'a> {
+    ty: BlockType,
+    rows: Rows<'a>,
+    tokens: Range<usize>,
+    /// From a multiple of `panel_cols` on.
+    cols: Range<usize>,
+    panel_cols: usize,
+}
+
+impl Block<'_> {
+    fn inputs_len(&self) -> usize {
+        self.tokens.len() * self.cols.len().next_multiple_of(self.panel_cols)
+    }
+
+    /// Copies its inputs to [panel, token, column]: of rows that are a power of two apart, those of a tile would take each other's
+    /// places in the caches.
+    fn gather(&self, ctx: &Context, x: &[f32], n_cols: usize, inputs: &mut [f32]) {
+        /// Tokens of a task: some 16 KB, which take longer to copy than to hand to another thread.
+        const TASK_TOKENS: usize = 16;
+        let (n_tokens, panel_cols) = (self.tokens.len(), self.panel_cols);
+        ctx.pool().run_chunks(inputs, TASK_TOKENS * panel_cols, |task_idx, chunk| {
+            for (i, to) in chunk.chunks_exact_mut(panel_cols).enumerate() {
+                let i = task_idx * TASK_TOKENS + i;
+                let (token_idx, start) =
+                    (self.tokens.start + i % n_tokens, self.cols.start + i / n_tokens * panel_cols);
+                let len = panel_cols.min(self.cols.end - start);
+                to[..len].copy_from_slice(&x[token_idx * n_cols + start..][..len]);
+            }
+        });
+    }
+
+    fn multiply(&self, ctx: &Context, inputs: &[f32], out: &Output, scratch: &mut [f32]) {
+        let scratch = SharedMut::new(scratch);
+        let n_panels = self.rows.n_rows.div_ceil(LANES);
         // Few panels for many threads are shared, as far as filling them is a small part of the work.
-        let n_shares = (2 * ctx.pool().n_threads()).div_ceil(n_panels.max(1)).min(tokens.len() / LEAST_TOKENS).max(1);
-        let share_len = tokens.len().div_ceil(n_shares);
+        let n_shares =
+            (2 * ctx.pool().n_threads()).div_ceil(n_panels.max(1)).min(self.tokens.len() / LEAST_TOKENS).max(1);
+        let share_len = self.tokens.len().div_ceil(n_shares);
         ctx.pool().run_indexed(n_panels * n_shares, |worker_idx, task_idx| {
             // SAFETY: no two tasks run at once with the same worker index.
-            let scratch = unsafe { scratch.slice(worker_idx * SCRATCH_LEN, SCRATCH_LEN) };
-            let first_token = (tokens.start + task_idx / n_panels * share_len).min(tokens.end);
-            let end_token = (first_token + share_len).min(tokens.end);
-            let tiles = Tiles { x, n_cols, first_token, end_token, out, first_row: task_idx % n_panels * LANES };
-            ctx.isa().run(PanelTask { ty, rows, tiles, cols: cols.clone(), scratch });
+            let scratch = unsafe { scratch.slice(worker_idx * WORKER_LEN, WORKER_LEN) };
+            let first_token = (self.tokens.start + task_idx / n_panels * share_len).min(self.tokens.end);
+            let end_token = (first_token + share_len).min(self.tokens.end);
+            let tiles = Tiles { first_token, end_token, out, first_row: task_idx % n_panels * LANES };
+            let n_threads = ctx.pool().n_threads();
+            ctx.isa().run(PanelTask { block: self, inputs, tiles, n_threads, scratch });
         });
-    };
-    if n_tokens <= block_tokens(n_cols) {
-        part(0..n_tokens, 0..n_cols);
-        return;
-    }
-    // All rows over some columns, then over those that follow: that takes as many more tokens in the cache, and to fill a panel
-    // for each 128 of 1024 columns was an eighth of the time.
-    let panel_cols = panel_cols(n_cols, ty);
-    let block_tokens = block_tokens(panel_cols);
-    for first_token in (0..n_tokens).step_by(block_tokens) {
-        let end_token = (first_token + block_tokens).min(n_tokens);
-        for start in (0..n_cols.max(1)).step_by(panel_cols) {
-            part(first_token..end_token, start..(start + panel_cols).min(n_cols));
-        }
     }
 }
 
@@ -74,11 +134,11 @@ pub(super) fn panel_cols(n_cols: usize, ty: BlockType) -> usize {
 }
 
 struct PanelTask<'a> {
-    ty: BlockType,
-    rows: Rows<'a>,
+    block: &'a Block<'a>,
+    /// As gathered.
+    inputs: &'a [f32],
     tiles: Tiles<'a>,
-    /// Columns, from a multiple of [`panel_cols`] on.
-    cols: Range<usize>,
+    n_threads: usize,
     scratch: &'a mut [f32],
 }
 
@@ -86,61 +146,135 @@ impl Kernel for PanelTask<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        let panel_cols = panel_cols(self.tiles.n_cols, self.ty);
-        let cols = self.cols.clone();
+        let Block { tokens, cols, panel_cols, .. } = self.block;
+        let first = (self.tiles.first_token - tokens.start) * panel_cols;
         // One panel of no columns where there are none: the outputs are the bias.
-        for start in (cols.start..cols.end.max(1)).step_by(panel_cols) {
-            let len = panel_cols.min(cols.end - start);
+        for (panel_idx, start) in (cols.start..cols.end.max(1)).step_by(*panel_cols).enumerate() {
+            let len = (*panel_cols).min(cols.end - start);
             self.fill(simd, start, len);
-            self.tiles.multiply(simd, self.scratch[..len * LANES].as_chunks().0, start, &[]);
+            let data = &self.inputs[panel_idx * tokens.len() * panel_cols..];
+            let stride = if cols.is_empty() { 0 } else { *panel_cols };
+            let inputs = Inputs { data: &data[first.min(data.len())..], stride };
+            self.tiles.multiply(
+                simd,
+                self.scratch[..len * LANES].as_chunks().0,
+                inputs,
+                start > 0,
+                self.next(start, len),
+            );
         }
     }
 }
 
 impl PanelTask<'_> {
+    /// What this thread may fill a panel with next: these columns of rows further on, as other threads take those between.
+    fn next(&self, start: usize, len: usize) -> Next<'_> {
+        let Block { ty, rows, .. } = *self.block;
+        let first_row = self.tiles.first_row + self.n_threads * LANES;
+        if first_row >= rows.n_rows {
+            return Next::default();
+        }
+        let first = rows.get(first_row);
+        let n_bytes = chunk_bytes(ty, first, start, len).len();
+        let skipped = chunk_bytes(ty, first, 0, start).len();
+        let end_row = (first_row + LANES).min(rows.n_rows);
+        Next {
+            rows: &rows.bytes[first_row * rows.row_bytes + skipped..end_row * rows.row_bytes],
+            stride: rows.row_bytes,
+            n_bytes,
+        }
+    }
+
     /// The columns `start..start + len` as the panel: column by column, 16 rows each.
     #[inline(always)]
     fn fill<S: Simd>(&mut self, simd: S, start: usize, len: usize) {
+        let Block { ty, rows, .. } = *self.block;
         let (first_row, n_rows) = (self.tiles.first_row, self.tiles.n_rows());
+        // Rows past the end are the last row again; their outputs are not stored.
+        let row = |i: usize| chunk_bytes(ty, rows.get(first_row + i.min(n_rows - 1)), start, len);
         let (panel, values) = self.scratch.split_at_mut(LANES * PANEL_COLS);
+        let panel = &mut panel[..len.next_multiple_of(LANES) * LANES];
+        if matches!(ty, BlockType::Bf16 | BlockType::F16) {
+            let rows: [&[u8]; LANES] = std::array::from_fn(row);
+            if ty == BlockType::Bf16 {
+                transpose_each(simd, panel, |i, at| simd.load_bf16(&filled_up(rows[i], 32 * at)));
+            } else {
+                transpose_each(simd, panel, |i, at| simd.load_f16(&filled_up(rows[i], 32 * at)));
+            }
+            return;
+        }
         for (i, values) in values.chunks_exact_mut(PANEL_COLS).enumerate() {
-            // Rows past the end are the last row again; their outputs are not stored.
-            let row = self.rows.get(first_row + i.min(n_rows - 1));
-            let bytes = chunk_bytes(self.ty, row, start, len);
             // The next row is read while this one is written: they are far apart in memory, where nothing else foresees it.
-            let next = self.rows.get(first_row + (i + 1).min(n_rows - 1));
-            chunk_bytes(self.ty, next, start, len).chunks(64).for_each(|line| simd.prefetch(line.as_ptr().cast()));
-            dequantize_simd(simd, self.ty, bytes, &mut values[..len]);
+            row(i + 1).chunks(LINE_BYTES).for_each(|line| simd.prefetch(line.as_ptr().cast()));
+            dequantize_simd(simd, ty, row(i), &mut values[..len]);
             values[len..len.next_multiple_of(LANES)].fill(0.0);
         }
-        for block in 0..len.div_ceil(LANES) {
-            let mut lanes = [simd.splat(0.0); LANES];
-            for (i, lane) in lanes.iter_mut().enumerate() {
-                *lane = simd.load(&values[i * PANEL_COLS..][..PANEL_COLS].as_chunks().0[block]);
-            }
-            simd.transpose(&mut lanes);
-            for (lane, out) in lanes.into_iter().zip(panel[block * LANES * LANES..].as_chunks_mut().0) {
-                simd.store(lane, out);
-            }
+        let values: &[[f32; PANEL_COLS]] = values.as_chunks().0;
+        transpose_each(simd, panel, |i, at| simd.load(&values[i].as_chunks().0[at]));
+    }
+}
+
+/// 32 bytes from `start` on; zeros where there are none.
+#[inline(always)]
+fn filled_up(row: &[u8], start: usize) -> [u8; 32] {
+    let row = &row[start..];
+    row.first_chunk().copied().unwrap_or_else(|| {
+        let mut bytes = [0; 32];
+        bytes[..row.len()].copy_from_slice(row);
+        bytes
+    })
+}
+
+/// A panel from 16 columns at a time of each of 16 rows: `load` gives the columns from `16 * at` on of row `i`.
+#[inline(always)]
+fn transpose_each<S: Simd>(simd: S, panel: &mut [f32], load: impl Fn(usize, usize) -> S::F) {
+    for (at, block) in panel.as_chunks_mut::<{ LANES * LANES }>().0.iter_mut().enumerate() {
+        let mut lanes = [simd.splat(0.0); LANES];
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            *lane = load(i, at);
+        }
+        simd.transpose(&mut lanes);
+        for (lane, out) in lanes.into_iter().zip(block.as_chunks_mut().0) {
+            simd.store(lane, out);
         }
     }
 }
 
+/// Bytes that memory is read by.
+const LINE_BYTES: usize = 64;
 /// Columns between one asking for lines ahead and the next.
 const CHUNK_COLS: usize = 8;
 
-/// What the products that follow will read first from memory: asked for a few lines at a time, so that the tiles of one panel
-/// together ask for the whole of the next.
+/// What the products that follow will read first from memory: some bytes of each of some rows.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Next<'a> {
+    /// From the first to be read on.
+    pub(super) rows: &'a [u8],
+    /// From row to row.
+    pub(super) stride: usize,
+    /// Of a row.
+    pub(super) n_bytes: usize,
+}
+
+/// Asks for what is read next a few lines at a time, so that the tiles of one panel together ask for the whole of it.
 struct Ahead<'a> {
-    lines: std::slice::Iter<'a, [f32; LANES]>,
+    next: Next<'a>,
+    /// In the first row.
+    at: usize,
     at_once: usize,
 }
 
 impl Ahead<'_> {
     #[inline(always)]
     fn ask<S: Simd>(&mut self, simd: S) {
-        for line in self.lines.by_ref().take(self.at_once) {
-            simd.prefetch_far(line.as_ptr());
+        for _ in 0..self.at_once {
+            let Some(line) = self.next.rows.get(self.at) else { return };
+            simd.prefetch_far(std::ptr::from_ref(line).cast());
+            self.at += LINE_BYTES;
+            if self.at >= self.next.n_bytes {
+                self.at = 0;
+                self.next.rows = self.next.rows.get(self.next.stride..).unwrap_or(&[]);
+            }
         }
     }
 }
@@ -165,10 +299,17 @@ unsafe fn add_column<S: Simd, const N: usize>(
     }
 }
 
+/// Columns of the tokens of [`Tiles`].
+#[derive(Clone, Copy)]
+pub(super) struct Inputs<'a> {
+    /// From the first token on.
+    pub(super) data: &'a [f32],
+    /// From token to token.
+    pub(super) stride: usize,
+}
+
 /// Some tokens, and 16 rows of outputs of each.
 pub(super) struct Tiles<'a> {
-    pub(super) x: &'a [f32],
-    pub(super) n_cols: usize,
     pub(super) first_token: usize,
     pub(super) end_token: usize,
     pub(super) out: &'a Output<'a>,
@@ -181,15 +322,16 @@ impl Tiles<'_> {
         (self.out.n_rows - self.first_row).min(LANES)
     }
 
-    /// The products of a panel, whose first column is `start`: the outputs are the bias and the first, then those that follow
-    /// are added. `next` is asked for meanwhile.
+    /// The products of a panel with as many columns: added to the outputs, or, with the bias, the outputs. `next` is asked for
+    /// meanwhile.
     #[inline(always)]
-    pub(super) fn multiply<S: Simd>(&self, simd: S, panel: &[[f32; LANES]], start: usize, next: &[[f32; LANES]]) {
+    pub(super) fn multiply<S: Simd>(&self, simd: S, panel: &[[f32; LANES]], inputs: Inputs, adds: bool, next: Next) {
         let mut token_idx = self.first_token;
         let n_tiles = (self.end_token - token_idx).div_ceil(S::TILE_TOKENS.clamp(6, 12)).max(1);
-        let mut ahead = Ahead { lines: next.iter(), at_once: CHUNK_COLS.div_ceil(n_tiles) };
+        // Of a column there is no more than a line to read.
+        let mut ahead = Ahead { next, at: 0, at_once: CHUNK_COLS.div_ceil(n_tiles) };
         while S::TILE_TOKENS >= 12 && self.end_token - token_idx >= 12 {
-            self.tile::<S, 12>(simd, panel, token_idx, start, &mut ahead);
+            self.tile::<S, 12>(simd, panel, token_idx, inputs, adds, &mut ahead);
             token_idx += 12;
         }
         // 12 sums of two registers, a weight of two and a broadcast fill the 16 registers of AVX2. Fewer than 4 tokens leave
@@ -201,12 +343,12 @@ impl Tiles<'_> {
                 _ => 6,
             };
             match n {
-                6 => self.tile::<S, 6>(simd, panel, token_idx, start, &mut ahead),
-                5 => self.tile::<S, 5>(simd, panel, token_idx, start, &mut ahead),
-                4 => self.tile::<S, 4>(simd, panel, token_idx, start, &mut ahead),
-                3 => self.tile::<S, 3>(simd, panel, token_idx, start, &mut ahead),
-                2 => self.tile::<S, 2>(simd, panel, token_idx, start, &mut ahead),
-                _ => self.tile::<S, 1>(simd, panel, token_idx, start, &mut ahead),
+                6 => self.tile::<S, 6>(simd, panel, token_idx, inputs, adds, &mut ahead),
+                5 => self.tile::<S, 5>(simd, panel, token_idx, inputs, adds, &mut ahead),
+                4 => self.tile::<S, 4>(simd, panel, token_idx, inputs, adds, &mut ahead),
+                3 => self.tile::<S, 3>(simd, panel, token_idx, inputs, adds, &mut ahead),
+                2 => self.tile::<S, 2>(simd, panel, token_idx, inputs, adds, &mut ahead),
+                _ => self.tile::<S, 1>(simd, panel, token_idx, inputs, adds, &mut ahead),
             }
             token_idx += n;
         }
@@ -219,17 +361,20 @@ impl Tiles<'_> {
         simd: S,
         panel: &[[f32; LANES]],
         first_token: usize,
-        first_col: usize,
+        inputs: Inputs,
+        adds: bool,
         ahead: &mut Ahead,
     ) {
         let n_rows = self.n_rows();
-        let mut tokens = [&self.x[..0]; N];
+        let mut tokens = [&inputs.data[..0]; N];
         let mut outs: [Option<&mut [f32]>; N] = [const { None }; N];
         for n in 0..N {
-            tokens[n] = &self.x[(first_token + n) * self.n_cols + first_col..][..panel.len()];
+            tokens[n] = &inputs.data[(first_token - self.first_token + n) * inputs.stride..][..panel.len()];
             // SAFETY: the rows of this panel belong, for these tokens, to this task alone.
             let out = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
+            // Of rows that begin within a line there are two.
             simd.prefetch(out.as_ptr());
+            simd.prefetch(out.last().map_or(out.as_ptr(), std::ptr::from_ref));
             outs[n] = Some(out);
         }
         let mut acc = [simd.splat(0.0); N];
@@ -248,7 +393,7 @@ impl Tiles<'_> {
         let bias = self.out.bias_of(self.first_row, n_rows);
         for (acc, y) in acc.into_iter().zip(outs) {
             let Some(y) = y else { continue };
-            add_rows(simd, acc, y, bias, first_col > 0);
+            add_rows(simd, acc, y, bias, adds);
         }
     }
 }

@@ -193,8 +193,8 @@ fn add_rows<S: Simd>(simd: S, acc: S::F, y: &mut [f32], bias: Option<&[f32]>, ad
 }
 
 /// f32s of scratch that [`linear_f32`] needs.
-pub fn linear_f32_scratch_len(ctx: &Context, _weight: &Weight, n_tokens: usize) -> usize {
-    if n_tokens <= MAX_ROW_TOKENS { 0 } else { ctx.pool().n_threads() * dense::SCRATCH_LEN }
+pub fn linear_f32_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
+    if n_tokens <= MAX_ROW_TOKENS { 0 } else { dense::scratch_len(ctx, weight, n_tokens) }
 }
 
 /// The reference product: f32 arithmetic on the weight's own values. `x` is [n_tokens, n_cols], `y` [n_tokens, n_rows].
@@ -363,6 +363,12 @@ fn f32_as_i8(slice: &mut [f32]) -> &mut [i8] {
 fn f32_as_u8(slice: &mut [f32]) -> &mut [u8] {
     // SAFETY: as in `f32_as_i8`.
     unsafe { std::slice::from_raw_parts_mut(slice.as_mut_ptr().cast(), size_of_val(slice)) }
+}
+
+/// The bytes of some f32.
+fn f32_bytes(slice: &[f32]) -> &[u8] {
+    // SAFETY: as in `f32_as_i8`.
+    unsafe { std::slice::from_raw_parts(slice.as_ptr().cast(), size_of_val(slice)) }
 }
 
 /// Codes as the bytes that they are.

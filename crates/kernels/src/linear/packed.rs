@@ -1,8 +1,8 @@
 //! f32 weights packed once: 16 rows are a panel whose lanes are the rows, column after column, so that a product reads them
 //! from start to end and has nothing to unpack.
 
-use super::dense::{Tiles, block_tokens};
-use super::{Output, Weight};
+use super::dense::{Inputs, Next, Tiles, block_tokens};
+use super::{Output, Weight, f32_bytes};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
@@ -64,17 +64,19 @@ pub fn linear_packed(ctx: &Context, weight: &Packed, x: &[f32], n_tokens: usize,
         let (block_idx, panel_idx) = (task_idx / n_panels, task_idx % n_panels);
         let first_token = block_idx * block_tokens;
         let end_token = (first_token + block_tokens).min(n_tokens);
-        let tiles = Tiles { x, n_cols, first_token, end_token, out: &out, first_row: panel_idx * LANES };
+        let tiles = Tiles { first_token, end_token, out: &out, first_row: panel_idx * LANES };
         let panel = |idx: usize| panels[idx * n_cols * LANES..][..n_cols * LANES].as_chunks().0;
         // Each thread takes every n-th panel or so.
         let next_idx = panel_idx + ctx.pool().n_threads();
         let next = if next_idx < n_panels { panel(next_idx) } else { &[] };
-        ctx.isa().run(PanelTask { tiles, panel: panel(panel_idx), next });
+        ctx.isa().run(PanelTask { tiles, x: &x[first_token * n_cols..], panel: panel(panel_idx), next });
     });
 }
 
 struct PanelTask<'a> {
     tiles: Tiles<'a>,
+    /// From the first token on.
+    x: &'a [f32],
     panel: &'a [[f32; LANES]],
     /// What this thread may multiply next.
     next: &'a [[f32; LANES]],
@@ -90,7 +92,10 @@ impl Kernel for PanelTask<'_> {
         for start in (0..n_cols.max(1)).step_by(part_cols) {
             let len = part_cols.min(n_cols - start);
             let following = self.panel.get(start + len..).filter(|p| !p.is_empty()).unwrap_or(self.next);
-            self.tiles.multiply(simd, &self.panel[start..][..len], start, &following[..part_cols.min(following.len())]);
+            let inputs = Inputs { data: &self.x[start.min(self.x.len())..], stride: n_cols };
+            let rows = f32_bytes(following[..part_cols.min(following.len())].as_flattened());
+            let following = Next { rows, stride: rows.len(), n_bytes: rows.len() };
+            self.tiles.multiply(simd, &self.panel[start..][..len], inputs, start > 0, following);
         }
     }
 }
