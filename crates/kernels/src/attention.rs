@@ -13,6 +13,7 @@ use crate::threads::SharedMut;
 use crate::{Context, math};
 
 mod few;
+mod mask;
 mod merge;
 mod tile;
 
@@ -130,7 +131,7 @@ pub fn attention_scratch_len(ctx: &Context, n_kv_heads: usize, n_rows: usize, he
     let division = Division::new(n_kv_heads, n_rows, head_dim, n_keys);
     let most_splits = Division::most_splits(n_kv_heads, n_rows, n_keys);
     let partials_len = if most_splits == 1 { 0 } else { n_kv_heads * n_rows * most_splits * (division.padded_dim + 2) };
-    ctx.pool().n_threads() * division.worker_len() + partials_len
+    ctx.pool().n_threads() * division.worker_len() + mask::tiles_len(n_rows, n_keys) + partials_len
 }
 
 /// Attention. A row whose keys are all masked gets the softmax of its masked scores, never NaN; with no keys at all the
@@ -151,10 +152,12 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
     let n_threads = ctx.pool().n_threads();
     let division = Division::new(n_kv_heads, n_rows, head_dim, n_keys);
     let worker_len = division.worker_len();
-    let (workers, partials) = scratch.split_at_mut(n_threads * worker_len);
+    let (workers, scratch) = scratch.split_at_mut(n_threads * worker_len);
+    let (tiles, partials) = scratch.split_at_mut(mask::tiles_len(n_rows, n_keys));
+    let tiles = mask::Tiles::new(ctx, mask, n_keys, tiles);
     let partial_len = division.partial_len();
     let partials = &mut partials[..n_kv_heads * n_rows * division.n_splits * partial_len];
-    let common = Common { q, k, v, mask, scale, n_rows, head_dim, n_keys, division };
+    let common = Common { q, k, v, mask, tiles, scale, n_rows, head_dim, n_keys, division };
     {
         let (workers, partials, out) = (SharedMut::new(workers), SharedMut::new(partials), SharedMut::new(&mut *out));
         let n_tasks = n_kv_heads * division.n_row_blocks * division.n_splits;
@@ -219,6 +222,7 @@ struct Common<'a> {
     k: KvView<'a>,
     v: KvView<'a>,
     mask: Option<&'a [f32]>,
+    tiles: mask::Tiles<'a>,
     scale: f32,
     n_rows: usize,
     head_dim: usize,

@@ -226,6 +226,22 @@ fn what_is_no_number_shows() {
             assert!(sound.iter().all(|x| x.is_finite()), "{n_keys} keys, {}: {out:?}", isa.name());
             assert!(bad.iter().all(|x| x.is_nan()), "{n_keys} keys, {}: {out:?}", isa.name());
         }
+        // Of a tile that is masked but for it, too.
+        for (first, masked) in [(0, -1e5), (n_keys - 1, f32::NEG_INFINITY)] {
+            let mut mask = vec![0.0; 3 * n_keys];
+            mask[n_keys..][first / 64 * 64..(first / 64 * 64 + 64).min(n_keys)].fill(masked);
+            mask[n_keys + first] = f32::NAN;
+            let masked = Case { mask: Some(mask), q: vec![0.5; 60], k: case.k.clone(), v: case.v.clone(), ..case };
+            for isa in Isa::available() {
+                let out = masked.run(&Context::with_isa(3, isa), false);
+                let is_bad = |i: usize| (20..40).contains(&i);
+                assert!(
+                    out.iter().enumerate().all(|(i, x)| x.is_nan() == is_bad(i)),
+                    "{n_keys} keys, {}: {out:?}",
+                    isa.name()
+                );
+            }
+        }
         case.q.fill(1e-40);
         case.v.iter_mut().for_each(|v| *v = 1e-39);
         for isa in Isa::available() {

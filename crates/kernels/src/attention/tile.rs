@@ -1,9 +1,9 @@
 //! A block of query rows over tiles of keys.
 
-use super::{BLOCK_ROWS, Block, Common, KvData, KvView, MASK_FLOOR, MASKED, TILE_KEYS, few, math};
+use super::mask::Tile;
+use super::{BLOCK_ROWS, Block, Common, KvData, KvView, MASK_FLOOR, TILE_KEYS, few, math};
 use crate::f16::{f16_to_f32, u16_as_bytes};
 use crate::simd::{Kernel, LANES, Simd};
-use crate::softmax;
 
 pub(super) struct BlockTask<'a> {
     pub(super) common: &'a Common<'a>,
@@ -45,19 +45,14 @@ impl Kernel for BlockTask<'_> {
         let mut scratch = Scratch { keys, values, weights, sums };
         scratch.sums[..block.n_rows * padded_dim].fill(0.0);
         let mut state = State { max: [f32::NEG_INFINITY; BLOCK_ROWS], total: [0.0; BLOCK_ROWS] };
-        // Asked once, where there is a tile that could be left out.
-        let mut may_skip = None;
         for first_key in (block.first_key..block.end_key).step_by(TILE_KEYS) {
-            let n_keys = TILE_KEYS.min(block.end_key - first_key);
-            if is_masked(simd, common, block, first_key, n_keys) {
-                if may_skip.is_none() {
-                    may_skip = Some(every_row_has_a_key(simd, common, block));
-                }
-                if may_skip == Some(true) {
-                    continue;
-                }
-            }
-            tile(simd, common, block, first_key, n_keys, &mut scratch, &mut state);
+            let mask = match common.tiles.get(block.first_row / BLOCK_ROWS, first_key / TILE_KEYS) {
+                Tile::Hidden => continue,
+                Tile::Clear => None,
+                Tile::Mixed => common.mask,
+            };
+            let end_key = block.end_key.min(first_key + TILE_KEYS);
+            tile(simd, common, Block { first_key, end_key, ..block }, mask, &mut scratch, &mut state);
         }
         for row_idx in 0..block.n_rows {
             let sums = &scratch.sums[row_idx * padded_dim..][..padded_dim];
@@ -80,41 +75,17 @@ fn mask_row(mask: &[f32], n_keys: usize, block: Block, row_idx: usize) -> &[f32]
     &mask[(block.first_row + row_idx) * n_keys..][..n_keys]
 }
 
-/// False if some row has no key that is not masked: then masked keys count.
-#[inline(always)]
-fn every_row_has_a_key<S: Simd>(simd: S, common: &Common, block: Block) -> bool {
-    let Some(mask) = common.mask else { return true };
-    for row_idx in 0..block.n_rows {
-        if softmax::max(simd, mask_row(mask, common.n_keys, block, row_idx)) <= MASKED {
-            return false;
-        }
-    }
-    true
-}
-
-/// True if no row of the block wants any of these keys.
-#[inline(always)]
-fn is_masked<S: Simd>(simd: S, common: &Common, block: Block, first_key: usize, n_keys: usize) -> bool {
-    let Some(mask) = common.mask else { return false };
-    for row_idx in 0..block.n_rows {
-        let row = &mask_row(mask, common.n_keys, block, row_idx)[first_key..][..n_keys];
-        if softmax::max(simd, row) > MASKED || row.iter().any(|mask| mask.is_nan()) {
-            return false;
-        }
-    }
-    true
-}
-
+/// The keys of `block`, at most a tile.
 #[inline(always)]
 fn tile<S: Simd>(
     simd: S,
     common: &Common,
     block: Block,
-    first_key: usize,
-    n_keys: usize,
+    mask: Option<&[f32]>,
     scratch: &mut Scratch,
     state: &mut State,
 ) {
+    let (first_key, n_keys) = (block.first_key, block.end_key - block.first_key);
     let padded_dim = common.division.padded_dim;
     let first_query = block.head_idx * common.n_rows + block.first_row;
     let queries = &common.q[first_query * common.head_dim..][..block.n_rows * common.head_dim];
@@ -137,7 +108,7 @@ fn tile<S: Simd>(
     }
     let mut tile_max = [f32::NEG_INFINITY; BLOCK_ROWS];
     for (row_idx, max) in tile_max[..block.n_rows].iter_mut().enumerate() {
-        let mask = common.mask.map(|mask| &mask_row(mask, common.n_keys, block, row_idx)[first_key..][..n_keys]);
+        let mask = mask.map(|mask| &mask_row(mask, common.n_keys, block, row_idx)[first_key..][..n_keys]);
         let scores = scratch.weights[row_idx * TILE_KEYS..][..n_groups * LANES].as_chunks_mut().0;
         *max = mask_scores(simd, scores, mask, n_keys, common.scale);
     }
@@ -335,19 +306,25 @@ unsafe fn add_product<S: Simd, const N: usize, const SUMS: usize>(
 /// Scales and masks the scores of a row; the largest of them.
 #[inline(always)]
 fn mask_scores<S: Simd>(simd: S, scores: &mut [[f32; LANES]], mask: Option<&[f32]>, n_keys: usize, scale: f32) -> f32 {
+    let scale = simd.splat(scale);
+    let mut max = simd.splat(f32::NEG_INFINITY);
+    if mask.is_none() && n_keys == TILE_KEYS {
+        for scores in scores {
+            let score = simd.mul(simd.load(scores), scale);
+            simd.store(score, scores);
+            max = simd.max(score, max);
+        }
+        return simd.max_lane(max);
+    }
     let mut padded = [0.0; TILE_KEYS];
-    if let Some(mask) = mask {
+    for (padded, mask) in padded.iter_mut().zip(mask.unwrap_or(&[])) {
         // NaN stays.
-        padded
-            .iter_mut()
-            .zip(mask)
-            .for_each(|(padded, mask)| *padded = if *mask < MASK_FLOOR { MASK_FLOOR } else { *mask });
+        *padded = if *mask < MASK_FLOOR { MASK_FLOOR } else { *mask };
     }
     // exp(-inf) adds nothing.
     padded[n_keys..].fill(f32::NEG_INFINITY);
-    let mut max = simd.splat(f32::NEG_INFINITY);
     for (scores, mask) in scores.iter_mut().zip(padded.as_chunks().0) {
-        let score = simd.fma(simd.load(scores), simd.splat(scale), simd.load(mask));
+        let score = simd.fma(simd.load(scores), scale, simd.load(mask));
         simd.store(score, scores);
         max = simd.max(score, max);
     }

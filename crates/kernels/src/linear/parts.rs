@@ -19,8 +19,9 @@ use crate::{Context, Isa};
 
 /// Bytes of weights that a task goes over with its tokens at a time: half of a first-level cache.
 const PART_BYTES: usize = 16 << 10;
-/// Codes of activations that the tasks of all rows go over before those that follow: with scales and sums, a fifth of a second-level cache.
-const BLOCK_BYTES: usize = 128 << 10;
+/// Codes of activations that a task goes over: so many that a panel need not be filled again stay in a last-level cache, of which
+/// 16 rows at a time read less than it gives.
+const BLOCK_BYTES: usize = 2 << 20;
 /// Tokens of a task, at least, where there are as many: to fill a panel is then a small part of the work.
 const LEAST_TOKENS: usize = 16 * TILE_TOKENS;
 
@@ -70,7 +71,10 @@ pub(super) fn multiply(
 ) {
     let worker_len = scratch_len(ty, x.n_cols());
     let n_panels = out.n_rows.div_ceil(LANES);
-    let block_len = (BLOCK_BYTES / x.n_cols().max(1)).next_multiple_of(TILE_TOKENS).max(LEAST_TOKENS);
+    // Few panels for many threads are shared.
+    let n_shares = (4 * ctx.pool().n_threads()).div_ceil(n_panels.max(1));
+    let block_len = (BLOCK_BYTES / x.n_cols().max(1)).min(x.n_tokens().div_ceil(n_shares));
+    let block_len = block_len.next_multiple_of(TILE_TOKENS).max(LEAST_TOKENS);
     let scratch = SharedMut::new(scratch);
     ctx.pool().run_indexed(n_panels * x.n_tokens().div_ceil(block_len), |worker_idx, task_idx| {
         // SAFETY: no two tasks run at once with the same worker index.
