@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use thane_engine::text::{ChatTemplate, Tokenizer, TokenizerConfig, Vocab};
+use thane_engine::text::{ChatTemplate, Texts, Tokenizer, TokenizerConfig, Vocab};
 use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
 
 /// Tokenizer and chat template, ready for use.
@@ -66,13 +66,13 @@ impl Parts {
 fn from_gguf(gguf: &Gguf, n_vocab: usize) -> anyhow::Result<Option<Parts>> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let id = |name: &str| gguf.opt_u32(&key(name));
-    let texts = |name: &str| -> anyhow::Result<Option<Vec<String>>> {
-        Ok(gguf.opt_strings(&key(name))?.map(|v| v.into_iter().map(str::to_owned).collect()))
+    let texts = |name: &str| -> anyhow::Result<Option<Texts>> {
+        Ok(gguf.opt_strings(&key(name))?.map(|texts| texts.into_iter().collect()))
     };
     let source = gguf.opt_str("tokenizer.chat_template")?;
     let Some(tokens) = texts("tokens")? else { return Ok(None) };
     let (bos, eos) = (id("bos_token_id")?, id("eos_token_id")?);
-    let spelled = |id: Option<u32>| id.and_then(|id| tokens.get(id as usize)).cloned().unwrap_or_default();
+    let spelled = |id: Option<u32>| id.and_then(|id| tokens.get(id as usize)).unwrap_or_default().to_owned();
     let template = source.map(|s| Template { text: s.to_owned(), bos: spelled(bos), eos: spelled(eos) });
     let vocab = Vocab {
         model: gguf.str(&key("model"))?.to_owned(),

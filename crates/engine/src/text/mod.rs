@@ -5,18 +5,21 @@
 
 mod bpe;
 pub mod config;
+mod hf;
 mod pre;
 mod spm;
 pub mod stream;
 mod table;
 pub mod template;
 mod template_fns;
+pub mod texts;
 pub mod tokenizer;
 pub mod vocab;
 
 pub use config::TokenizerConfig;
 pub use stream::{StreamOptions, TextStream};
 pub use template::{ChatTemplate, Message, TemplateError};
+pub use texts::Texts;
 pub use tokenizer::{EncodeOptions, Surroundings, Tokenizer};
 pub use vocab::Vocab;
 
@@ -83,11 +86,8 @@ pub enum TextError {
         /// The merge as the file spells it.
         merge: String,
         /// What is wrong.
-        reason: &'static str,
+        reason: String,
     },
-    /// A merge of tokens that the vocabulary lacks.
-    #[error("the merges do not fit the tokens: {0}")]
-    Merges(String),
     /// A key that changes the tokenizer in a way that is not implemented.
     #[error("'{0}' is set, which is not supported for this kind of tokenizer")]
     Unsupported(&'static str),

@@ -7,9 +7,9 @@
 
 use super::TextError;
 use super::table::TokenTable;
+use super::texts::Index;
 use super::vocab::TokenKind;
 use std::collections::{BinaryHeap, HashMap};
-use std::hash::{BuildHasher, RandomState};
 
 const NONE: u32 = u32::MAX;
 
@@ -63,7 +63,7 @@ impl Spm {
         }
         let mergeable = [TokenKind::Normal, TokenKind::UserDefined, TokenKind::Unused];
         Ok(Self {
-            pieces: Index::new(table, &ids_of(&mergeable)),
+            pieces: Index::new(table, ids_of(&mergeable).into_iter()),
             user_defined: Prefixes::new(table, &ids_of(&[TokenKind::UserDefined])),
             control: Prefixes::new(table, &ids_of(&[TokenKind::Control])),
             scores,
@@ -286,48 +286,6 @@ impl<'a> Merger<'a> {
     }
 }
 
-/// Hash index over some tokens of a [`TokenTable`]: 8 to 16 bytes per token.
-#[derive(Debug)]
-struct Index {
-    slots: Vec<u32>,
-    max_len: usize,
-    // Random keys: a file cannot be made so that all its tokens collide.
-    hasher: RandomState,
-}
-
-impl Index {
-    /// Of two tokens with the same text the one with the lower id is found.
-    fn new(table: &TokenTable, ids: &[u32]) -> Self {
-        let n_slots = (ids.len() * 2).next_power_of_two();
-        let max_len = ids.iter().map(|&id| table.get(id).len()).max().unwrap_or(0);
-        let mut index = Self { slots: vec![NONE; n_slots], max_len, hasher: RandomState::new() };
-        for &id in ids {
-            let slot = index.slot(table, table.get(id));
-            if index.slots[slot] == NONE {
-                index.slots[slot] = id;
-            }
-        }
-        index
-    }
-
-    fn get(&self, table: &TokenTable, text: &[u8]) -> Option<u32> {
-        if text.len() > self.max_len {
-            return None;
-        }
-        Some(self.slots[self.slot(table, text)]).filter(|&id| id != NONE)
-    }
-
-    /// Where `text` is or would be. Half of the slots are empty, so the search ends.
-    fn slot(&self, table: &TokenTable, text: &[u8]) -> usize {
-        let mask = self.slots.len() - 1;
-        let mut slot = self.hasher.hash_one(text) as usize & mask;
-        while self.slots[slot] != NONE && table.get(self.slots[slot]) != text {
-            slot = (slot + 1) & mask;
-        }
-        slot
-    }
-}
-
 /// Finds the longest token at the start of a text.
 #[derive(Debug)]
 struct Prefixes {
@@ -349,7 +307,7 @@ impl Prefixes {
         for lens in &mut lens {
             lens.sort_unstable_by(|a, b| b.cmp(a));
         }
-        Self { index: Index::new(table, ids), lens }
+        Self { index: Index::new(table, ids.iter().copied()), lens }
     }
 
     /// Length and id; `text` is not empty.

@@ -146,7 +146,7 @@ mod tests {
         let mut types = vec![6; 256];
         vocab.tokens = (0..256).map(|byte| format!("<0x{byte:02X}>")).collect();
         for piece in pieces {
-            vocab.tokens.push((*piece).to_owned());
+            vocab.tokens.push(piece);
             types.push(if piece.starts_with('<') { 3 } else { 1 });
         }
         vocab.n_vocab = vocab.tokens.len();

@@ -1,5 +1,6 @@
 //! What each token prints: one arena of bytes for the whole vocabulary.
 
+use super::texts::Spelled;
 use super::vocab::TokenKind;
 use std::borrow::Cow;
 
@@ -102,6 +103,12 @@ impl TokenTable {
         self.bytes.shrink_to_fit();
         self.ends.shrink_to_fit();
         self.kinds.shrink_to_fit();
+    }
+}
+
+impl Spelled for TokenTable {
+    fn spelled(&self, id: u32) -> &[u8] {
+        self.get(id)
     }
 }
 

@@ -1,15 +1,15 @@
 //! Text to token ids and back.
 
+use super::bpe::{self, Bpe};
+use super::hf::Hf;
 use super::pre::PreRule;
 use super::spm::Spm;
 use super::table::{Spelling, TokenTable};
 use super::vocab::TokenKind;
-use super::{TextError, TokenizerConfig, Vocab, bpe};
+use super::{TextError, TokenizerConfig, Vocab};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::sync::OnceLock;
-use tokenizers::NormalizerWrapper;
-use tokenizers::normalizers::{Lowercase, Sequence};
+use tokenizers::ModelWrapper;
 
 /// Tokens that end a turn in the formats that are in use. One of them counts only if the file's own
 /// chat template writes it.
@@ -39,14 +39,9 @@ pub struct Surroundings {
 
 #[derive(Debug)]
 enum Engine {
-    /// From the `tokenizers` crate.
-    Hf {
-        parsing: Box<tokenizers::Tokenizer>,
-        /// A copy that reads control tokens as text; made when first needed.
-        plain: OnceLock<Box<tokenizers::Tokenizer>>,
-        /// The post-processor of `tokenizer.json` adds the special tokens.
-        post_processor: bool,
-    },
+    /// From a `tokenizer.json`, whose post-processor, where it has one, adds the special tokens.
+    Json(Hf<ModelWrapper>),
+    Bpe(Hf<Bpe>),
     Spm(Box<Spm>),
 }
 
@@ -88,8 +83,7 @@ impl Tokenizer {
         let engine = if spelling == Spelling::ByteLevel {
             let rule = PreRule::named(vocab.pre.as_deref())?;
             add_bos = rule.add_bos;
-            let parsing = Box::new(bpe::build(&mut vocab, &kinds, rule)?);
-            Engine::Hf { parsing, plain: OnceLock::new(), post_processor: false }
+            Engine::Bpe(bpe::build(&mut vocab, &kinds, rule)?)
         } else {
             Engine::Spm(Box::new(build_spm(&mut vocab, &kinds, &table)?))
         };
@@ -135,7 +129,7 @@ impl Tokenizer {
         }
         let post_processor = hf.get_post_processor().is_some();
         let mut tokenizer = Self {
-            engine: Engine::Hf { parsing: Box::new(hf), plain: OnceLock::new(), post_processor },
+            engine: Engine::Json(hf.into_inner().into()),
             table,
             n_vocab: config.n_vocab,
             bos,
@@ -169,19 +163,8 @@ impl Tokenizer {
         }
         match &self.engine {
             Engine::Spm(spm) => spm.encode(&self.table, text, options.parse_special, &mut ids)?,
-            Engine::Hf { parsing, plain, post_processor } => {
-                let hf = if options.parse_special {
-                    parsing
-                } else {
-                    plain.get_or_init(|| {
-                        let mut copy = parsing.clone();
-                        copy.set_encode_special_tokens(true);
-                        copy
-                    })
-                };
-                let encoding = hf.encode_fast(text, options.add_special && *post_processor);
-                ids.extend_from_slice(encoding.map_err(|error| TextError::Encode(error.to_string()))?.get_ids());
-            }
+            Engine::Json(hf) => hf.encode(text, options.parse_special, options.add_special, &mut ids)?,
+            Engine::Bpe(hf) => hf.encode(text, options.parse_special, false, &mut ids)?,
         }
         if options.add_special && self.add_eos {
             ids.extend(self.eos);
@@ -205,11 +188,10 @@ impl Tokenizer {
     /// Make texts lower case before anything else is done to them, as some embedding models ask for; the vocabularies of
     /// GGUF files know no such thing.
     pub fn lower_case(&mut self) {
-        if let Engine::Hf { parsing, plain, .. } = &mut self.engine {
-            let mut steps = vec![NormalizerWrapper::from(Lowercase)];
-            steps.extend(parsing.get_normalizer().cloned());
-            parsing.with_normalizer(Some(Sequence::new(steps)));
-            plain.take();
+        match &mut self.engine {
+            Engine::Json(hf) => hf.lower_case(),
+            Engine::Bpe(hf) => hf.lower_case(),
+            Engine::Spm(_) => {}
         }
     }
 
@@ -246,7 +228,8 @@ impl Tokenizer {
     /// The id of the token that the file spells like this.
     pub fn id_of(&self, token: &str) -> Option<u32> {
         match &self.engine {
-            Engine::Hf { parsing, .. } => parsing.token_to_id(token),
+            Engine::Json(hf) => hf.parsing.token_to_id(token),
+            Engine::Bpe(hf) => hf.parsing.token_to_id(token),
             Engine::Spm(spm) => spm.id_of(&self.table, token),
         }
     }

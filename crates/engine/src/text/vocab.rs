@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::TextError;
+use super::{TextError, Texts};
 
 /// A tokenizer in plain lists, as the `tokenizer.*` keys of a GGUF file hold it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -13,13 +13,13 @@ pub struct Vocab {
     /// `tokenizer.ggml.pre`: name of the rule that splits text into words (`gpt2` only).
     pub pre: Option<String>,
     /// `tokenizer.ggml.tokens`, by id.
-    pub tokens: Vec<String>,
+    pub tokens: Texts,
     /// `tokenizer.ggml.scores`, one per token (`llama` only).
     pub scores: Option<Vec<f32>>,
     /// `tokenizer.ggml.token_type`, one per token.
     pub token_types: Option<Vec<i32>>,
     /// `tokenizer.ggml.merges`, best first (`gpt2` only).
-    pub merges: Option<Vec<String>>,
+    pub merges: Option<Texts>,
     /// `tokenizer.ggml.bos_token_id`.
     pub bos: Option<u32>,
     /// `tokenizer.ggml.eos_token_id`.
@@ -115,7 +115,7 @@ impl Vocab {
             .map(|(id, &value)| {
                 TokenKind::from_gguf(value).ok_or_else(|| TextError::BadToken {
                     id,
-                    token: self.tokens.get(id).cloned().unwrap_or_default(),
+                    token: self.tokens.get(id).unwrap_or_default().to_owned(),
                     reason: format!("token type {value} is not defined"),
                 })
             })

@@ -29,7 +29,7 @@ fn vocab_of(gguf: &Gguf, n_vocab: usize) -> Vocab {
     let text = |name: &str| gguf.opt_str(&key(name)).unwrap().map(str::to_owned);
     let list = |name: &str| {
         let strings = gguf.opt_strings(&key(name)).unwrap();
-        strings.map(|strings| strings.into_iter().map(str::to_owned).collect::<Vec<String>>())
+        strings.map(|strings| strings.into_iter().collect())
     };
     let id = |name: &str| gguf.opt_u32(&key(name)).unwrap();
     let flag = |name: &str| gguf.opt_bool(&key(name)).unwrap();
