@@ -146,9 +146,14 @@ class Commands:
             self.python(name), HERE / "llama.py", "embed", gguf(), "--ids", ids(), "--threads", threads, "--rounds", 1
         ]
         programs = {"llama.cpp": llama("llama.cpp"), "ik_llama.cpp": llama("ik_llama.cpp")}
-        if numerics == "int8":
-            return self.int8, programs
         onnx = lambda: self.prepare("onnx", self.model("encoder"), "encoder.onnx")
+        if numerics == "int8":
+            onnx_int8 = lambda: self.prepare("onnx-int8", onnx(), "encoder-int8.onnx")
+            xml = lambda: self.prepare("openvino-int8", onnx(), "encoder-int8.xml", "--ids", self.texts("encoder"))
+            programs["onnxruntime"] = self.encode("onnxruntime", onnx_int8, ids, threads, 1)
+            programs["OpenVINO"] = self.encode("openvino", xml, ids, threads, 1)
+            programs["torch"] = self.encode("torch", lambda: self.model("encoder"), ids, threads, 1, "--numerics", "int8")
+            return self.int8, programs
         programs["onnxruntime"] = self.encode("onnxruntime", onnx, ids, threads, 1)
         programs["OpenVINO"] = self.encode("openvino", onnx, ids, threads, 1)
         torch = "bf16" if fast_bfloat16() else "f32"

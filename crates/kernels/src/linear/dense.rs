@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::rows::chunk_bytes;
-use super::{Output, Rows, Weight, add_rows, dequantize_simd};
+use super::{LINE_BYTES, Output, Rows, Weight, add_rows, dequantize_simd};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
@@ -240,8 +240,6 @@ fn transpose_each<S: Simd>(simd: S, panel: &mut [f32], load: impl Fn(usize, usiz
     }
 }
 
-/// Bytes that memory is read by.
-const LINE_BYTES: usize = 64;
 /// Columns between one asking for lines ahead and the next.
 const CHUNK_COLS: usize = 8;
 

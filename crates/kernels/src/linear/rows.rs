@@ -208,10 +208,16 @@ impl PartF32<'_> {
         row: &[u8],
         totals: &mut [[S::F; 2]; MAX_ROW_TOKENS],
     ) -> usize {
+        /// What foresees reads stops at the end of a page of memory, and a file that is mapped lies in small ones: with two threads
+        /// 1.13 times as fast so. Packed codes, in large pages, are a quarter slower if they are asked for.
+        const AHEAD_BYTES: usize = 4096;
         let row = row.as_chunks::<32>().0.as_chunks::<2>().0;
         for (token_idx, total) in totals.iter_mut().enumerate().take(self.n_tokens) {
             let x = self.x[token_idx * self.n_cols..][..self.n_cols].as_chunks::<16>().0.as_chunks::<2>().0;
             for (values, x) in row.iter().zip(x) {
+                if token_idx == 0 {
+                    simd.prefetch_far(values.as_ptr().cast::<f32>().wrapping_byte_add(AHEAD_BYTES));
+                }
                 for i in 0..2 {
                     let values = if IS_BF16 { simd.load_bf16(&values[i]) } else { simd.load_f16(&values[i]) };
                     total[i] = simd.fma(values, simd.load(&x[i]), total[i]);
