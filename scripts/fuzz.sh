@@ -32,6 +32,8 @@ fi
 host=$(rustc -vV | sed -n 's/^host: //p')
 work=$(mktemp -d "${TMPDIR:-/tmp}/thane-fuzz.XXXXXX")
 trap 'rm -rf -- "$work"' EXIT
+# libFuzzer ends a target where it stands: what it has written goes with the rest.
+export TMPDIR=$work
 target_dir=${CARGO_TARGET_DIR:-$PWD/fuzz/target}
 
 start=$SECONDS
