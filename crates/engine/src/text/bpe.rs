@@ -65,6 +65,7 @@ impl Bpe {
         // Of two tokens with the same text the one with the lower id counts.
         let ids = Index::new(&tokens, 0..u32::try_from(tokens.len()).unwrap_or(u32::MAX));
         let mut joined = HashMap::with_capacity(merges.len());
+        let mut both = String::new();
         for (index, merge) in merges.iter().enumerate() {
             let bad = |reason| TextError::BadMerge { index, merge: merge.to_owned(), reason };
             let (left, right) = match merge.split_once(' ') {
@@ -75,8 +76,9 @@ impl Bpe {
                 let id = ids.get(&tokens, text.as_bytes());
                 id.ok_or_else(|| bad(format!("the vocabulary has no token '{text}'")))
             };
-            let (pair, id) = ((id(left)?, id(right)?), id(&[left, right].concat())?);
-            joined.insert(pair, Merge { rank: index as u32, id });
+            both.clear();
+            both.extend([left, right]);
+            joined.insert((id(left)?, id(right)?), Merge { rank: index as u32, id: id(&both)? });
         }
         Ok(Self(Arc::new(Tables { tokens, ids, merges: joined, ignores_merges })))
     }

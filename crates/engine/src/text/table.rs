@@ -2,7 +2,6 @@
 
 use super::texts::Spelled;
 use super::vocab::TokenKind;
-use std::borrow::Cow;
 
 /// How the file spells the bytes of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +48,7 @@ impl TokenTable {
                 None => self.bytes.extend_from_slice(text.as_bytes()),
             },
             TokenKind::Normal | TokenKind::Unused => match spelling {
-                Spelling::ByteLevel => self.bytes.extend_from_slice(&byte_level_bytes(text)),
+                Spelling::ByteLevel => push_byte_level(text, &mut self.bytes),
                 Spelling::SentencePiece => self.push_pieces(text),
                 Spelling::WordPiece => match text.strip_prefix("##") {
                     Some(rest) => self.bytes.extend_from_slice(rest.as_bytes()),
@@ -121,14 +120,18 @@ pub(super) fn byte_of_piece(piece: &str) -> Option<u8> {
     u8::from_str_radix(hex, 16).ok()
 }
 
-/// Bytes of a token in GPT-2's alphabet; its UTF-8 where a character is not of that alphabet
-/// (added tokens are stored as plain text).
-pub(super) fn byte_level_bytes(token: &str) -> Cow<'_, [u8]> {
-    token
-        .chars()
-        .map(byte_of_char)
-        .collect::<Option<Vec<u8>>>()
-        .map_or_else(|| Cow::Borrowed(token.as_bytes()), Cow::Owned)
+/// Appends the bytes of a token in GPT-2's alphabet; its UTF-8 where a character is not of that alphabet (added tokens are stored as
+/// plain text).
+fn push_byte_level(token: &str, bytes: &mut Vec<u8>) {
+    let start = bytes.len();
+    for c in token.chars() {
+        let Some(byte) = byte_of_char(c) else {
+            bytes.truncate(start);
+            bytes.extend_from_slice(token.as_bytes());
+            return;
+        };
+        bytes.push(byte);
+    }
 }
 
 /// GPT-2's alphabet writes the printable bytes of Latin-1 as themselves; the other 68 follow from
@@ -148,6 +151,12 @@ fn byte_of_char(c: char) -> Option<u8> {
 mod tests {
     use super::*;
 
+    fn byte_level(token: &str) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        push_byte_level(token, &mut bytes);
+        bytes
+    }
+
     #[test]
     fn byte_alphabet_is_a_bijection() {
         let mut bytes: Vec<u8> = (0..0x180).filter_map(char::from_u32).filter_map(byte_of_char).collect();
@@ -156,9 +165,9 @@ mod tests {
         assert!(bytes.iter().enumerate().all(|(index, &byte)| index == byte as usize));
         // Known points of the alphabet: space, newline, no-break space, soft hyphen.
         for (text, byte) in [("Ġ", 0x20), ("Ċ", 0x0a), ("ł", 0xa0), ("Ń", 0xad), ("ġ", 0x7f)] {
-            assert_eq!(byte_level_bytes(text).as_ref(), [byte], "{text}");
+            assert_eq!(byte_level(text), [byte], "{text}");
         }
-        assert_eq!(byte_level_bytes("a｜").as_ref(), "a｜".as_bytes());
+        assert_eq!(byte_level("a｜"), "a｜".as_bytes());
     }
 
     #[test]

@@ -46,7 +46,9 @@ impl Texts {
 
 impl<T: AsRef<str>> Extend<T> for Texts {
     fn extend<I: IntoIterator<Item = T>>(&mut self, texts: I) {
-        texts.into_iter().for_each(|text| self.push(text.as_ref()));
+        let texts = texts.into_iter();
+        self.ends.reserve(texts.size_hint().0);
+        texts.for_each(|text| self.push(text.as_ref()));
     }
 }
 
