@@ -17,7 +17,7 @@ use crate::tensor::{Buffer, Tensor};
 use crate::weight::Matrix;
 
 /// At or below this a mask hides a key entirely: its weight is exp of it, which is 0.
-const HIDDEN: f32 = -1e4;
+pub const HIDDEN: f32 = -1e4;
 
 impl Frame<'_> {
     /// `softmax(q k^T / sqrt(head_dim) + mask) v`, each text of the batch for itself.

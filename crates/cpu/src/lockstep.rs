@@ -266,9 +266,9 @@ impl<'a> Lockstep<'a> {
 
     /// Operations and bytes of what the profile cannot see in the joined values.
     fn attention_work(&self, step: &Step) -> (f64, f64) {
-        let Kind::Fused(Fused::Attention { query, key, end, .. }) = step.kind else { return (0.0, 0.0) };
+        let Kind::Fused(Fused::Attention { query, key, mask, end, .. }) = step.kind else { return (0.0, 0.0) };
         let lens = self.shapes[query.index()].iter().flatten().map(|shape| shape.iter().product::<usize>());
-        let work = self.frames.iter().zip(lens).map(|(frame, len)| attention_work(frame, key, end, len as f64));
+        let work = self.frames.iter().zip(lens).map(|(frame, len)| attention_work(frame, key, end, mask, len as f64));
         work.fold((0.0, 0.0), |sum, work| (sum.0 + work.0, sum.1 + work.1))
     }
 

@@ -8,6 +8,7 @@ use thane_mil::program::ValueId;
 
 use crate::exec::Frame;
 use crate::exec_cache::third;
+use crate::exec_encoder::HIDDEN;
 use crate::fuse::Fused;
 use crate::plan::{Kind, Plan, Step};
 use crate::tensor::Tensor;
@@ -162,7 +163,7 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> (f64, f64) {
             let keys = shape(key).get(2).map_or(0.0, |n| *n as f64);
             (4.0 * len(query) * keys, 0.0)
         }
-        Fused::Attention { query, key, end, .. } => attention(frame, *key, *end, len(query)),
+        Fused::Attention { query, key, mask, end, .. } => attention(frame, *key, *end, *mask, len(query)),
         Fused::MatMul { x, y, transpose_y } => {
             let y = shape(y);
             let rows = if *transpose_y { y.len().checked_sub(2) } else { y.len().checked_sub(1) };
@@ -178,12 +179,14 @@ fn product_work(x_len: f64, weight: &Matrix) -> (f64, f64) {
     (2.0 * places * (weight.n_rows * weight.n_cols) as f64, weight.n_bytes() as f64)
 }
 
-/// Operations of attention with a query of that many elements, and bytes of the cache that it reads.
-pub fn attention(frame: &Frame<'_>, key: usize, end: ValueId, query_len: f64) -> (f64, f64) {
+/// Operations of attention with a query of that many elements over the keys that its mask leaves, and bytes of the cache that it reads.
+pub fn attention(frame: &Frame<'_>, key: usize, end: ValueId, mask: Option<ValueId>, query_len: f64) -> (f64, f64) {
     let (Some(state), Some(keys)) = (frame.states.get(key), frame.get(end).ok().and_then(|t| third(t).ok())) else {
         return (0.0, 0.0);
     };
     let keys = keys as f64;
     let share = keys / state.shape.get(2).map_or(1.0, |n| (*n).max(1) as f64);
-    (4.0 * query_len * keys, 2.0 * bytes(state) * share)
+    let mask = mask.and_then(|m| frame.get(m).ok()?.f32s()).filter(|mask| !mask.is_empty());
+    let seen = mask.map_or(1.0, |mask| mask.iter().filter(|v| **v > HIDDEN).count() as f64 / mask.len() as f64);
+    (4.0 * query_len * keys * seen, 2.0 * bytes(state) * share)
 }
