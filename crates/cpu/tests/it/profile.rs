@@ -72,6 +72,12 @@ fn language_models_have_kernels_for_all_that_is_heavy() {
                     &["linear", "attention", "rope", "rms norm", "gated activation"],
                 );
             }
+            // Seven tokens see 1 to 7 keys, and the next one sees 8.
+            let flops = |function: &str| {
+                let of = rows.iter().filter(|row| row.function == function && row.step == "attention");
+                of.map(|row| row.flops).sum::<f64>()
+            };
+            assert_eq!(flops("prefill") * 8.0, flops("decode") * 28.0, "{name}");
         }
     }
 }
