@@ -21,7 +21,7 @@ pub(super) fn scratch_len(n_cols: usize) -> usize {
 
 /// f32s of scratch for each thread of [`linear_q8`].
 pub(super) fn worker_len(isa: Isa, ty: BlockType, n_cols: usize) -> usize {
-    if parts::is_for(isa) { parts::scratch_len(ty, n_cols) } else { scratch_len(n_cols) }
+    if parts::is_for(isa) { parts::scratch_len(isa, ty, n_cols) } else { scratch_len(n_cols) }
 }
 
 pub(super) fn linear_q8(
@@ -301,10 +301,6 @@ fn multiply<S: Simd, const GROUP_LEN: usize, const IS_WIDE: bool>(
 ) {
     let mut token_idx = 0;
     // As many tokens as there are registers for, then fewer.
-    while S::TILE_TOKENS >= 12 && x.n_tokens() - token_idx >= 12 {
-        tile::<S, GROUP_LEN, IS_WIDE, 12>(simd, panel, x, token_idx, target);
-        token_idx += 12;
-    }
     while S::TILE_TOKENS >= 4 && x.n_tokens() - token_idx >= 4 {
         tile::<S, GROUP_LEN, IS_WIDE, 4>(simd, panel, x, token_idx, target);
         token_idx += 4;

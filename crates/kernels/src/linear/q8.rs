@@ -235,24 +235,106 @@ impl Kernel for QuantizeTile<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let pairs = self.groups.as_chunks_mut::<2>().0;
-        for (n, x) in self.x.chunks_exact(self.n_cols.max(1)).enumerate() {
-            for (pair, x) in pairs.iter_mut().zip(steps(x, &mut [0.0; 64])) {
-                let mut codes = [0; 64];
-                let scales = quantize_step(simd, x, &mut codes);
-                let sums16 = sums_of_fours(&sums_of(simd, &codes, scales));
-                let halves = codes.as_chunks::<32>().0.iter().zip(scales).zip(sums16.as_chunks::<2>().0);
-                for (group, ((codes, scale), sums16)) in pair.iter_mut().zip(halves) {
-                    for (to, codes) in group.codes.iter_mut().zip(codes.as_chunks::<4>().0) {
-                        to[n] = codes.map(|code| code ^ i8::MIN);
-                    }
-                    group.scales[n] = scale;
-                    group.sums32[n] = sums16[0] + sums16[1];
-                    (group.sums16[0][n], group.sums16[1][n]) = (sums16[0], sums16[1]);
-                }
+        let Self { x, n_cols, groups } = self;
+        let n_whole = n_cols / 64;
+        for (step_idx, pair) in groups.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            // A token that is not there is the first again.
+            let mut tokens = [&x[..0]; TILE_TOKENS];
+            for (n, token) in tokens.iter_mut().enumerate() {
+                let first = if (n + 1) * n_cols <= x.len() { n * n_cols } else { 0 };
+                *token = &x[first..first + n_cols][64 * step_idx..];
+            }
+            if step_idx < n_whole {
+                quantize_tile_step(simd, tokens.map(|token| token.first_chunk().expect("whole steps")), pair);
+            } else {
+                let mut last = [[0.0; 64]; TILE_TOKENS];
+                last.iter_mut().zip(tokens).for_each(|(last, token)| last[..token.len()].copy_from_slice(token));
+                quantize_tile_step(simd, last.each_ref(), pair);
             }
         }
     }
+}
+
+/// Lanes from the first half of the columns to the second, where both are in a vector.
+const HALF_LANES: usize = 8;
+
+/// 64 columns of each token. What is across lanes is done for all of them at once, by transposing.
+#[inline(always)]
+fn quantize_tile_step<S: Simd>(simd: S, tokens: [&[f32; 64]; TILE_TOKENS], pair: &mut [TileGroup; 2]) {
+    let scales = scales_of(simd, &tokens);
+    let mut codes = [simd.dup4_b(&[0; 4]); 16];
+    for n in 0..TILE_TOKENS {
+        let mut bytes = [0; 64];
+        let halves = [scales.inverse[n], scales.inverse[HALF_LANES + n]];
+        for (i, to) in bytes.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            let x = simd.load(&tokens[n].as_chunks().0[i]);
+            simd.store_i8(simd.to_int(simd.mul(x, simd.splat(halves[i / 2]))), to);
+        }
+        codes[n] = simd.load_b(i8_as_u8(&bytes).first_chunk().expect("64 codes"));
+    }
+    simd.transpose_b(&mut codes);
+    let ones = simd.dup4_b(&[1; 4]);
+    for (half, group) in pair.iter_mut().enumerate() {
+        let codes = &codes[8 * half..][..8];
+        let lanes = scales.scale[HALF_LANES * half..][..TILE_TOKENS].first_chunk().expect("a lane for each token");
+        group.scales = *lanes;
+        for part in 0..2 {
+            let mut dots = simd.zero_int();
+            for codes in &codes[4 * part..][..4] {
+                dots = simd.dot_narrow(dots, ones, *codes);
+            }
+            let mut sums = [0.0; 16];
+            simd.store(simd.int_values(dots), &mut sums);
+            for n in 0..TILE_TOKENS {
+                group.sums16[part][n] = sums[n] * group.scales[n];
+            }
+        }
+        for n in 0..TILE_TOKENS {
+            group.sums32[n] = group.sums16[0][n] + group.sums16[1][n];
+        }
+        for (codes, to) in codes.iter().zip(&mut group.codes) {
+            let mut bytes = [0; 64];
+            simd.store_b(simd.xor_b(*codes, 0x80), &mut bytes);
+            for (to, bytes) in to.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                *to = bytes.map(|byte| byte as i8);
+            }
+        }
+    }
+}
+
+/// By lane: the first half of the columns of each token, then, from [`HALF_LANES`] on, the second.
+struct TileScales {
+    /// Of a code.
+    scale: [f32; 16],
+    /// Its inverse.
+    inverse: [f32; 16],
+}
+
+#[inline(always)]
+fn scales_of<S: Simd>(simd: S, tokens: &[&[f32; 64]; TILE_TOKENS]) -> TileScales {
+    let mut maxima = [simd.splat(0.0); 16];
+    // NaN becomes infinite.
+    let infinity = simd.splat(f32::INFINITY);
+    for n in 0..TILE_TOKENS {
+        for half in 0..2 {
+            let x: &[[f32; 16]] = tokens[n][32 * half..][..32].as_chunks().0;
+            let (a, b) = (simd.abs(simd.load(&x[0])), simd.abs(simd.load(&x[1])));
+            maxima[HALF_LANES * half + n] = simd.max(simd.min(a, infinity), simd.min(b, infinity));
+        }
+    }
+    simd.transpose(&mut maxima);
+    let mut max = maxima[0];
+    for other in &maxima[1..] {
+        max = simd.max(max, *other);
+    }
+    // Below 1e-36 the inverse of the scale would be close to overflow.
+    let (least, zero, most) = (simd.splat(1e-36), simd.splat(0.0), simd.splat(127.0));
+    let mut scales = TileScales { scale: [0.0; 16], inverse: [0.0; 16] };
+    simd.store(simd.select_lt(max, least, zero, simd.div(most, max)), &mut scales.inverse);
+    // Infinity less infinity is NaN.
+    let scale = simd.select_lt(max, least, zero, simd.div(max, most));
+    simd.store(simd.add(scale, simd.sub(max, max)), &mut scales.scale);
+    scales
 }
 
 /// The columns by 64; what is left of them is put in front of zeros.

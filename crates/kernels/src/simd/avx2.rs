@@ -83,7 +83,7 @@ impl Simd for Avx2 {
 
     const WIDE_XOR: u8 = 0;
     const TILE_TOKENS: usize = 4;
-    const HAS_PARTS: bool = true;
+    const PART_PRODUCTS: usize = 2;
     const HAS_UNSIGNED: bool = true;
 
     #[inline(always)]
@@ -359,6 +359,11 @@ impl Simd for Avx2 {
         both!(halves; _mm256_loadu_si256(halves.as_ptr().cast()))
     }
     #[inline(always)]
+    fn store_int(self, v: Self::I, to: &mut [i32; 16]) {
+        x!(_mm256_storeu_si256(to.as_mut_ptr().cast(), v[0]));
+        x!(_mm256_storeu_si256(to[8..].as_mut_ptr().cast(), v[1]));
+    }
+    #[inline(always)]
     fn dot_two(self, acc: Self::I, activations: [Self::B; 2], weights: [Self::B; 2]) -> Self::I {
         // Twice two products of 127 * 63 fit an i16. The weight is the second operand, which may come from memory.
         let ([a, b], [v, w]) = (activations, weights);
@@ -376,14 +381,8 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
-    fn load_parts(self, from: &[i16; 32]) -> Self::I {
-        let halves: [&[i16; 16]; 2] = halves(from);
-        both!(halves; _mm256_loadu_si256(halves.as_ptr().cast()))
-    }
-    #[inline(always)]
-    fn store_parts(self, v: Self::I, to: &mut [i16; 32]) {
-        x!(_mm256_storeu_si256(to.as_mut_ptr().cast(), v[0]));
-        x!(_mm256_storeu_si256(to[16..].as_mut_ptr().cast(), v[1]));
+    fn splat_part(self, sum: i32) -> Self::I {
+        [x!(_mm256_set1_epi16(sum as i16)); 2]
     }
     #[inline(always)]
     fn dot_part(self, parts: Self::I, unsigned: Self::B, signed: Self::B) -> Self::I {

@@ -58,6 +58,7 @@ impl Simd for Avx512 {
     const WIDE_XOR: u8 = 0x80;
     const TILE_TOKENS: usize = 12;
     const HAS_UNSIGNED: bool = true;
+    const PART_PRODUCTS: usize = 4;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -320,6 +321,22 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn load_int(self, from: &[i32; 16]) -> Self::I {
         x!(_mm512_loadu_si512(from.as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn store_int(self, v: Self::I, to: &mut [i32; 16]) {
+        x!(_mm512_storeu_si512(to.as_mut_ptr().cast(), v))
+    }
+    #[inline(always)]
+    fn splat_part(self, sum: i32) -> Self::I {
+        x!(_mm512_set1_epi32(sum))
+    }
+    #[inline(always)]
+    fn dot_part(self, parts: Self::I, unsigned: Self::B, signed: Self::B) -> Self::I {
+        x!(_mm512_dpbusd_epi32(parts, unsigned, signed))
+    }
+    #[inline(always)]
+    fn join_part<const TIMES: i16>(self, acc: Self::I, parts: Self::I) -> Self::I {
+        x!(_mm512_add_epi32(acc, _mm512_mullo_epi32(parts, _mm512_set1_epi32(i32::from(TIMES)))))
     }
     #[inline(always)]
     fn dot_two(self, acc: Self::I, [a, b]: [Self::B; 2], [v, w]: [Self::B; 2]) -> Self::I {

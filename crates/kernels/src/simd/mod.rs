@@ -133,8 +133,9 @@ pub(crate) trait Simd: Copy {
     const TILE_TOKENS: usize;
     /// [`Self::dot_two`] takes activations without a sign.
     const HAS_UNSIGNED: bool = false;
-    /// Sums of products of narrow codes cost less in 16 bits, by [`Self::dot_part`], than in 32.
-    const HAS_PARTS: bool = false;
+    /// Products of a sum of [`Self::dot_part`], where there is such: two in 16 bits, where sums of narrow codes cost less than
+    /// in 32, or four in 32.
+    const PART_PRODUCTS: usize = 0;
 
     fn splat(self, value: f32) -> Self::F;
     /// Asks for the cache line at any address, which is not read here.
@@ -217,6 +218,7 @@ pub(crate) trait Simd: Copy {
 
     fn zero_int(self) -> Self::I;
     fn load_int(self, from: &[i32; 16]) -> Self::I;
+    fn store_int(self, v: Self::I, to: &mut [i32; 16]);
     /// To each lane, the sums of four products twice: of activations, 0..=127 with [`Self::HAS_UNSIGNED`] and else -63..=63, with
     /// weight codes -63..=63.
     fn dot_two(self, acc: Self::I, activations: [Self::B; 2], weights: [Self::B; 2]) -> Self::I;
@@ -225,16 +227,13 @@ pub(crate) trait Simd: Copy {
     /// To each lane, the sum of four products of weight codes -128..=127, XORed with [`Self::WIDE_XOR`], with
     /// activations -127..=127. Where that is 0x80, the sum has 128 times the activations too much.
     fn dot_wide(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I;
-    /// 32 sums of 16 bits, where [`Self::HAS_PARTS`].
+    /// The same sum everywhere, where there are [parts](Self::PART_PRODUCTS); it may overflow and come back.
     #[inline(always)]
-    fn load_parts(self, _from: &[i16; 32]) -> Self::I {
+    fn splat_part(self, _sum: i32) -> Self::I {
         self.zero_int()
     }
-    /// As [`Self::load_parts`].
-    #[inline(always)]
-    fn store_parts(self, _parts: Self::I, _to: &mut [i16; 32]) {}
-    /// Where [`Self::HAS_PARTS`], adds to 32 sums of 16 bits two products each, of bytes without a sign and bytes with one. Two products
-    /// must fit 16 bits; a sum may overflow and come back.
+    /// Where there are [parts](Self::PART_PRODUCTS), adds to 32 sums of 16 bits, or 16 of 32, their products of bytes without a sign and
+    /// bytes with one. Two products must fit 16 bits; a sum may overflow and come back.
     #[inline(always)]
     fn dot_part(self, parts: Self::I, _unsigned: Self::B, _signed: Self::B) -> Self::I {
         parts

@@ -325,6 +325,10 @@ impl Simd for Neon {
         each!(K; vld1q_s32(from[4 * K..].as_ptr()))
     }
     #[inline(always)]
+    fn store_int(self, v: Self::I, to: &mut [i32; 16]) {
+        each!(K; vst1q_s32(to[4 * K..].as_mut_ptr(), v[K]));
+    }
+    #[inline(always)]
     fn dot_two(self, acc: Self::I, activations: [Self::B; 2], weights: [Self::B; 2]) -> Self::I {
         self.dot_wide(self.dot_wide(acc, weights[0], activations[0]), weights[1], activations[1])
     }

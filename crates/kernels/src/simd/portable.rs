@@ -258,6 +258,10 @@ impl Simd for Portable {
         *from
     }
     #[inline(always)]
+    fn store_int(self, v: Self::I, to: &mut [i32; 16]) {
+        *to = v;
+    }
+    #[inline(always)]
     fn dot_two(self, acc: Self::I, activations: [Self::B; 2], weights: [Self::B; 2]) -> Self::I {
         self.dot_wide(self.dot_wide(acc, weights[0], activations[0]), weights[1], activations[1])
     }

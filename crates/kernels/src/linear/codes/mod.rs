@@ -23,9 +23,10 @@ use crate::{Context, Isa};
 /// Up to this many tokens, codes are unpacked for each tile of tokens again.
 const MOST_TILED_TOKENS: usize = 8;
 
-/// More tokens are multiplied in [`parts`], unless all codes are of eight bits: they are too long for that to be faster.
+/// More tokens are multiplied in [`parts`], unless all codes are of eight bits and would be two planes: that is no faster.
 fn is_in_parts(isa: Isa, mut types: impl Iterator<Item = BlockType>, n_tokens: usize) -> bool {
-    n_tokens > MOST_TILED_TOKENS && parts::is_for(isa) && types.any(|ty| ty != BlockType::Q8_0)
+    let is_slow = |ty| ty == BlockType::Q8_0 && parts::has_planes(isa);
+    n_tokens > MOST_TILED_TOKENS && parts::is_for(isa) && types.any(|ty| !is_slow(ty))
 }
 
 /// Elsewhere codes of four bits are unpacked for each tile of any number of tokens: that takes no more than two instructions, and half as

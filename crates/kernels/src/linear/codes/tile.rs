@@ -36,11 +36,11 @@ impl<S: Simd> LayoutTask for With<'_, S> {
         let Self { simd, task } = self;
         let mut token_idx = 0;
         // As many tokens as there are registers for, then fewer.
-        while L::BITS == 4 && S::TILE_TOKENS >= 12 && task.x.n_tokens() - token_idx >= 12 {
-            tile::<S, L, 12>(simd, &task, token_idx);
-            token_idx += 12;
+        while S::TILE_TOKENS >= 12 && L::GROUP_LEN == 32 && task.x.n_tokens() - token_idx >= 8 {
+            tile::<S, L, 8>(simd, &task, token_idx);
+            token_idx += 8;
         }
-        while L::BITS == 4 && S::HAS_PARTS && task.x.n_tokens() - token_idx >= 6 {
+        while L::BITS == 4 && S::PART_PRODUCTS == 2 && task.x.n_tokens() - token_idx >= 6 {
             tile::<S, L, 6>(simd, &task, token_idx);
             token_idx += 6;
         }
@@ -123,7 +123,7 @@ unsafe fn add_group<S: Simd, L: Layout, const N: usize>(
 
 /// Sums of both halves of a group fit 16 bits.
 const fn joins_once<S: Simd, L: Layout>() -> bool {
-    S::HAS_PARTS && L::BITS == 4
+    S::PART_PRODUCTS == 2 && L::BITS == 4
 }
 
 /// To `dots`, the integer products of 16 columns: parts where they [join once](joins_once).
@@ -153,7 +153,7 @@ unsafe fn half_dots<S: Simd, L: Layout, const N: usize>(
             let x = simd.dup4_b(unsafe { tokens[n].codes.get_unchecked(8 * at + 4 * half + v) });
             if L::IS_WIDE {
                 dots[n] = simd.dot_wide(dots[n], weights, x);
-            } else if S::HAS_PARTS {
+            } else if S::PART_PRODUCTS == 2 {
                 parts[n] = simd.dot_part(parts[n], weights, x);
             } else {
                 dots[n] = simd.dot_narrow(dots[n], weights, x);
@@ -161,7 +161,7 @@ unsafe fn half_dots<S: Simd, L: Layout, const N: usize>(
         }
         // 4 times two products of 31 * 127 fit an i16, and 2 of 63 * 127.
         let is_full = v == 3 || L::BITS == 6 && v == 1;
-        if S::HAS_PARTS && !L::IS_WIDE && !joins_once::<S, L>() && is_full {
+        if S::PART_PRODUCTS == 2 && !L::IS_WIDE && !joins_once::<S, L>() && is_full {
             for n in 0..N {
                 dots[n] = simd.join_part::<1>(dots[n], parts[n]);
                 parts[n] = simd.zero_int();
