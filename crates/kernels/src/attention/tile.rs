@@ -100,11 +100,14 @@ fn tile<S: Simd>(
     } else {
         let (keys, stride) = rows(simd, &common.k, common.head_dim, block.head_idx, first_key, n_keys, scratch.values);
         transpose_keys(simd, keys, stride, padded_dim, &mut scratch.keys[..n_groups * LANES * padded_dim]);
-        for (group, keys) in scratch.keys.chunks_exact(padded_dim * LANES).enumerate().take(n_groups) {
-            let keys = Panel { data: keys, stride: LANES, n: common.head_dim };
-            let scores = &mut scratch.weights[group * LANES..];
-            products::<S, false>(simd, keys, queries, common.head_dim, scores, TILE_KEYS);
-        }
+        let keys = Panels {
+            data: &scratch.keys[..n_groups * LANES * padded_dim],
+            panel_stride: LANES * padded_dim,
+            stride: LANES,
+            n_panels: n_groups,
+            n_vectors: common.head_dim,
+        };
+        products::<S, false>(simd, keys, queries, common.head_dim, scratch.weights, TILE_KEYS);
     }
     let mut tile_max = [f32::NEG_INFINITY; BLOCK_ROWS];
     for (row_idx, max) in tile_max[..block.n_rows].iter_mut().enumerate() {
@@ -122,10 +125,9 @@ fn tile<S: Simd>(
         return few::add_values(simd, values, weights, &mut scratch.sums[..block.n_rows * padded_dim]);
     }
     let (values, stride) = rows(simd, &common.v, common.head_dim, block.head_idx, first_key, n_keys, scratch.values);
-    for first in (0..padded_dim).step_by(LANES) {
-        let values = Panel { data: &values[first..], stride, n: n_keys };
-        products::<S, true>(simd, values, weights, TILE_KEYS, &mut scratch.sums[first..], padded_dim);
-    }
+    let n_panels = padded_dim / LANES;
+    let values = Panels { data: values, panel_stride: LANES, stride, n_panels, n_vectors: n_keys };
+    products::<S, true>(simd, values, weights, TILE_KEYS, scratch.sums, padded_dim);
 }
 
 /// Some keys or values as [`TILE_KEYS`] rows of f32, `padded_dim` long, and how far they are apart: as they are where they are
@@ -201,20 +203,57 @@ fn transpose_keys<S: Simd>(simd: S, rows: &[f32], stride: usize, padded_dim: usi
     }
 }
 
-/// Vectors of 16, `stride` apart.
+/// Panels of as many vectors of 16.
 #[derive(Clone, Copy)]
-struct Panel<'a> {
+struct Panels<'a> {
     data: &'a [f32],
+    /// From panel to panel.
+    panel_stride: usize,
+    /// From vector to vector.
     stride: usize,
-    n: usize,
+    n_panels: usize,
+    n_vectors: usize,
 }
 
-/// For each row of `rows`, of length `row_len`, the sum of the panel's vectors times the row's elements; put into, or
-/// added to, 16 elements of `out`, whose rows are `out_stride` apart.
+impl Panels<'_> {
+    /// From this panel on.
+    #[inline(always)]
+    fn from(self, panel_idx: usize) -> Self {
+        let first = (panel_idx * self.panel_stride).min(self.data.len());
+        Self { data: &self.data[first..], n_panels: self.n_panels - panel_idx, ..self }
+    }
+}
+
+/// For each row of `rows`, of length `row_len`, and each panel, the sum of the panel's vectors times the row's elements; put into, or
+/// added to, the panel's 16 elements of a row of `out`, whose rows are `out_stride` apart.
 #[inline(always)]
 fn products<S: Simd, const ADD: bool>(
     simd: S,
-    panel: Panel,
+    panels: Panels,
+    rows: &[f32],
+    row_len: usize,
+    out: &mut [f32],
+    out_stride: usize,
+) {
+    let mut panel_idx = 0;
+    // With many registers each element that is read is multiplied with four vectors.
+    while S::TILE_TOKENS >= 12 && panels.n_panels - panel_idx >= 4 {
+        let out = &mut out[panel_idx * LANES..];
+        products_of::<S, ADD, 4>(simd, panels.from(panel_idx), rows, row_len, out, out_stride);
+        panel_idx += 4;
+    }
+    while panel_idx < panels.n_panels {
+        let out = &mut out[panel_idx * LANES..];
+        products_of::<S, ADD, 1>(simd, panels.from(panel_idx), rows, row_len, out, out_stride);
+        panel_idx += 1;
+    }
+}
+
+/// As [`products`], of the first `P` panels.
+#[inline(always)]
+fn products_of<S: Simd, const ADD: bool, const P: usize>(
+    simd: S,
+    panels: Panels,
     rows: &[f32],
     row_len: usize,
     out: &mut [f32],
@@ -222,84 +261,90 @@ fn products<S: Simd, const ADD: bool>(
 ) {
     let n_rows = rows.len() / row_len;
     let mut at = 0;
-    // Few rows have several sums each, so that no addition waits for the one before.
-    while S::TILE_TOKENS >= 12 && n_rows - at >= 12 {
-        product::<S, ADD, 12, 1>(simd, panel, &rows[at * row_len..], row_len, &mut out[at * out_stride..], out_stride);
-        at += 12;
-    }
-    // 6 sums of two registers, a vector of two and a broadcast fit the 16 registers of AVX2.
-    while n_rows - at >= 6 {
-        product::<S, ADD, 6, 1>(simd, panel, &rows[at * row_len..], row_len, &mut out[at * out_stride..], out_stride);
-        at += 6;
-    }
-    while n_rows - at >= 4 {
-        product::<S, ADD, 4, 1>(simd, panel, &rows[at * row_len..], row_len, &mut out[at * out_stride..], out_stride);
-        at += 4;
-    }
-    while n_rows - at >= 2 {
-        product::<S, ADD, 2, 4>(simd, panel, &rows[at * row_len..], row_len, &mut out[at * out_stride..], out_stride);
-        at += 2;
-    }
-    if at < n_rows {
-        product::<S, ADD, 1, 4>(simd, panel, &rows[at * row_len..], row_len, &mut out[at * out_stride..], out_stride);
+    // Few rows have several sums each, so that no addition waits for the one before. 6 sums of two registers, a vector of two and a
+    // broadcast fit the 16 registers of AVX2; 12 sums, or 24 of four panels, the 32 of AVX-512.
+    while at < n_rows {
+        let (rows, out) = (&rows[at * row_len..], &mut out[at * out_stride..]);
+        at += match n_rows - at {
+            12.. if S::TILE_TOKENS >= 12 && P == 1 => {
+                product::<S, ADD, P, 12, 1>(simd, panels, rows, row_len, out, out_stride)
+            }
+            6.. => product::<S, ADD, P, 6, 1>(simd, panels, rows, row_len, out, out_stride),
+            4.. => product::<S, ADD, P, 4, 1>(simd, panels, rows, row_len, out, out_stride),
+            2.. if P == 1 => product::<S, ADD, P, 2, 4>(simd, panels, rows, row_len, out, out_stride),
+            2.. => product::<S, ADD, P, 2, 2>(simd, panels, rows, row_len, out, out_stride),
+            _ if P == 1 => product::<S, ADD, P, 1, 4>(simd, panels, rows, row_len, out, out_stride),
+            _ => product::<S, ADD, P, 1, 2>(simd, panels, rows, row_len, out, out_stride),
+        };
     }
 }
 
-/// `N` rows, each in `SUMS` sums.
+/// `N` rows and `P` panels, each in `SUMS` sums; `N`.
 #[inline(always)]
-fn product<S: Simd, const ADD: bool, const N: usize, const SUMS: usize>(
+fn product<S: Simd, const ADD: bool, const P: usize, const N: usize, const SUMS: usize>(
     simd: S,
-    panel: Panel,
+    panels: Panels,
     rows: &[f32],
     row_len: usize,
     out: &mut [f32],
     out_stride: usize,
-) {
-    let Panel { data, stride, n: n_vectors } = panel;
+) -> usize {
+    let Panels { data, panel_stride, stride, n_panels, n_vectors } = panels;
     assert!(n_vectors <= row_len && rows.len() >= N * row_len, "as many elements in each row as vectors");
-    assert!(n_vectors == 0 || (n_vectors - 1) * stride + LANES <= data.len(), "whole vectors");
-    let mut acc = [[simd.splat(0.0); SUMS]; N];
+    let last = (P - 1) * panel_stride + n_vectors.saturating_sub(1) * stride;
+    assert!(n_panels >= P && (n_vectors == 0 || last + LANES <= data.len()), "whole vectors");
+    let mut acc = [[[simd.splat(0.0); P]; SUMS]; N];
     let n_whole = n_vectors / SUMS * SUMS;
     for first in (0..n_whole).step_by(SUMS) {
         for k in 0..SUMS {
-            // SAFETY: first + k < n_vectors <= row_len; the panel and the N rows have that many by the assertions above.
-            unsafe { add_product(simd, panel, rows, row_len, first + k, &mut acc, k) };
+            // SAFETY: first + k < n_vectors <= row_len; the panels and the N rows have that many by the assertions above.
+            unsafe { add_product(simd, panels, rows, row_len, first + k, &mut acc, k) };
         }
     }
     for i in n_whole..n_vectors {
         // SAFETY: as above.
-        unsafe { add_product(simd, panel, rows, row_len, i, &mut acc, 0) };
+        unsafe { add_product(simd, panels, rows, row_len, i, &mut acc, 0) };
     }
     for n in 0..N {
-        let out = out[n * out_stride..].first_chunk_mut().expect("whole vectors");
-        let mut sum = acc[n][0];
-        for k in 1..SUMS {
-            sum = simd.add(sum, acc[n][k]);
+        let out = &mut out[n * out_stride..][..P * LANES];
+        for p in 0..P {
+            let out = out[p * LANES..].first_chunk_mut().expect("whole vectors");
+            let mut sum = acc[n][0][p];
+            for k in 1..SUMS {
+                sum = simd.add(sum, acc[n][k][p]);
+            }
+            simd.store(if ADD { simd.add(sum, simd.load(out)) } else { sum }, out);
         }
-        simd.store(if ADD { simd.add(sum, simd.load(out)) } else { sum }, out);
     }
+    N
 }
 
-/// Adds vector `i` times element `i` of each row to sum `k` of the row.
+/// Adds vector `i` of each panel times element `i` of each row to sum `k` of the row.
 ///
 /// # Safety
-/// The panel has more than `i` whole vectors, and `N` rows of `row_len` have more than `i` elements each.
+/// `P` panels have more than `i` whole vectors, and `N` rows of `row_len` have more than `i` elements each.
 #[inline(always)]
-unsafe fn add_product<S: Simd, const N: usize, const SUMS: usize>(
+unsafe fn add_product<S: Simd, const P: usize, const N: usize, const SUMS: usize>(
     simd: S,
-    panel: Panel,
+    panels: Panels,
     rows: &[f32],
     row_len: usize,
     i: usize,
-    acc: &mut [[S::F; SUMS]; N],
+    acc: &mut [[[S::F; P]; SUMS]; N],
     k: usize,
 ) {
-    // SAFETY: the caller's promise.
-    let vector = simd.load(unsafe { &*panel.data.as_ptr().add(i * panel.stride).cast() });
+    let mut vectors = [simd.splat(0.0); P];
+    for p in 0..P {
+        // SAFETY: the caller's promise.
+        vectors[p] =
+            simd.load(unsafe { &*panels.data.as_ptr().add(p * panels.panel_stride + i * panels.stride).cast() });
+    }
     for n in 0..N {
         // SAFETY: the caller's promise.
         let element = simd.splat(unsafe { *rows.get_unchecked(n * row_len + i) });
-        acc[n][k] = simd.fma(vector, element, acc[n][k]);
+        for p in 0..P {
+            acc[n][k][p] = simd.fma(vectors[p], element, acc[n][k][p]);
+        }
     }
 }
 
