@@ -13,8 +13,8 @@ use thane_kernels::{Context, Weight};
 
 use crate::weight::Matrix;
 
-/// They are packed all at once, when products with few rows come again and again, and not of one matrix alone: the head is
-/// multiplied so behind every prompt, and who asks for one token, or for none, does not wait.
+/// They are packed all at once, when products with few rows come again and again, and of most matrices: the head and the last layer
+/// are multiplied so behind every prompt, and who asks for one token, or for none, does not wait.
 #[derive(Debug, Default)]
 pub struct Packs {
     matrices: Mutex<Vec<(Range<usize>, Matrix)>>,
@@ -45,7 +45,7 @@ impl Packs {
         if n_asked == 1 {
             self.n_used.fetch_add(1, Ordering::Relaxed);
         }
-        let due = self.n_matrices.load(Ordering::Relaxed).min(2);
+        let due = self.n_matrices.load(Ordering::Relaxed).div_ceil(2);
         let is_time = n_asked > 0 && self.n_used.load(Ordering::Relaxed) >= due;
         if is_time { self.bytes.get_or_init(|| self.pack(context)).as_deref() } else { None }
     }

@@ -414,6 +414,18 @@ impl Graph {
         self.op("squeeze", "squeeze", [("x", x), ("axes", axes)])
     }
 
+    /// The last of `x` along `axis`, which stays.
+    pub fn last(&mut self, x: ValueId, axis: usize) -> Made {
+        let rank = self.shape(x).len();
+        let is_axis = |i: usize| i == axis;
+        let begin: Vec<i32> = (0..rank).map(|i| -i32::from(is_axis(i))).collect();
+        let all_but_axis: Vec<bool> = (0..rank).map(|i| !is_axis(i)).collect();
+        let (begin, end) = (self.ints(&begin)?, self.ints(&vec![0; rank])?);
+        let (begin_mask, end_mask) = (self.bools(&all_but_axis)?, self.bools(&vec![true; rank])?);
+        let args = [("x", x), ("begin", begin), ("end", end), ("begin_mask", begin_mask), ("end_mask", end_mask)];
+        self.op("slice_by_index", "last", args)
+    }
+
     /// The two halves of `x` along `axis`.
     pub fn halves(&mut self, x: ValueId, axis: i32) -> Result<[ValueId; 2], BuildError> {
         let halves = self.split(x, 2, axis)?;

@@ -151,6 +151,7 @@ impl Gemma3 {
             let x = residual_norm(g, h, "input_layernorm")?;
             let a = self.attention.apply(g, w, &module("self_attn"), x, around)?;
             let a = norm(g, a, "post_attention_layernorm")?;
+            h = around.asked(g, h)?;
             h = add(g, h, a)?;
             let x = residual_norm(g, h, "pre_feedforward_layernorm")?;
             let m = self.mlp.apply(g, w, &module("mlp"), x)?;

@@ -137,6 +137,7 @@ impl Llama {
             let around = around(g, i)?;
             let x = norm(g, h, "input_layernorm")?;
             let a = self.attention.apply(g, w, &module("self_attn"), x, around)?;
+            h = around.asked(g, h)?;
             h = g.add(h, a)?;
             let x = norm(g, h, "post_attention_layernorm")?;
             let m = self.mlp.apply(g, w, &module("mlp"), x)?;

@@ -85,6 +85,24 @@ pub struct Surroundings<'a> {
     pub mask: ValueId,
     /// What came before, if anything can.
     pub past: Option<Past<'a>>,
+    /// Where only the last token's output is asked for.
+    pub last: Option<Last>,
+}
+
+/// What the last token of a call is given, where no other asks anything.
+#[derive(Clone, Copy, Debug)]
+pub struct Last {
+    /// Its position.
+    pub rotary: Rotary,
+    /// Its rows of the mask.
+    pub mask: ValueId,
+}
+
+impl Surroundings<'_> {
+    /// The tokens whose output is asked for, of `x` [1, tokens, features].
+    pub fn asked(&self, g: &mut Graph, x: ValueId) -> Made {
+        if self.last.is_none() { Ok(x) } else { g.last(x, 1) }
+    }
 }
 
 impl Attention {
@@ -103,17 +121,18 @@ impl Attention {
         Cache { k, v, dtype }
     }
 
-    /// Attend from `x` to all tokens that the mask shows.
+    /// Attend from `x`, or its last token, to all tokens that the mask shows.
     pub fn apply(&self, g: &mut Graph, w: &Weights<'_>, module: &str, x: ValueId, around: Surroundings<'_>) -> Made {
         g.at(module);
-        let project = |g: &mut Graph, name: &str, n: usize| {
+        let asked = around.asked(g, x)?;
+        let project = |g: &mut Graph, name: &str, x: ValueId, n: usize| {
             let projection = format!("{module}.{name}");
             let weight = w.get(&projection, "weight", &[n * self.head_dim, self.hidden]);
             let bias = self.qkv_bias.then(|| w.get(&projection, "bias", &[n * self.head_dim]));
             g.linear(name, x, &weight, bias.as_ref())
         };
-        let q = project(g, "q_proj", self.n_heads)?;
-        let (k, v) = (project(g, "k_proj", self.n_kv_heads)?, project(g, "v_proj", self.n_kv_heads)?);
+        let q = project(g, "q_proj", asked, self.n_heads)?;
+        let (k, v) = (project(g, "k_proj", x, self.n_kv_heads)?, project(g, "v_proj", x, self.n_kv_heads)?);
         let attended = self.attend(g, w, module, Projected { q, k, v }, around)?;
         let output = format!("{module}.o_proj");
         let weight = w.get(&output, "weight", &[self.hidden, self.n_heads * self.head_dim]);
@@ -143,7 +162,7 @@ impl Attention {
         };
         let (q, k) = match around.rotary {
             None => (q, k),
-            Some(rotary) => (rotary.apply(g, q)?, rotary.apply(g, k)?),
+            Some(rotary) => (around.last.map_or(*rotary, |last| last.rotary).apply(g, q)?, rotary.apply(g, k)?),
         };
         if g.form().layout == Layout::Channels {
             return self.attend_in_channels(g, Projected { q, k, v }, around);
@@ -159,7 +178,8 @@ impl Attention {
             // What lies beside is of the other layout.
             None | Some(Past::Beside { .. }) => (k, v),
         };
-        self.attend_in_rows(g, Projected { q, k: keys, v: values }, around.mask)
+        let mask = around.last.map_or(around.mask, |last| last.mask);
+        self.attend_in_rows(g, Projected { q, k: keys, v: values }, mask)
     }
 
     /// [batch, tokens, n * head_dim] to [batch, n, tokens, head_dim]; [1, n * head_dim, 1, tokens] to [1, n, head_dim, tokens].

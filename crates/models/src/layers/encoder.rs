@@ -113,7 +113,7 @@ impl Io {
     /// What a layer's attention is given.
     pub fn surroundings<'a>(&self, rotary: Option<&'a Rotary>, mask: Mask) -> Surroundings<'a> {
         let mask = if mask == Mask::Sliding { self.sliding.unwrap_or(self.full) } else { self.full };
-        Surroundings { rotary, mask, past: None }
+        Surroundings { rotary, mask, past: None, last: None }
     }
 
     /// The rotary embedding of these frequencies.

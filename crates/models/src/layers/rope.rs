@@ -69,6 +69,11 @@ impl Rotary {
         Ok(Self { cos, sin, style })
     }
 
+    /// Those of the last token; features as rows have them.
+    pub fn last(&self, g: &mut Graph) -> Result<Self, BuildError> {
+        Ok(Self { cos: g.last(self.cos, 0)?, sin: g.last(self.sin, 0)?, style: self.style })
+    }
+
     /// Rotate `x` [batch, heads, tokens, head_dim], or [1, heads, head_dim, tokens] where features lie in channels.
     pub fn apply(&self, g: &mut Graph, x: ValueId) -> Made {
         match self.style {

@@ -113,7 +113,7 @@ impl<'a> Io<'a> {
         let (keys, values) = (slot(2 * layer)?, slot(2 * layer + 1)?);
         let mask = if mask == Mask::Sliding { self.sliding.unwrap_or(self.full) } else { self.full };
         let past = Past::Beside { keys, values, context: self.extent.context, new: &self.new };
-        Ok(Surroundings { rotary: Some(rotary), mask, past: Some(past) })
+        Ok(Surroundings { rotary: Some(rotary), mask, past: Some(past), last: None })
     }
 
     /// The hidden state whose logits are asked for, [1, hidden, 1, 1].

@@ -7,7 +7,7 @@ use thane_mil::types::{DType, Dim, Symbol, TensorType, Type};
 use super::{Extent, HIDDEN, Mask, Mode};
 use crate::error::ModelError;
 use crate::graph::{Graph, Made};
-use crate::layers::attention::{Past, Surroundings};
+use crate::layers::attention::{Last, Past, Surroundings};
 use crate::layers::rope::{Rotary, Style};
 
 /// The values that all layers share.
@@ -23,8 +23,23 @@ pub struct Io<'a> {
     begin: ValueId,
     /// Where the cache ends then, int32 [4]; only its third entry counts.
     end: ValueId,
-    full: ValueId,
-    sliding: Option<ValueId>,
+    full: Seen,
+    sliding: Option<Seen>,
+}
+
+/// Which keys queries see.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// bool [tokens, so far]
+    seen: ValueId,
+    /// f32 [group * tokens, so far], to be added to scores.
+    mask: ValueId,
+}
+
+impl Seen {
+    fn new(g: &mut Graph, seen: ValueId, group: usize) -> Result<Self, ModelError> {
+        Ok(Self { seen, mask: additive(g, seen, group)? })
+    }
 }
 
 impl<'a> Io<'a> {
@@ -53,7 +68,7 @@ impl<'a> Io<'a> {
         let end = g.join("concat", &[pad, total, last], 0)?;
         let (queries, keys) = (g.expand_dims(queries, &[1])?, g.expand_dims(keys, &[0])?);
         let seen = g.op("less_equal", "seen", [("x", keys), ("y", queries)])?; // [tokens, so far]
-        let full = additive(g, seen, group)?;
+        let full = Seen::new(g, seen, group)?;
         let sliding = match extent.window {
             None => None,
             Some(window) => {
@@ -61,7 +76,7 @@ impl<'a> Io<'a> {
                 let edge = g.sub(queries, window)?;
                 let near = g.op("greater", "near", [("x", keys), ("y", edge)])?;
                 let both = g.op("logical_and", "seen_near", [("x", seen), ("y", near)])?;
-                Some(additive(g, both, group)?)
+                Some(Seen::new(g, both, group)?)
             }
         };
         Ok(Self { extent, mode, input_ids, positions, begin, end, full, sliding })
@@ -73,32 +88,29 @@ impl<'a> Io<'a> {
     }
 
     /// What the attention of layer `layer` is given.
-    pub fn surroundings<'r>(&self, g: &mut Graph, layer: usize, rotary: &'r Rotary, mask: Mask) -> Surroundings<'r> {
-        let cache = self.extent.attention.cache(g, layer, self.extent.context, self.extent.cache);
+    pub fn surroundings<'r>(
+        &self,
+        g: &mut Graph,
+        layer: usize,
+        rotary: &'r Rotary,
+        mask: Mask,
+    ) -> Result<Surroundings<'r>, ModelError> {
+        let Extent { attention, n_layers, context, cache, .. } = self.extent;
+        let cache = attention.cache(g, layer, context, cache);
         let past = Past::Cache { cache, begin: self.begin, end: self.end };
-        Surroundings { rotary: Some(rotary), mask: self.mask(mask), past: Some(past) }
-    }
-
-    /// The mask of that kind, f32 [group * tokens, so far].
-    fn mask(&self, mask: Mask) -> ValueId {
-        match mask {
+        let Seen { seen, mask } = match mask {
             Mask::Full => self.full,
             Mask::Sliding => self.sliding.unwrap_or(self.full),
-        }
-    }
-
-    /// The hidden states whose logits are asked for.
-    pub fn asked(&self, g: &mut Graph, hidden: ValueId) -> Made {
-        match self.mode {
-            Mode::Prefill => {
-                let (begin, end) = (g.ints(&[0, -1, 0])?, g.ints(&[0, 0, 0])?);
-                let (begin_mask, end_mask) = (g.bools(&[true, false, true])?, g.bools(&[true; 3])?);
-                let args =
-                    [("x", hidden), ("begin", begin), ("end", end), ("begin_mask", begin_mask), ("end_mask", end_mask)];
-                g.op("slice_by_index", "last", args)
-            }
-            Mode::Decode | Mode::Score => Ok(hidden),
-        }
+        };
+        // What the last layer makes of other tokens nobody reads, but for their keys and values.
+        let last = if self.mode == Mode::Prefill && layer + 1 == n_layers {
+            let seen = g.last(seen, 0)?;
+            let mask = additive(g, seen, attention.n_heads / attention.n_kv_heads)?;
+            Some(Last { rotary: rotary.last(g)?, mask })
+        } else {
+            None
+        };
+        Ok(Surroundings { rotary: Some(rotary), mask, past: Some(past), last })
     }
 
     /// Hand the function over, with the range of its flexible input as Apple's compiler writes it.

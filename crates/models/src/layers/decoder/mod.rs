@@ -115,7 +115,7 @@ impl<'a> Io<'a> {
         mask: Mask,
     ) -> Result<Surroundings<'r>, ModelError> {
         match self {
-            Self::Flexible(io) => Ok(io.surroundings(g, layer, rotary, mask)),
+            Self::Flexible(io) => io.surroundings(g, layer, rotary, mask),
             Self::Fixed(io) => io.surroundings(g, layer, rotary, mask),
         }
     }
@@ -134,7 +134,8 @@ impl<'a> Io<'a> {
         }
         g.at("model.norm");
         let asked = match self {
-            Self::Flexible(io) => io.asked(g, hidden)?,
+            // The last layer has left out the others.
+            Self::Flexible(_) => hidden,
             Self::Fixed(io) => io.asked(g, hidden)?,
         };
         let normed = norm.apply(g, asked, weight)?;
