@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thane_kernels::linear::{
-    self, Int8Group, Int8Weight, PackedCodes, int8_len, pack, pack_int8, packed_codes_len, packed_len,
+    self, Int8Group, Int8Weight, PackedCodes, PackedColumn, int8_len, pack, pack_int8, packed_codes_len, packed_len,
 };
 use thane_kernels::{BlockType, Context, Weight};
 use thane_mil::data::{Bytes, Data, Packed, Packing};
@@ -31,7 +31,7 @@ pub struct Matrix {
     /// Inputs of a product with it.
     pub n_cols: usize,
     /// The same in the order that products of many rows read it, where it was packed.
-    panels: Option<Arc<Vec<f32>>>,
+    panels: Option<Arc<Vec<PackedColumn>>>,
     /// The same in the order that products of few rows read it, packed when the second of them asks.
     codes: Option<Codes>,
     /// Rounded to integers, where that was asked for.
@@ -180,7 +180,7 @@ fn stored_form(literal: &Literal) -> Option<Packed> {
 #[derive(Debug, Default)]
 pub struct Folds {
     tensors: RefCell<HashMap<Vec<usize>, Tensor>>,
-    panels: RefCell<HashMap<[usize; 3], Arc<Vec<f32>>>>,
+    panels: RefCell<HashMap<[usize; 3], Arc<Vec<PackedColumn>>>>,
     codes: RefCell<HashMap<[usize; 3], Codes>>,
     packs: Arc<Packs>,
     int8: RefCell<HashMap<[usize; 3], Arc<Vec<Int8Group>>>>,
@@ -195,7 +195,7 @@ impl Folds {
         };
         let mut all = self.panels.borrow_mut();
         let panels = all.entry(matrix.place()).or_insert_with(|| {
-            let mut panels = vec![0.0; len];
+            let mut panels = vec![PackedColumn::ZERO; len];
             pack(context, &weight, &mut panels);
             Arc::new(panels)
         });

@@ -72,7 +72,7 @@ fn products(ctx: &Context, n_tokens: usize) {
     }
     let bytes = vec![0; ROWS * COLS * 4];
     let weight = Weight::new(BlockType::F32, &bytes, ROWS, COLS).unwrap();
-    let mut panels = vec![0.0; linear::packed_len(ROWS, COLS).unwrap()];
+    let mut panels = vec![linear::PackedColumn::ZERO; linear::packed_len(ROWS, COLS).unwrap()];
     let mut groups = vec![Int8Group::ZERO; linear::int8_len(ROWS, COLS).unwrap()];
     let mut scratch = vec![0.0; linear::int8_scratch_len(n_tokens, COLS)];
     allocates_nothing("products of integers", &mut || {

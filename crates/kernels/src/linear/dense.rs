@@ -1,22 +1,39 @@
-//! Many tokens in f32: 16 rows at a time are dequantised, by 256 columns, to a panel whose lanes are the rows, and all
-//! tokens go over it.
+//! Many tokens in f32: 16 rows at a time, or twice 16, are dequantised, by 256 columns, to panels whose lanes are the rows, and all
+//! tokens go over them.
 
 use std::ops::Range;
 
+use super::packed::PackedColumn;
 use super::rows::chunk_bytes;
 use super::{LINE_BYTES, Output, Rows, Weight, add_rows, dequantize_simd};
-use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
+use crate::{Context, Isa};
 
 /// Columns of a panel, at most: a multiple of every block length. Their products are added up one after the other before the
 /// sum joins the output, which bounds the rounding error; with the inputs of a tile they fit a first cache of 32 KiB.
 const PANEL_COLS: usize = 256;
 /// Tokens of a task, at least, where there are as many.
 const LEAST_TOKENS: usize = 96;
-/// f32s of scratch per thread: the rows, and the panel.
-const WORKER_LEN: usize = 2 * LANES * PANEL_COLS;
+/// f32s of a panel of so many columns.
+const PANEL_LEN: usize = LANES * PANEL_COLS;
+/// f32s of scratch per thread: the rows, two panels, and what lies in front of the first whole line: a vector in two lines takes two
+/// reads.
+const WORKER_LEN: usize = 3 * PANEL_LEN + LINE_BYTES / size_of::<f32>();
+
+/// Panels that a task multiplies at once: with many registers each input that is read is multiplied with two.
+pub(super) fn task_panels(isa: Isa) -> usize {
+    struct TaskPanels;
+    impl Kernel for TaskPanels {
+        type Output = usize;
+        #[inline(always)]
+        fn run<S: Simd>(self, _simd: S) -> usize {
+            if S::TILE_TOKENS >= 12 { 2 } else { 1 }
+        }
+    }
+    isa.run(TaskPanels)
+}
 
 /// f32s of scratch: the inputs of a block of tokens, then what each thread needs.
 pub(super) fn scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
@@ -102,19 +119,22 @@ impl Block<'_> {
 
     fn multiply(&self, ctx: &Context, inputs: &[f32], out: &Output, scratch: &mut [f32]) {
         let scratch = SharedMut::new(scratch);
-        let n_panels = self.rows.n_rows.div_ceil(LANES);
+        let task_rows = task_panels(ctx.isa()) * LANES;
+        let n_tasks = self.rows.n_rows.div_ceil(task_rows);
         // Few panels for many threads are shared, as far as filling them is a small part of the work.
         let n_shares =
-            (2 * ctx.pool().n_threads()).div_ceil(n_panels.max(1)).min(self.tokens.len() / LEAST_TOKENS).max(1);
+            (2 * ctx.pool().n_threads()).div_ceil(n_tasks.max(1)).min(self.tokens.len() / LEAST_TOKENS).max(1);
         let share_len = self.tokens.len().div_ceil(n_shares);
-        ctx.pool().run_indexed(n_panels * n_shares, |worker_idx, task_idx| {
+        ctx.pool().run_indexed(n_tasks * n_shares, |worker_idx, task_idx| {
             // SAFETY: no two tasks run at once with the same worker index.
             let scratch = unsafe { scratch.slice(worker_idx * WORKER_LEN, WORKER_LEN) };
-            let first_token = (self.tokens.start + task_idx / n_panels * share_len).min(self.tokens.end);
+            let (values, panels) = scratch.split_at_mut(PANEL_LEN);
+            let panels = PackedColumn::in_scratch(panels);
+            let first_token = (self.tokens.start + task_idx / n_tasks * share_len).min(self.tokens.end);
             let end_token = (first_token + share_len).min(self.tokens.end);
-            let tiles = Tiles { first_token, end_token, out, first_row: task_idx % n_panels * LANES };
-            let n_threads = ctx.pool().n_threads();
-            ctx.isa().run(PanelTask { block: self, inputs, tiles, n_threads, scratch });
+            let tiles = Tiles { first_token, end_token, out, first_row: task_idx % n_tasks * task_rows };
+            let ahead_rows = ctx.pool().n_threads() * task_rows;
+            ctx.isa().run(PanelTask { block: self, inputs, tiles, task_rows, ahead_rows, values, panels });
         });
     }
 }
@@ -138,8 +158,12 @@ struct PanelTask<'a> {
     /// As gathered.
     inputs: &'a [f32],
     tiles: Tiles<'a>,
-    n_threads: usize,
-    scratch: &'a mut [f32],
+    task_rows: usize,
+    /// From this task's rows to those of this thread's next.
+    ahead_rows: usize,
+    /// Rows on their way.
+    values: &'a mut [f32],
+    panels: &'a mut [PackedColumn],
 }
 
 impl Kernel for PanelTask<'_> {
@@ -151,17 +175,15 @@ impl Kernel for PanelTask<'_> {
         // One panel of no columns where there are none: the outputs are the bias.
         for (panel_idx, start) in (cols.start..cols.end.max(1)).step_by(*panel_cols).enumerate() {
             let len = (*panel_cols).min(cols.end - start);
-            self.fill(simd, start, len);
+            let n_panels = (self.block.rows.n_rows - self.tiles.first_row).min(self.task_rows).div_ceil(LANES);
+            for panel_idx in 0..n_panels {
+                self.fill(simd, panel_idx, start, len);
+            }
             let data = &self.inputs[panel_idx * tokens.len() * panel_cols..];
             let stride = if cols.is_empty() { 0 } else { *panel_cols };
             let inputs = Inputs { data: &data[first.min(data.len())..], stride };
-            self.tiles.multiply(
-                simd,
-                self.scratch[..len * LANES].as_chunks().0,
-                inputs,
-                start > 0,
-                self.next(start, len),
-            );
+            let panels = Panels { data: &*self.panels, stride: PANEL_COLS, len, n_panels };
+            self.tiles.multiply(simd, panels, inputs, start > 0, self.next(start, len));
         }
     }
 }
@@ -170,14 +192,14 @@ impl PanelTask<'_> {
     /// What this thread may fill a panel with next: these columns of rows further on, as other threads take those between.
     fn next(&self, start: usize, len: usize) -> Next<'_> {
         let Block { ty, rows, .. } = *self.block;
-        let first_row = self.tiles.first_row + self.n_threads * LANES;
+        let first_row = self.tiles.first_row + self.ahead_rows;
         if first_row >= rows.n_rows {
             return Next::default();
         }
         let first = rows.get(first_row);
         let n_bytes = chunk_bytes(ty, first, start, len).len();
         let skipped = chunk_bytes(ty, first, 0, start).len();
-        let end_row = (first_row + LANES).min(rows.n_rows);
+        let end_row = (first_row + self.task_rows).min(rows.n_rows);
         Next {
             rows: &rows.bytes[first_row * rows.row_bytes + skipped..end_row * rows.row_bytes],
             stride: rows.row_bytes,
@@ -185,15 +207,16 @@ impl PanelTask<'_> {
         }
     }
 
-    /// The columns `start..start + len` as the panel: column by column, 16 rows each.
+    /// The columns `start..start + len` as a panel: column by column, 16 rows each.
     #[inline(always)]
-    fn fill<S: Simd>(&mut self, simd: S, start: usize, len: usize) {
+    fn fill<S: Simd>(&mut self, simd: S, panel_idx: usize, start: usize, len: usize) {
         let Block { ty, rows, .. } = *self.block;
-        let (first_row, n_rows) = (self.tiles.first_row, self.tiles.n_rows());
+        let first_row = self.tiles.first_row + panel_idx * LANES;
+        let n_rows = (rows.n_rows - first_row).min(LANES);
         // Rows past the end are the last row again; their outputs are not stored.
         let row = |i: usize| chunk_bytes(ty, rows.get(first_row + i.min(n_rows - 1)), start, len);
-        let (panel, values) = self.scratch.split_at_mut(LANES * PANEL_COLS);
-        let panel = &mut panel[..len.next_multiple_of(LANES) * LANES];
+        let values = &mut *self.values;
+        let panel = &mut self.panels[panel_idx * PANEL_COLS..][..len.next_multiple_of(LANES)];
         if matches!(ty, BlockType::Bf16 | BlockType::F16) {
             let rows: [&[u8]; LANES] = std::array::from_fn(row);
             if ty == BlockType::Bf16 {
@@ -227,15 +250,15 @@ fn filled_up(row: &[u8], start: usize) -> [u8; 32] {
 
 /// A panel from 16 columns at a time of each of 16 rows: `load` gives the columns from `16 * at` on of row `i`.
 #[inline(always)]
-fn transpose_each<S: Simd>(simd: S, panel: &mut [f32], load: impl Fn(usize, usize) -> S::F) {
-    for (at, block) in panel.as_chunks_mut::<{ LANES * LANES }>().0.iter_mut().enumerate() {
+fn transpose_each<S: Simd>(simd: S, panel: &mut [PackedColumn], load: impl Fn(usize, usize) -> S::F) {
+    for (at, block) in panel.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
         let mut lanes = [simd.splat(0.0); LANES];
         for (i, lane) in lanes.iter_mut().enumerate() {
             *lane = load(i, at);
         }
         simd.transpose(&mut lanes);
-        for (lane, out) in lanes.into_iter().zip(block.as_chunks_mut().0) {
-            simd.store(lane, out);
+        for (lane, out) in lanes.into_iter().zip(block) {
+            simd.store(lane, &mut out.0);
         }
     }
 }
@@ -280,20 +303,26 @@ impl Ahead<'_> {
 /// Adds a column's weights times its input of each token.
 ///
 /// # Safety
-/// Each token has more than `col` inputs.
+/// Each panel and each token has more than `col` columns.
 #[inline(always)]
-unsafe fn add_column<S: Simd, const N: usize>(
+unsafe fn add_column<S: Simd, const P: usize, const N: usize>(
     simd: S,
-    weights: &[f32; LANES],
+    panels: &[&[PackedColumn]; P],
     tokens: &[&[f32]; N],
     col: usize,
-    acc: &mut [S::F; N],
+    acc: &mut [[S::F; P]; N],
 ) {
-    let weights = simd.load(weights);
+    let mut weights = [simd.splat(0.0); P];
+    for p in 0..P {
+        // SAFETY: the caller's promise.
+        weights[p] = simd.load(unsafe { &panels[p].get_unchecked(col).0 });
+    }
     for n in 0..N {
         // SAFETY: the caller's promise.
         let x = simd.splat(unsafe { *tokens[n].get_unchecked(col) });
-        acc[n] = simd.fma(weights, x, acc[n]);
+        for p in 0..P {
+            acc[n][p] = simd.fma(weights[p], x, acc[n][p]);
+        }
     }
 }
 
@@ -306,7 +335,19 @@ pub(super) struct Inputs<'a> {
     pub(super) stride: usize,
 }
 
-/// Some tokens, and 16 rows of outputs of each.
+/// 16 rows each, column by column.
+#[derive(Clone, Copy)]
+pub(super) struct Panels<'a> {
+    pub(super) data: &'a [PackedColumn],
+    /// Columns from a panel to the next.
+    pub(super) stride: usize,
+    /// Columns.
+    pub(super) len: usize,
+    /// One or two.
+    pub(super) n_panels: usize,
+}
+
+/// Some tokens, and the rows of one or two panels of outputs of each.
 pub(super) struct Tiles<'a> {
     pub(super) first_token: usize,
     pub(super) end_token: usize,
@@ -315,21 +356,33 @@ pub(super) struct Tiles<'a> {
 }
 
 impl Tiles<'_> {
-    /// Rows that there are, of the 16.
-    fn n_rows(&self) -> usize {
-        (self.out.n_rows - self.first_row).min(LANES)
-    }
-
-    /// The products of a panel with as many columns: added to the outputs, or, with the bias, the outputs. `next` is asked for
+    /// The products of panels with as many columns: added to the outputs, or, with the bias, the outputs. `next` is asked for
     /// meanwhile.
     #[inline(always)]
-    pub(super) fn multiply<S: Simd>(&self, simd: S, panel: &[[f32; LANES]], inputs: Inputs, adds: bool, next: Next) {
+    pub(super) fn multiply<S: Simd>(&self, simd: S, panels: Panels, inputs: Inputs, adds: bool, next: Next) {
+        let Panels { data, stride, len, n_panels } = panels;
+        if S::TILE_TOKENS >= 12 && n_panels == 2 {
+            self.multiply_by::<S, 2>(simd, [&data[..len], &data[stride..][..len]], inputs, adds, next);
+        } else {
+            self.multiply_by::<S, 1>(simd, [&data[..len]], inputs, adds, next);
+        }
+    }
+
+    #[inline(always)]
+    fn multiply_by<S: Simd, const P: usize>(
+        &self,
+        simd: S,
+        panels: [&[PackedColumn]; P],
+        inputs: Inputs,
+        adds: bool,
+        next: Next,
+    ) {
         let mut token_idx = self.first_token;
         let n_tiles = (self.end_token - token_idx).div_ceil(S::TILE_TOKENS.clamp(6, 12)).max(1);
-        // Of a column there is no more than a line to read.
-        let mut ahead = Ahead { next, at: 0, at_once: CHUNK_COLS.div_ceil(n_tiles) };
+        // Of a column there is no more than a line of each panel to read.
+        let mut ahead = Ahead { next, at: 0, at_once: (P * CHUNK_COLS).div_ceil(n_tiles) };
         while S::TILE_TOKENS >= 12 && self.end_token - token_idx >= 12 {
-            self.tile::<S, 12>(simd, panel, token_idx, inputs, adds, &mut ahead);
+            self.tile::<S, P, 12>(simd, panels, token_idx, inputs, adds, &mut ahead);
             token_idx += 12;
         }
         // 12 sums of two registers, a weight of two and a broadcast fill the 16 registers of AVX2. Fewer than 4 tokens leave
@@ -341,57 +394,67 @@ impl Tiles<'_> {
                 _ => 6,
             };
             match n {
-                6 => self.tile::<S, 6>(simd, panel, token_idx, inputs, adds, &mut ahead),
-                5 => self.tile::<S, 5>(simd, panel, token_idx, inputs, adds, &mut ahead),
-                4 => self.tile::<S, 4>(simd, panel, token_idx, inputs, adds, &mut ahead),
-                3 => self.tile::<S, 3>(simd, panel, token_idx, inputs, adds, &mut ahead),
-                2 => self.tile::<S, 2>(simd, panel, token_idx, inputs, adds, &mut ahead),
-                _ => self.tile::<S, 1>(simd, panel, token_idx, inputs, adds, &mut ahead),
+                6 => self.tile::<S, P, 6>(simd, panels, token_idx, inputs, adds, &mut ahead),
+                5 => self.tile::<S, P, 5>(simd, panels, token_idx, inputs, adds, &mut ahead),
+                4 => self.tile::<S, P, 4>(simd, panels, token_idx, inputs, adds, &mut ahead),
+                3 => self.tile::<S, P, 3>(simd, panels, token_idx, inputs, adds, &mut ahead),
+                2 => self.tile::<S, P, 2>(simd, panels, token_idx, inputs, adds, &mut ahead),
+                _ => self.tile::<S, P, 1>(simd, panels, token_idx, inputs, adds, &mut ahead),
             }
             token_idx += n;
         }
     }
 
-    /// Some columns of 16 rows times `N` tokens.
+    /// Some columns of `P` times 16 rows times `N` tokens.
     #[inline(always)]
-    fn tile<S: Simd, const N: usize>(
+    fn tile<S: Simd, const P: usize, const N: usize>(
         &self,
         simd: S,
-        panel: &[[f32; LANES]],
+        panels: [&[PackedColumn]; P],
         first_token: usize,
         inputs: Inputs,
         adds: bool,
         ahead: &mut Ahead,
     ) {
-        let n_rows = self.n_rows();
+        let n_cols = panels[0].len();
+        let n_rows = (self.out.n_rows - self.first_row).min(P * LANES);
         let mut tokens = [&inputs.data[..0]; N];
-        let mut outs: [Option<&mut [f32]>; N] = [const { None }; N];
         for n in 0..N {
-            tokens[n] = &inputs.data[(first_token - self.first_token + n) * inputs.stride..][..panel.len()];
-            // SAFETY: the rows of this panel belong, for these tokens, to this task alone.
+            tokens[n] = &inputs.data[(first_token - self.first_token + n) * inputs.stride..][..n_cols];
+            // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
             let out = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
-            // Of rows that begin within a line there are two.
-            simd.prefetch(out.as_ptr());
+            // Of rows that begin within a line there is one more.
+            out.chunks(LANES).for_each(|line| simd.prefetch(line.as_ptr()));
             simd.prefetch(out.last().map_or(out.as_ptr(), std::ptr::from_ref));
-            outs[n] = Some(out);
         }
-        let mut acc = [simd.splat(0.0); N];
-        let (chunks, rest) = panel.as_chunks::<CHUNK_COLS>();
-        for (chunk_idx, weights) in chunks.iter().enumerate() {
+        let mut acc = [[simd.splat(0.0); P]; N];
+        let n_chunks = n_cols / CHUNK_COLS;
+        for chunk_idx in 0..n_chunks {
             ahead.ask(simd);
-            for (i, weights) in weights.iter().enumerate() {
-                // SAFETY: each token's slice is as long as the panel.
-                unsafe { add_column(simd, weights, &tokens, chunk_idx * CHUNK_COLS + i, &mut acc) };
+            for i in 0..CHUNK_COLS {
+                // SAFETY: each panel and each token's slice has `n_cols`.
+                unsafe { add_column(simd, &panels, &tokens, chunk_idx * CHUNK_COLS + i, &mut acc) };
             }
         }
-        for (i, weights) in rest.iter().enumerate() {
+        for col in n_chunks * CHUNK_COLS..n_cols {
             // SAFETY: as above.
-            unsafe { add_column(simd, weights, &tokens, chunks.len() * CHUNK_COLS + i, &mut acc) };
+            unsafe { add_column(simd, &panels, &tokens, col, &mut acc) };
         }
-        let bias = self.out.bias_of(self.first_row, n_rows);
-        for (acc, y) in acc.into_iter().zip(outs) {
-            let Some(y) = y else { continue };
-            add_rows(simd, acc, y, bias, adds);
+        // Indexed by what is no constant, the sums would lie in memory all along.
+        let mut sums = [[[0.0; LANES]; P]; N];
+        for n in 0..N {
+            for p in 0..P {
+                simd.store(acc[n][p], &mut sums[n][p]);
+            }
+        }
+        for (n, sums) in sums.iter().enumerate() {
+            // SAFETY: as above.
+            let out = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
+            for (p, sums) in sums.iter().enumerate() {
+                let rows = p * LANES..n_rows.min((p + 1) * LANES);
+                let bias = self.out.bias_of(self.first_row + rows.start, rows.len());
+                add_rows(simd, simd.load(sums), &mut out[rows], bias, adds);
+            }
         }
     }
 }

@@ -28,7 +28,7 @@ pub use codes::{
 pub use int8::{
     Int8Activations, Int8Group, Int8Weight, int8_len, int8_scratch_len, linear_int8, pack_int8, quantize_int8,
 };
-pub use packed::{Packed, linear_packed, pack, packed_len};
+pub use packed::{Packed, PackedColumn, linear_packed, pack, packed_len};
 pub use q8::{Q8Activations, q8_scratch_len, quantize_q8};
 
 use crate::Context;
@@ -363,12 +363,6 @@ fn f32_as_i8(slice: &mut [f32]) -> &mut [i8] {
 fn f32_as_u8(slice: &mut [f32]) -> &mut [u8] {
     // SAFETY: as in `f32_as_i8`.
     unsafe { std::slice::from_raw_parts_mut(slice.as_mut_ptr().cast(), size_of_val(slice)) }
-}
-
-/// The bytes of some f32.
-fn f32_bytes(slice: &[f32]) -> &[u8] {
-    // SAFETY: as in `f32_as_i8`.
-    unsafe { std::slice::from_raw_parts(slice.as_ptr().cast(), size_of_val(slice)) }
 }
 
 /// Codes as the bytes that they are.

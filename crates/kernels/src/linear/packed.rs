@@ -1,49 +1,73 @@
 //! f32 weights packed once: 16 rows are a panel whose lanes are the rows, column after column, so that a product reads them
 //! from start to end and has nothing to unpack.
 
-use super::dense::{Inputs, Next, Tiles, block_tokens};
-use super::{Output, Weight, f32_bytes};
+use super::dense::{Inputs, Next, Panels, Tiles, block_tokens, task_panels};
+use super::{Output, Weight};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
 
 /// Columns whose products are added up one after the other before the sum joins the output, at most: it bounds the rounding
-/// error. 384 are 24 KiB of a panel, which leaves a first cache of 32 KiB room for the inputs.
+/// error. 384 are 24 KiB of a panel, or half as many of two, which leaves a first cache of 32 KiB room for the inputs.
 const MAX_COLS: usize = 384;
+
+/// A column of 16 rows, on a whole cache line: a vector in two lines takes two reads, and AVX-512 half as fast.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub struct PackedColumn(pub [f32; LANES]);
+
+impl PackedColumn {
+    /// To be filled.
+    pub const ZERO: Self = Self([0.0; LANES]);
+
+    /// As many as there is room for in some f32, from its first cache line on.
+    pub(super) fn in_scratch(scratch: &mut [f32]) -> &mut [Self] {
+        // SAFETY: any bits are a column, and any column is bits of f32.
+        let (_, columns, _) = unsafe { scratch.align_to_mut() };
+        columns
+    }
+
+    /// Their bytes.
+    fn bytes(columns: &[Self]) -> &[u8] {
+        // SAFETY: columns are f32 and nothing else, whose bytes are all initialised; the borrow is handed on.
+        unsafe { std::slice::from_raw_parts(columns.as_ptr().cast(), size_of_val(columns)) }
+    }
+}
 
 /// A weight matrix [n_rows, n_cols] in panels, as [`pack`] makes them.
 #[derive(Debug, Clone, Copy)]
 pub struct Packed<'a> {
-    /// [n_rows / 16, n_cols, 16], [`packed_len`] values; rows past the end are zeros.
-    pub panels: &'a [f32],
+    /// [n_rows / 16, n_cols], [`packed_len`] columns; rows past the end are zeros.
+    pub panels: &'a [PackedColumn],
     /// Outputs.
     pub n_rows: usize,
     /// Inputs.
     pub n_cols: usize,
 }
 
-/// f32s of a matrix in panels; `None` if they are too many to count.
+/// Columns of a matrix in panels; `None` if their bytes are too many to count.
 pub fn packed_len(n_rows: usize, n_cols: usize) -> Option<usize> {
-    n_rows.checked_next_multiple_of(LANES)?.checked_mul(n_cols)
+    let n_columns = n_rows.div_ceil(LANES).checked_mul(n_cols)?;
+    n_columns.checked_mul(size_of::<PackedColumn>()).map(|_| n_columns)
 }
 
 /// Packs a matrix of f32 values.
 ///
 /// # Panics
 /// If the weight is not of f32, is not well formed, or `panels` is not of [`packed_len`].
-pub fn pack(ctx: &Context, weight: &Weight, panels: &mut [f32]) {
+pub fn pack(ctx: &Context, weight: &Weight, panels: &mut [PackedColumn]) {
     let rows = weight.checked();
     assert_eq!(weight.ty, BlockType::F32, "values to pack");
     assert_eq!(Some(panels.len()), packed_len(weight.n_rows, weight.n_cols), "panels");
-    ctx.pool().run_chunks(panels, (weight.n_cols * LANES).max(1), |panel_idx, panel| {
+    ctx.pool().run_chunks(panels, weight.n_cols.max(1), |panel_idx, panel| {
         for lane in 0..LANES {
             let row_idx = panel_idx * LANES + lane;
             if row_idx >= weight.n_rows {
-                panel.iter_mut().skip(lane).step_by(LANES).for_each(|v| *v = 0.0);
+                panel.iter_mut().for_each(|column| column.0[lane] = 0.0);
                 continue;
             }
-            for (value, bytes) in panel.iter_mut().skip(lane).step_by(LANES).zip(rows.get(row_idx).as_chunks().0) {
-                *value = f32::from_le_bytes(*bytes);
+            for (column, bytes) in panel.iter_mut().zip(rows.get(row_idx).as_chunks().0) {
+                column.0[lane] = f32::from_le_bytes(*bytes);
             }
         }
     });
@@ -59,17 +83,18 @@ pub fn linear_packed(ctx: &Context, weight: &Packed, x: &[f32], n_tokens: usize,
     assert_eq!(Some(x.len()), n_tokens.checked_mul(n_cols), "inputs of {n_tokens} tokens");
     let out = Output::new(n_rows, n_tokens, bias, y);
     let block_tokens = block_tokens(n_cols);
-    let n_panels = n_rows.div_ceil(LANES);
-    ctx.pool().run(n_panels * n_tokens.div_ceil(block_tokens), |task_idx| {
-        let (block_idx, panel_idx) = (task_idx / n_panels, task_idx % n_panels);
+    let task_panels = task_panels(ctx.isa());
+    let n_tasks = n_rows.div_ceil(task_panels * LANES);
+    ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {
+        let (block_idx, panel_idx) = (task_idx / n_tasks, task_idx % n_tasks * task_panels);
         let first_token = block_idx * block_tokens;
         let end_token = (first_token + block_tokens).min(n_tokens);
         let tiles = Tiles { first_token, end_token, out: &out, first_row: panel_idx * LANES };
-        let panel = |idx: usize| panels[idx * n_cols * LANES..][..n_cols * LANES].as_chunks().0;
-        // Each thread takes every n-th panel or so.
-        let next_idx = panel_idx + ctx.pool().n_threads();
-        let next = if next_idx < n_panels { panel(next_idx) } else { &[] };
-        ctx.isa().run(PanelTask { tiles, x: &x[first_token * n_cols..], panel: panel(panel_idx), next });
+        let of_task =
+            |idx: usize| &panels[(idx * n_cols).min(panels.len())..((idx + task_panels) * n_cols).min(panels.len())];
+        // Each thread takes every n-th task or so.
+        let next = of_task(panel_idx + task_panels * ctx.pool().n_threads());
+        ctx.isa().run(PanelTask { tiles, x: &x[first_token * n_cols..], n_cols, panels: of_task(panel_idx), next });
     });
 }
 
@@ -77,25 +102,31 @@ struct PanelTask<'a> {
     tiles: Tiles<'a>,
     /// From the first token on.
     x: &'a [f32],
-    panel: &'a [[f32; LANES]],
+    n_cols: usize,
+    /// One or two, one behind the other.
+    panels: &'a [PackedColumn],
     /// What this thread may multiply next.
-    next: &'a [[f32; LANES]],
+    next: &'a [PackedColumn],
 }
 
 impl Kernel for PanelTask<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let n_cols = self.panel.len();
-        let n_parts = n_cols.div_ceil(MAX_COLS).max(1);
+        let n_cols = self.n_cols;
+        let n_panels = if self.panels.len() > n_cols { 2 } else { 1 };
+        let n_parts = (n_panels * n_cols).div_ceil(MAX_COLS).max(1);
         let part_cols = n_cols.div_ceil(n_parts).max(1);
         for start in (0..n_cols.max(1)).step_by(part_cols) {
             let len = part_cols.min(n_cols - start);
-            let following = self.panel.get(start + len..).filter(|p| !p.is_empty()).unwrap_or(self.next);
+            let (following, first) = if start + len < n_cols { (self.panels, start + len) } else { (self.next, 0) };
+            let rows = PackedColumn::bytes(following.get(first..).unwrap_or(&[]));
+            let col_bytes = size_of::<PackedColumn>();
+            let n_bytes = part_cols.min(n_cols.saturating_sub(first)) * col_bytes;
+            let following = Next { rows, stride: n_cols * col_bytes, n_bytes };
             let inputs = Inputs { data: &self.x[start.min(self.x.len())..], stride: n_cols };
-            let rows = f32_bytes(following[..part_cols.min(following.len())].as_flattened());
-            let following = Next { rows, stride: rows.len(), n_bytes: rows.len() };
-            self.tiles.multiply(simd, &self.panel[start..][..len], inputs, start > 0, following);
+            let panels = Panels { data: &self.panels[start..], stride: n_cols, len, n_panels };
+            self.tiles.multiply(simd, panels, inputs, start > 0, following);
         }
     }
 }

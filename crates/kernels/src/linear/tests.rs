@@ -93,7 +93,7 @@ fn f32_product_of_every_type_and_shape() {
                 if ty != BlockType::F32 {
                     continue;
                 }
-                let mut panels = vec![f32::NAN; packed_len(n_rows, n_cols).unwrap()];
+                let mut panels = vec![PackedColumn([f32::NAN; LANES]); packed_len(n_rows, n_cols).unwrap()];
                 pack(ctx, &weight, &mut panels);
                 let packed = Packed { panels: &panels, n_rows, n_cols };
                 y.fill(f32::NAN);
