@@ -282,52 +282,88 @@ impl Kernel for PanelTask<'_> {
 }
 
 impl PanelTask<'_> {
-    /// One token after another, over columns of which the codes of all rows stay in the first-level cache.
+    /// Some tokens after others, over columns of which the codes of all rows stay in the first-level cache.
     #[inline(always)]
     fn rows<S: Simd, const P: usize>(&self, simd: S) {
         let groups = self.groups.as_chunks::<P>().0;
         for start in (0..groups.len().max(1)).step_by(PART_GROUPS) {
             let groups = &groups[start..(start + PART_GROUPS).min(groups.len())];
-            for token_idx in self.tokens.clone() {
-                let acc = self.sums::<S, P>(simd, groups, start, token_idx);
-                for (p, acc) in acc.into_iter().enumerate() {
-                    let first_row = self.first_row + p * LANES;
-                    let n_rows = (self.out.n_rows - first_row).min(LANES);
-                    // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
-                    let y = unsafe { self.out.part(token_idx, first_row, n_rows) };
-                    add_rows(simd, acc, y, self.out.bias_of(first_row, n_rows), start > 0);
-                }
+            let mut token_idx = self.tokens.start;
+            // With many registers each weight that is read is multiplied with four tokens.
+            while S::TILE_TOKENS >= 12 && self.tokens.end - token_idx >= 4 {
+                self.tile::<S, P, 4>(simd, groups, start, token_idx);
+                token_idx += 4;
+            }
+            while token_idx < self.tokens.end {
+                self.tile::<S, P, 1>(simd, groups, start, token_idx);
+                token_idx += 1;
+            }
+        }
+    }
+
+    /// Some groups of columns, from `start` on, of `N` tokens.
+    #[inline(always)]
+    fn tile<S: Simd, const P: usize, const N: usize>(
+        &self,
+        simd: S,
+        groups: &[[Int8Group; P]],
+        start: usize,
+        first_token: usize,
+    ) {
+        let acc = self.sums::<S, P, N>(simd, groups, start, first_token);
+        for n in 0..N {
+            for p in 0..P {
+                let first_row = self.first_row + p * LANES;
+                let n_rows = (self.out.n_rows - first_row).min(LANES);
+                // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
+                let y = unsafe { self.out.part(first_token + n, first_row, n_rows) };
+                add_rows(simd, acc[n][p], y, self.out.bias_of(first_row, n_rows), start > 0);
             }
         }
     }
 
     /// The products of some groups, from `start` on.
     #[inline(always)]
-    fn sums<S: Simd, const P: usize>(
+    fn sums<S: Simd, const P: usize, const N: usize>(
         &self,
         simd: S,
         groups: &[[Int8Group; P]],
         start: usize,
-        token_idx: usize,
-    ) -> [S::F; P] {
-        let token = self.x.token(token_idx);
-        let codes = &token.codes.as_chunks::<GROUP_QUADS>().0[start..][..groups.len()];
-        let mut acc = [simd.splat(0.0); P];
-        for ((panels, codes), scale) in groups.iter().zip(codes).zip(&token.scales[start..]) {
-            let mut dots = [simd.zero_int(); P];
-            for p in 0..P {
-                dots[p] = simd.load_int(&panels[p].offsets);
-            }
-            for (i, x) in codes.as_chunks::<2>().0.iter().enumerate() {
-                let x = [simd.dup4_b(&x[0]), simd.dup4_b(&x[1])];
+        first_token: usize,
+    ) -> [[S::F; P]; N] {
+        let mut tokens = [self.x.token(first_token); N];
+        for n in 0..N {
+            let token = self.x.token(first_token + n);
+            let codes = &token.codes[start * GROUP_QUADS..][..groups.len() * GROUP_QUADS];
+            tokens[n] = Token { codes, scales: &token.scales[start..][..groups.len()] };
+        }
+        let mut acc = [[simd.splat(0.0); P]; N];
+        for (i, panels) in groups.iter().enumerate() {
+            let mut dots = [[simd.zero_int(); P]; N];
+            for n in 0..N {
                 for p in 0..P {
-                    let weights = &panels[p].codes.as_chunks::<2>().0[i];
-                    dots[p] = simd.dot_two(dots[p], x, [simd.load_b(&weights[0]), simd.load_b(&weights[1])]);
+                    dots[n][p] = simd.load_int(&panels[p].offsets);
                 }
             }
-            for p in 0..P {
-                let values = simd.mul(simd.int_values(dots[p]), simd.load(&panels[p].scales));
-                acc[p] = simd.fma(values, simd.splat(*scale), acc[p]);
+            for pair in 0..GROUP_QUADS / 2 {
+                for n in 0..N {
+                    let at = i * GROUP_QUADS + 2 * pair;
+                    // SAFETY: a token has the codes and scales of all groups.
+                    let x = unsafe { [tokens[n].codes.get_unchecked(at), tokens[n].codes.get_unchecked(at + 1)] };
+                    let x = [simd.dup4_b(x[0]), simd.dup4_b(x[1])];
+                    for p in 0..P {
+                        let weights = &panels[p].codes.as_chunks::<2>().0[pair];
+                        dots[n][p] = simd.dot_two(dots[n][p], x, [simd.load_b(&weights[0]), simd.load_b(&weights[1])]);
+                    }
+                }
+            }
+            for n in 0..N {
+                // SAFETY: as above.
+                let scale = simd.splat(unsafe { *tokens[n].scales.get_unchecked(i) });
+                for p in 0..P {
+                    let values = simd.mul(simd.int_values(dots[n][p]), simd.load(&panels[p].scales));
+                    acc[n][p] = simd.fma(values, scale, acc[n][p]);
+                }
             }
         }
         acc
