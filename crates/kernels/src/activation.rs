@@ -35,7 +35,7 @@ const CHUNK_LEN: usize = 4096;
 pub fn unary(ctx: &Context, op: Unary, x: &[f32], out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "one output per input");
     ctx.pool().run_chunks(out, CHUNK_LEN, |chunk_idx, out| {
-        ctx.isa().run(Apply { op, x: Some(&x[chunk_idx * CHUNK_LEN..][..out.len()]), out });
+        ctx.isa().run(Apply { op, x: Some(&x[chunk_idx * CHUNK_LEN..][..out.len()]), factors: None, out });
     });
 }
 
@@ -53,39 +53,46 @@ pub fn gated(ctx: &Context, op: Unary, gate: &[f32], up: &[f32], out: &mut [f32]
     assert_eq!(up.len(), out.len(), "one output per input");
     ctx.pool().run_chunks(out, CHUNK_LEN, |chunk_idx, out| {
         let start = chunk_idx * CHUNK_LEN;
-        ctx.isa().run(Apply { op, x: Some(&gate[start..][..out.len()]), out });
-        for (out, up) in out.iter_mut().zip(&up[start..]) {
-            *out *= up;
-        }
+        let (x, factors) = (Some(&gate[start..][..out.len()]), Some(&up[start..][..out.len()]));
+        ctx.isa().run(Apply { op, x, factors, out });
     });
 }
 
 fn apply(isa: Isa, op: Unary, x: &mut [f32]) {
-    isa.run(Apply { op, x: None, out: x });
+    isa.run(Apply { op, x: None, factors: None, out: x });
 }
 
 struct Apply<'a> {
     op: Unary,
     /// As many as `out`; `out` itself where there are none.
     x: Option<&'a [f32]>,
+    /// What the results are multiplied with.
+    factors: Option<&'a [f32]>,
     out: &'a mut [f32],
 }
 
-/// Maps a slice to another, or to itself, through a function of vectors; the last vector is filled up with zeros.
+/// Maps a slice to another, or to itself, through a function of vectors, times the factors; the last vector is filled up with zeros.
 macro_rules! map {
     ($simd:ident, $task:expr, $v:ident => $call:expr) => {{
         let (vectors, rest) = $task.out.as_chunks_mut::<16>();
         let inputs = $task.x.map(|x| x.as_chunks::<16>());
+        let factors = $task.factors.map(|x| x.as_chunks::<16>());
         for (i, vector) in vectors.iter_mut().enumerate() {
             let $v = $simd.load(inputs.map_or(&*vector, |(x, _)| &x[i]));
-            $simd.store($call, vector);
+            let value = $call;
+            $simd.store(
+                if let Some((factors, _)) = factors { $simd.mul(value, $simd.load(&factors[i])) } else { value },
+                vector,
+            );
         }
         if !rest.is_empty() {
             let mut last = [0.0; 16];
             last[..rest.len()].copy_from_slice(inputs.map_or(&*rest, |(_, x)| x));
             let $v = $simd.load(&last);
             $simd.store($call, &mut last);
-            rest.copy_from_slice(&last[..rest.len()]);
+            for (i, (rest, last)) in rest.iter_mut().zip(last).enumerate() {
+                *rest = last * factors.map_or(1.0, |(_, factors)| factors[i]);
+            }
         }
     }};
 }
