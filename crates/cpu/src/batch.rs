@@ -58,6 +58,7 @@ impl Together {
             // No op that draws numbers runs for all of them at once.
             seeds: &mut Seeds::new(shared.seed),
             tally: Tally::default(),
+            mask_tiles: Vec::new(),
             profile: shared.profile.as_deref(),
             n_frames: which.len(),
         };

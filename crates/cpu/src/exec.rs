@@ -51,6 +51,8 @@ pub struct Frame<'a> {
     pub seeds: &'a mut Seeds,
     /// What happened to numbers, where that is counted.
     pub tally: Tally,
+    /// What masks say by tiles, looked up once for all layers: by their elements, which stay as they are for it.
+    pub mask_tiles: Vec<(Arc<Buffer>, Vec<f32>)>,
     /// What is told what each step takes.
     pub profile: Option<&'a Profile>,
     /// Frames whose rows are in the values: those of several where they run together.

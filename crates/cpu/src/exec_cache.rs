@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use thane_kernels::Isa;
-use thane_kernels::attention::{Attention, KvData, KvView, attention, attention_scratch_len};
+use thane_kernels::attention::{
+    Attention, KvData, KvView, MaskTiles, attention, attention_scratch_len, mask_tiles_len,
+};
 use thane_kernels::f16::f32_to_f16_slice;
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
@@ -81,15 +83,18 @@ impl Frame<'_> {
         let &[1, n_kv_heads, n_rows, head_dim] = shape else { return Err("`query` is not [1, ..]".to_owned()) };
         let scratch_len = attention_scratch_len(self.context, n_kv_heads, n_rows, head_dim, n_keys);
         let mut scratch = self.pool.take(scratch_len);
-        let mask = cached.mask.map(|m| self.get(m)).transpose()?;
-        if mask.is_some_and(|m| m.shape != [n_rows, n_keys]) {
+        let mask = cached.mask.map(|m| self.get(m).cloned()).transpose()?;
+        if mask.as_ref().is_some_and(|m| m.shape != [n_rows, n_keys]) {
             return Err(format!("the mask does not cover {n_rows} rows of {n_keys} keys"));
         }
+        let tiles = mask.as_ref().map(|mask| self.tiles_of(mask, n_keys)).transpose()?.flatten();
+        let tiles = tiles.map(|at| MaskTiles::looked_up(&self.mask_tiles[at].1, n_keys));
         let args = Attention {
             q,
             k: view(self.states[cached.states[0]], n_kv_heads, head_dim, n_keys)?,
             v: view(self.states[cached.states[1]], n_kv_heads, head_dim, n_keys)?,
-            mask: mask.map(floats).transpose()?,
+            mask: mask.as_ref().map(floats).transpose()?,
+            tiles,
             scale: (head_dim as f32).sqrt().recip(),
             n_kv_heads,
             n_rows,
@@ -100,6 +105,25 @@ impl Frame<'_> {
         attention(self.context, args, &mut scratch);
         self.pool.give_f32(scratch);
         Ok(())
+    }
+}
+
+impl Frame<'_> {
+    /// The place in `mask_tiles` of what the mask says by tiles, where to look it up takes longer than to look for it.
+    fn tiles_of(&mut self, mask: &Tensor, n_keys: usize) -> Result<Option<usize>, Fault> {
+        /// Elements of a mask that are looked up for each layer anew.
+        const MOST_RENEWED: usize = 1 << 14;
+        let values = floats(mask)?;
+        if values.len() <= MOST_RENEWED {
+            return Ok(None);
+        }
+        let known = self.mask_tiles.iter().position(|(known, _)| Arc::ptr_eq(known, &mask.data));
+        Ok(Some(known.unwrap_or_else(|| {
+            let mut tiles = vec![0.0; mask_tiles_len(values.len() / n_keys, n_keys)];
+            MaskTiles::new(self.context, Some(values), n_keys, &mut tiles);
+            self.mask_tiles.push((mask.data.clone(), tiles));
+            self.mask_tiles.len() - 1
+        })))
     }
 }
 

@@ -63,6 +63,7 @@ impl Frame<'_> {
                 k,
                 v,
                 mask,
+                tiles: None,
                 scale: (head_dim as f32).sqrt().recip(),
                 n_kv_heads: n_heads,
                 n_rows,

@@ -331,6 +331,7 @@ impl Running {
             most_rounds: shared.limits.rounds,
             seeds: &mut self.seeds,
             tally: Tally::default(),
+            mask_tiles: Vec::new(),
             profile: shared.profile.as_deref(),
             n_frames: 1,
         })

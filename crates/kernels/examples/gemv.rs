@@ -259,8 +259,19 @@ fn attend(ctx: &Context, model: &str, [n_kv_heads, n_rows, head_dim, n_keys]: [u
         for _ in 0..n {
             let mask = Some(&mask[..]);
             let out = &mut out[..];
-            let args =
-                Attention { q: &q, k: view, v: view, mask, scale: 0.1, n_kv_heads, n_rows, head_dim, n_keys, out };
+            let args = Attention {
+                q: &q,
+                k: view,
+                v: view,
+                mask,
+                tiles: None,
+                scale: 0.1,
+                n_kv_heads,
+                n_rows,
+                head_dim,
+                n_keys,
+                out,
+            };
             attention(ctx, args, &mut scratch);
         }
         black_box(&out);

@@ -17,6 +17,8 @@ mod mask;
 mod merge;
 mod tile;
 
+pub use mask::{MaskTiles, mask_tiles_len};
+
 #[cfg(test)]
 mod tests;
 
@@ -75,6 +77,8 @@ pub struct Attention<'a> {
     /// [n_rows, n_keys], added to the scaled scores. At or below -10,000 it says "not this key": keys that no row of a
     /// block wants are not looked at.
     pub mask: Option<&'a [f32]>,
+    /// What the mask says by tiles, where several calls have the same.
+    pub tiles: Option<MaskTiles<'a>>,
     /// Factor of the scores.
     pub scale: f32,
     /// Key/value heads.
@@ -131,7 +135,7 @@ pub fn attention_scratch_len(ctx: &Context, n_kv_heads: usize, n_rows: usize, he
     let division = Division::new(n_kv_heads, n_rows, head_dim, n_keys);
     let most_splits = Division::most_splits(n_kv_heads, n_rows, n_keys);
     let partials_len = if most_splits == 1 { 0 } else { n_kv_heads * n_rows * most_splits * (division.padded_dim + 2) };
-    ctx.pool().n_threads() * division.worker_len() + mask::tiles_len(n_rows, n_keys) + partials_len
+    ctx.pool().n_threads() * division.worker_len() + mask_tiles_len(n_rows, n_keys) + partials_len
 }
 
 /// Attention. A row whose keys are all masked gets the softmax of its masked scores, never NaN; with no keys at all the
@@ -141,7 +145,7 @@ pub fn attention_scratch_len(ctx: &Context, n_kv_heads: usize, n_rows: usize, he
 /// If a size does not fit or the scratch is shorter than [`attention_scratch_len`].
 pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
     check(ctx, &args, scratch);
-    let Attention { q, k, v, mask, scale, n_kv_heads, n_rows, head_dim, n_keys, out } = args;
+    let Attention { q, k, v, mask, tiles, scale, n_kv_heads, n_rows, head_dim, n_keys, out } = args;
     if out.is_empty() {
         return;
     }
@@ -153,8 +157,8 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
     let division = Division::new(n_kv_heads, n_rows, head_dim, n_keys);
     let worker_len = division.worker_len();
     let (workers, scratch) = scratch.split_at_mut(n_threads * worker_len);
-    let (tiles, partials) = scratch.split_at_mut(mask::tiles_len(n_rows, n_keys));
-    let tiles = mask::Tiles::new(ctx, mask, n_keys, tiles);
+    let (own_tiles, partials) = scratch.split_at_mut(mask_tiles_len(n_rows, n_keys));
+    let tiles = tiles.unwrap_or_else(|| MaskTiles::new(ctx, mask, n_keys, own_tiles));
     let partial_len = division.partial_len();
     let partials = &mut partials[..n_kv_heads * n_rows * division.n_splits * partial_len];
     let common = Common { q, k, v, mask, tiles, scale, n_rows, head_dim, n_keys, division };
@@ -202,6 +206,7 @@ fn check(ctx: &Context, args: &Attention, scratch: &[f32]) {
     assert_eq!(Some(q.len()), n_kv_heads.checked_mul(n_rows).and_then(|n| n.checked_mul(head_dim)), "queries");
     assert_eq!(args.out.len(), q.len(), "as many outputs as queries");
     assert!(args.mask.is_none_or(|mask| mask.len() == n_rows * n_keys), "mask of {n_rows} rows and {n_keys} keys");
+    assert!(args.tiles.is_none_or(|tiles| tiles.len() == mask_tiles_len(n_rows, n_keys)), "tiles of the mask");
     if n_kv_heads > 0 && n_keys > 0 {
         for view in [args.k, args.v] {
             let end = (n_kv_heads - 1) * view.head_stride + (n_keys - 1) * view.key_stride + head_dim;
@@ -222,7 +227,7 @@ struct Common<'a> {
     k: KvView<'a>,
     v: KvView<'a>,
     mask: Option<&'a [f32]>,
-    tiles: mask::Tiles<'a>,
+    tiles: MaskTiles<'a>,
     scale: f32,
     n_rows: usize,
     head_dim: usize,

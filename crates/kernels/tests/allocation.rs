@@ -102,6 +102,7 @@ fn attends(ctx: &Context, n_rows: usize) {
             k: view,
             v: view,
             mask: Some(&mask),
+            tiles: None,
             scale: 0.25,
             n_kv_heads: 2,
             n_rows,

@@ -25,7 +25,7 @@ fn to_space(call: &Call<'_>, out: &mut [Buffer], name: &str, block_first: bool) 
     let own = strides(&x.shape);
     let (channel, inside) = if block_first { (own[1], c * own[1]) } else { (f * f * own[1], own[1]) };
     let moves = [own[0], channel, own[2], f * inside, own[3], inside];
-    place(&[n, *c, h, f, w, f], &moves, 0, x, &mut out[0])
+    place(call.context, &[n, *c, h, f, w, f], &moves, 0, x, &mut out[0])
 }
 
 /// Blocks become channels, in the same two orders.
@@ -35,9 +35,9 @@ fn to_depth(call: &Call<'_>, out: &mut [Buffer], name: &str, block_first: bool) 
     let own = strides(&x.shape);
     let (h, w, down, right) = (h / f, w / f, f * own[2], f * own[3]);
     if block_first {
-        place(&[n, f, f, c, h, w], &[own[0], own[2], own[3], own[1], down, right], 0, x, &mut out[0])
+        place(call.context, &[n, f, f, c, h, w], &[own[0], own[2], own[3], own[1], down, right], 0, x, &mut out[0])
     } else {
-        place(&[n, c, f, f, h, w], &[own[0], own[1], own[2], own[3], down, right], 0, x, &mut out[0])
+        place(call.context, &[n, c, f, f, h, w], &[own[0], own[1], own[2], own[3], down, right], 0, x, &mut out[0])
     }
 }
 

@@ -63,7 +63,7 @@ fn tile(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         dims.extend([shape[axis] / (*n).max(1), *n]);
         moves.extend([0, own[axis]]);
     }
-    place(&dims, &moves, 0, x, &mut out[0])
+    place(call.context, &dims, &moves, 0, x, &mut out[0])
 }
 
 fn pad(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {

@@ -3,6 +3,8 @@
 //! These functions are the definition; plans replace some of them by kernels that must agree. They compute in f32:
 //! fp16 arguments are widened before the call and fp16 results are rounded after it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use thane_kernels::Context;
 use thane_mil::literal::Literal;
 use thane_mil::opset::OpDef;
@@ -262,15 +264,72 @@ fn broadcast_strides(shape: &[usize], rank: usize) -> Vec<usize> {
 }
 
 /// Fill the result with the elements of x at `start` and `moves` along the axes of `dims`.
-fn place(dims: &[usize], moves: &[usize], start: usize, x: &Tensor, out: &mut Buffer) -> Result<(), Fault> {
-    let mut copied = true;
-    rows(dims, [moves], |at, [i], n, [step]| {
-        copied &= match step {
-            1 => out.copy_from(at, &x.data, start + i, n),
-            _ => (0..n).all(|k| out.copy_from(at + k, &x.data, start + i + k * step, 1)),
-        };
-    });
+fn place(
+    context: &Context,
+    dims: &[usize],
+    moves: &[usize],
+    start: usize,
+    x: &Tensor,
+    out: &mut Buffer,
+) -> Result<(), Fault> {
+    let n: usize = dims.iter().product();
+    let copied = match (&mut *out, x.data.as_ref()) {
+        (Buffer::F32(out), Buffer::F32(from)) if n > SHARED_LEN => {
+            out.get_mut(..n).is_some_and(|out| place_shared(context, dims, moves, (start, from), out))
+        }
+        _ => {
+            let mut copied = true;
+            rows(dims, [moves], |at, [i], n, [step]| {
+                copied &= match step {
+                    1 => out.copy_from(at, &x.data, start + i, n),
+                    _ => (0..n).all(|k| out.copy_from(at + k, &x.data, start + i + k * step, 1)),
+                };
+            });
+            copied
+        }
+    };
     if copied { Ok(()) } else { Err(uncopyable(x)) }
+}
+
+/// Elements that take as long to copy as to hand to another thread.
+const SHARED_LEN: usize = 1 << 14;
+
+/// As [`place`], shared by the threads; false where an element is not there.
+fn place_shared(
+    context: &Context,
+    dims: &[usize],
+    moves: &[usize],
+    (start, from): (usize, &[f32]),
+    out: &mut [f32],
+) -> bool {
+    let (dims, [moves]) = merge_axes(dims, [moves]);
+    let ([first, inner @ ..], [first_move, inner_moves @ ..]) = (&dims[..], &moves[..]) else { return false };
+    let inner_len = out.len() / first;
+    let n_in_task = (SHARED_LEN / inner_len).max(1);
+    let copied = AtomicBool::new(true);
+    context.pool().run_chunks(out, n_in_task * inner_len, |task_idx, out| {
+        for (i, out) in out.chunks_mut(inner_len).enumerate() {
+            let start = start + (task_idx * n_in_task + i) * first_move;
+            rows(inner, [inner_moves], |at, [i], n, [step]| {
+                if copy(&mut out[at..at + n], from, start + i, step).is_none() {
+                    copied.store(false, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    copied.into_inner()
+}
+
+/// The elements of `from` that are `step` apart, from `start` on; None where one is not there.
+fn copy(to: &mut [f32], from: &[f32], start: usize, step: usize) -> Option<()> {
+    if step == 1 {
+        to.copy_from_slice(from.get(start..)?.get(..to.len())?);
+        return Some(());
+    }
+    for (k, to) in to.iter_mut().enumerate() {
+        *to = *from.get(start + k * step)?;
+    }
+    Some(())
 }
 
 fn uncopyable(t: &Tensor) -> Fault {

@@ -12,7 +12,7 @@ fn transpose(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let own = strides(&x.shape);
     let perm = call.ints("perm").ok_or("`perm` is not known")?;
     let moved: Vec<usize> = perm.into_iter().map(|p| own[(if p < 0 { p + rank } else { p }) as usize]).collect();
-    place(&call.shape(0), &moved, 0, x, &mut out[0])
+    place(call.context, &call.shape(0), &moved, 0, x, &mut out[0])
 }
 
 fn reverse(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {

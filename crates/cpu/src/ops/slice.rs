@@ -85,7 +85,7 @@ fn sliding_windows(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let step = moves[axis];
     moves[axis] = step * stride;
     moves.insert(axis + 1, step);
-    place(&call.shape(0), &moves, 0, x, &mut out[0])
+    place(call.context, &call.shape(0), &moves, 0, x, &mut out[0])
 }
 
 fn slice_update(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {

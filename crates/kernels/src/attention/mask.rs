@@ -1,4 +1,4 @@
-//! Which tiles of a mask need no reading: looked up once for all key/value heads.
+//! Which tiles of a mask need no reading: looked up once for all key/value heads, or for all layers.
 
 use super::{BLOCK_ROWS, MASK_FLOOR, MASKED, TILE_KEYS};
 use crate::Context;
@@ -16,25 +16,33 @@ pub(super) enum Tile {
     Mixed,
 }
 
-/// The tiles of a mask, [row block, tile].
-#[derive(Clone, Copy)]
-pub(super) struct Tiles<'a> {
-    /// What a mask adds everywhere in the tile: nothing, or -inf; NaN where it is not the same.
+/// What a mask says of blocks of rows and tiles of keys, for [`Attention`](super::Attention).
+#[derive(Debug, Clone, Copy)]
+pub struct MaskTiles<'a> {
+    /// [row block, tile]: what a mask adds everywhere in the tile: nothing, or -inf; NaN where it is not the same.
     common: &'a [f32],
     n_tiles: usize,
 }
 
-/// f32s of scratch of [`Tiles`].
-pub(super) fn tiles_len(n_rows: usize, n_keys: usize) -> usize {
+/// f32s of scratch of [`MaskTiles`].
+pub fn mask_tiles_len(n_rows: usize, n_keys: usize) -> usize {
     n_rows.div_ceil(BLOCK_ROWS) * n_keys.div_ceil(TILE_KEYS)
 }
 
-impl<'a> Tiles<'a> {
-    /// Of a mask [n_rows, n_keys]; `scratch` has [`tiles_len`].
-    pub(super) fn new(ctx: &Context, mask: Option<&[f32]>, n_keys: usize, scratch: &'a mut [f32]) -> Self {
+impl<'a> MaskTiles<'a> {
+    /// Of a mask [n_rows, n_keys].
+    ///
+    /// # Panics
+    /// If the mask is not whole rows, or `scratch` is not [`mask_tiles_len`].
+    pub fn new(ctx: &Context, mask: Option<&[f32]>, n_keys: usize, scratch: &'a mut [f32]) -> Self {
         /// Elements that take less time than handing them to another thread.
         const MAX_SERIAL_LEN: usize = 1 << 14;
         let n_tiles = n_keys.div_ceil(TILE_KEYS);
+        if let Some(mask) = mask {
+            let n_rows = mask.len() / n_keys.max(1);
+            assert_eq!(mask.len(), n_rows * n_keys, "rows of {n_keys} keys");
+            assert_eq!(scratch.len(), mask_tiles_len(n_rows, n_keys), "tiles of {n_rows} rows");
+        }
         let Some(mask) = mask else {
             scratch.fill(0.0);
             return Self { common: scratch, n_tiles };
@@ -49,6 +57,15 @@ impl<'a> Tiles<'a> {
             ctx.pool().run_chunks(scratch, n_tiles, block);
         }
         Self { common: scratch, n_tiles }
+    }
+
+    /// What [`Self::new`] left in its scratch.
+    pub fn looked_up(common: &'a [f32], n_keys: usize) -> Self {
+        Self { common, n_tiles: n_keys.div_ceil(TILE_KEYS) }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.common.len()
     }
 
     #[inline(always)]

@@ -42,6 +42,7 @@ impl Case {
             k: view(&self.k, &k16),
             v: view(&self.v, &v16),
             mask: self.mask.as_deref(),
+            tiles: None,
             scale: 0.3,
             n_kv_heads,
             n_rows,
