@@ -20,12 +20,34 @@ pub fn wanted(asked: bool) -> Option<Arc<Profile>> {
 pub fn say(profile: Option<&Arc<Profile>>, cpu: &Cpu, output: &Output) {
     let Some(profile) = profile else { return };
     let context = cpu.context();
-    let (read, flops) = (ceiling::read_bytes(&context), ceiling::fma_flops(&context));
-    output.say(table(&profile.rows(), read, flops).trim_end());
+    let ceilings = Ceilings {
+        read: ceiling::read_bytes(&context),
+        flops: ceiling::fma_flops(&context),
+        byte_ops: ceiling::byte_ops(&context),
+    };
+    output.say(table(&profile.rows(), ceilings).trim_end());
     profile.clear();
 }
 
-fn table(rows: &[Row], read: f64, flops: f64) -> String {
+/// What the machine can do in a second.
+struct Ceilings {
+    /// Bytes read from memory.
+    read: f64,
+    /// Operations of fp32 products.
+    flops: f64,
+    /// Operations of products of bytes.
+    byte_ops: f64,
+}
+
+impl Ceilings {
+    /// The share that a row's work comes to: of reading or of computing, by what takes longer.
+    fn share(&self, row: &Row, seconds: f64) -> f64 {
+        let computing = (row.flops - row.byte_ops) / self.flops + row.byte_ops / self.byte_ops;
+        (row.bytes / self.read).max(computing) / seconds
+    }
+}
+
+fn table(rows: &[Row], ceilings: Ceilings) -> String {
     let total: f64 = rows.iter().map(|row| row.time.as_secs_f64()).sum();
     let mut text = format!(
         "{:10} {:30} {:>8} {:>10} {:>6} {:>7} {:>8} {:>8}\n",
@@ -33,7 +55,6 @@ fn table(rows: &[Row], read: f64, flops: f64) -> String {
     );
     for row in rows.iter().take(MOST_ROWS) {
         let seconds = row.time.as_secs_f64().max(1e-9);
-        let of_ceiling = (row.bytes / seconds / read).max(row.flops / seconds / flops);
         let _ = writeln!(
             text,
             "{:10} {:30} {:>8} {:>10.2} {:>6.1} {:>7.1} {:>8.1} {:>7.0}%",
@@ -44,7 +65,7 @@ fn table(rows: &[Row], read: f64, flops: f64) -> String {
             100.0 * seconds / total.max(1e-9),
             row.bytes / seconds / 1e9,
             row.flops / seconds / 1e9,
-            100.0 * of_ceiling,
+            100.0 * ceilings.share(row, seconds),
         );
     }
     let rest: f64 = rows.iter().skip(MOST_ROWS).map(|row| row.time.as_secs_f64()).sum();
@@ -63,9 +84,10 @@ fn table(rows: &[Row], read: f64, flops: f64) -> String {
     let _ = writeln!(text, "{:.2} ms in all; {slow} calls of ops that compute much had no kernel", total * 1e3);
     let _ = writeln!(
         text,
-        "this machine, measured now: {:.1} GB/s read from memory, {:.1} GFLOP/s of fp32 products; caches and int8 go beyond",
-        read / 1e9,
-        flops / 1e9
+        "this machine, measured now: {:.1} GB/s read from memory, {:.1} GFLOP/s of fp32 products, {:.1} of bytes; caches go beyond",
+        ceilings.read / 1e9,
+        ceilings.flops / 1e9,
+        ceilings.byte_ops / 1e9
     );
     text
 }

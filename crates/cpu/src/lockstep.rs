@@ -5,7 +5,7 @@
 //! it joined; what moves no element is another shape of the same rows. Rotation, caches and attention belong to each frame:
 //! they work on its part of what is joined. All else puts values apart and runs in frame after frame, as it does alone.
 
-use std::ops::Range;
+use std::ops::{Add, Range};
 use std::sync::Arc;
 
 use thane_mil::program::ValueId;
@@ -18,7 +18,7 @@ use crate::fuse::{Fused, Product};
 use crate::ops::{Fault, Value};
 use crate::plain::{Operand, Plain};
 use crate::plan::{Kind, Plan, Step, operands};
-use crate::profile::{Begun, attention as attention_work};
+use crate::profile::{Begun, Work, attention as attention_work};
 use crate::tensor::{Buffer, Tensor};
 
 /// Several frames of one plan.
@@ -264,12 +264,12 @@ impl<'a> Lockstep<'a> {
         Ok((Tensor::new(DType::Fp32, vec![n], Buffer::F32(out)), shapes))
     }
 
-    /// Operations and bytes of what the profile cannot see in the joined values.
-    fn attention_work(&self, step: &Step) -> (f64, f64) {
-        let Kind::Fused(Fused::Attention { query, key, mask, end, .. }) = step.kind else { return (0.0, 0.0) };
+    /// What the profile cannot see in the joined values.
+    fn attention_work(&self, step: &Step) -> Work {
+        let Kind::Fused(Fused::Attention { query, key, mask, end, .. }) = step.kind else { return Work::default() };
         let lens = self.shapes[query.index()].iter().flatten().map(|shape| shape.iter().product::<usize>());
         let work = self.frames.iter().zip(lens).map(|(frame, len)| attention_work(frame, key, end, mask, len as f64));
-        work.fold((0.0, 0.0), |sum, work| (sum.0 + work.0, sum.1 + work.1))
+        work.fold(Work::default(), Add::add)
     }
 
     fn is_joined(&self, value: ValueId) -> bool {

@@ -1,6 +1,7 @@
 //! Where the time of runs goes, by kind of step.
 
 use std::collections::BTreeMap;
+use std::ops::Add;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,8 @@ pub struct Row {
     pub bytes: f64,
     /// Operations of its products; a multiplication and an addition are two.
     pub flops: f64,
+    /// Those of them that multiply bytes.
+    pub byte_ops: f64,
 }
 
 impl Profile {
@@ -68,11 +71,13 @@ impl Profile {
             time: Duration::ZERO,
             bytes: 0.0,
             flops: 0.0,
+            byte_ops: 0.0,
         });
         row.calls += 1;
         row.time += time;
-        row.bytes += begun.read + written;
-        row.flops += begun.flops;
+        row.bytes += begun.work.read + written;
+        row.flops += begun.work.flops;
+        row.byte_ops += begun.work.byte_ops;
     }
 }
 
@@ -81,9 +86,27 @@ pub struct Begun {
     name: &'static str,
     is_fused: bool,
     is_slow: bool,
-    read: f64,
-    flops: f64,
+    work: Work,
     start: Instant,
+}
+
+/// What a step computes and reads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    /// Operations of products.
+    flops: f64,
+    /// Those of them that multiply bytes.
+    byte_ops: f64,
+    /// Bytes that are read.
+    read: f64,
+}
+
+impl Add for Work {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        let Self { flops, byte_ops, read } = self;
+        Self { flops: flops + other.flops, byte_ops: byte_ops + other.byte_ops, read: read + other.read }
+    }
 }
 
 impl Begun {
@@ -97,19 +120,17 @@ impl Begun {
             _ => uses,
         };
         let read = operands.iter().filter_map(|v| frame.slots[v.index()].as_ref()).map(bytes).sum::<f64>();
-        let (flops, constants) = match &step.kind {
+        let own = match &step.kind {
             Kind::Fused(fused) => work(frame, fused),
-            _ => (0.0, 0.0),
+            _ => Work::default(),
         };
         let is_slow = !is_fused && HEAVY.contains(&name);
-        Self { name, is_fused, is_slow, read: read + constants, flops, start: Instant::now() }
+        Self { name, is_fused, is_slow, work: own + Work { read, ..Work::default() }, start: Instant::now() }
     }
 
-    /// With more operations, and more bytes that are read.
-    pub fn with(mut self, (flops, read): (f64, f64)) -> Self {
-        self.flops += flops;
-        self.read += read;
-        self
+    /// With more work.
+    pub fn with(self, more: Work) -> Self {
+        Self { work: self.work + more, ..self }
     }
 
     /// Count it.
@@ -146,47 +167,53 @@ pub fn name(plan: &Plan, step: &Step) -> (&'static str, bool) {
     (name, true)
 }
 
-/// Operations of a kernel's products, and bytes of the constants, states among them, that it reads.
-fn work(frame: &Frame<'_>, fused: &Fused) -> (f64, f64) {
+/// What a kernel computes, and reads of constants, states among them.
+fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
     let shape = |v: &ValueId| frame.get(*v).map(|t| t.shape.clone()).unwrap_or_default();
     let len = |v: &ValueId| frame.get(*v).map_or(0.0, |t| t.len() as f64);
     match fused {
-        Fused::Linear { x, products } => products.iter().fold((0.0, 0.0), |sum, product| {
-            let (flops, bytes) = product_work(len(x), &product.weight);
-            (sum.0 + flops, sum.1 + bytes)
-        }),
-        Fused::HalfLinear { x, weight, .. } | Fused::Pointwise { x, weight, .. } => product_work(len(x), weight),
+        Fused::Linear { x, products } => {
+            let works = products.iter().map(|product| {
+                let of_bytes = frame.numerics.is_fast() && !product.weight.weight().ty.is_float();
+                product_work(len(x), &product.weight, of_bytes || product.weight.int8().is_some())
+            });
+            works.fold(Work::default(), Add::add)
+        }
+        Fused::HalfLinear { x, weight, .. } | Fused::Pointwise { x, weight, .. } => product_work(len(x), weight, false),
         Fused::Gather { indices, weight } => {
-            (0.0, len(indices) * weight.weight().bytes.len() as f64 / weight.n_rows.max(1) as f64)
+            let row_bytes = weight.weight().bytes.len() as f64 / weight.n_rows.max(1) as f64;
+            Work { read: len(indices) * row_bytes, ..Work::default() }
         }
         Fused::Attend { query, key, .. } => {
             let keys = shape(key).get(2).map_or(0.0, |n| *n as f64);
-            (4.0 * len(query) * keys, 0.0)
+            Work { flops: 4.0 * len(query) * keys, ..Work::default() }
         }
         Fused::Attention { query, key, mask, end, .. } => attention(frame, *key, *end, *mask, len(query)),
         Fused::MatMul { x, y, transpose_y } => {
             let y = shape(y);
             let rows = if *transpose_y { y.len().checked_sub(2) } else { y.len().checked_sub(1) };
-            (2.0 * len(x) * rows.and_then(|at| y.get(at)).map_or(0.0, |n| *n as f64), 0.0)
+            let n_rows = rows.and_then(|at| y.get(at)).map_or(0.0, |n| *n as f64);
+            Work { flops: 2.0 * len(x) * n_rows, ..Work::default() }
         }
-        _ => (0.0, 0.0),
+        _ => Work::default(),
     }
 }
 
-/// Operations of a product with so many elements, and bytes of the matrix.
-fn product_work(x_len: f64, weight: &Matrix) -> (f64, f64) {
+/// The product of a matrix with so many elements.
+fn product_work(x_len: f64, weight: &Matrix, of_bytes: bool) -> Work {
     let places = x_len / weight.n_cols.max(1) as f64;
-    (2.0 * places * (weight.n_rows * weight.n_cols) as f64, weight.n_bytes() as f64)
+    let flops = 2.0 * places * (weight.n_rows * weight.n_cols) as f64;
+    Work { flops, byte_ops: if of_bytes { flops } else { 0.0 }, read: weight.n_bytes() as f64 }
 }
 
-/// Operations of attention with a query of that many elements over the keys that its mask leaves, and bytes of the cache that it reads.
-pub fn attention(frame: &Frame<'_>, key: usize, end: ValueId, mask: Option<ValueId>, query_len: f64) -> (f64, f64) {
+/// Attention with a query of that many elements over the keys that its mask leaves.
+pub fn attention(frame: &Frame<'_>, key: usize, end: ValueId, mask: Option<ValueId>, query_len: f64) -> Work {
     let (Some(state), Some(keys)) = (frame.states.get(key), frame.get(end).ok().and_then(|t| third(t).ok())) else {
-        return (0.0, 0.0);
+        return Work::default();
     };
     let keys = keys as f64;
     let share = keys / state.shape.get(2).map_or(1.0, |n| (*n).max(1) as f64);
     let mask = mask.and_then(|m| frame.get(m).ok()?.f32s()).filter(|mask| !mask.is_empty());
     let seen = mask.map_or(1.0, |mask| mask.iter().filter(|v| **v > HIDDEN).count() as f64 / mask.len() as f64);
-    (4.0 * query_len * keys * seen, 2.0 * bytes(state) * share)
+    Work { flops: 4.0 * query_len * keys * seen, read: 2.0 * bytes(state) * share, ..Work::default() }
 }

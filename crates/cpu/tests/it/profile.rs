@@ -90,15 +90,19 @@ fn embedding_models_have_kernels_for_all_that_is_heavy() {
     for name in EMBEDDING {
         let checkpoint = checkpoint(folder().join("tiny-embed").join(name));
         let program = build_encoder(&checkpoint, &EncoderOptions::default()).unwrap().program;
-        let rows = profiled(&program, Numerics::Fast, &|instance| {
-            for input in ["input_ids", "attention_mask"] {
-                let ones = [1i32; 2 * 9].map(i32::to_ne_bytes).concat();
-                instance.input(input, &[2, 9]).unwrap().copy_from_slice(&ones);
-            }
-            instance.run("encode").unwrap();
-        });
-        has_kernels(name, &rows, &["linear", "attention"]);
-        let linear = rows.iter().find(|row| row.step == "linear").unwrap();
-        assert!(linear.flops > 0.0 && linear.flops % 2.0 == 0.0, "{name}: {linear:?}");
+        // Weights of floats are multiplied as such, or rounded, as bytes.
+        for (numerics, of_bytes) in [(Numerics::Fast, 0.0), (Numerics::Int8, 1.0)] {
+            let rows = profiled(&program, numerics, &|instance| {
+                for input in ["input_ids", "attention_mask"] {
+                    let ones = [1i32; 2 * 9].map(i32::to_ne_bytes).concat();
+                    instance.input(input, &[2, 9]).unwrap().copy_from_slice(&ones);
+                }
+                instance.run("encode").unwrap();
+            });
+            has_kernels(name, &rows, &["linear", "attention"]);
+            let linear = rows.iter().find(|row| row.step == "linear").unwrap();
+            assert!(linear.flops > 0.0 && linear.flops % 2.0 == 0.0, "{name}: {linear:?}");
+            assert_eq!(linear.byte_ops, linear.flops * of_bytes, "{name}: {linear:?}");
+        }
     }
 }
