@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use thane_kernels::activation::gated;
 use thane_kernels::linear::{
     CodesProduct, dequantize_rows_gather, int8_scratch_len, linear_codes, linear_codes_scratch_len, linear_f32,
     linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_int8, linear_packed, quantize_int8,
@@ -382,14 +383,17 @@ impl Frame<'_> {
             Fused::RmsNorm { x, weight, epsilon } => self.rms_norm(*x, weight, *epsilon)?,
             Fused::Rope { x, cos, sin, style } => self.rope(step, *x, [*cos, *sin], *style)?,
             Fused::Gated { gate, up, op } => {
-                let shape = self.get(*gate)?.shape.clone();
-                if shape != self.get(*up)?.shape {
+                let up = self.get(*up)?.clone();
+                let mut gate = self.take(step, *gate)?;
+                if gate.shape != up.shape {
                     return Err("gate and up differ in shape".to_owned());
                 }
-                let (mut out, n) = self.pool.take_checked(&shape)?;
-                let (gate, up) = (floats(self.get(*gate)?)?, floats(self.get(*up)?)?);
-                thane_kernels::activation::gated(self.context, *op, gate, up, &mut out[..n]);
-                Tensor::new(DType::Fp32, shape, Buffer::F32(out))
+                let n = gate.len();
+                let Buffer::F32(values) = Arc::make_mut(&mut gate.data) else {
+                    return Err("the gate does not hold fp32".to_owned());
+                };
+                gated(self.context, *op, &mut values[..n], floats(&up)?);
+                gate
             }
             Fused::Attention { query, key, value, mask, end } => {
                 self.attention(*query, Cached { states: [*key, *value], mask: *mask, end: *end })?

@@ -44,17 +44,15 @@ pub fn unary_in_place(ctx: &Context, op: Unary, x: &mut [f32]) {
     ctx.pool().run_chunks(x, CHUNK_LEN, |_, x| apply(ctx.isa(), op, x));
 }
 
-/// `out = op(gate) * up`: the gated half of a feed-forward layer.
+/// `gate = op(gate) * up`: the gated half of a feed-forward layer.
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn gated(ctx: &Context, op: Unary, gate: &[f32], up: &[f32], out: &mut [f32]) {
-    assert_eq!(gate.len(), out.len(), "one output per gate");
-    assert_eq!(up.len(), out.len(), "one output per input");
-    ctx.pool().run_chunks(out, CHUNK_LEN, |chunk_idx, out| {
-        let start = chunk_idx * CHUNK_LEN;
-        let (x, factors) = (Some(&gate[start..][..out.len()]), Some(&up[start..][..out.len()]));
-        ctx.isa().run(Apply { op, x, factors, out });
+pub fn gated(ctx: &Context, op: Unary, gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len(), "a gate for each input");
+    ctx.pool().run_chunks(gate, CHUNK_LEN, |chunk_idx, out| {
+        let factors = Some(&up[chunk_idx * CHUNK_LEN..][..out.len()]);
+        ctx.isa().run(Apply { op, x: None, factors, out });
     });
 }
 
@@ -267,8 +265,8 @@ mod tests {
                 let mut whole = x.clone();
                 unary_in_place(&ctx, Unary::Silu, &mut whole);
                 for len in [0, 1, 15, 16, 17, 4095, 4097, 5000] {
-                    let mut out = vec![f32::NAN; len];
-                    gated(&ctx, Unary::Silu, &x[..len], &x[..len], &mut out);
+                    let mut out = x[..len].to_vec();
+                    gated(&ctx, Unary::Silu, &mut out, &x[..len]);
                     for i in 0..len {
                         assert_eq!(out[i], whole[i] * x[i], "{i} of {len}");
                     }

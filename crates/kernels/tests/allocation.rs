@@ -116,12 +116,12 @@ fn attends(ctx: &Context, n_rows: usize) {
 
 fn elements(ctx: &Context) {
     const LEN: usize = 64 * 200;
-    let (x, gate, scale) = (vec![0.5; LEN], vec![0.25; LEN], vec![1.0; 200]);
+    let (x, mut gate, scale) = (vec![0.5; LEN], vec![0.25; LEN], vec![1.0; 200]);
     let (mut out, mut halves, mut indices, mut values) = (vec![0.0; LEN], vec![0; LEN], [0; 9], [0.0; 9]);
     allocates_nothing("norms, activations and the rest", &mut || {
         norm::rms_norm(ctx, &x, Some(&scale), 1e-5, 200, &mut out);
         norm::layer_norm(ctx, &x, Some(&scale), Some(&scale), 1e-5, 200, &mut out);
-        activation::gated(ctx, Unary::GeluTanh, &gate, &x, &mut out);
+        activation::gated(ctx, Unary::GeluTanh, &mut gate, &x);
         activation::unary(ctx, Unary::Silu, &x, &mut out);
         let shape = RopeShape { n_heads: 64, n_tokens: 1, rotary_dim: 200, head_stride: 200, token_stride: 200 };
         for style in [RopeStyle::Half, RopeStyle::Interleaved] {
