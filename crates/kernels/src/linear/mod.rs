@@ -18,6 +18,7 @@ mod panel;
 mod parts;
 mod q8;
 mod rows;
+mod tiles;
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
 //! f32 weights packed once: 16 rows are a panel whose lanes are the rows, column after column, so that a product reads them
 //! from start to end and has nothing to unpack.
 
-use super::dense::{Inputs, Next, Panels, Tiles, block_tokens, task_panels};
+use super::dense::block_tokens;
+use super::tiles::{Inputs, Next, Panels, Tiles, task_panels};
 use super::{Output, Weight};
 use crate::Context;
 use crate::quant::BlockType;

@@ -1,0 +1,215 @@
+//! Products of panels in f32 with many tokens, in tiles: as many tokens and rows as there are registers for their sums.
+
+use super::packed::PackedColumn;
+use super::{LINE_BYTES, Output, add_rows};
+use crate::Isa;
+use crate::simd::{Kernel, LANES, Simd};
+
+/// Panels that a task multiplies at once: with many registers each input that is read is multiplied with two.
+pub(super) fn task_panels(isa: Isa) -> usize {
+    struct TaskPanels;
+    impl Kernel for TaskPanels {
+        type Output = usize;
+        #[inline(always)]
+        fn run<S: Simd>(self, _simd: S) -> usize {
+            if S::TILE_TOKENS >= 12 { 2 } else { 1 }
+        }
+    }
+    isa.run(TaskPanels)
+}
+
+/// Columns between one asking for lines ahead and the next.
+const CHUNK_COLS: usize = 8;
+
+/// What the products that follow will read first from memory: some bytes of each of some rows.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Next<'a> {
+    /// From the first to be read on.
+    pub(super) rows: &'a [u8],
+    /// From row to row.
+    pub(super) stride: usize,
+    /// Of a row.
+    pub(super) n_bytes: usize,
+}
+
+/// Asks for what is read next a few lines at a time, so that the tiles of one panel together ask for the whole of it.
+struct Ahead<'a> {
+    next: Next<'a>,
+    /// In the first row.
+    at: usize,
+    at_once: usize,
+}
+
+impl Ahead<'_> {
+    #[inline(always)]
+    fn ask<S: Simd>(&mut self, simd: S) {
+        for _ in 0..self.at_once {
+            let Some(line) = self.next.rows.get(self.at) else { return };
+            simd.prefetch_far(std::ptr::from_ref(line).cast());
+            self.at += LINE_BYTES;
+            if self.at >= self.next.n_bytes {
+                self.at = 0;
+                self.next.rows = self.next.rows.get(self.next.stride..).unwrap_or(&[]);
+            }
+        }
+    }
+}
+
+/// Adds a column's weights times its input of each token.
+///
+/// # Safety
+/// Each panel and each token has more than `col` columns.
+#[inline(always)]
+unsafe fn add_column<S: Simd, const P: usize, const N: usize>(
+    simd: S,
+    panels: &[&[PackedColumn]; P],
+    tokens: &[&[f32]; N],
+    col: usize,
+    acc: &mut [[S::F; P]; N],
+) {
+    let mut weights = [simd.splat(0.0); P];
+    for p in 0..P {
+        // SAFETY: the caller's promise.
+        weights[p] = simd.load(unsafe { &panels[p].get_unchecked(col).0 });
+    }
+    for n in 0..N {
+        // SAFETY: the caller's promise.
+        let x = simd.splat(unsafe { *tokens[n].get_unchecked(col) });
+        for p in 0..P {
+            acc[n][p] = simd.fma(weights[p], x, acc[n][p]);
+        }
+    }
+}
+
+/// Columns of the tokens of [`Tiles`].
+#[derive(Clone, Copy)]
+pub(super) struct Inputs<'a> {
+    /// From the first token on.
+    pub(super) data: &'a [f32],
+    /// From token to token.
+    pub(super) stride: usize,
+}
+
+/// 16 rows each, column by column.
+#[derive(Clone, Copy)]
+pub(super) struct Panels<'a> {
+    pub(super) data: &'a [PackedColumn],
+    /// Columns from a panel to the next.
+    pub(super) stride: usize,
+    /// Columns.
+    pub(super) len: usize,
+    /// One or two.
+    pub(super) n_panels: usize,
+}
+
+/// Some tokens, and the rows of one or two panels of outputs of each.
+pub(super) struct Tiles<'a> {
+    pub(super) first_token: usize,
+    pub(super) end_token: usize,
+    pub(super) out: &'a Output<'a>,
+    pub(super) first_row: usize,
+}
+
+impl Tiles<'_> {
+    /// The products of panels with as many columns: added to the outputs, or, with the bias, the outputs. `next` is asked for
+    /// meanwhile.
+    #[inline(always)]
+    pub(super) fn multiply<S: Simd>(&self, simd: S, panels: Panels, inputs: Inputs, adds: bool, next: Next) {
+        let Panels { data, stride, len, n_panels } = panels;
+        if S::TILE_TOKENS >= 12 && n_panels == 2 {
+            self.multiply_by::<S, 2>(simd, [&data[..len], &data[stride..][..len]], inputs, adds, next);
+        } else {
+            self.multiply_by::<S, 1>(simd, [&data[..len]], inputs, adds, next);
+        }
+    }
+
+    #[inline(always)]
+    fn multiply_by<S: Simd, const P: usize>(
+        &self,
+        simd: S,
+        panels: [&[PackedColumn]; P],
+        inputs: Inputs,
+        adds: bool,
+        next: Next,
+    ) {
+        let mut token_idx = self.first_token;
+        let n_tiles = (self.end_token - token_idx).div_ceil(S::TILE_TOKENS.clamp(6, 12)).max(1);
+        // Of a column there is no more than a line of each panel to read.
+        let mut ahead = Ahead { next, at: 0, at_once: (P * CHUNK_COLS).div_ceil(n_tiles) };
+        while S::TILE_TOKENS >= 12 && self.end_token - token_idx >= 12 {
+            self.tile::<S, P, 12>(simd, panels, token_idx, inputs, adds, &mut ahead);
+            token_idx += 12;
+        }
+        // 12 sums of two registers, a weight of two and a broadcast fill the 16 registers of AVX2. Fewer than 4 tokens leave
+        // multipliers idle, so that 7 to 11 are taken in halves.
+        while token_idx < self.end_token {
+            let n = match self.end_token - token_idx {
+                n @ ..=6 => n,
+                n @ 7..12 => n.div_ceil(2),
+                _ => 6,
+            };
+            match n {
+                6 => self.tile::<S, P, 6>(simd, panels, token_idx, inputs, adds, &mut ahead),
+                5 => self.tile::<S, P, 5>(simd, panels, token_idx, inputs, adds, &mut ahead),
+                4 => self.tile::<S, P, 4>(simd, panels, token_idx, inputs, adds, &mut ahead),
+                3 => self.tile::<S, P, 3>(simd, panels, token_idx, inputs, adds, &mut ahead),
+                2 => self.tile::<S, P, 2>(simd, panels, token_idx, inputs, adds, &mut ahead),
+                _ => self.tile::<S, P, 1>(simd, panels, token_idx, inputs, adds, &mut ahead),
+            }
+            token_idx += n;
+        }
+    }
+
+    /// Some columns of `P` times 16 rows times `N` tokens.
+    #[inline(always)]
+    fn tile<S: Simd, const P: usize, const N: usize>(
+        &self,
+        simd: S,
+        panels: [&[PackedColumn]; P],
+        first_token: usize,
+        inputs: Inputs,
+        adds: bool,
+        ahead: &mut Ahead,
+    ) {
+        let n_cols = panels[0].len();
+        let n_rows = (self.out.n_rows - self.first_row).min(P * LANES);
+        let mut tokens = [&inputs.data[..0]; N];
+        for n in 0..N {
+            tokens[n] = &inputs.data[(first_token - self.first_token + n) * inputs.stride..][..n_cols];
+            // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
+            let out = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
+            // Of rows that begin within a line there is one more.
+            out.chunks(LANES).for_each(|line| simd.prefetch(line.as_ptr()));
+            simd.prefetch(out.last().map_or(out.as_ptr(), std::ptr::from_ref));
+        }
+        let mut acc = [[simd.splat(0.0); P]; N];
+        let n_chunks = n_cols / CHUNK_COLS;
+        for chunk_idx in 0..n_chunks {
+            ahead.ask(simd);
+            for i in 0..CHUNK_COLS {
+                // SAFETY: each panel and each token's slice has `n_cols`.
+                unsafe { add_column(simd, &panels, &tokens, chunk_idx * CHUNK_COLS + i, &mut acc) };
+            }
+        }
+        for col in n_chunks * CHUNK_COLS..n_cols {
+            // SAFETY: as above.
+            unsafe { add_column(simd, &panels, &tokens, col, &mut acc) };
+        }
+        // Indexed by what is no constant, the sums would lie in memory all along.
+        let mut sums = [[[0.0; LANES]; P]; N];
+        for n in 0..N {
+            for p in 0..P {
+                simd.store(acc[n][p], &mut sums[n][p]);
+            }
+        }
+        for (n, sums) in sums.iter().enumerate() {
+            // SAFETY: as above.
+            let out = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
+            for (p, sums) in sums.iter().enumerate() {
+                let rows = p * LANES..n_rows.min((p + 1) * LANES);
+                let bias = self.out.bias_of(self.first_row + rows.start, rows.len());
+                add_rows(simd, simd.load(sums), &mut out[rows], bias, adds);
+            }
+        }
+    }
+}
