@@ -7,10 +7,10 @@ use super::packed::PackedColumn;
 use super::rows::chunk_bytes;
 use super::tiles::{Inputs, Next, Panels, Tiles, task_panels};
 use super::{LINE_BYTES, Output, Rows, Weight, dequantize_simd};
+use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
-use crate::Context;
 
 /// Columns of a panel, at most: a multiple of every block length. Their products are added up one after the other before the
 /// sum joins the output, which bounds the rounding error; with the inputs of a tile they fit a first cache of 32 KiB.
@@ -163,7 +163,7 @@ impl Kernel for PanelTask<'_> {
         // One panel of no columns where there are none: the outputs are the bias.
         for (panel_idx, start) in (cols.start..cols.end.max(1)).step_by(*panel_cols).enumerate() {
             let len = (*panel_cols).min(cols.end - start);
-            let n_panels = (self.block.rows.n_rows - self.tiles.first_row).min(self.task_rows).div_ceil(LANES);
+            let n_panels = self.tiles.n_panels::<S>();
             for panel_idx in 0..n_panels {
                 self.fill(simd, panel_idx, start, len);
             }

@@ -6,7 +6,7 @@
 //!
 //! Both have two forms. For few tokens a weight row is read once, straight from memory, and dotted with each token
 //! (`rows`): as fast as memory allows. For more, 16 rows at a time are unpacked to a panel whose lanes are rows, and
-//! all tokens go over it (`panel`, `dense`; `parts` where sums of 16 bits cost less than those of 32).
+//! all tokens go over it (`panel`, `dense` and its `tiles`; `parts` where sums of bytes without a sign times bytes with one are cheap).
 
 #[cfg(target_arch = "x86_64")]
 mod bf16;

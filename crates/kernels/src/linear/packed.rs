@@ -115,7 +115,7 @@ impl Kernel for PanelTask<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let n_cols = self.n_cols;
-        let n_panels = if self.panels.len() > n_cols { 2 } else { 1 };
+        let n_panels = self.tiles.n_panels::<S>();
         let n_parts = (n_panels * n_cols).div_ceil(MAX_COLS).max(1);
         let part_cols = n_cols.div_ceil(n_parts).max(1);
         for start in (0..n_cols.max(1)).step_by(part_cols) {

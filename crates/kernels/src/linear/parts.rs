@@ -147,7 +147,7 @@ impl Task<'_> {
         let cells = &mut cells_of::<QUADS, PLANES>(cells)[..n_groups * self.n_panels];
         for panel_idx in 0..self.n_panels {
             let (kind, panel) = (self.kind, fill(self.first_row + panel_idx * LANES, &mut *scratch));
-            isa.run(Place { kind, panel, cells: cells[panel_idx..].iter_mut().step_by(self.n_panels) });
+            isa.run(Place { kind, panel, cells: cells.iter_mut().skip(panel_idx).step_by(self.n_panels) });
         }
         isa.run(Products { task: self, cells });
     }

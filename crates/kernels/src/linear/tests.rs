@@ -243,6 +243,32 @@ fn activations_that_are_not_numbers_show() {
 }
 
 #[test]
+fn of_no_columns_there_is_the_bias() {
+    let bias: Vec<f32> = (0..53u8).map(f32::from).collect();
+    for ctx in contexts() {
+        for ty in BlockType::ALL {
+            for n_tokens in [1, 3, 9, 20] {
+                let due = bias.repeat(n_tokens);
+                let weight = Weight::new(ty, &[], 53, 0).unwrap();
+                let mut y = vec![f32::NAN; due.len()];
+                let mut scratch = vec![f32::NAN; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
+                linear_fast(&ctx, &weight, &[], n_tokens, Some(&bias), &mut y, &mut scratch);
+                assert_eq!(y, due, "{ty:?} {n_tokens} {}", ctx.isa().name());
+                if let Some(y) = by_codes(&ctx, &weight, &[], n_tokens, Some(&bias)) {
+                    assert_eq!(y, due, "packed {ty:?} {n_tokens} {}", ctx.isa().name());
+                }
+                if ty == BlockType::F32 {
+                    y.fill(f32::NAN);
+                    let packed = Packed { panels: &[], n_rows: 53, n_cols: 0 };
+                    linear_packed(&ctx, &packed, &[], n_tokens, Some(&bias), &mut y);
+                    assert_eq!(y, due, "panels {n_tokens} {}", ctx.isa().name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn tiny_and_zero_activations() {
     let mut random = Random::new(5);
     let bytes = random.weight_bytes(BlockType::Q8_0, 2, 64);

@@ -12,10 +12,15 @@ pub(super) fn task_panels(isa: Isa) -> usize {
         type Output = usize;
         #[inline(always)]
         fn run<S: Simd>(self, _simd: S) -> usize {
-            if S::TILE_TOKENS >= 12 { 2 } else { 1 }
+            most_panels::<S>()
         }
     }
     isa.run(TaskPanels)
+}
+
+/// [`task_panels`] of an instruction set.
+const fn most_panels<S: Simd>() -> usize {
+    if S::TILE_TOKENS >= 12 { 2 } else { 1 }
 }
 
 /// Columns between one asking for lines ahead and the next.
@@ -111,6 +116,12 @@ pub(super) struct Tiles<'a> {
 }
 
 impl Tiles<'_> {
+    /// Panels that the rows make.
+    #[inline(always)]
+    pub(super) fn n_panels<S: Simd>(&self) -> usize {
+        (self.out.n_rows - self.first_row).div_ceil(LANES).min(most_panels::<S>())
+    }
+
     /// The products of panels with as many columns: added to the outputs, or, with the bias, the outputs. `next` is asked for
     /// meanwhile.
     #[inline(always)]
