@@ -74,7 +74,7 @@ impl Matrix {
         self.ty.is_float()
     }
 
-    /// As [`Folds::pack_when_used`] lets it be packed: when `pack` says that it is time for the second time, and not of it alone.
+    /// As [`Folds::pack_when_used`] lets it be packed: when `pack` says that it is time for the second time, and of most of them.
     pub fn codes(&self, context: &Context, pack: bool) -> Option<PackedCodes<'_>> {
         let codes = self.codes.as_ref()?;
         let n_asked = if pack { codes.n_asked.fetch_add(1, Ordering::Relaxed) } else { 0 };

@@ -13,7 +13,7 @@ use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
 
 /// Columns of a panel, at most: a multiple of every block length. Their products are added up one after the other before the
-/// sum joins the output, which bounds the rounding error; with the inputs of a tile they fit a first cache of 32 KiB.
+/// sum joins the output, which bounds the rounding error; with the inputs of a tile a panel fits a first cache of 32 KiB, and two one of 48.
 const PANEL_COLS: usize = 256;
 /// Tokens of a task, at least, where there are as many.
 const LEAST_TOKENS: usize = 96;
