@@ -13,6 +13,7 @@ use std::hint::black_box;
 
 use super::panel::{Kind, Panel, kind_of, scratch_len as panel_scratch_len};
 use super::q8::{TILE_TOKENS, TileGroup};
+use super::tiles::{most_panels, task_panels};
 use super::{Output, Q8Activations, add_rows};
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
@@ -29,35 +30,25 @@ const LEAST_TOKENS: usize = 16 * TILE_TOKENS;
 
 /// True where products of many tokens are computed here.
 pub(super) fn is_for(isa: Isa) -> bool {
-    Way::of(isa).products > 0
+    products(isa) > 0
 }
 
 /// True where codes of eight bits are two planes.
 pub(super) fn has_planes(isa: Isa) -> bool {
-    Way::of(isa).products == 2
+    products(isa) == 2
 }
 
-/// What an instruction set has registers and instructions for.
-#[derive(Clone, Copy)]
-struct Way {
-    /// [`Simd::PART_PRODUCTS`].
-    products: usize,
-    /// Panels of a task.
-    n_panels: usize,
-}
-
-impl Way {
-    fn of(isa: Isa) -> Self {
-        struct Ask;
-        impl Kernel for Ask {
-            type Output = Way;
-            #[inline(always)]
-            fn run<S: Simd>(self, _simd: S) -> Way {
-                Way { products: S::PART_PRODUCTS, n_panels: if S::TILE_TOKENS >= 2 * TILE_TOKENS { 2 } else { 1 } }
-            }
+/// [`Simd::PART_PRODUCTS`].
+fn products(isa: Isa) -> usize {
+    struct PartProducts;
+    impl Kernel for PartProducts {
+        type Output = usize;
+        #[inline(always)]
+        fn run<S: Simd>(self, _simd: S) -> usize {
+            S::PART_PRODUCTS
         }
-        isa.run(Ask)
     }
+    isa.run(PartProducts)
 }
 
 /// Fours of columns of 16 rows with common factors. Codes of eight bits are one plane, or the sum of two of four bits: the first 16 times.
@@ -79,7 +70,7 @@ pub(super) fn scratch_len(isa: Isa, ty: BlockType, n_cols: usize) -> usize {
         Kind { .. } => 2 * n_steps * size_of::<Cell<8, 1>>(),
     };
     // And what lies in front of the first whole line.
-    let cells_bytes = Way::of(isa).n_panels * cells_bytes + align_of::<Cell<8, 1>>();
+    let cells_bytes = task_panels(isa) * cells_bytes + align_of::<Cell<8, 1>>();
     panel_scratch_len(n_cols) + cells_bytes / size_of::<f32>()
 }
 
@@ -94,7 +85,7 @@ pub(super) fn multiply(
 ) {
     let worker_len = scratch_len(ctx.isa(), ty, x.n_cols());
     let (kind, has_planes) = (kind_of(ty), has_planes(ctx.isa()));
-    let task_rows = Way::of(ctx.isa()).n_panels * LANES;
+    let task_rows = task_panels(ctx.isa()) * LANES;
     let n_tasks = out.n_rows.div_ceil(task_rows);
     // Few rows for many threads are shared.
     let n_shares = (4 * ctx.pool().n_threads()).div_ceil(n_tasks.max(1));
@@ -226,7 +217,7 @@ impl<const QUADS: usize, const PLANES: usize> Kernel for Products<'_, QUADS, PLA
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Products { task, cells } = self;
-        match (S::TILE_TOKENS >= 2 * TILE_TOKENS && task.n_panels == 2, task.kind.is_centred) {
+        match (most_panels::<S>() == 2 && task.n_panels == 2, task.kind.is_centred) {
             (true, true) => task.all::<S, QUADS, PLANES, 2, true>(simd, cells),
             (true, false) => task.all::<S, QUADS, PLANES, 2, false>(simd, cells),
             (false, true) => task.all::<S, QUADS, PLANES, 1, true>(simd, cells),

@@ -5,7 +5,7 @@ use super::{LINE_BYTES, Output, add_rows};
 use crate::Isa;
 use crate::simd::{Kernel, LANES, Simd};
 
-/// Panels that a task multiplies at once: with many registers each input that is read is multiplied with two.
+/// Panels that a task multiplies at once, here and in `parts`: with many registers each input that is read is multiplied with two.
 pub(super) fn task_panels(isa: Isa) -> usize {
     struct TaskPanels;
     impl Kernel for TaskPanels {
@@ -19,7 +19,7 @@ pub(super) fn task_panels(isa: Isa) -> usize {
 }
 
 /// [`task_panels`] of an instruction set.
-const fn most_panels<S: Simd>() -> usize {
+pub(super) const fn most_panels<S: Simd>() -> usize {
     if S::TILE_TOKENS >= 12 { 2 } else { 1 }
 }
 
