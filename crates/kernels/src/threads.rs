@@ -183,6 +183,13 @@ impl fmt::Debug for Pool {
     }
 }
 
+/// The `idx`-th of `n` places, in an order in which those that threads take at the same time are far apart: of neighbours, each
+/// thread would write to cache lines that belong to the other too.
+pub(crate) fn apart(idx: usize, n: usize, n_threads: usize) -> usize {
+    let (lane, at) = (idx % n_threads, idx / n_threads);
+    lane * (n / n_threads) + lane.min(n % n_threads) + at
+}
+
 /// A mutable slice that several tasks write, each its own part.
 #[derive(Debug)]
 pub(crate) struct SharedMut<'a, T> {
@@ -287,6 +294,20 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn places_apart_are_all_places() {
+        for n_threads in 1..5 {
+            for n in 0..20 {
+                let mut places: Vec<usize> = (0..n).map(|idx| apart(idx, n, n_threads)).collect();
+                let neighbours = places.chunks(n_threads).flat_map(|at_once| at_once.windows(2));
+                let nearest = neighbours.map(|pair| pair[1] - pair[0]).min();
+                assert!(nearest.is_none_or(|nearest| nearest >= n / n_threads), "{places:?}");
+                places.sort_unstable();
+                assert_eq!(places, (0..n).collect::<Vec<_>>());
+            }
+        }
+    }
 
     #[test]
     fn every_task_runs_once() {

@@ -10,7 +10,7 @@ use super::{LINE_BYTES, Output, Rows, Weight, dequantize_simd};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
-use crate::threads::SharedMut;
+use crate::threads::{SharedMut, apart};
 
 /// Columns of a panel, at most: a multiple of every block length. Their products are added up one after the other before the
 /// sum joins the output, which bounds the rounding error; with the inputs of a tile a panel fits a first cache of 32 KiB, and two one of 48.
@@ -120,9 +120,9 @@ impl Block<'_> {
             let panels = PackedColumn::in_scratch(panels);
             let first_token = (self.tokens.start + task_idx / n_tasks * share_len).min(self.tokens.end);
             let end_token = (first_token + share_len).min(self.tokens.end);
-            let tiles = Tiles { first_token, end_token, out, first_row: task_idx % n_tasks * task_rows };
-            let ahead_rows = ctx.pool().n_threads() * task_rows;
-            ctx.isa().run(PanelTask { block: self, inputs, tiles, task_rows, ahead_rows, values, panels });
+            let first_row = apart(task_idx % n_tasks, n_tasks, ctx.pool().n_threads()) * task_rows;
+            let tiles = Tiles { first_token, end_token, out, first_row };
+            ctx.isa().run(PanelTask { block: self, inputs, tiles, task_rows, values, panels });
         });
     }
 }
@@ -147,8 +147,6 @@ struct PanelTask<'a> {
     inputs: &'a [f32],
     tiles: Tiles<'a>,
     task_rows: usize,
-    /// From this task's rows to those of this thread's next.
-    ahead_rows: usize,
     /// Rows on their way.
     values: &'a mut [f32],
     panels: &'a mut [PackedColumn],
@@ -177,10 +175,10 @@ impl Kernel for PanelTask<'_> {
 }
 
 impl PanelTask<'_> {
-    /// What this thread may fill a panel with next: these columns of rows further on, as other threads take those between.
+    /// What this thread may fill a panel with next: these columns of the rows behind.
     fn next(&self, start: usize, len: usize) -> Next<'_> {
         let Block { ty, rows, .. } = *self.block;
-        let first_row = self.tiles.first_row + self.ahead_rows;
+        let first_row = self.tiles.first_row + self.task_rows;
         if first_row >= rows.n_rows {
             return Next::default();
         }

@@ -5,11 +5,11 @@
 //! products, where wider codes take six to eight. All machines compute the same sums.
 
 use super::dense::block_tokens;
-use super::{Output, Rows, Weight, add_rows, dequantize_simd, f32_as_i8, i8_as_u8};
+use super::{Output, Rows, Weight, add_rows, dequantize_simd, f32_as_i8, i8_as_u8, run_row_parts};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
-use crate::threads::SharedMut;
+use crate::threads::{SharedMut, apart};
 
 /// Columns that share a scale.
 const GROUP_LEN: usize = 64;
@@ -206,7 +206,11 @@ pub fn quantize_int8<'a>(
             ctx.isa().run(Quantize { x, codes: codes.as_chunks_mut().0, scales });
         };
         let is_serial = n_tokens <= MAX_SERIAL_TOKENS;
-        if is_serial { (0..n_tokens).for_each(quantize) } else { ctx.pool().run(n_tokens, quantize) }
+        if is_serial {
+            (0..n_tokens).for_each(quantize);
+        } else {
+            run_row_parts(ctx.pool(), n_tokens, 1, |start, len| (start..start + len).for_each(&quantize));
+        }
     }
     Int8Activations { codes, scales, n_tokens, n_cols }
 }
@@ -223,7 +227,7 @@ pub fn linear_int8(ctx: &Context, weight: &Int8Weight, x: &Int8Activations, bias
     let out = Output::new(n_rows, n_tokens, bias, y);
     let (n_tasks, block_tokens) = (n_panels.div_ceil(TASK_PANELS), block_tokens(n_cols.div_ceil(4)));
     ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {
-        let first = task_idx % n_tasks * TASK_PANELS;
+        let first = apart(task_idx % n_tasks, n_tasks, ctx.pool().n_threads()) * TASK_PANELS;
         let end = (first + TASK_PANELS).min(n_panels);
         let first_token = task_idx / n_tasks * block_tokens;
         ctx.isa().run(PanelTask {

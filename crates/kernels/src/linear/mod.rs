@@ -319,8 +319,13 @@ pub fn dequantize_rows_gather(ctx: &Context, weight: &Weight, indices: &[usize],
     if let Some(bad) = indices.iter().find(|row_idx| **row_idx >= weight.n_rows) {
         panic!("row {bad} of a weight of {} rows", weight.n_rows);
     }
-    ctx.pool().run_chunks(out, weight.n_cols.max(1), |i, out| {
-        ctx.isa().run(Dequantize { ty: weight.ty, bytes: rows.get(indices[i]), out });
+    let out = SharedMut::new(out);
+    run_row_parts(ctx.pool(), indices.len(), 1, |start, len| {
+        for i in start..start + len {
+            // SAFETY: each row belongs to one part.
+            let out = unsafe { out.slice(i * weight.n_cols, weight.n_cols) };
+            ctx.isa().run(Dequantize { ty: weight.ty, bytes: rows.get(indices[i]), out });
+        }
     });
 }
 

@@ -7,6 +7,7 @@ use super::{Output, Weight};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
+use crate::threads::apart;
 
 /// Columns whose products are added up one after the other before the sum joins the output, at most: it bounds the rounding
 /// error. 384 are 24 KiB of a panel, or half as many of two, which leaves a first cache of 32 KiB room for the inputs.
@@ -87,14 +88,14 @@ pub fn linear_packed(ctx: &Context, weight: &Packed, x: &[f32], n_tokens: usize,
     let task_panels = task_panels(ctx.isa());
     let n_tasks = n_rows.div_ceil(task_panels * LANES);
     ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {
-        let (block_idx, panel_idx) = (task_idx / n_tasks, task_idx % n_tasks * task_panels);
+        let block_idx = task_idx / n_tasks;
+        let panel_idx = apart(task_idx % n_tasks, n_tasks, ctx.pool().n_threads()) * task_panels;
         let first_token = block_idx * block_tokens;
         let end_token = (first_token + block_tokens).min(n_tokens);
         let tiles = Tiles { first_token, end_token, out: &out, first_row: panel_idx * LANES };
         let of_task =
             |idx: usize| &panels[(idx * n_cols).min(panels.len())..((idx + task_panels) * n_cols).min(panels.len())];
-        // Each thread takes every n-th task or so.
-        let next = of_task(panel_idx + task_panels * ctx.pool().n_threads());
+        let next = of_task(panel_idx + task_panels);
         ctx.isa().run(PanelTask { tiles, x: &x[first_token * n_cols..], n_cols, panels: of_task(panel_idx), next });
     });
 }

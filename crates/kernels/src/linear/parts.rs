@@ -17,7 +17,7 @@ use super::tiles::{most_panels, task_panels};
 use super::{Output, Q8Activations, add_rows};
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
-use crate::threads::SharedMut;
+use crate::threads::{SharedMut, apart};
 use crate::{Context, Isa};
 
 /// Bytes of weights that a task goes over with its tokens at a time, for each panel: half of a first-level cache.
@@ -96,7 +96,7 @@ pub(super) fn multiply(
         // SAFETY: no two tasks run at once with the same worker index.
         let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
         let (panel, cells) = scratch.split_at_mut(panel_scratch_len(x.n_cols()));
-        let first_row = task_idx % n_tasks * task_rows;
+        let first_row = apart(task_idx % n_tasks, n_tasks, ctx.pool().n_threads()) * task_rows;
         let n_panels = (out.n_rows - first_row).min(task_rows).div_ceil(LANES);
         let first_token = task_idx / n_tasks * block_len;
         let tokens = first_token..(first_token + block_len).min(x.n_tokens());

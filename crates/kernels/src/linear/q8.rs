@@ -1,6 +1,6 @@
 //! Activations as 8-bit codes with a scale per 32 columns.
 
-use super::{MAX_ROW_TOKENS, f32_as_i8, i8_as_u8, parts};
+use super::{MAX_ROW_TOKENS, f32_as_i8, i8_as_u8, parts, run_row_parts};
 use crate::Context;
 use crate::simd::{Kernel, Simd};
 use crate::threads::SharedMut;
@@ -186,7 +186,11 @@ pub(super) fn quantize<'a>(
             ctx.isa().run(Quantize { x, codes, scales, sums, by_lane: form == Form::Lanes });
         };
         // A token of a few thousand columns takes less time than handing it to another thread.
-        if n_tokens <= MAX_ROW_TOKENS { (0..n_tokens).for_each(quantize) } else { ctx.pool().run(n_tokens, quantize) }
+        if n_tokens <= MAX_ROW_TOKENS {
+            (0..n_tokens).for_each(quantize);
+        } else {
+            run_row_parts(ctx.pool(), n_tokens, 1, |start, len| (start..start + len).for_each(&quantize));
+        }
     }
     (activations.codes, activations.scales, activations.sums) = (codes, scales, sums);
     activations

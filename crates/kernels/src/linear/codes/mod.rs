@@ -17,7 +17,7 @@ use super::q8::{self, q8_scratch_len};
 use super::{Output, parts, run_row_parts};
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
-use crate::threads::SharedMut;
+use crate::threads::{SharedMut, apart};
 use crate::{Context, Isa};
 
 /// Up to this many tokens, codes are unpacked for each tile of tokens again.
@@ -150,9 +150,10 @@ pub fn linear_codes(ctx: &Context, products: &mut [CodesProduct], x: &[f32], n_t
     let worker_len = panel::scratch_len(n_cols);
     let scratch = SharedMut::new(scratch);
     for product in products.iter().filter(|product| !is_tiled(product)) {
-        ctx.pool().run_indexed(product.n_panels(), |worker_idx, panel_idx| {
+        ctx.pool().run_indexed(product.n_panels(), |worker_idx, task_idx| {
             // SAFETY: no two tasks run at once with the same worker index.
             let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
+            let panel_idx = apart(task_idx, product.n_panels(), ctx.pool().n_threads());
             let (panel, target) = (product.panel(panel_idx), product.target(panel_idx));
             ctx.isa().run(Unpacked { ty: product.weight.ty, panel, x: &x, target, scratch });
         });
