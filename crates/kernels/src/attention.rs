@@ -2,8 +2,8 @@
 //!
 //! The keys are gone over in tiles of 64, with the softmax kept up to date as in "online softmax": a running maximum,
 //! the sum of the exponentials and the weighted sum of the values. So the scratch does not grow with the number of
-//! keys. A task is a block of query rows of one key/value head and, where that makes too few tasks, a part of the keys;
-//! the parts are put together at the end.
+//! keys. A task is a few blocks of query rows of one key/value head, for which a tile is read and turned once, or, where that
+//! makes too few tasks, one block and a part of the keys; the parts are put together at the end.
 //!
 //! Both products have the same form: 16 keys, or 16 elements of a value, are the lanes, and a row's elements, or its 64
 //! weights, are broadcast.
@@ -24,8 +24,10 @@ mod tests;
 
 /// Keys of a tile.
 const TILE_KEYS: usize = 64;
-/// Query rows of a task: enough for the packing of a tile of keys to be a tenth of the work.
+/// Query rows that go over a tile together: enough for the packing of a tile of keys to be a tenth of the work.
 const BLOCK_ROWS: usize = 64;
+/// Blocks of a task, at most.
+const MOST_BLOCKS: usize = 4;
 /// At or below this a mask says "not this key": half precision's stand-in for -inf is about -1e4.
 const MASKED: f32 = -1e4;
 /// Masks are not taken lower than this, so that a row of `-inf` has weights that are numbers.
@@ -93,10 +95,12 @@ pub struct Attention<'a> {
     pub out: &'a mut [f32],
 }
 
-/// How the work is divided: depends on sizes alone.
+/// How the work is divided.
 #[derive(Debug, Clone, Copy)]
 struct Division {
     n_row_blocks: usize,
+    /// Row blocks of a task.
+    n_task_blocks: usize,
     n_splits: usize,
     /// A multiple of [`TILE_KEYS`].
     split_keys: usize,
@@ -105,12 +109,18 @@ struct Division {
 }
 
 impl Division {
-    fn new(n_kv_heads: usize, n_rows: usize, head_dim: usize, n_keys: usize) -> Self {
+    fn new(n_threads: usize, n_kv_heads: usize, n_rows: usize, head_dim: usize, n_keys: usize) -> Self {
+        /// Tasks of each thread, at least, for threads to end together: with a causal mask tasks are unequal.
+        const THREAD_TASKS: usize = 12;
         let n_row_blocks = n_rows.div_ceil(BLOCK_ROWS);
+        let n_blocks = n_kv_heads * n_row_blocks;
+        // Blocks do not depend on each other, so that threads may count.
+        let n_task_blocks = if n_blocks < WANTED_TASKS { 1 } else { n_blocks / (THREAD_TASKS * n_threads) };
         let most_splits = Self::most_splits(n_kv_heads, n_rows, n_keys);
         let split_keys = n_keys.div_ceil(most_splits).next_multiple_of(TILE_KEYS).max(TILE_KEYS);
         let n_splits = n_keys.div_ceil(split_keys).max(1);
-        Self { n_row_blocks, n_splits, split_keys, padded_dim: head_dim.next_multiple_of(LANES) }
+        let (n_task_blocks, padded_dim) = (n_task_blocks.clamp(1, MOST_BLOCKS), head_dim.next_multiple_of(LANES));
+        Self { n_row_blocks, n_task_blocks, n_splits, split_keys, padded_dim }
     }
 
     /// What `n_splits` is below or at; never less for more keys.
@@ -121,7 +131,7 @@ impl Division {
 
     /// f32s of a worker's scratch: keys, values, weights, sums.
     fn worker_len(self) -> usize {
-        2 * TILE_KEYS * self.padded_dim + BLOCK_ROWS * (TILE_KEYS + self.padded_dim)
+        2 * TILE_KEYS * self.padded_dim + BLOCK_ROWS * (TILE_KEYS + self.n_task_blocks * self.padded_dim)
     }
 
     /// f32s of what a split says of a row: maximum, sum of exponentials, sums.
@@ -132,7 +142,7 @@ impl Division {
 
 /// f32s of scratch that [`attention`] needs; never less for more keys.
 pub fn attention_scratch_len(ctx: &Context, n_kv_heads: usize, n_rows: usize, head_dim: usize, n_keys: usize) -> usize {
-    let division = Division::new(n_kv_heads, n_rows, head_dim, n_keys);
+    let division = Division::new(ctx.pool().n_threads(), n_kv_heads, n_rows, head_dim, n_keys);
     let most_splits = Division::most_splits(n_kv_heads, n_rows, n_keys);
     let partials_len = if most_splits == 1 { 0 } else { n_kv_heads * n_rows * most_splits * (division.padded_dim + 2) };
     ctx.pool().n_threads() * division.worker_len() + mask_tiles_len(n_rows, n_keys) + partials_len
@@ -154,7 +164,7 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
         return;
     }
     let n_threads = ctx.pool().n_threads();
-    let division = Division::new(n_kv_heads, n_rows, head_dim, n_keys);
+    let division = Division::new(n_threads, n_kv_heads, n_rows, head_dim, n_keys);
     let worker_len = division.worker_len();
     let (workers, scratch) = scratch.split_at_mut(n_threads * worker_len);
     let (own_tiles, partials) = scratch.split_at_mut(mask_tiles_len(n_rows, n_keys));
@@ -164,36 +174,37 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
     let common = Common { q, k, v, mask, tiles, scale, n_rows, head_dim, n_keys, division };
     {
         let (workers, partials, out) = (SharedMut::new(workers), SharedMut::new(partials), SharedMut::new(&mut *out));
-        let n_tasks = n_kv_heads * division.n_row_blocks * division.n_splits;
+        let n_row_tasks = division.n_row_blocks.div_ceil(division.n_task_blocks);
+        let n_tasks = n_kv_heads * n_row_tasks * division.n_splits;
         ctx.pool().run_indexed(n_tasks, |worker_idx, task_idx| {
             // The last rows have the most keys when the mask is causal: they go first, and the small tasks even out the
             // end.
             let task_idx = n_tasks - 1 - task_idx;
-            let (block_idx, split_idx) = (task_idx / division.n_splits, task_idx % division.n_splits);
-            let (head_idx, first_row) =
-                (block_idx / division.n_row_blocks, block_idx % division.n_row_blocks * BLOCK_ROWS);
-            let n_block_rows = BLOCK_ROWS.min(n_rows - first_row);
+            let (row_task_idx, split_idx) = (task_idx / division.n_splits, task_idx % division.n_splits);
+            let most_rows = division.n_task_blocks * BLOCK_ROWS;
+            let (head_idx, first_row) = (row_task_idx / n_row_tasks, row_task_idx % n_row_tasks * most_rows);
+            let n_task_rows = most_rows.min(n_rows - first_row);
             let row_idx = head_idx * n_rows + first_row;
             // SAFETY: no two tasks run at once with the same worker index.
             let scratch = unsafe { workers.slice(worker_idx * worker_len, worker_len) };
-            // SAFETY: each block of rows and split is one task; those of the partials are ordered by split, then row.
+            // SAFETY: the rows and the split are one task's; those of the partials are ordered by split, then row.
             let partials = unsafe {
-                partials.slice((split_idx * n_kv_heads * n_rows + row_idx) * partial_len, n_block_rows * partial_len)
+                partials.slice((split_idx * n_kv_heads * n_rows + row_idx) * partial_len, n_task_rows * partial_len)
             };
-            // SAFETY: only where there is one split are these taken for more than no elements, and then each block of
-            // rows is one task.
+            // SAFETY: only where there is one split are these taken for more than no elements, and then the rows are one
+            // task's.
             let out = unsafe {
-                out.slice(row_idx * head_dim, if division.n_splits == 1 { n_block_rows * head_dim } else { 0 })
+                out.slice(row_idx * head_dim, if division.n_splits == 1 { n_task_rows * head_dim } else { 0 })
             };
             let first_key = split_idx * division.split_keys;
             let block = Block {
                 head_idx,
                 first_row,
-                n_rows: n_block_rows,
+                n_rows: n_task_rows,
                 first_key,
                 end_key: (first_key + division.split_keys).min(n_keys),
             };
-            ctx.isa().run(tile::BlockTask { common: &common, block, scratch, partials, out });
+            ctx.isa().run(tile::RowTask { common: &common, block, scratch, partials, out });
         });
     }
     if division.n_splits > 1 {

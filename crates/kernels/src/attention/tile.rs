@@ -1,12 +1,13 @@
-//! A block of query rows over tiles of keys.
+//! Blocks of query rows over tiles of keys.
 
 use super::mask::Tile;
-use super::{BLOCK_ROWS, Block, Common, KvData, KvView, MASK_FLOOR, TILE_KEYS, few, math};
+use super::{BLOCK_ROWS, Block, Common, KvData, KvView, MASK_FLOOR, MOST_BLOCKS, TILE_KEYS, few, math};
 use crate::f16::{f16_to_f32, u16_as_bytes};
 use crate::simd::{Kernel, LANES, Simd};
 
-pub(super) struct BlockTask<'a> {
+pub(super) struct RowTask<'a> {
     pub(super) common: &'a Common<'a>,
+    /// One or several blocks of rows.
     pub(super) block: Block,
     pub(super) scratch: &'a mut [f32],
     /// Where the keys are split: for each row the sums, the maximum and the sum of exponentials.
@@ -23,17 +24,18 @@ struct Scratch<'a> {
     values: &'a mut [f32],
     /// [BLOCK_ROWS, TILE_KEYS]: scores, then their exponentials.
     weights: &'a mut [f32],
-    /// [BLOCK_ROWS, padded_dim]: the weighted sums of the values.
+    /// [rows, padded_dim]: the weighted sums of the values.
     sums: &'a mut [f32],
 }
 
-/// The running maximum and sum of exponentials of each row.
+/// The running maximum and sum of exponentials of each row of a block.
+#[derive(Clone, Copy)]
 struct State {
     max: [f32; BLOCK_ROWS],
     total: [f32; BLOCK_ROWS],
 }
 
-impl Kernel for BlockTask<'_> {
+impl Kernel for RowTask<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
@@ -44,25 +46,36 @@ impl Kernel for BlockTask<'_> {
         let (weights, sums) = scratch.split_at_mut(BLOCK_ROWS * TILE_KEYS);
         let mut scratch = Scratch { keys, values, weights, sums };
         scratch.sums[..block.n_rows * padded_dim].fill(0.0);
-        let mut state = State { max: [f32::NEG_INFINITY; BLOCK_ROWS], total: [0.0; BLOCK_ROWS] };
+        let mut states = [State { max: [f32::NEG_INFINITY; BLOCK_ROWS], total: [0.0; BLOCK_ROWS] }; MOST_BLOCKS];
         for first_key in (block.first_key..block.end_key).step_by(TILE_KEYS) {
-            let mask = match common.tiles.get(block.first_row / BLOCK_ROWS, first_key / TILE_KEYS) {
-                Tile::Hidden => continue,
-                Tile::Clear => None,
-                Tile::Mixed => common.mask,
-            };
             let end_key = block.end_key.min(first_key + TILE_KEYS);
-            tile(simd, common, Block { first_key, end_key, ..block }, mask, &mut scratch, &mut state);
+            let mut is_loaded = false;
+            for (i, state) in states[..block.n_rows.div_ceil(BLOCK_ROWS)].iter_mut().enumerate() {
+                let first_row = block.first_row + i * BLOCK_ROWS;
+                let mask = match common.tiles.get(first_row / BLOCK_ROWS, first_key / TILE_KEYS) {
+                    Tile::Hidden => continue,
+                    Tile::Clear => None,
+                    Tile::Mixed => common.mask,
+                };
+                let n_rows = BLOCK_ROWS.min(block.n_rows - i * BLOCK_ROWS);
+                let Scratch { keys, values, weights, sums } = &mut scratch;
+                let sums = &mut sums[i * BLOCK_ROWS * padded_dim..][..n_rows * padded_dim];
+                let of_block = Scratch { keys, values, weights, sums };
+                let block = Block { first_row, n_rows, first_key, end_key, ..block };
+                tile(simd, common, block, mask, of_block, state, &mut is_loaded);
+            }
         }
         for row_idx in 0..block.n_rows {
+            let state = &states[row_idx / BLOCK_ROWS];
+            let (max, total) = (state.max[row_idx % BLOCK_ROWS], state.total[row_idx % BLOCK_ROWS]);
             let sums = &scratch.sums[row_idx * padded_dim..][..padded_dim];
             if out.is_empty() {
                 let partial = &mut partials[row_idx * (padded_dim + 2)..][..padded_dim + 2];
                 partial[..padded_dim].copy_from_slice(sums);
-                partial[padded_dim..].copy_from_slice(&[state.max[row_idx], state.total[row_idx]]);
+                partial[padded_dim..].copy_from_slice(&[max, total]);
             } else {
                 let out = &mut out[row_idx * common.head_dim..][..common.head_dim];
-                let factor = 1.0 / state.total[row_idx];
+                let factor = 1.0 / total;
                 out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * factor);
             }
         }
@@ -75,15 +88,16 @@ fn mask_row(mask: &[f32], n_keys: usize, block: Block, row_idx: usize) -> &[f32]
     &mask[(block.first_row + row_idx) * n_keys..][..n_keys]
 }
 
-/// The keys of `block`, at most a tile.
+/// The keys of `block`, at most a tile; they are loaded where an earlier block did not.
 #[inline(always)]
 fn tile<S: Simd>(
     simd: S,
     common: &Common,
     block: Block,
     mask: Option<&[f32]>,
-    scratch: &mut Scratch,
+    scratch: Scratch,
     state: &mut State,
+    is_loaded: &mut bool,
 ) {
     let (first_key, n_keys) = (block.first_key, block.end_key - block.first_key);
     let padded_dim = common.division.padded_dim;
@@ -95,11 +109,14 @@ fn tile<S: Simd>(
         let rows = few::Rows::new(view, common.head_dim, block.head_idx, first_key, n_keys);
         rows.filter(|_| block.n_rows <= few::MOST_ROWS)
     };
-    if let Some(keys) = few(&common.k) {
+    let (few_keys, few_values) = (few(&common.k), few(&common.v));
+    if !*is_loaded && (few_keys.is_none() || few_values.is_none()) {
+        load(simd, common, block, scratch.keys, scratch.values);
+        *is_loaded = true;
+    }
+    if let Some(keys) = few_keys {
         few::scores(simd, keys, queries, scratch.weights);
     } else {
-        let (keys, stride) = rows(simd, &common.k, common.head_dim, block.head_idx, first_key, n_keys, scratch.values);
-        transpose_keys(simd, keys, stride, padded_dim, &mut scratch.keys[..n_groups * LANES * padded_dim]);
         let keys = Panels {
             data: &scratch.keys[..n_groups * LANES * padded_dim],
             panel_stride: LANES * padded_dim,
@@ -121,35 +138,41 @@ fn tile<S: Simd>(
         state.total[row_idx] += weigh(simd, scores, state.max[row_idx]);
     }
     let weights = &scratch.weights[..block.n_rows * TILE_KEYS];
-    if let Some(values) = few(&common.v) {
+    if let Some(values) = few_values {
         return few::add_values(simd, values, weights, &mut scratch.sums[..block.n_rows * padded_dim]);
     }
-    let (values, stride) = rows(simd, &common.v, common.head_dim, block.head_idx, first_key, n_keys, scratch.values);
+    let (values, stride) = whole_rows(&common.v, common.head_dim, block).unwrap_or((scratch.values, padded_dim));
     let n_panels = padded_dim / LANES;
     let values = Panels { data: values, panel_stride: LANES, stride, n_panels, n_vectors: n_keys };
     products::<S, true>(simd, values, weights, TILE_KEYS, scratch.sums, padded_dim);
 }
 
-/// Some keys or values as [`TILE_KEYS`] rows of f32, `padded_dim` long, and how far they are apart: as they are where they are
-/// whole, else in `copy`.
+/// Makes panels of the keys of a block, and rows of its values where they are not used as they are.
 #[inline(always)]
-fn rows<'a, S: Simd>(
-    simd: S,
-    view: &KvView<'a>,
-    head_dim: usize,
-    head_idx: usize,
-    first_key: usize,
-    n_keys: usize,
-    copy: &'a mut [f32],
-) -> (&'a [f32], usize) {
+fn load<S: Simd>(simd: S, common: &Common, block: Block, keys: &mut [f32], values: &mut [f32]) {
+    let (head_dim, padded_dim) = (common.head_dim, common.division.padded_dim);
+    let n_keys = block.end_key - block.first_key;
+    let (rows, stride) = match whole_rows(&common.k, head_dim, block) {
+        Some(rows) => rows,
+        None => {
+            load_rows(simd, &common.k, head_dim, block.head_idx, block.first_key, n_keys, values);
+            (&*values, padded_dim)
+        }
+    };
+    transpose_keys(simd, rows, stride, padded_dim, &mut keys[..n_keys.next_multiple_of(LANES) * padded_dim]);
+    if whole_rows(&common.v, head_dim, block).is_none() {
+        load_rows(simd, &common.v, head_dim, block.head_idx, block.first_key, n_keys, values);
+    }
+}
+
+/// The keys or values of a block from its first on, and how far they are apart, where they are whole rows of f32.
+#[inline(always)]
+fn whole_rows<'a>(view: &KvView<'a>, head_dim: usize, block: Block) -> Option<(&'a [f32], usize)> {
     match view.data {
-        KvData::F32(data) if n_keys == TILE_KEYS && head_dim.is_multiple_of(LANES) => {
-            (&data[head_idx * view.head_stride + first_key * view.key_stride..], view.key_stride)
+        KvData::F32(data) if block.end_key - block.first_key == TILE_KEYS && head_dim.is_multiple_of(LANES) => {
+            Some((&data[block.head_idx * view.head_stride + block.first_key * view.key_stride..], view.key_stride))
         }
-        _ => {
-            load_rows(simd, view, head_dim, head_idx, first_key, n_keys, copy);
-            (copy, head_dim.next_multiple_of(LANES))
-        }
+        _ => None,
     }
 }
 
