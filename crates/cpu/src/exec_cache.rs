@@ -39,6 +39,8 @@ impl Frame<'_> {
         (shape, from, offset): (&[usize], &Buffer, usize),
         bounds: [ValueId; 2],
     ) -> Result<(), Fault> {
+        /// Elements that take longer to round than to hand to another thread.
+        const LEAST_SHARED: usize = 1 << 14;
         let [begin, end] = [third(self.get(bounds[0])?)?, third(self.get(bounds[1])?)?];
         let state = &mut *self.states[state];
         let [_, n_heads, capacity, head_dim] = state.shape[..] else {
@@ -54,6 +56,15 @@ impl Frame<'_> {
         let (dtype, isa) = (state.dtype, self.context.isa());
         let data = Arc::make_mut(&mut state.data);
         let run = n_tokens * head_dim;
+        if let (Buffer::F16(to), Buffer::F32(from)) = (&mut *data, from)
+            && n_heads * run >= LEAST_SHARED
+            && let Some(from) = from.get(offset..offset + n_heads * run)
+        {
+            self.context.pool().run_chunks(&mut to[..n_heads * capacity * head_dim], capacity * head_dim, |h, to| {
+                f32_to_f16_slice(isa, &from[h * run..][..run], &mut to[begin * head_dim..][..run]);
+            });
+            return Ok(());
+        }
         let copied = (0..n_heads).all(|h| {
             let (at, from_at) = ((h * capacity + begin) * head_dim, offset + h * run);
             match (&mut *data, from) {
