@@ -1,4 +1,4 @@
-//! Many tokens in f32: 16 rows at a time, or twice 16, are dequantised, by 256 columns, to panels whose lanes are the rows, and all
+//! Many tokens in f32: 16 rows at a time, or twice 16, are dequantised, by 512 columns, to panels whose lanes are the rows, and all
 //! tokens go over them.
 
 use std::ops::Range;
@@ -13,19 +13,21 @@ use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::{SharedMut, apart};
 
 /// Columns of a panel, at most: a multiple of every block length. Their products are added up one after the other before the
-/// sum joins the output, which bounds the rounding error; with the inputs of a tile a panel fits a first cache of 32 KiB, and two one of 48.
-const PANEL_COLS: usize = 256;
+/// sum joins the output, which bounds the rounding error. They are read from the second cache: 256 of one panel would fit the first, and
+/// are as fast on AVX2, but with two panels of AVX-512 took 1.05 to 1.08 of the time.
+const PANEL_COLS: usize = 512;
 /// Tokens of a task, at least, where there are as many.
 const LEAST_TOKENS: usize = 96;
-/// f32s of a panel of so many columns.
-const PANEL_LEN: usize = LANES * PANEL_COLS;
 /// f32s of scratch per thread: the rows, two panels, and what lies in front of the first whole line: a vector in two lines takes two
 /// reads.
-const WORKER_LEN: usize = 3 * PANEL_LEN + LINE_BYTES / size_of::<f32>();
+fn worker_len(panel_cols: usize) -> usize {
+    3 * LANES * panel_cols + LINE_BYTES / size_of::<f32>()
+}
 
 /// f32s of scratch: the inputs of a block of tokens, then what each thread needs.
 pub(super) fn scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
-    Blocks::new(weight, n_tokens).inputs_len() + ctx.pool().n_threads() * WORKER_LEN
+    let blocks = Blocks::new(weight, n_tokens);
+    blocks.inputs_len() + ctx.pool().n_threads() * worker_len(blocks.panel_cols)
 }
 
 /// Which tokens and columns are multiplied with all rows before the next.
@@ -106,7 +108,7 @@ impl Block<'_> {
     }
 
     fn multiply(&self, ctx: &Context, inputs: &[f32], out: &Output, scratch: &mut [f32]) {
-        let scratch = SharedMut::new(scratch);
+        let (scratch, worker_len) = (SharedMut::new(scratch), worker_len(self.panel_cols));
         let task_rows = task_panels(ctx.isa()) * LANES;
         let n_tasks = self.rows.n_rows.div_ceil(task_rows);
         // Few panels for many threads are shared, as far as filling them is a small part of the work.
@@ -115,8 +117,8 @@ impl Block<'_> {
         let share_len = self.tokens.len().div_ceil(n_shares);
         ctx.pool().run_indexed(n_tasks * n_shares, |worker_idx, task_idx| {
             // SAFETY: no two tasks run at once with the same worker index.
-            let scratch = unsafe { scratch.slice(worker_idx * WORKER_LEN, WORKER_LEN) };
-            let (values, panels) = scratch.split_at_mut(PANEL_LEN);
+            let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
+            let (values, panels) = scratch.split_at_mut(LANES * self.panel_cols);
             let panels = PackedColumn::in_scratch(panels);
             let first_token = (self.tokens.start + task_idx / n_tasks * share_len).min(self.tokens.end);
             let end_token = (first_token + share_len).min(self.tokens.end);
@@ -168,7 +170,7 @@ impl Kernel for PanelTask<'_> {
             let data = &self.inputs[panel_idx * tokens.len() * panel_cols..];
             let stride = if cols.is_empty() { 0 } else { *panel_cols };
             let inputs = Inputs { data: &data[first.min(data.len())..], stride };
-            let panels = Panels { data: &*self.panels, stride: PANEL_COLS, len, n_panels };
+            let panels = Panels { data: &*self.panels, stride: *panel_cols, len, n_panels };
             self.tiles.multiply(simd, panels, inputs, start > 0, self.next(start, len));
         }
     }
@@ -196,13 +198,13 @@ impl PanelTask<'_> {
     /// The columns `start..start + len` as a panel: column by column, 16 rows each.
     #[inline(always)]
     fn fill<S: Simd>(&mut self, simd: S, panel_idx: usize, start: usize, len: usize) {
-        let Block { ty, rows, .. } = *self.block;
+        let Block { ty, rows, panel_cols, .. } = *self.block;
         let first_row = self.tiles.first_row + panel_idx * LANES;
         let n_rows = (rows.n_rows - first_row).min(LANES);
         // Rows past the end are the last row again; their outputs are not stored.
         let row = |i: usize| chunk_bytes(ty, rows.get(first_row + i.min(n_rows - 1)), start, len);
         let values = &mut *self.values;
-        let panel = &mut self.panels[panel_idx * PANEL_COLS..][..len.next_multiple_of(LANES)];
+        let panel = &mut self.panels[panel_idx * panel_cols..][..len.next_multiple_of(LANES)];
         if matches!(ty, BlockType::Bf16 | BlockType::F16) {
             let rows: [&[u8]; LANES] = std::array::from_fn(row);
             if ty == BlockType::Bf16 {
@@ -212,14 +214,14 @@ impl PanelTask<'_> {
             }
             return;
         }
-        for (i, values) in values.chunks_exact_mut(PANEL_COLS).enumerate() {
+        for (i, values) in values.chunks_exact_mut(panel_cols).enumerate() {
             // The next row is read while this one is written: they are far apart in memory, where nothing else foresees it.
             row(i + 1).chunks(LINE_BYTES).for_each(|line| simd.prefetch(line.as_ptr().cast()));
             dequantize_simd(simd, ty, row(i), &mut values[..len]);
             values[len..len.next_multiple_of(LANES)].fill(0.0);
         }
-        let values: &[[f32; PANEL_COLS]] = values.as_chunks().0;
-        transpose_each(simd, panel, |i, at| simd.load(&values[i].as_chunks().0[at]));
+        let vectors: &[[f32; LANES]] = values.as_chunks().0;
+        transpose_each(simd, panel, |i, at| simd.load(&vectors[i * panel_cols / LANES + at]));
     }
 }
 
