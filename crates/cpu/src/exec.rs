@@ -3,14 +3,11 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use thane_kernels::Context;
 use thane_kernels::activation::gated;
-use thane_kernels::linear::{
-    CodesProduct, dequantize_rows_gather, int8_scratch_len, linear_codes, linear_codes_scratch_len, linear_f32,
-    linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_int8, linear_packed, quantize_int8,
-};
+use thane_kernels::linear::dequantize_rows_gather;
 use thane_kernels::norm::rms_norm;
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
-use thane_kernels::{BlockType, Context};
 use thane_mil::data::Data;
 use thane_mil::literal::Literal;
 use thane_mil::opset::{ArgType, Infer, Known, OpDef};
@@ -20,7 +17,7 @@ use thane_mil::types::{DType, TensorType, Type};
 use crate::Numerics;
 use crate::ane::{self, Tally};
 use crate::exec_cache::Cached;
-use crate::fuse::{Fused, Product};
+use crate::fuse::Fused;
 use crate::ops::gather::row;
 use crate::ops::random::{Seeds, is_random};
 use crate::ops::{self, Call, Eval, Fault, Value};
@@ -30,9 +27,8 @@ use crate::profile::{Begun, Profile};
 use crate::tensor::{Buffer, Pool, Tensor};
 use crate::weight::Matrix;
 
-/// Rows, of one frame, up to which a product packs a quantised matrix that it may pack. Prompts of more read it as it is stored, so
-/// that the first token need not wait for the packing of all matrices.
-const MOST_PACKING_TOKENS: usize = 8;
+/// Elements that a task adds in place.
+const ADD_LEN: usize = 1 << 13;
 
 /// What one call of a plan works on.
 pub struct Frame<'a> {
@@ -367,14 +363,16 @@ impl Frame<'_> {
             return Ok(None);
         }
         if let (Some(Buffer::F32(a)), Some(b)) = (Arc::get_mut(&mut sum.data), self.get(y)?.f32s()) {
-            a[..n].iter_mut().zip(b).for_each(|(a, b)| *a += b);
+            self.context.pool().run_chunks(&mut a[..n], ADD_LEN, |i, a| {
+                a.iter_mut().zip(&b[i * ADD_LEN..]).for_each(|(a, b)| *a += b);
+            });
         }
         Ok(Some(sum))
     }
 
     fn fused(&mut self, step: &Step, fused: &Fused) -> Result<Vec<Tensor>, Fault> {
         let result = match fused {
-            Fused::Linear { x, products } => return self.linear(*x, products),
+            Fused::Linear { x, products, then } => return self.linear(step, *x, products, *then),
             Fused::Append { state, update, begin, end } => {
                 self.append(*state, *update, [*begin, *end])?;
                 return Ok(Vec::new());
@@ -407,68 +405,6 @@ impl Frame<'_> {
             Fused::Pointwise { x, weight, bias } => self.pointwise(*x, weight, bias.as_ref())?,
         };
         Ok(vec![result])
-    }
-
-    /// The products of x with each matrix, those together that are in one form.
-    fn linear(&mut self, x: ValueId, products: &[Product]) -> Result<Vec<Tensor>, Fault> {
-        let x = self.get(x)?.clone();
-        let mut results = Vec::with_capacity(products.len());
-        for product in products {
-            let shape = product.shape(&x.shape)?;
-            let (out, n) = self.pool.take_checked(&shape)?;
-            results.push((shape, out, n));
-        }
-        let n_tokens = x.shape.split_last().map_or(0, |(_, outer)| outer.iter().product());
-        let packs = self.numerics.is_fast().then_some(n_tokens <= MOST_PACKING_TOKENS * self.n_frames);
-        let (mut coded, mut rounded, mut others) = (Vec::new(), Vec::new(), Vec::new());
-        for (product, (_, out, n)) in products.iter().zip(&mut results) {
-            let y = &mut out[..*n];
-            if let Some(codes) = packs.and_then(|packs| product.weight.codes(self.context, packs)) {
-                coded.push((codes.ty, CodesProduct::new(codes, n_tokens, product.bias(), y)));
-            } else if let Some(int8) = product.weight.int8() {
-                rounded.push((int8, product.bias(), y));
-            } else {
-                others.push((product, y));
-            }
-        }
-        let (x, n_cols) = (floats(&x)?, x.shape.last().copied().unwrap_or(0));
-        if !coded.is_empty() {
-            let len = |ty: BlockType| linear_codes_scratch_len(self.context, ty, n_tokens, n_cols);
-            let mut scratch = self.pool.take(coded.iter().map(|(ty, _)| len(*ty)).max().unwrap_or(0));
-            let mut coded: Vec<CodesProduct> = coded.into_iter().map(|(_, product)| product).collect();
-            linear_codes(self.context, &mut coded, x, n_tokens, &mut scratch);
-            self.pool.give_f32(scratch);
-        }
-        if !rounded.is_empty() {
-            let mut scratch = self.pool.take(int8_scratch_len(n_tokens, n_cols));
-            let x = quantize_int8(self.context, x, n_tokens, n_cols, &mut scratch);
-            rounded.into_iter().for_each(|(int8, bias, y)| linear_int8(self.context, &int8, &x, bias, y));
-            self.pool.give_f32(scratch);
-        }
-        others.into_iter().for_each(|(product, y)| self.product(product, x, n_tokens, y));
-        let tensor = |(shape, out, _)| Tensor::new(DType::Fp32, shape, Buffer::F32(out));
-        Ok(results.into_iter().map(tensor).collect())
-    }
-
-    /// The product of x [n_tokens, columns] with one matrix.
-    fn product(&mut self, product: &Product, x: &[f32], n_tokens: usize, y: &mut [f32]) {
-        let (weight, bias) = (&product.weight, product.bias());
-        let w = weight.weight();
-        if let Some(packed) = weight.packed() {
-            return linear_packed(self.context, &packed, x, n_tokens, bias, y);
-        }
-        let scratch_len = match self.numerics {
-            Numerics::F32 => linear_f32_scratch_len(self.context, &w, n_tokens),
-            Numerics::Fast | Numerics::Int8 => linear_fast_scratch_len(self.context, &w, n_tokens),
-            Numerics::Ane(_) => 0,
-        };
-        let mut scratch = self.pool.take(scratch_len);
-        match self.numerics {
-            Numerics::F32 => linear_f32(self.context, &w, x, n_tokens, bias, y, &mut scratch),
-            Numerics::Fast | Numerics::Int8 => linear_fast(self.context, &w, x, n_tokens, bias, y, &mut scratch),
-            Numerics::Ane(effects) => self.tally += ane::stored_linear(self.context, &w, x, bias, effects, y),
-        }
-        self.pool.give_f32(scratch);
     }
 
     fn gather(&mut self, indices: ValueId, weight: &Matrix) -> Result<Tensor, Fault> {

@@ -21,7 +21,7 @@ mod tests;
 #[derive(Debug)]
 pub enum Fused {
     /// `x @ weight^T + bias` of each; [`Planner`] brings those of one x together.
-    Linear { x: ValueId, products: Vec<Product> },
+    Linear { x: ValueId, products: Vec<Product>, then: Then },
     /// The same of fp16 values.
     HalfLinear { x: ValueId, weight: Matrix, bias: Option<Tensor> },
     /// Rows of a weight.
@@ -44,6 +44,17 @@ pub enum Fused {
     Pointwise { x: ValueId, weight: Matrix, bias: Option<Tensor> },
     /// Attention over the first `end[2]` entries of two states.
     Attention { query: ValueId, key: usize, value: usize, mask: Option<ValueId>, end: ValueId },
+}
+
+/// What becomes of products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// Each is a result.
+    Results,
+    /// `op(the first) * the second`.
+    Gated(Unary),
+    /// The only one is added to this.
+    Added(ValueId),
 }
 
 /// A matrix that something is multiplied with, and what is added.
@@ -71,6 +82,7 @@ impl Fused {
     /// The run-time values that it reads.
     pub fn operands(&self) -> Vec<ValueId> {
         match *self {
+            Fused::Linear { x, then: Then::Added(to), .. } => vec![x, to],
             Fused::Linear { x, .. }
             | Fused::RmsNorm { x, .. }
             | Fused::LayerNorm { x, .. }
@@ -124,7 +136,9 @@ pub static PATTERNS: &[Pattern] = &[
     GATHER,
     Pattern::new("half_linear", "linear", half_linear),
     Pattern::new("rms_norm", "mul", rms_norm),
+    Pattern::new("gated_linear", "mul", gated_linear),
     Pattern::new("gated", "mul", gated),
+    Pattern::new("residual", "add", residual),
     Pattern::new("rope_half", "concat", rope_half),
     Pattern::new("rope_interleaved", "reshape", rope_interleaved),
     Pattern::new("attention", "scaled_dot_product_attention", attention),
@@ -182,14 +196,47 @@ fn matrix(p: &mut Planner<'_>, value: ValueId) -> Option<Matrix> {
 }
 
 fn linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let op = p.f.op(root);
+    let (x, product) = product(p, root)?;
+    one(root, Vec::new(), Fused::Linear { x, products: vec![product], then: Then::Results })
+}
+
+/// What a `linear` with a constant weight multiplies.
+fn product(p: &mut Planner<'_>, linear: OpId) -> Option<(ValueId, Product)> {
+    let op = p.f.op(linear);
     let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
     let weight = matrix(p, op.value_arg("weight")?)?;
     let bias = constant_arg(p, op, "bias")?;
-    if bias.as_ref().is_some_and(|b| b.f32s().is_none()) {
+    let holds = bias.as_ref().is_none_or(|b| b.f32s().is_some());
+    holds.then_some((x, Product { weight, bias }))
+}
+
+/// `mul(silu(linear(x, gate)), linear(x, up))`, or with `gelu`.
+fn gated_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let Some(Found { covers, fused: Fused::Gated { gate, up, op }, .. }) = gated(p, root)?.pop() else { return None };
+    let (gate_id, up_id) = (made_by(p, gate, "linear")?.0, made_by(p, up, "linear")?.0);
+    let ((x, gate), (other, up)) = (product(p, gate_id)?, product(p, up_id)?);
+    if x != other || gate_id == up_id {
         return None;
     }
-    one(root, Vec::new(), Fused::Linear { x, products: vec![Product { weight, bias }] })
+    one(
+        root,
+        [covers, vec![gate_id, up_id]].concat(),
+        Fused::Linear { x, products: vec![gate, up], then: Then::Gated(op) },
+    )
+}
+
+/// `add(x, linear(y))`, either way round, where known sizes agree: those that are not known are looked at when it runs.
+fn residual(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let op = p.f.op(root);
+    let (x, y) = (op.value_arg("x")?, op.value_arg("y")?);
+    [(x, y), (y, x)].into_iter().find_map(|(to, made)| {
+        let (id, _) = made_by(p, made, "linear")?;
+        let (x, product) = product(p, id)?;
+        let sizes = |v: ValueId| Some(p.f.value(v).ty.tensor()?.shape.iter().map(|d| d.known()).collect::<Vec<_>>());
+        let fits = is_float32(p, to) && to != made && to != x && sizes(to) == sizes(made) && p.is_closed(root, &[id]);
+        let fused = Fused::Linear { x, products: vec![product], then: Then::Added(to) };
+        fits.then(|| one(root, vec![id], fused))?
+    })
 }
 
 fn half_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {

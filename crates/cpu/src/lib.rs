@@ -15,6 +15,7 @@ pub mod equal;
 mod exec;
 mod exec_cache;
 mod exec_encoder;
+mod exec_linear;
 mod fuse;
 mod list;
 mod lockstep;

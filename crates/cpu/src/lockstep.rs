@@ -14,7 +14,7 @@ use thane_mil::types::DType;
 use crate::Numerics;
 use crate::exec::{Frame, check_declared, floats, view_shape};
 use crate::exec_cache::Cached;
-use crate::fuse::{Fused, Product};
+use crate::fuse::{Fused, Product, Then};
 use crate::ops::{Fault, Value};
 use crate::plain::{Operand, Plain};
 use crate::plan::{Kind, Plan, Step, operands};
@@ -150,8 +150,16 @@ impl<'a> Lockstep<'a> {
     /// What treats each row by itself, or each element: one call for the rows of all frames.
     fn by_rows(&mut self, step: &Step, kind: &Kind) -> Result<Vec<Joined>, Fault> {
         let shapes = match kind {
-            Kind::Fused(Fused::Linear { x, products }) => {
+            Kind::Fused(Fused::Linear { x, products, then }) => {
                 let given = self.join(*x)?;
+                if let (Then::Added(to), [product]) = (then, products.as_slice()) {
+                    let mut seen =
+                        given.iter().enumerate().map(|(i, x)| Some((self.seen(i, *to)?.1, product.shape(x))));
+                    if !seen.all(|shapes| shapes.is_some_and(|(to, made)| made.is_ok_and(|made| *to == made))) {
+                        return Ok(Vec::new());
+                    }
+                    self.join(*to)?;
+                }
                 let results = self.all.compute(self.plan, step)?.into_iter();
                 let shapes =
                     |product: &Product| given.iter().map(|shape| product.shape(shape)).collect::<Result<_, _>>();

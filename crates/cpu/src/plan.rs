@@ -13,7 +13,7 @@ use thane_mil::types::{TensorType, Type};
 
 use crate::Numerics;
 use crate::exec;
-use crate::fuse::{self, Fused, Pattern, Product};
+use crate::fuse::{self, Fused, Pattern, Product, Then};
 use crate::list;
 use crate::ops::{self, Fault, Value};
 use crate::plain::{Item, Operand, Plain, values};
@@ -248,38 +248,48 @@ impl<'a> Planner<'a> {
         for &id in &self.f.body().ops {
             let group = fuse::find(self, id, patterns);
             let free = |found: &fuse::Found| {
-                let taken = found.covers.iter().any(|op| self.covered.contains(op) || self.fused.contains_key(op));
+                let taken = found.covers.iter().any(|op| self.covered.contains(op));
                 // Kernels read values that are computed; what is constant is folded instead.
                 !taken && !found.fused.operands().iter().any(|v| self.is_constant(*v))
             };
             // All or none: attention reads where the others of its group write.
             if group.iter().all(free) {
-                for mut found in group {
-                    if let Fused::HalfLinear { weight, .. } = &mut found.fused
-                        && numerics == Numerics::Int8
-                    {
-                        *weight = self.folds.round(self.context, weight.clone());
-                    }
-                    if let Fused::Linear { products, .. } = &mut found.fused {
-                        let folds = self.folds;
-                        for Product { weight, .. } in products {
-                            *weight = match numerics {
-                                Numerics::Ane(_) => continue,
-                                Numerics::Int8 if weight.is_float() => folds.round(self.context, weight.clone()),
-                                // A function with state is called for one row after another: fp32 is read as fast as it is stored.
-                                _ if self.states.is_empty() => folds.pack(self.context, weight.clone()),
-                                _ => folds.pack_when_used(weight.clone()),
-                            };
-                        }
-                    }
+                for found in group {
+                    // What ends later takes in what ended before.
+                    found.covers.iter().for_each(|op| drop(self.fused.remove(op)));
                     self.covered.extend(found.covers);
                     self.fused.insert(found.root, found.fused);
                 }
             }
         }
+        self.suit_weights(numerics);
         // The engine's numbers are counted for each op.
         if !matches!(numerics, Numerics::Ane(_)) {
             self.join_linears();
+        }
+    }
+
+    /// Brings weights to the form that suits these numbers.
+    fn suit_weights(&mut self, numerics: Numerics) {
+        let (folds, context, has_states) = (self.folds, self.context, !self.states.is_empty());
+        for id in &self.f.body().ops {
+            match self.fused.get_mut(id) {
+                Some(Fused::HalfLinear { weight, .. }) if numerics == Numerics::Int8 => {
+                    *weight = folds.round(context, weight.clone());
+                }
+                Some(Fused::Linear { products, .. }) => {
+                    for Product { weight, .. } in products {
+                        *weight = match numerics {
+                            Numerics::Ane(_) => continue,
+                            Numerics::Int8 if weight.is_float() => folds.round(context, weight.clone()),
+                            // A function with state is called for one row after another: fp32 is read as fast as it is stored.
+                            _ if has_states => folds.pack_when_used(weight.clone()),
+                            _ => folds.pack(context, weight.clone()),
+                        };
+                    }
+                }
+                _ => {}
+            }
         }
     }
 
@@ -287,7 +297,7 @@ impl<'a> Planner<'a> {
     fn join_linears(&mut self) {
         let mut first_of = HashMap::new();
         for &id in &self.f.body().ops {
-            let Some(Fused::Linear { x, .. }) = self.fused.get(&id) else { continue };
+            let Some(Fused::Linear { x, then: Then::Results, .. }) = self.fused.get(&id) else { continue };
             let first = *first_of.entry(*x).or_insert(id);
             if first == id {
                 continue;

@@ -10,7 +10,7 @@ use thane_mil::program::ValueId;
 use crate::exec::Frame;
 use crate::exec_cache::third;
 use crate::exec_encoder::HIDDEN;
-use crate::fuse::Fused;
+use crate::fuse::{Fused, Then};
 use crate::plan::{Kind, Plan, Step};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
@@ -152,7 +152,9 @@ pub fn name(plan: &Plan, step: &Step) -> (&'static str, bool) {
         _ => return (plan.function.op(step.op).def.name, false),
     };
     let name = match fused {
-        Fused::Linear { .. } => "linear",
+        Fused::Linear { then: Then::Results, .. } => "linear",
+        Fused::Linear { then: Then::Gated(_), .. } => "gated linear",
+        Fused::Linear { then: Then::Added(_), .. } => "linear, added",
         Fused::HalfLinear { .. } => "linear of fp16",
         Fused::Gather { .. } => "gather of rows",
         Fused::RmsNorm { .. } => "rms norm",
@@ -172,7 +174,7 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
     let shape = |v: &ValueId| frame.get(*v).map(|t| t.shape.clone()).unwrap_or_default();
     let len = |v: &ValueId| frame.get(*v).map_or(0.0, |t| t.len() as f64);
     match fused {
-        Fused::Linear { x, products } => {
+        Fused::Linear { x, products, .. } => {
             let works = products.iter().map(|product| {
                 let of_bytes = frame.numerics.is_fast() && !product.weight.weight().ty.is_float();
                 product_work(len(x), &product.weight, of_bytes || product.weight.int8().is_some())

@@ -188,7 +188,7 @@ fn packed_time(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize) -> Op
         pack_codes(ctx, weight, bytes, &mut scratch);
     }
     let mut y = vec![0.0; n_tokens * n_rows];
-    let mut scratch = vec![0.0; linear_codes_scratch_len(ctx, ty, n_tokens, n_cols)];
+    let mut scratch = vec![0.0; linear_codes_scratch_len(ctx, *weight, n_tokens)];
     let [median, ..] = measure(n_copies, || {
         for bytes in bytes.chunks(len) {
             let packed = PackedCodes { ty, bytes, n_rows, n_cols };

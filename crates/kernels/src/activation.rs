@@ -25,6 +25,23 @@ pub enum Unary {
     Relu,
 }
 
+impl Unary {
+    /// Of a vector.
+    #[inline(always)]
+    pub(crate) fn of<S: Simd>(self, simd: S, v: S::F) -> S::F {
+        match self {
+            Self::Exp => math::exp(simd, v),
+            Self::Sigmoid => math::sigmoid(simd, v),
+            Self::Silu => math::silu(simd, v),
+            Self::Tanh => math::tanh(simd, v),
+            Self::Erf => math::erf(simd, v),
+            Self::GeluTanh => math::gelu_tanh(simd, v),
+            Self::GeluErf => math::gelu_erf(simd, v),
+            Self::Relu => simd.max(simd.splat(0.0), v),
+        }
+    }
+}
+
 /// Values that a task takes: half of a first-level cache in and out.
 const CHUNK_LEN: usize = 4096;
 
@@ -69,45 +86,26 @@ struct Apply<'a> {
     out: &'a mut [f32],
 }
 
-/// Maps a slice to another, or to itself, through a function of vectors, times the factors; the last vector is filled up with zeros.
-macro_rules! map {
-    ($simd:ident, $task:expr, $v:ident => $call:expr) => {{
-        let (vectors, rest) = $task.out.as_chunks_mut::<16>();
-        let inputs = $task.x.map(|x| x.as_chunks::<16>());
-        let factors = $task.factors.map(|x| x.as_chunks::<16>());
-        for (i, vector) in vectors.iter_mut().enumerate() {
-            let $v = $simd.load(inputs.map_or(&*vector, |(x, _)| &x[i]));
-            let value = $call;
-            $simd.store(
-                if let Some((factors, _)) = factors { $simd.mul(value, $simd.load(&factors[i])) } else { value },
-                vector,
-            );
-        }
-        if !rest.is_empty() {
-            let mut last = [0.0; 16];
-            last[..rest.len()].copy_from_slice(inputs.map_or(&*rest, |(_, x)| x));
-            let $v = $simd.load(&last);
-            $simd.store($call, &mut last);
-            for (i, (rest, last)) in rest.iter_mut().zip(last).enumerate() {
-                *rest = last * factors.map_or(1.0, |(_, factors)| factors[i]);
-            }
-        }
-    }};
-}
-
 impl Kernel for Apply<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        match self.op {
-            Unary::Exp => map!(simd, self, v => math::exp(simd, v)),
-            Unary::Sigmoid => map!(simd, self, v => math::sigmoid(simd, v)),
-            Unary::Silu => map!(simd, self, v => math::silu(simd, v)),
-            Unary::Tanh => map!(simd, self, v => math::tanh(simd, v)),
-            Unary::Erf => map!(simd, self, v => math::erf(simd, v)),
-            Unary::GeluTanh => map!(simd, self, v => math::gelu_tanh(simd, v)),
-            Unary::GeluErf => map!(simd, self, v => math::gelu_erf(simd, v)),
-            Unary::Relu => map!(simd, self, v => simd.max(simd.splat(0.0), v)),
+        let (vectors, rest) = self.out.as_chunks_mut::<16>();
+        let inputs = self.x.map(|x| x.as_chunks::<16>());
+        let factors = self.factors.map(|x| x.as_chunks::<16>());
+        for (i, vector) in vectors.iter_mut().enumerate() {
+            let value = self.op.of(simd, simd.load(inputs.map_or(&*vector, |(x, _)| &x[i])));
+            let value = factors.map_or(value, |(factors, _)| simd.mul(value, simd.load(&factors[i])));
+            simd.store(value, vector);
+        }
+        if !rest.is_empty() {
+            // Filled up with zeros.
+            let mut last = [0.0; 16];
+            last[..rest.len()].copy_from_slice(inputs.map_or(&*rest, |(_, x)| x));
+            simd.store(self.op.of(simd, simd.load(&last)), &mut last);
+            for (i, (rest, last)) in rest.iter_mut().zip(last).enumerate() {
+                *rest = last * factors.map_or(1.0, |(_, factors)| factors[i]);
+            }
         }
     }
 }

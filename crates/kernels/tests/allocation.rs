@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thane_kernels::activation::{self, Unary};
-use thane_kernels::linear::{self, CodesProduct, Int8Group, Int8Weight, Packed, PackedCodes};
+use thane_kernels::linear::{self, Codes, CodesProduct, Int8Group, Int8Weight, Packed, PackedCodes};
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
 use thane_kernels::{
     Attention, BlockType, Context, Isa, KvData, KvView, Weight, attention, attention_scratch_len, f16, norm, softmax,
@@ -54,19 +54,21 @@ fn products(ctx: &Context, n_tokens: usize) {
         let len = linear::linear_f32_scratch_len(ctx, &weight, n_tokens);
         let mut scratch = vec![0.0; len.max(linear::linear_fast_scratch_len(ctx, &weight, n_tokens))];
         allocates_nothing("products", &mut || {
-            linear::linear_f32(ctx, &weight, &x, n_tokens, Some(&bias), &mut y, &mut scratch);
+            linear::linear_f32(ctx, &weight, &x, n_tokens, Some(bias.as_slice()), &mut y, &mut scratch);
             linear::linear_fast(ctx, &weight, &x, n_tokens, None, &mut y, &mut scratch);
             linear::dequantize_rows_gather(ctx, &weight, &[3, 36], &mut [0.0; 2 * COLS]);
         });
         if let Some(len) = linear::packed_codes_len(ty, ROWS, COLS) {
             let mut packed = vec![0; len];
             let mut pack_scratch = vec![0.0; linear::pack_codes_scratch_len(ctx, COLS)];
-            let mut scratch = vec![0.0; linear::linear_codes_scratch_len(ctx, ty, n_tokens, COLS)];
+            let mut scratch = vec![0.0; linear::linear_codes_scratch_len(ctx, weight, n_tokens)];
             allocates_nothing("products with packed codes", &mut || {
                 linear::pack_codes(ctx, &weight, &mut packed, &mut pack_scratch);
                 let codes = PackedCodes { ty, bytes: &packed, n_rows: ROWS, n_cols: COLS };
-                let mut product = [CodesProduct::new(codes, n_tokens, None, &mut y)];
-                linear::linear_codes(ctx, &mut product, &x, n_tokens, &mut scratch);
+                for codes in [Codes::Packed(codes), Codes::Stored(weight)] {
+                    let mut product = [CodesProduct::new(codes, n_tokens, None, &mut y)];
+                    linear::linear_codes(ctx, &mut product, &x, n_tokens, &mut scratch);
+                }
             });
         }
     }

@@ -69,7 +69,7 @@ fn language_models_have_kernels_for_all_that_is_heavy() {
                 has_kernels(
                     &format!("{name}, {function}"),
                     &of,
-                    &["linear", "attention", "rope", "rms norm", "gated activation"],
+                    &["linear", "attention", "rope", "rms norm", "gated linear"],
                 );
             }
             // In each layer but the last, of which only the seventh token's output is asked for, seven tokens see 1 to 7 keys, and in all

@@ -199,7 +199,7 @@ impl RowPart<'_> {
                 }
                 // SAFETY: the rows of this part belong to this task alone.
                 let y = unsafe { self.out.part(first_token + n, first_row + r, 1) };
-                y[0] = base.sum(acc[r][n]) + self.out.bias(first_row + r);
+                y[0] = base.sum(acc[r][n]) + self.out.start(first_row + r, y[0]);
             }
         }
     }
@@ -231,7 +231,7 @@ impl Bf16Kernel for PanelTask<'_> {
             // SAFETY: the rows of this panel belong to this task alone.
             let y = unsafe { self.out.part(token_idx, self.first_row, self.n_rows) };
             for (i, y) in y.iter_mut().enumerate() {
-                *y = self.out.bias(self.first_row + i);
+                *y = self.out.start(self.first_row + i, *y);
             }
         }
         const PANEL_STEPS: usize = PANEL_COLS / STEP_COLS;

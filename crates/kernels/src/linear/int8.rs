@@ -5,7 +5,7 @@
 //! products, where wider codes take six to eight. All machines compute the same sums.
 
 use super::dense::block_tokens;
-use super::{Output, Rows, Weight, add_rows, dequantize_simd, f32_as_i8, i8_as_u8, run_row_parts};
+use super::{Output, Rows, Start, Weight, add_rows, dequantize_simd, f32_as_i8, i8_as_u8, run_row_parts};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
@@ -219,12 +219,18 @@ pub fn quantize_int8<'a>(
 ///
 /// # Panics
 /// If a size does not fit.
-pub fn linear_int8(ctx: &Context, weight: &Int8Weight, x: &Int8Activations, bias: Option<&[f32]>, y: &mut [f32]) {
+pub fn linear_int8<'a>(
+    ctx: &Context,
+    weight: &Int8Weight,
+    x: &Int8Activations,
+    start: impl Into<Start<'a>>,
+    y: &mut [f32],
+) {
     let Int8Weight { groups, n_rows, n_cols } = *weight;
     assert_eq!(Some(groups.len()), int8_len(n_rows, n_cols), "groups");
     assert_eq!(x.n_cols, n_cols, "columns of the activations");
     let (n_tokens, n_groups, n_panels) = (x.n_tokens, x.n_groups(), n_rows.div_ceil(LANES));
-    let out = Output::new(n_rows, n_tokens, bias, y);
+    let out = Output::new(n_rows, n_tokens, start.into(), y);
     let (n_tasks, block_tokens) = (n_panels.div_ceil(TASK_PANELS), block_tokens(n_cols.div_ceil(4)));
     ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {
         let first = apart(task_idx % n_tasks, n_tasks, ctx.pool().n_threads()) * TASK_PANELS;
@@ -321,7 +327,7 @@ impl PanelTask<'_> {
                 let n_rows = (self.out.n_rows - first_row).min(LANES);
                 // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
                 let y = unsafe { self.out.part(first_token + n, first_row, n_rows) };
-                add_rows(simd, acc[n][p], y, self.out.bias_of(first_row, n_rows), start > 0);
+                add_rows(simd, acc[n][p], y, self.out.start_of(first_row, n_rows, start == 0));
             }
         }
     }
@@ -402,6 +408,12 @@ mod tests {
         let x = quantize_int8(ctx, x, n_tokens, n_cols, &mut scratch);
         let mut y = vec![f32::NAN; n_tokens * n_rows];
         linear_int8(ctx, &packed, &x, Some(bias), &mut y);
+        let mut twice = y.clone();
+        linear_int8(ctx, &packed, &x, Start { bias: None, accumulates: true }, &mut twice);
+        for ((twice, y), bias) in twice.iter().zip(&y).zip(bias.iter().cycle()) {
+            let error = (twice - (2.0 * y - bias)).abs();
+            assert!(error < 1e-4 || y.is_nan() && twice.is_nan(), "{y} {bias} {twice}");
+        }
         y
     }
 

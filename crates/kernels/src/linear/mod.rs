@@ -23,8 +23,8 @@ mod tiles;
 use std::fmt;
 
 pub use codes::{
-    CodesProduct, LINE_BYTES, PackedCodes, linear_codes, linear_codes_scratch_len, pack_codes, pack_codes_scratch_len,
-    packed_codes_len,
+    Codes, CodesProduct, GatedCodes, LINE_BYTES, PackedCodes, linear_codes, linear_codes_gated,
+    linear_codes_gated_scratch_len, linear_codes_scratch_len, pack_codes, pack_codes_scratch_len, packed_codes_len,
 };
 pub use int8::{
     Int8Activations, Int8Group, Int8Weight, int8_len, int8_scratch_len, linear_int8, pack_int8, quantize_int8,
@@ -113,6 +113,11 @@ impl<'a> Weight<'a> {
         if let Err(err) = Self::new(self.ty, self.bytes, self.n_rows, self.n_cols) {
             panic!("{err}");
         }
+        self.rows()
+    }
+
+    /// The rows of a weight whose sizes fit together.
+    fn rows(&self) -> Rows<'a> {
         Rows { bytes: self.bytes, row_bytes: self.bytes.len() / self.n_rows.max(1), n_rows: self.n_rows }
     }
 }
@@ -136,30 +141,50 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// What a product is added to.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Start<'a> {
+    /// A number for each output of a token.
+    pub bias: Option<&'a [f32]>,
+    /// The outputs as they are.
+    pub accumulates: bool,
+}
+
+impl<'a> From<Option<&'a [f32]>> for Start<'a> {
+    fn from(bias: Option<&'a [f32]>) -> Self {
+        Self { bias, accumulates: false }
+    }
+}
+
 /// Where a product goes: `y` [n_tokens, n_rows], written by several tasks.
 #[derive(Debug)]
 struct Output<'a> {
     y: SharedMut<'a, f32>,
-    bias: Option<&'a [f32]>,
+    start: Start<'a>,
     n_rows: usize,
 }
 
 impl<'a> Output<'a> {
-    fn new(n_rows: usize, n_tokens: usize, bias: Option<&'a [f32]>, y: &'a mut [f32]) -> Self {
+    fn new(n_rows: usize, n_tokens: usize, start: Start<'a>, y: &'a mut [f32]) -> Self {
         assert_eq!(Some(y.len()), n_tokens.checked_mul(n_rows), "outputs of {n_tokens} tokens and {n_rows} rows");
-        assert!(bias.is_none_or(|bias| bias.len() == n_rows), "one bias per row");
-        Self { y: SharedMut::new(y), bias, n_rows }
+        assert!(start.bias.is_none_or(|bias| bias.len() == n_rows), "one bias per row");
+        Self { y: SharedMut::new(y), start, n_rows }
     }
 
+    /// What a sum is added to, given the output as it is.
     #[inline(always)]
-    fn bias(&self, row_idx: usize) -> f32 {
-        self.bias.map_or(0.0, |bias| bias[row_idx])
+    fn start(&self, row_idx: usize, y: f32) -> f32 {
+        let bias = self.start.bias.map_or(0.0, |bias| bias[row_idx]);
+        if self.start.accumulates { y + bias } else { bias }
     }
 
-    /// The biases of some rows.
+    /// What sums of some rows are added to: of some columns, the first or others.
     #[inline(always)]
-    fn bias_of(&self, row_idx: usize, len: usize) -> Option<&'a [f32]> {
-        self.bias.map(|bias| &bias[row_idx..][..len])
+    fn start_of(&self, row_idx: usize, len: usize, is_first: bool) -> Start<'a> {
+        if !is_first {
+            return Start { bias: None, accumulates: true };
+        }
+        Start { bias: self.start.bias.map(|bias| &bias[row_idx..][..len]), ..self.start }
     }
 
     /// Outputs of one token, from `row_idx` on.
@@ -174,14 +199,15 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Stores the sums of 16 rows, or of those that there are, with their bias; or adds them to what is there.
+/// Stores the sums of 16 rows, or of those that there are, added to what they start with.
 #[inline(always)]
-fn add_rows<S: Simd>(simd: S, acc: S::F, y: &mut [f32], bias: Option<&[f32]>, adds: bool) {
+fn add_rows<S: Simd>(simd: S, acc: S::F, y: &mut [f32], start: Start) {
+    let Start { bias, accumulates } = start;
     if let Ok(y) = <&mut [f32; LANES]>::try_from(&mut *y) {
-        let before = match (adds, bias.and_then(|bias| bias.first_chunk())) {
-            (true, _) => simd.load(y),
-            (false, Some(bias)) => simd.load(bias),
-            (false, None) => simd.splat(0.0),
+        let before = if accumulates { simd.load(y) } else { simd.splat(0.0) };
+        let before = match bias.and_then(|bias| bias.first_chunk()) {
+            Some(bias) => simd.add(before, simd.load(bias)),
+            None => before,
         };
         simd.store(simd.add(before, acc), y);
         return;
@@ -189,7 +215,8 @@ fn add_rows<S: Simd>(simd: S, acc: S::F, y: &mut [f32], bias: Option<&[f32]>, ad
     let mut lanes = [0.0; LANES];
     simd.store(acc, &mut lanes);
     for (i, (y, lane)) in y.iter_mut().zip(lanes).enumerate() {
-        *y = lane + if adds { *y } else { bias.map_or(0.0, |bias| bias[i]) };
+        let bias = bias.map_or(0.0, |bias| bias[i]);
+        *y = lane + if accumulates { *y + bias } else { bias };
     }
 }
 
@@ -202,19 +229,19 @@ pub fn linear_f32_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -
 ///
 /// # Panics
 /// If the weight is not well formed, a size does not fit, or the scratch is shorter than [`linear_f32_scratch_len`].
-pub fn linear_f32(
+pub fn linear_f32<'a>(
     ctx: &Context,
     weight: &Weight,
     x: &[f32],
     n_tokens: usize,
-    bias: Option<&[f32]>,
+    start: impl Into<Start<'a>>,
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
     let rows = weight.checked();
     assert_eq!(Some(x.len()), n_tokens.checked_mul(weight.n_cols), "inputs of {n_tokens} tokens");
     assert!(scratch.len() >= linear_f32_scratch_len(ctx, weight, n_tokens), "scratch");
-    let out = Output::new(weight.n_rows, n_tokens, bias, y);
+    let out = Output::new(weight.n_rows, n_tokens, start.into(), y);
     if n_tokens <= MAX_ROW_TOKENS {
         rows::linear_f32(ctx, weight, rows, x, n_tokens, &out);
     } else {
@@ -239,11 +266,11 @@ pub fn linear_q8_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) ->
 /// # Panics
 /// If the weight is of a float type or not well formed, a size does not fit, or the scratch is shorter than
 /// [`linear_q8_scratch_len`].
-pub fn linear_q8(
+pub fn linear_q8<'a>(
     ctx: &Context,
     weight: &Weight,
     x: &Q8Activations,
-    bias: Option<&[f32]>,
+    start: impl Into<Start<'a>>,
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
@@ -251,9 +278,12 @@ pub fn linear_q8(
     assert!(!weight.ty.is_float(), "a weight of type {:?} has no codes to multiply", weight.ty);
     assert_eq!(x.n_cols(), weight.n_cols, "columns of the activations");
     assert!(scratch.len() >= linear_q8_scratch_len(ctx, weight, x.n_tokens()), "scratch");
-    let out = Output::new(weight.n_rows, x.n_tokens(), bias, y);
+    let out = Output::new(weight.n_rows, x.n_tokens(), start.into(), y);
     if x.n_tokens() <= MAX_ROW_TOKENS {
         rows::linear_q8(ctx, weight.ty, rows, x, &out);
+    } else if parts::is_for(ctx.isa()) {
+        let to = parts::Target { out: &out, gate: None };
+        parts::multiply(ctx, &[Codes::Stored(*weight)], x, to, scratch);
     } else {
         panel::linear_q8(ctx, weight.ty, rows, x, &out, scratch);
     }
@@ -279,12 +309,12 @@ pub fn linear_fast_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) 
 ///
 /// # Panics
 /// As [`linear_f32`], with the scratch of [`linear_fast_scratch_len`].
-pub fn linear_fast(
+pub fn linear_fast<'a>(
     ctx: &Context,
     weight: &Weight,
     x: &[f32],
     n_tokens: usize,
-    bias: Option<&[f32]>,
+    start: impl Into<Start<'a>>,
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
@@ -292,15 +322,15 @@ pub fn linear_fast(
     if let Some(simd) = bf16_products(ctx, weight) {
         assert_eq!(Some(x.len()), n_tokens.checked_mul(weight.n_cols), "inputs of {n_tokens} tokens");
         assert!(scratch.len() >= bf16::scratch_len(ctx, n_tokens, weight.n_cols), "scratch");
-        let out = Output::new(weight.n_rows, n_tokens, bias, y);
+        let out = Output::new(weight.n_rows, n_tokens, start.into(), y);
         return bf16::linear(ctx, simd, weight, x, n_tokens, &out, scratch);
     }
     if weight.ty.is_float() {
-        return linear_f32(ctx, weight, x, n_tokens, bias, y, scratch);
+        return linear_f32(ctx, weight, x, n_tokens, start, y, scratch);
     }
     let (activations, scratch) = scratch.split_at_mut(q8_scratch_len(n_tokens, weight.n_cols));
     let activations = quantize_q8(ctx, x, n_tokens, weight.n_cols, activations);
-    linear_q8(ctx, weight, &activations, bias, y, scratch);
+    linear_q8(ctx, weight, &activations, start, y, scratch);
 }
 
 /// How to multiply the weight in bf16, if it is and the instruction set can.

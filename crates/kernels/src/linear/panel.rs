@@ -5,7 +5,7 @@
 //! is nothing to add up across lanes. For each group the panel has the scales and the shifts of its 16 rows.
 
 use super::q8::BlockToken;
-use super::{Output, Q8Activations, Rows, f32_as_u8, parts};
+use super::{Output, Q8Activations, Rows, add_rows, f32_as_u8, parts};
 use crate::quant::BlockType;
 use crate::quant::format::{Format, FormatTask, SuperBlock, with_format};
 use crate::simd::{Kernel, LANES, Simd};
@@ -24,6 +24,7 @@ pub(super) fn worker_len(isa: Isa, ty: BlockType, n_cols: usize) -> usize {
     if parts::is_for(isa) { parts::scratch_len(isa, ty, n_cols) } else { scratch_len(n_cols) }
 }
 
+/// For activations by blocks.
 pub(super) fn linear_q8(
     ctx: &Context,
     ty: BlockType,
@@ -32,11 +33,6 @@ pub(super) fn linear_q8(
     out: &Output,
     scratch: &mut [f32],
 ) {
-    if parts::is_for(ctx.isa()) {
-        return parts::multiply(ctx, ty, x, out, scratch, |first_row, scratch| {
-            ctx.isa().run(FillTask { ty, rows, n_steps: x.n_steps(), scratch, first_row })
-        });
-    }
     let worker_len = scratch_len(x.n_cols());
     let scratch = SharedMut::new(scratch);
     let n_panels = rows.n_rows.div_ceil(LANES);
@@ -97,12 +93,13 @@ pub(super) fn fill_each(
     });
 }
 
-struct FillTask<'r, 's> {
-    ty: BlockType,
-    rows: Rows<'r>,
-    n_steps: usize,
-    scratch: &'s mut [f32],
-    first_row: usize,
+/// Makes a panel of 16 rows, or of those that there are.
+pub(super) struct FillTask<'r, 's> {
+    pub(super) ty: BlockType,
+    pub(super) rows: Rows<'r>,
+    pub(super) n_steps: usize,
+    pub(super) scratch: &'s mut [f32],
+    pub(super) first_row: usize,
 }
 
 impl<'s> Kernel for FillTask<'_, 's> {
@@ -379,14 +376,7 @@ unsafe fn group_dots<S: Simd, const IS_WIDE: bool, const N: usize>(
 #[inline(always)]
 pub(super) fn store_rows<S: Simd>(simd: S, acc: S::F, token_idx: usize, target: Target) {
     let Target { out, first_row, n_rows } = target;
-    let mut lanes = [0.0; LANES];
-    simd.store(acc, &mut lanes);
-    if let Some(bias) = out.bias {
-        for (lane, bias) in lanes.iter_mut().zip(&bias[first_row..][..n_rows]) {
-            *lane += bias;
-        }
-    }
     // SAFETY: the rows of this panel belong to this task alone.
     let y = unsafe { out.part(token_idx, first_row, n_rows) };
-    y.copy_from_slice(&lanes[..n_rows]);
+    add_rows(simd, acc, y, out.start_of(first_row, n_rows, true));
 }

@@ -14,7 +14,8 @@ use std::hint::black_box;
 use super::panel::{Kind, Panel, kind_of, scratch_len as panel_scratch_len};
 use super::q8::{TILE_TOKENS, TileGroup};
 use super::tiles::{most_panels, task_panels};
-use super::{Output, Q8Activations, add_rows};
+use super::{Codes, LINE_BYTES, Output, Q8Activations, Start, add_rows};
+use crate::activation::Unary;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::{SharedMut, apart};
@@ -74,37 +75,60 @@ pub(super) fn scratch_len(isa: Isa, ty: BlockType, n_cols: usize) -> usize {
     panel_scratch_len(n_cols) + cells_bytes / size_of::<f32>()
 }
 
-/// The product of all tokens with the panels that `fill` makes in its scratch, given the first row of each.
-pub(super) fn multiply(
-    ctx: &Context,
-    ty: BlockType,
-    x: &Q8Activations,
-    out: &Output,
-    scratch: &mut [f32],
-    fill: impl for<'s> Fn(usize, &'s mut [f32]) -> Panel<'s> + Sync,
-) {
-    let worker_len = scratch_len(ctx.isa(), ty, x.n_cols());
+/// Where products go.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) out: &'a Output<'a>,
+    /// Where there is one, there are two matrices of as many rows: what `op` gives of the first, the gate, times the second.
+    pub(super) gate: Option<Gate<'a>>,
+}
+
+/// What becomes of a gate.
+#[derive(Clone, Copy)]
+pub(super) struct Gate<'a> {
+    pub(super) op: Unary,
+    /// Of the gate; that of the other is in its output.
+    pub(super) bias: Option<&'a [f32]>,
+}
+
+/// f32s of more scratch for each thread where there is a gate.
+pub(super) fn gate_scratch_len(n_tokens: usize, n_cols: usize) -> usize {
+    n_tokens.next_multiple_of(TILE_TOKENS).min(most_block_len(n_cols)) * LANES
+}
+
+/// Tokens of a task, at most.
+fn most_block_len(n_cols: usize) -> usize {
+    (BLOCK_BYTES / n_cols.max(1)).next_multiple_of(TILE_TOKENS).max(LEAST_TOKENS)
+}
+
+/// The products of all tokens with a matrix, or with two of one type where there is a gate.
+pub(super) fn multiply(ctx: &Context, weights: &[Codes], x: &Q8Activations, to: Target, scratch: &mut [f32]) {
+    let (ty, n_rows) = (weights[0].ty(), to.out.n_rows);
+    let gate_len = to.gate.map_or(0, |_| gate_scratch_len(x.n_tokens(), x.n_cols()));
+    let worker_len = scratch_len(ctx.isa(), ty, x.n_cols()) + gate_len;
     let (kind, has_planes) = (kind_of(ty), has_planes(ctx.isa()));
-    let task_rows = task_panels(ctx.isa()) * LANES;
-    let n_tasks = out.n_rows.div_ceil(task_rows);
+    let task_rows = if to.gate.is_some() { LANES } else { task_panels(ctx.isa()) * LANES };
+    let n_tasks = n_rows.div_ceil(task_rows);
     // Few rows for many threads are shared.
     let n_shares = (4 * ctx.pool().n_threads()).div_ceil(n_tasks.max(1));
-    let block_len = (BLOCK_BYTES / x.n_cols().max(1)).min(x.n_tokens().div_ceil(n_shares));
-    let block_len = block_len.next_multiple_of(TILE_TOKENS).max(LEAST_TOKENS);
+    let block_len = x.n_tokens().div_ceil(n_shares).next_multiple_of(TILE_TOKENS).max(LEAST_TOKENS);
+    let block_len = block_len.min(most_block_len(x.n_cols()));
     let scratch = SharedMut::new(scratch);
     ctx.pool().run_indexed(n_tasks * x.n_tokens().div_ceil(block_len), |worker_idx, task_idx| {
         // SAFETY: no two tasks run at once with the same worker index.
         let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
+        let (gates, scratch) = scratch.split_at_mut(gate_len);
         let (panel, cells) = scratch.split_at_mut(panel_scratch_len(x.n_cols()));
         let first_row = apart(task_idx % n_tasks, n_tasks, ctx.pool().n_threads()) * task_rows;
-        let n_panels = (out.n_rows - first_row).min(task_rows).div_ceil(LANES);
+        let n_panels = if to.gate.is_some() { 2 } else { (n_rows - first_row).min(task_rows).div_ceil(LANES) };
         let first_token = task_idx / n_tasks * block_len;
         let tokens = first_token..(first_token + block_len).min(x.n_tokens());
-        let task = Task { kind, n_panels, x, tokens, out, first_row };
+        let gates = SharedMut::new(gates);
+        let task = Task { ctx, weights, kind, n_panels, x, tokens, to, gates, first_row, task_rows };
         match kind {
-            Kind { is_wide: true, .. } if has_planes => task.run::<8, 2>(ctx.isa(), panel, cells, &fill),
-            Kind { group_len: 16, .. } => task.run::<4, 1>(ctx.isa(), panel, cells, &fill),
-            Kind { .. } => task.run::<8, 1>(ctx.isa(), panel, cells, &fill),
+            Kind { is_wide: true, .. } if has_planes => task.run::<8, 2>(panel, cells),
+            Kind { group_len: 16, .. } => task.run::<4, 1>(panel, cells),
+            Kind { .. } => task.run::<8, 1>(panel, cells),
         }
     });
 }
@@ -118,29 +142,44 @@ fn cells_of<const QUADS: usize, const PLANES: usize>(scratch: &mut [f32]) -> &mu
 
 /// Some panels and tokens.
 struct Task<'a> {
+    ctx: &'a Context,
+    weights: &'a [Codes<'a>],
     kind: Kind,
+    /// Of rows behind each other, or of the gate and of what it is for.
     n_panels: usize,
     x: &'a Q8Activations<'a>,
     tokens: std::ops::Range<usize>,
-    out: &'a Output<'a>,
+    to: Target<'a>,
+    /// Where there is a gate, its sums: 16 for each token.
+    gates: SharedMut<'a, f32>,
     first_row: usize,
+    /// From it to that of the next.
+    task_rows: usize,
 }
 
 impl Task<'_> {
-    fn run<const QUADS: usize, const PLANES: usize>(
-        &self,
-        isa: Isa,
-        scratch: &mut [f32],
-        cells: &mut [f32],
-        fill: &impl for<'s> Fn(usize, &'s mut [f32]) -> Panel<'s>,
-    ) {
+    fn run<const QUADS: usize, const PLANES: usize>(&self, scratch: &mut [f32], cells: &mut [f32]) {
+        let isa = self.ctx.isa();
+        let n_at_once = task_panels(isa).min(self.n_panels);
         let n_groups = self.x.n_steps() * 16 / QUADS;
-        let cells = &mut cells_of::<QUADS, PLANES>(cells)[..n_groups * self.n_panels];
-        for panel_idx in 0..self.n_panels {
-            let (kind, panel) = (self.kind, fill(self.first_row + panel_idx * LANES, &mut *scratch));
-            isa.run(Place { kind, panel, cells: cells.iter_mut().skip(panel_idx).step_by(self.n_panels) });
+        let cells = &mut cells_of::<QUADS, PLANES>(cells)[..n_groups * n_at_once];
+        for first_panel in (0..self.n_panels).step_by(n_at_once) {
+            for i in 0..n_at_once {
+                let (weight, first_row) = self.panel(first_panel + i);
+                let panel = weight.fill(self.ctx, first_row, self.x.n_steps(), &mut *scratch);
+                isa.run(Place { kind: self.kind, panel, cells: cells.iter_mut().skip(i).step_by(n_at_once) });
+            }
+            isa.run(Products { task: self, first_panel, n_panels: n_at_once, cells });
         }
-        isa.run(Products { task: self, cells });
+    }
+
+    /// The matrix of a panel, and its first row.
+    #[inline(always)]
+    fn panel(&self, panel_idx: usize) -> (Codes<'_>, usize) {
+        match self.to.gate {
+            Some(_) => (self.weights[panel_idx], self.first_row),
+            None => (self.weights[0], self.first_row + panel_idx * LANES),
+        }
     }
 }
 
@@ -208,6 +247,8 @@ fn place_codes<S: Simd, const QUADS: usize, const PLANES: usize>(
 
 struct Products<'a, const QUADS: usize, const PLANES: usize> {
     task: &'a Task<'a>,
+    first_panel: usize,
+    n_panels: usize,
     /// By group, then by panel.
     cells: &'a [Cell<QUADS, PLANES>],
 }
@@ -216,12 +257,12 @@ impl<const QUADS: usize, const PLANES: usize> Kernel for Products<'_, QUADS, PLA
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Products { task, cells } = self;
-        match (most_panels::<S>() == 2 && task.n_panels == 2, task.kind.is_centred) {
-            (true, true) => task.all::<S, QUADS, PLANES, 2, true>(simd, cells),
-            (true, false) => task.all::<S, QUADS, PLANES, 2, false>(simd, cells),
-            (false, true) => task.all::<S, QUADS, PLANES, 1, true>(simd, cells),
-            (false, false) => task.all::<S, QUADS, PLANES, 1, false>(simd, cells),
+        let Products { task, first_panel, n_panels, cells } = self;
+        match (most_panels::<S>() == 2 && n_panels == 2, task.kind.is_centred) {
+            (true, true) => task.all::<S, QUADS, PLANES, 2, true>(simd, first_panel, cells),
+            (true, false) => task.all::<S, QUADS, PLANES, 2, false>(simd, first_panel, cells),
+            (false, true) => task.all::<S, QUADS, PLANES, 1, true>(simd, first_panel, cells),
+            (false, false) => task.all::<S, QUADS, PLANES, 1, false>(simd, first_panel, cells),
         }
     }
 }
@@ -231,23 +272,57 @@ impl Task<'_> {
     fn all<S: Simd, const QUADS: usize, const PLANES: usize, const PANELS: usize, const CENTRED: bool>(
         &self,
         simd: S,
+        first_panel: usize,
         cells: &[Cell<QUADS, PLANES>],
     ) {
         let cells = cells.as_chunks::<PANELS>().0;
         let part_len = (PART_BYTES / size_of::<Cell<QUADS, PLANES>>()).next_multiple_of(8 / QUADS);
+        // What this thread may fill panels with next: asked for a few lines with each tile.
+        let next: [&[u8]; PANELS] = std::array::from_fn(|i| {
+            let (weight, first_row) = self.panel(first_panel + i);
+            weight.bytes(first_row + self.task_rows)
+        });
+        let mut ahead = next.iter().flat_map(|bytes| bytes.chunks(LINE_BYTES));
+        let n_tiles = cells.len().div_ceil(part_len) * self.tokens.len().div_ceil(TILE_TOKENS);
+        let n_ahead = ahead.clone().count().div_ceil(n_tiles.max(1));
         for start in (0..cells.len().max(1)).step_by(part_len) {
-            let cells = &cells[start..(start + part_len).min(cells.len())];
+            let part = Part { first_panel, start, cells: &cells[start..(start + part_len).min(cells.len())] };
+            let is_last = start + part_len >= cells.len() && first_panel + PANELS == self.n_panels;
             for first_token in self.tokens.clone().step_by(TILE_TOKENS) {
+                ahead.by_ref().take(n_ahead).for_each(|line| simd.prefetch_far(line.as_ptr().cast()));
                 match self.tokens.end - first_token {
-                    5.. => self.tile::<S, QUADS, PLANES, PANELS, CENTRED, 6>(simd, cells, start, first_token),
-                    3.. => self.tile::<S, QUADS, PLANES, PANELS, CENTRED, 4>(simd, cells, start, first_token),
-                    _ => self.tile::<S, QUADS, PLANES, PANELS, CENTRED, 2>(simd, cells, start, first_token),
+                    5.. => self.tile::<S, QUADS, PLANES, PANELS, CENTRED, 6>(simd, &part, first_token),
+                    3.. => self.tile::<S, QUADS, PLANES, PANELS, CENTRED, 4>(simd, &part, first_token),
+                    _ => self.tile::<S, QUADS, PLANES, PANELS, CENTRED, 2>(simd, &part, first_token),
+                }
+                if is_last && let Some(gate) = self.to.gate {
+                    let tokens = first_token..self.tokens.end.min(first_token + TILE_TOKENS);
+                    self.ctx.isa().run(Gated { task: self, op: gate.op, tokens });
                 }
             }
         }
     }
 
-    /// Some groups of columns, from group `start` on, of `N` tokens or of those that there are.
+    /// Where the sums of a panel go, from a token on, and what those of its first columns, or of others, are added to.
+    #[inline(always)]
+    fn sums(&self, panel_idx: usize, first_token: usize, is_first: bool) -> (Sums<'_>, Start<'_>) {
+        let (out, (_, first_row)) = (self.to.out, self.panel(panel_idx));
+        let n_rows = (out.n_rows - first_row).min(LANES);
+        match self.to.gate {
+            Some(Gate { bias, .. }) if panel_idx == 0 => {
+                let bias = bias.filter(|_| is_first).map(|bias| &bias[first_row..][..n_rows]);
+                let first = (first_token - self.tokens.start) * LANES;
+                (Sums { all: &self.gates, first, stride: LANES, n_rows }, Start { bias, accumulates: !is_first })
+            }
+            _ => {
+                let sums =
+                    Sums { all: &out.y, first: first_token * out.n_rows + first_row, stride: out.n_rows, n_rows };
+                (sums, out.start_of(first_row, n_rows, is_first))
+            }
+        }
+    }
+
+    /// Some groups of columns of `N` tokens or of those that there are.
     #[inline(always)]
     fn tile<
         S: Simd,
@@ -259,26 +334,81 @@ impl Task<'_> {
     >(
         &self,
         simd: S,
-        cells: &[[Cell<QUADS, PLANES>; PANELS]],
-        start: usize,
+        part: &Part<'_, QUADS, PLANES, PANELS>,
         first_token: usize,
     ) {
+        let Part { first_panel, start, cells } = *part;
         let x = self.x.tile(first_token / TILE_TOKENS);
         let x = &x[start * QUADS / 8..][..(cells.len() * QUADS).div_ceil(8)];
         let acc = sums::<S, QUADS, PLANES, PANELS, CENTRED, N>(simd, cells, x);
         let n_tokens = N.min(self.tokens.end - first_token);
         for p in 0..PANELS {
-            let first_row = self.first_row + p * LANES;
-            let n_rows = (self.out.n_rows - first_row).min(LANES);
-            let bias = self.out.bias_of(first_row, n_rows);
+            let (sums, begin) = self.sums(first_panel + p, first_token, start == 0);
             // By index, so that the sums stay in registers.
             for n in 0..N {
                 if n < n_tokens {
                     // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
-                    let y = unsafe { self.out.part(first_token + n, first_row, n_rows) };
-                    add_rows(simd, acc[p][n], y, bias, start > 0);
+                    add_rows(simd, acc[p][n], unsafe { sums.of(n) }, begin);
                 }
             }
+        }
+    }
+}
+
+/// Some groups of columns.
+struct Part<'a, const QUADS: usize, const PLANES: usize, const PANELS: usize> {
+    first_panel: usize,
+    /// The first group.
+    start: usize,
+    cells: &'a [[Cell<QUADS, PLANES>; PANELS]],
+}
+
+/// 16 sums, or as many as there are rows, of each of some tokens.
+struct Sums<'a> {
+    all: &'a SharedMut<'a, f32>,
+    /// The first of the first token.
+    first: usize,
+    /// From token to token.
+    stride: usize,
+    n_rows: usize,
+}
+
+impl Sums<'_> {
+    /// Those of a token.
+    ///
+    /// # Safety
+    /// Nobody else has any of them.
+    #[allow(clippy::mut_from_ref)]
+    #[inline(always)]
+    unsafe fn of(&self, token_idx: usize) -> &mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.all.slice(self.first + token_idx * self.stride, self.n_rows) }
+    }
+}
+
+/// Multiplies the outputs of some tokens with what `op` gives of the gate.
+struct Gated<'a> {
+    task: &'a Task<'a>,
+    op: Unary,
+    tokens: std::ops::Range<usize>,
+}
+
+impl Kernel for Gated<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let [gates, sums] = [0, 1].map(|panel| self.task.sums(panel, self.tokens.start, false).0);
+        for token_idx in 0..self.tokens.len() {
+            // SAFETY: both belong, for these tokens, to this task alone.
+            let (gate, y) = unsafe { (gates.of(token_idx), sums.of(token_idx)) };
+            if let (Some(gate), Some(y)) = (gate.first_chunk(), y.first_chunk_mut()) {
+                simd.store(simd.mul(self.op.of(simd, simd.load(gate)), simd.load(y)), y);
+                continue;
+            }
+            let mut lanes = [0.0; LANES];
+            lanes[..gate.len()].copy_from_slice(gate);
+            simd.store(self.op.of(simd, simd.load(&lanes)), &mut lanes);
+            y.iter_mut().zip(lanes).for_each(|(y, gate)| *y *= gate);
         }
     }
 }
@@ -293,48 +423,50 @@ fn sums<S: Simd, const QUADS: usize, const PLANES: usize, const PANELS: usize, c
     // No constant, so that the loop over it stays one: written out, it needs more registers than there are.
     let n_quads = black_box(QUADS).min(QUADS);
     let mut acc = [[simd.splat(0.0); N]; PANELS];
-    for (cells, x) in cells.chunks(8 / QUADS).zip(x) {
-        for (part, cells) in cells.iter().enumerate() {
-            let mut dots = [[simd.zero_int(); N]; PANELS];
-            for plane in 0..PLANES {
-                let mut parts = [[simd.zero_int(); N]; PANELS];
+    assert!(x.len() * 8 >= cells.len() * QUADS, "as many groups of activations");
+    for (i, cells) in cells.iter().enumerate() {
+        let part = i % (8 / QUADS);
+        // SAFETY: as asserted, a group being eight fours of columns.
+        let x = unsafe { x.get_unchecked(i * QUADS / 8) };
+        let mut dots = [[simd.zero_int(); N]; PANELS];
+        for plane in 0..PLANES {
+            let mut parts = [[simd.zero_int(); N]; PANELS];
+            for p in 0..PANELS {
+                parts[p] = [simd.load_int(&cells[p].first[plane]); N];
+            }
+            for quad in 0..n_quads {
+                let mut weights = [simd.dup4_b(&[0; 4]); PANELS];
                 for p in 0..PANELS {
-                    parts[p] = [simd.load_int(&cells[p].first[plane]); N];
+                    // SAFETY: n_quads is at most QUADS.
+                    weights[p] = simd.load_b(unsafe { cells[p].codes[plane].get_unchecked(quad) });
                 }
-                for quad in 0..n_quads {
-                    let mut weights = [simd.dup4_b(&[0; 4]); PANELS];
+                // SAFETY: as above, and a group is eight fours of columns in 8 / QUADS parts.
+                let codes = unsafe { x.codes.get_unchecked(part * QUADS + quad) };
+                for n in 0..N {
+                    let codes = simd.dup4_b(&codes[n]);
                     for p in 0..PANELS {
-                        // SAFETY: n_quads is at most QUADS.
-                        weights[p] = simd.load_b(unsafe { cells[p].codes[plane].get_unchecked(quad) });
-                    }
-                    // SAFETY: as above, and a group is eight fours of columns in 8 / QUADS parts.
-                    let x = unsafe { x.codes.get_unchecked(part * QUADS + quad) };
-                    for n in 0..N {
-                        let x = simd.dup4_b(&x[n]);
-                        for p in 0..PANELS {
-                            parts[p][n] = simd.dot_part(parts[p][n], x, weights[p]);
-                        }
-                    }
-                }
-                for p in 0..PANELS {
-                    for n in 0..N {
-                        dots[p][n] = if plane + 1 < PLANES {
-                            simd.join_part::<16>(dots[p][n], parts[p][n])
-                        } else {
-                            simd.join_part::<1>(dots[p][n], parts[p][n])
-                        };
+                        parts[p][n] = simd.dot_part(parts[p][n], codes, weights[p]);
                     }
                 }
             }
-            let sums = if QUADS == 8 { &x.sums32 } else { &x.sums16[part] };
             for p in 0..PANELS {
-                let (scales, shifts) = (simd.load(&cells[p].scales), simd.load(&cells[p].shifts));
                 for n in 0..N {
-                    let values = simd.mul(simd.int_values(dots[p][n]), scales);
-                    acc[p][n] = simd.fma(values, simd.splat(x.scales[n]), acc[p][n]);
-                    if !CENTRED {
-                        acc[p][n] = simd.fma(shifts, simd.splat(sums[n]), acc[p][n]);
-                    }
+                    dots[p][n] = if plane + 1 < PLANES {
+                        simd.join_part::<16>(dots[p][n], parts[p][n])
+                    } else {
+                        simd.join_part::<1>(dots[p][n], parts[p][n])
+                    };
+                }
+            }
+        }
+        let sums = if QUADS == 8 { &x.sums32 } else { &x.sums16[part] };
+        for p in 0..PANELS {
+            let (scales, shifts) = (simd.load(&cells[p].scales), simd.load(&cells[p].shifts));
+            for n in 0..N {
+                let values = simd.mul(simd.int_values(dots[p][n]), scales);
+                acc[p][n] = simd.fma(values, simd.splat(x.scales[n]), acc[p][n]);
+                if !CENTRED {
+                    acc[p][n] = simd.fma(shifts, simd.splat(sums[n]), acc[p][n]);
                 }
             }
         }

@@ -69,7 +69,7 @@ fn row_part<S: Simd, T: Format, const N: usize>(simd: S, part: Part, tokens: [La
         for (token_idx, dot) in dots.into_iter().enumerate() {
             // SAFETY: the rows of this part belong to this task alone.
             let y = unsafe { part.out.part(token_idx, row_idx, 1) };
-            y[0] = dot + part.out.bias(row_idx);
+            y[0] = dot + part.out.start(row_idx, y[0]);
         }
     }
 }
@@ -167,7 +167,7 @@ impl Kernel for PartF32<'_> {
             for (token_idx, total) in totals.into_iter().enumerate().take(self.n_tokens) {
                 // SAFETY: the rows of this part belong to this task alone.
                 let y = unsafe { self.out.part(token_idx, row_idx, 1) };
-                y[0] = simd.sum(simd.add(total[0], total[1])) + self.out.bias(row_idx);
+                y[0] = simd.sum(simd.add(total[0], total[1])) + self.out.start(row_idx, y[0]);
             }
         }
     }

@@ -73,6 +73,18 @@ fn case(random: &mut Random, ty: BlockType, (n_tokens, n_rows, n_cols): (usize, 
     Case { bytes, values, x: random.f32s(n_tokens * n_cols), bias: random.f32s(n_rows) }
 }
 
+/// What a product starts with, the outputs before it, and what is due.
+type Begun<'a> = (Start<'a>, Vec<f32>, Vec<(f64, f64)>);
+
+/// With the bias alone, and added to what is there.
+fn starts<'a>(random: &mut Random, bias: &'a [f32], expected: Vec<(f64, f64)>) -> [Begun<'a>; 2] {
+    let before = random.f32s(expected.len());
+    let add = |((value, size), y): (&(f64, f64), &f32)| (value + f64::from(*y), size + f64::from(y.abs()));
+    let more = expected.iter().zip(&before).map(add).collect();
+    let start = |accumulates| Start { bias: Some(bias), accumulates };
+    [(start(false), vec![f32::NAN; expected.len()], expected), (start(true), before, more)]
+}
+
 #[test]
 fn f32_product_of_every_type_and_shape() {
     let contexts = contexts();
@@ -83,12 +95,13 @@ fn f32_product_of_every_type_and_shape() {
             let Case { bytes, values, x, bias } = case(&mut random, ty, shape);
             let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
             let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-            let expected = product(&values, &exact, n_cols, &bias);
-            for ctx in &contexts {
-                let mut y = vec![f32::NAN; n_tokens * n_rows];
+            let starts = starts(&mut random, &bias, product(&values, &exact, n_cols, &bias));
+            for (ctx, (start, before, expected)) in contexts.iter().flat_map(|ctx| starts.iter().map(move |s| (ctx, s)))
+            {
+                let mut y = before.clone();
                 let mut scratch = vec![f32::NAN; linear_f32_scratch_len(ctx, &weight, n_tokens)];
-                linear_f32(ctx, &weight, &x, n_tokens, Some(&bias), &mut y, &mut scratch);
-                let error = worst_error(&y, &expected);
+                linear_f32(ctx, &weight, &x, n_tokens, *start, &mut y, &mut scratch);
+                let error = worst_error(&y, expected);
                 assert!(error < 1e-6, "{ty:?} {shape:?} {}: {error}", ctx.isa().name());
                 if ty != BlockType::F32 {
                     continue;
@@ -96,9 +109,9 @@ fn f32_product_of_every_type_and_shape() {
                 let mut panels = vec![PackedColumn([f32::NAN; LANES]); packed_len(n_rows, n_cols).unwrap()];
                 pack(ctx, &weight, &mut panels);
                 let packed = Packed { panels: &panels, n_rows, n_cols };
-                y.fill(f32::NAN);
-                linear_packed(ctx, &packed, &x, n_tokens, Some(&bias), &mut y);
-                let error = worst_error(&y, &expected);
+                y.copy_from_slice(before);
+                linear_packed(ctx, &packed, &x, n_tokens, *start, &mut y);
+                let error = worst_error(&y, expected);
                 assert!(error < 1e-6, "packed {shape:?} {}: {error}", ctx.isa().name());
             }
         }
@@ -113,15 +126,16 @@ fn q8_product_of_every_type_and_shape() {
         for shape @ (n_tokens, n_rows, n_cols) in shapes(ty) {
             let Case { bytes, values, x, bias } = case(&mut random, ty, shape);
             let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
-            let expected = product(&values, &quantized(&x, n_cols), n_cols, &bias);
-            for ctx in &contexts {
-                let mut y = vec![f32::NAN; n_tokens * n_rows];
+            let starts = starts(&mut random, &bias, product(&values, &quantized(&x, n_cols), n_cols, &bias));
+            for (ctx, (start, before, expected)) in contexts.iter().flat_map(|ctx| starts.iter().map(move |s| (ctx, s)))
+            {
+                let mut y = before.clone();
                 let mut scratch = vec![f32::NAN; linear_fast_scratch_len(ctx, &weight, n_tokens)];
-                linear_fast(ctx, &weight, &x, n_tokens, Some(&bias), &mut y, &mut scratch);
-                let error = worst_error(&y, &expected);
+                linear_fast(ctx, &weight, &x, n_tokens, *start, &mut y, &mut scratch);
+                let error = worst_error(&y, expected);
                 assert!(error < 1e-6, "{ty:?} {shape:?} {}: {error}", ctx.isa().name());
-                if let Some(y) = by_codes(ctx, &weight, &x, n_tokens, Some(&bias)) {
-                    let error = worst_error(&y, &expected);
+                for y in by_codes(ctx, &weight, &x, n_tokens, *start, before) {
+                    let error = worst_error(&y, expected);
                     assert!(error < 1e-6, "packed {ty:?} {shape:?} {}: {error}", ctx.isa().name());
                 }
             }
@@ -129,17 +143,81 @@ fn q8_product_of_every_type_and_shape() {
     }
 }
 
-/// The product with the weight packed, where its type is.
-fn by_codes(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: Option<&[f32]>) -> Option<Vec<f32>> {
+/// The codes of a weight, packed, where its type is.
+fn packed_codes(ctx: &Context, weight: &Weight) -> Option<Vec<u8>> {
     let Weight { ty, n_rows, n_cols, .. } = *weight;
     let mut bytes = vec![0xa5; packed_codes_len(ty, n_rows, n_cols)?];
     let mut scratch = vec![f32::NAN; pack_codes_scratch_len(ctx, n_cols)];
     pack_codes(ctx, weight, &mut bytes, &mut scratch);
-    let mut y = vec![f32::NAN; n_tokens * n_rows];
-    let mut scratch = vec![f32::NAN; linear_codes_scratch_len(ctx, ty, n_tokens, n_cols)];
-    let packed = PackedCodes { ty, bytes: &bytes, n_rows, n_cols };
-    linear_codes(ctx, &mut [CodesProduct::new(packed, n_tokens, bias, &mut y)], x, n_tokens, &mut scratch);
-    Some(y)
+    Some(bytes)
+}
+
+/// The product with the codes as they are stored, and packed, where their type is.
+fn by_codes(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, start: Start, before: &[f32]) -> Vec<Vec<f32>> {
+    let Weight { ty, n_rows, n_cols, .. } = *weight;
+    let bytes = packed_codes(ctx, weight);
+    let packed = bytes.as_deref().map(|bytes| Codes::Packed(PackedCodes { ty, bytes, n_rows, n_cols }));
+    let product = |codes: Codes| {
+        let mut y = before.to_vec();
+        let mut scratch = vec![f32::NAN; linear_codes_scratch_len(ctx, codes, n_tokens)];
+        linear_codes(ctx, &mut [CodesProduct::new(codes, n_tokens, start, &mut y)], x, n_tokens, &mut scratch);
+        y
+    };
+    let stored = (!ty.is_float()).then_some(Codes::Stored(*weight));
+    stored.into_iter().chain(packed).map(product).collect()
+}
+
+/// In `f64`: what an activation gives of one product, times another.
+#[test]
+fn gated_products_are_the_activation_of_one_times_the_other() {
+    use crate::activation::Unary;
+    let mut random = Random::new(11);
+    let contexts = contexts();
+    let silu = |x: f64| x / (1.0 + (-x).exp());
+    let types = [BlockType::Q4_1, BlockType::Q4_0, BlockType::Q8_0, BlockType::Q6K];
+    for (ty, other) in types.into_iter().map(|ty| (ty, ty)).chain([(BlockType::Q4_1, BlockType::Q8_0)]) {
+        // 2304 columns are several parts, and 901 tokens of them several blocks.
+        for shape @ (n_tokens, n_rows, n_cols) in
+            [(0, 5, 256), (1, 37, 512), (2, 16, 256), (7, 37, 512), (29, 37, 768), (101, 53, 2304), (911, 21, 2304)]
+        {
+            let cases = [case(&mut random, ty, shape), case(&mut random, other, shape)];
+            // So large that the activation bends, so small that it does not cut.
+            let x: Vec<f32> = cases[0].x.iter().map(|x| x * 2.0 / (n_cols as f32).sqrt()).collect();
+            let due: Vec<Vec<(f64, f64)>> =
+                cases.iter().map(|case| product(&case.values, &quantized(&x, n_cols), n_cols, &case.bias)).collect();
+            for ctx in &contexts {
+                let weights: Vec<Vec<u8>> = [ty, other]
+                    .iter()
+                    .zip(&cases)
+                    .map(|(ty, case)| {
+                        packed_codes(ctx, &Weight::new(*ty, &case.bytes, n_rows, n_cols).unwrap()).unwrap()
+                    })
+                    .collect();
+                let packed = |i: usize, ty| Codes::Packed(PackedCodes { ty, bytes: &weights[i], n_rows, n_cols });
+                let stored = |i: usize, ty| Codes::Stored(Weight::new(ty, &cases[i].bytes, n_rows, n_cols).unwrap());
+                let biases = [Some(cases[0].bias.as_slice()), Some(&cases[1].bias)];
+                for (weights, biases) in [
+                    ([packed(0, ty), packed(1, other)], biases),
+                    ([packed(0, ty), packed(1, other)], [None, None]),
+                    ([stored(0, ty), stored(1, other)], biases),
+                    ([packed(0, ty), stored(1, other)], biases),
+                ] {
+                    let gated = GatedCodes { weights, biases, op: Unary::Silu };
+                    let mut y = vec![f32::NAN; n_tokens * n_rows];
+                    let mut scratch = vec![f32::NAN; linear_codes_gated_scratch_len(ctx, &gated, n_tokens)];
+                    linear_codes_gated(ctx, &gated, &x, n_tokens, &mut y, &mut scratch);
+                    for (i, y) in y.iter().enumerate() {
+                        let bias = |case: usize| biases[case].map_or(f64::from(cases[case].bias[i % n_rows]), |_| 0.0);
+                        let ((gate, gate_size), (up, up_size)) = (due[0][i], due[1][i]);
+                        let (gate, up) = (gate - bias(0), up - bias(1));
+                        let size = (gate_size + 1.0) * (up_size + 1.0);
+                        let error = (f64::from(*y) - silu(gate) * up).abs() / size;
+                        assert!(error < 1e-6, "{ty:?} {other:?} {shape:?} {} at {i}: {error}", ctx.isa().name());
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[test]
@@ -162,7 +240,7 @@ fn q8_loses_less_than_a_percent() {
         let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
         let mut y = vec![0.0; n_tokens * n_rows];
         let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-        linear_fast(&ctx, &weight, &x, n_tokens, Some(&bias), &mut y, &mut scratch);
+        linear_fast(&ctx, &weight, &x, n_tokens, Some(bias.as_slice()), &mut y, &mut scratch);
         let error = relative_error(&y, &expected);
         assert!(error < 0.01, "{ty:?}: {error}");
     }
@@ -209,7 +287,7 @@ fn extreme_codes_do_not_saturate() {
                     linear_fast(&ctx, &weight, &x, n_tokens, None, &mut y, &mut scratch);
                     let error = worst_error(&y, &expected);
                     assert!(error < 1e-6, "{ty:?} {fill:#x} {sign} {n_tokens} {}: {error}", ctx.isa().name());
-                    if let Some(y) = by_codes(&ctx, &weight, &x, n_tokens, None) {
+                    for y in by_codes(&ctx, &weight, &x, n_tokens, Start::default(), &y) {
                         let error = worst_error(&y, &expected);
                         assert!(error < 1e-6, "packed {ty:?} {fill:#x} {sign} {n_tokens}: {error}");
                     }
@@ -252,15 +330,15 @@ fn of_no_columns_there_is_the_bias() {
                 let weight = Weight::new(ty, &[], 53, 0).unwrap();
                 let mut y = vec![f32::NAN; due.len()];
                 let mut scratch = vec![f32::NAN; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-                linear_fast(&ctx, &weight, &[], n_tokens, Some(&bias), &mut y, &mut scratch);
+                linear_fast(&ctx, &weight, &[], n_tokens, Some(bias.as_slice()), &mut y, &mut scratch);
                 assert_eq!(y, due, "{ty:?} {n_tokens} {}", ctx.isa().name());
-                if let Some(y) = by_codes(&ctx, &weight, &[], n_tokens, Some(&bias)) {
+                for y in by_codes(&ctx, &weight, &[], n_tokens, Some(bias.as_slice()).into(), &y) {
                     assert_eq!(y, due, "packed {ty:?} {n_tokens} {}", ctx.isa().name());
                 }
                 if ty == BlockType::F32 {
                     y.fill(f32::NAN);
                     let packed = Packed { panels: &[], n_rows: 53, n_cols: 0 };
-                    linear_packed(&ctx, &packed, &[], n_tokens, Some(&bias), &mut y);
+                    linear_packed(&ctx, &packed, &[], n_tokens, Some(bias.as_slice()), &mut y);
                     assert_eq!(y, due, "panels {n_tokens} {}", ctx.isa().name());
                 }
             }
@@ -330,7 +408,7 @@ fn bf16_product_of_every_shape() {
             } else {
                 let mut reference = vec![f32::NAN; y.len()];
                 let mut scratch = vec![f32::NAN; linear_f32_scratch_len(ctx, &weight, n_tokens)];
-                linear_f32(ctx, &weight, &x, n_tokens, Some(&bias), &mut reference, &mut scratch);
+                linear_f32(ctx, &weight, &x, n_tokens, Some(bias.as_slice()), &mut reference, &mut scratch);
                 assert_eq!(y, reference, "{shape:?} {}", ctx.isa().name());
             }
         }
@@ -462,7 +540,7 @@ fn sums_of_the_largest_codes_do_not_overflow() {
                 let weight = Weight::new(ty, &case.bytes, n_rows, n_cols).unwrap();
                 let mut y = vec![f32::NAN; n_tokens * n_rows];
                 let mut scratch = vec![f32::NAN; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-                linear_fast(&ctx, &weight, &x, n_tokens, Some(&case.bias), &mut y, &mut scratch);
+                linear_fast(&ctx, &weight, &x, n_tokens, Some(case.bias.as_slice()), &mut y, &mut scratch);
                 let error = worst_error(&y, &expected);
                 assert!(error < 2e-6, "{ty:?}, codes {byte:#x}, {}: {error}", ctx.isa().name());
             }

@@ -218,8 +218,8 @@ impl Tiles<'_> {
             let out = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
             for (p, sums) in sums.iter().enumerate() {
                 let rows = p * LANES..n_rows.min((p + 1) * LANES);
-                let bias = self.out.bias_of(self.first_row + rows.start, rows.len());
-                add_rows(simd, simd.load(sums), &mut out[rows], bias, adds);
+                let start = self.out.start_of(self.first_row + rows.start, rows.len(), !adds);
+                add_rows(simd, simd.load(sums), &mut out[rows], start);
             }
         }
     }

@@ -14,7 +14,8 @@ pub use pack::{pack_codes, pack_codes_scratch_len};
 
 use super::panel::{self, Target, multiply_panel};
 use super::q8::{self, q8_scratch_len};
-use super::{Output, parts, run_row_parts};
+use super::{Output, Start, Weight, parts, run_row_parts};
+use crate::activation::Unary;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::{SharedMut, apart};
@@ -23,10 +24,11 @@ use crate::{Context, Isa};
 /// Up to this many tokens, codes are unpacked for each tile of tokens again.
 const MOST_TILED_TOKENS: usize = 8;
 
-/// More tokens are multiplied in [`parts`], unless all codes are of eight bits and would be two planes: that is no faster.
-fn is_in_parts(isa: Isa, mut types: impl Iterator<Item = BlockType>, n_tokens: usize) -> bool {
-    let is_slow = |ty| ty == BlockType::Q8_0 && parts::has_planes(isa);
-    n_tokens > MOST_TILED_TOKENS && parts::is_for(isa) && types.any(|ty| !is_slow(ty))
+/// More tokens are multiplied in [`parts`], unless all codes are packed, of eight bits, and would be two planes: that is no faster.
+fn is_in_parts<'a>(isa: Isa, mut weights: impl Iterator<Item = Codes<'a>>, n_tokens: usize) -> bool {
+    let is_slow =
+        |weight| matches!(weight, Codes::Packed(packed) if packed.ty == BlockType::Q8_0) && parts::has_planes(isa);
+    n_tokens > MOST_TILED_TOKENS && parts::is_for(isa) && weights.any(|weight| !is_slow(weight))
 }
 
 /// Elsewhere codes of four bits are unpacked for each tile of any number of tokens: that takes no more than two instructions, and half as
@@ -52,6 +54,106 @@ pub struct PackedCodes<'a> {
     pub n_cols: usize,
 }
 
+/// A quantised matrix.
+#[derive(Debug, Clone, Copy)]
+pub enum Codes<'a> {
+    /// As it is stored; not of a float type.
+    Stored(Weight<'a>),
+    /// For products of few tokens.
+    Packed(PackedCodes<'a>),
+}
+
+impl<'a> From<Weight<'a>> for Codes<'a> {
+    fn from(weight: Weight<'a>) -> Self {
+        Self::Stored(weight)
+    }
+}
+
+impl<'a> From<PackedCodes<'a>> for Codes<'a> {
+    fn from(packed: PackedCodes<'a>) -> Self {
+        Self::Packed(packed)
+    }
+}
+
+impl<'a> Codes<'a> {
+    /// What it is stored as, or was packed from.
+    pub fn ty(&self) -> BlockType {
+        match self {
+            Self::Stored(Weight { ty, .. }) | Self::Packed(PackedCodes { ty, .. }) => *ty,
+        }
+    }
+
+    /// Outputs.
+    pub fn n_rows(&self) -> usize {
+        match self {
+            Self::Stored(Weight { n_rows, .. }) | Self::Packed(PackedCodes { n_rows, .. }) => *n_rows,
+        }
+    }
+
+    /// Inputs.
+    pub fn n_cols(&self) -> usize {
+        match self {
+            Self::Stored(Weight { n_cols, .. }) | Self::Packed(PackedCodes { n_cols, .. }) => *n_cols,
+        }
+    }
+
+    fn check(&self) {
+        match self {
+            Self::Stored(weight) => {
+                let _: super::Rows = weight.checked();
+                assert!(!weight.ty.is_float(), "a weight of type {:?} has no codes to multiply", weight.ty);
+            }
+            Self::Packed(PackedCodes { ty, bytes, n_rows, n_cols }) => {
+                assert_eq!(Some(bytes.len()), packed_codes_len(*ty, *n_rows, *n_cols), "bytes");
+            }
+        }
+    }
+
+    /// The codes of 16 rows, or of those that there are, as bytes.
+    pub(super) fn fill<'s>(
+        &self,
+        ctx: &Context,
+        first_row: usize,
+        n_steps: usize,
+        scratch: &'s mut [f32],
+    ) -> panel::Panel<'s> {
+        let ty = self.ty();
+        match self {
+            Self::Stored(weight) => {
+                ctx.isa().run(panel::FillTask { ty, rows: weight.rows(), n_steps, scratch, first_row })
+            }
+            Self::Packed(packed) => {
+                ctx.isa().run(pack::Unpack { ty, panel: packed.panel(first_row / LANES), n_steps, scratch })
+            }
+        }
+    }
+
+    /// What [`Self::fill`] reads; nothing past the last row.
+    pub(super) fn bytes(&self, first_row: usize) -> &'a [u8] {
+        if first_row >= self.n_rows() {
+            return &[];
+        }
+        match self {
+            Self::Stored(weight) => {
+                let rows = weight.rows();
+                &rows.bytes[first_row * rows.row_bytes..(first_row + LANES).min(rows.n_rows) * rows.row_bytes]
+            }
+            Self::Packed(packed) => packed.panel(first_row / LANES),
+        }
+    }
+}
+
+impl<'a> PackedCodes<'a> {
+    fn n_panels(&self) -> usize {
+        self.n_rows.div_ceil(LANES)
+    }
+
+    fn panel(&self, panel_idx: usize) -> &'a [u8] {
+        let panel_len = self.bytes.len() / self.n_panels();
+        &self.bytes[panel_idx * panel_len..][..panel_len]
+    }
+}
+
 /// Bytes of a matrix of this type, packed; `None` for types that are not packed: those of floats, and those that would take
 /// much more room.
 pub fn packed_codes_len(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize> {
@@ -69,10 +171,10 @@ fn panel_bytes(ty: BlockType, n_cols: usize) -> Option<usize> {
     with_layout(ty, OfSteps(n_cols.div_ceil(64)))??.checked_next_multiple_of(LINE_BYTES)
 }
 
-/// A packed matrix and where its product goes.
+/// A quantised matrix and where its product goes.
 #[derive(Debug)]
 pub struct CodesProduct<'a> {
-    weight: PackedCodes<'a>,
+    weight: Codes<'a>,
     out: Output<'a>,
 }
 
@@ -80,84 +182,150 @@ impl<'a> CodesProduct<'a> {
     /// `y` is [n_tokens, n_rows].
     ///
     /// # Panics
-    /// If a size does not fit.
-    pub fn new(weight: PackedCodes<'a>, n_tokens: usize, bias: Option<&'a [f32]>, y: &'a mut [f32]) -> Self {
-        let PackedCodes { ty, bytes, n_rows, n_cols } = weight;
-        assert_eq!(Some(bytes.len()), packed_codes_len(ty, n_rows, n_cols), "bytes");
-        Self { weight, out: Output::new(n_rows, n_tokens, bias, y) }
+    /// If the matrix is of floats or not well formed, or a size does not fit.
+    pub fn new(weight: impl Into<Codes<'a>>, n_tokens: usize, start: impl Into<Start<'a>>, y: &'a mut [f32]) -> Self {
+        let weight = weight.into();
+        weight.check();
+        Self { weight, out: Output::new(weight.n_rows(), n_tokens, start.into(), y) }
     }
 
-    fn n_panels(&self) -> usize {
-        self.weight.n_rows.div_ceil(LANES)
-    }
-
-    fn panel(&self, panel_idx: usize) -> &'a [u8] {
-        let panel_len = self.weight.bytes.len() / self.n_panels();
-        &self.weight.bytes[panel_idx * panel_len..][..panel_len]
+    /// The matrix, where it is packed and its panels are multiplied as they are.
+    fn tiled(&self, isa: Isa, n_tokens: usize) -> Option<PackedCodes<'a>> {
+        match self.weight {
+            Codes::Packed(packed) if is_tiled(isa, packed.ty, n_tokens) => Some(packed),
+            _ => None,
+        }
     }
 
     fn target(&self, panel_idx: usize) -> Target<'_> {
         let first_row = panel_idx * LANES;
-        Target { out: &self.out, first_row, n_rows: (self.weight.n_rows - first_row).min(LANES) }
+        Target { out: &self.out, first_row, n_rows: (self.out.n_rows - first_row).min(LANES) }
     }
 }
 
-/// f32s of scratch that [`linear_codes`] needs for matrices of this type; for several, the most of theirs.
-pub fn linear_codes_scratch_len(ctx: &Context, ty: BlockType, n_tokens: usize, n_cols: usize) -> usize {
-    let isa = ctx.isa();
+/// f32s of scratch that [`linear_codes`] needs for a matrix; for several, the most of theirs.
+pub fn linear_codes_scratch_len<'a>(ctx: &Context, weight: impl Into<Codes<'a>>, n_tokens: usize) -> usize {
+    let (isa, weight) = (ctx.isa(), weight.into());
+    let is_packed = matches!(weight, Codes::Packed(_));
     // In parts with others, if not by itself.
-    let is_tiled = is_tiled(isa, ty, n_tokens) && (n_tokens <= MOST_TILED_TOKENS || !parts::is_for(isa));
-    let unpacked = if is_tiled { 0 } else { ctx.pool().n_threads() * panel::worker_len(isa, ty, n_cols) };
-    q8_scratch_len(n_tokens, n_cols) + unpacked
+    let is_tiled =
+        is_packed && is_tiled(isa, weight.ty(), n_tokens) && (n_tokens <= MOST_TILED_TOKENS || !parts::is_for(isa));
+    let worker_len = if is_tiled { 0 } else { panel::worker_len(isa, weight.ty(), weight.n_cols()) };
+    q8_scratch_len(n_tokens, weight.n_cols()) + ctx.pool().n_threads() * worker_len
 }
 
-/// The products of [`linear_q8`](super::linear_q8) of the same activations with packed matrices. The activations are quantised once,
-/// and threads divide the rows of all matrices among them, or of one after another for many tokens.
+/// The products of [`linear_q8`](super::linear_q8) of the same activations with several matrices. The activations are quantised once,
+/// and threads divide the rows of all packed matrices among them, or of one after another for many tokens.
 ///
 /// # Panics
 /// If a size does not fit or the scratch is too short.
 pub fn linear_codes(ctx: &Context, products: &mut [CodesProduct], x: &[f32], n_tokens: usize, scratch: &mut [f32]) {
-    let products = &*products;
-    let Some(n_cols) = products.first().map(|product| product.weight.n_cols) else { return };
-    assert!(products.iter().all(|product| product.weight.n_cols == n_cols), "matrices of as many columns");
+    let (isa, products) = (ctx.isa(), &*products);
+    let Some(n_cols) = products.first().map(|product| product.weight.n_cols()) else { return };
+    assert!(products.iter().all(|product| product.weight.n_cols() == n_cols), "matrices of as many columns");
     let (activations, scratch) = scratch.split_at_mut(q8_scratch_len(n_tokens, n_cols));
-    let is_tiled = |product: &&CodesProduct| is_tiled(ctx.isa(), product.weight.ty, n_tokens);
-    let in_parts = is_in_parts(ctx.isa(), products.iter().map(|product| product.weight.ty), n_tokens);
+    let in_parts = is_in_parts(isa, products.iter().map(|product| product.weight), n_tokens);
     let form = if in_parts { q8::Form::Tiles } else { q8::Form::Blocks };
     let x = q8::quantize(ctx, x, n_tokens, n_cols, activations, form);
     if in_parts {
         for product in products {
-            let ty = product.weight.ty;
-            parts::multiply(ctx, ty, &x, &product.out, &mut *scratch, |first_row, scratch| {
-                let panel = product.panel(first_row / LANES);
-                ctx.isa().run(pack::Unpack { ty, panel, n_steps: x.n_steps(), scratch })
-            });
+            let to = parts::Target { out: &product.out, gate: None };
+            parts::multiply(ctx, &[product.weight], &x, to, &mut *scratch);
         }
         return;
     }
-    let of_tiles = || products.iter().filter(is_tiled);
-    run_row_parts(ctx.pool(), of_tiles().map(CodesProduct::n_panels).sum(), 1, |start, len| {
+    let of_tiles = || products.iter().filter_map(|product| Some((product, product.tiled(isa, n_tokens)?)));
+    run_row_parts(ctx.pool(), of_tiles().map(|(_, packed)| packed.n_panels()).sum(), 1, |start, len| {
         let mut first = 0;
-        for product in of_tiles() {
-            let panels = first..first + product.n_panels();
+        for (product, packed) in of_tiles() {
+            let panels = first..first + packed.n_panels();
             for panel_idx in start.max(panels.start)..(start + len).min(panels.end) {
-                let (panel, target) = (product.panel(panel_idx - first), product.target(panel_idx - first));
-                ctx.isa().run(tile::PanelTask { ty: product.weight.ty, panel, x: &x, target });
+                let (panel, target) = (packed.panel(panel_idx - first), product.target(panel_idx - first));
+                isa.run(tile::PanelTask { ty: packed.ty, panel, x: &x, target });
             }
             first = panels.end;
         }
     });
-    let worker_len = panel::scratch_len(n_cols);
-    let scratch = SharedMut::new(scratch);
-    for product in products.iter().filter(|product| !is_tiled(product)) {
-        ctx.pool().run_indexed(product.n_panels(), |worker_idx, task_idx| {
-            // SAFETY: no two tasks run at once with the same worker index.
-            let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
-            let panel_idx = apart(task_idx, product.n_panels(), ctx.pool().n_threads());
-            let (panel, target) = (product.panel(panel_idx), product.target(panel_idx));
-            ctx.isa().run(Unpacked { ty: product.weight.ty, panel, x: &x, target, scratch });
-        });
+    for product in products.iter().filter(|product| product.tiled(isa, n_tokens).is_none()) {
+        match product.weight {
+            Codes::Packed(packed) => unpacked(ctx, packed, product, &x, scratch),
+            Codes::Stored(weight) => panel::linear_q8(ctx, weight.ty, weight.rows(), &x, &product.out, scratch),
+        }
     }
+}
+
+/// Panels are unpacked first.
+fn unpacked(ctx: &Context, packed: PackedCodes, product: &CodesProduct, x: &q8::Q8Activations, scratch: &mut [f32]) {
+    let worker_len = panel::scratch_len(packed.n_cols);
+    let scratch = SharedMut::new(scratch);
+    ctx.pool().run_indexed(packed.n_panels(), |worker_idx, task_idx| {
+        // SAFETY: no two tasks run at once with the same worker index.
+        let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
+        let panel_idx = apart(task_idx, packed.n_panels(), ctx.pool().n_threads());
+        let (panel, target) = (packed.panel(panel_idx), product.target(panel_idx));
+        ctx.isa().run(Unpacked { ty: packed.ty, panel, x, target, scratch });
+    });
+}
+
+/// Two matrices of as many rows and columns: what an activation gives of products with the first, the gate, is multiplied with
+/// those with the second.
+#[derive(Debug, Clone, Copy)]
+pub struct GatedCodes<'a> {
+    /// The gate's first.
+    pub weights: [Codes<'a>; 2],
+    /// Theirs.
+    pub biases: [Option<&'a [f32]>; 2],
+    /// What the gate goes through.
+    pub op: Unary,
+}
+
+impl GatedCodes<'_> {
+    /// In one go: else as two products.
+    fn is_in_parts(&self, isa: Isa, n_tokens: usize) -> bool {
+        let [gate, up] = self.weights;
+        gate.ty() == up.ty() && is_in_parts(isa, self.weights.into_iter(), n_tokens)
+    }
+}
+
+/// f32s of scratch that [`linear_codes_gated`] needs.
+pub fn linear_codes_gated_scratch_len(ctx: &Context, gated: &GatedCodes, n_tokens: usize) -> usize {
+    let (n_rows, n_cols) = (gated.weights[1].n_rows(), gated.weights[1].n_cols());
+    let lens = gated.weights.map(|weight| linear_codes_scratch_len(ctx, weight, n_tokens));
+    let more = if gated.is_in_parts(ctx.isa(), n_tokens) {
+        ctx.pool().n_threads() * parts::gate_scratch_len(n_tokens, n_cols)
+    } else {
+        n_tokens * n_rows
+    };
+    lens[0].max(lens[1]) + more
+}
+
+/// `op(x gate^T) * (x up^T)`, products as those of [`linear_codes`]; `y` is [n_tokens, n_rows].
+///
+/// # Panics
+/// If a size does not fit or the scratch is too short.
+pub fn linear_codes_gated(
+    ctx: &Context,
+    gated: &GatedCodes,
+    x: &[f32],
+    n_tokens: usize,
+    y: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let GatedCodes { weights: [gate, up], biases, op } = *gated;
+    assert_eq!((gate.n_rows(), gate.n_cols()), (up.n_rows(), up.n_cols()), "rows and columns of both");
+    if !gated.is_in_parts(ctx.isa(), n_tokens) {
+        let (factors, scratch) = scratch.split_at_mut(n_tokens * up.n_rows());
+        let product = |i: usize, y| CodesProduct::new(gated.weights[i], n_tokens, biases[i], y);
+        linear_codes(ctx, &mut [product(0, &mut *y), product(1, &mut *factors)], x, n_tokens, scratch);
+        return crate::activation::gated(ctx, op, y, factors);
+    }
+    assert!(biases[0].is_none_or(|bias| bias.len() == gate.n_rows()), "one bias per row");
+    let (activations, scratch) = scratch.split_at_mut(q8_scratch_len(n_tokens, up.n_cols()));
+    let x = q8::quantize(ctx, x, n_tokens, up.n_cols(), activations, q8::Form::Tiles);
+    gate.check();
+    let product = CodesProduct::new(up, n_tokens, biases[1], y);
+    let to = parts::Target { out: &product.out, gate: Some(parts::Gate { op, bias: biases[0] }) };
+    parts::multiply(ctx, &gated.weights, &x, to, scratch);
 }
 
 /// A panel that is unpacked first.

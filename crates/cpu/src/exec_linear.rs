@@ -1,0 +1,147 @@
+//! Running products with constant matrices: those of one x together, in the form that each matrix has, and what becomes of them.
+
+use std::sync::Arc;
+
+use thane_kernels::activation::gated;
+use thane_kernels::linear::{
+    Codes, CodesProduct, GatedCodes, Start, int8_scratch_len, linear_codes, linear_codes_gated,
+    linear_codes_gated_scratch_len, linear_codes_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast,
+    linear_fast_scratch_len, linear_int8, linear_packed, quantize_int8,
+};
+use thane_mil::opset;
+use thane_mil::program::ValueId;
+use thane_mil::types::DType;
+
+use crate::Numerics;
+use crate::ane;
+use crate::exec::{Frame, evaluate, floats};
+use crate::fuse::{Product, Then};
+use crate::ops::{self, Fault, Value};
+use crate::plan::Step;
+use crate::tensor::{Buffer, Tensor};
+
+/// Rows, of one frame, up to which a product packs a quantised matrix that it may pack. Prompts of more read it as it is stored, so
+/// that the first token need not wait for the packing of all matrices.
+const MOST_PACKING_TOKENS: usize = 8;
+
+impl Frame<'_> {
+    /// The products of x with each matrix, those together that are in one form, and what becomes of them.
+    pub fn linear(
+        &mut self,
+        step: &Step,
+        x_id: ValueId,
+        products: &[Product],
+        then: Then,
+    ) -> Result<Vec<Tensor>, Fault> {
+        let x = self.get(x_id)?.clone();
+        let n_tokens = x.shape.split_last().map_or(0, |(_, outer)| outer.iter().product());
+        let packs = self.numerics.is_fast().then_some(n_tokens <= MOST_PACKING_TOKENS * self.n_frames);
+        if let (Then::Gated(op), [gate, up], Some(packs)) = (then, products, packs)
+            && let Some(weights) = self.codes(gate, packs, n_tokens).zip(self.codes(up, packs, n_tokens))
+        {
+            let gated = GatedCodes { weights: weights.into(), biases: [gate.bias(), up.bias()], op };
+            let shape = up.shape(&x.shape)?;
+            let (mut out, n) = self.pool.take_checked(&shape)?;
+            let mut scratch = self.pool.take(linear_codes_gated_scratch_len(self.context, &gated, n_tokens));
+            linear_codes_gated(self.context, &gated, floats(&x)?, n_tokens, &mut out[..n], &mut scratch);
+            self.pool.give_f32(scratch);
+            return Ok(vec![Tensor::new(DType::Fp32, shape, Buffer::F32(out))]);
+        }
+        if let (Then::Added(to), [product]) = (then, products)
+            && self.get(to)?.shape != product.shape(&x.shape)?
+        {
+            let add = opset::find("add").zip(ops::find("add")).ok_or("there is no `add`")?;
+            let sum = [vec![self.get(to)?.clone()], self.linear(step, x_id, products, Then::Results)?].concat();
+            let sum = sum.into_iter().map(|t| Some(Value::Tensor(t))).collect();
+            return evaluate(self.context, add.0, add.1, sum, self.pool);
+        }
+        let mut results = Vec::with_capacity(products.len());
+        for product in products {
+            let shape = product.shape(&x.shape)?;
+            let (out, n) = match then {
+                Then::Added(to) => self.take_floats(step, to, &shape)?,
+                Then::Results | Then::Gated(_) => self.pool.take_checked(&shape)?,
+            };
+            results.push((shape, out, n));
+        }
+        let accumulates = matches!(then, Then::Added(_));
+        let (mut coded, mut rounded, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        for (product, (_, out, n)) in products.iter().zip(&mut results) {
+            let (y, start) = (&mut out[..*n], Start { bias: product.bias(), accumulates });
+            if let Some(codes) = packs.and_then(|packs| self.codes(product, packs, n_tokens)) {
+                coded.push((codes, CodesProduct::new(codes, n_tokens, start, y)));
+            } else if let Some(int8) = product.weight.int8() {
+                rounded.push((int8, start, y));
+            } else {
+                others.push((product, start, y));
+            }
+        }
+        let (x, n_cols) = (floats(&x)?, x.shape.last().copied().unwrap_or(0));
+        if !coded.is_empty() {
+            let len = |codes: Codes<'_>| linear_codes_scratch_len(self.context, codes, n_tokens);
+            let mut scratch = self.pool.take(coded.iter().map(|(codes, _)| len(*codes)).max().unwrap_or(0));
+            let mut coded: Vec<CodesProduct> = coded.into_iter().map(|(_, product)| product).collect();
+            linear_codes(self.context, &mut coded, x, n_tokens, &mut scratch);
+            self.pool.give_f32(scratch);
+        }
+        if !rounded.is_empty() {
+            let mut scratch = self.pool.take(int8_scratch_len(n_tokens, n_cols));
+            let x = quantize_int8(self.context, x, n_tokens, n_cols, &mut scratch);
+            rounded.into_iter().for_each(|(int8, start, y)| linear_int8(self.context, &int8, &x, start, y));
+            self.pool.give_f32(scratch);
+        }
+        others.into_iter().for_each(|(product, start, y)| self.product(product, start, x, n_tokens, y));
+        if let (Then::Gated(op), [(_, gate, n), (_, up, _)]) = (then, results.as_mut_slice()) {
+            gated(self.context, op, &mut gate[..*n], &up[..*n]);
+            results.pop().into_iter().for_each(|(_, up, _)| self.pool.give_f32(up));
+        }
+        let tensor = |(shape, out, _)| Tensor::new(DType::Fp32, shape, Buffer::F32(out));
+        Ok(results.into_iter().map(tensor).collect())
+    }
+
+    /// A quantised matrix in the form that so many tokens are multiplied with together; none where that is done with each by itself.
+    fn codes<'p>(&self, product: &'p Product, packs: bool, n_tokens: usize) -> Option<Codes<'p>> {
+        let weight = &product.weight;
+        match weight.codes(self.context, packs) {
+            Some(packed) => Some(Codes::Packed(packed)),
+            None if weight.is_float() || n_tokens <= MOST_PACKING_TOKENS => None,
+            None => Some(Codes::Stored(weight.weight())),
+        }
+    }
+
+    /// The numbers of a value for this step to change: those of its slot when the step is its last user, else a copy.
+    fn take_floats(&mut self, step: &Step, value: ValueId, shape: &[usize]) -> Result<(Vec<f32>, usize), Fault> {
+        let given = self.take(step, value)?;
+        let n = given.len();
+        match Arc::try_unwrap(given.data) {
+            Ok(Buffer::F32(own)) => Ok((own, n)),
+            Ok(_) => Err("a product is added to other numbers than fp32".to_owned()),
+            Err(data) => {
+                let (mut copy, _) = self.pool.take_checked(shape)?;
+                copy[..n].copy_from_slice(floats(&Tensor { data, ..given })?);
+                Ok((copy, n))
+            }
+        }
+    }
+
+    /// The product of x [n_tokens, columns] with one matrix.
+    fn product(&mut self, product: &Product, start: Start<'_>, x: &[f32], n_tokens: usize, y: &mut [f32]) {
+        let weight = &product.weight;
+        let w = weight.weight();
+        if let Some(packed) = weight.packed() {
+            return linear_packed(self.context, &packed, x, n_tokens, start, y);
+        }
+        let scratch_len = match self.numerics {
+            Numerics::F32 => linear_f32_scratch_len(self.context, &w, n_tokens),
+            Numerics::Fast | Numerics::Int8 => linear_fast_scratch_len(self.context, &w, n_tokens),
+            Numerics::Ane(_) => 0,
+        };
+        let mut scratch = self.pool.take(scratch_len);
+        match self.numerics {
+            Numerics::F32 => linear_f32(self.context, &w, x, n_tokens, start, y, &mut scratch),
+            Numerics::Fast | Numerics::Int8 => linear_fast(self.context, &w, x, n_tokens, start, y, &mut scratch),
+            Numerics::Ane(effects) => self.tally += ane::stored_linear(self.context, &w, x, start.bias, effects, y),
+        }
+        self.pool.give_f32(scratch);
+    }
+}
