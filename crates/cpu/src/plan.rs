@@ -248,9 +248,14 @@ impl<'a> Planner<'a> {
         for &id in &self.f.body().ops {
             let group = fuse::find(self, id, patterns);
             let free = |found: &fuse::Found| {
-                let taken = found.covers.iter().any(|op| self.covered.contains(op));
-                // Kernels read values that are computed; what is constant is folded instead.
-                !taken && !found.fused.operands().iter().any(|v| self.is_constant(*v))
+                let is_gone = |op: OpId| self.covered.contains(&op);
+                let taken = found.covers.iter().any(|op| is_gone(*op));
+                // Kernels read values that are computed: what is constant is folded, what is covered is computed no more.
+                let is_computed = |v: &ValueId| {
+                    let by = self.definer(*v).filter(|op| is_gone(*op) || found.covers.contains(op));
+                    by.is_none() && !self.is_constant(*v)
+                };
+                !taken && found.fused.operands().iter().all(is_computed)
             };
             // All or none: attention reads where the others of its group write.
             if group.iter().all(free) {
