@@ -177,6 +177,27 @@ fn against_the_definition() {
     }
 }
 
+/// So many rows that one thread takes several blocks at a time, of which the last is a single row, and four take one.
+#[test]
+fn blocks_that_share_tiles_are_as_those_alone() {
+    let mut random = Random::new(54);
+    for (head_dim, masking) in [(20, Masking::Causal), (64, Masking::Window), (64, Masking::None)] {
+        let case = case(&mut random, (3, 11 * BLOCK_ROWS + 1, head_dim, 2 * TILE_KEYS + 21), masking, true);
+        let expected = case.exact();
+        for isa in Isa::available() {
+            let [one, four] = [1, 4].map(|n_threads| Context::with_isa(n_threads, isa));
+            assert!(Division::new(1, 3, case.n_rows, head_dim, case.n_keys).n_task_blocks > 1);
+            assert_eq!(Division::new(4, 3, case.n_rows, head_dim, case.n_keys).n_task_blocks, 1);
+            for as_f16 in [false, true] {
+                let shared = case.run(&one, as_f16);
+                let error = relative_error(&shared, &expected);
+                assert!(error < 2e-6, "{masking:?}, f16 {as_f16}, {}: {error}", isa.name());
+                assert_eq!(shared, case.run(&four, as_f16), "{masking:?}, f16 {as_f16}, {}", isa.name());
+            }
+        }
+    }
+}
+
 /// Callers keep one scratch for calls over fewer keys, and any number of threads computes the same numbers.
 #[test]
 fn division_follows_from_sizes_alone() {
