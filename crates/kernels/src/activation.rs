@@ -29,16 +29,31 @@ impl Unary {
     /// Of a vector.
     #[inline(always)]
     pub(crate) fn of<S: Simd>(self, simd: S, v: S::F) -> S::F {
-        match self {
-            Self::Exp => math::exp(simd, v),
-            Self::Sigmoid => math::sigmoid(simd, v),
-            Self::Silu => math::silu(simd, v),
-            Self::Tanh => math::tanh(simd, v),
-            Self::Erf => math::erf(simd, v),
-            Self::GeluTanh => math::gelu_tanh(simd, v),
-            Self::GeluErf => math::gelu_erf(simd, v),
-            Self::Relu => simd.max(simd.splat(0.0), v),
+        self.of_each(simd, [v])[0]
+    }
+
+    /// Of each vector.
+    #[inline(always)]
+    pub(crate) fn of_each<S: Simd, const N: usize>(self, simd: S, mut vectors: [S::F; N]) -> [S::F; N] {
+        macro_rules! each {
+            ($v:ident => $of:expr) => {
+                for i in 0..N {
+                    let $v = vectors[i];
+                    vectors[i] = $of;
+                }
+            };
         }
+        match self {
+            Self::Exp => each!(v => math::exp(simd, v)),
+            Self::Sigmoid => each!(v => math::sigmoid(simd, v)),
+            Self::Silu => each!(v => math::silu(simd, v)),
+            Self::Tanh => each!(v => math::tanh(simd, v)),
+            Self::Erf => each!(v => math::erf(simd, v)),
+            Self::GeluTanh => each!(v => math::gelu_tanh(simd, v)),
+            Self::GeluErf => each!(v => math::gelu_erf(simd, v)),
+            Self::Relu => each!(v => simd.max(simd.splat(0.0), v)),
+        }
+        vectors
     }
 }
 
@@ -90,23 +105,52 @@ impl Kernel for Apply<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let (vectors, rest) = self.out.as_chunks_mut::<16>();
-        let inputs = self.x.map(|x| x.as_chunks::<16>());
-        let factors = self.factors.map(|x| x.as_chunks::<16>());
-        for (i, vector) in vectors.iter_mut().enumerate() {
-            let value = self.op.of(simd, simd.load(inputs.map_or(&*vector, |(x, _)| &x[i])));
-            let value = factors.map_or(value, |(factors, _)| simd.mul(value, simd.load(&factors[i])));
-            simd.store(value, vector);
+        let Self { op, x, factors, out } = self;
+        let (vectors, rest) = out.as_chunks_mut::<16>();
+        let (x, factors) = (x.map(|x| x.as_chunks::<16>()), factors.map(|x| x.as_chunks::<16>()));
+        let (inputs, scales) = (x.map(|(x, _)| x), factors.map(|(factors, _)| factors));
+        // Several at once, as none of them waits for another.
+        const AT_ONCE: usize = 4;
+        let n_whole = vectors.len() / AT_ONCE * AT_ONCE;
+        for start in (0..n_whole).step_by(AT_ONCE) {
+            apply_to::<S, AT_ONCE>(simd, op, start, inputs, scales, vectors);
+        }
+        for start in n_whole..vectors.len() {
+            apply_to::<S, 1>(simd, op, start, inputs, scales, vectors);
         }
         if !rest.is_empty() {
             // Filled up with zeros.
             let mut last = [0.0; 16];
-            last[..rest.len()].copy_from_slice(inputs.map_or(&*rest, |(_, x)| x));
-            simd.store(self.op.of(simd, simd.load(&last)), &mut last);
+            last[..rest.len()].copy_from_slice(x.map_or(&*rest, |(_, x)| x));
+            simd.store(op.of(simd, simd.load(&last)), &mut last);
             for (i, (rest, last)) in rest.iter_mut().zip(last).enumerate() {
                 *rest = last * factors.map_or(1.0, |(_, factors)| factors[i]);
             }
         }
+    }
+}
+
+/// Of `N` vectors from `start` on.
+#[inline(always)]
+fn apply_to<S: Simd, const N: usize>(
+    simd: S,
+    op: Unary,
+    start: usize,
+    inputs: Option<&[[f32; 16]]>,
+    factors: Option<&[[f32; 16]]>,
+    out: &mut [[f32; 16]],
+) {
+    let mut values = [simd.splat(0.0); N];
+    for i in 0..N {
+        values[i] = simd.load(&inputs.unwrap_or(out)[start + i]);
+    }
+    let values = op.of_each(simd, values);
+    for i in 0..N {
+        let value = match factors {
+            Some(factors) => simd.mul(values[i], simd.load(&factors[start + i])),
+            None => values[i],
+        };
+        simd.store(value, &mut out[start + i]);
     }
 }
 

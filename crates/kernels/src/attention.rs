@@ -129,9 +129,9 @@ impl Division {
         WANTED_TASKS.div_ceil(n_tasks).min(n_keys / MIN_SPLIT_KEYS).max(1)
     }
 
-    /// f32s of a worker's scratch: keys, values, weights, sums.
+    /// f32s of a worker's scratch: keys, values, weights, sums of weights and of values.
     fn worker_len(self) -> usize {
-        2 * TILE_KEYS * self.padded_dim + BLOCK_ROWS * (TILE_KEYS + self.n_task_blocks * self.padded_dim)
+        2 * TILE_KEYS * self.padded_dim + BLOCK_ROWS * (TILE_KEYS + self.n_task_blocks * (LANES + self.padded_dim))
     }
 
     /// f32s of what a split says of a row: maximum, sum of exponentials, sums.

@@ -35,7 +35,8 @@ pub struct Pool {
 struct Shared {
     state: AtomicU64,
     job: UnsafeCell<Option<Job>>,
-    next_task: AtomicUsize,
+    /// The tasks not yet claimed, a thread's own each.
+    lanes: Box<[Lane]>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     n_sleeping: AtomicUsize,
     stop: AtomicBool,
@@ -49,6 +50,10 @@ unsafe impl Sync for Shared {}
 // SAFETY: `Job` holds a pointer to a `Sync` closure, which any thread may call.
 unsafe impl Send for Shared {}
 
+/// Where the next task of a thread is counted: two lines of its own, as processors fetch them in pairs.
+#[repr(align(128))]
+struct Lane(AtomicUsize);
+
 /// The closure takes (worker index, task index).
 #[derive(Clone, Copy)]
 struct Job {
@@ -56,23 +61,30 @@ struct Job {
     n_tasks: usize,
 }
 
+impl Job {
+    /// The first task of a lane, or what is behind the last.
+    fn start_of(&self, lane_idx: usize, n_lanes: usize) -> usize {
+        lane_idx * (self.n_tasks / n_lanes) + lane_idx.min(self.n_tasks % n_lanes)
+    }
+}
+
 impl Pool {
     /// A pool of `n_threads` threads, the caller of [`run`](Self::run) included: `n_threads - 1` are started here. Zero
     /// counts as one. Where the system refuses a thread, the pool is smaller.
     pub fn new(n_threads: usize) -> Self {
+        let n_threads = n_threads.clamp(1, ACTIVE_MASK as usize);
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
             job: UnsafeCell::new(None),
-            next_task: AtomicUsize::new(0),
+            lanes: (0..n_threads).map(|_| Lane(AtomicUsize::new(0))).collect(),
             panic: Mutex::new(None),
             n_sleeping: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             sleep_lock: Mutex::new(()),
             wake: Condvar::new(),
         });
-        let n_workers = n_threads.clamp(1, ACTIVE_MASK as usize) - 1;
-        let mut workers = Vec::with_capacity(n_workers);
-        for worker_idx in 1..=n_workers {
+        let mut workers = Vec::with_capacity(n_threads - 1);
+        for worker_idx in 1..n_threads {
             let shared = Arc::clone(&shared);
             let builder = std::thread::Builder::new().name(format!("thane-{worker_idx}"));
             match builder.spawn(move || work(&shared, worker_idx)) {
@@ -88,8 +100,10 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Calls `task` once with each of `0..n_tasks`, on all threads, and returns when all calls have returned. Tasks are
-    /// claimed one by one, so they need not be equal. A run inside a run, or while another thread's run is in progress,
+    /// Calls `task` once with each of `0..n_tasks`, on all threads, and returns when all calls have returned. Each thread takes
+    /// its share, tasks that follow each other, and then what the others have not begun, so tasks need not be equal. Runs that
+    /// divide the same things alike so meet them on the same thread, in whose caches they are; and of what lies side by side, which
+    /// often shares a cache line, two threads write little. A run inside a run, or while another thread's run is in progress,
     /// is executed by its caller alone.
     ///
     /// # Panics
@@ -123,16 +137,19 @@ impl Pool {
                 *const (dyn Fn(usize, usize) + Sync + 'static),
             >(body)
         };
+        let job = Job { body, n_tasks };
         // SAFETY: `busy` is held and the last job was left by all workers, so nobody reads `job` now.
-        unsafe { *shared.job.get() = Some(Job { body, n_tasks }) };
-        shared.next_task.store(0, Ordering::Relaxed);
+        unsafe { *shared.job.get() = Some(job) };
+        for (lane_idx, lane) in shared.lanes.iter().enumerate() {
+            lane.0.store(job.start_of(lane_idx, shared.lanes.len()), Ordering::Relaxed);
+        }
         let closed = shared.state.load(Ordering::Relaxed);
         shared.state.store((closed.wrapping_add(JOB_UNIT)) | OPEN, Ordering::SeqCst);
         if shared.n_sleeping.load(Ordering::SeqCst) > 0 {
             let _guard = lock(&shared.sleep_lock);
             shared.wake.notify_all();
         }
-        drain(shared, Job { body, n_tasks }, 0);
+        drain(shared, job, 0);
         shared.state.fetch_and(!OPEN, Ordering::AcqRel);
         let mut n_spins = 0u32;
         while shared.state.load(Ordering::Acquire) & ACTIVE_MASK != 0 {
@@ -181,13 +198,6 @@ impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("n_threads", &self.n_threads()).finish()
     }
-}
-
-/// The `idx`-th of `n` places, in an order in which those that threads take at the same time are far apart: of neighbours, each
-/// thread would write to cache lines that belong to the other too.
-pub(crate) fn apart(idx: usize, n: usize, n_threads: usize) -> usize {
-    let (lane, at) = (idx % n_threads, idx / n_threads);
-    lane * (n / n_threads) + lane.min(n % n_threads) + at
 }
 
 /// A mutable slice that several tasks write, each its own part.
@@ -273,16 +283,20 @@ fn drain(shared: &Shared, job: Job, worker_idx: usize) {
     // SAFETY: the caller of `fork_join` keeps the closure alive until all workers have left the job.
     let body = unsafe { &*job.body };
     let ended = catch_unwind(AssertUnwindSafe(|| {
-        loop {
-            let task_idx = shared.next_task.fetch_add(1, Ordering::Relaxed);
-            if task_idx >= job.n_tasks {
-                break;
+        let n_lanes = shared.lanes.len();
+        for lane_idx in (worker_idx..n_lanes).chain(0..worker_idx) {
+            let end = job.start_of(lane_idx + 1, n_lanes);
+            loop {
+                let task_idx = shared.lanes[lane_idx].0.fetch_add(1, Ordering::Relaxed);
+                if task_idx >= end {
+                    break;
+                }
+                body(worker_idx, task_idx);
             }
-            body(worker_idx, task_idx);
         }
     }));
     if let Err(payload) = ended {
-        shared.next_task.store(job.n_tasks, Ordering::Relaxed);
+        shared.lanes.iter().for_each(|lane| lane.0.store(job.n_tasks, Ordering::Relaxed));
         lock(&shared.panic).get_or_insert(payload);
     }
 }
@@ -294,20 +308,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn places_apart_are_all_places() {
-        for n_threads in 1..5 {
-            for n in 0..20 {
-                let mut places: Vec<usize> = (0..n).map(|idx| apart(idx, n, n_threads)).collect();
-                let neighbours = places.chunks(n_threads).flat_map(|at_once| at_once.windows(2));
-                let nearest = neighbours.map(|pair| pair[1] - pair[0]).min();
-                assert!(nearest.is_none_or(|nearest| nearest >= n / n_threads), "{places:?}");
-                places.sort_unstable();
-                assert_eq!(places, (0..n).collect::<Vec<_>>());
-            }
-        }
-    }
 
     #[test]
     fn every_task_runs_once() {

@@ -1,32 +1,33 @@
 //! Which tiles of a mask need no reading: looked up once for all key/value heads, or for all layers.
 
-use super::{BLOCK_ROWS, MASK_FLOOR, MASKED, TILE_KEYS};
+use super::{MASK_FLOOR, MASKED, TILE_KEYS};
 use crate::Context;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::softmax;
 
-/// What a mask says of a block of rows and a tile of keys.
+/// What a mask says of 16 rows and a tile of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tile {
     /// Every row sees every key.
     Clear,
     /// No row sees any, and each sees some other.
     Hidden,
-    /// To be read.
-    Mixed,
+    /// To be read, of so many keys: no row needs more, of whole vectors.
+    Mixed(usize),
 }
 
-/// What a mask says of blocks of rows and tiles of keys, for [`Attention`](super::Attention).
+/// What a mask says of 16 rows at a time and tiles of keys, for [`Attention`](super::Attention).
 #[derive(Debug, Clone, Copy)]
 pub struct MaskTiles<'a> {
-    /// [row block, tile]: what a mask adds everywhere in the tile: nothing, or -inf; NaN where it is not the same.
+    /// [rows / 16, tile]: what a mask adds everywhere in the tile, nothing or -inf; where it is not the same, how many keys are to be
+    /// looked at.
     common: &'a [f32],
     n_tiles: usize,
 }
 
 /// f32s of scratch of [`MaskTiles`].
 pub fn mask_tiles_len(n_rows: usize, n_keys: usize) -> usize {
-    n_rows.div_ceil(BLOCK_ROWS) * n_keys.div_ceil(TILE_KEYS)
+    n_rows.div_ceil(LANES) * n_keys.div_ceil(TILE_KEYS)
 }
 
 impl<'a> MaskTiles<'a> {
@@ -47,14 +48,14 @@ impl<'a> MaskTiles<'a> {
             scratch.fill(0.0);
             return Self { common: scratch, n_tiles };
         };
-        let block = |block_idx: usize, common: &mut [f32]| {
-            let rows = &mask[block_idx * BLOCK_ROWS * n_keys..];
-            ctx.isa().run(BlockTask { rows: &rows[..rows.len().min(BLOCK_ROWS * n_keys)], n_keys, common });
+        let rows = |idx: usize, common: &mut [f32]| {
+            let rows = &mask[idx * LANES * n_keys..];
+            ctx.isa().run(RowsTask { rows: &rows[..rows.len().min(LANES * n_keys)], n_keys, common });
         };
         if mask.len() <= MAX_SERIAL_LEN {
-            scratch.chunks_mut(n_tiles).enumerate().for_each(|(block_idx, common)| block(block_idx, common));
+            scratch.chunks_mut(n_tiles).enumerate().for_each(|(idx, common)| rows(idx, common));
         } else {
-            ctx.pool().run_chunks(scratch, n_tiles, block);
+            ctx.pool().run_chunks(scratch, n_tiles, rows);
         }
         Self { common: scratch, n_tiles }
     }
@@ -69,24 +70,24 @@ impl<'a> MaskTiles<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn get(&self, block_idx: usize, tile_idx: usize) -> Tile {
-        match self.common[block_idx * self.n_tiles + tile_idx] {
+    pub(super) fn get(&self, row_idx: usize, tile_idx: usize) -> Tile {
+        match self.common[row_idx / LANES * self.n_tiles + tile_idx] {
             0.0 => Tile::Clear,
             f32::NEG_INFINITY => Tile::Hidden,
-            _ => Tile::Mixed,
+            n_keys => Tile::Mixed(n_keys as usize),
         }
     }
 }
 
-/// The rows of a block.
-struct BlockTask<'a> {
+/// Up to 16 rows.
+struct RowsTask<'a> {
     rows: &'a [f32],
     n_keys: usize,
     /// By tile.
     common: &'a mut [f32],
 }
 
-impl Kernel for BlockTask<'_> {
+impl Kernel for RowsTask<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
@@ -99,41 +100,48 @@ impl Kernel for BlockTask<'_> {
         let is_hidden = |common: &f32| *common == f32::NEG_INFINITY;
         let has_no_key = |row: &[f32]| softmax::max(simd, row) <= MASKED;
         if common.iter().any(is_hidden) && !common.contains(&0.0) && rows.chunks_exact(n_keys).any(has_no_key) {
-            common.fill(f32::NAN);
+            for (tile_idx, common) in common.iter_mut().enumerate() {
+                *common = (n_keys - tile_idx * TILE_KEYS).min(TILE_KEYS) as f32;
+            }
         }
     }
 }
 
-/// What the rows of a tile have in common.
+/// What the rows of a tile have in common, or how many keys they need.
 #[inline(always)]
 fn common_of<'a, S: Simd>(simd: S, rows: impl Iterator<Item = &'a [f32]>) -> f32 {
-    let mut found = None;
+    let (mut found, mut is_common, mut n_needed) = (None, true, 0);
     for row in rows {
-        let common = common_of_row(simd, row);
+        let (common, n_seen) = common_of_row(simd, row);
         // NaN is not itself.
-        if *found.get_or_insert(common) != common {
-            return f32::NAN;
-        }
+        is_common &= *found.get_or_insert(common) == common;
+        // Where a row sees none here, these may be all it has.
+        n_needed = n_needed.max(if n_seen == 0 { row.len() } else { n_seen });
     }
-    found.unwrap_or(f32::NAN)
+    if is_common { found.unwrap_or(0.0) } else { n_needed as f32 }
 }
 
+/// What a mask adds everywhere in a row, NaN where it is not the same, and how many keys are seen, in whole vectors.
 #[inline(always)]
-fn common_of_row<S: Simd>(simd: S, row: &[f32]) -> f32 {
+fn common_of_row<S: Simd>(simd: S, row: &[f32]) -> (f32, usize) {
     let (vectors, rest) = row.as_chunks::<LANES>();
     let mut last = [rest.first().copied().unwrap_or(0.0); LANES];
     last[..rest.len()].copy_from_slice(rest);
     let (mut largest, mut least) = (simd.splat(f32::NEG_INFINITY), simd.splat(f32::INFINITY));
     let mut poison = simd.splat(0.0);
-    for vector in vectors.iter().chain((!rest.is_empty()).then_some(&last)) {
-        // NaN stays.
+    let (hidden, mut n_seen) = (simd.splat(MASKED.next_up()), 0);
+    for (i, vector) in vectors.iter().chain((!rest.is_empty()).then_some(&last)).enumerate() {
+        // NaN stays, and is seen.
         let mask = simd.max(simd.splat(MASK_FLOOR), simd.load(vector));
+        if simd.any_lt(simd.splat(0.0), simd.select_lt(mask, hidden, simd.splat(0.0), simd.splat(1.0))) {
+            n_seen = row.len().min((i + 1) * LANES);
+        }
         largest = simd.max(mask, largest);
         least = simd.min(mask, least);
         poison = simd.fma(mask, simd.splat(0.0), poison);
     }
     let (largest, least) = (simd.max_lane(largest), -simd.max_lane(simd.sub(simd.splat(0.0), least)));
-    if simd.sum(poison).is_nan() {
+    let common = if simd.sum(poison).is_nan() {
         f32::NAN
     } else if largest <= MASKED {
         f32::NEG_INFINITY
@@ -141,5 +149,6 @@ fn common_of_row<S: Simd>(simd: S, row: &[f32]) -> f32 {
         0.0
     } else {
         f32::NAN
-    }
+    };
+    (common, n_seen)
 }

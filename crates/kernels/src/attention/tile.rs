@@ -1,5 +1,7 @@
 //! Blocks of query rows over tiles of keys.
 
+use std::ops::Range;
+
 use super::mask::Tile;
 use super::{BLOCK_ROWS, Block, Common, KvData, KvView, MASK_FLOOR, MOST_BLOCKS, TILE_KEYS, few, math};
 use crate::f16::{f16_to_f32, u16_as_bytes};
@@ -24,15 +26,29 @@ struct Scratch<'a> {
     values: &'a mut [f32],
     /// [BLOCK_ROWS, TILE_KEYS]: scores, then their exponentials.
     weights: &'a mut [f32],
+    rows: RowStates<'a>,
+}
+
+/// What is known of some rows after some tiles.
+struct RowStates<'a> {
+    /// What is taken off the scores before the exponential: near the largest so far.
+    max: &'a mut [f32],
+    /// The sums of the exponentials, by lane.
+    totals: &'a mut [[f32; LANES]],
     /// [rows, padded_dim]: the weighted sums of the values.
     sums: &'a mut [f32],
 }
 
-/// The running maximum and sum of exponentials of each row of a block.
-#[derive(Clone, Copy)]
-struct State {
-    max: [f32; BLOCK_ROWS],
-    total: [f32; BLOCK_ROWS],
+impl RowStates<'_> {
+    /// Those of some rows.
+    #[inline(always)]
+    fn part(&mut self, rows: Range<usize>, padded_dim: usize) -> RowStates<'_> {
+        RowStates {
+            max: &mut self.max[rows.clone()],
+            totals: &mut self.totals[rows.clone()],
+            sums: &mut self.sums[rows.start * padded_dim..rows.end * padded_dim],
+        }
+    }
 }
 
 impl Kernel for RowTask<'_> {
@@ -43,32 +59,44 @@ impl Kernel for RowTask<'_> {
         let padded_dim = common.division.padded_dim;
         let (keys, scratch) = scratch.split_at_mut(TILE_KEYS * padded_dim);
         let (values, scratch) = scratch.split_at_mut(TILE_KEYS * padded_dim);
-        let (weights, sums) = scratch.split_at_mut(BLOCK_ROWS * TILE_KEYS);
-        let mut scratch = Scratch { keys, values, weights, sums };
-        scratch.sums[..block.n_rows * padded_dim].fill(0.0);
-        let mut states = [State { max: [f32::NEG_INFINITY; BLOCK_ROWS], total: [0.0; BLOCK_ROWS] }; MOST_BLOCKS];
+        let (weights, scratch) = scratch.split_at_mut(BLOCK_ROWS * TILE_KEYS);
+        let (totals, sums) = scratch.split_at_mut(block.n_rows * LANES);
+        totals.fill(0.0);
+        let sums = &mut sums[..block.n_rows * padded_dim];
+        sums.fill(0.0);
+        let mut max = [f32::NEG_INFINITY; MOST_BLOCKS * BLOCK_ROWS];
+        let rows = RowStates { max: &mut max[..block.n_rows], totals: totals.as_chunks_mut().0, sums };
+        let mut scratch = Scratch { keys, values, weights, rows };
         for first_key in (block.first_key..block.end_key).step_by(TILE_KEYS) {
             let end_key = block.end_key.min(first_key + TILE_KEYS);
-            let mut is_loaded = false;
-            for (i, state) in states[..block.n_rows.div_ceil(BLOCK_ROWS)].iter_mut().enumerate() {
-                let first_row = block.first_row + i * BLOCK_ROWS;
-                let mask = match common.tiles.get(first_row / BLOCK_ROWS, first_key / TILE_KEYS) {
+            let mut not_loaded = Some(end_key);
+            let mut start = 0;
+            while start < block.n_rows {
+                let tile = common.tiles.get(block.first_row + start, first_key / TILE_KEYS);
+                // Rows of which the same is said, of one block.
+                let most = block.n_rows.min(start / BLOCK_ROWS * BLOCK_ROWS + BLOCK_ROWS);
+                let mut end = start + LANES;
+                while end < most && common.tiles.get(block.first_row + end, first_key / TILE_KEYS) == tile {
+                    end += LANES;
+                }
+                let rows = start..end.min(most);
+                start = rows.end;
+                let (mask, end_key) = match tile {
                     Tile::Hidden => continue,
-                    Tile::Clear => None,
-                    Tile::Mixed => common.mask,
+                    Tile::Clear => (None, end_key),
+                    Tile::Mixed(n_keys) => (common.mask, first_key + n_keys),
                 };
-                let n_rows = BLOCK_ROWS.min(block.n_rows - i * BLOCK_ROWS);
-                let Scratch { keys, values, weights, sums } = &mut scratch;
-                let sums = &mut sums[i * BLOCK_ROWS * padded_dim..][..n_rows * padded_dim];
-                let of_block = Scratch { keys, values, weights, sums };
-                let block = Block { first_row, n_rows, first_key, end_key, ..block };
-                tile(simd, common, block, mask, of_block, state, &mut is_loaded);
+                let first_row = block.first_row + rows.start;
+                let block = Block { first_row, n_rows: rows.len(), first_key, end_key, ..block };
+                let Scratch { keys, values, weights, rows: states } = &mut scratch;
+                let scratch = Scratch { keys, values, weights, rows: states.part(rows, padded_dim) };
+                tile_products(simd, common, block, mask, scratch, &mut not_loaded);
             }
         }
         for row_idx in 0..block.n_rows {
-            let state = &states[row_idx / BLOCK_ROWS];
-            let (max, total) = (state.max[row_idx % BLOCK_ROWS], state.total[row_idx % BLOCK_ROWS]);
-            let sums = &scratch.sums[row_idx * padded_dim..][..padded_dim];
+            let RowStates { max, totals, sums } = &scratch.rows;
+            let (max, total) = (max[row_idx], simd.sum(simd.load(&totals[row_idx])));
+            let sums = &sums[row_idx * padded_dim..][..padded_dim];
             if out.is_empty() {
                 let partial = &mut partials[row_idx * (padded_dim + 2)..][..padded_dim + 2];
                 partial[..padded_dim].copy_from_slice(sums);
@@ -82,37 +110,30 @@ impl Kernel for RowTask<'_> {
     }
 }
 
-/// The masks of a row of the block.
+/// Some rows and keys; all keys of the tile up to `not_loaded` are loaded, where that is needed and not done.
 #[inline(always)]
-fn mask_row(mask: &[f32], n_keys: usize, block: Block, row_idx: usize) -> &[f32] {
-    &mask[(block.first_row + row_idx) * n_keys..][..n_keys]
-}
-
-/// The keys of `block`, at most a tile; they are loaded where an earlier block did not.
-#[inline(always)]
-fn tile<S: Simd>(
+fn tile_products<S: Simd>(
     simd: S,
     common: &Common,
     block: Block,
     mask: Option<&[f32]>,
     scratch: Scratch,
-    state: &mut State,
-    is_loaded: &mut bool,
+    not_loaded: &mut Option<usize>,
 ) {
     let (first_key, n_keys) = (block.first_key, block.end_key - block.first_key);
     let padded_dim = common.division.padded_dim;
     let first_query = block.head_idx * common.n_rows + block.first_row;
     let queries = &common.q[first_query * common.head_dim..][..block.n_rows * common.head_dim];
-    // What is left of the keys may be far fewer than a tile.
     let n_groups = n_keys.div_ceil(LANES);
     let few = |view| {
         let rows = few::Rows::new(view, common.head_dim, block.head_idx, first_key, n_keys);
         rows.filter(|_| block.n_rows <= few::MOST_ROWS)
     };
     let (few_keys, few_values) = (few(&common.k), few(&common.v));
-    if !*is_loaded && (few_keys.is_none() || few_values.is_none()) {
-        load(simd, common, block, scratch.keys, scratch.values);
-        *is_loaded = true;
+    if (few_keys.is_none() || few_values.is_none())
+        && let Some(end_key) = not_loaded.take()
+    {
+        load(simd, common, Block { end_key, ..block }, scratch.keys, scratch.values);
     }
     if let Some(keys) = few_keys {
         few::scores(simd, keys, queries, scratch.weights);
@@ -126,25 +147,21 @@ fn tile<S: Simd>(
         };
         products::<S, false>(simd, keys, queries, common.head_dim, scratch.weights, TILE_KEYS);
     }
-    let mut tile_max = [f32::NEG_INFINITY; BLOCK_ROWS];
-    for (row_idx, max) in tile_max[..block.n_rows].iter_mut().enumerate() {
-        let mask = mask.map(|mask| &mask_row(mask, common.n_keys, block, row_idx)[first_key..][..n_keys]);
-        let scores = scratch.weights[row_idx * TILE_KEYS..][..n_groups * LANES].as_chunks_mut().0;
-        *max = mask_scores(simd, scores, mask, n_keys, common.scale);
-    }
-    state.renew(simd, &tile_max, &mut scratch.sums[..block.n_rows * padded_dim], padded_dim);
-    for row_idx in 0..block.n_rows {
-        let scores = scratch.weights[row_idx * TILE_KEYS..][..n_groups * LANES].as_chunks_mut().0;
-        state.total[row_idx] += weigh(simd, scores, state.max[row_idx]);
+    let RowStates { max, totals, sums } = scratch.rows;
+    let rows = scratch.weights.chunks_exact_mut(TILE_KEYS).zip(sums.chunks_exact_mut(padded_dim));
+    for (i, (((scores, sums), max), total)) in rows.zip(max).zip(totals).enumerate() {
+        let mask = mask.map(|mask| &mask[(block.first_row + i) * common.n_keys + first_key..][..n_keys]);
+        let scores = &mut scores.as_chunks_mut().0[..n_groups];
+        Scores { scores, n_keys, mask, scale: common.scale }.weigh(simd, max, total, sums);
     }
     let weights = &scratch.weights[..block.n_rows * TILE_KEYS];
     if let Some(values) = few_values {
-        return few::add_values(simd, values, weights, &mut scratch.sums[..block.n_rows * padded_dim]);
+        return few::add_values(simd, values, weights, sums);
     }
     let (values, stride) = whole_rows(&common.v, common.head_dim, block).unwrap_or((scratch.values, padded_dim));
     let n_panels = padded_dim / LANES;
     let values = Panels { data: values, panel_stride: LANES, stride, n_panels, n_vectors: n_keys };
-    products::<S, true>(simd, values, weights, TILE_KEYS, scratch.sums, padded_dim);
+    products::<S, true>(simd, values, weights, TILE_KEYS, sums, padded_dim);
 }
 
 /// Makes panels of the keys of a block, and rows of its values where they are not used as they are.
@@ -169,7 +186,9 @@ fn load<S: Simd>(simd: S, common: &Common, block: Block, keys: &mut [f32], value
 #[inline(always)]
 fn whole_rows<'a>(view: &KvView<'a>, head_dim: usize, block: Block) -> Option<(&'a [f32], usize)> {
     match view.data {
-        KvData::F32(data) if block.end_key - block.first_key == TILE_KEYS && head_dim.is_multiple_of(LANES) => {
+        KvData::F32(data)
+            if (block.end_key - block.first_key).is_multiple_of(LANES) && head_dim.is_multiple_of(LANES) =>
+        {
             Some((&data[block.head_idx * view.head_stride + block.first_key * view.key_stride..], view.key_stride))
         }
         _ => None,
@@ -259,11 +278,16 @@ fn products<S: Simd, const ADD: bool>(
     out_stride: usize,
 ) {
     let mut panel_idx = 0;
-    // With many registers each element that is read is multiplied with four vectors.
+    // With many registers each element that is read is multiplied with four vectors, or two.
     while S::TILE_TOKENS >= 12 && panels.n_panels - panel_idx >= 4 {
         let out = &mut out[panel_idx * LANES..];
         products_of::<S, ADD, 4>(simd, panels.from(panel_idx), rows, row_len, out, out_stride);
         panel_idx += 4;
+    }
+    while S::TILE_TOKENS >= 12 && panels.n_panels - panel_idx >= 2 {
+        let out = &mut out[panel_idx * LANES..];
+        products_of::<S, ADD, 2>(simd, panels.from(panel_idx), rows, row_len, out, out_stride);
+        panel_idx += 2;
     }
     while panel_idx < panels.n_panels {
         let out = &mut out[panel_idx * LANES..];
@@ -289,7 +313,7 @@ fn products_of<S: Simd, const ADD: bool, const P: usize>(
     while at < n_rows {
         let (rows, out) = (&rows[at * row_len..], &mut out[at * out_stride..]);
         at += match n_rows - at {
-            12.. if S::TILE_TOKENS >= 12 && P == 1 => {
+            12.. if S::TILE_TOKENS >= 12 && P <= 2 => {
                 product::<S, ADD, P, 12, 1>(simd, panels, rows, row_len, out, out_stride)
             }
             6.. => product::<S, ADD, P, 6, 1>(simd, panels, rows, row_len, out, out_stride),
@@ -371,71 +395,76 @@ unsafe fn add_product<S: Simd, const P: usize, const N: usize, const SUMS: usize
     }
 }
 
-/// Scales and masks the scores of a row; the largest of them.
-#[inline(always)]
-fn mask_scores<S: Simd>(simd: S, scores: &mut [[f32; LANES]], mask: Option<&[f32]>, n_keys: usize, scale: f32) -> f32 {
-    let scale = simd.splat(scale);
-    let mut max = simd.splat(f32::NEG_INFINITY);
-    if mask.is_none() && n_keys == TILE_KEYS {
-        for scores in scores {
-            let score = simd.mul(simd.load(scores), scale);
-            simd.store(score, scores);
-            max = simd.max(score, max);
-        }
-        return simd.max_lane(max);
-    }
-    let mut padded = [0.0; TILE_KEYS];
-    for (padded, mask) in padded.iter_mut().zip(mask.unwrap_or(&[])) {
-        // NaN stays.
-        *padded = if *mask < MASK_FLOOR { MASK_FLOOR } else { *mask };
-    }
-    // exp(-inf) adds nothing.
-    padded[n_keys..].fill(f32::NEG_INFINITY);
-    for (scores, mask) in scores.iter_mut().zip(padded.as_chunks().0) {
-        let score = simd.fma(simd.load(scores), scale, simd.load(mask));
-        simd.store(score, scores);
-        max = simd.max(score, max);
-    }
-    simd.max_lane(max)
+/// The scores of a row with some keys.
+struct Scores<'a> {
+    scores: &'a mut [[f32; LANES]],
+    n_keys: usize,
+    mask: Option<&'a [f32]>,
+    scale: f32,
 }
 
-/// Turns a row's scores into weights; their sum.
-#[inline(always)]
-fn weigh<S: Simd>(simd: S, scores: &mut [[f32; LANES]], max: f32) -> f32 {
-    let max = simd.splat(max);
-    let mut total = simd.splat(0.0);
-    for scores in scores {
-        let weight = math::exp_negative(simd, simd.sub(simd.load(scores), max));
-        simd.store(weight, scores);
-        total = simd.add(total, weight);
-    }
-    simd.sum(total)
-}
-
-impl State {
-    /// Takes the maxima of another tile in: what was summed up before counts for less where a score is larger than all
-    /// before it.
+impl Scores<'_> {
+    /// Scaled and masked, and as a weight; adds them up.
     #[inline(always)]
-    fn renew<S: Simd>(&mut self, simd: S, tile_max: &[f32; BLOCK_ROWS], sums: &mut [f32], padded_dim: usize) {
-        let mut factors = [0.0; BLOCK_ROWS];
-        let n_vectors = (sums.len() / padded_dim).div_ceil(LANES);
-        let vectors = self.max.as_chunks_mut().0.iter_mut().zip(self.total.as_chunks_mut().0);
-        for (((max, total), tile), factor) in
-            vectors.zip(tile_max.as_chunks().0).zip(factors.as_chunks_mut().0).take(n_vectors)
-        {
-            let old = simd.load(max);
-            let new = simd.max(simd.load(tile), old);
-            // 0 before the first tile, whose maximum is -inf.
-            let scale = math::exp_negative(simd, simd.sub(old, new));
-            simd.store(new, max);
-            simd.store(simd.mul(simd.load(total), scale), total);
-            simd.store(scale, factor);
+    fn weigh<S: Simd>(self, simd: S, max: &mut f32, total: &mut [f32; LANES], sums: &mut [f32]) {
+        /// What a score may be above all before it without their being summed up anew: weights up to e^8 are as exact as those
+        /// up to 1.
+        const SLACK: f32 = 8.0;
+        let n_groups = self.scores.len();
+        let mut scaled = [simd.splat(f32::NEG_INFINITY); TILE_KEYS / LANES];
+        let mut largest = simd.splat(f32::NEG_INFINITY);
+        for i in 0..TILE_KEYS / LANES {
+            if i < n_groups {
+                scaled[i] = self.scaled(simd, i);
+                largest = simd.max(scaled[i], largest);
+            }
         }
-        for (sums, factor) in sums.chunks_exact_mut(padded_dim).zip(factors) {
-            let factor = simd.splat(factor);
+        if simd.any_lt(simd.splat(*max + SLACK), largest) {
+            let new = simd.max_lane(largest).max(*max);
+            // 0 before the first tile, whose maximum is -inf.
+            let factor = math::exp_negative(simd, simd.splat(*max - new));
+            *max = new;
+            simd.store(simd.mul(simd.load(total), factor), total);
             for sum in sums.as_chunks_mut().0 {
                 simd.store(simd.mul(simd.load(sum), factor), sum);
             }
         }
+        let max = simd.splat(*max);
+        let mut sum = simd.load(total);
+        for i in 0..TILE_KEYS / LANES {
+            if i < n_groups {
+                let weight = math::exp_negative(simd, simd.sub(scaled[i], max));
+                simd.store(weight, &mut self.scores[i]);
+                sum = simd.add(sum, weight);
+            }
+        }
+        simd.store(sum, total);
+    }
+
+    /// 16 scores, scaled and masked.
+    #[inline(always)]
+    fn scaled<S: Simd>(&self, simd: S, i: usize) -> S::F {
+        let (score, scale) = (simd.load(&self.scores[i]), simd.splat(self.scale));
+        let keys = i * LANES..self.n_keys.min((i + 1) * LANES);
+        let mask = match self.mask {
+            None if keys.len() == LANES => return simd.mul(score, scale),
+            Some(mask) if keys.len() == LANES => simd.load(mask[keys].first_chunk().expect("a whole vector")),
+            mask => {
+                let mut lanes = [0.0; LANES];
+                for (lane, key_idx) in lanes.iter_mut().zip(keys.start..) {
+                    // exp(-inf) adds nothing.
+                    *lane = match mask {
+                        _ if key_idx >= self.n_keys => f32::NEG_INFINITY,
+                        Some(mask) if mask[key_idx] < MASK_FLOOR => MASK_FLOOR,
+                        Some(mask) => mask[key_idx],
+                        None => 0.0,
+                    };
+                }
+                return simd.fma(score, scale, simd.load(&lanes));
+            }
+        };
+        // NaN stays.
+        let floor = simd.splat(MASK_FLOOR);
+        simd.fma(score, scale, simd.select_lt(mask, floor, floor, mask))
     }
 }

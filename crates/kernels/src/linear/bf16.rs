@@ -8,7 +8,7 @@
 use super::{Output, Rows, Weight, f32_as_u8, run_row_parts};
 use crate::Context;
 use crate::simd::{Avx512Bf16, Bf16Kernel, LANES, Simd};
-use crate::threads::{SharedMut, apart};
+use crate::threads::SharedMut;
 
 /// Up to this many tokens, weight rows are dotted as they are; from there on, transposing them pays (measured for 1536 x 576
 /// on an AMD EPYC of family 26, from the cache and from memory: 32 tokens take 193 and 295 us, 48 take 295 and 436, and
@@ -87,7 +87,7 @@ pub(super) fn linear(
         // SAFETY: no two tasks run at once with the same worker index.
         let scratch = unsafe { scratch.slice(worker_idx * PANEL_LEN, PANEL_LEN) };
         let panel = f32_as_u8(scratch).as_chunks_mut().0.as_chunks_mut().0;
-        let first_row = apart(task_idx, n_panels, ctx.pool().n_threads()) * PANEL_ROWS;
+        let first_row = task_idx * PANEL_ROWS;
         simd.run(PanelTask { rows, x, out, panel, first_row, n_rows: (rows.n_rows - first_row).min(PANEL_ROWS) });
     });
 }

@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use super::packed::PackedColumn;
 use super::rows::chunk_bytes;
-use super::tiles::{Inputs, Next, Panels, Tiles, task_panels};
+use super::tiles::{Inputs, Next, Panels, Tiles, share_len, task_panels};
 use super::{LINE_BYTES, Output, Rows, Weight, dequantize_simd};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
-use crate::threads::{SharedMut, apart};
+use crate::threads::SharedMut;
 
 /// Columns of a panel, at most: a multiple of every block length. Their products are added up one after the other before the
 /// sum joins the output, which bounds the rounding error. They are read from the second cache: 256 of one panel would fit the first, and
@@ -111,10 +111,8 @@ impl Block<'_> {
         let (scratch, worker_len) = (SharedMut::new(scratch), worker_len(self.panel_cols));
         let task_rows = task_panels(ctx.isa()) * LANES;
         let n_tasks = self.rows.n_rows.div_ceil(task_rows);
-        // Few panels for many threads are shared, as far as filling them is a small part of the work.
-        let n_shares =
-            (2 * ctx.pool().n_threads()).div_ceil(n_tasks.max(1)).min(self.tokens.len() / LEAST_TOKENS).max(1);
-        let share_len = self.tokens.len().div_ceil(n_shares);
+        let share_len = share_len(ctx, self.tokens.len(), LEAST_TOKENS, self.tokens.len());
+        let n_shares = self.tokens.len().div_ceil(share_len);
         ctx.pool().run_indexed(n_tasks * n_shares, |worker_idx, task_idx| {
             // SAFETY: no two tasks run at once with the same worker index.
             let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
@@ -122,7 +120,7 @@ impl Block<'_> {
             let panels = PackedColumn::in_scratch(panels);
             let first_token = (self.tokens.start + task_idx / n_tasks * share_len).min(self.tokens.end);
             let end_token = (first_token + share_len).min(self.tokens.end);
-            let first_row = apart(task_idx % n_tasks, n_tasks, ctx.pool().n_threads()) * task_rows;
+            let first_row = task_idx % n_tasks * task_rows;
             let tiles = Tiles { first_token, end_token, out, first_row };
             ctx.isa().run(PanelTask { block: self, inputs, tiles, task_rows, values, panels });
         });

@@ -5,11 +5,12 @@
 //! products, where wider codes take six to eight. All machines compute the same sums.
 
 use super::dense::block_tokens;
+use super::tiles::share_len;
 use super::{Output, Rows, Start, Weight, add_rows, dequantize_simd, f32_as_i8, i8_as_u8, run_row_parts};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
-use crate::threads::{SharedMut, apart};
+use crate::threads::SharedMut;
 
 /// Columns that share a scale.
 const GROUP_LEN: usize = 64;
@@ -21,6 +22,8 @@ const MAX_CODE: f32 = 63.0;
 const OFFSET: u8 = 64;
 /// Panels of a task: with sums in six registers of AVX2, scales' products in six more, every weight is an operand from memory.
 const TASK_PANELS: usize = 3;
+/// Tokens of a task, at least, where there are as many: what a thread reads of weights then comes soon enough.
+const LEAST_TOKENS: usize = 48;
 /// Groups of columns that a task goes over with all its tokens at a time: 48 rows of 384 are 18 KiB.
 const PART_GROUPS: usize = 6;
 /// Below this the inverse of a scale would be close to overflow: all codes are 0.
@@ -231,9 +234,10 @@ pub fn linear_int8<'a>(
     assert_eq!(x.n_cols, n_cols, "columns of the activations");
     let (n_tokens, n_groups, n_panels) = (x.n_tokens, x.n_groups(), n_rows.div_ceil(LANES));
     let out = Output::new(n_rows, n_tokens, start.into(), y);
-    let (n_tasks, block_tokens) = (n_panels.div_ceil(TASK_PANELS), block_tokens(n_cols.div_ceil(4)));
+    let n_tasks = n_panels.div_ceil(TASK_PANELS);
+    let block_tokens = share_len(ctx, n_tokens, LEAST_TOKENS, block_tokens(n_cols.div_ceil(4)));
     ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {
-        let first = apart(task_idx % n_tasks, n_tasks, ctx.pool().n_threads()) * TASK_PANELS;
+        let first = task_idx % n_tasks * TASK_PANELS;
         let end = (first + TASK_PANELS).min(n_panels);
         let first_token = task_idx / n_tasks * block_tokens;
         ctx.isa().run(PanelTask {

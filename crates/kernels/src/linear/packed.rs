@@ -2,17 +2,19 @@
 //! from start to end and has nothing to unpack.
 
 use super::dense::block_tokens;
-use super::tiles::{Inputs, Next, Panels, Tiles, task_panels};
+use super::tiles::{Inputs, Next, Panels, Tiles, share_len, task_panels};
 use super::{Output, Start, Weight};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
-use crate::threads::apart;
 
 /// Columns whose products are added up one after the other before the sum joins the output, at most, for each panel of a task: it
 /// bounds the rounding error. Of one panel 384 are 24 KiB, which leaves a first cache of 32 KiB room for the inputs. Of two panels
 /// twice as many are read from the second cache, and as fast: fewer in the first took 1.07 to 1.13 of the time.
 const MAX_COLS: usize = 384;
+
+/// Tokens of a task, at least, where there are as many: what a thread reads of weights then comes soon enough.
+const LEAST_TOKENS: usize = 48;
 
 /// A column of 16 rows, on a whole cache line: a vector in two lines takes two reads, and AVX-512 half as fast.
 #[derive(Debug, Clone, Copy)]
@@ -92,12 +94,12 @@ pub fn linear_packed<'a>(
     assert_eq!(Some(panels.len()), packed_len(n_rows, n_cols), "panels");
     assert_eq!(Some(x.len()), n_tokens.checked_mul(n_cols), "inputs of {n_tokens} tokens");
     let out = Output::new(n_rows, n_tokens, start.into(), y);
-    let block_tokens = block_tokens(n_cols);
+    let block_tokens = share_len(ctx, n_tokens, LEAST_TOKENS, block_tokens(n_cols));
     let task_panels = task_panels(ctx.isa());
     let n_tasks = n_rows.div_ceil(task_panels * LANES);
     ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {
         let block_idx = task_idx / n_tasks;
-        let panel_idx = apart(task_idx % n_tasks, n_tasks, ctx.pool().n_threads()) * task_panels;
+        let panel_idx = task_idx % n_tasks * task_panels;
         let first_token = block_idx * block_tokens;
         let end_token = (first_token + block_tokens).min(n_tokens);
         let tiles = Tiles { first_token, end_token, out: &out, first_row: panel_idx * LANES };

@@ -9,7 +9,7 @@ use super::{Output, Q8Activations, Rows, add_rows, f32_as_u8, parts};
 use crate::quant::BlockType;
 use crate::quant::format::{Format, FormatTask, SuperBlock, with_format};
 use crate::simd::{Kernel, LANES, Simd};
-use crate::threads::{SharedMut, apart};
+use crate::threads::SharedMut;
 use crate::{Context, Isa};
 
 /// f32s of a panel for each 64 columns: 16 x 64 codes, and up to 4 groups of scales and shifts.
@@ -39,7 +39,7 @@ pub(super) fn linear_q8(
     ctx.pool().run_indexed(n_panels, |worker_idx, task_idx| {
         // SAFETY: no two tasks run at once with the same worker index.
         let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
-        let first_row = apart(task_idx, n_panels, ctx.pool().n_threads()) * LANES;
+        let first_row = task_idx * LANES;
         ctx.isa().run(PanelTask { ty, rows, x, out, scratch, first_row });
     });
 }

@@ -175,6 +175,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn any_lt(self, a: Self::F, b: Self::F) -> bool {
+        let [low, high] = both!(a, b; _mm256_cmp_ps::<_CMP_LT_OQ>(a, b));
+        x!(_mm256_movemask_ps(_mm256_or_ps(low, high))) != 0
+    }
+
+    #[inline(always)]
     fn to_int(self, a: Self::F) -> Self::I {
         both!(a; _mm256_cvtps_epi32(a))
     }

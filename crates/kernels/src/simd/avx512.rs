@@ -59,6 +59,8 @@ impl Simd for Avx512 {
     const TILE_TOKENS: usize = 12;
     const HAS_UNSIGNED: bool = true;
     const PART_PRODUCTS: usize = 4;
+    // From 2^23 to 2^24 the bits of an f32 count up with its value.
+    const PART_BEGIN: (i32, f32) = (0x4b00_0000 + (1 << 20), 9_437_184.0);
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -141,6 +143,11 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn select_lt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F {
         x!(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes))
+    }
+
+    #[inline(always)]
+    fn any_lt(self, a: Self::F, b: Self::F) -> bool {
+        x!(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b)) != 0
     }
 
     #[inline(always)]
@@ -337,6 +344,10 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn join_part<const TIMES: i16>(self, acc: Self::I, parts: Self::I) -> Self::I {
         x!(_mm512_add_epi32(acc, _mm512_mullo_epi32(parts, _mm512_set1_epi32(i32::from(TIMES)))))
+    }
+    #[inline(always)]
+    fn part_values(self, sums: Self::I) -> Self::F {
+        x!(_mm512_castsi512_ps(sums))
     }
     #[inline(always)]
     fn dot_two(self, acc: Self::I, [a, b]: [Self::B; 2], [v, w]: [Self::B; 2]) -> Self::I {

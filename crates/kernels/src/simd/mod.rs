@@ -136,6 +136,9 @@ pub(crate) trait Simd: Copy {
     /// Products of a sum of [`Self::dot_part`], where there is such: two in 16 bits, where sums of narrow codes cost less than
     /// in 32, or four in 32.
     const PART_PRODUCTS: usize = 0;
+    /// What sums of [`Self::dot_part`] begin with so that [`Self::part_values`] need not convert them, and what their values then
+    /// have too much.
+    const PART_BEGIN: (i32, f32) = (0, 0.0);
 
     fn splat(self, value: f32) -> Self::F;
     /// Asks for the cache line at any address, which is not read here.
@@ -165,6 +168,8 @@ pub(crate) trait Simd: Copy {
     fn copysign(self, a: Self::F, sign: Self::F) -> Self::F;
     /// `a < b ? yes : no`, by lane.
     fn select_lt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
+    /// True where some lane of `a` is below that of `b`.
+    fn any_lt(self, a: Self::F, b: Self::F) -> bool;
 
     /// The nearest integers, ties to even; any value for NaN and out of range.
     fn to_int(self, a: Self::F) -> Self::I;
@@ -242,5 +247,10 @@ pub(crate) trait Simd: Copy {
     #[inline(always)]
     fn join_part<const TIMES: i16>(self, acc: Self::I, _parts: Self::I) -> Self::I {
         acc
+    }
+    /// The values of joined sums of up to 2^20 that began with [`Self::PART_BEGIN`].
+    #[inline(always)]
+    fn part_values(self, sums: Self::I) -> Self::F {
+        self.int_values(sums)
     }
 }

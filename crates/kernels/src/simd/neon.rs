@@ -145,6 +145,11 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn any_lt(self, a: Self::F, b: Self::F) -> bool {
+        (0..4).any(|i| x!(vmaxvq_u32(vcltq_f32(a[i], b[i]))) != 0)
+    }
+
+    #[inline(always)]
     fn to_int(self, a: Self::F) -> Self::I {
         each!(K; vcvtnq_s32_f32(a[K]))
     }

@@ -110,6 +110,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn any_lt(self, a: Self::F, b: Self::F) -> bool {
+        a.iter().zip(&b).any(|(a, b)| a < b)
+    }
+
+    #[inline(always)]
     fn to_int(self, a: Self::F) -> Self::I {
         a.map(|a| {
             // Adding 1.5 * 2^23 puts the units into the last place, which rounds to nearest even; outside of +-2^22 any

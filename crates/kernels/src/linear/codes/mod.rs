@@ -18,7 +18,7 @@ use super::{Output, Start, Weight, parts, run_row_parts};
 use crate::activation::Unary;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
-use crate::threads::{SharedMut, apart};
+use crate::threads::SharedMut;
 use crate::{Context, Isa};
 
 /// Up to this many tokens, codes are unpacked for each tile of tokens again.
@@ -258,10 +258,9 @@ pub fn linear_codes(ctx: &Context, products: &mut [CodesProduct], x: &[f32], n_t
 fn unpacked(ctx: &Context, packed: PackedCodes, product: &CodesProduct, x: &q8::Q8Activations, scratch: &mut [f32]) {
     let worker_len = panel::scratch_len(packed.n_cols);
     let scratch = SharedMut::new(scratch);
-    ctx.pool().run_indexed(packed.n_panels(), |worker_idx, task_idx| {
+    ctx.pool().run_indexed(packed.n_panels(), |worker_idx, panel_idx| {
         // SAFETY: no two tasks run at once with the same worker index.
         let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
-        let panel_idx = apart(task_idx, packed.n_panels(), ctx.pool().n_threads());
         let (panel, target) = (packed.panel(panel_idx), product.target(panel_idx));
         ctx.isa().run(Unpacked { ty: packed.ty, panel, x, target, scratch });
     });
