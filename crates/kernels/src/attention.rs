@@ -177,12 +177,11 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
         let n_row_tasks = division.n_row_blocks.div_ceil(division.n_task_blocks);
         let n_tasks = n_kv_heads * n_row_tasks * division.n_splits;
         ctx.pool().run_indexed(n_tasks, |worker_idx, task_idx| {
-            // The last rows have the most keys when the mask is causal: they go first, and the small tasks even out the
-            // end.
-            let task_idx = n_tasks - 1 - task_idx;
             let (row_task_idx, split_idx) = (task_idx / division.n_splits, task_idx % division.n_splits);
             let most_rows = division.n_task_blocks * BLOCK_ROWS;
-            let (head_idx, first_row) = (row_task_idx / n_row_tasks, row_task_idx % n_row_tasks * most_rows);
+            // The last rows of a head have the most keys when the mask is causal: they go first, and the small tasks even out the end.
+            let (head_idx, first_row) =
+                (row_task_idx / n_row_tasks, (n_row_tasks - 1 - row_task_idx % n_row_tasks) * most_rows);
             let n_task_rows = most_rows.min(n_rows - first_row);
             let row_idx = head_idx * n_rows + first_row;
             // SAFETY: no two tasks run at once with the same worker index.

@@ -111,7 +111,7 @@ impl Block<'_> {
         let (scratch, worker_len) = (SharedMut::new(scratch), worker_len(self.panel_cols));
         let task_rows = task_panels(ctx.isa()) * LANES;
         let n_tasks = self.rows.n_rows.div_ceil(task_rows);
-        let share_len = share_len(ctx, self.tokens.len(), LEAST_TOKENS, self.tokens.len());
+        let share_len = share_len(ctx, self.tokens.len(), (12, LEAST_TOKENS), self.tokens.len());
         let n_shares = self.tokens.len().div_ceil(share_len);
         ctx.pool().run_indexed(n_tasks * n_shares, |worker_idx, task_idx| {
             // SAFETY: no two tasks run at once with the same worker index.

@@ -235,7 +235,7 @@ pub fn linear_int8<'a>(
     let (n_tokens, n_groups, n_panels) = (x.n_tokens, x.n_groups(), n_rows.div_ceil(LANES));
     let out = Output::new(n_rows, n_tokens, start.into(), y);
     let n_tasks = n_panels.div_ceil(TASK_PANELS);
-    let block_tokens = share_len(ctx, n_tokens, LEAST_TOKENS, block_tokens(n_cols.div_ceil(4)));
+    let block_tokens = share_len(ctx, n_tokens, (4, LEAST_TOKENS), block_tokens(n_cols.div_ceil(4)));
     ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {
         let first = task_idx % n_tasks * TASK_PANELS;
         let end = (first + TASK_PANELS).min(n_panels);

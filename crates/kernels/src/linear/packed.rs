@@ -94,7 +94,7 @@ pub fn linear_packed<'a>(
     assert_eq!(Some(panels.len()), packed_len(n_rows, n_cols), "panels");
     assert_eq!(Some(x.len()), n_tokens.checked_mul(n_cols), "inputs of {n_tokens} tokens");
     let out = Output::new(n_rows, n_tokens, start.into(), y);
-    let block_tokens = share_len(ctx, n_tokens, LEAST_TOKENS, block_tokens(n_cols));
+    let block_tokens = share_len(ctx, n_tokens, (12, LEAST_TOKENS), block_tokens(n_cols));
     let task_panels = task_panels(ctx.isa());
     let n_tasks = n_rows.div_ceil(task_panels * LANES);
     ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {

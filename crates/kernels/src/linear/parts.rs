@@ -113,7 +113,7 @@ pub(super) fn multiply(ctx: &Context, weights: &[Codes], x: &Q8Activations, to: 
     let (kind, has_planes) = (kind_of(ty), has_planes(ctx.isa()));
     let task_rows = if to.gate.is_some() { LANES } else { task_panels(ctx.isa()) * LANES };
     let n_tasks = n_rows.div_ceil(task_rows);
-    let block_len = share_len(ctx, x.n_tokens(), LEAST_TOKENS, most_block_len(x.n_cols()));
+    let block_len = share_len(ctx, x.n_tokens(), (TILE_TOKENS, LEAST_TOKENS), most_block_len(x.n_cols()));
     let scratch = SharedMut::new(scratch);
     ctx.pool().run_indexed(n_tasks * x.n_tokens().div_ceil(block_len), |worker_idx, task_idx| {
         // SAFETY: no two tasks run at once with the same worker index.

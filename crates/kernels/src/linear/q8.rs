@@ -268,13 +268,13 @@ fn quantize_tile_step<S: Simd>(simd: S, tokens: [&[f32; 64]; TILE_TOKENS], pair:
     let scales = scales_of(simd, &tokens);
     let mut codes = [simd.dup4_b(&[0; 4]); 16];
     for n in 0..TILE_TOKENS {
-        let mut bytes = [0; 64];
         let halves = [scales.inverse[n], scales.inverse[HALF_LANES + n]];
-        for (i, to) in bytes.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let mut values = [simd.zero_int(); 4];
+        for i in 0..4 {
             let x = simd.load(&tokens[n].as_chunks().0[i]);
-            simd.store_i8(simd.to_int(simd.mul(x, simd.splat(halves[i / 2]))), to);
+            values[i] = simd.to_int(simd.mul(x, simd.splat(halves[i / 2])));
         }
-        codes[n] = simd.load_b(i8_as_u8(&bytes).first_chunk().expect("64 codes"));
+        codes[n] = simd.narrow(values);
     }
     simd.transpose_b(&mut codes);
     let ones = simd.dup4_b(&[1; 4]);

@@ -23,13 +23,13 @@ pub(super) const fn most_panels<S: Simd>() -> usize {
     if S::TILE_TOKENS >= 12 { 2 } else { 1 }
 }
 
-/// Tokens of a task, `most` at most: as many shares as there are threads, or a multiple of that, so that each thread has tokens of
+/// Tokens of a task, a multiple of `unit` and `most` at most: as many shares as there are threads, or a multiple of that, so that each thread has tokens of
 /// its own. What it writes here it reads next, and from another thread's cache that takes a tenth to a fifth of the time of a
 /// product; that each thread reads, or fills, all panels costs less, unless the tokens of one are fewer than `least`.
-pub(super) fn share_len(ctx: &Context, n_tokens: usize, least: usize, most: usize) -> usize {
+pub(super) fn share_len(ctx: &Context, n_tokens: usize, (unit, least): (usize, usize), most: usize) -> usize {
     let most = most.max(1);
     let n_blocks = n_tokens.div_ceil(most).max(1);
-    let len = |n_shares: usize| n_tokens.div_ceil(n_shares).next_multiple_of(12).clamp(1, most);
+    let len = |n_shares: usize| n_tokens.div_ceil(n_shares).next_multiple_of(unit).clamp(1, most);
     let own = len(n_blocks.next_multiple_of(ctx.pool().n_threads()));
     if own >= least { own } else { len(n_blocks) }
 }

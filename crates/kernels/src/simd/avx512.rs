@@ -176,6 +176,16 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn narrow(self, [a, b, c, d]: [Self::I; 4]) -> Self::B {
+        x!({
+            // Packing works within 128 bits: four bytes of a, four of b, of c and of d, which are put in order.
+            let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            let bytes = _mm512_packs_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
+            _mm512_permutexvar_epi32(order, bytes)
+        })
+    }
+
+    #[inline(always)]
     fn sum(self, v: Self::F) -> f32 {
         x!({
             let eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));

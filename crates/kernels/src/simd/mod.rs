@@ -181,6 +181,15 @@ pub(crate) trait Simd: Copy {
     fn pow2(self, n: Self::I) -> Self::F;
     /// Integers in -128..=127 as bytes.
     fn store_i8(self, v: Self::I, to: &mut [i8; 16]);
+    /// Integers in -128..=127 as bytes, vector after vector.
+    #[inline(always)]
+    fn narrow(self, v: [Self::I; 4]) -> Self::B {
+        let mut bytes = [0; 64];
+        for (v, to) in v.into_iter().zip(bytes.as_chunks_mut().0) {
+            self.store_i8(v, to);
+        }
+        self.load_b(&bytes.map(|byte: i8| byte as u8))
+    }
 
     /// The sum of the lanes: of pairs 8 apart, then 4, 2, 1.
     fn sum(self, v: Self::F) -> f32;
