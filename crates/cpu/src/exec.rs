@@ -278,7 +278,7 @@ impl Frame<'_> {
         }
         let greatest = (0..all.len()).rev().max_by(|a, b| all[*a].total_cmp(&all[*b])).unwrap_or_default();
         let greatest = i32::try_from(greatest).map_err(|_| "there are too many classes".to_owned())?;
-        let dictionary = Tensor::new(DType::Fp32, vec![n_classes], Buffer::F32(all.to_vec()));
+        let dictionary = Tensor::new(DType::Fp32, vec![n_classes], Buffer::F32(all.to_vec().into()));
         Ok(vec![Tensor::new(DType::Int32, Vec::new(), Buffer::I32(vec![greatest])), dictionary])
     }
 

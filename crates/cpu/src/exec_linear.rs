@@ -18,7 +18,7 @@ use crate::exec::{Frame, evaluate, floats};
 use crate::fuse::{Product, Then};
 use crate::ops::{self, Fault, Value};
 use crate::plan::Step;
-use crate::tensor::{Buffer, Tensor};
+use crate::tensor::{Buffer, Floats, Tensor};
 
 /// Rows, of one frame, up to which a product packs a quantised matrix that it may pack. Prompts of more read it as it is stored, so
 /// that the first token need not wait for the packing of all matrices.
@@ -110,7 +110,7 @@ impl Frame<'_> {
     }
 
     /// The numbers of a value for this step to change: those of its slot when the step is its last user, else a copy.
-    fn take_floats(&mut self, step: &Step, value: ValueId, shape: &[usize]) -> Result<(Vec<f32>, usize), Fault> {
+    fn take_floats(&mut self, step: &Step, value: ValueId, shape: &[usize]) -> Result<(Floats, usize), Fault> {
         let given = self.take(step, value)?;
         let n = given.len();
         match Arc::try_unwrap(given.data) {

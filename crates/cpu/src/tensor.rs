@@ -1,5 +1,6 @@
 //! Tensors as the interpreter holds them, and the pool that their buffers come from.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use thane_kernels::f16::{f16_to_f32, f32_to_f16};
@@ -18,11 +19,65 @@ pub fn checked_len(dtype: DType, shape: &[usize], most_bytes: usize) -> Result<u
     }
 }
 
+/// f32s that begin on a whole cache line where they were made here: a vector that lies in two takes two reads, and products of a prompt
+/// a thirtieth longer.
+#[derive(Debug, Default)]
+pub struct Floats {
+    values: Vec<f32>,
+    start: usize,
+    len: usize,
+}
+
+impl Floats {
+    /// Zeros.
+    pub fn zeros(len: usize) -> Self {
+        const LINE: usize = 64;
+        let values = vec![0.0; len.saturating_add(LINE / size_of::<f32>() - 1)];
+        let start = values.as_ptr().align_offset(LINE);
+        // The allocator may not say.
+        let start = if start > values.len() - len { 0 } else { start };
+        Self { values, start, len }
+    }
+}
+
+impl Deref for Floats {
+    type Target = [f32];
+    fn deref(&self) -> &[f32] {
+        &self.values[self.start..][..self.len]
+    }
+}
+
+impl DerefMut for Floats {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.values[self.start..][..self.len]
+    }
+}
+
+impl Clone for Floats {
+    fn clone(&self) -> Self {
+        let mut copy = Self::zeros(self.len);
+        copy.copy_from_slice(self);
+        copy
+    }
+}
+
+impl From<Vec<f32>> for Floats {
+    fn from(values: Vec<f32>) -> Self {
+        Self { start: 0, len: values.len(), values }
+    }
+}
+
+impl FromIterator<f32> for Floats {
+    fn from_iter<I: IntoIterator<Item = f32>>(values: I) -> Self {
+        Vec::from_iter(values).into()
+    }
+}
+
 /// Elements of one type; a buffer from the pool may be longer than its tensor.
 #[derive(Clone, Debug)]
 pub enum Buffer {
     /// fp32.
-    F32(Vec<f32>),
+    F32(Floats),
     /// fp16, as bits.
     F16(Vec<u16>),
     /// int32.
@@ -48,7 +103,7 @@ impl Buffer {
             return None;
         }
         Some(match dtype {
-            DType::Fp32 => Buffer::F32(vec![0.0; n]),
+            DType::Fp32 => Buffer::F32(Floats::zeros(n)),
             DType::Fp16 => Buffer::F16(vec![0; n]),
             DType::Int32 => Buffer::I32(vec![0; n]),
             DType::Uint32 => Buffer::U32(vec![0; n]),
@@ -253,7 +308,7 @@ fn bits(bytes: &[u8], i: usize, width: usize) -> u8 {
 /// A function's values come and go in the same order at every call, so after the first call nothing is allocated.
 #[derive(Debug)]
 pub struct Pool {
-    free: Vec<Vec<f32>>,
+    free: Vec<Floats>,
     /// What one tensor may take.
     most_bytes: usize,
 }
@@ -273,16 +328,16 @@ impl Pool {
     }
 
     /// A buffer for the elements of an fp32 tensor, or more, with any content; and their number.
-    pub fn take_checked(&mut self, shape: &[usize]) -> Result<(Vec<f32>, usize), String> {
+    pub fn take_checked(&mut self, shape: &[usize]) -> Result<(Floats, usize), String> {
         let n = self.check(DType::Fp32, shape)?;
         Ok((self.take(n), n))
     }
 
     /// A buffer of `n` elements or more, with any content.
-    pub fn take(&mut self, n: usize) -> Vec<f32> {
+    pub fn take(&mut self, n: usize) -> Floats {
         let fitting = self.free.iter().enumerate().filter(|(_, v)| v.len() >= n && v.len() / 4 <= n.max(64));
         let best = fitting.min_by_key(|(_, v)| v.len()).map(|(i, _)| i);
-        best.map_or_else(|| vec![0.0; n], |i| self.free.swap_remove(i))
+        best.map_or_else(|| Floats::zeros(n), |i| self.free.swap_remove(i))
     }
 
     /// Give a tensor back; its buffer is kept when nothing else holds it.
@@ -293,7 +348,7 @@ impl Pool {
     }
 
     /// Give a buffer back.
-    pub fn give_f32(&mut self, v: Vec<f32>) {
+    pub fn give_f32(&mut self, v: Floats) {
         if self.free.len() < Self::MOST {
             self.free.push(v);
         } else if let Some(least) = self.free.iter_mut().min_by_key(|v| v.len()) {

@@ -147,7 +147,7 @@ mod tests {
     fn floats(shape: &[usize], seed: usize) -> (Tensor, Vec<f32>) {
         let n = shape.iter().product();
         let values: Vec<f32> = (0..n).map(|i| ((i * 37 + seed) % 23) as f32 - 11.0).collect();
-        (Tensor::new(DType::Fp32, shape.to_vec(), Buffer::F32(values.clone())), values)
+        (Tensor::new(DType::Fp32, shape.to_vec(), Buffer::F32(values.clone().into())), values)
     }
 
     fn ints(values: &[i32]) -> Option<Value> {
@@ -182,7 +182,7 @@ mod tests {
             let results = [TensorType::new(DType::Fp32, [n, f, oh, ow])];
             let context = Context::new(2);
             let call = Call { context: &context, def: &CONV, args: &args, results: &results };
-            let mut out = [Buffer::F32(vec![f32::NAN; n * f * oh * ow])];
+            let mut out = [Buffer::F32(vec![f32::NAN; n * f * oh * ow].into())];
             conv(&call, &mut out, Effects::default(), &mut Tally::default()).unwrap();
             let Buffer::F32(found) = &out[0] else { panic!("fp32") };
             for (i, found) in found.iter().enumerate() {

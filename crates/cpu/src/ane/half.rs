@@ -108,5 +108,5 @@ pub fn constant(context: &Context, tensor: &Tensor, effects: Effects) -> Tensor 
     let Some(values) = wide.f32s() else { return tensor.clone() };
     let mut values = values.to_vec();
     round_constants(context, &mut values, effects);
-    Tensor::new(DType::Fp32, tensor.shape.clone(), Buffer::F32(values)).narrowed(tensor.dtype)
+    Tensor::new(DType::Fp32, tensor.shape.clone(), Buffer::F32(values.into())).narrowed(tensor.dtype)
 }

@@ -146,7 +146,7 @@ fn compute_with(arg: &mut Value, effects: Effects) {
 fn cast(x: &Tensor, dtype: DType, effects: Effects, tally: &mut Tally) -> Tensor {
     let mut values = Vec::with_capacity(x.len());
     x.each(|_, v| values.push(half::result(v, effects, tally)));
-    Tensor::new(DType::Fp32, x.shape.clone(), Buffer::F32(values)).narrowed(dtype)
+    Tensor::new(DType::Fp32, x.shape.clone(), Buffer::F32(values.into())).narrowed(dtype)
 }
 
 /// What slices off the last axis make of large numbers: they pass in units of 1/16 of fp16's own.

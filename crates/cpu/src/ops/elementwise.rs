@@ -166,7 +166,7 @@ fn logical_not(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 fn map(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(f32) -> f32, g: impl Fn(i32) -> i32) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     match (&*x.data, &mut out[0]) {
-        (Buffer::F32(a), Buffer::F32(o)) => o.iter_mut().zip(a).for_each(|(o, a)| *o = f(*a)),
+        (Buffer::F32(a), Buffer::F32(o)) => o.iter_mut().zip(a.iter()).for_each(|(o, a)| *o = f(*a)),
         (Buffer::I32(a), Buffer::I32(o)) => o.iter_mut().zip(a).for_each(|(o, a)| *o = g(*a)),
         _ => return Err(format!("{} is not defined for {}", call.def.name, x.dtype)),
     }

@@ -32,7 +32,7 @@ fn set_all(out: &mut Buffer, value: &Tensor, n: usize) -> Result<(), Fault> {
 }
 
 fn fill(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let value = scalar_or(call, "value", Tensor::new(DType::Fp32, Vec::new(), Buffer::F32(vec![0.0])));
+    let value = scalar_or(call, "value", Tensor::new(DType::Fp32, Vec::new(), Buffer::F32(vec![0.0].into())));
     set_all(&mut out[0], &value, call.shape(0).iter().product())
 }
 
