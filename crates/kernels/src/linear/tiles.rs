@@ -74,12 +74,12 @@ impl Ahead<'_> {
 /// Adds a column's weights times its input of each token.
 ///
 /// # Safety
-/// Each panel and each token has more than `col` columns.
+/// Each panel and each of `N` tokens has more than `col` columns.
 #[inline(always)]
 unsafe fn add_column<S: Simd, const P: usize, const N: usize>(
     simd: S,
     panels: &[&[PackedColumn]; P],
-    tokens: &[&[f32]; N],
+    inputs: Inputs,
     col: usize,
     acc: &mut [[S::F; P]; N],
 ) {
@@ -90,7 +90,7 @@ unsafe fn add_column<S: Simd, const P: usize, const N: usize>(
     }
     for n in 0..N {
         // SAFETY: the caller's promise.
-        let x = simd.splat(unsafe { *tokens[n].get_unchecked(col) });
+        let x = simd.splat(unsafe { *inputs.data.get_unchecked(n * inputs.stride + col) });
         for p in 0..P {
             acc[n][p] = simd.fma(weights[p], x, acc[n][p]);
         }
@@ -195,9 +195,10 @@ impl Tiles<'_> {
     ) {
         let n_cols = panels[0].len();
         let n_rows = (self.out.n_rows - self.first_row).min(P * LANES);
-        let mut tokens = [&inputs.data[..0]; N];
+        // By one address and a stride: an address for each token takes more registers than there are.
+        let inputs = Inputs { data: &inputs.data[(first_token - self.first_token) * inputs.stride..], ..inputs };
+        assert!(inputs.data.len() >= (N - 1) * inputs.stride + n_cols, "inputs of each token");
         for n in 0..N {
-            tokens[n] = &inputs.data[(first_token - self.first_token + n) * inputs.stride..][..n_cols];
             // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
             let out = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
             // Of rows that begin within a line there is one more.
@@ -209,13 +210,13 @@ impl Tiles<'_> {
         for chunk_idx in 0..n_chunks {
             ahead.ask(simd);
             for i in 0..CHUNK_COLS {
-                // SAFETY: each panel and each token's slice has `n_cols`.
-                unsafe { add_column(simd, &panels, &tokens, chunk_idx * CHUNK_COLS + i, &mut acc) };
+                // SAFETY: each panel has `n_cols`, and so has each token, as asserted.
+                unsafe { add_column(simd, &panels, inputs, chunk_idx * CHUNK_COLS + i, &mut acc) };
             }
         }
         for col in n_chunks * CHUNK_COLS..n_cols {
             // SAFETY: as above.
-            unsafe { add_column(simd, &panels, &tokens, col, &mut acc) };
+            unsafe { add_column(simd, &panels, inputs, col, &mut acc) };
         }
         // Indexed by what is no constant, the sums would lie in memory all along.
         let mut sums = [[[0.0; LANES]; P]; N];
