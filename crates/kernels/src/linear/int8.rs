@@ -313,7 +313,7 @@ impl PanelTask<'_> {
         let groups = self.groups.as_chunks::<P>().0;
         let mut ahead = self.next.iter().flat_map(Int8Group::lines);
         let n_tiles = groups.len().div_ceil(PART_GROUPS) * self.tokens.len().div_ceil(4);
-        let n_ahead = (self.next.len() * size_of::<Int8Group>() / LINE_BYTES).div_ceil(n_tiles.max(1));
+        let n_ahead = (size_of_val(self.next) / LINE_BYTES).div_ceil(n_tiles.max(1));
         for start in (0..groups.len().max(1)).step_by(PART_GROUPS) {
             let groups = &groups[start..(start + PART_GROUPS).min(groups.len())];
             let mut token_idx = self.tokens.start;
