@@ -217,6 +217,12 @@ impl<'a, T> SharedMut<'a, T> {
         Self { start: slice.as_mut_ptr(), len: slice.len(), slice: std::marker::PhantomData }
     }
 
+    /// Where an element would be.
+    #[inline(always)]
+    pub(crate) fn address(&self, at: usize) -> *const T {
+        self.start.wrapping_add(at)
+    }
+
     /// The elements `start..start + len`.
     ///
     /// # Safety

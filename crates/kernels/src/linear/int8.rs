@@ -4,13 +4,14 @@
 //! without an instruction for products of four bytes can sum up four of them in 16 bits: that takes five instructions for 64
 //! products, where wider codes take six to eight. All machines compute the same sums.
 
+use std::hint::black_box;
+
 use super::dense::block_tokens;
-use super::tiles::share_len;
-use super::{LINE_BYTES, Output, Rows, Start, Weight, add_rows, dequantize_simd, f32_as_i8, i8_as_u8, run_row_parts};
+use super::tiles::{LEAST_PACKED_TOKENS, share_len};
+use super::{LINE_BYTES, Output, Rows, Start, Weight, dequantize_simd};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
-use crate::threads::SharedMut;
 
 /// Columns that share a scale.
 const GROUP_LEN: usize = 64;
@@ -22,11 +23,13 @@ const MAX_CODE: f32 = 63.0;
 const OFFSET: u8 = 64;
 /// Panels of a task: with sums in six registers of AVX2, scales' products in six more, every weight is an operand from memory.
 const TASK_PANELS: usize = 3;
-/// Tokens of a task, at least, where there are as many: what a thread reads of weights then comes soon enough.
-const LEAST_TOKENS: usize = 48;
 /// Groups of columns that a task goes over with all its tokens at a time: 48 rows of 768 are 40 KiB, which are read from the second
 /// cache, and as fast: half of them in the first took 1.03 to 1.05 of the time.
-const PART_GROUPS: usize = 12;
+const fn part_groups<S: Simd>() -> usize {
+    if S::PART_PRODUCTS == 4 { 24 } else { 12 }
+}
+/// Tokens of a tile.
+const TILE_TOKENS: usize = 4;
 /// Below this the inverse of a scale would be close to overflow: all codes are 0.
 const LEAST: f32 = 1e-36;
 
@@ -110,9 +113,11 @@ impl<'g, I: Iterator<Item = &'g mut Int8Group>> Kernel for Pack<'_, I> {
                 let mut codes = [0; GROUP_LEN];
                 let sum;
                 (scales[lane], sum) = quantize_group(simd, &values, 0.0, &mut codes);
+                scales[lane] = short(scales[lane]);
                 // What a weight that is no number adds up to does not matter.
-                offsets[lane] = if S::HAS_UNSIGNED { (sum as i32).wrapping_mul(-i32::from(OFFSET)) } else { 0 };
-                for (four, quad) in i8_as_u8(&codes).as_chunks::<4>().0.iter().zip(&mut *quads) {
+                let offset = if S::HAS_UNSIGNED { (sum as i32).wrapping_mul(-i32::from(OFFSET)) } else { 0 };
+                offsets[lane] = offset + S::PART_BEGIN.0;
+                for (four, quad) in codes.as_chunks::<4>().0.iter().zip(&mut *quads) {
                     quad.as_chunks_mut::<4>().0[lane] = *four;
                 }
             }
@@ -120,71 +125,61 @@ impl<'g, I: Iterator<Item = &'g mut Int8Group>> Kernel for Pack<'_, I> {
     }
 }
 
-/// The codes of 64 values, with this added, their scale and the sum of the codes. The scale is NaN where a value is infinite or NaN.
-#[inline(always)]
-fn quantize_group<S: Simd>(simd: S, x: &[f32; GROUP_LEN], added: f32, codes: &mut [i8; GROUP_LEN]) -> (f32, f32) {
-    let mut parts = [simd.splat(0.0); GROUP_LEN / LANES];
-    let (mut max, mut poison) = (simd.splat(0.0), simd.splat(0.0));
-    for (part, x) in parts.iter_mut().zip(x.as_chunks().0) {
-        *part = simd.load(x);
-        max = simd.max(simd.abs(*part), max);
-        // x - x is 0, or NaN where x is infinite or NaN.
-        poison = simd.add(poison, simd.sub(*part, *part));
-    }
-    let (max, poison) = (simd.max_lane(max), simd.sum(poison));
-    let is_zero = max < LEAST;
-    let inverse = simd.splat(if is_zero { 0.0 } else { MAX_CODE / max });
-    let subtracted = simd.to_int(simd.splat(-added));
-    let mut sum = simd.splat(0.0);
-    for (part, codes) in parts.into_iter().zip(codes.as_chunks_mut::<LANES>().0) {
-        let rounded = simd.to_int(simd.mul(part, inverse));
-        simd.store_i8(simd.sub_int(rounded, subtracted), codes);
-        sum = simd.add(sum, simd.int_values(rounded));
-    }
-    (if is_zero { poison } else { max / MAX_CODE + poison }, simd.sum(sum))
+/// A scale of 20 bits, so that its product with [`Simd::PART_BEGIN`] is exact.
+fn short(scale: f32) -> f32 {
+    f32::from_bits((scale.to_bits() + 8) & !0xf)
 }
 
-/// Columns filled up to whole groups.
-fn padded(n_cols: usize) -> usize {
-    n_cols.next_multiple_of(GROUP_LEN)
+/// The codes of 64 values, with this added, their scale and the sum of the codes. The scale is NaN where a value is infinite or NaN.
+#[inline(always)]
+fn quantize_group<S: Simd>(simd: S, x: &[f32; GROUP_LEN], added: f32, codes: &mut [u8; GROUP_LEN]) -> (f32, f32) {
+    let mut parts = [simd.splat(0.0); GROUP_LEN / LANES];
+    let mut max = simd.splat(0.0);
+    for (part, x) in parts.iter_mut().zip(x.as_chunks().0) {
+        *part = simd.load(x);
+        // NaN becomes infinite.
+        max = simd.max(simd.min(simd.abs(*part), simd.splat(f32::INFINITY)), max);
+    }
+    let max = simd.max_lane(max);
+    let inverse = simd.splat(if max < LEAST { 0.0 } else { MAX_CODE / max });
+    let subtracted = simd.to_int(simd.splat(-added));
+    let mut sum = simd.splat(0.0);
+    let mut rounded = [simd.zero_int(); GROUP_LEN / LANES];
+    for i in 0..GROUP_LEN / LANES {
+        let code = simd.to_int(simd.mul(parts[i], inverse));
+        rounded[i] = simd.sub_int(code, subtracted);
+        sum = simd.add(sum, simd.int_values(code));
+    }
+    simd.store_b(simd.narrow(rounded), codes);
+    let scale = match max {
+        ..LEAST => 0.0,
+        ..f32::INFINITY => max / MAX_CODE,
+        _ => f32::NAN,
+    };
+    (scale, simd.sum(sum))
+}
+
+/// 64 columns of the tokens of a tile.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct TileGroup {
+    /// Of each token, with [`OFFSET`] added where the instruction set takes codes without a sign.
+    codes: [[u8; GROUP_LEN]; TILE_TOKENS],
+    scales: [f32; TILE_TOKENS],
 }
 
 /// f32s of scratch that [`quantize_int8`] needs.
 pub fn int8_scratch_len(n_tokens: usize, n_cols: usize) -> usize {
-    n_tokens * (padded(n_cols) / 4 + n_cols.div_ceil(GROUP_LEN))
+    n_tokens.div_ceil(TILE_TOKENS) * n_cols.div_ceil(GROUP_LEN) * (size_of::<TileGroup>() / size_of::<f32>())
 }
 
 /// Activations as codes, made by [`quantize_int8`].
 #[derive(Debug, Clone, Copy)]
 pub struct Int8Activations<'a> {
-    /// With [`OFFSET`] added where the instruction set takes codes without a sign.
-    codes: &'a [i8],
-    scales: &'a [f32],
+    /// By tile, then by columns. What is behind the last token is of no meaning.
+    tiles: &'a [TileGroup],
     n_tokens: usize,
     n_cols: usize,
-}
-
-#[derive(Clone, Copy)]
-struct Token<'a> {
-    codes: &'a [[i8; 4]],
-    scales: &'a [f32],
-}
-
-impl<'a> Int8Activations<'a> {
-    #[inline(always)]
-    fn token(&self, token_idx: usize) -> Token<'a> {
-        let n_groups = self.n_groups();
-        let groups = token_idx * n_groups..(token_idx + 1) * n_groups;
-        Token {
-            codes: &self.codes.as_chunks().0[groups.start * GROUP_QUADS..groups.end * GROUP_QUADS],
-            scales: &self.scales[groups],
-        }
-    }
-
-    #[inline(always)]
-    fn n_groups(&self) -> usize {
-        self.n_cols.div_ceil(GROUP_LEN)
-    }
 }
 
 /// Rounds activations [n_tokens, n_cols] as [`pack_int8`] rounds weights.
@@ -198,31 +193,16 @@ pub fn quantize_int8<'a>(
     n_cols: usize,
     scratch: &'a mut [f32],
 ) -> Int8Activations<'a> {
-    /// As many tokens are rounded by the caller's thread as take less time than handing them to another.
-    const MAX_SERIAL_TOKENS: usize = 4;
     assert_eq!(Some(x.len()), n_tokens.checked_mul(n_cols), "inputs of {n_tokens} tokens");
-    let n_groups = n_cols.div_ceil(GROUP_LEN);
-    let (codes, scratch) = scratch.split_at_mut(n_tokens * padded(n_cols) / 4);
-    let scales = &mut scratch[..n_tokens * n_groups];
-    let codes = f32_as_i8(codes);
-    {
-        let shared = (SharedMut::new(&mut *codes), SharedMut::new(&mut *scales));
-        let quantize = |token_idx: usize| {
-            let start = token_idx * n_groups;
-            // SAFETY: each token is done once, and the parts of different tokens do not overlap.
-            let (codes, scales) =
-                unsafe { (shared.0.slice(start * GROUP_LEN, n_groups * GROUP_LEN), shared.1.slice(start, n_groups)) };
-            let x = &x[token_idx * n_cols..][..n_cols];
-            ctx.isa().run(Quantize { x, codes: codes.as_chunks_mut().0, scales });
-        };
-        let is_serial = n_tokens <= MAX_SERIAL_TOKENS;
-        if is_serial {
-            (0..n_tokens).for_each(quantize);
-        } else {
-            run_row_parts(ctx.pool(), n_tokens, 1, |start, len| (start..start + len).for_each(&quantize));
-        }
-    }
-    Int8Activations { codes, scales, n_tokens, n_cols }
+    let scratch = &mut scratch[..int8_scratch_len(n_tokens, n_cols)];
+    // SAFETY: a group of a tile is made of f32 and of bytes in fours, of which none is bad.
+    let (_, tiles, _) = unsafe { scratch.align_to_mut::<TileGroup>() };
+    ctx.pool().run_chunks(tiles, n_cols.div_ceil(GROUP_LEN).max(1), |tile_idx, groups| {
+        let first = tile_idx * TILE_TOKENS;
+        let x = &x[first * n_cols..(first + TILE_TOKENS).min(n_tokens) * n_cols];
+        ctx.isa().run(QuantizeTile { x, n_cols, groups });
+    });
+    Int8Activations { tiles, n_tokens, n_cols }
 }
 
 /// The product of a matrix of integers with rounded activations; `y` is [n_tokens, n_rows].
@@ -239,10 +219,10 @@ pub fn linear_int8<'a>(
     let Int8Weight { groups, n_rows, n_cols } = *weight;
     assert_eq!(Some(groups.len()), int8_len(n_rows, n_cols), "groups");
     assert_eq!(x.n_cols, n_cols, "columns of the activations");
-    let (n_tokens, n_groups, n_panels) = (x.n_tokens, x.n_groups(), n_rows.div_ceil(LANES));
+    let (n_tokens, n_groups, n_panels) = (x.n_tokens, n_cols.div_ceil(GROUP_LEN), n_rows.div_ceil(LANES));
     let out = Output::new(n_rows, n_tokens, start.into(), y);
     let n_tasks = n_panels.div_ceil(TASK_PANELS);
-    let block_tokens = share_len(ctx, n_tokens, (4, LEAST_TOKENS), block_tokens(n_cols.div_ceil(4)));
+    let block_tokens = share_len(ctx, n_tokens, (TILE_TOKENS, LEAST_PACKED_TOKENS), block_tokens(n_cols.div_ceil(4)));
     ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {
         let first = task_idx % n_tasks * TASK_PANELS;
         let end = (first + TASK_PANELS).min(n_panels);
@@ -260,23 +240,25 @@ pub fn linear_int8<'a>(
     });
 }
 
-struct Quantize<'a> {
+/// The tokens of a tile, or those that there are.
+struct QuantizeTile<'a> {
     x: &'a [f32],
-    codes: &'a mut [[i8; GROUP_LEN]],
-    scales: &'a mut [f32],
+    n_cols: usize,
+    groups: &'a mut [TileGroup],
 }
 
-impl Kernel for Quantize<'_> {
+impl Kernel for QuantizeTile<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let (whole, rest) = self.x.as_chunks::<GROUP_LEN>();
-        let mut last = [0.0; GROUP_LEN];
-        last[..rest.len()].copy_from_slice(rest);
-        let groups = self.codes.iter_mut().zip(self.scales);
-        for ((codes, scale), x) in groups.zip(whole.iter().chain([&last])) {
-            let added = if S::HAS_UNSIGNED { OFFSET } else { 0 };
-            (*scale, _) = quantize_group(simd, x, f32::from(added), codes);
+        let added = f32::from(if S::HAS_UNSIGNED { OFFSET } else { 0 });
+        for (token_idx, x) in self.x.chunks_exact(self.n_cols).enumerate() {
+            let (whole, rest) = x.as_chunks::<GROUP_LEN>();
+            let mut last = [0.0; GROUP_LEN];
+            last[..rest.len()].copy_from_slice(rest);
+            for (group, x) in self.groups.iter_mut().zip(whole.iter().chain([&last])) {
+                (group.scales[token_idx], _) = quantize_group(simd, x, added, &mut group.codes[token_idx]);
+            }
         }
     }
 }
@@ -312,25 +294,26 @@ impl PanelTask<'_> {
     fn rows<S: Simd, const P: usize>(&self, simd: S) {
         let groups = self.groups.as_chunks::<P>().0;
         let mut ahead = self.next.iter().flat_map(Int8Group::lines);
-        let n_tiles = groups.len().div_ceil(PART_GROUPS) * self.tokens.len().div_ceil(4);
+        let part_len = part_groups::<S>();
+        let n_tiles = groups.len().div_ceil(part_len) * self.tokens.len().div_ceil(TILE_TOKENS);
         let n_ahead = (size_of_val(self.next) / LINE_BYTES).div_ceil(n_tiles.max(1));
-        for start in (0..groups.len().max(1)).step_by(PART_GROUPS) {
-            let groups = &groups[start..(start + PART_GROUPS).min(groups.len())];
-            let mut token_idx = self.tokens.start;
-            // With many registers each weight that is read is multiplied with four tokens.
-            while S::TILE_TOKENS >= 12 && self.tokens.end - token_idx >= 4 {
+        for start in (0..groups.len().max(1)).step_by(part_len) {
+            let groups = &groups[start..(start + part_len).min(groups.len())];
+            for first_token in self.tokens.clone().step_by(TILE_TOKENS) {
                 ahead.by_ref().take(n_ahead).for_each(|line| simd.prefetch_far(line));
-                self.tile::<S, P, 4>(simd, groups, start, token_idx);
-                token_idx += 4;
-            }
-            while token_idx < self.tokens.end {
-                self.tile::<S, P, 1>(simd, groups, start, token_idx);
-                token_idx += 1;
+                // With many registers each weight that is read is multiplied with a tile's tokens, or with what is in their place.
+                if S::PART_PRODUCTS == 4 {
+                    self.tile::<S, P, TILE_TOKENS>(simd, groups, start, first_token);
+                    continue;
+                }
+                for token_idx in first_token..self.tokens.end.min(first_token + TILE_TOKENS) {
+                    self.tile::<S, P, 1>(simd, groups, start, token_idx);
+                }
             }
         }
     }
 
-    /// Some groups of columns, from `start` on, of `N` tokens.
+    /// Some groups of columns, from `start` on, of `N` tokens of a tile or of those that there are.
     #[inline(always)]
     fn tile<S: Simd, const P: usize, const N: usize>(
         &self,
@@ -339,64 +322,84 @@ impl PanelTask<'_> {
         start: usize,
         first_token: usize,
     ) {
-        let acc = self.sums::<S, P, N>(simd, groups, start, first_token);
-        for n in 0..N {
-            for p in 0..P {
-                let first_row = self.first_row + p * LANES;
-                let n_rows = (self.out.n_rows - first_row).min(LANES);
-                // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
-                let y = unsafe { self.out.part(first_token + n, first_row, n_rows) };
-                add_rows(simd, acc[n][p], y, self.out.start_of(first_row, n_rows, start == 0));
-            }
+        let n_groups = self.x.n_cols.div_ceil(GROUP_LEN);
+        let tile = &self.x.tiles[first_token / TILE_TOKENS * n_groups + start..][..groups.len()];
+        let panel = |p: usize| self.out.panel(first_token, self.first_row + p * LANES, start == 0);
+        let n_tokens = N.min(self.tokens.end - first_token);
+        for p in 0..P {
+            panel(p).prefetch(simd, n_tokens);
+        }
+        let acc = sums::<S, P, N>(simd, groups, tile, first_token % TILE_TOKENS);
+        for p in 0..P {
+            // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
+            unsafe { panel(p).add(simd, acc[p], n_tokens) };
         }
     }
+}
 
-    /// The products of some groups, from `start` on.
-    #[inline(always)]
-    fn sums<S: Simd, const P: usize, const N: usize>(
-        &self,
-        simd: S,
-        groups: &[[Int8Group; P]],
-        start: usize,
-        first_token: usize,
-    ) -> [[S::F; P]; N] {
-        let mut tokens = [self.x.token(first_token); N];
+/// The products of some groups with `N` tokens of a tile.
+#[inline(always)]
+fn sums<S: Simd, const P: usize, const N: usize>(
+    simd: S,
+    groups: &[[Int8Group; P]],
+    tile: &[TileGroup],
+    first: usize,
+) -> [[S::F; N]; P] {
+    assert!(first + N <= TILE_TOKENS, "tokens of a tile");
+    // No constant, so that the loop over it stays one: written out, it needs more registers than there are.
+    let n_quads = black_box(GROUP_QUADS).min(GROUP_QUADS);
+    let mut acc = [[simd.splat(0.0); N]; P];
+    for (panels, x) in groups.iter().zip(tile) {
+        let mut dots = [[simd.zero_int(); P]; N];
         for n in 0..N {
-            let token = self.x.token(first_token + n);
-            let codes = &token.codes[start * GROUP_QUADS..][..groups.len() * GROUP_QUADS];
-            tokens[n] = Token { codes, scales: &token.scales[start..][..groups.len()] };
-        }
-        let mut acc = [[simd.splat(0.0); P]; N];
-        for (i, panels) in groups.iter().enumerate() {
-            let mut dots = [[simd.zero_int(); P]; N];
-            for n in 0..N {
-                for p in 0..P {
-                    dots[n][p] = simd.load_int(&panels[p].offsets);
-                }
+            for p in 0..P {
+                dots[n][p] = simd.load_int(&panels[p].offsets);
             }
-            for pair in 0..GROUP_QUADS / 2 {
+        }
+        let four_of = |n: usize, quad: usize| {
+            let codes: &[[u8; 4]] = x.codes[first + n].as_chunks().0;
+            // SAFETY: there are GROUP_QUADS.
+            simd.dup4_b(&unsafe { codes.get_unchecked(quad) }.map(|code| code as i8))
+        };
+        if S::PART_PRODUCTS == 4 {
+            for quad in 0..n_quads {
+                let mut weights = [simd.dup4_b(&[0; 4]); P];
+                for p in 0..P {
+                    // SAFETY: n_quads is at most GROUP_QUADS, here and below.
+                    weights[p] = simd.load_b(unsafe { panels[p].codes.get_unchecked(quad) });
+                }
                 for n in 0..N {
-                    let at = i * GROUP_QUADS + 2 * pair;
-                    // SAFETY: a token has the codes and scales of all groups.
-                    let x = unsafe { [tokens[n].codes.get_unchecked(at), tokens[n].codes.get_unchecked(at + 1)] };
-                    let x = [simd.dup4_b(x[0]), simd.dup4_b(x[1])];
+                    let four = four_of(n, quad);
                     for p in 0..P {
-                        let weights = &panels[p].codes.as_chunks::<2>().0[pair];
-                        dots[n][p] = simd.dot_two(dots[n][p], x, [simd.load_b(&weights[0]), simd.load_b(&weights[1])]);
+                        dots[n][p] = simd.dot_part(dots[n][p], four, weights[p]);
                     }
                 }
             }
-            for n in 0..N {
-                // SAFETY: as above.
-                let scale = simd.splat(unsafe { *tokens[n].scales.get_unchecked(i) });
-                for p in 0..P {
-                    let values = simd.mul(simd.int_values(dots[n][p]), simd.load(&panels[p].scales));
-                    acc[n][p] = simd.fma(values, scale, acc[n][p]);
+        } else {
+            for pair in 0..GROUP_QUADS / 2 {
+                for n in 0..N {
+                    let fours = [four_of(n, 2 * pair), four_of(n, 2 * pair + 1)];
+                    for p in 0..P {
+                        let weights = panels[p].codes.as_chunks::<2>().0[pair].each_ref().map(|quad| simd.load_b(quad));
+                        dots[n][p] = simd.dot_two(dots[n][p], fours, weights);
+                    }
                 }
             }
         }
-        acc
+        for p in 0..P {
+            let scales = simd.load(&panels[p].scales);
+            let offsets = simd.mul(scales, simd.splat(-S::PART_BEGIN.1));
+            for n in 0..N {
+                let values = simd.part_values(dots[n][p]);
+                let values = match S::PART_BEGIN {
+                    (0, _) => simd.mul(values, scales),
+                    _ => simd.fma(values, scales, offsets),
+                };
+                acc[p][n] = simd.fma(values, simd.splat(x.scales[first + n]), acc[p][n]);
+            }
+        }
     }
+    acc
 }
 
 #[cfg(test)]
@@ -407,11 +410,11 @@ mod tests {
     use crate::testing::{Random, relative_error};
 
     /// What the codes of 64 columns say, with an error of none but f64.
-    fn rounded(row: &[f32]) -> Vec<f64> {
+    fn rounded(row: &[f32], scale: impl Fn(f32) -> f32) -> Vec<f64> {
         let group = |group: &[f32]| {
             let max = group.iter().fold(0.0f32, |max, v| max.max(v.abs()));
             let inverse = if max < LEAST { 0.0 } else { MAX_CODE / max };
-            let value = |v: &f32| f64::from((v * inverse).round_ties_even()) * f64::from(max / MAX_CODE);
+            let value = |v: &f32| f64::from((v * inverse).round_ties_even()) * f64::from(scale(max / MAX_CODE));
             group.iter().map(value).collect::<Vec<_>>()
         };
         row.chunks(GROUP_LEN).flat_map(group).collect()
@@ -452,11 +455,11 @@ mod tests {
                     dequantize_row(ty, &bytes, &mut values);
                     let (x, bias) = (random.f32s(n_tokens * n_cols), random.f32s(n_rows));
                     let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
-                    let rows: Vec<Vec<f64>> = values.chunks(n_cols).map(rounded).collect();
+                    let rows: Vec<Vec<f64>> = values.chunks(n_cols).map(|row| rounded(row, short)).collect();
                     let mut first: Option<Vec<f32>> = None;
                     for ctx in &contexts {
                         let y = product(ctx, &weight, &x, n_tokens, &bias);
-                        for (x, y) in x.chunks(n_cols).map(rounded).zip(y.chunks(n_rows)) {
+                        for (x, y) in x.chunks(n_cols).map(|x| rounded(x, |scale| scale)).zip(y.chunks(n_rows)) {
                             for ((row, bias), y) in rows.iter().zip(&bias).zip(y) {
                                 let due: f64 = row.iter().zip(&x).map(|(w, x)| w * x).sum::<f64>() + f64::from(*bias);
                                 let size: f64 = x.iter().map(|x| x.abs()).sum::<f64>() + 1.0;

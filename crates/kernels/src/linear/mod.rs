@@ -178,13 +178,13 @@ impl<'a> Output<'a> {
         if self.start.accumulates { y + bias } else { bias }
     }
 
-    /// What sums of some rows are added to: of some columns, the first or others.
+    /// Where the sums of a panel go, from a token on: of the first columns, or of others.
     #[inline(always)]
-    fn start_of(&self, row_idx: usize, len: usize, is_first: bool) -> Start<'a> {
-        if !is_first {
-            return Start { bias: None, accumulates: true };
-        }
-        Start { bias: self.start.bias.map(|bias| &bias[row_idx..][..len]), ..self.start }
+    fn panel(&self, first_token: usize, first_row: usize, is_first: bool) -> PanelSums<'_> {
+        let n_rows = (self.n_rows - first_row).min(LANES);
+        let bias = self.start.bias.filter(|_| is_first).map(|bias| &bias[first_row..][..n_rows]);
+        let start = Start { bias, accumulates: self.start.accumulates || !is_first };
+        PanelSums { all: &self.y, first: first_token * self.n_rows + first_row, stride: self.n_rows, n_rows, start }
     }
 
     /// Outputs of one token, from `row_idx` on.
@@ -199,24 +199,77 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Stores the sums of 16 rows, or of those that there are, added to what they start with.
-#[inline(always)]
-fn add_rows<S: Simd>(simd: S, acc: S::F, y: &mut [f32], start: Start) {
-    let Start { bias, accumulates } = start;
-    if let Ok(y) = <&mut [f32; LANES]>::try_from(&mut *y) {
-        let before = if accumulates { simd.load(y) } else { simd.splat(0.0) };
-        let before = match bias.and_then(|bias| bias.first_chunk()) {
-            Some(bias) => simd.add(before, simd.load(bias)),
-            None => before,
-        };
-        simd.store(simd.add(before, acc), y);
-        return;
+/// 16 rows, or as many as there are, of some tokens.
+struct PanelSums<'a> {
+    all: &'a SharedMut<'a, f32>,
+    /// The first of the first token.
+    first: usize,
+    /// From token to token.
+    stride: usize,
+    n_rows: usize,
+    /// What is added to; its bias is of these rows.
+    start: Start<'a>,
+}
+
+impl PanelSums<'_> {
+    /// Those of a token.
+    ///
+    /// # Safety
+    /// Nobody else has any of them.
+    #[allow(clippy::mut_from_ref)]
+    #[inline(always)]
+    unsafe fn of(&self, token_idx: usize) -> &mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.all.slice(self.first + token_idx * self.stride, self.n_rows) }
     }
-    let mut lanes = [0.0; LANES];
-    simd.store(acc, &mut lanes);
-    for (i, (y, lane)) in y.iter_mut().zip(lanes).enumerate() {
-        let bias = bias.map_or(0.0, |bias| bias[i]);
-        *y = lane + if accumulates { *y + bias } else { bias };
+
+    /// Asks for those of some tokens.
+    #[inline(always)]
+    fn prefetch<S: Simd>(&self, simd: S, n_tokens: usize) {
+        for token_idx in 0..n_tokens {
+            // Of rows that begin within a line there are two.
+            simd.prefetch(self.all.address(self.first + token_idx * self.stride));
+            simd.prefetch(self.all.address(self.first + token_idx * self.stride + self.n_rows - 1));
+        }
+    }
+
+    /// Stores the sums of as many tokens as there are, added to what they start with.
+    ///
+    /// # Safety
+    /// Nobody else has any of them.
+    #[inline(always)]
+    unsafe fn add<S: Simd, const N: usize>(&self, simd: S, sums: [S::F; N], n_tokens: usize) {
+        if self.n_rows == LANES && n_tokens >= N {
+            let bias = self.start.bias.and_then(|bias| bias.first_chunk());
+            let bias = bias.map_or(simd.splat(0.0), |bias| simd.load(bias));
+            for n in 0..N {
+                // SAFETY: the caller's promise.
+                let y = unsafe { self.all.slice(self.first + n * self.stride, LANES) };
+                let y = y.first_chunk_mut().expect("16 rows");
+                let before = if self.start.accumulates { simd.add(simd.load(y), bias) } else { bias };
+                simd.store(simd.add(before, sums[n]), y);
+            }
+            return;
+        }
+        for n in 0..N {
+            if n < n_tokens {
+                let mut lanes = [0.0; LANES];
+                simd.store(sums[n], &mut lanes);
+                // SAFETY: the caller's promise.
+                self.start.add_few(&lanes, unsafe { self.of(n) });
+            }
+        }
+    }
+}
+
+impl Start<'_> {
+    /// Stores some sums, added to what they start with.
+    #[cold]
+    fn add_few(&self, sums: &[f32; LANES], y: &mut [f32]) {
+        for (i, (y, sum)) in y.iter_mut().zip(sums).enumerate() {
+            let bias = self.bias.map_or(0.0, |bias| bias[i]);
+            *y = sum + if self.accumulates { *y + bias } else { bias };
+        }
     }
 }
 

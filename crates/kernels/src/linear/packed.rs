@@ -2,7 +2,7 @@
 //! from start to end and has nothing to unpack.
 
 use super::dense::block_tokens;
-use super::tiles::{Inputs, Next, Panels, Tiles, share_len, task_panels};
+use super::tiles::{Inputs, LEAST_PACKED_TOKENS, Next, Panels, Tiles, share_len, task_panels};
 use super::{Output, Start, Weight};
 use crate::Context;
 use crate::quant::BlockType;
@@ -12,9 +12,6 @@ use crate::simd::{Kernel, LANES, Simd};
 /// bounds the rounding error. Of one panel 384 are 24 KiB, which leaves a first cache of 32 KiB room for the inputs. Of two panels
 /// twice as many are read from the second cache, and as fast: fewer in the first took 1.07 to 1.13 of the time.
 const MAX_COLS: usize = 384;
-
-/// Tokens of a task, at least, where there are as many: what a thread reads of weights then comes soon enough.
-const LEAST_TOKENS: usize = 48;
 
 /// A column of 16 rows, on a whole cache line: a vector in two lines takes two reads, and AVX-512 half as fast.
 #[derive(Debug, Clone, Copy)]
@@ -94,7 +91,7 @@ pub fn linear_packed<'a>(
     assert_eq!(Some(panels.len()), packed_len(n_rows, n_cols), "panels");
     assert_eq!(Some(x.len()), n_tokens.checked_mul(n_cols), "inputs of {n_tokens} tokens");
     let out = Output::new(n_rows, n_tokens, start.into(), y);
-    let block_tokens = share_len(ctx, n_tokens, (12, LEAST_TOKENS), block_tokens(n_cols));
+    let block_tokens = share_len(ctx, n_tokens, (12, LEAST_PACKED_TOKENS), block_tokens(n_cols));
     let task_panels = task_panels(ctx.isa());
     let n_tasks = n_rows.div_ceil(task_panels * LANES);
     ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {

@@ -5,7 +5,7 @@
 //! is nothing to add up across lanes. For each group the panel has the scales and the shifts of its 16 rows.
 
 use super::q8::BlockToken;
-use super::{Output, Q8Activations, Rows, add_rows, f32_as_u8, parts};
+use super::{Output, Q8Activations, Rows, f32_as_u8, parts};
 use crate::quant::BlockType;
 use crate::quant::format::{Format, FormatTask, SuperBlock, with_format};
 use crate::simd::{Kernel, LANES, Simd};
@@ -59,7 +59,7 @@ impl Kernel for PanelTask<'_> {
     fn run<S: Simd>(self, simd: S) {
         let PanelTask { ty, rows, x, out, scratch, first_row } = self;
         let panel = FillTask { ty, rows, n_steps: x.n_steps(), scratch, first_row }.run(simd);
-        let target = Target { out, first_row, n_rows: (rows.n_rows - first_row).min(LANES) };
+        let target = Target { out, first_row };
         multiply_panel(simd, ty, panel, x, target);
     }
 }
@@ -207,7 +207,6 @@ pub(super) struct Panel<'a> {
 pub(super) struct Target<'a> {
     pub(super) out: &'a Output<'a>,
     pub(super) first_row: usize,
-    pub(super) n_rows: usize,
 }
 
 #[inline(always)]
@@ -375,8 +374,7 @@ unsafe fn group_dots<S: Simd, const IS_WIDE: bool, const N: usize>(
 /// Stores the outputs of 16 rows, or of those that there are.
 #[inline(always)]
 pub(super) fn store_rows<S: Simd>(simd: S, acc: S::F, token_idx: usize, target: Target) {
-    let Target { out, first_row, n_rows } = target;
+    let Target { out, first_row } = target;
     // SAFETY: the rows of this panel belong to this task alone.
-    let y = unsafe { out.part(token_idx, first_row, n_rows) };
-    add_rows(simd, acc, y, out.start_of(first_row, n_rows, true));
+    unsafe { out.panel(token_idx, first_row, true).add(simd, [acc], 1) };
 }

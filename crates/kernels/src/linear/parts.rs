@@ -14,7 +14,7 @@ use std::hint::black_box;
 use super::panel::{Kind, Panel, kind_of, scratch_len as panel_scratch_len};
 use super::q8::{TILE_TOKENS, TileGroup};
 use super::tiles::{most_panels, share_len, task_panels};
-use super::{Codes, LINE_BYTES, Output, Q8Activations, Start, add_rows};
+use super::{Codes, LINE_BYTES, Output, PanelSums, Q8Activations, Start};
 use crate::activation::Unary;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
@@ -306,22 +306,19 @@ impl Task<'_> {
         }
     }
 
-    /// Where the sums of a panel go, from a token on, and what those of its first columns, or of others, are added to.
+    /// Where the sums of a panel go, from a token on: of its first columns, or of others.
     #[inline(always)]
-    fn sums(&self, panel_idx: usize, first_token: usize, is_first: bool) -> (Sums<'_>, Start<'_>) {
+    fn sums(&self, panel_idx: usize, first_token: usize, is_first: bool) -> PanelSums<'_> {
         let (out, (_, first_row)) = (self.to.out, self.panel(panel_idx));
-        let n_rows = (out.n_rows - first_row).min(LANES);
         match self.to.gate {
             Some(Gate { bias, .. }) if panel_idx == 0 => {
+                let n_rows = (out.n_rows - first_row).min(LANES);
                 let bias = bias.filter(|_| is_first).map(|bias| &bias[first_row..][..n_rows]);
                 let first = (first_token - self.tokens.start) * LANES;
-                (Sums { all: &self.gates, first, stride: LANES, n_rows }, Start { bias, accumulates: !is_first })
+                let start = Start { bias, accumulates: !is_first };
+                PanelSums { all: &self.gates, first, stride: LANES, n_rows, start }
             }
-            _ => {
-                let sums =
-                    Sums { all: &out.y, first: first_token * out.n_rows + first_row, stride: out.n_rows, n_rows };
-                (sums, out.start_of(first_row, n_rows, is_first))
-            }
+            _ => out.panel(first_token, first_row, is_first),
         }
     }
 
@@ -343,17 +340,11 @@ impl Task<'_> {
         let Part { first_panel, start, cells } = *part;
         let x = self.x.tile(first_token / TILE_TOKENS);
         let x = &x[start * QUADS / 8..][..(cells.len() * QUADS).div_ceil(8)];
-        let acc = sums::<S, QUADS, PLANES, PANELS, CENTRED, N>(simd, cells, x);
         let n_tokens = N.min(self.tokens.end - first_token);
+        let acc = sums::<S, QUADS, PLANES, PANELS, CENTRED, N>(simd, cells, x);
         for p in 0..PANELS {
-            let (sums, begin) = self.sums(first_panel + p, first_token, start == 0);
-            // By index, so that the sums stay in registers.
-            for n in 0..N {
-                if n < n_tokens {
-                    // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
-                    add_rows(simd, acc[p][n], unsafe { sums.of(n) }, begin);
-                }
-            }
+            // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
+            unsafe { self.sums(first_panel + p, first_token, start == 0).add(simd, acc[p], n_tokens) };
         }
     }
 }
@@ -364,29 +355,6 @@ struct Part<'a, const QUADS: usize, const PLANES: usize, const PANELS: usize> {
     /// The first group.
     start: usize,
     cells: &'a [[Cell<QUADS, PLANES>; PANELS]],
-}
-
-/// 16 sums, or as many as there are rows, of each of some tokens.
-struct Sums<'a> {
-    all: &'a SharedMut<'a, f32>,
-    /// The first of the first token.
-    first: usize,
-    /// From token to token.
-    stride: usize,
-    n_rows: usize,
-}
-
-impl Sums<'_> {
-    /// Those of a token.
-    ///
-    /// # Safety
-    /// Nobody else has any of them.
-    #[allow(clippy::mut_from_ref)]
-    #[inline(always)]
-    unsafe fn of(&self, token_idx: usize) -> &mut [f32] {
-        // SAFETY: the caller's promise.
-        unsafe { self.all.slice(self.first + token_idx * self.stride, self.n_rows) }
-    }
 }
 
 /// Multiplies the outputs of some tokens with what `op` gives of the gate.
@@ -400,7 +368,7 @@ impl Kernel for Gated<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let [gates, sums] = [0, 1].map(|panel| self.task.sums(panel, self.tokens.start, false).0);
+        let [gates, sums] = [0, 1].map(|panel| self.task.sums(panel, self.tokens.start, false));
         let mut values = [simd.splat(0.0); TILE_TOKENS];
         for token_idx in 0..TILE_TOKENS {
             if token_idx < self.tokens.len() {

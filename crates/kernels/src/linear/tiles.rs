@@ -1,7 +1,7 @@
 //! Products of panels in f32 with many tokens, in tiles: as many tokens and rows as there are registers for their sums.
 
 use super::packed::PackedColumn;
-use super::{LINE_BYTES, Output, add_rows};
+use super::{LINE_BYTES, Output};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::{Context, Isa};
 
@@ -23,15 +23,18 @@ pub(super) const fn most_panels<S: Simd>() -> usize {
     if S::TILE_TOKENS >= 12 { 2 } else { 1 }
 }
 
+/// Tokens that suffice for a task of weights that need not be unpacked: what a thread reads of them then comes soon enough.
+pub(super) const LEAST_PACKED_TOKENS: usize = 48;
+
 /// Tokens of a task, a multiple of `unit` and `most` at most: as many shares as there are threads, or a multiple of that, so that each
 /// thread has tokens of its own. What it writes here it reads next: from another thread's cache that took 1.1 to 1.17 of the time of
-/// a product of 512 tokens. That each thread reads, or fills, all panels costs less, unless one has fewer tokens than `least`.
+/// a product of 512 tokens. That each thread reads, or fills, all panels costs less, unless it has fewer tokens than `least`: then
+/// threads share them.
 pub(super) fn share_len(ctx: &Context, n_tokens: usize, (unit, least): (usize, usize), most: usize) -> usize {
-    let most = most.max(1);
+    let most = (most / unit * unit).max(unit);
     let n_blocks = n_tokens.div_ceil(most).max(1);
-    let len = |n_shares: usize| n_tokens.div_ceil(n_shares).next_multiple_of(unit).clamp(1, most);
-    let own = len(n_blocks.next_multiple_of(ctx.pool().n_threads()));
-    if own >= least { own } else { len(n_blocks) }
+    let n_shares = n_blocks.next_multiple_of(ctx.pool().n_threads()).min(n_tokens / least).max(n_blocks);
+    n_tokens.div_ceil(n_shares).next_multiple_of(unit).clamp(1, most)
 }
 
 /// Columns between one asking for lines ahead and the next.
@@ -81,7 +84,7 @@ unsafe fn add_column<S: Simd, const P: usize, const N: usize>(
     panels: &[&[PackedColumn]; P],
     inputs: Inputs,
     col: usize,
-    acc: &mut [[S::F; P]; N],
+    acc: &mut [[S::F; N]; P],
 ) {
     let mut weights = [simd.splat(0.0); P];
     for p in 0..P {
@@ -92,7 +95,7 @@ unsafe fn add_column<S: Simd, const P: usize, const N: usize>(
         // SAFETY: the caller's promise.
         let x = simd.splat(unsafe { *inputs.data.get_unchecked(n * inputs.stride + col) });
         for p in 0..P {
-            acc[n][p] = simd.fma(weights[p], x, acc[n][p]);
+            acc[p][n] = simd.fma(weights[p], x, acc[p][n]);
         }
     }
 }
@@ -194,18 +197,14 @@ impl Tiles<'_> {
         ahead: &mut Ahead,
     ) {
         let n_cols = panels[0].len();
-        let n_rows = (self.out.n_rows - self.first_row).min(P * LANES);
         // By one address and a stride: an address for each token takes more registers than there are.
         let inputs = Inputs { data: &inputs.data[(first_token - self.first_token) * inputs.stride..], ..inputs };
         assert!(inputs.data.len() >= (N - 1) * inputs.stride + n_cols, "inputs of each token");
-        for n in 0..N {
-            // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
-            let out = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
-            // Of rows that begin within a line there is one more.
-            out.chunks(LANES).for_each(|line| simd.prefetch(line.as_ptr()));
-            simd.prefetch(out.last().map_or(out.as_ptr(), std::ptr::from_ref));
+        let panel = |p: usize| self.out.panel(first_token, self.first_row + p * LANES, !adds);
+        for p in 0..P {
+            panel(p).prefetch(simd, N);
         }
-        let mut acc = [[simd.splat(0.0); P]; N];
+        let mut acc = [[simd.splat(0.0); N]; P];
         let n_chunks = n_cols / CHUNK_COLS;
         for chunk_idx in 0..n_chunks {
             ahead.ask(simd);
@@ -218,21 +217,32 @@ impl Tiles<'_> {
             // SAFETY: as above.
             unsafe { add_column(simd, &panels, inputs, col, &mut acc) };
         }
-        // Indexed by what is no constant, the sums would lie in memory all along.
-        let mut sums = [[[0.0; LANES]; P]; N];
-        for n in 0..N {
-            for p in 0..P {
-                simd.store(acc[n][p], &mut sums[n][p]);
+        // By constant index: a loop would leave the sums in memory all along.
+        // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
+        unsafe {
+            panel(0).add(simd, acc[0], N);
+            if P == 2 {
+                panel(1).add(simd, acc[P - 1], N);
             }
         }
-        for (n, sums) in sums.iter().enumerate() {
-            // SAFETY: as above.
-            let out = unsafe { self.out.part(first_token + n, self.first_row, n_rows) };
-            for (p, sums) in sums.iter().enumerate() {
-                let rows = p * LANES..n_rows.min((p + 1) * LANES);
-                let start = self.out.start_of(self.first_row + rows.start, rows.len(), !adds);
-                add_rows(simd, simd.load(sums), &mut out[rows], start);
-            }
-        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share_len;
+    use crate::Context;
+
+    #[test]
+    fn threads_have_tokens_of_their_own_if_enough() {
+        let lens = |n_threads: usize, most: usize| {
+            let ctx = Context::new(n_threads);
+            [0, 1, 47, 96, 100, 512, 1000].map(|n_tokens| share_len(&ctx, n_tokens, (12, 48), most))
+        };
+        assert_eq!(lens(1, 600), [1, 12, 48, 96, 108, 516, 504]);
+        assert_eq!(lens(2, 600), [1, 12, 48, 48, 60, 264, 504]);
+        // As many threads as leave 48 tokens to each: ten of 512.
+        assert_eq!(lens(16, 600), [1, 12, 48, 48, 60, 60, 72]);
+        assert_eq!(lens(3, 125), [1, 12, 48, 48, 60, 96, 120]);
     }
 }

@@ -199,7 +199,7 @@ impl<'a> CodesProduct<'a> {
 
     fn target(&self, panel_idx: usize) -> Target<'_> {
         let first_row = panel_idx * LANES;
-        Target { out: &self.out, first_row, n_rows: (self.out.n_rows - first_row).min(LANES) }
+        Target { out: &self.out, first_row }
     }
 }
 
