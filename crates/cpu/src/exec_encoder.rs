@@ -184,7 +184,7 @@ impl Frame<'_> {
         if let Some(int8) = weight.int8() {
             let mut scratch = self.pool.take(int8_scratch_len(n_rows, weight.n_cols));
             let x = quantize_int8(self.context, x, n_rows, weight.n_cols, &mut scratch);
-            linear_int8(self.context, &int8, &x, bias, &mut out[..n]);
+            linear_int8(self.context, &int8, &x, bias, None, &mut out[..n]);
             self.pool.give_f32(scratch);
         } else if self.numerics.is_fast() {
             let mut scratch = self.pool.take(linear_fast_scratch_len(self.context, &w, n_rows));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use thane_kernels::activation::gated;
+use thane_kernels::activation::{Unary, gated, unary_in_place};
 use thane_kernels::linear::{
     Codes, CodesProduct, GatedCodes, Start, int8_scratch_len, linear_codes, linear_codes_gated,
     linear_codes_gated_scratch_len, linear_codes_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast,
@@ -60,11 +60,12 @@ impl Frame<'_> {
             let shape = product.shape(&x.shape)?;
             let (out, n) = match then {
                 Then::Added(to) => self.take_floats(step, to, &shape)?,
-                Then::Results | Then::Gated(_) => self.pool.take_checked(&shape)?,
+                Then::Results | Then::Gated(_) | Then::Activated(_) => self.pool.take_checked(&shape)?,
             };
             results.push((shape, out, n));
         }
         let accumulates = matches!(then, Then::Added(_));
+        let op = if let Then::Activated(op) = then { Some(op) } else { None };
         let (mut coded, mut rounded, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for (product, (_, out, n)) in products.iter().zip(&mut results) {
             let (y, start) = (&mut out[..*n], Start { bias: product.bias(), accumulates });
@@ -77,7 +78,8 @@ impl Frame<'_> {
             }
         }
         let (x, n_cols) = (floats(&x)?, x.shape.last().copied().unwrap_or(0));
-        if !coded.is_empty() {
+        let is_coded = !coded.is_empty();
+        if is_coded {
             let len = |codes: Codes<'_>| linear_codes_scratch_len(self.context, codes, n_tokens);
             let mut scratch = self.pool.take(coded.iter().map(|(codes, _)| len(*codes)).max().unwrap_or(0));
             let mut coded: Vec<CodesProduct> = coded.into_iter().map(|(_, product)| product).collect();
@@ -87,10 +89,13 @@ impl Frame<'_> {
         if !rounded.is_empty() {
             let mut scratch = self.pool.take(int8_scratch_len(n_tokens, n_cols));
             let x = quantize_int8(self.context, x, n_tokens, n_cols, &mut scratch);
-            rounded.into_iter().for_each(|(int8, start, y)| linear_int8(self.context, &int8, &x, start, y));
+            rounded.into_iter().for_each(|(int8, start, y)| linear_int8(self.context, &int8, &x, start, op, y));
             self.pool.give_f32(scratch);
         }
-        others.into_iter().for_each(|(product, start, y)| self.product(product, start, x, n_tokens, y));
+        others.into_iter().for_each(|(product, start, y)| self.product(product, start, op, x, n_tokens, y));
+        if let (Some(op), true, [(_, y, n)]) = (op, is_coded, results.as_mut_slice()) {
+            unary_in_place(self.context, op, &mut y[..*n]);
+        }
         if let (Then::Gated(op), [(_, gate, n), (_, up, _)]) = (then, results.as_mut_slice()) {
             gated(self.context, op, &mut gate[..*n], &up[..*n]);
             results.pop().into_iter().for_each(|(_, up, _)| self.pool.give_f32(up));
@@ -124,12 +129,20 @@ impl Frame<'_> {
         }
     }
 
-    /// The product of x [n_tokens, columns] with one matrix.
-    fn product(&mut self, product: &Product, start: Start<'_>, x: &[f32], n_tokens: usize, y: &mut [f32]) {
+    /// The product of x [n_tokens, columns] with one matrix, and what `op` gives of it.
+    fn product(
+        &mut self,
+        product: &Product,
+        start: Start<'_>,
+        op: Option<Unary>,
+        x: &[f32],
+        n_tokens: usize,
+        y: &mut [f32],
+    ) {
         let weight = &product.weight;
         let w = weight.weight();
         if let Some(packed) = weight.packed() {
-            return linear_packed(self.context, &packed, x, n_tokens, start, y);
+            return linear_packed(self.context, &packed, x, n_tokens, start, op, y);
         }
         let scratch_len = match self.numerics {
             Numerics::F32 => linear_f32_scratch_len(self.context, &w, n_tokens),
@@ -143,5 +156,8 @@ impl Frame<'_> {
             Numerics::Ane(effects) => self.tally += ane::stored_linear(self.context, &w, x, start.bias, effects, y),
         }
         self.pool.give_f32(scratch);
+        if let Some(op) = op {
+            unary_in_place(self.context, op, y);
+        }
     }
 }

@@ -55,6 +55,8 @@ pub enum Then {
     Gated(Unary),
     /// The only one is added to this.
     Added(ValueId),
+    /// `op(the only one)`.
+    Activated(Unary),
 }
 
 /// A matrix that something is multiplied with, and what is added.
@@ -139,6 +141,9 @@ pub static PATTERNS: &[Pattern] = &[
     Pattern::new("gated_linear", "mul", gated_linear),
     Pattern::new("gated", "mul", gated),
     Pattern::new("residual", "add", residual),
+    Pattern::new("activated_linear", "gelu", activated_linear),
+    Pattern::new("activated_linear", "silu", activated_linear),
+    Pattern::new("activated_linear", "relu", activated_linear),
     Pattern::new("rope_half", "concat", rope_half),
     Pattern::new("rope_interleaved", "reshape", rope_interleaved),
     Pattern::new("attention", "scaled_dot_product_attention", attention),
@@ -281,20 +286,39 @@ fn rms_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     one(root, vec![normed_id, inverse_id, mean_id, square_id], Fused::RmsNorm { x, weight, epsilon })
 }
 
+/// What an op activates, and how.
+fn activation(p: &Planner<'_>, id: OpId) -> Option<(ValueId, Unary)> {
+    let op = p.f.op(id);
+    let unary = match (op.def.name, p.f.literal_arg(op, "mode").and_then(|m| m.as_str())) {
+        ("relu", _) => Unary::Relu,
+        ("silu", _) => Unary::Silu,
+        ("gelu", Some("TANH_APPROXIMATION")) => Unary::GeluTanh,
+        ("gelu", None | Some("EXACT")) => Unary::GeluErf,
+        _ => return None,
+    };
+    Some((op.value_arg("x")?, unary))
+}
+
+/// `gelu(linear(x))` and the like.
+fn activated_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let (made, unary) = activation(p, root)?;
+    let (id, _) = made_by(p, made, "linear")?;
+    // What is a gate is left to the patterns of gates, which take the activation for themselves.
+    let is_gate = p.users(p.f.op(root).results[0]).iter().any(|user| p.f.op(*user).def.name == "mul");
+    if is_gate || !p.is_closed(root, &[id]) {
+        return None;
+    }
+    let (x, product) = product(p, id)?;
+    one(root, vec![id], Fused::Linear { x, products: vec![product], then: Then::Activated(unary) })
+}
+
 /// `mul(silu(gate), up)` or `mul(gelu(gate), up)`.
 fn gated(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let f = p.f;
     let op = f.op(root);
     let (active, up) = (op.value_arg("x")?, op.value_arg("y")?);
     let id = p.definer(active)?;
-    let activation = f.op(id);
-    let unary = match (activation.def.name, f.literal_arg(activation, "mode").and_then(|m| m.as_str())) {
-        ("silu", _) => Unary::Silu,
-        ("gelu", Some("TANH_APPROXIMATION")) => Unary::GeluTanh,
-        ("gelu", None | Some("EXACT")) => Unary::GeluErf,
-        _ => return None,
-    };
-    let gate = activation.value_arg("x")?;
+    let (gate, unary) = activation(p, id).filter(|(_, unary)| *unary != Unary::Relu)?;
     if f.value(gate).ty != f.value(up).ty || !is_float32(p, gate) {
         return None;
     }

@@ -155,6 +155,7 @@ pub fn name(plan: &Plan, step: &Step) -> (&'static str, bool) {
         Fused::Linear { then: Then::Results, .. } => "linear",
         Fused::Linear { then: Then::Gated(_), .. } => "gated linear",
         Fused::Linear { then: Then::Added(_), .. } => "linear, added",
+        Fused::Linear { then: Then::Activated(_), .. } => "linear, activated",
         Fused::HalfLinear { .. } => "linear of fp16",
         Fused::Gather { .. } => "gather of rows",
         Fused::RmsNorm { .. } => "rms norm",

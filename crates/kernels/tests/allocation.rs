@@ -81,12 +81,12 @@ fn products(ctx: &Context, n_tokens: usize) {
         linear::pack_int8(ctx, &weight, &mut groups);
         let packed = Int8Weight { groups: &groups, n_rows: ROWS, n_cols: COLS };
         let x = linear::quantize_int8(ctx, &x, n_tokens, COLS, &mut scratch);
-        linear::linear_int8(ctx, &packed, &x, None, &mut y);
+        linear::linear_int8(ctx, &packed, &x, None, None, &mut y);
     });
     allocates_nothing("packed products", &mut || {
         linear::pack(ctx, &weight, &mut panels);
         let packed = Packed { panels: &panels, n_rows: ROWS, n_cols: COLS };
-        linear::linear_packed(ctx, &packed, &x, n_tokens, None, &mut y);
+        linear::linear_packed(ctx, &packed, &x, n_tokens, None, None, &mut y);
     });
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::packed::PackedColumn;
 use super::rows::chunk_bytes;
 use super::tiles::{Inputs, Next, Panels, Tiles, share_len, task_panels};
-use super::{LINE_BYTES, Output, Rows, Weight, dequantize_simd};
+use super::{Extent, LINE_BYTES, Output, Rows, Weight, dequantize_simd};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
@@ -67,7 +67,7 @@ pub(super) fn linear_f32(
         let tokens = first_token..(first_token + block_tokens).min(n_tokens);
         for start in (0..weight.n_cols.max(1)).step_by(block_cols.max(1)) {
             let cols = start..(start + block_cols).min(weight.n_cols);
-            let block = Block { ty: weight.ty, rows, tokens: tokens.clone(), cols, panel_cols };
+            let block = Block { ty: weight.ty, rows, n_cols: weight.n_cols, tokens: tokens.clone(), cols, panel_cols };
             let (inputs, scratch) = scratch.split_at_mut(block.inputs_len());
             block.gather(ctx, x, weight.n_cols, inputs);
             block.multiply(ctx, inputs, out, scratch);
@@ -79,6 +79,8 @@ pub(super) fn linear_f32(
 struct Block<'a> {
     ty: BlockType,
     rows: Rows<'a>,
+    /// Of a row.
+    n_cols: usize,
     tokens: Range<usize>,
     /// From a multiple of `panel_cols` on.
     cols: Range<usize>,
@@ -169,7 +171,8 @@ impl Kernel for PanelTask<'_> {
             let stride = if cols.is_empty() { 0 } else { *panel_cols };
             let inputs = Inputs { data: &data[first.min(data.len())..], stride };
             let panels = Panels { data: &*self.panels, stride: *panel_cols, len, n_panels };
-            self.tiles.multiply(simd, panels, inputs, start > 0, self.next(start, len));
+            let extent = Extent { is_first: start == 0, is_last: start + len >= self.block.n_cols };
+            self.tiles.multiply(simd, panels, inputs, extent, self.next(start, len));
         }
     }
 }

@@ -5,11 +5,13 @@
 //! products, where wider codes take six to eight. All machines compute the same sums.
 
 use std::hint::black_box;
+use std::ops::Range;
 
 use super::dense::block_tokens;
 use super::tiles::{LEAST_PACKED_TOKENS, share_len};
 use super::{LINE_BYTES, Output, Rows, Start, Weight, dequantize_simd};
 use crate::Context;
+use crate::activation::Unary;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
 
@@ -205,7 +207,7 @@ pub fn quantize_int8<'a>(
     Int8Activations { tiles, n_tokens, n_cols }
 }
 
-/// The product of a matrix of integers with rounded activations; `y` is [n_tokens, n_rows].
+/// The product of a matrix of integers with rounded activations; `y` is [n_tokens, n_rows]. An output is what `then` gives of it.
 ///
 /// # Panics
 /// If a size does not fit.
@@ -214,13 +216,14 @@ pub fn linear_int8<'a>(
     weight: &Int8Weight,
     x: &Int8Activations,
     start: impl Into<Start<'a>>,
+    then: Option<Unary>,
     y: &mut [f32],
 ) {
     let Int8Weight { groups, n_rows, n_cols } = *weight;
     assert_eq!(Some(groups.len()), int8_len(n_rows, n_cols), "groups");
     assert_eq!(x.n_cols, n_cols, "columns of the activations");
     let (n_tokens, n_groups, n_panels) = (x.n_tokens, n_cols.div_ceil(GROUP_LEN), n_rows.div_ceil(LANES));
-    let out = Output::new(n_rows, n_tokens, start.into(), y);
+    let out = Output::new(n_rows, n_tokens, start.into(), y).then(ctx, then);
     let n_tasks = n_panels.div_ceil(TASK_PANELS);
     let block_tokens = share_len(ctx, n_tokens, (TILE_TOKENS, LEAST_PACKED_TOKENS), block_tokens(n_cols.div_ceil(4)));
     ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {
@@ -270,7 +273,7 @@ struct PanelTask<'a> {
     /// What this thread may multiply next: asked for a few lines with each tile.
     next: &'a [Int8Group],
     x: &'a Int8Activations<'a>,
-    tokens: std::ops::Range<usize>,
+    tokens: Range<usize>,
     out: &'a Output<'a>,
     first_row: usize,
     n_panels: usize,
@@ -311,6 +314,9 @@ impl PanelTask<'_> {
                 }
             }
         }
+        // Not with each tile, which is too few for the function.
+        let Range { start, end } = self.tokens;
+        (0..P).for_each(|p| self.out.finish(start, end - start, self.first_row + p * LANES));
     }
 
     /// Some groups of columns, from `start` on, of `N` tokens of a tile or of those that there are.
@@ -406,6 +412,7 @@ fn sums<S: Simd, const P: usize, const N: usize>(
 mod tests {
     use super::*;
     use crate::Isa;
+    use crate::activation::unary;
     use crate::quant::dequantize_row;
     use crate::testing::{Random, relative_error};
 
@@ -429,9 +436,13 @@ mod tests {
         let mut scratch = vec![f32::NAN; int8_scratch_len(n_tokens, n_cols)];
         let x = quantize_int8(ctx, x, n_tokens, n_cols, &mut scratch);
         let mut y = vec![f32::NAN; n_tokens * n_rows];
-        linear_int8(ctx, &packed, &x, Some(bias), &mut y);
+        linear_int8(ctx, &packed, &x, Some(bias), None, &mut y);
         let mut twice = y.clone();
-        linear_int8(ctx, &packed, &x, Start { bias: None, accumulates: true }, &mut twice);
+        linear_int8(ctx, &packed, &x, Start { bias: None, accumulates: true }, None, &mut twice);
+        let (mut activated, mut due) = (vec![f32::NAN; y.len()], vec![f32::NAN; y.len()]);
+        linear_int8(ctx, &packed, &x, Some(bias), Some(Unary::GeluErf), &mut activated);
+        unary(ctx, Unary::GeluErf, &y, &mut due);
+        assert!(activated.iter().zip(&due).all(|(a, b)| a.to_bits() == b.to_bits()), "activated");
         for ((twice, y), bias) in twice.iter().zip(&y).zip(bias.iter().cycle()) {
             let error = (twice - (2.0 * y - bias)).abs();
             assert!(error < 1e-4 || y.is_nan() && twice.is_nan(), "{y} {bias} {twice}");

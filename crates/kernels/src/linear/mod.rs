@@ -32,13 +32,14 @@ pub use int8::{
 pub use packed::{Packed, PackedColumn, linear_packed, pack, packed_len};
 pub use q8::{Q8Activations, q8_scratch_len, quantize_q8};
 
-use crate::Context;
+use crate::activation::Unary;
 use crate::quant::BlockType;
 use crate::quant::dequantize::dequantize_inline;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx512Bf16;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::{Pool, SharedMut};
+use crate::{Context, Isa};
 
 /// Up to this many tokens, weight rows are dotted one by one: from three on, unpacking panels pays (measured for Q4_1 1536 x
 /// 576 on an AMD EPYC of family 26: 40 us for two tokens, 53 for three, 51 with panels for five).
@@ -162,13 +163,22 @@ struct Output<'a> {
     y: SharedMut<'a, f32>,
     start: Start<'a>,
     n_rows: usize,
+    /// What becomes of an output that is whole.
+    then: Option<(Unary, Isa)>,
+}
+
+/// Which columns of a matrix a sum is of.
+#[derive(Clone, Copy)]
+struct Extent {
+    is_first: bool,
+    is_last: bool,
 }
 
 impl<'a> Output<'a> {
     fn new(n_rows: usize, n_tokens: usize, start: Start<'a>, y: &'a mut [f32]) -> Self {
         assert_eq!(Some(y.len()), n_tokens.checked_mul(n_rows), "outputs of {n_tokens} tokens and {n_rows} rows");
         assert!(start.bias.is_none_or(|bias| bias.len() == n_rows), "one bias per row");
-        Self { y: SharedMut::new(y), start, n_rows }
+        Self { y: SharedMut::new(y), start, n_rows, then: None }
     }
 
     /// What a sum is added to, given the output as it is.
@@ -176,6 +186,19 @@ impl<'a> Output<'a> {
     fn start(&self, row_idx: usize, y: f32) -> f32 {
         let bias = self.start.bias.map_or(0.0, |bias| bias[row_idx]);
         if self.start.accumulates { y + bias } else { bias }
+    }
+
+    /// These outputs, of which each becomes what `op` gives of it.
+    fn then(self, ctx: &Context, op: Option<Unary>) -> Self {
+        Self { then: op.map(|op| (op, ctx.isa())), ..self }
+    }
+
+    /// What becomes of some outputs that are whole: while they are in the first cache.
+    #[inline(always)]
+    fn finish(&self, first_token: usize, n_tokens: usize, first_row: usize) {
+        if let Some((op, isa)) = self.then {
+            isa.run(Finish { op, gates: None, sums: self.panel(first_token, first_row, false), n_tokens });
+        }
     }
 
     /// Where the sums of a panel go, from a token on: of the first columns, or of others.
@@ -260,6 +283,59 @@ impl PanelSums<'_> {
             }
         }
     }
+}
+
+/// Sums become what `op` gives of them, or are multiplied with what it gives of their gates.
+struct Finish<'a> {
+    op: Unary,
+    gates: Option<PanelSums<'a>>,
+    sums: PanelSums<'a>,
+    n_tokens: usize,
+}
+
+impl Kernel for Finish<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        /// At once, as none of them waits for another.
+        const N: usize = 6;
+        let given = self.gates.as_ref().unwrap_or(&self.sums);
+        for first in (0..self.n_tokens).step_by(N) {
+            let mut values = [simd.splat(0.0); N];
+            for i in 0..N {
+                if first + i < self.n_tokens {
+                    // SAFETY: they belong, for these tokens, to this task alone.
+                    values[i] = simd.load(&filled_up(unsafe { given.of(first + i) }));
+                }
+            }
+            let values = self.op.of_each(simd, values);
+            for i in 0..N {
+                if first + i < self.n_tokens {
+                    // SAFETY: as above.
+                    let y = unsafe { self.sums.of(first + i) };
+                    let value =
+                        if self.gates.is_some() { simd.mul(values[i], simd.load(&filled_up(y))) } else { values[i] };
+                    if let Some(y) = y.first_chunk_mut() {
+                        simd.store(value, y);
+                        continue;
+                    }
+                    let mut lanes = [0.0; LANES];
+                    simd.store(value, &mut lanes);
+                    y.copy_from_slice(&lanes[..y.len()]);
+                }
+            }
+        }
+    }
+}
+
+/// 16 values; zeros where there are none.
+#[inline(always)]
+fn filled_up(values: &[f32]) -> [f32; LANES] {
+    values.first_chunk().copied().unwrap_or_else(|| {
+        let mut lanes = [0.0; LANES];
+        lanes[..values.len()].copy_from_slice(values);
+        lanes
+    })
 }
 
 impl Start<'_> {

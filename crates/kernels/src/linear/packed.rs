@@ -3,8 +3,9 @@
 
 use super::dense::block_tokens;
 use super::tiles::{Inputs, LEAST_PACKED_TOKENS, Next, Panels, Tiles, share_len, task_panels};
-use super::{Output, Start, Weight};
+use super::{Extent, Output, Start, Weight};
 use crate::Context;
+use crate::activation::Unary;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
 
@@ -75,7 +76,8 @@ pub fn pack(ctx: &Context, weight: &Weight, panels: &mut [PackedColumn]) {
     });
 }
 
-/// The product of [`linear_f32`](super::linear_f32) with a packed matrix; sums are rounded in another order.
+/// The product of [`linear_f32`](super::linear_f32) with a packed matrix; sums are rounded in another order. An output is what `then`
+/// gives of it.
 ///
 /// # Panics
 /// If a size does not fit.
@@ -85,12 +87,13 @@ pub fn linear_packed<'a>(
     x: &[f32],
     n_tokens: usize,
     start: impl Into<Start<'a>>,
+    then: Option<Unary>,
     y: &mut [f32],
 ) {
     let Packed { panels, n_rows, n_cols } = *weight;
     assert_eq!(Some(panels.len()), packed_len(n_rows, n_cols), "panels");
     assert_eq!(Some(x.len()), n_tokens.checked_mul(n_cols), "inputs of {n_tokens} tokens");
-    let out = Output::new(n_rows, n_tokens, start.into(), y);
+    let out = Output::new(n_rows, n_tokens, start.into(), y).then(ctx, then);
     let block_tokens = share_len(ctx, n_tokens, (12, LEAST_PACKED_TOKENS), block_tokens(n_cols));
     let task_panels = task_panels(ctx.isa());
     let n_tasks = n_rows.div_ceil(task_panels * LANES);
@@ -135,7 +138,8 @@ impl Kernel for PanelTask<'_> {
             let following = Next { rows, stride: n_cols * col_bytes, n_bytes };
             let inputs = Inputs { data: &self.x[start.min(self.x.len())..], stride: n_cols };
             let panels = Panels { data: &self.panels[start..], stride: n_cols, len, n_panels };
-            self.tiles.multiply(simd, panels, inputs, start > 0, following);
+            let extent = Extent { is_first: start == 0, is_last: start + len >= n_cols };
+            self.tiles.multiply(simd, panels, inputs, extent, following);
         }
     }
 }

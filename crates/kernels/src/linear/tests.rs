@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Isa;
+use crate::activation::unary_in_place;
 use crate::f16::{bf16_to_f32, f32_to_bf16};
 use crate::quant::dequantize_row;
 use crate::testing::{Random, relative_error};
@@ -110,9 +111,13 @@ fn f32_product_of_every_type_and_shape() {
                 pack(ctx, &weight, &mut panels);
                 let packed = Packed { panels: &panels, n_rows, n_cols };
                 y.copy_from_slice(before);
-                linear_packed(ctx, &packed, &x, n_tokens, *start, &mut y);
+                linear_packed(ctx, &packed, &x, n_tokens, *start, None, &mut y);
                 let error = worst_error(&y, expected);
                 assert!(error < 1e-6, "packed {shape:?} {}: {error}", ctx.isa().name());
+                let mut activated = before.clone();
+                linear_packed(ctx, &packed, &x, n_tokens, *start, Some(Unary::GeluErf), &mut activated);
+                unary_in_place(ctx, Unary::GeluErf, &mut y);
+                assert!(activated.iter().zip(&y).all(|(a, b)| a.to_bits() == b.to_bits()), "activated {shape:?}");
             }
         }
     }
@@ -338,7 +343,7 @@ fn of_no_columns_there_is_the_bias() {
                 if ty == BlockType::F32 {
                     y.fill(f32::NAN);
                     let packed = Packed { panels: &[], n_rows: 53, n_cols: 0 };
-                    linear_packed(&ctx, &packed, &[], n_tokens, Some(bias.as_slice()), &mut y);
+                    linear_packed(&ctx, &packed, &[], n_tokens, Some(bias.as_slice()), None, &mut y);
                     assert_eq!(y, due, "panels {n_tokens} {}", ctx.isa().name());
                 }
             }

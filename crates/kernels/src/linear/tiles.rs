@@ -1,7 +1,7 @@
 //! Products of panels in f32 with many tokens, in tiles: as many tokens and rows as there are registers for their sums.
 
 use super::packed::PackedColumn;
-use super::{LINE_BYTES, Output};
+use super::{Extent, LINE_BYTES, Output};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::{Context, Isa};
 
@@ -136,15 +136,15 @@ impl Tiles<'_> {
         (self.out.n_rows - self.first_row).div_ceil(LANES).min(most_panels::<S>())
     }
 
-    /// The products of panels with as many columns: added to the outputs, or, with the bias, the outputs. `next` is asked for
-    /// meanwhile.
+    /// The products of panels with as many columns: of the first they are, with the bias, the outputs, and of others added to them.
+    /// `next` is asked for meanwhile.
     #[inline(always)]
-    pub(super) fn multiply<S: Simd>(&self, simd: S, panels: Panels, inputs: Inputs, adds: bool, next: Next) {
+    pub(super) fn multiply<S: Simd>(&self, simd: S, panels: Panels, inputs: Inputs, extent: Extent, next: Next) {
         let Panels { data, stride, len, n_panels } = panels;
         if S::TILE_TOKENS >= 12 && n_panels == 2 {
-            self.multiply_by::<S, 2>(simd, [&data[..len], &data[stride..][..len]], inputs, adds, next);
+            self.multiply_by::<S, 2>(simd, [&data[..len], &data[stride..][..len]], inputs, extent, next);
         } else {
-            self.multiply_by::<S, 1>(simd, [&data[..len]], inputs, adds, next);
+            self.multiply_by::<S, 1>(simd, [&data[..len]], inputs, extent, next);
         }
     }
 
@@ -154,7 +154,7 @@ impl Tiles<'_> {
         simd: S,
         panels: [&[PackedColumn]; P],
         inputs: Inputs,
-        adds: bool,
+        extent: Extent,
         next: Next,
     ) {
         let mut token_idx = self.first_token;
@@ -162,7 +162,7 @@ impl Tiles<'_> {
         // Of a column there is no more than a line of each panel to read.
         let mut ahead = Ahead { next, at: 0, at_once: (P * CHUNK_COLS).div_ceil(n_tiles) };
         while S::TILE_TOKENS >= 12 && self.end_token - token_idx >= 12 {
-            self.tile::<S, P, 12>(simd, panels, token_idx, inputs, adds, &mut ahead);
+            self.tile::<S, P, 12>(simd, panels, token_idx, inputs, extent, &mut ahead);
             token_idx += 12;
         }
         // 12 sums of two registers, a weight of two and a broadcast fill the 16 registers of AVX2. Fewer than 4 tokens leave
@@ -174,12 +174,12 @@ impl Tiles<'_> {
                 _ => 6,
             };
             match n {
-                6 => self.tile::<S, P, 6>(simd, panels, token_idx, inputs, adds, &mut ahead),
-                5 => self.tile::<S, P, 5>(simd, panels, token_idx, inputs, adds, &mut ahead),
-                4 => self.tile::<S, P, 4>(simd, panels, token_idx, inputs, adds, &mut ahead),
-                3 => self.tile::<S, P, 3>(simd, panels, token_idx, inputs, adds, &mut ahead),
-                2 => self.tile::<S, P, 2>(simd, panels, token_idx, inputs, adds, &mut ahead),
-                _ => self.tile::<S, P, 1>(simd, panels, token_idx, inputs, adds, &mut ahead),
+                6 => self.tile::<S, P, 6>(simd, panels, token_idx, inputs, extent, &mut ahead),
+                5 => self.tile::<S, P, 5>(simd, panels, token_idx, inputs, extent, &mut ahead),
+                4 => self.tile::<S, P, 4>(simd, panels, token_idx, inputs, extent, &mut ahead),
+                3 => self.tile::<S, P, 3>(simd, panels, token_idx, inputs, extent, &mut ahead),
+                2 => self.tile::<S, P, 2>(simd, panels, token_idx, inputs, extent, &mut ahead),
+                _ => self.tile::<S, P, 1>(simd, panels, token_idx, inputs, extent, &mut ahead),
             }
             token_idx += n;
         }
@@ -193,14 +193,14 @@ impl Tiles<'_> {
         panels: [&[PackedColumn]; P],
         first_token: usize,
         inputs: Inputs,
-        adds: bool,
+        extent: Extent,
         ahead: &mut Ahead,
     ) {
         let n_cols = panels[0].len();
         // By one address and a stride: an address for each token takes more registers than there are.
         let inputs = Inputs { data: &inputs.data[(first_token - self.first_token) * inputs.stride..], ..inputs };
         assert!(inputs.data.len() >= (N - 1) * inputs.stride + n_cols, "inputs of each token");
-        let panel = |p: usize| self.out.panel(first_token, self.first_row + p * LANES, !adds);
+        let panel = |p: usize| self.out.panel(first_token, self.first_row + p * LANES, extent.is_first);
         for p in 0..P {
             panel(p).prefetch(simd, N);
         }
@@ -224,6 +224,9 @@ impl Tiles<'_> {
             if P == 2 {
                 panel(1).add(simd, acc[P - 1], N);
             }
+        }
+        if extent.is_last {
+            (0..P).for_each(|p| self.out.finish(first_token, N, self.first_row + p * LANES));
         }
     }
 }
