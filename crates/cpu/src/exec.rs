@@ -396,7 +396,7 @@ impl Frame<'_> {
             Fused::Attention { query, key, value, mask, end } => {
                 self.attention(*query, Cached { states: [*key, *value], mask: *mask, end: *end })?
             }
-            Fused::Attend { query, key, value, mask } => self.attend([*query, *key, *value], *mask)?,
+            Fused::Attend { query, key, value, mask, by_row } => self.attend([*query, *key, *value], *mask, *by_row)?,
             Fused::LayerNorm { x, weight, bias, epsilon } => {
                 self.layer_norm(*x, weight.as_ref(), bias.as_ref(), *epsilon)?
             }

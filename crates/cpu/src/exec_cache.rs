@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thane_kernels::Isa;
 use thane_kernels::attention::{
-    Attention, KvData, KvView, MaskTiles, attention, attention_scratch_len, mask_tiles_len,
+    Attention, HeadRows, KvData, KvView, MaskTiles, attention, attention_scratch_len, mask_tiles_len,
 };
 use thane_kernels::f16::f32_to_f16_slice;
 use thane_mil::program::ValueId;
@@ -102,6 +102,7 @@ impl Frame<'_> {
         let tiles = tiles.map(|at| MaskTiles::looked_up(&self.mask_tiles[at].1, n_keys));
         let args = Attention {
             q,
+            q_rows: HeadRows::by_head(n_rows, head_dim),
             k: view(self.states[cached.states[0]], n_kv_heads, head_dim, n_keys)?,
             v: view(self.states[cached.states[1]], n_kv_heads, head_dim, n_keys)?,
             mask: mask.as_ref().map(floats).transpose()?,
@@ -111,6 +112,7 @@ impl Frame<'_> {
             n_rows,
             head_dim,
             n_keys,
+            out_rows: HeadRows::by_head(n_rows, head_dim),
             out,
         };
         attention(self.context, args, &mut scratch);

@@ -1,7 +1,7 @@
 //! Running the fused ops that encoders have: attention over the tokens of a call, norms with a mean, products of run-time
 //! matrices, and 1x1 convolutions. fp16 values are widened before and rounded after, as the plain ops do it.
 
-use thane_kernels::attention::{Attention, KvData, KvView, attention, attention_scratch_len};
+use thane_kernels::attention::{Attention, HeadRows, KvData, KvView, attention, attention_scratch_len};
 use thane_kernels::linear::{
     int8_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_int8,
     quantize_int8,
@@ -20,16 +20,28 @@ use crate::weight::Matrix;
 pub const HIDDEN: f32 = -1e4;
 
 impl Frame<'_> {
-    /// `softmax(q k^T / sqrt(head_dim) + mask) v`, each text of the batch for itself.
-    pub fn attend(&mut self, [q, k, v]: [ValueId; 3], mask: Option<ValueId>) -> Result<Tensor, Fault> {
-        let shape = self.get(q)?.shape.clone();
-        let keys = self.get(k)?.shape.clone();
-        let (&[batch, n_heads, n_rows, head_dim], &[_, _, n_keys, _]) = (shape.as_slice(), keys.as_slice()) else {
-            return Err("`query` or `key` is not of rank 4".to_owned());
+    /// `softmax(q k^T / sqrt(head_dim) + mask) v`, each text of the batch for itself; whether what is given, and the
+    /// result, are [batch, tokens, heads, head_dim].
+    pub fn attend(
+        &mut self,
+        [q, k, v]: [ValueId; 3],
+        mask: Option<ValueId>,
+        [by_row, out_by_row]: [bool; 2],
+    ) -> Result<Tensor, Fault> {
+        let sizes = |shape: &[usize]| match (shape, by_row) {
+            (&[batch, heads, rows, dim], false) | (&[batch, rows, heads, dim], true) => Ok([batch, heads, rows, dim]),
+            _ => Err("`query` or `key` is not of rank 4".to_owned()),
         };
-        if keys != [batch, n_heads, n_keys, head_dim] || self.get(v)?.shape != keys {
+        let shape = sizes(&self.get(q)?.shape)?;
+        let keys = sizes(&self.get(k)?.shape)?;
+        let ([batch, n_heads, n_rows, head_dim], [_, _, n_keys, _]) = (shape, keys);
+        if keys != [batch, n_heads, n_keys, head_dim] || sizes(&self.get(v)?.shape)? != keys {
             return Err(format!("keys {keys:?} do not fit queries {shape:?}"));
         }
+        let rows = |by_row: bool, n: usize| {
+            if by_row { HeadRows::by_row(n_heads, head_dim) } else { HeadRows::by_head(n, head_dim) }
+        };
+        let shape = if out_by_row { vec![batch, n_rows, n_heads, head_dim] } else { shape.to_vec() };
         let scratch_len = attention_scratch_len(self.context, n_heads, n_rows, head_dim, n_keys);
         let mut scratch = self.pool.take(scratch_len);
         let (mut out, n) = self.pool.take_checked(&shape)?;
@@ -53,13 +65,13 @@ impl Frame<'_> {
                 }
             };
             let first = item * n_heads * n_keys * head_dim;
-            let [k, v] = [k, v].map(|data| KvView {
-                data: KvData::F32(&data[first..]),
-                head_stride: n_keys * head_dim,
-                key_stride: head_dim,
+            let [k, v] = [k, v].map(|data| {
+                let HeadRows { head_stride, row_stride } = rows(by_row, n_keys);
+                KvView { data: KvData::F32(&data[first..]), head_stride, key_stride: row_stride }
             });
             let args = Attention {
                 q: &q[item * out.len()..][..out.len()],
+                q_rows: rows(by_row, n_rows),
                 k,
                 v,
                 mask,
@@ -69,6 +81,7 @@ impl Frame<'_> {
                 n_rows,
                 head_dim,
                 n_keys: n_seen,
+                out_rows: rows(out_by_row, n_rows),
                 out,
             };
             attention(self.context, args, &mut scratch);

@@ -34,8 +34,8 @@ pub enum Fused {
     Gated { gate: ValueId, up: ValueId, op: Unary },
     /// A state [1, heads, context, head_dim] written from `begin[2]` on.
     Append { state: usize, update: ValueId, begin: ValueId, end: ValueId },
-    /// Attention over keys and values of this call.
-    Attend { query: ValueId, key: ValueId, value: ValueId, mask: Option<ValueId> },
+    /// Attention over keys and values of this call; whether what is given, and the result, are [batch, tokens, heads, head_dim].
+    Attend { query: ValueId, key: ValueId, value: ValueId, mask: Option<ValueId>, by_row: [bool; 2] },
     /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the last axis.
     LayerNorm { x: ValueId, weight: Option<Tensor>, bias: Option<Tensor>, epsilon: f32 },
     /// `x y`, or `x y^T`, of matrices that are computed.
@@ -90,7 +90,7 @@ impl Fused {
             | Fused::LayerNorm { x, .. }
             | Fused::HalfLinear { x, .. }
             | Fused::Pointwise { x, .. } => vec![x],
-            Fused::Attend { query, key, value, mask } => {
+            Fused::Attend { query, key, value, mask, .. } => {
                 [Some(query), Some(key), Some(value), mask].into_iter().flatten().collect()
             }
             Fused::MatMul { x, y, .. } => vec![x, y],
@@ -148,6 +148,7 @@ pub static PATTERNS: &[Pattern] = &[
     Pattern::new("rope_interleaved", "reshape", rope_interleaved),
     Pattern::new("attention", "scaled_dot_product_attention", attention),
     Pattern::new("attend", "scaled_dot_product_attention", attend),
+    Pattern::new("attend", "transpose", attend_by_row),
     Pattern::new("layer_norm", "layer_norm", layer_norm),
     Pattern::new("matmul", "matmul", matmul),
     Pattern::new("pointwise", "conv", pointwise),
@@ -305,10 +306,7 @@ fn activated_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let (id, _) = made_by(p, made, "linear")?;
     // What is a gate is left to the patterns of gates, which take the activation for themselves.
     let is_gate = p.users(p.f.op(root).results[0]).iter().any(|user| p.f.op(*user).def.name == "mul");
-    if is_gate || !p.is_closed(root, &[id]) {
-        return None;
-    }
-    let (x, product) = product(p, id)?;
+    let (x, product) = if is_gate { None } else { product(p, id) }?;
     one(root, vec![id], Fused::Linear { x, products: vec![product], then: Then::Activated(unary) })
 }
 
@@ -367,13 +365,13 @@ fn joined(p: &Planner<'_>, op: &Op) -> Option<(ValueId, ValueId)> {
     }
 }
 
-/// Whether x is [batch, heads, tokens, head_dim] and cosines are [tokens, head_dim / 2].
+/// Whether x is [batch, heads, tokens, head_dim] and cosines are [tokens, head_dim / 2], not one row for all.
 fn is_rotary(p: &Planner<'_>, x: ValueId, cos: ValueId) -> bool {
     let dims = |v: ValueId| p.f.value(v).ty.tensor().map(|t| t.shape.clone()).unwrap_or_default();
     let (x, cos) = (dims(x), dims(cos));
-    matches!((x.as_slice(), cos.as_slice()), ([one, heads, _, d], [_, half])
-        if one.known() == Some(1) && heads.known().is_some() && d.known().is_some()
-            && d.known() == half.known().map(|h| 2 * h))
+    matches!((x.as_slice(), cos.as_slice()), ([_, heads, tokens, d], [rows, half])
+        if heads.known().is_some() && d.known().is_some() && d.known() == half.known().map(|h| 2 * h)
+            && (rows.known() != Some(1) || tokens.known() == Some(1)))
 }
 
 fn rope_half(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
@@ -481,9 +479,36 @@ fn attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     Some(vec![Found { root, covers, fused }, key.append, value.append])
 }
 
+/// What an op that exchanges heads and tokens is given.
+fn exchanged(p: &Planner<'_>, id: OpId) -> Option<ValueId> {
+    let op = p.f.op(id);
+    let perm = p.f.literal_arg(op, "perm").filter(|_| op.def.name == "transpose")?;
+    op.value_arg("x").filter(|_| perm.to_ints().is_some_and(|perm| perm == [0, 2, 1, 3]))
+}
+
 /// Attention whose keys and values are computed in this call, with a mask [batch or 1, 1, rows or 1, keys].
 fn attend(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let op = p.f.op(root);
+    let result = p.f.op(root).results[0];
+    // Left to the pattern that ends there.
+    let ends = |user: &OpId| exchanged(p, *user).is_some() && p.is_closed(*user, &[root]);
+    let (covers, fused) = if p.users(result).iter().any(ends) { None } else { attending(p, root) }?;
+    one(root, covers, fused)
+}
+
+/// The same, where heads and tokens of the result are exchanged.
+fn attend_by_row(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let (id, _) = made_by(p, exchanged(p, root)?, "scaled_dot_product_attention")?;
+    let (mut covers, mut fused) = attending(p, id)?;
+    if let Fused::Attend { by_row: [.., result], .. } = &mut fused {
+        *result = true;
+    }
+    covers.push(id);
+    one(root, covers, fused)
+}
+
+/// What attends, and the ops that exchange heads and tokens in front of it.
+fn attending(p: &Planner<'_>, id: OpId) -> Option<(Vec<OpId>, Fused)> {
+    let op = p.f.op(id);
     let (query, key, value) = (op.value_arg("query")?, op.value_arg("key")?, op.value_arg("value")?);
     let mask = op.value_arg("attn_mask");
     let shape = |v: ValueId| p.f.value(v).ty.tensor().map(|t| t.shape.as_slice()).unwrap_or_default();
@@ -493,7 +518,19 @@ fn attend(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         && [0, 1, 3].iter().all(|axis| shape(key)[*axis] == shape(value)[*axis])
         && shape(key)[3] == shape(query)[3]
         && mask.is_none_or(|m| is_float32(p, m) && matches!(shape(m), [_, one, _, _] if one.known() == Some(1)));
-    if fits { one(root, Vec::new(), Fused::Attend { query, key, value, mask }) } else { None }
+    if !fits {
+        return None;
+    }
+    // All or none: where queries and keys are rotated in between, to exchange the values as well costs less than to read them by row.
+    let given = [query, key, value].map(|v| {
+        let made = p.definer(v).filter(|made| p.is_closed(id, &[*made]))?;
+        Some((made, exchanged(p, made)?))
+    });
+    let [Some(q), Some(k), Some(v)] = given else {
+        return Some((Vec::new(), Fused::Attend { query, key, value, mask, by_row: [false; 2] }));
+    };
+    let fused = Fused::Attend { query: q.1, key: k.1, value: v.1, mask, by_row: [true, false] };
+    Some((vec![q.0, k.0, v.0], fused))
 }
 
 /// `layer_norm` along the last axis.

@@ -187,8 +187,8 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
             let row_bytes = weight.weight().bytes.len() as f64 / weight.n_rows.max(1) as f64;
             Work { read: len(indices) * row_bytes, ..Work::default() }
         }
-        Fused::Attend { query, key, .. } => {
-            let keys = shape(key).get(2).map_or(0.0, |n| *n as f64);
+        Fused::Attend { query, key, by_row: [by_row, _], .. } => {
+            let keys = shape(key).get(if *by_row { 1 } else { 2 }).map_or(0.0, |n| *n as f64);
             Work { flops: 4.0 * len(query) * keys, ..Work::default() }
         }
         Fused::Attention { query, key, mask, end, .. } => attention(frame, *key, *end, *mask, len(query)),

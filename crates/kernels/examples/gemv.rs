@@ -15,7 +15,9 @@ use thane_kernels::linear::{
     CodesProduct, LINE_BYTES, PackedCodes, linear_codes, linear_codes_scratch_len, linear_f32, linear_f32_scratch_len,
     linear_fast, linear_fast_scratch_len, pack_codes, pack_codes_scratch_len, packed_codes_len,
 };
-use thane_kernels::{Attention, BlockType, Context, Isa, KvData, KvView, Weight, attention, attention_scratch_len};
+use thane_kernels::{
+    Attention, BlockType, Context, HeadRows, Isa, KvData, KvView, Weight, attention, attention_scratch_len,
+};
 
 /// Bytes of weights to go through: twice a last-level cache of 32 MiB.
 const WORKING_SET_BYTES: usize = 64 << 20;
@@ -261,6 +263,7 @@ fn attend(ctx: &Context, model: &str, [n_kv_heads, n_rows, head_dim, n_keys]: [u
             let out = &mut out[..];
             let args = Attention {
                 q: &q,
+                q_rows: HeadRows::by_head(n_rows, head_dim),
                 k: view,
                 v: view,
                 mask,
@@ -270,6 +273,7 @@ fn attend(ctx: &Context, model: &str, [n_kv_heads, n_rows, head_dim, n_keys]: [u
                 n_rows,
                 head_dim,
                 n_keys,
+                out_rows: HeadRows::by_head(n_rows, head_dim),
                 out,
             };
             attention(ctx, args, &mut scratch);

@@ -67,11 +67,34 @@ pub struct KvView<'a> {
     pub key_stride: usize,
 }
 
+/// Rows of several heads, queries or what becomes of them: element `i` of row `r` of head `h` is at `h * head_stride + r * row_stride + i`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadRows {
+    /// Elements from a head to the next.
+    pub head_stride: usize,
+    /// Elements from a row to the next.
+    pub row_stride: usize,
+}
+
+impl HeadRows {
+    /// Row behind row, head behind head.
+    pub fn by_head(n_rows: usize, head_dim: usize) -> Self {
+        Self { head_stride: n_rows * head_dim, row_stride: head_dim }
+    }
+
+    /// The heads of a row behind each other, row behind row.
+    pub fn by_row(n_heads: usize, head_dim: usize) -> Self {
+        Self { head_stride: head_dim, row_stride: n_heads * head_dim }
+    }
+}
+
 /// What [`attention`] computes: for each head and row `softmax(q k^T * scale + mask) v`.
 #[derive(Debug)]
 pub struct Attention<'a> {
-    /// [n_kv_heads, n_rows, head_dim]: the rows of a key/value head are its group's queries, in any order.
+    /// The rows of a key/value head are its group's queries, in any order.
     pub q: &'a [f32],
+    /// Where they are: by head or by row.
+    pub q_rows: HeadRows,
     /// Keys.
     pub k: KvView<'a>,
     /// Values.
@@ -91,8 +114,10 @@ pub struct Attention<'a> {
     pub head_dim: usize,
     /// Keys to attend over.
     pub n_keys: usize,
-    /// As `q`.
+    /// As many rows as of `q`.
     pub out: &'a mut [f32],
+    /// Where they are: by head or by row.
+    pub out_rows: HeadRows,
 }
 
 /// How the work is divided.
@@ -155,7 +180,7 @@ pub fn attention_scratch_len(ctx: &Context, n_kv_heads: usize, n_rows: usize, he
 /// If a size does not fit or the scratch is shorter than [`attention_scratch_len`].
 pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
     check(ctx, &args, scratch);
-    let Attention { q, k, v, mask, tiles, scale, n_kv_heads, n_rows, head_dim, n_keys, out } = args;
+    let Attention { q, q_rows, k, v, mask, tiles, scale, n_kv_heads, n_rows, head_dim, n_keys, out, out_rows } = args;
     if out.is_empty() {
         return;
     }
@@ -171,7 +196,7 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
     let tiles = tiles.unwrap_or_else(|| MaskTiles::new(ctx, mask, n_keys, own_tiles));
     let partial_len = division.partial_len();
     let partials = &mut partials[..n_kv_heads * n_rows * division.n_splits * partial_len];
-    let common = Common { q, k, v, mask, tiles, scale, n_rows, head_dim, n_keys, division };
+    let common = Common { q, q_rows, k, v, mask, tiles, scale, head_dim, n_keys, division };
     {
         let (workers, partials, out) = (SharedMut::new(workers), SharedMut::new(partials), SharedMut::new(&mut *out));
         let n_row_tasks = division.n_row_blocks.div_ceil(division.n_task_blocks);
@@ -190,11 +215,9 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
             let partials = unsafe {
                 partials.slice((split_idx * n_kv_heads * n_rows + row_idx) * partial_len, n_task_rows * partial_len)
             };
-            // SAFETY: only where there is one split are these taken for more than no elements, and then the rows are one
-            // task's.
-            let out = unsafe {
-                out.slice(row_idx * head_dim, if division.n_splits == 1 { n_task_rows * head_dim } else { 0 })
-            };
+            let first = head_idx * out_rows.head_stride + first_row * out_rows.row_stride;
+            let out =
+                (division.n_splits == 1).then_some(tile::OutRows { all: &out, first, stride: out_rows.row_stride });
             let first_key = split_idx * division.split_keys;
             let block = Block {
                 head_idx,
@@ -207,7 +230,9 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
         });
     }
     if division.n_splits > 1 {
-        merge::merge(partials, division, head_dim, out);
+        let places =
+            (0..n_kv_heads * n_rows).map(|i| i / n_rows * out_rows.head_stride + i % n_rows * out_rows.row_stride);
+        merge::merge(partials, division, places, head_dim, out);
     }
 }
 
@@ -215,6 +240,8 @@ fn check(ctx: &Context, args: &Attention, scratch: &[f32]) {
     let Attention { q, n_kv_heads, n_rows, head_dim, n_keys, .. } = *args;
     assert_eq!(Some(q.len()), n_kv_heads.checked_mul(n_rows).and_then(|n| n.checked_mul(head_dim)), "queries");
     assert_eq!(args.out.len(), q.len(), "as many outputs as queries");
+    let ways = [HeadRows::by_head(n_rows, head_dim), HeadRows::by_row(n_kv_heads, head_dim)];
+    assert!(ways.contains(&args.q_rows) && ways.contains(&args.out_rows), "rows by head or by row");
     assert!(args.mask.is_none_or(|mask| mask.len() == n_rows * n_keys), "mask of {n_rows} rows and {n_keys} keys");
     assert!(args.tiles.is_none_or(|tiles| tiles.len() == mask_tiles_len(n_rows, n_keys)), "tiles of the mask");
     if n_kv_heads > 0 && n_keys > 0 {
@@ -234,12 +261,12 @@ fn check(ctx: &Context, args: &Attention, scratch: &[f32]) {
 /// What all tasks share.
 struct Common<'a> {
     q: &'a [f32],
+    q_rows: HeadRows,
     k: KvView<'a>,
     v: KvView<'a>,
     mask: Option<&'a [f32]>,
     tiles: MaskTiles<'a>,
     scale: f32,
-    n_rows: usize,
     head_dim: usize,
     n_keys: usize,
     division: Division,

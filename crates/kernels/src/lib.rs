@@ -30,7 +30,7 @@ pub mod topk;
 #[cfg(test)]
 mod testing;
 
-pub use attention::{Attention, KvData, KvView, attention, attention_scratch_len};
+pub use attention::{Attention, HeadRows, KvData, KvView, attention, attention_scratch_len};
 pub use linear::{Weight, WeightError};
 pub use quant::BlockType;
 pub use simd::Isa;

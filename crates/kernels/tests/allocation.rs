@@ -9,8 +9,8 @@ use thane_kernels::activation::{self, Unary};
 use thane_kernels::linear::{self, Codes, CodesProduct, Int8Group, Int8Weight, Packed, PackedCodes};
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
 use thane_kernels::{
-    Attention, BlockType, Context, Isa, KvData, KvView, Weight, attention, attention_scratch_len, f16, norm, softmax,
-    topk,
+    Attention, BlockType, Context, HeadRows, Isa, KvData, KvView, Weight, attention, attention_scratch_len, f16, norm,
+    softmax, topk,
 };
 
 struct Counting;
@@ -101,6 +101,7 @@ fn attends(ctx: &Context, n_rows: usize) {
         let view = KvView { data: KvData::F32(&cache), head_stride: KEYS * DIM, key_stride: DIM };
         let args = Attention {
             q: &q,
+            q_rows: HeadRows::by_head(n_rows, DIM),
             k: view,
             v: view,
             mask: Some(&mask),
@@ -110,6 +111,7 @@ fn attends(ctx: &Context, n_rows: usize) {
             n_rows,
             head_dim: DIM,
             n_keys: KEYS,
+            out_rows: HeadRows::by_head(n_rows, DIM),
             out: &mut out,
         };
         attention(ctx, args, &mut scratch);

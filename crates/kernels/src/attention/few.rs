@@ -47,10 +47,10 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The products of each query, whose rows are as long as the keys', with each key: into `scores`, a row [`TILE_KEYS`] long for each.
+/// The products of each query, of rows so far apart, with each key: into `scores`, a row [`TILE_KEYS`] long for each.
 #[inline(always)]
-pub(super) fn scores<S: Simd>(simd: S, keys: Rows, queries: &[f32], scores: &mut [f32]) {
-    match queries.len() / keys.head_dim {
+pub(super) fn scores<S: Simd>(simd: S, keys: Rows, queries: (&[f32], usize), scores: &mut [f32]) {
+    match queries.0.len().div_ceil(queries.1) {
         1 => scores_of::<S, 1>(simd, keys, queries, scores),
         2 => scores_of::<S, 2>(simd, keys, queries, scores),
         3 => scores_of::<S, 3>(simd, keys, queries, scores),
@@ -59,16 +59,17 @@ pub(super) fn scores<S: Simd>(simd: S, keys: Rows, queries: &[f32], scores: &mut
 }
 
 #[inline(always)]
-fn scores_of<S: Simd, const N: usize>(simd: S, keys: Rows, queries: &[f32], scores: &mut [f32]) {
-    let (queries, dim) = (&queries[..N * keys.head_dim], keys.head_dim);
+fn scores_of<S: Simd, const N: usize>(simd: S, keys: Rows, (queries, stride): (&[f32], usize), scores: &mut [f32]) {
+    let dim = keys.head_dim;
+    let queries = &queries[..(N - 1) * stride + dim];
     for key_idx in 0..keys.n {
         let mut acc = [simd.splat(0.0); N];
         for first in (0..dim).step_by(LANES) {
             // SAFETY: the key is one of them, and `first` counts in whole vectors up to the dimension.
             let key = unsafe { keys.vector(simd, key_idx, first) };
             for n in 0..N {
-                // SAFETY: N rows of `dim` elements, as the slice above says.
-                let query = simd.load(unsafe { &*queries.as_ptr().add(n * dim + first).cast() });
+                // SAFETY: N rows of `dim` elements, `stride` apart, as the slice above says.
+                let query = simd.load(unsafe { &*queries.as_ptr().add(n * stride + first).cast() });
                 acc[n] = simd.fma(key, query, acc[n]);
             }
         }

@@ -39,6 +39,7 @@ impl Case {
         let mut scratch = vec![f32::NAN; attention_scratch_len(ctx, n_kv_heads, n_rows, head_dim, n_keys)];
         let args = Attention {
             q: &self.q,
+            q_rows: HeadRows::by_head(n_rows, head_dim),
             k: view(&self.k, &k16),
             v: view(&self.v, &v16),
             mask: self.mask.as_deref(),
@@ -48,10 +49,44 @@ impl Case {
             n_rows,
             head_dim,
             n_keys,
+            out_rows: HeadRows::by_head(n_rows, head_dim),
             out: &mut out,
         };
         attention(ctx, args, &mut scratch);
+        self.is_the_same_by_row(ctx, view(&self.k, &k16), view(&self.v, &v16), &out);
         out
+    }
+
+    fn is_the_same_by_row(&self, ctx: &Context, k: KvView, v: KvView, due: &[f32]) {
+        let Self { n_kv_heads, n_rows, head_dim, n_keys, .. } = *self;
+        let by_row = |x: &[f32]| -> Vec<f32> {
+            let heads = |row: usize| {
+                (0..n_kv_heads).flat_map(move |head| {
+                    let first = (head * n_rows + row) * head_dim;
+                    first..first + head_dim
+                })
+            };
+            (0..n_rows).flat_map(heads).map(|at| x[at]).collect()
+        };
+        let mut out = vec![f32::NAN; self.q.len()];
+        let mut scratch = vec![f32::NAN; attention_scratch_len(ctx, n_kv_heads, n_rows, head_dim, n_keys)];
+        let args = Attention {
+            q: &by_row(&self.q),
+            q_rows: HeadRows::by_row(n_kv_heads, head_dim),
+            k,
+            v,
+            mask: self.mask.as_deref(),
+            tiles: None,
+            scale: 0.3,
+            n_kv_heads,
+            n_rows,
+            head_dim,
+            n_keys,
+            out_rows: HeadRows::by_row(n_kv_heads, head_dim),
+            out: &mut out,
+        };
+        attention(ctx, args, &mut scratch);
+        assert!(out.iter().zip(by_row(due)).all(|(a, b)| a.to_bits() == b.to_bits()), "{n_rows} rows by row");
     }
 
     fn has_empty_row(&self) -> bool {

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use super::mask::Tile;
-use super::{BLOCK_ROWS, Block, Common, KvData, KvView, MASK_FLOOR, MOST_BLOCKS, TILE_KEYS, few, math};
+use super::{BLOCK_ROWS, Block, Common, HeadRows, KvData, KvView, MASK_FLOOR, MOST_BLOCKS, TILE_KEYS, few, math};
 use crate::f16::{f16_to_f32, u16_as_bytes};
 use crate::simd::{Kernel, LANES, Simd};
+use crate::threads::SharedMut;
 
 pub(super) struct RowTask<'a> {
     pub(super) common: &'a Common<'a>,
@@ -15,7 +16,16 @@ pub(super) struct RowTask<'a> {
     /// Where the keys are split: for each row the sums, the maximum and the sum of exponentials.
     pub(super) partials: &'a mut [f32],
     /// Where they are not.
-    pub(super) out: &'a mut [f32],
+    pub(super) out: Option<OutRows<'a>>,
+}
+
+/// The outputs of the rows of a task.
+pub(super) struct OutRows<'a> {
+    pub(super) all: &'a SharedMut<'a, f32>,
+    /// The first element of the first row.
+    pub(super) first: usize,
+    /// From row to row.
+    pub(super) stride: usize,
 }
 
 /// A worker's scratch.
@@ -97,14 +107,15 @@ impl Kernel for RowTask<'_> {
             let RowStates { max, totals, sums } = &scratch.rows;
             let (max, total) = (max[row_idx], simd.sum(simd.load(&totals[row_idx])));
             let sums = &sums[row_idx * padded_dim..][..padded_dim];
-            if out.is_empty() {
+            if let Some(OutRows { all, first, stride }) = &out {
+                // SAFETY: the rows are this task's alone.
+                let out = unsafe { all.slice(first + row_idx * stride, common.head_dim) };
+                let factor = 1.0 / total;
+                out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * factor);
+            } else {
                 let partial = &mut partials[row_idx * (padded_dim + 2)..][..padded_dim + 2];
                 partial[..padded_dim].copy_from_slice(sums);
                 partial[padded_dim..].copy_from_slice(&[max, total]);
-            } else {
-                let out = &mut out[row_idx * common.head_dim..][..common.head_dim];
-                let factor = 1.0 / total;
-                out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * factor);
             }
         }
     }
@@ -122,8 +133,9 @@ fn tile_products<S: Simd>(
 ) {
     let (first_key, n_keys) = (block.first_key, block.end_key - block.first_key);
     let padded_dim = common.division.padded_dim;
-    let first_query = block.head_idx * common.n_rows + block.first_row;
-    let queries = &common.q[first_query * common.head_dim..][..block.n_rows * common.head_dim];
+    let HeadRows { head_stride, row_stride } = common.q_rows;
+    let first_query = block.head_idx * head_stride + block.first_row * row_stride;
+    let queries = &common.q[first_query..][..(block.n_rows - 1) * row_stride + common.head_dim];
     let n_groups = n_keys.div_ceil(LANES);
     let few = |view| {
         let rows = few::Rows::new(view, common.head_dim, block.head_idx, first_key, n_keys);
@@ -136,7 +148,7 @@ fn tile_products<S: Simd>(
         load(simd, common, Block { end_key, ..block }, scratch.keys, scratch.values);
     }
     if let Some(keys) = few_keys {
-        few::scores(simd, keys, queries, scratch.weights);
+        few::scores(simd, keys, (queries, row_stride), scratch.weights);
     } else {
         let keys = Panels {
             data: &scratch.keys[..n_groups * LANES * padded_dim],
@@ -145,7 +157,7 @@ fn tile_products<S: Simd>(
             n_panels: n_groups,
             n_vectors: common.head_dim,
         };
-        products::<S, false>(simd, keys, queries, common.head_dim, scratch.weights, TILE_KEYS);
+        products::<S, false>(simd, keys, queries, row_stride, scratch.weights, TILE_KEYS);
     }
     let RowStates { max, totals, sums } = scratch.rows;
     let rows = scratch.weights.chunks_exact_mut(TILE_KEYS).zip(sums.chunks_exact_mut(padded_dim));
@@ -158,7 +170,7 @@ fn tile_products<S: Simd>(
     if let Some(values) = few_values {
         return few::add_values(simd, values, weights, sums);
     }
-    let (values, stride) = whole_rows(&common.v, common.head_dim, block).unwrap_or((scratch.values, padded_dim));
+    let (values, stride) = close_rows(&common.v, common.head_dim, block).unwrap_or((scratch.values, padded_dim));
     let n_panels = padded_dim / LANES;
     let values = Panels { data: values, panel_stride: LANES, stride, n_panels, n_vectors: n_keys };
     products::<S, true>(simd, values, weights, TILE_KEYS, sums, padded_dim);
@@ -177,7 +189,7 @@ fn load<S: Simd>(simd: S, common: &Common, block: Block, keys: &mut [f32], value
         }
     };
     transpose_keys(simd, rows, stride, padded_dim, &mut keys[..n_keys.next_multiple_of(LANES) * padded_dim]);
-    if whole_rows(&common.v, head_dim, block).is_none() {
+    if close_rows(&common.v, head_dim, block).is_none() {
         load_rows(simd, &common.v, head_dim, block.head_idx, block.first_key, n_keys, values);
     }
 }
@@ -193,6 +205,12 @@ fn whole_rows<'a>(view: &KvView<'a>, head_dim: usize, block: Block) -> Option<(&
         }
         _ => None,
     }
+}
+
+/// [`whole_rows`] that lie behind each other: of those that are far apart, all may take each other's places in the first cache.
+#[inline(always)]
+fn close_rows<'a>(view: &KvView<'a>, head_dim: usize, block: Block) -> Option<(&'a [f32], usize)> {
+    if view.key_stride == head_dim { whole_rows(view, head_dim, block) } else { None }
 }
 
 /// Some keys or values as f32 rows [TILE_KEYS, padded_dim], filled up with zeros both ways.
@@ -266,7 +284,7 @@ impl Panels<'_> {
     }
 }
 
-/// For each row of `rows`, of length `row_len`, and each panel, the sum of the panel's vectors times the row's elements; put into, or
+/// For each of `rows`, `row_len` apart, and each panel, the sum of the panel's vectors times the row's elements; put into, or
 /// added to, the panel's 16 elements of a row of `out`, whose rows are `out_stride` apart.
 #[inline(always)]
 fn products<S: Simd, const ADD: bool>(
@@ -306,7 +324,7 @@ fn products_of<S: Simd, const ADD: bool, const P: usize>(
     out: &mut [f32],
     out_stride: usize,
 ) {
-    let n_rows = rows.len() / row_len;
+    let n_rows = rows.len().div_ceil(row_len);
     let mut at = 0;
     // Few rows have several sums each, so that no addition waits for the one before. 6 sums of two registers, a vector of two and a
     // broadcast fit the 16 registers of AVX2; 12 sums, or 24 of four panels, the 32 of AVX-512.
@@ -337,14 +355,17 @@ fn product<S: Simd, const ADD: bool, const P: usize, const N: usize, const SUMS:
     out_stride: usize,
 ) -> usize {
     let Panels { data, panel_stride, stride, n_panels, n_vectors } = panels;
-    assert!(n_vectors <= row_len && rows.len() >= N * row_len, "as many elements in each row as vectors");
+    assert!(
+        n_vectors <= row_len && rows.len() >= (N - 1) * row_len + n_vectors,
+        "as many elements in each row as vectors"
+    );
     let last = (P - 1) * panel_stride + n_vectors.saturating_sub(1) * stride;
     assert!(n_panels >= P && (n_vectors == 0 || last + LANES <= data.len()), "whole vectors");
     let mut acc = [[[simd.splat(0.0); P]; SUMS]; N];
     let n_whole = n_vectors / SUMS * SUMS;
     for first in (0..n_whole).step_by(SUMS) {
         for k in 0..SUMS {
-            // SAFETY: first + k < n_vectors <= row_len; the panels and the N rows have that many by the assertions above.
+            // SAFETY: first + k < n_vectors; the panels and the N rows have that many by the assertions above.
             unsafe { add_product(simd, panels, rows, row_len, first + k, &mut acc, k) };
         }
     }
@@ -369,7 +390,7 @@ fn product<S: Simd, const ADD: bool, const P: usize, const N: usize, const SUMS:
 /// Adds vector `i` of each panel times element `i` of each row to sum `k` of the row.
 ///
 /// # Safety
-/// `P` panels have more than `i` whole vectors, and `N` rows of `row_len` have more than `i` elements each.
+/// `P` panels have more than `i` whole vectors, and `N` rows of `row_len` apart have more than `i` elements each.
 #[inline(always)]
 unsafe fn add_product<S: Simd, const P: usize, const N: usize, const SUMS: usize>(
     simd: S,
@@ -386,11 +407,15 @@ unsafe fn add_product<S: Simd, const P: usize, const N: usize, const SUMS: usize
         vectors[p] =
             simd.load(unsafe { &*panels.data.as_ptr().add(p * panels.panel_stride + i * panels.stride).cast() });
     }
+    // By one address that goes from row to row: one for each row takes more registers than there are.
+    // SAFETY: the caller's promise.
+    let mut element = unsafe { rows.as_ptr().add(i) };
     for n in 0..N {
         // SAFETY: the caller's promise.
-        let element = simd.splat(unsafe { *rows.get_unchecked(n * row_len + i) });
+        let x = simd.splat(unsafe { *element });
+        element = element.wrapping_add(row_len);
         for p in 0..P {
-            acc[n][k][p] = simd.fma(vectors[p], element, acc[n][k][p]);
+            acc[n][k][p] = simd.fma(vectors[p], x, acc[n][k][p]);
         }
     }
 }
