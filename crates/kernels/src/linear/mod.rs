@@ -21,6 +21,7 @@ mod rows;
 mod tiles;
 
 use std::fmt;
+use std::ops::Range;
 
 pub use codes::{
     Codes, CodesProduct, GatedCodes, LINE_BYTES, PackedCodes, linear_codes, linear_codes_gated,
@@ -197,7 +198,10 @@ impl<'a> Output<'a> {
     #[inline(always)]
     fn finish(&self, first_token: usize, n_tokens: usize, first_row: usize) {
         if let Some((op, isa)) = self.then {
-            isa.run(Finish { op, gates: None, sums: self.panel(first_token, first_row, false), n_tokens });
+            let end = first_token + n_tokens;
+            for start in (first_token..end).step_by(FINISH_TOKENS) {
+                isa.run(Finish { op, out: self, first_row, tokens: start..end.min(start + FINISH_TOKENS) });
+            }
         }
     }
 
@@ -285,47 +289,51 @@ impl PanelSums<'_> {
     }
 }
 
-/// Sums become what `op` gives of them, or are multiplied with what it gives of their gates.
+/// Tokens of a [`Finish`], at most: at once, as none of them waits for another.
+const FINISH_TOKENS: usize = 6;
+
+/// Outputs of a few tokens become what `op` gives of them.
+///
+/// Small: what is large is copied by vectors, which wait for what was just written in parts.
 struct Finish<'a> {
     op: Unary,
-    gates: Option<PanelSums<'a>>,
-    sums: PanelSums<'a>,
-    n_tokens: usize,
+    out: &'a Output<'a>,
+    first_row: usize,
+    tokens: Range<usize>,
 }
 
 impl Kernel for Finish<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        /// At once, as none of them waits for another.
-        const N: usize = 6;
-        let given = self.gates.as_ref().unwrap_or(&self.sums);
-        for first in (0..self.n_tokens).step_by(N) {
-            let mut values = [simd.splat(0.0); N];
-            for i in 0..N {
-                if first + i < self.n_tokens {
-                    // SAFETY: they belong, for these tokens, to this task alone.
-                    values[i] = simd.load(&filled_up(unsafe { given.of(first + i) }));
-                }
+        let Self { op, out, first_row, tokens } = self;
+        let sums = out.panel(tokens.start, first_row, false);
+        let mut values = [simd.splat(0.0); FINISH_TOKENS];
+        for i in 0..FINISH_TOKENS {
+            if i < tokens.len() {
+                // SAFETY: they belong, for these tokens, to this task alone.
+                values[i] = simd.load(&filled_up(unsafe { sums.of(i) }));
             }
-            let values = self.op.of_each(simd, values);
-            for i in 0..N {
-                if first + i < self.n_tokens {
-                    // SAFETY: as above.
-                    let y = unsafe { self.sums.of(first + i) };
-                    let value =
-                        if self.gates.is_some() { simd.mul(values[i], simd.load(&filled_up(y))) } else { values[i] };
-                    if let Some(y) = y.first_chunk_mut() {
-                        simd.store(value, y);
-                        continue;
-                    }
-                    let mut lanes = [0.0; LANES];
-                    simd.store(value, &mut lanes);
-                    y.copy_from_slice(&lanes[..y.len()]);
-                }
+        }
+        let values = op.of_each(simd, values);
+        for i in 0..FINISH_TOKENS {
+            if i < tokens.len() {
+                // SAFETY: as above.
+                store(simd, values[i], unsafe { sums.of(i) });
             }
         }
     }
+}
+
+/// Stores 16 values, or as many as there are.
+#[inline(always)]
+fn store<S: Simd>(simd: S, values: S::F, to: &mut [f32]) {
+    if let Some(to) = to.first_chunk_mut() {
+        return simd.store(values, to);
+    }
+    let mut lanes = [0.0; LANES];
+    simd.store(values, &mut lanes);
+    to.copy_from_slice(&lanes[..to.len()]);
 }
 
 /// 16 values; zeros where there are none.

@@ -14,7 +14,7 @@ use std::hint::black_box;
 use super::panel::{Kind, Panel, kind_of, scratch_len as panel_scratch_len};
 use super::q8::{TILE_TOKENS, TileGroup};
 use super::tiles::{most_panels, share_len, task_panels};
-use super::{Codes, Finish, LINE_BYTES, Output, PanelSums, Q8Activations, Start};
+use super::{Codes, LINE_BYTES, Output, PanelSums, Q8Activations, Start, filled_up, store};
 use crate::activation::Unary;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
@@ -299,9 +299,8 @@ impl Task<'_> {
                     _ => self.tile::<S, QUADS, PLANES, PANELS, CENTRED, 2>(simd, &part, first_token),
                 }
                 if is_last && let Some(gate) = self.to.gate {
-                    let [gates, sums] = [0, 1].map(|panel| self.sums(panel, first_token, false));
-                    let n_tokens = TILE_TOKENS.min(self.tokens.end - first_token);
-                    self.ctx.isa().run(Finish { op: gate.op, gates: Some(gates), sums, n_tokens });
+                    let tokens = first_token..self.tokens.end.min(first_token + TILE_TOKENS);
+                    self.ctx.isa().run(Gated { task: self, op: gate.op, tokens });
                 }
             }
         }
@@ -356,6 +355,37 @@ struct Part<'a, const QUADS: usize, const PLANES: usize, const PANELS: usize> {
     /// The first group.
     start: usize,
     cells: &'a [[Cell<QUADS, PLANES>; PANELS]],
+}
+
+/// Multiplies the outputs of some tokens with what `op` gives of the gate.
+struct Gated<'a> {
+    task: &'a Task<'a>,
+    op: Unary,
+    tokens: std::ops::Range<usize>,
+}
+
+impl Kernel for Gated<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let [gates, sums] = [0, 1].map(|panel| self.task.sums(panel, self.tokens.start, false));
+        let mut values = [simd.splat(0.0); TILE_TOKENS];
+        for token_idx in 0..TILE_TOKENS {
+            if token_idx < self.tokens.len() {
+                // SAFETY: they belong, for these tokens, to this task alone.
+                values[token_idx] = simd.load(&filled_up(unsafe { gates.of(token_idx) }));
+            }
+        }
+        // At once, as none of them waits for another.
+        let values = self.op.of_each(simd, values);
+        for token_idx in 0..TILE_TOKENS {
+            if token_idx < self.tokens.len() {
+                // SAFETY: as above.
+                let y = unsafe { sums.of(token_idx) };
+                store(simd, simd.mul(values[token_idx], simd.load(&filled_up(y))), y);
+            }
+        }
+    }
 }
 
 /// The products of some groups of columns with as many of `N` tokens.
