@@ -440,7 +440,7 @@ pub fn linear_fast_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) 
 
 /// The fast product: [`linear_q8`] of the activations quantised here, or, for a float weight, [`linear_f32`].
 ///
-/// A bf16 weight on an [`Isa`](crate::Isa) that [has bf16 products](crate::Isa::has_bf16) is multiplied with the
+/// A bf16 weight on an [`Isa`] that [has bf16 products](crate::Isa::has_bf16) is multiplied with the
 /// activations rounded to bf16, to nearest even; sums are f32. There, subnormal activations, weights and sums count as
 /// zero, and an activation above the largest bf16, 3.39e38, is infinite.
 ///
