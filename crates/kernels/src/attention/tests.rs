@@ -26,7 +26,7 @@ impl Case {
     }
 
     fn run(&self, ctx: &Context, as_f16: bool) -> Vec<f32> {
-        let Self { n_kv_heads, n_rows, head_dim, n_keys, .. } = *self;
+        let Self { n_kv_heads, n_rows, head_dim, .. } = *self;
         let (k16, v16): (Vec<u16>, Vec<u16>) =
             (self.k.iter().map(|x| f32_to_f16(*x)).collect(), self.v.iter().map(|x| f32_to_f16(*x)).collect());
         let (head_stride, key_stride) = self.strides();
@@ -35,30 +35,8 @@ impl Case {
             head_stride,
             key_stride,
         };
-        let mut out = vec![f32::NAN; self.q.len()];
-        let mut scratch = vec![f32::NAN; attention_scratch_len(ctx, n_kv_heads, n_rows, head_dim, n_keys)];
-        let args = Attention {
-            q: &self.q,
-            q_rows: HeadRows::by_head(n_rows, head_dim),
-            k: view(&self.k, &k16),
-            v: view(&self.v, &v16),
-            mask: self.mask.as_deref(),
-            tiles: None,
-            scale: 0.3,
-            n_kv_heads,
-            n_rows,
-            head_dim,
-            n_keys,
-            out_rows: HeadRows::by_head(n_rows, head_dim),
-            out: &mut out,
-        };
-        attention(ctx, args, &mut scratch);
-        self.is_the_same_by_row(ctx, view(&self.k, &k16), view(&self.v, &v16), &out);
-        out
-    }
-
-    fn is_the_same_by_row(&self, ctx: &Context, k: KvView, v: KvView, due: &[f32]) {
-        let Self { n_kv_heads, n_rows, head_dim, n_keys, .. } = *self;
+        let (k, v) = (view(&self.k, &k16), view(&self.v, &v16));
+        let out = self.attend(ctx, &self.q, k, v, HeadRows::by_head(n_rows, head_dim));
         let by_row = |x: &[f32]| -> Vec<f32> {
             let heads = |row: usize| {
                 (0..n_kv_heads).flat_map(move |head| {
@@ -68,11 +46,18 @@ impl Case {
             };
             (0..n_rows).flat_map(heads).map(|at| x[at]).collect()
         };
-        let mut out = vec![f32::NAN; self.q.len()];
+        let other = self.attend(ctx, &by_row(&self.q), k, v, HeadRows::by_row(n_kv_heads, head_dim));
+        assert!(other.iter().zip(by_row(&out)).all(|(a, b)| a.to_bits() == b.to_bits()), "{n_rows} rows by row");
+        out
+    }
+
+    fn attend(&self, ctx: &Context, q: &[f32], k: KvView, v: KvView, rows: HeadRows) -> Vec<f32> {
+        let Self { n_kv_heads, n_rows, head_dim, n_keys, .. } = *self;
+        let mut out = vec![f32::NAN; q.len()];
         let mut scratch = vec![f32::NAN; attention_scratch_len(ctx, n_kv_heads, n_rows, head_dim, n_keys)];
         let args = Attention {
-            q: &by_row(&self.q),
-            q_rows: HeadRows::by_row(n_kv_heads, head_dim),
+            q,
+            q_rows: rows,
             k,
             v,
             mask: self.mask.as_deref(),
@@ -82,11 +67,11 @@ impl Case {
             n_rows,
             head_dim,
             n_keys,
-            out_rows: HeadRows::by_row(n_kv_heads, head_dim),
+            out_rows: rows,
             out: &mut out,
         };
         attention(ctx, args, &mut scratch);
-        assert!(out.iter().zip(by_row(due)).all(|(a, b)| a.to_bits() == b.to_bits()), "{n_rows} rows by row");
+        out
     }
 
     fn has_empty_row(&self) -> bool {

@@ -25,8 +25,8 @@ const MAX_CODE: f32 = 63.0;
 const OFFSET: u8 = 64;
 /// Panels of a task: with sums in six registers of AVX2, scales' products in six more, every weight is an operand from memory.
 const TASK_PANELS: usize = 3;
-/// Groups of columns that a task goes over with all its tokens at a time: 48 rows of 768 are 40 KiB, which are read from the second
-/// cache, and as fast: half of them in the first took 1.03 to 1.05 of the time.
+/// Groups of columns that a task goes over with all its tokens at a time: 12 of 48 rows are 40 KiB, which are read from the second
+/// cache, and as fast as fewer from the first.
 const fn part_groups<S: Simd>() -> usize {
     if S::PART_PRODUCTS == 4 { 24 } else { 12 }
 }
