@@ -1,7 +1,8 @@
 //! Functions of one value, on slices.
 
+use crate::Context;
+use crate::math::{self, Each};
 use crate::simd::{Isa, Kernel, Simd};
-use crate::{Context, math};
 
 /// A function of one value. The bounds are against f64, in units of the last place of the f32 result (ULP), subnormal
 /// results excepted; the tests hold them.
@@ -34,26 +35,18 @@ impl Unary {
 
     /// Of each vector.
     #[inline(always)]
-    pub(crate) fn of_each<S: Simd, const N: usize>(self, simd: S, mut vectors: [S::F; N]) -> [S::F; N] {
-        macro_rules! each {
-            ($v:ident => $of:expr) => {
-                for i in 0..N {
-                    let $v = vectors[i];
-                    vectors[i] = $of;
-                }
-            };
-        }
+    pub(crate) fn of_each<S: Simd, const N: usize>(self, simd: S, vectors: [S::F; N]) -> [S::F; N] {
+        let simd = Each(simd);
         match self {
-            Self::Exp => each!(v => math::exp(simd, v)),
-            Self::Sigmoid => each!(v => math::sigmoid(simd, v)),
-            Self::Silu => each!(v => math::silu(simd, v)),
-            Self::Tanh => each!(v => math::tanh(simd, v)),
-            Self::Erf => each!(v => math::erf(simd, v)),
-            Self::GeluTanh => each!(v => math::gelu_tanh(simd, v)),
-            Self::GeluErf => each!(v => math::gelu_erf(simd, v)),
-            Self::Relu => each!(v => simd.max(simd.splat(0.0), v)),
+            Self::Exp => math::exp(simd, vectors),
+            Self::Sigmoid => math::sigmoid(simd, vectors),
+            Self::Silu => math::silu(simd, vectors),
+            Self::Tanh => math::tanh(simd, vectors),
+            Self::Erf => math::erf(simd, vectors),
+            Self::GeluTanh => math::gelu_tanh(simd, vectors),
+            Self::GeluErf => math::gelu_erf(simd, vectors),
+            Self::Relu => math::relu(simd, vectors),
         }
-        vectors
     }
 }
 

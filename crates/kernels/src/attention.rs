@@ -1,20 +1,21 @@
 //! Attention of query rows over a key/value cache: `softmax(q k^T * scale + mask) v`.
 //!
 //! The keys are gone over in tiles of 64, with the softmax kept up to date as in "online softmax": a running maximum,
-//! the sum of the exponentials and the weighted sum of the values. So the scratch does not grow with the number of
+//! the sum of the weights and the weighted sum of the values. So the scratch does not grow with the number of
 //! keys. A task is a few blocks of query rows of one key/value head, for which a tile is read and turned once, or, where that
 //! makes too few tasks, one block and a part of the keys; the parts are put together at the end.
 //!
 //! Both products have the same form: 16 keys, or 16 elements of a value, are the lanes, and a row's elements, or its 64
 //! weights, are broadcast.
 
+use crate::Context;
 use crate::simd::LANES;
 use crate::threads::SharedMut;
-use crate::{Context, math};
 
 mod few;
 mod mask;
 mod merge;
+mod rows;
 mod tile;
 
 pub use mask::{MaskTiles, mask_tiles_len};
@@ -159,7 +160,7 @@ impl Division {
         2 * TILE_KEYS * self.padded_dim + BLOCK_ROWS * (TILE_KEYS + self.n_task_blocks * (LANES + self.padded_dim))
     }
 
-    /// f32s of what a split says of a row: maximum, sum of exponentials, sums.
+    /// f32s of what a split says of a row: maximum, sum of weights, sums.
     fn partial_len(self) -> usize {
         if self.n_splits == 1 { 0 } else { self.padded_dim + 2 }
     }
@@ -196,6 +197,7 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
     let tiles = tiles.unwrap_or_else(|| MaskTiles::new(ctx, mask, n_keys, own_tiles));
     let partial_len = division.partial_len();
     let partials = &mut partials[..n_kv_heads * n_rows * division.n_splits * partial_len];
+    let scale = scale * std::f32::consts::LOG2_E;
     let common = Common { q, q_rows, k, v, mask, tiles, scale, head_dim, n_keys, division };
     {
         let (workers, partials, out) = (SharedMut::new(workers), SharedMut::new(partials), SharedMut::new(&mut *out));
@@ -266,6 +268,7 @@ struct Common<'a> {
     v: KvView<'a>,
     mask: Option<&'a [f32]>,
     tiles: MaskTiles<'a>,
+    /// Of scores whose weights are powers of 2.
     scale: f32,
     head_dim: usize,
     n_keys: usize,

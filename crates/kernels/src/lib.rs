@@ -15,6 +15,7 @@
 
 pub mod activation;
 pub mod attention;
+mod cache;
 pub mod ceiling;
 pub mod f16;
 pub mod linear;

@@ -4,9 +4,75 @@
 
 use crate::simd::Simd;
 
+/// The operations of [`Simd`] on `N` vectors each. A function is some 20 operations that wait for each other: of vectors one behind the
+/// other they fill the places that the machine has for those that wait, so that it is idle half of the time.
+#[derive(Clone, Copy)]
+pub(crate) struct Each<S, const N: usize>(pub(crate) S);
+
+macro_rules! each {
+    ($($name:ident($first:ident: $of:ident $(, $more:ident: $kind:ident)*);)*) => {$(
+        #[inline(always)]
+        fn $name(self, mut $first: [S::$of; N] $(, $more: [S::$kind; N])*) -> [S::$of; N] {
+            for i in 0..N {
+                $first[i] = self.0.$name($first[i] $(, $more[i])*);
+            }
+            $first
+        }
+    )*};
+}
+
+impl<S: Simd, const N: usize> Each<S, N> {
+    each! {
+        add(a: F, b: F);
+        sub(a: F, b: F);
+        mul(a: F, b: F);
+        div(a: F, b: F);
+        fma(a: F, b: F, c: F);
+        min(a: F, b: F);
+        max(a: F, b: F);
+        abs(a: F);
+        copysign(a: F, sign: F);
+        select_lt(a: F, b: F, yes: F, no: F);
+        half_int(a: I);
+        sub_int(a: I, b: I);
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> [S::F; N] {
+        [self.0.splat(value); N]
+    }
+
+    #[inline(always)]
+    fn to_int(self, a: [S::F; N]) -> [S::I; N] {
+        let mut n = [self.0.zero_int(); N];
+        for i in 0..N {
+            n[i] = self.0.to_int(a[i]);
+        }
+        n
+    }
+
+    #[inline(always)]
+    fn int_values(self, a: [S::I; N]) -> [S::F; N] {
+        let mut values = self.splat(0.0);
+        for i in 0..N {
+            values[i] = self.0.int_values(a[i]);
+        }
+        values
+    }
+
+    #[inline(always)]
+    fn pow2(self, n: [S::I; N]) -> [S::F; N] {
+        let mut powers = self.splat(0.0);
+        for i in 0..N {
+            powers[i] = self.0.pow2(n[i]);
+        }
+        powers
+    }
+}
+
 /// The polynomial with these coefficients, the highest power first.
 #[inline(always)]
-fn polynomial<S: Simd>(simd: S, x: S::F, coefficients: &[f32]) -> S::F {
+fn polynomial<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N], coefficients: &[f32]) -> [S::F; N] {
     let mut sum = simd.splat(coefficients[0]);
     for coefficient in &coefficients[1..] {
         sum = simd.fma(sum, x, simd.splat(*coefficient));
@@ -16,7 +82,7 @@ fn polynomial<S: Simd>(simd: S, x: S::F, coefficients: &[f32]) -> S::F {
 
 /// The integer n that is nearest to x / ln 2, and e to the rest of x, less 1.
 #[inline(always)]
-fn reduce<S: Simd>(simd: S, x: S::F) -> (S::I, S::F) {
+fn reduce<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> ([S::I; N], [S::F; N]) {
     // ln 2 in two parts: the first has 9 bits, so that its product with an exponent is exact.
     const LN2_HIGH: f32 = 355.0 / 512.0;
     const LN2_LOW: f32 = (std::f64::consts::LN_2 - 355.0 / 512.0) as f32;
@@ -30,7 +96,7 @@ fn reduce<S: Simd>(simd: S, x: S::F) -> (S::I, S::F) {
 
 /// e to the x: infinity above 88.73, 0 below -103.98, subnormals between as they are.
 #[inline(always)]
-pub(crate) fn exp<S: Simd>(simd: S, x: S::F) -> S::F {
+pub(crate) fn exp<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S::F; N] {
     // Bounds beyond which the result is infinity and 0; they leave NaN as it is.
     let x = simd.max(simd.splat(-104.0), simd.min(simd.splat(89.0), x));
     let (n, rest) = reduce(simd, x);
@@ -42,28 +108,40 @@ pub(crate) fn exp<S: Simd>(simd: S, x: S::F) -> S::F {
 
 /// e to the x for x of 0 and less: 0 where that is no normal number, below -87.68.
 #[inline(always)]
-pub(crate) fn exp_negative<S: Simd>(simd: S, x: S::F) -> S::F {
+pub(crate) fn exp_negative<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S::F; N] {
     // The nearest n is -127 there, for which `pow2` is 0.
     let (n, rest) = reduce(simd, simd.max(simd.splat(-88.0), x));
     let power = simd.pow2(n);
     simd.fma(power, rest, power)
 }
 
+/// 2 to the x for x of 0 and less, to 2 ULP where that is a normal number: 0 below -126.5.
+#[inline(always)]
+pub(crate) fn exp2_negative<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S::F; N] {
+    // 2^x for |x| <= 1/2, 1 at 0: minimax fit of degree 5 with the first two terms as they are, relative error 1.05e-7.
+    const FIT: [f32; 6] = [1.330_060_5e-3, 9.669_691e-3, 5.550_558_5e-2, 0.240_222_83, std::f32::consts::LN_2, 1.0];
+    // The nearest integer is -127 below, for which `pow2` is 0.
+    let x = simd.max(simd.splat(-127.0), x);
+    let n = simd.to_int(x);
+    let rest = simd.sub(x, simd.int_values(n));
+    simd.mul(polynomial(simd, rest, &FIT), simd.pow2(n))
+}
+
 /// 1 / (1 + exp(-x)), from exp(-|x|) so that neither tail loses precision.
 #[inline(always)]
-pub(crate) fn sigmoid<S: Simd>(simd: S, x: S::F) -> S::F {
+pub(crate) fn sigmoid<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S::F; N] {
     let e = exp(simd, simd.sub(simd.splat(0.0), simd.abs(x)));
     let one = simd.splat(1.0);
     simd.div(simd.select_lt(x, simd.splat(0.0), e, one), simd.add(one, e))
 }
 
 #[inline(always)]
-pub(crate) fn silu<S: Simd>(simd: S, x: S::F) -> S::F {
+pub(crate) fn silu<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S::F; N] {
     simd.mul(x, sigmoid(simd, x))
 }
 
 #[inline(always)]
-pub(crate) fn tanh<S: Simd>(simd: S, x: S::F) -> S::F {
+pub(crate) fn tanh<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S::F; N] {
     // (tanh(x) / x - 1) / x^2 in x^2 up to 0.64^2: minimax fit of degree 4, error 5.4e-9 of tanh.
     const SMALL: [f32; 5] = [-0.005_603_91, 0.020_551_71, -0.053_714_1, 0.133_311_53, -0.333_332_72];
     let size = simd.abs(x);
@@ -76,7 +154,7 @@ pub(crate) fn tanh<S: Simd>(simd: S, x: S::F) -> S::F {
 }
 
 #[inline(always)]
-pub(crate) fn erf<S: Simd>(simd: S, x: S::F) -> S::F {
+pub(crate) fn erf<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S::F; N] {
     // erf(x) / x in x^2 up to 1: minimax fit of degree 6, error 1.2e-9.
     const SMALL: [f32; 7] = [
         7.889_12e-5,
@@ -100,34 +178,83 @@ pub(crate) fn erf<S: Simd>(simd: S, x: S::F) -> S::F {
 
 /// x / 2 * (1 + tanh(u)) is x * sigmoid(2 u), which does not cancel for negative x.
 #[inline(always)]
-pub(crate) fn gelu_tanh<S: Simd>(simd: S, x: S::F) -> S::F {
+pub(crate) fn gelu_tanh<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S::F; N] {
     // sqrt(8 / pi) = sqrt(2) * 2 / sqrt(pi)
     const TWO_SQRT: f32 = (std::f64::consts::SQRT_2 * std::f64::consts::FRAC_2_SQRT_PI) as f32;
     let cubic = simd.fma(simd.mul(simd.mul(x, x), simd.splat(0.044_715)), x, x);
     simd.mul(x, sigmoid(simd, simd.mul(cubic, simd.splat(TWO_SQRT))))
 }
 
-/// x * (1 + erf(x / sqrt(2))) / 2 as max(x, 0) - |x| / 2 * (1 - erf(|x| / sqrt(2))), which does not cancel for negative x.
+/// x * (1 + erf(x / sqrt(2))) / 2 as max(x, 0) - |x| * (1 - erf(|x| / sqrt(2))) / 2, which does not cancel for negative x.
 #[inline(always)]
-pub(crate) fn gelu_erf<S: Simd>(simd: S, x: S::F) -> S::F {
-    // ln(1 - erf(x)) for 0..5: minimax fit of degree 8, error 1.5e-8 of erf.
+pub(crate) fn gelu_erf<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S::F; N] {
+    // log2((1 - erf(x / sqrt(2))) / 2) for 0..7: minimax fit of degree 8, error 1.5e-8 of erf.
     const FIT: [f32; 9] = [
-        -3.074_319e-5,
-        3.028_679_6e-4,
-        -1.012_264_2e-3,
-        -5.719_523e-4,
-        1.961_736_4e-2,
-        -0.102_936_96,
-        -0.636_593_16,
-        -1.128_380_8,
-        1.504_893_1e-8,
+        -2.772_065_5e-6,
+        3.862_094_3e-5,
+        -1.825_485_7e-4,
+        -1.458_677_7e-4,
+        7.075_468_5e-3,
+        -5.250_502_8e-2,
+        -0.459_204_9,
+        -1.151_105_8,
+        -1.0,
     ];
-    let size = simd.abs(x);
-    let scaled = simd.mul(size, simd.splat(std::f32::consts::FRAC_1_SQRT_2));
-    let bounded = simd.min(simd.splat(5.0), scaled);
-    let complement = exp_negative(simd, polynomial(simd, bounded, &FIT));
-    let half = simd.mul(size, simd.splat(0.5));
-    // At 5 the complement is 1.5e-12. NaN is not below it, and stays in the difference.
-    let half = simd.select_lt(scaled, simd.splat(5.0), half, simd.splat(0.0));
-    simd.sub(simd.max(simd.splat(0.0), x), simd.mul(half, complement))
+    // From 7 on the fit goes down faster than what it fits, and at 14 to where 2 to it is 0. NaN stays.
+    let size = simd.min(simd.splat(14.0), simd.abs(x));
+    let half = exp2_negative(simd, polynomial(simd, size, &FIT));
+    simd.sub(simd.max(simd.splat(0.0), x), simd.mul(size, half))
+}
+
+#[inline(always)]
+pub(crate) fn relu<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S::F; N] {
+    simd.max(simd.splat(0.0), x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Each, exp2_negative};
+    use crate::Isa;
+    use crate::simd::{Kernel, LANES, Simd};
+
+    /// Powers of some values and of their doubles.
+    struct Powers([f32; LANES]);
+
+    impl Kernel for Powers {
+        type Output = [[f32; LANES]; 2];
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> Self::Output {
+            let x = simd.load(&self.0);
+            let powers = exp2_negative(Each(simd), [x, simd.add(x, x)]);
+            let mut out = [[0.0; LANES]; 2];
+            simd.store(powers[0], &mut out[0]);
+            simd.store(powers[1], &mut out[1]);
+            out
+        }
+    }
+
+    #[test]
+    fn powers_of_two() {
+        for isa in Isa::available() {
+            for first in (0..126_000).step_by(LANES) {
+                let x: [f32; LANES] = std::array::from_fn(|i| -((first + i) as f32) / 1001.3);
+                for (powers, times) in isa.run(Powers(x)).iter().zip([1.0, 2.0]) {
+                    for (x, power) in x.iter().zip(powers) {
+                        let x = x * times;
+                        let exact = f64::from(x).exp2();
+                        if x > -126.0 {
+                            let error = (f64::from(*power) - exact).abs() / exact / f64::from(f32::EPSILON);
+                            assert!(error <= 2.0, "2^{x} = {power}: {error} ULP, {}", isa.name());
+                        } else if x < -126.5 {
+                            assert_eq!(*power, 0.0, "2^{x}, {}", isa.name());
+                        }
+                    }
+                }
+            }
+            let x = [0.0, -0.0, f32::NEG_INFINITY, f32::MIN, -1.0, f32::NAN, -3.0, -5.0];
+            let [powers, _] = isa.run(Powers(std::array::from_fn(|i| x[i % 8])));
+            assert_eq!(powers[..5], [1.0, 1.0, 0.0, 0.0, 0.5], "{}", isa.name());
+            assert!(powers[5].is_nan(), "{}", isa.name());
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! Softmax of rows.
 
+use crate::Context;
+use crate::math::{self, Each};
 use crate::simd::{Kernel, Simd};
-use crate::{Context, math};
 
 /// Elements below which a call is not worth handing to other threads.
 const MIN_TASK_LEN: usize = 8_192;
@@ -37,7 +38,7 @@ impl Kernel for SoftmaxRow<'_> {
         let max = simd.splat(max);
         let mut sums = simd.splat(0.0);
         for vector in vectors {
-            let e = math::exp_negative(simd, simd.sub(simd.load(vector), max));
+            let e = math::exp_negative(Each(simd), [simd.sub(simd.load(vector), max)])[0];
             simd.store(e, vector);
             sums = simd.add(sums, e);
         }
@@ -45,7 +46,7 @@ impl Kernel for SoftmaxRow<'_> {
         let mut last = [f32::NEG_INFINITY; 16];
         last[..rest.len()].copy_from_slice(rest);
         if !rest.is_empty() {
-            let e = math::exp_negative(simd, simd.sub(simd.load(&last), max));
+            let e = math::exp_negative(Each(simd), [simd.sub(simd.load(&last), max)])[0];
             simd.store(e, &mut last);
             sums = simd.add(sums, e);
             rest.copy_from_slice(&last[..rest.len()]);

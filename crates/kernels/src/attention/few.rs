@@ -2,64 +2,32 @@
 //!
 //! To lay keys out by lanes, as for many rows, would cost more than it saves.
 
-use super::{KvData, KvView, TILE_KEYS};
-use crate::f16::u16_as_bytes;
+use super::TILE_KEYS;
+use super::rows::Rows;
 use crate::simd::{LANES, Simd};
 
-/// Rows up to which it pays: those of a token in grouped-query attention.
+/// Query rows up to which it pays: those of a token in grouped-query attention.
 pub(super) const MOST_ROWS: usize = 4;
 
-/// Some keys or values of a head.
-#[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
-    data: KvData<'a>,
-    stride: usize,
-    n: usize,
-    head_dim: usize,
-}
-
-impl<'a> Rows<'a> {
-    /// Those from `first_key` on; none where a row is not whole vectors.
-    #[inline(always)]
-    pub(super) fn new(view: &KvView<'a>, head_dim: usize, head_idx: usize, first_key: usize, n: usize) -> Option<Self> {
-        let start = head_idx * view.head_stride + first_key * view.key_stride;
-        let data = match view.data {
-            KvData::F32(data) => KvData::F32(&data[start..]),
-            KvData::F16(data) => KvData::F16(&data[start..]),
-        };
-        let is_whole = n > 0 && head_dim.is_multiple_of(LANES) && (n - 1) * view.key_stride + head_dim <= data.len();
-        is_whole.then_some(Self { data, stride: view.key_stride, n, head_dim })
-    }
-
-    /// 16 elements of a row.
-    ///
-    /// # Safety
-    /// There are more than `i` rows, and `first` is a multiple of 16 below the dimension of the head.
-    #[inline(always)]
-    unsafe fn vector<S: Simd>(&self, simd: S, i: usize, first: usize) -> S::F {
-        let at = i * self.stride + first;
-        match self.data {
-            // SAFETY: the caller's promise, and `new` checked that the last row ends inside of the data.
-            KvData::F32(data) => simd.load(unsafe { &*data.as_ptr().add(at).cast() }),
-            // SAFETY: as above.
-            KvData::F16(data) => simd.load_f16(u16_as_bytes(unsafe { &*data.as_ptr().add(at).cast() })),
-        }
-    }
-}
-
-/// The products of each query, of rows so far apart, with each key: into `scores`, a row [`TILE_KEYS`] long for each.
+/// The products of each query, of rows so far apart, with each key, scaled: into `scores`, a row [`TILE_KEYS`] long for each.
 #[inline(always)]
-pub(super) fn scores<S: Simd>(simd: S, keys: Rows, queries: (&[f32], usize), scores: &mut [f32]) {
+pub(super) fn scores<S: Simd>(simd: S, keys: Rows, queries: (&[f32], usize), scale: f32, scores: &mut [f32]) {
     match queries.0.len().div_ceil(queries.1) {
-        1 => scores_of::<S, 1>(simd, keys, queries, scores),
-        2 => scores_of::<S, 2>(simd, keys, queries, scores),
-        3 => scores_of::<S, 3>(simd, keys, queries, scores),
-        _ => scores_of::<S, 4>(simd, keys, queries, scores),
+        1 => scores_of::<S, 1>(simd, keys, queries, scale, scores),
+        2 => scores_of::<S, 2>(simd, keys, queries, scale, scores),
+        3 => scores_of::<S, 3>(simd, keys, queries, scale, scores),
+        _ => scores_of::<S, 4>(simd, keys, queries, scale, scores),
     }
 }
 
 #[inline(always)]
-fn scores_of<S: Simd, const N: usize>(simd: S, keys: Rows, (queries, stride): (&[f32], usize), scores: &mut [f32]) {
+fn scores_of<S: Simd, const N: usize>(
+    simd: S,
+    keys: Rows,
+    (queries, stride): (&[f32], usize),
+    scale: f32,
+    scores: &mut [f32],
+) {
     let dim = keys.head_dim;
     let queries = &queries[..(N - 1) * stride + dim];
     for key_idx in 0..keys.n {
@@ -74,7 +42,7 @@ fn scores_of<S: Simd, const N: usize>(simd: S, keys: Rows, (queries, stride): (&
             }
         }
         for n in 0..N {
-            scores[n * TILE_KEYS + key_idx] = simd.sum(acc[n]);
+            scores[n * TILE_KEYS + key_idx] = simd.sum(acc[n]) * scale;
         }
     }
     // Up to whole vectors, what is masked later has to be numbers.

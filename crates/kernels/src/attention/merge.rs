@@ -2,7 +2,7 @@
 
 use super::Division;
 
-/// `partials` [n_splits, rows, padded_dim + 2]: the sums, the maximum and the sum of exponentials of each row over each
+/// `partials` [n_splits, rows, padded_dim + 2]: the sums, the maximum and the sum of weights of each row over each
 /// part of the keys; `places` says where the rows begin in `out`.
 pub(super) fn merge(
     partials: &[f32],
@@ -20,7 +20,7 @@ pub(super) fn merge(
         out.fill(0.0);
         let mut total = 0.0;
         for part in parts() {
-            let weight = (part[division.padded_dim] - max).exp();
+            let weight = (part[division.padded_dim] - max).exp2();
             total += weight * part[division.padded_dim + 1];
             for (out, sum) in out.iter_mut().zip(part) {
                 *out += weight * sum;

@@ -16,12 +16,14 @@ struct Case {
     mask: Option<Vec<f32>>,
     /// [head, key, dim], or [key, head, dim].
     heads_first: bool,
+    /// Elements behind those of a head.
+    gap: usize,
 }
 
 impl Case {
     fn strides(&self) -> (usize, usize) {
-        // Two more keys than are used, and three more elements than a head has.
-        let dim = self.head_dim + 3;
+        // Two more keys than are used.
+        let dim = self.head_dim + self.gap;
         if self.heads_first { ((self.n_keys + 2) * dim, dim) } else { (dim, self.n_kv_heads * dim) }
     }
 
@@ -158,7 +160,7 @@ fn case(random: &mut Random, sizes: (usize, usize, usize, usize), masking: Maski
     let (k, v) = (halves(cache_len), halves(cache_len));
     let q = random.f32s(n_kv_heads * n_rows * head_dim);
     let mask = if matches!(masking, Masking::None) { None } else { Some(mask) };
-    Case { n_kv_heads, n_rows, head_dim, n_keys, q, k, v, mask, heads_first }
+    Case { n_kv_heads, n_rows, head_dim, n_keys, q, k, v, mask, heads_first, gap: 3 }
 }
 
 #[test]
@@ -191,6 +193,37 @@ fn against_the_definition() {
                             );
                         }
                     }
+                }
+            }
+        }
+    }
+}
+
+/// Rows whose scores rise, fall, or are all far below 0, of values that lie close together.
+#[test]
+fn scores_far_from_zero() {
+    let mut random = Random::new(55);
+    for (head_dim, n_rows, n_keys) in [(32, 70, 205), (32, 3, 205), (48, 21, 64), (96, 9, 40)] {
+        for masking in [Masking::None, Masking::Causal] {
+            let mut case = case(&mut random, (2, n_rows, head_dim, n_keys), masking, true);
+            case.gap = 0;
+            for q in case.q.chunks_exact_mut(head_dim) {
+                q[0] = 10.0 * (random.below(3) as f32 - 1.0);
+            }
+            for (key_idx, k) in case.k.chunks_exact_mut(head_dim).enumerate() {
+                // In 1/4, and of two heads: halves have it.
+                k[0] = (key_idx % (n_keys + 2)) as f32 / 4.0 + 32.0 * (key_idx / (n_keys + 2)) as f32;
+            }
+            let expected = case.exact();
+            for isa in Isa::available() {
+                for as_f16 in [false, true] {
+                    let error = relative_error(&case.run(&Context::with_isa(2, isa), as_f16), &expected);
+                    // Scores up to 250 are rounded to 2^-17.
+                    assert!(
+                        error < 2e-5,
+                        "{n_rows} rows of {head_dim}, {n_keys} keys, {masking:?}, {as_f16}, {}: {error}",
+                        isa.name()
+                    );
                 }
             }
         }

@@ -1,10 +1,13 @@
 //! Blocks of query rows over tiles of keys.
 
+use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use super::mask::Tile;
-use super::{BLOCK_ROWS, Block, Common, HeadRows, KvData, KvView, MASK_FLOOR, MOST_BLOCKS, TILE_KEYS, few, math};
-use crate::f16::{f16_to_f32, u16_as_bytes};
+use super::rows::Rows;
+use super::{BLOCK_ROWS, Block, Common, HeadRows, KvData, KvView, MASK_FLOOR, MOST_BLOCKS, TILE_KEYS, few};
+use crate::f16::f16_to_f32;
+use crate::math::{self, Each};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
 
@@ -13,7 +16,7 @@ pub(super) struct RowTask<'a> {
     /// One or several blocks of rows.
     pub(super) block: Block,
     pub(super) scratch: &'a mut [f32],
-    /// Where the keys are split: for each row the sums, the maximum and the sum of exponentials.
+    /// Where the keys are split: for each row the sums, the maximum and the sum of weights.
     pub(super) partials: &'a mut [f32],
     /// Where they are not.
     pub(super) out: Option<OutRows<'a>>,
@@ -34,16 +37,16 @@ struct Scratch<'a> {
     keys: &'a mut [f32],
     /// [TILE_KEYS, padded_dim]
     values: &'a mut [f32],
-    /// [BLOCK_ROWS, TILE_KEYS]: scores, then their exponentials.
+    /// [BLOCK_ROWS, TILE_KEYS]: scores, scaled so that weights are powers of 2, then the weights.
     weights: &'a mut [f32],
     rows: RowStates<'a>,
 }
 
 /// What is known of some rows after some tiles.
 struct RowStates<'a> {
-    /// What is taken off the scores before the exponential: near the largest so far.
+    /// What is taken off the scores before they are powers: near the largest so far.
     max: &'a mut [f32],
-    /// The sums of the exponentials, by lane.
+    /// The sums of the weights, by lane.
     totals: &'a mut [[f32; LANES]],
     /// [rows, padded_dim]: the weighted sums of the values.
     sums: &'a mut [f32],
@@ -111,7 +114,11 @@ impl Kernel for RowTask<'_> {
                 // SAFETY: the rows are this task's alone.
                 let out = unsafe { all.slice(first + row_idx * stride, common.head_dim) };
                 let factor = 1.0 / total;
-                out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * factor);
+                let (whole, rest) = out.as_chunks_mut();
+                for (out, sums) in whole.iter_mut().zip(sums.as_chunks().0) {
+                    simd.store(simd.mul(simd.load(sums), simd.splat(factor)), out);
+                }
+                rest.iter_mut().zip(&sums[whole.len() * LANES..]).for_each(|(out, sum)| *out = sum * factor);
             } else {
                 let partial = &mut partials[row_idx * (padded_dim + 2)..][..padded_dim + 2];
                 partial[..padded_dim].copy_from_slice(sums);
@@ -138,7 +145,7 @@ fn tile_products<S: Simd>(
     let queries = &common.q[first_query..][..(block.n_rows - 1) * row_stride + common.head_dim];
     let n_groups = n_keys.div_ceil(LANES);
     let few = |view| {
-        let rows = few::Rows::new(view, common.head_dim, block.head_idx, first_key, n_keys);
+        let rows = Rows::new(view, common.head_dim, block.head_idx, first_key, n_keys);
         rows.filter(|_| block.n_rows <= few::MOST_ROWS)
     };
     let (few_keys, few_values) = (few(&common.k), few(&common.v));
@@ -148,7 +155,7 @@ fn tile_products<S: Simd>(
         load(simd, common, Block { end_key, ..block }, scratch.keys, scratch.values);
     }
     if let Some(keys) = few_keys {
-        few::scores(simd, keys, (queries, row_stride), scratch.weights);
+        few::scores(simd, keys, (queries, row_stride), common.scale, scratch.weights);
     } else {
         let keys = Panels {
             data: &scratch.keys[..n_groups * LANES * padded_dim],
@@ -159,20 +166,38 @@ fn tile_products<S: Simd>(
         };
         products::<S, false>(simd, keys, queries, row_stride, scratch.weights, TILE_KEYS);
     }
-    let RowStates { max, totals, sums } = scratch.rows;
-    let rows = scratch.weights.chunks_exact_mut(TILE_KEYS).zip(sums.chunks_exact_mut(padded_dim));
-    for (i, (((scores, sums), max), total)) in rows.zip(max).zip(totals).enumerate() {
-        let mask = mask.map(|mask| &mask[(block.first_row + i) * common.n_keys + first_key..][..n_keys]);
-        let scores = &mut scores.as_chunks_mut().0[..n_groups];
-        Scores { scores, n_keys, mask, scale: common.scale }.weigh(simd, max, total, sums);
+    let weights = &mut scratch.weights[..block.n_rows * TILE_KEYS];
+    if let Some(mask) = mask {
+        for (i, scores) in weights.chunks_exact_mut(TILE_KEYS).enumerate() {
+            let mask = &mask[(block.first_row + i) * common.n_keys + first_key..][..n_keys];
+            add_mask(simd, mask, &mut scores.as_chunks_mut().0[..n_groups]);
+        }
+    } else if !n_keys.is_multiple_of(LANES) {
+        // 2 to the -inf adds nothing.
+        let hidden: [f32; LANES] = std::array::from_fn(|i| if i < n_keys % LANES { 0.0 } else { f32::NEG_INFINITY });
+        let hidden = simd.load(&hidden);
+        for scores in weights.chunks_exact_mut(TILE_KEYS) {
+            let last = &mut scores.as_chunks_mut().0[n_groups - 1];
+            simd.store(simd.add(simd.load(last), hidden), last);
+        }
     }
-    let weights = &scratch.weights[..block.n_rows * TILE_KEYS];
+    let RowStates { max, totals, sums } = scratch.rows;
+    let mut at = 0;
+    while at < block.n_rows {
+        let states = RowStates { max: &mut max[at..], totals: &mut totals[at..], sums: &mut sums[at * padded_dim..] };
+        let scores = &mut weights[at * TILE_KEYS..];
+        at += if block.n_rows - at >= 4 {
+            weigh::<S, 4>(simd, scores, n_groups, states, padded_dim)
+        } else {
+            weigh::<S, 1>(simd, scores, n_groups, states, padded_dim)
+        };
+    }
     if let Some(values) = few_values {
         return few::add_values(simd, values, weights, sums);
     }
-    let (values, stride) = close_rows(&common.v, common.head_dim, block).unwrap_or((scratch.values, padded_dim));
+    let values = close_rows(&common.v, common.head_dim, block).unwrap_or(scratch.values);
     let n_panels = padded_dim / LANES;
-    let values = Panels { data: values, panel_stride: LANES, stride, n_panels, n_vectors: n_keys };
+    let values = Panels { data: values, panel_stride: LANES, stride: padded_dim, n_panels, n_vectors: n_keys };
     products::<S, true>(simd, values, weights, TILE_KEYS, sums, padded_dim);
 }
 
@@ -181,85 +206,50 @@ fn tile_products<S: Simd>(
 fn load<S: Simd>(simd: S, common: &Common, block: Block, keys: &mut [f32], values: &mut [f32]) {
     let (head_dim, padded_dim) = (common.head_dim, common.division.padded_dim);
     let n_keys = block.end_key - block.first_key;
-    let (rows, stride) = match whole_rows(&common.k, head_dim, block) {
+    let whole = |view| Rows::new(view, head_dim, block.head_idx, block.first_key, n_keys);
+    let rows = match whole(&common.k) {
         Some(rows) => rows,
         None => {
-            load_rows(simd, &common.k, head_dim, block.head_idx, block.first_key, n_keys, values);
-            (&*values, padded_dim)
+            fill_up(&common.k, head_dim, block, values);
+            Rows::padded(values, padded_dim, n_keys)
         }
     };
-    transpose_keys(simd, rows, stride, padded_dim, &mut keys[..n_keys.next_multiple_of(LANES) * padded_dim]);
-    if close_rows(&common.v, head_dim, block).is_none() {
-        load_rows(simd, &common.v, head_dim, block.head_idx, block.first_key, n_keys, values);
+    rows.transpose(simd, common.scale, &mut keys[..n_keys.next_multiple_of(LANES) * padded_dim]);
+    if close_rows(&common.v, head_dim, block).is_some() {
+        return;
+    }
+    match whole(&common.v) {
+        Some(rows) => rows.copy(simd, values),
+        None => fill_up(&common.v, head_dim, block, values),
     }
 }
 
-/// The keys or values of a block from its first on, and how far they are apart, where they are whole rows of f32.
+/// The values of a block from its first on, where they are whole rows of f32 that lie behind each other: of those that are far apart, all
+/// may take each other's places in the first cache.
 #[inline(always)]
-fn whole_rows<'a>(view: &KvView<'a>, head_dim: usize, block: Block) -> Option<(&'a [f32], usize)> {
+fn close_rows<'a>(view: &KvView<'a>, head_dim: usize, block: Block) -> Option<&'a [f32]> {
     match view.data {
-        KvData::F32(data)
-            if (block.end_key - block.first_key).is_multiple_of(LANES) && head_dim.is_multiple_of(LANES) =>
-        {
-            Some((&data[block.head_idx * view.head_stride + block.first_key * view.key_stride..], view.key_stride))
+        KvData::F32(data) if view.key_stride == head_dim && head_dim.is_multiple_of(LANES) => {
+            Some(&data[block.head_idx * view.head_stride + block.first_key * head_dim..])
         }
         _ => None,
     }
 }
 
-/// [`whole_rows`] that lie behind each other: of those that are far apart, all may take each other's places in the first cache.
-#[inline(always)]
-fn close_rows<'a>(view: &KvView<'a>, head_dim: usize, block: Block) -> Option<(&'a [f32], usize)> {
-    if view.key_stride == head_dim { whole_rows(view, head_dim, block) } else { None }
-}
-
-/// Some keys or values as f32 rows [TILE_KEYS, padded_dim], filled up with zeros both ways.
-#[inline(always)]
-fn load_rows<S: Simd>(
-    simd: S,
-    view: &KvView,
-    head_dim: usize,
-    head_idx: usize,
-    first_key: usize,
-    n_keys: usize,
-    rows: &mut [f32],
-) {
-    let padded_dim = head_dim.next_multiple_of(LANES);
-    let (used, unused) = rows.split_at_mut(n_keys * padded_dim);
-    unused.fill(0.0);
-    for (i, row) in used.chunks_exact_mut(padded_dim).enumerate() {
-        let start = head_idx * view.head_stride + (first_key + i) * view.key_stride;
+/// The keys or values of a block as f32 rows of whole vectors, filled up with zeros.
+#[cold]
+fn fill_up(view: &KvView, head_dim: usize, block: Block, rows: &mut [f32]) {
+    for (key_idx, row) in (block.first_key..block.end_key).zip(rows.chunks_exact_mut(head_dim.next_multiple_of(LANES)))
+    {
+        let start = block.head_idx * view.head_stride + key_idx * view.key_stride;
+        let (used, unused) = row.split_at_mut(head_dim);
         match view.data {
-            KvData::F32(data) => row[..head_dim].copy_from_slice(&data[start..][..head_dim]),
+            KvData::F32(data) => used.copy_from_slice(&data[start..][..head_dim]),
             KvData::F16(data) => {
-                let (vectors, rest) = data[start..][..head_dim].as_chunks::<16>();
-                for (vector, row) in vectors.iter().zip(row.as_chunks_mut::<16>().0) {
-                    simd.store(simd.load_f16(u16_as_bytes(vector)), row);
-                }
-                for (half, row) in rest.iter().zip(&mut row[vectors.len() * 16..]) {
-                    *row = f16_to_f32(*half);
-                }
+                used.iter_mut().zip(&data[start..]).for_each(|(value, half)| *value = f16_to_f32(*half));
             }
         }
-        row[head_dim..].fill(0.0);
-    }
-}
-
-/// Rows of keys as panels of 16 keys: element by element, the keys as lanes.
-#[inline(always)]
-fn transpose_keys<S: Simd>(simd: S, rows: &[f32], stride: usize, padded_dim: usize, panels: &mut [f32]) {
-    for (group, panel) in panels.chunks_exact_mut(LANES * padded_dim).enumerate() {
-        let rows = &rows[group * LANES * stride..];
-        for first in (0..padded_dim).step_by(LANES) {
-            let mut lanes = [simd.splat(0.0); LANES];
-            for (i, lane) in lanes.iter_mut().enumerate() {
-                *lane = simd.load(rows[i * stride + first..].first_chunk().expect("whole vectors"));
-            }
-            simd.transpose(&mut lanes);
-            for (lane, out) in lanes.into_iter().zip(panel[first * LANES..].as_chunks_mut().0) {
-                simd.store(lane, out);
-            }
-        }
+        unused.fill(0.0);
     }
 }
 
@@ -420,76 +410,76 @@ unsafe fn add_product<S: Simd, const P: usize, const N: usize, const SUMS: usize
     }
 }
 
-/// The scores of a row with some keys.
-struct Scores<'a> {
-    scores: &'a mut [[f32; LANES]],
-    n_keys: usize,
-    mask: Option<&'a [f32]>,
-    scale: f32,
+/// Adds a row of the mask to its scores; those behind the keys become such that their weights are 0.
+#[inline(always)]
+fn add_mask<S: Simd>(simd: S, mask: &[f32], scores: &mut [[f32; LANES]]) {
+    let (vectors, rest) = mask.as_chunks::<LANES>();
+    let mut last = [f32::NEG_INFINITY; LANES];
+    for (lane, mask) in last.iter_mut().zip(rest) {
+        *lane = if *mask < MASK_FLOOR { MASK_FLOOR } else { *mask };
+    }
+    let (floor, factor) = (simd.splat(MASK_FLOOR), simd.splat(LOG2_E));
+    for (mask, scores) in vectors.iter().zip(scores.iter_mut()) {
+        let mask = simd.load(mask);
+        // NaN stays.
+        let mask = simd.select_lt(mask, floor, floor, mask);
+        simd.store(simd.fma(mask, factor, simd.load(scores)), scores);
+    }
+    if let Some(scores) = scores.get_mut(vectors.len()) {
+        simd.store(simd.fma(simd.load(&last), factor, simd.load(scores)), scores);
+    }
 }
 
-impl Scores<'_> {
-    /// Scaled and masked, and as a weight; adds them up.
-    #[inline(always)]
-    fn weigh<S: Simd>(self, simd: S, max: &mut f32, total: &mut [f32; LANES], sums: &mut [f32]) {
-        /// What a score may be above all before it without their being summed up anew: weights up to e^8 are as exact as those
-        /// up to 1.
-        const SLACK: f32 = 8.0;
-        let n_groups = self.scores.len();
-        let mut scaled = [simd.splat(f32::NEG_INFINITY); TILE_KEYS / LANES];
+/// The scores of `N` rows become their weights, which are added up; `N`.
+#[inline(always)]
+fn weigh<S: Simd, const N: usize>(
+    simd: S,
+    scores: &mut [f32],
+    n_groups: usize,
+    rows: RowStates,
+    padded_dim: usize,
+) -> usize {
+    /// What the power of a weight may be: a score may be so far above all before it without their being summed up anew. Weights up to
+    /// 2^12 are as exact as those up to 1.
+    const SLACK: f32 = 12.0;
+    let scores = scores.as_chunks_mut::<LANES>().0;
+    let at = |n: usize, i: usize| n * (TILE_KEYS / LANES) + i;
+    assert!(n_groups <= TILE_KEYS / LANES && scores.len() >= at(N - 1, n_groups), "scores of each row");
+    let mut max = [simd.splat(0.0); N];
+    let mut totals = [simd.splat(0.0); N];
+    for n in 0..N {
         let mut largest = simd.splat(f32::NEG_INFINITY);
-        for i in 0..TILE_KEYS / LANES {
-            if i < n_groups {
-                scaled[i] = self.scaled(simd, i);
-                largest = simd.max(scaled[i], largest);
-            }
+        for i in 0..n_groups {
+            largest = simd.max(simd.load(&scores[at(n, i)]), largest);
         }
-        if simd.any_lt(simd.splat(*max + SLACK), largest) {
-            let new = simd.max_lane(largest).max(*max);
-            // 0 before the first tile, whose maximum is -inf.
-            let factor = math::exp_negative(simd, simd.splat(*max - new));
-            *max = new;
+        let (max_before, total) = (rows.max[n], &mut rows.totals[n]);
+        if max_before == f32::NEG_INFINITY {
+            // The first tile: mostly 0 will do, which takes no search for the largest lane.
+            let is_near_0 = simd.any_lt(simd.splat(-SLACK), largest) && !simd.any_lt(simd.splat(SLACK), largest);
+            rows.max[n] = if is_near_0 { 0.0 } else { simd.max_lane(largest) };
+        } else if simd.any_lt(simd.splat(max_before + SLACK), largest) {
+            rows.max[n] = simd.max_lane(largest).max(max_before);
+            let factor = math::exp2_negative(Each(simd), [simd.splat(max_before - rows.max[n])])[0];
             simd.store(simd.mul(simd.load(total), factor), total);
-            for sum in sums.as_chunks_mut().0 {
+            for sum in rows.sums[n * padded_dim..][..padded_dim].as_chunks_mut().0 {
                 simd.store(simd.mul(simd.load(sum), factor), sum);
             }
         }
-        let max = simd.splat(*max);
-        let mut sum = simd.load(total);
-        for i in 0..TILE_KEYS / LANES {
-            if i < n_groups {
-                let weight = math::exp_negative(simd, simd.sub(scaled[i], max));
-                simd.store(weight, &mut self.scores[i]);
-                sum = simd.add(sum, weight);
-            }
+        (max[n], totals[n]) = (simd.splat(rows.max[n]), simd.load(total));
+    }
+    for i in 0..n_groups {
+        let mut weights = [simd.splat(0.0); N];
+        for n in 0..N {
+            weights[n] = simd.sub(simd.load(&scores[at(n, i)]), max[n]);
         }
-        simd.store(sum, total);
+        let weights = math::exp2_negative(Each(simd), weights);
+        for n in 0..N {
+            simd.store(weights[n], &mut scores[at(n, i)]);
+            totals[n] = simd.add(totals[n], weights[n]);
+        }
     }
-
-    /// 16 scores, scaled and masked.
-    #[inline(always)]
-    fn scaled<S: Simd>(&self, simd: S, i: usize) -> S::F {
-        let (score, scale) = (simd.load(&self.scores[i]), simd.splat(self.scale));
-        let keys = i * LANES..self.n_keys.min((i + 1) * LANES);
-        let mask = match self.mask {
-            None if keys.len() == LANES => return simd.mul(score, scale),
-            Some(mask) if keys.len() == LANES => simd.load(mask[keys].first_chunk().expect("a whole vector")),
-            mask => {
-                let mut lanes = [0.0; LANES];
-                for (lane, key_idx) in lanes.iter_mut().zip(keys.start..) {
-                    // exp(-inf) adds nothing.
-                    *lane = match mask {
-                        _ if key_idx >= self.n_keys => f32::NEG_INFINITY,
-                        Some(mask) if mask[key_idx] < MASK_FLOOR => MASK_FLOOR,
-                        Some(mask) => mask[key_idx],
-                        None => 0.0,
-                    };
-                }
-                return simd.fma(score, scale, simd.load(&lanes));
-            }
-        };
-        // NaN stays.
-        let floor = simd.splat(MASK_FLOOR);
-        simd.fma(score, scale, simd.select_lt(mask, floor, floor, mask))
+    for n in 0..N {
+        simd.store(totals[n], &mut rows.totals[n]);
     }
+    N
 }

@@ -7,10 +7,10 @@ use super::packed::PackedColumn;
 use super::rows::chunk_bytes;
 use super::tiles::{Inputs, Next, Panels, Tiles, share_len, task_panels};
 use super::{Extent, LINE_BYTES, Output, Rows, Weight, dequantize_simd};
-use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
+use crate::{Context, cache};
 
 /// Columns of a panel, at most: a multiple of every block length. Their products are added up one after the other before the
 /// sum joins the output, which bounds the rounding error. They are read from the second cache: 256 of one panel would fit the first, and
@@ -132,9 +132,9 @@ impl Block<'_> {
 /// Tokens of a task: as many as stay in a core's second cache while every panel goes over them, and enough for the filling of
 /// a panel to be a small part of the work.
 pub(super) fn block_tokens(n_cols: usize) -> usize {
-    // 512 KB: half of the second cache of the machines at hand, for the weights and outputs pass through it too.
-    const CACHE_F32S: usize = 1 << 17;
-    (CACHE_F32S / n_cols.max(1)).clamp(LEAST_TOKENS, 1536).next_multiple_of(12)
+    // Half of it, for the weights and outputs pass through it too.
+    let n_inputs = cache::second_len() / 2 / size_of::<f32>();
+    (n_inputs / n_cols.max(1)).clamp(LEAST_TOKENS, 1536).next_multiple_of(12)
 }
 
 /// Columns of each panel but the last: as even as whole blocks allow.
