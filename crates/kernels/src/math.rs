@@ -10,63 +10,40 @@ use crate::simd::Simd;
 pub(crate) struct Each<S, const N: usize>(pub(crate) S);
 
 macro_rules! each {
-    ($($name:ident($first:ident: $of:ident $(, $more:ident: $kind:ident)*);)*) => {$(
+    ($($name:ident($first:ident: $of:ident $(, $more:ident: $kind:ident)*) -> $to:ident;)*) => {$(
         #[inline(always)]
-        fn $name(self, mut $first: [S::$of; N] $(, $more: [S::$kind; N])*) -> [S::$of; N] {
-            for i in 0..N {
-                $first[i] = self.0.$name($first[i] $(, $more[i])*);
+        fn $name(self, $first: [S::$of; N] $(, $more: [S::$kind; N])*) -> [S::$to; N] {
+            let mut results = [self.0.$name($first[0] $(, $more[0])*); N];
+            for i in 1..N {
+                results[i] = self.0.$name($first[i] $(, $more[i])*);
             }
-            $first
+            results
         }
     )*};
 }
 
 impl<S: Simd, const N: usize> Each<S, N> {
     each! {
-        add(a: F, b: F);
-        sub(a: F, b: F);
-        mul(a: F, b: F);
-        div(a: F, b: F);
-        fma(a: F, b: F, c: F);
-        min(a: F, b: F);
-        max(a: F, b: F);
-        abs(a: F);
-        copysign(a: F, sign: F);
-        select_lt(a: F, b: F, yes: F, no: F);
-        half_int(a: I);
-        sub_int(a: I, b: I);
+        add(a: F, b: F) -> F;
+        sub(a: F, b: F) -> F;
+        mul(a: F, b: F) -> F;
+        div(a: F, b: F) -> F;
+        fma(a: F, b: F, c: F) -> F;
+        min(a: F, b: F) -> F;
+        max(a: F, b: F) -> F;
+        abs(a: F) -> F;
+        copysign(a: F, sign: F) -> F;
+        select_lt(a: F, b: F, yes: F, no: F) -> F;
+        to_int(a: F) -> I;
+        half_int(a: I) -> I;
+        sub_int(a: I, b: I) -> I;
+        int_values(a: I) -> F;
+        pow2(a: I) -> F;
     }
 
     #[inline(always)]
     fn splat(self, value: f32) -> [S::F; N] {
         [self.0.splat(value); N]
-    }
-
-    #[inline(always)]
-    fn to_int(self, a: [S::F; N]) -> [S::I; N] {
-        let mut n = [self.0.zero_int(); N];
-        for i in 0..N {
-            n[i] = self.0.to_int(a[i]);
-        }
-        n
-    }
-
-    #[inline(always)]
-    fn int_values(self, a: [S::I; N]) -> [S::F; N] {
-        let mut values = self.splat(0.0);
-        for i in 0..N {
-            values[i] = self.0.int_values(a[i]);
-        }
-        values
-    }
-
-    #[inline(always)]
-    fn pow2(self, n: [S::I; N]) -> [S::F; N] {
-        let mut powers = self.splat(0.0);
-        for i in 0..N {
-            powers[i] = self.0.pow2(n[i]);
-        }
-        powers
     }
 }
 
