@@ -1,9 +1,9 @@
 //! The products of a panel with few tokens.
 
 use super::layout::{Codes, Layout, LayoutTask, factors, head, with_layout};
-use crate::linear::Q8Activations;
 use crate::linear::panel::{Target, store_rows};
 use crate::linear::q8::BlockToken;
+use crate::linear::{LINE_BYTES, Q8Activations};
 use crate::quant::BlockType;
 use crate::simd::{Kernel, Simd};
 
@@ -71,6 +71,13 @@ fn tile<S: Simd, L: Layout, const N: usize>(simd: S, task: &PanelTask, first_tok
         let head = head::<S, L>(simd, block);
         for (i, group) in block[L::HEAD_BYTES..].chunks_exact(L::GROUP_BYTES).enumerate() {
             let at = super_idx * L::N_GROUPS + i;
+            if L::N_GROUPS > 1 {
+                // Planes of codes and factors of super-blocks are not read in the order of memory, from which the machine foresees what
+                // comes: 1.7 times as fast for one token (six bits, AMD EPYC of family 25), 1.2 for eight.
+                for line in 0..L::GROUP_BYTES.div_ceil(LINE_BYTES) {
+                    simd.prefetch(group.as_ptr().wrapping_add(L::GROUP_BYTES + LINE_BYTES * line).cast());
+                }
+            }
             // SAFETY: `at` is below the groups of 32 columns that the tokens have.
             unsafe { add_group::<S, L, N>(simd, group, head, &tokens, at, &mut acc) };
         }
@@ -93,8 +100,8 @@ unsafe fn add_group<S: Simd, L: Layout, const N: usize>(
     at: usize,
     acc: &mut [S::F; N],
 ) {
-    let factors = factors::<S, L>(simd, head, group);
     if L::GROUP_LEN == 16 {
+        let factors = factors::<S, L>(simd, head, group);
         for half in 0..2 {
             // SAFETY: the caller's promise.
             let dots = unsafe { half_dots::<S, L, N>(simd, group, half, tokens, at, [simd.zero_int(); N]) };
@@ -112,6 +119,7 @@ unsafe fn add_group<S: Simd, L: Layout, const N: usize>(
         // SAFETY: the caller's promise.
         dots = unsafe { half_dots::<S, L, N>(simd, group, half, tokens, at, dots) };
     }
+    let factors = factors::<S, L>(simd, head, group);
     for n in 0..N {
         // The sum of 8 times two products of 15 * 127 fits an i16: one joining for both halves.
         let dots = if joins_once::<S, L>() { simd.join_part::<1>(simd.zero_int(), dots[n]) } else { dots[n] };
