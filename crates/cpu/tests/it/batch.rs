@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use thane_cpu::ane::Effects;
 use thane_cpu::{Cpu, Limits, Numerics, Profile};
+use thane_kernels::Isa;
 use thane_mil::backend::{Backend, Batch, Executable, Instance, RunError};
 use thane_mil::program::Program;
 use thane_mil::text::parse;
@@ -111,7 +112,8 @@ fn every_sequence_gets_the_logits_of_the_reference() {
 }
 
 /// Products of few rows and of many add up in other orders (1e-6 of a result), which may turn a code of the next product's 8
-/// bits or a number of the cache to its neighbour: 8e-5 of the logits at worst, when this was written.
+/// bits or a number of the cache to its neighbour: 8e-5 of the logits at worst, when this was written; 3.4e-3 where a machine with products
+/// of bf16 rounds activations to its 8 bits.
 #[test]
 fn fast_numerics_give_each_sequence_what_it_gets_alone() {
     let text: Vec<u32> = (0..61).map(|i| (i * i * 7 + i * 3 + 2) % 131).collect();
@@ -119,6 +121,8 @@ fn fast_numerics_give_each_sequence_what_it_gets_alone() {
     for path in ["tiny/llama-bf16", "tiny/qwen3", "tiny/gemma3", "tiny-gguf/llama-quantised.gguf"] {
         let program = program(path, DType::Fp16, None);
         let executable = cpu(Numerics::Fast, 2).load(&program).unwrap();
+        let has_bf16 = path.contains("bf16") || path.contains("quantised");
+        let bound = if has_bf16 && Isa::detect().has_bf16() { 1e-2 } else { 1e-3 };
         for n in [2, 3, 8, 33] {
             let mut batch = executable.instantiate_batch(n).unwrap();
             let mut alone = Alone(Arc::clone(&executable)).instantiate_batch(n).unwrap();
@@ -128,7 +132,7 @@ fn fast_numerics_give_each_sequence_what_it_gets_alone() {
                 for ((call, found), expected) in calls.iter().zip(found).zip(expected) {
                     let error = relative_error(&found, &expected);
                     worst = worst.max(error);
-                    assert!(error <= 1e-3, "{path}, {n} sequences, {function} of {call:?}: {error:e}");
+                    assert!(error <= bound, "{path}, {n} sequences, {function} of {call:?}: {error:e}");
                 }
             }
         }
