@@ -23,6 +23,7 @@ pub fn say(profile: Option<&Arc<Profile>>, cpu: &Cpu, output: &Output) {
     let ceilings = Ceilings {
         read: ceiling::read_bytes(&context),
         flops: ceiling::fma_flops(&context),
+        bf16_flops: ceiling::bf16_flops(&context),
         byte_ops: ceiling::byte_ops(&context),
     };
     output.say(table(&profile.rows(), ceilings).trim_end());
@@ -35,6 +36,8 @@ struct Ceilings {
     read: f64,
     /// Operations of fp32 products.
     flops: f64,
+    /// Operations of products of bf16.
+    bf16_flops: f64,
     /// Operations of products of bytes.
     byte_ops: f64,
 }
@@ -42,7 +45,9 @@ struct Ceilings {
 impl Ceilings {
     /// The share that a row's work comes to: of reading or of computing, by what takes longer.
     fn share(&self, row: &Row, seconds: f64) -> f64 {
-        let computing = (row.flops - row.byte_ops) / self.flops + row.byte_ops / self.byte_ops;
+        let computing = (row.flops - row.bf16_flops - row.byte_ops) / self.flops
+            + row.bf16_flops / self.bf16_flops
+            + row.byte_ops / self.byte_ops;
         (row.bytes / self.read).max(computing) / seconds
     }
 }
@@ -84,9 +89,10 @@ fn table(rows: &[Row], ceilings: Ceilings) -> String {
     let _ = writeln!(text, "{:.2} ms in all; {slow} calls of ops that compute much had no kernel", total * 1e3);
     let _ = writeln!(
         text,
-        "this machine, measured now: {:.1} GB/s read from memory, {:.1} GFLOP/s of fp32 products, {:.1} of bytes; caches go beyond",
+        "this machine, measured now: {:.1} GB/s read from memory, {:.1} GFLOP/s of fp32 products, {:.1} of bf16, {:.1} of bytes; caches go beyond",
         ceilings.read / 1e9,
         ceilings.flops / 1e9,
+        ceilings.bf16_flops / 1e9,
         ceilings.byte_ops / 1e9
     );
     text

@@ -6,7 +6,7 @@ use thane_kernels::activation::{Unary, gated, unary_in_place};
 use thane_kernels::linear::{
     Codes, CodesProduct, GatedCodes, Start, int8_scratch_len, linear_codes, linear_codes_gated,
     linear_codes_gated_scratch_len, linear_codes_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast,
-    linear_fast_scratch_len, linear_int8, linear_packed, quantize_int8,
+    linear_fast_scratch_len, linear_int8, linear_packed, linear_packed_scratch_len, quantize_int8,
 };
 use thane_mil::opset;
 use thane_mil::program::ValueId;
@@ -92,7 +92,7 @@ impl Frame<'_> {
             rounded.into_iter().for_each(|(int8, start, y)| linear_int8(self.context, &int8, &x, start, op, y));
             self.pool.give_f32(scratch);
         }
-        others.into_iter().for_each(|(product, start, y)| self.product(product, start, op, x, n_tokens, y));
+        others.into_iter().for_each(|(product, start, y)| self.product(product, packs, start, op, (x, n_tokens), y));
         if let (Some(op), true, [(_, y, n)]) = (op, is_coded, results.as_mut_slice()) {
             unary_in_place(self.context, op, &mut y[..*n]);
         }
@@ -133,16 +133,18 @@ impl Frame<'_> {
     fn product(
         &mut self,
         product: &Product,
+        packs: Option<bool>,
         start: Start<'_>,
         op: Option<Unary>,
-        x: &[f32],
-        n_tokens: usize,
+        (x, n_tokens): (&[f32], usize),
         y: &mut [f32],
     ) {
         let weight = &product.weight;
-        let w = weight.weight();
+        let w = packs.map_or(weight.weight(), |packs| weight.moved(self.context, packs));
         if let Some(packed) = weight.packed() {
-            return linear_packed(self.context, &packed, x, n_tokens, start, op, y);
+            let mut scratch = self.pool.take(linear_packed_scratch_len(&packed, n_tokens));
+            linear_packed(self.context, &packed, x, n_tokens, start, op, y, &mut scratch);
+            return self.pool.give_f32(scratch);
         }
         let scratch_len = match self.numerics {
             Numerics::F32 => linear_f32_scratch_len(self.context, &w, n_tokens),

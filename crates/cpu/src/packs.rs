@@ -1,4 +1,5 @@
-//! The matrices of a program packed as products of few rows read them, all in one run of memory.
+//! The matrices of a program packed as products of few rows read them, all in one run of memory. Those of 16-bit floats stay as they are
+//! stored.
 //!
 //! A decode step reads all of it, so that it lies in pages as large as the machine has: with small ones, a third of the time of
 //! a step went to finding where they are. Most matrices are smaller than such a page.
@@ -9,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use memmap2::MmapMut;
 use thane_kernels::linear::{LINE_BYTES, pack_codes, pack_codes_scratch_len, packed_codes_len};
-use thane_kernels::{Context, Weight};
+use thane_kernels::{BlockType, Context, Weight};
 
 use crate::weight::Matrix;
 
@@ -30,7 +31,7 @@ impl Packs {
     pub fn add(&self, matrix: &Matrix) -> Range<usize> {
         let mut matrices = self.matrices.lock().unwrap_or_else(PoisonError::into_inner);
         let start = matrices.last().map_or(0, |(range, _)| range.end.next_multiple_of(LINE_BYTES));
-        let len = packed_codes_len(matrix.ty, matrix.n_rows, matrix.n_cols).unwrap_or(0);
+        let len = len(matrix.ty, matrix.n_rows, matrix.n_cols).unwrap_or(0);
         let range = start..start.saturating_add(len);
         matrices.push((range.clone(), matrix.clone()));
         self.n_matrices.fetch_add(1, Ordering::Relaxed);
@@ -65,19 +66,35 @@ impl Packs {
     }
 }
 
+/// Bytes of a matrix here; `None` for types that gain nothing.
+pub fn len(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize> {
+    match ty {
+        BlockType::Bf16 | BlockType::F16 => ty.row_bytes(n_cols)?.checked_mul(n_rows),
+        _ => packed_codes_len(ty, n_rows, n_cols),
+    }
+}
+
 fn pack(context: &Context, matrix: &Matrix, packed: &mut [u8], scratch: &mut [f32]) {
     /// Rows that are packed before their pages of the mapped file are given back, a multiple of those of a panel: packing takes
     /// as much memory at once as the packed form and a few MiB.
     const PART_ROWS: usize = 4096;
+    /// Bytes that a thread copies at a time.
+    const COPY_LEN: usize = 1 << 20;
     let Matrix { ty, n_rows, n_cols, .. } = *matrix;
-    let len = packed_codes_len(ty, PART_ROWS, n_cols).unwrap_or(0);
+    let len = len(ty, PART_ROWS, n_cols).unwrap_or(0);
     let row_bytes = matrix.bytes.len() / n_rows.max(1);
     for (i, out) in packed.chunks_mut(len.max(1)).enumerate() {
         let start = i * PART_ROWS;
         let n_rows = PART_ROWS.min(n_rows - start);
         let Some(bytes) = matrix.bytes.slice(start * row_bytes..(start + n_rows) * row_bytes) else { continue };
         let part = Weight { ty, bytes: bytes.as_slice(), n_rows, n_cols };
-        pack_codes(context, &part, out, scratch);
+        if ty.is_float() {
+            context.pool().run_chunks(out, COPY_LEN, |i, out| {
+                out.copy_from_slice(&part.bytes[i * COPY_LEN..][..out.len()]);
+            });
+        } else {
+            pack_codes(context, &part, out, scratch);
+        }
         // What is packed takes the place of the mapped file in memory.
         bytes.release();
     }

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use thane_kernels::Context;
+use thane_kernels::{BlockType, Context};
 use thane_mil::literal::Literal;
 use thane_mil::opset::{self, OpDef};
 use thane_mil::program::{Arg, BlockId, Definition, Function, Op, OpId, ValueId};
@@ -289,6 +289,8 @@ impl<'a> Planner<'a> {
                             Numerics::Int8 if weight.is_float() => folds.round(context, weight.clone()),
                             // A function with state is called for one row after another: fp32 is read as fast as it is stored.
                             _ if has_states => folds.pack_when_used(weight.clone()),
+                            // The reference does not round to bf16.
+                            Numerics::F32 if weight.ty != BlockType::F32 => continue,
                             _ => folds.pack(context, weight.clone()),
                         };
                     }

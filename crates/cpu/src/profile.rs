@@ -5,6 +5,7 @@ use std::ops::Add;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use thane_kernels::BlockType;
 use thane_mil::program::ValueId;
 
 use crate::exec::Frame;
@@ -42,6 +43,8 @@ pub struct Row {
     pub bytes: f64,
     /// Operations of its products; a multiplication and an addition are two.
     pub flops: f64,
+    /// Those of them that multiply bf16.
+    pub bf16_flops: f64,
     /// Those of them that multiply bytes.
     pub byte_ops: f64,
 }
@@ -71,12 +74,14 @@ impl Profile {
             time: Duration::ZERO,
             bytes: 0.0,
             flops: 0.0,
+            bf16_flops: 0.0,
             byte_ops: 0.0,
         });
         row.calls += 1;
         row.time += time;
         row.bytes += begun.work.read + written;
         row.flops += begun.work.flops;
+        row.bf16_flops += begun.work.bf16_flops;
         row.byte_ops += begun.work.byte_ops;
     }
 }
@@ -95,6 +100,8 @@ pub struct Begun {
 pub struct Work {
     /// Operations of products.
     flops: f64,
+    /// Those of them that multiply bf16.
+    bf16_flops: f64,
     /// Those of them that multiply bytes.
     byte_ops: f64,
     /// Bytes that are read.
@@ -104,8 +111,13 @@ pub struct Work {
 impl Add for Work {
     type Output = Self;
     fn add(self, other: Self) -> Self {
-        let Self { flops, byte_ops, read } = self;
-        Self { flops: flops + other.flops, byte_ops: byte_ops + other.byte_ops, read: read + other.read }
+        let Self { flops, bf16_flops, byte_ops, read } = self;
+        Self {
+            flops: flops + other.flops,
+            bf16_flops: bf16_flops + other.bf16_flops,
+            byte_ops: byte_ops + other.byte_ops,
+            read: read + other.read,
+        }
     }
 }
 
@@ -176,13 +188,10 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
     let len = |v: &ValueId| frame.get(*v).map_or(0.0, |t| t.len() as f64);
     match fused {
         Fused::Linear { x, products, .. } => {
-            let works = products.iter().map(|product| {
-                let of_bytes = frame.numerics.is_fast() && !product.weight.weight().ty.is_float();
-                product_work(len(x), &product.weight, of_bytes || product.weight.int8().is_some())
-            });
+            let works = products.iter().map(|product| product_work(frame, len(x), &product.weight));
             works.fold(Work::default(), Add::add)
         }
-        Fused::HalfLinear { x, weight, .. } | Fused::Pointwise { x, weight, .. } => product_work(len(x), weight, false),
+        Fused::HalfLinear { x, weight, .. } | Fused::Pointwise { x, weight, .. } => product_work(frame, len(x), weight),
         Fused::Gather { indices, weight } => {
             let row_bytes = weight.weight().bytes.len() as f64 / weight.n_rows.max(1) as f64;
             Work { read: len(indices) * row_bytes, ..Work::default() }
@@ -203,10 +212,17 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
 }
 
 /// The product of a matrix with so many elements.
-fn product_work(x_len: f64, weight: &Matrix, of_bytes: bool) -> Work {
+fn product_work(frame: &Frame<'_>, x_len: f64, weight: &Matrix) -> Work {
     let places = x_len / weight.n_cols.max(1) as f64;
     let flops = 2.0 * places * (weight.n_rows * weight.n_cols) as f64;
-    Work { flops, byte_ops: if of_bytes { flops } else { 0.0 }, read: weight.n_bytes() as f64 }
+    let work = Work { flops, read: weight.n_bytes() as f64, ..Work::default() };
+    match weight.ty {
+        _ if weight.int8().is_some() => Work { byte_ops: flops, ..work },
+        _ if !frame.numerics.is_fast() => work,
+        BlockType::Bf16 if frame.context.isa().has_bf16() => Work { bf16_flops: flops, ..work },
+        ty if ty.is_float() => work,
+        _ => Work { byte_ops: flops, ..work },
+    }
 }
 
 /// Attention with a query of that many elements over the keys that its mask leaves.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thane_kernels::linear::{
-    self, Int8Group, Int8Weight, PackedCodes, PackedColumn, int8_len, pack, pack_int8, packed_codes_len, packed_len,
+    self, Int8Group, Int8Weight, PackedCodes, PackedColumn, int8_len, pack, pack_int8, packed_len,
 };
 use thane_kernels::{BlockType, Context, Weight};
 use thane_mil::data::{Bytes, Data, Packed, Packing};
@@ -16,7 +16,7 @@ use thane_mil::program::{Arg, Definition, Function, Op, ValueId};
 use thane_mil::types::DType;
 
 use crate::ops::Fault;
-use crate::packs::Packs;
+use crate::packs::{self, Packs};
 use crate::tensor::Tensor;
 
 /// A constant [rows, cols] that keeps its bytes alive.
@@ -32,19 +32,26 @@ pub struct Matrix {
     pub n_cols: usize,
     /// The same in the order that products of many rows read it, where it was packed.
     panels: Option<Arc<Vec<PackedColumn>>>,
-    /// The same in the order that products of few rows read it, packed when the second of them asks.
-    codes: Option<Codes>,
+    /// The same in the order, or the pages, that products of few rows read fastest, brought there when the second of them asks.
+    place: Option<Place>,
     /// Rounded to integers, where that was asked for.
     int8: Option<Arc<Vec<Int8Group>>>,
 }
 
 /// A matrix among those that are packed.
 #[derive(Clone, Debug)]
-struct Codes {
+struct Place {
     packs: Arc<Packs>,
     /// Where it is in [`Packs::bytes`].
     range: Range<usize>,
     n_asked: Arc<AtomicUsize>,
+}
+
+impl Place {
+    fn bytes(&self, context: &Context, pack: bool) -> Option<&[u8]> {
+        let n_asked = if pack { self.n_asked.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        self.packs.bytes(context, n_asked)?.get(self.range.clone())
+    }
 }
 
 impl Matrix {
@@ -56,7 +63,7 @@ impl Matrix {
     /// In panels, where it was packed.
     pub fn packed(&self) -> Option<linear::Packed<'_>> {
         let panels = self.panels.as_deref()?;
-        Some(linear::Packed { panels, n_rows: self.n_rows, n_cols: self.n_cols })
+        Some(linear::Packed { ty: self.ty, panels, n_rows: self.n_rows, n_cols: self.n_cols })
     }
 
     /// As integers, where it was rounded.
@@ -76,10 +83,15 @@ impl Matrix {
 
     /// As [`Folds::pack_when_used`] lets it be packed: when `pack` says that it is time for the second time, and of most of them.
     pub fn codes(&self, context: &Context, pack: bool) -> Option<PackedCodes<'_>> {
-        let codes = self.codes.as_ref()?;
-        let n_asked = if pack { codes.n_asked.fetch_add(1, Ordering::Relaxed) } else { 0 };
-        let bytes = codes.packs.bytes(context, n_asked)?.get(codes.range.clone())?;
+        let bytes = self.place.as_ref().filter(|_| !self.is_float())?.bytes(context, pack)?;
         Some(PackedCodes { ty: self.ty, bytes, n_rows: self.n_rows, n_cols: self.n_cols })
+    }
+
+    /// [`Self::weight`], or the floats where they are copied to as [`Self::codes`] are packed.
+    pub fn moved(&self, context: &Context, pack: bool) -> Weight<'_> {
+        let place = self.place.as_ref().filter(|_| self.is_float());
+        let bytes = place.and_then(|place| place.bytes(context, pack)).unwrap_or(self.bytes.as_slice());
+        Weight { bytes, ..self.weight() }
     }
 
     /// The matrix behind `value`, where its bytes can be used as they are stored.
@@ -131,7 +143,7 @@ impl Matrix {
 
     fn checked(ty: BlockType, bytes: Bytes, n_rows: usize, n_cols: usize) -> Option<Self> {
         Weight::new(ty, bytes.as_slice(), n_rows, n_cols).ok()?;
-        Some(Self { ty, bytes, n_rows, n_cols, panels: None, codes: None, int8: None })
+        Some(Self { ty, bytes, n_rows, n_cols, panels: None, place: None, int8: None })
     }
 }
 
@@ -181,22 +193,22 @@ fn stored_form(literal: &Literal) -> Option<Packed> {
 pub struct Folds {
     tensors: RefCell<HashMap<Vec<usize>, Tensor>>,
     panels: RefCell<HashMap<[usize; 3], Arc<Vec<PackedColumn>>>>,
-    codes: RefCell<HashMap<[usize; 3], Codes>>,
+    places: RefCell<HashMap<[usize; 3], Place>>,
     packs: Arc<Packs>,
     int8: RefCell<HashMap<[usize; 3], Arc<Vec<Int8Group>>>>,
 }
 
 impl Folds {
-    /// The matrix, in panels too if it is of f32.
+    /// The matrix, in panels too if it is of f32, or of bf16 where the machine multiplies that.
     pub fn pack(&self, context: &Context, mut matrix: Matrix) -> Matrix {
         let weight = matrix.weight();
-        let Some(len) = packed_len(weight.n_rows, weight.n_cols).filter(|_| weight.ty == BlockType::F32) else {
-            return matrix;
-        };
+        let Some(len) = packed_len(context.isa(), weight.ty, weight.n_rows, weight.n_cols) else { return matrix };
         let mut all = self.panels.borrow_mut();
         let panels = all.entry(matrix.place()).or_insert_with(|| {
             let mut panels = vec![PackedColumn::ZERO; len];
             pack(context, &weight, &mut panels);
+            // What is packed takes the place of the mapped file in memory.
+            matrix.bytes.release();
             Arc::new(panels)
         });
         let panels = panels.clone();
@@ -223,14 +235,14 @@ impl Folds {
 
     /// The matrix, to be packed when products of few rows with it begin, if its type is packed.
     pub fn pack_when_used(&self, mut matrix: Matrix) -> Matrix {
-        if packed_codes_len(matrix.ty, matrix.n_rows, matrix.n_cols).is_some() {
-            let mut all = self.codes.borrow_mut();
-            let codes = all.entry(matrix.place()).or_insert_with(|| {
+        if packs::len(matrix.ty, matrix.n_rows, matrix.n_cols).is_some() {
+            let mut all = self.places.borrow_mut();
+            let place = all.entry(matrix.place()).or_insert_with(|| {
                 let range = self.packs.add(&matrix);
-                Codes { packs: self.packs.clone(), range, n_asked: Arc::default() }
+                Place { packs: self.packs.clone(), range, n_asked: Arc::default() }
             });
-            let codes = codes.clone();
-            matrix.codes = Some(codes);
+            let place = place.clone();
+            matrix.place = Some(place);
         }
         matrix
     }

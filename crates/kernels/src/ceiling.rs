@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::Context;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx512Bf16, Bf16Kernel};
 use crate::simd::{Kernel, LANES, Simd};
 
 /// Of a loop that is timed.
@@ -28,6 +30,18 @@ pub fn read_bytes(ctx: &Context) -> f64 {
 /// Operations of fp32 products in a second, by all threads together; a multiplication and an addition are two.
 pub fn fma_flops(ctx: &Context) -> f64 {
     products_of(ctx, &|| ctx.isa().run(Products(ROUNDS)))
+}
+
+/// Operations of products of bf16 in a second, by all threads together: those of fp32 where the machine has no others.
+pub fn bf16_flops(ctx: &Context) -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(simd) = Avx512Bf16::of(ctx.isa()) {
+        return products_of(ctx, &|| {
+            simd.run(Bf16Products);
+            2 * 2 * ROUNDS * BF16_SUMS * LANES
+        });
+    }
+    fma_flops(ctx)
 }
 
 /// Operations of products of bytes in a second, summed up as matrices of codes are, by all threads together.
@@ -86,6 +100,32 @@ fn fma_rounds<S: Simd, const SUMS: usize>(simd: S, n_rounds: usize) -> usize {
     2 * n_rounds * SUMS * LANES
 }
 
+#[cfg(target_arch = "x86_64")]
+const BF16_SUMS: usize = 12;
+
+#[cfg(target_arch = "x86_64")]
+struct Bf16Products;
+
+#[cfg(target_arch = "x86_64")]
+impl Bf16Kernel for Bf16Products {
+    #[inline(always)]
+    fn run(self, simd: Avx512Bf16) {
+        let base = simd.base();
+        let mut sums = [base.splat(0.5); BF16_SUMS];
+        let factor = base.splat(black_box(0.5));
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = simd.dot_pairs(*sum, factor, factor);
+            }
+        }
+        let mut total = sums[0];
+        for sum in &sums[1..] {
+            total = base.add(total, *sum);
+        }
+        black_box(base.sum(total));
+    }
+}
+
 struct ByteProducts(usize);
 
 impl Kernel for ByteProducts {
@@ -142,8 +182,8 @@ mod tests {
     fn ceilings_are_numbers_that_a_machine_can_have() {
         for isa in Isa::available() {
             let ctx = Context::with_isa(1, isa);
-            let (flops, ops) = (fma_flops(&ctx), byte_ops(&ctx));
-            assert!((1e6..1e13).contains(&flops) && (1e6..1e13).contains(&ops), "{}: {flops}, {ops}", isa.name());
+            let all = [fma_flops(&ctx), bf16_flops(&ctx), byte_ops(&ctx)];
+            assert!(all.iter().all(|ops| (1e6..1e13).contains(ops)), "{}: {all:?}", isa.name());
         }
         let read = read_bytes(&Context::new(1));
         assert!((1e7..1e13).contains(&read), "{read}");

@@ -74,7 +74,6 @@ fn products(ctx: &Context, n_tokens: usize) {
     }
     let bytes = vec![0; ROWS * COLS * 4];
     let weight = Weight::new(BlockType::F32, &bytes, ROWS, COLS).unwrap();
-    let mut panels = vec![linear::PackedColumn::ZERO; linear::packed_len(ROWS, COLS).unwrap()];
     let mut groups = vec![Int8Group::ZERO; linear::int8_len(ROWS, COLS).unwrap()];
     let mut scratch = vec![0.0; linear::int8_scratch_len(n_tokens, COLS)];
     allocates_nothing("products of integers", &mut || {
@@ -83,11 +82,17 @@ fn products(ctx: &Context, n_tokens: usize) {
         let x = linear::quantize_int8(ctx, &x, n_tokens, COLS, &mut scratch);
         linear::linear_int8(ctx, &packed, &x, None, None, &mut y);
     });
-    allocates_nothing("packed products", &mut || {
-        linear::pack(ctx, &weight, &mut panels);
-        let packed = Packed { panels: &panels, n_rows: ROWS, n_cols: COLS };
-        linear::linear_packed(ctx, &packed, &x, n_tokens, None, None, &mut y);
-    });
+    for ty in [BlockType::F32, BlockType::Bf16] {
+        let Some(len) = linear::packed_len(ctx.isa(), ty, ROWS, COLS) else { continue };
+        let mut panels = vec![linear::PackedColumn::ZERO; len];
+        let bytes = &bytes[..ROWS * ty.row_bytes(COLS).unwrap()];
+        let mut scratch = vec![0.0; n_tokens * (COLS + 64)];
+        allocates_nothing("packed products", &mut || {
+            linear::pack(ctx, &Weight::new(ty, bytes, ROWS, COLS).unwrap(), &mut panels);
+            let packed = Packed { ty, panels: &panels, n_rows: ROWS, n_cols: COLS };
+            linear::linear_packed(ctx, &packed, &x, n_tokens, None, None, &mut y, &mut scratch);
+        });
+    }
 }
 
 /// One row over keys that are divided, and many rows.

@@ -1,13 +1,15 @@
 //! Many tokens in f32: 16 rows at a time, or twice 16, are dequantised, by 512 columns, to panels whose lanes are the rows, and all
-//! tokens go over them.
+//! tokens go over them. Two columns in bf16 go as one in f32, but where they are multiplied.
 
 use std::ops::Range;
 
 use super::packed::PackedColumn;
 use super::rows::chunk_bytes;
-use super::tiles::{Inputs, Next, Panels, Tiles, share_len, task_panels};
+use super::tiles::{Inputs, Multiply, Next, Panels, Tiles, share_len, task_panels};
 use super::{Extent, LINE_BYTES, Output, Rows, Weight, dequantize_simd};
 use crate::quant::BlockType;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx512Bf16, Bf16Kernel};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
 use crate::{Context, cache};
@@ -49,19 +51,45 @@ impl Blocks {
     }
 
     fn inputs_len(&self) -> usize {
-        self.n_tokens * self.n_cols.next_multiple_of(self.panel_cols)
+        self.n_tokens * self.n_cols.div_ceil(self.panel_cols) * input_stride(self.panel_cols)
     }
 }
 
 pub(super) fn linear_f32(
     ctx: &Context,
     weight: &Weight,
-    rows: Rows,
     x: &[f32],
     n_tokens: usize,
     out: &Output,
     scratch: &mut [f32],
 ) {
+    linear(ctx, weight, (x, weight.n_cols), n_tokens, out, scratch, &|task| ctx.isa().run(task));
+}
+
+/// Pairs of bf16, each as an f32, where those of a token are `stride` apart from those of the next.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn linear_bf16(
+    ctx: &Context,
+    simd: Avx512Bf16,
+    weight: &Weight,
+    (x, stride): (&[f32], usize),
+    n_tokens: usize,
+    out: &Output,
+    scratch: &mut [f32],
+) {
+    linear(ctx, weight, (x, stride), n_tokens, out, scratch, &|task| simd.run(task));
+}
+
+fn linear(
+    ctx: &Context,
+    weight: &Weight,
+    (x, stride): (&[f32], usize),
+    n_tokens: usize,
+    out: &Output,
+    scratch: &mut [f32],
+    run: &(impl Fn(PanelTask) + Sync),
+) {
+    let rows = weight.rows();
     let Blocks { n_tokens: block_tokens, n_cols: block_cols, panel_cols } = Blocks::new(weight, n_tokens);
     for first_token in (0..n_tokens).step_by(block_tokens.max(1)) {
         let tokens = first_token..(first_token + block_tokens).min(n_tokens);
@@ -69,8 +97,8 @@ pub(super) fn linear_f32(
             let cols = start..(start + block_cols).min(weight.n_cols);
             let block = Block { ty: weight.ty, rows, n_cols: weight.n_cols, tokens: tokens.clone(), cols, panel_cols };
             let (inputs, scratch) = scratch.split_at_mut(block.inputs_len());
-            block.gather(ctx, x, weight.n_cols, inputs);
-            block.multiply(ctx, inputs, out, scratch);
+            block.gather(ctx, x, stride, inputs);
+            block.multiply(ctx, inputs, out, scratch, run);
         }
     }
 }
@@ -89,27 +117,35 @@ struct Block<'a> {
 
 impl Block<'_> {
     fn inputs_len(&self) -> usize {
-        self.tokens.len() * self.cols.len().next_multiple_of(self.panel_cols)
+        self.tokens.len() * self.cols.len().div_ceil(self.panel_cols) * input_stride(self.panel_cols)
     }
 
     /// Copies its inputs to [panel, token, column]: of rows that are a power of two apart, those of a tile would take each other's
     /// places in the caches.
-    fn gather(&self, ctx: &Context, x: &[f32], n_cols: usize, inputs: &mut [f32]) {
+    fn gather(&self, ctx: &Context, x: &[f32], stride: usize, inputs: &mut [f32]) {
         /// Tokens of a task: some 16 KB, which take longer to copy than to hand to another thread.
         const TASK_TOKENS: usize = 16;
         let (n_tokens, panel_cols) = (self.tokens.len(), self.panel_cols);
-        ctx.pool().run_chunks(inputs, TASK_TOKENS * panel_cols, |task_idx, chunk| {
-            for (i, to) in chunk.chunks_exact_mut(panel_cols).enumerate() {
+        let input_stride = input_stride(panel_cols);
+        ctx.pool().run_chunks(inputs, TASK_TOKENS * input_stride, |task_idx, chunk| {
+            for (i, to) in chunk.chunks_exact_mut(input_stride).enumerate() {
                 let i = task_idx * TASK_TOKENS + i;
                 let (token_idx, start) =
                     (self.tokens.start + i % n_tokens, self.cols.start + i / n_tokens * panel_cols);
                 let len = panel_cols.min(self.cols.end - start);
-                to[..len].copy_from_slice(&x[token_idx * n_cols + start..][..len]);
+                to[..len].copy_from_slice(&x[token_idx * stride + start..][..len]);
             }
         });
     }
 
-    fn multiply(&self, ctx: &Context, inputs: &[f32], out: &Output, scratch: &mut [f32]) {
+    fn multiply(
+        &self,
+        ctx: &Context,
+        inputs: &[f32],
+        out: &Output,
+        scratch: &mut [f32],
+        run: &(impl Fn(PanelTask) + Sync),
+    ) {
         let (scratch, worker_len) = (SharedMut::new(scratch), worker_len(self.panel_cols));
         let task_rows = task_panels(ctx.isa()) * LANES;
         let n_tasks = self.rows.n_rows.div_ceil(task_rows);
@@ -124,7 +160,7 @@ impl Block<'_> {
             let end_token = (first_token + share_len).min(self.tokens.end);
             let first_row = task_idx % n_tasks * task_rows;
             let tiles = Tiles { first_token, end_token, out, first_row };
-            ctx.isa().run(PanelTask { block: self, inputs, tiles, task_rows, values, panels });
+            run(PanelTask { block: self, inputs, tiles, task_rows, values, panels });
         });
     }
 }
@@ -143,6 +179,13 @@ pub(super) fn panel_cols(n_cols: usize, ty: BlockType) -> usize {
     n_cols.div_ceil(n_panels).max(1).next_multiple_of(ty.block_len().max(LANES)).min(PANEL_COLS)
 }
 
+/// From the inputs of a token to those of the next: an odd number of cache lines, so that those of a tile lie in as many different
+/// sets of the first cache.
+fn input_stride(panel_cols: usize) -> usize {
+    const LINE_COLS: usize = LINE_BYTES / size_of::<f32>();
+    (panel_cols.div_ceil(LINE_COLS) | 1) * LINE_COLS
+}
+
 struct PanelTask<'a> {
     block: &'a Block<'a>,
     /// As gathered.
@@ -157,27 +200,41 @@ struct PanelTask<'a> {
 impl Kernel for PanelTask<'_> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
+    fn run<S: Simd>(self, simd: S) {
+        self.products(simd);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Bf16Kernel for PanelTask<'_> {
+    #[inline(always)]
+    fn run(self, simd: Avx512Bf16) {
+        self.products(simd);
+    }
+}
+
+impl PanelTask<'_> {
+    #[inline(always)]
+    fn products<M: Multiply>(mut self, simd: M) {
         let Block { tokens, cols, panel_cols, .. } = self.block;
-        let first = (self.tiles.first_token - tokens.start) * panel_cols;
+        let input_stride = input_stride(*panel_cols);
+        let first = (self.tiles.first_token - tokens.start) * input_stride;
         // One panel of no columns where there are none: the outputs are the bias.
         for (panel_idx, start) in (cols.start..cols.end.max(1)).step_by(*panel_cols).enumerate() {
             let len = (*panel_cols).min(cols.end - start);
-            let n_panels = self.tiles.n_panels::<S>();
+            let n_panels = self.tiles.n_panels::<M::Base>();
             for panel_idx in 0..n_panels {
-                self.fill(simd, panel_idx, start, len);
+                self.fill(simd.base(), panel_idx, start, len);
             }
-            let data = &self.inputs[panel_idx * tokens.len() * panel_cols..];
-            let stride = if cols.is_empty() { 0 } else { *panel_cols };
+            let data = &self.inputs[panel_idx * tokens.len() * input_stride..];
+            let stride = if cols.is_empty() { 0 } else { input_stride };
             let inputs = Inputs { data: &data[first.min(data.len())..], stride };
             let panels = Panels { data: &*self.panels, stride: *panel_cols, len, n_panels };
             let extent = Extent { is_first: start == 0, is_last: start + len >= self.block.n_cols };
             self.tiles.multiply(simd, panels, inputs, extent, self.next(start, len));
         }
     }
-}
 
-impl PanelTask<'_> {
     /// What this thread may fill a panel with next: these columns of the rows behind.
     fn next(&self, start: usize, len: usize) -> Next<'_> {
         let Block { ty, rows, .. } = *self.block;

@@ -30,7 +30,7 @@ pub use codes::{
 pub use int8::{
     Int8Activations, Int8Group, Int8Weight, int8_len, int8_scratch_len, linear_int8, pack_int8, quantize_int8,
 };
-pub use packed::{Packed, PackedColumn, linear_packed, pack, packed_len};
+pub use packed::{Packed, PackedColumn, linear_packed, linear_packed_scratch_len, pack, packed_len};
 pub use q8::{Q8Activations, q8_scratch_len, quantize_q8};
 
 use crate::activation::Unary;
@@ -382,7 +382,7 @@ pub fn linear_f32<'a>(
     if n_tokens <= MAX_ROW_TOKENS {
         rows::linear_f32(ctx, weight, rows, x, n_tokens, &out);
     } else {
-        dense::linear_f32(ctx, weight, rows, x, n_tokens, &out, scratch);
+        dense::linear_f32(ctx, weight, x, n_tokens, &out, scratch);
     }
 }
 
@@ -429,8 +429,8 @@ pub fn linear_q8<'a>(
 /// f32s of scratch that [`linear_fast`] needs.
 pub fn linear_fast_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
-    if bf16_products(ctx, weight).is_some() {
-        return bf16::scratch_len(ctx, n_tokens, weight.n_cols);
+    if bf16_products(ctx, weight.ty).is_some() {
+        return bf16::scratch_len(ctx, weight, n_tokens);
     }
     if weight.ty.is_float() {
         return linear_f32_scratch_len(ctx, weight, n_tokens);
@@ -456,9 +456,9 @@ pub fn linear_fast<'a>(
     scratch: &mut [f32],
 ) {
     #[cfg(target_arch = "x86_64")]
-    if let Some(simd) = bf16_products(ctx, weight) {
+    if let Some(simd) = bf16_products(ctx, weight.ty) {
         assert_eq!(Some(x.len()), n_tokens.checked_mul(weight.n_cols), "inputs of {n_tokens} tokens");
-        assert!(scratch.len() >= bf16::scratch_len(ctx, n_tokens, weight.n_cols), "scratch");
+        assert!(scratch.len() >= bf16::scratch_len(ctx, weight, n_tokens), "scratch");
         let out = Output::new(weight.n_rows, n_tokens, start.into(), y);
         return bf16::linear(ctx, simd, weight, x, n_tokens, &out, scratch);
     }
@@ -470,10 +470,10 @@ pub fn linear_fast<'a>(
     linear_q8(ctx, weight, &activations, start, y, scratch);
 }
 
-/// How to multiply the weight in bf16, if it is and the instruction set can.
+/// How to multiply weights of this type in bf16, if they are and the instruction set can.
 #[cfg(target_arch = "x86_64")]
-fn bf16_products(ctx: &Context, weight: &Weight) -> Option<Avx512Bf16> {
-    if weight.ty == BlockType::Bf16 { Avx512Bf16::of(ctx.isa()) } else { None }
+fn bf16_products(ctx: &Context, ty: BlockType) -> Option<Avx512Bf16> {
+    if ty == BlockType::Bf16 { Avx512Bf16::of(ctx.isa()) } else { None }
 }
 
 /// The values of some rows of `weight`, as for an embedding: `out` [indices.len(), n_cols].

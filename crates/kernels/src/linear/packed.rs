@@ -1,13 +1,17 @@
-//! f32 weights packed once: 16 rows are a panel whose lanes are the rows, column after column, so that a product reads them
-//! from start to end and has nothing to unpack.
+//! Float weights packed once: 16 rows are a panel whose lanes are the rows, column after column, so that a product reads them
+//! from start to end and has nothing to unpack. Where the machine multiplies bf16, two columns of it go as one of f32.
 
 use super::dense::block_tokens;
-use super::tiles::{Inputs, LEAST_PACKED_TOKENS, Next, Panels, Tiles, share_len, task_panels};
+use super::tiles::{Inputs, LEAST_PACKED_TOKENS, Multiply, Next, Panels, Tiles, share_len, task_panels};
 use super::{Extent, Output, Start, Weight};
-use crate::Context;
+#[cfg(target_arch = "x86_64")]
+use super::{bf16, bf16_products};
 use crate::activation::Unary;
 use crate::quant::BlockType;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx512Bf16, Bf16Kernel};
 use crate::simd::{Kernel, LANES, Simd};
+use crate::{Context, Isa};
 
 /// Columns whose products are added up one after the other before the sum joins the output, at most, for each panel of a task: it
 /// bounds the rounding error. Of one panel 384 are 24 KiB, which leaves a first cache of 32 KiB room for the inputs. Of two panels
@@ -40,7 +44,9 @@ impl PackedColumn {
 /// A weight matrix [n_rows, n_cols] in panels, as [`pack`] makes them.
 #[derive(Debug, Clone, Copy)]
 pub struct Packed<'a> {
-    /// [n_rows / 16, n_cols], [`packed_len`] columns; rows past the end are zeros.
+    /// f32 or bf16.
+    pub ty: BlockType,
+    /// [n_rows / 16, n_cols], or half as many columns of bf16, [`packed_len`] in all; rows past the end are zeros.
     pub panels: &'a [PackedColumn],
     /// Outputs.
     pub n_rows: usize,
@@ -48,21 +54,31 @@ pub struct Packed<'a> {
     pub n_cols: usize,
 }
 
-/// Columns of a matrix in panels; `None` if their bytes are too many to count.
-pub fn packed_len(n_rows: usize, n_cols: usize) -> Option<usize> {
-    let n_columns = n_rows.div_ceil(LANES).checked_mul(n_cols)?;
+/// Columns of a matrix in panels; `None` if it is not packed: if it is of another type than f32 and, where the instruction set
+/// [has its products](Isa::has_bf16) and the columns are even, bf16, or if the bytes are too many to count.
+pub fn packed_len(isa: Isa, ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize> {
+    let n_columns = n_rows.div_ceil(LANES).checked_mul(panel_len(isa, ty, n_cols)?)?;
     n_columns.checked_mul(size_of::<PackedColumn>()).map(|_| n_columns)
 }
 
-/// Packs a matrix of f32 values.
+/// Those of a panel.
+fn panel_len(isa: Isa, ty: BlockType, n_cols: usize) -> Option<usize> {
+    match ty {
+        BlockType::F32 => Some(n_cols),
+        BlockType::Bf16 if isa.has_bf16() && n_cols.is_multiple_of(2) => Some(n_cols / 2),
+        _ => None,
+    }
+}
+
+/// Packs a matrix of floats.
 ///
 /// # Panics
-/// If the weight is not of f32, is not well formed, or `panels` is not of [`packed_len`].
+/// If the weight is not well formed, or `panels` is not of [`packed_len`].
 pub fn pack(ctx: &Context, weight: &Weight, panels: &mut [PackedColumn]) {
     let rows = weight.checked();
-    assert_eq!(weight.ty, BlockType::F32, "values to pack");
-    assert_eq!(Some(panels.len()), packed_len(weight.n_rows, weight.n_cols), "panels");
-    ctx.pool().run_chunks(panels, weight.n_cols.max(1), |panel_idx, panel| {
+    assert_eq!(Some(panels.len()), packed_len(ctx.isa(), weight.ty, weight.n_rows, weight.n_cols), "panels");
+    let panel_len = panel_len(ctx.isa(), weight.ty, weight.n_cols).unwrap_or(0);
+    ctx.pool().run_chunks(panels, panel_len.max(1), |panel_idx, panel| {
         for lane in 0..LANES {
             let row_idx = panel_idx * LANES + lane;
             if row_idx >= weight.n_rows {
@@ -76,11 +92,21 @@ pub fn pack(ctx: &Context, weight: &Weight, panels: &mut [PackedColumn]) {
     });
 }
 
-/// The product of [`linear_f32`](super::linear_f32) with a packed matrix; sums are rounded in another order. An output is what `then`
-/// gives of it.
+/// f32s of scratch that [`linear_packed`] needs.
+pub fn linear_packed_scratch_len(weight: &Packed, n_tokens: usize) -> usize {
+    match weight.ty {
+        #[cfg(target_arch = "x86_64")]
+        BlockType::Bf16 => bf16::activations_len(n_tokens, weight.n_cols),
+        _ => 0,
+    }
+}
+
+/// The product of [`linear_f32`](super::linear_f32), or for bf16 of [`linear_fast`](super::linear_fast), with a packed matrix; sums are
+/// rounded in another order. An output is what `then` gives of it.
 ///
 /// # Panics
-/// If a size does not fit.
+/// If a size does not fit, or the scratch is shorter than [`linear_packed_scratch_len`].
+#[allow(clippy::too_many_arguments)]
 pub fn linear_packed<'a>(
     ctx: &Context,
     weight: &Packed,
@@ -89,24 +115,45 @@ pub fn linear_packed<'a>(
     start: impl Into<Start<'a>>,
     then: Option<Unary>,
     y: &mut [f32],
+    scratch: &mut [f32],
 ) {
-    let Packed { panels, n_rows, n_cols } = *weight;
-    assert_eq!(Some(panels.len()), packed_len(n_rows, n_cols), "panels");
+    let Packed { ty, panels, n_rows, n_cols } = *weight;
+    assert_eq!(Some(panels.len()), packed_len(ctx.isa(), ty, n_rows, n_cols), "panels");
     assert_eq!(Some(x.len()), n_tokens.checked_mul(n_cols), "inputs of {n_tokens} tokens");
     let out = Output::new(n_rows, n_tokens, start.into(), y).then(ctx, then);
+    #[cfg(target_arch = "x86_64")]
+    if let Some(simd) = bf16_products(ctx, ty) {
+        let scratch = &mut scratch[..linear_packed_scratch_len(weight, n_tokens)];
+        let (x, stride) = bf16::round(ctx, simd, x, n_tokens, n_cols, scratch);
+        return multiply(ctx, (panels, n_cols / 2), (x, stride), n_tokens, &out, &|task| simd.run(task));
+    }
+    let _ = scratch;
+    multiply(ctx, (panels, n_cols), (x, n_cols), n_tokens, &out, &|task| ctx.isa().run(task));
+}
+
+/// Panels of `n_cols` columns, and inputs of tokens that are `stride` apart.
+fn multiply(
+    ctx: &Context,
+    (panels, n_cols): (&[PackedColumn], usize),
+    (x, stride): (&[f32], usize),
+    n_tokens: usize,
+    out: &Output,
+    run: &(impl Fn(PanelTask) + Sync),
+) {
     let block_tokens = share_len(ctx, n_tokens, (12, LEAST_PACKED_TOKENS), block_tokens(n_cols));
     let task_panels = task_panels(ctx.isa());
-    let n_tasks = n_rows.div_ceil(task_panels * LANES);
+    let n_tasks = out.n_rows.div_ceil(task_panels * LANES);
     ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {
         let block_idx = task_idx / n_tasks;
         let panel_idx = task_idx % n_tasks * task_panels;
         let first_token = block_idx * block_tokens;
         let end_token = (first_token + block_tokens).min(n_tokens);
-        let tiles = Tiles { first_token, end_token, out: &out, first_row: panel_idx * LANES };
+        let tiles = Tiles { first_token, end_token, out, first_row: panel_idx * LANES };
         let of_task =
             |idx: usize| &panels[(idx * n_cols).min(panels.len())..((idx + task_panels) * n_cols).min(panels.len())];
         let next = of_task(panel_idx + task_panels);
-        ctx.isa().run(PanelTask { tiles, x: &x[first_token * n_cols..], n_cols, panels: of_task(panel_idx), next });
+        let x = &x[first_token * stride..];
+        run(PanelTask { tiles, x, stride, n_cols, panels: of_task(panel_idx), next });
     });
 }
 
@@ -114,6 +161,8 @@ struct PanelTask<'a> {
     tiles: Tiles<'a>,
     /// From the first token on.
     x: &'a [f32],
+    /// From token to token.
+    stride: usize,
     n_cols: usize,
     /// One or two, one behind the other.
     panels: &'a [PackedColumn],
@@ -125,8 +174,23 @@ impl Kernel for PanelTask<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        self.products(simd);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Bf16Kernel for PanelTask<'_> {
+    #[inline(always)]
+    fn run(self, simd: Avx512Bf16) {
+        self.products(simd);
+    }
+}
+
+impl PanelTask<'_> {
+    #[inline(always)]
+    fn products<M: Multiply>(self, simd: M) {
         let n_cols = self.n_cols;
-        let n_panels = self.tiles.n_panels::<S>();
+        let n_panels = self.tiles.n_panels::<M::Base>();
         let n_parts = n_cols.div_ceil(n_panels * MAX_COLS).max(1);
         let part_cols = n_cols.div_ceil(n_parts).max(1);
         for start in (0..n_cols.max(1)).step_by(part_cols) {
@@ -136,7 +200,7 @@ impl Kernel for PanelTask<'_> {
             let col_bytes = size_of::<PackedColumn>();
             let n_bytes = part_cols.min(n_cols.saturating_sub(first)) * col_bytes;
             let following = Next { rows, stride: n_cols * col_bytes, n_bytes };
-            let inputs = Inputs { data: &self.x[start.min(self.x.len())..], stride: n_cols };
+            let inputs = Inputs { data: &self.x[start.min(self.x.len())..], stride: self.stride };
             let panels = Panels { data: &self.panels[start..], stride: n_cols, len, n_panels };
             let extent = Extent { is_first: start == 0, is_last: start + len >= n_cols };
             self.tiles.multiply(simd, panels, inputs, extent, following);

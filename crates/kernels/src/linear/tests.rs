@@ -107,15 +107,12 @@ fn f32_product_of_every_type_and_shape() {
                 if ty != BlockType::F32 {
                     continue;
                 }
-                let mut panels = vec![PackedColumn([f32::NAN; LANES]); packed_len(n_rows, n_cols).unwrap()];
-                pack(ctx, &weight, &mut panels);
-                let packed = Packed { panels: &panels, n_rows, n_cols };
                 y.copy_from_slice(before);
-                linear_packed(ctx, &packed, &x, n_tokens, *start, None, &mut y);
+                assert!(by_panels(ctx, &weight, &x, n_tokens, *start, None, &mut y), "f32 is packed");
                 let error = worst_error(&y, expected);
                 assert!(error < 1e-6, "packed {shape:?} {}: {error}", ctx.isa().name());
                 let mut activated = before.clone();
-                linear_packed(ctx, &packed, &x, n_tokens, *start, Some(Unary::GeluErf), &mut activated);
+                by_panels(ctx, &weight, &x, n_tokens, *start, Some(Unary::GeluErf), &mut activated);
                 unary_in_place(ctx, Unary::GeluErf, &mut y);
                 assert!(activated.iter().zip(&y).all(|(a, b)| a.to_bits() == b.to_bits()), "activated {shape:?}");
             }
@@ -342,8 +339,7 @@ fn of_no_columns_there_is_the_bias() {
                 }
                 if ty == BlockType::F32 {
                     y.fill(f32::NAN);
-                    let packed = Packed { panels: &[], n_rows: 53, n_cols: 0 };
-                    linear_packed(&ctx, &packed, &[], n_tokens, Some(bias.as_slice()), None, &mut y);
+                    by_panels(&ctx, &weight, &[], n_tokens, Some(bias.as_slice()).into(), None, &mut y);
                     assert_eq!(y, due, "panels {n_tokens} {}", ctx.isa().name());
                 }
             }
@@ -370,11 +366,31 @@ fn tiny_and_zero_activations() {
     }
 }
 
-/// Rows about the tiles of 4 and 32, columns about the steps of 32 and the panels of 512, tokens about the tiles of 4 and
+/// The product with the weight in panels; false where it is not packed.
+fn by_panels(
+    ctx: &Context,
+    weight: &Weight,
+    x: &[f32],
+    n_tokens: usize,
+    start: Start,
+    then: Option<Unary>,
+    y: &mut [f32],
+) -> bool {
+    let Weight { ty, n_rows, n_cols, .. } = *weight;
+    let Some(len) = packed_len(ctx.isa(), ty, n_rows, n_cols) else { return false };
+    let mut panels = vec![PackedColumn([f32::NAN; LANES]); len];
+    pack(ctx, weight, &mut panels);
+    let packed = Packed { ty, panels: &panels, n_rows, n_cols };
+    let mut scratch = vec![f32::NAN; linear_packed_scratch_len(&packed, n_tokens)];
+    linear_packed(ctx, &packed, x, n_tokens, start, then, y, &mut scratch);
+    true
+}
+
+/// Rows about the tiles of 4 and 32, columns about the steps of 32 and the panels of 768 and 1024, tokens about the tiles of 4 and
 /// 12 of both forms.
 fn bf16_shapes() -> Vec<(usize, usize, usize)> {
     let mut shapes = Vec::new();
-    for n_cols in [0, 1, 2, 31, 32, 33, 63, 300, 576, 1061] {
+    for n_cols in [0, 1, 2, 31, 32, 33, 63, 300, 576, 1061, 2050] {
         for n_rows in [0, 1, 4, 37, 70] {
             for n_tokens in [0, 1, 2, 3, 4, 7, 32, 33, 67] {
                 shapes.push((n_tokens, n_rows, n_cols));
@@ -410,6 +426,11 @@ fn bf16_product_of_every_shape() {
             if ctx.isa().has_bf16() {
                 let error = worst_error(&y, &expected);
                 assert!(error < 1e-6, "{shape:?} {}: {error}", ctx.isa().name());
+                let mut y = vec![f32::NAN; y.len()];
+                let is_packed = by_panels(ctx, &weight, &x, n_tokens, Some(bias.as_slice()).into(), None, &mut y);
+                assert_eq!(is_packed, n_cols % 2 == 0, "{shape:?}");
+                let error = if is_packed { worst_error(&y, &expected) } else { 0.0 };
+                assert!(error < 1e-6, "packed {shape:?} {}: {error}", ctx.isa().name());
             } else {
                 let mut reference = vec![f32::NAN; y.len()];
                 let mut scratch = vec![f32::NAN; linear_f32_scratch_len(ctx, &weight, n_tokens)];

@@ -37,6 +37,37 @@ pub(super) fn share_len(ctx: &Context, n_tokens: usize, (unit, least): (usize, u
     n_tokens.div_ceil(n_shares).next_multiple_of(unit).clamp(1, most)
 }
 
+/// How the lanes of weights and inputs are multiplied.
+pub(super) trait Multiply: Copy {
+    /// Everything else that the machine does.
+    type Base: Simd;
+
+    fn base(self) -> Self::Base;
+
+    /// Adds the products of each lane.
+    fn add_products(
+        self,
+        weights: <Self::Base as Simd>::F,
+        inputs: <Self::Base as Simd>::F,
+        sums: <Self::Base as Simd>::F,
+    ) -> <Self::Base as Simd>::F;
+}
+
+/// A lane is a column in f32.
+impl<S: Simd> Multiply for S {
+    type Base = S;
+
+    #[inline(always)]
+    fn base(self) -> S {
+        self
+    }
+
+    #[inline(always)]
+    fn add_products(self, weights: S::F, inputs: S::F, sums: S::F) -> S::F {
+        self.fma(weights, inputs, sums)
+    }
+}
+
 /// Columns between one asking for lines ahead and the next.
 const CHUNK_COLS: usize = 8;
 
@@ -79,23 +110,24 @@ impl Ahead<'_> {
 /// # Safety
 /// Each panel and each of `N` tokens has more than `col` columns.
 #[inline(always)]
-unsafe fn add_column<S: Simd, const P: usize, const N: usize>(
-    simd: S,
+unsafe fn add_column<M: Multiply, const P: usize, const N: usize>(
+    simd: M,
     panels: &[&[PackedColumn]; P],
     inputs: Inputs,
     col: usize,
-    acc: &mut [[S::F; N]; P],
+    acc: &mut [[<M::Base as Simd>::F; N]; P],
 ) {
-    let mut weights = [simd.splat(0.0); P];
+    let base = simd.base();
+    let mut weights = [base.splat(0.0); P];
     for p in 0..P {
         // SAFETY: the caller's promise.
-        weights[p] = simd.load(unsafe { &panels[p].get_unchecked(col).0 });
+        weights[p] = base.load(unsafe { &panels[p].get_unchecked(col).0 });
     }
     for n in 0..N {
         // SAFETY: the caller's promise.
-        let x = simd.splat(unsafe { *inputs.data.get_unchecked(n * inputs.stride + col) });
+        let x = base.splat(unsafe { *inputs.data.get_unchecked(n * inputs.stride + col) });
         for p in 0..P {
-            acc[p][n] = simd.fma(weights[p], x, acc[p][n]);
+            acc[p][n] = simd.add_products(weights[p], x, acc[p][n]);
         }
     }
 }
@@ -139,30 +171,30 @@ impl Tiles<'_> {
     /// The products of panels with as many columns: of the first they are, with the bias, the outputs, and of others added to them.
     /// `next` is asked for meanwhile.
     #[inline(always)]
-    pub(super) fn multiply<S: Simd>(&self, simd: S, panels: Panels, inputs: Inputs, extent: Extent, next: Next) {
+    pub(super) fn multiply<M: Multiply>(&self, simd: M, panels: Panels, inputs: Inputs, extent: Extent, next: Next) {
         let Panels { data, stride, len, n_panels } = panels;
-        if S::TILE_TOKENS >= 12 && n_panels == 2 {
-            self.multiply_by::<S, 2>(simd, [&data[..len], &data[stride..][..len]], inputs, extent, next);
+        if M::Base::TILE_TOKENS >= 12 && n_panels == 2 {
+            self.multiply_by::<M, 2>(simd, [&data[..len], &data[stride..][..len]], inputs, extent, next);
         } else {
-            self.multiply_by::<S, 1>(simd, [&data[..len]], inputs, extent, next);
+            self.multiply_by::<M, 1>(simd, [&data[..len]], inputs, extent, next);
         }
     }
 
     #[inline(always)]
-    fn multiply_by<S: Simd, const P: usize>(
+    fn multiply_by<M: Multiply, const P: usize>(
         &self,
-        simd: S,
+        simd: M,
         panels: [&[PackedColumn]; P],
         inputs: Inputs,
         extent: Extent,
         next: Next,
     ) {
         let mut token_idx = self.first_token;
-        let n_tiles = (self.end_token - token_idx).div_ceil(S::TILE_TOKENS.clamp(6, 12)).max(1);
+        let n_tiles = (self.end_token - token_idx).div_ceil(M::Base::TILE_TOKENS.clamp(6, 12)).max(1);
         // Of a column there is no more than a line of each panel to read.
         let mut ahead = Ahead { next, at: 0, at_once: (P * CHUNK_COLS).div_ceil(n_tiles) };
-        while S::TILE_TOKENS >= 12 && self.end_token - token_idx >= 12 {
-            self.tile::<S, P, 12>(simd, panels, token_idx, inputs, extent, &mut ahead);
+        while M::Base::TILE_TOKENS >= 12 && self.end_token - token_idx >= 12 {
+            self.tile::<M, P, 12>(simd, panels, token_idx, inputs, extent, &mut ahead);
             token_idx += 12;
         }
         // 12 sums of two registers, a weight of two and a broadcast fill the 16 registers of AVX2. Fewer than 4 tokens leave
@@ -174,12 +206,12 @@ impl Tiles<'_> {
                 _ => 6,
             };
             match n {
-                6 => self.tile::<S, P, 6>(simd, panels, token_idx, inputs, extent, &mut ahead),
-                5 => self.tile::<S, P, 5>(simd, panels, token_idx, inputs, extent, &mut ahead),
-                4 => self.tile::<S, P, 4>(simd, panels, token_idx, inputs, extent, &mut ahead),
-                3 => self.tile::<S, P, 3>(simd, panels, token_idx, inputs, extent, &mut ahead),
-                2 => self.tile::<S, P, 2>(simd, panels, token_idx, inputs, extent, &mut ahead),
-                _ => self.tile::<S, P, 1>(simd, panels, token_idx, inputs, extent, &mut ahead),
+                6 => self.tile::<M, P, 6>(simd, panels, token_idx, inputs, extent, &mut ahead),
+                5 => self.tile::<M, P, 5>(simd, panels, token_idx, inputs, extent, &mut ahead),
+                4 => self.tile::<M, P, 4>(simd, panels, token_idx, inputs, extent, &mut ahead),
+                3 => self.tile::<M, P, 3>(simd, panels, token_idx, inputs, extent, &mut ahead),
+                2 => self.tile::<M, P, 2>(simd, panels, token_idx, inputs, extent, &mut ahead),
+                _ => self.tile::<M, P, 1>(simd, panels, token_idx, inputs, extent, &mut ahead),
             }
             token_idx += n;
         }
@@ -187,27 +219,27 @@ impl Tiles<'_> {
 
     /// Some columns of `P` times 16 rows times `N` tokens.
     #[inline(always)]
-    fn tile<S: Simd, const P: usize, const N: usize>(
+    fn tile<M: Multiply, const P: usize, const N: usize>(
         &self,
-        simd: S,
+        simd: M,
         panels: [&[PackedColumn]; P],
         first_token: usize,
         inputs: Inputs,
         extent: Extent,
         ahead: &mut Ahead,
     ) {
-        let n_cols = panels[0].len();
+        let (base, n_cols) = (simd.base(), panels[0].len());
         // By one address and a stride: an address for each token takes more registers than there are.
         let inputs = Inputs { data: &inputs.data[(first_token - self.first_token) * inputs.stride..], ..inputs };
         assert!(inputs.data.len() >= (N - 1) * inputs.stride + n_cols, "inputs of each token");
         let panel = |p: usize| self.out.panel(first_token, self.first_row + p * LANES, extent.is_first);
         for p in 0..P {
-            panel(p).prefetch(simd, N);
+            panel(p).prefetch(base, N);
         }
-        let mut acc = [[simd.splat(0.0); N]; P];
+        let mut acc = [[base.splat(0.0); N]; P];
         let n_chunks = n_cols / CHUNK_COLS;
         for chunk_idx in 0..n_chunks {
-            ahead.ask(simd);
+            ahead.ask(base);
             for i in 0..CHUNK_COLS {
                 // SAFETY: each panel has `n_cols`, and so has each token, as asserted.
                 unsafe { add_column(simd, &panels, inputs, chunk_idx * CHUNK_COLS + i, &mut acc) };
@@ -220,9 +252,9 @@ impl Tiles<'_> {
         // By constant index: a loop would leave the sums in memory all along.
         // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
         unsafe {
-            panel(0).add(simd, acc[0], N);
+            panel(0).add(base, acc[0], N);
             if P == 2 {
-                panel(1).add(simd, acc[P - 1], N);
+                panel(1).add(base, acc[P - 1], N);
             }
         }
         if extent.is_last {

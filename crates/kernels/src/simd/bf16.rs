@@ -41,13 +41,6 @@ impl Avx512Bf16 {
         kernel.run(self);
     }
 
-    /// Asks for the memory `distance` bytes on, which need not be there.
-    #[inline(always)]
-    pub(crate) fn prefetch(self, from: &[u8; 64], distance: usize) {
-        // SAFETY: every machine of this architecture has the instruction, and it takes any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.as_ptr().wrapping_add(distance).cast()) }
-    }
-
     /// To each lane, the sum of two products of bf16.
     #[inline(always)]
     pub(crate) fn dot(self, acc: __m512, a: __m512i, b: __m512i) -> __m512 {
@@ -56,6 +49,13 @@ impl Avx512Bf16 {
             let (a, b) = (std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b));
             _mm512_dpbf16_ps(acc, a, b)
         }
+    }
+
+    /// [`Self::dot`] of lanes that hold two bf16 each.
+    #[inline(always)]
+    pub(crate) fn dot_pairs(self, acc: __m512, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the value of `Avx512Bf16` proves the feature.
+        unsafe { self.dot(acc, _mm512_castps_si512(a), _mm512_castps_si512(b)) }
     }
 
     /// The nearest bf16 of 32 values, ties to even.
