@@ -94,11 +94,12 @@ pub fn pack(ctx: &Context, weight: &Weight, panels: &mut [PackedColumn]) {
 
 /// f32s of scratch that [`linear_packed`] needs.
 pub fn linear_packed_scratch_len(weight: &Packed, n_tokens: usize) -> usize {
-    match weight.ty {
-        #[cfg(target_arch = "x86_64")]
-        BlockType::Bf16 => bf16::activations_len(n_tokens, weight.n_cols),
-        _ => 0,
+    #[cfg(target_arch = "x86_64")]
+    if weight.ty == BlockType::Bf16 {
+        return bf16::activations_len(n_tokens, weight.n_cols);
     }
+    let _ = (weight, n_tokens);
+    0
 }
 
 /// The product of [`linear_f32`](super::linear_f32), or for bf16 of [`linear_fast`](super::linear_fast), with a packed matrix; sums are
