@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use thane_kernels::Context;
 use thane_kernels::activation::gated;
 use thane_kernels::linear::dequantize_rows_gather;
 use thane_kernels::norm::rms_norm;
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
+use thane_kernels::{Context, Weight};
 use thane_mil::data::Data;
 use thane_mil::literal::Literal;
 use thane_mil::opset::{ArgType, Infer, Known, OpDef};
@@ -413,11 +413,29 @@ impl Frame<'_> {
         let ids = ids.into_iter().map(|id| row(id, weight.n_rows)).collect::<Result<Vec<_>, _>>()?;
         let shape = [indices.shape.as_slice(), &[weight.n_cols]].concat();
         let (mut out, n) = self.pool.take_checked(&shape)?;
-        dequantize_rows_gather(self.context, &weight.weight(), &ids, &mut out[..n]);
+        if weight.bytes.is_released() {
+            self.gather_copied(weight, &ids, &mut out[..n]);
+        } else {
+            dequantize_rows_gather(self.context, &weight.weight(), &ids, &mut out[..n]);
+        }
         if let Numerics::Ane(effects) = self.numerics {
             ane::round_constants(self.context, &mut out[..n], effects);
         }
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
+    }
+
+    /// The values of some rows, which are read from their file: a map would bring in what lies around each, up to 2 MiB.
+    fn gather_copied(&mut self, weight: &Matrix, ids: &[usize], out: &mut [f32]) {
+        let row_bytes = weight.bytes.len() / weight.n_rows.max(1);
+        let mut rows = self.pool.take(out.len());
+        let bytes = &mut bytemuck::cast_slice_mut(&mut rows)[..ids.len() * row_bytes];
+        self.context.pool().run_chunks(&mut *bytes, row_bytes.max(1), |i, row| {
+            // Each id is below the number of rows.
+            let _ = weight.bytes.read(ids[i] * row_bytes, row);
+        });
+        let copied = Weight { ty: weight.ty, bytes, n_rows: ids.len(), n_cols: weight.n_cols };
+        dequantize_rows_gather(self.context, &copied, &Vec::from_iter(0..ids.len()), out);
+        self.pool.give_f32(rows);
     }
 
     fn rms_norm(&mut self, x: ValueId, weight: &Tensor, epsilon: f32) -> Result<Tensor, Fault> {

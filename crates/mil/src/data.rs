@@ -22,6 +22,11 @@ pub trait Owner: Send + Sync {
 
     /// Those of the range will hardly be read again: the owner of a map may give their memory back until they are.
     fn release(&self, _range: Range<usize>) {}
+
+    /// Whether memory of the range was given back.
+    fn is_released(&self, _range: Range<usize>) -> bool {
+        false
+    }
 }
 
 impl<T: AsRef<[u8]> + Send + Sync> Owner for T {
@@ -66,6 +71,22 @@ impl Bytes {
     /// Say that these will hardly be read again; they can be.
     pub fn release(&self) {
         self.owner.release(self.range.clone());
+    }
+
+    /// Whether they, or some of them, were released, so that few of them had better be [read](Self::read).
+    pub fn is_released(&self) -> bool {
+        self.owner.is_released(self.range.clone())
+    }
+
+    /// Copy those from `offset` on into `out`, and of a mapped file nothing else into memory; a range past the end leaves `out` as it is
+    /// and gives `false`.
+    #[must_use]
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> bool {
+        let fits = offset.checked_add(out.len()).is_some_and(|end| end <= self.len());
+        if fits {
+            self.owner.read(self.range.start + offset, out);
+        }
+        fits
     }
 
     /// The bytes themselves.
@@ -185,14 +206,16 @@ impl Data {
     /// Write the bytes from `offset` on into `out`; a range past the end leaves `out` as it is and gives `false`.
     #[must_use]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> bool {
-        let fits = offset.checked_add(out.len()).is_some_and(|end| end <= self.byte_len());
-        if fits {
-            match self {
-                Data::Bytes(b) => b.owner.read(b.range.start + offset, out),
-                Data::Source(s) => s.read(offset, out),
+        match self {
+            Data::Bytes(b) => b.read(offset, out),
+            Data::Source(s) => {
+                let fits = offset.checked_add(out.len()).is_some_and(|end| end <= s.byte_len());
+                if fits {
+                    s.read(offset, out);
+                }
+                fits
             }
         }
-        fits
     }
 
     /// All bytes in one allocation.

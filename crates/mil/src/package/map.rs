@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
+use std::sync::{PoisonError, RwLock};
 
 use memmap2::Mmap;
 
@@ -12,6 +14,7 @@ use crate::data::{Bytes, Owner};
 struct Mapped {
     map: Mmap,
     file: File,
+    released: RwLock<Vec<Range<usize>>>,
 }
 
 impl Owner for Mapped {
@@ -26,7 +29,8 @@ impl Owner for Mapped {
     }
 
     #[cfg(unix)]
-    fn release(&self, range: std::ops::Range<usize>) {
+    fn release(&self, range: Range<usize>) {
+        self.released.write().unwrap_or_else(PoisonError::into_inner).push(range.clone());
         // What is read again are single rows, where the system would bring in the pages around each.
         let _ = self.map.advise_range(memmap2::Advice::Random, range.start, range.len());
         let advice = memmap2::UncheckedAdvice::DontNeed;
@@ -34,6 +38,11 @@ impl Owner for Mapped {
         // same. That it fails changes nothing but what memory is held.
         #[allow(unsafe_code)]
         let _ = unsafe { self.map.unchecked_advise_range(advice, range.start, range.len()) };
+    }
+
+    fn is_released(&self, range: Range<usize>) -> bool {
+        let released = self.released.read().unwrap_or_else(PoisonError::into_inner);
+        released.iter().any(|other| other.start < range.end && range.start < other.end)
     }
 }
 
@@ -64,5 +73,5 @@ pub fn map(path: &Path) -> io::Result<Bytes> {
     // truncates or rewrites the file meanwhile; that is the documented condition above.
     #[allow(unsafe_code)]
     let map = unsafe { Mmap::map(&file) }?;
-    Ok(Bytes::new(Mapped { map, file }))
+    Ok(Bytes::new(Mapped { map, file, released: RwLock::default() }))
 }
