@@ -51,6 +51,7 @@ impl Together {
         let all = Frame {
             context: &shared.context,
             numerics: shared.numerics,
+            may_round: shared.may_round,
             states: Vec::new(),
             slots: vec![None; plan.function.n_values()],
             pool: &mut self.pool,

@@ -36,6 +36,8 @@ pub struct Frame<'a> {
     pub context: &'a Context,
     /// How products are computed.
     pub numerics: Numerics,
+    /// Whether products of values may be rounded, as those with constant matrices are.
+    pub may_round: bool,
     /// The states of the instance, by the plan's numbers.
     pub states: Vec<&'a mut Tensor>,
     /// Values by id.

@@ -108,6 +108,7 @@ impl Frame<'_> {
             mask: mask.as_ref().map(floats).transpose()?,
             tiles,
             scale: (head_dim as f32).sqrt().recip(),
+            may_round: self.may_round,
             n_kv_heads,
             n_rows,
             head_dim,

@@ -77,6 +77,7 @@ impl Frame<'_> {
                 mask,
                 tiles: None,
                 scale: (head_dim as f32).sqrt().recip(),
+                may_round: self.may_round,
                 n_kv_heads: n_heads,
                 n_rows,
                 head_dim,

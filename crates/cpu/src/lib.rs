@@ -33,17 +33,17 @@ use std::sync::Arc;
 use ane::{Effects, Tally};
 use batch::Together;
 use exec::Frame;
-use fuse::Pattern;
+use fuse::{Fused, Pattern};
 use ops::random::Seeds;
-use plan::Plan;
+use plan::{Kind, Plan};
 pub use profile::{Profile, Row};
 use tensor::{Buffer, Pool, Tensor, checked_len};
-use thane_kernels::{Context, Isa};
+use thane_kernels::{BlockType, Context, Isa};
 use thane_mil::backend::{Backend, Batch, Executable, Instance, LoadError, RunError, View};
 use thane_mil::opset::OpDef;
 use thane_mil::program::{Function, OpId, Program};
 use thane_mil::types::{DType, Dim, TensorType, Type};
-use weight::Folds;
+use weight::{Folds, Matrix};
 
 /// Whether the backend runs an op. It may still refuse types or sizes that it cannot hold.
 pub fn runs(def: &OpDef) -> bool {
@@ -170,7 +170,22 @@ impl Cpu {
                 .map_err(|(op, reason)| load_error(function, op, reason))?;
             plans.insert(function.name.clone(), plan);
         }
-        Ok(Shared { context, numerics: self.numerics, limits, seed, plans: Arc::new(plans), profile: None })
+        let may_round = self.rounds(context.isa(), plans.values());
+        Ok(Shared { context, numerics: self.numerics, may_round, limits, seed, plans: Arc::new(plans), profile: None })
+    }
+
+    /// Whether products with constant matrices round what they multiply, so that those of attention may, too.
+    fn rounds<'p>(&self, isa: Isa, plans: impl Iterator<Item = &'p Plan>) -> bool {
+        let is_rounded = |weight: &Matrix| !weight.is_float() || weight.ty == BlockType::Bf16 && isa.has_bf16();
+        let mut steps = plans.flat_map(|plan| &plan.steps);
+        match self.numerics {
+            Numerics::F32 | Numerics::Ane(_) => false,
+            Numerics::Int8 => true,
+            Numerics::Fast => steps.any(|step| match &step.kind {
+                Kind::Fused(Fused::Linear { products, .. }) => products.iter().any(|p| is_rounded(&p.weight)),
+                _ => false,
+            }),
+        }
     }
 }
 
@@ -200,6 +215,7 @@ fn load_error(function: &Function, op: Option<OpId>, reason: String) -> LoadErro
 struct Shared {
     context: Arc<Context>,
     numerics: Numerics,
+    may_round: bool,
     limits: Limits,
     seed: u64,
     plans: Arc<HashMap<String, Plan>>,
@@ -326,6 +342,7 @@ impl Running {
         Ok(Frame {
             context: &shared.context,
             numerics: shared.numerics,
+            may_round: shared.may_round,
             states,
             slots,
             pool: &mut self.pool,

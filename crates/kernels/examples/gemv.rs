@@ -90,7 +90,9 @@ fn main() {
         for (n_tokens, n_keys) in
             [(1, 128), (1, 700), (1, 4096), (512, 512)].into_iter().filter(|_| wanted("attention"))
         {
-            attend(&ctx, name, [n_kv_heads, group * n_tokens, head_dim, n_keys], n_tokens);
+            for may_round in [false, true] {
+                attend(&ctx, name, [n_kv_heads, group * n_tokens, head_dim, n_keys], n_tokens, may_round);
+            }
         }
     }
     if wanted("fork_join") {
@@ -247,7 +249,13 @@ fn bf16_against_f32(ctx: &Context, n_rows: usize, n_cols: usize, n_tokens: usize
 }
 
 /// One layer's attention over an f16 cache; causal where there are several tokens.
-fn attend(ctx: &Context, model: &str, [n_kv_heads, n_rows, head_dim, n_keys]: [usize; 4], n_tokens: usize) {
+fn attend(
+    ctx: &Context,
+    model: &str,
+    [n_kv_heads, n_rows, head_dim, n_keys]: [usize; 4],
+    n_tokens: usize,
+    may_round: bool,
+) {
     let cache: Vec<u16> = (0..n_kv_heads * n_keys * head_dim).map(|i| 0x3000 + (i % 1021) as u16).collect();
     let q: Vec<f32> = (0..n_kv_heads * n_rows * head_dim).map(|i| (i % 23) as f32 / 23.0 - 0.5).collect();
     let causal =
@@ -269,6 +277,7 @@ fn attend(ctx: &Context, model: &str, [n_kv_heads, n_rows, head_dim, n_keys]: [u
                 mask,
                 tiles: None,
                 scale: 0.1,
+                may_round,
                 n_kv_heads,
                 n_rows,
                 head_dim,
@@ -281,7 +290,7 @@ fn attend(ctx: &Context, model: &str, [n_kv_heads, n_rows, head_dim, n_keys]: [u
         black_box(&out);
     });
     println!(
-        "{{\"figure\":\"attention\",\"isa\":\"{}\",\"threads\":{},\"model\":\"{model}\",\"tokens\":{n_tokens},\"keys\":{n_keys},\
+        "{{\"figure\":\"attention\",\"isa\":\"{}\",\"threads\":{},\"model\":\"{model}\",\"tokens\":{n_tokens},\"keys\":{n_keys},\"may_round\":{may_round},\
          \"us\":{:.2},\"us_min\":{:.2},\"us_max\":{:.2}}}",
         ctx.isa().name(),
         ctx.pool().n_threads(),

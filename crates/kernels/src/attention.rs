@@ -107,6 +107,9 @@ pub struct Attention<'a> {
     pub tiles: Option<MaskTiles<'a>>,
     /// Factor of the scores.
     pub scale: f32,
+    /// Where the machine [multiplies bf16](crate::Isa::has_bf16), queries, keys, weights and values of more than a few rows may be rounded to it:
+    /// sums are in f32. The error of a score is then up to 2^-8 of the sum of its products' magnitudes.
+    pub may_round: bool,
     /// Key/value heads.
     pub n_kv_heads: usize,
     /// Query rows of each key/value head.
@@ -132,13 +135,15 @@ struct Division {
     split_keys: usize,
     /// The head's dimension in whole vectors.
     padded_dim: usize,
+    /// Lanes of a row in bf16; 0 where rows are not rounded.
+    rounded_dim: usize,
 }
 
 impl Division {
-    fn new(n_threads: usize, n_kv_heads: usize, n_rows: usize, head_dim: usize, n_keys: usize) -> Self {
+    fn new(ctx: &Context, n_kv_heads: usize, n_rows: usize, head_dim: usize, n_keys: usize) -> Self {
         /// Tasks of each thread, at least, for threads to end together: with a causal mask tasks are unequal.
         const THREAD_TASKS: usize = 12;
-        let n_row_blocks = n_rows.div_ceil(BLOCK_ROWS);
+        let (n_threads, n_row_blocks) = (ctx.pool().n_threads(), n_rows.div_ceil(BLOCK_ROWS));
         let n_blocks = n_kv_heads * n_row_blocks;
         // Blocks do not depend on each other, so that threads may count.
         let n_task_blocks = if n_blocks < WANTED_TASKS { 1 } else { n_blocks / (THREAD_TASKS * n_threads) };
@@ -146,7 +151,9 @@ impl Division {
         let split_keys = n_keys.div_ceil(most_splits).next_multiple_of(TILE_KEYS).max(TILE_KEYS);
         let n_splits = n_keys.div_ceil(split_keys).max(1);
         let (n_task_blocks, padded_dim) = (n_task_blocks.clamp(1, MOST_BLOCKS), head_dim.next_multiple_of(LANES));
-        Self { n_row_blocks, n_task_blocks, n_splits, split_keys, padded_dim }
+        let is_rounded = ctx.isa().has_bf16() && n_rows > few::MOST_ROWS && head_dim.is_multiple_of(2 * LANES);
+        let rounded_dim = if is_rounded { head_dim / 2 } else { 0 };
+        Self { n_row_blocks, n_task_blocks, n_splits, split_keys, padded_dim, rounded_dim }
     }
 
     /// What `n_splits` is below or at; never less for more keys.
@@ -155,9 +162,10 @@ impl Division {
         WANTED_TASKS.div_ceil(n_tasks).min(n_keys / MIN_SPLIT_KEYS).max(1)
     }
 
-    /// f32s of a worker's scratch: keys, values, weights, sums of weights and of values.
+    /// f32s of a worker's scratch: keys, values, weights, rounded queries, sums of weights and of values.
     fn worker_len(self) -> usize {
-        2 * TILE_KEYS * self.padded_dim + BLOCK_ROWS * (TILE_KEYS + self.n_task_blocks * (LANES + self.padded_dim))
+        let row_len = LANES + self.rounded_dim + self.padded_dim;
+        2 * TILE_KEYS * self.padded_dim + BLOCK_ROWS * (TILE_KEYS + self.n_task_blocks * row_len)
     }
 
     /// f32s of what a split says of a row: maximum, sum of weights, sums.
@@ -168,7 +176,7 @@ impl Division {
 
 /// f32s of scratch that [`attention`] needs; never less for more keys.
 pub fn attention_scratch_len(ctx: &Context, n_kv_heads: usize, n_rows: usize, head_dim: usize, n_keys: usize) -> usize {
-    let division = Division::new(ctx.pool().n_threads(), n_kv_heads, n_rows, head_dim, n_keys);
+    let division = Division::new(ctx, n_kv_heads, n_rows, head_dim, n_keys);
     let most_splits = Division::most_splits(n_kv_heads, n_rows, n_keys);
     let partials_len = if most_splits == 1 { 0 } else { n_kv_heads * n_rows * most_splits * (division.padded_dim + 2) };
     ctx.pool().n_threads() * division.worker_len() + mask_tiles_len(n_rows, n_keys) + partials_len
@@ -181,7 +189,8 @@ pub fn attention_scratch_len(ctx: &Context, n_kv_heads: usize, n_rows: usize, he
 /// If a size does not fit or the scratch is shorter than [`attention_scratch_len`].
 pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
     check(ctx, &args, scratch);
-    let Attention { q, q_rows, k, v, mask, tiles, scale, n_kv_heads, n_rows, head_dim, n_keys, out, out_rows } = args;
+    let Attention { q, q_rows, k, v, mask, tiles, scale, n_kv_heads, n_rows, head_dim, n_keys, .. } = args;
+    let Attention { may_round, out, out_rows, .. } = args;
     if out.is_empty() {
         return;
     }
@@ -190,8 +199,11 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
         return;
     }
     let n_threads = ctx.pool().n_threads();
-    let division = Division::new(n_threads, n_kv_heads, n_rows, head_dim, n_keys);
+    let mut division = Division::new(ctx, n_kv_heads, n_rows, head_dim, n_keys);
     let worker_len = division.worker_len();
+    if !may_round {
+        division.rounded_dim = 0;
+    }
     let (workers, scratch) = scratch.split_at_mut(n_threads * worker_len);
     let (own_tiles, partials) = scratch.split_at_mut(mask_tiles_len(n_rows, n_keys));
     let tiles = tiles.unwrap_or_else(|| MaskTiles::new(ctx, mask, n_keys, own_tiles));
@@ -228,7 +240,7 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
                 first_key,
                 end_key: (first_key + division.split_keys).min(n_keys),
             };
-            ctx.isa().run(tile::RowTask { common: &common, block, scratch, partials, out });
+            tile::RowTask { common: &common, block, scratch, partials, out }.run_on(ctx.isa());
         });
     }
     if division.n_splits > 1 {
@@ -273,6 +285,16 @@ struct Common<'a> {
     head_dim: usize,
     n_keys: usize,
     division: Division,
+}
+
+impl Common<'_> {
+    /// The queries of a block.
+    #[inline(always)]
+    fn queries(&self, block: Block) -> &[f32] {
+        let HeadRows { head_stride, row_stride } = self.q_rows;
+        let first = block.head_idx * head_stride + block.first_row * row_stride;
+        &self.q[first..][..(block.n_rows - 1) * row_stride + self.head_dim]
+    }
 }
 
 /// The rows and keys of a task.

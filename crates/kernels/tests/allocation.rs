@@ -112,6 +112,7 @@ fn attends(ctx: &Context, n_rows: usize) {
             mask: Some(&mask),
             tiles: None,
             scale: 0.25,
+            may_round: true,
             n_kv_heads: 2,
             n_rows,
             head_dim: DIM,

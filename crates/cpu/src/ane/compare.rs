@@ -164,7 +164,15 @@ pub fn compare(
     same_states(program)?;
     let ours = cpu.plan(std::slice::from_ref(f), options.limits, 0)?;
     let (context, plans) = (Arc::clone(&ours.context), Arc::clone(&ours.plans));
-    let sure = Shared { context, plans, numerics: Numerics::F32, limits: options.limits, seed: 0, profile: None };
+    let sure = Shared {
+        context,
+        plans,
+        numerics: Numerics::F32,
+        may_round: false,
+        limits: options.limits,
+        seed: 0,
+        profile: None,
+    };
     let [ours, sure] = [Arc::new(ours), Arc::new(sure)];
     let [mut our_run, mut sure_run] = [Running::new(Arc::clone(&ours))?, Running::new(Arc::clone(&sure))?];
     for run in [&mut our_run, &mut sure_run] {

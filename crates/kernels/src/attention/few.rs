@@ -9,21 +9,29 @@ use crate::simd::{LANES, Simd};
 /// Query rows up to which it pays: those of a token in grouped-query attention.
 pub(super) const MOST_ROWS: usize = 4;
 
-/// The products of each query, of rows so far apart, with each key, scaled: into `scores`, a row [`TILE_KEYS`] long for each.
+/// The products of each query, of rows so far apart, with each key, scaled: into `scores`, a row [`TILE_KEYS`] long for each. The
+/// values of the keys are asked for, and the keys of the tile behind: a cache is mostly in memory, behind all weights of a step, and
+/// too short to be foreseen.
 #[inline(always)]
-pub(super) fn scores<S: Simd>(simd: S, keys: Rows, queries: (&[f32], usize), scale: f32, scores: &mut [f32]) {
+pub(super) fn scores<S: Simd>(
+    simd: S,
+    [keys, values]: [Rows; 2],
+    queries: (&[f32], usize),
+    scale: f32,
+    scores: &mut [f32],
+) {
     match queries.0.len().div_ceil(queries.1) {
-        1 => scores_of::<S, 1>(simd, keys, queries, scale, scores),
-        2 => scores_of::<S, 2>(simd, keys, queries, scale, scores),
-        3 => scores_of::<S, 3>(simd, keys, queries, scale, scores),
-        _ => scores_of::<S, 4>(simd, keys, queries, scale, scores),
+        1 => scores_of::<S, 1>(simd, [keys, values], queries, scale, scores),
+        2 => scores_of::<S, 2>(simd, [keys, values], queries, scale, scores),
+        3 => scores_of::<S, 3>(simd, [keys, values], queries, scale, scores),
+        _ => scores_of::<S, 4>(simd, [keys, values], queries, scale, scores),
     }
 }
 
 #[inline(always)]
 fn scores_of<S: Simd, const N: usize>(
     simd: S,
-    keys: Rows,
+    [keys, values]: [Rows; 2],
     (queries, stride): (&[f32], usize),
     scale: f32,
     scores: &mut [f32],
@@ -31,6 +39,8 @@ fn scores_of<S: Simd, const N: usize>(
     let dim = keys.head_dim;
     let queries = &queries[..(N - 1) * stride + dim];
     for key_idx in 0..keys.n {
+        values.prefetch(simd, key_idx);
+        keys.prefetch(simd, key_idx + TILE_KEYS);
         let mut acc = [simd.splat(0.0); N];
         for first in (0..dim).step_by(LANES) {
             // SAFETY: the key is one of them, and `first` counts in whole vectors up to the dimension.

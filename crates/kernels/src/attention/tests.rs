@@ -18,6 +18,8 @@ struct Case {
     heads_first: bool,
     /// Elements behind those of a head.
     gap: usize,
+    scale: f32,
+    may_round: bool,
 }
 
 impl Case {
@@ -64,7 +66,8 @@ impl Case {
             v,
             mask: self.mask.as_deref(),
             tiles: None,
-            scale: 0.3,
+            scale: self.scale,
+            may_round: self.may_round,
             n_kv_heads,
             n_rows,
             head_dim,
@@ -91,7 +94,7 @@ impl Case {
             let score = |key: usize| {
                 let dot: f64 = q.iter().zip(&self.k[at(key)..]).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
                 let mask = self.mask.as_ref().map_or(0.0, |mask| f64::from(mask[r * self.n_keys + key]).max(-1e38));
-                dot * f64::from(0.3f32) + mask
+                dot * f64::from(self.scale) + mask
             };
             let scores: Vec<f64> = (0..self.n_keys).map(score).collect();
             let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -160,7 +163,8 @@ fn case(random: &mut Random, sizes: (usize, usize, usize, usize), masking: Maski
     let (k, v) = (halves(cache_len), halves(cache_len));
     let q = random.f32s(n_kv_heads * n_rows * head_dim);
     let mask = if matches!(masking, Masking::None) { None } else { Some(mask) };
-    Case { n_kv_heads, n_rows, head_dim, n_keys, q, k, v, mask, heads_first, gap: 3 }
+    let (gap, scale, may_round) = (3, 0.3, false);
+    Case { n_kv_heads, n_rows, head_dim, n_keys, q, k, v, mask, heads_first, gap, scale, may_round }
 }
 
 #[test]
@@ -230,6 +234,31 @@ fn scores_far_from_zero() {
     }
 }
 
+/// Of queries, keys and values that bf16 has, nothing but the weights is rounded; of any, every product is.
+#[test]
+fn rounded_rows() {
+    let mut random = Random::new(56);
+    for isa in Isa::available().into_iter().filter(|isa| isa.has_bf16()) {
+        let [one, four] = [1, 4].map(|n_threads| Context::with_isa(n_threads, isa));
+        for (head_dim, n_rows, n_keys) in [(32, 7, 5), (64, 70, 205), (96, 9, 33), (128, 300, 131), (256, 21, 700)] {
+            for masking in [Masking::None, Masking::Causal, Masking::Window, Masking::Random] {
+                let mut case = case(&mut random, (2, n_rows, head_dim, n_keys), masking, n_rows != 9);
+                (case.scale, case.may_round) = (0.25, true);
+                let rounds = relative_error(&case.run(&one, false), &case.exact());
+                for values in [&mut case.q, &mut case.k, &mut case.v] {
+                    values.iter_mut().for_each(|x| *x = f32::from_bits(x.to_bits() & 0xffff_0000));
+                }
+                let found = case.run(&one, false);
+                let error = relative_error(&found, &case.exact());
+                let what = format!("{n_rows} rows of {head_dim}, {n_keys} keys, {masking:?}");
+                assert!(error < 3e-3 && rounds < 1e-2, "{what}: {error} and {rounds}");
+                assert!(error > 1e-5, "{what} was not rounded: {error}");
+                assert_eq!(found, case.run(&four, false), "{what}");
+            }
+        }
+    }
+}
+
 /// So many rows that one thread takes several blocks at a time, of which the last is a single row, and four take one.
 #[test]
 fn blocks_that_share_tiles_are_as_those_alone() {
@@ -239,8 +268,8 @@ fn blocks_that_share_tiles_are_as_those_alone() {
         let expected = case.exact();
         for isa in Isa::available() {
             let [one, four] = [1, 4].map(|n_threads| Context::with_isa(n_threads, isa));
-            assert!(Division::new(1, 3, case.n_rows, head_dim, case.n_keys).n_task_blocks > 1);
-            assert_eq!(Division::new(4, 3, case.n_rows, head_dim, case.n_keys).n_task_blocks, 1);
+            assert!(Division::new(&one, 3, case.n_rows, head_dim, case.n_keys).n_task_blocks > 1);
+            assert_eq!(Division::new(&four, 3, case.n_rows, head_dim, case.n_keys).n_task_blocks, 1);
             for as_f16 in [false, true] {
                 let shared = case.run(&one, as_f16);
                 let error = relative_error(&shared, &expected);

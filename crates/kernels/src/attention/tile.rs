@@ -5,10 +5,13 @@ use std::ops::Range;
 
 use super::mask::Tile;
 use super::rows::Rows;
-use super::{BLOCK_ROWS, Block, Common, HeadRows, KvData, KvView, MASK_FLOOR, MOST_BLOCKS, TILE_KEYS, few};
+use super::{BLOCK_ROWS, Block, Common, KvData, KvView, MASK_FLOOR, MOST_BLOCKS, TILE_KEYS, few};
+use crate::Isa;
 use crate::f16::f16_to_f32;
 use crate::math::{self, Each};
-use crate::simd::{Kernel, LANES, Simd};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx512Bf16, Bf16Kernel};
+use crate::simd::{Kernel, LANES, Multiply, Simd};
 use crate::threads::SharedMut;
 
 pub(super) struct RowTask<'a> {
@@ -31,7 +34,7 @@ pub(super) struct OutRows<'a> {
     pub(super) stride: usize,
 }
 
-/// A worker's scratch.
+/// A worker's scratch. In bf16, two elements of a key, or two values of an element, are one.
 struct Scratch<'a> {
     /// [TILE_KEYS / 16, padded_dim, 16 keys]
     keys: &'a mut [f32],
@@ -39,6 +42,8 @@ struct Scratch<'a> {
     values: &'a mut [f32],
     /// [BLOCK_ROWS, TILE_KEYS]: scores, scaled so that weights are powers of 2, then the weights.
     weights: &'a mut [f32],
+    /// [rows, rounded_dim]: the queries in bf16.
+    rounded: &'a [f32],
     rows: RowStates<'a>,
 }
 
@@ -68,8 +73,39 @@ impl Kernel for RowTask<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        self.attend(simd);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Bf16Kernel for RowTask<'_> {
+    #[inline(always)]
+    fn run(self, simd: Avx512Bf16) {
+        self.attend(simd);
+    }
+}
+
+impl RowTask<'_> {
+    /// In bf16 where rows are to be rounded.
+    pub(super) fn run_on(self, isa: Isa) {
+        #[cfg(target_arch = "x86_64")]
+        if self.common.division.rounded_dim > 0
+            && let Some(simd) = Avx512Bf16::of(isa)
+        {
+            return simd.run(self);
+        }
+        isa.run(self);
+    }
+
+    #[inline(always)]
+    fn attend<M: Multiply>(self, products: M) {
         let Self { common, block, scratch, partials, out } = self;
-        let padded_dim = common.division.padded_dim;
+        let (simd, padded_dim, rounded_dim) =
+            (products.base(), common.division.padded_dim, common.division.rounded_dim);
+        let (rounded, scratch) = scratch.split_at_mut(block.n_rows * rounded_dim);
+        if M::LANE_LEN > 1 {
+            round(products, common.queries(block), common.q_rows.row_stride, rounded, rounded_dim);
+        }
         let (keys, scratch) = scratch.split_at_mut(TILE_KEYS * padded_dim);
         let (values, scratch) = scratch.split_at_mut(TILE_KEYS * padded_dim);
         let (weights, scratch) = scratch.split_at_mut(BLOCK_ROWS * TILE_KEYS);
@@ -79,7 +115,7 @@ impl Kernel for RowTask<'_> {
         sums.fill(0.0);
         let mut max = [f32::NEG_INFINITY; MOST_BLOCKS * BLOCK_ROWS];
         let rows = RowStates { max: &mut max[..block.n_rows], totals: totals.as_chunks_mut().0, sums };
-        let mut scratch = Scratch { keys, values, weights, rows };
+        let mut scratch = Scratch { keys, values, weights, rounded, rows };
         for first_key in (block.first_key..block.end_key).step_by(TILE_KEYS) {
             let end_key = block.end_key.min(first_key + TILE_KEYS);
             let mut not_loaded = Some(end_key);
@@ -101,9 +137,10 @@ impl Kernel for RowTask<'_> {
                 };
                 let first_row = block.first_row + rows.start;
                 let block = Block { first_row, n_rows: rows.len(), first_key, end_key, ..block };
-                let Scratch { keys, values, weights, rows: states } = &mut scratch;
-                let scratch = Scratch { keys, values, weights, rows: states.part(rows, padded_dim) };
-                tile_products(simd, common, block, mask, scratch, &mut not_loaded);
+                let Scratch { keys, values, weights, rounded, rows: states } = &mut scratch;
+                let rounded = &rounded[rows.start * rounded_dim..rows.end * rounded_dim];
+                let scratch = Scratch { keys, values, weights, rounded, rows: states.part(rows, padded_dim) };
+                tile_products(products, common, block, mask, scratch, &mut not_loaded);
             }
         }
         for row_idx in 0..block.n_rows {
@@ -130,8 +167,8 @@ impl Kernel for RowTask<'_> {
 
 /// Some rows and keys; all keys of the tile up to `not_loaded` are loaded, where that is needed and not done.
 #[inline(always)]
-fn tile_products<S: Simd>(
-    simd: S,
+fn tile_products<M: Multiply>(
+    multiply: M,
     common: &Common,
     block: Block,
     mask: Option<&[f32]>,
@@ -139,10 +176,8 @@ fn tile_products<S: Simd>(
     not_loaded: &mut Option<usize>,
 ) {
     let (first_key, n_keys) = (block.first_key, block.end_key - block.first_key);
-    let padded_dim = common.division.padded_dim;
-    let HeadRows { head_stride, row_stride } = common.q_rows;
-    let first_query = block.head_idx * head_stride + block.first_row * row_stride;
-    let queries = &common.q[first_query..][..(block.n_rows - 1) * row_stride + common.head_dim];
+    let (simd, padded_dim) = (multiply.base(), common.division.padded_dim);
+    let (queries, row_stride) = (common.queries(block), common.q_rows.row_stride);
     let n_groups = n_keys.div_ceil(LANES);
     let few = |view| {
         let rows = Rows::new(view, common.head_dim, block.head_idx, first_key, n_keys);
@@ -152,19 +187,23 @@ fn tile_products<S: Simd>(
     if (few_keys.is_none() || few_values.is_none())
         && let Some(end_key) = not_loaded.take()
     {
-        load(simd, common, Block { end_key, ..block }, scratch.keys, scratch.values);
+        load(multiply, common, Block { end_key, ..block }, scratch.keys, scratch.values);
     }
     if let Some(keys) = few_keys {
-        few::scores(simd, keys, (queries, row_stride), common.scale, scratch.weights);
+        let few_rows = [keys, few_values.unwrap_or(keys)];
+        few::scores(simd, few_rows, (queries, row_stride), common.scale, scratch.weights);
     } else {
+        let panel_stride = LANES * padded_dim / M::LANE_LEN;
         let keys = Panels {
-            data: &scratch.keys[..n_groups * LANES * padded_dim],
-            panel_stride: LANES * padded_dim,
+            data: &scratch.keys[..n_groups * panel_stride],
+            panel_stride,
             stride: LANES,
             n_panels: n_groups,
-            n_vectors: common.head_dim,
+            n_vectors: common.head_dim / M::LANE_LEN,
         };
-        products::<S, false>(simd, keys, queries, row_stride, scratch.weights, TILE_KEYS);
+        let (queries, row_len) =
+            if M::LANE_LEN > 1 { (scratch.rounded, common.division.rounded_dim) } else { (queries, row_stride) };
+        products::<M, false>(multiply, keys, queries, row_len, scratch.weights, TILE_KEYS);
     }
     let weights = &mut scratch.weights[..block.n_rows * TILE_KEYS];
     if let Some(mask) = mask {
@@ -187,23 +226,54 @@ fn tile_products<S: Simd>(
         let states = RowStates { max: &mut max[at..], totals: &mut totals[at..], sums: &mut sums[at * padded_dim..] };
         let scores = &mut weights[at * TILE_KEYS..];
         at += if block.n_rows - at >= 4 {
-            weigh::<S, 4>(simd, scores, n_groups, states, padded_dim)
+            weigh::<M::Base, 4>(simd, scores, n_groups, states, padded_dim)
         } else {
-            weigh::<S, 1>(simd, scores, n_groups, states, padded_dim)
+            weigh::<M::Base, 1>(simd, scores, n_groups, states, padded_dim)
         };
     }
     if let Some(values) = few_values {
         return few::add_values(simd, values, weights, sums);
     }
-    let values = close_rows(&common.v, common.head_dim, block).unwrap_or(scratch.values);
-    let n_panels = padded_dim / LANES;
-    let values = Panels { data: values, panel_stride: LANES, stride: padded_dim, n_panels, n_vectors: n_keys };
-    products::<S, true>(simd, values, weights, TILE_KEYS, sums, padded_dim);
+    if M::LANE_LEN > 1 {
+        join_weights(multiply, weights, n_groups);
+    }
+    let close = close_rows(&common.v, common.head_dim, block).filter(|_| M::LANE_LEN == 1);
+    let (n_panels, n_vectors) = (padded_dim / LANES, n_keys.div_ceil(M::LANE_LEN));
+    let data = close.unwrap_or(scratch.values);
+    let values = Panels { data, panel_stride: LANES, stride: padded_dim, n_panels, n_vectors };
+    products::<M, true>(multiply, values, weights, TILE_KEYS, sums, padded_dim);
+}
+
+/// Some queries, so far apart, in lanes of two elements.
+#[inline(always)]
+fn round<M: Multiply>(simd: M, queries: &[f32], row_stride: usize, rounded: &mut [f32], rounded_dim: usize) {
+    let base = simd.base();
+    for (query, rounded) in queries.chunks(row_stride).zip(rounded.chunks_exact_mut(rounded_dim)) {
+        let (vectors, _) = query[..rounded_dim * M::LANE_LEN].as_chunks::<LANES>();
+        for (pair, to) in vectors.as_chunks::<2>().0.iter().zip(rounded.as_chunks_mut().0) {
+            base.store(simd.join([base.load(&pair[0]), base.load(&pair[1])]), to);
+        }
+    }
+}
+
+/// Rows of [`TILE_KEYS`] weights, of which so many vectors count: two go into a lane, in the first half of the row.
+#[inline(always)]
+fn join_weights<M: Multiply>(simd: M, weights: &mut [f32], n_groups: usize) {
+    let base = simd.base();
+    for row in weights.as_chunks_mut::<LANES>().0.chunks_exact_mut(TILE_KEYS / LANES) {
+        for first in (0..n_groups).step_by(2) {
+            let mut pair = [base.load(&row[first]), base.splat(0.0)];
+            if first + 1 < n_groups {
+                pair[1] = base.load(&row[first + 1]);
+            }
+            base.store(simd.join(pair), &mut row[first / 2]);
+        }
+    }
 }
 
 /// Makes panels of the keys of a block, and rows of its values where they are not used as they are.
 #[inline(always)]
-fn load<S: Simd>(simd: S, common: &Common, block: Block, keys: &mut [f32], values: &mut [f32]) {
+fn load<M: Multiply>(simd: M, common: &Common, block: Block, keys: &mut [f32], values: &mut [f32]) {
     let (head_dim, padded_dim) = (common.head_dim, common.division.padded_dim);
     let n_keys = block.end_key - block.first_key;
     let whole = |view| Rows::new(view, head_dim, block.head_idx, block.first_key, n_keys);
@@ -214,8 +284,8 @@ fn load<S: Simd>(simd: S, common: &Common, block: Block, keys: &mut [f32], value
             Rows::padded(values, padded_dim, n_keys)
         }
     };
-    rows.transpose(simd, common.scale, &mut keys[..n_keys.next_multiple_of(LANES) * padded_dim]);
-    if close_rows(&common.v, head_dim, block).is_some() {
+    rows.transpose(simd, common.scale, &mut keys[..n_keys.next_multiple_of(LANES) * padded_dim / M::LANE_LEN]);
+    if M::LANE_LEN == 1 && close_rows(&common.v, head_dim, block).is_some() {
         return;
     }
     match whole(&common.v) {
@@ -277,8 +347,8 @@ impl Panels<'_> {
 /// For each of `rows`, `row_len` apart, and each panel, the sum of the panel's vectors times the row's elements; put into, or
 /// added to, the panel's 16 elements of a row of `out`, whose rows are `out_stride` apart.
 #[inline(always)]
-fn products<S: Simd, const ADD: bool>(
-    simd: S,
+fn products<M: Multiply, const ADD: bool>(
+    simd: M,
     panels: Panels,
     rows: &[f32],
     row_len: usize,
@@ -287,27 +357,27 @@ fn products<S: Simd, const ADD: bool>(
 ) {
     let mut panel_idx = 0;
     // With many registers each element that is read is multiplied with four vectors, or two.
-    while S::TILE_TOKENS >= 12 && panels.n_panels - panel_idx >= 4 {
+    while M::Base::TILE_TOKENS >= 12 && panels.n_panels - panel_idx >= 4 {
         let out = &mut out[panel_idx * LANES..];
-        products_of::<S, ADD, 4>(simd, panels.from(panel_idx), rows, row_len, out, out_stride);
+        products_of::<M, ADD, 4>(simd, panels.from(panel_idx), rows, row_len, out, out_stride);
         panel_idx += 4;
     }
-    while S::TILE_TOKENS >= 12 && panels.n_panels - panel_idx >= 2 {
+    while M::Base::TILE_TOKENS >= 12 && panels.n_panels - panel_idx >= 2 {
         let out = &mut out[panel_idx * LANES..];
-        products_of::<S, ADD, 2>(simd, panels.from(panel_idx), rows, row_len, out, out_stride);
+        products_of::<M, ADD, 2>(simd, panels.from(panel_idx), rows, row_len, out, out_stride);
         panel_idx += 2;
     }
     while panel_idx < panels.n_panels {
         let out = &mut out[panel_idx * LANES..];
-        products_of::<S, ADD, 1>(simd, panels.from(panel_idx), rows, row_len, out, out_stride);
+        products_of::<M, ADD, 1>(simd, panels.from(panel_idx), rows, row_len, out, out_stride);
         panel_idx += 1;
     }
 }
 
 /// As [`products`], of the first `P` panels.
 #[inline(always)]
-fn products_of<S: Simd, const ADD: bool, const P: usize>(
-    simd: S,
+fn products_of<M: Multiply, const ADD: bool, const P: usize>(
+    simd: M,
     panels: Panels,
     rows: &[f32],
     row_len: usize,
@@ -321,37 +391,37 @@ fn products_of<S: Simd, const ADD: bool, const P: usize>(
     while at < n_rows {
         let (rows, out) = (&rows[at * row_len..], &mut out[at * out_stride..]);
         at += match n_rows - at {
-            12.. if S::TILE_TOKENS >= 12 && P <= 2 => {
-                product::<S, ADD, P, 12, 1>(simd, panels, rows, row_len, out, out_stride)
+            12.. if M::Base::TILE_TOKENS >= 12 && P <= 2 => {
+                product::<M, ADD, P, 12, 1>(simd, panels, rows, row_len, out, out_stride)
             }
-            6.. => product::<S, ADD, P, 6, 1>(simd, panels, rows, row_len, out, out_stride),
-            4.. => product::<S, ADD, P, 4, 1>(simd, panels, rows, row_len, out, out_stride),
-            2.. if P == 1 => product::<S, ADD, P, 2, 4>(simd, panels, rows, row_len, out, out_stride),
-            2.. => product::<S, ADD, P, 2, 2>(simd, panels, rows, row_len, out, out_stride),
-            _ if P == 1 => product::<S, ADD, P, 1, 4>(simd, panels, rows, row_len, out, out_stride),
-            _ => product::<S, ADD, P, 1, 2>(simd, panels, rows, row_len, out, out_stride),
+            6.. => product::<M, ADD, P, 6, 1>(simd, panels, rows, row_len, out, out_stride),
+            4.. => product::<M, ADD, P, 4, 1>(simd, panels, rows, row_len, out, out_stride),
+            2.. if P == 1 => product::<M, ADD, P, 2, 4>(simd, panels, rows, row_len, out, out_stride),
+            2.. => product::<M, ADD, P, 2, 2>(simd, panels, rows, row_len, out, out_stride),
+            _ if P == 1 => product::<M, ADD, P, 1, 4>(simd, panels, rows, row_len, out, out_stride),
+            _ => product::<M, ADD, P, 1, 2>(simd, panels, rows, row_len, out, out_stride),
         };
     }
 }
 
 /// `N` rows and `P` panels, each in `SUMS` sums; `N`.
 #[inline(always)]
-fn product<S: Simd, const ADD: bool, const P: usize, const N: usize, const SUMS: usize>(
-    simd: S,
+fn product<M: Multiply, const ADD: bool, const P: usize, const N: usize, const SUMS: usize>(
+    simd: M,
     panels: Panels,
     rows: &[f32],
     row_len: usize,
     out: &mut [f32],
     out_stride: usize,
 ) -> usize {
-    let Panels { data, panel_stride, stride, n_panels, n_vectors } = panels;
+    let (base, Panels { data, panel_stride, stride, n_panels, n_vectors }) = (simd.base(), panels);
     assert!(
         n_vectors <= row_len && rows.len() >= (N - 1) * row_len + n_vectors,
         "as many elements in each row as vectors"
     );
     let last = (P - 1) * panel_stride + n_vectors.saturating_sub(1) * stride;
     assert!(n_panels >= P && (n_vectors == 0 || last + LANES <= data.len()), "whole vectors");
-    let mut acc = [[[simd.splat(0.0); P]; SUMS]; N];
+    let mut acc = [[[base.splat(0.0); P]; SUMS]; N];
     let n_whole = n_vectors / SUMS * SUMS;
     for first in (0..n_whole).step_by(SUMS) {
         for k in 0..SUMS {
@@ -369,9 +439,9 @@ fn product<S: Simd, const ADD: bool, const P: usize, const N: usize, const SUMS:
             let out = out[p * LANES..].first_chunk_mut().expect("whole vectors");
             let mut sum = acc[n][0][p];
             for k in 1..SUMS {
-                sum = simd.add(sum, acc[n][k][p]);
+                sum = base.add(sum, acc[n][k][p]);
             }
-            simd.store(if ADD { simd.add(sum, simd.load(out)) } else { sum }, out);
+            base.store(if ADD { base.add(sum, base.load(out)) } else { sum }, out);
         }
     }
     N
@@ -382,30 +452,31 @@ fn product<S: Simd, const ADD: bool, const P: usize, const N: usize, const SUMS:
 /// # Safety
 /// `P` panels have more than `i` whole vectors, and `N` rows of `row_len` apart have more than `i` elements each.
 #[inline(always)]
-unsafe fn add_product<S: Simd, const P: usize, const N: usize, const SUMS: usize>(
-    simd: S,
+unsafe fn add_product<M: Multiply, const P: usize, const N: usize, const SUMS: usize>(
+    simd: M,
     panels: Panels,
     rows: &[f32],
     row_len: usize,
     i: usize,
-    acc: &mut [[[S::F; P]; SUMS]; N],
+    acc: &mut [[[<M::Base as Simd>::F; P]; SUMS]; N],
     k: usize,
 ) {
-    let mut vectors = [simd.splat(0.0); P];
+    let base = simd.base();
+    let mut vectors = [base.splat(0.0); P];
     for p in 0..P {
         // SAFETY: the caller's promise.
         vectors[p] =
-            simd.load(unsafe { &*panels.data.as_ptr().add(p * panels.panel_stride + i * panels.stride).cast() });
+            base.load(unsafe { &*panels.data.as_ptr().add(p * panels.panel_stride + i * panels.stride).cast() });
     }
     // By one address that goes from row to row: one for each row takes more registers than there are.
     // SAFETY: the caller's promise.
     let mut element = unsafe { rows.as_ptr().add(i) };
     for n in 0..N {
         // SAFETY: the caller's promise.
-        let x = simd.splat(unsafe { *element });
+        let x = base.splat(unsafe { *element });
         element = element.wrapping_add(row_len);
         for p in 0..P {
-            acc[n][k][p] = simd.fma(vectors[p], x, acc[n][k][p]);
+            acc[n][k][p] = simd.add_products(vectors[p], x, acc[n][k][p]);
         }
     }
 }

@@ -4,11 +4,10 @@
 //! As elsewhere, few tokens are dotted with each row, and for many 16 rows become the lanes of a vector, where two columns in bf16 go
 //! as one in f32 ([`dense`]). Rows need no unpacking here, so that "few" are more than elsewhere.
 
-use super::tiles::Multiply;
 use super::{Output, Rows, Weight, dense, f32_as_u8, run_row_parts};
 use crate::Context;
 use crate::quant::BlockType;
-use crate::simd::{Avx512, Avx512Bf16, Bf16Kernel, LANES, Simd};
+use crate::simd::{Avx512Bf16, Bf16Kernel, LANES, Simd};
 
 /// Up to this many tokens, weight rows are dotted as they are; from there on, transposing them pays (measured for 1536 x 576
 /// on an AMD EPYC of family 26, from the cache and from memory: 32 tokens take 193 and 295 us, 48 take 295 and 436, and
@@ -239,24 +238,4 @@ fn filled_up(rest: &[u8]) -> [u8; 64] {
     let mut step = [0; 64];
     step[..rest.len()].copy_from_slice(rest);
     step
-}
-
-/// A lane is two columns in bf16.
-impl Multiply for Avx512Bf16 {
-    type Base = Avx512;
-
-    #[inline(always)]
-    fn base(self) -> Avx512 {
-        Avx512Bf16::base(self)
-    }
-
-    #[inline(always)]
-    fn add_products(
-        self,
-        weights: <Avx512 as Simd>::F,
-        inputs: <Avx512 as Simd>::F,
-        sums: <Avx512 as Simd>::F,
-    ) -> <Avx512 as Simd>::F {
-        self.dot_pairs(sums, weights, inputs)
-    }
 }

@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use super::packed::PackedColumn;
 use super::rows::chunk_bytes;
-use super::tiles::{Inputs, Multiply, Next, Panels, Tiles, share_len, task_panels};
+use super::tiles::{Inputs, Next, Panels, Tiles, share_len, task_panels};
 use super::{Extent, LINE_BYTES, Output, Rows, Weight, dequantize_simd};
 use crate::quant::BlockType;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx512Bf16, Bf16Kernel};
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, LANES, Multiply, Simd};
 use crate::threads::SharedMut;
 use crate::{Context, cache};
 

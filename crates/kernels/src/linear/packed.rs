@@ -2,7 +2,7 @@
 //! from start to end and has nothing to unpack. Where the machine multiplies bf16, two columns of it go as one of f32.
 
 use super::dense::block_tokens;
-use super::tiles::{Inputs, LEAST_PACKED_TOKENS, Multiply, Next, Panels, Tiles, share_len, task_panels};
+use super::tiles::{Inputs, LEAST_PACKED_TOKENS, Next, Panels, Tiles, share_len, task_panels};
 use super::{Extent, Output, Start, Weight};
 #[cfg(target_arch = "x86_64")]
 use super::{bf16, bf16_products};
@@ -10,7 +10,7 @@ use crate::activation::Unary;
 use crate::quant::BlockType;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx512Bf16, Bf16Kernel};
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, LANES, Multiply, Simd};
 use crate::{Context, Isa};
 
 /// Columns whose products are added up one after the other before the sum joins the output, at most, for each panel of a task: it

@@ -2,7 +2,7 @@
 
 use super::packed::PackedColumn;
 use super::{Extent, LINE_BYTES, Output};
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, LANES, Multiply, Simd};
 use crate::{Context, Isa};
 
 /// Panels that a task multiplies at once, here and in `parts`: with many registers each input that is read is multiplied with two.
@@ -35,37 +35,6 @@ pub(super) fn share_len(ctx: &Context, n_tokens: usize, (unit, least): (usize, u
     let n_blocks = n_tokens.div_ceil(most).max(1);
     let n_shares = n_blocks.next_multiple_of(ctx.pool().n_threads()).min(n_tokens / least).max(n_blocks);
     n_tokens.div_ceil(n_shares).next_multiple_of(unit).clamp(1, most)
-}
-
-/// How the lanes of weights and inputs are multiplied.
-pub(super) trait Multiply: Copy {
-    /// Everything else that the machine does.
-    type Base: Simd;
-
-    fn base(self) -> Self::Base;
-
-    /// Adds the products of each lane.
-    fn add_products(
-        self,
-        weights: <Self::Base as Simd>::F,
-        inputs: <Self::Base as Simd>::F,
-        sums: <Self::Base as Simd>::F,
-    ) -> <Self::Base as Simd>::F;
-}
-
-/// A lane is a column in f32.
-impl<S: Simd> Multiply for S {
-    type Base = S;
-
-    #[inline(always)]
-    fn base(self) -> S {
-        self
-    }
-
-    #[inline(always)]
-    fn add_products(self, weights: S::F, inputs: S::F, sums: S::F) -> S::F {
-        self.fma(weights, inputs, sums)
-    }
 }
 
 /// Columns between one asking for lines ahead and the next.

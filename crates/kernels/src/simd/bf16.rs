@@ -61,11 +61,39 @@ impl Avx512Bf16 {
     /// The nearest bf16 of 32 values, ties to even.
     #[inline(always)]
     pub(crate) fn round(self, from: &[f32; 32]) -> __m512i {
-        // SAFETY: the value of `Avx512Bf16` proves the feature; the loads are of the two halves of the array; both types
-        // are 64 bytes without bad values.
+        // SAFETY: the value of `Avx512Bf16` proves the feature; the loads are of the two halves of the array.
+        unsafe { self.rounded([_mm512_loadu_ps(from.as_ptr()), _mm512_loadu_ps(from.as_ptr().add(16))]) }
+    }
+
+    #[inline(always)]
+    fn rounded(self, [low, high]: [__m512; 2]) -> __m512i {
+        // SAFETY: the value of `Avx512Bf16` proves the feature; both types are 64 bytes without bad values.
+        unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
+    }
+
+    /// Values as bf16, two to a lane, in their order.
+    #[inline(always)]
+    pub(crate) fn round_joined(self, values: [__m512; 2]) -> __m512 {
+        // SAFETY: the value of `Avx512Bf16` proves the feature.
+        unsafe { _mm512_castsi512_ps(self.rounded(values)) }
+    }
+
+    /// Values as bf16, one of each vector in a lane.
+    #[inline(always)]
+    pub(crate) fn round_zipped(self, values: [__m512; 2]) -> __m512 {
+        const LANES: [u16; 32] = {
+            let mut lanes = [0; 32];
+            let mut i = 0;
+            while i < 32 {
+                lanes[i] = (i / 2 + i % 2 * 16) as u16;
+                i += 1;
+            }
+            lanes
+        };
+        // SAFETY: the value of `Avx512Bf16` proves the features; the load is of an array of 64 bytes.
         unsafe {
-            let (low, high) = (_mm512_loadu_ps(from.as_ptr()), _mm512_loadu_ps(from.as_ptr().add(16)));
-            std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low))
+            let lanes = _mm512_loadu_si512(LANES.as_ptr().cast());
+            _mm512_castsi512_ps(_mm512_permutexvar_epi16(lanes, self.rounded(values)))
         }
     }
 }

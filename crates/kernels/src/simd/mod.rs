@@ -13,6 +13,7 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod bf16;
+mod multiply;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
@@ -23,6 +24,7 @@ pub use avx2::Avx2;
 pub use avx512::Avx512;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use bf16::{Avx512Bf16, Bf16Kernel};
+pub(crate) use multiply::Multiply;
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
 pub(crate) use portable::Portable;
