@@ -108,7 +108,7 @@ pub struct Attention<'a> {
     /// Factor of the scores.
     pub scale: f32,
     /// Where the machine [multiplies bf16](crate::Isa::has_bf16), queries, keys, weights and values of more than a few rows may be rounded to it:
-    /// sums are in f32. The error of a score is then up to 2^-8 of the sum of its products' magnitudes.
+    /// sums are in f32. The error of a score is then up to 2^-7 of the sum of its products' magnitudes.
     pub may_round: bool,
     /// Key/value heads.
     pub n_kv_heads: usize,

@@ -240,9 +240,11 @@ fn rounded_rows() {
     let mut random = Random::new(56);
     for isa in Isa::available().into_iter().filter(|isa| isa.has_bf16()) {
         let [one, four] = [1, 4].map(|n_threads| Context::with_isa(n_threads, isa));
-        for (head_dim, n_rows, n_keys) in [(32, 7, 5), (64, 70, 205), (96, 9, 33), (128, 300, 131), (256, 21, 700)] {
+        // Of 67 rows the last three are few, and one thread takes several blocks of 705.
+        let sizes = [(32, 7, 5), (64, 67, 205), (96, 9, 33), (128, 300, 131), (256, 21, 700), (32, 705, 149)];
+        for (head_dim, n_rows, n_keys) in sizes {
             for masking in [Masking::None, Masking::Causal, Masking::Window, Masking::Random] {
-                let mut case = case(&mut random, (2, n_rows, head_dim, n_keys), masking, n_rows != 9);
+                let mut case = case(&mut random, (3, n_rows, head_dim, n_keys), masking, n_rows != 9);
                 (case.scale, case.may_round) = (0.25, true);
                 let rounds = relative_error(&case.run(&one, false), &case.exact());
                 for values in [&mut case.q, &mut case.k, &mut case.v] {
@@ -254,6 +256,7 @@ fn rounded_rows() {
                 assert!(error < 3e-3 && rounds < 1e-2, "{what}: {error} and {rounds}");
                 assert!(error > 1e-5, "{what} was not rounded: {error}");
                 assert_eq!(found, case.run(&four, false), "{what}");
+                assert_eq!(found, case.run(&one, true), "{what} of f16");
             }
         }
     }
