@@ -108,7 +108,8 @@ impl Frame<'_> {
             mask: mask.as_ref().map(floats).transpose()?,
             tiles,
             scale: (head_dim as f32).sqrt().recip(),
-            may_round: self.may_round,
+            // Over 300 tokens of SmolLM2 rounding costs 0.5 % of perplexity more, of the 1 % that `fast` may differ.
+            may_round: false,
             n_kv_heads,
             n_rows,
             head_dim,
