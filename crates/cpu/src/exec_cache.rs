@@ -108,7 +108,7 @@ impl Frame<'_> {
             mask: mask.as_ref().map(floats).transpose()?,
             tiles,
             scale: (head_dim as f32).sqrt().recip(),
-            // Over 300 tokens of SmolLM2 rounding costs 0.5 % of perplexity more, of the 1 % that `fast` may differ.
+            // Rounded, 300 tokens of SmolLM2 had a perplexity of 31.70 and not 31.18, of 31.33 in f32: more than 1 % off.
             may_round: false,
             n_kv_heads,
             n_rows,
