@@ -75,3 +75,28 @@ pub fn map(path: &Path) -> io::Result<Bytes> {
     let map = unsafe { Mmap::map(&file) }?;
     Ok(Bytes::new(Mapped { map, file, released: RwLock::default() }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::map;
+
+    #[cfg(unix)]
+    #[test]
+    fn released_bytes_are_read_from_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bytes");
+        let bytes: Vec<u8> = (0..50_000u32).map(|i| (i * 7 % 251) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let mapped = map(&path).unwrap();
+        let [table, other] = [100..30_000, 30_000..50_000].map(|range| mapped.slice(range).unwrap());
+        assert!(!table.is_released() && !other.is_released());
+        mapped.slice(20_000..30_000).unwrap().release();
+        assert!(table.is_released() && mapped.is_released() && !other.is_released());
+        let mut row = [0; 300];
+        assert!(table.read(29_000, &mut row));
+        assert_eq!(row, bytes[29_100..29_400]);
+        assert!(!table.read(29_601, &mut row) && !table.read(usize::MAX, &mut row));
+        assert_eq!(row, bytes[29_100..29_400]);
+        assert_eq!(table.as_slice(), &bytes[100..30_000]);
+    }
+}
