@@ -73,7 +73,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 #[test]
 fn products_with_unit_vectors_are_the_values() {
     // A unit vector has the code 127 and the scale 1/127, so each output is one value of the weight, to the rounding of
-    // the scales.
+    // the scales; where AVX-512 fits the codes of many tokens' weights to 8 bits, to less than one of these.
     for Golden { ty, bytes, values } in goldens() {
         let block_len = ty.block_len();
         let n_rows = values.len() / block_len;
@@ -93,8 +93,9 @@ fn products_with_unit_vectors_are_the_values() {
                         let row = &values[row_idx * block_len..][..block_len];
                         let largest = row.iter().fold(0.0f32, |max, value| max.max(value.abs()));
                         let error = (y - row[col_idx]).abs();
+                        let bound = if isa.name() == "avx512" && n_tokens > 1 { 1.0 / 127.0 } else { 2e-6 };
                         assert!(
-                            error <= 2e-6 * largest,
+                            error <= bound * largest,
                             "{ty:?} {} row {row_idx} column {col_idx}: {y}, not {}",
                             isa.name(),
                             row[col_idx]

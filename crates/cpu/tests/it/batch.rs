@@ -113,7 +113,8 @@ fn every_sequence_gets_the_logits_of_the_reference() {
 
 /// Products of few rows and of many add up in other orders (1e-6 of a result), which may turn a code of the next product's 8
 /// bits or a number of the cache to its neighbour: 8e-5 of the logits at worst, when this was written; 3.4e-3 where a machine with products
-/// of bf16 rounds activations to its 8 bits.
+/// of bf16 rounds activations to its 8 bits, and 7.6e-2 where AVX-512 fits
+/// the codes of weights to 8 bits for more than eight tokens.
 #[test]
 fn fast_numerics_give_each_sequence_what_it_gets_alone() {
     let text: Vec<u32> = (0..61).map(|i| (i * i * 7 + i * 3 + 2) % 131).collect();
@@ -121,8 +122,11 @@ fn fast_numerics_give_each_sequence_what_it_gets_alone() {
     for path in ["tiny/llama-bf16", "tiny/qwen3", "tiny/gemma3", "tiny-gguf/llama-quantised.gguf"] {
         let program = program(path, DType::Fp16, None);
         let executable = cpu(Numerics::Fast, 2).load(&program).unwrap();
-        let has_bf16 = path.contains("bf16") || path.contains("quantised");
-        let bound = if has_bf16 && Isa::detect().has_bf16() { 1e-2 } else { 1e-3 };
+        let bound = match Isa::detect() {
+            isa if isa.name() == "avx512" && path.contains("quantised") => 1.5e-1,
+            isa if isa.has_bf16() && path.contains("bf16") => 1e-2,
+            _ => 1e-3,
+        };
         for n in [2, 3, 8, 33] {
             let mut batch = executable.instantiate_batch(n).unwrap();
             let mut alone = Alone(Arc::clone(&executable)).instantiate_batch(n).unwrap();

@@ -122,6 +122,8 @@ pub(super) struct Kind {
     pub(super) group_len: usize,
     /// Wide formats have groups of 32 and no shift of their own.
     pub(super) is_wide: bool,
+    /// The greatest code.
+    pub(super) max_code: u8,
     /// The code to be taken off the others, for the sums of a group to fit 16 bits.
     pub(super) centre: u8,
     /// Codes without it need no shift.
@@ -148,7 +150,8 @@ impl FormatTask for KindOf {
             None => T::MAX_CODE.div_ceil(2) as u8,
         };
         debug_assert!(T::IS_WIDE || usize::from(centre).max(T::MAX_CODE - usize::from(centre)) <= most, "sums fit");
-        Kind { group_len: T::GROUP_LEN, is_wide: T::IS_WIDE, centre, is_centred: T::OFFSET.is_some() }
+        let max_code = if T::IS_WIDE { u8::MAX } else { T::MAX_CODE as u8 };
+        Kind { group_len: T::GROUP_LEN, is_wide: T::IS_WIDE, max_code, centre, is_centred: T::OFFSET.is_some() }
     }
 }
 

@@ -1,19 +1,19 @@
-//! Many tokens on machines that sum up products of narrow codes in 16 bits, or four products in 32: tiles of 16 rows, or of twice 16, and
-//! six tokens.
+//! Many tokens on machines that sum up products of narrow codes in 16 bits, or four products in 32.
 //!
-//! The twelve sums of a tile, a weight, an activation and their product fill the registers of AVX2, and those of 32 rows, their scaled
-//! sums and two weights the registers of AVX-512. Weights have a sign and activations have 128 added, for which each sum begins with what
-//! that adds too much. On the way a sum may overflow and come back: it need only fit in the end, so that all products of a group of
-//! columns are summed up before they are scaled.
+//! The latter take [codes of 8 bits](super::int8) made of a panel's. Else tiles are of 16 rows and six tokens, whose twelve sums, a weight, an
+//! activation and their product fill the registers of AVX2. Weights have a sign and activations have 128 added, for which each sum begins
+//! with what that adds too much. On the way a sum may overflow and come back: it need only fit in the end, so that all products of a
+//! group of columns are summed up before they are scaled.
 //!
 //! What is read of a group of columns lies behind two addresses, the weights on whole cache lines: a vector in two lines takes two reads,
 //! and an address for each token more registers than there are.
 
 use std::hint::black_box;
 
+use super::int8::{Int8Group, PanelTask, Requantize, Sums};
 use super::panel::{Kind, Panel, kind_of, scratch_len as panel_scratch_len};
 use super::q8::{TILE_TOKENS, TileGroup};
-use super::tiles::{most_panels, share_len, task_panels};
+use super::tiles::{share_len, task_panels};
 use super::{Codes, LINE_BYTES, Output, PanelSums, Q8Activations, Start, filled_up, store};
 use crate::activation::Unary;
 use crate::quant::BlockType;
@@ -21,9 +21,7 @@ use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
 use crate::{Context, Isa};
 
-/// Bytes of weights of each panel that a task goes over with its tokens at a time, times its panels. Of one panel they leave a first
-/// cache of 32 KiB room for the activations. Of two, twice as many each are read from the second cache, and as fast: fewer in the
-/// first took 1.05 to 1.09 of the time.
+/// Bytes of weights that a task goes over with its tokens at a time: they leave a first cache of 32 KiB room for the activations.
 const PART_BYTES: usize = 20 << 10;
 /// Codes of activations that a task goes over: so many that a panel need not be filled again stay in a last-level cache, of which
 /// 16 rows at a time read less than it gives.
@@ -39,6 +37,11 @@ pub(super) fn is_for(isa: Isa) -> bool {
 /// True where codes of eight bits are two planes.
 pub(super) fn has_planes(isa: Isa) -> bool {
     products(isa) == 2
+}
+
+/// True where codes are fitted to 8 bits.
+pub(super) fn is_wide(isa: Isa) -> bool {
+    products(isa) == 4
 }
 
 /// [`Simd::PART_PRODUCTS`].
@@ -62,20 +65,19 @@ struct Cell<const QUADS: usize, const PLANES: usize> {
     first: [[i32; LANES]; PLANES],
     scales: [f32; LANES],
     shifts: [f32; LANES],
-    /// What scaled values of the sums have too much, of [`Simd::PART_BEGIN`], less than nothing.
-    offsets: [f32; LANES],
 }
 
 /// f32s of scratch for each thread.
 pub(super) fn scratch_len(isa: Isa, ty: BlockType, n_cols: usize) -> usize {
     let n_steps = n_cols.div_ceil(64);
     let cells_bytes = match kind_of(ty) {
+        _ if is_wide(isa) => n_steps * size_of::<Int8Group<2>>(),
         Kind { is_wide: true, .. } if has_planes(isa) => 2 * n_steps * size_of::<Cell<8, 2>>(),
         Kind { group_len: 16, .. } => 4 * n_steps * size_of::<Cell<4, 1>>(),
         Kind { .. } => 2 * n_steps * size_of::<Cell<8, 1>>(),
     };
     // And what lies in front of the first whole line.
-    let cells_bytes = task_panels(isa) * cells_bytes + align_of::<Cell<8, 1>>();
+    let cells_bytes = task_panels(isa) * cells_bytes + LINE_BYTES;
     panel_scratch_len(n_cols) + cells_bytes / size_of::<f32>()
 }
 
@@ -110,7 +112,7 @@ pub(super) fn multiply(ctx: &Context, weights: &[Codes], x: &Q8Activations, to: 
     let (ty, n_rows) = (weights[0].ty(), to.out.n_rows);
     let gate_len = to.gate.map_or(0, |_| gate_scratch_len(x.n_tokens(), x.n_cols()));
     let worker_len = scratch_len(ctx.isa(), ty, x.n_cols()) + gate_len;
-    let (kind, has_planes) = (kind_of(ty), has_planes(ctx.isa()));
+    let (kind, is_wide) = (kind_of(ty), is_wide(ctx.isa()));
     let task_rows = if to.gate.is_some() { LANES } else { task_panels(ctx.isa()) * LANES };
     let n_tasks = n_rows.div_ceil(task_rows);
     let block_len = share_len(ctx, x.n_tokens(), (TILE_TOKENS, LEAST_TOKENS), most_block_len(x.n_cols()));
@@ -127,7 +129,8 @@ pub(super) fn multiply(ctx: &Context, weights: &[Codes], x: &Q8Activations, to: 
         let gates = SharedMut::new(gates);
         let task = Task { ctx, weights, kind, n_panels, x, tokens, to, gates, first_row, task_rows };
         match kind {
-            Kind { is_wide: true, .. } if has_planes => task.run::<8, 2>(panel, cells),
+            _ if is_wide => task.run_wide(panel, cells),
+            Kind { is_wide: true, .. } => task.run::<8, 2>(panel, cells),
             Kind { group_len: 16, .. } => task.run::<4, 1>(panel, cells),
             Kind { .. } => task.run::<8, 1>(panel, cells),
         }
@@ -135,8 +138,11 @@ pub(super) fn multiply(ctx: &Context, weights: &[Codes], x: &Q8Activations, to: 
 }
 
 /// The memory of some f32, from its first cache line on.
-fn cells_of<const QUADS: usize, const PLANES: usize>(scratch: &mut [f32]) -> &mut [Cell<QUADS, PLANES>] {
-    // SAFETY: any bits are a cell, and any cell is bits of f32.
+///
+/// # Safety
+/// Any bits are a `T`, and any `T` is bits of f32.
+unsafe fn cells_of<T>(scratch: &mut [f32]) -> &mut [T] {
+    // SAFETY: the caller's promise.
     let (_, cells, _) = unsafe { scratch.align_to_mut() };
     cells
 }
@@ -159,19 +165,35 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
+    /// One panel after another, in cells.
     fn run<const QUADS: usize, const PLANES: usize>(&self, scratch: &mut [f32], cells: &mut [f32]) {
         let isa = self.ctx.isa();
-        let n_at_once = task_panels(isa).min(self.n_panels);
-        let n_groups = self.x.n_steps() * 16 / QUADS;
-        let cells = &mut cells_of::<QUADS, PLANES>(cells)[..n_groups * n_at_once];
-        for first_panel in (0..self.n_panels).step_by(n_at_once) {
-            for i in 0..n_at_once {
-                let (weight, first_row) = self.panel(first_panel + i);
-                let panel = weight.fill(self.ctx, first_row, self.x.n_steps(), &mut *scratch);
-                isa.run(Place { kind: self.kind, panel, cells: cells.iter_mut().skip(i).step_by(n_at_once) });
-            }
-            isa.run(Products { task: self, first_panel, n_panels: n_at_once, cells });
+        // SAFETY: a cell is made of bytes, i32 and f32, without bytes between them.
+        let cells = unsafe { cells_of::<Cell<QUADS, PLANES>>(cells) };
+        let cells = &mut cells[..self.x.n_steps() * 16 / QUADS];
+        for panel_idx in 0..self.n_panels {
+            let (weight, first_row) = self.panel(panel_idx);
+            let panel = weight.fill(self.ctx, first_row, self.x.n_steps(), &mut *scratch);
+            isa.run(Place { kind: self.kind, panel, cells: cells.iter_mut() });
+            isa.run(Products { task: self, panel_idx, cells });
         }
+    }
+
+    /// All panels at once, in codes of 8 bits.
+    fn run_wide(&self, scratch: &mut [f32], groups: &mut [f32]) {
+        let (isa, n_panels) = (self.ctx.isa(), self.n_panels);
+        // SAFETY: a group is made of bytes, i32 and f32, without bytes between them.
+        let groups = unsafe { cells_of::<Int8Group<2>>(groups) };
+        let groups = &mut groups[..self.x.n_steps() * n_panels];
+        let mut next: [&[u8]; 2] = [&[]; 2];
+        for i in 0..n_panels {
+            let (weight, first_row) = self.panel(i);
+            let panel = weight.fill(self.ctx, first_row, self.x.n_steps(), &mut *scratch);
+            isa.run(Requantize { kind: self.kind, panel, groups: groups.iter_mut().skip(i).step_by(n_panels) });
+            next[i] = weight.bytes(first_row + self.task_rows);
+        }
+        let (x, tokens) = (self.x.int8(), self.tokens.clone());
+        isa.run(PanelTask { groups, n_panels, x, tokens, next, sums: self });
     }
 
     /// The matrix of a panel, and its first row.
@@ -204,7 +226,6 @@ where
             cell.scales = *scales;
             let shift = simd.fma(simd.load(scales), simd.splat(f32::from(kind.centre)), simd.load(shifts));
             simd.store(shift, &mut cell.shifts);
-            simd.store(simd.mul(simd.load(scales), simd.splat(-S::PART_BEGIN.1)), &mut cell.offsets);
             place_codes(simd, kind, codes, cell);
         }
     }
@@ -219,13 +240,9 @@ fn place_codes<S: Simd, const QUADS: usize, const PLANES: usize>(
     cell: &mut Cell<QUADS, PLANES>,
 ) {
     // A weight is a code of its plane less `centre`.
-    let centre = match kind.is_wide {
-        true if PLANES == 1 => S::WIDE_XOR,
-        true => 8,
-        false => kind.centre,
-    };
+    let centre = if kind.is_wide { 8 } else { kind.centre };
     let sum = i32::from(centre) * 128 * (S::PART_PRODUCTS * QUADS) as i32;
-    let mut first = [simd.splat_part(S::PART_BEGIN.0 + sum); PLANES];
+    let mut first = [simd.splat_part(sum); PLANES];
     for (quad, codes) in codes.iter().enumerate() {
         let mut planes = [*codes; PLANES];
         if PLANES > 1 {
@@ -250,9 +267,8 @@ fn place_codes<S: Simd, const QUADS: usize, const PLANES: usize>(
 
 struct Products<'a, const QUADS: usize, const PLANES: usize> {
     task: &'a Task<'a>,
-    first_panel: usize,
-    n_panels: usize,
-    /// By group, then by panel.
+    panel_idx: usize,
+    /// By group.
     cells: &'a [Cell<QUADS, PLANES>],
 }
 
@@ -260,55 +276,67 @@ impl<const QUADS: usize, const PLANES: usize> Kernel for Products<'_, QUADS, PLA
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Products { task, first_panel, n_panels, cells } = self;
-        match (most_panels::<S>() == 2 && n_panels == 2, task.kind.is_centred) {
-            (true, true) => task.all::<S, QUADS, PLANES, 2, true>(simd, first_panel, cells),
-            (true, false) => task.all::<S, QUADS, PLANES, 2, false>(simd, first_panel, cells),
-            (false, true) => task.all::<S, QUADS, PLANES, 1, true>(simd, first_panel, cells),
-            (false, false) => task.all::<S, QUADS, PLANES, 1, false>(simd, first_panel, cells),
+        let Products { task, panel_idx, cells } = self;
+        if task.kind.is_centred {
+            task.all::<S, QUADS, PLANES, true>(simd, panel_idx, cells);
+        } else {
+            task.all::<S, QUADS, PLANES, false>(simd, panel_idx, cells);
         }
     }
 }
 
 impl Task<'_> {
     #[inline(always)]
-    fn all<S: Simd, const QUADS: usize, const PLANES: usize, const PANELS: usize, const CENTRED: bool>(
+    fn all<S: Simd, const QUADS: usize, const PLANES: usize, const CENTRED: bool>(
         &self,
         simd: S,
-        first_panel: usize,
+        panel_idx: usize,
         cells: &[Cell<QUADS, PLANES>],
     ) {
-        let cells = cells.as_chunks::<PANELS>().0;
-        let part_len = (PANELS * PART_BYTES / size_of::<Cell<QUADS, PLANES>>()).next_multiple_of(8 / QUADS);
-        // What this thread may fill panels with next: asked for a few lines with each tile.
-        let next: [&[u8]; PANELS] = std::array::from_fn(|i| {
-            let (weight, first_row) = self.panel(first_panel + i);
-            weight.bytes(first_row + self.task_rows)
-        });
-        let mut ahead = next.iter().flat_map(|bytes| bytes.chunks(LINE_BYTES));
+        let part_len = (PART_BYTES / size_of::<Cell<QUADS, PLANES>>()).next_multiple_of(8 / QUADS);
+        // What this thread may fill a panel with next: asked for a few lines with each tile.
+        let (weight, first_row) = self.panel(panel_idx);
+        let mut ahead = weight.bytes(first_row + self.task_rows).chunks(LINE_BYTES);
         let n_tiles = cells.len().div_ceil(part_len) * self.tokens.len().div_ceil(TILE_TOKENS);
-        let n_ahead = ahead.clone().count().div_ceil(n_tiles.max(1));
+        let n_ahead = ahead.len().div_ceil(n_tiles.max(1));
         for start in (0..cells.len().max(1)).step_by(part_len) {
-            let part = Part { first_panel, start, cells: &cells[start..(start + part_len).min(cells.len())] };
-            let is_last = start + part_len >= cells.len() && first_panel + PANELS == self.n_panels;
+            let part = Part { panel_idx, start, cells: &cells[start..(start + part_len).min(cells.len())] };
+            let is_last = start + part_len >= cells.len() && panel_idx + 1 == self.n_panels;
             for first_token in self.tokens.clone().step_by(TILE_TOKENS) {
                 ahead.by_ref().take(n_ahead).for_each(|line| simd.prefetch_far(line.as_ptr().cast()));
-                match self.tokens.end - first_token {
-                    5.. => self.tile::<S, QUADS, PLANES, PANELS, CENTRED, 6>(simd, &part, first_token),
-                    3.. => self.tile::<S, QUADS, PLANES, PANELS, CENTRED, 4>(simd, &part, first_token),
-                    _ => self.tile::<S, QUADS, PLANES, PANELS, CENTRED, 2>(simd, &part, first_token),
+                let n_tokens = TILE_TOKENS.min(self.tokens.end - first_token);
+                match n_tokens {
+                    5.. => self.tile::<S, QUADS, PLANES, CENTRED, 6>(simd, &part, first_token),
+                    3.. => self.tile::<S, QUADS, PLANES, CENTRED, 4>(simd, &part, first_token),
+                    _ => self.tile::<S, QUADS, PLANES, CENTRED, 2>(simd, &part, first_token),
                 }
-                if is_last && let Some(gate) = self.to.gate {
-                    let tokens = first_token..self.tokens.end.min(first_token + TILE_TOKENS);
-                    self.ctx.isa().run(Gated { task: self, op: gate.op, tokens });
+                if is_last {
+                    self.finish(self.n_panels, first_token, n_tokens);
                 }
             }
         }
     }
 
+    /// Some groups of columns of `N` tokens or of those that there are.
+    #[inline(always)]
+    fn tile<S: Simd, const QUADS: usize, const PLANES: usize, const CENTRED: bool, const N: usize>(
+        &self,
+        simd: S,
+        part: &Part<'_, QUADS, PLANES>,
+        first_token: usize,
+    ) {
+        let Part { panel_idx, start, cells } = *part;
+        let x = self.x.tile(first_token / TILE_TOKENS);
+        let x = &x[start * QUADS / 8..][..(cells.len() * QUADS).div_ceil(8)];
+        let n_tokens = N.min(self.tokens.end - first_token);
+        let acc = sums::<S, QUADS, PLANES, CENTRED, N>(simd, cells, x);
+        // SAFETY: the rows of this panel belong, for these tokens, to this task alone.
+        unsafe { self.panel_sums(panel_idx, first_token, start == 0).add(simd, acc, n_tokens) };
+    }
+
     /// Where the sums of a panel go, from a token on: of its first columns, or of others.
     #[inline(always)]
-    fn sums(&self, panel_idx: usize, first_token: usize, is_first: bool) -> PanelSums<'_> {
+    fn panel_sums(&self, panel_idx: usize, first_token: usize, is_first: bool) -> PanelSums<'_> {
         let (out, (_, first_row)) = (self.to.out, self.panel(panel_idx));
         match self.to.gate {
             Some(Gate { bias, .. }) if panel_idx == 0 => {
@@ -321,40 +349,30 @@ impl Task<'_> {
             _ => out.panel(first_token, first_row, is_first),
         }
     }
+}
 
-    /// Some groups of columns of `N` tokens or of those that there are.
+impl Sums for Task<'_> {
     #[inline(always)]
-    fn tile<
-        S: Simd,
-        const QUADS: usize,
-        const PLANES: usize,
-        const PANELS: usize,
-        const CENTRED: bool,
-        const N: usize,
-    >(
-        &self,
-        simd: S,
-        part: &Part<'_, QUADS, PLANES, PANELS>,
-        first_token: usize,
-    ) {
-        let Part { first_panel, start, cells } = *part;
-        let x = self.x.tile(first_token / TILE_TOKENS);
-        let x = &x[start * QUADS / 8..][..(cells.len() * QUADS).div_ceil(8)];
-        let n_tokens = N.min(self.tokens.end - first_token);
-        let acc = sums::<S, QUADS, PLANES, PANELS, CENTRED, N>(simd, cells, x);
-        for p in 0..PANELS {
-            // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
-            unsafe { self.sums(first_panel + p, first_token, start == 0).add(simd, acc[p], n_tokens) };
+    fn panel(&self, panel_idx: usize, first_token: usize, is_first: bool) -> PanelSums<'_> {
+        self.panel_sums(panel_idx, first_token, is_first)
+    }
+
+    /// What is to become of the gate's, and theirs, of a tile.
+    #[inline(always)]
+    fn finish(&self, _n_panels: usize, first_token: usize, n_tokens: usize) {
+        if let Some(gate) = self.to.gate {
+            let tokens = first_token..first_token + n_tokens;
+            self.ctx.isa().run(Gated { task: self, op: gate.op, tokens });
         }
     }
 }
 
 /// Some groups of columns.
-struct Part<'a, const QUADS: usize, const PLANES: usize, const PANELS: usize> {
-    first_panel: usize,
+struct Part<'a, const QUADS: usize, const PLANES: usize> {
+    panel_idx: usize,
     /// The first group.
     start: usize,
-    cells: &'a [[Cell<QUADS, PLANES>; PANELS]],
+    cells: &'a [Cell<QUADS, PLANES>],
 }
 
 /// Multiplies the outputs of some tokens with what `op` gives of the gate.
@@ -368,7 +386,7 @@ impl Kernel for Gated<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let [gates, sums] = [0, 1].map(|panel| self.task.sums(panel, self.tokens.start, false));
+        let [gates, sums] = [0, 1].map(|panel| self.task.panel_sums(panel, self.tokens.start, false));
         let mut values = [simd.splat(0.0); TILE_TOKENS];
         for token_idx in 0..TILE_TOKENS {
             if token_idx < self.tokens.len() {
@@ -390,64 +408,46 @@ impl Kernel for Gated<'_> {
 
 /// The products of some groups of columns with as many of `N` tokens.
 #[inline(always)]
-fn sums<S: Simd, const QUADS: usize, const PLANES: usize, const PANELS: usize, const CENTRED: bool, const N: usize>(
+fn sums<S: Simd, const QUADS: usize, const PLANES: usize, const CENTRED: bool, const N: usize>(
     simd: S,
-    cells: &[[Cell<QUADS, PLANES>; PANELS]],
+    cells: &[Cell<QUADS, PLANES>],
     x: &[TileGroup],
-) -> [[S::F; N]; PANELS] {
+) -> [S::F; N] {
     // No constant, so that the loop over it stays one: written out, it needs more registers than there are.
     let n_quads = black_box(QUADS).min(QUADS);
-    let mut acc = [[simd.splat(0.0); N]; PANELS];
+    let mut acc = [simd.splat(0.0); N];
     assert!(x.len() * 8 >= cells.len() * QUADS, "as many groups of activations");
-    for (i, cells) in cells.iter().enumerate() {
+    for (i, cell) in cells.iter().enumerate() {
         let part = i % (8 / QUADS);
         // SAFETY: as asserted, a group being eight fours of columns.
         let x = unsafe { x.get_unchecked(i * QUADS / 8) };
-        let mut dots = [[simd.zero_int(); N]; PANELS];
+        let mut dots = [simd.zero_int(); N];
         for plane in 0..PLANES {
-            let mut parts = [[simd.zero_int(); N]; PANELS];
-            for p in 0..PANELS {
-                parts[p] = [simd.load_int(&cells[p].first[plane]); N];
-            }
+            let mut parts = [simd.load_int(&cell.first[plane]); N];
             for quad in 0..n_quads {
-                let mut weights = [simd.dup4_b(&[0; 4]); PANELS];
-                for p in 0..PANELS {
-                    // SAFETY: n_quads is at most QUADS.
-                    weights[p] = simd.load_b(unsafe { cells[p].codes[plane].get_unchecked(quad) });
-                }
-                // SAFETY: as above, and a group is eight fours of columns in 8 / QUADS parts.
-                let codes = unsafe { x.codes.get_unchecked(part * QUADS + quad) };
+                // SAFETY: n_quads is at most QUADS, and a group is eight fours of columns in 8 / QUADS parts.
+                let (weights, codes) = unsafe {
+                    (simd.load_b(cell.codes[plane].get_unchecked(quad)), x.codes.get_unchecked(part * QUADS + quad))
+                };
                 for n in 0..N {
-                    let codes = simd.dup4_b(&codes[n]);
-                    for p in 0..PANELS {
-                        parts[p][n] = simd.dot_part(parts[p][n], codes, weights[p]);
-                    }
+                    parts[n] = simd.dot_part(parts[n], simd.dup4_b(&codes[n]), weights);
                 }
             }
-            for p in 0..PANELS {
-                for n in 0..N {
-                    dots[p][n] = if plane + 1 < PLANES {
-                        simd.join_part::<16>(dots[p][n], parts[p][n])
-                    } else {
-                        simd.join_part::<1>(dots[p][n], parts[p][n])
-                    };
-                }
+            for n in 0..N {
+                dots[n] = if plane + 1 < PLANES {
+                    simd.join_part::<16>(dots[n], parts[n])
+                } else {
+                    simd.join_part::<1>(dots[n], parts[n])
+                };
             }
         }
         let sums = if QUADS == 8 { &x.sums32 } else { &x.sums16[part] };
-        for p in 0..PANELS {
-            let Cell { scales, shifts, offsets, .. } = &cells[p];
-            let (scales, shifts, offsets) = (simd.load(scales), simd.load(shifts), simd.load(offsets));
-            for n in 0..N {
-                let values = simd.part_values(dots[p][n]);
-                let values = match S::PART_BEGIN {
-                    (0, _) => simd.mul(values, scales),
-                    _ => simd.fma(values, scales, offsets),
-                };
-                acc[p][n] = simd.fma(values, simd.splat(x.scales[n]), acc[p][n]);
-                if !CENTRED {
-                    acc[p][n] = simd.fma(shifts, simd.splat(sums[n]), acc[p][n]);
-                }
+        let (scales, shifts) = (simd.load(&cell.scales), simd.load(&cell.shifts));
+        for n in 0..N {
+            let values = simd.mul(simd.int_values(dots[n]), scales);
+            acc[n] = simd.fma(values, simd.splat(x.scales[n]), acc[n]);
+            if !CENTRED {
+                acc[n] = simd.fma(shifts, simd.splat(sums[n]), acc[n]);
             }
         }
     }

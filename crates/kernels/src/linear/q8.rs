@@ -1,5 +1,6 @@
 //! Activations as 8-bit codes with a scale per 32 columns.
 
+use super::int8::{Int8Activations, quantize_halves};
 use super::{MAX_ROW_TOKENS, f32_as_i8, i8_as_u8, parts, run_row_parts};
 use crate::Context;
 use crate::simd::{Kernel, Simd};
@@ -27,6 +28,7 @@ pub struct Q8Activations<'a> {
     scales: &'a [f32],
     sums: &'a [f32],
     tiles: &'a [TileGroup],
+    int8: Int8Activations<'a, 2>,
     n_tokens: usize,
     n_cols: usize,
     form: Form,
@@ -39,7 +41,7 @@ pub(super) enum Form {
     Lanes,
     /// By token, then the scale of each 32 columns, and the sums of each 16 columns and then of each 32.
     Blocks,
-    /// By [`TileGroup`].
+    /// By [`TileGroup`], or as [`Int8Activations`] where codes of weights are [fitted to 8 bits](parts::is_wide).
     Tiles,
 }
 
@@ -114,6 +116,10 @@ impl Q8Activations<'_> {
         }
     }
 
+    pub(super) fn int8(&self) -> &Int8Activations<'_, 2> {
+        &self.int8
+    }
+
     /// The columns of the tokens from `TILE_TOKENS * tile_idx` on; those past the last have any codes.
     #[inline(always)]
     pub(super) fn tile(&self, tile_idx: usize) -> &[TileGroup] {
@@ -154,7 +160,12 @@ pub(super) fn quantize<'a>(
     assert_eq!(Some(x.len()), n_tokens.checked_mul(n_cols), "inputs of {n_tokens} tokens");
     let scratch = &mut scratch[..q8_scratch_len(n_tokens, n_cols)];
     let n_steps = n_cols.div_ceil(64);
-    let mut activations = Q8Activations { codes: &[], scales: &[], sums: &[], tiles: &[], n_tokens, n_cols, form };
+    let int8 = Int8Activations::EMPTY;
+    let mut activations =
+        Q8Activations { codes: &[], scales: &[], sums: &[], tiles: &[], int8, n_tokens, n_cols, form };
+    if form == Form::Tiles && parts::is_wide(ctx.isa()) {
+        return Q8Activations { int8: quantize_halves(ctx, x, n_tokens, n_cols, scratch), ..activations };
+    }
     if form == Form::Tiles {
         // SAFETY: a group of a tile is made of f32 and of bytes in fours, of which none is bad.
         let (_, tiles, _) = unsafe { scratch.align_to_mut::<TileGroup>() };
@@ -240,27 +251,35 @@ impl Kernel for QuantizeTile<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { x, n_cols, groups } = self;
-        let n_whole = n_cols / 64;
         for (step_idx, pair) in groups.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-            // A token that is not there is the first again.
-            let mut tokens = [&x[..0]; TILE_TOKENS];
-            for (n, token) in tokens.iter_mut().enumerate() {
-                let first = if (n + 1) * n_cols <= x.len() { n * n_cols } else { 0 };
-                *token = &x[first..first + n_cols][64 * step_idx..];
-            }
-            if step_idx < n_whole {
-                quantize_tile_step(simd, tokens.map(|token| token.first_chunk().expect("whole steps")), pair);
-            } else {
-                let mut last = [[0.0; 64]; TILE_TOKENS];
-                last.iter_mut().zip(tokens).for_each(|(last, token)| last[..token.len()].copy_from_slice(token));
-                quantize_tile_step(simd, last.each_ref(), pair);
-            }
+            let mut last = [[0.0; 64]; TILE_TOKENS];
+            quantize_tile_step(simd, tile_step(x, n_cols, step_idx, &mut last), pair);
         }
     }
 }
 
+/// 64 columns of the tokens of a tile; those behind the last column are zeros, and a token that is not there is the first again.
+#[inline(always)]
+pub(super) fn tile_step<'a>(
+    x: &'a [f32],
+    n_cols: usize,
+    step_idx: usize,
+    last: &'a mut [[f32; 64]; TILE_TOKENS],
+) -> [&'a [f32; 64]; TILE_TOKENS] {
+    let mut tokens = [&x[..0]; TILE_TOKENS];
+    for (n, token) in tokens.iter_mut().enumerate() {
+        let first = if (n + 1) * n_cols <= x.len() { n * n_cols } else { 0 };
+        *token = &x[first..first + n_cols][64 * step_idx..];
+    }
+    if step_idx < n_cols / 64 {
+        return tokens.map(|token| token.first_chunk().expect("whole steps"));
+    }
+    last.iter_mut().zip(tokens).for_each(|(last, token)| last[..token.len()].copy_from_slice(token));
+    last.each_ref()
+}
+
 /// Lanes from the first half of the columns to the second, where both are in a vector.
-const HALF_LANES: usize = 8;
+pub(super) const HALF_LANES: usize = 8;
 
 /// 64 columns of each token. What is across lanes is done for all of them at once, by transposing.
 #[inline(always)]
@@ -307,15 +326,15 @@ fn quantize_tile_step<S: Simd>(simd: S, tokens: [&[f32; 64]; TILE_TOKENS], pair:
 }
 
 /// By lane: the first half of the columns of each token, then, from [`HALF_LANES`] on, the second.
-struct TileScales {
+pub(super) struct TileScales {
     /// Of a code.
-    scale: [f32; 16],
+    pub(super) scale: [f32; 16],
     /// Its inverse.
-    inverse: [f32; 16],
+    pub(super) inverse: [f32; 16],
 }
 
 #[inline(always)]
-fn scales_of<S: Simd>(simd: S, tokens: &[&[f32; 64]; TILE_TOKENS]) -> TileScales {
+pub(super) fn scales_of<S: Simd>(simd: S, tokens: &[&[f32; 64]; TILE_TOKENS]) -> TileScales {
     let mut maxima = [simd.splat(0.0); 16];
     // NaN becomes infinite.
     let infinity = simd.splat(f32::INFINITY);

@@ -1,5 +1,6 @@
 //! Products of every block type against f64, on every instruction set of the machine.
 
+use super::int8::tests::refitted;
 use super::*;
 use crate::Isa;
 use crate::activation::unary_in_place;
@@ -59,6 +60,9 @@ fn quantized(x: &[f32], n_cols: usize) -> Vec<f64> {
         })
         .collect()
 }
+
+/// Tokens above which [`linear_fast`] refits codes, and [`linear_codes`].
+const MOST: [usize; 2] = [2, 8];
 
 struct Case {
     bytes: Vec<u8>,
@@ -128,14 +132,19 @@ fn q8_product_of_every_type_and_shape() {
         for shape @ (n_tokens, n_rows, n_cols) in shapes(ty) {
             let Case { bytes, values, x, bias } = case(&mut random, ty, shape);
             let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
-            let starts = starts(&mut random, &bias, product(&values, &quantized(&x, n_cols), n_cols, &bias));
-            for (ctx, (start, before, expected)) in contexts.iter().flat_map(|ctx| starts.iter().map(move |s| (ctx, s)))
-            {
+            let refitted = refitted(&weight, &values);
+            let x8 = quantized(&x, n_cols);
+            let [own, refitted] = [&values, &refitted].map(|w| product(w, &x8, n_cols, &bias));
+            let starts = [own, refitted].map(|due| starts(&mut random, &bias, due));
+            for (ctx, i) in contexts.iter().flat_map(|ctx| [(ctx, 0), (ctx, 1)]) {
+                let due = MOST.map(|most| &starts[usize::from(parts::is_wide(ctx.isa()) && n_tokens > most)][i]);
+                let (start, before, expected) = due[0];
                 let mut y = before.clone();
                 let mut scratch = vec![f32::NAN; linear_fast_scratch_len(ctx, &weight, n_tokens)];
                 linear_fast(ctx, &weight, &x, n_tokens, *start, &mut y, &mut scratch);
                 let error = worst_error(&y, expected);
                 assert!(error < 1e-6, "{ty:?} {shape:?} {}: {error}", ctx.isa().name());
+                let (start, before, expected) = due[1];
                 for y in by_codes(ctx, &weight, &x, n_tokens, *start, before) {
                     let error = worst_error(&y, expected);
                     assert!(error < 1e-6, "packed {ty:?} {shape:?} {}: {error}", ctx.isa().name());
@@ -185,9 +194,15 @@ fn gated_products_are_the_activation_of_one_times_the_other() {
             let cases = [case(&mut random, ty, shape), case(&mut random, other, shape)];
             // So large that the activation bends, so small that it does not cut.
             let x: Vec<f32> = cases[0].x.iter().map(|x| x * 2.0 / (n_cols as f32).sqrt()).collect();
-            let due: Vec<Vec<(f64, f64)>> =
-                cases.iter().map(|case| product(&case.values, &quantized(&x, n_cols), n_cols, &case.bias)).collect();
+            let x8 = quantized(&x, n_cols);
+            let due = [0, 1].map(|i| {
+                let case = &cases[i];
+                let weight = Weight::new([ty, other][i], &case.bytes, n_rows, n_cols).unwrap();
+                [&case.values, &refitted(&weight, &case.values)].map(|w| product(w, &x8, n_cols, &case.bias))
+            });
             for ctx in &contexts {
+                let is_refitted = usize::from(parts::is_wide(ctx.isa()) && n_tokens > MOST[1]);
+                let due = [&due[0][is_refitted], &due[1][is_refitted]];
                 let weights: Vec<Vec<u8>> = [ty, other]
                     .iter()
                     .zip(&cases)
@@ -282,8 +297,11 @@ fn extreme_codes_do_not_saturate() {
                     let mut values = vec![0.0; n_rows * n_cols];
                     dequantize_row(ty, &bytes, &mut values);
                     let x = vec![sign; n_tokens * n_cols];
-                    let expected = product(&values, &quantized(&x, n_cols), n_cols, &[0.0; 16]);
                     let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
+                    if parts::is_wide(ctx.isa()) && n_tokens > MOST[0] {
+                        values = refitted(&weight, &values);
+                    }
+                    let expected = product(&values, &quantized(&x, n_cols), n_cols, &[0.0; 16]);
                     let mut y = vec![0.0; n_tokens * n_rows];
                     let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
                     linear_fast(&ctx, &weight, &x, n_tokens, None, &mut y, &mut scratch);
@@ -561,9 +579,11 @@ fn sums_of_the_largest_codes_do_not_overflow() {
             }
             dequantize_row(ty, &case.bytes, &mut case.values);
             let x = vec![x; n_tokens * n_cols];
-            let expected = product(&case.values, &quantized(&x, n_cols), n_cols, &case.bias);
+            let weight = Weight::new(ty, &case.bytes, n_rows, n_cols).unwrap();
+            let refitted = refitted(&weight, &case.values);
             for ctx in contexts() {
-                let weight = Weight::new(ty, &case.bytes, n_rows, n_cols).unwrap();
+                let values = if parts::is_wide(ctx.isa()) { &refitted } else { &case.values };
+                let expected = product(values, &quantized(&x, n_cols), n_cols, &case.bias);
                 let mut y = vec![f32::NAN; n_tokens * n_rows];
                 let mut scratch = vec![f32::NAN; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
                 linear_fast(&ctx, &weight, &x, n_tokens, Some(case.bias.as_slice()), &mut y, &mut scratch);

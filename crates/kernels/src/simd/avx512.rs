@@ -60,7 +60,6 @@ impl Simd for Avx512 {
     const HAS_UNSIGNED: bool = true;
     const PART_PRODUCTS: usize = 4;
     // From 2^23 to 2^24 the bits of an f32 count up with its value.
-    const PART_BEGIN: (i32, f32) = (0x4b00_0000 + (1 << 20), 9_437_184.0);
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -352,12 +351,21 @@ impl Simd for Avx512 {
         x!(_mm512_dpbusd_epi32(parts, unsigned, signed))
     }
     #[inline(always)]
-    fn join_part<const TIMES: i16>(self, acc: Self::I, parts: Self::I) -> Self::I {
-        x!(_mm512_add_epi32(acc, _mm512_mullo_epi32(parts, _mm512_set1_epi32(i32::from(TIMES)))))
-    }
-    #[inline(always)]
-    fn part_values(self, sums: Self::I) -> Self::F {
-        x!(_mm512_castsi512_ps(sums))
+    fn rescale_b(self, codes: Self::B, bits: u32, factor: Self::I, added: Self::I) -> Self::B {
+        x!({
+            // Twice in a lane, for its even bytes and for its odd ones.
+            let factor = _mm512_mask_blend_epi16(0xaaaa_aaaa, factor, _mm512_slli_epi32::<16>(factor));
+            let less = _mm512_sub_epi16(added, _mm512_set1_epi16(1));
+            let added = _mm512_mask_blend_epi16(0xaaaa_aaaa, less, _mm512_slli_epi32::<16>(added));
+            // Shifted up to fill 15 bits, so that the upper half of a product is the code's times the factor.
+            let (bytes, up) = (_mm512_set1_epi16(0xff), _mm_cvtsi32_si128(15 - bits as i32));
+            let even = _mm512_sll_epi16(_mm512_and_si512(codes, bytes), up);
+            let odd = _mm512_sll_epi16(_mm512_srli_epi16::<8>(codes), up);
+            let even = _mm512_add_epi16(_mm512_mulhrs_epi16(even, factor), added);
+            let odd = _mm512_add_epi16(_mm512_mulhrs_epi16(odd, factor), added);
+            // Bits 6 to 13 are the code: from `even` where `bytes` is set.
+            _mm512_ternarylogic_epi32::<0xca>(bytes, _mm512_srli_epi16::<6>(even), _mm512_slli_epi16::<2>(odd))
+        })
     }
     #[inline(always)]
     fn dot_two(self, acc: Self::I, [a, b]: [Self::B; 2], [v, w]: [Self::B; 2]) -> Self::I {

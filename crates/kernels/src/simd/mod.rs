@@ -138,9 +138,6 @@ pub(crate) trait Simd: Copy {
     /// Products of a sum of [`Self::dot_part`], where there is such: two in 16 bits, where sums of narrow codes cost less than
     /// in 32, or four in 32.
     const PART_PRODUCTS: usize = 0;
-    /// What sums of [`Self::dot_part`] begin with so that [`Self::part_values`] need not convert them, and what their values then
-    /// have too much.
-    const PART_BEGIN: (i32, f32) = (0, 0.0);
 
     fn splat(self, value: f32) -> Self::F;
     /// Asks for the cache line at any address, which is not read here.
@@ -259,9 +256,11 @@ pub(crate) trait Simd: Copy {
     fn join_part<const TIMES: i16>(self, acc: Self::I, _parts: Self::I) -> Self::I {
         acc
     }
-    /// The values of joined sums of up to 2^20 that began with [`Self::PART_BEGIN`].
+    /// Where there are four [parts](Self::PART_PRODUCTS): of codes of so many bits, `(code * factor >> bits) + added` in 64ths, the product
+    /// to nearest, as bytes with a sign. A lane's factor and what is added are its four codes' and fit 16 bits; for two of them it is one
+    /// less, so that as many halves are rounded down as up.
     #[inline(always)]
-    fn part_values(self, sums: Self::I) -> Self::F {
-        self.int_values(sums)
+    fn rescale_b(self, codes: Self::B, _bits: u32, _factor: Self::I, _added: Self::I) -> Self::B {
+        codes
     }
 }

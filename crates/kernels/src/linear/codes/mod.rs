@@ -24,11 +24,20 @@ use crate::{Context, Isa};
 /// Up to this many tokens, codes are unpacked for each tile of tokens again.
 const MOST_TILED_TOKENS: usize = 8;
 
-/// More tokens are multiplied in [`parts`], unless all codes are packed, of eight bits, and would be two planes: that is no faster.
+/// More tokens are multiplied in [`parts`], unless all codes are packed, of eight bits, and would be two planes, which is no faster, or
+/// would be [fitted to 8 bits](parts::is_wide) and are a vocabulary's.
 fn is_in_parts<'a>(isa: Isa, mut weights: impl Iterator<Item = Codes<'a>>, n_tokens: usize) -> bool {
-    let is_slow =
-        |weight| matches!(weight, Codes::Packed(packed) if packed.ty == BlockType::Q8_0) && parts::has_planes(isa);
-    n_tokens > MOST_TILED_TOKENS && parts::is_for(isa) && weights.any(|weight| !is_slow(weight))
+    let is_apart = |weight: &Codes| match weight {
+        _ if parts::is_wide(isa) => is_vocabulary(weight),
+        Codes::Packed(packed) => packed.ty == BlockType::Q8_0 && parts::has_planes(isa),
+        Codes::Stored(_) => false,
+    };
+    n_tokens > MOST_TILED_TOKENS && parts::is_for(isa) && weights.any(|weight| !is_apart(&weight))
+}
+
+/// True for so many rows that the outputs are logits. Of what a perplexity lost by fitted codes, these had a third to a half.
+fn is_vocabulary(weight: &Codes) -> bool {
+    weight.n_rows() > 16 * weight.n_cols()
 }
 
 /// Elsewhere codes of four bits are unpacked for each tile of any number of tokens: that takes no more than two instructions, and half as

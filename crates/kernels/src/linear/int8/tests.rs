@@ -1,0 +1,198 @@
+use super::*;
+use crate::activation::unary;
+use crate::linear::Codes;
+use crate::linear::panel::{kind_of, scratch_len};
+use crate::quant::dequantize_row;
+use crate::testing::{Random, relative_error};
+
+/// What the codes of an instruction set say, with an error of none but f64.
+fn rounded(isa: Isa, row: &[f32]) -> Vec<f64> {
+    let (group_len, max_code) = if parts::is_wide(isa) { (256, 127.0) } else { (64, 63.0) };
+    let group = |group: &[f32]| {
+        let max = group.iter().fold(0.0f32, |max, v| max.max(v.abs()));
+        let inverse = if max < LEAST { 0.0 } else { max_code / max };
+        let value = |v: &f32| f64::from((v * inverse).round_ties_even()) * f64::from(max / max_code);
+        group.iter().map(value).collect::<Vec<_>>()
+    };
+    row.chunks(group_len).flat_map(group).collect()
+}
+
+/// The values of a quantised matrix where its codes are fitted to 8 bits: those of its own where no instruction set does it.
+pub(in crate::linear) fn refitted(weight: &Weight, values: &[f32]) -> Vec<f32> {
+    let Weight { ty, n_rows, n_cols, .. } = *weight;
+    let Some(ctx) = contexts().into_iter().find(|ctx| parts::is_wide(ctx.isa())) else { return values.to_vec() };
+    let (n_steps, kind) = (n_cols.div_ceil(GROUP_LEN), kind_of(ty));
+    let mut out = vec![f32::NAN; n_rows * n_cols];
+    for first_row in (0..n_rows).step_by(LANES) {
+        let mut scratch = vec![f32::NAN; scratch_len(n_cols)];
+        let panel = Codes::Stored(*weight).fill(&ctx, first_row, n_steps, &mut scratch);
+        let mut groups = vec![Int8Group::<2>::ZERO; n_steps];
+        ctx.isa().run(Requantize { kind, panel, groups: groups.iter_mut() });
+        for (row_idx, col) in
+            (first_row..n_rows.min(first_row + LANES)).flat_map(|row| (0..n_cols).map(move |c| (row, c)))
+        {
+            let (group, lane, at) = (&groups[col / GROUP_LEN], row_idx - first_row, col % GROUP_LEN);
+            let code = |at: usize| group.codes[at / 4][4 * lane + at % 4].cast_signed();
+            let half = GROUP_LEN / 2 * (at / (GROUP_LEN / 2));
+            let sum: i32 = (half..half + GROUP_LEN / 2).map(|at| i32::from(code(at))).sum();
+            assert_eq!(group.offsets[half / 32][lane], -128 * sum, "{ty:?} {row_idx} {col}");
+            out[row_idx * n_cols + col] = f32::from(code(at)) * group.scales[lane];
+        }
+    }
+    out
+}
+
+#[test]
+fn refitted_codes_are_the_nearest() {
+    let mut random = Random::new(4);
+    for ty in BlockType::ALL.into_iter().filter(|ty| !ty.is_float()) {
+        let (n_rows, n_cols) = (37, if ty.block_len() == 32 { 352 } else { 768 });
+        let bytes = random.weight_bytes(ty, n_rows, n_cols);
+        let mut values = vec![0.0; n_rows * n_cols];
+        dequantize_row(ty, &bytes, &mut values);
+        let refitted = refitted(&Weight::new(ty, &bytes, n_rows, n_cols).unwrap(), &values);
+        if refitted == values {
+            return;
+        }
+        let (mut sum, mut n) = (0.0, 0);
+        for (values, refitted) in values.chunks(n_cols).zip(refitted.chunks(n_cols)) {
+            for (values, refitted) in values.chunks(256).zip(refitted.chunks(256)) {
+                let most = values.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+                for (value, refitted) in values.iter().zip(refitted) {
+                    // The greatest that there can be is some more than the greatest that there is.
+                    let error = f64::from(value - refitted) / f64::from(most / 127.0);
+                    assert!(error.abs() < 0.9, "{ty:?}: {value} is {refitted}, {error} of a code");
+                    (sum, n) = (sum + error, n + 1);
+                }
+            }
+        }
+        // As often above as below: a hundredth of a code is what rounding all halves up would make.
+        assert!((sum / f64::from(n)).abs() < 4e-3, "{ty:?}: {} on average", sum / f64::from(n));
+    }
+}
+
+fn product(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: &[f32]) -> Vec<f32> {
+    let Weight { n_rows, n_cols, .. } = *weight;
+    let unfilled = Int8Group { codes: [[0xa5; 64]; GROUP_QUADS], scales: [f32::NAN; LANES], offsets: [[7; LANES]] };
+    let mut groups = vec![unfilled; int8_len(n_rows, n_cols).unwrap()];
+    pack_int8(ctx, weight, &mut groups);
+    let packed = Int8Weight { groups: &groups, n_rows, n_cols };
+    let mut scratch = vec![f32::NAN; int8_scratch_len(n_tokens, n_cols)];
+    let x = quantize_int8(ctx, x, n_tokens, n_cols, &mut scratch);
+    let mut y = vec![f32::NAN; n_tokens * n_rows];
+    linear_int8(ctx, &packed, &x, Some(bias), None, &mut y);
+    let mut twice = y.clone();
+    linear_int8(ctx, &packed, &x, Start { bias: None, accumulates: true }, None, &mut twice);
+    let (mut activated, mut due) = (vec![f32::NAN; y.len()], vec![f32::NAN; y.len()]);
+    linear_int8(ctx, &packed, &x, Some(bias), Some(Unary::GeluErf), &mut activated);
+    unary(ctx, Unary::GeluErf, &y, &mut due);
+    assert!(activated.iter().zip(&due).all(|(a, b)| a.to_bits() == b.to_bits()), "activated");
+    for ((twice, y), bias) in twice.iter().zip(&y).zip(bias.iter().cycle()) {
+        let error = (twice - (2.0 * y - bias)).abs();
+        assert!(error < 1e-4 || y.is_nan() && twice.is_nan(), "{y} {bias} {twice}");
+    }
+    y
+}
+
+fn contexts() -> Vec<Context> {
+    Isa::available().into_iter().flat_map(|isa| [Context::with_isa(1, isa), Context::with_isa(3, isa)]).collect()
+}
+
+#[test]
+fn products_are_those_of_the_codes() {
+    let mut random = Random::new(1);
+    let contexts = contexts();
+    for ty in [BlockType::F32, BlockType::F16, BlockType::Bf16] {
+        for n_cols in [1, 15, 33, 64, 65, 300, 576] {
+            for (n_rows, n_tokens) in [(1, 0), (1, 1), (16, 2), (37, 3), (57, 7), (48, 8), (96, 3), (5, 101)] {
+                let bytes = random.weight_bytes(ty, n_rows, n_cols);
+                let mut values = vec![0.0; n_rows * n_cols];
+                dequantize_row(ty, &bytes, &mut values);
+                let (x, bias) = (random.f32s(n_tokens * n_cols), random.f32s(n_rows));
+                let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
+                let mut first: Option<Vec<f32>> = None;
+                for ctx in &contexts {
+                    let y = product(ctx, &weight, &x, n_tokens, &bias);
+                    let rows: Vec<Vec<f64>> = values.chunks(n_cols).map(|row| rounded(ctx.isa(), row)).collect();
+                    for (x, y) in x.chunks(n_cols).map(|x| rounded(ctx.isa(), x)).zip(y.chunks(n_rows)) {
+                        for ((row, bias), y) in rows.iter().zip(&bias).zip(y) {
+                            let due: f64 = row.iter().zip(&x).map(|(w, x)| w * x).sum::<f64>() + f64::from(*bias);
+                            let size: f64 = x.iter().map(|x| x.abs()).sum::<f64>() + 1.0;
+                            let error = (f64::from(*y) - due).abs() / size;
+                            assert!(error < 4e-7, "{ty:?} {n_tokens}x{n_rows}x{n_cols} {}: {error}", ctx.isa().name());
+                        }
+                    }
+                    let is_alike = ctx.isa() != Isa::Portable && !parts::is_wide(ctx.isa());
+                    if is_alike && *first.get_or_insert_with(|| y.clone()) != y {
+                        panic!("{} differs from another instruction set", ctx.isa().name());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn seven_bits_lose_about_a_percent_and_eight_half() {
+    let mut random = Random::new(2);
+    let (n_tokens, n_rows, n_cols) = (6, 64, 768);
+    let bytes = random.weight_bytes(BlockType::F32, n_rows, n_cols);
+    let mut values = vec![0.0; n_rows * n_cols];
+    dequantize_row(BlockType::F32, &bytes, &mut values);
+    let x = random.f32s(n_tokens * n_cols);
+    let weight = Weight::new(BlockType::F32, &bytes, n_rows, n_cols).unwrap();
+    let dot = |row: &[f32], x: &[f32]| row.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum::<f64>();
+    let due: Vec<f64> = x.chunks(n_cols).flat_map(|x| values.chunks(n_cols).map(move |row| dot(row, x))).collect();
+    for ctx in contexts() {
+        let error = relative_error(&product(&ctx, &weight, &x, n_tokens, &vec![0.0; n_rows]), &due);
+        let range = if parts::is_wide(ctx.isa()) { 0.003..0.01 } else { 0.005..0.02 };
+        assert!(range.contains(&error), "{} {error}", ctx.isa().name());
+    }
+}
+
+#[test]
+fn the_ends_of_the_range_do_not_overflow() {
+    for ctx in contexts() {
+        for (w, x) in [(1.0f32, 1.0f32), (1.0, -1.0), (-1.0, 1.0), (-1.0, -1.0)] {
+            let bytes: Vec<u8> = [w; 128].iter().flat_map(|w| w.to_le_bytes()).collect();
+            let weight = Weight::new(BlockType::F32, &bytes, 1, 128).unwrap();
+            for n_tokens in [1, 2, 5, 13] {
+                let y = product(&ctx, &weight, &vec![x; n_tokens * 128], n_tokens, &[0.0]);
+                assert!(y.iter().all(|y| (y - w * x * 128.0).abs() < 1e-3), "{} {w} {x}: {y:?}", ctx.isa().name());
+            }
+        }
+    }
+}
+
+#[test]
+fn of_no_columns_there_is_the_bias() {
+    let bias: Vec<f32> = (0..53u8).map(f32::from).collect();
+    for ctx in contexts() {
+        let weight = Weight::new(BlockType::F32, &[], 53, 0).unwrap();
+        assert_eq!(product(&ctx, &weight, &[], 2, &bias), [bias.as_slice(), &bias].concat());
+    }
+}
+
+#[test]
+fn what_is_no_number_shows() {
+    let mut random = Random::new(3);
+    let (n_rows, n_cols) = (18, 80);
+    for ctx in contexts() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in [0, 40, 79] {
+                let bytes = random.weight_bytes(BlockType::F32, n_rows, n_cols);
+                let weight = Weight::new(BlockType::F32, &bytes, n_rows, n_cols).unwrap();
+                let mut x = random.f32s(3 * n_cols);
+                x[n_cols + at] = bad;
+                let y = product(&ctx, &weight, &x, 3, &vec![0.0; n_rows]);
+                let is_bad = |i: usize| (n_rows..2 * n_rows).contains(&i);
+                assert!(y.iter().enumerate().all(|(i, y)| y.is_nan() == is_bad(i)), "{bad} at {at} of x");
+                let mut bytes = bytes.clone();
+                bytes[(n_cols + at) * 4..][..4].copy_from_slice(&bad.to_le_bytes());
+                let weight = Weight::new(BlockType::F32, &bytes, n_rows, n_cols).unwrap();
+                let y = product(&ctx, &weight, &random.f32s(n_cols), 1, &vec![0.0; n_rows]);
+                assert!(y.iter().enumerate().all(|(i, y)| y.is_nan() == (i == 1)), "{bad} at {at} of a row");
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The products of some panels with tiles of tokens.
+
+use std::hint::black_box;
+use std::ops::Range;
+
+use super::{GROUP_LEN, GROUP_QUADS, Int8Activations, Int8Group, LINE_BYTES, PanelSums, TILE_TOKENS, shared_groups};
+use crate::simd::{Kernel, Simd};
+
+/// Groups of columns that a task goes over with all its tokens at a time: those of its rows are 27 KiB or 40 KiB, read from the first
+/// cache, or from the second and as fast.
+const PART_GROUPS: usize = 12;
+
+/// 64 columns of the tokens of a tile.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct TileGroup<const PARTS: usize> {
+    /// Of each token, with [`super::offset`] added.
+    pub(super) codes: [[u8; GROUP_LEN]; TILE_TOKENS],
+    /// Of each part.
+    pub(super) scales: [[f32; TILE_TOKENS]; PARTS],
+}
+
+/// Where the sums of a task go.
+pub(in crate::linear) trait Sums {
+    /// Those of a panel, from a token on: of the first columns, or of others.
+    fn panel(&self, panel_idx: usize, first_token: usize, is_first: bool) -> PanelSums<'_>;
+    /// Makes outputs of sums that are whole, of the tokens of a tile at most.
+    fn finish(&self, n_panels: usize, first_token: usize, n_tokens: usize);
+}
+
+/// Up to three panels of 16 rows, and some tokens.
+pub(in crate::linear) struct PanelTask<'a, O, const PARTS: usize> {
+    /// By columns, then by panel.
+    pub(in crate::linear) groups: &'a [Int8Group<PARTS>],
+    pub(in crate::linear) n_panels: usize,
+    pub(in crate::linear) x: &'a Int8Activations<'a, PARTS>,
+    pub(in crate::linear) tokens: Range<usize>,
+    /// What this thread may read next: asked for a few lines with each tile.
+    pub(in crate::linear) next: [&'a [u8]; 2],
+    pub(in crate::linear) sums: &'a O,
+}
+
+impl<O: Sums, const PARTS: usize> Kernel for PanelTask<'_, O, PARTS> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        match self.n_panels {
+            3 => self.rows::<S, 3>(simd),
+            2 => self.rows::<S, 2>(simd),
+            _ => self.rows::<S, 1>(simd),
+        }
+    }
+}
+
+impl<O: Sums, const PARTS: usize> PanelTask<'_, O, PARTS> {
+    /// Some tokens after others, over columns of which the codes of all rows stay in a near cache.
+    #[inline(always)]
+    fn rows<S: Simd, const P: usize>(&self, simd: S) {
+        let groups = self.groups.as_chunks::<P>().0;
+        let mut ahead = self.next.iter().flat_map(|bytes| bytes.chunks(LINE_BYTES));
+        let n_tiles = groups.len().div_ceil(PART_GROUPS) * self.tokens.len().div_ceil(TILE_TOKENS);
+        let n_ahead = ahead.clone().count().div_ceil(n_tiles.max(1));
+        for start in (0..groups.len().max(1)).step_by(PART_GROUPS) {
+            let end = (start + PART_GROUPS).min(groups.len());
+            for first_token in self.tokens.clone().step_by(TILE_TOKENS) {
+                ahead.by_ref().take(n_ahead).for_each(|line| simd.prefetch_far(line.as_ptr().cast()));
+                let n_tokens = TILE_TOKENS.min(self.tokens.end - first_token);
+                let part = Part { groups: &groups[start..end], start };
+                // With many registers each weight that is read is multiplied with a tile's tokens, or with what is in their place.
+                if S::PART_PRODUCTS == 4 && n_tokens > 3 {
+                    self.tile::<S, P, TILE_TOKENS>(simd, part, first_token, n_tokens);
+                } else if S::PART_PRODUCTS == 4 {
+                    self.tile::<S, P, 3>(simd, part, first_token, n_tokens);
+                } else {
+                    for token_idx in first_token..first_token + n_tokens {
+                        self.tile::<S, P, 1>(simd, part, token_idx, 1);
+                    }
+                }
+                if end == groups.len() {
+                    self.sums.finish(P, first_token, n_tokens);
+                }
+            }
+        }
+    }
+
+    /// A part, and as many of `N` tokens of a tile as there are.
+    #[inline(always)]
+    fn tile<S: Simd, const P: usize, const N: usize>(
+        &self,
+        simd: S,
+        part: Part<P, PARTS>,
+        first_token: usize,
+        n_tokens: usize,
+    ) {
+        let n_groups = self.x.n_cols.div_ceil(GROUP_LEN);
+        let tile = &self.x.tiles[first_token / TILE_TOKENS * n_groups + part.start..][..part.groups.len()];
+        let panel = |p: usize| self.sums.panel(p, first_token, part.start == 0);
+        for p in 0..P {
+            panel(p).prefetch(simd, n_tokens);
+        }
+        let acc = products::<S, P, N, PARTS>(simd, part.groups, tile, first_token % TILE_TOKENS);
+        for p in 0..P {
+            // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
+            unsafe { panel(p).add(simd, acc[p], n_tokens) };
+        }
+    }
+}
+
+/// Some groups of columns.
+#[derive(Clone, Copy)]
+struct Part<'a, const P: usize, const PARTS: usize> {
+    groups: &'a [[Int8Group<PARTS>; P]],
+    /// The first.
+    start: usize,
+}
+
+/// The products of some groups with `N` tokens of a tile.
+#[inline(always)]
+fn products<S: Simd, const P: usize, const N: usize, const PARTS: usize>(
+    simd: S,
+    groups: &[[Int8Group<PARTS>; P]],
+    tile: &[TileGroup<PARTS>],
+    first: usize,
+) -> [[S::F; N]; P] {
+    assert!(first + N <= TILE_TOKENS, "tokens of a tile");
+    // Of one part, groups are summed up before they are scaled.
+    let n_at_once = if PARTS == 1 { shared_groups::<S>() } else { 1 };
+    // No constant, nor known to be small, so that the loop over it stays one: written out, it needs more registers than there are.
+    let n_quads = black_box(GROUP_QUADS / PARTS);
+    let mut acc = [[simd.splat(0.0); N]; P];
+    for (groups, tile) in groups.chunks(shared_groups::<S>()).zip(tile.chunks(shared_groups::<S>())) {
+        let mut sums = [[simd.splat(0.0); N]; P];
+        for (groups, tile) in groups.chunks(n_at_once).zip(tile.chunks(n_at_once)) {
+            for part in 0..PARTS {
+                let mut dots = [[simd.zero_int(); N]; P];
+                for p in 0..P {
+                    dots[p] = [simd.load_int(&groups[0][p].offsets[part]); N];
+                }
+                for (panels, x) in groups.iter().zip(tile) {
+                    // SAFETY: `n_quads` are a part's.
+                    unsafe { add_part(simd, panels, x, first, part, n_quads, &mut dots) };
+                }
+                for p in 0..P {
+                    for n in 0..N {
+                        let scale = simd.splat(tile[0].scales[part][first + n]);
+                        sums[p][n] = simd.fma(simd.int_values(dots[p][n]), scale, sums[p][n]);
+                    }
+                }
+            }
+        }
+        for p in 0..P {
+            let scales = simd.load(&groups[0][p].scales);
+            for n in 0..N {
+                acc[p][n] = simd.fma(sums[p][n], scales, acc[p][n]);
+            }
+        }
+    }
+    acc
+}
+
+/// Adds the integer products of a part of a group.
+///
+/// # Safety
+/// A part has so many fours of columns.
+#[inline(always)]
+unsafe fn add_part<S: Simd, const P: usize, const N: usize, const PARTS: usize>(
+    simd: S,
+    panels: &[Int8Group<PARTS>; P],
+    x: &TileGroup<PARTS>,
+    first: usize,
+    part: usize,
+    n_quads: usize,
+    dots: &mut [[S::I; N]; P],
+) {
+    let part_quads = GROUP_QUADS / PARTS;
+    let four_of = |n: usize, quad: usize| {
+        let codes: &[[u8; 4]] = x.codes[first + n].as_chunks().0;
+        // SAFETY: the caller's promise, here and below: there are GROUP_QUADS, the parts' together.
+        simd.dup4_b(&unsafe { codes.get_unchecked(quad) }.map(|code| code as i8))
+    };
+    if S::PART_PRODUCTS != 4 {
+        for pair in part * part_quads / 2..(part + 1) * part_quads / 2 {
+            for n in 0..N {
+                let fours = [four_of(n, 2 * pair), four_of(n, 2 * pair + 1)];
+                for p in 0..P {
+                    let weights = panels[p].codes.as_chunks::<2>().0[pair].each_ref().map(|quad| simd.load_b(quad));
+                    dots[p][n] = simd.dot_two(dots[p][n], fours, weights);
+                }
+            }
+        }
+        return;
+    }
+    for quad in part * part_quads..part * part_quads + n_quads {
+        let mut weights = [simd.dup4_b(&[0; 4]); P];
+        for p in 0..P {
+            // SAFETY: as above.
+            weights[p] = simd.load_b(unsafe { panels[p].codes.get_unchecked(quad) });
+        }
+        for n in 0..N {
+            let four = four_of(n, quad);
+            for p in 0..P {
+                dots[p][n] = simd.dot_part(dots[p][n], four, weights[p]);
+            }
+        }
+    }
+}
