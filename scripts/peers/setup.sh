@@ -19,4 +19,4 @@ peer llama.cpp llama-cpp-python==0.3.36 gguf==0.19.0
 peer ik_llama.cpp ik-llama-cpp-python==0.1.5
 peer openvino openvino-genai==2026.4.1.0
 peer encoders torch==2.15.0 transformers==5.23.0 tokenizers safetensors onnx==1.23.2 onnxruntime==1.31.1 openvino==2026.4.1 nncf==3.4.0 \
-    gguf==0.19.0
+    gguf==0.19.0 accelerate==1.15.0

@@ -1,12 +1,12 @@
-//! Weights as integers with a scale for many columns: float ones, and quantised ones where a machine adds up products of integers
-//! faster than it scales their sums.
+//! Weights as integers: float ones, and quantised ones where a machine adds up products of integers faster than it scales their sums.
 //!
-//! 16 rows are a panel whose lanes are the rows, as elsewhere. On machines that add up four products of bytes in 32 bits, codes are
-//! -127 to 127 and 256 columns share a scale: to scale a sum by a weight's scale and an activation's takes as long as two of the products,
-//! of 32 columns a fifth of the time. Activations of quantised weights keep a scale for 32 columns, as they have outliers: with 64 of both
-//! the outputs of a model strayed a quarter further, with 256 three times as far. Elsewhere codes are -63 to 63 and 64 columns share a
-//! scale, so that four products fit a sum of 16 bits: that takes five instructions for 64 products, where wider codes take six to
-//! eight. These machines compute the same sums.
+//! 16 rows are a panel whose lanes are the rows, as elsewhere. Of float weights and their activations 64 columns share a scale. Codes are
+//! -127 to 127 on machines that add up four products of bytes in 32 bits. Elsewhere they are -63 to 63, so that four products fit a sum
+//! of 16 bits: that takes five instructions for 64 products, where wider codes take six to eight. These machines compute the same sums.
+//!
+//! To scale a sum by a weight's scale and an activation's takes as long as two of the products: of 32 columns a fifth of the time.
+//! So 256 columns of quantised weights share a scale. Their activations keep one for 32, as they have outliers: with 64 of both, the
+//! outputs of a model strayed a quarter further, with 256 of both three times as far (`scripts/peers/scales.py`).
 
 mod requantize;
 mod tile;
@@ -28,8 +28,6 @@ use crate::{Context, Isa};
 const GROUP_LEN: usize = 64;
 /// Fours of columns of a group.
 const GROUP_QUADS: usize = GROUP_LEN / 4;
-/// Groups that share a weight's scale where codes have 8 bits.
-const MOST_SHARED: usize = 4;
 /// Below this the inverse of a scale would be close to overflow: all codes are 0.
 const LEAST: f32 = 1e-36;
 
@@ -43,9 +41,9 @@ const fn max_code<S: Simd>() -> f32 {
     if is_wide::<S>() { 127.0 } else { 63.0 }
 }
 
-/// Groups that share a weight's scale, that of the first; and, where they are of one part, an activation's.
-const fn shared_groups<S: Simd>() -> usize {
-    if is_wide::<S>() { MOST_SHARED } else { 1 }
+/// Groups that share a weight's scale, that of the first: of one part none, for an activation's are then as wide.
+const fn shared_groups<S: Simd, const PARTS: usize>() -> usize {
+    if is_wide::<S>() && PARTS > 1 { 4 } else { 1 }
 }
 
 /// What is added to an activation's code where it is to have no sign.
@@ -96,8 +94,8 @@ pub fn int8_len(n_rows: usize, n_cols: usize) -> Option<usize> {
     n_groups.checked_mul(size_of::<Int8Group>()).map(|_| n_groups)
 }
 
-/// Rounds a matrix of floats: code = round(w * 127 / max|w|), to even, the greatest of each 256 columns of a row; or, where the machine does
-/// not add up four products of bytes in 32 bits, 63 and of each 64. For products on the same kind of machine.
+/// Rounds a matrix of floats: code = round(w * 127 / max|w|), to even, the greatest of each 64 columns of a row; or 63, where the machine does
+/// not add up four products of bytes in 32 bits. For products on the same kind of machine.
 ///
 /// # Panics
 /// If the weight is of a quantised type or not well formed, or `groups` are not [`int8_len`].
@@ -126,32 +124,24 @@ struct Pack<'a, I> {
 impl<'g, I: Iterator<Item = &'g mut Int8Group>> Kernel for Pack<'_, I> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
-        let value_bytes = self.ty.row_bytes(1).unwrap_or(1);
-        let shared_bytes = shared_groups::<S>() * GROUP_LEN * value_bytes;
-        for start in (0..self.rows.row_bytes).step_by(shared_bytes) {
-            let end = (start + shared_bytes).min(self.rows.row_bytes);
-            let n_values = (end - start) / value_bytes;
-            let mut groups = [const { None }; MOST_SHARED];
-            groups[..n_values.div_ceil(GROUP_LEN)].fill_with(|| self.groups.next());
+    fn run<S: Simd>(self, simd: S) {
+        let group_bytes = self.ty.row_bytes(GROUP_LEN).unwrap_or(GROUP_LEN).max(1);
+        for (group_idx, group) in self.groups.enumerate() {
+            let Int8Group { codes: quads, scales, offsets: [offsets] } = group;
             for lane in 0..LANES {
                 let row = self.rows.get((self.first_row + lane).min(self.rows.n_rows - 1));
-                let mut values = [0.0; MOST_SHARED * GROUP_LEN];
-                dequantize_simd(simd, self.ty, &row[start..end], &mut values[..n_values]);
-                let values = &values.as_chunks().0[..n_values.div_ceil(GROUP_LEN)];
-                let (scale, inverse) = scale_of(simd, values);
-                let mut sum = 0.0;
-                for (group, values) in groups.iter_mut().flatten().zip(values) {
-                    let mut codes = [0; GROUP_LEN];
-                    sum += codes_of(simd, values, [inverse; 2], 0, &mut codes);
-                    group.scales[lane] = scale;
-                    for (four, quad) in codes.as_chunks::<4>().0.iter().zip(&mut group.codes) {
-                        quad.as_chunks_mut::<4>().0[lane] = *four;
-                    }
-                }
+                let bytes = &row[group_idx * group_bytes..];
+                let bytes = &bytes[..bytes.len().min(group_bytes)];
+                let mut values = [0.0; GROUP_LEN];
+                dequantize_simd(simd, self.ty, bytes, &mut values[..bytes.len() * GROUP_LEN / group_bytes]);
+                let (scale, inverse) = scale_of(simd, &values);
+                let mut codes = [0; GROUP_LEN];
+                let sum = codes_of(simd, &values, [inverse; 2], 0, &mut codes);
+                scales[lane] = scale;
                 // What a weight that is no number adds up to does not matter.
-                if let Some(group) = &mut groups[0] {
-                    group.offsets[0][lane] = (sum as i32).wrapping_mul(-i32::from(offset::<S>()));
+                offsets[lane] = (sum as i32).wrapping_mul(-i32::from(offset::<S>()));
+                for (four, quad) in codes.as_chunks::<4>().0.iter().zip(&mut *quads) {
+                    quad.as_chunks_mut::<4>().0[lane] = *four;
                 }
             }
         }
@@ -160,14 +150,12 @@ impl<'g, I: Iterator<Item = &'g mut Int8Group>> Kernel for Pack<'_, I> {
 
 /// The scale of some values and what makes them codes. The scale is NaN where a value is infinite or NaN.
 #[inline(always)]
-fn scale_of<S: Simd>(simd: S, x: &[[f32; GROUP_LEN]]) -> (f32, f32) {
+fn scale_of<S: Simd>(simd: S, x: &[f32; GROUP_LEN]) -> (f32, f32) {
     // NaN becomes infinite.
     let infinity = simd.splat(f32::INFINITY);
     let mut most = [simd.splat(0.0); GROUP_LEN / LANES];
-    for x in x {
-        for (most, x) in most.iter_mut().zip(x.as_chunks().0) {
-            *most = simd.max(simd.min(simd.abs(simd.load(x)), infinity), *most);
-        }
+    for (most, x) in most.iter_mut().zip(x.as_chunks().0) {
+        *most = simd.min(simd.abs(simd.load(x)), infinity);
     }
     let max = simd.max_lane(simd.max(simd.max(most[0], most[1]), simd.max(most[2], most[3])));
     match max {
@@ -273,22 +261,14 @@ impl Kernel for QuantizeTile<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let shared = shared_groups::<S>();
         for (token_idx, x) in self.x.chunks_exact(self.n_cols).enumerate() {
-            for (groups, x) in self.groups.chunks_mut(shared).zip(x.chunks(shared * GROUP_LEN)) {
-                let (whole, rest) = x.as_chunks();
-                let mut filled_up = [[0.0; GROUP_LEN]; MOST_SHARED];
-                let x = if rest.is_empty() {
-                    whole
-                } else {
-                    filled_up.as_flattened_mut()[..x.len()].copy_from_slice(x);
-                    &filled_up[..=whole.len()]
-                };
+            let (whole, rest) = x.as_chunks();
+            let mut last = [0.0; GROUP_LEN];
+            last[..rest.len()].copy_from_slice(rest);
+            for (group, x) in self.groups.iter_mut().zip(whole.iter().chain([&last])) {
                 let (scale, inverse) = scale_of(simd, x);
-                groups[0].scales[0][token_idx] = scale;
-                for (group, x) in groups.iter_mut().zip(x) {
-                    codes_of(simd, x, [inverse; 2], offset::<S>(), &mut group.codes[token_idx]);
-                }
+                group.scales[0][token_idx] = scale;
+                codes_of(simd, x, [inverse; 2], offset::<S>(), &mut group.codes[token_idx]);
             }
         }
     }

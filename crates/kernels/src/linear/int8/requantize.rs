@@ -18,7 +18,7 @@ impl<'g, I: Iterator<Item = &'g mut Int8Group<2>>> Kernel for Requantize<'_, I> 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
         let Self { kind, panel, .. } = self;
-        let n_shared = shared_groups::<S>();
+        let n_shared = shared_groups::<S, 2>();
         let (n_quads, n_blocks) = (kind.group_len / 4, GROUP_LEN / kind.group_len);
         let factors = panel.scales.chunks(n_shared * n_blocks).zip(panel.shifts.chunks(n_shared * n_blocks));
         for (quads, (scales, shifts)) in panel.codes.chunks(n_shared * GROUP_QUADS).zip(factors) {

@@ -1,3 +1,5 @@
+//! Products of integers, and quantised codes fitted to 8 bits, against f64.
+
 use super::*;
 use crate::activation::unary;
 use crate::linear::Codes;
@@ -7,14 +9,14 @@ use crate::testing::{Random, relative_error};
 
 /// What the codes of an instruction set say, with an error of none but f64.
 fn rounded(isa: Isa, row: &[f32]) -> Vec<f64> {
-    let (group_len, max_code) = if parts::is_wide(isa) { (256, 127.0) } else { (64, 63.0) };
+    let max_code = if parts::is_wide(isa) { 127.0 } else { 63.0 };
     let group = |group: &[f32]| {
         let max = group.iter().fold(0.0f32, |max, v| max.max(v.abs()));
         let inverse = if max < LEAST { 0.0 } else { max_code / max };
         let value = |v: &f32| f64::from((v * inverse).round_ties_even()) * f64::from(max / max_code);
         group.iter().map(value).collect::<Vec<_>>()
     };
-    row.chunks(group_len).flat_map(group).collect()
+    row.chunks(GROUP_LEN).flat_map(group).collect()
 }
 
 /// The values of a quantised matrix where its codes are fitted to 8 bits: those of its own where no instruction set does it.

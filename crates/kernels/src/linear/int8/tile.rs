@@ -123,26 +123,22 @@ fn products<S: Simd, const P: usize, const N: usize, const PARTS: usize>(
     first: usize,
 ) -> [[S::F; N]; P] {
     assert!(first + N <= TILE_TOKENS, "tokens of a tile");
-    // Of one part, groups are summed up before they are scaled.
-    let n_at_once = if PARTS == 1 { shared_groups::<S>() } else { 1 };
     // No constant, nor known to be small, so that the loop over it stays one: written out, it needs more registers than there are.
     let n_quads = black_box(GROUP_QUADS / PARTS);
     let mut acc = [[simd.splat(0.0); N]; P];
-    for (groups, tile) in groups.chunks(shared_groups::<S>()).zip(tile.chunks(shared_groups::<S>())) {
+    for (groups, tile) in groups.chunks(shared_groups::<S, PARTS>()).zip(tile.chunks(shared_groups::<S, PARTS>())) {
         let mut sums = [[simd.splat(0.0); N]; P];
-        for (groups, tile) in groups.chunks(n_at_once).zip(tile.chunks(n_at_once)) {
+        for (panels, x) in groups.iter().zip(tile) {
             for part in 0..PARTS {
                 let mut dots = [[simd.zero_int(); N]; P];
                 for p in 0..P {
-                    dots[p] = [simd.load_int(&groups[0][p].offsets[part]); N];
+                    dots[p] = [simd.load_int(&panels[p].offsets[part]); N];
                 }
-                for (panels, x) in groups.iter().zip(tile) {
-                    // SAFETY: `n_quads` are a part's.
-                    unsafe { add_part(simd, panels, x, first, part, n_quads, &mut dots) };
-                }
+                // SAFETY: `n_quads` are a part's.
+                unsafe { add_part(simd, panels, x, first, part, n_quads, &mut dots) };
                 for p in 0..P {
                     for n in 0..N {
-                        let scale = simd.splat(tile[0].scales[part][first + n]);
+                        let scale = simd.splat(x.scales[part][first + n]);
                         sums[p][n] = simd.fma(simd.int_values(dots[p][n]), scale, sums[p][n]);
                     }
                 }
