@@ -398,7 +398,8 @@ pub fn linear_q8_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) ->
 /// The fast product of a quantised weight with quantised activations; `y` is [n_tokens, n_rows]. Integer products,
 /// scales in f32.
 ///
-/// A block of activations that holds an infinity or NaN makes all of its token's outputs NaN.
+/// A block of activations that holds an infinity or NaN makes all of its token's outputs NaN. With AVX-512 the codes of more than two
+/// tokens' weights are first fitted to 8 bits, of which 256 columns of a row share a scale: to nearest, but for a thirty-second of a code.
 ///
 /// # Panics
 /// If the weight is of a float type or not well formed, a size does not fit, or the scratch is shorter than

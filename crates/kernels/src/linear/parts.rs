@@ -57,7 +57,7 @@ fn products(isa: Isa) -> usize {
     isa.run(PartProducts)
 }
 
-/// Fours of columns of 16 rows with common factors. Codes of eight bits are one plane, or the sum of two of four bits: the first 16 times.
+/// Fours of columns of 16 rows with common factors. Codes of eight bits are the sum of two planes of four bits: the first 16 times.
 #[repr(C, align(64))]
 struct Cell<const QUADS: usize, const PLANES: usize> {
     codes: [[[u8; 64]; QUADS]; PLANES],

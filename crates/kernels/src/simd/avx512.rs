@@ -59,7 +59,6 @@ impl Simd for Avx512 {
     const TILE_TOKENS: usize = 12;
     const HAS_UNSIGNED: bool = true;
     const PART_PRODUCTS: usize = 4;
-    // From 2^23 to 2^24 the bits of an f32 count up with its value.
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
