@@ -3,9 +3,9 @@
 
     PEERS/encoders/bin/python scripts/peers/scales.py MODEL.gguf [TEXT]
 
-For each pair of numbers of columns that share a scale, of activations and of weights (0: not rounded), a JSON line with the mean
-Kullback-Leibler divergence of a position's outputs from those without rounding, in nats, and the perplexities. The head is left
-alone. The model is transformers', in f32.
+For each pair of numbers of columns that share a scale, of activations and of weights (0: not rounded), with columns as they are and with
+64 at a time multiplied by a Hadamard matrix before they are rounded, a JSON line with the mean Kullback-Leibler divergence of a position's
+outputs from those without rounding, in nats, and the perplexities. The head is left alone. The model is transformers', in f32.
 """
 
 import json
@@ -17,6 +17,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 PAIRS = [(32, 0), (64, 0), (0, 64), (0, 256), (32, 64), (32, 256), (64, 64), (64, 128), (128, 128), (256, 256)]
+ROTATED_PAIRS = [(32, 256), (64, 64), (128, 128), (256, 256)]
+ROTATED = 64
 WINDOW = 512
 
 
@@ -31,6 +33,14 @@ def rounded(x, n_cols):
     return ((groups / scale).round() * scale).flatten(-2)[..., :n]
 
 
+def rotated(x):
+    """Groups of columns times a Hadamard matrix, whose rows are as long as one."""
+    matrix = torch.ones(1, 1)
+    while len(matrix) < ROTATED:
+        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), matrix)
+    return (x.unflatten(-1, (-1, ROTATED)) @ matrix / math.sqrt(ROTATED)).flatten(-2)
+
+
 def main():
     path = Path(sys.argv[1])
     text = Path(sys.argv[2] if len(sys.argv) > 2 else "tests/models/perplexity.txt").read_text()
@@ -40,9 +50,9 @@ def main():
     windows = [window for window in ids.split(WINDOW) if len(window) == WINDOW]
     products = [m for name, m in model.named_modules() if isinstance(m, torch.nn.Linear) and "lm_head" not in name]
     weights = [product.weight.data for product in products]
-    shared = [0]
+    shared, turn = [0], [lambda x: x]
     for product in products:
-        product.register_forward_pre_hook(lambda _, args: (rounded(args[0], shared[0]), *args[1:]))
+        product.register_forward_pre_hook(lambda _, args: (rounded(turn[0](args[0]), shared[0]), *args[1:]))
 
     def outputs():
         with torch.no_grad():
@@ -53,13 +63,14 @@ def main():
         return math.exp(sum(losses) / len(losses))
 
     reference = outputs()
-    for activations, of_weights in PAIRS:
-        shared[0] = activations
+    cases = [(*pair, False) for pair in PAIRS] + [(*pair, True) for pair in ROTATED_PAIRS]
+    for activations, of_weights, is_rotated in cases:
+        shared[0], turn[0] = activations, rotated if is_rotated else lambda x: x
         for product, weight in zip(products, weights):
-            product.weight.data = rounded(weight, of_weights)
+            product.weight.data = rounded(turn[0](weight), of_weights)
         logs = outputs()
         divergence = [(r.exp() * (r - log)).sum(-1).mean().item() for r, log in zip(reference, logs)]
-        line = {"activations": activations, "weights": of_weights, "divergence": sum(divergence) / len(divergence)}
+        line = {"activations": activations, "weights": of_weights, "rotated": is_rotated, "divergence": sum(divergence) / len(divergence)}
         line |= {"perplexity": perplexity(logs), "perplexity_f32": perplexity(reference), "tokens": WINDOW * len(windows)}
         print(json.dumps(line), flush=True)
 

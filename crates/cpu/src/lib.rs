@@ -57,7 +57,7 @@ pub enum Numerics {
     F32,
     /// Quantised weights as they are, by activations quantised to 8 bits a block.
     Fast,
-    /// As `Fast`, and float weights rounded to integers, -63 to 63, when a program is loaded, with activations rounded alike.
+    /// As `Fast`, and float weights rotated and rounded to integers of 7 or 8 bits when a program is loaded, with activations alike.
     Int8,
     /// Op by op, with what the Apple Neural Engine does to numbers.
     Ane(Effects),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thane_kernels::linear::{
-    self, Int8Group, Int8Weight, PackedCodes, PackedColumn, int8_len, pack, pack_int8, packed_len,
+    self, Int8Block, Int8Weight, PackedCodes, PackedColumn, int8_len, pack, pack_int8, packed_len,
 };
 use thane_kernels::{BlockType, Context, Weight};
 use thane_mil::data::{Bytes, Data, Packed, Packing};
@@ -35,7 +35,7 @@ pub struct Matrix {
     /// The same in the order, or the pages, that products of few rows read fastest, brought there when the second of them asks.
     place: Option<Place>,
     /// Rounded to integers, where that was asked for.
-    int8: Option<Arc<Vec<Int8Group>>>,
+    int8: Option<Arc<Vec<Int8Block>>>,
 }
 
 /// A matrix among those that are packed.
@@ -68,12 +68,12 @@ impl Matrix {
 
     /// As integers, where it was rounded.
     pub fn int8(&self) -> Option<Int8Weight<'_>> {
-        Some(Int8Weight { groups: self.int8.as_deref()?, n_rows: self.n_rows, n_cols: self.n_cols })
+        Some(Int8Weight { blocks: self.int8.as_deref()?, n_rows: self.n_rows, n_cols: self.n_cols })
     }
 
     /// Bytes that a product reads.
     pub fn n_bytes(&self) -> usize {
-        self.int8.as_ref().map_or(self.bytes.len(), |groups| size_of_val(groups.as_slice()))
+        self.int8.as_ref().map_or(self.bytes.len(), |blocks| size_of_val(blocks.as_slice()))
     }
 
     /// Whether it is of floats.
@@ -195,7 +195,7 @@ pub struct Folds {
     panels: RefCell<HashMap<[usize; 3], Arc<Vec<PackedColumn>>>>,
     places: RefCell<HashMap<[usize; 3], Place>>,
     packs: Arc<Packs>,
-    int8: RefCell<HashMap<[usize; 3], Arc<Vec<Int8Group>>>>,
+    int8: RefCell<HashMap<[usize; 3], Arc<Vec<Int8Block>>>>,
 }
 
 impl Folds {
@@ -222,11 +222,11 @@ impl Folds {
         let Some(len) = int8_len(weight.n_rows, weight.n_cols) else { return matrix };
         let mut all = self.int8.borrow_mut();
         let int8 = all.entry(matrix.place()).or_insert_with(|| {
-            let mut groups = vec![Int8Group::ZERO; len];
-            pack_int8(context, &weight, &mut groups);
+            let mut blocks = vec![Int8Block::ZERO; len];
+            pack_int8(context, &weight, &mut blocks);
             // What is rounded takes the place of the mapped file in memory.
             matrix.bytes.release();
-            Arc::new(groups)
+            Arc::new(blocks)
         });
         let int8 = int8.clone();
         matrix.int8 = Some(int8);

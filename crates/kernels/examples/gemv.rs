@@ -12,8 +12,9 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use thane_kernels::linear::{
-    CodesProduct, LINE_BYTES, PackedCodes, linear_codes, linear_codes_scratch_len, linear_f32, linear_f32_scratch_len,
-    linear_fast, linear_fast_scratch_len, pack_codes, pack_codes_scratch_len, packed_codes_len,
+    CodesProduct, Int8Block, Int8Weight, LINE_BYTES, PackedCodes, int8_len, int8_scratch_len, linear_codes,
+    linear_codes_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_int8,
+    pack_codes, pack_codes_scratch_len, pack_int8, packed_codes_len, quantize_int8,
 };
 use thane_kernels::{
     Attention, BlockType, Context, HeadRows, Isa, KvData, KvView, Weight, attention, attention_scratch_len,
@@ -50,6 +51,9 @@ const SHAPES: [(BlockType, usize, usize); 24] = [
     (BlockType::Bf16, 2048, 640),
 ];
 
+/// Of float weights as codes of 8 bits: those of MiniLM and of an encoder of 0.6B.
+const INT8_SHAPES: [(usize, usize); 6] =
+    [(1152, 384), (1536, 384), (384, 1536), (3072, 1024), (1024, 2048), (1024, 3072)];
 /// Of bf16 weights: two of the models, and one that alone is more than the last-level cache.
 const BF16_SHAPES: [(usize, usize); 3] = [(1536, 576), (2048, 640), (32768, 640)];
 
@@ -84,6 +88,11 @@ fn main() {
     for (n_rows, n_cols) in BF16_SHAPES.into_iter().filter(|_| wanted("bf16")) {
         for n_tokens in [1, 2, 4, 5, 8, 67, 512] {
             bf16_against_f32(&ctx, n_rows, n_cols, n_tokens);
+        }
+    }
+    for (n_rows, n_cols) in INT8_SHAPES.into_iter().filter(|_| wanted("int8")) {
+        for n_tokens in [16, 128, 512] {
+            int8(&ctx, n_rows, n_cols, n_tokens);
         }
     }
     for (name, n_kv_heads, group, head_dim) in [("smollm2", 3, 3, 64), ("gemma3", 1, 4, 256)] {
@@ -245,6 +254,37 @@ fn bf16_against_f32(ctx: &Context, n_rows: usize, n_cols: usize, n_tokens: usize
         exact / fast,
         ratio(pairs[0]),
         ratio(pairs[N_SAMPLES - 1])
+    );
+}
+
+/// Rounding activations, and their product with rounded weights.
+fn int8(ctx: &Context, n_rows: usize, n_cols: usize, n_tokens: usize) {
+    let values: Vec<u8> = weight_bytes(2 * n_rows * n_cols);
+    let weight = Weight { ty: BlockType::Bf16, bytes: &values, n_rows, n_cols };
+    let mut blocks = vec![Int8Block::ZERO; int8_len(n_rows, n_cols).unwrap_or_default()];
+    pack_int8(ctx, &weight, &mut blocks);
+    let packed = Int8Weight { blocks: &blocks, n_rows, n_cols };
+    let x: Vec<f32> = (0..n_tokens * n_cols).map(|i| (i % 17) as f32 / 17.0 - 0.4).collect();
+    let (mut y, mut scratch) = (vec![0.0; n_tokens * n_rows], vec![0.0; int8_scratch_len(n_tokens, n_cols)]);
+    let n = (512 / n_tokens).max(1);
+    let [rounding, _, _] = measure(n, || {
+        for _ in 0..n {
+            black_box(quantize_int8(ctx, &x, n_tokens, n_cols, &mut scratch));
+        }
+    });
+    let x = quantize_int8(ctx, &x, n_tokens, n_cols, &mut scratch);
+    let [us, us_min, us_max] = measure(n, || {
+        (0..n).for_each(|_| linear_int8(ctx, &packed, &x, None, None, &mut y));
+        black_box(&y);
+    })
+    .map(|seconds| seconds * 1e6);
+    println!(
+        "{{\"figure\":\"int8\",\"isa\":\"{}\",\"threads\":{},\"rows\":{n_rows},\"cols\":{n_cols},\"tokens\":{n_tokens},\
+         \"rounding_us\":{:.1},\"us\":{us:.1},\"us_min\":{us_min:.1},\"us_max\":{us_max:.1},\"gop_per_s\":{:.1}}}",
+        ctx.isa().name(),
+        ctx.pool().n_threads(),
+        rounding * 1e6,
+        2.0 * (n_rows * n_cols * n_tokens) as f64 / us / 1e3,
     );
 }
 

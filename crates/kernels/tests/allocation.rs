@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thane_kernels::activation::{self, Unary};
-use thane_kernels::linear::{self, Codes, CodesProduct, Int8Group, Int8Weight, Packed, PackedCodes};
+use thane_kernels::linear::{self, Codes, CodesProduct, Int8Block, Int8Weight, Packed, PackedCodes};
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
 use thane_kernels::{
     Attention, BlockType, Context, HeadRows, Isa, KvData, KvView, Weight, attention, attention_scratch_len, f16, norm,
@@ -74,11 +74,11 @@ fn products(ctx: &Context, n_tokens: usize) {
     }
     let bytes = vec![0; ROWS * COLS * 4];
     let weight = Weight::new(BlockType::F32, &bytes, ROWS, COLS).unwrap();
-    let mut groups = vec![Int8Group::ZERO; linear::int8_len(ROWS, COLS).unwrap()];
+    let mut blocks = vec![Int8Block::ZERO; linear::int8_len(ROWS, COLS).unwrap()];
     let mut scratch = vec![0.0; linear::int8_scratch_len(n_tokens, COLS)];
     allocates_nothing("products of integers", &mut || {
-        linear::pack_int8(ctx, &weight, &mut groups);
-        let packed = Int8Weight { groups: &groups, n_rows: ROWS, n_cols: COLS };
+        linear::pack_int8(ctx, &weight, &mut blocks);
+        let packed = Int8Weight { blocks: &blocks, n_rows: ROWS, n_cols: COLS };
         let x = linear::quantize_int8(ctx, &x, n_tokens, COLS, &mut scratch);
         linear::linear_int8(ctx, &packed, &x, None, None, &mut y);
     });

@@ -55,8 +55,9 @@ fn texts(golden: &Golden) -> Vec<(String, Vec<u32>, Value)> {
 
 /// A cosine of 0.99999 is a relative error of 4e-3; this is far closer.
 const BOUND: f64 = 2e-5;
-/// A cosine of 0.98: random weights have no outliers, but rows of a few dozen columns average little out.
-const INT8_BOUND: f64 = 0.2;
+/// In the mean of a model's texts a cosine of 0.99, of each of 0.94: random weights have no outliers, but rows of a few dozen columns
+/// average little out.
+const INT8_BOUNDS: [f64; 2] = [0.14, 0.35];
 
 #[test]
 fn embeddings_are_those_of_the_reference() {
@@ -90,7 +91,7 @@ fn embeddings_are_those_of_the_reference() {
     }
 }
 
-/// Products of integers of 7 bits: near, and not the same.
+/// Products of integers of 7 or 8 bits: near, and not the same.
 #[test]
 fn embeddings_of_rounded_weights_are_near_the_reference() {
     for name in NAMES {
@@ -102,10 +103,14 @@ fn embeddings_of_rounded_weights_are_near_the_reference() {
             feed(instance.as_mut(), &all, 3);
             instance.run("encode").unwrap();
             let found = floats(instance.as_ref(), "embedding");
+            let mut sum = 0.0;
             for (row, (text, _, at)) in found.chunks(encoder.info.dim).zip(&texts) {
                 let error = relative_error(row, golden.array(&at["embedding"]));
-                assert!((1e-4..INT8_BOUND).contains(&error), "{name}, {isa}, {text}: {error:e}");
+                assert!((1e-4..INT8_BOUNDS[1]).contains(&error), "{name}, {isa}, {text}: {error:e}");
+                sum += error * error;
             }
+            let mean = (sum / texts.len() as f64).sqrt();
+            assert!(mean < INT8_BOUNDS[0], "{name}, {isa}: {mean:e} on average");
         }
     }
 }

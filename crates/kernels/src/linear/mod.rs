@@ -28,7 +28,7 @@ pub use codes::{
     linear_codes_gated_scratch_len, linear_codes_scratch_len, pack_codes, pack_codes_scratch_len, packed_codes_len,
 };
 pub use int8::{
-    Int8Activations, Int8Group, Int8Weight, int8_len, int8_scratch_len, linear_int8, pack_int8, quantize_int8,
+    Int8Activations, Int8Block, Int8Weight, int8_len, int8_scratch_len, linear_int8, pack_int8, quantize_int8,
 };
 pub use packed::{Packed, PackedColumn, linear_packed, linear_packed_scratch_len, pack, packed_len};
 pub use q8::{Q8Activations, q8_scratch_len, quantize_q8};

@@ -10,7 +10,7 @@
 
 use std::hint::black_box;
 
-use super::int8::{Int8Group, PanelTask, Requantize, Sums};
+use super::int8::{BLOCK_LEN, FINE_PARTS, Int8Block, PanelTask, Requantize, Sums};
 use super::panel::{Kind, Panel, kind_of, scratch_len as panel_scratch_len};
 use super::q8::{TILE_TOKENS, TileGroup};
 use super::tiles::{share_len, task_panels};
@@ -71,7 +71,7 @@ struct Cell<const QUADS: usize, const PLANES: usize> {
 pub(super) fn scratch_len(isa: Isa, ty: BlockType, n_cols: usize) -> usize {
     let n_steps = n_cols.div_ceil(64);
     let cells_bytes = match kind_of(ty) {
-        _ if is_wide(isa) => n_steps * size_of::<Int8Group<2>>(),
+        _ if is_wide(isa) => n_cols.div_ceil(BLOCK_LEN) * size_of::<Int8Block<FINE_PARTS>>(),
         Kind { is_wide: true, .. } if has_planes(isa) => 2 * n_steps * size_of::<Cell<8, 2>>(),
         Kind { group_len: 16, .. } => 4 * n_steps * size_of::<Cell<4, 1>>(),
         Kind { .. } => 2 * n_steps * size_of::<Cell<8, 1>>(),
@@ -180,20 +180,20 @@ impl Task<'_> {
     }
 
     /// All panels at once, in codes of 8 bits.
-    fn run_wide(&self, scratch: &mut [f32], groups: &mut [f32]) {
+    fn run_wide(&self, scratch: &mut [f32], blocks: &mut [f32]) {
         let (isa, n_panels) = (self.ctx.isa(), self.n_panels);
-        // SAFETY: a group is made of bytes, i32 and f32, without bytes between them.
-        let groups = unsafe { cells_of::<Int8Group<2>>(groups) };
-        let groups = &mut groups[..self.x.n_steps() * n_panels];
+        // SAFETY: a block is made of bytes, i32 and f32, without bytes between them.
+        let blocks = unsafe { cells_of::<Int8Block<FINE_PARTS>>(blocks) };
+        let blocks = &mut blocks[..self.x.n_cols().div_ceil(BLOCK_LEN) * n_panels];
         let mut next: [&[u8]; 2] = [&[]; 2];
         for i in 0..n_panels {
             let (weight, first_row) = self.panel(i);
             let panel = weight.fill(self.ctx, first_row, self.x.n_steps(), &mut *scratch);
-            isa.run(Requantize { kind: self.kind, panel, groups: groups.iter_mut().skip(i).step_by(n_panels) });
+            isa.run(Requantize { kind: self.kind, panel, blocks: blocks.iter_mut().skip(i).step_by(n_panels) });
             next[i] = weight.bytes(first_row + self.task_rows);
         }
         let (x, tokens) = (self.x.int8(), self.tokens.clone());
-        isa.run(PanelTask { groups, n_panels, x, tokens, next, sums: self });
+        isa.run(PanelTask { blocks, n_panels, x, tokens, next, sums: self });
     }
 
     /// The matrix of a panel, and its first row.

@@ -1,6 +1,6 @@
 //! Activations as 8-bit codes with a scale per 32 columns.
 
-use super::int8::{Int8Activations, quantize_halves};
+use super::int8::{FINE_PARTS, Int8Activations, quantize_fine, tiles_len};
 use super::{MAX_ROW_TOKENS, f32_as_i8, i8_as_u8, parts, run_row_parts};
 use crate::Context;
 use crate::simd::{Kernel, Simd};
@@ -9,7 +9,7 @@ use crate::threads::SharedMut;
 /// f32s of scratch that [`quantize_q8`] needs for `n_tokens` rows of `n_cols`.
 pub fn q8_scratch_len(n_tokens: usize, n_cols: usize) -> usize {
     let (step_len, tile_len) = (STEP_LEN * n_tokens, 2 * TILE_LEN * n_tokens.div_ceil(TILE_TOKENS));
-    n_cols.div_ceil(64) * step_len.max(tile_len)
+    (n_cols.div_ceil(64) * step_len.max(tile_len)).max(tiles_len::<FINE_PARTS>(n_tokens, n_cols))
 }
 
 /// f32s of 64 columns of a token: codes, 16 scales and 16 sums.
@@ -28,7 +28,7 @@ pub struct Q8Activations<'a> {
     scales: &'a [f32],
     sums: &'a [f32],
     tiles: &'a [TileGroup],
-    int8: Int8Activations<'a, 2>,
+    int8: Int8Activations<'a, FINE_PARTS>,
     n_tokens: usize,
     n_cols: usize,
     form: Form,
@@ -116,7 +116,7 @@ impl Q8Activations<'_> {
         }
     }
 
-    pub(super) fn int8(&self) -> &Int8Activations<'_, 2> {
+    pub(super) fn int8(&self) -> &Int8Activations<'_, FINE_PARTS> {
         &self.int8
     }
 
@@ -164,7 +164,7 @@ pub(super) fn quantize<'a>(
     let mut activations =
         Q8Activations { codes: &[], scales: &[], sums: &[], tiles: &[], int8, n_tokens, n_cols, form };
     if form == Form::Tiles && parts::is_wide(ctx.isa()) {
-        return Q8Activations { int8: quantize_halves(ctx, x, n_tokens, n_cols, scratch), ..activations };
+        return Q8Activations { int8: quantize_fine(ctx, x, n_tokens, n_cols, scratch), ..activations };
     }
     if form == Form::Tiles {
         // SAFETY: a group of a tile is made of f32 and of bytes in fours, of which none is bad.

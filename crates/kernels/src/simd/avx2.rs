@@ -241,6 +241,16 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn swap_lanes<const STRIDE: usize>(self, v: Self::F) -> Self::F {
+        const { assert!(matches!(STRIDE, 1 | 2 | 4 | 8)) };
+        match STRIDE {
+            1 => both!(v; _mm256_permute_ps::<0b10_11_00_01>(v)),
+            2 => both!(v; _mm256_permute_ps::<0b01_00_11_10>(v)),
+            4 => both!(v; _mm256_permute2f128_ps::<1>(v, v)),
+            _ => [v[1], v[0]],
+        }
+    }
+    #[inline(always)]
     fn spread2(self, v: Self::F, i: usize, j: usize) -> Self::F {
         let lanes = [i, j];
         both!(lanes; _mm256_permutevar8x32_ps(v[lanes / 8], _mm256_set1_epi32((lanes % 8) as i32)))

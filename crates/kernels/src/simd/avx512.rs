@@ -226,6 +226,16 @@ impl Simd for Avx512 {
         })
     }
     #[inline(always)]
+    fn swap_lanes<const STRIDE: usize>(self, v: Self::F) -> Self::F {
+        const { assert!(matches!(STRIDE, 1 | 2 | 4 | 8)) };
+        x!(match STRIDE {
+            1 => _mm512_permute_ps::<0b10_11_00_01>(v),
+            2 => _mm512_permute_ps::<0b01_00_11_10>(v),
+            4 => _mm512_shuffle_f32x4::<0b10_11_00_01>(v, v),
+            _ => _mm512_shuffle_f32x4::<0b01_00_11_10>(v, v),
+        })
+    }
+    #[inline(always)]
     fn spread2(self, v: Self::F, i: usize, j: usize) -> Self::F {
         x!({
             let indices = _mm512_mask_blend_epi32(0xff00, _mm512_set1_epi32(i as i32), _mm512_set1_epi32(j as i32));

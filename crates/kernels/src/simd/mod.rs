@@ -196,6 +196,8 @@ pub(crate) trait Simd: Copy {
     fn max_lane(self, v: Self::F) -> f32;
     /// Lane j of vector i goes to lane i of vector j.
     fn transpose(self, rows: &mut [Self::F; 16]);
+    /// Lane `i ^ STRIDE` in lane i; the stride is 1, 2, 4 or 8.
+    fn swap_lanes<const STRIDE: usize>(self, v: Self::F) -> Self::F;
     /// Lane i in lanes 0..8, lane j in lanes 8..16.
     fn spread2(self, v: Self::F, i: usize, j: usize) -> Self::F;
     /// Lanes i, i + 1, i + 2, i + 3, each four times; i is a multiple of 4.

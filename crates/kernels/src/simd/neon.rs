@@ -205,6 +205,15 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
+    fn swap_lanes<const STRIDE: usize>(self, v: Self::F) -> Self::F {
+        const { assert!(matches!(STRIDE, 1 | 2 | 4 | 8)) };
+        match STRIDE {
+            1 => each!(K; vrev64q_f32(v[K])),
+            2 => each!(K; vextq_f32::<2>(v[K], v[K])),
+            _ => std::array::from_fn(|k| v[k ^ (STRIDE / 4)]),
+        }
+    }
+    #[inline(always)]
     fn spread2(self, v: Self::F, i: usize, j: usize) -> Self::F {
         let (low, high) = (self.lane(v, i), self.lane(v, j));
         [low, low, high, high]

@@ -168,6 +168,10 @@ impl Simd for Portable {
         }
     }
     #[inline(always)]
+    fn swap_lanes<const STRIDE: usize>(self, v: Self::F) -> Self::F {
+        std::array::from_fn(|lane| v[lane ^ STRIDE])
+    }
+    #[inline(always)]
     fn spread2(self, v: Self::F, i: usize, j: usize) -> Self::F {
         std::array::from_fn(|lane| if lane < 8 { v[i] } else { v[j] })
     }

@@ -1,18 +1,21 @@
 //! Weights as integers: float ones, and quantised ones where a machine adds up products of integers faster than it scales their sums.
 //!
-//! 16 rows are a panel whose lanes are the rows, as elsewhere. Of float weights and their activations 64 columns share a scale. Codes are
-//! -127 to 127 on machines that add up four products of bytes in 32 bits. Elsewhere they are -63 to 63, so that four products fit a sum
-//! of 16 bits: that takes five instructions for 64 products, where wider codes take six to eight. These machines compute the same sums.
+//! 16 rows are a panel whose lanes are the rows, as elsewhere, and 256 columns of a row share a scale: to scale a sum by a weight's scale
+//! and an activation's takes as long as two of the products, of 32 columns a fifth of the time. Codes are -127 to 127 on machines that add
+//! up four products of bytes in 32 bits. Elsewhere they are -63 to 63, so that four products fit a sum of 16 bits: that takes five
+//! instructions for 64 products, where wider codes take six to eight. These machines compute the same sums.
 //!
-//! To scale a sum by a weight's scale and an activation's takes as long as two of the products: of 32 columns a fifth of the time.
-//! So 256 columns of quantised weights share a scale. Their activations keep one for 32, as they have outliers: with 64 of both, the
-//! outputs of a model strayed a quarter further, with 256 of both three times as far (`scripts/peers/scales.py`).
+//! Activations have outliers. Those of float weights are rotated before they are rounded, and the weights are too, which changes no
+//! product but spreads an outlier over 64 columns; then 256 share a scale. Those of quantised weights, which are fitted to codes anew for
+//! each prompt, have one for 32. `scripts/peers/scales.py` has how far the outputs of a model stray with either, and with neither.
 
 mod requantize;
+mod rotate;
 mod tile;
 
 pub(super) use requantize::Requantize;
-use tile::TileGroup;
+use rotate::rotate;
+use tile::TileBlock;
 pub(super) use tile::{PanelTask, Sums};
 
 use super::dense::block_tokens;
@@ -24,10 +27,12 @@ use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::{Context, Isa};
 
-/// Columns of an [`Int8Group`].
+/// Columns of an [`Int8Block`].
+pub(super) const BLOCK_LEN: usize = 256;
+/// Columns that are rotated together. A block has a multiple of them, the last behind the last column.
 const GROUP_LEN: usize = 64;
-/// Fours of columns of a group.
-const GROUP_QUADS: usize = GROUP_LEN / 4;
+/// Fours of columns of a block.
+const BLOCK_QUADS: usize = BLOCK_LEN / 4;
 /// Below this the inverse of a scale would be close to overflow: all codes are 0.
 const LEAST: f32 = 1e-36;
 
@@ -39,11 +44,6 @@ const fn is_wide<S: Simd>() -> bool {
 /// The greatest code: two times two products of 127 * 63 fit an i16.
 const fn max_code<S: Simd>() -> f32 {
     if is_wide::<S>() { 127.0 } else { 63.0 }
-}
-
-/// Groups that share a weight's scale, that of the first: of one part none, for an activation's are then as wide.
-const fn shared_groups<S: Simd, const PARTS: usize>() -> usize {
-    if is_wide::<S>() && PARTS > 1 { 4 } else { 1 }
 }
 
 /// What is added to an activation's code where it is to have no sign.
@@ -61,55 +61,55 @@ fn task_panels(isa: Isa) -> usize {
     if parts::is_wide(isa) { 2 } else { 3 }
 }
 
-/// 64 columns of 16 rows, on whole cache lines: a vector in two lines takes two reads. Of several parts, each has an activation's scale.
+/// 256 columns of 16 rows, on whole cache lines: a vector in two lines takes two reads. Activations have this many scales for them.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
-pub struct Int8Group<const PARTS: usize = 1> {
+pub struct Int8Block<const PARTS: usize = 1> {
     /// Four columns of 16 rows each.
-    codes: [[u8; 64]; GROUP_QUADS],
+    codes: [[u8; 64]; BLOCK_QUADS],
     scales: [f32; LANES],
-    /// What a sum begins with, so that what is added to activations is taken away.
+    /// What the sum of a part begins with, so that what is added to activations is taken away.
     offsets: [[i32; LANES]; PARTS],
 }
 
-impl<const PARTS: usize> Int8Group<PARTS> {
+impl<const PARTS: usize> Int8Block<PARTS> {
     /// To be filled.
-    pub const ZERO: Self = Self { codes: [[0; 64]; GROUP_QUADS], scales: [0.0; LANES], offsets: [[0; LANES]; PARTS] };
+    pub const ZERO: Self = Self { codes: [[0; 64]; BLOCK_QUADS], scales: [0.0; LANES], offsets: [[0; LANES]; PARTS] };
 }
 
 /// A matrix as [`pack_int8`] makes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Int8Weight<'a> {
     /// By the rows of a task, then by columns, then by 16 rows; [`int8_len`] of them.
-    pub groups: &'a [Int8Group],
+    pub blocks: &'a [Int8Block],
     /// Outputs.
     pub n_rows: usize,
     /// Inputs.
     pub n_cols: usize,
 }
 
-/// Elements of [`Int8Weight::groups`]; `None` if their bytes are too many to count.
+/// Elements of [`Int8Weight::blocks`]; `None` if their bytes are too many to count.
 pub fn int8_len(n_rows: usize, n_cols: usize) -> Option<usize> {
-    let n_groups = n_rows.div_ceil(LANES).checked_mul(n_cols.div_ceil(GROUP_LEN))?;
-    n_groups.checked_mul(size_of::<Int8Group>()).map(|_| n_groups)
+    let n_blocks = n_rows.div_ceil(LANES).checked_mul(n_cols.div_ceil(BLOCK_LEN))?;
+    n_blocks.checked_mul(size_of::<Int8Block>()).map(|_| n_blocks)
 }
 
-/// Rounds a matrix of floats: code = round(w * 127 / max|w|), to even, the greatest of each 64 columns of a row; or 63, where the machine does
-/// not add up four products of bytes in 32 bits. For products on the same kind of machine.
+/// Rotates and rounds a matrix of floats: code = round(w * 127 / max|w|), to even, the greatest of each 256 columns of a row; or 63, where
+/// the machine does not add up four products of bytes in 32 bits. For products on the same kind of machine.
 ///
 /// # Panics
-/// If the weight is of a quantised type or not well formed, or `groups` are not [`int8_len`].
-pub fn pack_int8(ctx: &Context, weight: &Weight, groups: &mut [Int8Group]) {
-    let (rows, n_groups) = (weight.checked(), weight.n_cols.div_ceil(GROUP_LEN));
+/// If the weight is of a quantised type or not well formed, or `blocks` are not [`int8_len`].
+pub fn pack_int8(ctx: &Context, weight: &Weight, blocks: &mut [Int8Block]) {
+    let (rows, n_blocks) = (weight.checked(), weight.n_cols.div_ceil(BLOCK_LEN));
     assert!(weight.ty.is_float(), "a weight of type {:?} has codes already", weight.ty);
-    assert_eq!(Some(groups.len()), int8_len(weight.n_rows, weight.n_cols), "groups");
+    assert_eq!(Some(blocks.len()), int8_len(weight.n_rows, weight.n_cols), "blocks");
     let task_panels = task_panels(ctx.isa());
-    ctx.pool().run_chunks(groups, (task_panels * n_groups).max(1), |task_idx, groups| {
-        let n_panels = groups.len() / n_groups;
+    ctx.pool().run_chunks(blocks, (task_panels * n_blocks).max(1), |task_idx, blocks| {
+        let n_panels = blocks.len() / n_blocks;
         for i in 0..n_panels {
-            let groups = groups[i..].iter_mut().step_by(n_panels);
+            let blocks = blocks[i..].iter_mut().step_by(n_panels);
             let first_row = (task_idx * task_panels + i) * LANES;
-            ctx.isa().run(Pack { ty: weight.ty, rows, first_row, groups });
+            ctx.isa().run(Pack { ty: weight.ty, rows, first_row, blocks });
         }
     });
 }
@@ -118,29 +118,28 @@ struct Pack<'a, I> {
     ty: BlockType,
     rows: Rows<'a>,
     first_row: usize,
-    groups: I,
+    blocks: I,
 }
 
-impl<'g, I: Iterator<Item = &'g mut Int8Group>> Kernel for Pack<'_, I> {
+impl<'b, I: Iterator<Item = &'b mut Int8Block>> Kernel for Pack<'_, I> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let group_bytes = self.ty.row_bytes(GROUP_LEN).unwrap_or(GROUP_LEN).max(1);
-        for (group_idx, group) in self.groups.enumerate() {
-            let Int8Group { codes: quads, scales, offsets: [offsets] } = group;
+        let block_bytes = self.ty.row_bytes(BLOCK_LEN).unwrap_or(BLOCK_LEN).max(1);
+        for (block_idx, block) in self.blocks.enumerate() {
             for lane in 0..LANES {
                 let row = self.rows.get((self.first_row + lane).min(self.rows.n_rows - 1));
-                let bytes = &row[group_idx * group_bytes..];
-                let bytes = &bytes[..bytes.len().min(group_bytes)];
-                let mut values = [0.0; GROUP_LEN];
-                dequantize_simd(simd, self.ty, bytes, &mut values[..bytes.len() * GROUP_LEN / group_bytes]);
-                let (scale, inverse) = scale_of(simd, &values);
-                let mut codes = [0; GROUP_LEN];
-                let sum = codes_of(simd, &values, [inverse; 2], 0, &mut codes);
-                scales[lane] = scale;
+                let bytes = &row[block_idx * block_bytes..];
+                let bytes = &bytes[..bytes.len().min(block_bytes)];
+                let (mut values, n_values) = ([0.0; BLOCK_LEN], bytes.len() * BLOCK_LEN / block_bytes);
+                dequantize_simd(simd, self.ty, bytes, &mut values[..n_values]);
+                let mut codes = [0; BLOCK_LEN];
+                let (scale, sum) = round(simd, &values[..n_values], 0, &mut codes);
                 // What a weight that is no number adds up to does not matter.
-                offsets[lane] = (sum as i32).wrapping_mul(-i32::from(offset::<S>()));
-                for (four, quad) in codes.as_chunks::<4>().0.iter().zip(&mut *quads) {
+                block.offsets[0][lane] = (sum as i32).wrapping_mul(-i32::from(offset::<S>()));
+                // Rotated products are as many times too great.
+                block.scales[lane] = scale / GROUP_LEN as f32;
+                for (four, quad) in codes.as_chunks::<4>().0.iter().zip(&mut block.codes) {
                     quad.as_chunks_mut::<4>().0[lane] = *four;
                 }
             }
@@ -148,51 +147,68 @@ impl<'g, I: Iterator<Item = &'g mut Int8Group>> Kernel for Pack<'_, I> {
     }
 }
 
-/// The scale of some values and what makes them codes. The scale is NaN where a value is infinite or NaN.
+/// Rotates 256 values at most, and gives their codes with this added, their scale, and the sum of the codes without it. The last group may
+/// be shorter than others.
 #[inline(always)]
-fn scale_of<S: Simd>(simd: S, x: &[f32; GROUP_LEN]) -> (f32, f32) {
+fn round<S: Simd>(simd: S, values: &[f32], added: u8, codes: &mut [u8; BLOCK_LEN]) -> (f32, f32) {
+    let (whole, rest) = values.as_chunks();
+    let mut last = [0.0; GROUP_LEN];
+    last[..rest.len()].copy_from_slice(rest);
+    let mut groups = [[simd.splat(0.0); GROUP_LEN / LANES]; BLOCK_LEN / GROUP_LEN];
     // NaN becomes infinite.
-    let infinity = simd.splat(f32::INFINITY);
-    let mut most = [simd.splat(0.0); GROUP_LEN / LANES];
-    for (most, x) in most.iter_mut().zip(x.as_chunks().0) {
-        *most = simd.min(simd.abs(simd.load(x)), infinity);
+    let (infinity, mut most) = (simd.splat(f32::INFINITY), simd.splat(0.0));
+    for i in 0..groups.len() {
+        let Some(group) = whole.get(i).or_else(|| (i == whole.len()).then_some(&last)) else { break };
+        groups[i] = rotate(simd, group);
+        for v in groups[i] {
+            most = simd.max(simd.min(simd.abs(v), infinity), most);
+        }
     }
-    let max = simd.max_lane(simd.max(simd.max(most[0], most[1]), simd.max(most[2], most[3])));
-    match max {
+    let (scale, inverse) = match simd.max_lane(most) {
         ..LEAST => (0.0, 0.0),
-        ..f32::INFINITY => (max / max_code::<S>(), max_code::<S>() / max),
+        most if most < f32::INFINITY => (most / max_code::<S>(), max_code::<S>() / most),
         _ => (f32::NAN, 0.0),
+    };
+    let mut sum = simd.splat(0.0);
+    for i in 0..groups.len() {
+        let scaled = groups[i].map(|v| simd.mul(v, simd.splat(inverse)));
+        sum = simd.add(codes_of(simd, scaled, added, &mut codes.as_chunks_mut().0[i]), sum);
     }
+    (scale, simd.sum(sum))
 }
 
-/// The codes of 64 values, with this added, and their sum without it. Each half has its inverse.
+/// The nearest codes of 64 values, with this added, and their sums without it.
 #[inline(always)]
-fn codes_of<S: Simd>(simd: S, x: &[f32; GROUP_LEN], inverses: [f32; 2], added: u8, codes: &mut [u8; GROUP_LEN]) -> f32 {
+fn codes_of<S: Simd>(simd: S, x: [S::F; GROUP_LEN / LANES], added: u8, codes: &mut [u8; GROUP_LEN]) -> S::F {
     // 128 is the highest bit of a byte, which a code with a sign has not room for.
     let (subtracted, flipped) = if added == 128 { (0.0, 128) } else { (-f32::from(added), 0) };
     let subtracted = simd.to_int(simd.splat(subtracted));
     let mut sum = simd.splat(0.0);
     let mut rounded = [simd.zero_int(); GROUP_LEN / LANES];
     for i in 0..GROUP_LEN / LANES {
-        let x = simd.load(&x.as_chunks().0[i]);
-        let code = simd.to_int(simd.mul(x, simd.splat(inverses[2 * i / (GROUP_LEN / LANES)])));
+        let code = simd.to_int(x[i]);
         rounded[i] = simd.sub_int(code, subtracted);
         sum = simd.add(sum, simd.int_values(code));
     }
     simd.store_b(simd.xor_b(simd.narrow(rounded), flipped), codes);
-    simd.sum(sum)
+    sum
 }
 
 /// f32s of scratch that [`quantize_int8`] needs.
 pub fn int8_scratch_len(n_tokens: usize, n_cols: usize) -> usize {
-    n_tokens.div_ceil(TILE_TOKENS) * n_cols.div_ceil(GROUP_LEN) * (size_of::<TileGroup<1>>() / size_of::<f32>())
+    tiles_len::<1>(n_tokens, n_cols)
+}
+
+/// f32s of activations with as many scales for a block.
+pub(super) const fn tiles_len<const PARTS: usize>(n_tokens: usize, n_cols: usize) -> usize {
+    n_tokens.div_ceil(TILE_TOKENS) * n_cols.div_ceil(BLOCK_LEN) * (size_of::<TileBlock<PARTS>>() / size_of::<f32>())
 }
 
 /// Activations as codes, made by [`quantize_int8`].
 #[derive(Debug, Clone, Copy)]
 pub struct Int8Activations<'a, const PARTS: usize = 1> {
     /// By tile, then by columns. What is behind the last token is of no meaning.
-    tiles: &'a [TileGroup<PARTS>],
+    tiles: &'a [TileBlock<PARTS>],
     n_tokens: usize,
     n_cols: usize,
 }
@@ -201,7 +217,7 @@ impl<const PARTS: usize> Int8Activations<'_, PARTS> {
     pub(super) const EMPTY: Self = Self { tiles: &[], n_tokens: 0, n_cols: 0 };
 }
 
-/// Rounds activations [n_tokens, n_cols] as [`pack_int8`] rounds weights.
+/// Rotates and rounds activations [n_tokens, n_cols] as [`pack_int8`] does weights.
 ///
 /// # Panics
 /// If a size does not fit or the scratch is shorter than [`int8_scratch_len`].
@@ -213,36 +229,39 @@ pub fn quantize_int8<'a>(
     scratch: &'a mut [f32],
 ) -> Int8Activations<'a> {
     assert_eq!(Some(x.len()), n_tokens.checked_mul(n_cols), "inputs of {n_tokens} tokens");
-    let tiles = tile_groups(n_tokens, n_cols, scratch);
-    ctx.pool().run_chunks(tiles, n_cols.div_ceil(GROUP_LEN).max(1), |tile_idx, groups| {
-        ctx.isa().run(QuantizeTile { x: of_tile(x, n_cols, tile_idx), n_cols, groups });
+    let tiles = tile_blocks(n_tokens, n_cols, scratch);
+    ctx.pool().run_chunks(tiles, n_cols.div_ceil(BLOCK_LEN).max(1), |tile_idx, blocks| {
+        ctx.isa().run(QuantizeTile { x: of_tile(x, n_cols, tile_idx), n_cols, blocks });
     });
     Int8Activations { tiles, n_tokens, n_cols }
 }
+
+/// Scales of 32 columns in a block.
+pub(super) const FINE_PARTS: usize = BLOCK_LEN / 32;
 
 /// Rounds activations [n_tokens, n_cols] to 8 bits with a scale for each 32 columns, as [`quantize_q8`](super::quantize_q8) does.
 ///
 /// # Panics
 /// If the scratch is too short.
-pub(super) fn quantize_halves<'a>(
+pub(super) fn quantize_fine<'a>(
     ctx: &Context,
     x: &[f32],
     n_tokens: usize,
     n_cols: usize,
     scratch: &'a mut [f32],
-) -> Int8Activations<'a, 2> {
-    let tiles = tile_groups(n_tokens, n_cols, scratch);
-    ctx.pool().run_chunks(tiles, n_cols.div_ceil(GROUP_LEN).max(1), |tile_idx, groups| {
-        ctx.isa().run(QuantizeHalves { x: of_tile(x, n_cols, tile_idx), n_cols, groups });
+) -> Int8Activations<'a, FINE_PARTS> {
+    let tiles = tile_blocks(n_tokens, n_cols, scratch);
+    ctx.pool().run_chunks(tiles, n_cols.div_ceil(BLOCK_LEN).max(1), |tile_idx, blocks| {
+        ctx.isa().run(QuantizeFine { x: of_tile(x, n_cols, tile_idx), n_cols, blocks });
     });
     Int8Activations { tiles, n_tokens, n_cols }
 }
 
-/// Scratch as the groups of tiles.
-fn tile_groups<const PARTS: usize>(n_tokens: usize, n_cols: usize, scratch: &mut [f32]) -> &mut [TileGroup<PARTS>] {
-    // SAFETY: a group of a tile is made of f32 and of bytes in fours, of which none is bad.
-    let (_, groups, _) = unsafe { scratch.align_to_mut() };
-    &mut groups[..n_tokens.div_ceil(TILE_TOKENS) * n_cols.div_ceil(GROUP_LEN)]
+/// Scratch as the blocks of tiles.
+fn tile_blocks<const PARTS: usize>(n_tokens: usize, n_cols: usize, scratch: &mut [f32]) -> &mut [TileBlock<PARTS>] {
+    // SAFETY: a block of a tile is made of f32 and of bytes in fours, of which none is bad.
+    let (_, blocks, _) = unsafe { scratch.align_to_mut() };
+    &mut blocks[..n_tokens.div_ceil(TILE_TOKENS) * n_cols.div_ceil(BLOCK_LEN)]
 }
 
 /// The tokens of a tile, or those that there are.
@@ -254,7 +273,7 @@ fn of_tile(x: &[f32], n_cols: usize, tile_idx: usize) -> &[f32] {
 struct QuantizeTile<'a> {
     x: &'a [f32],
     n_cols: usize,
-    groups: &'a mut [TileGroup<1>],
+    blocks: &'a mut [TileBlock<1>],
 }
 
 impl Kernel for QuantizeTile<'_> {
@@ -262,38 +281,39 @@ impl Kernel for QuantizeTile<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         for (token_idx, x) in self.x.chunks_exact(self.n_cols).enumerate() {
-            let (whole, rest) = x.as_chunks();
-            let mut last = [0.0; GROUP_LEN];
-            last[..rest.len()].copy_from_slice(rest);
-            for (group, x) in self.groups.iter_mut().zip(whole.iter().chain([&last])) {
-                let (scale, inverse) = scale_of(simd, x);
-                group.scales[0][token_idx] = scale;
-                codes_of(simd, x, [inverse; 2], offset::<S>(), &mut group.codes[token_idx]);
+            for (block, x) in self.blocks.iter_mut().zip(x.chunks(BLOCK_LEN)) {
+                let codes = &mut block.codes[token_idx];
+                (block.scales[0][token_idx], _) = round(simd, x, offset::<S>(), codes);
             }
         }
     }
 }
 
-struct QuantizeHalves<'a> {
+struct QuantizeFine<'a> {
     x: &'a [f32],
     n_cols: usize,
-    groups: &'a mut [TileGroup<2>],
+    blocks: &'a mut [TileBlock<FINE_PARTS>],
 }
 
-impl Kernel for QuantizeHalves<'_> {
+impl Kernel for QuantizeFine<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        for (step_idx, group) in self.groups.iter_mut().enumerate() {
+        for step_idx in 0..self.n_cols.div_ceil(GROUP_LEN) {
+            let (block, at) = (&mut self.blocks[step_idx * GROUP_LEN / BLOCK_LEN], step_idx % (BLOCK_LEN / GROUP_LEN));
             let mut last = [[0.0; GROUP_LEN]; TILE_TOKENS];
             let tokens = tile_step(self.x, self.n_cols, step_idx, &mut last);
             let scales = scales_of(simd, &tokens);
             for n in 0..TILE_TOKENS {
-                let inverses = [scales.inverse[n], scales.inverse[HALF_LANES + n]];
-                codes_of(simd, tokens[n], inverses, offset::<S>(), &mut group.codes[n]);
+                let mut scaled = [simd.splat(0.0); GROUP_LEN / LANES];
+                for i in 0..scaled.len() {
+                    let inverse = scales.inverse[HALF_LANES * (2 * i / scaled.len()) + n];
+                    scaled[i] = simd.mul(simd.load(&tokens[n].as_chunks().0[i]), simd.splat(inverse));
+                }
+                codes_of(simd, scaled, offset::<S>(), &mut block.codes[n].as_chunks_mut().0[at]);
             }
-            for (half, to) in group.scales.iter_mut().enumerate() {
-                to.copy_from_slice(&scales.scale[HALF_LANES * half..][..TILE_TOKENS]);
+            for half in 0..2 {
+                block.scales[2 * at + half].copy_from_slice(&scales.scale[HALF_LANES * half..][..TILE_TOKENS]);
             }
         }
     }
@@ -311,10 +331,10 @@ pub fn linear_int8<'a>(
     then: Option<Unary>,
     y: &mut [f32],
 ) {
-    let Int8Weight { groups, n_rows, n_cols } = *weight;
-    assert_eq!(Some(groups.len()), int8_len(n_rows, n_cols), "groups");
+    let Int8Weight { blocks, n_rows, n_cols } = *weight;
+    assert_eq!(Some(blocks.len()), int8_len(n_rows, n_cols), "blocks");
     assert_eq!(x.n_cols, n_cols, "columns of the activations");
-    let (n_tokens, n_groups, n_panels) = (x.n_tokens, n_cols.div_ceil(GROUP_LEN), n_rows.div_ceil(LANES));
+    let (n_tokens, n_blocks, n_panels) = (x.n_tokens, n_cols.div_ceil(BLOCK_LEN), n_rows.div_ceil(LANES));
     let out = Output::new(n_rows, n_tokens, start.into(), y).then(ctx, then);
     let task_panels = task_panels(ctx.isa());
     let n_tasks = n_panels.div_ceil(task_panels);
@@ -323,9 +343,9 @@ pub fn linear_int8<'a>(
         let first = task_idx % n_tasks * task_panels;
         let end = (first + task_panels).min(n_panels);
         let first_token = task_idx / n_tasks * block_tokens;
-        let of_panels = |first: usize, end: usize| &groups[first * n_groups..end.min(n_panels) * n_groups];
+        let of_panels = |first: usize, end: usize| &blocks[first * n_blocks..end.min(n_panels) * n_blocks];
         ctx.isa().run(PanelTask {
-            groups: of_panels(first, end),
+            blocks: of_panels(first, end),
             n_panels: end - first,
             x,
             tokens: first_token..(first_token + block_tokens).min(n_tokens),
@@ -335,10 +355,10 @@ pub fn linear_int8<'a>(
     });
 }
 
-/// The memory of groups.
-fn bytes_of(groups: &[Int8Group]) -> &[u8] {
-    // SAFETY: a group has no bytes between its fields, and none of its bytes is bad.
-    unsafe { std::slice::from_raw_parts(groups.as_ptr().cast(), size_of_val(groups)) }
+/// The memory of blocks.
+fn bytes_of(blocks: &[Int8Block]) -> &[u8] {
+    // SAFETY: a block has no bytes between its fields, and none of its bytes is bad.
+    unsafe { std::slice::from_raw_parts(blocks.as_ptr().cast(), size_of_val(blocks)) }
 }
 
 /// Panels of rows behind each other.

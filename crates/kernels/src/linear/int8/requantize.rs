@@ -1,48 +1,43 @@
 //! Codes of a quantised matrix as codes of 8 bits of which 256 columns share a scale.
 
-use super::{GROUP_LEN, GROUP_QUADS, Int8Group, LEAST, max_code, offset, shared_groups};
+use super::{BLOCK_LEN, BLOCK_QUADS, FINE_PARTS, Int8Block, LEAST, max_code, offset};
 use crate::linear::panel::{Kind, Panel};
 use crate::simd::{Kernel, LANES, Simd};
 
-/// Fits a panel's values to the groups: code = round(w * 127 / most), where no weight of a row's 256 columns can be greater than `most`.
+/// Fits a panel's values to blocks: code = round(w * 127 / most), where no weight of a row's 256 columns can be greater than `most`.
 /// To nearest, but for a thirty-second of a code. Where [`Simd::PART_PRODUCTS`] are four.
 pub(in crate::linear) struct Requantize<'a, I> {
     pub(in crate::linear) kind: Kind,
     pub(in crate::linear) panel: Panel<'a>,
     /// By columns.
-    pub(in crate::linear) groups: I,
+    pub(in crate::linear) blocks: I,
 }
 
-impl<'g, I: Iterator<Item = &'g mut Int8Group<2>>> Kernel for Requantize<'_, I> {
+impl<'b, I: Iterator<Item = &'b mut Int8Block<FINE_PARTS>>> Kernel for Requantize<'_, I> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
-        let Self { kind, panel, .. } = self;
-        let n_shared = shared_groups::<S, 2>();
-        let (n_quads, n_blocks) = (kind.group_len / 4, GROUP_LEN / kind.group_len);
-        let factors = panel.scales.chunks(n_shared * n_blocks).zip(panel.shifts.chunks(n_shared * n_blocks));
-        for (quads, (scales, shifts)) in panel.codes.chunks(n_shared * GROUP_QUADS).zip(factors) {
+    fn run<S: Simd>(self, simd: S) {
+        let Self { kind, panel, blocks } = self;
+        let (n_quads, n_groups) = (kind.group_len / 4, BLOCK_LEN / kind.group_len);
+        let factors = panel.scales.chunks(n_groups).zip(panel.shifts.chunks(n_groups));
+        for (block, (quads, (scales, shifts))) in blocks.zip(panel.codes.chunks(BLOCK_QUADS).zip(factors)) {
             let most = most_of(simd, kind, scales, shifts);
             // Below it the inverse of a scale would be close to overflow: all codes are 0.
             let (least, zero, greatest) = (simd.splat(LEAST), simd.splat(0.0), simd.splat(max_code::<S>()));
             let inverse = simd.select_lt(most, least, zero, simd.div(greatest, most));
             // Infinity less infinity is NaN.
             let scale = simd.select_lt(most, least, zero, simd.div(most, greatest));
-            let scale = simd.add(scale, simd.sub(most, most));
-            let mut blocks = quads.chunks_exact(n_quads).zip(scales.iter().zip(shifts));
-            for _ in 0..quads.len() / GROUP_QUADS {
-                let Some(group) = self.groups.next() else { return };
-                simd.store(scale, &mut group.scales);
-                let mut sums = [simd.splat_part(0); 2];
-                for (i, to) in group.codes.chunks_exact_mut(n_quads).enumerate() {
-                    let Some((codes, (scale, shift))) = blocks.next() else { return };
-                    let factors = [simd.mul(simd.load(scale), inverse), simd.mul(simd.load(shift), inverse)];
-                    let half = 2 * i / n_blocks;
-                    sums[half] = rescale(simd, kind, factors, codes, to, sums[half]);
-                }
-                for (offsets, sum) in group.offsets.iter_mut().zip(sums) {
-                    simd.store_int(simd.sub_int(simd.splat_part(0), sum), offsets);
-                }
+            simd.store(simd.add(scale, simd.sub(most, most)), &mut block.scales);
+            let groups = quads.chunks_exact(n_quads).zip(scales.iter().zip(shifts));
+            let to = block.codes.chunks_exact_mut(n_quads);
+            let mut sums = [simd.zero_int(); FINE_PARTS];
+            for (i, ((codes, (scale, shift)), to)) in groups.zip(to).enumerate() {
+                let factors = [simd.mul(simd.load(scale), inverse), simd.mul(simd.load(shift), inverse)];
+                let part = i * FINE_PARTS / n_groups;
+                sums[part] = rescale(simd, kind, factors, codes, to, sums[part]);
+            }
+            for (offsets, sum) in block.offsets.iter_mut().zip(sums) {
+                simd.store_int(simd.sub_int(simd.zero_int(), sum), offsets);
             }
         }
     }

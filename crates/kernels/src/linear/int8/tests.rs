@@ -7,38 +7,70 @@ use crate::linear::panel::{kind_of, scratch_len};
 use crate::quant::dequantize_row;
 use crate::testing::{Random, relative_error};
 
-/// What the codes of an instruction set say, with an error of none but f64.
+/// What the codes of an instruction set say, with an error of none but f64. Of two such rows the product is 64 times as great.
 fn rounded(isa: Isa, row: &[f32]) -> Vec<f64> {
     let max_code = if parts::is_wide(isa) { 127.0 } else { 63.0 };
-    let group = |group: &[f32]| {
-        let max = group.iter().fold(0.0f32, |max, v| max.max(v.abs()));
+    let block = |block: &[f32]| {
+        let block = block.chunks(GROUP_LEN).flat_map(rotated).collect::<Vec<f32>>();
+        let max = block.iter().fold(0.0f32, |max, v| max.max(v.abs()));
         let inverse = if max < LEAST { 0.0 } else { max_code / max };
         let value = |v: &f32| f64::from((v * inverse).round_ties_even()) * f64::from(max / max_code);
-        group.iter().map(value).collect::<Vec<_>>()
+        block.iter().map(value).collect::<Vec<_>>()
     };
-    row.chunks(GROUP_LEN).flat_map(group).collect()
+    row.chunks(BLOCK_LEN).flat_map(block).collect()
+}
+
+/// 64 values rotated, those behind the last zeros, rounded as the kernel rounds on the way.
+fn rotated(values: &[f32]) -> Vec<f32> {
+    let mut all = [values, &[0.0; GROUP_LEN][values.len()..]].concat();
+    for stride in [16, 32, 8, 4, 2, 1] {
+        for i in (0..GROUP_LEN).filter(|i| i & stride == 0) {
+            (all[i], all[i + stride]) = (all[i] + all[i + stride], all[i] - all[i + stride]);
+        }
+    }
+    all
+}
+
+#[test]
+fn rotations_are_those_of_a_hadamard_matrix() {
+    struct Rotate<'a>(&'a [f32; GROUP_LEN]);
+    impl Kernel for Rotate<'_> {
+        type Output = Vec<f32>;
+        fn run<S: Simd>(self, simd: S) -> Vec<f32> {
+            let mut out = [[f32::NAN; LANES]; GROUP_LEN / LANES];
+            rotate(simd, self.0).into_iter().zip(&mut out).for_each(|(v, to)| simd.store(v, to));
+            out.concat()
+        }
+    }
+    let x: [f32; GROUP_LEN] = Random::new(5).f32s(GROUP_LEN).try_into().unwrap();
+    let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
+    let due: Vec<f64> = (0..64).map(|i| (0..64).map(|j| sign(i, j) * f64::from(x[j])).sum()).collect();
+    for isa in Isa::available() {
+        let y = isa.run(Rotate(&x));
+        assert!(relative_error(&y, &due) < 1e-6, "{}", isa.name());
+        assert_eq!(y, rotated(&x), "{}", isa.name());
+    }
 }
 
 /// The values of a quantised matrix where its codes are fitted to 8 bits: those of its own where no instruction set does it.
 pub(in crate::linear) fn refitted(weight: &Weight, values: &[f32]) -> Vec<f32> {
     let Weight { ty, n_rows, n_cols, .. } = *weight;
     let Some(ctx) = contexts().into_iter().find(|ctx| parts::is_wide(ctx.isa())) else { return values.to_vec() };
-    let (n_steps, kind) = (n_cols.div_ceil(GROUP_LEN), kind_of(ty));
+    let (n_steps, kind) = (n_cols.div_ceil(64), kind_of(ty));
     let mut out = vec![f32::NAN; n_rows * n_cols];
     for first_row in (0..n_rows).step_by(LANES) {
         let mut scratch = vec![f32::NAN; scratch_len(n_cols)];
         let panel = Codes::Stored(*weight).fill(&ctx, first_row, n_steps, &mut scratch);
-        let mut groups = vec![Int8Group::<2>::ZERO; n_steps];
-        ctx.isa().run(Requantize { kind, panel, groups: groups.iter_mut() });
+        let mut blocks = vec![Int8Block::ZERO; n_cols.div_ceil(BLOCK_LEN)];
+        ctx.isa().run(Requantize { kind, panel, blocks: blocks.iter_mut() });
         for (row_idx, col) in
             (first_row..n_rows.min(first_row + LANES)).flat_map(|row| (0..n_cols).map(move |c| (row, c)))
         {
-            let (group, lane, at) = (&groups[col / GROUP_LEN], row_idx - first_row, col % GROUP_LEN);
-            let code = |at: usize| group.codes[at / 4][4 * lane + at % 4].cast_signed();
-            let half = GROUP_LEN / 2 * (at / (GROUP_LEN / 2));
-            let sum: i32 = (half..half + GROUP_LEN / 2).map(|at| i32::from(code(at))).sum();
-            assert_eq!(group.offsets[half / 32][lane], -128 * sum, "{ty:?} {row_idx} {col}");
-            out[row_idx * n_cols + col] = f32::from(code(at)) * group.scales[lane];
+            let (block, lane, at) = (&blocks[col / BLOCK_LEN], row_idx - first_row, col % BLOCK_LEN);
+            let code = |at: usize| block.codes[at / 4][4 * lane + at % 4].cast_signed();
+            let sum: i32 = (at / 32 * 32..).take(32).map(|at| i32::from(code(at))).sum();
+            assert_eq!(block.offsets[at / 32][lane], -128 * sum, "{ty:?} {row_idx} {col}");
+            out[row_idx * n_cols + col] = f32::from(code(at)) * block.scales[lane];
         }
     }
     out
@@ -75,10 +107,10 @@ fn refitted_codes_are_the_nearest() {
 
 fn product(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: &[f32]) -> Vec<f32> {
     let Weight { n_rows, n_cols, .. } = *weight;
-    let unfilled = Int8Group { codes: [[0xa5; 64]; GROUP_QUADS], scales: [f32::NAN; LANES], offsets: [[7; LANES]] };
-    let mut groups = vec![unfilled; int8_len(n_rows, n_cols).unwrap()];
-    pack_int8(ctx, weight, &mut groups);
-    let packed = Int8Weight { groups: &groups, n_rows, n_cols };
+    let unfilled = Int8Block { codes: [[0xa5; 64]; BLOCK_QUADS], scales: [f32::NAN; LANES], offsets: [[7; LANES]] };
+    let mut blocks = vec![unfilled; int8_len(n_rows, n_cols).unwrap()];
+    pack_int8(ctx, weight, &mut blocks);
+    let packed = Int8Weight { blocks: &blocks, n_rows, n_cols };
     let mut scratch = vec![f32::NAN; int8_scratch_len(n_tokens, n_cols)];
     let x = quantize_int8(ctx, x, n_tokens, n_cols, &mut scratch);
     let mut y = vec![f32::NAN; n_tokens * n_rows];
@@ -105,7 +137,7 @@ fn products_are_those_of_the_codes() {
     let mut random = Random::new(1);
     let contexts = contexts();
     for ty in [BlockType::F32, BlockType::F16, BlockType::Bf16] {
-        for n_cols in [1, 15, 33, 64, 65, 300, 576] {
+        for n_cols in [1, 15, 33, 64, 65, 300, 576, 1100] {
             for (n_rows, n_tokens) in [(1, 0), (1, 1), (16, 2), (37, 3), (57, 7), (48, 8), (96, 3), (5, 101)] {
                 let bytes = random.weight_bytes(ty, n_rows, n_cols);
                 let mut values = vec![0.0; n_rows * n_cols];
@@ -118,7 +150,8 @@ fn products_are_those_of_the_codes() {
                     let rows: Vec<Vec<f64>> = values.chunks(n_cols).map(|row| rounded(ctx.isa(), row)).collect();
                     for (x, y) in x.chunks(n_cols).map(|x| rounded(ctx.isa(), x)).zip(y.chunks(n_rows)) {
                         for ((row, bias), y) in rows.iter().zip(&bias).zip(y) {
-                            let due: f64 = row.iter().zip(&x).map(|(w, x)| w * x).sum::<f64>() + f64::from(*bias);
+                            let due: f64 =
+                                row.iter().zip(&x).map(|(w, x)| w * x).sum::<f64>() / 64.0 + f64::from(*bias);
                             let size: f64 = x.iter().map(|x| x.abs()).sum::<f64>() + 1.0;
                             let error = (f64::from(*y) - due).abs() / size;
                             assert!(error < 4e-7, "{ty:?} {n_tokens}x{n_rows}x{n_cols} {}: {error}", ctx.isa().name());
@@ -135,20 +168,24 @@ fn products_are_those_of_the_codes() {
 }
 
 #[test]
-fn seven_bits_lose_about_a_percent_and_eight_half() {
+fn seven_bits_lose_about_two_percent_and_eight_one_with_outliers_too() {
     let mut random = Random::new(2);
     let (n_tokens, n_rows, n_cols) = (6, 64, 768);
     let bytes = random.weight_bytes(BlockType::F32, n_rows, n_cols);
     let mut values = vec![0.0; n_rows * n_cols];
     dequantize_row(BlockType::F32, &bytes, &mut values);
-    let x = random.f32s(n_tokens * n_cols);
     let weight = Weight::new(BlockType::F32, &bytes, n_rows, n_cols).unwrap();
     let dot = |row: &[f32], x: &[f32]| row.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum::<f64>();
-    let due: Vec<f64> = x.chunks(n_cols).flat_map(|x| values.chunks(n_cols).map(move |row| dot(row, x))).collect();
-    for ctx in contexts() {
-        let error = relative_error(&product(&ctx, &weight, &x, n_tokens, &vec![0.0; n_rows]), &due);
-        let range = if parts::is_wide(ctx.isa()) { 0.003..0.01 } else { 0.005..0.02 };
-        assert!(range.contains(&error), "{} {error}", ctx.isa().name());
+    // As of a model: two columns of each token are twenty times as great as others. Not rotated, they would leave others no codes.
+    for outlier in [1.0, 20.0] {
+        let mut x = random.f32s(n_tokens * n_cols);
+        x.chunks_mut(n_cols).for_each(|x| [100, 631].into_iter().for_each(|col| x[col] *= outlier));
+        let due: Vec<f64> = x.chunks(n_cols).flat_map(|x| values.chunks(n_cols).map(move |row| dot(row, x))).collect();
+        for ctx in contexts() {
+            let error = relative_error(&product(&ctx, &weight, &x, n_tokens, &vec![0.0; n_rows]), &due);
+            let range = if parts::is_wide(ctx.isa()) { 0.005..0.014 } else { 0.012..0.028 };
+            assert!(range.contains(&error), "{} {outlier} {error}", ctx.isa().name());
+        }
     }
 }
 
