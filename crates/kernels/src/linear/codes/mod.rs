@@ -224,7 +224,8 @@ pub fn linear_codes_scratch_len<'a>(ctx: &Context, weight: impl Into<Codes<'a>>,
 }
 
 /// The products of [`linear_q8`](super::linear_q8) of the same activations with several matrices; codes are fitted for more than eight
-/// tokens, and not of a matrix of more than 16 rows for each column. The activations are quantised once, and threads divide the rows of all packed matrices among them, or of one after another for many tokens.
+/// tokens, and not of a matrix of more than 16 rows for each column. The activations are quantised once, and threads divide the rows of all
+/// packed matrices among them, or of one after another for many tokens.
 ///
 /// # Panics
 /// If a size does not fit or the scratch is too short.

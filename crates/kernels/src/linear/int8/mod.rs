@@ -95,7 +95,8 @@ pub fn int8_len(n_rows: usize, n_cols: usize) -> Option<usize> {
 }
 
 /// Rotates and rounds a matrix of floats: code = round(w * 127 / max|w|), to even, the greatest of each 256 columns of a row; or 63, where
-/// the machine does not add up four products of bytes in 32 bits. For products on the same kind of machine.
+/// the machine does not add up four products of bytes in 32 bits. For products on the same kind of machine. Values so great that a sum of
+/// 64 overflows are as no numbers, here and in [`quantize_int8`].
 ///
 /// # Panics
 /// If the weight is of a quantised type or not well formed, or `blocks` are not [`int8_len`].

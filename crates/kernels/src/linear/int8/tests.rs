@@ -77,6 +77,36 @@ pub(in crate::linear) fn refitted(weight: &Weight, values: &[f32]) -> Vec<f32> {
 }
 
 #[test]
+fn codes_are_rescaled_as_one_by_one() {
+    struct Rescale<'a>(&'a [u8; 64], u32, &'a [i32; LANES], &'a [i32; LANES]);
+    impl Kernel for Rescale<'_> {
+        type Output = [u8; 64];
+        fn run<S: Simd>(self, simd: S) -> [u8; 64] {
+            let Self(codes, bits, factor, added) = self;
+            let codes = simd.rescale_b(simd.load_b(codes), bits, simd.load_int(factor), simd.load_int(added));
+            let mut out = [0; 64];
+            simd.store_b(codes, &mut out);
+            out
+        }
+    }
+    let mut random = Random::new(8);
+    for isa in Isa::available().into_iter().filter(|isa| parts::is_wide(*isa)) {
+        for (bits, first) in (2..=8u32).flat_map(|bits| (0..1 << bits).map(move |first| (bits, first))) {
+            // Of a panel: 64ths of 127 codes at most, between the factor of the greatest code and what is added.
+            let factor: [i32; LANES] = std::array::from_fn(|_| (random.f32s(1)[0] * 8000.0) as i32);
+            let added: [i32; LANES] = std::array::from_fn(|_| (random.f32s(1)[0] * 4000.0) as i32);
+            let codes: [u8; 64] = std::array::from_fn(|i| ((first + 37 * i) % (1 << bits)) as u8);
+            let found = isa.run(Rescale(&codes, bits, &factor, &added));
+            for (i, code) in codes.into_iter().enumerate() {
+                let product = (((i32::from(code) * factor[i / 4]) << (15 - bits)) + (1 << 14)) >> 15;
+                let sum = product + added[i / 4] - i32::from(i % 4 < 2);
+                assert_eq!(found[i], (sum >> 6) as u8, "{bits} bits, {code} times {}", factor[i / 4]);
+            }
+        }
+    }
+}
+
+#[test]
 fn refitted_codes_are_the_nearest() {
     let mut random = Random::new(4);
     for ty in BlockType::ALL.into_iter().filter(|ty| !ty.is_float()) {
