@@ -1,9 +1,9 @@
 //! Several instances that run together: [`crate::lockstep`] over what each of them brings.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use thane_mil::backend::{Batch, Instance, RunError, check_each_once};
+use thane_mil::types::TensorType;
 
 use crate::ane::Tally;
 use crate::exec::Frame;
@@ -23,13 +23,8 @@ pub struct Together {
 impl Together {
     /// `n` instances with fresh states.
     pub fn new(shared: Arc<Shared>, n: usize) -> Result<Self, RunError> {
-        let states: HashMap<&str, usize> = shared
-            .plans
-            .values()
-            .flat_map(|plan| &plan.states)
-            .map(|(name, ty)| (name.as_str(), ty.byte_len().unwrap_or(usize::MAX)))
-            .collect();
-        let of_one = states.values().fold(0usize, |sum, n_bytes| sum.saturating_add(*n_bytes));
+        let n_bytes = |(_, ty): &(String, TensorType)| ty.byte_len().unwrap_or(usize::MAX);
+        let of_one = shared.states.iter().map(n_bytes).fold(0usize, usize::saturating_add);
         let (bytes, most) = (of_one.saturating_mul(n), shared.limits.batch_bytes);
         if bytes > most {
             return Err(RunError::Memory { n, bytes, most });

@@ -11,12 +11,11 @@ use thane_kernels::{Context, Weight};
 use thane_mil::data::Data;
 use thane_mil::literal::Literal;
 use thane_mil::opset::{ArgType, Infer, Known, OpDef};
-use thane_mil::program::{Function, ValueId};
+use thane_mil::program::ValueId;
 use thane_mil::types::{DType, TensorType, Type};
 
 use crate::Numerics;
 use crate::ane::{self, Tally};
-use crate::exec_cache::Cached;
 use crate::fuse::Fused;
 use crate::ops::gather::row;
 use crate::ops::random::{Seeds, is_random};
@@ -199,13 +198,13 @@ impl Frame<'_> {
             begun.end(profile, plan, results.iter());
         }
         self.drop_values(&step.last_uses);
-        for (id, tensor) in step.results.iter().zip(results) {
+        for (defined, tensor) in step.results.iter().zip(results) {
             // A label and a dictionary are declared, and no tensor holds them.
             if !matches!(step.kind, Kind::Classify(..)) {
-                check_declared(&plan.function, *id, tensor.dtype, &tensor.shape)?;
+                defined.check(&plan.function, tensor.dtype, &tensor.shape)?;
             }
-            if !step.last_uses.contains(id) {
-                self.slots[id.index()] = Some(tensor);
+            if !step.last_uses.contains(&defined.id) {
+                self.slots[defined.id.index()] = Some(tensor);
             }
         }
         Ok(())
@@ -388,16 +387,11 @@ impl Frame<'_> {
                 if gate.shape != up.shape {
                     return Err("gate and up differ in shape".to_owned());
                 }
-                let n = gate.len();
-                let Buffer::F32(values) = Arc::make_mut(&mut gate.data) else {
-                    return Err("the gate does not hold fp32".to_owned());
-                };
-                gated(self.context, *op, &mut values[..n], floats(&up)?);
+                gated(self.context, *op, floats_mut(&mut gate)?, floats(&up)?);
                 gate
             }
-            Fused::Attention { query, key, value, mask, end } => {
-                self.attention(*query, Cached { states: [*key, *value], mask: *mask, end: *end })?
-            }
+            Fused::Attention { query, cached } => self.attention(*query, *cached)?,
+            Fused::RowsAttention(attention) => self.rows_attention(step, attention)?,
             Fused::Attend { query, key, value, mask, by_row } => self.attend([*query, *key, *value], *mask, *by_row)?,
             Fused::LayerNorm { x, weight, bias, epsilon } => {
                 self.layer_norm(*x, weight.as_ref(), bias.as_ref(), *epsilon)?
@@ -450,48 +444,24 @@ impl Frame<'_> {
 
     fn rope(&mut self, step: &Step, x: ValueId, angles: [ValueId; 2], style: RopeStyle) -> Result<Tensor, Fault> {
         let mut x = self.take(step, x)?;
-        let n = x.len();
-        let Buffer::F32(values) = Arc::make_mut(&mut x.data) else { return Err("x does not hold fp32".to_owned()) };
-        self.rotate(&x.shape, &mut values[..n], angles, style)?;
+        let &[batch, n_heads, n_tokens, head_dim] = x.shape.as_slice() else {
+            return Err("x is not of rank 4".to_owned());
+        };
+        let (n_heads, head_stride) = (batch * n_heads, n_tokens * head_dim);
+        let shape = RopeShape { n_heads, n_tokens, rotary_dim: head_dim, head_stride, token_stride: head_dim };
+        self.rotate(floats_mut(&mut x)?, shape, angles, style)?;
         Ok(x)
     }
 
-    /// Rotate `x`, of this shape, by angles of this frame.
-    pub fn rotate(&self, shape: &[usize], x: &mut [f32], angles: [ValueId; 2], style: RopeStyle) -> Result<(), Fault> {
-        let &[batch, n_heads, n_tokens, head_dim] = shape else { return Err("x is not of rank 4".to_owned()) };
-        let n_heads = batch * n_heads;
+    /// Rotate heads in place by angles of this frame.
+    pub fn rotate(&self, x: &mut [f32], shape: RopeShape, angles: [ValueId; 2], style: RopeStyle) -> Result<(), Fault> {
         let [cos, sin] = [floats(self.get(angles[0])?)?, floats(self.get(angles[1])?)?];
-        if cos.len() != n_tokens * head_dim / 2 || sin.len() != cos.len() {
+        if cos.len() != shape.n_tokens * shape.rotary_dim / 2 || sin.len() != cos.len() {
             return Err("the angles do not fit the tokens".to_owned());
         }
-        let shape = RopeShape {
-            n_heads,
-            n_tokens,
-            rotary_dim: head_dim,
-            head_stride: n_tokens * head_dim,
-            token_stride: head_dim,
-        };
         rope(self.context, x, shape, cos, sin, style);
         Ok(())
     }
-}
-
-/// Refuse a tensor of this type and shape where the program declares another: sizes that the program states are relied on
-/// where patterns are found.
-pub fn check_declared(f: &Function, value: ValueId, dtype: DType, shape: &[usize]) -> Result<(), Fault> {
-    let declared = &f.value(value).ty;
-    let (ty, dims) = match (declared, shape.split_first()) {
-        (Type::Tensor(ty), _) => (ty, shape),
-        (Type::List(element, len), Some((n, dims))) if len.is_none_or(|len| len == *n) => {
-            (element.tensor().ok_or("a result is a list of other things than tensors")?, dims)
-        }
-        _ => return Err(format!("the result is {shape:?} of {dtype}, but is declared {declared}")),
-    };
-    let fits = ty.shape.iter().zip(dims).all(|(d, n)| d.known().is_none_or(|d| d == *n));
-    if fits && ty.dtype == dtype && ty.rank() == dims.len() {
-        return Ok(());
-    }
-    Err(format!("the result is {shape:?} of {dtype}, but is declared {declared}"))
 }
 
 /// Whether a truth value of one element is true.
@@ -499,8 +469,18 @@ fn is_true(t: &Tensor) -> bool {
     t.to_ints().is_some_and(|v| v.first().is_some_and(|v| *v != 0))
 }
 
+/// The elements of a tensor of fp32.
 pub fn floats(t: &Tensor) -> Result<&[f32], Fault> {
     t.f32s().ok_or_else(|| format!("{} stands where fp32 is due", t.dtype))
+}
+
+/// The same to be changed, in a buffer that nothing else holds.
+pub fn floats_mut(t: &mut Tensor) -> Result<&mut [f32], Fault> {
+    let n = t.len();
+    match Arc::make_mut(&mut t.data) {
+        Buffer::F32(values) => Ok(&mut values[..n]),
+        _ => Err(format!("{} stands where fp32 is due", t.dtype)),
+    }
 }
 
 /// The shape under which a reshaping op, or a transposition, gives the elements of its first argument in their order; none where

@@ -9,11 +9,14 @@ use thane_kernels::rope::RopeStyle;
 use thane_mil::program::{Arg, Op, OpId, ValueId};
 use thane_mil::types::DType;
 
+use crate::exec_cache::Cached;
 use crate::ops::Fault;
 use crate::plan::Planner;
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
+use attention::{attend, attend_by_row, attention, rows_attention};
 
+mod attention;
 #[cfg(test)]
 mod tests;
 
@@ -43,7 +46,32 @@ pub enum Fused {
     /// A convolution whose kernel is one place.
     Pointwise { x: ValueId, weight: Matrix, bias: Option<Tensor> },
     /// Attention over the first `end[2]` entries of two states.
-    Attention { query: ValueId, key: usize, value: usize, mask: Option<ValueId>, end: ValueId },
+    Attention { query: ValueId, cached: Cached },
+    /// The same with all that lies between products and it.
+    RowsAttention(Box<RowsAttention>),
+}
+
+/// Heads among rows [1, tokens, heads * head_dim], and what becomes of each before it attends or is kept.
+#[derive(Debug)]
+pub struct Heads {
+    pub x: ValueId,
+    /// The weight and the epsilon of an RMS norm.
+    pub norm: Option<(Tensor, f32)>,
+    /// Cosines and sines, and the pairs that they rotate.
+    pub angles: Option<([ValueId; 2], RopeStyle)>,
+}
+
+/// Attention of rows [1, tokens, heads * head_dim]: keys and values are written to states from `begin[2]` on, and queries attend
+/// over the first `end[2]` entries of these.
+#[derive(Debug)]
+pub struct RowsAttention {
+    pub query: Heads,
+    pub key: Heads,
+    pub value: ValueId,
+    /// Heads of the queries.
+    pub n_heads: usize,
+    pub begin: ValueId,
+    pub cached: Cached,
 }
 
 /// What becomes of products.
@@ -98,8 +126,24 @@ impl Fused {
             Fused::Rope { x, cos, sin, .. } => vec![x, cos, sin],
             Fused::Gated { gate, up, .. } => vec![gate, up],
             Fused::Append { update, begin, end, .. } => vec![update, begin, end],
-            Fused::Attention { query, mask, end, .. } => [Some(query), mask, Some(end)].into_iter().flatten().collect(),
+            Fused::Attention { query, cached } => [query, cached.end].into_iter().chain(cached.mask).collect(),
+            Fused::RowsAttention(ref rows) => rows.operands().collect(),
         }
+    }
+}
+
+impl RowsAttention {
+    /// The run-time values that it reads.
+    fn operands(&self) -> impl Iterator<Item = ValueId> {
+        let rows = [self.query.x, self.key.x, self.value];
+        rows.into_iter().chain(self.positions())
+    }
+
+    /// Those of them that are no rows.
+    pub fn positions(&self) -> impl Iterator<Item = ValueId> {
+        let angles =
+            [&self.query, &self.key].into_iter().filter_map(|heads| heads.angles).flat_map(|(angles, _)| angles);
+        angles.chain([self.begin, self.cached.end]).chain(self.cached.mask)
     }
 }
 
@@ -147,6 +191,7 @@ pub static PATTERNS: &[Pattern] = &[
     Pattern::new("rope_half", "concat", rope_half),
     Pattern::new("rope_interleaved", "reshape", rope_interleaved),
     Pattern::new("attention", "scaled_dot_product_attention", attention),
+    Pattern::new("rows_attention", "reshape", rows_attention),
     Pattern::new("attend", "scaled_dot_product_attention", attend),
     Pattern::new("attend", "transpose", attend_by_row),
     Pattern::new("layer_norm", "layer_norm", layer_norm),
@@ -405,132 +450,6 @@ fn rope_interleaved(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         return None;
     }
     one(root, covers, Fused::Rope { x, cos: r.cos, sin: r.sin, style: RopeStyle::Interleaved })
-}
-
-/// A cache on its way from its update to attention.
-struct Cached {
-    state: usize,
-    end: ValueId,
-    append: Found,
-    covers: Vec<OpId>,
-}
-
-/// Whether the masks of a slice leave only the third of four axes to `begin` and `end`.
-fn masks(p: &Planner<'_>, op: &Op, begin: &[i64], end: &[i64]) -> bool {
-    let is =
-        |name: &str, flags: &[i64]| p.f.literal_arg(op, name).and_then(|l| l.to_ints()).is_some_and(|v| v == flags);
-    is("begin_mask", begin) && is("end_mask", end) && op.arg("stride").is_none() && op.arg("squeeze_mask").is_none()
-}
-
-fn cached(p: &Planner<'_>, value: ValueId) -> Option<Cached> {
-    let f = p.f;
-    let mut covers = Vec::new();
-    let mut value = value;
-    if let Some((id, cast)) = made_by(p, value, "cast") {
-        covers.push(id);
-        value = cast.value_arg("x")?;
-    }
-    let (slice_id, slice) = made_by(p, value, "slice_by_index")?;
-    covers.push(slice_id);
-    let (update_id, update) = made_by(p, slice.value_arg("x")?, "coreml_update_state")?;
-    let (write_id, write) = made_by(p, update.value_arg("value")?, "slice_update")?;
-    let (read_id, read) = made_by(p, write.value_arg("x")?, "read_state")?;
-    let input = update.value_arg("state")?;
-    let tokens = [1, 1, 0, 1];
-    let plain = masks(p, slice, &[1; 4], &tokens) && masks(p, write, &tokens, &tokens);
-    // Read, written and sliced here only, so that nobody sees the state between.
-    let alone = read.value_arg("input") == Some(input)
-        && p.users(input).len() == 2
-        && p.users(update.results[0]) == [slice_id]
-        && f.value(input).ty.tensor_or_state()?.rank() == 4
-        && f.value(input).ty.tensor_or_state()?.shape[0].known() == Some(1);
-    let end = slice.value_arg("end")?;
-    if !plain || !alone || write.value_arg("end") != Some(end) {
-        return None;
-    }
-    let state = p.state(input)?;
-    let mut update = write.value_arg("update")?;
-    let mut appended = vec![write_id, read_id];
-    // A cache rounds what it is given; where nothing else needs the rounded numbers, they are not kept.
-    if let Some((id, cast)) = made_by(p, update, "cast").filter(|(id, _)| p.is_closed(write_id, &[*id]))
-        && let Some(x) = cast.value_arg("x").filter(|x| is_float32(p, *x))
-        && f.value(update).ty.tensor()?.dtype == DType::Fp16
-    {
-        appended.push(id);
-        update = x;
-    }
-    let append = Fused::Append { state, update, begin: write.value_arg("begin")?, end };
-    let append = Found { root: update_id, covers: appended, fused: append };
-    Some(Cached { state, end, append, covers })
-}
-
-fn attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let op = p.f.op(root);
-    let query = op.value_arg("query").filter(|q| is_float32(p, *q))?;
-    let (key, value) = (cached(p, op.value_arg("key")?)?, cached(p, op.value_arg("value")?)?);
-    let mask = op.value_arg("attn_mask");
-    let mask_fits = mask.is_none_or(|m| is_float32(p, m) && p.f.value(m).ty.tensor().is_some_and(|t| t.rank() == 2));
-    let types = [key.state, value.state].map(|s| p.state_type(s));
-    if key.end != value.end || !mask_fits || types[0] != types[1] || p.f.value(query).ty.tensor()?.rank() != 4 {
-        return None;
-    }
-    let fused = Fused::Attention { query, key: key.state, value: value.state, mask, end: key.end };
-    let covers = [key.covers, value.covers].concat();
-    Some(vec![Found { root, covers, fused }, key.append, value.append])
-}
-
-/// What an op that exchanges heads and tokens is given.
-fn exchanged(p: &Planner<'_>, id: OpId) -> Option<ValueId> {
-    let op = p.f.op(id);
-    let perm = p.f.literal_arg(op, "perm").filter(|_| op.def.name == "transpose")?;
-    op.value_arg("x").filter(|_| perm.to_ints().is_some_and(|perm| perm == [0, 2, 1, 3]))
-}
-
-/// Attention whose keys and values are computed in this call, with a mask [batch or 1, 1, rows or 1, keys].
-fn attend(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let result = p.f.op(root).results[0];
-    // Left to the pattern that ends there.
-    let ends = |user: &OpId| exchanged(p, *user).is_some() && p.is_closed(*user, &[root]);
-    let (covers, fused) = if p.users(result).iter().any(ends) { None } else { attending(p, root) }?;
-    one(root, covers, fused)
-}
-
-/// The same, where heads and tokens of the result are exchanged.
-fn attend_by_row(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let (id, _) = made_by(p, exchanged(p, root)?, "scaled_dot_product_attention")?;
-    let (mut covers, mut fused) = attending(p, id)?;
-    if let Fused::Attend { by_row: [.., result], .. } = &mut fused {
-        *result = true;
-    }
-    covers.push(id);
-    one(root, covers, fused)
-}
-
-/// What attends, and the ops that exchange heads and tokens in front of it.
-fn attending(p: &Planner<'_>, id: OpId) -> Option<(Vec<OpId>, Fused)> {
-    let op = p.f.op(id);
-    let (query, key, value) = (op.value_arg("query")?, op.value_arg("key")?, op.value_arg("value")?);
-    let mask = op.value_arg("attn_mask");
-    let shape = |v: ValueId| p.f.value(v).ty.tensor().map(|t| t.shape.as_slice()).unwrap_or_default();
-    let rank = [query, key, value].iter().all(|v| is_float32(p, *v) && shape(*v).len() == 4);
-    // As many keys as values there are by the meaning of the op, whatever symbols their numbers have.
-    let fits = rank
-        && [0, 1, 3].iter().all(|axis| shape(key)[*axis] == shape(value)[*axis])
-        && shape(key)[3] == shape(query)[3]
-        && mask.is_none_or(|m| is_float32(p, m) && matches!(shape(m), [_, one, _, _] if one.known() == Some(1)));
-    if !fits {
-        return None;
-    }
-    // All or none: where queries and keys are rotated in between, to exchange the values as well costs less than to read them by row.
-    let given = [query, key, value].map(|v| {
-        let made = p.definer(v).filter(|made| p.is_closed(id, &[*made]))?;
-        Some((made, exchanged(p, made)?))
-    });
-    let [Some(q), Some(k), Some(v)] = given else {
-        return Some((Vec::new(), Fused::Attend { query, key, value, mask, by_row: [false; 2] }));
-    };
-    let fused = Fused::Attend { query: q.1, key: k.1, value: v.1, mask, by_row: [true, false] };
-    Some((vec![q.0, k.0, v.0], fused))
 }
 
 /// `layer_norm` along the last axis.

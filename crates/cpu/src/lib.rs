@@ -11,11 +11,13 @@
 
 pub mod ane;
 mod batch;
+mod declared;
 pub mod equal;
 mod exec;
 mod exec_cache;
 mod exec_encoder;
 mod exec_linear;
+mod exec_rows;
 mod fuse;
 mod list;
 mod lockstep;
@@ -171,7 +173,18 @@ impl Cpu {
             plans.insert(function.name.clone(), plan);
         }
         let may_round = self.rounds(context.isa(), plans.values());
-        Ok(Shared { context, numerics: self.numerics, may_round, limits, seed, plans: Arc::new(plans), profile: None })
+        let mut states: Vec<(String, TensorType)> = Vec::new();
+        for plan in plans.values_mut() {
+            for (name, ty) in &plan.states {
+                let known = states.iter().position(|(known, _)| known == name);
+                plan.state_idx.push(known.unwrap_or(states.len()));
+                if known.is_none() {
+                    states.push((name.clone(), ty.clone()));
+                }
+            }
+        }
+        let (numerics, plans) = (self.numerics, Arc::new(plans));
+        Ok(Shared { context, numerics, may_round, limits, seed, plans, states, profile: None })
     }
 
     /// Whether products with constant matrices round what they multiply, so that those of attention may, too.
@@ -219,12 +232,19 @@ struct Shared {
     limits: Limits,
     seed: u64,
     plans: Arc<HashMap<String, Plan>>,
+    /// The states of all plans, by name; plans know theirs by the position here.
+    states: Vec<(String, TensorType)>,
     profile: Option<Arc<Profile>>,
 }
 
 impl Shared {
     fn plan(&self, function: &str) -> Result<&Plan, RunError> {
         self.plans.get(function).ok_or_else(|| RunError::NoFunction(function.to_owned()))
+    }
+
+    /// The position of the state of that name.
+    fn state(&self, name: &str) -> Option<usize> {
+        self.states.iter().position(|(known, _)| known == name)
     }
 
     /// The types that functions give the input of that name, each once.
@@ -291,7 +311,8 @@ fn zeros(name: &str, ty: &TensorType, most_bytes: usize) -> Result<Tensor, RunEr
 
 struct Running {
     shared: Arc<Shared>,
-    states: HashMap<String, Tensor>,
+    /// Those of [`Shared::states`].
+    states: Vec<Tensor>,
     /// By name and element type: functions may have inputs of one name and of different types.
     inputs: HashMap<(String, DType), Tensor>,
     outputs: HashMap<String, Tensor>,
@@ -304,14 +325,10 @@ struct Running {
 impl Running {
     /// No inputs, and states of zeros.
     fn new(shared: Arc<Shared>) -> Result<Self, RunError> {
-        let mut states = HashMap::new();
-        for (name, ty) in shared.plans.values().flat_map(|p| &p.states) {
-            // Functions share states. A second allocation would not only be waste: what it frees is handed out again as
-            // memory that has to be cleared, and so is all used at once.
-            if !states.contains_key(name) {
-                states.insert(name.clone(), zeros(name, ty, shared.limits.state_bytes)?);
-            }
-        }
+        // Functions share states. A second allocation would not only be waste: what it frees is handed out again as memory
+        // that has to be cleared, and so is all used at once.
+        let fresh = |(name, ty): &(String, TensorType)| zeros(name, ty, shared.limits.state_bytes);
+        let states = shared.states.iter().map(fresh).collect::<Result<_, _>>()?;
         let pool = Pool::new(shared.limits.tensor_bytes);
         let seeds = Seeds::new(shared.seed);
         let (inputs, outputs, written) = Default::default();
@@ -333,12 +350,12 @@ impl Running {
             slots[id.index()] = Some(constant.unwrap_or_else(|| tensor.clone()));
         }
         for name in self.written.drain() {
-            if let (Some(state), Some(effects)) = (self.states.get_mut(&name), effects) {
-                *state = ane::entering(state.clone(), effects);
+            if let (Some(at), Some(effects)) = (shared.state(&name), effects) {
+                self.states[at] = ane::entering(self.states[at].clone(), effects);
             }
         }
-        let mut by_name: HashMap<&str, &mut Tensor> = self.states.iter_mut().map(|(n, t)| (n.as_str(), t)).collect();
-        let states = plan.states.iter().filter_map(|(name, _)| by_name.remove(name.as_str())).collect();
+        let mut all: Vec<Option<&mut Tensor>> = self.states.iter_mut().map(Some).collect();
+        let states = plan.state_idx.iter().filter_map(|at| all[*at].take()).collect();
         Ok(Frame {
             context: &shared.context,
             numerics: shared.numerics,
@@ -418,12 +435,14 @@ impl Instance for Running {
     }
 
     fn state(&self, name: &str) -> Result<View<'_>, RunError> {
-        self.states.get(name).and_then(view).ok_or_else(|| RunError::NoState(name.to_owned()))
+        let at = self.shared.state(name);
+        at.and_then(|at| view(&self.states[at])).ok_or_else(|| RunError::NoState(name.to_owned()))
     }
 
     fn state_mut(&mut self, name: &str) -> Result<&mut [u8], RunError> {
         let none = || RunError::NoState(name.to_owned());
-        let tensor = self.states.get_mut(name).ok_or_else(none)?;
+        let at = self.shared.state(name).ok_or_else(none)?;
+        let tensor = &mut self.states[at];
         let n_bytes = tensor.dtype.byte_len(tensor.len()).ok_or_else(none)?;
         self.written.insert(name.to_owned());
         Arc::make_mut(&mut tensor.data).bytes_mut().get_mut(..n_bytes).ok_or_else(none)
@@ -431,7 +450,7 @@ impl Instance for Running {
 
     fn reset(&mut self) {
         self.seeds = Seeds::new(self.shared.seed);
-        for tensor in self.states.values_mut() {
+        for tensor in &mut self.states {
             let ty = TensorType::new(tensor.dtype, tensor.shape.iter().copied());
             if let Ok(fresh) = zeros("", &ty, self.shared.limits.state_bytes) {
                 *tensor = fresh;

@@ -2,8 +2,8 @@
 //!
 //! A value is *joined* where the elements of all frames lie behind each other in one buffer, as rows of one width, or *apart*
 //! in the slots of each frame. Products with constant matrices join what they take, and what treats each row by itself keeps
-//! it joined; what moves no element is another shape of the same rows. Rotation, caches and attention belong to each frame:
-//! they work on its part of what is joined. All else puts values apart and runs in frame after frame, as it does alone.
+//! it joined; what moves no element is another shape of the same rows. Attention over caches belongs to each frame: it works on
+//! its part of what is joined. All else puts values apart and runs in frame after frame, as it does alone.
 
 use std::ops::{Add, Range};
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
 use crate::Numerics;
-use crate::exec::{Frame, check_declared, floats, view_shape};
-use crate::exec_cache::Cached;
-use crate::fuse::{Fused, Product, Then};
+use crate::exec::{Frame, floats, floats_mut, view_shape};
+use crate::exec_rows::Rows;
+use crate::fuse::{Fused, Product, RowsAttention, Then};
 use crate::ops::{Fault, Value};
 use crate::plain::{Operand, Plain};
 use crate::plan::{Kind, Plan, Step, operands};
@@ -57,7 +57,7 @@ impl<'a> Lockstep<'a> {
         if self.joined(step)? {
             if let (Some(profile), Some(begun)) = (self.all.profile, begun) {
                 let begun = begun.with(self.attention_work(step));
-                let results = step.results.iter().filter_map(|id| self.all.slots[id.index()].as_ref());
+                let results = step.results.iter().filter_map(|r| self.all.slots[r.id.index()].as_ref());
                 begun.end(profile, self.plan, results);
             }
             for frame in &mut self.frames {
@@ -106,25 +106,8 @@ impl<'a> Lockstep<'a> {
         }
         let of_all = |fault| (None, fault);
         let results = match &step.kind {
-            Kind::Fused(Fused::Append { state, update, begin, end }) => {
-                return self.append(*state, *update, [*begin, *end]);
-            }
-            Kind::Fused(Fused::Rope { x, cos, sin, style }) if self.is_joined(*x) => {
-                [*cos, *sin].into_iter().try_for_each(|angles| self.part(angles)).map_err(of_all)?;
-                let (mut x, shapes) = self.take(step, *x).map_err(of_all)?;
-                let parts = parts(&shapes);
-                let Buffer::F32(values) = Arc::make_mut(&mut x.data) else {
-                    return Err((None, "x does not hold fp32".to_owned()));
-                };
-                for (i, (shape, part)) in shapes.iter().zip(parts).enumerate() {
-                    let rotated = self.frames[i].rotate(shape, &mut values[part], [*cos, *sin], *style);
-                    rotated.map_err(|fault| (Some(i), fault))?;
-                }
-                vec![(x, shapes)]
-            }
-            Kind::Fused(Fused::Attention { query, key, value, mask, end }) if self.is_joined(*query) => {
-                let cached = Cached { states: [*key, *value], mask: *mask, end: *end };
-                vec![self.attention(*query, cached)?]
+            Kind::Fused(Fused::RowsAttention(attention)) if self.holds(attention) => {
+                vec![self.rows_attention(step, attention)?]
             }
             Kind::View(plain) => self.view(plain).map_err(of_all)?.into_iter().collect(),
             Kind::Plain(plain) if plain.def.name == "transpose" => {
@@ -135,14 +118,14 @@ impl<'a> Lockstep<'a> {
         if results.is_empty() {
             return Ok(false);
         }
-        for (id, (tensor, shapes)) in step.results.iter().zip(results) {
+        for (defined, (tensor, shapes)) in step.results.iter().zip(results) {
             for (i, shape) in shapes.iter().enumerate() {
                 let is_checked = i > 0 && shapes[i - 1] == *shape;
                 if !is_checked {
-                    check_declared(&self.plan.function, *id, tensor.dtype, shape).map_err(|fault| (Some(i), fault))?;
+                    defined.check(&self.plan.function, tensor.dtype, shape).map_err(|fault| (Some(i), fault))?;
                 }
             }
-            self.set(*id, tensor, shapes);
+            self.set(defined.id, tensor, shapes);
         }
         Ok(true)
     }
@@ -222,46 +205,43 @@ impl<'a> Lockstep<'a> {
         Ok(Some((joined.clone(), viewed)))
     }
 
-    /// Write each frame's part of a joined value to its state.
-    fn append(&mut self, state: usize, update: ValueId, bounds: [ValueId; 2]) -> Result<bool, FrameFault> {
-        if !self.is_joined(update) {
-            return Ok(false);
-        }
-        bounds.into_iter().try_for_each(|bound| self.part(bound)).map_err(|fault| (None, fault))?;
-        let Self { all, frames, shapes, .. } = self;
-        let shapes = shapes[update.index()].as_deref().unwrap_or_default();
-        let data = &all.get(update).map_err(|fault| (None, fault))?.data;
-        for (i, (frame, part)) in frames.iter_mut().zip(parts(shapes)).enumerate() {
-            let written = frame.write(state, (&shapes[i], data, part.start), bounds);
-            written.map_err(|fault| (Some(i), fault))?;
-        }
-        Ok(true)
+    /// Whether queries, keys and values are joined.
+    fn holds(&self, attention: &RowsAttention) -> bool {
+        [attention.query.x, attention.key.x, attention.value].into_iter().all(|value| self.is_joined(value))
     }
 
-    /// Attention of each frame's queries over its own cache.
-    fn attention(&mut self, query: ValueId, cached: Cached) -> Result<Joined, FrameFault> {
+    /// Attention of each frame's rows over its own cache.
+    fn rows_attention(&mut self, step: &Step, attention: &RowsAttention) -> Result<Joined, FrameFault> {
         struct Job<'j, 'f> {
             frame: &'j mut Frame<'f>,
-            query: (&'j [usize], &'j [f32]),
-            out: &'j mut [f32],
+            rows: Option<Rows<'j>>,
             result: Result<(), Fault>,
         }
         let of_all = |fault| (None, fault);
-        let others = cached.mask.into_iter().chain([cached.end]);
-        others.into_iter().try_for_each(|value| self.part(value)).map_err(of_all)?;
-        let Self { all, frames, shapes, is_even, .. } = self;
-        let shapes = shapes[query.index()].clone().unwrap_or_default();
-        let q = all.get(query).map_err(of_all)?.clone();
-        let q = floats(&q).map_err(of_all)?;
-        let (mut out, n) = all.pool.take_checked(&[q.len()]).map_err(of_all)?;
-        let mut rest = &mut out[..n];
+        attention.positions().try_for_each(|value| self.part(value)).map_err(of_all)?;
+        let (mut q, shapes) = self.take(step, attention.query.x).map_err(of_all)?;
+        let (mut k, k_shapes) = self.take(step, attention.key.x).map_err(of_all)?;
+        let Self { all, frames, is_even, .. } = self;
+        let v = all.get(attention.value).map_err(of_all)?.clone();
+        let (mut out, n) = all.pool.take_checked(&q.shape).map_err(of_all)?;
+        let mut rest = (floats_mut(&mut q).map_err(of_all)?, floats_mut(&mut k).map_err(of_all)?, &mut out[..n]);
+        let v = floats(&v).map_err(of_all)?;
+        let v_shapes = self.shapes[attention.value.index()].as_deref().unwrap_or_default();
+        let all_parts = parts(&shapes).zip(parts(&k_shapes)).zip(parts(v_shapes));
         let mut jobs = Vec::with_capacity(frames.len());
-        for ((frame, part), shape) in frames.iter_mut().zip(parts(&shapes)).zip(&shapes) {
-            let (own, others) = rest.split_at_mut(part.len());
-            rest = others;
-            jobs.push(Job { frame, query: (shape, &q[part]), out: own, result: Ok(()) });
+        for (frame, ((part, k_part), v_part)) in frames.iter_mut().zip(all_parts) {
+            let (q, others) = rest.0.split_at_mut(part.len());
+            let (k, other_keys) = rest.1.split_at_mut(k_part.len());
+            let (out, other_out) = rest.2.split_at_mut(part.len());
+            rest = (others, other_keys, other_out);
+            let rows = Rows { q, k, v: &v[v_part], out };
+            jobs.push(Job { frame, rows: Some(rows), result: Ok(()) });
         }
-        let attend = |job: &mut Job<'_, '_>| job.result = job.frame.attention_to(job.query, cached, job.out);
+        let attend = |job: &mut Job<'_, '_>| {
+            if let Some(rows) = job.rows.take() {
+                job.result = job.frame.attend_rows(rows, attention);
+            }
+        };
         if *is_even {
             all.context.pool().run_chunks(&mut jobs, 1, |_, jobs| jobs.iter_mut().for_each(attend));
         } else {
@@ -269,14 +249,16 @@ impl<'a> Lockstep<'a> {
         }
         let mut results = jobs.into_iter().map(|job| job.result).enumerate();
         results.try_for_each(|(i, result)| result.map_err(|fault| (Some(i), fault)))?;
+        [q, k].into_iter().for_each(|tensor| all.pool.give(tensor));
         Ok((Tensor::new(DType::Fp32, vec![n], Buffer::F32(out)), shapes))
     }
 
     /// What the profile cannot see in the joined values.
     fn attention_work(&self, step: &Step) -> Work {
-        let Kind::Fused(Fused::Attention { query, key, mask, end, .. }) = step.kind else { return Work::default() };
-        let lens = self.shapes[query.index()].iter().flatten().map(|shape| shape.iter().product::<usize>());
-        let work = self.frames.iter().zip(lens).map(|(frame, len)| attention_work(frame, key, end, mask, len as f64));
+        let Kind::Fused(Fused::RowsAttention(attention)) = &step.kind else { return Work::default() };
+        let lens = self.shapes[attention.query.x.index()].iter().flatten().map(|shape| shape.iter().product::<usize>());
+        let work =
+            self.frames.iter().zip(lens).map(|(frame, len)| attention_work(frame, &attention.cached, len as f64));
         work.fold(Work::default(), Add::add)
     }
 

@@ -12,13 +12,19 @@ use thane_mil::program::{Arg, BlockId, Definition, Function, Op, OpId, ValueId};
 use thane_mil::types::{TensorType, Type};
 
 use crate::Numerics;
+use crate::declared::{Defined, check_declared};
 use crate::exec;
 use crate::fuse::{self, Fused, Pattern, Product, Then};
 use crate::list;
 use crate::ops::{self, Fault, Value};
-use crate::plain::{Item, Operand, Plain, values};
+use crate::plain::{Item, Operand, Plain};
 use crate::tensor::{Pool, Tensor};
 use crate::weight::Folds;
+
+mod uses;
+
+use uses::in_slots;
+pub use uses::operands;
 
 /// What one step computes. Operands are values of the function.
 #[derive(Debug)]
@@ -64,7 +70,7 @@ pub struct Step {
     /// The op that it stands for, to name in errors.
     pub op: OpId,
     /// The values that it defines.
-    pub results: Vec<ValueId>,
+    pub results: Vec<Defined>,
     /// Values that no later step uses.
     pub last_uses: Vec<ValueId>,
 }
@@ -78,6 +84,8 @@ pub struct Plan {
     pub inputs: Vec<(String, ValueId, TensorType)>,
     /// States by the index that steps name them with.
     pub states: Vec<(String, TensorType)>,
+    /// Where they are among those of all plans.
+    pub state_idx: Vec<usize>,
     /// Steps in order.
     pub steps: Vec<Step>,
     /// Constants that are outputs, or written to a state.
@@ -120,7 +128,8 @@ pub struct Planner<'a> {
     most_bytes: usize,
     states: Vec<(ValueId, String, TensorType)>,
     fused: HashMap<OpId, Fused>,
-    covered: HashSet<OpId>,
+    /// What computes the ops that do not run.
+    covered: HashMap<OpId, OpId>,
     /// Results of ops that are computed with another, by that.
     joined: HashMap<OpId, Vec<ValueId>>,
 }
@@ -151,7 +160,7 @@ impl<'a> Planner<'a> {
             most_bytes,
             states: states.collect(),
             fused: HashMap::new(),
-            covered: HashSet::new(),
+            covered: HashMap::new(),
             joined: HashMap::new(),
         }
     }
@@ -234,7 +243,7 @@ impl<'a> Planner<'a> {
             .collect();
         let results = exec::evaluate(self.context, plain.def, plain.eval, args, &mut Pool::new(self.most_bytes))?;
         let tensor = results.into_iter().nth(index).ok_or("the op has no such result")?;
-        exec::check_declared(f, value, tensor.dtype, &tensor.shape)?;
+        check_declared(f, value, tensor.dtype, &tensor.shape)?;
         Ok(tensor)
     }
 
@@ -248,7 +257,8 @@ impl<'a> Planner<'a> {
         for &id in &self.f.body().ops {
             let group = fuse::find(self, id, patterns);
             let free = |found: &fuse::Found| {
-                let is_gone = |op: OpId| self.covered.contains(&op);
+                // What ends later takes in what ended before, with all that this stands for.
+                let is_gone = |op: OpId| self.covered.get(&op).is_some_and(|root| !found.covers.contains(root));
                 let taken = found.covers.iter().any(|op| is_gone(*op));
                 // Kernels read values that are computed: what is constant is folded, what is covered is computed no more.
                 let is_computed = |v: &ValueId| {
@@ -260,9 +270,8 @@ impl<'a> Planner<'a> {
             // All or none: attention reads where the others of its group write.
             if group.iter().all(free) {
                 for found in group {
-                    // What ends later takes in what ended before.
                     found.covers.iter().for_each(|op| drop(self.fused.remove(op)));
-                    self.covered.extend(found.covers);
+                    self.covered.extend(found.covers.into_iter().map(|op| (op, found.root)));
                     self.fused.insert(found.root, found.fused);
                 }
             }
@@ -312,7 +321,7 @@ impl<'a> Planner<'a> {
             let Some(Fused::Linear { products: joining, .. }) = self.fused.remove(&id) else { continue };
             if let Some(Fused::Linear { products, .. }) = self.fused.get_mut(&first) {
                 products.extend(joining);
-                self.covered.insert(id);
+                self.covered.insert(id, first);
                 self.joined.entry(first).or_default().extend(&self.f.op(id).results);
             }
         }
@@ -345,7 +354,7 @@ impl<'a> Planner<'a> {
             constants.push((v, tensor));
         }
         let states = self.states.into_iter().map(|(_, name, ty)| (name, ty)).collect();
-        Ok(Plan { function: f.clone(), inputs, states, steps, constants })
+        Ok(Plan { function: f.clone(), inputs, states, state_idx: Vec::new(), steps, constants })
     }
 
     /// Narrow integers are held a byte each, which is not how their bytes are given.
@@ -362,7 +371,7 @@ impl<'a> Planner<'a> {
         let mut steps = Vec::new();
         for &id in &f.block(block).ops {
             let op = f.op(id);
-            if self.covered.contains(&id) || self.is_foldable(op) {
+            if self.covered.contains_key(&id) || self.is_foldable(op) {
                 continue;
             }
             let (kind, results) = match self.fused.remove(&id) {
@@ -374,6 +383,7 @@ impl<'a> Planner<'a> {
                 }
                 None => (self.kind(id)?, op.results.clone()),
             };
+            let results = results.into_iter().map(|id| Defined::new(f, id)).collect();
             steps.push(Step { kind, op: id, results, last_uses: Vec::new() });
         }
         self.find_last_uses(block, &mut steps);
@@ -383,12 +393,12 @@ impl<'a> Planner<'a> {
     /// A nested block may run many times, so it drops only what it makes itself.
     fn find_last_uses(&self, block: BlockId, steps: &mut [Step]) {
         let mut own: HashSet<ValueId> = self.f.block(block).inputs.iter().copied().collect();
-        own.extend(steps.iter().flat_map(|s| &s.results));
+        own.extend(steps.iter().flat_map(|s| s.results.iter().map(|r| r.id)));
         let mut seen: HashSet<ValueId> = self.f.block(block).outputs.iter().copied().collect();
         for step in steps.iter_mut().rev() {
             let mut used = operands(&step.kind);
             // A result that nothing uses is dropped as soon as it is made.
-            used.extend(step.results.iter().filter(|r| self.users(**r).is_empty()));
+            used.extend(step.results.iter().map(|r| r.id).filter(|r| self.users(*r).is_empty()));
             for value in used {
                 let is_kept = block != Function::BODY && !own.contains(&value);
                 if !is_kept && seen.insert(value) {
@@ -540,49 +550,6 @@ impl<'a> Planner<'a> {
             Some(tensor) => Ok(Item::Constant(tensor)),
             None if self.is_constant(value) => Err(self.unfolded(value)),
             None => Ok(Item::Value(value)),
-        }
-    }
-}
-
-/// The run-time values that a step reads.
-pub fn operands(kind: &Kind) -> Vec<ValueId> {
-    match kind {
-        Kind::Plain(plain) | Kind::View(plain) | Kind::Add(plain, ..) => values(&plain.args),
-        Kind::List(list) => values(&list.args),
-        Kind::Read(_) => Vec::new(),
-        Kind::Write(_, value) | Kind::Classify(value, _) => vec![*value],
-        Kind::Fused(fused) => fused.operands(),
-        Kind::Cond(pred, branches) => branches.iter().flat_map(captured).chain([*pred]).collect(),
-        Kind::Loop(vars, branches) => branches.iter().flat_map(captured).chain(vars.iter().copied()).collect(),
-    }
-}
-
-/// The run-time values that a branch reads, its own included.
-fn captured(branch: &Branch) -> Vec<ValueId> {
-    branch.steps.iter().flat_map(|s| operands(&s.kind)).chain(branch.outputs.iter().copied()).collect()
-}
-
-/// The values that steps take from their slots whether they are constant or not.
-fn in_slots(steps: &[Step], out: &mut Vec<ValueId>) {
-    for step in steps {
-        let branches = match &step.kind {
-            Kind::Write(_, value) | Kind::Classify(value, _) => {
-                out.push(*value);
-                continue;
-            }
-            Kind::Cond(pred, branches) => {
-                out.push(*pred);
-                branches
-            }
-            Kind::Loop(vars, branches) => {
-                out.extend(vars);
-                branches
-            }
-            _ => continue,
-        };
-        for branch in branches {
-            out.extend(&branch.outputs);
-            in_slots(&branch.steps, out);
         }
     }
 }

@@ -9,7 +9,7 @@ use thane_kernels::BlockType;
 use thane_mil::program::ValueId;
 
 use crate::exec::Frame;
-use crate::exec_cache::third;
+use crate::exec_cache::{Cached, third};
 use crate::exec_encoder::HIDDEN;
 use crate::fuse::{Fused, Then};
 use crate::plan::{Kind, Plan, Step};
@@ -175,6 +175,7 @@ pub fn name(plan: &Plan, step: &Step) -> (&'static str, bool) {
         Fused::Gated { .. } => "gated activation",
         Fused::Append { .. } => "append to cache",
         Fused::Attend { .. } | Fused::Attention { .. } => "attention",
+        Fused::RowsAttention(_) => "rope, append, attention",
         Fused::LayerNorm { .. } => "layer norm",
         Fused::MatMul { .. } => "matmul",
         Fused::Pointwise { .. } => "1x1 convolution",
@@ -200,7 +201,8 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
             let keys = shape(key).get(if *by_row { 1 } else { 2 }).map_or(0.0, |n| *n as f64);
             Work { flops: 4.0 * len(query) * keys, ..Work::default() }
         }
-        Fused::Attention { query, key, mask, end, .. } => attention(frame, *key, *end, *mask, len(query)),
+        Fused::Attention { query, cached } => attention(frame, cached, len(query)),
+        Fused::RowsAttention(rows) => attention(frame, &rows.cached, len(&rows.query.x)),
         Fused::MatMul { x, y, transpose_y } => {
             let y = shape(y);
             let rows = if *transpose_y { y.len().checked_sub(2) } else { y.len().checked_sub(1) };
@@ -226,7 +228,8 @@ fn product_work(frame: &Frame<'_>, x_len: f64, weight: &Matrix) -> Work {
 }
 
 /// Attention with a query of that many elements over the keys that its mask leaves.
-pub fn attention(frame: &Frame<'_>, key: usize, end: ValueId, mask: Option<ValueId>, query_len: f64) -> Work {
+pub fn attention(frame: &Frame<'_>, cached: &Cached, query_len: f64) -> Work {
+    let Cached { states: [key, _], mask, end, .. } = *cached;
     let (Some(state), Some(keys)) = (frame.states.get(key), frame.get(end).ok().and_then(|t| third(t).ok())) else {
         return Work::default();
     };

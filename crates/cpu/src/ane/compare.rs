@@ -163,10 +163,11 @@ pub fn compare(
     let cpu = Cpu::new(Numerics::Ane(options.effects), options.n_threads).with_isa(options.isa);
     same_states(program)?;
     let ours = cpu.plan(std::slice::from_ref(f), options.limits, 0)?;
-    let (context, plans) = (Arc::clone(&ours.context), Arc::clone(&ours.plans));
+    let (context, plans, states_of_all) = (Arc::clone(&ours.context), Arc::clone(&ours.plans), ours.states.clone());
     let sure = Shared {
         context,
         plans,
+        states: states_of_all,
         numerics: Numerics::F32,
         may_round: false,
         limits: options.limits,
@@ -237,7 +238,7 @@ impl Lockstep<'_> {
             self.ours.tally = super::Tally::default();
             self.ours.step(self.plan, step).map_err(fail)?;
             for result in &step.results {
-                self.look(step, *result, &operands).map_err(fail)?;
+                self.look(step, result.id, &operands).map_err(fail)?;
             }
         }
         Ok(self.report)
@@ -311,7 +312,7 @@ impl Lockstep<'_> {
     /// The step once more with other effects; everything is left as it was.
     fn again(&mut self, step: &Step, result: ValueId, operands: &Kept, effects: Effects) -> Result<Measure, Fault> {
         let held: HashMap<ValueId, Option<Tensor>> =
-            step.results.iter().map(|r| (*r, self.ours.slots[r.index()].clone())).collect();
+            step.results.iter().map(|r| (r.id, self.ours.slots[r.id.index()].clone())).collect();
         for (value, tensor) in operands {
             self.ours.slots[value.index()] = Some(tensor.clone());
         }

@@ -264,7 +264,7 @@ fn weights_are_read_once_for_all_sequences() {
             run(batch.as_mut(), "decode", &[3], &calls);
             let rows = profile.rows();
             let row = |step: &str| rows.iter().find(|row| row.step == step).cloned().unwrap();
-            (row("linear"), row("attention"))
+            (row("linear"), row("rope, append, attention"))
         };
         let ((one, seen), (all, all_seen)) = (linear(&[5]), linear(&[0, 1, 2, 3, 4, 5, 6, 7]));
         assert_eq!(all.calls, one.calls, "{path}");
