@@ -210,7 +210,7 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
     let partial_len = division.partial_len();
     let partials = &mut partials[..n_kv_heads * n_rows * division.n_splits * partial_len];
     let scale = scale * std::f32::consts::LOG2_E;
-    let common = Common { q, q_rows, k, v, mask, tiles, scale, head_dim, n_keys, division };
+    let common = Common { q, q_rows, k, v, mask, tiles, scale, n_kv_heads, head_dim, n_keys, division };
     {
         let (workers, partials, out) = (SharedMut::new(workers), SharedMut::new(partials), SharedMut::new(&mut *out));
         let n_row_tasks = division.n_row_blocks.div_ceil(division.n_task_blocks);
@@ -282,6 +282,7 @@ struct Common<'a> {
     tiles: MaskTiles<'a>,
     /// Of scores whose weights are powers of 2.
     scale: f32,
+    n_kv_heads: usize,
     head_dim: usize,
     n_keys: usize,
     division: Division,

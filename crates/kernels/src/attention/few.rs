@@ -10,28 +10,28 @@ use crate::simd::{LANES, Simd};
 pub(super) const MOST_ROWS: usize = 4;
 
 /// The products of each query, of rows so far apart, with each key, scaled: into `scores`, a row [`TILE_KEYS`] long for each. The
-/// values of the keys are asked for, and the keys of the tile behind: a cache is mostly in memory, behind all weights of a step, and
-/// too short to be foreseen.
+/// values of the keys are asked for, and the keys that lie `ahead` elements behind, those of the next tile: a cache is mostly in
+/// memory, behind all weights of a step, and too short to be foreseen.
 #[inline(always)]
 pub(super) fn scores<S: Simd>(
     simd: S,
-    [keys, values]: [Rows; 2],
+    ([keys, values], ahead): ([Rows; 2], Option<usize>),
     queries: (&[f32], usize),
     scale: f32,
     scores: &mut [f32],
 ) {
     match queries.0.len().div_ceil(queries.1) {
-        1 => scores_of::<S, 1>(simd, [keys, values], queries, scale, scores),
-        2 => scores_of::<S, 2>(simd, [keys, values], queries, scale, scores),
-        3 => scores_of::<S, 3>(simd, [keys, values], queries, scale, scores),
-        _ => scores_of::<S, 4>(simd, [keys, values], queries, scale, scores),
+        1 => scores_of::<S, 1>(simd, ([keys, values], ahead), queries, scale, scores),
+        2 => scores_of::<S, 2>(simd, ([keys, values], ahead), queries, scale, scores),
+        3 => scores_of::<S, 3>(simd, ([keys, values], ahead), queries, scale, scores),
+        _ => scores_of::<S, 4>(simd, ([keys, values], ahead), queries, scale, scores),
     }
 }
 
 #[inline(always)]
 fn scores_of<S: Simd, const N: usize>(
     simd: S,
-    [keys, values]: [Rows; 2],
+    ([keys, values], ahead): ([Rows; 2], Option<usize>),
     (queries, stride): (&[f32], usize),
     scale: f32,
     scores: &mut [f32],
@@ -39,8 +39,10 @@ fn scores_of<S: Simd, const N: usize>(
     let dim = keys.head_dim;
     let queries = &queries[..(N - 1) * stride + dim];
     for key_idx in 0..keys.n {
-        values.prefetch(simd, key_idx);
-        keys.prefetch(simd, key_idx + TILE_KEYS);
+        values.prefetch(simd, key_idx, 0);
+        if let Some(ahead) = ahead {
+            keys.prefetch(simd, key_idx, ahead);
+        }
         let mut acc = [simd.splat(0.0); N];
         for first in (0..dim).step_by(LANES) {
             // SAFETY: the key is one of them, and `first` counts in whole vectors up to the dimension.
@@ -75,20 +77,41 @@ pub(super) fn add_values<S: Simd>(simd: S, values: Rows, weights: &[f32], sums: 
 #[inline(always)]
 fn add_values_of<S: Simd, const N: usize>(simd: S, values: Rows, weights: &[f32], sums: &mut [f32]) {
     assert!(values.n <= TILE_KEYS && weights.len() >= N * TILE_KEYS, "a weight for each value");
-    for first in (0..values.head_dim).step_by(LANES) {
-        let mut acc = [simd.splat(0.0); N];
-        for i in 0..values.n {
-            // SAFETY: the value is one of them, and `first` counts in whole vectors up to the dimension.
-            let value = unsafe { values.vector(simd, i, first) };
+    // As many sums at once as registers hold: those of one vector each wait for the one before.
+    let n_wide = if S::TILE_TOKENS >= 12 { values.head_dim / (4 * LANES) * 4 * LANES } else { 0 };
+    for first in (0..n_wide).step_by(4 * LANES) {
+        add_vectors::<S, N, 4>(simd, values, first, weights, sums);
+    }
+    for first in (n_wide..values.head_dim).step_by(LANES) {
+        add_vectors::<S, N, 1>(simd, values, first, weights, sums);
+    }
+}
+
+/// `V` vectors of the sums, from `first` on.
+#[inline(always)]
+fn add_vectors<S: Simd, const N: usize, const V: usize>(
+    simd: S,
+    values: Rows,
+    first: usize,
+    weights: &[f32],
+    sums: &mut [f32],
+) {
+    let mut acc = [[simd.splat(0.0); V]; N];
+    for i in 0..values.n {
+        for v in 0..V {
+            // SAFETY: the value is one of them, and `first` counts in whole vectors up to the dimension, V of which are left.
+            let value = unsafe { values.vector(simd, i, first + v * LANES) };
             for n in 0..N {
-                // SAFETY: i < TILE_KEYS, and N rows of them were asserted.
+                // SAFETY: i < TILE_KEYS, and the caller asserted N rows of them.
                 let weight = simd.splat(unsafe { *weights.get_unchecked(n * TILE_KEYS + i) });
-                acc[n] = simd.fma(value, weight, acc[n]);
+                acc[n][v] = simd.fma(value, weight, acc[n][v]);
             }
         }
-        for n in 0..N {
-            let sums = sums[n * values.head_dim + first..].first_chunk_mut().expect("whole vectors");
-            simd.store(simd.add(acc[n], simd.load(sums)), sums);
+    }
+    for n in 0..N {
+        for v in 0..V {
+            let sums = sums[n * values.head_dim + first + v * LANES..].first_chunk_mut().expect("whole vectors");
+            simd.store(simd.add(acc[n][v], simd.load(sums)), sums);
         }
     }
 }

@@ -35,12 +35,16 @@ impl<'a> Rows<'a> {
         Self { data: KvData::F32(&rows[..n * padded_dim]), stride: padded_dim, n, head_dim: padded_dim }
     }
 
-    /// Asks for a row, which there need not be.
+    /// Asks for as many elements as a row has, so many elements behind it; they need not be there.
     #[inline(always)]
-    pub(super) fn prefetch<S: Simd>(&self, simd: S, i: usize) {
+    pub(super) fn prefetch<S: Simd>(&self, simd: S, i: usize, ahead: usize) {
         let (start, n_bytes) = match self.data {
-            KvData::F32(data) => (data.as_ptr().wrapping_add(i * self.stride).cast(), 4 * self.head_dim),
-            KvData::F16(data) => (data.as_ptr().wrapping_add(i * self.stride).cast::<f32>(), 2 * self.head_dim),
+            KvData::F32(data) => {
+                (data.as_ptr().wrapping_add(i * self.stride).wrapping_add(ahead).cast(), 4 * self.head_dim)
+            }
+            KvData::F16(data) => {
+                (data.as_ptr().wrapping_add(i * self.stride).wrapping_add(ahead).cast::<f32>(), 2 * self.head_dim)
+            }
         };
         (0..n_bytes).step_by(LINE_BYTES).for_each(|at| simd.prefetch(start.wrapping_byte_add(at)));
     }

@@ -190,8 +190,21 @@ fn tile_products<M: Multiply>(
         load(multiply, common, Block { end_key, ..block }, scratch.keys, scratch.values);
     }
     if let Some(keys) = few_keys {
-        let few_rows = [keys, few_values.unwrap_or(keys)];
-        few::scores(simd, few_rows, (queries, row_stride), common.scale, scratch.weights);
+        // Behind the last tile of a head comes the first of the next.
+        let KvView { head_stride, key_stride, .. } = common.k;
+        let next = if block.end_key < common.n_keys {
+            TILE_KEYS * key_stride
+        } else {
+            head_stride.wrapping_sub(first_key * key_stride)
+        };
+        let ahead = (block.end_key < common.n_keys || block.head_idx + 1 < common.n_kv_heads).then_some(next);
+        few::scores(
+            simd,
+            ([keys, few_values.unwrap_or(keys)], ahead),
+            (queries, row_stride),
+            common.scale,
+            scratch.weights,
+        );
     } else {
         let panel_stride = LANES * padded_dim / M::LANE_LEN;
         let keys = Panels {
