@@ -145,15 +145,19 @@ fn minilm_gives_the_vectors_of_sentence_transformers() {
     // A part of them, of all lengths, for the rest.
     let alone = embed(60, &["--numerics", "f32", "--batch-tokens", "1"]);
     let fast = embed(60, &["--numerics", "fast"]);
-    let int8 = embed(60, &["--numerics", "int8"]);
     let far = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     let apart = batched.iter().zip(&alone).map(|(a, b)| far(a, b)).fold(0.0, f32::max);
     println!(
-        "minilm: least cosine {:.9} (f32), {:.9} (fast), {:.5} (int8); alone and in batches differ by {apart:e}",
+        "minilm: least cosine {:.9} (f32), {:.9} (fast); alone and in batches differ by {apart:e}",
         least(&batched),
-        least(&fast),
-        least(&int8)
+        least(&fast)
     );
-    assert!((0.99..0.9999).contains(&least(&int8)));
+    // What README says of int8, of 8 bits with AVX-512 and of 7 else.
+    for isa in thane_kernels::Isa::available().into_iter().map(thane_kernels::Isa::name) {
+        let int8 = least(&embed(60, &["--numerics", "int8", "--isa", isa]));
+        println!("minilm: least cosine {int8:.5} (int8, {isa})");
+        let bound = if isa.starts_with("avx512") { 0.998 } else { 0.994 };
+        assert!((bound..0.9999).contains(&int8), "{isa}: {int8}");
+    }
     assert!(least(&batched) >= 0.99999 && least(&fast) >= 0.9995 && apart <= 1e-6);
 }
