@@ -57,6 +57,8 @@ impl Together {
             mask_tiles: Vec::new(),
             profile: shared.profile.as_deref(),
             n_frames: which.len(),
+            greatest: Vec::new(),
+            unread: None,
         };
         let fault = |op, (frame, reason): FrameFault| match frame.and_then(|at| which.get(at)) {
             Some(idx) => run_error(plan, op, format!("of sequence {idx}: {reason}")),

@@ -55,6 +55,10 @@ pub struct Frame<'a> {
     pub profile: Option<&'a Profile>,
     /// Frames whose rows are in the values: those of several where they run together.
     pub n_frames: usize,
+    /// Values of which no more than so many of the greatest elements are wanted.
+    pub greatest: Vec<(ValueId, usize)>,
+    /// Bytes of its constants that the step did not read, where it screened them.
+    pub unread: Option<f64>,
 }
 
 /// Compute one op by its plain function: infer the result types, widen fp16, call, round to fp16.
@@ -194,7 +198,9 @@ impl Frame<'_> {
     pub fn step(&mut self, plan: &Plan, step: &Step) -> Result<(), Fault> {
         let begun = self.profile.map(|_| Begun::new(self, plan, step));
         let results = self.compute(plan, step)?;
+        let unread = self.unread.take();
         if let (Some(profile), Some(begun)) = (self.profile, begun) {
+            let begun = if let Some(bytes) = unread { begun.screened(bytes) } else { begun };
             begun.end(profile, plan, results.iter());
         }
         self.drop_values(&step.last_uses);

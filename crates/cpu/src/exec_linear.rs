@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use thane_kernels::activation::{Unary, gated, unary_in_place};
 use thane_kernels::linear::{
-    Codes, CodesProduct, GatedCodes, Start, int8_scratch_len, linear_codes, linear_codes_gated,
-    linear_codes_gated_scratch_len, linear_codes_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast,
-    linear_fast_scratch_len, linear_int8, linear_packed, linear_packed_scratch_len, quantize_int8,
+    Codes, CodesProduct, GatedCodes, Start, int8_scratch_len, linear_codes, linear_codes_best,
+    linear_codes_best_scratch_len, linear_codes_gated, linear_codes_gated_scratch_len, linear_codes_scratch_len,
+    linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_int8, linear_packed,
+    linear_packed_scratch_len, quantize_int8,
 };
 use thane_mil::opset;
 use thane_mil::program::ValueId;
@@ -35,6 +36,11 @@ impl Frame<'_> {
     ) -> Result<Vec<Tensor>, Fault> {
         let x = self.get(x_id)?.clone();
         let n_tokens = x.shape.split_last().map_or(0, |(_, outer)| outer.iter().product());
+        if let (Then::Results, [product], 1) = (then, products, n_tokens)
+            && let Some(greatest) = self.greatest(step, &x, product)?
+        {
+            return Ok(vec![greatest]);
+        }
         let packs = self.numerics.is_fast().then_some(n_tokens <= MOST_PACKING_TOKENS * self.n_frames);
         if let (Then::Gated(op), [gate, up], Some(packs)) = (then, products, packs)
             && let Some(weights) = self.codes(gate, packs, n_tokens).zip(self.codes(up, packs, n_tokens))
@@ -102,6 +108,23 @@ impl Frame<'_> {
         }
         let tensor = |(shape, out, _)| Tensor::new(DType::Fp32, shape, Buffer::F32(out));
         Ok(results.into_iter().map(tensor).collect())
+    }
+
+    /// The product of one row of x, of which the greatest outputs are wanted alone and others can be ruled out.
+    fn greatest(&mut self, step: &Step, x: &Tensor, product: &Product) -> Result<Option<Tensor>, Fault> {
+        let is_result = |value: &ValueId| step.results.first().is_some_and(|defined| defined.id == *value);
+        let n = self.greatest.iter().find(|(value, _)| is_result(value)).map(|(_, n)| *n);
+        let Some(n) = n.filter(|_| self.numerics.is_fast() && product.bias().is_none()) else { return Ok(None) };
+        let Some((codes, screening)) = product.weight.screened(self.context) else { return Ok(None) };
+        let shape = product.shape(&x.shape)?;
+        let (mut out, len) = self.pool.take_checked(&shape)?;
+        let mut scratch = self.pool.take(linear_codes_best_scratch_len(&codes, n));
+        let read = linear_codes_best(self.context, &codes, n, floats(x)?, &mut out[..len], &mut scratch);
+        self.pool.give_f32(scratch);
+        let n_bytes = codes.bytes.len();
+        screening.tell(read < n_bytes - n_bytes / 16);
+        self.unread = Some(n_bytes as f64 - read as f64);
+        Ok(Some(Tensor::new(DType::Fp32, shape, Buffer::F32(out))))
     }
 
     /// A quantised matrix in the form that so many tokens are multiplied with together; none where that is done with each by itself.

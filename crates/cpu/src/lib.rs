@@ -43,7 +43,7 @@ use tensor::{Buffer, Pool, Tensor, checked_len};
 use thane_kernels::{BlockType, Context, Isa};
 use thane_mil::backend::{Backend, Batch, Executable, Instance, LoadError, RunError, View};
 use thane_mil::opset::OpDef;
-use thane_mil::program::{Function, OpId, Program};
+use thane_mil::program::{Function, OpId, Program, ValueId};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 use weight::{Folds, Matrix};
 
@@ -320,6 +320,8 @@ struct Running {
     seeds: Seeds,
     /// States that were written from outside since the last run.
     written: HashSet<String>,
+    /// How many of the greatest elements of outputs are wanted, by name.
+    greatest: HashMap<String, usize>,
 }
 
 impl Running {
@@ -331,8 +333,8 @@ impl Running {
         let states = shared.states.iter().map(fresh).collect::<Result<_, _>>()?;
         let pool = Pool::new(shared.limits.tensor_bytes);
         let seeds = Seeds::new(shared.seed);
-        let (inputs, outputs, written) = Default::default();
-        Ok(Self { shared, states, inputs, outputs, pool, seeds, written })
+        let (inputs, outputs, written, greatest) = Default::default();
+        Ok(Self { shared, states, inputs, outputs, pool, seeds, written, greatest })
     }
 
     /// What a call of `plan` starts with.
@@ -354,6 +356,8 @@ impl Running {
                 self.states[at] = ane::entering(self.states[at].clone(), effects);
             }
         }
+        let named = |id: &ValueId| Some((*id, *self.greatest.get(&plan.function.value(*id).name)?));
+        let greatest = plan.ends.iter().filter_map(named).collect();
         let mut all: Vec<Option<&mut Tensor>> = self.states.iter_mut().map(Some).collect();
         let states = plan.state_idx.iter().filter_map(|at| all[*at].take()).collect();
         Ok(Frame {
@@ -369,6 +373,8 @@ impl Running {
             mask_tiles: Vec::new(),
             profile: shared.profile.as_deref(),
             n_frames: 1,
+            greatest,
+            unread: None,
         })
     }
 
@@ -428,6 +434,13 @@ impl Instance for Running {
         let slots = frame.slots;
         self.keep_outputs(plan, slots);
         Ok(())
+    }
+
+    fn want_greatest(&mut self, name: &str, n: Option<usize>) {
+        match n {
+            Some(n) => self.greatest.insert(name.to_owned(), n),
+            None => self.greatest.remove(name),
+        };
     }
 
     fn output(&self, name: &str) -> Result<View<'_>, RunError> {

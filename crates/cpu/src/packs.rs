@@ -80,20 +80,18 @@ fn pack(context: &Context, matrix: &Matrix, packed: &mut [u8], scratch: &mut [f3
     const PART_ROWS: usize = 4096;
     /// Bytes that a thread copies at a time.
     const COPY_LEN: usize = 1 << 20;
-    let Matrix { ty, n_rows, n_cols, .. } = *matrix;
-    let len = len(ty, PART_ROWS, n_cols).unwrap_or(0);
-    let row_bytes = matrix.bytes.len() / n_rows.max(1);
-    for (i, out) in packed.chunks_mut(len.max(1)).enumerate() {
-        let start = i * PART_ROWS;
-        let n_rows = PART_ROWS.min(n_rows - start);
-        let Some(bytes) = matrix.bytes.slice(start * row_bytes..(start + n_rows) * row_bytes) else { continue };
-        let part = Weight { ty, bytes: bytes.as_slice(), n_rows, n_cols };
-        if ty.is_float() {
-            context.pool().run_chunks(out, COPY_LEN, |i, out| {
-                out.copy_from_slice(&part.bytes[i * COPY_LEN..][..out.len()]);
+    let weight @ Weight { n_rows, .. } = matrix.weight();
+    let row_bytes = weight.bytes.len() / n_rows.max(1);
+    for start in (0..n_rows).step_by(PART_ROWS) {
+        let rows = start..n_rows.min(start + PART_ROWS);
+        let range = rows.start * row_bytes..rows.end * row_bytes;
+        let Some(bytes) = matrix.bytes.slice(range.clone()) else { continue };
+        if matrix.is_float() {
+            context.pool().run_chunks(&mut packed[range], COPY_LEN, |i, out| {
+                out.copy_from_slice(&bytes.as_slice()[i * COPY_LEN..][..out.len()]);
             });
         } else {
-            pack_codes(context, &part, out, scratch);
+            pack_codes(context, &weight, rows, packed, scratch);
         }
         // What is packed takes the place of the mapped file in memory.
         bytes.release();

@@ -90,6 +90,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Constants that are outputs, or written to a state.
     pub constants: Vec<(ValueId, Tensor)>,
+    /// Outputs that no op uses.
+    pub ends: Vec<ValueId>,
 }
 
 /// Why a function cannot be planned: the op and the reason.
@@ -354,7 +356,9 @@ impl<'a> Planner<'a> {
             constants.push((v, tensor));
         }
         let states = self.states.into_iter().map(|(_, name, ty)| (name, ty)).collect();
-        Ok(Plan { function: f.clone(), inputs, states, state_idx: Vec::new(), steps, constants })
+        let mut ends = f.body().outputs.clone();
+        ends.retain(|v| self.users[v.index()].is_empty());
+        Ok(Plan { function: f.clone(), inputs, states, state_idx: Vec::new(), steps, constants, ends })
     }
 
     /// Narrow integers are held a byte each, which is not how their bytes are given.

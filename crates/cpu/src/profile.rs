@@ -145,6 +145,12 @@ impl Begun {
         Self { work: self.work + more, ..self }
     }
 
+    /// With rows of its matrix ruled out, and so many bytes of it not read.
+    pub fn screened(self, unread: f64) -> Self {
+        let read = self.work.read - unread;
+        Self { name: "linear, screened", work: Work { read, ..self.work }, ..self }
+    }
+
     /// Count it.
     pub fn end<'a>(self, profile: &Profile, plan: &Plan, results: impl Iterator<Item = &'a Tensor>) {
         let time = self.start.elapsed();

@@ -36,6 +36,8 @@ pub struct Matrix {
     place: Option<Place>,
     /// Rounded to integers, where that was asked for.
     int8: Option<Arc<Vec<Int8Block>>>,
+    /// Whether ruling out rows pays.
+    screening: Arc<Screening>,
 }
 
 /// A matrix among those that are packed.
@@ -51,6 +53,32 @@ impl Place {
     fn bytes(&self, context: &Context, pack: bool) -> Option<&[u8]> {
         let n_asked = if pack { self.n_asked.fetch_add(1, Ordering::Relaxed) } else { 0 };
         self.packs.bytes(context, n_asked)?.get(self.range.clone())
+    }
+}
+
+/// Whether products of a matrix are to rule out rows: as long as that reads less. Then it is tried ever more seldom.
+#[derive(Debug, Default)]
+pub struct Screening {
+    /// Products to leave alone.
+    left: AtomicUsize,
+    /// How many there were to leave alone, last.
+    pause: AtomicUsize,
+}
+
+impl Screening {
+    /// Products between two that find out whether it pays, at most: these take up to 1.7 times as long.
+    const LONGEST: usize = 127;
+
+    fn is_due(&self) -> bool {
+        let less = |left: usize| left.checked_sub(1);
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err()
+    }
+
+    /// What it came to.
+    pub fn tell(&self, pays: bool) {
+        let pause = if pays { 0 } else { (2 * self.pause.load(Ordering::Relaxed) + 1).min(Self::LONGEST) };
+        self.pause.store(pause, Ordering::Relaxed);
+        self.left.store(pause, Ordering::Relaxed);
     }
 }
 
@@ -85,6 +113,12 @@ impl Matrix {
     pub fn codes(&self, context: &Context, pack: bool) -> Option<PackedCodes<'_>> {
         let bytes = self.place.as_ref().filter(|_| !self.is_float())?.bytes(context, pack)?;
         Some(PackedCodes { ty: self.ty, bytes, n_rows: self.n_rows, n_cols: self.n_cols })
+    }
+
+    /// The matrix and how to keep count of it, where its rows can be [ruled out](linear::linear_codes_best), and that has paid.
+    pub fn screened(&self, context: &Context) -> Option<(PackedCodes<'_>, &Screening)> {
+        let codes = self.codes(context, false).filter(PackedCodes::is_split)?;
+        self.screening.is_due().then_some((codes, &self.screening))
     }
 
     /// [`Self::weight`], or the floats where they are copied to as [`Self::codes`] are packed.
@@ -143,7 +177,7 @@ impl Matrix {
 
     fn checked(ty: BlockType, bytes: Bytes, n_rows: usize, n_cols: usize) -> Option<Self> {
         Weight::new(ty, bytes.as_slice(), n_rows, n_cols).ok()?;
-        Some(Self { ty, bytes, n_rows, n_cols, panels: None, place: None, int8: None })
+        Some(Self { ty, bytes, n_rows, n_cols, panels: None, place: None, int8: None, screening: Arc::default() })
     }
 }
 

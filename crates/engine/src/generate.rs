@@ -58,13 +58,23 @@ pub enum GenerateError {
 pub struct Session {
     instance: Box<dyn Instance>,
     sequence: Sequence,
+    n_greatest: Option<usize>,
 }
 
 impl Session {
     /// A session over a fresh instance whose caches hold `context` tokens; `fixed` where its functions take so many tokens and
     /// no others.
     pub fn new(instance: Box<dyn Instance>, context: usize, vocab_size: usize, fixed: Option<Fixed>) -> Self {
-        Self { instance, sequence: Sequence::new(context, vocab_size, fixed) }
+        Self { instance, sequence: Sequence::new(context, vocab_size, fixed), n_greatest: None }
+    }
+
+    /// Want no more than so many of the greatest logits of a token from now on, or all of them, as at first: of the logits that
+    /// [`Self::feed`] and [`Self::decode`] give, others may then be minus infinity. It can be much faster.
+    pub fn want_greatest(&mut self, n: Option<usize>) {
+        if n != self.n_greatest {
+            self.instance.want_greatest("logits", n);
+            self.n_greatest = n;
+        }
     }
 
     /// Tokens that the cache can hold.
@@ -104,7 +114,11 @@ impl Session {
 
     /// Add tokens to the cache; the logits after each of them, row by row. Needs a program with the function `score`.
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerateError> {
-        self.call("score", tokens)?;
+        let n_greatest = self.n_greatest;
+        self.want_greatest(None);
+        let called = self.call("score", tokens);
+        self.want_greatest(n_greatest);
+        called?;
         self.logits(tokens.len())
     }
 
@@ -225,6 +239,7 @@ pub fn generate(
         finish_reason: FinishReason::Interrupted,
         timings: Timings { prefill_tokens, ..Timings::default() },
     };
+    session.want_greatest(sampler.n_greatest(prompt.len()));
     let Some(logits) = session.feed(prompt, limits.interrupted)? else { return Ok(answer) };
     answer.timings.prefill = start.elapsed();
     let mut writer = Writer { answer, history: prompt.to_vec(), stream, on_text };
@@ -290,6 +305,7 @@ fn decode(
             return Ok(FinishReason::Interrupted);
         }
         // Into the same memory: that of a large vocabulary, taken anew, would be cleared by the system page by page.
+        session.want_greatest(sampler.n_greatest(writer.history.len()));
         logits.clear();
         logits.extend_from_slice(&session.decode(token)?);
         token = sampler.sample(&mut logits, &writer.history)?;

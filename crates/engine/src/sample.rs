@@ -92,13 +92,14 @@ pub struct Sampler {
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     id: u32,
+    logit: f32,
     weight: f32,
 }
 
 impl Candidate {
     /// Best first; of equals the lower id.
     fn best_first(a: &Self, b: &Self) -> Ordering {
-        b.weight.total_cmp(&a.weight).then(a.id.cmp(&b.id))
+        b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
     }
 }
 
@@ -127,6 +128,28 @@ impl Sampler {
     /// The options that it was made with.
     pub fn options(&self) -> &SampleOptions {
         &self.options
+    }
+
+    /// How many of the greatest logits [`Self::sample`] may need, ahead of this many tokens of history; `None` where others count too. It
+    /// chooses the same where all others are minus infinity.
+    pub fn n_greatest(&self, n_history: usize) -> Option<usize> {
+        let o = &self.options;
+        let n = match (o.temperature == 0.0, o.top_k) {
+            (true, _) => 1,
+            (false, 0) => return None,
+            (false, k) => k,
+        };
+        if !self.penalizes() {
+            return Some(n);
+        }
+        // As many tokens may come down from the front.
+        let lowers = o.repetition_penalty >= 1.0 && o.presence_penalty >= 0.0 && o.frequency_penalty >= 0.0;
+        lowers.then(|| n.saturating_add(o.repeat_last_n.unwrap_or(n_history).min(n_history)))
+    }
+
+    fn penalizes(&self) -> bool {
+        let o = &self.options;
+        o.repetition_penalty != 1.0 || o.presence_penalty != 0.0 || o.frequency_penalty != 0.0
     }
 
     /// The next token. `logits` are changed by the penalties; `history` is prompt and answer so far.
@@ -160,7 +183,7 @@ impl Sampler {
 
     fn penalize(&mut self, logits: &mut [f32], history: &[u32]) -> Result<(), SampleError> {
         let o = &self.options;
-        if o.repetition_penalty == 1.0 && o.presence_penalty == 0.0 && o.frequency_penalty == 0.0 {
+        if !self.penalizes() {
             return Ok(());
         }
         let n_last = o.repeat_last_n.unwrap_or(history.len()).min(history.len());
@@ -186,7 +209,7 @@ impl Sampler {
         self.candidates.clear();
         self.candidates.extend(logits.iter().enumerate().filter_map(|(id, &logit)| {
             let weight = ((logit - best) / temperature).exp();
-            (weight > 0.0).then_some(Candidate { id: id as u32, weight })
+            (weight > 0.0).then_some(Candidate { id: id as u32, logit, weight })
         }));
     }
 

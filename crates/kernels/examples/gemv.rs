@@ -2,7 +2,8 @@
 //!
 //! For each shape of SmolLM2-135M (Q4_1 and Q8_0) and Gemma 3 270M (Q4_K_M), and one shape in every type: GB/s of
 //! weights for one token, and GOP/s (two per multiplication) for 512; `packed` is the time of the packed form. The first lines
-//! give the memory's read speed, to which the others compare.
+//! give the memory's read speed, to which the others compare. `greatest` is a vocabulary of which only the best row is wanted,
+//! beside all of it.
 //!
 //! The weights of a figure are more than the last-level cache, as they are in a decode step: enough copies of the
 //! matrix, used in turn.
@@ -13,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use thane_kernels::linear::{
     CodesProduct, Int8Block, Int8Weight, LINE_BYTES, PackedCodes, int8_len, int8_scratch_len, linear_codes,
-    linear_codes_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_int8,
-    pack_codes, pack_codes_scratch_len, pack_int8, packed_codes_len, quantize_int8,
+    linear_codes_best, linear_codes_best_scratch_len, linear_codes_scratch_len, linear_f32, linear_f32_scratch_len,
+    linear_fast, linear_fast_scratch_len, linear_int8, pack_codes, pack_codes_scratch_len, pack_int8, packed_codes_len,
+    quantize_int8,
 };
 use thane_kernels::{
     Attention, BlockType, Context, HeadRows, Isa, KvData, KvView, Weight, attention, attention_scratch_len,
@@ -85,6 +87,9 @@ fn main() {
         time(&ctx, BlockType::Q4_1, 1536, 576, n_tokens, "few");
         time(&ctx, BlockType::Q5_0, 2048, 640, n_tokens, "few");
     }
+    for (n_rows, n_cols) in [(49152, 576), (262_144, 640), (151_936, 896)].into_iter().filter(|_| wanted("greatest")) {
+        greatest(&ctx, n_rows, n_cols);
+    }
     for (n_rows, n_cols) in BF16_SHAPES.into_iter().filter(|_| wanted("bf16")) {
         for n_tokens in [1, 2, 4, 5, 8, 67, 512] {
             bf16_against_f32(&ctx, n_rows, n_cols, n_tokens);
@@ -147,14 +152,19 @@ fn read_speed(ctx: &Context) {
 
 /// Bytes that are good for any type: small scales, no infinity or NaN, whatever field they fall into.
 fn weight_bytes(len: usize) -> Vec<u8> {
+    let mut next = random(0x2b);
+    (0..len).map(|_| next()).collect()
+}
+
+/// Bytes of these bits.
+fn random(bits: u8) -> impl FnMut() -> u8 {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
-    let mut next = || {
+    move || {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        (state >> 32) as u8 & 0x2b
-    };
-    (0..len).map(|_| next()).collect()
+        (state >> 32) as u8 & bits
+    }
 }
 
 fn time(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize, n_tokens: usize, figure: &str) {
@@ -198,7 +208,7 @@ fn packed_time(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize) -> Op
     let bytes = &mut bytes[start..][..len * n_copies];
     let mut scratch = vec![0.0; pack_codes_scratch_len(ctx, n_cols)];
     for bytes in bytes.chunks_mut(len) {
-        pack_codes(ctx, weight, bytes, &mut scratch);
+        pack_codes(ctx, weight, 0..n_rows, bytes, &mut scratch);
     }
     let mut y = vec![0.0; n_tokens * n_rows];
     let mut scratch = vec![0.0; linear_codes_scratch_len(ctx, *weight, n_tokens)];
@@ -210,6 +220,54 @@ fn packed_time(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize) -> Op
         black_box(&y);
     });
     Some(median * 1e6)
+}
+
+/// The greatest output of a vocabulary, and all of them, in turn: of codes and activations that are uniform, so that few rows stand out.
+fn greatest(ctx: &Context, n_rows: usize, n_cols: usize) {
+    let ty = BlockType::Q8_0;
+    let mut random = random(0xff);
+    let mut bytes: Vec<u8> = (0..ty.row_bytes(n_cols).unwrap_or(0) * n_rows).map(|_| random()).collect();
+    for block in bytes.chunks_exact_mut(ty.block_bytes()) {
+        block[..2].copy_from_slice(&0x1c00u16.to_le_bytes());
+    }
+    let weight = Weight { ty, bytes: &bytes, n_rows, n_cols };
+    let Some(len) = packed_codes_len(ty, n_rows, n_cols) else { return };
+    let mut packed = vec![0; len + LINE_BYTES];
+    let start = packed.as_ptr().align_offset(LINE_BYTES);
+    let packed = &mut packed[start..][..len];
+    pack_codes(ctx, &weight, 0..n_rows, packed, &mut vec![0.0; pack_codes_scratch_len(ctx, n_cols)]);
+    let packed = PackedCodes { ty, bytes: packed, n_rows, n_cols };
+    let x: Vec<f32> = (0..n_cols).map(|_| f32::from(random()) / 255.0 - 0.5).collect();
+    let mut y = vec![0.0; n_rows];
+    let len = linear_codes_scratch_len(ctx, packed, 1).max(linear_codes_best_scratch_len(&packed, 1));
+    let mut scratch = vec![0.0; len];
+    let mut read = 0;
+    let mut seconds = |is_whole: bool| {
+        let start = Instant::now();
+        if is_whole {
+            linear_codes(ctx, &mut [CodesProduct::new(packed, 1, None, &mut y)], &x, 1, &mut scratch);
+        } else {
+            read = linear_codes_best(ctx, &packed, 1, &x, &mut y, &mut scratch);
+        }
+        black_box(&y);
+        start.elapsed().as_secs_f64()
+    };
+    seconds(true);
+    let mut pairs: Vec<[f64; 2]> = (0..N_SAMPLES).map(|_| [seconds(false), seconds(true)]).collect();
+    pairs.sort_by(|a, b| (a[1] / a[0]).total_cmp(&(b[1] / b[0])));
+    let [best, whole] = pairs[N_SAMPLES / 2];
+    println!(
+        "{{\"figure\":\"greatest\",\"isa\":\"{}\",\"threads\":{},\"rows\":{n_rows},\"cols\":{n_cols},\"us\":{:.1},\"us_whole\":{:.1},\
+         \"ratio\":{:.2},\"share_read\":{:.3},\"gb_per_s\":{:.1},\"gb_per_s_whole\":{:.1}}}",
+        ctx.isa().name(),
+        ctx.pool().n_threads(),
+        best * 1e6,
+        whole * 1e6,
+        whole / best,
+        read as f64 / packed.bytes.len() as f64,
+        read as f64 / best / 1e9,
+        packed.bytes.len() as f64 / whole / 1e9
+    );
 }
 
 /// [`linear_fast`] and [`linear_f32`] of a bf16 weight, in turn: with copies of more than the last-level cache for few

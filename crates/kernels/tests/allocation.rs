@@ -63,7 +63,7 @@ fn products(ctx: &Context, n_tokens: usize) {
             let mut pack_scratch = vec![0.0; linear::pack_codes_scratch_len(ctx, COLS)];
             let mut scratch = vec![0.0; linear::linear_codes_scratch_len(ctx, weight, n_tokens)];
             allocates_nothing("products with packed codes", &mut || {
-                linear::pack_codes(ctx, &weight, &mut packed, &mut pack_scratch);
+                linear::pack_codes(ctx, &weight, 0..ROWS, &mut packed, &mut pack_scratch);
                 let codes = PackedCodes { ty, bytes: &packed, n_rows: ROWS, n_cols: COLS };
                 for codes in [Codes::Packed(codes), Codes::Stored(weight)] {
                     let mut product = [CodesProduct::new(codes, n_tokens, None, &mut y)];
@@ -71,6 +71,16 @@ fn products(ctx: &Context, n_tokens: usize) {
                 }
             });
         }
+    }
+    if n_tokens == 1 {
+        let (ty, n_rows) = (BlockType::Q8_0, 17 * COLS);
+        let bytes = vec![0; linear::packed_codes_len(ty, n_rows, COLS).unwrap()];
+        let vocabulary = PackedCodes { ty, bytes: &bytes, n_rows, n_cols: COLS };
+        let mut y = vec![0.0; n_rows];
+        let mut scratch = vec![0.0; linear::linear_codes_best_scratch_len(&vocabulary, 3)];
+        allocates_nothing("the best of a vocabulary", &mut || {
+            linear::linear_codes_best(ctx, &vocabulary, 3, &x, &mut y, &mut scratch);
+        });
     }
     let bytes = vec![0; ROWS * COLS * 4];
     let weight = Weight::new(BlockType::F32, &bytes, ROWS, COLS).unwrap();

@@ -43,6 +43,10 @@ pub trait Instance: Send {
     /// Run a function over the inputs that were filled.
     fn run(&mut self, function: &str) -> Result<(), RunError>;
 
+    /// From now on, want no more of the output `name` than its `n` greatest elements, where a row is all of it, or want all again. Others
+    /// may then be minus infinity; a backend that gains nothing by it gives them all.
+    fn want_greatest(&mut self, _name: &str, _n: Option<usize>) {}
+
     /// An output of the last run.
     fn output(&self, name: &str) -> Result<View<'_>, RunError>;
 

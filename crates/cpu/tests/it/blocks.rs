@@ -7,12 +7,12 @@ use thane_mil::data::{Bytes, Data};
 use thane_mil::literal::Literal;
 use thane_mil::opset::Opset;
 use thane_mil::program::{Arg, Program, ValueId};
-use thane_mil::types::{DType, Dim, TensorType};
+use thane_mil::types::{DType, Dim, TensorType, Type};
 use thane_mil::valid;
 use thane_models::checkpoint::TensorType as Stored;
 use thane_models::quant::{IQ4_TABLE, Layout, Parts, layout, parts};
 
-use crate::golden::{instance, relative_error};
+use crate::golden::{instance, on_each_isa, relative_error};
 
 /// Each quantised type, and where the fp16 numbers of its blocks are.
 const TYPES: [(Stored, &[usize]); 12] = [
@@ -48,16 +48,17 @@ impl Random {
     }
 }
 
-/// A quantised matrix [ROWS, COLS]: random codes, scales from 2^-10 to 2^-6 of either sign.
+/// A quantised matrix: random codes, scales from 2^-10 to 2^-6 of either sign.
 struct Matrix {
     ty: Stored,
+    shape: [usize; 2],
     layout: Layout,
     parts: Parts,
 }
 
 impl Matrix {
-    fn new(ty: Stored, halves: &[usize], random: &mut Random) -> Self {
-        let n_bytes = ty.byte_len(ROWS * COLS).unwrap();
+    fn new(ty: Stored, halves: &[usize], shape @ [n_rows, n_cols]: [usize; 2], random: &mut Random) -> Self {
+        let n_bytes = ty.byte_len(n_rows * n_cols).unwrap();
         let mut bytes: Vec<u8> = (0..n_bytes).map(|_| random.bits() as u8).collect();
         for block in bytes.chunks_mut(ty.block_bytes()) {
             for at in halves {
@@ -68,7 +69,7 @@ impl Matrix {
         }
         let layout = layout(ty).unwrap();
         let parts = parts(ty, layout, &Bytes::new(bytes));
-        Self { ty, layout, parts }
+        Self { ty, shape, layout, parts }
     }
 
     /// The same constants as plain bytes, which hide the blocks from the backend.
@@ -76,7 +77,7 @@ impl Matrix {
         let copy = |data: &Data| Data::owned(data.to_vec());
         let Parts { codes, scales, offsets } = &self.parts;
         let parts = Parts { codes: copy(codes), scales: copy(scales), offsets: offsets.as_ref().map(copy) };
-        Self { ty: self.ty, layout: self.layout, parts }
+        Self { parts, ..*self }
     }
 
     /// What the constexpr ops say, in f64.
@@ -102,7 +103,7 @@ impl Matrix {
             let group = i / self.layout.group;
             scales[group] * (code(i) - offsets.as_ref().map_or(0.0, |offsets| offsets[group]))
         };
-        (0..ROWS * COLS).map(value).collect()
+        (0..self.shape.iter().product()).map(value).collect()
     }
 
     fn constexpr(&self, b: &mut FunctionBuilder) -> ValueId {
@@ -110,8 +111,8 @@ impl Matrix {
             let ty = TensorType::new(dtype, shape.iter().copied());
             b.constant(name, Literal::Tensor(ty, data.clone())).unwrap()
         };
-        let groups = [ROWS, COLS / self.layout.group];
-        let codes = constant("codes", self.layout.codes, &[ROWS, COLS], &self.parts.codes);
+        let groups = [self.shape[0], self.shape[1] / self.layout.group];
+        let codes = constant("codes", self.layout.codes, &self.shape, &self.parts.codes);
         let scale = constant("scale", DType::Fp32, &groups, &self.parts.scales);
         let offset = self.parts.offsets.as_ref().map(|data| constant("offset", DType::Fp32, &groups, data));
         let table = Data::owned(IQ4_TABLE.map(i8::cast_unsigned).to_vec());
@@ -136,11 +137,27 @@ impl Matrix {
     /// `logits = x @ matrix^T`.
     fn linear(&self) -> Program {
         let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
-        let tokens = b.symbol();
-        let x = b.input("x", TensorType::new(DType::Fp32, [tokens, Dim::Known(COLS)]));
-        let matrix = self.constexpr(&mut b);
-        let y = b.op("linear", "product", [("x", Arg::Value(x)), ("weight", Arg::Value(matrix))]).unwrap();
+        let y = self.product(&mut b);
         finish(b, y)
+    }
+
+    /// [`Self::linear`] of a program with a state, as those that decode have; `logits` are used once more where `is_used` says so.
+    fn decode(&self, is_used: bool) -> Program {
+        let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
+        b.input("cache", Type::State(TensorType::new(DType::Fp16, [3])));
+        let y = self.product(&mut b);
+        if !is_used {
+            return finish(b, y);
+        }
+        let sum = b.op("add", "sum", [("x", Arg::Value(y)), ("y", Arg::Value(y))]).unwrap();
+        Program::new(vec![b.finish(&[("logits", y), ("sum", sum)])])
+    }
+
+    fn product(&self, b: &mut FunctionBuilder) -> ValueId {
+        let tokens = b.symbol();
+        let x = b.input("x", TensorType::new(DType::Fp32, [tokens, Dim::Known(self.shape[1])]));
+        let matrix = self.constexpr(b);
+        b.op("linear", "product", [("x", Arg::Value(x)), ("weight", Arg::Value(matrix))]).unwrap()
     }
 
     /// `logits = matrix[x]`.
@@ -172,7 +189,7 @@ fn run(program: &Program, numerics: Numerics, shape: &[usize], x: &[u8]) -> Vec<
 
 fn matrices() -> Vec<Matrix> {
     let mut random = Random(20_261_203);
-    TYPES.iter().map(|(ty, halves)| Matrix::new(*ty, halves, &mut random)).collect()
+    TYPES.iter().map(|(ty, halves)| Matrix::new(*ty, halves, [ROWS, COLS], &mut random)).collect()
 }
 
 fn product(values: &[f64], x: &[f32]) -> Vec<f32> {
@@ -227,6 +244,49 @@ fn gathered_rows_are_the_values() {
                     assert_eq!(found, expected, "{} {form}", matrix.ty);
                 }
             }
+        }
+    }
+}
+
+/// Of a vocabulary, where only the greatest outputs are wanted and no op uses them.
+#[test]
+fn the_greatest_outputs_are_those_of_all() {
+    let mut random = Random(9);
+    let shape @ [n_rows, n_cols] = [1111, 64];
+    let vocabulary = Matrix::new(Stored::Q8_0, &[0], shape, &mut random);
+    for is_used in [false, true] {
+        let program = vocabulary.decode(is_used);
+        for (isa, mut instance) in on_each_isa(&program, Numerics::Fast, 2) {
+            let mut given = |x: &[f32], n_greatest: Option<usize>| -> Vec<f32> {
+                instance.want_greatest("logits", n_greatest);
+                instance.want_greatest("sum", n_greatest);
+                let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_ne_bytes()).collect();
+                instance.input("x", &[x.len() / n_cols, n_cols]).unwrap().copy_from_slice(&bytes);
+                instance.run("main").unwrap();
+                let view = instance.output("logits").unwrap();
+                view.bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect()
+            };
+            let mut n_missing = 0;
+            for round in 0..7 {
+                let x: Vec<f32> = (0..n_cols).map(|_| random.real()).collect();
+                // The matrix is packed when it is used for the second time.
+                let before = given(&x, Some(3));
+                let all = given(&x, None);
+                let mut sorted = all.clone();
+                sorted.sort_by(|a, b| b.total_cmp(a));
+                for (i, (some, all)) in before.iter().zip(&all).enumerate() {
+                    let is_missing = *some == f32::NEG_INFINITY && *all < sorted[2];
+                    // Before it is packed, sums are rounded in another order.
+                    let is_there = if round == 0 { (some - all).abs() < 1e-5 } else { some.to_bits() == all.to_bits() };
+                    assert!(is_missing || is_there, "{isa}, round {round}: {some} for {all} at {i}");
+                    n_missing += usize::from(is_missing);
+                }
+                assert!(all.iter().all(|y| y.is_finite()), "{isa}");
+            }
+            assert_eq!(n_missing > 6 * n_rows / 2, !is_used, "{isa}: {n_missing} are missing");
+            // Each row of several has its own.
+            let x: Vec<f32> = (0..2 * n_cols).map(|_| random.real()).collect();
+            assert!(given(&x, Some(1)).iter().all(|y| y.is_finite()), "{isa}");
         }
     }
 }

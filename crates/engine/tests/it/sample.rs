@@ -110,6 +110,47 @@ fn greedy_takes_the_first_of_equals_and_minus_infinity_never() {
     }
 }
 
+/// With penalties that bring down the best, with ties, and with equals of the last of the best.
+#[test]
+fn logits_that_are_not_among_the_greatest_do_not_count() {
+    let mut state = 5u64;
+    let mut random = |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    let mut n_masked = 0;
+    for case in 0..400 {
+        let logits: Vec<f32> = (0..300).map(|_| random(97) as f32 / 7.0 - 5.0).collect();
+        let history: Vec<u32> = (0..40).map(|_| random(300) as u32).collect();
+        let options = SampleOptions {
+            temperature: [0.0, 0.8, 1e6][case % 3],
+            top_k: [1, 5, 40][case / 3 % 3],
+            top_p: [1.0, 0.7][case / 9 % 2],
+            repetition_penalty: [1.0, 1.4][case / 18 % 2],
+            presence_penalty: [0.0, 1.5][case / 36 % 2],
+            repeat_last_n: [Some(16), None][case / 72 % 2],
+            seed: case as u64,
+            ..SampleOptions::default()
+        };
+        let mut sampler = Sampler::new(options.clone()).unwrap();
+        let n = sampler.n_greatest(history.len()).unwrap();
+        let mut sorted = logits.clone();
+        sorted.sort_by(|a, b| b.total_cmp(a));
+        let least = sorted[n - 1];
+        let mut masked: Vec<f32> =
+            logits.iter().map(|logit| if *logit < least { f32::NEG_INFINITY } else { *logit }).collect();
+        n_masked += masked.iter().filter(|logit| **logit == f32::NEG_INFINITY).count();
+        let due = sampler.distribution(&mut logits.clone(), &history).unwrap();
+        assert_eq!(sampler.distribution(&mut masked, &history).unwrap(), due, "{options:?}");
+    }
+    assert!(n_masked > 400 * 200);
+    let none = |options| Sampler::new(options).unwrap().n_greatest(9);
+    assert_eq!(none(SampleOptions { temperature: 1.0, ..SampleOptions::default() }), None);
+    assert_eq!(none(SampleOptions { presence_penalty: -1.0, ..SampleOptions::default() }), None);
+    assert_eq!(none(SampleOptions { repetition_penalty: 0.9, ..SampleOptions::default() }), None);
+    assert_eq!(none(SampleOptions { frequency_penalty: 0.1, ..SampleOptions::default() }), Some(10));
+}
+
 #[test]
 fn bad_options_are_errors() {
     type Change = fn(&mut SampleOptions);

@@ -24,8 +24,9 @@ use std::fmt;
 use std::ops::Range;
 
 pub use codes::{
-    Codes, CodesProduct, GatedCodes, LINE_BYTES, PackedCodes, linear_codes, linear_codes_gated,
-    linear_codes_gated_scratch_len, linear_codes_scratch_len, pack_codes, pack_codes_scratch_len, packed_codes_len,
+    Codes, CodesProduct, GatedCodes, LINE_BYTES, PackedCodes, linear_codes, linear_codes_best,
+    linear_codes_best_scratch_len, linear_codes_gated, linear_codes_gated_scratch_len, linear_codes_scratch_len,
+    pack_codes, pack_codes_scratch_len, packed_codes_len,
 };
 pub use int8::{
     Int8Activations, Int8Block, Int8Weight, int8_len, int8_scratch_len, linear_int8, pack_int8, quantize_int8,

@@ -8,6 +8,8 @@ use crate::f16::{bf16_to_f32, f32_to_bf16};
 use crate::quant::dequantize_row;
 use crate::testing::{Random, relative_error};
 
+mod screen;
+
 /// Every instruction set, with one thread and with several.
 fn contexts() -> Vec<Context> {
     Isa::available().into_iter().flat_map(|isa| [Context::with_isa(1, isa), Context::with_isa(3, isa)]).collect()
@@ -159,7 +161,7 @@ fn packed_codes(ctx: &Context, weight: &Weight) -> Option<Vec<u8>> {
     let Weight { ty, n_rows, n_cols, .. } = *weight;
     let mut bytes = vec![0xa5; packed_codes_len(ty, n_rows, n_cols)?];
     let mut scratch = vec![f32::NAN; pack_codes_scratch_len(ctx, n_cols)];
-    pack_codes(ctx, weight, &mut bytes, &mut scratch);
+    pack_codes(ctx, weight, 0..n_rows, &mut bytes, &mut scratch);
     Some(bytes)
 }
 

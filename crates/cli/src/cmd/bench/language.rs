@@ -18,6 +18,8 @@ impl Bench<'_> {
     pub fn language(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
         let (opened, flags) = self.open()?;
         let mut session = model::session(&opened, &flags, self.app)?;
+        // Answers are greedy.
+        session.want_greatest(Some(1));
         for length in self.prompts()? {
             let rates = self.rounds(&mut || {
                 session.reset();

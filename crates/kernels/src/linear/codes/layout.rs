@@ -5,10 +5,14 @@
 //! byte for vectors 0 to 3, bits 0 to 3 for 4 to 7. A fifth and a sixth lie in two more, the first for vectors 0 to 3, the second for
 //! 4 to 7; of each, bits 4, 5 for the first vector, then 6, 7, then 0, 1, then 2, 3. So a shift by as many bits
 //! comes to the next vector.
+//!
+//! Where codes are [split](SplitQ8), their lower three bits lie apart in three vectors: of each, bits 0 to 2 for vectors 0 to 2, bits 3 to
+//! 5 for 3 to 5; the upper two bits have the lower two of vector 6, in the first, and of vector 7, in the second, and in the third the
+//! highest bit of both.
 
 use crate::quant::BlockType;
 use crate::quant::dequantize::k_scales;
-use crate::quant::format::{Format, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, SuperBlock};
+use crate::quant::format::{Format, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Step, SuperBlock};
 use crate::simd::{LANES, Simd};
 
 /// The factors of a super-block: two numbers in f16, and the 8-bit integers that they are multiplied by.
@@ -19,16 +23,20 @@ pub(super) type BlockFactors = ([u16; 2], [u8; 16]);
 pub(super) trait Layout: Format {
     /// Bits of a code.
     const BITS: usize;
+    /// Those of them that lie with the factors.
+    const UPPER_BITS: usize = Self::BITS;
     /// Groups that share a head.
     const N_GROUPS: usize = if Self::N_STEPS == 1 { 1 } else { 8 };
     /// Bytes of the codes of a group.
-    const CODE_BYTES: usize = Self::BITS * 32 * LANES / 8;
+    const CODE_BYTES: usize = Self::UPPER_BITS * 32 * LANES / 8;
     /// Bytes in front of the groups of a super-block.
     const HEAD_BYTES: usize = if Self::N_GROUPS == 1 { 0 } else { 64 };
     /// Bytes of a group.
     const GROUP_BYTES: usize = Self::CODE_BYTES + if Self::N_GROUPS == 1 && Self::OFFSET.is_none() { 64 } else { 32 };
     /// Bytes of the columns that share a head.
     const SUPER_BYTES: usize = Self::HEAD_BYTES + Self::N_GROUPS * Self::GROUP_BYTES;
+    /// Bytes of a group that lie apart.
+    const LOWER_BYTES: usize = (Self::BITS - Self::UPPER_BITS) * 32 * LANES / 8;
 
     /// What is at the front of a super-block, where groups have 8-bit factors.
     fn block_factors(_block: &Self::Super) -> Option<BlockFactors> {
@@ -50,6 +58,29 @@ impl Layout for Q5_1 {
 }
 impl Layout for Q8_0 {
     const BITS: usize = 8;
+}
+/// Q8_0 for [`screen`](super::screen): of each code with 128 added, the upper five bits lie with the scale as a code of Q5_0 does.
+pub(super) struct SplitQ8;
+impl Format for SplitQ8 {
+    type Super = <Q8_0 as Format>::Super;
+    type Head<S: Simd> = <Q8_0 as Format>::Head<S>;
+    const N_STEPS: usize = Q8_0::N_STEPS;
+    const GROUP_LEN: usize = Q8_0::GROUP_LEN;
+    const IS_WIDE: bool = Q8_0::IS_WIDE;
+    const OFFSET: Option<i8> = Q8_0::OFFSET;
+
+    #[inline(always)]
+    fn head<S: Simd>(simd: S, block: &Self::Super) -> Self::Head<S> {
+        Q8_0::head(simd, block)
+    }
+    #[inline(always)]
+    fn step<S: Simd>(simd: S, block: &Self::Super, head: Self::Head<S>, step_idx: usize) -> Step<S> {
+        Q8_0::step(simd, block, head, step_idx)
+    }
+}
+impl Layout for SplitQ8 {
+    const BITS: usize = 8;
+    const UPPER_BITS: usize = 5;
 }
 impl Layout for Q4K {
     const BITS: usize = 4;
@@ -88,10 +119,11 @@ pub(super) trait LayoutTask {
     fn run<L: Layout>(self) -> Self::Output;
 }
 
-/// Does the task with the layout of `ty`; `None` for types that are not packed.
+/// Does the task with the layout of `ty`, of codes that are split or not; `None` for types that are not packed.
 #[inline(always)]
-pub(super) fn with_layout<T: LayoutTask>(ty: BlockType, task: T) -> Option<T::Output> {
+pub(super) fn with_layout<T: LayoutTask>(ty: BlockType, is_split: bool, task: T) -> Option<T::Output> {
     Some(match ty {
+        BlockType::Q8_0 if is_split => task.run::<SplitQ8>(),
         BlockType::Q4_0 => task.run::<Q4_0>(),
         BlockType::Q4_1 => task.run::<Q4_1>(),
         BlockType::Q5_0 => task.run::<Q5_0>(),
@@ -110,9 +142,18 @@ pub(super) fn at<const N: usize>(bytes: &[u8], start: usize) -> &[u8; N] {
     bytes[start..].first_chunk().expect("the layout ends inside of the panel")
 }
 
+/// 32 columns of a panel.
+#[derive(Clone, Copy)]
+pub(super) struct Group<'a> {
+    /// Codes, or their upper bits, and factors.
+    pub(super) bytes: &'a [u8],
+    /// Where codes are split, their lower bits.
+    pub(super) lower: &'a [u8],
+}
+
 /// The codes of one half of a group, vector after vector.
 pub(super) struct Codes<'a, S: Simd> {
-    bytes: &'a [u8],
+    group: Group<'a>,
     half: usize,
     /// Where the codes have more than four bits: those of the next vector at bit 4.
     high: S::B,
@@ -120,25 +161,37 @@ pub(super) struct Codes<'a, S: Simd> {
 
 impl<'a, S: Simd> Codes<'a, S> {
     #[inline(always)]
-    pub(super) fn new<L: Layout>(simd: S, group: &'a [u8], half: usize) -> Self {
-        let high = match L::BITS {
-            5 => simd.load_b(at(group, 256)),
-            6 => simd.load_b(at(group, 256 + 64 * half)),
-            _ => simd.load_b(at(group, 0)),
+    pub(super) fn new<L: Layout>(simd: S, group: Group<'a>, half: usize) -> Self {
+        let high = match L::UPPER_BITS {
+            5 => simd.load_b(at(group.bytes, 256)),
+            6 => simd.load_b(at(group.bytes, 256 + 64 * half)),
+            _ => simd.load_b(at(group.bytes, 0)),
         };
-        let high = if L::BITS == 5 && half == 1 { simd.shl_b::<4>(simd.and_b(high, 15)) } else { high };
-        Self { bytes: group, half, high }
+        let high = if L::UPPER_BITS == 5 && half == 1 { simd.shl_b::<4>(simd.and_b(high, 15)) } else { high };
+        Self { group, half, high }
     }
 
     /// Vector `v` of four, which are asked for in their order.
     #[inline(always)]
     pub(super) fn take<L: Layout>(&mut self, simd: S, v: usize) -> S::B {
-        if L::BITS == 8 {
-            return simd.load_b(at(self.bytes, 256 * self.half + 64 * v));
+        if L::UPPER_BITS == 8 {
+            return simd.load_b(at(self.group.bytes, 256 * self.half + 64 * v));
         }
-        let low = simd.load_b(at(self.bytes, 64 * v));
+        let upper = self.take_upper::<L>(simd, v);
+        if L::UPPER_BITS == L::BITS {
+            return upper;
+        }
+        let lower = lower_bits(simd, self.group.lower, 4 * self.half + v);
+        let code = simd.or_b(simd.shl_b::<3>(upper), lower);
+        if S::WIDE_XOR == 0x80 { code } else { simd.xor_b(code, 0x80 ^ S::WIDE_XOR) }
+    }
+
+    #[inline(always)]
+    fn take_upper<L: Layout>(&mut self, simd: S, v: usize) -> S::B {
+        let bytes = self.group.bytes;
+        let low = simd.load_b(at(bytes, 64 * v));
         let low = simd.and_b(if self.half == 0 { low } else { simd.shr_b(low, [4; 4]) }, 15);
-        match L::BITS {
+        match L::UPPER_BITS {
             4 => low,
             5 => {
                 let high = simd.and_b(self.high, 16);
@@ -147,7 +200,7 @@ impl<'a, S: Simd> Codes<'a, S> {
             }
             _ => {
                 if v == 2 {
-                    let plane = simd.load_b(at(self.bytes, 256 + 64 * self.half));
+                    let plane = simd.load_b(at(bytes, 256 + 64 * self.half));
                     self.high = simd.shl_b::<4>(simd.and_b(plane, 15));
                 }
                 let high = simd.and_b(self.high, 0x30);
@@ -155,6 +208,18 @@ impl<'a, S: Simd> Codes<'a, S> {
                 simd.or_b(low, high)
             }
         }
+    }
+}
+
+/// The lower three bits of vector `v` of eight.
+#[inline(always)]
+fn lower_bits<S: Simd>(simd: S, lower: &[u8], v: usize) -> S::B {
+    let shifted = |simd: S, i: usize, by: u8| simd.shr_b(simd.load_b(at(lower, 64 * i)), [by; 4]);
+    match v {
+        0..3 => simd.and_b(simd.load_b(at(lower, 64 * v)), 7),
+        3..6 => simd.and_b(shifted(simd, v - 3, 3), 7),
+        6 => simd.or_b(simd.and_b(shifted(simd, 0, 6), 3), simd.and_b(shifted(simd, 2, 4), 4)),
+        _ => simd.or_b(simd.and_b(shifted(simd, 1, 6), 3), simd.and_b(shifted(simd, 2, 5), 4)),
     }
 }
 

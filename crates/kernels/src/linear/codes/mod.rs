@@ -7,10 +7,14 @@
 
 mod layout;
 mod pack;
+mod screen;
 mod tile;
 
-use layout::{Layout, LayoutTask, with_layout};
+use std::ops::Range;
+
+use layout::{Group, Layout, LayoutTask, with_layout};
 pub use pack::{pack_codes, pack_codes_scratch_len};
+pub use screen::{linear_codes_best, linear_codes_best_scratch_len};
 
 use super::panel::{self, Target, multiply_panel};
 use super::q8::{self, q8_scratch_len};
@@ -37,14 +41,25 @@ fn is_in_parts<'a>(isa: Isa, mut weights: impl Iterator<Item = Codes<'a>>, n_tok
 
 /// True for so many rows that the outputs are logits. Of what a perplexity lost by fitted codes, these had a third to a half.
 fn is_vocabulary(weight: &Codes) -> bool {
-    weight.n_rows() > 16 * weight.n_cols()
+    is_many_rows(weight.n_rows(), weight.n_cols())
+}
+
+fn is_many_rows(n_rows: usize, n_cols: usize) -> bool {
+    n_rows / 16 > n_cols
+}
+
+/// True where a packed matrix has its codes' lower bits apart, so that rows can be [screened](linear_codes_best).
+fn is_split(ty: BlockType, n_rows: usize, n_cols: usize) -> bool {
+    ty == BlockType::Q8_0 && is_many_rows(n_rows, n_cols)
 }
 
 /// Elsewhere codes of four bits are unpacked for each tile of any number of tokens: that takes no more than two instructions, and half as
-/// much of the first-level cache as bytes. Where activations are multiplied in parts, codes of eight bits need no unpacking.
-fn is_tiled(isa: Isa, ty: BlockType, n_tokens: usize) -> bool {
-    let is_short = matches!(ty, BlockType::Q4_0 | BlockType::Q4_1 | BlockType::Q4K);
-    n_tokens <= MOST_TILED_TOKENS || is_short || ty == BlockType::Q8_0 && parts::is_for(isa)
+/// much of the first-level cache as bytes. Where activations are multiplied in parts, codes of eight bits need no unpacking but where they
+/// are split.
+fn is_tiled(isa: Isa, packed: &PackedCodes, n_tokens: usize) -> bool {
+    let is_short = matches!(packed.ty, BlockType::Q4_0 | BlockType::Q4_1 | BlockType::Q4K);
+    let is_whole = packed.ty == BlockType::Q8_0 && !packed.is_split();
+    n_tokens <= MOST_TILED_TOKENS || is_short || is_whole && parts::is_for(isa)
 }
 
 /// A cache line: panels begin at a multiple of it, so that no vector lies in two where the matrix does.
@@ -137,7 +152,7 @@ impl<'a> Codes<'a> {
         }
     }
 
-    /// What [`Self::fill`] reads; nothing past the last row.
+    /// What [`Self::fill`] reads, lower bits that are apart left out; nothing past the last row.
     pub(super) fn bytes(&self, first_row: usize) -> &'a [u8] {
         if first_row >= self.n_rows() {
             return &[];
@@ -147,7 +162,7 @@ impl<'a> Codes<'a> {
                 let rows = weight.rows();
                 &rows.bytes[first_row * rows.row_bytes..(first_row + LANES).min(rows.n_rows) * rows.row_bytes]
             }
-            Self::Packed(packed) => packed.panel(first_row / LANES),
+            Self::Packed(packed) => packed.panel(first_row / LANES).upper,
         }
     }
 }
@@ -157,27 +172,85 @@ impl<'a> PackedCodes<'a> {
         self.n_rows.div_ceil(LANES)
     }
 
-    fn panel(&self, panel_idx: usize) -> &'a [u8] {
-        let panel_len = self.bytes.len() / self.n_panels();
-        &self.bytes[panel_idx * panel_len..][..panel_len]
+    /// True where rows can be [screened](linear_codes_best): Q8_0 of more than 16 rows for each column, as a vocabulary has.
+    pub fn is_split(&self) -> bool {
+        is_split(self.ty, self.n_rows, self.n_cols)
+    }
+
+    fn panel(&self, panel_idx: usize) -> PanelBytes<'a> {
+        let places = Places::new(self.ty, self.n_rows, self.n_cols).unwrap_or_default();
+        let [upper, lower] = places.of(panel_idx);
+        PanelBytes { upper: &self.bytes[upper], lower: &self.bytes[lower] }
+    }
+}
+
+/// A panel of a packed matrix.
+#[derive(Clone, Copy)]
+struct PanelBytes<'a> {
+    /// Groups of columns; behind them, where codes are split, what [`screen`] needs of each row.
+    upper: &'a [u8],
+    /// The lower bits of split codes.
+    lower: &'a [u8],
+}
+
+impl<'a> PanelBytes<'a> {
+    fn is_split(&self) -> bool {
+        !self.lower.is_empty()
+    }
+
+    /// A group whose bytes are these.
+    #[inline(always)]
+    fn group<L: Layout>(&self, at: usize, bytes: &'a [u8]) -> Group<'a> {
+        Group { bytes, lower: &self.lower[at * L::LOWER_BYTES..][..L::LOWER_BYTES] }
+    }
+}
+
+/// Where the panels of a packed matrix are: the lower bits of split codes behind all others, so that who reads these reads on.
+#[derive(Clone, Copy, Default)]
+struct Places {
+    n_panels: usize,
+    /// Bytes of a panel.
+    upper_len: usize,
+    /// Bytes of the lower bits of a panel.
+    lower_len: usize,
+}
+
+impl Places {
+    /// `None` for types that are not packed, and more bytes than can be counted.
+    fn new(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<Self> {
+        struct OfGroups(usize);
+        impl LayoutTask for OfGroups {
+            type Output = Option<[usize; 2]>;
+            fn run<L: Layout>(self) -> Self::Output {
+                let upper = self.0.checked_mul(L::SUPER_BYTES).map(|bytes| bytes / L::N_GROUPS)?;
+                Some([upper, self.0.checked_mul(L::LOWER_BYTES)?])
+            }
+        }
+        let is_split = is_split(ty, n_rows, n_cols);
+        let [upper, lower_len] = with_layout(ty, is_split, OfGroups(n_cols.div_ceil(64).checked_mul(2)?))??;
+        let upper = if is_split { upper.checked_add(screen::ROWS_BYTES)? } else { upper };
+        let upper_len = upper.checked_next_multiple_of(LINE_BYTES)?;
+        let places = Self { n_panels: n_rows.div_ceil(LANES), upper_len, lower_len };
+        places.len().map(|_| places)
+    }
+
+    /// Bytes of all panels.
+    fn len(&self) -> Option<usize> {
+        self.n_panels.checked_mul(self.upper_len.checked_add(self.lower_len)?)
+    }
+
+    /// The bytes of a panel, and its lower bits.
+    fn of(&self, panel_idx: usize) -> [Range<usize>; 2] {
+        let upper = panel_idx * self.upper_len;
+        let lower = self.n_panels * self.upper_len + panel_idx * self.lower_len;
+        [upper..upper + self.upper_len, lower..lower + self.lower_len]
     }
 }
 
 /// Bytes of a matrix of this type, packed; `None` for types that are not packed: those of floats, and those that would take
 /// much more room.
 pub fn packed_codes_len(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize> {
-    n_rows.div_ceil(LANES).checked_mul(panel_bytes(ty, n_cols)?)
-}
-
-fn panel_bytes(ty: BlockType, n_cols: usize) -> Option<usize> {
-    struct OfSteps(usize);
-    impl LayoutTask for OfSteps {
-        type Output = Option<usize>;
-        fn run<L: Layout>(self) -> Option<usize> {
-            (2 * self.0).checked_mul(L::SUPER_BYTES).map(|bytes| bytes / L::N_GROUPS)
-        }
-    }
-    with_layout(ty, OfSteps(n_cols.div_ceil(64)))??.checked_next_multiple_of(LINE_BYTES)
+    Places::new(ty, n_rows, n_cols)?.len()
 }
 
 /// A quantised matrix and where its product goes.
@@ -201,7 +274,7 @@ impl<'a> CodesProduct<'a> {
     /// The matrix, where it is packed and its panels are multiplied as they are.
     fn tiled(&self, isa: Isa, n_tokens: usize) -> Option<PackedCodes<'a>> {
         match self.weight {
-            Codes::Packed(packed) if is_tiled(isa, packed.ty, n_tokens) => Some(packed),
+            Codes::Packed(packed) if is_tiled(isa, &packed, n_tokens) => Some(packed),
             _ => None,
         }
     }
@@ -215,10 +288,9 @@ impl<'a> CodesProduct<'a> {
 /// f32s of scratch that [`linear_codes`] needs for a matrix; for several, the most of theirs.
 pub fn linear_codes_scratch_len<'a>(ctx: &Context, weight: impl Into<Codes<'a>>, n_tokens: usize) -> usize {
     let (isa, weight) = (ctx.isa(), weight.into());
-    let is_packed = matches!(weight, Codes::Packed(_));
     // In parts with others, if not by itself.
-    let is_tiled =
-        is_packed && is_tiled(isa, weight.ty(), n_tokens) && (n_tokens <= MOST_TILED_TOKENS || !parts::is_for(isa));
+    let is_tiled = matches!(weight, Codes::Packed(packed) if is_tiled(isa, &packed, n_tokens))
+        && (n_tokens <= MOST_TILED_TOKENS || !parts::is_for(isa));
     let worker_len = if is_tiled { 0 } else { panel::worker_len(isa, weight.ty(), weight.n_cols()) };
     q8_scratch_len(n_tokens, weight.n_cols()) + ctx.pool().n_threads() * worker_len
 }
@@ -340,7 +412,7 @@ pub fn linear_codes_gated(
 /// A panel that is unpacked first.
 struct Unpacked<'a> {
     ty: BlockType,
-    panel: &'a [u8],
+    panel: PanelBytes<'a>,
     x: &'a q8::Q8Activations<'a>,
     target: Target<'a>,
     scratch: &'a mut [f32],

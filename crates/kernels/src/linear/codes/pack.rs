@@ -1,7 +1,9 @@
 //! Panels packed, and unpacked again for many tokens.
 
+use std::ops::Range;
+
 use super::layout::{Codes, Layout, LayoutTask, blocks, factors, head, with_layout};
-use super::{packed_codes_len, panel_bytes};
+use super::{PanelBytes, Places, is_split, packed_codes_len, screen};
 use crate::Context;
 use crate::f16::f32_to_f16;
 use crate::linear::panel::{self, Panel, PanelMut};
@@ -15,32 +17,41 @@ pub fn pack_codes_scratch_len(ctx: &Context, n_cols: usize) -> usize {
     ctx.pool().n_threads() * panel::scratch_len(n_cols)
 }
 
-/// Packs a matrix.
+/// Packs some rows of a matrix, the first of them a multiple of 16, to where they belong in the `bytes` of all.
 ///
 /// # Panics
-/// If the weight is not well formed, its type is not packed, `bytes` are not [`packed_codes_len`], or the scratch is too short.
-pub fn pack_codes(ctx: &Context, weight: &Weight, bytes: &mut [u8], scratch: &mut [f32]) {
+/// If the weight is not well formed, its type is not packed, there are no such rows, `bytes` are not [`packed_codes_len`], or the scratch is
+/// too short.
+pub fn pack_codes(ctx: &Context, weight: &Weight, rows: Range<usize>, bytes: &mut [u8], scratch: &mut [f32]) {
     let Weight { ty, n_rows, n_cols, .. } = *weight;
-    let rows = weight.checked();
+    let all = weight.checked();
     assert_eq!(Some(bytes.len()), packed_codes_len(ty, n_rows, n_cols), "bytes");
-    let panel_len = panel_bytes(ty, n_cols).unwrap_or(0);
-    if panel_len == 0 {
+    assert!(rows.start.is_multiple_of(LANES), "rows from a panel's first on");
+    let part = &all.bytes[rows.start * all.row_bytes..rows.end * all.row_bytes];
+    let (first_panel, rows) = (rows.start / LANES, Rows { bytes: part, n_rows: rows.len(), ..all });
+    let is_split = is_split(ty, n_rows, n_cols);
+    let places = Places::new(ty, n_rows, n_cols).unwrap_or_default();
+    if places.upper_len == 0 {
         return;
     }
     let bytes = SharedMut::new(bytes);
     panel::fill_each(ctx, ty, rows, n_cols, scratch, |panel_idx, panel| {
-        // SAFETY: each panel is filled once, and its bytes are no other's.
-        let out = unsafe { bytes.slice(panel_idx * panel_len, panel_len) };
-        let packed = with_layout(ty, Pack { rows, first_row: panel_idx * LANES, panel, out });
+        let [upper, lower] = places.of(first_panel + panel_idx);
+        // SAFETY: each panel is filled once, and its bytes are no other's, the upper ones not the lower ones.
+        let (out, lower) = unsafe { (bytes.slice(upper.start, upper.len()), bytes.slice(lower.start, lower.len())) };
+        let packed = with_layout(ty, is_split, Pack { ctx, rows, first_row: panel_idx * LANES, panel, out, lower });
         debug_assert!(packed.is_some(), "a type with a length has a layout");
     });
 }
 
 struct Pack<'a> {
+    ctx: &'a Context,
     rows: Rows<'a>,
     first_row: usize,
     panel: Panel<'a>,
     out: &'a mut [u8],
+    /// For the lower bits of split codes.
+    lower: &'a mut [u8],
 }
 
 impl LayoutTask for Pack<'_> {
@@ -50,13 +61,21 @@ impl LayoutTask for Pack<'_> {
         let last_row = self.rows.n_rows() - 1;
         let rows: [&[L::Super]; LANES] =
             std::array::from_fn(|i| blocks::<L>(self.rows.get((self.first_row + i).min(last_row))));
+        let flip = if L::LOWER_BYTES > 0 { screen::flip(self.ctx.isa()) } else { 0 };
+        if L::LOWER_BYTES > 0 {
+            screen::pack_lower::<L>(&self.panel, flip, self.out, self.lower);
+        }
         for (super_idx, out) in self.out.chunks_exact_mut(L::SUPER_BYTES).enumerate() {
             let (head, groups) = out.split_at_mut(L::HEAD_BYTES);
             for (i, out) in groups.chunks_exact_mut(L::GROUP_BYTES).enumerate() {
                 let at = super_idx * L::N_GROUPS + i;
                 let Some(codes) = self.panel.codes[8 * at..].first_chunk() else { return };
                 let (code_bytes, factors) = out.split_at_mut(L::CODE_BYTES);
-                pack_group::<L>(codes, code_bytes);
+                if L::LOWER_BYTES > 0 {
+                    pack_group::<L>(&codes.map(|codes| codes.map(|code| (code ^ flip) >> 3)), code_bytes);
+                } else {
+                    pack_group::<L>(codes, code_bytes);
+                }
                 if L::N_GROUPS == 1 {
                     // These were read from f16.
                     let values = self.panel.scales[at].iter().chain(&self.panel.shifts[at]);
@@ -78,9 +97,9 @@ impl LayoutTask for Pack<'_> {
     }
 }
 
-/// The codes of 32 columns, as [`super::layout`] says.
+/// The codes of 32 columns, or their upper bits, as [`super::layout`] says.
 fn pack_group<L: Layout>(codes: &[[u8; 64]; 8], out: &mut [u8]) {
-    if L::BITS == 8 {
+    if L::UPPER_BITS == 8 {
         for (codes, out) in codes.iter().zip(out.as_chunks_mut().0) {
             *out = *codes;
         }
@@ -96,7 +115,7 @@ fn pack_group<L: Layout>(codes: &[[u8; 64]; 8], out: &mut [u8]) {
     for (plane, out) in high.iter_mut().enumerate() {
         for (i, out) in out.iter_mut().enumerate() {
             let high = |v: usize| codes[v][i] >> 4;
-            *out = match L::BITS {
+            *out = match L::UPPER_BITS {
                 5 => (0..4).fold(0, |byte, v| byte | high(v) << (4 + v) | high(v + 4) << v),
                 _ => (0..4).fold(0, |byte, v| byte | high(4 * plane + v) << ((2 * v + 4) % 8)),
             };
@@ -107,7 +126,7 @@ fn pack_group<L: Layout>(codes: &[[u8; 64]; 8], out: &mut [u8]) {
 /// A packed panel as bytes, with scales and shifts in f32.
 pub(super) struct Unpack<'p, 's> {
     pub(super) ty: BlockType,
-    pub(super) panel: &'p [u8],
+    pub(super) panel: PanelBytes<'p>,
     pub(super) n_steps: usize,
     pub(super) scratch: &'s mut [f32],
 }
@@ -118,14 +137,14 @@ impl<'s> Kernel for Unpack<'_, 's> {
     fn run<S: Simd>(self, simd: S) -> Panel<'s> {
         let Unpack { ty, panel, n_steps, scratch } = self;
         let mut out = PanelMut::new(ty, n_steps, scratch);
-        with_layout(ty, UnpackWith { simd, panel, out: &mut out });
+        with_layout(ty, panel.is_split(), UnpackWith { simd, panel, out: &mut out });
         out.done()
     }
 }
 
 struct UnpackWith<'a, 'b, S> {
     simd: S,
-    panel: &'a [u8],
+    panel: PanelBytes<'a>,
     out: &'a mut PanelMut<'b>,
 }
 
@@ -138,9 +157,10 @@ impl<S: Simd> LayoutTask for UnpackWith<'_, '_, S> {
         let n_parts = 32 / L::GROUP_LEN;
         let mut scales = out.scales.chunks_exact_mut(n_parts);
         let mut shifts = out.shifts.chunks_exact_mut(n_parts);
-        for block in panel.chunks_exact(L::SUPER_BYTES) {
+        for (super_idx, block) in panel.upper.chunks_exact(L::SUPER_BYTES).enumerate() {
             let head = head::<S, L>(simd, block);
-            for group in block[L::HEAD_BYTES..].chunks_exact(L::GROUP_BYTES) {
+            for (i, bytes) in block[L::HEAD_BYTES..].chunks_exact(L::GROUP_BYTES).enumerate() {
+                let group = panel.group::<L>(super_idx * L::N_GROUPS + i, bytes);
                 let (Some(codes), Some(scales), Some(shifts)) = (groups.next(), scales.next(), shifts.next()) else {
                     return;
                 };
@@ -150,7 +170,7 @@ impl<S: Simd> LayoutTask for UnpackWith<'_, '_, S> {
                         simd.store_b(from.take::<L>(simd, v), &mut codes[4 * half + v]);
                     }
                 }
-                let [first, second] = factors::<S, L>(simd, head, group);
+                let [first, second] = factors::<S, L>(simd, head, bytes);
                 let offset = if L::IS_WIDE { Some(-f32::from(S::WIDE_XOR)) } else { L::OFFSET.map(f32::from) };
                 simd.store(first, &mut scales[0]);
                 let shift = if let Some(offset) = offset { simd.mul(first, simd.splat(offset)) } else { second };

@@ -1,6 +1,7 @@
 //! The products of a panel with few tokens.
 
-use super::layout::{Codes, Layout, LayoutTask, factors, head, with_layout};
+use super::PanelBytes;
+use super::layout::{Codes, Group, Layout, LayoutTask, factors, head, with_layout};
 use crate::linear::panel::{Target, store_rows};
 use crate::linear::q8::BlockToken;
 use crate::linear::{LINE_BYTES, Q8Activations};
@@ -10,7 +11,7 @@ use crate::simd::{Kernel, Simd};
 /// A panel and all tokens.
 pub(super) struct PanelTask<'a> {
     pub(super) ty: BlockType,
-    pub(super) panel: &'a [u8],
+    pub(super) panel: PanelBytes<'a>,
     pub(super) x: &'a Q8Activations<'a>,
     pub(super) target: Target<'a>,
 }
@@ -19,7 +20,7 @@ impl Kernel for PanelTask<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let done = with_layout(self.ty, With { simd, task: self });
+        let done = with_layout(self.ty, self.panel.is_split(), With { simd, task: self });
         debug_assert!(done.is_some(), "types without a layout are not packed");
     }
 }
@@ -67,17 +68,18 @@ fn tile<S: Simd, L: Layout, const N: usize>(simd: S, task: &PanelTask, first_tok
     }
     let mut acc = [simd.splat(0.0); N];
     let n_groups = 2 * task.x.n_steps();
-    for (super_idx, block) in task.panel.chunks_exact(L::SUPER_BYTES).take(n_groups / L::N_GROUPS).enumerate() {
+    for (super_idx, block) in task.panel.upper.chunks_exact(L::SUPER_BYTES).take(n_groups / L::N_GROUPS).enumerate() {
         let head = head::<S, L>(simd, block);
-        for (i, group) in block[L::HEAD_BYTES..].chunks_exact(L::GROUP_BYTES).enumerate() {
+        for (i, bytes) in block[L::HEAD_BYTES..].chunks_exact(L::GROUP_BYTES).enumerate() {
             let at = super_idx * L::N_GROUPS + i;
             if L::N_GROUPS > 1 {
                 // Planes of codes and factors of super-blocks are not read in the order of memory, from which the machine foresees what
                 // comes: 1.7 times as fast for one token (six bits, AMD EPYC of family 25), 1.2 for eight.
                 for line in 0..L::GROUP_BYTES.div_ceil(LINE_BYTES) {
-                    simd.prefetch(group.as_ptr().wrapping_add(L::GROUP_BYTES + LINE_BYTES * line).cast());
+                    simd.prefetch(bytes.as_ptr().wrapping_add(L::GROUP_BYTES + LINE_BYTES * line).cast());
                 }
             }
+            let group = task.panel.group::<L>(at, bytes);
             // SAFETY: `at` is below the groups of 32 columns that the tokens have.
             unsafe { add_group::<S, L, N>(simd, group, head, &tokens, at, &mut acc) };
         }
@@ -94,14 +96,14 @@ fn tile<S: Simd, L: Layout, const N: usize>(simd: S, task: &PanelTask, first_tok
 #[inline(always)]
 unsafe fn add_group<S: Simd, L: Layout, const N: usize>(
     simd: S,
-    group: &[u8],
+    group: Group,
     head: [S::F; 2],
     tokens: &[BlockToken; N],
     at: usize,
     acc: &mut [S::F; N],
 ) {
     if L::GROUP_LEN == 16 {
-        let factors = factors::<S, L>(simd, head, group);
+        let factors = factors::<S, L>(simd, head, group.bytes);
         for half in 0..2 {
             // SAFETY: the caller's promise.
             let dots = unsafe { half_dots::<S, L, N>(simd, group, half, tokens, at, [simd.zero_int(); N]) };
@@ -119,7 +121,7 @@ unsafe fn add_group<S: Simd, L: Layout, const N: usize>(
         // SAFETY: the caller's promise.
         dots = unsafe { half_dots::<S, L, N>(simd, group, half, tokens, at, dots) };
     }
-    let factors = factors::<S, L>(simd, head, group);
+    let factors = factors::<S, L>(simd, head, group.bytes);
     for n in 0..N {
         // The sum of 8 times two products of 15 * 127 fits an i16: one joining for both halves.
         let dots = if joins_once::<S, L>() { simd.join_part::<1>(simd.zero_int(), dots[n]) } else { dots[n] };
@@ -139,9 +141,9 @@ const fn joins_once<S: Simd, L: Layout>() -> bool {
 /// # Safety
 /// The tokens have the group.
 #[inline(always)]
-unsafe fn half_dots<S: Simd, L: Layout, const N: usize>(
+pub(super) unsafe fn half_dots<S: Simd, L: Layout, const N: usize>(
     simd: S,
-    group: &[u8],
+    group: Group,
     half: usize,
     tokens: &[BlockToken; N],
     at: usize,
@@ -153,9 +155,17 @@ unsafe fn half_dots<S: Simd, L: Layout, const N: usize>(
         parts = dots;
     }
     // No constant for many tokens: written out, the loop needs more registers than there are.
-    let n_vectors = if N > 4 { group.len() / 64 - (L::GROUP_BYTES / 64 - 4) } else { 4 };
+    let n_vectors = if N > 4 { group.bytes.len() / 64 - (L::GROUP_BYTES / 64 - 4) } else { 4 };
+    // Where each vector's bits lie elsewhere, the loop cannot find them.
+    let is_taken = L::LOWER_BYTES > 0 && N > 4;
+    let mut taken = [simd.dup4_b(&[0; 4]); 4];
+    for v in 0..4 {
+        if is_taken {
+            taken[v] = codes.take::<L>(simd, v);
+        }
+    }
     for v in 0..n_vectors {
-        let weights = codes.take::<L>(simd, v);
+        let weights = if is_taken { taken[v] } else { codes.take::<L>(simd, v) };
         for n in 0..N {
             // SAFETY: a token has 8 fours of codes for each group, as `quantize` lays them out.
             let x = simd.dup4_b(unsafe { tokens[n].codes.get_unchecked(8 * at + 4 * half + v) });
