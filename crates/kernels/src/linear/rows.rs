@@ -209,7 +209,7 @@ impl PartF32<'_> {
         totals: &mut [[S::F; 2]; MAX_ROW_TOKENS],
     ) -> usize {
         /// What foresees reads stops at the end of a page of memory, and a file that is mapped lies in small ones: 1.08 times as fast so
-        /// with two threads, 1.2 with one. Packed codes, in large pages, are up to a quarter slower if they are asked for.
+        /// with two threads, 1.2 with one.
         const AHEAD_BYTES: usize = 4096;
         let row = row.as_chunks::<32>().0.as_chunks::<2>().0;
         for (token_idx, total) in totals.iter_mut().enumerate().take(self.n_tokens) {

@@ -59,6 +59,9 @@ impl<S: Simd> LayoutTask for With<'_, S> {
     }
 }
 
+/// How far ahead of a token's groups others are asked for.
+const AHEAD_BYTES: usize = 8192;
+
 /// 16 rows times `N` tokens.
 #[inline(always)]
 fn tile<S: Simd, L: Layout, const N: usize>(simd: S, task: &PanelTask, first_token: usize) {
@@ -77,6 +80,13 @@ fn tile<S: Simd, L: Layout, const N: usize>(simd: S, task: &PanelTask, first_tok
                 // comes: 1.7 times as fast for one token (six bits, AMD EPYC of family 25), 1.2 for eight.
                 for line in 0..L::GROUP_BYTES.div_ceil(LINE_BYTES) {
                     simd.prefetch(bytes.as_ptr().wrapping_add(L::GROUP_BYTES + LINE_BYTES * line).cast());
+                }
+            }
+            if N == 1 && L::N_GROUPS == 1 && L::BITS < 8 {
+                // Half a group's vectors are read twice. Two pages ahead: 1.04 to 1.14 times as fast (AMD EPYC of family 26), and half as far
+                // gains half of it. Codes of eight bits, which lie as they are read, take 1.04 to 1.07 of the time so.
+                for line in 0..L::GROUP_BYTES.div_ceil(LINE_BYTES) {
+                    simd.prefetch(bytes.as_ptr().wrapping_add(AHEAD_BYTES + LINE_BYTES * line).cast());
                 }
             }
             let group = task.panel.group::<L>(at, bytes);
