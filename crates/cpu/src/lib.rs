@@ -438,7 +438,7 @@ impl Instance for Running {
 
     fn want_greatest(&mut self, name: &str, n: Option<usize>) {
         match n {
-            Some(n) => self.greatest.insert(name.to_owned(), n),
+            Some(n) => self.greatest.insert(name.to_owned(), n.max(1)),
             None => self.greatest.remove(name),
         };
     }

@@ -204,7 +204,7 @@ fn screen_panel<S: Simd>(simd: S, upper: &[u8], token: &BlockToken, groups: &[Sc
     assert!(token.codes.len() >= 16 * pairs.len(), "as many groups of codes");
     for (at, (bytes, pair)) in upper.chunks_exact(PAIR_BYTES).zip(pairs).enumerate() {
         // Vectors are not read in the order of memory, from which the machine foresees what comes: 1.1 to 1.4 times as fast (AMD EPYC of family
-        // 26), and less so for half or twice as far.
+        // 26), and less so for half as far.
         for line in 0..PAIR_BYTES / LINE_BYTES {
             simd.prefetch(bytes.as_ptr().wrapping_add(12 * PAIR_BYTES + LINE_BYTES * line).cast());
         }
