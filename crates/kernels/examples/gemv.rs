@@ -86,6 +86,7 @@ fn main() {
     for n_tokens in [2, 4, 5, 8, 16, 32].into_iter().filter(|_| wanted("few")) {
         time(&ctx, BlockType::Q4_1, 1536, 576, n_tokens, "few");
         time(&ctx, BlockType::Q5_0, 2048, 640, n_tokens, "few");
+        time(&ctx, BlockType::Q8_0, 262_144, 640, n_tokens, "few");
     }
     for (n_rows, n_cols) in [(49152, 576), (262_144, 640), (151_936, 896)].into_iter().filter(|_| wanted("greatest")) {
         greatest(&ctx, n_rows, n_cols);

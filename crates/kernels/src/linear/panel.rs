@@ -4,7 +4,7 @@
 //! With rows in the lanes, the integer sums of a group of columns stay apart by row and are scaled by one vector; there
 //! is nothing to add up across lanes. For each group the panel has the scales and the shifts of its 16 rows.
 
-use super::q8::BlockToken;
+use super::q8::Block;
 use super::{Output, Q8Activations, Rows, f32_as_u8, parts};
 use crate::quant::BlockType;
 use crate::quant::format::{Format, FormatTask, SuperBlock, with_format};
@@ -302,6 +302,10 @@ fn multiply<S: Simd, const GROUP_LEN: usize, const IS_WIDE: bool>(
 ) {
     let mut token_idx = 0;
     // As many tokens as there are registers for, then fewer.
+    while S::TILE_TOKENS >= 12 && x.n_tokens() - token_idx >= 8 {
+        tile::<S, GROUP_LEN, IS_WIDE, 8>(simd, panel, x, token_idx, target);
+        token_idx += 8;
+    }
     while S::TILE_TOKENS >= 4 && x.n_tokens() - token_idx >= 4 {
         tile::<S, GROUP_LEN, IS_WIDE, 4>(simd, panel, x, token_idx, target);
         token_idx += 4;
@@ -324,24 +328,21 @@ fn tile<S: Simd, const GROUP_LEN: usize, const IS_WIDE: bool, const N: usize>(
     first_token: usize,
     target: Target,
 ) {
-    let tokens: [BlockToken; N] = std::array::from_fn(|n| x.block_token(first_token + n));
     let mut acc = [simd.splat(0.0); N];
-    let n_quads = GROUP_LEN / 4;
-    for (group, (scales, shifts)) in panel.scales.iter().zip(panel.shifts).enumerate() {
-        let first_quad = group * n_quads;
-        let quads = first_quad..first_quad + n_quads;
-        // SAFETY: a token has as many fours of codes as the panel, 16 per 64 columns.
-        let dots = unsafe { group_dots::<S, IS_WIDE, N>(simd, panel, quads, &tokens) };
-        let scales = simd.load(scales);
-        let shifts = simd.load(shifts);
-        for n in 0..N {
-            // SAFETY: a token has two scales per 64 columns, the panel 64 / GROUP_LEN groups.
-            let scale = simd.splat(unsafe { *tokens[n].scales.get_unchecked(group * GROUP_LEN / 32) });
-            acc[n] = simd.fma(simd.mul(simd.int_values(dots[n]), scales), scale, acc[n]);
-            if !IS_WIDE || S::WIDE_XOR != 0 {
-                let sums = if GROUP_LEN == 32 { tokens[n].sums32 } else { tokens[n].sums16 };
-                // SAFETY: a token has as many sums of a group's length as the panel has groups.
-                acc[n] = simd.fma(shifts, simd.splat(unsafe { *sums.get_unchecked(group) }), acc[n]);
+    let (n_quads, n_parts) = (GROUP_LEN / 4, 32 / GROUP_LEN);
+    let codes = panel.codes.chunks_exact(8);
+    let factors = panel.scales.chunks_exact(n_parts).zip(panel.shifts.chunks_exact(n_parts));
+    for ((blocks, codes), (scales, shifts)) in x.blocks::<N>(first_token).zip(codes).zip(factors) {
+        for part in 0..n_parts {
+            let dots = quads_dots::<S, IS_WIDE, N>(simd, codes, part * n_quads..(part + 1) * n_quads, blocks);
+            let (scales, shifts) = (simd.load(&scales[part]), simd.load(&shifts[part]));
+            for n in 0..N {
+                let scale = simd.splat(blocks[n].scale);
+                acc[n] = simd.fma(simd.mul(simd.int_values(dots[n]), scales), scale, acc[n]);
+                if !IS_WIDE || S::WIDE_XOR != 0 {
+                    let sum = if GROUP_LEN == 32 { blocks[n].sum32 } else { blocks[n].sums16[part] };
+                    acc[n] = simd.fma(shifts, simd.splat(sum), acc[n]);
+                }
             }
         }
     }
@@ -350,25 +351,20 @@ fn tile<S: Simd, const GROUP_LEN: usize, const IS_WIDE: bool, const N: usize>(
     }
 }
 
-/// The integer products of the fours of columns `quads`, the columns of a group.
-///
-/// # Safety
-/// The tokens have these.
+/// The integer products of the fours of columns `quads` of eight.
 #[inline(always)]
-unsafe fn group_dots<S: Simd, const IS_WIDE: bool, const N: usize>(
+fn quads_dots<S: Simd, const IS_WIDE: bool, const N: usize>(
     simd: S,
-    panel: Panel,
+    codes: &[[u8; 64]],
     quads: std::ops::Range<usize>,
-    tokens: &[BlockToken; N],
+    blocks: &[Block; N],
 ) -> [S::I; N] {
     let mut dots = [simd.zero_int(); N];
-    for (quad, weights) in quads.clone().zip(&panel.codes[quads]) {
-        let weights = simd.load_b(weights);
+    for quad in quads {
+        let weights = simd.load_b(&codes[quad]);
         for n in 0..N {
-            // SAFETY: the caller's promise.
-            let codes = simd.dup4_b(unsafe { tokens[n].codes.get_unchecked(quad) });
-            dots[n] =
-                if IS_WIDE { simd.dot_wide(dots[n], weights, codes) } else { simd.dot_narrow(dots[n], weights, codes) };
+            let x = simd.dup4_b(&blocks[n].codes[quad]);
+            dots[n] = if IS_WIDE { simd.dot_wide(dots[n], weights, x) } else { simd.dot_narrow(dots[n], weights, x) };
         }
     }
     dots

@@ -27,6 +27,7 @@ pub struct Q8Activations<'a> {
     codes: &'a [i8],
     scales: &'a [f32],
     sums: &'a [f32],
+    blocks: &'a [Block],
     tiles: &'a [TileGroup],
     int8: Int8Activations<'a, FINE_PARTS>,
     n_tokens: usize,
@@ -39,7 +40,7 @@ pub struct Q8Activations<'a> {
 pub(super) enum Form {
     /// For few tokens: scales and sums are vectors, the scale of each lane of four columns, and the sum of the lane's codes times it.
     Lanes,
-    /// By token, then the scale of each 32 columns, and the sums of each 16 columns and then of each 32.
+    /// By [`Block`].
     Blocks,
     /// By [`TileGroup`], or as [`Int8Activations`] where codes of weights are [fitted to 8 bits](parts::is_wide).
     Tiles,
@@ -53,16 +54,16 @@ pub(super) struct LaneToken<'a> {
     pub(super) sums: &'a [[f32; 16]],
 }
 
-/// A token of activations laid out by blocks.
-#[derive(Clone, Copy)]
-pub(super) struct BlockToken<'a> {
-    pub(super) codes: &'a [[i8; 4]],
-    /// By 32 columns.
-    pub(super) scales: &'a [f32],
-    /// By 16 columns.
-    pub(super) sums16: &'a [f32],
-    /// By 32 columns.
-    pub(super) sums32: &'a [f32],
+/// 32 columns of a token. Those of all tokens lie side by side: what a product with some of them needs has one address.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Block {
+    pub(super) codes: [[i8; 4]; 8],
+    pub(super) scale: f32,
+    /// Of all codes, times the scale.
+    pub(super) sum32: f32,
+    /// Of the first 16 and of the others.
+    pub(super) sums16: [f32; 2],
 }
 
 /// 32 columns of some tokens.
@@ -103,17 +104,13 @@ impl Q8Activations<'_> {
         }
     }
 
+    /// The blocks of the tokens from `first_token` on, by 32 columns.
     #[inline(always)]
-    pub(super) fn block_token(&self, token_idx: usize) -> BlockToken<'_> {
+    pub(super) fn blocks<const N: usize>(&self, first_token: usize) -> impl Iterator<Item = &[Block; N]> {
         assert!(self.form == Form::Blocks, "activations are not laid out by blocks");
-        let n_steps = self.n_steps();
-        let sums = &self.sums[token_idx * n_steps * 16..][..n_steps * 6];
-        BlockToken {
-            codes: &self.codes.as_chunks().0[token_idx * n_steps * 16..][..n_steps * 16],
-            scales: &self.scales[token_idx * n_steps * 16..][..n_steps * 2],
-            sums16: &sums[..n_steps * 4],
-            sums32: &sums[n_steps * 4..],
-        }
+        assert!(first_token + N <= self.n_tokens, "tokens that there are");
+        let groups = self.blocks.chunks_exact(self.n_tokens);
+        groups.map(move |blocks| blocks[first_token..].first_chunk().expect("as asserted"))
     }
 
     pub(super) fn int8(&self) -> &Int8Activations<'_, FINE_PARTS> {
@@ -162,7 +159,7 @@ pub(super) fn quantize<'a>(
     let n_steps = n_cols.div_ceil(64);
     let int8 = Int8Activations::EMPTY;
     let mut activations =
-        Q8Activations { codes: &[], scales: &[], sums: &[], tiles: &[], int8, n_tokens, n_cols, form };
+        Q8Activations { codes: &[], scales: &[], sums: &[], blocks: &[], tiles: &[], int8, n_tokens, n_cols, form };
     if form == Form::Tiles && parts::is_wide(ctx.isa()) {
         return Q8Activations { int8: quantize_fine(ctx, x, n_tokens, n_cols, scratch), ..activations };
     }
@@ -176,6 +173,24 @@ pub(super) fn quantize<'a>(
             ctx.isa().run(QuantizeTile { x, n_cols, groups });
         });
         return Q8Activations { tiles, ..activations };
+    }
+    // A token of a few thousand columns takes less time than handing it to another thread.
+    let is_alone = n_tokens <= MAX_ROW_TOKENS;
+    if form == Form::Blocks {
+        // SAFETY: a block is made of f32 and of bytes in fours, of which none is bad.
+        let (_, blocks, _) = unsafe { scratch.align_to_mut::<Block>() };
+        let blocks = &mut blocks[..2 * n_steps * n_tokens];
+        if is_alone {
+            ctx.isa().run(QuantizeBlocks { x, n_cols, first_step: 0, blocks: &mut *blocks });
+        } else {
+            let shared = SharedMut::new(&mut *blocks);
+            run_row_parts(ctx.pool(), n_steps, 1, |first_step, len| {
+                // SAFETY: each step is done once, and what is of different steps does not overlap.
+                let blocks = unsafe { shared.slice(2 * first_step * n_tokens, 2 * len * n_tokens) };
+                ctx.isa().run(QuantizeBlocks { x, n_cols, first_step, blocks });
+            });
+        }
+        return Q8Activations { blocks, ..activations };
     }
     let (codes, scratch) = scratch.split_at_mut(n_tokens * n_steps * 16);
     let (scales, sums) = scratch.split_at_mut(n_tokens * n_steps * 16);
@@ -194,10 +209,9 @@ pub(super) fn quantize<'a>(
                 )
             };
             let x = &x[token_idx * n_cols..][..n_cols];
-            ctx.isa().run(Quantize { x, codes, scales, sums, by_lane: form == Form::Lanes });
+            ctx.isa().run(Quantize { x, codes, scales, sums });
         };
-        // A token of a few thousand columns takes less time than handing it to another thread.
-        if n_tokens <= MAX_ROW_TOKENS {
+        if is_alone {
             (0..n_tokens).for_each(quantize);
         } else {
             run_row_parts(ctx.pool(), n_tokens, 1, |start, len| (start..start + len).for_each(&quantize));
@@ -212,28 +226,50 @@ struct Quantize<'a> {
     codes: &'a mut [i8],
     scales: &'a mut [f32],
     sums: &'a mut [f32],
-    by_lane: bool,
 }
 
 impl Kernel for Quantize<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let n_steps = self.codes.len() / 64;
         let codes = self.codes.as_chunks_mut::<64>().0;
         for ((step_idx, x), codes) in (0..).zip(steps(self.x, &mut [0.0; 64])).zip(codes) {
             let scales = quantize_step(simd, x, codes);
             let [a, b] = scales;
-            let scale_lanes = [a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b];
-            let sums = sums_of(simd, codes, scales);
-            if self.by_lane {
-                self.scales.as_chunks_mut().0[step_idx] = scale_lanes;
-                self.sums.as_chunks_mut().0[step_idx] = sums;
-            } else {
-                self.scales.as_chunks_mut().0[step_idx] = scales;
-                let sums16 = sums_of_fours(&sums);
-                self.sums.as_chunks_mut().0[step_idx] = sums16;
-                self.sums[n_steps * 4..].as_chunks_mut().0[step_idx] = [sums16[0] + sums16[1], sums16[2] + sums16[3]];
+            self.scales.as_chunks_mut().0[step_idx] = [a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b];
+            self.sums.as_chunks_mut().0[step_idx] = sums_of(simd, codes, scales);
+        }
+    }
+}
+
+/// Some steps of 64 columns of all tokens.
+struct QuantizeBlocks<'a> {
+    x: &'a [f32],
+    n_cols: usize,
+    first_step: usize,
+    /// Of the steps from the first on.
+    blocks: &'a mut [Block],
+}
+
+impl Kernel for QuantizeBlocks<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { x, n_cols, first_step, blocks } = self;
+        let n_tokens = x.len().checked_div(n_cols).unwrap_or(0);
+        for (step_idx, blocks) in (first_step..).zip(blocks.chunks_exact_mut((2 * n_tokens).max(1))) {
+            for token_idx in 0..n_tokens {
+                let x = &x[token_idx * n_cols..][..n_cols];
+                let mut last = [0.0; 64];
+                let Some(x) = steps(&x[64 * step_idx..], &mut last).next() else { return };
+                let mut codes = [0; 64];
+                let scales = quantize_step(simd, x, &mut codes);
+                let sums = sums_of_fours(&sums_of(simd, &codes, scales));
+                for (half, codes) in codes.as_chunks::<4>().0.as_chunks().0.iter().enumerate() {
+                    let sums16 = [sums[2 * half], sums[2 * half + 1]];
+                    let (scale, sum32) = (scales[half], sums16[0] + sums16[1]);
+                    blocks[half * n_tokens + token_idx] = Block { codes: *codes, scale, sum32, sums16 };
+                }
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::PanelBytes;
 use super::layout::{Codes, Group, Layout, LayoutTask, factors, head, with_layout};
 use crate::linear::panel::{Target, store_rows};
-use crate::linear::q8::BlockToken;
+use crate::linear::q8::Block;
 use crate::linear::{LINE_BYTES, Q8Activations};
 use crate::quant::BlockType;
 use crate::simd::{Kernel, Simd};
@@ -65,10 +65,7 @@ const AHEAD_BYTES: usize = 8192;
 /// 16 rows times `N` tokens.
 #[inline(always)]
 fn tile<S: Simd, L: Layout, const N: usize>(simd: S, task: &PanelTask, first_token: usize) {
-    let mut tokens = [task.x.block_token(first_token); N];
-    for n in 1..N {
-        tokens[n] = task.x.block_token(first_token + n);
-    }
+    let mut blocks = task.x.blocks::<N>(first_token);
     let mut acc = [simd.splat(0.0); N];
     let n_groups = 2 * task.x.n_steps();
     for (super_idx, block) in task.panel.upper.chunks_exact(L::SUPER_BYTES).take(n_groups / L::N_GROUPS).enumerate() {
@@ -90,8 +87,8 @@ fn tile<S: Simd, L: Layout, const N: usize>(simd: S, task: &PanelTask, first_tok
                 }
             }
             let group = task.panel.group::<L>(at, bytes);
-            // SAFETY: `at` is below the groups of 32 columns that the tokens have.
-            unsafe { add_group::<S, L, N>(simd, group, head, &tokens, at, &mut acc) };
+            let Some(blocks) = blocks.next() else { break };
+            add_group::<S, L, N>(simd, group, head, blocks, &mut acc);
         }
     }
     for n in 0..N {
@@ -99,45 +96,35 @@ fn tile<S: Simd, L: Layout, const N: usize>(simd: S, task: &PanelTask, first_tok
     }
 }
 
-/// Adds the products of group `at`, 32 columns.
-///
-/// # Safety
-/// The tokens have the group.
+/// Adds the products of a group, 32 columns.
 #[inline(always)]
-unsafe fn add_group<S: Simd, L: Layout, const N: usize>(
+fn add_group<S: Simd, L: Layout, const N: usize>(
     simd: S,
     group: Group,
     head: [S::F; 2],
-    tokens: &[BlockToken; N],
-    at: usize,
+    blocks: &[Block; N],
     acc: &mut [S::F; N],
 ) {
     if L::GROUP_LEN == 16 {
         let factors = factors::<S, L>(simd, head, group.bytes);
         for half in 0..2 {
-            // SAFETY: the caller's promise.
-            let dots = unsafe { half_dots::<S, L, N>(simd, group, half, tokens, at, [simd.zero_int(); N]) };
+            let dots = half_dots::<S, L, N>(simd, group, half, blocks, [simd.zero_int(); N]);
             for n in 0..N {
-                // SAFETY: a token has a scale for each group of 32 columns and a sum for each 16.
-                let (scale, sum) =
-                    unsafe { (*tokens[n].scales.get_unchecked(at), *tokens[n].sums16.get_unchecked(2 * at + half)) };
-                acc[n] = scaled::<S, L>(simd, dots[n], [factors[half]; 2], scale, sum, acc[n]);
+                let Block { scale, sums16, .. } = blocks[n];
+                acc[n] = scaled::<S, L>(simd, dots[n], [factors[half]; 2], scale, sums16[half], acc[n]);
             }
         }
         return;
     }
     let mut dots = [simd.zero_int(); N];
     for half in 0..2 {
-        // SAFETY: the caller's promise.
-        dots = unsafe { half_dots::<S, L, N>(simd, group, half, tokens, at, dots) };
+        dots = half_dots::<S, L, N>(simd, group, half, blocks, dots);
     }
     let factors = factors::<S, L>(simd, head, group.bytes);
     for n in 0..N {
         // The sum of 8 times two products of 15 * 127 fits an i16: one joining for both halves.
         let dots = if joins_once::<S, L>() { simd.join_part::<1>(simd.zero_int(), dots[n]) } else { dots[n] };
-        // SAFETY: a token has a scale and a sum for each group of 32 columns.
-        let (scale, sum) = unsafe { (*tokens[n].scales.get_unchecked(at), *tokens[n].sums32.get_unchecked(at)) };
-        acc[n] = scaled::<S, L>(simd, dots, factors, scale, sum, acc[n]);
+        acc[n] = scaled::<S, L>(simd, dots, factors, blocks[n].scale, blocks[n].sum32, acc[n]);
     }
 }
 
@@ -147,16 +134,12 @@ const fn joins_once<S: Simd, L: Layout>() -> bool {
 }
 
 /// To `dots`, the integer products of 16 columns: parts where they [join once](joins_once).
-///
-/// # Safety
-/// The tokens have the group.
 #[inline(always)]
-pub(super) unsafe fn half_dots<S: Simd, L: Layout, const N: usize>(
+pub(super) fn half_dots<S: Simd, L: Layout, const N: usize>(
     simd: S,
     group: Group,
     half: usize,
-    tokens: &[BlockToken; N],
-    at: usize,
+    blocks: &[Block; N],
     mut dots: [S::I; N],
 ) -> [S::I; N] {
     let mut codes = Codes::<S>::new::<L>(simd, group, half);
@@ -177,8 +160,7 @@ pub(super) unsafe fn half_dots<S: Simd, L: Layout, const N: usize>(
     for v in 0..n_vectors {
         let weights = if is_taken { taken[v] } else { codes.take::<L>(simd, v) };
         for n in 0..N {
-            // SAFETY: a token has 8 fours of codes for each group, as `quantize` lays them out.
-            let x = simd.dup4_b(unsafe { tokens[n].codes.get_unchecked(8 * at + 4 * half + v) });
+            let x = simd.dup4_b(&blocks[n].codes[4 * half + v]);
             if L::IS_WIDE {
                 dots[n] = simd.dot_wide(dots[n], weights, x);
             } else if S::PART_PRODUCTS == 2 {
