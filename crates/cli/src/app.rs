@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use clap::builder::FalseyValueParser;
 use thane_kernels::Isa;
+use thane_mil::budget::Budget;
 
 use crate::exit::Failure;
 use crate::hub::{self, HubContext, Places};
@@ -40,6 +41,41 @@ pub struct Global {
     /// Instructions to compute with, of those that this machine has: portable, avx2, avx512 or neon [default: the best].
     #[arg(long, global = true, env = "THANE_ISA", value_name = "NAME", value_parser = isa)]
     pub isa: Option<Isa>,
+    /// Memory to allocate at most for tensors, caches, packed weights and rows, such as 4GB [default: what the machine has,
+    /// less an eighth].
+    #[arg(long, global = true, env = "THANE_MEMORY", value_name = "SIZE", value_parser = size)]
+    pub memory: Option<usize>,
+}
+
+/// Bytes of `512MB`, `4GB`, `1.5 GiB` or `1000000`.
+fn size(text: &str) -> Result<usize, String> {
+    let units = [
+        ("GiB", 1u64 << 30),
+        ("MiB", 1 << 20),
+        ("GB", 1_000_000_000),
+        ("MB", 1_000_000),
+        ("kB", 1000),
+        ("B", 1),
+        ("", 1),
+    ];
+    let lower = text.trim().to_lowercase();
+    let parsed = units.iter().find_map(|(unit, bytes)| {
+        let number: f64 = lower.strip_suffix(&unit.to_lowercase())?.trim().parse().ok()?;
+        Some(number * *bytes as f64).filter(|n| n.is_finite() && *n >= 1.0)
+    });
+    parsed
+        .map(|n| n as usize)
+        .ok_or_else(|| "a size is a number with kB, MB, GB, MiB or GiB behind it, such as 4GB".into())
+}
+
+/// What the machine has, or what the control group that this process runs in may take, less an eighth for everything else.
+fn memory_of_machine() -> usize {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    let group = system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory);
+    let total = system.total_memory().min(group);
+    // A machine that does not say how much it has is not limited.
+    if total == 0 { usize::MAX } else { usize::try_from(total / 8 * 7).unwrap_or(usize::MAX) }
 }
 
 fn isa(name: &str) -> Result<Isa, String> {
@@ -54,6 +90,8 @@ pub struct App {
     pub hub: HubContext,
     /// Instructions to compute with, where they are chosen.
     pub isa: Option<Isa>,
+    /// What may be allocated because of what is read.
+    pub budget: Budget,
 }
 
 impl App {
@@ -72,6 +110,23 @@ impl App {
             progress: Arc::clone(&output) as Arc<dyn hub::Progress>,
             interrupt: interrupt.clone(),
         };
-        Ok(Self { output, interrupt, hub, isa: global.isa })
+        let budget = Budget::new(global.memory.unwrap_or_else(memory_of_machine));
+        Ok(Self { output, interrupt, hub, isa: global.isa, budget })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in [("4GB", 4_000_000_000), ("1.5 GiB", 3 << 29), ("512mb", 512_000_000), ("4096", 4096)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "GB", "-1GB", "nan", "1e400", "0", "4 apples"] {
+            size(text).unwrap_err();
+        }
+        assert!(memory_of_machine() > 1 << 28);
     }
 }

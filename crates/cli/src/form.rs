@@ -7,13 +7,13 @@ use thane_models::{DecoderEngine, NormForm};
 #[command(next_help_heading = "Programs for the Neural Engine (--form engine, --task embed)")]
 pub struct FormFlags {
     /// What the residual stream is divided by, so that fp16 can hold it [default: what the family needs].
-    #[arg(long, env = "THANE_RESIDUAL_DIVISOR", value_name = "K", value_parser = divisor)]
+    #[arg(long, value_name = "K", value_parser = divisor)]
     pub residual_divisor: Option<f32>,
     /// How root mean square norms are spelled: scaled cannot overflow, native has fewer ops, cat is a layer norm.
-    #[arg(long, env = "THANE_NORM", value_name = "HOW", value_enum, default_value_t = Norm::Scaled)]
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = Norm::Scaled)]
     pub norm: Norm,
     /// Tokens of a prompt that one call of prefill takes [default: 64, or the context if that is less].
-    #[arg(long, env = "THANE_BLOCK", value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS")]
     pub block: Option<usize>,
 }
 

@@ -14,10 +14,12 @@ mod interrupt;
 mod language;
 mod model;
 mod npy;
+mod out;
 mod output;
 mod profile;
 mod talk;
 mod tensors;
+mod twins;
 
 use std::process::ExitCode;
 
@@ -94,15 +96,17 @@ Exit codes: 0 done, 1 what was asked for does not hold (audit, diff, verify) or 
 Environment: each flag as shown; HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, \
 HF_HUB_OFFLINE, XDG_CACHE_HOME, HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE, NO_COLOR.";
 
-/// The command line. Help names the variable of a flag, not what somebody's environment has in it.
+/// The command line.
 fn command() -> clap::Command {
-    let plain = |command: clap::Command| command.mut_args(|arg| arg.hide_env_values(true));
-    plain(Cli::command()).mut_subcommands(plain)
+    twins::with_twins(Cli::command())
 }
 
 fn main() -> ExitCode {
-    let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
-        Ok(cli) => cli,
+    let command = command();
+    let (cli, verb) = match command.clone().try_get_matches().and_then(|matches| {
+        Ok((Cli::from_arg_matches(&matches)?, matches.subcommand_name().unwrap_or_default().to_owned()))
+    }) {
+        Ok(parsed) => parsed,
         Err(e) => {
             // Help and version are no errors; clap knows which stream each belongs to.
             let code = if e.use_stderr() { Code::Usage } else { Code::Ok };
@@ -110,7 +114,10 @@ fn main() -> ExitCode {
             return code.into();
         }
     };
-    let outcome = App::new(&cli.global, |name| std::env::var_os(name)).and_then(|app| dispatch(&cli.verb, &app));
+    let outcome = App::new(&cli.global, |name| std::env::var_os(name)).and_then(|app| {
+        twins::warnings(&command, &verb, |name| std::env::var_os(name)).iter().for_each(|line| app.output.say(line));
+        dispatch(&cli.verb, &app)
+    });
     match outcome {
         Ok(()) => Code::Ok.into(),
         Err(failure) => {
@@ -141,7 +148,9 @@ mod tests {
         let mut n_flags = 0;
         visit(&built, &mut |verb, arg| {
             let Some(long) = arg.get_long().filter(|long| !["help", "version"].contains(long)) else { return };
-            let twin = format!("THANE_{}", long.to_uppercase().replace('-', "_"));
+            let is_global = arg.is_global_set() || verb == "thane";
+            let of_verb = if is_global { String::new() } else { format!("{verb}-") };
+            let twin = format!("THANE_{of_verb}{long}").to_uppercase().replace('-', "_");
             assert_eq!(arg.get_env().and_then(|e| e.to_str()), Some(twin.as_str()), "{verb} --{long}");
             assert!(arg.get_help().is_some(), "{verb} --{long}");
             n_flags += 1;

@@ -28,11 +28,11 @@ use crate::language::{Language, Parts};
 #[command(next_help_heading = "Model")]
 pub struct ProgramFlags {
     /// Tokens of prompt and answer together [default: the model's context, 8192 at most].
-    #[arg(long, env = "THANE_CONTEXT", value_name = "N")]
+    #[arg(long, value_name = "N")]
     pub context: Option<usize>,
     /// How to compute: fast takes quantised weights as they are and caches in fp16, f32 is the reference, ane is fp16 after
     /// each op with the sums of the Apple Neural Engine.
-    #[arg(long, env = "THANE_NUMERICS", value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
     pub numerics: NumericsFlag,
 }
 
@@ -43,7 +43,7 @@ pub struct RunFlags {
     #[command(flatten)]
     pub program: ProgramFlags,
     /// Threads [default: the physical cores].
-    #[arg(long, env = "THANE_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
     /// What is told where the time goes.
     #[arg(skip)]

@@ -10,6 +10,7 @@
 #![deny(missing_docs)]
 
 pub mod backend;
+pub mod budget;
 pub mod build;
 pub mod data;
 pub mod edit;

@@ -23,49 +23,49 @@ pub struct Args {
     #[arg(value_name = "X", required_unless_present = "self_check")]
     subject: Option<String>,
     /// What to judge for: a chip, a system, or both, such as m4,a19,m4+macos26.
-    #[arg(long, env = "THANE_TARGET", value_name = "TARGET", value_delimiter = ',', value_parser = target)]
+    #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = target)]
     target: Vec<Target>,
     /// What Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default: cpuAndNeuralEngine].
-    #[arg(long, env = "THANE_UNITS", value_name = "UNITS", value_parser = units)]
+    #[arg(long, value_name = "UNITS", value_parser = units)]
     units: Option<Units>,
     /// Judge for the way straight to the engine, around Core ML.
-    #[arg(long, env = "THANE_DIRECT", value_parser = FalseyValueParser::new(), conflicts_with = "units")]
+    #[arg(long, value_parser = FalseyValueParser::new(), conflicts_with = "units")]
     direct: bool,
     /// Report this function only.
-    #[arg(long, env = "THANE_FUNCTION", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     function: Option<String>,
     /// Fail where less than this share of a function's ops, in percent, runs on the engine.
-    #[arg(long, env = "THANE_REQUIRE_ANE", value_name = "PERCENT", value_parser = require::percentage)]
+    #[arg(long, value_name = "PERCENT", value_parser = require::percentage)]
     require_ane: Option<f64>,
     /// Fail where a rule, or anything as bad as a severity (note, warning, error), is found.
-    #[arg(long, env = "THANE_DENY", value_name = "RULE|SEVERITY", value_delimiter = ',', value_parser = Deny::parse)]
+    #[arg(long, value_name = "RULE|SEVERITY", value_delimiter = ',', value_parser = Deny::parse)]
     deny: Vec<Deny>,
     /// How to report [default: text].
-    #[arg(long, env = "THANE_FORMAT", value_name = "FORMAT", value_enum)]
+    #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<Format>,
     /// Write to this file instead of stdout.
-    #[arg(short, long, env = "THANE_OUT", value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// A report that --format json wrote: what it has does not count for --deny, and what is gone is listed.
-    #[arg(long, env = "THANE_BASELINE", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
     /// Compare with what Apple says: analytics.mil of a compiled bundle, or JSON of an MLComputePlan.
-    #[arg(long, env = "THANE_COMPARE", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
     /// Tokens that the cache of a checkpoint holds; several show what decode takes with each.
-    #[arg(long, env = "THANE_CONTEXT", value_name = "N", value_delimiter = ',')]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
     context: Vec<usize>,
     /// Rewrite what is found, each rewrite proven on the CPU, and write the program to -o: a package, or a .mil file.
-    #[arg(long, env = "THANE_FIX", value_parser = FalseyValueParser::new(), requires = "out", conflicts_with_all = ["format", "baseline", "compare", "context", "require_ane", "deny", "function"])]
+    #[arg(long, value_parser = FalseyValueParser::new(), requires = "out", conflicts_with_all = ["format", "baseline", "compare", "context", "require_ane", "deny", "function"])]
     fix: bool,
     /// With --fix: keep rewrites of functions that are too large to be run here, unproven.
-    #[arg(long, env = "THANE_UNPROVEN", value_parser = FalseyValueParser::new(), requires = "fix")]
+    #[arg(long, value_parser = FalseyValueParser::new(), requires = "fix")]
     unproven: bool,
     /// With --fix: pad rows of inputs, outputs and states to 64 bytes where a rule asks for it, which changes what callers pass.
-    #[arg(long, env = "THANE_PAD_INTERFACE", value_parser = FalseyValueParser::new(), requires = "fix")]
+    #[arg(long, value_parser = FalseyValueParser::new(), requires = "fix")]
     pad_interface: bool,
     /// Score the audit on published data, or on files with the same columns.
-    #[arg(long, env = "THANE_SELF_CHECK", value_name = "FILE.csv", num_args = 0.., conflicts_with_all = ["subject", "format", "fix"])]
+    #[arg(long, value_name = "FILE.csv", num_args = 0.., conflicts_with_all = ["subject", "format", "fix"])]
     self_check: Option<Vec<PathBuf>>,
     #[command(flatten)]
     embedding: bundle::Flags,

@@ -26,19 +26,19 @@ pub struct Args {
     #[arg(value_name = "X")]
     subject: String,
     /// The finding to keep: a rule such as ANE128, or a severity (note, warning, error) [default: the worst there is].
-    #[arg(long, env = "THANE_RULE", value_name = "RULE|SEVERITY", value_parser = Deny::parse)]
+    #[arg(long, value_name = "RULE|SEVERITY", value_parser = Deny::parse)]
     rule: Option<Deny>,
     /// What to judge for: a chip, a system, or both, such as m4 or m4+macos26.
-    #[arg(long, env = "THANE_TARGET", value_name = "TARGET", value_parser = audit::target)]
+    #[arg(long, value_name = "TARGET", value_parser = audit::target)]
     target: Option<Target>,
     /// What Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default: cpuAndNeuralEngine].
-    #[arg(long, env = "THANE_UNITS", value_name = "UNITS", value_parser = audit::units)]
+    #[arg(long, value_name = "UNITS", value_parser = audit::units)]
     units: Option<Units>,
     /// Judge for the way straight to the engine, around Core ML.
-    #[arg(long, env = "THANE_DIRECT", value_parser = FalseyValueParser::new(), conflicts_with = "units")]
+    #[arg(long, value_parser = FalseyValueParser::new(), conflicts_with = "units")]
     direct: bool,
     /// Where the part goes: a package, or a .mil file.
-    #[arg(short, long, env = "THANE_OUT", value_name = "Y")]
+    #[arg(short, long, value_name = "Y")]
     out: PathBuf,
     #[command(flatten)]
     embedding: bundle::Flags,

@@ -25,28 +25,28 @@ pub struct Args {
     /// A path, hf:org/name with @revision after it, or a name of the catalogue.
     model: String,
     /// The texts: lines of a .txt file, the rows of a .jsonl or .parquet file.
-    #[arg(short, long, env = "THANE_FILE", value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// How many texts there are of each length in tokens, instead of the texts: JSON such as {"128": 5, "300": 2}.
-    #[arg(long, env = "THANE_HISTOGRAM", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     histogram: Option<PathBuf>,
     /// The field of .jsonl and .parquet rows that has the text.
-    #[arg(long, env = "THANE_FIELD", value_name = "NAME", default_value = "text")]
+    #[arg(long, value_name = "NAME", default_value = "text")]
     field: String,
     /// Put one of the model's prompts before each text; an empty name takes none [default: the model's default prompt].
-    #[arg(long, env = "THANE_PROMPT", value_name = "NAME", conflicts_with = "histogram")]
+    #[arg(long, value_name = "NAME", conflicts_with = "histogram")]
     prompt: Option<String>,
     /// Most buckets to try.
-    #[arg(long, env = "THANE_COUNT", value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=64))]
     count: u16,
     /// Buckets are multiples of N tokens; the longest may be the model's own end.
-    #[arg(long, env = "THANE_ALIGN", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     align: u16,
     /// Measured milliseconds of a call of some lengths, such as 128=14.0,256=31.9 [default: predicted for --chip].
-    #[arg(long, env = "THANE_TIMES", value_name = "TOKENS=MS", value_delimiter = ',', value_parser = time)]
+    #[arg(long, value_name = "TOKENS=MS", value_delimiter = ',', value_parser = time)]
     times: Vec<(usize, f64)>,
     /// The chip that costs are predicted for; with --times, only beyond what was measured.
-    #[arg(long, env = "THANE_CHIP", value_name = "NAME", default_value = "m4", value_parser = chip)]
+    #[arg(long, value_name = "NAME", default_value = "m4", value_parser = chip)]
     chip: &'static Chip,
 }
 

@@ -28,31 +28,31 @@ pub struct Args {
     /// A path, hf:org/name with /file or @revision after it, or a name of the catalogue.
     model: String,
     /// The package to write, such as model.mlpackage; model.mlmodelc is written as a device's compiler would.
-    #[arg(short, long, env = "THANE_OUT", value_name = "PACKAGE")]
+    #[arg(short, long, value_name = "PACKAGE")]
     out: PathBuf,
     /// Write it in the place of the package that is there.
-    #[arg(long, env = "THANE_FORCE", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
     force: bool,
     /// What the package is for: answers (generate) or vectors of texts (embed).
-    #[arg(long, env = "THANE_TASK", value_name = "TASK", value_enum, default_value_t = Task::Generate)]
+    #[arg(long, value_name = "TASK", value_enum, default_value_t = Task::Generate)]
     task: Task,
     /// How programs are spelled: for every machine, or for the Neural Engine [default: portable for generate, engine for
     /// embed].
-    #[arg(long, env = "THANE_FORM", value_name = "FORM", value_enum)]
+    #[arg(long, value_name = "FORM", value_enum)]
     form: Option<Form>,
     #[command(flatten)]
     embedding: bundle::Flags,
     /// Tokens of prompt and answer together [default: the model's context, 8192 at most].
-    #[arg(long, env = "THANE_CONTEXT", value_name = "N")]
+    #[arg(long, value_name = "N")]
     context: Option<usize>,
     /// Functions to write [default: all].
-    #[arg(long, env = "THANE_FUNCTIONS", value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     functions: Vec<String>,
     /// Opset to write, such as ios18 [default: the lowest that has every op].
-    #[arg(long, env = "THANE_OPSET", value_name = "OPSET", value_parser = opset)]
+    #[arg(long, value_name = "OPSET", value_parser = opset)]
     opset: Option<Opset>,
     /// The same by the oldest system that is to run it, such as ios18 or macos15.
-    #[arg(long, env = "THANE_MIN_OS", value_name = "SYSTEM", value_parser = system, conflicts_with = "opset")]
+    #[arg(long, value_name = "SYSTEM", value_parser = system, conflicts_with = "opset")]
     min_os: Option<Opset>,
 }
 

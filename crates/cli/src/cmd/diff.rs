@@ -23,10 +23,10 @@ pub struct Args {
     /// Another.
     b: PathBuf,
     /// Made-up inputs follow from this number.
-    #[arg(long, env = "THANE_RANDOM_SEED", value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     random_seed: u64,
     /// Do not run the functions.
-    #[arg(long, env = "THANE_NO_RUN", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
     no_run: bool,
 }
 

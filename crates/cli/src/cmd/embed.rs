@@ -36,31 +36,31 @@ pub struct Args {
     #[arg(conflicts_with = "file")]
     texts: Vec<String>,
     /// The texts: lines of a .txt file, the rows of a .jsonl or .parquet file.
-    #[arg(short, long, env = "THANE_FILE", value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// The field of .jsonl and .parquet rows that has the text [default: text]; makes stdin JSON lines.
-    #[arg(long, env = "THANE_FIELD", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     field: Option<String>,
     /// Where the vectors go: a .npy, .jsonl, .parquet or .safetensors file [default: stdout, a JSON array a line].
-    #[arg(short, long, env = "THANE_OUT", value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Write in the place of the file that is there.
-    #[arg(long, env = "THANE_FORCE", value_parser = FalseyValueParser::new())]
+    #[arg(long, value_parser = FalseyValueParser::new())]
     force: bool,
     #[command(flatten)]
     vectors: Vectors,
     /// How alike two texts are, by the model's function; with int8 or bits, of what is stored.
-    #[arg(long, env = "THANE_SIMILARITY", value_parser = FalseyValueParser::new(), conflicts_with_all = ["file", "out", "chunks"])]
+    #[arg(long, value_parser = FalseyValueParser::new(), conflicts_with_all = ["file", "out", "chunks"])]
     similarity: bool,
     /// Tokens of a call of the program at most, padding included.
-    #[arg(long, env = "THANE_BATCH_TOKENS", value_name = "N", default_value_t = BATCH_TOKENS)]
+    #[arg(long, value_name = "N", default_value_t = BATCH_TOKENS)]
     batch_tokens: usize,
     /// How to compute: fast takes quantised weights as they are, f32 is the reference, ane is fp16 after each op with the sums
     /// of the Apple Neural Engine.
-    #[arg(long, env = "THANE_NUMERICS", value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
     numerics: NumericsFlag,
     /// Threads [default: the physical cores].
-    #[arg(long, env = "THANE_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
 
@@ -69,32 +69,32 @@ pub struct Args {
 #[command(next_help_heading = "Vectors")]
 struct Vectors {
     /// Elements: float, float16, int8, binary or ubinary [default: float, or int8 where the model's own output is].
-    #[arg(long, env = "THANE_FORMAT", value_name = "FORMAT", value_parser = ["float", "float16", "int8", "binary", "ubinary"])]
+    #[arg(long, value_name = "FORMAT", value_parser = ["float", "float16", "int8", "binary", "ubinary"])]
     format: Option<String>,
     /// How bits are packed: docs/embed.md has the three ways [default: pplx for models that quantise, else
     /// sentence-transformers].
-    #[arg(long, env = "THANE_PACKING", value_name = "HOW", value_parser = ["pplx", "sentence-transformers", "lsb"])]
+    #[arg(long, value_name = "HOW", value_parser = ["pplx", "sentence-transformers", "lsb"])]
     packing: Option<String>,
     /// Keep the first N dimensions (Matryoshka), before anything is quantised.
-    #[arg(long, env = "THANE_DIMENSIONS", value_name = "N")]
+    #[arg(long, value_name = "N")]
     dimensions: Option<usize>,
     /// Put one of the model's prompts before each text; an empty name takes none [default: the model's default prompt].
-    #[arg(long, env = "THANE_PROMPT", value_name = "NAME", conflicts_with = "chunks")]
+    #[arg(long, value_name = "NAME", conflicts_with = "chunks")]
     prompt: Option<String>,
     /// A row is a list of chunks that are embedded in one pass, a vector each (late chunking).
-    #[arg(long, env = "THANE_CHUNKS", value_parser = FalseyValueParser::new())]
+    #[arg(long, value_parser = FalseyValueParser::new())]
     chunks: bool,
     /// A vector for each token.
-    #[arg(long, env = "THANE_MULTI_VECTOR", value_parser = FalseyValueParser::new(), conflicts_with_all = ["chunks", "pooling"])]
+    #[arg(long, value_parser = FalseyValueParser::new(), conflicts_with_all = ["chunks", "pooling"])]
     multi_vector: bool,
     /// How the vectors of tokens become one: mean, cls, lasttoken, max or weightedmean [default: as the model says].
-    #[arg(long, env = "THANE_POOLING", value_name = "HOW", value_parser = pooling)]
+    #[arg(long, value_name = "HOW", value_parser = pooling)]
     pooling: Option<Pooling>,
     /// Most tokens of a text [default: what the model was made for].
-    #[arg(long, env = "THANE_MAX_LENGTH", value_name = "N")]
+    #[arg(long, value_name = "N")]
     max_length: Option<usize>,
     /// Cut texts that are longer than the model takes, and count them.
-    #[arg(long, env = "THANE_TRUNCATE", value_parser = FalseyValueParser::new())]
+    #[arg(long, value_parser = FalseyValueParser::new())]
     truncate: bool,
 }
 

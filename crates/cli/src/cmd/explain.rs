@@ -26,10 +26,10 @@ pub struct Args {
     #[arg(value_name = "PROGRAM")]
     program: Option<String>,
     /// What to judge the program for, such as m4,a19.
-    #[arg(long, env = "THANE_TARGET", value_name = "TARGET", value_delimiter = ',', value_parser = target)]
+    #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = target)]
     target: Vec<Target>,
     /// List all rules.
-    #[arg(long, env = "THANE_LIST", value_parser = FalseyValueParser::new(), conflicts_with = "what")]
+    #[arg(long, value_parser = FalseyValueParser::new(), conflicts_with = "what")]
     list: bool,
     #[command(flatten)]
     embedding: bundle::Flags,

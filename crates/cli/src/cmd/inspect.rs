@@ -21,10 +21,10 @@ pub struct Args {
     /// A path, hf:org/name with /file or @revision after it, a name of the catalogue, or an .mlpackage or .mlmodelc folder.
     model: String,
     /// Only this function, such as prefill or decode.
-    #[arg(long, env = "THANE_FUNCTION", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     function: Option<String>,
     /// Count instead of printing: functions, ops by type, states, constants by element type.
-    #[arg(long, env = "THANE_STATS", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
     stats: bool,
     #[command(flatten)]
     flags: ProgramFlags,

@@ -19,10 +19,10 @@ pub struct Args {
     /// A path, hf:org/name with /file or @revision after it, or a name of the catalogue.
     model: String,
     /// The text.
-    #[arg(long, env = "THANE_FILE", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     file: PathBuf,
     /// Tokens of the text that are looked at, in one context.
-    #[arg(long, env = "THANE_TOKENS", value_name = "N", default_value_t = 2000,
+    #[arg(long, value_name = "N", default_value_t = 2000,
         value_parser = clap::value_parser!(u32).range(2..))]
     tokens: u32,
     #[command(flatten)]

@@ -24,34 +24,34 @@ pub struct Args {
     /// An .mlpackage or .mlmodelc folder.
     package: PathBuf,
     /// The function to run [default: the package's own default].
-    #[arg(long, env = "THANE_FUNCTION", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     function: Option<String>,
     /// An input's values; inputs that are not given are made up.
-    #[arg(long, env = "THANE_INPUT", value_name = "NAME=FILE.npy", value_parser = named_path)]
+    #[arg(long, value_name = "NAME=FILE.npy", value_parser = named_path)]
     input: Vec<Named<PathBuf>>,
     /// What a state holds before; zeros where it is not given.
-    #[arg(long, env = "THANE_STATE", value_name = "NAME=FILE.npy", value_parser = named_path)]
+    #[arg(long, value_name = "NAME=FILE.npy", value_parser = named_path)]
     state: Vec<Named<PathBuf>>,
     /// The shape of an input that is made up, such as x=1x16.
-    #[arg(long, env = "THANE_SHAPE", value_name = "NAME=DIMS", value_parser = named_shape)]
+    #[arg(long, value_name = "NAME=DIMS", value_parser = named_shape)]
     shape: Vec<Named<Vec<usize>>>,
     /// Made-up inputs follow from this number: floats from -1 to 1, integers 0 or 1.
-    #[arg(long, env = "THANE_RANDOM_SEED", value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     random_seed: u64,
     /// How to compute: f32 is the reference, ane rounds as the Neural Engine does.
-    #[arg(long, env = "THANE_NUMERICS", value_name = "HOW", value_enum, default_value_t = NumericsFlag::F32)]
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::F32)]
     numerics: NumericsFlag,
     /// Switch an effect of the Neural Engine, such as flush-subnormals=on; docs/numerics.md lists them.
-    #[arg(long, env = "THANE_EFFECT", value_name = "NAME=on|off", value_parser = effect)]
+    #[arg(long, value_name = "NAME=on|off", value_parser = effect)]
     effect: Vec<(String, bool)>,
     /// With ane: the relative error against f32 from which on a result counts as lost.
-    #[arg(long, env = "THANE_TOLERANCE", value_name = "X", default_value_t = ane::Options::default().tolerance)]
+    #[arg(long, value_name = "X", default_value_t = ane::Options::default().tolerance)]
     tolerance: f64,
     /// Threads [default: the physical cores].
-    #[arg(long, env = "THANE_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// The folder for the results, one NAME.npy for each output and state.
-    #[arg(long, env = "THANE_OUT", value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
 }
 

@@ -22,19 +22,19 @@ pub struct Args {
     /// The prompt; without it, stdin is read, or on a terminal a conversation begins.
     prompt: Option<String>,
     /// Give the prompt to the model as it is, without its chat template.
-    #[arg(long, env = "THANE_RAW", value_parser = FalseyValueParser::new())]
+    #[arg(long, value_parser = FalseyValueParser::new())]
     raw: bool,
     /// What the model is told before the conversation.
-    #[arg(long, env = "THANE_SYSTEM", value_name = "TEXT", conflicts_with = "raw")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
     /// Tokens of an answer at most.
-    #[arg(long, env = "THANE_MAX_TOKENS", value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value_t = 1024)]
     max_tokens: usize,
     /// End the answer before this text; can be given more than once.
-    #[arg(long, env = "THANE_STOP", value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
     /// Say at the end where the time went, and how that is to what the machine can do.
-    #[arg(long, env = "THANE_PROFILE", value_parser = FalseyValueParser::new())]
+    #[arg(long, value_parser = FalseyValueParser::new())]
     profile: bool,
     #[command(flatten)]
     sampling: Sampling,
@@ -48,28 +48,28 @@ pub struct Args {
 #[command(next_help_heading = "Sampling")]
 struct Sampling {
     /// 0 takes the likeliest token; higher is bolder.
-    #[arg(long, env = "THANE_TEMPERATURE", value_name = "T", default_value_t = SampleOptions::default().temperature, allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", default_value_t = SampleOptions::default().temperature, allow_negative_numbers = true)]
     temperature: f32,
     /// The same seed gives the same answer.
-    #[arg(long, env = "THANE_SEED", value_name = "N", default_value_t = SampleOptions::default().seed)]
+    #[arg(long, value_name = "N", default_value_t = SampleOptions::default().seed)]
     seed: u64,
     /// Choose among this many likeliest tokens; 0 is all.
-    #[arg(long, env = "THANE_TOP_K", value_name = "N", default_value_t = SampleOptions::default().top_k)]
+    #[arg(long, value_name = "N", default_value_t = SampleOptions::default().top_k)]
     top_k: usize,
     /// Choose among the likeliest tokens whose probabilities reach this sum.
-    #[arg(long, env = "THANE_TOP_P", value_name = "P", default_value_t = SampleOptions::default().top_p, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", default_value_t = SampleOptions::default().top_p, allow_negative_numbers = true)]
     top_p: f32,
     /// Choose among tokens at least this often as likely as the likeliest.
-    #[arg(long, env = "THANE_MIN_P", value_name = "P", default_value_t = SampleOptions::default().min_p, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", default_value_t = SampleOptions::default().min_p, allow_negative_numbers = true)]
     min_p: f32,
     /// Divide the logits of the last 64 tokens by this; 1 is off.
-    #[arg(long, env = "THANE_REPETITION_PENALTY", value_name = "X", default_value_t = SampleOptions::default().repetition_penalty, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = SampleOptions::default().repetition_penalty, allow_negative_numbers = true)]
     repetition_penalty: f32,
     /// Take this from the logits of the last 64 tokens; 0 is off.
-    #[arg(long, env = "THANE_PRESENCE_PENALTY", value_name = "X", default_value_t = SampleOptions::default().presence_penalty, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = SampleOptions::default().presence_penalty, allow_negative_numbers = true)]
     presence_penalty: f32,
     /// Take this from them for each time that they are there; 0 is off.
-    #[arg(long, env = "THANE_FREQUENCY_PENALTY", value_name = "X", default_value_t = SampleOptions::default().frequency_penalty, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = SampleOptions::default().frequency_penalty, allow_negative_numbers = true)]
     frequency_penalty: f32,
 }
 

@@ -15,7 +15,7 @@ pub struct Args {
     /// A path, hf:org/name with /file or @revision after it, or a name of the catalogue.
     model: String,
     /// List every tensor.
-    #[arg(long, env = "THANE_TENSORS", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
     tensors: bool,
     #[command(flatten)]
     flags: ProgramFlags,

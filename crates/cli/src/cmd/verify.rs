@@ -17,13 +17,13 @@ pub struct Args {
     /// An .mlpackage, or a folder of them with its manifest.
     bundle: PathBuf,
     /// The least cosine that passes.
-    #[arg(long, env = "THANE_COSINE", value_name = "X", default_value_t = 0.999)]
+    #[arg(long, value_name = "X", default_value_t = 0.999)]
     cosine: f64,
     /// How to compute: f32 is the reference, ane is fp16 after each op with the sums of the Apple Neural Engine.
-    #[arg(long, env = "THANE_NUMERICS", value_name = "HOW", value_enum, default_value_t = NumericsFlag::F32)]
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::F32)]
     numerics: NumericsFlag,
     /// Threads [default: the physical cores].
-    #[arg(long, env = "THANE_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
 

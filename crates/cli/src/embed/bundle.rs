@@ -46,19 +46,19 @@ const TEXTS: [&str; 8] = [
 #[command(next_help_heading = "Embedding models (--task embed)")]
 pub struct Flags {
     /// Lengths that get a function of their own [default: 128,256,512,1024,2048,4096, as far as the model goes].
-    #[arg(long, env = "THANE_BUCKETS", value_name = "TOKENS", value_delimiter = ',')]
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     pub buckets: Vec<usize>,
     /// Leave out the function that takes any length.
-    #[arg(long, env = "THANE_NO_FLEXIBLE", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
     pub no_flexible: bool,
     /// package: one package with a function for each bucket; folder: a package for each, which share one file of weights.
-    #[arg(long, env = "THANE_LAYOUT", value_name = "HOW", value_enum, default_value_t = Layout::Package)]
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = Layout::Package)]
     pub layout: Layout,
     /// Vectors of the chunks of one text (late chunking), by a matrix that pools them.
-    #[arg(long, env = "THANE_CHUNKS", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
     pub chunks: bool,
     /// How the vectors of tokens become one: mean, cls, lasttoken, max or weightedmean [default: as the model says].
-    #[arg(long, env = "THANE_POOLING", value_name = "HOW", value_parser = pooling)]
+    #[arg(long, value_name = "HOW", value_parser = pooling)]
     pub pooling: Option<Pooling>,
     #[command(flatten)]
     pub form: FormFlags,

@@ -76,7 +76,7 @@ fn a_command_line_that_is_wrong() {
 fn a_variable_that_is_wrong_is_named() {
     let model = chat_gguf();
     let mut command = Home::new().thane(&["run", model.to_str().unwrap(), "hello"]);
-    let output = command.env("THANE_THREADS", "many").output().unwrap();
+    let output = command.env("THANE_RUN_THREADS", "many").output().unwrap();
     assert_ends(&output, 2, &["invalid value 'many' for '--threads <N>'"]);
 }
 

@@ -190,14 +190,17 @@ fn flags_have_variables() {
         (report["prompt_tokens"].clone(), report["tokens"].clone(), report["finish_reason"].clone())
     };
     let cases: [Twins<'_>; 5] = [
-        (&["--max-tokens", "3"], &[("THANE_MAX_TOKENS", "3")]),
+        (&["--max-tokens", "3"], &[("THANE_RUN_MAX_TOKENS", "3")]),
         (
             &["--temperature", "2", "--seed", "7", "--top-k", "5"],
-            &[("THANE_TEMPERATURE", "2"), ("THANE_SEED", "7"), ("THANE_TOP_K", "5")],
+            &[("THANE_RUN_TEMPERATURE", "2"), ("THANE_RUN_SEED", "7"), ("THANE_RUN_TOP_K", "5")],
         ),
-        (&["--raw", "--max-tokens", "9"], &[("THANE_RAW", "1"), ("THANE_MAX_TOKENS", "9")]),
-        (&["--system", "Be brief.", "--numerics", "f32"], &[("THANE_SYSTEM", "Be brief."), ("THANE_NUMERICS", "f32")]),
-        (&["--stop", "t", "--context", "40"], &[("THANE_STOP", "t"), ("THANE_CONTEXT", "40")]),
+        (&["--raw", "--max-tokens", "9"], &[("THANE_RUN_RAW", "1"), ("THANE_RUN_MAX_TOKENS", "9")]),
+        (
+            &["--system", "Be brief.", "--numerics", "f32"],
+            &[("THANE_RUN_SYSTEM", "Be brief."), ("THANE_RUN_NUMERICS", "f32")],
+        ),
+        (&["--stop", "t", "--context", "40"], &[("THANE_RUN_STOP", "t"), ("THANE_RUN_CONTEXT", "40")]),
     ];
     let plain = with(&["--json"], &[]);
     for (flags, variables) in cases {
@@ -205,7 +208,7 @@ fn flags_have_variables() {
         assert_ne!(by_flag, plain, "{flags:?} does something");
         assert_eq!(by_flag, with(&[], &[variables, &[("THANE_JSON", "true")]].concat()), "{variables:?}");
     }
-    assert_eq!(with(&["--max-tokens", "2", "--json"], &[("THANE_MAX_TOKENS", "3")]).1.as_array().unwrap().len(), 2);
+    assert_eq!(with(&["--max-tokens", "2", "--json"], &[("THANE_RUN_MAX_TOKENS", "3")]).1.as_array().unwrap().len(), 2);
 }
 
 #[test]

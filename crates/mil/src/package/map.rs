@@ -76,6 +76,23 @@ pub fn map(path: &Path) -> io::Result<Bytes> {
     Ok(Bytes::new(Mapped { map, file, released: RwLock::default() }))
 }
 
+/// The bytes of a regular file of at most `limit_bytes`; what is larger, and pipes and devices, are errors that say so.
+pub fn read_small(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
+    let invalid = |reason: String| Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+    // Opening a pipe waits for its writer.
+    if !std::fs::metadata(path)?.is_file() {
+        return invalid("it is no regular file".into());
+    }
+    let file = File::open(path)?;
+    let mut bytes = Vec::new();
+    // What the file's length says is not believed: it may grow, and files of the system say 0.
+    io::Read::read_to_end(&mut io::Read::take(&file, limit_bytes.saturating_add(1)), &mut bytes)?;
+    if bytes.len() as u64 > limit_bytes {
+        return invalid(format!("it is larger than the {limit_bytes} bytes that such a file may have"));
+    }
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::map;

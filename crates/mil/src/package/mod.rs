@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 pub use check::check;
 pub use description::{ColorSpace, DefaultValue, Feature, Image, ImageSizes, Interface, Metadata, Shape, SizeRange};
 pub use error::PackageError;
-pub use map::map;
+pub use map::{map, read_small};
 pub use read::items;
 pub use source::{SourceFile, read_lines, read_source, write_source};
 pub use write::Summary;

@@ -27,30 +27,30 @@ pub struct Args {
     /// A path, hf:org/name with @revision after it, or a name of the catalogue.
     model: String,
     /// Rounds, behind one that is not counted.
-    #[arg(long, env = "THANE_ROUNDS", value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
     /// Threads; more than one number makes a figure for each [default: the physical cores].
-    #[arg(long, env = "THANE_THREADS", value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
     /// Tokens of the prompt; for embed, of a text, or from-to for lengths between, short ones more often [default: 512, for
     /// decode 128, for batch 16, for cold 30, for embed 8-256].
-    #[arg(long, env = "THANE_LENGTHS", value_name = "N", value_delimiter = ',', value_parser = length)]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = length)]
     lengths: Vec<Length>,
     /// Tokens of an answer of decode, or of each of batch.
-    #[arg(long, env = "THANE_TOKENS", value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
     tokens: u16,
     /// Texts that embed has at once, or sequences that batch has [default: 1,32, for batch 8,32].
-    #[arg(long, env = "THANE_BATCH", value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     batch: Vec<u16>,
     /// Texts of a round of embed [default: 128, or the largest --batch where that is more].
-    #[arg(long, env = "THANE_TEXTS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     texts: Option<u16>,
     /// How to compute: fast takes quantised weights as they are, f32 is the reference, ane is fp16 after each op with the sums
     /// of the Apple Neural Engine.
-    #[arg(long, env = "THANE_NUMERICS", value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
     numerics: NumericsFlag,
     /// Say behind each figure where the time went, warming up included; cold and convert have no profile.
-    #[arg(long, env = "THANE_PROFILE", value_parser = FalseyValueParser::new())]
+    #[arg(long, value_parser = FalseyValueParser::new())]
     profile: bool,
 }
 

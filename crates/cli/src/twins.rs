@@ -1,0 +1,74 @@
+//! Environment variables of flags: `--format` of `audit` is also `THANE_AUDIT_FORMAT`.
+//!
+//! The variable of a flag carries the name of its verb, so that a variable that is set for one verb cannot change
+//! another. Global flags, which mean the same for every verb, are named by themselves (`THANE_QUIET`) in [`crate::app`].
+
+use std::ffi::OsString;
+
+use clap::{Arg, Command};
+
+/// The variable of a flag of a verb.
+fn twin(verb: &str, flag: &str) -> String {
+    format!("THANE_{}_{}", verb.to_uppercase(), flag.to_uppercase()).replace('-', "_")
+}
+
+/// The variable that stood for a flag of every verb before variables carried the verb's name.
+fn old_twin(flag: &str) -> String {
+    format!("THANE_{}", flag.to_uppercase()).replace('-', "_")
+}
+
+/// Gives every flag of every verb its variable. Help names the variable, not what somebody's environment has in it.
+pub fn with_twins(command: Command) -> Command {
+    let hidden = |arg: Arg| arg.hide_env_values(true);
+    command.mut_args(hidden).mut_subcommands(|sub| {
+        let verb = sub.get_name().to_owned();
+        sub.mut_args(|arg| match arg.get_long() {
+            Some(flag) => {
+                let name = twin(&verb, flag);
+                hidden(arg.env(name))
+            }
+            None => arg,
+        })
+    })
+}
+
+/// A line for each variable of the old form that is set and would have counted for a flag of `verb`.
+pub fn warnings(command: &Command, verb: &str, var: impl Fn(&str) -> Option<OsString>) -> Vec<String> {
+    let Some(sub) = command.find_subcommand(verb) else { return Vec::new() };
+    let globals: Vec<&str> = command.get_arguments().filter_map(Arg::get_long).collect();
+    let flags = sub.get_arguments().filter_map(Arg::get_long).filter(|flag| !globals.contains(flag));
+    flags
+        .filter(|flag| var(&old_twin(flag)).is_some() && var(&twin(verb, flag)).is_none())
+        .map(|flag| format!("thane: {} is not read anymore: set {} instead", old_twin(flag), twin(verb, flag)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command() -> Command {
+        let flag = |name: &'static str| Arg::new(name).long(name);
+        let audit = Command::new("audit").arg(flag("format")).arg(flag("self-check"));
+        with_twins(Command::new("thane").arg(flag("quiet").global(true)).subcommand(audit))
+    }
+
+    #[test]
+    fn a_variable_carries_the_name_of_its_verb() {
+        let command = command();
+        let audit = command.find_subcommand("audit").unwrap();
+        let names: Vec<_> = audit.get_arguments().map(|a| a.get_env().unwrap().to_str().unwrap().to_owned()).collect();
+        assert_eq!(names, ["THANE_AUDIT_FORMAT", "THANE_AUDIT_SELF_CHECK"]);
+    }
+
+    #[test]
+    fn an_old_variable_is_named_with_the_new_one() {
+        let set = |names: &'static [&str]| move |name: &str| names.contains(&name).then(|| OsString::from("x"));
+        let warnings = |names| warnings(&command(), "audit", set(names));
+        assert_eq!(
+            warnings(&["THANE_FORMAT", "THANE_OUT", "THANE_QUIET"]),
+            ["thane: THANE_FORMAT is not read anymore: set THANE_AUDIT_FORMAT instead"]
+        );
+        assert!(warnings(&["THANE_FORMAT", "THANE_AUDIT_FORMAT"]).is_empty());
+    }
+}
