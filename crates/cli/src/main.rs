@@ -1,32 +1,13 @@
 //! `thane`: fetch models, look at them, run them.
 //!
-//! Exit codes are documented at [`exit`]; where output goes at [`output`].
-
-mod app;
-mod audit;
-mod cmd;
-mod contract;
-mod embed;
-mod exit;
-mod form;
-mod hub;
-mod interrupt;
-mod language;
-mod model;
-mod npy;
-mod out;
-mod output;
-mod profile;
-mod talk;
-mod tensors;
-mod twins;
+//! Exit codes are documented at [`thane_cli::exit`]. What it is made of is in the library of the same crate.
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-
-use self::app::{App, Global};
-use self::exit::{Code, Outcome};
+use thane_cli::app::{App, Global};
+use thane_cli::exit::{Code, Outcome};
+use thane_cli::{cmd, twins};
 
 /// Run language models through Apple's MIL on any machine.
 #[derive(Debug, Parser)]
