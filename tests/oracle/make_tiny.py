@@ -11,6 +11,7 @@ another more than the class demands, and every weight, norm, scale and bias is r
 Needs torch, transformers, safetensors, numpy. CPU only; all seeds are literals.
 """
 
+import copy
 import json
 import shutil
 import sys
@@ -23,7 +24,9 @@ need("torch", "transformers", "safetensors", "numpy")
 import numpy
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM, Gemma3Config, Gemma3TextConfig, LlamaConfig, Qwen3Config, SiglipVisionConfig,
+)
 
 SEQUENCE_LENS = (7, 33, 61)
 # Smallest relative change of the logits that counts as "this setting matters": 30x the 1e-4 of the tightest promise.
@@ -95,6 +98,20 @@ def middle_gemma(config):
     return config
 
 
+def contradicting_head(config):
+    """A config that ties the head although the file has another one: transformers then uses the file's."""
+    config["tie_word_embeddings"] = True
+    return config
+
+
+def published_image_gemma(config):
+    """As the multimodal sizes are published: sizes of the text part that are the class's defaults are left out."""
+    text = config["text_config"]
+    for key in ("num_attention_heads", "num_key_value_heads"):
+        del text[key]
+    return config
+
+
 def llama(**overrides):
     settings = dict(
         vocab_size=149, hidden_size=54, intermediate_size=61, num_hidden_layers=2, num_attention_heads=6,
@@ -116,6 +133,18 @@ def gemma(**overrides):
         },
     )
     return Gemma3TextConfig(**(settings | overrides))
+
+
+def image_gemma(**overrides):
+    """Gemma 3 with eyes: the text model is a part of it, and its answers to text alone do not depend on the others."""
+    text = gemma(num_attention_heads=8, num_key_value_heads=4, hidden_size=40, head_dim=12, **overrides)
+    vision = SiglipVisionConfig(
+        hidden_size=6, intermediate_size=10, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14,
+    )
+    return Gemma3Config(
+        text_config=text, vision_config=vision, mm_tokens_per_image=1, image_token_index=148, boi_token_index=147,
+        eoi_token_index=146,
+    )
 
 
 def qwen(**overrides):
@@ -199,6 +228,9 @@ def cases():
         "llama-f16": Case(
             105, llama(num_hidden_layers=3, hidden_size=50, num_attention_heads=5, num_key_value_heads=5, head_dim=None,
                        tie_word_embeddings=False), bare_llama, torch.float16, mutations=LLAMA_MUTATIONS),
+        "llama-head": Case(
+            107, llama(hidden_size=42, intermediate_size=47, tie_word_embeddings=False), contradicting_head,
+            mutations=LLAMA_MUTATIONS),
         "qwen3": Case(106, qwen(), keep, mutations=LLAMA_MUTATIONS | {"theta": rope_of(rope_theta=1300.0)}),
         "gemma3": Case(201, gemma(), keep, mutations=GEMMA_MUTATIONS),
         "gemma3-linear": Case(
@@ -207,17 +239,23 @@ def cases():
         "gemma3-bf16": Case(
             203, gemma(hidden_size=60, num_attention_heads=5, head_dim=18, sliding_window=5, layer_types=alternating,
                        rope_parameters=gemma_real_rope), middle_gemma, torch.bfloat16, mutations=gemma_bf16_mutations),
+        "gemma3-image": Case(204, image_gemma(), published_image_gemma, torch.bfloat16, mutations=GEMMA_MUTATIONS),
     }
+
+
+def sees_text(name):
+    """Whether a tensor has a part in answers to text alone."""
+    return "vision_tower" not in name and "multi_modal_projector" not in name
 
 
 def randomise(model, seed, dtype):
     """Fills every parameter, then rounds it to the stored dtype; projections are wide enough for sharp attention."""
     # RandomState: its stream is frozen by numpy's compatibility promise, unlike torch's.
     random = numpy.random.RandomState(seed)
-    gemma = model.config.model_type == "gemma3_text"
+    gemma = model.config.get_text_config().model_type == "gemma3_text"
     for name, parameter in model.named_parameters():
         draw = random.standard_normal(tuple(parameter.shape))
-        if name.endswith("norm.weight") or "layernorm.weight" in name:
+        if name.endswith("norm.weight") or "layernorm.weight" in name or not sees_text(name) and draw.ndim == 1:
             draw = 0.4 * draw if gemma else 1.0 + 0.4 * draw
         elif name.endswith("bias"):
             draw = 0.5 * draw
@@ -227,6 +265,11 @@ def randomise(model, seed, dtype):
         else:
             draw = 1.6 * draw / numpy.sqrt(parameter.shape[1])
         parameter.data = torch.tensor(draw, dtype=torch.float32).to(dtype).float()
+
+
+def vocabulary(config):
+    """Ids that stand for text; those of images, at the end, stand for none."""
+    return getattr(config, "eoi_token_index", config.get_text_config().vocab_size)
 
 
 def run(model, sequences):
@@ -244,10 +287,14 @@ def check_settings(case, model, sequences, logits):
     """Every mutated setting must move the logits; answers the smallest move."""
     weakest = float("inf")
     for label, change in case.mutations.items():
-        config = case.config.to_dict()
+        text = case.config.get_text_config()
+        changed = text.to_dict()
         for key, value in change.items():
-            config[key] = value(case.config) if callable(value) else value
-        other = type(model)(type(case.config)(**config)).eval()
+            changed[key] = value(text) if callable(value) else value
+        config = type(text)(**changed)
+        if text is not case.config:
+            config, config.text_config = copy.deepcopy(case.config), config
+        other = type(model)(config).eval()
         other.set_attn_implementation("eager")
         other.load_state_dict(model.state_dict())
         moved = distance(run(other, sequences), logits)
@@ -261,6 +308,8 @@ def check_tensors(model, sequences, logits):
     """A 5 % change of any one tensor must move the logits; answers the smallest move."""
     weakest = float("inf")
     for name, parameter in model.named_parameters():
+        if not sees_text(name):
+            continue
         saved = parameter.data
         # Not a plain factor: a norm after q_proj would hide it.
         ramp = torch.linspace(0.95, 1.05, saved.shape[0]).reshape(-1, *[1] * (saved.dim() - 1))
@@ -292,7 +341,7 @@ def make(name, case):
     model = AutoModelForCausalLM.from_config(case.config, attn_implementation="eager").float().eval()
     randomise(model, case.seed, case.dtype)
     random = numpy.random.RandomState(case.seed + 1000)
-    sequences = [random.randint(0, case.config.vocab_size, length).tolist() for length in SEQUENCE_LENS]
+    sequences = [random.randint(0, vocabulary(case.config), length).tolist() for length in SEQUENCE_LENS]
     logits = run(model, sequences)
 
     save(case, model, folder)

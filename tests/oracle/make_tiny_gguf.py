@@ -6,8 +6,8 @@ Most are twins of a checkpoint in tests/models/tiny: the same numbers to the bit
 them, so that the golden of the checkpoint is theirs too. What the converters do beside giving tensors other names:
 - llama: the rows of query and key (and of their biases) are permuted, so that rotary pairs lie side by side;
 - llama3 scaling becomes a tensor of divisors, `rope_freqs.weight`; linear scaling two keys;
-- gemma3: norm weights are stored with the 1 added. GGUF cannot say `query_pre_attn_scalar`, a reader takes 256: here the
-  query norms are multiplied by what is missing.
+- gemma3: norm weights are stored with the 1 added. GGUF cannot say `query_pre_attn_scalar`, and llama.cpp takes the head's
+  width (hidden / heads for 27B): here the query norms are multiplied by what is missing.
 
 `llama-quantised` has no twin: its matrices are random blocks of every quantised type, F16 and BF16, and its golden
 (llama-quantised.{json,bin}, as those of make_tiny.py) is what transformers computes with the values that the gguf
@@ -151,7 +151,7 @@ def write_gemma(writer, config, tensors, ty):
         if name.endswith("norm.weight"):
             array = array + numpy.float32(1)
         if name.endswith("q_norm.weight"):
-            array = array * numpy.float32(math.sqrt(256 / config.query_pre_attn_scalar))
+            array = array * numpy.float32(math.sqrt(config.head_dim / config.query_pre_attn_scalar))
         add(writer, gguf_name(name, NAMES | GEMMA_NAMES), array, ty)
 
 

@@ -123,6 +123,7 @@ pub fn open(spec: &str, options: &Options, app: &App) -> Result<Opened, Failure>
     }
     let checkpoint = Checkpoint::open(&files.path).map_err(|e| Failure::new(Code::Usage, e))?;
     let mut model = thane_models::build(&checkpoint, options).map_err(|e| unusable(&files.path, e))?;
+    model.notes.iter().for_each(|note| app.output.say(&format!("thane: {note}")));
     model.program = compile(model.program, &files.path, app)?;
     let hub::ModelFiles { name, path, licence, .. } = files;
     Ok(Opened { name, path, licence, files: Files::Checkpoint(Box::new(checkpoint)), model })
@@ -156,8 +157,8 @@ fn open_package(files: hub::ModelFiles, options: &Options, app: &App) -> Result<
             Failure::new(Code::Usage, error).remedy(format!("thane convert MODEL -o PACKAGE --context {asked}"))
         );
     }
-    let program = compile(package.program, &path, app)?;
-    Ok(Opened { name, path, licence, files: Files::Package(Box::new(contents)), model: Model { program, info } })
+    let model = Model { program: compile(package.program, &path, app)?, info, notes: Vec::new() };
+    Ok(Opened { name, path, licence, files: Files::Package(Box::new(contents)), model })
 }
 
 /// Refuse a small weight, such as that of a norm, that holds a number that is none; large ones are not read before they are

@@ -463,7 +463,7 @@ fn is_half(tensor: &Tensor) -> bool {
 }
 
 /// The bytes of a tensor as fp32.
-fn dense(tensor: &Tensor) -> Data {
+pub fn dense(tensor: &Tensor) -> Data {
     let byte_len = tensor.shape.iter().try_fold(4usize, |n, d| n.checked_mul(*d)).unwrap_or(usize::MAX);
     match quant::widened(tensor.ty, &tensor.bytes).or_else(|| quant::dequantized(tensor.ty, &tensor.bytes)) {
         Some(data) if data.byte_len() == byte_len => data,

@@ -80,6 +80,8 @@ pub struct Model {
     pub program: Program,
     /// Its facts.
     pub info: Info,
+    /// What the user should know of how the files were read.
+    pub notes: Vec<String>,
 }
 
 /// What a checkpoint says of itself.

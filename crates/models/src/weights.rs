@@ -6,10 +6,11 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use thane_mil::data::Bytes;
+use thane_mil::data::{Bytes, Data};
 
 use crate::checkpoint::{Tensor, TensorType, Tensors};
 use crate::error::ModelError;
+use crate::graph;
 use crate::quant;
 
 /// A name of Hugging Face and what GGUF calls it; `{}` stands for the layer.
@@ -37,24 +38,85 @@ pub struct Weights<'a> {
     tensors: &'a Tensors,
     /// GGUF's names beside those of Hugging Face, where the file is GGUF.
     names: Option<Vec<(&'static str, &'static str)>>,
-    /// What our names begin with and the file's do not: a base model that was saved alone.
-    absent: Option<String>,
+    /// What our names begin with where the file's begin otherwise, and how those begin.
+    renamed: Vec<(String, &'static str)>,
     asked: RefCell<BTreeSet<String>>,
     faults: RefCell<BTreeMap<String, String>>,
+    notes: RefCell<Vec<String>>,
 }
 
+/// How a decoder's names begin in the file of a model that sees images too, before transformers 4.52 and since; and the
+/// modules beside it, which texts do without. Source: the renaming of `llava` in transformers' conversion_mapping.py.
+const MULTIMODAL: [&str; 2] = ["language_model.model.", "model.language_model."];
+const MULTIMODAL_HEAD: &str = "language_model.lm_head.";
+const VISION: [&str; 4] =
+    ["vision_tower", "multi_modal_projector", "model.vision_tower", "model.multi_modal_projector"];
+
 impl<'a> Weights<'a> {
-    /// The tensors of a Hugging Face folder; names of the base model begin with `base`, or do without it in the whole file.
+    /// The tensors of a Hugging Face folder; names of the base model begin with `base`, or do without it in the whole file,
+    /// or begin as in a model that sees images too, whose other tensors are left alone.
     pub fn hugging_face(tensors: &'a Tensors, base: &str) -> Self {
         let base = format!("{base}.");
-        let absent = (!tensors.keys().any(|name| name.starts_with(&base))).then_some(base);
-        Self { tensors, names: None, absent, asked: RefCell::default(), faults: RefCell::default() }
+        let begins = |prefix: &str| tensors.keys().any(|name| name.starts_with(prefix));
+        let mut renamed = Vec::new();
+        if let Some(prefix) = MULTIMODAL.into_iter().find(|prefix| begins(prefix)) {
+            renamed.push((base, prefix));
+            if begins(MULTIMODAL_HEAD) {
+                renamed.push(("lm_head.".to_owned(), MULTIMODAL_HEAD));
+            }
+        } else if !begins(&base) {
+            renamed.push((base, ""));
+        }
+        let weights = Self { renamed, ..Self::plain(tensors) };
+        if weights.is_multimodal() {
+            VISION.iter().for_each(|module| weights.ignore_module(module));
+        }
+        weights
     }
 
     /// The tensors of a GGUF file; `names` are the family's own beside the common ones.
     pub fn gguf(tensors: &'a Tensors, names: Names) -> Self {
-        let names = Some([names, COMMON_NAMES].concat());
-        Self { tensors, names, absent: None, asked: RefCell::default(), faults: RefCell::default() }
+        Self { names: Some([names, COMMON_NAMES].concat()), ..Self::plain(tensors) }
+    }
+
+    fn plain(tensors: &'a Tensors) -> Self {
+        Self {
+            tensors,
+            names: None,
+            renamed: Vec::new(),
+            asked: RefCell::default(),
+            faults: RefCell::default(),
+            notes: RefCell::default(),
+        }
+    }
+
+    fn is_multimodal(&self) -> bool {
+        self.renamed.iter().any(|(_, theirs)| MULTIMODAL.contains(theirs))
+    }
+
+    /// Whether the head is the embedding, where the configuration says so. A file that has both tensors with different
+    /// numbers contradicts it: then the head counts, as in transformers (`tie_weights` of modeling_utils.py), and a note says so.
+    pub fn is_tied(&self, configured: bool) -> bool {
+        let [table, head] = ["model.embed_tokens", "lm_head"].map(|module| self.file_name(module, "weight"));
+        if !configured || !self.tensors.contains_key(&head) {
+            return configured;
+        }
+        if let (Some(a), Some(b)) = (self.tensors.get(&table), self.tensors.get(&head))
+            && !same_numbers(a, b)
+        {
+            self.notes.borrow_mut().push(format!(
+                "tie_word_embeddings is true, but `{head}` differs from `{table}`: the head of the file is used, as \
+                 transformers does"
+            ));
+            return false;
+        }
+        self.asked.borrow_mut().insert(head);
+        true
+    }
+
+    /// What the user should know of how the file was read.
+    pub fn notes(&self) -> Vec<String> {
+        self.notes.borrow().clone()
     }
 
     /// The tensor `module.parameter` of this shape.
@@ -124,8 +186,12 @@ impl<'a> Weights<'a> {
 
     fn file_name(&self, module: &str, parameter: &str) -> String {
         let Some(names) = &self.names else {
-            let module = self.absent.as_deref().and_then(|base| module.strip_prefix(base)).unwrap_or(module);
-            return format!("{module}.{parameter}");
+            let found = self.renamed.iter().find_map(|(ours, theirs)| {
+                // Modules end without the dot that prefixes end with.
+                let module = format!("{module}.");
+                module.strip_prefix(ours.as_str()).map(|rest| format!("{theirs}{rest}{parameter}"))
+            });
+            return found.unwrap_or_else(|| format!("{module}.{parameter}"));
         };
         let layer: String = module.split('.').find(|p| p.parse::<usize>().is_ok()).unwrap_or_default().to_owned();
         let file_module = names
@@ -134,6 +200,17 @@ impl<'a> Weights<'a> {
             .map_or_else(|| module.to_owned(), |(_, theirs)| theirs.replace("{}", &layer));
         format!("{file_module}.{parameter}")
     }
+}
+
+/// Whether two tensors hold the same numbers, however they are stored.
+fn same_numbers(a: &Tensor, b: &Tensor) -> bool {
+    if a.shape != b.shape {
+        return false;
+    }
+    if a.ty == b.ty {
+        return a.bytes.len() == b.bytes.len() && Data::Bytes(a.bytes.clone()) == Data::Bytes(b.bytes.clone());
+    }
+    !unusable(a.ty) && !unusable(b.ty) && graph::dense(a) == graph::dense(b)
 }
 
 fn unusable(ty: TensorType) -> bool {

@@ -22,15 +22,17 @@ const CONTEXT: usize = 64;
 const BLOCK: usize = 7;
 
 /// A family with what the file of it is, and its golden.
-const CASES: [(&str, &str); 9] = [
+const CASES: [(&str, &str); 11] = [
     ("tiny/llama-bias", ""),
     ("tiny/llama-rope3", ""),
     ("tiny/llama-bf16", ""),
     ("tiny/llama-f16", ""),
+    ("tiny/llama-head", ""),
     ("tiny/qwen3", ""),
     ("tiny/gemma3", ""),
     ("tiny/gemma3-linear", ""),
     ("tiny/gemma3-bf16", ""),
+    ("tiny/gemma3-image", ""),
     // Rotary pairs side by side, and every quantised type, which this form has as fp16.
     ("tiny-gguf/llama-quantised", "gguf"),
 ];

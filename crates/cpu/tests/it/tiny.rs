@@ -10,16 +10,20 @@ use thane_models::{Options, build};
 
 use crate::golden::{Golden, call, folder, ids, instance, on_each_isa, relative_error};
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 11] = [
     "llama-bias",
     "llama-rope3",
     "llama-linear",
     "llama-bf16",
     "llama-f16",
+    // The head of the file, though the configuration ties it.
+    "llama-head",
     "qwen3",
     "gemma3",
     "gemma3-linear",
     "gemma3-bf16",
+    // The text part of a model that sees images too.
+    "gemma3-image",
 ];
 
 fn program(name: &str, cache: DType) -> Program {

@@ -102,6 +102,8 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
         "classifier_dropout",
         "gradient_checkpointing",
         "hidden_dropout_prob",
+        // Of the head that guesses words.
+        "tie_word_embeddings",
     ]);
     // A buffer, the head for the second sentence, and those of training.
     w.ignore("embeddings.position_ids");
@@ -113,7 +115,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
     if positions != "absolute" {
         return Err(ModelError::unsupported("position_embedding_type", positions, "absolute is known"));
     }
-    for key in ["is_decoder", "add_cross_attention"] {
+    for key in ["is_decoder", "add_cross_attention", "is_encoder_decoder"] {
         if c.bool_or(key, false)? {
             return Err(ModelError::unsupported(key, true, "encoders are known"));
         }

@@ -8,8 +8,8 @@ use thane_mil::program::{Function, ValueId};
 
 use super::llama::{gguf_scaling, vocab_size};
 use super::{
-    Decoder, Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, Lowering, Read, Sizes, bounded, check_heads,
-    layers, masks, positive,
+    Decoder, Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, HARMLESS, Lowering, Read, Sizes, bounded,
+    check_heads, layers, masks, positive,
 };
 use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
@@ -39,6 +39,9 @@ pub(super) const FAMILY: Family = Family {
 const LOCAL_THETA: f64 = 10_000.0;
 /// Every sixth layer sees everything where the file does not say. Source: Gemma3TextConfig.
 const PATTERN: usize = 6;
+/// Sizes that `text_config` of published models leaves out. Source: Gemma3TextConfig.
+const PART_DEFAULTS: [(&str, usize); 3] =
+    [("vocab_size", 262_208), ("num_attention_heads", 8), ("num_key_value_heads", 4)];
 
 struct Gemma3 {
     attention: Attention,
@@ -163,33 +166,46 @@ impl Gemma3 {
 }
 
 fn from_config(c: &Config, w: &Weights<'_>) -> Read {
-    let model = read(c, w)?;
+    let mut model = read(c)?;
     if model.sight == Sight::All {
         return Err(ModelError::unsupported("use_bidirectional_attention", true, "decoders attend backwards only"));
     }
+    model.tied = w.is_tied(model.tied);
     Ok(Box::new(model))
 }
 
 fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
     w.ignore("lm_head.weight");
-    Ok(Box::new(read(c, w)?))
+    Ok(Box::new(read(c)?))
 }
 
-fn read(c: &Config, w: &Weights<'_>) -> Result<Gemma3, ModelError> {
-    if c.has("text_config") {
-        return Err(ModelError::unsupported("text_config", "present", "only the text models of Gemma 3 are supported"));
-    }
+/// The configuration, alone or as the text part of a model that sees images too.
+fn read(c: &Config) -> Result<Gemma3, ModelError> {
+    let Some(text) = c.opt_object("text_config")? else {
+        return read_text(c, false);
+    };
+    c.acknowledge(&["boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image", "vision_config"]);
+    text.acknowledge(HARMLESS);
+    // The head is the whole model's, and tied as that says, whatever its part says.
+    text.acknowledge(&["tie_word_embeddings"]);
+    Ok(Gemma3 { tied: c.bool_or("tie_word_embeddings", true)?, ..read_text(&text, true)? })
+}
+
+fn read_text(c: &Config, is_part: bool) -> Result<Gemma3, ModelError> {
     refuse_softcaps(c)?;
     let sight = if c.bool_or("use_bidirectional_attention", false)? { Sight::All } else { Sight::Backwards };
     let act = c.opt_str("hidden_activation")?.or(c.opt_str("hidden_act")?).unwrap_or("gelu_pytorch_tanh");
     if act != "gelu_pytorch_tanh" {
         return Err(ModelError::unsupported("hidden_activation", act, "gelu_pytorch_tanh is known"));
     }
-    let hidden = bounded("hidden_size", c.usize("hidden_size")?)?;
+    let size = |key: &str| -> Result<usize, ModelError> {
+        let default = PART_DEFAULTS.iter().find(|(name, _)| is_part && *name == key).map(|(_, size)| *size);
+        bounded(key, c.opt_usize(key)?.or(default).map_or_else(|| c.usize(key), Ok)?)
+    };
+    let hidden = size("hidden_size")?;
     let n_layers = layers("num_hidden_layers", c.usize("num_hidden_layers")?)?;
     let head_dim = bounded("head_dim", c.opt_usize("head_dim")?.unwrap_or(256))?;
-    let n_heads = bounded("num_attention_heads", c.usize("num_attention_heads")?)?;
-    let n_kv_heads = bounded("num_key_value_heads", c.usize("num_key_value_heads")?)?;
+    let (n_heads, n_kv_heads) = (size("num_attention_heads")?, size("num_key_value_heads")?);
     let epsilon = positive("rms_norm_eps", c.opt_f64("rms_norm_eps")?.unwrap_or(1e-6))? as f32;
     let norm = RmsNorm { epsilon, plus_one: true };
     let bias = c.bool_or("attention_bias", false)?;
@@ -200,21 +216,17 @@ fn read(c: &Config, w: &Weights<'_>) -> Result<Gemma3, ModelError> {
         Some(masks) => masks,
         None => by_pattern(n_layers, pattern.unwrap_or(PATTERN))?,
     };
-    let tied = c.bool_or("tie_word_embeddings", true)?;
-    if tied {
-        w.ignore("lm_head.weight");
-    }
     let model = Gemma3 {
         attention: attention(hidden, n_heads, n_kv_heads, head_dim, score.powf(-0.5), bias, norm)?,
-        mlp: mlp(hidden, bounded("intermediate_size", c.usize("intermediate_size")?)?),
+        mlp: mlp(hidden, size("intermediate_size")?),
         norm,
         global_frequencies: inverse_frequencies(&global, global.theta.unwrap_or(1_000_000.0), head_dim)?,
         local_frequencies: inverse_frequencies(&local, local.theta.unwrap_or(LOCAL_THETA), head_dim)?,
         masks,
         window: bounded("sliding_window", c.opt_usize("sliding_window")?.unwrap_or(4096))?,
-        vocab_size: bounded("vocab_size", c.usize("vocab_size")?)?,
+        vocab_size: size("vocab_size")?,
         max_context: bounded("max_position_embeddings", c.opt_usize("max_position_embeddings")?.unwrap_or(131_072))?,
-        tied,
+        tied: c.bool_or("tie_word_embeddings", true)?,
         sight,
     };
     Ok(model)
@@ -273,8 +285,9 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
     }
     let epsilon = key("attention.layer_norm_rms_epsilon");
     let norm = RmsNorm { epsilon: positive(&epsilon, gguf.f32(&epsilon)?.into())? as f32, plus_one: false };
-    // The file does not say: 27B, the one of 62 layers, scales by hidden / heads, the others by 256.
-    let score = if n_layers == 62 { hidden as f64 / n_heads as f64 } else { 256.0 };
+    // The file does not say. Source: llama.cpp, which knows 27B by its 62 layers and divides whole numbers there.
+    let score = if n_layers == 62 { hidden / n_heads } else { head_dim };
+    let score = positive(&key("attention.head_count"), score as f64)?;
     let rope = |scaling| RopeConfig { theta: None, scaling, partial_rotary_factor: None };
     let theta = |name: &str, default| -> Result<f64, ModelError> {
         positive(&key(name), gguf.opt_f32(&key(name))?.map_or(default, f64::from))

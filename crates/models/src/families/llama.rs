@@ -172,10 +172,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> Read {
         None => head_dim_of(hidden, n_heads)?,
     };
     let bias = c.bool_or("attention_bias", false)?;
-    let tied = c.bool_or("tie_word_embeddings", false)?;
-    if tied {
-        w.ignore("lm_head.weight");
-    }
+    let tied = w.is_tied(c.bool_or("tie_word_embeddings", false)?);
     let model = Llama {
         attention: attention(hidden, [n_heads, n_kv_heads], head_dim, [bias; 2])?,
         mlp: Mlp {

@@ -322,7 +322,7 @@ fn lower(
         cache_bytes: sizes.cache_elements.saturating_mul(context).saturating_mul(lowering.cache.bits() / 8),
         fixed: options.engine.map(|_| Fixed { block: lowering.block, window: sizes.window }),
     };
-    Ok(Model { program: Program::new(functions), info })
+    Ok(Model { program: Program::new(functions), info, notes: weights.notes() })
 }
 
 fn refuse_unknown(family: &'static str, keys: Vec<String>) -> Result<(), ModelError> {

@@ -21,19 +21,20 @@ pub(super) const PPLX: Family =
     Family { names: &["bidirectional_pplx_qwen3"], base: "model", encoder: Some(encoder_from_config), ..Family::NONE };
 
 fn from_config(c: &Config, w: &Weights<'_>) -> Read {
-    let model = read(c, w)?;
+    let mut model = read(c)?;
     if model.sight == Sight::All {
         return Err(ModelError::unsupported("use_bidirectional_attention", true, "decoders attend backwards only"));
     }
+    model.tied = w.is_tied(model.tied);
     Ok(Box::new(model))
 }
 
 fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
     w.ignore("lm_head.weight");
-    Ok(Box::new(read(c, w)?))
+    Ok(Box::new(read(c)?))
 }
 
-fn read(c: &Config, w: &Weights<'_>) -> Result<Llama, ModelError> {
+fn read(c: &Config) -> Result<Llama, ModelError> {
     c.acknowledge(&["auto_map", "max_window_layers", "sliding_window"]);
     let both_ways = c.bool_or("use_bidirectional_attention", PPLX.names.contains(&c.str("model_type")?))?;
     if c.bool_or("use_sliding_window", false)? {
@@ -60,10 +61,6 @@ fn read(c: &Config, w: &Weights<'_>) -> Result<Llama, ModelError> {
         ));
     }
     let bias = c.bool_or("attention_bias", false)?;
-    let tied = c.bool_or("tie_word_embeddings", false)?;
-    if tied {
-        w.ignore("lm_head.weight");
-    }
     let epsilon = positive("rms_norm_eps", c.opt_f64("rms_norm_eps")?.unwrap_or(1e-6))? as f32;
     let norm = RmsNorm { epsilon, plus_one: false };
     let (qkv_bias, output_bias, scale) = (bias, bias, (head_dim as f64).powf(-0.5));
@@ -90,7 +87,7 @@ fn read(c: &Config, w: &Weights<'_>) -> Result<Llama, ModelError> {
         n_layers,
         vocab_size: bounded("vocab_size", c.usize("vocab_size")?)?,
         max_context: bounded("max_position_embeddings", c.opt_usize("max_position_embeddings")?.unwrap_or(32_768))?,
-        tied,
+        tied: c.bool_or("tie_word_embeddings", false)?,
         sight: if both_ways { Sight::All } else { Sight::Backwards },
     })
 }

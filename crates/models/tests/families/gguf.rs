@@ -1,6 +1,7 @@
 //! GGUF files: small ones written here, with changed keys and tensors.
 
 use thane_mil::program::difference;
+use thane_mil::text::{Blobs, print};
 use thane_models::checkpoint::TensorType;
 use thane_models::{Model, ModelError, Options};
 
@@ -320,6 +321,33 @@ fn a_factor_without_a_type_is_linear() {
     assert_eq!(difference(&bare, &named), None);
     assert_eq!(difference(&none, &lower(Spec::llama())), None);
     assert!(difference(&bare, &none).is_some());
+}
+
+/// As llama.cpp scales scores: by the width of a head, but in 27B, which it knows by its 62 layers, by hidden / heads.
+#[test]
+fn gemma3_scales_scores_by_the_width_of_its_heads() {
+    // 4 heads of 32 for a hidden size of 64; what `scaled_dot_product_attention` does not do itself is done to the query.
+    let text = |n_layers: usize| {
+        let mut spec = Spec::gemma().u32("block_count", n_layers as u32).u32("attention.head_count", 4);
+        let blocks: Vec<_> = spec.tensors.iter().filter(|(name, ..)| name.starts_with("blk.1.")).cloned().collect();
+        spec.tensors.retain(|(name, ..)| !name.starts_with("blk."));
+        for i in 0..n_layers {
+            for (name, dims, type_id) in &blocks {
+                let dims = match name.as_str() {
+                    "blk.1.attn_q.weight" => vec![HIDDEN, 128],
+                    "blk.1.attn_output.weight" => vec![128, HIDDEN],
+                    _ => dims.clone(),
+                };
+                spec.tensors.push((name.replace("blk.1.", &format!("blk.{i}.")), dims, *type_id));
+            }
+        }
+        print(&spec.lower().unwrap().program, &mut Blobs::default())
+    };
+    // The square root of 32 / 16, as MIL text spells fp32.
+    let factor = "0x1.6a09e6p+0";
+    let (small, large) = (text(2), text(62));
+    assert!(small.contains("scaled_dot_product_attention(") && !small.contains(factor));
+    assert!(large.contains(factor));
 }
 
 #[test]

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 use thane_mil::program::{Program, difference};
+use thane_mil::text::{Blobs, print};
 use thane_models::{Model, ModelError, Options, families};
 
-use super::{GEMMA, LLAMA, assert_refused, faults, lower};
+use super::{GEMMA, IMAGE, LLAMA, assert_refused, faults, lower};
 use crate::checkpoint::builder::Folder;
 
 fn tiny(name: &str) -> PathBuf {
@@ -143,7 +144,7 @@ fn values_that_a_family_does_not_compute_are_refused() {
         (GEMMA, json!({"final_logit_softcapping": 30.0}), &["`final_logit_softcapping`", "30"]),
         (GEMMA, json!({"use_bidirectional_attention": true}), &["`use_bidirectional_attention`"]),
         (GEMMA, json!({"query_pre_attn_scalar": 0}), &["`query_pre_attn_scalar`", "above 0"]),
-        (GEMMA, json!({"text_config": {"hidden_size": 44}}), &["`text_config`", "text models"]),
+        (GEMMA, json!({"text_config": {"hidden_size": 44}}), &["text_config.num_hidden_layers", "missing"]),
         (GEMMA, json!({"layer_types": ["full_attention"]}), &["`layer_types`", "1 names", "num_hidden_layers is 4"]),
         (
             GEMMA,
@@ -256,6 +257,73 @@ fn switches_that_the_tensors_contradict_are_refused() {
     assert_eq!(found.len(), 16, "{found:?}");
 }
 
+/// The head of the file counts where it differs from the embedding, and a note says so; equal numbers are a tied head.
+#[test]
+fn a_head_beside_tied_embeddings_is_compared_with_them() {
+    let is_untied = |model: &Model| {
+        let mut blobs = Blobs::default();
+        print(&model.program, &mut blobs).contains("lm_head_weight")
+    };
+    let same = |seed: u8| {
+        let (folder, head) = (with_header(LLAMA, 149 * 54 * 4, add_head), 149 * 54 * 4);
+        let mut file = fs::read(folder.path("model.safetensors")).unwrap();
+        let header = u64::from_le_bytes(*file.first_chunk().unwrap()) as usize + 8;
+        let text: Value = serde_json::from_slice(&file[8..header]).unwrap();
+        let [from, to] =
+            [0, 1].map(|i| text["model.embed_tokens.weight"]["data_offsets"][i].as_u64().unwrap() as usize);
+        let table = file[header + from..header + to].to_vec();
+        let at = file.len() - head;
+        file[at..].copy_from_slice(&table);
+        *file.last_mut().unwrap() ^= seed;
+        lower(&folder.with("model.safetensors", file), "", &Options::default()).unwrap()
+    };
+    let (tied, untied) = (same(0), same(1));
+    assert!(tied.notes.is_empty() && !is_untied(&tied), "{:?}", tied.notes);
+    assert!(is_untied(&untied));
+    let [note] = untied.notes.as_slice() else { panic!("{:?}", untied.notes) };
+    assert!(note.contains("`lm_head.weight` differs from `model.embed_tokens.weight`: the head of the file is used"));
+    assert_eq!(difference(&tied.program, &changed(LLAMA, &json!({})).unwrap().program), None);
+}
+
+/// A head of zeros behind the other tensors.
+fn add_head(header: &mut Map<String, Value>, end: usize) {
+    let offsets = [end, end + 149 * 54 * 4];
+    header.insert("lm_head.weight".to_owned(), json!({"dtype": "F32", "shape": [149, 54], "data_offsets": offsets}));
+}
+
+/// Gemma 3 with eyes, in both spellings of its names: the text model is the same, and tensors of images are left alone.
+#[test]
+fn the_text_part_of_a_model_that_sees_images_is_taken() {
+    let original = lower(&with_config(IMAGE, &json!({})), "", &Options::default()).unwrap();
+    let newer = with_header(IMAGE, 0, |header, _| {
+        for name in header.keys().cloned().collect::<Vec<_>>() {
+            if name != "__metadata__" {
+                let rest = name.strip_prefix("language_model.model.");
+                rename(header, &name, &rest.map_or(format!("model.{name}"), |r| format!("model.language_model.{r}")));
+            }
+        }
+    });
+    let newer = lower(&newer, "", &Options::default()).unwrap();
+    assert_eq!(newer.info, original.info);
+    let text = |model: &Model| print(&model.program, &mut Blobs::default());
+    // Constants are named after the tensors of the file.
+    assert_eq!(text(&newer).replace("model_language_model_", "language_model_model_"), text(&original));
+    let stray = with_header(IMAGE, 0, |header, _| {
+        rename(header, "vision_tower.head.probe", "audio_tower.probe");
+        rename(header, "language_model.model.norm.weight", "language_model.model.final.weight");
+    });
+    assert_eq!(
+        faults(lower(&stray, "", &Options::default())),
+        [
+            "`language_model.model.norm.weight` [40] is missing",
+            "`audio_tower.probe` [1, 1, 6] has no place in this architecture",
+            "`language_model.model.final.weight` [40] has no place in this architecture",
+        ]
+    );
+    let config = json!({"audio_config": {}});
+    assert_refused("another sense", lower(&with_config(IMAGE, &config), "", &Options::default()), &["audio_config"]);
+}
+
 #[test]
 fn a_weight_that_holds_no_numbers_of_ours_is_refused() {
     // The bytes of 54 F32 as 27 F64, or as 54 I32.
@@ -272,15 +340,10 @@ fn a_weight_that_holds_no_numbers_of_ours_is_refused() {
 
 #[test]
 fn tensors_that_follow_from_others_are_left_alone() {
-    let folder = with_header(LLAMA, 149 * 54 * 4 + 5 * 4, |header, end| {
-        let head = end + 149 * 54 * 4;
-        header.insert(
-            "lm_head.weight".to_owned(),
-            json!({"dtype": "F32", "shape": [149, 54], "data_offsets": [end, head]}),
-        );
+    let folder = with_header(LLAMA, 5 * 4, |header, end| {
         header.insert(
             "model.layers.0.self_attn.rotary_emb.inv_freq".to_owned(),
-            json!({"dtype": "F32", "shape": [5], "data_offsets": [head, head + 20]}),
+            json!({"dtype": "F32", "shape": [5], "data_offsets": [end, end + 20]}),
         );
     });
     let options = Options::default();

@@ -10,6 +10,7 @@ use crate::checkpoint::builder::{Folder, assert_says};
 
 const LLAMA: &str = "llama-bias";
 const GEMMA: &str = "gemma3";
+const IMAGE: &str = "gemma3-image";
 
 /// What `name` in the folder is lowered to.
 fn lower(folder: &Folder, name: &str, options: &Options) -> Result<Model, ModelError> {
