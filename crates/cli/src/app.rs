@@ -35,14 +35,17 @@ pub struct Global {
     /// How often to try a request that fails for a moment.
     #[arg(long, global = true, env = "THANE_ATTEMPTS", value_name = "N", default_value_t = 5)]
     pub attempts: u32,
-    /// More named models, from a JSON file whose form docs/catalogue.md has.
+    /// More named models, from a JSON file (docs/catalogue.md).
     #[arg(long, global = true, env = "THANE_CATALOGUE", value_name = "FILE")]
     pub catalogue: Option<PathBuf>,
-    /// Instructions to compute with, of those that this machine has: portable, avx2, avx512 or neon [default: the best].
+    /// Instructions to compute with: portable, avx2, avx512 or neon.
+    ///
+    /// Those that this machine has can be chosen [default: the best].
     #[arg(long, global = true, env = "THANE_ISA", value_name = "NAME", value_parser = isa)]
     pub isa: Option<Isa>,
-    /// Memory to allocate at most for tensors, caches, packed weights and rows, such as 4GB [default: what the machine has,
-    /// less an eighth].
+    /// Memory to allocate at most, such as 4GB [default: 7/8 of the machine's].
+    ///
+    /// It counts tensors, caches, packed weights and rows.
     #[arg(long, global = true, env = "THANE_MEMORY", value_name = "SIZE", value_parser = size)]
     pub memory: Option<usize>,
 }

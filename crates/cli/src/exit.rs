@@ -1,12 +1,9 @@
 //! How the program ends: exit codes and the one error type that carries them.
 //!
-//! | code | means |
-//! |---|---|
-//! | 0 | done; also when the reader of stdout went away (`thane ls \| head -1`): it had what it wanted |
-//! | 1 | what was asked for does not hold: a requirement of `audit`, equality in `diff`, a vector in `verify`; or something else failed: the disk, the cache, a bug of ours |
-//! | 2 | usage, a bad file, a name that nobody knows |
-//! | 5 | the network, or what came over it: unreachable, refused, the wrong bytes, nothing cached while offline |
-//! | 130 | interrupted (Ctrl-C, or a termination signal) |
+//! The table is [`Code::meaning`]'s, the same for all verbs; `thane --help` and the README have it from there. 0 is also
+//! the end where the reader of stdout went away (`thane ls | head -1`): it had what it wanted.
+//!
+//! An input that cannot be read, whatever the reason, is 2; an output that cannot be written is 1.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -14,7 +11,7 @@ use std::process::ExitCode;
 /// What a command answers.
 pub type Outcome = Result<(), Failure>;
 
-/// The exit codes; see the module's table.
+/// The exit codes of all verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     Ok = 0,
@@ -22,6 +19,21 @@ pub enum Code {
     Usage = 2,
     Network = 5,
     Interrupted = 130,
+}
+
+impl Code {
+    pub const ALL: [Self; 5] = [Self::Ok, Self::Other, Self::Usage, Self::Network, Self::Interrupted];
+
+    /// What ends so.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Ok => "done",
+            Self::Other => "a requirement, comparison or quality gate does not hold, or the machine failed (full disk)",
+            Self::Usage => "usage, or invalid or damaged input",
+            Self::Network => "network: unreachable, refused, the wrong bytes, or nothing cached while offline",
+            Self::Interrupted => "interrupted",
+        }
+    }
 }
 
 impl From<Code> for ExitCode {

@@ -14,7 +14,7 @@ mod language;
 mod model;
 mod npy;
 mod out;
-mod output;
+pub mod output;
 mod profile;
 mod talk;
 mod tensors;

@@ -2,6 +2,8 @@
 //!
 //! Exit codes are documented at [`thane_cli::exit`]. What it is made of is in the library of the same crate.
 
+mod help;
+
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -9,9 +11,9 @@ use thane_cli::app::{App, Global};
 use thane_cli::exit::{Code, Outcome};
 use thane_cli::{cmd, twins};
 
-/// Run language models through Apple's MIL on any machine.
+/// Run, embed, convert and audit language models as Core ML programs, on any machine.
 #[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = true, after_help = AFTER_HELP)]
+#[command(name = "thane", version, arg_required_else_help = true)]
 struct Cli {
     #[command(flatten)]
     global: Global,
@@ -24,11 +26,13 @@ struct Cli {
 enum Verb {
     Run(cmd::run::Args),
     Pull(cmd::pull::Args),
+    #[command(visible_alias = "list")]
     Ls(cmd::ls::Args),
     Show(cmd::show::Args),
     Inspect(cmd::inspect::Args),
     Ops(cmd::ops::Args),
     Perplexity(cmd::perplexity::Args),
+    #[command(visible_alias = "remove")]
     Rm(cmd::rm::Args),
     Convert(cmd::convert::Args),
     Check(cmd::check::Args),
@@ -67,19 +71,9 @@ fn dispatch(verb: &Verb, app: &App) -> Outcome {
     }
 }
 
-const AFTER_HELP: &str = "\
-A model is a path (GGUF file or Hugging Face folder), hf:org/name[/file][@revision], \
-or a name of the catalogue.
-
-Exit codes: 0 done, 1 what was asked for does not hold (audit, diff, verify) or another failure (disk, cache), \
-2 usage or bad file, 5 network, 130 interrupted.
-
-Environment: each flag as shown; HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, \
-HF_HUB_OFFLINE, XDG_CACHE_HOME, HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE, NO_COLOR.";
-
 /// The command line.
 fn command() -> clap::Command {
-    twins::with_twins(Cli::command())
+    help::with_help(twins::with_twins(Cli::command()))
 }
 
 fn main() -> ExitCode {

@@ -27,11 +27,13 @@ use crate::language::{Language, Parts};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub struct ProgramFlags {
-    /// Tokens of prompt and answer together [default: the model's context, 8192 at most].
+    /// Tokens of prompt and answer together [default: the model's, 8192 at most].
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,
-    /// How to compute: fast takes quantised weights as they are and caches in fp16, f32 is the reference, ane is fp16 after
-    /// each op with the sums of the Apple Neural Engine.
+    /// How to compute.
+    ///
+    /// fast takes quantised weights as they are and caches in fp16, f32 is the reference, ane is fp16 after each op with
+    /// the sums of the Apple Neural Engine.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
     pub numerics: NumericsFlag,
 }

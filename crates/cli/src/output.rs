@@ -3,6 +3,7 @@
 //! With `--json` a command prints exactly one JSON object and a line break on stdout; its fields are documented on
 //! the struct that the command serialises and are only ever added to.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -204,6 +205,20 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.1} TB")
 }
 
+/// `1 finding`, `2 findings`, `3 dispatches`: a count and what is counted.
+pub fn counted<N: Display + PartialEq + From<u8>>(n: N, noun: &str) -> String {
+    if n == N::from(1) {
+        return format!("{n} {noun}");
+    }
+    match noun.as_bytes() {
+        [.., b'x' | b's'] | [.., b'c' | b's', b'h'] => format!("{n} {noun}es"),
+        [stem @ .., b'y'] if !stem.ends_with(b"a") && !stem.ends_with(b"e") => {
+            format!("{n} {}ies", &noun[..noun.len() - 1])
+        }
+        _ => format!("{n} {noun}s"),
+    }
+}
+
 /// `2026-11-21T06:31:02Z`.
 pub fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
@@ -244,6 +259,21 @@ mod tests {
             [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (98_362_432, "98.4 MB"), (2_000_000_000_000, "2.0 TB")];
         for (n, text) in cases {
             assert_eq!(bytes(n), text);
+        }
+    }
+
+    #[test]
+    fn one_of_a_thing_is_singular() {
+        let cases = [
+            (0, "op", "0 ops"),
+            (1, "finding", "1 finding"),
+            (2, "dispatch", "2 dispatches"),
+            (2, "entry", "2 entries"),
+            (7, "key", "7 keys"),
+            (2, "prefix", "2 prefixes"),
+        ];
+        for (n, noun, text) in cases {
+            assert_eq!(counted(n, noun), text);
         }
     }
 

@@ -16,13 +16,15 @@ use crate::audit::{baseline, compare, fix, html, json, mil, sarif, score, text};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
 
-/// Say where each op of a program will run, why, how fast, and what to change; no Mac is needed.
+/// Predict where each op runs on Apple hardware, how fast, and what to change.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// An .mlpackage or .mlmodelc folder, a .mil file, a folder of packages, or a model, which is built as convert does.
+    /// A package, compiled model, .mil file, folder of packages, or model.
+    ///
+    /// A checkpoint is built as convert does.
     #[arg(value_name = "X", required_unless_present = "self_check")]
     subject: Option<String>,
-    /// What to judge for: a chip, a system, or both, such as m4,a19,m4+macos26.
+    /// Chips, systems or both, such as m4,a19,m4+macos26 [default: m4].
     #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = target)]
     target: Vec<Target>,
     /// What Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default: cpuAndNeuralEngine].
@@ -34,19 +36,21 @@ pub struct Args {
     /// Report this function only.
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
-    /// Fail where less than this share of a function's ops, in percent, runs on the engine.
+    /// Fail where fewer of a function's ops, in percent, run on the engine.
     #[arg(long, value_name = "PERCENT", value_parser = require::percentage)]
     require_ane: Option<f64>,
-    /// Fail where a rule, or anything as bad as a severity (note, warning, error), is found.
+    /// Fail where a rule or a severity (note, warning, error) is found.
     #[arg(long, value_name = "RULE|SEVERITY", value_delimiter = ',', value_parser = Deny::parse)]
     deny: Vec<Deny>,
-    /// How to report [default: text].
+    /// How to report.
     #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<Format>,
     /// Write to this file instead of stdout.
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// A report that --format json wrote: what it has does not count for --deny, and what is gone is listed.
+    /// An earlier report (--format json): only new findings count.
+    ///
+    /// What it has does not count for --deny, and what is gone is listed.
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
     /// Compare with what Apple says: analytics.mil of a compiled bundle, or JSON of an MLComputePlan.
@@ -55,7 +59,9 @@ pub struct Args {
     /// Tokens that the cache of a checkpoint holds; several show what decode takes with each.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     context: Vec<usize>,
-    /// Rewrite what is found, each rewrite proven on the CPU, and write the program to -o: a package, or a .mil file.
+    /// Rewrite what is found, each rewrite proven here, into -o.
+    ///
+    /// -o is a package, or a .mil file.
     #[arg(long, value_parser = FalseyValueParser::new(), requires = "out", conflicts_with_all = ["format", "baseline", "compare", "context", "require_ane", "deny", "function"])]
     fix: bool,
     /// With --fix: keep rewrites of functions that are too large to be run here, unproven.

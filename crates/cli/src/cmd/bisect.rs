@@ -21,14 +21,17 @@ use crate::exit::{Code, Failure, Outcome};
 /// Cut a program to the smallest part that still has a finding of the audit.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// An .mlpackage or .mlmodelc folder, a .mil file, a folder of packages, or a model, which is built as convert
-    /// does.
+    /// A package, compiled model, .mil file, folder of packages, or model.
+    ///
+    /// A checkpoint is built as convert does.
     #[arg(value_name = "X")]
     subject: String,
-    /// The finding to keep: a rule such as ANE128, or a severity (note, warning, error) [default: the worst there is].
+    /// The finding to keep: a rule or a severity [default: the worst].
+    ///
+    /// A rule is one such as ANE128, a severity is note, warning or error.
     #[arg(long, value_name = "RULE|SEVERITY", value_parser = Deny::parse)]
     rule: Option<Deny>,
-    /// What to judge for: a chip, a system, or both, such as m4 or m4+macos26.
+    /// A chip, a system, or both, such as m4 or m4+macos26 [default: m4].
     #[arg(long, value_name = "TARGET", value_parser = audit::target)]
     target: Option<Target>,
     /// What Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default: cpuAndNeuralEngine].

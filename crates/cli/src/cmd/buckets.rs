@@ -18,16 +18,16 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::hub;
 use crate::model;
 
-/// Choose the lengths of an embedding model's functions (convert --task embed --buckets) for given texts.
+/// Choose the lengths that convert --task embed --buckets is given, for your texts.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("lengths").required(true).args(["file", "histogram"]))]
 pub struct Args {
-    /// A path, hf:org/name with @revision after it, or a name of the catalogue.
+    /// A path, hf:org/name[@revision], or a name of the catalogue.
     model: String,
     /// The texts: lines of a .txt file, the rows of a .jsonl or .parquet file.
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// How many texts there are of each length in tokens, instead of the texts: JSON such as {"128": 5, "300": 2}.
+    /// Texts of each length in tokens: JSON such as {"128": 5, "300": 2}.
     #[arg(long, value_name = "FILE")]
     histogram: Option<PathBuf>,
     /// The field of .jsonl and .parquet rows that has the text.
@@ -45,7 +45,9 @@ pub struct Args {
     /// Measured milliseconds of a call of some lengths, such as 128=14.0,256=31.9 [default: predicted for --chip].
     #[arg(long, value_name = "TOKENS=MS", value_delimiter = ',', value_parser = time)]
     times: Vec<(usize, f64)>,
-    /// The chip that costs are predicted for; with --times, only beyond what was measured.
+    /// The chip that costs are predicted for.
+    ///
+    /// With --times, only beyond what was measured.
     #[arg(long, value_name = "NAME", default_value = "m4", value_parser = chip)]
     chip: &'static Chip,
 }

@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::contract;
 use crate::exit::{Code, Failure, Outcome};
 
-/// Check a Core ML package: its rules, every byte of its weights, the hashes of its files.
+/// Check a Core ML package: its rules, all its weights, the hashes of its files.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// An .mlpackage or .mlmodelc folder.

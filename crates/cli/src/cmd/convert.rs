@@ -25,24 +25,27 @@ use crate::output::bytes;
 /// Write a model as a Core ML package.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A path, hf:org/name with /file or @revision after it, or a name of the catalogue.
+    /// A path, hf:org/name[/file][@revision], or a name of the catalogue.
     model: String,
-    /// The package to write, such as model.mlpackage; model.mlmodelc is written as a device's compiler would.
+    /// The package to write, such as model.mlpackage.
+    ///
+    /// model.mlmodelc is written as a device's compiler would.
     #[arg(short, long, value_name = "PACKAGE")]
     out: PathBuf,
     /// Write it in the place of the package that is there.
     #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
     force: bool,
-    /// What the package is for: answers (generate) or vectors of texts (embed).
-    #[arg(long, value_name = "TASK", value_enum, default_value_t = Task::Generate)]
+    /// What the package does: generate answers or embed texts.
+    #[arg(long, value_name = "TASK", hide_possible_values = true, value_enum, default_value_t = Task::Generate)]
     task: Task,
-    /// How programs are spelled: for every machine, or for the Neural Engine [default: portable for generate, engine for
-    /// embed].
-    #[arg(long, value_name = "FORM", value_enum)]
+    /// portable for every machine, engine for the Neural Engine.
+    ///
+    /// The default is portable for generate and engine for embed.
+    #[arg(long, value_name = "FORM", hide_possible_values = true, value_enum)]
     form: Option<Form>,
     #[command(flatten)]
     embedding: bundle::Flags,
-    /// Tokens of prompt and answer together [default: the model's context, 8192 at most].
+    /// Tokens of prompt and answer together [default: the model's, 8192 at most].
     #[arg(long, value_name = "N")]
     context: Option<usize>,
     /// Functions to write [default: all].

@@ -15,7 +15,7 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::model::{NumericsFlag, cpu};
 use crate::tensors;
 
-/// Say in what two Core ML packages differ: functions, inputs and ops, constants, and what they compute.
+/// Compare two Core ML packages: structure, constants, and what they compute.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// An .mlpackage or .mlmodelc folder.

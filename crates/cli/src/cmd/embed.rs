@@ -30,7 +30,7 @@ const GRACE: Duration = Duration::from_millis(300);
 /// Turn texts into vectors, one for each text, in their order.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A path, hf:org/name with @revision after it, or a name of the catalogue.
+    /// A path, hf:org/name[@revision], or a name of the catalogue.
     model: String,
     /// The texts; without them and --file, stdin is read, a text a line.
     #[arg(conflicts_with = "file")]
@@ -41,7 +41,9 @@ pub struct Args {
     /// The field of .jsonl and .parquet rows that has the text [default: text]; makes stdin JSON lines.
     #[arg(long, value_name = "NAME")]
     field: Option<String>,
-    /// Where the vectors go: a .npy, .jsonl, .parquet or .safetensors file [default: stdout, a JSON array a line].
+    /// A .npy, .jsonl, .parquet or .safetensors file [default: JSON on stdout].
+    ///
+    /// stdout has a JSON array a line.
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Write in the place of the file that is there.
@@ -49,14 +51,18 @@ pub struct Args {
     force: bool,
     #[command(flatten)]
     vectors: Vectors,
-    /// How alike two texts are, by the model's function; with int8 or bits, of what is stored.
+    /// How alike two texts are, by the model's function.
+    ///
+    /// With int8 or bits, of what is stored.
     #[arg(long, value_parser = FalseyValueParser::new(), conflicts_with_all = ["file", "out", "chunks"])]
     similarity: bool,
     /// Tokens of a call of the program at most, padding included.
     #[arg(long, value_name = "N", default_value_t = BATCH_TOKENS)]
     batch_tokens: usize,
-    /// How to compute: fast takes quantised weights as they are, f32 is the reference, ane is fp16 after each op with the sums
-    /// of the Apple Neural Engine.
+    /// How to compute.
+    ///
+    /// fast takes quantised weights as they are, f32 is the reference, ane is fp16 after each op with the sums of the Apple
+    /// Neural Engine.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
     numerics: NumericsFlag,
     /// Threads [default: the physical cores].
@@ -68,8 +74,10 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Vectors")]
 struct Vectors {
-    /// Elements: float, float16, int8, binary or ubinary [default: float, or int8 where the model's own output is].
-    #[arg(long, value_name = "FORMAT", value_parser = ["float", "float16", "int8", "binary", "ubinary"])]
+    /// Elements: float, float16, int8, binary, ubinary [default: the model's].
+    ///
+    /// The default is float, or int8 where the model's own output is.
+    #[arg(long, value_name = "FORMAT", hide_possible_values = true, value_parser = ["float", "float16", "int8", "binary", "ubinary"])]
     format: Option<String>,
     /// How bits are packed: docs/embed.md has the three ways [default: pplx for models that quantise, else
     /// sentence-transformers].

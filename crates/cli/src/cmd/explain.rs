@@ -16,7 +16,7 @@ use crate::cmd::audit::{target, usual};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
 
-/// Say what an error code or text of Core ML or the Neural Engine means, or what a rule of the audit says.
+/// Explain an error of Core ML or the Neural Engine, or a rule of the audit.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A code (-14, 0x1d), a text as it was shown, or a rule (ANE128).
@@ -25,7 +25,7 @@ pub struct Args {
     /// A program, as audit takes it: the causes that its own findings name come first.
     #[arg(value_name = "PROGRAM")]
     program: Option<String>,
-    /// What to judge the program for, such as m4,a19.
+    /// What to judge the program for, such as m4,a19 [default: m4].
     #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = target)]
     target: Vec<Target>,
     /// List all rules.

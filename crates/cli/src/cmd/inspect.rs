@@ -15,15 +15,15 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::model::{self, ProgramFlags};
 use crate::output::bytes;
 
-/// Print the program of a model or Core ML package as MIL text, or what it is made of.
+/// Print the program of a model or package as MIL text, or count what is in it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A path, hf:org/name with /file or @revision after it, a name of the catalogue, or an .mlpackage or .mlmodelc folder.
+    /// A model (path, hf:org/name, catalogue name), .mlpackage or .mlmodelc folder.
     model: String,
     /// Only this function, such as prefill or decode.
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
-    /// Count instead of printing: functions, ops by type, states, constants by element type.
+    /// Count functions, ops, states and constants instead of printing them.
     #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
     stats: bool,
     #[command(flatten)]

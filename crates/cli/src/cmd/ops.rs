@@ -8,7 +8,7 @@ use thane_mil::opset::{self, Accepts, OpDef, Opset};
 use crate::app::App;
 use crate::exit::Outcome;
 
-/// List the ops that programs can hold, and what is missing of those that coremltools registers.
+/// Count the ops that programs can hold, and list what is missing.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Only what is missing, with the reason.

@@ -18,7 +18,7 @@ use crate::model::{NumericsFlag, cpu};
 use crate::npy::{self, Array};
 use crate::tensors::{self, Named, named_path, named_shape};
 
-/// Run a function of a Core ML package once: inputs from .npy files, outputs and states into .npy files.
+/// Run a function of a Core ML package once, from .npy files to .npy files.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// An .mlpackage or .mlmodelc folder.
@@ -38,7 +38,9 @@ pub struct Args {
     /// Made-up inputs follow from this number: floats from -1 to 1, integers 0 or 1.
     #[arg(long, value_name = "N", default_value_t = 0)]
     random_seed: u64,
-    /// How to compute: f32 is the reference, ane rounds as the Neural Engine does.
+    /// How to compute.
+    ///
+    /// f32 is the reference, ane rounds as the Neural Engine does.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::F32)]
     numerics: NumericsFlag,
     /// Switch an effect of the Neural Engine, such as flush-subnormals=on; docs/numerics.md lists them.
@@ -51,7 +53,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// The folder for the results, one NAME.npy for each output and state.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(short, long, value_name = "FOLDER")]
     out: PathBuf,
 }
 

@@ -12,7 +12,7 @@ use crate::output::bytes;
 /// Fetch a model into the cache, or bring it up to date.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A name of the catalogue, or hf:org/name with /file or @revision after it.
+    /// A name of the catalogue, or hf:org/name[/file][@revision].
     model: String,
     /// Read every byte of a model that is there and compare its sha256.
     #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]

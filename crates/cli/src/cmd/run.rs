@@ -14,12 +14,12 @@ use crate::model::{self, RunFlags};
 use crate::profile;
 use crate::talk::{Talk, peak_memory};
 
-/// Answer a prompt; without one, talk on a terminal, or take the prompt from stdin.
+/// Answer a prompt, or hold a conversation on a terminal.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A path, hf:org/name with /file or @revision after it, or a name of the catalogue.
+    /// A path, hf:org/name[/file][@revision], or a name of the catalogue.
     model: String,
-    /// The prompt; without it, stdin is read, or on a terminal a conversation begins.
+    /// The prompt [default: stdin, or a conversation on a terminal].
     prompt: Option<String>,
     /// Give the prompt to the model as it is, without its chat template.
     #[arg(long, value_parser = FalseyValueParser::new())]

@@ -9,10 +9,10 @@ use crate::exit::Outcome;
 use crate::model::{self, ProgramFlags};
 use crate::output::bytes;
 
-/// Show what a model is: architecture, parameters, quantisation by tensor, context, memory.
+/// Show what a model is: architecture, parameters, quantisation, context, memory.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A path, hf:org/name with /file or @revision after it, or a name of the catalogue.
+    /// A path, hf:org/name[/file][@revision], or a name of the catalogue.
     model: String,
     /// List every tensor.
     #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]

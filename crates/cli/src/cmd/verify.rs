@@ -11,7 +11,7 @@ use crate::embed::{encoder, packages};
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::NumericsFlag;
 
-/// Check the hashes of an embedding model's packages, and embed texts whose vectors are known.
+/// Check an embedding model's package: hashes, and texts whose vectors are known.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// An .mlpackage, or a folder of them with its manifest.
@@ -19,7 +19,9 @@ pub struct Args {
     /// The least cosine that passes.
     #[arg(long, value_name = "X", default_value_t = 0.999)]
     cosine: f64,
-    /// How to compute: f32 is the reference, ane is fp16 after each op with the sums of the Apple Neural Engine.
+    /// How to compute.
+    ///
+    /// f32 is the reference, ane is fp16 after each op with the sums of the Apple Neural Engine.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::F32)]
     numerics: NumericsFlag,
     /// Threads [default: the physical cores].

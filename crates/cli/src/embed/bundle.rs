@@ -45,7 +45,9 @@ const TEXTS: [&str; 8] = [
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Embedding models (--task embed)")]
 pub struct Flags {
-    /// Lengths that get a function of their own [default: 128,256,512,1024,2048,4096, as far as the model goes].
+    /// Lengths that get a function of their own, such as 128,512.
+    ///
+    /// [default: 128,256,512,1024,2048,4096, as far as the model goes].
     #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     pub buckets: Vec<usize>,
     /// Leave out the function that takes any length.

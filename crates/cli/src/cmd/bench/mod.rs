@@ -18,35 +18,41 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::model::{self, NumericsFlag};
 use crate::profile;
 
-/// Measure how fast a model is here: a JSON line for each figure, the median of some rounds with the least and the most.
+/// Measure how fast a model is on this machine, a JSON line for each figure.
+///
+/// A figure is the median of some rounds, with the least and the most.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to measure.
     #[arg(value_enum)]
     what: What,
-    /// A path, hf:org/name with @revision after it, or a name of the catalogue.
+    /// A path, hf:org/name[/file][@revision], or a name of the catalogue.
     model: String,
     /// Rounds, behind one that is not counted.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Threads; more than one number makes a figure for each [default: the physical cores].
+    /// Threads, a figure for each number [default: the physical cores].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
-    /// Tokens of the prompt; for embed, of a text, or from-to for lengths between, short ones more often [default: 512, for
-    /// decode 128, for batch 16, for cold 30, for embed 8-256].
+    /// Tokens of the prompt; for embed of a text, or from-to.
+    ///
+    /// Between two lengths, short texts come more often [default: 512, for decode 128, for batch 16, for cold 30, for embed
+    /// 8-256].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = length)]
     lengths: Vec<Length>,
     /// Tokens of an answer of decode, or of each of batch.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
     tokens: u16,
-    /// Texts that embed has at once, or sequences that batch has [default: 1,32, for batch 8,32].
+    /// Texts or sequences at once [default: 1,32, for batch 8,32].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     batch: Vec<u16>,
     /// Texts of a round of embed [default: 128, or the largest --batch where that is more].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     texts: Option<u16>,
-    /// How to compute: fast takes quantised weights as they are, f32 is the reference, ane is fp16 after each op with the sums
-    /// of the Apple Neural Engine.
+    /// How to compute.
+    ///
+    /// fast takes quantised weights as they are, f32 is the reference, ane is fp16 after each op with the sums of the Apple
+    /// Neural Engine.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
     numerics: NumericsFlag,
     /// Say behind each figure where the time went, warming up included; cold and convert have no profile.

@@ -1,0 +1,263 @@
+//! What `-h` and `--help` show: which flags of a verb `-h` has, two examples of each verb, and what stands in
+//! `thane --help` only.
+//!
+//! `-h` has a line for each flag that is used often, the most used first; `--help` has all flags in full. The text of
+//! a flag is its documentation in the verb's file: the first paragraph for `-h`, all of it for `--help`.
+
+use clap::{Arg, Command};
+
+use thane_cli::exit::Code;
+use thane_cli::output::counted;
+
+/// How a verb is shown.
+struct Page {
+    verb: &'static str,
+    /// Flags of `-h`, the most used first.
+    common: &'static [&'static str],
+    /// Commands that work as they stand, once the files that they name are there.
+    examples: [&'static str; 2],
+}
+
+const PAGES: &[Page] = &[
+    Page {
+        verb: "run",
+        common: &["system", "max-tokens", "temperature", "context", "raw", "numerics", "threads"],
+        examples: [
+            "thane run smollm2-135m \"Why is the sky blue?\"",
+            "thane run smollm2-135m --temperature 0.7 --max-tokens 200 \"Tell me a story.\"",
+        ],
+    },
+    Page { verb: "pull", common: &["check"], examples: ["thane pull smollm2-135m", "thane pull smollm2-135m --check"] },
+    Page { verb: "ls", common: &[], examples: ["thane ls", "thane ls --json"] },
+    Page {
+        verb: "show",
+        common: &["tensors", "context"],
+        examples: ["thane show gemma3-270m", "thane show smollm2-135m --tensors"],
+    },
+    Page {
+        verb: "inspect",
+        common: &["function", "stats"],
+        examples: ["thane inspect smollm2-135m --function decode", "thane inspect model.mlpackage --stats"],
+    },
+    Page { verb: "ops", common: &["missing"], examples: ["thane ops", "thane ops --missing"] },
+    Page {
+        verb: "perplexity",
+        common: &["file", "tokens", "numerics", "threads"],
+        examples: [
+            "thane perplexity smollm2-135m --file text.txt",
+            "thane perplexity smollm2-135m --file text.txt --tokens 500 --numerics f32",
+        ],
+    },
+    Page { verb: "rm", common: &[], examples: ["thane rm smollm2-135m", "thane rm hf:org/name"] },
+    Page {
+        verb: "convert",
+        common: &["out", "force", "task", "form", "context", "buckets"],
+        examples: [
+            "thane convert smollm2-135m --form engine --context 2048 -o smollm2.mlpackage",
+            "thane convert minilm --task embed --buckets 64,128 -o minilm.mlpackage",
+        ],
+    },
+    Page {
+        verb: "check",
+        common: &[],
+        examples: ["thane check model.mlpackage", "thane check model.mlpackage --json"],
+    },
+    Page {
+        verb: "predict",
+        common: &["function", "input", "out", "numerics"],
+        examples: [
+            "thane predict model.mlpackage --input x=x.npy -o results",
+            "thane predict model.mlpackage --function decode --numerics ane -o results",
+        ],
+    },
+    Page {
+        verb: "diff",
+        common: &["no-run", "random-seed"],
+        examples: ["thane diff a.mlpackage b.mlpackage", "thane diff a.mlpackage b.mlpackage --no-run"],
+    },
+    Page {
+        verb: "verify",
+        common: &["cosine", "numerics"],
+        examples: ["thane verify minilm.mlpackage", "thane verify minilm.mlpackage --numerics ane --cosine 0.99"],
+    },
+    Page {
+        verb: "embed",
+        common: &["file", "out", "force", "similarity", "format", "dimensions", "truncate"],
+        examples: [
+            "thane embed minilm --file texts.jsonl -o vectors.npy",
+            "thane embed minilm --similarity \"The cat sleeps.\" \"A kitten naps.\"",
+        ],
+    },
+    Page {
+        verb: "buckets",
+        common: &["file", "histogram", "count", "chip"],
+        examples: [
+            "thane buckets minilm --file texts.jsonl",
+            "thane buckets minilm --histogram lengths.json --chip a18 --count 3",
+        ],
+    },
+    Page {
+        verb: "bench",
+        common: &["lengths", "threads", "batch", "rounds", "numerics"],
+        examples: ["thane bench decode smollm2-135m", "thane bench embed minilm --threads 1,2 --batch 1,32"],
+    },
+    Page {
+        verb: "audit",
+        common: &["target", "format", "out", "require-ane", "deny", "baseline", "fix"],
+        examples: [
+            "thane audit model.mlpackage --target m4,a19",
+            "thane audit model.mlpackage --require-ane 100 --deny warning --format sarif -o audit.sarif",
+        ],
+    },
+    Page { verb: "explain", common: &["list", "target"], examples: ["thane explain -14", "thane explain ANE070"] },
+    Page {
+        verb: "bisect",
+        common: &["out", "rule", "target"],
+        examples: [
+            "thane bisect model.mlpackage -o part.mlpackage",
+            "thane bisect model.mlpackage --rule ANE070 --target m4 -o part.mil",
+        ],
+    },
+];
+
+/// What stands behind `thane -h`.
+const SHORT: &str = "\
+A model is a path (GGUF file or Hugging Face folder), hf:org/name[/file][@revision], or a name of
+the catalogue such as smollm2-135m. `thane VERB -h` has two examples, `thane VERB --help` all flags.";
+
+/// What stands behind `thane --help`, the exit codes apart.
+const ENVIRONMENT: &str = "\
+Environment: THANE_QUIET is --quiet, and so on for each flag above; flags of a verb carry its name, as
+THANE_RUN_MAX_TOKENS. HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HUB_OFFLINE,
+XDG_CACHE_HOME, HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE and NO_COLOR mean what they mean elsewhere.";
+
+/// Flags in this order stand before all others.
+const BEHIND_COMMON: usize = 1000;
+
+/// Gives the program and each verb their help; flags of every verb are shown by `thane -h` alone.
+pub fn with_help(command: Command) -> Command {
+    let globals: Vec<Arg> = command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
+    let codes: String = Code::ALL.map(|code| format!("  {:<4} {}\n", code as u8, code.meaning())).concat();
+    let command = command
+        .after_help(SHORT)
+        .after_long_help(format!("{SHORT}\n\nExit codes of all verbs:\n{codes}\n{ENVIRONMENT}"))
+        .mut_args(|arg| arg.hide_env(true));
+    command.mut_subcommands(|sub| {
+        let page = PAGES.iter().find(|page| page.verb == sub.get_name());
+        let common = page.map_or(&[][..], |page| page.common);
+        let n_hidden = sub.get_arguments().filter(|arg| is_rare(arg, common)).count();
+        let examples = page.map_or_else(String::new, |page| format!("Examples:\n  {}\n\n", page.examples.join("\n  ")));
+        let more = match n_hidden {
+            0 => String::new(),
+            n => format!("{} with --help; f", counted(n, "more flag")),
+        };
+        let all = "lags of every verb (--json, -q, -v, ..) with `thane -h`.";
+        let more = if more.is_empty() { format!("F{all}") } else { format!("{more}{all}") };
+        let verb = sub.get_name().to_owned();
+        let twins = format!("A flag is also an environment variable: THANE_{}_FLAG.", verb.to_uppercase());
+        sub.mut_args(|arg| arranged(arg, common))
+            .args(globals.iter().map(|arg| arg.clone().hide(true)))
+            .after_help(format!("{examples}{more}"))
+            .after_long_help(format!("{examples}F{all}\n{twins}"))
+    })
+}
+
+fn is_rare(arg: &Arg, common: &[&str]) -> bool {
+    arg.get_long().is_some_and(|long| !common.contains(&long))
+}
+
+fn arranged(arg: Arg, common: &[&str]) -> Arg {
+    let rare = is_rare(&arg, common);
+    let place = arg.get_long().and_then(|long| common.iter().position(|name| *name == long));
+    let arg = arg.hide_env(true).hide_short_help(rare);
+    match place {
+        Some(place) => arg.display_order(place),
+        None if rare => arg.display_order(BEHIND_COMMON),
+        None => arg,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words of a command as a shell would pass them.
+    fn words(text: &str) -> Vec<String> {
+        let mut words = Vec::new();
+        for (i, piece) in text.split('"').enumerate() {
+            match i % 2 {
+                0 => words.extend(piece.split_whitespace().map(str::to_owned)),
+                _ => words.push(piece.to_owned()),
+            }
+        }
+        words
+    }
+
+    fn verbs() -> Vec<Command> {
+        crate::command().get_subcommands().filter(|sub| sub.get_name() != "help").cloned().collect()
+    }
+
+    /// What `thane VERB -h` prints on a terminal of 100 columns.
+    fn short(verb: &str) -> String {
+        let error = crate::command().term_width(100).try_get_matches_from(["thane", verb, "-h"]).unwrap_err();
+        error.to_string()
+    }
+
+    #[test]
+    fn every_verb_has_two_examples_that_it_takes() {
+        for sub in verbs() {
+            let page = PAGES.iter().find(|page| page.verb == sub.get_name());
+            let page = page.unwrap_or_else(|| panic!("{} has no page", sub.get_name()));
+            for example in page.examples {
+                let parsed = crate::command().try_get_matches_from(words(example));
+                let verb = parsed.map(|m| m.subcommand_name().map(str::to_owned));
+                assert_eq!(verb.unwrap_or_else(|e| panic!("{example}: {e}")).as_deref(), Some(page.verb));
+                assert!(short(page.verb).contains(example), "{example}");
+            }
+        }
+    }
+
+    #[test]
+    fn short_help_has_a_line_for_each_flag_and_lists_no_flag_of_every_verb() {
+        for sub in verbs() {
+            let name = sub.get_name();
+            let page = PAGES.iter().find(|page| page.verb == name).unwrap();
+            for flag in page.common {
+                assert!(sub.get_arguments().any(|arg| arg.get_long() == Some(flag)), "{name} has no --{flag}");
+            }
+            let text = short(name);
+            let flags: Vec<&str> = text.lines().filter(|l| l.trim_start().starts_with('-')).collect();
+            assert_eq!(flags.len(), page.common.len() + 1, "{text}");
+            // A text that goes on in the next line is indented further than any flag.
+            let broken: Vec<&str> = text.lines().filter(|line| line.starts_with("          ")).collect();
+            assert!(broken.is_empty(), "{name}: {broken:?}");
+            assert!(!text.contains("--catalogue") && !text.contains("[env"), "{text}");
+            assert!(text.lines().count() <= 40, "{text}");
+        }
+    }
+
+    #[test]
+    fn help_of_the_program_lists_verbs_in_a_line_each_and_exit_codes_once() {
+        let help =
+            |flag| crate::command().term_width(100).try_get_matches_from(["thane", flag]).unwrap_err().to_string();
+        let (short, long) = (help("-h"), help("--help"));
+        for sub in verbs() {
+            let about = sub.get_about().unwrap().to_string();
+            assert!(short.contains(&about), "{about}: it takes more than a line of:\n{short}");
+        }
+        for code in Code::ALL {
+            let row = format!("  {:<4} {}", code as u8, code.meaning());
+            assert!(long.contains(&row) && !short.contains(&row), "{row}");
+        }
+        assert!(short.contains("--catalogue"));
+    }
+
+    #[test]
+    fn the_readme_has_the_same_exit_codes() {
+        let readme = include_str!("../../../README.md");
+        for code in Code::ALL {
+            let row = format!("| {} | {} |", code as u8, code.meaning());
+            assert_eq!(readme.matches(&row).count(), 1, "{row}");
+        }
+    }
+}
