@@ -8,6 +8,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use thane_mil::budget::OverBudget;
+
 /// What a command answers.
 pub type Outcome = Result<(), Failure>;
 
@@ -34,6 +36,11 @@ impl Code {
             Self::Interrupted => "interrupted",
         }
     }
+
+    /// How another process of this program ended; one that a signal ended has no code.
+    pub fn of_process(status: Option<i32>) -> Self {
+        Self::ALL.into_iter().find(|code| Some(*code as i32) == status).unwrap_or(Self::Other)
+    }
 }
 
 impl From<Code> for ExitCode {
@@ -51,8 +58,13 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// What asks for more memory than there may be is the input's doing, whoever found it.
     pub fn new(code: Code, error: impl Into<anyhow::Error>) -> Self {
-        Self { code, error: error.into(), remedies: Vec::new() }
+        let failure = Self { code, error: error.into(), remedies: Vec::new() };
+        if failure.error.chain().any(|cause| cause.is::<OverBudget>()) {
+            return Self { code: Code::Usage, ..failure }.remedy("--memory SIZE, where the machine has more");
+        }
+        failure
     }
 
     /// Adds a line that says what to do about it.
@@ -109,6 +121,30 @@ mod tests {
         let mut text = Vec::new();
         failure.print(&mut text).unwrap();
         assert_eq!(text, b"thane: outer\n  because: inner\n  try: this\n");
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_the_inputs_doing() {
+        let budget = thane_mil::budget::Budget::new(10);
+        let error = budget.reserve(11, || "tensor `x`".to_owned()).unwrap_err();
+        let failure = Failure::new(Code::Other, anyhow::Error::new(error).context("outer"));
+        let mut text = Vec::new();
+        failure.print(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(
+            text.contains("tensor `x` needs 11 B")
+                && text.ends_with("  try: --memory SIZE, where the machine has more\n"),
+            "{text}"
+        );
+        assert_eq!(failure.code(), Code::Usage);
+    }
+
+    #[test]
+    fn a_process_ends_as_its_code_says() {
+        for code in Code::ALL {
+            assert_eq!(Code::of_process(Some(code as i32)), code);
+        }
+        assert_eq!((Code::of_process(None), Code::of_process(Some(101))), (Code::Other, Code::Other));
     }
 
     #[test]

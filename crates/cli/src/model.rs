@@ -221,7 +221,7 @@ pub fn load(cpu: Cpu, program: &Program, profile: Option<&Arc<Profile>>) -> Resu
 
 /// A session over a fresh instance on the CPU.
 pub fn session(opened: &Opened, flags: &RunFlags, app: &App) -> Result<Session, Failure> {
-    let instance = executable(opened, flags, app)?.instantiate().map_err(|e| Failure::new(Code::Other, e))?;
+    let instance = executable(opened, flags, app)?.instantiate().map_err(|e| Failure::new(Code::Usage, e))?;
     let Info { context, vocab_size, .. } = opened.model.info;
     Ok(Session::new(instance, context, vocab_size, fixed(opened)))
 }
@@ -241,14 +241,14 @@ pub fn language_and_session(opened: &Opened, flags: &RunFlags, app: &App) -> Res
 
 /// Sessions over that many fresh instances on the CPU.
 pub fn sessions(opened: &Opened, flags: &RunFlags, n: usize, app: &App) -> Result<Sessions, Failure> {
-    let batch = executable(opened, flags, app)?.instantiate_batch(n).map_err(|e| Failure::new(Code::Other, e))?;
+    let batch = executable(opened, flags, app)?.instantiate_batch(n).map_err(|e| Failure::new(Code::Usage, e))?;
     let Info { context, vocab_size, .. } = opened.model.info;
     Ok(Sessions::new(batch, context, vocab_size, fixed(opened)))
 }
 
 fn executable(opened: &Opened, flags: &RunFlags, app: &App) -> Result<Arc<dyn Executable>, Failure> {
     let cpu = cpu(flags.program.numerics, flags.threads, app);
-    load(cpu, &opened.model.program, flags.profile.as_ref()).map_err(|e| Failure::new(Code::Other, e))
+    load(cpu, &opened.model.program, flags.profile.as_ref()).map_err(|e| Failure::new(Code::Usage, e))
 }
 
 fn fixed(opened: &Opened) -> Option<Fixed> {

@@ -221,7 +221,8 @@ impl<'a> Talk<'a> {
             GenerateError::Sample(SampleError::NotFinite { .. } | SampleError::Empty(_)) => {
                 no_numbers(error.into(), self.model, self.numerics)
             }
-            _ => Failure::new(Code::Other, error),
+            // What the program gave or refused: the model is at fault, or what it was asked for.
+            _ => Failure::new(Code::Usage, error),
         }
     }
 }

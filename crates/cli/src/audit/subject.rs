@@ -88,10 +88,7 @@ pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Subject, Failure
 }
 
 fn text(spec: &str, path: &Path) -> Result<Subject, Failure> {
-    let source = read_source(path).map_err(|e| match e {
-        PackageError::Io { .. } => Failure::new(Code::Other, e),
-        _ => Failure::new(Code::Usage, e),
-    })?;
+    let source = read_source(path).map_err(|e| Failure::new(Code::Usage, e))?;
     let part = Part { package: String::new(), program: source.program, catch_all: None };
     Ok(Subject { n_absent: source.n_absent, ..of_parts(spec, "text", vec![part]) })
 }

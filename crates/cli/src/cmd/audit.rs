@@ -245,7 +245,7 @@ fn printed(report: &Report, subject: &Subject, format: Format, args: &Args, app:
     match format {
         Format::Json => json::print(report).map_err(bug),
         Format::Sarif => {
-            let lines = subject.lines().map_err(|e| Failure::new(Code::Other, e))?;
+            let lines = subject.lines().map_err(|e| Failure::new(Code::Usage, e))?;
             sarif::print(report, lines.as_ref()).map_err(bug)
         }
         Format::Html => html::print(report).map_err(bug),

@@ -15,6 +15,7 @@ use crate::audit::fix;
 use crate::audit::require::Deny;
 use crate::audit::subject::{self, Build};
 use crate::cmd::audit;
+use crate::cmd::convert::unwritten;
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
 
@@ -94,7 +95,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 }
 
 fn write(part: &Part, package: &str, target: &Target, args: &Args, app: &App) -> Outcome {
-    let failed = |e| Failure::new(Code::Other, anyhow::Error::from(e));
+    let failed = |e| unwritten(e, &args.out);
     if args.out.extension().is_some_and(|e| e == "mil") {
         write_source(&args.out, &part.program).map_err(failed)?;
     } else {

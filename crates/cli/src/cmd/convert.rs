@@ -243,7 +243,9 @@ pub fn weight_files(checkpoint: &Checkpoint) -> Result<Vec<PathBuf>, Failure> {
     if !checkpoint.path.is_dir() {
         return Ok(vec![checkpoint.path.clone()]);
     }
-    let entries = std::fs::read_dir(&checkpoint.path)?.collect::<Result<Vec<_>, _>>()?;
+    let entries = std::fs::read_dir(&checkpoint.path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let unread = |e| Failure::new(Code::Usage, anyhow::Error::new(e).context(checkpoint.path.display().to_string()));
+    let entries = entries.map_err(unread)?;
     let mut files: Vec<PathBuf> = entries.into_iter().map(|e| e.path()).collect();
     files.retain(|path| path.extension().is_some_and(|e| e == "safetensors"));
     files.sort();

@@ -292,7 +292,10 @@ fn settings(
     let field = args.field.as_deref().unwrap_or("text");
     Ok([
         ("the model", encoder.name.clone()),
-        ("the model's files (hash of names, lengths, times)", encoder.fingerprint()?),
+        (
+            "the model's files (hash of names, lengths, times)",
+            encoder.fingerprint().map_err(|e| Failure::new(Code::Usage, e))?,
+        ),
         ("the program", concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned()),
         ("--format", format.kind().to_owned()),
         ("--packing", format.packing().unwrap_or("none").to_owned()),

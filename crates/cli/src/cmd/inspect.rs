@@ -78,7 +78,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     };
     thane_mil::valid::check(&program).map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        Failure::new(Code::Other, anyhow::anyhow!("the program is not legal:\n  {}", lines.join("\n  ")))
+        Failure::new(Code::Usage, anyhow::anyhow!("the program is not legal:\n  {}", lines.join("\n  ")))
     })?;
     let text = (!args.stats).then(|| print(&program, &mut Blobs::default()));
     if let Some(text) = text.as_ref().filter(|_| !app.output.is_json()) {

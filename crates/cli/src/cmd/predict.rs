@@ -127,14 +127,14 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             _ => {}
         }
     }
-    instance.run(&f.name).map_err(|e| Failure::new(Code::Other, e))?;
+    instance.run(&f.name).map_err(|e| Failure::new(Code::Usage, e))?;
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     for value in f.body().outputs.iter().map(|v| f.value(*v)) {
-        let view = instance.output(&value.name).map_err(|e| Failure::new(Code::Other, e))?;
+        let view = instance.output(&value.name).map_err(|e| Failure::new(Code::Usage, e))?;
         report.outputs.push(store(&args.out, &value.name, view)?);
     }
     for value in f.body().inputs.iter().map(|v| f.value(*v)).filter(|v| matches!(v.ty, Type::State(_))) {
-        let view = instance.state(&value.name).map_err(|e| Failure::new(Code::Other, e))?;
+        let view = instance.state(&value.name).map_err(|e| Failure::new(Code::Usage, e))?;
         report.states.push(store(&args.out, &value.name, view)?);
     }
     if args.numerics == NumericsFlag::Ane {
@@ -226,7 +226,7 @@ fn parting(program: &Program, function: &str, given: &Given, args: &Args, app: &
         ..ane::Options::default()
     };
     let report = ane::compare(program, function, &views(&given.inputs), &views(&given.states), &options)
-        .map_err(|e| Failure::new(Code::Other, e))?;
+        .map_err(|e| Failure::new(Code::Usage, e))?;
     let say = |what: &str, found: &Option<ane::Finding>| {
         found.as_ref().map(|found| format!("the first that {what}: {}; {}", report.op(found), found.cause))
     };

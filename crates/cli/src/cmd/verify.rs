@@ -71,7 +71,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     for golden in bundle.goldens {
         let (tokens, _) = encoder.text(&golden.text, true).map_err(usage)?;
         let encoder::Tokens::Text(ids) = tokens else { continue };
-        let vector = encoder.embed(ids).map_err(|e| Failure::new(Code::Other, e))?;
+        let vector = encoder.embed(ids).map_err(usage)?;
         let cosine =
             if vector.len() == golden.vector.len() { Similarity::Cosine.of(&vector, &golden.vector) } else { 0.0 };
         let passed = cosine >= args.cosine;

@@ -135,16 +135,16 @@ fn goldens(model: &Model<'_>, flags: &Flags, app: &App) -> Result<Vec<Golden>, F
     let run = Run { numerics: NumericsFlag::F32, threads: None, batch_tokens: 1024, max_length: None, profile: None };
     let options = EncoderOptions { pooling: flags.pooling, ..EncoderOptions::default() };
     let mut encoder = encoder::of_checkpoint(model.checkpoint, &options, &run, app)?;
-    let other = |e: anyhow::Error| Failure::new(Code::Other, e);
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let mut goldens = Vec::new();
     for text in TEXTS {
-        let (tokens, _) = encoder.text(text, true).map_err(other)?;
+        let (tokens, _) = encoder.text(text, true).map_err(usage)?;
         let Tokens::Text(ids) = tokens else { continue };
         // Tokenizers without special tokens have none for some texts.
         if ids.is_empty() {
             continue;
         }
-        let vector = encoder.embed(ids).map_err(other)?;
+        let vector = encoder.embed(ids).map_err(usage)?;
         goldens.push(Golden { text: text.to_owned(), vector });
     }
     Ok(goldens)

@@ -142,10 +142,9 @@ pub fn encoding(encoding: Encoding) -> &'static str {
 }
 
 fn embedder(program: &Program, info: &EncoderInfo, run: &Run, app: &App) -> Result<Embedder, Failure> {
-    let other = |e: anyhow::Error| Failure::new(Code::Other, e);
     let cpu = model::cpu(run.numerics, run.threads, app);
-    let executable = model::load(cpu, program, run.profile.as_ref()).map_err(|e| other(e.into()))?;
-    let instance = executable.instantiate().map_err(|e| other(e.into()))?;
+    let executable = model::load(cpu, program, run.profile.as_ref()).map_err(|e| Failure::new(Code::Usage, e))?;
+    let instance = executable.instantiate().map_err(|e| Failure::new(Code::Usage, e))?;
     let max_tokens = run.max_length.unwrap_or(info.max_tokens);
     if max_tokens == 0 || max_tokens > info.n_positions {
         let error = anyhow::anyhow!("the model has {} positions, --max-length asks for {max_tokens}", info.n_positions);

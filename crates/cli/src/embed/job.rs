@@ -137,7 +137,7 @@ impl Job<'_> {
             EmbedError::TooLong { .. } => "--truncate, which cuts it and counts it, or a shorter text",
             EmbedError::TooManyChunks { .. } => "documents of fewer chunks",
             EmbedError::NotFinite { .. } => "--numerics f32, which has a wider range",
-            _ => return Failure::new(Code::Other, error),
+            _ => return Failure::new(Code::Usage, error),
         };
         self.at(number, error).remedy(remedy)
     }
@@ -182,7 +182,7 @@ impl Job<'_> {
         };
         done.map_err(|e| match e.index().and_then(|index| window.get(index)) {
             Some(encoded) => self.refused(encoded.number, e),
-            None => Failure::new(Code::Other, e),
+            None => Failure::new(Code::Usage, e),
         })
     }
 

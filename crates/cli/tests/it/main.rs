@@ -6,6 +6,7 @@
 mod audit;
 mod buckets;
 mod bundle;
+mod codes;
 mod decoder;
 mod embed;
 mod fix;

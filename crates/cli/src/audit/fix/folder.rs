@@ -20,7 +20,7 @@ const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";
 pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     let (from, to) = (request.from, request.to);
     let other = |e: anyhow::Error| Failure::new(Code::Other, e.context(format!("{} is not written", to.display())));
-    let found = if from.is_dir() { packages_in(from).map_err(|e| other(e.into()))? } else { Vec::new() };
+    let found = if from.is_dir() { packages_in(from).map_err(|e| Failure::new(Code::Usage, e))? } else { Vec::new() };
     if found.is_empty() || super::is_text(to) {
         return Err(unfit(from));
     }

@@ -17,6 +17,7 @@ use thane_mil::package::{self, Package, read_source, write_source};
 use thane_mil::program::Program;
 
 use crate::app::App;
+use crate::cmd::convert::unwritten;
 use crate::contract;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::is_package;
@@ -58,7 +59,7 @@ fn of_text(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     } else {
         Package::new(program).write(request.to, &[]).map(drop)
     };
-    written.map_err(|e| Failure::new(Code::Other, e))?;
+    written.map_err(|e| unwritten(e, request.to))?;
     Ok(report)
 }
 
@@ -99,7 +100,7 @@ fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Resul
     }
     let written =
         if is_text(to) { write_source(to, &package.program).map(drop) } else { package.write(to, &items).map(drop) };
-    written.map_err(|e| Failure::new(Code::Other, e))?;
+    written.map_err(|e| unwritten(e, to))?;
     Ok(report)
 }
 

@@ -38,7 +38,7 @@ impl Bench<'_> {
                         let stop = || self.app.interrupt.is_set();
                         let mut watch = Watch { interrupted: &stop, progress: &mut |_| {} };
                         let done = encoder.embedder.texts(texts, &mut watch);
-                        if done.map_err(|e| Failure::new(Code::Other, e))?.is_none() {
+                        if done.map_err(|e| Failure::new(Code::Usage, e))?.is_none() {
                             return Err(interrupted());
                         }
                     }

@@ -104,7 +104,7 @@ impl Bench<'_> {
 }
 
 fn failed(error: GenerateError) -> Failure {
-    Failure::new(Code::Other, error)
+    Failure::new(Code::Usage, error)
 }
 
 /// The token with the largest logit.

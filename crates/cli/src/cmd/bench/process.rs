@@ -67,7 +67,9 @@ impl Bench<'_> {
         }
         if !status.success() {
             let verb = command.get_args().next().unwrap_or_default().display();
-            return Err(Failure::new(Code::Other, anyhow::anyhow!("thane {verb} ended with {status}")));
+            // The process has said why.
+            let code = Code::of_process(status.code());
+            return Err(Failure::new(code, anyhow::anyhow!("thane {verb} ended with {status}")));
         }
         Ok(Took { time, peak_memory })
     }
