@@ -22,6 +22,7 @@ use crate::contract::{self, Contents, Facts};
 use crate::exit::{Code, Failure};
 use crate::hub;
 use crate::language::{Language, Parts};
+use crate::output::counted;
 
 /// What program is made of a model; flags of every verb that makes one.
 #[derive(Clone, Debug, clap::Args)]
@@ -186,14 +187,16 @@ pub fn compile(program: Program, path: &Path, app: &App) -> Result<Program, Fail
     check_small(&program)
         .map_err(|e| Failure::new(Code::Usage, e.context(path.display().to_string())).remedy(CHECK))?;
     let done = thane_compile::run(program, &thane_compile::Options::default());
-    let (program, report) = done.map_err(|e| match e {
+    let (program, _) = done.map_err(|e| match e {
         // What a family makes is legal but for the numbers of the file.
         CompileError::Illegal(_) => {
             Failure::new(Code::Usage, anyhow::Error::new(e).context(path.display().to_string())).remedy(CHECK)
         }
         _ => Failure::new(Code::Other, e),
     })?;
-    report.passes.iter().for_each(|pass| app.output.explain(&pass.to_string()));
+    let n_ops = program.functions().iter().map(|f| f.all_ops().len()).sum::<usize>();
+    let functions = counted(program.functions().len(), "function");
+    app.output.explain(&format!("the program: {functions}, {}", counted(n_ops, "op")));
     Ok(program)
 }
 

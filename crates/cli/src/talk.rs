@@ -12,6 +12,7 @@ use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
 use crate::language::Language;
 use crate::model::{NumericsFlag, Opened, RunFlags};
+use crate::output::counted;
 
 /// How long an answer may take to end by itself when it is interrupted: a call of the program is not broken off, and
 /// the first one reads up to 512 tokens.
@@ -187,11 +188,11 @@ impl<'a> Talk<'a> {
         let t = &answer.timings;
         let peak = peak_memory().map_or_else(String::new, |n| format!(", peak memory {}", crate::output::bytes(n)));
         self.app.output.explain(&format!(
-            "first token after {:.3} s, prefill {} tokens at {:.1}/s, decode {} tokens at {:.1}/s{peak}",
+            "first token after {:.3} s, prefill {} at {:.1}/s, decode {} at {:.1}/s{peak}",
             t.first_token.as_secs_f64(),
-            t.prefill_tokens,
+            counted(t.prefill_tokens, "token"),
             t.prefill_rate(),
-            t.decode_tokens,
+            counted(t.decode_tokens, "token"),
             t.decode_rate(),
         ));
         match answer.finish_reason {

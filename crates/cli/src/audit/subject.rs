@@ -17,6 +17,7 @@ use crate::embed::{bundle, packages};
 use crate::exit::{Code, Failure};
 use crate::hub;
 use crate::model::{self, is_package};
+use crate::output::counted;
 
 /// A program that loads by itself.
 pub struct Part {
@@ -183,8 +184,10 @@ pub fn decoder(
     let program = convert::in_opset(model::compile(made.program, &checkpoint.path, app)?, None)?;
     let block = made.info.fixed.map_or(1, |fixed| fixed.block);
     let said = format!(
-        "{}, {} layers, context of {} tokens, {block} of a prompt a call, as `thane convert --form engine` writes it",
-        made.info.architecture, made.info.n_layers, made.info.context
+        "{}, {}, context of {}, {block} of a prompt a call, as `thane convert --form engine` writes it",
+        made.info.architecture,
+        counted(made.info.n_layers, "layer"),
+        counted(made.info.context, "token")
     );
     Ok((program, said))
 }
@@ -197,8 +200,8 @@ fn encoder(spec: &str, checkpoint: &Checkpoint, build: &Build<'_>, app: &App) ->
     let model = bundle::Model { name: spec, licence: None, checkpoint };
     let made = bundle::build(&model, build.embedding, app)?;
     let EncoderInfo { architecture, n_layers, .. } = &made.info;
-    let said =
-        format!("{architecture}, {n_layers} layers, as `thane convert --task embed` writes it for the Neural Engine");
+    let layers = counted(*n_layers, "layer");
+    let said = format!("{architecture}, {layers}, as `thane convert --task embed` writes it for the Neural Engine");
     let program = convert::in_opset(made.program, None)?;
     let catch_all = catch_all(&program);
     let part = Part { package: String::new(), program, catch_all };

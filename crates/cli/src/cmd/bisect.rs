@@ -18,6 +18,7 @@ use crate::cmd::audit;
 use crate::cmd::convert::unwritten;
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
+use crate::output::counted;
 
 /// Cut a program to the smallest part that still has a finding of the audit.
 #[derive(Debug, clap::Args)]
@@ -123,8 +124,13 @@ fn write(part: &Part, package: &str, target: &Target, args: &Args, app: &App) ->
     let of = if name.is_empty() { String::new() } else { format!(" of {name}") };
     let least = if part.is_smallest { "none of them can go" } else { "trials ran out: fewer may do" };
     let mut text = format!(
-        "{target}: {} {}\n  {}\n  {ops} of {before} ops{of}, in {} trials; {least}\n  fix: {}\n",
-        part.rule.id, part.rule.title, part.message, part.n_trials, part.rule.fix
+        "{target}: {} {}\n  {}\n  {ops} of {}{of}, in {}; {least}\n  fix: {}\n",
+        part.rule.id,
+        part.rule.title,
+        part.message,
+        counted(before, "op"),
+        counted(part.n_trials, "trial"),
+        part.rule.fix
     );
     if ops <= MOST_PRINTED {
         text += &program;

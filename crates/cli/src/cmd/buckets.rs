@@ -17,6 +17,7 @@ use crate::embed::{packages, prompt};
 use crate::exit::{Code, Failure, Outcome};
 use crate::hub;
 use crate::model;
+use crate::output::counted;
 
 /// Choose the lengths that convert --task embed --buckets is given, for your texts.
 #[derive(Debug, clap::Args)]
@@ -203,12 +204,14 @@ fn list(buckets: &[usize]) -> String {
 
 fn say(report: &Report<'_>, args: &Args, app: &App) -> Outcome {
     if report.empty > 0 {
-        app.output.say(&format!("thane: {} texts have no tokens, and are left out", report.empty));
+        app.output.say(&format!("thane: left out, without a token: {}", counted(report.empty, "text")));
     }
     if report.truncated > 0 {
         app.output.say(&format!(
-            "thane: {} of {} texts are longer than the {} tokens that the model takes, and count as cut",
-            report.truncated, report.texts, report.max_tokens
+            "thane: {} of {} longer than the {} tokens that the model takes: counted as cut",
+            report.truncated,
+            counted(report.texts, "text"),
+            report.max_tokens
         ));
     }
     if app.output.is_json() {
@@ -232,15 +235,15 @@ fn basis(report: &Report<'_>, args: &Args) -> String {
 
 fn table(report: &Report<'_>) -> String {
     let Report { texts, tokens, longest, .. } = report;
-    let mut out = format!("{texts} texts, {tokens} tokens, the longest {longest}\n");
+    let mut out = format!("{}, {}, the longest {longest}\n", counted(*texts, "text"), counted(*tokens, "token"));
     out += "buckets   ms/text   padded     loss   lengths\n";
     for row in &report.plans {
         let n = row.buckets.len();
         let mark = if n == report.knee { " *" } else { "" };
         out += &line(&n.to_string(), row, &format!("{}{mark}", list(&row.buckets)));
     }
-    let many = report.unlimited.buckets.len();
-    out += &line("any", &report.unlimited, &format!("{many} buckets"));
+    let many = counted(report.unlimited.buckets.len(), "bucket");
+    out += &line("any", &report.unlimited, &many);
     out += &format!("* the fewest within {:.0} % of the best here\n\n{}\n", (KNEE - 1.0) * 100.0, report.command);
     out
 }

@@ -12,6 +12,7 @@ use thane_mil::types::DType;
 use crate::app::App;
 use crate::contract;
 use crate::exit::{Code, Failure, Outcome};
+use crate::output::{bytes, counted};
 
 /// Check a Core ML package: its rules, all its weights, the hashes of its files.
 #[derive(Debug, clap::Args)]
@@ -62,8 +63,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     let n = report.errors.len();
     let lines = report.errors.join("\n  ");
-    let error =
-        anyhow::anyhow!("{}: {n} {}\n  {lines}", args.package.display(), if n == 1 { "error" } else { "errors" });
+    let error = anyhow::anyhow!("{}: {}\n  {lines}", args.package.display(), counted(n, "error"));
     Err(Failure::new(Code::Usage, error))
 }
 
@@ -120,15 +120,15 @@ fn fault(dtype: DType, data: &Data, piece: &mut [u8]) -> Option<String> {
 
 fn text(r: &Report<'_>) -> String {
     let hashes = match r.hashed_files {
-        Some(n) => format!(", {n} files as the contract says"),
+        Some(n) => format!(", {} as the contract says", counted(n, "file")),
         None => String::new(),
     };
-    let bytes = crate::output::bytes(r.constant_bytes);
     format!(
-        "{}: good: {} functions, {} ops, {} constants of {bytes}{hashes}\n",
+        "{}: good: {}, {}, {} of {}{hashes}\n",
         r.package.display(),
-        r.functions,
-        r.ops,
-        r.constants
+        counted(r.functions, "function"),
+        counted(r.ops, "op"),
+        counted(r.constants, "constant"),
+        bytes(r.constant_bytes)
     )
 }

@@ -20,7 +20,7 @@ use crate::form::Form;
 use crate::hub;
 use crate::language::Parts;
 use crate::model::{self, Opened};
-use crate::output::bytes;
+use crate::output::{bytes, counted};
 
 /// Write a model as a Core ML package.
 #[derive(Debug, clap::Args)]
@@ -261,8 +261,10 @@ fn package(opened: &Opened, program: Program) -> Package {
     ]);
     let metadata = Metadata {
         short_description: format!(
-            "{}, {} layers, context of {} tokens",
-            info.architecture, info.n_layers, info.context
+            "{}, {}, context of {}",
+            info.architecture,
+            counted(info.n_layers, "layer"),
+            counted(info.context, "token")
         ),
         license: opened.licence.clone().unwrap_or_default(),
         user_defined,

@@ -13,6 +13,7 @@ use thane_mil::types::{DType, Type};
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::{NumericsFlag, cpu};
+use crate::output::counted;
 use crate::tensors;
 
 /// Compare two Core ML packages: structure, constants, and what they compute.
@@ -124,7 +125,7 @@ fn structure(f: &Function, g: &Function, out: &mut Vec<String>) {
     };
     for (op, x, y) in pairs(&ops(f), &ops(g)) {
         let show = |n: Option<&usize>| n.copied().unwrap_or(0);
-        say(format!("op `{op}`: {} and {} times", show(x), show(y)));
+        say(format!("op `{op}`: {} and {}", counted(show(x), "time"), counted(show(y), "time")));
     }
 }
 
@@ -182,7 +183,8 @@ fn compare(f: &Function, output: &str, a: &[f64], b: &[f64]) -> Numbers {
     });
     let (max_error, error, norm) = sums;
     let relative_error = if error == 0.0 { 0.0 } else { (error / norm).sqrt() };
-    let reason = (a.len() != b.len()).then(|| format!("{} and {} elements", a.len(), b.len()));
+    let reason =
+        (a.len() != b.len()).then(|| format!("{} and {}", counted(a.len(), "element"), counted(b.len(), "element")));
     Numbers { function: f.name.clone(), output: output.to_owned(), max_error, relative_error, reason }
 }
 

@@ -19,6 +19,7 @@ use crate::embed::prompt;
 use crate::embed::rows::{Source, Texts};
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::NumericsFlag;
+use crate::output::counted;
 
 /// 1,024: of 400 texts of 1 to 180 words (all-MiniLM-L6-v2, 2 threads of an EPYC, November 2026, a busy machine) the CPU time was 10.0 s at
 /// 512, 10.7 s at 1,024, 14.1 s at 2,048, 44.9 s at 16,384, and 16.5 s one by one; longer texts want the larger of the first two.
@@ -326,7 +327,11 @@ fn to_file(
     let (app, format, dim) = (job.app, job.format, job.dim);
     report.resumed_rows = journal.done().rows;
     if report.resumed_rows > 0 {
-        app.output.say(&format!("thane: going on behind the {} texts in {}", report.resumed_rows, partial.display()));
+        app.output.say(&format!(
+            "thane: going on behind {} in {}",
+            counted(report.resumed_rows, "text"),
+            partial.display()
+        ));
     }
     app.output.count("embedding", n_rows, report.resumed_rows);
     let cooperative = app.interrupt.cooperate(Some(GRACE));
@@ -347,7 +352,7 @@ fn to_file(
             std::fs::remove_file(&partial).map_err(in_file)?;
             return Err(failure);
         }
-        let again = format!("the same command, which goes on behind the {n} texts in {}", partial.display());
+        let again = format!("the same command, which goes on behind {} in {}", counted(n, "text"), partial.display());
         return Err(failure.remedy(again));
     }
     let is_ragged = job.encoding != Encoding::Text;
@@ -430,9 +435,9 @@ fn say(report: &Report<'_>, app: &App) -> Outcome {
     }
     let Counts { rows, vectors, tokens, truncated } = &report.counts;
     let rate = (rows - report.resumed_rows) as f64 / report.seconds.max(1e-9);
-    app.output.explain(&format!("{rows} texts, {tokens} tokens, {rate:.1} texts/s"));
+    app.output.explain(&format!("{}, {}, {rate:.1} texts/s", counted(*rows, "text"), counted(*tokens, "token")));
     if *truncated > 0 {
-        app.output.say(&format!("thane: {truncated} of {rows} texts were longer than the model takes, and were cut"));
+        app.output.say(&format!("thane: cut to what the model takes: {truncated} of {}", counted(*rows, "text")));
     }
     if let Some(likeness) = &report.similarity {
         return Ok(app.output.data(&format!("{:.6}\n", likeness.value))?);
@@ -440,8 +445,11 @@ fn say(report: &Report<'_>, app: &App) -> Outcome {
     let Some(out) = report.out else { return Ok(()) };
     let packing = report.packing.map_or_else(String::new, |p| format!(" ({p})"));
     app.output.say(&format!(
-        "{rows} texts, {vectors} vectors of {} dimensions, {}{packing}",
-        report.dimensions, report.format
+        "{}, {} of {}, {}{packing}",
+        counted(*rows, "text"),
+        counted(*vectors, "vector"),
+        counted(report.dimensions, "dimension"),
+        report.format
     ));
     Ok(app.output.data(&format!("{}\n", out.display()))?)
 }

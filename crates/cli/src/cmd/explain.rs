@@ -15,6 +15,7 @@ use crate::audit::wrap::{shorten, wrap};
 use crate::cmd::audit::{target, usual};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
+use crate::output::counted;
 
 /// Explain an error of Core ML or the Neural Engine, or a rule of the audit.
 #[derive(Debug, clap::Args)]
@@ -153,8 +154,7 @@ fn causes(e: &ErrorText, program: Option<&str>) -> String {
     };
     for (i, c) in e.causes.iter().take(MOST_CAUSES.max(found)).enumerate() {
         let times = match c.findings {
-            Some(1) => " (1 finding)".to_owned(),
-            Some(n) if n > 0 => format!(" ({n} findings)"),
+            Some(n) if n > 0 => format!(" ({})", counted(n, "finding")),
             _ => String::new(),
         };
         if found > 0 && i == found {

@@ -8,6 +8,7 @@ use thane_engine::text::EncodeOptions;
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::{self, RunFlags};
+use crate::output::counted;
 use crate::talk::no_numbers;
 
 /// Tokens of one call: their logits are held at once.
@@ -78,7 +79,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if app.output.is_json() {
         return Ok(app.output.json(&report)?);
     }
-    Ok(app.output.data(&format!("{:.4} over {tokens} tokens\n", report.perplexity))?)
+    Ok(app.output.data(&format!("{:.4} over {}\n", report.perplexity, counted(tokens, "token")))?)
 }
 
 /// Negative logarithm of the probability that these logits give to `id`.

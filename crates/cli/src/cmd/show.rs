@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::exit::Outcome;
 use crate::model::{self, ProgramFlags};
-use crate::output::bytes;
+use crate::output::{bytes, counted};
 
 /// Show what a model is: architecture, parameters, quantisation, context, memory.
 #[derive(Debug, clap::Args)]
@@ -103,7 +103,12 @@ fn text(r: &Report<'_>, all: bool) -> String {
     let mut lines = vec![
         format!("model         {}", r.model),
         format!("file          {}", r.path.display()),
-        format!("architecture  {}, {} layers, {} tokens in the vocabulary", r.architecture, r.layers, r.vocabulary),
+        format!(
+            "architecture  {}, {}, {} in the vocabulary",
+            r.architecture,
+            counted(r.layers, "layer"),
+            counted(r.vocabulary, "token")
+        ),
         format!("parameters    {:.1} million in {}", r.parameters as f64 / 1e6, bytes(r.weight_bytes)),
         format!("context       {} of {} tokens", r.context, r.max_context),
         format!("memory        {} with a full cache of {}", bytes(r.memory_bytes), bytes(r.cache_bytes as u64)),
@@ -111,7 +116,8 @@ fn text(r: &Report<'_>, all: bool) -> String {
     let mut label = "quantisation";
     for (ty, share) in &r.quantisation {
         let part = 100.0 * share.bytes as f64 / r.weight_bytes.max(1) as f64;
-        lines.push(format!("{label:<14}{ty:<7} {:>4} tensors, {} ({part:.0} %)", share.tensors, bytes(share.bytes)));
+        let tensors = counted(share.tensors, "tensor");
+        lines.push(format!("{label:<14}{ty:<7} {tensors:>12}, {} ({part:.0} %)", bytes(share.bytes)));
         label = "";
     }
     if all {

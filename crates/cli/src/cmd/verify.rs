@@ -10,6 +10,7 @@ use crate::app::App;
 use crate::embed::{encoder, packages};
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::NumericsFlag;
+use crate::output::counted;
 
 /// Check an embedding model's package: hashes, and texts whose vectors are known.
 #[derive(Debug, clap::Args)]
@@ -54,7 +55,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e.context(args.bundle.display().to_string()));
     let bundle = packages::open(&args.bundle).map_err(usage)?;
     if bundle.goldens.is_empty() {
-        let error = anyhow::anyhow!("it holds no vectors of known texts, and its {} files are whole", bundle.n_files);
+        let error =
+            anyhow::anyhow!("it holds no vectors of known texts; whole are {}", counted(bundle.n_files, "file"));
         return Err(usage(error).remedy(format!("thane check {}", args.bundle.display())));
     }
     let run = encoder::Run {
@@ -93,7 +95,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 }
 
 fn text(r: &Report<'_>) -> String {
-    let mut out = format!("{}: {} files as the manifest says\n", r.bundle.display(), r.hashed_files);
+    let mut out = format!("{}: {} as the manifest says\n", r.bundle.display(), counted(r.hashed_files, "file"));
     for row in &r.vectors {
         let shown: String = row.text.chars().take(48).collect();
         let verdict = if row.passed { "pass" } else { "FAIL" };

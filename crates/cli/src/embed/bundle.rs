@@ -20,6 +20,7 @@ use crate::exit::{Code, Failure};
 use crate::form::FormFlags;
 use crate::language::Parts;
 use crate::model::NumericsFlag;
+use crate::output::counted;
 
 /// The manifest of a folder of packages.
 pub const MANIFEST: &str = "manifest.json";
@@ -296,8 +297,10 @@ impl Bundle<'_> {
         let generator = concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned();
         let metadata = Metadata {
             short_description: format!(
-                "{}, {} layers, vectors of {}",
-                facts.architecture, facts.layers, facts.dimensions
+                "{}, {}, vectors of {}",
+                facts.architecture,
+                counted(facts.layers, "layer"),
+                facts.dimensions
             ),
             license: self.model.licence.clone().unwrap_or_default(),
             user_defined: BTreeMap::from([

@@ -136,7 +136,7 @@ fn chunks_are_those_of_the_reference() {
     let flags = ["--chunks", "--file", file.to_str().unwrap(), "--truncate", "--numerics", "f32", "--format"];
     let run = |format: &str| {
         let output = embed(&home, "qwen3-pplx", &[&flags[..], &[format]].concat());
-        assert_ends(&output, 0, &["1 of 7 texts were longer than the model takes"]);
+        assert_ends(&output, 0, &["cut to what the model takes: 1 of 7 texts"]);
         stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Vec<Vec<f32>>>>()
     };
     let (floats, integers) = (run("float"), run("int8"));
@@ -410,7 +410,7 @@ fn a_run_that_is_killed_goes_on() {
     drop(elsewhere);
     assert!(before.starts_with(&std::fs::read(&partial).unwrap()), "what was done is still there");
     let output = home.run(&flags);
-    assert_ends(&output, 0, &["going on behind the 4096 texts", "5000 texts, 5000 vectors"]);
+    assert_ends(&output, 0, &["going on behind 4096 texts", "5000 texts, 5000 vectors"]);
     assert!(std::fs::read(&out).unwrap() == std::fs::read(home.path("y.npy")).unwrap(), "the same bytes");
     assert!(!partial.exists());
 }

@@ -123,7 +123,7 @@ fn flags_that_cannot_be_met_say_what_can() {
     assert_ends(&convert(&home, &chat_gguf(), &["--functions", "encode"]).1, 2, &["`encode`", "prefill,decode"]);
     let (package, output) = convert(&home, &chat_gguf(), &["--functions", "decode"]);
     assert_ends(&output, 0, &[]);
-    assert_ends(&home.run(&["run", text(&package), "hello"]), 1, &["no function `prefill`"]);
+    assert_ends(&home.run(&["run", text(&package), "hello"]), 2, &["no function `prefill`"]);
     assert_ends(&home.run(&["run", text(&package), "hello", "--context", "9"]), 2, &["holds 64 tokens", "--context 9"]);
     assert_ends(&home.run(&["show", text(&package)]), 2, &["thane inspect --stats"]);
 }

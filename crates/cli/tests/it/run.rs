@@ -163,6 +163,9 @@ fn verbose_says_how_fast_it_was_on_stderr() {
         assert_ends(&output, 0, &["peak memory "]);
     }
     assert_eq!(stdout(&output).lines().count(), 1);
+    // What the passes of the compiler did is of no use to anybody who runs a model.
+    let said = crate::fixture::stderr(&output);
+    assert!(said.lines().count() == 3 && !said.contains("changed"), "{said}");
 }
 
 #[test]
