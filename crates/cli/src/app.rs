@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use thane_kernels::Isa;
@@ -35,6 +36,10 @@ pub struct Global {
     /// How often to try a request that fails for a moment.
     #[arg(long, global = true, env = "THANE_ATTEMPTS", value_name = "N", default_value_t = 5)]
     pub attempts: u32,
+    /// Seconds that a server may send next to nothing before a request counts as failed.
+    #[arg(long, global = true, env = "THANE_TIMEOUT", value_name = "SECONDS", default_value_t = 30,
+        value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub timeout: u32,
     /// More named models, from a JSON file (docs/catalogue.md).
     #[arg(long, global = true, env = "THANE_CATALOGUE", value_name = "FILE")]
     pub catalogue: Option<PathBuf>,
@@ -109,6 +114,7 @@ impl App {
             offline: global.offline || places.offline,
             places,
             attempts: global.attempts,
+            patience: Duration::from_secs(u64::from(global.timeout)),
             catalogue: hub::catalogue::load(global.catalogue.as_deref())?,
             progress: Arc::clone(&output) as Arc<dyn hub::Progress>,
             interrupt: interrupt.clone(),

@@ -5,8 +5,12 @@
 use std::path::Path;
 
 use serde::Deserialize;
+use thane_mil::package::read_small;
 
 use super::error::HubError;
+
+/// A catalogue of ten thousand models is below it.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// A named model: one file, and small ones beside it where it is a folder, known by their sha256, from whichever source has
 /// them first.
@@ -204,8 +208,8 @@ fn minilm() -> Entry {
 pub fn load(file: Option<&Path>) -> Result<Vec<Entry>, HubError> {
     let Some(path) = file else { return Ok(builtin()) };
     let bad = |why: String| HubError::BadCatalogue { path: path.to_owned(), why };
-    let text = std::fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
-    let mut entries: Vec<Entry> = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
+    let text = read_small(path, MAX_BYTES).map_err(|e| bad(e.to_string()))?;
+    let mut entries: Vec<Entry> = serde_json::from_slice(&text).map_err(|e| bad(e.to_string()))?;
     for entry in &entries {
         check(entry).map_err(|why| bad(format!("entry `{}`: {why}", entry.name)))?;
     }

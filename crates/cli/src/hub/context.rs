@@ -3,6 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+use thane_mil::package::read_small;
 
 use super::catalogue::Entry;
 use crate::interrupt::Interrupt;
@@ -26,6 +29,8 @@ pub struct HubContext {
     pub offline: bool,
     /// How often a request that failed in passing is made, at least once.
     pub attempts: u32,
+    /// How long a server may send next to nothing.
+    pub patience: Duration,
     pub catalogue: Vec<Entry>,
     pub progress: Arc<dyn Progress>,
     pub interrupt: Interrupt,
@@ -79,7 +84,7 @@ impl Places {
 }
 
 fn read_token(path: &Path) -> Option<String> {
-    let text = std::fs::read_to_string(path).ok()?;
+    let text = String::from_utf8(read_small(path, 1 << 16).ok()?).ok()?;
     Some(text.trim().to_owned()).filter(|token| !token.is_empty())
 }
 

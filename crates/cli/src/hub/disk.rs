@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use super::context::HubContext;
@@ -108,19 +109,9 @@ impl Growing {
 }
 
 fn hash_reader(from: &mut impl Read) -> io::Result<(Sha256, u64)> {
-    let (mut hash, mut len) = (Sha256::new(), 0);
-    let mut chunk = vec![0; CHUNK_BYTES];
-    loop {
-        match from.read(&mut chunk) {
-            Ok(0) => return Ok((hash, len)),
-            Ok(n) => {
-                hash.update(&chunk[..n]);
-                len += n as u64;
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
+    let mut hash = Sha256::new();
+    let len = io::copy(from, &mut hash)?;
+    Ok((hash, len))
 }
 
 /// sha256 of a file, in hexadecimal.
@@ -129,7 +120,24 @@ pub fn hash_file(path: &Path) -> Result<String, HubError> {
     hash.map(|(hash, _)| hex(hash)).map_err(|e| HubError::disk("read", path, e))
 }
 
-fn hex(hash: Sha256) -> String {
+/// The hash that git gives a file's content, and the sha1 of the bytes alone.
+pub fn git_hashes(path: &Path) -> Result<[String; 2], HubError> {
+    let sums = || {
+        let mut file = File::open(path)?;
+        let header = format!("blob {}\0", file.metadata()?.len());
+        let mut sums = [Sha1::new_with_prefix(header), Sha1::new()];
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            match file.read(&mut chunk)? {
+                0 => return Ok(sums.map(hex)),
+                n => sums.iter_mut().for_each(|sum| sum.update(&chunk[..n])),
+            }
+        }
+    };
+    sums().map_err(|e| HubError::disk("read", path, e))
+}
+
+fn hex(hash: impl Digest) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -198,6 +206,16 @@ mod tests {
         assert_eq!(again.seal().unwrap(), want);
         assert_eq!(hash_file(&path).unwrap(), want);
         assert_eq!(Growing::open(&path, Some(5)).unwrap().len(), 0, "longer than the whole: from the start");
+    }
+
+    #[test]
+    fn a_small_file_has_the_hash_that_git_gives_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        fs::write(&path, "hello\n").unwrap();
+        // printf 'hello\n' | git hash-object --stdin; printf 'hello\n' | sha1sum
+        let want = ["ce013625030ba8dba906f756967f9e9ca394464a", "f572d396fae9206628714fb2ce00f72e94f2258f"];
+        assert_eq!(git_hashes(&path).unwrap(), want);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::exit::{Code, Failure};
 use crate::output::bytes;
@@ -19,8 +20,14 @@ pub enum HubError {
     BadCatalogue { path: PathBuf, why: String },
     #[error("cannot reach {url}: {reason}")]
     Unreachable { url: String, reason: String, passing: bool },
-    #[error("{url} answered {status}{}", message.as_ref().map(|m| format!(": {m}")).unwrap_or_default())]
-    Status { url: String, status: u16, message: Option<String> },
+    #[error("{url} answered {status}{}{}", message_text(message.as_deref()), wait_text(*wait))]
+    Status {
+        url: String,
+        status: u16,
+        message: Option<String>,
+        /// How long the server asks to wait (`Retry-After`).
+        wait: Option<Duration>,
+    },
     #[error("{repo} is gated: its owner wants you to accept terms first")]
     Gated { repo: String, endpoint: String },
     #[error("{what} does not exist at {endpoint}, or is private")]
@@ -31,8 +38,10 @@ pub enum HubError {
     Choose { repo: String, files: Vec<String> },
     #[error("{repo} has nothing that can be run: {why}")]
     NoModel { repo: String, why: String },
-    #[error("{what} is not what it should be: sha256 is {got}, expected {expected}; the file was removed")]
-    WrongHash { what: String, expected: String, got: String },
+    #[error("{what} is not what it should be: {hash} is {got}, expected {expected}; the file was removed")]
+    WrongHash { what: String, hash: &'static str, expected: String, got: String },
+    #[error("{what} is larger than the {limit} bytes that such a file may have{}", found_text(*got))]
+    TooLarge { what: String, limit: u64, got: Option<u64> },
     #[error("{what} is {got} bytes long, expected {expected}")]
     WrongSize { what: String, expected: u64, got: u64 },
     #[error("cannot read {}: {why}", path.display())]
@@ -49,10 +58,22 @@ pub enum HubError {
     NoSource { name: String, tried: Vec<(String, String)>, remedies: Vec<String> },
     #[error("{name} is being pulled by another process")]
     Busy { name: String },
-    #[error("{name} is not in the cache {}", cache.display())]
-    NotCached { name: String, cache: PathBuf },
+    #[error("{name} is not in the cache {}{}", cache.display(), near_text(near))]
+    NotCached { name: String, cache: PathBuf, near: Vec<String> },
     #[error("{} is outside the cache {}: nothing was removed", path.display(), cache.display())]
     Outside { path: PathBuf, cache: PathBuf },
+}
+
+fn message_text(message: Option<&str>) -> String {
+    message.map(|m| format!(": {m}")).unwrap_or_default()
+}
+
+fn wait_text(wait: Option<Duration>) -> String {
+    wait.map(|wait| format!("; it asks to wait {} s", wait.as_secs())).unwrap_or_default()
+}
+
+fn found_text(got: Option<u64>) -> String {
+    got.map(|got| format!(": found {got}")).unwrap_or_default()
 }
 
 fn near_text(near: &[String]) -> String {
@@ -111,6 +132,7 @@ impl HubError {
                 format!("a name of the catalogue: {}", known.join(", ")),
                 "a path to a GGUF file or a Hugging Face folder, or hf:org/name".into(),
             ],
+            Self::NotCached { .. } => vec!["thane ls, which lists what is in the caches".into()],
             Self::NoSuchPath { path } => hub_hint(path),
             Self::BadSpec { .. } => vec!["hf:org/name, hf:org/name/file.gguf, hf:org/name@revision".into()],
             Self::Choose { repo, files } => files.iter().map(|file| format!("hf:{repo}/{file}")).collect(),
@@ -121,6 +143,7 @@ impl HubError {
                 "check the spelling of organisation, name, file and revision".into(),
                 format!("set HF_TOKEN if it is private at {endpoint}"),
             ],
+            Self::Status { wait: Some(wait), .. } => vec![format!("the same again in {} s", wait.as_secs())],
             Self::Status { status: 401 | 403, .. } => vec!["set HF_TOKEN to a token that may read this".into()],
             Self::Unreachable { .. } => vec![
                 "set HF_ENDPOINT to a mirror, or HTTPS_PROXY if you are behind a proxy".into(),
@@ -129,6 +152,7 @@ impl HubError {
             Self::Offline { .. } => vec!["the same without --offline or HF_HUB_OFFLINE, or a path to a file".into()],
             Self::NoSource { remedies, .. } => remedies.clone(),
             Self::Disk { path, needed, source, .. } => disk_remedies(path, *needed, source),
+            Self::TooLarge { .. } => vec!["another repository: this one is damaged or is not what it says".into()],
             Self::WrongHash { .. } => vec!["pull again; if it happens again, the source is not to be trusted".into()],
             _ => Vec::new(),
         }

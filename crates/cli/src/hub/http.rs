@@ -3,12 +3,14 @@
 use std::io::Read;
 use std::sync::Arc;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::de::DeserializeOwned;
 use ureq::http::{HeaderMap, Response, Uri};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, ResponseExt};
+
+use thane_mil::package::read_small;
 
 use super::context::{HubContext, Places};
 use super::disk::{CHUNK_BYTES, Growing};
@@ -18,6 +20,15 @@ use super::error::HubError;
 const REDIRECTS: usize = 8;
 /// A listing of a repository of thousands of files stays below it.
 const JSON_BYTES: u64 = 32 << 20;
+/// Slower than any line in use: a server that sends less holds the client, on purpose or by a fault.
+const MIN_BYTES_PER_S: u64 = 1000;
+/// Bytes that an attempt must have brought to count as a step ahead: with fewer, a server that drops each connection after
+/// a byte would be asked forever.
+const STEP_BYTES: u64 = 64 << 10;
+/// Mozilla's own certificates are 0.2 MB.
+const MAX_CERTIFICATES_BYTES: u64 = 16 << 20;
+/// The longest that a server is waited for when it says how long (`Retry-After`).
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// What is known of a file before its bytes are fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,13 +37,61 @@ pub struct Remote {
     pub etag: String,
     pub bytes: Option<u64>,
     pub commit: Option<String>,
+    /// Bytes at most, where the length is not known.
+    pub limit: Option<u64>,
 }
 
 impl Remote {
-    /// Large files have their sha256 as etag; small ones a git hash of 40 digits.
-    pub fn sha256(&self) -> Option<&str> {
-        let hex = self.etag.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        (self.etag.len() == 64 && hex).then_some(self.etag.as_str())
+    /// Large files have their sha256 as etag, small ones the hash of 40 digits that git gives their content.
+    pub fn sum(&self) -> Option<Sum> {
+        Sum::of_etag(&self.etag)
+    }
+}
+
+/// What a file's bytes must come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sum {
+    Sha256(String),
+    /// sha1 of `blob LENGTH\0` and the bytes. Mirrors that make their own etags have the sha1 of the bytes alone.
+    Git(String),
+}
+
+impl Sum {
+    /// Other etags say nothing about the bytes.
+    pub fn of_etag(etag: &str) -> Option<Self> {
+        let is_hex = etag.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        match etag.len() {
+            64 if is_hex => Some(Self::Sha256(etag.to_owned())),
+            40 if is_hex => Some(Self::Git(etag.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+/// Watches how fast bytes come: enough in each stretch of `patience`.
+struct Pace {
+    patience: Duration,
+    since: Instant,
+    n_bytes: u64,
+}
+
+impl Pace {
+    fn new(patience: Duration) -> Self {
+        Self { patience, since: Instant::now(), n_bytes: 0 }
+    }
+
+    /// Takes note of bytes that came; an error says how few they were.
+    fn took(&mut self, n: usize) -> Result<(), String> {
+        self.n_bytes += n as u64;
+        let elapsed = self.since.elapsed();
+        if elapsed < self.patience {
+            return Ok(());
+        }
+        if self.n_bytes < MIN_BYTES_PER_S * self.patience.as_secs().max(1) {
+            return Err(format!("only {} bytes came in {:.0} s", self.n_bytes, elapsed.as_secs_f64()));
+        }
+        *self = Self::new(self.patience);
+        Ok(())
     }
 }
 
@@ -55,8 +114,8 @@ impl<'a> Client<'a> {
             .user_agent(concat!("thane/", env!("CARGO_PKG_VERSION")))
             .timeout_resolve(Some(Duration::from_secs(10)))
             .timeout_connect(Some(Duration::from_secs(10)))
-            .timeout_recv_response(Some(Duration::from_secs(30)))
-            .timeout_per_read(Some(Duration::from_secs(30)))
+            .timeout_recv_response(Some(ctx.patience))
+            .timeout_per_read(Some(ctx.patience))
             .tls_config(tls(&ctx.places, ctx))
             .build();
         Self { agent: config.into(), ctx, origin: origin(&ctx.places.endpoint) }
@@ -67,11 +126,27 @@ impl<'a> Client<'a> {
         let url = format!("{}{path}", self.ctx.places.endpoint);
         self.retrying(|| {
             let response = self.follow("GET", &url, None, what)?;
-            let mut text = String::new();
-            let mut body = response.into_body().into_reader().take(JSON_BYTES);
-            body.read_to_string(&mut text).map_err(|e| broken(&url, &e))?;
-            serde_json::from_str(&text).map_err(|e| HubError::BadAnswer { url: url.clone(), why: e.to_string() })
+            let text = self.read_small(response, &url)?;
+            serde_json::from_slice(&text).map_err(|e| HubError::BadAnswer { url: url.clone(), why: e.to_string() })
         })
+    }
+
+    /// A body of at most [`JSON_BYTES`].
+    fn read_small(&self, response: Response<Body>, url: &str) -> Result<Vec<u8>, HubError> {
+        let mut body = response.into_body().into_reader();
+        let (mut text, mut pace, mut chunk) = (Vec::new(), Pace::new(self.ctx.patience), vec![0; 16 << 10]);
+        loop {
+            let n = body.read(&mut chunk).map_err(|e| broken(url, &e))?;
+            if n == 0 {
+                return Ok(text);
+            }
+            pace.took(n).map_err(|why| unreachable(url, &why, true))?;
+            text.extend_from_slice(&chunk[..n]);
+            if text.len() as u64 > JSON_BYTES {
+                let why = format!("expected at most {JSON_BYTES} bytes, found more");
+                return Err(HubError::BadAnswer { url: url.to_owned(), why });
+            }
+        }
     }
 
     /// Etag, length and commit of a file.
@@ -100,7 +175,7 @@ impl<'a> Client<'a> {
                 let etag = etag.or(own.0).map(|e| e.trim_start_matches("W/").trim_matches('"').to_owned());
                 let why = "neither ETag nor X-Linked-Etag".to_owned();
                 let etag = etag.ok_or(HubError::BadAnswer { url: at, why })?;
-                return Ok(Remote { url: url.to_owned(), etag, bytes: bytes.or(own.1), commit });
+                return Ok(Remote { url: url.to_owned(), etag, bytes: bytes.or(own.1), commit, limit: None });
             }
             at = next.unwrap_or_default();
         }
@@ -109,7 +184,7 @@ impl<'a> Client<'a> {
 
     /// Appends what is missing, from however many connections that takes.
     ///
-    /// Attempts count from the last byte that came: a line that drops now and then gets there in the end.
+    /// Attempts count from the last that brought [`STEP_BYTES`]: a line that drops now and then gets there in the end.
     pub fn download(&self, remote: &Remote, to: &mut Growing, what: &str) -> Result<(), HubError> {
         let mut failed = 0;
         loop {
@@ -126,13 +201,13 @@ impl<'a> Client<'a> {
                 },
                 Err(e) => e,
             };
-            failed = if to.len() > had { 1 } else { failed + 1 };
+            failed = if to.len() >= had.saturating_add(STEP_BYTES) { 1 } else { failed + 1 };
             let network = matches!(error, HubError::Unreachable { .. }) || error.is_passing();
             if failed >= self.ctx.attempts.max(1) || !network {
                 return Err(error);
             }
             self.ctx.progress.detail(&format!("{what}: {error}; going on at byte {}", to.len()));
-            sleep(pause(failed));
+            self.wait(error, failed)?;
         }
     }
 
@@ -147,6 +222,7 @@ impl<'a> Client<'a> {
             }
         }
         let mut body = response.into_body().into_reader();
+        let mut pace = Pace::new(self.ctx.patience);
         let mut chunk = vec![0; CHUNK_BYTES];
         loop {
             let n = body.read(&mut chunk).map_err(|e| broken(&remote.url, &e))?;
@@ -157,8 +233,12 @@ impl<'a> Client<'a> {
             if let Some(expected) = remote.bytes.filter(|expected| after > *expected) {
                 return Err(HubError::WrongSize { what: what.to_owned(), expected, got: after });
             }
+            if let Some(limit) = remote.limit.filter(|limit| after > *limit) {
+                return Err(HubError::TooLarge { what: what.to_owned(), limit, got: None });
+            }
             to.push(&chunk[..n])?;
             self.ctx.progress.set(to.len());
+            pace.took(n).map_err(|why| unreachable(&remote.url, &why, true))?;
         }
     }
 
@@ -169,7 +249,11 @@ impl<'a> Client<'a> {
             let response = self.send(method, &at, from)?;
             match location(&at, &response) {
                 Some(next) => at = next,
-                None => return self.check(&response, what).map(|()| response),
+                None => {
+                    self.check(&response, what)?;
+                    plain(&response)?;
+                    return Ok(response);
+                }
             }
         }
         Err(HubError::BadAnswer { url: url.to_owned(), why: "too many redirects".into() })
@@ -211,7 +295,12 @@ impl<'a> Client<'a> {
             // Without a valid token the Hub does not say whether a repository exists.
             (Some("RepoNotFound"), _) | (_, 404) => HubError::NotFound { what: what.to_owned(), endpoint },
             (None, 401) if self.ctx.places.token.is_none() => HubError::NotFound { what: what.to_owned(), endpoint },
-            _ => HubError::Status { url, status, message: text(headers, "x-error-message") },
+            _ => HubError::Status {
+                url,
+                status,
+                message: text(headers, "x-error-message"),
+                wait: text(headers, "retry-after").and_then(|value| retry_after(&value, SystemTime::now())),
+            },
         })
     }
 
@@ -222,11 +311,25 @@ impl<'a> Client<'a> {
                 Err(error) if error.is_passing() && failed + 1 < self.ctx.attempts => {
                     failed += 1;
                     self.ctx.progress.detail(&format!("{error}; attempt {} of {}", failed + 1, self.ctx.attempts));
-                    sleep(pause(failed));
+                    self.wait(error, failed)?;
                 }
                 done => return done,
             }
         }
+    }
+
+    /// Waits before the next attempt, as long as the server asks for. When that is very long, the error is the answer.
+    fn wait(&self, error: HubError, failed: u32) -> Result<(), HubError> {
+        let own = pause(failed);
+        match &error {
+            HubError::Status { wait: Some(asked), .. } if *asked > MAX_WAIT => return Err(error),
+            HubError::Status { wait: Some(asked), .. } if *asked > own => {
+                self.ctx.progress.note(&format!("{error}; waiting"));
+                sleep(*asked);
+            }
+            _ => sleep(own),
+        }
+        Ok(())
     }
 }
 
@@ -235,11 +338,32 @@ fn pause(failed: u32) -> Duration {
     Duration::from_millis(250 << failed.saturating_sub(1).min(5))
 }
 
+/// The wait that a `Retry-After` asks for: seconds, or the date to wait for.
+fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+    let value = value.trim();
+    match value.parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => Some(httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default()),
+    }
+}
+
+/// Refuses a compressed answer: none was asked for, its length says nothing, and a small one may unpack to any size.
+fn plain(response: &Response<Body>) -> Result<(), HubError> {
+    match text(response.headers(), "content-encoding") {
+        Some(encoding) if !encoding.trim().is_empty() && !encoding.trim().eq_ignore_ascii_case("identity") => {
+            let url = without_query(&response.get_uri().to_string()).to_owned();
+            let why = format!("expected plain bytes, found Content-Encoding {}", encoding.trim());
+            Err(HubError::BadAnswer { url, why })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A folder of own certificates (a company's proxy) replaces Mozilla's where it can be read.
 fn tls(places: &Places, ctx: &HubContext) -> TlsConfig {
     let builder = TlsConfig::builder();
     let Some(path) = &places.certificates else { return builder.build() };
-    let certificates: Vec<_> = match std::fs::read(path) {
+    let certificates: Vec<_> = match read_small(path, MAX_CERTIFICATES_BYTES) {
         Ok(pem) => parse_pem(&pem)
             .filter_map(|item| match item {
                 Ok(PemItem::Certificate(certificate)) => Some(certificate),
@@ -336,6 +460,19 @@ mod tests {
         {
             assert_ne!(origin("https://a.b/x"), origin(other), "{other}");
         }
+    }
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        // RFC 9110, 10.2.3; the date is 784111777 s after 1970.
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_770);
+        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+        let wait = |value: &str| retry_after(value, now).map(|d| d.as_secs());
+        assert_eq!(
+            [wait("120"), wait(" 0 "), wait(date), wait("soon"), wait("-1")],
+            [Some(120), Some(0), Some(7), None, None]
+        );
+        assert_eq!(retry_after(date, now + Duration::from_secs(60)), Some(Duration::ZERO), "the date is over");
     }
 
     #[test]

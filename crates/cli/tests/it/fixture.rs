@@ -18,6 +18,13 @@ pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }
 
+/// The hash that git gives a file's content.
+pub fn git_hash(bytes: &[u8]) -> String {
+    use sha1::Sha1;
+    let sum = Sha1::new_with_prefix(format!("blob {}\0", bytes.len())).chain_update(bytes).finalize();
+    sum.iter().map(|b| format!("{b:02x}")).collect()
+}
+
 /// The tiny chat model of `tests/models`, as a Hugging Face folder.
 pub fn chat_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-chat").canonicalize().unwrap()

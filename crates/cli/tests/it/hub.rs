@@ -1,10 +1,12 @@
 //! `hf:` models from a Hub of our own.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant, SystemTime};
 
-use crate::fixture::{Home, NOWHERE, assert_ends, json, noise, sha256, stderr};
-use crate::server::{COMMIT, Hub, Reply, Server};
+use crate::fixture::{Home, NOWHERE, assert_ends, git_hash, json, noise, sha256, stderr, stdout};
+use crate::server::{COMMIT, Hub, Mend, Reply, Request, Server};
 
 const BLOBS: &str = "cache/hub/models--org--name/blobs";
 
@@ -344,4 +346,172 @@ fn rm_stays_in_the_cache() {
         assert_ends(&home.run(&["rm", spec]), 2, &["is not in the cache"]);
     }
     assert_eq!(fs::metadata(home.path("outside/precious")).unwrap().size(), 1);
+}
+
+/// A repository of a `config.json` and weights, whose endpoint answers otherwise.
+fn lying(mend: impl Fn(&Request, usize, Reply) -> Reply + Send + Sync + 'static) -> Hub {
+    let files: [(&str, &[u8]); 2] = [("config.json", b"{\"a\": 1}"), ("model.safetensors", b"weights")];
+    let mend_api: Box<Mend> = Box::new(mend);
+    Hub::with_api(&files, Box::new(|_, _, reply| reply), mend_api)
+}
+
+/// Issue 30, 3.7: 4.7 GB of `config.json`, announced or not.
+#[test]
+fn small_files_have_a_size_cap() {
+    let announced = lying(|request, _, reply| match request.path.as_str() {
+        "/small/config.json" => reply.with("Content-Length", "4700000000"),
+        _ => reply,
+    });
+    let home = Home::new();
+    let output = home.with_hub(&announced.api.url, &["pull", "hf:org/name"]);
+    assert_ends(
+        &output,
+        5,
+        &["hf:org/name/config.json is larger than the 16777216 bytes", "found 4700000000", "try: another repository"],
+    );
+    let endless = lying(|request, _, mut reply| {
+        if request.path == "/small/config.json" {
+            (reply.endless, reply.body) = (true, vec![b' '; 1 << 20]);
+        }
+        reply
+    });
+    let output = home.with_hub(&endless.api.url, &["pull", "hf:org/name"]);
+    assert_ends(&output, 5, &["config.json is larger than the 16777216 bytes"]);
+    let listing = lying(|request, _, mut reply| {
+        if request.path.starts_with("/api/") {
+            (reply.endless, reply.body) = (true, vec![b' '; 1 << 20]);
+        }
+        reply
+    });
+    let output = home.with_hub(&listing.api.url, &["pull", "hf:org/name"]);
+    assert_ends(&output, 5, &["makes no sense: expected at most 33554432 bytes, found more"]);
+    // Weights without a length could fill the disk.
+    let weights = lying(|request, _, mut reply| {
+        if request.path.ends_with("/model.safetensors") {
+            reply.headers.retain(|(name, _)| *name == "X-Linked-Etag");
+            (reply.status, reply.endless, reply.body) = (200, true, vec![0; 1 << 20]);
+        }
+        reply
+    });
+    let output = home.with_hub(&weights.api.url, &["pull", "hf:org/name"]);
+    assert_ends(&output, 5, &["makes no sense: neither Content-Length nor X-Linked-Size"]);
+}
+
+/// Issue 30, 3.7: a gzip of a few kB that unpacks to 1 GB.
+#[test]
+fn compressed_answers_are_refused() {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    (0..64).for_each(|_| packed.write_all(&vec![b' '; 1 << 20]).unwrap());
+    let packed = packed.finish().unwrap();
+    for place in ["/small/config.json", "/api/"] {
+        let packed = packed.clone();
+        let hub = lying(move |request, _, reply| match request.path.starts_with(place) {
+            true => Reply { body: packed.clone(), ..reply }.with("Content-Encoding", "gzip"),
+            false => reply,
+        });
+        let home = Home::new();
+        let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name"]);
+        assert_ends(&output, 5, &["makes no sense: expected plain bytes, found Content-Encoding gzip"]);
+        assert_eq!(home.files("cache/hub/models--org--name/snapshots"), [""; 0]);
+    }
+}
+
+/// Issue 30, 3.7: small files have git's hash for an etag.
+#[test]
+fn small_files_are_checked_against_their_hash() {
+    let (home, right) = (Home::new(), git_hash(b"{\"a\": 1}"));
+    let hub = lying(|request, _, reply| match (request.path.as_str(), request.method.as_str()) {
+        ("/small/config.json", "GET") => Reply { body: b"{\"a\": 2}".to_vec(), ..reply },
+        _ => reply,
+    });
+    let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name"]);
+    let wrong = git_hash(b"{\"a\": 2}");
+    assert_ends(
+        &output,
+        5,
+        &[&format!("hf:org/name/config.json is not what it should be: git hash is {wrong}, expected {right}")],
+    );
+    assert_eq!(home.files(BLOBS), [""; 0]);
+    // What was damaged later is found by --check, in the folders of modules too.
+    let files: [(&str, &[u8]); 3] =
+        [("config.json", b"{}"), ("model.safetensors", b"weights"), ("1_Pooling/config.json", b"{ }")];
+    let hub = Hub::of(&files);
+    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name"]), 0, &[]);
+    for name in ["config.json", "1_Pooling/config.json"] {
+        let whole = fs::read(home.path(&snapshot(name))).unwrap();
+        fs::write(home.path(&snapshot(name)), &b"[]]"[..whole.len()]).unwrap();
+        let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name", "--check"]);
+        assert_ends(&output, 0, &[name, "is damaged: its git hash is not the one that it should have"]);
+        assert_eq!(fs::read(home.path(&snapshot(name))).unwrap(), whole, "{name}");
+    }
+}
+
+/// Issue 30, 3.7: the server says how long to wait.
+#[test]
+fn retry_after_is_kept() {
+    let busy = |status: u16, wait: fn() -> String| {
+        lying(move |_, nth, reply| match nth {
+            0 => Reply::new(status, "").with("Retry-After", wait()),
+            _ => reply,
+        })
+    };
+    let in_two_seconds = || httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(3));
+    for hub in [busy(429, || "2".to_owned()), busy(503, in_two_seconds)] {
+        let (home, start) = (Home::new(), Instant::now());
+        let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name"]);
+        // A date has whole seconds, so that up to one of the three is lost.
+        assert_ends(&output, 0, &["it asks to wait ", " s; waiting"]);
+        assert!(start.elapsed() > Duration::from_millis(1500), "{:?}", start.elapsed());
+    }
+    let (home, start) = (Home::new(), Instant::now());
+    let hub = busy(429, || "86400".to_owned());
+    let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name"]);
+    assert_ends(&output, 5, &["answered 429; it asks to wait 86400 s", "try: the same again in 86400 s"]);
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert_eq!(hub.api.requests().len(), 1, "a day is not waited for, and nothing is asked before it is over");
+}
+
+/// Issue 30, 3.7: a byte at a time, in the listing, a small file, a large file, or the head of an answer.
+#[test]
+fn a_server_that_sends_a_byte_at_a_time_holds_nobody() {
+    let pause = Duration::from_millis(100);
+    let large = Hub::start(&[("a.gguf", &noise(300_000, 60))], Box::new(move |_, _, reply| reply.slowly(pause)));
+    let slow = |place: &'static str, slow_head: bool| {
+        lying(move |request, _, reply| match request.path.starts_with(place) {
+            true => Reply { slow_head, ..reply.slowly(pause) },
+            false => reply,
+        })
+    };
+    let hubs = [
+        (large, "hf:org/name/a.gguf"),
+        (slow("/api/", false), "hf:org/name"),
+        (slow("/api/", true), "hf:org/name"),
+        (slow("/small/", false), "hf:org/name"),
+    ];
+    for (i, (hub, spec)) in hubs.iter().enumerate() {
+        let (home, start) = (Home::new(), Instant::now());
+        let output = home.with_hub(&hub.api.url, &["pull", spec, "--timeout", "1", "--attempts", "2"]);
+        let why = ["only ", "only ", "no answer in time", "only "][i];
+        // The small file has nine bytes and would be there in 0.9 s.
+        if i < 3 {
+            assert_ends(&output, 5, &["thane: cannot reach", why]);
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{i}: {:?}", start.elapsed());
+    }
+}
+
+/// Issue 30, 4: `list` and `remove`, and names that are nearly right.
+#[test]
+fn ls_and_rm_have_the_names_that_others_give_them() {
+    let home = Home::new();
+    let hub = Hub::of(&[("a.gguf", b"a")]);
+    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name"]), 0, &[]);
+    assert!(stdout(&home.run(&["list"])).starts_with("hf:org/name "));
+    assert_ends(
+        &home.run(&["remove", "hf:org/nam"]),
+        2,
+        &["hf:org/nam is not in the cache", "did you mean hf:org/name?"],
+    );
+    assert_ends(&home.run(&["run", "nam", "x"]), 2, &["unknown model `nam`; did you mean hf:org/name?"]);
+    assert_ends(&home.run(&["remove", "hf:org/name"]), 0, &[]);
 }

@@ -479,6 +479,33 @@ fn a_bad_catalogue_is_refused() {
     }
 }
 
+/// Issue 30, 3.8: a copy has other times; and one that cannot be written to is read again at each use.
+#[test]
+fn a_copied_cache_is_whole() {
+    let (home, elsewhere) = (Home::new(), Home::new());
+    let whole = home.tiny(&[b"some", b"thing"]);
+    assert_ends(&home.pull_tiny().output().unwrap(), 0, &[]);
+    let copy = elsewhere.model("tiny");
+    fs::create_dir_all(&copy).unwrap();
+    for name in ["tiny.gguf", "model.json"] {
+        fs::write(copy.join(name), fs::read(home.model("tiny").join(name)).unwrap()).unwrap();
+    }
+    let catalogue = home.path("catalogue.json");
+    let catalogue = catalogue.to_str().unwrap();
+    let row = |args: &[&str]| json(&elsewhere.run(&[&["ls", "--json"], args].concat()))["models"][0].clone();
+    for args in [&["--catalogue", catalogue][..], &[]] {
+        let row = row(args);
+        assert_eq!((&row["whole"], row["path"].as_str()), (&true.into(), copy.join("tiny.gguf").to_str()), "{args:?}");
+    }
+    let pull = || elsewhere.run(&["pull", "tiny", "--offline", "--json", "--catalogue", catalogue]);
+    assert_eq!(json(&pull())["fetched_bytes"], 0);
+    fs::remove_file(copy.join("model.json")).unwrap();
+    assert_eq!(row(&["--catalogue", catalogue])["whole"], true);
+    assert_eq!(json(&pull())["fetched_bytes"], 0);
+    fs::write(copy.join("tiny.gguf"), &whole[1..]).unwrap();
+    assert_eq!(row(&["--catalogue", catalogue])["whole"], false, "shorter than it should be");
+}
+
 #[test]
 fn ls_and_rm_by_name() {
     let home = Home::new();

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::fixture::sha256;
+use crate::fixture::{git_hash, sha256};
 
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -21,11 +21,29 @@ pub struct Reply {
     pub body: Vec<u8>,
     /// The connection closes after so many bytes of the body.
     pub cut: Option<usize>,
+    /// The pause after each byte, of the head too where `slow_head` is set.
+    pub pause: Option<Duration>,
+    pub slow_head: bool,
+    /// The body comes in chunks, without its length, and again and again.
+    pub endless: bool,
 }
 
 impl Reply {
     pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
-        Self { status, headers: Vec::new(), body: body.into(), cut: None }
+        Self {
+            status,
+            headers: Vec::new(),
+            body: body.into(),
+            cut: None,
+            pause: None,
+            slow_head: false,
+            endless: false,
+        }
+    }
+
+    /// A byte each `pause`.
+    pub fn slowly(self, pause: Duration) -> Self {
+        Self { pause: Some(pause), ..self }
     }
 
     pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
@@ -66,18 +84,40 @@ fn serve(stream: TcpStream, log: &Mutex<Vec<Request>>, answer: &dyn Fn(&Request)
     log.lock().unwrap().push(request.clone());
     let reply = answer(&request);
     let mut head = format!("HTTP/1.1 {} X\r\nConnection: close\r\n", reply.status);
-    if !reply.headers.iter().any(|(name, _)| *name == "Content-Length") {
+    if reply.endless {
+        head += "Transfer-Encoding: chunked\r\n";
+    } else if !reply.headers.iter().any(|(name, _)| *name == "Content-Length") {
         head += &format!("Content-Length: {}\r\n", reply.body.len());
     }
     for (name, value) in &reply.headers {
         head += &format!("{name}: {value}\r\n");
     }
-    let mut stream = &stream;
-    let _ = stream.write_all(format!("{head}\r\n").as_bytes());
-    if request.method != "HEAD" {
-        let _ = stream.write_all(&reply.body[..reply.cut.unwrap_or(reply.body.len())]);
+    head += "\r\n";
+    let body = &reply.body[..reply.cut.unwrap_or(reply.body.len())];
+    let send = |bytes: &[u8], pause: Option<Duration>| (&stream).write_all_with(bytes, pause).is_ok();
+    if !send(head.as_bytes(), reply.pause.filter(|_| reply.slow_head)) || request.method == "HEAD" {
+        return;
+    }
+    if reply.endless {
+        let chunk = [format!("{:x}\r\n", body.len()).as_bytes(), body, b"\r\n"].concat();
+        while send(&chunk, None) {}
+    } else {
+        send(body, reply.pause);
     }
 }
+
+trait WriteSlowly: Write {
+    /// All bytes at once, or one by one with a pause behind each.
+    fn write_all_with(&mut self, bytes: &[u8], pause: Option<Duration>) -> std::io::Result<()> {
+        let Some(pause) = pause else { return self.write_all(bytes) };
+        bytes.chunks(1).try_for_each(|byte| {
+            std::thread::sleep(pause);
+            self.write_all(byte)
+        })
+    }
+}
+
+impl WriteSlowly for &TcpStream {}
 
 fn read(stream: &TcpStream) -> Option<Request> {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
@@ -106,6 +146,11 @@ pub struct Hub {
 impl Hub {
     /// Names that end in `.json` are small files; others are large ones, found by their sha256.
     pub fn start(files: &[(&str, &[u8])], mend: Box<Mend>) -> Self {
+        Self::with_api(files, mend, Box::new(|_, _, reply| reply))
+    }
+
+    /// Also changes the answers of the endpoint, which has the listing and the small files.
+    pub fn with_api(files: &[(&str, &[u8])], mend: Box<Mend>, mend_api: Box<Mend>) -> Self {
         let files: HashMap<String, Vec<u8>> = files.iter().map(|(n, b)| ((*n).to_owned(), b.to_vec())).collect();
         let blobs: HashMap<String, Vec<u8>> =
             files.values().map(|b| (format!("/{}?sig=secret", sha256(b)), b.clone())).collect();
@@ -120,7 +165,15 @@ impl Hub {
             mend(request, nth, reply)
         });
         let at = store.url.clone();
-        let api = Server::start(move |request| answer(request, &files, &at));
+        let count = Mutex::new(0);
+        let api = Server::start(move |request| {
+            let nth = {
+                let mut count = count.lock().unwrap();
+                *count += 1;
+                *count - 1
+            };
+            mend_api(request, nth, answer(request, &files, &at))
+        });
         Self { api, store }
     }
 
@@ -146,7 +199,7 @@ fn answer(request: &Request, files: &HashMap<String, Vec<u8>>, store: &str) -> R
     }
     if let Some(name) = request.path.strip_prefix("/small/") {
         let reply = Reply::new(200, files[name].clone()).with("X-Repo-Commit", COMMIT);
-        return reply.with("ETag", format!("\"{}\"", &sha256(name.as_bytes())[..40]));
+        return reply.with("ETag", format!("\"{}\"", git_hash(&files[name])));
     }
     let name = request.path.strip_prefix("/org/name/resolve/").and_then(|rest| Some(rest.split_once('/')?.1));
     match name.and_then(|name| Some((name, files.get(name)?))) {
