@@ -138,6 +138,7 @@ else
     skip "page of an audit" "no Chromium here (apt-get install chromium)"
 fi
 
+step "transcripts of the documents" python3 scripts/transcripts.py --check "$thane"
 if [ -n "${THANE_MODELS:-}" ]; then
     step "memory of run" env THANE="$thane" bash scripts/memory.sh "$THANE_MODELS"
     step "memory of convert" python3 scripts/convert_memory.py "$thane" "$THANE_MODELS"/*.gguf
