@@ -54,13 +54,13 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 }
 
 /// As [`write`], by a function that is given the file.
-pub fn write_with(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+pub fn write_with(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>) -> Result<(), Failure> {
     try_write(path, fill).map_err(|fault| {
         Failure::new(Code::Other, anyhow::Error::new(fault).context(format!("{} is not written", path.display())))
     })
 }
 
-fn try_write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+fn try_write(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>) -> io::Result<()> {
     if leads_to_stream(path) {
         return fill(&mut fs::OpenOptions::new().write(true).open(path)?);
     }
@@ -77,6 +77,8 @@ fn try_write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -
     fill(&mut out)?;
     out.flush()?;
     drop(out);
+    // What was there before goes only when this is on the disk.
+    partial.as_file().sync_data()?;
     // A link keeps leading to the file that it named.
     let path = if path.is_symlink() { path.canonicalize()? } else { path.to_owned() };
     partial.persist(path).map_err(|e| e.error)?;
@@ -128,7 +130,7 @@ mod tests {
     fn a_file_is_whole_or_not_there() {
         let folder = folder();
         let file = folder.path().join("out.txt");
-        let half = |out: &mut dyn Write| {
+        let half = |out: &mut (dyn Write + Send)| {
             out.write_all(b"half")?;
             Err(io::ErrorKind::StorageFull.into())
         };

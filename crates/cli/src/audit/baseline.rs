@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
+use thane_mil::package::read_small;
 
 use super::report::{Report, SCHEMA};
 
@@ -99,9 +100,7 @@ fn gone(target: &str, f: &EarlierFinding) -> Fixed {
 }
 
 fn read(file: &Path) -> anyhow::Result<Earlier> {
-    let len = std::fs::metadata(file)?.len();
-    ensure!(len <= MOST_BYTES, "it is too long for a report");
-    let text = std::fs::read(file)?;
+    let text = read_small(file, MOST_BYTES)?;
     let earlier: Earlier = serde_json::from_slice(&text)
         .context("it is no report of an audit: `thane audit X --format json -o FILE` writes one")?;
     ensure!(earlier.schema == SCHEMA, "its schema is {}, this version of Thane reads {SCHEMA}", earlier.schema);

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use serde::Serialize;
+use thane_mil::package::read_small;
 
 use super::report::{OpRow, TargetRow};
 use super::text::short;
@@ -139,8 +140,7 @@ pub fn with(target: &TargetRow, file: &Path) -> anyhow::Result<Comparison> {
 }
 
 fn read(file: &Path) -> anyhow::Result<(&'static str, Vec<Said>)> {
-    ensure!(std::fs::metadata(file)?.len() <= MOST_BYTES, "it is too long to be one");
-    let text = std::fs::read_to_string(file)?;
+    let text = String::from_utf8(read_small(file, MOST_BYTES)?)?;
     match text.trim_start().starts_with(['{', '[']) {
         true => Ok(("plan", dump::read(&text)?)),
         false => Ok(("analytics", analytics::read(&text)?)),

@@ -9,6 +9,7 @@ use thane_compile::audit::labelled::csv::Table;
 use thane_compile::audit::labelled::measurements::{self, Scored, Summary, summary};
 use thane_compile::audit::labelled::placement::{self, Confusion, Miss};
 use thane_compile::target::Target;
+use thane_mil::package::read_small;
 
 use super::text::short;
 use super::wrap::{shorten, wrap};
@@ -115,8 +116,7 @@ pub fn score(files: &[PathBuf], target: &Target) -> anyhow::Result<Scores> {
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {
-    ensure!(std::fs::metadata(file)?.len() <= MOST_BYTES, "it is too long: {MOST_BYTES} bytes are the most");
-    Ok(std::fs::read_to_string(file)?)
+    Ok(String::from_utf8(read_small(file, MOST_BYTES)?)?)
 }
 
 fn add(name: &str, text: &str, target: &Target, out: &mut Scores) -> anyhow::Result<()> {

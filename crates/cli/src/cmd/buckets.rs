@@ -12,7 +12,7 @@ use thane_models::{EncoderInfo, EncoderOptions, Engine, NormForm, Target};
 use crate::app::App;
 use crate::embed::encoder::Words;
 use crate::embed::lengths::{self, Lengths};
-use crate::embed::rows::{Source, Texts};
+use crate::embed::rows::{Fields, Source, Texts};
 use crate::embed::{packages, prompt};
 use crate::exit::{Code, Failure, Outcome};
 use crate::hub;
@@ -183,7 +183,8 @@ fn lengths(args: &Args, checkpoint: &Checkpoint, info: &EncoderInfo, app: &App) 
         let counts = args.histogram.as_deref().map(lengths::of_counts).transpose().map_err(usage)?;
         return Ok(Lengths { histogram: counts.unwrap_or_default(), empty: 0 });
     };
-    let texts = Texts::new(Source::file(file).map_err(usage)?, args.field.clone(), false).map_err(usage)?;
+    let texts =
+        Texts::new(Source::file(file).map_err(usage)?, Fields::text(&args.field), false, &app.budget).map_err(usage)?;
     let (_, prompt) = prompt::of(args.prompt.as_ref(), info)?;
     let words = Words::of_checkpoint(checkpoint, info)?;
     lengths::of_texts(&texts, &words, &prompt, app)

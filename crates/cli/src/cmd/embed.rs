@@ -12,13 +12,14 @@ use thane_models::{EncoderInfo, EncoderOptions, Encoding, Pooling};
 
 use crate::app::App;
 use crate::embed::encoder::{self, Encoder, Run};
-use crate::embed::files::{self, Kind, Numbers, Table};
-use crate::embed::job::Job;
-use crate::embed::journal::{self, Counts, Journal, Settings};
+use crate::embed::files::{self, Kind, Line, Numbers, Table};
+use crate::embed::job::{self, Job};
+use crate::embed::journal::{self, Counts, Journal, Settings, Stored};
 use crate::embed::prompt;
-use crate::embed::rows::{Source, Texts};
+use crate::embed::rows::{Fields, Id, Source, Texts};
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::NumericsFlag;
+use crate::out;
 use crate::output::counted;
 
 /// 1,024: of 400 texts of 1 to 180 words (all-MiniLM-L6-v2, 2 threads of an EPYC, November 2026, a busy machine) the CPU time was 10.0 s at
@@ -27,6 +28,10 @@ pub const BATCH_TOKENS: usize = 1024;
 
 /// How long a run that is interrupted may take to end by itself; what is on disk is whole at any moment.
 const GRACE: Duration = Duration::from_millis(300);
+/// The same where the output is written: it is left off between two rows, or the disk is waited for once more.
+const WRITE_GRACE: Duration = Duration::from_secs(10);
+/// Bytes of a number as JSON, and of what it is made of.
+const NUMBER_BYTES: usize = 24;
 
 /// Turn texts into vectors, one for each text, in their order.
 #[derive(Debug, clap::Args)]
@@ -36,12 +41,17 @@ pub struct Args {
     /// The texts; without them and --file, stdin is read, a text a line.
     #[arg(conflicts_with = "file")]
     texts: Vec<String>,
-    /// The texts: lines of a .txt file, the rows of a .jsonl or .parquet file.
+    /// The texts: lines of a .txt file, the rows of a .jsonl, .csv, .tsv or .parquet file.
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The field of .jsonl and .parquet rows that has the text [default: text]; makes stdin JSON lines.
+    /// The field or column of rows that has the text [default: text]; makes stdin JSON lines.
     #[arg(long, value_name = "NAME")]
     field: Option<String>,
+    /// The field or column that names a row, kept beside its vectors [default: id, where the rows have it].
+    ///
+    /// JSON lines and Parquet files have it as `id`. An empty name keeps none.
+    #[arg(long, value_name = "NAME")]
+    id: Option<String>,
     /// A .npy, .jsonl, .parquet or .safetensors file [default: JSON on stdout].
     ///
     /// stdout has a JSON array a line.
@@ -139,6 +149,8 @@ struct Report<'a> {
     seconds: f64,
     /// The vectors; null where they were written to a file.
     embeddings: Option<Vec<Numbers>>,
+    /// The names of their rows; null where there are no vectors above, or the rows have no names.
+    ids: Option<Vec<serde_json::Value>>,
     /// With `--similarity`; null else.
     similarity: Option<Likeness>,
 }
@@ -154,11 +166,11 @@ struct Likeness {
 pub fn run(args: &Args, app: &App) -> Outcome {
     let start = Instant::now();
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
-    let texts = texts(args)?;
+    let texts = texts(args, app)?;
     let encoding = args.vectors.encoding();
     let is_ragged = encoding != Encoding::Text;
-    let kind = args.out.as_deref().map(|out| target(out, is_ragged, args.force)).transpose()?;
-    let n_rows = texts.check().map_err(usage)?;
+    let kind = args.out.as_deref().map(|out| target(out, is_ragged, args)).transpose()?;
+    let n_rows = texts.check().map_err(|e| usage(job::in_a_line(e)))?;
     if n_rows == Some(0) {
         return Err(nothing(&texts));
     }
@@ -201,6 +213,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         resumed_rows: 0,
         seconds: 0.0,
         embeddings: None,
+        ids: None,
         similarity: None,
     };
     match (args.out.as_deref(), kind) {
@@ -211,7 +224,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     say(&report, app)
 }
 
-fn texts(args: &Args) -> Result<Texts, Failure> {
+fn texts(args: &Args, app: &App) -> Result<Texts, Failure> {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let chunks = args.vectors.chunks;
     if args.similarity && args.texts.len() != 2 {
@@ -226,20 +239,27 @@ fn texts(args: &Args) -> Result<Texts, Failure> {
                 .remedy("thane embed MODEL \"a text\"")
                 .remedy("thane embed MODEL --file texts.jsonl -o vectors.npy"));
         }
-        None if args.field.is_some() || chunks => Source::JsonStdin,
+        None if args.field.is_some() || args.id.is_some() || chunks => Source::JsonStdin,
         None => Source::Stdin,
     };
-    let field = args.field.clone().unwrap_or_else(|| "text".to_owned());
-    Texts::new(source, field, chunks).map_err(usage)
+    let id = match args.id.as_deref() {
+        None => Id::IfAny,
+        Some("") => Id::None,
+        Some(name) => Id::Named(name.to_owned()),
+    };
+    let text = args.field.clone().unwrap_or_else(|| "text".to_owned());
+    Texts::new(source, Fields { text, id }, chunks, &app.budget).map_err(usage)
 }
 
-/// The kind of the file to write, which must not be there.
-fn target(out: &Path, is_ragged: bool, force: bool) -> Result<Kind, Failure> {
-    let kind = Kind::of(out, is_ragged).map_err(|e| Failure::new(Code::Usage, e))?;
-    if out.symlink_metadata().is_ok() && !force {
-        let error = anyhow::anyhow!("{} exists already", out.display());
-        return Err(Failure::new(Code::Usage, error).remedy("--force, to write the file in its place"));
+/// The kind of the file to write.
+fn target(path: &Path, is_ragged: bool, args: &Args) -> Result<Kind, Failure> {
+    let kind = Kind::of(path, is_ragged).map_err(|e| Failure::new(Code::Usage, e))?;
+    if args.id.as_ref().is_some_and(|name| !name.is_empty()) && !kind.has_ids() {
+        let error = anyhow::anyhow!("{}: such a file has no place for --id", path.display());
+        return Err(Failure::new(Code::Usage, error).remedy("-o with a .jsonl or .parquet file"));
     }
+    let inputs: Vec<&Path> = args.file.as_deref().into_iter().chain([Path::new(&args.model)]).collect();
+    out::check(path, args.force, &inputs)?;
     Ok(kind)
 }
 
@@ -307,6 +327,7 @@ fn settings(
         ("--max-length", encoder.max_tokens().to_string()),
         ("--numerics", format!("{:?}", args.numerics).to_lowercase()),
         ("--field", field.to_owned()),
+        ("--id", args.id.as_deref().unwrap_or("id, where rows have it").to_owned()),
     ]
     .into_iter()
     .map(|(key, value)| (key.to_owned(), value))
@@ -323,8 +344,9 @@ fn to_file(
 ) -> Outcome {
     let partial = files::beside(out, ".partial");
     let in_file = |e: io::Error| Failure::from(anyhow::Error::new(e).context(partial.display().to_string()));
-    let mut journal = Journal::open(&partial, settings)?;
     let (app, format, dim) = (job.app, job.format, job.dim);
+    let vector_bytes = format.stored_bytes(dim);
+    let mut journal = Journal::open(&partial, settings, vector_bytes, &app.budget)?;
     report.resumed_rows = journal.done().rows;
     if report.resumed_rows > 0 {
         app.output.say(&format!(
@@ -336,28 +358,32 @@ fn to_file(
     app.output.count("embedding", n_rows, report.resumed_rows);
     let cooperative = app.interrupt.cooperate(Some(GRACE));
     let (skip, texts) = (report.resumed_rows, journal.texts().to_owned());
-    let stored_bytes = format.stored_bytes(dim);
-    let run = job.run(skip, &texts, &mut |done| {
-        journal.append(&done.counts, &journal::frame(&done.rows, stored_bytes), &done.texts).map_err(in_file)
+    let run = job.run(skip, &texts, n_rows, &mut |done| {
+        journal.append(&done.counts, &journal::frame(&done.rows, vector_bytes), &done.texts).map_err(in_file)
     });
     drop(cooperative);
     app.output.clear();
-    let run = run.and_then(|_| match journal.done().rows {
-        0 => Err(nothing(job.texts)),
-        _ => Ok(()),
-    });
-    if let Err(failure) = run {
-        let n = journal.done().rows;
-        if n == 0 {
-            std::fs::remove_file(&partial).map_err(in_file)?;
-            return Err(failure);
-        }
-        let again = format!("the same command, which goes on behind {} in {}", counted(n, "text"), partial.display());
-        return Err(failure.remedy(again));
+    let n = journal.done().rows;
+    if n == 0 {
+        std::fs::remove_file(&partial).map_err(in_file)?;
+        return Err(run.err().unwrap_or_else(|| nothing(job.texts)));
     }
+    let resumable = |failure: Failure| {
+        let behind = counted(n, "text");
+        failure.remedy(format!("the same command, which goes on behind {behind} in {}", partial.display()))
+    };
+    run.map_err(resumable)?;
+    let interrupted = || app.interrupt.is_set();
     let is_ragged = job.encoding != Encoding::Text;
-    files::write(&Table { journal: &journal, format, dim, is_ragged, model: report.model }, kind, out)?;
+    let table = Table { journal: &journal, format, dim, is_ragged, model: report.model, interrupted: &interrupted };
+    let cooperative = app.interrupt.cooperate(Some(WRITE_GRACE));
+    let written = files::write(&table, kind, out).map_err(|failure| match interrupted() {
+        true => Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")),
+        false => failure,
+    });
+    written.map_err(resumable)?;
     std::fs::remove_file(&partial).map_err(in_file)?;
+    drop(cooperative);
     report.counts = journal.done().clone();
     Ok(())
 }
@@ -375,20 +401,23 @@ fn to_stdout(
 ) -> Outcome {
     let (app, format, dim, is_ragged) = (job.app, job.format, job.dim, job.encoding != Encoding::Text);
     let keeps = app.output.is_json() || similarity.is_some();
-    let mut kept: Vec<Vec<u8>> = Vec::new();
+    let mut kept: Vec<Stored> = Vec::new();
+    let mut held = app.budget.reserve(0, String::new).map_err(|e| Failure::new(Code::Usage, e))?;
     if keeps {
         app.output.count("embedding", n_rows, 0);
     }
-    let counts = job.run(0, "", &mut |done| {
+    let counts = job.run(0, "", n_rows, &mut |done| {
         if keeps {
+            let n_numbers = usize::try_from(done.counts.vectors).unwrap_or(usize::MAX).saturating_mul(dim);
+            let grown = held.grow(n_numbers.saturating_mul(NUMBER_BYTES), || "the vectors to print".to_owned());
+            grown.map_err(|e| Failure::new(Code::Usage, e).remedy("-o FILE, which keeps them on the disk"))?;
             kept.extend(done.rows);
             return Ok(());
         }
         let mut lines = String::new();
         for row in &done.rows {
-            lines.push_str(
-                &serde_json::to_string(&files::numbers(format, dim, is_ragged, row)).map_err(io::Error::from)?,
-            );
+            let line = Line::of(format, dim, is_ragged, row);
+            lines.push_str(&serde_json::to_string(&line).map_err(io::Error::from)?);
             lines.push('\n');
         }
         Ok(app.output.data(&lines)?)
@@ -399,10 +428,11 @@ fn to_stdout(
         return Err(nothing(job.texts));
     }
     if let (Some(similarity), [a, b]) = (similarity, &kept[..]) {
-        report.similarity = Some(likeness(similarity, format, dim, is_ragged, a, b));
+        report.similarity = Some(likeness(similarity, format, dim, is_ragged, &a.vectors, &b.vectors));
     }
     if app.output.is_json() {
-        report.embeddings = Some(kept.iter().map(|row| files::numbers(format, dim, is_ragged, row)).collect());
+        report.embeddings = Some(kept.iter().map(|row| files::numbers(format, dim, is_ragged, &row.vectors)).collect());
+        report.ids = kept.into_iter().map(|row| row.id).collect();
     }
     Ok(())
 }

@@ -1,16 +1,16 @@
 //! Vectors as text and as files.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use serde::Serialize;
+use serde_json::Value;
 use thane_engine::embed::output::Format;
 use thane_mil::types::DType;
 
-use super::journal::Journal;
-use crate::npy;
+use super::journal::{Journal, Stored};
+use crate::exit::Failure;
+use crate::{npy, out};
 
 /// A kind of file that vectors are written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum Kind {
 impl Kind {
     /// The kind by a file's name. `is_ragged` says that rows have several vectors each, which an array cannot hold.
     pub fn of(path: &Path, is_ragged: bool) -> anyhow::Result<Self> {
-        let kind = match path.extension().and_then(|e| e.to_str()) {
+        let kind = match path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase).as_deref() {
             Some("npy") => Self::Npy,
             Some("jsonl" | "ndjson") => Self::Jsonl,
             Some("parquet") => Self::Parquet,
@@ -38,6 +38,11 @@ impl Kind {
         );
         Ok(kind)
     }
+
+    /// Whether the names of rows have a place in it.
+    pub fn has_ids(self) -> bool {
+        matches!(self, Self::Jsonl | Self::Parquet)
+    }
 }
 
 /// What a file is made of.
@@ -50,6 +55,8 @@ pub struct Table<'a> {
     pub is_ragged: bool,
     /// The model's name.
     pub model: &'a str,
+    /// Whether the user wants the end.
+    pub interrupted: &'a dyn Fn() -> bool,
 }
 
 /// The file beside `path` whose name has `end` behind it.
@@ -60,26 +67,26 @@ pub fn beside(path: &Path, end: &str) -> PathBuf {
 }
 
 /// Write the file; it has its name only when it is whole.
-pub fn write(table: &Table<'_>, kind: Kind, path: &Path) -> anyhow::Result<()> {
-    let new = beside(path, ".new");
-    let write = || -> anyhow::Result<()> {
-        let mut out = BufWriter::new(File::create(&new)?);
-        match kind {
-            Kind::Npy => table.npy(&mut out)?,
-            Kind::Jsonl => table.jsonl(&mut out)?,
-            Kind::Parquet => super::parquet::write(table, &mut out)?,
-            Kind::Safetensors => table.safetensors(&mut out)?,
-        }
-        out.into_inner().map_err(|e| e.into_error())?.sync_data()?;
-        Ok(std::fs::rename(&new, path)?)
-    };
-    write().with_context(|| path.display().to_string())
+pub fn write(table: &Table<'_>, kind: Kind, path: &Path) -> Result<(), Failure> {
+    out::write_with(path, |mut out| {
+        let written = match kind {
+            Kind::Npy => table.npy(out),
+            Kind::Jsonl => table.jsonl(out),
+            Kind::Parquet => super::parquet::write(table, &mut out),
+            Kind::Safetensors => table.safetensors(out),
+        };
+        // A full disk keeps its own words.
+        written.map_err(|e| e.downcast::<io::Error>().unwrap_or_else(io::Error::other))
+    })
 }
 
 impl Table<'_> {
-    /// Every row's vectors in order.
-    pub fn each_row(&self, take: &mut dyn FnMut(&[u8]) -> anyhow::Result<()>) -> anyhow::Result<()> {
-        self.journal.each_row(self.format.stored_bytes(self.dim), take)
+    /// Every row in order.
+    pub fn each_row(&self, take: &mut dyn FnMut(&Stored) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        self.journal.each_row(&mut |row| {
+            anyhow::ensure!(!(self.interrupted)(), "interrupted");
+            take(row)
+        })
     }
 
     fn shape(&self) -> [u64; 2] {
@@ -89,12 +96,12 @@ impl Table<'_> {
     fn npy(&self, out: &mut dyn Write) -> anyhow::Result<()> {
         let shape = self.shape().map(usize::try_from);
         npy::write_header(out, self.format.dtype(), &[shape[0]?, shape[1]?])?;
-        self.each_row(&mut |row| Ok(out.write_all(row)?))
+        self.each_row(&mut |row| Ok(out.write_all(&row.vectors)?))
     }
 
     fn jsonl(&self, out: &mut dyn Write) -> anyhow::Result<()> {
         self.each_row(&mut |row| {
-            serde_json::to_writer(&mut *out, &numbers(self.format, self.dim, self.is_ragged, row))?;
+            serde_json::to_writer(&mut *out, &Line::of(self.format, self.dim, self.is_ragged, row))?;
             Ok(out.write_all(b"\n")?)
         })
     }
@@ -122,15 +129,15 @@ impl Table<'_> {
             let mut offset = 0u64;
             out.write_all(&offset.to_le_bytes())?;
             self.each_row(&mut |row| {
-                offset += row.len() as u64 / stored_bytes;
+                offset += row.vectors.len() as u64 / stored_bytes;
                 Ok(out.write_all(&offset.to_le_bytes())?)
             })?;
         }
-        self.each_row(&mut |row| Ok(out.write_all(row)?))
+        self.each_row(&mut |row| Ok(out.write_all(&row.vectors)?))
     }
 
     /// What reading the numbers takes; all values are strings, as the format wants it.
-    pub fn metadata(&self) -> serde_json::Map<String, serde_json::Value> {
+    pub fn metadata(&self) -> serde_json::Map<String, Value> {
         let mut map = serde_json::Map::new();
         map.insert("model".to_owned(), self.model.into());
         map.insert("format".to_owned(), self.format.kind().into());
@@ -158,6 +165,24 @@ pub enum Numbers {
     Floats(Vec<f32>),
     Integers(Vec<i32>),
     Several(Vec<Numbers>),
+}
+
+/// A line of JSON: the vectors, or where rows have ids an object with both.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Line<'a> {
+    Vectors(Numbers),
+    Named { id: &'a Value, embedding: Numbers },
+}
+
+impl<'a> Line<'a> {
+    pub fn of(format: Format, dim: usize, is_ragged: bool, row: &'a Stored) -> Self {
+        let embedding = numbers(format, dim, is_ragged, &row.vectors);
+        match &row.id {
+            Some(id) => Self::Named { id, embedding },
+            None => Self::Vectors(embedding),
+        }
+    }
 }
 
 /// The vectors of a row.

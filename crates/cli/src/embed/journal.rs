@@ -2,8 +2,9 @@
 //! on where it stopped, with no row lost and none twice.
 //!
 //! Its first line says in JSON what was asked for. Each window is a line of JSON, with counts and hashes, and the bytes of its
-//! rows: for each row the number of its vectors as u32, then the vectors as they are stored. A window that is not whole counts
-//! as not written, and so does all that is behind it.
+//! rows: for each row the number of its vectors and the length of its id as u32, the id as JSON, then the vectors as they are
+//! stored. A window that is not whole, or whose rows are not as many as it says, counts as not written, and so does all that
+//! is behind it.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -12,12 +13,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use thane_mil::budget::Budget;
+
+use super::rows::MAX_ROW_BYTES;
 use crate::exit::{Code, Failure};
 
 /// Bytes of a line of JSON at most.
-const MOST_LINE_BYTES: u64 = 1 << 16;
+const MAX_LINE_BYTES: u64 = 1 << 16;
+/// Bytes of an id at most: it is part of a row, in which each byte can take six of JSON.
+const MAX_ID_BYTES: u64 = MAX_ROW_BYTES * 6 + 2;
 
 /// What was asked for, by flag; a run with other settings is another run.
 pub type Settings = BTreeMap<String, String>;
@@ -30,7 +37,7 @@ struct Head {
     settings: Settings,
 }
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Counts of rows that are done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,11 +51,20 @@ pub struct Counts {
 
 impl Counts {
     pub fn add(&mut self, other: &Counts) {
-        self.rows += other.rows;
-        self.vectors += other.vectors;
-        self.tokens += other.tokens;
-        self.truncated += other.truncated;
+        self.rows = self.rows.saturating_add(other.rows);
+        self.vectors = self.vectors.saturating_add(other.vectors);
+        self.tokens = self.tokens.saturating_add(other.tokens);
+        self.truncated = self.truncated.saturating_add(other.truncated);
     }
+}
+
+/// A row that is done.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stored {
+    /// See [`super::rows::Row`].
+    pub id: Option<Value>,
+    /// The vectors, one behind the other.
+    pub vectors: Vec<u8>,
 }
 
 /// The line before a window's rows.
@@ -67,6 +83,9 @@ struct Window {
 pub struct Journal {
     file: File,
     path: PathBuf,
+    /// Bytes of a vector.
+    vector_bytes: usize,
+    budget: Budget,
     /// Where the first window begins.
     start: u64,
     done: Counts,
@@ -75,8 +94,12 @@ pub struct Journal {
 
 impl Journal {
     /// Begin one, or go on with what is there, for which nobody else must be writing it.
-    pub fn open(path: &Path, settings: &Settings) -> Result<Self, Failure> {
+    pub fn open(path: &Path, settings: &Settings, vector_bytes: usize, budget: &Budget) -> Result<Self, Failure> {
         let in_file = || path.display().to_string();
+        if path.metadata().is_ok_and(|found| !found.is_file()) {
+            let error = anyhow::anyhow!("{} is no regular file, which keeps what is done", path.display());
+            return Err(Failure::new(Code::Usage, error).remedy("another --out"));
+        }
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let file = options.with_context(in_file)?;
         match file.try_lock() {
@@ -87,7 +110,15 @@ impl Journal {
             }
             Err(TryLockError::Error(e)) => return Err(anyhow::Error::new(e).context(in_file()).into()),
         }
-        let mut this = Self { file, path: path.to_owned(), start: 0, done: Counts::default(), texts: String::new() };
+        let mut this = Self {
+            file,
+            path: path.to_owned(),
+            vector_bytes,
+            budget: budget.clone(),
+            start: 0,
+            done: Counts::default(),
+            texts: String::new(),
+        };
         if this.file.metadata().with_context(in_file)?.len() == 0 {
             this.begin(settings).with_context(in_file)?;
         } else {
@@ -121,22 +152,20 @@ impl Journal {
         Ok(())
     }
 
-    /// Every row in order, `stored_bytes` a vector.
-    pub fn each_row(
-        &self,
-        stored_bytes: usize,
-        take: &mut dyn FnMut(&[u8]) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
+    /// Every row in order. Their lengths were checked when the file was opened.
+    pub fn each_row(&self, take: &mut dyn FnMut(&Stored) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let mut reader = BufReader::new(&self.file);
         reader.seek(SeekFrom::Start(self.start))?;
-        let mut row = Vec::new();
+        let mut held = self.budget.reserve(0, String::new)?;
         while let Some(window) = read_window(&mut reader)? {
             for _ in 0..window.counts.rows {
-                let mut n = [0; 4];
-                reader.read_exact(&mut n)?;
-                row.resize(u32::from_le_bytes(n) as usize * stored_bytes, 0);
-                reader.read_exact(&mut row)?;
-                take(&row)?;
+                let (n_vectors, id_bytes) = read_lengths(&mut reader)?;
+                let len = n_vectors as usize * self.vector_bytes;
+                let more = (len + id_bytes.unwrap_or(0) as usize * 2).saturating_sub(held.bytes());
+                held.grow(more, || format!("a row of {}", self.path.display()))?;
+                let id = id_bytes.map(|n| read_bytes(&mut reader, n as usize)).transpose()?;
+                let id = id.map(|id| serde_json::from_slice(&id)).transpose()?;
+                take(&Stored { id, vectors: read_bytes(&mut reader, len)? })?;
             }
         }
         Ok(())
@@ -168,7 +197,7 @@ impl Journal {
         let in_file = |e: io::Error| Failure::from(anyhow::Error::new(e).context(path.to_string()));
         self.start = reader.stream_position().map_err(in_file)?;
         let mut end = self.start;
-        while let Some(window) = whole_window(&mut reader).map_err(in_file)? {
+        while let Some(window) = whole_window(&mut reader, self.vector_bytes).map_err(in_file)? {
             end = reader.stream_position().map_err(in_file)?;
             self.done.add(&window.counts);
             self.texts = window.texts;
@@ -178,14 +207,36 @@ impl Journal {
     }
 }
 
-/// Rows as a window has them, `stored_bytes` a vector.
-pub fn frame(rows: &[Vec<u8>], stored_bytes: usize) -> Vec<u8> {
+/// The length that says that a row has no id.
+const NO_ID: u32 = u32::MAX;
+
+/// Rows as a window has them, `vector_bytes` a vector.
+pub fn frame(rows: &[Stored], vector_bytes: usize) -> Vec<u8> {
     let mut out = Vec::new();
     for row in rows {
-        out.extend(((row.len() / stored_bytes) as u32).to_le_bytes());
-        out.extend(row);
+        let id = row.id.as_ref().map(Value::to_string);
+        out.extend(((row.vectors.len() / vector_bytes) as u32).to_le_bytes());
+        out.extend(id.as_ref().map_or(NO_ID, |id| id.len() as u32).to_le_bytes());
+        out.extend(id.unwrap_or_default().as_bytes());
+        out.extend(&row.vectors);
     }
     out
+}
+
+/// The number of a row's vectors, and the bytes of its id where it has one.
+fn read_lengths(reader: &mut impl Read) -> io::Result<(u32, Option<u32>)> {
+    let mut read = || -> io::Result<u32> {
+        let mut n = [0; 4];
+        reader.read_exact(&mut n)?;
+        Ok(u32::from_le_bytes(n))
+    };
+    Ok((read()?, Some(read()?).filter(|n| *n != NO_ID)))
+}
+
+fn read_bytes(reader: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    reader.read_exact(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// What two runs were asked for that is not the same.
@@ -199,7 +250,7 @@ fn differences(before: &Settings, now: &Settings) -> Vec<String> {
 /// A line and its length with the line break; none at the end, or where it is not whole.
 fn read_line(reader: &mut impl BufRead) -> io::Result<Option<(Vec<u8>, u64)>> {
     let mut line = Vec::new();
-    let n = reader.take(MOST_LINE_BYTES).read_until(b'\n', &mut line)?;
+    let n = reader.take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
     Ok(line.ends_with(b"\n").then_some((line, n as u64)))
 }
 
@@ -207,12 +258,47 @@ fn read_window(reader: &mut impl BufRead) -> io::Result<Option<Window>> {
     Ok(read_line(reader)?.and_then(|(line, _)| serde_json::from_slice(&line).ok()))
 }
 
-/// The next window, if all of it is there, its rows read over.
-fn whole_window(reader: &mut impl BufRead) -> io::Result<Option<Window>> {
+/// The next window, if all of it is there and its rows are as it says; they are read over.
+fn whole_window(reader: &mut impl BufRead, vector_bytes: usize) -> io::Result<Option<Window>> {
     let Some(window) = read_window(reader)? else { return Ok(None) };
-    let mut sha = Sha256::new();
-    let n = io::copy(&mut reader.take(window.bytes), &mut sha)?;
-    Ok((n == window.bytes && hex(sha) == window.sha256).then_some(window))
+    let mut rows = Hashing { from: reader.take(window.bytes), sha: Sha256::new() };
+    let counted = count_rows(&mut rows, &window.counts, vector_bytes);
+    let n_left = io::copy(&mut rows, &mut io::sink())?;
+    let is_whole = match counted {
+        Ok(is_counted) => is_counted && n_left == 0 && rows.from.limit() == 0,
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => false,
+        Err(e) => return Err(e),
+    };
+    Ok((is_whole && hex(rows.sha) == window.sha256).then_some(window))
+}
+
+/// Whether there are as many rows and vectors as `counts` says.
+fn count_rows(reader: &mut impl Read, counts: &Counts, vector_bytes: usize) -> io::Result<bool> {
+    let mut n_vectors = 0u64;
+    for _ in 0..counts.rows {
+        let (n, id_bytes) = read_lengths(reader)?;
+        let id_bytes = u64::from(id_bytes.unwrap_or(0));
+        n_vectors += u64::from(n);
+        let len = id_bytes + u64::from(n) * vector_bytes as u64;
+        if id_bytes > MAX_ID_BYTES || io::copy(&mut reader.take(len), &mut io::sink())? != len {
+            return Ok(false);
+        }
+    }
+    Ok(n_vectors == counts.vectors)
+}
+
+/// Hashes what is read.
+struct Hashing<R> {
+    from: R,
+    sha: Sha256,
+}
+
+impl<R: Read> Read for Hashing<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.from.read(buf)?;
+        self.sha.update(&buf[..n]);
+        Ok(n)
+    }
 }
 
 /// A hash as it is written.
@@ -228,19 +314,26 @@ mod tests {
         Settings::from([("--format".to_owned(), format.to_owned())])
     }
 
+    fn open(path: &Path, format: &str) -> Result<Journal, Failure> {
+        Journal::open(path, &settings(format), 2, &Budget::new(1 << 20))
+    }
+
     fn append(journal: &mut Journal, rows: &[&[u8]], texts: &str) {
-        let counts = Counts { rows: rows.len() as u64, vectors: 1, tokens: 5, truncated: 0 };
-        let rows: Vec<Vec<u8>> = rows.iter().map(|row| row.to_vec()).collect();
+        let vectors = rows.iter().map(|row| row.len() as u64 / 2).sum();
+        let counts = Counts { rows: rows.len() as u64, vectors, tokens: 5, truncated: 0 };
+        let id = |row: &[u8]| (row.len() == 4).then(|| Value::from("four"));
+        let rows: Vec<Stored> = rows.iter().map(|row| Stored { id: id(row), vectors: row.to_vec() }).collect();
         journal.append(&counts, &frame(&rows, 2), &Sha256::new_with_prefix(texts)).unwrap();
     }
 
     fn rows(journal: &Journal) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
-        let mut take = |row: &[u8]| {
-            out.push(row.to_vec());
+        let mut take = |row: &Stored| {
+            assert_eq!(row.id, (row.vectors.len() == 4).then(|| Value::from("four")));
+            out.push(row.vectors.clone());
             Ok(())
         };
-        journal.each_row(2, &mut take).unwrap();
+        journal.each_row(&mut take).unwrap();
         out
     }
 
@@ -248,7 +341,7 @@ mod tests {
     fn wherever_it_is_cut_whole_windows_stay() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.partial");
-        let mut journal = Journal::open(&path, &settings("int8")).unwrap();
+        let mut journal = open(&path, "int8").unwrap();
         let head = journal.start as usize;
         append(&mut journal, &[b"ab", b"cdef"], "a");
         let first = std::fs::metadata(&path).unwrap().len() as usize;
@@ -257,7 +350,7 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         for cut in head..=whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();
-            let mut journal = Journal::open(&path, &settings("int8")).unwrap();
+            let mut journal = open(&path, "int8").unwrap();
             let (n_rows, texts) = if cut == whole.len() {
                 (4, "ab")
             } else if cut >= first {
@@ -275,7 +368,7 @@ mod tests {
         let mut damaged = whole.clone();
         *damaged.last_mut().unwrap() ^= 1;
         std::fs::write(&path, damaged).unwrap();
-        assert_eq!(Journal::open(&path, &settings("int8")).unwrap().done().rows, 2);
+        assert_eq!(open(&path, "int8").unwrap().done().rows, 2);
     }
 
     #[test]
@@ -284,16 +377,66 @@ mod tests {
         let path = folder.path().join("out.partial");
         let refusal = || {
             let mut text = Vec::new();
-            Journal::open(&path, &settings("int8")).err().unwrap().print(&mut text).unwrap();
+            open(&path, "int8").err().unwrap().print(&mut text).unwrap();
             String::from_utf8(text).unwrap()
         };
         std::fs::write(&path, "my notes\n").unwrap();
         assert!(refusal().contains("is not what this version of thane embed writes"), "{}", refusal());
         assert_eq!(std::fs::read(&path).unwrap(), b"my notes\n");
         std::fs::remove_file(&path).unwrap();
-        let held = Journal::open(&path, &settings("float")).unwrap();
+        let held = open(&path, "float").unwrap();
         assert!(refusal().contains("is being written by another thane"), "{}", refusal());
         drop(held);
         assert!(refusal().contains("--format was float, now it is int8"), "{}", refusal());
+    }
+
+    /// Issue 30, 3.5: a journal whose window says that a row has 2^32 - 2 vectors, with the hash of just these bytes.
+    #[test]
+    fn a_crafted_journal_asks_for_no_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.partial");
+        let craft = |counts: &Counts, rows: &[u8]| {
+            drop(open(&path, "int8").unwrap());
+            let sha256 = hex(Sha256::new_with_prefix(rows));
+            let window = Window { counts: counts.clone(), bytes: rows.len() as u64, sha256, texts: "0".repeat(64) };
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes.extend(serde_json::to_vec(&window).unwrap());
+            bytes.push(b'\n');
+            bytes.extend(rows);
+            std::fs::write(&path, bytes).unwrap();
+            let journal = open(&path, "int8").unwrap();
+            let done = journal.done().clone();
+            assert_eq!(rows_of(&journal), done.rows);
+            std::fs::remove_file(&path).unwrap();
+            done.rows
+        };
+        let counts = |rows: u64, vectors: u64| Counts { rows, vectors, tokens: 1, truncated: 0 };
+        let row = |n_vectors: u32, id: u32, rest: &[u8]| [&n_vectors.to_le_bytes(), &id.to_le_bytes(), rest].concat();
+        assert_eq!(craft(&counts(1, 1), &row(1, NO_ID, b"ab")), 1, "as it should be");
+        for (counts, rows) in [
+            (counts(1, 0xffff_fffe), row(0xffff_fffe, NO_ID, b"ab")),
+            (counts(1, 1), row(1, 0xffff_fffe, b"ab")),
+            (counts(u64::MAX, 1), row(1, NO_ID, b"ab")),
+            (counts(1, 2), row(1, NO_ID, b"ab")),
+            (counts(1, 1), row(1, NO_ID, b"abcd")),
+            (counts(0, 0), row(0, NO_ID, b"")),
+        ] {
+            assert_eq!(craft(&counts, &rows), 0, "{counts:?}");
+        }
+        // A row that is there, and larger than what may be allocated.
+        let large = vec![7; 3 << 20];
+        append(&mut open(&path, "int8").unwrap(), &[&large], "a");
+        let error = open(&path, "int8").unwrap().each_row(&mut |_| Ok(())).unwrap_err();
+        assert!(error.is::<thane_mil::budget::OverBudget>(), "{error:#}");
+    }
+
+    fn rows_of(journal: &Journal) -> u64 {
+        let mut n = 0;
+        let mut count = |_: &Stored| {
+            n += 1;
+            Ok(())
+        };
+        journal.each_row(&mut count).unwrap();
+        n
     }
 }

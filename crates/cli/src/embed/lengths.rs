@@ -7,8 +7,10 @@ use anyhow::Context;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use thane_compile::plan::bucket::Histogram;
+use thane_mil::package::read_small;
 
 use super::encoder::Words;
+use super::job::{TOKENIZER_BYTES, in_a_line};
 use super::rows::Texts;
 use crate::app::App;
 use crate::exit::{Code, Failure};
@@ -28,13 +30,16 @@ pub struct Lengths {
 
 /// Count the tokens of each text behind this prompt.
 pub fn of_texts(texts: &Texts, words: &Words, prompt: &str, app: &App) -> Result<Lengths, Failure> {
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, anyhow::anyhow!("{e:#}"));
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, in_a_line(e));
     let n_rows = texts.check().map_err(usage)?;
     app.output.count("counting tokens", n_rows, 0);
     let mut lengths = Lengths::default();
     for row in texts.rows().map_err(usage)? {
         let row = row.map_err(usage)?;
         let text = [prompt, &row.texts.concat()].concat();
+        let what = || format!("the tokens of {}", texts.place(row.number));
+        let held = app.budget.reserve(text.len().saturating_mul(TOKENIZER_BYTES), what);
+        let _held = held.map_err(|e| usage(e.into()))?;
         let ids = words.encode(&text).map_err(|e| usage(e.context(texts.place(row.number))))?;
         match ids.len() {
             0 => lengths.empty += 1,
@@ -49,9 +54,7 @@ pub fn of_texts(texts: &Texts, words: &Words, prompt: &str, app: &App) -> Result
 /// Read `{"128": 5}`: five texts of 128 tokens. Keys that are no lengths and values that are no counts are named.
 pub fn of_counts(path: &Path) -> anyhow::Result<Histogram> {
     let shown = || path.display().to_string();
-    let n_bytes = path.metadata().with_context(shown)?.len();
-    anyhow::ensure!(n_bytes <= MOST_BYTES, "{}: it is longer than {MOST_BYTES} bytes", shown());
-    let text = std::fs::read(path).with_context(shown)?;
+    let text = read_small(path, MOST_BYTES).with_context(shown)?;
     let Pairs(pairs) = serde_json::from_slice(&text)
         .map_err(|e| anyhow::anyhow!("{}: an object of lengths and counts is due: {e}", shown()))?;
     let (mut histogram, mut faults) = (Histogram::default(), Vec::new());

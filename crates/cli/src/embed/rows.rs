@@ -1,32 +1,87 @@
-//! The texts to embed: from the command line, from lines, JSON lines or Parquet, one row at a time.
+//! The texts to embed: from the command line, from lines, JSON lines, CSV or Parquet, one row at a time.
+//!
+//! Whatever a file says of itself, a row has [`MAX_ROW_BYTES`] at most, and what it takes is reserved from the budget.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use serde_json::Value;
+use thane_mil::budget::{Budget, OverBudget};
 
-/// Bytes of a line at most: a text of a million tokens has a few megabytes.
-const MOST_LINE_BYTES: u64 = 1 << 26;
+use super::meter::Meter;
+use super::{csv, lines, parquet};
+
+/// Bytes of a row at most: a text of a million tokens has a few megabytes.
+pub const MAX_ROW_BYTES: u64 = 1 << 26;
 /// Faults that are listed before the rest is left to be found.
-const MOST_FAULTS: usize = 8;
+const MAX_FAULTS: usize = 8;
 
 /// A row: a text, or with `--chunks` the chunks of a document.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// Its line or number, from 1.
     pub number: u64,
     pub texts: Vec<String>,
+    /// What the row is called: text, number, truth value or null. None where the source names no rows.
+    pub id: Option<Value>,
+}
+
+/// The fields of a row that count.
+#[derive(Clone, Debug)]
+pub struct Fields {
+    /// Has the text.
+    pub text: String,
+    pub id: Id,
+}
+
+impl Fields {
+    /// The field of this name, and ids where rows have them.
+    pub fn text(name: &str) -> Self {
+        Self { text: name.to_owned(), id: Id::IfAny }
+    }
+
+    /// The field of ids, where it is another than that of the text.
+    pub fn id_name(&self) -> Option<&str> {
+        let name = match &self.id {
+            Id::IfAny => "id",
+            Id::Named(name) => name,
+            Id::None => return None,
+        };
+        (name != self.text).then_some(name)
+    }
+
+    /// Whether rows must have an id.
+    pub fn needs_id(&self) -> bool {
+        matches!(self.id, Id::Named(_))
+    }
+
+    /// That a row or file has no field of this name, and which it has.
+    pub fn missing(what: &str, field: &str, flag: &str, names: &[String]) -> anyhow::Error {
+        let names: Vec<&str> = names.iter().take(8).map(String::as_str).collect();
+        anyhow::anyhow!("it has no {what} `{field}`, it has {}; {flag} NAME names another", names.join(", "))
+    }
+}
+
+/// The field that names a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Id {
+    /// `id`, where the first row has it.
+    IfAny,
+    /// This one, which rows must have.
+    Named(String),
+    None,
 }
 
 /// Where rows come from.
 #[derive(Debug)]
 pub struct Texts {
     from: Source,
-    /// The field of JSON and Parquet rows that holds the text.
-    field: String,
+    fields: Fields,
     /// Whether a row is a list of chunks.
     chunks: bool,
+    budget: Budget,
 }
 
 /// A source of rows.
@@ -36,6 +91,8 @@ pub enum Source {
     CommandLine(Vec<String>),
     Lines(PathBuf),
     Json(PathBuf),
+    /// Columns with a header; the byte is what separates them.
+    Csv(PathBuf, u8),
     Parquet(PathBuf),
     /// Lines on stdin.
     Stdin,
@@ -47,11 +104,13 @@ impl Source {
     /// The kind of a file by its name.
     pub fn file(path: &Path) -> anyhow::Result<Self> {
         let path = path.to_owned();
-        match path.extension().and_then(|e| e.to_str()) {
+        match path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase).as_deref() {
             Some("txt") => Ok(Self::Lines(path)),
             Some("jsonl" | "ndjson") => Ok(Self::Json(path)),
+            Some("csv") => Ok(Self::Csv(path, b',')),
+            Some("tsv") => Ok(Self::Csv(path, b'\t')),
             Some("parquet") => Ok(Self::Parquet(path)),
-            _ => anyhow::bail!("{}: texts are read from .txt, .jsonl and .parquet files", path.display()),
+            _ => anyhow::bail!("{}: texts are read from .txt, .jsonl, .csv, .tsv and .parquet files", path.display()),
         }
     }
 }
@@ -60,15 +119,20 @@ impl Source {
 pub type Rows<'a> = Box<dyn Iterator<Item = anyhow::Result<Row>> + 'a>;
 
 impl Texts {
-    pub fn new(from: Source, field: String, chunks: bool) -> anyhow::Result<Self> {
+    pub fn new(from: Source, fields: Fields, chunks: bool, budget: &Budget) -> anyhow::Result<Self> {
+        let lists = "a row of a .jsonl file can be one";
         match &from {
-            Source::Lines(path) if chunks => {
-                anyhow::bail!("{}: a line is no list of chunks; a row of a .jsonl file can be one", path.display())
+            Source::Lines(path) if chunks => anyhow::bail!("{}: a line is no list of chunks; {lists}", path.display()),
+            Source::Csv(path, _) if chunks => {
+                anyhow::bail!("{}: a field is no list of chunks; {lists}", path.display())
             }
             Source::Parquet(path) if chunks => {
-                anyhow::bail!("{}: lists are not read from Parquet; a row of a .jsonl file can be one", path.display())
+                anyhow::bail!("{}: lists are not read from Parquet; {lists}", path.display())
             }
-            _ => Ok(Self { from, field, chunks }),
+            Source::CommandLine(_) | Source::Lines(_) | Source::Stdin if fields.needs_id() => {
+                anyhow::bail!("--id names a field of rows, and lines have none; rows of .jsonl, .csv and .parquet do")
+            }
+            _ => Ok(Self { from, fields, chunks, budget: budget.clone() }),
         }
     }
 
@@ -76,7 +140,9 @@ impl Texts {
     pub fn name(&self) -> String {
         match &self.from {
             Source::CommandLine(_) => "the command line".to_owned(),
-            Source::Lines(path) | Source::Json(path) | Source::Parquet(path) => path.display().to_string(),
+            Source::Lines(path) | Source::Json(path) | Source::Csv(path, _) | Source::Parquet(path) => {
+                path.display().to_string()
+            }
             Source::Stdin | Source::JsonStdin => "stdin".to_owned(),
         }
     }
@@ -100,9 +166,10 @@ impl Texts {
         for row in self.rows()? {
             match row {
                 Ok(_) => n += 1,
+                Err(fault) if fault.chain().any(|cause| cause.is::<OverBudget>()) => return Err(fault),
                 Err(fault) => faults.push(format!("{fault:#}")),
             }
-            if faults.len() == MOST_FAULTS {
+            if faults.len() == MAX_FAULTS {
                 break;
             }
         }
@@ -110,141 +177,85 @@ impl Texts {
         Ok(Some(n))
     }
 
-    /// The rows in order.
+    /// The rows in order. A row is reserved for until the next one is asked for.
     pub fn rows(&self) -> anyhow::Result<Rows<'_>> {
-        let open =
-            |path: &Path| File::open(path).map_err(|e| anyhow::Error::new(e).context(path.display().to_string()));
         Ok(match &self.from {
             Source::CommandLine(texts) if self.chunks => {
-                Box::new([Ok(Row { number: 1, texts: texts.clone() })].into_iter())
+                Box::new([Ok(Row { number: 1, texts: texts.clone(), id: None })].into_iter())
             }
             Source::CommandLine(texts) => {
-                let row = |(text, number): (&String, u64)| Ok(Row { number, texts: vec![text.clone()] });
+                let row = |(text, number): (&String, u64)| Ok(Row { number, texts: vec![text.clone()], id: None });
                 Box::new(texts.iter().zip(1..).map(row))
             }
-            Source::Lines(path) => Box::new(self.lines(BufReader::new(open(path)?), false)),
-            Source::Json(path) => Box::new(self.lines(BufReader::new(open(path)?), true)),
-            Source::Parquet(path) => super::parquet::rows(path, &self.field)?,
-            Source::Stdin => Box::new(self.lines(io::stdin().lock(), false)),
-            Source::JsonStdin => Box::new(self.lines(io::stdin().lock(), true)),
+            Source::Lines(path) => Box::new(self.plain(open(path)?)),
+            Source::Json(path) => Box::new(self.json(open(path)?)),
+            Source::Csv(path, separator) => {
+                let meter = Meter::new(&self.budget, 4, || self.name());
+                let rows = csv::rows(open(path)?, *separator, &self.fields, meter).with_context(|| self.name())?;
+                Box::new(rows.map(|(number, row)| self.named(number, row)))
+            }
+            Source::Parquet(path) => {
+                let rows = parquet::read::rows(path, &self.fields, &self.budget).with_context(|| self.name())?;
+                Box::new(rows.map(|(number, row)| self.named(number, row)))
+            }
+            Source::Stdin => Box::new(self.plain(io::stdin())),
+            Source::JsonStdin => Box::new(self.json(io::stdin())),
         })
     }
 
-    fn lines<'a>(&'a self, from: impl BufRead + 'a, json: bool) -> impl Iterator<Item = anyhow::Result<Row>> + 'a {
-        let lines = Lines { from, number: 0, failed: false };
-        lines.filter_map(move |(number, line)| {
-            let in_line = |e: anyhow::Error| e.context(self.place(number));
-            let text = match line {
-                Ok(text) => text,
-                Err(e) => return Some(Err(in_line(e))),
+    fn named(&self, number: u64, row: anyhow::Result<Row>) -> anyhow::Result<Row> {
+        row.with_context(|| self.place(number))
+    }
+
+    /// A text a line. An empty line is an empty text.
+    fn plain<'a>(&'a self, from: impl Read + 'a) -> impl Iterator<Item = anyhow::Result<Row>> + 'a {
+        let meter = Meter::new(&self.budget, 3, || self.name());
+        lines::lines(from, meter).map(|(number, line)| {
+            let row = line.map(|text| Row { number, texts: vec![text], id: None });
+            self.named(number, row)
+        })
+    }
+
+    /// An object a line. Empty lines may set them apart.
+    fn json<'a>(&'a self, from: impl Read + 'a) -> impl Iterator<Item = anyhow::Result<Row>> + 'a {
+        // A chunk of one byte, with its quotes and comma, takes four bytes of the line, and a string of 24 and its heap.
+        let meter = Meter::new(&self.budget, if self.chunks { 20 } else { 4 }, || self.name());
+        let mut parser = lines::JsonRows::new(&self.fields, self.chunks);
+        lines::lines(from, meter).filter_map(move |(number, line)| {
+            let row = match line {
+                Ok(line) if line.trim().is_empty() => return None,
+                Ok(line) => parser.row(number, &line),
+                Err(e) => Err(e),
             };
-            // An empty line of a text file is an empty text; JSON lines may be set apart by them.
-            if json && text.trim().is_empty() {
-                return None;
-            }
-            let texts = if json { self.json(&text) } else { Ok(vec![text]) };
-            Some(texts.map(|texts| Row { number, texts }).map_err(in_line))
+            Some(self.named(number, row))
         })
     }
-
-    /// The texts of a JSON row.
-    fn json(&self, line: &str) -> anyhow::Result<Vec<String>> {
-        let row: Value = serde_json::from_str(line).map_err(|e| anyhow::anyhow!("it is no JSON: {e}"))?;
-        let map = row.as_object().ok_or_else(|| anyhow::anyhow!("it is {}, an object is due", kind(&row)))?;
-        let field = &self.field;
-        let value = map.get(field).ok_or_else(|| {
-            let fields: Vec<&str> = map.keys().take(8).map(String::as_str).collect();
-            anyhow::anyhow!("it has no field `{field}`, it has {}; --field NAME names another", fields.join(", "))
-        })?;
-        match (value, self.chunks) {
-            (Value::String(text), false) => Ok(vec![text.clone()]),
-            (Value::Array(items), true) if !items.is_empty() => {
-                let texts = items.iter().map(|item| item.as_str().map(str::to_owned)).collect::<Option<_>>();
-                texts.ok_or_else(|| anyhow::anyhow!("`{field}` holds something that is no string"))
-            }
-            (Value::Array(_), true) => anyhow::bail!("`{field}` is an empty list"),
-            (Value::Array(_), false) => anyhow::bail!("`{field}` is a list, a string is due; --chunks takes lists"),
-            (_, false) => anyhow::bail!("`{field}` is {}, a string is due", kind(value)),
-            (_, true) => anyhow::bail!("`{field}` is {}, a list of strings is due", kind(value)),
-        }
-    }
 }
 
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a truth value",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
-}
-
-/// Lines with their numbers, without what ends them.
-struct Lines<R> {
-    from: R,
-    number: u64,
-    failed: bool,
-}
-
-impl<R: BufRead> Lines<R> {
-    fn read(&mut self) -> anyhow::Result<Option<String>> {
-        let mut line = Vec::new();
-        let n = (&mut self.from).take(MOST_LINE_BYTES + 1).read_until(b'\n', &mut line)?;
-        if n == 0 {
-            return Ok(None);
-        }
-        if n as u64 > MOST_LINE_BYTES {
-            // What is left of it is no row.
-            self.failed = true;
-            anyhow::bail!("it is longer than {MOST_LINE_BYTES} bytes");
-        }
-        if line.ends_with(b"\n") {
-            line.pop();
-            line.pop_if(|last| *last == b'\r');
-        }
-        let text = String::from_utf8(line)
-            .map_err(|e| anyhow::anyhow!("it is no UTF-8 from byte {} on", e.utf8_error().valid_up_to() + 1))?;
-        // Some editors begin a file with a byte order mark.
-        Ok(Some(match text.strip_prefix('\u{feff}') {
-            Some(rest) if self.number == 1 => rest.to_owned(),
-            _ => text,
-        }))
-    }
-}
-
-impl<R: BufRead> Iterator for Lines<R> {
-    type Item = (u64, anyhow::Result<String>);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.failed {
-            return None;
-        }
-        self.number += 1;
-        match self.read() {
-            Ok(line) => line.map(|line| (self.number, Ok(line))),
-            Err(e) => {
-                // A disk that fails would fail for ever.
-                self.failed |= e.downcast_ref::<io::Error>().is_some();
-                Some((self.number, Err(e)))
-            }
-        }
-    }
+/// A file to read from its beginning.
+fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
+    let in_file = || path.display().to_string();
+    // Reading a folder fails with an error that names no file.
+    anyhow::ensure!(!path.is_dir(), "{}: expected a file, found a folder", path.display());
+    Ok(BufReader::new(File::open(path).with_context(in_file)?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn texts(from: Source, chunks: bool, id: Id) -> Texts {
+        Texts::new(from, Fields { text: "text".to_owned(), id }, chunks, &Budget::unlimited()).unwrap()
+    }
+
     fn read(chunks: bool, json: bool, bytes: &[u8]) -> Vec<Result<Row, String>> {
-        let from = if json { Source::JsonStdin } else { Source::Stdin };
-        let texts = Texts::new(from, "text".to_owned(), chunks).unwrap();
-        texts.lines(bytes, json).map(|row| row.map_err(|e| format!("{e:#}"))).collect()
+        let texts = texts(Source::Stdin, chunks, Id::None);
+        let rows: Vec<_> = if json { texts.json(bytes).collect() } else { texts.plain(bytes).collect() };
+        rows.into_iter().map(|row| row.map_err(|e| format!("{e:#}"))).collect()
     }
 
     fn row(number: u64, texts: &[&str]) -> Result<Row, String> {
-        Ok(Row { number, texts: texts.iter().map(|t| (*t).to_owned()).collect() })
+        Ok(Row { number, texts: texts.iter().map(|t| (*t).to_owned()).collect(), id: None })
     }
 
     #[test]
@@ -285,5 +296,47 @@ mod tests {
                 "stdin, line 4: `text` holds something that is no string",
             ]
         );
+    }
+
+    #[test]
+    fn ids_of_json_lines_are_kept_where_the_first_has_one() {
+        let ids = |id: Id, bytes: &[u8]| -> Vec<Result<Option<Value>, String>> {
+            let texts = texts(Source::JsonStdin, false, id);
+            texts.json(bytes).map(|row| row.map(|row| row.id).map_err(|e| format!("{e:#}"))).collect()
+        };
+        let lines = b"{\"id\": 7, \"text\": \"a\"}\n{\"text\": \"b\"}\n{\"text\": \"c\", \"id\": \"x\"}\n{\"id\": {}, \"text\": \"\"}";
+        let (seven, x) = (Some(Value::from(7)), Some(Value::from("x")));
+        assert_eq!(
+            ids(Id::IfAny, lines),
+            [Ok(seven.clone()), Ok(Some(Value::Null)), Ok(x.clone()), Ok(Some(Value::Null))]
+        );
+        assert_eq!(ids(Id::IfAny, b"{\"text\": \"a\"}\n{\"id\": 7, \"text\": \"a\"}"), [Ok(None), Ok(None)]);
+        assert_eq!(ids(Id::None, lines), [Ok(None), Ok(None), Ok(None), Ok(None)]);
+        let named = ids(Id::Named("id".into()), lines);
+        assert_eq!((&named[0], &named[2]), (&Ok(seven), &Ok(x)));
+        assert_eq!(named[1], Err("stdin, line 2: it has no field `id`, it has text; --id NAME names another".into()));
+        assert_eq!(named[3], Err("stdin, line 4: `id` is an object, a string or a number is due".into()));
+    }
+
+    /// Issue 30, 3.5: what a line takes is reserved, and a value that nobody asked for takes nothing.
+    #[test]
+    fn a_long_line_counts_against_the_budget() {
+        let line = |n: usize| [b"{\"text\": \"".as_slice(), &vec![b'a'; n], b"\"}\n"].concat();
+        let read = |limit: usize, bytes: Vec<u8>| {
+            let budget = Budget::new(limit);
+            let texts = Texts::new(Source::Stdin, Fields::text("text"), false, &budget).unwrap();
+            let rows: Vec<_> = texts.json(&bytes[..]).collect();
+            assert_eq!(budget.used_bytes(), 0, "all is given back");
+            rows
+        };
+        let rows = read(2_000_000, line(1_000_000));
+        let error = rows[0].as_ref().unwrap_err();
+        assert!(error.chain().any(|cause| cause.is::<OverBudget>()), "{error:#}");
+        assert!(format!("{error:#}").contains("stdin, line 1: a row of stdin needs"), "{error:#}");
+        // Rows one after the other take what the longest takes.
+        let many = line(100_000).repeat(50);
+        assert!(read(2_000_000, many).iter().all(Result::is_ok));
+        let numbers = format!("{{\"other\": [{}0], \"text\": \"a\"}}", "0,".repeat(200_000));
+        assert!(read(3_000_000, numbers.into_bytes())[0].is_ok());
     }
 }

@@ -46,7 +46,7 @@ impl Golden {
 fn with_texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> (Home, String) {
     let home = Home::new();
     let file = home.path("texts.jsonl");
-    let lines = texts.into_iter().enumerate().map(|(i, text)| format!("{}\n", json!({"id": i, "text": text})));
+    let lines = texts.into_iter().map(|text| format!("{}\n", json!({"text": text})));
     std::fs::write(&file, lines.collect::<String>()).unwrap();
     (home, file.to_str().unwrap().to_owned())
 }
@@ -337,7 +337,8 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
     let empty = write("empty.txt", b"");
     let long = write("long.txt", format!("short\n{}\n", "the sea ".repeat(25_000)).as_bytes());
     let there = write("there.npy", b"x");
-    let odd = write("odd.csv", b"x");
+    let odd = write("odd.xlsx", b"x");
+    let lines = write("lines.txt", b"a");
     let cases: &[(&[&str], &[&str])] = &[
         (
             &["--file", &mixed],
@@ -349,7 +350,14 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
         ),
         (&["--file", &empty], &["empty.txt: there are no texts"]),
         (&["--file", "/nowhere.txt"], &["/nowhere.txt", "No such file"]),
-        (&["--file", &odd], &["odd.csv: texts are read from .txt, .jsonl and .parquet files"]),
+        (&["--file", &odd], &["odd.xlsx: texts are read from .txt, .jsonl, .csv, .tsv and .parquet files"]),
+        (&["--file", &lines, "--id", "n"], &["--id names a field of rows, and lines have none"]),
+        (&["a", "--id", "n"], &["--id names a field of rows, and lines have none"]),
+        (
+            &["--file", &mixed, "--id", "n", "-o", "x.npy"],
+            &["x.npy: such a file has no place for --id", "try: -o with"],
+        ),
+        (&["--file", &mixed, "-o", &mixed, "--force"], &["mixed.jsonl is not written: it would replace the input"]),
         (&["--file", &long], &["long.txt, line 2: it has 100002 tokens, the model takes 52", "try: --truncate"]),
         (&["a", "-o", "x.csv"], &["x.csv: vectors are written to .npy, .jsonl, .parquet and .safetensors"]),
         (&["a", "-o", &there], &["there.npy exists already", "try: --force"]),
@@ -413,4 +421,121 @@ fn a_run_that_is_killed_goes_on() {
     assert_ends(&output, 0, &["going on behind 4096 texts", "5000 texts, 5000 vectors"]);
     assert!(std::fs::read(&out).unwrap() == std::fs::read(home.path("y.npy")).unwrap(), "the same bytes");
     assert!(!partial.exists());
+}
+
+/// Issue 30, 2.5: CSV, and ids that are kept beside the vectors.
+#[test]
+fn ids_are_kept_in_the_output() {
+    let home = Home::new();
+    let write = |name: &str, text: &str| {
+        std::fs::write(home.path(name), text).unwrap();
+        home.path(name).to_str().unwrap().to_owned()
+    };
+    let out = |name: &str| home.path(name).to_str().unwrap().to_owned();
+    let csv = write("x.csv", "id,body\n07,\"the sea,\nthe stone\"\n,a cat\n");
+    let rows = |text: &str| -> Vec<Value> { text.lines().map(|line| serde_json::from_str(line).unwrap()).collect() };
+    let plain = rows(&stdout(&embed(&home, "bert-mean", &["the sea,\nthe stone", "a cat"])));
+    let named = |first: Value, second: Value| {
+        [json!({"id": first, "embedding": plain[0]}), json!({"id": second, "embedding": plain[1]})]
+    };
+    let from_csv = ["--file", &csv, "--field", "body"];
+    let (jsonl, parquet_file, npy) = (out("o.jsonl"), out("o.parquet"), out("o.npy"));
+    for (file, more) in [(&jsonl, &[][..]), (&parquet_file, &[]), (&npy, &[])] {
+        assert_ends(
+            &embed(&home, "bert-mean", &[&from_csv[..], &["-o", file], more].concat()),
+            0,
+            &["2 texts, 2 vectors"],
+        );
+    }
+    let expected = named("07".into(), "".into());
+    assert_eq!(rows(&std::fs::read_to_string(&jsonl).unwrap()), expected);
+    assert_eq!(rows(&stdout(&embed(&home, "bert-mean", &from_csv))), expected);
+    let found = report(&embed(&home, "bert-mean", &[&from_csv[..], &["--json"]].concat()));
+    assert_eq!((&found["ids"], found["embeddings"].as_array().unwrap().len()), (&json!(["07", ""]), 2));
+    let none = embed(&home, "bert-mean", &[&from_csv[..], &["--id", ""]].concat());
+    assert_eq!(rows(&stdout(&none)), plain);
+    assert_eq!(report(&embed(&home, "bert-mean", &["a", "--json"]))["ids"], Value::Null);
+    assert_eq!(ids_of(&parquet_file), ["\"07\"", "\"\""]);
+    // Integers stay integers, and what was written is read again.
+    let numbers = write("n.jsonl", "{\"key\": -7, \"text\": \"a\"}\n{\"key\": null, \"text\": \"b\"}\n");
+    let flags = ["--file", &numbers, "--id", "key", "--force", "-o", &parquet_file];
+    assert_ends(&embed(&home, "bert-mean", &flags), 0, &[]);
+    assert_eq!(ids_of(&parquet_file), ["-7", "null"]);
+}
+
+/// The column `id`, as text.
+fn ids_of(path: &str) -> Vec<String> {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    let reader = SerializedFileReader::new(std::fs::File::open(path).unwrap()).unwrap();
+    let rows = reader.get_row_iter(None).unwrap().map(|row| row.unwrap());
+    rows.map(|row| row.get_column_iter().find(|(name, _)| *name == "id").unwrap().1.to_string()).collect()
+}
+
+/// `thane embed` of this many rows, each padded to 100 bytes, and its file.
+fn rows_of_100_bytes(home: &Home, n: usize) -> String {
+    let line = |i: usize| format!("{:<99}\n", format!("{{\"text\": \"{i}\"}}"));
+    std::fs::write(home.path("texts.jsonl"), (0..n).map(line).collect::<String>()).unwrap();
+    home.path("texts.jsonl").to_str().unwrap().to_owned()
+}
+
+/// Starts embedding, and waits until the first of its windows of 4,096 rows is on the disk.
+#[cfg(unix)]
+fn started(home: &Home, file: &str, out: &str) -> std::process::Child {
+    let mut command = home.thane(&["embed", model("bert-mean").to_str().unwrap(), "--file", file, "-o", out]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let partial = format!("{out}.partial");
+    while std::fs::metadata(&partial).map_or(0, |m| m.len()) < 100_000 {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    child
+}
+
+/// Issue 30, 3.8: a `.jsonl` that shrinks while it is embedded.
+#[cfg(unix)]
+#[test]
+fn a_file_that_shrinks_is_an_error_that_loses_nothing() {
+    let home = Home::new();
+    let (file, out) = (rows_of_100_bytes(&home, 13_000), home.path("x.npy").to_str().unwrap().to_owned());
+    let child = started(&home, &file, &out);
+    // The third window begins at row 8,192, and some rows behind it are in the reader's hands already.
+    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(100 * 10_000).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let texts = [
+        "texts.jsonl had 13000 texts when they were counted, and has 10000 now: it was changed",
+        "try: the same command, which goes on behind 10000 texts",
+    ];
+    assert_ends(&output, 2, &texts);
+    assert!(!home.path("x.npy").exists());
+    let again = home.run(&["embed", model("bert-mean").to_str().unwrap(), "--file", &file, "-o", &out]);
+    assert_ends(&again, 0, &["going on behind 10000 texts", "10000 texts, 10000 vectors"]);
+}
+
+/// Issue 30, 3.4: what an interrupt leaves is what going on needs.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_leaves_what_going_on_needs_and_nothing_else() {
+    let home = Home::new();
+    let (file, out) = (rows_of_100_bytes(&home, 9_000), home.path("x.npy").to_str().unwrap().to_owned());
+    let mut child = started(&home, &file, &out);
+    let status = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let left = home.files("").into_iter().filter(|name| !name.starts_with("cache"));
+    assert_eq!(left.collect::<Vec<_>>(), ["texts.jsonl", "x.npy.partial"]);
+    let again = home.run(&["embed", model("bert-mean").to_str().unwrap(), "--file", &file, "-o", &out]);
+    assert_ends(&again, 0, &["going on behind ", "9000 texts, 9000 vectors"]);
+    assert!(!home.path("x.npy.partial").exists());
+}
+
+/// Issue 30, 3.5: what one row takes is bounded by `--memory`, and the error says what needed how much.
+#[test]
+fn a_long_row_is_refused_by_its_size() {
+    let home = Home::new();
+    let line = format!("{{\"text\": \"{}\"}}\n", "the sea ".repeat(2_000_000));
+    std::fs::write(home.path("long.jsonl"), line).unwrap();
+    let file = home.path("long.jsonl").to_str().unwrap().to_owned();
+    let output = embed(&home, "bert-mean", &["--file", &file, "--truncate", "--memory", "40MB"]);
+    assert_ends(&output, 2, &["long.jsonl, line 1", "because: a row of ", " of memory", "try: --memory SIZE"]);
+    let output = embed(&home, "bert-mean", &["--file", &file, "--truncate", "--memory", "200MB"]);
+    assert_ends(&output, 2, &["the tokens of ", "long.jsonl, line 1 needs ", "try: --memory SIZE"]);
 }

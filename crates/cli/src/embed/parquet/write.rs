@@ -1,83 +1,49 @@
-//! Texts from Parquet files, and vectors into them.
+//! Vectors into Parquet files.
 
-use std::fs::File;
 use std::io::Write;
-use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context;
-use parquet::basic::Compression;
-use parquet::data_type::{DataType, FixedLenByteArray, FixedLenByteArrayType, FloatType, Int32Type, Int64Type};
+use parquet::data_type::{
+    ByteArray, ByteArrayType, DataType, FixedLenByteArray, FixedLenByteArrayType, FloatType, Int32Type, Int64Type,
+};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter, SerializedRowGroupWriter};
-use parquet::record::reader::RowIter;
-use parquet::record::{Field, Row as Record};
 use parquet::schema::parser::parse_message_type;
-use parquet::schema::types::Type;
+use serde_json::Value;
 use thane_engine::embed::output::Format;
 use thane_mil::types::DType;
 
-use super::files::Table;
-use super::rows::{Row, Rows};
+use crate::embed::files::Table;
 
 /// Elements of a row group at most: they are held at once.
 const GROUP_LEN: usize = 1 << 22;
 
-/// The texts of a column.
-pub fn rows<'a>(path: &'a Path, column: &'a str) -> anyhow::Result<Rows<'a>> {
-    let in_file = || path.display().to_string();
-    let reader = SerializedFileReader::new(File::open(path).with_context(in_file)?).with_context(in_file)?;
-    let schema = reader.metadata().file_metadata().schema();
-    let names: Vec<&str> = schema.get_fields().iter().map(|f| f.name()).collect();
-    let field = schema.get_fields().iter().find(|f| f.name() == column);
-    let field = field.with_context(|| {
-        format!("{}: it has no column `{column}`, it has {}; --field NAME names another", in_file(), names.join(", "))
-    })?;
-    let metadata = reader.metadata();
-    let chunks = metadata.row_groups().iter().flat_map(|group| group.columns());
-    let odd = chunks.filter(|c| c.column_path().parts().first().is_some_and(|name| name == column));
-    let odd = odd.map(|c| c.compression()).find(|c| !is_known(*c));
-    if let Some(codec) = odd {
-        anyhow::bail!(
-            "{}: the pages of `{column}` are compressed with {codec}; write the file with snappy, gzip or lz4",
-            in_file()
-        );
-    }
-    let only = Type::group_type_builder(schema.name()).with_fields(vec![Arc::clone(field)]).build()?;
-    let records = RowIter::from_file_into(Box::new(reader)).project(Some(only)).with_context(in_file)?;
-    let mut failed = false;
-    let texts = records.zip(1..).map_while(move |(record, number)| {
-        if failed {
-            return None;
-        }
-        // What is behind a page that cannot be read is not known.
-        failed = record.is_err();
-        let text = record.map_err(anyhow::Error::from).and_then(|record| text(&record, column));
-        let row = text.map(|text| Row { number, texts: vec![text] });
-        Some(row.map_err(|e| e.context(format!("{}, row {number}", path.display()))))
-    });
-    Ok(Box::new(texts))
+/// How ids are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IdKind {
+    Integers,
+    Texts,
 }
 
-/// Whether the features of the crate that are on can unpack it.
-fn is_known(codec: Compression) -> bool {
-    use Compression::{GZIP, LZ4, LZ4_RAW, SNAPPY, UNCOMPRESSED};
-    matches!(codec, UNCOMPRESSED | SNAPPY | GZIP(_) | LZ4 | LZ4_RAW)
-}
-
-fn text(record: &Record, column: &str) -> anyhow::Result<String> {
-    match record.get_column_iter().next() {
-        Some((_, Field::Str(text))) => Ok(text.clone()),
-        // A column that is not said to be text may be.
-        Some((_, Field::Bytes(bytes))) => Ok(String::from_utf8(bytes.data().to_vec())?),
-        Some((_, Field::Null)) | None => anyhow::bail!("`{column}` is null, a string is due"),
-        Some((_, other)) => anyhow::bail!("`{column}` is {other}, a string is due"),
+impl IdKind {
+    /// That of all rows: integers where all ids are. None where rows have no ids.
+    fn of(table: &Table<'_>) -> anyhow::Result<Option<Self>> {
+        let mut kind = None;
+        table.each_row(&mut |row| {
+            let is_integer = |id: &Value| id.is_i64() || id.is_null();
+            match &row.id {
+                Some(id) if is_integer(id) => kind = kind.or(Some(Self::Integers)),
+                Some(_) => kind = Some(Self::Texts),
+                None => {}
+            }
+            Ok(())
+        })?;
+        Ok(kind)
     }
 }
 
-/// Write a row for each vector: `row`, the text that it is of, from 0, and `embedding`, a list.
+/// Write a row for each vector: `row`, the text that it is of, from 0, `embedding`, a list, and where rows have ids `id`.
 pub fn write(table: &Table<'_>, out: &mut (impl Write + Send)) -> anyhow::Result<()> {
     let element = match table.format.dtype() {
         DType::Fp32 => "FLOAT element",
@@ -85,9 +51,15 @@ pub fn write(table: &Table<'_>, out: &mut (impl Write + Send)) -> anyhow::Result
         DType::Int8 => "INT32 element (INTEGER(8,true))",
         _ => "INT32 element (INTEGER(8,false))",
     };
+    let id_kind = IdKind::of(table)?;
+    let id = match id_kind {
+        Some(IdKind::Integers) => "OPTIONAL INT64 id;",
+        Some(IdKind::Texts) => "OPTIONAL BYTE_ARRAY id (STRING);",
+        None => "",
+    };
     let schema = parse_message_type(&format!(
         "message embeddings {{ REQUIRED INT64 row; REQUIRED GROUP embedding (LIST) \
-         {{ REPEATED GROUP list {{ REQUIRED {element}; }} }} }}"
+         {{ REPEATED GROUP list {{ REQUIRED {element}; }} }} {id} }}"
     ))?;
     let metadata = table.metadata().into_iter().map(|(key, value)| {
         let value = value.as_str().map(str::to_owned);
@@ -102,18 +74,20 @@ pub fn write(table: &Table<'_>, out: &mut (impl Write + Send)) -> anyhow::Result
     let vector_bytes = table.format.stored_bytes(table.dim);
     let (mut group, mut row_idx) = (Group::default(), 0);
     table.each_row(&mut |row| {
-        for vector in row.chunks_exact(vector_bytes) {
+        for vector in row.vectors.chunks_exact(vector_bytes) {
             group.rows.push(row_idx);
             group.stored.extend_from_slice(vector);
+            group.ids.extend(id_kind.map(|_| row.id.clone().unwrap_or_default()));
+            group.id_bytes += row.id.as_ref().and_then(Value::as_str).map_or(0, str::len);
         }
         row_idx += 1;
-        if group.stored.len() >= GROUP_LEN {
-            group.write(file.next_row_group()?, table)?;
+        if group.stored.len() + group.id_bytes >= GROUP_LEN {
+            group.write(file.next_row_group()?, table, id_kind)?;
         }
         Ok(())
     })?;
     if !group.rows.is_empty() {
-        group.write(file.next_row_group()?, table)?;
+        group.write(file.next_row_group()?, table, id_kind)?;
     }
     file.close()?;
     Ok(())
@@ -124,6 +98,9 @@ pub fn write(table: &Table<'_>, out: &mut (impl Write + Send)) -> anyhow::Result
 struct Group {
     rows: Vec<i64>,
     stored: Vec<u8>,
+    /// One for each vector, where rows have ids.
+    ids: Vec<Value>,
+    id_bytes: usize,
 }
 
 impl Group {
@@ -132,6 +109,7 @@ impl Group {
         &mut self,
         mut to: SerializedRowGroupWriter<'_, W>,
         table: &Table<'_>,
+        id_kind: Option<IdKind>,
     ) -> anyhow::Result<()> {
         if let Some(mut column) = to.next_column()? {
             column.typed::<Int64Type>().write_batch(&self.rows, None, None)?;
@@ -140,10 +118,29 @@ impl Group {
         if let Some(column) = to.next_column()? {
             self.write_vectors(column, table.format, table.dim)?;
         }
+        if let (Some(kind), Some(column)) = (id_kind, to.next_column()?) {
+            self.write_ids(column, kind)?;
+        }
         to.close()?;
-        self.rows.clear();
-        self.stored.clear();
+        *self = Self::default();
         Ok(())
+    }
+
+    fn write_ids(&self, mut column: SerializedColumnWriter<'_>, kind: IdKind) -> anyhow::Result<()> {
+        let defined: Vec<i16> = self.ids.iter().map(|id| i16::from(!id.is_null())).collect();
+        match kind {
+            IdKind::Integers => {
+                let values: Vec<i64> = self.ids.iter().filter_map(Value::as_i64).collect();
+                column.typed::<Int64Type>().write_batch(&values, Some(&defined), None)?;
+            }
+            IdKind::Texts => {
+                let text = |id: &Value| id.as_str().map_or_else(|| id.to_string(), str::to_owned).into_bytes();
+                let texts = self.ids.iter().filter(|id| !id.is_null()).map(|id| ByteArray::from(text(id)));
+                let texts: Vec<ByteArray> = texts.collect();
+                column.typed::<ByteArrayType>().write_batch(&texts, Some(&defined), None)?;
+            }
+        }
+        Ok(column.close()?)
     }
 
     fn write_vectors(&self, column: SerializedColumnWriter<'_>, format: Format, dim: usize) -> anyhow::Result<()> {

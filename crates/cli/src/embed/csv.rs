@@ -1,0 +1,184 @@
+//! Rows of CSV files: a header names the columns, fields may be quoted and then hold separators and line breaks.
+
+use std::io::{self, Read};
+
+use anyhow::Context;
+use csv::{ByteRecord, Reader, ReaderBuilder};
+use serde_json::Value;
+
+use super::meter::{BUFFER_BYTES, Meter, Metered, too_long};
+use super::rows::{Fields, MAX_ROW_BYTES, Row};
+
+/// The rows behind the header, each with the line that it begins on.
+pub fn rows<R: Read>(
+    from: R,
+    separator: u8,
+    fields: &Fields,
+    meter: Meter,
+) -> anyhow::Result<impl Iterator<Item = (u64, anyhow::Result<Row>)> + use<R>> {
+    let mut from = ReaderBuilder::new()
+        .has_headers(false)
+        .delimiter(separator)
+        .buffer_capacity(BUFFER_BYTES)
+        .from_reader(meter.reader(from));
+    let mut header = ByteRecord::new();
+    from.read_byte_record(&mut header).map_err(|e| fault(e, &meter))?;
+    let names: Vec<String> = header.iter().enumerate().map(|(i, name)| column_name(i, name)).collect();
+    let find = |name: &str| names.iter().position(|other| other == name);
+    let missing = |field: &str, flag: &str| Fields::missing("column", field, flag, &names);
+    let text = match find(&fields.text) {
+        Some(text) => text,
+        // A file without a byte has no header and no rows.
+        None if header.is_empty() => 0,
+        None => return Err(missing(&fields.text, "--field")),
+    };
+    // Where lines end with \r\n, the \n counts as the begin of the next row.
+    let header_lines = 2 + header.as_slice().iter().filter(|byte| **byte == b'\n').count() as u64;
+    let shift = header_lines.saturating_sub(from.position().line());
+    let id = fields.id_name().map(|name| (name, find(name)));
+    if let Some((name, None)) = id.filter(|_| fields.needs_id()) {
+        return Err(missing(name, "--id"));
+    }
+    let id = id.and_then(|(_, id)| id);
+    Ok(Rows { from, meter, record: ByteRecord::new(), text, id, shift, failed: false })
+}
+
+/// Spreadsheets begin a file with a byte order mark.
+fn column_name(i: usize, name: &[u8]) -> String {
+    let name = if i == 0 { name.strip_prefix(b"\xef\xbb\xbf").unwrap_or(name) } else { name };
+    String::from_utf8_lossy(name).trim().to_owned()
+}
+
+struct Rows<R: Read> {
+    from: Reader<Metered<R>>,
+    meter: Meter,
+    record: ByteRecord,
+    /// The columns.
+    text: usize,
+    id: Option<usize>,
+    /// Lines that are not counted yet where a row begins.
+    shift: u64,
+    failed: bool,
+}
+
+impl<R: Read> Rows<R> {
+    fn read(&mut self) -> anyhow::Result<Option<Row>> {
+        if !self.from.read_byte_record(&mut self.record).map_err(|e| fault(e, &self.meter))? {
+            return Ok(None);
+        }
+        if self.record.as_slice().len() as u64 > MAX_ROW_BYTES {
+            return Err(too_long());
+        }
+        let field = |i: usize| -> anyhow::Result<String> {
+            let bytes = self.record.get(i).unwrap_or_default();
+            let text = std::str::from_utf8(bytes).with_context(|| format!("column {} is no UTF-8", i + 1))?;
+            Ok(text.to_owned())
+        };
+        let id = self.id.map(field).transpose()?.map(Value::String);
+        Ok(Some(Row { number: self.line(), texts: vec![field(self.text)?], id }))
+    }
+
+    /// The line that the row begins on.
+    fn line(&self) -> u64 {
+        self.record.position().map_or(0, csv::Position::line) + self.shift
+    }
+}
+
+impl<R: Read> Iterator for Rows<R> {
+    type Item = (u64, anyhow::Result<Row>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        self.meter.next_row();
+        let begins = self.from.position().line() + self.shift;
+        match self.read() {
+            Ok(row) => row.map(|row| (row.number, Ok(row))),
+            Err(e) => {
+                // What follows a row of another number of fields may be a row; what follows other errors is not known.
+                let goes_on = e.is::<Uneven>() || e.chain().any(|cause| cause.is::<std::str::Utf8Error>());
+                self.failed = !goes_on;
+                Some((if goes_on { self.line() } else { begins }, Err(e)))
+            }
+        }
+    }
+}
+
+/// A row that is not as wide as the header.
+#[derive(Debug, thiserror::Error)]
+#[error("it has {found} fields, the header has {expected}; a field with separators or line breaks needs quotes")]
+struct Uneven {
+    expected: u64,
+    found: u64,
+}
+
+fn fault(error: csv::Error, meter: &Meter) -> anyhow::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(e) => meter.fault(e),
+        csv::ErrorKind::UnequalLengths { expected_len: expected, len: found, .. } => Uneven { expected, found }.into(),
+        other => io::Error::new(io::ErrorKind::InvalidData, format!("{other:?}")).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thane_mil::budget::{Budget, OverBudget};
+
+    use super::*;
+    use crate::embed::rows::Id;
+
+    /// The line, text and id of a row, or what is said of it.
+    type Read = Result<(u64, String, Option<Value>), String>;
+
+    fn read(bytes: &[u8], text: &str, id: Id) -> Vec<Read> {
+        let fields = Fields { text: text.to_owned(), id };
+        let meter = Meter::new(&Budget::unlimited(), 4, || "x.csv".into());
+        match rows(bytes, b',', &fields, meter) {
+            Ok(rows) => rows
+                .map(|(number, row)| match row {
+                    Ok(mut row) => Ok((row.number, row.texts.remove(0), row.id)),
+                    Err(e) => Err(format!("{number}: {e:#}")),
+                })
+                .collect(),
+            Err(e) => vec![Err(format!("{e:#}"))],
+        }
+    }
+
+    #[test]
+    fn quoted_fields_hold_separators_quotes_and_line_breaks() {
+        let bytes = b"\xef\xbb\xbfid,text\r\n7,\"a, b\r\nc \"\"d\"\"\"\r\n007,\"\"\r\n,plain\r\n";
+        let row = |line: u64, text: &str, id: &str| Ok((line, text.to_owned(), Some(Value::from(id))));
+        let expected = [row(2, "a, b\r\nc \"d\"", "7"), row(4, "", "007"), row(5, "plain", "")];
+        assert_eq!(read(bytes, "text", Id::IfAny), expected);
+        let none = read(bytes, "id", Id::IfAny);
+        assert_eq!(none[0], Ok((2, "7".into(), None)), "the text's own column is no id");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_line() {
+        let uneven = "3: it has 1 fields, the header has 2; a field with separators or line breaks needs quotes";
+        let bytes = b"text,n\na,1\nb\n\xff,2\nc,3\n";
+        let rows = read(bytes, "text", Id::IfAny);
+        assert_eq!(rows[1], Err(uneven.into()));
+        assert!(rows[2].as_ref().unwrap_err().starts_with("4: column 1 is no UTF-8"), "{:?}", rows[2]);
+        assert_eq!(rows[3], Ok((5, "c".into(), None)));
+        let missing = "it has no column `body`, it has text, n; --field NAME names another";
+        assert_eq!(read(bytes, "body", Id::IfAny), [Err(missing.into())]);
+        let missing = "it has no column `key`, it has text, n; --id NAME names another";
+        assert_eq!(read(bytes, "text", Id::Named("key".into())), [Err(missing.into())]);
+        assert_eq!(read(b"", "text", Id::IfAny), []);
+        assert_eq!(read(b"text,n\n", "text", Id::IfAny), []);
+    }
+
+    /// A quote that nobody closes makes one field of the rest of the file.
+    #[test]
+    fn an_open_quote_is_bounded() {
+        let bytes = [b"text\n\"".as_slice(), &vec![b'a'; 1_000_000]].concat();
+        let meter = Meter::new(&Budget::new(1_000_000), 4, || "x.csv".into());
+        let fields = Fields::text("text");
+        let rows: Vec<_> = rows(&bytes[..], b',', &fields, meter).unwrap().collect();
+        assert!(rows[0].1.as_ref().unwrap_err().chain().any(|cause| cause.is::<OverBudget>()), "{:?}", rows[0]);
+        assert_eq!(rows.len(), 1);
+    }
+}

@@ -1,0 +1,271 @@
+//! Lines, and rows that are a JSON object a line. Of an object only the fields that count are kept: other values are read
+//! over, whatever they hold.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read};
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use thane_mil::budget::OverBudget;
+
+use super::meter::{BUFFER_BYTES, Meter, Metered, too_long};
+use super::rows::{Fields, Id, MAX_ROW_BYTES, Row};
+
+/// Lines with their numbers from 1, without what ends them.
+pub fn lines<R: Read>(from: R, meter: Meter) -> impl Iterator<Item = (u64, anyhow::Result<String>)> {
+    let from = BufReader::with_capacity(BUFFER_BYTES, meter.reader(from));
+    Lines { from, meter, number: 0, failed: false }
+}
+
+struct Lines<R> {
+    from: BufReader<Metered<R>>,
+    meter: Meter,
+    number: u64,
+    failed: bool,
+}
+
+impl<R: Read> Lines<R> {
+    fn read(&mut self) -> anyhow::Result<Option<String>> {
+        let mut line = Vec::new();
+        let read = (&mut self.from).take(MAX_ROW_BYTES + 1).read_until(b'\n', &mut line);
+        let n = read.map_err(|e| self.meter.fault(e))?;
+        if n == 0 {
+            return Ok(None);
+        }
+        if n as u64 > MAX_ROW_BYTES {
+            // What is left of it is no row.
+            self.failed = true;
+            return Err(too_long());
+        }
+        if line.ends_with(b"\n") {
+            line.pop();
+            line.pop_if(|last| *last == b'\r');
+        }
+        let text = String::from_utf8(line)
+            .map_err(|e| anyhow::anyhow!("it is no UTF-8 from byte {} on", e.utf8_error().valid_up_to() + 1))?;
+        // Some editors begin a file with a byte order mark.
+        Ok(Some(match text.strip_prefix('\u{feff}') {
+            Some(rest) if self.number == 1 => rest.to_owned(),
+            _ => text,
+        }))
+    }
+}
+
+impl<R: Read> Iterator for Lines<R> {
+    type Item = (u64, anyhow::Result<String>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        self.meter.next_row();
+        self.number += 1;
+        match self.read() {
+            Ok(line) => line.map(|line| (self.number, Ok(line))),
+            Err(e) => {
+                // A disk that fails would fail for ever, and memory that is short stays so.
+                self.failed |= e.chain().any(|cause| cause.is::<io::Error>() || cause.is::<OverBudget>());
+                Some((self.number, Err(e)))
+            }
+        }
+    }
+}
+
+/// Makes rows of lines.
+pub struct JsonRows<'a> {
+    fields: &'a Fields,
+    chunks: bool,
+    /// Whether rows have ids, which the first tells where nobody said it.
+    has_ids: Option<bool>,
+}
+
+impl<'a> JsonRows<'a> {
+    pub fn new(fields: &'a Fields, chunks: bool) -> Self {
+        let has_ids = match fields.id {
+            Id::IfAny => None,
+            Id::Named(_) => Some(true),
+            Id::None => Some(false),
+        };
+        Self { fields, chunks, has_ids }
+    }
+
+    pub fn row(&mut self, number: u64, line: &str) -> anyhow::Result<Row> {
+        let object = self.object(line)?;
+        let field = &self.fields.text;
+        let text = object.text.ok_or_else(|| Fields::missing("field", field, "--field", &object.names))?;
+        let texts = match (text, self.chunks) {
+            (Seen::Scalar(Value::String(text)), false) => vec![text],
+            (Seen::List(items), true) => {
+                let items = items.ok_or_else(|| anyhow::anyhow!("`{field}` holds something that is no string"))?;
+                anyhow::ensure!(!items.is_empty(), "`{field}` is an empty list");
+                items
+            }
+            (Seen::List(_), false) => anyhow::bail!("`{field}` is a list, a string is due; --chunks takes lists"),
+            (other, false) => anyhow::bail!("`{field}` is {}, a string is due", other.kind()),
+            (other, true) => anyhow::bail!("`{field}` is {}, a list of strings is due", other.kind()),
+        };
+        let has_ids = *self.has_ids.get_or_insert(object.id.is_some());
+        let id = match self.fields.id_name().filter(|_| has_ids) {
+            Some(name) => Some(self.id(name, object.id, &object.names)?),
+            None => None,
+        };
+        Ok(Row { number, texts, id })
+    }
+
+    fn id(&self, name: &str, found: Option<Seen>, names: &[String]) -> anyhow::Result<Value> {
+        match found {
+            Some(Seen::Scalar(value)) => Ok(value),
+            None if self.fields.needs_id() => Err(Fields::missing("field", name, "--id", names)),
+            Some(other) if self.fields.needs_id() => {
+                anyhow::bail!("`{name}` is {}, a string or a number is due", other.kind())
+            }
+            _ => Ok(Value::Null),
+        }
+    }
+
+    fn object(&self, line: &str) -> anyhow::Result<Object> {
+        let no_json = |e: serde_json::Error| anyhow::anyhow!("it is no JSON: {e}");
+        let mut from = serde_json::Deserializer::from_str(line);
+        if !line.trim_start().starts_with('{') {
+            let other = ValueSeed { chunks: false }.deserialize(&mut from).map_err(no_json)?;
+            from.end().map_err(no_json)?;
+            anyhow::bail!("it is {}, an object is due", other.kind());
+        }
+        let seed = ObjectSeed { text: &self.fields.text, id: self.fields.id_name(), chunks: self.chunks };
+        let object = seed.deserialize(&mut from).map_err(no_json)?;
+        from.end().map_err(no_json)?;
+        Ok(object)
+    }
+}
+
+/// What counts of an object.
+#[derive(Default)]
+struct Object {
+    text: Option<Seen>,
+    id: Option<Seen>,
+    /// The first fields.
+    names: Vec<String>,
+}
+
+/// A value, as far as anybody wants to know.
+enum Seen {
+    /// All but lists and objects.
+    Scalar(Value),
+    /// Its strings, where it holds no other items and somebody wants them.
+    List(Option<Vec<String>>),
+    Object,
+}
+
+impl Seen {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Scalar(Value::Null) => "null",
+            Self::Scalar(Value::Bool(_)) => "a truth value",
+            Self::Scalar(Value::Number(_)) => "a number",
+            Self::Scalar(_) => "a string",
+            Self::List(_) => "a list",
+            Self::Object => "an object",
+        }
+    }
+}
+
+struct ObjectSeed<'a> {
+    text: &'a str,
+    id: Option<&'a str>,
+    chunks: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for ObjectSeed<'_> {
+    type Value = Object;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Object, D::Error> {
+        from.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ObjectSeed<'_> {
+    type Value = Object;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
+        let mut object = Object::default();
+        while let Some(name) = map.next_key::<String>()? {
+            if name == self.text {
+                object.text = Some(map.next_value_seed(ValueSeed { chunks: self.chunks })?);
+            } else if Some(name.as_str()) == self.id {
+                object.id = Some(map.next_value_seed(ValueSeed { chunks: false })?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+            if object.names.len() < 8 {
+                object.names.push(name);
+            }
+        }
+        Ok(object)
+    }
+}
+
+struct ValueSeed {
+    /// Whether the strings of a list are wanted.
+    chunks: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for ValueSeed {
+    type Value = Seen;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Seen, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ValueSeed {
+    type Value = Seen;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Seen, E> {
+        Ok(Seen::Scalar(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Seen, E> {
+        Ok(Seen::Scalar(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Seen, E> {
+        Ok(Seen::Scalar(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Seen, E> {
+        Ok(Seen::Scalar(value.into()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Seen, E> {
+        Ok(Seen::Scalar(value.into()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Seen, E> {
+        Ok(Seen::Scalar(Value::Null))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Seen, A::Error> {
+        let (mut strings, mut is_pure) = (Vec::new(), self.chunks);
+        while is_pure && let Some(item) = items.next_element_seed(Self { chunks: false })? {
+            match item {
+                Seen::Scalar(Value::String(text)) => strings.push(text),
+                _ => is_pure = false,
+            }
+        }
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Seen::List(is_pure.then_some(strings)))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Seen, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Seen::Object)
+    }
+}

@@ -1,0 +1,83 @@
+//! What a row takes while it is read: bytes are reserved from the budget as they come, and given back with the next row.
+
+use std::cell::RefCell;
+use std::io::{self, Read};
+use std::rc::Rc;
+
+use thane_mil::budget::{Budget, OverBudget, Reservation};
+
+use super::rows::MAX_ROW_BYTES;
+
+/// Bytes that readers take in advance: they belong to the rows behind.
+pub const BUFFER_BYTES: usize = 1 << 16;
+
+/// The account of the row at work; clones share it.
+#[derive(Clone)]
+pub struct Meter(Rc<RefCell<State>>);
+
+struct State {
+    held: Reservation,
+    /// Bytes of memory for each byte that is read.
+    factor: usize,
+    source: String,
+    row_bytes: u64,
+    over: Option<OverBudget>,
+}
+
+impl Meter {
+    /// `factor` bytes of memory are reserved for each byte that is read.
+    pub fn new(budget: &Budget, factor: usize, source: impl FnOnce() -> String) -> Self {
+        let held = budget.reserve(0, String::new).expect("nothing is always left");
+        Self(Rc::new(RefCell::new(State { held, factor, source: source(), row_bytes: 0, over: None })))
+    }
+
+    /// The row that was read is done with.
+    pub fn next_row(&self) {
+        let mut state = self.0.borrow_mut();
+        let held = state.held.bytes();
+        state.held.shrink(held);
+        state.row_bytes = 0;
+    }
+
+    /// A reader that counts what it gives.
+    pub fn reader<R: Read>(&self, from: R) -> Metered<R> {
+        Metered { from, meter: self.clone() }
+    }
+
+    /// Why reading failed: [`OverBudget`] where memory was the reason.
+    pub fn fault(&self, error: impl Into<anyhow::Error>) -> anyhow::Error {
+        self.0.borrow_mut().over.take().map_or_else(|| error.into(), Into::into)
+    }
+
+    fn took(&self, n: usize) -> io::Result<()> {
+        let state = &mut *self.0.borrow_mut();
+        state.row_bytes += n as u64;
+        if state.row_bytes > MAX_ROW_BYTES + 2 * BUFFER_BYTES as u64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, too_long().to_string()));
+        }
+        let what = || format!("a row of {}", state.source);
+        state.held.grow(n.saturating_mul(state.factor), what).map_err(|over| {
+            state.over = Some(over.clone());
+            io::Error::other(over)
+        })
+    }
+}
+
+/// That a row is longer than any may be.
+pub fn too_long() -> anyhow::Error {
+    anyhow::anyhow!("it is longer than {MAX_ROW_BYTES} bytes")
+}
+
+/// See [`Meter::reader`].
+pub struct Metered<R> {
+    from: R,
+    meter: Meter,
+}
+
+impl<R: Read> Read for Metered<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.from.read(buf)?;
+        self.meter.took(n)?;
+        Ok(n)
+    }
+}
