@@ -164,7 +164,7 @@ fn verbose_says_how_fast_it_was_on_stderr() {
     }
     assert_eq!(stdout(&output).lines().count(), 1);
     // What the passes of the compiler did is of no use to anybody who runs a model.
-    let said = crate::fixture::stderr(&output);
+    let said = stderr(&output);
     assert!(said.lines().count() == 3 && !said.contains("changed"), "{said}");
 }
 
