@@ -66,10 +66,10 @@ def start(thane, case, folder, stderr):
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), "THANE_CACHE": str(folder / "cache")}
     env |= {"HF_ENDPOINT": "http://127.0.0.1:9", "NO_PROXY": "*", **case.env}
     command = [thane, "--memory", "1GB", *map(str, case.args)]
-    stdin = subprocess.PIPE if case.stdin else subprocess.DEVNULL
-    return subprocess.Popen(
-        command, cwd=folder, env=env, stdin=stdin, stdout=subprocess.DEVNULL, stderr=stderr
-    )
+    with open(folder / case.stdin if case.stdin else os.devnull, "rb") as stdin:
+        return subprocess.Popen(
+            command, cwd=folder, env=env, stdin=stdin, stdout=subprocess.DEVNULL, stderr=stderr
+        )
 
 
 def run(thane, case, folder, limit_s):
@@ -84,12 +84,6 @@ def run(thane, case, folder, limit_s):
             try:
                 resource.prlimit(process.pid, what, (limit, limit))
             except ProcessLookupError:
-                pass
-        if case.stdin:
-            try:
-                process.stdin.write(case.stdin)
-                process.stdin.close()
-            except BrokenPipeError:
                 pass
         handle = os.pidfd_open(process.pid)
         poll = select.poll()
@@ -168,9 +162,6 @@ def shares(count, only):
     wanted = {
         name: max(1, round(n * count / parsers.TOTAL)) for name, (n, _) in parsers.PARSERS.items()
     }
-    if count < parsers.TOTAL // 4:
-        # Its inputs take half a minute each.
-        del wanted["slow-hub"]
     return wanted
 
 

@@ -130,6 +130,8 @@ if [ -n "${THANE_TEST_SANITIZER:-}" ]; then
 else
     skip "kernels under a sanitizer" "THANE_TEST_SANITIZER names none (address or thread)"
 fi
+step "malformed inputs" python3 scripts/attack.py "$thane" --count 600
+step "work that is stopped" python3 scripts/attack.py "$thane" --kills 28
 step "audit of published figures" "$thane" audit --self-check
 step "time of audits" python3 scripts/audit_time.py "$thane" 1
 if browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome); then

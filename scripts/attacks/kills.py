@@ -44,7 +44,7 @@ class Work:
 def works(folder, hub):
     tiny = parsers.TINY
     rows = folder / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"text": f"row {i} " * 5}) + "\n" for i in range(3000)))
+    rows.write_text("".join(json.dumps({"text": f"row {i} " * 5}) + "\n" for i in range(1500)))
     chat = ["convert", "--quiet", parsers.CHAT, "-o", "out.mlpackage"]
     encoder = tiny / "tiny-embed" / "bert-mean"
     many = [
