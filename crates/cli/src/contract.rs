@@ -19,7 +19,7 @@ use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::types::Type;
 use thane_models::{Fixed, Info};
 
-use crate::language::{Parts, Words};
+use crate::language::{self, Parts, Words};
 
 /// The author of the items.
 pub const AUTHOR: &str = "ai.thane";
@@ -299,6 +299,11 @@ pub fn read(path: &Path, program: &Program) -> anyhow::Result<Option<Contents>> 
     let contract = read_contract(file).with_context(|| file.display().to_string())?;
     let found = hash_folder(path)?;
     if let Some(file) = differing(&found, &contract.files) {
+        if let Ok(bytes) = package::read_small(&path.join(file), 1 << 10)
+            && let Some(pointer) = package::lfs_pointer(&bytes)
+        {
+            bail!("{} {pointer}", path.join(file).display());
+        }
         bail!(
             "{}: `{file}` is not what the contract says: the package was changed or damaged; convert again",
             path.display()
@@ -311,7 +316,7 @@ pub fn read(path: &Path, program: &Program) -> anyhow::Result<Option<Contents>> 
         path.display()
     );
     let parts = find(LANGUAGE).map(|file| read_parts(file, find(TOKENIZER))).transpose()?;
-    let golden = find(GOLDEN).map(|file| read_small(file)).transpose()?;
+    let golden = find(GOLDEN).map(|file| language::read(file)).transpose()?;
     Ok(Some(Contents { contract, parts, golden }))
 }
 
@@ -332,7 +337,7 @@ pub fn facts(path: &Path) -> anyhow::Result<Option<Facts>> {
 }
 
 fn read_contract(file: &Path) -> anyhow::Result<Contract> {
-    let bytes = read_small(file)?;
+    let bytes = language::read(file)?;
     let json: serde_json::Value = serde_json::from_slice(&bytes)?;
     let schema = json["schema"].as_u64().context("it has no `schema`")?;
     ensure!(schema == u64::from(SCHEMA), "its schema is {schema}, this version of Thane reads {SCHEMA}");
@@ -340,24 +345,13 @@ fn read_contract(file: &Path) -> anyhow::Result<Contract> {
 }
 
 fn read_parts(file: &Path, tokenizer: Option<&PathBuf>) -> anyhow::Result<Parts> {
-    let mut parts: Parts = serde_json::from_slice(&read_small(file)?).with_context(|| file.display().to_string())?;
+    let mut parts: Parts =
+        serde_json::from_slice(&language::read(file)?).with_context(|| file.display().to_string())?;
     if let Words::Json { tokenizer: bytes, .. } = &mut parts.words {
         let path = tokenizer.with_context(|| format!("{}: there is no {TOKENIZER} beside it", file.display()))?;
-        *bytes = read_small(path)?;
+        *bytes = language::read(path)?;
     }
     Ok(parts)
-}
-
-/// Vocabularies take tens of megabytes.
-fn read_small(path: &Path) -> anyhow::Result<Vec<u8>> {
-    const MOST: u64 = 1 << 28;
-    let in_file = || path.display().to_string();
-    let mut file = File::open(path).with_context(in_file)?;
-    let len = file.metadata().with_context(in_file)?.len();
-    ensure!(len <= MOST, "{}: it has {len} bytes, {MOST} are the most", path.display());
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).with_context(in_file)?;
-    Ok(bytes)
 }
 
 /// Every file below a package's `Data` but the contract, by name.

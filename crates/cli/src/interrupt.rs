@@ -2,14 +2,17 @@
 //!
 //! By default the first signal ends the program at once: the child (`pip`) is killed, the terminal is tidied and
 //! the exit code is 130. That is safe at any moment because nothing on disk takes its final name before it is
-//! whole. A command that wants to end by itself (`run` prints the rest of its line) holds a [`Cooperative`]: then
+//! whole; what is not, the holder of a [`Writing`] has named, and it is removed. A command that wants to end by itself (`run` prints the rest of its line) holds a [`Cooperative`]: then
 //! the first signal only sets the flag, and the second one ends the program, or the first one does after a grace.
 
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use thane_mil::package::Partial;
 
 use crate::exit::Code;
 
@@ -23,12 +26,19 @@ struct State {
     cooperating: AtomicUsize,
     /// How long the one that cooperates may take.
     grace: Mutex<Option<Duration>>,
+    /// Whether the program ends now.
+    ending: AtomicBool,
+    /// Places beside which something is being written.
+    written: Mutex<Vec<PathBuf>>,
     child: Mutex<Option<Child>>,
     tidy: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 /// While this lives, a signal sets the flag and leaves the end to its holder.
 pub struct Cooperative<'a>(&'a Interrupt);
+
+/// While this lives, the end by a signal removes what is not whole beside a place.
+pub struct Writing<'a>(&'a Interrupt);
 
 impl Interrupt {
     /// Takes the process's signals; `tidy` runs before the program ends by one.
@@ -51,6 +61,19 @@ impl Interrupt {
         *self.0.grace.lock().unwrap_or_else(PoisonError::into_inner) = grace;
         self.0.cooperating.fetch_add(1, Ordering::SeqCst);
         Cooperative(self)
+    }
+
+    /// From here on, until the answer is dropped, the end by a signal removes the [`Partial`]s beside `place`.
+    pub fn writing(&self, place: &Path) -> Writing<'_> {
+        self.0.written.lock().unwrap_or_else(PoisonError::into_inner).push(place.to_owned());
+        Writing(self)
+    }
+
+    /// Where a signal ends the program, wait for that: files that it removes are no failure to tell of.
+    pub fn settle(&self) {
+        while self.0.ending.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Forget a signal that was answered.
@@ -116,12 +139,19 @@ impl Interrupt {
         if self.is_cooperating() && !again && !self.outlasts_grace() {
             return;
         }
+        self.0.ending.store(true, Ordering::SeqCst);
         // The lock stays held until the exit, so that the waiting thread cannot start another child.
         let mut child = self.0.child.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(child) = child.as_mut() {
             let _ = child.kill();
             let _ = child.wait();
         }
+        self.0
+            .written
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .for_each(|place| Partial::remove_own(place));
         if let Some(tidy) = &*self.0.tidy.lock().unwrap_or_else(PoisonError::into_inner) {
             tidy();
         }
@@ -133,5 +163,11 @@ impl Interrupt {
 impl Drop for Cooperative<'_> {
     fn drop(&mut self) {
         self.0.0.cooperating.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.0.written.lock().unwrap_or_else(PoisonError::into_inner).pop();
     }
 }

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use thane_engine::text::{ChatTemplate, Texts, Tokenizer, TokenizerConfig, Vocab};
+use thane_mil::package;
 use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
 
 /// Tokenizer and chat template, ready for use.
@@ -97,8 +99,19 @@ fn from_gguf(gguf: &Gguf, n_vocab: usize) -> anyhow::Result<Option<Parts>> {
     Ok(Some(Parts { words: Words::Lists(vocab), template }))
 }
 
+/// Largest side file; vocabularies take tens of megabytes.
+const MOST_BYTES: u64 = 1 << 28;
+
+/// A file beside the weights.
+pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let bytes = package::read_small(path, MOST_BYTES).with_context(|| path.display().to_string())?;
+    match package::lfs_pointer(&bytes) {
+        Some(pointer) => bail!("{} {pointer}", path.display()),
+        None => Ok(bytes),
+    }
+}
+
 fn from_folder(folder: &HuggingFace, n_vocab: usize) -> anyhow::Result<Option<Parts>> {
-    let read = |path: &Path| std::fs::read(path).map_err(|e| anyhow::Error::new(e).context(path.display().to_string()));
     let Some(json) = folder.tokenizer_json.as_deref() else { return Ok(None) };
     let mut config = match folder.tokenizer_config.as_deref() {
         Some(path) => TokenizerConfig::from_tokenizer_config(&read(path)?, n_vocab)?,

@@ -91,7 +91,9 @@ fn main() -> ExitCode {
     };
     let outcome = App::new(&cli.global, |name| std::env::var_os(name)).and_then(|app| {
         twins::warnings(&command, &verb, |name| std::env::var_os(name)).iter().for_each(|line| app.output.say(line));
-        dispatch(&cli.verb, &app)
+        let outcome = dispatch(&cli.verb, &app);
+        app.interrupt.settle();
+        outcome
     });
     match outcome {
         Ok(()) => Code::Ok.into(),

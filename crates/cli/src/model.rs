@@ -10,12 +10,11 @@ use thane_engine::fixed::Fixed;
 use thane_engine::generate::Session;
 use thane_engine::sessions::Sessions;
 use thane_mil::backend::{Backend, Executable, LoadError};
-use thane_mil::literal::Literal;
 use thane_mil::package::Package;
-use thane_mil::program::{Arg, Program};
+use thane_mil::program::Program;
 use thane_mil::types::DType;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{Info, Model, ModelError, Options};
+use thane_models::{Info, Model, ModelError, Options, StoredWeight};
 
 use crate::app::App;
 use crate::contract::{self, Contents, Facts};
@@ -104,15 +103,20 @@ pub enum Files {
 }
 
 impl Opened {
+    /// What gives a context of `needed` tokens, where the model can have that.
+    pub fn longer_context(&self, needed: usize) -> Option<String> {
+        let max = self.model.info.max_context;
+        match &self.files {
+            Files::Package(contents) => longer_context(true, &contents.contract.source.model, max, needed),
+            Files::Checkpoint(_) => longer_context(false, &self.name, max, needed),
+        }
+    }
+
     /// The checkpoint; a package is another thing, which other verbs look at.
     pub fn checkpoint(&self) -> Result<&Checkpoint, Failure> {
         match &self.files {
             Files::Checkpoint(checkpoint) => Ok(checkpoint),
-            Files::Package(_) => {
-                let error = anyhow::anyhow!("{} is a package, a checkpoint is due", self.path.display());
-                let inspect = format!("thane inspect --stats {}", self.path.display());
-                Err(Failure::new(Code::Usage, error).remedy(inspect))
-            }
+            Files::Package(_) => Err(not_a_checkpoint(&self.path)),
         }
     }
 }
@@ -124,12 +128,48 @@ pub fn open(spec: &str, options: &Options, app: &App) -> Result<Opened, Failure>
     if is_package(&files.path) {
         return open_package(files, options, app);
     }
-    let checkpoint = Checkpoint::open(&files.path).map_err(|e| Failure::new(Code::Usage, e))?;
+    let checkpoint = checkpoint(&files)?;
+    open_checkpoint(files, checkpoint, options, app)
+}
+
+/// The checkpoint that the files are.
+pub fn checkpoint(files: &hub::ModelFiles) -> Result<Checkpoint, Failure> {
+    if is_package(&files.path) {
+        return Err(not_a_checkpoint(&files.path));
+    }
+    Checkpoint::open(&files.path).map_err(|e| Failure::new(Code::Usage, e))
+}
+
+/// Lower a checkpoint.
+pub fn open_checkpoint(
+    files: hub::ModelFiles,
+    checkpoint: Checkpoint,
+    options: &Options,
+    app: &App,
+) -> Result<Opened, Failure> {
     let mut model = thane_models::build(&checkpoint, options).map_err(|e| unusable(&files.path, e))?;
     model.notes.iter().for_each(|note| app.output.say(&format!("thane: {note}")));
     model.program = compile(model.program, &files.path, app)?;
     let hub::ModelFiles { name, path, licence, .. } = files;
     Ok(Opened { name, path, licence, files: Files::Checkpoint(Box::new(checkpoint)), model })
+}
+
+/// Read every number that a program is made of; see [`thane_models::check_numbers`].
+pub fn check_numbers(path: &Path, stored: &[StoredWeight]) -> Result<(), Failure> {
+    thane_models::check_numbers(stored).map_err(|e| unusable(path, e))
+}
+
+fn not_a_checkpoint(path: &Path) -> Failure {
+    let error = anyhow::anyhow!("expected a checkpoint, found the Core ML package {}", path.display());
+    Failure::new(Code::Usage, error).remedy(format!("thane inspect --stats {}", path.display()))
+}
+
+/// What gives a context of `needed` tokens, where the model can have that: a flag, or for a package, whose cache is as long as
+/// it was written, a conversion.
+fn longer_context(is_package: bool, model: &str, max: usize, needed: usize) -> Option<String> {
+    let command = format!("thane convert {model} -o PACKAGE --context {needed}");
+    let flag = format!("--context {needed}");
+    (needed <= max).then_some(if is_package { command } else { flag })
 }
 
 /// Whether a path is that of a Core ML package or of a compiled one.
@@ -156,36 +196,20 @@ fn open_package(files: hub::ModelFiles, options: &Options, app: &App) -> Result<
     };
     if let Some(asked) = options.context.filter(|n| *n != info.context) {
         let error = anyhow::anyhow!("the package holds {} tokens, --context asks for {asked}", info.context);
-        return Err(
-            Failure::new(Code::Usage, error).remedy(format!("thane convert MODEL -o PACKAGE --context {asked}"))
-        );
+        let failure =
+            Failure::new(Code::Usage, error).remedy(format!("leave --context out, or --context {}", info.context));
+        let longer = longer_context(true, &contents.contract.source.model, info.max_context, asked);
+        return Err(longer.into_iter().fold(failure, Failure::remedy));
     }
-    let model = Model { program: compile(package.program, &path, app)?, info, notes: Vec::new() };
+    let model = Model { program: compile(package.program, &path, app)?, info, notes: Vec::new(), stored: Vec::new() };
     Ok(Opened { name, path, licence, files: Files::Package(Box::new(contents)), model })
 }
 
-/// Refuse a small weight, such as that of a norm, that holds a number that is none; large ones are not read before they are
-/// used.
-fn check_small(program: &Program) -> anyhow::Result<()> {
-    /// A row of any model known.
-    const MOST_BYTES: usize = 1 << 16;
-    for f in program.functions() {
-        for op in f.body().ops.iter().map(|id| f.op(*id)).filter(|op| op.def.is_const()) {
-            let Some(Some(Arg::Literal(literal @ Literal::Tensor(ty, data)))) = op.args.first() else { continue };
-            let is_odd = |floats: Vec<f32>| floats.iter().any(|v| !v.is_finite());
-            if data.byte_len() <= MOST_BYTES && ty.rank() < 2 && literal.to_floats().is_some_and(is_odd) {
-                anyhow::bail!("`{}` holds numbers that are not finite", f.value(op.results[0]).name);
-            }
-        }
-    }
-    Ok(())
-}
+/// What finds out whether a file is what it should be.
+const CHECK: &str = "thane pull MODEL --check, which reads every byte of a model of the catalogue or the Hub again";
 
-/// Check the numbers of a program and run the passes over it.
+/// Run the passes over a program.
 pub fn compile(program: Program, path: &Path, app: &App) -> Result<Program, Failure> {
-    const CHECK: &str = "thane pull MODEL --check, which reads every byte of a model of the catalogue or the Hub again";
-    check_small(&program)
-        .map_err(|e| Failure::new(Code::Usage, e.context(path.display().to_string())).remedy(CHECK))?;
     let done = thane_compile::run(program, &thane_compile::Options::default());
     let (program, _) = done.map_err(|e| match e {
         // What a family makes is legal but for the numbers of the file.
@@ -202,16 +226,24 @@ pub fn compile(program: Program, path: &Path, app: &App) -> Result<Program, Fail
 
 /// The failure of a model that cannot be lowered.
 pub fn unusable(path: &Path, error: ModelError) -> Failure {
-    let remedy = match &error {
-        ModelError::Tensors(_) => Some("fetch the model again; its files do not belong together"),
-        ModelError::Architecture { .. } => Some("a model of a supported architecture"),
-        _ => None,
+    let shown = path.display();
+    let remedies = match &error {
+        ModelError::Tensors(_) => vec!["fetch the model again; its files do not belong together".to_owned()],
+        ModelError::Architecture { .. } => vec!["a model of a supported architecture".to_owned()],
+        ModelError::EmbedsOnly(_) => vec![
+            format!("thane embed {shown} TEXT"),
+            format!("thane convert {shown} --task embed -o PACKAGE.mlpackage"),
+        ],
+        ModelError::AnswersOnly(_) => vec![format!("thane run {shown} PROMPT")],
+        ModelError::Numbers { overflow: false, .. } => vec![CHECK.to_owned()],
+        ModelError::Numbers { overflow: true, .. } => vec![
+            "--form portable, which keeps fp32 (language models)".to_owned(),
+            "--residual-divisor, 16 or more, where the weights write to the residual stream".to_owned(),
+        ],
+        _ => Vec::new(),
     };
     let failure = Failure::new(Code::Usage, anyhow::Error::new(error).context(path.display().to_string()));
-    match remedy {
-        Some(remedy) => failure.remedy(remedy),
-        None => failure,
-    }
+    remedies.into_iter().fold(failure, Failure::remedy)
 }
 
 /// A program ready to run, with a profile where one is asked for.
@@ -222,11 +254,30 @@ pub fn load(cpu: Cpu, program: &Program, profile: Option<&Arc<Profile>>) -> Resu
     }
 }
 
-/// A session over a fresh instance on the CPU.
+/// A session over a fresh instance on the CPU, which can answer.
 pub fn session(opened: &Opened, flags: &RunFlags, app: &App) -> Result<Session, Failure> {
+    require(opened, &["prefill", "decode"])?;
+    session_of_any(opened, flags, app)
+}
+
+/// The same over a program that may have only some of the functions.
+pub fn session_of_any(opened: &Opened, flags: &RunFlags, app: &App) -> Result<Session, Failure> {
     let instance = executable(opened, flags, app)?.instantiate().map_err(|e| Failure::new(Code::Usage, e))?;
     let Info { context, vocab_size, .. } = opened.model.info;
     Ok(Session::new(instance, context, vocab_size, fixed(opened)))
+}
+
+/// Refuse a program that lacks one of these functions, as `convert --functions` writes it.
+fn require(opened: &Opened, needed: &[&str]) -> Result<(), Failure> {
+    let program = &opened.model.program;
+    let Some(missing) = needed.iter().find(|name| program.function(name).is_none()) else { return Ok(()) };
+    let names: Vec<&str> = program.functions().iter().map(|f| f.name.as_str()).collect();
+    let (path, names) = (opened.path.display(), names.join(" and "));
+    let error =
+        anyhow::anyhow!("{path}: it has the function {names} only; to answer, the function `{missing}` is needed");
+    Err(Failure::new(Code::Usage, error)
+        .remedy("thane convert MODEL -o PACKAGE without --functions, which writes all")
+        .remedy(format!("thane predict {path} --out FOLDER runs a function of it once")))
 }
 
 /// The tokenizer and a session, made at the same time where there are threads for both: the first token waits for both.
@@ -244,6 +295,7 @@ pub fn language_and_session(opened: &Opened, flags: &RunFlags, app: &App) -> Res
 
 /// Sessions over that many fresh instances on the CPU.
 pub fn sessions(opened: &Opened, flags: &RunFlags, n: usize, app: &App) -> Result<Sessions, Failure> {
+    require(opened, &["prefill", "decode"])?;
     let batch = executable(opened, flags, app)?.instantiate_batch(n).map_err(|e| Failure::new(Code::Usage, e))?;
     let Info { context, vocab_size, .. } = opened.model.info;
     Ok(Sessions::new(batch, context, vocab_size, fixed(opened)))

@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use thane_mil::package::Partial;
+
 use crate::exit::{Code, Failure};
 
 /// Refuses an output that is, holds or lies in one of the `inputs`, whatever `force` says, and one that exists unless
@@ -64,25 +66,12 @@ fn try_write(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Resu
     if leads_to_stream(path) {
         return fill(&mut fs::OpenOptions::new().write(true).open(path)?);
     }
-    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "is no path for a file"))?;
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let prefix = format!(".{}.partial-", name.to_string_lossy());
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(&prefix);
-    // A file for one's own eyes is the default of temporary files, not of outputs.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut partial = builder.tempfile_in(folder)?;
-    let mut out = io::BufWriter::new(partial.as_file_mut());
+    let partial = Partial::file(path)?;
+    let mut out = io::BufWriter::new(fs::OpenOptions::new().write(true).open(partial.path())?);
     fill(&mut out)?;
-    out.flush()?;
-    drop(out);
     // What was there before goes only when this is on the disk.
-    partial.as_file().sync_data()?;
-    // A link keeps leading to the file that it named.
-    let path = if path.is_symlink() { path.canonicalize()? } else { path.to_owned() };
-    partial.persist(path).map_err(|e| e.error)?;
-    Ok(())
+    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
+    partial.replace()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use thane_mil::program::Program;
 
 use crate::graph::NormForm;
 use crate::layers::encoder::Encoding;
+use crate::numbers::StoredWeight;
 use crate::pooling::Pooling;
 
 /// What program to make of an embedding model.
@@ -51,6 +52,8 @@ pub struct Encoder {
     pub program: Program,
     /// Its facts.
     pub info: EncoderInfo,
+    /// The tensors that its constants come from.
+    pub stored: Vec<StoredWeight>,
 }
 
 /// What an embedding model says of itself.

@@ -46,6 +46,20 @@ pub enum ModelError {
     /// Tensors that are missing, left over, or of another shape; all of them.
     #[error("the tensors do not fit the configuration:\n  {}", .0.join("\n  "))]
     Tensors(Vec<String>),
+    /// Numbers of tensors that a program cannot compute with.
+    #[error("the weights hold numbers that the program cannot compute with:\n  {}", .faults.join("\n  "))]
+    Numbers {
+        /// Tensor, value, index and reason, one line each.
+        faults: Vec<String>,
+        /// Whether some are finite, and only too large for fp16.
+        overflow: bool,
+    },
+    /// The architecture makes vectors of texts, and answers were asked for.
+    #[error("architecture `{0}` is an embedding model: it makes vectors of texts, not answers")]
+    EmbedsOnly(String),
+    /// The architecture answers, and vectors of texts were asked for.
+    #[error("architecture `{0}` is a language model: it makes answers, not vectors of texts")]
+    AnswersOnly(String),
     /// The context asked for is none that the model has.
     #[error("a context of {asked} was asked for; the model has {max} positions: give --context 1 to {max}")]
     Context {

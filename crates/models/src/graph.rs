@@ -1,7 +1,7 @@
 //! A function in the making, with the words that layers are written in.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use thane_mil::build::{BuildError, FunctionBuilder};
@@ -12,6 +12,7 @@ use thane_mil::program::{Arg, Function, ValueId};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 
 use crate::checkpoint::{Tensor, TensorType as StoredType};
+use crate::numbers::StoredWeight;
 use crate::quant;
 
 /// How the words of layers are spelled.
@@ -53,9 +54,24 @@ pub enum NormForm {
 /// A value of the graph, or why it cannot be made.
 pub type Made = Result<ValueId, BuildError>;
 
-/// The derived constants of the functions of one program, by tensor and part: functions share them, so that a package
-/// stores each once.
-pub type Derived = Rc<RefCell<HashMap<String, Data>>>;
+/// What the functions of one program share.
+pub type Shared = Rc<RefCell<Constants>>;
+
+/// The constants of a program that come from tensors.
+#[derive(Debug, Default)]
+pub struct Constants {
+    /// Those that are derived, by tensor and part, so that a package stores each once.
+    derived: HashMap<String, Data>,
+    /// The tensors, by their names.
+    used: BTreeMap<String, StoredWeight>,
+}
+
+impl Constants {
+    /// The tensors that became constants.
+    pub fn stored(&self) -> Vec<StoredWeight> {
+        self.used.values().cloned().collect()
+    }
+}
 
 /// A function in the making; constants that are equal are made once.
 pub struct Graph {
@@ -63,21 +79,21 @@ pub struct Graph {
     constants: HashMap<(DType, Vec<usize>, Vec<u8>), ValueId>,
     strings: HashMap<&'static str, ValueId>,
     weights: HashMap<(String, usize, u32), ValueId>,
-    derived: Derived,
+    shared: Shared,
     place: String,
     form: Form,
     residual_divisor: f32,
 }
 
 impl Graph {
-    /// An empty function of the program that has these derived constants.
-    pub fn in_form(name: &str, derived: Derived, form: Form) -> Self {
+    /// An empty function of the program that has these constants.
+    pub fn in_form(name: &str, shared: Shared, form: Form) -> Self {
         Self {
             builder: FunctionBuilder::new(name, Opset::CoreMl8),
             constants: HashMap::new(),
             strings: HashMap::new(),
             weights: HashMap::new(),
-            derived,
+            shared,
             place: String::new(),
             form,
             residual_divisor: 1.0,
@@ -222,6 +238,7 @@ impl Graph {
         if let Some(value) = self.weights.get(&key) {
             return Ok(*value);
         }
+        self.note_use(tensor, divisor);
         let ones = rank.saturating_sub(tensor.shape.len());
         let as_stored = self.form.float == DType::Fp32 && ones == 0 && divisor == 1.0;
         let value = match quant::layout(tensor.ty) {
@@ -236,6 +253,13 @@ impl Graph {
         };
         self.weights.insert(key, value);
         Ok(value)
+    }
+
+    fn note_use(&self, tensor: &Tensor, divisor: f32) {
+        let first = || StoredWeight { tensor: tensor.clone(), divisor, float: self.form.float };
+        let mut shared = self.shared.borrow_mut();
+        let weight = shared.used.entry(tensor.name.clone()).or_insert_with(first);
+        weight.divisor = weight.divisor.min(divisor);
     }
 
     /// The numbers over `divisor`, in the form's element type.
@@ -262,7 +286,7 @@ impl Graph {
 
     /// The constant of that name which another function made already, else `data`.
     fn derive(&self, name: &str, data: Data) -> Data {
-        self.derived.borrow_mut().entry(name.to_owned()).or_insert(data).clone()
+        self.shared.borrow_mut().derived.entry(name.to_owned()).or_insert(data).clone()
     }
 
     fn quantised(&mut self, tensor: &Tensor, layout: quant::Layout) -> Made {

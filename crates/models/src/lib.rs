@@ -12,6 +12,7 @@ mod error;
 pub mod families;
 mod graph;
 mod layers;
+mod numbers;
 mod pooling;
 pub mod quant;
 mod weights;
@@ -24,6 +25,7 @@ pub use encoder::{Encoder, EncoderInfo, EncoderOptions, Engine, Target};
 pub use error::ModelError;
 pub use graph::NormForm;
 pub use layers::encoder::Encoding;
+pub use numbers::StoredWeight;
 pub use pooling::Pooling;
 
 /// What program to make of a checkpoint.
@@ -82,6 +84,8 @@ pub struct Model {
     pub info: Info,
     /// What the user should know of how the files were read.
     pub notes: Vec<String>,
+    /// The tensors that its constants come from.
+    pub stored: Vec<StoredWeight>,
 }
 
 /// What a checkpoint says of itself.
@@ -120,4 +124,15 @@ pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model, ModelE
 /// Lower a checkpoint to a program that makes vectors of texts.
 pub fn build_encoder(checkpoint: &Checkpoint, options: &EncoderOptions) -> Result<Encoder, ModelError> {
     families::build_encoder(checkpoint, options)
+}
+
+/// Whether a checkpoint makes vectors of texts rather than answers.
+pub fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
+    families::is_embedding_model(checkpoint)
+}
+
+/// Read every number of these tensors; those that are not finite, or are not in the program's element type, are an error
+/// that names tensor, index and value.
+pub fn check_numbers(stored: &[StoredWeight]) -> Result<(), ModelError> {
+    numbers::check(stored, None)
 }

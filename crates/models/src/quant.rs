@@ -96,6 +96,36 @@ pub fn layout(ty: TensorType) -> Option<Layout> {
     })
 }
 
+/// Where a block has its fp16 scale and minimum, and the largest magnitudes that a number is of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    /// Offset, and the largest code times the largest scale of a part of the block.
+    pub scale: (usize, f32),
+    /// Offset, and the largest minimum of a part of the block.
+    pub minimum: Option<(usize, f32)>,
+}
+
+/// The bound of the numbers of a block; `None` where the type is not quantised.
+pub(crate) fn bound(ty: TensorType) -> Option<Bound> {
+    use TensorType as T;
+    let (scale, minimum) = match ty {
+        T::Q4_0 => ((0, 8.0), None),
+        T::Q4_1 => ((0, 15.0), Some((2, 1.0))),
+        T::Q5_0 => ((0, 16.0), None),
+        T::Q5_1 => ((0, 31.0), Some((2, 1.0))),
+        T::Q8_0 => ((0, 128.0), None),
+        T::Q2K => ((80, 3.0 * 15.0), Some((82, 15.0))),
+        T::Q3K => ((108, 4.0 * 32.0), None),
+        T::Q4K => ((0, 15.0 * 63.0), Some((2, 63.0))),
+        T::Q5K => ((0, 31.0 * 63.0), Some((2, 63.0))),
+        T::Q6K => ((208, 32.0 * 128.0), None),
+        T::Iq4Nl => ((0, 127.0), None),
+        T::Iq4Xs => ((0, 127.0 * 32.0), None),
+        _ => return None,
+    };
+    Some(Bound { scale, minimum })
+}
+
 /// The constants that a quantised tensor becomes.
 pub struct Parts {
     /// Codes, packed as MIL packs them.

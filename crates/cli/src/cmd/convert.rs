@@ -20,6 +20,7 @@ use crate::form::Form;
 use crate::hub;
 use crate::language::Parts;
 use crate::model::{self, Opened};
+use crate::out;
 use crate::output::{bytes, counted};
 
 /// Write a model as a Core ML package.
@@ -33,11 +34,13 @@ pub struct Args {
     #[arg(short, long, value_name = "PACKAGE")]
     out: PathBuf,
     /// Write it in the place of the package that is there.
+    ///
+    /// What is there stays until the new one is whole.
     #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
     force: bool,
-    /// What the package does: generate answers or embed texts.
-    #[arg(long, value_name = "TASK", hide_possible_values = true, value_enum, default_value_t = Task::Generate)]
-    task: Task,
+    /// What the package does: generate answers or embed texts [default: what the model is made for].
+    #[arg(long, value_name = "TASK", hide_possible_values = true, value_enum)]
+    task: Option<Task>,
     /// portable for every machine, engine for the Neural Engine.
     ///
     /// The default is portable for generate and engine for embed.
@@ -98,13 +101,92 @@ struct Report<'a> {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    if args.out.symlink_metadata().is_ok() && !args.force {
-        let error = anyhow::anyhow!("{} exists already", args.out.display());
-        return Err(Failure::new(Code::Usage, error).remedy("--force, to write the package in its place"));
+    // Before a model is fetched for nothing.
+    out::check(&args.out, args.force, &[])?;
+    let files = hub::resolve(&args.model, &app.hub)?;
+    out::check(&args.out, args.force, &[&files.path])?;
+    let checkpoint = model::checkpoint(&files)?;
+    let task = match args.task {
+        Some(task) => task,
+        None => {
+            let embeds = thane_models::is_embedding_model(&checkpoint).map_err(|e| model::unusable(&files.path, e))?;
+            if embeds {
+                app.output.say(&format!("thane: {} is an embedding model: --task embed", files.name));
+            }
+            if embeds { Task::Embed } else { Task::Generate }
+        }
+    };
+    refuse_flags_of_others(args, task)?;
+    refuse_other_kinds(args, task)?;
+    let _writing = app.interrupt.writing(&args.out);
+    match task {
+        Task::Generate => generate(args, files, checkpoint, app),
+        Task::Embed => embed(args, files, &checkpoint, app),
     }
-    if args.task == Task::Embed {
-        return embed(args, app);
+}
+
+/// Flags that the other task has, and this one would not look at.
+fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
+    let flags = &args.embedding;
+    let given = match task {
+        Task::Generate => [
+            ("--buckets", !flags.buckets.is_empty()),
+            ("--no-flexible", flags.no_flexible),
+            ("--layout folder", flags.layout == bundle::Layout::Folder),
+            ("--chunks", flags.chunks),
+            ("--pooling", flags.pooling.is_some()),
+        ],
+        Task::Embed => [
+            ("--context", args.context.is_some()),
+            ("--functions", !args.functions.is_empty()),
+            ("--opset", args.opset.is_some()),
+            ("--min-os", args.min_os.is_some()),
+            ("--block", flags.form.block.is_some()),
+        ],
+    };
+    let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
+    let refuse = |reason: &str| Failure::new(Code::Usage, anyhow::anyhow!("{flag} is for {reason}"));
+    Err(match (task, flag) {
+        (Task::Generate, _) => refuse("embedding models, and this package generates answers")
+            .remedy(format!("leave {flag} out, or --task embed")),
+        (Task::Embed, "--block") => {
+            refuse("decoders: functions of embedding models take as many tokens as --buckets says").remedy("--buckets")
+        }
+        (Task::Embed, "--context") => {
+            refuse("language models: functions of embedding models take as many tokens as --buckets says")
+                .remedy("--buckets")
+        }
+        (Task::Embed, _) => {
+            refuse("language models: packages of embedding models are written in the lowest opset, whole")
+                .remedy(format!("leave {flag} out"))
+        }
+    })
+}
+
+/// What is replaced must be what is written: a package by a package, and no folder of other things.
+fn refuse_other_kinds(args: &Args, task: Task) -> Result<(), Failure> {
+    let out = &args.out;
+    let (kind, file) = match task {
+        Task::Embed if is_compiled(out) => {
+            let error = anyhow::anyhow!("{}: compiled models hold language models only", out.display());
+            return Err(Failure::new(Code::Usage, error).remedy("-o PACKAGE.mlpackage"));
+        }
+        Task::Embed if args.embedding.layout == bundle::Layout::Folder => ("folder of packages", bundle::MANIFEST),
+        Task::Generate if is_compiled(out) => ("compiled model", "coremldata.bin"),
+        _ => ("package", "Manifest.json"),
+    };
+    if out.symlink_metadata().is_err() || out.join(file).is_file() {
+        return Ok(());
     }
+    let error = anyhow::anyhow!("{} exists and is no {kind}, which is written here", out.display());
+    Err(Failure::new(Code::Usage, error).remedy("remove it, or write elsewhere"))
+}
+
+fn is_compiled(out: &Path) -> bool {
+    out.extension().is_some_and(|e| e == "mlmodelc")
+}
+
+fn generate(args: &Args, files: hub::ModelFiles, checkpoint: Checkpoint, app: &App) -> Outcome {
     let engine = (args.form == Some(Form::Engine)).then(|| args.embedding.form.decoder());
     if let (None, Some(flag)) = (engine, args.embedding.form.given()) {
         let error = anyhow::anyhow!("{flag} is for programs of the Neural Engine, and this one is portable");
@@ -112,14 +194,15 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     // States of packages are fp16.
     let options = Options { context: args.context, cache: DType::Fp16, score: false, engine };
-    let mut opened = model::open(&args.model, &options, app)?;
+    let mut opened = model::open_checkpoint(files, checkpoint, &options, app)?;
     let program = std::mem::take(&mut opened.model.program);
     let program = in_opset(chosen(program, &args.functions)?, args.opset.or(args.min_os))?;
+    model::check_numbers(&opened.path, &opened.model.stored)?;
     let package = package(&opened, program);
-    let written = if args.out.extension().is_some_and(|e| e == "mlmodelc") {
+    let written = if is_compiled(&args.out) {
         app.output
             .say("thane: a compiled model has no place for a tokenizer: it can be checked and predicted with, not run");
-        package.write_compiled(&args.out)
+        if args.force { package.replace_compiled(&args.out) } else { package.write_compiled(&args.out) }
     } else {
         let source = contract::hash_files(weight_files(opened.checkpoint()?)?);
         let parts = parts(&opened, app)?;
@@ -139,20 +222,13 @@ struct Embeds<'a> {
     written: bundle::Written,
 }
 
-fn embed(args: &Args, app: &App) -> Outcome {
+fn embed(args: &Args, files: hub::ModelFiles, checkpoint: &Checkpoint, app: &App) -> Outcome {
     if args.form == Some(Form::Portable) {
         let error = anyhow::anyhow!("packages of embedding models are written for the Neural Engine only");
         return Err(Failure::new(Code::Usage, error).remedy("--form engine, which is what --task embed writes"));
     }
-    if args.embedding.form.block.is_some() {
-        let error = anyhow::anyhow!(
-            "--block is for decoders: functions of embedding models take as many tokens as --buckets says"
-        );
-        return Err(Failure::new(Code::Usage, error).remedy("--buckets"));
-    }
-    let hub::ModelFiles { name, path, licence, .. } = hub::resolve(&args.model, &app.hub)?;
-    let checkpoint = Checkpoint::open(&path).map_err(|e| Failure::new(Code::Usage, e))?;
-    let model = bundle::Model { name: &name, licence, checkpoint: &checkpoint };
+    let hub::ModelFiles { name, licence, .. } = files;
+    let model = bundle::Model { name: &name, licence, checkpoint };
     let written = bundle::write(&model, &args.out, args.force, &args.embedding, app)?;
     if app.output.is_json() {
         return Ok(app.output.json(&Embeds { model: &name, out: &args.out, written })?);
@@ -295,6 +371,9 @@ pub fn interface(f: &Function, context: usize) -> Interface {
 }
 
 pub fn unwritten(error: PackageError, path: &Path) -> Failure {
-    let code = if matches!(error, PackageError::Io { .. }) { Code::Other } else { Code::Usage };
+    let code = match &error {
+        PackageError::Io { fault, .. } if fault.kind() != std::io::ErrorKind::InvalidInput => Code::Other,
+        _ => Code::Usage,
+    };
     Failure::new(code, anyhow::Error::new(error).context(format!("{} is not written", path.display())))
 }

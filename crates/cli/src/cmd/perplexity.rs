@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
+use thane_engine::generate::Session;
 use thane_engine::text::EncodeOptions;
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
-use crate::model::{self, RunFlags};
+use crate::model::{self, Opened, RunFlags};
 use crate::output::counted;
 use crate::talk::no_numbers;
 
@@ -54,22 +55,20 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if ids.len() < 2 {
         return Err(bad(anyhow::anyhow!("{} has fewer than two tokens", args.file.display())));
     }
-    let mut session = model::session(&opened, &args.flags, app)?;
+    let mut session = model::session_of_any(&opened, &args.flags, app)?;
     if ids.len() - 1 > session.context() {
         let context = session.context();
         let error = anyhow::anyhow!("{} tokens are to be looked at, the context holds {context}", ids.len());
         let failure = bad(error).remedy(format!("--tokens {}", context + 1));
-        let max = opened.model.info.max_context;
-        return Err(if max >= ids.len() { failure.remedy(format!("--context {}", ids.len())) } else { failure });
+        return Err(opened.longer_context(ids.len()).into_iter().fold(failure, Failure::remedy));
     }
-    let vocab = opened.model.info.vocab_size;
+    app.output.count("scoring", Some(ids.len() as u64 - 1), 0);
     let mut sum = 0.0;
-    for (chunk, start) in ids[..ids.len() - 1].chunks(CHUNK).zip((0..).step_by(CHUNK)) {
-        let logits = session.score(chunk).map_err(|e| bad(e.into()))?;
-        for (row, next) in logits.chunks(vocab).zip(&ids[start + 1..]) {
-            sum += nll(row, *next as usize);
-        }
-    }
+    for_each_row(&opened, &mut session, &ids[..ids.len() - 1], &mut |at, row| {
+        sum += nll(row, ids[at + 1] as usize);
+        app.output.advance(1);
+    })?;
+    app.output.clear();
     let tokens = ids.len() - 1;
     let mean_nll = sum / tokens as f64;
     if !mean_nll.is_finite() {
@@ -80,6 +79,34 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         return Ok(app.output.json(&report)?);
     }
     Ok(app.output.data(&format!("{:.4} over {}\n", report.perplexity, counted(tokens, "token")))?)
+}
+
+/// The logits after each of these tokens: of many at once where the program has the function `score`, else by steps.
+fn for_each_row(
+    opened: &Opened,
+    session: &mut Session,
+    ids: &[u32],
+    take: &mut dyn FnMut(usize, &[f32]),
+) -> Result<(), Failure> {
+    let bad = |e| Failure::new(Code::Usage, e);
+    let has = |function: &str| opened.model.program.function(function).is_some();
+    if has("score") {
+        for (chunk, start) in ids.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
+            let logits = session.score(chunk).map_err(bad)?;
+            logits.chunks(opened.model.info.vocab_size).zip(start..).for_each(|(row, at)| take(at, row));
+        }
+        return Ok(());
+    }
+    if has("decode") {
+        for (at, id) in ids.iter().enumerate() {
+            take(at, &session.decode(*id).map_err(bad)?);
+        }
+        return Ok(());
+    }
+    let path = opened.path.display();
+    let error =
+        anyhow::anyhow!("{path}: it has no function `score` or `decode`, which give the logits after each token");
+    Err(Failure::new(Code::Usage, error).remedy("thane convert MODEL -o PACKAGE --functions prefill,decode"))
 }
 
 /// Negative logarithm of the probability that these logits give to `id`.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use thane_mil::package::{Metadata, Package};
+use thane_mil::package::{Metadata, Package, Partial};
 use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Encoder, EncoderInfo, EncoderOptions, Encoding, Engine, Pooling, Target};
@@ -155,6 +155,7 @@ fn goldens(model: &Model<'_>, flags: &Flags, app: &App) -> Result<Vec<Golden>, F
 pub fn write(model: &Model<'_>, out: &Path, force: bool, flags: &Flags, app: &App) -> Result<Written, Failure> {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let encoder = build(model, flags, app)?;
+    crate::model::check_numbers(&model.checkpoint.path, &encoder.stored)?;
     let parts = Parts::of(model.checkpoint, encoder.info.vocab_size).map_err(usage)?;
     let goldens = match &parts {
         Some(_) if !flags.chunks => goldens(model, flags, app)?,
@@ -226,10 +227,7 @@ impl Bundle<'_> {
             Failure::new(Code::Other, anyhow::Error::new(e).context(format!("{} is not written", out.display())))
         };
         let facts = self.facts(&program);
-        let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::create_dir_all(parent).map_err(io)?;
-        let name = out.file_name().unwrap_or_default().to_string_lossy();
-        let partial = tempfile::Builder::new().prefix(&format!(".{name}.partial-")).tempdir_in(parent).map_err(io)?;
+        let partial = Partial::folder(out).map_err(io)?;
         let (mut entries, mut first): (Vec<Entry>, Option<PathBuf>) = (Vec::new(), None);
         for function in program.functions() {
             let tokens = length(&function.name);
@@ -259,7 +257,7 @@ impl Bundle<'_> {
         fs::write(partial.path().join(MANIFEST), text).map_err(io)?;
         let bytes = folder_bytes(partial.path())?;
         let disk_bytes = disk_bytes(partial.path()).map_err(io)?;
-        place(partial, out, force).map_err(io)?;
+        if force { partial.replace() } else { partial.put() }.map_err(io)?;
         let (buckets, flexible) = (facts.buckets, facts.flexible);
         Ok(Written { buckets, flexible, packages: manifest.packages.len(), bytes, disk_bytes })
     }
@@ -345,16 +343,6 @@ pub fn share(first: &Path, second: &Path) -> std::io::Result<()> {
         fs::rename(&beside, second)?;
     }
     Ok(())
-}
-
-/// Move what is whole to its place.
-pub fn place(partial: tempfile::TempDir, out: &Path, force: bool) -> std::io::Result<()> {
-    if force && out.symlink_metadata().is_ok() {
-        let old = tempfile::tempdir_in(out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
-        fs::rename(out, old.path().join("old"))?;
-        return fs::rename(partial.keep(), out);
-    }
-    fs::rename(partial.keep(), out)
 }
 
 fn folder_bytes(folder: &Path) -> Result<u64, Failure> {

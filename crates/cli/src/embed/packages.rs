@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use thane_mil::lower;
 use thane_mil::opset::Opset;
-use thane_mil::package::Package;
+use thane_mil::package::{self, Package};
 use thane_mil::program::{Function, Program};
 use thane_models::{EncoderInfo, Pooling};
 
@@ -38,13 +38,10 @@ pub fn manifest(path: &Path) -> anyhow::Result<Option<Manifest>> {
         return Ok(None);
     }
     let file = path.join(MANIFEST);
-    let text = std::fs::metadata(&file).and_then(|m| {
-        if m.len() > MOST_MANIFEST {
-            return Err(std::io::Error::other("it is too long for a manifest"));
-        }
-        std::fs::read(&file)
-    });
-    let text = text.with_context(|| MANIFEST.to_owned())?;
+    let text = package::read_small(&file, MOST_MANIFEST).with_context(|| MANIFEST.to_owned())?;
+    if let Some(pointer) = package::lfs_pointer(&text) {
+        bail!("{} {pointer}", file.display());
+    }
     let manifest: Manifest = serde_json::from_slice(&text).with_context(|| MANIFEST.to_owned())?;
     ensure!(
         manifest.schema == MANIFEST_SCHEMA,

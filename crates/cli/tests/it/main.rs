@@ -7,6 +7,7 @@ mod audit;
 mod buckets;
 mod bundle;
 mod codes;
+mod convert;
 mod decoder;
 mod embed;
 mod fix;

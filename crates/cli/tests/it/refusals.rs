@@ -216,7 +216,11 @@ fn weights_that_are_no_numbers() {
     let text = write(&home, "text", b"the air and the sea");
     for value in [f32::NAN, f32::INFINITY] {
         let file = write(&home, "norm.gguf", &Gguf::tiny_chat().with_value("output_norm.weight", value).bytes());
-        refuses(&home, &["run", &file, "hello"], &["norm.gguf", "output_norm_weight", "not finite", "--check"]);
+        refuses(
+            &home,
+            &["run", &file, "hello"],
+            &["norm.gguf", "`output_norm.weight` is ", " at [0]", "not finite", "--check"],
+        );
         // Large weights are not read before they are used; they show in the logits.
         for tensor in ["blk.0.attn_v.weight", "blk.1.ffn_down.weight"] {
             let file = write(&home, "nan.gguf", &Gguf::tiny_chat().with_value(tensor, value).bytes());
@@ -225,5 +229,71 @@ fn weights_that_are_no_numbers() {
             refuses(&home, &["run", &file, "hello"], &[&said[..], &["try: --numerics f32"]].concat());
             refuses(&home, &["perplexity", &file, "--file", &text, "--json"], &said);
         }
+    }
+}
+
+/// Where files of a repository are opened that Git LFS has not fetched: what they are, and what fetches them.
+#[test]
+fn git_lfs_pointers_say_what_to_do() {
+    let home = Home::new();
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2147\nsize 12345\n";
+    let says = ["is a Git LFS pointer, not the file itself: run `git lfs pull`", "`thane pull`"];
+    let gguf = write(&home, "model.gguf", pointer);
+    refuses(&home, &["run", &gguf, "hello"], &says);
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        let name = format!("folder of {file}");
+        let model = folder(&home, &name, |_| ());
+        std::fs::write(home.path(&name).join(file), pointer).unwrap();
+        let output = home.run(&["run", &model, "hello"]);
+        assert_ends(&output, 2, &says);
+        assert!(stderr(&output).contains(file), "{}", stderr(&output));
+    }
+    let (whole, path) = (folder(&home, "whole", |_| ()), home.path("model.mlpackage"));
+    let package = path.to_str().unwrap();
+    for file in [
+        "Manifest.json",
+        "Data/com.apple.CoreML/model.mlmodel",
+        "Data/com.apple.CoreML/weights/weight.bin",
+        "Data/ai.thane/tokenizer.json",
+        "Data/ai.thane/contract.json",
+    ] {
+        assert_ends(&home.run(&["convert", &whole, "-o", package, "--context", "64"]), 0, &[]);
+        std::fs::write(path.join(file), pointer).unwrap();
+        let output = home.run(&["run", package, "hello"]);
+        assert_ends(&output, 2, &says);
+        assert!(stderr(&output).contains(file), "{file}: {}", stderr(&output));
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+    let compiled = home.path("model.mlmodelc");
+    let args = ["convert", &whole, "-o", compiled.to_str().unwrap(), "--context", "64"];
+    assert_ends(&home.run(&args), 0, &[]);
+    std::fs::write(compiled.join("coremldata.bin"), pointer).unwrap();
+    assert_ends(&home.run(&["check", compiled.to_str().unwrap()]), 2, &says);
+}
+
+/// Files of other kinds, by what they are and the verb that takes them.
+#[test]
+fn mil_text_and_mlmodel_files_are_called_what_they_are() {
+    let home = Home::new();
+    let text = write(&home, "program.mil", b"program(1.3)\n[buildInfo = dict<string, string>({})]\n{\n}\n");
+    // The beginning of a neural network: version 1, then its description.
+    let network = write(&home, "network.mlmodel", &[0x08, 0x01, 0x12, 0x02, 0x0a, 0x00, 0xa2, 0x1f, 0x00]);
+    let (audit, coremltools) = ("MIL text", "convert_to=\"mlprogram\"");
+    write(&home, "x", b"the air and the sea");
+    for (verb, flags) in
+        [("run", &["hello"][..]), ("show", &[]), ("perplexity", &["--file", "x"]), ("convert", &["-o", "x.mlpackage"])]
+    {
+        for (file, said) in
+            [(&text, [audit, "`thane audit` and `thane bisect` read it"]), (&network, [".mlmodel", coremltools])]
+        {
+            let args = [&[verb, file.as_str()], flags].concat();
+            let output = home.thane(&args).current_dir(home.path("")).output().unwrap();
+            assert_ends(&output, 2, &said);
+        }
+    }
+    for (file, said) in [(&text, [audit, "`thane audit`"]), (&network, [".mlmodel", coremltools])] {
+        assert_ends(&home.run(&["check", file]), 2, &said);
+        let out = home.path("out");
+        assert_ends(&home.run(&["predict", file, "--out", out.to_str().unwrap()]), 2, &said);
     }
 }

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::error::PackageError;
-use super::map::map;
+use super::map::{lfs_pointer, map};
 use crate::data::{Bytes, Data};
 use crate::types::{DType, TensorType};
 
@@ -157,6 +157,9 @@ impl Storage {
     /// Map a weight file and check its header.
     pub fn open(path: PathBuf) -> Result<Self, PackageError> {
         let bytes = map(&path).map_err(PackageError::io(&path))?;
+        if let Some(reason) = lfs_pointer(bytes.as_slice()) {
+            return Err(PackageError::unusable(&path, reason));
+        }
         let version = bytes.as_slice().get(4..8).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
         match version {
             Some(VERSION) if bytes.len() as u64 >= ALIGNMENT => Ok(Self { path, bytes }),

@@ -15,9 +15,10 @@ use super::blob::Plan;
 use super::description::{Shape, SizeRange};
 use super::error::PackageError;
 use super::manifest::resolve;
+use super::partial::Partial;
 use super::proto;
 use super::read::{MAX_MODEL_BYTES, Weights, assemble, read_capped};
-use super::write::{Partial, create, model};
+use super::write::{create_in, model, replaceable, vacant};
 use super::{Package, Summary, check, description, report, state};
 use crate::data::Data;
 use crate::literal::Literal;
@@ -60,28 +61,42 @@ impl Package {
 
     /// Write the package as a compiled model to `path`, where nothing may be yet.
     pub fn write_compiled(&self, path: &Path) -> Result<Summary, PackageError> {
-        if path.symlink_metadata().is_ok() {
-            return Err(PackageError::Exists { path: path.to_owned() });
-        }
+        vacant(path)?;
+        let (partial, summary) = self.compile_partial(path)?;
+        partial.put().map_err(PackageError::io(path))?;
+        Ok(summary)
+    }
+
+    /// Write the package as a compiled model in the place of the one that may be there, which stays until the new one is
+    /// whole.
+    pub fn replace_compiled(&self, path: &Path) -> Result<Summary, PackageError> {
+        replaceable(path, DESCRIPTION, "compiled model")?;
+        let (partial, summary) = self.compile_partial(path)?;
+        partial.replace().map_err(PackageError::io(path))?;
+        Ok(summary)
+    }
+
+    fn compile_partial(&self, path: &Path) -> Result<(Partial, Summary), PackageError> {
         check(self).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
         let program = shown(self).map_err(|reason| PackageError::unusable(path, reason))?;
         let mut blobs = Blobs::default();
         let text = print(&program, &mut blobs);
-        let partial = Partial::beside(path)?;
-        let file = |name: &str, bytes: &[u8]| create(&partial.0.join(name), |out| out.write_all(bytes));
+        let partial = Partial::folder(path).map_err(PackageError::io(path))?;
+        let file =
+            |name: &str, bytes: &[u8]| create_in(&partial, &partial.path().join(name), |out| out.write_all(bytes));
         let mut summary = Summary { n_functions: program.functions().len(), ..Summary::default() };
         summary.model_bytes = file(TEXT, text.as_bytes())?;
         if !blobs.is_empty() {
             summary.n_constants = blobs.len();
-            summary.weight_bytes = create(&partial.0.join("weights/weight.bin"), |out| blobs.plan().write(out))?;
+            let weights = partial.path().join("weights/weight.bin");
+            summary.weight_bytes = create_in(&partial, &weights, |out| blobs.plan().write(out))?;
         }
         let model = model(self, &mut Plan::default());
         file(ANALYTICS, &report::analytics(&model.encode_to_vec()))?;
         file("metadata.json", report::metadata(&model).as_bytes())?;
         let described = model.description.unwrap_or_default().encode_to_vec();
         file(DESCRIPTION, &wrapped(&described, model.specification_version))?;
-        std::fs::rename(&partial.0, path).map_err(PackageError::io(path))?;
-        Ok(summary)
+        Ok((partial, summary))
     }
 }
 

@@ -93,6 +93,15 @@ pub fn read_small(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// What to do about a file that begins so, where it is no file but the pointer that Git LFS leaves in its place.
+pub fn lfs_pointer(head: &[u8]) -> Option<&'static str> {
+    let is_pointer =
+        head.starts_with(b"version https://git-lfs.github.com/") || head.starts_with(b"version https://hawser");
+    is_pointer.then_some(
+        "is a Git LFS pointer, not the file itself: run `git lfs pull` in its folder, or fetch the model with `thane pull`",
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::map;

@@ -10,6 +10,7 @@ use prost::Message;
 use super::blob::Storage;
 use super::compiled::DESCRIPTION;
 use super::error::PackageError;
+use super::lfs_pointer;
 use super::manifest::{CORE_ML, DATA, FILE_NAME, MAX_BYTES, Manifest, resolve};
 use super::{Interface, Metadata, Package, StoredItem, check, decode, description, proto};
 use crate::data::Data;
@@ -61,7 +62,7 @@ pub fn items(path: &Path) -> Result<Vec<StoredItem>, PackageError> {
 
 fn manifest(path: &Path) -> Result<Manifest, PackageError> {
     if !fs::metadata(path).map_err(PackageError::io(path))?.is_dir() {
-        return Err(PackageError::unusable(path, "is a file: a package is a folder"));
+        return Err(PackageError::unusable(path, not_a_folder(path)));
     }
     let file = path.join(FILE_NAME);
     if !file.is_file() {
@@ -71,6 +72,18 @@ fn manifest(path: &Path) -> Result<Manifest, PackageError> {
         ));
     }
     Manifest::parse(&read_capped(&resolve(path, path, Path::new(FILE_NAME))?, MAX_BYTES)?, &file)
+}
+
+/// What a file is that should be a package.
+fn not_a_folder(path: &Path) -> &'static str {
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("mil") => "is MIL text, not a package: `thane audit` and `thane bisect` read it",
+        Some("mlmodel") => {
+            "is a single .mlmodel file, as neural networks, trees and pipelines are: no verb reads them; convert the model \
+             that it was made of with coremltools, convert_to=\"mlprogram\""
+        }
+        _ => "is a file: a package is a folder",
+    }
 }
 
 pub(super) fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PackageError> {
@@ -85,6 +98,9 @@ pub(super) fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Packag
             path,
             format!("is longer than {max_bytes} bytes, too long for such a file"),
         ));
+    }
+    if let Some(reason) = lfs_pointer(&bytes) {
+        return Err(PackageError::unusable(path, reason));
     }
     Ok(bytes)
 }

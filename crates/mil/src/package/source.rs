@@ -32,6 +32,8 @@ pub fn write_source(path: &Path, program: &Program) -> Result<u64, PackageError>
     if let Some(taken) = taken {
         return Err(PackageError::Exists { path: taken.to_owned() });
     }
+    let folder = if blobs.is_empty() { path.parent() } else { weights.parent() };
+    folder.map_or(Ok(()), std::fs::create_dir_all).map_err(PackageError::io(path))?;
     let n = if blobs.is_empty() { 0 } else { create(&weights, |out| blobs.plan().write(out))? };
     create(path, |out| out.write_all(text.as_bytes()))?;
     Ok(n)

@@ -1,8 +1,8 @@
 //! Writes a package: into a folder beside its place, which is renamed when it is whole.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use prost::Message;
 
@@ -10,6 +10,7 @@ use super::blob::Plan;
 use super::check::is_plain;
 use super::error::PackageError;
 use super::manifest::{CORE_ML, DATA, Entry, FILE_NAME, Manifest};
+use super::partial::Partial;
 use super::{Content, Interface, Item, Package, check, description, encode, proto};
 use crate::opset::Opset;
 
@@ -31,37 +32,27 @@ pub struct Summary {
 impl Package {
     /// Write the package to `path`, where nothing may be yet. Equal packages are written as equal bytes.
     pub fn write(&self, path: &Path, items: &[Item]) -> Result<Summary, PackageError> {
-        if path.symlink_metadata().is_ok() {
-            return Err(PackageError::Exists { path: path.to_owned() });
-        }
+        vacant(path)?;
         let (partial, summary) = self.write_partial(path, items)?;
-        fs::rename(&partial.0, path).map_err(PackageError::io(path))?;
+        partial.put().map_err(PackageError::io(path))?;
         Ok(summary)
     }
 
-    /// Write the package to `path` in the place of the package that may be there.
+    /// Write the package to `path` in the place of the package that may be there, which stays until the new one is whole.
     pub fn replace(&self, path: &Path, items: &[Item]) -> Result<Summary, PackageError> {
-        if path.symlink_metadata().is_err() {
-            return self.write(path, items);
-        }
-        if !path.join(FILE_NAME).is_file() {
-            let reason = "exists and is no package: remove it or write elsewhere";
-            return Err(PackageError::unusable(path, reason));
-        }
+        replaceable(path, FILE_NAME, "package")?;
         let (partial, summary) = self.write_partial(path, items)?;
-        let old = Partial::beside(path)?;
-        fs::rename(path, old.0.join("old")).map_err(PackageError::io(path))?;
-        fs::rename(&partial.0, path).map_err(PackageError::io(path))?;
+        partial.replace().map_err(PackageError::io(path))?;
         Ok(summary)
     }
 
     fn write_partial(&self, path: &Path, items: &[Item]) -> Result<(Partial, Summary), PackageError> {
         check(self).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
-        let partial = Partial::beside(path)?;
+        let partial = Partial::folder(path).map_err(PackageError::io(path))?;
         let mut summary = Summary { n_functions: self.program.functions().len(), ..Summary::default() };
         let mut plan = Plan::default();
         let model = model(self, &mut plan).encode_to_vec();
-        let folder = partial.0.join(DATA).join(CORE_ML);
+        let folder = partial.path().join(DATA).join(CORE_ML);
         let entry = |author: &str, name: &str, description: &str| Entry {
             author: author.to_owned(),
             description: description.to_owned(),
@@ -69,29 +60,31 @@ impl Package {
             path: format!("{author}/{name}"),
         };
         let mut entries = vec![entry(CORE_ML, "model.mlmodel", "CoreML Model Specification")];
-        summary.model_bytes = create(&folder.join("model.mlmodel"), |out| out.write_all(&model))?;
+        summary.model_bytes = create_in(&partial, &folder.join("model.mlmodel"), |out| out.write_all(&model))?;
         if plan.len() > 0 {
             entries.push(entry(CORE_ML, "weights", "CoreML Model Weights"));
             summary.n_constants = plan.len();
-            summary.weight_bytes = create(&folder.join("weights/weight.bin"), |out| plan.write(out))?;
+            summary.weight_bytes = create_in(&partial, &folder.join("weights/weight.bin"), |out| plan.write(out))?;
         }
         for item in items {
             named_well(item, &entries, path)?;
             entries.push(entry(&item.author, &item.name, &item.description));
-            let to = partial.0.join(DATA).join(&item.author).join(&item.name);
+            let to = partial.path().join(DATA).join(&item.author).join(&item.name);
             summary.item_bytes += match &item.content {
-                Content::Bytes(bytes) => create(&to, |out| out.write_all(bytes))?,
+                Content::Bytes(bytes) => create_in(&partial, &to, |out| out.write_all(bytes))?,
                 Content::Made(make) => {
-                    let bytes = make(&partial.0).map_err(PackageError::io(&to))?;
-                    create(&to, |out| out.write_all(&bytes))?
+                    let bytes = make(partial.path()).map_err(PackageError::io(&to))?;
+                    create_in(&partial, &to, |out| out.write_all(&bytes))?
                 }
                 Content::File(from) => {
                     let mut from_file = File::open(from).map_err(PackageError::io(from))?;
-                    create(&to, |out| std::io::copy(&mut from_file, out).map(|_| ()))?
+                    create_in(&partial, &to, |out| std::io::copy(&mut from_file, out).map(|_| ()))?
                 }
             };
         }
-        create(&partial.0.join(FILE_NAME), |out| out.write_all(Manifest::new(entries).to_text().as_bytes()))?;
+        create_in(&partial, &partial.path().join(FILE_NAME), |out| {
+            out.write_all(Manifest::new(entries).to_text().as_bytes())
+        })?;
         Ok((partial, summary))
     }
 }
@@ -113,50 +106,39 @@ fn named_well(item: &Item, entries: &[Entry], path: &Path) -> Result<(), Package
     Ok(())
 }
 
-/// Write a file, its folder included; its size.
+/// Nothing may be at `path`.
+pub(super) fn vacant(path: &Path) -> Result<(), PackageError> {
+    if path.symlink_metadata().is_ok() { Err(PackageError::Exists { path: path.to_owned() }) } else { Ok(()) }
+}
+
+/// Nothing may be at `path` but a `kind`, which is known by its `file`.
+pub(super) fn replaceable(path: &Path, file: &str, kind: &str) -> Result<(), PackageError> {
+    if path.symlink_metadata().is_err() || path.join(file).is_file() {
+        return Ok(());
+    }
+    Err(PackageError::unusable(path, format!("exists and is no {kind}: remove it or write elsewhere")))
+}
+
+/// Write a file into a partial, its folders included; its size.
+pub(super) fn create_in(
+    partial: &Partial,
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
+) -> Result<u64, PackageError> {
+    partial.make_folders(path).map_err(PackageError::io(path))?;
+    create(path, write)
+}
+
+/// Write a file into its folder; its size.
 pub(super) fn create(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
 ) -> Result<u64, PackageError> {
     let io = || PackageError::io(path);
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(io())?;
-    }
     let mut out = BufWriter::new(File::create(path).map_err(io())?);
     write(&mut out).map_err(io())?;
     let file = out.into_inner().map_err(|e| PackageError::Io { path: path.to_owned(), fault: e.into_error() })?;
     Ok(file.metadata().map_err(io())?.len())
-}
-
-/// A folder beside a package's place, which is removed with what is left in it.
-pub(super) struct Partial(pub PathBuf);
-
-impl Partial {
-    pub fn beside(path: &Path) -> Result<Self, PackageError> {
-        let name =
-            path.file_name().ok_or_else(|| PackageError::unusable(path, "is no path for a package: name a folder"))?;
-        let folder = path.parent().unwrap_or(Path::new(""));
-        fs::create_dir_all(folder)
-            .or_else(|e| if folder == Path::new("") { Ok(()) } else { Err(e) })
-            .map_err(PackageError::io(folder))?;
-        // What a writer that was killed has left stays, and does no harm.
-        for n in 0..10_000 {
-            let partial = folder.join(format!(".{}.partial-{n}", name.to_string_lossy()));
-            match fs::create_dir(&partial) {
-                Ok(()) => return Ok(Self(partial)),
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(fault) => return Err(PackageError::Io { path: partial, fault }),
-            }
-        }
-        Err(PackageError::unusable(path, "has 10000 unfinished packages beside it: remove them"))
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        // Gone where it was renamed; elsewhere there is nothing to do about a folder that cannot be removed.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// The model file; `plan` gains the constants of the weight file.

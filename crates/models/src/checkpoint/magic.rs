@@ -2,6 +2,9 @@
 
 /// Describes the first bytes of a file that was expected to be something else, with what to do about it.
 pub(super) fn describe(head: &[u8]) -> String {
+    if let Some(pointer) = thane_mil::package::lfs_pointer(head) {
+        return format!("it {pointer}");
+    }
     let known = known(head);
     if let Some(known) = known {
         return known.to_owned();
@@ -23,8 +26,10 @@ fn known(head: &[u8]) -> Option<&'static str> {
     }
     let text = head.iter().position(|byte| !byte.is_ascii_whitespace()).map_or(head, |start| &head[start..]);
     Some(match () {
-        () if head.starts_with(b"version https://git-lfs") => {
-            "it looks like a git-lfs pointer, not the file itself: run `git lfs pull` or fetch it from the hub"
+        () if text.starts_with(b"program(") => "it looks like MIL text: `thane audit` and `thane bisect` read it",
+        () if looks_like_core_ml(head) => {
+            "it looks like a Core ML .mlmodel file (a neural network, a tree or a pipeline), which no verb reads: give the \
+             checkpoint, or convert it with coremltools, convert_to=\"mlprogram\""
         }
         () if head.starts_with(b"PK\x03\x04") => {
             "it looks like a zip archive (a PyTorch .bin or .pt file is one, so is a wheel): unpack it, or convert the model to safetensors"
@@ -49,6 +54,11 @@ fn known(head: &[u8]) -> Option<&'static str> {
         }
         () => return None,
     })
+}
+
+/// A specification version, then a description, as the protocol buffer of a Core ML model begins.
+fn looks_like_core_ml(head: &[u8]) -> bool {
+    matches!(head, [0x08, 1..=32, 0x12, ..])
 }
 
 /// A length that a header can have, then the start of that JSON header.

@@ -1,10 +1,11 @@
 //! Files as bytes: weights mapped, small text files read.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use thane_mil::data::Bytes;
+use thane_mil::package::lfs_pointer;
 
 use super::error::CheckpointError;
 
@@ -21,19 +22,15 @@ pub(super) fn map(path: &Path) -> Result<Bytes, CheckpointError> {
     thane_mil::package::map(path).map_err(io)
 }
 
-/// Reads a small file whole, refusing one longer than `max_bytes`.
+/// Reads a small file whole, refusing one longer than `max_bytes`, and what is no file.
 pub(super) fn read_small(path: &Path, max_bytes: u64) -> Result<Vec<u8>, CheckpointError> {
-    let read = || -> io::Result<Vec<u8>> {
-        let mut text = Vec::new();
-        File::open(path)?.take(max_bytes + 1).read_to_end(&mut text)?;
-        Ok(text)
-    };
-    let text = read().map_err(|fault| CheckpointError::Io { path: path.to_owned(), fault })?;
-    if text.len() as u64 > max_bytes {
-        return Err(CheckpointError::Unusable {
-            path: path.to_owned(),
-            reason: format!("is longer than {max_bytes} bytes, too long for such a file: fetch it again"),
-        });
+    let unusable = |reason| CheckpointError::Unusable { path: path.to_owned(), reason };
+    let text = thane_mil::package::read_small(path, max_bytes).map_err(|fault| match fault.kind() {
+        ErrorKind::InvalidData => unusable(format!("{fault}: fetch the file again")),
+        _ => CheckpointError::Io { path: path.to_owned(), fault },
+    })?;
+    match lfs_pointer(&text) {
+        Some(pointer) => Err(unusable(pointer.to_owned())),
+        None => Ok(text),
     }
-    Ok(text)
 }

@@ -12,10 +12,11 @@ use thane_mil::types::DType;
 use crate::checkpoint::{Checkpoint, Config, Gguf, Sentence, Source};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderInfo, EncoderOptions, Target};
 use crate::error::ModelError;
-use crate::graph::{Derived, Form, Graph, Layout};
+use crate::graph::{Form, Graph, Layout, Shared};
 use crate::layers::attention::Attention;
 use crate::layers::decoder::{self, Mask, Mode};
 use crate::layers::encoder::{Encoding, Extent, Head};
+use crate::numbers;
 use crate::weights::{Names, Weights};
 use crate::{DecoderEngine, Fixed, Info, Model, Options, Pooling};
 
@@ -130,20 +131,41 @@ pub fn names() -> Vec<&'static str> {
     FAMILIES.iter().flat_map(|f| f.names).copied().collect()
 }
 
-/// The family of a checkpoint, and what the file calls the architecture.
-fn family(checkpoint: &Checkpoint, has: fn(&Family) -> bool) -> Result<(&'static Family, String), ModelError> {
-    let architecture = match &checkpoint.source {
+/// What the file calls the architecture.
+fn architecture(checkpoint: &Checkpoint) -> Result<String, ModelError> {
+    Ok(match &checkpoint.source {
         Source::Gguf(gguf) => gguf.str("general.architecture")?.to_owned(),
         Source::HuggingFace(folder) => folder.config.str("model_type")?.to_owned(),
-    };
+    })
+}
+
+/// The family of a checkpoint, and what the file calls the architecture.
+fn family(checkpoint: &Checkpoint, has: fn(&Family) -> bool) -> Result<(&'static Family, String), ModelError> {
+    let architecture = architecture(checkpoint)?;
     let fitting = || FAMILIES.iter().filter(|f| has(f));
-    match fitting().find(|f| f.names.contains(&architecture.as_str())) {
-        Some(family) => Ok((family, architecture)),
-        None => {
+    let known = |family: &&Family| family.names.contains(&architecture.as_str());
+    if let Some(family) = fitting().find(known) {
+        return Ok((family, architecture));
+    }
+    match FAMILIES.iter().find(known) {
+        Some(f) if f.config.is_none() && f.gguf.is_none() => Err(ModelError::EmbedsOnly(architecture)),
+        Some(f) if f.encoder.is_none() => Err(ModelError::AnswersOnly(architecture)),
+        _ => {
             let supported = fitting().flat_map(|f| f.names).copied().collect();
             Err(ModelError::Architecture { found: architecture, supported })
         }
     }
+}
+
+/// Whether a checkpoint is an embedding model by its architecture or, where that can be either, by the files of
+/// sentence-transformers that lie beside its weights.
+pub(crate) fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
+    let architecture = architecture(checkpoint)?;
+    let of_name = FAMILIES.iter().filter(|f| f.names.contains(&architecture.as_str()));
+    let (encodes, answers) = of_name
+        .fold((false, false), |(e, a), f| (e || f.encoder.is_some(), a || f.config.is_some() || f.gguf.is_some()));
+    let has_modules = || checkpoint.hugging_face().is_some_and(|f| f.folder.join("modules.json").is_file());
+    Ok(encodes && (!answers || has_modules()))
 }
 
 pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model, ModelError> {
@@ -215,7 +237,7 @@ fn lower_encoder(
     }
     let max_tokens = sentence.max_tokens.unwrap_or(sizes.n_positions).min(sizes.n_positions);
     let head = Head { encoding: options.encoding, pooling, dense: &sentence.dense, normalize };
-    let derived = Derived::default();
+    let shared = Shared::default();
     let function = |name: &str, tokens, layout, most| {
         let (form, divisor) = match &options.target {
             Target::Portable => (Form::PORTABLE, 1.0),
@@ -230,7 +252,7 @@ fn lower_encoder(
             head,
             residual_divisor: divisor,
         };
-        encoder.function(Graph::in_form(name, derived.clone(), form), weights, &plan)
+        encoder.function(Graph::in_form(name, shared.clone(), form), weights, &plan)
     };
     let name = options.encoding.function();
     let functions = match &options.target {
@@ -253,6 +275,8 @@ fn lower_encoder(
         }
     };
     weights.finish()?;
+    let stored = shared.borrow().stored();
+    numbers::check(&stored, Some(SMALL_BYTES))?;
     let info = EncoderInfo {
         architecture,
         n_layers: sizes.n_layers,
@@ -269,8 +293,11 @@ fn lower_encoder(
         lower_case: sentence.lower_case,
         quantize: sentence.quantize,
     };
-    Ok(BuiltEncoder { program: Program::new(functions), info })
+    Ok(BuiltEncoder { program: Program::new(functions), info, stored })
 }
+
+/// Vectors of up to this size, norms and biases, are read when a program is made; larger tensors when they are used.
+const SMALL_BYTES: usize = 1 << 16;
 
 /// Rows of the pool matrix of functions of fixed length.
 const MAX_CHUNKS: usize = 32;
@@ -306,13 +333,15 @@ fn lower(
         }
     };
     let modes = [Mode::Prefill, Mode::Decode, Mode::Score];
-    let derived = Derived::default();
+    let shared = Shared::default();
     let functions = modes
         .into_iter()
         .filter(|mode| *mode != Mode::Score || options.score)
-        .map(|mode| decoder.function(Graph::in_form(mode.name(), derived.clone(), form), weights, mode, &lowering))
+        .map(|mode| decoder.function(Graph::in_form(mode.name(), shared.clone(), form), weights, mode, &lowering))
         .collect::<Result<Vec<_>, _>>()?;
     weights.finish()?;
+    let stored = shared.borrow().stored();
+    numbers::check(&stored, Some(SMALL_BYTES))?;
     let info = Info {
         architecture,
         n_layers: sizes.n_layers,
@@ -322,7 +351,7 @@ fn lower(
         cache_bytes: sizes.cache_elements.saturating_mul(context).saturating_mul(lowering.cache.bits() / 8),
         fixed: options.engine.map(|_| Fixed { block: lowering.block, window: sizes.window }),
     };
-    Ok(Model { program: Program::new(functions), info, notes: weights.notes() })
+    Ok(Model { program: Program::new(functions), info, notes: weights.notes(), stored })
 }
 
 fn refuse_unknown(family: &'static str, keys: Vec<String>) -> Result<(), ModelError> {

@@ -74,7 +74,7 @@ fn a_wrong_magic_is_told_by_its_looks() {
         (&safetensors, "safetensors file"),
         (b"<!DOCTYPE html><html>", "HTML page"),
         (b"\n <html lang=\"en\">", "HTML page"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git-lfs pointer"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "is a Git LFS pointer"),
         (b"tjgg\x01\x00\x00\x00", "GGML file from before GGUF"),
         (b"\x1f\x8b\x08\x00", "gzip"),
         (b"\x28\xb5\x2f\xfd", "zstd"),

@@ -35,7 +35,7 @@ fn bad_headers_are_refused() {
     let long = [&(1_u64 << 26).to_le_bytes()[..], b"{}"].concat();
     for (file, parts) in [
         (vec![1, 2, 3], &["has 3 bytes", "fetch it again"][..]),
-        (b"version https://git-lfs.github.com/spec/v1\n".to_vec(), &["git-lfs pointer"]),
+        (b"version https://git-lfs.github.com/spec/v1\n".to_vec(), &["is a Git LFS pointer"]),
         (b"<!doctype html><html></html>".to_vec(), &["HTML page"]),
         (absurd, &["18446744073709551615 bytes long", "100000000"]),
         (long, &["should end at file offset 67108872", "ends at 10"]),

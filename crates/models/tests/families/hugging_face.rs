@@ -59,7 +59,7 @@ fn an_unknown_architecture_lists_those_that_are_known() {
     let model = changed(LLAMA, &json!({"model_type": "qwen9"}));
     assert_refused("qwen9", model, &["architecture `qwen9` is not supported", "llama, gemma3_text, gemma3, qwen3"]);
     let bert = changed(LLAMA, &json!({"model_type": "bert"}));
-    assert_refused("an encoder", bert, &["architecture `bert` is not supported"]);
+    assert_refused("an encoder", bert, &["architecture `bert` is an embedding model"]);
     let encoders = ["bidirectional_pplx_qwen3", "bert", "modernbert"];
     assert_eq!(families::names(), [&["llama", "gemma3_text", "gemma3", "qwen3"][..], &encoders].concat());
     assert_refused("no type", changed(LLAMA, &json!({"model_type": null})), &["\"model_type\" is missing"]);

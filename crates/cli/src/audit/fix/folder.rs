@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use thane_compile::audit::fix::{Measure, Report};
+use thane_mil::package::Partial;
 
 use super::{Request, of_package, unfit};
 use crate::app::App;
@@ -25,11 +26,7 @@ pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
         return Err(unfit(from));
     }
     let manifest = manifest(from)?;
-    let parent = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(parent).map_err(|e| other(e.into()))?;
-    let name = to.file_name().unwrap_or_default().to_string_lossy();
-    let partial = tempfile::Builder::new().prefix(&format!(".{name}.partial-")).tempdir_in(parent);
-    let partial = partial.map_err(|e| other(e.into()))?;
+    let partial = Partial::folder(to).map_err(|e| other(e.into()))?;
     let mut reports = Vec::new();
     for package in &found {
         let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -52,7 +49,7 @@ pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
         Ok(())
     };
     finish().map_err(other)?;
-    bundle::place(partial, to, false).map_err(|e| other(e.into()))?;
+    partial.put().map_err(|e| other(e.into()))?;
     reports.into_iter().reduce(joined).ok_or_else(|| unfit(from))
 }
 

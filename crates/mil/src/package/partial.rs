@@ -1,0 +1,318 @@
+//! What is being written: a file or folder beside its place, which takes its name when it is whole.
+//!
+//! A partial is locked while its writer lives. Who writes to a folder removes what dead writers have left in it.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// What the names of partials have in them: nothing else may, for such are removed.
+const MARK: &str = ".thane-partial-";
+
+/// A file or folder that is not whole yet; dropped, it is removed.
+#[derive(Debug)]
+pub struct Partial {
+    path: PathBuf,
+    /// Where it belongs: no link.
+    place: PathBuf,
+    /// Open as long as this lives: a lock that goes with the process. Systems and file systems without such locks have none,
+    /// and there nothing is removed for being left.
+    #[cfg_attr(not(test), expect(dead_code, reason = "held, not read"))]
+    lock: Option<File>,
+    is_folder: bool,
+}
+
+impl Partial {
+    /// An empty folder beside `place`, which is made with the folders above it.
+    pub fn folder(place: &Path) -> io::Result<Self> {
+        Self::beside(place, true)
+    }
+
+    /// An empty file beside `place`.
+    pub fn file(place: &Path) -> io::Result<Self> {
+        Self::beside(place, false)
+    }
+
+    fn beside(place: &Path, is_folder: bool) -> io::Result<Self> {
+        let invalid = || io::Error::new(ErrorKind::InvalidInput, "names no file or folder");
+        // What a link leads to is replaced, not the link.
+        let place = if place.is_symlink() { place.canonicalize()? } else { place.to_owned() };
+        let name = place.file_name().ok_or_else(invalid)?.to_string_lossy().into_owned();
+        let parent = parent(&place);
+        fs::create_dir_all(parent)?;
+        remove_left(parent);
+        for n in 0..10_000 {
+            let path = parent.join(format!(".{name}{MARK}{}-{n}", std::process::id()));
+            let made = if is_folder { fs::create_dir(&path) } else { File::create_new(&path).map(drop) };
+            match made {
+                Ok(()) => {}
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
+                Err(e) => return Err(e),
+            }
+            // Between its making and its lock another process may take it for left.
+            match lock(&path, is_folder) {
+                Ok(lock) => return Ok(Self { path, place, lock, is_folder }),
+                Err(e) if e.kind() == ErrorKind::NotFound || e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(io::Error::new(ErrorKind::AlreadyExists, "has 10000 unfinished writes beside it: remove them"))
+    }
+
+    /// Where it is now.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder of a file that belongs into this folder, made; never this folder itself, so that nothing that was removed
+    /// comes back.
+    pub(super) fn make_folders(&self, file: &Path) -> io::Result<()> {
+        let Some(folders) = file.parent().and_then(|p| p.strip_prefix(&self.path).ok()) else { return Ok(()) };
+        let mut at = self.path.clone();
+        for name in folders.components() {
+            at.push(name);
+            match fs::create_dir(&at) {
+                Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Give it its name, where nothing may be yet.
+    pub fn put(self) -> io::Result<()> {
+        if self.place.symlink_metadata().is_ok() {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        fs::rename(&self.path, &self.place)
+    }
+
+    /// Give it its name; what has that name goes away then, and whatever fails, the old or the new is there, whole.
+    pub fn replace(self) -> io::Result<()> {
+        if !self.is_folder || self.place.symlink_metadata().is_err() {
+            return fs::rename(&self.path, &self.place);
+        }
+        // Of the two, this path has the old one then, which is dropped.
+        swap(&self.path, &self.place, &System)
+    }
+
+    /// Remove what this process writes beside `place`: for the end by a signal, while other threads may still write.
+    pub fn remove_own(place: &Path) {
+        let place = place.canonicalize().unwrap_or_else(|_| place.to_owned());
+        let Some(name) = place.file_name() else { return };
+        let own = format!(".{}{MARK}{}-", name.to_string_lossy(), std::process::id());
+        for _ in 0..20 {
+            let mut is_left = false;
+            for path in entries(parent(&place)).filter(|path| name_of(path).starts_with(&own)) {
+                is_left |= remove(&path).is_err() && path.symlink_metadata().is_ok();
+            }
+            if !is_left {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Gone where it was renamed; elsewhere there is nothing to do about what cannot be removed.
+        let _ = remove(&self.path);
+    }
+}
+
+fn parent(place: &Path) -> &Path {
+    place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    if path.symlink_metadata()?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+}
+
+/// Lock what was just made; `NotFound` or `WouldBlock` where another process took it for left.
+fn lock(path: &Path, is_folder: bool) -> io::Result<Option<File>> {
+    if is_folder && !cfg!(unix) {
+        return Ok(None);
+    }
+    let file = File::open(path)?;
+    match file.try_lock() {
+        // Removed before it was locked, it may stand there no more.
+        Ok(()) => path.symlink_metadata().map(|_| Some(file)),
+        Err(TryLockError::WouldBlock) => Err(ErrorKind::WouldBlock.into()),
+        Err(TryLockError::Error(_)) => Ok(None),
+    }
+}
+
+/// Remove partials in a folder whose writers are dead: nobody holds their locks.
+fn remove_left(folder: &Path) {
+    let is_partial = |name: &str| name.starts_with('.') && name.contains(MARK);
+    for path in entries(folder).filter(|path| is_partial(&name_of(path))) {
+        let is_ours = path.symlink_metadata().is_ok_and(|found| found.is_dir() || found.is_file());
+        let Some(file) = is_ours.then(|| File::open(&path).ok()).flatten() else { continue };
+        // Held until it is gone, so that nobody starts to write into it.
+        if file.try_lock().is_ok() {
+            let _ = remove(&path);
+        }
+    }
+}
+
+/// What [`swap`] asks of the system.
+trait Rename {
+    fn exchange(&self, a: &Path, b: &Path) -> io::Result<()>;
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+}
+
+struct System;
+
+impl Rename for System {
+    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+    fn exchange(&self, a: &Path, b: &Path) -> io::Result<()> {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        Ok(renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE)?)
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+    fn exchange(&self, _: &Path, _: &Path) -> io::Result<()> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+}
+
+/// Exchange what is at `new` and at `place`, in one step where the system can; else in three, with a way back.
+fn swap(new: &Path, place: &Path, system: &dyn Rename) -> io::Result<()> {
+    match system.exchange(new, place) {
+        Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::InvalidInput) => {}
+        done => return done,
+    }
+    // A name that nobody takes for left: for a moment it is the only one that the old has.
+    let aside = place.with_file_name(format!(".{}.old-{}", name_of(place), std::process::id()));
+    system.rename(place, &aside)?;
+    if let Err(fault) = system.rename(new, place) {
+        return Err(match system.rename(&aside, place) {
+            Ok(()) => fault,
+            Err(_) => io::Error::new(fault.kind(), format!("{fault}; what was there is now {}", aside.display())),
+        });
+    }
+    system.rename(&aside, new)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// The folder's names, and what each holds.
+    fn state(folder: &Path) -> Vec<(String, String)> {
+        let mut found: Vec<_> =
+            entries(folder).map(|p| (name_of(&p), fs::read_to_string(p.join("x")).unwrap_or_default())).collect();
+        found.sort();
+        found
+    }
+
+    fn folder_with(path: &Path, text: &str) {
+        fs::create_dir(path).unwrap();
+        fs::write(path.join("x"), text).unwrap();
+    }
+
+    /// A system without an exchange, whose renames fail where the list says so.
+    struct Failing(RefCell<Vec<bool>>);
+
+    impl Rename for Failing {
+        fn exchange(&self, _: &Path, _: &Path) -> io::Result<()> {
+            Err(ErrorKind::Unsupported.into())
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            if self.0.borrow_mut().remove(0) { Err(ErrorKind::StorageFull.into()) } else { fs::rename(from, to) }
+        }
+    }
+
+    #[test]
+    fn a_replacement_that_fails_keeps_the_old() {
+        let pair = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        for (fails, expected) in [
+            (vec![true], vec![pair("new", "new"), pair("out", "old")]),
+            (vec![false, true, false], vec![pair("new", "new"), pair("out", "old")]),
+            (vec![false, false, false], vec![pair("new", "old"), pair("out", "new")]),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let [new, out] = ["new", "out"].map(|name| root.path().join(name));
+            folder_with(&new, "new");
+            folder_with(&out, "old");
+            let fault = swap(&new, &out, &Failing(RefCell::new(fails.clone())));
+            assert_eq!(fault.is_err(), fails.contains(&true), "{fails:?}");
+            assert_eq!(state(root.path()), expected, "{fails:?}");
+        }
+        // Even the way back fails: the old is there, and the error says where.
+        let root = tempfile::tempdir().unwrap();
+        let [new, out] = ["new", "out"].map(|name| root.path().join(name));
+        folder_with(&new, "new");
+        folder_with(&out, "old");
+        let fault = swap(&new, &out, &Failing(RefCell::new(vec![false, true, true]))).unwrap_err().to_string();
+        let aside = format!(".out.old-{}", std::process::id());
+        assert!(fault.contains(&format!("what was there is now {}", root.path().join(&aside).display())), "{fault}");
+        assert_eq!(state(root.path()), [(aside, "old".to_owned()), pair("new", "new")]);
+    }
+
+    #[test]
+    fn a_folder_is_replaced_whole_and_nothing_is_left() {
+        let root = tempfile::tempdir().unwrap();
+        let out = root.path().join("out");
+        folder_with(&out, "old");
+        let partial = Partial::folder(&out).unwrap();
+        fs::write(partial.path().join("x"), "new").unwrap();
+        assert!(Partial::folder(&out).unwrap().put().is_err(), "something is there");
+        partial.replace().unwrap();
+        assert_eq!(state(root.path()), [("out".to_owned(), "new".to_owned())]);
+        // A partial that has gone away before it is put there.
+        let partial = Partial::folder(&out).unwrap();
+        fs::remove_dir(partial.path()).unwrap();
+        partial.replace().unwrap_err();
+        assert_eq!(state(root.path()), [("out".to_owned(), "new".to_owned())]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_dead_writers_left_is_removed_and_what_live_ones_write_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        let left = [".gone.mlpackage.thane-partial-1-0", ".out.thane-partial-99-7"].map(|n| root.path().join(n));
+        folder_with(&left[0], "half");
+        fs::write(&left[1], "half a file").unwrap();
+        let others = [".out.partial-1", "out.thane-partial-1-0"].map(|n| root.path().join(n));
+        others.iter().for_each(|path| folder_with(path, "of others"));
+        let live = Partial::folder(&root.path().join("live")).unwrap();
+        let file = Partial::file(&root.path().join("out")).unwrap();
+        assert!(left.iter().all(|path| !path.exists()), "{left:?}");
+        assert!(others.iter().all(|path| path.exists()) && live.path().exists() && file.path().is_file());
+        let path = live.path().to_owned();
+        // A process that dies unlocks and does not clean up.
+        let mut live = std::mem::ManuallyDrop::new(live);
+        live.lock = None;
+        let _ = Partial::file(&root.path().join("third")).unwrap();
+        assert!(!path.exists() && file.path().exists());
+    }
+
+    #[test]
+    fn a_process_removes_what_it_writes_itself() {
+        let root = tempfile::tempdir().unwrap();
+        let partial = Partial::folder(&root.path().join("out")).unwrap();
+        let other = root.path().join(".out.thane-partial-1-0");
+        folder_with(&other, "of another process");
+        folder_with(&partial.path().join("weights"), "half");
+        Partial::remove_own(&root.path().join("out"));
+        assert!(!partial.path().exists() && other.exists());
+        partial.make_folders(&partial.path().join("Data/a/x")).unwrap_err();
+        assert!(!partial.path().exists(), "it does not come back");
+    }
+}
