@@ -3,7 +3,8 @@
     python3 tests/oracle/make_packages.py [name..]    # write all of them, or those that are named
 
 Small on purpose; each is there for what its name says. Dates and random identifiers are replaced, so that a second run
-gives the same bytes. Needs coremltools and numpy; all seeds are literals.
+gives the same bytes. Needs coremltools and numpy, and torch for those that are
+traced; all seeds are literals.
 """
 
 import json
@@ -246,6 +247,49 @@ def infinite():
     return convert(program([(4, 4)], body, ct.target.iOS16), ct.target.iOS16)
 
 
+def of_torch(module, inputs, outputs, target=ct.target.iOS16):
+    """A traced module; what torch makes of the inputs travels in the metadata, as JSON, by the names of both."""
+    import torch
+
+    module = module.eval()
+    with torch.no_grad():
+        results = module(*inputs.values())
+    traced = torch.jit.trace(module, tuple(inputs.values()))
+    model = ct.convert(
+        traced, convert_to="mlprogram", minimum_deployment_target=target, compute_precision=ct.precision.FLOAT32,
+        inputs=[ct.TensorType(name=name, shape=x.shape) for name, x in inputs.items()],
+        outputs=[ct.TensorType(name=name) for name in outputs])
+    results = results if isinstance(results, tuple) else (results,)
+    for name, tensor in [*inputs.items(), *zip(outputs, results)]:
+        model.user_defined_metadata[f"torch.{name}"] = json.dumps(tensor.flatten().tolist())
+    return model
+
+
+def gru():
+    """A recurrent layer of torch: a loop whose condition gives a vector of one truth value."""
+    import torch
+
+    torch.manual_seed(3)
+    return of_torch(torch.nn.GRU(4, 3), {"x": torch.randn(5, 2, 4), "h": torch.randn(1, 2, 3)}, ["y", "last"])
+
+
+def infinite_mask():
+    """Attention's mask as torch users write it: minus infinity where a key is hidden. coremltools writes masked_fill itself
+    with the least finite number."""
+    import torch
+
+    class Masked(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.zeros(5, 5).masked_fill(torch.ones(5, 5).triu(1).bool(), float("-inf")))
+
+        def forward(self, scores):
+            return (scores + self.mask).softmax(-1)
+
+    torch.manual_seed(4)
+    return of_torch(Masked(), {"scores": torch.randn(2, 5, 5)}, ["y"])
+
+
 def multifunction():
     """Two functions over one weight, by save_multifunction, which stores it once."""
     saved = []
@@ -279,6 +323,7 @@ def described():
 CASES = [
     ios15, ios16_half, ios17_integers, ios18_palettized, ios18_state, ranges, enumerated, image, optional_input,
     control_flow, lists, spatial, classifier, classifier_int64, ios16_compressed, ios18_joint, infinite, multifunction, described,
+    gru, infinite_mask,
 ]
 
 

@@ -108,6 +108,17 @@ fn chunks<const N: usize, T>(bytes: &[u8], f: impl Fn([u8; N]) -> T) -> Vec<T> {
     bytes.as_chunks::<N>().0.iter().map(|c| f(*c)).collect()
 }
 
+/// The bits of the NaN that `nan` spells in MIL text: quiet, without a sign or a payload.
+pub(crate) fn quiet_nan(dtype: DType) -> Option<u64> {
+    match dtype {
+        DType::Fp16 => Some(0x7e00),
+        DType::Bf16 => Some(0x7fc0),
+        DType::Fp32 => Some(0x7fc0_0000),
+        DType::Fp64 => Some(0x7ff8_0000_0000_0000),
+        _ => None,
+    }
+}
+
 /// The value of an IEEE binary16 number given by its bits.
 pub fn f16_to_f32(bits: u16) -> f32 {
     let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };

@@ -9,8 +9,8 @@
 //! 5. Ranks are at most 5, except for constants that only constexpr ops use, and at most 4 in lists; inputs have rank 1 or
 //!    more.
 //! 6. A literal, attributes included, has as many bytes as its type asks for, and reads back: truth values are 0 or 1,
-//!    unused bits 0, strings scalars. What has no text, fp8 and numbers that are not finite, is a whole constant, for a
-//!    weight file, and not fp64, which is in none.
+//!    unused bits 0, strings scalars. Infinities and NaN are legal. What has no text, fp8 and NaN with a payload, is a
+//!    whole constant, for a weight file, and not fp64, which is in none.
 //! 7. Functions have outputs, and an output is a tensor or, of a classifier, a dictionary.
 //!
 //! Passing them means that later stages return errors but do not panic.
@@ -18,7 +18,7 @@
 use std::collections::HashSet;
 
 use crate::data::Data;
-use crate::literal::Literal;
+use crate::literal::{Literal, quiet_nan};
 use crate::opset::{self, Accepts};
 use crate::program::{Arg, BlockId, Function, Op, OpId, Program, ValueId};
 use crate::types::{DType, MAX_RANK, TensorType, Type, is_type_word};
@@ -271,7 +271,7 @@ fn check_item(literal: &Literal) -> Result<(), String> {
         Literal::List(_, items) | Literal::Tuple(items) => items.iter().try_for_each(check_item),
         Literal::Dict(_, _, items) => items.iter().try_for_each(|(k, v)| check_item(k).and(check_item(v))),
         Literal::Tensor(ty, data) if !has_text(ty.dtype, data) => {
-            Err(format!("{ty} has no text: it is fp8 or not finite, and not a whole constant"))
+            Err(format!("{ty} has no text: it is fp8 or a NaN with a payload, and not a whole constant"))
         }
         Literal::Tensor(ty, data) => check_tensor(ty, data),
     }
@@ -292,7 +292,7 @@ fn check_tensor(ty: &TensorType, data: &Data) -> Result<(), String> {
     match ty.dtype {
         DType::String => Err(format!("{ty}: strings are scalars")),
         _ if !is_clean(ty.dtype, ty.n_elements().unwrap_or(0), data) => {
-            Err(format!("{ty} holds bits that are no {} or not finite", ty.dtype))
+            Err(format!("{ty} holds bits that are no {} or have no text", ty.dtype))
         }
         _ => Ok(()),
     }
@@ -313,16 +313,19 @@ fn is_clean(dtype: DType, n: usize, data: &Data) -> bool {
     }
 }
 
-/// Whether MIL text can spell all elements: floating-point numbers only where they are finite, fp8 never.
+/// Whether MIL text can spell all elements: fp8 never, and of NaN only the one that has nothing but a sign.
 pub(crate) fn has_text(dtype: DType, data: &Data) -> bool {
-    fn all<const N: usize>(data: &Data, test: impl Fn([u8; N]) -> bool) -> bool {
-        data.to_vec().as_chunks::<N>().0.iter().all(|b| test(*b))
+    fn all<const N: usize>(dtype: DType, data: &Data, bits: impl Fn([u8; N]) -> u64, infinity: u64) -> bool {
+        let magnitude = !(1 << (dtype.bits() - 1));
+        let has_text = |bits: u64| bits <= infinity || Some(bits) == quiet_nan(dtype);
+        data.to_vec().as_chunks::<N>().0.iter().all(|b| has_text(bits(*b) & magnitude))
     }
+    let half = |b| u64::from(u16::from_le_bytes(b));
     match dtype {
-        DType::Fp16 => all(data, |b| u16::from_le_bytes(b) & 0x7c00 != 0x7c00),
-        DType::Bf16 => all(data, |b| u16::from_le_bytes(b) & 0x7f80 != 0x7f80),
-        DType::Fp32 => all(data, |b| f32::from_le_bytes(b).is_finite()),
-        DType::Fp64 => all(data, |b| f64::from_le_bytes(b).is_finite()),
+        DType::Fp16 => all(dtype, data, half, 0x7c00),
+        DType::Bf16 => all(dtype, data, half, 0x7f80),
+        DType::Fp32 => all(dtype, data, |b| u64::from(u32::from_le_bytes(b)), 0x7f80_0000),
+        DType::Fp64 => all(dtype, data, u64::from_le_bytes, 0x7ff0_0000_0000_0000),
         DType::Fp8E4M3 | DType::Fp8E5M2 => false,
         _ => true,
     }

@@ -19,3 +19,4 @@ mod real;
 mod spatial;
 mod threads;
 mod tiny;
+mod torch;

@@ -32,8 +32,12 @@ fn while_loop(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     agree("`loop_vars` are", &vars, "the first block takes", &cond.inputs)?;
     agree("`loop_vars` are", &vars, "the second block takes", &body.inputs)?;
     agree("`loop_vars` are", &vars, "the second block gives", &body.outputs)?;
-    let bool = Type::Tensor(TensorType::scalar(DType::Bool));
-    agree("the first block must give", &[bool], "it gives", &cond.outputs)?;
+    // One truth value: a scalar, or the vector of one that coremltools makes of the loops of torch's recurrent layers.
+    let vector = Type::Tensor(TensorType::new(DType::Bool, [1usize]));
+    if cond.outputs.len() != 1 || !cond.outputs[0].compatible(&vector) {
+        let bool = Type::Tensor(TensorType::scalar(DType::Bool));
+        agree("the first block must give", &[bool], "it gives", &cond.outputs)?;
+    }
     Ok(vars.iter().zip(&body.outputs).map(|(a, b)| i.join(a, b)).collect())
 }
 

@@ -1,6 +1,6 @@
 //! Numbers as text has them.
 
-use crate::literal::{f64_to_bf16, f64_to_f16};
+use crate::literal::{f64_to_bf16, f64_to_f16, quiet_nan};
 use crate::types::DType;
 
 /// Elements as they are read, packed.
@@ -22,10 +22,7 @@ impl Elements {
     pub fn push(&mut self, word: &str) -> Option<()> {
         let bits = match self.dtype {
             DType::Bool => u64::from(word.parse::<bool>().ok()?),
-            DType::Fp16 => u64::from(f64_to_f16(float(word)?)),
-            DType::Fp32 => u64::from((float(word)? as f32).to_bits()),
-            DType::Fp64 => float(word)?.to_bits(),
-            DType::Bf16 => u64::from(f64_to_bf16(float(word)?)),
+            DType::Fp16 | DType::Bf16 | DType::Fp32 | DType::Fp64 => float_bits(word, self.dtype)?,
             DType::Int4 | DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => {
                 let (v, shift) = (word.parse::<i64>().ok()?, 64 - self.dtype.bits());
                 if (v << shift) >> shift != v {
@@ -48,13 +45,37 @@ impl Elements {
     }
 }
 
-/// A finite number, decimal or in C99's hexadecimal form.
-pub fn float(word: &str) -> Option<f64> {
-    let (negative, digits) = match word.as_bytes().first()? {
+/// The bits of a number of this type. What a text spells in digits and the type does not reach is no number of the type;
+/// infinity and NaN are spelled out, as Apple's compiler does it.
+fn float_bits(word: &str, dtype: DType) -> Option<u64> {
+    let (negative, name) = signed(word)?;
+    let sign = u64::from(negative) << (dtype.bits() - 1);
+    if name == "nan" {
+        return Some(quiet_nan(dtype)? | sign);
+    }
+    let v = if name == "inf" { f64::INFINITY } else { float(name)? };
+    let (bits, is_finite) = match dtype {
+        DType::Fp16 => (u64::from(f64_to_f16(v)), f64_to_f16(v) & 0x7c00 != 0x7c00),
+        DType::Bf16 => (u64::from(f64_to_bf16(v)), f64_to_bf16(v) & 0x7f80 != 0x7f80),
+        DType::Fp32 => (u64::from((v as f32).to_bits()), (v as f32).is_finite()),
+        DType::Fp64 => (v.to_bits(), v.is_finite()),
+        _ => return None,
+    };
+    (is_finite == v.is_finite()).then_some(bits | sign)
+}
+
+/// Whether a minus stands before a word, and the word without its sign.
+fn signed(word: &str) -> Option<(bool, &str)> {
+    Some(match word.as_bytes().first()? {
         b'-' => (true, &word[1..]),
         b'+' => (false, &word[1..]),
         _ => (false, word),
-    };
+    })
+}
+
+/// A finite number, decimal or in C99's hexadecimal form.
+pub fn float(word: &str) -> Option<f64> {
+    let (negative, digits) = signed(word)?;
     let v = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
         Some(hex) => hex_float(hex)?,
         None if digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') => digits.parse().ok()?,

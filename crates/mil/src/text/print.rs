@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::data::Data;
-use crate::literal::{Literal, f16_to_f32};
+use crate::literal::{Literal, f16_to_f32, quiet_nan};
 use crate::opset::Opset;
 use crate::package::blob::Plan;
 use crate::program::{Arg, BlockId, Function, Op, OpId, Program, ValueId};
@@ -279,6 +279,15 @@ fn is_blob(ty: &TensorType, data: &Data, opset: Opset) -> bool {
 
 /// The text of the element `at` of packed `bytes`.
 fn element(dtype: DType, bytes: &[u8], at: usize) -> String {
+    // Only this NaN has a text, and no cast is to touch its sign.
+    if let Some(nan) = quiet_nan(dtype) {
+        let sign = 1 << (dtype.bits() - 1);
+        match read_bits(bytes, at, dtype.bits()) {
+            bits if bits == nan => return "nan".to_owned(),
+            bits if bits == nan | sign => return "-nan".to_owned(),
+            _ => {}
+        }
+    }
     match dtype {
         DType::Bool => (bytes[at] != 0).to_string(),
         DType::Fp16 => hex_float(f64::from(f16_to_f32(read_bits(bytes, at, 16) as u16))),
@@ -301,9 +310,12 @@ fn read_bits(bytes: &[u8], at: usize, width: usize) -> u64 {
     })
 }
 
-/// C99's `%a` for a finite number.
+/// C99's `%a` for a number.
 fn hex_float(v: f64) -> String {
     let sign = if v.is_sign_negative() { "-" } else { "" };
+    if v.is_infinite() {
+        return format!("{sign}inf");
+    }
     if v == 0.0 {
         return format!("{sign}0x0p+0");
     }
@@ -335,6 +347,7 @@ mod tests {
             (f64::from(0.1f32), "0x1.99999ap-4"),
             (3.0, "0x1.8p+1"),
             (-0.0, "-0x0p+0"),
+            (f64::NEG_INFINITY, "-inf"),
         ] {
             assert_eq!(hex_float(v), text);
         }

@@ -49,7 +49,7 @@ fn texts_are_refused_with_a_reason() {
 #[test]
 fn constants_without_a_text_are_not_valid() {
     for (ty, offset, message) in [
-        ("fp64", 0xff, "not finite"),
+        ("fp64", 0xff, "have no text"),
         ("tensor<bool, [3]>", 2, "no bool"),
         ("tensor<int4, [3]>", 0xff, "no int4"),
         ("tensor<fp32, [1099511627776, 0]>", 0, "is empty and cannot be written"),
@@ -59,14 +59,15 @@ fn constants_without_a_text_are_not_valid() {
         assert!(errors.iter().any(|e| e.message.contains(message)), "{ty}: {errors:?} lacks {message:?}");
     }
     let mut program = parsed("").unwrap();
-    let tuple = Literal::Tuple(vec![Literal::f32(f32::NAN)]);
+    let payload = Literal::f32(f32::from_bits(0x7fc0_0001));
+    let tuple = Literal::Tuple(vec![payload]);
     program.attributes.push(("a".to_owned(), tuple));
     assert_eq!(valid::check(&program).unwrap_err()[0].place, "attributes");
 }
 
 /// What text cannot spell goes to the weight file, however small it is.
 #[test]
-fn constants_that_are_not_finite_read_back_equal() {
+fn nan_with_a_payload_reads_back_equal() {
     for (ty, offset) in [("fp32", 0xff), ("tensor<bf16, [3]>", 0xff), ("tensor<fp8e5m2, [3]>", 1), ("fp16", 0x7c)] {
         let program = parsed(&blob(ty, offset)).unwrap();
         valid::check(&program).unwrap();
@@ -75,6 +76,36 @@ fn constants_that_are_not_finite_read_back_equal() {
         let back = parse(&text, &|_, offset, ty: &TensorType| blobs.get(offset, ty)).unwrap();
         assert_eq!((difference(&program, &back), blobs.len()), (None, 1), "{text}");
     }
+}
+
+/// Issue 30, 2.2: infinities and NaN, spelled as Apple's compiler spells them, are legal and read back equal.
+#[test]
+fn infinities_and_nan_are_legal_in_text() {
+    let body = "
+        tensor<fp16, []> a = const()[name = tensor<string, []>(\"a\"), val = tensor<fp16, []>(inf)];
+        tensor<fp16, [2]> b = const()[val = tensor<fp16, [2]>([-inf, 0x1.ffcp+15])];
+        tensor<fp32, [3]> c = const()[val = tensor<fp32, [3]>([nan, -nan, -inf])];
+        tensor<bf16, [2]> d = const()[val = tensor<bf16, [2]>([inf, nan])];
+        tensor<fp64, []> e = const()[val = tensor<fp64, []>(-inf)];
+        tensor<fp32, [2, 3]> y = clip(x = x, alpha = fp32(-inf), beta = fp32(+inf));
+        list<fp16, 2> f = const()[val = list<fp16, 2>([nan, -0x1p-24])];";
+    let program = parsed(body).unwrap();
+    valid::check(&program).unwrap();
+    let f = &program.functions()[0];
+    let bits = |name: &str| {
+        let op = f.all_ops().into_iter().map(|id| f.op(id)).find(|op| f.value(op.results[0]).name == name).unwrap();
+        let Some(Literal::Tensor(_, data)) = f.literal_arg(op, "val") else { panic!("{name}") };
+        data.to_vec()
+    };
+    assert_eq!(bits("a"), 0x7c00u16.to_le_bytes());
+    assert_eq!(bits("b"), [0xfc00u16, 0x7bff].map(u16::to_le_bytes).concat());
+    assert_eq!(bits("c"), [0x7fc0_0000u32, 0xffc0_0000, 0xff80_0000].map(u32::to_le_bytes).concat());
+    assert_eq!(bits("d"), [0x7f80u16, 0x7fc0].map(u16::to_le_bytes).concat());
+    assert_eq!(bits("e"), f64::NEG_INFINITY.to_le_bytes());
+    let mut blobs = Blobs::default();
+    let text = print(&program, &mut blobs);
+    assert!(text.contains("([nan, -nan, -inf])") && text.contains("(inf)") && blobs.is_empty(), "{text}");
+    assert_eq!(difference(&program, &parse(&text, &|_, _, _| None).unwrap()), None, "{text}");
 }
 
 #[test]

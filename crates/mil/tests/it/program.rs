@@ -111,7 +111,11 @@ fn wrong_texts_are_refused_with_their_place() {
         (wrap("int8 y = const()[val = int8(300)];"), "`300` is no int8"),
         (wrap("tensor<int32, [2]> y = const()[val = tensor<int32, [2]>([1, 2, 3])];"), "do not fill"),
         (wrap(&format!("{}int8{} y = relu(x = x);", "list<".repeat(99), ", ?>".repeat(99))), "nested deeper"),
-        (wrap("fp32 y = const()[val = fp32(nan)];"), "`nan` is no fp32"),
+        (wrap("fp32 y = const()[val = fp32(nanx)];"), "`nanx` is no fp32"),
+        (wrap("int32 y = const()[val = int32(inf)];"), "`inf` is no int32"),
+        // Rounded, it would be an infinity that nobody wrote.
+        (wrap("fp16 y = const()[val = fp16(1e6)];"), "`1e6` is no fp16"),
+        (wrap("fp32 y = const()[val = fp32(0x1p+128)];"), "`0x1p+128` is no fp32"),
         ("program(1.3) { func main<ios99>() {} -> (); }".to_owned(), "unknown opset `ios99`"),
         ("program(1.3) {".to_owned(), "the end of the text"),
     ] {
