@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use thane_mil::budget::OverBudget;
+use thane_mil::data::Truncated;
 
 /// What a command answers.
 pub type Outcome = Result<(), Failure>;
@@ -58,13 +59,14 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What asks for more memory than there may be is the input's doing, whoever found it.
+    /// What asks for more memory than there may be is the input's doing, whoever found it, and so is a file that ends early.
     pub fn new(code: Code, error: impl Into<anyhow::Error>) -> Self {
         let failure = Self { code, error: error.into(), remedies: Vec::new() };
         if failure.error.chain().any(|cause| cause.is::<OverBudget>()) {
             return Self { code: Code::Usage, ..failure }.remedy("--memory SIZE, where the machine has more");
         }
-        failure
+        let is_truncated = failure.error.chain().any(|cause| cause.is::<Truncated>());
+        Self { code: if is_truncated { Code::Usage } else { code }, ..failure }
     }
 
     /// Adds a line that says what to do about it.
@@ -145,6 +147,17 @@ mod tests {
             assert_eq!(Code::of_process(Some(code as i32)), code);
         }
         assert_eq!((Code::of_process(None), Code::of_process(Some(101))), (Code::Other, Code::Other));
+    }
+
+    #[test]
+    fn what_does_not_fit_in_memory_is_the_fault_of_the_input() {
+        let error = thane_mil::budget::Budget::new(10).reserve(11, || "a tensor".into()).unwrap_err();
+        let failure = Failure::new(Code::Other, anyhow::Error::new(error).context("x.npy"));
+        let mut text = Vec::new();
+        failure.print(&mut text).unwrap();
+        let lines = "thane: x.npy\n  because: a tensor needs 11 B of memory, and 0 B of the 10 B that may be used are taken\n  \
+                     try: --memory SIZE, where the machine has more\n";
+        assert_eq!((failure.code(), String::from_utf8(text).unwrap().as_str()), (Code::Usage, lines));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use thane_cpu::{Cpu, Numerics, Profile};
 use thane_engine::fixed::Fixed;
 use thane_engine::generate::Session;
 use thane_engine::sessions::Sessions;
-use thane_mil::backend::{Backend, Executable, LoadError};
+use thane_mil::backend::{Backend, Executable, LoadError, RunError};
 use thane_mil::package::Package;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
@@ -77,7 +77,7 @@ pub fn cpu(numerics: NumericsFlag, threads: Option<u16>, app: &App) -> Cpu {
         NumericsFlag::Int8 => Numerics::Int8,
         NumericsFlag::Ane => Numerics::Ane(Effects::default()),
     };
-    Cpu::new(numerics, n_threads(threads)).with_isa(app.isa)
+    Cpu::new(numerics, n_threads(threads)).with_isa(app.isa).with_budget(&app.budget)
 }
 
 fn n_threads(asked: Option<u16>) -> usize {
@@ -210,6 +210,7 @@ const CHECK: &str = "thane pull MODEL --check, which reads every byte of a model
 
 /// Run the passes over a program.
 pub fn compile(program: Program, path: &Path, app: &App) -> Result<Program, Failure> {
+    program.check_files().map_err(|e| Failure::new(Code::Usage, e))?;
     let done = thane_compile::run(program, &thane_compile::Options::default());
     let (program, _) = done.map_err(|e| match e {
         // What a family makes is legal but for the numbers of the file.
@@ -262,7 +263,7 @@ pub fn session(opened: &Opened, flags: &RunFlags, app: &App) -> Result<Session, 
 
 /// The same over a program that may have only some of the functions.
 pub fn session_of_any(opened: &Opened, flags: &RunFlags, app: &App) -> Result<Session, Failure> {
-    let instance = executable(opened, flags, app)?.instantiate().map_err(|e| Failure::new(Code::Usage, e))?;
+    let instance = executable(opened, flags, app)?.instantiate().map_err(unstarted)?;
     let Info { context, vocab_size, .. } = opened.model.info;
     Ok(Session::new(instance, context, vocab_size, fixed(opened)))
 }
@@ -293,10 +294,17 @@ pub fn language_and_session(opened: &Opened, flags: &RunFlags, app: &App) -> Res
     })
 }
 
+/// The failure of an instance that cannot be made; what it takes is its caches.
+fn unstarted(error: RunError) -> Failure {
+    let is_too_large = matches!(error, RunError::OverBudget { .. } | RunError::Memory { .. });
+    let failure = Failure::new(Code::Usage, error);
+    if is_too_large { failure.remedy("--context N, with fewer tokens: a cache takes memory for each") } else { failure }
+}
+
 /// Sessions over that many fresh instances on the CPU.
 pub fn sessions(opened: &Opened, flags: &RunFlags, n: usize, app: &App) -> Result<Sessions, Failure> {
     require(opened, &["prefill", "decode"])?;
-    let batch = executable(opened, flags, app)?.instantiate_batch(n).map_err(|e| Failure::new(Code::Usage, e))?;
+    let batch = executable(opened, flags, app)?.instantiate_batch(n).map_err(unstarted)?;
     let Info { context, vocab_size, .. } = opened.model.info;
     Ok(Sessions::new(batch, context, vocab_size, fixed(opened)))
 }

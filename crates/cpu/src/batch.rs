@@ -7,7 +7,7 @@ use thane_mil::types::TensorType;
 
 use crate::ane::Tally;
 use crate::exec::Frame;
-use crate::lockstep::{FrameFault, Lockstep};
+use crate::lockstep::Lockstep;
 use crate::ops::random::Seeds;
 use crate::plan::Plan;
 use crate::tensor::Pool;
@@ -30,7 +30,7 @@ impl Together {
             return Err(RunError::Memory { n, bytes, most });
         }
         let members = (0..n).map(|_| Running::new(Arc::clone(&shared))).collect::<Result<_, _>>()?;
-        let pool = Pool::new(shared.limits.tensor_bytes);
+        let pool = Pool::new(shared.limits.tensor_bytes, &shared.budget);
         Ok(Self { shared, members, pool })
     }
 
@@ -60,18 +60,25 @@ impl Together {
             greatest: Vec::new(),
             unread: None,
         };
-        let fault = |op, (frame, reason): FrameFault| match frame.and_then(|at| which.get(at)) {
-            Some(idx) => run_error(plan, op, format!("of sequence {idx}: {reason}")),
-            None => run_error(plan, op, reason),
-        };
         let mut lockstep = Lockstep::new(plan, frames, all);
         for step in &plan.steps {
-            lockstep.step(step).map_err(|e| fault(step.op, e))?;
+            if let Err((frame, reason)) = lockstep.step(step) {
+                let refused = lockstep.refusal(&reason);
+                let reason = match frame.and_then(|at| which.get(at)) {
+                    Some(idx) => format!("of sequence {idx}: {reason}"),
+                    None => reason,
+                };
+                return Err(run_error(plan, step.op, reason, refused));
+            }
         }
-        let slots = lockstep.finish().map_err(|reason| match plan.steps.last() {
-            Some(step) => run_error(plan, step.op, reason),
-            None => RunError::NoFunction(plan.function.name.clone()),
-        })?;
+        let slots = match (lockstep.finish(), plan.steps.last()) {
+            (Ok(slots), _) => slots,
+            (Err(reason), Some(step)) => {
+                let refused = lockstep.refusal(&reason);
+                return Err(run_error(plan, step.op, reason, refused));
+            }
+            (Err(_), None) => return Err(RunError::NoFunction(plan.function.name.clone())),
+        };
         for (idx, slots) in which.into_iter().zip(slots) {
             self.members[idx].keep_outputs(plan, slots);
         }

@@ -73,18 +73,29 @@ pub fn evaluate(
     // These say themselves what is rounded, and when.
     let rounds = def.name == "cast" || def.is_constexpr();
     if !rounds {
-        args.iter_mut().flatten().for_each(|arg| match arg {
-            Value::Tensor(t) => *t = t.widened(),
-            Value::Tensors(ts) => ts.iter_mut().for_each(|t| *t = t.widened()),
-            Value::Literal(_) => {}
-        });
+        for tensor in args.iter_mut().flatten().flat_map(tensors_mut) {
+            *tensor = pool.widened(tensor)?;
+        }
     }
     let results = compute((context, def), &types, &args, pool, rounds, &mut |call, out| eval(call, out))?;
-    Ok(results
-        .into_iter()
-        .zip(&types)
-        .map(|(tensor, ty)| if rounds { tensor } else { tensor.narrowed(ty.dtype) })
-        .collect())
+    for arg in args.into_iter().flatten() {
+        match arg {
+            Value::Tensor(t) => pool.give(t),
+            Value::Tensors(ts) => ts.into_iter().for_each(|t| pool.give(t)),
+            Value::Literal(_) => {}
+        }
+    }
+    let rounded = results.into_iter().zip(&types);
+    rounded.map(|(tensor, ty)| if rounds { Ok(tensor) } else { pool.narrowed(tensor, ty.dtype) }).collect()
+}
+
+/// The tensors of an argument.
+pub fn tensors_mut(arg: &mut Value) -> &mut [Tensor] {
+    match arg {
+        Value::Tensor(t) => std::slice::from_mut(t),
+        Value::Tensors(ts) => ts,
+        Value::Literal(_) => &mut [],
+    }
 }
 
 /// Computes the results of an op, as [`Eval`] does.
@@ -103,6 +114,8 @@ pub fn compute(
     if types.iter().any(|t| t.known_shape().is_none()) {
         types = Cow::Owned(sized(&Call { context, def, args, results: &types })?);
     }
+    let working = ops::working_bytes(def.name, args, &types);
+    let _working = (working > 0).then(|| pool.reserve(working, || "what it computes with".to_owned())).transpose()?;
     let mut out = Vec::with_capacity(types.len());
     for ty in types.iter() {
         let shape = ty.known_shape().ok_or_else(|| format!("the size of {ty} is not known"))?;
@@ -111,7 +124,7 @@ pub fn compute(
     }
     let (mut tensors, mut buffers) = (Vec::new(), Vec::new());
     for mut tensor in out {
-        let data = std::mem::replace(&mut tensor.data, Arc::new(Buffer::Bool(Vec::new())));
+        let data = std::mem::replace(&mut tensor.data, Arc::new(Buffer::Bool(Vec::new().into())));
         buffers.push(Arc::try_unwrap(data).map_err(|_| "a fresh buffer is shared".to_owned())?);
         tensors.push(tensor);
     }
@@ -286,7 +299,7 @@ impl Frame<'_> {
         let greatest = (0..all.len()).rev().max_by(|a, b| all[*a].total_cmp(&all[*b])).unwrap_or_default();
         let greatest = i32::try_from(greatest).map_err(|_| "there are too many classes".to_owned())?;
         let dictionary = Tensor::new(DType::Fp32, vec![n_classes], Buffer::F32(all.to_vec().into()));
-        Ok(vec![Tensor::new(DType::Int32, Vec::new(), Buffer::I32(vec![greatest])), dictionary])
+        Ok(vec![Tensor::new(DType::Int32, Vec::new(), Buffer::I32(vec![greatest].into())), dictionary])
     }
 
     fn truth(&self, value: ValueId) -> Result<bool, Fault> {
@@ -393,7 +406,7 @@ impl Frame<'_> {
                 if gate.shape != up.shape {
                     return Err("gate and up differ in shape".to_owned());
                 }
-                gated(self.context, *op, floats_mut(&mut gate)?, floats(&up)?);
+                gated(self.context, *op, floats_mut(&mut gate, self.pool)?, floats(&up)?);
                 gate
             }
             Fused::Attention { query, cached } => self.attention(*query, *cached)?,
@@ -416,7 +429,7 @@ impl Frame<'_> {
         let shape = [indices.shape.as_slice(), &[weight.n_cols]].concat();
         let (mut out, n) = self.pool.take_checked(&shape)?;
         if weight.bytes.is_released() {
-            self.gather_copied(weight, &ids, &mut out[..n]);
+            self.gather_copied(weight, &ids, &mut out[..n])?;
         } else {
             dequantize_rows_gather(self.context, &weight.weight(), &ids, &mut out[..n]);
         }
@@ -427,9 +440,9 @@ impl Frame<'_> {
     }
 
     /// The values of some rows, which are read from their file: a map would bring in what lies around each, up to 2 MiB.
-    fn gather_copied(&mut self, weight: &Matrix, ids: &[usize], out: &mut [f32]) {
+    fn gather_copied(&mut self, weight: &Matrix, ids: &[usize], out: &mut [f32]) -> Result<(), Fault> {
         let row_bytes = weight.bytes.len() / weight.n_rows.max(1);
-        let mut rows = self.pool.take(out.len());
+        let mut rows = self.pool.take(out.len())?;
         let bytes = &mut bytemuck::cast_slice_mut(&mut rows)[..ids.len() * row_bytes];
         self.context.pool().run_chunks(&mut *bytes, row_bytes.max(1), |i, row| {
             // Each id is below the number of rows.
@@ -438,6 +451,7 @@ impl Frame<'_> {
         let copied = Weight { ty: weight.ty, bytes, n_rows: ids.len(), n_cols: weight.n_cols };
         dequantize_rows_gather(self.context, &copied, &Vec::from_iter(0..ids.len()), out);
         self.pool.give_f32(rows);
+        Ok(())
     }
 
     fn rms_norm(&mut self, x: ValueId, weight: &Tensor, epsilon: f32) -> Result<Tensor, Fault> {
@@ -455,7 +469,8 @@ impl Frame<'_> {
         };
         let (n_heads, head_stride) = (batch * n_heads, n_tokens * head_dim);
         let shape = RopeShape { n_heads, n_tokens, rotary_dim: head_dim, head_stride, token_stride: head_dim };
-        self.rotate(floats_mut(&mut x)?, shape, angles, style)?;
+        let values = floats_mut(&mut x, self.pool)?;
+        self.rotate(values, shape, angles, style)?;
         Ok(x)
     }
 
@@ -481,11 +496,11 @@ pub fn floats(t: &Tensor) -> Result<&[f32], Fault> {
 }
 
 /// The same to be changed, in a buffer that nothing else holds.
-pub fn floats_mut(t: &mut Tensor) -> Result<&mut [f32], Fault> {
-    let n = t.len();
-    match Arc::make_mut(&mut t.data) {
+pub fn floats_mut<'t>(t: &'t mut Tensor, pool: &mut Pool) -> Result<&'t mut [f32], Fault> {
+    let (n, dtype) = (t.len(), t.dtype);
+    match pool.own(t)? {
         Buffer::F32(values) => Ok(&mut values[..n]),
-        _ => Err(format!("{} stands where fp32 is due", t.dtype)),
+        _ => Err(format!("{dtype} stands where fp32 is due")),
     }
 }
 

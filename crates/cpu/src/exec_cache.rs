@@ -47,7 +47,7 @@ impl Frame<'_> {
             return Err(format!("{:?} does not fit tokens {begin} to {end} of {:?}", update.shape, state.shape));
         }
         let (dtype, isa) = (state.dtype, self.context.isa());
-        let data = Arc::make_mut(&mut state.data);
+        let data = self.pool.own(state)?;
         let run = n_tokens * head_dim;
         let copied = (0..n_heads).all(|h| {
             let at = (h * capacity + begin) * head_dim;
@@ -68,10 +68,11 @@ impl Frame<'_> {
         }
         let (context, state) = (self.context, &mut *self.states[state]);
         let (isa, at) = (context.isa(), [capacity * head_dim, begin * head_dim, head_dim]);
-        match Arc::make_mut(&mut state.data) {
+        let dtype = state.dtype;
+        match self.pool.own(state)? {
             Buffer::F16(to) => write_heads(context, rows, to, at, |from, to| f32_to_f16_slice(isa, from, to)),
             Buffer::F32(to) => write_heads(context, rows, to, at, |from, to| to.copy_from_slice(from)),
-            _ => return Err(format!("what is computed cannot be written to a state of {}", state.dtype)),
+            _ => return Err(format!("what is computed cannot be written to a state of {dtype}")),
         }
         Ok(())
     }
@@ -109,7 +110,7 @@ impl Frame<'_> {
         let n_keys = third(self.get(cached.end)?)?;
         let &[1, n_kv_heads, n_rows, head_dim] = shape else { return Err("`query` is not [1, ..]".to_owned()) };
         let scratch_len = attention_scratch_len(self.context, n_kv_heads, n_rows, head_dim, n_keys);
-        let mut scratch = self.pool.take(scratch_len);
+        let mut scratch = self.pool.take(scratch_len)?;
         let mask = cached.mask.map(|m| self.get(m).cloned()).transpose()?;
         if mask.as_ref().is_some_and(|m| m.shape != [n_rows, n_keys]) {
             return Err(format!("the mask does not cover {n_rows} rows of {n_keys} keys"));

@@ -13,7 +13,7 @@ use thane_mil::types::DType;
 
 use crate::exec::{Frame, floats};
 use crate::ops::Fault;
-use crate::tensor::{Buffer, Tensor};
+use crate::tensor::{Buffer, Floats, Tensor};
 use crate::weight::Matrix;
 
 /// At or below this a mask hides a key entirely: its weight is exp of it, which is 0.
@@ -43,13 +43,14 @@ impl Frame<'_> {
         };
         let shape = if out_by_row { vec![batch, n_rows, n_heads, head_dim] } else { shape.to_vec() };
         let scratch_len = attention_scratch_len(self.context, n_heads, n_rows, head_dim, n_keys);
-        let mut scratch = self.pool.take(scratch_len);
+        let mut scratch = self.pool.take(scratch_len)?;
         let (mut out, n) = self.pool.take_checked(&shape)?;
-        let (q, k, v) = (floats(self.get(q)?)?, floats(self.get(k)?)?, floats(self.get(v)?)?);
-        let mask = mask.map(|m| self.get(m)).transpose()?;
-        let mut repeated = Vec::new();
+        let [q, k, v] = [self.get(q)?.clone(), self.get(k)?.clone(), self.get(v)?.clone()];
+        let (q, k, v) = (floats(&q)?, floats(&k)?, floats(&v)?);
+        let mask = mask.map(|m| self.get(m).cloned()).transpose()?;
+        let mut repeated = Floats::default();
         for (item, out) in out[..n].chunks_mut((n / batch.max(1)).max(1)).enumerate() {
-            let seen = match mask {
+            let seen = match &mask {
                 None => Seen::First(n_keys),
                 Some(mask) => seen(mask, item, n_rows, n_keys)?,
             };
@@ -58,10 +59,12 @@ impl Frame<'_> {
                 Seen::Rows(rows) => (n_keys, Some(rows)),
                 Seen::Row(row) => {
                     // As large as a mask of all rows would be, which the limits hold for too.
-                    self.pool.check(DType::Fp32, &[n_rows, n_keys])?;
-                    repeated.clear();
-                    (0..n_rows).for_each(|_| repeated.extend_from_slice(row));
-                    (n_keys, Some(repeated.as_slice()))
+                    if repeated.len() < n_rows * n_keys {
+                        repeated = self.pool.take_checked(&[n_rows, n_keys])?.0;
+                    }
+                    let rows = &mut repeated[..n_rows * n_keys];
+                    rows.chunks_mut(n_keys.max(1)).for_each(|repeated| repeated.copy_from_slice(row));
+                    (n_keys, Some(&*rows))
                 }
             };
             let first = item * n_heads * n_keys * head_dim;
@@ -88,6 +91,9 @@ impl Frame<'_> {
             attention(self.context, args, &mut scratch);
         }
         self.pool.give_f32(scratch);
+        if !repeated.is_empty() {
+            self.pool.give_f32(repeated);
+        }
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
     }
 
@@ -112,7 +118,7 @@ impl Frame<'_> {
     pub fn matmul(&mut self, [x, y]: [ValueId; 2], transpose_y: bool) -> Result<Tensor, Fault> {
         let (x, y) = (self.get(x)?.clone(), self.get(y)?.clone());
         let dtype = x.dtype;
-        let (x, y) = (x.widened(), y.widened());
+        let (x, y) = (self.pool.widened(&x)?, self.pool.widened(&y)?);
         let (Some((&k, outer)), Some((y_sizes, y_batch))) =
             (x.shape.split_last(), y.shape.split_last_chunk::<2>().map(|(b, s)| (s, b)))
         else {
@@ -126,7 +132,7 @@ impl Frame<'_> {
         let shape = [batch, &[m, n]].concat();
         let (mut out, len) = self.pool.take_checked(&shape)?;
         let (x, y) = (floats(&x)?, floats(&y)?);
-        let mut turned = Vec::new();
+        let mut turned = if transpose_y { Floats::default() } else { self.pool.take(k * n)? };
         for (i, out) in out[..len].chunks_mut((m * n).max(1)).enumerate() {
             let (x, y) = (&x[i * m * k..][..m * k], &y[i * n * k..][..n * k]);
             if k == 0 || !transpose_y && m == 1 {
@@ -140,14 +146,14 @@ impl Frame<'_> {
                 y
             } else {
                 turn(y, [k, n], &mut turned);
-                &turned
+                &turned[..k * n]
             };
             let weight = Weight { ty: BlockType::F32, bytes: bytemuck::cast_slice(rows), n_rows: n, n_cols: k };
-            let mut scratch = self.pool.take(linear_f32_scratch_len(self.context, &weight, m));
+            let mut scratch = self.pool.take(linear_f32_scratch_len(self.context, &weight, m))?;
             linear_f32(self.context, &weight, x, m, None, out, &mut scratch);
             self.pool.give_f32(scratch);
         }
-        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)).narrowed(dtype))
+        self.pool.narrowed(Tensor::new(DType::Fp32, shape, Buffer::F32(out)), dtype)
     }
 
     /// A convolution whose kernel is one place: x [batch, channels, .., places] times a matrix.
@@ -160,56 +166,66 @@ impl Frame<'_> {
         }
         let n_places: usize = shape[2..].iter().product();
         shape[1] = n_out;
-        let x = x.widened();
+        let x = self.pool.widened(&x)?;
         let x = floats(&x)?;
-        let bias = bias.map(Tensor::widened);
+        let bias = bias.map(|bias| self.pool.widened(bias)).transpose()?;
         let bias = bias.as_ref().and_then(Tensor::f32s);
         let (mut out, n) = self.pool.take_checked(&shape)?;
         let w = weight.weight();
         let fast = self.numerics.is_fast();
         let scratch_len = if fast { linear_fast_scratch_len } else { linear_f32_scratch_len };
-        let mut scratch = self.pool.take(scratch_len(self.context, &w, n_places));
-        let (mut rows, mut product) = (Vec::new(), self.pool.take(n_places * n_out));
+        let mut scratch = self.pool.take(scratch_len(self.context, &w, n_places))?;
+        let (mut rows, mut product) = (self.pool.take(n_in * n_places)?, self.pool.take(n_places * n_out)?);
         for (x, out) in x.chunks((n_in * n_places).max(1)).zip(out[..n].chunks_mut((n_out * n_places).max(1))) {
             turn(x, [n_in, n_places], &mut rows);
             let linear = if fast { linear_fast } else { linear_f32 };
-            linear(self.context, &w, &rows, n_places, bias, &mut product[..n_places * n_out], &mut scratch);
-            turn_into(&product[..n_places * n_out], [n_places, n_out], out);
+            linear(
+                self.context,
+                &w,
+                &rows[..n_in * n_places],
+                n_places,
+                bias,
+                &mut product[..n_places * n_out],
+                &mut scratch,
+            );
+            turn(&product[..n_places * n_out], [n_places, n_out], out);
         }
         self.pool.give_f32(scratch);
         self.pool.give_f32(product);
-        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)).narrowed(dtype))
+        self.pool.give_f32(rows);
+        self.pool.narrowed(Tensor::new(DType::Fp32, shape, Buffer::F32(out)), dtype)
     }
 }
 
 impl Frame<'_> {
     /// `x @ weight^T + bias` of fp16 values.
     pub fn half_linear(&mut self, x: ValueId, weight: &Matrix, bias: Option<&Tensor>) -> Result<Tensor, Fault> {
-        let x = self.get(x)?.widened();
+        let x = self.get(x)?.clone();
+        let x = self.pool.widened(&x)?;
         let mut shape = x.shape.clone();
         let last = shape.pop().filter(|last| *last == weight.n_cols);
         last.ok_or_else(|| format!("the last dimension is not the {} columns of the weight", weight.n_cols))?;
         let n_rows = shape.iter().product();
         shape.push(weight.n_rows);
         let (w, x) = (weight.weight(), floats(&x)?);
-        let bias = bias.map(Tensor::widened);
+        let bias = bias.map(|bias| self.pool.widened(bias)).transpose()?;
         let bias = bias.as_ref().and_then(Tensor::f32s);
         let (mut out, n) = self.pool.take_checked(&shape)?;
         if let Some(int8) = weight.int8() {
-            let mut scratch = self.pool.take(int8_scratch_len(n_rows, weight.n_cols));
+            let mut scratch = self.pool.take(int8_scratch_len(n_rows, weight.n_cols))?;
             let x = quantize_int8(self.context, x, n_rows, weight.n_cols, &mut scratch);
             linear_int8(self.context, &int8, &x, bias, None, &mut out[..n]);
             self.pool.give_f32(scratch);
         } else if self.numerics.is_fast() {
-            let mut scratch = self.pool.take(linear_fast_scratch_len(self.context, &w, n_rows));
+            let mut scratch = self.pool.take(linear_fast_scratch_len(self.context, &w, n_rows))?;
             linear_fast(self.context, &w, x, n_rows, bias, &mut out[..n], &mut scratch);
             self.pool.give_f32(scratch);
         } else {
-            let mut scratch = self.pool.take(linear_f32_scratch_len(self.context, &w, n_rows));
+            let mut scratch = self.pool.take(linear_f32_scratch_len(self.context, &w, n_rows))?;
             linear_f32(self.context, &w, x, n_rows, bias, &mut out[..n], &mut scratch);
             self.pool.give_f32(scratch);
         }
-        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)).narrowed(DType::Fp16))
+        self.pool.narrowed(Tensor::new(DType::Fp32, shape, Buffer::F32(out)), DType::Fp16)
     }
 }
 
@@ -241,12 +257,7 @@ fn seen(mask: &Tensor, item: usize, n_rows: usize, n_keys: usize) -> Result<Seen
 }
 
 /// [rows, cols] as [cols, rows].
-fn turn(x: &[f32], [n_rows, n_cols]: [usize; 2], out: &mut Vec<f32>) {
-    out.resize(n_rows * n_cols, 0.0);
-    turn_into(x, [n_rows, n_cols], out);
-}
-
-fn turn_into(x: &[f32], [n_rows, n_cols]: [usize; 2], out: &mut [f32]) {
+fn turn(x: &[f32], [n_rows, n_cols]: [usize; 2], out: &mut [f32]) {
     // Tiles of a cache line each way: else every element touches a line of its own.
     const TILE: usize = 16;
     for row in (0..n_rows).step_by(TILE) {

@@ -48,7 +48,7 @@ impl Frame<'_> {
             let gated = GatedCodes { weights: weights.into(), biases: [gate.bias(), up.bias()], op };
             let shape = up.shape(&x.shape)?;
             let (mut out, n) = self.pool.take_checked(&shape)?;
-            let mut scratch = self.pool.take(linear_codes_gated_scratch_len(self.context, &gated, n_tokens));
+            let mut scratch = self.pool.take(linear_codes_gated_scratch_len(self.context, &gated, n_tokens))?;
             linear_codes_gated(self.context, &gated, floats(&x)?, n_tokens, &mut out[..n], &mut scratch);
             self.pool.give_f32(scratch);
             return Ok(vec![Tensor::new(DType::Fp32, shape, Buffer::F32(out))]);
@@ -87,18 +87,20 @@ impl Frame<'_> {
         let is_coded = !coded.is_empty();
         if is_coded {
             let len = |codes: Codes<'_>| linear_codes_scratch_len(self.context, codes, n_tokens);
-            let mut scratch = self.pool.take(coded.iter().map(|(codes, _)| len(*codes)).max().unwrap_or(0));
+            let mut scratch = self.pool.take(coded.iter().map(|(codes, _)| len(*codes)).max().unwrap_or(0))?;
             let mut coded: Vec<CodesProduct> = coded.into_iter().map(|(_, product)| product).collect();
             linear_codes(self.context, &mut coded, x, n_tokens, &mut scratch);
             self.pool.give_f32(scratch);
         }
         if !rounded.is_empty() {
-            let mut scratch = self.pool.take(int8_scratch_len(n_tokens, n_cols));
+            let mut scratch = self.pool.take(int8_scratch_len(n_tokens, n_cols))?;
             let x = quantize_int8(self.context, x, n_tokens, n_cols, &mut scratch);
             rounded.into_iter().for_each(|(int8, start, y)| linear_int8(self.context, &int8, &x, start, op, y));
             self.pool.give_f32(scratch);
         }
-        others.into_iter().for_each(|(product, start, y)| self.product(product, packs, start, op, (x, n_tokens), y));
+        for (product, start, y) in others {
+            self.product(product, packs, start, op, (x, n_tokens), y)?;
+        }
         if let (Some(op), true, [(_, y, n)]) = (op, is_coded, results.as_mut_slice()) {
             unary_in_place(self.context, op, &mut y[..*n]);
         }
@@ -118,7 +120,7 @@ impl Frame<'_> {
         let Some((codes, screening)) = product.weight.screened(self.context) else { return Ok(None) };
         let shape = product.shape(&x.shape)?;
         let (mut out, len) = self.pool.take_checked(&shape)?;
-        let mut scratch = self.pool.take(linear_codes_best_scratch_len(&codes, n));
+        let mut scratch = self.pool.take(linear_codes_best_scratch_len(&codes, n))?;
         let read = linear_codes_best(self.context, &codes, n, floats(x)?, &mut out[..len], &mut scratch);
         self.pool.give_f32(scratch);
         let n_bytes = codes.bytes.len();
@@ -161,20 +163,21 @@ impl Frame<'_> {
         op: Option<Unary>,
         (x, n_tokens): (&[f32], usize),
         y: &mut [f32],
-    ) {
+    ) -> Result<(), Fault> {
         let weight = &product.weight;
         let w = packs.map_or(weight.weight(), |packs| weight.moved(self.context, packs));
         if let Some(packed) = weight.packed() {
-            let mut scratch = self.pool.take(linear_packed_scratch_len(&packed, n_tokens));
+            let mut scratch = self.pool.take(linear_packed_scratch_len(&packed, n_tokens))?;
             linear_packed(self.context, &packed, x, n_tokens, start, op, y, &mut scratch);
-            return self.pool.give_f32(scratch);
+            self.pool.give_f32(scratch);
+            return Ok(());
         }
         let scratch_len = match self.numerics {
             Numerics::F32 => linear_f32_scratch_len(self.context, &w, n_tokens),
             Numerics::Fast | Numerics::Int8 => linear_fast_scratch_len(self.context, &w, n_tokens),
             Numerics::Ane(_) => 0,
         };
-        let mut scratch = self.pool.take(scratch_len);
+        let mut scratch = self.pool.take(scratch_len)?;
         match self.numerics {
             Numerics::F32 => linear_f32(self.context, &w, x, n_tokens, start, y, &mut scratch),
             Numerics::Fast | Numerics::Int8 => linear_fast(self.context, &w, x, n_tokens, start, y, &mut scratch),
@@ -184,5 +187,6 @@ impl Frame<'_> {
         if let Some(op) = op {
             unary_in_place(self.context, op, y);
         }
+        Ok(())
     }
 }

@@ -27,7 +27,12 @@ impl Frame<'_> {
         let v = self.get(attention.value)?.clone();
         let shape = q.shape.clone();
         let (mut out, n) = self.pool.take_checked(&shape)?;
-        let rows = Rows { q: floats_mut(&mut q)?, k: floats_mut(&mut k)?, v: floats(&v)?, out: &mut out[..n] };
+        let rows = Rows {
+            q: floats_mut(&mut q, self.pool)?,
+            k: floats_mut(&mut k, self.pool)?,
+            v: floats(&v)?,
+            out: &mut out[..n],
+        };
         self.attend_rows(rows, attention)?;
         self.pool.give(q);
         self.pool.give(k);
@@ -55,7 +60,7 @@ impl Frame<'_> {
             // One token's heads lie as by head.
             self.attention_to((&shape, &q[..out.len()]), *cached, out)?;
         } else {
-            let (mut by_head, mut result) = (self.pool.take(out.len()), self.pool.take(out.len()));
+            let (mut by_head, mut result) = (self.pool.take(out.len())?, self.pool.take(out.len())?);
             exchange(self.context, &q[..out.len()], [n_tokens, n_heads, head_dim], &mut by_head);
             self.attention_to((&shape, &by_head[..out.len()]), *cached, &mut result[..out.len()])?;
             exchange(self.context, &result, [n_heads, n_tokens, head_dim], out);
@@ -76,7 +81,7 @@ impl Frame<'_> {
         let n = x.len();
         let mut own = None;
         if let Some((weight, epsilon)) = &heads.norm {
-            let mut normed = self.pool.take(n);
+            let mut normed = self.pool.take(n)?;
             rms_norm(self.context, x, weight.f32s(), *epsilon, weight.len(), &mut normed[..n]);
             own = Some(normed);
         }

@@ -234,7 +234,7 @@ fn constant_arg(p: &mut Planner<'_>, op: &Op, name: &str) -> Option<Option<Tenso
     match op.arg(name) {
         None => Some(None),
         Some(Arg::Value(value)) => p.constant(*value).map(Some),
-        Some(Arg::Literal(literal)) => Tensor::from_literal(literal).map(Some),
+        Some(Arg::Literal(literal)) => p.literal(literal).ok().flatten().map(Some),
         Some(Arg::Values(_)) => None,
     }
 }
@@ -294,7 +294,7 @@ fn half_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let f = p.f;
     let op = f.op(root);
     let x = op.value_arg("x").filter(|x| f.value(*x).ty.tensor().is_some_and(|t| t.dtype == DType::Fp16))?;
-    let weight = Matrix::pointwise(f, op.value_arg("weight")?)?;
+    let weight = Matrix::pointwise(f, op.value_arg("weight")?, p.folds)?;
     let bias = constant_arg(p, op, "bias")?;
     one(root, Vec::new(), Fused::HalfLinear { x, weight, bias })
 }
@@ -509,7 +509,7 @@ fn pointwise(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     if !plain || !is_one_place || !floats {
         return None;
     }
-    let weight = Matrix::pointwise(f, weight)?;
+    let weight = Matrix::pointwise(f, weight, p.folds)?;
     let bias = constant_arg(p, op, "bias")?;
     one(root, Vec::new(), Fused::Pointwise { x, weight, bias })
 }

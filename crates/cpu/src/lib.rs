@@ -39,9 +39,10 @@ use fuse::{Fused, Pattern};
 use ops::random::Seeds;
 use plan::{Kind, Plan};
 pub use profile::{Profile, Row};
-use tensor::{Buffer, Pool, Tensor, checked_len};
+use tensor::{Pool, Tensor};
 use thane_kernels::{BlockType, Context, Isa};
 use thane_mil::backend::{Backend, Batch, Executable, Instance, LoadError, RunError, View};
+use thane_mil::budget::{Budget, OverBudget};
 use thane_mil::opset::OpDef;
 use thane_mil::program::{Function, OpId, Program, ValueId};
 use thane_mil::types::{DType, Dim, TensorType, Type};
@@ -73,7 +74,7 @@ impl Numerics {
 }
 
 /// The CPU as a backend.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Cpu {
     /// How products are computed.
     pub numerics: Numerics,
@@ -81,6 +82,9 @@ pub struct Cpu {
     pub n_threads: usize,
     /// Instructions to compute with; the best of this machine where none are named.
     pub isa: Option<Isa>,
+    /// What programs may take together: constants that are computed, packed weights, states and values. Without a limit
+    /// where there is none.
+    pub budget: Option<Budget>,
 }
 
 /// What a program may take. Sizes are the program's to choose, and some programs come from strangers.
@@ -118,12 +122,17 @@ impl Backend for Cpu {
 impl Cpu {
     /// With the best instructions of this machine.
     pub const fn new(numerics: Numerics, n_threads: usize) -> Self {
-        Self { numerics, n_threads, isa: None }
+        Self { numerics, n_threads, isa: None, budget: None }
     }
 
     /// With these instructions.
-    pub const fn with_isa(self, isa: Option<Isa>) -> Self {
+    pub fn with_isa(self, isa: Option<Isa>) -> Self {
         Self { isa, ..self }
+    }
+
+    /// With a limit of what programs may take together.
+    pub fn with_budget(self, budget: &Budget) -> Self {
+        Self { budget: Some(budget.clone()), ..self }
     }
 
     /// Threads and instructions for kernels.
@@ -141,12 +150,14 @@ impl Cpu {
     /// Each instance draws the same numbers: others at each op, loop's round and call, from the start after a reset.
     pub fn load_seeded(&self, program: &Program, limits: Limits, seed: u64) -> Result<Arc<dyn Executable>, LoadError> {
         same_states(program)?;
+        program.check_files()?;
         Ok(Arc::new(Loaded { shared: Arc::new(self.plan(program.functions(), limits, seed)?) }))
     }
 
     /// As [`Backend::load`], with a profile that is told what each step takes.
     pub fn load_profiled(&self, program: &Program, profile: Arc<Profile>) -> Result<Arc<dyn Executable>, LoadError> {
         same_states(program)?;
+        program.check_files()?;
         let shared = self.plan(program.functions(), Limits::default(), 0)?;
         Ok(Arc::new(Loaded { shared: Arc::new(Shared { profile: Some(profile), ..shared }) }))
     }
@@ -166,10 +177,15 @@ impl Cpu {
     ) -> Result<Shared, LoadError> {
         let context = Arc::new(self.context());
         let mut plans = HashMap::new();
-        let folds = Folds::default();
+        let budget = self.budget.clone().unwrap_or_default();
+        let folds = Folds::new(&budget);
         for function in functions {
-            let plan = Plan::new(&context, function, &folds, limits.tensor_bytes, patterns, self.numerics)
-                .map_err(|(op, reason)| load_error(function, op, reason))?;
+            let plan = Plan::new(&context, function, &folds, limits.tensor_bytes, patterns, self.numerics).map_err(
+                |(op, reason)| {
+                    let refused = folds.refusal(&reason);
+                    load_error(function, op, reason, refused)
+                },
+            )?;
             plans.insert(function.name.clone(), plan);
         }
         let may_round = self.rounds(context.isa(), plans.values());
@@ -184,7 +200,7 @@ impl Cpu {
             }
         }
         let (numerics, plans) = (self.numerics, Arc::new(plans));
-        Ok(Shared { context, numerics, may_round, limits, seed, plans, states, profile: None })
+        Ok(Shared { context, numerics, may_round, limits, budget, seed, plans, states, profile: None })
     }
 
     /// Whether products with constant matrices round what they multiply, so that those of attention may, too.
@@ -211,18 +227,23 @@ fn same_states(program: &Program) -> Result<(), LoadError> {
                 && *types.entry(&value.name).or_insert(ty) != ty
             {
                 let reason = format!("the state `{}` is of another type in another function", value.name);
-                return Err(load_error(f, None, reason));
+                return Err(load_error(f, None, reason, None));
             }
         }
     }
     Ok(())
 }
 
-fn load_error(function: &Function, op: Option<OpId>, reason: String) -> LoadError {
+fn load_error(function: &Function, op: Option<OpId>, reason: String, refused: Option<OverBudget>) -> LoadError {
     let (name, place) = op.map_or((String::new(), String::new()), |id| {
         (function.op(id).def.name.to_owned(), function.op(id).origin.place.to_string())
     });
-    LoadError::Op { function: function.name.clone(), op: name, place, reason }
+    match refused {
+        Some(source) => {
+            LoadError::OverBudget { place: format!("{}: op `{name}` (from `{place}`)", function.name), source }
+        }
+        None => LoadError::Op { function: function.name.clone(), op: name, place, reason },
+    }
 }
 
 struct Shared {
@@ -230,6 +251,7 @@ struct Shared {
     numerics: Numerics,
     may_round: bool,
     limits: Limits,
+    budget: Budget,
     seed: u64,
     plans: Arc<HashMap<String, Plan>>,
     /// The states of all plans, by name; plans know theirs by the position here.
@@ -301,12 +323,16 @@ impl Executable for Loaded {
     }
 }
 
-/// Zeros that the machine provides page by page as they are written, so a long context costs what it uses.
-fn zeros(name: &str, ty: &TensorType, most_bytes: usize) -> Result<Tensor, RunError> {
+/// Zeros that the machine provides page by page as they are written, so that a long context costs what it uses. What counts is what a
+/// full one takes: it is to be known before, not when half of the context is written.
+fn zeros(name: &str, ty: &TensorType, limits: Limits, budget: &Budget) -> Result<Tensor, RunError> {
     let unheld = || RunError::Shape { name: name.to_owned(), expected: ty.to_string(), given: Vec::new() };
     let shape = ty.known_shape().ok_or_else(unheld)?;
-    let n = checked_len(ty.dtype, &shape, most_bytes).map_err(|_| unheld())?;
-    Ok(Tensor::new(ty.dtype, shape, Buffer::zeros(ty.dtype, n).ok_or_else(unheld)?))
+    let mut pool = Pool::new(limits.state_bytes, budget);
+    pool.zeros(ty.dtype, shape).map_err(|reason| match pool.refusal(&reason) {
+        Some(source) => RunError::OverBudget { place: format!("state `{name}`"), source },
+        None => unheld(),
+    })
 }
 
 struct Running {
@@ -329,9 +355,9 @@ impl Running {
     fn new(shared: Arc<Shared>) -> Result<Self, RunError> {
         // Functions share states. A second allocation would not only be waste: what it frees is handed out again as memory
         // that has to be cleared, and so is all used at once.
-        let fresh = |(name, ty): &(String, TensorType)| zeros(name, ty, shared.limits.state_bytes);
+        let fresh = |(name, ty): &(String, TensorType)| zeros(name, ty, shared.limits, &shared.budget);
         let states = shared.states.iter().map(fresh).collect::<Result<_, _>>()?;
-        let pool = Pool::new(shared.limits.tensor_bytes);
+        let pool = Pool::new(shared.limits.tensor_bytes, &shared.budget);
         let seeds = Seeds::new(shared.seed);
         let (inputs, outputs, written, greatest) = Default::default();
         Ok(Self { shared, states, inputs, outputs, pool, seeds, written, greatest })
@@ -345,15 +371,23 @@ impl Running {
         let mut symbols = HashMap::new();
         for (name, id, ty) in &plan.inputs {
             let given = self.bind(name, ty, &mut symbols)?;
-            slots[id.index()] = Some(effects.map_or(given.clone(), |e| ane::entering(given, e)));
+            slots[id.index()] = Some(match effects {
+                Some(e) => ane::entering(given, e, &mut self.pool).map_err(|e| self.refused("input", name, e))?,
+                None => given,
+            });
         }
         for (id, tensor) in &plan.constants {
-            let constant = effects.map(|e| ane::constant(&shared.context, tensor, e));
-            slots[id.index()] = Some(constant.unwrap_or_else(|| tensor.clone()));
+            let name = &plan.function.value(*id).name;
+            slots[id.index()] = Some(match effects {
+                Some(e) => ane::constant(&shared.context, tensor, e, &mut self.pool)
+                    .map_err(|e| self.refused("constant", name, e))?,
+                None => tensor.clone(),
+            });
         }
-        for name in self.written.drain() {
+        for name in std::mem::take(&mut self.written) {
             if let (Some(at), Some(effects)) = (shared.state(&name), effects) {
-                self.states[at] = ane::entering(self.states[at].clone(), effects);
+                let state = ane::entering(self.states[at].clone(), effects, &mut self.pool);
+                self.states[at] = state.map_err(|e| self.refused("state", &name, e))?;
             }
         }
         let named = |id: &ValueId| Some((*id, *self.greatest.get(&plan.function.value(*id).name)?));
@@ -376,6 +410,15 @@ impl Running {
             greatest,
             unread: None,
         })
+    }
+
+    /// The error of memory that was refused outside of the ops.
+    fn refused(&mut self, kind: &str, name: &str, reason: String) -> RunError {
+        let place = format!("{kind} `{name}`");
+        match self.pool.refusal(&reason) {
+            Some(source) => RunError::OverBudget { place, source },
+            None => RunError::Shape { name: name.to_owned(), expected: reason, given: Vec::new() },
+        }
     }
 
     /// Keep what a call left of the outputs.
@@ -414,14 +457,23 @@ impl Instance for Running {
             expected: listed(self.shared.input_types(name)),
             given: shape.to_vec(),
         };
-        let n = self.pool.check(dtype, shape).map_err(|_| wrong())?;
+        self.pool.check(dtype, shape).map_err(|_| wrong())?;
         let key = (name.to_owned(), dtype);
-        let tensor = match self.inputs.remove(&key).filter(|t| t.shape == shape) {
-            Some(kept) => kept,
-            None => Tensor::new(dtype, shape.to_vec(), Buffer::zeros(dtype, n).ok_or_else(wrong)?),
+        let kept = self.inputs.remove(&key).filter(|t| t.shape == shape);
+        let tensor = match kept {
+            Some(kept) => Ok(kept),
+            None => self.pool.zeros(dtype, shape.to_vec()),
         };
+        let fail = |pool: &mut Pool, reason: String| match pool.refusal(&reason) {
+            Some(source) => RunError::OverBudget { place: format!("input `{name}`"), source },
+            None => RunError::Shape { name: name.to_owned(), expected: reason, given: shape.to_vec() },
+        };
+        let tensor = tensor.map_err(|reason| fail(&mut self.pool, reason))?;
         let tensor = self.inputs.entry(key).or_insert(tensor);
-        Ok(Arc::make_mut(&mut tensor.data).bytes_mut())
+        match self.pool.own(tensor) {
+            Ok(data) => Ok(data.bytes_mut()),
+            Err(reason) => Err(fail(&mut self.pool, reason)),
+        }
     }
 
     fn run(&mut self, function: &str) -> Result<(), RunError> {
@@ -429,7 +481,10 @@ impl Instance for Running {
         let plan = shared.plan(function)?;
         let mut frame = self.frame(&shared, plan)?;
         for step in &plan.steps {
-            frame.step(plan, step).map_err(|reason| run_error(plan, step.op, reason))?;
+            if let Err(reason) = frame.step(plan, step) {
+                let refused = frame.pool.refusal(&reason);
+                return Err(run_error(plan, step.op, reason, refused));
+            }
         }
         let slots = frame.slots;
         self.keep_outputs(plan, slots);
@@ -458,15 +513,22 @@ impl Instance for Running {
         let tensor = &mut self.states[at];
         let n_bytes = tensor.dtype.byte_len(tensor.len()).ok_or_else(none)?;
         self.written.insert(name.to_owned());
-        Arc::make_mut(&mut tensor.data).bytes_mut().get_mut(..n_bytes).ok_or_else(none)
+        match self.pool.own(tensor) {
+            Ok(data) => data.bytes_mut().get_mut(..n_bytes).ok_or_else(none),
+            Err(reason) => Err(match self.pool.refusal(&reason) {
+                Some(source) => RunError::OverBudget { place: format!("state `{name}`"), source },
+                None => none(),
+            }),
+        }
     }
 
     fn reset(&mut self) {
         self.seeds = Seeds::new(self.shared.seed);
+        // An output may hold what a state was.
+        self.outputs.clear();
         for tensor in &mut self.states {
-            let ty = TensorType::new(tensor.dtype, tensor.shape.iter().copied());
-            if let Ok(fresh) = zeros("", &ty, self.shared.limits.state_bytes) {
-                *tensor = fresh;
+            if let Ok(data) = self.pool.own(tensor) {
+                data.renew();
             }
         }
     }
@@ -479,9 +541,14 @@ fn view(tensor: &Tensor) -> Option<View<'_>> {
     Some(View { dtype: tensor.dtype, shape: &tensor.shape, bytes })
 }
 
-fn run_error(plan: &Plan, op: OpId, reason: String) -> RunError {
+fn run_error(plan: &Plan, op: OpId, reason: String, refused: Option<OverBudget>) -> RunError {
     let f = &plan.function;
     let op = f.op(op);
+    if let Some(source) = refused {
+        let result = op.results.first().map_or("", |r| &f.value(*r).name);
+        let place = format!("{}: op `{}` that makes `{result}` (from `{}`)", f.name, op.def.name, op.origin.place);
+        return RunError::OverBudget { place, source };
+    }
     RunError::Op {
         function: f.name.clone(),
         op: op.def.name.to_owned(),

@@ -2,8 +2,6 @@
 //!
 //! Elements are zeros until they are written. Sizes that only the first written element tells are 0 until then.
 
-use std::sync::Arc;
-
 use thane_mil::opset::OpDef;
 use thane_mil::types::{DType, Dim, TensorType};
 
@@ -45,7 +43,7 @@ impl Step {
         match self.def.name {
             "list_length" => {
                 let n = i32::try_from(list.shape[0]).map_err(|_| "the length is no int32".to_owned())?;
-                Ok(Tensor::new(DType::Int32, Vec::new(), Buffer::I32(vec![n])))
+                Ok(Tensor::new(DType::Int32, Vec::new(), Buffer::I32(vec![n].into())))
             }
             "list_read" => self.gather(list, &ints("index")?, &list.shape[1..], pool),
             "list_gather" => {
@@ -71,16 +69,14 @@ impl Step {
     }
 
     fn zeros(&self, shape: Vec<usize>, pool: &mut Pool) -> Result<Tensor, Fault> {
-        let mut list = pool.tensor(self.element.dtype, shape)?;
-        Arc::make_mut(&mut list.data).bytes_mut().fill(0);
-        Ok(list)
+        pool.zeros(self.element.dtype, shape)
     }
 
     /// The elements at `indices`, as a tensor of `shape`.
     fn gather(&self, list: &Tensor, indices: &[i64], shape: &[usize], pool: &mut Pool) -> Result<Tensor, Fault> {
         let size: usize = list.shape[1..].iter().product();
         let mut out = pool.tensor(self.element.dtype, shape.to_vec())?;
-        let data = Arc::make_mut(&mut out.data);
+        let data = pool.own(&mut out)?;
         for (k, index) in indices.iter().enumerate() {
             let outside = || format!("element {index} is outside of a list of {}", list.shape[0]);
             let at = usize::try_from(*index).ok().filter(|i| *i < list.shape[0]).ok_or_else(outside)?;
@@ -116,9 +112,9 @@ impl Step {
         let mut out = list.clone();
         if needed > len || dims != old_dims {
             out = self.zeros([&[needed], dims].concat(), pool)?;
-            Arc::make_mut(&mut out.data).copy_from(0, &list.data, 0, list.len());
+            pool.own(&mut out)?.copy_from(0, &list.data, 0, list.len());
         }
-        let data = Arc::make_mut(&mut out.data);
+        let data = pool.own(&mut out)?;
         for (k, index) in indices.iter().enumerate() {
             if !data.copy_from(*index as usize * size, &values.data, k * size, size) {
                 return Err(format!("{} cannot be written to a list of {}", values.dtype, list.dtype));

@@ -8,6 +8,7 @@
 use std::ops::{Add, Range};
 use std::sync::Arc;
 
+use thane_mil::budget::OverBudget;
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
@@ -74,11 +75,17 @@ impl<'a> Lockstep<'a> {
     }
 
     /// The outputs of each frame.
-    pub fn finish(mut self) -> Result<Vec<Vec<Option<Tensor>>>, Fault> {
+    pub fn finish(&mut self) -> Result<Vec<Vec<Option<Tensor>>>, Fault> {
         for output in &self.plan.function.body().outputs {
             self.part(*output)?;
         }
-        Ok(self.frames.into_iter().map(|frame| frame.slots).collect())
+        Ok(self.frames.iter_mut().map(|frame| std::mem::take(&mut frame.slots)).collect())
+    }
+
+    /// The memory that was refused, if that is the reason of this failure.
+    pub fn refusal(&mut self, reason: &str) -> Option<OverBudget> {
+        let mut frames = self.frames.iter_mut().chain([&mut self.all]);
+        frames.find_map(|frame| frame.pool.refusal(reason))
     }
 
     /// Run `task` in every frame: on all threads, or one after another with all threads in each.
@@ -224,7 +231,11 @@ impl<'a> Lockstep<'a> {
         let Self { all, frames, is_even, .. } = self;
         let v = all.get(attention.value).map_err(of_all)?.clone();
         let (mut out, n) = all.pool.take_checked(&q.shape).map_err(of_all)?;
-        let mut rest = (floats_mut(&mut q).map_err(of_all)?, floats_mut(&mut k).map_err(of_all)?, &mut out[..n]);
+        let mut rest = (
+            floats_mut(&mut q, all.pool).map_err(of_all)?,
+            floats_mut(&mut k, all.pool).map_err(of_all)?,
+            &mut out[..n],
+        );
         let v = floats(&v).map_err(of_all)?;
         let v_shapes = self.shapes[attention.value.index()].as_deref().unwrap_or_default();
         let all_parts = parts(&shapes).zip(parts(&k_shapes)).zip(parts(v_shapes));

@@ -11,22 +11,30 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use memmap2::MmapMut;
 use thane_kernels::linear::{LINE_BYTES, pack_codes, pack_codes_scratch_len, packed_codes_len};
 use thane_kernels::{BlockType, Context, Weight};
+use thane_mil::budget::{Budget, Reservation};
 
 use crate::weight::Matrix;
 
 /// They are packed all at once, when products with few rows come again and again, and of most matrices: the head and the last layer
 /// are multiplied so behind every prompt, and who asks for one token, or for none, does not wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Packs {
     matrices: Mutex<Vec<(Range<usize>, Matrix)>>,
     n_matrices: AtomicUsize,
     /// Those that were asked for twice.
     n_used: AtomicUsize,
-    /// None where the machine gives no memory.
-    bytes: OnceLock<Option<MmapMut>>,
+    /// None where there is no memory for them: then they are read as they are stored, which takes longer.
+    bytes: OnceLock<Option<(MmapMut, Reservation)>>,
+    budget: Budget,
 }
 
 impl Packs {
+    /// None yet; what they take counts against `budget`.
+    pub fn new(budget: Budget) -> Self {
+        let (matrices, n_matrices, n_used, bytes) = Default::default();
+        Self { matrices, n_matrices, n_used, bytes, budget }
+    }
+
     /// Where the matrix will be, whose type must be one that is packed.
     pub fn add(&self, matrix: &Matrix) -> Range<usize> {
         let mut matrices = self.matrices.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,19 +49,24 @@ impl Packs {
     /// All matrices, if they are packed or it is time for that; a matrix says how often it was asked for before.
     pub fn bytes(&self, context: &Context, n_asked: usize) -> Option<&[u8]> {
         if let Some(bytes) = self.bytes.get() {
-            return bytes.as_deref();
+            return bytes.as_ref().map(|(bytes, _)| &**bytes);
         }
         if n_asked == 1 {
             self.n_used.fetch_add(1, Ordering::Relaxed);
         }
         let due = self.n_matrices.load(Ordering::Relaxed).div_ceil(2);
         let is_time = n_asked > 0 && self.n_used.load(Ordering::Relaxed) >= due;
-        if is_time { self.bytes.get_or_init(|| self.pack(context)).as_deref() } else { None }
+        if !is_time {
+            return None;
+        }
+        self.bytes.get_or_init(|| self.pack(context)).as_ref().map(|(bytes, _)| &**bytes)
     }
 
-    fn pack(&self, context: &Context) -> Option<MmapMut> {
+    fn pack(&self, context: &Context) -> Option<(MmapMut, Reservation)> {
         let matrices = std::mem::take(&mut *self.matrices.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut bytes = MmapMut::map_anon(matrices.last()?.0.end).ok()?;
+        let n_bytes = matrices.last()?.0.end;
+        let held = self.budget.reserve(n_bytes, || "the packed weights".to_owned()).ok()?;
+        let mut bytes = MmapMut::map_anon(n_bytes).ok()?;
         // Not every machine has larger pages; any will do.
         #[cfg(target_os = "linux")]
         let _ = bytes.advise(memmap2::Advice::HugePage);
@@ -62,7 +75,7 @@ impl Packs {
             scratch.resize(pack_codes_scratch_len(context, matrix.n_cols).max(scratch.len()), 0.0);
             pack(context, &matrix, &mut bytes[range], &mut scratch);
         }
-        Some(bytes)
+        Some((bytes, held))
     }
 }
 

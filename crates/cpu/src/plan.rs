@@ -19,7 +19,7 @@ use crate::list;
 use crate::ops::{self, Fault, Value};
 use crate::plain::{Item, Operand, Plain};
 use crate::tensor::{Pool, Tensor};
-use crate::weight::Folds;
+use crate::weight::{Folds, Matrix};
 
 mod uses;
 
@@ -108,7 +108,7 @@ impl Plan {
         numerics: Numerics,
     ) -> Result<Self, PlanError> {
         let mut planner = Planner::new(context, function, folds, most_bytes);
-        planner.fuse(patterns, numerics);
+        planner.fuse(patterns, numerics)?;
         planner.plan()
     }
 }
@@ -125,7 +125,7 @@ pub struct Planner<'a> {
     /// Constants as they were computed, or why they could not be.
     constants: HashMap<ValueId, Result<Tensor, Fault>>,
     /// Those of other functions.
-    folds: &'a Folds,
+    pub folds: &'a Folds,
     /// What one tensor may take.
     most_bytes: usize,
     states: Vec<(ValueId, String, TensorType)>,
@@ -229,7 +229,7 @@ impl<'a> Planner<'a> {
         let op = f.op(id);
         if op.def.is_const() {
             let literal = f.constant(value).ok_or("`val` is missing")?;
-            return Tensor::from_literal(literal).ok_or_else(|| format!("{} cannot be held here", f.value(value).ty));
+            return self.literal(literal)?.ok_or_else(|| format!("{} cannot be held here", f.value(value).ty));
         }
         let plain = self.plain(id).map_err(|(_, reason)| reason)?;
         let args: Vec<Option<Value>> = plain
@@ -243,10 +243,16 @@ impl<'a> Planner<'a> {
                 _ => None,
             })
             .collect();
-        let results = exec::evaluate(self.context, plain.def, plain.eval, args, &mut Pool::new(self.most_bytes))?;
+        let evaluate = |pool: &mut Pool| exec::evaluate(self.context, plain.def, plain.eval, args, pool);
+        let results = self.folds.within(self.most_bytes, evaluate)?;
         let tensor = results.into_iter().nth(index).ok_or("the op has no such result")?;
         check_declared(f, value, tensor.dtype, &tensor.shape)?;
         Ok(tensor)
+    }
+
+    /// A literal as a tensor; none where it is not held as one.
+    pub fn literal(&self, literal: &Literal) -> Result<Option<Tensor>, Fault> {
+        self.folds.within(self.most_bytes, |pool| pool.literal(literal))
     }
 
     /// The error for a constant that something needs and that cannot be computed.
@@ -255,7 +261,7 @@ impl<'a> Planner<'a> {
         (self.definer(value), reason)
     }
 
-    fn fuse(&mut self, patterns: &[Pattern], numerics: Numerics) {
+    fn fuse(&mut self, patterns: &[Pattern], numerics: Numerics) -> Result<(), PlanError> {
         for &id in &self.f.body().ops {
             let group = fuse::find(self, id, patterns);
             let free = |found: &fuse::Found| {
@@ -278,26 +284,28 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        self.suit_weights(numerics);
+        self.suit_weights(numerics)?;
         // The engine's numbers are counted for each op.
         if !matches!(numerics, Numerics::Ane(_)) {
             self.join_linears();
         }
+        Ok(())
     }
 
     /// Brings weights to the form that suits these numbers.
-    fn suit_weights(&mut self, numerics: Numerics) {
+    fn suit_weights(&mut self, numerics: Numerics) -> Result<(), PlanError> {
         let (folds, context, has_states) = (self.folds, self.context, !self.states.is_empty());
         for id in &self.f.body().ops {
+            let rounded = |weight: &Matrix| folds.round(context, weight.clone()).map_err(|e| (Some(*id), e));
             match self.fused.get_mut(id) {
                 Some(Fused::HalfLinear { weight, .. }) if numerics == Numerics::Int8 => {
-                    *weight = folds.round(context, weight.clone());
+                    *weight = rounded(weight)?;
                 }
                 Some(Fused::Linear { products, .. }) => {
                     for Product { weight, .. } in products {
                         *weight = match numerics {
                             Numerics::Ane(_) => continue,
-                            Numerics::Int8 if weight.is_float() => folds.round(context, weight.clone()),
+                            Numerics::Int8 if weight.is_float() => rounded(weight)?,
                             // A function with state is called for one row after another: fp32 is read as fast as it is stored.
                             _ if has_states => folds.pack_when_used(weight.clone()),
                             // The reference does not round to bf16.
@@ -309,6 +317,7 @@ impl<'a> Planner<'a> {
                 _ => {}
             }
         }
+        Ok(())
     }
 
     /// Has the products of one x computed at the first of them: it is quantised once, and threads are asked once.
@@ -505,9 +514,10 @@ impl<'a> Planner<'a> {
         for arg in given {
             args.push(match arg {
                 None => None,
-                Some(Arg::Literal(l)) => Some(Operand::Constant(
-                    Tensor::from_literal(l).map_or_else(|| Value::Literal(l.clone()), Value::Tensor),
-                )),
+                Some(Arg::Literal(l)) => {
+                    let tensor = self.literal(l).map_err(|reason| (None, reason))?;
+                    Some(Operand::Constant(tensor.map_or_else(|| Value::Literal(l.clone()), Value::Tensor)))
+                }
                 Some(Arg::Value(v)) => Some(self.operand(*v)?),
                 Some(Arg::Values(vs)) => {
                     Some(Operand::Values(vs.iter().map(|v| self.item(*v)).collect::<Result<_, _>>()?))
@@ -535,7 +545,8 @@ impl<'a> Planner<'a> {
             return Ok(());
         };
         let args = vec![Some(constant.clone()), Some(Value::Literal(Literal::string(dtype.name())))];
-        let cast = exec::evaluate(self.context, def, eval, args, &mut Pool::new(self.most_bytes))?;
+        let evaluate = |pool: &mut Pool| exec::evaluate(self.context, def, eval, args, pool);
+        let cast = self.folds.within(self.most_bytes, evaluate)?;
         *constant = Value::Tensor(cast.into_iter().next().ok_or("cast gives nothing")?);
         Ok(())
     }

@@ -3,7 +3,9 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use bytemuck::Pod;
 use thane_kernels::f16::{f16_to_f32, f32_to_f16};
+use thane_mil::budget::{Budget, OverBudget, Reservation};
 use thane_mil::literal::Literal;
 use thane_mil::types::{DType, TensorType};
 
@@ -19,103 +21,113 @@ pub fn checked_len(dtype: DType, shape: &[usize], most_bytes: usize) -> Result<u
     }
 }
 
-/// f32s that begin on a whole cache line where they were made here: a vector that lies in two takes two reads, and products of a prompt
-/// a thirtieth longer.
+/// Elements that count against a budget as long as they are there. They begin on a whole cache line: a vector that lies in two
+/// takes two reads, and products of a prompt a thirtieth longer.
 #[derive(Debug, Default)]
-pub struct Floats {
-    values: Vec<f32>,
+pub struct Elements<T> {
+    values: Vec<T>,
     start: usize,
     len: usize,
+    held: Option<Reservation>,
 }
 
-impl Floats {
-    /// Zeros.
-    pub fn zeros(len: usize) -> Self {
+/// Elements of fp32.
+pub type Floats = Elements<f32>;
+
+impl<T: Pod> Elements<T> {
+    /// Zeros, which count as `held` says.
+    fn zeros(len: usize, held: Option<Reservation>) -> Self {
         const LINE: usize = 64;
-        let values = vec![0.0; len.saturating_add(LINE / size_of::<f32>() - 1)];
+        let values = vec![T::zeroed(); len.saturating_add(LINE / size_of::<T>() - 1)];
         let start = values.as_ptr().align_offset(LINE);
         // The allocator may not say.
         let start = if start > values.len() - len { 0 } else { start };
-        Self { values, start, len }
+        Self { values, start, len, held }
+    }
+
+    /// Set all to zero, by memory that the machine provides as it is written.
+    fn renew(&mut self) {
+        *self = Self::zeros(self.len, self.held.take());
     }
 }
 
-impl Deref for Floats {
-    type Target = [f32];
-    fn deref(&self) -> &[f32] {
+impl<T> Deref for Elements<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
         &self.values[self.start..][..self.len]
     }
 }
 
-impl DerefMut for Floats {
-    fn deref_mut(&mut self) -> &mut [f32] {
+impl<T> DerefMut for Elements<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
         &mut self.values[self.start..][..self.len]
     }
 }
 
-impl Clone for Floats {
-    fn clone(&self) -> Self {
-        let mut copy = Self::zeros(self.len);
-        copy.copy_from_slice(self);
-        copy
-    }
-}
-
-impl From<Vec<f32>> for Floats {
-    fn from(values: Vec<f32>) -> Self {
-        Self { start: 0, len: values.len(), values }
-    }
-}
-
-impl FromIterator<f32> for Floats {
-    fn from_iter<I: IntoIterator<Item = f32>>(values: I) -> Self {
-        Vec::from_iter(values).into()
+/// A few that are not worth counting.
+impl<T> From<Vec<T>> for Elements<T> {
+    fn from(values: Vec<T>) -> Self {
+        Self { start: 0, len: values.len(), values, held: None }
     }
 }
 
 /// Elements of one type; a buffer from the pool may be longer than its tensor.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Buffer {
     /// fp32.
     F32(Floats),
     /// fp16, as bits.
-    F16(Vec<u16>),
+    F16(Elements<u16>),
     /// int32.
-    I32(Vec<i32>),
+    I32(Elements<i32>),
     /// uint32.
-    U32(Vec<u32>),
+    U32(Elements<u32>),
     /// int16.
-    I16(Vec<i16>),
+    I16(Elements<i16>),
     /// uint16.
-    U16(Vec<u16>),
+    U16(Elements<u16>),
     /// int8, and int4 unpacked.
-    I8(Vec<i8>),
+    I8(Elements<i8>),
     /// uint8, and narrower unsigned types unpacked.
-    U8(Vec<u8>),
+    U8(Elements<u8>),
     /// bool, 0 or 1.
-    Bool(Vec<u8>),
+    Bool(Elements<u8>),
 }
 
 impl Buffer {
-    /// Zeros; `None` for element types that the interpreter does not hold, and where there is no memory for them.
-    pub fn zeros(dtype: DType, n: usize) -> Option<Self> {
+    /// Zeros, which count as `held` says; `None` for element types that the interpreter does not hold, and where there is no
+    /// memory for them.
+    pub fn zeros(dtype: DType, n: usize, held: Option<Reservation>) -> Option<Self> {
         if !can_allocate(n.checked_mul(dtype.bits().div_ceil(8))?) {
             return None;
         }
         Some(match dtype {
-            DType::Fp32 => Buffer::F32(Floats::zeros(n)),
-            DType::Fp16 => Buffer::F16(vec![0; n]),
-            DType::Int32 => Buffer::I32(vec![0; n]),
-            DType::Uint32 => Buffer::U32(vec![0; n]),
-            DType::Int16 => Buffer::I16(vec![0; n]),
-            DType::Uint16 => Buffer::U16(vec![0; n]),
-            DType::Int8 | DType::Int4 => Buffer::I8(vec![0; n]),
+            DType::Fp32 => Buffer::F32(Elements::zeros(n, held)),
+            DType::Fp16 => Buffer::F16(Elements::zeros(n, held)),
+            DType::Int32 => Buffer::I32(Elements::zeros(n, held)),
+            DType::Uint32 => Buffer::U32(Elements::zeros(n, held)),
+            DType::Int16 => Buffer::I16(Elements::zeros(n, held)),
+            DType::Uint16 => Buffer::U16(Elements::zeros(n, held)),
+            DType::Int8 | DType::Int4 => Buffer::I8(Elements::zeros(n, held)),
             DType::Uint8 | DType::Uint6 | DType::Uint4 | DType::Uint3 | DType::Uint2 | DType::Uint1 => {
-                Buffer::U8(vec![0; n])
+                Buffer::U8(Elements::zeros(n, held))
             }
-            DType::Bool => Buffer::Bool(vec![0; n]),
+            DType::Bool => Buffer::Bool(Elements::zeros(n, held)),
             _ => return None,
         })
+    }
+
+    /// Set all elements to zero, by memory that the machine provides as it is written.
+    pub fn renew(&mut self) {
+        match self {
+            Buffer::F32(v) => v.renew(),
+            Buffer::F16(v) | Buffer::U16(v) => v.renew(),
+            Buffer::I32(v) => v.renew(),
+            Buffer::U32(v) => v.renew(),
+            Buffer::I16(v) => v.renew(),
+            Buffer::I8(v) => v.renew(),
+            Buffer::U8(v) | Buffer::Bool(v) => v.renew(),
+        }
     }
 
     /// The elements as bytes.
@@ -250,52 +262,6 @@ impl Tensor {
             }
         }
     }
-
-    /// The same numbers as fp32; the tensor itself where it is not fp16.
-    pub fn widened(&self) -> Tensor {
-        match &*self.data {
-            Buffer::F16(v) => {
-                let data = v.iter().take(self.len()).map(|h| f16_to_f32(*h)).collect();
-                Tensor::new(DType::Fp32, self.shape.clone(), Buffer::F32(data))
-            }
-            _ => self.clone(),
-        }
-    }
-
-    /// The same numbers as `dtype`, where that is fp16; the tensor itself otherwise.
-    pub fn narrowed(self, dtype: DType) -> Tensor {
-        match (&*self.data, dtype) {
-            (Buffer::F32(v), DType::Fp16) => {
-                let data = v.iter().take(self.len()).map(|x| f32_to_f16(*x)).collect();
-                Tensor::new(DType::Fp16, self.shape.clone(), Buffer::F16(data))
-            }
-            _ => self,
-        }
-    }
-
-    /// A literal tensor.
-    pub fn from_literal(literal: &Literal) -> Option<Tensor> {
-        let Literal::Tensor(ty, data) = literal else { return None };
-        let TensorType { dtype, .. } = ty;
-        let (shape, n) = (ty.known_shape()?, ty.n_elements()?);
-        if ty.byte_len() != Some(data.byte_len()) || n == 0 && checked_len(*dtype, &shape, 1 << 30).is_err() {
-            return None;
-        }
-        let bytes = data.to_vec();
-        let mut buffer = Buffer::zeros(*dtype, n)?;
-        match (&mut buffer, dtype.bits()) {
-            (buffer, 8 | 16 | 32) => buffer.bytes_mut().copy_from_slice(&bytes),
-            (Buffer::I8(v), width) => {
-                let shift = 8 - width;
-                v.iter_mut()
-                    .enumerate()
-                    .for_each(|(i, x)| *x = (bits(&bytes, i, width) << shift).cast_signed() >> shift);
-            }
-            (Buffer::U8(v), width) => v.iter_mut().enumerate().for_each(|(i, x)| *x = bits(&bytes, i, width)),
-            _ => return None,
-        }
-        Some(Tensor::new(*dtype, shape, buffer))
-    }
 }
 
 /// The `width` bits of element `i`, least significant first.
@@ -303,7 +269,7 @@ fn bits(bytes: &[u8], i: usize, width: usize) -> u8 {
     (0..width).fold(0, |v, k| v | ((bytes[(i * width + k) / 8] >> ((i * width + k) % 8) & 1) << k))
 }
 
-/// Buffers of fp32 that were used and wait to be used again.
+/// Buffers of fp32 that were used and wait to be used again, and where all other memory of a run is asked for.
 ///
 /// A function's values come and go in the same order at every call, so after the first call nothing is allocated.
 #[derive(Debug)]
@@ -311,15 +277,19 @@ pub struct Pool {
     free: Vec<Floats>,
     /// What one tensor may take.
     most_bytes: usize,
+    /// What all of them may take.
+    budget: Budget,
+    /// What was refused last.
+    refused: Option<OverBudget>,
 }
 
 impl Pool {
     /// Buffers that are kept; a layer needs fewer at once.
     const MOST: usize = 48;
 
-    /// An empty pool whose tensors take at most `most_bytes` each.
-    pub fn new(most_bytes: usize) -> Self {
-        Self { free: Vec::new(), most_bytes }
+    /// An empty pool whose tensors take at most `most_bytes` each, and what `budget` allows together.
+    pub fn new(most_bytes: usize, budget: &Budget) -> Self {
+        Self { free: Vec::new(), most_bytes, budget: budget.clone(), refused: None }
     }
 
     /// Elements of a tensor, where it may be as large.
@@ -327,17 +297,46 @@ impl Pool {
         checked_len(dtype, shape, self.most_bytes)
     }
 
+    /// Memory for what `what` names; buffers that wait are given up for it.
+    pub fn reserve(&mut self, n_bytes: usize, what: impl Fn() -> String) -> Result<Reservation, String> {
+        let first = self.budget.reserve(n_bytes, &what);
+        let result = first.or_else(|refused| match std::mem::take(&mut self.free) {
+            free if free.is_empty() => Err(refused),
+            free => {
+                drop(free);
+                self.budget.reserve(n_bytes, &what)
+            }
+        });
+        result.map_err(|refused| self.refused.insert(refused).to_string())
+    }
+
+    /// What was refused, if that is the reason of this failure.
+    pub fn refusal(&mut self, reason: &str) -> Option<OverBudget> {
+        self.refused.take_if(|refused| reason.ends_with(&refused.to_string()))
+    }
+
     /// A buffer for the elements of an fp32 tensor, or more, with any content; and their number.
     pub fn take_checked(&mut self, shape: &[usize]) -> Result<(Floats, usize), String> {
         let n = self.check(DType::Fp32, shape)?;
-        Ok((self.take(n), n))
+        Ok((self.take_for(n, || format!("a tensor {shape:?} of fp32"))?, n))
     }
 
-    /// A buffer of `n` elements or more, with any content.
-    pub fn take(&mut self, n: usize) -> Floats {
+    /// A buffer of `n` elements or more, with any content, to compute with.
+    pub fn take(&mut self, n: usize) -> Result<Floats, String> {
+        self.take_for(n, || "what it computes with".to_owned())
+    }
+
+    fn take_for(&mut self, n: usize, what: impl Fn() -> String) -> Result<Floats, String> {
         let fitting = self.free.iter().enumerate().filter(|(_, v)| v.len() >= n && v.len() / 4 <= n.max(64));
-        let best = fitting.min_by_key(|(_, v)| v.len()).map(|(i, _)| i);
-        best.map_or_else(|| Floats::zeros(n), |i| self.free.swap_remove(i))
+        if let Some((i, _)) = fitting.min_by_key(|(_, v)| v.len()) {
+            return Ok(self.free.swap_remove(i));
+        }
+        let n_bytes = n.saturating_mul(size_of::<f32>());
+        let held = self.reserve(n_bytes, &what)?;
+        if !can_allocate(n_bytes) {
+            return Err(format!("{} cannot be held here", what()));
+        }
+        Ok(Floats::zeros(n, Some(held)))
     }
 
     /// Give a tensor back; its buffer is kept when nothing else holds it.
@@ -361,9 +360,80 @@ impl Pool {
 
     /// A tensor with any content.
     pub fn tensor(&mut self, dtype: DType, shape: Vec<usize>) -> Result<Tensor, String> {
+        if dtype == DType::Fp32 {
+            let (data, _) = self.take_checked(&shape)?;
+            return Ok(Tensor::new(dtype, shape, Buffer::F32(data)));
+        }
+        self.zeros(dtype, shape)
+    }
+
+    /// A tensor of zeros in a buffer of its own, whose memory the machine provides as it is written.
+    pub fn zeros(&mut self, dtype: DType, shape: Vec<usize>) -> Result<Tensor, String> {
         let n = self.check(dtype, &shape)?;
-        let data = if dtype == DType::Fp32 { Some(Buffer::F32(self.take(n))) } else { Buffer::zeros(dtype, n) };
-        let data = data.ok_or_else(|| format!("a tensor {shape:?} of {dtype} cannot be held here"))?;
+        let what = || format!("a tensor {shape:?} of {dtype}");
+        let held = self.reserve(n.saturating_mul(dtype.bits().div_ceil(8)), what)?;
+        let data = Buffer::zeros(dtype, n, Some(held)).ok_or_else(|| format!("{} cannot be held here", what()))?;
         Ok(Tensor::new(dtype, shape, data))
+    }
+
+    /// The buffer of a tensor, to be changed: a copy where something else holds it too.
+    pub fn own<'t>(&mut self, tensor: &'t mut Tensor) -> Result<&'t mut Buffer, String> {
+        if Arc::get_mut(&mut tensor.data).is_none() {
+            let mut copy = self.tensor(tensor.dtype, tensor.shape.clone())?;
+            if let Some(data) = Arc::get_mut(&mut copy.data) {
+                data.copy_from(0, &tensor.data, 0, tensor.len());
+            }
+            tensor.data = copy.data;
+        }
+        Arc::get_mut(&mut tensor.data).ok_or_else(|| "a fresh buffer is shared".to_owned())
+    }
+
+    /// The same numbers as fp32; the tensor itself where it is not fp16.
+    pub fn widened(&mut self, tensor: &Tensor) -> Result<Tensor, String> {
+        let Buffer::F16(halves) = &*tensor.data else { return Ok(tensor.clone()) };
+        let (mut wide, n) = self.take_checked(&tensor.shape)?;
+        wide.iter_mut().zip(&halves[..n]).for_each(|(wide, half)| *wide = f16_to_f32(*half));
+        Ok(Tensor::new(DType::Fp32, tensor.shape.clone(), Buffer::F32(wide)))
+    }
+
+    /// The same numbers as `dtype`, where that is fp16; the tensor itself otherwise.
+    pub fn narrowed(&mut self, tensor: Tensor, dtype: DType) -> Result<Tensor, String> {
+        let (Some(wide), DType::Fp16) = (tensor.f32s(), dtype) else { return Ok(tensor) };
+        let mut narrow = self.zeros(DType::Fp16, tensor.shape.clone())?;
+        if let Some(Buffer::F16(halves)) = Arc::get_mut(&mut narrow.data) {
+            halves.iter_mut().zip(wide).for_each(|(half, wide)| *half = f32_to_f16(*wide));
+        }
+        self.give(tensor);
+        Ok(narrow)
+    }
+
+    /// A literal tensor; none for literals and element types that are not held here.
+    pub fn literal(&mut self, literal: &Literal) -> Result<Option<Tensor>, String> {
+        let Literal::Tensor(ty, data) = literal else { return Ok(None) };
+        let TensorType { dtype, .. } = ty;
+        let Some((shape, n)) = ty.known_shape().zip(ty.n_elements()) else { return Ok(None) };
+        if ty.byte_len() != Some(data.byte_len()) || n == 0 && checked_len(*dtype, &shape, 1 << 30).is_err() {
+            return Ok(None);
+        }
+        let what = || format!("the constant {ty}");
+        let held = self.reserve(n.saturating_mul(dtype.bits().div_ceil(8)), what)?;
+        let Some(mut buffer) = Buffer::zeros(*dtype, n, Some(held)) else { return Ok(None) };
+        let is_read = match (&mut buffer, dtype.bits()) {
+            (buffer, 8 | 16 | 32) => data.read(0, buffer.bytes_mut()),
+            (Buffer::I8(v), width) => {
+                let (bytes, shift) = (data.to_vec(), 8 - width);
+                v.iter_mut()
+                    .enumerate()
+                    .for_each(|(i, x)| *x = (bits(&bytes, i, width) << shift).cast_signed() >> shift);
+                true
+            }
+            (Buffer::U8(v), width) => {
+                let bytes = data.to_vec();
+                v.iter_mut().enumerate().for_each(|(i, x)| *x = bits(&bytes, i, width));
+                true
+            }
+            _ => false,
+        };
+        Ok(is_read.then(|| Tensor::new(*dtype, shape, buffer)))
     }
 }

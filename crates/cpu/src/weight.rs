@@ -10,6 +10,7 @@ use thane_kernels::linear::{
     self, Int8Block, Int8Weight, PackedCodes, PackedColumn, int8_len, pack, pack_int8, packed_len,
 };
 use thane_kernels::{BlockType, Context, Weight};
+use thane_mil::budget::{Budget, OverBudget, Reservation};
 use thane_mil::data::{Bytes, Data, Packed, Packing};
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Definition, Function, Op, ValueId};
@@ -17,7 +18,7 @@ use thane_mil::types::DType;
 
 use crate::ops::Fault;
 use crate::packs::{self, Packs};
-use crate::tensor::Tensor;
+use crate::tensor::{Pool, Tensor};
 
 /// A constant [rows, cols] that keeps its bytes alive.
 #[derive(Clone, Debug)]
@@ -31,13 +32,26 @@ pub struct Matrix {
     /// Inputs of a product with it.
     pub n_cols: usize,
     /// The same in the order that products of many rows read it, where it was packed.
-    panels: Option<Arc<Vec<PackedColumn>>>,
+    panels: Option<Arc<Held<PackedColumn>>>,
     /// The same in the order, or the pages, that products of few rows read fastest, brought there when the second of them asks.
     place: Option<Place>,
     /// Rounded to integers, where that was asked for.
-    int8: Option<Arc<Vec<Int8Block>>>,
+    int8: Option<Arc<Held<Int8Block>>>,
     /// Whether ruling out rows pays.
     screening: Arc<Screening>,
+}
+
+/// What was made of a matrix, and what it counts.
+#[derive(Debug)]
+struct Held<T> {
+    values: Vec<T>,
+    _held: Reservation,
+}
+
+impl<T> AsRef<[T]> for Held<T> {
+    fn as_ref(&self) -> &[T] {
+        &self.values
+    }
 }
 
 /// A matrix among those that are packed.
@@ -90,18 +104,18 @@ impl Matrix {
 
     /// In panels, where it was packed.
     pub fn packed(&self) -> Option<linear::Packed<'_>> {
-        let panels = self.panels.as_deref()?;
+        let panels = self.panels.as_ref()?.values.as_slice();
         Some(linear::Packed { ty: self.ty, panels, n_rows: self.n_rows, n_cols: self.n_cols })
     }
 
     /// As integers, where it was rounded.
     pub fn int8(&self) -> Option<Int8Weight<'_>> {
-        Some(Int8Weight { blocks: self.int8.as_deref()?, n_rows: self.n_rows, n_cols: self.n_cols })
+        Some(Int8Weight { blocks: &self.int8.as_ref()?.values, n_rows: self.n_rows, n_cols: self.n_cols })
     }
 
     /// Bytes that a product reads.
     pub fn n_bytes(&self) -> usize {
-        self.int8.as_ref().map_or(self.bytes.len(), |blocks| size_of_val(blocks.as_slice()))
+        self.int8.as_ref().map_or(self.bytes.len(), |blocks| size_of_val(blocks.values.as_slice()))
     }
 
     /// Whether it is of floats.
@@ -143,15 +157,15 @@ impl Matrix {
     }
 
     /// The matrix behind a constant [rows, cols, 1, ..], where its bytes can be used as they are stored.
-    pub fn pointwise(f: &Function, value: ValueId) -> Option<Self> {
+    pub fn pointwise(f: &Function, value: ValueId, folds: &Folds) -> Option<Self> {
         let shape = f.value(value).ty.tensor()?.known_shape()?;
         let (&[n_rows, n_cols], _) = shape.split_first_chunk::<2>()?;
         let (ty, bytes) = match f.constant(value)? {
             Literal::Tensor(ty, Data::Bytes(bytes)) if ty.dtype == DType::Fp16 => (BlockType::F16, bytes.clone()),
             Literal::Tensor(ty, Data::Bytes(bytes)) if ty.dtype == DType::Fp32 => (BlockType::F32, bytes.clone()),
             // Numbers that are derived: read once, and kept.
-            Literal::Tensor(ty, data) if ty.dtype == DType::Fp16 => (BlockType::F16, Bytes::new(data.to_vec())),
-            Literal::Tensor(ty, data) if ty.dtype == DType::Fp32 => (BlockType::F32, Bytes::new(data.to_vec())),
+            Literal::Tensor(ty, data) if ty.dtype == DType::Fp16 => (BlockType::F16, folds.read(data)?),
+            Literal::Tensor(ty, data) if ty.dtype == DType::Fp32 => (BlockType::F32, folds.read(data)?),
             _ => return None,
         };
         Self::checked(ty, bytes, n_rows, n_cols)
@@ -223,48 +237,94 @@ fn stored_form(literal: &Literal) -> Option<Packed> {
 
 /// Constants that were computed, by what they were computed from, and matrices that were packed, by where their bytes are:
 /// functions of one program share them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Folds {
     tensors: RefCell<HashMap<Vec<usize>, Tensor>>,
-    panels: RefCell<HashMap<[usize; 3], Arc<Vec<PackedColumn>>>>,
+    panels: RefCell<HashMap<[usize; 3], Arc<Held<PackedColumn>>>>,
     places: RefCell<HashMap<[usize; 3], Place>>,
     packs: Arc<Packs>,
-    int8: RefCell<HashMap<[usize; 3], Arc<Vec<Int8Block>>>>,
+    int8: RefCell<HashMap<[usize; 3], Arc<Held<Int8Block>>>>,
+    budget: Budget,
+    /// What was refused last.
+    refused: RefCell<Option<OverBudget>>,
 }
 
 impl Folds {
-    /// The matrix, in panels too if it is of f32, or of bf16 where the machine multiplies that.
+    /// Nothing yet; what is kept counts against `budget`.
+    pub fn new(budget: &Budget) -> Self {
+        let (tensors, panels, places, int8, refused) = Default::default();
+        let packs = Arc::new(Packs::new(budget.clone()));
+        Self { tensors, panels, places, packs, int8, budget: budget.clone(), refused }
+    }
+
+    /// What `compute` makes, in a pool whose tensors take at most `most_bytes`.
+    pub fn within<T>(
+        &self,
+        most_bytes: usize,
+        compute: impl FnOnce(&mut Pool) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let mut pool = Pool::new(most_bytes, &self.budget);
+        let result = compute(&mut pool);
+        if let Err(reason) = &result
+            && let Some(refused) = pool.refusal(reason)
+        {
+            self.refused.replace(Some(refused));
+        }
+        result
+    }
+
+    /// What was refused, if that is the reason of this failure.
+    pub fn refusal(&self, reason: &str) -> Option<OverBudget> {
+        self.refused.borrow_mut().take_if(|refused| reason.ends_with(&refused.to_string()))
+    }
+
+    /// The numbers of a constant, in memory; none where there is none for them.
+    fn read(&self, data: &Data) -> Option<Bytes> {
+        let held = self.budget.reserve(data.byte_len(), || "a weight that is derived".to_owned()).ok()?;
+        Some(Bytes::new(Held { values: data.to_vec(), _held: held }))
+    }
+
+    /// The matrix, in panels too if it is of f32, or of bf16 where the machine multiplies that, and there is memory for them.
     pub fn pack(&self, context: &Context, mut matrix: Matrix) -> Matrix {
         let weight = matrix.weight();
         let Some(len) = packed_len(context.isa(), weight.ty, weight.n_rows, weight.n_cols) else { return matrix };
         let mut all = self.panels.borrow_mut();
-        let panels = all.entry(matrix.place()).or_insert_with(|| {
-            let mut panels = vec![PackedColumn::ZERO; len];
-            pack(context, &weight, &mut panels);
-            // What is packed takes the place of the mapped file in memory.
-            matrix.bytes.release();
-            Arc::new(panels)
-        });
-        let panels = panels.clone();
+        if let Some(panels) = all.get(&matrix.place()) {
+            let panels = panels.clone();
+            return Matrix { panels: Some(panels), ..matrix };
+        }
+        let n_bytes = len.saturating_mul(size_of::<PackedColumn>());
+        let Ok(held) = self.budget.reserve(n_bytes, || "packed weights".to_owned()) else { return matrix };
+        let mut values = vec![PackedColumn::ZERO; len];
+        pack(context, &weight, &mut values);
+        // What is packed takes the place of the mapped file in memory.
+        matrix.bytes.release();
+        let panels = Arc::new(Held { values, _held: held });
+        all.insert(matrix.place(), panels.clone());
         matrix.panels = Some(panels);
         matrix
     }
 
     /// The matrix of floats, rounded to integers; as it is where these are too many to count.
-    pub fn round(&self, context: &Context, mut matrix: Matrix) -> Matrix {
+    pub fn round(&self, context: &Context, mut matrix: Matrix) -> Result<Matrix, Fault> {
         let weight = matrix.weight();
-        let Some(len) = int8_len(weight.n_rows, weight.n_cols) else { return matrix };
+        let Some(len) = int8_len(weight.n_rows, weight.n_cols) else { return Ok(matrix) };
         let mut all = self.int8.borrow_mut();
-        let int8 = all.entry(matrix.place()).or_insert_with(|| {
-            let mut blocks = vec![Int8Block::ZERO; len];
-            pack_int8(context, &weight, &mut blocks);
-            // What is rounded takes the place of the mapped file in memory.
-            matrix.bytes.release();
-            Arc::new(blocks)
-        });
-        let int8 = int8.clone();
+        if let Some(int8) = all.get(&matrix.place()) {
+            let int8 = int8.clone();
+            return Ok(Matrix { int8: Some(int8), ..matrix });
+        }
+        let what = || format!("a weight [{}, {}] rounded to int8", weight.n_rows, weight.n_cols);
+        let held = self.budget.reserve(len.saturating_mul(size_of::<Int8Block>()), what);
+        let held = held.map_err(|refused| self.refused.borrow_mut().insert(refused).to_string())?;
+        let mut values = vec![Int8Block::ZERO; len];
+        pack_int8(context, &weight, &mut values);
+        // What is rounded takes the place of the mapped file in memory.
+        matrix.bytes.release();
+        let int8 = Arc::new(Held { values, _held: held });
+        all.insert(matrix.place(), int8.clone());
         matrix.int8 = Some(int8);
-        matrix
+        Ok(matrix)
     }
 
     /// The matrix, to be packed when products of few rows with it begin, if its type is packed.

@@ -6,6 +6,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::budget::OverBudget;
+use crate::data::Truncated;
 use crate::program::{OpId, Program};
 use crate::types::DType;
 
@@ -140,6 +142,17 @@ pub enum LoadError {
         /// Why not.
         reason: String,
     },
+    /// A file that the program is mapped from is not whole any more.
+    #[error(transparent)]
+    Truncated(#[from] Truncated),
+    /// What the program holds does not fit in memory.
+    #[error("{place} does not fit in memory")]
+    OverBudget {
+        /// Function and op.
+        place: String,
+        /// What needed how much.
+        source: OverBudget,
+    },
 }
 
 /// Why a run failed.
@@ -202,6 +215,14 @@ pub enum RunError {
         bytes: usize,
         /// What they may take.
         most: usize,
+    },
+    /// A state, an input or what an op computes does not fit in memory.
+    #[error("{place} does not fit in memory")]
+    OverBudget {
+        /// State or input, or function and op.
+        place: String,
+        /// What needed how much.
+        source: OverBudget,
     },
     /// An op failed on these values.
     #[error("{function}: op `{op}` that makes `{result}` (from `{place}`): {reason}")]

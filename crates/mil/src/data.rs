@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What holds bytes, all of them in memory or mapped.
@@ -27,6 +28,26 @@ pub trait Owner: Send + Sync {
     fn is_released(&self, _range: Range<usize>) -> bool {
         false
     }
+
+    /// Whether the file behind a map is still as long as the map.
+    fn check_len(&self) -> Result<(), Truncated> {
+        Ok(())
+    }
+}
+
+/// A mapped file became shorter: reading what is gone would end the process.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{}: expected {expected} bytes, as when it was opened, found {found}: another process truncated the file; restore it and \
+     begin again", path.display()
+)]
+pub struct Truncated {
+    /// The file.
+    pub path: PathBuf,
+    /// Bytes when it was opened.
+    pub expected: u64,
+    /// Bytes now.
+    pub found: u64,
 }
 
 impl<T: AsRef<[u8]> + Send + Sync> Owner for T {
@@ -87,6 +108,13 @@ impl Bytes {
             self.owner.read(self.range.start + offset, out);
         }
         fits
+    }
+
+    /// Whether the file that they are mapped from, if any, is still as long as when it was opened; asked before long work.
+    ///
+    /// It costs one system call. A file that is truncated later, while it is read, still ends the process with SIGBUS.
+    pub fn check_len(&self) -> Result<(), Truncated> {
+        self.owner.check_len()
     }
 
     /// The bytes themselves.
@@ -157,6 +185,11 @@ pub trait Source: Send + Sync {
 
     /// The stored form, where a backend may use it instead.
     fn packed(&self) -> Option<Packed>;
+
+    /// Whether all bytes are known to be 0 without a look at them.
+    fn is_zeros(&self) -> bool {
+        false
+    }
 }
 
 struct Zeros(usize);
@@ -172,6 +205,10 @@ impl Source for Zeros {
 
     fn packed(&self) -> Option<Packed> {
         None
+    }
+
+    fn is_zeros(&self) -> bool {
+        true
     }
 }
 
@@ -193,6 +230,11 @@ impl Data {
     /// So many bytes of 0, which take no memory.
     pub fn zeros(byte_len: usize) -> Self {
         Data::Source(Arc::new(Zeros(byte_len)))
+    }
+
+    /// Whether these are [`Data::zeros`].
+    pub fn is_zeros(&self) -> bool {
+        matches!(self, Data::Source(source) if source.is_zeros())
     }
 
     /// Number of bytes in MIL's layout.
@@ -226,6 +268,14 @@ impl Data {
         out
     }
 
+    /// [`Bytes::check_len`] of what it is stored in.
+    pub fn check_len(&self) -> Result<(), Truncated> {
+        match self {
+            Data::Bytes(bytes) => bytes.check_len(),
+            Data::Source(source) => source.packed().map_or(Ok(()), |packed| packed.bytes.check_len()),
+        }
+    }
+
     /// Whether both are the same stored bytes, without looking at them.
     pub fn is_same(&self, other: &Data) -> bool {
         match (self, other) {
@@ -246,6 +296,9 @@ impl PartialEq for Data {
         let len = self.byte_len();
         if len != other.byte_len() {
             return false;
+        }
+        if self.is_zeros() && other.is_zeros() {
+            return true;
         }
         let (mut a, mut b) = (vec![0; PIECE.min(len)], vec![0; PIECE.min(len)]);
         (0..len).step_by(PIECE).all(|at| {

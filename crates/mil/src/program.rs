@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::data::{Data, Truncated};
 use crate::literal::Literal;
 use crate::opset::{OpDef, Opset};
 use crate::types::{Dim, Symbol, Type};
@@ -247,6 +248,18 @@ pub struct Program {
 }
 
 impl Program {
+    /// Whether the files that constants are mapped from are still as long as when they were opened; see
+    /// [`Bytes::check_len`](crate::data::Bytes::check_len).
+    pub fn check_files(&self) -> Result<(), Truncated> {
+        let ops = self.functions.iter().flat_map(|f| f.all_ops().into_iter().map(|id| f.op(id)));
+        let literals = ops.flat_map(|op| op.args.iter().flatten());
+        let data = literals.filter_map(|arg| match arg {
+            Arg::Literal(Literal::Tensor(_, data)) => Some(data),
+            _ => None,
+        });
+        data.into_iter().try_for_each(Data::check_len)
+    }
+
     /// A program of these functions.
     pub fn new(functions: Vec<Function>) -> Self {
         Self { attributes: Vec::new(), functions }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use thane_kernels::Isa;
 use thane_mil::backend::{Instance, LoadError, RunError, View};
+use thane_mil::budget::Budget;
 use thane_mil::program::{Arg, Function, Op, OpId, Program, ValueId};
 
 use super::effects::Effects;
@@ -16,7 +17,7 @@ use crate::tensor::Tensor;
 use crate::{Cpu, Limits, Numerics, Running, Shared, run_error, same_states};
 
 /// How to compare.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// What the engine does.
     pub effects: Effects,
@@ -28,12 +29,15 @@ pub struct Options {
     pub isa: Option<Isa>,
     /// What the program may take.
     pub limits: Limits,
+    /// What both runs may take together.
+    pub budget: Budget,
 }
 
 impl Default for Options {
     /// 2 %: 41 roundings to fp16 in a row, all to one side.
     fn default() -> Self {
-        Self { effects: Effects::default(), tolerance: 0.02, n_threads: 1, isa: None, limits: Limits::default() }
+        let (effects, limits, budget) = Default::default();
+        Self { effects, tolerance: 0.02, n_threads: 1, isa: None, limits, budget }
     }
 }
 
@@ -160,7 +164,8 @@ pub fn compare(
     options: &Options,
 ) -> Result<Report, CompareError> {
     let f = program.function(function).ok_or_else(|| RunError::NoFunction(function.to_owned()))?;
-    let cpu = Cpu::new(Numerics::Ane(options.effects), options.n_threads).with_isa(options.isa);
+    let cpu =
+        Cpu::new(Numerics::Ane(options.effects), options.n_threads).with_isa(options.isa).with_budget(&options.budget);
     same_states(program)?;
     let ours = cpu.plan(std::slice::from_ref(f), options.limits, 0)?;
     let (context, plans, states_of_all) = (Arc::clone(&ours.context), Arc::clone(&ours.plans), ours.states.clone());
@@ -171,6 +176,7 @@ pub fn compare(
         numerics: Numerics::F32,
         may_round: false,
         limits: options.limits,
+        budget: options.budget.clone(),
         seed: 0,
         profile: None,
     };
@@ -230,18 +236,22 @@ type Kept = Vec<(ValueId, Tensor)>;
 impl Lockstep<'_> {
     fn run(mut self) -> Result<Report, RunError> {
         for step in &self.plan.steps {
-            let fail = |reason: Fault| run_error(self.plan, step.op, reason);
             let open = self.report.first_overflow.is_none() || self.report.first_loss.is_none();
             let dropped = step.last_uses.iter().filter(|_| open);
             let operands: Kept = dropped.filter_map(|v| Some((*v, self.ours.slots[v.index()].clone()?))).collect();
-            self.sure.step(self.plan, step).map_err(fail)?;
-            self.ours.tally = super::Tally::default();
-            self.ours.step(self.plan, step).map_err(fail)?;
-            for result in &step.results {
-                self.look(step, result.id, &operands).map_err(fail)?;
+            if let Err(reason) = self.both(step, &operands) {
+                let refused = [&mut self.sure, &mut self.ours].into_iter().find_map(|f| f.pool.refusal(&reason));
+                return Err(run_error(self.plan, step.op, reason, refused));
             }
         }
         Ok(self.report)
+    }
+
+    fn both(&mut self, step: &Step, operands: &Kept) -> Result<(), Fault> {
+        self.sure.step(self.plan, step)?;
+        self.ours.tally = super::Tally::default();
+        self.ours.step(self.plan, step)?;
+        step.results.iter().try_for_each(|result| self.look(step, result.id, operands))
     }
 
     fn look(&mut self, step: &Step, result: ValueId, operands: &Kept) -> Result<(), Fault> {

@@ -151,7 +151,7 @@ mod tests {
     }
 
     fn ints(values: &[i32]) -> Option<Value> {
-        Some(Value::Tensor(Tensor::new(DType::Int32, vec![values.len()], Buffer::I32(values.to_vec()))))
+        Some(Value::Tensor(Tensor::new(DType::Int32, vec![values.len()], Buffer::I32(values.to_vec().into()))))
     }
 
     /// Integers that fp16 and the accumulator hold exactly, summed in the plainest way.

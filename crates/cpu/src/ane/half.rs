@@ -6,7 +6,8 @@ use thane_kernels::Context;
 use thane_kernels::f16::{f16_to_f32, f16_to_f32_slice, f32_to_f16, f32_to_f16_slice};
 
 use super::effects::Effects;
-use crate::tensor::{Buffer, Tensor};
+use crate::ops::Fault;
+use crate::tensor::{Buffer, Pool, Tensor};
 use thane_mil::types::DType;
 
 /// The least normal fp16 number.
@@ -71,19 +72,19 @@ pub fn round_results(values: &mut [f32], effects: Effects, tally: &mut Tally) {
 }
 
 /// A tensor as it enters: what is given from outside, or read where somebody else wrote.
-pub fn entering(tensor: Tensor, effects: Effects) -> Tensor {
+pub fn entering(mut tensor: Tensor, effects: Effects, pool: &mut Pool) -> Result<Tensor, Fault> {
     let n = tensor.len();
     let mut tally = Tally::default();
     let mut enter = |v: f32| result(f64::from(v), effects, &mut tally);
-    let data = match &*tensor.data {
-        Buffer::F32(v) => Buffer::F32(v.iter().take(n).map(|v| enter(*v)).collect()),
-        // What fp16 holds is fp16; only subnormals may change.
-        Buffer::F16(v) if effects.flush_subnormals => {
-            Buffer::F16(v.iter().take(n).map(|v| f32_to_f16(enter(f16_to_f32(*v)))).collect())
+    // What fp16 holds is fp16; only subnormals may change.
+    if matches!(tensor.dtype, DType::Fp32) || matches!(tensor.dtype, DType::Fp16) && effects.flush_subnormals {
+        match pool.own(&mut tensor)? {
+            Buffer::F32(v) => v[..n].iter_mut().for_each(|v| *v = enter(*v)),
+            Buffer::F16(v) => v[..n].iter_mut().for_each(|v| *v = f32_to_f16(enter(f16_to_f32(*v)))),
+            _ => {}
         }
-        _ => return tensor,
-    };
-    Tensor::new(tensor.dtype, tensor.shape, data)
+    }
+    Ok(tensor)
 }
 
 /// Round constants: whoever prepares a model does it, to the nearest and half way to the even one.
@@ -103,10 +104,13 @@ pub fn round_constants(context: &Context, values: &mut [f32], effects: Effects) 
 }
 
 /// A constant as the engine has it.
-pub fn constant(context: &Context, tensor: &Tensor, effects: Effects) -> Tensor {
-    let wide = tensor.widened();
-    let Some(values) = wide.f32s() else { return tensor.clone() };
-    let mut values = values.to_vec();
-    round_constants(context, &mut values, effects);
-    Tensor::new(DType::Fp32, tensor.shape.clone(), Buffer::F32(values.into())).narrowed(tensor.dtype)
+pub fn constant(context: &Context, tensor: &Tensor, effects: Effects, pool: &mut Pool) -> Result<Tensor, Fault> {
+    let (mut wide, n) = (pool.widened(tensor)?, tensor.len());
+    if wide.dtype != DType::Fp32 {
+        return Ok(wide);
+    }
+    if let Buffer::F32(values) = pool.own(&mut wide)? {
+        round_constants(context, &mut values[..n], effects);
+    }
+    pool.narrowed(wide, tensor.dtype)
 }

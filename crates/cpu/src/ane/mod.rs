@@ -67,19 +67,16 @@ pub(crate) fn evaluate(
     tally: &mut Tally,
 ) -> Result<Vec<Tensor>, Fault> {
     let def = plain.def;
-    enter_constants(context, plain, &mut args, effects);
+    enter_constants(context, plain, &mut args, effects, pool)?;
     let types = exec::infer(def, &args)?;
     if MOVES.contains(&def.name) {
         let moved = exec::compute((context, def), &types, &args, pool, true, &mut |c, o| (plain.eval)(c, o))?;
-        return if effects.slice_saturation { saturate(context, plain, &args, &types, moved) } else { Ok(moved) };
+        return if effects.slice_saturation { saturate(context, plain, &args, &types, moved, pool) } else { Ok(moved) };
     }
     let is_float = |ty: &TensorType| matches!(ty.dtype, DType::Fp16 | DType::Fp32);
     if def.name == "cast" {
         return match (&args[0], &types[..]) {
-            (Some(Value::Tensor(x)), [ty]) if is_float(ty) => {
-                pool.check(DType::Fp32, &x.shape)?;
-                Ok(vec![cast(x, ty.dtype, effects, tally)])
-            }
+            (Some(Value::Tensor(x)), [ty]) if is_float(ty) => Ok(vec![cast(x, ty.dtype, effects, tally, pool)?]),
             _ => exec::evaluate(context, def, plain.eval, args, pool),
         };
     }
@@ -90,11 +87,11 @@ pub(crate) fn evaluate(
         Some(eval) => {
             // The mask alone is read by the plain function's own code.
             let mask = def.param_index("attn_mask").and_then(|i| args.get_mut(i));
-            mask.into_iter().flatten().for_each(|mask| compute_with(mask, effects));
+            mask.into_iter().flatten().try_for_each(|mask| compute_with(mask, effects, pool))?;
             exec::compute((context, def), &types, &args, pool, false, &mut |call, out| eval(call, out, effects, tally))?
         }
         None => {
-            args.iter_mut().flatten().for_each(|arg| compute_with(arg, effects));
+            args.iter_mut().flatten().try_for_each(|arg| compute_with(arg, effects, pool))?;
             exec::compute((context, def), &types, &args, pool, false, &mut |c, o| (plain.eval)(c, o))?
         }
     };
@@ -103,9 +100,9 @@ pub(crate) fn evaluate(
         if let Some(Buffer::F32(v)) = Arc::get_mut(&mut tensor.data) {
             half::round_results(&mut v[..n], effects, tally);
         }
-        tensor.narrowed(ty.dtype)
+        pool.narrowed(tensor, ty.dtype)
     });
-    Ok(rounded.collect())
+    rounded.collect()
 }
 
 /// Whether an argument that is a tensor holds floating-point numbers.
@@ -113,40 +110,45 @@ fn is_number(arg: &Value) -> bool {
     !matches!(arg, Value::Tensor(t) if !t.dtype.is_float())
 }
 
-fn enter_constants(context: &Context, plain: &Plain, args: &mut [Option<Value>], effects: Effects) {
+fn enter_constants(
+    context: &Context,
+    plain: &Plain,
+    args: &mut [Option<Value>],
+    effects: Effects,
+    pool: &mut Pool,
+) -> Result<(), Fault> {
     for (operand, arg) in plain.args.iter().zip(args) {
         match (operand, arg) {
-            (Some(Operand::Constant(_)), Some(Value::Tensor(t))) => *t = constant(context, t, effects),
+            (Some(Operand::Constant(_)), Some(Value::Tensor(t))) => *t = constant(context, t, effects, pool)?,
             (Some(Operand::Values(items)), Some(Value::Tensors(ts))) => {
                 let constants = items.iter().zip(ts).filter(|(item, _)| matches!(item, Item::Constant(_)));
-                constants.for_each(|(_, t)| *t = constant(context, t, effects));
+                for (_, t) in constants {
+                    *t = constant(context, t, effects, pool)?;
+                }
             }
             _ => {}
         }
     }
+    Ok(())
 }
 
 /// Widen fp16, and make of specials what ops compute with.
-fn compute_with(arg: &mut Value, effects: Effects) {
-    let tensors = match arg {
-        Value::Tensor(t) => std::slice::from_mut(t),
-        Value::Tensors(ts) => ts.as_mut_slice(),
-        Value::Literal(_) => return,
-    };
-    for tensor in tensors {
-        *tensor = tensor.widened();
+fn compute_with(arg: &mut Value, effects: Effects, pool: &mut Pool) -> Result<(), Fault> {
+    for tensor in exec::tensors_mut(arg) {
+        *tensor = pool.widened(tensor)?;
         let n = tensor.len();
         let has_specials = tensor.f32s().is_some_and(|v| v.iter().any(|v| !v.is_finite()));
-        if let Some(Buffer::F32(v)) = has_specials.then(|| Arc::make_mut(&mut tensor.data)) {
+        if has_specials && let Buffer::F32(v) = pool.own(tensor)? {
             v[..n].iter_mut().for_each(|v| *v = half::operand(*v, effects));
         }
     }
+    Ok(())
 }
 
-fn cast(x: &Tensor, dtype: DType, effects: Effects, tally: &mut Tally) -> Tensor {
-    let mut values = Vec::with_capacity(x.len());
-    x.each(|_, v| values.push(half::result(v, effects, tally)));
-    Tensor::new(DType::Fp32, x.shape.clone(), Buffer::F32(values.into())).narrowed(dtype)
+fn cast(x: &Tensor, dtype: DType, effects: Effects, tally: &mut Tally, pool: &mut Pool) -> Result<Tensor, Fault> {
+    let (mut values, _) = pool.take_checked(&x.shape)?;
+    x.each(|i, v| values[i] = half::result(v, effects, tally));
+    pool.narrowed(Tensor::new(DType::Fp32, x.shape.clone(), Buffer::F32(values)), dtype)
 }
 
 /// What slices off the last axis make of large numbers: they pass in units of 1/16 of fp16's own.
@@ -156,17 +158,20 @@ fn saturate(
     args: &[Option<Value>],
     types: &[TensorType],
     mut moved: Vec<Tensor>,
+    pool: &mut Pool,
 ) -> Result<Vec<Tensor>, Fault> {
     const MOST: f32 = 65504.0 / 16.0;
     let call = Call { context, def: plain.def, args, results: types };
     let last = |name: &str| call.ints(name).and_then(|v| v.last().copied()).unwrap_or(0);
     let is_offset = plain.def.name == "slice_by_index" && last("begin_mask") == 0 && last("begin") != 0;
     for tensor in moved.iter_mut().filter(|_| is_offset) {
-        let wide = tensor.widened();
-        let Some(values) = wide.f32s() else { continue };
-        let clamp = |v: &f32| if v.abs() > MOST { f32::INFINITY.copysign(*v) } else { *v };
-        let clamped = Buffer::F32(values.iter().map(clamp).collect());
-        *tensor = Tensor::new(DType::Fp32, tensor.shape.clone(), clamped).narrowed(tensor.dtype);
+        let mut wide = pool.widened(tensor)?;
+        let n = wide.len();
+        if let Buffer::F32(values) = pool.own(&mut wide)? {
+            let large = values[..n].iter_mut().filter(|v| v.abs() > MOST);
+            large.for_each(|v| *v = f32::INFINITY.copysign(*v));
+            *tensor = pool.narrowed(wide, tensor.dtype)?;
+        }
     }
     Ok(moved)
 }

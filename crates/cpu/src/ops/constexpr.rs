@@ -167,7 +167,7 @@ fn lut_to_sparse(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let lut = call.tensor("lut")?;
     let Buffer::U8(ids) = &*indices.data else { return Err("the indices are no unsigned integers".to_owned()) };
     let mut of_place = vec![None; mask.len()];
-    ones(mask, indices.len())?.into_iter().zip(ids).for_each(|(place, id)| of_place[place] = Some(*id));
+    ones(mask, indices.len())?.into_iter().zip(&**ids).for_each(|(place, id)| of_place[place] = Some(*id));
     let table = Table::new(call, &mask.shape)?;
     let mut n = 0;
     for i in 0..table.shape.iter().product() {

@@ -157,7 +157,7 @@ fn logical(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(u8, u8) -> u8) -> Res
 fn logical_not(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     match (&*x.data, &mut out[0]) {
-        (Buffer::Bool(a), Buffer::Bool(o)) => o.iter_mut().zip(a).for_each(|(o, a)| *o = u8::from(*a == 0)),
+        (Buffer::Bool(a), Buffer::Bool(o)) => o.iter_mut().zip(&**a).for_each(|(o, a)| *o = u8::from(*a == 0)),
         _ => return Err(format!("logical_not is not defined for {}", x.dtype)),
     }
     Ok(())
@@ -167,7 +167,7 @@ fn map(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(f32) -> f32, g: impl Fn(i
     let x = call.tensor("x")?;
     match (&*x.data, &mut out[0]) {
         (Buffer::F32(a), Buffer::F32(o)) => o.iter_mut().zip(a.iter()).for_each(|(o, a)| *o = f(*a)),
-        (Buffer::I32(a), Buffer::I32(o)) => o.iter_mut().zip(a).for_each(|(o, a)| *o = g(*a)),
+        (Buffer::I32(a), Buffer::I32(o)) => o.iter_mut().zip(&**a).for_each(|(o, a)| *o = g(*a)),
         _ => return Err(format!("{} is not defined for {}", call.def.name, x.dtype)),
     }
     Ok(())
@@ -254,7 +254,7 @@ fn select(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     }
     let (cond, a, b) = (call.tensor("cond")?, call.tensor("a")?, call.tensor("b")?);
     let Buffer::Bool(flags) = &*cond.data else { return Err("`cond` does not hold bool".to_owned()) };
-    let cond = (cond, flags.as_slice());
+    let cond = (cond, &**flags);
     match (&*a.data, &*b.data, &mut out[0]) {
         (Buffer::F32(x), Buffer::F32(y), Buffer::F32(o)) => pick(call, cond, (a, x), (b, y), o),
         (Buffer::I32(x), Buffer::I32(y), Buffer::I32(o)) => pick(call, cond, (a, x), (b, y), o),

@@ -12,7 +12,7 @@ fn band_part(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     let [.., n_rows, n_cols] = x.shape[..] else { return Err("`x` has less than two axes".to_owned()) };
     let (lower, upper) = (call.int_or("lower", -1), call.int_or("upper", -1));
-    let zero = Buffer::zeros(x.dtype, 1).ok_or_else(|| uncopyable(x))?;
+    let zero = Buffer::zeros(x.dtype, 1, None).ok_or_else(|| uncopyable(x))?;
     let copied = (0..x.len()).all(|i| {
         let below = (i / n_cols % n_rows) as i64 - (i % n_cols) as i64;
         let is_inside = (lower < 0 || below <= lower) && (upper < 0 || -below <= upper);
@@ -38,7 +38,7 @@ fn fill(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 
 /// An index that is no place of the row leaves all of it off.
 fn one_hot(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let number = |v| Tensor::new(DType::Int32, Vec::new(), Buffer::I32(vec![v]));
+    let number = |v| Tensor::new(DType::Int32, Vec::new(), Buffer::I32(vec![v].into()));
     let (on, off) = (scalar_or(call, "on_value", number(1)), scalar_or(call, "off_value", number(0)));
     let (indices, shape) = (call.tensor("indices")?, call.shape(0));
     let axis = call.axis("axis", -1, shape.len())?;

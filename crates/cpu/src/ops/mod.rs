@@ -102,6 +102,24 @@ pub fn find(name: &str) -> Option<Eval> {
     GROUPS.iter().flat_map(|g| g.iter()).find(|(n, _)| *n == name).map(|(_, eval)| *eval)
 }
 
+/// Ops that compute on copies of what they are given, of 8 bytes an element at most.
+static COPYING: &[&[(&str, Eval)]] =
+    &[constexpr::OPS, conv::OPS, gather::OPS, linear::OPS, reduce::OPS, resample::OPS, scatter::OPS, sort::OPS];
+
+/// Bytes that an op needs beside its arguments and results, where they are worth counting.
+pub fn working_bytes(name: &str, args: &[Option<Value>], results: &[TensorType]) -> usize {
+    /// Elements whose copies are not counted.
+    const FEW: usize = 1 << 14;
+    let given = args.iter().flatten().map(|arg| match arg {
+        Value::Tensor(t) => t.len(),
+        Value::Tensors(ts) => ts.iter().map(Tensor::len).sum(),
+        Value::Literal(_) => 0,
+    });
+    let n = given.sum::<usize>() + results.iter().filter_map(TensorType::n_elements).sum::<usize>();
+    let is_copying = || COPYING.iter().flat_map(|group| group.iter()).any(|(other, _)| *other == name);
+    if n > FEW && is_copying() { n.saturating_mul(8) } else { 0 }
+}
+
 /// The ops whose result sizes depend on data.
 static SIZES: &[&[(&str, Sizes)]] = &[sort::SIZES];
 

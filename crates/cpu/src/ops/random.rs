@@ -55,7 +55,7 @@ impl Seeds {
         };
         if given.is_none_or(|seed| seed == -1) {
             let seed = vec![self.draw().cast_signed()];
-            *arg = Some(Value::Tensor(Tensor::new(DType::Int32, Vec::new(), Buffer::I32(seed))));
+            *arg = Some(Value::Tensor(Tensor::new(DType::Int32, Vec::new(), Buffer::I32(seed.into()))));
         }
     }
 

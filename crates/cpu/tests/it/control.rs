@@ -79,6 +79,19 @@ fn nested_blocks_are_printed_and_read_back() {
     assert_eq!(difference(&program, &read(&text)), None);
 }
 
+/// Issue 30, 2.3: as coremltools writes the loops of torch's recurrent layers.
+#[test]
+fn a_condition_may_be_a_vector_of_one() {
+    let squeezed = "bool more = squeeze(axes = tensor<int32, [1]>([0]), x = less);\n";
+    assert!(LOOP.contains(squeezed));
+    let program = read(&LOOP.replace(squeezed, "").replace("} -> (more);", "} -> (less);"));
+    let load = |program: &Program| CPU.load(program).unwrap().instantiate().unwrap();
+    let (mut vector, mut scalar) = (load(&program), load(&read(LOOP)));
+    for n in [0, 1, 5] {
+        assert_eq!(run(vector.as_mut(), n), run(scalar.as_mut(), n));
+    }
+}
+
 #[test]
 fn what_a_block_defines_stays_in_it() {
     for (old, new, message) in [
@@ -90,7 +103,7 @@ fn what_a_block_defines_stays_in_it() {
             "block(fp32 q) {\n                            fp32",
             "must have none",
         ),
-        ("} -> (more);", "} -> (less);", "the first block must give (bool), it gives (tensor<bool, [1]>)"),
+        ("} -> (more);", "} -> (i);", "the first block must give (bool), it gives (tensor<int32, [1]>)"),
     ] {
         assert!(LOOP.contains(old), "{old}");
         let error = parse(&LOOP.replace(old, new), &|_, _, _| None).unwrap_err().to_string();

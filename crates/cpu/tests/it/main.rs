@@ -12,6 +12,7 @@ mod golden;
 mod hostile;
 mod instance;
 mod lists;
+mod memory;
 mod ops;
 mod profile;
 mod random;

@@ -3,17 +3,18 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
 use memmap2::Mmap;
 
-use crate::data::{Bytes, Owner};
+use crate::data::{Bytes, Owner, Truncated};
 
 /// A map, and the file for what is copied: read, it leaves no pages of the map in memory.
 struct Mapped {
     map: Mmap,
     file: File,
+    path: PathBuf,
     released: RwLock<Vec<Range<usize>>>,
 }
 
@@ -44,6 +45,15 @@ impl Owner for Mapped {
         let released = self.released.read().unwrap_or_else(PoisonError::into_inner);
         released.iter().any(|other| other.start < range.end && range.start < other.end)
     }
+
+    fn check_len(&self) -> Result<(), Truncated> {
+        let expected = self.map.len() as u64;
+        match self.file.metadata().map(|m| m.len()) {
+            Ok(found) if found < expected => Err(Truncated { path: self.path.clone(), expected, found }),
+            // A file that was replaced by a rename is still there for who opened it.
+            _ => Ok(()),
+        }
+    }
 }
 
 #[cfg(unix)]
@@ -58,7 +68,9 @@ fn read_at(_: &File, _: u64, _: &mut [u8]) -> io::Result<()> {
 
 /// Map a whole regular file read-only; the result keeps the map alive.
 ///
-/// Another process must not truncate or rewrite the file meanwhile: that is the condition of mapping it.
+/// Another process must not truncate or rewrite the file meanwhile: that is the condition of mapping it. Reading a page that is
+/// gone raises SIGBUS, which ends the process; [`Bytes::check_len`] finds what was truncated before long work begins, and
+/// nothing finds what is truncated during it. Replacing the file by a rename does no harm.
 pub fn map(path: &Path) -> io::Result<Bytes> {
     // A pipe would block on open and a device has no length: neither can be mapped.
     if !std::fs::metadata(path)?.is_file() {
@@ -73,7 +85,7 @@ pub fn map(path: &Path) -> io::Result<Bytes> {
     // truncates or rewrites the file meanwhile; that is the documented condition above.
     #[allow(unsafe_code)]
     let map = unsafe { Mmap::map(&file) }?;
-    Ok(Bytes::new(Mapped { map, file, released: RwLock::default() }))
+    Ok(Bytes::new(Mapped { map, file, path: path.to_owned(), released: RwLock::default() }))
 }
 
 /// The bytes of a regular file of at most `limit_bytes`; what is larger, and pipes and devices, are errors that say so.
@@ -105,6 +117,30 @@ pub fn lfs_pointer(head: &[u8]) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::map;
+
+    /// Issue 30, 3.8.
+    #[test]
+    fn a_truncated_file_is_found_before_it_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weight.bin");
+        std::fs::write(&path, [7; 5000]).unwrap();
+        let part = map(&path).unwrap().slice(10..20).unwrap();
+        part.check_len().unwrap();
+        std::fs::write(dir.path().join("new"), [8; 10]).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
+        let error = part.check_len().unwrap_err();
+        assert_eq!((error.expected, error.found, &error.path), (5000, 100, &path));
+        assert!(
+            error.to_string().contains("weight.bin: expected 5000 bytes, as when it was opened, found 100"),
+            "{error}"
+        );
+        // Replaced by a rename, the old file is as it was.
+        std::fs::write(&path, [7; 5000]).unwrap();
+        let part = map(&path).unwrap();
+        std::fs::rename(dir.path().join("new"), &path).unwrap();
+        part.check_len().unwrap();
+        assert_eq!(part.as_slice()[4999], 7);
+    }
 
     #[cfg(unix)]
     #[test]

@@ -17,8 +17,9 @@ use crate::data::Data;
 use crate::program::Program;
 use crate::types::TensorType;
 
-/// Model files have no weights in them; messages take up to 60 times their bytes in memory.
-pub(super) const MAX_MODEL_BYTES: u64 = 1 << 28;
+/// Model files have no weights in them, and those of large models are a few MB; messages take up to 60 times their bytes in
+/// memory.
+pub(super) const MAX_MODEL_BYTES: u64 = 1 << 26;
 /// What a weight file's name begins with: the folder that the model file is in.
 pub(super) const MODEL_PATH: &str = "@model_path/";
 

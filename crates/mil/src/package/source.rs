@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
+use super::blob::code;
 use super::compiled::parsed;
 use super::error::PackageError;
 use super::read::{MAX_MODEL_BYTES, MODEL_PATH, Weights, read_capped};
@@ -11,6 +12,11 @@ use crate::data::Data;
 use crate::program::Program;
 use crate::text::{Blobs, Lines, lines, print};
 use crate::types::TensorType;
+
+/// The largest constant that is believed to be in a file that is not there: three times the largest embedding known.
+const MOST_ABSENT_BYTES: usize = 1 << 33;
+/// The same of wide integers, which are indices and sizes.
+const MOST_ABSENT_INDEX_BYTES: usize = 1 << 26;
 
 /// A program that was read from text.
 #[derive(Clone, Debug)]
@@ -57,13 +63,21 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
     let mut weights = Weights::new(folder, folder);
     let mut n_absent = 0;
     let program = parsed(&text, path, &mut |name, offset, ty: &TensorType| {
-        let there = name.strip_prefix(MODEL_PATH).is_some_and(|relative| folder.join(relative).exists());
-        if there {
+        let relative = name.strip_prefix(MODEL_PATH).unwrap_or(name);
+        if relative != name && folder.join(relative).exists() {
             return weights.constant(name, offset, ty);
         }
         n_absent += 1;
         let len = ty.byte_len();
         let len = len.ok_or_else(|| PackageError::unusable(path, format!("has a constant of type {ty}, no size")))?;
+        // Nothing of them is in memory, but the small ones are read where shapes and rules need them.
+        let most =
+            if ty.dtype.is_float() || ty.dtype.bits() <= 8 { MOST_ABSENT_BYTES } else { MOST_ABSENT_INDEX_BYTES };
+        if len > most || code(ty.dtype).is_none() {
+            let reason =
+                format!("has a constant of type {ty}, which no weight file holds; {relative:?} is not beside it");
+            return Err(PackageError::unusable(path, reason));
+        }
         Ok(Data::zeros(len))
     })?;
     crate::valid::check(&program).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;

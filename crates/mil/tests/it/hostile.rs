@@ -65,6 +65,33 @@ fn constants_without_a_text_are_not_valid() {
     assert_eq!(valid::check(&program).unwrap_err()[0].place, "attributes");
 }
 
+/// Issue 30, 3.5: a constant whose file is not there takes as much as the text says.
+#[test]
+fn constants_that_are_absent_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.mil");
+    for (ty, is_read) in [
+        ("tensor<fp16, [262144, 5376]>", true),
+        ("tensor<fp16, [1099511627776]>", false),
+        ("tensor<int32, [1073741824]>", false),
+        ("tensor<bool, [4096]>", false),
+    ] {
+        let blob = blob(ty, 64).replace("\"w\"", "\"@model_path/weights/weight.bin\"");
+        let more = blob.replace(" y = ", " z = ");
+        let text =
+            format!("program(1.3)\n{{\n func main<ios18>(tensor<fp32, [2, 3]> x) {{\n{blob}\n{more}\n}} -> (x);\n}}");
+        std::fs::write(&path, text).unwrap();
+        match thane_mil::package::read_source(&path) {
+            Ok(source) => {
+                assert!(is_read && source.n_absent == 2, "{ty}");
+                // Zeros are equal without a look at them.
+                assert!(print(&source.program, &mut Blobs::default()).matches("uint64(64)").count() == 2);
+            }
+            Err(e) => assert!(!is_read && e.to_string().contains("no weight file holds"), "{ty}: {e}"),
+        }
+    }
+}
+
 /// What text cannot spell goes to the weight file, however small it is.
 #[test]
 fn nan_with_a_payload_reads_back_equal() {
