@@ -64,7 +64,7 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "predict",
-        common: &["function", "input", "out", "numerics"],
+        common: &["function", "input", "out", "force", "numerics"],
         examples: [
             "thane predict model.mlpackage --input x=x.npy -o results",
             "thane predict model.mlpackage --function decode --numerics ane -o results",
@@ -72,8 +72,11 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "diff",
-        common: &["no-run", "random-seed"],
-        examples: ["thane diff a.mlpackage b.mlpackage", "thane diff a.mlpackage b.mlpackage --no-run"],
+        common: &["tolerance", "inputs", "no-run"],
+        examples: [
+            "thane diff a.mlpackage b.mlpackage",
+            "thane diff a.mlpackage b.mlpackage --tolerance 1e-3 --inputs samples",
+        ],
     },
     Page {
         verb: "verify",

@@ -16,6 +16,7 @@ mod npy;
 mod out;
 pub mod output;
 mod profile;
+mod source;
 mod talk;
 mod tensors;
 pub mod twins;

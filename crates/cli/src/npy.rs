@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
+use thane_mil::budget::{Budget, Reservation};
 use thane_mil::types::DType;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -13,11 +14,21 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 const MOST_HEADER_BYTES: usize = 1 << 16;
 
 /// An array, row-major, little-endian.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Array {
     pub dtype: DType,
     pub shape: Vec<usize>,
     pub bytes: Vec<u8>,
+    /// What the bytes count.
+    pub _held: Option<Reservation>,
+}
+
+/// A file whose header was read.
+pub struct Opened<R> {
+    pub dtype: DType,
+    pub shape: Vec<usize>,
+    n_bytes: usize,
+    file: R,
 }
 
 /// What an element type is called in a header.
@@ -36,15 +47,28 @@ const NAMES: &[(DType, &str)] = &[
     (DType::Bool, "|b1"),
 ];
 
-/// Read a file.
-pub fn read(path: &Path) -> anyhow::Result<Array> {
-    let in_file = |e: anyhow::Error| e.context(path.display().to_string());
-    let file = File::open(path).map_err(|e| in_file(e.into()))?;
-    let n_bytes = file.metadata().map_err(|e| in_file(e.into()))?.len();
-    parse(io::BufReader::new(file), n_bytes).map_err(in_file)
+/// Read the header of a file.
+pub fn open(path: &Path) -> anyhow::Result<Opened<impl Read>> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    // A pipe does not say how long it is.
+    let n_bytes = if metadata.is_file() { metadata.len() } else { u64::MAX };
+    parse(io::BufReader::new(file), n_bytes)
 }
 
-fn parse(mut file: impl Read, n_bytes: u64) -> anyhow::Result<Array> {
+impl<R: Read> Opened<R> {
+    /// Read the elements.
+    pub fn read(mut self, budget: &Budget) -> anyhow::Result<Array> {
+        let Self { dtype, shape, n_bytes, .. } = self;
+        let held = budget.reserve(n_bytes, || format!("an array {shape:?} of {dtype}"))?;
+        let mut bytes = Vec::new();
+        self.file.by_ref().take(n_bytes as u64).read_to_end(&mut bytes)?;
+        anyhow::ensure!(bytes.len() == n_bytes, "it is shorter than its shape {shape:?}");
+        Ok(Array { dtype, shape, bytes, _held: Some(held) })
+    }
+}
+
+fn parse<R: Read>(mut file: R, n_bytes: u64) -> anyhow::Result<Opened<R>> {
     let mut start = [0; 8];
     file.read_exact(&mut start)?;
     anyhow::ensure!(start.starts_with(MAGIC), "it is no .npy file; numpy.save writes one");
@@ -67,12 +91,9 @@ fn parse(mut file: impl Read, n_bytes: u64) -> anyhow::Result<Array> {
     let header = std::str::from_utf8(&header)?;
     let (dtype, shape) = describe(header)?;
     let n = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).and_then(|n| dtype.byte_len(n));
-    // Nothing is allocated that the file does not have.
-    let n =
-        n.filter(|n| *n as u64 <= n_bytes).ok_or_else(|| anyhow::anyhow!("it is shorter than its shape {shape:?}"))?;
-    let mut bytes = vec![0; n];
-    file.read_exact(&mut bytes).map_err(|_| anyhow::anyhow!("it is shorter than its shape {shape:?}"))?;
-    Ok(Array { dtype, shape, bytes })
+    let n = n.filter(|n| *n as u64 <= n_bytes);
+    let n_bytes = n.ok_or_else(|| anyhow::anyhow!("it is shorter than its shape {shape:?}"))?;
+    Ok(Opened { dtype, shape, n_bytes, file })
 }
 
 /// Element type and shape of a header such as `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`.
@@ -124,8 +145,26 @@ pub fn write_header(out: &mut dyn Write, dtype: DType, shape: &[usize]) -> io::R
 mod tests {
     use super::*;
 
-    fn read_bytes(bytes: &[u8]) -> Result<Array, String> {
-        parse(bytes, bytes.len() as u64).map_err(|e| e.to_string())
+    fn read_bytes(bytes: &[u8]) -> Result<(DType, Vec<usize>, Vec<u8>), String> {
+        let opened = parse(bytes, bytes.len() as u64).map_err(|e| e.to_string())?;
+        let array = opened.read(&Budget::new(1 << 20)).map_err(|e| e.to_string())?;
+        Ok((array.dtype, array.shape, array.bytes))
+    }
+
+    fn file(header: &str) -> Vec<u8> {
+        [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat()
+    }
+
+    /// Issue 30, 3.5: a sparse file has as many bytes as it says, and a pipe does not say.
+    #[test]
+    fn a_header_that_claims_terabytes_is_refused_before_it_is_believed() {
+        let bytes = file("{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }");
+        let opened = parse(bytes.as_slice(), u64::MAX).unwrap();
+        let error = opened.read(&Budget::new(1 << 30)).unwrap_err().to_string();
+        assert!(error.starts_with("an array [1099511627776] of fp32 needs 4398.0 GB of memory"), "{error}");
+        let bytes = file("{'descr': '<f4', 'fortran_order': False, 'shape': (9,), }");
+        let error = parse(bytes.as_slice(), u64::MAX).unwrap().read(&Budget::new(1 << 30)).unwrap_err().to_string();
+        assert!(error.contains("shorter than its shape [9]"), "{error}");
     }
 
     #[test]
@@ -138,14 +177,12 @@ mod tests {
             let mut file = Vec::new();
             write(&mut file, dtype, &shape, &bytes).unwrap();
             assert_eq!((file.len() - n) % 64, 0);
-            assert_eq!(read_bytes(&file), Ok(Array { dtype, shape, bytes }));
+            assert_eq!(read_bytes(&file), Ok((dtype, shape, bytes)));
         }
     }
 
     #[test]
     fn what_cannot_be_read_is_named() {
-        let file =
-            |header: &str| [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat();
         for (bytes, message) in [
             (b"PK\x03\x04 some zip".to_vec(), "no .npy file"),
             (file("{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }"), "`>f4`"),

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
+use thane_mil::budget::Budget;
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::types::{DType, Dim, TensorType};
 
@@ -31,27 +33,28 @@ fn split(text: &str) -> Result<(&str, &str), String> {
 }
 
 /// The elements of a file as an input of this type takes them.
-pub fn from_file(path: &Path, ty: &TensorType) -> anyhow::Result<(Vec<usize>, Vec<u8>)> {
-    let array = npy::read(path)?;
-    let fits = array.shape.len() == ty.rank()
-        && array.shape.iter().zip(&ty.shape).all(|(n, d)| d.known().is_none_or(|d| d == *n));
-    anyhow::ensure!(fits, "{}: it is {:?}, {ty} is due", path.display(), array.shape);
-    let bytes = converted(&array, ty.dtype).ok_or_else(|| {
-        anyhow::anyhow!(
-            "{}: its {} do not go into {}; numpy's astype makes them fit",
-            path.display(),
-            array.dtype,
-            ty.dtype
-        )
-    })?;
-    Ok((array.shape, bytes))
+pub fn from_file(path: &Path, ty: &TensorType, budget: &Budget) -> anyhow::Result<Array> {
+    read(path, ty, budget).with_context(|| path.display().to_string())
+}
+
+fn read(path: &Path, ty: &TensorType, budget: &Budget) -> anyhow::Result<Array> {
+    let opened = npy::open(path)?;
+    let fits = opened.shape.len() == ty.rank()
+        && opened.shape.iter().zip(&ty.shape).all(|(n, d)| d.known().is_none_or(|d| d == *n));
+    anyhow::ensure!(fits, "expected {ty}, found {:?} of {}", opened.shape, opened.dtype);
+    let array = opened.read(budget)?;
+    if array.dtype == ty.dtype {
+        return Ok(array);
+    }
+    let n_bytes = ty.dtype.byte_len(array.shape.iter().product()).context("its size is not known")?;
+    let held = budget.reserve(n_bytes, || format!("an array {:?} of {}", array.shape, ty.dtype))?;
+    let bytes = converted(&array, ty.dtype)
+        .with_context(|| format!("its {} do not go into {}; numpy's astype makes them fit", array.dtype, ty.dtype))?;
+    Ok(Array { dtype: ty.dtype, shape: array.shape, bytes, _held: Some(held) })
 }
 
 /// The elements as another type: floats are rounded, as numpy makes most arrays float64; integers must fit.
 fn converted(array: &Array, to: DType) -> Option<Vec<u8>> {
-    if array.dtype == to {
-        return Some(array.bytes.clone());
-    }
     if array.dtype.is_float() != to.is_float() {
         return None;
     }
@@ -116,6 +119,20 @@ fn put_int(out: &mut Vec<u8>, to: DType, v: i64) -> Option<()> {
     Some(())
 }
 
+/// A made-up input of that shape; see [`random`].
+pub fn made_up(seed: u64, name: &str, ty: &TensorType, shape: Vec<usize>, budget: &Budget) -> anyhow::Result<Array> {
+    let no_such = || format!("no values of {ty} can be made up; give them in a file");
+    let n = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).and_then(|n| ty.dtype.byte_len(n));
+    let held = budget.reserve(n.with_context(no_such)?, || format!("an array {shape:?} of {}", ty.dtype))?;
+    let bytes = random(seed, name, ty.dtype, &shape).with_context(no_such)?;
+    Ok(Array { dtype: ty.dtype, shape, bytes, _held: Some(held) })
+}
+
+/// What made-up elements of this type lie between.
+pub fn range(dtype: DType) -> [i8; 2] {
+    if dtype.is_float() { [-1, 1] } else { [0, 1] }
+}
+
 /// Made-up elements for an input: floats from -1 to 1, integers and truth values 0 or 1, which index any axis of two.
 ///
 /// The same seed and name give the same elements on every machine.
@@ -164,12 +181,12 @@ mod tests {
 
     #[test]
     fn elements_are_converted_where_nothing_is_lost_but_digits() {
-        let doubles =
-            Array { dtype: DType::Fp64, shape: vec![2], bytes: [0.1f64, -2.0].map(f64::to_le_bytes).concat() };
+        let array = |dtype, bytes: Vec<u8>| Array { dtype, shape: vec![2], bytes, _held: None };
+        let doubles = array(DType::Fp64, [0.1f64, -2.0].map(f64::to_le_bytes).concat());
         let singles = [0.1f32, -2.0].map(f32::to_le_bytes).concat();
         assert_eq!(converted(&doubles, DType::Fp32), Some(singles));
         assert_eq!(converted(&doubles, DType::Int32), None);
-        let longs = Array { dtype: DType::Int64, shape: vec![2], bytes: [7i64, -300].map(i64::to_le_bytes).concat() };
+        let longs = array(DType::Int64, [7i64, -300].map(i64::to_le_bytes).concat());
         assert_eq!(converted(&longs, DType::Int32), Some([7i32, -300].map(i32::to_le_bytes).concat()));
         assert_eq!(converted(&longs, DType::Int8), None, "-300 is no int8");
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use thane_mil::data::Data;
-use thane_mil::literal::Literal;
+use thane_mil::literal::{Literal, f16_to_f32};
 use thane_mil::package::{Package, PackageError};
 use thane_mil::program::{Arg, Function};
 use thane_mil::types::DType;
@@ -12,12 +12,14 @@ use thane_mil::types::DType;
 use crate::app::App;
 use crate::contract;
 use crate::exit::{Code, Failure, Outcome};
+use crate::model::is_package;
 use crate::output::{bytes, counted};
+use crate::source;
 
 /// Check a Core ML package: its rules, all its weights, the hashes of its files.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// An .mlpackage or .mlmodelc folder.
+    /// An .mlpackage or .mlmodelc folder, or a .mil file.
     package: PathBuf,
 }
 
@@ -32,6 +34,10 @@ struct Report<'a> {
     constant_bytes: u64,
     /// Files whose hash was compared with that of the contract; null where the package has no contract of Thane's.
     hashed_files: Option<usize>,
+    /// Constants that hold infinities or NaN, which is legal; `thane audit` says what the Neural Engine makes of them.
+    non_finite: Vec<String>,
+    /// Constants of a text whose file is not beside it, which were not read.
+    absent: usize,
     /// What is wrong; a package is good where there is nothing.
     errors: Vec<String>,
 }
@@ -44,10 +50,15 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         constants: 0,
         constant_bytes: 0,
         hashed_files: None,
+        non_finite: Vec::new(),
+        absent: 0,
         errors: Vec::new(),
     };
-    match Package::open(&args.package) {
-        Ok(package) => look(&package, &mut report),
+    match source::open(&args.package) {
+        Ok(source) => {
+            report.absent = source.n_absent;
+            look(&source.package, &mut report);
+        }
         Err(PackageError::Invalid { violations, .. }) => {
             report.errors.extend(violations.iter().map(ToString::to_string));
         }
@@ -74,8 +85,8 @@ fn look(package: &Package, report: &mut Report<'_>) {
         report.ops += f.all_ops().len();
         constants(f, report);
     }
-    match contract::read(report.package, &package.program) {
-        Ok(contents) => report.hashed_files = contents.map(|c| c.contract.files.len()),
+    match is_package(report.package).then(|| contract::read(report.package, &package.program)).transpose() {
+        Ok(contents) => report.hashed_files = contents.flatten().map(|c| c.contract.files.len()),
         Err(e) => report.errors.push(format!("{e:#}")),
     }
 }
@@ -86,36 +97,56 @@ fn constants(f: &Function, report: &mut Report<'_>) {
     for op in f.all_ops().into_iter().map(|id| f.op(id)) {
         for literal in op.args.iter().flatten().filter_map(|a| if let Arg::Literal(l) = a { Some(l) } else { None }) {
             let Literal::Tensor(ty, data) = literal else { continue };
+            // It stands for one that is not there.
+            if data.is_zeros() {
+                continue;
+            }
             report.constants += 1;
             report.constant_bytes += data.byte_len() as u64;
-            if let Some(fault) = fault(ty.dtype, data, &mut piece) {
-                let name = op.results.first().map_or("", |r| &f.value(*r).name);
-                report.errors.push(format!("{}: {} `{name}`: {fault}", f.name, op.def.name));
+            let name = op.results.first().map_or("", |r| &f.value(*r).name);
+            match non_finite(ty.dtype, data, &mut piece) {
+                Ok(None) => {}
+                Ok(Some(odd)) => report.non_finite.push(format!("{}: {} `{name}`: {odd}", f.name, op.def.name)),
+                Err(at) => {
+                    let fault = format!("the bytes from {at} on cannot be read");
+                    report.errors.push(format!("{}: {} `{name}`: {fault}", f.name, op.def.name));
+                }
             }
         }
     }
 }
 
-/// What is wrong with the elements of a constant: numbers that are none.
-fn fault(dtype: DType, data: &Data, piece: &mut [u8]) -> Option<String> {
+/// Reads a constant to its end: the first of its elements that is infinite or NaN, and how many are. An error is the place
+/// from which on it cannot be read.
+fn non_finite(dtype: DType, data: &Data, piece: &mut [u8]) -> Result<Option<String>, usize> {
     let len = data.byte_len();
+    let (mut first, mut n) = (None, 0usize);
     for at in (0..len).step_by(piece.len()) {
-        let n = piece.len().min(len - at);
-        if !data.read(at, &mut piece[..n]) {
-            return Some(format!("the bytes from {at} on cannot be read"));
+        let bytes = &mut piece[..(len - at).min(1 << 20)];
+        if !data.read(at, bytes) {
+            return Err(at);
         }
-        let odd = match dtype {
-            DType::Fp16 => piece[..n].as_chunks().0.iter().position(|b| u16::from_le_bytes(*b) & 0x7c00 == 0x7c00),
-            DType::Bf16 => piece[..n].as_chunks().0.iter().position(|b| u16::from_le_bytes(*b) & 0x7f80 == 0x7f80),
-            DType::Fp32 => piece[..n].as_chunks().0.iter().position(|b| !f32::from_le_bytes(*b).is_finite()),
-            _ => None,
+        let mut count = |i: usize, value: f64| {
+            if !value.is_finite() {
+                first.get_or_insert((at * 8 / dtype.bits() + i, value));
+                n += 1;
+            }
         };
-        if let Some(odd) = odd {
-            let element = at * 8 / dtype.bits() + odd;
-            return Some(format!("element {element} is not a finite number"));
+        match dtype {
+            DType::Fp16 => each(bytes, |i, b| count(i, f64::from(f16_to_f32(u16::from_le_bytes(b))))),
+            DType::Bf16 => {
+                each(bytes, |i, b| count(i, f64::from(f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16))))
+            }
+            DType::Fp32 => each(bytes, |i, b| count(i, f64::from(f32::from_le_bytes(b)))),
+            _ => {}
         }
     }
-    None
+    let (Some((element, value)), all) = (first, data.byte_len() * 8 / dtype.bits()) else { return Ok(None) };
+    Ok(Some(format!("{n} of {all} elements are not finite, the first is element {element}: {value}")))
+}
+
+fn each<const N: usize>(bytes: &[u8], mut visit: impl FnMut(usize, [u8; N])) {
+    bytes.as_chunks::<N>().0.iter().enumerate().for_each(|(i, b)| visit(i, *b));
 }
 
 fn text(r: &Report<'_>) -> String {
@@ -123,12 +154,20 @@ fn text(r: &Report<'_>) -> String {
         Some(n) => format!(", {} as the contract says", counted(n, "file")),
         None => String::new(),
     };
-    format!(
+    let mut text = format!(
         "{}: good: {}, {}, {} of {}{hashes}\n",
         r.package.display(),
         counted(r.functions, "function"),
         counted(r.ops, "op"),
         counted(r.constants, "constant"),
         bytes(r.constant_bytes)
-    )
+    );
+    for odd in &r.non_finite {
+        text.push_str(&format!("  note: {odd}: legal; thane audit says what the Neural Engine makes of it\n"));
+    }
+    if r.absent > 0 {
+        let absent = counted(r.absent, "constant");
+        text.push_str(&format!("  note: the weights of {absent} are not beside the text and were not read\n"));
+    }
+    text
 }

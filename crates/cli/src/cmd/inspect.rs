@@ -6,7 +6,6 @@ use std::path::Path;
 use serde::Serialize;
 use thane_mil::data::Data;
 use thane_mil::literal::Literal;
-use thane_mil::package::Package;
 use thane_mil::program::{Arg, Function, Program, ValueId};
 use thane_mil::text::{Blobs, print};
 
@@ -14,11 +13,12 @@ use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::{self, ProgramFlags};
 use crate::output::bytes;
+use crate::source;
 
 /// Print the program of a model or package as MIL text, or count what is in it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A model (path, hf:org/name, catalogue name), .mlpackage or .mlmodelc folder.
+    /// A model (path, hf:org/name, catalogue name), .mlpackage or .mlmodelc folder, or .mil file.
     model: String,
     /// Only this function, such as prefill or decode.
     #[arg(long, value_name = "NAME")]
@@ -94,9 +94,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 
 fn open(args: &Args, app: &App) -> Result<(String, Program), Failure> {
     let path = Path::new(&args.model);
-    if model::is_package(path) {
-        let package = Package::open(path).map_err(|e| Failure::new(Code::Usage, e))?;
-        return Ok((args.model.clone(), package.program));
+    if model::is_package(path) || source::is_text(path) || path.join("model.mil").is_file() {
+        let source = source::open(path).map_err(|e| Failure::new(Code::Usage, e))?;
+        return Ok((args.model.clone(), source.package.program));
     }
     let opened = model::open(&args.model, &args.flags.options(false), app)?;
     Ok((opened.name, opened.model.program))

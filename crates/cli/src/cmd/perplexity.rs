@@ -10,6 +10,7 @@ use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::{self, Opened, RunFlags};
 use crate::output::counted;
+use crate::source;
 use crate::talk::no_numbers;
 
 /// Tokens of one call: their logits are held at once.
@@ -45,8 +46,7 @@ struct Report<'a> {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let bad = |e: anyhow::Error| Failure::new(Code::Usage, e);
-    let text = std::fs::read_to_string(&args.file)
-        .map_err(|e| bad(anyhow::Error::new(e).context(args.file.display().to_string())))?;
+    let (text, _held) = source::read_text(&args.file, &app.budget).map_err(bad)?;
     let opened = model::open(&args.model, &args.flags.program.options(true), app)?;
     let language = model::language(&opened)?;
     let options = EncodeOptions { add_special: true, parse_special: false };

@@ -17,11 +17,12 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::model::{NumericsFlag, cpu};
 use crate::npy::{self, Array};
 use crate::tensors::{self, Named, named_path, named_shape};
+use crate::{out, source};
 
 /// Run a function of a Core ML package once, from .npy files to .npy files.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// An .mlpackage or .mlmodelc folder.
+    /// An .mlpackage or .mlmodelc folder, or a .mil file with its weights.
     package: PathBuf,
     /// The function to run [default: the package's own default].
     #[arg(long, value_name = "NAME")]
@@ -55,6 +56,9 @@ pub struct Args {
     /// The folder for the results, one NAME.npy for each output and state.
     #[arg(short, long, value_name = "FOLDER")]
     out: PathBuf,
+    /// Replace results that are in the folder already.
+    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
+    force: bool,
 }
 
 /// What `--json` prints.
@@ -62,7 +66,7 @@ pub struct Args {
 struct Report<'a> {
     package: &'a Path,
     function: &'a str,
-    inputs: Vec<Row>,
+    inputs: Vec<Input>,
     outputs: Vec<Row>,
     /// What states hold after the run.
     states: Vec<Row>,
@@ -100,11 +104,21 @@ struct Row {
     file: Option<PathBuf>,
 }
 
+/// An input.
+#[derive(Serialize)]
+struct Input {
+    #[serde(flatten)]
+    row: Row,
+    /// What was made up, where no file was given; null else.
+    made_up: Option<String>,
+}
+
 pub fn run(args: &Args, app: &App) -> Outcome {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
-    let package = Package::open(&args.package).map_err(|e| Failure::new(Code::Usage, e))?;
+    let package = source::open_whole(&args.package)?;
     let f = function(&package, args.function.as_deref())?;
     known_names(f, args).map_err(usage)?;
+    check_outputs(f, args)?;
     let alone = Program::new(vec![f.clone()]);
     let executable = backend(args, app).load(&alone).map_err(|e| usage(e.into()))?;
     let mut instance = executable.instantiate().map_err(|e| usage(e.into()))?;
@@ -116,26 +130,32 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         match &value.ty {
             Type::Tensor(ty) => {
                 let feature = features.and_then(|f| f.get(&value.name));
-                let (row, array) = fill(instance.as_mut(), &value.name, ty, feature, args).map_err(usage)?;
-                report.inputs.push(row);
+                let (input, array) = fill(instance.as_mut(), &value.name, ty, feature, args, app).map_err(usage)?;
+                report.inputs.push(input);
                 given.inputs.push((value.name.clone(), array));
             }
             Type::State(ty) => {
-                let array = set(instance.as_mut(), &value.name, ty, args).map_err(usage)?;
+                let array = set(instance.as_mut(), &value.name, ty, args, app).map_err(usage)?;
                 given.states.extend(array.map(|a| (value.name.clone(), a)));
             }
             _ => {}
+        }
+    }
+    for Input { row, made_up } in &report.inputs {
+        if let Some(made_up) = made_up {
+            let name = &row.name;
+            app.output.say(&format!("input {name} was made up: {made_up}; --input {name}=FILE.npy gives it"));
         }
     }
     instance.run(&f.name).map_err(|e| Failure::new(Code::Usage, e))?;
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     for value in f.body().outputs.iter().map(|v| f.value(*v)) {
         let view = instance.output(&value.name).map_err(|e| Failure::new(Code::Usage, e))?;
-        report.outputs.push(store(&args.out, &value.name, view)?);
+        report.outputs.push(store(args, &value.name, view)?);
     }
     for value in f.body().inputs.iter().map(|v| f.value(*v)).filter(|v| matches!(v.ty, Type::State(_))) {
         let view = instance.state(&value.name).map_err(|e| Failure::new(Code::Usage, e))?;
-        report.states.push(store(&args.out, &value.name, view)?);
+        report.states.push(store(args, &value.name, view)?);
     }
     if args.numerics == NumericsFlag::Ane {
         report.ane = Some(parting(&alone, &f.name, &given, args, app)?);
@@ -223,6 +243,7 @@ fn parting(program: &Program, function: &str, given: &Given, args: &Args, app: &
         tolerance: args.tolerance,
         n_threads: backend(args, app).n_threads,
         isa: app.isa,
+        budget: app.budget.clone(),
         ..ane::Options::default()
     };
     let report = ane::compare(program, function, &views(&given.inputs), &views(&given.states), &options)
@@ -242,49 +263,64 @@ fn fill(
     ty: &TensorType,
     feature: Option<&Feature>,
     args: &Args,
-) -> anyhow::Result<(Row, Array)> {
+    app: &App,
+) -> anyhow::Result<(Input, Array)> {
     let given = args.input.iter().find(|n| n.name == name).map(|n| &n.value);
-    let (shape, bytes) = match given {
-        Some(path) => tensors::from_file(path, ty).with_context(|| format!("input `{name}`"))?,
-        None => made_up(name, ty, feature, args)?,
+    let array = match given {
+        Some(path) => tensors::from_file(path, ty, &app.budget),
+        None => made_up(name, ty, feature, args, app),
     };
-    instance.input(name, &shape)?.copy_from_slice(&bytes);
-    let row = Row { name: name.to_owned(), dtype: ty.dtype.name(), shape: shape.clone(), file: given.cloned() };
-    Ok((row, Array { dtype: ty.dtype, shape, bytes }))
+    let array = array.with_context(|| format!("input `{name}`"))?;
+    instance.input(name, &array.shape)?.copy_from_slice(&array.bytes);
+    let (dtype, shape) = (ty.dtype.name(), array.shape.clone());
+    let ([low, high], seed) = (tensors::range(ty.dtype), args.random_seed);
+    let made_up = given.is_none().then(|| format!("{dtype} {shape:?}, from {low} to {high}, seed {seed}"));
+    let row = Row { name: name.to_owned(), dtype, shape, file: given.cloned() };
+    Ok((Input { row, made_up }, array))
 }
 
-fn made_up(
-    name: &str,
-    ty: &TensorType,
-    feature: Option<&Feature>,
-    args: &Args,
-) -> anyhow::Result<(Vec<usize>, Vec<u8>)> {
+fn made_up(name: &str, ty: &TensorType, feature: Option<&Feature>, args: &Args, app: &App) -> anyhow::Result<Array> {
     let asked = args.shape.iter().find(|n| n.name == name).map(|n| n.value.as_slice());
     let default = feature.and_then(|f| f.shape.default_shape());
     let shape = tensors::shape(ty, asked, default);
-    let shape =
-        shape.with_context(|| format!("input `{name}` is {ty}; --shape {name}=DIMS gives it a size that fits"))?;
-    let bytes = tensors::random(args.random_seed, name, ty.dtype, &shape);
-    Ok((shape, bytes.with_context(|| format!("input `{name}` of {ty} cannot be made up"))?))
+    let shape = shape.with_context(|| format!("it is {ty}; --shape {name}=DIMS gives it a size that fits"))?;
+    tensors::made_up(args.random_seed, name, ty, shape, &app.budget)
 }
 
-fn set(instance: &mut dyn Instance, name: &str, ty: &TensorType, args: &Args) -> anyhow::Result<Option<Array>> {
+fn set(
+    instance: &mut dyn Instance,
+    name: &str,
+    ty: &TensorType,
+    args: &Args,
+    app: &App,
+) -> anyhow::Result<Option<Array>> {
     let Some(given) = args.state.iter().find(|n| n.name == name) else { return Ok(None) };
-    let (shape, bytes) = tensors::from_file(&given.value, ty).with_context(|| format!("state `{name}`"))?;
-    instance.state_mut(name)?.copy_from_slice(&bytes);
-    Ok(Some(Array { dtype: ty.dtype, shape, bytes }))
+    let array = tensors::from_file(&given.value, ty, &app.budget).with_context(|| format!("state `{name}`"))?;
+    instance.state_mut(name)?.copy_from_slice(&array.bytes);
+    Ok(Some(array))
 }
 
-/// Write `name.npy`; the file is there only when it is whole.
-fn store(folder: &Path, name: &str, view: View<'_>) -> anyhow::Result<Row> {
-    let path = folder.join(format!("{name}.npy"));
-    let partial = folder.join(format!(".{name}.npy.partial"));
-    let write = || {
-        let mut file = std::io::BufWriter::new(fs::File::create(&partial)?);
-        npy::write(&mut file, view.dtype, view.shape, view.bytes)?;
-        file.into_inner().map_err(|e| e.into_error())?.sync_data()?;
-        fs::rename(&partial, &path)
-    };
-    write().with_context(|| path.display().to_string())?;
-    Ok(Row { name: name.to_owned(), dtype: view.dtype.name(), shape: view.shape.to_vec(), file: Some(path) })
+fn result_path(args: &Args, name: &str) -> PathBuf {
+    args.out.join(format!("{name}.npy"))
+}
+
+/// Refuse results that would replace something, before anything is computed.
+fn check_outputs(f: &Function, args: &Args) -> Outcome {
+    if args.out.exists() && !args.out.is_dir() {
+        let error = anyhow::anyhow!("{} is no folder; the results are files in one", args.out.display());
+        return Err(Failure::new(Code::Usage, error).remedy("another path for --out"));
+    }
+    let given = args.input.iter().chain(&args.state).map(|n| n.value.as_path());
+    let read: Vec<&Path> = given.chain([args.package.as_path()]).collect();
+    let states = f.body().inputs.iter().filter(|v| matches!(f.value(**v).ty, Type::State(_)));
+    let written = f.body().outputs.iter().chain(states).map(|v| &f.value(*v).name);
+    written.into_iter().try_for_each(|name| out::check(&result_path(args, name), args.force, &read))
+}
+
+/// Write `NAME.npy`, which is there only when it is whole.
+fn store(args: &Args, name: &str, view: View<'_>) -> Result<Row, Failure> {
+    let path = result_path(args, name);
+    out::write_with(&path, |file| npy::write(file, view.dtype, view.shape, view.bytes))?;
+    let (dtype, shape) = (view.dtype.name(), view.shape.to_vec());
+    Ok(Row { name: name.to_owned(), dtype, shape, file: Some(path) })
 }

@@ -138,7 +138,7 @@ fn predict_writes_outputs_and_states_that_go_in_again() {
     let (x, out) = (home.path("x.npy"), home.path("out"));
     std::fs::write(&x, ids(&[3, 1, 4, 1, 5])).unwrap();
     let tokens = format!("input_ids={}", text(&x));
-    let base = ["predict", text(&package), "--function", "prefill", "--out", text(&out)];
+    let base = ["predict", text(&package), "--function", "prefill", "--force", "--out", text(&out)];
     let predict = |more: &[&str]| home.run(&[&base[..], more].concat());
     assert_ends(&predict(&["--input", &tokens]), 0, &[]);
     let first = std::fs::read(out.join("logits.npy")).unwrap();

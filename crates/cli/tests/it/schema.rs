@@ -231,6 +231,7 @@ fn verbs_of_packages() {
         if args[0] == "check" {
             // A list of which an example is due.
             report["errors"] = serde_json::json!(["an error"]);
+            report["non_finite"] = serde_json::json!(["main: const `mask`: 1 of 4 elements are not finite"]);
         }
         if args[0] == "diff" {
             report["constants"] = serde_json::json!(["`x` differs"]);

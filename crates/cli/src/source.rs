@@ -1,0 +1,89 @@
+//! Programs in files, which verbs open alike: packages, compiled models, and MIL text with or without its weights.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::Context;
+use thane_mil::budget::{Budget, Reservation};
+use thane_mil::package::{Package, PackageError, read_source};
+
+use crate::exit::{Code, Failure};
+use crate::output::counted;
+
+/// A program that was read.
+pub struct Source {
+    /// Of a text it says nothing but the program.
+    pub package: Package,
+    /// Constants of a text whose file is not there: their numbers read as zeros.
+    pub n_absent: usize,
+}
+
+/// Whether a path is that of MIL text.
+pub fn is_text(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "mil") && path.is_file()
+}
+
+/// Read the program at `path`.
+pub fn open(path: &Path) -> Result<Source, PackageError> {
+    let text = path.join("model.mil");
+    let is_part = |name: &str| path.join(name).exists();
+    // Compiled models are published without what describes them, too.
+    let bare = !is_part("Manifest.json") && !is_part("coremldata.bin") && text.is_file();
+    if is_text(path) || bare {
+        let source = read_source(if bare { &text } else { path })?;
+        return Ok(Source { package: Package::new(source.program), n_absent: source.n_absent });
+    }
+    Ok(Source { package: Package::open(path)?, n_absent: 0 })
+}
+
+/// Read the program at `path` to run it, which takes all of its weights.
+pub fn open_whole(path: &Path) -> Result<Package, Failure> {
+    let source = open(path).map_err(|e| Failure::new(Code::Usage, e))?;
+    if source.n_absent == 0 {
+        return Ok(source.package);
+    }
+    let absent = counted(source.n_absent, "constant");
+    let error = anyhow::anyhow!("{}: the weights of {absent} are not beside the text", path.display());
+    let looked = path.with_file_name("weights").join("weight.bin");
+    let failure = Failure::new(Code::Usage, error);
+    Err(failure
+        .remedy(format!("put them where the text says, as a rule {}", looked.display()))
+        .remedy(format!("thane inspect {0} or thane audit {0}, which need no weights", path.display())))
+}
+
+/// A text file, or what a pipe gives, as far as there is memory for it.
+pub fn read_text(path: &Path, budget: &Budget) -> anyhow::Result<(String, Reservation)> {
+    let in_file = || path.display().to_string();
+    read_within(File::open(path).with_context(in_file)?, budget).with_context(in_file)
+}
+
+fn read_within(mut file: impl Read, budget: &Budget) -> anyhow::Result<(String, Reservation)> {
+    /// Bytes that are asked for at a time.
+    const PIECE: usize = 1 << 20;
+    let mut held = budget.reserve(0, String::new)?;
+    let mut bytes = Vec::new();
+    loop {
+        held.grow(PIECE, || "the text".to_owned())?;
+        if file.by_ref().take(PIECE as u64).read_to_end(&mut bytes)? == 0 {
+            break;
+        }
+    }
+    Ok((String::from_utf8(bytes).context("it is no text: expected UTF-8")?, held))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 30, 3.5.
+    #[test]
+    fn a_text_without_an_end_is_refused() {
+        let budget = Budget::new(9 << 20);
+        let error = read_within(std::io::repeat(b'a'), &budget).unwrap_err().to_string();
+        assert!(error.starts_with("the text needs 1.0 MB of memory, and 9.4 MB"), "{error}");
+        let (text, held) = read_within("abc".as_bytes(), &budget).unwrap();
+        assert_eq!((text.as_str(), held.bytes()), ("abc", 2 << 20));
+        assert!(read_within(&b"\xff"[..], &budget).is_err());
+    }
+}
