@@ -524,6 +524,209 @@ def chat_goldens(smollm2_template):
     return {"now": now, "templates": templates, "cases": cases}
 
 
+# ---------------------------------------------------------------- Jinja
+
+# Each line is a template; what jinja2 refuses is to be refused.
+JINJA = r"""
+{{ 1 }} {{ 1.0 }} {{ 1e20 }} {{ 1.5e-7 }} {{ -0.0 }} {{ 1/3 }} {{ 10/2 }} {{ 1e16 }} {{ 123456789.0 }} {{ 1_000 }}
+{{ 7 // 2 }} {{ -7 // 2 }} {{ 7 % -3 }} {{ -7 % 3 }} {{ 7.5 // 2 }} {{ -7.5 % 2 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ 2 ** 3 ** 2 }}
+{{ -2 ** 2 }}
+{{ (-2) | abs }} {{ -2|abs }} {{ 1 + 2 * 3 }} {{ (1 + 2) * 3 }} {{ 'a' ~ 1 ~ none ~ true ~ 1.0 }}
+{{ true + 1 }} {{ true and 0 }} {{ 0 or 'x' }} {{ not 0 }} {{ not not 1 }} {{ '' or none }}
+{{ 1 < 2 < 3 }} {{ 1 < 3 < 2 }} {{ 'a' < 'b' }} {{ [1, 2] < [1, 3] }} {{ 1 == 1.0 }} {{ true == 1 }} {{ 'a' in 'abc' }} {{ 3 not in [1, 2] }}
+{{ 1 if 0 else 2 }} {{ 1 if 0 }}| {{ 1 if 1 else 2 if 1 else 3 }}
+{{ 'x' in {'x': 1} }} {{ 1 in (1, 2) }} {{ none is none }} {{ none == none }} {{ undefined_thing == none }}
+{{ [1, 'a', none, true, 1.5, [2], (1,), (1, 2), {}, {'k': 'v'}] }} {{ () }} {{ [] }} {{ {} }}
+{{ "it's" }} {{ ["it's", 'a"b', 'n\nl', 'back\\slash', "both'\""] }}
+{{ 'a\tb\x41\u00e9\\n' }} {{ "q\"q" }} {{ 'q\'q' }} {{ '\d' }}
+{{ 'a' 'b' "c" }} {{ 'abc'[0] }} {{ 'abc'[-1] }} {{ 'abc'[5] }} {{ 'abcdef'[1:4] }} {{ 'abcdef'[::-1] }} {{ 'abcdef'[::2] }} {{ 'abcdef'[-3:] }} {{ 'abcdef'[:-2] }} {{ 'héllo'[1:3] }}
+{{ [1,2,3,4][1:] }} {{ [1,2,3,4][:-1] }} {{ [1,2,3,4][::-1] }} {{ [1,2,3,4][-2:] }} {{ [1,2,3][10:] }} {{ [1,2,3][3:0:-1] }} {{ (1,2,3)[1:] }}
+{{ messages[0].role }} {{ messages[0]['role'] }} {{ messages[-1].role }} {{ messages[7] }}| {{ messages[0].nope }}| {{ messages[0]['nope'] }}|
+{{ messages[0].nope.deeper }}
+{{ nope.deeper }}
+{{ nope }}| {{ nope is defined }} {{ nope is undefined }} {{ nope or 'x' }} {{ nope | default('d') }} {{ '' | default('d') }} {{ '' | default('d', true) }} {{ none | default('d') }} {{ nope | d }}|
+{{ nope + 1 }}
+{{ nope() }}
+{{ 1() }}
+{{ nope | length }} {{ nope | list }} {{ nope | join }}| {% for x in nope %}x{% else %}none{% endfor %}
+{% for x in 5 %}{% endfor %}
+{{ 'abc' | upper }} {{ 'ABC' | lower }} {{ 'hello world' | title }} {{ 'hELLO wORLD' | capitalize }} {{ "they're bill's" | title }}
+{{ '  x y ' | trim }}| {{ 'xxaxx' | trim('x') }} {{ 'a b c' | replace('b', 'X') }} {{ 'aaaa' | replace('a', 'b', 2) }} {{ 'abc' | reverse }} {{ [1,2,3] | reverse | list }}
+{{ [3,1,2] | sort }} {{ [3,1,2] | sort(reverse=true) }} {{ ['b','A','c'] | sort }} {{ ['b','A','c'] | sort(case_sensitive=true) }} {{ [{'n': 2}, {'n': 1}] | sort(attribute='n') }}
+{{ [1,2,3] | sum }} {{ [1,2,3] | first }} {{ [1,2,3] | last }} {{ [] | first }}| {{ [3,1,2] | min }} {{ [3,1,2] | max }} {{ [1,2,2,1] | unique | list }} {{ 'abc' | first }} {{ 'abc' | last }}
+{{ ['a','b'] | join }} {{ ['a','b'] | join(', ') }} {{ [1,2] | join('-') }} {{ messages | join(', ', attribute='role') }}
+{{ messages | map(attribute='role') | list }} {{ ['a','b'] | map('upper') | list }} {{ [1,2] | map('string') | join }} {{ messages | map(attribute='x', default='d') | list }}
+{{ [1,2,3,4] | select('even') | list }} {{ [1,2,3,4] | reject('even') | list }} {{ [0,1,''] | select | list }} {{ messages | selectattr('role', 'equalto', 'user') | list | length }} {{ messages | rejectattr('role', 'eq', 'user') | map(attribute='role') | list }} {{ messages | selectattr('role') | list | length }} {{ [1,5] | select('>', 2) | list }} {{ [1,5] | select('gt', 2) | list }}
+{{ [1,2,3,4,5] | batch(2) | list }} {{ [1,2,3,4,5] | batch(2, 0) | list }} {{ [1,2,3,4,5] | slice(3) | list }} {{ [1,2,3,4,5] | slice(3, 'x') | list }}
+{{ {'b': 1, 'a': 2} | dictsort }} {{ {'b': 1, 'a': 2} | dictsort(by='value') }} {{ {'b': 1, 'a': 2} | items | list }} {{ {'b': 1, 'a': 2}.items() | list }} {{ {'b': 1}.keys() | list }} {{ {'b': 1}.values() | list }} {{ {'b': 1}.get('b') }} {{ {'b': 1}.get('c') }} {{ {'b': 1}.get('c', 5) }}
+{% for k, v in {'b': 1, 'a': 2}.items() %}{{ k }}={{ v }};{% endfor %} {% for k in {'b': 1, 'a': 2} %}{{ k }}{% endfor %} {% for k, v in {'x': 1} | items %}{{ k }}{{ v }}{% endfor %}
+{{ [{'t': 1, 'n': 'a'}, {'t': 2, 'n': 'b'}, {'t': 1, 'n': 'c'}] | groupby('t') }}
+{{ 'x' | int }} {{ '12' | int }} {{ '12.7' | int }} {{ 3.9 | int }} {{ '3.5' | float }} {{ 'x' | float }} {{ 'x' | int(7) }} {{ 'ff' | int(0, 16) }} {{ 2.5 | round }} {{ 3.5 | round }} {{ 2.567 | round(2) }} {{ 2.1 | round(0, 'ceil') }} {{ 42 | string }} {{ -3 | abs }} {{ 7 | float }}
+{{ 'abc' | length }} {{ [1,2] | length }} {{ {'a': 1} | length }} {{ 'é語' | length }} {{ 'a b  c' | wordcount }} {{ [1,2] | count }}
+{{ 'a\nb\n\nc' | indent }}| {{ 'a\nb' | indent(2, true) }}| {{ 'a\n\nb' | indent(2, blank=true) }}| {{ 'a\nb' | indent('> ') }}| {{ 'a\nb' | indent(width=3, first=True) }}|
+{{ "%s-%d-%05.2f-%5s|%-5s|" | format('a', 3, 1.234, 'x', 'y') }} {{ '%s' % 'x' }} {{ '%s %s' % ('a', 1) }} {{ '%%' % () }} {{ '%x %X %o %03d' % (255, 255, 8, 7) }}
+{{ '{} {}'.format('a', 1) }} {{ '{0}{1}{0}'.format('a', 'b') }} {{ '{x}'.format(x=1) }} {{ '{:>5}|{:<5}|{:^5}|{:05d}|{:.2f}'.format('a', 'b', 'c', 42, 3.14159) }} {{ '{{}}'.format() }} {{ '{!r}'.format('x') }}
+{{ 'abc' | center(9) }}| {{ 'abc'.center(8) }}| {{ 'abc'.ljust(5) }}| {{ 'abc'.rjust(5) }}| {{ '7'.zfill(3) }}
+{{ '<a href="x">&\'' | escape }} {{ '<b>' | e }} {{ '<b>' | safe }}
+{{ 'hello big world of words' | truncate(12) }} {{ 'hello big world of words' | truncate(12, true) }} {{ 'short' | truncate(12) }} {{ 'hello big world' | truncate(9, false, '!', 0) }}
+{{ 'a,b,c'.split(',') }} {{ 'a b  c '.split() }} {{ 'a,b,c'.split(',', 1) }} {{ 'a,b,c'.rsplit(',', 1) }} {{ ' a  b c'.split(none, 1) }} {{ ' a b  c '.rsplit(none, 1) }} {{ ''.split() }} {{ ''.split(',') }} {{ 'a\nb\r\nc\n'.splitlines() }} {{ 'a\nb'.splitlines(true) }}
+{{ 'a-b-c'.partition('-') }} {{ 'a-b-c'.rpartition('-') }} {{ 'abc'.partition('-') }} {{ 'abc'.rpartition('-') }}
+{{ '  x '.strip() }}| {{ '  x '.lstrip() }}| {{ '  x '.rstrip() }}| {{ 'xxaxx'.strip('x') }} {{ '\n\nx'.lstrip('\n') }} {{ 'abc'.removeprefix('a') }} {{ 'abc'.removesuffix('bc') }} {{ 'abc'.removeprefix('x') }}
+{{ 'abc'.startswith('a') }} {{ 'abc'.startswith(('x', 'a')) }} {{ 'abc'.endswith('c') }} {{ 'abcabc'.find('c') }} {{ 'abc'.find('x') }} {{ 'abcabc'.rfind('c') }} {{ 'aXbX'.count('X') }} {{ 'abc'.count('') }} {{ 'éa'.find('a') }} {{ 'abc'.index('b') }}
+{{ 'abc'.upper() }} {{ 'ABC'.lower() }} {{ 'hello world'.title() }} {{ 'hello World'.capitalize() }} {{ 'aBc'.swapcase() }} {{ "it's a dog".title() }} {{ 'ß'.upper() }}
+{{ 'abc'.isalpha() }} {{ 'ab1'.isalnum() }} {{ '12'.isdigit() }} {{ ''.isdigit() }} {{ ' '.isspace() }} {{ 'abc'.islower() }} {{ 'ABC'.isupper() }} {{ '1'.islower() }} {{ 'Abc Def'.istitle() }} {{ 'a'.isascii() }}
+{{ 'aXbXc'.replace('X', '-') }} {{ 'aXbXc'.replace('X', '-', 1) }} {{ 'abc'.replace('', '-') }} {{ '-'.join(['a', 'b']) }} {{ ''.join(messages | map(attribute='role')) }}
+{{ 'abc'.nope() }}
+{{ [1,2,1].count(1) }} {{ [1,2,1].index(2) }}
+{{ [1].append(2) }}
+{{ 3 is even }} {{ 3 is odd }} {{ 4 is divisibleby 2 }} {{ 4 is divisibleby(3) }} {{ 'x' is string }} {{ 1 is number }} {{ true is boolean }} {{ true is number }} {{ 1 is integer }} {{ 1.0 is float }} {{ {} is mapping }} {{ [] is sequence }} {{ 'x' is iterable }} {{ 1 is iterable }} {{ 'x' is sequence }} {{ none is none }} {{ 1 is not none }} {{ range is callable }} {{ true is true }} {{ 1 is true }} {{ 'a' is lower }} {{ 'A' is upper }} {{ 1 is sameas 1 }} {{ true is sameas true }} {{ 1 is eq 1 }} {{ 1 is in [1] }} {{ 'upper' is filter }} {{ 'nope' is filter }} {{ 'even' is test }}
+{{ 1 is defined and 2 is defined }} {{ x is not defined or false }} {{ messages is defined and messages[0].role is string }} {{ not x is defined }}
+{{ range(3) | list }} {{ range(1, 4) | list }} {{ range(5, 0, -2) | list }} {{ range(0) | list }}
+{{ dict(a=1, b=2) }} {{ dict({'x': 1}, y=2) }} {{ {'a': 1}['a'] }} {{ {'a': {'b': 2}}.a.b }} {{ {1: 'x'}[1] }} {{ {'items': 3}['items'] }}
+{{ [1,2] + [3] }} {{ [0] * 3 }} {{ 'ab' * 3 }} {{ 2 * 'x' }} {{ (1,) + (2,) }}
+{{ [1] + 'a' }}
+{{ 'a' + 1 }}
+{{ 1 / 0 }}
+{{ 'a' < 1 }}
+{{ 'x' | nope }}
+{{ 1 is nope }}
+{% set a = 1 %}{{ a }}{% set a, b = 2, 3 %}{{ a }}{{ b }}{% set (c, d) = [4, 5] %}{{ c }}{{ d }}
+{% set a, b = [1, 2, 3] %}
+{% set x %}hello {{ 1 + 1 }}{% endset %}[{{ x }}]{% set y | upper %}abc{% endset %}{{ y }}
+{% set ns = namespace(a=1, b='x') %}{% set ns.a = ns.a + 1 %}{{ ns.a }}{{ ns.b }}{{ ns.c }}|
+{% set ns = namespace({'q': 3}) %}{{ ns.q }}
+{% set x = 1 %}{% set x.y = 2 %}
+{% for i in [1,2,3] %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }} {% endfor %}
+{% for i in [1,2,3] %}{{ loop.previtem }}<{{ i }}>{{ loop.nextitem }} {% endfor %}{% for i in [1,2,3] %}{{ loop.cycle('a', 'b') }}{% endfor %}{% for i in [1,1,2] %}{{ loop.changed(i) }}{% endfor %}
+{% for i in [1,2,3,4] if i is even %}{{ i }}/{{ loop.length }} {% endfor %}{% for i in [] %}x{% else %}empty{% endfor %}
+{% for i in [1,2,3,4] %}{% if i == 2 %}{% continue %}{% endif %}{% if i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %}
+{% for a, b in [(1, 2), (3, 4)] %}{{ a }}{{ b }} {% endfor %}{% for (a, b), c in [((1, 2), 3)] %}{{ a }}{{ b }}{{ c }}{% endfor %}
+{% set x = 0 %}{% for i in [1,2] %}{% set x = x + i %}{{ x }} {% endfor %}{{ x }}
+{% for i in [1] %}{% for j in [1,2] %}{{ loop.index }}{% endfor %}{{ loop.index }}{% endfor %}{{ loop is defined }}
+{% for x in [{'n': 1, 'c': [{'n': 2, 'c': []}]}] recursive %}{{ x.n }}:{{ loop.depth }}[{{ loop(x.c) }}]{% endfor %}
+{% for x in 'abc' %}{{ x }}-{% endfor %}{% for x in (1, 2) %}{{ x }}{% endfor %}{% for x in 1, 2, 3 %}{{ x }}{% endfor %}
+{% if 0 %}a{% elif 1 %}b{% else %}c{% endif %}{% if none %}a{% else %}d{% endif %}{% if 1 %}{% set z = 5 %}{% endif %}{{ z }}
+{% macro m(a, b='B', c=none) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(1) }} {{ m(1, 2) }} {{ m(1, c=3) }} {{ m(b=1, a=2) }} {{ m() }}
+{% macro m() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, x=3) }}
+{% macro m() %}[{{ caller() }}]{% endmacro %}{% call m() %}hi{% endcall %}
+{% macro m() %}[{{ caller('x') }}]{% endmacro %}{% call(a) m() %}hi {{ a }}{% endcall %}
+{% set g = 'G' %}{% macro m() %}{{ g }}{% set g2 = 1 %}{% endmacro %}{{ m() }}{{ g2 }}|
+{% macro a(n) %}{% if n > 0 %}{{ n }}{{ a(n - 1) }}{% endif %}{% endmacro %}{{ a(3) }} {{ a(2) | length }}
+{% macro m(x) %}{% for i in x %}{{ loop.index }}{{ i }}{% endfor %}{% endmacro %}{{ m('ab') }}
+{% filter upper %}abc {{ 'd' }}{% endfilter %}{% filter replace('a', 'b') | upper %}aaa{% endfilter %}
+{% with a = 1, b = 2 %}{{ a }}{{ b }}{% endwith %}{{ a }}|{% with %}{% set q = 1 %}{{ q }}{% endwith %}
+{% raw %}{{ x }} {% if %}{% endraw %}| {% raw -%}  y {%- endraw %}|
+a {%- if 1 -%}  b  {%- endif -%} c
+a {{- 1 -}} b {{ 2 }} c
+  {% if 1 %}  
+  x
+  {% endif %}
+ y
+  {%+ if 1 %}x{% endif +%}
+ z
+{{ 'a' -}}   
+  b
+  {# c #}  
+  {{ 1 }}
+{% for i in [1,2] %}
+  {{ i }}
+{% endfor %}
+end
+{%- set x = 1 %}
+{{ x }}
+
+{{ messages[0].content }}|{{ messages[0]['content'] | trim }}|{{ messages[0] | tojson }}|{{ messages | tojson(indent=2) }}
+{{ {'a': [1, 2.5, none, true, 'é<"\n'], 'b': {}, 'c': []} | tojson }} {{ {'b': 1, 'a': [1]} | tojson(indent=4) }} {{ {'b': 1, 'a': 2} | tojson(sort_keys=true) }} {{ 'é\u2028' | tojson(ensure_ascii=true) }} {{ [1, 2] | tojson(separators=(',', ':')) }} {{ (1, 2) | tojson }} {{ 1e20 | tojson }} {{ 'x' | tojson }}
+{{ messages[0].items() | list | length }} {{ messages[0].keys() | list }} {{ 'role' in messages[0] }} {{ messages[0] is mapping }} {{ messages is iterable and messages is not string and messages is not mapping }}
+{{ bos_token }}{{ eos_token }}{{ add_generation_prompt }}{{ tools }}{{ documents }}{{ tools is none }} {{ tools is defined }}
+{{ raise_exception('no') }}
+{{ 1, 2 }} {{ (1, 2)[0] }} {{ (1) }} {{ (1,) }}
+{{ messages[0]['content'].split('\n')[-1].strip() }} {{ (messages[0]['content'] | trim).split(' ')[0] }} {{ (messages | first).role }} {{ (messages | selectattr('role', 'equalto', 'assistant') | first).content }}
+{{ not 1 == 2 }} {{ 1 in [1] and 2 in [2] }} {{ not 'a' in 'b' }} {{ 1 not in [1] or true }}
+{{ '' ~ [1, 'a'] }} {{ [1] ~ {} }} {{ 'x' ~ nope ~ 'y' }}
+{{ messages[0].content is string and messages[0].content | length > 3 }} {{ 5 - 3 - 1 }} {{ 2 * 3 % 4 }} {{ 10 - 2 ~ 'a' }}
+{{ {'a': 1, 'b': 2, 'a': 3} }} {{ [none, none] | tojson }} {{ 'a"b' | tojson }} {{ true | tojson }} {{ none | tojson }}
+{{ "a" if messages | length > 1 else "b" }} {{ ("a" if false else "b") ~ "c" }} {{ 'x' if nope is defined else 'y' }}
+{{ messages[1:] | length }} {{ messages[::-1][0].role }} {{ messages[:1][0]['role'] }}
+{% if
+{{ 'unclosed }}
+{{ 1 + }}
+{% endif %}
+{% for x in %}{% endfor %}
+{% if 1 %}
+{{ [1, 2 }}
+{{ (1 }}
+{% nope %}
+{{ a b }}
+{{ 1 | }}
+{{ }}
+{{ {'a' 1} }}
+{% set = 1 %}
+{% set true = 1 %}
+{% macro %}{% endmacro %}
+{% break %}
+{{ '%s %s' % 'x' }}
+{{ '%s' % ('x', 'y') }}
+{{ 'x' | replace('x') }}
+{{ [3, 'a'] | sort }}
+{{ 'abc' | select('nope') | list }}
+{{ [] | sum }} {{ [[1], [2]] | sum(start=[]) }} {{ messages | sum(attribute='x') if false }}
+{{ 'a' is in 'abc' }} {{ 5 is lt 6 }} {{ 5 is ge(5) }} {{ 'x' is ne 'y' }}
+{{ [('b', 1), ('a', 2)] | sort }} {{ {'x': [1, 2]}.x[1] }} {{ {'x': [1, 2]}['x'][0] }} {{ [[1, 2], [3]][0][1] }}
+{{ [1, 2, 3] | map('float') | map('int') | sum }} {{ ['1', '2'] | map('int') | sum }} {{ messages | map(attribute='role') | map('capitalize') | join(' ') }} {{ ['ab', 'cd'] | map(attribute=0) | list }} {{ ['ab'] | map('replace', 'a', 'x') | list }}
+{{ messages | map(attribute='role') | unique | join }} {{ range(5) | select('divisibleby', 2) | list }} {{ range(10)[2:5] | list }} {{ range(3) | last }} {{ (range(3) | list)[-1] }} {{ range(3) | length }}
+{{ 'a\\b' }} {{ 'tab\there' | tojson }} {{ "new\nline" | length }}
+{{ '\u00e9' ~ "\x41" }}
+{%- if messages[0]['role'] == 'user' -%}
+    U
+{%- endif %}
+
+{{- '<|im_start|>' + 'assistant\n' -}}
+{{ 'A' if 1 == 1 and 2 == 2 else 'B' }}{{ 'x' * (3 - 1) }}{{ loop }}|
+{{ 1.0 * 3 }} {{ 3 / 2 }} {{ 6 / 2 }} {{ 1e3 }} {{ 0.1 + 0.2 }} {{ 1e-5 }} {{ 100000000000000000000.0 }} {{ 5 // 2.0 }} {{ 2 ** 0.5 }}
+{{ ' ' * 4 ~ 'x' }} {{ 'x'|upper|lower|length }} {{ ('a' ~ 'b')|upper }} {{ 'a' ~ 'b'|upper }}
+"""
+
+# Templates of more than a line.
+JINJA_BLOCKS = [
+    '{# comment #}a{# multi\nline #}b',
+    '  {% if 1 %}  \n  x\n  {% endif %}\n y\n',
+    '  {%+ if 1 %}x{% endif +%}\n z',
+    "{{ 'a' -}}   \n  b\n  {# c #}  \n  {{ 1 }}\n",
+    '{% for i in [1,2] %}\n  {{ i }}\n{% endfor %}\nend\n{%- set x = 1 %}\n{{ x }}\n\n',
+    "{{ 'ab\\\ncd' }}",
+    "{%- if messages[0]['role'] == 'user' -%}\n    U\n{%- endif %}\n\n{{- '<|im_start|>' + 'assistant\\n' -}}\nx",
+    'a\n\t{%- if 1 %}\n\tb\n\t{%- endif %}\n',
+    'x {# c -#}  \n y {#- d #} z\n{# e #}\nw',
+    '{% raw %}\n {{ a }}\n{% endraw %}\nb',
+    '  {% raw -%}\n {{ a }}\n{%- endraw %}\nb',
+    'a\r\nb\r{{ 1 }}\r\n',
+    '{% macro m(a) -%}\n  <{{ a }}>\n{%- endmacro -%}\n{{ m(1) }}\n{{ m(2) }}',
+    '{{ 1 }}\n{% if 1 %}\n\n{% endif %}\n\n{{ 2 }}\n\n',
+    '{%- for m in messages %}\n    {%- if m.role == "user" %}\n        {{- "U:" + m.content }}\n    {%- else %}\n        {{- "A:" + m.content }}\n    {%- endif %}\n{%- endfor %}\n',
+    '{% set x %}\n a\n b\n{% endset %}[{{ x }}]',
+    'text {{ "}}" }} {{ "%}" }} {{ {"a": {"b": 1}}["a"]["b"] }} {{ {"a": {"b": 1}} }}',
+    '{% if "%}" == "%}" %}yes{% endif %}',
+    '{{ [1,\n2,\n3] }}',
+    '{ {{ 1 }} } {%- if 1 %} % {% endif %}{',
+]
+
+
+def jinja_goldens():
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+    messages = [{"role": "user", "content": " Hi <b>\"you\"</b> it's\né "}, {"role": "assistant", "content": "Yes"}]
+    out = []
+    for source in [line for line in JINJA.strip("\n").split("\n")] + JINJA_BLOCKS:
+        case = {"source": source, "text": None}
+        try:
+            case["text"] = _compile_jinja_template(source).render(
+                messages=messages, add_generation_prompt=True, bos_token="<s>", eos_token="</s>", tools=None, documents=None)
+        except Exception:  # a template that is refused
+            pass
+        out.append(case)
+    return out
+
+
 # ---------------------------------------------------------------- sampling
 
 def distribution(logits, history, o):
@@ -622,6 +825,7 @@ def main():
         if old.is_file():
             template = json.loads(old.read_text(encoding="utf-8"))["templates"].get("smollm2")
     write_json("chat.json", chat_goldens(template))
+    write_json("jinja.json", jinja_goldens())
     if folder and (Path(folder) / GEMMA3).is_file():
         path = Path(folder) / GEMMA3
         special = file_goldens("gemma3", lines, gemma_reference(gguf_fields(path)))

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::TextError;
-use super::hf::Hf;
+use super::guard::Nature;
+use super::hf::{Hf, Whole};
 use super::pre::PreRule;
 use super::texts::{Index, Texts};
 use super::vocab::{TokenKind, Vocab};
@@ -31,13 +32,13 @@ pub(super) fn build(vocab: &mut Vocab, kinds: &[TokenKind], rule: PreRule) -> Re
             added.push(AddedToken::from(token.to_owned(), special).normalized(false));
         }
     }
-    let mut hf = Hf::new(Bpe::new(tokens, &merges, rule.ignore_merges)?);
-    hf.parsing
+    let mut whole = Whole::new(Bpe::new(tokens, &merges, rule.ignore_merges)?);
+    whole
         .with_normalizer(rule.normalizer())
         .with_pre_tokenizer(Some(rule.pre_tokenizer()?))
         .with_decoder(Some(ByteLevel::default()));
-    hf.parsing.add_tokens(&added);
-    Ok(hf)
+    whole.add_tokens(&added);
+    Ok(Hf::new(whole, Nature::OURS))
 }
 
 /// Tokens, and which of them are joined to which.

@@ -5,20 +5,22 @@
 
 mod bpe;
 pub mod config;
+pub mod guard;
 mod hf;
+mod jinja;
 mod pre;
 mod spm;
 pub mod stream;
 mod table;
 pub mod template;
-mod template_fns;
+
 pub mod texts;
 pub mod tokenizer;
 pub mod vocab;
 
 pub use config::TokenizerConfig;
 pub use stream::{StreamOptions, TextStream};
-pub use template::{ChatTemplate, Message, TemplateError};
+pub use template::{ChatTemplate, Message, Rendered, TemplateError};
 pub use texts::Texts;
 pub use tokenizer::{EncodeOptions, Surroundings, Tokenizer};
 pub use vocab::Vocab;
@@ -115,6 +117,17 @@ pub enum TextError {
     Unencodable {
         /// The character.
         character: char,
+    },
+    /// The tokenizer library failed on what the file holds.
+    #[error("tokenizer.json is damaged: {0}")]
+    Broken(String),
+    /// A text that would take too much memory.
+    #[error("the text has {found} bytes, and this tokenizer takes at most {most}")]
+    TooLong {
+        /// Bytes of the text.
+        found: usize,
+        /// Bytes that it may have.
+        most: usize,
     },
     /// The tokenizer library refused the text.
     #[error("tokenizing failed: {0}")]

@@ -10,6 +10,7 @@ use super::table::TokenTable;
 use super::texts::Index;
 use super::vocab::TokenKind;
 use std::collections::{BinaryHeap, HashMap};
+use std::ops::Range;
 
 const NONE: u32 = u32::MAX;
 
@@ -85,21 +86,26 @@ impl Spm {
         })
     }
 
-    /// Appends the ids of `text`. Control tokens in it are text unless `parse_special`.
+    /// Appends the ids of `text`.
     pub(super) fn encode(
         &self,
         table: &TokenTable,
         text: &str,
-        parse_special: bool,
+        controls: Controls<'_>,
         out: &mut Vec<u32>,
     ) -> Result<(), TextError> {
+        let most = (u32::MAX / 2) as usize;
+        if text.len() > most {
+            return Err(TextError::TooLong { found: text.len(), most });
+        }
+        let controls = controls.in_spaces(text);
         let text = text.replace('\u{2581}', " ");
         let (mut start, mut pos) = (0, 0);
         while pos < text.len() {
             let rest = &text.as_bytes()[pos..];
             let mut found = self.user_defined.longest(table, rest);
-            if parse_special {
-                found = found.max(self.control.longest(table, rest));
+            if let Some(control) = self.control.longest(table, rest).filter(|(len, _)| controls.allow(pos, pos + len)) {
+                found = found.max(Some(control));
             }
             if let Some((len, id)) = found {
                 self.encode_fragment(table, &text[start..pos], out)?;
@@ -283,6 +289,43 @@ impl<'a> Merger<'a> {
             let score = self.spm.scores[id as usize];
             self.queue.push(Pair { score, left, right, len, id });
         }
+    }
+}
+
+/// Which control tokens in a text are such.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Controls<'a> {
+    None,
+    All,
+    /// Those that have no byte in these stretches of the text.
+    Outside(&'a [Range<usize>]),
+}
+
+/// The stretches where no control token is, in a text whose U+2581 are spaces.
+enum Closed {
+    All,
+    These(Vec<Range<usize>>),
+}
+
+impl Controls<'_> {
+    fn in_spaces(self, text: &str) -> Closed {
+        let ranges = match self {
+            Controls::None => return Closed::All,
+            Controls::All => &[],
+            Controls::Outside(ranges) => ranges,
+        };
+        // Each U+2581 has two bytes more than a space.
+        let places: Vec<usize> = text.match_indices('\u{2581}').map(|(at, _)| at).collect();
+        let place = |at: usize| at - 2 * places.partition_point(|found| *found < at);
+        Closed::These(ranges.iter().map(|range| place(range.start)..place(range.end)).collect())
+    }
+}
+
+impl Closed {
+    fn allow(&self, start: usize, end: usize) -> bool {
+        let Closed::These(ranges) = self else { return false };
+        let first = ranges.partition_point(|range| range.end <= start);
+        ranges.get(first).is_none_or(|range| range.start >= end)
     }
 }
 

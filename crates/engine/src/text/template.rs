@@ -1,14 +1,17 @@
 //! Chat templates: the Jinja that Hugging Face puts into `tokenizer_config.json` and GGUF files.
 //!
 //! Rendering equals `transformers.apply_chat_template`: blocks trimmed, lines stripped, Python's
-//! string methods, Python's JSON, Python's spelling of true, false and none.
+//! string methods, Python's JSON, Python's spelling of true, false and none. A template comes with a downloaded file: what it may
+//! cost is bounded ([`super::jinja`]).
 
-use super::template_fns;
-use minijinja::value::Value;
-use minijinja::{AutoEscape, Environment, ErrorKind, context};
+use std::ops::Range;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::jinja;
 use serde::{Deserialize, Serialize};
 
-const NAME: &str = "chat_template";
+/// What the parser and the interpreter may need at their deepest, several times over.
+const STACK_BYTES: usize = 64 << 20;
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,99 +38,74 @@ pub enum TemplateError {
     /// The template itself refused the conversation (`raise_exception`).
     #[error("the chat template refused the conversation: {0}")]
     Refused(String),
-    /// An error while rendering.
+    /// An error while rendering, or more work or memory than a template may take.
     #[error("the chat template failed: {0}")]
     Render(String),
+    /// The system gave no thread to render in.
+    #[error("the chat template cannot be rendered: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// A rendered conversation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rendered {
+    /// The prompt.
+    pub text: String,
+    /// The bytes of it that came with the content of messages, in order and apart from each other. Whatever is spelled like a control
+    /// token in there was typed by somebody, and not written by the template.
+    pub typed: Vec<Range<usize>>,
 }
 
 /// A chat template, ready to render.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    template: jinja::Template,
     bos_token: String,
     eos_token: String,
+    now: Option<i64>,
 }
 
 impl ChatTemplate {
     /// Reads a template. The two tokens are what `bos_token` and `eos_token` mean in it.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Self, TemplateError> {
-        let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
-        environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        template_fns::add_to(&mut environment);
-        environment
-            .add_template_owned(NAME, without_generation_tags(source))
-            .map_err(|error| TemplateError::Syntax(describe(&error)))?;
-        Ok(Self { environment, bos_token: bos_token.to_owned(), eos_token: eos_token.to_owned() })
+        let template = with_deep_stack(|| jinja::Template::parse(source))?;
+        let template = template.map_err(|error| TemplateError::Syntax(error.to_string()))?;
+        Ok(Self { template, bos_token: bos_token.to_owned(), eos_token: eos_token.to_owned(), now: None })
     }
 
     /// Makes `strftime_now` answer with this time (seconds since 1970, UTC) and not with the clock's.
     #[must_use]
     pub fn at(mut self, unix_s: i64) -> Self {
-        template_fns::set_clock(&mut self.environment, move || unix_s);
+        self.now = Some(unix_s);
         self
     }
 
     /// The prompt for a conversation; with `add_generation_prompt` it ends where the answer begins.
-    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, TemplateError> {
-        let template = self.environment.get_template(NAME).map_err(|error| TemplateError::Syntax(describe(&error)))?;
-        let context = context! {
-            messages => Value::from_serialize(messages),
+    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<Rendered, TemplateError> {
+        let clock = || {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
+        };
+        let input = jinja::Input {
+            messages: messages.iter().map(|m| (m.role.as_str(), m.content.as_str())).collect(),
             add_generation_prompt,
-            bos_token => self.bos_token,
-            eos_token => self.eos_token,
-            tools => Value::from(()),
-            documents => Value::from(()),
+            bos_token: &self.bos_token,
+            eos_token: &self.eos_token,
+            now: self.now.unwrap_or_else(clock),
         };
-        template.render(context).map_err(|error| match template_fns::raised(&error) {
-            Some(message) => TemplateError::Refused(message),
-            None => TemplateError::Render(describe(&error)),
-        })
+        let rendered = with_deep_stack(|| jinja::render(&self.template, &input))?.map_err(|error| match error {
+            jinja::Error { is_raised: true, message, .. } => TemplateError::Refused(message),
+            error => TemplateError::Render(error.to_string()),
+        })?;
+        let typed = rendered.typed.into_iter().map(|(start, end)| start..end).collect();
+        Ok(Rendered { text: rendered.text, typed })
     }
 }
 
-/// The error with its line and the errors below it.
-fn describe(error: &minijinja::Error) -> String {
-    let mut text = match (error.kind(), error.detail()) {
-        (ErrorKind::SyntaxError, Some(detail)) => detail.to_owned(),
-        (kind, Some(detail)) => format!("{kind}: {detail}"),
-        (kind, None) => kind.to_string(),
-    };
-    if let Some(line) = error.line() {
-        text.push_str(&format!(" (line {line})"));
-    }
-    let mut below = std::error::Error::source(error);
-    while let Some(error) = below {
-        text.push_str(&format!(": {error}"));
-        below = error.source();
-    }
-    text
-}
-
-/// `{% generation %}` marks the assistant's text for training and prints nothing. It becomes a
-/// block that is always rendered, so that its whitespace control keeps its meaning.
-fn without_generation_tags(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        let (before, tag) = rest.split_at(at);
-        out.push_str(before);
-        let Some(end) = tag.find("%}") else {
-            out.push_str(tag);
-            return out;
-        };
-        let (tag, after) = tag.split_at(end + 2);
-        let inner = &tag[2..tag.len() - 2];
-        let word = inner.trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace());
-        match word {
-            "generation" => out.push_str(&tag.replacen(word, "if true", 1)),
-            "endgeneration" => out.push_str(&tag.replacen(word, "endif", 1)),
-            _ => out.push_str(tag),
-        }
-        rest = after;
-    }
-    out.push_str(rest);
-    out
+/// Runs in a thread whose stack holds any nesting that the parser and the interpreter allow.
+fn with_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, TemplateError> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work)?;
+        Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
 }

@@ -1,12 +1,13 @@
 //! Text to token ids and back.
 
 use super::bpe::{self, Bpe};
+use super::guard::{self, Nature};
 use super::hf::Hf;
 use super::pre::PreRule;
-use super::spm::Spm;
+use super::spm::{Controls, Spm};
 use super::table::{Spelling, TokenTable};
 use super::vocab::TokenKind;
-use super::{TextError, TokenizerConfig, Vocab};
+use super::{Rendered, TextError, TokenizerConfig, Vocab};
 use serde_json::Value;
 use std::collections::HashMap;
 use tokenizers::ModelWrapper;
@@ -74,6 +75,7 @@ impl Tokenizer {
             _ => return Err(TextError::UnknownModel(vocab.model)),
         };
         let kinds = vocab.kinds()?;
+        vocab.check_searched(&kinds)?;
         let mut table = TokenTable::with_capacity(kinds.len());
         for (token, &kind) in vocab.tokens.iter().zip(&kinds) {
             table.push(token, kind, spelling);
@@ -83,7 +85,7 @@ impl Tokenizer {
         let engine = if spelling == Spelling::ByteLevel {
             let rule = PreRule::named(vocab.pre.as_deref())?;
             add_bos = rule.add_bos;
-            Engine::Bpe(bpe::build(&mut vocab, &kinds, rule)?)
+            Engine::Bpe(guard::guarded(|| bpe::build(&mut vocab, &kinds, rule))?)
         } else {
             Engine::Spm(Box::new(build_spm(&mut vocab, &kinds, &table)?))
         };
@@ -107,7 +109,14 @@ impl Tokenizer {
     }
 
     /// Builds the tokenizer from the bytes of `tokenizer.json` and what lies beside it.
+    ///
+    /// The file is not trusted: what is damaged in it, or would take too much memory or time, is an error.
     pub fn from_json(json: &[u8], config: TokenizerConfig) -> Result<Self, TextError> {
+        let nature = guard::check(json)?;
+        guard::guarded(|| Self::from_checked_json(json, nature, config))
+    }
+
+    fn from_checked_json(json: &[u8], nature: Nature, config: TokenizerConfig) -> Result<Self, TextError> {
         let bad = |reason: String| TextError::Json { file: "tokenizer.json", reason };
         let mut hf = tokenizers::Tokenizer::from_bytes(json).map_err(|error| bad(error.to_string()))?;
         // A model's input is neither cut nor padded here.
@@ -129,7 +138,7 @@ impl Tokenizer {
         }
         let post_processor = hf.get_post_processor().is_some();
         let mut tokenizer = Self {
-            engine: Engine::Json(hf.into_inner().into()),
+            engine: Engine::Json(Hf::new(hf.into_inner(), nature)),
             table,
             n_vocab: config.n_vocab,
             bos,
@@ -162,12 +171,29 @@ impl Tokenizer {
             ids.extend(self.bos);
         }
         match &self.engine {
-            Engine::Spm(spm) => spm.encode(&self.table, text, options.parse_special, &mut ids)?,
+            Engine::Spm(spm) => {
+                let controls = if options.parse_special { Controls::All } else { Controls::None };
+                spm.encode(&self.table, text, controls, &mut ids)?;
+            }
             Engine::Json(hf) => hf.encode(text, options.parse_special, options.add_special, &mut ids)?,
             Engine::Bpe(hf) => hf.encode(text, options.parse_special, false, &mut ids)?,
         }
         if options.add_special && self.add_eos {
             ids.extend(self.eos);
+        }
+        Ok(ids)
+    }
+
+    /// The token ids of a rendered chat template, in which only what the template wrote gives control tokens: those spelled in
+    /// `typed`, the bytes that came with messages, are text. Without any of them the ids are those of [`Tokenizer::encode`].
+    pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Vec<u32>, TextError> {
+        let mut ids = Vec::new();
+        let (text, typed) = (rendered.text.as_str(), rendered.typed.as_slice());
+        let is_control = |id| self.is_special(id);
+        match &self.engine {
+            Engine::Spm(spm) => spm.encode(&self.table, text, Controls::Outside(typed), &mut ids)?,
+            Engine::Json(hf) => hf.encode_typed(text, typed, &is_control, &mut ids)?,
+            Engine::Bpe(hf) => hf.encode_typed(text, typed, &is_control, &mut ids)?,
         }
         Ok(ids)
     }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::guard::{MAX_ADDED_BYTES, MAX_ALL_ADDED_BYTES};
 use super::{TextError, Texts};
 
 /// A tokenizer in plain lists, as the `tokenizer.*` keys of a GGUF file hold it.
@@ -99,6 +100,25 @@ impl Vocab {
         for (what, id) in ids {
             if let Some(id) = id.filter(|&id| id as usize >= n_tokens) {
                 return Err(TextError::IdOutOfRange { what, id, n_vocab: n_tokens });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the tokens that are searched for in every text: their number and length decide what a search costs.
+    pub(super) fn check_searched(&self, kinds: &[TokenKind]) -> Result<(), TextError> {
+        let mut all = 0;
+        for (id, (token, kind)) in self.tokens.iter().zip(kinds).enumerate() {
+            if !matches!(kind, TokenKind::Control | TokenKind::UserDefined) {
+                continue;
+            }
+            all += token.len();
+            if token.len() > MAX_ADDED_BYTES || all > MAX_ALL_ADDED_BYTES {
+                let reason = format!(
+                    "expected control and user-defined tokens of at most {MAX_ADDED_BYTES} bytes, {MAX_ALL_ADDED_BYTES} \
+                     together, found more"
+                );
+                return Err(TextError::BadToken { id, token: token.chars().take(40).collect(), reason });
             }
         }
         Ok(())

@@ -29,7 +29,7 @@ fn templates_render_as_in_jinja2() {
         let template = ChatTemplate::new(&chat.templates[&case.name], "<s>", "</s>").unwrap().at(chat.now);
         let rendered = template.render(&case.messages, case.add_generation_prompt);
         match (rendered, &case.text) {
-            (Ok(rendered), Some(text)) => assert_eq!(&rendered, text, "{} {:?}", case.name, case.messages),
+            (Ok(rendered), Some(text)) => assert_eq!(&rendered.text, text, "{} {:?}", case.name, case.messages),
             (Err(TemplateError::Refused(message)), None) => {
                 assert_eq!(Some(&message), case.error.as_ref(), "{}", case.name);
                 n_refused += 1;
@@ -41,6 +41,31 @@ fn templates_render_as_in_jinja2() {
     assert!(n_refused > 0);
 }
 
+#[derive(Deserialize)]
+struct Snippet {
+    source: String,
+    text: Option<String>,
+}
+
+#[test]
+fn snippets_render_as_in_jinja2() {
+    let snippets: Vec<Snippet> = data::json("jinja.json");
+    let messages = [Message::new("user", " Hi <b>\"you\"</b> it's\né "), Message::new("assistant", "Yes")];
+    let (mut n_refused, mut faults) = (0, Vec::new());
+    for Snippet { source, text } in &snippets {
+        let template = ChatTemplate::new(source, "<s>", "</s>");
+        let rendered = template.and_then(|template| template.render(&messages, true));
+        n_refused += usize::from(text.is_none());
+        match (rendered, text) {
+            (Ok(rendered), Some(text)) if &rendered.text == text => {}
+            (Err(_), None) => {}
+            (found, expected) => faults.push(format!("{source}\n  {found:?}\n  {expected:?}")),
+        }
+    }
+    assert!(snippets.len() > 150 && n_refused > 10);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
 #[test]
 fn errors_say_what_is_wrong() {
     let messages = [Message::new("user", "hi")];
@@ -50,12 +75,142 @@ fn errors_say_what_is_wrong() {
     };
     let cases = [
         ("{{ raise_exception('No system role') }}", "the chat template refused the conversation: No system role"),
-        ("a\n{% if x %}", "the chat template cannot be read: unexpected end of input, expected end of block (line 2)"),
-        ("{{ nothing.x.y }}", "the chat template failed: undefined value (line 1)"),
-        ("{{ x | no_such }}", "the chat template failed: unknown filter: filter no_such is unknown (line 1)"),
+        (
+            "a\n{% if x %}",
+            "the chat template cannot be read: expected `elif` or `else` or `endif`, found the end of the template (line 2)",
+        ),
+        ("{{ nothing.x.y }}", "the chat template failed: `nothing` is undefined, so it has no `x` (line 1)"),
+        ("\n\n{{ x | no_such }}", "the chat template failed: the filter `no_such` is unknown (line 3)"),
+        ("{{ 1 +\n }}", "the chat template cannot be read: expected an expression, found `}}` (line 2)"),
     ];
     for (source, expected) in cases {
         assert_eq!(message(source), expected, "{source}");
     }
     assert!(message("{{ strftime_now('%Q') }}").contains("'%Q' is not supported"));
+}
+
+/// Issue 30, 3.1: templates that would take any time, memory or stack end with an error soon, or do what they ask for.
+#[test]
+fn hostile_templates_are_bounded() {
+    let n = 100_000;
+    let wrap = |open: &str, inner: &str, close: &str| format!("{}{inner}{}", open.repeat(n), close.repeat(n));
+    let cases = [
+        // Parsing.
+        format!("{{% if a %}}{}{{% endif %}}", "{% elif b %}x".repeat(8000)),
+        format!("{{{{ {} }}}}", wrap("(", "1", ")")),
+        format!("{{{{ {} }}}}", wrap("[", "1", "]")),
+        format!("{{{{ {} }}}}", wrap("{'a':", "1", "}")),
+        format!("{{{{ {}1 }}}}", "-".repeat(n)),
+        format!("{{{{ {}1 }}}}", "not ".repeat(n)),
+        format!("{{{{ 1{} }}}}", "|abs".repeat(n)),
+        format!("{{{{ 1{} }}}}", " + 1".repeat(n)),
+        format!("{{{{ 'a'{} }}}}", " ~ 'a'".repeat(n)),
+        format!("{{{{ x{} }}}}", ".x".repeat(n)),
+        format!("{{{{ x{} }}}}", "[0]".repeat(n)),
+        format!("{{{{ x{} }}}}", "()".repeat(n)),
+        format!("{{{{ 1{} }}}}", " if 1 else 2".repeat(n)),
+        format!("{{{{ 1{} }}}}", " if 1".repeat(n)),
+        format!("{{{{ 1{} }}}}", " if 1 if 1) if (1".repeat(n)),
+        format!("{{{{ 1{} }}}}", " is defined".repeat(n)),
+        format!("{{{{ 1{} }}}}", " == 1".repeat(n)),
+        format!("{{{{ 1{} }}}}", " and 1".repeat(n)),
+        wrap("{% if 1 %}", "x", "{% endif %}"),
+        wrap("{% for a in [1] %}", "x", "{% endfor %}"),
+        wrap("{% macro m() %}", "x", "{% endmacro %}"),
+        format!("{{% set {} %}}", wrap("(", "a", ") = 1")),
+        "{{".repeat(n),
+        "{% raw %}".repeat(n),
+        "{#".repeat(n),
+        "x".repeat(3 << 20),
+        // Time.
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}{% endfor %}{% endfor %}{% endfor %}".to_owned(),
+        "{{ range(10**18) | list }}".to_owned(),
+        "{{ range(0, 9223372036854775807, 9223372036854775807) | list }}".to_owned(),
+        "{{ 'abc'.count('') }} {{ 'abc'.split('') }} {{ ''.replace('', 'x') }}".to_owned(),
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned(),
+        "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}".to_owned(),
+        "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}".to_owned(),
+        "{% macro m(f) %}{{ f(f) }}{% endmacro %}{{ m(m) }}".to_owned(),
+        "{% macro m() %}{{ caller() }}{% endmacro %}{% call m() %}{% call m() %}{{ caller() }}{% endcall %}{% endcall %}".to_owned(),
+        "{{ ([[1] * 1000] * 1000) | sort | unique | list }}".to_owned(),
+        "{% set x = [1] * 100000 %}{{ x == x and x in [x] * 100000 }}".to_owned(),
+        // Memory.
+        "{% set ns = namespace(x='xxxxxxxxxx') %}{% for i in range(64) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}".to_owned(),
+        "{% set ns = namespace(x='xxxxxxxxxx') %}{% for i in range(64) %}{% set ns.x = ns.x.replace('x', 'xx') %}{% endfor %}".to_owned(),
+        "{% set ns = namespace(x=[1, 2]) %}{% for i in range(64) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}".to_owned(),
+        "{{ 'x' * 10**12 }}".to_owned(),
+        "{{ [1] * 10**12 }}".to_owned(),
+        "{{ 'a\nb' | indent(4000000000) }}".to_owned(),
+        "{{ {'a': {'b': [1]}} | tojson(indent=2**62) }}".to_owned(),
+        "{{ {'a': {'b': [1]}} | tojson(indent=9223372036854775807) }}".to_owned(),
+        "{{ 'x' | center(10**18) }} {{ 'x'.rjust(10**18) }}".to_owned(),
+        "{{ '%999999999999999999s' % 'x' }}".to_owned(),
+        "{{ '%.999999999f' % 1 }}".to_owned(),
+        "{{ '{:>999999999999999}'.format('x') }}".to_owned(),
+        "{{ ('x' * 1000000).join(['y'] * 1000000) }}".to_owned(),
+        "{{ [0] | batch(10**18, 1) | list }} {{ [0] | slice(10**18, 1) | list }}".to_owned(),
+        "{% for i in range(99999) %}{{ 'x' * 100000 }}{% endfor %}".to_owned(),
+        "{% set x %}{% for i in range(99999) %}{{ 'x' * 100000 }}{% endfor %}{% endset %}".to_owned(),
+        format!("{{% for i in range(99999) %}}{}{{% endfor %}}", "x".repeat(100_000)),
+        "{{ strftime_now('%B' * 1000000) }} ".to_owned(),
+        "{{ ('x' * 1000000) | list | join('x' * 1000) }}".to_owned(),
+        // Cycles and depth.
+        "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}{{ ns == ns }}{{ ns.x.x.x }}".to_owned(),
+        "{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns.x }}{{ ns.x | tojson }}".to_owned(),
+        "{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}".to_owned(),
+        "{% set ns = namespace(x=0) %}{% for i in range(100000) %}{% for j in [ns.x] %}{% set ns.x = loop %}{% endfor %}{% endfor %}".to_owned(),
+        "{% for i in [1] %}{{ loop.changed(loop) }}{% endfor %}".to_owned(),
+        "{{ (-9223372036854775807 - 1) // -1 }}".to_owned(),
+        "{{ (-9223372036854775807 - 1) % -1 }} {{ (-9223372036854775807 - 1) | abs }} {{ -(-9223372036854775807 - 1) }}".to_owned(),
+        "{{ 9223372036854775807 + 1 }} {{ 10 ** 400 }} {{ 0 ** -1 }}".to_owned(),
+        "{{ 'a'[9223372036854775807:-9223372036854775807:-9223372036854775807] }}{{ 'a'[-9223372036854775807] }}".to_owned(),
+        "{{ [1.0, 'inf' | float, 'nan' | float, 3, 2.5, 1] * 99 | sort }}".to_owned(),
+    ];
+    let messages = [Message::new("user", "hi")];
+    let (mut n_ok, mut n_failed) = (0, 0);
+    for source in cases {
+        let start = std::time::Instant::now();
+        match ChatTemplate::new(&source, "", "").and_then(|template| template.render(&messages, true)) {
+            Ok(_) => n_ok += 1,
+            Err(error) => {
+                n_failed += 1;
+                let text = error.to_string();
+                assert!(text.contains("(line ") || text.contains("bytes"), "{source:.80}: {text}");
+            }
+        }
+        assert!(start.elapsed().as_secs_f64() < 10.0, "{source:.80}: {:?}", start.elapsed());
+        eprintln!("{:.2} s {source:.60}", start.elapsed().as_secs_f64());
+    }
+    assert!(n_ok > 10 && n_failed > 30, "{n_ok} {n_failed}");
+}
+
+/// What messages bring is told from what the template writes, whatever is done to it on the way.
+#[test]
+fn typed_text_is_told_from_the_templates_own() {
+    let messages = [Message::new("user", "  <|a|>é "), Message::new("assistant", "x<|b|>y")];
+    let cases = [
+        ("<|a|>{{ messages[0].content }}<|a|>", "<|a|>[  <|a|>é ]<|a|>"),
+        ("{{ '<|a|>' + messages[0].content | trim + '!' }}", "<|a|>[<|a|>é]!"),
+        ("{{ messages[1]['content'].split('|')[1] ~ '|' ~ messages[0].content[2:4] }}", "[b]|[<|]"),
+        ("{{ messages | map(attribute='content') | join('-') | upper }}", "[  <|A|>É ]-[X<|B|>Y]"),
+        ("{{ messages[1].content.replace('<|b|>', '<|c|>') }}", "[x]<|c|>[y]"),
+        ("{{ '%s|%s' % (messages[1].content, 'x') }}", "[x<|b|>y]|x"),
+        ("{{ messages[1] | tojson }}", "{\"role\": \"assistant\", \"content\": \"[x<|b|>y]\"}"),
+        (
+            "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t ~ '<' ~ m.content[-2] %}{% endfor %}{{ ns.t }}",
+            "<[é]<[>]",
+        ),
+        ("{% for c in messages[1].content %}{{ c }}.{% endfor %}", "[x].[<].[|].[b].[|].[>].[y]."),
+        ("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(messages[1].content) }}", "<[x<|b|>y]>"),
+        ("{{ messages[1].content | indent }}{{ messages[1].role }}", "[x<|b|>y]assistant"),
+    ];
+    for (source, expected) in cases {
+        let rendered = ChatTemplate::new(source, "", "").unwrap().render(&messages, true).unwrap();
+        let mut marked = rendered.text.clone();
+        for range in rendered.typed.iter().rev() {
+            marked.insert(range.end, ']');
+            marked.insert(range.start, '[');
+        }
+        assert_eq!(marked, expected, "{source}");
+    }
 }

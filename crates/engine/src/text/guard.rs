@@ -1,0 +1,350 @@
+//! What stands between a `tokenizer.json` and the `tokenizers` crate, which trusts its files: sizes are checked before it sees them,
+//! its panics are caught, and texts that it would need too much memory or time for are refused.
+
+use std::cell::Cell;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+use super::TextError;
+
+const FILE: &str = "tokenizer.json";
+/// Bytes of the file. The largest in use have 35 MB.
+const MAX_FILE_BYTES: usize = 256 << 20;
+/// Bytes of all tokens. (Gemma's 262,144 have 2 MB.)
+const MAX_VOCAB_BYTES: usize = 64 << 20;
+/// As many where a tree is built of them, a node for each byte.
+const MAX_UNIGRAM_BYTES: usize = 8 << 20;
+/// Bytes of a token.
+const MAX_TOKEN_BYTES: usize = 16 << 10;
+/// Bytes of a token that is searched for in every text.
+pub(super) const MAX_ADDED_BYTES: usize = 512;
+/// Bytes of all of them.
+pub(super) const MAX_ALL_ADDED_BYTES: usize = 4 << 20;
+/// Steps of a normalizer or pre-tokenizer.
+const MAX_STEPS: usize = 64;
+/// Bytes of a pattern.
+const MAX_PATTERN_BYTES: usize = 4 << 10;
+/// Bytes that a text may have after its normalization; the crate holds about 20 bytes for each.
+const MAX_NORMALIZED_BYTES: usize = 64 << 20;
+/// Characters that a word may have and be looked up piece by piece.
+const MAX_WORD_CHARS: u64 = 10_000;
+/// How long a text may take whose patterns can go back and forth in it.
+const MAX_TIME: Duration = Duration::from_secs(8);
+
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is in a call whose panics are caught: a panic hook has nothing to say about them.
+pub fn is_guarded() -> bool {
+    GUARDED.get()
+}
+
+/// Runs what may panic on what a file holds.
+pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
+    let outer = GUARDED.replace(true);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    GUARDED.set(outer);
+    done.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        Err(TextError::Broken(text.unwrap_or("no reason given").chars().take(200).collect()))
+    })
+}
+
+/// [`guarded`], in a thread that is left alone where it takes longer than it may.
+pub(super) fn timed<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, TextError> + Send + 'static,
+) -> Result<T, TextError> {
+    let (done, result) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("tokenizer".to_owned()).spawn(move || {
+        // Nobody waits any more where this fails.
+        let _ = done.send(guarded(work));
+    });
+    thread.map_err(|error| TextError::Encode(error.to_string()))?;
+    result.recv_timeout(MAX_TIME).unwrap_or_else(|_| {
+        Err(TextError::Broken(format!("its patterns take longer than {} s for this text", MAX_TIME.as_secs())))
+    })
+}
+
+/// What a checked file does to texts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Nature {
+    growth: Growth,
+    /// A pattern can go back and forth in a text for long.
+    pub(super) is_slow: bool,
+}
+
+/// So many bytes a text has at most after normalization: `times` as many as before and `plus` more.
+#[derive(Debug, Clone, Copy)]
+struct Growth {
+    times: usize,
+    plus: usize,
+}
+
+impl Nature {
+    /// Of tokenizers whose normalizers and patterns are our own: they compose characters at most.
+    pub(super) const OURS: Self = Self { growth: Growth { times: 3, plus: 0 }, is_slow: false };
+
+    /// Refuses a text that would become too long.
+    pub(super) fn check(&self, text: &str) -> Result<(), TextError> {
+        let most = text.len().saturating_mul(self.growth.times).saturating_add(self.growth.plus);
+        if most > MAX_NORMALIZED_BYTES {
+            let most = MAX_NORMALIZED_BYTES.saturating_sub(self.growth.plus) / self.growth.times;
+            return Err(TextError::TooLong { found: text.len(), most });
+        }
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    model: Model,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    #[serde(default)]
+    content: String,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    #[serde(rename = "type", default)]
+    kind: String,
+    max_input_chars_per_word: Option<u64>,
+    #[serde(default)]
+    vocab: Sizes,
+}
+
+/// Of a vocabulary, which is a map of tokens or a list of tokens with scores.
+#[derive(Default)]
+struct Sizes {
+    all: usize,
+    longest: usize,
+}
+
+impl Sizes {
+    fn add(&mut self, token: &str) {
+        self.all += token.len();
+        self.longest = self.longest.max(token.len());
+    }
+}
+
+impl<'de> Deserialize<'de> for Sizes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Both;
+        impl<'de> Visitor<'de> for Both {
+            type Value = Sizes;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of tokens, or a list of tokens with scores")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Sizes, A::Error> {
+                let mut sizes = Sizes::default();
+                while let Some((token, _)) = map.next_entry::<String, IgnoredAny>()? {
+                    sizes.add(&token);
+                }
+                Ok(sizes)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Sizes, A::Error> {
+                let mut sizes = Sizes::default();
+                while let Some((token, _)) = list.next_element::<(String, IgnoredAny)>()? {
+                    sizes.add(&token);
+                }
+                Ok(sizes)
+            }
+        }
+        deserializer.deserialize_any(Both)
+    }
+}
+
+/// Checks a `tokenizer.json` before the crate reads it.
+pub(super) fn check(json: &[u8]) -> Result<Nature, TextError> {
+    let bad = |reason: String| TextError::Json { file: FILE, reason };
+    at_most("the file", json.len(), MAX_FILE_BYTES)?;
+    let file: File = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
+    let most = if file.model.kind == "Unigram" { MAX_UNIGRAM_BYTES } else { MAX_VOCAB_BYTES };
+    at_most("the tokens together", file.model.vocab.all, most)?;
+    at_most("a token", file.model.vocab.longest, MAX_TOKEN_BYTES)?;
+    if let Some(n) = file.model.max_input_chars_per_word.filter(|n| *n > MAX_WORD_CHARS) {
+        return Err(bad(format!("max_input_chars_per_word: expected at most {MAX_WORD_CHARS}, found {n}")));
+    }
+    let mut steps = Steps::default();
+    let growth = steps.growth(&file.normalizer).map_err(bad)?;
+    steps.patterns(&file.pre_tokenizer).map_err(bad)?;
+    let added = file.added_tokens.iter().map(|token| token.content.len());
+    at_most("an added token", added.clone().max().unwrap_or(0), MAX_ADDED_BYTES)?;
+    let all = added.clone().map(|len| len.saturating_mul(growth.times).saturating_add(growth.plus));
+    at_most("the added tokens together", all.fold(0, usize::saturating_add), MAX_ALL_ADDED_BYTES.max(added.sum()))?;
+    Ok(Nature { growth, is_slow: steps.is_slow })
+}
+
+/// An error that says of what there is too much.
+pub(super) fn at_most(what: &str, found: usize, most: usize) -> Result<(), TextError> {
+    if found <= most {
+        return Ok(());
+    }
+    Err(TextError::Json { file: FILE, reason: format!("{what}: expected at most {most} bytes, found {found}") })
+}
+
+#[derive(Default)]
+struct Steps {
+    n: usize,
+    is_slow: bool,
+}
+
+impl Steps {
+    fn step(&mut self) -> Result<(), String> {
+        self.n += 1;
+        if self.n > MAX_STEPS {
+            return Err(format!("expected at most {MAX_STEPS} normalizers and pre-tokenizers, found more"));
+        }
+        Ok(())
+    }
+
+    /// How much longer a normalizer makes a text, at most.
+    fn growth(&mut self, normalizer: &Value) -> Result<Growth, String> {
+        self.step()?;
+        let times = |times| Growth { times, plus: 0 };
+        let len = |key: &str| normalizer[key].as_str().map_or(0, str::len);
+        Ok(match normalizer["type"].as_str().unwrap_or_default() {
+            "Sequence" => {
+                let mut all = times(1);
+                for part in normalizer["normalizers"].as_array().into_iter().flatten() {
+                    let one = self.growth(part)?;
+                    all.times = all.times.saturating_mul(one.times);
+                    all.plus = all.plus.saturating_mul(one.times).saturating_add(one.plus);
+                }
+                all
+            }
+            "Prepend" => Growth { times: 1, plus: len("prepend") },
+            "Replace" => match self.pattern(&normalizer["pattern"])? {
+                // Behind each character, where the pattern matches nothing.
+                None => times(len("content").saturating_add(1)),
+                Some(pattern) => times(len("content").div_ceil(pattern).max(1)),
+            },
+            // A character of three bytes becomes one of 33, and others twice or three times as many as they had.
+            "NFKC" | "NFKD" => times(11),
+            "NFC" | "NFD" | "Lowercase" => times(3),
+            "ByteLevel" => times(2),
+            "BertNormalizer" => times(9),
+            "Precompiled" => times(longest_replacement(&normalizer["precompiled_charsmap"])?),
+            _ => times(1),
+        })
+    }
+
+    /// Checks the patterns of a pre-tokenizer.
+    fn patterns(&mut self, pre_tokenizer: &Value) -> Result<(), String> {
+        self.step()?;
+        for part in pre_tokenizer["pretokenizers"].as_array().into_iter().flatten() {
+            self.patterns(part)?;
+        }
+        match pre_tokenizer.get("pattern") {
+            Some(pattern) if pre_tokenizer["type"] == "Split" => self.pattern(pattern).map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks a pattern; its length, where it is found as it stands.
+    fn pattern(&mut self, pattern: &Value) -> Result<Option<usize>, String> {
+        let (text, is_regex) = match (pattern["Regex"].as_str(), pattern["String"].as_str()) {
+            (Some(regex), _) => (regex, true),
+            (None, Some(text)) => (text, false),
+            _ => return Err("a pattern is neither a string nor a regex".to_owned()),
+        };
+        if text.is_empty() {
+            return Err("a pattern is empty".to_owned());
+        }
+        if text.len() > MAX_PATTERN_BYTES {
+            return Err(format!("a pattern: expected at most {MAX_PATTERN_BYTES} bytes, found {}", text.len()));
+        }
+        if !is_regex {
+            return Ok(Some(text.len()));
+        }
+        if repetitions(text) > 10_000 {
+            return Err(format!("the pattern '{text:.60}' repeats its parts too often"));
+        }
+        // Where spaces stand before a word, all tokenizers that split at them do this, which never goes back far.
+        let rest = text.replace(r"\s+(?!\S)", "");
+        let goes_back = ["(?=", "(?!", "(?<", "(?>", "\\G", "\\K"].iter().any(|word| rest.contains(word));
+        let refers_back =
+            rest.as_bytes().windows(2).any(|two| two[0] == b'\\' && matches!(two[1], b'1'..=b'9' | b'k' | b'g'));
+        self.is_slow |= goes_back || refers_back;
+        Ok(None)
+    }
+}
+
+/// All bounds of repetitions in a pattern, multiplied: no nesting of them gives more.
+fn repetitions(pattern: &str) -> u64 {
+    let mut product = 1u64;
+    for part in pattern.split('{').skip(1) {
+        let Some((bounds, _)) = part.split_once('}') else { continue };
+        let bounds = bounds.split(',').filter_map(|bound| bound.trim().parse::<u64>().ok());
+        product = product.saturating_mul(bounds.max().unwrap_or(1).max(1));
+    }
+    product
+}
+
+/// The longest text that a SentencePiece table has for a character, read from its base64.
+fn longest_replacement(charsmap: &Value) -> Result<usize, String> {
+    let broken = || "the precompiled_charsmap is damaged".to_owned();
+    let text = charsmap.as_str().ok_or_else(broken)?;
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut bits, mut n_bits) = (0u32, 0);
+    for c in text.trim_end_matches('=').bytes() {
+        let six = match c {
+            b'A'..=b'Z' => c - b'A',
+            b'a'..=b'z' => c - b'a' + 26,
+            b'0'..=b'9' => c - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return Err(broken()),
+        };
+        bits = (bits << 6) | u32::from(six);
+        n_bits += 6;
+        if n_bits >= 8 {
+            n_bits -= 8;
+            bytes.push((bits >> n_bits) as u8);
+            bits &= (1 << n_bits) - 1;
+        }
+    }
+    let (head, rest) = bytes.split_first_chunk::<4>().ok_or_else(broken)?;
+    let trie = u32::from_le_bytes(*head) as usize;
+    let replacements = rest.get(trie..).filter(|_| trie > 0 && trie.is_multiple_of(4)).ok_or_else(broken)?;
+    Ok(replacements.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or(0).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repetitions_multiply() {
+        for (pattern, n) in
+            [("a{3}", 3), (r"\p{L}{1,3}|b{1000}", 3000), ("(a{1000}){1000}", 1_000_000), ("a", 1), ("{", 1)]
+        {
+            assert_eq!(repetitions(pattern), n, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_charsmap_has_a_longest_replacement() {
+        // Four bytes of tree, then `abc` and `de`, each with a zero behind it.
+        let charsmap = Value::from("BAAAAAAAAABhYmMAZGUA");
+        assert_eq!(longest_replacement(&charsmap), Ok(3));
+        for text in ["", "AAAA", "AAAAAA==", "////", "BAAAAAAA", "?"] {
+            assert!(longest_replacement(&Value::from(text)).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What lists, tuples and strings have in common: items, slices, iteration.
+
+use std::rc::Rc;
+
+use super::args::Args;
+use super::meter::{Error, Meter, Result};
+use super::value::{List, Text, Value};
+
+/// All values that an iteration gives: items of a list, keys of a dict, characters of a string.
+pub(super) fn values(value: &Value, meter: &Rc<Meter>) -> Result<Vec<Value>> {
+    match value {
+        Value::Undefined(_) => Ok(Vec::new()),
+        Value::List(list) => {
+            meter.spend(list.values().len() as u64)?;
+            Ok(list.values().to_vec())
+        }
+        Value::Dict(dict) => {
+            meter.spend(dict.pairs().len() as u64)?;
+            Ok(dict.pairs().iter().map(|(key, _)| key.clone()).collect())
+        }
+        Value::Str(text) => {
+            let chars = text.as_str().char_indices();
+            chars.map(|(at, c)| part(text, at, at + c.len_utf8())).collect()
+        }
+        other => Err(Error::new(format!("a value of type {} cannot be iterated over", other.type_name()))),
+    }
+}
+
+/// A part of a text, given in its bytes.
+pub(super) fn part(text: &Text, start: usize, end: usize) -> Result<Value> {
+    let mut out = Text::new(text.meter());
+    out.push_part(text, start, end)?;
+    Ok(out.into())
+}
+
+/// How many items there are.
+pub(super) fn len(value: &Value, meter: &Meter) -> Result<usize> {
+    Ok(match value {
+        Value::Undefined(_) => 0,
+        Value::Str(text) => {
+            meter.spend_bytes(text.as_str().len())?;
+            text.as_str().chars().count()
+        }
+        Value::List(list) => list.values().len(),
+        Value::Dict(dict) => dict.pairs().len(),
+        other => return Err(Error::new(format!("a value of type {} has no length", other.type_name()))),
+    })
+}
+
+/// The item there; below zero, from the end.
+pub(super) fn item(value: &Value, index: i64, meter: &Rc<Meter>) -> Result<Option<Value>> {
+    let n = len(value, meter)? as i64;
+    let index = if index < 0 { index.saturating_add(n) } else { index };
+    if !(0..n).contains(&index) {
+        return Ok(None);
+    }
+    match value {
+        Value::List(list) => Ok(list.values().get(index as usize).cloned()),
+        Value::Str(text) => {
+            let found = text.as_str().char_indices().nth(index as usize);
+            found.map(|(at, c)| part(text, at, at + c.len_utf8())).transpose()
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Python's `value[start:stop:step]`.
+pub(super) fn slice(value: &Value, bounds: [Option<i64>; 3], meter: &Rc<Meter>) -> Result<Value> {
+    if !matches!(value, Value::List(_) | Value::Str(_)) {
+        return Err(Error::new(format!("a value of type {} cannot be sliced", value.defined()?.type_name())));
+    }
+    let step = bounds[2].unwrap_or(1);
+    if step == 0 {
+        return Err(Error::new("the step of a slice is 0"));
+    }
+    let len = len(value, meter)? as i64;
+    // Where a bound that is given lies, between the first place and the one behind the last in this direction.
+    let (lowest, highest) = if step > 0 { (0, len) } else { (-1, len - 1) };
+    let place = |bound: i64| if bound < 0 { bound.saturating_add(len) } else { bound }.clamp(lowest, highest);
+    let start = bounds[0].map_or(if step > 0 { lowest } else { highest }, place);
+    let stop = bounds[1].map_or(if step > 0 { highest } else { lowest }, place);
+    let mut places = Vec::new();
+    let mut at = start;
+    while (step > 0 && at < stop) || (step < 0 && at > stop) {
+        meter.spend(1)?;
+        places.push(at as usize);
+        at = at.saturating_add(step);
+    }
+    if let Value::List(list) = value {
+        let mut out = List::new(meter);
+        out.is_tuple = list.is_tuple;
+        places.into_iter().try_for_each(|at| out.push(list.values()[at].clone()))?;
+        return Ok(out.into());
+    }
+    let text = value.as_text("slice")?;
+    let starts: Vec<usize> = text.as_str().char_indices().map(|(at, _)| at).chain([text.as_str().len()]).collect();
+    if step == 1 {
+        let (first, last) = (start as usize, stop.max(start) as usize);
+        return part(text, starts[first], starts[last]);
+    }
+    let mut out = Text::new(meter);
+    places.into_iter().try_for_each(|at| out.push_part(text, starts[at], starts[at + 1]))?;
+    Ok(out.into())
+}
+
+/// Python's `range`.
+pub(super) fn range(args: &Args, meter: &Rc<Meter>) -> Result<Value> {
+    let ints: Option<Vec<i64>> = args.positional.iter().map(Value::as_int).collect();
+    let (start, stop, step) = match (ints.as_deref(), args.named.is_empty()) {
+        (Some([stop]), true) => (0, *stop, 1),
+        (Some([start, stop]), true) => (*start, *stop, 1),
+        (Some([start, stop, step]), true) => (*start, *stop, *step),
+        _ => return Err(Error::new("range: expected one to three integers")),
+    };
+    if step == 0 {
+        return Err(Error::new("range: the step is 0"));
+    }
+    let mut out = List::new(meter);
+    let mut at = start;
+    while (step > 0 && at < stop) || (step < 0 && at > stop) {
+        out.push(Value::Int(at))?;
+        at = match at.checked_add(step) {
+            Some(next) => next,
+            None => break,
+        };
+    }
+    Ok(out.into())
+}

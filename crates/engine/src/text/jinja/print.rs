@@ -1,0 +1,100 @@
+//! Python's `str` and `repr`.
+
+use super::meter::Result;
+use super::value::{Text, Value};
+
+/// Appends what `{{ value }}` prints.
+pub(super) fn display(value: &Value, out: &mut Text) -> Result<()> {
+    match value {
+        Value::Undefined(_) => Ok(()),
+        Value::Str(text) => out.push_text(text),
+        other => repr(other, out),
+    }
+}
+
+/// `value` as text.
+pub(super) fn text_of(value: &Value, meter: &std::rc::Rc<super::meter::Meter>) -> Result<Text> {
+    let mut out = Text::new(meter);
+    display(value, &mut out)?;
+    Ok(out)
+}
+
+fn repr(value: &Value, out: &mut Text) -> Result<()> {
+    match value {
+        Value::Undefined(_) => out.push("Undefined", false),
+        Value::None => out.push("None", false),
+        Value::Bool(true) => out.push("True", false),
+        Value::Bool(false) => out.push("False", false),
+        Value::Int(n) => out.push(&n.to_string(), false),
+        Value::Float(x) => out.push(&float(*x), false),
+        Value::Str(text) => quoted(text, out),
+        Value::List(list) => {
+            out.push(if list.is_tuple { "(" } else { "[" }, false)?;
+            for (idx, value) in list.values().iter().enumerate() {
+                if idx > 0 {
+                    out.push(", ", false)?;
+                }
+                repr(value, out)?;
+            }
+            if list.is_tuple && list.values().len() == 1 {
+                out.push(",", false)?;
+            }
+            out.push(if list.is_tuple { ")" } else { "]" }, false)
+        }
+        Value::Dict(dict) => {
+            out.push("{", false)?;
+            for (idx, (key, value)) in dict.pairs().iter().enumerate() {
+                if idx > 0 {
+                    out.push(", ", false)?;
+                }
+                repr(key, out)?;
+                out.push(": ", false)?;
+                repr(value, out)?;
+            }
+            out.push("}", false)
+        }
+        other => out.push(&format!("<{}>", other.type_name()), false),
+    }
+}
+
+fn quoted(text: &Text, out: &mut Text) -> Result<()> {
+    let quote = if text.as_str().contains('\'') && !text.as_str().contains('"') { '"' } else { '\'' };
+    out.push(quote.encode_utf8(&mut [0; 4]), false)?;
+    for (at, c) in text.as_str().char_indices() {
+        let is_typed = text.is_typed_at(at);
+        match c {
+            '\n' => out.push("\\n", is_typed)?,
+            '\r' => out.push("\\r", is_typed)?,
+            '\t' => out.push("\\t", is_typed)?,
+            '\\' => out.push("\\\\", is_typed)?,
+            c if c == quote => {
+                out.push("\\", is_typed)?;
+                out.push(c.encode_utf8(&mut [0; 4]), is_typed)?;
+            }
+            c if c.is_control() => out.push(&format!("\\x{:02x}", u32::from(c)), is_typed)?,
+            c => out.push(c.encode_utf8(&mut [0; 4]), is_typed)?,
+        }
+    }
+    out.push(quote.encode_utf8(&mut [0; 4]), false)
+}
+
+/// Python's `repr` of a float: the shortest text that gives it back, with an exponent from 1e16 on and below 1e-4.
+pub(super) fn float(x: f64) -> String {
+    if x.is_nan() {
+        return "nan".to_owned();
+    }
+    if x.is_infinite() {
+        return if x > 0.0 { "inf" } else { "-inf" }.to_owned();
+    }
+    if x != 0.0 && !(1e-4..1e16).contains(&x.abs()) {
+        let text = format!("{x:e}");
+        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let (sign, exponent) = match exponent.strip_prefix('-') {
+            Some(exponent) => ('-', exponent),
+            None => ('+', exponent),
+        };
+        return format!("{digits}e{sign}{exponent:0>2}");
+    }
+    let text = x.to_string();
+    if text.contains('.') { text } else { format!("{text}.0") }
+}

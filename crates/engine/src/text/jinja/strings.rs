@@ -1,0 +1,217 @@
+//! What is done to strings. Every result knows which of its characters came with a message.
+
+use std::rc::Rc;
+
+use super::lists::part;
+use super::meter::{Meter, Result};
+use super::value::{List, Text, Value};
+
+/// Which ends are trimmed.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Ends {
+    Left,
+    Right,
+    Both,
+}
+
+/// Takes whitespace, or these characters, off the ends.
+pub(super) fn trim(text: &Text, chars: Option<&str>, ends: Ends) -> Result<Value> {
+    text.meter().spend_bytes(text.as_str().len() * chars.map_or(1, |chars| chars.len().max(1)))?;
+    let goes = |c: char| match chars {
+        Some(chars) => chars.contains(c),
+        None => c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c),
+    };
+    let whole = text.as_str();
+    let left = if ends == Ends::Right { whole } else { whole.trim_start_matches(goes) };
+    let start = whole.len() - left.len();
+    let len = if ends == Ends::Left { left.len() } else { left.trim_end_matches(goes).len() };
+    part(text, start, start + len)
+}
+
+/// Python's `split` and `rsplit`; without a separator, at whitespace.
+pub(super) fn split(text: &Text, separator: Option<&str>, most: Option<i64>, from_right: bool) -> Result<Value> {
+    let whole = text.as_str();
+    text.meter().spend_bytes(whole.len())?;
+    let most = most.filter(|n| *n >= 0).map_or(usize::MAX, |n| n as usize);
+    let mut cuts: Vec<(usize, usize)> = Vec::new();
+    let mut bounds = (0, whole.len());
+    match separator {
+        Some(separator) if from_right => cuts.extend(whole.rmatch_indices(separator).take(most).map(end_of)),
+        Some(separator) => cuts.extend(whole.match_indices(separator).take(most).map(end_of)),
+        None => {
+            let inner = whole.trim_start();
+            let trimmed = (whole.len() - inner.len(), whole.trim_end().len());
+            if inner.is_empty() {
+                return Ok(List::new(text.meter()).into());
+            }
+            cuts.extend(gaps(whole, trimmed, most, from_right));
+            // Where cuts come to an end, the rest keeps its spaces.
+            let is_cut_short = cuts.len() == most;
+            bounds = match (is_cut_short, from_right) {
+                (true, true) => (0, trimmed.1),
+                (true, false) => (trimmed.0, whole.len()),
+                (false, _) => trimmed,
+            };
+        }
+    }
+    if from_right {
+        cuts.reverse();
+    }
+    let mut out = List::new(text.meter());
+    let mut start = bounds.0;
+    for (cut_start, cut_end) in cuts {
+        out.push(part(text, start, cut_start)?)?;
+        start = cut_end;
+    }
+    out.push(part(text, start, bounds.1)?)?;
+    Ok(out.into())
+}
+
+fn end_of((at, found): (usize, &str)) -> (usize, usize) {
+    (at, at + found.len())
+}
+
+/// Stretches of whitespace between words.
+fn gaps(whole: &str, bounds: (usize, usize), most: usize, from_right: bool) -> Vec<(usize, usize)> {
+    let mut gaps: Vec<(usize, usize)> = Vec::new();
+    for (at, c) in whole[bounds.0..bounds.1].char_indices().filter(|(_, c)| c.is_whitespace()) {
+        let at = at + bounds.0;
+        match gaps.last_mut() {
+            Some(last) if last.1 == at => last.1 = at + c.len_utf8(),
+            _ => gaps.push((at, at + c.len_utf8())),
+        }
+    }
+    if from_right {
+        gaps.reverse();
+    }
+    gaps.truncate(most);
+    gaps
+}
+
+/// Python's `splitlines`.
+pub(super) fn lines(text: &Text, keep_ends: bool) -> Result<Value> {
+    let mut out = List::new(text.meter());
+    let whole = text.as_str();
+    text.meter().spend_bytes(whole.len())?;
+    let mut start = 0;
+    let mut chars = whole.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        let is_end =
+            matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+        if !is_end {
+            continue;
+        }
+        let mut end = at + c.len_utf8();
+        if c == '\r' && chars.peek().is_some_and(|(_, next)| *next == '\n') {
+            chars.next();
+            end += 1;
+        }
+        out.push(part(text, start, if keep_ends { end } else { at })?)?;
+        start = end;
+    }
+    if start < whole.len() {
+        out.push(part(text, start, whole.len())?)?;
+    }
+    Ok(out.into())
+}
+
+/// Python's `replace`; an empty `old` is found between all characters.
+pub(super) fn replace(text: &Text, old: &str, new: &Text, most: Option<i64>) -> Result<Value> {
+    let most = most.filter(|n| *n >= 0).map_or(usize::MAX, |n| n as usize);
+    text.meter().spend_bytes(text.as_str().len())?;
+    let mut out = Text::new(text.meter());
+    let mut start = 0;
+    for (at, found) in text.as_str().match_indices(old).take(most) {
+        out.push_part(text, start, at)?;
+        out.push_text(new)?;
+        start = at + found.len();
+    }
+    out.push_part(text, start, text.as_str().len())?;
+    Ok(out.into())
+}
+
+/// Joins values with a separator between.
+pub(super) fn join(values: &[Value], separator: &Text, meter: &Rc<Meter>) -> Result<Value> {
+    let mut out = Text::new(meter);
+    for (idx, value) in values.iter().enumerate() {
+        if idx > 0 {
+            out.push_text(separator)?;
+        }
+        super::print::display(value, &mut out)?;
+    }
+    Ok(out.into())
+}
+
+/// Maps each character to others; the map is told whether a letter stands before it.
+pub(super) fn map_chars<I: Iterator<Item = char>>(text: &Text, map: impl Fn(char, bool) -> I) -> Result<Value> {
+    let mut out = Text::new(text.meter());
+    let mut buffer = String::new();
+    let (mut is_typed, mut behind_letter) = (false, false);
+    for (at, c) in text.as_str().char_indices() {
+        let now_typed = text.is_typed_at(at);
+        if now_typed != is_typed {
+            out.push(&buffer, is_typed)?;
+            buffer.clear();
+            is_typed = now_typed;
+        }
+        buffer.extend(map(c, behind_letter));
+        behind_letter = c.is_alphabetic();
+    }
+    out.push(&buffer, is_typed)?;
+    Ok(out.into())
+}
+
+/// The first character large, all others small.
+pub(super) fn capitalize(text: &Text) -> Result<Value> {
+    let first = text.as_str().chars().next().map_or(0, char::len_utf8);
+    let mut out = Text::new(text.meter());
+    let mut add = |value: Value| match &value {
+        Value::Str(part) => out.push_text(part),
+        _ => Ok(()),
+    };
+    let part_of = |start, end| -> Result<Text> {
+        let mut out = Text::new(text.meter());
+        out.push_part(text, start, end)?;
+        Ok(out)
+    };
+    add(map_chars(&part_of(0, first)?, |c, _| c.to_uppercase())?)?;
+    add(map_chars(&part_of(first, text.as_str().len())?, |c, _| c.to_lowercase())?)?;
+    Ok(out.into())
+}
+
+/// Words with a large first letter.
+pub(super) fn title(text: &Text) -> Result<Value> {
+    map_chars(text, |c, behind_letter| {
+        let (large, small) = (c.to_uppercase(), c.to_lowercase());
+        let large = (!behind_letter).then_some(large).into_iter().flatten();
+        large.chain(behind_letter.then_some(small).into_iter().flatten())
+    })
+}
+
+/// Words with a large first letter, as the filter tells words apart.
+pub(super) fn title_of_words(text: &Text) -> Result<Value> {
+    let begins = |c: char| c.is_whitespace() || "-({[<".contains(c);
+    let last = std::cell::Cell::new(None);
+    map_chars(text, |c, _| {
+        let starts = last.replace(Some(c)).is_none_or(begins);
+        let (large, small) = (c.to_uppercase(), c.to_lowercase());
+        starts.then_some(large).into_iter().flatten().chain((!starts).then_some(small).into_iter().flatten())
+    })
+}
+
+/// A string that is filled up to a width.
+pub(super) fn pad(text: &Text, width: i64, fill: &str, left_of_two: impl Fn(usize) -> usize) -> Result<Value> {
+    text.meter().spend_bytes(text.as_str().len())?;
+    let len = text.as_str().chars().count();
+    let missing = usize::try_from(width).unwrap_or(0).saturating_sub(len);
+    let left = left_of_two(missing);
+    let mut out = Text::new(text.meter());
+    for _ in 0..left {
+        out.push(fill, false)?;
+    }
+    out.push_text(text)?;
+    for _ in left..missing {
+        out.push(fill, false)?;
+    }
+    Ok(out.into())
+}

@@ -1,0 +1,121 @@
+//! Tests: what stands behind `is`.
+
+use super::args::Args;
+use super::ast::CompareOp;
+use super::eval::Run;
+use super::meter::{Error, Result};
+use super::ops;
+use super::value::Value;
+use super::{filters, methods};
+
+/// Whether the test of this name holds.
+pub(super) fn holds(run: &mut Run, name: &str, value: &Value, mut args: Args) -> Result<bool> {
+    let compared = match name {
+        "eq" | "equalto" | "==" => Some(CompareOp::Eq),
+        "ne" | "!=" => Some(CompareOp::Ne),
+        "lt" | "lessthan" | "<" => Some(CompareOp::Lt),
+        "le" | "<=" => Some(CompareOp::Le),
+        "gt" | "greaterthan" | ">" => Some(CompareOp::Gt),
+        "ge" | ">=" => Some(CompareOp::Ge),
+        "in" => Some(CompareOp::In),
+        _ => None,
+    };
+    let is = match (compared, name) {
+        (Some(op), _) => {
+            let other = args.need(name, "other")?;
+            ops::holds(op, value, &other, &run.meter)?
+        }
+        (_, "sameas") => {
+            let other = args.need(name, "other")?;
+            // Of what Python has one of each, and numbers, which are the same where they are equal.
+            value.type_name() == other.type_name() && ops::equal(value, &other, &run.meter)?
+        }
+        (_, "divisibleby") => {
+            let by = args.int(name, "num")?;
+            match (value.as_int(), by) {
+                (Some(n), Some(by)) if by != 0 => n.checked_rem(by).unwrap_or(0) == 0,
+                _ => return Err(Error::new("divisibleby: expected two integers, the second one not 0")),
+            }
+        }
+        (_, "even" | "odd") => match value.as_int() {
+            Some(n) => (n % 2 == 0) == (name == "even"),
+            None => return Err(Error::new(format!("{name}: expected an integer, found {}", value.type_name()))),
+        },
+        (_, "filter") => filters::is_known(value.as_text(name)?.as_str()),
+        (_, "test") => is_known(value.as_text(name)?.as_str()),
+        (_, "lower" | "upper") => {
+            let text = value.as_text(name)?.as_str().to_owned();
+            run.meter.spend_bytes(text.len())?;
+            let method = if name == "lower" { "islower" } else { "isupper" };
+            methods::call(value, method, Args::default(), &run.meter)?.is_true()
+        }
+        _ => of_type(name, value)?,
+    };
+    args.finish(name)?;
+    Ok(is)
+}
+
+const BY_TYPE: &[&str] = &[
+    "boolean",
+    "callable",
+    "defined",
+    "escaped",
+    "false",
+    "float",
+    "integer",
+    "iterable",
+    "mapping",
+    "none",
+    "number",
+    "sequence",
+    "string",
+    "true",
+    "undefined",
+];
+const OTHERS: &[&str] = &[
+    "!=",
+    "==",
+    "divisibleby",
+    "eq",
+    "equalto",
+    "even",
+    "filter",
+    "ge",
+    "greaterthan",
+    "gt",
+    "in",
+    "le",
+    "lessthan",
+    "lower",
+    "lt",
+    "ne",
+    "odd",
+    "sameas",
+    "test",
+    "upper",
+];
+
+fn is_known(name: &str) -> bool {
+    BY_TYPE.contains(&name) || OTHERS.contains(&name)
+}
+
+fn of_type(name: &str, value: &Value) -> Result<bool> {
+    Ok(match name {
+        "defined" => !matches!(value, Value::Undefined(_)),
+        "undefined" => matches!(value, Value::Undefined(_)),
+        "none" => matches!(value, Value::None),
+        "boolean" => matches!(value, Value::Bool(_)),
+        "true" => matches!(value, Value::Bool(true)),
+        "false" => matches!(value, Value::Bool(false)),
+        "integer" => matches!(value, Value::Int(_)),
+        "float" => matches!(value, Value::Float(_)),
+        "number" => matches!(value, Value::Int(_) | Value::Float(_) | Value::Bool(_)),
+        "string" => matches!(value, Value::Str(_)),
+        "mapping" => matches!(value, Value::Dict(_)),
+        "sequence" => matches!(value, Value::List(_) | Value::Dict(_) | Value::Str(_) | Value::Undefined(_)),
+        "iterable" => matches!(value, Value::List(_) | Value::Dict(_) | Value::Str(_) | Value::Undefined(_)),
+        "callable" => matches!(value, Value::Function(_) | Value::Macro(_) | Value::Method(_) | Value::Undefined(_)),
+        "escaped" => false,
+        other => return Err(Error::new(format!("the test `{other:.40}` is unknown"))),
+    })
+}
