@@ -291,9 +291,8 @@ fn mil_text_and_mlmodel_files_are_called_what_they_are() {
             assert_ends(&output, 2, &said);
         }
     }
-    for (file, said) in [(&text, [audit, "`thane audit`"]), (&network, [".mlmodel", coremltools])] {
-        assert_ends(&home.run(&["check", file]), 2, &said);
-        let out = home.path("out");
-        assert_ends(&home.run(&["predict", file, "--out", out.to_str().unwrap()]), 2, &said);
-    }
+    // These take MIL text too.
+    let (out, said) = (home.path("out"), [".mlmodel", coremltools]);
+    assert_ends(&home.run(&["check", &network]), 2, &said);
+    assert_ends(&home.run(&["predict", &network, "--out", out.to_str().unwrap()]), 2, &said);
 }
