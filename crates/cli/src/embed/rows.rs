@@ -235,8 +235,9 @@ impl Texts {
 /// A file to read from its beginning.
 fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
     let in_file = || path.display().to_string();
-    // Reading a folder fails with an error that names no file.
-    anyhow::ensure!(!path.is_dir(), "{}: expected a file, found a folder", path.display());
+    // A file is read twice, to find what is wrong before anything is computed: a pipe would wait for its second writer.
+    let is_file = path.metadata().with_context(in_file)?.is_file();
+    anyhow::ensure!(is_file, "{}: expected a regular file; other sources are read from stdin", path.display());
     Ok(BufReader::new(File::open(path).with_context(in_file)?))
 }
 

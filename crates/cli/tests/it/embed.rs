@@ -379,6 +379,13 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
         assert_ends(&output, 2, texts);
         assert!(output.stdout.is_empty() && !stderr(&output).contains("panicked"), "{flags:?}");
     }
+    // Issue 30, 3.5: opening a pipe waits for its writer.
+    for name in ["x.jsonl", "x.csv", "x.parquet", "c.json"] {
+        assert!(std::process::Command::new("mkfifo").arg(home.path(name)).status().unwrap().success());
+        let pipe = home.path(name);
+        let flag = if name == "c.json" { "--catalogue" } else { "--file" };
+        assert_ends(&embed(&home, "bert-cls", &[flag, pipe.to_str().unwrap()]), 2, &[name, "regular file"]);
+    }
     let held = embed(&home, "bert-mean", &["--chunks", "a", "b [SEP] c"]);
     assert_ends(&held, 2, &["the command line, text 1: chunk 2 holds the separator"]);
     let cut = embed(&home, "bert-cls", &["--file", &long, "--truncate", "--json"]);
