@@ -93,6 +93,7 @@ fn main() -> ExitCode {
         twins::warnings(&command, &verb, |name| std::env::var_os(name)).iter().for_each(|line| app.output.say(line));
         let outcome = dispatch(&cli.verb, &app);
         app.interrupt.settle();
+        app.output.clear();
         outcome
     });
     match outcome {

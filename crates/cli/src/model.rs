@@ -125,6 +125,7 @@ impl Opened {
 pub fn open(spec: &str, options: &Options, app: &App) -> Result<Opened, Failure> {
     let files = hub::resolve(spec, &app.hub)?;
     app.output.explain(&format!("reading {}", files.path.display()));
+    app.output.busy("reading the model");
     if is_package(&files.path) {
         return open_package(files, options, app);
     }

@@ -9,10 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::hub::Progress;
+
+/// Work that is done sooner shows nothing.
+const BUSY: Duration = Duration::from_millis(400);
+/// How often the time that work has taken is shown anew.
+const TICK: Duration = Duration::from_millis(200);
 
 /// How much is said, and how.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,8 +52,9 @@ impl Output {
         self.style.color && io::stdout().is_terminal()
     }
 
-    /// Data, as it is, flushed: a stream of text shows as it comes.
+    /// Data, as it is, flushed: a stream of text shows as it comes. A bar makes room for it.
     pub fn data(&self, text: &str) -> io::Result<()> {
+        self.clear();
         if let Some(last) = text.chars().next_back() {
             self.in_line.store(last != '\n', Ordering::Relaxed);
         }
@@ -115,6 +121,27 @@ impl Output {
             (None, _) => "{msg} {spinner} {human_pos} {per_sec}",
         };
         self.show(what, template, total, done);
+    }
+
+    /// Work of unknown length: a line with the time that it has taken, once it has taken long enough to be asked about.
+    /// It stands until something else is shown or printed, or [`Output::clear`] is called.
+    pub fn busy(&self, what: &str) {
+        if !self.bars {
+            return;
+        }
+        self.clear();
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        bar.set_style(ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("the template is a literal"));
+        bar.set_message(what.to_owned());
+        let shown = bar.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(BUSY);
+            if !shown.is_finished() {
+                shown.set_draw_target(ProgressDrawTarget::stderr());
+                shown.enable_steady_tick(TICK);
+            }
+        });
+        *self.bar.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar);
     }
 
     /// Counts `n` more.

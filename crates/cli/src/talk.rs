@@ -151,7 +151,9 @@ impl<'a> Talk<'a> {
                 ControlFlow::Break(())
             }
         };
+        self.app.output.busy(&format!("reading the prompt of {}", counted(tokens.len(), "token")));
         let answer = generate(&mut self.session, &mut self.sampler, &mut stream, &tokens, &limits, &mut show);
+        self.app.output.clear();
         if let Some(error) = broken {
             return Err(error.into());
         }

@@ -61,6 +61,7 @@ impl Subject {
 
 /// Find and read what is to be audited.
 pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Subject, Failure> {
+    app.output.busy("reading the program");
     let path = Path::new(spec);
     let named = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     let exists = path.exists();

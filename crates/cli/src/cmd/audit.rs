@@ -125,6 +125,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if format == Format::Mil {
         return annotated(&subject, &targets[0], args, app);
     }
+    app.output.busy("judging");
     let mut report = plan::report(&subject, &targets, args.function.as_deref());
     report.contexts = contexts(&subject, &targets, &build, args, app)?;
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);

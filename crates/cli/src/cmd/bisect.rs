@@ -82,6 +82,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         Some(Deny::Severity(severity)) => Wanted::Severity(severity),
         None => Wanted::Severity(Severity::Note),
     };
+    app.output.busy("trying smaller parts");
     let mut nothing = None;
     for part in &subject.parts {
         match bisect(&part.program, &target, wanted) {

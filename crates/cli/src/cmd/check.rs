@@ -54,6 +54,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         absent: 0,
         errors: Vec::new(),
     };
+    app.output.busy("reading the package");
     match source::open(&args.package) {
         Ok(source) => {
             report.absent = source.n_absent;

@@ -204,6 +204,7 @@ fn generate(args: &Args, files: hub::ModelFiles, checkpoint: Checkpoint, app: &A
             .say("thane: a compiled model has no place for a tokenizer: it can be checked and predicted with, not run");
         if args.force { package.replace_compiled(&args.out) } else { package.write_compiled(&args.out) }
     } else {
+        app.output.busy("writing the package");
         let source = contract::hash_files(weight_files(opened.checkpoint()?)?);
         let parts = parts(&opened, app)?;
         let items = contract::items(contract(&opened, &package.program)?, parts.as_ref(), None, Some(source))?;
@@ -229,6 +230,7 @@ fn embed(args: &Args, files: hub::ModelFiles, checkpoint: &Checkpoint, app: &App
     }
     let hub::ModelFiles { name, licence, .. } = files;
     let model = bundle::Model { name: &name, licence, checkpoint };
+    app.output.busy("writing the package");
     let written = bundle::write(&model, &args.out, args.force, &args.embedding, app)?;
     if app.output.is_json() {
         return Ok(app.output.json(&Embeds { model: &name, out: &args.out, written })?);

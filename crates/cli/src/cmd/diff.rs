@@ -110,6 +110,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         structure(f, g, &mut report.structure);
         constants(f, g, &mut report.constants);
         if !args.no_run {
+            app.output.busy(&format!("running `{}` of both", f.name));
             report.numbers.extend(numbers(f, g, [&a, &b], &Runs { args, given: &given, app })?);
         }
     }

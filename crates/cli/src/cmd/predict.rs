@@ -147,6 +147,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             app.output.say(&format!("input {name} was made up: {made_up}; --input {name}=FILE.npy gives it"));
         }
     }
+    app.output.busy(&format!("running `{}`", f.name));
     instance.run(&f.name).map_err(|e| Failure::new(Code::Usage, e))?;
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     for value in f.body().outputs.iter().map(|v| f.value(*v)) {
@@ -158,6 +159,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         report.states.push(store(args, &value.name, view)?);
     }
     if args.numerics == NumericsFlag::Ane {
+        app.output.busy("comparing with f32, op by op");
         report.ane = Some(parting(&alone, &f.name, &given, args, app)?);
     }
     if app.output.is_json() {

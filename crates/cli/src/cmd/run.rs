@@ -152,6 +152,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let opened = ManuallyDrop::new(model::open(&args.model, &args.flags.program.options(false), app)?);
     let flags = RunFlags { profile: profile::wanted(args.profile), ..args.flags.clone() };
     let (language, session) = model::language_and_session(&opened, &flags, app)?;
+    app.output.clear();
     let mut talk = ManuallyDrop::new(Talk::new(app, &flags, &opened, language, session, sampler));
     talk.max_tokens = args.max_tokens;
     talk.stop.clone_from(&args.stop);

@@ -53,6 +53,7 @@ struct Row {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e.context(args.bundle.display().to_string()));
+    app.output.busy("comparing hashes");
     let bundle = packages::open(&args.bundle).map_err(usage)?;
     if bundle.goldens.is_empty() {
         let error =

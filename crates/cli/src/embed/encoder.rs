@@ -91,6 +91,7 @@ impl Tokens {
 pub fn open(spec: &str, options: &EncoderOptions, run: &Run, app: &App) -> Result<Encoder, Failure> {
     let hub::ModelFiles { name, path, .. } = hub::resolve(spec, &app.hub)?;
     app.output.explain(&format!("reading {}", path.display()));
+    app.output.busy("reading the model");
     let encoder = if model::is_package(&path) || bundle::is_bundle(&path) {
         of_packages(&path, options, run, app)?
     } else {

@@ -19,6 +19,7 @@ mod look;
 mod memory;
 mod package;
 mod pip;
+mod progress;
 mod real;
 mod refusals;
 mod run;

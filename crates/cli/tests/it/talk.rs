@@ -116,7 +116,7 @@ fn a_reader_that_does_not_read_does_not_hold_up_the_end() {
 }
 
 /// `thane ARGS` on a terminal, or a printed reason why not.
-fn on_a_terminal(home: &Home, args: &[&str]) -> Option<Child> {
+pub fn on_a_terminal(home: &Home, args: &[&str]) -> Option<Child> {
     if !Command::new("script").arg("--version").output().is_ok_and(|o| o.status.success()) {
         println!("skipped: there is no `script` of util-linux that makes a terminal");
         return None;
@@ -130,7 +130,7 @@ fn on_a_terminal(home: &Home, args: &[&str]) -> Option<Child> {
 }
 
 /// Reads the terminal until `text` was on it; all that was there.
-fn until(child: &mut Child, text: &str) -> String {
+pub fn until(child: &mut Child, text: &str) -> String {
     let (mut seen, mut byte) = (Vec::new(), [0]);
     while !String::from_utf8_lossy(&seen).contains(text) {
         let n = child.stdout.as_mut().unwrap().read(&mut byte).unwrap();

@@ -38,6 +38,7 @@ pub struct Request<'a> {
 /// Fix a program, or the packages of a folder, and write the result.
 pub fn run(request: &Request<'_>, app: &App) -> Outcome {
     refuse_existing(request.to)?;
+    app.output.busy("proving rewrites");
     let report = if is_text(request.from) {
         of_text(request, app)?
     } else if is_package(request.from) {

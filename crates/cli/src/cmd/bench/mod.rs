@@ -149,10 +149,13 @@ impl<'a> Bench<'a> {
 
     /// The results of all rounds but the first, which warms up, rising.
     fn rounds(&self, round: &mut dyn FnMut() -> Result<f64, Failure>) -> Result<Vec<f64>, Failure> {
+        self.app.output.count("rounds", Some(u64::from(self.args.rounds)), 0);
         round()?;
         // A machine that was just busy with another thing is given a moment.
         std::thread::sleep(Duration::from_millis(20));
-        let mut results = (0..self.args.rounds).map(|_| round()).collect::<Result<Vec<f64>, Failure>>()?;
+        let one = |_| round().inspect(|_| self.app.output.advance(1));
+        let mut results = (0..self.args.rounds).map(one).collect::<Result<Vec<f64>, Failure>>()?;
+        self.app.output.clear();
         results.sort_by(f64::total_cmp);
         Ok(results)
     }
