@@ -17,6 +17,7 @@ mod gguf;
 mod hub;
 mod look;
 mod memory;
+mod outputs;
 mod package;
 mod pip;
 mod progress;

@@ -45,6 +45,8 @@ fn a_command_line_that_is_wrong() {
     let cases: &[(&[&str], &[&str])] = &[
         (&["run"], &["required arguments were not provided", "<MODEL>", "Usage: thane run"]),
         (&["walk"], &["unrecognized subcommand 'walk'"]),
+        (&["pul", "smollm2-135m"], &["a similar subcommand exists: 'pull'"]),
+        (&["run", model, "hello", "--max-token", "3"], &["a similar argument exists: '--max-tokens'"]),
         (&["run", model, "hello", "--bogus"], &["unexpected argument '--bogus' found", "Usage: thane run"]),
         (&["run", model, "hello", "more"], &["unexpected argument 'more' found"]),
         (&["run", model, "hello", "--temperature", "-1"], &["--temperature is -1, but must be 0 or more"]),
