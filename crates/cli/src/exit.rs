@@ -5,11 +5,13 @@
 //!
 //! An input that cannot be read, whatever the reason, is 2; an output that cannot be written is 1.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use thane_mil::budget::OverBudget;
 use thane_mil::data::Truncated;
+
+use crate::screen::printable;
 
 /// What a command answers.
 pub type Outcome = Result<(), Failure>;
@@ -80,19 +82,17 @@ impl Failure {
         self.code
     }
 
-    /// `thane: what`, then each cause and each remedy on a line of its own.
+    /// `thane: what`, then each cause and each remedy on a line of its own. On a terminal control characters in them, which
+    /// may come from a file or a server, are shown by signs.
     pub fn print(&self, to: &mut impl Write) -> io::Result<()> {
         if self.code == Code::Ok {
             return Ok(());
         }
-        writeln!(to, "thane: {}", self.error)?;
-        for cause in self.error.chain().skip(1) {
-            writeln!(to, "  because: {cause}")?;
-        }
-        for line in &self.remedies {
-            writeln!(to, "  try: {line}")?;
-        }
-        Ok(())
+        let mut text = format!("thane: {}\n", self.error);
+        self.error.chain().skip(1).for_each(|cause| text.push_str(&format!("  because: {cause}\n")));
+        self.remedies.iter().for_each(|line| text.push_str(&format!("  try: {line}\n")));
+        let text = if io::stderr().is_terminal() { printable(&text) } else { text.into() };
+        to.write_all(text.as_bytes())
     }
 }
 

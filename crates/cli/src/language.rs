@@ -4,14 +4,14 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
-use thane_engine::text::{ChatTemplate, Texts, Tokenizer, TokenizerConfig, Vocab};
+use thane_engine::text::{ChatTemplate, TemplateError, Texts, Tokenizer, TokenizerConfig, Vocab};
 use thane_mil::package;
 use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
 
-/// Tokenizer and chat template, ready for use.
+/// A tokenizer, ready for use, and a chat template, which only a conversation reads: other verbs, and `--raw`, do without it.
 pub struct Language {
     pub tokenizer: Tokenizer,
-    pub template: Option<ChatTemplate>,
+    pub template: Option<Template>,
 }
 
 /// What they are made of.
@@ -45,6 +45,13 @@ pub struct Template {
     pub eos: String,
 }
 
+impl Template {
+    /// Reads it.
+    pub fn parse(&self) -> Result<ChatTemplate, TemplateError> {
+        ChatTemplate::new(&self.text, &self.bos, &self.eos)
+    }
+}
+
 impl Parts {
     /// Those of a checkpoint whose embedding has `n_vocab` rows; none where it has no tokenizer.
     pub fn of(checkpoint: &Checkpoint, n_vocab: usize) -> anyhow::Result<Option<Self>> {
@@ -56,12 +63,11 @@ impl Parts {
 
     /// Ready for use.
     pub fn language(self) -> anyhow::Result<Language> {
-        let template = self.template.map(|t| ChatTemplate::new(&t.text, &t.bos, &t.eos)).transpose()?;
         let tokenizer = match self.words {
             Words::Lists(vocab) => Tokenizer::from_vocab(vocab)?,
             Words::Json { tokenizer, config } => Tokenizer::from_json(&tokenizer, config)?,
         };
-        Ok(Language { tokenizer, template })
+        Ok(Language { tokenizer, template: self.template })
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub mod app;
 mod audit;
+mod chat;
 pub mod cmd;
 mod contract;
 mod embed;
@@ -16,6 +17,8 @@ mod npy;
 mod out;
 pub mod output;
 mod profile;
+mod sampling;
+mod screen;
 mod source;
 mod talk;
 mod tensors;

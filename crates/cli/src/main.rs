@@ -77,6 +77,13 @@ fn command() -> clap::Command {
 }
 
 fn main() -> ExitCode {
+    // What is caught where a file is read is reported as that file's fault.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !thane_engine::text::guard::is_guarded() {
+            hook(panic);
+        }
+    }));
     let command = command();
     let (cli, verb) = match command.clone().try_get_matches().and_then(|matches| {
         Ok((Cli::from_arg_matches(&matches)?, matches.subcommand_name().unwrap_or_default().to_owned()))

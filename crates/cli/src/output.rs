@@ -13,6 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::hub::Progress;
+use crate::screen::{printable, printable_painted};
 
 /// Work that is done sooner shows nothing.
 const BUSY: Duration = Duration::from_millis(400);
@@ -35,12 +36,24 @@ pub struct Output {
     bar: Mutex<Option<ProgressBar>>,
     /// The cursor of the terminal is behind text that no line break ended.
     in_line: AtomicBool,
+    stdout_is_terminal: bool,
+    /// How the terminal was before a line editor took it; there while one has it.
+    #[cfg(unix)]
+    before_editor: Mutex<Option<nix::sys::termios::Termios>>,
 }
 
 impl Output {
     pub fn new(style: Style) -> Self {
         let bars = io::stderr().is_terminal() && !style.quiet;
-        Self { style, bars, bar: Mutex::new(None), in_line: AtomicBool::new(false) }
+        Self {
+            style,
+            bars,
+            bar: Mutex::new(None),
+            in_line: AtomicBool::new(false),
+            stdout_is_terminal: io::stdout().is_terminal(),
+            #[cfg(unix)]
+            before_editor: Mutex::new(None),
+        }
     }
 
     pub fn is_json(&self) -> bool {
@@ -52,8 +65,25 @@ impl Output {
         self.style.color && io::stdout().is_terminal()
     }
 
-    /// Data, as it is, flushed: a stream of text shows as it comes. A bar makes room for it.
+    /// Data, flushed: a stream of text shows as it comes. On a terminal control characters are shown by signs; elsewhere every
+    /// byte is as it is.
     pub fn data(&self, text: &str) -> io::Result<()> {
+        if self.stdout_is_terminal { self.write(&printable(text)) } else { self.write(text) }
+    }
+
+    /// As [`Output::data`], for a text that is painted here.
+    pub fn painted(&self, text: &str) -> io::Result<()> {
+        if self.stdout_is_terminal { self.write(&printable_painted(text)) } else { self.write(text) }
+    }
+
+    /// The columns of the terminal that stdout is.
+    pub fn columns(&self) -> Option<usize> {
+        let (width, _) = terminal_size::terminal_size_of(io::stdout())?;
+        self.stdout_is_terminal.then_some(usize::from(width.0)).filter(|n| *n >= 20)
+    }
+
+    /// A bar makes room for it.
+    fn write(&self, text: &str) -> io::Result<()> {
         self.clear();
         if let Some(last) = text.chars().next_back() {
             self.in_line.store(last != '\n', Ordering::Relaxed);
@@ -63,11 +93,19 @@ impl Output {
         out.flush()
     }
 
-    /// What the user is to answer, on stderr, behind which the cursor stays.
-    pub fn ask(&self, prompt: &str) {
+    /// Reads a line with an editor, which changes the terminal: [`Output::tidy`] changes it back if a signal comes meanwhile.
+    pub fn at_prompt<T>(&self, read: impl FnOnce() -> T) -> T {
+        #[cfg(unix)]
+        {
+            let before = nix::sys::termios::tcgetattr(io::stdin()).ok();
+            *self.before_editor.lock().unwrap_or_else(PoisonError::into_inner) = before;
+        }
         self.in_line.store(true, Ordering::Relaxed);
-        // Nobody reading stderr is no reason to stop.
-        let _ = write!(io::stderr(), "{prompt}").and_then(|()| io::stderr().flush());
+        let line = read();
+        self.in_line.store(false, Ordering::Relaxed);
+        #[cfg(unix)]
+        self.before_editor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        line
     }
 
     /// Whether the last text was not ended by a line break.
@@ -75,14 +113,16 @@ impl Output {
         self.in_line.load(Ordering::Relaxed)
     }
 
-    /// The user ended the line.
-    pub fn answered(&self) {
-        self.in_line.store(false, Ordering::Relaxed);
-    }
-
     /// Leaves the terminal as a program that was not interrupted would: without a bar, at the start of a line.
     pub fn tidy(&self) {
         self.clear();
+        #[cfg(unix)]
+        if let Some(before) = self.before_editor.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            use nix::sys::termios::{SetArg, tcsetattr};
+            let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);
+            // The editor asked for pastes to be marked.
+            let _ = write!(io::stderr(), "\x1b[?2004l");
+        }
         // Not through `io::stdout`: its lock may be held by a thread whose write waits for a reader.
         if self.in_line.swap(false, Ordering::Relaxed) && io::stderr().is_terminal() {
             let _ = writeln!(io::stderr());
@@ -132,7 +172,7 @@ impl Output {
         self.clear();
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         bar.set_style(ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("the template is a literal"));
-        bar.set_message(what.to_owned());
+        bar.set_message(printable(what).into_owned());
         let shown = bar.clone();
         std::thread::spawn(move || {
             std::thread::sleep(BUSY);
@@ -155,7 +195,7 @@ impl Output {
         self.clear();
         let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
         bar.set_style(ProgressStyle::with_template(template).expect("the template is a literal"));
-        bar.set_message(what.to_owned());
+        bar.set_message(printable(what).into_owned());
         bar.set_position(done);
         bar.reset_eta();
         *self.bar.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar);
@@ -169,6 +209,7 @@ impl Output {
     }
 
     fn line(&self, line: &str) {
+        let line = if io::stderr().is_terminal() { printable(line) } else { line.into() };
         let write = || {
             // Nobody reading stderr is no reason to stop.
             let _ = writeln!(io::stderr(), "{line}");

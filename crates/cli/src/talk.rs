@@ -1,18 +1,21 @@
-//! Questions and answers: one, or a conversation on the terminal.
+//! Questions and answers: what was said so far, as tokens, and the answer as text.
 
-use std::io::{self, BufRead, Write};
+use std::io;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use thane_engine::generate::{Answer, FinishReason, GenerateError, Limits, Session, generate};
 use thane_engine::sample::{SampleError, Sampler};
-use thane_engine::text::{EncodeOptions, Message, StreamOptions, TextStream};
+use thane_engine::text::{ChatTemplate, EncodeOptions, Message, StreamOptions, TemplateError, TextStream};
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
-use crate::language::Language;
+use crate::language::{Language, Template};
 use crate::model::{NumericsFlag, Opened, RunFlags};
+use crate::output::Output;
 use crate::output::counted;
+use crate::screen::Wrap;
 
 /// How long an answer may take to end by itself when it is interrupted: a call of the program is not broken off, and
 /// the first one reads up to 512 tokens.
@@ -23,13 +26,16 @@ pub struct Talk<'a> {
     pub language: Language,
     pub max_tokens: usize,
     pub stop: Vec<String>,
+    /// Control tokens that are spelled in messages are such.
+    pub allows_special: bool,
     app: &'a App,
     model: &'a str,
     max_context: usize,
     numerics: NumericsFlag,
     session: Session,
     sampler: Sampler,
-    /// Grows only where there is a template to render it.
+    template: Option<ChatTemplate>,
+    /// Grows only where there is a template to render it. The system message, if there is one, is the first.
     messages: Vec<Message>,
 }
 
@@ -46,19 +52,24 @@ impl<'a> Talk<'a> {
             language,
             max_tokens: usize::MAX,
             stop: Vec::new(),
+            allows_special: false,
             app,
             model: &opened.name,
             max_context: opened.model.info.max_context,
             numerics: flags.program.numerics,
             session,
             sampler,
+            template: None,
             messages: Vec::new(),
         }
     }
 
-    /// Takes what the model is told before; says so where there is no template that could tell it anything.
-    pub fn check_template(&mut self, system: Option<&str>) -> Outcome {
-        match (&self.language.template, system) {
+    /// Reads the chat template and takes what the model is told before; says so where there is no template that could tell it
+    /// anything.
+    pub fn use_template(&mut self, system: Option<&str>) -> Outcome {
+        let template = self.language.template.as_ref().map(Template::parse).transpose();
+        self.template = template.map_err(refused_by_template)?;
+        match (&self.template, system) {
             (Some(_), system) => self.messages.extend(system.map(|text| Message::new("system", text))),
             (None, Some(_)) => {
                 let error = anyhow::anyhow!("the model has no chat template, so --system has no place");
@@ -71,46 +82,49 @@ impl<'a> Talk<'a> {
         Ok(())
     }
 
+    pub fn output(&self) -> Arc<Output> {
+        Arc::clone(&self.app.output)
+    }
+
+    pub fn set_sampler(&mut self, sampler: Sampler) {
+        self.sampler = sampler;
+    }
+
+    /// Forgets all but the system message.
+    pub fn clear(&mut self) {
+        self.messages.truncate(self.n_system());
+    }
+
+    /// Begins anew with this system message, or with none.
+    pub fn set_system(&mut self, text: Option<&str>) {
+        if self.template.is_none() {
+            return self.app.output.say("thane: the model has no chat template, so a system message has no place");
+        }
+        self.messages.clear();
+        self.messages.extend(text.map(|text| Message::new("system", text)));
+        self.app.output.say("The conversation begins anew.");
+    }
+
+    /// How full the context is.
+    pub fn fill(&self) -> String {
+        format!("{} of the context's {}", counted(self.session.tokens().len(), "token"), self.session.context())
+    }
+
+    fn n_system(&self) -> usize {
+        usize::from(self.messages.first().is_some_and(|message| message.role == "system"))
+    }
+
     /// The answer to one prompt, and the tokens of the prompt.
     pub fn once(&mut self, prompt: String) -> Result<(Vec<u32>, Answer), Failure> {
         self.answer(prompt, Some(GRACE))
     }
 
-    /// Questions from the terminal until its end.
-    pub fn conversation(&mut self) -> Outcome {
-        self.app.output.say("Ctrl-D ends the conversation, Ctrl-C an answer, /clear begins anew.");
-        let n_before = self.messages.len();
-        while let Some(line) = self.question()? {
-            match line.trim() {
-                "" => {}
-                "/clear" => self.messages.truncate(n_before),
-                _ => {
-                    self.turn(line)?;
-                    self.app.output.say("");
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A line from the terminal; none at its end.
-    fn question(&self) -> io::Result<Option<String>> {
-        self.app.output.ask("> ");
-        let mut line = String::new();
-        let n = io::stdin().lock().read_line(&mut line)?;
-        if n == 0 {
-            // Ctrl-D leaves the cursor behind the prompt.
-            let _ = writeln!(io::stderr());
-        }
-        self.app.output.answered();
-        Ok((n > 0).then(|| line.trim_end_matches(['\n', '\r']).to_owned()))
-    }
-
-    fn turn(&mut self, line: String) -> Outcome {
-        let n_before = self.messages.len();
-        match self.answer(line, None) {
+    /// A question of a conversation. What is wrong with it is said, and there may be another.
+    pub fn turn(&mut self, question: String) -> Outcome {
+        let before = self.messages.clone();
+        match self.answer(question, None) {
             Ok((_, answer)) => {
-                if self.language.template.is_some() {
+                if self.template.is_some() {
                     self.messages.push(Message::new("assistant", &answer.text));
                 }
                 // An interrupted answer is as far as the user wanted it.
@@ -120,10 +134,9 @@ impl<'a> Talk<'a> {
                 }
                 self.ended(&answer)
             }
-            // The question was at fault, and there may be another.
             Err(failure) if failure.code() == Code::Usage => {
-                self.messages.truncate(n_before);
-                let _ = failure.remedy("/clear, to begin anew").print(&mut io::stderr());
+                self.messages = before;
+                let _ = failure.print(&mut io::stderr());
                 Ok(())
             }
             Err(failure) => Err(failure),
@@ -132,7 +145,7 @@ impl<'a> Talk<'a> {
 
     fn answer(&mut self, prompt: String, grace: Option<Duration>) -> Result<(Vec<u32>, Answer), Failure> {
         let tokens = self.encode(prompt)?;
-        let is_chat = self.language.template.is_some();
+        let is_chat = self.template.is_some();
         let options = StreamOptions { stop: self.stop.clone(), skip_special: true, strip_space_prefix: is_chat };
         let tokenizer = &self.language.tokenizer;
         let mut stream = TextStream::new(tokenizer, options);
@@ -142,13 +155,21 @@ impl<'a> Talk<'a> {
             is_end: &|token| tokenizer.is_end(token),
             interrupted: &|| self.app.interrupt.is_set(),
         };
-        let mut broken = None;
-        let shows = !self.app.output.is_json();
-        let mut show = |text: &str| match if shows { self.app.output.data(text) } else { Ok(()) } {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(e) => {
-                broken = Some(e);
-                ControlFlow::Break(())
+        let output = &self.app.output;
+        let (mut broken, shows) = (None, !output.is_json());
+        let mut wrap = output.columns().filter(|_| shows).map(Wrap::new);
+        let mut show = |text: &str| {
+            let shown = match &mut wrap {
+                _ if !shows => Ok(()),
+                Some(wrap) => output.data(&wrap.push(text)),
+                None => output.data(text),
+            };
+            match shown {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(e) => {
+                    broken = Some(e);
+                    ControlFlow::Break(())
+                }
             }
         };
         self.app.output.busy(&format!("reading the prompt of {}", counted(tokens.len(), "token")));
@@ -157,32 +178,68 @@ impl<'a> Talk<'a> {
         if let Some(error) = broken {
             return Err(error.into());
         }
+        if let Some(wrap) = &mut wrap {
+            output.data(&wrap.finish())?;
+        }
         // What was broken off before its first word leaves no line.
         let is_whole = answer.as_ref().is_ok_and(|a| a.finish_reason != FinishReason::Interrupted);
-        if shows && (is_whole || self.app.output.is_in_line()) {
-            self.app.output.data("\n")?;
+        if shows && (is_whole || output.is_in_line()) {
+            output.data("\n")?;
         }
         answer.map(|answer| (tokens, answer)).map_err(|e| self.refused(e))
     }
 
     fn encode(&mut self, prompt: String) -> Result<Vec<u32>, Failure> {
-        let bad = |e: anyhow::Error| Failure::new(Code::Usage, e);
-        let mut text = prompt;
-        let is_chat = self.language.template.is_some();
-        if let Some(template) = &self.language.template {
-            self.messages.push(Message::new("user", text));
-            text = template.render(&self.messages, true).map_err(|e| bad(e.into()))?;
+        if self.template.is_none() {
+            self.say_what_is_lost(&prompt);
+            let options = EncodeOptions { add_special: true, parse_special: true };
+            return self.language.tokenizer.encode(&prompt, options).map_err(|e| Failure::new(Code::Usage, e));
         }
+        self.say_what_is_lost(&prompt);
+        self.messages.push(Message::new("user", prompt));
+        let mut n_dropped = 0;
+        loop {
+            let tokens = self.encode_messages()?;
+            // An answer needs room too.
+            let room = self.max_tokens.clamp(1, (self.session.context() / 4).max(1));
+            let oldest = self.n_system();
+            let fits = tokens.len() + room <= self.session.context();
+            if fits || self.messages.len() < oldest + 3 {
+                if n_dropped > 0 {
+                    let context = self.session.context();
+                    let dropped = counted(n_dropped, "message");
+                    self.app
+                        .output
+                        .say(&format!("thane: the context of {context} tokens is full: the oldest {dropped} left out"));
+                }
+                return Ok(tokens);
+            }
+            // A question and its answer, so that roles go on by turns.
+            self.messages.drain(oldest..oldest + 2);
+            n_dropped += 2;
+        }
+    }
+
+    fn encode_messages(&self) -> Result<Vec<u32>, Failure> {
+        let Some(template) = &self.template else { return Ok(Vec::new()) };
+        let rendered = template.render(&self.messages, true).map_err(refused_by_template)?;
+        let tokenizer = &self.language.tokenizer;
+        let tokens = if self.allows_special {
+            tokenizer.encode(&rendered.text, EncodeOptions { add_special: false, parse_special: true })
+        } else {
+            tokenizer.encode_rendered(&rendered)
+        };
+        tokens.map_err(|e| Failure::new(Code::Usage, e))
+    }
+
+    fn say_what_is_lost(&self, text: &str) {
         let mut lost: Vec<String> =
-            self.language.tokenizer.lost(&text).map(|c| format!("U+{:04X}", u32::from(c))).collect();
+            self.language.tokenizer.lost(text).map(|c| format!("U+{:04X}", u32::from(c))).collect();
         lost.sort();
         lost.dedup();
         if !lost.is_empty() {
             self.app.output.say(&format!("thane: left out, as the vocabulary has no token for it: {}", lost.join(" ")));
         }
-        // A rendered template writes its control tokens itself; a raw prompt may hold them too.
-        let options = EncodeOptions { add_special: !is_chat, parse_special: true };
-        self.language.tokenizer.encode(&text, options).map_err(|e| bad(e.into()))
     }
 
     /// Says how it went; an interruption is an error.
@@ -228,6 +285,10 @@ impl<'a> Talk<'a> {
             _ => Failure::new(Code::Usage, error),
         }
     }
+}
+
+fn refused_by_template(error: TemplateError) -> Failure {
+    Failure::new(Code::Usage, error).remedy("--raw, which gives the model the prompt without its template")
 }
 
 /// The failure of a model whose logits are no numbers.

@@ -255,7 +255,7 @@ fn printed(report: &Report, subject: &Subject, format: Format, args: &Args, app:
 }
 
 fn write(text: &str, args: &Args, app: &App) -> Outcome {
-    let Some(out) = &args.out else { return Ok(app.output.data(text)?) };
+    let Some(out) = &args.out else { return Ok(app.output.painted(text)?) };
     std::fs::write(out, text).map_err(|e| {
         Failure::new(Code::Other, anyhow::Error::new(e).context(format!("{} is not written", out.display())))
     })?;

@@ -6,12 +6,13 @@ use std::mem::ManuallyDrop;
 use clap::builder::FalseyValueParser;
 use serde::Serialize;
 use thane_engine::generate::{Answer, Timings};
-use thane_engine::sample::{SampleError, SampleOptions, Sampler};
 
 use crate::app::App;
+use crate::chat;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::{self, RunFlags};
 use crate::profile;
+use crate::sampling::{self, Recommended, Sampling};
 use crate::talk::{Talk, peak_memory};
 
 /// Answer a prompt, or hold a conversation on a terminal.
@@ -19,11 +20,14 @@ use crate::talk::{Talk, peak_memory};
 pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalogue.
     model: String,
-    /// The prompt [default: stdin, or a conversation on a terminal].
+    /// The prompt, which text on stdin follows [default: stdin, or a conversation on a terminal].
     prompt: Option<String>,
     /// Give the prompt to the model as it is, without its chat template.
     #[arg(long, value_parser = FalseyValueParser::new())]
     raw: bool,
+    /// Read control tokens that are spelled in messages, such as <|im_end|>, as such; otherwise they are text.
+    #[arg(long, value_parser = FalseyValueParser::new(), conflicts_with = "raw")]
+    allow_special_tokens: bool,
     /// What the model is told before the conversation.
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
@@ -40,60 +44,6 @@ pub struct Args {
     sampling: Sampling,
     #[command(flatten)]
     flags: RunFlags,
-}
-
-/// How tokens are chosen.
-// Numbers below zero are let through, so that the answer is the range and not "unexpected argument".
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Sampling")]
-struct Sampling {
-    /// 0 takes the likeliest token; higher is bolder.
-    #[arg(long, value_name = "T", default_value_t = SampleOptions::default().temperature, allow_negative_numbers = true)]
-    temperature: f32,
-    /// The same seed gives the same answer.
-    #[arg(long, value_name = "N", default_value_t = SampleOptions::default().seed)]
-    seed: u64,
-    /// Choose among this many likeliest tokens; 0 is all.
-    #[arg(long, value_name = "N", default_value_t = SampleOptions::default().top_k)]
-    top_k: usize,
-    /// Choose among the likeliest tokens whose probabilities reach this sum.
-    #[arg(long, value_name = "P", default_value_t = SampleOptions::default().top_p, allow_negative_numbers = true)]
-    top_p: f32,
-    /// Choose among tokens at least this often as likely as the likeliest.
-    #[arg(long, value_name = "P", default_value_t = SampleOptions::default().min_p, allow_negative_numbers = true)]
-    min_p: f32,
-    /// Divide the logits of the last 64 tokens by this; 1 is off.
-    #[arg(long, value_name = "X", default_value_t = SampleOptions::default().repetition_penalty, allow_negative_numbers = true)]
-    repetition_penalty: f32,
-    /// Take this from the logits of the last 64 tokens; 0 is off.
-    #[arg(long, value_name = "X", default_value_t = SampleOptions::default().presence_penalty, allow_negative_numbers = true)]
-    presence_penalty: f32,
-    /// Take this from them for each time that they are there; 0 is off.
-    #[arg(long, value_name = "X", default_value_t = SampleOptions::default().frequency_penalty, allow_negative_numbers = true)]
-    frequency_penalty: f32,
-}
-
-impl Sampling {
-    fn sampler(&self) -> Result<Sampler, Failure> {
-        let options = SampleOptions {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            seed: self.seed,
-            ..SampleOptions::default()
-        };
-        Sampler::new(options).map_err(|e| match e {
-            SampleError::Option { option, value, range } => {
-                let flag = option.replace('_', "-");
-                Failure::new(Code::Usage, anyhow::anyhow!("--{flag} is {value}, but must be {range}"))
-            }
-            other => Failure::new(Code::Usage, other),
-        })
-    }
 }
 
 /// What `--json` prints.
@@ -144,26 +94,26 @@ impl Times {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let sampler = args.sampling.sampler()?;
     let talks = args.prompt.is_none() && io::stdin().is_terminal() && !app.output.is_json();
     let prompt = if talks { None } else { Some(prompt(args)?) };
     // The process ends with them: the system takes their memory back at once, where to let go of each piece takes a tenth of the
     // time of a short answer.
     let opened = ManuallyDrop::new(model::open(&args.model, &args.flags.program.options(false), app)?);
     let flags = RunFlags { profile: profile::wanted(args.profile), ..args.flags.clone() };
+    let choice = args.sampling.choice(Recommended::of(&opened)?, prompt.is_none());
+    let sampler = sampling::sampler(choice.options.clone())?;
     let (language, session) = model::language_and_session(&opened, &flags, app)?;
     app.output.clear();
     let mut talk = ManuallyDrop::new(Talk::new(app, &flags, &opened, language, session, sampler));
     talk.max_tokens = args.max_tokens;
     talk.stop.clone_from(&args.stop);
-    if args.raw {
-        talk.language.template = None;
-    } else {
-        talk.check_template(args.system.as_deref())?;
+    talk.allows_special = args.allow_special_tokens;
+    if !args.raw {
+        talk.use_template(args.system.as_deref())?;
     }
     let cpu = model::cpu(flags.program.numerics, flags.threads, app);
     let Some(prompt) = prompt else {
-        let outcome = talk.conversation();
+        let outcome = chat::converse(&mut talk, choice, &app.hub.places.cache);
         profile::say(flags.profile.as_ref(), &cpu, &app.output);
         return outcome;
     };
@@ -193,6 +143,11 @@ fn prompt(args: &Args) -> Result<String, Failure> {
             .remedy("thane run MODEL on a terminal, for a conversation")
     };
     let text = match &args.prompt {
+        Some(prompt) if has_piped_text() => {
+            // What is piped in is what the prompt is about.
+            let text = from_stdin(args.raw)?;
+            if text.trim().is_empty() { prompt.clone() } else { format!("{prompt}\n\n{text}") }
+        }
         Some(prompt) => prompt.clone(),
         None if io::stdin().is_terminal() => return Err(missing("there is no prompt")),
         None => from_stdin(args.raw)?,
@@ -202,6 +157,20 @@ fn prompt(args: &Args) -> Result<String, Failure> {
         return Err(missing("the prompt is empty"));
     }
     Ok(text)
+}
+
+/// Whether stdin is a pipe or a file: a program that starts this one may leave it a device that never says anything.
+fn has_piped_text() -> bool {
+    #[cfg(unix)]
+    {
+        use nix::sys::stat::{SFlag, fstat};
+        let kind = fstat(io::stdin()).map(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
+        kind.is_ok_and(|kind| kind == SFlag::S_IFIFO || kind == SFlag::S_IFREG || kind == SFlag::S_IFSOCK)
+    }
+    #[cfg(not(unix))]
+    {
+        !io::stdin().is_terminal()
+    }
 }
 
 fn from_stdin(raw: bool) -> Result<String, Failure> {

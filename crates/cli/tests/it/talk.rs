@@ -51,7 +51,7 @@ fn ends_within_a_second(mut child: Child) -> (ExitStatus, String, String) {
 }
 
 fn spawn(command: &mut Command) -> Child {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn an_interrupted_answer_ends_its_line_at_once() {
     let home = Home::new();
     let model = endless(&home);
     for name in ["-INT", "-TERM"] {
-        let mut child = spawn(home.thane(&["run", &model, "hello"]).args(LONG));
+        let mut child = spawn(home.thane(&["run", &model, "hello"]).args(LONG).stdin(Stdio::null()));
         child.stdout.as_mut().unwrap().read_exact(&mut [0; 64]).unwrap();
         signal(&child, name);
         let (status, out, err) = ends_within_a_second(child);
@@ -72,7 +72,7 @@ fn an_interrupted_answer_ends_its_line_at_once() {
 fn an_interrupted_answer_is_whole_json() {
     let home = Home::new();
     let model = endless(&home);
-    let child = spawn(home.thane(&["run", &model, "hello", "--json"]).args(LONG));
+    let child = spawn(home.thane(&["run", &model, "hello", "--json"]).args(LONG).stdin(Stdio::null()));
     // Long enough to be in the answer; earlier, there would be no report to look at.
     std::thread::sleep(Duration::from_millis(1500));
     signal(&child, "-INT");
@@ -87,7 +87,7 @@ fn an_interrupted_answer_is_whole_json() {
 fn a_prompt_that_is_being_read_is_interrupted_too() {
     let home = Home::new();
     let model = endless(&home);
-    let mut child = spawn(home.thane(&["run", &model]).args(LONG));
+    let mut child = spawn(home.thane(&["run", &model]).args(LONG).stdin(Stdio::piped()));
     child.stdin.take().unwrap().write_all("x".repeat(99_000).as_bytes()).unwrap();
     std::thread::sleep(Duration::from_millis(1500));
     signal(&child, "-INT");
@@ -126,7 +126,7 @@ pub fn on_a_terminal(home: &Home, args: &[&str]) -> Option<Child> {
     let mut command = Command::new("script");
     home.surround(&mut command);
     command.args(["-qec", &words.join(" "), "/dev/null"]).env("TERM", "xterm").env("SHELL", "/bin/sh");
-    Some(spawn(&mut command))
+    Some(spawn(command.stdin(Stdio::piped())))
 }
 
 /// Reads the terminal until `text` was on it; all that was there.
@@ -144,54 +144,155 @@ fn type_in(child: &mut Child, keys: &str) {
     child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
 }
 
+/// What the terminal shows: without the sequences that the line editor writes.
+fn shown(text: &str) -> String {
+    let mut out = String::new();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\x1b' => {
+                // `[`, numbers, and a letter.
+                chars.find(|c| c.is_ascii_alphabetic());
+            }
+            '\r' => {}
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The line editor is ready: it has asked for pastes to be marked and written its prompt.
+const PROMPT: &str = "> ";
+
+fn ready(child: &mut Child) -> String {
+    let mut seen = until(child, "\x1b[?2004h");
+    seen += &until(child, PROMPT);
+    shown(&seen)
+}
+
+const GREEDY: [&str; 2] = ["--temperature", "0"];
+
 #[test]
 fn a_conversation_remembers_what_was_said_until_it_begins_anew() {
     let bytes = std::fs::read(chat_folder().join("expected.json")).unwrap();
     let expected: Value = serde_json::from_slice(&bytes).unwrap();
     let answer = |nth: usize| expected["conversations"][nth]["text"].as_str().unwrap().to_owned();
     let (home, model) = (Home::new(), chat_gguf());
-    let Some(mut child) = on_a_terminal(&home, &["run", model.to_str().unwrap()]) else { return };
-    let hint = until(&mut child, "> ");
-    assert!(hint.starts_with("Ctrl-D ends the conversation") && hint.lines().count() == 2, "{hint:?}");
+    let args = [&["run", model.to_str().unwrap()], &GREEDY[..]].concat();
+    let Some(mut child) = on_a_terminal(&home, &args) else { return };
+    let hint = ready(&mut child);
+    assert!(hint.contains("/help lists commands") && hint.contains("temperature 0 (--temperature)"), "{hint:?}");
     // An empty line asks nothing.
-    type_in(&mut child, "\n");
-    until(&mut child, "> ");
+    type_in(&mut child, "\r");
+    ready(&mut child);
     for (question, nth) in [("hello", 0), ("and the sea?", 1), ("/clear", 9), ("hello", 0)] {
-        type_in(&mut child, &format!("{question}\n"));
-        let said = until(&mut child, "> ");
+        type_in(&mut child, &format!("{question}\r"));
+        let said = ready(&mut child);
         if nth < 3 {
-            assert!(said.contains(&format!("\r\n{}\r\n", answer(nth))), "{said:?}");
+            let said: String = said.split_whitespace().collect();
+            let answer: String = answer(nth).split_whitespace().collect();
+            assert!(said.contains(&answer), "{said:?}");
         }
     }
     type_in(&mut child, "\x04");
-    let (status, out, _) = ends_within_a_second(child);
-    assert_eq!((status.code(), out.replace('\r', "").trim_start_matches("^D\u{8}\u{8}")), (Some(0), "\n"));
+    assert_eq!(ends_within_a_second(child).0.code(), Some(0));
 }
 
 #[test]
 fn a_question_that_does_not_fit_leaves_the_conversation_going() {
     let (home, model) = (Home::new(), chat_gguf());
     let Some(mut child) = on_a_terminal(&home, &["run", model.to_str().unwrap(), "-q"]) else { return };
-    until(&mut child, "> ");
-    type_in(&mut child, &format!("{}\n", "x".repeat(600)));
-    let said = until(&mut child, "begin anew");
+    ready(&mut child);
+    type_in(&mut child, &format!("{}\r", "x".repeat(600)));
+    let said = ready(&mut child);
     assert!(said.contains("the prompt has 613 tokens, the context holds 512"), "{said}");
-    until(&mut child, "> ");
+    type_in(&mut child, "/bye\r");
+    assert_eq!(ends_within_a_second(child).0.code(), Some(0));
+}
+
+/// Issue 30, 4: a full context goes on without the oldest messages, and says so.
+#[test]
+fn a_full_context_leaves_out_the_oldest_messages() {
+    let (home, model) = (Home::new(), chat_gguf());
+    let args = ["run", model.to_str().unwrap(), "--max-tokens", "4"];
+    let Some(mut child) = on_a_terminal(&home, &[&args[..], &GREEDY].concat()) else { return };
+    ready(&mut child);
+    for nth in 0..4 {
+        type_in(&mut child, &format!("{}\r", "x".repeat(150)));
+        let said = ready(&mut child);
+        assert_eq!(said.contains("the oldest 2 messages left out"), nth == 3, "{nth}: {said}");
+    }
     type_in(&mut child, "\x04");
     assert_eq!(ends_within_a_second(child).0.code(), Some(0));
 }
 
+/// Issue 30, 4: a pasted text of several lines is one message, and commands do not go to the model.
 #[test]
-fn ctrl_c_ends_an_answer_and_then_the_conversation() {
+fn a_paste_is_one_message_and_commands_are_answered() {
+    let (home, model) = (Home::new(), chat_gguf());
+    let args = [&["run", model.to_str().unwrap(), "--max-tokens", "2"], &GREEDY[..]].concat();
+    let Some(mut child) = on_a_terminal(&home, &args) else { return };
+    ready(&mut child);
+    type_in(&mut child, "/show\r");
+    assert!(ready(&mut child).contains("0 tokens of the context's 512"));
+    type_in(&mut child, "\x1b[200~hello\nand the sea?\x1b[201~\r");
+    ready(&mut child);
+    type_in(&mut child, "/set temperature 0.5\r");
+    assert!(ready(&mut child).contains("temperature 0.5"));
+    type_in(&mut child, "/nope\r");
+    assert!(ready(&mut child).contains("/nope is unknown"));
+    type_in(&mut child, "/help\r");
+    assert!(ready(&mut child).contains("a pasted text is one message"));
+    type_in(&mut child, "/bye\r");
+    assert_eq!(ends_within_a_second(child).0.code(), Some(0));
+    let history = std::fs::read_to_string(home.path("cache/history")).unwrap_or_default();
+    assert!(history.contains("hello\\nand the sea?"), "{history}");
+}
+
+#[test]
+fn ctrl_c_ends_an_answer_and_twice_in_an_empty_line_the_conversation() {
     let home = Home::new();
     let model = endless(&home);
-    let Some(mut child) = on_a_terminal(&home, &[&["run", model.as_str(), "-q"], &LONG[..]].concat()) else { return };
-    until(&mut child, "> ");
-    type_in(&mut child, "hello\n");
+    let Some(mut child) = on_a_terminal(&home, &[&["run", model.as_str()], &LONG[..]].concat()) else { return };
+    ready(&mut child);
+    type_in(&mut child, "hello\r");
+    until(&mut child, "\n");
     child.stdout.as_mut().unwrap().read_exact(&mut [0; 64]).unwrap();
     type_in(&mut child, "\x03");
-    until(&mut child, "\r\n> ");
+    ready(&mut child);
+    type_in(&mut child, "half a quest\x03");
+    assert!(ready(&mut child).contains("Ctrl-C once more"));
     type_in(&mut child, "\x03");
     let (status, out, _) = ends_within_a_second(child);
-    assert_eq!((status.code(), out.as_str()), (Some(130), "^C\r\nthane: interrupted\r\n"));
+    assert_eq!(status.code(), Some(130), "{out}");
+}
+
+/// Issue 30, 3.6: what a model says cannot steer the terminal; a pipe gets every byte.
+#[test]
+fn control_characters_reach_pipes_and_no_terminal() {
+    let home = Home::new();
+    let file = home.path("missing\u{1b}[31m\u{9b}.gguf");
+    let args = ["run", file.to_str().unwrap(), "hello"];
+    let piped = home.thane(&args).stdin(Stdio::null()).output().unwrap();
+    assert!(String::from_utf8_lossy(&piped.stderr).contains("\u{1b}[31m"));
+    let quoted = format!("'{}'", file.to_str().unwrap());
+    let Some(mut child) = on_a_terminal(&home, &["run", &quoted, "hello"]) else { return };
+    let said = until(&mut child, "try: ");
+    assert!(said.contains("missing\u{241b}[31m\u{fffd}.gguf") && !said.contains("\u{1b}[31m"), "{said:?}");
+    let _ = child.wait();
+}
+
+/// Issue 30, 4: text on stdin follows the prompt.
+#[test]
+fn text_on_stdin_follows_the_prompt() {
+    let (home, model) = (Home::new(), chat_gguf());
+    let ids = |args: &[&str], stdin: &[u8]| {
+        let args = [&["run", model.to_str().unwrap(), "--json", "--max-tokens", "1"], args].concat();
+        let mut child = spawn(home.thane(&args).stdin(Stdio::piped()));
+        child.stdin.take().unwrap().write_all(stdin).unwrap();
+        let output = child.wait_with_output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["prompt_tokens"].clone()
+    };
+    assert_eq!(ids(&["hello"], b"the sea\n"), ids(&["hello\n\nthe sea"], b""));
+    assert_ne!(ids(&["hello"], b"the sea\n"), ids(&["hello"], b""));
 }

@@ -117,6 +117,8 @@ struct File {
 struct Added {
     #[serde(default)]
     content: String,
+    #[serde(default)]
+    normalized: bool,
 }
 
 #[derive(Deserialize)]
@@ -183,10 +185,14 @@ pub(super) fn check(json: &[u8]) -> Result<Nature, TextError> {
     let mut steps = Steps::default();
     let growth = steps.growth(&file.normalizer).map_err(bad)?;
     steps.patterns(&file.pre_tokenizer).map_err(bad)?;
-    let added = file.added_tokens.iter().map(|token| token.content.len());
-    at_most("an added token", added.clone().max().unwrap_or(0), MAX_ADDED_BYTES)?;
-    let all = added.clone().map(|len| len.saturating_mul(growth.times).saturating_add(growth.plus));
-    at_most("the added tokens together", all.fold(0, usize::saturating_add), MAX_ALL_ADDED_BYTES.max(added.sum()))?;
+    let len = |token: &Added| match token.normalized {
+        true => token.content.len().saturating_mul(growth.times).saturating_add(growth.plus),
+        false => token.content.len(),
+    };
+    let longest = file.added_tokens.iter().map(|token| token.content.len()).max();
+    at_most("an added token", longest.unwrap_or(0), MAX_ADDED_BYTES)?;
+    let all = file.added_tokens.iter().map(len).fold(0, usize::saturating_add);
+    at_most("the added tokens together", all, MAX_ALL_ADDED_BYTES)?;
     Ok(Nature { growth, is_slow: steps.is_slow })
 }
 

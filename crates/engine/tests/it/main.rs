@@ -8,6 +8,7 @@ mod chat;
 mod data;
 mod embed;
 mod files;
+mod hostile;
 mod sample;
 mod sessions;
 mod small;

@@ -9,7 +9,7 @@ use super::args::Args;
 use super::ast::{self, Body, Expr, ExprKind, Macro, Postfix, Stmt, StmtKind, Target};
 use super::meter::{Error, Meter, Result};
 use super::value::{Dict, Function, List, Text, Value};
-use super::{Template, clock, filters, lists, methods, ops, print, tests};
+use super::{Template, filters, lists, methods, ops, print, tests};
 
 /// Bytes that a template may print.
 const MAX_OUTPUT: usize = 32 << 20;
@@ -54,11 +54,11 @@ pub(super) struct Scope {
 }
 
 impl Scope {
-    fn new(parent: Option<&Rc<Scope>>) -> Rc<Self> {
+    pub(super) fn new(parent: Option<&Rc<Scope>>) -> Rc<Self> {
         Rc::new(Self { names: RefCell::default(), parent: parent.cloned() })
     }
 
-    fn get(&self, name: &str) -> Option<Value> {
+    pub(super) fn get(&self, name: &str) -> Option<Value> {
         let mut scope = Some(self);
         while let Some(at) = scope {
             if let Some(value) = at.names.borrow().get(name) {
@@ -69,21 +69,21 @@ impl Scope {
         None
     }
 
-    fn set(&self, name: &str, value: Value) {
+    pub(super) fn set(&self, name: &str, value: Value) {
         self.names.borrow_mut().insert(Rc::from(name), value);
     }
 }
 
 /// Where a loop is.
 pub(super) struct LoopState {
-    items: Rc<List>,
-    idx: Cell<usize>,
-    depth: usize,
-    changed: RefCell<Option<Value>>,
+    pub(super) items: Rc<List>,
+    pub(super) idx: Cell<usize>,
+    pub(super) depth: usize,
+    pub(super) changed: RefCell<Option<Value>>,
     /// The loop itself, where it can be called again.
-    recursion: Option<Arc<ast::For>>,
+    pub(super) recursion: Option<Arc<ast::For>>,
     /// Around the loop.
-    scope: Weak<Scope>,
+    pub(super) scope: Weak<Scope>,
 }
 
 impl LoopState {
@@ -96,7 +96,7 @@ impl LoopState {
 /// A macro with the names around it. It does not keep them: they may hold the macro.
 pub(super) struct MacroValue {
     pub(super) def: Arc<Macro>,
-    scope: Weak<Scope>,
+    pub(super) scope: Weak<Scope>,
 }
 
 enum Flow {
@@ -110,8 +110,8 @@ pub(super) struct Run {
     pub(super) meter: Rc<Meter>,
     out: Text,
     /// Values that can change are here, and named by their place: none can hold itself.
-    namespaces: Vec<HashMap<Rc<str>, Value>>,
-    now: i64,
+    pub(super) namespaces: Vec<HashMap<Rc<str>, Value>>,
+    pub(super) now: i64,
 }
 
 impl Run {
@@ -143,7 +143,7 @@ impl Run {
         Ok(())
     }
 
-    fn str(&self, text: &str) -> Result<Value> {
+    pub(super) fn str(&self, text: &str) -> Result<Value> {
         Value::text(text, &self.meter)
     }
 
@@ -164,7 +164,7 @@ impl Run {
     }
 
     /// A body in which `break` has no loop to leave.
-    fn closed_body(&mut self, body: &Body, scope: &Rc<Scope>) -> Result<()> {
+    pub(super) fn closed_body(&mut self, body: &Body, scope: &Rc<Scope>) -> Result<()> {
         match self.body(body, scope)? {
             Flow::On => Ok(()),
             _ => Err(Error::new("`break` or `continue` stands outside of a loop")),
@@ -172,7 +172,7 @@ impl Run {
     }
 
     /// What a body prints.
-    fn captured(&mut self, run: impl FnOnce(&mut Self) -> Result<()>) -> Result<Text> {
+    pub(super) fn captured(&mut self, run: impl FnOnce(&mut Self) -> Result<()>) -> Result<Text> {
         let outer = std::mem::replace(&mut self.out, Text::new(&self.meter));
         let done = run(self);
         let inner = std::mem::replace(&mut self.out, outer);
@@ -300,7 +300,13 @@ impl Run {
         Ok(())
     }
 
-    fn run_loop(&mut self, def: &Arc<ast::For>, over: &Value, scope: &Rc<Scope>, depth: usize) -> Result<()> {
+    pub(super) fn run_loop(
+        &mut self,
+        def: &Arc<ast::For>,
+        over: &Value,
+        scope: &Rc<Scope>,
+        depth: usize,
+    ) -> Result<()> {
         let mut items = List::new(&self.meter);
         for value in lists::values(over, &self.meter)? {
             if let Some(filter) = &def.filter {
@@ -329,7 +335,6 @@ impl Run {
 
     /// Whether an iteration came to its end. (In Jinja2, `else` is rendered unless one did: also where each ended in `break`
     /// or `continue`.)
-
     fn iterate(&mut self, def: &ast::For, state: &Rc<LoopState>, scope: &Rc<Scope>) -> Result<bool> {
         let mut came_to_end = false;
         for (idx, value) in state.items.values().iter().enumerate() {
@@ -535,128 +540,6 @@ impl Run {
                 None => Ok(missing()),
             },
             _ => Ok(missing()),
-        }
-    }
-
-    fn loop_attr(&mut self, state: &Rc<LoopState>, name: &str) -> Result<Value> {
-        let (idx, len) = (state.idx.get(), state.items.values().len());
-        let int = |n: usize| Value::Int(n as i64);
-        let item = |idx: Option<usize>| idx.and_then(|idx| state.items.values().get(idx)).cloned();
-        Ok(match name {
-            "index" => int(idx + 1),
-            "index0" => int(idx),
-            "revindex" => int(len - idx),
-            "revindex0" => int(len - idx - 1),
-            "first" => Value::Bool(idx == 0),
-            "last" => Value::Bool(idx + 1 == len),
-            "length" => int(len),
-            "depth" => int(state.depth + 1),
-            "depth0" => int(state.depth),
-            "previtem" => item(idx.checked_sub(1)).unwrap_or_else(|| Value::undefined("previtem")),
-            "nextitem" => item(Some(idx + 1)).unwrap_or_else(|| Value::undefined("nextitem")),
-            "cycle" | "changed" => Value::Method(Rc::new((Value::Loop(Rc::clone(state)), name.to_owned()))),
-            _ => Value::undefined(name),
-        })
-    }
-
-    pub(super) fn call(&mut self, value: &Value, args: Args) -> Result<Value> {
-        match value {
-            Value::Function(function) => self.call_function(*function, args),
-            Value::Macro(found) => self.call_macro(found, args),
-            Value::Method(method) => match &method.0 {
-                Value::Loop(state) => self.call_loop_method(state, &method.1, args),
-                _ => methods::call(&method.0, &method.1, args, &self.meter),
-            },
-            Value::Loop(state) => {
-                let (Some(def), Some(scope)) = (&state.recursion, state.scope.upgrade()) else {
-                    return Err(Error::new("the loop is not recursive, so it cannot be called"));
-                };
-                let over = args.one("loop")?;
-                let text = self.captured(|run| run.run_loop(def, &over, &scope, state.depth + 1))?;
-                Ok(text.into())
-            }
-            Value::Undefined(name) => Err(Error::new(format!("`{name}` is undefined, so it cannot be called"))),
-            other => Err(Error::new(format!("a value of type {} cannot be called", other.type_name()))),
-        }
-    }
-
-    fn call_loop_method(&mut self, state: &LoopState, name: &str, args: Args) -> Result<Value> {
-        if name == "cycle" {
-            let n = args.positional.len();
-            let value = args.positional.into_iter().nth(state.idx.get() % n.max(1));
-            return value.ok_or_else(|| Error::new("loop.cycle() needs a value"));
-        }
-        let now = Value::tuple(args.positional, &self.meter)?;
-        let before = state.changed.replace(Some(now.clone()));
-        let is_same = before.map(|before| ops::equal(&before, &now, &self.meter)).transpose()?;
-        Ok(Value::Bool(is_same != Some(true)))
-    }
-
-    fn call_macro(&mut self, found: &MacroValue, mut args: Args) -> Result<Value> {
-        let Some(around) = found.scope.upgrade() else {
-            return Err(Error::new(format!("the macro `{}` is called outside of its block", found.def.name)));
-        };
-        let scope = Scope::new(Some(&around));
-        let def = &found.def;
-        if let Some((_, caller)) = args.named.iter().position(|(n, _)| n == "caller").map(|at| args.named.remove(at)) {
-            scope.set("caller", caller);
-        }
-        let mut positional = args.positional.into_iter();
-        for (name, default) in &def.params {
-            let named = args.named.iter().position(|(n, _)| n == name).map(|at| args.named.remove(at).1);
-            let value = match (positional.next().or(named), default) {
-                (Some(value), _) => value,
-                (None, Some(default)) => self.expr(default, &scope)?,
-                (None, None) => Value::undefined(name),
-            };
-            scope.set(name, value);
-        }
-        scope.set("varargs", Value::tuple(positional, &self.meter)?);
-        let mut kwargs = Dict::new(&self.meter);
-        for (name, value) in args.named {
-            kwargs.set(self.str(&name)?, value)?;
-        }
-        scope.set("kwargs", kwargs.into());
-        Ok(self.captured(|run| run.closed_body(&def.body, &scope))?.into())
-    }
-
-    fn call_function(&mut self, function: Function, mut args: Args) -> Result<Value> {
-        match function {
-            Function::Range => lists::range(&args, &self.meter),
-            Function::Dict => {
-                let mut dict = Dict::new(&self.meter);
-                if let Some(Value::Dict(from)) = args.positional.first() {
-                    from.pairs().iter().try_for_each(|(key, value)| dict.set(key.clone(), value.clone()))?;
-                }
-                for (name, value) in args.named {
-                    dict.set(self.str(&name)?, value)?;
-                }
-                Ok(dict.into())
-            }
-            Function::Namespace => {
-                let mut names = HashMap::new();
-                if let Some(Value::Dict(from)) = args.positional.first() {
-                    for (key, value) in from.pairs() {
-                        names.insert(Rc::from(key.as_text("namespace")?.as_str()), value.clone());
-                    }
-                }
-                names.extend(args.named.into_iter().map(|(name, value)| (Rc::from(name), value)));
-                // About what an empty map of names takes.
-                self.meter.hold(128 + names.len() * 64)?;
-                self.namespaces.push(names);
-                Ok(Value::Namespace(self.namespaces.len() - 1))
-            }
-            Function::RaiseException => {
-                let message = args.take("message").unwrap_or(Value::None);
-                let mut text = Text::new(&self.meter);
-                print::display(&message, &mut text)?;
-                Err(Error { is_raised: true, ..Error::new(text.as_str()) })
-            }
-            Function::StrftimeNow => {
-                let format = args.one("strftime_now")?;
-                let text = clock::strftime(format.as_text("strftime_now")?.as_str(), self.now)?;
-                self.str(&text)
-            }
         }
     }
 }

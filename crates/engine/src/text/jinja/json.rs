@@ -37,7 +37,7 @@ pub(super) fn write(value: &Value, layout: &Layout, depth: usize, out: &mut Text
         Value::Dict(dict) => {
             let mut pairs: Vec<_> = dict.pairs().iter().collect();
             if layout.sort_keys {
-                pairs.sort_by(|a, b| key_text(&a.0).cmp(&key_text(&b.0)));
+                pairs.sort_by(|a, b| key_text(&a.0).cmp(key_text(&b.0)));
             }
             write_all(pairs.into_iter(), ["{", "}"], layout, depth, out, |(key, value), out| {
                 match key {

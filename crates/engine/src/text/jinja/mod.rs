@@ -13,8 +13,10 @@
 
 mod args;
 mod ast;
+mod call;
 mod clock;
 mod eval;
+mod expression;
 mod filters;
 mod format;
 mod json;

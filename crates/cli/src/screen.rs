@@ -1,0 +1,179 @@
+//! Text as a terminal can show it without being told what to do: what a model, a file or a server says never moves the cursor,
+//! changes colors, titles or the clipboard, or turns letters around.
+
+use std::borrow::Cow;
+
+use unicode_width::UnicodeWidthChar;
+
+/// What stands for a character that a terminal acts on, or that changes the order of others.
+fn stand_in(c: char) -> Option<char> {
+    match c {
+        '\n' | '\t' => None,
+        '\0'..='\u{1f}' => char::from_u32(0x2400 + c as u32),
+        '\u{7f}' => Some('\u{2421}'),
+        '\u{80}'..='\u{9f}' => Some(char::REPLACEMENT_CHARACTER),
+        // Marks, embeddings, overrides and isolates of bidirectional text.
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            Some(char::REPLACEMENT_CHARACTER)
+        }
+        _ => None,
+    }
+}
+
+/// `text` with a visible sign for each control character. Each is replaced by itself, so a sequence that comes in parts is as
+/// harmless as one that comes at once.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if text.chars().all(|c| stand_in(c).is_none()) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.chars().map(|c| stand_in(c).unwrap_or(c)).collect())
+}
+
+/// As [`printable`], for text that is painted here: sequences that choose colors and weights stay.
+pub fn printable_painted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("\u{1b}[") {
+        let (before, sequence) = rest.split_at(at);
+        out.push_str(&printable(before));
+        let len = sequence[2..].find(|c: char| !c.is_ascii_digit() && c != ';').map_or(0, |len| len + 2);
+        let end = if sequence[len..].starts_with('m') { len + 1 } else { 0 };
+        out.push_str(&sequence[..end]);
+        let skipped = end.max(1);
+        if end == 0 {
+            out.push_str(&printable(&sequence[..skipped]));
+        }
+        rest = &sequence[skipped..];
+    }
+    out.push_str(&printable(rest));
+    out
+}
+
+/// Breaks lines between words while text comes in pieces.
+pub struct Wrap {
+    width: usize,
+    column: usize,
+    spaces: String,
+    word: String,
+    word_width: usize,
+}
+
+impl Wrap {
+    pub fn new(width: usize) -> Self {
+        Self { width, column: 0, spaces: String::new(), word: String::new(), word_width: 0 }
+    }
+
+    /// What can be shown by now.
+    pub fn push(&mut self, text: &str) -> String {
+        let mut out = String::new();
+        for c in text.chars() {
+            match c {
+                '\n' => {
+                    self.end_word(&mut out);
+                    out.push_str(&self.spaces);
+                    out.push('\n');
+                    self.spaces.clear();
+                    self.column = 0;
+                }
+                ' ' | '\t' => {
+                    self.end_word(&mut out);
+                    self.spaces.push(c);
+                }
+                // Characters of two columns are words of their own, as in Chinese.
+                c if c.width().unwrap_or(0) == 2 => {
+                    self.end_word(&mut out);
+                    self.add(c, 2);
+                    self.end_word(&mut out);
+                }
+                c => self.add(c, c.width().unwrap_or(0)),
+            }
+        }
+        out
+    }
+
+    /// What is still held back.
+    pub fn finish(&mut self) -> String {
+        let mut out = String::new();
+        self.end_word(&mut out);
+        out.push_str(&std::mem::take(&mut self.spaces));
+        out
+    }
+
+    fn add(&mut self, c: char, width: usize) {
+        self.word.push(c);
+        self.word_width += width;
+    }
+
+    fn end_word(&mut self, out: &mut String) {
+        if self.word.is_empty() {
+            return;
+        }
+        let spaces: usize = self.spaces.chars().map(|c| if c == '\t' { 8 - self.column % 8 } else { 1 }).sum();
+        if self.column > 0 && self.column + spaces + self.word_width > self.width {
+            out.push('\n');
+            self.column = 0;
+        } else {
+            out.push_str(&self.spaces);
+            self.column += spaces;
+        }
+        out.push_str(&self.word);
+        self.column += self.word_width;
+        self.spaces.clear();
+        self.word.clear();
+        self.word_width = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 30, 3.6.
+    #[test]
+    fn control_characters_are_shown_and_not_done() {
+        let cases = [
+            ("a\tb\nc é 語 🙂", "a\tb\nc é 語 🙂"),
+            ("\u{1b}[2J\u{1b}]0;title\u{7}", "\u{241b}[2J\u{241b}]0;title\u{2407}"),
+            ("a\rb\u{8}\u{7f}\0", "a\u{240d}b\u{2408}\u{2421}\u{2400}"),
+            ("\u{9b}31m\u{85}", "\u{fffd}31m\u{fffd}"),
+            ("\u{202e}txt.exe\u{2066}\u{200f}", "\u{fffd}txt.exe\u{fffd}\u{fffd}"),
+        ];
+        for (text, shown) in cases {
+            assert_eq!(printable(text), shown, "{text:?}");
+            // In parts of one character each.
+            let parts: String = text.chars().map(|c| printable(&c.to_string()).into_owned()).collect();
+            assert_eq!(parts, shown, "{text:?}");
+        }
+        assert!(matches!(printable("plain"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn colors_stay_in_painted_text() {
+        let painted = "\u{1b}[1;31mx\u{1b}[0m \u{1b}[2Jy\u{1b}[31\u{1b}\u{1b}[0m\u{1b}[";
+        assert_eq!(
+            printable_painted(painted),
+            "\u{1b}[1;31mx\u{1b}[0m \u{241b}[2Jy\u{241b}[31\u{241b}\u{1b}[0m\u{241b}["
+        );
+    }
+
+    #[test]
+    fn lines_break_between_words() {
+        let cases = [
+            ("one two three four", 9, "one two\nthree\nfour"),
+            ("one\ntwo three", 20, "one\ntwo three"),
+            ("    indented code", 12, "    indented\ncode"),
+            ("averyveryverylongword x", 8, "averyveryverylongword\nx"),
+            ("語語語語語", 6, "語語語\n語語"),
+            ("a  b ", 10, "a  b "),
+        ];
+        for (text, width, wrapped) in cases {
+            for step in [1, 3, 100] {
+                let mut wrap = Wrap::new(width);
+                let chars: Vec<char> = text.chars().collect();
+                let mut out: String = chars.chunks(step).map(|c| wrap.push(&c.iter().collect::<String>())).collect();
+                out += &wrap.finish();
+                assert_eq!(out, wrapped, "{text:?} {step}");
+            }
+        }
+    }
+}
