@@ -22,7 +22,7 @@ if [[ $seconds != build && ! $seconds =~ ^[1-9][0-9]*$ ]]; then
     exit 2
 fi
 targets=("$@")
-[[ ${#targets[@]} -gt 0 ]] || targets=(gguf safetensors mil_text package valid)
+[[ ${#targets[@]} -gt 0 ]] || targets=(gguf safetensors mil_text package valid template tokenizer rows hub)
 
 if ! command -v "${CXX:-c++}" >/dev/null; then
     echo "fuzz: no C++ compiler (${CXX:-c++}), which libFuzzer is built with: install one, such as the package g++" >&2
@@ -72,6 +72,11 @@ seeds() { # target, folder
         done
         cp fuzz/seeds/valid/* "$2"
         ;;
+    tokenizer)
+        for from in tests/models/*/tokenizer.json tests/models/*/*/tokenizer.json; do
+            cp "$from" "$2/$(basename "$(dirname "$from")").json"
+        done
+        ;;
     *) cp fuzz/seeds/"$1"/* "$2" ;;
     esac
 }
@@ -84,7 +89,10 @@ for target in "${targets[@]}"; do
     seeds "$target" "$corpus"
     options=(-max_total_time="$seconds" -malloc_limit_mb=1024 -rss_limit_mb=2048 -timeout=20 -max_len=16384
         -print_final_stats=1 -artifact_prefix="$artifacts/")
-    [[ $target != mil_text && $target != valid ]] || options+=(-dict=fuzz/mil.dict)
+    case $target in
+    mil_text | valid) options+=(-dict=fuzz/mil.dict) ;;
+    template | tokenizer) options+=(-dict="fuzz/$target.dict") ;;
+    esac
     start=$SECONDS
     result=ok
     # Short stacks of allocations: to record them takes longer than all else. Leaks: what is safe Rust is not searched.

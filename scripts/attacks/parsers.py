@@ -580,38 +580,28 @@ def text_rows(rng, folder, seeds):
     return _embed_rows(rng, folder, "x.txt")
 
 
+ODD_ROWS = [
+    "5",
+    '6,"open',
+    "7,a,b",
+    ",",
+    '"',
+    "\0,\0",
+    "8," + "x" * 5000,
+    '9,"a"b',
+    "",
+    "10,\udcff",
+]
+
+
 def csv(rng, folder, seeds):
-    header = rng.choice(
-        [
-            "id,text",
-            "text",
-            "text,text",
-            '"text"',
-            "",
-            "id;text",
-            "\ufefftext,id",
-            "a," * 3000 + "text",
-        ]
-    )
-    rows = [
-        rng.choice(
-            [
-                "1,hello",
-                '2,"a, b"',
-                '3,"two\nlines"',
-                '4,"say ""x"""',
-                "5",
-                '6,"open',
-                "7,a,b",
-                ",",
-                '"',
-                "\0,\0",
-                "8," + "x" * 5000,
-            ]
-        )
-        for _ in range(8)
-    ]
-    data = (rng.choice(["\n", "\r\n", "\r"]).join([header, *rows])).encode()
+    odd = ["text,text", '"text"', "", "id;text", "a," * 3000 + "text", "text"]
+    header = rng.choice(["id,text"] * 4 + ["\ufeffid,text", *odd])
+    rows = ["1,hello", '2,"a, b"', '3,"two\nlines"', '4,"say ""x"""']
+    if rng.random() < 0.4:
+        rows.insert(rng.randrange(5), rng.choice(ODD_ROWS))
+    text = rng.choice(["\n", "\n", "\r\n", "\r"]).join([header, *rows])
+    data = text.encode("utf-8", "surrogateescape")
     if rng.random() < 0.4:
         data = mutate.change_bytes(rng, data)
     elif rng.random() < 0.02:
