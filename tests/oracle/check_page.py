@@ -58,7 +58,15 @@ addEventListener("load", () => {
   seen.off_engine = column(4).includes("ane");
   seen.unlabelled = [...document.querySelectorAll("input, select")].filter((i) => i.labels.length === 0).length;
   seen.figures = document.querySelectorAll("svg[role=img][aria-label]").length;
+  seen.width = innerWidth;
   seen.overflow = document.documentElement.scrollWidth - innerWidth;
+  // What would scroll by itself: wider inside than it is.
+  seen.scrolls = [...document.querySelectorAll(".scroll")].filter((e) => e.scrollWidth > e.clientWidth + 1).length;
+  const tops = (selector) => [...document.querySelectorAll(selector)].map((e) => e.getBoundingClientRect().top + scrollY);
+  seen.findings = tops(".finding");
+  seen.severities = [...document.querySelectorAll(".finding .severity")].map((e) => e.textContent);
+  seen.figures_at = Math.min(...tops("figure"));
+  seen.legend = [...document.querySelectorAll(".legend .swatch")].map((e) => getComputedStyle(e).color);
   seen.requests = performance.getEntriesByType("resource").length;
   const pre = document.createElement("pre");
   pre.id = "seen";
@@ -77,7 +85,12 @@ def chromium(browser, folder, page, *flags):
 
 
 def look(browser, folder, page, width):
-    dom = chromium(browser, folder, page, f"--window-size={width},900", "--dump-dom")
+    # A window is 500 wide at least; a frame is as narrow as it is asked to be.
+    framed = folder / f"framed-{width}.html"
+    source = html.escape(page.read_text())
+    report = "onload=\"setTimeout(() => document.body.append(this.contentDocument.getElementById('seen').cloneNode(true)), 0)\""
+    framed.write_text(f'<!doctype html><body><iframe width="{width}" height="900" style="border:0" srcdoc="{source}" {report}></iframe>')
+    dom = chromium(browser, folder, framed, f"--window-size={width + 100},1000", "--virtual-time-budget=10000", "--dump-dom")
     return json.loads(html.unescape(dom.split('<pre id="seen">')[1].split("</pre>")[0]))
 
 
@@ -95,15 +108,38 @@ def judge(seen, width):
         "ops off the engine": not seen["off_engine"],
         "every control has a label": seen["unlabelled"] == 0,
         "figures have a name": seen["figures"] >= 2,
-        # As many columns as a phone has: what is wider scrolls by itself.
-        "no wider than the window": seen["overflow"] <= 0,
         "nothing is fetched": seen["requests"] == 0,
         f"under {MOST_MS} ms": max(seen["sort_ms"], seen["filter_ms"]) < MOST_MS,
     }
+    checks |= layout(seen, width)
+    report(checks, seen, width)
+    print(f"{width} wide: {len(checks)} checks; sort {seen['sort_ms']:.0f} ms, filter {seen['filter_ms']:.0f} ms")
+
+
+def layout(seen, width):
+    return {
+        "no wider than the window": seen["overflow"] <= 0 and seen["width"] == width,
+        "nothing scrolls sideways on a phone": width > 640 or seen["scrolls"] == 0,
+        "a legend of six colors": len(set(seen["legend"])) == 6,
+    }
+
+
+def report(checks, seen, width):
     wrong = [name for name, holds in checks.items() if not holds]
     if wrong:
         sys.exit(f"{width} wide: {'; '.join(wrong)}\n{json.dumps(seen)[:2000]}")
-    print(f"{width} wide: {len(checks)} checks; sort {seen['sort_ms']:.0f} ms, filter {seen['filter_ms']:.0f} ms")
+
+
+def judge_findings(seen, width):
+    order = ["error", "warning", "note"].index
+    checks = layout(seen, width) | {
+        "no errors": seen["errors"] == [],
+        "findings stand before figures": seen["findings"] and max(seen["findings"]) < seen["figures_at"],
+        "errors first": seen["severities"][0] == "error" and seen["severities"] == sorted(seen["severities"], key=order),
+        "a rule stands once for all targets": len(seen["severities"]) == 5,
+    }
+    report(checks, seen, width)
+    print(f"{width} wide, with findings: {len(checks)} checks")
 
 
 def main():
@@ -116,12 +152,18 @@ def main():
         subprocess.run([thane, "audit", "--quiet", mil, "--format", "html", "-o", page, "--target", "m4"], check=True)
         text = page.read_text()
         probed.write_text(text.replace("</head>", PROBE + "</head>"))
-        for width in (1200, 500):
+        for width in (1400, 400):
             judge(look(browser, folder, probed, width), width)
+        broken = pathlib.Path(__file__).resolve().parents[1] / "example/broken.mil"
+        found = folder / "found.html"
+        subprocess.run([thane, "audit", "--quiet", broken, "-o", found, "--target", "m4,a19,ios18"], check=True)
+        found.write_text(found.read_text().replace("</head>", PROBE + "</head>"))
+        for width in (1400, 400):
+            judge_findings(look(browser, folder, found, width), width)
         if pictures:
             pictures.mkdir(parents=True, exist_ok=True)
             for name, flags in {"light": [], "dark": ["--force-dark-mode"]}.items():
-                for width in (1200, 500):
+                for width in (1400, 500):
                     shot = pictures / f"{name}-{width}.png"
                     chromium(browser, folder, page, *flags, f"--window-size={width},2400", f"--screenshot={shot}")
                     print(shot)

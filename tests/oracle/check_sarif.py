@@ -29,8 +29,8 @@ CLASSES = {
         "defaultConfiguration": "ReportingConfiguration",
     },
     "Artifact": {"location": "ArtifactLocation"},
-    "Result": {"message": "Message", "locations": "Location"},
-    "Location": {"physicalLocation": "PhysicalLocation", "logicalLocations": "LogicalLocation"},
+    "Result": {"message": "Message", "locations": "Location", "relatedLocations": "Location"},
+    "Location": {"message": "Message", "physicalLocation": "PhysicalLocation", "logicalLocations": "LogicalLocation"},
     "PhysicalLocation": {"artifactLocation": "ArtifactLocation", "region": "Region"},
 }
 WORDS = {
@@ -76,6 +76,10 @@ def consistent(log, faults):
         rules = [r["id"] for r in run["tool"]["driver"]["rules"]]
         if len(rules) != len(set(rules)):
             faults.append("a rule stands twice")
+        fired = [result["ruleId"] for result in run["results"]]
+        if len(fired) != len(set(fired)):
+            faults.append("a rule has two results")
+        faults += [f"{r['id']}: no link" for r in run["tool"]["driver"]["rules"] if not r.get("helpUri", "").startswith("https://")]
         for result in run["results"]:
             if rules[result["ruleIndex"]] != result["ruleId"]:
                 faults.append(f"ruleIndex {result['ruleIndex']} is not {result['ruleId']}")

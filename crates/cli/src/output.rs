@@ -60,6 +60,11 @@ impl Output {
         self.style.json
     }
 
+    /// Whether more than the usual is wanted.
+    pub fn is_verbose(&self) -> bool {
+        self.style.verbose
+    }
+
     /// Whether colours on stdout are seen as such.
     pub fn paints_stdout(&self) -> bool {
         self.style.color && io::stdout().is_terminal()

@@ -12,6 +12,7 @@
 pub mod audit;
 pub mod driver;
 mod graph;
+pub mod nearest;
 pub mod passes;
 pub mod pipeline;
 pub mod plan;

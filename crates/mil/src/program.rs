@@ -178,6 +178,11 @@ impl Function {
         self.values.len()
     }
 
+    /// Every value, by [`ValueId::index`].
+    pub fn values(&self) -> &[Value] {
+        &self.values
+    }
+
     /// Calls `visit` with each op that `block` runs, in order; the ops of nested blocks come before the op that runs them.
     pub fn visit(&self, block: BlockId, visit: &mut dyn FnMut(OpId)) {
         for &id in &self.block(block).ops {

@@ -10,6 +10,7 @@ use thane_mil::package::read_small;
 use super::report::{OpRow, TargetRow};
 use super::text::short;
 use super::wrap::{shorten, wrap};
+use crate::output::counted;
 
 mod analytics;
 mod dump;
@@ -132,7 +133,11 @@ pub fn with(target: &TargetRow, file: &Path) -> anyhow::Result<Comparison> {
         }
     }
     if out.matched == 0 {
-        bail!("{}: none of its {} ops is one of this program: ops are matched by outputs", file.display(), said.len());
+        bail!(
+            "{}: none of its {} is one of this program: ops are matched by outputs",
+            file.display(),
+            counted(said.len(), "op")
+        );
     }
     out.only_there = said.len().saturating_sub(out.matched);
     out.estimates = score(errors);
@@ -217,7 +222,7 @@ const MOST_SHOWN: usize = 20;
 pub fn text(c: &Comparison) -> String {
     let share = |a: Agreement| match a.of {
         0 => "the file does not say".to_owned(),
-        of => format!("{} of {of} ops ({:.1} %)", a.same, a.same as f64 / of as f64 * 100.0),
+        of => format!("{} of {} ({:.1} %)", a.same, counted(of, "op"), a.same as f64 / of as f64 * 100.0),
     };
     let mut out = format!("\ncompared with {} ({})\n", shorten(&c.file, 50), c.kind);
     let ops = format!("{} matched by output, {} here only, {} there only", c.matched, c.only_here, c.only_there);

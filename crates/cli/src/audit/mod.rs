@@ -5,9 +5,12 @@
 
 pub mod baseline;
 pub mod compare;
+pub mod concise;
 pub mod fix;
+pub mod groups;
 pub mod html;
 pub mod json;
+pub mod length;
 pub mod mil;
 pub mod place;
 pub mod plan;
@@ -16,5 +19,7 @@ pub mod require;
 pub mod sarif;
 pub mod score;
 pub mod subject;
+pub mod table;
 pub mod text;
+pub mod verdict;
 pub mod wrap;

@@ -3,17 +3,18 @@
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
-use thane_compile::audit::latency::{LoadRisk, engine};
-use thane_compile::audit::place::{Backend, Placed, Segment};
-use thane_compile::audit::{Effect, Finding, FunctionAudit, Rule, Severity, View, audit};
+use thane_compile::audit::latency::{self, Latency, LoadRisk, engine};
+use thane_compile::audit::place::{Backend, Placed, Segment, place};
+use thane_compile::audit::{Effect, Finding, FunctionAudit, Rule, Severity, View, audit_calls};
 use thane_compile::plan::chunk;
 use thane_compile::target::{Evidence, Route, Target};
 use thane_mil::program::{Function, OpId, Program};
 
+use super::length::{self, Call};
 use super::place::places;
 use super::report::{
-    Ceilings, ChunkRow, Estimate, FindingRow, FunctionRow, LatencyRow, NOT_COVERED, OpRow, PartsRow, Reason, Report,
-    RuleRow, SCHEMA, SegmentRow, SubjectRow, TargetRow,
+    Ceilings, ChunkRow, Estimate, FindingRow, FunctionRow, LatencyRow, NOT_COVERED, OpRow, PartsRow, PricedRow, Reason,
+    Report, RuleRow, SCHEMA, SegmentRow, SubjectRow, TargetRow,
 };
 use super::subject::{Part, Subject};
 
@@ -65,10 +66,19 @@ impl Verdict {
     }
 }
 
-/// Judge a subject for targets; with a name, only the function of it is in the report.
-pub fn report(subject: &Subject, targets: &[Target], only: Option<&str>) -> Report {
+/// What of a subject is judged.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scope<'a> {
+    /// The one function that is in the report.
+    pub only: Option<&'a str>,
+    /// Lengths that functions of any length are priced at.
+    pub lengths: &'a [usize],
+}
+
+/// Judge a subject for targets.
+pub fn report(subject: &Subject, targets: &[Target], scope: Scope<'_>) -> Report {
     let mut rules = BTreeMap::new();
-    let targets = targets.iter().map(|t| target(subject, t, only, &mut rules)).collect();
+    let targets = targets.iter().map(|t| target(subject, t, scope, &mut rules)).collect();
     Report {
         schema: SCHEMA,
         generator: concat!("thane ", env!("CARGO_PKG_VERSION")),
@@ -79,7 +89,9 @@ pub fn report(subject: &Subject, targets: &[Target], only: Option<&str>) -> Repo
             absent_constants: subject.n_absent,
         },
         passed: true,
+        requirements: Vec::new(),
         failures: Vec::new(),
+        denied: Vec::new(),
         targets,
         rules: rules.into_values().map(rule_row).collect(),
         contexts: Vec::new(),
@@ -91,20 +103,23 @@ pub fn report(subject: &Subject, targets: &[Target], only: Option<&str>) -> Repo
 
 type Fired = BTreeMap<&'static str, &'static Rule>;
 
-fn target(subject: &Subject, target: &Target, only: Option<&str>, fired: &mut Fired) -> TargetRow {
+fn target(subject: &Subject, target: &Target, scope: Scope<'_>, fired: &mut Fired) -> TargetRow {
     let (mut functions, mut findings) = (Vec::new(), Vec::new());
     let (mut judged, mut refused): (Vec<&'static Rule>, bool) = (Vec::new(), false);
     for part in &subject.parts {
-        let audit = audit(&part.program, target);
+        let calls = |f: &Function| length::calls(f, part.interfaces.get(&f.name), scope.lengths);
+        let first = |f: &Function| calls(f).into_iter().next().unwrap_or_default().inputs;
+        let audit = audit_calls(&part.program, target, &first);
         findings.extend(audit.findings.iter().map(|f| about_program(part, f)));
         judged.extend(audit.findings.iter().map(|f| f.rule));
         for (f, done) in part.program.functions().iter().zip(&audit.functions) {
             let name = named(part, &f.name);
-            if only.is_some_and(|only| only != name && only != f.name) {
+            if scope.only.is_some_and(|only| only != name && only != f.name) {
                 continue;
             }
-            let catch_all = part.catch_all.as_ref().is_some_and(|of| *of == f.name) && only.is_none();
-            let function = Judged { catch_all, ..Judged::new(&part.program, f, done, target, name) };
+            let catch_all = part.catch_all.as_ref().is_some_and(|of| *of == f.name) && scope.only.is_none();
+            let calls = calls(f);
+            let function = Judged { catch_all, ..Judged::new(&part.program, f, done, target, name, calls) };
             judged.extend(done.findings.iter().map(|f| f.rule));
             findings.extend(function.findings());
             let row = function.row();
@@ -120,7 +135,8 @@ fn target(subject: &Subject, target: &Target, only: Option<&str>, fired: &mut Fi
     TargetRow {
         target: target.to_string(),
         chip: target.chip.name,
-        release: if target.chip.is_phone() { target.release.ios } else { target.release.mac },
+        release: target.release_name(),
+        implied: implied(target),
         units: target.units.name(),
         route: if target.route == Route::Direct { "direct" } else { "coreml" },
         verdict: verdict(&judged, refused, ane_ops, ops).name(),
@@ -139,6 +155,11 @@ fn target(subject: &Subject, target: &Target, only: Option<&str>, fired: &mut Fi
             local_gbps: target.chip.local_gbps.value,
         },
     }
+}
+
+fn implied(target: &Target) -> Vec<&'static str> {
+    let words = [(target.implied.chip, "chip"), (target.implied.release, "release")];
+    words.into_iter().filter_map(|(implied, word)| implied.then_some(word)).collect()
 }
 
 /// How functions are told apart where several packages have a `main`.
@@ -191,15 +212,27 @@ struct Judged<'a> {
     done: &'a FunctionAudit,
     name: String,
     catch_all: bool,
+    /// What it is priced at; figures are of the first.
+    calls: Vec<Call>,
     places: HashMap<OpId, String>,
 }
 
 impl<'a> Judged<'a> {
-    fn new(program: &'a Program, f: &'a Function, done: &'a FunctionAudit, target: &'a Target, name: String) -> Self {
-        let view = View::new(program, f, target);
+    fn new(
+        program: &'a Program,
+        f: &'a Function,
+        done: &'a FunctionAudit,
+        target: &'a Target,
+        name: String,
+        calls: Vec<Call>,
+    ) -> Self {
+        let view = match calls.first() {
+            Some(call) => View::of_call(program, f, target, &call.inputs),
+            None => View::new(program, f, target),
+        };
         let ids: Vec<OpId> = f.all_ops().into_iter().filter(|id| !f.op(*id).def.is_const()).collect();
         let places = places(&view, &ids);
-        Self { view, done, name, catch_all: false, places }
+        Self { view, done, name, catch_all: false, calls, places }
     }
 
     fn findings(&self) -> impl Iterator<Item = FindingRow> + '_ {
@@ -261,6 +294,21 @@ impl<'a> Judged<'a> {
         }
     }
 
+    /// What calls of each length take.
+    fn lengths(&self) -> Vec<PricedRow> {
+        let View { program, f, target, .. } = self.view;
+        let price = |call: &Call| {
+            let view = View::of_call(program, f, target, &call.inputs);
+            latency::predict(&view, &place(&view, &self.done.findings))
+        };
+        let first = std::iter::once(self.done.latency).chain(self.calls.iter().skip(1).map(price));
+        let row = |(call, l): (&Call, Latency)| {
+            let length = call.length.clone()?;
+            Some(PricedRow { length, ms: l.ms, low_ms: l.interval_ms.0, high_ms: l.interval_ms.1 })
+        };
+        self.calls.iter().zip(first).filter_map(row).collect()
+    }
+
     fn row(self) -> FunctionRow {
         let table = self.table();
         let placement = &self.done.placement;
@@ -281,7 +329,9 @@ impl<'a> Judged<'a> {
             residency_of_cost: percent_of(placement.residency_of_cost()),
             refused: placement.refused.len(),
             may_leave: placement.may_leave.clone(),
-            latency: latency(self.done),
+            latency: latency_row(self.done),
+            length: self.calls.first().and_then(|call| call.length.clone()),
+            lengths: self.lengths(),
             segments: placement.segments.iter().map(segment).collect(),
             name: self.name,
             catch_all: self.catch_all,
@@ -290,7 +340,7 @@ impl<'a> Judged<'a> {
     }
 }
 
-fn latency(done: &FunctionAudit) -> LatencyRow {
+fn latency_row(done: &FunctionAudit) -> LatencyRow {
     let l = &done.latency;
     let p = &l.parts;
     LatencyRow {

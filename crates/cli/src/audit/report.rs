@@ -1,9 +1,11 @@
 //! An audit in the form that leaves the program: plain data with names instead of ids. Every format is made of it.
 
 use serde::Serialize;
+use thane_mil::text::Lines;
 
 use super::baseline::Baseline;
 use super::compare::Comparison;
+use super::length::LengthRow;
 use super::plan::Context;
 
 /// Version of the form.
@@ -28,8 +30,12 @@ pub struct Report {
     pub subject: SubjectRow,
     /// Whether every requirement holds.
     pub passed: bool,
+    /// What was required, as flags.
+    pub requirements: Vec<String>,
     /// The requirements that do not.
     pub failures: Vec<String>,
+    /// The rules that were found and are denied.
+    pub denied: Vec<&'static str>,
     pub targets: Vec<TargetRow>,
     /// The rules that fired, in the order of ids.
     pub rules: Vec<RuleRow>,
@@ -69,6 +75,8 @@ pub struct TargetRow {
     pub target: String,
     pub chip: &'static str,
     pub release: &'static str,
+    /// What was not given but follows from the tables: `chip`, `release` or both.
+    pub implied: Vec<&'static str>,
     pub units: &'static str,
     pub route: &'static str,
     /// See [`super::plan::Verdict`].
@@ -128,6 +136,10 @@ pub struct FunctionRow {
     /// Rules by which all of it would run elsewhere, which are disputed or folklore.
     pub may_leave: Vec<&'static str>,
     pub latency: LatencyRow,
+    /// The length that the figures are of; null where the function has one only.
+    pub length: Option<LengthRow>,
+    /// What calls of each priced length take; empty where it has one only.
+    pub lengths: Vec<PricedRow>,
     /// Where to cut it; empty where it is small enough.
     pub chunks: Vec<ChunkRow>,
     /// Why it cannot be cut; null where it can, or need not be.
@@ -154,6 +166,16 @@ pub struct LatencyRow {
     pub high_energy_mj: f64,
     pub peak_bytes: f64,
     pub load_risk: &'static str,
+}
+
+/// What a call of some length takes.
+#[derive(Debug, Serialize)]
+pub struct PricedRow {
+    #[serde(flatten)]
+    pub length: LengthRow,
+    pub ms: f64,
+    pub low_ms: f64,
+    pub high_ms: f64,
 }
 
 /// A program that a function which may be too large is best cut into.
@@ -223,6 +245,22 @@ impl Report {
     /// The rule of an id that fired.
     pub fn rule(&self, id: &str) -> Option<&RuleRow> {
         self.rules.iter().find(|r| r.id == id)
+    }
+}
+
+impl TargetRow {
+    /// Chip and system.
+    pub fn short(&self) -> String {
+        format!("{}+{}", self.chip, self.release)
+    }
+}
+
+impl FindingRow {
+    /// The line of a text that it is about.
+    pub fn line(&self, lines: &Lines) -> Option<usize> {
+        let function = self.function.as_ref()?;
+        let value = self.op.as_ref().and_then(|op| lines.value(function, op));
+        value.or_else(|| lines.function(function))
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! Weights are mapped and not read; hashes of folders are not checked, which would read them (`thane verify` does).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use thane_mil::package::{Package, PackageError, read_lines, read_source};
+use thane_mil::package::{Interface, Package, PackageError, read_lines, read_source};
 use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::text::Lines;
 use thane_models::checkpoint::Checkpoint;
@@ -24,6 +25,8 @@ pub struct Part {
     /// The package's name in its folder; empty where there is one program only.
     pub package: String,
     pub program: Program,
+    /// The shapes that functions declare, by their names.
+    pub interfaces: BTreeMap<String, Interface>,
     /// The function that takes what is too long for the others, by what was written with the program: it has no fixed shape and
     /// is not meant for the engine.
     pub catch_all: Option<String>,
@@ -91,7 +94,8 @@ pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Subject, Failure
 
 fn text(spec: &str, path: &Path) -> Result<Subject, Failure> {
     let source = read_source(path).map_err(|e| Failure::new(Code::Usage, e))?;
-    let part = Part { package: String::new(), program: source.program, catch_all: None };
+    let (program, interfaces) = (source.program, source.interfaces);
+    let part = Part { package: String::new(), program, interfaces, catch_all: None };
     Ok(Subject { n_absent: source.n_absent, ..of_parts(spec, "text", vec![part]) })
 }
 
@@ -101,17 +105,16 @@ fn of_parts(spec: &str, kind: &'static str, parts: Vec<Part>) -> Subject {
 
 fn package(spec: &str, path: &Path, app: &App) -> Result<Subject, Failure> {
     let kind = if path.join("Manifest.json").is_file() { "package" } else { "compiled" };
-    let program = read(path, app)?;
+    let Package { program, interfaces, .. } = read(path, app)?;
     let facts = contract::facts(path).map_err(|e| Failure::new(Code::Usage, e))?;
     let is_bundle = matches!(facts, Some(Facts::Embed(facts)) if facts.flexible);
     let catch_all = if is_bundle { catch_all(&program) } else { None };
-    Ok(of_parts(spec, kind, vec![Part { package: String::new(), program, catch_all }]))
+    Ok(of_parts(spec, kind, vec![Part { package: String::new(), program, interfaces, catch_all }]))
 }
 
-/// The program of a package; one of Thane's knows which module of the checkpoint an op computes by the names of weights.
-fn read(path: &Path, app: &App) -> Result<Program, Failure> {
+fn read(path: &Path, app: &App) -> Result<Package, Failure> {
     app.output.explain(&format!("reading {}", path.display()));
-    Ok(Package::open(path).map_err(|e| Failure::new(Code::Usage, e))?.program)
+    Package::open(path).map_err(|e| Failure::new(Code::Usage, e))
 }
 
 /// The function of any length beside those of buckets.
@@ -148,10 +151,10 @@ fn folder(spec: &str, packages: &[PathBuf], app: &App) -> Result<Subject, Failur
     let takes_any = |package: &str| has_buckets && entries.iter().any(|e| e.path == package && e.tokens.is_none());
     let part = |path: &PathBuf| -> Result<Part, Failure> {
         let package = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let program = read(path, app)?;
+        let Package { program, interfaces, .. } = read(path, app)?;
         let any = program.functions().iter().find(|f| takes_any(&package) && is_flexible(f));
         let catch_all = any.map(|f| f.name.clone());
-        Ok(Part { package, program, catch_all })
+        Ok(Part { package, program, interfaces, catch_all })
     };
     Ok(of_parts(spec, "folder", packages.iter().map(part).collect::<Result<_, _>>()?))
 }
@@ -164,7 +167,7 @@ fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<S
     }
     match decoder(&checkpoint, build.context, build, app) {
         Ok((program, said)) => {
-            let part = Part { package: String::new(), program, catch_all: None };
+            let part = Part { package: String::new(), program, interfaces: BTreeMap::new(), catch_all: None };
             let decoder = Some((path.to_owned(), Box::new(checkpoint)));
             Ok(Subject { built: Some(said), decoder, ..of_parts(spec, "decoder", vec![part]) })
         }
@@ -205,6 +208,8 @@ fn encoder(spec: &str, checkpoint: &Checkpoint, build: &Build<'_>, app: &App) ->
     let said = format!("{architecture}, {layers}, as `thane convert --task embed` writes it for the Neural Engine");
     let program = convert::in_opset(made.program, None)?;
     let catch_all = catch_all(&program);
-    let part = Part { package: String::new(), program, catch_all };
+    let declared = |f: &Function| (f.name.clone(), convert::interface(f, made.info.max_tokens));
+    let interfaces = program.functions().iter().map(declared).collect();
+    let part = Part { package: String::new(), program, interfaces, catch_all };
     Ok(Subject { built: Some(said), ..of_parts(spec, "encoder", vec![part]) })
 }

@@ -1,11 +1,14 @@
-//! A report for a terminal: 80 columns, the verdict first, findings by rule with the worst first.
+//! A report for a terminal: 80 columns, the verdicts first, findings by rule over all targets with the worst first.
 
 use super::compare;
-use super::report::{FindingRow, FunctionRow, LatencyRow, Report, RuleRow, TargetRow};
+use super::groups::{Group, Place, counts, groups};
+use super::report::{FunctionRow, LatencyRow, Report, RuleRow, TargetRow};
+use super::table;
 use super::wrap::{COLUMNS, shorten, wrap};
+use crate::output::counted;
 
 /// Places of a rule that are listed; the rest is counted.
-const MOST_PLACES: usize = 4;
+const MOST_PLACES: usize = 3;
 /// Functions that are described; the rest is counted.
 const MOST_FUNCTIONS: usize = 12;
 /// Where the text behind a label begins.
@@ -35,20 +38,34 @@ impl Paint {
     }
 }
 
+/// How much is said.
+#[derive(Clone, Copy, Debug)]
+pub struct Detail {
+    /// Each function, and the reason and sources of each rule.
+    pub all: bool,
+    /// Which requirements do not hold, where nothing else says it.
+    pub failures: bool,
+}
+
 /// The whole report.
-pub fn print(report: &Report, paint: Paint) -> String {
+pub fn print(report: &Report, paint: Paint, detail: Detail) -> String {
     let mut out = subject(report);
-    if report.targets.len() > 1 {
-        out += &table(report);
+    out.push('\n');
+    out += &table::print(report);
+    for target in report.targets.iter().filter(|_| detail.all || report.targets.len() == 1) {
+        out += &one(target, paint, detail);
     }
-    for target in &report.targets {
-        out.push('\n');
-        out += &one(report, target, paint);
+    let groups = groups(report);
+    out += &format!("\n{}\n", counts(&groups));
+    groups.iter().for_each(|g| out += &rule_group(report, g, paint, detail));
+    if !groups.is_empty() && !detail.all {
+        out += "\nthane explain RULE says why, and who measured it; -v says it here\n";
     }
     out += &contexts(report);
     out += &report.comparison.as_ref().map(compare::text).unwrap_or_default();
     out += &baseline(report);
-    out
+    let end: String = closing(report, detail.failures).iter().map(|line| wrap("", 0, line)).collect();
+    if end.is_empty() { out } else { format!("{out}\n{end}") }
 }
 
 fn subject(report: &Report) -> String {
@@ -59,52 +76,72 @@ fn subject(report: &Report) -> String {
     }
     if s.absent_constants > 0 {
         let n = s.absent_constants;
-        out +=
-            &wrap("  weights", INDENT, &format!("{n} constants are not beside the text; their numbers count as zeros"));
+        let (constants, are, their) =
+            if n == 1 { ("constant", "is", "its numbers count") } else { ("constants", "are", "their numbers count") };
+        let said = format!("{n} {constants} {are} not beside the text; {their} as zeros");
+        out += &wrap("  weights", INDENT, &said);
     }
-    out
-}
-
-/// A line a target.
-fn table(report: &Report) -> String {
-    let mut out =
-        format!("\n{:<34} {:>9} {:>6} {:>5} {:>5}  {}\n", "target", "on engine", "errors", "warn", "ms", "verdict");
-    for t in &report.targets {
-        let ms: f64 = t.functions.iter().map(|f| f.latency.ms).fold(0.0, f64::max);
-        out += &format!(
-            "{:<34} {:>7} % {:>6} {:>5} {:>5}  {}\n",
-            shorten(&t.target, 34),
-            share(t.residency),
-            t.errors,
-            t.warnings,
-            short(ms),
-            t.verdict
+    for t in report.targets.iter().filter(|t| t.implied == ["chip"]) {
+        let said = format!(
+            "{} of {}: the newest chip of its kind here; --target CHIP+{} names another",
+            t.chip, t.release, t.release
         );
+        out += &wrap("  implied", INDENT, &said);
     }
-    out += "ms is that of the slowest function.\n";
+    if let Some(t) = report.targets.first() {
+        let ways =
+            if t.route == "direct" { "straight to the engine".to_owned() } else { format!("Core ML, {}", t.units) };
+        out += &wrap("  way", INDENT, &ways);
+    }
     out
 }
 
-fn one(report: &Report, t: &TargetRow, paint: Paint) -> String {
-    let mut out = format!("{}: {}\n", paint.bold(&t.target), sentence(t));
-    let all = format!("{} %: {} of {} ops (const and constexpr are not counted)", share(t.residency), t.ane_ops, t.ops);
+/// What the table does not say of a target.
+fn one(t: &TargetRow, paint: Paint, detail: Detail) -> String {
+    /// Functions that are described where nobody asks for all.
+    const FEW: usize = 3;
+    let mut out = format!("\n{}: {}\n", paint.bold(&t.target), sentence(t));
+    let all = format!(
+        "{} %: {} of {} (const and constexpr are not counted)",
+        share(t.residency),
+        t.ane_ops,
+        counted(t.ops, "op")
+    );
     out += &wrap("  on engine", INDENT, &all);
     if !t.inferred.is_empty() {
         let said = format!("{} of this chip are taken from kindred ones", t.inferred.join(", "));
         out += &wrap("  inferred", INDENT, &said);
     }
-    for f in t.functions.iter().take(MOST_FUNCTIONS) {
+    let most = if detail.all { MOST_FUNCTIONS } else { FEW };
+    for f in t.functions.iter().take(most) {
         out += &function(f, paint);
     }
-    if t.functions.len() > MOST_FUNCTIONS {
-        out += &format!("\nand {} functions more; --function NAME shows one\n", t.functions.len() - MOST_FUNCTIONS);
+    if t.functions.len() > most {
+        let left = counted(t.functions.len() - most, "more function");
+        let way = if detail.all { "" } else { "-v describes more, " };
+        out += &format!("\nand {left}; {way}--function NAME shows one\n");
     }
-    out += &findings(report, t, paint);
     out
 }
 
+/// What was required, and what of it does not hold, as lines.
+pub fn closing(report: &Report, failures: bool) -> Vec<String> {
+    if report.requirements.is_empty() {
+        return Vec::new();
+    }
+    let asked = report.requirements.join(", ");
+    if report.passed {
+        return vec![format!("requirements hold: {asked}")];
+    }
+    let denied =
+        if report.denied.is_empty() { String::new() } else { format!("; denied: {}", report.denied.join(", ")) };
+    let first = format!("requirements do not hold: {asked}{denied}");
+    let others = report.failures.iter().filter(|_| failures).map(|failure| format!("- {failure}"));
+    std::iter::once(first).chain(others).collect()
+}
+
 /// What the verdict means.
-fn sentence(t: &TargetRow) -> String {
+pub fn sentence(t: &TargetRow) -> String {
     let direct = t.route == "direct";
     let said = match t.verdict {
         "fails" if direct => "the engine refuses it",
@@ -124,13 +161,12 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
     let l = &f.latency;
     let mut out = format!("\n{}\n", paint.bold(&format!("function {}", shorten(&f.name, COLUMNS - 10))));
     let share = format!(
-        "{} % of {} ops, {} % of the operations, {} % of the estimated time; {} {}",
+        "{} % of {}, {} % of the operations, {} % of the estimated time; {}",
         share(f.residency),
-        f.ops,
+        counted(f.ops, "op"),
         share(f.residency_of_flops),
         share(f.residency_of_cost),
-        f.segments.len(),
-        if f.segments.len() == 1 { "segment" } else { "segments" }
+        counted(f.segments.len(), "segment")
     );
     out += &wrap("  on engine", INDENT, &share);
     if !f.may_leave.is_empty() && f.ane_ops > 0 {
@@ -144,7 +180,10 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
         out += &wrap("  elsewhere", INDENT, &elsewhere);
     }
     if f.refused > 0 {
-        out += &wrap("  refused", INDENT, &format!("{} ops that nothing else may run", f.refused));
+        out += &wrap("  refused", INDENT, &format!("{} that nothing else may run", counted(f.refused, "op")));
+    }
+    if let Some(length) = &f.length {
+        out += &wrap("  length", INDENT, &length.describe());
     }
     out += &wrap("  call", INDENT, &call(l));
     let memory = format!(
@@ -173,14 +212,15 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
     } else if f.chunks.len() > 1 {
         let chunks: Vec<String> =
             f.chunks.iter().map(|c| format!("{} up to `{}`", bytes(c.weight_bytes), c.last)).collect();
-        out += &wrap("  cut", INDENT, &format!("best into {} programs: {}", chunks.len(), chunks.join(", ")));
+        out +=
+            &wrap("  cut", INDENT, &format!("best into {}: {}", counted(chunks.len(), "program"), chunks.join(", ")));
     }
     out
 }
 
 fn call(l: &LatencyRow) -> String {
     let tokens = l.tokens_per_second.map(|t| format!(", {} tokens/s", short(t))).unwrap_or_default();
-    let dispatches = if l.dispatches == 1 { "1 dispatch".to_owned() } else { format!("{} dispatches", l.dispatches) };
+    let dispatches = format!("{} dispatch{}", l.dispatches, if l.dispatches == 1 { "" } else { "es" });
     format!(
         "{} ms (80 % of calls {} to {}){tokens}, bound by {}; {dispatches}",
         short(l.ms),
@@ -190,39 +230,32 @@ fn call(l: &LatencyRow) -> String {
     )
 }
 
-/// Findings by rule, in their order, which is by severity.
-fn findings(report: &Report, t: &TargetRow, paint: Paint) -> String {
-    if t.findings.is_empty() {
-        return "\nno findings\n".to_owned();
-    }
-    let count = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
-    let counts = [count(t.errors, "error"), count(t.warnings, "warning"), count(t.notes, "note")].join(", ");
-    let mut out = format!("\n{} findings: {counts}\n", t.findings.len());
-    for group in t.findings.chunk_by(|a, b| a.rule == b.rule) {
-        if let Some(rule) = report.rule(group[0].rule) {
-            out += &rule_group(rule, group, paint);
-        }
-    }
-    out
-}
-
-fn rule_group(rule: &RuleRow, group: &[FindingRow], paint: Paint) -> String {
-    let places = if group.len() == 1 { String::new() } else { format!(" ({} places)", group.len()) };
+fn rule_group(report: &Report, group: &Group<'_>, paint: Paint, detail: Detail) -> String {
+    let rule = group.rule;
+    let places = if group.places.len() == 1 { String::new() } else { format!(" ({} places)", group.places.len()) };
+    let targets = report.names_of(&group.targets);
+    let targets = if targets.is_empty() { targets } else { format!(" [{targets}]") };
     // Wrapped before it is painted: colours take no columns.
-    let head = wrap("", 0, &format!("{} {} {}{places}", rule.severity, rule.id, rule.title));
+    let head = wrap("", 0, &format!("{} {} {}{places}{targets}", rule.severity, rule.id, rule.title));
     let head = head.replacen(rule.severity, &paint.severity(rule.severity), 1);
     let mut out = format!("\n{}", head.replacen(rule.id, &paint.bold(rule.id), 1));
-    for f in group.iter().take(MOST_PLACES) {
-        out += &place(f);
+    let most = if detail.all { MOST_PLACES * 2 } else { MOST_PLACES };
+    for place in group.places.iter().take(most) {
+        out += &at(report, group, place);
     }
-    if group.len() > MOST_PLACES {
-        out += &format!("  and {} more\n", group.len() - MOST_PLACES);
+    if group.places.len() > most {
+        out += &format!("  and {} more; --format concise has all\n", group.places.len() - most);
     }
-    out += &explanation(rule);
-    out
+    if detail.all {
+        return out + &explanation(rule);
+    }
+    let disputed = if rule.disputed.is_some() { "; disputed" } else { "" };
+    out += &wrap("  effect", INDENT, &format!("{} ({}{disputed})", effect(rule), rule.evidence));
+    out + &wrap("  fix", INDENT, rule.fix)
 }
 
-fn place(f: &FindingRow) -> String {
+fn at(report: &Report, group: &Group<'_>, place: &Place<'_>) -> String {
+    let f = place.finding;
     let at = match (&f.function, &f.op) {
         (Some(function), Some(op)) => format!("{function}: {} `{}`", f.kind.unwrap_or("op"), shorten(op, 40)),
         (Some(function), None) => function.clone(),
@@ -230,22 +263,15 @@ fn place(f: &FindingRow) -> String {
         (None, None) => "the program".to_owned(),
     };
     let of = f.place.as_ref().map(|p| format!(" of {}", shorten(p, 48))).unwrap_or_default();
-    let known = if f.known { " (in the baseline)" } else { "" };
-    wrap("  at", INDENT, &format!("{at}{of}{known}: {}", f.message))
+    let known = if place.known { " (in the baseline)" } else { "" };
+    let targets = if place.targets == group.targets { String::new() } else { report.names_of(&place.targets) };
+    let targets = if targets.is_empty() { targets } else { format!(" [{targets}]") };
+    wrap("  at", INDENT, &format!("{at}{of}{known}: {}{targets}", f.message))
 }
 
 /// What a rule says, whatever it fired at.
 pub fn explanation(rule: &RuleRow) -> String {
-    let effect = match (rule.effect, rule.code) {
-        ("op-leaves", _) => "the op runs elsewhere".to_owned(),
-        ("program-leaves", _) => "the program runs elsewhere".to_owned(),
-        ("compile-fails", code) => with_code("it does not compile", code),
-        ("load-fails", code) => with_code("it does not load", code),
-        ("run-fails", code) => with_code("a call fails", code),
-        ("wrong-result", _) => "a call gives wrong numbers".to_owned(),
-        _ => "it is slower than it need be".to_owned(),
-    };
-    let mut out = wrap("  effect", INDENT, &effect);
+    let mut out = wrap("  effect", INDENT, &effect(rule));
     out += &wrap("  evidence", INDENT, &format!("{}: {}", rule.evidence, rule.source));
     if let Some(disputed) = rule.disputed {
         out += &wrap("  disputed", INDENT, disputed);
@@ -253,6 +279,18 @@ pub fn explanation(rule: &RuleRow) -> String {
     out += &wrap("  why", INDENT, rule.why);
     out += &wrap("  fix", INDENT, rule.fix);
     out
+}
+
+fn effect(rule: &RuleRow) -> String {
+    match (rule.effect, rule.code) {
+        ("op-leaves", _) => "the op runs elsewhere".to_owned(),
+        ("program-leaves", _) => "the program runs elsewhere".to_owned(),
+        ("compile-fails", code) => with_code("it does not compile", code),
+        ("load-fails", code) => with_code("it does not load", code),
+        ("run-fails", code) => with_code("a call fails", code),
+        ("wrong-result", _) => "a call gives wrong numbers".to_owned(),
+        _ => "it is slower than it need be".to_owned(),
+    }
 }
 
 fn with_code(text: &str, code: Option<&str>) -> String {
@@ -279,8 +317,16 @@ fn contexts(report: &Report) -> String {
 
 fn baseline(report: &Report) -> String {
     let Some(b) = &report.baseline else { return String::new() };
-    let mut out =
-        format!("\nbaseline: {} findings are known, {} are new, {} are fixed\n", b.known, b.new, b.fixed.len());
+    let are = |n: usize| if n == 1 { "is" } else { "are" };
+    let mut out = format!(
+        "\nbaseline: {} {} known, {} {} new, {} {} fixed\n",
+        counted(b.known, "finding"),
+        are(b.known),
+        b.new,
+        are(b.new),
+        b.fixed.len(),
+        are(b.fixed.len())
+    );
     for f in b.fixed.iter().take(MOST_PLACES * 4) {
         let at = f.op.as_deref().or(f.function.as_deref()).unwrap_or("the program");
         out += &wrap("  fixed", INDENT, &format!("{} at {} ({})", f.rule, shorten(at, 48), f.target));
@@ -290,6 +336,21 @@ fn baseline(report: &Report) -> String {
         out += &format!("  and {left} more\n");
     }
     out
+}
+
+/// `0.801 (0.684-0.937)`: what calls take, and within what 80 % of them do.
+pub fn interval(l: &LatencyRow) -> String {
+    between(l.ms, l.low_ms, l.high_ms)
+}
+
+/// The same of three numbers.
+pub fn between(ms: f64, low: f64, high: f64) -> String {
+    format!("{} ({}-{})", short(ms), short(low), short(high))
+}
+
+/// ` at 512`, the length that a function's figures are of.
+pub fn shown_length(f: &FunctionRow) -> String {
+    f.length.as_ref().map(|l| format!(" at {}", l.text)).unwrap_or_default()
 }
 
 /// Three digits that count.

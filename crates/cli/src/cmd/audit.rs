@@ -7,14 +7,15 @@ use thane_compile::audit::fix::Options;
 use thane_compile::target::{Route, Target, Units};
 
 use crate::app::App;
-use crate::audit::plan::{self, Context};
+use crate::audit::plan::{self, Context, Scope};
 use crate::audit::report::Report;
 use crate::audit::require::{self, Deny};
 use crate::audit::subject::{self, Build, Subject};
-use crate::audit::text::Paint;
-use crate::audit::{baseline, compare, fix, html, json, mil, sarif, score, text};
+use crate::audit::text::{Detail, Paint};
+use crate::audit::{baseline, compare, concise, fix, html, json, length, mil, sarif, score, text};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
+use crate::out;
 
 /// Predict where each op runs on Apple hardware, how fast, and what to change.
 #[derive(Debug, clap::Args)]
@@ -36,18 +37,28 @@ pub struct Args {
     /// Report this function only.
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
+    /// Lengths that functions of any length are priced at [default: the most that they take].
+    ///
+    /// Tokens, or elements along any axis that an input leaves open.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = length)]
+    length: Vec<usize>,
     /// Fail where fewer of a function's ops, in percent, run on the engine.
+    ///
+    /// Also where a finding says that the program does not compile, load or run there.
     #[arg(long, value_name = "PERCENT", value_parser = require::percentage)]
     require_ane: Option<f64>,
     /// Fail where a rule or a severity (note, warning, error) is found.
     #[arg(long, value_name = "RULE|SEVERITY", value_delimiter = ',', value_parser = Deny::parse)]
     deny: Vec<Deny>,
-    /// How to report.
-    #[arg(long, value_name = "FORMAT", value_enum)]
+    /// How to report [default: as the extension of -o says, else text].
+    #[arg(long, value_name = "FORMAT", value_enum, ignore_case = true)]
     format: Option<Format>,
     /// Write to this file instead of stdout.
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Replace the file that is at -o.
+    #[arg(long, value_parser = FalseyValueParser::new(), requires = "out")]
+    force: bool,
     /// An earlier report (--format json): only new findings count.
     ///
     /// What it has does not count for --deny, and what is gone is listed.
@@ -80,11 +91,43 @@ pub struct Args {
 /// The values of `--format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
+    /// A table, and what is found, by rule.
     Text,
+    /// A line for each finding.
+    Concise,
+    /// Everything; docs/json.md has its fields.
     Json,
+    /// SARIF 2.1.0, for code review.
     Sarif,
+    /// One page that needs no network.
     Html,
+    /// The program, with what Apple's compiler would note at each op.
     Mil,
+}
+
+impl Format {
+    /// The form that a file of this name has.
+    fn of_file(path: &Path) -> Result<Option<Self>, Failure> {
+        let Some(extension) = path.extension() else { return Ok(None) };
+        Ok(Some(match extension.to_string_lossy().to_ascii_lowercase().as_str() {
+            "txt" | "md" | "log" => Self::Text,
+            "json" => Self::Json,
+            "sarif" => Self::Sarif,
+            "html" | "htm" => Self::Html,
+            "mil" => Self::Mil,
+            other => {
+                let error = anyhow::anyhow!(
+                    "{}: expected a name that ends in .txt, .md, .json, .sarif, .html or .mil, found .{other}",
+                    path.display()
+                );
+                let failure = Failure::new(Code::Usage, error).remedy("--format FORMAT, which holds for any name");
+                return Err(match other {
+                    "mlpackage" => failure.remedy("--fix, which writes a package"),
+                    _ => failure,
+                });
+            }
+        }))
+    }
 }
 
 /// The target of a text; what may be used is said by other flags.
@@ -99,10 +142,16 @@ pub fn units(text: &str) -> Result<Units, String> {
     found.ok_or_else(|| format!("the settings are {}", names()))
 }
 
+/// A length that a call can have.
+fn length(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1 << 30;
+    let n = text.trim().parse().ok().filter(|n| (1..=MOST).contains(n));
+    n.ok_or_else(|| format!("expected a number from 1 to {MOST}"))
+}
+
 /// What is meant where no target is said.
 pub fn usual() -> Target {
-    let usual = Target::parse("m4", Units::default(), Route::default());
-    usual.expect("m4 is a chip of the table")
+    Target::usual()
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
@@ -113,6 +162,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if let (true, Some(to)) = (args.fix, &args.out) {
         return rewrite(&targets, to, args, app);
     }
+    check_out(args)?;
     let format = format(args, app)?;
     if targets.len() > 1 && (args.compare.is_some() || format == Format::Mil) {
         let error = anyhow::anyhow!("--compare and --format mil are about one target, {} are given", targets.len());
@@ -126,7 +176,14 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         return annotated(&subject, &targets[0], args, app);
     }
     app.output.busy("judging");
-    let mut report = plan::report(&subject, &targets, args.function.as_deref());
+    let mut report = {
+        let functions = subject
+            .parts
+            .iter()
+            .flat_map(|part| part.program.functions().iter().map(|f| (f, part.interfaces.get(&f.name))));
+        length::check(functions, &args.length)?;
+        plan::report(&subject, &targets, Scope { only: args.function.as_deref(), lengths: &args.length })
+    };
     report.contexts = contexts(&subject, &targets, &build, args, app)?;
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     if let Some(file) = &args.baseline {
@@ -158,8 +215,22 @@ fn format(args: &Args, app: &App) -> Result<Format, Failure> {
             let error = anyhow::anyhow!("--json and --format ask for different forms");
             Err(Failure::new(Code::Usage, error).remedy("one of them"))
         }
-        (format, false) => Ok(format.unwrap_or(Format::Text)),
+        (Some(format), false) => Ok(format),
+        (None, false) => {
+            let named = args.out.as_deref().map(Format::of_file).transpose()?;
+            Ok(named.flatten().unwrap_or(Format::Text))
+        }
     }
+}
+
+/// A report replaces nothing that it is made of, and another file with `--force` only.
+fn check_out(args: &Args) -> Outcome {
+    let Some(out) = &args.out else { return Ok(()) };
+    let subject = args.subject.as_deref().map(Path::new);
+    let files = args.self_check.iter().flatten();
+    let inputs = subject.into_iter().chain(args.baseline.as_deref()).chain(args.compare.as_deref());
+    let inputs: Vec<&Path> = inputs.chain(files.map(PathBuf::as_path)).filter(|path| path.exists()).collect();
+    out::check(out, args.force, &inputs)
 }
 
 fn targets(args: &Args) -> Vec<Target> {
@@ -250,15 +321,21 @@ fn printed(report: &Report, subject: &Subject, format: Format, args: &Args, app:
             sarif::print(report, lines.as_ref()).map_err(bug)
         }
         Format::Html => html::print(report).map_err(bug),
-        Format::Text | Format::Mil => Ok(text::print(report, Paint(args.out.is_none() && app.output.paints_stdout()))),
+        Format::Concise => {
+            let lines = subject.lines().map_err(|e| Failure::new(Code::Other, e))?;
+            Ok(concise::print(report, lines.as_ref(), args.out.is_some()))
+        }
+        Format::Text | Format::Mil => {
+            let paint = Paint(args.out.is_none() && app.output.paints_stdout());
+            let detail = Detail { all: app.output.is_verbose(), failures: args.out.is_some() };
+            Ok(text::print(report, paint, detail))
+        }
     }
 }
 
 fn write(text: &str, args: &Args, app: &App) -> Outcome {
     let Some(out) = &args.out else { return Ok(app.output.painted(text)?) };
-    std::fs::write(out, text).map_err(|e| {
-        Failure::new(Code::Other, anyhow::Error::new(e).context(format!("{} is not written", out.display())))
-    })?;
+    out::write(out, text.as_bytes())?;
     app.output.say(&out.display().to_string());
     Ok(())
 }
@@ -275,6 +352,7 @@ fn verdict(report: &Report) -> Outcome {
 }
 
 fn self_check(files: &[PathBuf], args: &Args, app: &App) -> Outcome {
+    check_out(args)?;
     // The labels that are carried along are of M4 with macOS 27, and of every compute unit.
     let target = args.target.first().copied().unwrap_or_else(usual);
     let target = Target { units: args.units.unwrap_or(Units::All), ..target };

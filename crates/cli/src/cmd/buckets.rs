@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
+use thane_compile::nearest::nearest;
 use thane_compile::plan::bucket::{self, KNEE, Plan, Tradeoff};
 use thane_compile::plan::cost::{Times, Work};
 use thane_compile::target::{CHIPS, Chip};
@@ -62,7 +63,8 @@ fn time(text: &str) -> Result<(usize, f64), String> {
 fn chip(name: &str) -> Result<&'static Chip, String> {
     Chip::from_name(name).ok_or_else(|| {
         let names: Vec<&str> = CHIPS.iter().map(|chip| chip.name).collect();
-        format!("the chips are {}", names.join(", "))
+        let near = nearest(name, names.iter().copied()).map(|near| format!("; the nearest name is {near}"));
+        format!("the chips are {}{}", names.join(", "), near.unwrap_or_default())
     })
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use thane_compile::target::Target;
 use thane_mil::lower;
 use thane_mil::opset::Opset;
 use thane_mil::package::{Feature, Interface, Metadata, Package, PackageError, Shape, SizeRange, Summary};
@@ -13,6 +14,8 @@ use thane_models::Options;
 use thane_models::checkpoint::Checkpoint;
 
 use crate::app::App;
+use crate::audit::subject::Build;
+use crate::audit::verdict::{self, Verdict};
 use crate::contract::{self, Contract, Facts, SCHEMA, Source};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
@@ -60,6 +63,9 @@ pub struct Args {
     /// The same by the oldest system that is to run it, such as ios18 or macos15.
     #[arg(long, value_name = "SYSTEM", value_parser = system, conflicts_with = "opset")]
     min_os: Option<Opset>,
+    /// The chip, system or both that the package is audited for, such as a19 [default: m4].
+    #[arg(long, value_name = "TARGET", value_parser = crate::cmd::audit::target)]
+    target: Option<Target>,
 }
 
 /// The values of `--task`.
@@ -98,6 +104,19 @@ struct Report<'a> {
     weight_bytes: u64,
     /// Bytes of the contract, the tokenizer and so on.
     item_bytes: u64,
+    /// What the audit says of it; null where it cannot be audited.
+    audit: Option<Verdict>,
+}
+
+/// What the audit says of the package that was written, on stderr too.
+fn audited(args: &Args, is_portable: bool, app: &App) -> Option<Verdict> {
+    let target = args.target.unwrap_or_else(Target::usual);
+    let build = Build { context: None, embedding: &args.embedding };
+    let verdict = verdict::of(&args.out, &target, is_portable, &build, app).ok()?;
+    if !app.output.is_json() {
+        verdict.lines().iter().for_each(|line| app.output.say(line));
+    }
+    Some(verdict)
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
@@ -221,6 +240,7 @@ struct Embeds<'a> {
     out: &'a Path,
     #[serde(flatten)]
     written: bundle::Written,
+    audit: Option<Verdict>,
 }
 
 fn embed(args: &Args, files: hub::ModelFiles, checkpoint: &Checkpoint, app: &App) -> Outcome {
@@ -233,7 +253,8 @@ fn embed(args: &Args, files: hub::ModelFiles, checkpoint: &Checkpoint, app: &App
     app.output.busy("writing the package");
     let written = bundle::write(&model, &args.out, args.force, &args.embedding, app)?;
     if app.output.is_json() {
-        return Ok(app.output.json(&Embeds { model: &name, out: &args.out, written })?);
+        let audit = audited(args, false, app);
+        return Ok(app.output.json(&Embeds { model: &name, out: &args.out, written, audit })?);
     }
     let lengths: Vec<String> = written.buckets.iter().map(usize::to_string).collect();
     let any = if written.flexible { ", and any length" } else { "" };
@@ -243,12 +264,14 @@ fn embed(args: &Args, files: hub::ModelFiles, checkpoint: &Checkpoint, app: &App
         format!(", {} on disk", bytes(written.disk_bytes))
     };
     app.output.say(&format!("{name}: {}{disk}, lengths {}{any}", bytes(written.bytes), lengths.join(", ")));
+    audited(args, false, app);
     Ok(app.output.data(&format!("{}\n", args.out.display()))?)
 }
 
 fn say(opened: &Opened, package: &Package, summary: &Summary, args: &Args, app: &App) -> Outcome {
     let functions = package.program.functions();
-    let report = Report {
+    let is_portable = args.form != Some(Form::Engine);
+    let mut report = Report {
         model: &opened.name,
         package: &args.out,
         opset: functions.first().map_or("", |f| f.opset.name()),
@@ -258,13 +281,16 @@ fn say(opened: &Opened, package: &Package, summary: &Summary, args: &Args, app: 
         model_bytes: summary.model_bytes,
         weight_bytes: summary.weight_bytes,
         item_bytes: summary.item_bytes,
+        audit: None,
     };
     if app.output.is_json() {
+        report.audit = audited(args, is_portable, app);
         return Ok(app.output.json(&report)?);
     }
     let all = summary.model_bytes + summary.weight_bytes + summary.item_bytes;
     let names = report.functions.join(", ");
     app.output.say(&format!("{}: {} for {}, functions {names}", opened.name, bytes(all), report.opset));
+    audited(args, is_portable, app);
     Ok(app.output.data(&format!("{}\n", args.out.display()))?)
 }
 

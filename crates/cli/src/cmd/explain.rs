@@ -9,6 +9,7 @@ use thane_compile::target::Target;
 use crate::app::App;
 use crate::audit::plan::{rule_row, severity_name};
 use crate::audit::report::RuleRow;
+use crate::audit::require::nearest_rule;
 use crate::audit::subject::{self, Build};
 use crate::audit::text::explanation;
 use crate::audit::wrap::{shorten, wrap};
@@ -97,6 +98,13 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 }
 
 fn unknown(what: &str) -> Failure {
+    let is_id = what.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("ane")) && what.len() <= 8;
+    if let Some(near) = nearest_rule(what).filter(|_| is_id) {
+        let error = anyhow::anyhow!("no rule is called `{}`", shorten(what, 60));
+        return Failure::new(Code::Usage, error)
+            .remedy(format!("thane explain {near}, the nearest name"))
+            .remedy("thane explain --list, for all rules");
+    }
     let error = anyhow::anyhow!("`{}` is neither a rule nor a code or text that is known", shorten(what, 60));
     Failure::new(Code::Usage, error)
         .remedy("thane explain --list, for the rules")

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "a test that is skipped says so")]
 
 mod audit;
+mod audit_forms;
 mod buckets;
 mod bundle;
 mod codes;

@@ -176,6 +176,13 @@ fn full_audit(home: &Home) -> Value {
     let disputed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/audit/ANE083.mil");
     let disputed = json(&home.run(&["audit", disputed.to_str().unwrap(), "--function", "fires", "--json"]));
     assert_eq!(disputed["targets"][0]["verdict"], "off-engine", "small as it is, it stays on the CPU");
+    let open = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/audit/ANE059.mil");
+    let open = json(&home.run(&["audit", open.to_str().unwrap(), "--function", "fires", "--json"]));
+    for field in ["length", "lengths"] {
+        report["targets"][0]["functions"][0][field] = open["targets"][0]["functions"][0][field].clone();
+    }
+    let denied = json(&home.run(&["audit", &broken, "--deny", "error", "--json"]));
+    report["denied"] = denied["denied"].clone();
     report["targets"][0]["functions"][0]["may_leave"] = disputed["targets"][0]["functions"][0]["may_leave"].clone();
     report
 }

@@ -12,24 +12,31 @@ pub mod errors;
 pub mod fix;
 pub mod labelled;
 pub mod latency;
+pub mod lengths;
 pub mod place;
 pub mod report;
 pub mod rules;
 pub mod view;
 pub mod work;
 
+pub use lengths::Inputs;
 pub use report::{Audit, Finding, FunctionAudit};
 pub use rules::{Check, Effect, Hit, RULES, Rule, Scope, Severity};
 pub use view::View;
 
-use thane_mil::program::Program;
+use thane_mil::program::{Function, Program};
 
 use crate::target::Target;
 
 /// Judge a program for a target.
 pub fn audit(program: &Program, target: &Target) -> Audit {
+    audit_calls(program, target, &|_| Inputs::new())
+}
+
+/// As [`audit`], with sizes of the inputs that a function leaves open.
+pub fn audit_calls(program: &Program, target: &Target, inputs: &dyn Fn(&Function) -> Inputs) -> Audit {
     let functions = program.functions().iter().map(|f| {
-        let view = View::new(program, f, target);
+        let view = View::of_call(program, f, target, &inputs(f));
         let findings = rules::find(&view);
         let placement = place::place(&view, &findings);
         let latency = latency::predict(&view, &placement);

@@ -4,6 +4,7 @@ use thane_mil::opset::Accepts;
 use thane_mil::program::{Definition, Function, Op, OpId, Program, ValueId};
 use thane_mil::types::DType;
 
+use super::lengths::{Inputs, Sizes};
 use crate::target::Target;
 
 /// A function, its program, and what it is judged for.
@@ -22,11 +23,18 @@ pub struct View<'a> {
     is_output: Vec<bool>,
     /// By [`ValueId::index`].
     users: Vec<Vec<OpId>>,
+    /// Where the program leaves sizes open, those of the call that is priced.
+    sizes: Option<Sizes>,
 }
 
 impl<'a> View<'a> {
-    /// Look through a function.
+    /// Look through a function. Prices are of a call whose open axes are [`ASSUMED`](super::lengths::ASSUMED) long.
     pub fn new(program: &'a Program, f: &'a Function, target: &'a Target) -> Self {
+        Self::of_call(program, f, target, &Inputs::new())
+    }
+
+    /// As [`Self::new`], with the sizes of inputs in the call that is priced.
+    pub fn of_call(program: &'a Program, f: &'a Function, target: &'a Target, inputs: &Inputs) -> Self {
         let mut is_constant = vec![false; f.n_values()];
         let mut is_fixed = vec![false; f.n_values()];
         let mut is_output = vec![false; f.n_values()];
@@ -40,7 +48,8 @@ impl<'a> View<'a> {
             let fixed = constant || op.blocks.is_empty() && !is_impure(op) && op.uses().all(|v| is_fixed[v.index()]);
             op.results.iter().for_each(|r| is_fixed[r.index()] = fixed);
         }
-        Self { program, f, target, is_constant, is_fixed, is_output, users }
+        let sizes = Sizes::new(f, inputs);
+        Self { program, f, target, is_constant, is_fixed, is_output, users, sizes }
     }
 
     /// The op of that id.
@@ -66,6 +75,14 @@ impl<'a> View<'a> {
     /// Lengths of the axes of a tensor, `None` where one is not known.
     pub fn shape(&self, value: ValueId) -> Option<Vec<Option<usize>>> {
         Some(self.f.value(value).ty.tensor()?.shape.iter().map(|d| d.known()).collect())
+    }
+
+    /// Lengths of the axes of a tensor or state in the call that is priced; none of other values.
+    pub fn priced_shape(&self, value: ValueId) -> Vec<usize> {
+        match &self.sizes {
+            Some(sizes) => sizes.of(value).to_vec(),
+            None => self.f.value(value).ty.tensor_or_state().and_then(|t| t.known_shape()).unwrap_or_default(),
+        }
     }
 
     /// Lengths of the axes, if all are known.

@@ -1,9 +1,9 @@
 //! What an op computes and moves, whatever runs it: operations, bytes, and the kind of work.
 //!
-//! Sizes are floats, so that no program overflows them; an axis of unknown length counts as 1.
+//! Sizes are floats, so that no program overflows them; an axis that the program leaves open is as long as in the call that
+//! is priced ([`View::priced_shape`]).
 
 use thane_mil::program::{Arg, Op, OpId, ValueId};
-use thane_mil::types::TensorType;
 
 use super::view::View;
 use crate::plan::stream::Gemm;
@@ -99,16 +99,14 @@ impl Work {
 
 /// Lengths of the axes of a value.
 pub fn shape(view: &View<'_>, value: ValueId) -> Vec<f64> {
-    let tensor = view.f.value(value).ty.tensor_or_state();
-    tensor.map_or_else(Vec::new, |t| t.shape.iter().map(|d| d.known().unwrap_or(1) as f64).collect())
+    view.priced_shape(value).into_iter().map(|n| n as f64).collect()
 }
 
 /// Elements of a value; more than any memory has count as so many.
 pub fn count(view: &View<'_>, value: ValueId) -> f64 {
     const MOST: f64 = 1e30;
-    let tensor = view.f.value(value).ty.tensor_or_state();
-    let axes = |t: &TensorType| t.shape.iter().map(|d| d.known().unwrap_or(1) as f64).product::<f64>();
-    tensor.map_or(0.0, |t| axes(t).min(MOST))
+    let is_tensor = view.f.value(value).ty.tensor_or_state().is_some();
+    if is_tensor { shape(view, value).into_iter().product::<f64>().min(MOST) } else { 0.0 }
 }
 
 /// Bytes of a value.

@@ -1,6 +1,7 @@
 //! What a program is judged for: a chip, a release of the operating system, what Core ML may use, and the way in.
 //!
-//! Each is a table with sources; nothing here was measured by this project. A target is written `m4`, `a19`, `m4+macos26`.
+//! Each is a table with sources; nothing here was measured by this project. A target is written `m4`, `a19`, `ios26`,
+//! `m4+macos26`.
 
 mod chip;
 mod family;
@@ -8,6 +9,8 @@ mod figure;
 mod release;
 
 use std::fmt;
+
+use crate::nearest::nearest;
 
 pub use chip::{CHIPS, Chip};
 pub use family::{Caps, Family, Segmenter, Streaming};
@@ -78,8 +81,51 @@ pub enum Route {
     Direct,
 }
 
-/// The chip that is meant where none is said: the one most of what is published was measured on.
-const USUAL: &str = "m4";
+/// The kind of system that a program runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// macOS.
+    Mac,
+    /// iOS, on phones.
+    Phone,
+    /// iPadOS.
+    Pad,
+}
+
+impl System {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Mac, Self::Phone, Self::Pad];
+
+    /// The device that it runs on.
+    pub fn device(self) -> &'static str {
+        match self {
+            Self::Mac => "Mac",
+            Self::Phone => "iPhone",
+            Self::Pad => "iPad",
+        }
+    }
+
+    /// The chip that is meant where only the system is given: M4 for Macs, on which most of what is published was
+    /// measured, and the newest of the tables for others.
+    pub fn usual_chip(self) -> &'static Chip {
+        let of_kind = || CHIPS.iter().filter(|chip| chip.runs(self));
+        let newest = of_kind().map(|chip| chip.generation).max();
+        let usual = match self {
+            Self::Mac => Chip::from_name("m4"),
+            Self::Phone | Self::Pad => of_kind().find(|chip| Some(chip.generation) == newest),
+        };
+        usual.unwrap_or(&CHIPS[0])
+    }
+}
+
+/// What of a target was not given, but follows from the tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Implied {
+    /// The chip.
+    pub chip: bool,
+    /// The release of the system.
+    pub release: bool,
+}
 
 /// What a program is judged for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,49 +134,187 @@ pub struct Target {
     pub chip: &'static Chip,
     /// The release of the operating system.
     pub release: &'static Release,
+    /// Which of the release's systems.
+    pub system: System,
     /// What Core ML may use.
     pub units: Units,
     /// How the program gets there.
     pub route: Route,
+    /// What was not given.
+    pub implied: Implied,
 }
 
-/// Why a target is none.
+/// Why a text names no target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{word:?} in target {text:?} is neither a chip ({}) nor a release ({})", names(CHIPS.iter().map(|c| c.name)), names(RELEASES.iter().flat_map(|r| [r.mac, r.ios])))]
-pub struct TargetError {
-    /// The target as written.
-    pub text: String,
-    /// What is wrong in it.
-    pub word: String,
-}
-
-fn names(names: impl Iterator<Item = &'static str>) -> String {
-    names.collect::<Vec<_>>().join(", ")
+pub enum TargetError {
+    /// A word is in no table.
+    #[error(
+        "{word:?} in target {text:?} is neither a chip ({}) nor a system ({}){}",
+        CHIPS.iter().map(|c| c.name).collect::<Vec<_>>().join(", "),
+        RELEASES.iter().flat_map(|r| r.names()).collect::<Vec<_>>().join(", "),
+        nearest.map(|name| format!("; the nearest name is {name}")).unwrap_or_default()
+    )]
+    Unknown {
+        /// The target as written.
+        text: String,
+        /// What is wrong in it.
+        word: String,
+        /// A name that is spelled much like it.
+        nearest: Option<&'static str>,
+    },
+    /// Two chips or two systems.
+    #[error(
+        "target {text:?}: expected one chip and one system, found {first} and {second}; write {first},{second} to judge for both"
+    )]
+    Twice {
+        /// The target as written.
+        text: String,
+        /// A chip or system.
+        first: &'static str,
+        /// Another one.
+        second: &'static str,
+    },
+    /// No device has both.
+    #[error("target {text:?}: no {} has {chip}; write {remedy}", system.device())]
+    Apart {
+        /// The target as written.
+        text: String,
+        /// The chip, as Apple sells it.
+        chip: &'static str,
+        /// The system that was asked for.
+        system: System,
+        /// Targets that exist.
+        remedy: String,
+    },
 }
 
 impl Target {
-    /// A target from words joined by `+`: a chip, a release, or both. Not said, the chip is `m4` and the release the
-    /// newest.
+    /// A target of a chip and a release, on the chip's first system.
+    pub fn new(chip: &'static Chip, release: &'static Release, units: Units, route: Route) -> Self {
+        let system = if chip.runs(System::Mac) { System::Mac } else { System::Phone };
+        Self { chip, release, system, units, route, implied: Implied::default() }
+    }
+
+    /// A target from words joined by `+`, in capitals or not: a chip, a system, or both. Where a word is missing, a
+    /// chip implies the newest release of its system, and a system [`System::usual_chip`].
     pub fn parse(text: &str, units: Units, route: Route) -> Result<Self, TargetError> {
-        let usual = CHIPS.iter().find(|c| c.name == USUAL).unwrap_or(&CHIPS[0]);
-        let mut target = Self { chip: usual, release: &RELEASES[RELEASES.len() - 1], units, route };
+        let (mut chip, mut system): (Option<&'static Chip>, Option<(&'static Release, System)>) = (None, None);
+        let twice = |first, second| TargetError::Twice { text: text.to_owned(), first, second };
         for word in text.split('+').map(str::trim) {
             match (Chip::from_name(word), Release::from_name(word)) {
-                (Some(chip), _) => target.chip = chip,
-                (None, Some(release)) => target.release = release,
-                (None, None) => return Err(TargetError { text: text.to_owned(), word: word.to_owned() }),
+                (Some(new), _) => match chip.replace(new) {
+                    Some(old) => return Err(twice(old.name, new.name)),
+                    None => continue,
+                },
+                (None, Some(new)) => match system.replace(new) {
+                    Some((release, old)) => return Err(twice(release.name(old), new.0.name(new.1))),
+                    None => continue,
+                },
+                (None, None) => return Err(unknown(text, word)),
             }
         }
-        Ok(target)
+        let implied = Implied { chip: chip.is_none(), release: system.is_none() };
+        let newest = &RELEASES[RELEASES.len() - 1];
+        match (chip, system) {
+            (None, None) => Err(unknown(text, text)),
+            (Some(chip), None) => Ok(Self { implied, ..Self::new(chip, newest, units, route) }),
+            (None, Some((release, system))) => {
+                let chip = system.usual_chip();
+                Ok(Self { chip, release, system, units, route, implied })
+            }
+            (Some(chip), Some((release, system))) if chip.runs(system) => {
+                Ok(Self { chip, release, system, units, route, implied })
+            }
+            (Some(chip), Some((release, system))) => Err(apart(text, chip, release, system)),
+        }
     }
+
+    /// What is meant where no target is given.
+    pub fn usual() -> Self {
+        let newest = &RELEASES[RELEASES.len() - 1];
+        let target = Self::new(System::Mac.usual_chip(), newest, Units::default(), Route::default());
+        Self { implied: Implied { chip: true, release: true }, ..target }
+    }
+
+    /// The name of the release on the target's system.
+    pub fn release_name(&self) -> &'static str {
+        self.release.name(self.system)
+    }
+
+    /// Whether it runs iOS or iPadOS: what was measured on iPhones is taken to hold for iPads.
+    pub fn is_mobile(&self) -> bool {
+        self.system != System::Mac
+    }
+}
+
+fn unknown(text: &str, word: &str) -> TargetError {
+    let names = CHIPS.iter().map(|c| c.name).chain(RELEASES.iter().flat_map(Release::names));
+    TargetError::Unknown { text: text.to_owned(), word: word.to_owned(), nearest: nearest(word, names) }
+}
+
+/// The targets that are near one that no device is.
+fn apart(text: &str, chip: &'static Chip, release: &'static Release, system: System) -> TargetError {
+    let of_chip = System::ALL.into_iter().filter(|s| chip.runs(*s)).map(|s| (chip, s));
+    let of_system = (system.usual_chip(), system);
+    let names: Vec<String> =
+        of_chip.chain([of_system]).map(|(chip, system)| format!("{}+{}", chip.name, release.name(system))).collect();
+    TargetError::Apart { text: text.to_owned(), chip: chip.marketing, system, remedy: names.join(" or ") }
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}+{}", self.chip.name, if self.chip.is_phone() { self.release.ios } else { self.release.mac })?;
+        write!(f, "{}+{}", self.chip.name, self.release_name())?;
         match self.route {
             Route::CoreMl => write!(f, " ({})", self.units.name()),
             Route::Direct => write!(f, " (direct)"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Target, TargetError> {
+        Target::parse(text, Units::default(), Route::default())
+    }
+
+    #[test]
+    fn a_system_implies_a_chip_of_its_kind() {
+        let cases = [
+            ("ios26", "a19+ios26", true, false),
+            ("iOS26", "a19+ios26", true, false),
+            ("ipados26", "m5+ipados26", true, false),
+            ("macos26", "m4+macos26", true, false),
+            ("a19", "a19+ios27", false, true),
+            ("M4 Max", "m4-max+macos27", false, true),
+            ("m4+iPadOS26", "m4+ipados26", false, false),
+            ("MACOS15+m1", "m1+macos15", false, false),
+        ];
+        for (text, name, chip, release) in cases {
+            let target = parse(text).unwrap();
+            assert_eq!(target.to_string(), format!("{name} (cpuAndNeuralEngine)"), "{text}");
+            assert_eq!(target.implied, Implied { chip, release }, "{text}");
+        }
+        assert_eq!(Target::usual().to_string(), "m4+macos27 (cpuAndNeuralEngine)");
+    }
+
+    #[test]
+    fn a_chip_and_a_system_that_no_device_has_are_an_error_with_a_remedy() {
+        let cases = [
+            ("a19+macos26", "no Mac has A19; write a19+ios26 or m4+macos26"),
+            ("m4+ios26", "no iPhone has M4; write m4+macos26 or m4+ipados26 or a19+ios26"),
+            ("m4-max+ipados26", "no iPad has M4 Max; write m4-max+macos26 or m5+ipados26"),
+            ("m4+m5", "expected one chip and one system, found m4 and m5; write m4,m5"),
+            ("ios18+ios26", "found ios18 and ios26"),
+            ("m4mx", "the nearest name is m4-max"),
+            ("macos62", "the nearest name is macos"),
+            ("", "neither a chip"),
+            ("m4+", "neither a chip"),
+        ];
+        for (text, said) in cases {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use thane_mil::opset::Opset;
 
-use super::{Evidence, Figure};
+use super::{Evidence, Figure, System};
 
 /// Something that holds on a release only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Release {
     pub mac: &'static str,
     /// Name on phones.
     pub ios: &'static str,
+    /// Name on iPads.
+    pub pad: &'static str,
     /// The newest opset that it reads.
     pub opset: Opset,
     /// Bytes of weights of one program that Macs take on the engine: where sources differ, from the least to the most.
@@ -41,17 +43,16 @@ const PHONE: Figure =
     Figure::measured(1.0e9, 1.0e9, 1.4e9, "CoreML-LLM, iPhone 17 Pro: silently on the GPU above 1.0 to 1.4 GB");
 
 /// macOS 12 to 26 differ in the opset only, and in quirks.
-const fn release(mac: &'static str, ios: &'static str, opset: Opset, quirks: &'static [Quirk]) -> Release {
-    Release { mac, ios, opset, program_bytes: TWO_GIB, phone_bytes: PHONE, quirks }
+const fn release([mac, ios, pad]: [&'static str; 3], opset: Opset, quirks: &'static [Quirk]) -> Release {
+    Release { mac, ios, pad, opset, program_bytes: TWO_GIB, phone_bytes: PHONE, quirks }
 }
 
 /// Every release that reads ML Programs, oldest first.
 pub static RELEASES: &[Release] = &[
-    release("macos12", "ios15", Opset::CoreMl5, &[]),
-    release("macos13", "ios16", Opset::CoreMl6, &[]),
+    release(["macos12", "ios15", "ipados15"], Opset::CoreMl5, &[]),
+    release(["macos13", "ios16", "ipados16"], Opset::CoreMl6, &[]),
     release(
-        "macos14",
-        "ios17",
+        ["macos14", "ios17", "ipados17"],
         Opset::CoreMl7,
         &[Quirk {
             id: "opset-refused",
@@ -61,8 +62,7 @@ pub static RELEASES: &[Release] = &[
         }],
     ),
     release(
-        "macos15",
-        "ios18",
+        ["macos15", "ios18", "ipados18"],
         Opset::CoreMl8,
         &[
             Quirk {
@@ -80,8 +80,7 @@ pub static RELEASES: &[Release] = &[
         ],
     ),
     release(
-        "macos26",
-        "ios26",
+        ["macos26", "ios26", "ipados26"],
         Opset::CoreMl8,
         &[
             Quirk {
@@ -113,8 +112,7 @@ pub static RELEASES: &[Release] = &[
             source: "eeane 2.1.0: macOS 27 cut the limit from 2 GiB to 1 GiB; nobody else says so",
         },
         ..release(
-            "macos27",
-            "ios27",
+            ["macos27", "ios27", "ipados27"],
             Opset::CoreMl8,
             &[
                 Quirk {
@@ -135,9 +133,24 @@ pub static RELEASES: &[Release] = &[
 ];
 
 impl Release {
-    /// The release of that name, on either system.
-    pub fn from_name(name: &str) -> Option<&'static Self> {
-        RELEASES.iter().find(|r| r.mac == name || r.ios == name)
+    /// The release of that name, in capitals or not, and the system whose name it is.
+    pub fn from_name(name: &str) -> Option<(&'static Self, System)> {
+        let pairs = RELEASES.iter().flat_map(|r| System::ALL.map(|system| (r, system)));
+        pairs.into_iter().find(|(release, system)| release.name(*system).eq_ignore_ascii_case(name))
+    }
+
+    /// Its name on a system.
+    pub fn name(&self, system: System) -> &'static str {
+        match system {
+            System::Mac => self.mac,
+            System::Phone => self.ios,
+            System::Pad => self.pad,
+        }
+    }
+
+    /// Its name on every system.
+    pub fn names(&self) -> [&'static str; 3] {
+        System::ALL.map(|system| self.name(system))
     }
 
     /// The number of the macOS release.
@@ -150,9 +163,9 @@ impl Release {
         self.quirks.iter().find(|q| q.id == id)
     }
 
-    /// Bytes of weights that one program may have.
-    pub fn program_bytes(&self, phone: bool) -> Figure {
-        if phone { self.phone_bytes } else { self.program_bytes }
+    /// Bytes of weights that one program may have, on phones and iPads or on Macs.
+    pub fn program_bytes(&self, mobile: bool) -> Figure {
+        if mobile { self.phone_bytes } else { self.program_bytes }
     }
 }
 
@@ -161,11 +174,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_rise_and_are_found_by_either_name() {
+    fn releases_rise_and_are_found_by_any_name() {
         assert!(RELEASES.is_sorted_by_key(Release::version));
         for release in RELEASES {
-            assert_eq!(Release::from_name(release.mac), Some(release));
-            assert_eq!(Release::from_name(release.ios), Some(release));
+            for system in System::ALL {
+                assert_eq!(Release::from_name(release.name(system)), Some((release, system)));
+            }
         }
         assert_eq!(Release::from_name("macos11"), None);
         assert!(RELEASES.is_sorted_by_key(|r| r.opset));

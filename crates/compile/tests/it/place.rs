@@ -16,7 +16,7 @@ use thane_mil::types::{DType, TensorType};
 
 fn target(chip: &str, units: Units, route: Route) -> Target {
     let chip = Chip::from_name(chip).unwrap_or_else(|| panic!("{chip}"));
-    Target { chip, release: &RELEASES[RELEASES.len() - 1], units, route }
+    Target::new(chip, &RELEASES[RELEASES.len() - 1], units, route)
 }
 
 fn core_ml(chip: &str) -> Target {

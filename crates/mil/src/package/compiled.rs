@@ -6,13 +6,14 @@
 //! left out, and the precisions with them.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
 use prost::Message;
 
 use super::blob::Plan;
-use super::description::{Shape, SizeRange};
+use super::description::{Feature, Interface, Shape, SizeRange};
 use super::error::PackageError;
 use super::manifest::resolve;
 use super::partial::Partial;
@@ -102,15 +103,15 @@ impl Package {
 
 /// The program of a text, as it is in memory.
 fn program(source: &str, path: &Path, mut weights: Weights<'_>) -> Result<Program, PackageError> {
-    parsed(source, path, &mut |name, offset, ty| weights.constant(name, offset, ty))
+    Ok(parsed(source, path, &mut |name, offset, ty| weights.constant(name, offset, ty))?.0)
 }
 
-/// The program of a text whose constants are found so.
+/// The program of a text whose constants are found so, and the shapes that its functions say they take.
 pub(super) fn parsed(
     source: &str,
     path: &Path,
     constant: &mut dyn FnMut(&str, u64, &TensorType) -> Result<Data, PackageError>,
-) -> Result<Program, PackageError> {
+) -> Result<(Program, BTreeMap<String, Interface>), PackageError> {
     let fault = RefCell::new(None);
     let constant = RefCell::new(constant);
     let resolve = |name: &str, offset: u64, ty: &TensorType| {
@@ -123,11 +124,14 @@ pub(super) fn parsed(
         (Err(e), None) => return Err(PackageError::unusable(path, format!("is not read: {e}"))),
         (Ok(program), None) => program,
     };
+    let mut interfaces = BTreeMap::new();
     for f in &mut program.functions {
+        let flexible = f.attributes.iter().find(|(name, _)| name == FLEXIBLE);
+        interfaces.extend(flexible.map(|(_, literal)| (f.name.clone(), declared(literal))));
         f.attributes.retain(|(name, _)| name != FLEXIBLE);
         state::merge(f);
     }
-    Ok(program)
+    Ok((program, interfaces))
 }
 
 /// The program as its text shows it.
@@ -182,6 +186,39 @@ fn flexible(package: &Package, f: &Function) -> Result<Option<Literal>, String> 
     let named = |name: &str, ty, items| Literal::Tuple(vec![Literal::string(name), Literal::Dict(string(), ty, items)]);
     let list = Type::List(Box::new(pair), None);
     Ok(Some(Literal::Tuple(vec![named("DefaultShapes", vector, defaults), named("RangeDims", list, ranges)])))
+}
+
+/// What [`flexible`] wrote, as far as it can be read.
+fn declared(literal: &Literal) -> Interface {
+    let Literal::Tuple(parts) = literal else { return Interface::default() };
+    let part = |name: &str| {
+        parts.iter().find_map(|part| match part {
+            Literal::Tuple(pair) => match &pair[..] {
+                [Literal::String(s), Literal::Dict(_, _, items)] if s == name => Some(&items[..]),
+                _ => None,
+            },
+            _ => None,
+        })
+    };
+    let sizes = |literal: &Literal| -> Option<Vec<i64>> { literal.to_ints() };
+    let range = |literal: &Literal| match sizes(literal)?[..] {
+        [lower, upper] => Some(SizeRange { lower: usize::try_from(lower).ok()?, upper: usize::try_from(upper).ok() }),
+        _ => None,
+    };
+    let ranges = part("RangeDims").unwrap_or_default().iter().filter_map(|(name, dims)| match (name, dims) {
+        (Literal::String(name), Literal::List(_, dims)) => {
+            Some((name.clone(), dims.iter().map(range).collect::<Option<Vec<_>>>()?))
+        }
+        _ => None,
+    });
+    let defaults = part("DefaultShapes").unwrap_or_default();
+    let features = ranges.filter_map(|(name, ranges)| {
+        let of = defaults.iter().find(|(key, _)| *key == Literal::string(&name));
+        let default: Option<Vec<usize>> = sizes(&of?.1)?.into_iter().map(|n| usize::try_from(n).ok()).collect();
+        let default = default.filter(|default| default.len() == ranges.len())?;
+        Some((name, Feature { shape: Shape::Ranges { default, ranges }, ..Feature::default() }))
+    });
+    Interface { features: features.collect(), ..Interface::default() }
 }
 
 fn int(n: usize) -> i32 {

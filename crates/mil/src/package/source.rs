@@ -1,10 +1,12 @@
 //! A program in a file of MIL text, with or without its weights.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
 use super::blob::code;
 use super::compiled::parsed;
+use super::description::Interface;
 use super::error::PackageError;
 use super::read::{MAX_MODEL_BYTES, MODEL_PATH, Weights, read_capped};
 use super::write::create;
@@ -25,6 +27,8 @@ pub struct SourceFile {
     pub program: Program,
     /// Constants whose file is not there: their numbers read as zeros.
     pub n_absent: usize,
+    /// The shapes that functions say they take, by their names.
+    pub interfaces: BTreeMap<String, Interface>,
 }
 
 /// Write a program as text to `path`, where nothing may be yet, and its larger constants beside it, where
@@ -62,7 +66,7 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut weights = Weights::new(folder, folder);
     let mut n_absent = 0;
-    let program = parsed(&text, path, &mut |name, offset, ty: &TensorType| {
+    let (program, interfaces) = parsed(&text, path, &mut |name, offset, ty: &TensorType| {
         let relative = name.strip_prefix(MODEL_PATH).unwrap_or(name);
         if relative != name && folder.join(relative).exists() {
             return weights.constant(name, offset, ty);
@@ -81,5 +85,5 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
         Ok(Data::zeros(len))
     })?;
     crate::valid::check(&program).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
-    Ok(SourceFile { program, n_absent })
+    Ok(SourceFile { program, n_absent, interfaces })
 }

@@ -7,6 +7,7 @@ use super::escape;
 use crate::audit::compare::Device;
 use crate::audit::report::{Ceilings, FunctionRow, OpRow};
 use crate::audit::text::short;
+use crate::output::counted;
 
 /// Units of the pictures' own coordinates.
 const WIDTH: f64 = 960.0;
@@ -85,9 +86,9 @@ fn bar_of(out: &mut String, bar: &Bar, class: &str, y: f64, f: &FunctionRow) {
     put(
         out,
         format_args!(
-            "<rect class=\"{class}\" x=\"{:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"24\" rx=\"2\"><title>{} ops from {}, {} ms</title></rect>",
+            "<rect class=\"{class}\" x=\"{:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"24\" rx=\"2\"><title>{} from {}, {} ms</title></rect>",
             bar.from,
-            bar.ops,
+            counted(bar.ops, "op"),
             escape(name),
             short(bar.ms)
         ),
@@ -104,8 +105,8 @@ fn bar_of(out: &mut String, bar: &Bar, class: &str, y: f64, f: &FunctionRow) {
 fn spoken(f: &FunctionRow) -> String {
     let n = |class: Device| f.segments.iter().filter(|s| Device::parse(s.backend) == Some(class)).count();
     format!(
-        "{} segments: {} on the engine, {} on the GPU, {} on the CPU",
-        f.segments.len(),
+        "{}: {} on the engine, {} on the GPU, {} on the CPU",
+        counted(f.segments.len(), "segment"),
         n(Device::Ane),
         n(Device::Gpu),
         n(Device::Cpu)
@@ -148,10 +149,10 @@ pub fn roofline(f: &FunctionRow, ceilings: &Ceilings) -> String {
     ops.sort_by(|a, b| b.ms.total_cmp(&a.ms));
     let axes = Axes { x: (-2.0, 4.0), y: (0.0, (ceilings.gflops * 2.0).log10().ceil()) };
     let mut out = format!(
-        "<figure><figcaption>Roofline: {} ops on the engine, each by its operations for a byte and in a second; larger ones take \
-         longer</figcaption>\n<div class=\"scroll\"><svg class=\"roofline\" viewBox=\"0 0 {WIDTH} 344\" role=\"img\" aria-label=\"Roofline of {} ops; the table below has their numbers\">\n",
-        ops.len(),
-        ops.len()
+        "<figure><figcaption>Roofline: {} on the engine, each by its operations for a byte and in a second; larger ones take \
+         longer</figcaption>\n<div class=\"scroll\"><svg class=\"roofline\" viewBox=\"0 0 {WIDTH} 344\" role=\"img\" aria-label=\"Roofline of {}; the table below has their numbers\">\n",
+        counted(ops.len(), "op"),
+        counted(ops.len(), "op")
     );
     grid(&mut out, &axes);
     roof(&mut out, &axes, ceilings);

@@ -27,9 +27,10 @@
       ? value.toLocaleString("en", { maximumSignificantDigits: 3 }) : value.toExponential(2);
   };
 
-  const cell = (text, numeric) => {
+  const cell = (label, text, numeric) => {
     const td = document.createElement("td");
     td.textContent = text;
+    td.dataset.label = label;
     if (numeric) td.className = "n";
     return td;
   };
@@ -53,13 +54,15 @@
     const part = document.createDocumentFragment();
     for (const op of ops.slice(0, state.shown)) {
       const tr = document.createElement("tr");
-      tr.append(cell(op.i + 1, true), cell(op.name), cell(op.kind), cell(op.place), cell(op.backend),
-        cell(number(op.ms), true), cell(number(op.flops), true), cell(number(op.bytes), true), cell(op.why.join("; ")));
+      tr.append(cell("#", op.i + 1, true), cell("result", op.name), cell("op", op.kind), cell("module", op.place),
+        cell("runs on", op.backend), cell("ms", number(op.ms), true), cell("MFLOP", number(op.flops), true),
+        cell("kB", number(op.bytes), true), cell("findings", op.why.join("; ")));
       part.append(tr);
     }
     body.replaceChildren(part);
     more.hidden = ops.length <= state.shown;
-    status.textContent = `${Math.min(state.shown, ops.length)} of ${ops.length} ops shown, ${state.rows.length} in the function`;
+    const count = `${ops.length} ${ops.length === 1 ? "op" : "ops"}`;
+    status.textContent = `${Math.min(state.shown, ops.length)} of ${count} shown, ${state.rows.length} in the function`;
   };
 
   const restart = () => { state.shown = STEP; draw(); };

@@ -168,7 +168,7 @@ fn dispatch(view: &View<'_>, placement: &Placement, busy: f64) -> f64 {
 }
 
 fn load_risk(view: &View<'_>, bytes: f64) -> LoadRisk {
-    let limit = view.target.release.program_bytes(view.target.chip.is_phone());
+    let limit = view.target.release.program_bytes(view.target.is_mobile());
     match bytes {
         b if b > limit.value => LoadRisk::Likely,
         b if b > limit.low => LoadRisk::Possible,

@@ -219,7 +219,7 @@ pub static RULES: &[Rule] = &[
         fix: "Gather on the host, or with a one-hot matrix of fixed size.",
         check: Check::Op(|v, op| {
             let open = v.op(op).results.iter().any(|r| v.known_shape(*r).is_none());
-            (kind(v, op) == "gather_nd" && open && is_runtime(v, op, "indices") && v.target.chip.is_phone())
+            (kind(v, op) == "gather_nd" && open && is_runtime(v, op, "indices") && v.target.is_mobile())
                 .then(|| "`gather_nd` of a length that only the call knows".to_owned())
         }),
         ..ROW

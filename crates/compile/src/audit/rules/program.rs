@@ -29,7 +29,7 @@ pub static RULES: &[Rule] = &[
                         "Unknown opset: `{}` is {}, {} reads up to {}",
                         f.name,
                         f.opset.name(),
-                        target.release.mac,
+                        target.release_name(),
                         newest.name()
                     )
                 })
@@ -53,7 +53,7 @@ pub static RULES: &[Rule] = &[
         check: Check::Function(|v| {
             let n = n_attentions(v);
             let message = format!("{n} attention layers, 21 are the most that were seen to load");
-            if v.target.chip.is_phone() && n > 21 { vec![Hit { op: None, message }] } else { Vec::new() }
+            if v.target.is_mobile() && n > 21 { vec![Hit { op: None, message }] } else { Vec::new() }
         }),
         ..ROW
     },

@@ -312,7 +312,7 @@ pub static RULES: &[Rule] = &[
         check: Check::Function(|v| {
             let flops: f64 = v.f.all_ops().into_iter().filter_map(|op| product_of(v, op)).map(|p| p.flops()).sum();
             let message =
-                format!("`{}` has {:.3} GFLOP of products, about 0.2 pay for entering", v.f.name, flops / 1e9);
+                format!("`{}` has {:.3} GFLOP of products, about 0.2 pay for entering", v.f.name, flops / 1e9 + 0.0);
             if flops < 0.2e9 { vec![Hit { op: None, message }] } else { Vec::new() }
         }),
         ..ROW

@@ -78,9 +78,10 @@ pub static RULES: &[Rule] = &[
                 v.f.all_ops()
                     .into_iter()
                     .find(|op| updated_positions(v, *op).is_some_and(|n| n > if n_states > 1 { 1 } else { 8 }));
-            let fails = v.target.chip.is_phone() && v.program.functions().len() > 1 && n_states > 0;
+            let fails = v.target.is_mobile() && v.program.functions().len() > 1 && n_states > 0;
             report(fails && wide.is_some(), wide, || {
-                format!("{} functions, {n_states} states, several positions a call", v.program.functions().len())
+                let states = if n_states == 1 { "1 state".to_owned() } else { format!("{n_states} states") };
+                format!("{} functions, {states}, several positions a call", v.program.functions().len())
             })
         }),
         ..ROW

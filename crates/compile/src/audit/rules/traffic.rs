@@ -79,7 +79,8 @@ pub static RULES: &[Rule] = &[
                 return None;
             }
             let (tail, head) = tail_of_product(v, op)?;
-            Some(format!("{tail} ops between the product `{}` and `{}`", label(v, head), kind(v, op)))
+            let ops = if tail == 1 { "op" } else { "ops" };
+            Some(format!("{tail} {ops} between the product `{}` and `{}`", label(v, head), kind(v, op)))
         }),
         ..ROW
     },

@@ -226,7 +226,9 @@ fn integer_islands(v: &View<'_>) -> Vec<Hit> {
         }
         inside = integer;
     }
-    let message =
-        |n: usize| format!("{n} integer ops between products: about 0.25 ms to leave the engine and come back");
+    let message = |n: usize| {
+        let ops = if n == 1 { "op" } else { "ops" };
+        format!("{n} integer {ops} between products: about 0.25 ms to leave the engine and come back")
+    };
     islands.into_iter().map(|(op, n)| Hit { op: Some(op), message: message(n) }).collect()
 }

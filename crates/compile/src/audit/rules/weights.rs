@@ -222,9 +222,7 @@ pub static RULES: &[Rule] = &[
         why: "On phones a package above 1.0 to 1.4 GB goes to the GPU without a word, and the app is then killed for \
               its memory.",
         fix: "Cut the model into chunks of less than 950 MB each, or compress the weights.",
-        check: Check::Function(
-            |v| if v.target.chip.is_phone() { weight_ceiling(v, 1.0e9, 1.94e9) } else { Vec::new() },
-        ),
+        check: Check::Function(|v| if v.target.is_mobile() { weight_ceiling(v, 1.0e9, 1.94e9) } else { Vec::new() }),
         ..ROW
     },
     Rule {
@@ -237,9 +235,7 @@ pub static RULES: &[Rule] = &[
         disputed: Some("Programs of 1.2 GB run on M4 Max (CoreML-LLM S0)"),
         why: "ANEMLL cuts models at 950 MB to be safe on every chip.",
         fix: "Cut the model into chunks where a device fails to load it.",
-        check: Check::Function(
-            |v| if v.target.chip.is_phone() { Vec::new() } else { weight_ceiling(v, 0.95e9, 1.94e9) },
-        ),
+        check: Check::Function(|v| if v.target.is_mobile() { Vec::new() } else { weight_ceiling(v, 0.95e9, 1.94e9) }),
         ..ROW
     },
     Rule {
@@ -252,8 +248,7 @@ pub static RULES: &[Rule] = &[
         why: "The compiler on the phone rejected programs with quantised activations.",
         fix: "Quantise weights only on phones.",
         check: Check::Op(|v, op| {
-            (is_any(v, op, &["quantize", "dequantize"]) && v.target.chip.is_phone())
-                .then(|| format!("`{}`", kind(v, op)))
+            (is_any(v, op, &["quantize", "dequantize"]) && v.target.is_mobile()).then(|| format!("`{}`", kind(v, op)))
         }),
         ..ROW
     },

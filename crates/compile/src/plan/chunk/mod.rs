@@ -194,7 +194,7 @@ const MOST_IO: usize = 64;
 pub fn of_function(f: &Function, target: &Target) -> Result<Vec<Chunk>, ChunkError> {
     let chip = target.chip;
     let limits =
-        Limits { weight_bytes: target.release.program_bytes(chip.is_phone()).low, n_ops: usize::MAX, n_io: MOST_IO };
+        Limits { weight_bytes: target.release.program_bytes(target.is_mobile()).low, n_ops: usize::MAX, n_io: MOST_IO };
     // Written by one program, read by the next.
     let byte_ms = 2.0 / (chip.activation_gbps.value * 1e6);
     let costs = Costs { call_ms: chip.dispatch_seconds(target.route, 0.0) * 1e3, byte_ms };

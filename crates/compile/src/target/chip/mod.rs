@@ -7,9 +7,12 @@
 
 mod table;
 
-use super::{Evidence, Family, Figure, Route};
+use super::{Evidence, Family, Figure, Route, System};
 
 pub use table::CHIPS;
+
+/// Chips of iPads. Source: Apple's specifications of iPad, iPad mini, iPad Air and iPad Pro, 2020 to 2025.
+const IN_IPADS: [&str; 9] = ["m1", "m2", "m3", "m4", "m5", "a14", "a15", "a16", "a17-pro"];
 
 /// What a cost is computed from.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,9 +52,10 @@ pub struct Chip {
 }
 
 impl Chip {
-    /// The chip of that name.
+    /// The chip of that name, in capitals or not; `M4 Max` is `m4-max` too.
     pub fn from_name(name: &str) -> Option<&'static Self> {
-        CHIPS.iter().find(|chip| chip.name == name)
+        let name = name.trim().replace([' ', '_'], "-");
+        CHIPS.iter().find(|chip| chip.name.eq_ignore_ascii_case(&name))
     }
 
     /// The chip that a text names as people write it: `M4 Max`, `iPhone 17 Pro (A19 Pro)`, `M6 single ANE`, `M1 (Air)`.
@@ -64,9 +68,13 @@ impl Chip {
         CHIPS.iter().filter(|chip| names(chip)).max_by_key(|chip| chip.name.len())
     }
 
-    /// Whether it is a phone's.
-    pub fn is_phone(&self) -> bool {
-        self.name.starts_with('a')
+    /// Whether a device with it runs this system.
+    pub fn runs(&self, system: System) -> bool {
+        match system {
+            System::Mac => self.name.starts_with('m'),
+            System::Phone => self.name.starts_with('a'),
+            System::Pad => IN_IPADS.contains(&self.name),
+        }
     }
 
     /// What a call costs beside `busy` seconds of work, in seconds.

@@ -27,7 +27,7 @@ pub fn build(words: &Words<'_>, target: &Target) -> Expressed {
     let geometry = Geometry::of(n_weights);
     // Where nothing is said, as few programs as the release is sure to take, with a tenth of room.
     let bytes = n_weights * bits(words) / 8.0;
-    let limit = 0.9 * target.release.program_bytes(target.chip.is_phone()).low;
+    let limit = 0.9 * target.release.program_bytes(target.is_mobile()).low;
     let least = (bytes / limit).ceil().max(1.0);
     let calls = said.map_or(least, |n| n as f64);
     let parts = calls.min(geometry.layers as f64);

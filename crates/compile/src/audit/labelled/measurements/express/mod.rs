@@ -149,7 +149,7 @@ fn target(row: &Row) -> Result<Target, String> {
     let newest = &RELEASES[RELEASES.len() - 1];
     let release =
         major.and_then(|n| RELEASES.iter().find(|r: &&Release| r.version() == n || r.ios == format!("ios{n}")));
-    Ok(Target { chip, release: release.unwrap_or(newest), units: Units::CpuAndNeuralEngine, route })
+    Ok(Target::new(chip, release.unwrap_or(newest), Units::CpuAndNeuralEngine, route))
 }
 
 fn palette(bits: f64, grouped: bool) -> Option<Weights> {

@@ -1,0 +1,125 @@
+//! What the audit says of a program that was just written, in two lines: whether it runs on the engine, and what to do.
+
+use std::path::Path;
+
+use serde::Serialize;
+use thane_compile::target::Target;
+
+use super::length::LengthRow;
+use super::plan::{self, Scope};
+use super::report::{FunctionRow, Report, TargetRow};
+use super::require::STOPS;
+use super::subject::{self, Build};
+use super::text::{interval, sentence, share, shown_length};
+use crate::app::App;
+use crate::exit::Failure;
+use crate::output::counted;
+
+/// What is said of a program.
+#[derive(Debug, Serialize)]
+pub struct Verdict {
+    pub target: String,
+    /// What of the target was not given but follows from the tables: `chip`, `release` or both.
+    pub implied: Vec<&'static str>,
+    /// A word of [`plan::Verdict`].
+    pub verdict: &'static str,
+    pub ops: usize,
+    pub ane_ops: usize,
+    pub residency: f64,
+    pub errors: usize,
+    pub warnings: usize,
+    /// The rules by which it fails.
+    pub fails_by: Vec<&'static str>,
+    /// The function that the milliseconds are of.
+    pub function: Option<String>,
+    pub length: Option<LengthRow>,
+    pub ms: Option<f64>,
+    pub low_ms: Option<f64>,
+    pub high_ms: Option<f64>,
+    /// What to do.
+    pub remedy: String,
+    #[serde(skip)]
+    said: String,
+}
+
+/// Judge what was written at `path`; `is_portable` says that it was not written for the engine.
+pub fn of(path: &Path, target: &Target, is_portable: bool, build: &Build<'_>, app: &App) -> Result<Verdict, Failure> {
+    let subject = subject::open(&path.to_string_lossy(), build, app)?;
+    let report = plan::report(&subject, std::slice::from_ref(target), Scope::default());
+    let t = &report.targets[0];
+    let f = principal(t);
+    let stops = stops(&report, t);
+    Ok(Verdict {
+        target: t.target.clone(),
+        implied: t.implied.clone(),
+        verdict: t.verdict,
+        ops: t.ops,
+        ane_ops: t.ane_ops,
+        residency: t.residency,
+        errors: t.errors,
+        warnings: t.warnings,
+        function: f.map(|f| f.name.clone()),
+        length: f.and_then(|f| f.length.clone()),
+        ms: f.map(|f| f.latency.ms),
+        low_ms: f.map(|f| f.latency.low_ms),
+        high_ms: f.map(|f| f.latency.high_ms),
+        remedy: remedy(&report, t, &stops, is_portable, path),
+        said: said(t, f, &stops),
+        fails_by: stops,
+    })
+}
+
+impl Verdict {
+    /// The two lines.
+    pub fn lines(&self) -> [String; 2] {
+        [self.said.clone(), format!("  try: {}", self.remedy)]
+    }
+}
+
+/// The function that is called most: `decode`, else the slowest that is meant for the engine.
+fn principal(t: &TargetRow) -> Option<&FunctionRow> {
+    let is_decode = |f: &&FunctionRow| f.name.rsplit('/').next() == Some("decode");
+    let slowest = || t.functions.iter().filter(|f| !f.catch_all).max_by(|a, b| a.latency.ms.total_cmp(&b.latency.ms));
+    t.functions.iter().find(is_decode).or_else(slowest).or(t.functions.first())
+}
+
+/// The rules that say that it does not get onto the engine at all.
+fn stops(report: &Report, t: &TargetRow) -> Vec<&'static str> {
+    let is_stop = |effect: &str| STOPS.iter().any(|(name, _)| *name == effect);
+    let found = t.findings.iter().filter(|f| f.severity == "error").map(|f| f.rule);
+    let mut rules: Vec<&'static str> =
+        found.filter(|id| report.rule(id).is_some_and(|rule| is_stop(rule.effect))).collect();
+    rules.dedup();
+    rules
+}
+
+fn said(t: &TargetRow, f: Option<&FunctionRow>, stops: &[&str]) -> String {
+    let by = if stops.is_empty() { String::new() } else { format!(" ({})", stops.join(", ")) };
+    let call = f.map(|f| format!("; {}{} takes {} ms", f.name, shown_length(f), interval(&f.latency)));
+    format!(
+        "audit for {}: {}{by}; {} % of {} there{}",
+        t.short(),
+        sentence(t),
+        share(t.residency),
+        counted(t.ops, "op"),
+        call.unwrap_or_default()
+    )
+}
+
+fn remedy(report: &Report, t: &TargetRow, stops: &[&str], is_portable: bool, path: &Path) -> String {
+    let audit = format!("thane audit {} --target {}", path.display(), t.short());
+    if is_portable && t.ane_ops < t.ops {
+        return format!("--form engine, which is written for the Neural Engine; {audit} says what keeps this form off");
+    }
+    // The one stop that convert itself can avoid.
+    if stops.contains(&"ANE071") {
+        let names: Vec<&str> = t.functions.iter().map(|f| f.name.as_str()).collect();
+        return format!("one package for each function: --functions {}", names.join(", then --functions "));
+    }
+    let worst = stops.first().copied().or_else(|| t.findings.iter().find(|f| f.severity == "error").map(|f| f.rule));
+    match worst.and_then(|id| report.rule(id)) {
+        Some(rule) => format!("{} ({}; {audit} shows where)", rule.fix.trim_end_matches('.'), rule.id),
+        None if t.ane_ops == t.ops => format!("{audit}, for times and what makes it slower"),
+        None => format!("{audit}, for the ops that run elsewhere and why"),
+    }
+}

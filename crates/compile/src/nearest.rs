@@ -1,0 +1,24 @@
+//! Names that a misspelt one may mean.
+
+/// The name that is spelled most like `word`, if one is near enough to be meant.
+pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    /// Jaro-Winkler similarity below which names are no longer taken for each other; clap's own bound is 0.7.
+    const LEAST: f64 = 0.8;
+    let word = word.to_ascii_lowercase();
+    let near = |name: &'a str| (strsim::jaro_winkler(&word, &name.to_ascii_lowercase()), name);
+    let best = names.into_iter().map(near).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (best.0 >= LEAST).then_some(best.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_near_or_none_is() {
+        let names = ["ANE001", "ANE070", "ANE128"];
+        assert_eq!(nearest("ane-70", names), Some("ANE070"));
+        assert_eq!(nearest("hello", names), None);
+        assert_eq!(nearest("", names), None);
+    }
+}
