@@ -11,4 +11,12 @@ for name in smollm2-135m gemma3-270m minilm; do
     path=$(cargo run --quiet --profile "${PROFILE:-release}" -p thane-cli -- pull "$name" 2> >(cat >&2))
     ln -sfn "$path" "$folder/$(basename "$path")"
 done
+# A real audio model in fp32 (0.3 MB of a wheel): quiet inputs reach a logarithm of small powers.
+if [ ! -d "$folder/nmp.mlpackage" ]; then
+    wheel=$(mktemp -d)
+    python3 -m pip download --quiet --no-deps --dest "$wheel" basic-pitch==0.4.0 >&2
+    python3 -m zipfile -e "$wheel"/basic_pitch-*.whl "$wheel"
+    cp -r "$wheel/basic_pitch/saved_models/icassp_2022/nmp.mlpackage" "$folder/"
+    rm -rf "$wheel"
+fi
 cd "$folder" && pwd

@@ -1,347 +1,293 @@
-//! Whether two forms of a function compute the same: both run over made-up inputs, in f32 and as the engine computes.
+//! Whether two forms of a function compute the same, seen by running both on inputs that cover the domain.
 //!
-//! In f32 the second form must give what the first gives, within bounds for the order of sums and roundings. As the
-//! engine
-//! computes, it must not be further from the first in f32 than twice what the first itself is: a deep program strays by
-//! its own roundings, and another form of it may not stray more. Start at [`compare`].
+//! A rewrite that is exact in real arithmetic may part from the original by roundings alone. How far roundings go is
+//! measured: each op's result is put off by one rounding of f32, without a pattern, and the two forms may be apart by a few
+//! times what that moves. Where values are declared fp16 the new form may stray no further than the old one, and a few
+//! roundings of fp16. This is asked of the ops that changed ([`local`]), and of the whole function against the original
+//! ([`whole`]), so that rewrites are judged alone and together. A lossy rewrite is asked only the second, and by a bound
+//! that the user sets. Start at [`OnCpu`].
 
-use std::fmt;
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
 
-use thane_kernels::Isa;
-use thane_mil::backend::{Backend, Instance};
-use thane_mil::program::{Function, Op, Program, ValueId};
-use thane_mil::proof::{Numbers, Proof, Prover};
-use thane_mil::types::{DType, TensorType, Type};
+use thane_kernels::{Context, Isa};
+use thane_mil::budget::Budget;
+use thane_mil::program::{Function, ValueId};
+use thane_mil::proof::{Forms, Numbers, Proof, Prover};
+use thane_mil::types::TensorType;
 
-use crate::ane::Effects;
-use crate::{Cpu, Numerics};
-
+mod diff;
 mod inputs;
+mod local;
 mod rows;
+mod walk;
+mod whole;
 
-use inputs::Inputs;
+pub use inputs::Sample;
+use local::{Claims, Fault, Memo, Seen};
+use walk::{Env, Mode, Stop, Walk};
+use whole::{Found, Judge, Reference};
 
-/// How far results may part, over the largest and over the root mean square of what is due.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bounds {
-    /// In f32, where nothing is declared fp16.
-    pub wide: (f64, f64),
-    /// In f32, where results or states are rounded to fp16.
-    pub half: (f64, f64),
-    /// As the engine computes, beyond twice what the first form is off by.
-    pub engine: (f64, f64),
-    /// How much of the numbers may be off by more: those that a rounding puts on the other side of a step.
-    pub share: f64,
-}
-
-impl Bounds {
-    /// Another order of sums: 2^-13 of the largest and 2^-16 of the root mean square in f32, a few roundings to fp16
-    /// where there are any; as the engine computes, 2^-7 and 2^-8.
-    pub const ORDER: Self = Self { wide: (1.3e-4, 1.6e-5), half: (4e-3, 2e-3), engine: (0.008, 0.004), share: 0.0 };
-    /// Numbers in fp16 that were in fp32: some ten roundings of 2^-11 in a row.
-    pub const NARROW: Self = Self { wide: (0.03, 0.008), half: (0.03, 0.008), engine: (0.03, 0.008), share: 0.0 };
-    /// Numbers that are rounded to steps: 2 % of them may be on another.
-    pub const STEPS: Self = Self { share: 0.02, ..Self::ORDER };
-}
-
-/// What may be spent.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Budget {
-    /// Multiplications of one call.
-    pub n_products: f64,
+/// What may be spent, and on what.
+#[derive(Default)]
+pub struct Settings<'a> {
     /// Threads, the caller's included.
     pub n_threads: usize,
     /// Instructions to compute with; the best of this machine where none are named.
     pub isa: Option<Isa>,
+    /// What tensors are counted against.
+    pub budget: Budget,
+    /// What all proofs together may take.
+    pub time_limit: Option<Duration>,
+    /// How far lossy rewrites may be off, over the largest magnitude of an output; none are tried where this is none.
+    pub max_error: Option<f64>,
+    /// Inputs of the user's.
+    pub samples: Vec<Sample>,
+    /// Hears what is done.
+    pub progress: Option<Box<dyn FnMut(&str) + 'a>>,
 }
 
-impl Default for Budget {
-    /// 5 x 10^9: some ten seconds as the engine computes, on a core of today.
-    fn default() -> Self {
-        Self { n_products: 5e9, n_threads: 1, isa: None }
+/// Proves by running forms of functions.
+pub struct OnCpu<'a> {
+    env: Env,
+    max_error: Option<f64>,
+    samples: Vec<Sample>,
+    progress: Option<Box<dyn FnMut(&str) + 'a>>,
+    time_limit: Option<Duration>,
+    /// By the name of the function.
+    known: HashMap<String, Known>,
+}
+
+/// What is known of a function from running it.
+struct Known {
+    reference: Reference,
+    /// Values by set of inputs, as far as they were asked for.
+    memos: Vec<Memo>,
+}
+
+/// What the runs of an original may take, where the whole is not limited; the first set is run in any case.
+const REFERENCE_TIME: Duration = Duration::from_secs(20);
+/// What the runs of one rewrite may take; where one run takes longer, the whole is run when all is done.
+const TRIAL_TIME: Duration = Duration::from_secs(6);
+/// Sets whose inner values are held.
+const MOST_MEMOS: usize = 3;
+/// Bytes of inner values that are held of a set; of more, only what was asked for.
+const MEMO_BYTES: usize = 1 << 29;
+
+impl<'a> OnCpu<'a> {
+    /// With these settings; the clock runs from here.
+    pub fn new(settings: Settings<'a>) -> Self {
+        let isa = settings.isa.unwrap_or_else(Isa::detect);
+        let context = Context::with_isa(settings.n_threads.max(1), isa);
+        let deadline = settings.time_limit.and_then(|limit| Instant::now().checked_add(limit));
+        Self {
+            env: Env { context, budget: settings.budget, deadline },
+            max_error: settings.max_error,
+            samples: settings.samples,
+            progress: settings.progress,
+            time_limit: settings.time_limit,
+            known: HashMap::new(),
+        }
     }
-}
 
-/// What was seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Evidence {
-    /// Calls compared, both numerics together.
-    pub n_calls: usize,
-    /// Numbers compared.
-    pub n_values: usize,
-    /// The largest difference in f32, over the largest number due.
-    pub f32_error: f64,
-    /// The same of the second form as the engine computes, against the first in f32.
-    pub ane_error: f64,
-    /// The same of the first form.
-    pub ane_error_before: f64,
-}
-
-/// Whether they are equal.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
-    /// They are.
-    Equal(Evidence),
-    /// They are not; where, and how far.
-    Differs(String),
-    /// It cannot be told; why.
-    Unknown(String),
-}
-
-impl fmt::Display for Evidence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} calls of random inputs, {} numbers: off by {:.1e} of the largest in f32; as the engine computes {:.1e}, before {:.1e}",
-            self.n_calls, self.n_values, self.f32_error, self.ane_error, self.ane_error_before
-        )
+    /// What is known of an original, which is run where it was not.
+    fn known(&mut self, f: &Function) -> Result<(), Stop> {
+        if self.known.contains_key(&f.name) {
+            return Ok(());
+        }
+        let most = self.time_limit.map_or(REFERENCE_TIME, |limit| limit / 4);
+        let reference = Reference::new(f, &self.samples, most, &self.env)?;
+        self.known.insert(f.name.clone(), Known { reference, memos: Vec::new() });
+        Ok(())
     }
-}
 
-/// Proves by running both forms, within a budget.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OnCpu(pub Budget);
+    /// The ops that changed, by themselves.
+    fn local(&mut self, forms: &Forms<'_>) -> Result<Seen, Fault> {
+        let claims = Claims::of(forms.before, forms.after).map_err(|why| Fault::Stop(Stop::Op(why)))?;
+        let Some(known) = self.known.get_mut(&forms.original.name) else { return Ok(Seen::default()) };
+        let wanted = claims.taken(forms.before, forms.after);
+        let is_slow = known.reference.run_time > TRIAL_TIME / 6;
+        let n_memos = known.reference.n_cases().min(if is_slow { 1 } else { MOST_MEMOS });
+        known.memos.resize_with(n_memos.max(known.memos.len()), Memo::new);
+        let mut seen = Seen::default();
+        for at in 0..n_memos {
+            known.reference.fill(at, &mut known.memos[at], forms.before, &wanted, &self.env)?;
+            seen.add(&local::check(forms.before, forms.after, &claims, &known.memos[at], &self.env)?);
+        }
+        Ok(seen)
+    }
 
-impl Prover for OnCpu {
-    fn prove(&mut self, before: &Function, after: &Function, numbers: Numbers) -> Proof {
-        let bounds = match numbers {
-            Numbers::Same => Bounds::ORDER,
-            Numbers::Half => Bounds::NARROW,
-            Numbers::Stepped => Bounds::STEPS,
+    fn whole(&mut self, original: &str, after: &Function, n_sets: usize, judge: Judge) -> Result<Found, Stop> {
+        let Some(known) = self.known.get_mut(original) else { return Ok(Found::default()) };
+        known.reference.judge(after, n_sets, judge, &self.env)
+    }
+
+    /// Sets that a rewrite is run on as a whole.
+    fn n_trial_sets(&self, original: &str) -> usize {
+        let Some(known) = self.known.get(original) else { return 0 };
+        let one = known.reference.run_time.as_secs_f64() * 2.0;
+        ((TRIAL_TIME.as_secs_f64() / one.max(1e-9)) as usize).min(known.reference.n_cases())
+    }
+
+    fn exact(&mut self, forms: &Forms<'_>) -> Result<Proof, Stop> {
+        let seen = match self.local(forms) {
+            Ok(seen) => Ok(seen),
+            Err(Fault::Differs(how)) => return Ok(Proof::Differs(how)),
+            Err(Fault::Stop(Stop::Op(why))) => Err(why),
+            Err(Fault::Stop(stop)) => return Err(stop),
         };
-        match compare(before, after, &bounds, &self.0) {
-            Verdict::Equal(evidence) => Proof::Equal(evidence.to_string()),
-            Verdict::Differs(how) => Proof::Differs(how),
-            Verdict::Unknown(why) => Proof::Unknown(why),
+        let n_sets = self.n_trial_sets(&forms.original.name);
+        // What cannot be judged by itself is judged as a whole, whatever that takes.
+        let n_sets = if seen.is_err() { n_sets.max(1) } else { n_sets };
+        if let (true, Some(most)) = (forms.is_lossy, self.max_error) {
+            let proof = self.lossy(forms.original, forms.after, n_sets, most)?;
+            return Ok(match (seen, proof) {
+                (seen @ Ok(_), Proof::Lossy { .. }) => Proof::Equal(told(Some(&seen), &Found::default())),
+                (_, proof) => proof,
+            });
+        }
+        let found = self.whole(&forms.original.name, forms.after, n_sets, Judge::Exact)?;
+        if let Some(fault) = found.fault {
+            return Ok(Proof::Differs(fault));
+        }
+        Ok(Proof::Equal(told(Some(&seen), &found)))
+    }
+
+    fn lossy(&mut self, original: &Function, after: &Function, n_sets: usize, most: f64) -> Result<Proof, Stop> {
+        // Which inputs a loss shows on is not known before all are run.
+        if self.known.get(&original.name).is_some_and(|known| !known.reference.is_complete) {
+            return Ok(Proof::Unknown(
+                "there was no time to run it on all inputs; --time-limit allows more".to_owned(),
+            ));
+        }
+        let found = self.whole(&original.name, after, n_sets, Judge::Lossy(most))?;
+        if let Some(fault) = found.fault {
+            return Ok(Proof::Differs(fault));
+        }
+        let how = format!(
+            "off by {:.1e} of the largest output, for {}; bound {most:.1e}, inputs: {}",
+            found.error,
+            found.worst,
+            found.labels.join(", ")
+        );
+        Ok(Proof::Lossy { error: found.error, how })
+    }
+
+    /// Whether there is a set to judge on; else why not.
+    fn is_judged(&self, original: &str) -> Result<(), String> {
+        match self.known.get(original) {
+            Some(known) if known.reference.n_cases() > 0 => Ok(()),
+            Some(Known { reference: Reference { note: Some(note), .. }, .. }) => Err(note.clone()),
+            _ => Err("it has no inputs to run on".to_owned()),
         }
     }
 }
 
-/// Seeds, and what floating-point inputs are scaled to.
-const RUNS: [(u64, f32); 3] = [(11, 1.0), (29, 0.25), (47, 3.0)];
-/// Calls of a run where there are states.
-const CALLS_WITH_STATE: usize = 3;
-/// Above this, one run in each numerics must do.
-const MANY_PRODUCTS: f64 = 5e7;
-
-/// Whether `after` computes what `before` does. Both have the same inputs, outputs and states; where those of `after` have
-/// longer rows, what lies behind the old end is filled with NaN in inputs and not looked at in outputs and states.
-pub fn compare(before: &Function, after: &Function, bounds: &Bounds, budget: &Budget) -> Verdict {
-    let n = n_products(before).max(n_products(after));
-    if n > budget.n_products {
-        let most = budget.n_products;
-        return Verdict::Unknown(format!(
-            "a call takes {n:.1e} multiplications, more than the {most:.1e} that are run here"
+/// How equality was seen.
+fn told(seen: Option<&Result<Seen, String>>, found: &Found) -> String {
+    let mut parts = Vec::new();
+    match seen {
+        Some(Ok(seen)) => parts.push(format!(
+            "the ops by themselves are off by {:.1e}, where roundings allow {:.1e}",
+            seen.error, seen.allowed
+        )),
+        Some(Err(why)) => parts.push(format!("the ops were not run by themselves, since {why}")),
+        None => {}
+    }
+    if !found.labels.is_empty() {
+        parts.push(format!(
+            "the function is off by {:.1e} of the largest output, where roundings allow {:.1e}, for {}",
+            found.error,
+            found.allowed,
+            found.labels.join(", ")
         ));
     }
-    let runs = if n > MANY_PRODUCTS { &RUNS[..1] } else { &RUNS[..] };
-    let mut evidence = Evidence::default();
-    for (seed, scale) in runs {
-        let trial = Trial { before, after, bounds, budget };
-        match trial.run(*seed, *scale, &mut evidence) {
-            Ok(()) => {}
-            Err(verdict) => return verdict,
-        }
-    }
-    match evidence.n_values {
-        0 => Verdict::Unknown("no number of the original is finite on made-up inputs".to_owned()),
-        _ => Verdict::Equal(evidence),
-    }
+    parts.join("; ")
 }
 
-/// Multiplications of products in a call; what is not known counts nothing.
-fn n_products(f: &Function) -> f64 {
-    let len = |v: ValueId| f.value(v).ty.tensor().and_then(TensorType::n_elements).unwrap_or(0) as f64;
-    let dims = |op: &Op, name: &str| op.value_arg(name).and_then(|v| f.value(v).ty.tensor()?.known_shape());
-    let of = |op: &Op| -> Option<f64> {
-        let out = len(*op.results.first()?);
-        Some(match op.def.name {
-            "conv" | "linear" => out * dims(op, "weight")?.get(1..)?.iter().map(|n| *n as f64).product::<f64>(),
-            "matmul" => {
-                let x = dims(op, "x")?;
-                let transposed = f.literal_arg(op, "transpose_x").and_then(|l| l.to_ints()) == Some(vec![1]);
-                out * *x.get(x.len().checked_sub(1 + usize::from(transposed))?)? as f64
+impl Prover for OnCpu<'_> {
+    fn prove(&mut self, forms: &Forms<'_>, numbers: Numbers) -> Proof {
+        let done = self.known(forms.original).and_then(|()| {
+            if let Err(why) = self.is_judged(&forms.original.name) {
+                return Ok(Proof::Unknown(why));
             }
-            "scaled_dot_product_attention" => {
-                let (q, k) = (dims(op, "query")?, dims(op, "key")?);
-                2.0 * q.iter().map(|n| *n as f64).product::<f64>() * *k.get(k.len().checked_sub(2)?)? as f64
-            }
-            _ => 0.0,
-        })
-    };
-    f.all_ops().into_iter().filter_map(|id| of(f.op(id))).sum()
-}
-
-struct Trial<'a> {
-    before: &'a Function,
-    after: &'a Function,
-    bounds: &'a Bounds,
-    budget: &'a Budget,
-}
-
-/// What a form gives: each output of each call, and the states in the end.
-type Results = Vec<(String, DType, Vec<f64>)>;
-
-impl Trial<'_> {
-    fn run(&self, seed: u64, scale: f32, evidence: &mut Evidence) -> Result<(), Verdict> {
-        let ane = Numerics::Ane(Effects::default());
-        let unknown = |why: String| Verdict::Unknown(format!("the original does not run on made-up inputs: {why}"));
-        let made = self.inputs(seed, scale);
-        let due = self.results(self.before, &made, Numerics::F32).map_err(unknown)?;
-        let fails = |why: String| Verdict::Differs(format!("the new form does not run: {why}"));
-        let found = self.results(self.after, &made, Numerics::F32).map_err(fails)?;
-        evidence.n_calls += 2 * made.n_calls();
-        for (due, found) in due.iter().zip(&found) {
-            let error = Error::of(due, found);
-            evidence.n_values += error.n;
-            evidence.f32_error = evidence.f32_error.max(error.largest);
-            self.within(due, &error)?;
-        }
-        // The original may fail as the engine computes, which can be why it is rewritten.
-        let strayed = self.results(self.before, &made, ane).ok();
-        let found = self.results(self.after, &made, ane).map_err(fails)?;
-        for (i, (due, found)) in due.iter().zip(&found).enumerate() {
-            let error = Error::of(due, found);
-            let own = strayed.as_ref().map(|s| Error::of(due, &s[i]));
-            evidence.ane_error = evidence.ane_error.max(error.largest);
-            evidence.ane_error_before =
-                evidence.ane_error_before.max(own.as_ref().map_or(f64::INFINITY, |e| e.largest));
-            self.strays(due, &error, own.as_ref())?;
-        }
-        Ok(())
-    }
-
-    fn inputs(&self, seed: u64, scale: f32) -> Inputs {
-        let has_state = self.before.body().inputs.iter().any(|v| matches!(self.before.value(*v).ty, Type::State(_)));
-        Inputs::new(self.before, seed, scale, if has_state { CALLS_WITH_STATE } else { 1 })
-    }
-
-    fn results(&self, f: &Function, made: &Inputs, numerics: Numerics) -> Result<Results, String> {
-        let program = Program::new(vec![f.clone()]);
-        let cpu = Cpu::new(numerics, self.budget.n_threads).with_isa(self.budget.isa);
-        let executable = cpu.load(&program).map_err(|e| e.to_string())?;
-        let mut instance = executable.instantiate().map_err(|e| e.to_string())?;
-        let mut results = Results::new();
-        for call in made.calls() {
-            for (name, shape, bytes) in call {
-                let (shape, bytes) = rows::filled(f, name, shape, bytes);
-                let buffer = instance.input(name, &shape).map_err(|e| e.to_string())?;
-                if buffer.len() != bytes.len() {
-                    return Err(format!("input `{name}` takes {} bytes", buffer.len()));
+            let exact = match numbers {
+                Numbers::Exact => self.exact(forms)?,
+                Numbers::Lossy => Proof::Unknown("it changes precision; --lossy MAX_ERROR allows that".to_owned()),
+            };
+            match (exact, self.max_error) {
+                (Proof::Differs(_) | Proof::Unknown(_), Some(most)) => {
+                    let n_sets = self.n_trial_sets(&forms.original.name).max(1);
+                    self.lossy(forms.original, forms.after, n_sets, most)
                 }
-                buffer.copy_from_slice(&bytes);
+                (exact, _) => Ok(exact),
             }
-            instance.run(&f.name).map_err(|e| e.to_string())?;
-            outputs(f, self.before, &*instance, &mut results)?;
-        }
-        Ok(results)
+        });
+        done.unwrap_or_else(|stop| Proof::Unknown(stop.to_string()))
     }
 
-    /// Whether a result is within the bounds of f32.
-    fn within(&self, (name, dtype, due): &(String, DType, Vec<f64>), error: &Error) -> Result<(), Verdict> {
-        let (largest, mean) = if *dtype == DType::Fp32 && self.is_wide() { self.bounds.wide } else { self.bounds.half };
-        let off = error.n_off(largest) as f64;
-        let (largest, mean) = if dtype.is_float() { (largest, mean) } else { (0.0, 0.0) };
-        let few = off <= self.bounds.share * due.len() as f64;
-        let fits = error.largest <= largest && error.mean <= mean || self.bounds.share > 0.0 && few;
-        if fits && error.n_lost == 0 {
+    fn confirm(&mut self, original: &Function, done: &Function, is_lossy: bool) -> Proof {
+        let done = self.known(original).and_then(|()| {
+            if let Err(why) = self.is_judged(&original.name) {
+                return Ok(Proof::Unknown(why));
+            }
+            if let (true, Some(most)) = (is_lossy, self.max_error) {
+                return self.lossy(original, done, usize::MAX, most);
+            }
+            let found = self.whole(&original.name, done, usize::MAX, Judge::Exact)?;
+            Ok(match found.fault {
+                Some(fault) => Proof::Differs(fault),
+                None => Proof::Equal(told(None, &found)),
+            })
+        });
+        done.unwrap_or_else(|stop| Proof::Unknown(stop.to_string()))
+    }
+
+    fn takes_lossy(&self) -> bool {
+        self.max_error.is_some()
+    }
+
+    fn is_over(&self) -> bool {
+        self.env.deadline.is_some_and(|at| Instant::now() >= at)
+    }
+
+    fn announce(&mut self, what: &str) {
+        if let Some(progress) = &mut self.progress {
+            progress(what);
+        }
+    }
+}
+
+impl Reference {
+    /// Computes the values of a form that are wanted, on one set of inputs, as far as they are not at hand.
+    fn fill(&self, at: usize, memo: &mut Memo, f: &Function, wanted: &HashSet<ValueId>, env: &Env) -> Result<(), Stop> {
+        let missing: Vec<ValueId> = wanted.iter().copied().filter(|v| !memo.contains_key(v)).collect();
+        if missing.is_empty() {
             return Ok(());
         }
-        Err(Verdict::Differs(format!("`{name}` in f32: {error}, bounds {largest:.1e} and {mean:.1e}")))
-    }
-
-    /// Whether a result as the engine computes is not further from f32 than twice what the first form is.
-    fn strays(&self, due: &(String, DType, Vec<f64>), error: &Error, own: Option<&Error>) -> Result<(), Verdict> {
-        let Some(own) = own else { return Ok(()) };
-        let (largest, mean) = if due.1.is_float() { self.bounds.engine } else { (0.02, 0.02) };
-        let (largest, mean) = (2.0 * own.largest + largest, 2.0 * own.mean + mean);
-        let few = error.n_off(largest) as f64 <= self.bounds.share * due.2.len() as f64;
-        let fits = error.largest <= largest && error.mean <= mean || self.bounds.share > 0.0 && few;
-        if fits && error.n_lost <= own.n_lost {
-            return Ok(());
-        }
-        let name = &due.0;
-        Err(Verdict::Differs(format!("`{name}` as the engine computes: {error}; the original: {own}")))
-    }
-
-    /// Whether nothing is computed in fp16.
-    fn is_wide(&self) -> bool {
-        let half = |f: &Function| {
-            let values = f.all_ops().into_iter().flat_map(|op| f.op(op).results.clone());
-            values.into_iter().any(|v| f.value(v).ty.tensor().is_some_and(|t| t.dtype == DType::Fp16))
-        };
-        !half(self.before) && !half(self.after)
-    }
-}
-
-/// What a form gave, in rows as long as those of the first form.
-fn outputs(f: &Function, first: &Function, instance: &dyn Instance, results: &mut Results) -> Result<(), String> {
-    for output in &f.body().outputs {
-        let name = &f.value(*output).name;
-        let view = instance.output(name).map_err(|e| e.to_string())?;
-        let numbers = rows::cut(first, name, view.shape, inputs::numbers(view.dtype, view.bytes));
-        results.push((name.clone(), view.dtype, numbers));
-    }
-    for input in &f.body().inputs {
-        let value = f.value(*input);
-        if let Type::State(_) = value.ty {
-            let view = instance.state(&value.name).map_err(|e| e.to_string())?;
-            let numbers = rows::cut(first, &value.name, view.shape, inputs::numbers(view.dtype, view.bytes));
-            results.push((value.name.clone(), view.dtype, numbers));
-        }
-    }
-    Ok(())
-}
-
-/// How far numbers are from those due, where those are finite.
-struct Error {
-    /// Numbers compared.
-    n: usize,
-    /// The largest difference over the largest number due.
-    largest: f64,
-    /// The root mean square of differences over that of the numbers.
-    mean: f64,
-    /// Numbers that are not finite, or not there.
-    n_lost: usize,
-    differences: Vec<f64>,
-    most: f64,
-}
-
-impl Error {
-    fn of((_, _, due): &(String, DType, Vec<f64>), (_, _, found): &(String, DType, Vec<f64>)) -> Self {
-        let mut error = Self { n: 0, largest: 0.0, mean: 0.0, n_lost: 0, differences: Vec::new(), most: 0.0 };
-        error.n_lost = due.len().abs_diff(found.len());
-        let (mut squares, mut power) = (0.0, 0.0);
-        for (due, found) in due.iter().zip(found).filter(|(due, _)| due.is_finite()) {
-            error.n += 1;
-            error.most = error.most.max(due.abs());
-            if !found.is_finite() {
-                error.n_lost += 1;
-                continue;
+        let mut walk = Walk::new(f, env, Mode::Wide);
+        if !memo.is_empty() {
+            let (ops, given) = local::region(f, &missing, |v| memo.contains_key(&v));
+            if given.iter().all(|v| memo.contains_key(v)) && !ops.iter().any(|id| is_stateful(f, *id)) {
+                walk.slots = given.iter().filter_map(|v| Some((*v, memo.get(v)?.clone()))).collect();
+                walk.ops(&ops)?;
+                for v in missing {
+                    memo.insert(v, walk.value(v)?);
+                }
+                return Ok(());
             }
-            let difference = (due - found).abs();
-            error.differences.push(difference);
-            squares += difference * difference;
-            power += due * due;
         }
-        let over = |a: f64, b: f64| if a == 0.0 { 0.0 } else { a / b.max(f64::MIN_POSITIVE) };
-        error.largest = over(error.differences.iter().copied().fold(0.0, f64::max), error.most);
-        error.mean = over(squares.sqrt(), power.sqrt());
-        error
-    }
-
-    /// Numbers that are off by more than a bound.
-    fn n_off(&self, bound: f64) -> usize {
-        self.differences.iter().filter(|d| **d > bound * self.most).count()
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "off by {:.1e} of the largest, {:.1e} on average", self.largest, self.mean)?;
-        if self.n_lost > 0 {
-            write!(f, ", {} of {} numbers are lost", self.n_lost, self.n)?;
-        }
+        let n_bytes = |v: &ValueId| f.value(*v).ty.tensor().and_then(TensorType::n_elements).unwrap_or(0) * 4;
+        let results = f.body().ops.iter().filter(|id| !f.op(**id).def.is_constexpr()).flat_map(|id| &f.op(*id).results);
+        let holds_all =
+            results.map(n_bytes).fold(0, usize::saturating_add) < MEMO_BYTES.min(env.budget.limit_bytes() / 8);
+        let kept: HashSet<ValueId> = wanted.iter().copied().chain(memo.keys().copied()).collect();
+        self.run_into(at, &mut walk, if holds_all { None } else { Some(&kept) })?;
+        *memo = std::mem::take(&mut walk.slots);
         Ok(())
     }
+}
+
+fn is_stateful(f: &Function, op: thane_mil::program::OpId) -> bool {
+    matches!(f.op(op).def.name, "read_state" | "coreml_update_state" | "write_state")
 }

@@ -1,6 +1,7 @@
 //! `thane audit`: where each op of a program runs, why, how fast, and what to change, with no device at hand.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use thane_compile::audit::fix::Options;
@@ -75,9 +76,23 @@ pub struct Args {
     /// -o is a package, or a .mil file.
     #[arg(long, value_parser = FalseyValueParser::new(), requires = "out", conflicts_with_all = ["format", "baseline", "compare", "context", "require_ane", "deny", "function"])]
     fix: bool,
-    /// With --fix: keep rewrites of functions that are too large to be run here, unproven.
+    /// With --fix: try rewrites that change precision, up to this error.
+    ///
+    /// The error is relative to the largest magnitude of an output, such as 0.001.
+    #[arg(long, value_name = "MAX_ERROR", value_parser = fix::max_error, requires = "fix")]
+    lossy: Option<f64>,
+    /// With --fix: a folder of INPUT.npy files to judge rewrites on, too.
+    #[arg(long, value_name = "DIR", requires = "fix")]
+    inputs: Option<PathBuf>,
+    /// With --fix: seconds that all proofs together may take.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "fix")]
+    time_limit: u64,
+    /// With --fix: keep exact rewrites of functions that cannot be run here.
     #[arg(long, value_parser = FalseyValueParser::new(), requires = "fix")]
     unproven: bool,
+    /// With --fix: replace what is at -o.
+    #[arg(long, value_parser = FalseyValueParser::new(), requires = "fix")]
+    force: bool,
     /// With --fix: pad rows of inputs, outputs and states to 64 bytes where a rule asks for it, which changes what callers pass.
     #[arg(long, value_parser = FalseyValueParser::new(), requires = "fix")]
     pad_interface: bool,
@@ -204,7 +219,9 @@ fn rewrite(targets: &[Target], to: &Path, args: &Args, app: &App) -> Outcome {
     };
     let from = Path::new(args.subject.as_deref().unwrap_or_default());
     let options = Options { only: None, unproven: args.unproven, pad_interface: args.pad_interface };
-    fix::run(&fix::Request { from, to, target, options }, app)
+    let time_limit = Some(Duration::from_secs(args.time_limit));
+    let (force, lossy, inputs) = (args.force, args.lossy, args.inputs.as_ref());
+    fix::run(&fix::Request { from, to, target, options, force, lossy, inputs, time_limit }, app)
 }
 
 /// `--json` is `--format json`; both must not say different things.

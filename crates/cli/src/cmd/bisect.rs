@@ -11,7 +11,7 @@ use thane_mil::package::{Package, write_source};
 use thane_mil::text::{Blobs, print};
 
 use crate::app::App;
-use crate::audit::fix;
+use crate::audit::fix::place;
 use crate::audit::require::Deny;
 use crate::audit::subject::{self, Build};
 use crate::cmd::audit;
@@ -45,6 +45,9 @@ pub struct Args {
     /// Where the part goes: a package, or a .mil file.
     #[arg(short, long, value_name = "Y")]
     out: PathBuf,
+    /// Replace what is at -o.
+    #[arg(long, value_parser = FalseyValueParser::new())]
+    force: bool,
     #[command(flatten)]
     embedding: bundle::Flags,
 }
@@ -71,7 +74,7 @@ struct Printed<'a> {
 const MOST_PRINTED: usize = 40;
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    fix::refuse_existing(&args.out)?;
+    place::check(&args.out, args.force, Path::new(&args.subject))?;
     let mut target = args.target.unwrap_or_else(audit::usual);
     target.units = args.units.unwrap_or(target.units);
     target.route = if args.direct { Route::Direct } else { Route::CoreMl };
@@ -97,12 +100,15 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 }
 
 fn write(part: &Part, package: &str, target: &Target, args: &Args, app: &App) -> Outcome {
-    let failed = |e| unwritten(e, &args.out);
-    if args.out.extension().is_some_and(|e| e == "mil") {
-        write_source(&args.out, &part.program).map_err(failed)?;
-    } else {
-        Package::new(part.program.clone()).write(&args.out, &[]).map_err(failed)?;
-    }
+    let _writing = app.interrupt.writing(&args.out);
+    place::write(&args.out, |to| {
+        let written = if place::is_text(to) {
+            write_source(to, &part.program).map(drop)
+        } else {
+            Package::new(part.program.clone()).write(to, &[]).map(drop)
+        };
+        written.map_err(|e| unwritten(e, &args.out))
+    })?;
     let program = print(&part.program, &mut Blobs::default());
     let (before, ops) = part.n_ops;
     if app.output.is_json() {

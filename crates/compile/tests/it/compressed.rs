@@ -1,12 +1,12 @@
 //! Fixes that cut or turn weights, over each form in which weights are stored: the parts compute what the whole did.
 
 use thane_compile::audit::View;
-use thane_compile::audit::fix::{FIXES, Proof, Prover};
+use thane_compile::audit::fix::{FIXES, Proof};
 use thane_compile::target::{Route, Target, Units};
 use thane_mil::program::{Function, Program};
 use thane_mil::valid;
 
-use crate::fixes::{on_cpu, program};
+use crate::fixes::{program, prove};
 
 /// How the matrix `w` of rows and columns is stored, where 32 columns or 2 rows share a scale or a table.
 type Store = fn(usize, usize) -> String;
@@ -131,7 +131,7 @@ fn compressed_weights_are_cut_and_turned() {
             let f = &before.functions()[0];
             let n_products = ["linear", "matmul", "conv"].iter().map(|kind| count(&after, kind)).sum::<usize>();
             assert_eq!(n_products, if fix.starts_with("split") { 2 } else { 1 }, "{store}, {fix}");
-            let proof = on_cpu().prove(f, &after, FIXES.iter().find(|f| f.name == *fix).unwrap().numbers);
+            let proof = prove(f, &after, FIXES.iter().find(|f| f.name == *fix).unwrap().numbers);
             assert!(matches!(proof, Proof::Equal(_)), "{store}, {fix}: {proof:?}");
         }
     }

@@ -1,11 +1,11 @@
 //! Inputs, outputs and states in rows that fill 64 bytes: only where it is asked for, all of a program or nothing.
 
-use thane_compile::audit::fix::{self, Numbers, Options, Proof, Prover, Report, Verdict};
+use thane_compile::audit::fix::{self, Numbers, Options, Proof, Report, Verdict};
 use thane_compile::target::{Route, Target, Units};
 use thane_mil::program::{Function, Program};
 use thane_mil::valid;
 
-use crate::fixes::{on_cpu, program};
+use crate::fixes::{on_cpu, program, prove};
 
 fn padded(text: &str, route: Route, pad_interface: bool) -> (Program, Program, Report) {
     let before = program(text);
@@ -73,7 +73,7 @@ fn what_lies_behind_the_end_does_not_count() {
     let before = program(
         "program(1.3) { func f<ios18>(tensor<fp16, [2, 33]> x) { tensor<fp16, [2, 33]> y = exp(x = x); } -> (y); }",
     );
-    let prove = |after: &str| on_cpu().prove(&before.functions()[0], &program(after).functions()[0], Numbers::Same);
+    let prove = |after: &str| prove(&before.functions()[0], &program(after).functions()[0], Numbers::Exact);
     assert!(matches!(prove(&text(0, 0)), Proof::Equal(_)), "{:?}", prove(&text(0, 0)));
     for wrong in [text(1, 0), text(31, 0), text(0, 1)] {
         assert!(matches!(prove(&wrong), Proof::Differs(_)), "{:?}", prove(&wrong));

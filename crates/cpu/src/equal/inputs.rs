@@ -1,17 +1,139 @@
-//! Made-up inputs of a function: numbers without a pattern that are what their users take.
+//! Inputs of a function that cover what it may be given: silence, impulses, sines, noise from 1e-4 to the largest fp16,
+//! numbers around the constants that it compares with, and those that a user gives.
 
 use std::collections::HashMap;
 
-use thane_mil::literal::{f16_to_f32, f64_to_f16};
-use thane_mil::program::{Function, OpId, ValueId};
+use thane_mil::literal::f64_to_f16;
+use thane_mil::program::{Arg, Function, Op, OpId, ValueId};
 use thane_mil::types::{DType, Dim, Symbol, Type};
 
 /// One input of one call: name, shape, bytes.
-type Given = (String, Vec<usize>, Vec<u8>);
+pub type Given = (String, Vec<usize>, Vec<u8>);
 
-/// The inputs of some calls in a row.
-pub struct Inputs {
-    calls: Vec<Vec<Given>>,
+/// A set of inputs, made when it is asked for.
+pub struct Set {
+    /// What they are, such as `a sine`.
+    pub label: String,
+    /// Whether numbers are of the usual size: errors of others are taken over the outputs of these, too.
+    pub is_usual: bool,
+    seed: u64,
+    signal: Signal,
+    sample: Option<Sample>,
+}
+
+/// Inputs that a user gives, by name; those that are not there are made up.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// Where they come from.
+    pub label: String,
+    /// The function; any that takes them where none is named.
+    pub function: Option<String>,
+    /// Shapes and bytes.
+    pub tensors: HashMap<String, (Vec<usize>, Vec<u8>)>,
+}
+
+/// What floating-point inputs are.
+enum Signal {
+    /// Up to this.
+    Noise(f32),
+    Silence,
+    Impulse,
+    /// A sum of this many.
+    Sines(usize),
+    /// Around these.
+    Around(Vec<f32>),
+}
+
+/// Noise up to these besides that up to 2: the smallest that fp16 holds with its digits, and the largest fp16.
+const AMPLITUDES: [f32; 4] = [1e-4, 1e-2, 100.0, 65_504.0];
+/// Seeds where no input is floating point.
+const SEEDS: [u64; 3] = [11, 29, 47];
+
+/// Every set of inputs for a function, those that tell most first.
+pub fn all(f: &Function, samples: &[Sample]) -> Vec<Set> {
+    let make =
+        |label: &str, signal, is_usual| Set { label: label.to_owned(), is_usual, seed: SEEDS[0], signal, sample: None };
+    let usual = || Signal::Noise(2.0);
+    let taken = |s: &&Sample| s.function.as_ref().is_none_or(|name| *name == f.name) && s.fits(f);
+    let given = samples.iter().filter(taken);
+    let mut sets: Vec<Set> = given.map(|s| Set { sample: Some(s.clone()), ..make(&s.label, usual(), true) }).collect();
+    let is_float = |v: &ValueId| f.value(*v).ty.tensor().is_some_and(|t| t.dtype.is_float());
+    if !f.body().inputs.iter().any(is_float) {
+        sets.extend(SEEDS.map(|seed| Set { seed, ..make(&format!("made-up integers {seed}"), usual(), true) }));
+        return sets;
+    }
+    sets.push(make("noise up to 2", usual(), true));
+    sets.push(make("a chord", Signal::Sines(3), true));
+    sets.push(make("silence", Signal::Silence, true));
+    sets.push(make("a sine", Signal::Sines(1), true));
+    sets.push(make("an impulse", Signal::Impulse, true));
+    let constants = compared(f);
+    if !constants.is_empty() {
+        sets.push(make("numbers around its constants", Signal::Around(constants), false));
+    }
+    sets.extend(AMPLITUDES.map(|a| make(&format!("noise up to {a}"), Signal::Noise(a), false)));
+    sets
+}
+
+impl Sample {
+    /// Whether a function has an input of each name.
+    fn fits(&self, f: &Function) -> bool {
+        let has = |name: &String| f.body().inputs.iter().any(|v| f.value(*v).name == *name);
+        !self.tensors.is_empty() && self.tensors.keys().all(has)
+    }
+}
+
+/// Ops that compare, or have an edge in their domain.
+const EDGED: &[&str] = &[
+    "greater",
+    "greater_equal",
+    "less",
+    "less_equal",
+    "equal",
+    "not_equal",
+    "maximum",
+    "minimum",
+    "clip",
+    "threshold",
+    "log",
+    "rsqrt",
+    "sqrt",
+    "inverse",
+    "real_div",
+    "floor_div",
+    "mod",
+    "pow",
+    "thresholded_relu",
+];
+/// Constants that are looked at.
+const MOST_CONSTANTS: usize = 8;
+
+/// The numbers that a function compares with, divides by, or adds before a logarithm or a root.
+fn compared(f: &Function) -> Vec<f32> {
+    let users = users(f);
+    let is_edged = |op: &Op| EDGED.contains(&op.def.name);
+    let leads = |op: &Op| op.results.iter().any(|r| users[r.index()].iter().any(|u| is_edged(f.op(*u))));
+    let mut found: Vec<f32> = Vec::new();
+    for id in f.all_ops() {
+        let op = f.op(id);
+        if !is_edged(op) && !(matches!(op.def.name, "add" | "sub") && leads(op)) {
+            continue;
+        }
+        for arg in op.args.iter().flatten() {
+            let literal = match arg {
+                Arg::Literal(l) => Some(l),
+                Arg::Value(v) => f.constant(*v),
+                Arg::Values(_) => None,
+            };
+            let numbers = literal.filter(|l| l.ty().tensor().and_then(|t| t.n_elements()).is_some_and(|n| n <= 4));
+            found.extend(numbers.and_then(|l| l.to_floats()).unwrap_or_default());
+        }
+    }
+    found.retain(|c| c.is_finite());
+    found.sort_by(f32::total_cmp);
+    found.dedup();
+    found.truncate(MOST_CONSTANTS);
+    found
 }
 
 /// Ops that hand an index on as it is.
@@ -24,10 +146,10 @@ const FEW: usize = 4;
 /// What a mask that is added takes away.
 const MASKED: f32 = -1e4;
 
-impl Inputs {
-    /// For `n_calls` calls; floating-point numbers are within twice `scale`.
-    pub fn new(f: &Function, seed: u64, scale: f32, n_calls: usize) -> Self {
-        let mut noise = Noise(seed);
+impl Set {
+    /// The inputs of so many calls in a row.
+    pub fn calls(&self, f: &Function, n_calls: usize) -> Vec<Vec<Given>> {
+        let mut noise = Noise(self.seed);
         let users = users(f);
         let mut symbols: HashMap<Symbol, usize> = HashMap::new();
         let mut calls = Vec::new();
@@ -35,6 +157,16 @@ impl Inputs {
             let mut call = Vec::new();
             for &input in &f.body().inputs {
                 let Type::Tensor(ty) = &f.value(input).ty else { continue };
+                let name = &f.value(input).name;
+                if let Some((shape, bytes)) = self.sample.as_ref().and_then(|s| s.tensors.get(name)) {
+                    for (dim, n) in ty.shape.iter().zip(shape) {
+                        if let Dim::Symbol(s) = dim {
+                            symbols.insert(*s, *n);
+                        }
+                    }
+                    call.push((name.clone(), shape.clone(), bytes.clone()));
+                    continue;
+                }
                 let mut size = |d: &Dim| match d {
                     Dim::Known(n) => *n,
                     // No two alike, and none of length 1.
@@ -44,25 +176,14 @@ impl Inputs {
                     }
                 };
                 let shape: Vec<usize> = ty.shape.iter().map(&mut size).collect();
-                let name = &f.value(input).name;
                 let kind = Kind::of(f, &users, input, name, ty.dtype);
                 let n = shape.iter().product();
-                let bytes = (0..n).flat_map(|_| noise.bytes(ty.dtype, kind, scale)).collect();
+                let bytes = (0..n).flat_map(|i| noise.bytes(ty.dtype, kind, &self.signal, (i, n))).collect();
                 call.push((name.clone(), shape, bytes));
             }
             calls.push(call);
         }
-        Self { calls }
-    }
-
-    /// How many.
-    pub fn n_calls(&self) -> usize {
-        self.calls.len()
-    }
-
-    /// Each.
-    pub fn calls(&self) -> impl Iterator<Item = &[Given]> {
-        self.calls.iter().map(Vec::as_slice)
+        calls
     }
 }
 
@@ -132,16 +253,16 @@ impl Noise {
         (self.0 >> 33) as u32
     }
 
-    fn bytes(&mut self, dtype: DType, kind: Kind, scale: f32) -> Vec<u8> {
+    fn bytes(&mut self, dtype: DType, kind: Kind, signal: &Signal, at: (usize, usize)) -> Vec<u8> {
         let n = self.next();
         let number = match kind {
-            Kind::Number => ((n % 4001) as f32 / 1000.0 - 2.0) * scale,
+            Kind::Number => signal.number(n, at),
             Kind::Truth => (n % 2) as f32,
             Kind::Mask => [0.0, MASKED][usize::from(n.is_multiple_of(3))],
             Kind::Index(bound) => return integer(dtype, n as usize % bound),
         };
         match dtype {
-            DType::Fp16 => f64_to_f16(number.into()).to_le_bytes().to_vec(),
+            DType::Fp16 => f64_to_f16(f64::from(number).clamp(-65_504.0, 65_504.0)).to_le_bytes().to_vec(),
             DType::Fp32 => number.to_le_bytes().to_vec(),
             DType::Bool => vec![u8::from(number != 0.0)],
             _ => integer(dtype, number as usize),
@@ -149,23 +270,28 @@ impl Noise {
     }
 }
 
-fn integer(dtype: DType, n: usize) -> Vec<u8> {
-    (n as u64).to_le_bytes()[..(dtype.bits() / 8).clamp(1, 8)].to_vec()
+impl Signal {
+    /// Element `i` of `n`; `random` has no pattern.
+    fn number(&self, random: u32, (i, n): (usize, usize)) -> f32 {
+        /// 440 Hz, a major third and a fifth above it, in radians a sample at 22,050 Hz.
+        const PITCHES: [f32; 3] = [0.125_38, 0.157_97, 0.187_87];
+        let noise = (random % 4001) as f32 / 2000.0 - 1.0;
+        match self {
+            Self::Noise(most) => noise * most,
+            Self::Silence => 0.0,
+            Self::Impulse => f32::from(u8::from(i == n / 3)),
+            Self::Sines(n_sines) => {
+                let sum: f32 = PITCHES.iter().take(*n_sines).map(|pitch| (i as f32 * pitch).sin()).sum();
+                0.8 * sum / *n_sines as f32
+            }
+            Self::Around(constants) => {
+                let near = [0.0, 1.0 / 1024.0, -1.0 / 1024.0, 0.125, -0.125, noise][(random >> 16) as usize % 6];
+                constants[i % constants.len()] * (1.0 + near)
+            }
+        }
+    }
 }
 
-/// Numbers of any type that outputs have; those of others are none.
-pub fn numbers(dtype: DType, bytes: &[u8]) -> Vec<f64> {
-    fn each<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f64) -> Vec<f64> {
-        bytes.as_chunks::<N>().0.iter().map(|b| f(*b)).collect()
-    }
-    match dtype {
-        DType::Fp16 => each(bytes, |b| f64::from(f16_to_f32(u16::from_le_bytes(b)))),
-        DType::Fp32 => each(bytes, |b| f64::from(f32::from_le_bytes(b))),
-        DType::Int32 => each(bytes, |b| f64::from(i32::from_le_bytes(b))),
-        DType::Int16 => each(bytes, |b| f64::from(i16::from_le_bytes(b))),
-        DType::Uint16 => each(bytes, |b| f64::from(u16::from_le_bytes(b))),
-        DType::Int8 => each(bytes, |[b]: [u8; 1]| f64::from(b.cast_signed())),
-        DType::Bool | DType::Uint8 => each(bytes, |[b]: [u8; 1]| f64::from(b)),
-        _ => Vec::new(),
-    }
+fn integer(dtype: DType, n: usize) -> Vec<u8> {
+    (n as u64).to_le_bytes()[..(dtype.bits() / 8).clamp(1, 8)].to_vec()
 }

@@ -96,6 +96,14 @@ impl Partial {
         swap(&self.path, &self.place, &System)
     }
 
+    /// As [`Self::replace`], of a file or folder in this folder instead of all of it.
+    pub fn replace_with(self, made: &Path) -> io::Result<()> {
+        if !made.is_dir() || self.place.symlink_metadata().is_err() {
+            return fs::rename(made, &self.place);
+        }
+        swap(made, &self.place, &System)
+    }
+
     /// Remove what this process writes beside `place`: for the end by a signal, while other threads may still write.
     pub fn remove_own(place: &Path) {
         let place = place.canonicalize().unwrap_or_else(|_| place.to_owned());

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use thane_compile::audit::fix::{Measure, Report};
-use thane_mil::package::Partial;
 
 use super::{Request, of_package, unfit};
 use crate::app::App;
@@ -22,35 +21,36 @@ pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     let (from, to) = (request.from, request.to);
     let other = |e: anyhow::Error| Failure::new(Code::Other, e.context(format!("{} is not written", to.display())));
     let found = if from.is_dir() { packages_in(from).map_err(|e| Failure::new(Code::Usage, e))? } else { Vec::new() };
-    if found.is_empty() || super::is_text(to) {
+    if found.is_empty() || super::place::is_text(to) {
         return Err(unfit(from));
     }
     let manifest = manifest(from)?;
-    let partial = Partial::folder(to).map_err(|e| other(e.into()))?;
     let mut reports = Vec::new();
-    for package in &found {
-        let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        app.output.explain(&format!("fixing {name}"));
-        reports.push(named(of_package(package, &partial.path().join(&name), request, app)?, &name));
-    }
-    let finish = || -> anyhow::Result<()> {
-        for name in share(from, partial.path(), &found)? {
-            app.output.say(&format!(
-                "{name}: its weights were those of another package; fixed otherwise, they no longer are"
-            ));
+    super::place::write(to, |to| {
+        for package in &found {
+            let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            app.output.explain(&format!("fixing {name}"));
+            reports.push(named(of_package(package, &to.join(&name), request, app)?, &name));
         }
-        copy_others(from, partial.path(), &found)?;
-        if let Some(manifest) = manifest {
-            let files = contract::hash_tree(partial.path())?;
-            let mut text = serde_json::to_vec_pretty(&Manifest { files, ..manifest })?;
-            text.push(b'\n');
-            fs::write(partial.path().join(MANIFEST), text)?;
-        }
-        Ok(())
-    };
-    finish().map_err(other)?;
-    partial.put().map_err(|e| other(e.into()))?;
+        finish(from, to, &found, manifest, app).map_err(other)
+    })?;
     reports.into_iter().reduce(joined).ok_or_else(|| unfit(from))
+}
+
+/// What packages share, what lies beside them, and their hashes.
+fn finish(from: &Path, to: &Path, found: &[PathBuf], manifest: Option<Manifest>, app: &App) -> anyhow::Result<()> {
+    for name in share(from, to, found)? {
+        app.output
+            .say(&format!("{name}: its weights were those of another package; fixed otherwise, they no longer are"));
+    }
+    copy_others(from, to, found)?;
+    if let Some(manifest) = manifest {
+        let files = contract::hash_tree(to)?;
+        let mut text = serde_json::to_vec_pretty(&Manifest { files, ..manifest })?;
+        text.push(b'\n');
+        fs::write(to.join(MANIFEST), text)?;
+    }
+    Ok(())
 }
 
 /// The manifest of a folder that Thane wrote, after everything that it names was compared.

@@ -1,18 +1,20 @@
-//! `thane audit --fix`: rewrites what the audit finds, proves each rewrite on the CPU, and writes the program with
-//! those kept.
+//! `thane audit --fix`: rewrites what the audit finds, runs each rewrite here, and writes the program with those kept.
 //!
 //! The rewrites are [`thane_compile::audit::fix`]'s, the prover is [`thane_cpu::equal`]'s; this is the files. A package
 //! keeps what it says of itself and, where it is Thane's, its contract: no rewrite changes an interface.
 
 mod folder;
+pub mod place;
 mod rows;
+mod samples;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use thane_compile::audit::fix::{self, Changed, FixError, Options, Report};
 use thane_compile::target::Target;
-use thane_cpu::equal::{Budget, OnCpu};
+use thane_cpu::equal::{OnCpu, Settings};
 use thane_mil::package::{self, Package, read_source, write_source};
 use thane_mil::program::Program;
 
@@ -23,7 +25,7 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::model::is_package;
 
 /// What is to be fixed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// A package, a folder of packages, or a .mil file.
     pub from: &'a Path,
@@ -33,13 +35,28 @@ pub struct Request<'a> {
     pub target: &'a Target,
     /// How.
     pub options: Options<'a>,
+    /// Replace what is there.
+    pub force: bool,
+    /// Rewrites that change precision are tried, and may be off by this share of the largest output.
+    pub lossy: Option<f64>,
+    /// Arrays that rewrites are judged on besides what is made up.
+    pub inputs: Option<&'a PathBuf>,
+    /// What all runs together may take.
+    pub time_limit: Option<Duration>,
+}
+
+/// Parses how far lossy rewrites may be off.
+pub fn max_error(text: &str) -> Result<f64, String> {
+    let error = text.parse().ok().filter(|e| (0.0..1.0).contains(e));
+    error.ok_or_else(|| "expected a share of the largest output from 0 to 1, such as 0.001".to_owned())
 }
 
 /// Fix a program, or the packages of a folder, and write the result.
 pub fn run(request: &Request<'_>, app: &App) -> Outcome {
-    refuse_existing(request.to)?;
+    place::check(request.to, request.force, request.from)?;
     app.output.busy("proving rewrites");
-    let report = if is_text(request.from) {
+    let _writing = app.interrupt.writing(request.to);
+    let report = if place::is_text(request.from) {
         of_text(request, app)?
     } else if is_package(request.from) {
         of_package(request.from, request.to, request, app)?
@@ -49,19 +66,20 @@ pub fn run(request: &Request<'_>, app: &App) -> Outcome {
     rows::print(&report, request, app)
 }
 
-fn is_text(path: &Path) -> bool {
-    path.extension().is_some_and(|e| e == "mil")
-}
-
 fn of_text(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     let (program, report) = fixed(text(request.from)?, request, app)?;
-    let written = if is_text(request.to) {
-        write_source(request.to, &program).map(drop)
-    } else {
-        Package::new(program).write(request.to, &[]).map(drop)
-    };
-    written.map_err(|e| unwritten(e, request.to))?;
+    place::write(request.to, |to| written(to, &Package::new(program), &[]))?;
     Ok(report)
+}
+
+/// Write a package, or its program as text.
+fn written(to: &Path, package: &Package, items: &[package::Item]) -> Outcome {
+    let done = if place::is_text(to) {
+        write_source(to, &package.program).map(drop)
+    } else {
+        package.write(to, items).map(drop)
+    };
+    done.map_err(|e| unwritten(e, to))
 }
 
 /// Nothing that can be fixed.
@@ -99,9 +117,7 @@ fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Resul
         items
             .extend(contract::items(contents.contract, contents.parts.as_ref(), contents.golden, None).map_err(usage)?);
     }
-    let written =
-        if is_text(to) { write_source(to, &package.program).map(drop) } else { package.write(to, &items).map(drop) };
-    written.map_err(|e| unwritten(e, to))?;
+    place::write(to, |to| written(to, &package, &items))?;
     Ok(report)
 }
 
@@ -109,16 +125,6 @@ fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Resul
 fn looks_as_its_type(interfaces: &BTreeMap<String, package::Interface>, changed: &Changed) -> bool {
     let feature = interfaces.get(&changed.function).and_then(|i| i.features.get(&changed.name));
     feature.is_none_or(|f| f.image.is_none() && f.shape == package::Shape::OfType)
-}
-
-/// Better now than after minutes of proofs.
-pub fn refuse_existing(to: &Path) -> Outcome {
-    // A text has its weights beside it, where those of another may be.
-    let weights = to.extension().is_some_and(|e| e == "mil").then(|| to.with_file_name("weights").join("weight.bin"));
-    let taken = [Some(to.to_owned()), weights].into_iter().flatten().find(|path| path.symlink_metadata().is_ok());
-    let Some(taken) = taken else { return Ok(()) };
-    let error = anyhow::anyhow!("{} exists already", taken.display());
-    Err(Failure::new(Code::Usage, error).remedy("another folder or an .mlpackage behind -o, or remove it"))
 }
 
 fn text(path: &Path) -> Result<Program, Failure> {
@@ -150,8 +156,19 @@ fn foreign_items(path: &Path, ours: bool) -> Result<Vec<package::Item>, Failure>
 }
 
 fn fixed(program: Program, request: &Request<'_>, app: &App) -> Result<(Program, Report), Failure> {
-    let mut prover = OnCpu(Budget { n_threads: num_cpus::get_physical(), isa: app.isa, ..Budget::default() });
+    let samples = request.inputs.map_or(Ok(Vec::new()), |folder| samples::read(folder, &program))?;
+    app.output.count("fixing", None, 0);
+    let mut prover = OnCpu::new(Settings {
+        n_threads: num_cpus::get_physical(),
+        isa: app.isa,
+        budget: app.budget.clone(),
+        time_limit: request.time_limit,
+        max_error: request.lossy,
+        samples,
+        progress: Some(Box::new(|what| app.output.count(what, None, 0))),
+    });
     let done = fix::run(program, request.target, &request.options, &mut prover);
+    app.output.clear();
     done.map_err(|e| match e {
         FixError::Illegal(_) => Failure::new(Code::Usage, e).remedy("thane check says what is wrong with a package"),
         FixError::Unknown { .. } => Failure::new(Code::Usage, e),

@@ -40,7 +40,9 @@ struct StepRow {
     ops: Vec<PlaceRow>,
     kept: bool,
     proven: bool,
-    /// How it was proven, or why it is not kept.
+    /// The largest error over the largest output, where the rewrite is kept and changes precision.
+    lossy_error: Option<f64>,
+    /// How it was proven or measured, or why it is not kept.
     reason: String,
     before: Figures,
     after: Figures,
@@ -80,15 +82,16 @@ pub fn print(report: &Report, request: &Request<'_>, app: &App) -> Outcome {
         return Ok(app.output.data(&format!("{report}{}\n", request.to.display()))?);
     }
     let steps = report.steps.iter().map(|s| {
-        let (kept, proven, reason) = match &s.verdict {
-            Verdict::Kept(Proof::Equal(how)) => (true, true, how.clone()),
-            Verdict::Kept(Proof::Differs(how) | Proof::Unknown(how)) => (true, false, how.clone()),
-            Verdict::Rejected(reason) => (false, false, reason.clone()),
+        let (kept, proven, lossy_error, reason) = match &s.verdict {
+            Verdict::Kept(Proof::Equal(how)) => (true, true, None, how.clone()),
+            Verdict::Kept(Proof::Lossy { error, how }) => (true, false, Some(*error), how.clone()),
+            Verdict::Kept(Proof::Differs(how) | Proof::Unknown(how)) => (true, false, None, how.clone()),
+            Verdict::Rejected(reason) => (false, false, None, reason.clone()),
         };
         let ops = s.sites.iter().map(|p| PlaceRow { op: p.op.clone(), layer: p.layer.clone() }).collect();
         let (fix, what, rules, function) = (s.fix, s.what, s.rules.clone(), s.function.clone());
         let (before, after) = (figures(&s.before), figures(&s.after));
-        StepRow { fix, what, rules, function, ops, kept, proven, reason, before, after }
+        StepRow { fix, what, rules, function, ops, kept, proven, lossy_error, reason, before, after }
     });
     let left = report.left.iter().map(|l| LeftRow {
         rule: l.rule,

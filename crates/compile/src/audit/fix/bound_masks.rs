@@ -22,7 +22,7 @@ pub const FIX: Fix = Fix {
     name: "bound_masks",
     rules: &["ANE102"],
     what: "a mask of numbers that fp16 holds",
-    numbers: Numbers::Same,
+    numbers: Numbers::Lossy,
     run,
 };
 

@@ -20,7 +20,7 @@ pub const FIX: Fix = Fix {
     name: "double",
     rules: &["ANE141"],
     what: "a sum of a tensor with itself as a product with 2",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

@@ -22,7 +22,7 @@ pub const FIX: Fix = Fix {
     name: "expand_argmax",
     rules: &["ANE005", "ANE135"],
     what: "the position of the largest number by comparison with it",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

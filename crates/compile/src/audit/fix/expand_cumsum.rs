@@ -22,7 +22,7 @@ pub const FIX: Fix = Fix {
     name: "expand_cumsum",
     rules: &["ANE007"],
     what: "a cumulative sum as a product with a triangle of ones",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

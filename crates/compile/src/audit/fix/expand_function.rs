@@ -23,7 +23,7 @@ pub const FIX: Fix = Fix {
     name: "expand_function",
     rules: &["ANE001"],
     what: "a function without a table by functions with one",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

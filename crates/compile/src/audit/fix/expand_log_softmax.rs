@@ -20,7 +20,7 @@ pub const FIX: Fix = Fix {
     name: "expand_log_softmax",
     rules: &["ANE111"],
     what: "the logarithm of a softmax without its quotient",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

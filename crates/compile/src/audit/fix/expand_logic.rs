@@ -24,7 +24,7 @@ pub const FIX: Fix = Fix {
     name: "expand_logic",
     rules: &["ANE025"],
     what: "logic as arithmetic over 0 and 1",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

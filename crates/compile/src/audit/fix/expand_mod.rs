@@ -19,7 +19,7 @@ pub const FIX: Fix = Fix {
     name: "expand_mod",
     rules: &["ANE003"],
     what: "a remainder by a quotient that is rounded down",
-    numbers: Numbers::Stepped,
+    numbers: Numbers::Exact,
     run,
 };
 

@@ -21,7 +21,7 @@ pub const FIX: Fix = Fix {
     name: "expand_reduce",
     rules: &["ANE004", "ANE126"],
     what: "a reduction of a few numbers by ops on slices",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

@@ -18,7 +18,7 @@ pub const FIX: Fix = Fix {
     name: "expand_softplus",
     rules: &["ANE108"],
     what: "softplus in a form that does not overflow",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

@@ -18,7 +18,7 @@ use crate::audit::view::View;
 
 /// The fix.
 pub const FIX: Fix =
-    Fix { name: "expand_tile", rules: &["ANE137"], what: "repetitions as joins", numbers: Numbers::Same, run };
+    Fix { name: "expand_tile", rules: &["ANE137"], what: "repetitions as joins", numbers: Numbers::Exact, run };
 
 /// Parts of one join.
 const MOST: usize = 64;

@@ -24,7 +24,7 @@ pub const FIX: Fix = Fix {
     name: "fold_integers",
     rules: &["ANE019", "ANE027", "ANE008", "ANE046", "ANE047"],
     what: "integers that follow from shapes and constants as constants",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

@@ -23,7 +23,7 @@ pub const FIX: Fix = Fix {
     name: "fold_transpose",
     rules: &["ANE132"],
     what: "a transposition by the flag of the product after it",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

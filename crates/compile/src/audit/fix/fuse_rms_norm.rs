@@ -26,7 +26,7 @@ pub const FIX: Fix = Fix {
     name: "fuse_rms_norm",
     rules: &["ANE105"],
     what: "a norm by mean squares as layer_norm over x and -x",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 
@@ -38,12 +38,16 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let [axis] = norm.axes[..] else { return Err("it is normed along several axes") };
     let tail = norm.tail()?;
     let shape = view.known_shape(norm.x).ok_or("its shape is not fixed")?;
+    let epsilon = norm.epsilon(&tail);
+    if epsilon < LEAST {
+        return Err("layer_norm needs an epsilon of 2^-14 at least, and another one computes something else");
+    }
     let mut new = Rewrite::new(view, tail.last, FIX.name);
     let x = New::Value(norm.x);
     let minus = new.with_number("mul", x, norm.dtype, -1.0);
     let both = new.concat(vec![x, minus], axis);
     let axes = new.ints(&[axis]);
-    let epsilon = new.number(norm.dtype, norm.epsilon(&tail).max(LEAST));
+    let epsilon = new.number(norm.dtype, epsilon);
     let normed = new.op("layer_norm", vec![one("x", both), one("axes", axes), one("epsilon", epsilon)]);
     let mut twice = shape.clone();
     twice[axis] *= 2;

@@ -17,8 +17,13 @@ use crate::audit::rules::query::{int, ints, wrap};
 use crate::audit::view::View;
 
 /// The fix.
-pub const FIX: Fix =
-    Fix { name: "fuse_softmax", rules: &["ANE112"], what: "a softmax by hand as softmax", numbers: Numbers::Same, run };
+pub const FIX: Fix = Fix {
+    name: "fuse_softmax",
+    rules: &["ANE112"],
+    what: "a softmax by hand as softmax",
+    numbers: Numbers::Exact,
+    run,
+};
 
 fn run(view: &View<'_>, id: OpId) -> Answer {
     let (x, _, shape) = operand(view, id, "x")?;

@@ -25,7 +25,7 @@ pub const FIX: Fix = Fix {
     name: "group_heads",
     rules: &["ANE136"],
     what: "heads that share keys as rows of one product",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

@@ -137,6 +137,9 @@ pub fn objection(
         let effect = old[**id].1.rule.effect;
         !matches!(effect, Effect::Slow | Effect::OpLeaves)
     });
+    if is.n_findings >= was.n_findings && !mends && !onto_engine && !faster {
+        return Some("it brings as many findings as it answers, and nothing is predicted to be better".to_owned());
+    }
     let off_engine = is.residency < was.residency - 1e-9 && is.residency_of_flops <= was.residency_of_flops + 1e-9;
     if off_engine {
         let share = |m: &Measure| format!("{:.1} %", m.residency * 100.0);

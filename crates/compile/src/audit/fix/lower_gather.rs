@@ -25,7 +25,7 @@ pub const FIX: Fix = Fix {
     name: "lower_gather",
     rules: &["ANE014", "ANE142"],
     what: "rows of a small table by a product with a one-hot matrix",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

@@ -25,7 +25,7 @@ pub const FIX: Fix = Fix {
     name: "lower_matmul",
     rules: &["ANE123", "ANE078"],
     what: "a product with a constant as a 1x1 convolution",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

@@ -22,7 +22,7 @@ pub const FIX: Fix = Fix {
     name: "lower_reduce",
     rules: &["ANE127"],
     what: "a sum along a long axis as a product with ones",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

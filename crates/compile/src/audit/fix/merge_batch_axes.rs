@@ -20,7 +20,7 @@ pub const FIX: Fix = Fix {
     name: "merge_batch_axes",
     rules: &["ANE064"],
     what: "a product of rank 5 with two batch axes as one",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

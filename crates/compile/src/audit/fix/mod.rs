@@ -1,4 +1,5 @@
 //! Rewrites of what the rules find, each kept only where it is proven to compute the same and predicted to help.
+//! One that changes precision or ranges is lossy: it is tried only where the prover has a bound for it.
 //!
 //! A fix answers for one op that one of its rules found: a patch, or why there is none. [`run`] tries each fix on each
 //! function, cleans up after it, judges the function anew, and asks a [`Prover`], which runs both forms: this crate
@@ -53,7 +54,7 @@ use thane_mil::valid;
 use super::view::View;
 use crate::target::Target;
 
-pub use thane_mil::proof::{Numbers, Proof, Prover};
+pub use thane_mil::proof::{Forms, Numbers, Proof, Prover};
 
 pub use judge::Measure;
 pub use pad_interface::Changed;
@@ -116,7 +117,7 @@ pub static FIXES: &[Fix] = &[
 pub struct Options<'a> {
     /// Only the fix of this name.
     pub only: Option<&'a str>,
-    /// Keep what cannot be proven, though not what is seen to differ.
+    /// Keep exact rewrites that cannot be run here, though not what is seen to differ.
     pub unproven: bool,
     /// Pad inputs, outputs and states where rules ask for it, which changes what callers pass.
     pub pad_interface: bool,
@@ -173,6 +174,7 @@ pub fn run(
             break;
         }
     }
+    trials.confirm();
     let left = trials.left(&fixes);
     let (program, tried) = trials.finish();
     steps.extend(tried);

@@ -24,7 +24,7 @@ use crate::audit::view::View;
 
 /// The fix.
 pub const FIX: Fix =
-    Fix { name: "narrow_floats", rules: &["ANE048"], what: "fp32 arithmetic in fp16", numbers: Numbers::Half, run };
+    Fix { name: "narrow_floats", rules: &["ANE048"], what: "fp32 arithmetic in fp16", numbers: Numbers::Lossy, run };
 
 const FP16_MAX: f32 = 65_504.0;
 

@@ -31,7 +31,7 @@ pub const FIX: Fix = Fix {
     name: "pad_channels",
     rules: &["ANE122", "ANE063"],
     what: "a product with outputs of zeros up to a multiple of 32",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

@@ -13,7 +13,7 @@ use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Function, OpId, Program, ValueId};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 
-use super::{Measure, Numbers, Options, Proof, Prover, Step, Verdict, judge};
+use super::{Forms, Measure, Numbers, Options, Proof, Prover, Step, Verdict, judge};
 use crate::audit::cut::Copier;
 use crate::audit::report::Finding;
 use crate::audit::rules::ROW_LEN;
@@ -122,12 +122,13 @@ impl Attempt<'_> {
         };
         let after = judge::function(self.program, &made.0, self.target);
         step.after = Measure::of(&after);
-        let proof = self.prover.prove(f, &made.0, Numbers::Same);
+        let proof =
+            self.prover.prove(&Forms { original: f, before: f, after: &made.0, is_lossy: false }, Numbers::Exact);
         step.verdict = match (judge::objection(&before, &after, &RULES, &[]), proof) {
             (Some(objection), _) => Verdict::Rejected(objection),
             (None, Proof::Differs(how)) => Verdict::Rejected(format!("it does not compute the same: {how}")),
             (None, Proof::Unknown(why)) if !self.options.unproven => {
-                Verdict::Rejected(format!("it could not be proven: {why}; it can be kept unproven"))
+                Verdict::Rejected(format!("it could not be proven: {why}"))
             }
             (None, proof) => Verdict::Kept(proof),
         };

@@ -22,7 +22,7 @@ pub const FIX: Fix = Fix {
     name: "raise_epsilon",
     rules: &["ANE103", "ANE104"],
     what: "an epsilon that the engine does not take for 0",
-    numbers: Numbers::Half,
+    numbers: Numbers::Lossy,
     run,
 };
 

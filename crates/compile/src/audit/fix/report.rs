@@ -6,7 +6,7 @@ use super::{Changed, Measure, Proof};
 use crate::target::Target;
 
 /// What became of an attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// It is in the program.
     Kept(Proof),
@@ -122,6 +122,7 @@ impl fmt::Display for Step {
                 }
                 match proof {
                     Proof::Equal(how) => write!(f, "\n      proven: {how}"),
+                    Proof::Lossy { how, .. } => write!(f, "\n      lossy: {how}"),
                     Proof::Differs(how) | Proof::Unknown(how) => write!(f, "\n      NOT proven: {how}"),
                 }
             }

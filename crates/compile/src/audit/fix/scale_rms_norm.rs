@@ -27,7 +27,7 @@ pub const FIX: Fix = Fix {
     name: "scale_rms_norm",
     rules: &["ANE105"],
     what: "sums of squares of what was divided by its largest magnitude",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

@@ -19,7 +19,7 @@ pub const FIX: Fix = Fix {
     name: "shift_pad",
     rules: &["ANE029"],
     what: "padding with 0 of what was shifted",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

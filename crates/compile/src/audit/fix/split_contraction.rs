@@ -24,7 +24,7 @@ pub const FIX: Fix = Fix {
     name: "split_contraction",
     rules: &["ANE060", "ANE061", "ANE041", "ANE115", "ANE107"],
     what: "a product over many numbers as a sum of products over parts of them",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

@@ -26,7 +26,7 @@ pub const FIX: Fix = Fix {
     name: "split_kernel",
     rules: &["ANE030", "ANE031", "ANE032", "ANE118"],
     what: "a convolution with a large kernel as a sum of such with parts of it",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

@@ -25,7 +25,7 @@ pub const FIX: Fix = Fix {
     name: "split_outputs",
     rules: &["ANE055", "ANE056"],
     what: "a product with many outputs as products with fewer, joined",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

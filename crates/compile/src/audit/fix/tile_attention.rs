@@ -24,7 +24,7 @@ pub const FIX: Fix = Fix {
     name: "tile_attention",
     rules: &["ANE128", "ANE129", "ANE130"],
     what: "attention in tiles of queries",
-    numbers: Numbers::Same,
+    numbers: Numbers::Exact,
     run,
 };
 

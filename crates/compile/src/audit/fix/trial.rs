@@ -6,7 +6,9 @@ use thane_mil::program::{Function, OpId, Program};
 use thane_mil::valid;
 
 use super::report::Place;
-use super::{Fix, Left, Measure, Options, Proof, Prover, Step, Verdict, cancel_layouts, judge, pad_interface};
+use super::{
+    Fix, Forms, Left, Measure, Numbers, Options, Proof, Prover, Step, Verdict, cancel_layouts, judge, pad_interface,
+};
 use crate::audit::report::FunctionAudit;
 use crate::audit::rules::find_in_program;
 use crate::audit::view::View;
@@ -33,6 +35,19 @@ pub struct Trials<'a> {
     /// What was tried and is left: fix, function, what the op makes.
     settled: HashSet<(&'static str, usize, String)>,
     steps: Vec<Step>,
+    /// The functions as they were given.
+    originals: Vec<Function>,
+    /// What was kept of each function, in order.
+    kept: Vec<Vec<Kept>>,
+}
+
+/// A rewrite that was kept.
+struct Kept {
+    /// Its place in the steps.
+    step: usize,
+    /// The function before.
+    before: Function,
+    is_lossy: bool,
 }
 
 /// A function that a fix would make.
@@ -68,7 +83,10 @@ impl<'a> Trials<'a> {
         prover: &'a mut dyn Prover,
     ) -> Self {
         let audits = program.functions().iter().map(|_| None).collect();
-        Self { program, target, options, fixes, prover, audits, settled: HashSet::new(), steps: Vec::new() }
+        let originals = program.functions().to_vec();
+        let kept = originals.iter().map(|_| Vec::new()).collect();
+        let (settled, steps) = Default::default();
+        Self { program, target, options, fixes, prover, audits, settled, steps, originals, kept }
     }
 
     /// Functions of the program.
@@ -86,8 +104,60 @@ impl<'a> Trials<'a> {
         self.audits[at].get_or_insert_with(|| judge::function(program, &program.functions()[at], target)).clone()
     }
 
+    /// Whether anything lossy is in a function.
+    fn is_lossy(&self, at: usize) -> bool {
+        self.kept[at].iter().any(|kept| kept.is_lossy)
+    }
+
+    /// Whether a fix is tried at all.
+    fn is_tried(&self, fix: &Fix) -> bool {
+        fix.numbers == Numbers::Exact || self.prover.takes_lossy()
+    }
+
+    /// Judge all that was kept of each function together; what is too far off goes, the last first.
+    pub fn confirm(&mut self) {
+        for at in 0..self.n_functions() {
+            if !self.kept[at].is_empty() {
+                self.confirm_function(at);
+            }
+        }
+    }
+
+    fn confirm_function(&mut self, at: usize) {
+        self.prover.announce(&format!("{}: all rewrites together", self.originals[at].name));
+        let done = self.program.functions()[at].clone();
+        let forms = |kept: &[Kept], n: usize| kept.get(n).map_or(done.clone(), |next| next.before.clone());
+        let mut why = String::new();
+        // As many of the first as hold together: none do in any case.
+        let (mut holds, mut fails) = (0, self.kept[at].len() + 1);
+        let mut n = self.kept[at].len();
+        while fails - holds > 1 {
+            let form = forms(&self.kept[at], n);
+            let is_lossy = self.kept[at][..n].iter().any(|kept| kept.is_lossy);
+            match self.prover.confirm(&self.originals[at], &form, is_lossy) {
+                Proof::Equal(_) | Proof::Lossy { .. } => holds = n,
+                Proof::Unknown(_) if self.options.unproven => holds = n,
+                Proof::Differs(how) => (fails, why) = (n, format!("with those before it the function differs: {how}")),
+                Proof::Unknown(how) => {
+                    (holds, fails, why) = (0, 1, format!("the function could not be run as a whole: {how}"));
+                }
+            }
+            n = holds + (fails - holds) / 2;
+        }
+        if holds < self.kept[at].len() {
+            self.put(at, forms(&self.kept[at], holds));
+            self.audits[at] = None;
+            for kept in self.kept[at].drain(holds..) {
+                self.steps[kept.step].verdict = Verdict::Rejected(why.clone());
+            }
+        }
+    }
+
     /// Try a fix on a function; whether the function changed.
     pub fn attempt(&mut self, fix: &'static Fix, at: usize) -> bool {
+        if !self.is_tried(fix) || self.prover.is_over() {
+            return false;
+        }
         let audit = self.audit(at);
         let mut sites: Vec<OpId> =
             audit.findings.iter().filter(|f| fix.rules.contains(&f.rule.id)).filter_map(|f| f.op).collect();
@@ -102,6 +172,7 @@ impl<'a> Trials<'a> {
         if sites.is_empty() {
             return false;
         }
+        self.prover.announce(&format!("{}: {}", self.program.functions()[at].name, fix.what));
         let mut n_trials = MAX_TRIALS;
         self.halve(fix, at, &sites, &mut n_trials)
     }
@@ -130,6 +201,7 @@ impl<'a> Trials<'a> {
             Ok(made) => {
                 let Draft { fix, function, audit } = made.draft;
                 let after = Measure::of(&audit);
+                let before = self.program.functions()[at].clone();
                 self.put(at, function);
                 self.audits[at] = Some(audit);
                 for (other, slower) in made.slower {
@@ -137,6 +209,8 @@ impl<'a> Trials<'a> {
                         format!("{} is predicted to be faster: {:.3} ms, not {:.3} ms", fix.name, after.ms, slower.ms);
                     self.steps.push(step(other, slower, Verdict::Rejected(why)));
                 }
+                let is_lossy = matches!(made.proof, Proof::Lossy { .. });
+                self.kept[at].push(Kept { step: self.steps.len(), before, is_lossy });
                 self.steps.push(step(fix, after, Verdict::Kept(made.proof)));
                 true
             }
@@ -177,8 +251,9 @@ impl<'a> Trials<'a> {
     fn others(&self, fix: &Fix, at: usize, sites: &[OpId]) -> Vec<&'static Fix> {
         let view = View::new(&self.program, &self.program.functions()[at], self.target);
         let shares = |other: &Fix| other.name != fix.name && other.rules.iter().any(|id| fix.rules.contains(id));
+        let tried = |other: &Fix| self.is_tried(other);
         let answers = |other: &Fix| sites.iter().all(|op| (other.run)(&view, *op).is_ok());
-        self.fixes.iter().copied().filter(|other| shares(other) && answers(other)).collect()
+        self.fixes.iter().copied().filter(|other| shares(other) && tried(other) && answers(other)).collect()
     }
 
     /// The function after a fix at some ops, if that is a gain.
@@ -194,13 +269,16 @@ impl<'a> Trials<'a> {
 
     /// Whether a draft computes what the function does.
     fn prove(&mut self, at: usize, draft: &Draft) -> Result<Proof, Refused> {
-        let proof = self.prover.prove(&self.program.functions()[at], &draft.function, draft.fix.numbers);
+        let is_lossy = self.is_lossy(at);
+        let (original, before) = (&self.originals[at], &self.program.functions()[at]);
+        let forms = Forms { original, before, after: &draft.function, is_lossy };
+        let proof = self.prover.prove(&forms, draft.fix.numbers);
         let after = Measure::of(&draft.audit);
         match &proof {
-            Proof::Equal(_) => {}
-            Proof::Unknown(_) if self.options.unproven => {}
+            Proof::Equal(_) | Proof::Lossy { .. } => {}
+            Proof::Unknown(_) if self.options.unproven && draft.fix.numbers == Numbers::Exact => {}
             Proof::Unknown(why) => {
-                let reason = format!("it could not be proven: {why}; it can be kept unproven");
+                let reason = format!("it could not be proven: {why}");
                 return Err(Refused { reason, after, divisible: false });
             }
             Proof::Differs(how) => {
@@ -282,6 +360,12 @@ impl<'a> Trials<'a> {
             let rejected = self.settled.contains(&(fix.name, at, label(view.f, op)));
             match (fix.run)(view, op) {
                 Err(reason) => format!("{}: {reason}", fix.name),
+                Ok(_) if !self.is_tried(fix) => {
+                    format!("{} changes precision: --lossy MAX_ERROR tries it and measures the error", fix.name)
+                }
+                Ok(_) if self.prover.is_over() && !rejected => {
+                    format!("{} was not tried: the time is over; --time-limit allows more", fix.name)
+                }
                 Ok(_) if rejected => format!("{} was tried in vain, see above", fix.name),
                 Ok(_) => format!("{} was not tried: too many trials", fix.name),
             }

@@ -1,0 +1,80 @@
+//! Inputs of the user's that rewrites are judged on.
+//!
+//! Of a folder each `NAME.npy` is the input of that name. A folder in it is another set, and one of the name of a function
+//! has sets of that function alone.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use thane_cpu::equal::Sample;
+use thane_mil::program::Program;
+use thane_mil::types::TensorType;
+
+use crate::exit::{Code, Failure};
+use crate::tensors;
+
+/// Reads the sets of a folder.
+pub fn read(folder: &Path, program: &Program) -> Result<Vec<Sample>, Failure> {
+    let mut samples = Vec::new();
+    set(folder, None, program, &mut samples)?;
+    for part in folders(folder)? {
+        let name = part.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let function = program.function(&name).map(|f| f.name.as_str());
+        set(&part, function, program, &mut samples)?;
+        for inner in if function.is_some() { folders(&part)? } else { Vec::new() } {
+            set(&inner, function, program, &mut samples)?;
+        }
+    }
+    if samples.is_empty() {
+        let names = input_types(program, None).into_keys().collect::<Vec<_>>().join(".npy, ");
+        let error = anyhow::anyhow!("{}: expected arrays named after inputs, found none", folder.display());
+        return Err(Failure::new(Code::Usage, error).remedy(format!("{names}.npy")));
+    }
+    Ok(samples)
+}
+
+/// The arrays that lie in a folder, as one set.
+fn set(folder: &Path, function: Option<&str>, program: &Program, samples: &mut Vec<Sample>) -> Result<(), Failure> {
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let types = input_types(program, function);
+    let mut sample = Sample { label: folder.display().to_string(), ..Sample::default() };
+    sample.function = function.map(str::to_owned);
+    for path in entries(folder)?.into_iter().filter(|p| p.extension().is_some_and(|e| e == "npy")) {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let Some(ty) = types.get(&name) else {
+            let names = types.keys().cloned().collect::<Vec<_>>().join(", ");
+            return Err(usage(anyhow::anyhow!("{}: expected an input ({names}), found `{name}`", path.display())));
+        };
+        sample.tensors.insert(name, tensors::from_file(&path, ty).map_err(usage)?);
+    }
+    if !sample.tensors.is_empty() {
+        samples.push(sample);
+    }
+    Ok(())
+}
+
+/// The inputs of a function, or of all, by name.
+fn input_types(program: &Program, function: Option<&str>) -> BTreeMap<String, TensorType> {
+    let mut types = BTreeMap::new();
+    for f in program.functions().iter().filter(|f| function.is_none_or(|name| f.name == name)) {
+        for value in f.body().inputs.iter().map(|v| f.value(*v)) {
+            if let Some(ty) = value.ty.tensor() {
+                types.entry(value.name.clone()).or_insert_with(|| ty.clone());
+            }
+        }
+    }
+    types
+}
+
+fn folders(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    Ok(entries(folder)?.into_iter().filter(|p| p.is_dir()).collect())
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let failed = |e| Failure::new(Code::Usage, anyhow::Error::new(e).context(folder.display().to_string()));
+    let read = fs::read_dir(folder).map_err(failed)?;
+    let mut paths = read.map(|e| Ok(e?.path())).collect::<Result<Vec<_>, std::io::Error>>().map_err(failed)?;
+    paths.sort();
+    Ok(paths)
+}

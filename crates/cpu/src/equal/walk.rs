@@ -1,0 +1,475 @@
+//! Computes values of a function op by op, and notes what happens to numbers on the way.
+//!
+//! Sums are taken in f64, so the only roundings are those of results: to f32, and in [`Mode::Declared`] to fp16 where a
+//! value is declared so. What is held is counted against a budget, and the clock is asked between ops.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::time::Instant;
+
+use thane_kernels::Context;
+use thane_kernels::f16::{f16_to_f32, f32_to_f16};
+use thane_mil::budget::{Budget, OverBudget, Reservation};
+use thane_mil::literal::Literal;
+use thane_mil::program::{Arg, BlockId, Definition, Function, Op, OpId, ValueId};
+use thane_mil::types::DType;
+
+use crate::exec;
+use crate::ops::{self, Value};
+use crate::tensor::{Buffer, Pool, Tensor};
+
+/// How numbers are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In f32, whatever is declared.
+    Wide,
+    /// As [`Mode::Wide`], each result of an op that rounds off by as much as a rounding of f32 may put it off.
+    Nudged,
+    /// In fp16 where that is declared: numbers beyond it are infinite, and those below 2^-14 are 0, as on the engine.
+    Declared,
+}
+
+/// Why values are not computed.
+#[derive(Debug, thiserror::Error)]
+pub enum Stop {
+    /// The time that may be spent is over.
+    #[error("the time that may be spent is over; --time-limit allows more")]
+    Time,
+    /// The memory that may be used is.
+    #[error("{0}; --memory allows more")]
+    Memory(#[from] OverBudget),
+    /// An op fails, or is not computed here.
+    #[error("{0}")]
+    Op(String),
+}
+
+/// What a walk may use.
+pub struct Env {
+    /// Threads and instructions.
+    pub context: Context,
+    /// What tensors are counted against.
+    pub budget: Budget,
+    /// When to stop.
+    pub deadline: Option<Instant>,
+}
+
+/// A tensor, and the bytes that it takes of the budget.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// The numbers.
+    pub tensor: Tensor,
+    _taken: Rc<Reservation>,
+}
+
+/// The least fp16 that the engine does not take for 0.
+const LEAST: f32 = 6.103_515_6e-5;
+/// A rounding of f32 to either side, in units of the number.
+const NUDGE: f32 = 1.0 / (1 << 23) as f32;
+/// Rounds of one loop.
+const MOST_ROUNDS: usize = 100_000;
+/// Bytes of one tensor.
+const TENSOR_BYTES: usize = 1 << 32;
+
+/// Ops that move numbers and round none.
+const EXACT: &[&str] = &[
+    "abs",
+    "band_part",
+    "cast",
+    "clip",
+    "concat",
+    "depth_to_space",
+    "expand_dims",
+    "flatten2d",
+    "gather",
+    "gather_along_axis",
+    "gather_nd",
+    "identity",
+    "max_pool",
+    "maximum",
+    "minimum",
+    "one_hot",
+    "pad",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "reduce_max",
+    "reduce_min",
+    "relu",
+    "reshape",
+    "reverse",
+    "scatter",
+    "scatter_along_axis",
+    "scatter_nd",
+    "select",
+    "shape",
+    "sign",
+    "slice_by_index",
+    "slice_by_size",
+    "slice_update",
+    "sliding_windows",
+    "space_to_batch",
+    "batch_to_space",
+    "space_to_depth",
+    "split",
+    "squeeze",
+    "stack",
+    "tile",
+    "topk",
+    "transpose",
+];
+
+/// Whether results of an op may round.
+pub fn rounds(op: &Op) -> bool {
+    !EXACT.contains(&op.def.name)
+}
+
+/// Values of a function, as far as they are computed.
+pub struct Walk<'a> {
+    f: &'a Function,
+    env: &'a Env,
+    mode: Mode,
+    /// Values that are computed or given.
+    pub slots: HashMap<ValueId, Held>,
+    states: HashMap<ValueId, Held>,
+    /// The first op of which a finite number is beyond fp16 where it is declared so.
+    pub overflow: Option<String>,
+}
+
+impl<'a> Walk<'a> {
+    /// Begin with nothing.
+    pub fn new(f: &'a Function, env: &'a Env, mode: Mode) -> Self {
+        Self { f, env, mode, slots: HashMap::new(), states: HashMap::new(), overflow: None }
+    }
+
+    /// What is computed.
+    pub fn function(&self) -> &'a Function {
+        self.f
+    }
+
+    /// Give an input its numbers, or a value that another walk computed.
+    pub fn give(&mut self, value: ValueId, given: &Held) -> Result<(), Stop> {
+        let held = match self.mode {
+            Mode::Declared if self.is_half(value) => self.hold(halved(widened(&given.tensor)?).0, value)?,
+            _ => given.clone(),
+        };
+        self.slots.insert(value, held);
+        Ok(())
+    }
+
+    /// Give an input the bytes that a call passes.
+    pub fn give_bytes(&mut self, value: ValueId, dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<(), Stop> {
+        let tensor = tensor_of(dtype, shape, bytes).ok_or_else(|| self.unfit(value, "cannot be held here"))?;
+        self.give_tensor(value, tensor)
+    }
+
+    /// Give a value numbers of one's own.
+    pub fn give_tensor(&mut self, value: ValueId, tensor: Tensor) -> Result<(), Stop> {
+        let held = self.hold(widened(&tensor)?, value)?;
+        self.give(value, &held)
+    }
+
+    /// What a state holds; zeros where nothing was written.
+    pub fn state(&mut self, state: ValueId) -> Result<Held, Stop> {
+        if let Some(held) = self.states.get(&state) {
+            return Ok(held.clone());
+        }
+        let ty = self.f.value(state).ty.tensor_or_state().ok_or_else(|| self.unfit(state, "is no state"))?;
+        let shape = ty.known_shape().ok_or_else(|| self.unfit(state, "has no fixed shape"))?;
+        let n = crate::tensor::checked_len(ty.dtype, &shape, TENSOR_BYTES).map_err(Stop::Op)?;
+        let dtype = if ty.dtype == DType::Fp16 { DType::Fp32 } else { ty.dtype };
+        let taken = self.reserve(n * dtype.bits().div_ceil(8), state)?;
+        let buffer = Buffer::zeros(dtype, n, None).ok_or_else(|| self.unfit(state, "cannot be held here"))?;
+        let held = Held { tensor: Tensor::new(dtype, shape, buffer), _taken: Rc::new(taken) };
+        self.states.insert(state, held.clone());
+        Ok(held)
+    }
+
+    /// Forget the values of a call, and keep states.
+    pub fn next_call(&mut self) {
+        self.slots.clear();
+    }
+
+    /// Compute all of the body. Of values with an op behind their last use, only those that are `kept` remain.
+    pub fn run(&mut self, kept: Option<&HashSet<ValueId>>) -> Result<(), Stop> {
+        let ops = &self.f.body().ops;
+        let mut last: HashMap<ValueId, OpId> = HashMap::new();
+        if kept.is_some() {
+            ops.iter().for_each(|id| last.extend(self.f.uses(*id).into_iter().map(|v| (v, *id))));
+        }
+        for id in ops {
+            self.op(*id)?;
+            let Some(kept) = kept else { continue };
+            for v in self.f.uses(*id).into_iter().chain(self.f.op(*id).results.iter().copied()) {
+                if !kept.contains(&v) && last.get(&v).is_none_or(|at| at == id) {
+                    self.slots.remove(&v);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compute ops in this order.
+    pub fn ops(&mut self, ops: &[OpId]) -> Result<(), Stop> {
+        ops.iter().try_for_each(|id| self.op(*id))
+    }
+
+    fn op(&mut self, id: OpId) -> Result<(), Stop> {
+        if self.env.deadline.is_some_and(|at| Instant::now() >= at) {
+            return Err(Stop::Time);
+        }
+        let f = self.f;
+        let op = f.op(id);
+        if op.def.is_constexpr() {
+            return Ok(());
+        }
+        let name = |name: &str| op.value_arg(name).ok_or_else(|| Stop::Op(format!("`{}` lacks `{name}`", op.def.name)));
+        match op.def.name {
+            "read_state" => {
+                let held = self.state(name("input")?)?;
+                self.slots.insert(op.results[0], held);
+            }
+            "coreml_update_state" | "write_state" => {
+                let of = if op.def.name == "write_state" { ("input", "data") } else { ("state", "value") };
+                let (state, value) = (name(of.0)?, name(of.1)?);
+                let held = self.value(value)?;
+                self.states.insert(state, held.clone());
+                op.results.iter().for_each(|r| drop(self.slots.insert(*r, held.clone())));
+            }
+            "cond" => self.cond(op)?,
+            "while_loop" => self.repeat(op)?,
+            _ => self.plain(op)?,
+        }
+        Ok(())
+    }
+
+    fn cond(&mut self, op: &Op) -> Result<(), Stop> {
+        let pred = op.value_arg("pred").ok_or_else(|| Stop::Op("`cond` lacks `pred`".to_owned()))?;
+        let (Some(then), Some(otherwise)) = (op.blocks.first(), op.blocks.get(1)) else {
+            return Err(Stop::Op("`cond` does not run two blocks".to_owned()));
+        };
+        let pred = self.value(pred)?;
+        let results = self.block(if is_true(&pred) { *then } else { *otherwise }, Vec::new())?;
+        self.slots.extend(op.results.iter().copied().zip(results));
+        Ok(())
+    }
+
+    fn repeat(&mut self, op: &Op) -> Result<(), Stop> {
+        let (Some(goes_on), Some(body)) = (op.blocks.first(), op.blocks.get(1)) else {
+            return Err(Stop::Op("`while_loop` does not run two blocks".to_owned()));
+        };
+        let mut values = op.uses().map(|v| self.value(v)).collect::<Result<Vec<_>, _>>()?;
+        for _ in 0..MOST_ROUNDS {
+            if !self.block(*goes_on, values.clone())?.first().is_some_and(is_true) {
+                self.slots.extend(op.results.iter().copied().zip(values));
+                return Ok(());
+            }
+            values = self.block(*body, values)?;
+        }
+        Err(Stop::Op(format!("a loop does not end in {MOST_ROUNDS} rounds")))
+    }
+
+    fn block(&mut self, block: BlockId, inputs: Vec<Held>) -> Result<Vec<Held>, Stop> {
+        let f = self.f;
+        let block = f.block(block);
+        self.slots.extend(block.inputs.iter().copied().zip(inputs));
+        block.ops.iter().try_for_each(|id| self.op(*id))?;
+        block.outputs.iter().map(|v| self.value(*v)).collect()
+    }
+
+    /// A value that is computed, or a constant.
+    pub fn value(&self, value: ValueId) -> Result<Held, Stop> {
+        if let Some(held) = self.slots.get(&value) {
+            return Ok(held.clone());
+        }
+        match self.constant(value)? {
+            (Value::Tensor(tensor), taken) => {
+                let wide = widened(&tensor)?;
+                let flushed = self.mode == Mode::Declared && self.is_half(value);
+                let tensor = if flushed { halved(wide).0 } else { wide };
+                Ok(Held { tensor, _taken: Rc::new(taken) })
+            }
+            _ => Err(self.unfit(value, "is no tensor")),
+        }
+    }
+
+    /// A constant, as it is stored.
+    fn constant(&self, value: ValueId) -> Result<(Value, Reservation), Stop> {
+        let f = self.f;
+        let Definition::Result(id, at) = f.value(value).definition else {
+            return Err(self.unfit(value, "was given no numbers"));
+        };
+        let op = f.op(id);
+        if !op.def.is_constexpr() {
+            return Err(self.unfit(value, "is not computed"));
+        }
+        // Once as stored and once in f32.
+        let n = f.value(value).ty.tensor().and_then(|t| t.n_elements()).unwrap_or(0);
+        let taken = self.reserve(n.saturating_mul(6), value)?;
+        if op.def.is_const() {
+            let literal = f.constant(value).ok_or_else(|| self.unfit(value, "has no `val`"))?;
+            return Ok((literal_value(literal), taken));
+        }
+        let eval = ops::find(op.def.name).ok_or_else(|| self.unfit(value, "is no op of the CPU backend"))?;
+        let mut args = Vec::new();
+        for arg in &op.args {
+            args.push(match arg {
+                None => None,
+                Some(Arg::Literal(l)) => Some(literal_value(l)),
+                Some(Arg::Value(v)) => Some(self.constant(*v)?.0),
+                Some(Arg::Values(_)) => return Err(self.unfit(value, "takes a list")),
+            });
+        }
+        let mut pool = uncounted();
+        let results =
+            exec::evaluate(&self.env.context, op.def, eval, args, &mut pool).map_err(|e| self.failed(op, &e))?;
+        let tensor = results.into_iter().nth(at).ok_or_else(|| self.unfit(value, "is not given by its op"))?;
+        Ok((Value::Tensor(tensor), taken))
+    }
+
+    fn plain(&mut self, op: &Op) -> Result<(), Stop> {
+        let eval = ops::find(op.def.name).ok_or_else(|| self.failed(op, "it is no op that is computed here"))?;
+        let mut taken = Vec::new();
+        let args = op.args.iter().map(|arg| self.arg(op, arg.as_ref(), &mut taken)).collect::<Result<Vec<_>, _>>()?;
+        let types = exec::infer(op.def, &args).map_err(|e| self.failed(op, &e))?;
+        let n_bytes = types.iter().map(|t| t.byte_len().unwrap_or(0)).fold(0, usize::saturating_add);
+        let base = op.results.first().copied();
+        let mut reserved = match base {
+            Some(value) => self.reserve(n_bytes, value)?,
+            None => return Ok(()),
+        };
+        let mut pool = uncounted();
+        let found = exec::evaluate(&self.env.context, op.def, eval, args, &mut pool);
+        let found = found.map_err(|e| self.failed(op, &e))?;
+        // Sizes that follow from numbers are known only now.
+        let made = found.iter().map(|t| t.data.bytes().len()).fold(0, usize::saturating_add);
+        let name = || format!("a result of `{}`", op.def.name);
+        reserved.grow(made.saturating_sub(n_bytes), name)?;
+        let taken = Rc::new(reserved);
+        for (value, tensor) in op.results.iter().zip(found) {
+            let tensor = self.keep(op, *value, tensor);
+            self.slots.insert(*value, Held { tensor, _taken: Rc::clone(&taken) });
+        }
+        Ok(())
+    }
+
+    fn arg(&self, op: &Op, arg: Option<&Arg>, taken: &mut Vec<Held>) -> Result<Option<Value>, Stop> {
+        let mut tensor = |v: ValueId| -> Result<Tensor, Stop> {
+            let held = self.value(v)?;
+            taken.push(held.clone());
+            Ok(held.tensor)
+        };
+        // What is declared fp16 is in f32 here.
+        let wide = |l: &Literal| -> Result<Value, Stop> {
+            Ok(match literal_value(l) {
+                Value::Literal(l) if op.def.name == "cast" && l.as_str() == Some("fp16") => {
+                    Value::Literal(Literal::string("fp32"))
+                }
+                Value::Tensor(t) => Value::Tensor(widened(&t)?),
+                other @ (Value::Literal(_) | Value::Tensors(_)) => other,
+            })
+        };
+        Ok(match arg {
+            None => None,
+            Some(Arg::Literal(l)) => Some(wide(l)?),
+            Some(Arg::Value(v)) => match self.f.constant(*v) {
+                Some(l) if l.ty().tensor().is_none() || l.as_str().is_some() => Some(wide(l)?),
+                _ => Some(Value::Tensor(tensor(*v)?)),
+            },
+            Some(Arg::Values(vs)) => Some(Value::Tensors(vs.iter().map(|v| tensor(*v)).collect::<Result<_, _>>()?)),
+        })
+    }
+
+    fn is_half(&self, value: ValueId) -> bool {
+        self.f.value(value).ty.tensor_or_state().is_some_and(|t| t.dtype == DType::Fp16)
+    }
+
+    /// Numbers as the mode keeps them.
+    fn keep(&mut self, op: &Op, value: ValueId, tensor: Tensor) -> Tensor {
+        match self.mode {
+            Mode::Declared if self.is_half(value) => {
+                let (tensor, is_beyond) = halved(tensor);
+                if is_beyond && self.overflow.is_none() {
+                    self.overflow = Some(format!("{} `{}`", op.def.name, self.f.value(value).name));
+                }
+                tensor
+            }
+            Mode::Nudged if rounds(op) => nudged(tensor, value.index() as u64),
+            _ => tensor,
+        }
+    }
+
+    fn hold(&self, tensor: Tensor, value: ValueId) -> Result<Held, Stop> {
+        let taken = self.reserve(tensor.data.bytes().len(), value)?;
+        Ok(Held { tensor, _taken: Rc::new(taken) })
+    }
+
+    fn reserve(&self, n_bytes: usize, value: ValueId) -> Result<Reservation, Stop> {
+        let name = || format!("`{}` of function `{}`", self.f.value(value).name, self.f.name);
+        Ok(self.env.budget.reserve(n_bytes, name)?)
+    }
+
+    fn unfit(&self, value: ValueId, why: &str) -> Stop {
+        Stop::Op(format!("`{}` of function `{}` {why}", self.f.value(value).name, self.f.name))
+    }
+
+    fn failed(&self, op: &Op, why: &str) -> Stop {
+        let name = op.results.first().map_or("", |r| self.f.value(*r).name.as_str());
+        Stop::Op(format!("{} `{name}` of function `{}`: {why}", op.def.name, self.f.name))
+    }
+}
+
+fn is_true(held: &Held) -> bool {
+    held.tensor.to_ints().is_some_and(|v| v.first().is_some_and(|x| *x != 0))
+}
+
+/// Buffers that no budget counts: a [`Held`] does.
+fn uncounted() -> Pool {
+    Pool::new(TENSOR_BYTES, &Budget::unlimited())
+}
+
+fn literal_value(literal: &Literal) -> Value {
+    let tensor = uncounted().literal(literal).unwrap_or_default();
+    tensor.map_or_else(|| Value::Literal(literal.clone()), Value::Tensor)
+}
+
+fn widened(tensor: &Tensor) -> Result<Tensor, Stop> {
+    uncounted().widened(tensor).map_err(Stop::Op)
+}
+
+/// In fp16 as the engine keeps it, and whether a finite number was beyond that.
+fn halved(tensor: Tensor) -> (Tensor, bool) {
+    let Some(numbers) = tensor.f32s() else { return (tensor, false) };
+    let mut is_beyond = false;
+    let halves = numbers.iter().map(|x| {
+        let half = f16_to_f32(f32_to_f16(*x));
+        is_beyond |= x.is_finite() && !half.is_finite();
+        if half.abs() < LEAST { 0.0 } else { half }
+    });
+    let halves: Buffer = Buffer::F32(halves.collect::<Vec<_>>().into());
+    (Tensor::new(tensor.dtype, tensor.shape.clone(), halves), is_beyond)
+}
+
+/// Each number a little to one side or the other, without a pattern.
+fn nudged(tensor: Tensor, seed: u64) -> Tensor {
+    let Some(numbers) = tensor.f32s() else { return tensor };
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let moved = numbers.iter().map(|x| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let is_up = state >> 63 == 0;
+        let moved = x * if is_up { 1.0 + NUDGE } else { 1.0 - NUDGE };
+        // The smallest numbers have fewer digits.
+        if moved != *x || *x == 0.0 || !x.is_finite() {
+            return moved;
+        }
+        if is_up { x.next_up() } else { x.next_down() }
+    });
+    Tensor::new(tensor.dtype, tensor.shape.clone(), Buffer::F32(moved.collect::<Vec<_>>().into()))
+}
+
+/// Elements that are given a byte or more each.
+fn tensor_of(dtype: DType, shape: &[usize], bytes: &[u8]) -> Option<Tensor> {
+    let n = crate::tensor::checked_len(dtype, shape, TENSOR_BYTES).ok()?;
+    let mut buffer = Buffer::zeros(dtype, n, None)?;
+    let to = buffer.bytes_mut();
+    (to.len() == bytes.len()).then(|| to.copy_from_slice(bytes))?;
+    Some(Tensor::new(dtype, shape.to_vec(), buffer))
+}

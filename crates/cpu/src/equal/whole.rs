@@ -1,0 +1,305 @@
+//! What a function gives on inputs that cover its domain, and how far another form of it is from that.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use thane_mil::budget::Reservation;
+use thane_mil::program::{Function, ValueId};
+use thane_mil::types::{DType, TensorType, Type};
+
+use super::diff::{Diff, MANY, ROUNDINGS, UNIT_16, UNIT_32, numbers};
+use super::inputs::{self, Given, Sample, Set};
+use super::rows;
+use super::walk::{Env, Held, Mode, Stop, Walk};
+
+/// Calls of a run where there are states.
+const CALLS_WITH_STATE: usize = 2;
+
+/// What a form gives: each output of each call, and the states in the end.
+type Results = Vec<(String, Held)>;
+
+/// A run of a form on one set.
+struct Run {
+    results: Results,
+    /// The op of which a finite number is beyond fp16.
+    overflow: Option<String>,
+}
+
+/// What the original gives on one set of inputs.
+struct Case {
+    set: Set,
+    due: Results,
+    /// Of each result, how far roundings put it off: of f32, and those of its own fp16.
+    spread: Vec<f64>,
+    own: Vec<Diff>,
+}
+
+/// The original of a function, run once.
+pub struct Reference {
+    f: Function,
+    cases: Vec<Case>,
+    /// The largest number of each result on usual inputs.
+    magnitudes: Vec<f64>,
+    /// What one run takes.
+    pub run_time: Duration,
+    /// Why a set was not of use.
+    pub note: Option<String>,
+    /// Whether there was time for all sets.
+    pub is_complete: bool,
+}
+
+/// What was seen of another form.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The sets that were run.
+    pub labels: Vec<String>,
+    /// Numbers compared.
+    pub n_values: usize,
+    /// The largest difference, over the largest number.
+    pub error: f64,
+    /// The set that gave it.
+    pub worst: String,
+    /// What roundings allow.
+    pub allowed: f64,
+    /// Why it is not the same.
+    pub fault: Option<String>,
+}
+
+/// How to judge.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Judge {
+    /// By what roundings allow.
+    Exact,
+    /// By a share of the largest number.
+    Lossy(f64),
+}
+
+/// Run a form on one set, which is made for the original.
+fn run(f: &Function, original: &Function, set: &Set, mode: Mode, env: &Env) -> Result<Run, Stop> {
+    let n_calls = n_calls(original);
+    let _made = reserve_inputs(original, n_calls, env)?;
+    let mut walk = Walk::new(f, env, mode);
+    let mut results = Results::new();
+    let kept: HashSet<ValueId> = f.body().outputs.iter().copied().collect();
+    for call in set.calls(original, n_calls) {
+        walk.next_call();
+        give(f, &mut walk, &call)?;
+        walk.run(Some(&kept))?;
+        for output in &f.body().outputs {
+            results.push((f.value(*output).name.clone(), walk.value(*output)?));
+        }
+    }
+    for input in &f.body().inputs {
+        if let Type::State(_) = f.value(*input).ty {
+            results.push((f.value(*input).name.clone(), walk.state(*input)?));
+        }
+    }
+    Ok(Run { results, overflow: walk.overflow })
+}
+
+fn n_calls(f: &Function) -> usize {
+    let has_state = f.body().inputs.iter().any(|v| matches!(f.value(*v).ty, Type::State(_)));
+    if has_state { CALLS_WITH_STATE } else { 1 }
+}
+
+/// Give a form the inputs of a call, in rows as long as it takes.
+fn give(f: &Function, walk: &mut Walk<'_>, call: &[Given]) -> Result<(), Stop> {
+    for (name, shape, bytes) in call {
+        let named = f.body().inputs.iter().find(|v| f.value(**v).name == *name);
+        let (Some(value), Some(ty)) = (named, named.and_then(|v| f.value(*v).ty.tensor())) else {
+            return Err(Stop::Op(format!("function `{}` has no input `{name}`", f.name)));
+        };
+        let (shape, bytes) = rows::filled(f, name, shape, bytes);
+        walk.give_bytes(*value, ty.dtype, &shape, &bytes)?;
+    }
+    Ok(())
+}
+
+/// What the inputs of a set take: bytes, and once more while they are made.
+fn reserve_inputs(f: &Function, n_calls: usize, env: &Env) -> Result<Reservation, Stop> {
+    let len = |ty: &TensorType| ty.byte_len().unwrap_or(0).saturating_mul(2 * n_calls);
+    let tensors = f.body().inputs.iter().filter_map(|v| f.value(*v).ty.tensor());
+    let n_bytes = tensors.map(len).fold(0, usize::saturating_add);
+    Ok(env.budget.reserve(n_bytes, || format!("the inputs of function `{}`", f.name))?)
+}
+
+impl Reference {
+    /// Run a function on as many sets as fit a time, and on one at least.
+    pub fn new(f: &Function, samples: &[Sample], most: Duration, env: &Env) -> Result<Self, Stop> {
+        let mut reference = Self {
+            f: f.clone(),
+            cases: Vec::new(),
+            magnitudes: Vec::new(),
+            run_time: Duration::ZERO,
+            note: None,
+            is_complete: true,
+        };
+        let begun = Instant::now();
+        for set in inputs::all(f, samples) {
+            if !reference.cases.is_empty() && begun.elapsed() > most {
+                reference.is_complete = false;
+                break;
+            }
+            reference.add(set, env)?;
+        }
+        Ok(reference)
+    }
+
+    fn add(&mut self, set: Set, env: &Env) -> Result<(), Stop> {
+        let begun = Instant::now();
+        let due = run(&self.f, &self.f, &set, Mode::Wide, env)?.results;
+        self.run_time = self.run_time.max(begun.elapsed());
+        let declared = match is_half(&self.f) {
+            true => Some(run(&self.f, &self.f, &set, Mode::Declared, env)?),
+            false => None,
+        };
+        if let Some(op) = declared.as_ref().and_then(|run| run.overflow.as_ref()) {
+            // Where the program itself leaves fp16 it says nothing of what a rewrite does.
+            self.note = Some(format!("{} makes the program itself overflow fp16 at {op}", set.label));
+            return Ok(());
+        }
+        let nudged = run(&self.f, &self.f, &set, Mode::Nudged, env)?.results;
+        let own = due.iter().enumerate().map(|(i, (_, due))| match &declared {
+            Some(run) => Diff::of(&due.tensor, &run.results[i].1.tensor),
+            None => Diff::default(),
+        });
+        let own = own.collect();
+        let spread = due.iter().zip(&nudged).map(|(d, n)| Diff::of(&d.1.tensor, &n.1.tensor));
+        let spread: Vec<Diff> = spread.collect();
+        self.magnitudes.resize(due.len(), 0.0);
+        if set.is_usual {
+            let largest = self.magnitudes.iter_mut().zip(&spread);
+            largest.for_each(|(most, diff)| *most = most.max(diff.magnitude));
+        }
+        let spread = spread.iter().map(Diff::spread).collect();
+        self.cases.push(Case { set, due, spread, own });
+        Ok(())
+    }
+
+    /// Runs all calls of a set, and leaves the values of the last one in the walk.
+    pub fn run_into(&self, at: usize, walk: &mut Walk<'_>, kept: Option<&HashSet<ValueId>>) -> Result<(), Stop> {
+        let Some(case) = self.cases.get(at) else { return Ok(()) };
+        for call in case.set.calls(&self.f, n_calls(&self.f)) {
+            walk.next_call();
+            give(walk.function(), walk, &call)?;
+            walk.run(kept)?;
+        }
+        Ok(())
+    }
+
+    /// Sets that can be judged on.
+    pub fn n_cases(&self) -> usize {
+        self.cases.len()
+    }
+
+    /// How far another form is, on so many sets; it ends at the first that is too far, and begins there next time.
+    pub fn judge(&mut self, after: &Function, n_sets: usize, judge: Judge, env: &Env) -> Result<Found, Stop> {
+        let mut found = Found::default();
+        for at in 0..n_sets.min(self.cases.len()) {
+            let case = &self.cases[at];
+            if let Some(fault) = self.case(case, after, judge, env, &mut found)? {
+                found.fault = Some(format!("{fault}, for {}", case.set.label));
+                let case = self.cases.remove(at);
+                self.cases.insert(0, case);
+                break;
+            }
+            found.labels.push(case.set.label.clone());
+        }
+        Ok(found)
+    }
+
+    fn case(
+        &self,
+        case: &Case,
+        after: &Function,
+        judge: Judge,
+        env: &Env,
+        found: &mut Found,
+    ) -> Result<Option<String>, Stop> {
+        if judge == Judge::Exact {
+            let wide = run(after, &self.f, &case.set, Mode::Wide, env)?.results;
+            for (i, (name, held)) in wide.iter().enumerate() {
+                let (diff, most) = self.diff(case, i, held);
+                let allowed = MANY * case.spread[i] + if diff.is_float { ROUNDINGS * UNIT_32 * most } else { 0.0 };
+                // Constants that are written in fp16 are rounded to it.
+                let written = if diff.is_float && is_half(after) { case.own[i].most + UNIT_16 * most } else { 0.0 };
+                let allowed = allowed + written;
+                found.note(&diff, most, allowed, &case.set.label);
+                if diff.n_lost > 0 || diff.most > allowed {
+                    let allowed = over(allowed, most);
+                    return Ok(Some(format!(
+                        "`{name}` is off by {}, where roundings of f32 allow {allowed:.1e}",
+                        shown(&diff, most)
+                    )));
+                }
+            }
+            if !is_half(after) {
+                return Ok(None);
+            }
+        }
+        let declared = run(after, &self.f, &case.set, Mode::Declared, env)?;
+        // Where the original gives numbers that are not finite, it is not used.
+        let is_used = case.due.iter().all(|(_, due)| numbers(&due.tensor).iter().all(|x| x.is_finite()));
+        if let (Some(op), true) = (declared.overflow, is_used) {
+            return Ok(Some(format!("{op} overflows fp16")));
+        }
+        for (i, (name, held)) in declared.results.iter().enumerate() {
+            let (diff, most) = self.diff(case, i, held);
+            let own = &case.own[i];
+            let allowed = match judge {
+                Judge::Exact => 2.0 * own.most + MANY * case.spread[i] + ROUNDINGS * UNIT_16 * most,
+                Judge::Lossy(share) => share * most,
+            };
+            let allowed = if diff.is_float || judge != Judge::Exact { allowed } else { 2.0 * own.most };
+            if judge != Judge::Exact {
+                found.note(&diff, most, allowed, &case.set.label);
+            }
+            if diff.n_lost > own.n_lost || diff.most > allowed {
+                let (shown, allowed) = (shown(&diff, most), over(allowed, most));
+                return Ok(Some(match judge {
+                    Judge::Lossy(_) => format!("`{name}` is off by {shown}, more than {allowed:.1e}"),
+                    Judge::Exact => format!(
+                        "`{name}` in fp16 is off by {shown}; before by {:.1e}, and roundings allow {allowed:.1e}",
+                        over(own.most, most)
+                    ),
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// How far a result is, and the number that this is taken over.
+    fn diff(&self, case: &Case, i: usize, held: &Held) -> (Diff, f64) {
+        let (name, due) = &case.due[i];
+        let found = rows::cut(&self.f, name, &held.tensor.shape, numbers(&held.tensor));
+        let diff = Diff::between(&numbers(&due.tensor), &found, due.tensor.dtype.is_float());
+        (diff, diff.magnitude.max(self.magnitudes[i]))
+    }
+}
+
+impl Found {
+    fn note(&mut self, diff: &Diff, most: f64, allowed: f64, label: &str) {
+        self.n_values += diff.n;
+        self.allowed = self.allowed.max(over(allowed, most));
+        let error = if diff.n_lost > 0 { f64::INFINITY } else { over(diff.most, most) };
+        if error > self.error || self.worst.is_empty() {
+            self.error = self.error.max(error);
+            label.clone_into(&mut self.worst);
+        }
+    }
+}
+
+fn over(a: f64, b: f64) -> f64 {
+    if a == 0.0 { 0.0 } else { a / b.max(f64::MIN_POSITIVE) }
+}
+
+fn shown(diff: &Diff, most: f64) -> String {
+    Diff { magnitude: most, ..*diff }.to_string()
+}
+
+/// Whether anything is in fp16.
+pub fn is_half(f: &Function) -> bool {
+    let made = f.all_ops().into_iter().flat_map(|op| f.op(op).results.clone());
+    let mut values = made.chain(f.body().inputs.iter().copied());
+    values.any(|v| f.value(v).ty.tensor().is_some_and(|t| t.dtype == DType::Fp16))
+}
