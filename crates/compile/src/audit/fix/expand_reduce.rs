@@ -46,12 +46,14 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     }
     let out = result_shape(view, id)?;
     let mut new = Rewrite::new(view, id, FIX.name);
-    let parts: Vec<New> = (0..n).map(|i| new.slice_axis(New::Value(x), &shape, axis, i, 1)).collect();
+    // A mean is no larger than the largest of x, and the sum may be: a power of two goes first, which rounds nothing.
+    let power = (1usize << n.ilog2()) as f32;
+    let is_mean = view.op(id).def.name == "reduce_mean" && n > 1;
+    let x = New::Value(x);
+    let x = if is_mean { new.with_number("mul", x, dtype, 1.0 / power) } else { x };
+    let parts: Vec<New> = (0..n).map(|i| new.slice_axis(x, &shape, axis, i, 1)).collect();
     let y = parts.into_iter().reduce(|a, b| new.binary(kind, a, b)).ok_or("there is nothing to reduce")?;
-    let y = match view.op(id).def.name {
-        "reduce_mean" => new.with_number("mul", y, dtype, 1.0 / n as f32),
-        _ => y,
-    };
+    let y = if is_mean && !n.is_power_of_two() { new.with_number("mul", y, dtype, power / n as f32) } else { y };
     let y = if out.len() == shape.len() { y } else { new.reshape(y, &out) };
     new.instead(y)
 }

@@ -160,9 +160,14 @@ impl<'a> Norm<'a> {
         let mut new = Rewrite::new(view, tail.last, FIX.name);
         let t = largest(&mut new, self.x, self.dtype, &self.axes);
         let s = new.binary("real_div", New::Value(self.x), t);
-        let squares = new.binary("mul", s, s);
-        let reduce = if view.op(self.sum).def.name == "reduce_mean" { "reduce_mean" } else { "reduce_sum" };
-        let sum = new.reduce(reduce, squares, &self.axes);
+        // Squares that are no values of their own are not rounded to fp16, where small ones are 0.
+        let sum = match view.op(self.sum).def.name {
+            "reduce_sum_square" => new.reduce("reduce_sum_square", s, &self.axes),
+            reduce => {
+                let squares = new.binary("mul", s, s);
+                new.reduce(if reduce == "reduce_mean" { "reduce_mean" } else { "reduce_sum" }, squares, &self.axes)
+            }
+        };
         // Twice by t and not once by its square, which fp16 may not hold.
         let epsilon = new.number(self.dtype, self.epsilon(&tail));
         let epsilon = new.binary("real_div", epsilon, t);
