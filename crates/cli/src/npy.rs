@@ -20,7 +20,7 @@ pub struct Array {
     pub shape: Vec<usize>,
     pub bytes: Vec<u8>,
     /// What the bytes count.
-    pub _held: Option<Reservation>,
+    pub held: Option<Reservation>,
 }
 
 /// A file whose header was read.
@@ -64,7 +64,7 @@ impl<R: Read> Opened<R> {
         let mut bytes = Vec::new();
         self.file.by_ref().take(n_bytes as u64).read_to_end(&mut bytes)?;
         anyhow::ensure!(bytes.len() == n_bytes, "it is shorter than its shape {shape:?}");
-        Ok(Array { dtype, shape, bytes, _held: Some(held) })
+        Ok(Array { dtype, shape, bytes, held: Some(held) })
     }
 }
 

@@ -50,7 +50,7 @@ fn read(path: &Path, ty: &TensorType, budget: &Budget) -> anyhow::Result<Array> 
     let held = budget.reserve(n_bytes, || format!("an array {:?} of {}", array.shape, ty.dtype))?;
     let bytes = converted(&array, ty.dtype)
         .with_context(|| format!("its {} do not go into {}; numpy's astype makes them fit", array.dtype, ty.dtype))?;
-    Ok(Array { dtype: ty.dtype, shape: array.shape, bytes, _held: Some(held) })
+    Ok(Array { dtype: ty.dtype, shape: array.shape, bytes, held: Some(held) })
 }
 
 /// The elements as another type: floats are rounded, as numpy makes most arrays float64; integers must fit.
@@ -125,7 +125,7 @@ pub fn made_up(seed: u64, name: &str, ty: &TensorType, shape: Vec<usize>, budget
     let n = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).and_then(|n| ty.dtype.byte_len(n));
     let held = budget.reserve(n.with_context(no_such)?, || format!("an array {shape:?} of {}", ty.dtype))?;
     let bytes = random(seed, name, ty.dtype, &shape).with_context(no_such)?;
-    Ok(Array { dtype: ty.dtype, shape, bytes, _held: Some(held) })
+    Ok(Array { dtype: ty.dtype, shape, bytes, held: Some(held) })
 }
 
 /// What made-up elements of this type lie between.
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn elements_are_converted_where_nothing_is_lost_but_digits() {
-        let array = |dtype, bytes: Vec<u8>| Array { dtype, shape: vec![2], bytes, _held: None };
+        let array = |dtype, bytes: Vec<u8>| Array { dtype, shape: vec![2], bytes, held: None };
         let doubles = array(DType::Fp64, [0.1f64, -2.0].map(f64::to_le_bytes).concat());
         let singles = [0.1f32, -2.0].map(f32::to_le_bytes).concat();
         assert_eq!(converted(&doubles, DType::Fp32), Some(singles));

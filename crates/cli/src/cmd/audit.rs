@@ -57,7 +57,7 @@ pub struct Args {
     /// Write to this file instead of stdout.
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Replace the file that is at -o.
+    /// Replace what is at -o.
     #[arg(long, value_parser = FalseyValueParser::new(), requires = "out")]
     force: bool,
     /// An earlier report (--format json): only new findings count.
@@ -90,9 +90,6 @@ pub struct Args {
     /// With --fix: keep exact rewrites of functions that cannot be run here.
     #[arg(long, value_parser = FalseyValueParser::new(), requires = "fix")]
     unproven: bool,
-    /// With --fix: replace what is at -o.
-    #[arg(long, value_parser = FalseyValueParser::new(), requires = "fix")]
-    force: bool,
     /// With --fix: pad rows of inputs, outputs and states to 64 bytes where a rule asks for it, which changes what callers pass.
     #[arg(long, value_parser = FalseyValueParser::new(), requires = "fix")]
     pad_interface: bool,

@@ -23,6 +23,7 @@ use crate::cmd::convert::unwritten;
 use crate::contract;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::is_package;
+use samples::Samples;
 
 /// What is to be fixed.
 #[derive(Clone, Copy)]
@@ -156,7 +157,9 @@ fn foreign_items(path: &Path, ours: bool) -> Result<Vec<package::Item>, Failure>
 }
 
 fn fixed(program: Program, request: &Request<'_>, app: &App) -> Result<(Program, Report), Failure> {
-    let samples = request.inputs.map_or(Ok(Vec::new()), |folder| samples::read(folder, &program))?;
+    let read = |folder: &PathBuf| samples::read(folder, &program, &app.budget);
+    // What the arrays count is held until all is proven.
+    let Samples { sets: samples, held: _held } = request.inputs.map(read).transpose()?.unwrap_or_default();
     app.output.count("fixing", None, 0);
     let mut prover = OnCpu::new(Settings {
         n_threads: num_cpus::get_physical(),

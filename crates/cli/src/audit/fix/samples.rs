@@ -8,25 +8,34 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use thane_cpu::equal::Sample;
+use thane_mil::budget::{Budget, Reservation};
 use thane_mil::program::Program;
 use thane_mil::types::TensorType;
 
 use crate::exit::{Code, Failure};
 use crate::tensors;
 
+/// Sets of arrays, and what they count.
+#[derive(Default)]
+pub struct Samples {
+    pub sets: Vec<Sample>,
+    pub held: Vec<Reservation>,
+}
+
 /// Reads the sets of a folder.
-pub fn read(folder: &Path, program: &Program) -> Result<Vec<Sample>, Failure> {
-    let mut samples = Vec::new();
-    set(folder, None, program, &mut samples)?;
+pub fn read(folder: &Path, program: &Program, budget: &Budget) -> Result<Samples, Failure> {
+    let mut samples = Samples::default();
+    let set = |folder: &Path, function, samples: &mut Samples| set(folder, function, program, budget, samples);
+    set(folder, None, &mut samples)?;
     for part in folders(folder)? {
         let name = part.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let function = program.function(&name).map(|f| f.name.as_str());
-        set(&part, function, program, &mut samples)?;
+        set(&part, function, &mut samples)?;
         for inner in if function.is_some() { folders(&part)? } else { Vec::new() } {
-            set(&inner, function, program, &mut samples)?;
+            set(&inner, function, &mut samples)?;
         }
     }
-    if samples.is_empty() {
+    if samples.sets.is_empty() {
         let names = input_types(program, None).into_keys().collect::<Vec<_>>().join(".npy, ");
         let error = anyhow::anyhow!("{}: expected arrays named after inputs, found none", folder.display());
         return Err(Failure::new(Code::Usage, error).remedy(format!("{names}.npy")));
@@ -35,7 +44,13 @@ pub fn read(folder: &Path, program: &Program) -> Result<Vec<Sample>, Failure> {
 }
 
 /// The arrays that lie in a folder, as one set.
-fn set(folder: &Path, function: Option<&str>, program: &Program, samples: &mut Vec<Sample>) -> Result<(), Failure> {
+fn set(
+    folder: &Path,
+    function: Option<&str>,
+    program: &Program,
+    budget: &Budget,
+    samples: &mut Samples,
+) -> Result<(), Failure> {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let types = input_types(program, function);
     let mut sample = Sample { label: folder.display().to_string(), ..Sample::default() };
@@ -46,10 +61,12 @@ fn set(folder: &Path, function: Option<&str>, program: &Program, samples: &mut V
             let names = types.keys().cloned().collect::<Vec<_>>().join(", ");
             return Err(usage(anyhow::anyhow!("{}: expected an input ({names}), found `{name}`", path.display())));
         };
-        sample.tensors.insert(name, tensors::from_file(&path, ty).map_err(usage)?);
+        let array = tensors::from_file(&path, ty, budget).map_err(usage)?;
+        samples.held.extend(array.held);
+        sample.tensors.insert(name, (array.shape, array.bytes));
     }
     if !sample.tensors.is_empty() {
-        samples.push(sample);
+        samples.sets.push(sample);
     }
     Ok(())
 }

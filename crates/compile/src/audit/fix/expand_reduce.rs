@@ -46,8 +46,8 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     }
     let out = result_shape(view, id)?;
     let mut new = Rewrite::new(view, id, FIX.name);
-    // A mean is no larger than the largest of x, and the sum may be: a power of two goes first, which rounds nothing.
-    let power = (1usize << n.ilog2()) as f32;
+    // A mean is no larger than the largest of x, and the sum may be: a power of two no less than n goes first.
+    let power = n.next_power_of_two() as f32;
     let is_mean = view.op(id).def.name == "reduce_mean" && n > 1;
     let x = New::Value(x);
     let x = if is_mean { new.with_number("mul", x, dtype, 1.0 / power) } else { x };
