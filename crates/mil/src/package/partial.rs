@@ -112,7 +112,11 @@ impl Partial {
         for _ in 0..20 {
             let mut is_left = false;
             for path in entries(parent(&place)).filter(|path| name_of(path).starts_with(&own)) {
-                is_left |= remove(&path).is_err() && path.symlink_metadata().is_ok();
+                // Taken from its writer first, in one step: removed file by file, it could get its name when it is half
+                // empty.
+                let taken = path.with_file_name(format!("{}-x", name_of(&path)));
+                let removed = fs::rename(&path, &taken).and_then(|()| remove(&taken));
+                is_left |= removed.is_err() && (path.symlink_metadata().is_ok() || taken.symlink_metadata().is_ok());
             }
             if !is_left {
                 return;
@@ -217,6 +221,7 @@ fn swap(new: &Path, place: &Path, system: &dyn Rename) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -244,6 +249,33 @@ mod tests {
         fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
             if self.0.borrow_mut().remove(0) { Err(ErrorKind::StorageFull.into()) } else { fs::rename(from, to) }
         }
+    }
+
+    #[test]
+    fn what_gets_its_name_while_its_writer_is_stopped_is_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let (old, new) = (root.path().join("a"), root.path().join("b"));
+        for round in 0..40 {
+            for place in [&old, &new] {
+                let partial = Partial::folder(place).unwrap();
+                for n in 0..100 {
+                    fs::write(partial.path().join(n.to_string()), b"x").unwrap();
+                }
+                std::thread::scope(|scope| {
+                    scope.spawn(|| Partial::remove_own(place));
+                    // Now the one and now the other comes first.
+                    let begin = Instant::now();
+                    while begin.elapsed() < Duration::from_micros(25 * round) {}
+                    // One that was removed is not there to be named.
+                    let _ = if place == &old { partial.replace() } else { partial.put() };
+                });
+                if let Ok(found) = fs::read_dir(place) {
+                    assert_eq!(found.count(), 100, "round {round}, {}", place.display());
+                }
+            }
+            let _ = fs::remove_dir_all(&new);
+        }
+        assert!(entries(root.path()).all(|path| path == old), "{:?}", entries(root.path()).collect::<Vec<_>>());
     }
 
     #[test]
