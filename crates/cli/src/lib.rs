@@ -10,7 +10,7 @@ mod embed;
 pub mod exit;
 mod form;
 pub mod hub;
-mod interrupt;
+pub mod interrupt;
 mod language;
 mod model;
 mod npy;

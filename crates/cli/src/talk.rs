@@ -8,10 +8,11 @@ use std::time::Duration;
 use thane_engine::generate::{Answer, FinishReason, GenerateError, Limits, Session, generate};
 use thane_engine::sample::{SampleError, Sampler};
 use thane_engine::text::{ChatTemplate, EncodeOptions, Message, StreamOptions, TemplateError, TextStream};
+use thane_mil::budget::Reservation;
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
-use crate::language::{Language, Template};
+use crate::language::{Language, TOKENIZER_BYTES, Template};
 use crate::model::{NumericsFlag, Opened, RunFlags};
 use crate::output::Output;
 use crate::output::counted;
@@ -68,7 +69,7 @@ impl<'a> Talk<'a> {
     /// anything.
     pub fn use_template(&mut self, system: Option<&str>) -> Outcome {
         let template = self.language.template.as_ref().map(Template::parse).transpose();
-        self.template = template.map_err(refused_by_template)?;
+        self.template = template.map_err(|e| self.refused_by_template(e))?;
         match (&self.template, system) {
             (Some(_), system) => self.messages.extend(system.map(|text| Message::new("system", text))),
             (None, Some(_)) => {
@@ -193,6 +194,7 @@ impl<'a> Talk<'a> {
         if self.template.is_none() {
             self.say_what_is_lost(&prompt);
             let options = EncodeOptions { add_special: true, parse_special: true };
+            let _held = self.reserve(&prompt)?;
             return self.language.tokenizer.encode(&prompt, options).map_err(|e| Failure::new(Code::Usage, e));
         }
         self.say_what_is_lost(&prompt);
@@ -222,7 +224,8 @@ impl<'a> Talk<'a> {
 
     fn encode_messages(&self) -> Result<Vec<u32>, Failure> {
         let Some(template) = &self.template else { return Ok(Vec::new()) };
-        let rendered = template.render(&self.messages, true).map_err(refused_by_template)?;
+        let rendered = template.render(&self.messages, true).map_err(|e| self.refused_by_template(e))?;
+        let _held = self.reserve(&rendered.text)?;
         let tokenizer = &self.language.tokenizer;
         let tokens = if self.allows_special {
             tokenizer.encode(&rendered.text, EncodeOptions { add_special: false, parse_special: true })
@@ -230,6 +233,18 @@ impl<'a> Talk<'a> {
             tokenizer.encode_rendered(&rendered)
         };
         tokens.map_err(|e| Failure::new(Code::Usage, e))
+    }
+
+    fn refused_by_template(&self, error: TemplateError) -> Failure {
+        let error = anyhow::Error::from(error).context(self.model.to_owned());
+        Failure::new(Code::Usage, error).remedy("--raw, which gives the model the prompt without its template")
+    }
+
+    /// What the tokenizer takes for a prompt: a template may have made a long one.
+    fn reserve(&self, prompt: &str) -> Result<Reservation, Failure> {
+        let n_bytes = prompt.len().saturating_mul(TOKENIZER_BYTES);
+        let held = self.app.budget.reserve(n_bytes, || format!("the tokens of a prompt of {} bytes", prompt.len()));
+        held.map_err(|e| Failure::new(Code::Usage, e))
     }
 
     fn say_what_is_lost(&self, text: &str) {
@@ -285,10 +300,6 @@ impl<'a> Talk<'a> {
             _ => Failure::new(Code::Usage, error),
         }
     }
-}
-
-fn refused_by_template(error: TemplateError) -> Failure {
-    Failure::new(Code::Usage, error).remedy("--raw, which gives the model the prompt without its template")
 }
 
 /// The failure of a model whose logits are no numbers.

@@ -8,6 +8,7 @@ use thane_engine::text::EncodeOptions;
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
+use crate::language::TOKENIZER_BYTES;
 use crate::model::{self, Opened, RunFlags};
 use crate::output::counted;
 use crate::source;
@@ -50,7 +51,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let opened = model::open(&args.model, &args.flags.program.options(true), app)?;
     let language = model::language(&opened)?;
     let options = EncodeOptions { add_special: true, parse_special: false };
+    let what = || format!("the tokens of {}", args.file.display());
+    let held = app.budget.reserve(text.len().saturating_mul(TOKENIZER_BYTES), what).map_err(|e| bad(e.into()))?;
     let mut ids = language.tokenizer.encode(&text, options).map_err(|e| bad(e.into()))?;
+    drop(held);
     ids.truncate(args.tokens as usize);
     if ids.len() < 2 {
         return Err(bad(anyhow::anyhow!("{} has fewer than two tokens", args.file.display())));

@@ -12,15 +12,12 @@ use super::journal::{Counts, Stored, hex};
 use super::rows::{Row, Rows, Texts};
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
+use crate::language::TOKENIZER_BYTES;
 
 /// Rows of a window at most: enough that rows of one length are found for a call.
 const WINDOW_ROWS: usize = 4096;
 /// Tokens of a window at most, but for its last row: what is lost when a run is killed, some minutes of a large model.
 const WINDOW_TOKENS: usize = 1 << 17;
-
-/// Bytes that a tokenizer takes for each byte of a text. all-MiniLM-L6-v2's took 122 where the text was words, 224 for single
-/// letters, 149 for Chinese and 444 for punctuation (peak of the process at 5 MB less that at 1 MB, November 2026).
-pub const TOKENIZER_BYTES: usize = 450;
 
 /// What is to be done.
 pub struct Job<'a> {

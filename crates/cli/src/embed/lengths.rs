@@ -10,10 +10,11 @@ use thane_compile::plan::bucket::Histogram;
 use thane_mil::package::read_small;
 
 use super::encoder::Words;
-use super::job::{TOKENIZER_BYTES, in_a_line};
+use super::job::in_a_line;
 use super::rows::Texts;
 use crate::app::App;
 use crate::exit::{Code, Failure};
+use crate::language::TOKENIZER_BYTES;
 
 /// Keys that are listed before the rest is left to be found.
 const MOST_FAULTS: usize = 8;

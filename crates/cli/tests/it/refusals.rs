@@ -298,3 +298,18 @@ fn mil_text_and_mlmodel_files_are_called_what_they_are() {
     assert_ends(&home.run(&["check", &network]), 2, &said);
     assert_ends(&home.run(&["predict", &network, "--out", out.to_str().unwrap()]), 2, &said);
 }
+
+#[test]
+fn a_prompt_whose_tokens_are_beyond_the_memory() {
+    let home = Home::new();
+    let model = folder(&home, "model", |_| ());
+    // A template makes a long prompt of a short one: 256 times 4,096 letters.
+    let settings =
+        serde_json::json!({"chat_template": "{% for i in range(256) %}{{ messages[0].content }}{% endfor %}"});
+    std::fs::write(home.path("model/tokenizer_config.json"), settings.to_string()).unwrap();
+    let said = "the tokens of a prompt of 1048576 bytes";
+    refuses(&home, &["run", &model, &"a".repeat(4096), "--memory", "300MB"], &[said, "--memory"]);
+    let text = write(&home, "text", &[b'a'; 1 << 20]);
+    let args = ["perplexity", &model, "--file", &text, "--memory", "300MB"];
+    refuses(&home, &args, &["the tokens of", "--memory"]);
+}

@@ -277,7 +277,7 @@ fn control_characters_reach_pipes_and_no_terminal() {
     assert!(String::from_utf8_lossy(&piped.stderr).contains("\u{1b}[31m"));
     let quoted = format!("'{}'", file.to_str().unwrap());
     let Some(mut child) = on_a_terminal(&home, &["run", &quoted, "hello"]) else { return };
-    let said = until(&mut child, "try: ");
+    let said = until(&mut child, "\n");
     assert!(said.contains("missing\u{241b}[31m\u{fffd}.gguf") && !said.contains("\u{1b}[31m"), "{said:?}");
     let _ = child.wait();
 }
