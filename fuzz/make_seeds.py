@@ -1,11 +1,14 @@
-"""Writes the seeds that are files of checkpoints: models of one layer, as small as their formats allow.
+"""Writes the seeds that are files of checkpoints (models of one layer, as small as their formats allow), chat templates,
+texts and answers of a Hub.
 
 Run as `python3 fuzz/make_seeds.py` where the packages gguf, safetensors and numpy are installed. The output depends on
 nothing but this script and those packages (seeds are literals).
 """
 
+import hashlib
 import json
 import pathlib
+import random
 import sys
 
 try:
@@ -113,3 +116,61 @@ rope["original_max_position_embeddings"] = 8
 safetensors_model("llama.safetensors", {"model_type": "llama", "rope_parameters": rope}, False)
 gemma = {"model_type": "gemma3_text", "sliding_window": 3, "layer_types": ["sliding_attention"]}
 safetensors_model("gemma3.safetensors", gemma | {"query_pre_attn_scalar": 4, "rope_theta": 100.0}, True)
+
+
+def rows(name, kind, data):
+    """A file of texts behind the letter of its kind."""
+    (SEEDS / "rows" / name).write_bytes(kind + data)
+
+
+def answers(name, *parts):
+    (SEEDS / "hub" / name).write_bytes(b"\n====\n".join(parts))
+
+
+def answer(status, headers, body=b""):
+    lines = [f"HTTP/1.1 {status} X", "Connection: close", f"Content-Length: {len(body)}", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+def hub_seeds():
+    """A model of two files, each with a head and its bytes; a large one is behind a redirect. And refusals."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    small, large = b"{}", bytes(range(64))
+    blob = hashlib.sha1(b"blob 2\0" + small).hexdigest()
+    sha256 = hashlib.sha256(large).hexdigest()
+    names = [{"rfilename": n} for n in ["config.json", "model.safetensors"]]
+    listing = answer(200, [], json.dumps({"sha": commit, "siblings": names}).encode())
+    of_commit = f"X-Repo-Commit: {commit}"
+    linked = [of_commit, f'X-Linked-ETag: "{sha256}"', f"X-Linked-Size: {len(large)}", "Location: /large"]
+    config = answer(200, [of_commit, f'ETag: "{blob}"'], small)
+    answers("model", listing, config, config, answer(302, linked), answer(200, [], large))
+    rest = answer(206, ["Content-Range: bytes 55-63/64"], large[55:])
+    answers("pieces", listing, config, config, answer(302, linked), answer(200, [], large)[:-9], rest)
+    answers("refused", answer(401, ["X-Error-Code: GatedRepo", "X-Error-Message: no"]))
+    answers("busy", answer(429, ["Retry-After: 1"]), listing)
+    answers("chunked", b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
+
+
+TEMPLATES = {
+    "chatml": "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] }}"
+    "{{ '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+    "namespace": "{%- set ns = namespace(system='') -%}{%- for m in messages -%}{%- if m.role == 'system' -%}"
+    "{%- set ns.system = ns.system ~ m.content -%}{%- elif loop.first -%}{{ bos_token }}{%- endif -%}{%- endfor -%}"
+    "{{ ns.system | trim }}{{ messages[1:] | tojson(indent=2) }}",
+    "macro": "{% macro turn(m, n=1) -%}{{ m.content.split(' ')[-1].strip().replace('a', 'b', n) | upper | indent(2) }}"
+    "{%- endmacro %}{% for m in messages if m.role is defined and m.content is string %}{{ turn(m) }}"
+    "{% generation %}{{ m['content'][::-1] }}{% endgeneration %}{% endfor %}",
+    "refuses": "{% if messages | length % 2 %}{{ raise_exception('odd ' ~ messages | map(attribute='role') | join) }}"
+    "{% endif %}{{ strftime_now('%d %b %Y') }}{{ range(3) | list | sum }}{{ '%s'|format(1) }}",
+}
+for name, text in TEMPLATES.items():
+    (SEEDS / "template" / name).write_text(text)
+rows("lines.jsonl", b"j", b'{"id": 1, "text": "one"}\n\n{"text": ["a", "b"], "x": {"y": [null, 1e5]}}\n')
+rows("lines.txt", b"t", b"\xef\xbb\xbfone\r\n\ntwo")
+rows("table.csv", b"c", b'id,text\n1,"a, ""b""\nc"\n2,\xc3\xa9\n')
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "scripts"))
+from attacks import formats  # noqa: E402: lies in scripts, which is no package
+
+for number in range(6):
+    rows(f"table{number}.parquet", b"p", formats.parquet(random.Random(number), ["one", "two words", "\u00e9"], False))
+hub_seeds()

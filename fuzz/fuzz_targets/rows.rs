@@ -1,0 +1,42 @@
+//! Files of texts, as `thane embed` reads them. An input is the letter of a kind (`j`, `t`, `c` or `p`) and the file.
+#![no_main]
+
+use std::path::PathBuf;
+
+use libfuzzer_sys::fuzz_target;
+use thane_cli::rows::{Fields, Source, Texts};
+use thane_mil::budget::Budget;
+
+/// Rows that are looked at.
+const MOST_ROWS: usize = 1000;
+/// What rows may take, far below what the fuzzer allows the process.
+const MOST_BYTES: usize = 64 << 20;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((kind, bytes)) = data.split_first() else { return };
+    let end = match kind {
+        b'j' => "jsonl",
+        b't' => "txt",
+        b'c' => "csv",
+        b'p' => "parquet",
+        _ => return,
+    };
+    let path = file(end);
+    std::fs::write(&path, bytes).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    for chunks in [false, true] {
+        let Ok(from) = Source::file(&path) else { return };
+        let budget = Budget::new(MOST_BYTES);
+        let Ok(texts) = Texts::new(from, Fields::text("text"), chunks, &budget) else { continue };
+        let Ok(rows) = texts.rows() else { continue };
+        let mut last = 0;
+        for row in rows.take(MOST_ROWS).flatten() {
+            assert!(row.number > last, "row {} comes behind row {last}", row.number);
+            last = row.number;
+        }
+    }
+});
+
+/// A file of this process.
+fn file(end: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("thane-fuzz-{}.{end}", std::process::id()))
+}
