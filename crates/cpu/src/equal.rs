@@ -28,6 +28,9 @@ use local::{Claims, Fault, Memo, Seen};
 use walk::{Env, Mode, Stop, Walk};
 use whole::{Found, Judge, Reference};
 
+/// Hears what is done.
+pub type Progress<'a> = Box<dyn FnMut(&str) + 'a>;
+
 /// What may be spent, and on what.
 #[derive(Default)]
 pub struct Settings<'a> {
@@ -44,7 +47,7 @@ pub struct Settings<'a> {
     /// Inputs of the user's.
     pub samples: Vec<Sample>,
     /// Hears what is done.
-    pub progress: Option<Box<dyn FnMut(&str) + 'a>>,
+    pub progress: Option<Progress<'a>>,
 }
 
 /// Proves by running forms of functions.
@@ -52,7 +55,7 @@ pub struct OnCpu<'a> {
     env: Env,
     max_error: Option<f64>,
     samples: Vec<Sample>,
-    progress: Option<Box<dyn FnMut(&str) + 'a>>,
+    progress: Option<Progress<'a>>,
     time_limit: Option<Duration>,
     /// By the name of the function.
     known: HashMap<String, Known>,

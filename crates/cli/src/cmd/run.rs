@@ -20,7 +20,9 @@ use crate::talk::{Talk, peak_memory};
 pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalogue.
     model: String,
-    /// The prompt, which text on stdin follows [default: stdin, or a conversation on a terminal].
+    /// The prompt, which text on stdin follows.
+    ///
+    /// Without it stdin is the prompt, or a terminal a conversation.
     prompt: Option<String>,
     /// Give the prompt to the model as it is, without its chat template.
     #[arg(long, value_parser = FalseyValueParser::new())]

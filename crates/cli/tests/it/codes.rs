@@ -202,7 +202,6 @@ const DAMAGED: &[&str] = &[
     "convert CUTGGUF -o OUT.mlpackage",
     "check CUTPACKAGE",
     "check CUTWEIGHTS",
-    "check MIL",
     "predict CUTPACKAGE --out OUT",
     "predict PACKAGE --function prefill --input input_ids=CUTNPY --out OUT",
     "diff PACKAGE CUTPACKAGE",

@@ -354,10 +354,11 @@ const TEMPLATES: &[(&str, &str)] = &[
         tensor<fp16, [{v:50-900}, {k:14-30}]> t = const()[val = tensor<fp16, [{v}, {k}]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed})))];
         tensor<fp16, [{a}, {b}, {k}]> y = gather(x = t, indices = i, axis = int32(0));"),
     ("expand_reduce", "tensor<fp16, [{a:2-9}, {k:9-16}, {b:16-30}]> x | y, z
-        tensor<fp16, [{a}, {b}]> y = reduce_mean(x = x, axes = tensor<int32, [1]>([1]), keep_dims = bool(false));
+        tensor<fp16, [{a}, {b}]> y = reduce_max(x = x, axes = tensor<int32, [1]>([1]), keep_dims = bool(false));
         tensor<fp16, [1, {k}, {b}]> z = reduce_min(x = x, axes = tensor<int32, [1]>([0]), keep_dims = bool(true));"),
     ("lower_reduce", "tensor<fp16, [{a:2-9}, {k:9-40}, {b:900-930}]> x | y
-        tensor<fp16, [{a}, {b}]> y = reduce_mean(x = x, axes = tensor<int32, [1]>([1]), keep_dims = bool(false));"),
+        tensor<fp16, [{a}, {k}, {b}]> c = clip(x = x, alpha = fp16(-0x1p+5), beta = fp16(0x1p+5));
+        tensor<fp16, [{a}, {b}]> y = reduce_mean(x = c, axes = tensor<int32, [1]>([1]), keep_dims = bool(false));"),
     ("merge_batch_axes", "tensor<fp16, [{a:2-5}, {b:5-7}, {c:7-9}, {d:9-12}, {k:12-20}]> x, tensor<fp16, [{a}, {b}, 1, {k}, {e:20-30}]> z | y
         tensor<fp16, [{a}, {b}, {c}, {d}, {e}]> y = matmul(x = x, y = z);"),
     ("fold_transpose", "tensor<fp16, [{a:2-5}, {b:5-7}, {k:7-20}]> x, tensor<fp16, [{a}, {c:20-30}, {k}]> z | y

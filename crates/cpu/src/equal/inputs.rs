@@ -116,7 +116,7 @@ fn compared(f: &Function) -> Vec<f32> {
     let mut found: Vec<f32> = Vec::new();
     for id in f.all_ops() {
         let op = f.op(id);
-        if !is_edged(op) && !(matches!(op.def.name, "add" | "sub") && leads(op)) {
+        if !(is_edged(op) || matches!(op.def.name, "add" | "sub") && leads(op)) {
             continue;
         }
         for arg in op.args.iter().flatten() {

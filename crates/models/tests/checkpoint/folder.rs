@@ -115,7 +115,11 @@ fn folders_that_lack_files_say_what_to_do() {
         (with_config().with(INDEX, "{"), "", &[INDEX, "not valid JSON", "line 1"]),
         (with_config().with(INDEX, r#"{"weight_map":{"a":"x","a":"y"}}"#), "", &["\"a\" comes twice"]),
         (Folder::new().with("config.json", "{\n\"a\": nan}"), "", &["config.json: not valid JSON", "line 2 column"]),
-        (Folder::new().with("config.json", vec![b' '; 5 << 20]), "", &["config.json: is longer than 4194304 bytes"]),
+        (
+            Folder::new().with("config.json", vec![b' '; 5 << 20]),
+            "",
+            &["config.json: it is larger than the 4194304 bytes"],
+        ),
         (
             with_config().with("x.safetensors", GgufFile { version: 9, ..GgufFile::good() }.bytes()),
             "x.safetensors",

@@ -6,10 +6,11 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes three slices of the axis, multiplied, and a `reshape`; sums, means, maxima and minima likewise.
+//! becomes three slices of the axis, multiplied, and a `reshape`; sums, maxima and minima likewise, and means in fp32.
 
 use thane_mil::edit::New;
 use thane_mil::program::OpId;
+use thane_mil::types::DType;
 
 use super::rewrite::{Rewrite, operand, result_shape};
 use super::{Answer, Fix, Numbers};
@@ -46,14 +47,14 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     }
     let out = result_shape(view, id)?;
     let mut new = Rewrite::new(view, id, FIX.name);
-    // A mean is no larger than the largest of x, and the sum may be: a power of two no less than n goes first.
-    let power = n.next_power_of_two() as f32;
     let is_mean = view.op(id).def.name == "reduce_mean" && n > 1;
-    let x = New::Value(x);
-    let x = if is_mean { new.with_number("mul", x, dtype, 1.0 / power) } else { x };
-    let parts: Vec<New> = (0..n).map(|i| new.slice_axis(x, &shape, axis, i, 1)).collect();
+    if is_mean && dtype == DType::Fp16 {
+        // Divided before it is summed, small numbers are lost; divided after, large ones are.
+        return Err("a mean in fp16 has a sum that fp16 may not hold");
+    }
+    let parts: Vec<New> = (0..n).map(|i| new.slice_axis(New::Value(x), &shape, axis, i, 1)).collect();
     let y = parts.into_iter().reduce(|a, b| new.binary(kind, a, b)).ok_or("there is nothing to reduce")?;
-    let y = if is_mean && !n.is_power_of_two() { new.with_number("mul", y, dtype, power / n as f32) } else { y };
+    let y = if is_mean { new.with_number("mul", y, dtype, 1.0 / n as f32) } else { y };
     let y = if out.len() == shape.len() { y } else { new.reshape(y, &out) };
     new.instead(y)
 }
