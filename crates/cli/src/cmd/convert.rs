@@ -41,7 +41,7 @@ pub struct Args {
     /// What is there stays until the new one is whole.
     #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
     force: bool,
-    /// What the package does: generate answers or embed texts [default: what the model is made for].
+    /// Generate answers or embed texts [default: what the model is made for].
     #[arg(long, value_name = "TASK", hide_possible_values = true, value_enum)]
     task: Option<Task>,
     /// portable for every machine, engine for the Neural Engine.
