@@ -51,8 +51,10 @@ pub struct Args {
     /// Fail where a rule or a severity (note, warning, error) is found.
     #[arg(long, value_name = "RULE|SEVERITY", value_delimiter = ',', value_parser = Deny::parse)]
     deny: Vec<Deny>,
-    /// How to report [default: as the extension of -o says, else text].
-    #[arg(long, value_name = "FORMAT", value_enum, ignore_case = true)]
+    /// How to report: text, concise, json, sarif, html or mil.
+    ///
+    /// Without it, as the extension of -o says, else text.
+    #[arg(long, value_name = "FORMAT", value_enum, ignore_case = true, hide_possible_values = true)]
     format: Option<Format>,
     /// Write to this file instead of stdout.
     #[arg(short, long, value_name = "FILE")]

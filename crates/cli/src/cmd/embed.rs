@@ -41,7 +41,7 @@ pub struct Args {
     /// The texts; without them and --file, stdin is read, a text a line.
     #[arg(conflicts_with = "file")]
     texts: Vec<String>,
-    /// The texts: lines of a .txt file, the rows of a .jsonl, .csv, .tsv or .parquet file.
+    /// The texts: lines of a .txt file, rows of a .jsonl, .csv, .tsv or .parquet file.
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// The field or column of rows that has the text [default: text]; makes stdin JSON lines.
