@@ -160,7 +160,8 @@ pub fn check_numbers(path: &Path, stored: &[StoredWeight]) -> Result<(), Failure
     thane_models::check_numbers(stored).map_err(|e| unusable(path, e))
 }
 
-fn not_a_checkpoint(path: &Path) -> Failure {
+/// The failure of a verb that takes no package.
+pub fn not_a_checkpoint(path: &Path) -> Failure {
     let error = anyhow::anyhow!("expected a checkpoint, found the Core ML package {}", path.display());
     Failure::new(Code::Usage, error).remedy(format!("thane inspect --stats {}", path.display()))
 }

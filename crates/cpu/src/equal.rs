@@ -157,6 +157,12 @@ impl<'a> OnCpu<'a> {
     }
 
     fn lossy(&mut self, original: &Function, after: &Function, n_sets: usize, most: f64) -> Result<Proof, Stop> {
+        if let Some(Known { reference, .. }) = self.known.get(&original.name)
+            && reference.n_measured() == 0
+        {
+            let why = reference.note.clone();
+            return Ok(Proof::Unknown(why.unwrap_or_else(|| "it has no inputs to run on".to_owned())));
+        }
         // Which inputs a loss shows on is not known before all are run.
         if self.known.get(&original.name).is_some_and(|known| !known.reference.is_complete) {
             return Ok(Proof::Unknown(
@@ -180,7 +186,6 @@ impl<'a> OnCpu<'a> {
     fn is_judged(&self, original: &str) -> Result<(), String> {
         match self.known.get(original) {
             Some(known) if known.reference.n_cases() > 0 => Ok(()),
-            Some(Known { reference: Reference { note: Some(note), .. }, .. }) => Err(note.clone()),
             _ => Err("it has no inputs to run on".to_owned()),
         }
     }

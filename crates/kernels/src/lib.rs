@@ -27,6 +27,7 @@ pub mod simd;
 pub mod softmax;
 pub mod threads;
 pub mod topk;
+pub mod wide;
 
 #[cfg(test)]
 mod testing;

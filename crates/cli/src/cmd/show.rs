@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{EncoderOptions, is_embedding_model};
 
 use crate::app::App;
 use crate::exit::Outcome;
+use crate::hub::{self, ModelFiles};
 use crate::model::{self, ProgramFlags};
 use crate::output::{bytes, counted};
 
@@ -33,18 +36,41 @@ struct Report<'a> {
     parameters: u64,
     /// Bytes of all tensors as they are stored.
     weight_bytes: u64,
-    /// Positions that the model was made for.
-    max_context: usize,
-    /// Tokens that the cache holds with these flags.
-    context: usize,
-    /// Bytes of the cache when it is full.
-    cache_bytes: usize,
-    /// Weights and a full cache.
-    memory_bytes: u64,
+    #[serde(flatten)]
+    task: Task<'a>,
     /// By element type: how many tensors, numbers and bytes.
     quantisation: BTreeMap<&'static str, Share>,
     /// Every tensor, in the order of names.
     tensors: Vec<TensorRow<'a>>,
+}
+
+/// What only a language model has, or only an embedding model.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Task<'a> {
+    Generate {
+        /// Positions that the model was made for.
+        max_context: usize,
+        /// Tokens that the cache holds with these flags.
+        context: usize,
+        /// Bytes of the cache when it is full.
+        cache_bytes: usize,
+        /// Weights and a full cache.
+        memory_bytes: u64,
+    },
+    Embed {
+        /// Elements of a vector.
+        dimensions: usize,
+        /// Most tokens of a text that the model was made for.
+        max_tokens: usize,
+        /// Positions that the model has.
+        positions: usize,
+        pooling: &'static str,
+        /// Whether vectors have length 1.
+        normalize: bool,
+        /// What is put before a text, by the name of the task.
+        prompts: &'a BTreeMap<String, String>,
+    },
 }
 
 /// What one element type holds.
@@ -66,18 +92,25 @@ struct TensorRow<'a> {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let opened = model::open(&args.model, &args.flags.options(false), app)?;
-    let mut quantisation: BTreeMap<&'static str, Share> = BTreeMap::new();
-    let mut tensors = Vec::new();
-    for t in opened.checkpoint()?.tensors.values() {
-        let share = quantisation.entry(t.ty.name()).or_default();
-        share.tensors += 1;
-        share.parameters += t.element_count() as u64;
-        share.bytes += t.bytes.len() as u64;
-        tensors.push(TensorRow { name: &t.name, r#type: t.ty.name(), shape: &t.shape, bytes: t.bytes.len() });
+    let options = args.flags.options(false);
+    let files = hub::resolve(&args.model, &app.hub)?;
+    if model::is_package(&files.path) {
+        return Err(model::not_a_checkpoint(&files.path));
     }
-    let info = &opened.model.info;
-    let weight_bytes = quantisation.values().map(|s| s.bytes).sum();
+    let checkpoint = model::checkpoint(&files)?;
+    if is_embedding_model(&checkpoint).map_err(|e| model::unusable(&files.path, e))? {
+        return show_encoder(args, &files, &checkpoint, app);
+    }
+    let opened = model::open_checkpoint(files, checkpoint, &options, app)?;
+    let (info, checkpoint) = (&opened.model.info, opened.checkpoint()?);
+    let (quantisation, tensors) = stored(checkpoint);
+    let weight_bytes: u64 = quantisation.values().map(|s| s.bytes).sum();
+    let task = Task::Generate {
+        max_context: info.max_context,
+        context: info.context,
+        cache_bytes: info.cache_bytes,
+        memory_bytes: weight_bytes + info.cache_bytes as u64,
+    };
     let report = Report {
         model: &opened.name,
         path: &opened.path,
@@ -86,17 +119,58 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         vocabulary: info.vocab_size,
         parameters: quantisation.values().map(|s| s.parameters).sum(),
         weight_bytes,
-        max_context: info.max_context,
-        context: info.context,
-        cache_bytes: info.cache_bytes,
-        memory_bytes: weight_bytes + info.cache_bytes as u64,
+        task,
         quantisation,
         tensors,
     };
-    if app.output.is_json() {
-        return Ok(app.output.json(&report)?);
+    print(&report, args, app)
+}
+
+fn show_encoder(args: &Args, files: &ModelFiles, checkpoint: &Checkpoint, app: &App) -> Outcome {
+    let encoder = thane_models::build_encoder(checkpoint, &EncoderOptions::default());
+    let info = encoder.map_err(|e| model::unusable(&files.path, e))?.info;
+    let (quantisation, tensors) = stored(checkpoint);
+    let report = Report {
+        model: &files.name,
+        path: &files.path,
+        architecture: &info.architecture,
+        layers: info.n_layers,
+        vocabulary: info.vocab_size,
+        parameters: quantisation.values().map(|s| s.parameters).sum(),
+        weight_bytes: quantisation.values().map(|s| s.bytes).sum(),
+        task: Task::Embed {
+            dimensions: info.dim,
+            max_tokens: info.max_tokens,
+            positions: info.n_positions,
+            pooling: info.pooling.name(),
+            normalize: info.normalize,
+            prompts: &info.prompts,
+        },
+        quantisation,
+        tensors,
+    };
+    print(&report, args, app)
+}
+
+/// What the tensors of a checkpoint take by their types, and each of them.
+fn stored(checkpoint: &Checkpoint) -> (BTreeMap<&'static str, Share>, Vec<TensorRow<'_>>) {
+    let mut quantisation: BTreeMap<&'static str, Share> = BTreeMap::new();
+    let mut tensors = Vec::new();
+    for t in checkpoint.tensors.values() {
+        let share = quantisation.entry(t.ty.name()).or_default();
+        share.tensors += 1;
+        share.parameters += t.element_count() as u64;
+        share.bytes += t.bytes.len() as u64;
+        tensors.push(TensorRow { name: &t.name, r#type: t.ty.name(), shape: &t.shape, bytes: t.bytes.len() });
     }
-    Ok(app.output.data(&text(&report, args.tensors))?)
+    (quantisation, tensors)
+}
+
+fn print(report: &Report<'_>, args: &Args, app: &App) -> Outcome {
+    if app.output.is_json() {
+        return Ok(app.output.json(report)?);
+    }
+    Ok(app.output.data(&text(report, args.tensors))?)
 }
 
 fn text(r: &Report<'_>, all: bool) -> String {
@@ -110,9 +184,21 @@ fn text(r: &Report<'_>, all: bool) -> String {
             counted(r.vocabulary, "token")
         ),
         format!("parameters    {:.1} million in {}", r.parameters as f64 / 1e6, bytes(r.weight_bytes)),
-        format!("context       {} of {} tokens", r.context, r.max_context),
-        format!("memory        {} with a full cache of {}", bytes(r.memory_bytes), bytes(r.cache_bytes as u64)),
     ];
+    match &r.task {
+        Task::Generate { max_context, context, cache_bytes, memory_bytes } => lines.extend([
+            format!("context       {context} of {max_context} tokens"),
+            format!("memory        {} with a full cache of {}", bytes(*memory_bytes), bytes(*cache_bytes as u64)),
+        ]),
+        Task::Embed { dimensions, max_tokens, positions, pooling, normalize, prompts } => {
+            let length = if *normalize { "of length 1" } else { "as long as they come" };
+            lines.extend([
+                format!("vectors       {dimensions} dimensions, {pooling} pooling, {length}"),
+                format!("texts         {max_tokens} tokens at most; the model has {positions} positions"),
+            ]);
+            lines.extend(prompts.iter().map(|(task, prompt)| format!("prompt        {task}: {prompt:?}")));
+        }
+    }
     let mut label = "quantisation";
     for (ty, share) in &r.quantisation {
         let part = 100.0 * share.bytes as f64 / r.weight_bytes.max(1) as f64;

@@ -51,7 +51,8 @@ fn collect(path: &str, value: &Value, fields: &mut Fields) {
         Value::Array(items) => items.iter().for_each(|item| collect(&format!("{path}[]"), item, fields)),
         Value::Object(map) => {
             for (key, item) in map {
-                let key = if ["quantisation", "functions[].ops", "constants"].contains(&path) { "*" } else { key };
+                let key =
+                    if ["quantisation", "functions[].ops", "constants", "prompts"].contains(&path) { "*" } else { key };
                 collect(&if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }, item, fields);
             }
         }
@@ -102,6 +103,14 @@ fn embed_with_all_that_it_can_say() {
     let output = home.run(&args);
     assert_ends(&output, 0, &[]);
     agrees("embed", &json(&output));
+}
+
+#[test]
+fn show_of_an_embedding_model() {
+    let (home, model) = (Home::new(), crate::embed::model("qwen3-embedding"));
+    let output = home.run(&["show", model.to_str().unwrap(), "--json"]);
+    assert_ends(&output, 0, &[]);
+    agrees("show EMBEDDING_MODEL", &json(&output));
 }
 
 #[test]
@@ -297,6 +306,7 @@ fn each_section_is_a_verb() {
             "rm",
             "run",
             "show",
+            "show EMBEDDING_MODEL",
             "verify"
         ]
     );

@@ -46,7 +46,7 @@ enum Signal {
 
 /// Noise up to these besides that up to 2: the smallest that fp16 holds with its digits, and the largest fp16.
 const AMPLITUDES: [f32; 4] = [1e-4, 1e-2, 100.0, 65_504.0];
-/// Seeds where no input is floating point.
+/// Seeds where no input takes any number.
 const SEEDS: [u64; 3] = [11, 29, 47];
 
 /// Every set of inputs for a function, those that tell most first.
@@ -57,9 +57,16 @@ pub fn all(f: &Function, samples: &[Sample]) -> Vec<Set> {
     let taken = |s: &&Sample| s.function.as_ref().is_none_or(|name| *name == f.name) && s.fits(f);
     let given = samples.iter().filter(taken);
     let mut sets: Vec<Set> = given.map(|s| Set { sample: Some(s.clone()), ..make(&s.label, usual(), true) }).collect();
-    let is_float = |v: &ValueId| f.value(*v).ty.tensor().is_some_and(|t| t.dtype.is_float());
-    if !f.body().inputs.iter().any(is_float) {
-        sets.extend(SEEDS.map(|seed| Set { seed, ..make(&format!("made-up integers {seed}"), usual(), true) }));
+    let users = users(f);
+    let is_number = |v: &ValueId| {
+        let value = f.value(*v);
+        value.ty.tensor().is_some_and(|t| matches!(Kind::of(f, &users, *v, &value.name, t.dtype), Kind::Number))
+    };
+    // Signals are for numbers: masks and indices of another set are others by their seed.
+    if !f.body().inputs.iter().any(is_number) {
+        sets.extend(
+            SEEDS.map(|seed| Set { seed, ..make(&format!("made-up indices and masks {seed}"), usual(), true) }),
+        );
         return sets;
     }
     sets.push(make("noise up to 2", usual(), true));
@@ -151,10 +158,12 @@ impl Set {
     pub fn calls(&self, f: &Function, n_calls: usize) -> Vec<Vec<Given>> {
         let mut noise = Noise(self.seed);
         let users = users(f);
+        let slices = Slice::all(f);
         let mut symbols: HashMap<Symbol, usize> = HashMap::new();
         let mut calls = Vec::new();
         for _ in 0..n_calls {
             let mut call = Vec::new();
+            let ends = Slice::draw(&slices, &mut noise);
             for &input in &f.body().inputs {
                 let Type::Tensor(ty) = &f.value(input).ty else { continue };
                 let name = &f.value(input).name;
@@ -178,12 +187,60 @@ impl Set {
                 let shape: Vec<usize> = ty.shape.iter().map(&mut size).collect();
                 let kind = Kind::of(f, &users, input, name, ty.dtype);
                 let n = shape.iter().product();
+                if let Some(places) = ends.get(&input).filter(|places| places.len() == n) {
+                    let bytes = places.iter().flat_map(|place| integer(ty.dtype, *place)).collect();
+                    call.push((name.clone(), shape, bytes));
+                    continue;
+                }
                 let bytes = (0..n).flat_map(|i| noise.bytes(ty.dtype, kind, &self.signal, (i, n))).collect();
                 call.push((name.clone(), shape, bytes));
             }
             calls.push(call);
         }
         calls
+    }
+}
+
+/// A slice whose begin and end are both inputs: neither can be drawn without the other.
+struct Slice {
+    begin: ValueId,
+    end: ValueId,
+    /// Of each axis: its length, and that of the slice.
+    axes: Vec<(usize, usize)>,
+}
+
+impl Slice {
+    /// Every slice of a function that inputs place.
+    fn all(f: &Function) -> Vec<Self> {
+        f.all_ops().into_iter().filter_map(|id| Self::of(f, f.op(id))).collect()
+    }
+
+    fn of(f: &Function, op: &Op) -> Option<Self> {
+        let part = match op.def.name {
+            "slice_update" => op.value_arg("update")?,
+            "slice_by_index" => *op.results.first()?,
+            _ => return None,
+        };
+        let shape = |v: ValueId| -> Option<Vec<usize>> {
+            f.value(v).ty.tensor_or_state()?.shape.iter().map(|d| d.known()).collect()
+        };
+        let (begin, end) = (op.value_arg("begin")?, op.value_arg("end")?);
+        let are_inputs = [begin, end].iter().all(|v| f.body().inputs.contains(v));
+        let (whole, part) = (shape(op.value_arg("x")?)?, shape(part)?);
+        let axes: Vec<_> = whole.into_iter().zip(part).collect();
+        (are_inputs && axes.iter().all(|(whole, part)| part <= whole)).then_some(Self { begin, end, axes })
+    }
+
+    /// Where the slices of a call begin and end.
+    fn draw(slices: &[Self], noise: &mut Noise) -> HashMap<ValueId, Vec<usize>> {
+        let mut drawn: HashMap<ValueId, Vec<usize>> = HashMap::new();
+        for slice in slices {
+            let place = |(whole, part): &(usize, usize)| noise.next() as usize % (whole - part + 1);
+            let begin = drawn.entry(slice.begin).or_insert_with(|| slice.axes.iter().map(place).collect()).clone();
+            let ends = begin.iter().zip(&slice.axes).map(|(begin, (_, part))| begin + part);
+            drawn.insert(slice.end, ends.collect());
+        }
+        drawn
     }
 }
 

@@ -7,8 +7,8 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Instant;
 
-use thane_kernels::Context;
-use thane_kernels::f16::{f16_to_f32, f32_to_f16};
+use thane_kernels::f16::{f16_to_f32_slice, f32_to_f16_slice};
+use thane_kernels::{Context, Isa};
 use thane_mil::budget::{Budget, OverBudget, Reservation};
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, BlockId, Definition, Function, Op, OpId, ValueId};
@@ -148,7 +148,7 @@ impl<'a> Walk<'a> {
     /// Give an input its numbers, or a value that another walk computed.
     pub fn give(&mut self, value: ValueId, given: &Held) -> Result<(), Stop> {
         let held = match self.mode {
-            Mode::Declared if self.is_half(value) => self.hold(halved(widened(&given.tensor)?).0, value)?,
+            Mode::Declared if self.is_half(value) => self.hold(self.halved(widened(&given.tensor)?).0, value)?,
             _ => given.clone(),
         };
         self.slots.insert(value, held);
@@ -284,7 +284,7 @@ impl<'a> Walk<'a> {
             (Value::Tensor(tensor), taken) => {
                 let wide = widened(&tensor)?;
                 let flushed = self.mode == Mode::Declared && self.is_half(value);
-                let tensor = if flushed { halved(wide).0 } else { wide };
+                let tensor = if flushed { self.halved(wide).0 } else { wide };
                 Ok(Held { tensor, _taken: Rc::new(taken) })
             }
             _ => Err(self.unfit(value, "is no tensor")),
@@ -386,7 +386,7 @@ impl<'a> Walk<'a> {
     fn keep(&mut self, op: &Op, value: ValueId, tensor: Tensor) -> Tensor {
         match self.mode {
             Mode::Declared if self.is_half(value) => {
-                let (tensor, is_beyond) = halved(tensor);
+                let (tensor, is_beyond) = self.halved(tensor);
                 if is_beyond && self.overflow.is_none() {
                     self.overflow = Some(format!("{} `{}`", op.def.name, self.f.value(value).name));
                 }
@@ -395,6 +395,10 @@ impl<'a> Walk<'a> {
             Mode::Nudged if rounds(op) => nudged(tensor, value.index() as u64),
             _ => tensor,
         }
+    }
+
+    fn halved(&self, tensor: Tensor) -> (Tensor, bool) {
+        halved(self.env.context.isa(), tensor)
     }
 
     fn hold(&self, tensor: Tensor, value: ValueId) -> Result<Held, Stop> {
@@ -436,16 +440,17 @@ fn widened(tensor: &Tensor) -> Result<Tensor, Stop> {
 }
 
 /// In fp16 as the engine keeps it, and whether a finite number was beyond that.
-fn halved(tensor: Tensor) -> (Tensor, bool) {
+fn halved(isa: Isa, tensor: Tensor) -> (Tensor, bool) {
     let Some(numbers) = tensor.f32s() else { return (tensor, false) };
-    let mut is_beyond = false;
-    let halves = numbers.iter().map(|x| {
-        let half = f16_to_f32(f32_to_f16(*x));
-        is_beyond |= x.is_finite() && !half.is_finite();
-        if half.abs() < LEAST { 0.0 } else { half }
-    });
-    let halves: Buffer = Buffer::F32(halves.collect::<Vec<_>>().into());
-    (Tensor::new(tensor.dtype, tensor.shape.clone(), halves), is_beyond)
+    let mut codes = vec![0u16; numbers.len()];
+    f32_to_f16_slice(isa, numbers, &mut codes);
+    let mut halves = vec![0f32; numbers.len()];
+    f16_to_f32_slice(isa, &codes, &mut halves);
+    let is_beyond = numbers.iter().zip(&halves).any(|(x, half)| x.is_finite() && !half.is_finite());
+    for half in &mut halves {
+        *half = if half.abs() < LEAST { 0.0 } else { *half };
+    }
+    (Tensor::new(tensor.dtype, tensor.shape.clone(), Buffer::F32(halves.into())), is_beyond)
 }
 
 /// Each number a little to one side or the other, without a pattern.

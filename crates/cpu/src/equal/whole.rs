@@ -29,9 +29,11 @@ struct Run {
 struct Case {
     set: Set,
     due: Results,
-    /// Of each result, how far roundings put it off: of f32, and those of its own fp16.
+    /// Of each result, how far roundings of f32 put it off.
     spread: Vec<f64>,
-    own: Vec<Diff>,
+    /// Of each result, how far its own fp16 puts it off; none where the original itself overflows fp16, so that what it
+    /// gives in fp16 is no measure.
+    own: Option<Vec<Diff>>,
 }
 
 /// The original of a function, run once.
@@ -153,17 +155,16 @@ impl Reference {
             true => Some(run(&self.f, &self.f, &set, Mode::Declared, env)?),
             false => None,
         };
-        if let Some(op) = declared.as_ref().and_then(|run| run.overflow.as_ref()) {
-            // Where the program itself leaves fp16 it says nothing of what a rewrite does.
+        let overflow = declared.as_ref().and_then(|run| run.overflow.as_ref());
+        if let Some(op) = overflow {
             self.note = Some(format!("{} makes the program itself overflow fp16 at {op}", set.label));
-            return Ok(());
         }
         let nudged = run(&self.f, &self.f, &set, Mode::Nudged, env)?.results;
         let own = due.iter().enumerate().map(|(i, (_, due))| match &declared {
             Some(run) => Diff::of(&due.tensor, &run.results[i].1.tensor),
             None => Diff::default(),
         });
-        let own = own.collect();
+        let own = if overflow.is_some() { None } else { Some(own.collect()) };
         let spread = due.iter().zip(&nudged).map(|(d, n)| Diff::of(&d.1.tensor, &n.1.tensor));
         let spread: Vec<Diff> = spread.collect();
         self.magnitudes.resize(due.len(), 0.0);
@@ -192,10 +193,17 @@ impl Reference {
         self.cases.len()
     }
 
+    /// Sets that a lossy form can be judged on: the original itself stays within fp16.
+    pub fn n_measured(&self) -> usize {
+        self.cases.iter().filter(|case| case.own.is_some()).count()
+    }
+
     /// How far another form is, on so many sets; it ends at the first that is too far, and begins there next time.
     pub fn judge(&mut self, after: &Function, n_sets: usize, judge: Judge, env: &Env) -> Result<Found, Stop> {
         let mut found = Found::default();
-        for at in 0..n_sets.min(self.cases.len()) {
+        let serves = |case: &Case| judge == Judge::Exact || case.own.is_some();
+        let sets: Vec<usize> = (0..self.cases.len()).filter(|at| serves(&self.cases[*at])).take(n_sets).collect();
+        for at in sets {
             let case = &self.cases[at];
             if let Some(fault) = self.case(case, after, judge, env, &mut found)? {
                 found.fault = Some(format!("{fault}, for {}", case.set.label));
@@ -203,7 +211,8 @@ impl Reference {
                 self.cases.insert(0, case);
                 break;
             }
-            found.labels.push(case.set.label.clone());
+            let in_f32 = if case.own.is_none() { " (in f32: the program itself overflows fp16 there)" } else { "" };
+            found.labels.push(format!("{}{in_f32}", case.set.label));
         }
         Ok(found)
     }
@@ -222,7 +231,8 @@ impl Reference {
                 let (diff, most) = self.diff(case, i, held);
                 let allowed = MANY * case.spread[i] + if diff.is_float { ROUNDINGS * UNIT_32 * most } else { 0.0 };
                 // Constants that are written in fp16 are rounded to it.
-                let written = if diff.is_float && is_half(after) { case.own[i].most + UNIT_16 * most } else { 0.0 };
+                let own = case.own.as_ref().map_or(0.0, |own| own[i].most);
+                let written = if diff.is_float && is_half(after) { own + UNIT_16 * most } else { 0.0 };
                 let allowed = allowed + written;
                 found.note(&diff, most, allowed, &case.set.label);
                 if diff.n_lost > 0 || diff.most > allowed {
@@ -237,6 +247,7 @@ impl Reference {
                 return Ok(None);
             }
         }
+        let Some(own) = &case.own else { return Ok(None) };
         let declared = run(after, &self.f, &case.set, Mode::Declared, env)?;
         // Where the original gives numbers that are not finite, it is not used.
         let is_used = case.due.iter().all(|(_, due)| numbers(&due.tensor).iter().all(|x| x.is_finite()));
@@ -245,7 +256,7 @@ impl Reference {
         }
         for (i, (name, held)) in declared.results.iter().enumerate() {
             let (diff, most) = self.diff(case, i, held);
-            let own = &case.own[i];
+            let own = &own[i];
             let allowed = match judge {
                 Judge::Exact => 2.0 * own.most + MANY * case.spread[i] + ROUNDINGS * UNIT_16 * most,
                 Judge::Lossy(share) => share * most,

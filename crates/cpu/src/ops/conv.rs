@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use thane_kernels::Isa;
+use thane_kernels::wide::dot_f64;
 use thane_mil::opset::TypeError;
 use thane_mil::opset::window::{Window, Windows};
 
@@ -91,7 +93,7 @@ impl Geometry {
 
     /// Add the products of one kernel element to a plane of the result: `x` is of one group, its channels side by side;
     /// `weight` is of these channels.
-    fn add(&self, k: Space, x: &[f32], weight: &[f32], plane: &mut [f64]) {
+    fn add(&self, isa: Isa, k: Space, x: &[f32], weight: &[f32], plane: &mut [f64]) {
         let [a, b, c] = [0, 1, 2].map(|axis| self.meeting(axis, k[axis]));
         for i in 0..a.n {
             let (from, to) = (a.input + i * a.input_step, a.output + i * a.output_step);
@@ -101,7 +103,7 @@ impl Geometry {
                 let (from, to) = (from * self.input[2] + c.input, to * self.output[2] + c.output);
                 for h in 0..c.n {
                     let at = (from + h * c.input_step) * weight.len();
-                    plane[to + h * c.output_step] += dot(&x[at..at + weight.len()], weight);
+                    plane[to + h * c.output_step] += dot_f64(isa, &x[at..at + weight.len()], weight);
                 }
             }
         }
@@ -112,16 +114,6 @@ fn space(shape: &[usize]) -> Space {
     let mut space = [1; 3];
     space[5 - shape.len()..].copy_from_slice(&shape[2..]);
     space
-}
-
-/// A sum in eight parts, which compilers turn into vectors.
-fn dot(a: &[f32], b: &[f32]) -> f64 {
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
-    let mut parts = [0f64; 8];
-    for (a, b) in a.iter().zip(b) {
-        (0..8).for_each(|j| parts[j] += f64::from(a[j]) * f64::from(b[j]));
-    }
-    parts.iter().sum::<f64>() + a_rest.iter().zip(b_rest).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>()
 }
 
 fn conv(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
@@ -204,7 +196,7 @@ fn slide(call: &Call<'_>, g: &Geometry, weight: &[f32], bias: Option<&[f32]>, ou
         let mut plane = vec![bias.map_or(0.0, |b| f64::from(b[o])); n_plane];
         for k in 0..n_kernel {
             let weight = &weight[(o * n_kernel + k) * n_channels..][..n_channels];
-            g.add([k / c / b, k / c % b, k % c], x, weight, &mut plane);
+            g.add(call.context.isa(), [k / c / b, k / c % b, k % c], x, weight, &mut plane);
         }
         y.iter_mut().zip(&plane).for_each(|(y, v)| *y = *v as f32);
     });

@@ -1,5 +1,10 @@
 //! Products of matrices and attention, in the plainest way.
 
+use std::borrow::Cow;
+
+use thane_kernels::wide::dot_f64;
+use thane_kernels::{Context, Isa};
+
 use super::{Call, Eval, Fault, broadcast_strides, f32_out, rows, strides};
 use crate::tensor::{Buffer, Tensor};
 
@@ -7,14 +12,18 @@ pub(super) static OPS: &[(&str, Eval)] =
     &[("linear", linear), ("matmul", matmul), ("einsum", einsum), ("scaled_dot_product_attention", attention)];
 
 /// What a product is made of: floats summed in f64, integers that wrap.
-trait Number: Copy {
-    fn dot(pairs: impl Iterator<Item = (Self, Self)>) -> Self;
+trait Number: Copy + Send + Sync {
+    const ZERO: Self;
+    /// Of two slices of one length.
+    fn dot(isa: Isa, x: &[Self], y: &[Self]) -> Self;
     fn plus(self, other: Self) -> Self;
 }
 
 impl Number for f32 {
-    fn dot(pairs: impl Iterator<Item = (f32, f32)>) -> f32 {
-        pairs.map(|(x, y)| f64::from(x) * f64::from(y)).sum::<f64>() as f32
+    const ZERO: f32 = 0.0;
+
+    fn dot(isa: Isa, x: &[f32], y: &[f32]) -> f32 {
+        dot_f64(isa, x, y) as f32
     }
 
     fn plus(self, other: f32) -> f32 {
@@ -23,8 +32,10 @@ impl Number for f32 {
 }
 
 impl Number for f64 {
-    fn dot(pairs: impl Iterator<Item = (f64, f64)>) -> f64 {
-        pairs.map(|(x, y)| x * y).sum()
+    const ZERO: f64 = 0.0;
+
+    fn dot(_: Isa, x: &[f64], y: &[f64]) -> f64 {
+        x.iter().zip(y).map(|(x, y)| x * y).sum()
     }
 
     fn plus(self, other: f64) -> f64 {
@@ -33,13 +44,40 @@ impl Number for f64 {
 }
 
 impl Number for i32 {
-    fn dot(pairs: impl Iterator<Item = (i32, i32)>) -> i32 {
-        pairs.fold(0, |sum, (x, y)| sum.wrapping_add(x.wrapping_mul(y)))
+    const ZERO: i32 = 0;
+
+    fn dot(_: Isa, x: &[i32], y: &[i32]) -> i32 {
+        x.iter().zip(y).fold(0, |sum, (x, y)| sum.wrapping_add(x.wrapping_mul(*y)))
     }
 
     fn plus(self, other: i32) -> i32 {
         self.wrapping_add(other)
     }
+}
+
+/// Products of one task: below this, a call is not worth handing to other threads.
+const TASK_PRODUCTS: usize = 1 << 16;
+
+/// z[m, n] = x[m, k] y[n, k]^T, and the bias of its column where there is one; `sizes` are n and k.
+fn multiply_rows<T: Number>(ctx: &Context, [x, y]: [&[T]; 2], bias: Option<&[T]>, sizes: [usize; 2], z: &mut [T]) {
+    let [n, k] = sizes;
+    let task_len = TASK_PRODUCTS.div_ceil(k.max(1));
+    ctx.pool().run_chunks(z, task_len, |task, z| {
+        for (i, z) in z.iter_mut().enumerate() {
+            let (row, col) = ((task * task_len + i) / n, (task * task_len + i) % n);
+            let dot = T::dot(ctx.isa(), &x[row * k..][..k], &y[col * k..][..k]);
+            *z = bias.map_or(dot, |b| dot.plus(b[col]));
+        }
+    });
+}
+
+/// The elements of a matrix, row by row.
+fn row_major<T: Copy>(v: &[T], [n_rows, n_cols]: [usize; 2], [row_stride, col_stride]: [usize; 2]) -> Cow<'_, [T]> {
+    if col_stride == 1 && (row_stride == n_cols || n_rows == 1) {
+        return Cow::Borrowed(&v[..n_rows * n_cols]);
+    }
+    let row = |r: usize| (0..n_cols).map(move |c| v[r * row_stride + c * col_stride]);
+    Cow::Owned((0..n_rows).flat_map(row).collect())
 }
 
 fn linear(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
@@ -83,13 +121,9 @@ fn multiply_mixed(
     Ok(())
 }
 
-fn multiply<T: Number>(call: &Call<'_>, [x, w]: [&[T]; 2], bias: Option<&[T]>, [n_out, n_in]: [usize; 2], y: &mut [T]) {
-    let n = call.shape(0).iter().product();
-    for (i, y) in y.iter_mut().take(n).enumerate() {
-        let (t, o) = (i / n_out, i % n_out);
-        let dot = T::dot((0..n_in).map(|k| (x[t * n_in + k], w[o * n_in + k])));
-        *y = bias.map_or(dot, |b| dot.plus(b[o]));
-    }
+fn multiply<T: Number>(call: &Call<'_>, xw: [&[T]; 2], bias: Option<&[T]>, sizes: [usize; 2], y: &mut [T]) {
+    let n = call.shape(0).iter().product::<usize>().min(y.len());
+    multiply_rows(call.context, xw, bias, sizes, &mut y[..n]);
 }
 
 fn matmul(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
@@ -110,17 +144,15 @@ fn multiply_batches<T: Number>(call: &Call<'_>, x: &[T], y: &[T], z: &mut [T]) -
     let a = Operand::new(call, "x", "transpose_x", batch.len())?;
     let b = Operand::new(call, "y", "transpose_y", batch.len())?;
     let k = a.cols;
-    let mut at = 0;
+    if m * n == 0 {
+        return Ok(());
+    }
+    let mut products = z.chunks_exact_mut(m * n);
     rows(batch, [&a.batch, &b.batch], |_, [i, j], n_batch, [s, t]| {
-        for h in 0..n_batch {
-            let (i, j) = (i + h * s, j + h * t);
-            for r in 0..m {
-                for c in 0..n {
-                    let x = |q: usize| x[i + r * a.row_stride + q * a.col_stride];
-                    z[at] = T::dot((0..k).map(|q| (x(q), y[j + q * b.row_stride + c * b.col_stride])));
-                    at += 1;
-                }
-            }
+        for (h, z) in products.by_ref().take(n_batch).enumerate() {
+            let x = row_major(&x[i + h * s..], [m, k], [a.row_stride, a.col_stride]);
+            let y = row_major(&y[j + h * t..], [n, k], [b.col_stride, b.row_stride]);
+            multiply_rows(call.context, [&x, &y], None, [n, k], z);
         }
     });
     Ok(())
@@ -173,11 +205,18 @@ fn contract<T: Number>(call: &Call<'_>, (x, a): (&Tensor, &[T]), (y, b): (&Tenso
     let four = |shape: &[usize]| [vec![1; 4 - shape.len()], shape.to_vec()].concat();
     let (x_shape, y_shape, shape) = (four(&x.shape), four(&y.shape), four(&call.shape(0)));
     let (s, t) = (broadcast_strides(&x_shape, 4), broadcast_strides(&y_shape, 4));
-    for (i, z) in z.iter_mut().take(shape.iter().product()).enumerate() {
-        let [_, nc, nh, nr] = shape[..] else { return };
-        let (n, c, h, r) = (i / nr / nh / nc, i / nr / nh % nc, i / nr % nh, i % nr);
-        let (from_x, from_y) = (n * s[0] + c * s[1] + h * s[2], n * t[0] + h * t[2] + r * t[3]);
-        *z = T::dot((0..x_shape[3]).map(|w| (a[from_x + w * s[3]], b[from_y + w * t[1]])));
+    let [n_batch, nc, nh, nr] = shape[..] else { return };
+    let nw = x_shape[3];
+    for n in 0..n_batch {
+        for h in 0..nh {
+            let x = row_major(a.get(n * s[0] + h * s[2]..).unwrap_or_default(), [nc, nw], [s[1], s[3]]);
+            let y = row_major(b.get(n * t[0] + h * t[2]..).unwrap_or_default(), [nr, nw], [t[3], t[1]]);
+            let mut product = vec![T::ZERO; nc * nr];
+            multiply_rows(call.context, [&x, &y], None, [nr, nw], &mut product);
+            for c in 0..nc {
+                z[((n * nc + c) * nh + h) * nr..][..nr].copy_from_slice(&product[c * nr..][..nr]);
+            }
+        }
     }
 }
 

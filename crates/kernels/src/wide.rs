@@ -1,0 +1,62 @@
+//! Sums in f64, for what must not lose digits: references that other numbers are judged by.
+
+use crate::Isa;
+use crate::simd::{Kernel, Simd};
+
+/// The dot product of two slices, summed in f64 in eight interleaved parts; bit for bit the same with every instruction
+/// set.
+///
+/// # Panics
+/// If the slices are not of one length.
+pub fn dot_f64(isa: Isa, a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len(), "a dot product takes two slices of one length");
+    isa.run(Dot { a, b })
+}
+
+struct Dot<'a> {
+    a: &'a [f32],
+    b: &'a [f32],
+}
+
+impl Kernel for Dot<'_> {
+    type Output = f64;
+    /// Plain loops, which the compiler turns into the vectors of the instruction set: they have no f64 by name.
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> f64 {
+        let ((a, a_rest), (b, b_rest)) = (self.a.as_chunks::<8>(), self.b.as_chunks::<8>());
+        let mut parts = [0f64; 8];
+        for i in 0..a.len() {
+            for j in 0..8 {
+                parts[j] += f64::from(a[i][j]) * f64::from(b[i][j]);
+            }
+        }
+        let mut sum = 0.0;
+        for part in parts {
+            sum += part;
+        }
+        for i in 0..a_rest.len() {
+            sum += f64::from(a_rest[i]) * f64::from(b_rest[i]);
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        let mut random = Random::new(5);
+        for n in [0, 1, 7, 8, 9, 31, 100] {
+            let (a, b) = (random.f32s(n), random.f32s(n));
+            let due: f64 = a.iter().zip(&b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+            let plain = dot_f64(Isa::Portable, &a, &b);
+            assert!((plain - due).abs() <= 1e-12 * n as f64, "{n}: {plain}, not {due}");
+            for isa in Isa::available() {
+                assert_eq!(dot_f64(isa, &a, &b).to_bits(), plain.to_bits(), "{n} {}", isa.name());
+            }
+        }
+    }
+}
