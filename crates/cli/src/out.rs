@@ -8,6 +8,86 @@ use thane_mil::package::Partial;
 
 use crate::exit::{Code, Failure};
 
+/// What an output is, where it is more than a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// MIL text.
+    Text,
+    Package,
+    Compiled,
+    /// A folder of packages.
+    Folder,
+}
+
+impl Kind {
+    /// What a program is written as, by the name of the output.
+    pub fn of_program(out: &Path) -> Result<Self, Failure> {
+        match out.extension().and_then(|e| e.to_str()) {
+            Some("mil") => Ok(Self::Text),
+            Some("mlpackage") => Ok(Self::Package),
+            _ => Err(misnamed(out, "a package (.mlpackage) or MIL text (.mil)", "-o NAME.mlpackage")),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Text => "MIL text",
+            Self::Package => "package",
+            Self::Compiled => "compiled model",
+            Self::Folder => "folder of packages",
+        }
+    }
+
+    /// Whether what stands at a path is of this kind.
+    fn is_at(self, path: &Path) -> bool {
+        match self {
+            Self::Text => path.is_file() && path.extension().is_some_and(|e| e == "mil"),
+            Self::Package => path.join("Manifest.json").is_file(),
+            Self::Compiled => path.join("coremldata.bin").is_file(),
+            Self::Folder => {
+                let entries = fs::read_dir(path).into_iter().flatten().flatten();
+                let names: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+                // Nothing in it, or nothing but what such a folder holds.
+                let is_manifest = |path: &Path| path.file_name().is_some_and(|name| name == "manifest.json");
+                path.is_dir() && names.iter().all(|path| is_package(path) || is_manifest(path))
+            }
+        }
+    }
+}
+
+/// An output whose name says that it is something else.
+pub fn misnamed(out: &Path, expected: &str, remedy: &str) -> Failure {
+    let error = anyhow::anyhow!("expected {expected} as the output, found {}", out.display());
+    Failure::new(Code::Usage, error).remedy(remedy)
+}
+
+/// As [`check`], for what is a folder or a text: it replaces only what is of its own kind, and never a device or a pipe.
+pub fn check_made(out: &Path, kind: Kind, force: bool, inputs: &[&Path]) -> Result<(), Failure> {
+    let refuse = |text: String| Err(Failure::new(Code::Usage, anyhow::anyhow!(text)));
+    if leads_to_stream(out) {
+        return refuse(format!("{} is a device or a pipe, which no {} can replace", out.display(), kind.name()));
+    }
+    check(out, force, inputs)?;
+    if out.symlink_metadata().is_err() || kind.is_at(out) {
+        return Ok(());
+    }
+    let error = anyhow::anyhow!("{} exists and is no {}, which is written here", out.display(), kind.name());
+    Err(Failure::new(Code::Usage, error).remedy("remove it, or write elsewhere"))
+}
+
+/// The failure of an output that cannot be written; where another writer was faster, what to do.
+pub fn unwritten(out: &Path, fault: io::Error) -> Failure {
+    if fault.kind() == io::ErrorKind::AlreadyExists {
+        return exists(out);
+    }
+    Failure::new(Code::Other, anyhow::Error::new(fault).context(format!("{} is not written", out.display())))
+}
+
+fn exists(out: &Path) -> Failure {
+    let error = anyhow::anyhow!("{} exists already", out.display());
+    Failure::new(Code::Usage, error).remedy("--force, to replace it")
+}
+
 /// Refuses an output that is, holds or lies in one of the `inputs`, whatever `force` says, and one that exists unless
 /// `force` is set. Pipes, terminals and devices take what is written to them and replace nothing.
 pub fn check(out: &Path, force: bool, inputs: &[&Path]) -> Result<(), Failure> {
@@ -18,7 +98,7 @@ pub fn check(out: &Path, force: bool, inputs: &[&Path]) -> Result<(), Failure> {
     }
     match out.symlink_metadata() {
         Ok(found) if !force && (found.is_file() || found.is_dir() || found.is_symlink() && !leads_to_stream(out)) => {
-            Err(refuse(format!("{} exists already", out.display())).remedy("--force, to replace it"))
+            Err(exists(out))
         }
         _ => Ok(()),
     }
@@ -28,12 +108,20 @@ pub fn check(out: &Path, force: bool, inputs: &[&Path]) -> Result<(), Failure> {
 fn overlap(out: &Path, input: &Path) -> bool {
     let (Some(out), Some(input)) = (resolved(out), resolved(input)) else { return false };
     let is_folder = |path: &Path| path.is_dir();
-    out == input || is_folder(&out) && input.starts_with(&out) || is_package(&input) && out.starts_with(&input)
+    let is_inside = out.starts_with(&input);
+    out == input
+        || is_folder(&out) && input.starts_with(&out)
+        || is_inside && (is_package(&input) || is_checkpoint(&input) && out.exists())
 }
 
 /// Packages and compiled models are folders that hold nothing but themselves; a file may be written into other folders.
 fn is_package(path: &Path) -> bool {
     path.is_dir() && path.extension().is_some_and(|e| e == "mlpackage" || e == "mlmodelc")
+}
+
+/// A folder of Hugging Face's, whose files are the model.
+fn is_checkpoint(path: &Path) -> bool {
+    path.join("config.json").is_file()
 }
 
 /// The path without links; of one that does not exist yet, its folder's with its name.
@@ -51,32 +139,82 @@ fn leads_to_stream(path: &Path) -> bool {
 }
 
 /// Writes a file that appears under its name when it is whole; after an error what was there before is there still.
-pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    write_with(path, |out| out.write_all(bytes))
+/// Without `force` nothing may be there.
+pub fn write(path: &Path, force: bool, bytes: &[u8]) -> Result<(), Failure> {
+    write_with(path, force, |out| out.write_all(bytes))
 }
 
 /// As [`write`], by a function that is given the file.
-pub fn write_with(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>) -> Result<(), Failure> {
-    try_write(path, fill).map_err(|fault| {
-        Failure::new(Code::Other, anyhow::Error::new(fault).context(format!("{} is not written", path.display())))
-    })
+pub fn write_with(
+    path: &Path,
+    force: bool,
+    fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let written = Pending::new(path, fill).and_then(|pending| pending.put(force));
+    written.map_err(|fault| unwritten(path, fault))
 }
 
-fn try_write(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>) -> io::Result<()> {
-    if leads_to_stream(path) {
-        return fill(&mut fs::OpenOptions::new().write(true).open(path)?);
+/// A file that is written and has no name yet; dropped, it is removed. Of a stream there is nothing left to do.
+pub struct Pending(Option<Partial>);
+
+impl Pending {
+    /// Write all of it.
+    pub fn new(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>) -> io::Result<Self> {
+        if leads_to_stream(path) {
+            fill(&mut fs::OpenOptions::new().write(true).open(path)?)?;
+            return Ok(Self(None));
+        }
+        Ok(Self(Some(filled(path, fill)?)))
     }
+
+    /// Give it its name.
+    pub fn put(self, force: bool) -> io::Result<()> {
+        self.0.map_or(Ok(()), |partial| if force { partial.replace() } else { partial.put() })
+    }
+}
+
+fn filled(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>) -> io::Result<Partial> {
     let partial = Partial::file(path)?;
     let mut out = io::BufWriter::new(fs::OpenOptions::new().write(true).open(partial.path())?);
     fill(&mut out)?;
     // What was there before goes only when this is on the disk.
     out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
-    partial.replace()
+    Ok(partial)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_package_replaces_packages_only() {
+        let folder = folder();
+        let (package, other) = (folder.path().join("a.mlpackage"), folder.path().join("precious.mlpackage"));
+        [&package, &other].iter().for_each(|path| fs::create_dir(path).unwrap());
+        fs::write(package.join("Manifest.json"), "{}").unwrap();
+        fs::write(other.join("thesis.tex"), "x").unwrap();
+        check_made(&package, Kind::Package, true, &[]).unwrap();
+        check_made(&package, Kind::Package, false, &[]).unwrap_err();
+        for out in [other.as_path(), Path::new("/dev/null"), &other.join("thesis.tex")] {
+            check_made(out, Kind::Package, true, &[]).unwrap_err();
+        }
+        check_made(&folder.path().join("new.mlpackage"), Kind::Package, false, &[]).unwrap();
+        for (name, kind) in
+            [("a.mil", Some(Kind::Text)), ("a.mlpackage", Some(Kind::Package)), ("a.sarif", None), ("a", None)]
+        {
+            assert_eq!(Kind::of_program(Path::new(name)).ok(), kind);
+        }
+    }
+
+    #[test]
+    fn a_file_of_a_checkpoint_is_not_replaced() {
+        let folder = folder();
+        for name in ["config.json", "model.safetensors"] {
+            fs::write(folder.path().join(name), "{}").unwrap();
+        }
+        check(&folder.path().join("model.safetensors"), true, &[folder.path()]).unwrap_err();
+        check(&folder.path().join("vectors.npy"), true, &[folder.path()]).unwrap();
+    }
 
     fn folder() -> tempfile::TempDir {
         tempfile::tempdir().unwrap()
@@ -87,7 +225,7 @@ mod tests {
         let folder = folder();
         let file = folder.path().join("a.json");
         check(&file, false, &[]).unwrap();
-        write(&file, b"old").unwrap();
+        write(&file, false, b"old").unwrap();
         let failure = check(&file, false, &[]).unwrap_err();
         let mut text = Vec::new();
         failure.print(&mut text).unwrap();
@@ -123,11 +261,16 @@ mod tests {
             out.write_all(b"half")?;
             Err(io::ErrorKind::StorageFull.into())
         };
-        write_with(&file, half).unwrap_err();
+        write_with(&file, false, half).unwrap_err();
         assert!(!file.exists());
-        write(&file, b"old").unwrap();
-        write_with(&file, half).unwrap_err();
+        write(&file, false, b"old").unwrap();
+        write_with(&file, true, half).unwrap_err();
         assert_eq!(fs::read(&file).unwrap(), b"old");
+        // Another writer was faster.
+        let failure = write(&file, false, b"new").unwrap_err();
+        assert_eq!((failure.code(), fs::read(&file).unwrap()), (Code::Usage, b"old".to_vec()));
+        write(&file, true, b"new").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"new");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

@@ -351,7 +351,8 @@ fn printed(report: &Report, subject: &Subject, format: Format, args: &Args, app:
 
 fn write(text: &str, args: &Args, app: &App) -> Outcome {
     let Some(out) = &args.out else { return Ok(app.output.painted(text)?) };
-    out::write(out, text.as_bytes())?;
+    let _writing = app.interrupt.writing(out);
+    out::write(out, args.force, text.as_bytes())?;
     app.output.say(&out.display().to_string());
     Ok(())
 }

@@ -101,7 +101,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 
 fn write(part: &Part, package: &str, target: &Target, args: &Args, app: &App) -> Outcome {
     let _writing = app.interrupt.writing(&args.out);
-    place::write(&args.out, |to| {
+    place::write(&args.out, args.force, |to| {
         let written = if place::is_text(to) {
             write_source(to, &part.program).map(drop)
         } else {

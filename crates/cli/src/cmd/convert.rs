@@ -23,7 +23,7 @@ use crate::form::Form;
 use crate::hub;
 use crate::language::Parts;
 use crate::model::{self, Opened};
-use crate::out;
+use crate::out::{self, Kind};
 use crate::output::{bytes, counted};
 
 /// Write a model as a Core ML package.
@@ -121,7 +121,8 @@ fn audited(args: &Args, is_portable: bool, app: &App) -> Option<Verdict> {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     // Before a model is fetched for nothing.
-    out::check(&args.out, args.force, &[])?;
+    out::check(&args.out, args.force, &[Path::new(&args.model)])?;
+    named_well(args)?;
     let files = hub::resolve(&args.model, &app.hub)?;
     out::check(&args.out, args.force, &[&files.path])?;
     let checkpoint = model::checkpoint(&files)?;
@@ -136,7 +137,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         }
     };
     refuse_flags_of_others(args, task)?;
-    refuse_other_kinds(args, task)?;
+    out::check_made(&args.out, kind(args, task)?, args.force, &[&files.path])?;
     let _writing = app.interrupt.writing(&args.out);
     match task {
         Task::Generate => generate(args, files, checkpoint, app),
@@ -182,23 +183,26 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
     })
 }
 
-/// What is replaced must be what is written: a package by a package, and no folder of other things.
-fn refuse_other_kinds(args: &Args, task: Task) -> Result<(), Failure> {
-    let out = &args.out;
-    let (kind, file) = match task {
-        Task::Embed if is_compiled(out) => {
-            let error = anyhow::anyhow!("{}: compiled models hold language models only", out.display());
-            return Err(Failure::new(Code::Usage, error).remedy("-o PACKAGE.mlpackage"));
-        }
-        Task::Embed if args.embedding.layout == bundle::Layout::Folder => ("folder of packages", bundle::MANIFEST),
-        Task::Generate if is_compiled(out) => ("compiled model", "coremldata.bin"),
-        _ => ("package", "Manifest.json"),
-    };
-    if out.symlink_metadata().is_err() || out.join(file).is_file() {
+/// The name of an output says what it is.
+fn named_well(args: &Args) -> Outcome {
+    let is_package = args.out.extension().is_some_and(|e| e == "mlpackage");
+    if is_package || is_compiled(&args.out) || args.embedding.layout == bundle::Layout::Folder {
         return Ok(());
     }
-    let error = anyhow::anyhow!("{} exists and is no {kind}, which is written here", out.display());
-    Err(Failure::new(Code::Usage, error).remedy("remove it, or write elsewhere"))
+    Err(out::misnamed(&args.out, "a package (.mlpackage) or compiled model (.mlmodelc)", "-o NAME.mlpackage"))
+}
+
+/// What is written, and so what may be replaced.
+fn kind(args: &Args, task: Task) -> Result<Kind, Failure> {
+    match task {
+        Task::Embed if is_compiled(&args.out) => {
+            let error = anyhow::anyhow!("{}: compiled models hold language models only", args.out.display());
+            Err(Failure::new(Code::Usage, error).remedy("-o PACKAGE.mlpackage"))
+        }
+        Task::Embed if args.embedding.layout == bundle::Layout::Folder => Ok(Kind::Folder),
+        Task::Generate if is_compiled(&args.out) => Ok(Kind::Compiled),
+        _ => Ok(Kind::Package),
+    }
 }
 
 fn is_compiled(out: &Path) -> bool {

@@ -8,6 +8,7 @@ use clap::builder::FalseyValueParser;
 use serde::Serialize;
 use thane_engine::embed::output::Format;
 use thane_engine::embed::similarity::{Similarity, hamming};
+use thane_mil::package::create_folders;
 use thane_models::{EncoderInfo, EncoderOptions, Encoding, Pooling};
 
 use crate::app::App;
@@ -183,6 +184,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     };
     let options = EncoderOptions { pooling: args.vectors.pooling, encoding, ..EncoderOptions::default() };
     let mut encoder = encoder::open(&args.model, &options, &how, app)?;
+    if let Some(out) = &args.out {
+        out::check(out, args.force, &[&encoder.path])?;
+    }
     let format = format(&args.vectors, &encoder.info)?;
     let dim = dimensions(args.vectors.dimensions, &encoder.info)?;
     let (prompt_name, prompt) = prompt(args, &encoder.info)?;
@@ -217,7 +221,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         similarity: None,
     };
     match (args.out.as_deref(), kind) {
-        (Some(out), Some(kind)) => to_file(job, kind, out, &settings, n_rows, &mut report)?,
+        (Some(out), Some(kind)) => {
+            to_file(job, &Output { kind, path: out, force: args.force }, &settings, n_rows, &mut report)?
+        }
         _ => to_stdout(job, similarity, n_rows, &mut report)?,
     }
     report.seconds = start.elapsed().as_secs_f64();
@@ -334,15 +340,23 @@ fn settings(
     .collect())
 }
 
+/// The file to write.
+struct Output<'a> {
+    kind: Kind,
+    path: &'a Path,
+    force: bool,
+}
+
 fn to_file(
     mut job: Job<'_>,
-    kind: Kind,
-    out: &Path,
+    out: &Output<'_>,
     settings: &Settings,
     n_rows: Option<u64>,
     report: &mut Report<'_>,
 ) -> Outcome {
-    let partial = files::beside(out, ".partial");
+    let partial = files::beside(out.path, ".partial");
+    let folder = out.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    create_folders(folder).map_err(|e| out::unwritten(out.path, e))?;
     let in_file = |e: io::Error| Failure::from(anyhow::Error::new(e).context(partial.display().to_string()));
     let (app, format, dim) = (job.app, job.format, job.dim);
     let vector_bytes = format.stored_bytes(dim);
@@ -377,7 +391,8 @@ fn to_file(
     let is_ragged = job.encoding != Encoding::Text;
     let table = Table { journal: &journal, format, dim, is_ragged, model: report.model, interrupted: &interrupted };
     let cooperative = app.interrupt.cooperate(Some(WRITE_GRACE));
-    let written = files::write(&table, kind, out).map_err(|failure| match interrupted() {
+    let _writing = app.interrupt.writing(out.path);
+    let written = files::write(&table, out.kind, out.path, out.force).map_err(|failure| match interrupted() {
         true => Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")),
         false => failure,
     });

@@ -14,6 +14,7 @@ use thane_mil::types::{TensorType, Type};
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
+use crate::interrupt::Writing;
 use crate::model::{NumericsFlag, cpu};
 use crate::npy::{self, Array};
 use crate::tensors::{self, Named, named_path, named_shape};
@@ -150,13 +151,18 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     app.output.busy(&format!("running `{}`", f.name));
     instance.run(&f.name).map_err(|e| Failure::new(Code::Usage, e))?;
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
+    let mut pending = Vec::new();
     for value in f.body().outputs.iter().map(|v| f.value(*v)) {
         let view = instance.output(&value.name).map_err(|e| Failure::new(Code::Usage, e))?;
-        report.outputs.push(store(args, &value.name, view)?);
+        report.outputs.push(store(args, &value.name, view, &mut pending, app)?);
     }
     for value in f.body().inputs.iter().map(|v| f.value(*v)).filter(|v| matches!(v.ty, Type::State(_))) {
         let view = instance.state(&value.name).map_err(|e| Failure::new(Code::Usage, e))?;
-        report.states.push(store(args, &value.name, view)?);
+        report.states.push(store(args, &value.name, view, &mut pending, app)?);
+    }
+    // Only when all of them are written does one get its name.
+    for Pending { path, file, .. } in pending {
+        file.put(args.force).map_err(|e| out::unwritten(&path, e))?;
     }
     if args.numerics == NumericsFlag::Ane {
         app.output.busy("comparing with f32, op by op");
@@ -319,10 +325,26 @@ fn check_outputs(f: &Function, args: &Args) -> Outcome {
     written.into_iter().try_for_each(|name| out::check(&result_path(args, name), args.force, &read))
 }
 
-/// Write `NAME.npy`, which is there only when it is whole.
-fn store(args: &Args, name: &str, view: View<'_>) -> Result<Row, Failure> {
+/// A result that is written and has no name yet.
+struct Pending<'a> {
+    path: PathBuf,
+    file: out::Pending,
+    _writing: Writing<'a>,
+}
+
+/// Write what is to be `NAME.npy`.
+fn store<'a>(
+    args: &Args,
+    name: &str,
+    view: View<'_>,
+    pending: &mut Vec<Pending<'a>>,
+    app: &'a App,
+) -> Result<Row, Failure> {
     let path = result_path(args, name);
-    out::write_with(&path, |file| npy::write(file, view.dtype, view.shape, view.bytes))?;
+    let writing = app.interrupt.writing(&path);
+    let file = out::Pending::new(&path, |file| npy::write(file, view.dtype, view.shape, view.bytes));
+    let file = file.map_err(|e| out::unwritten(&path, e))?;
+    pending.push(Pending { path: path.clone(), file, _writing: writing });
     let (dtype, shape) = (view.dtype.name(), view.shape.to_vec());
     Ok(Row { name: name.to_owned(), dtype, shape, file: Some(path) })
 }

@@ -67,8 +67,8 @@ pub fn beside(path: &Path, end: &str) -> PathBuf {
 }
 
 /// Write the file; it has its name only when it is whole.
-pub fn write(table: &Table<'_>, kind: Kind, path: &Path) -> Result<(), Failure> {
-    out::write_with(path, |mut out| {
+pub fn write(table: &Table<'_>, kind: Kind, path: &Path, force: bool) -> Result<(), Failure> {
+    out::write_with(path, force, |mut out| {
         let written = match kind {
             Kind::Npy => table.npy(out),
             Kind::Jsonl => table.jsonl(out),

@@ -137,7 +137,7 @@ const GATES: &[&str] = &[
 const UNWRITTEN: &[&str] = &[
     "audit MIL --format html -o /dev/full",
     "convert GGUF --context 32 -o TEXT/out.mlpackage",
-    "embed BERT --file TEXT -o GONE/out.npy",
+    "embed BERT --file TEXT -o TEXT/out.npy",
     "predict PACKAGE --function decode --out TEXT/out",
     "bisect MIL -o TEXT/part.mlpackage",
 ];

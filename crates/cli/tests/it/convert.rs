@@ -168,7 +168,7 @@ fn an_output_replaces_its_own_kind_and_no_input() {
     };
     assert_ends(&convert(text(&folder), &["--force"]), 2, &["it would replace the input"]);
     assert!(folder.join("config.json").is_file());
-    let precious = home.path("precious");
+    let precious = home.path("precious.mlpackage");
     std::fs::create_dir(&precious).unwrap();
     std::fs::write(precious.join("thesis.txt"), "years of work").unwrap();
     assert_ends(

@@ -184,7 +184,7 @@ fn packages_hold_weights_once_and_run() {
     let prose = models().join("perplexity.txt");
     let score = ["perplexity", text(&path), "--tokens", "40", "--file", text(&prose)];
     assert_ends(&home.run(&score), 0, &[]);
-    let out = home.path("x");
+    let out = home.path("x.mlpackage");
     let portable = ["convert", text(&folder), "--task", "embed", "--form", "portable", "-o", text(&out)];
     assert_ends(&home.run(&portable), 2, &["for the Neural Engine only", "--form engine"]);
 }

@@ -1,6 +1,7 @@
 //! One rule for `-o` and `--force` in all verbs: no input is replaced, and nothing that exists without `--force`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use crate::fixture::{Home, assert_ends, chat_gguf, stderr};
 
@@ -58,7 +59,7 @@ fn bytes(path: &Path) -> Vec<(String, Vec<u8>)> {
     }
     let mut names: Vec<_> = std::fs::read_dir(path).unwrap().map(|e| e.unwrap().path()).collect();
     names.sort();
-    let below = |p: std::path::PathBuf| bytes(&p).into_iter().map(move |(n, b)| (format!("{}/{n}", p.display()), b));
+    let below = |p: PathBuf| bytes(&p).into_iter().map(move |(n, b)| (format!("{}/{n}", p.display()), b));
     names.into_iter().flat_map(below).collect()
 }
 
@@ -108,5 +109,98 @@ fn every_verb_that_writes_is_in_the_table_and_has_force() {
         let writes = text.contains("-o, --out");
         assert_eq!(writes, CASES.iter().any(|case| case.args.split(' ').next() == Some(verb)), "{verb}");
         assert_eq!(writes, text.contains("    --force"), "{verb}: --force goes with -o");
+    }
+}
+
+/// A text that can be fixed and has its larger constants in a file.
+fn fixable(home: &Home, name: &str) {
+    let example = PathBuf::from(crate::audit::example("fixable"));
+    std::fs::copy(&example, home.path(name)).unwrap();
+    let beside = example.parent().unwrap().join("weights");
+    if beside.is_dir() {
+        std::fs::create_dir_all(home.path("weights")).unwrap();
+        for entry in std::fs::read_dir(beside).unwrap() {
+            let from = entry.unwrap().path();
+            std::fs::copy(&from, home.path("weights").join(from.file_name().unwrap())).unwrap();
+        }
+    }
+}
+
+#[test]
+fn texts_of_one_folder_have_weights_of_their_own() {
+    let home = inputs();
+    std::fs::create_dir(home.path("parts")).unwrap();
+    for (model, to) in
+        [("whole.mlpackage", "parts/a.mil"), ("in.mil", "parts/b.mil"), ("whole.mlpackage", "parts/c.mil")]
+    {
+        assert_ends(&run(&home, &format!("bisect {model} --rule note"), to, false), 0, &[]);
+    }
+    fixable(&home, "in2.mil");
+    assert_ends(&run(&home, "audit in2.mil --fix", "parts/d.mil", true), 0, &[]);
+    for text in ["parts/a.mil", "parts/b.mil", "parts/c.mil", "parts/d.mil"] {
+        assert_ends(&home.run(&["check", home.path(text).to_str().unwrap()]), 0, &[]);
+    }
+    // A text that names the file which another text's weights would be.
+    fixable(&home, "e.mil");
+    let text = std::fs::read_to_string(home.path("e.mil")).unwrap();
+    if text.contains("weights/weight.bin") {
+        std::fs::write(home.path("e.mil"), text.replace("weights/weight.bin", "weights/f.bin")).unwrap();
+        std::fs::rename(home.path("weights/weight.bin"), home.path("weights/f.bin")).unwrap();
+        assert_ends(&run(&home, "audit e.mil --fix", "f.mil", true), 2, &["it would replace the input"]);
+    }
+}
+
+#[test]
+fn what_is_of_another_kind_stays() {
+    let home = inputs();
+    fixable(&home, "fixable.mil");
+    std::fs::create_dir(home.path("precious.mlpackage")).unwrap();
+    std::fs::write(home.path("precious.mlpackage/thesis.tex"), "x").unwrap();
+    for verb in ["audit fixable.mil --fix", "bisect in.mil", "convert in.gguf --context 32"] {
+        let kept = "exists and is no package, which is written here";
+        assert_ends(&run(&home, verb, "precious.mlpackage", true), 2, &[kept]);
+        for name in ["report.sarif", "page.html", "x", "in.gguf"] {
+            assert_ends(&run(&home, verb, name, true), 2, &[]);
+        }
+        assert_ends(
+            &run(&home, verb, "report.sarif", false),
+            2,
+            &["expected a package (.mlpackage)", "-o NAME.mlpackage"],
+        );
+        #[cfg(unix)]
+        {
+            let pipe = home.path("pipe.mlpackage");
+            let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+            assert!(made.success());
+            assert_ends(&run(&home, verb, "pipe.mlpackage", true), 2, &["is a device or a pipe"]);
+            std::fs::remove_file(&pipe).unwrap();
+        }
+    }
+    assert_eq!(std::fs::read(home.path("precious.mlpackage/thesis.tex")).unwrap(), b"x");
+    let vectors = run(&home, "embed bert --file texts.jsonl", "bert/model.safetensors", true);
+    assert_ends(&vectors, 2, &["it would replace the input"]);
+    assert_ends(&run(&home, "embed bert --file texts.jsonl", "new/folder/vectors.npy", false), 0, &[]);
+}
+
+#[test]
+fn of_several_writers_one_gets_the_name() {
+    let home = inputs();
+    fixable(&home, "fixable.mil");
+    let predict = "predict whole.mlpackage --function prefill --input input_ids=ids.npy";
+    let cases = [("audit fixable.mil --fix", "f.mil"), ("bisect in.mil", "b.mlpackage"), (predict, "results")];
+    for (args, out) in cases {
+        let args: Vec<&str> = args.split(' ').chain(["-o", out]).collect();
+        let start = |_| {
+            let mut command = home.thane(&args);
+            command.current_dir(home.folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().unwrap()
+        };
+        let running: Vec<_> = (0..4).map(start).collect();
+        let ended: Vec<_> = running.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+        let n_done = ended.iter().filter(|output| output.status.success()).count();
+        let said: Vec<_> = ended.iter().map(stderr).collect();
+        assert_eq!(n_done, 1, "{args:?}: {said:?}");
+        let losers = ended.iter().filter(|output| !output.status.success());
+        losers.for_each(|output| assert_ends(output, 2, &["exists already", "--force"]));
     }
 }

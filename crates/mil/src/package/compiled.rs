@@ -19,7 +19,7 @@ use super::manifest::resolve;
 use super::partial::Partial;
 use super::proto;
 use super::read::{MAX_MODEL_BYTES, Weights, assemble, read_capped};
-use super::write::{create_in, model, replaceable, vacant};
+use super::write::{create_in, model, put, replaceable, vacant};
 use super::{Package, Summary, check, description, report, state};
 use crate::data::Data;
 use crate::literal::Literal;
@@ -64,7 +64,7 @@ impl Package {
     pub fn write_compiled(&self, path: &Path) -> Result<Summary, PackageError> {
         vacant(path)?;
         let (partial, summary) = self.compile_partial(path)?;
-        partial.put().map_err(PackageError::io(path))?;
+        put(partial, path)?;
         Ok(summary)
     }
 

@@ -34,9 +34,9 @@ pub use check::check;
 pub use description::{ColorSpace, DefaultValue, Feature, Image, ImageSizes, Interface, Metadata, Shape, SizeRange};
 pub use error::PackageError;
 pub use map::{lfs_pointer, map, read_small};
-pub use partial::Partial;
+pub use partial::{Partial, create_folders};
 pub use read::items;
-pub use source::{SourceFile, read_lines, read_source, write_source};
+pub use source::{SourceFile, read_lines, read_source, source_weights, write_source};
 pub use write::Summary;
 
 use crate::lower::with_opset;

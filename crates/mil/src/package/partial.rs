@@ -39,7 +39,7 @@ impl Partial {
         let place = if place.is_symlink() { place.canonicalize()? } else { place.to_owned() };
         let name = place.file_name().ok_or_else(invalid)?.to_string_lossy().into_owned();
         let parent = parent(&place);
-        fs::create_dir_all(parent)?;
+        create_folders(parent)?;
         remove_left(parent);
         for n in 0..10_000 {
             let path = parent.join(format!(".{name}{MARK}{}-{n}", std::process::id()));
@@ -67,24 +67,17 @@ impl Partial {
     /// The folder of a file that belongs into this folder, made; never this folder itself, so that nothing that was removed
     /// comes back.
     pub(super) fn make_folders(&self, file: &Path) -> io::Result<()> {
-        let Some(folders) = file.parent().and_then(|p| p.strip_prefix(&self.path).ok()) else { return Ok(()) };
-        let mut at = self.path.clone();
-        for name in folders.components() {
-            at.push(name);
-            match fs::create_dir(&at) {
-                Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
-                _ => {}
-            }
-        }
-        Ok(())
+        file.parent().filter(|folder| folder.starts_with(&self.path)).map_or(Ok(()), create_folders)
     }
 
-    /// Give it its name, where nothing may be yet.
+    /// Give it its name, where nothing may be yet; of several writers one does.
     pub fn put(self) -> io::Result<()> {
-        if self.place.symlink_metadata().is_ok() {
-            return Err(ErrorKind::AlreadyExists.into());
-        }
-        fs::rename(&self.path, &self.place)
+        System.put(&self.path, &self.place)
+    }
+
+    /// As [`Self::put`], of a file or folder in this folder instead of all of it.
+    pub fn put_with(self, made: &Path) -> io::Result<()> {
+        System.put(made, &self.place)
     }
 
     /// Give it its name; what has that name goes away then, and whatever fails, the old or the new is there, whole.
@@ -130,6 +123,28 @@ impl Drop for Partial {
         // Gone where it was renamed; elsewhere there is nothing to do about what cannot be removed.
         let _ = remove(&self.path);
     }
+}
+
+/// Make a folder and those above it, but no [`Partial`]: one that was removed does not come back.
+pub fn create_folders(folder: &Path) -> io::Result<()> {
+    let Some(partial) = folder.ancestors().find(|path| name_of(path).contains(MARK)) else {
+        // Something other than a folder is there: not what is to be written, so not "exists already".
+        return fs::create_dir_all(folder).map_err(|e| match e.kind() {
+            ErrorKind::AlreadyExists => {
+                io::Error::new(ErrorKind::NotADirectory, format!("{} is no folder", folder.display()))
+            }
+            _ => e,
+        });
+    };
+    let mut at = partial.to_owned();
+    for name in folder.strip_prefix(partial).into_iter().flat_map(Path::components) {
+        at.push(name);
+        match fs::create_dir(&at) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn parent(place: &Path) -> &Path {
@@ -182,6 +197,31 @@ trait Rename {
 }
 
 struct System;
+
+impl System {
+    /// Rename where nothing may be yet: in one step where the system can, so that of several writers one does.
+    fn put(&self, from: &Path, to: &Path) -> io::Result<()> {
+        match self.rename_new(from, to) {
+            Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::InvalidInput) => {}
+            done => return done,
+        }
+        if to.symlink_metadata().is_ok() {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        fs::rename(from, to)
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+    fn rename_new(&self, _: &Path, _: &Path) -> io::Result<()> {
+        Err(ErrorKind::Unsupported.into())
+    }
+}
 
 impl Rename for System {
     #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::blob::code;
 use super::compiled::parsed;
 use super::description::Interface;
 use super::error::PackageError;
+use super::partial::create_folders;
 use super::read::{MAX_MODEL_BYTES, MODEL_PATH, Weights, read_capped};
 use super::write::create;
 use crate::data::Data;
@@ -31,19 +32,27 @@ pub struct SourceFile {
     pub interfaces: BTreeMap<String, Interface>,
 }
 
-/// Write a program as text to `path`, where nothing may be yet, and its larger constants beside it, where
-/// [`read_source`] looks for them; the bytes of constants that were written.
+/// The file that the larger constants of a text are written to: `weights/NAME.bin` beside `NAME.mil`, so that each text
+/// of a folder has its own.
+pub fn source_weights(path: &Path) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(".bin");
+    path.with_file_name("weights").join(name)
+}
+
+/// Write a program as text to `path`, where nothing may be yet, and its larger constants to [`source_weights`]; the bytes
+/// of constants that were written.
 pub fn write_source(path: &Path, program: &Program) -> Result<u64, PackageError> {
     crate::valid::check(program).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
-    let mut blobs = Blobs::default();
+    let weights = source_weights(path);
+    let mut blobs = Blobs::at(&format!("{MODEL_PATH}weights/{}", weights.file_name().unwrap_or_default().display()));
     let text = print(program, &mut blobs);
-    let weights = path.with_file_name("weights").join("weight.bin");
     let taken = [path, &weights].into_iter().take(1 + usize::from(!blobs.is_empty())).find(|p| p.exists());
     if let Some(taken) = taken {
         return Err(PackageError::Exists { path: taken.to_owned() });
     }
     let folder = if blobs.is_empty() { path.parent() } else { weights.parent() };
-    folder.map_or(Ok(()), std::fs::create_dir_all).map_err(PackageError::io(path))?;
+    folder.map_or(Ok(()), create_folders).map_err(PackageError::io(path))?;
     let n = if blobs.is_empty() { 0 } else { create(&weights, |out| blobs.plan().write(out))? };
     create(path, |out| out.write_all(text.as_bytes()))?;
     Ok(n)

@@ -34,7 +34,7 @@ impl Package {
     pub fn write(&self, path: &Path, items: &[Item]) -> Result<Summary, PackageError> {
         vacant(path)?;
         let (partial, summary) = self.write_partial(path, items)?;
-        partial.put().map_err(PackageError::io(path))?;
+        put(partial, path)?;
         Ok(summary)
     }
 
@@ -104,6 +104,14 @@ fn named_well(item: &Item, entries: &[Entry], path: &Path) -> Result<(), Package
         return fail("stands twice");
     }
     Ok(())
+}
+
+/// Give a partial its name, which another writer may have taken meanwhile.
+pub(super) fn put(partial: Partial, path: &Path) -> Result<(), PackageError> {
+    partial.put().map_err(|fault| match fault.kind() {
+        std::io::ErrorKind::AlreadyExists => PackageError::Exists { path: path.to_owned() },
+        _ => PackageError::Io { path: path.to_owned(), fault },
+    })
 }
 
 /// Nothing may be at `path`.

@@ -10,7 +10,7 @@ use crate::program::{Arg, BlockId, Function, Op, OpId, Program, ValueId};
 use crate::types::{DType, TensorType};
 use crate::valid::has_text;
 
-/// The path that printed constants name.
+/// The path that printed constants name where [`Blobs`] says no other.
 pub const WEIGHT_PATH: &str = "@model_path/weights/weight.bin";
 
 /// Constants with fewer elements are written out. Source: coremltools' writer.
@@ -19,18 +19,33 @@ const MIN_BLOB_ELEMENTS: usize = 10;
 /// The constants that are printed as references into a weight file, each at the offset that the file would have it.
 ///
 /// Offsets are those of weight blob storage v2. Equal constants are one.
-#[derive(Debug, Default)]
-pub struct Blobs(Plan);
+#[derive(Debug)]
+pub struct Blobs {
+    plan: Plan,
+    /// What constants name as their file.
+    path: String,
+}
+
+impl Default for Blobs {
+    fn default() -> Self {
+        Self::at(WEIGHT_PATH)
+    }
+}
 
 impl Blobs {
+    /// Constants name this as their file.
+    pub fn at(path: &str) -> Self {
+        Self { plan: Plan::default(), path: path.to_owned() }
+    }
+
     /// The constant at `offset`, if it has this type.
     pub fn get(&self, offset: u64, ty: &TensorType) -> Option<Data> {
-        self.0.get(offset, ty)
+        self.plan.get(offset, ty)
     }
 
     /// Number of constants.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.plan.len()
     }
 
     /// Whether there are none.
@@ -40,7 +55,7 @@ impl Blobs {
 
     /// The weight file.
     pub(crate) fn plan(&self) -> &Plan {
-        &self.0
+        &self.plan
     }
 }
 
@@ -196,8 +211,11 @@ impl Printer<'_> {
         put!(self, "{}(", literal.ty());
         match literal {
             Literal::Tensor(ty, data) if is_blob(ty, data, self.opset) => {
-                let offset = self.blobs.0.place(ty, data);
-                put!(self, "BLOBFILE(path = string(\"{WEIGHT_PATH}\"), offset = uint64({offset}))");
+                let offset = self.blobs.plan.place(ty, data);
+                let path = Literal::string(&self.blobs.path);
+                self.out.push_str("BLOBFILE(path = string(");
+                self.bare(&path);
+                put!(self, "), offset = uint64({offset}))");
             }
             _ => self.bare(literal),
         }

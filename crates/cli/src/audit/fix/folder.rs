@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use thane_compile::audit::fix::{Measure, Report};
+use thane_mil::package::create_folders;
 
 use super::{Request, of_package, unfit};
 use crate::app::App;
@@ -26,7 +27,7 @@ pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     }
     let manifest = manifest(from)?;
     let mut reports = Vec::new();
-    super::place::write(to, |to| {
+    super::place::write(to, request.force, |to| {
         for package in &found {
             let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
             app.output.explain(&format!("fixing {name}"));
@@ -87,7 +88,7 @@ fn copy_others(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<(
         if name != MANIFEST && !packages.iter().any(|p| path.starts_with(p)) {
             let copy = to.join(&name);
             if let Some(parent) = copy.parent() {
-                fs::create_dir_all(parent)?;
+                create_folders(parent)?;
             }
             fs::copy(&path, copy)?;
         }

@@ -23,6 +23,7 @@ use crate::cmd::convert::unwritten;
 use crate::contract;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::is_package;
+use crate::out::{self, Kind};
 use samples::Samples;
 
 /// What is to be fixed.
@@ -54,22 +55,27 @@ pub fn max_error(text: &str) -> Result<f64, String> {
 
 /// Fix a program, or the packages of a folder, and write the result.
 pub fn run(request: &Request<'_>, app: &App) -> Outcome {
-    place::check(request.to, request.force, request.from)?;
+    let is_folder = !place::is_text(request.from) && !is_package(request.from);
+    if is_folder {
+        out::check_made(request.to, Kind::Folder, request.force, &[request.from])?;
+    } else {
+        place::check(request.to, request.force, request.from)?;
+    }
     app.output.busy("proving rewrites");
     let _writing = app.interrupt.writing(request.to);
-    let report = if place::is_text(request.from) {
-        of_text(request, app)?
-    } else if is_package(request.from) {
-        of_package(request.from, request.to, request, app)?
-    } else {
+    let report = if is_folder {
         folder::run(request, app)?
+    } else if place::is_text(request.from) {
+        of_text(request, app)?
+    } else {
+        of_package(request.from, request.to, request, app)?
     };
     rows::print(&report, request, app)
 }
 
 fn of_text(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     let (program, report) = fixed(text(request.from)?, request, app)?;
-    place::write(request.to, |to| written(to, &Package::new(program), &[]))?;
+    place::write(request.to, request.force, |to| written(to, &Package::new(program), &[]))?;
     Ok(report)
 }
 
@@ -118,7 +124,7 @@ fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Resul
         items
             .extend(contract::items(contents.contract, contents.parts.as_ref(), contents.golden, None).map_err(usage)?);
     }
-    place::write(to, |to| written(to, &package, &items))?;
+    place::write(to, request.force, |to| written(to, &package, &items))?;
     Ok(report)
 }
 

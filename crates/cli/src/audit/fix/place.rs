@@ -1,45 +1,57 @@
 //! Where rewritten and cut programs go: whole, or not at all.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use thane_mil::package::Partial;
+use thane_mil::package::{Partial, create_folders, source_weights};
 
-use crate::exit::{Code, Failure, Outcome};
-use crate::out;
+use crate::exit::Outcome;
+use crate::out::{self, Kind};
 
 /// Whether a path is one of MIL text.
 pub fn is_text(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "mil")
 }
 
-/// The file that the larger constants of a text are in.
-fn weights(text: &Path) -> PathBuf {
-    text.with_file_name("weights").join("weight.bin")
+/// Refuses an output before minutes of work: one whose name says that it is something else, one that exists, unless
+/// `force` is set, and one that is the input.
+pub fn check(to: &Path, force: bool, from: &Path) -> Outcome {
+    out::check_made(to, Kind::of_program(to)?, force, &[from])?;
+    if !is_text(to) {
+        return Ok(());
+    }
+    let weights = source_weights(to);
+    // A text may name any file of the folder beside it as its weights.
+    let is_input = is_text(from) && weights.exists() && fs::read_to_string(from).is_ok_and(|t| names(&t, &weights));
+    let inputs = is_input.then_some(weights.as_path());
+    out::check(&weights, force, inputs.as_slice())
 }
 
-/// Refuses an output before minutes of work: one that exists, unless `force` is set, and one that is the input.
-pub fn check(to: &Path, force: bool, from: &Path) -> Outcome {
-    let beside = weights(from);
-    let inputs: Vec<&Path> = if is_text(from) { vec![from, &beside] } else { vec![from] };
-    out::check(to, force, &inputs)?;
-    // A text has its weights beside it, where those of another may be.
-    if is_text(to) { out::check(&weights(to), force, &inputs) } else { Ok(()) }
+fn names(text: &str, weights: &Path) -> bool {
+    let name = weights.file_name().unwrap_or_default().to_string_lossy();
+    text.contains(&format!("@model_path/weights/{name}\""))
 }
 
 /// Has a package, folder or text written under another name beside `to`, then gives it its name. What was there before is
-/// there until the new one is, and still after an error.
-pub fn write(to: &Path, fill: impl FnOnce(&Path) -> Outcome) -> Outcome {
-    let failed = |e: std::io::Error| {
-        Failure::new(Code::Other, anyhow::Error::new(e).context(format!("{} is not written", to.display())))
-    };
-    let partial = Partial::folder(to).map_err(failed)?;
+/// there until the new one is, and still after an error; without `force` nothing may be there.
+pub fn write(to: &Path, force: bool, fill: impl FnOnce(&Path) -> Outcome) -> Outcome {
+    let partial = Partial::folder(to).map_err(|e| out::unwritten(to, e))?;
     let made = partial.path().join(to.file_name().unwrap_or_default());
     fill(&made)?;
-    if is_text(to) && weights(&made).is_file() {
-        let beside = weights(to);
-        fs::create_dir_all(beside.parent().unwrap_or(Path::new("."))).map_err(failed)?;
-        fs::rename(weights(&made), beside).map_err(failed)?;
+    let written = put_weights(to, &made, force)
+        .and_then(|()| if force { partial.replace_with(&made) } else { partial.put_with(&made) });
+    written.map_err(|e| out::unwritten(to, e))
+}
+
+/// The weights of a text come first, so that a text which is there can be read.
+fn put_weights(to: &Path, made: &Path, force: bool) -> std::io::Result<()> {
+    let (made, place) = (source_weights(made), source_weights(to));
+    if !is_text(to) || !made.is_file() {
+        return Ok(());
     }
-    partial.replace_with(&made).map_err(failed)
+    create_folders(place.parent().unwrap_or(Path::new(".")))?;
+    if !force && place.symlink_metadata().is_ok() {
+        return Err(std::io::ErrorKind::AlreadyExists.into());
+    }
+    fs::rename(made, place)
 }
