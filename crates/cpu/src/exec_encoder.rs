@@ -3,7 +3,7 @@
 
 use thane_kernels::attention::{Attention, HeadRows, KvData, KvView, attention, attention_scratch_len};
 use thane_kernels::linear::{
-    int8_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_int8,
+    Start, int8_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_int8,
     quantize_int8,
 };
 use thane_kernels::norm::layer_norm;
@@ -150,7 +150,7 @@ impl Frame<'_> {
             };
             let weight = Weight { ty: BlockType::F32, bytes: bytemuck::cast_slice(rows), n_rows: n, n_cols: k };
             let mut scratch = self.pool.take(linear_f32_scratch_len(self.context, &weight, m))?;
-            linear_f32(self.context, &weight, x, m, None, out, &mut scratch);
+            linear_f32(self.context, &weight, x, m, Start::NONE, out, &mut scratch);
             self.pool.give_f32(scratch);
         }
         self.pool.narrowed(Tensor::new(DType::Fp32, shape, Buffer::F32(out)), dtype)
@@ -184,7 +184,7 @@ impl Frame<'_> {
                 &w,
                 &rows[..n_in * n_places],
                 n_places,
-                bias,
+                bias.into(),
                 &mut product[..n_places * n_out],
                 &mut scratch,
             );
@@ -214,15 +214,15 @@ impl Frame<'_> {
         if let Some(int8) = weight.int8() {
             let mut scratch = self.pool.take(int8_scratch_len(n_rows, weight.n_cols))?;
             let x = quantize_int8(self.context, x, n_rows, weight.n_cols, &mut scratch);
-            linear_int8(self.context, &int8, &x, bias, None, &mut out[..n]);
+            linear_int8(self.context, &int8, &x, bias.into(), None, &mut out[..n]);
             self.pool.give_f32(scratch);
         } else if self.numerics.is_fast() {
             let mut scratch = self.pool.take(linear_fast_scratch_len(self.context, &w, n_rows))?;
-            linear_fast(self.context, &w, x, n_rows, bias, &mut out[..n], &mut scratch);
+            linear_fast(self.context, &w, x, n_rows, bias.into(), &mut out[..n], &mut scratch);
             self.pool.give_f32(scratch);
         } else {
             let mut scratch = self.pool.take(linear_f32_scratch_len(self.context, &w, n_rows))?;
-            linear_f32(self.context, &w, x, n_rows, bias, &mut out[..n], &mut scratch);
+            linear_f32(self.context, &w, x, n_rows, bias.into(), &mut out[..n], &mut scratch);
             self.pool.give_f32(scratch);
         }
         self.pool.narrowed(Tensor::new(DType::Fp32, shape, Buffer::F32(out)), DType::Fp16)

@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use thane_kernels::linear::{
-    CodesProduct, Int8Block, Int8Weight, LINE_BYTES, PackedCodes, int8_len, int8_scratch_len, linear_codes,
+    CodesProduct, Int8Block, Int8Weight, LINE_BYTES, PackedCodes, Start, int8_len, int8_scratch_len, linear_codes,
     linear_codes_best, linear_codes_best_scratch_len, linear_codes_scratch_len, linear_f32, linear_f32_scratch_len,
     linear_fast, linear_fast_scratch_len, linear_int8, pack_codes, pack_codes_scratch_len, pack_int8, packed_codes_len,
     quantize_int8,
@@ -179,7 +179,7 @@ fn time(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize, n_tokens: us
     let mut scratch = vec![0.0; linear_fast_scratch_len(ctx, &weight(0), n_tokens)];
     let [median, best, worst] = measure(n_copies, || {
         for copy in 0..n_copies {
-            linear_fast(ctx, &weight(copy), &x, n_tokens, None, &mut y, &mut scratch);
+            linear_fast(ctx, &weight(copy), &x, n_tokens, Start::NONE, &mut y, &mut scratch);
         }
         black_box(&y);
     });
@@ -216,7 +216,13 @@ fn packed_time(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize) -> Op
     let [median, ..] = measure(n_copies, || {
         for bytes in bytes.chunks(len) {
             let packed = PackedCodes { ty, bytes, n_rows, n_cols };
-            linear_codes(ctx, &mut [CodesProduct::new(packed, n_tokens, None, &mut y)], x, n_tokens, &mut scratch);
+            linear_codes(
+                ctx,
+                &mut [CodesProduct::new(packed, n_tokens, Start::NONE, &mut y)],
+                x,
+                n_tokens,
+                &mut scratch,
+            );
         }
         black_box(&y);
     });
@@ -246,7 +252,7 @@ fn greatest(ctx: &Context, n_rows: usize, n_cols: usize) {
     let mut seconds = |is_whole: bool| {
         let start = Instant::now();
         if is_whole {
-            linear_codes(ctx, &mut [CodesProduct::new(packed, 1, None, &mut y)], &x, 1, &mut scratch);
+            linear_codes(ctx, &mut [CodesProduct::new(packed, 1, Start::NONE, &mut y)], &x, 1, &mut scratch);
         } else {
             read = linear_codes_best(ctx, &packed, 1, &x, &mut y, &mut scratch);
         }
@@ -289,9 +295,9 @@ fn bf16_against_f32(ctx: &Context, n_rows: usize, n_cols: usize, n_tokens: usize
         let start = Instant::now();
         for copy in 0..n_copies {
             if is_fast {
-                linear_fast(ctx, &weight(copy), &x, n_tokens, None, &mut y, &mut fast_scratch);
+                linear_fast(ctx, &weight(copy), &x, n_tokens, Start::NONE, &mut y, &mut fast_scratch);
             } else {
-                linear_f32(ctx, &weight(copy), &x, n_tokens, None, &mut y, &mut f32_scratch);
+                linear_f32(ctx, &weight(copy), &x, n_tokens, Start::NONE, &mut y, &mut f32_scratch);
             }
         }
         black_box(&y);
@@ -333,7 +339,7 @@ fn int8(ctx: &Context, n_rows: usize, n_cols: usize, n_tokens: usize) {
     });
     let x = quantize_int8(ctx, &x, n_tokens, n_cols, &mut scratch);
     let [us, us_min, us_max] = measure(n, || {
-        (0..n).for_each(|_| linear_int8(ctx, &packed, &x, None, None, &mut y));
+        (0..n).for_each(|_| linear_int8(ctx, &packed, &x, Start::NONE, None, &mut y));
         black_box(&y);
     })
     .map(|seconds| seconds * 1e6);

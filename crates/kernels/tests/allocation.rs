@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thane_kernels::activation::{self, Unary};
-use thane_kernels::linear::{self, Codes, CodesProduct, Int8Block, Int8Weight, Packed, PackedCodes};
+use thane_kernels::linear::{self, Codes, CodesProduct, Int8Block, Int8Weight, Packed, PackedCodes, Start};
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
 use thane_kernels::{
     Attention, BlockType, Context, HeadRows, Isa, KvData, KvView, Weight, attention, attention_scratch_len, f16, norm,
@@ -54,8 +54,8 @@ fn products(ctx: &Context, n_tokens: usize) {
         let len = linear::linear_f32_scratch_len(ctx, &weight, n_tokens);
         let mut scratch = vec![0.0; len.max(linear::linear_fast_scratch_len(ctx, &weight, n_tokens))];
         allocates_nothing("products", &mut || {
-            linear::linear_f32(ctx, &weight, &x, n_tokens, Some(bias.as_slice()), &mut y, &mut scratch);
-            linear::linear_fast(ctx, &weight, &x, n_tokens, None, &mut y, &mut scratch);
+            linear::linear_f32(ctx, &weight, &x, n_tokens, Start::bias(&bias), &mut y, &mut scratch);
+            linear::linear_fast(ctx, &weight, &x, n_tokens, Start::NONE, &mut y, &mut scratch);
             linear::dequantize_rows_gather(ctx, &weight, &[3, 36], &mut [0.0; 2 * COLS]);
         });
         if let Some(len) = linear::packed_codes_len(ty, ROWS, COLS) {
@@ -66,7 +66,7 @@ fn products(ctx: &Context, n_tokens: usize) {
                 linear::pack_codes(ctx, &weight, 0..ROWS, &mut packed, &mut pack_scratch);
                 let codes = PackedCodes { ty, bytes: &packed, n_rows: ROWS, n_cols: COLS };
                 for codes in [Codes::Packed(codes), Codes::Stored(weight)] {
-                    let mut product = [CodesProduct::new(codes, n_tokens, None, &mut y)];
+                    let mut product = [CodesProduct::new(codes, n_tokens, Start::NONE, &mut y)];
                     linear::linear_codes(ctx, &mut product, &x, n_tokens, &mut scratch);
                 }
             });
@@ -90,7 +90,7 @@ fn products(ctx: &Context, n_tokens: usize) {
         linear::pack_int8(ctx, &weight, &mut blocks);
         let packed = Int8Weight { blocks: &blocks, n_rows: ROWS, n_cols: COLS };
         let x = linear::quantize_int8(ctx, &x, n_tokens, COLS, &mut scratch);
-        linear::linear_int8(ctx, &packed, &x, None, None, &mut y);
+        linear::linear_int8(ctx, &packed, &x, Start::NONE, None, &mut y);
     });
     for ty in [BlockType::F32, BlockType::Bf16] {
         let Some(len) = linear::packed_len(ctx.isa(), ty, ROWS, COLS) else { continue };
@@ -100,7 +100,7 @@ fn products(ctx: &Context, n_tokens: usize) {
         allocates_nothing("packed products", &mut || {
             linear::pack(ctx, &Weight::new(ty, bytes, ROWS, COLS).unwrap(), &mut panels);
             let packed = Packed { ty, panels: &panels, n_rows: ROWS, n_cols: COLS };
-            linear::linear_packed(ctx, &packed, &x, n_tokens, None, None, &mut y, &mut scratch);
+            linear::linear_packed(ctx, &packed, &x, n_tokens, Start::NONE, None, &mut y, &mut scratch);
         });
     }
 }

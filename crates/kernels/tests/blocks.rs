@@ -1,7 +1,7 @@
 //! The values of blocks against those of the `gguf` Python package, recorded by `make_blocks.py`.
 #![allow(clippy::unwrap_used)]
 
-use thane_kernels::linear::{dequantize_rows_gather, linear_fast, linear_fast_scratch_len};
+use thane_kernels::linear::{Start, dequantize_rows_gather, linear_fast, linear_fast_scratch_len};
 use thane_kernels::quant::dequantize_row;
 use thane_kernels::{BlockType, Context, Isa, Weight};
 
@@ -87,7 +87,7 @@ fn products_with_unit_vectors_are_the_values() {
                 let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
                 for (batch_idx, x) in x.chunks_exact(n_tokens * block_len).enumerate() {
                     let mut y = vec![f32::NAN; n_tokens * n_rows];
-                    linear_fast(&ctx, &weight, x, n_tokens, None, &mut y, &mut scratch);
+                    linear_fast(&ctx, &weight, x, n_tokens, Start::NONE, &mut y, &mut scratch);
                     for (i, y) in y.iter().enumerate() {
                         let (col_idx, row_idx) = (batch_idx * n_tokens + i / n_rows, i % n_rows);
                         let row = &values[row_idx * block_len..][..block_len];

@@ -153,6 +153,16 @@ pub struct Start<'a> {
     pub accumulates: bool,
 }
 
+impl<'a> Start<'a> {
+    /// Nothing is added.
+    pub const NONE: Self = Start { bias: None, accumulates: false };
+
+    /// A number for each output of a token.
+    pub fn bias(bias: &'a [f32]) -> Self {
+        Self { bias: Some(bias), accumulates: false }
+    }
+}
+
 impl<'a> From<Option<&'a [f32]>> for Start<'a> {
     fn from(bias: Option<&'a [f32]>) -> Self {
         Self { bias, accumulates: false }
@@ -367,19 +377,19 @@ pub fn linear_f32_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -
 ///
 /// # Panics
 /// If the weight is not well formed, a size does not fit, or the scratch is shorter than [`linear_f32_scratch_len`].
-pub fn linear_f32<'a>(
+pub fn linear_f32(
     ctx: &Context,
     weight: &Weight,
     x: &[f32],
     n_tokens: usize,
-    start: impl Into<Start<'a>>,
+    start: Start,
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
     let rows = weight.checked();
     assert_eq!(Some(x.len()), n_tokens.checked_mul(weight.n_cols), "inputs of {n_tokens} tokens");
     assert!(scratch.len() >= linear_f32_scratch_len(ctx, weight, n_tokens), "scratch");
-    let out = Output::new(weight.n_rows, n_tokens, start.into(), y);
+    let out = Output::new(weight.n_rows, n_tokens, start, y);
     if n_tokens <= MAX_ROW_TOKENS {
         rows::linear_f32(ctx, weight, rows, x, n_tokens, &out);
     } else {
@@ -405,19 +415,12 @@ pub fn linear_q8_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) ->
 /// # Panics
 /// If the weight is of a float type or not well formed, a size does not fit, or the scratch is shorter than
 /// [`linear_q8_scratch_len`].
-pub fn linear_q8<'a>(
-    ctx: &Context,
-    weight: &Weight,
-    x: &Q8Activations,
-    start: impl Into<Start<'a>>,
-    y: &mut [f32],
-    scratch: &mut [f32],
-) {
+pub fn linear_q8(ctx: &Context, weight: &Weight, x: &Q8Activations, start: Start, y: &mut [f32], scratch: &mut [f32]) {
     let rows = weight.checked();
     assert!(!weight.ty.is_float(), "a weight of type {:?} has no codes to multiply", weight.ty);
     assert_eq!(x.n_cols(), weight.n_cols, "columns of the activations");
     assert!(scratch.len() >= linear_q8_scratch_len(ctx, weight, x.n_tokens()), "scratch");
-    let out = Output::new(weight.n_rows, x.n_tokens(), start.into(), y);
+    let out = Output::new(weight.n_rows, x.n_tokens(), start, y);
     if x.n_tokens() <= MAX_ROW_TOKENS {
         rows::linear_q8(ctx, weight.ty, rows, x, &out);
     } else if parts::is_for(ctx.isa()) {
@@ -448,12 +451,12 @@ pub fn linear_fast_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) 
 ///
 /// # Panics
 /// As [`linear_f32`], with the scratch of [`linear_fast_scratch_len`].
-pub fn linear_fast<'a>(
+pub fn linear_fast(
     ctx: &Context,
     weight: &Weight,
     x: &[f32],
     n_tokens: usize,
-    start: impl Into<Start<'a>>,
+    start: Start,
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
@@ -461,7 +464,7 @@ pub fn linear_fast<'a>(
     if let Some(simd) = bf16_products(ctx, weight.ty) {
         assert_eq!(Some(x.len()), n_tokens.checked_mul(weight.n_cols), "inputs of {n_tokens} tokens");
         assert!(scratch.len() >= bf16::scratch_len(ctx, weight, n_tokens), "scratch");
-        let out = Output::new(weight.n_rows, n_tokens, start.into(), y);
+        let out = Output::new(weight.n_rows, n_tokens, start, y);
         return bf16::linear(ctx, simd, weight, x, n_tokens, &out, scratch);
     }
     if weight.ty.is_float() {

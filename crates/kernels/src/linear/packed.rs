@@ -108,12 +108,12 @@ pub fn linear_packed_scratch_len(weight: &Packed, n_tokens: usize) -> usize {
 /// # Panics
 /// If a size does not fit, or the scratch is shorter than [`linear_packed_scratch_len`].
 #[allow(clippy::too_many_arguments)]
-pub fn linear_packed<'a>(
+pub fn linear_packed(
     ctx: &Context,
     weight: &Packed,
     x: &[f32],
     n_tokens: usize,
-    start: impl Into<Start<'a>>,
+    start: Start,
     then: Option<Unary>,
     y: &mut [f32],
     scratch: &mut [f32],
@@ -121,7 +121,7 @@ pub fn linear_packed<'a>(
     let Packed { ty, panels, n_rows, n_cols } = *weight;
     assert_eq!(Some(panels.len()), packed_len(ctx.isa(), ty, n_rows, n_cols), "panels");
     assert_eq!(Some(x.len()), n_tokens.checked_mul(n_cols), "inputs of {n_tokens} tokens");
-    let out = Output::new(n_rows, n_tokens, start.into(), y).then(ctx, then);
+    let out = Output::new(n_rows, n_tokens, start, y).then(ctx, then);
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = bf16_products(ctx, ty) {
         let scratch = &mut scratch[..linear_packed_scratch_len(weight, n_tokens)];

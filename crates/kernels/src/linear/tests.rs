@@ -259,7 +259,7 @@ fn q8_loses_less_than_a_percent() {
         let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
         let mut y = vec![0.0; n_tokens * n_rows];
         let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-        linear_fast(&ctx, &weight, &x, n_tokens, Some(bias.as_slice()), &mut y, &mut scratch);
+        linear_fast(&ctx, &weight, &x, n_tokens, Start::bias(&bias), &mut y, &mut scratch);
         let error = relative_error(&y, &expected);
         assert!(error < 0.01, "{ty:?}: {error}");
     }
@@ -306,7 +306,7 @@ fn extreme_codes_do_not_saturate() {
                     let expected = product(&values, &quantized(&x, n_cols), n_cols, &[0.0; 16]);
                     let mut y = vec![0.0; n_tokens * n_rows];
                     let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-                    linear_fast(&ctx, &weight, &x, n_tokens, None, &mut y, &mut scratch);
+                    linear_fast(&ctx, &weight, &x, n_tokens, Start::NONE, &mut y, &mut scratch);
                     let error = worst_error(&y, &expected);
                     assert!(error < 1e-6, "{ty:?} {fill:#x} {sign} {n_tokens} {}: {error}", ctx.isa().name());
                     for y in by_codes(&ctx, &weight, &x, n_tokens, Start::default(), &y) {
@@ -333,7 +333,7 @@ fn activations_that_are_not_numbers_show() {
                     x[at] = bad;
                     let mut y = vec![0.0; n_tokens * n_rows];
                     let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-                    linear_fast(&ctx, &weight, &x, n_tokens, None, &mut y, &mut scratch);
+                    linear_fast(&ctx, &weight, &x, n_tokens, Start::NONE, &mut y, &mut scratch);
                     assert!(y[..n_rows].iter().all(|y| y.is_nan()), "{} {bad} at {at}", ctx.isa().name());
                     assert!(y[n_rows..].iter().all(|y| y.is_finite()), "{} {bad} at {at}", ctx.isa().name());
                 }
@@ -352,7 +352,7 @@ fn of_no_columns_there_is_the_bias() {
                 let weight = Weight::new(ty, &[], 53, 0).unwrap();
                 let mut y = vec![f32::NAN; due.len()];
                 let mut scratch = vec![f32::NAN; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-                linear_fast(&ctx, &weight, &[], n_tokens, Some(bias.as_slice()), &mut y, &mut scratch);
+                linear_fast(&ctx, &weight, &[], n_tokens, Start::bias(&bias), &mut y, &mut scratch);
                 assert_eq!(y, due, "{ty:?} {n_tokens} {}", ctx.isa().name());
                 for y in by_codes(&ctx, &weight, &[], n_tokens, Some(bias.as_slice()).into(), &y) {
                     assert_eq!(y, due, "packed {ty:?} {n_tokens} {}", ctx.isa().name());
@@ -377,7 +377,7 @@ fn tiny_and_zero_activations() {
             let x = vec![size; 64];
             let mut y = vec![f32::NAN; 2];
             let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, 1)];
-            linear_fast(&ctx, &weight, &x, 1, None, &mut y, &mut scratch);
+            linear_fast(&ctx, &weight, &x, 1, Start::NONE, &mut y, &mut scratch);
             assert!(
                 y.iter().all(|y| y.is_finite() && (size < 1e-36 && *y == 0.0 || size >= 1e-36 && *y != 0.0)),
                 "{size}: {y:?}"
@@ -423,7 +423,7 @@ fn bf16_shapes() -> Vec<(usize, usize, usize)> {
 fn fast(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: Option<&[f32]>) -> Vec<f32> {
     let mut y = vec![f32::NAN; n_tokens * weight.n_rows];
     let mut scratch = vec![f32::NAN; linear_fast_scratch_len(ctx, weight, n_tokens)];
-    linear_fast(ctx, weight, x, n_tokens, bias, &mut y, &mut scratch);
+    linear_fast(ctx, weight, x, n_tokens, bias.into(), &mut y, &mut scratch);
     y
 }
 
@@ -454,7 +454,7 @@ fn bf16_product_of_every_shape() {
             } else {
                 let mut reference = vec![f32::NAN; y.len()];
                 let mut scratch = vec![f32::NAN; linear_f32_scratch_len(ctx, &weight, n_tokens)];
-                linear_f32(ctx, &weight, &x, n_tokens, Some(bias.as_slice()), &mut reference, &mut scratch);
+                linear_f32(ctx, &weight, &x, n_tokens, Start::bias(&bias), &mut reference, &mut scratch);
                 assert_eq!(y, reference, "{shape:?} {}", ctx.isa().name());
             }
         }
@@ -588,7 +588,7 @@ fn sums_of_the_largest_codes_do_not_overflow() {
                 let expected = product(values, &quantized(&x, n_cols), n_cols, &case.bias);
                 let mut y = vec![f32::NAN; n_tokens * n_rows];
                 let mut scratch = vec![f32::NAN; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-                linear_fast(&ctx, &weight, &x, n_tokens, Some(case.bias.as_slice()), &mut y, &mut scratch);
+                linear_fast(&ctx, &weight, &x, n_tokens, Start::bias(&case.bias), &mut y, &mut scratch);
                 let error = worst_error(&y, &expected);
                 assert!(error < 2e-6, "{ty:?}, codes {byte:#x}, {}: {error}", ctx.isa().name());
             }

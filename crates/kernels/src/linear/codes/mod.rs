@@ -266,10 +266,13 @@ impl<'a> CodesProduct<'a> {
     ///
     /// # Panics
     /// If the matrix is of floats or not well formed, or a size does not fit.
-    pub fn new(weight: impl Into<Codes<'a>>, n_tokens: usize, start: impl Into<Start<'a>>, y: &'a mut [f32]) -> Self {
-        let weight = weight.into();
+    pub fn new(weight: impl Into<Codes<'a>>, n_tokens: usize, start: Start<'a>, y: &'a mut [f32]) -> Self {
+        Self::of(weight.into(), n_tokens, start, y)
+    }
+
+    fn of(weight: Codes<'a>, n_tokens: usize, start: Start<'a>, y: &'a mut [f32]) -> Self {
         weight.check();
-        Self { weight, out: Output::new(weight.n_rows(), n_tokens, start.into(), y) }
+        Self { weight, out: Output::new(weight.n_rows(), n_tokens, start, y) }
     }
 
     /// The matrix, where it is packed and its panels are multiplied as they are.
@@ -397,7 +400,7 @@ pub fn linear_codes_gated(
     assert_eq!((gate.n_rows(), gate.n_cols()), (up.n_rows(), up.n_cols()), "rows and columns of both");
     if !gated.is_in_parts(ctx.isa(), n_tokens) {
         let (factors, scratch) = scratch.split_at_mut(n_tokens * up.n_rows());
-        let product = |i: usize, y| CodesProduct::new(gated.weights[i], n_tokens, biases[i], y);
+        let product = |i: usize, y| CodesProduct::new(gated.weights[i], n_tokens, biases[i].into(), y);
         linear_codes(ctx, &mut [product(0, &mut *y), product(1, &mut *factors)], x, n_tokens, scratch);
         return crate::activation::gated(ctx, op, y, factors);
     }
@@ -405,7 +408,7 @@ pub fn linear_codes_gated(
     let (activations, scratch) = scratch.split_at_mut(q8_scratch_len(n_tokens, up.n_cols()));
     let x = q8::quantize(ctx, x, n_tokens, up.n_cols(), activations, q8::Form::Tiles);
     gate.check();
-    let product = CodesProduct::new(up, n_tokens, biases[1], y);
+    let product = CodesProduct::new(up, n_tokens, biases[1].into(), y);
     let to = parts::Target { out: &product.out, gate: Some(parts::Gate { op, bias: biases[0] }) };
     parts::multiply(ctx, &gated.weights, &x, to, scratch);
 }

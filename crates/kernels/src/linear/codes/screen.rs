@@ -10,7 +10,7 @@ use super::tile::{PanelTask, half_dots};
 use super::{CodesProduct, LINE_BYTES, PackedCodes, PanelBytes};
 use crate::linear::panel::Panel;
 use crate::linear::q8::{self, Q8Activations, q8_scratch_len};
-use crate::linear::run_row_parts;
+use crate::linear::{Start, run_row_parts};
 use crate::quant::format::Q5_0;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
@@ -121,7 +121,7 @@ pub fn linear_codes_best(
         let most = unsafe { most.slice(start, len) };
         ctx.isa().run(Screen { packed, start, x: &x, groups, most });
     });
-    let product = CodesProduct::new(*packed, 1, None, y);
+    let product = CodesProduct::new(*packed, 1, Start::NONE, y);
     let full = |panel_idx: usize| {
         let (panel, target) = (packed.panel(panel_idx), product.target(panel_idx));
         ctx.isa().run(PanelTask { ty: packed.ty, panel, x: &x, target });

@@ -324,11 +324,11 @@ impl Kernel for QuantizeFine<'_> {
 ///
 /// # Panics
 /// If a size does not fit.
-pub fn linear_int8<'a>(
+pub fn linear_int8(
     ctx: &Context,
     weight: &Int8Weight,
     x: &Int8Activations,
-    start: impl Into<Start<'a>>,
+    start: Start,
     then: Option<Unary>,
     y: &mut [f32],
 ) {
@@ -336,7 +336,7 @@ pub fn linear_int8<'a>(
     assert_eq!(Some(blocks.len()), int8_len(n_rows, n_cols), "blocks");
     assert_eq!(x.n_cols, n_cols, "columns of the activations");
     let (n_tokens, n_blocks, n_panels) = (x.n_tokens, n_cols.div_ceil(BLOCK_LEN), n_rows.div_ceil(LANES));
-    let out = Output::new(n_rows, n_tokens, start.into(), y).then(ctx, then);
+    let out = Output::new(n_rows, n_tokens, start, y).then(ctx, then);
     let task_panels = task_panels(ctx.isa());
     let n_tasks = n_panels.div_ceil(task_panels);
     let block_tokens = share_len(ctx, n_tokens, (TILE_TOKENS, LEAST_PACKED_TOKENS), block_tokens(n_cols.div_ceil(4)));

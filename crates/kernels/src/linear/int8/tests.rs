@@ -144,11 +144,11 @@ fn product(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: &[f
     let mut scratch = vec![f32::NAN; int8_scratch_len(n_tokens, n_cols)];
     let x = quantize_int8(ctx, x, n_tokens, n_cols, &mut scratch);
     let mut y = vec![f32::NAN; n_tokens * n_rows];
-    linear_int8(ctx, &packed, &x, Some(bias), None, &mut y);
+    linear_int8(ctx, &packed, &x, Start::bias(bias), None, &mut y);
     let mut twice = y.clone();
     linear_int8(ctx, &packed, &x, Start { bias: None, accumulates: true }, None, &mut twice);
     let (mut activated, mut due) = (vec![f32::NAN; y.len()], vec![f32::NAN; y.len()]);
-    linear_int8(ctx, &packed, &x, Some(bias), Some(Unary::GeluErf), &mut activated);
+    linear_int8(ctx, &packed, &x, Start::bias(bias), Some(Unary::GeluErf), &mut activated);
     unary(ctx, Unary::GeluErf, &y, &mut due);
     assert!(activated.iter().zip(&due).all(|(a, b)| a.to_bits() == b.to_bits()), "activated");
     for ((twice, y), bias) in twice.iter().zip(&y).zip(bias.iter().cycle()) {

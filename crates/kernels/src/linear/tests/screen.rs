@@ -22,7 +22,7 @@ fn best(ctx: &Context, packed: &PackedCodes, n_best: usize, x: &[f32]) -> (Vec<f
 fn whole(ctx: &Context, packed: &PackedCodes, x: &[f32]) -> Vec<f32> {
     let mut y = vec![f32::NAN; packed.n_rows];
     let mut scratch = vec![f32::NAN; linear_codes_scratch_len(ctx, *packed, 1)];
-    linear_codes(ctx, &mut [CodesProduct::new(*packed, 1, None, &mut y)], x, 1, &mut scratch);
+    linear_codes(ctx, &mut [CodesProduct::new(*packed, 1, Start::NONE, &mut y)], x, 1, &mut scratch);
     y
 }
 
