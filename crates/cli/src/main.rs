@@ -45,9 +45,11 @@ enum Verb {
     Audit(cmd::audit::Args),
     Explain(cmd::explain::Args),
     Bisect(cmd::bisect::Args),
+    Completions(cmd::completions::Args),
+    Man(cmd::man::Args),
 }
 
-fn dispatch(verb: &Verb, app: &App) -> Outcome {
+fn dispatch(verb: &Verb, command: &clap::Command, app: &App) -> Outcome {
     match verb {
         Verb::Run(args) => cmd::run::run(args, app),
         Verb::Pull(args) => cmd::pull::run(args, app),
@@ -68,6 +70,8 @@ fn dispatch(verb: &Verb, app: &App) -> Outcome {
         Verb::Audit(args) => cmd::audit::run(args, app),
         Verb::Explain(args) => cmd::explain::run(args, app),
         Verb::Bisect(args) => cmd::bisect::run(args, app),
+        Verb::Completions(args) => cmd::completions::run(args, command, app),
+        Verb::Man(args) => cmd::man::run(args, command, app),
     }
 }
 
@@ -98,7 +102,7 @@ fn main() -> ExitCode {
     };
     let outcome = App::new(&cli.global, |name| std::env::var_os(name)).and_then(|app| {
         twins::warnings(&command, &verb, |name| std::env::var_os(name)).iter().for_each(|line| app.output.say(line));
-        let outcome = dispatch(&cli.verb, &app);
+        let outcome = dispatch(&cli.verb, &command, &app);
         app.interrupt.settle();
         app.output.clear();
         outcome

@@ -79,7 +79,7 @@ impl Kernel for Products {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> usize {
         // Sums that do not wait for each other: two registers each with AVX2 are 12 of its 16, and 12 of AVX-512's 32.
-        if S::TILE_TOKENS >= 12 { fma_rounds::<S, 12>(simd, self.0) } else { fma_rounds::<S, 6>(simd, self.0) }
+        if const { S::TILE_TOKENS >= 12 } { fma_rounds::<S, 12>(simd, self.0) } else { fma_rounds::<S, 6>(simd, self.0) }
     }
 }
 
@@ -132,7 +132,7 @@ impl Kernel for ByteProducts {
     type Output = usize;
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> usize {
-        if S::TILE_TOKENS >= 12 { byte_rounds::<S, 12>(simd, self.0) } else { byte_rounds::<S, 6>(simd, self.0) }
+        if const { S::TILE_TOKENS >= 12 } { byte_rounds::<S, 12>(simd, self.0) } else { byte_rounds::<S, 6>(simd, self.0) }
     }
 }
 
@@ -142,7 +142,7 @@ fn byte_rounds<S: Simd, const SUMS: usize>(simd: S, n_rounds: usize) -> usize {
     let factor = simd.dup4_b(&black_box([1, 2, 3, 4]));
     for _ in 0..n_rounds {
         for sum in &mut sums {
-            *sum = if S::PART_PRODUCTS > 0 {
+            *sum = if const { S::PART_PRODUCTS > 0 } {
                 simd.dot_part(*sum, factor, factor)
             } else {
                 simd.dot_wide(*sum, factor, factor)

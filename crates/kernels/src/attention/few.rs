@@ -78,9 +78,12 @@ pub(super) fn add_values<S: Simd>(simd: S, values: Rows, weights: &[f32], sums: 
 fn add_values_of<S: Simd, const N: usize>(simd: S, values: Rows, weights: &[f32], sums: &mut [f32]) {
     assert!(values.n <= TILE_KEYS && weights.len() >= N * TILE_KEYS, "a weight for each value");
     // As many sums at once as registers hold: those of one vector each wait for the one before.
-    let n_wide = if S::TILE_TOKENS >= 12 { values.head_dim / (4 * LANES) * 4 * LANES } else { 0 };
-    for first in (0..n_wide).step_by(4 * LANES) {
-        add_vectors::<S, N, 4>(simd, values, first, weights, sums);
+    let mut n_wide = 0;
+    if const { S::TILE_TOKENS >= 12 } {
+        n_wide = values.head_dim / (4 * LANES) * 4 * LANES;
+        for first in (0..n_wide).step_by(4 * LANES) {
+            add_vectors::<S, N, 4>(simd, values, first, weights, sums);
+        }
     }
     for first in (n_wide..values.head_dim).step_by(LANES) {
         add_vectors::<S, N, 1>(simd, values, first, weights, sums);

@@ -370,12 +370,12 @@ fn products<M: Multiply, const ADD: bool>(
 ) {
     let mut panel_idx = 0;
     // With many registers each element that is read is multiplied with four vectors, or two.
-    while M::Base::TILE_TOKENS >= 12 && panels.n_panels - panel_idx >= 4 {
+    while const { M::Base::TILE_TOKENS >= 12 } && panels.n_panels - panel_idx >= 4 {
         let out = &mut out[panel_idx * LANES..];
         products_of::<M, ADD, 4>(simd, panels.from(panel_idx), rows, row_len, out, out_stride);
         panel_idx += 4;
     }
-    while M::Base::TILE_TOKENS >= 12 && panels.n_panels - panel_idx >= 2 {
+    while const { M::Base::TILE_TOKENS >= 12 } && panels.n_panels - panel_idx >= 2 {
         let out = &mut out[panel_idx * LANES..];
         products_of::<M, ADD, 2>(simd, panels.from(panel_idx), rows, row_len, out, out_stride);
         panel_idx += 2;
@@ -404,14 +404,14 @@ fn products_of<M: Multiply, const ADD: bool, const P: usize>(
     while at < n_rows {
         let (rows, out) = (&rows[at * row_len..], &mut out[at * out_stride..]);
         at += match n_rows - at {
-            12.. if M::Base::TILE_TOKENS >= 12 && P <= 2 => {
+            12.. if const { M::Base::TILE_TOKENS >= 12 && P <= 2 } => {
                 product::<M, ADD, P, 12, 1>(simd, panels, rows, row_len, out, out_stride)
             }
             6.. => product::<M, ADD, P, 6, 1>(simd, panels, rows, row_len, out, out_stride),
             4.. => product::<M, ADD, P, 4, 1>(simd, panels, rows, row_len, out, out_stride),
-            2.. if P == 1 => product::<M, ADD, P, 2, 4>(simd, panels, rows, row_len, out, out_stride),
+            2.. if const { P == 1 } => product::<M, ADD, P, 2, 4>(simd, panels, rows, row_len, out, out_stride),
             2.. => product::<M, ADD, P, 2, 2>(simd, panels, rows, row_len, out, out_stride),
-            _ if P == 1 => product::<M, ADD, P, 1, 4>(simd, panels, rows, row_len, out, out_stride),
+            _ if const { P == 1 } => product::<M, ADD, P, 1, 4>(simd, panels, rows, row_len, out, out_stride),
             _ => product::<M, ADD, P, 1, 2>(simd, panels, rows, row_len, out, out_stride),
         };
     }

@@ -237,7 +237,7 @@ fn fill_super<S: Simd, T: Format>(simd: S, blocks: [&T::Super; LANES], super_idx
         heads[i] = T::head(simd, blocks[i]);
     }
     for step_idx in 0..T::N_STEPS {
-        if T::GROUP_LEN == 32 {
+        if const { T::GROUP_LEN == 32 } {
             fill_step::<S, T, 2, 8>(simd, blocks, &heads, super_idx, step_idx, panel);
         } else {
             fill_step::<S, T, 4, 4>(simd, blocks, &heads, super_idx, step_idx, panel);
@@ -302,11 +302,11 @@ fn multiply<S: Simd, const GROUP_LEN: usize, const IS_WIDE: bool>(
 ) {
     let mut token_idx = 0;
     // As many tokens as there are registers for, then fewer.
-    while S::TILE_TOKENS >= 12 && x.n_tokens() - token_idx >= 8 {
+    while const { S::TILE_TOKENS >= 12 } && x.n_tokens() - token_idx >= 8 {
         tile::<S, GROUP_LEN, IS_WIDE, 8>(simd, panel, x, token_idx, target);
         token_idx += 8;
     }
-    while S::TILE_TOKENS >= 4 && x.n_tokens() - token_idx >= 4 {
+    while const { S::TILE_TOKENS >= 4 } && x.n_tokens() - token_idx >= 4 {
         tile::<S, GROUP_LEN, IS_WIDE, 4>(simd, panel, x, token_idx, target);
         token_idx += 4;
     }

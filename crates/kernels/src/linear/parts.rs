@@ -220,6 +220,9 @@ where
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        if const { S::PART_PRODUCTS != 2 } {
+            unreachable!("cells are for sums of two products");
+        }
         let Self { kind, panel, cells } = self;
         let groups = panel.codes.as_chunks::<QUADS>().0.iter().zip(panel.scales).zip(panel.shifts);
         for (cell, ((codes, scales), shifts)) in cells.zip(groups) {
@@ -276,6 +279,9 @@ impl<const QUADS: usize, const PLANES: usize> Kernel for Products<'_, QUADS, PLA
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        if const { S::PART_PRODUCTS != 2 } {
+            unreachable!("cells are for sums of two products");
+        }
         let Products { task, panel_idx, cells } = self;
         if task.kind.is_centred {
             task.all::<S, QUADS, PLANES, true>(simd, panel_idx, cells);

@@ -142,7 +142,7 @@ impl Tiles<'_> {
     #[inline(always)]
     pub(super) fn multiply<M: Multiply>(&self, simd: M, panels: Panels, inputs: Inputs, extent: Extent, next: Next) {
         let Panels { data, stride, len, n_panels } = panels;
-        if M::Base::TILE_TOKENS >= 12 && n_panels == 2 {
+        if const { M::Base::TILE_TOKENS >= 12 } && n_panels == 2 {
             self.multiply_by::<M, 2>(simd, [&data[..len], &data[stride..][..len]], inputs, extent, next);
         } else {
             self.multiply_by::<M, 1>(simd, [&data[..len]], inputs, extent, next);
@@ -162,7 +162,7 @@ impl Tiles<'_> {
         let n_tiles = (self.end_token - token_idx).div_ceil(M::Base::TILE_TOKENS.clamp(6, 12)).max(1);
         // Of a column there is no more than a line of each panel to read.
         let mut ahead = Ahead { next, at: 0, at_once: (P * CHUNK_COLS).div_ceil(n_tiles) };
-        while M::Base::TILE_TOKENS >= 12 && self.end_token - token_idx >= 12 {
+        while const { M::Base::TILE_TOKENS >= 12 } && self.end_token - token_idx >= 12 {
             self.tile::<M, P, 12>(simd, panels, token_idx, inputs, extent, &mut ahead);
             token_idx += 12;
         }

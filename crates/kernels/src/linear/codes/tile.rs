@@ -37,11 +37,11 @@ impl<S: Simd> LayoutTask for With<'_, S> {
         let Self { simd, task } = self;
         let mut token_idx = 0;
         // As many tokens as there are registers for, then fewer.
-        while S::TILE_TOKENS >= 12 && L::GROUP_LEN == 32 && task.x.n_tokens() - token_idx >= 8 {
+        while const { S::TILE_TOKENS >= 12 && L::GROUP_LEN == 32 } && task.x.n_tokens() - token_idx >= 8 {
             tile::<S, L, 8>(simd, &task, token_idx);
             token_idx += 8;
         }
-        while L::BITS == 4 && S::PART_PRODUCTS == 2 && task.x.n_tokens() - token_idx >= 6 {
+        while const { L::BITS == 4 && S::PART_PRODUCTS == 2 } && task.x.n_tokens() - token_idx >= 6 {
             tile::<S, L, 6>(simd, &task, token_idx);
             token_idx += 6;
         }

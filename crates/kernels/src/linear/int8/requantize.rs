@@ -17,6 +17,9 @@ impl<'b, I: Iterator<Item = &'b mut Int8Block<FINE_PARTS>>> Kernel for Requantiz
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        if const { S::PART_PRODUCTS != 4 } {
+            unreachable!("codes are fitted for sums of four products");
+        }
         let Self { kind, panel, blocks } = self;
         let (n_quads, n_groups) = (kind.group_len / 4, BLOCK_LEN / kind.group_len);
         let factors = panel.scales.chunks(n_groups).zip(panel.shifts.chunks(n_groups));

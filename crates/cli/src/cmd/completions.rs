@@ -1,0 +1,20 @@
+//! `thane completions`: completion scripts for shells.
+
+use clap_complete::Shell;
+
+use crate::app::App;
+use crate::exit::Outcome;
+
+/// Print a script that completes verbs and flags in a shell.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// bash, elvish, fish, powershell or zsh.
+    #[arg(value_name = "SHELL", hide_possible_values = true, value_enum)]
+    shell: Shell,
+}
+
+pub fn run(args: &Args, command: &clap::Command, app: &App) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command.clone(), "thane", &mut script);
+    Ok(app.output.data(&String::from_utf8_lossy(&script))?)
+}

@@ -1,0 +1,36 @@
+//! `thane man`: manual pages.
+
+use clap_mangen::Man;
+
+use crate::app::App;
+use crate::exit::{Code, Failure, Outcome};
+
+/// Print the manual page of the command or of a verb, for man(1).
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A verb [default: the command itself].
+    #[arg(value_name = "VERB")]
+    verb: Option<String>,
+}
+
+pub fn run(args: &Args, command: &clap::Command, app: &App) -> Outcome {
+    let mut command = command.clone();
+    command.build();
+    let page = match &args.verb {
+        None => command,
+        Some(verb) => {
+            let found = command
+                .get_subcommands()
+                .find(|sub| sub.get_name() == verb || sub.get_all_aliases().any(|a| a == verb));
+            let found = found.ok_or_else(|| {
+                let verbs: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+                Failure::new(Code::Usage, anyhow::anyhow!("expected a verb, found `{verb}`"))
+                    .remedy(format!("one of {}", verbs.join(", ")))
+            })?;
+            found.clone().name(format!("thane-{}", found.get_name()))
+        }
+    };
+    let mut text = Vec::new();
+    Man::new(page).render(&mut text)?;
+    Ok(app.output.data(&String::from_utf8_lossy(&text))?)
+}
