@@ -30,8 +30,7 @@ pub struct Talk<'a> {
     /// Control tokens that are spelled in messages are such.
     pub allows_special: bool,
     app: &'a App,
-    model: &'a str,
-    max_context: usize,
+    opened: &'a Opened,
     numerics: NumericsFlag,
     session: Session,
     sampler: Sampler,
@@ -55,8 +54,7 @@ impl<'a> Talk<'a> {
             stop: Vec::new(),
             allows_special: false,
             app,
-            model: &opened.name,
-            max_context: opened.model.info.max_context,
+            opened,
             numerics: flags.program.numerics,
             session,
             sampler,
@@ -199,26 +197,27 @@ impl<'a> Talk<'a> {
         }
         self.say_what_is_lost(&prompt);
         self.messages.push(Message::new("user", prompt));
-        let mut n_dropped = 0;
+        let (mut n_dropped, context) = (0, self.session.context());
+        // An answer needs room too.
+        let room = self.max_tokens.clamp(1, (context / 4).max(1));
+        let oldest = self.n_system();
         loop {
             let tokens = self.encode_messages()?;
-            // An answer needs room too.
-            let room = self.max_tokens.clamp(1, (self.session.context() / 4).max(1));
-            let oldest = self.n_system();
-            let fits = tokens.len() + room <= self.session.context();
-            if fits || self.messages.len() < oldest + 3 {
-                if n_dropped > 0 {
-                    let context = self.session.context();
-                    let dropped = counted(n_dropped, "message");
-                    self.app
-                        .output
-                        .say(&format!("thane: the context of {context} tokens is full: the oldest {dropped} left out"));
-                }
-                return Ok(tokens);
+            let is_last = self.messages.len() < oldest + 3;
+            if tokens.len() + room > context && !is_last {
+                // A question and its answer, so that roles go on by turns.
+                self.messages.drain(oldest..oldest + 2);
+                n_dropped += 2;
+                continue;
             }
-            // A question and its answer, so that roles go on by turns.
-            self.messages.drain(oldest..oldest + 2);
-            n_dropped += 2;
+            // What does not fit alone is refused, and nothing was left out for it.
+            if n_dropped > 0 && tokens.len() <= context {
+                let dropped = counted(n_dropped, "message");
+                self.app
+                    .output
+                    .say(&format!("thane: the context of {context} tokens is full: the oldest {dropped} left out"));
+            }
+            return Ok(tokens);
         }
     }
 
@@ -236,7 +235,7 @@ impl<'a> Talk<'a> {
     }
 
     fn refused_by_template(&self, error: TemplateError) -> Failure {
-        let error = anyhow::Error::from(error).context(self.model.to_owned());
+        let error = anyhow::Error::from(error).context(self.opened.name.clone());
         Failure::new(Code::Usage, error).remedy("--raw, which gives the model the prompt without its template")
     }
 
@@ -272,11 +271,16 @@ impl<'a> Talk<'a> {
         match answer.finish_reason {
             FinishReason::Interrupted => return Err(Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted"))),
             FinishReason::Context => {
-                let context = self.session.context();
-                let more = if context < self.max_context { "; --context N makes it longer" } else { "" };
+                let (context, most) = (self.session.context(), self.opened.model.info.max_context);
+                let longer = self.opened.longer_context((2 * context).min(most)).filter(|_| context < most);
+                let more = longer.map_or_else(String::new, |longer| format!("; {longer} makes it longer"));
                 self.app.output.say(&format!("thane: the context of {context} tokens is full{more}"));
             }
-            FinishReason::Stop | FinishReason::Length => {}
+            FinishReason::Length => {
+                let n = self.max_tokens;
+                self.app.output.say(&format!("thane: the answer was cut after --max-tokens {n}"));
+            }
+            FinishReason::Stop => {}
         }
         Ok(())
     }
@@ -286,15 +290,16 @@ impl<'a> Talk<'a> {
             GenerateError::PromptTooLong { prompt, .. } => {
                 let failure = Failure::new(Code::Usage, error);
                 // Room for an answer, in a number that is easy to type.
-                let wanted = (prompt + 256).next_multiple_of(256).min(self.max_context);
-                if wanted > prompt {
-                    return failure.remedy(format!("--context {wanted}, or up to the model's {}", self.max_context));
+                let most = self.opened.model.info.max_context;
+                let wanted = (prompt + 256).next_multiple_of(256).min(most);
+                match self.opened.longer_context(wanted).filter(|_| wanted > prompt) {
+                    Some(longer) => failure.remedy(format!("{longer}, or up to the model's {most}")),
+                    None => failure.remedy(format!("a shorter prompt: the model has {most} positions")),
                 }
-                failure.remedy(format!("a shorter prompt: the model has {} positions", self.max_context))
             }
             GenerateError::EmptyPrompt => Failure::new(Code::Usage, error).remedy("a prompt that is not empty"),
             GenerateError::Sample(SampleError::NotFinite { .. } | SampleError::Empty(_)) => {
-                no_numbers(error.into(), self.model, self.numerics)
+                no_numbers(error.into(), &self.opened.name, self.numerics)
             }
             // What the program gave or refused: the model is at fault, or what it was asked for.
             _ => Failure::new(Code::Usage, error),
