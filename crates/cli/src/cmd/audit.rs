@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::FalseyValueParser;
 use thane_compile::audit::fix::Options;
 use thane_compile::target::{Route, Target, Units};
 
@@ -33,7 +32,7 @@ pub struct Args {
     #[arg(long, value_name = "UNITS", value_parser = units)]
     units: Option<Units>,
     /// Judge for the way straight to the engine, around Core ML.
-    #[arg(long, value_parser = FalseyValueParser::new(), conflicts_with = "units")]
+    #[arg(long, conflicts_with = "units")]
     direct: bool,
     /// Report this function only.
     #[arg(long, value_name = "NAME")]
@@ -60,7 +59,7 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Replace what is at -o.
-    #[arg(long, value_parser = FalseyValueParser::new(), requires = "out")]
+    #[arg(long, requires = "out")]
     force: bool,
     /// An earlier report (--format json): only new findings count.
     ///
@@ -76,7 +75,7 @@ pub struct Args {
     /// Rewrite what is found, each rewrite proven here, into -o.
     ///
     /// -o is a package, or a .mil file.
-    #[arg(long, value_parser = FalseyValueParser::new(), requires = "out", conflicts_with_all = ["format", "baseline", "compare", "context", "require_ane", "deny", "function"])]
+    #[arg(long, requires = "out", conflicts_with_all = ["format", "baseline", "compare", "context", "require_ane", "deny", "function"])]
     fix: bool,
     /// With --fix: try rewrites that change precision, up to this error.
     ///
@@ -90,10 +89,10 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "fix")]
     time_limit: u64,
     /// With --fix: keep exact rewrites of functions that cannot be run here.
-    #[arg(long, value_parser = FalseyValueParser::new(), requires = "fix")]
+    #[arg(long, requires = "fix")]
     unproven: bool,
     /// With --fix: pad rows of inputs, outputs and states to 64 bytes where a rule asks for it, which changes what callers pass.
-    #[arg(long, value_parser = FalseyValueParser::new(), requires = "fix")]
+    #[arg(long, requires = "fix")]
     pad_interface: bool,
     /// Score the audit on published data, or on files with the same columns.
     #[arg(long, value_name = "FILE.csv", num_args = 0.., conflicts_with_all = ["subject", "format", "fix"])]

@@ -39,7 +39,7 @@ pub struct Args {
     /// Write it in the place of the package that is there.
     ///
     /// What is there stays until the new one is whole.
-    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long)]
     force: bool,
     /// Generate answers or embed texts [default: what the model is made for].
     #[arg(long, value_name = "TASK", hide_possible_values = true, value_enum)]

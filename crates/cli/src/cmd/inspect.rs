@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
     /// Count functions, ops, states and constants instead of printing them.
-    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long)]
     stats: bool,
     #[command(flatten)]
     flags: ProgramFlags,

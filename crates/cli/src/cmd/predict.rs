@@ -48,7 +48,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME=on|off", value_parser = effect)]
     effect: Vec<(String, bool)>,
     /// With ane: the relative error against f32 from which on a result counts as lost.
-    #[arg(long, value_name = "X", default_value_t = ane::Options::default().tolerance)]
+    #[arg(long, value_name = "X", default_value_t = ane::Options::default().tolerance,
+        value_parser = crate::cmd::diff::at_least_zero)]
     tolerance: f64,
     /// Threads [default: the physical cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]

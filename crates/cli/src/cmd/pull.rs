@@ -15,7 +15,7 @@ pub struct Args {
     /// A name of the catalogue, or hf:org/name[/file][@revision].
     model: String,
     /// Read every byte of a model that is there and compare its sha256.
-    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long)]
     check: bool,
 }
 

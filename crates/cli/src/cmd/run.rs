@@ -3,7 +3,6 @@
 use std::io::{self, IsTerminal, Read};
 use std::mem::ManuallyDrop;
 
-use clap::builder::FalseyValueParser;
 use serde::Serialize;
 use thane_engine::generate::{Answer, Timings};
 
@@ -25,10 +24,10 @@ pub struct Args {
     /// Without it stdin is the prompt, or a terminal a conversation.
     prompt: Option<String>,
     /// Give the prompt to the model as it is, without its chat template.
-    #[arg(long, value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     raw: bool,
     /// Read control tokens that are spelled in messages, such as <|im_end|>, as such; otherwise they are text.
-    #[arg(long, value_parser = FalseyValueParser::new(), conflicts_with = "raw")]
+    #[arg(long, conflicts_with = "raw")]
     allow_special_tokens: bool,
     /// What the model is told before the conversation.
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
@@ -40,10 +39,10 @@ pub struct Args {
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
     /// Keep no history of a conversation; otherwise its messages are in the file `history` of the cache folder.
-    #[arg(long, value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     no_history: bool,
     /// Say at the end where the time went, and how that is to what the machine can do.
-    #[arg(long, value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     profile: bool,
     #[command(flatten)]
     sampling: Sampling,

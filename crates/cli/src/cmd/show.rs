@@ -18,7 +18,7 @@ pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalogue.
     model: String,
     /// List every tensor.
-    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long)]
     tensors: bool,
     #[command(flatten)]
     flags: ProgramFlags,
