@@ -81,7 +81,8 @@ pub fn cpu(numerics: NumericsFlag, threads: Option<u16>, app: &App) -> Cpu {
     Cpu::new(numerics, n_threads(threads)).with_isa(app.isa).with_budget(&app.budget)
 }
 
-fn n_threads(asked: Option<u16>) -> usize {
+/// Threads to compute with.
+pub fn n_threads(asked: Option<u16>) -> usize {
     asked.map_or_else(num_cpus::get_physical, usize::from)
 }
 

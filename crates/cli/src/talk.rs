@@ -16,6 +16,7 @@ use crate::language::{Language, TOKENIZER_BYTES, Template};
 use crate::model::{NumericsFlag, Opened, RunFlags};
 use crate::output::Output;
 use crate::output::counted;
+use crate::overflow;
 use crate::screen::Wrap;
 
 /// How long an answer may take to end by itself when it is interrupted: a call of the program is not broken off, and
@@ -31,7 +32,9 @@ pub struct Talk<'a> {
     pub allows_special: bool,
     app: &'a App,
     opened: &'a Opened,
-    numerics: NumericsFlag,
+    flags: RunFlags,
+    /// Whether there was a prompt yet.
+    has_begun: bool,
     session: Session,
     sampler: Sampler,
     template: Option<ChatTemplate>,
@@ -55,7 +58,8 @@ impl<'a> Talk<'a> {
             allows_special: false,
             app,
             opened,
-            numerics: flags.program.numerics,
+            flags: flags.clone(),
+            has_begun: false,
             session,
             sampler,
             template: None,
@@ -144,6 +148,9 @@ impl<'a> Talk<'a> {
 
     fn answer(&mut self, prompt: String, grace: Option<Duration>) -> Result<(Vec<u32>, Answer), Failure> {
         let tokens = self.encode(prompt)?;
+        if !std::mem::replace(&mut self.has_begun, true) {
+            overflow::warn(self.opened, &self.flags, &tokens, self.app);
+        }
         let is_chat = self.template.is_some();
         let options = StreamOptions { stop: self.stop.clone(), skip_special: true, strip_space_prefix: is_chat };
         let tokenizer = &self.language.tokenizer;
@@ -299,7 +306,7 @@ impl<'a> Talk<'a> {
             }
             GenerateError::EmptyPrompt => Failure::new(Code::Usage, error).remedy("a prompt that is not empty"),
             GenerateError::Sample(SampleError::NotFinite { .. } | SampleError::Empty(_)) => {
-                no_numbers(error.into(), &self.opened.name, self.numerics)
+                no_numbers(error.into(), &self.opened.name, self.flags.program.numerics)
             }
             // What the program gave or refused: the model is at fault, or what it was asked for.
             _ => Failure::new(Code::Usage, error),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thane_compile::audit::fix::Options;
-use thane_compile::target::{Route, Target, Units};
+use thane_compile::target::{CHIPS, RELEASES, Route, Target, TargetError, Units};
 
 use crate::app::App;
 use crate::audit::plan::{self, Context, Scope};
@@ -12,6 +12,7 @@ use crate::audit::report::Report;
 use crate::audit::require::{self, Deny};
 use crate::audit::subject::{self, Build, Subject};
 use crate::audit::text::{Detail, Paint};
+use crate::audit::wrap::wrap;
 use crate::audit::{baseline, compare, concise, fix, html, json, length, mil, sarif, score, text};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
@@ -145,7 +146,16 @@ impl Format {
 
 /// The target of a text; what may be used is said by other flags.
 pub fn target(text: &str) -> Result<Target, String> {
-    Target::parse(text, Units::default(), Route::default()).map_err(|e| e.to_string())
+    Target::parse(text, Units::default(), Route::default()).map_err(|error| match error {
+        TargetError::Unknown { word, nearest, .. } => {
+            let near = nearest.map(|name| format!("; the nearest name is {name}")).unwrap_or_default();
+            let chips: Vec<&str> = CHIPS.iter().map(|chip| chip.name).collect();
+            let systems: Vec<&str> = RELEASES.iter().flat_map(|release| release.names()).collect();
+            let lists = [wrap("  chips", 11, &chips.join(", ")), wrap("  systems", 11, &systems.join(", "))].concat();
+            format!("{word:?} is neither a chip nor a system{near}\n{}", lists.trim_end())
+        }
+        other => other.to_string(),
+    })
 }
 
 /// Compute units as Core ML spells them, in capitals or not.
@@ -360,10 +370,14 @@ fn verdict(report: &Report) -> Outcome {
     if report.passed {
         return Ok(());
     }
-    let n = report.failures.len();
-    let requirements = if n == 1 { "a requirement does" } else { "requirements do" };
+    let (n, all) = (report.unmet.len(), report.requirements.len());
+    let requirements = match (n, all) {
+        (1, 1) => "the requirement does".to_owned(),
+        (1, _) => format!("1 of {all} requirements does"),
+        _ => format!("{n} of {all} requirements do"),
+    };
     let lines = report.failures.join("\n  ");
-    Err(Failure::new(Code::Other, anyhow::anyhow!("{requirements} not hold\n  {lines}")))
+    Err(Failure::new(Code::Other, anyhow::anyhow!("{requirements} not hold: {}\n  {lines}", report.unmet.join(", "))))
 }
 
 fn self_check(files: &[PathBuf], args: &Args, app: &App) -> Outcome {

@@ -95,7 +95,7 @@ struct Numbers {
 struct BadInput(String);
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let (a, b) = (source::open_whole(&args.a)?, source::open_whole(&args.b)?);
+    let (a, b) = (source::open_whole(&args.a, app)?, source::open_whole(&args.b, app)?);
     let given = given(args, [&a, &b])?;
     let mut report = Report {
         a: &args.a,

@@ -116,7 +116,7 @@ struct Input {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
-    let package = source::open_whole(&args.package)?;
+    let package = source::open_whole(&args.package, app)?;
     let f = function(&package, args.function.as_deref())?;
     known_names(f, args).map_err(usage)?;
     check_outputs(f, args)?;

@@ -50,6 +50,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         })?);
     }
     let how = match files.fetched {
+        0 if args.check => "was there already; every byte was checked".to_owned(),
         0 => "was there already".to_owned(),
         n => format!("{} fetched in {seconds:.1} s", bytes(n)),
     };

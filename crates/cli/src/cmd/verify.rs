@@ -11,6 +11,7 @@ use crate::embed::{encoder, golden, packages};
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::NumericsFlag;
 use crate::output::counted;
+use crate::source;
 
 /// Check an embedding model's package: hashes, and texts whose vectors are known.
 #[derive(Debug, clap::Args)]
@@ -59,6 +60,7 @@ struct Row {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e.context(args.bundle.display().to_string()));
+    source::expect(&args.bundle, app)?;
     app.output.busy("comparing hashes");
     let bundle = packages::open(&args.bundle).map_err(usage)?;
     if bundle.goldens.is_empty() {
