@@ -81,7 +81,17 @@ struct ChangedRow {
 pub fn print(report: &Report, request: &Request<'_>, app: &App) -> Outcome {
     if !app.output.is_json() {
         let text: String = report.to_string().lines().map(wrapped).collect();
-        return Ok(app.output.data(&format!("{text}{}\n", request.to.display()))?);
+        app.output.data(&format!("{text}{}\n", request.to.display()))?;
+        // Each rewrite has so many trials in a run, and what was kept is tried no more.
+        let is_short = report.left.iter().any(|left| left.reason.ends_with("too many trials"));
+        if is_short && report.kept().next().is_some() {
+            app.output.say("thane: not every place was tried: too many trials");
+            app.output.say(&format!(
+                "  try: thane audit {} --fix -o NEXT, which tries those that are left",
+                request.to.display()
+            ));
+        }
+        return Ok(());
     }
     let steps = report.steps.iter().map(|s| {
         let (kept, proven, lossy_error, reason) = match &s.verdict {
