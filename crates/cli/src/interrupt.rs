@@ -112,8 +112,9 @@ impl Interrupt {
         }
     }
 
-    /// Forget a signal that was answered.
+    /// Forget a signal that was answered. One that ends the program lets nobody go on from here.
     pub fn clear(&self) {
+        self.settle();
         self.0.asked.store(false, Ordering::SeqCst);
     }
 
@@ -173,6 +174,11 @@ impl Interrupt {
     }
 
     fn signalled(&self, asked: Asked) {
+        let has_grace = || self.0.grace.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        // Who sees the flag is to see this too.
+        if asked == Asked::End && !(self.is_cooperating() && has_grace()) {
+            self.0.ending.store(true, Ordering::SeqCst);
+        }
         let again = self.0.asked.swap(true, Ordering::SeqCst);
         if self.is_cooperating() && !again && !self.outlasts_grace(asked) {
             return;

@@ -26,7 +26,7 @@ use crate::output::counted;
 pub struct Args {
     /// A path, hf:org/name[@revision], or a name of the catalogue.
     model: String,
-    /// The texts: lines of a .txt file, rows of a .jsonl, .csv, .tsv or .parquet file.
+    /// Texts: lines of a .txt file, rows of .jsonl, .csv, .tsv or .parquet.
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Texts of each length in tokens: JSON such as {"128": 5, "300": 2}.
