@@ -25,7 +25,8 @@ const HELP: &str = "\
 A line that ends with \\ goes on in the next one; a pasted text is one message, whatever its lines.
 Ctrl-C ends an answer, or clears the line; twice in an empty line it ends the conversation.";
 
-/// Lines that end with a backslash go on. What was on the line is kept: the editor does not give it back after Ctrl-C.
+/// Lines that end with a backslash go on. What was on the line is kept: the editor does not give it
+/// back after Ctrl-C.
 #[derive(Completer, Default, Helper, Highlighter)]
 struct Lines {
     /// Whether there is text on the line.
@@ -76,7 +77,8 @@ enum Interrupted {
     Text,
 }
 
-/// Questions and answers until the user ends them. Messages are kept in the file `history`, where there is one.
+/// Questions and answers until the user ends them. Messages are kept in the file `history`, where
+/// there is one.
 pub fn converse(talk: &mut Talk<'_>, choice: Choice, history: Option<&Path>) -> Outcome {
     let output = talk.output();
     output.say(&format!("/help lists commands, Ctrl-D ends the conversation; {}.", choice.reason));

@@ -1,10 +1,11 @@
 //! Ctrl-C and termination signals.
 //!
-//! By default the first signal ends the program at once: the child (`pip`) is killed, the terminal is tidied and
-//! the exit code is 130. That is safe at any moment because nothing on disk takes its final name before it is
-//! whole; what is not, the holder of a [`Writing`] has named, and it is removed. A command that wants to end by itself
-//! (`run` prints the rest of its line) holds a [`Cooperative`]: then the first signal only sets the flag, and the second
-//! one ends the program, or the first one does after a grace. Where there is no grace, as in a conversation, Ctrl-C ends
+//! By default the first signal ends the program at once: the child (`pip`) is killed, the terminal
+//! is tidied and the exit code is 130. That is safe at any moment because nothing on disk takes its
+//! final name before it is whole; what is not, the holder of a [`Writing`] has named, and it is
+//! removed. A command that wants to end by itself (`run` prints the rest of its line) holds a
+//! [`Cooperative`]: then the first signal only sets the flag, and the second one ends the program,
+//! or the first one does after a grace. Where there is no grace, as in a conversation, Ctrl-C ends
 //! an answer only; SIGTERM and SIGHUP always end the program.
 
 use std::io::{self, Write};
@@ -63,8 +64,9 @@ impl Interrupt {
         Ok(this)
     }
 
-    /// Gives SIGTERM and SIGHUP to a thread of their own: `ctrlc` does not tell them from SIGINT. They are blocked in this
-    /// thread and all that start later, and not in children (`Command` resets their mask).
+    /// Gives SIGTERM and SIGHUP to a thread of their own: `ctrlc` does not tell them from SIGINT.
+    /// They are blocked in this thread and all that start later, and not in children (`Command`
+    /// resets their mask).
     #[cfg(unix)]
     fn take_terminations(&self) -> Result<(), ctrlc::Error> {
         use nix::sys::signal::{SigSet, Signal};
@@ -158,8 +160,8 @@ impl Interrupt {
         self.0.cooperating.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether the one that cooperates takes longer than it may. One that may take as long as it wants to goes on after
-    /// Ctrl-C, and has no time where the program is to end.
+    /// Whether the one that cooperates takes longer than it may. One that may take as long as it
+    /// wants to goes on after Ctrl-C, and has no time where the program is to end.
     fn outlasts_grace(&self, asked: Asked) -> bool {
         let grace = *self.0.grace.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(grace) = grace else { return asked == Asked::End };

@@ -114,8 +114,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints an error of the command line, which has values of flags and variables in it: on a terminal their control characters
-/// are shown by signs.
+/// Prints an error of the command line, which has values of flags and variables in it: on a
+/// terminal their control characters are shown by signs.
 fn print_error(error: &clap::Error) -> std::io::Result<()> {
     let mut stderr = std::io::stderr();
     if !stderr.is_terminal() {

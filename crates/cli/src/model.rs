@@ -171,8 +171,8 @@ pub fn not_a_checkpoint(path: &Path) -> Failure {
     Failure::new(Code::Usage, error).remedy(format!("thane inspect --stats {}", path.display()))
 }
 
-/// The conversion that gives a package, whose cache is as long as it was written, a context of `needed` tokens, where the model
-/// can have that.
+/// The conversion that gives a package, whose cache is as long as it was written, a context of
+/// `needed` tokens, where the model can have that.
 fn longer_package(model: &str, form: Form, max: usize, needed: usize) -> Option<String> {
     let form = if form == Form::Engine { " --form engine" } else { "" };
     (needed <= max).then(|| format!("thane convert {model}{form} -o PACKAGE --context {needed}"))

@@ -267,8 +267,8 @@ impl Progress for Output {
     }
 }
 
-/// A text as stderr takes it: on a terminal control characters are shown by signs, and lines are broken between words. Lines
-/// with a command to copy stay whole.
+/// A text as stderr takes it: on a terminal control characters are shown by signs, and lines are
+/// broken between words. Lines with a command to copy stay whole.
 pub fn for_stderr(text: &str) -> Cow<'_, str> {
     if !io::stderr().is_terminal() {
         return text.into();

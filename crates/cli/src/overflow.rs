@@ -1,4 +1,5 @@
-//! Whether fp16 holds what a portable program computes: with `--numerics ane` an overflow gives nonsense, and no error.
+//! Whether fp16 holds what a portable program computes: with `--numerics ane` an overflow gives
+//! nonsense, and no error.
 
 use thane_cpu::ane::{self, Effects};
 use thane_mil::backend::View;
@@ -11,8 +12,8 @@ use crate::model::{self, Files, NumericsFlag, Opened, RunFlags};
 /// Tokens that are looked at: the first ones have the largest activations.
 const MOST_TOKENS: usize = 16;
 
-/// Says which op is the first whose results fp16 cannot hold, and what helps. Programs in the form of the engine are written
-/// so that fp16 holds their results.
+/// Says which op is the first whose results fp16 cannot hold, and what helps. Programs in the form
+/// of the engine are written so that fp16 holds their results.
 pub fn warn(opened: &Opened, flags: &RunFlags, tokens: &[u32], app: &App) {
     if flags.program.numerics != NumericsFlag::Ane || opened.model.info.fixed.is_some() {
         return;

@@ -56,8 +56,8 @@ pub struct Recommended {
 const DEFAULT: &str = "the default";
 
 impl Recommended {
-    /// That of `generation_config.json` or of the keys `general.sampling.*`; none where they recommend
-    /// neither a temperature nor a penalty.
+    /// That of `generation_config.json` or of the keys `general.sampling.*`; none where they
+    /// recommend neither a temperature nor a penalty.
     pub fn of(opened: &Opened) -> Result<Option<Self>, Failure> {
         let Files::Checkpoint(checkpoint) = &opened.files else { return Ok(None) };
         match &checkpoint.source {
@@ -81,8 +81,9 @@ impl Recommended {
         }
     }
 
-    /// As transformers reads it: nothing is drawn unless `do_sample` says so, and then 50 tokens are drawn from at a
-    /// temperature of 1 where nothing else stands there. The penalty of repetitions counts in greedy search too.
+    /// As transformers reads it: nothing is drawn unless `do_sample` says so, and then 50 tokens
+    /// are drawn from at a temperature of 1 where nothing else stands there. The penalty of
+    /// repetitions counts in greedy search too.
     fn from_json(json: &Value) -> Option<Self> {
         let float = |key: &str| json[key].as_f64().map(|x| x as f32);
         let (repetition_penalty, source) = (float("repetition_penalty"), "the model's generation_config.json");

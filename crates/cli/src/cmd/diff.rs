@@ -89,7 +89,8 @@ struct Numbers {
     is_failure: bool,
 }
 
-/// What a function is to be given and cannot be, which is the input's fault and no difference of the packages.
+/// What a function is to be given and cannot be, which is the input's fault and no difference of
+/// the packages.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct BadInput(String);

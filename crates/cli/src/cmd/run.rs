@@ -38,7 +38,8 @@ pub struct Args {
     /// End the answer before this text; can be given more than once.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Keep no history of a conversation; otherwise its messages are in the file `history` of the cache folder.
+    /// Keep no history of a conversation; otherwise its messages are in the file `history` of the
+    /// cache folder.
     #[arg(long)]
     no_history: bool,
     /// Say at the end where the time went, and how that is to what the machine can do.

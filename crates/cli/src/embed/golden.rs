@@ -29,7 +29,8 @@ const TEXTS: [&str; 8] = [
 #[serde(deny_unknown_fields)]
 pub struct Golden {
     pub text: String,
-    /// What the reference makes of it, cut to what the package takes: fp32, not truncated or quantised.
+    /// What the reference makes of it, cut to what the package takes: fp32, not truncated or
+    /// quantised.
     pub vector: Vec<f32>,
 }
 
@@ -37,7 +38,8 @@ pub struct Golden {
 pub struct Reference {
     encoder: Encoder,
     encoding: Encoding,
-    /// Vectors of texts that were embedded, by their tokens: most are the same for packages of all lengths.
+    /// Vectors of texts that were embedded, by their tokens: most are the same for packages of all
+    /// lengths.
     known: HashMap<Vec<u32>, Vec<f32>>,
 }
 

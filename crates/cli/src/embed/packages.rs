@@ -66,7 +66,8 @@ pub fn checked_manifest(path: &Path) -> anyhow::Result<Option<(Manifest, Vec<Fil
 pub fn open(path: &Path) -> anyhow::Result<Bundle> {
     let Some((manifest, found)) = checked_manifest(path)? else { return package(path) };
     let Facts::Embed(facts) = manifest.model else { bail!("{MANIFEST} is not that of an embedding model") };
-    // The package that takes the longest texts, whose golden vectors are of texts as they come out of the folder.
+    // The package that takes the longest texts, whose golden vectors are of texts as they come out
+    // of the folder.
     let longest = manifest.packages.iter().max_by_key(|entry| entry.tokens.unwrap_or(usize::MAX));
     let mut whole: Option<Bundle> = None;
     let mut functions: Vec<Function> = Vec::new();

@@ -65,7 +65,8 @@ fn packages_embed_as_their_checkpoints_do() {
     }
 }
 
-/// Known texts are longer than the longest bucket: each package has the vectors of what it takes of them.
+/// Known texts are longer than the longest bucket: each package has the vectors of what it takes of
+/// them.
 #[test]
 fn known_texts_are_cut_to_what_a_package_takes() {
     for (name, flags) in [

@@ -189,7 +189,8 @@ fn minilm_gives_the_vectors_of_sentence_transformers() {
     assert!(least(&batched) >= 0.99999 && least(&fast) >= 0.9995 && apart <= 1e-6);
 }
 
-/// The portable form of this model squares what fp16 cannot hold: the answer is nonsense, and so is the perplexity.
+/// The portable form of this model squares what fp16 cannot hold: the answer is nonsense, and so is
+/// the perplexity.
 #[test]
 fn an_overflow_of_fp16_is_named() {
     let Some(models) = models() else { return };

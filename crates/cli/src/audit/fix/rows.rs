@@ -133,7 +133,8 @@ pub fn print(report: &Report, request: &Request<'_>, app: &App) -> Outcome {
     })?)
 }
 
-/// A line of a report as lines that fit: what follows is indented as the line is, or as what stands behind its first word.
+/// A line of a report as lines that fit: what follows is indented as the line is, or as what stands
+/// behind its first word.
 fn wrapped(line: &str) -> String {
     /// Columns of `fixed` and its like, with the space behind.
     const WORD: usize = 6;
