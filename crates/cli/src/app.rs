@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::builder::FalseyValueParser;
 use thane_kernels::Isa;
 use thane_mil::budget::Budget;
 
@@ -19,19 +18,19 @@ use crate::output::{Output, Style};
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {
     /// Print one JSON object on stdout; docs/json.md has its fields.
-    #[arg(long, global = true, env = "THANE_JSON", value_parser = FalseyValueParser::new())]
+    #[arg(long, global = true, env = "THANE_JSON")]
     pub json: bool,
     /// Say nothing but errors.
-    #[arg(short, long, global = true, env = "THANE_QUIET", value_parser = FalseyValueParser::new())]
+    #[arg(short, long, global = true, env = "THANE_QUIET")]
     pub quiet: bool,
     /// Say what is being done, and how fast it was.
-    #[arg(short, long, global = true, env = "THANE_VERBOSE", value_parser = FalseyValueParser::new())]
+    #[arg(short, long, global = true, env = "THANE_VERBOSE")]
     pub verbose: bool,
     /// Folder for models [default: thane in the user's cache folder].
     #[arg(long, global = true, env = "THANE_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
     /// Never use the network; HF_HUB_OFFLINE=1 does the same.
-    #[arg(long, global = true, env = "THANE_OFFLINE", value_parser = FalseyValueParser::new())]
+    #[arg(long, global = true, env = "THANE_OFFLINE")]
     pub offline: bool,
     /// How often to try a request that fails for a moment.
     #[arg(long, global = true, env = "THANE_ATTEMPTS", value_name = "N", default_value_t = 5)]

@@ -1,12 +1,14 @@
 //! A conversation on the terminal: a line editor with a history, commands, answers.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::Path;
 
 use rustyline::error::ReadlineError;
+use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{Behavior, Completer, Config, Editor, Helper, Highlighter, Hinter};
+use rustyline::{Behavior, Completer, Config, Context, Editor, Helper, Highlighter};
 
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::Output;
@@ -23,9 +25,33 @@ const HELP: &str = "\
 A line that ends with \\ goes on in the next one; a pasted text is one message, whatever its lines.
 Ctrl-C ends an answer, or clears the line; twice in an empty line it ends the conversation.";
 
-/// Lines that end with a backslash go on.
-#[derive(Completer, Helper, Highlighter, Hinter)]
-struct Lines;
+/// Lines that end with a backslash go on. What was on the line is kept: the editor does not give it
+/// back after Ctrl-C.
+#[derive(Completer, Default, Helper, Highlighter)]
+struct Lines {
+    /// Whether there is text on the line.
+    has_text: Cell<bool>,
+    /// Whether there was any since the prompt.
+    had_text: Cell<bool>,
+}
+
+impl Lines {
+    fn begin(&self) {
+        self.has_text.set(false);
+        self.had_text.set(false);
+    }
+}
+
+/// Hints nothing: the editor asks after each change of the line.
+impl Hinter for Lines {
+    type Hint = String;
+
+    fn hint(&self, line: &str, _: usize, _: &Context<'_>) -> Option<String> {
+        self.has_text.set(!line.is_empty());
+        self.had_text.set(self.had_text.get() || !line.is_empty());
+        None
+    }
+}
 
 impl Validator for Lines {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
@@ -39,31 +65,42 @@ enum Typed {
     Command(String, String),
     Nothing,
     End,
-    Interrupted,
+    Interrupted(Interrupted),
 }
 
-/// Questions and answers until the user ends them.
-pub fn converse(talk: &mut Talk<'_>, choice: Choice, cache: &std::path::Path) -> Outcome {
-    let history = cache.join("history");
+/// What was on the line when Ctrl-C was pressed.
+enum Interrupted {
+    /// Nothing since the prompt.
+    Untouched,
+    /// Nothing anymore.
+    Emptied,
+    Text,
+}
+
+/// Questions and answers until the user ends them. Messages are kept in the file `history`, where
+/// there is one.
+pub fn converse(talk: &mut Talk<'_>, choice: Choice, history: Option<&Path>) -> Outcome {
     let output = talk.output();
     output.say(&format!("/help lists commands, Ctrl-D ends the conversation; {}.", choice.reason));
     let mut options = choice.options;
-    let mut editor = editor(&history)?;
-    let mut was_interrupted = false;
+    let mut editor = editor(history)?;
+    // Whether the next Ctrl-C in an empty line ends the conversation.
+    let mut is_armed = false;
     loop {
         let typed = read(&mut editor, &output)?;
-        if matches!(typed, Typed::Interrupted) {
-            if was_interrupted {
+        let was_armed = std::mem::take(&mut is_armed);
+        match typed {
+            Typed::Nothing | Typed::Interrupted(Interrupted::Text) => {}
+            Typed::Interrupted(Interrupted::Untouched) if was_armed => {
                 return Err(Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")));
             }
-            output.say("Ctrl-C once more, or Ctrl-D, ends the conversation.");
-        }
-        was_interrupted = matches!(typed, Typed::Interrupted);
-        match typed {
-            Typed::Nothing | Typed::Interrupted => {}
+            Typed::Interrupted(_) => {
+                is_armed = true;
+                output.say("Ctrl-C once more, or Ctrl-D, ends the conversation.");
+            }
             Typed::End => return Ok(()),
             Typed::Message(text) => {
-                save(&mut editor, &history, &text);
+                save(&mut editor, history, &text);
                 talk.turn(text)?;
                 output.say("");
             }
@@ -75,7 +112,7 @@ pub fn converse(talk: &mut Talk<'_>, choice: Choice, cache: &std::path::Path) ->
                     output.say("The conversation begins anew.");
                 }
                 "/system" => talk.set_system(Some(rest.as_str()).filter(|text| !text.is_empty())),
-                "/show" => output.say(&format!("{}\n{}", shown(&options), talk.fill())),
+                "/show" => output.say(&format!("{}\n{}", shown(&options, talk.max_tokens), talk.fill())),
                 "/set" => set(talk, &mut options, &rest),
                 other => output.say(&format!("thane: the command {other} is unknown; /help lists all")),
             },
@@ -83,20 +120,24 @@ pub fn converse(talk: &mut Talk<'_>, choice: Choice, cache: &std::path::Path) ->
     }
 }
 
-fn editor(history: &PathBuf) -> Result<Editor<Lines, FileHistory>, Failure> {
+fn editor(history: Option<&Path>) -> Result<Editor<Lines, FileHistory>, Failure> {
     let other = |e: ReadlineError| Failure::new(Code::Other, e);
     // Where stdout is a file, the prompt still belongs on the terminal.
     let behavior = if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
     let config = Config::builder().behavior(behavior).max_history_size(1000).map_err(other)?.build();
     let mut editor = Editor::with_config(config).map_err(other)?;
-    editor.set_helper(Some(Lines));
-    // There is none before the first conversation.
-    let _ = editor.load_history(history);
+    editor.set_helper(Some(Lines::default()));
+    if let Some(history) = history {
+        // There is none before the first conversation.
+        let _ = editor.load_history(history);
+    }
     Ok(editor)
 }
 
-fn save(editor: &mut Editor<Lines, FileHistory>, history: &PathBuf, text: &str) {
+/// Without a file, messages are kept until the conversation ends.
+fn save(editor: &mut Editor<Lines, FileHistory>, history: Option<&Path>, text: &str) {
     let _ = editor.add_history_entry(text);
+    let Some(history) = history else { return };
     // A history that cannot be kept is no reason to end.
     if let Some(folder) = history.parent() {
         let _ = std::fs::create_dir_all(folder);
@@ -105,35 +146,41 @@ fn save(editor: &mut Editor<Lines, FileHistory>, history: &PathBuf, text: &str) 
 }
 
 fn read(editor: &mut Editor<Lines, FileHistory>, output: &Output) -> Result<Typed, Failure> {
-    let line = output.at_prompt(|| editor.readline("> "));
-    Ok(match line {
-        Err(ReadlineError::Eof) => Typed::End,
-        Err(ReadlineError::Interrupted) => Typed::Interrupted,
-        Err(error) => return Err(Failure::new(Code::Other, error)),
-        Ok(line) => {
-            let text = line.replace("\\\n", "\n");
-            let trimmed = text.trim();
-            match trimmed.strip_prefix('/') {
-                _ if trimmed.is_empty() => Typed::Nothing,
-                // A path is no command, and neither is a text of several lines.
-                Some(rest)
-                    if !trimmed.contains('\n') && rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '?') =>
-                {
-                    let (name, rest) = trimmed.split_once(char::is_whitespace).unwrap_or((trimmed, ""));
-                    if name[1..].contains('/') {
-                        return Ok(Typed::Message(text));
-                    }
-                    Typed::Command(name.to_owned(), rest.trim().to_owned())
-                }
-                _ => Typed::Message(text),
-            }
-        }
-    })
+    if let Some(lines) = editor.helper() {
+        lines.begin();
+    }
+    match output.at_prompt(|| editor.readline("> ")) {
+        Err(ReadlineError::Eof) => Ok(Typed::End),
+        Err(ReadlineError::Interrupted) => Ok(Typed::Interrupted(match editor.helper() {
+            Some(lines) if lines.has_text.get() => Interrupted::Text,
+            Some(lines) if lines.had_text.get() => Interrupted::Emptied,
+            _ => Interrupted::Untouched,
+        })),
+        Err(error) => Err(Failure::new(Code::Other, error)),
+        Ok(line) => Ok(typed(&line)),
+    }
 }
 
-fn shown(o: &thane_engine::sample::SampleOptions) -> String {
+fn typed(line: &str) -> Typed {
+    let text = line.replace("\\\n", "\n");
+    let trimmed = text.trim();
+    match trimmed.strip_prefix('/') {
+        _ if trimmed.is_empty() => Typed::Nothing,
+        // A path is no command, and neither is a text of several lines.
+        Some(rest) if !trimmed.contains('\n') && rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '?') => {
+            let (name, rest) = trimmed.split_once(char::is_whitespace).unwrap_or((trimmed, ""));
+            if name[1..].contains('/') {
+                return Typed::Message(text);
+            }
+            Typed::Command(name.to_owned(), rest.trim().to_owned())
+        }
+        _ => Typed::Message(text),
+    }
+}
+
+fn shown(o: &thane_engine::sample::SampleOptions, max_tokens: usize) -> String {
     format!(
-        "temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, seed {}",
+        "temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, seed {}, max-tokens {max_tokens}",
         o.temperature, o.top_k, o.top_p, o.min_p, o.repetition_penalty, o.seed
     )
 }
@@ -160,7 +207,7 @@ fn set(talk: &mut Talk<'_>, options: &mut thane_engine::sample::SampleOptions, r
         Ok(sampler) => {
             talk.set_sampler(sampler);
             *options = new;
-            talk.output().say(&shown(options));
+            talk.output().say(&shown(options, talk.max_tokens));
         }
         Err(failure) => {
             let _ = failure.print(&mut io::stderr());

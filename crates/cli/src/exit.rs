@@ -5,13 +5,13 @@
 //!
 //! An input that cannot be read, whatever the reason, is 2; an output that cannot be written is 1.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use thane_mil::budget::OverBudget;
 use thane_mil::data::Truncated;
 
-use crate::screen::printable;
+use crate::output::for_stderr;
 
 /// What a command answers.
 pub type Outcome = Result<(), Failure>;
@@ -89,10 +89,16 @@ impl Failure {
             return Ok(());
         }
         let mut text = format!("thane: {}\n", self.error);
-        self.error.chain().skip(1).for_each(|cause| text.push_str(&format!("  because: {cause}\n")));
+        let mut said = self.error.to_string();
+        for cause in self.error.chain().skip(1).map(ToString::to_string) {
+            // An error may have its cause in its own text.
+            if !said.ends_with(&cause) {
+                text.push_str(&format!("  because: {cause}\n"));
+                said = cause;
+            }
+        }
         self.remedies.iter().for_each(|line| text.push_str(&format!("  try: {line}\n")));
-        let text = if io::stderr().is_terminal() { printable(&text) } else { text.into() };
-        to.write_all(text.as_bytes())
+        to.write_all(for_stderr(&text).as_bytes())
     }
 }
 
@@ -123,6 +129,14 @@ mod tests {
         let mut text = Vec::new();
         failure.print(&mut text).unwrap();
         assert_eq!(text, b"thane: outer\n  because: inner\n  try: this\n");
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow::anyhow!("no such file").context("x.mil: no such file").context("outer");
+        let mut text = Vec::new();
+        Failure::new(Code::Usage, error).print(&mut text).unwrap();
+        assert_eq!(text, b"thane: outer\n  because: x.mil: no such file\n");
     }
 
     #[test]

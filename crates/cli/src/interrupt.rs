@@ -1,9 +1,12 @@
 //! Ctrl-C and termination signals.
 //!
-//! By default the first signal ends the program at once: the child (`pip`) is killed, the terminal is tidied and
-//! the exit code is 130. That is safe at any moment because nothing on disk takes its final name before it is
-//! whole; what is not, the holder of a [`Writing`] has named, and it is removed. A command that wants to end by itself (`run` prints the rest of its line) holds a [`Cooperative`]: then
-//! the first signal only sets the flag, and the second one ends the program, or the first one does after a grace.
+//! By default the first signal ends the program at once: the child (`pip`) is killed, the terminal
+//! is tidied and the exit code is 130. That is safe at any moment because nothing on disk takes its
+//! final name before it is whole; what is not, the holder of a [`Writing`] has named, and it is
+//! removed. A command that wants to end by itself (`run` prints the rest of its line) holds a
+//! [`Cooperative`]: then the first signal only sets the flag, and the second one ends the program,
+//! or the first one does after a grace. Where there is no grace, as in a conversation, Ctrl-C ends
+//! an answer only; SIGTERM and SIGHUP always end the program.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -15,6 +18,15 @@ use std::time::{Duration, Instant};
 use thane_mil::package::Partial;
 
 use crate::exit::Code;
+
+/// What a signal asks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// Ctrl-C: the end of what is being done.
+    Stop,
+    /// SIGTERM or SIGHUP: the end of the program.
+    End,
+}
 
 /// A handle on what the signal handler knows; clones share it.
 #[derive(Clone, Default)]
@@ -46,8 +58,34 @@ impl Interrupt {
         let this = Self::default();
         *this.0.tidy.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(tidy));
         let handler = this.clone();
-        ctrlc::set_handler(move || handler.signalled())?;
+        // Before `ctrlc` starts its thread, which must have these signals blocked too.
+        this.take_terminations()?;
+        ctrlc::set_handler(move || handler.signalled(Asked::Stop))?;
         Ok(this)
+    }
+
+    /// Gives SIGTERM and SIGHUP to a thread of their own: `ctrlc` does not tell them from SIGINT.
+    /// They are blocked in this thread and all that start later, and not in children (`Command`
+    /// resets their mask).
+    #[cfg(unix)]
+    fn take_terminations(&self) -> Result<(), ctrlc::Error> {
+        use nix::sys::signal::{SigSet, Signal};
+        let signals: SigSet = [Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+        signals.thread_block().map_err(|e| ctrlc::Error::System(e.into()))?;
+        let handler = self.clone();
+        let wait = move || {
+            while signals.wait().is_ok() {
+                handler.signalled(Asked::End);
+            }
+        };
+        std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(ctrlc::Error::System)?;
+        Ok(())
+    }
+
+    /// Windows has no such signals.
+    #[cfg(not(unix))]
+    fn take_terminations(&self) -> Result<(), ctrlc::Error> {
+        Ok(())
     }
 
     /// Whether a signal has come.
@@ -76,8 +114,9 @@ impl Interrupt {
         }
     }
 
-    /// Forget a signal that was answered.
+    /// Forget a signal that was answered. One that ends the program lets nobody go on from here.
     pub fn clear(&self) {
+        self.settle();
         self.0.asked.store(false, Ordering::SeqCst);
     }
 
@@ -121,9 +160,11 @@ impl Interrupt {
         self.0.cooperating.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether the one that cooperates takes longer than it may.
-    fn outlasts_grace(&self) -> bool {
-        let Some(grace) = *self.0.grace.lock().unwrap_or_else(PoisonError::into_inner) else { return false };
+    /// Whether the one that cooperates takes longer than it may. One that may take as long as it
+    /// wants to goes on after Ctrl-C, and has no time where the program is to end.
+    fn outlasts_grace(&self, asked: Asked) -> bool {
+        let grace = *self.0.grace.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(grace) = grace else { return asked == Asked::End };
         let start = Instant::now();
         while self.is_cooperating() {
             if start.elapsed() >= grace {
@@ -134,9 +175,14 @@ impl Interrupt {
         false
     }
 
-    fn signalled(&self) {
+    fn signalled(&self, asked: Asked) {
+        let has_grace = || self.0.grace.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        // Who sees the flag is to see this too.
+        if asked == Asked::End && !(self.is_cooperating() && has_grace()) {
+            self.0.ending.store(true, Ordering::SeqCst);
+        }
         let again = self.0.asked.swap(true, Ordering::SeqCst);
-        if self.is_cooperating() && !again && !self.outlasts_grace() {
+        if self.is_cooperating() && !again && !self.outlasts_grace(asked) {
             return;
         }
         self.0.ending.store(true, Ordering::SeqCst);

@@ -4,11 +4,13 @@
 
 mod help;
 
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use thane_cli::app::{App, Global};
 use thane_cli::exit::{Code, Outcome};
+use thane_cli::screen::printable_painted;
 use thane_cli::{cmd, twins};
 
 /// Run, embed, convert and audit language models as Core ML programs, on any machine.
@@ -96,7 +98,7 @@ fn main() -> ExitCode {
         Err(e) => {
             // Help and version are no errors; clap knows which stream each belongs to.
             let code = if e.use_stderr() { Code::Usage } else { Code::Ok };
-            let _ = e.print();
+            let _ = if e.use_stderr() { print_error(&e) } else { e.print() };
             return code.into();
         }
     };
@@ -114,6 +116,18 @@ fn main() -> ExitCode {
             failure.code().into()
         }
     }
+}
+
+/// Prints an error of the command line, which has values of flags and variables in it: on a
+/// terminal their control characters are shown by signs.
+fn print_error(error: &clap::Error) -> std::io::Result<()> {
+    let mut stderr = std::io::stderr();
+    if !stderr.is_terminal() {
+        return error.print();
+    }
+    let paints = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let text = if paints { error.render().ansi().to_string() } else { error.render().to_string() };
+    stderr.write_all(printable_painted(&text).as_bytes())
 }
 
 #[cfg(test)]

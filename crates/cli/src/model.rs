@@ -19,6 +19,7 @@ use thane_models::{Info, Model, ModelError, Options, StoredWeight};
 use crate::app::App;
 use crate::contract::{self, Contents, Facts};
 use crate::exit::{Code, Failure};
+use crate::form::Form;
 use crate::hub;
 use crate::language::{Language, Parts};
 use crate::output::counted;
@@ -80,7 +81,8 @@ pub fn cpu(numerics: NumericsFlag, threads: Option<u16>, app: &App) -> Cpu {
     Cpu::new(numerics, n_threads(threads)).with_isa(app.isa).with_budget(&app.budget)
 }
 
-fn n_threads(asked: Option<u16>) -> usize {
+/// Threads to compute with.
+pub fn n_threads(asked: Option<u16>) -> usize {
     asked.map_or_else(num_cpus::get_physical, usize::from)
 }
 
@@ -107,8 +109,11 @@ impl Opened {
     pub fn longer_context(&self, needed: usize) -> Option<String> {
         let max = self.model.info.max_context;
         match &self.files {
-            Files::Package(contents) => longer_context(true, &contents.contract.source.model, max, needed),
-            Files::Checkpoint(_) => longer_context(false, &self.name, max, needed),
+            Files::Package(contents) => {
+                let form = if self.model.info.fixed.is_some() { Form::Engine } else { Form::Portable };
+                longer_package(&contents.contract.source.model, form, max, needed)
+            }
+            Files::Checkpoint(_) => (needed <= max).then(|| format!("--context {needed}")),
         }
     }
 
@@ -166,12 +171,11 @@ pub fn not_a_checkpoint(path: &Path) -> Failure {
     Failure::new(Code::Usage, error).remedy(format!("thane inspect --stats {}", path.display()))
 }
 
-/// What gives a context of `needed` tokens, where the model can have that: a flag, or for a package, whose cache is as long as
-/// it was written, a conversion.
-fn longer_context(is_package: bool, model: &str, max: usize, needed: usize) -> Option<String> {
-    let command = format!("thane convert {model} -o PACKAGE --context {needed}");
-    let flag = format!("--context {needed}");
-    (needed <= max).then_some(if is_package { command } else { flag })
+/// The conversion that gives a package, whose cache is as long as it was written, a context of
+/// `needed` tokens, where the model can have that.
+fn longer_package(model: &str, form: Form, max: usize, needed: usize) -> Option<String> {
+    let form = if form == Form::Engine { " --form engine" } else { "" };
+    (needed <= max).then(|| format!("thane convert {model}{form} -o PACKAGE --context {needed}"))
 }
 
 /// Whether a path is that of a Core ML package or of a compiled one.
@@ -200,7 +204,8 @@ fn open_package(files: hub::ModelFiles, options: &Options, app: &App) -> Result<
         let error = anyhow::anyhow!("the package holds {} tokens, --context asks for {asked}", info.context);
         let failure =
             Failure::new(Code::Usage, error).remedy(format!("leave --context out, or --context {}", info.context));
-        let longer = longer_context(true, &contents.contract.source.model, info.max_context, asked);
+        let form = if info.fixed.is_some() { Form::Engine } else { Form::Portable };
+        let longer = longer_package(&contents.contract.source.model, form, info.max_context, asked);
         return Err(longer.into_iter().fold(failure, Failure::remedy));
     }
     let model = Model { program: compile(package.program, &path, app)?, info, notes: Vec::new(), stored: Vec::new() };

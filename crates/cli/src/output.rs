@@ -3,6 +3,7 @@
 //! With `--json` a command prints exactly one JSON object and a line break on stdout; its fields are documented on
 //! the struct that the command serialises and are only ever added to.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::hub::Progress;
-use crate::screen::{printable, printable_painted};
+use crate::screen::{Wrap, printable, printable_painted};
 
 /// Work that is done sooner shows nothing.
 const BUSY: Duration = Duration::from_millis(400);
@@ -84,7 +85,7 @@ impl Output {
     /// The columns of the terminal that stdout is.
     pub fn columns(&self) -> Option<usize> {
         let (width, _) = terminal_size::terminal_size_of(io::stdout())?;
-        self.stdout_is_terminal.then_some(usize::from(width.0)).filter(|n| *n >= 20)
+        self.stdout_is_terminal.then_some(usize::from(width.0)).filter(|n| *n >= LEAST_COLUMNS)
     }
 
     /// A bar makes room for it.
@@ -214,7 +215,7 @@ impl Output {
     }
 
     fn line(&self, line: &str) {
-        let line = if io::stderr().is_terminal() { printable(line) } else { line.into() };
+        let line = for_stderr(line);
         let write = || {
             // Nobody reading stderr is no reason to stop.
             let _ = writeln!(io::stderr(), "{line}");
@@ -264,6 +265,36 @@ impl Progress for Output {
     fn detail(&self, line: &str) {
         self.explain(line);
     }
+}
+
+/// A text as stderr takes it: on a terminal control characters are shown by signs, and lines are
+/// broken between words. Lines with a command to copy stay whole.
+pub fn for_stderr(text: &str) -> Cow<'_, str> {
+    if !io::stderr().is_terminal() {
+        return text.into();
+    }
+    let text = printable(text);
+    match terminal_size::terminal_size_of(io::stderr()).map(|(width, _)| usize::from(width.0)) {
+        Some(width) if width >= LEAST_COLUMNS => broken(&text, width).into(),
+        _ => text,
+    }
+}
+
+/// Terminals with fewer columns are taken to be none.
+const LEAST_COLUMNS: usize = 20;
+
+fn broken(text: &str, width: usize) -> String {
+    let one = |line: &str| {
+        if line.trim_start().starts_with("try: ") {
+            return line.to_owned();
+        }
+        let mut wrap = Wrap::new(width);
+        let shown = wrap.push(line);
+        shown + &wrap.finish()
+    };
+    let mut out = text.split('\n').map(one).collect::<Vec<_>>().join("\n");
+    out.truncate(out.trim_end_matches(' ').len());
+    out
 }
 
 /// `98.4 MB`: decimal units, as disks are sold and as the Hub shows them.
@@ -333,6 +364,13 @@ mod tests {
         for (n, text) in cases {
             assert_eq!(bytes(n), text);
         }
+    }
+
+    #[test]
+    fn lines_of_stderr_are_broken_but_for_commands() {
+        let text = "thane: one two three four\n  because: five\n  try: thane run x with a long command";
+        let shown = "thane: one two\nthree four\n  because: five\n  try: thane run x with a long command";
+        assert_eq!(broken(text, 16), shown);
     }
 
     #[test]

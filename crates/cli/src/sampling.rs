@@ -52,8 +52,12 @@ pub struct Recommended {
     source: &'static str,
 }
 
+/// What is taken where nothing is recommended.
+const DEFAULT: &str = "the default";
+
 impl Recommended {
-    /// That of `generation_config.json` or of the keys `general.sampling.*`; none where they recommend no sampling.
+    /// That of `generation_config.json` or of the keys `general.sampling.*`; none where they
+    /// recommend neither a temperature nor a penalty.
     pub fn of(opened: &Opened) -> Result<Option<Self>, Failure> {
         let Files::Checkpoint(checkpoint) = &opened.files else { return Ok(None) };
         match &checkpoint.source {
@@ -70,27 +74,29 @@ impl Recommended {
                         repetition_penalty: float("penalty_repeat")?,
                         source: "the file's general.sampling keys",
                     };
-                    Ok(this.temperature.is_some().then_some(this))
+                    Ok((this.temperature.is_some() || this.repetition_penalty.is_some()).then_some(this))
                 };
                 read().map_err(|e| Failure::new(Code::Usage, e))
             }
         }
     }
 
-    /// As transformers reads it: nothing is drawn unless `do_sample` says so, and then 50 tokens are drawn from at a
-    /// temperature of 1 where nothing else stands there.
+    /// As transformers reads it: nothing is drawn unless `do_sample` says so, and then 50 tokens
+    /// are drawn from at a temperature of 1 where nothing else stands there. The penalty of
+    /// repetitions counts in greedy search too.
     fn from_json(json: &Value) -> Option<Self> {
-        if json["do_sample"] != true {
-            return None;
-        }
         let float = |key: &str| json[key].as_f64().map(|x| x as f32);
+        let (repetition_penalty, source) = (float("repetition_penalty"), "the model's generation_config.json");
+        if json["do_sample"] != true {
+            return repetition_penalty.map(|_| Self { repetition_penalty, source, ..Self::default() });
+        }
         Some(Self {
             temperature: float("temperature").or(Some(1.0)),
             top_k: json["top_k"].as_u64().and_then(|k| usize::try_from(k).ok()).or(Some(50)),
             top_p: float("top_p"),
             min_p: float("min_p"),
-            repetition_penalty: float("repetition_penalty"),
-            source: "the model's generation_config.json",
+            repetition_penalty,
+            source,
         })
     }
 
@@ -111,8 +117,16 @@ pub struct Choice {
 impl Sampling {
     /// Flags before what is recommended before defaults.
     pub fn choice(&self, recommended: Option<Recommended>, is_conversation: bool) -> Choice {
-        let from_files = recommended.or_else(|| is_conversation.then(Recommended::of_conversation));
-        let from = from_files.clone().unwrap_or_default();
+        let files = recommended.unwrap_or_default();
+        let penalty_source = files.source;
+        let from = match files.temperature {
+            // Files that recommend only a penalty leave the rest to the defaults.
+            None if is_conversation => {
+                Recommended { repetition_penalty: files.repetition_penalty, ..Recommended::of_conversation() }
+            }
+            None => Recommended { source: DEFAULT, ..files },
+            Some(_) => files,
+        };
         let default = SampleOptions::default();
         let options = SampleOptions {
             temperature: self.temperature.or(from.temperature).unwrap_or(default.temperature),
@@ -128,12 +142,12 @@ impl Sampling {
             seed: self.seed,
             ..default
         };
-        let source = match (self.temperature, from_files) {
-            (None, Some(from)) => from.source,
-            (Some(_), _) => "--temperature",
-            (None, None) => "the default",
-        };
-        let reason = format!("temperature {} ({source})", options.temperature);
+        let source = if self.temperature.is_some() { "--temperature" } else { from.source };
+        let mut reason = format!("temperature {} ({source})", options.temperature);
+        let is_recommended = self.repetition_penalty.is_none() && from.repetition_penalty.is_some();
+        if is_recommended && penalty_source != source {
+            reason += &format!(", repetition-penalty {} ({penalty_source})", options.repetition_penalty);
+        }
         Choice { options, reason }
     }
 }
@@ -157,6 +171,8 @@ mod tests {
     fn a_file_recommends_what_transformers_would_do() {
         let json = |text: &str| Recommended::from_json(&serde_json::from_str(text).unwrap());
         assert_eq!(json(r#"{"temperature": 0.6, "top_k": 20}"#), None);
+        let greedy = json(r#"{"temperature": 0.6, "repetition_penalty": 1.1}"#).unwrap();
+        assert_eq!((greedy.temperature, greedy.repetition_penalty), (None, Some(1.1)));
         let found =
             json(r#"{"do_sample": true, "temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.05}"#).unwrap();
         assert_eq!((found.temperature, found.top_k, found.top_p), (Some(0.6), Some(50), Some(0.9)));

@@ -29,6 +29,11 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(|c| stand_in(c).unwrap_or(c)).collect())
 }
 
+/// A text as a row of a table can show it: without line breaks.
+pub fn in_a_row(text: &str) -> String {
+    text.replace('\n', "\\n").replace('\r', "\\r")
+}
+
 /// As [`printable`], for text that is painted here: sequences that choose colors and weights stay.
 pub fn printable_painted(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -8,7 +8,9 @@ use anyhow::Context;
 use thane_mil::budget::{Budget, Reservation};
 use thane_mil::package::{Package, PackageError, read_source};
 
+use crate::app::App;
 use crate::exit::{Code, Failure};
+use crate::hub;
 use crate::output::counted;
 
 /// A program that was read.
@@ -37,8 +39,26 @@ pub fn open(path: &Path) -> Result<Source, PackageError> {
     Ok(Source { package: Package::open(path)?, n_absent: 0 })
 }
 
+/// Refuses a path where nothing is: verbs that take programs do not take the names of models.
+pub fn expect(path: &Path, app: &App) -> Result<(), Failure> {
+    if path.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    let shown = path.to_string_lossy();
+    let expected = "expected a Core ML package, a compiled model or a .mil file";
+    if !hub::is_model_name(&shown, &app.hub) {
+        let error = anyhow::anyhow!("{shown}: {expected}, found no such file or folder");
+        return Err(Failure::new(Code::Usage, error));
+    }
+    let stem = shown.rsplit('/').next().unwrap_or_default();
+    let error = anyhow::anyhow!("{shown}: {expected}, found the name of a model");
+    Err(Failure::new(Code::Usage, error)
+        .remedy(format!("thane convert {shown} -o {stem}.mlpackage, then that package")))
+}
+
 /// Read the program at `path` to run it, which takes all of its weights.
-pub fn open_whole(path: &Path) -> Result<Package, Failure> {
+pub fn open_whole(path: &Path, app: &App) -> Result<Package, Failure> {
+    expect(path, app)?;
     let source = open(path).map_err(|e| Failure::new(Code::Usage, e))?;
     if source.n_absent == 0 {
         return Ok(source.package);

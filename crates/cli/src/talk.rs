@@ -16,6 +16,7 @@ use crate::language::{Language, TOKENIZER_BYTES, Template};
 use crate::model::{NumericsFlag, Opened, RunFlags};
 use crate::output::Output;
 use crate::output::counted;
+use crate::overflow;
 use crate::screen::Wrap;
 
 /// How long an answer may take to end by itself when it is interrupted: a call of the program is not broken off, and
@@ -30,9 +31,10 @@ pub struct Talk<'a> {
     /// Control tokens that are spelled in messages are such.
     pub allows_special: bool,
     app: &'a App,
-    model: &'a str,
-    max_context: usize,
-    numerics: NumericsFlag,
+    opened: &'a Opened,
+    flags: RunFlags,
+    /// Whether there was a prompt yet.
+    has_begun: bool,
     session: Session,
     sampler: Sampler,
     template: Option<ChatTemplate>,
@@ -55,9 +57,9 @@ impl<'a> Talk<'a> {
             stop: Vec::new(),
             allows_special: false,
             app,
-            model: &opened.name,
-            max_context: opened.model.info.max_context,
-            numerics: flags.program.numerics,
+            opened,
+            flags: flags.clone(),
+            has_begun: false,
             session,
             sampler,
             template: None,
@@ -146,6 +148,9 @@ impl<'a> Talk<'a> {
 
     fn answer(&mut self, prompt: String, grace: Option<Duration>) -> Result<(Vec<u32>, Answer), Failure> {
         let tokens = self.encode(prompt)?;
+        if !std::mem::replace(&mut self.has_begun, true) {
+            overflow::warn(self.opened, &self.flags, &tokens, self.app);
+        }
         let is_chat = self.template.is_some();
         let options = StreamOptions { stop: self.stop.clone(), skip_special: true, strip_space_prefix: is_chat };
         let tokenizer = &self.language.tokenizer;
@@ -199,26 +204,27 @@ impl<'a> Talk<'a> {
         }
         self.say_what_is_lost(&prompt);
         self.messages.push(Message::new("user", prompt));
-        let mut n_dropped = 0;
+        let (mut n_dropped, context) = (0, self.session.context());
+        // An answer needs room too.
+        let room = self.max_tokens.clamp(1, (context / 4).max(1));
+        let oldest = self.n_system();
         loop {
             let tokens = self.encode_messages()?;
-            // An answer needs room too.
-            let room = self.max_tokens.clamp(1, (self.session.context() / 4).max(1));
-            let oldest = self.n_system();
-            let fits = tokens.len() + room <= self.session.context();
-            if fits || self.messages.len() < oldest + 3 {
-                if n_dropped > 0 {
-                    let context = self.session.context();
-                    let dropped = counted(n_dropped, "message");
-                    self.app
-                        .output
-                        .say(&format!("thane: the context of {context} tokens is full: the oldest {dropped} left out"));
-                }
-                return Ok(tokens);
+            let is_last = self.messages.len() < oldest + 3;
+            if tokens.len() + room > context && !is_last {
+                // A question and its answer, so that roles go on by turns.
+                self.messages.drain(oldest..oldest + 2);
+                n_dropped += 2;
+                continue;
             }
-            // A question and its answer, so that roles go on by turns.
-            self.messages.drain(oldest..oldest + 2);
-            n_dropped += 2;
+            // What does not fit alone is refused, and nothing was left out for it.
+            if n_dropped > 0 && tokens.len() <= context {
+                let dropped = counted(n_dropped, "message");
+                self.app
+                    .output
+                    .say(&format!("thane: the context of {context} tokens is full: the oldest {dropped} left out"));
+            }
+            return Ok(tokens);
         }
     }
 
@@ -236,7 +242,7 @@ impl<'a> Talk<'a> {
     }
 
     fn refused_by_template(&self, error: TemplateError) -> Failure {
-        let error = anyhow::Error::from(error).context(self.model.to_owned());
+        let error = anyhow::Error::from(error).context(self.opened.name.clone());
         Failure::new(Code::Usage, error).remedy("--raw, which gives the model the prompt without its template")
     }
 
@@ -272,11 +278,16 @@ impl<'a> Talk<'a> {
         match answer.finish_reason {
             FinishReason::Interrupted => return Err(Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted"))),
             FinishReason::Context => {
-                let context = self.session.context();
-                let more = if context < self.max_context { "; --context N makes it longer" } else { "" };
+                let (context, most) = (self.session.context(), self.opened.model.info.max_context);
+                let longer = self.opened.longer_context((2 * context).min(most)).filter(|_| context < most);
+                let more = longer.map_or_else(String::new, |longer| format!("; {longer} makes it longer"));
                 self.app.output.say(&format!("thane: the context of {context} tokens is full{more}"));
             }
-            FinishReason::Stop | FinishReason::Length => {}
+            FinishReason::Length => {
+                let n = self.max_tokens;
+                self.app.output.say(&format!("thane: the answer was cut after --max-tokens {n}"));
+            }
+            FinishReason::Stop => {}
         }
         Ok(())
     }
@@ -286,15 +297,16 @@ impl<'a> Talk<'a> {
             GenerateError::PromptTooLong { prompt, .. } => {
                 let failure = Failure::new(Code::Usage, error);
                 // Room for an answer, in a number that is easy to type.
-                let wanted = (prompt + 256).next_multiple_of(256).min(self.max_context);
-                if wanted > prompt {
-                    return failure.remedy(format!("--context {wanted}, or up to the model's {}", self.max_context));
+                let most = self.opened.model.info.max_context;
+                let wanted = (prompt + 256).next_multiple_of(256).min(most);
+                match self.opened.longer_context(wanted).filter(|_| wanted > prompt) {
+                    Some(longer) => failure.remedy(format!("{longer}, or up to the model's {most}")),
+                    None => failure.remedy(format!("a shorter prompt: the model has {most} positions")),
                 }
-                failure.remedy(format!("a shorter prompt: the model has {} positions", self.max_context))
             }
             GenerateError::EmptyPrompt => Failure::new(Code::Usage, error).remedy("a prompt that is not empty"),
             GenerateError::Sample(SampleError::NotFinite { .. } | SampleError::Empty(_)) => {
-                no_numbers(error.into(), self.model, self.numerics)
+                no_numbers(error.into(), &self.opened.name, self.flags.program.numerics)
             }
             // What the program gave or refused: the model is at fault, or what it was asked for.
             _ => Failure::new(Code::Usage, error),

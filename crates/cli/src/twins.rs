@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 
-use clap::{Arg, Command};
+use clap::{Arg, ArgAction, Command};
 
 /// The variable of a flag of a verb.
 fn twin(verb: &str, flag: &str) -> String {
@@ -19,7 +19,7 @@ fn old_twin(flag: &str) -> String {
 
 /// Gives every flag of every verb its variable. Help names the variable, not what somebody's environment has in it.
 pub fn with_twins(command: Command) -> Command {
-    let hidden = |arg: Arg| arg.hide_env_values(true);
+    let hidden = |arg: Arg| with_switch(arg.hide_env_values(true));
     command.mut_args(hidden).mut_subcommands(|sub| {
         let verb = sub.get_name().to_owned();
         sub.mut_args(|arg| match arg.get_long() {
@@ -30,6 +30,27 @@ pub fn with_twins(command: Command) -> Command {
             None => arg,
         })
     })
+}
+
+/// Lets the variable of a flag without a value be a yes or a no, and nothing else.
+fn with_switch(arg: Arg) -> Arg {
+    if !matches!(arg.get_action(), ArgAction::SetTrue) {
+        return arg;
+    }
+    let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    arg.value_parser(move |text: &str| {
+        // Clap gives `true` for the flag itself.
+        switch(text).ok_or_else(|| format!("{variable} must be true or false, 1 or 0, yes or no, or on or off"))
+    })
+}
+
+/// A variable that is empty is as good as none.
+fn switch(text: &str) -> Option<bool> {
+    match text.to_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" => Some(true),
+        "false" | "0" | "no" | "off" | "" => Some(false),
+        _ => None,
+    }
 }
 
 /// A line for each variable of the old form that is set and would have counted for a flag of `verb`.
@@ -59,6 +80,14 @@ mod tests {
         let audit = command.find_subcommand("audit").unwrap();
         let names: Vec<_> = audit.get_arguments().map(|a| a.get_env().unwrap().to_str().unwrap().to_owned()).collect();
         assert_eq!(names, ["THANE_AUDIT_FORMAT", "THANE_AUDIT_SELF_CHECK"]);
+    }
+
+    #[test]
+    fn a_switch_is_a_yes_or_a_no() {
+        for (text, value) in [("TRUE", Some(true)), ("on", Some(true)), ("0", Some(false)), ("", Some(false))] {
+            assert_eq!(switch(text), value, "{text}");
+        }
+        assert_eq!((switch("bogus"), switch("2")), (None, None));
     }
 
     #[test]

@@ -90,6 +90,7 @@ pub fn report(subject: &Subject, targets: &[Target], scope: Scope<'_>) -> Report
         },
         passed: true,
         requirements: Vec::new(),
+        unmet: Vec::new(),
         failures: Vec::new(),
         denied: Vec::new(),
         targets,

@@ -32,7 +32,10 @@ pub struct Report {
     pub passed: bool,
     /// What was required, as flags.
     pub requirements: Vec<String>,
-    /// The requirements that do not.
+    /// Those of them that do not hold.
+    #[serde(skip)]
+    pub unmet: Vec<String>,
+    /// How they do not.
     pub failures: Vec<String>,
     /// The rules that were found and are denied.
     pub denied: Vec<&'static str>,

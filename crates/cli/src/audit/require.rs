@@ -40,7 +40,7 @@ impl Deny {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Rule(id) => id,
             Self::Severity(severity) => severity_name(severity),
@@ -65,17 +65,26 @@ pub fn percentage(text: &str) -> Result<f64, String> {
 
 /// Judge a report by what is asked; findings that the baseline has do not count.
 pub fn judge(report: &mut Report, least: Option<f64>, denied: &[Deny]) {
-    let (mut failures, mut found) = (Vec::new(), BTreeSet::new());
+    let asked = least.map(|least| format!("--require-ane {least}"));
+    let requirements: Vec<String> =
+        asked.into_iter().chain(denied.iter().map(|d| format!("--deny {}", d.name()))).collect();
+    let denials = &requirements[requirements.len() - denied.len()..];
+    let (mut failures, mut found, mut broken_ones) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for target in &report.targets {
-        if let Some(least) = least {
-            failures.extend(unmet(report, target, least));
+        let missing = least.map_or_else(Vec::new, |least| unmet(report, target, least));
+        broken_ones.extend(requirements.first().filter(|_| !missing.is_empty()));
+        failures.extend(missing);
+        for (deny, requirement) in denied.iter().zip(denials) {
+            if let Some(failure) = broken(report, target, *deny) {
+                broken_ones.insert(requirement);
+                failures.push(failure);
+            }
         }
-        failures.extend(denied.iter().filter_map(|deny| broken(report, target, *deny)));
         let is_denied = |f: &&FindingRow| !f.known && denied.iter().any(|deny| deny.holds(f.rule, f.severity));
         found.extend(target.findings.iter().filter(is_denied).map(|f| f.rule));
     }
-    let asked = least.map(|least| format!("--require-ane {least}"));
-    report.requirements = asked.into_iter().chain(denied.iter().map(|d| format!("--deny {}", d.name()))).collect();
+    report.unmet = requirements.iter().filter(|one| broken_ones.contains(one)).cloned().collect();
+    report.requirements = requirements;
     report.passed = failures.is_empty();
     report.denied = found.into_iter().collect();
     report.failures = failures;

@@ -81,6 +81,10 @@ pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Subject, Failure
         if !packages.is_empty() {
             return folder(spec, &packages, app);
         }
+        // One that is named as a package is a damaged package.
+        if !hub::is_model_name(spec, &app.hub) && named.is_empty() {
+            return Err(nothing_in(path));
+        }
     }
     if ["mlpackage", "mlmodelc"].contains(&named) || exists && is_package(path) {
         return package(spec, path, app);
@@ -90,6 +94,14 @@ pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Subject, Failure
         return package(spec, &files.path, app);
     }
     checkpoint(spec, &files.path, build, app)
+}
+
+/// The failure of a folder in which nothing can be audited.
+pub fn nothing_in(path: &Path) -> Failure {
+    let error = anyhow::anyhow!("{}: found no package, compiled model or config.json in the folder", path.display());
+    Failure::new(Code::Usage, error)
+        .remedy("the path of a package, a compiled model, a .mil file or a folder of packages")
+        .remedy("a GGUF file, a Hugging Face folder, hf:org/name or a name of the catalogue")
 }
 
 fn text(spec: &str, path: &Path) -> Result<Subject, Failure> {

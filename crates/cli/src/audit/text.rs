@@ -135,7 +135,11 @@ pub fn closing(report: &Report, failures: bool) -> Vec<String> {
     }
     let denied =
         if report.denied.is_empty() { String::new() } else { format!("; denied: {}", report.denied.join(", ")) };
-    let first = format!("requirements do not hold: {asked}{denied}");
+    let does = if report.unmet.len() == 1 { "a requirement does" } else { "requirements do" };
+    let first = format!("{does} not hold: {}{denied}", report.unmet.join(", "));
+    let held: Vec<&str> =
+        report.requirements.iter().filter(|one| !report.unmet.contains(one)).map(String::as_str).collect();
+    let first = if held.is_empty() { first } else { format!("{first}; holds: {}", held.join(", ")) };
     let others = report.failures.iter().filter(|_| failures).map(|failure| format!("- {failure}"));
     std::iter::once(first).chain(others).collect()
 }

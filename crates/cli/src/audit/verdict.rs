@@ -12,6 +12,7 @@ use super::require::STOPS;
 use super::subject::{self, Build};
 use super::text::{interval, sentence, share, shown_length};
 use crate::app::App;
+use crate::cmd::convert;
 use crate::exit::Failure;
 use crate::output::counted;
 
@@ -49,6 +50,7 @@ pub fn of(path: &Path, target: &Target, is_portable: bool, build: &Build<'_>, ap
     let t = &report.targets[0];
     let f = principal(t);
     let stops = stops(&report, t);
+    let has_states = subject.parts.iter().any(|part| convert::has_states(&part.program));
     Ok(Verdict {
         target: t.target.clone(),
         implied: t.implied.clone(),
@@ -63,7 +65,11 @@ pub fn of(path: &Path, target: &Target, is_portable: bool, build: &Build<'_>, ap
         ms: f.map(|f| f.latency.ms),
         low_ms: f.map(|f| f.latency.low_ms),
         high_ms: f.map(|f| f.latency.high_ms),
-        remedy: remedy(&report, t, &stops, is_portable, path),
+        remedy: match () {
+            // No form of the package helps there.
+            () if has_states && stops.contains(&"ANE143") => newer_system(t),
+            () => remedy(&report, t, &stops, is_portable, path),
+        },
         said: said(t, f, &stops),
         fails_by: stops,
     })
@@ -104,6 +110,13 @@ fn said(t: &TargetRow, f: Option<&FunctionRow>, stops: &[&str]) -> String {
         counted(t.ops, "op"),
         call.unwrap_or_default()
     )
+}
+
+fn newer_system(t: &TargetRow) -> String {
+    let target = t.short();
+    let chip = target.split('+').next().unwrap_or_default();
+    let system = if chip.starts_with('a') { "ios18" } else { "macos15" };
+    format!("--target {chip}+{system}: {}", convert::STATES_NEED)
 }
 
 fn remedy(report: &Report, t: &TargetRow, stops: &[&str], is_portable: bool, path: &Path) -> String {

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::FalseyValueParser;
 use thane_compile::audit::fix::Options;
-use thane_compile::target::{Route, Target, Units};
+use thane_compile::target::{CHIPS, RELEASES, Route, Target, TargetError, Units};
 
 use crate::app::App;
 use crate::audit::plan::{self, Context, Scope};
@@ -13,6 +12,7 @@ use crate::audit::report::Report;
 use crate::audit::require::{self, Deny};
 use crate::audit::subject::{self, Build, Subject};
 use crate::audit::text::{Detail, Paint};
+use crate::audit::wrap::wrap;
 use crate::audit::{baseline, compare, concise, fix, html, json, length, mil, sarif, score, text};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, value_name = "UNITS", value_parser = units)]
     units: Option<Units>,
     /// Judge for the way straight to the engine, around Core ML.
-    #[arg(long, value_parser = FalseyValueParser::new(), conflicts_with = "units")]
+    #[arg(long, conflicts_with = "units")]
     direct: bool,
     /// Report this function only.
     #[arg(long, value_name = "NAME")]
@@ -60,7 +60,7 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Replace what is at -o.
-    #[arg(long, value_parser = FalseyValueParser::new(), requires = "out")]
+    #[arg(long, requires = "out")]
     force: bool,
     /// An earlier report (--format json): only new findings count.
     ///
@@ -76,7 +76,7 @@ pub struct Args {
     /// Rewrite what is found, each rewrite proven here, into -o.
     ///
     /// -o is a package, or a .mil file.
-    #[arg(long, value_parser = FalseyValueParser::new(), requires = "out", conflicts_with_all = ["format", "baseline", "compare", "context", "require_ane", "deny", "function"])]
+    #[arg(long, requires = "out", conflicts_with_all = ["format", "baseline", "compare", "context", "require_ane", "deny", "function"])]
     fix: bool,
     /// With --fix: try rewrites that change precision, up to this error.
     ///
@@ -90,10 +90,10 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "fix")]
     time_limit: u64,
     /// With --fix: keep exact rewrites of functions that cannot be run here.
-    #[arg(long, value_parser = FalseyValueParser::new(), requires = "fix")]
+    #[arg(long, requires = "fix")]
     unproven: bool,
     /// With --fix: pad rows of inputs, outputs and states to 64 bytes where a rule asks for it, which changes what callers pass.
-    #[arg(long, value_parser = FalseyValueParser::new(), requires = "fix")]
+    #[arg(long, requires = "fix")]
     pad_interface: bool,
     /// Score the audit on published data, or on files with the same columns.
     #[arg(long, value_name = "FILE.csv", num_args = 0.., conflicts_with_all = ["subject", "format", "fix"])]
@@ -146,7 +146,16 @@ impl Format {
 
 /// The target of a text; what may be used is said by other flags.
 pub fn target(text: &str) -> Result<Target, String> {
-    Target::parse(text, Units::default(), Route::default()).map_err(|e| e.to_string())
+    Target::parse(text, Units::default(), Route::default()).map_err(|error| match error {
+        TargetError::Unknown { word, nearest, .. } => {
+            let near = nearest.map(|name| format!("; the nearest name is {name}")).unwrap_or_default();
+            let chips: Vec<&str> = CHIPS.iter().map(|chip| chip.name).collect();
+            let systems: Vec<&str> = RELEASES.iter().flat_map(|release| release.names()).collect();
+            let lists = [wrap("  chips", 11, &chips.join(", ")), wrap("  systems", 11, &systems.join(", "))].concat();
+            format!("{word:?} is neither a chip nor a system{near}\n{}", lists.trim_end())
+        }
+        other => other.to_string(),
+    })
 }
 
 /// Compute units as Core ML spells them, in capitals or not.
@@ -362,10 +371,14 @@ fn verdict(report: &Report) -> Outcome {
     if report.passed {
         return Ok(());
     }
-    let n = report.failures.len();
-    let requirements = if n == 1 { "a requirement does" } else { "requirements do" };
+    let (n, all) = (report.unmet.len(), report.requirements.len());
+    let requirements = match (n, all) {
+        (1, 1) => "the requirement does".to_owned(),
+        (1, _) => format!("1 of {all} requirements does"),
+        _ => format!("{n} of {all} requirements do"),
+    };
     let lines = report.failures.join("\n  ");
-    Err(Failure::new(Code::Other, anyhow::anyhow!("{requirements} not hold\n  {lines}")))
+    Err(Failure::new(Code::Other, anyhow::anyhow!("{requirements} not hold: {}\n  {lines}", report.unmet.join(", "))))
 }
 
 fn self_check(files: &[PathBuf], args: &Args, app: &App) -> Outcome {

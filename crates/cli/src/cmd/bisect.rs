@@ -94,7 +94,12 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             Err(other) => return Err(Failure::new(Code::Usage, other)),
         }
     }
-    let error = nothing.map_or_else(|| anyhow::anyhow!("there is no program"), anyhow::Error::new);
+    let error = match (nothing, args.rule) {
+        (None, _) => anyhow::anyhow!("there is no program"),
+        (Some(_), None) => anyhow::anyhow!("no rule finds anything in the program"),
+        (Some(_), Some(Deny::Rule(id))) => anyhow::anyhow!("{id} finds nothing in the program"),
+        (Some(_), Some(deny)) => anyhow::anyhow!("no rule of severity {} or worse finds anything in it", deny.name()),
+    };
     let audit = format!("thane audit {} lists what is found", args.subject);
     Err(Failure::new(Code::Usage, error.context(args.subject.clone())).remedy(audit))
 }

@@ -26,13 +26,13 @@ use crate::output::counted;
 pub struct Args {
     /// A path, hf:org/name[@revision], or a name of the catalogue.
     model: String,
-    /// The texts: lines of a .txt file, the rows of a .jsonl or .parquet file.
+    /// Texts: lines of a .txt file, rows of .jsonl, .csv, .tsv or .parquet.
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Texts of each length in tokens: JSON such as {"128": 5, "300": 2}.
     #[arg(long, value_name = "FILE")]
     histogram: Option<PathBuf>,
-    /// The field of .jsonl and .parquet rows that has the text.
+    /// The field or column of rows that has the text.
     #[arg(long, value_name = "NAME", default_value = "text")]
     field: String,
     /// Put one of the model's prompts before each text; an empty name takes none [default: the model's default prompt].

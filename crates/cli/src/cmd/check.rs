@@ -43,6 +43,7 @@ struct Report<'a> {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
+    source::expect(&args.package, app)?;
     let mut report = Report {
         package: &args.package,
         functions: 0,

@@ -39,7 +39,7 @@ pub struct Args {
     /// Write it in the place of the package that is there.
     ///
     /// What is there stays until the new one is whole.
-    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long)]
     force: bool,
     /// Generate answers or embed texts [default: what the model is made for].
     #[arg(long, value_name = "TASK", hide_possible_values = true, value_enum)]
@@ -219,7 +219,7 @@ fn generate(args: &Args, files: hub::ModelFiles, checkpoint: Checkpoint, app: &A
     let options = Options { context: args.context, cache: DType::Fp16, score: false, engine };
     let mut opened = model::open_checkpoint(files, checkpoint, &options, app)?;
     let program = std::mem::take(&mut opened.model.program);
-    let program = in_opset(chosen(program, &args.functions)?, args.opset.or(args.min_os))?;
+    let program = in_opset(chosen(program, &args.functions)?, Wanted::of(args))?;
     model::check_numbers(&opened.path, &opened.model.stored)?;
     let package = package(&opened, program);
     let written = if is_compiled(&args.out) {
@@ -292,8 +292,8 @@ fn say(opened: &Opened, package: &Package, summary: &Summary, args: &Args, app: 
         return Ok(app.output.json(&report)?);
     }
     let all = summary.model_bytes + summary.weight_bytes + summary.item_bytes;
-    let names = report.functions.join(", ");
-    app.output.say(&format!("{}: {} for {}, functions {names}", opened.name, bytes(all), report.opset));
+    let (n, names) = (counted(report.functions.len(), "function"), report.functions.join(", "));
+    app.output.say(&format!("{}: {} for {}, {n}: {names}", opened.name, bytes(all), report.opset));
     audited(args, is_portable, app);
     Ok(app.output.data(&format!("{}\n", args.out.display()))?)
 }
@@ -309,20 +309,54 @@ fn chosen(program: Program, names: &[String]) -> Result<Program, Failure> {
     Ok(Program::new(program.functions().iter().filter(wanted).cloned().collect()))
 }
 
-pub fn in_opset(program: Program, asked: Option<Opset>) -> Result<Program, Failure> {
+/// The opset that is asked for, and by which flag.
+pub struct Wanted {
+    opset: Opset,
+    flag: &'static str,
+}
+
+impl Wanted {
+    fn of(args: &Args) -> Option<Self> {
+        let of = |flag: &'static str| move |opset| Self { opset, flag };
+        args.opset.map(of("--opset")).or(args.min_os.map(of("--min-os")))
+    }
+}
+
+pub fn in_opset(program: Program, asked: Option<Wanted>) -> Result<Program, Failure> {
     let lowest = lower::lowest_opset(&program);
-    let wanted = asked.or(lowest).unwrap_or(Opset::CoreMl8);
+    let wanted = asked.as_ref().map(|asked| asked.opset).or(lowest).unwrap_or(Opset::CoreMl8);
     lower::with_opset(&program, wanted).map_err(|violations| {
         let lines: Vec<String> = violations.iter().take(8).map(|v| format!("\n  {v}")).collect();
         let more = violations.len().saturating_sub(lines.len());
         let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };
-        let error = anyhow::anyhow!("opset {} cannot say this program:{}{more}", wanted.name(), lines.concat());
+        let states = if has_states(&program) { format!(" {STATES_NEED};") } else { String::new() };
+        let name = wanted.name();
+        let error = anyhow::anyhow!("opset {name} cannot say this program:{states}{}{more}", lines.concat());
         let failure = Failure::new(Code::Usage, error);
-        match lowest {
-            Some(lowest) => failure.remedy(format!("--opset {}", lowest.name())),
-            None => failure,
+        match (lowest, asked) {
+            (Some(lowest), Some(Wanted { flag: "--min-os", .. })) => {
+                failure.remedy(format!("--min-os {}", systems(lowest)))
+            }
+            (Some(lowest), _) => failure.remedy(format!("--opset {}", lowest.name())),
+            (None, _) => failure,
         }
     })
+}
+
+/// Why no older system runs a package with a cache.
+pub const STATES_NEED: &str = "caches are states, which need iOS 18 or macOS 15";
+
+/// Whether a program keeps anything from call to call.
+pub fn has_states(program: &Program) -> bool {
+    let is_state = |f: &Function| f.body().inputs.iter().any(|v| matches!(f.value(*v).ty, Type::State(_)));
+    program.functions().iter().any(is_state)
+}
+
+/// The oldest systems that have an opset: `macos15 or ios18`.
+fn systems(opset: Opset) -> String {
+    let ios = opset.name();
+    let version = ios.strip_prefix("ios").and_then(|n| n.parse::<u32>().ok());
+    version.map_or_else(|| ios.to_owned(), |n| format!("macos{} or {ios}", n.saturating_sub(3)))
 }
 
 /// Tokenizer and template; a checkpoint without one makes a package that other programs must feed with tokens.

@@ -42,12 +42,12 @@ pub struct Args {
     #[arg(long, value_name = "X", value_parser = at_least_zero)]
     absolute_tolerance: Option<f64>,
     /// Do not run the functions.
-    #[arg(long, conflicts_with_all = ["inputs", "tolerance", "absolute_tolerance"],
-        value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, conflicts_with_all = ["inputs", "tolerance", "absolute_tolerance"])]
     no_run: bool,
 }
 
-fn at_least_zero(text: &str) -> Result<f64, String> {
+/// Parses a tolerance.
+pub fn at_least_zero(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|v: &f64| v.is_finite() && *v >= 0.0);
     number.ok_or_else(|| "expected a number of 0 or more, such as 1e-3".to_owned())
 }
@@ -84,10 +84,19 @@ struct Numbers {
     within: bool,
     /// Why they cannot be compared; null where they can.
     reason: Option<String>,
+    /// Whether that is because a function does not run, which is no difference.
+    #[serde(skip)]
+    is_failure: bool,
 }
 
+/// What a function is to be given and cannot be, which is the input's fault and no difference of
+/// the packages.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct BadInput(String);
+
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let (a, b) = (source::open_whole(&args.a)?, source::open_whole(&args.b)?);
+    let (a, b) = (source::open_whole(&args.a, app)?, source::open_whole(&args.b, app)?);
     let given = given(args, [&a, &b])?;
     let mut report = Report {
         a: &args.a,
@@ -130,7 +139,12 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     } else {
         app.output.data(&text(&report))?;
     }
-    // As of diff(1): what differs is no success.
+    if let Some(failed) = report.numbers.iter().find(|n| n.is_failure) {
+        let error = anyhow::anyhow!("the numbers cannot be compared: `{}` does not run", failed.function);
+        let failure = Failure::new(Code::Usage, error).remedy("--no-run, which compares structure and constants");
+        return Err(failure.remedy("--inputs DIR, with NAME.npy of a shape that the function takes"));
+    }
+    // As of diff(1): what differs is no success, and what cannot be compared is another code.
     match report.within {
         None if report.equal => Ok(()),
         None => Err(Failure::new(Code::Other, anyhow::anyhow!("the packages differ"))),
@@ -250,14 +264,16 @@ fn numbers(f: &Function, g: &Function, packages: [&Package; 2], runs: &Runs<'_>)
         largest: 0.0,
         within: false,
         reason: Some(reason),
+        is_failure: false,
     };
+    let failed = |reason: String| Ok(vec![Numbers { is_failure: true, ..one("", reason) }]);
     let (x, y) = match (results(f, packages[0], runs), results(g, packages[1], runs)) {
         (Ok(x), Ok(y)) => (x, y),
-        (Err(e), _) | (_, Err(e)) if e.chain().any(|cause| cause.is::<OverBudget>()) => {
+        (Err(e), _) | (_, Err(e)) if e.is::<BadInput>() || e.chain().any(|cause| cause.is::<OverBudget>()) => {
             return Err(Failure::new(Code::Usage, e));
         }
-        (Err(e), _) => return Ok(vec![one("", format!("the first does not run: {e:#}"))]),
-        (_, Err(e)) => return Ok(vec![one("", format!("the second does not run: {e:#}"))]),
+        (Err(e), _) => return failed(format!("the first does not run: {e:#}")),
+        (_, Err(e)) => return failed(format!("the second does not run: {e:#}")),
     };
     let inputs = f.body().inputs.iter().map(|v| f.value(*v)).filter(|v| matches!(v.ty, Type::Tensor(_)));
     let made_up: Vec<&str> = inputs.map(|v| v.name.as_str()).filter(|n| !runs.given.contains_key(*n)).collect();
@@ -291,7 +307,7 @@ fn compare(f: &Function, output: &str, a: &[f64], b: &[f64], args: &Args) -> Num
     let reason = (a.len() != b.len()).then(lens);
     let within = max_error <= most && reason.is_none();
     let (function, output) = (f.name.clone(), output.to_owned());
-    Numbers { function, output, max_error, relative_error, largest, within, reason }
+    Numbers { function, output, max_error, relative_error, largest, within, reason, is_failure: false }
 }
 
 /// An output.
@@ -310,7 +326,7 @@ fn results(f: &Function, package: &Package, runs: &Runs<'_>) -> anyhow::Result<B
         let file = |ty| given.get(name).map(|path| tensors::from_file(path, ty, &app.budget)).transpose();
         match &value.ty {
             Type::Tensor(ty) => {
-                let array = match file(ty).with_context(|| format!("input `{name}`"))? {
+                let array = match file(ty).with_context(|| BadInput(format!("input `{name}`")))? {
                     Some(array) => array,
                     None => {
                         let feature = package.interfaces.get(&f.name).and_then(|i| i.features.get(name));
@@ -324,7 +340,7 @@ fn results(f: &Function, package: &Package, runs: &Runs<'_>) -> anyhow::Result<B
                 instance.input(name, &array.shape)?.copy_from_slice(&array.bytes);
             }
             Type::State(ty) => {
-                if let Some(array) = file(ty).with_context(|| format!("state `{name}`"))? {
+                if let Some(array) = file(ty).with_context(|| BadInput(format!("state `{name}`")))? {
                     instance.state_mut(name)?.copy_from_slice(&array.bytes);
                 }
             }

@@ -4,7 +4,6 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use clap::builder::FalseyValueParser;
 use serde::Serialize;
 use thane_engine::embed::output::Format;
 use thane_engine::embed::similarity::{Similarity, hamming};
@@ -59,14 +58,14 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Write in the place of the file that is there.
-    #[arg(long, value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     force: bool,
     #[command(flatten)]
     vectors: Vectors,
     /// How alike two texts are, by the model's function.
     ///
     /// With int8 or bits, of what is stored.
-    #[arg(long, value_parser = FalseyValueParser::new(), conflicts_with_all = ["file", "out", "chunks"])]
+    #[arg(long, conflicts_with_all = ["file", "out", "chunks"])]
     similarity: bool,
     /// Tokens of a call of the program at most, padding included.
     #[arg(long, value_name = "N", default_value_t = BATCH_TOKENS)]
@@ -102,10 +101,10 @@ struct Vectors {
     #[arg(long, value_name = "NAME", conflicts_with = "chunks")]
     prompt: Option<String>,
     /// A row is a list of chunks that are embedded in one pass, a vector each (late chunking).
-    #[arg(long, value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     chunks: bool,
     /// A vector for each token.
-    #[arg(long, value_parser = FalseyValueParser::new(), conflicts_with_all = ["chunks", "pooling"])]
+    #[arg(long, conflicts_with_all = ["chunks", "pooling"])]
     multi_vector: bool,
     /// How the vectors of tokens become one: mean, cls, lasttoken, max or weightedmean [default: as the model says].
     #[arg(long, value_name = "HOW", value_parser = pooling)]
@@ -114,7 +113,7 @@ struct Vectors {
     #[arg(long, value_name = "N")]
     max_length: Option<usize>,
     /// Cut texts that are longer than the model takes, and count them.
-    #[arg(long, value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     truncate: bool,
 }
 

@@ -1,6 +1,5 @@
 //! `thane explain`: what an error of Apple's stack means, or what a rule says.
 
-use clap::builder::FalseyValueParser;
 use serde::Serialize;
 use thane_compile::audit::errors::{self, Cause, ErrorRow};
 use thane_compile::audit::{Audit, Severity, audit, rules};
@@ -31,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = target)]
     target: Vec<Target>,
     /// List all rules.
-    #[arg(long, value_parser = FalseyValueParser::new(), conflicts_with = "what")]
+    #[arg(long, conflicts_with = "what")]
     list: bool,
     #[command(flatten)]
     embedding: bundle::Flags,

@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
     /// Count functions, ops, states and constants instead of printing them.
-    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long)]
     stats: bool,
     #[command(flatten)]
     flags: ProgramFlags,
@@ -94,6 +94,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 
 fn open(args: &Args, app: &App) -> Result<(String, Program), Failure> {
     let path = Path::new(&args.model);
+    let is_named = path.extension().is_some_and(|e| ["mlpackage", "mlmodelc", "mil"].iter().any(|kind| e == *kind));
+    if is_named {
+        source::expect(path, app)?;
+    }
     if model::is_package(path) || source::is_text(path) || path.join("model.mil").is_file() {
         let source = source::open(path).map_err(|e| Failure::new(Code::Usage, e))?;
         return Ok((args.model.clone(), source.package.program));

@@ -12,7 +12,7 @@ use crate::exit::Outcome;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Only what is missing, with the reason.
-    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long)]
     missing: bool,
 }
 

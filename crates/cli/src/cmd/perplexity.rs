@@ -11,6 +11,7 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::language::TOKENIZER_BYTES;
 use crate::model::{self, Opened, RunFlags};
 use crate::output::counted;
+use crate::overflow;
 use crate::source;
 use crate::talk::no_numbers;
 
@@ -66,6 +67,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         let failure = bad(error).remedy(format!("--tokens {}", context + 1));
         return Err(opened.longer_context(ids.len()).into_iter().fold(failure, Failure::remedy));
     }
+    overflow::warn(&opened, &args.flags, &ids, app);
     app.output.count("scoring", Some(ids.len() as u64 - 1), 0);
     let mut sum = 0.0;
     for_each_row(&opened, &mut session, &ids[..ids.len() - 1], &mut |at, row| {

@@ -49,7 +49,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME=on|off", value_parser = effect)]
     effect: Vec<(String, bool)>,
     /// With ane: the relative error against f32 from which on a result counts as lost.
-    #[arg(long, value_name = "X", default_value_t = ane::Options::default().tolerance)]
+    #[arg(long, value_name = "X", default_value_t = ane::Options::default().tolerance,
+        value_parser = crate::cmd::diff::at_least_zero)]
     tolerance: f64,
     /// Threads [default: the physical cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -116,7 +117,7 @@ struct Input {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
-    let package = source::open_whole(&args.package)?;
+    let package = source::open_whole(&args.package, app)?;
     let f = function(&package, args.function.as_deref())?;
     known_names(f, args).map_err(usage)?;
     check_outputs(f, args)?;

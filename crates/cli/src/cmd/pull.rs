@@ -15,7 +15,7 @@ pub struct Args {
     /// A name of the catalogue, or hf:org/name[/file][@revision].
     model: String,
     /// Read every byte of a model that is there and compare its sha256.
-    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long)]
     check: bool,
 }
 
@@ -50,6 +50,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         })?);
     }
     let how = match files.fetched {
+        0 if args.check => "was there already; every byte was checked".to_owned(),
         0 => "was there already".to_owned(),
         n => format!("{} fetched in {seconds:.1} s", bytes(n)),
     };

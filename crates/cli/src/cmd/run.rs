@@ -3,7 +3,6 @@
 use std::io::{self, IsTerminal, Read};
 use std::mem::ManuallyDrop;
 
-use clap::builder::FalseyValueParser;
 use serde::Serialize;
 use thane_engine::generate::{Answer, Timings};
 
@@ -25,10 +24,10 @@ pub struct Args {
     /// Without it stdin is the prompt, or a terminal a conversation.
     prompt: Option<String>,
     /// Give the prompt to the model as it is, without its chat template.
-    #[arg(long, value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     raw: bool,
     /// Read control tokens that are spelled in messages, such as <|im_end|>, as such; otherwise they are text.
-    #[arg(long, value_parser = FalseyValueParser::new(), conflicts_with = "raw")]
+    #[arg(long, conflicts_with = "raw")]
     allow_special_tokens: bool,
     /// What the model is told before the conversation.
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
@@ -39,8 +38,12 @@ pub struct Args {
     /// End the answer before this text; can be given more than once.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
+    /// Keep no history of a conversation; otherwise its messages are in the file `history` of the
+    /// cache folder.
+    #[arg(long)]
+    no_history: bool,
     /// Say at the end where the time went, and how that is to what the machine can do.
-    #[arg(long, value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     profile: bool,
     #[command(flatten)]
     sampling: Sampling,
@@ -97,7 +100,7 @@ impl Times {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let talks = args.prompt.is_none() && io::stdin().is_terminal() && !app.output.is_json();
-    let prompt = if talks { None } else { Some(prompt(args)?) };
+    let prompt = if talks { None } else { Some(prompt(args, app.output.is_json())?) };
     // The process ends with them: the system takes their memory back at once, where to let go of each piece takes a tenth of the
     // time of a short answer.
     let opened = ManuallyDrop::new(model::open(&args.model, &args.flags.program.options(false), app)?);
@@ -115,7 +118,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     let cpu = model::cpu(flags.program.numerics, flags.threads, app);
     let Some(prompt) = prompt else {
-        let outcome = chat::converse(&mut talk, choice, &app.hub.places.cache);
+        let history = (!args.no_history).then(|| app.hub.places.cache.join("history"));
+        let outcome = chat::converse(&mut talk, choice, history.as_deref());
         profile::say(flags.profile.as_ref(), &cpu, &app.output);
         return outcome;
     };
@@ -138,11 +142,12 @@ fn report<'a>(model: &'a str, prompt_tokens: &'a [u32], answer: &'a Answer) -> R
     }
 }
 
-fn prompt(args: &Args) -> Result<String, Failure> {
+fn prompt(args: &Args, is_json: bool) -> Result<String, Failure> {
     let missing = |what: &'static str| {
-        Failure::new(Code::Usage, anyhow::anyhow!(what))
-            .remedy("thane run MODEL \"a prompt\", or a prompt on stdin")
-            .remedy("thane run MODEL on a terminal, for a conversation")
+        let failure = Failure::new(Code::Usage, anyhow::anyhow!(what))
+            .remedy("thane run MODEL \"a prompt\", or a prompt on stdin");
+        let talk = if is_json { "without --json on a terminal" } else { "on a terminal" };
+        failure.remedy(format!("thane run MODEL {talk}, for a conversation"))
     };
     let text = match &args.prompt {
         Some(prompt) if has_piped_text() => {
@@ -151,6 +156,7 @@ fn prompt(args: &Args) -> Result<String, Failure> {
             if text.trim().is_empty() { prompt.clone() } else { format!("{prompt}\n\n{text}") }
         }
         Some(prompt) => prompt.clone(),
+        None if io::stdin().is_terminal() && is_json => return Err(missing("--json needs a prompt")),
         None if io::stdin().is_terminal() => return Err(missing("there is no prompt")),
         None => from_stdin(args.raw)?,
     };

@@ -11,6 +11,7 @@ use crate::exit::Outcome;
 use crate::hub::{self, ModelFiles};
 use crate::model::{self, ProgramFlags};
 use crate::output::{bytes, counted};
+use crate::screen::in_a_row;
 
 /// Show what a model is: architecture, parameters, quantisation, context, memory.
 #[derive(Debug, clap::Args)]
@@ -18,7 +19,7 @@ pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalogue.
     model: String,
     /// List every tensor.
-    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long)]
     tensors: bool,
     #[command(flatten)]
     flags: ProgramFlags,
@@ -175,8 +176,8 @@ fn print(report: &Report<'_>, args: &Args, app: &App) -> Outcome {
 
 fn text(r: &Report<'_>, all: bool) -> String {
     let mut lines = vec![
-        format!("model         {}", r.model),
-        format!("file          {}", r.path.display()),
+        format!("model         {}", in_a_row(r.model)),
+        format!("file          {}", in_a_row(&r.path.to_string_lossy())),
         format!(
             "architecture  {}, {}, {} in the vocabulary",
             r.architecture,
@@ -208,7 +209,9 @@ fn text(r: &Report<'_>, all: bool) -> String {
     }
     if all {
         lines.push(String::new());
-        lines.extend(r.tensors.iter().map(|t| format!("{:<7} {:<20} {}", t.r#type, format!("{:?}", t.shape), t.name)));
+        lines.extend(
+            r.tensors.iter().map(|t| format!("{:<7} {:<20} {}", t.r#type, format!("{:?}", t.shape), in_a_row(t.name))),
+        );
     }
     lines.join("\n") + "\n"
 }

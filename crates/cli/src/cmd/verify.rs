@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use thane_engine::embed::similarity::Similarity;
-use thane_models::EncoderOptions;
+use thane_models::{EncoderOptions, Encoding};
 
 use crate::app::App;
-use crate::embed::{encoder, packages};
+use crate::embed::{encoder, golden, packages};
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::NumericsFlag;
 use crate::output::counted;
+use crate::source;
 
 /// Check an embedding model's package: hashes, and texts whose vectors are known.
 #[derive(Debug, clap::Args)]
@@ -18,7 +19,7 @@ pub struct Args {
     /// An .mlpackage, or a folder of them with its manifest.
     bundle: PathBuf,
     /// The least cosine that passes.
-    #[arg(long, value_name = "X", default_value_t = 0.999)]
+    #[arg(long, value_name = "X", default_value_t = 0.999, value_parser = cosine)]
     cosine: f64,
     /// How to compute.
     ///
@@ -28,6 +29,12 @@ pub struct Args {
     /// Threads [default: the physical cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+}
+
+/// A least cosine: no vector has one above 1, and all have one of -1 or more.
+fn cosine(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|x| (0.0..=1.0).contains(x));
+    number.ok_or_else(|| "expected a number from 0 to 1, such as 0.999".to_owned())
 }
 
 /// What `--json` prints.
@@ -53,6 +60,7 @@ struct Row {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e.context(args.bundle.display().to_string()));
+    source::expect(&args.bundle, app)?;
     app.output.busy("comparing hashes");
     let bundle = packages::open(&args.bundle).map_err(usage)?;
     if bundle.goldens.is_empty() {
@@ -68,19 +76,17 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         profile: None,
     };
     let name = args.bundle.display().to_string();
-    let mut encoder = encoder::open(&name, &EncoderOptions::default(), &run, app)?;
+    let encoding = if bundle.facts.encoding == "chunks" { Encoding::Chunks } else { Encoding::Text };
+    let mut encoder = encoder::open(&name, &EncoderOptions { encoding, ..EncoderOptions::default() }, &run, app)?;
     let mut report = Report { bundle: &args.bundle, hashed_files: bundle.n_files, vectors: Vec::new(), passed: true };
     app.output.count("verifying", Some(bundle.goldens.len() as u64), 0);
-    for golden in bundle.goldens {
-        let (tokens, _) = encoder.text(&golden.text, true).map_err(usage)?;
-        let encoder::Tokens::Text(ids) = tokens else { continue };
-        let vector = encoder.embed(ids).map_err(usage)?;
+    let vectors = golden::vectors(&mut encoder, &bundle.goldens, encoding, || app.output.advance(1)).map_err(usage)?;
+    for (golden, vector) in bundle.goldens.into_iter().zip(vectors) {
         let cosine =
             if vector.len() == golden.vector.len() { Similarity::Cosine.of(&vector, &golden.vector) } else { 0.0 };
         let passed = cosine >= args.cosine;
         report.passed &= passed;
         report.vectors.push(Row { text: golden.text, cosine, passed });
-        app.output.advance(1);
     }
     app.output.clear();
     if app.output.is_json() {

@@ -1,6 +1,7 @@
 //! An embedding model as Core ML packages: a function for each bucket in one package, or a package for each in a folder
 //! whose packages share one file of weights; with golden vectors that tell a good copy from a bad one.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +13,14 @@ use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Encoder, EncoderInfo, EncoderOptions, Encoding, Engine, Pooling, Target};
 
-use super::encoder::{self, Run, Tokens};
+use super::encoder;
+use super::golden::Reference;
 use crate::app::App;
 use crate::cmd::convert;
 use crate::contract::{self, Contract, Embeds, Facts, FileHash, SCHEMA, Source};
 use crate::exit::{Code, Failure};
 use crate::form::FormFlags;
 use crate::language::Parts;
-use crate::model::NumericsFlag;
 use crate::output::counted;
 
 /// The manifest of a folder of packages.
@@ -28,19 +29,6 @@ pub const MANIFEST: &str = "manifest.json";
 pub const MANIFEST_SCHEMA: u32 = 1;
 /// Buckets where nobody says otherwise, as far as the model goes.
 const BUCKETS: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
-
-/// What is embedded to tell a good copy from a bad one: lengths of one token to some dozens, scripts, digits, code.
-const TEXTS: [&str; 8] = [
-    "a",
-    "The quick brown fox jumps over the lazy dog.",
-    "What is the capital of France?",
-    "Straße, naïve café, 東京タワー, Москва, مرحبا",
-    "fn main() { println!(\"{}\", 6 * 7); }",
-    "In 1969, 600 million people watched Apollo 11 land on the Moon at 20:17 UTC.",
-    "Embeddings turn texts into vectors, so that texts of like meaning lie close to each other, whatever their words are.",
-    "The committee met on Tuesday to discuss the budget; it adjourned without a vote, since neither side had the numbers, \
-     and will meet again next week, when the treasurer has promised to bring the figures of the last three years.",
-];
 
 /// Flags of `thane convert --task embed`.
 #[derive(Clone, Debug, clap::Args)]
@@ -52,13 +40,13 @@ pub struct Flags {
     #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     pub buckets: Vec<usize>,
     /// Leave out the function that takes any length.
-    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long)]
     pub no_flexible: bool,
     /// package: one package with a function for each bucket; folder: a package for each, which share one file of weights.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Layout::Package)]
     pub layout: Layout,
     /// Vectors of the chunks of one text (late chunking), by a matrix that pools them.
-    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long)]
     pub chunks: bool,
     /// How the vectors of tokens become one: mean, cls, lasttoken, max or weightedmean [default: as the model says].
     #[arg(long, value_name = "HOW", value_parser = pooling)]
@@ -100,15 +88,6 @@ pub struct Written {
     pub disk_bytes: u64,
 }
 
-/// A vector that a text has.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Golden {
-    pub text: String,
-    /// What the reference makes of it: fp32, not truncated or quantised.
-    pub vector: Vec<f32>,
-}
-
 /// The manifest of a folder of packages, which says what each of its files is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -131,44 +110,28 @@ pub struct Entry {
     pub tokens: Option<usize>,
 }
 
-/// The golden vectors of a model, by the reference on this machine.
-fn goldens(model: &Model<'_>, flags: &Flags, app: &App) -> Result<Vec<Golden>, Failure> {
-    let run = Run { numerics: NumericsFlag::F32, threads: None, batch_tokens: 1024, max_length: None, profile: None };
-    let options = EncoderOptions { pooling: flags.pooling, ..EncoderOptions::default() };
-    let mut encoder = encoder::of_checkpoint(model.checkpoint, &options, &run, app)?;
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
-    let mut goldens = Vec::new();
-    for text in TEXTS {
-        let (tokens, _) = encoder.text(text, true).map_err(usage)?;
-        let Tokens::Text(ids) = tokens else { continue };
-        // Tokenizers without special tokens have none for some texts.
-        if ids.is_empty() {
-            continue;
-        }
-        let vector = encoder.embed(ids).map_err(usage)?;
-        goldens.push(Golden { text: text.to_owned(), vector });
-    }
-    Ok(goldens)
-}
-
 /// Write a model as a package or as a folder of packages.
 pub fn write(model: &Model<'_>, out: &Path, force: bool, flags: &Flags, app: &App) -> Result<Written, Failure> {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let encoder = build(model, flags, app)?;
     crate::model::check_numbers(&model.checkpoint.path, &encoder.stored)?;
     let parts = Parts::of(model.checkpoint, encoder.info.vocab_size).map_err(usage)?;
-    let goldens = match &parts {
-        Some(_) if !flags.chunks => goldens(model, flags, app)?,
-        _ => Vec::new(),
-    };
+    let options = EncoderOptions { pooling: flags.pooling, encoding: encoding(flags), ..EncoderOptions::default() };
+    let reference = parts.is_some().then(|| Reference::new(model.checkpoint, &options, app)).transpose()?;
+    let reference = RefCell::new(reference);
     let source = contract::hash_files(convert::weight_files(model.checkpoint)?);
     let source = source.join().map_err(|_| usage(anyhow::anyhow!("a file could not be hashed")))?;
     let source = Source { model: model.name.to_owned(), files: source.map_err(|e| usage(e.into()))? };
-    let bundle = Bundle { model, flags, info: &encoder.info, parts: parts.as_ref(), goldens, source };
+    let bundle = Bundle { model, flags, info: &encoder.info, parts: parts.as_ref(), reference, source };
     match flags.layout {
         Layout::Package => bundle.package(encoder.program, out, force),
         Layout::Folder => bundle.folder(encoder.program, out, force),
     }
+}
+
+/// What the packages give vectors of.
+fn encoding(flags: &Flags) -> Encoding {
+    if flags.chunks { Encoding::Chunks } else { Encoding::Text }
 }
 
 /// The program that is written.
@@ -187,8 +150,7 @@ pub fn build(model: &Model<'_>, flags: &Flags, app: &App) -> Result<Encoder, Fai
         lengths
     };
     // Which lengths there can be, the model says.
-    let encoding = if flags.chunks { Encoding::Chunks } else { Encoding::Text };
-    let plain = EncoderOptions { pooling: flags.pooling, encoding, ..EncoderOptions::default() };
+    let plain = EncoderOptions { pooling: flags.pooling, encoding: encoding(flags), ..EncoderOptions::default() };
     let unusable = |e| crate::model::unusable(path, e);
     let info = thane_models::build_encoder(model.checkpoint, &plain).map_err(unusable)?.info;
     let engine = Engine {
@@ -208,7 +170,8 @@ struct Bundle<'a> {
     flags: &'a Flags,
     info: &'a EncoderInfo,
     parts: Option<&'a Parts>,
-    goldens: Vec<Golden>,
+    /// What golden vectors are made with; none where there is no tokenizer.
+    reference: RefCell<Option<Reference>>,
     source: Source,
 }
 
@@ -274,7 +237,7 @@ impl Bundle<'_> {
             max_tokens: info.max_tokens,
             flexible: lengths.contains(&None),
             buckets: lengths.into_iter().flatten().collect(),
-            encoding: encoder::encoding(if self.flags.chunks { Encoding::Chunks } else { Encoding::Text }).to_owned(),
+            encoding: encoder::encoding(encoding(self.flags)).to_owned(),
             pooling: info.pooling.name().to_owned(),
             normalize: info.normalize,
             quantize: info.quantize,
@@ -316,7 +279,13 @@ impl Bundle<'_> {
             functions: contract::ports(&package.program).map_err(usage)?,
             files: Vec::new(),
         };
-        let golden = (!self.goldens.is_empty()).then(|| serde_json::to_vec(&self.goldens)).transpose();
+        // A text that is longer than the package takes is cut, there as here.
+        let most = if facts.flexible { facts.max_tokens } else { facts.buckets.iter().copied().max().unwrap_or(0) };
+        let goldens = match &mut *self.reference.borrow_mut() {
+            Some(reference) => reference.goldens(most).map_err(usage)?,
+            None => Vec::new(),
+        };
+        let golden = (!goldens.is_empty()).then(|| serde_json::to_vec(&goldens)).transpose();
         let golden = golden.map_err(|e| usage(e.into()))?;
         let items = contract::items(contract, self.parts, golden, None).map_err(usage)?;
         let written = if force { package.replace(out, &items) } else { package.write(out, &items) };

@@ -20,9 +20,11 @@ pub fn rows<R: Read>(
         .has_headers(false)
         .delimiter(separator)
         .buffer_capacity(BUFFER_BYTES)
-        .from_reader(meter.reader(from));
+        .from_reader(Quotes::new(meter.reader(from), separator));
     let mut header = ByteRecord::new();
-    from.read_byte_record(&mut header).map_err(|e| fault(e, &meter))?;
+    let read = from.read_byte_record(&mut header);
+    anyhow::ensure!(!from.get_ref().is_open, "line 1: {}", Unclosed);
+    read.map_err(|e| fault(e, &meter))?;
     let names: Vec<String> = header.iter().enumerate().map(|(i, name)| column_name(i, name)).collect();
     let find = |name: &str| names.iter().position(|other| other == name);
     let missing = |field: &str, flag: &str| Fields::missing("column", field, flag, &names);
@@ -50,7 +52,7 @@ fn column_name(i: usize, name: &[u8]) -> String {
 }
 
 struct Rows<R: Read> {
-    from: Reader<Metered<R>>,
+    from: Reader<Quotes<Metered<R>>>,
     meter: Meter,
     record: ByteRecord,
     /// The columns.
@@ -63,7 +65,12 @@ struct Rows<R: Read> {
 
 impl<R: Read> Rows<R> {
     fn read(&mut self) -> anyhow::Result<Option<Row>> {
-        if !self.from.read_byte_record(&mut self.record).map_err(|e| fault(e, &self.meter))? {
+        let read = self.from.read_byte_record(&mut self.record);
+        // The rest of the file is in this row, however many fields that makes.
+        if self.from.get_ref().is_open {
+            return Err(Unclosed.into());
+        }
+        if !read.map_err(|e| fault(e, &self.meter))? {
             return Ok(None);
         }
         if self.record.as_slice().len() as u64 > MAX_ROW_BYTES {
@@ -99,7 +106,7 @@ impl<R: Read> Iterator for Rows<R> {
                 // What follows a row of another number of fields may be a row; what follows other errors is not known.
                 let goes_on = e.is::<Uneven>() || e.chain().any(|cause| cause.is::<std::str::Utf8Error>());
                 self.failed = !goes_on;
-                Some((if goes_on { self.line() } else { begins }, Err(e)))
+                Some((if goes_on || e.is::<Unclosed>() { self.line() } else { begins }, Err(e)))
             }
         }
     }
@@ -111,6 +118,64 @@ impl<R: Read> Iterator for Rows<R> {
 struct Uneven {
     expected: u64,
     found: u64,
+}
+
+/// That a file ends in a quoted field. `csv` takes the rest of the file for that field.
+#[derive(Debug, thiserror::Error)]
+#[error("a quoted field that begins in this row is not closed: the file ends in it; write a quote in a field as \"\"")]
+struct Unclosed;
+
+/// Looks for the end of the file in a quoted field, which `csv` does not tell.
+struct Quotes<R> {
+    from: R,
+    separator: u8,
+    at: Place,
+    /// Bytes of the byte order mark that are still to come; spreadsheets begin a file with one.
+    mark: &'static [u8],
+    /// Whether the end was there, and in a quoted field.
+    is_open: bool,
+}
+
+/// Where the next byte is, by the rules of `csv`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    FieldStart,
+    Field,
+    Quoted,
+    /// Behind a quote in a quoted field, which ends it or stands for one.
+    Quote,
+}
+
+impl<R> Quotes<R> {
+    fn new(from: R, separator: u8) -> Self {
+        Self { from, separator, at: Place::FieldStart, mark: b"\xef\xbb\xbf", is_open: false }
+    }
+
+    fn pass(&mut self, byte: u8) {
+        if let [first, rest @ ..] = self.mark {
+            self.mark = if byte == *first { rest } else { &[] };
+            if byte == *first {
+                return;
+            }
+        }
+        let ends = byte == self.separator || byte == b'\n' || byte == b'\r';
+        self.at = match self.at {
+            Place::FieldStart | Place::Quote if byte == b'"' => Place::Quoted,
+            Place::Quoted if byte == b'"' => Place::Quote,
+            Place::Quoted => Place::Quoted,
+            _ if ends => Place::FieldStart,
+            _ => Place::Field,
+        };
+    }
+}
+
+impl<R: Read> Read for Quotes<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.from.read(buf)?;
+        buf[..n].iter().for_each(|byte| self.pass(*byte));
+        self.is_open = n == 0 && self.at == Place::Quoted;
+        Ok(n)
+    }
 }
 
 fn fault(error: csv::Error, meter: &Meter) -> anyhow::Error {
@@ -169,6 +234,22 @@ mod tests {
         assert_eq!(read(bytes, "text", Id::Named("key".into())), [Err(missing.into())]);
         assert_eq!(read(b"", "text", Id::IfAny), []);
         assert_eq!(read(b"text,n\n", "text", Id::IfAny), []);
+    }
+
+    #[test]
+    fn an_open_quote_is_refused_by_its_line() {
+        let unclosed = |line: u64| {
+            let why = "a quoted field that begins in this row is not closed: the file ends in it";
+            format!("{line}: {why}; write a quote in a field as \"\"")
+        };
+        let bytes = b"text,n\nfirst,1\n\"second,2\nthird,3\n";
+        assert_eq!(read(bytes, "text", Id::IfAny)[1..], [Err(unclosed(3))]);
+        let long = [b"text\n\"a".as_slice(), b"\nrow".repeat(40_000).as_slice()].concat();
+        assert_eq!(read(&long, "text", Id::IfAny), [Err(unclosed(2))]);
+        assert_eq!(read(b"\"text\n1\n", "text", Id::IfAny), [Err(format!("line {}", unclosed(1)))]);
+        // Quotes that open nothing: in a field, and behind a byte order mark.
+        assert!(read(b"text\na\"b\n", "text", Id::IfAny)[0].is_ok());
+        assert!(read(b"\xef\xbb\xbf\"text\"\n\"a\"\"\"", "text", Id::IfAny)[0].is_ok());
     }
 
     /// A quote that nobody closes makes one field of the rest of the file.

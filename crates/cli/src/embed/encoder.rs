@@ -175,9 +175,15 @@ impl Encoder {
     /// The tokens of a text, with those that belong around it; with `truncate` no more than the model takes. Whether there
     /// were more.
     pub fn text(&self, text: &str, truncate: bool) -> anyhow::Result<(Tokens, bool)> {
-        let mut ids = self.words.encode(text)?;
-        let is_cut = truncate && shorten(&mut ids, self.max_tokens(), self.words.around.after.len());
+        let (ids, is_cut) = self.text_within(text, if truncate { self.max_tokens() } else { usize::MAX })?;
         Ok((Tokens::Text(ids), is_cut))
+    }
+
+    /// The same, of at most `most` tokens.
+    pub fn text_within(&self, text: &str, most: usize) -> anyhow::Result<(Vec<u32>, bool)> {
+        let mut ids = self.words.encode(text)?;
+        let is_cut = shorten(&mut ids, most, self.words.around.after.len());
+        Ok((ids, is_cut))
     }
 
     /// The same of a document's chunks, which the model's separator joins.

@@ -124,7 +124,15 @@ impl<'a> JsonRows<'a> {
     }
 
     fn object(&self, line: &str) -> anyhow::Result<Object> {
-        let no_json = |e: serde_json::Error| anyhow::anyhow!("it is no JSON: {e}");
+        let no_json = |e: serde_json::Error| {
+            // It counts lines from this one.
+            let place = format!(" at line {} column {}", e.line(), e.column());
+            let what = e.to_string();
+            match what.strip_suffix(&place) {
+                Some(what) => anyhow::anyhow!("it is no JSON: {what} at column {}", e.column()),
+                None => anyhow::anyhow!("it is no JSON: {what}"),
+            }
+        };
         let mut from = serde_json::Deserializer::from_str(line);
         if !line.trim_start().starts_with('{') {
             let other = ValueSeed { chunks: false }.deserialize(&mut from).map_err(no_json)?;

@@ -8,6 +8,7 @@ pub mod bundle;
 mod csv;
 pub mod encoder;
 pub mod files;
+pub mod golden;
 pub mod job;
 pub mod journal;
 pub mod lengths;

@@ -9,7 +9,8 @@ use thane_mil::package::{self, Package};
 use thane_mil::program::{Function, Program};
 use thane_models::{EncoderInfo, Pooling};
 
-use super::bundle::{Golden, MAIN, MANIFEST, MANIFEST_SCHEMA, Manifest};
+use super::bundle::{MAIN, MANIFEST, MANIFEST_SCHEMA, Manifest};
+use super::golden::Golden;
 use crate::contract::{self, Contents, Embeds, Facts, FileHash};
 use crate::language::Parts;
 
@@ -65,6 +66,9 @@ pub fn checked_manifest(path: &Path) -> anyhow::Result<Option<(Manifest, Vec<Fil
 pub fn open(path: &Path) -> anyhow::Result<Bundle> {
     let Some((manifest, found)) = checked_manifest(path)? else { return package(path) };
     let Facts::Embed(facts) = manifest.model else { bail!("{MANIFEST} is not that of an embedding model") };
+    // The package that takes the longest texts, whose golden vectors are of texts as they come out
+    // of the folder.
+    let longest = manifest.packages.iter().max_by_key(|entry| entry.tokens.unwrap_or(usize::MAX));
     let mut whole: Option<Bundle> = None;
     let mut functions: Vec<Function> = Vec::new();
     for entry in &manifest.packages {
@@ -75,10 +79,12 @@ pub fn open(path: &Path) -> anyhow::Result<Bundle> {
             anyhow::anyhow!("`{}`: {}", entry.path, v.first().map(ToString::to_string).unwrap_or_default())
         })?;
         functions.extend(program.functions().iter().cloned());
-        whole.get_or_insert(one);
+        if Some(entry) == longest {
+            whole = Some(one);
+        }
     }
-    let first = whole.context("the manifest names no package")?;
-    Ok(Bundle { facts: *facts, program: Program::new(functions), n_files: found.len(), ..first })
+    let longest = whole.context("the manifest names no package")?;
+    Ok(Bundle { facts: *facts, program: Program::new(functions), n_files: found.len(), ..longest })
 }
 
 fn package(path: &Path) -> anyhow::Result<Bundle> {

@@ -281,7 +281,7 @@ mod tests {
             [
                 "stdin, line 3: it has no field `text`, it has id, body; --field NAME names another",
                 "stdin, line 4: `text` is a number, a string is due",
-                "stdin, line 5: it is no JSON: EOF while parsing an object at line 1 column 1",
+                "stdin, line 5: it is no JSON: EOF while parsing an object at column 1",
                 "stdin, line 6: it is a list, an object is due",
                 "stdin, line 7: `text` is a list, a string is due; --chunks takes lists",
             ]

@@ -55,6 +55,11 @@ pub fn resolve(spec: &str, ctx: &HubContext) -> Result<ModelFiles, HubError> {
     }
 }
 
+/// Whether this is the name of a model, of the catalogue or of the Hub, and no file.
+pub fn is_model_name(spec: &str, ctx: &HubContext) -> bool {
+    matches!(parse(spec, ctx), Ok(Spec::Name(_) | Spec::Hub(_)))
+}
+
 /// Fetches a model, or brings it up to date.
 pub fn pull(spec: &str, check: Check, ctx: &HubContext) -> Result<ModelFiles, HubError> {
     let wanted = parse(spec, ctx)?;

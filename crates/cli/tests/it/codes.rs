@@ -130,7 +130,7 @@ const GATES: &[&str] = &[
     "audit MIL --require-ane 100",
     "audit MIL --deny error",
     "diff PACKAGE BUNDLE --no-run",
-    "verify BUNDLE --cosine 1.5",
+    "verify BUNDLE --cosine 1 --numerics ane",
 ];
 
 /// The output cannot be written.
@@ -163,6 +163,13 @@ const USAGE: &[&str] = &[
     "predict GONE.mlpackage --out OUT",
     "predict PACKAGE --function decode --input token=GONE.npy --out OUT",
     "predict PACKAGE --function walk --out OUT",
+    "verify BUNDLE --cosine 1.5",
+    "verify BUNDLE --cosine nan",
+    "verify BUNDLE --cosine inf",
+    "verify BUNDLE --cosine=-1",
+    "predict PACKAGE --function decode --out OUT --numerics ane --tolerance nan",
+    "predict PACKAGE --function decode --out OUT --numerics ane --tolerance inf",
+    "predict PACKAGE --function decode --out OUT --numerics ane --tolerance=-1",
     "diff PACKAGE GONE.mlpackage",
     "diff GONE.mlpackage PACKAGE",
     "verify GONE.mlpackage",

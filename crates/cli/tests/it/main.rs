@@ -18,6 +18,7 @@ mod gguf;
 mod hub;
 mod look;
 mod memory;
+mod messages;
 mod outputs;
 mod package;
 mod pip;

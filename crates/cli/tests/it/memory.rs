@@ -115,6 +115,13 @@ fn diff_accepts_what_is_within_the_tolerance() {
     assert_ends(&diff(&["--tolerance", "1e-3"]), 0, &["made up", "seed 0: x"]);
     assert_ends(&diff(&[]), 1, &["the packages differ"]);
     assert_ends(&diff(&["--tolerance", "-1"]), 2, &[]);
+    // What cannot be compared is no difference.
+    let whole = std::fs::read(inputs.join("x.npy")).unwrap();
+    std::fs::write(inputs.join("x.npy"), &whole[..20]).unwrap();
+    let bad = home.run(&["diff", &a, &a, "--inputs", &folder]);
+    assert_ends(&bad, 2, &["input `x`", "x.npy"]);
+    assert!(!stderr(&bad).contains("differ") && crate::fixture::stdout(&bad).is_empty(), "{bad:?}");
+    std::fs::write(inputs.join("x.npy"), &whole).unwrap();
     give("q.npy", [0.0, 0.0]);
     assert_ends(&diff(&["--inputs", &folder]), 2, &["no function has an input `q` for q.npy; there are x"]);
 }

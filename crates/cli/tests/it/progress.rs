@@ -22,5 +22,5 @@ fn long_silent_work_shows_progress_on_terminals_only() {
     let args = ["run", model.to_str().unwrap(), &prompt, "--numerics", "ane", "--max-tokens", "2"];
     let piped = home.run(&args);
     assert_ends(&piped, 0, &[]);
-    assert_eq!(stderr(&piped), "");
+    assert_eq!(stderr(&piped), "thane: the answer was cut after --max-tokens 2\n");
 }

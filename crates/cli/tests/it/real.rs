@@ -188,3 +188,25 @@ fn minilm_gives_the_vectors_of_sentence_transformers() {
     }
     assert!(least(&batched) >= 0.99999 && least(&fast) >= 0.9995 && apart <= 1e-6);
 }
+
+/// The portable form of this model squares what fp16 cannot hold: the answer is nonsense, and so is
+/// the perplexity.
+#[test]
+fn an_overflow_of_fp16_is_named() {
+    let Some(models) = models() else { return };
+    let file = models.join(golden("smollm2-135m")["file"].as_str().unwrap());
+    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/perplexity.txt");
+    let answer = ["--max-tokens", "1", "--context", "64", "What is the capital of France?"].map(str::to_owned);
+    let score = ["--tokens".to_owned(), "8".to_owned(), "--file".to_owned(), text.to_str().unwrap().to_owned()];
+    for (verb, args) in [("run", &answer[..]), ("perplexity", &score)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_thane"));
+        let output = command.arg(verb).arg(&file).args(args).args(["--numerics", "ane"]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let lines = [
+            "fp16 overflows, so the numbers mean nothing",
+            "_input_layernorm_mul",
+            "--form engine -o PACKAGE.mlpackage",
+        ];
+        assert!(lines.iter().all(|line| said.contains(line)), "{verb}: {said}");
+    }
+}

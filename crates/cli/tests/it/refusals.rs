@@ -208,7 +208,8 @@ fn a_model_without_template_says_so_and_refuses_a_system_text() {
     assert_ends(&output, 0, &["the model has no chat template: it goes on from the prompt as it is"]);
     let raw = home.run(&["run", &plain, "hello", "--max-tokens", "3", "--raw"]);
     assert_ends(&raw, 0, &[]);
-    assert_eq!((&raw.stdout, stderr(&raw).as_str()), (&output.stdout, ""));
+    let cut = "thane: the answer was cut after --max-tokens 3\n";
+    assert_eq!((&raw.stdout, stderr(&raw).as_str()), (&output.stdout, cut));
     refuses(&home, &["run", &plain, "hello", "--system", "Be."], &["no chat template, so --system has no place"]);
 }
 
@@ -312,4 +313,16 @@ fn a_prompt_whose_tokens_are_beyond_the_memory() {
     let text = write(&home, "text", &[b'a'; 1 << 20]);
     let args = ["perplexity", &model, "--file", &text, "--memory", "300MB"];
     refuses(&home, &args, &["the tokens of", "--memory"]);
+}
+
+#[test]
+fn a_switch_in_the_environment_is_a_yes_or_a_no() {
+    let home = Home::new();
+    for variable in ["THANE_OPS_MISSING", "THANE_QUIET"] {
+        let with = |value| home.thane(&["ops"]).env(variable, value).output().unwrap();
+        assert_ends(&with("bogus"), 2, &["invalid value 'bogus'", variable, "yes or no"]);
+        for value in ["true", "0", "Yes", "off", ""] {
+            assert_ends(&with(value), 0, &[]);
+        }
+    }
 }

@@ -126,7 +126,15 @@ fn an_answer_ends_with_its_tokens_or_the_context() {
     let output = run(&["hello", "--json", "--context", &(n_prompt + 2).to_string()]);
     // The last token needs no place: nothing is computed from it.
     assert_eq!((n_tokens(&json(&output)), &json(&output)["finish_reason"]), (3, &"context".into()));
-    assert_ends(&output, 0, &[&format!("the context of {} tokens is full; --context N", n_prompt + 2)]);
+    assert_ends(
+        &output,
+        0,
+        &[&format!(
+            "the context of {0} tokens is full; --context {1} makes it longer",
+            n_prompt + 2,
+            2 * (n_prompt + 2)
+        )],
+    );
 }
 
 #[test]

@@ -260,11 +260,92 @@ fn ctrl_c_ends_an_answer_and_twice_in_an_empty_line_the_conversation() {
     child.stdout.as_mut().unwrap().read_exact(&mut [0; 64]).unwrap();
     type_in(&mut child, "\x03");
     ready(&mut child);
-    type_in(&mut child, "half a quest\x03");
-    assert!(ready(&mut child).contains("Ctrl-C once more"));
+    // A line with text is cleared, and what is typed disarms.
+    for (keys, arms) in
+        [("half a quest\x03", false), ("\x03", true), ("x\x03", false), ("\x03", true), ("x\x7f\x03", true)]
+    {
+        type_in(&mut child, keys);
+        assert_eq!(ready(&mut child).contains("Ctrl-C once more"), arms, "{keys:?}");
+    }
     type_in(&mut child, "\x03");
     let (status, out, _) = ends_within_a_second(child);
     assert_eq!(status.code(), Some(130), "{out}");
+}
+
+/// The process that runs this model; its parents are `script` and a shell.
+fn program_of(model: &str) -> String {
+    let is_it = |process: &std::path::Path| {
+        let read = |name| std::fs::read(process.join(name)).unwrap_or_default();
+        let command = String::from_utf8_lossy(&read("cmdline")).into_owned();
+        command.contains(&format!("thane\0run\0{model}\0"))
+    };
+    let processes = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+    let found = processes.into_iter().find(|process| is_it(process)).expect("the program runs");
+    found.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+#[test]
+fn sigterm_and_sighup_end_a_conversation() {
+    for name in ["-TERM", "-HUP"] {
+        for answers in [true, false] {
+            let home = Home::new();
+            let model = endless(&home);
+            let args = [&["run", model.as_str()], &LONG[..]].concat();
+            let Some(mut child) = on_a_terminal(&home, &args) else { return };
+            ready(&mut child);
+            if answers {
+                type_in(&mut child, "hello\r");
+                until(&mut child, "\n");
+                child.stdout.as_mut().unwrap().read_exact(&mut [0; 64]).unwrap();
+            }
+            let pid = program_of(&model);
+            assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+            let (status, out, _) = ends_within_a_second(child);
+            assert_eq!(status.code(), Some(130), "{name} {answers}: {out}");
+            assert!(out.trim_end().ends_with("thane: interrupted"), "{name} {answers}: {out}");
+        }
+    }
+}
+
+#[test]
+fn a_message_that_cannot_fit_leaves_out_no_other() {
+    let (home, model) = (Home::new(), chat_gguf());
+    let args = ["run", model.to_str().unwrap(), "--max-tokens", "4"];
+    let Some(mut child) = on_a_terminal(&home, &[&args[..], &GREEDY].concat()) else { return };
+    ready(&mut child);
+    type_in(&mut child, "hello\r");
+    assert!(ready(&mut child).contains("the answer was cut after --max-tokens 4"));
+    type_in(&mut child, &format!("{}\r", "x".repeat(600)));
+    let said = ready(&mut child);
+    assert!(said.contains("the prompt has 613 tokens") && !said.contains("left out"), "{said}");
+    type_in(&mut child, "/show\r");
+    assert!(ready(&mut child).contains("max-tokens 4"));
+    type_in(&mut child, "\x04");
+    assert_eq!(ends_within_a_second(child).0.code(), Some(0));
+}
+
+#[test]
+fn a_history_is_kept_unless_it_is_not_wanted() {
+    for (flag, keeps) in [("--no-history", false), ("-q", true)] {
+        let (home, model) = (Home::new(), chat_gguf());
+        let args = ["run", model.to_str().unwrap(), "--max-tokens", "2", flag];
+        let Some(mut child) = on_a_terminal(&home, &args) else { return };
+        ready(&mut child);
+        type_in(&mut child, "hello\r");
+        ready(&mut child);
+        type_in(&mut child, "\x04");
+        assert_eq!(ends_within_a_second(child).0.code(), Some(0));
+        assert_eq!(home.path("cache/history").exists(), keeps, "{flag}");
+    }
+}
+
+#[test]
+fn json_needs_a_prompt() {
+    let (home, model) = (Home::new(), chat_gguf());
+    let Some(mut child) = on_a_terminal(&home, &["run", model.to_str().unwrap(), "--json"]) else { return };
+    let said = until(&mut child, "for a conversation");
+    assert!(said.contains("--json needs a prompt") && said.contains("without --json"), "{said}");
+    let _ = child.wait();
 }
 
 /// Issue 30, 3.6: what a model says cannot steer the terminal; a pipe gets every byte.

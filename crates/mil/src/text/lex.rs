@@ -34,7 +34,7 @@ impl<'a> Lexer<'a> {
         let before = &self.text[..self.start];
         let line = before.matches('\n').count() + 1;
         let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
-        ParseError { line, column, message: message.into() }
+        ParseError { line, column, message: shortened(message.into()) }
     }
 
     pub fn next(&mut self) -> Result<Token<'a>, ParseError> {
@@ -88,6 +88,19 @@ impl<'a> Lexer<'a> {
         }
         Err(self.error("a string has no end"))
     }
+}
+
+/// What a message has of a text is as long as the text: of a long one the middle is left out.
+fn shortened(message: String) -> String {
+    /// Characters of a message, most of them in lists of names.
+    const MOST: usize = 400;
+    let n = message.chars().count();
+    if n <= MOST {
+        return message;
+    }
+    let head: String = message.chars().take(MOST / 2).collect();
+    let tail: String = message.chars().skip(n - MOST / 4).collect();
+    format!("{head}..{tail}")
 }
 
 fn is_word(c: char) -> bool {

@@ -18,6 +18,7 @@ use thane_cpu::equal::{OnCpu, Settings};
 use thane_mil::package::{self, Package, read_source, write_source};
 use thane_mil::program::Program;
 
+use super::subject::{nothing_in, packages_in};
 use crate::app::App;
 use crate::cmd::convert::unwritten;
 use crate::contract;
@@ -91,6 +92,10 @@ fn written(to: &Path, package: &Package, items: &[package::Item]) -> Outcome {
 
 /// Nothing that can be fixed.
 fn unfit(path: &Path) -> Failure {
+    let holds_none = || packages_in(path).is_ok_and(|packages| packages.is_empty());
+    if path.is_dir() && !is_package(path) && !path.join("config.json").is_file() && holds_none() {
+        return nothing_in(path);
+    }
     let error = anyhow::anyhow!("{}: --fix takes a package, a folder of packages or a .mil file", path.display());
     let convert = format!("thane convert {} -o model.mlpackage, and fix that", path.display());
     Failure::new(Code::Usage, error).remedy(convert)

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 use thane_compile::audit::fix::{Measure, Proof, Report, Verdict};
 
+use super::super::wrap::{COLUMNS, wrap};
 use super::Request;
 use crate::app::App;
 use crate::exit::Outcome;
@@ -79,7 +80,18 @@ struct ChangedRow {
 /// Print it.
 pub fn print(report: &Report, request: &Request<'_>, app: &App) -> Outcome {
     if !app.output.is_json() {
-        return Ok(app.output.data(&format!("{report}{}\n", request.to.display()))?);
+        let text: String = report.to_string().lines().map(wrapped).collect();
+        app.output.data(&format!("{text}{}\n", request.to.display()))?;
+        // Each rewrite has so many trials in a run, and what was kept is tried no more.
+        let is_short = report.left.iter().any(|left| left.reason.ends_with("too many trials"));
+        if is_short && report.kept().next().is_some() {
+            app.output.say("thane: not every place was tried: too many trials");
+            app.output.say(&format!(
+                "  try: thane audit {} --fix -o NEXT, which tries those that are left",
+                request.to.display()
+            ));
+        }
+        return Ok(());
     }
     let steps = report.steps.iter().map(|s| {
         let (kept, proven, lossy_error, reason) = match &s.verdict {
@@ -119,6 +131,21 @@ pub fn print(report: &Report, request: &Request<'_>, app: &App) -> Outcome {
         left: left.collect(),
         interface: interface.collect(),
     })?)
+}
+
+/// A line of a report as lines that fit: what follows is indented as the line is, or as what stands
+/// behind its first word.
+fn wrapped(line: &str) -> String {
+    /// Columns of `fixed` and its like, with the space behind.
+    const WORD: usize = 6;
+    let text = line.trim_start();
+    if line.chars().count() <= COLUMNS {
+        return format!("{line}\n");
+    }
+    match text.split_once(' ') {
+        Some((word, rest)) if text.len() == line.len() && word.len() < WORD => wrap(word, WORD, rest),
+        _ => wrap("", line.len() - text.len(), text),
+    }
 }
 
 fn figures(m: &Measure) -> Figures {

@@ -150,7 +150,7 @@ pub fn roofline(f: &FunctionRow, ceilings: &Ceilings) -> String {
     let axes = Axes { x: (-2.0, 4.0), y: (0.0, (ceilings.gflops * 2.0).log10().ceil()) };
     let mut out = format!(
         "<figure><figcaption>Roofline: {} on the engine, each by its operations for a byte and in a second; larger ones take \
-         longer</figcaption>\n<div class=\"scroll\"><svg class=\"roofline\" viewBox=\"0 0 {WIDTH} 344\" role=\"img\" aria-label=\"Roofline of {}; the table below has their numbers\">\n",
+         longer</figcaption>\n<div class=\"scroll\"><svg class=\"roofline\" viewBox=\"0 0 {WIDTH} 350\" role=\"img\" aria-label=\"Roofline of {}; the table below has their numbers\">\n",
         counted(ops.len(), "op"),
         counted(ops.len(), "op")
     );
@@ -158,6 +158,15 @@ pub fn roofline(f: &FunctionRow, ceilings: &Ceilings) -> String {
     roof(&mut out, &axes, ceilings);
     points(&mut out, &axes, &ops);
     out + "</svg></div></figure>\n"
+}
+
+/// `0.01`, `1`, `10k`, `1M`: no wider than the margin on a phone, where letters are larger.
+fn power_of_ten(power: i32) -> String {
+    match power {
+        6.. => format!("{}M", 10f64.powi(power - 6)),
+        3.. => format!("{}k", 10f64.powi(power - 3)),
+        _ => 10f64.powi(power).to_string(),
+    }
 }
 
 fn grid(out: &mut String, axes: &Axes) {
@@ -168,8 +177,8 @@ fn grid(out: &mut String, axes: &Axes) {
             out,
             format_args!(
                 "<text class=\"small middle\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>\n",
-                BOTTOM + 18.0,
-                10f64.powi(power)
+                BOTTOM + 22.0,
+                power_of_ten(power)
             ),
         );
     }
@@ -184,15 +193,16 @@ fn grid(out: &mut String, axes: &Axes) {
             format_args!(
                 "<text class=\"small end\" x=\"{}\" y=\"{:.1}\">{}</text>\n",
                 PLOT_LEFT - 6.0,
-                y + 4.0,
-                10f64.powi(power)
+                // The lowest one leaves room for those below the axis.
+                if y < BOTTOM { y + 4.0 } else { y },
+                power_of_ten(power)
             ),
         );
     }
     let middle = (PLOT_LEFT + PLOT_RIGHT) / 2.0;
     put(
         out,
-        format_args!("<text class=\"small middle\" x=\"{middle}\" y=\"{}\">FLOP for a byte</text>", BOTTOM + 38.0),
+        format_args!("<text class=\"small middle\" x=\"{middle}\" y=\"{}\">FLOP for a byte</text>", BOTTOM + 42.0),
     );
     put(
         out,

@@ -9,7 +9,6 @@ mod texts;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::builder::FalseyValueParser;
 use figure::{Figure, Machine};
 use thane_cpu::Profile;
 
@@ -56,7 +55,7 @@ pub struct Args {
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
     numerics: NumericsFlag,
     /// Say behind each figure where the time went, warming up included; cold and convert have no profile.
-    #[arg(long, value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     profile: bool,
 }
 

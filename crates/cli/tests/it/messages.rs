@@ -1,0 +1,152 @@
+//! What is said where something cannot be: the thing by its name, once, and a way on that works.
+
+use std::path::Path;
+
+use crate::embed;
+use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, stderr, stdout};
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn example(name: &str) -> String {
+    format!("{}/../../tests/example/{name}.mil", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn verbs_of_packages_know_the_names_of_models() {
+    let home = Home::new();
+    let out = home.path("out");
+    for args in [&["verify", "minilm"][..], &["check", "minilm"], &["predict", "minilm", "--out", text(&out)]] {
+        let output = home.run(args);
+        assert_ends(&output, 2, &["found the name of a model", "try: thane convert minilm -o minilm.mlpackage"]);
+        assert!(!stderr(&output).contains("because"), "{args:?}");
+    }
+    for args in [["inspect", "gone.mlpackage"], ["verify", "gone"], ["check", "gone.mil"]] {
+        let output = home.run(&args);
+        assert_ends(&output, 2, &["expected a Core ML package", "found no such file or folder"]);
+        assert!(!stderr(&output).contains("because"), "{args:?}");
+    }
+}
+
+#[test]
+fn a_cause_is_said_once() {
+    let home = Home::new();
+    let file = home.path("file");
+    std::fs::write(&file, "").unwrap();
+    let out = file.join("x.mlpackage");
+    let output = home.run(&["convert", text(&chat_gguf()), "--context", "32", "-o", text(&out)]);
+    let said = stderr(&output);
+    assert_eq!(said.matches("os error").count(), 1, "{said}");
+}
+
+#[test]
+fn caches_need_systems_with_states() {
+    let home = Home::new();
+    let (model, out) = (chat_folder(), home.path("out.mlpackage"));
+    let args = ["convert", text(&model), "-o", text(&out)];
+    let run = |more: &[&str]| home.run(&[&args[..], more].concat());
+    let needs = "caches are states, which need iOS 18 or macOS 15";
+    assert_ends(&run(&["--min-os", "macos14"]), 2, &[needs, "try: --min-os macos15 or ios18"]);
+    assert_ends(&run(&["--opset", "ios17"]), 2, &[needs, "try: --opset ios18"]);
+    let written = run(&["--form", "engine", "--target", "m1+macos14"]);
+    assert_ends(&written, 0, &["ANE143", &format!("try: --target m1+macos15: {needs}")]);
+}
+
+#[test]
+fn a_longer_context_keeps_the_form() {
+    let home = Home::new();
+    let model = chat_folder();
+    for (name, flags, form) in [("engine", &["--form", "engine"][..], " --form engine"), ("portable", &[], "")] {
+        let out = home.path(&format!("{name}.mlpackage"));
+        let args = ["convert", text(&model), "--context", "64", "-o", text(&out)];
+        assert_ends(&home.run(&[&args[..], flags].concat()), 0, &[]);
+        let remedy = |n: usize| format!("thane convert {}{form} -o PACKAGE --context {n}", text(&model));
+        let longer = home.run(&["run", text(&out), "hi", "--context", "128"]);
+        assert_ends(&longer, 2, &["holds 64 tokens", &remedy(128)]);
+        let prompt = "x".repeat(200);
+        assert_ends(&home.run(&["run", text(&out), &prompt]), 2, &["the context holds 64", &remedy(512)]);
+    }
+}
+
+#[test]
+fn requirements_that_hold_are_not_said_to_fail() {
+    let home = Home::new();
+    let (program, base) = (example("broken"), home.path("base.json"));
+    assert_ends(&home.run(&["audit", &program, "--format", "json", "-o", text(&base)]), 0, &[]);
+    let output = home.run(&["audit", &program, "--baseline", text(&base), "--deny", "note", "--require-ane", "50"]);
+    assert_ends(&output, 1, &["1 of 2 requirements does not hold: --require-ane 50"]);
+    let printed = stdout(&output);
+    assert!(printed.contains("a requirement does not hold: --require-ane 50; holds: --deny note"), "{printed}");
+}
+
+#[test]
+fn nothing_to_audit_is_said_with_all_that_can_be() {
+    let home = Home::new();
+    let (empty, out) = (home.path("empty"), home.path("out"));
+    std::fs::create_dir(&empty).unwrap();
+    let packages = "the path of a package, a compiled model, a .mil file or a folder of packages";
+    assert_ends(&home.run(&["audit", text(&empty)]), 2, &[packages, "a GGUF file, a Hugging Face folder"]);
+    let fixed = home.run(&["audit", text(&empty), "--fix", "-o", text(&out)]);
+    assert_ends(&fixed, 2, &[packages]);
+    assert!(!stderr(&fixed).contains("thane convert"));
+    let clean = home.path("clean.mil");
+    let program = "program(1.3)\n{\n func main<ios18>(tensor<fp16, [1, 8, 1, 64]> x) {\n\
+                   tensor<fp16, [1, 8, 1, 64]> y = relu(x = x);\n} -> (y);\n}";
+    std::fs::write(&clean, program).unwrap();
+    let nothing = home.run(&["bisect", text(&clean), "--rule", "ANE070", "-o", text(&home.path("part.mil"))]);
+    assert_ends(&nothing, 2, &["ANE070 finds nothing in the program"]);
+}
+
+#[test]
+fn a_wrong_target_has_the_nearest_name_before_all_names() {
+    let output = Home::new().run(&["audit", &example("broken"), "--target", "m4mx"]);
+    assert_ends(
+        &output,
+        2,
+        &["\"m4mx\" is neither a chip nor a system; the nearest name is m4-max", "  systems  macos12"],
+    );
+    assert!(stderr(&output).lines().all(|line| line.chars().count() <= 120), "{}", stderr(&output));
+}
+
+#[test]
+fn offline_is_named_where_it_is_the_reason() {
+    let output = Home::new().run(&["run", "smollm2-135m", "hi", "--offline"]);
+    assert_ends(&output, 5, &["try: the same without --offline"]);
+    assert!(!stderr(&output).contains("HF_ENDPOINT"));
+}
+
+#[test]
+fn a_line_of_json_is_counted_once() {
+    let home = Home::new();
+    let file = home.path("texts.jsonl");
+    std::fs::write(&file, "{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"text\": \"\n").unwrap();
+    let output = home.run(&["embed", text(&embed::model("bert-mean")), "--file", text(&file)]);
+    assert_ends(&output, 2, &["line 3"]);
+    assert!(!stderr(&output).contains("at line 1"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_long_literal_is_not_echoed_whole() {
+    let home = Home::new();
+    let file = home.path("long.mil");
+    let literal = "1".repeat(100_000);
+    let statement = format!("tensor<fp32, [1]> y = add(x = x, y = fp32({literal}z));");
+    std::fs::write(
+        &file,
+        format!("program(1.3)\n{{\n func main<ios18>(tensor<fp32, [1]> x) {{\n{statement}\n}} -> (y);\n}}"),
+    )
+    .unwrap();
+    let output = home.run(&["check", text(&file)]);
+    assert_ends(&output, 2, &["111..111", "is no fp32"]);
+    assert!(stderr(&output).len() < 1000);
+}
+
+#[test]
+fn a_row_of_a_table_is_one_line() {
+    let home = Home::new();
+    let file = home.path("two\nlines.gguf");
+    std::fs::copy(chat_gguf(), &file).unwrap();
+    let printed = stdout(&home.run(&["show", text(&file)]));
+    assert!(printed.lines().nth(1).unwrap().ends_with("two\\nlines.gguf"), "{printed}");
+}
