@@ -13,7 +13,7 @@ mod kind;
 mod signal;
 
 use kind::{Kind, Slice};
-use signal::{At, Integers, Masks, Maker, Noise, Signal, integer};
+use signal::{At, Integers, Maker, Masks, Noise, Signal, integer};
 
 /// One input of one call: name, shape, bytes.
 pub type Given = (String, Vec<usize>, Vec<u8>);
@@ -64,9 +64,8 @@ pub fn all(f: &Function, samples: &[Sample]) -> Vec<Set> {
     let taken = |s: &&Sample| s.function.as_ref().is_none_or(|n| *n == f.name) && s.fits(f);
     let given = samples.iter().filter(taken);
     let usual = |label: &str, signal| Set { is_usual: true, ..Set::new(label, signal) };
-    let mut sets: Vec<Set> = given
-        .map(|s| Set { sample: Some(s.clone()), ..usual(&s.label, Signal::Noise(2.0)) })
-        .collect();
+    let mut sets: Vec<Set> =
+        given.map(|s| Set { sample: Some(s.clone()), ..usual(&s.label, Signal::Noise(2.0)) }).collect();
     let kinds = Kind::all(f);
     let n_numbers = kinds.values().filter(|kind| matches!(kind, Kind::Number)).count();
     // Signals are for numbers: masks and indices of another set are others by their seed.

@@ -118,8 +118,7 @@ const EXACT: &[&str] = &[
 ];
 
 /// Ops that are infinite at numbers that are not large.
-const POLES: &[&str] =
-    &["log", "real_div", "rsqrt", "inverse", "pow", "tan", "atanh", "cast", "fill", "select"];
+const POLES: &[&str] = &["log", "real_div", "rsqrt", "inverse", "pow", "tan", "atanh", "cast", "fill", "select"];
 
 /// Whether results of an op may round.
 pub fn rounds(op: &Op) -> bool {

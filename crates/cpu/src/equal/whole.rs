@@ -237,13 +237,7 @@ impl Reference {
 
     /// How far another form is, on so many sets; it ends at the first that is too far, and begins
     /// there next time.
-    pub fn judge(
-        &mut self,
-        after: &Function,
-        n_sets: usize,
-        judge: Judge,
-        env: &Env,
-    ) -> Result<Found, Stop> {
+    pub fn judge(&mut self, after: &Function, n_sets: usize, judge: Judge, env: &Env) -> Result<Found, Stop> {
         let mut found = Found::default();
         for at in 0..self.cases.len().min(n_sets) {
             let case = &self.cases[at];
@@ -276,13 +270,7 @@ impl Reference {
     }
 
     /// How far another form is in f32.
-    fn wide(
-        &self,
-        case: &Case,
-        after: &Function,
-        env: &Env,
-        found: &mut Found,
-    ) -> Result<Option<String>, Stop> {
+    fn wide(&self, case: &Case, after: &Function, env: &Env, found: &mut Found) -> Result<Option<String>, Stop> {
         let wide = run(after, &self.f, &case.set, Mode::Wide, env)?.results;
         for (i, (name, held)) in wide.iter().enumerate() {
             let own = &case.results[i];

@@ -1,10 +1,10 @@
-//! Remainders as x - floor(x / y) * y: in fp16 only of a constant of few digits, whose multiples
-//! fp16 holds. The quotient by another may be rounded up to a whole number, and the remainder is
-//! then off by the divisor.
+//! Remainders as x - floor(x / y) * y: in fp16 only of a constant of few digits, up to 1. Another
+//! quotient may be rounded up to a whole number, or to 0 from below, and the remainder is then off
+//! by the divisor.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 4]> x) {
-//!     tensor<fp16, [2, 4]> y = mod(x = x, y = fp16(0x1.8p+0));
+//!     tensor<fp16, [2, 4]> y = mod(x = x, y = fp16(0x1.8p-1));
 //! } -> (y);
 //! ```
 
@@ -32,8 +32,8 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     if !matches!(view.dtype(result), Some(DType::Fp16 | DType::Fp32)) {
         return Err("it is a remainder of integers, which are not on the engine either: compute it on the host");
     }
-    if view.dtype(result) == Some(DType::Fp16) && !has_few_digits(view, op) {
-        return Err("its divisor in fp16 is no constant of few digits: compute it in fp32");
+    if view.dtype(result) == Some(DType::Fp16) && !is_safe_divisor(view, op) {
+        return Err("its divisor in fp16 is no constant of few digits up to 1: compute it in fp32");
     }
     let mut new = Rewrite::new(view, id, FIX.name);
     let [x, y] = ["x", "y"].map(|name| match op.arg(name) {
@@ -49,10 +49,12 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     new.instead(rest)
 }
 
-/// Whether the divisor is a constant whose numbers have five digits or fewer in binary.
-fn has_few_digits(view: &View<'_>, op: &Op) -> bool {
+/// Whether the divisor is a constant whose numbers have five digits or fewer in binary, so that
+/// fp16 holds multiples of it, and are no larger than 1, so that no quotient is below what fp16
+/// holds.
+fn is_safe_divisor(view: &View<'_>, op: &Op) -> bool {
     /// Digits of an f32 that are behind those.
     const BEHIND: u32 = (1 << 19) - 1;
-    let has_more = |x: f32| x.to_bits() & BEHIND != 0;
-    Constant::of(view, op, "y").is_some_and(|divisor| !divisor.any(has_more))
+    let is_unsafe = |x: f32| x.to_bits() & BEHIND != 0 || x.abs() > 1.0;
+    Constant::of(view, op, "y").is_some_and(|divisor| !divisor.any(is_unsafe))
 }

@@ -56,8 +56,7 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let column = new.cast(column, DType::Fp16);
     let below = new.with_number("less", column, DType::Fp16, 0.0);
     let from_end = new.with_number("add", column, DType::Fp16, n as f32);
-    let column =
-        new.op("select", vec![one("cond", below), one("a", from_end), one("b", column)]);
+    let column = new.op("select", vec![one("cond", below), one("a", from_end), one("b", column)]);
     let row = new.numbers(DType::Fp16, &[1, n], (0..n).map(|i| i as f32));
     let hot = new.binary("equal", column, row);
     let hot = new.cast(hot, dtype);

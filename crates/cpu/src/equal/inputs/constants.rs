@@ -7,16 +7,8 @@ use super::signal::Channels;
 use super::{Kind, is_float, users};
 
 /// Ops that compare.
-const COMPARE: &[&str] = &[
-    "greater",
-    "greater_equal",
-    "less",
-    "less_equal",
-    "equal",
-    "not_equal",
-    "maximum",
-    "minimum",
-];
+const COMPARE: &[&str] =
+    &["greater", "greater_equal", "less", "less_equal", "equal", "not_equal", "maximum", "minimum"];
 /// Ops with an edge in their domain.
 const EDGED: &[&str] = &[
     "clip",
@@ -71,9 +63,7 @@ pub fn compared(f: &Function) -> Vec<f32> {
         if !(is_edged(op) || matches!(op.def.name, "add" | "sub") && leads(op)) {
             continue;
         }
-        let is_few = |l: &&Literal| {
-            l.ty().tensor().and_then(|t| t.n_elements()).is_some_and(|n| n <= 4)
-        };
+        let is_few = |l: &&Literal| l.ty().tensor().and_then(|t| t.n_elements()).is_some_and(|n| n <= 4);
         let literals = op.args.iter().flatten().filter_map(|arg| literal(f, arg)).filter(is_few);
         found.extend(literals.filter_map(|l| l.to_floats()).flatten());
     }
@@ -108,13 +98,7 @@ pub fn along_channels(f: &Function) -> Vec<Channels> {
 type Center = (Vec<usize>, Vec<f32>);
 
 /// What a value is centered at where constants along axes are taken from it or divide it.
-fn centers(
-    f: &Function,
-    users: &[Vec<OpId>],
-    value: ValueId,
-    shape: &[usize],
-    left: usize,
-) -> Vec<Center> {
+fn centers(f: &Function, users: &[Vec<OpId>], value: ValueId, shape: &[usize], left: usize) -> Vec<Center> {
     let Some(left) = left.checked_sub(1) else { return Vec::new() };
     let mut found = Vec::new();
     for id in users[value.index()].iter().take(16) {

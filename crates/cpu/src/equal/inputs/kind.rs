@@ -108,9 +108,7 @@ fn bound(f: &Function, users: &[Vec<OpId>], value: ValueId, left: usize) -> Opti
     let left = left.checked_sub(1)?;
     let of = |id: &OpId| {
         let op = f.op(*id);
-        let dim = |name: &str, axis: usize| {
-            f.value(op.value_arg(name)?).ty.tensor_or_state()?.shape.get(axis)?.known()
-        };
+        let dim = |name: &str, axis: usize| f.value(op.value_arg(name)?).ty.tensor_or_state()?.shape.get(axis)?.known();
         let axis = f.literal_arg(op, "axis").and_then(|l| l.to_ints()?.first().copied()).unwrap_or(0);
         let rank = op.value_arg("x").and_then(|x| Some(f.value(x).ty.tensor()?.rank())).unwrap_or(0);
         let axis = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).ok()?;
@@ -202,12 +200,8 @@ impl Slice {
     pub fn draw(slices: &[Self], noise: &mut Noise) -> HashMap<ValueId, Vec<usize>> {
         let mut drawn: HashMap<ValueId, Vec<usize>> = HashMap::new();
         for slice in slices {
-            let place =
-                |(whole, part): &(usize, usize)| noise.next() as usize % (whole - part + 1);
-            let begin = drawn
-                .entry(slice.begin)
-                .or_insert_with(|| slice.axes.iter().map(place).collect())
-                .clone();
+            let place = |(whole, part): &(usize, usize)| noise.next() as usize % (whole - part + 1);
+            let begin = drawn.entry(slice.begin).or_insert_with(|| slice.axes.iter().map(place).collect()).clone();
             let ends = begin.iter().zip(&slice.axes).map(|(begin, (_, part))| begin + part);
             drawn.insert(slice.end, ends.collect());
         }
