@@ -55,6 +55,6 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
 fn is_safe_divisor(view: &View<'_>, op: &Op) -> bool {
     /// Digits of an f32 that are behind those.
     const BEHIND: u32 = (1 << 19) - 1;
-    let is_unsafe = |x: f32| x.to_bits() & BEHIND != 0 || x.abs() > 1.0;
-    Constant::of(view, op, "y").is_some_and(|divisor| !divisor.any(is_unsafe))
+    let is_refused = |x: f32| x.to_bits() & BEHIND != 0 || x.abs() > 1.0;
+    Constant::of(view, op, "y").is_some_and(|divisor| !divisor.any(is_refused))
 }
