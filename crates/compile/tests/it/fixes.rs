@@ -154,7 +154,10 @@ fn apply(fix: &Fix, program: &Program, target: &Target) -> (Program, Report) {
 fn is_fixed(fix: &Fix, program: &Program, report: &Report) -> Result<(), String> {
     for f in program.functions() {
         let mut kept = report.kept().filter(|s| s.function == f.name && s.fix == fix.name);
-        let Some(step) = kept.next() else { return Err(format!("{} left {} as it is:\n{report}", fix.name, f.name)) };
+        let Some(step) = kept.next() else {
+            let why: Vec<String> = report.rejected().map(|s| format!("{}: {:?}", s.function, s.verdict)).collect();
+            return Err(format!("{} left {} as it is:\n{report}\n{}", fix.name, f.name, why.join("\n")));
+        };
         if !matches!(&step.verdict, Verdict::Kept(proof) if is_proof(proof, fix.numbers)) {
             return Err(format!("{}: {}: not proven:\n{report}", fix.name, f.name));
         }
@@ -297,12 +300,15 @@ const TEMPLATES: &[(&str, &str)] = &[
         tensor<fp16, [{a}, {b}, {n}]> g = gelu(x = h, mode = string(\"TANH_APPROXIMATION\"));
         tensor<fp16, [{a}, {b}, {m}]> y = matmul(x = g, y = v);"),
     ("split_contraction", "tensor<fp16, [2, {k:4100-5999}, {h:2-4}, {w:4-6}]> x, tensor<fp16, [{r:9-14}, {k}]> z, tensor<fp16, [{c:14-20}, {k}]> u | y, q, t
+        tensor<fp16, [2, {k}, {h}, {w}]> xc = clip(x = x, alpha = fp16(-0x1p+1), beta = fp16(0x1p+1));
+        tensor<fp16, [{r}, {k}]> zc = clip(x = z, alpha = fp16(-0x1p+1), beta = fp16(0x1p+1));
+        tensor<fp16, [{c}, {k}]> uc = clip(x = u, alpha = fp16(-0x1p+1), beta = fp16(0x1p+1));
         tensor<fp16, [{n:20-24}, {k}, 2, 1]> f = const()[val = tensor<fp16, [{n}, {k}, 2, 1]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed})))];
         tensor<fp16, [{n}]> b = const()[val = tensor<fp16, [{n}]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed+9})))];
         tensor<fp16, [{m:30-40}, {k}]> g = const()[val = tensor<fp16, [{m}, {k}]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed+1})))];
-        tensor<fp16, [2, {n}, {h+1}, {w}]> y = conv(x = x, weight = f, bias = b, pad = tensor<int32, [4]>([1, 1, 0, 0]), pad_type = string(\"custom\"));
-        tensor<fp16, [{r}, {m}]> q = linear(x = z, weight = g);
-        tensor<fp16, [{r}, {c}]> t = matmul(x = z, y = u, transpose_y = bool(true));"),
+        tensor<fp16, [2, {n}, {h+1}, {w}]> y = conv(x = xc, weight = f, bias = b, pad = tensor<int32, [4]>([1, 1, 0, 0]), pad_type = string(\"custom\"));
+        tensor<fp16, [{r}, {m}]> q = linear(x = zc, weight = g);
+        tensor<fp16, [{r}, {c}]> t = matmul(x = zc, y = uc, transpose_y = bool(true));"),
     ("group_heads", "tensor<fp16, [{b:2-4}]> one, tensor<fp16, [{n:3-5}]> two, tensor<fp16, [{g:5-8}]> three, tensor<fp16, [{b}, {n*g}, {t:9-14}, {d:14-20}]> q, tensor<fp16, [{b}, {n}, {s:20-30}, {d}]> k | y
         tensor<fp16, [{b}, {n}, 1, {s}, {d}]> e = reshape(x = k, shape = tensor<int32, [5]>([{b}, {n}, 1, {s}, {d}]));
         tensor<fp16, [{b}, {n}, {g}, {s}, {d}]> c = tile(x = e, reps = tensor<int32, [5]>([1, 1, {g}, 1, 1]));
@@ -333,9 +339,10 @@ const TEMPLATES: &[(&str, &str)] = &[
         tensor<fp16, [{a}, {m}]> t = matmul(x = x, y = v);
         tensor<fp16, [1, {o}, 1, 2]> q = conv(x = z, weight = f);"),
     ("split_kernel", "tensor<fp16, [{a:2-4}, {c:4-7}, {h:50-60}, {w:60-80}]> x | y
+        tensor<fp16, [{a}, {c}, {h}, {w}]> k = clip(x = x, alpha = fp16(-0x1p+1), beta = fp16(0x1p+1));
         tensor<fp16, [{n:7-9}, {c}, {i:9-12}, {j:12-30}]> f = const()[val = tensor<fp16, [{n}, {c}, {i}, {j}]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed})))];
         tensor<fp16, [{n}]> b = const()[val = tensor<fp16, [{n}]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed+9})))];
-        tensor<fp16, [{a}, {n}, {h}, {w}]> y = conv(x = x, weight = f, bias = b, pad_type = string(\"same\"));"),
+        tensor<fp16, [{a}, {n}, {h}, {w}]> y = conv(x = k, weight = f, bias = b, pad_type = string(\"same\"));"),
     ("scale_rms_norm", "tensor<fp16, [{a:2-9}, {k:64-200}, {b:9-14}]> x | y
         tensor<fp16, [{k}, 1]> w = const()[val = tensor<fp16, [{k}, 1]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed})))];
         tensor<fp16, [{a}, {k}, {b}]> q = square(x = x);

@@ -5,6 +5,7 @@ mod bisect;
 mod cases;
 mod compressed;
 mod driver;
+mod faults;
 mod fixes;
 mod grown;
 mod interface;

@@ -13,6 +13,10 @@ pub const UNIT_16: f64 = 1.0 / (1u64 << 11) as f64;
 /// Two forms round in other places: they may be apart by so many times what one form moves where each of its ops
 /// rounds to a side without a pattern.
 pub const MANY: f64 = 8.0;
+/// Roundings that move a number by more than this over the largest leave nothing to judge.
+pub const ABSURD: f64 = 0.5;
+/// Numbers of fp16 from here on may be rounded to infinity: 16 roundings below the largest.
+const EDGE: f64 = 65_504.0 * (1.0 - 16.0 * UNIT_16);
 
 /// How far numbers are from those due, where those are finite.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,20 +34,16 @@ pub struct Diff {
 }
 
 impl Diff {
-    /// Between two tensors.
-    pub fn of(due: &Tensor, found: &Tensor) -> Self {
-        Self::between(&numbers(due), &numbers(found), due.dtype.is_float())
+    /// Between two tensors, of the elements that are judged.
+    pub fn of(due: &Tensor, found: &Tensor, judged: &Judged) -> Self {
+        Self::between(&numbers(due), &numbers(found), due.dtype.is_float(), judged)
     }
 
-    /// How far roundings put numbers off: without bound where they make one infinite.
-    pub fn spread(&self) -> f64 {
-        if self.n_lost > 0 { f64::INFINITY } else { self.most }
-    }
-
-    /// Between numbers.
-    pub fn between(due: &[f64], found: &[f64], is_float: bool) -> Self {
+    /// Between numbers, of the elements that are judged.
+    pub fn between(due: &[f64], found: &[f64], is_float: bool, judged: &Judged) -> Self {
         let mut diff = Self { n_lost: due.len().abs_diff(found.len()), is_float, ..Self::default() };
-        for (due, found) in due.iter().zip(found).filter(|(due, _)| due.is_finite()) {
+        let pairs = due.iter().zip(found).enumerate();
+        for (_, (due, found)) in pairs.filter(|(i, (due, _))| due.is_finite() && judged.has(*i)) {
             diff.n += 1;
             diff.magnitude = diff.magnitude.max(due.abs());
             if found.is_finite() {
@@ -53,6 +53,47 @@ impl Diff {
             }
         }
         diff
+    }
+}
+
+/// Elements of a tensor that a form is judged by.
+#[derive(Clone, Debug, Default)]
+pub struct Judged(Option<Vec<bool>>);
+
+impl Judged {
+    fn of(is_judged: Vec<bool>) -> Self {
+        Self(if is_judged.iter().all(|x| *x) { None } else { Some(is_judged) })
+    }
+
+    /// Those that roundings of f32 leave what they are: floating-point numbers stay finite, and
+    /// others are the same.
+    pub fn stable(due: &Tensor, nudged: &Tensor) -> Self {
+        let is_float = due.dtype.is_float();
+        let pairs = numbers(due).into_iter().zip(numbers(nudged));
+        Self::of(pairs.map(|(a, b)| if is_float { b.is_finite() || !a.is_finite() } else { a == b }).collect())
+    }
+
+    /// Those of numbers in fp16 that are finite, and not within a few roundings of the largest.
+    pub fn finite(own: &Tensor) -> Self {
+        Self::of(numbers(own).into_iter().map(|x| x.abs() < EDGE).collect())
+    }
+
+    /// Those of both.
+    pub fn and(&self, other: &Self) -> Self {
+        match (&self.0, &other.0) {
+            (Some(a), Some(b)) => Self(Some(a.iter().zip(b).map(|(a, b)| *a && *b).collect())),
+            (Some(one), None) | (None, Some(one)) => Self(Some(one.clone())),
+            (None, None) => Self(None),
+        }
+    }
+
+    fn has(&self, i: usize) -> bool {
+        self.0.as_ref().is_none_or(|judged| judged.get(i) != Some(&false))
+    }
+
+    /// How many of them are not finite.
+    pub fn n_lost(&self, found: &[f64]) -> usize {
+        found.iter().enumerate().filter(|(i, x)| self.has(*i) && !x.is_finite()).count()
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use thane_mil::program::{Arg, Function, Op, OpId, ValueId};
 use thane_mil::types::DType;
 
-use super::diff::{Diff, MANY, ROUNDINGS, UNIT_16, UNIT_32};
+use super::diff::{ABSURD, Diff, Judged, MANY, ROUNDINGS, UNIT_16, UNIT_32, numbers};
 use super::walk::{Env, Held, Mode, Stop, Walk, rounds};
 use crate::tensor::{Buffer, Tensor};
 
@@ -119,23 +119,18 @@ fn blocks_are_same(before: &Function, after: &Function, old: &Op, new: &Op) -> b
 pub type Memo = HashMap<ValueId, Held>;
 
 /// What was seen of a rewrite by itself.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// Numbers compared.
     pub n_values: usize,
+    /// Numbers that roundings move by as much as they are, so that nothing is seen of them.
+    pub n_absurd: usize,
+    /// The largest number of each claim: errors of small numbers are over it.
+    magnitudes: Vec<f64>,
     /// The largest difference in f32, over the largest number.
     pub error: f64,
     /// What roundings allow at most.
     pub allowed: f64,
-}
-
-impl Seen {
-    /// Together with what was seen on other inputs.
-    pub fn add(&mut self, other: &Self) {
-        self.n_values += other.n_values;
-        self.error = self.error.max(other.error);
-        self.allowed = self.allowed.max(other.allowed);
-    }
 }
 
 /// Why a rewrite is not proven by itself.
@@ -156,61 +151,104 @@ impl From<Stop> for Fault {
 const SCALES: [f32; 2] = [1.0, 1.0 / 64.0];
 
 /// Computes each claim of a rewrite on values that the function has on some inputs.
-pub fn check(before: &Function, after: &Function, claims: &Claims, memo: &Memo, env: &Env) -> Result<Seen, Fault> {
-    let mut seen = Seen::default();
+pub fn check(
+    before: &Function,
+    after: &Function,
+    claims: &Claims,
+    memo: &Memo,
+    seen: &mut Seen,
+    env: &Env,
+) -> Result<(), Fault> {
     let sides = [before, after].map(|f| {
         let wanted: Vec<ValueId> =
             claims.pairs.iter().map(|(v, w)| if std::ptr::eq(f, before) { *v } else { *w }).collect();
         let (ops, given) = claims.region(f, &wanted);
         Side { f, wanted, ops, given }
     });
-    // Errors of small numbers are over the numbers that there are without the scale.
-    let mut magnitudes = vec![0.0f64; claims.pairs.len()];
+    seen.magnitudes.resize(claims.pairs.len(), 0.0);
     // Forms that begin at other values are not smaller by the same factor.
     let is_scaled = sides[0].given == sides[1].given;
     for scale in SCALES.into_iter().filter(|scale| *scale == 1.0 || is_scaled) {
-        let values = |mode| -> Result<[Values; 2], Stop> {
-            let [b, a] = &sides;
-            Ok([b.values(memo, mode, scale, env)?, a.values(memo, mode, scale, env)?])
-        };
-        let [due, found] = values(Mode::Wide)?;
-        let [nudged, nudged_found] = values(Mode::Nudged)?;
-        let is_half = sides.iter().any(Side::is_half);
-        let declared = if is_half { Some(values(Mode::Declared)?) } else { None };
+        let runs = Runs::new(&sides, memo, scale, env)?;
         for (i, (v, _)) in claims.pairs.iter().enumerate() {
             let name = &before.value(*v).name;
-            let error = Diff::of(&due.0[i], &found.0[i]);
-            magnitudes[i] = magnitudes[i].max(error.magnitude);
-            let of = |a: &Values, b: &Values| Diff::of(&a.0[i], &b.0[i]).spread();
-            let spread = of(&due, &nudged).max(of(&found, &nudged_found));
-            // Constants that are written in fp16 are rounded to it.
-            let unit = ROUNDINGS * UNIT_32 + if is_half { UNIT_16 } else { 0.0 };
-            let allowed = MANY * spread + if error.is_float { unit * error.magnitude } else { 0.0 };
-            if error.n_lost > 0 || error.most > allowed {
-                return Err(Fault::Differs(format!(
-                    "`{name}` is off by {error}, where roundings of f32 allow {:.1e}",
-                    over(allowed, error.magnitude)
-                )));
-            }
-            seen.n_values += error.n;
-            seen.error = seen.error.max(over(error.most, error.magnitude));
-            seen.allowed = seen.allowed.max(over(allowed, error.magnitude));
-            let Some([own, other]) = &declared else { continue };
-            if let (Some(op), None) = (&other.1, &own.1) {
-                return Err(Fault::Differs(format!("{op}, which it writes, overflows fp16 where nothing did before")));
-            }
-            let (own, other) = (Diff::of(&due.0[i], &own.0[i]), Diff::of(&due.0[i], &other.0[i]));
-            let n_roundings = sides[1].n_roundings();
-            let allowed = 2.0 * own.most + (ROUNDINGS + n_roundings) * UNIT_16 * magnitudes[i];
-            if other.n_lost > own.n_lost || other.most > allowed {
-                return Err(Fault::Differs(format!(
-                    "`{name}` in fp16 is off by {other}; without the rewrite by {own}, and roundings allow {:.1e}",
-                    over(allowed, other.magnitude)
-                )));
+            if let Some(fault) = runs.wide(i, seen).or_else(|| runs.declared(i, seen)) {
+                return Err(Fault::Differs(fault.replacen("{}", name, 1)));
             }
         }
     }
-    Ok(seen)
+    Ok(())
+}
+
+/// What both forms give in each mode: the old one, then the new one.
+struct Runs {
+    wide: [Values; 2],
+    nudged: [Values; 2],
+    declared: Option<[Values; 2]>,
+    /// Ops that round in the new form, of the longest chain.
+    n_roundings: f64,
+}
+
+impl Runs {
+    fn new(sides: &[Side<'_>; 2], memo: &Memo, scale: f32, env: &Env) -> Result<Self, Stop> {
+        let values = |mode| -> Result<[Values; 2], Stop> {
+            let [b, a] = sides;
+            Ok([b.values(memo, mode, scale, env)?, a.values(memo, mode, scale, env)?])
+        };
+        let (wide, nudged) = (values(Mode::Wide)?, values(Mode::Nudged)?);
+        let is_half = sides.iter().any(Side::is_half);
+        let declared = if is_half { Some(values(Mode::Declared)?) } else { None };
+        Ok(Self { wide, nudged, declared, n_roundings: sides[1].n_roundings() })
+    }
+
+    /// How a claim is off in f32.
+    fn wide(&self, i: usize, seen: &mut Seen) -> Option<String> {
+        let [due, found] = [&self.wide[0].0[i], &self.wide[1].0[i]];
+        let [nudged, nudged_found] = [&self.nudged[0].0[i], &self.nudged[1].0[i]];
+        let judged = Judged::stable(due, nudged);
+        let both = judged.and(&Judged::stable(found, nudged_found));
+        let error = Diff::of(due, found, if due.dtype.is_float() { &both } else { &judged });
+        let most = &mut seen.magnitudes[i];
+        *most = most.max(error.magnitude);
+        let spread = Diff::of(due, nudged, &both).most.max(Diff::of(found, nudged_found, &both).most);
+        // Constants that are written in fp16 are rounded to it.
+        let unit = ROUNDINGS * UNIT_32 + if self.declared.is_some() { UNIT_16 } else { 0.0 };
+        let allowed = if error.is_float { MANY * spread + unit * error.magnitude } else { 0.0 };
+        let is_beyond = self.wide[0].1.is_some();
+        if error.n_lost > 0 || error.most > allowed && !is_beyond {
+            let allowed = over(allowed, *most);
+            return Some(format!("`{{}}` is off by {error}, where roundings of f32 allow {allowed:.1e}"));
+        }
+        if is_beyond || over(allowed, *most) > ABSURD {
+            seen.n_absurd += error.n;
+            return None;
+        }
+        seen.n_values += error.n;
+        seen.error = seen.error.max(over(error.most, *most));
+        seen.allowed = seen.allowed.max(over(allowed, *most));
+        None
+    }
+
+    /// How a claim is off in what is declared.
+    fn declared(&self, i: usize, seen: &Seen) -> Option<String> {
+        let [own, other] = self.declared.as_ref()?;
+        if let (Some(op), None) = (&other.1, &own.1) {
+            return Some(format!("{op}, which it writes, overflows fp16 where nothing did before"));
+        }
+        let judged = Judged::finite(&own.0[i]);
+        let due = &self.wide[0].0[i];
+        let n_lost = judged.n_lost(&numbers(&other.0[i]));
+        let (own, other) = (Diff::of(due, &own.0[i], &judged), Diff::of(due, &other.0[i], &judged));
+        let n_roundings = ROUNDINGS + self.n_roundings;
+        let allowed = 2.0 * own.most + n_roundings * UNIT_16 * seen.magnitudes[i];
+        if n_lost == 0 && other.most <= allowed {
+            return None;
+        }
+        let (other, allowed) = (Diff { n_lost, ..other }, over(allowed, other.magnitude));
+        Some(format!(
+            "`{{}}` in fp16 is off by {other}; without the rewrite by {own}, and roundings allow {allowed:.1e}"
+        ))
+    }
 }
 
 fn over(a: f64, b: f64) -> f64 {

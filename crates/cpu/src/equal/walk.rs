@@ -117,6 +117,9 @@ const EXACT: &[&str] = &[
     "transpose",
 ];
 
+/// Ops that are infinite at numbers that are not large.
+const POLES: &[&str] = &["log", "real_div", "rsqrt", "inverse", "pow", "tan", "atanh", "cast", "fill", "select"];
+
 /// Whether results of an op may round.
 pub fn rounds(op: &Op) -> bool {
     !EXACT.contains(&op.def.name)
@@ -130,7 +133,8 @@ pub struct Walk<'a> {
     /// Values that are computed or given.
     pub slots: HashMap<ValueId, Held>,
     states: HashMap<ValueId, Held>,
-    /// The first op of which a finite number is beyond fp16 where it is declared so.
+    /// The first op of which a finite number is beyond fp16 where it is declared so, or in the
+    /// other modes one that makes an infinite number of finite ones.
     pub overflow: Option<String>,
 }
 
@@ -344,11 +348,31 @@ impl<'a> Walk<'a> {
         let name = || format!("a result of `{}`", op.def.name);
         reserved.grow(made.saturating_sub(n_bytes), name)?;
         let taken = Rc::new(reserved);
+        if self.mode != Mode::Declared && self.overflow.is_none() && !POLES.contains(&op.def.name) {
+            let is_infinite = |t: &Tensor| t.f32s().is_some_and(|x| x.iter().any(|x| x.is_infinite()));
+            if found.iter().any(is_infinite) && !self.takes_infinite(op)? {
+                self.overflow = base.map(|v| format!("{} `{}`", op.def.name, self.f.value(v).name));
+            }
+        }
         for (value, tensor) in op.results.iter().zip(found) {
             let tensor = self.keep(op, *value, tensor);
             self.slots.insert(*value, Held { tensor, _taken: Rc::clone(&taken) });
         }
         Ok(())
+    }
+
+    /// Whether an operand of an op is not finite.
+    fn takes_infinite(&self, op: &Op) -> Result<bool, Stop> {
+        for value in op.uses() {
+            if self.f.constant(value).is_some_and(|l| l.ty().tensor().is_none()) {
+                continue;
+            }
+            let held = self.value(value)?;
+            if held.tensor.f32s().is_some_and(|x| x.iter().any(|x| !x.is_finite())) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn arg(&self, op: &Op, arg: Option<&Arg>, taken: &mut Vec<Held>) -> Result<Option<Value>, Stop> {

@@ -7,13 +7,17 @@ use thane_mil::budget::Reservation;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
-use super::diff::{Diff, MANY, ROUNDINGS, UNIT_16, UNIT_32, numbers};
+use super::diff::{ABSURD, Diff, Judged, MANY, ROUNDINGS, UNIT_16, UNIT_32, numbers};
 use super::inputs::{self, Given, Sample, Set};
 use super::rows;
 use super::walk::{Env, Held, Mode, Stop, Walk};
+use crate::tensor::Tensor;
 
 /// Calls of a run where there are states.
 const CALLS_WITH_STATE: usize = 2;
+
+/// Sets that only add to others are for functions that take less.
+const EXTRA_TIME: Duration = Duration::from_millis(2);
 
 /// What a form gives: each output of each call, and the states in the end.
 type Results = Vec<(String, Held)>;
@@ -29,11 +33,33 @@ struct Run {
 struct Case {
     set: Set,
     due: Results,
-    /// Of each result, how far roundings of f32 put it off.
-    spread: Vec<f64>,
-    /// Of each result, how far its own fp16 puts it off; none where the original itself overflows fp16, so that what it
-    /// gives in fp16 is no measure.
-    own: Option<Vec<Diff>>,
+    results: Vec<Own>,
+    /// Whether the original itself overflows fp16, so that what it gives there is no measure of a
+    /// lossy form.
+    overflows: bool,
+    /// Whether it overflows f32: then only what is not finite any more is a fault.
+    is_beyond: bool,
+}
+
+/// What is known of a result of the original.
+struct Own {
+    /// How far roundings of f32 put it off.
+    spread: f64,
+    /// Elements that such roundings leave what they are.
+    stable: Judged,
+    /// How far its own fp16 puts it off.
+    half: Diff,
+    /// Elements that its own fp16 holds.
+    held: Judged,
+}
+
+impl Own {
+    fn new(due: &Tensor, nudged: &Tensor, declared: Option<&Tensor>) -> Self {
+        let stable = Judged::stable(due, nudged);
+        let held = declared.map(Judged::finite).unwrap_or_default();
+        let half = declared.map(|own| Diff::of(due, own, &held)).unwrap_or_default();
+        Self { spread: Diff::of(due, nudged, &stable).most, stable, half, held }
+    }
 }
 
 /// The original of a function, run once.
@@ -138,18 +164,29 @@ impl Reference {
         };
         let begun = Instant::now();
         for set in inputs::all(f, samples) {
-            if !reference.cases.is_empty() && begun.elapsed() > most {
+            let is_first = reference.cases.is_empty();
+            if set.is_extra && (is_first || reference.run_time > EXTRA_TIME) {
+                continue;
+            }
+            if !is_first && begun.elapsed() > most {
                 reference.is_complete = false;
                 break;
             }
-            reference.add(set, env)?;
+            let (is_extra, label) = (set.is_extra, set.label.clone());
+            match reference.add(set, env) {
+                // The original itself takes no such inputs.
+                Err(Stop::Op(why)) if !is_first => reference.note = Some(format!("{label}: {why}")),
+                Err(Stop::Memory(_)) if is_extra => {}
+                done => done?,
+            }
         }
         Ok(reference)
     }
 
     fn add(&mut self, set: Set, env: &Env) -> Result<(), Stop> {
         let begun = Instant::now();
-        let due = run(&self.f, &self.f, &set, Mode::Wide, env)?.results;
+        let wide = run(&self.f, &self.f, &set, Mode::Wide, env)?;
+        let (due, is_beyond) = (wide.results, wide.overflow.is_some());
         self.run_time = self.run_time.max(begun.elapsed());
         let declared = match is_half(&self.f) {
             true => Some(run(&self.f, &self.f, &set, Mode::Declared, env)?),
@@ -160,20 +197,20 @@ impl Reference {
             self.note = Some(format!("{} makes the program itself overflow fp16 at {op}", set.label));
         }
         let nudged = run(&self.f, &self.f, &set, Mode::Nudged, env)?.results;
-        let own = due.iter().enumerate().map(|(i, (_, due))| match &declared {
-            Some(run) => Diff::of(&due.tensor, &run.results[i].1.tensor),
-            None => Diff::default(),
+        let results = due.iter().enumerate().map(|(i, (_, due))| {
+            let declared = declared.as_ref().map(|run| &run.results[i].1.tensor);
+            Own::new(&due.tensor, &nudged[i].1.tensor, declared)
         });
-        let own = if overflow.is_some() { None } else { Some(own.collect()) };
-        let spread = due.iter().zip(&nudged).map(|(d, n)| Diff::of(&d.1.tensor, &n.1.tensor));
-        let spread: Vec<Diff> = spread.collect();
+        let results = results.collect();
         self.magnitudes.resize(due.len(), 0.0);
         if set.is_usual {
-            let largest = self.magnitudes.iter_mut().zip(&spread);
-            largest.for_each(|(most, diff)| *most = most.max(diff.magnitude));
+            let all = Judged::default();
+            let largest = self.magnitudes.iter_mut().zip(&due);
+            let size = |due: &Held| Diff::of(&due.tensor, &due.tensor, &all).magnitude;
+            largest.for_each(|(most, (_, due))| *most = most.max(size(due)));
         }
-        let spread = spread.iter().map(Diff::spread).collect();
-        self.cases.push(Case { set, due, spread, own });
+        let overflows = overflow.is_some();
+        self.cases.push(Case { set, due, results, overflows, is_beyond });
         Ok(())
     }
 
@@ -195,15 +232,14 @@ impl Reference {
 
     /// Sets that a lossy form can be judged on: the original itself stays within fp16.
     pub fn n_measured(&self) -> usize {
-        self.cases.iter().filter(|case| case.own.is_some()).count()
+        self.cases.iter().filter(|case| !case.overflows).count()
     }
 
-    /// How far another form is, on so many sets; it ends at the first that is too far, and begins there next time.
+    /// How far another form is, on so many sets; it ends at the first that is too far, and begins
+    /// there next time.
     pub fn judge(&mut self, after: &Function, n_sets: usize, judge: Judge, env: &Env) -> Result<Found, Stop> {
         let mut found = Found::default();
-        let serves = |case: &Case| judge == Judge::Exact || case.own.is_some();
-        let sets: Vec<usize> = (0..self.cases.len()).filter(|at| serves(&self.cases[*at])).take(n_sets).collect();
-        for at in sets {
+        for at in 0..self.cases.len().min(n_sets) {
             let case = &self.cases[at];
             if let Some(fault) = self.case(case, after, judge, env, &mut found)? {
                 found.fault = Some(format!("{fault}, for {}", case.set.label));
@@ -211,8 +247,7 @@ impl Reference {
                 self.cases.insert(0, case);
                 break;
             }
-            let in_f32 = if case.own.is_none() { " (in f32: the program itself overflows fp16 there)" } else { "" };
-            found.labels.push(format!("{}{in_f32}", case.set.label));
+            found.add_label(case, judge);
         }
         Ok(found)
     }
@@ -226,69 +261,113 @@ impl Reference {
         found: &mut Found,
     ) -> Result<Option<String>, Stop> {
         if judge == Judge::Exact {
-            let wide = run(after, &self.f, &case.set, Mode::Wide, env)?.results;
-            for (i, (name, held)) in wide.iter().enumerate() {
-                let (diff, most) = self.diff(case, i, held);
-                let allowed = MANY * case.spread[i] + if diff.is_float { ROUNDINGS * UNIT_32 * most } else { 0.0 };
-                // Constants that are written in fp16 are rounded to it.
-                let own = case.own.as_ref().map_or(0.0, |own| own[i].most);
-                let written = if diff.is_float && is_half(after) { own + UNIT_16 * most } else { 0.0 };
-                let allowed = allowed + written;
-                found.note(&diff, most, allowed, &case.set.label);
-                if diff.n_lost > 0 || diff.most > allowed {
-                    let allowed = over(allowed, most);
-                    return Ok(Some(format!(
-                        "`{name}` is off by {}, where roundings of f32 allow {allowed:.1e}",
-                        shown(&diff, most)
-                    )));
-                }
-            }
-            if !is_half(after) {
-                return Ok(None);
+            let fault = self.wide(case, after, env, found)?;
+            if fault.is_some() || !is_half(after) {
+                return Ok(fault);
             }
         }
-        let Some(own) = &case.own else { return Ok(None) };
-        let declared = run(after, &self.f, &case.set, Mode::Declared, env)?;
-        // Where the original gives numbers that are not finite, it is not used.
-        let is_used = case.due.iter().all(|(_, due)| numbers(&due.tensor).iter().all(|x| x.is_finite()));
-        if let (Some(op), true) = (declared.overflow, is_used) {
-            return Ok(Some(format!("{op} overflows fp16")));
-        }
-        for (i, (name, held)) in declared.results.iter().enumerate() {
-            let (diff, most) = self.diff(case, i, held);
-            let own = &own[i];
-            let allowed = match judge {
-                Judge::Exact => 2.0 * own.most + MANY * case.spread[i] + ROUNDINGS * UNIT_16 * most,
-                Judge::Lossy(share) => share * most,
-            };
-            let allowed = if diff.is_float || judge != Judge::Exact { allowed } else { 2.0 * own.most };
-            if judge != Judge::Exact {
-                found.note(&diff, most, allowed, &case.set.label);
+        self.declared(case, after, judge, env, found)
+    }
+
+    /// How far another form is in f32.
+    fn wide(&self, case: &Case, after: &Function, env: &Env, found: &mut Found) -> Result<Option<String>, Stop> {
+        let wide = run(after, &self.f, &case.set, Mode::Wide, env)?.results;
+        for (i, (name, held)) in wide.iter().enumerate() {
+            let own = &case.results[i];
+            let (diff, most, _) = self.diff(case, i, held, &own.stable);
+            // Constants that are written in fp16 are rounded to it.
+            let half = if case.overflows { 0.0 } else { own.half.most };
+            let written = if is_half(after) { half + UNIT_16 * most } else { 0.0 };
+            let rounded = MANY * own.spread + ROUNDINGS * UNIT_32 * most;
+            let allowed = if diff.is_float { rounded + written } else { 0.0 };
+            if diff.n_lost > 0 || diff.most > allowed && !case.is_beyond {
+                let allowed = over(allowed, most);
+                return Ok(Some(format!(
+                    "`{name}` is off by {}, where roundings of f32 allow {allowed:.1e}",
+                    shown(&diff, most)
+                )));
             }
-            if diff.n_lost > own.n_lost || diff.most > allowed {
-                let (shown, allowed) = (shown(&diff, most), over(allowed, most));
-                return Ok(Some(match judge {
-                    Judge::Lossy(_) => format!("`{name}` is off by {shown}, more than {allowed:.1e}"),
-                    Judge::Exact => format!(
-                        "`{name}` in fp16 is off by {shown}; before by {:.1e}, and roundings allow {allowed:.1e}",
-                        over(own.most, most)
-                    ),
-                }));
+            if over(allowed, most) <= ABSURD && !case.is_beyond {
+                found.note(&diff, most, allowed, &case.set.label);
             }
         }
         Ok(None)
     }
 
-    /// How far a result is, and the number that this is taken over.
-    fn diff(&self, case: &Case, i: usize, held: &Held) -> (Diff, f64) {
+    /// How far another form is in what it declares.
+    fn declared(
+        &self,
+        case: &Case,
+        after: &Function,
+        judge: Judge,
+        env: &Env,
+        found: &mut Found,
+    ) -> Result<Option<String>, Stop> {
+        let declared = run(after, &self.f, &case.set, Mode::Declared, env)?;
+        // Where the original gives numbers that are not finite, it is not used.
+        let is_finite = |due: &Held| numbers(&due.tensor).iter().all(|x| x.is_finite());
+        let is_used = !case.overflows && case.due.iter().all(|(_, due)| is_finite(due));
+        if let (Some(op), true) = (declared.overflow, is_used) {
+            return Ok(Some(format!("{op} overflows fp16")));
+        }
+        for (i, (name, held)) in declared.results.iter().enumerate() {
+            let own = &case.results[i];
+            let (diff, most, n_lost) = self.diff(case, i, held, &own.held);
+            let is_exact = judge == Judge::Exact;
+            let allowed = match judge {
+                Judge::Lossy(_) if case.overflows => f64::INFINITY,
+                Judge::Lossy(share) => share * most,
+                Judge::Exact if !diff.is_float => 2.0 * own.half.most,
+                Judge::Exact => 2.0 * own.half.most + MANY * own.spread + ROUNDINGS * UNIT_16 * most,
+            };
+            if !is_exact && !case.overflows {
+                found.note(&Diff { n_lost, ..diff }, most, allowed, &case.set.label);
+            }
+            if n_lost == 0 && diff.most <= allowed {
+                continue;
+            }
+            let shown = shown(&Diff { n_lost, ..diff }, most);
+            let allowed = over(allowed, most);
+            return Ok(Some(match judge {
+                Judge::Lossy(_) => format!("`{name}` is off by {shown}, more than {allowed:.1e}"),
+                Judge::Exact => format!(
+                    "`{name}` in fp16 is off by {shown}; before by {:.1e}, and roundings allow {allowed:.1e}",
+                    over(own.half.most, most)
+                ),
+            }));
+        }
+        Ok(None)
+    }
+
+    /// How far a result is, the number that this is taken over, and how many elements are finite
+    /// in the original and not in it.
+    fn diff(&self, case: &Case, i: usize, held: &Held, judged: &Judged) -> (Diff, f64, usize) {
         let (name, due) = &case.due[i];
         let found = rows::cut(&self.f, name, &held.tensor.shape, numbers(&held.tensor));
-        let diff = Diff::between(&numbers(&due.tensor), &found, due.tensor.dtype.is_float());
-        (diff, diff.magnitude.max(self.magnitudes[i]))
+        let (is_float, due) = (due.tensor.dtype.is_float(), numbers(&due.tensor));
+        let diff = Diff::between(&due, &found, is_float, judged);
+        let n_missing = due.len().abs_diff(found.len());
+        // Without an fp16 form of its own, what is due is what is finite in the original.
+        let n_lost = if is_half(&self.f) { judged.n_lost(&found) + n_missing } else { diff.n_lost };
+        (diff, diff.magnitude.max(self.magnitudes[i]), n_lost)
     }
 }
 
 impl Found {
+    fn add_label(&mut self, case: &Case, judge: Judge) {
+        let label = &case.set.label;
+        let label = match judge {
+            Judge::Lossy(_) if case.overflows => return,
+            Judge::Exact if case.overflows => {
+                format!("{label} (where the program itself does not overflow fp16)")
+            }
+            _ => label.clone(),
+        };
+        if !self.labels.contains(&label) {
+            self.labels.push(label);
+        }
+    }
+
     fn note(&mut self, diff: &Diff, most: f64, allowed: f64, label: &str) {
         self.n_values += diff.n;
         self.allowed = self.allowed.max(over(allowed, most));

@@ -6,7 +6,9 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes n - max(where x = max(x): n - i, else 0) and a `cast`, which alone leaves the engine. fp16 counts to 2,048.
+//! becomes n - max(where x = max(x) or x is NaN: n - i, else 1) and a `cast`, which alone leaves the
+//! engine. fp16 counts to 2,048. The maximum of numbers with a NaN is NaN, so that the first NaN is
+//! found, as before.
 
 use thane_mil::edit::New;
 use thane_mil::program::OpId;
@@ -50,8 +52,11 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let mut row = vec![1; shape.len()];
     row[axis] = n;
     let left = new.numbers(dtype, &row, (0..n).map(|i| (n - i) as f32));
-    let none = new.number(dtype, 0.0);
-    let left = new.op("select", vec![one("cond", is_best), one("a", left), one("b", none)]);
+    // Where nothing is equal to the best, the last position: none beyond it.
+    let none = new.number(dtype, 1.0);
+    let best = new.op("select", vec![one("cond", is_best), one("a", left), one("b", none)]);
+    let is_number = new.binary("equal", New::Value(x), New::Value(x));
+    let left = new.op("select", vec![one("cond", is_number), one("a", best), one("b", left)]);
     // The first of equals has most left.
     let first = new.reduce("reduce_max", left, &[axis]);
     let n = new.number(dtype, n as f32);

@@ -6,7 +6,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes sin(x) / cos(x); sinh and cosh become exponentials, atanh logarithms, asin and acos atan(x / sqrt(1 - x^2)).
+//! becomes sin(x) / cos(x); sinh and cosh become exponentials of x / 2, whose squares are no larger
+//! than the result, atanh logarithms, asin and acos atan(x / sqrt(1 - x^2)).
 
 use std::f32::consts::FRAC_PI_2;
 
@@ -36,8 +37,8 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
             let (sin, cos) = (new.unary("sin", x), new.unary("cos", x));
             new.binary("real_div", sin, cos)
         }
-        "sinh" => exponentials(&mut new, "sub", x, dtype),
-        "cosh" => exponentials(&mut new, "add", x, dtype),
+        "sinh" => sinh(&mut new, x, dtype),
+        "cosh" => cosh(&mut new, x, dtype),
         "atanh" => {
             let one = new.number(dtype, 1.0);
             let (above, below) = (new.binary("add", one, x), new.binary("sub", one, x));
@@ -55,11 +56,29 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     new.instead(y)
 }
 
-fn exponentials(new: &mut Rewrite<'_>, join: &'static str, x: New, dtype: DType) -> New {
-    let minus = new.with_number("mul", x, dtype, -1.0);
-    let (up, down) = (new.unary("exp", x), new.unary("exp", minus));
-    let y = new.binary(join, up, down);
-    new.with_number("mul", y, dtype, 0.5)
+/// e^(x/2) and e^(-x/2): e^x is infinite in fp16 where half of it is not.
+fn half_powers(new: &mut Rewrite<'_>, x: New, dtype: DType) -> (New, New) {
+    let (up, down) = (new.with_number("mul", x, dtype, 0.5), new.with_number("mul", x, dtype, -0.5));
+    (new.unary("exp", up), new.unary("exp", down))
+}
+
+/// (a - b) / 2 (a + b) of a = e^(x/2) and b = e^(-x/2).
+fn sinh(new: &mut Rewrite<'_>, x: New, dtype: DType) -> New {
+    let (up, down) = half_powers(new, x, dtype);
+    let difference = new.binary("sub", up, down);
+    let half = new.with_number("mul", difference, dtype, 0.5);
+    let sum = new.binary("add", up, down);
+    new.binary("mul", half, sum)
+}
+
+/// a / 2 a + b / 2 b of a = e^(x/2) and b = e^(-x/2).
+fn cosh(new: &mut Rewrite<'_>, x: New, dtype: DType) -> New {
+    let (up, down) = half_powers(new, x, dtype);
+    let squares = [up, down].map(|power| {
+        let half = new.with_number("mul", power, dtype, 0.5);
+        new.binary("mul", half, power)
+    });
+    new.sum(squares.to_vec())
 }
 
 /// atan(x / sqrt((1 - x) (1 + x))); at 1 the quotient is infinite and its atan a quarter turn.

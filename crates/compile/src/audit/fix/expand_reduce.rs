@@ -1,12 +1,13 @@
 //! Reductions of a few numbers as ops on slices.
 //!
 //! ```text
-//! func f<ios18>(tensor<fp16, [1, 3, 4]> x) {
-//!     tensor<fp16, [1, 4]> y = reduce_prod(x = x, axes = tensor<int32, [1]>([1]), keep_dims = bool(false));
+//! func f<ios18>(tensor<fp32, [1, 3, 4]> x) {
+//!     tensor<fp32, [1, 4]> y = reduce_prod(x = x, axes = tensor<int32, [1]>([1]), keep_dims = bool(false));
 //! } -> (y);
 //! ```
 //!
-//! becomes three slices of the axis, multiplied, and a `reshape`; sums, maxima and minima likewise, and means in fp32.
+//! becomes three slices of the axis, multiplied, and a `reshape`; sums, maxima and minima likewise. Means
+//! and products of more than two numbers are written so in fp32 only.
 
 use thane_mil::edit::New;
 use thane_mil::program::OpId;
@@ -51,6 +52,9 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     if is_mean && dtype == DType::Fp16 {
         // Divided before it is summed, small numbers are lost; divided after, large ones are.
         return Err("a mean in fp16 has a sum that fp16 may not hold");
+    }
+    if kind == "mul" && n > 2 && dtype == DType::Fp16 {
+        return Err("a product in fp16 has parts that fp16 may not hold");
     }
     let parts: Vec<New> = (0..n).map(|i| new.slice_axis(New::Value(x), &shape, axis, i, 1)).collect();
     let y = parts.into_iter().reduce(|a, b| new.binary(kind, a, b)).ok_or("there is nothing to reduce")?;

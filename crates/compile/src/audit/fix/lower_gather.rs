@@ -7,14 +7,15 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes a comparison of the indices, as fp16, with 0, 1, .. 4, and a `matmul` with the table. The `cast` of the
-//! indices leaves the engine; without it, look rows up on the host.
+//! becomes a comparison of the indices, as fp16, with 0, 1, .. 4, and a `matmul` with the table. To
+//! indices below 0, which count from the end, 5 is added before. The `cast` of the indices leaves
+//! the engine; without it, look rows up on the host.
 
 use thane_mil::edit::New;
 use thane_mil::program::OpId;
 use thane_mil::types::DType;
 
-use super::rewrite::{Rewrite, result_shape};
+use super::rewrite::{Rewrite, one, result_shape};
 use super::weights::Constant;
 use super::{Answer, Fix, Numbers};
 use crate::audit::rules::query::int;
@@ -53,6 +54,9 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let mut new = Rewrite::new(view, id, FIX.name);
     let column = new.reshape(New::Value(indices), &[n_indices, 1]);
     let column = new.cast(column, DType::Fp16);
+    let below = new.with_number("less", column, DType::Fp16, 0.0);
+    let from_end = new.with_number("add", column, DType::Fp16, n as f32);
+    let column = new.op("select", vec![one("cond", below), one("a", from_end), one("b", column)]);
     let row = new.numbers(DType::Fp16, &[1, n], (0..n).map(|i| i as f32));
     let hot = new.binary("equal", column, row);
     let hot = new.cast(hot, dtype);

@@ -6,8 +6,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes `matmul(w, x)` with w[0, i] = 1/256 and a product with 256/400: nothing is transposed, and but for that
-//! factor nothing is rounded.
+//! becomes `matmul(w, x)` with w[0, i] = 1/400: nothing is transposed, and no sum of parts is larger
+//! than the largest of x.
 
 use thane_mil::edit::New;
 use thane_mil::program::OpId;
@@ -26,6 +26,9 @@ pub const FIX: Fix = Fix {
     run,
 };
 
+/// 1 over a larger number is below the least fp16 that the engine keeps, 2^-14.
+const MOST_OF_MEAN: usize = 1 << 14;
+
 fn run(view: &View<'_>, id: OpId) -> Answer {
     let (x, dtype, shape) = operand(view, id, "x")?;
     let axes = ints(view, id, "axes").ok_or("its axes are not given")?;
@@ -40,16 +43,18 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
         "reduce_mean" => true,
         _ => return Err("it is no sum and no mean"),
     };
-    // The power of two below n: exact in fp16, and the sum is no larger than twice the largest of x.
-    let power = if mean { (1usize << n.max(1).ilog2()) as f32 } else { 1.0 };
+    if mean && n > MOST_OF_MEAN {
+        return Err("it is a mean of more than 16384 numbers: 1 over that is 0 in fp16");
+    }
+    // Divided before it is summed: no sum of parts is larger than the largest of x.
+    let weight = if mean { 1.0 / n as f32 } else { 1.0 };
     let out = result_shape(view, id)?;
     let mut new = Rewrite::new(view, id, FIX.name);
     // As many axes as x has: matmul broadcasts the batch.
     let mut row = vec![1; shape.len()];
     row[shape.len() - 1] = n;
-    let weights = new.numbers(dtype, &row, std::iter::repeat_n(1.0 / power, n));
+    let weights = new.numbers(dtype, &row, std::iter::repeat_n(weight, n));
     let y = new.binary("matmul", weights, New::Value(x));
-    let y = if mean { new.with_number("mul", y, dtype, power / n as f32) } else { y };
     let y = if out.len() == shape.len() { y } else { new.reshape(y, &out) };
     new.instead(y)
 }
