@@ -211,7 +211,7 @@ impl<'a> Output<'a> {
         if let Some((op, isa)) = self.then {
             let end = first_token + n_tokens;
             for start in (first_token..end).step_by(FINISH_TOKENS) {
-                isa.run(Finish { op, out: self, first_row, tokens: start..end.min(start + FINISH_TOKENS) });
+                Finish { op, out: self, first_row, tokens: start..end.min(start + FINISH_TOKENS) }.run_on(isa);
             }
         }
     }
@@ -311,6 +311,15 @@ struct Finish<'a> {
     out: &'a Output<'a>,
     first_row: usize,
     tokens: Range<usize>,
+}
+
+impl Finish<'_> {
+    /// Apart from the tiles that end in it: inside of each, every operation would be compiled for every instruction set,
+    /// which took most of the time that this crate is compiled in.
+    #[inline(never)]
+    fn run_on(self, isa: Isa) {
+        isa.run(self);
+    }
 }
 
 impl Kernel for Finish<'_> {

@@ -368,7 +368,7 @@ impl Sums for Task<'_> {
     fn finish(&self, _n_panels: usize, first_token: usize, n_tokens: usize) {
         if let Some(gate) = self.to.gate {
             let tokens = first_token..first_token + n_tokens;
-            self.ctx.isa().run(Gated { task: self, op: gate.op, tokens });
+            Gated { task: self, op: gate.op, tokens }.run_on(self.ctx.isa());
         }
     }
 }
@@ -386,6 +386,14 @@ struct Gated<'a> {
     task: &'a Task<'a>,
     op: Unary,
     tokens: std::ops::Range<usize>,
+}
+
+impl Gated<'_> {
+    /// Apart from the tiles that end in it, as [`super::Finish::run_on`].
+    #[inline(never)]
+    fn run_on(self, isa: Isa) {
+        isa.run(self);
+    }
 }
 
 impl Kernel for Gated<'_> {

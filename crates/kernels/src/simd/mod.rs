@@ -99,7 +99,7 @@ impl Isa {
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
-            Self::Portable => kernel.run(Portable),
+            Self::Portable => Portable.run(kernel),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(simd) => simd.run(kernel),
             #[cfg(target_arch = "x86_64")]

@@ -3,7 +3,7 @@
 //! The larger operations stay out of line: inlined into every kernel they would take longer to compile than all the
 //! other instruction sets.
 
-use super::{LANES, Simd};
+use super::{Kernel, LANES, Simd};
 use crate::f16::{bf16_to_f32, f16_to_f32, f32_to_f16};
 
 /// No instruction set beyond the target's own.
@@ -33,6 +33,14 @@ fn dot(acc: &[i32; LANES], weights: &[i16; 64], activations: &[u8; 64]) -> [i32;
         sums[i] += pairs[2 * i] + pairs[2 * i + 1];
     }
     sums
+}
+
+impl Portable {
+    /// Never inlined, so that each kernel is compiled once, not at each place that runs it.
+    #[inline(never)]
+    pub(super) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
+    }
 }
 
 impl Simd for Portable {
