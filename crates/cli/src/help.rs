@@ -121,12 +121,8 @@ const PAGES: &[Page] = &[
             "thane bisect model.mlpackage --rule ANE070 --target m4 -o part.mil",
         ],
     },
-    Page {
-        verb: "completions",
-        common: &[],
-        examples: ["thane completions bash > thane.bash", "thane completions zsh > _thane"],
-    },
-    Page { verb: "man", common: &[], examples: ["thane man > thane.1", "thane man audit > thane-audit.1"] },
+    Page { verb: "completions", common: &[], examples: ["thane completions bash", "thane completions zsh"] },
+    Page { verb: "man", common: &[], examples: ["thane man", "thane man audit"] },
 ];
 
 /// What stands behind `thane -h`.

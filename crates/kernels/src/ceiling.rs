@@ -79,7 +79,11 @@ impl Kernel for Products {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> usize {
         // Sums that do not wait for each other: two registers each with AVX2 are 12 of its 16, and 12 of AVX-512's 32.
-        if const { S::TILE_TOKENS >= 12 } { fma_rounds::<S, 12>(simd, self.0) } else { fma_rounds::<S, 6>(simd, self.0) }
+        if const { S::TILE_TOKENS >= 12 } {
+            fma_rounds::<S, 12>(simd, self.0)
+        } else {
+            fma_rounds::<S, 6>(simd, self.0)
+        }
     }
 }
 
@@ -132,7 +136,11 @@ impl Kernel for ByteProducts {
     type Output = usize;
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> usize {
-        if const { S::TILE_TOKENS >= 12 } { byte_rounds::<S, 12>(simd, self.0) } else { byte_rounds::<S, 6>(simd, self.0) }
+        if const { S::TILE_TOKENS >= 12 } {
+            byte_rounds::<S, 12>(simd, self.0)
+        } else {
+            byte_rounds::<S, 6>(simd, self.0)
+        }
     }
 }
 

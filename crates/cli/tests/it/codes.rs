@@ -123,6 +123,8 @@ const GOOD: &[&str] = &[
     "audit FIXED --require-ane 100 --deny warning",
     "explain -14",
     "bisect MIL -o OUT.mil",
+    "completions bash",
+    "man audit",
 ];
 
 /// What was asked for does not hold.
@@ -163,6 +165,8 @@ const USAGE: &[&str] = &[
     "predict GONE.mlpackage --out OUT",
     "predict PACKAGE --function decode --input token=GONE.npy --out OUT",
     "predict PACKAGE --function walk --out OUT",
+    "completions tcsh",
+    "man nosuch",
     "verify BUNDLE --cosine 1.5",
     "verify BUNDLE --cosine nan",
     "verify BUNDLE --cosine inf",

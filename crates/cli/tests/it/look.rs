@@ -85,3 +85,23 @@ fn show_is_a_page_and_with_tensors_a_list() {
     assert!(list.starts_with(&page) && list.lines().count() == page.lines().count() + 1 + 21, "{list}");
     assert!(list.contains("F16     [282, 48]            token_embd.weight"), "{list}");
 }
+
+#[test]
+fn completions_and_manual_pages_have_every_verb_and_its_flags() {
+    let home = Home::new();
+    let help = stdout(&home.run(&["-h"]));
+    let commands = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let verbs: Vec<&str> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let page = stdout(&home.run(&["man"]));
+    assert!(page.contains(".TH thane 1"), "{page}");
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = stdout(&home.run(&["completions", shell]));
+        assert!(verbs.iter().all(|verb| script.contains(verb)) && script.contains("require-ane"), "{shell}");
+    }
+    for verb in verbs.into_iter().filter(|verb| *verb != "help") {
+        assert!(page.contains(&format!("thane\\-{verb}")), "{verb} is not in {page}");
+        let own = stdout(&home.run(&["man", verb]));
+        assert!(own.contains(&format!(".TH thane-{verb} 1")), "{own}");
+    }
+    assert!(stdout(&home.run(&["man", "audit"])).contains("require\\-ane"));
+}

@@ -37,7 +37,7 @@ fn a_cause_is_said_once() {
     let out = file.join("x.mlpackage");
     let output = home.run(&["convert", text(&chat_gguf()), "--context", "32", "-o", text(&out)]);
     let said = stderr(&output);
-    assert_eq!(said.matches("os error").count(), 1, "{said}");
+    assert_eq!(said.matches("is no folder").count(), 1, "{said}");
 }
 
 #[test]

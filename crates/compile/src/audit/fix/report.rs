@@ -133,13 +133,13 @@ impl fmt::Display for Step {
 fn change(before: &Measure, after: &Measure) -> String {
     let share = |m: &Measure| m.residency * 100.0;
     format!(
-        "{:.3} -> {:.3} ms, on the engine {:.1} -> {:.1} % of ops, {} -> {} findings",
+        "{:.3} -> {:.3} ms, on the engine {:.1} -> {:.1} % of ops, {} -> {}",
         before.ms,
         after.ms,
         share(before),
         share(after),
         before.n_findings,
-        after.n_findings
+        count(after.n_findings, "finding")
     )
 }
 
@@ -167,11 +167,11 @@ impl fmt::Display for Report {
         self.interface.iter().try_for_each(|changed| writeln!(f, "interface  {changed}"))?;
         writeln!(
             f,
-            "{}: {} fixed, {} tried in vain, {} findings left; {}",
+            "{}: {} fixed, {} tried in vain, {} left; {}",
             self.target,
             self.kept().count(),
             self.rejected().count(),
-            self.after.n_findings,
+            count(self.after.n_findings, "finding"),
             change(&self.before, &self.after)
         )
     }
