@@ -154,11 +154,12 @@ pub fn write_with(
     written.map_err(|fault| unwritten(path, fault))
 }
 
-/// A file that is written and has no name yet; dropped, it is removed. Of a stream there is nothing left to do.
+/// A file that is written completely and not renamed to its place yet; dropped, it is removed. What
+/// went to a stream is not held back.
 pub struct Pending(Option<Partial>);
 
 impl Pending {
-    /// Write all of it.
+    /// Writes all of it beside its place.
     pub fn new(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>) -> io::Result<Self> {
         if leads_to_stream(path) {
             fill(&mut fs::OpenOptions::new().write(true).open(path)?)?;
@@ -167,7 +168,7 @@ impl Pending {
         Ok(Self(Some(filled(path, fill)?)))
     }
 
-    /// Give it its name.
+    /// Renames it to its place.
     pub fn put(self, force: bool) -> io::Result<()> {
         self.0.map_or(Ok(()), |partial| if force { partial.replace() } else { partial.put() })
     }

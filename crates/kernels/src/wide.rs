@@ -1,10 +1,10 @@
-//! Sums in f64, for what must not lose digits: references that other numbers are judged by.
+//! Sums in f64, for reference results that other results are compared with.
 
 use crate::Isa;
 use crate::simd::{Kernel, Simd};
 
-/// The dot product of two slices, summed in f64 in eight interleaved parts; bit for bit the same with every instruction
-/// set.
+/// The dot product of two slices, summed in f64 in eight interleaved parts. Every instruction set
+/// gives the same bits.
 ///
 /// # Panics
 /// If the slices are not of one length.
@@ -20,7 +20,8 @@ struct Dot<'a> {
 
 impl Kernel for Dot<'_> {
     type Output = f64;
-    /// Plain loops, which the compiler turns into the vectors of the instruction set: they have no f64 by name.
+    /// Plain loops: [`Simd`] has no f64 vectors, so the compiler vectorizes them for each instruction
+    /// set.
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> f64 {
         let ((a, a_rest), (b, b_rest)) = (self.a.as_chunks::<8>(), self.b.as_chunks::<8>());

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::builder::FalseyValueParser;
 use serde::Serialize;
 use thane_compile::audit::Severity;
 use thane_compile::audit::bisect::{BisectError, Part, Wanted, bisect};
@@ -40,13 +39,13 @@ pub struct Args {
     #[arg(long, value_name = "UNITS", value_parser = audit::units)]
     units: Option<Units>,
     /// Judge for the way straight to the engine, around Core ML.
-    #[arg(long, value_parser = FalseyValueParser::new(), conflicts_with = "units")]
+    #[arg(long, conflicts_with = "units")]
     direct: bool,
     /// Where the part goes: a package, or a .mil file.
     #[arg(short, long, value_name = "Y")]
     out: PathBuf,
     /// Replace what is at -o.
-    #[arg(long, value_parser = FalseyValueParser::new())]
+    #[arg(long)]
     force: bool,
     #[command(flatten)]
     embedding: bundle::Flags,

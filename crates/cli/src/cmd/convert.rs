@@ -183,7 +183,7 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
     })
 }
 
-/// The name of an output says what it is.
+/// Refuses an output whose extension is not that of a package or a compiled model.
 fn named_well(args: &Args) -> Outcome {
     let is_package = args.out.extension().is_some_and(|e| e == "mlpackage");
     if is_package || is_compiled(&args.out) || args.embedding.layout == bundle::Layout::Folder {

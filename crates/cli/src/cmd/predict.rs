@@ -59,7 +59,7 @@ pub struct Args {
     #[arg(short, long, value_name = "FOLDER")]
     out: PathBuf,
     /// Replace results that are in the folder already.
-    #[arg(long, value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long)]
     force: bool,
 }
 
@@ -161,7 +161,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         let view = instance.state(&value.name).map_err(|e| Failure::new(Code::Usage, e))?;
         report.states.push(store(args, &value.name, view, &mut pending, app)?);
     }
-    // Only when all of them are written does one get its name.
+    // All results are written before the first is renamed to its place.
     for Pending { path, file, .. } in pending {
         file.put(args.force).map_err(|e| out::unwritten(&path, e))?;
     }
@@ -326,14 +326,14 @@ fn check_outputs(f: &Function, args: &Args) -> Outcome {
     written.into_iter().try_for_each(|name| out::check(&result_path(args, name), args.force, &read))
 }
 
-/// A result that is written and has no name yet.
+/// A result that is written and not renamed to its place yet.
 struct Pending<'a> {
     path: PathBuf,
     file: out::Pending,
     _writing: Writing<'a>,
 }
 
-/// Write what is to be `NAME.npy`.
+/// Writes a result beside `NAME.npy`, where it goes when all are written.
 fn store<'a>(
     args: &Args,
     name: &str,

@@ -314,8 +314,8 @@ struct Finish<'a> {
 }
 
 impl Finish<'_> {
-    /// Apart from the tiles that end in it: inside of each, every operation would be compiled for every instruction set,
-    /// which took most of the time that this crate is compiled in.
+    /// Never inlined: inlined into each tile, every activation was compiled for every instruction
+    /// set, which took most of this crate's build time.
     #[inline(never)]
     fn run_on(self, isa: Isa) {
         isa.run(self);

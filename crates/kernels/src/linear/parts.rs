@@ -389,7 +389,7 @@ struct Gated<'a> {
 }
 
 impl Gated<'_> {
-    /// Apart from the tiles that end in it, as [`super::Finish::run_on`].
+    /// Never inlined, for the reason given at `Finish::run_on`.
     #[inline(never)]
     fn run_on(self, isa: Isa) {
         isa.run(self);

@@ -70,7 +70,8 @@ impl Partial {
         file.parent().filter(|folder| folder.starts_with(&self.path)).map_or(Ok(()), create_folders)
     }
 
-    /// Give it its name, where nothing may be yet; of several writers one does.
+    /// Rename it to its place, which must be vacant. Of several concurrent writers exactly one
+    /// succeeds.
     pub fn put(self) -> io::Result<()> {
         System.put(&self.path, &self.place)
     }
@@ -125,10 +126,11 @@ impl Drop for Partial {
     }
 }
 
-/// Make a folder and those above it, but no [`Partial`]: one that was removed does not come back.
+/// Create a folder and its parents, as `create_dir_all` does, but never a [`Partial`]: a partial that
+/// the signal handler removed must not be created again by the thread that still writes.
 pub fn create_folders(folder: &Path) -> io::Result<()> {
     let Some(partial) = folder.ancestors().find(|path| name_of(path).contains(MARK)) else {
-        // Something other than a folder is there: not what is to be written, so not "exists already".
+        // A parent is a file. `AlreadyExists` would read as if the output itself were there.
         return fs::create_dir_all(folder).map_err(|e| match e.kind() {
             ErrorKind::AlreadyExists => {
                 io::Error::new(ErrorKind::NotADirectory, format!("{} is no folder", folder.display()))
@@ -199,7 +201,8 @@ trait Rename {
 struct System;
 
 impl System {
-    /// Rename where nothing may be yet: in one step where the system can, so that of several writers one does.
+    /// Rename to a vacant place, atomically where the system can, so that exactly one of several
+    /// concurrent writers succeeds.
     fn put(&self, from: &Path, to: &Path) -> io::Result<()> {
         match self.rename_new(from, to) {
             Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::InvalidInput) => {}

@@ -32,8 +32,8 @@ pub struct SourceFile {
     pub interfaces: BTreeMap<String, Interface>,
 }
 
-/// The file that the larger constants of a text are written to: `weights/NAME.bin` beside `NAME.mil`, so that each text
-/// of a folder has its own.
+/// The file that the larger constants of a text are written to: `weights/NAME.bin` beside
+/// `NAME.mil`, so that each text in a folder has a weight file of its own.
 pub fn source_weights(path: &Path) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_owned();
     name.push(".bin");
