@@ -1,4 +1,5 @@
-//! A GGUF file from its bytes: parsed, every key asked for in every type, made a program, and that run.
+//! A GGUF file from its bytes: parsed, every key asked for in every type, made a program, and that
+//! run.
 #![no_main]
 
 use std::path::PathBuf;
@@ -10,13 +11,23 @@ use thane_models::checkpoint::gguf::{self, Gguf};
 use thane_models::checkpoint::{Checkpoint, Source};
 
 fuzz_target!(|data: &[u8]| {
-    let Ok((gguf, tensors)) = gguf::parse(&Bytes::new(data.to_vec())) else { return };
+    let Ok((gguf, tensors)) = gguf::parse(&Bytes::new(data.to_vec())) else {
+        return;
+    };
     for (name, tensor) in &tensors {
         assert_eq!(*name, tensor.name);
-        assert_eq!(tensor.ty.byte_len(tensor.element_count()), Some(tensor.bytes.len()), "{name}");
+        assert_eq!(
+            tensor.ty.byte_len(tensor.element_count()),
+            Some(tensor.bytes.len()),
+            "{name}"
+        );
     }
     ask(&gguf);
-    let checkpoint = Checkpoint { path: PathBuf::new(), source: Source::Gguf(gguf), tensors };
+    let checkpoint = Checkpoint {
+        path: PathBuf::new(),
+        source: Source::Gguf(gguf),
+        tensors,
+    };
     run_model(&checkpoint, &mut Rng::new(data));
 });
 
@@ -30,7 +41,9 @@ fn ask(gguf: &Gguf) {
             gguf.opt_bool(key).is_ok(),
             gguf.opt_str(key).is_ok(),
             gguf.opt_strings(key).is_ok(),
-            gguf.opt_byte_strings(key).map(|strings| strings.map_or(0, Iterator::count)).is_ok(),
+            gguf.opt_byte_strings(key)
+                .map(|strings| strings.map_or(0, Iterator::count))
+                .is_ok(),
             gguf.opt_f32s(key).is_ok(),
             gguf.opt_i32s(key).is_ok(),
             gguf.opt_bools(key).is_ok(),

@@ -1,5 +1,5 @@
-//! What a Hub answers: a model is pulled from a server on loopback that sends the parts of an input, one for each
-//! connection. Parts are set apart by a line `====`.
+//! What a Hub answers: a model is pulled from a server on loopback that sends the parts of an
+//! input, one for each connection. Parts are set apart by a line `====`.
 #![no_main]
 
 use std::io::{Read, Write};
@@ -19,7 +19,9 @@ type Answers = Arc<Mutex<Vec<Vec<u8>>>>;
 fuzz_target!(|data: &[u8]| {
     let (endpoint, answers) = server();
     *answers.lock().unwrap_or_else(PoisonError::into_inner) = parts(data);
-    let Ok(folder) = tempfile::tempdir() else { return };
+    let Ok(folder) = tempfile::tempdir() else {
+        return;
+    };
     let mut places = Places::new(Some(folder.path().join("cache")), |_| None);
     places.endpoint.clone_from(endpoint);
     let context = HubContext {
@@ -32,7 +34,11 @@ fuzz_target!(|data: &[u8]| {
         interrupt: Interrupt::default(),
     };
     if let Ok(files) = hub::pull("hf:org/name", Check::Bytes, &context) {
-        assert!(files.path.starts_with(folder.path()), "{} is outside of the cache", files.path.display());
+        assert!(
+            files.path.starts_with(folder.path()),
+            "{} is outside of the cache",
+            files.path.display()
+        );
     }
     let outside: Vec<_> = std::fs::read_dir(folder.path())
         .into_iter()
@@ -40,7 +46,10 @@ fuzz_target!(|data: &[u8]| {
         .flatten()
         .filter(|entry| entry.file_name() != "cache")
         .collect();
-    assert!(outside.is_empty(), "{outside:?} were written outside of the cache");
+    assert!(
+        outside.is_empty(),
+        "{outside:?} were written outside of the cache"
+    );
 });
 
 fn parts(data: &[u8]) -> Vec<Vec<u8>> {

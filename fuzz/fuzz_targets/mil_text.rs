@@ -9,8 +9,12 @@ use thane_mil::types::TensorType;
 use thane_mil::valid;
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    let Ok(program) = parse(text, &resolve) else { return };
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(program) = parse(text, &resolve) else {
+        return;
+    };
     if valid::check(&program).is_ok() {
         reads_back(&program);
         run(&program, &mut Rng::new(data));
@@ -27,4 +31,6 @@ fn reads_back(program: &Program) {
     assert_eq!(print(&back, &mut Blobs::default()), text);
 }
 
-fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| { change_text(data, size, max_size, seed) });
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    change_text(data, size, max_size, seed)
+});

@@ -1,4 +1,5 @@
-//! Files of texts, as `thane embed` reads them. An input is the letter of a kind (`j`, `t`, `c` or `p`) and the file.
+//! Files of texts, as `thane embed` reads them. An input is the letter of a kind (`j`, `t`, `c` or
+//! `p`) and the file.
 #![no_main]
 
 use std::path::PathBuf;
@@ -13,7 +14,9 @@ const MOST_ROWS: usize = 1000;
 const MOST_BYTES: usize = 64 << 20;
 
 fuzz_target!(|data: &[u8]| {
-    let Some((kind, bytes)) = data.split_first() else { return };
+    let Some((kind, bytes)) = data.split_first() else {
+        return;
+    };
     let end = match kind {
         b'j' => "jsonl",
         b't' => "txt",
@@ -24,13 +27,21 @@ fuzz_target!(|data: &[u8]| {
     let path = file(end);
     std::fs::write(&path, bytes).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     for chunks in [false, true] {
-        let Ok(from) = Source::file(&path) else { return };
+        let Ok(from) = Source::file(&path) else {
+            return;
+        };
         let budget = Budget::new(MOST_BYTES);
-        let Ok(texts) = Texts::new(from, Fields::text("text"), chunks, &budget) else { continue };
+        let Ok(texts) = Texts::new(from, Fields::text("text"), chunks, &budget) else {
+            continue;
+        };
         let Ok(rows) = texts.rows() else { continue };
         let mut last = 0;
         for row in rows.take(MOST_ROWS).flatten() {
-            assert!(row.number > last, "row {} comes behind row {last}", row.number);
+            assert!(
+                row.number > last,
+                "row {} comes behind row {last}",
+                row.number
+            );
             last = row.number;
         }
     }

@@ -1,4 +1,5 @@
-//! A safetensors file from its bytes; with a `config.json` in its metadata it is a model, which is run.
+//! A safetensors file from its bytes; with a `config.json` in its metadata it is a model, which is
+//! run.
 #![no_main]
 
 use std::path::PathBuf;
@@ -9,12 +10,24 @@ use thane_mil::data::Bytes;
 use thane_models::checkpoint::{Checkpoint, Config, HuggingFace, Source, safetensors};
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(file) = safetensors::parse(&Bytes::new(data.to_vec())) else { return };
+    let Ok(file) = safetensors::parse(&Bytes::new(data.to_vec())) else {
+        return;
+    };
     for (name, tensor) in &file.tensors {
         assert_eq!(*name, tensor.name);
-        assert_eq!(tensor.ty.byte_len(tensor.element_count()), Some(tensor.bytes.len()), "{name}");
+        assert_eq!(
+            tensor.ty.byte_len(tensor.element_count()),
+            Some(tensor.bytes.len()),
+            "{name}"
+        );
     }
-    let Some(Ok(config)) = file.metadata.get("config.json").map(|text| Config::parse(text.as_bytes())) else { return };
+    let Some(Ok(config)) = file
+        .metadata
+        .get("config.json")
+        .map(|text| Config::parse(text.as_bytes()))
+    else {
+        return;
+    };
     let folder = HuggingFace {
         folder: PathBuf::new(),
         config,
@@ -25,6 +38,10 @@ fuzz_target!(|data: &[u8]| {
         chat_template: None,
     };
     std::hint::black_box(folder.eos_token_ids().is_ok());
-    let checkpoint = Checkpoint { path: PathBuf::new(), source: Source::HuggingFace(folder), tensors: file.tensors };
+    let checkpoint = Checkpoint {
+        path: PathBuf::new(),
+        source: Source::HuggingFace(folder),
+        tensors: file.tensors,
+    };
     run_model(&checkpoint, &mut Rng::new(data));
 });

@@ -1,6 +1,8 @@
-//! What the fuzz targets share: a source of choices, changes of MIL text, and running a program on made-up inputs.
+//! What the fuzz targets share: a source of choices, changes of MIL text, and running a program on
+//! made-up inputs.
 //!
-//! The targets are in `fuzz_targets/`, their first inputs in `seeds/`; `scripts/fuzz.sh` builds and runs them.
+//! The targets are in `fuzz_targets/`, their first inputs in `seeds/`; `scripts/fuzz.sh` builds and
+//! runs them.
 
 mod run;
 mod text;
@@ -8,8 +10,8 @@ mod text;
 pub use run::{run, run_model};
 pub use text::{change_text, resolve};
 
-/// Lets panics that are caught where a file meets a crate that parses it pass, as the command does; libFuzzer's own hook
-/// ends the process for all others.
+/// Lets panics that are caught where a file meets a crate that parses it pass, as the command does;
+/// libFuzzer's own hook ends the process for all others.
 pub fn pass_guarded_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -28,7 +30,9 @@ pub struct Rng(u64);
 impl Rng {
     /// Seeded by bytes (FNV-1a).
     pub fn new(bytes: &[u8]) -> Self {
-        let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
+        let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| {
+            (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3)
+        });
         Self(hash | 1)
     }
 

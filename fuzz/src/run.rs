@@ -1,4 +1,5 @@
-//! Programs on the CPU. Errors are fine; panics, results of another type than declared, and hangs are not.
+//! Programs on the CPU. Errors are fine; panics, results of another type than declared, and hangs
+//! are not.
 
 use std::collections::HashMap;
 
@@ -13,32 +14,63 @@ use thane_models::{DecoderEngine, NormForm, Options, build};
 
 use crate::Rng;
 
-/// Small, so that an input takes milliseconds: attention over `n` queries and keys of one element takes n^2 steps.
-const LIMITS: Limits = Limits { tensor_bytes: 1 << 14, state_bytes: 1 << 14, batch_bytes: 1 << 15, rounds: 8 };
+/// Small, so that an input takes milliseconds: attention over `n` queries and keys of one element
+/// takes n^2 steps.
+const LIMITS: Limits = Limits {
+    tensor_bytes: 1 << 14,
+    state_bytes: 1 << 14,
+    batch_bytes: 1 << 15,
+    rounds: 8,
+};
 
 /// What tiny models need.
-const MODEL_LIMITS: Limits = Limits { tensor_bytes: 1 << 18, state_bytes: 1 << 18, batch_bytes: 1 << 19, rounds: 8 };
+const MODEL_LIMITS: Limits = Limits {
+    tensor_bytes: 1 << 18,
+    state_bytes: 1 << 18,
+    batch_bytes: 1 << 19,
+    rounds: 8,
+};
 
 /// Runs every function of a program that the validator accepts.
 pub fn run(program: &Program, rng: &mut Rng) {
     run_within(program, rng, LIMITS, 3);
 }
 
-/// Now and then builds the model of a checkpoint, and now and then runs that: a model takes ten times as long to build
-/// as its file to read, and ten times more to run, and most changes of a file are changes of its numbers.
+/// Now and then builds the model of a checkpoint, and now and then runs that: a model takes ten
+/// times as long to build as its file to read, and ten times more to run, and most changes of a
+/// file are changes of its numbers.
 pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
-    // With coverage and checks a layer takes 10 ms to lower, and a file may claim a thousand that it does not have.
+    // With coverage and checks a layer takes 10 ms to lower, and a file may claim a thousand that
+    // it does not have.
     if rng.below(4) != 0 || n_layers(checkpoint) > 32 {
         return;
     }
-    let cache = if rng.below(2) == 0 { DType::Fp16 } else { DType::Fp32 };
-    let form = DecoderEngine { block: Some(3), residual_divisor: None, norm: NormForm::Native };
+    let cache = if rng.below(2) == 0 {
+        DType::Fp16
+    } else {
+        DType::Fp32
+    };
+    let form = DecoderEngine {
+        block: Some(3),
+        residual_divisor: None,
+        norm: NormForm::Native,
+    };
     let engine = (rng.below(3) == 0).then_some(form);
-    let options = Options { context: Some(8), cache, score: rng.below(2) == 0, engine };
-    let Ok(model) = build(checkpoint, &options) else { return };
+    let options = Options {
+        context: Some(8),
+        cache,
+        score: rng.below(2) == 0,
+        engine,
+    };
+    let Ok(model) = build(checkpoint, &options) else {
+        return;
+    };
     // What is stored may be no finite number, and that only.
     if let Err(violations) = valid::check(&model.program) {
-        assert!(violations.iter().all(|v| v.message.contains("finite")), "{violations:?}");
+        assert!(
+            violations.iter().all(|v| v.message.contains("finite")),
+            "{violations:?}"
+        );
         return;
     }
     if rng.below(8) == 0 {
@@ -48,16 +80,37 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
 
 fn n_layers(checkpoint: &Checkpoint) -> usize {
     let claimed = match &checkpoint.source {
-        Source::Gguf(gguf) => gguf.metadata.iter().find(|(key, _)| key.ends_with(".block_count")).map(|(_, v)| v),
-        Source::HuggingFace(folder) => return folder.config.opt_usize("num_hidden_layers").ok().flatten().unwrap_or(0),
+        Source::Gguf(gguf) => gguf
+            .metadata
+            .iter()
+            .find(|(key, _)| key.ends_with(".block_count"))
+            .map(|(_, v)| v),
+        Source::HuggingFace(folder) => {
+            return folder
+                .config
+                .opt_usize("num_hidden_layers")
+                .ok()
+                .flatten()
+                .unwrap_or(0);
+        }
     };
-    claimed.and_then(|v| usize::try_from(v.as_integer()?).ok()).unwrap_or(0)
+    claimed
+        .and_then(|v| usize::try_from(v.as_integer()?).ok())
+        .unwrap_or(0)
 }
 
 fn run_within(program: &Program, rng: &mut Rng, limits: Limits, n_rounds: usize) {
-    for numerics in [Numerics::F32, Numerics::Fast, Numerics::Ane(Effects::default())] {
-        let Ok(executable) = Cpu::new(numerics, 1).load_within(program, limits) else { return };
-        let Ok(mut instance) = executable.instantiate() else { return };
+    for numerics in [
+        Numerics::F32,
+        Numerics::Fast,
+        Numerics::Ane(Effects::default()),
+    ] {
+        let Ok(executable) = Cpu::new(numerics, 1).load_within(program, limits) else {
+            return;
+        };
+        let Ok(mut instance) = executable.instantiate() else {
+            return;
+        };
         for round in 0..n_rounds {
             for function in program.functions() {
                 fill(instance.as_mut(), function, rng);
@@ -76,10 +129,14 @@ fn run_within(program: &Program, rng: &mut Rng, limits: Limits, n_rounds: usize)
 fn fill(instance: &mut dyn Instance, function: &Function, rng: &mut Rng) {
     let mut symbols = HashMap::new();
     for value in function.body().inputs.iter().map(|v| function.value(*v)) {
-        let Type::Tensor(ty) = &value.ty else { continue };
+        let Type::Tensor(ty) = &value.ty else {
+            continue;
+        };
         let mut size = |dim: &Dim| match dim {
             Dim::Known(n) => *n,
-            Dim::Symbol(s) => *symbols.entry(*s).or_insert_with(|| [1, 2, 3, 1, 5, 0, 1, 2][rng.below(8)]),
+            Dim::Symbol(s) => *symbols
+                .entry(*s)
+                .or_insert_with(|| [1, 2, 3, 1, 5, 0, 1, 2][rng.below(8)]),
         };
         let shape: Vec<usize> = ty.shape.iter().map(&mut size).collect();
         if let Ok(bytes) = instance.input(&value.name, &shape) {
@@ -93,13 +150,21 @@ fn fill_bytes(bytes: &mut [u8], dtype: DType, rng: &mut Rng) {
     match dtype {
         DType::Fp32 => {
             for element in bytes.as_chunks_mut::<4>().0 {
-                let v = if rng.below(32) == 0 { FLOATS[rng.below(8)] } else { rng.below(64) as f32 / 16.0 - 2.0 };
+                let v = if rng.below(32) == 0 {
+                    FLOATS[rng.below(8)]
+                } else {
+                    rng.below(64) as f32 / 16.0 - 2.0
+                };
                 *element = v.to_ne_bytes();
             }
         }
         DType::Int32 => {
             for element in bytes.as_chunks_mut::<4>().0 {
-                let v = if rng.below(32) == 0 { rng.number() as i32 } else { rng.below(10) as i32 - 3 };
+                let v = if rng.below(32) == 0 {
+                    rng.number() as i32
+                } else {
+                    rng.below(10) as i32 - 3
+                };
                 *element = v.to_ne_bytes();
             }
         }
@@ -107,16 +172,22 @@ fn fill_bytes(bytes: &mut [u8], dtype: DType, rng: &mut Rng) {
     }
 }
 
-/// What was given back is of the type that the program declares, and whole. A classifier declares labels and dictionaries
-/// and gives places and probabilities; they only must be there.
+/// What was given back is of the type that the program declares, and whole. A classifier declares
+/// labels and dictionaries and gives places and probabilities; they only must be there.
 fn check_outputs(instance: &dyn Instance, function: &Function) {
     for value in function.body().outputs.iter().map(|v| function.value(*v)) {
-        let view = instance.output(&value.name).unwrap_or_else(|e| panic!("{e}"));
+        let view = instance
+            .output(&value.name)
+            .unwrap_or_else(|e| panic!("{e}"));
         let found = TensorType::new(view.dtype, view.shape.iter().copied());
         assert_eq!(found.byte_len(), Some(view.bytes.len()), "`{}`", value.name);
         match &value.ty {
             Type::Tensor(declared) if !matches!(declared.dtype, DType::String | DType::Int64) => {
-                assert!(declared.compatible(&found), "`{}` is {found}, declared {declared}", value.name);
+                assert!(
+                    declared.compatible(&found),
+                    "`{}` is {found}, declared {declared}",
+                    value.name
+                );
             }
             Type::Tensor(_) | Type::Dict(..) => {}
             other => panic!("the output `{}` is of type {other}", value.name),

@@ -21,7 +21,10 @@ pub fn resolve(_path: &str, offset: u64, ty: &TensorType) -> Option<Data> {
         _ => {}
     }
     let n_last_bits = ty.n_elements()?.wrapping_mul(ty.dtype.bits()) % 8;
-    if let Some(last) = bytes.last_mut().filter(|_| n_last_bits != 0 && !offset.is_multiple_of(16)) {
+    if let Some(last) = bytes
+        .last_mut()
+        .filter(|_| n_last_bits != 0 && !offset.is_multiple_of(16))
+    {
         *last &= (1 << n_last_bits) - 1;
     }
     Some(Data::owned(bytes))
@@ -65,16 +68,21 @@ const NUMBERS: &[&str] = &[
     "?",
 ]; // fmt: skip
 
-/// What a mutator of MIL text does: bytes changed at random are hardly ever MIL, words changed for others of their kind
-/// often are.
+/// What a mutator of MIL text does: bytes changed at random are hardly ever MIL, words changed for
+/// others of their kind often are.
 pub fn change_text(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
     let mut rng = Rng::new(&seed.to_le_bytes());
     if rng.below(4) == 0 {
         return fuzzer_mutate(data, size, max_size);
     }
-    let Ok(text) = std::str::from_utf8(&data[..size]) else { return fuzzer_mutate(data, size, max_size) };
+    let Ok(text) = std::str::from_utf8(&data[..size]) else {
+        return fuzzer_mutate(data, size, max_size);
+    };
     let changed = mutate(text, &mut rng);
-    match data.get_mut(..changed.len()).filter(|_| changed.len() <= max_size) {
+    match data
+        .get_mut(..changed.len())
+        .filter(|_| changed.len() <= max_size)
+    {
         Some(out) => {
             out.copy_from_slice(changed.as_bytes());
             changed.len()
@@ -87,7 +95,11 @@ pub fn change_text(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> 
 fn mutate(text: &str, rng: &mut Rng) -> String {
     let mut text = text.to_owned();
     for _ in 0..=rng.below(4) {
-        text = if rng.below(3) == 0 { change_lines(&text, rng) } else { change_word(&text, rng) };
+        text = if rng.below(3) == 0 {
+            change_lines(&text, rng)
+        } else {
+            change_word(&text, rng)
+        };
     }
     text
 }
@@ -116,21 +128,34 @@ fn change_lines(text: &str, rng: &mut Rng) -> String {
 
 /// A statement that gives its results other names.
 fn renamed(line: &str, rng: &mut Rng) -> String {
-    let Some((results, rest)) = line.split_once(" = ") else { return line.to_owned() };
-    let results: Vec<String> = results.split("> ").map(|part| format!("{part}{}", rng.below(100))).collect();
+    let Some((results, rest)) = line.split_once(" = ") else {
+        return line.to_owned();
+    };
+    let results: Vec<String> = results
+        .split("> ")
+        .map(|part| format!("{part}{}", rng.below(100)))
+        .collect();
     format!("{} = {rest}", results.join("> "))
 }
 
 /// A word, or a number, changed for another of its kind.
 fn change_word(text: &str, rng: &mut Rng) -> String {
     let words = words(text);
-    let Some(&(start, word)) = rng.pick(&words) else { return text.to_owned() };
+    let Some(&(start, word)) = rng.pick(&words) else {
+        return text.to_owned();
+    };
     let is_number = word.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '?'));
-    let is_op = GROUPS.iter().flat_map(|g| g.iter()).any(|def| def.name == word);
+    let is_op = GROUPS
+        .iter()
+        .flat_map(|g| g.iter())
+        .any(|def| def.name == word);
     let other = match rng.below(6) {
         0 => rng.pick(&words).map_or("", |(_, w)| w),
         _ if is_number => rng.pick(NUMBERS).copied().unwrap_or_default(),
-        _ if is_op => rng.pick(GROUPS).and_then(|g| rng.pick(g)).map_or("", |def| def.name),
+        _ if is_op => rng
+            .pick(GROUPS)
+            .and_then(|g| rng.pick(g))
+            .map_or("", |def| def.name),
         _ if DType::from_name(word).is_some() => rng.pick(DType::ALL).map_or("", |d| d.name()),
         _ => rng.pick(&words).map_or("", |(_, w)| w),
     };
@@ -139,11 +164,14 @@ fn change_word(text: &str, rng: &mut Rng) -> String {
 
 /// The words and numbers of a text, and where they stand.
 fn words(text: &str) -> Vec<(usize, &str)> {
-    let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '+' | '.' | '?' | '@');
+    let is_word =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '+' | '.' | '?' | '@');
     let mut out = Vec::new();
     let mut at = 0;
     while let Some(start) = text[at..].find(is_word).map(|i| at + i) {
-        let len = text[start..].find(|c| !is_word(c)).unwrap_or(text.len() - start);
+        let len = text[start..]
+            .find(|c| !is_word(c))
+            .unwrap_or(text.len() - start);
         out.push((start, &text[start..start + len]));
         at = start + len;
     }

@@ -33,7 +33,13 @@ pub struct Global {
     #[arg(long, global = true, env = "THANE_OFFLINE")]
     pub offline: bool,
     /// How often to try a request that fails for a moment.
-    #[arg(long, global = true, env = "THANE_ATTEMPTS", value_name = "N", default_value_t = 5)]
+    #[arg(
+        long,
+        global = true,
+        env = "THANE_ATTEMPTS",
+        value_name = "N",
+        default_value_t = 5
+    )]
     pub attempts: u32,
     /// Seconds that a server may send next to nothing before a request counts as failed.
     #[arg(long, global = true, env = "THANE_TIMEOUT", value_name = "SECONDS", default_value_t = 30,
@@ -67,26 +73,43 @@ fn size(text: &str) -> Result<usize, String> {
     ];
     let lower = text.trim().to_lowercase();
     let parsed = units.iter().find_map(|(unit, bytes)| {
-        let number: f64 = lower.strip_suffix(&unit.to_lowercase())?.trim().parse().ok()?;
+        let number: f64 = lower
+            .strip_suffix(&unit.to_lowercase())?
+            .trim()
+            .parse()
+            .ok()?;
         Some(number * *bytes as f64).filter(|n| n.is_finite() && *n >= 1.0)
     });
-    parsed
-        .map(|n| n as usize)
-        .ok_or_else(|| "a size is a number with kB, MB, GB, MiB or GiB behind it, such as 4GB".into())
+    parsed.map(|n| n as usize).ok_or_else(|| {
+        "a size is a number with kB, MB, GB, MiB or GiB behind it, such as 4GB".into()
+    })
 }
 
-/// What the machine has, or what the control group that this process runs in may take, less an eighth for everything else.
+/// What the machine has, or what the control group that this process runs in may take, less an
+/// eighth for everything else.
 fn memory_of_machine() -> usize {
     let mut system = sysinfo::System::new();
     system.refresh_memory();
-    let group = system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory);
+    let group = system
+        .cgroup_limits()
+        .map_or(u64::MAX, |limits| limits.total_memory);
     let total = system.total_memory().min(group);
     // A machine that does not say how much it has is not limited.
-    if total == 0 { usize::MAX } else { usize::try_from(total / 8 * 7).unwrap_or(usize::MAX) }
+    if total == 0 {
+        usize::MAX
+    } else {
+        usize::try_from(total / 8 * 7).unwrap_or(usize::MAX)
+    }
 }
 
 fn isa(name: &str) -> Result<Isa, String> {
-    let names = || Isa::available().into_iter().map(Isa::name).collect::<Vec<_>>().join(", ");
+    let names = || {
+        Isa::available()
+            .into_iter()
+            .map(Isa::name)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     Isa::named(name).ok_or_else(|| format!("this machine has {}", names()))
 }
 
@@ -104,11 +127,22 @@ pub struct App {
 impl App {
     pub fn new(global: &Global, var: impl Fn(&str) -> Option<OsString>) -> Result<Self, Failure> {
         let color = var("NO_COLOR").is_none_or(|value| value.is_empty());
-        let style = Style { json: global.json, quiet: global.quiet, verbose: global.verbose, color };
+        let style = Style {
+            json: global.json,
+            quiet: global.quiet,
+            verbose: global.verbose,
+            color,
+        };
         let output = Arc::new(Output::new(style));
         let tidy = Arc::clone(&output);
         let interrupt = Interrupt::install(move || tidy.tidy()).map_err(anyhow::Error::from)?;
-        let places = Places::new(global.cache.clone().filter(|path| !path.as_os_str().is_empty()), var);
+        let places = Places::new(
+            global
+                .cache
+                .clone()
+                .filter(|path| !path.as_os_str().is_empty()),
+            var,
+        );
         let hub = HubContext {
             offline: global.offline || places.offline,
             places,
@@ -119,7 +153,13 @@ impl App {
             interrupt: interrupt.clone(),
         };
         let budget = Budget::new(global.memory.unwrap_or_else(memory_of_machine));
-        Ok(Self { output, interrupt, hub, isa: global.isa, budget })
+        Ok(Self {
+            output,
+            interrupt,
+            hub,
+            isa: global.isa,
+            budget,
+        })
     }
 }
 
@@ -129,7 +169,12 @@ mod tests {
 
     #[test]
     fn sizes_have_units() {
-        for (text, bytes) in [("4GB", 4_000_000_000), ("1.5 GiB", 3 << 29), ("512mb", 512_000_000), ("4096", 4096)] {
+        for (text, bytes) in [
+            ("4GB", 4_000_000_000),
+            ("1.5 GiB", 3 << 29),
+            ("512mb", 512_000_000),
+            ("4096", 4096),
+        ] {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
         for text in ["", "GB", "-1GB", "nan", "1e400", "0", "4 apples"] {

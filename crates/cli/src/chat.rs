@@ -55,7 +55,11 @@ impl Hinter for Lines {
 
 impl Validator for Lines {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        Ok(if context.input().ends_with('\\') { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
+        Ok(if context.input().ends_with('\\') {
+            ValidationResult::Incomplete
+        } else {
+            ValidationResult::Valid(None)
+        })
     }
 }
 
@@ -81,7 +85,10 @@ enum Interrupted {
 /// there is one.
 pub fn converse(talk: &mut Talk<'_>, choice: Choice, history: Option<&Path>) -> Outcome {
     let output = talk.output();
-    output.say(&format!("/help lists commands, Ctrl-D ends the conversation; {}.", choice.reason));
+    output.say(&format!(
+        "/help lists commands, Ctrl-D ends the conversation; {}.",
+        choice.reason
+    ));
     let mut options = choice.options;
     let mut editor = editor(history)?;
     // Whether the next Ctrl-C in an empty line ends the conversation.
@@ -92,7 +99,10 @@ pub fn converse(talk: &mut Talk<'_>, choice: Choice, history: Option<&Path>) -> 
         match typed {
             Typed::Nothing | Typed::Interrupted(Interrupted::Text) => {}
             Typed::Interrupted(Interrupted::Untouched) if was_armed => {
-                return Err(Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")));
+                return Err(Failure::new(
+                    Code::Interrupted,
+                    anyhow::anyhow!("interrupted"),
+                ));
             }
             Typed::Interrupted(_) => {
                 is_armed = true;
@@ -112,9 +122,15 @@ pub fn converse(talk: &mut Talk<'_>, choice: Choice, history: Option<&Path>) -> 
                     output.say("The conversation begins anew.");
                 }
                 "/system" => talk.set_system(Some(rest.as_str()).filter(|text| !text.is_empty())),
-                "/show" => output.say(&format!("{}\n{}", shown(&options, talk.max_tokens), talk.fill())),
+                "/show" => output.say(&format!(
+                    "{}\n{}",
+                    shown(&options, talk.max_tokens),
+                    talk.fill()
+                )),
                 "/set" => set(talk, &mut options, &rest),
-                other => output.say(&format!("thane: the command {other} is unknown; /help lists all")),
+                other => output.say(&format!(
+                    "thane: the command {other} is unknown; /help lists all"
+                )),
             },
         }
     }
@@ -123,8 +139,16 @@ pub fn converse(talk: &mut Talk<'_>, choice: Choice, history: Option<&Path>) -> 
 fn editor(history: Option<&Path>) -> Result<Editor<Lines, FileHistory>, Failure> {
     let other = |e: ReadlineError| Failure::new(Code::Other, e);
     // Where stdout is a file, the prompt still belongs on the terminal.
-    let behavior = if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
-    let config = Config::builder().behavior(behavior).max_history_size(1000).map_err(other)?.build();
+    let behavior = if io::stdout().is_terminal() {
+        Behavior::Stdio
+    } else {
+        Behavior::PreferTerm
+    };
+    let config = Config::builder()
+        .behavior(behavior)
+        .max_history_size(1000)
+        .map_err(other)?
+        .build();
     let mut editor = Editor::with_config(config).map_err(other)?;
     editor.set_helper(Some(Lines::default()));
     if let Some(history) = history {
@@ -167,8 +191,13 @@ fn typed(line: &str) -> Typed {
     match trimmed.strip_prefix('/') {
         _ if trimmed.is_empty() => Typed::Nothing,
         // A path is no command, and neither is a text of several lines.
-        Some(rest) if !trimmed.contains('\n') && rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '?') => {
-            let (name, rest) = trimmed.split_once(char::is_whitespace).unwrap_or((trimmed, ""));
+        Some(rest)
+            if !trimmed.contains('\n')
+                && rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '?') =>
+        {
+            let (name, rest) = trimmed
+                .split_once(char::is_whitespace)
+                .unwrap_or((trimmed, ""));
             if name[1..].contains('/') {
                 return Typed::Message(text);
             }
@@ -198,10 +227,16 @@ fn set(talk: &mut Talk<'_>, options: &mut thane_engine::sample::SampleOptions, r
         "top-k" => value.parse().map(|value| new.top_k = value).is_ok(),
         "seed" => value.parse().map(|value| new.seed = value).is_ok(),
         "max-tokens" => value.parse().map(|value| talk.max_tokens = value).is_ok(),
-        _ => return talk.output().say("thane: expected /set NAME VALUE with a name of /help"),
+        _ => {
+            return talk
+                .output()
+                .say("thane: expected /set NAME VALUE with a name of /help");
+        }
     };
     if !is_number {
-        return talk.output().say(&format!("thane: expected a number for {name}, found `{value}`"));
+        return talk.output().say(&format!(
+            "thane: expected a number for {name}, found `{value}`"
+        ));
     }
     match sampling::sampler(new.clone()) {
         Ok(sampler) => {

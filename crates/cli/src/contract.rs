@@ -1,8 +1,10 @@
-//! What a package needs beside its model so that it can be run: a contract, and the files that it names.
+//! What a package needs beside its model so that it can be run: a contract, and the files that it
+//! names.
 //!
-//! They lie in the package as items of [`AUTHOR`]. The contract says what the functions take and give, what the model is
-//! and where it comes from, and the sha256 of every other file of the package. A loader believes none of it: what it finds
-//! must be what the contract says, or it refuses.
+//! They lie in the package as items of [`AUTHOR`]. The contract says what the functions take and
+//! give, what the model is and where it comes from, and the sha256 of every other file of the
+//! package. A loader believes none of it: what it finds must be what the contract says, or it
+//! refuses.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -159,8 +161,8 @@ pub struct Port {
     pub dtype: String,
     /// Null for a dimension that each call binds anew.
     pub shape: Vec<Option<usize>>,
-    /// What it is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`; `mask`, `cache_slot`, `selection`,
-    /// `key_value_cache`; `pool_matrix`, `embedding`.
+    /// What it is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`; `mask`,
+    /// `cache_slot`, `selection`, `key_value_cache`; `pool_matrix`, `embedding`.
     pub role: String,
 }
 
@@ -173,7 +175,10 @@ impl From<&Info> for Generates {
             max_context: info.max_context,
             context: info.context,
             cache_bytes: info.cache_bytes,
-            fixed: info.fixed.map(|f| FixedLengths { block: f.block, window: f.window }),
+            fixed: info.fixed.map(|f| FixedLengths {
+                block: f.block,
+                window: f.window,
+            }),
         }
     }
 }
@@ -187,29 +192,52 @@ impl From<Generates> for Info {
             max_context: facts.max_context,
             context: facts.context,
             cache_bytes: facts.cache_bytes,
-            fixed: facts.fixed.map(|f| Fixed { block: f.block, window: f.window }),
+            fixed: facts.fixed.map(|f| Fixed {
+                block: f.block,
+                window: f.window,
+            }),
         }
     }
 }
 
 /// What each function takes and gives; an input without a role is an error.
 pub fn ports(program: &Program) -> anyhow::Result<BTreeMap<String, Ports>> {
-    program.functions().iter().map(|f| Ok((f.name.clone(), function_ports(f)?))).collect()
+    program
+        .functions()
+        .iter()
+        .map(|f| Ok((f.name.clone(), function_ports(f)?)))
+        .collect()
 }
 
 fn function_ports(f: &Function) -> anyhow::Result<Ports> {
     let (mut inputs, mut states) = (Vec::new(), Vec::new());
     for &input in &f.body().inputs {
-        let to = if matches!(f.value(input).ty, Type::State(_)) { &mut states } else { &mut inputs };
+        let to = if matches!(f.value(input).ty, Type::State(_)) {
+            &mut states
+        } else {
+            &mut inputs
+        };
         to.push(port(f, input)?);
     }
-    let outputs = f.body().outputs.iter().map(|v| port(f, *v)).collect::<anyhow::Result<_>>()?;
-    Ok(Ports { inputs, states, outputs })
+    let outputs = f
+        .body()
+        .outputs
+        .iter()
+        .map(|v| port(f, *v))
+        .collect::<anyhow::Result<_>>()?;
+    Ok(Ports {
+        inputs,
+        states,
+        outputs,
+    })
 }
 
 fn port(f: &Function, value: ValueId) -> anyhow::Result<Port> {
     let value = f.value(value);
-    let ty = value.ty.tensor_or_state().with_context(|| format!("`{}` is of type {}", value.name, value.ty))?;
+    let ty = value
+        .ty
+        .tensor_or_state()
+        .with_context(|| format!("`{}` is of type {}", value.name, value.ty))?;
     let role = match value.name.as_str() {
         "input_ids" => "tokens",
         "position" | "positions" => "position",
@@ -225,7 +253,12 @@ fn port(f: &Function, value: ValueId) -> anyhow::Result<Port> {
         name => bail!("function `{}`: nobody knows what `{name}` is for", f.name),
     };
     let shape = ty.shape.iter().map(|d| d.known()).collect();
-    Ok(Port { name: value.name.clone(), dtype: ty.dtype.name().to_owned(), shape, role: role.to_owned() })
+    Ok(Port {
+        name: value.name.clone(),
+        dtype: ty.dtype.name().to_owned(),
+        shape,
+        role: role.to_owned(),
+    })
 }
 
 /// Hashes on their way: a checkpoint takes as long to hash as to write.
@@ -233,14 +266,21 @@ pub type Hashing = JoinHandle<io::Result<Vec<FileHash>>>;
 
 /// Hash files beside what goes on.
 pub fn hash_files(paths: Vec<PathBuf>) -> Hashing {
-    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = |path: &Path| {
+        path.file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    };
     let one = move |path: &PathBuf| {
-        hash(path, name(path)).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+        hash(path, name(path))
+            .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
     };
     std::thread::spawn(move || paths.iter().map(one).collect())
 }
 
-/// The items of a package: the contract last, since it has the hashes of the others, and of the `source`.
+/// The items of a package: the contract last, since it has the hashes of the others, and of the
+/// `source`.
 ///
 /// `golden` are vectors that tell a good copy from a bad one.
 pub fn items(
@@ -260,21 +300,38 @@ pub fn items(
     items.extend(golden.map(|json| item(GOLDEN, "Vectors of known texts", Content::Bytes(json))));
     if let Some(parts) = parts {
         let json = serde_json::to_vec(parts)?;
-        items.push(item(LANGUAGE, "How text becomes tokens", Content::Bytes(json)));
+        items.push(item(
+            LANGUAGE,
+            "How text becomes tokens",
+            Content::Bytes(json),
+        ));
         if let Words::Json { tokenizer, .. } = &parts.words {
-            items.push(item(TOKENIZER, "Tokenizer", Content::Bytes(tokenizer.clone())));
+            items.push(item(
+                TOKENIZER,
+                "Tokenizer",
+                Content::Bytes(tokenizer.clone()),
+            ));
         }
     }
     let write = move |folder: &Path| {
-        let mut contract = Contract { files: hash_folder(folder)?, ..contract.clone() };
+        let mut contract = Contract {
+            files: hash_folder(folder)?,
+            ..contract.clone()
+        };
         if let Some(hashing) = source.take() {
-            contract.source.files = hashing.join().map_err(|_| io::Error::other("a file could not be hashed"))??;
+            contract.source.files = hashing
+                .join()
+                .map_err(|_| io::Error::other("a file could not be hashed"))??;
         }
         let mut text = serde_json::to_vec_pretty(&contract).map_err(io::Error::other)?;
         text.push(b'\n');
         Ok(text)
     };
-    items.push(item(CONTRACT, "What the package holds", Content::Made(Box::new(write))));
+    items.push(item(
+        CONTRACT,
+        "What the package holds",
+        Content::Made(Box::new(write)),
+    ));
     Ok(items)
 }
 
@@ -287,15 +344,23 @@ pub struct Contents {
     pub golden: Option<Vec<u8>>,
 }
 
-/// Read and check what the package at `path`, whose program is `program`, carries; none where Thane did not make it.
+/// Read and check what the package at `path`, whose program is `program`, carries; none where Thane
+/// did not make it.
 pub fn read(path: &Path, program: &Program) -> anyhow::Result<Option<Contents>> {
     // A compiled model has no list of items, and so no contract.
     if !path.join("Manifest.json").is_file() {
         return Ok(None);
     }
     let items = package::items(path)?;
-    let find = |name: &str| items.iter().find(|i| i.author == AUTHOR && i.name == name).map(|i| &i.path);
-    let Some(file) = find(CONTRACT) else { return Ok(None) };
+    let find = |name: &str| {
+        items
+            .iter()
+            .find(|i| i.author == AUTHOR && i.name == name)
+            .map(|i| &i.path)
+    };
+    let Some(file) = find(CONTRACT) else {
+        return Ok(None);
+    };
     let contract = read_contract(file).with_context(|| file.display().to_string())?;
     let found = hash_folder(path)?;
     if let Some(file) = differing(&found, &contract.files) {
@@ -315,40 +380,65 @@ pub fn read(path: &Path, program: &Program) -> anyhow::Result<Option<Contents>> 
         "{}: the functions are not what the contract says; convert again",
         path.display()
     );
-    let parts = find(LANGUAGE).map(|file| read_parts(file, find(TOKENIZER))).transpose()?;
+    let parts = find(LANGUAGE)
+        .map(|file| read_parts(file, find(TOKENIZER)))
+        .transpose()?;
     let golden = find(GOLDEN).map(|file| language::read(file)).transpose()?;
-    Ok(Some(Contents { contract, parts, golden }))
+    Ok(Some(Contents {
+        contract,
+        parts,
+        golden,
+    }))
 }
 
 /// A file that is in one list and not, or not the same, in the other.
 pub fn differing<'a>(a: &'a [FileHash], b: &'a [FileHash]) -> Option<&'a str> {
-    let only = |a: &'a [FileHash], b: &[FileHash]| a.iter().find(|f| !b.contains(f)).map(|f| f.path.as_str());
+    let only = |a: &'a [FileHash], b: &[FileHash]| {
+        a.iter().find(|f| !b.contains(f)).map(|f| f.path.as_str())
+    };
     only(a, b).or_else(|| only(b, a))
 }
 
-/// What the contract of a package says of its model, without a look at any other file; none where Thane did not make it.
+/// What the contract of a package says of its model, without a look at any other file; none where
+/// Thane did not make it.
 pub fn facts(path: &Path) -> anyhow::Result<Option<Facts>> {
     if !path.join("Manifest.json").is_file() {
         return Ok(None);
     }
     let items = package::items(path)?;
-    let Some(item) = items.iter().find(|i| i.author == AUTHOR && i.name == CONTRACT) else { return Ok(None) };
-    Ok(Some(read_contract(&item.path).with_context(|| item.path.display().to_string())?.model))
+    let Some(item) = items
+        .iter()
+        .find(|i| i.author == AUTHOR && i.name == CONTRACT)
+    else {
+        return Ok(None);
+    };
+    Ok(Some(
+        read_contract(&item.path)
+            .with_context(|| item.path.display().to_string())?
+            .model,
+    ))
 }
 
 fn read_contract(file: &Path) -> anyhow::Result<Contract> {
     let bytes = language::read(file)?;
     let json: serde_json::Value = serde_json::from_slice(&bytes)?;
     let schema = json["schema"].as_u64().context("it has no `schema`")?;
-    ensure!(schema == u64::from(SCHEMA), "its schema is {schema}, this version of Thane reads {SCHEMA}");
+    ensure!(
+        schema == u64::from(SCHEMA),
+        "its schema is {schema}, this version of Thane reads {SCHEMA}"
+    );
     Ok(serde_json::from_value(json)?)
 }
 
 fn read_parts(file: &Path, tokenizer: Option<&PathBuf>) -> anyhow::Result<Parts> {
-    let mut parts: Parts =
-        serde_json::from_slice(&language::read(file)?).with_context(|| file.display().to_string())?;
-    if let Words::Json { tokenizer: bytes, .. } = &mut parts.words {
-        let path = tokenizer.with_context(|| format!("{}: there is no {TOKENIZER} beside it", file.display()))?;
+    let mut parts: Parts = serde_json::from_slice(&language::read(file)?)
+        .with_context(|| file.display().to_string())?;
+    if let Words::Json {
+        tokenizer: bytes, ..
+    } = &mut parts.words
+    {
+        let path = tokenizer
+            .with_context(|| format!("{}: there is no {TOKENIZER} beside it", file.display()))?;
         *bytes = language::read(path)?;
     }
     Ok(parts)
@@ -358,13 +448,20 @@ fn read_parts(file: &Path, tokenizer: Option<&PathBuf>) -> anyhow::Result<Parts>
 fn hash_folder(folder: &Path) -> io::Result<Vec<FileHash>> {
     let contract = format!("{AUTHOR}/{CONTRACT}");
     let data = folder.join("Data");
-    let files = walk(&data)?.into_iter().filter(|(name, _)| *name != contract);
-    files.map(|(name, _)| hash(&data.join(&name), format!("Data/{name}"))).collect()
+    let files = walk(&data)?
+        .into_iter()
+        .filter(|(name, _)| *name != contract);
+    files
+        .map(|(name, _)| hash(&data.join(&name), format!("Data/{name}")))
+        .collect()
 }
 
 /// Every file below a folder, by name.
 pub fn hash_tree(folder: &Path) -> io::Result<Vec<FileHash>> {
-    walk(folder)?.into_iter().map(|(name, _)| hash(&folder.join(&name), name)).collect()
+    walk(folder)?
+        .into_iter()
+        .map(|(name, _)| hash(&folder.join(&name), name))
+        .collect()
 }
 
 /// The files below a folder, by their names in it, in order.
@@ -400,5 +497,9 @@ pub fn hash(path: &Path, name: String) -> io::Result<FileHash> {
         bytes += n as u64;
     }
     let sha256 = sha.finalize().iter().map(|b| format!("{b:02x}")).collect();
-    Ok(FileHash { path: name, bytes, sha256 })
+    Ok(FileHash {
+        path: name,
+        bytes,
+        sha256,
+    })
 }

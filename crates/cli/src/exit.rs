@@ -1,7 +1,8 @@
 //! How the program ends: exit codes and the one error type that carries them.
 //!
-//! The table is [`Code::meaning`]'s, the same for all verbs; `thane --help` and the README have it from there. 0 is also
-//! the end where the reader of stdout went away (`thane ls | head -1`): it had what it wanted.
+//! The table is [`Code::meaning`]'s, the same for all verbs; `thane --help` and the README have it
+//! from there. 0 is also the end where the reader of stdout went away (`thane ls | head -1`): it
+//! had what it wanted.
 //!
 //! An input that cannot be read, whatever the reason, is 2; an output that cannot be written is 1.
 
@@ -27,22 +28,35 @@ pub enum Code {
 }
 
 impl Code {
-    pub const ALL: [Self; 5] = [Self::Ok, Self::Other, Self::Usage, Self::Network, Self::Interrupted];
+    pub const ALL: [Self; 5] = [
+        Self::Ok,
+        Self::Other,
+        Self::Usage,
+        Self::Network,
+        Self::Interrupted,
+    ];
 
     /// What ends so.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Ok => "done",
-            Self::Other => "a requirement, comparison or quality gate does not hold, or the machine failed (full disk)",
+            Self::Other => {
+                "a requirement, comparison or quality gate does not hold, or the machine failed (full disk)"
+            }
             Self::Usage => "usage, or invalid or damaged input",
-            Self::Network => "network: unreachable, refused, the wrong bytes, or nothing cached while offline",
+            Self::Network => {
+                "network: unreachable, refused, the wrong bytes, or nothing cached while offline"
+            }
             Self::Interrupted => "interrupted",
         }
     }
 
     /// How another process of this program ended; one that a signal ended has no code.
     pub fn of_process(status: Option<i32>) -> Self {
-        Self::ALL.into_iter().find(|code| Some(*code as i32) == status).unwrap_or(Self::Other)
+        Self::ALL
+            .into_iter()
+            .find(|code| Some(*code as i32) == status)
+            .unwrap_or(Self::Other)
     }
 }
 
@@ -52,7 +66,8 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// An error on its way to the terminal: the code to end with, the chain of causes and what the user can do.
+/// An error on its way to the terminal: the code to end with, the chain of causes and what the user
+/// can do.
 #[derive(Debug)]
 pub struct Failure {
     code: Code,
@@ -61,14 +76,26 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What asks for more memory than there may be is the input's doing, whoever found it, and so is a file that ends early.
+    /// What asks for more memory than there may be is the input's doing, whoever found it, and so
+    /// is a file that ends early.
     pub fn new(code: Code, error: impl Into<anyhow::Error>) -> Self {
-        let failure = Self { code, error: error.into(), remedies: Vec::new() };
+        let failure = Self {
+            code,
+            error: error.into(),
+            remedies: Vec::new(),
+        };
         if failure.error.chain().any(|cause| cause.is::<OverBudget>()) {
-            return Self { code: Code::Usage, ..failure }.remedy("--memory SIZE, where the machine has more");
+            return Self {
+                code: Code::Usage,
+                ..failure
+            }
+            .remedy("--memory SIZE, where the machine has more");
         }
         let is_truncated = failure.error.chain().any(|cause| cause.is::<Truncated>());
-        Self { code: if is_truncated { Code::Usage } else { code }, ..failure }
+        Self {
+            code: if is_truncated { Code::Usage } else { code },
+            ..failure
+        }
     }
 
     /// Adds a line that says what to do about it.
@@ -82,8 +109,8 @@ impl Failure {
         self.code
     }
 
-    /// `thane: what`, then each cause and each remedy on a line of its own. On a terminal control characters in them, which
-    /// may come from a file or a server, are shown by signs.
+    /// `thane: what`, then each cause and each remedy on a line of its own. On a terminal control
+    /// characters in them, which may come from a file or a server, are shown by signs.
     pub fn print(&self, to: &mut impl Write) -> io::Result<()> {
         if self.code == Code::Ok {
             return Ok(());
@@ -97,7 +124,9 @@ impl Failure {
                 said = cause;
             }
         }
-        self.remedies.iter().for_each(|line| text.push_str(&format!("  try: {line}\n")));
+        self.remedies
+            .iter()
+            .for_each(|line| text.push_str(&format!("  try: {line}\n")));
         to.write_all(for_stderr(&text).as_bytes())
     }
 }
@@ -105,7 +134,11 @@ impl Failure {
 /// A write to stdout that found nobody reading ends the program quietly with 0.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        let code = if error.kind() == io::ErrorKind::BrokenPipe { Code::Ok } else { Code::Other };
+        let code = if error.kind() == io::ErrorKind::BrokenPipe {
+            Code::Ok
+        } else {
+            Code::Other
+        };
         Self::new(code, error)
     }
 }
@@ -113,7 +146,11 @@ impl From<io::Error> for Failure {
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         let closed = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
-        let code = if error.downcast_ref().is_some_and(closed) { Code::Ok } else { Code::Other };
+        let code = if error.downcast_ref().is_some_and(closed) {
+            Code::Ok
+        } else {
+            Code::Other
+        };
         Self::new(code, error)
     }
 }
@@ -133,7 +170,9 @@ mod tests {
 
     #[test]
     fn a_cause_is_said_once() {
-        let error = anyhow::anyhow!("no such file").context("x.mil: no such file").context("outer");
+        let error = anyhow::anyhow!("no such file")
+            .context("x.mil: no such file")
+            .context("outer");
         let mut text = Vec::new();
         Failure::new(Code::Usage, error).print(&mut text).unwrap();
         assert_eq!(text, b"thane: outer\n  because: x.mil: no such file\n");
@@ -160,18 +199,26 @@ mod tests {
         for code in Code::ALL {
             assert_eq!(Code::of_process(Some(code as i32)), code);
         }
-        assert_eq!((Code::of_process(None), Code::of_process(Some(101))), (Code::Other, Code::Other));
+        assert_eq!(
+            (Code::of_process(None), Code::of_process(Some(101))),
+            (Code::Other, Code::Other)
+        );
     }
 
     #[test]
     fn what_does_not_fit_in_memory_is_the_fault_of_the_input() {
-        let error = thane_mil::budget::Budget::new(10).reserve(11, || "a tensor".into()).unwrap_err();
+        let error = thane_mil::budget::Budget::new(10)
+            .reserve(11, || "a tensor".into())
+            .unwrap_err();
         let failure = Failure::new(Code::Other, anyhow::Error::new(error).context("x.npy"));
         let mut text = Vec::new();
         failure.print(&mut text).unwrap();
         let lines = "thane: x.npy\n  because: a tensor needs 11 B of memory, and 0 B of the 10 B that may be used are taken\n  \
                      try: --memory SIZE, where the machine has more\n";
-        assert_eq!((failure.code(), String::from_utf8(text).unwrap().as_str()), (Code::Usage, lines));
+        assert_eq!(
+            (failure.code(), String::from_utf8(text).unwrap().as_str()),
+            (Code::Usage, lines)
+        );
     }
 
     #[test]

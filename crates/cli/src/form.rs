@@ -6,13 +6,16 @@ use thane_models::{DecoderEngine, NormForm};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Programs for the Neural Engine (--form engine, --task embed)")]
 pub struct FormFlags {
-    /// What the residual stream is divided by, so that fp16 can hold it [default: what the family needs].
+    /// What the residual stream is divided by, so that fp16 can hold it [default: what the family
+    /// needs].
     #[arg(long, value_name = "K", value_parser = divisor)]
     pub residual_divisor: Option<f32>,
-    /// How root mean square norms are spelled: scaled cannot overflow, native has fewer ops, cat is a layer norm.
+    /// How root mean square norms are spelled: scaled cannot overflow, native has fewer ops, cat is
+    /// a layer norm.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Norm::Scaled)]
     pub norm: Norm,
-    /// Tokens of a prompt that one call of prefill takes [default: 64, or the context if that is less].
+    /// Tokens of a prompt that one call of prefill takes [default: 64, or the context if that is
+    /// less].
     #[arg(long, value_name = "TOKENS")]
     pub block: Option<usize>,
 }
@@ -25,12 +28,18 @@ impl FormFlags {
             ("--norm", self.norm != Norm::Scaled),
             ("--block", self.block.is_some()),
         ];
-        flags.into_iter().find_map(|(name, is_given)| is_given.then_some(name))
+        flags
+            .into_iter()
+            .find_map(|(name, is_given)| is_given.then_some(name))
     }
 
     /// The form that they say, of a decoder.
     pub fn decoder(&self) -> DecoderEngine {
-        DecoderEngine { block: self.block, residual_divisor: self.residual_divisor, norm: self.norm.form() }
+        DecoderEngine {
+            block: self.block,
+            residual_divisor: self.residual_divisor,
+            norm: self.norm.form(),
+        }
     }
 }
 
@@ -74,5 +83,9 @@ impl Norm {
 fn divisor(text: &str) -> Result<f32, String> {
     let value: f32 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
     let fits = (1.0..=1024.0).contains(&value) && value.log2().fract() == 0.0;
-    if fits { Ok(value) } else { Err("a power of two from 1 to 1024 keeps every weight exact".to_owned()) }
+    if fits {
+        Ok(value)
+    } else {
+        Err("a power of two from 1 to 1024 keeps every weight exact".to_owned())
+    }
 }

@@ -1,8 +1,9 @@
-//! What `-h` and `--help` show: which flags of a verb `-h` has, two examples of each verb, and what stands in
-//! `thane --help` only.
+//! What `-h` and `--help` show: which flags of a verb `-h` has, two examples of each verb, and what
+//! stands in `thane --help` only.
 //!
-//! `-h` has a line for each flag that is used often, the most used first; `--help` has all flags in full. The text of
-//! a flag is its documentation in the verb's file: the first paragraph for `-h`, all of it for `--help`.
+//! `-h` has a line for each flag that is used often, the most used first; `--help` has all flags in
+//! full. The text of a flag is its documentation in the verb's file: the first paragraph for `-h`,
+//! all of it for `--help`.
 
 use clap::{Arg, Command};
 
@@ -21,25 +22,51 @@ struct Page {
 const PAGES: &[Page] = &[
     Page {
         verb: "run",
-        common: &["system", "max-tokens", "temperature", "context", "raw", "numerics", "threads"],
+        common: &[
+            "system",
+            "max-tokens",
+            "temperature",
+            "context",
+            "raw",
+            "numerics",
+            "threads",
+        ],
         examples: [
             "thane run smollm2-135m \"Why is the sky blue?\"",
             "thane run smollm2-135m --temperature 0.7 --max-tokens 200 \"Tell me a story.\"",
         ],
     },
-    Page { verb: "pull", common: &["check"], examples: ["thane pull smollm2-135m", "thane pull smollm2-135m --check"] },
-    Page { verb: "ls", common: &[], examples: ["thane ls", "thane ls --json"] },
+    Page {
+        verb: "pull",
+        common: &["check"],
+        examples: ["thane pull smollm2-135m", "thane pull smollm2-135m --check"],
+    },
+    Page {
+        verb: "ls",
+        common: &[],
+        examples: ["thane ls", "thane ls --json"],
+    },
     Page {
         verb: "show",
         common: &["tensors", "context"],
-        examples: ["thane show gemma3-270m", "thane show smollm2-135m --tensors"],
+        examples: [
+            "thane show gemma3-270m",
+            "thane show smollm2-135m --tensors",
+        ],
     },
     Page {
         verb: "inspect",
         common: &["function", "stats"],
-        examples: ["thane inspect smollm2-135m --function decode", "thane inspect model.mlpackage --stats"],
+        examples: [
+            "thane inspect smollm2-135m --function decode",
+            "thane inspect model.mlpackage --stats",
+        ],
     },
-    Page { verb: "ops", common: &["missing"], examples: ["thane ops", "thane ops --missing"] },
+    Page {
+        verb: "ops",
+        common: &["missing"],
+        examples: ["thane ops", "thane ops --missing"],
+    },
     Page {
         verb: "perplexity",
         common: &["file", "tokens", "numerics", "threads"],
@@ -48,7 +75,11 @@ const PAGES: &[Page] = &[
             "thane perplexity smollm2-135m --file text.txt --tokens 500 --numerics f32",
         ],
     },
-    Page { verb: "rm", common: &[], examples: ["thane rm smollm2-135m", "thane rm hf:org/name"] },
+    Page {
+        verb: "rm",
+        common: &[],
+        examples: ["thane rm smollm2-135m", "thane rm hf:org/name"],
+    },
     Page {
         verb: "convert",
         common: &["out", "force", "task", "form", "context", "buckets"],
@@ -60,7 +91,10 @@ const PAGES: &[Page] = &[
     Page {
         verb: "check",
         common: &[],
-        examples: ["thane check model.mlpackage", "thane check model.mlpackage --json"],
+        examples: [
+            "thane check model.mlpackage",
+            "thane check model.mlpackage --json",
+        ],
     },
     Page {
         verb: "predict",
@@ -81,11 +115,22 @@ const PAGES: &[Page] = &[
     Page {
         verb: "verify",
         common: &["cosine", "numerics"],
-        examples: ["thane verify minilm.mlpackage", "thane verify minilm.mlpackage --numerics ane --cosine 0.99"],
+        examples: [
+            "thane verify minilm.mlpackage",
+            "thane verify minilm.mlpackage --numerics ane --cosine 0.99",
+        ],
     },
     Page {
         verb: "embed",
-        common: &["file", "out", "force", "similarity", "format", "dimensions", "truncate"],
+        common: &[
+            "file",
+            "out",
+            "force",
+            "similarity",
+            "format",
+            "dimensions",
+            "truncate",
+        ],
         examples: [
             "thane embed minilm --file texts.jsonl -o vectors.npy",
             "thane embed minilm --similarity \"The cat sleeps.\" \"A kitten naps.\"",
@@ -102,17 +147,32 @@ const PAGES: &[Page] = &[
     Page {
         verb: "bench",
         common: &["lengths", "threads", "batch", "rounds", "numerics"],
-        examples: ["thane bench decode smollm2-135m", "thane bench embed minilm --threads 1,2 --batch 1,32"],
+        examples: [
+            "thane bench decode smollm2-135m",
+            "thane bench embed minilm --threads 1,2 --batch 1,32",
+        ],
     },
     Page {
         verb: "audit",
-        common: &["target", "format", "out", "require-ane", "deny", "baseline", "fix"],
+        common: &[
+            "target",
+            "format",
+            "out",
+            "require-ane",
+            "deny",
+            "baseline",
+            "fix",
+        ],
         examples: [
             "thane audit model.mlpackage --target m4,a19",
             "thane audit model.mlpackage --require-ane 100 --deny warning --format sarif -o audit.sarif",
         ],
     },
-    Page { verb: "explain", common: &["list", "target"], examples: ["thane explain -14", "thane explain ANE070"] },
+    Page {
+        verb: "explain",
+        common: &["list", "target"],
+        examples: ["thane explain -14", "thane explain ANE070"],
+    },
     Page {
         verb: "bisect",
         common: &["out", "rule", "target"],
@@ -121,8 +181,16 @@ const PAGES: &[Page] = &[
             "thane bisect model.mlpackage --rule ANE070 --target m4 -o part.mil",
         ],
     },
-    Page { verb: "completions", common: &[], examples: ["thane completions bash", "thane completions zsh"] },
-    Page { verb: "man", common: &[], examples: ["thane man", "thane man audit"] },
+    Page {
+        verb: "completions",
+        common: &[],
+        examples: ["thane completions bash", "thane completions zsh"],
+    },
+    Page {
+        verb: "man",
+        common: &[],
+        examples: ["thane man", "thane man audit"],
+    },
 ];
 
 /// What stands behind `thane -h`.
@@ -141,25 +209,45 @@ const BEHIND_COMMON: usize = 1000;
 
 /// Gives the program and each verb their help; flags of every verb are shown by `thane -h` alone.
 pub fn with_help(command: Command) -> Command {
-    let globals: Vec<Arg> = command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
-    let codes: String = Code::ALL.map(|code| format!("  {:<4} {}\n", code as u8, code.meaning())).concat();
+    let globals: Vec<Arg> = command
+        .get_arguments()
+        .filter(|arg| arg.is_global_set())
+        .cloned()
+        .collect();
+    let codes: String = Code::ALL
+        .map(|code| format!("  {:<4} {}\n", code as u8, code.meaning()))
+        .concat();
     let command = command
         .after_help(SHORT)
-        .after_long_help(format!("{SHORT}\n\nExit codes of all verbs:\n{codes}\n{ENVIRONMENT}"))
+        .after_long_help(format!(
+            "{SHORT}\n\nExit codes of all verbs:\n{codes}\n{ENVIRONMENT}"
+        ))
         .mut_args(|arg| arg.hide_env(true));
     command.mut_subcommands(|sub| {
         let page = PAGES.iter().find(|page| page.verb == sub.get_name());
         let common = page.map_or(&[][..], |page| page.common);
-        let n_hidden = sub.get_arguments().filter(|arg| is_rare(arg, common)).count();
-        let examples = page.map_or_else(String::new, |page| format!("Examples:\n  {}\n\n", page.examples.join("\n  ")));
+        let n_hidden = sub
+            .get_arguments()
+            .filter(|arg| is_rare(arg, common))
+            .count();
+        let examples = page.map_or_else(String::new, |page| {
+            format!("Examples:\n  {}\n\n", page.examples.join("\n  "))
+        });
         let more = match n_hidden {
             0 => String::new(),
             n => format!("{} with --help; f", counted(n, "more flag")),
         };
         let all = "lags of every verb (--json, -q, -v, ..) with `thane -h`.";
-        let more = if more.is_empty() { format!("F{all}") } else { format!("{more}{all}") };
+        let more = if more.is_empty() {
+            format!("F{all}")
+        } else {
+            format!("{more}{all}")
+        };
         let verb = sub.get_name().to_owned();
-        let twins = format!("A flag is also an environment variable: THANE_{}_FLAG.", verb.to_uppercase());
+        let twins = format!(
+            "A flag is also an environment variable: THANE_{}_FLAG.",
+            verb.to_uppercase()
+        );
         sub.mut_args(|arg| arranged(arg, common))
             .args(globals.iter().map(|arg| arg.clone().hide(true)))
             .after_help(format!("{examples}{more}"))
@@ -173,7 +261,9 @@ fn is_rare(arg: &Arg, common: &[&str]) -> bool {
 
 fn arranged(arg: Arg, common: &[&str]) -> Arg {
     let rare = is_rare(&arg, common);
-    let place = arg.get_long().and_then(|long| common.iter().position(|name| *name == long));
+    let place = arg
+        .get_long()
+        .and_then(|long| common.iter().position(|name| *name == long));
     let arg = arg.hide_env(true).hide_short_help(rare);
     match place {
         Some(place) => arg.display_order(place),
@@ -199,12 +289,19 @@ mod tests {
     }
 
     fn verbs() -> Vec<Command> {
-        crate::command().get_subcommands().filter(|sub| sub.get_name() != "help").cloned().collect()
+        crate::command()
+            .get_subcommands()
+            .filter(|sub| sub.get_name() != "help")
+            .cloned()
+            .collect()
     }
 
     /// What `thane VERB -h` prints on a terminal of 100 columns.
     fn short(verb: &str) -> String {
-        let error = crate::command().term_width(100).try_get_matches_from(["thane", verb, "-h"]).unwrap_err();
+        let error = crate::command()
+            .term_width(100)
+            .try_get_matches_from(["thane", verb, "-h"])
+            .unwrap_err();
         error.to_string()
     }
 
@@ -216,7 +313,10 @@ mod tests {
             for example in page.examples {
                 let parsed = crate::command().try_get_matches_from(words(example));
                 let verb = parsed.map(|m| m.subcommand_name().map(str::to_owned));
-                assert_eq!(verb.unwrap_or_else(|e| panic!("{example}: {e}")).as_deref(), Some(page.verb));
+                assert_eq!(
+                    verb.unwrap_or_else(|e| panic!("{example}: {e}")).as_deref(),
+                    Some(page.verb)
+                );
                 assert!(short(page.verb).contains(example), "{example}");
             }
         }
@@ -228,27 +328,47 @@ mod tests {
             let name = sub.get_name();
             let page = PAGES.iter().find(|page| page.verb == name).unwrap();
             for flag in page.common {
-                assert!(sub.get_arguments().any(|arg| arg.get_long() == Some(flag)), "{name} has no --{flag}");
+                assert!(
+                    sub.get_arguments().any(|arg| arg.get_long() == Some(flag)),
+                    "{name} has no --{flag}"
+                );
             }
             let text = short(name);
-            let flags: Vec<&str> = text.lines().filter(|l| l.trim_start().starts_with('-')).collect();
+            let flags: Vec<&str> = text
+                .lines()
+                .filter(|l| l.trim_start().starts_with('-'))
+                .collect();
             assert_eq!(flags.len(), page.common.len() + 1, "{text}");
             // A text that goes on in the next line is indented further than any flag.
-            let broken: Vec<&str> = text.lines().filter(|line| line.starts_with("          ")).collect();
+            let broken: Vec<&str> = text
+                .lines()
+                .filter(|line| line.starts_with("          "))
+                .collect();
             assert!(broken.is_empty(), "{name}: {broken:?}");
-            assert!(!text.contains("--catalogue") && !text.contains("[env"), "{text}");
+            assert!(
+                !text.contains("--catalogue") && !text.contains("[env"),
+                "{text}"
+            );
             assert!(text.lines().count() <= 40, "{text}");
         }
     }
 
     #[test]
     fn help_of_the_program_lists_verbs_in_a_line_each_and_exit_codes_once() {
-        let help =
-            |flag| crate::command().term_width(100).try_get_matches_from(["thane", flag]).unwrap_err().to_string();
+        let help = |flag| {
+            crate::command()
+                .term_width(100)
+                .try_get_matches_from(["thane", flag])
+                .unwrap_err()
+                .to_string()
+        };
         let (short, long) = (help("-h"), help("--help"));
         for sub in verbs() {
             let about = sub.get_about().unwrap().to_string();
-            assert!(short.contains(&about), "{about}: it takes more than a line of:\n{short}");
+            assert!(
+                short.contains(&about),
+                "{about}: it takes more than a line of:\n{short}"
+            );
         }
         for code in Code::ALL {
             let row = format!("  {:<4} {}", code as u8, code.meaning());

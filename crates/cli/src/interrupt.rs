@@ -71,14 +71,19 @@ impl Interrupt {
     fn take_terminations(&self) -> Result<(), ctrlc::Error> {
         use nix::sys::signal::{SigSet, Signal};
         let signals: SigSet = [Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
-        signals.thread_block().map_err(|e| ctrlc::Error::System(e.into()))?;
+        signals
+            .thread_block()
+            .map_err(|e| ctrlc::Error::System(e.into()))?;
         let handler = self.clone();
         let wait = move || {
             while signals.wait().is_ok() {
                 handler.signalled(Asked::End);
             }
         };
-        std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(ctrlc::Error::System)?;
+        std::thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(wait)
+            .map_err(ctrlc::Error::System)?;
         Ok(())
     }
 
@@ -93,21 +98,27 @@ impl Interrupt {
         self.0.asked.load(Ordering::Relaxed)
     }
 
-    /// From here on, until the answer is dropped, the caller looks at [`Interrupt::is_set`] and ends by itself; where it
-    /// has not after `grace`, the program ends as if nobody cooperated.
+    /// From here on, until the answer is dropped, the caller looks at [`Interrupt::is_set`] and
+    /// ends by itself; where it has not after `grace`, the program ends as if nobody cooperated.
     pub fn cooperate(&self, grace: Option<Duration>) -> Cooperative<'_> {
         *self.0.grace.lock().unwrap_or_else(PoisonError::into_inner) = grace;
         self.0.cooperating.fetch_add(1, Ordering::SeqCst);
         Cooperative(self)
     }
 
-    /// From here on, until the answer is dropped, the end by a signal removes the [`Partial`]s beside `place`.
+    /// From here on, until the answer is dropped, the end by a signal removes the [`Partial`]s
+    /// beside `place`.
     pub fn writing(&self, place: &Path) -> Writing<'_> {
-        self.0.written.lock().unwrap_or_else(PoisonError::into_inner).push(place.to_owned());
+        self.0
+            .written
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(place.to_owned());
         Writing(self)
     }
 
-    /// Where a signal ends the program, wait for that: files that it removes are no failure to tell of.
+    /// Where a signal ends the program, wait for that: files that it removes are no failure to tell
+    /// of.
     pub fn settle(&self) {
         while self.0.ending.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(50));
@@ -129,7 +140,8 @@ impl Interrupt {
         started: impl FnOnce(&mut Child),
         mut tick: impl FnMut(),
     ) -> io::Result<ExitStatus> {
-        // In a group of its own: the terminal's Ctrl-C would end it first, and that would look like a failure.
+        // In a group of its own: the terminal's Ctrl-C would end it first, and that would look like
+        // a failure.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(command, 0);
         let mut child = command.spawn()?;
@@ -164,7 +176,9 @@ impl Interrupt {
     /// wants to goes on after Ctrl-C, and has no time where the program is to end.
     fn outlasts_grace(&self, asked: Asked) -> bool {
         let grace = *self.0.grace.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(grace) = grace else { return asked == Asked::End };
+        let Some(grace) = grace else {
+            return asked == Asked::End;
+        };
         let start = Instant::now();
         while self.is_cooperating() {
             if start.elapsed() >= grace {
@@ -176,7 +190,13 @@ impl Interrupt {
     }
 
     fn signalled(&self, asked: Asked) {
-        let has_grace = || self.0.grace.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let has_grace = || {
+            self.0
+                .grace
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .is_some()
+        };
         // Who sees the flag is to see this too.
         if asked == Asked::End && !(self.is_cooperating() && has_grace()) {
             self.0.ending.store(true, Ordering::SeqCst);
@@ -186,7 +206,8 @@ impl Interrupt {
             return;
         }
         self.0.ending.store(true, Ordering::SeqCst);
-        // The lock stays held until the exit, so that the waiting thread cannot start another child.
+        // The lock stays held until the exit, so that the waiting thread cannot start another
+        // child.
         let mut child = self.0.child.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(child) = child.as_mut() {
             let _ = child.kill();
@@ -214,6 +235,11 @@ impl Drop for Cooperative<'_> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        self.0.0.written.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        self.0
+            .0
+            .written
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop();
     }
 }

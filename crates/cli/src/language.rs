@@ -1,4 +1,5 @@
-//! How text becomes tokens and conversations become text: from the files of a checkpoint, or from those of a package.
+//! How text becomes tokens and conversations become text: from the files of a checkpoint, or from
+//! those of a package.
 
 use std::path::Path;
 
@@ -8,11 +9,13 @@ use thane_engine::text::{ChatTemplate, TemplateError, Texts, Tokenizer, Tokenize
 use thane_mil::package;
 use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
 
-/// Bytes that a tokenizer takes for each byte of a text. all-MiniLM-L6-v2's took 122 where the text was words, 224 for single
-/// letters, 149 for Chinese and 444 for punctuation (peak of the process at 5 MB less that at 1 MB, November 2026).
+/// Bytes that a tokenizer takes for each byte of a text. all-MiniLM-L6-v2's took 122 where the text
+/// was words, 224 for single letters, 149 for Chinese and 444 for punctuation (peak of the process
+/// at 5 MB less that at 1 MB, November 2026).
 pub const TOKENIZER_BYTES: usize = 450;
 
-/// A tokenizer, ready for use, and a chat template, which only a conversation reads: other verbs, and `--raw`, do without it.
+/// A tokenizer, ready for use, and a chat template, which only a conversation reads: other verbs,
+/// and `--raw`, do without it.
 pub struct Language {
     pub tokenizer: Tokenizer,
     pub template: Option<Template>,
@@ -71,7 +74,10 @@ impl Parts {
             Words::Lists(vocab) => Tokenizer::from_vocab(vocab)?,
             Words::Json { tokenizer, config } => Tokenizer::from_json(&tokenizer, config)?,
         };
-        Ok(Language { tokenizer, template: self.template })
+        Ok(Language {
+            tokenizer,
+            template: self.template,
+        })
     }
 }
 
@@ -79,13 +85,25 @@ fn from_gguf(gguf: &Gguf, n_vocab: usize) -> anyhow::Result<Option<Parts>> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let id = |name: &str| gguf.opt_u32(&key(name));
     let texts = |name: &str| -> anyhow::Result<Option<Texts>> {
-        Ok(gguf.opt_strings(&key(name))?.map(|texts| texts.into_iter().collect()))
+        Ok(gguf
+            .opt_strings(&key(name))?
+            .map(|texts| texts.into_iter().collect()))
     };
     let source = gguf.opt_str("tokenizer.chat_template")?;
-    let Some(tokens) = texts("tokens")? else { return Ok(None) };
+    let Some(tokens) = texts("tokens")? else {
+        return Ok(None);
+    };
     let (bos, eos) = (id("bos_token_id")?, id("eos_token_id")?);
-    let spelled = |id: Option<u32>| id.and_then(|id| tokens.get(id as usize)).unwrap_or_default().to_owned();
-    let template = source.map(|s| Template { text: s.to_owned(), bos: spelled(bos), eos: spelled(eos) });
+    let spelled = |id: Option<u32>| {
+        id.and_then(|id| tokens.get(id as usize))
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let template = source.map(|s| Template {
+        text: s.to_owned(),
+        bos: spelled(bos),
+        eos: spelled(eos),
+    });
     let vocab = Vocab {
         model: gguf.str(&key("model"))?.to_owned(),
         pre: gguf.opt_str(&key("pre"))?.map(str::to_owned),
@@ -106,7 +124,10 @@ fn from_gguf(gguf: &Gguf, n_vocab: usize) -> anyhow::Result<Option<Parts>> {
         chat_template: source.map(str::to_owned),
         n_vocab,
     };
-    Ok(Some(Parts { words: Words::Lists(vocab), template }))
+    Ok(Some(Parts {
+        words: Words::Lists(vocab),
+        template,
+    }))
 }
 
 /// Largest side file; vocabularies take tens of megabytes.
@@ -114,7 +135,8 @@ const MOST_BYTES: u64 = 1 << 28;
 
 /// A file beside the weights.
 pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let bytes = package::read_small(path, MOST_BYTES).with_context(|| path.display().to_string())?;
+    let bytes =
+        package::read_small(path, MOST_BYTES).with_context(|| path.display().to_string())?;
     match package::lfs_pointer(&bytes) {
         Some(pointer) => bail!("{} {pointer}", path.display()),
         None => Ok(bytes),
@@ -122,10 +144,15 @@ pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 fn from_folder(folder: &HuggingFace, n_vocab: usize) -> anyhow::Result<Option<Parts>> {
-    let Some(json) = folder.tokenizer_json.as_deref() else { return Ok(None) };
+    let Some(json) = folder.tokenizer_json.as_deref() else {
+        return Ok(None);
+    };
     let mut config = match folder.tokenizer_config.as_deref() {
         Some(path) => TokenizerConfig::from_tokenizer_config(&read(path)?, n_vocab)?,
-        None => TokenizerConfig { n_vocab, ..TokenizerConfig::default() },
+        None => TokenizerConfig {
+            n_vocab,
+            ..TokenizerConfig::default()
+        },
     };
     if let Some(path) = folder.chat_template.as_deref() {
         config.chat_template = Some(String::from_utf8(read(path)?)?);
@@ -133,6 +160,15 @@ fn from_folder(folder: &HuggingFace, n_vocab: usize) -> anyhow::Result<Option<Pa
     config.eos_ids.extend(folder.eos_token_ids()?);
     let spelled = |token: &Option<String>| token.clone().unwrap_or_default();
     let (bos, eos) = (spelled(&config.bos_token), spelled(&config.eos_token));
-    let template = config.chat_template.clone().map(|text| Template { text, bos, eos });
-    Ok(Some(Parts { words: Words::Json { tokenizer: read(json)?, config }, template }))
+    let template = config
+        .chat_template
+        .clone()
+        .map(|text| Template { text, bos, eos });
+    Ok(Some(Parts {
+        words: Words::Json {
+            tokenizer: read(json)?,
+            config,
+        },
+        template,
+    }))
 }

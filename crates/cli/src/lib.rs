@@ -1,5 +1,6 @@
-//! What the command `thane` is made of. `main.rs` has the command line; this is a library so that the fuzz targets reach
-//! the readers of what comes from outside: [`rows`] (texts to embed) and [`hub`] (what a server answers).
+//! What the command `thane` is made of. `main.rs` has the command line; this is a library so that
+//! the fuzz targets reach the readers of what comes from outside: [`rows`] (texts to embed) and
+//! [`hub`] (what a server answers).
 
 pub mod app;
 mod audit;

@@ -1,6 +1,7 @@
 //! `thane`: fetch models, look at them, run them.
 //!
-//! Exit codes are documented at [`thane_cli::exit`]. What it is made of is in the library of the same crate.
+//! Exit codes are documented at [`thane_cli::exit`]. What it is made of is in the library of the
+//! same crate.
 
 mod help;
 
@@ -92,18 +93,31 @@ fn main() -> ExitCode {
     }));
     let command = command();
     let (cli, verb) = match command.clone().try_get_matches().and_then(|matches| {
-        Ok((Cli::from_arg_matches(&matches)?, matches.subcommand_name().unwrap_or_default().to_owned()))
+        Ok((
+            Cli::from_arg_matches(&matches)?,
+            matches.subcommand_name().unwrap_or_default().to_owned(),
+        ))
     }) {
         Ok(parsed) => parsed,
         Err(e) => {
             // Help and version are no errors; clap knows which stream each belongs to.
-            let code = if e.use_stderr() { Code::Usage } else { Code::Ok };
-            let _ = if e.use_stderr() { print_error(&e) } else { e.print() };
+            let code = if e.use_stderr() {
+                Code::Usage
+            } else {
+                Code::Ok
+            };
+            let _ = if e.use_stderr() {
+                print_error(&e)
+            } else {
+                e.print()
+            };
             return code.into();
         }
     };
     let outcome = App::new(&cli.global, |name| std::env::var_os(name)).and_then(|app| {
-        twins::warnings(&command, &verb, |name| std::env::var_os(name)).iter().for_each(|line| app.output.say(line));
+        twins::warnings(&command, &verb, |name| std::env::var_os(name))
+            .iter()
+            .for_each(|line| app.output.say(line));
         let outcome = dispatch(&cli.verb, &command, &app);
         app.interrupt.settle();
         app.output.clear();
@@ -126,7 +140,11 @@ fn print_error(error: &clap::Error) -> std::io::Result<()> {
         return error.print();
     }
     let paints = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let text = if paints { error.render().ansi().to_string() } else { error.render().to_string() };
+    let text = if paints {
+        error.render().ansi().to_string()
+    } else {
+        error.render().to_string()
+    };
     stderr.write_all(printable_painted(&text).as_bytes())
 }
 
@@ -135,7 +153,9 @@ mod tests {
     use super::*;
 
     fn visit(command: &clap::Command, check: &mut impl FnMut(&str, &clap::Arg)) {
-        command.get_arguments().for_each(|arg| check(command.get_name(), arg));
+        command
+            .get_arguments()
+            .for_each(|arg| check(command.get_name(), arg));
         command.get_subcommands().for_each(|sub| visit(sub, check));
     }
 
@@ -150,14 +170,32 @@ mod tests {
         built.build();
         let mut n_flags = 0;
         visit(&built, &mut |verb, arg| {
-            let Some(long) = arg.get_long().filter(|long| !["help", "version"].contains(long)) else { return };
+            let Some(long) = arg
+                .get_long()
+                .filter(|long| !["help", "version"].contains(long))
+            else {
+                return;
+            };
             let is_global = arg.is_global_set() || verb == "thane";
-            let of_verb = if is_global { String::new() } else { format!("{verb}-") };
-            let twin = format!("THANE_{of_verb}{long}").to_uppercase().replace('-', "_");
-            assert_eq!(arg.get_env().and_then(|e| e.to_str()), Some(twin.as_str()), "{verb} --{long}");
+            let of_verb = if is_global {
+                String::new()
+            } else {
+                format!("{verb}-")
+            };
+            let twin = format!("THANE_{of_verb}{long}")
+                .to_uppercase()
+                .replace('-', "_");
+            assert_eq!(
+                arg.get_env().and_then(|e| e.to_str()),
+                Some(twin.as_str()),
+                "{verb} --{long}"
+            );
             assert!(arg.get_help().is_some(), "{verb} --{long}");
             n_flags += 1;
         });
-        assert!(n_flags > 50, "{n_flags}: the walk found the flags of all verbs");
+        assert!(
+            n_flags > 50,
+            "{n_flags}: the walk found the flags of all verbs"
+        );
     }
 }

@@ -52,26 +52,49 @@ pub fn open(path: &Path) -> anyhow::Result<Opened<impl Read>> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
     // A pipe does not say how long it is.
-    let n_bytes = if metadata.is_file() { metadata.len() } else { u64::MAX };
+    let n_bytes = if metadata.is_file() {
+        metadata.len()
+    } else {
+        u64::MAX
+    };
     parse(io::BufReader::new(file), n_bytes)
 }
 
 impl<R: Read> Opened<R> {
     /// Read the elements.
     pub fn read(mut self, budget: &Budget) -> anyhow::Result<Array> {
-        let Self { dtype, shape, n_bytes, .. } = self;
+        let Self {
+            dtype,
+            shape,
+            n_bytes,
+            ..
+        } = self;
         let held = budget.reserve(n_bytes, || format!("an array {shape:?} of {dtype}"))?;
         let mut bytes = Vec::new();
-        self.file.by_ref().take(n_bytes as u64).read_to_end(&mut bytes)?;
-        anyhow::ensure!(bytes.len() == n_bytes, "it is shorter than its shape {shape:?}");
-        Ok(Array { dtype, shape, bytes, held: Some(held) })
+        self.file
+            .by_ref()
+            .take(n_bytes as u64)
+            .read_to_end(&mut bytes)?;
+        anyhow::ensure!(
+            bytes.len() == n_bytes,
+            "it is shorter than its shape {shape:?}"
+        );
+        Ok(Array {
+            dtype,
+            shape,
+            bytes,
+            held: Some(held),
+        })
     }
 }
 
 fn parse<R: Read>(mut file: R, n_bytes: u64) -> anyhow::Result<Opened<R>> {
     let mut start = [0; 8];
     file.read_exact(&mut start)?;
-    anyhow::ensure!(start.starts_with(MAGIC), "it is no .npy file; numpy.save writes one");
+    anyhow::ensure!(
+        start.starts_with(MAGIC),
+        "it is no .npy file; numpy.save writes one"
+    );
     let header_len = match start[6] {
         1 => {
             let mut len = [0; 2];
@@ -85,35 +108,63 @@ fn parse<R: Read>(mut file: R, n_bytes: u64) -> anyhow::Result<Opened<R>> {
         }
         version => anyhow::bail!("version {version} of the .npy format is not known"),
     };
-    anyhow::ensure!(header_len <= MOST_HEADER_BYTES, "its header claims {header_len} bytes");
+    anyhow::ensure!(
+        header_len <= MOST_HEADER_BYTES,
+        "its header claims {header_len} bytes"
+    );
     let mut header = vec![0; header_len];
     file.read_exact(&mut header)?;
     let header = std::str::from_utf8(&header)?;
     let (dtype, shape) = describe(header)?;
-    let n = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).and_then(|n| dtype.byte_len(n));
+    let n = shape
+        .iter()
+        .try_fold(1usize, |n, d| n.checked_mul(*d))
+        .and_then(|n| dtype.byte_len(n));
     let n = n.filter(|n| *n as u64 <= n_bytes);
     let n_bytes = n.ok_or_else(|| anyhow::anyhow!("it is shorter than its shape {shape:?}"))?;
-    Ok(Opened { dtype, shape, n_bytes, file })
+    Ok(Opened {
+        dtype,
+        shape,
+        n_bytes,
+        file,
+    })
 }
 
-/// Element type and shape of a header such as `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`.
+/// Element type and shape of a header such as
+/// `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`.
 fn describe(header: &str) -> anyhow::Result<(DType, Vec<usize>)> {
     let field = |name: &str| {
         let at = header.find(&format!("'{name}':"))? + name.len() + 3;
         Some(header[at..].trim_start())
     };
     let broken = || anyhow::anyhow!("its header is not understood: {}", header.trim_end());
-    let descr = field("descr").and_then(|f| f.strip_prefix('\'')?.split('\'').next()).ok_or_else(broken)?;
-    let same = |name: &str| name[1..] == *descr.trim_start_matches(['<', '|', '=']) && !descr.starts_with('>');
-    let dtype = NAMES.iter().find(|(_, name)| same(name)).map(|(dtype, _)| *dtype);
+    let descr = field("descr")
+        .and_then(|f| f.strip_prefix('\'')?.split('\'').next())
+        .ok_or_else(broken)?;
+    let same = |name: &str| {
+        name[1..] == *descr.trim_start_matches(['<', '|', '=']) && !descr.starts_with('>')
+    };
+    let dtype = NAMES
+        .iter()
+        .find(|(_, name)| same(name))
+        .map(|(dtype, _)| *dtype);
     let dtype = dtype.ok_or_else(|| {
         anyhow::anyhow!("its elements are `{descr}`; numbers and truth values in little-endian order can be read")
     })?;
-    let shape = field("shape").and_then(|f| f.strip_prefix('(')?.split(')').next()).ok_or_else(broken)?;
+    let shape = field("shape")
+        .and_then(|f| f.strip_prefix('(')?.split(')').next())
+        .ok_or_else(broken)?;
     let dims = shape.split(',').map(str::trim).filter(|d| !d.is_empty());
-    let shape = dims.map(|d| d.parse().map_err(|_| broken())).collect::<anyhow::Result<Vec<usize>>>()?;
-    let is_row_major = field("fortran_order").ok_or_else(broken)?.starts_with("False");
-    anyhow::ensure!(is_row_major || shape.len() < 2, "it is column-major; numpy.ascontiguousarray makes it row-major");
+    let shape = dims
+        .map(|d| d.parse().map_err(|_| broken()))
+        .collect::<anyhow::Result<Vec<usize>>>()?;
+    let is_row_major = field("fortran_order")
+        .ok_or_else(broken)?
+        .starts_with("False");
+    anyhow::ensure!(
+        is_row_major || shape.len() < 2,
+        "it is column-major; numpy.ascontiguousarray makes it row-major"
+    );
     Ok((dtype, shape))
 }
 
@@ -125,13 +176,21 @@ pub fn write(out: &mut dyn Write, dtype: DType, shape: &[usize], bytes: &[u8]) -
 
 /// Write what stands before the elements, which are to follow.
 pub fn write_header(out: &mut dyn Write, dtype: DType, shape: &[usize]) -> io::Result<()> {
-    let name = NAMES.iter().find(|(d, _)| *d == dtype).map(|(_, name)| *name);
-    let name = name.ok_or_else(|| io::Error::other(format!("numpy has no elements of type {dtype}")))?;
+    let name = NAMES
+        .iter()
+        .find(|(d, _)| *d == dtype)
+        .map(|(_, name)| *name);
+    let name =
+        name.ok_or_else(|| io::Error::other(format!("numpy has no elements of type {dtype}")))?;
     let dims: Vec<String> = shape.iter().map(usize::to_string).collect();
     let comma = if shape.len() == 1 { "," } else { "" };
-    let mut header = format!("{{'descr': '{name}', 'fortran_order': False, 'shape': ({}{comma}), }}", dims.join(", "));
+    let mut header = format!(
+        "{{'descr': '{name}', 'fortran_order': False, 'shape': ({}{comma}), }}",
+        dims.join(", ")
+    );
     // The data begin at a multiple of 64 bytes; the header ends with a line break.
-    let fill = (MAGIC.len() + 4 + header.len() + 1).next_multiple_of(64) - (MAGIC.len() + 4 + header.len() + 1);
+    let fill = (MAGIC.len() + 4 + header.len() + 1).next_multiple_of(64)
+        - (MAGIC.len() + 4 + header.len() + 1);
     header.push_str(&" ".repeat(fill));
     header.push('\n');
     let len = u16::try_from(header.len()).map_err(io::Error::other)?;
@@ -147,12 +206,19 @@ mod tests {
 
     fn read_bytes(bytes: &[u8]) -> Result<(DType, Vec<usize>, Vec<u8>), String> {
         let opened = parse(bytes, bytes.len() as u64).map_err(|e| e.to_string())?;
-        let array = opened.read(&Budget::new(1 << 20)).map_err(|e| e.to_string())?;
+        let array = opened
+            .read(&Budget::new(1 << 20))
+            .map_err(|e| e.to_string())?;
         Ok((array.dtype, array.shape, array.bytes))
     }
 
     fn file(header: &str) -> Vec<u8> {
-        [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat()
+        [
+            b"\x93NUMPY\x01\x00",
+            &(header.len() as u16).to_le_bytes()[..],
+            header.as_bytes(),
+        ]
+        .concat()
     }
 
     /// Issue 30, 3.5: a sparse file has as many bytes as it says, and a pipe does not say.
@@ -161,17 +227,27 @@ mod tests {
         let bytes = file("{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }");
         let opened = parse(bytes.as_slice(), u64::MAX).unwrap();
         let error = opened.read(&Budget::new(1 << 30)).unwrap_err().to_string();
-        assert!(error.starts_with("an array [1099511627776] of fp32 needs 4398.0 GB of memory"), "{error}");
+        assert!(
+            error.starts_with("an array [1099511627776] of fp32 needs 4398.0 GB of memory"),
+            "{error}"
+        );
         let bytes = file("{'descr': '<f4', 'fortran_order': False, 'shape': (9,), }");
-        let error = parse(bytes.as_slice(), u64::MAX).unwrap().read(&Budget::new(1 << 30)).unwrap_err().to_string();
+        let error = parse(bytes.as_slice(), u64::MAX)
+            .unwrap()
+            .read(&Budget::new(1 << 30))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("shorter than its shape [9]"), "{error}");
     }
 
     #[test]
     fn arrays_come_back() {
-        for (dtype, shape) in
-            [(DType::Fp32, vec![2, 3]), (DType::Bool, vec![5]), (DType::Fp16, vec![]), (DType::Int32, vec![0, 4])]
-        {
+        for (dtype, shape) in [
+            (DType::Fp32, vec![2, 3]),
+            (DType::Bool, vec![5]),
+            (DType::Fp16, vec![]),
+            (DType::Int32, vec![0, 4]),
+        ] {
             let n = dtype.byte_len(shape.iter().product()).unwrap();
             let bytes: Vec<u8> = (0..n).map(|i| (i % 2) as u8).collect();
             let mut file = Vec::new();
@@ -185,14 +261,28 @@ mod tests {
     fn what_cannot_be_read_is_named() {
         for (bytes, message) in [
             (b"PK\x03\x04 some zip".to_vec(), "no .npy file"),
-            (file("{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }"), "`>f4`"),
-            (file("{'descr': '<c8', 'fortran_order': False, 'shape': (2,), }"), "`<c8`"),
-            (file("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }"), "column-major"),
             (
-                file("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 99999999999), }"),
+                file("{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }"),
+                "`>f4`",
+            ),
+            (
+                file("{'descr': '<c8', 'fortran_order': False, 'shape': (2,), }"),
+                "`<c8`",
+            ),
+            (
+                file("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }"),
+                "column-major",
+            ),
+            (
+                file(
+                    "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 99999999999), }",
+                ),
                 "shorter than its shape",
             ),
-            (file("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"), "shorter than its shape"),
+            (
+                file("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"),
+                "shorter than its shape",
+            ),
             (file("nothing"), "not understood"),
         ] {
             let error = read_bytes(&bytes).unwrap_err();

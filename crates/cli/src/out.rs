@@ -25,7 +25,11 @@ impl Kind {
         match out.extension().and_then(|e| e.to_str()) {
             Some("mil") => Ok(Self::Text),
             Some("mlpackage") => Ok(Self::Package),
-            _ => Err(misnamed(out, "a package (.mlpackage) or MIL text (.mil)", "-o NAME.mlpackage")),
+            _ => Err(misnamed(
+                out,
+                "a package (.mlpackage) or MIL text (.mil)",
+                "-o NAME.mlpackage",
+            )),
         }
     }
 
@@ -48,8 +52,12 @@ impl Kind {
                 let entries = fs::read_dir(path).into_iter().flatten().flatten();
                 let names: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
                 // Nothing in it, or nothing but what such a folder holds.
-                let is_manifest = |path: &Path| path.file_name().is_some_and(|name| name == "manifest.json");
-                path.is_dir() && names.iter().all(|path| is_package(path) || is_manifest(path))
+                let is_manifest =
+                    |path: &Path| path.file_name().is_some_and(|name| name == "manifest.json");
+                path.is_dir()
+                    && names
+                        .iter()
+                        .all(|path| is_package(path) || is_manifest(path))
             }
         }
     }
@@ -61,17 +69,26 @@ pub fn misnamed(out: &Path, expected: &str, remedy: &str) -> Failure {
     Failure::new(Code::Usage, error).remedy(remedy)
 }
 
-/// As [`check`], for what is a folder or a text: it replaces only what is of its own kind, and never a device or a pipe.
+/// As [`check`], for what is a folder or a text: it replaces only what is of its own kind, and
+/// never a device or a pipe.
 pub fn check_made(out: &Path, kind: Kind, force: bool, inputs: &[&Path]) -> Result<(), Failure> {
     let refuse = |text: String| Err(Failure::new(Code::Usage, anyhow::anyhow!(text)));
     if leads_to_stream(out) {
-        return refuse(format!("{} is a device or a pipe, which no {} can replace", out.display(), kind.name()));
+        return refuse(format!(
+            "{} is a device or a pipe, which no {} can replace",
+            out.display(),
+            kind.name()
+        ));
     }
     check(out, force, inputs)?;
     if out.symlink_metadata().is_err() || kind.is_at(out) {
         return Ok(());
     }
-    let error = anyhow::anyhow!("{} exists and is no {}, which is written here", out.display(), kind.name());
+    let error = anyhow::anyhow!(
+        "{} exists and is no {}, which is written here",
+        out.display(),
+        kind.name()
+    );
     Err(Failure::new(Code::Usage, error).remedy("remove it, or write elsewhere"))
 }
 
@@ -80,7 +97,10 @@ pub fn unwritten(out: &Path, fault: io::Error) -> Failure {
     if fault.kind() == io::ErrorKind::AlreadyExists {
         return exists(out);
     }
-    Failure::new(Code::Other, anyhow::Error::new(fault).context(format!("{} is not written", out.display())))
+    Failure::new(
+        Code::Other,
+        anyhow::Error::new(fault).context(format!("{} is not written", out.display())),
+    )
 }
 
 fn exists(out: &Path) -> Failure {
@@ -88,16 +108,26 @@ fn exists(out: &Path) -> Failure {
     Failure::new(Code::Usage, error).remedy("--force, to replace it")
 }
 
-/// Refuses an output that is, holds or lies in one of the `inputs`, whatever `force` says, and one that exists unless
-/// `force` is set. Pipes, terminals and devices take what is written to them and replace nothing.
+/// Refuses an output that is, holds or lies in one of the `inputs`, whatever `force` says, and one
+/// that exists unless `force` is set. Pipes, terminals and devices take what is written to them and
+/// replace nothing.
 pub fn check(out: &Path, force: bool, inputs: &[&Path]) -> Result<(), Failure> {
     let refuse = |text: String| Failure::new(Code::Usage, anyhow::anyhow!(text));
     if let Some(input) = inputs.iter().find(|input| overlap(out, input)) {
-        let error = format!("{} is not written: it would replace the input {}", out.display(), input.display());
+        let error = format!(
+            "{} is not written: it would replace the input {}",
+            out.display(),
+            input.display()
+        );
         return Err(refuse(error).remedy("another path for -o"));
     }
     match out.symlink_metadata() {
-        Ok(found) if !force && (found.is_file() || found.is_dir() || found.is_symlink() && !leads_to_stream(out)) => {
+        Ok(found)
+            if !force
+                && (found.is_file()
+                    || found.is_dir()
+                    || found.is_symlink() && !leads_to_stream(out)) =>
+        {
             Err(exists(out))
         }
         _ => Ok(()),
@@ -106,7 +136,9 @@ pub fn check(out: &Path, force: bool, inputs: &[&Path]) -> Result<(), Failure> {
 
 /// Whether writing `out` would touch `input`: the same file or folder, or one inside of the other.
 fn overlap(out: &Path, input: &Path) -> bool {
-    let (Some(out), Some(input)) = (resolved(out), resolved(input)) else { return false };
+    let (Some(out), Some(input)) = (resolved(out), resolved(input)) else {
+        return false;
+    };
     let is_folder = |path: &Path| path.is_dir();
     let is_inside = out.starts_with(&input);
     out == input
@@ -114,9 +146,13 @@ fn overlap(out: &Path, input: &Path) -> bool {
         || is_inside && (is_package(&input) || is_checkpoint(&input) && out.exists())
 }
 
-/// Packages and compiled models are folders that hold nothing but themselves; a file may be written into other folders.
+/// Packages and compiled models are folders that hold nothing but themselves; a file may be written
+/// into other folders.
 fn is_package(path: &Path) -> bool {
-    path.is_dir() && path.extension().is_some_and(|e| e == "mlpackage" || e == "mlmodelc")
+    path.is_dir()
+        && path
+            .extension()
+            .is_some_and(|e| e == "mlpackage" || e == "mlmodelc")
 }
 
 /// A folder of Hugging Face's, whose files are the model.
@@ -129,17 +165,21 @@ fn resolved(path: &Path) -> Option<PathBuf> {
     if let Ok(path) = path.canonicalize() {
         return Some(path);
     }
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     Some(parent.canonicalize().ok()?.join(path.file_name()?))
 }
 
 /// `/dev/stdout` is a link.
 fn leads_to_stream(path: &Path) -> bool {
-    path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir())
+    path.metadata()
+        .is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
-/// Writes a file that appears under its name when it is whole; after an error what was there before is there still.
-/// Without `force` nothing may be there.
+/// Writes a file that appears under its name when it is whole; after an error what was there before
+/// is there still. Without `force` nothing may be there.
 pub fn write(path: &Path, force: bool, bytes: &[u8]) -> Result<(), Failure> {
     write_with(path, force, |out| out.write_all(bytes))
 }
@@ -160,7 +200,10 @@ pub struct Pending(Option<Partial>);
 
 impl Pending {
     /// Writes all of it beside its place.
-    pub fn new(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>) -> io::Result<Self> {
+    pub fn new(
+        path: &Path,
+        fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,
+    ) -> io::Result<Self> {
         if leads_to_stream(path) {
             fill(&mut fs::OpenOptions::new().write(true).open(path)?)?;
             return Ok(Self(None));
@@ -170,16 +213,27 @@ impl Pending {
 
     /// Renames it to its place.
     pub fn put(self, force: bool) -> io::Result<()> {
-        self.0.map_or(Ok(()), |partial| if force { partial.replace() } else { partial.put() })
+        self.0.map_or(Ok(()), |partial| {
+            if force {
+                partial.replace()
+            } else {
+                partial.put()
+            }
+        })
     }
 }
 
-fn filled(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>) -> io::Result<Partial> {
+fn filled(
+    path: &Path,
+    fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,
+) -> io::Result<Partial> {
     let partial = Partial::file(path)?;
     let mut out = io::BufWriter::new(fs::OpenOptions::new().write(true).open(partial.path())?);
     fill(&mut out)?;
     // What was there before goes only when this is on the disk.
-    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
+    out.into_inner()
+        .map_err(io::IntoInnerError::into_error)?
+        .sync_data()?;
     Ok(partial)
 }
 
@@ -190,19 +244,37 @@ mod tests {
     #[test]
     fn a_package_replaces_packages_only() {
         let folder = folder();
-        let (package, other) = (folder.path().join("a.mlpackage"), folder.path().join("precious.mlpackage"));
-        [&package, &other].iter().for_each(|path| fs::create_dir(path).unwrap());
+        let (package, other) = (
+            folder.path().join("a.mlpackage"),
+            folder.path().join("precious.mlpackage"),
+        );
+        [&package, &other]
+            .iter()
+            .for_each(|path| fs::create_dir(path).unwrap());
         fs::write(package.join("Manifest.json"), "{}").unwrap();
         fs::write(other.join("thesis.tex"), "x").unwrap();
         check_made(&package, Kind::Package, true, &[]).unwrap();
         check_made(&package, Kind::Package, false, &[]).unwrap_err();
-        for out in [other.as_path(), Path::new("/dev/null"), &other.join("thesis.tex")] {
+        for out in [
+            other.as_path(),
+            Path::new("/dev/null"),
+            &other.join("thesis.tex"),
+        ] {
             check_made(out, Kind::Package, true, &[]).unwrap_err();
         }
-        check_made(&folder.path().join("new.mlpackage"), Kind::Package, false, &[]).unwrap();
-        for (name, kind) in
-            [("a.mil", Some(Kind::Text)), ("a.mlpackage", Some(Kind::Package)), ("a.sarif", None), ("a", None)]
-        {
+        check_made(
+            &folder.path().join("new.mlpackage"),
+            Kind::Package,
+            false,
+            &[],
+        )
+        .unwrap();
+        for (name, kind) in [
+            ("a.mil", Some(Kind::Text)),
+            ("a.mlpackage", Some(Kind::Package)),
+            ("a.sarif", None),
+            ("a", None),
+        ] {
             assert_eq!(Kind::of_program(Path::new(name)).ok(), kind);
         }
     }
@@ -213,7 +285,12 @@ mod tests {
         for name in ["config.json", "model.safetensors"] {
             fs::write(folder.path().join(name), "{}").unwrap();
         }
-        check(&folder.path().join("model.safetensors"), true, &[folder.path()]).unwrap_err();
+        check(
+            &folder.path().join("model.safetensors"),
+            true,
+            &[folder.path()],
+        )
+        .unwrap_err();
         check(&folder.path().join("vectors.npy"), true, &[folder.path()]).unwrap();
     }
 
@@ -231,7 +308,10 @@ mod tests {
         let mut text = Vec::new();
         failure.print(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert!(text.contains("a.json exists already\n  try: --force, to replace it"), "{text}");
+        assert!(
+            text.contains("a.json exists already\n  try: --force, to replace it"),
+            "{text}"
+        );
         check(&file, true, &[]).unwrap();
         check(folder.path(), false, &[]).unwrap_err();
         check(Path::new("/dev/null"), false, &[]).unwrap();
@@ -245,8 +325,12 @@ mod tests {
         let file = folder.path().join("in.mil");
         fs::write(&file, "program").unwrap();
         let other = folder.path().join("in.mlpackage/../in.mil");
-        for (out, input) in [(&file, &file), (&other, &file), (&package, &package), (&package.join("x.json"), &package)]
-        {
+        for (out, input) in [
+            (&file, &file),
+            (&other, &file),
+            (&package, &package),
+            (&package.join("x.json"), &package),
+        ] {
             check(out, true, &[input]).unwrap_err();
         }
         // The folder of the input would go with all that is in it.
@@ -269,7 +353,10 @@ mod tests {
         assert_eq!(fs::read(&file).unwrap(), b"old");
         // Another writer was faster.
         let failure = write(&file, false, b"new").unwrap_err();
-        assert_eq!((failure.code(), fs::read(&file).unwrap()), (Code::Usage, b"old".to_vec()));
+        assert_eq!(
+            (failure.code(), fs::read(&file).unwrap()),
+            (Code::Usage, b"old".to_vec())
+        );
         write(&file, true, b"new").unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"new");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -1,7 +1,8 @@
-//! What the user sees: data on stdout, progress and notes on stderr, a bar only where stderr is a terminal.
+//! What the user sees: data on stdout, progress and notes on stderr, a bar only where stderr is a
+//! terminal.
 //!
-//! With `--json` a command prints exactly one JSON object and a line break on stdout; its fields are documented on
-//! the struct that the command serialises and are only ever added to.
+//! With `--json` a command prints exactly one JSON object and a line break on stdout; its fields
+//! are documented on the struct that the command serialises and are only ever added to.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -71,21 +72,31 @@ impl Output {
         self.style.color && io::stdout().is_terminal()
     }
 
-    /// Data, flushed: a stream of text shows as it comes. On a terminal control characters are shown by signs; elsewhere every
-    /// byte is as it is.
+    /// Data, flushed: a stream of text shows as it comes. On a terminal control characters are
+    /// shown by signs; elsewhere every byte is as it is.
     pub fn data(&self, text: &str) -> io::Result<()> {
-        if self.stdout_is_terminal { self.write(&printable(text)) } else { self.write(text) }
+        if self.stdout_is_terminal {
+            self.write(&printable(text))
+        } else {
+            self.write(text)
+        }
     }
 
     /// As [`Output::data`], for a text that is painted here.
     pub fn painted(&self, text: &str) -> io::Result<()> {
-        if self.stdout_is_terminal { self.write(&printable_painted(text)) } else { self.write(text) }
+        if self.stdout_is_terminal {
+            self.write(&printable_painted(text))
+        } else {
+            self.write(text)
+        }
     }
 
     /// The columns of the terminal that stdout is.
     pub fn columns(&self) -> Option<usize> {
         let (width, _) = terminal_size::terminal_size_of(io::stdout())?;
-        self.stdout_is_terminal.then_some(usize::from(width.0)).filter(|n| *n >= LEAST_COLUMNS)
+        self.stdout_is_terminal
+            .then_some(usize::from(width.0))
+            .filter(|n| *n >= LEAST_COLUMNS)
     }
 
     /// A bar makes room for it.
@@ -99,18 +110,25 @@ impl Output {
         out.flush()
     }
 
-    /// Reads a line with an editor, which changes the terminal: [`Output::tidy`] changes it back if a signal comes meanwhile.
+    /// Reads a line with an editor, which changes the terminal: [`Output::tidy`] changes it back if
+    /// a signal comes meanwhile.
     pub fn at_prompt<T>(&self, read: impl FnOnce() -> T) -> T {
         #[cfg(unix)]
         {
             let before = nix::sys::termios::tcgetattr(io::stdin()).ok();
-            *self.before_editor.lock().unwrap_or_else(PoisonError::into_inner) = before;
+            *self
+                .before_editor
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = before;
         }
         self.in_line.store(true, Ordering::Relaxed);
         let line = read();
         self.in_line.store(false, Ordering::Relaxed);
         #[cfg(unix)]
-        self.before_editor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.before_editor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         line
     }
 
@@ -119,17 +137,24 @@ impl Output {
         self.in_line.load(Ordering::Relaxed)
     }
 
-    /// Leaves the terminal as a program that was not interrupted would: without a bar, at the start of a line.
+    /// Leaves the terminal as a program that was not interrupted would: without a bar, at the start
+    /// of a line.
     pub fn tidy(&self) {
         self.clear();
         #[cfg(unix)]
-        if let Some(before) = self.before_editor.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(before) = self
+            .before_editor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             use nix::sys::termios::{SetArg, tcsetattr};
             let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);
             // The editor asked for pastes to be marked.
             let _ = write!(io::stderr(), "\x1b[?2004l");
         }
-        // Not through `io::stdout`: its lock may be held by a thread whose write waits for a reader.
+        // Not through `io::stdout`: its lock may be held by a thread whose write waits for a
+        // reader.
         if self.in_line.swap(false, Ordering::Relaxed) && io::stderr().is_terminal() {
             let _ = writeln!(io::stderr());
         }
@@ -169,15 +194,19 @@ impl Output {
         self.show(what, template, total, done);
     }
 
-    /// Work of unknown length: a line with the time that it has taken, once it has taken long enough to be asked about.
-    /// It stands until something else is shown or printed, or [`Output::clear`] is called.
+    /// Work of unknown length: a line with the time that it has taken, once it has taken long
+    /// enough to be asked about. It stands until something else is shown or printed, or
+    /// [`Output::clear`] is called.
     pub fn busy(&self, what: &str) {
         if !self.bars {
             return;
         }
         self.clear();
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-        bar.set_style(ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("the template is a literal"));
+        bar.set_style(
+            ProgressStyle::with_template("{spinner} {msg} {elapsed}")
+                .expect("the template is a literal"),
+        );
         bar.set_message(printable(what).into_owned());
         let shown = bar.clone();
         std::thread::spawn(move || {
@@ -209,7 +238,12 @@ impl Output {
 
     /// Takes the bar off the terminal.
     pub fn clear(&self) {
-        if let Some(bar) = self.bar.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(bar) = self
+            .bar
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             bar.finish_and_clear();
         }
     }
@@ -231,7 +265,9 @@ impl Output {
             (Some(_), true) => {
                 "{msg} {bar:30.cyan/blue} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}"
             }
-            (Some(_), false) => "{msg} {bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
+            (Some(_), false) => {
+                "{msg} {bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}"
+            }
             (None, _) => "{msg} {spinner} {decimal_bytes} {decimal_bytes_per_sec}",
         }
     }
@@ -241,8 +277,14 @@ impl Progress for Output {
     fn start(&self, what: &str, total: Option<u64>, done: u64) {
         self.clear();
         if !self.bars {
-            let size = total.map(|n| format!(" ({})", bytes(n))).unwrap_or_default();
-            let rest = if done > 0 { format!(", going on at {}", bytes(done)) } else { String::new() };
+            let size = total
+                .map(|n| format!(" ({})", bytes(n)))
+                .unwrap_or_default();
+            let rest = if done > 0 {
+                format!(", going on at {}", bytes(done))
+            } else {
+                String::new()
+            };
             return self.say(&format!("{what}{size}{rest}"));
         }
         self.show(what, self.byte_template(total), total, done);
@@ -302,7 +344,11 @@ pub fn bytes(n: u64) -> String {
     let mut value = n as f64;
     for unit in ["B", "kB", "MB", "GB"] {
         if value < 1000.0 {
-            return if unit == "B" { format!("{n} B") } else { format!("{value:.1} {unit}") };
+            return if unit == "B" {
+                format!("{n} B")
+            } else {
+                format!("{value:.1} {unit}")
+            };
         }
         value /= 1000.0;
     }
@@ -325,7 +371,10 @@ pub fn counted<N: Display + PartialEq + From<u8>>(n: N, noun: &str) -> String {
 
 /// `2026-11-21T06:31:02Z`.
 pub fn rfc3339(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+    let seconds = time
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO)
+        .as_secs();
     let (year, month, day) = civil(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
@@ -333,7 +382,8 @@ pub fn rfc3339(time: SystemTime) -> String {
 
 /// Year, month and day of the `days`-th day after 1970-01-01, by walking the calendar.
 fn civil(mut days: u64) -> (u64, u64, u64) {
-    let leap = |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    let leap =
+        |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
     // 146,097 days are 400 years: the walk below stays short whatever a file's clock says.
     let mut year = 1970 + days / 146_097 * 400;
     days %= 146_097;
@@ -341,7 +391,20 @@ fn civil(mut days: u64) -> (u64, u64, u64) {
         days -= 365 + u64::from(leap(year));
         year += 1;
     }
-    let lengths = [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let lengths = [
+        31,
+        28 + u64::from(leap(year)),
+        31,
+        30,
+        31,
+        30,
+        31,
+        31,
+        30,
+        31,
+        30,
+        31,
+    ];
     let mut month = 1;
     for length in lengths {
         if days < length {
@@ -359,8 +422,13 @@ mod tests {
 
     #[test]
     fn sizes_are_decimal() {
-        let cases =
-            [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (98_362_432, "98.4 MB"), (2_000_000_000_000, "2.0 TB")];
+        let cases = [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.0 kB"),
+            (98_362_432, "98.4 MB"),
+            (2_000_000_000_000, "2.0 TB"),
+        ];
         for (n, text) in cases {
             assert_eq!(bytes(n), text);
         }
@@ -368,8 +436,10 @@ mod tests {
 
     #[test]
     fn lines_of_stderr_are_broken_but_for_commands() {
-        let text = "thane: one two three four\n  because: five\n  try: thane run x with a long command";
-        let shown = "thane: one two\nthree four\n  because: five\n  try: thane run x with a long command";
+        let text =
+            "thane: one two three four\n  because: five\n  try: thane run x with a long command";
+        let shown =
+            "thane: one two\nthree four\n  because: five\n  try: thane run x with a long command";
         assert_eq!(broken(text, 16), shown);
     }
 

@@ -26,7 +26,9 @@ pub fn warn(opened: &Opened, flags: &RunFlags, tokens: &[u32], app: &App) {
         Files::Package(contents) => &contents.contract.source.model,
         Files::Checkpoint(_) => &opened.name,
     };
-    app.output.say(&format!("thane: fp16 overflows, so the numbers mean nothing; the first that overflows: {op}"));
+    app.output.say(&format!(
+        "thane: fp16 overflows, so the numbers mean nothing; the first that overflows: {op}"
+    ));
     app.output
         .say(&format!("  try: thane convert {model} --form engine -o PACKAGE.mlpackage, and that with --numerics ane"));
 }
@@ -40,11 +42,28 @@ fn first_overflow(opened: &Opened, flags: &RunFlags, tokens: &[u32], app: &App) 
         (None, None) => ("decode", tokens.get(..1)?),
     };
     let alone = Program::new(vec![program.function(name)?.clone()]);
-    let ids: Vec<u8> = tokens.iter().flat_map(|token| token.to_ne_bytes()).collect();
+    let ids: Vec<u8> = tokens
+        .iter()
+        .flat_map(|token| token.to_ne_bytes())
+        .collect();
     let position = 0i32.to_ne_bytes();
     let inputs = [
-        ("input_ids", View { dtype: DType::Int32, shape: &[1, tokens.len()], bytes: &ids }),
-        ("position", View { dtype: DType::Int32, shape: &[1], bytes: &position }),
+        (
+            "input_ids",
+            View {
+                dtype: DType::Int32,
+                shape: &[1, tokens.len()],
+                bytes: &ids,
+            },
+        ),
+        (
+            "position",
+            View {
+                dtype: DType::Int32,
+                shape: &[1],
+                bytes: &position,
+            },
+        ),
     ];
     let options = ane::Options {
         effects: Effects::default(),
@@ -54,5 +73,8 @@ fn first_overflow(opened: &Opened, flags: &RunFlags, tokens: &[u32], app: &App) 
         ..ane::Options::default()
     };
     let report = ane::compare(&alone, name, &inputs, &[], &options).ok()?;
-    report.first_overflow.as_ref().map(|found| report.op(found).to_string())
+    report
+        .first_overflow
+        .as_ref()
+        .map(|found| report.op(found).to_string())
 }

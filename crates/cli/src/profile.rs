@@ -64,7 +64,14 @@ fn table(rows: &[Row], ceilings: Ceilings) -> String {
             text,
             "{:10} {:30} {:>8} {:>10.2} {:>6.1} {:>7.1} {:>8.1} {:>7.0}%",
             shorten(&row.function, 10),
-            shorten(&format!("{}{}", row.step, if row.is_slow { " (no kernel)" } else { "" }), 30),
+            shorten(
+                &format!(
+                    "{}{}",
+                    row.step,
+                    if row.is_slow { " (no kernel)" } else { "" }
+                ),
+                30
+            ),
             row.calls,
             seconds * 1e3,
             100.0 * seconds / total.max(1e-9),
@@ -73,7 +80,11 @@ fn table(rows: &[Row], ceilings: Ceilings) -> String {
             100.0 * ceilings.share(row, seconds),
         );
     }
-    let rest: f64 = rows.iter().skip(MOST_ROWS).map(|row| row.time.as_secs_f64()).sum();
+    let rest: f64 = rows
+        .iter()
+        .skip(MOST_ROWS)
+        .map(|row| row.time.as_secs_f64())
+        .sum();
     if rows.len() > MOST_ROWS {
         let _ = writeln!(
             text,
@@ -85,8 +96,16 @@ fn table(rows: &[Row], ceilings: Ceilings) -> String {
             100.0 * rest / total.max(1e-9)
         );
     }
-    let slow: u64 = rows.iter().filter(|row| row.is_slow).map(|row| row.calls).sum();
-    let _ = writeln!(text, "{:.2} ms in all; {slow} calls of ops that compute much had no kernel", total * 1e3);
+    let slow: u64 = rows
+        .iter()
+        .filter(|row| row.is_slow)
+        .map(|row| row.calls)
+        .sum();
+    let _ = writeln!(
+        text,
+        "{:.2} ms in all; {slow} calls of ops that compute much had no kernel",
+        total * 1e3
+    );
     let _ = writeln!(
         text,
         "this machine, measured now: {:.1} GB/s read from memory, {:.1} GFLOP/s of fp32 products, {:.1} of bf16, {:.1} of bytes; caches go beyond",

@@ -1,4 +1,5 @@
-//! How tokens are chosen: by flags, else by what the model's files recommend, else by the likeliest.
+//! How tokens are chosen: by flags, else by what the model's files recommend, else by the
+//! likeliest.
 
 use serde_json::Value;
 use thane_engine::sample::{SampleError, SampleOptions, Sampler};
@@ -8,7 +9,8 @@ use crate::exit::{Code, Failure};
 use crate::model::{Files, Opened};
 
 /// The flags.
-// Numbers below zero are let through, so that the answer is the range and not "unexpected argument".
+// Numbers below zero are let through, so that the answer is the range and not "unexpected
+// argument".
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     next_help_heading = "Sampling [default: as the model's files recommend, else 0.7 in a conversation and 0 elsewhere]"
@@ -59,9 +61,13 @@ impl Recommended {
     /// That of `generation_config.json` or of the keys `general.sampling.*`; none where they
     /// recommend neither a temperature nor a penalty.
     pub fn of(opened: &Opened) -> Result<Option<Self>, Failure> {
-        let Files::Checkpoint(checkpoint) = &opened.files else { return Ok(None) };
+        let Files::Checkpoint(checkpoint) = &opened.files else {
+            return Ok(None);
+        };
         match &checkpoint.source {
-            Source::HuggingFace(folder) => Ok(folder.generation_config.as_ref().and_then(Self::from_json)),
+            Source::HuggingFace(folder) => {
+                Ok(folder.generation_config.as_ref().and_then(Self::from_json))
+            }
             Source::Gguf(gguf) => {
                 let key = |name: &str| format!("general.sampling.{name}");
                 let float = |name: &str| gguf.opt_f32(&key(name));
@@ -74,7 +80,10 @@ impl Recommended {
                         repetition_penalty: float("penalty_repeat")?,
                         source: "the file's general.sampling keys",
                     };
-                    Ok((this.temperature.is_some() || this.repetition_penalty.is_some()).then_some(this))
+                    Ok(
+                        (this.temperature.is_some() || this.repetition_penalty.is_some())
+                            .then_some(this),
+                    )
                 };
                 read().map_err(|e| Failure::new(Code::Usage, e))
             }
@@ -86,13 +95,23 @@ impl Recommended {
     /// repetitions counts in greedy search too.
     fn from_json(json: &Value) -> Option<Self> {
         let float = |key: &str| json[key].as_f64().map(|x| x as f32);
-        let (repetition_penalty, source) = (float("repetition_penalty"), "the model's generation_config.json");
+        let (repetition_penalty, source) = (
+            float("repetition_penalty"),
+            "the model's generation_config.json",
+        );
         if json["do_sample"] != true {
-            return repetition_penalty.map(|_| Self { repetition_penalty, source, ..Self::default() });
+            return repetition_penalty.map(|_| Self {
+                repetition_penalty,
+                source,
+                ..Self::default()
+            });
         }
         Some(Self {
             temperature: float("temperature").or(Some(1.0)),
-            top_k: json["top_k"].as_u64().and_then(|k| usize::try_from(k).ok()).or(Some(50)),
+            top_k: json["top_k"]
+                .as_u64()
+                .and_then(|k| usize::try_from(k).ok())
+                .or(Some(50)),
             top_p: float("top_p"),
             min_p: float("min_p"),
             repetition_penalty,
@@ -100,10 +119,15 @@ impl Recommended {
         })
     }
 
-    /// For a conversation with a model whose files say nothing: small models repeat themselves where the likeliest token
-    /// is taken.
+    /// For a conversation with a model whose files say nothing: small models repeat themselves
+    /// where the likeliest token is taken.
     fn of_conversation() -> Self {
-        Self { temperature: Some(0.7), top_p: Some(0.95), source: "the default of conversations", ..Self::default() }
+        Self {
+            temperature: Some(0.7),
+            top_p: Some(0.95),
+            source: "the default of conversations",
+            ..Self::default()
+        }
     }
 }
 
@@ -121,15 +145,22 @@ impl Sampling {
         let penalty_source = files.source;
         let from = match files.temperature {
             // Files that recommend only a penalty leave the rest to the defaults.
-            None if is_conversation => {
-                Recommended { repetition_penalty: files.repetition_penalty, ..Recommended::of_conversation() }
-            }
-            None => Recommended { source: DEFAULT, ..files },
+            None if is_conversation => Recommended {
+                repetition_penalty: files.repetition_penalty,
+                ..Recommended::of_conversation()
+            },
+            None => Recommended {
+                source: DEFAULT,
+                ..files
+            },
             Some(_) => files,
         };
         let default = SampleOptions::default();
         let options = SampleOptions {
-            temperature: self.temperature.or(from.temperature).unwrap_or(default.temperature),
+            temperature: self
+                .temperature
+                .or(from.temperature)
+                .unwrap_or(default.temperature),
             top_k: self.top_k.or(from.top_k).unwrap_or(default.top_k),
             top_p: self.top_p.or(from.top_p).unwrap_or(default.top_p),
             min_p: self.min_p.or(from.min_p).unwrap_or(default.min_p),
@@ -142,11 +173,18 @@ impl Sampling {
             seed: self.seed,
             ..default
         };
-        let source = if self.temperature.is_some() { "--temperature" } else { from.source };
+        let source = if self.temperature.is_some() {
+            "--temperature"
+        } else {
+            from.source
+        };
         let mut reason = format!("temperature {} ({source})", options.temperature);
         let is_recommended = self.repetition_penalty.is_none() && from.repetition_penalty.is_some();
         if is_recommended && penalty_source != source {
-            reason += &format!(", repetition-penalty {} ({penalty_source})", options.repetition_penalty);
+            reason += &format!(
+                ", repetition-penalty {} ({penalty_source})",
+                options.repetition_penalty
+            );
         }
         Choice { options, reason }
     }
@@ -155,9 +193,16 @@ impl Sampling {
 /// A sampler, or the flag whose value it cannot take.
 pub fn sampler(options: SampleOptions) -> Result<Sampler, Failure> {
     Sampler::new(options).map_err(|e| match e {
-        SampleError::Option { option, value, range } => {
+        SampleError::Option {
+            option,
+            value,
+            range,
+        } => {
             let flag = option.replace('_', "-");
-            Failure::new(Code::Usage, anyhow::anyhow!("--{flag} is {value}, but must be {range}"))
+            Failure::new(
+                Code::Usage,
+                anyhow::anyhow!("--{flag} is {value}, but must be {range}"),
+            )
         }
         other => Failure::new(Code::Usage, other),
     })
@@ -172,10 +217,18 @@ mod tests {
         let json = |text: &str| Recommended::from_json(&serde_json::from_str(text).unwrap());
         assert_eq!(json(r#"{"temperature": 0.6, "top_k": 20}"#), None);
         let greedy = json(r#"{"temperature": 0.6, "repetition_penalty": 1.1}"#).unwrap();
-        assert_eq!((greedy.temperature, greedy.repetition_penalty), (None, Some(1.1)));
-        let found =
-            json(r#"{"do_sample": true, "temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.05}"#).unwrap();
-        assert_eq!((found.temperature, found.top_k, found.top_p), (Some(0.6), Some(50), Some(0.9)));
+        assert_eq!(
+            (greedy.temperature, greedy.repetition_penalty),
+            (None, Some(1.1))
+        );
+        let found = json(
+            r#"{"do_sample": true, "temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.05}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            (found.temperature, found.top_k, found.top_p),
+            (Some(0.6), Some(50), Some(0.9))
+        );
         assert_eq!(found.repetition_penalty, Some(1.05));
     }
 }

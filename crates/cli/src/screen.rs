@@ -1,5 +1,5 @@
-//! Text as a terminal can show it without being told what to do: what a model, a file or a server says never moves the cursor,
-//! changes colors, titles or the clipboard, or turns letters around.
+//! Text as a terminal can show it without being told what to do: what a model, a file or a server
+//! says never moves the cursor, changes colors, titles or the clipboard, or turns letters around.
 
 use std::borrow::Cow;
 
@@ -20,8 +20,8 @@ fn stand_in(c: char) -> Option<char> {
     }
 }
 
-/// `text` with a visible sign for each control character. Each is replaced by itself, so a sequence that comes in parts is as
-/// harmless as one that comes at once.
+/// `text` with a visible sign for each control character. Each is replaced by itself, so a sequence
+/// that comes in parts is as harmless as one that comes at once.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(|c| stand_in(c).is_none()) {
         return Cow::Borrowed(text);
@@ -41,8 +41,14 @@ pub fn printable_painted(text: &str) -> String {
     while let Some(at) = rest.find("\u{1b}[") {
         let (before, sequence) = rest.split_at(at);
         out.push_str(&printable(before));
-        let len = sequence[2..].find(|c: char| !c.is_ascii_digit() && c != ';').map_or(0, |len| len + 2);
-        let end = if sequence[len..].starts_with('m') { len + 1 } else { 0 };
+        let len = sequence[2..]
+            .find(|c: char| !c.is_ascii_digit() && c != ';')
+            .map_or(0, |len| len + 2);
+        let end = if sequence[len..].starts_with('m') {
+            len + 1
+        } else {
+            0
+        };
         out.push_str(&sequence[..end]);
         let skipped = end.max(1);
         if end == 0 {
@@ -65,7 +71,13 @@ pub struct Wrap {
 
 impl Wrap {
     pub fn new(width: usize) -> Self {
-        Self { width, column: 0, spaces: String::new(), word: String::new(), word_width: 0 }
+        Self {
+            width,
+            column: 0,
+            spaces: String::new(),
+            word: String::new(),
+            word_width: 0,
+        }
     }
 
     /// What can be shown by now.
@@ -113,7 +125,11 @@ impl Wrap {
         if self.word.is_empty() {
             return;
         }
-        let spaces: usize = self.spaces.chars().map(|c| if c == '\t' { 8 - self.column % 8 } else { 1 }).sum();
+        let spaces: usize = self
+            .spaces
+            .chars()
+            .map(|c| if c == '\t' { 8 - self.column % 8 } else { 1 })
+            .sum();
         if self.column > 0 && self.column + spaces + self.word_width > self.width {
             out.push('\n');
             self.column = 0;
@@ -138,15 +154,24 @@ mod tests {
     fn control_characters_are_shown_and_not_done() {
         let cases = [
             ("a\tb\nc é 語 🙂", "a\tb\nc é 語 🙂"),
-            ("\u{1b}[2J\u{1b}]0;title\u{7}", "\u{241b}[2J\u{241b}]0;title\u{2407}"),
+            (
+                "\u{1b}[2J\u{1b}]0;title\u{7}",
+                "\u{241b}[2J\u{241b}]0;title\u{2407}",
+            ),
             ("a\rb\u{8}\u{7f}\0", "a\u{240d}b\u{2408}\u{2421}\u{2400}"),
             ("\u{9b}31m\u{85}", "\u{fffd}31m\u{fffd}"),
-            ("\u{202e}txt.exe\u{2066}\u{200f}", "\u{fffd}txt.exe\u{fffd}\u{fffd}"),
+            (
+                "\u{202e}txt.exe\u{2066}\u{200f}",
+                "\u{fffd}txt.exe\u{fffd}\u{fffd}",
+            ),
         ];
         for (text, shown) in cases {
             assert_eq!(printable(text), shown, "{text:?}");
             // In parts of one character each.
-            let parts: String = text.chars().map(|c| printable(&c.to_string()).into_owned()).collect();
+            let parts: String = text
+                .chars()
+                .map(|c| printable(&c.to_string()).into_owned())
+                .collect();
             assert_eq!(parts, shown, "{text:?}");
         }
         assert!(matches!(printable("plain"), Cow::Borrowed(_)));
@@ -175,7 +200,10 @@ mod tests {
             for step in [1, 3, 100] {
                 let mut wrap = Wrap::new(width);
                 let chars: Vec<char> = text.chars().collect();
-                let mut out: String = chars.chunks(step).map(|c| wrap.push(&c.iter().collect::<String>())).collect();
+                let mut out: String = chars
+                    .chunks(step)
+                    .map(|c| wrap.push(&c.iter().collect::<String>()))
+                    .collect();
                 out += &wrap.finish();
                 assert_eq!(out, wrapped, "{text:?} {step}");
             }

@@ -1,4 +1,5 @@
-//! Programs in files, which verbs open alike: packages, compiled models, and MIL text with or without its weights.
+//! Programs in files, which verbs open alike: packages, compiled models, and MIL text with or
+//! without its weights.
 
 use std::fs::File;
 use std::io::Read;
@@ -34,9 +35,15 @@ pub fn open(path: &Path) -> Result<Source, PackageError> {
     let bare = !is_part("Manifest.json") && !is_part("coremldata.bin") && text.is_file();
     if is_text(path) || bare {
         let source = read_source(if bare { &text } else { path })?;
-        return Ok(Source { package: Package::new(source.program), n_absent: source.n_absent });
+        return Ok(Source {
+            package: Package::new(source.program),
+            n_absent: source.n_absent,
+        });
     }
-    Ok(Source { package: Package::open(path)?, n_absent: 0 })
+    Ok(Source {
+        package: Package::open(path)?,
+        n_absent: 0,
+    })
 }
 
 /// Refuses a path where nothing is: verbs that take programs do not take the names of models.
@@ -52,8 +59,9 @@ pub fn expect(path: &Path, app: &App) -> Result<(), Failure> {
     }
     let stem = shown.rsplit('/').next().unwrap_or_default();
     let error = anyhow::anyhow!("{shown}: {expected}, found the name of a model");
-    Err(Failure::new(Code::Usage, error)
-        .remedy(format!("thane convert {shown} -o {stem}.mlpackage, then that package")))
+    Err(Failure::new(Code::Usage, error).remedy(format!(
+        "thane convert {shown} -o {stem}.mlpackage, then that package"
+    )))
 }
 
 /// Read the program at `path` to run it, which takes all of its weights.
@@ -64,12 +72,21 @@ pub fn open_whole(path: &Path, app: &App) -> Result<Package, Failure> {
         return Ok(source.package);
     }
     let absent = counted(source.n_absent, "constant");
-    let error = anyhow::anyhow!("{}: the weights of {absent} are not beside the text", path.display());
+    let error = anyhow::anyhow!(
+        "{}: the weights of {absent} are not beside the text",
+        path.display()
+    );
     let looked = path.with_file_name("weights").join("weight.bin");
     let failure = Failure::new(Code::Usage, error);
     Err(failure
-        .remedy(format!("put them where the text says, as a rule {}", looked.display()))
-        .remedy(format!("thane inspect {0} or thane audit {0}, which need no weights", path.display())))
+        .remedy(format!(
+            "put them where the text says, as a rule {}",
+            looked.display()
+        ))
+        .remedy(format!(
+            "thane inspect {0} or thane audit {0}, which need no weights",
+            path.display()
+        )))
 }
 
 /// A text file, or what a pipe gives, as far as there is memory for it.
@@ -89,7 +106,10 @@ fn read_within(mut file: impl Read, budget: &Budget) -> anyhow::Result<(String, 
             break;
         }
     }
-    Ok((String::from_utf8(bytes).context("it is no text: expected UTF-8")?, held))
+    Ok((
+        String::from_utf8(bytes).context("it is no text: expected UTF-8")?,
+        held,
+    ))
 }
 
 #[cfg(test)]
@@ -100,8 +120,13 @@ mod tests {
     #[test]
     fn a_text_without_an_end_is_refused() {
         let budget = Budget::new(9 << 20);
-        let error = read_within(std::io::repeat(b'a'), &budget).unwrap_err().to_string();
-        assert!(error.starts_with("the text needs 1.0 MB of memory, and 9.4 MB"), "{error}");
+        let error = read_within(std::io::repeat(b'a'), &budget)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("the text needs 1.0 MB of memory, and 9.4 MB"),
+            "{error}"
+        );
         let (text, held) = read_within("abc".as_bytes(), &budget).unwrap();
         assert_eq!((text.as_str(), held.bytes()), ("abc", 2 << 20));
         assert!(read_within(&b"\xff"[..], &budget).is_err());

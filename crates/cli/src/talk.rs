@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use thane_engine::generate::{Answer, FinishReason, GenerateError, Limits, Session, generate};
 use thane_engine::sample::{SampleError, Sampler};
-use thane_engine::text::{ChatTemplate, EncodeOptions, Message, StreamOptions, TemplateError, TextStream};
+use thane_engine::text::{
+    ChatTemplate, EncodeOptions, Message, StreamOptions, TemplateError, TextStream,
+};
 use thane_mil::budget::Reservation;
 
 use crate::app::App;
@@ -19,8 +21,8 @@ use crate::output::counted;
 use crate::overflow;
 use crate::screen::Wrap;
 
-/// How long an answer may take to end by itself when it is interrupted: a call of the program is not broken off, and
-/// the first one reads up to 512 tokens.
+/// How long an answer may take to end by itself when it is interrupted: a call of the program is
+/// not broken off, and the first one reads up to 512 tokens.
 const GRACE: Duration = Duration::from_millis(300);
 
 /// A model with what was said so far.
@@ -38,7 +40,8 @@ pub struct Talk<'a> {
     session: Session,
     sampler: Sampler,
     template: Option<ChatTemplate>,
-    /// Grows only where there is a template to render it. The system message, if there is one, is the first.
+    /// Grows only where there is a template to render it. The system message, if there is one, is
+    /// the first.
     messages: Vec<Message>,
 }
 
@@ -67,20 +70,29 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Reads the chat template and takes what the model is told before; says so where there is no template that could tell it
-    /// anything.
+    /// Reads the chat template and takes what the model is told before; says so where there is no
+    /// template that could tell it anything.
     pub fn use_template(&mut self, system: Option<&str>) -> Outcome {
-        let template = self.language.template.as_ref().map(Template::parse).transpose();
+        let template = self
+            .language
+            .template
+            .as_ref()
+            .map(Template::parse)
+            .transpose();
         self.template = template.map_err(|e| self.refused_by_template(e))?;
         match (&self.template, system) {
-            (Some(_), system) => self.messages.extend(system.map(|text| Message::new("system", text))),
+            (Some(_), system) => self
+                .messages
+                .extend(system.map(|text| Message::new("system", text))),
             (None, Some(_)) => {
-                let error = anyhow::anyhow!("the model has no chat template, so --system has no place");
+                let error =
+                    anyhow::anyhow!("the model has no chat template, so --system has no place");
                 return Err(Failure::new(Code::Usage, error).remedy("the same without --system"));
             }
-            (None, None) => {
-                self.app.output.say("thane: the model has no chat template: it goes on from the prompt as it is")
-            }
+            (None, None) => self
+                .app
+                .output
+                .say("thane: the model has no chat template: it goes on from the prompt as it is"),
         }
         Ok(())
     }
@@ -101,20 +113,32 @@ impl<'a> Talk<'a> {
     /// Begins anew with this system message, or with none.
     pub fn set_system(&mut self, text: Option<&str>) {
         if self.template.is_none() {
-            return self.app.output.say("thane: the model has no chat template, so a system message has no place");
+            return self
+                .app
+                .output
+                .say("thane: the model has no chat template, so a system message has no place");
         }
         self.messages.clear();
-        self.messages.extend(text.map(|text| Message::new("system", text)));
+        self.messages
+            .extend(text.map(|text| Message::new("system", text)));
         self.app.output.say("The conversation begins anew.");
     }
 
     /// How full the context is.
     pub fn fill(&self) -> String {
-        format!("{} of the context's {}", counted(self.session.tokens().len(), "token"), self.session.context())
+        format!(
+            "{} of the context's {}",
+            counted(self.session.tokens().len(), "token"),
+            self.session.context()
+        )
     }
 
     fn n_system(&self) -> usize {
-        usize::from(self.messages.first().is_some_and(|message| message.role == "system"))
+        usize::from(
+            self.messages
+                .first()
+                .is_some_and(|message| message.role == "system"),
+        )
     }
 
     /// The answer to one prompt, and the tokens of the prompt.
@@ -146,13 +170,21 @@ impl<'a> Talk<'a> {
         }
     }
 
-    fn answer(&mut self, prompt: String, grace: Option<Duration>) -> Result<(Vec<u32>, Answer), Failure> {
+    fn answer(
+        &mut self,
+        prompt: String,
+        grace: Option<Duration>,
+    ) -> Result<(Vec<u32>, Answer), Failure> {
         let tokens = self.encode(prompt)?;
         if !std::mem::replace(&mut self.has_begun, true) {
             overflow::warn(self.opened, &self.flags, &tokens, self.app);
         }
         let is_chat = self.template.is_some();
-        let options = StreamOptions { stop: self.stop.clone(), skip_special: true, strip_space_prefix: is_chat };
+        let options = StreamOptions {
+            stop: self.stop.clone(),
+            skip_special: true,
+            strip_space_prefix: is_chat,
+        };
         let tokenizer = &self.language.tokenizer;
         let mut stream = TextStream::new(tokenizer, options);
         let _cooperative = self.app.interrupt.cooperate(grace);
@@ -178,8 +210,18 @@ impl<'a> Talk<'a> {
                 }
             }
         };
-        self.app.output.busy(&format!("reading the prompt of {}", counted(tokens.len(), "token")));
-        let answer = generate(&mut self.session, &mut self.sampler, &mut stream, &tokens, &limits, &mut show);
+        self.app.output.busy(&format!(
+            "reading the prompt of {}",
+            counted(tokens.len(), "token")
+        ));
+        let answer = generate(
+            &mut self.session,
+            &mut self.sampler,
+            &mut stream,
+            &tokens,
+            &limits,
+            &mut show,
+        );
         self.app.output.clear();
         if let Some(error) = broken {
             return Err(error.into());
@@ -188,19 +230,30 @@ impl<'a> Talk<'a> {
             output.data(&wrap.finish())?;
         }
         // What was broken off before its first word leaves no line.
-        let is_whole = answer.as_ref().is_ok_and(|a| a.finish_reason != FinishReason::Interrupted);
+        let is_whole = answer
+            .as_ref()
+            .is_ok_and(|a| a.finish_reason != FinishReason::Interrupted);
         if shows && (is_whole || output.is_in_line()) {
             output.data("\n")?;
         }
-        answer.map(|answer| (tokens, answer)).map_err(|e| self.refused(e))
+        answer
+            .map(|answer| (tokens, answer))
+            .map_err(|e| self.refused(e))
     }
 
     fn encode(&mut self, prompt: String) -> Result<Vec<u32>, Failure> {
         if self.template.is_none() {
             self.say_what_is_lost(&prompt);
-            let options = EncodeOptions { add_special: true, parse_special: true };
+            let options = EncodeOptions {
+                add_special: true,
+                parse_special: true,
+            };
             let _held = self.reserve(&prompt)?;
-            return self.language.tokenizer.encode(&prompt, options).map_err(|e| Failure::new(Code::Usage, e));
+            return self
+                .language
+                .tokenizer
+                .encode(&prompt, options)
+                .map_err(|e| Failure::new(Code::Usage, e));
         }
         self.say_what_is_lost(&prompt);
         self.messages.push(Message::new("user", prompt));
@@ -220,21 +273,31 @@ impl<'a> Talk<'a> {
             // What does not fit alone is refused, and nothing was left out for it.
             if n_dropped > 0 && tokens.len() <= context {
                 let dropped = counted(n_dropped, "message");
-                self.app
-                    .output
-                    .say(&format!("thane: the context of {context} tokens is full: the oldest {dropped} left out"));
+                self.app.output.say(&format!(
+                    "thane: the context of {context} tokens is full: the oldest {dropped} left out"
+                ));
             }
             return Ok(tokens);
         }
     }
 
     fn encode_messages(&self) -> Result<Vec<u32>, Failure> {
-        let Some(template) = &self.template else { return Ok(Vec::new()) };
-        let rendered = template.render(&self.messages, true).map_err(|e| self.refused_by_template(e))?;
+        let Some(template) = &self.template else {
+            return Ok(Vec::new());
+        };
+        let rendered = template
+            .render(&self.messages, true)
+            .map_err(|e| self.refused_by_template(e))?;
         let _held = self.reserve(&rendered.text)?;
         let tokenizer = &self.language.tokenizer;
         let tokens = if self.allows_special {
-            tokenizer.encode(&rendered.text, EncodeOptions { add_special: false, parse_special: true })
+            tokenizer.encode(
+                &rendered.text,
+                EncodeOptions {
+                    add_special: false,
+                    parse_special: true,
+                },
+            )
         } else {
             tokenizer.encode_rendered(&rendered)
         };
@@ -243,30 +306,42 @@ impl<'a> Talk<'a> {
 
     fn refused_by_template(&self, error: TemplateError) -> Failure {
         let error = anyhow::Error::from(error).context(self.opened.name.clone());
-        Failure::new(Code::Usage, error).remedy("--raw, which gives the model the prompt without its template")
+        Failure::new(Code::Usage, error)
+            .remedy("--raw, which gives the model the prompt without its template")
     }
 
     /// What the tokenizer takes for a prompt: a template may have made a long one.
     fn reserve(&self, prompt: &str) -> Result<Reservation, Failure> {
         let n_bytes = prompt.len().saturating_mul(TOKENIZER_BYTES);
-        let held = self.app.budget.reserve(n_bytes, || format!("the tokens of a prompt of {} bytes", prompt.len()));
+        let held = self.app.budget.reserve(n_bytes, || {
+            format!("the tokens of a prompt of {} bytes", prompt.len())
+        });
         held.map_err(|e| Failure::new(Code::Usage, e))
     }
 
     fn say_what_is_lost(&self, text: &str) {
-        let mut lost: Vec<String> =
-            self.language.tokenizer.lost(text).map(|c| format!("U+{:04X}", u32::from(c))).collect();
+        let mut lost: Vec<String> = self
+            .language
+            .tokenizer
+            .lost(text)
+            .map(|c| format!("U+{:04X}", u32::from(c)))
+            .collect();
         lost.sort();
         lost.dedup();
         if !lost.is_empty() {
-            self.app.output.say(&format!("thane: left out, as the vocabulary has no token for it: {}", lost.join(" ")));
+            self.app.output.say(&format!(
+                "thane: left out, as the vocabulary has no token for it: {}",
+                lost.join(" ")
+            ));
         }
     }
 
     /// Says how it went; an interruption is an error.
     pub fn ended(&self, answer: &Answer) -> Outcome {
         let t = &answer.timings;
-        let peak = peak_memory().map_or_else(String::new, |n| format!(", peak memory {}", crate::output::bytes(n)));
+        let peak = peak_memory().map_or_else(String::new, |n| {
+            format!(", peak memory {}", crate::output::bytes(n))
+        });
         self.app.output.explain(&format!(
             "first token after {:.3} s, prefill {} at {:.1}/s, decode {} at {:.1}/s{peak}",
             t.first_token.as_secs_f64(),
@@ -276,16 +351,29 @@ impl<'a> Talk<'a> {
             t.decode_rate(),
         ));
         match answer.finish_reason {
-            FinishReason::Interrupted => return Err(Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted"))),
+            FinishReason::Interrupted => {
+                return Err(Failure::new(
+                    Code::Interrupted,
+                    anyhow::anyhow!("interrupted"),
+                ));
+            }
             FinishReason::Context => {
                 let (context, most) = (self.session.context(), self.opened.model.info.max_context);
-                let longer = self.opened.longer_context((2 * context).min(most)).filter(|_| context < most);
-                let more = longer.map_or_else(String::new, |longer| format!("; {longer} makes it longer"));
-                self.app.output.say(&format!("thane: the context of {context} tokens is full{more}"));
+                let longer = self
+                    .opened
+                    .longer_context((2 * context).min(most))
+                    .filter(|_| context < most);
+                let more =
+                    longer.map_or_else(String::new, |longer| format!("; {longer} makes it longer"));
+                self.app.output.say(&format!(
+                    "thane: the context of {context} tokens is full{more}"
+                ));
             }
             FinishReason::Length => {
                 let n = self.max_tokens;
-                self.app.output.say(&format!("thane: the answer was cut after --max-tokens {n}"));
+                self.app
+                    .output
+                    .say(&format!("thane: the answer was cut after --max-tokens {n}"));
             }
             FinishReason::Stop => {}
         }
@@ -299,12 +387,22 @@ impl<'a> Talk<'a> {
                 // Room for an answer, in a number that is easy to type.
                 let most = self.opened.model.info.max_context;
                 let wanted = (prompt + 256).next_multiple_of(256).min(most);
-                match self.opened.longer_context(wanted).filter(|_| wanted > prompt) {
-                    Some(longer) => failure.remedy(format!("{longer}, or up to the model's {most}")),
-                    None => failure.remedy(format!("a shorter prompt: the model has {most} positions")),
+                match self
+                    .opened
+                    .longer_context(wanted)
+                    .filter(|_| wanted > prompt)
+                {
+                    Some(longer) => {
+                        failure.remedy(format!("{longer}, or up to the model's {most}"))
+                    }
+                    None => {
+                        failure.remedy(format!("a shorter prompt: the model has {most} positions"))
+                    }
                 }
             }
-            GenerateError::EmptyPrompt => Failure::new(Code::Usage, error).remedy("a prompt that is not empty"),
+            GenerateError::EmptyPrompt => {
+                Failure::new(Code::Usage, error).remedy("a prompt that is not empty")
+            }
             GenerateError::Sample(SampleError::NotFinite { .. } | SampleError::Empty(_)) => {
                 no_numbers(error.into(), &self.opened.name, self.flags.program.numerics)
             }
@@ -316,8 +414,9 @@ impl<'a> Talk<'a> {
 
 /// The failure of a model whose logits are no numbers.
 pub fn no_numbers(error: anyhow::Error, model: &str, numerics: NumericsFlag) -> Failure {
-    let error =
-        error.context("the model's logits are no numbers: its weights are damaged, or too large to compute with");
+    let error = error.context(
+        "the model's logits are no numbers: its weights are damaged, or too large to compute with",
+    );
     let failure = Failure::new(Code::Usage, error);
     let failure = match numerics {
         NumericsFlag::Fast | NumericsFlag::Int8 | NumericsFlag::Ane => {
@@ -325,7 +424,9 @@ pub fn no_numbers(error: anyhow::Error, model: &str, numerics: NumericsFlag) -> 
         }
         NumericsFlag::F32 => failure,
     };
-    failure.remedy(format!("thane pull {model} --check, if it was fetched; else fetch it again"))
+    failure.remedy(format!(
+        "thane pull {model} --check, if it was fetched; else fetch it again"
+    ))
 }
 
 /// Most memory that the process ever held, by Linux's account.
@@ -337,5 +438,10 @@ pub fn peak_memory() -> Option<u64> {
 pub fn peak_memory_of(process: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kb| kb * 1024)
+    line.trim()
+        .strip_suffix(" kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()
+        .map(|kb| kb * 1024)
 }

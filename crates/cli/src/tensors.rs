@@ -18,18 +18,29 @@ pub struct Named<T> {
 
 /// Parses `name=path`.
 pub fn named_path(text: &str) -> Result<Named<PathBuf>, String> {
-    split(text).map(|(name, path)| Named { name: name.to_owned(), value: PathBuf::from(path) })
+    split(text).map(|(name, path)| Named {
+        name: name.to_owned(),
+        value: PathBuf::from(path),
+    })
 }
 
 /// Parses `name=2x3x4`.
 pub fn named_shape(text: &str) -> Result<Named<Vec<usize>>, String> {
     let (name, dims) = split(text)?;
-    let value = dims.split('x').map(|d| d.parse().map_err(|_| format!("`{dims}` is no shape such as 1x16")));
-    Ok(Named { name: name.to_owned(), value: value.collect::<Result<_, _>>()? })
+    let value = dims.split('x').map(|d| {
+        d.parse()
+            .map_err(|_| format!("`{dims}` is no shape such as 1x16"))
+    });
+    Ok(Named {
+        name: name.to_owned(),
+        value: value.collect::<Result<_, _>>()?,
+    })
 }
 
 fn split(text: &str) -> Result<(&str, &str), String> {
-    text.split_once('=').filter(|(n, v)| !n.is_empty() && !v.is_empty()).ok_or_else(|| format!("`{text}` has no `=`"))
+    text.split_once('=')
+        .filter(|(n, v)| !n.is_empty() && !v.is_empty())
+        .ok_or_else(|| format!("`{text}` has no `=`"))
 }
 
 /// The elements of a file as an input of this type takes them.
@@ -40,20 +51,44 @@ pub fn from_file(path: &Path, ty: &TensorType, budget: &Budget) -> anyhow::Resul
 fn read(path: &Path, ty: &TensorType, budget: &Budget) -> anyhow::Result<Array> {
     let opened = npy::open(path)?;
     let fits = opened.shape.len() == ty.rank()
-        && opened.shape.iter().zip(&ty.shape).all(|(n, d)| d.known().is_none_or(|d| d == *n));
-    anyhow::ensure!(fits, "expected {ty}, found {:?} of {}", opened.shape, opened.dtype);
+        && opened
+            .shape
+            .iter()
+            .zip(&ty.shape)
+            .all(|(n, d)| d.known().is_none_or(|d| d == *n));
+    anyhow::ensure!(
+        fits,
+        "expected {ty}, found {:?} of {}",
+        opened.shape,
+        opened.dtype
+    );
     let array = opened.read(budget)?;
     if array.dtype == ty.dtype {
         return Ok(array);
     }
-    let n_bytes = ty.dtype.byte_len(array.shape.iter().product()).context("its size is not known")?;
-    let held = budget.reserve(n_bytes, || format!("an array {:?} of {}", array.shape, ty.dtype))?;
-    let bytes = converted(&array, ty.dtype)
-        .with_context(|| format!("its {} do not go into {}; numpy's astype makes them fit", array.dtype, ty.dtype))?;
-    Ok(Array { dtype: ty.dtype, shape: array.shape, bytes, held: Some(held) })
+    let n_bytes = ty
+        .dtype
+        .byte_len(array.shape.iter().product())
+        .context("its size is not known")?;
+    let held = budget.reserve(n_bytes, || {
+        format!("an array {:?} of {}", array.shape, ty.dtype)
+    })?;
+    let bytes = converted(&array, ty.dtype).with_context(|| {
+        format!(
+            "its {} do not go into {}; numpy's astype makes them fit",
+            array.dtype, ty.dtype
+        )
+    })?;
+    Ok(Array {
+        dtype: ty.dtype,
+        shape: array.shape,
+        bytes,
+        held: Some(held),
+    })
 }
 
-/// The elements as another type: floats are rounded, as numpy makes most arrays float64; integers must fit.
+/// The elements as another type: floats are rounded, as numpy makes most arrays float64; integers
+/// must fit.
 fn converted(array: &Array, to: DType) -> Option<Vec<u8>> {
     if array.dtype.is_float() != to.is_float() {
         return None;
@@ -120,12 +155,28 @@ fn put_int(out: &mut Vec<u8>, to: DType, v: i64) -> Option<()> {
 }
 
 /// A made-up input of that shape; see [`random`].
-pub fn made_up(seed: u64, name: &str, ty: &TensorType, shape: Vec<usize>, budget: &Budget) -> anyhow::Result<Array> {
+pub fn made_up(
+    seed: u64,
+    name: &str,
+    ty: &TensorType,
+    shape: Vec<usize>,
+    budget: &Budget,
+) -> anyhow::Result<Array> {
     let no_such = || format!("no values of {ty} can be made up; give them in a file");
-    let n = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).and_then(|n| ty.dtype.byte_len(n));
-    let held = budget.reserve(n.with_context(no_such)?, || format!("an array {shape:?} of {}", ty.dtype))?;
+    let n = shape
+        .iter()
+        .try_fold(1usize, |n, d| n.checked_mul(*d))
+        .and_then(|n| ty.dtype.byte_len(n));
+    let held = budget.reserve(n.with_context(no_such)?, || {
+        format!("an array {shape:?} of {}", ty.dtype)
+    })?;
     let bytes = random(seed, name, ty.dtype, &shape).with_context(no_such)?;
-    Ok(Array { dtype: ty.dtype, shape, bytes, held: Some(held) })
+    Ok(Array {
+        dtype: ty.dtype,
+        shape,
+        bytes,
+        held: Some(held),
+    })
 }
 
 /// What made-up elements of this type lie between.
@@ -133,7 +184,8 @@ pub fn range(dtype: DType) -> [i8; 2] {
     if dtype.is_float() { [-1, 1] } else { [0, 1] }
 }
 
-/// Made-up elements for an input: floats from -1 to 1, integers and truth values 0 or 1, which index any axis of two.
+/// Made-up elements for an input: floats from -1 to 1, integers and truth values 0 or 1, which
+/// index any axis of two.
 ///
 /// The same seed and name give the same elements on every machine.
 pub fn random(seed: u64, name: &str, dtype: DType, shape: &[usize]) -> Option<Vec<u8>> {
@@ -145,7 +197,11 @@ pub fn random(seed: u64, name: &str, dtype: DType, shape: &[usize]) -> Option<Ve
         let bits = mix(state);
         match dtype {
             // 53 bits make every double from 0 to 1 equally likely.
-            DType::Fp16 | DType::Fp32 => put_float(&mut out, dtype, (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0)?,
+            DType::Fp16 | DType::Fp32 => put_float(
+                &mut out,
+                dtype,
+                (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0,
+            )?,
             DType::Bool => out.push((bits & 1) as u8),
             _ => put_int(&mut out, dtype, (bits & 1) as i64)?,
         }
@@ -163,12 +219,21 @@ fn mix(v: u64) -> u64 {
     v ^ (v >> 31)
 }
 
-/// The shape of an input for a call: what was asked for, else what is known, with `other` for each dimension that is not.
-pub fn shape(ty: &TensorType, asked: Option<&[usize]>, default: Option<&[usize]>) -> Option<Vec<usize>> {
+/// The shape of an input for a call: what was asked for, else what is known, with `other` for each
+/// dimension that is not.
+pub fn shape(
+    ty: &TensorType,
+    asked: Option<&[usize]>,
+    default: Option<&[usize]>,
+) -> Option<Vec<usize>> {
     let given = asked.or(default);
     match given {
         Some(dims) => {
-            let fits = dims.len() == ty.rank() && dims.iter().zip(&ty.shape).all(|(n, d)| d.compatible(Dim::Known(*n)));
+            let fits = dims.len() == ty.rank()
+                && dims
+                    .iter()
+                    .zip(&ty.shape)
+                    .all(|(n, d)| d.compatible(Dim::Known(*n)));
             fits.then(|| dims.to_vec())
         }
         None => ty.known_shape(),
@@ -181,13 +246,21 @@ mod tests {
 
     #[test]
     fn elements_are_converted_where_nothing_is_lost_but_digits() {
-        let array = |dtype, bytes: Vec<u8>| Array { dtype, shape: vec![2], bytes, held: None };
+        let array = |dtype, bytes: Vec<u8>| Array {
+            dtype,
+            shape: vec![2],
+            bytes,
+            held: None,
+        };
         let doubles = array(DType::Fp64, [0.1f64, -2.0].map(f64::to_le_bytes).concat());
         let singles = [0.1f32, -2.0].map(f32::to_le_bytes).concat();
         assert_eq!(converted(&doubles, DType::Fp32), Some(singles));
         assert_eq!(converted(&doubles, DType::Int32), None);
         let longs = array(DType::Int64, [7i64, -300].map(i64::to_le_bytes).concat());
-        assert_eq!(converted(&longs, DType::Int32), Some([7i32, -300].map(i32::to_le_bytes).concat()));
+        assert_eq!(
+            converted(&longs, DType::Int32),
+            Some([7i32, -300].map(i32::to_le_bytes).concat())
+        );
         assert_eq!(converted(&longs, DType::Int8), None, "-300 is no int8");
     }
 
@@ -196,7 +269,12 @@ mod tests {
         let floats = |seed, name| random(seed, name, DType::Fp32, &[3, 100]).unwrap();
         assert_eq!(floats(1, "x"), floats(1, "x"));
         assert!(floats(1, "x") != floats(2, "x") && floats(1, "x") != floats(1, "y"));
-        let values: Vec<f32> = floats(3, "x").as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        let values: Vec<f32> = floats(3, "x")
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f32::from_le_bytes(*b))
+            .collect();
         assert!(values.iter().all(|v| (-1.0..=1.0).contains(v)));
         let mean = values.iter().sum::<f32>() / values.len() as f32;
         assert!(mean.abs() < 0.1, "{mean}");
@@ -205,7 +283,15 @@ mod tests {
 
     #[test]
     fn flags_name_their_input() {
-        assert_eq!(named_shape("x=1x16"), Ok(Named { name: "x".to_owned(), value: vec![1, 16] }));
-        assert!(named_shape("x=1,16").is_err() && named_path("x").is_err() && named_path("=a").is_err());
+        assert_eq!(
+            named_shape("x=1x16"),
+            Ok(Named {
+                name: "x".to_owned(),
+                value: vec![1, 16]
+            })
+        );
+        assert!(
+            named_shape("x=1,16").is_err() && named_path("x").is_err() && named_path("=a").is_err()
+        );
     }
 }

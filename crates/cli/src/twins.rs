@@ -1,7 +1,8 @@
 //! Environment variables of flags: `--format` of `audit` is also `THANE_AUDIT_FORMAT`.
 //!
-//! The variable of a flag carries the name of its verb, so that a variable that is set for one verb cannot change
-//! another. Global flags, which mean the same for every verb, are named by themselves (`THANE_QUIET`) in [`crate::app`].
+//! The variable of a flag carries the name of its verb, so that a variable that is set for one verb
+//! cannot change another. Global flags, which mean the same for every verb, are named by themselves
+//! (`THANE_QUIET`) in [`crate::app`].
 
 use std::ffi::OsString;
 
@@ -17,7 +18,8 @@ fn old_twin(flag: &str) -> String {
     format!("THANE_{}", flag.to_uppercase()).replace('-', "_")
 }
 
-/// Gives every flag of every verb its variable. Help names the variable, not what somebody's environment has in it.
+/// Gives every flag of every verb its variable. Help names the variable, not what somebody's
+/// environment has in it.
 pub fn with_twins(command: Command) -> Command {
     let hidden = |arg: Arg| with_switch(arg.hide_env_values(true));
     command.mut_args(hidden).mut_subcommands(|sub| {
@@ -37,10 +39,15 @@ fn with_switch(arg: Arg) -> Arg {
     if !matches!(arg.get_action(), ArgAction::SetTrue) {
         return arg;
     }
-    let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let variable = arg
+        .get_env()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
     arg.value_parser(move |text: &str| {
         // Clap gives `true` for the flag itself.
-        switch(text).ok_or_else(|| format!("{variable} must be true or false, 1 or 0, yes or no, or on or off"))
+        switch(text).ok_or_else(|| {
+            format!("{variable} must be true or false, 1 or 0, yes or no, or on or off")
+        })
     })
 }
 
@@ -53,14 +60,30 @@ fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// A line for each variable of the old form that is set and would have counted for a flag of `verb`.
-pub fn warnings(command: &Command, verb: &str, var: impl Fn(&str) -> Option<OsString>) -> Vec<String> {
-    let Some(sub) = command.find_subcommand(verb) else { return Vec::new() };
+/// A line for each variable of the old form that is set and would have counted for a flag of
+/// `verb`.
+pub fn warnings(
+    command: &Command,
+    verb: &str,
+    var: impl Fn(&str) -> Option<OsString>,
+) -> Vec<String> {
+    let Some(sub) = command.find_subcommand(verb) else {
+        return Vec::new();
+    };
     let globals: Vec<&str> = command.get_arguments().filter_map(Arg::get_long).collect();
-    let flags = sub.get_arguments().filter_map(Arg::get_long).filter(|flag| !globals.contains(flag));
+    let flags = sub
+        .get_arguments()
+        .filter_map(Arg::get_long)
+        .filter(|flag| !globals.contains(flag));
     flags
         .filter(|flag| var(&old_twin(flag)).is_some() && var(&twin(verb, flag)).is_none())
-        .map(|flag| format!("thane: {} is not read anymore: set {} instead", old_twin(flag), twin(verb, flag)))
+        .map(|flag| {
+            format!(
+                "thane: {} is not read anymore: set {} instead",
+                old_twin(flag),
+                twin(verb, flag)
+            )
+        })
         .collect()
 }
 
@@ -70,21 +93,35 @@ mod tests {
 
     fn command() -> Command {
         let flag = |name: &'static str| Arg::new(name).long(name);
-        let audit = Command::new("audit").arg(flag("format")).arg(flag("self-check"));
-        with_twins(Command::new("thane").arg(flag("quiet").global(true)).subcommand(audit))
+        let audit = Command::new("audit")
+            .arg(flag("format"))
+            .arg(flag("self-check"));
+        with_twins(
+            Command::new("thane")
+                .arg(flag("quiet").global(true))
+                .subcommand(audit),
+        )
     }
 
     #[test]
     fn a_variable_carries_the_name_of_its_verb() {
         let command = command();
         let audit = command.find_subcommand("audit").unwrap();
-        let names: Vec<_> = audit.get_arguments().map(|a| a.get_env().unwrap().to_str().unwrap().to_owned()).collect();
+        let names: Vec<_> = audit
+            .get_arguments()
+            .map(|a| a.get_env().unwrap().to_str().unwrap().to_owned())
+            .collect();
         assert_eq!(names, ["THANE_AUDIT_FORMAT", "THANE_AUDIT_SELF_CHECK"]);
     }
 
     #[test]
     fn a_switch_is_a_yes_or_a_no() {
-        for (text, value) in [("TRUE", Some(true)), ("on", Some(true)), ("0", Some(false)), ("", Some(false))] {
+        for (text, value) in [
+            ("TRUE", Some(true)),
+            ("on", Some(true)),
+            ("0", Some(false)),
+            ("", Some(false)),
+        ] {
             assert_eq!(switch(text), value, "{text}");
         }
         assert_eq!((switch("bogus"), switch("2")), (None, None));
@@ -92,7 +129,9 @@ mod tests {
 
     #[test]
     fn an_old_variable_is_named_with_the_new_one() {
-        let set = |names: &'static [&str]| move |name: &str| names.contains(&name).then(|| OsString::from("x"));
+        let set = |names: &'static [&str]| {
+            move |name: &str| names.contains(&name).then(|| OsString::from("x"))
+        };
         let warnings = |names| warnings(&command(), "audit", set(names));
         assert_eq!(
             warnings(&["THANE_FORMAT", "THANE_OUT", "THANE_QUIET"]),

@@ -1,9 +1,10 @@
 //! Applies passes until none has more to do, and checks the program between them.
 //!
-//! A pass answers for a whole function at once, a [`Site`] for each place that it matched. The driver gathers what it may
-//! apply into one patch, so that a pass costs a walk over the function however much it changes. Sites are in an order in
-//! which any first part of them is a legal change by itself: [`Options::stop_after`] stops after the Nth, and a patch
-//! that breaks the program is taken apart to name the site that did it.
+//! A pass answers for a whole function at once, a [`Site`] for each place that it matched. The
+//! driver gathers what it may apply into one patch, so that a pass costs a walk over the function
+//! however much it changes. Sites are in an order in which any first part of them is a legal change
+//! by itself: [`Options::stop_after`] stops after the Nth, and a patch that breaks the program is
+//! taken apart to name the site that did it.
 
 use thane_mil::edit::{Patch, PatchError};
 use thane_mil::program::{Function, OpId, Program};
@@ -12,7 +13,8 @@ use thane_mil::valid;
 use crate::graph::label;
 use crate::report::{Refusal, Report};
 
-/// Rounds over all passes; a program that still changes after so many is one that passes change back and forth.
+/// Rounds over all passes; a program that still changes after so many is one that passes change
+/// back and forth.
 const MAX_ROUNDS: usize = 16;
 
 /// What a pass answers for one place.
@@ -37,8 +39,8 @@ pub struct Site {
     pub outcome: Outcome,
 }
 
-/// Looks at a function and answers site by site. Any first part of the answers must be a legal change, and the same
-/// function must get the same answers.
+/// Looks at a function and answers site by site. Any first part of the answers must be a legal
+/// change, and the same function must get the same answers.
 pub type Answers = fn(&Function) -> Vec<Site>;
 
 /// One pass.
@@ -60,9 +62,13 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Debug builds verify; a release build trusts the tests, since a check costs more than the passes.
+    /// Debug builds verify; a release build trusts the tests, since a check costs more than the
+    /// passes.
     fn default() -> Self {
-        Self { verify: cfg!(debug_assertions), stop_after: None }
+        Self {
+            verify: cfg!(debug_assertions),
+            stop_after: None,
+        }
     }
 }
 
@@ -109,20 +115,38 @@ pub enum CompileError {
 }
 
 fn join(violations: &[valid::Violation]) -> String {
-    violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    violations
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// Apply `passes` to every function until none has more to do.
-pub fn run(program: Program, passes: &[Pass], options: &Options) -> Result<(Program, Report), CompileError> {
+pub fn run(
+    program: Program,
+    passes: &[Pass],
+    options: &Options,
+) -> Result<(Program, Report), CompileError> {
     if options.verify {
         valid::check(&program).map_err(CompileError::Illegal)?;
     }
     let report = Report::new(&program, passes);
-    let mut driver = Driver { program, passes, options, report, n_left: options.stop_after.unwrap_or(usize::MAX) };
+    let mut driver = Driver {
+        program,
+        passes,
+        options,
+        report,
+        n_left: options.stop_after.unwrap_or(usize::MAX),
+    };
     for at in 0..driver.program.functions().len() {
         driver.function(at)?;
     }
-    let Driver { program, mut report, .. } = driver;
+    let Driver {
+        program,
+        mut report,
+        ..
+    } = driver;
     report.finish(&program);
     Ok((program, report))
 }
@@ -151,13 +175,18 @@ impl Driver<'_> {
             if n_rounds == MAX_ROUNDS {
                 let f = &self.program.functions()[at];
                 let (function, op) = (f.name.clone(), label(f, op));
-                return Err(CompileError::Endless { pass: self.passes[k].name, function, op });
+                return Err(CompileError::Endless {
+                    pass: self.passes[k].name,
+                    function,
+                    op,
+                });
             }
         }
         Ok(())
     }
 
-    /// Apply each pass once; the last pass that changed something and where, or `None` when none did.
+    /// Apply each pass once; the last pass that changed something and where, or `None` when none
+    /// did.
     fn round(&mut self, at: usize) -> Result<Option<(usize, OpId)>, CompileError> {
         let mut last = None;
         let mut kept = Vec::with_capacity(self.passes.len());
@@ -187,38 +216,71 @@ impl Driver<'_> {
             match outcome {
                 // A patch that changes nothing would be found again for ever.
                 Outcome::Applied(patch) if patch.is_empty() => answer.n_without_effect += 1,
-                Outcome::Applied(patch) if answer.applied.len() < self.n_left => answer.applied.push((op, patch)),
+                Outcome::Applied(patch) if answer.applied.len() < self.n_left => {
+                    answer.applied.push((op, patch))
+                }
                 Outcome::Applied(_) | Outcome::NoMatch => {}
                 Outcome::NoEffect => answer.n_without_effect += 1,
                 Outcome::Refused(reason) => {
-                    answer.refusals.push(Refusal { function: f.name.clone(), op: label(f, op), reason });
+                    answer.refusals.push(Refusal {
+                        function: f.name.clone(),
+                        op: label(f, op),
+                        reason,
+                    });
                 }
             }
         }
         answer
     }
 
-    fn apply(&mut self, at: usize, k: usize, applied: Vec<(OpId, Patch)>) -> Result<(), CompileError> {
+    fn apply(
+        &mut self,
+        at: usize,
+        k: usize,
+        applied: Vec<(OpId, Patch)>,
+    ) -> Result<(), CompileError> {
         let before = self.options.verify.then(|| self.program.clone());
         let first = label(&self.program.functions()[at], applied[0].0);
         let n = applied.len();
         self.n_left -= n;
         self.report.passes[k].n_applied += n;
         let mut whole = Patch::new();
-        applied.into_iter().for_each(|(_, patch)| whole.append(patch));
+        applied
+            .into_iter()
+            .for_each(|(_, patch)| whole.append(patch));
         let result = step(&mut self.program, at, whole, self.options.verify);
         let Err(fault) = result else { return Ok(()) };
         let culprit = before.and_then(|program| self.culprit(program, at, k, n));
         let (op, fault) = culprit.unwrap_or((first, fault));
-        let (pass, function) = (self.passes[k].name, self.program.functions()[at].name.clone());
+        let (pass, function) = (
+            self.passes[k].name,
+            self.program.functions()[at].name.clone(),
+        );
         Err(match fault {
-            Fault::Patch(source) => CompileError::Patch { pass, function, op, source },
-            Fault::Rules(violations) => CompileError::Broken { pass, function, op, violations },
+            Fault::Patch(source) => CompileError::Patch {
+                pass,
+                function,
+                op,
+                source,
+            },
+            Fault::Rules(violations) => CompileError::Broken {
+                pass,
+                function,
+                op,
+                violations,
+            },
         })
     }
 
-    /// The first of `n` sites whose patch, applied by itself after those before it, does not leave a legal program.
-    fn culprit(&self, mut program: Program, at: usize, k: usize, n: usize) -> Option<(String, Fault)> {
+    /// The first of `n` sites whose patch, applied by itself after those before it, does not leave
+    /// a legal program.
+    fn culprit(
+        &self,
+        mut program: Program,
+        at: usize,
+        k: usize,
+        n: usize,
+    ) -> Option<(String, Fault)> {
         let sites = (self.passes[k].run)(&program.functions()[at]).into_iter();
         let patches = sites.filter_map(|site| match site.outcome {
             Outcome::Applied(patch) if !patch.is_empty() => Some((site.op, patch)),
@@ -240,6 +302,12 @@ enum Fault {
 }
 
 fn step(program: &mut Program, at: usize, patch: Patch, verify: bool) -> Result<(), Fault> {
-    patch.apply_to(program, at).map_err(|e| Fault::Patch(Box::new(e)))?;
-    if verify { valid::check(program).map_err(Fault::Rules) } else { Ok(()) }
+    patch
+        .apply_to(program, at)
+        .map_err(|e| Fault::Patch(Box::new(e)))?;
+    if verify {
+        valid::check(program).map_err(Fault::Rules)
+    } else {
+        Ok(())
+    }
 }

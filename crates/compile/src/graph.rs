@@ -19,7 +19,10 @@ pub fn label(f: &Function, op: OpId) -> String {
 /// Whether an op reads or writes state, so that its place among the others counts.
 pub fn touches_state(f: &Function, op: OpId) -> bool {
     let mut touches = takes_state(f.op(op).def);
-    f.op(op).blocks.iter().for_each(|b| f.visit(*b, &mut |inner| touches |= takes_state(f.op(inner).def)));
+    f.op(op)
+        .blocks
+        .iter()
+        .for_each(|b| f.visit(*b, &mut |inner| touches |= takes_state(f.op(inner).def)));
     touches
 }
 
@@ -30,7 +33,11 @@ fn takes_state(def: &OpDef) -> bool {
 /// How many uses each value has, as an output too; by [`ValueId::index`].
 pub fn count_uses(f: &Function) -> Vec<u32> {
     let mut n_uses = vec![0; f.n_values()];
-    f.body().ops.iter().flat_map(|op| f.uses(*op)).for_each(|v| n_uses[v.index()] += 1);
+    f.body()
+        .ops
+        .iter()
+        .flat_map(|op| f.uses(*op))
+        .for_each(|v| n_uses[v.index()] += 1);
     f.body().outputs.iter().for_each(|v| n_uses[v.index()] += 1);
     n_uses
 }
@@ -46,8 +53,16 @@ pub struct Aliases<'a> {
 impl<'a> Aliases<'a> {
     pub fn new(f: &'a Function) -> Self {
         let mut is_output = vec![false; f.n_values()];
-        f.body().outputs.iter().for_each(|v| is_output[v.index()] = true);
-        Self { f, n_uses: count_uses(f), targets: vec![None; f.n_values()], is_output }
+        f.body()
+            .outputs
+            .iter()
+            .for_each(|v| is_output[v.index()] = true);
+        Self {
+            f,
+            n_uses: count_uses(f),
+            targets: vec![None; f.n_values()],
+            is_output,
+        }
     }
 
     /// What stands for `value`: itself, where nothing else does.
@@ -62,14 +77,25 @@ impl<'a> Aliases<'a> {
         }
         let to: Vec<ValueId> = to.iter().map(|v| self.resolve(*v)).collect();
         let ty = |v: &ValueId| &self.f.value(*v).ty;
-        if !op.results.iter().zip(&to).all(|(from, to)| are_interchangeable(ty(from), ty(to))) {
+        if !op
+            .results
+            .iter()
+            .zip(&to)
+            .all(|(from, to)| are_interchangeable(ty(from), ty(to)))
+        {
             return Outcome::Refused("the declared type of one says more than that of the other");
         }
-        let outputs = || op.results.iter().zip(&to).filter(|(from, _)| self.is_output[from.index()]);
+        let outputs = || {
+            op.results
+                .iter()
+                .zip(&to)
+                .filter(|(from, _)| self.is_output[from.index()])
+        };
         if outputs().any(|(_, to)| matches!(self.f.value(*to).definition, Definition::Input(_))) {
             return Outcome::Refused("it makes an output, which an input cannot be");
         }
-        // Two results of one op that become one output are not two, so one look before any is moved will not do.
+        // Two results of one op that become one output are not two, so one look before any is moved
+        // will not do.
         let mut taken: Vec<ValueId> = outputs().map(|(_, to)| *to).collect();
         let n_taken = taken.len();
         taken.sort_unstable();
@@ -77,7 +103,9 @@ impl<'a> Aliases<'a> {
         if taken.len() < n_taken || taken.iter().any(|to| self.is_output[to.index()]) {
             return Outcome::Refused("it makes an output, and what it equals is another");
         }
-        taken.iter().for_each(|to| self.is_output[to.index()] = true);
+        taken
+            .iter()
+            .for_each(|to| self.is_output[to.index()] = true);
         let mut patch = Patch::new();
         for (from, to) in op.results.iter().zip(to) {
             self.targets[from.index()] = Some(to);
@@ -88,10 +116,17 @@ impl<'a> Aliases<'a> {
     }
 }
 
-/// Whether inference finds the same from one type as from the other: what is known is equal, and known of both.
+/// Whether inference finds the same from one type as from the other: what is known is equal, and
+/// known of both.
 fn are_interchangeable(a: &Type, b: &Type) -> bool {
     match (a.tensor(), b.tensor()) {
-        (Some(s), Some(t)) => a.compatible(b) && s.shape.iter().zip(&t.shape).all(|(x, y)| x.known() == y.known()),
+        (Some(s), Some(t)) => {
+            a.compatible(b)
+                && s.shape
+                    .iter()
+                    .zip(&t.shape)
+                    .all(|(x, y)| x.known() == y.known())
+        }
         _ => a == b,
     }
 }

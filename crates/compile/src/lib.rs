@@ -1,12 +1,15 @@
 //! Programs to better programs, and a report of what was done.
 //!
-//! A pass looks at a function and says, place by place, what it would change; the [`driver`] does it, checks the program
-//! before and after, and counts. [`pipeline`] is the list of passes in their order. Start reading there.
+//! A pass looks at a function and says, place by place, what it would change; the [`driver`] does
+//! it, checks the program before and after, and counts. [`pipeline`] is the list of passes in their
+//! order. Start reading there.
 //!
-//! Beside the passes stand the planners ([`plan`]) and the numbers of chips that they reckon with ([`target`]).
+//! Beside the passes stand the planners ([`plan`]) and the numbers of chips that they reckon with
+//! ([`target`]).
 //!
-//! This crate knows ops and functions. It knows nothing of checkpoints, model families or tokens, runs nothing, and does no
-//! I/O. Every pass here leaves each result as it is, bit for bit, on any backend that computes in IEEE arithmetic.
+//! This crate knows ops and functions. It knows nothing of checkpoints, model families or tokens,
+//! runs nothing, and does no I/O. Every pass here leaves each result as it is, bit for bit, on any
+//! backend that computes in IEEE arithmetic.
 #![deny(missing_docs)]
 
 pub mod audit;

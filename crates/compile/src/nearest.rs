@@ -2,11 +2,20 @@
 
 /// The name that is spelled most like `word`, if one is near enough to be meant.
 pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    /// Jaro-Winkler similarity below which names are no longer taken for each other; clap's own bound is 0.7.
+    /// Jaro-Winkler similarity below which names are no longer taken for each other; clap's own
+    /// bound is 0.7.
     const LEAST: f64 = 0.8;
     let word = word.to_ascii_lowercase();
-    let near = |name: &'a str| (strsim::jaro_winkler(&word, &name.to_ascii_lowercase()), name);
-    let best = names.into_iter().map(near).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let near = |name: &'a str| {
+        (
+            strsim::jaro_winkler(&word, &name.to_ascii_lowercase()),
+            name,
+        )
+    };
+    let best = names
+        .into_iter()
+        .map(near)
+        .max_by(|a, b| a.0.total_cmp(&b.0))?;
     (best.0 >= LEAST).then_some(best.1)
 }
 

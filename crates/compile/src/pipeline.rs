@@ -1,13 +1,18 @@
 //! The passes, in the order that a round applies them.
 //!
-//! A pass is a file in `passes/`, its line in `passes/mod.rs`, its line here, and `tests/passes/<name>.mil`.
+//! A pass is a file in `passes/`, its line in `passes/mod.rs`, its line here, and
+//! `tests/passes/<name>.mil`.
 
 use crate::driver::Pass;
 use crate::passes;
 
-/// Every pass. Values that only no-ops set apart become identical, and what that leaves unused goes last.
-pub static PASSES: &[Pass] =
-    &[passes::eliminate_noops::PASS, passes::merge_identical_ops::PASS, passes::eliminate_dead_code::PASS];
+/// Every pass. Values that only no-ops set apart become identical, and what that leaves unused goes
+/// last.
+pub static PASSES: &[Pass] = &[
+    passes::eliminate_noops::PASS,
+    passes::merge_identical_ops::PASS,
+    passes::eliminate_dead_code::PASS,
+];
 
 /// The pass of that name.
 pub fn find(name: &str) -> Option<&'static Pass> {

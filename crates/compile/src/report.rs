@@ -54,11 +54,22 @@ impl Report {
     pub(crate) fn new(program: &Program, passes: &[Pass]) -> Self {
         let functions = program.functions().iter().map(|f| {
             let n = f.body().ops.len();
-            FunctionReport { name: f.name.clone(), n_ops_before: n, n_ops_after: n }
+            FunctionReport {
+                name: f.name.clone(),
+                n_ops_before: n,
+                n_ops_after: n,
+            }
         });
-        let passes =
-            passes.iter().map(|p| PassReport { pass: p.name, n_applied: 0, n_without_effect: 0, refusals: Vec::new() });
-        Self { functions: functions.collect(), passes: passes.collect() }
+        let passes = passes.iter().map(|p| PassReport {
+            pass: p.name,
+            n_applied: 0,
+            n_without_effect: 0,
+            refusals: Vec::new(),
+        });
+        Self {
+            functions: functions.collect(),
+            passes: passes.collect(),
+        }
     }
 
     pub(crate) fn finish(&mut self, program: &Program) {
@@ -82,13 +93,19 @@ impl fmt::Display for PassReport {
                 None => reasons.push((refusal.reason, 1)),
             }
         }
-        reasons.iter().try_for_each(|(reason, n)| write!(f, ", {n} refused ({reason})"))
+        reasons
+            .iter()
+            .try_for_each(|(reason, n)| write!(f, ", {n} refused ({reason})"))
     }
 }
 
 impl fmt::Display for FunctionReport {
     /// One line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} ops of {}", self.name, self.n_ops_after, self.n_ops_before)
+        write!(
+            f,
+            "{}: {} ops of {}",
+            self.name, self.n_ops_after, self.n_ops_before
+        )
     }
 }

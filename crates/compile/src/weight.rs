@@ -1,4 +1,5 @@
-//! How a constant is stored, and what of it has to come out of memory on a chip. Constants are not read.
+//! How a constant is stored, and what of it has to come out of memory on a chip. Constants are not
+//! read.
 
 use thane_mil::program::{Arg, Definition, Function, Op, ValueId};
 use thane_mil::types::{DType, TensorType};
@@ -41,46 +42,83 @@ pub struct Stored {
 const ENGINE_BITS: f64 = 16.0;
 
 impl Stored {
-    const DENSE: Self = Self { form: Form::Dense, bits: ENGINE_BITS };
+    const DENSE: Self = Self {
+        form: Form::Dense,
+        bits: ENGINE_BITS,
+    };
 
     /// How the value of a function is stored; whatever is no constant is dense.
     pub fn of(f: &Function, value: ValueId) -> Self {
         match f.value(value).definition {
-            Definition::Result(op, _) if f.op(op).def.name.starts_with("constexpr_") => Self::expanded(f, f.op(op)),
+            Definition::Result(op, _) if f.op(op).def.name.starts_with("constexpr_") => {
+                Self::expanded(f, f.op(op))
+            }
             _ => {
                 // fp32 reaches the engine as fp16.
-                let bits = f.value(value).ty.tensor().map_or(ENGINE_BITS, |t| (t.dtype.bits() as f64).min(ENGINE_BITS));
-                Self { bits, ..Self::DENSE }
+                let bits = f
+                    .value(value)
+                    .ty
+                    .tensor()
+                    .map_or(ENGINE_BITS, |t| (t.dtype.bits() as f64).min(ENGINE_BITS));
+                Self {
+                    bits,
+                    ..Self::DENSE
+                }
             }
         }
     }
 
     fn expanded(f: &Function, op: &Op) -> Self {
-        let result = op.results.first().and_then(|r| f.value(*r).ty.tensor()?.n_elements());
-        let bits = |name: &str| tensor(f, op, name).map(|t| t.dtype.bits()).filter(|b| *b > 0);
+        let result = op
+            .results
+            .first()
+            .and_then(|r| f.value(*r).ty.tensor()?.n_elements());
+        let bits = |name: &str| {
+            tensor(f, op, name)
+                .map(|t| t.dtype.bits())
+                .filter(|b| *b > 0)
+        };
         match op.def.name {
-            "constexpr_affine_dequantize" => Self::codes(bits("quantized_data").unwrap_or(8), false),
-            "constexpr_blockwise_shift_scale" => {
-                Self::codes(bits("data").unwrap_or(8), tensor(f, op, "scale").is_some_and(|s| in_blocks(&s)))
+            "constexpr_affine_dequantize" => {
+                Self::codes(bits("quantized_data").unwrap_or(8), false)
             }
+            "constexpr_blockwise_shift_scale" => Self::codes(
+                bits("data").unwrap_or(8),
+                tensor(f, op, "scale").is_some_and(|s| in_blocks(&s)),
+            ),
             "constexpr_lut_to_dense" => {
                 let n_bits = palette_bits(f, op).unwrap_or(8);
-                Self { form: Form::Palette { bits: n_bits, grouped: has_tables(f, op) }, bits: n_bits as f64 }
+                Self {
+                    form: Form::Palette {
+                        bits: n_bits,
+                        grouped: has_tables(f, op),
+                    },
+                    bits: n_bits as f64,
+                }
             }
             "constexpr_sparse_to_dense" => {
                 let kept = tensor(f, op, "nonzero_data");
                 let n = kept.as_ref().and_then(TensorType::n_elements).unwrap_or(0) as f64;
                 let each = kept.map_or(16, |t| t.dtype.bits()) as f64;
-                let part = result.filter(|n| *n > 0).map_or(1.0, |whole| (n / whole as f64).min(1.0));
-                Self { form: Form::Sparse, bits: (1.0 + part * each).min(ENGINE_BITS) }
+                let part = result
+                    .filter(|n| *n > 0)
+                    .map_or(1.0, |whole| (n / whole as f64).min(1.0));
+                Self {
+                    form: Form::Sparse,
+                    bits: (1.0 + part * each).min(ENGINE_BITS),
+                }
             }
-            // Of zeros that are left out and codes both; what is stored is the codes of the rest, not told here.
+            // Of zeros that are left out and codes both; what is stored is the codes of the rest,
+            // not told here.
             _ => Self::DENSE,
         }
     }
 
     fn codes(bits: usize, blocks: bool) -> Self {
-        Self { form: Form::Codes { bits, blocks }, bits: bits as f64 }
+        Self {
+            form: Form::Codes { bits, blocks },
+            bits: bits as f64,
+        }
     }
 
     /// Bits of an element that come out of memory on a chip.
@@ -111,7 +149,9 @@ impl Stored {
     pub fn lookup_gps(&self, chip: &Chip) -> Option<f64> {
         let streaming = &chip.family.streaming;
         let figure = match self.form {
-            Form::Palette { grouped: true, .. } => streaming.grouped_palette_gps.or(streaming.palette_gps),
+            Form::Palette { grouped: true, .. } => {
+                streaming.grouped_palette_gps.or(streaming.palette_gps)
+            }
             Form::Palette { .. } => streaming.palette_gps,
             _ => None,
         };
@@ -140,11 +180,19 @@ fn palette_bits(f: &Function, op: &Op) -> Option<usize> {
     if lut.rank() > 1 || indices.dtype != DType::Uint8 {
         return Some(indices.dtype.bits()).filter(|b| *b > 0);
     }
-    lut.n_elements().filter(|n| *n > 1).map(|n| n.ilog2() as usize)
+    lut.n_elements()
+        .filter(|n| *n > 1)
+        .map(|n| n.ilog2() as usize)
 }
 
-/// Whether a palette has several tables: in the newer form, all axes of `lut` but the last two count them.
+/// Whether a palette has several tables: in the newer form, all axes of `lut` but the last two
+/// count them.
 fn has_tables(f: &Function, op: &Op) -> bool {
-    let Some(lut) = tensor(f, op, "lut") else { return false };
-    lut.rank() > 2 && lut.shape[..lut.rank() - 2].iter().any(|d| d.known() != Some(1))
+    let Some(lut) = tensor(f, op, "lut") else {
+        return false;
+    };
+    lut.rank() > 2
+        && lut.shape[..lut.rank() - 2]
+            .iter()
+            .any(|d| d.known() != Some(1))
 }

@@ -24,14 +24,24 @@ impl Together {
     /// `n` instances with fresh states.
     pub fn new(shared: Arc<Shared>, n: usize) -> Result<Self, RunError> {
         let n_bytes = |(_, ty): &(String, TensorType)| ty.byte_len().unwrap_or(usize::MAX);
-        let of_one = shared.states.iter().map(n_bytes).fold(0usize, usize::saturating_add);
+        let of_one = shared
+            .states
+            .iter()
+            .map(n_bytes)
+            .fold(0usize, usize::saturating_add);
         let (bytes, most) = (of_one.saturating_mul(n), shared.limits.batch_bytes);
         if bytes > most {
             return Err(RunError::Memory { n, bytes, most });
         }
-        let members = (0..n).map(|_| Running::new(Arc::clone(&shared))).collect::<Result<_, _>>()?;
+        let members = (0..n)
+            .map(|_| Running::new(Arc::clone(&shared)))
+            .collect::<Result<_, _>>()?;
         let pool = Pool::new(shared.limits.tensor_bytes, &shared.budget);
-        Ok(Self { shared, members, pool })
+        Ok(Self {
+            shared,
+            members,
+            pool,
+        })
     }
 
     fn lockstep(&mut self, shared: &Shared, plan: &Plan, which: &[usize]) -> Result<(), RunError> {
@@ -93,13 +103,19 @@ impl Batch for Together {
 
     fn instance(&self, idx: usize) -> Result<&dyn Instance, RunError> {
         let n = self.members.len();
-        let member = self.members.get(idx).ok_or(RunError::NoInstance { idx, n })?;
+        let member = self
+            .members
+            .get(idx)
+            .ok_or(RunError::NoInstance { idx, n })?;
         Ok(member)
     }
 
     fn instance_mut(&mut self, idx: usize) -> Result<&mut dyn Instance, RunError> {
         let n = self.members.len();
-        let member = self.members.get_mut(idx).ok_or(RunError::NoInstance { idx, n })?;
+        let member = self
+            .members
+            .get_mut(idx)
+            .ok_or(RunError::NoInstance { idx, n })?;
         Ok(member)
     }
 

@@ -1,11 +1,13 @@
-//! Whether two forms of a function compute the same, seen by running both on inputs that cover the domain.
+//! Whether two forms of a function compute the same, seen by running both on inputs that cover the
+//! domain.
 //!
-//! A rewrite that is exact in real arithmetic may part from the original by roundings alone. How far roundings go is
-//! measured: each op's result is put off by one rounding of f32, without a pattern, and the two forms may be apart by a few
-//! times what that moves. Where values are declared fp16 the new form may stray no further than the old one, and a few
-//! roundings of fp16. This is asked of the ops that changed ([`local`]), and of the whole function against the original
-//! ([`whole`]), so that rewrites are judged alone and together. A lossy rewrite is asked only the second, and by a bound
-//! that the user sets. Start at [`OnCpu`].
+//! A rewrite that is exact in real arithmetic may part from the original by roundings alone. How
+//! far roundings go is measured: each op's result is put off by one rounding of f32, without a
+//! pattern, and the two forms may be apart by a few times what that moves. Where values are
+//! declared fp16 the new form may stray no further than the old one, and a few roundings of fp16.
+//! This is asked of the ops that changed ([`local`]), and of the whole function against the
+//! original ([`whole`]), so that rewrites are judged alone and together. A lossy rewrite is asked
+//! only the second, and by a bound that the user sets. Start at [`OnCpu`].
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -42,7 +44,8 @@ pub struct Settings<'a> {
     pub budget: Budget,
     /// What all proofs together may take.
     pub time_limit: Option<Duration>,
-    /// How far lossy rewrites may be off, over the largest magnitude of an output; none are tried where this is none.
+    /// How far lossy rewrites may be off, over the largest magnitude of an output; none are tried
+    /// where this is none.
     pub max_error: Option<f64>,
     /// Inputs of the user's.
     pub samples: Vec<Sample>,
@@ -68,9 +71,11 @@ struct Known {
     memos: Vec<Memo>,
 }
 
-/// What the runs of an original may take, where the whole is not limited; the first set is run in any case.
+/// What the runs of an original may take, where the whole is not limited; the first set is run in
+/// any case.
 const REFERENCE_TIME: Duration = Duration::from_secs(20);
-/// What the runs of one rewrite may take; where one run takes longer, the whole is run when all is done.
+/// What the runs of one rewrite may take; where one run takes longer, the whole is run when all is
+/// done.
 const TRIAL_TIME: Duration = Duration::from_secs(6);
 /// Why a form is neither right nor wrong.
 const UNSTEADY: &str = "roundings move its numbers by as much as they are";
@@ -84,9 +89,15 @@ impl<'a> OnCpu<'a> {
     pub fn new(settings: Settings<'a>) -> Self {
         let isa = settings.isa.unwrap_or_else(Isa::detect);
         let context = Context::with_isa(settings.n_threads.max(1), isa);
-        let deadline = settings.time_limit.and_then(|limit| Instant::now().checked_add(limit));
+        let deadline = settings
+            .time_limit
+            .and_then(|limit| Instant::now().checked_add(limit));
         Self {
-            env: Env { context, budget: settings.budget, deadline },
+            env: Env {
+                context,
+                budget: settings.budget,
+                deadline,
+            },
             max_error: settings.max_error,
             samples: settings.samples,
             progress: settings.progress,
@@ -102,22 +113,45 @@ impl<'a> OnCpu<'a> {
         }
         let most = self.time_limit.map_or(REFERENCE_TIME, |limit| limit / 4);
         let reference = Reference::new(f, &self.samples, most, &self.env)?;
-        self.known.insert(f.name.clone(), Known { reference, memos: Vec::new() });
+        self.known.insert(
+            f.name.clone(),
+            Known {
+                reference,
+                memos: Vec::new(),
+            },
+        );
         Ok(())
     }
 
     /// The ops that changed, by themselves.
     fn local(&mut self, forms: &Forms<'_>) -> Result<Seen, Fault> {
-        let claims = Claims::of(forms.before, forms.after).map_err(|why| Fault::Stop(Stop::Op(why)))?;
-        let Some(known) = self.known.get_mut(&forms.original.name) else { return Ok(Seen::default()) };
+        let claims =
+            Claims::of(forms.before, forms.after).map_err(|why| Fault::Stop(Stop::Op(why)))?;
+        let Some(known) = self.known.get_mut(&forms.original.name) else {
+            return Ok(Seen::default());
+        };
         let wanted = claims.taken(forms.before, forms.after);
         let is_slow = known.reference.run_time > TRIAL_TIME / 6;
-        let n_memos = known.reference.n_cases().min(if is_slow { 1 } else { MOST_MEMOS });
-        known.memos.resize_with(n_memos.max(known.memos.len()), Memo::new);
+        let n_memos = known
+            .reference
+            .n_cases()
+            .min(if is_slow { 1 } else { MOST_MEMOS });
+        known
+            .memos
+            .resize_with(n_memos.max(known.memos.len()), Memo::new);
         let mut seen = Seen::default();
         for at in 0..n_memos {
-            known.reference.fill(at, &mut known.memos[at], forms.before, &wanted, &self.env)?;
-            local::check(forms.before, forms.after, &claims, &known.memos[at], &mut seen, &self.env)?;
+            known
+                .reference
+                .fill(at, &mut known.memos[at], forms.before, &wanted, &self.env)?;
+            local::check(
+                forms.before,
+                forms.after,
+                &claims,
+                &known.memos[at],
+                &mut seen,
+                &self.env,
+            )?;
         }
         if seen.n_values == 0 && seen.n_absurd > 0 {
             return Err(Fault::Stop(Stop::Op(UNSTEADY.to_owned())));
@@ -125,14 +159,24 @@ impl<'a> OnCpu<'a> {
         Ok(seen)
     }
 
-    fn whole(&mut self, original: &str, after: &Function, n_sets: usize, judge: Judge) -> Result<Found, Stop> {
-        let Some(known) = self.known.get_mut(original) else { return Ok(Found::default()) };
+    fn whole(
+        &mut self,
+        original: &str,
+        after: &Function,
+        n_sets: usize,
+        judge: Judge,
+    ) -> Result<Found, Stop> {
+        let Some(known) = self.known.get_mut(original) else {
+            return Ok(Found::default());
+        };
         known.reference.judge(after, n_sets, judge, &self.env)
     }
 
     /// Sets that a rewrite is run on as a whole.
     fn n_trial_sets(&self, original: &str) -> usize {
-        let Some(known) = self.known.get(original) else { return 0 };
+        let Some(known) = self.known.get(original) else {
+            return 0;
+        };
         let one = known.reference.run_time.as_secs_f64() * 2.0;
         ((TRIAL_TIME.as_secs_f64() / one.max(1e-9)) as usize).min(known.reference.n_cases())
     }
@@ -150,7 +194,9 @@ impl<'a> OnCpu<'a> {
         if let (true, Some(most)) = (forms.is_lossy, self.max_error) {
             let proof = self.lossy(forms.original, forms.after, n_sets, most)?;
             return Ok(match (seen, proof) {
-                (seen @ Ok(_), Proof::Lossy { .. }) => Proof::Equal(told(Some(&seen), &Found::default())),
+                (seen @ Ok(_), Proof::Lossy { .. }) => {
+                    Proof::Equal(told(Some(&seen), &Found::default()))
+                }
                 (_, proof) => proof,
             });
         }
@@ -164,15 +210,27 @@ impl<'a> OnCpu<'a> {
         Ok(Proof::Equal(told(Some(&seen), &found)))
     }
 
-    fn lossy(&mut self, original: &Function, after: &Function, n_sets: usize, most: f64) -> Result<Proof, Stop> {
+    fn lossy(
+        &mut self,
+        original: &Function,
+        after: &Function,
+        n_sets: usize,
+        most: f64,
+    ) -> Result<Proof, Stop> {
         if let Some(Known { reference, .. }) = self.known.get(&original.name)
             && reference.n_measured() == 0
         {
             let why = reference.note.clone();
-            return Ok(Proof::Unknown(why.unwrap_or_else(|| "it has no inputs to run on".to_owned())));
+            return Ok(Proof::Unknown(
+                why.unwrap_or_else(|| "it has no inputs to run on".to_owned()),
+            ));
         }
         // Which inputs a loss shows on is not known before all are run.
-        if self.known.get(&original.name).is_some_and(|known| !known.reference.is_complete) {
+        if self
+            .known
+            .get(&original.name)
+            .is_some_and(|known| !known.reference.is_complete)
+        {
             return Ok(Proof::Unknown(
                 "there was no time to run it on all inputs; --time-limit allows more".to_owned(),
             ));
@@ -187,7 +245,10 @@ impl<'a> OnCpu<'a> {
             found.worst,
             found.labels.join(", ")
         );
-        Ok(Proof::Lossy { error: found.error, how })
+        Ok(Proof::Lossy {
+            error: found.error,
+            how,
+        })
     }
 
     /// Whether there is a set to judge on; else why not.
@@ -229,7 +290,9 @@ impl Prover for OnCpu<'_> {
             }
             let exact = match numbers {
                 Numbers::Exact => self.exact(forms)?,
-                Numbers::Lossy => Proof::Unknown("it changes precision; --lossy MAX_ERROR allows that".to_owned()),
+                Numbers::Lossy => {
+                    Proof::Unknown("it changes precision; --lossy MAX_ERROR allows that".to_owned())
+                }
             };
             match (exact, self.max_error) {
                 (Proof::Differs(_) | Proof::Unknown(_), Some(most)) => {
@@ -276,17 +339,34 @@ impl Prover for OnCpu<'_> {
 }
 
 impl Reference {
-    /// Computes the values of a form that are wanted, on one set of inputs, as far as they are not at hand.
-    fn fill(&self, at: usize, memo: &mut Memo, f: &Function, wanted: &HashSet<ValueId>, env: &Env) -> Result<(), Stop> {
-        let missing: Vec<ValueId> = wanted.iter().copied().filter(|v| !memo.contains_key(v)).collect();
+    /// Computes the values of a form that are wanted, on one set of inputs, as far as they are not
+    /// at hand.
+    fn fill(
+        &self,
+        at: usize,
+        memo: &mut Memo,
+        f: &Function,
+        wanted: &HashSet<ValueId>,
+        env: &Env,
+    ) -> Result<(), Stop> {
+        let missing: Vec<ValueId> = wanted
+            .iter()
+            .copied()
+            .filter(|v| !memo.contains_key(v))
+            .collect();
         if missing.is_empty() {
             return Ok(());
         }
         let mut walk = Walk::new(f, env, Mode::Wide);
         if !memo.is_empty() {
             let (ops, given) = local::region(f, &missing, |v| memo.contains_key(&v));
-            if given.iter().all(|v| memo.contains_key(v)) && !ops.iter().any(|id| is_stateful(f, *id)) {
-                walk.slots = given.iter().filter_map(|v| Some((*v, memo.get(v)?.clone()))).collect();
+            if given.iter().all(|v| memo.contains_key(v))
+                && !ops.iter().any(|id| is_stateful(f, *id))
+            {
+                walk.slots = given
+                    .iter()
+                    .filter_map(|v| Some((*v, memo.get(v)?.clone())))
+                    .collect();
                 walk.ops(&ops)?;
                 for v in missing {
                     memo.insert(v, walk.value(v)?);
@@ -294,10 +374,22 @@ impl Reference {
                 return Ok(());
             }
         }
-        let n_bytes = |v: &ValueId| f.value(*v).ty.tensor().and_then(TensorType::n_elements).unwrap_or(0) * 4;
-        let results = f.body().ops.iter().filter(|id| !f.op(**id).def.is_constexpr()).flat_map(|id| &f.op(*id).results);
-        let holds_all =
-            results.map(n_bytes).fold(0, usize::saturating_add) < MEMO_BYTES.min(env.budget.limit_bytes() / 8);
+        let n_bytes = |v: &ValueId| {
+            f.value(*v)
+                .ty
+                .tensor()
+                .and_then(TensorType::n_elements)
+                .unwrap_or(0)
+                * 4
+        };
+        let results = f
+            .body()
+            .ops
+            .iter()
+            .filter(|id| !f.op(**id).def.is_constexpr())
+            .flat_map(|id| &f.op(*id).results);
+        let holds_all = results.map(n_bytes).fold(0, usize::saturating_add)
+            < MEMO_BYTES.min(env.budget.limit_bytes() / 8);
         let kept: HashSet<ValueId> = wanted.iter().copied().chain(memo.keys().copied()).collect();
         self.run_into(at, &mut walk, if holds_all { None } else { Some(&kept) })?;
         *memo = std::mem::take(&mut walk.slots);
@@ -306,5 +398,8 @@ impl Reference {
 }
 
 fn is_stateful(f: &Function, op: thane_mil::program::OpId) -> bool {
-    matches!(f.op(op).def.name, "read_state" | "coreml_update_state" | "write_state")
+    matches!(
+        f.op(op).def.name,
+        "read_state" | "coreml_update_state" | "write_state"
+    )
 }

@@ -49,7 +49,8 @@ pub struct Frame<'a> {
     pub seeds: &'a mut Seeds,
     /// What happened to numbers, where that is counted.
     pub tally: Tally,
-    /// What masks say by tiles, looked up once for all layers: by their elements, which stay as they are for it.
+    /// What masks say by tiles, looked up once for all layers: by their elements, which stay as
+    /// they are for it.
     pub mask_tiles: Vec<(Arc<Buffer>, Vec<f32>)>,
     /// What is told what each step takes.
     pub profile: Option<&'a Profile>,
@@ -77,7 +78,14 @@ pub fn evaluate(
             *tensor = pool.widened(tensor)?;
         }
     }
-    let results = compute((context, def), &types, &args, pool, rounds, &mut |call, out| eval(call, out))?;
+    let results = compute(
+        (context, def),
+        &types,
+        &args,
+        pool,
+        rounds,
+        &mut |call, out| eval(call, out),
+    )?;
     for arg in args.into_iter().flatten() {
         match arg {
             Value::Tensor(t) => pool.give(t),
@@ -86,7 +94,15 @@ pub fn evaluate(
         }
     }
     let rounded = results.into_iter().zip(&types);
-    rounded.map(|(tensor, ty)| if rounds { Ok(tensor) } else { pool.narrowed(tensor, ty.dtype) }).collect()
+    rounded
+        .map(|(tensor, ty)| {
+            if rounds {
+                Ok(tensor)
+            } else {
+                pool.narrowed(tensor, ty.dtype)
+            }
+        })
+        .collect()
 }
 
 /// The tensors of an argument.
@@ -101,7 +117,8 @@ pub fn tensors_mut(arg: &mut Value) -> &mut [Tensor] {
 /// Computes the results of an op, as [`Eval`] does.
 pub type Evaluate<'a> = dyn FnMut(&Call<'_>, &mut [Buffer]) -> Result<(), Fault> + 'a;
 
-/// Compute one op into fresh tensors of these types; `keeps_halves` says whether those of fp16 are, or are fp32 still.
+/// Compute one op into fresh tensors of these types; `keeps_halves` says whether those of fp16 are,
+/// or are fp32 still.
 pub fn compute(
     (context, def): (&Context, &'static OpDef),
     types: &[TensorType],
@@ -112,14 +129,27 @@ pub fn compute(
 ) -> Result<Vec<Tensor>, Fault> {
     let mut types = Cow::Borrowed(types);
     if types.iter().any(|t| t.known_shape().is_none()) {
-        types = Cow::Owned(sized(&Call { context, def, args, results: &types })?);
+        types = Cow::Owned(sized(&Call {
+            context,
+            def,
+            args,
+            results: &types,
+        })?);
     }
     let working = ops::working_bytes(def.name, args, &types);
-    let _working = (working > 0).then(|| pool.reserve(working, || "what it computes with".to_owned())).transpose()?;
+    let _working = (working > 0)
+        .then(|| pool.reserve(working, || "what it computes with".to_owned()))
+        .transpose()?;
     let mut out = Vec::with_capacity(types.len());
     for ty in types.iter() {
-        let shape = ty.known_shape().ok_or_else(|| format!("the size of {ty} is not known"))?;
-        let dtype = if ty.dtype == DType::Fp16 && !keeps_halves { DType::Fp32 } else { ty.dtype };
+        let shape = ty
+            .known_shape()
+            .ok_or_else(|| format!("the size of {ty} is not known"))?;
+        let dtype = if ty.dtype == DType::Fp16 && !keeps_halves {
+            DType::Fp32
+        } else {
+            ty.dtype
+        };
         out.push(pool.tensor(dtype, shape)?);
     }
     let (mut tensors, mut buffers) = (Vec::new(), Vec::new());
@@ -128,11 +158,22 @@ pub fn compute(
         buffers.push(Arc::try_unwrap(data).map_err(|_| "a fresh buffer is shared".to_owned())?);
         tensors.push(tensor);
     }
-    eval(&Call { context, def, args, results: &types }, &mut buffers)?;
-    let finished = tensors.into_iter().zip(buffers).map(|(mut tensor, buffer)| {
-        tensor.data = Arc::new(buffer);
-        tensor
-    });
+    eval(
+        &Call {
+            context,
+            def,
+            args,
+            results: &types,
+        },
+        &mut buffers,
+    )?;
+    let finished = tensors
+        .into_iter()
+        .zip(buffers)
+        .map(|(mut tensor, buffer)| {
+            tensor.data = Arc::new(buffer);
+            tensor
+        });
     Ok(finished.collect())
 }
 
@@ -148,8 +189,10 @@ pub fn infer(def: &'static OpDef, args: &[Option<Value>]) -> Result<Vec<TensorTy
             None => Vec::new(),
         })
         .collect();
-    let literals: Vec<Vec<Option<Literal>>> =
-        args.iter().map(|arg| tensors(arg).iter().map(small_literal).collect()).collect();
+    let literals: Vec<Vec<Option<Literal>>> = args
+        .iter()
+        .map(|arg| tensors(arg).iter().map(small_literal).collect())
+        .collect();
     let infos: Vec<Option<ArgType<'_>>> = args
         .iter()
         .zip(&types)
@@ -158,15 +201,28 @@ pub fn infer(def: &'static OpDef, args: &[Option<Value>]) -> Result<Vec<TensorTy
             Some(Value::Tensor(t)) => Some(ArgType::One(&types[0], known(t, literals[0].as_ref()))),
             Some(Value::Tensors(ts)) => {
                 let items = ts.iter().zip(types).zip(literals);
-                Some(ArgType::Many(items.map(|((t, ty), literal)| (ty, known(t, literal.as_ref()))).collect()))
+                Some(ArgType::Many(
+                    items
+                        .map(|((t, ty), literal)| (ty, known(t, literal.as_ref())))
+                        .collect(),
+                ))
             }
             Some(Value::Literal(l)) => Some(ArgType::One(&types[0], Known::Literal(l))),
             None => None,
         })
         .collect();
     let mut next_symbol = 0;
-    let results = Infer::new(def, &infos, &mut next_symbol).run().map_err(|e| e.0)?;
-    results.into_iter().map(|t| t.tensor().cloned().ok_or_else(|| "a result is no tensor".to_owned())).collect()
+    let results = Infer::new(def, &infos, &mut next_symbol)
+        .run()
+        .map_err(|e| e.0)?;
+    results
+        .into_iter()
+        .map(|t| {
+            t.tensor()
+                .cloned()
+                .ok_or_else(|| "a result is no tensor".to_owned())
+        })
+        .collect()
 }
 
 fn tensors(arg: &Option<Value>) -> &[Tensor] {
@@ -185,25 +241,41 @@ fn known<'a>(t: &'a Tensor, literal: Option<&'a Literal>) -> Known<'a> {
     }
 }
 
-/// What shapes may follow from beside int32: truth values, narrow integers, and the one number of a scalar.
+/// What shapes may follow from beside int32: truth values, narrow integers, and the one number of a
+/// scalar.
 fn small_literal(t: &Tensor) -> Option<Literal> {
-    let is_held_as_is =
-        matches!(t.dtype, DType::Bool | DType::Int8 | DType::Uint8 | DType::Int16 | DType::Uint16 | DType::Uint32);
+    let is_held_as_is = matches!(
+        t.dtype,
+        DType::Bool | DType::Int8 | DType::Uint8 | DType::Int16 | DType::Uint16 | DType::Uint32
+    );
     let is_scalar = t.dtype.is_float() && t.shape.is_empty();
     if t.len() > 64 || !is_held_as_is && !is_scalar {
         return None;
     }
     let bytes = t.data.bytes().get(..t.dtype.byte_len(t.len())?)?;
-    Some(Literal::Tensor(TensorType::new(t.dtype, t.shape.iter().copied()), Data::owned(bytes.to_vec())))
+    Some(Literal::Tensor(
+        TensorType::new(t.dtype, t.shape.iter().copied()),
+        Data::owned(bytes.to_vec()),
+    ))
 }
 
 /// The result types of an op whose sizes follow from its data.
 fn sized(call: &Call<'_>) -> Result<Vec<TensorType>, Fault> {
-    let unknown =
-        || call.results.iter().map(|t| format!("the size of {t} is not known")).collect::<Vec<_>>().join(", ");
+    let unknown = || {
+        call.results
+            .iter()
+            .map(|t| format!("the size of {t} is not known"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let sizes = ops::find_sizes(call.def.name).ok_or_else(unknown)?;
     let shapes = sizes(call)?;
-    Ok(call.results.iter().zip(shapes).map(|(t, shape)| TensorType::new(t.dtype, shape)).collect())
+    Ok(call
+        .results
+        .iter()
+        .zip(shapes)
+        .map(|(t, shape)| TensorType::new(t.dtype, shape))
+        .collect())
 }
 
 impl Frame<'_> {
@@ -213,7 +285,11 @@ impl Frame<'_> {
         let results = self.compute(plan, step)?;
         let unread = self.unread.take();
         if let (Some(profile), Some(begun)) = (self.profile, begun) {
-            let begun = if let Some(bytes) = unread { begun.screened(bytes) } else { begun };
+            let begun = if let Some(bytes) = unread {
+                begun.screened(bytes)
+            } else {
+                begun
+            };
             begun.end(profile, plan, results.iter());
         }
         self.drop_values(&step.last_uses);
@@ -252,7 +328,10 @@ impl Frame<'_> {
                 let value = self.get(*value)?.clone();
                 let kept = &self.states[*state];
                 if (kept.dtype, &kept.shape) != (value.dtype, &value.shape) {
-                    return Err(format!("{:?} does not fit a state {:?}", value.shape, kept.shape));
+                    return Err(format!(
+                        "{:?} does not fit a state {:?}",
+                        value.shape, kept.shape
+                    ));
                 }
                 *self.states[*state] = value.clone();
                 vec![value]
@@ -263,23 +342,42 @@ impl Frame<'_> {
                 self.branch(plan, branch, Vec::new())?
             }
             Kind::Loop(vars, branches) => self.repeat(plan, vars, branches)?,
-            Kind::Classify(probabilities, n_classes) => self.classify(*probabilities, *n_classes)?,
+            Kind::Classify(probabilities, n_classes) => {
+                self.classify(*probabilities, *n_classes)?
+            }
             Kind::List(list) => vec![list.run(&self.args(&list.args)?, self.pool)?],
         })
     }
 
-    fn branch(&mut self, plan: &Plan, branch: &Branch, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, Fault> {
+    fn branch(
+        &mut self,
+        plan: &Plan,
+        branch: &Branch,
+        inputs: Vec<Tensor>,
+    ) -> Result<Vec<Tensor>, Fault> {
         for (id, tensor) in branch.inputs.iter().zip(inputs) {
             self.slots[id.index()] = Some(tensor);
         }
         for step in &branch.steps {
             self.step(plan, step)?;
         }
-        branch.outputs.iter().map(|v| self.get(*v).cloned()).collect()
+        branch
+            .outputs
+            .iter()
+            .map(|v| self.get(*v).cloned())
+            .collect()
     }
 
-    fn repeat(&mut self, plan: &Plan, vars: &[ValueId], branches: &[Branch; 2]) -> Result<Vec<Tensor>, Fault> {
-        let mut values = vars.iter().map(|v| self.get(*v).cloned()).collect::<Result<Vec<_>, _>>()?;
+    fn repeat(
+        &mut self,
+        plan: &Plan,
+        vars: &[ValueId],
+        branches: &[Branch; 2],
+    ) -> Result<Vec<Tensor>, Fault> {
+        let mut values = vars
+            .iter()
+            .map(|v| self.get(*v).cloned())
+            .collect::<Result<Vec<_>, _>>()?;
         for _ in 0..self.most_rounds {
             let goes_on = self.branch(plan, &branches[0], values.clone())?;
             if !goes_on.first().is_some_and(is_true) {
@@ -287,19 +385,36 @@ impl Frame<'_> {
             }
             values = self.branch(plan, &branches[1], values)?;
         }
-        Err(format!("the loop does not end in {} rounds", self.most_rounds))
+        Err(format!(
+            "the loop does not end in {} rounds",
+            self.most_rounds
+        ))
     }
 
     /// The place of the first greatest probability, and all of them.
     fn classify(&self, probabilities: ValueId, n_classes: usize) -> Result<Vec<Tensor>, Fault> {
         let all = floats(self.get(probabilities)?)?;
         if all.len() != n_classes || all.is_empty() {
-            return Err(format!("there are {} probabilities for {n_classes} classes", all.len()));
+            return Err(format!(
+                "there are {} probabilities for {n_classes} classes",
+                all.len()
+            ));
         }
-        let greatest = (0..all.len()).rev().max_by(|a, b| all[*a].total_cmp(&all[*b])).unwrap_or_default();
-        let greatest = i32::try_from(greatest).map_err(|_| "there are too many classes".to_owned())?;
-        let dictionary = Tensor::new(DType::Fp32, vec![n_classes], Buffer::F32(all.to_vec().into()));
-        Ok(vec![Tensor::new(DType::Int32, Vec::new(), Buffer::I32(vec![greatest].into())), dictionary])
+        let greatest = (0..all.len())
+            .rev()
+            .max_by(|a, b| all[*a].total_cmp(&all[*b]))
+            .unwrap_or_default();
+        let greatest =
+            i32::try_from(greatest).map_err(|_| "there are too many classes".to_owned())?;
+        let dictionary = Tensor::new(
+            DType::Fp32,
+            vec![n_classes],
+            Buffer::F32(all.to_vec().into()),
+        );
+        Ok(vec![
+            Tensor::new(DType::Int32, Vec::new(), Buffer::I32(vec![greatest].into())),
+            dictionary,
+        ])
     }
 
     fn truth(&self, value: ValueId) -> Result<bool, Fault> {
@@ -307,13 +422,17 @@ impl Frame<'_> {
     }
 
     pub fn get(&self, value: ValueId) -> Result<&Tensor, Fault> {
-        self.slots[value.index()].as_ref().ok_or_else(|| "a value is used after it was dropped".to_owned())
+        self.slots[value.index()]
+            .as_ref()
+            .ok_or_else(|| "a value is used after it was dropped".to_owned())
     }
 
     /// The value for this step to change: taken out of its slot when the step is its last user.
     pub fn take(&mut self, step: &Step, value: ValueId) -> Result<Tensor, Fault> {
         if step.last_uses.contains(&value) {
-            self.slots[value.index()].take().ok_or_else(|| "a value is used after it was dropped".to_owned())
+            self.slots[value.index()]
+                .take()
+                .ok_or_else(|| "a value is used after it was dropped".to_owned())
         } else {
             self.get(value).cloned()
         }
@@ -330,7 +449,9 @@ impl Frame<'_> {
                         Item::Constant(t) => Ok(t.clone()),
                         Item::Value(v) => self.get(*v).cloned(),
                     };
-                    Ok(Some(Value::Tensors(items.iter().map(tensor).collect::<Result<_, Fault>>()?)))
+                    Ok(Some(Value::Tensors(
+                        items.iter().map(tensor).collect::<Result<_, Fault>>()?,
+                    )))
                 }
             })
             .collect()
@@ -347,7 +468,14 @@ impl Frame<'_> {
             self.seeds.bind(plain.def, &mut args);
         }
         match self.numerics {
-            Numerics::Ane(effects) => ane::evaluate(self.context, plain, args, effects, self.pool, &mut self.tally),
+            Numerics::Ane(effects) => ane::evaluate(
+                self.context,
+                plain,
+                args,
+                effects,
+                self.pool,
+                &mut self.tally,
+            ),
             Numerics::F32 | Numerics::Fast | Numerics::Int8 => {
                 evaluate(self.context, plain.def, plain.eval, args, self.pool)
             }
@@ -361,12 +489,19 @@ impl Frame<'_> {
             Some(Some(Operand::Constant(Value::Tensor(x)))) => x.clone(),
             _ => return Err("`x` is missing".to_owned()),
         };
-        let shape = plain.view(&x.shape, || view_shape(plain.def, &self.args(&plain.args)?, self.pool))?;
+        let shape = plain.view(&x.shape, || {
+            view_shape(plain.def, &self.args(&plain.args)?, self.pool)
+        })?;
         Ok(shape.map(|shape| Tensor { shape, ..x }))
     }
 
     /// `x + y` in the buffer of x, when x ends here and both have one shape.
-    fn add_in_place(&mut self, step: &Step, x: ValueId, y: ValueId) -> Result<Option<Tensor>, Fault> {
+    fn add_in_place(
+        &mut self,
+        step: &Step,
+        x: ValueId,
+        y: ValueId,
+    ) -> Result<Option<Tensor>, Fault> {
         let fits = {
             let (x, y) = (self.get(x)?, self.get(y)?);
             x.shape == y.shape && x.f32s().is_some() && y.f32s().is_some()
@@ -382,10 +517,15 @@ impl Frame<'_> {
             self.slots[x.index()] = Some(sum);
             return Ok(None);
         }
-        if let (Some(Buffer::F32(a)), Some(b)) = (Arc::get_mut(&mut sum.data), self.get(y)?.f32s()) {
-            self.context.pool().run_chunks(&mut a[..n], ADD_LEN, |i, a| {
-                a.iter_mut().zip(&b[i * ADD_LEN..]).for_each(|(a, b)| *a += b);
-            });
+        if let (Some(Buffer::F32(a)), Some(b)) = (Arc::get_mut(&mut sum.data), self.get(y)?.f32s())
+        {
+            self.context
+                .pool()
+                .run_chunks(&mut a[..n], ADD_LEN, |i, a| {
+                    a.iter_mut()
+                        .zip(&b[i * ADD_LEN..])
+                        .for_each(|(a, b)| *a += b);
+                });
         }
         Ok(Some(sum))
     }
@@ -393,7 +533,12 @@ impl Frame<'_> {
     fn fused(&mut self, step: &Step, fused: &Fused) -> Result<Vec<Tensor>, Fault> {
         let result = match fused {
             Fused::Linear { x, products, then } => return self.linear(step, *x, products, *then),
-            Fused::Append { state, update, begin, end } => {
+            Fused::Append {
+                state,
+                update,
+                begin,
+                end,
+            } => {
                 self.append(*state, *update, [*begin, *end])?;
                 return Ok(Vec::new());
             }
@@ -406,15 +551,29 @@ impl Frame<'_> {
                 if gate.shape != up.shape {
                     return Err("gate and up differ in shape".to_owned());
                 }
-                gated(self.context, *op, floats_mut(&mut gate, self.pool)?, floats(&up)?);
+                gated(
+                    self.context,
+                    *op,
+                    floats_mut(&mut gate, self.pool)?,
+                    floats(&up)?,
+                );
                 gate
             }
             Fused::Attention { query, cached } => self.attention(*query, *cached)?,
             Fused::RowsAttention(attention) => self.rows_attention(step, attention)?,
-            Fused::Attend { query, key, value, mask, by_row } => self.attend([*query, *key, *value], *mask, *by_row)?,
-            Fused::LayerNorm { x, weight, bias, epsilon } => {
-                self.layer_norm(*x, weight.as_ref(), bias.as_ref(), *epsilon)?
-            }
+            Fused::Attend {
+                query,
+                key,
+                value,
+                mask,
+                by_row,
+            } => self.attend([*query, *key, *value], *mask, *by_row)?,
+            Fused::LayerNorm {
+                x,
+                weight,
+                bias,
+                epsilon,
+            } => self.layer_norm(*x, weight.as_ref(), bias.as_ref(), *epsilon)?,
             Fused::MatMul { x, y, transpose_y } => self.matmul([*x, *y], *transpose_y)?,
             Fused::HalfLinear { x, weight, bias } => self.half_linear(*x, weight, bias.as_ref())?,
             Fused::Pointwise { x, weight, bias } => self.pointwise(*x, weight, bias.as_ref())?,
@@ -424,8 +583,13 @@ impl Frame<'_> {
 
     fn gather(&mut self, indices: ValueId, weight: &Matrix) -> Result<Tensor, Fault> {
         let indices = self.get(indices)?;
-        let ids = indices.to_ints().ok_or("`indices` does not hold integers")?;
-        let ids = ids.into_iter().map(|id| row(id, weight.n_rows)).collect::<Result<Vec<_>, _>>()?;
+        let ids = indices
+            .to_ints()
+            .ok_or("`indices` does not hold integers")?;
+        let ids = ids
+            .into_iter()
+            .map(|id| row(id, weight.n_rows))
+            .collect::<Result<Vec<_>, _>>()?;
         let shape = [indices.shape.as_slice(), &[weight.n_cols]].concat();
         let (mut out, n) = self.pool.take_checked(&shape)?;
         if weight.bytes.is_released() {
@@ -439,16 +603,29 @@ impl Frame<'_> {
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
     }
 
-    /// The values of some rows, which are read from their file: a map would bring in what lies around each, up to 2 MiB.
-    fn gather_copied(&mut self, weight: &Matrix, ids: &[usize], out: &mut [f32]) -> Result<(), Fault> {
+    /// The values of some rows, which are read from their file: a map would bring in what lies
+    /// around each, up to 2 MiB.
+    fn gather_copied(
+        &mut self,
+        weight: &Matrix,
+        ids: &[usize],
+        out: &mut [f32],
+    ) -> Result<(), Fault> {
         let row_bytes = weight.bytes.len() / weight.n_rows.max(1);
         let mut rows = self.pool.take(out.len())?;
         let bytes = &mut bytemuck::cast_slice_mut(&mut rows)[..ids.len() * row_bytes];
-        self.context.pool().run_chunks(&mut *bytes, row_bytes.max(1), |i, row| {
-            // Each id is below the number of rows.
-            let _ = weight.bytes.read(ids[i] * row_bytes, row);
-        });
-        let copied = Weight { ty: weight.ty, bytes, n_rows: ids.len(), n_cols: weight.n_cols };
+        self.context
+            .pool()
+            .run_chunks(&mut *bytes, row_bytes.max(1), |i, row| {
+                // Each id is below the number of rows.
+                let _ = weight.bytes.read(ids[i] * row_bytes, row);
+            });
+        let copied = Weight {
+            ty: weight.ty,
+            bytes,
+            n_rows: ids.len(),
+            n_cols: weight.n_cols,
+        };
         dequantize_rows_gather(self.context, &copied, &Vec::from_iter(0..ids.len()), out);
         self.pool.give_f32(rows);
         Ok(())
@@ -458,24 +635,49 @@ impl Frame<'_> {
         let shape = self.get(x)?.shape.clone();
         let (mut out, n) = self.pool.take_checked(&shape)?;
         let x = floats(self.get(x)?)?;
-        rms_norm(self.context, x, weight.f32s(), epsilon, weight.len(), &mut out[..n]);
+        rms_norm(
+            self.context,
+            x,
+            weight.f32s(),
+            epsilon,
+            weight.len(),
+            &mut out[..n],
+        );
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
     }
 
-    fn rope(&mut self, step: &Step, x: ValueId, angles: [ValueId; 2], style: RopeStyle) -> Result<Tensor, Fault> {
+    fn rope(
+        &mut self,
+        step: &Step,
+        x: ValueId,
+        angles: [ValueId; 2],
+        style: RopeStyle,
+    ) -> Result<Tensor, Fault> {
         let mut x = self.take(step, x)?;
         let &[batch, n_heads, n_tokens, head_dim] = x.shape.as_slice() else {
             return Err("x is not of rank 4".to_owned());
         };
         let (n_heads, head_stride) = (batch * n_heads, n_tokens * head_dim);
-        let shape = RopeShape { n_heads, n_tokens, rotary_dim: head_dim, head_stride, token_stride: head_dim };
+        let shape = RopeShape {
+            n_heads,
+            n_tokens,
+            rotary_dim: head_dim,
+            head_stride,
+            token_stride: head_dim,
+        };
         let values = floats_mut(&mut x, self.pool)?;
         self.rotate(values, shape, angles, style)?;
         Ok(x)
     }
 
     /// Rotate heads in place by angles of this frame.
-    pub fn rotate(&self, x: &mut [f32], shape: RopeShape, angles: [ValueId; 2], style: RopeStyle) -> Result<(), Fault> {
+    pub fn rotate(
+        &self,
+        x: &mut [f32],
+        shape: RopeShape,
+        angles: [ValueId; 2],
+        style: RopeStyle,
+    ) -> Result<(), Fault> {
         let [cos, sin] = [floats(self.get(angles[0])?)?, floats(self.get(angles[1])?)?];
         if cos.len() != shape.n_tokens * shape.rotary_dim / 2 || sin.len() != cos.len() {
             return Err("the angles do not fit the tokens".to_owned());
@@ -487,12 +689,14 @@ impl Frame<'_> {
 
 /// Whether a truth value of one element is true.
 fn is_true(t: &Tensor) -> bool {
-    t.to_ints().is_some_and(|v| v.first().is_some_and(|v| *v != 0))
+    t.to_ints()
+        .is_some_and(|v| v.first().is_some_and(|v| *v != 0))
 }
 
 /// The elements of a tensor of fp32.
 pub fn floats(t: &Tensor) -> Result<&[f32], Fault> {
-    t.f32s().ok_or_else(|| format!("{} stands where fp32 is due", t.dtype))
+    t.f32s()
+        .ok_or_else(|| format!("{} stands where fp32 is due", t.dtype))
 }
 
 /// The same to be changed, in a buffer that nothing else holds.
@@ -504,23 +708,39 @@ pub fn floats_mut<'t>(t: &'t mut Tensor, pool: &mut Pool) -> Result<&'t mut [f32
     }
 }
 
-/// The shape under which a reshaping op, or a transposition, gives the elements of its first argument in their order; none where
-/// it moves them.
-pub fn view_shape(def: &'static OpDef, args: &[Option<Value>], pool: &Pool) -> Result<Option<Vec<usize>>, Fault> {
-    let Some(Some(Value::Tensor(x))) = args.first() else { return Err("`x` is missing".to_owned()) };
+/// The shape under which a reshaping op, or a transposition, gives the elements of its first
+/// argument in their order; none where it moves them.
+pub fn view_shape(
+    def: &'static OpDef,
+    args: &[Option<Value>],
+    pool: &Pool,
+) -> Result<Option<Vec<usize>>, Fault> {
+    let Some(Some(Value::Tensor(x))) = args.first() else {
+        return Err("`x` is missing".to_owned());
+    };
     if def.name == "transpose" && !moves_nothing(x, args) {
         return Ok(None);
     }
-    let shape = infer(def, args)?[0].known_shape().ok_or("the shape is not known")?;
+    let shape = infer(def, args)?[0]
+        .known_shape()
+        .ok_or("the shape is not known")?;
     pool.check(x.dtype, &shape)?;
     Ok(Some(shape))
 }
 
 /// Whether only axes of size 1 change their place.
 fn moves_nothing(x: &Tensor, args: &[Option<Value>]) -> bool {
-    let Some(Some(Value::Tensor(perm))) = args.get(1) else { return false };
+    let Some(Some(Value::Tensor(perm))) = args.get(1) else {
+        return false;
+    };
     let rank = x.shape.len() as i64;
-    let axes = perm.to_ints().unwrap_or_default().into_iter().map(|p| (if p < 0 { p + rank } else { p }) as usize);
-    let moving: Vec<usize> = axes.filter(|a| x.shape.get(*a).is_some_and(|n| *n != 1)).collect();
+    let axes = perm
+        .to_ints()
+        .unwrap_or_default()
+        .into_iter()
+        .map(|p| (if p < 0 { p + rank } else { p }) as usize);
+    let moving: Vec<usize> = axes
+        .filter(|a| x.shape.get(*a).is_some_and(|n| *n != 1))
+        .collect();
     moving.is_sorted()
 }

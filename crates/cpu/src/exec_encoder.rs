@@ -1,10 +1,13 @@
-//! Running the fused ops that encoders have: attention over the tokens of a call, norms with a mean, products of run-time
-//! matrices, and 1x1 convolutions. fp16 values are widened before and rounded after, as the plain ops do it.
+//! Running the fused ops that encoders have: attention over the tokens of a call, norms with a
+//! mean, products of run-time matrices, and 1x1 convolutions. fp16 values are widened before and
+//! rounded after, as the plain ops do it.
 
-use thane_kernels::attention::{Attention, HeadRows, KvData, KvView, attention, attention_scratch_len};
+use thane_kernels::attention::{
+    Attention, HeadRows, KvData, KvView, attention, attention_scratch_len,
+};
 use thane_kernels::linear::{
-    Start, int8_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_int8,
-    quantize_int8,
+    Start, int8_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast,
+    linear_fast_scratch_len, linear_int8, quantize_int8,
 };
 use thane_kernels::norm::layer_norm;
 use thane_kernels::{BlockType, Weight};
@@ -20,8 +23,8 @@ use crate::weight::Matrix;
 pub const HIDDEN: f32 = -1e4;
 
 impl Frame<'_> {
-    /// `softmax(q k^T / sqrt(head_dim) + mask) v`, each text of the batch for itself; whether what is given, and the
-    /// result, are [batch, tokens, heads, head_dim].
+    /// `softmax(q k^T / sqrt(head_dim) + mask) v`, each text of the batch for itself; whether what
+    /// is given, and the result, are [batch, tokens, heads, head_dim].
     pub fn attend(
         &mut self,
         [q, k, v]: [ValueId; 3],
@@ -29,7 +32,9 @@ impl Frame<'_> {
         [by_row, out_by_row]: [bool; 2],
     ) -> Result<Tensor, Fault> {
         let sizes = |shape: &[usize]| match (shape, by_row) {
-            (&[batch, heads, rows, dim], false) | (&[batch, rows, heads, dim], true) => Ok([batch, heads, rows, dim]),
+            (&[batch, heads, rows, dim], false) | (&[batch, rows, heads, dim], true) => {
+                Ok([batch, heads, rows, dim])
+            }
             _ => Err("`query` or `key` is not of rank 4".to_owned()),
         };
         let shape = sizes(&self.get(q)?.shape)?;
@@ -39,13 +44,25 @@ impl Frame<'_> {
             return Err(format!("keys {keys:?} do not fit queries {shape:?}"));
         }
         let rows = |by_row: bool, n: usize| {
-            if by_row { HeadRows::by_row(n_heads, head_dim) } else { HeadRows::by_head(n, head_dim) }
+            if by_row {
+                HeadRows::by_row(n_heads, head_dim)
+            } else {
+                HeadRows::by_head(n, head_dim)
+            }
         };
-        let shape = if out_by_row { vec![batch, n_rows, n_heads, head_dim] } else { shape.to_vec() };
+        let shape = if out_by_row {
+            vec![batch, n_rows, n_heads, head_dim]
+        } else {
+            shape.to_vec()
+        };
         let scratch_len = attention_scratch_len(self.context, n_heads, n_rows, head_dim, n_keys);
         let mut scratch = self.pool.take(scratch_len)?;
         let (mut out, n) = self.pool.take_checked(&shape)?;
-        let [q, k, v] = [self.get(q)?.clone(), self.get(k)?.clone(), self.get(v)?.clone()];
+        let [q, k, v] = [
+            self.get(q)?.clone(),
+            self.get(k)?.clone(),
+            self.get(v)?.clone(),
+        ];
         let (q, k, v) = (floats(&q)?, floats(&k)?, floats(&v)?);
         let mask = mask.map(|m| self.get(m).cloned()).transpose()?;
         let mut repeated = Floats::default();
@@ -63,14 +80,22 @@ impl Frame<'_> {
                         repeated = self.pool.take_checked(&[n_rows, n_keys])?.0;
                     }
                     let rows = &mut repeated[..n_rows * n_keys];
-                    rows.chunks_mut(n_keys.max(1)).for_each(|repeated| repeated.copy_from_slice(row));
+                    rows.chunks_mut(n_keys.max(1))
+                        .for_each(|repeated| repeated.copy_from_slice(row));
                     (n_keys, Some(&*rows))
                 }
             };
             let first = item * n_heads * n_keys * head_dim;
             let [k, v] = [k, v].map(|data| {
-                let HeadRows { head_stride, row_stride } = rows(by_row, n_keys);
-                KvView { data: KvData::F32(&data[first..]), head_stride, key_stride: row_stride }
+                let HeadRows {
+                    head_stride,
+                    row_stride,
+                } = rows(by_row, n_keys);
+                KvView {
+                    data: KvData::F32(&data[first..]),
+                    head_stride,
+                    key_stride: row_stride,
+                }
             });
             let args = Attention {
                 q: &q[item * out.len()..][..out.len()],
@@ -119,20 +144,31 @@ impl Frame<'_> {
         let (x, y) = (self.get(x)?.clone(), self.get(y)?.clone());
         let dtype = x.dtype;
         let (x, y) = (self.pool.widened(&x)?, self.pool.widened(&y)?);
-        let (Some((&k, outer)), Some((y_sizes, y_batch))) =
-            (x.shape.split_last(), y.shape.split_last_chunk::<2>().map(|(b, s)| (s, b)))
-        else {
+        let (Some((&k, outer)), Some((y_sizes, y_batch))) = (
+            x.shape.split_last(),
+            y.shape.split_last_chunk::<2>().map(|(b, s)| (s, b)),
+        ) else {
             return Err("a factor has no axes".to_owned());
         };
-        let (n, y_k) = if transpose_y { (y_sizes[0], y_sizes[1]) } else { (y_sizes[1], y_sizes[0]) };
-        let Some((&m, batch)) = outer.split_last() else { return Err("`x` is a vector".to_owned()) };
+        let (n, y_k) = if transpose_y {
+            (y_sizes[0], y_sizes[1])
+        } else {
+            (y_sizes[1], y_sizes[0])
+        };
+        let Some((&m, batch)) = outer.split_last() else {
+            return Err("`x` is a vector".to_owned());
+        };
         if y_k != k || batch != y_batch {
             return Err(format!("{:?} and {:?} do not fit", x.shape, y.shape));
         }
         let shape = [batch, &[m, n]].concat();
         let (mut out, len) = self.pool.take_checked(&shape)?;
         let (x, y) = (floats(&x)?, floats(&y)?);
-        let mut turned = if transpose_y { Floats::default() } else { self.pool.take(k * n)? };
+        let mut turned = if transpose_y {
+            Floats::default()
+        } else {
+            self.pool.take(k * n)?
+        };
         for (i, out) in out[..len].chunks_mut((m * n).max(1)).enumerate() {
             let (x, y) = (&x[i * m * k..][..m * k], &y[i * n * k..][..n * k]);
             if k == 0 || !transpose_y && m == 1 {
@@ -148,21 +184,36 @@ impl Frame<'_> {
                 turn(y, [k, n], &mut turned);
                 &turned[..k * n]
             };
-            let weight = Weight { ty: BlockType::F32, bytes: bytemuck::cast_slice(rows), n_rows: n, n_cols: k };
-            let mut scratch = self.pool.take(linear_f32_scratch_len(self.context, &weight, m))?;
+            let weight = Weight {
+                ty: BlockType::F32,
+                bytes: bytemuck::cast_slice(rows),
+                n_rows: n,
+                n_cols: k,
+            };
+            let mut scratch = self
+                .pool
+                .take(linear_f32_scratch_len(self.context, &weight, m))?;
             linear_f32(self.context, &weight, x, m, Start::NONE, out, &mut scratch);
             self.pool.give_f32(scratch);
         }
-        self.pool.narrowed(Tensor::new(DType::Fp32, shape, Buffer::F32(out)), dtype)
+        self.pool
+            .narrowed(Tensor::new(DType::Fp32, shape, Buffer::F32(out)), dtype)
     }
 
     /// A convolution whose kernel is one place: x [batch, channels, .., places] times a matrix.
-    pub fn pointwise(&mut self, x: ValueId, weight: &Matrix, bias: Option<&Tensor>) -> Result<Tensor, Fault> {
+    pub fn pointwise(
+        &mut self,
+        x: ValueId,
+        weight: &Matrix,
+        bias: Option<&Tensor>,
+    ) -> Result<Tensor, Fault> {
         let x = self.get(x)?.clone();
         let (dtype, mut shape) = (x.dtype, x.shape.clone());
         let (n_in, n_out) = (weight.n_cols, weight.n_rows);
         if shape.len() < 3 || shape[1] != n_in {
-            return Err(format!("{shape:?} has not the {n_in} channels of the weight"));
+            return Err(format!(
+                "{shape:?} has not the {n_in} channels of the weight"
+            ));
         }
         let n_places: usize = shape[2..].iter().product();
         shape[1] = n_out;
@@ -173,10 +224,20 @@ impl Frame<'_> {
         let (mut out, n) = self.pool.take_checked(&shape)?;
         let w = weight.weight();
         let fast = self.numerics.is_fast();
-        let scratch_len = if fast { linear_fast_scratch_len } else { linear_f32_scratch_len };
+        let scratch_len = if fast {
+            linear_fast_scratch_len
+        } else {
+            linear_f32_scratch_len
+        };
         let mut scratch = self.pool.take(scratch_len(self.context, &w, n_places))?;
-        let (mut rows, mut product) = (self.pool.take(n_in * n_places)?, self.pool.take(n_places * n_out)?);
-        for (x, out) in x.chunks((n_in * n_places).max(1)).zip(out[..n].chunks_mut((n_out * n_places).max(1))) {
+        let (mut rows, mut product) = (
+            self.pool.take(n_in * n_places)?,
+            self.pool.take(n_places * n_out)?,
+        );
+        for (x, out) in x
+            .chunks((n_in * n_places).max(1))
+            .zip(out[..n].chunks_mut((n_out * n_places).max(1)))
+        {
             turn(x, [n_in, n_places], &mut rows);
             let linear = if fast { linear_fast } else { linear_f32 };
             linear(
@@ -193,18 +254,29 @@ impl Frame<'_> {
         self.pool.give_f32(scratch);
         self.pool.give_f32(product);
         self.pool.give_f32(rows);
-        self.pool.narrowed(Tensor::new(DType::Fp32, shape, Buffer::F32(out)), dtype)
+        self.pool
+            .narrowed(Tensor::new(DType::Fp32, shape, Buffer::F32(out)), dtype)
     }
 }
 
 impl Frame<'_> {
     /// `x @ weight^T + bias` of fp16 values.
-    pub fn half_linear(&mut self, x: ValueId, weight: &Matrix, bias: Option<&Tensor>) -> Result<Tensor, Fault> {
+    pub fn half_linear(
+        &mut self,
+        x: ValueId,
+        weight: &Matrix,
+        bias: Option<&Tensor>,
+    ) -> Result<Tensor, Fault> {
         let x = self.get(x)?.clone();
         let x = self.pool.widened(&x)?;
         let mut shape = x.shape.clone();
         let last = shape.pop().filter(|last| *last == weight.n_cols);
-        last.ok_or_else(|| format!("the last dimension is not the {} columns of the weight", weight.n_cols))?;
+        last.ok_or_else(|| {
+            format!(
+                "the last dimension is not the {} columns of the weight",
+                weight.n_cols
+            )
+        })?;
         let n_rows = shape.iter().product();
         shape.push(weight.n_rows);
         let (w, x) = (weight.weight(), floats(&x)?);
@@ -217,15 +289,38 @@ impl Frame<'_> {
             linear_int8(self.context, &int8, &x, bias.into(), None, &mut out[..n]);
             self.pool.give_f32(scratch);
         } else if self.numerics.is_fast() {
-            let mut scratch = self.pool.take(linear_fast_scratch_len(self.context, &w, n_rows))?;
-            linear_fast(self.context, &w, x, n_rows, bias.into(), &mut out[..n], &mut scratch);
+            let mut scratch = self
+                .pool
+                .take(linear_fast_scratch_len(self.context, &w, n_rows))?;
+            linear_fast(
+                self.context,
+                &w,
+                x,
+                n_rows,
+                bias.into(),
+                &mut out[..n],
+                &mut scratch,
+            );
             self.pool.give_f32(scratch);
         } else {
-            let mut scratch = self.pool.take(linear_f32_scratch_len(self.context, &w, n_rows))?;
-            linear_f32(self.context, &w, x, n_rows, bias.into(), &mut out[..n], &mut scratch);
+            let mut scratch = self
+                .pool
+                .take(linear_f32_scratch_len(self.context, &w, n_rows))?;
+            linear_f32(
+                self.context,
+                &w,
+                x,
+                n_rows,
+                bias.into(),
+                &mut out[..n],
+                &mut scratch,
+            );
             self.pool.give_f32(scratch);
         }
-        self.pool.narrowed(Tensor::new(DType::Fp32, shape, Buffer::F32(out)), DType::Fp16)
+        self.pool.narrowed(
+            Tensor::new(DType::Fp32, shape, Buffer::F32(out)),
+            DType::Fp16,
+        )
     }
 }
 
@@ -241,19 +336,32 @@ enum Seen<'a> {
 
 /// The mask of text `item`; [batch or 1, 1, rows or 1, keys].
 fn seen(mask: &Tensor, item: usize, n_rows: usize, n_keys: usize) -> Result<Seen<'_>, Fault> {
-    let misfit = || format!("the mask {:?} does not cover {n_rows} rows of {n_keys} keys", mask.shape);
-    let &[batch, 1, rows, keys] = mask.shape.as_slice() else { return Err(misfit()) };
+    let misfit = || {
+        format!(
+            "the mask {:?} does not cover {n_rows} rows of {n_keys} keys",
+            mask.shape
+        )
+    };
+    let &[batch, 1, rows, keys] = mask.shape.as_slice() else {
+        return Err(misfit());
+    };
     if keys != n_keys || rows != n_rows && rows != 1 {
         return Err(misfit());
     }
     let at = if batch == 1 { 0 } else { item };
-    let values = floats(mask)?.get(at * rows * keys..(at + 1) * rows * keys).ok_or_else(misfit)?;
+    let values = floats(mask)?
+        .get(at * rows * keys..(at + 1) * rows * keys)
+        .ok_or_else(misfit)?;
     if rows == n_rows && rows != 1 {
         return Ok(Seen::Rows(values));
     }
     let n_seen = values.iter().take_while(|v| **v == 0.0).count();
     let is_padding = n_seen > 0 && values[n_seen..].iter().all(|v| *v <= HIDDEN);
-    Ok(if is_padding { Seen::First(n_seen) } else { Seen::Row(values) })
+    Ok(if is_padding {
+        Seen::First(n_seen)
+    } else {
+        Seen::Row(values)
+    })
 }
 
 /// [rows, cols] as [cols, rows].

@@ -1,4 +1,5 @@
-//! Running attention from the rows of products to rows: what lies between is done on each frame's own part of them.
+//! Running attention from the rows of products to rows: what lies between is done on each frame's
+//! own part of them.
 
 use thane_kernels::Context;
 use thane_kernels::norm::rms_norm;
@@ -22,8 +23,15 @@ pub struct Rows<'a> {
 
 impl Frame<'_> {
     /// Attention from rows to rows.
-    pub fn rows_attention(&mut self, step: &Step, attention: &RowsAttention) -> Result<Tensor, Fault> {
-        let (mut q, mut k) = (self.take(step, attention.query.x)?, self.take(step, attention.key.x)?);
+    pub fn rows_attention(
+        &mut self,
+        step: &Step,
+        attention: &RowsAttention,
+    ) -> Result<Tensor, Fault> {
+        let (mut q, mut k) = (
+            self.take(step, attention.query.x)?,
+            self.take(step, attention.key.x)?,
+        );
         let v = self.get(attention.value)?.clone();
         let shape = q.shape.clone();
         let (mut out, n) = self.pool.take_checked(&shape)?;
@@ -41,7 +49,13 @@ impl Frame<'_> {
 
     /// Keep keys and values, and attend over all that are kept.
     pub fn attend_rows(&mut self, rows: Rows<'_>, attention: &RowsAttention) -> Result<(), Fault> {
-        let RowsAttention { query, key, begin, cached, .. } = attention;
+        let RowsAttention {
+            query,
+            key,
+            begin,
+            cached,
+            ..
+        } = attention;
         let &[1, n_kv_heads, _, head_dim] = self.states[cached.states[0]].shape.as_slice() else {
             return Err("the state is not [1, ..]".to_owned());
         };
@@ -50,19 +64,38 @@ impl Frame<'_> {
         let n_tokens = q.len() / (n_heads * head_dim).max(1);
         let (bounds, n_k) = ([*begin, cached.end], k.len());
         let own = self.finish_heads(k, key, [n_kv_heads, head_dim])?;
-        self.append_rows(cached.states[0], &own.as_deref().unwrap_or(k)[..n_k], bounds)?;
+        self.append_rows(
+            cached.states[0],
+            &own.as_deref().unwrap_or(k)[..n_k],
+            bounds,
+        )?;
         self.append_rows(cached.states[1], v, bounds)?;
         own.into_iter().for_each(|own| self.pool.give_f32(own));
         let own = self.finish_heads(q, query, [n_heads, head_dim])?;
         let q = own.as_deref().unwrap_or(q);
-        let shape = [1, n_kv_heads, n_heads / n_kv_heads.max(1) * n_tokens, head_dim];
+        let shape = [
+            1,
+            n_kv_heads,
+            n_heads / n_kv_heads.max(1) * n_tokens,
+            head_dim,
+        ];
         if n_tokens <= 1 {
             // One token's heads lie as by head.
             self.attention_to((&shape, &q[..out.len()]), *cached, out)?;
         } else {
-            let (mut by_head, mut result) = (self.pool.take(out.len())?, self.pool.take(out.len())?);
-            exchange(self.context, &q[..out.len()], [n_tokens, n_heads, head_dim], &mut by_head);
-            self.attention_to((&shape, &by_head[..out.len()]), *cached, &mut result[..out.len()])?;
+            let (mut by_head, mut result) =
+                (self.pool.take(out.len())?, self.pool.take(out.len())?);
+            exchange(
+                self.context,
+                &q[..out.len()],
+                [n_tokens, n_heads, head_dim],
+                &mut by_head,
+            );
+            self.attention_to(
+                (&shape, &by_head[..out.len()]),
+                *cached,
+                &mut result[..out.len()],
+            )?;
             exchange(self.context, &result, [n_heads, n_tokens, head_dim], out);
             self.pool.give_f32(by_head);
             self.pool.give_f32(result);
@@ -71,7 +104,8 @@ impl Frame<'_> {
         Ok(())
     }
 
-    /// Normalises and rotates heads [tokens, heads, head_dim], in place where no buffer of their own is given back.
+    /// Normalises and rotates heads [tokens, heads, head_dim], in place where no buffer of their
+    /// own is given back.
     fn finish_heads(
         &mut self,
         x: &mut [f32],
@@ -82,14 +116,32 @@ impl Frame<'_> {
         let mut own = None;
         if let Some((weight, epsilon)) = &heads.norm {
             let mut normed = self.pool.take(n)?;
-            rms_norm(self.context, x, weight.f32s(), *epsilon, weight.len(), &mut normed[..n]);
+            rms_norm(
+                self.context,
+                x,
+                weight.f32s(),
+                *epsilon,
+                weight.len(),
+                &mut normed[..n],
+            );
             own = Some(normed);
         }
         if let Some((angles, style)) = heads.angles {
             let token_stride = n_heads * head_dim;
             let n_tokens = n / token_stride.max(1);
-            let shape = RopeShape { n_heads, n_tokens, rotary_dim: head_dim, head_stride: head_dim, token_stride };
-            self.rotate(&mut own.as_deref_mut().unwrap_or(x)[..n], shape, angles, style)?;
+            let shape = RopeShape {
+                n_heads,
+                n_tokens,
+                rotary_dim: head_dim,
+                head_stride: head_dim,
+                token_stride,
+            };
+            self.rotate(
+                &mut own.as_deref_mut().unwrap_or(x)[..n],
+                shape,
+                angles,
+                style,
+            )?;
         }
         Ok(own)
     }
@@ -101,12 +153,14 @@ fn exchange(context: &Context, x: &[f32], [outer, inner, dim]: [usize; 3], out: 
     const TASK_LEN: usize = 1 << 14;
     let (row, n, dim) = ((outer * dim).max(1), outer * inner * dim, dim.max(1));
     let n_rows = (TASK_LEN / row).max(1);
-    context.pool().run_chunks(&mut out[..n], n_rows * row, |task, out| {
-        for (i, out) in out.chunks_exact_mut(row).enumerate() {
-            let first = (task * n_rows + i) * dim;
-            for (o, out) in out.chunks_exact_mut(dim).enumerate() {
-                out.copy_from_slice(&x[o * inner * dim + first..][..dim]);
+    context
+        .pool()
+        .run_chunks(&mut out[..n], n_rows * row, |task, out| {
+            for (i, out) in out.chunks_exact_mut(row).enumerate() {
+                let first = (task * n_rows + i) * dim;
+                for (o, out) in out.chunks_exact_mut(dim).enumerate() {
+                    out.copy_from_slice(&x[o * inner * dim + first..][..dim]);
+                }
             }
-        }
-    });
+        });
 }

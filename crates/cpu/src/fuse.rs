@@ -1,8 +1,8 @@
 //! Patterns of ops that a kernel computes at once.
 //!
-//! Each pattern is a function from the op that ends it to what it found; nothing outside of a pattern may use a value
-//! inside of it. Adding one is adding a function to [`PATTERNS`], a variant to [`Fused`], its execution to
-//! [`crate::exec`] and `tests/fused/<name>.mil`.
+//! Each pattern is a function from the op that ends it to what it found; nothing outside of a
+//! pattern may use a value inside of it. Adding one is adding a function to [`PATTERNS`], a variant
+//! to [`Fused`], its execution to [`crate::exec`] and `tests/fused/<name>.mil`.
 
 use thane_kernels::activation::Unary;
 use thane_kernels::rope::RopeStyle;
@@ -24,34 +24,81 @@ mod tests;
 #[derive(Debug)]
 pub enum Fused {
     /// `x @ weight^T + bias` of each; [`Planner`] brings those of one x together.
-    Linear { x: ValueId, products: Vec<Product>, then: Then },
+    Linear {
+        x: ValueId,
+        products: Vec<Product>,
+        then: Then,
+    },
     /// The same of fp16 values.
-    HalfLinear { x: ValueId, weight: Matrix, bias: Option<Tensor> },
+    HalfLinear {
+        x: ValueId,
+        weight: Matrix,
+        bias: Option<Tensor>,
+    },
     /// Rows of a weight.
     Gather { indices: ValueId, weight: Matrix },
     /// `x / sqrt(mean(x^2) + epsilon) * weight` along the last axis.
-    RmsNorm { x: ValueId, weight: Tensor, epsilon: f32 },
+    RmsNorm {
+        x: ValueId,
+        weight: Tensor,
+        epsilon: f32,
+    },
     /// Pairs of x rotated.
-    Rope { x: ValueId, cos: ValueId, sin: ValueId, style: RopeStyle },
+    Rope {
+        x: ValueId,
+        cos: ValueId,
+        sin: ValueId,
+        style: RopeStyle,
+    },
     /// `op(gate) * up`.
-    Gated { gate: ValueId, up: ValueId, op: Unary },
+    Gated {
+        gate: ValueId,
+        up: ValueId,
+        op: Unary,
+    },
     /// A state [1, heads, context, head_dim] written from `begin[2]` on.
-    Append { state: usize, update: ValueId, begin: ValueId, end: ValueId },
-    /// Attention over keys and values of this call; whether what is given, and the result, are [batch, tokens, heads, head_dim].
-    Attend { query: ValueId, key: ValueId, value: ValueId, mask: Option<ValueId>, by_row: [bool; 2] },
+    Append {
+        state: usize,
+        update: ValueId,
+        begin: ValueId,
+        end: ValueId,
+    },
+    /// Attention over keys and values of this call; whether what is given, and the result, are
+    /// [batch, tokens, heads, head_dim].
+    Attend {
+        query: ValueId,
+        key: ValueId,
+        value: ValueId,
+        mask: Option<ValueId>,
+        by_row: [bool; 2],
+    },
     /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the last axis.
-    LayerNorm { x: ValueId, weight: Option<Tensor>, bias: Option<Tensor>, epsilon: f32 },
+    LayerNorm {
+        x: ValueId,
+        weight: Option<Tensor>,
+        bias: Option<Tensor>,
+        epsilon: f32,
+    },
     /// `x y`, or `x y^T`, of matrices that are computed.
-    MatMul { x: ValueId, y: ValueId, transpose_y: bool },
+    MatMul {
+        x: ValueId,
+        y: ValueId,
+        transpose_y: bool,
+    },
     /// A convolution whose kernel is one place.
-    Pointwise { x: ValueId, weight: Matrix, bias: Option<Tensor> },
+    Pointwise {
+        x: ValueId,
+        weight: Matrix,
+        bias: Option<Tensor>,
+    },
     /// Attention over the first `end[2]` entries of two states.
     Attention { query: ValueId, cached: Cached },
     /// The same with all that lies between products and it.
     RowsAttention(Box<RowsAttention>),
 }
 
-/// Heads among rows [1, tokens, heads * head_dim], and what becomes of each before it attends or is kept.
+/// Heads among rows [1, tokens, heads * head_dim], and what becomes of each before it attends or is
+/// kept.
 #[derive(Debug)]
 pub struct Heads {
     pub x: ValueId,
@@ -61,8 +108,8 @@ pub struct Heads {
     pub angles: Option<([ValueId; 2], RopeStyle)>,
 }
 
-/// Attention of rows [1, tokens, heads * head_dim]: keys and values are written to states from `begin[2]` on, and queries attend
-/// over the first `end[2]` entries of these.
+/// Attention of rows [1, tokens, heads * head_dim]: keys and values are written to states from
+/// `begin[2]` on, and queries attend over the first `end[2]` entries of these.
 #[derive(Debug)]
 pub struct RowsAttention {
     pub query: Heads,
@@ -98,8 +145,13 @@ impl Product {
     /// The shape of the product with an x of this shape.
     pub fn shape(&self, x: &[usize]) -> Result<Vec<usize>, Fault> {
         match x.split_last() {
-            Some((last, outer)) if *last == self.weight.n_cols => Ok([outer, &[self.weight.n_rows]].concat()),
-            _ => Err(format!("the last dimension is not the {} columns of the weight", self.weight.n_cols)),
+            Some((last, outer)) if *last == self.weight.n_cols => {
+                Ok([outer, &[self.weight.n_rows]].concat())
+            }
+            _ => Err(format!(
+                "the last dimension is not the {} columns of the weight",
+                self.weight.n_cols
+            )),
         }
     }
 
@@ -112,21 +164,36 @@ impl Fused {
     /// The run-time values that it reads.
     pub fn operands(&self) -> Vec<ValueId> {
         match *self {
-            Fused::Linear { x, then: Then::Added(to), .. } => vec![x, to],
+            Fused::Linear {
+                x,
+                then: Then::Added(to),
+                ..
+            } => vec![x, to],
             Fused::Linear { x, .. }
             | Fused::RmsNorm { x, .. }
             | Fused::LayerNorm { x, .. }
             | Fused::HalfLinear { x, .. }
             | Fused::Pointwise { x, .. } => vec![x],
-            Fused::Attend { query, key, value, mask, .. } => {
-                [Some(query), Some(key), Some(value), mask].into_iter().flatten().collect()
-            }
+            Fused::Attend {
+                query,
+                key,
+                value,
+                mask,
+                ..
+            } => [Some(query), Some(key), Some(value), mask]
+                .into_iter()
+                .flatten()
+                .collect(),
             Fused::MatMul { x, y, .. } => vec![x, y],
             Fused::Gather { indices, .. } => vec![indices],
             Fused::Rope { x, cos, sin, .. } => vec![x, cos, sin],
             Fused::Gated { gate, up, .. } => vec![gate, up],
-            Fused::Append { update, begin, end, .. } => vec![update, begin, end],
-            Fused::Attention { query, cached } => [query, cached.end].into_iter().chain(cached.mask).collect(),
+            Fused::Append {
+                update, begin, end, ..
+            } => vec![update, begin, end],
+            Fused::Attention { query, cached } => {
+                [query, cached.end].into_iter().chain(cached.mask).collect()
+            }
             Fused::RowsAttention(ref rows) => rows.operands().collect(),
         }
     }
@@ -141,9 +208,13 @@ impl RowsAttention {
 
     /// Those of them that are no rows.
     pub fn positions(&self) -> impl Iterator<Item = ValueId> {
-        let angles =
-            [&self.query, &self.key].into_iter().filter_map(|heads| heads.angles).flat_map(|(angles, _)| angles);
-        angles.chain([self.begin, self.cached.end]).chain(self.cached.mask)
+        let angles = [&self.query, &self.key]
+            .into_iter()
+            .filter_map(|heads| heads.angles)
+            .flat_map(|(angles, _)| angles);
+        angles
+            .chain([self.begin, self.cached.end])
+            .chain(self.cached.mask)
     }
 }
 
@@ -168,7 +239,11 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    const fn new(name: &'static str, op: &'static str, find: fn(&mut Planner<'_>, OpId) -> Option<Vec<Found>>) -> Self {
+    const fn new(
+        name: &'static str,
+        op: &'static str,
+        find: fn(&mut Planner<'_>, OpId) -> Option<Vec<Found>>,
+    ) -> Self {
         Self { name, op, find }
     }
 }
@@ -206,7 +281,9 @@ pub static STORED: &[Pattern] = &[LINEAR, GATHER];
 pub fn find(p: &mut Planner<'_>, root: OpId, patterns: &[Pattern]) -> Vec<Found> {
     let name = p.f.op(root).def.name;
     for pattern in patterns.iter().filter(|pattern| pattern.op == name) {
-        if let Some(found) = (pattern.find)(p, root).filter(|all| all.iter().all(|m| p.is_closed(m.root, &m.covers))) {
+        if let Some(found) =
+            (pattern.find)(p, root).filter(|all| all.iter().all(|m| p.is_closed(m.root, &m.covers)))
+        {
             return found;
         }
     }
@@ -214,7 +291,11 @@ pub fn find(p: &mut Planner<'_>, root: OpId, patterns: &[Pattern]) -> Vec<Found>
 }
 
 fn one(root: OpId, covers: Vec<OpId>, fused: Fused) -> Option<Vec<Found>> {
-    Some(vec![Found { root, covers, fused }])
+    Some(vec![Found {
+        root,
+        covers,
+        fused,
+    }])
 }
 
 /// The op named `name` that defines `value`.
@@ -225,7 +306,10 @@ fn made_by<'a>(p: &Planner<'a>, value: ValueId, name: &str) -> Option<(OpId, &'a
 }
 
 fn is_float32(p: &Planner<'_>, value: ValueId) -> bool {
-    p.f.value(value).ty.tensor().is_some_and(|t| t.dtype == DType::Fp32)
+    p.f.value(value)
+        .ty
+        .tensor()
+        .is_some_and(|t| t.dtype == DType::Fp32)
 }
 
 /// A constant that may be left out; `None` where it is there and no constant.
@@ -248,7 +332,15 @@ fn matrix(p: &mut Planner<'_>, value: ValueId) -> Option<Matrix> {
 
 fn linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let (x, product) = product(p, root)?;
-    one(root, Vec::new(), Fused::Linear { x, products: vec![product], then: Then::Results })
+    one(
+        root,
+        Vec::new(),
+        Fused::Linear {
+            x,
+            products: vec![product],
+            then: Then::Results,
+        },
+    )
 }
 
 /// What a `linear` with a constant weight multiplies.
@@ -263,7 +355,14 @@ fn product(p: &mut Planner<'_>, linear: OpId) -> Option<(ValueId, Product)> {
 
 /// `mul(silu(linear(x, gate)), linear(x, up))`, or with `gelu`.
 fn gated_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let Some(Found { covers, fused: Fused::Gated { gate, up, op }, .. }) = gated(p, root)?.pop() else { return None };
+    let Some(Found {
+        covers,
+        fused: Fused::Gated { gate, up, op },
+        ..
+    }) = gated(p, root)?.pop()
+    else {
+        return None;
+    };
     let (gate_id, up_id) = (made_by(p, gate, "linear")?.0, made_by(p, up, "linear")?.0);
     let ((x, gate), (other, up)) = (product(p, gate_id)?, product(p, up_id)?);
     if x != other || gate_id == up_id {
@@ -272,20 +371,43 @@ fn gated_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     one(
         root,
         [covers, vec![gate_id, up_id]].concat(),
-        Fused::Linear { x, products: vec![gate, up], then: Then::Gated(op) },
+        Fused::Linear {
+            x,
+            products: vec![gate, up],
+            then: Then::Gated(op),
+        },
     )
 }
 
-/// `add(x, linear(y))`, either way round, where known sizes agree: those that are not known are looked at when it runs.
+/// `add(x, linear(y))`, either way round, where known sizes agree: those that are not known are
+/// looked at when it runs.
 fn residual(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let op = p.f.op(root);
     let (x, y) = (op.value_arg("x")?, op.value_arg("y")?);
     [(x, y), (y, x)].into_iter().find_map(|(to, made)| {
         let (id, _) = made_by(p, made, "linear")?;
         let (x, product) = product(p, id)?;
-        let sizes = |v: ValueId| Some(p.f.value(v).ty.tensor()?.shape.iter().map(|d| d.known()).collect::<Vec<_>>());
-        let fits = is_float32(p, to) && to != made && to != x && sizes(to) == sizes(made) && p.is_closed(root, &[id]);
-        let fused = Fused::Linear { x, products: vec![product], then: Then::Added(to) };
+        let sizes = |v: ValueId| {
+            Some(
+                p.f.value(v)
+                    .ty
+                    .tensor()?
+                    .shape
+                    .iter()
+                    .map(|d| d.known())
+                    .collect::<Vec<_>>(),
+            )
+        };
+        let fits = is_float32(p, to)
+            && to != made
+            && to != x
+            && sizes(to) == sizes(made)
+            && p.is_closed(root, &[id]);
+        let fused = Fused::Linear {
+            x,
+            products: vec![product],
+            then: Then::Added(to),
+        };
         fits.then(|| one(root, vec![id], fused))?
     })
 }
@@ -293,7 +415,12 @@ fn residual(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
 fn half_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let f = p.f;
     let op = f.op(root);
-    let x = op.value_arg("x").filter(|x| f.value(*x).ty.tensor().is_some_and(|t| t.dtype == DType::Fp16))?;
+    let x = op.value_arg("x").filter(|x| {
+        f.value(*x)
+            .ty
+            .tensor()
+            .is_some_and(|t| t.dtype == DType::Fp16)
+    })?;
     let weight = Matrix::pointwise(f, op.value_arg("weight")?, p.folds)?;
     let bias = constant_arg(p, op, "bias")?;
     one(root, Vec::new(), Fused::HalfLinear { x, weight, bias })
@@ -302,12 +429,22 @@ fn half_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
 fn gather(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let f = p.f;
     let op = f.op(root);
-    let is_zero = |name: &str| f.literal_arg(op, name).is_none_or(|l| l.to_ints() == Some(vec![0]));
+    let is_zero = |name: &str| {
+        f.literal_arg(op, name)
+            .is_none_or(|l| l.to_ints() == Some(vec![0]))
+    };
     if !is_zero("axis") || !is_zero("batch_dims") || !is_zero("validate_indices") {
         return None;
     }
     let weight = matrix(p, op.value_arg("x")?)?;
-    one(root, Vec::new(), Fused::Gather { indices: op.value_arg("indices")?, weight })
+    one(
+        root,
+        Vec::new(),
+        Fused::Gather {
+            indices: op.value_arg("indices")?,
+            weight,
+        },
+    )
 }
 
 /// `mul(mul(x, rsqrt(reduce_mean(mul(x, x), [-1], keep))), weight)`.
@@ -328,14 +465,23 @@ fn rms_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     if !squares_x || !keeps || axes != [-1] || !is_float32(p, x) {
         return None;
     }
-    let weight = p.constant(weight).filter(|w| w.shape == [width] && w.f32s().is_some())?;
-    one(root, vec![normed_id, inverse_id, mean_id, square_id], Fused::RmsNorm { x, weight, epsilon })
+    let weight = p
+        .constant(weight)
+        .filter(|w| w.shape == [width] && w.f32s().is_some())?;
+    one(
+        root,
+        vec![normed_id, inverse_id, mean_id, square_id],
+        Fused::RmsNorm { x, weight, epsilon },
+    )
 }
 
 /// What an op activates, and how.
 fn activation(p: &Planner<'_>, id: OpId) -> Option<(ValueId, Unary)> {
     let op = p.f.op(id);
-    let unary = match (op.def.name, p.f.literal_arg(op, "mode").and_then(|m| m.as_str())) {
+    let unary = match (
+        op.def.name,
+        p.f.literal_arg(op, "mode").and_then(|m| m.as_str()),
+    ) {
         ("relu", _) => Unary::Relu,
         ("silu", _) => Unary::Silu,
         ("gelu", Some("TANH_APPROXIMATION")) => Unary::GeluTanh,
@@ -350,9 +496,20 @@ fn activated_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let (made, unary) = activation(p, root)?;
     let (id, _) = made_by(p, made, "linear")?;
     // What is a gate is left to the patterns of gates, which take the activation for themselves.
-    let is_gate = p.users(p.f.op(root).results[0]).iter().any(|user| p.f.op(*user).def.name == "mul");
+    let is_gate = p
+        .users(p.f.op(root).results[0])
+        .iter()
+        .any(|user| p.f.op(*user).def.name == "mul");
     let (x, product) = if is_gate { None } else { product(p, id) }?;
-    one(root, vec![id], Fused::Linear { x, products: vec![product], then: Then::Activated(unary) })
+    one(
+        root,
+        vec![id],
+        Fused::Linear {
+            x,
+            products: vec![product],
+            then: Then::Activated(unary),
+        },
+    )
 }
 
 /// `mul(silu(gate), up)` or `mul(gelu(gate), up)`.
@@ -365,7 +522,15 @@ fn gated(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     if f.value(gate).ty != f.value(up).ty || !is_float32(p, gate) {
         return None;
     }
-    one(root, vec![id], Fused::Gated { gate, up, op: unary })
+    one(
+        root,
+        vec![id],
+        Fused::Gated {
+            gate,
+            up,
+            op: unary,
+        },
+    )
 }
 
 /// What `(a cos - b sin, b cos + a sin)` rotates.
@@ -389,7 +554,13 @@ fn rotation(p: &Planner<'_>, left: ValueId, right: ValueId) -> Option<Rotation> 
     let (bc_id, b2, cos2) = product(right, "x")?;
     let (as_id, a2, sin2) = product(right, "y")?;
     let same = a == a2 && b == b2 && cos == cos2 && sin == sin2 && is_float32(p, a);
-    same.then(|| Rotation { a, b, cos, sin, covers: vec![left_id, right_id, ac_id, bs_id, bc_id, as_id] })
+    same.then(|| Rotation {
+        a,
+        b,
+        cos,
+        sin,
+        covers: vec![left_id, right_id, ac_id, bs_id, bc_id, as_id],
+    })
 }
 
 /// Both halves of the split whose results are `a` and `b`, in order.
@@ -410,9 +581,16 @@ fn joined(p: &Planner<'_>, op: &Op) -> Option<(ValueId, ValueId)> {
     }
 }
 
-/// Whether x is [batch, heads, tokens, head_dim] and cosines are [tokens, head_dim / 2], not one row for all.
+/// Whether x is [batch, heads, tokens, head_dim] and cosines are [tokens, head_dim / 2], not one
+/// row for all.
 fn is_rotary(p: &Planner<'_>, x: ValueId, cos: ValueId) -> bool {
-    let dims = |v: ValueId| p.f.value(v).ty.tensor().map(|t| t.shape.clone()).unwrap_or_default();
+    let dims = |v: ValueId| {
+        p.f.value(v)
+            .ty
+            .tensor()
+            .map(|t| t.shape.clone())
+            .unwrap_or_default()
+    };
     let (x, cos) = (dims(x), dims(cos));
     matches!((x.as_slice(), cos.as_slice()), ([_, heads, tokens, d], [rows, half])
         if heads.known().is_some() && d.known().is_some() && d.known() == half.known().map(|h| 2 * h)
@@ -425,7 +603,16 @@ fn rope_half(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let (split_id, split) = halves(p, r.a, r.b)?;
     let x = split.value_arg("x").filter(|x| is_rotary(p, *x, r.cos))?;
     let covers = [r.covers, vec![split_id]].concat();
-    one(root, covers, Fused::Rope { x, cos: r.cos, sin: r.sin, style: RopeStyle::Half })
+    one(
+        root,
+        covers,
+        Fused::Rope {
+            x,
+            cos: r.cos,
+            sin: r.sin,
+            style: RopeStyle::Half,
+        },
+    )
 }
 
 /// `reshape(stack(rotated pairs))`, of `reshape(x, [.., head_dim / 2, 2])` split and squeezed.
@@ -439,17 +626,34 @@ fn rope_interleaved(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let (split_id, split) = halves(p, a.value_arg("x")?, b.value_arg("x")?)?;
     let (pairs_id, pairs) = made_by(p, split.value_arg("x")?, "reshape")?;
     let x = pairs.value_arg("x").filter(|x| is_rotary(p, *x, r.cos))?;
-    let dims = |v: ValueId| f.value(v).ty.tensor().map(|t| t.shape.iter().map(|d| d.known()).collect::<Vec<_>>());
+    let dims = |v: ValueId| {
+        f.value(v)
+            .ty
+            .tensor()
+            .map(|t| t.shape.iter().map(|d| d.known()).collect::<Vec<_>>())
+    };
     let (whole, paired) = (dims(x)?, dims(pairs.results[0])?);
     let half = whole.last().copied().flatten().map(|d| d / 2);
-    // One axis, the tokens, may be unknown, and a symbol of its own after each reshape: it is the same, for the elements are.
-    let same = dims(f.op(root).results[0])? == whole && whole.iter().filter(|d| d.is_none()).count() <= 1;
-    let is_paired = paired.len() == 5 && paired[..2] == whole[..2] && paired[3..] == [half, Some(2)];
+    // One axis, the tokens, may be unknown, and a symbol of its own after each reshape: it is the
+    // same, for the elements are.
+    let same =
+        dims(f.op(root).results[0])? == whole && whole.iter().filter(|d| d.is_none()).count() <= 1;
+    let is_paired =
+        paired.len() == 5 && paired[..2] == whole[..2] && paired[3..] == [half, Some(2)];
     let covers = [r.covers, vec![stack_id, a_id, b_id, split_id, pairs_id]].concat();
     if !same || !is_paired {
         return None;
     }
-    one(root, covers, Fused::Rope { x, cos: r.cos, sin: r.sin, style: RopeStyle::Interleaved })
+    one(
+        root,
+        covers,
+        Fused::Rope {
+            x,
+            cos: r.cos,
+            sin: r.sin,
+            style: RopeStyle::Interleaved,
+        },
+    )
 }
 
 /// `layer_norm` along the last axis.
@@ -464,14 +668,27 @@ fn layer_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         return None;
     }
     let (weight, bias) = (constant_arg(p, op, "gamma")?, constant_arg(p, op, "beta")?);
-    if [&weight, &bias].into_iter().flatten().any(|t| t.shape != [width] || t.f32s().is_none()) {
+    if [&weight, &bias]
+        .into_iter()
+        .flatten()
+        .any(|t| t.shape != [width] || t.f32s().is_none())
+    {
         return None;
     }
     let epsilon = match op.arg("epsilon") {
         None => 1e-5,
         Some(_) => *f.literal_arg(op, "epsilon")?.to_floats()?.first()?,
     };
-    one(root, Vec::new(), Fused::LayerNorm { x, weight, bias, epsilon })
+    one(
+        root,
+        Vec::new(),
+        Fused::LayerNorm {
+            x,
+            weight,
+            bias,
+            epsilon,
+        },
+    )
 }
 
 /// Products of matrices that are computed, with equal batch axes.
@@ -484,12 +701,21 @@ fn matmul(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     };
     let (x, y) = (op.value_arg("x")?, op.value_arg("y")?);
     let (a, b) = (f.value(x).ty.tensor()?, f.value(y).ty.tensor()?);
-    let same_batch = a.rank() == b.rank() && a.rank() >= 2 && a.shape[..a.rank() - 2] == b.shape[..b.rank() - 2];
+    let same_batch =
+        a.rank() == b.rank() && a.rank() >= 2 && a.shape[..a.rank() - 2] == b.shape[..b.rank() - 2];
     let floats = a.dtype == b.dtype && matches!(a.dtype, DType::Fp32 | DType::Fp16);
     if flag("transpose_x")? || !same_batch || !floats {
         return None;
     }
-    one(root, Vec::new(), Fused::MatMul { x, y, transpose_y: flag("transpose_y")? })
+    one(
+        root,
+        Vec::new(),
+        Fused::MatMul {
+            x,
+            y,
+            transpose_y: flag("transpose_y")?,
+        },
+    )
 }
 
 /// `conv` with a kernel of one place, which goes over every place of x once.
@@ -501,7 +727,12 @@ fn pointwise(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let kernel = &f.value(weight).ty.tensor()?.shape;
     let ints = |name: &str, wanted: i64| match op.arg(name) {
         None => Some(true),
-        Some(_) => Some(f.literal_arg(op, name)?.to_ints()?.iter().all(|v| *v == wanted)),
+        Some(_) => Some(
+            f.literal_arg(op, name)?
+                .to_ints()?
+                .iter()
+                .all(|v| *v == wanted),
+        ),
     };
     let plain = ints("strides", 1)? && ints("pad", 0)? && ints("groups", 1)?;
     let is_one_place = kernel.len() > 2 && kernel[2..].iter().all(|d| d.known() == Some(1));

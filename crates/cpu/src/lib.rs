@@ -1,11 +1,13 @@
 //! Runs MIL programs on the CPU.
 //!
-//! The meaning of each op is a plain function (`ops`). So that it is usable, a function is planned once (`plan`): what is
-//! constant is folded, patterns become kernels (`fuse`), values are dropped at their last use and their buffers used
-//! again. Lengths are bound at each call, so a plan serves all of them.
+//! The meaning of each op is a plain function (`ops`). So that it is usable, a function is planned
+//! once (`plan`): what is constant is folded, patterns become kernels (`fuse`), values are dropped
+//! at their last use and their buffers used again. Lengths are bound at each call, so a plan serves
+//! all of them.
 //!
-//! What no tensor holds is given as one: the label of `classify` is the place of the class among its `classes` (int32),
-//! its dictionary the probabilities in their order (fp32). Lists are never given.
+//! What no tensor holds is given as one: the label of `classify` is the place of the class among
+//! its `classes` (int32), its dictionary the probabilities in their order (fp32). Lists are never
+//! given.
 //!
 //! This crate knows nothing of families, checkpoints or tokens. Start at [`Cpu`].
 
@@ -60,7 +62,8 @@ pub enum Numerics {
     F32,
     /// Quantised weights as they are, by activations quantised to 8 bits a block.
     Fast,
-    /// As `Fast`, and float weights rotated and rounded to integers of 7 or 8 bits when a program is loaded, with activations alike.
+    /// As `Fast`, and float weights rotated and rounded to integers of 7 or 8 bits when a program
+    /// is loaded, with activations alike.
     Int8,
     /// Op by op, with what the Apple Neural Engine does to numbers.
     Ane(Effects),
@@ -82,12 +85,13 @@ pub struct Cpu {
     pub n_threads: usize,
     /// Instructions to compute with; the best of this machine where none are named.
     pub isa: Option<Isa>,
-    /// What programs may take together: constants that are computed, packed weights, states and values. Without a limit
-    /// where there is none.
+    /// What programs may take together: constants that are computed, packed weights, states and
+    /// values. Without a limit where there is none.
     pub budget: Option<Budget>,
 }
 
-/// What a program may take. Sizes are the program's to choose, and some programs come from strangers.
+/// What a program may take. Sizes are the program's to choose, and some programs come from
+/// strangers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of one tensor that is computed or given, at run time or while constants are folded.
@@ -101,11 +105,16 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 1 GiB for a tensor: the logits of 1,024 tokens over the 262,144 entries of the largest vocabulary known. 16 GiB
-    /// for a state, and 64 GiB for those of a batch, whose memory is used as far as it is written.
-    /// A million rounds of a loop, which no decoder comes near.
+    /// 1 GiB for a tensor: the logits of 1,024 tokens over the 262,144 entries of the largest
+    /// vocabulary known. 16 GiB for a state, and 64 GiB for those of a batch, whose memory is used
+    /// as far as it is written. A million rounds of a loop, which no decoder comes near.
     fn default() -> Self {
-        Self { tensor_bytes: 1 << 30, state_bytes: 1 << 34, batch_bytes: 1 << 36, rounds: 1_000_000 }
+        Self {
+            tensor_bytes: 1 << 30,
+            state_bytes: 1 << 34,
+            batch_bytes: 1 << 36,
+            rounds: 1_000_000,
+        }
     }
 }
 
@@ -122,7 +131,12 @@ impl Backend for Cpu {
 impl Cpu {
     /// With the best instructions of this machine.
     pub const fn new(numerics: Numerics, n_threads: usize) -> Self {
-        Self { numerics, n_threads, isa: None, budget: None }
+        Self {
+            numerics,
+            n_threads,
+            isa: None,
+            budget: None,
+        }
     }
 
     /// With these instructions.
@@ -132,7 +146,10 @@ impl Cpu {
 
     /// With a limit of what programs may take together.
     pub fn with_budget(self, budget: &Budget) -> Self {
-        Self { budget: Some(budget.clone()), ..self }
+        Self {
+            budget: Some(budget.clone()),
+            ..self
+        }
     }
 
     /// Threads and instructions for kernels.
@@ -141,31 +158,62 @@ impl Cpu {
     }
 
     /// As [`Backend::load`], with other limits than the usual.
-    pub fn load_within(&self, program: &Program, limits: Limits) -> Result<Arc<dyn Executable>, LoadError> {
+    pub fn load_within(
+        &self,
+        program: &Program,
+        limits: Limits,
+    ) -> Result<Arc<dyn Executable>, LoadError> {
         self.load_seeded(program, limits, 0)
     }
 
-    /// As [`Cpu::load_within`], with another seed than 0 for random ops that have none of their own.
+    /// As [`Cpu::load_within`], with another seed than 0 for random ops that have none of their
+    /// own.
     ///
-    /// Each instance draws the same numbers: others at each op, loop's round and call, from the start after a reset.
-    pub fn load_seeded(&self, program: &Program, limits: Limits, seed: u64) -> Result<Arc<dyn Executable>, LoadError> {
+    /// Each instance draws the same numbers: others at each op, loop's round and call, from the
+    /// start after a reset.
+    pub fn load_seeded(
+        &self,
+        program: &Program,
+        limits: Limits,
+        seed: u64,
+    ) -> Result<Arc<dyn Executable>, LoadError> {
         same_states(program)?;
         program.check_files()?;
-        Ok(Arc::new(Loaded { shared: Arc::new(self.plan(program.functions(), limits, seed)?) }))
+        Ok(Arc::new(Loaded {
+            shared: Arc::new(self.plan(program.functions(), limits, seed)?),
+        }))
     }
 
     /// As [`Backend::load`], with a profile that is told what each step takes.
-    pub fn load_profiled(&self, program: &Program, profile: Arc<Profile>) -> Result<Arc<dyn Executable>, LoadError> {
+    pub fn load_profiled(
+        &self,
+        program: &Program,
+        profile: Arc<Profile>,
+    ) -> Result<Arc<dyn Executable>, LoadError> {
         same_states(program)?;
         program.check_files()?;
         let shared = self.plan(program.functions(), Limits::default(), 0)?;
-        Ok(Arc::new(Loaded { shared: Arc::new(Shared { profile: Some(profile), ..shared }) }))
+        Ok(Arc::new(Loaded {
+            shared: Arc::new(Shared {
+                profile: Some(profile),
+                ..shared
+            }),
+        }))
     }
 
     fn plan(&self, functions: &[Function], limits: Limits, seed: u64) -> Result<Shared, LoadError> {
         // The engine's numbers are those of each op.
         let op_by_op = matches!(self.numerics, Numerics::Ane(_));
-        self.plan_with(functions, limits, seed, if op_by_op { fuse::STORED } else { fuse::PATTERNS })
+        self.plan_with(
+            functions,
+            limits,
+            seed,
+            if op_by_op {
+                fuse::STORED
+            } else {
+                fuse::PATTERNS
+            },
+        )
     }
 
     fn plan_with(
@@ -180,12 +228,18 @@ impl Cpu {
         let budget = self.budget.clone().unwrap_or_default();
         let folds = Folds::new(&budget);
         for function in functions {
-            let plan = Plan::new(&context, function, &folds, limits.tensor_bytes, patterns, self.numerics).map_err(
-                |(op, reason)| {
-                    let refused = folds.refusal(&reason);
-                    load_error(function, op, reason, refused)
-                },
-            )?;
+            let plan = Plan::new(
+                &context,
+                function,
+                &folds,
+                limits.tensor_bytes,
+                patterns,
+                self.numerics,
+            )
+            .map_err(|(op, reason)| {
+                let refused = folds.refusal(&reason);
+                load_error(function, op, reason, refused)
+            })?;
             plans.insert(function.name.clone(), plan);
         }
         let may_round = self.rounds(context.isa(), plans.values());
@@ -200,18 +254,32 @@ impl Cpu {
             }
         }
         let (numerics, plans) = (self.numerics, Arc::new(plans));
-        Ok(Shared { context, numerics, may_round, limits, budget, seed, plans, states, profile: None })
+        Ok(Shared {
+            context,
+            numerics,
+            may_round,
+            limits,
+            budget,
+            seed,
+            plans,
+            states,
+            profile: None,
+        })
     }
 
-    /// Whether products with constant matrices round what they multiply, so that those of attention may, too.
+    /// Whether products with constant matrices round what they multiply, so that those of attention
+    /// may, too.
     fn rounds<'p>(&self, isa: Isa, plans: impl Iterator<Item = &'p Plan>) -> bool {
-        let is_rounded = |weight: &Matrix| !weight.is_float() || weight.ty == BlockType::Bf16 && isa.has_bf16();
+        let is_rounded =
+            |weight: &Matrix| !weight.is_float() || weight.ty == BlockType::Bf16 && isa.has_bf16();
         let mut steps = plans.flat_map(|plan| &plan.steps);
         match self.numerics {
             Numerics::F32 | Numerics::Ane(_) => false,
             Numerics::Int8 => true,
             Numerics::Fast => steps.any(|step| match &step.kind {
-                Kind::Fused(Fused::Linear { products, .. }) => products.iter().any(|p| is_rounded(&p.weight)),
+                Kind::Fused(Fused::Linear { products, .. }) => {
+                    products.iter().any(|p| is_rounded(&p.weight))
+                }
                 _ => false,
             }),
         }
@@ -226,7 +294,10 @@ fn same_states(program: &Program) -> Result<(), LoadError> {
             if let Type::State(ty) = &value.ty
                 && *types.entry(&value.name).or_insert(ty) != ty
             {
-                let reason = format!("the state `{}` is of another type in another function", value.name);
+                let reason = format!(
+                    "the state `{}` is of another type in another function",
+                    value.name
+                );
                 return Err(load_error(f, None, reason, None));
             }
         }
@@ -234,15 +305,29 @@ fn same_states(program: &Program) -> Result<(), LoadError> {
     Ok(())
 }
 
-fn load_error(function: &Function, op: Option<OpId>, reason: String, refused: Option<OverBudget>) -> LoadError {
+fn load_error(
+    function: &Function,
+    op: Option<OpId>,
+    reason: String,
+    refused: Option<OverBudget>,
+) -> LoadError {
     let (name, place) = op.map_or((String::new(), String::new()), |id| {
-        (function.op(id).def.name.to_owned(), function.op(id).origin.place.to_string())
+        (
+            function.op(id).def.name.to_owned(),
+            function.op(id).origin.place.to_string(),
+        )
     });
     match refused {
-        Some(source) => {
-            LoadError::OverBudget { place: format!("{}: op `{name}` (from `{place}`)", function.name), source }
-        }
-        None => LoadError::Op { function: function.name.clone(), op: name, place, reason },
+        Some(source) => LoadError::OverBudget {
+            place: format!("{}: op `{name}` (from `{place}`)", function.name),
+            source,
+        },
+        None => LoadError::Op {
+            function: function.name.clone(),
+            op: name,
+            place,
+            reason,
+        },
     }
 }
 
@@ -261,7 +346,9 @@ struct Shared {
 
 impl Shared {
     fn plan(&self, function: &str) -> Result<&Plan, RunError> {
-        self.plans.get(function).ok_or_else(|| RunError::NoFunction(function.to_owned()))
+        self.plans
+            .get(function)
+            .ok_or_else(|| RunError::NoFunction(function.to_owned()))
     }
 
     /// The position of the state of that name.
@@ -272,7 +359,12 @@ impl Shared {
     /// The types that functions give the input of that name, each once.
     fn input_types(&self, name: &str) -> Vec<&TensorType> {
         let mut types: Vec<&TensorType> = Vec::new();
-        for (_, _, ty) in self.plans.values().flat_map(|p| &p.inputs).filter(|(n, ..)| n == name) {
+        for (_, _, ty) in self
+            .plans
+            .values()
+            .flat_map(|p| &p.inputs)
+            .filter(|(n, ..)| n == name)
+        {
             if !types.contains(&ty) {
                 types.push(ty);
             }
@@ -284,19 +376,34 @@ impl Shared {
     fn input_dtype(&self, name: &str, shape: &[usize]) -> Result<DType, RunError> {
         let types = self.input_types(name);
         let fits = |ty: &&TensorType| {
-            ty.rank() == shape.len() && ty.shape.iter().zip(shape).all(|(d, n)| d.known().is_none_or(|d| d == *n))
+            ty.rank() == shape.len()
+                && ty
+                    .shape
+                    .iter()
+                    .zip(shape)
+                    .all(|(d, n)| d.known().is_none_or(|d| d == *n))
         };
         let fitting: Vec<&TensorType> = types.iter().copied().filter(fits).collect();
         // A shape that fits none is refused by the function that runs, which knows what it wants.
         let choices = if fitting.is_empty() { &types } else { &fitting };
-        let first = choices.first().ok_or_else(|| RunError::NoInput(name.to_owned()))?;
+        let first = choices
+            .first()
+            .ok_or_else(|| RunError::NoInput(name.to_owned()))?;
         if choices.iter().all(|ty| ty.dtype == first.dtype) {
             return Ok(first.dtype);
         }
         let (name, given) = (name.to_owned(), shape.to_vec());
         Err(match fitting.is_empty() {
-            true => RunError::Shape { name, expected: listed(types), given },
-            false => RunError::Ambiguous { name, expected: listed(fitting), given },
+            true => RunError::Shape {
+                name,
+                expected: listed(types),
+                given,
+            },
+            false => RunError::Ambiguous {
+                name,
+                expected: listed(fitting),
+                given,
+            },
         })
     }
 }
@@ -323,16 +430,25 @@ impl Executable for Loaded {
     }
 }
 
-/// Zeros that the machine provides page by page as they are written, so that a long context costs what it uses. What counts is what a
-/// full one takes: it is to be known before, not when half of the context is written.
+/// Zeros that the machine provides page by page as they are written, so that a long context costs
+/// what it uses. What counts is what a full one takes: it is to be known before, not when half of
+/// the context is written.
 fn zeros(name: &str, ty: &TensorType, limits: Limits, budget: &Budget) -> Result<Tensor, RunError> {
-    let unheld = || RunError::Shape { name: name.to_owned(), expected: ty.to_string(), given: Vec::new() };
+    let unheld = || RunError::Shape {
+        name: name.to_owned(),
+        expected: ty.to_string(),
+        given: Vec::new(),
+    };
     let shape = ty.known_shape().ok_or_else(unheld)?;
     let mut pool = Pool::new(limits.state_bytes, budget);
-    pool.zeros(ty.dtype, shape).map_err(|reason| match pool.refusal(&reason) {
-        Some(source) => RunError::OverBudget { place: format!("state `{name}`"), source },
-        None => unheld(),
-    })
+    pool.zeros(ty.dtype, shape)
+        .map_err(|reason| match pool.refusal(&reason) {
+            Some(source) => RunError::OverBudget {
+                place: format!("state `{name}`"),
+                source,
+            },
+            None => unheld(),
+        })
 }
 
 struct Running {
@@ -353,26 +469,43 @@ struct Running {
 impl Running {
     /// No inputs, and states of zeros.
     fn new(shared: Arc<Shared>) -> Result<Self, RunError> {
-        // Functions share states. A second allocation would not only be waste: what it frees is handed out again as memory
-        // that has to be cleared, and so is all used at once.
-        let fresh = |(name, ty): &(String, TensorType)| zeros(name, ty, shared.limits, &shared.budget);
+        // Functions share states. A second allocation would not only be waste: what it frees is
+        // handed out again as memory that has to be cleared, and so is all used at once.
+        let fresh =
+            |(name, ty): &(String, TensorType)| zeros(name, ty, shared.limits, &shared.budget);
         let states = shared.states.iter().map(fresh).collect::<Result<_, _>>()?;
         let pool = Pool::new(shared.limits.tensor_bytes, &shared.budget);
         let seeds = Seeds::new(shared.seed);
         let (inputs, outputs, written, greatest) = Default::default();
-        Ok(Self { shared, states, inputs, outputs, pool, seeds, written, greatest })
+        Ok(Self {
+            shared,
+            states,
+            inputs,
+            outputs,
+            pool,
+            seeds,
+            written,
+            greatest,
+        })
     }
 
     /// What a call of `plan` starts with.
     fn frame<'a>(&'a mut self, shared: &'a Shared, plan: &'a Plan) -> Result<Frame<'a>, RunError> {
-        self.outputs.drain().for_each(|(_, tensor)| self.pool.give(tensor));
-        let effects = if let Numerics::Ane(effects) = shared.numerics { Some(effects) } else { None };
+        self.outputs
+            .drain()
+            .for_each(|(_, tensor)| self.pool.give(tensor));
+        let effects = if let Numerics::Ane(effects) = shared.numerics {
+            Some(effects)
+        } else {
+            None
+        };
         let mut slots = vec![None; plan.function.n_values()];
         let mut symbols = HashMap::new();
         for (name, id, ty) in &plan.inputs {
             let given = self.bind(name, ty, &mut symbols)?;
             slots[id.index()] = Some(match effects {
-                Some(e) => ane::entering(given, e, &mut self.pool).map_err(|e| self.refused("input", name, e))?,
+                Some(e) => ane::entering(given, e, &mut self.pool)
+                    .map_err(|e| self.refused("input", name, e))?,
                 None => given,
             });
         }
@@ -393,7 +526,11 @@ impl Running {
         let named = |id: &ValueId| Some((*id, *self.greatest.get(&plan.function.value(*id).name)?));
         let greatest = plan.ends.iter().filter_map(named).collect();
         let mut all: Vec<Option<&mut Tensor>> = self.states.iter_mut().map(Some).collect();
-        let states = plan.state_idx.iter().filter_map(|at| all[*at].take()).collect();
+        let states = plan
+            .state_idx
+            .iter()
+            .filter_map(|at| all[*at].take())
+            .collect();
         Ok(Frame {
             context: &shared.context,
             numerics: shared.numerics,
@@ -417,7 +554,11 @@ impl Running {
         let place = format!("{kind} `{name}`");
         match self.pool.refusal(&reason) {
             Some(source) => RunError::OverBudget { place, source },
-            None => RunError::Shape { name: name.to_owned(), expected: reason, given: Vec::new() },
+            None => RunError::Shape {
+                name: name.to_owned(),
+                expected: reason,
+                given: Vec::new(),
+            },
         }
     }
 
@@ -425,13 +566,19 @@ impl Running {
     fn keep_outputs(&mut self, plan: &Plan, mut slots: Vec<Option<Tensor>>) {
         for output in &plan.function.body().outputs {
             if let Some(tensor) = slots[output.index()].take() {
-                self.outputs.insert(plan.function.value(*output).name.clone(), tensor);
+                self.outputs
+                    .insert(plan.function.value(*output).name.clone(), tensor);
             }
         }
     }
 
     /// The tensor for an input of this function, its shape checked.
-    fn bind(&self, name: &str, ty: &TensorType, symbols: &mut HashMap<u32, usize>) -> Result<Tensor, RunError> {
+    fn bind(
+        &self,
+        name: &str,
+        ty: &TensorType,
+        symbols: &mut HashMap<u32, usize>,
+    ) -> Result<Tensor, RunError> {
         let tensor = self.inputs.get(&(name.to_owned(), ty.dtype));
         let tensor = tensor.ok_or_else(|| RunError::NoInput(name.to_owned()))?;
         let mut fits = tensor.shape.len() == ty.rank();
@@ -445,7 +592,11 @@ impl Running {
             return Ok(tensor.clone());
         }
         let (expected, given) = (ty.to_string(), tensor.shape.clone());
-        Err(RunError::Shape { name: name.to_owned(), expected, given })
+        Err(RunError::Shape {
+            name: name.to_owned(),
+            expected,
+            given,
+        })
     }
 }
 
@@ -465,8 +616,15 @@ impl Instance for Running {
             None => self.pool.zeros(dtype, shape.to_vec()),
         };
         let fail = |pool: &mut Pool, reason: String| match pool.refusal(&reason) {
-            Some(source) => RunError::OverBudget { place: format!("input `{name}`"), source },
-            None => RunError::Shape { name: name.to_owned(), expected: reason, given: shape.to_vec() },
+            Some(source) => RunError::OverBudget {
+                place: format!("input `{name}`"),
+                source,
+            },
+            None => RunError::Shape {
+                name: name.to_owned(),
+                expected: reason,
+                given: shape.to_vec(),
+            },
         };
         let tensor = tensor.map_err(|reason| fail(&mut self.pool, reason))?;
         let tensor = self.inputs.entry(key).or_insert(tensor);
@@ -499,12 +657,16 @@ impl Instance for Running {
     }
 
     fn output(&self, name: &str) -> Result<View<'_>, RunError> {
-        self.outputs.get(name).and_then(view).ok_or_else(|| RunError::NoOutput(name.to_owned()))
+        self.outputs
+            .get(name)
+            .and_then(view)
+            .ok_or_else(|| RunError::NoOutput(name.to_owned()))
     }
 
     fn state(&self, name: &str) -> Result<View<'_>, RunError> {
         let at = self.shared.state(name);
-        at.and_then(|at| view(&self.states[at])).ok_or_else(|| RunError::NoState(name.to_owned()))
+        at.and_then(|at| view(&self.states[at]))
+            .ok_or_else(|| RunError::NoState(name.to_owned()))
     }
 
     fn state_mut(&mut self, name: &str) -> Result<&mut [u8], RunError> {
@@ -516,7 +678,10 @@ impl Instance for Running {
         match self.pool.own(tensor) {
             Ok(data) => data.bytes_mut().get_mut(..n_bytes).ok_or_else(none),
             Err(reason) => Err(match self.pool.refusal(&reason) {
-                Some(source) => RunError::OverBudget { place: format!("state `{name}`"), source },
+                Some(source) => RunError::OverBudget {
+                    place: format!("state `{name}`"),
+                    source,
+                },
                 None => none(),
             }),
         }
@@ -538,7 +703,11 @@ impl Instance for Running {
 fn view(tensor: &Tensor) -> Option<View<'_>> {
     let n_bytes = tensor.dtype.byte_len(tensor.len())?;
     let bytes = tensor.data.bytes().get(..n_bytes)?;
-    Some(View { dtype: tensor.dtype, shape: &tensor.shape, bytes })
+    Some(View {
+        dtype: tensor.dtype,
+        shape: &tensor.shape,
+        bytes,
+    })
 }
 
 fn run_error(plan: &Plan, op: OpId, reason: String, refused: Option<OverBudget>) -> RunError {
@@ -546,13 +715,19 @@ fn run_error(plan: &Plan, op: OpId, reason: String, refused: Option<OverBudget>)
     let op = f.op(op);
     if let Some(source) = refused {
         let result = op.results.first().map_or("", |r| &f.value(*r).name);
-        let place = format!("{}: op `{}` that makes `{result}` (from `{}`)", f.name, op.def.name, op.origin.place);
+        let place = format!(
+            "{}: op `{}` that makes `{result}` (from `{}`)",
+            f.name, op.def.name, op.origin.place
+        );
         return RunError::OverBudget { place, source };
     }
     RunError::Op {
         function: f.name.clone(),
         op: op.def.name.to_owned(),
-        result: op.results.first().map_or(String::new(), |r| f.value(*r).name.clone()),
+        result: op
+            .results
+            .first()
+            .map_or(String::new(), |r| f.value(*r).name.clone()),
         place: op.origin.place.to_string(),
         reason,
     }

@@ -1,6 +1,7 @@
 //! Ops on lists. A list is a tensor whose first axis counts its elements.
 //!
-//! Elements are zeros until they are written. Sizes that only the first written element tells are 0 until then.
+//! Elements are zeros until they are written. Sizes that only the first written element tells are 0
+//! until then.
 
 use thane_mil::opset::OpDef;
 use thane_mil::types::{DType, Dim, TensorType};
@@ -11,7 +12,10 @@ use crate::tensor::{Buffer, Pool, Tensor};
 
 /// Whether that op is one on lists.
 pub fn runs(name: &str) -> bool {
-    matches!(name, "make_list" | "list_length" | "list_read" | "list_write" | "list_gather" | "list_scatter")
+    matches!(
+        name,
+        "make_list" | "list_length" | "list_read" | "list_write" | "list_gather" | "list_scatter"
+    )
 }
 
 /// One op on a list.
@@ -30,20 +34,34 @@ pub struct Step {
 impl Step {
     /// Run the op on its arguments.
     pub fn run(&self, args: &[Option<Value>], pool: &mut Pool) -> Result<Tensor, Fault> {
-        let tensor = |name: &str| match self.def.param_index(name).and_then(|i| args.get(i)?.as_ref()) {
+        let tensor = |name: &str| match self
+            .def
+            .param_index(name)
+            .and_then(|i| args.get(i)?.as_ref())
+        {
             Some(Value::Tensor(t)) => Some(t),
             _ => None,
         };
-        let needed = |name: &str| tensor(name).ok_or_else(|| format!("`{name}` is not bound to a tensor"));
+        let needed =
+            |name: &str| tensor(name).ok_or_else(|| format!("`{name}` is not bound to a tensor"));
         if self.def.name == "make_list" {
             return self.make(tensor("init_length"), pool);
         }
         let list = needed("ls")?;
-        let ints = |name: &str| needed(name)?.to_ints().ok_or_else(|| format!("`{name}` does not hold integers"));
+        let ints = |name: &str| {
+            needed(name)?
+                .to_ints()
+                .ok_or_else(|| format!("`{name}` does not hold integers"))
+        };
         match self.def.name {
             "list_length" => {
-                let n = i32::try_from(list.shape[0]).map_err(|_| "the length is no int32".to_owned())?;
-                Ok(Tensor::new(DType::Int32, Vec::new(), Buffer::I32(vec![n].into())))
+                let n = i32::try_from(list.shape[0])
+                    .map_err(|_| "the length is no int32".to_owned())?;
+                Ok(Tensor::new(
+                    DType::Int32,
+                    Vec::new(),
+                    Buffer::I32(vec![n].into()),
+                ))
             }
             "list_read" => self.gather(list, &ints("index")?, &list.shape[1..], pool),
             "list_gather" => {
@@ -73,41 +91,77 @@ impl Step {
     }
 
     /// The elements at `indices`, as a tensor of `shape`.
-    fn gather(&self, list: &Tensor, indices: &[i64], shape: &[usize], pool: &mut Pool) -> Result<Tensor, Fault> {
+    fn gather(
+        &self,
+        list: &Tensor,
+        indices: &[i64],
+        shape: &[usize],
+        pool: &mut Pool,
+    ) -> Result<Tensor, Fault> {
         let size: usize = list.shape[1..].iter().product();
         let mut out = pool.tensor(self.element.dtype, shape.to_vec())?;
         let data = pool.own(&mut out)?;
         for (k, index) in indices.iter().enumerate() {
             let outside = || format!("element {index} is outside of a list of {}", list.shape[0]);
-            let at = usize::try_from(*index).ok().filter(|i| *i < list.shape[0]).ok_or_else(outside)?;
+            let at = usize::try_from(*index)
+                .ok()
+                .filter(|i| *i < list.shape[0])
+                .ok_or_else(outside)?;
             if !data.copy_from(k * size, &list.data, at * size, size) {
-                return Err(format!("a list of {} cannot be read as {}", list.dtype, self.element.dtype));
+                return Err(format!(
+                    "a list of {} cannot be read as {}",
+                    list.dtype, self.element.dtype
+                ));
             }
         }
         Ok(out)
     }
 
     /// The list with the elements of `values` at `indices`, as long as that needs.
-    fn write(&self, list: &Tensor, indices: &[i64], values: &Tensor, pool: &mut Pool) -> Result<Tensor, Fault> {
-        let dims = values.shape.get(values.shape.len().saturating_sub(self.element.rank())..).unwrap_or_default();
+    fn write(
+        &self,
+        list: &Tensor,
+        indices: &[i64],
+        values: &Tensor,
+        pool: &mut Pool,
+    ) -> Result<Tensor, Fault> {
+        let dims = values
+            .shape
+            .get(values.shape.len().saturating_sub(self.element.rank())..)
+            .unwrap_or_default();
         let (len, old_dims) = (list.shape[0], &list.shape[1..]);
         let unwritten = |(old, declared): (&usize, &Dim)| *old == 0 && declared.known().is_none();
         let fits = dims.len() == old_dims.len()
-            && old_dims.iter().zip(&self.element.shape).zip(dims).all(|(old, new)| old.0 == new || unwritten(old));
+            && old_dims
+                .iter()
+                .zip(&self.element.shape)
+                .zip(dims)
+                .all(|(old, new)| old.0 == new || unwritten(old));
         if !fits || values.dtype != self.element.dtype {
-            return Err(format!("{:?} of {} is no element of a list of {old_dims:?}", dims, values.dtype));
+            return Err(format!(
+                "{:?} of {} is no element of a list of {old_dims:?}",
+                dims, values.dtype
+            ));
         }
         let size: usize = dims.iter().product();
         if values.len() != indices.len() * size {
-            return Err(format!("{:?} does not hold {} elements of {dims:?}", values.shape, indices.len()));
+            return Err(format!(
+                "{:?} does not hold {} elements of {dims:?}",
+                values.shape,
+                indices.len()
+            ));
         }
         let mut needed = len;
         for index in indices {
-            let at = usize::try_from(*index).map_err(|_| format!("element {index} cannot be written"))?;
+            let at = usize::try_from(*index)
+                .map_err(|_| format!("element {index} cannot be written"))?;
             needed = needed.max(at.saturating_add(1));
         }
         if needed > self.len.unwrap_or(usize::MAX) {
-            return Err(format!("element {} is outside of a list of {len}, which does not grow", needed - 1));
+            return Err(format!(
+                "element {} is outside of a list of {len}, which does not grow",
+                needed - 1
+            ));
         }
         let mut out = list.clone();
         if needed > len || dims != old_dims {
@@ -117,7 +171,10 @@ impl Step {
         let data = pool.own(&mut out)?;
         for (k, index) in indices.iter().enumerate() {
             if !data.copy_from(*index as usize * size, &values.data, k * size, size) {
-                return Err(format!("{} cannot be written to a list of {}", values.dtype, list.dtype));
+                return Err(format!(
+                    "{} cannot be written to a list of {}",
+                    values.dtype, list.dtype
+                ));
             }
         }
         Ok(out)

@@ -1,9 +1,12 @@
-//! Running a plan over several frames at once, step by step: a product reads its matrix once for the rows of all of them.
+//! Running a plan over several frames at once, step by step: a product reads its matrix once for
+//! the rows of all of them.
 //!
-//! A value is *joined* where the elements of all frames lie behind each other in one buffer, as rows of one width, or *apart*
-//! in the slots of each frame. Products with constant matrices join what they take, and what treats each row by itself keeps
-//! it joined; what moves no element is another shape of the same rows. Attention over caches belongs to each frame: it works on
-//! its part of what is joined. All else puts values apart and runs in frame after frame, as it does alone.
+//! A value is *joined* where the elements of all frames lie behind each other in one buffer, as
+//! rows of one width, or *apart* in the slots of each frame. Products with constant matrices join
+//! what they take, and what treats each row by itself keeps it joined; what moves no element is
+//! another shape of the same rows. Attention over caches belongs to each frame: it works on its
+//! part of what is joined. All else puts values apart and runs in frame after frame, as it does
+//! alone.
 
 use std::ops::{Add, Range};
 use std::sync::Arc;
@@ -44,21 +47,37 @@ impl<'a> Lockstep<'a> {
     /// Frames of `plan`; `all` has no values yet.
     pub fn new(plan: &'a Plan, frames: Vec<Frame<'a>>, all: Frame<'a>) -> Self {
         let given = |f: &Frame<'_>| -> usize {
-            plan.inputs.iter().filter_map(|(_, id, _)| f.slots[id.index()].as_ref()).map(Tensor::len).sum()
+            plan.inputs
+                .iter()
+                .filter_map(|(_, id, _)| f.slots[id.index()].as_ref())
+                .map(Tensor::len)
+                .sum()
         };
         let sizes: Vec<usize> = frames.iter().map(given).collect();
         let most = sizes.iter().max().copied().unwrap_or_default();
         let is_even = most.saturating_mul(all.context.pool().n_threads()) <= sizes.iter().sum();
-        Self { plan, frames, all, shapes: vec![None; plan.function.n_values()], is_even }
+        Self {
+            plan,
+            frames,
+            all,
+            shapes: vec![None; plan.function.n_values()],
+            is_even,
+        }
     }
 
     /// Run one step of all frames.
     pub fn step(&mut self, step: &Step) -> Result<(), FrameFault> {
-        let begun = self.all.profile.map(|_| Begun::new(&self.all, self.plan, step));
+        let begun = self
+            .all
+            .profile
+            .map(|_| Begun::new(&self.all, self.plan, step));
         if self.joined(step)? {
             if let (Some(profile), Some(begun)) = (self.all.profile, begun) {
                 let begun = begun.with(self.attention_work(step));
-                let results = step.results.iter().filter_map(|r| self.all.slots[r.id.index()].as_ref());
+                let results = step
+                    .results
+                    .iter()
+                    .filter_map(|r| self.all.slots[r.id.index()].as_ref());
                 begun.end(profile, self.plan, results);
             }
             for frame in &mut self.frames {
@@ -79,7 +98,11 @@ impl<'a> Lockstep<'a> {
         for output in &self.plan.function.body().outputs {
             self.part(*output)?;
         }
-        Ok(self.frames.iter_mut().map(|frame| std::mem::take(&mut frame.slots)).collect())
+        Ok(self
+            .frames
+            .iter_mut()
+            .map(|frame| std::mem::take(&mut frame.slots))
+            .collect())
     }
 
     /// The memory that was refused, if that is the reason of this failure.
@@ -89,13 +112,21 @@ impl<'a> Lockstep<'a> {
     }
 
     /// Run `task` in every frame: on all threads, or one after another with all threads in each.
-    fn each(&mut self, task: impl Fn(&mut Frame<'a>, &'a Plan) -> Result<(), Fault> + Sync) -> Result<(), FrameFault> {
+    fn each(
+        &mut self,
+        task: impl Fn(&mut Frame<'a>, &'a Plan) -> Result<(), Fault> + Sync,
+    ) -> Result<(), FrameFault> {
         let plan = self.plan;
         if !self.is_even {
             let mut frames = self.frames.iter_mut().enumerate();
-            return frames.try_for_each(|(i, frame)| task(frame, plan).map_err(|fault| (Some(i), fault)));
+            return frames
+                .try_for_each(|(i, frame)| task(frame, plan).map_err(|fault| (Some(i), fault)));
         }
-        let mut jobs: Vec<_> = self.frames.iter_mut().map(|frame| (frame, Ok(()))).collect();
+        let mut jobs: Vec<_> = self
+            .frames
+            .iter_mut()
+            .map(|frame| (frame, Ok(())))
+            .collect();
         self.all.context.pool().run_chunks(&mut jobs, 1, |_, job| {
             if let [(frame, result)] = job {
                 *result = task(frame, plan);
@@ -129,7 +160,9 @@ impl<'a> Lockstep<'a> {
             for (i, shape) in shapes.iter().enumerate() {
                 let is_checked = i > 0 && shapes[i - 1] == *shape;
                 if !is_checked {
-                    defined.check(&self.plan.function, tensor.dtype, shape).map_err(|fault| (Some(i), fault))?;
+                    defined
+                        .check(&self.plan.function, tensor.dtype, shape)
+                        .map_err(|fault| (Some(i), fault))?;
                 }
             }
             self.set(defined.id, tensor, shapes);
@@ -143,33 +176,49 @@ impl<'a> Lockstep<'a> {
             Kind::Fused(Fused::Linear { x, products, then }) => {
                 let given = self.join(*x)?;
                 if let (Then::Added(to), [product]) = (then, products.as_slice()) {
-                    let mut seen =
-                        given.iter().enumerate().map(|(i, x)| Some((self.seen(i, *to)?.1, product.shape(x))));
-                    if !seen.all(|shapes| shapes.is_some_and(|(to, made)| made.is_ok_and(|made| *to == made))) {
+                    let mut seen = given
+                        .iter()
+                        .enumerate()
+                        .map(|(i, x)| Some((self.seen(i, *to)?.1, product.shape(x))));
+                    if !seen.all(|shapes| {
+                        shapes.is_some_and(|(to, made)| made.is_ok_and(|made| *to == made))
+                    }) {
                         return Ok(Vec::new());
                     }
                     self.join(*to)?;
                 }
                 let results = self.all.compute(self.plan, step)?.into_iter();
-                let shapes =
-                    |product: &Product| given.iter().map(|shape| product.shape(shape)).collect::<Result<_, _>>();
-                return results.zip(products).map(|(tensor, product)| Ok((tensor, shapes(product)?))).collect();
+                let shapes = |product: &Product| {
+                    given
+                        .iter()
+                        .map(|shape| product.shape(shape))
+                        .collect::<Result<_, _>>()
+                };
+                return results
+                    .zip(products)
+                    .map(|(tensor, product)| Ok((tensor, shapes(product)?)))
+                    .collect();
             }
             Kind::Fused(Fused::Gather { indices, weight }) => {
                 let mut shapes = self.join(*indices)?;
-                shapes.iter_mut().for_each(|shape| shape.push(weight.n_cols));
+                shapes
+                    .iter_mut()
+                    .for_each(|shape| shape.push(weight.n_cols));
                 shapes
             }
-            Kind::Fused(Fused::RmsNorm { x, .. } | Fused::LayerNorm { x, .. }) if self.is_joined(*x) => {
+            Kind::Fused(Fused::RmsNorm { x, .. } | Fused::LayerNorm { x, .. })
+                if self.is_joined(*x) =>
+            {
                 self.join(*x)?
             }
             Kind::Fused(Fused::Gated { gate: x, up: y, .. }) | Kind::Add(_, x, y)
                 if self.is_joined(*x) || self.is_joined(*y) =>
             {
-                let alike = (0..self.frames.len()).all(|i| match (self.seen(i, *x), self.seen(i, *y)) {
-                    (Some(x), Some(y)) => x == y && x.0 == DType::Fp32,
-                    _ => false,
-                });
+                let alike =
+                    (0..self.frames.len()).all(|i| match (self.seen(i, *x), self.seen(i, *y)) {
+                        (Some(x), Some(y)) => x == y && x.0 == DType::Fp32,
+                        _ => false,
+                    });
                 if !alike {
                     return Ok(Vec::new());
                 }
@@ -184,8 +233,12 @@ impl<'a> Lockstep<'a> {
 
     /// The same rows under other shapes, where no element moves.
     fn view(&mut self, plain: &Plain) -> Result<Option<Joined>, Fault> {
-        let Some((Some(Operand::Value(x)), others)) = plain.args.split_first() else { return Ok(None) };
-        let Some(shapes) = &self.shapes[x.index()] else { return Ok(None) };
+        let Some((Some(Operand::Value(x)), others)) = plain.args.split_first() else {
+            return Ok(None);
+        };
+        let Some(shapes) = &self.shapes[x.index()] else {
+            return Ok(None);
+        };
         let mut args = vec![None];
         for other in others {
             args.push(match other {
@@ -203,7 +256,10 @@ impl<'a> Lockstep<'a> {
             }
             let view = plain.view(shape, || {
                 // Only its type and its shape are looked at.
-                args[0] = Some(Value::Tensor(Tensor { shape: shape.clone(), ..joined.clone() }));
+                args[0] = Some(Value::Tensor(Tensor {
+                    shape: shape.clone(),
+                    ..joined.clone()
+                }));
                 view_shape(plain.def, &args, self.all.pool)
             })?;
             let Some(view) = view else { return Ok(None) };
@@ -214,21 +270,35 @@ impl<'a> Lockstep<'a> {
 
     /// Whether queries, keys and values are joined.
     fn holds(&self, attention: &RowsAttention) -> bool {
-        [attention.query.x, attention.key.x, attention.value].into_iter().all(|value| self.is_joined(value))
+        [attention.query.x, attention.key.x, attention.value]
+            .into_iter()
+            .all(|value| self.is_joined(value))
     }
 
     /// Attention of each frame's rows over its own cache.
-    fn rows_attention(&mut self, step: &Step, attention: &RowsAttention) -> Result<Joined, FrameFault> {
+    fn rows_attention(
+        &mut self,
+        step: &Step,
+        attention: &RowsAttention,
+    ) -> Result<Joined, FrameFault> {
         struct Job<'j, 'f> {
             frame: &'j mut Frame<'f>,
             rows: Option<Rows<'j>>,
             result: Result<(), Fault>,
         }
         let of_all = |fault| (None, fault);
-        attention.positions().try_for_each(|value| self.part(value)).map_err(of_all)?;
+        attention
+            .positions()
+            .try_for_each(|value| self.part(value))
+            .map_err(of_all)?;
         let (mut q, shapes) = self.take(step, attention.query.x).map_err(of_all)?;
         let (mut k, k_shapes) = self.take(step, attention.key.x).map_err(of_all)?;
-        let Self { all, frames, is_even, .. } = self;
+        let Self {
+            all,
+            frames,
+            is_even,
+            ..
+        } = self;
         let v = all.get(attention.value).map_err(of_all)?.clone();
         let (mut out, n) = all.pool.take_checked(&q.shape).map_err(of_all)?;
         let mut rest = (
@@ -237,7 +307,9 @@ impl<'a> Lockstep<'a> {
             &mut out[..n],
         );
         let v = floats(&v).map_err(of_all)?;
-        let v_shapes = self.shapes[attention.value.index()].as_deref().unwrap_or_default();
+        let v_shapes = self.shapes[attention.value.index()]
+            .as_deref()
+            .unwrap_or_default();
         let all_parts = parts(&shapes).zip(parts(&k_shapes)).zip(parts(v_shapes));
         let mut jobs = Vec::with_capacity(frames.len());
         for (frame, ((part, k_part), v_part)) in frames.iter_mut().zip(all_parts) {
@@ -245,8 +317,17 @@ impl<'a> Lockstep<'a> {
             let (k, other_keys) = rest.1.split_at_mut(k_part.len());
             let (out, other_out) = rest.2.split_at_mut(part.len());
             rest = (others, other_keys, other_out);
-            let rows = Rows { q, k, v: &v[v_part], out };
-            jobs.push(Job { frame, rows: Some(rows), result: Ok(()) });
+            let rows = Rows {
+                q,
+                k,
+                v: &v[v_part],
+                out,
+            };
+            jobs.push(Job {
+                frame,
+                rows: Some(rows),
+                result: Ok(()),
+            });
         }
         let attend = |job: &mut Job<'_, '_>| {
             if let Some(rows) = job.rows.take() {
@@ -254,7 +335,9 @@ impl<'a> Lockstep<'a> {
             }
         };
         if *is_even {
-            all.context.pool().run_chunks(&mut jobs, 1, |_, jobs| jobs.iter_mut().for_each(attend));
+            all.context
+                .pool()
+                .run_chunks(&mut jobs, 1, |_, jobs| jobs.iter_mut().for_each(attend));
         } else {
             jobs.iter_mut().for_each(attend);
         }
@@ -266,10 +349,18 @@ impl<'a> Lockstep<'a> {
 
     /// What the profile cannot see in the joined values.
     fn attention_work(&self, step: &Step) -> Work {
-        let Kind::Fused(Fused::RowsAttention(attention)) = &step.kind else { return Work::default() };
-        let lens = self.shapes[attention.query.x.index()].iter().flatten().map(|shape| shape.iter().product::<usize>());
-        let work =
-            self.frames.iter().zip(lens).map(|(frame, len)| attention_work(frame, &attention.cached, len as f64));
+        let Kind::Fused(Fused::RowsAttention(attention)) = &step.kind else {
+            return Work::default();
+        };
+        let lens = self.shapes[attention.query.x.index()]
+            .iter()
+            .flatten()
+            .map(|shape| shape.iter().product::<usize>());
+        let work = self
+            .frames
+            .iter()
+            .zip(lens)
+            .map(|(frame, len)| attention_work(frame, &attention.cached, len as f64));
         work.fold(Work::default(), Add::add)
     }
 
@@ -281,7 +372,9 @@ impl<'a> Lockstep<'a> {
     fn seen(&self, frame: usize, value: ValueId) -> Option<(DType, &[usize])> {
         match (&self.all.slots[value.index()], &self.shapes[value.index()]) {
             (Some(joined), Some(shapes)) => Some((joined.dtype, &shapes[frame])),
-            _ => self.frames[frame].slots[value.index()].as_ref().map(|t| (t.dtype, t.shape.as_slice())),
+            _ => self.frames[frame].slots[value.index()]
+                .as_ref()
+                .map(|t| (t.dtype, t.shape.as_slice())),
         }
     }
 
@@ -293,9 +386,20 @@ impl<'a> Lockstep<'a> {
 
     /// Keep a joined value; rows have the width that all frames agree on, or one element.
     fn set(&mut self, value: ValueId, mut tensor: Tensor, shapes: Vec<Vec<usize>>) {
-        let total = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum::<usize>();
-        let last = shapes.first().and_then(|shape| shape.last()).copied().unwrap_or(1);
-        let width = if last > 0 && shapes.iter().all(|shape| shape.last() == Some(&last)) { last } else { 1 };
+        let total = shapes
+            .iter()
+            .map(|shape| shape.iter().product::<usize>())
+            .sum::<usize>();
+        let last = shapes
+            .first()
+            .and_then(|shape| shape.last())
+            .copied()
+            .unwrap_or(1);
+        let width = if last > 0 && shapes.iter().all(|shape| shape.last() == Some(&last)) {
+            last
+        } else {
+            1
+        };
         tensor.shape = vec![total / width, width];
         self.all.slots[value.index()] = Some(tensor);
         self.shapes[value.index()] = Some(shapes);
@@ -306,15 +410,25 @@ impl<'a> Lockstep<'a> {
         if let (true, Some(shapes)) = (self.is_joined(value), &self.shapes[value.index()]) {
             return Ok(shapes.clone());
         }
-        let parts = self.frames.iter().map(|frame| frame.get(value)).collect::<Result<Vec<_>, _>>()?;
+        let parts = self
+            .frames
+            .iter()
+            .map(|frame| frame.get(value))
+            .collect::<Result<Vec<_>, _>>()?;
         let shapes: Vec<Vec<usize>> = parts.iter().map(|t| t.shape.clone()).collect();
         let dtype = parts.first().map_or(DType::Fp32, |t| t.dtype);
-        let mut joined = self.all.pool.tensor(dtype, vec![parts.iter().map(|t| t.len()).sum()])?;
+        let mut joined = self
+            .all
+            .pool
+            .tensor(dtype, vec![parts.iter().map(|t| t.len()).sum()])?;
         let data = Arc::get_mut(&mut joined.data).ok_or("a fresh buffer is shared")?;
         let mut at = 0;
         for part in parts {
             if !data.copy_from(at, &part.data, 0, part.len()) {
-                return Err(format!("{} and {} are given for one value", part.dtype, dtype));
+                return Err(format!(
+                    "{} and {} are given for one value",
+                    part.dtype, dtype
+                ));
             }
             at += part.len();
         }
@@ -324,7 +438,9 @@ impl<'a> Lockstep<'a> {
 
     /// Have a joined value in the slots of the frames too.
     fn part(&mut self, value: ValueId) -> Result<(), Fault> {
-        let (Some(joined), Some(shapes)) = (&self.all.slots[value.index()], &self.shapes[value.index()]) else {
+        let (Some(joined), Some(shapes)) =
+            (&self.all.slots[value.index()], &self.shapes[value.index()])
+        else {
             return Ok(());
         };
         for ((frame, shape), part) in self.frames.iter_mut().zip(shapes).zip(parts(shapes)) {

@@ -1,8 +1,9 @@
-//! The matrices of a program packed as products of few rows read them, all in one run of memory. Those of 16-bit floats stay as they are
-//! stored.
+//! The matrices of a program packed as products of few rows read them, all in one run of memory.
+//! Those of 16-bit floats stay as they are stored.
 //!
-//! A decode step reads all of it, so that it lies in pages as large as the machine has: with small ones, a third of the time of
-//! a step went to finding where they are. Most matrices are smaller than such a page.
+//! A decode step reads all of it, so that it lies in pages as large as the machine has: with small
+//! ones, a third of the time of a step went to finding where they are. Most matrices are smaller
+//! than such a page.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,15 +16,17 @@ use thane_mil::budget::{Budget, Reservation};
 
 use crate::weight::Matrix;
 
-/// They are packed all at once, when products with few rows come again and again, and of most matrices: the head and the last layer
-/// are multiplied so behind every prompt, and who asks for one token, or for none, does not wait.
+/// They are packed all at once, when products with few rows come again and again, and of most
+/// matrices: the head and the last layer are multiplied so behind every prompt, and who asks for
+/// one token, or for none, does not wait.
 #[derive(Debug)]
 pub struct Packs {
     matrices: Mutex<Vec<(Range<usize>, Matrix)>>,
     n_matrices: AtomicUsize,
     /// Those that were asked for twice.
     n_used: AtomicUsize,
-    /// None where there is no memory for them: then they are read as they are stored, which takes longer.
+    /// None where there is no memory for them: then they are read as they are stored, which takes
+    /// longer.
     bytes: OnceLock<Option<(MmapMut, Reservation)>>,
     budget: Budget,
 }
@@ -32,13 +35,21 @@ impl Packs {
     /// None yet; what they take counts against `budget`.
     pub fn new(budget: Budget) -> Self {
         let (matrices, n_matrices, n_used, bytes) = Default::default();
-        Self { matrices, n_matrices, n_used, bytes, budget }
+        Self {
+            matrices,
+            n_matrices,
+            n_used,
+            bytes,
+            budget,
+        }
     }
 
     /// Where the matrix will be, whose type must be one that is packed.
     pub fn add(&self, matrix: &Matrix) -> Range<usize> {
         let mut matrices = self.matrices.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = matrices.last().map_or(0, |(range, _)| range.end.next_multiple_of(LINE_BYTES));
+        let start = matrices
+            .last()
+            .map_or(0, |(range, _)| range.end.next_multiple_of(LINE_BYTES));
         let len = len(matrix.ty, matrix.n_rows, matrix.n_cols).unwrap_or(0);
         let range = start..start.saturating_add(len);
         matrices.push((range.clone(), matrix.clone()));
@@ -46,7 +57,8 @@ impl Packs {
         range
     }
 
-    /// All matrices, if they are packed or it is time for that; a matrix says how often it was asked for before.
+    /// All matrices, if they are packed or it is time for that; a matrix says how often it was
+    /// asked for before.
     pub fn bytes(&self, context: &Context, n_asked: usize) -> Option<&[u8]> {
         if let Some(bytes) = self.bytes.get() {
             return bytes.as_ref().map(|(bytes, _)| &**bytes);
@@ -59,20 +71,30 @@ impl Packs {
         if !is_time {
             return None;
         }
-        self.bytes.get_or_init(|| self.pack(context)).as_ref().map(|(bytes, _)| &**bytes)
+        self.bytes
+            .get_or_init(|| self.pack(context))
+            .as_ref()
+            .map(|(bytes, _)| &**bytes)
     }
 
     fn pack(&self, context: &Context) -> Option<(MmapMut, Reservation)> {
-        let matrices = std::mem::take(&mut *self.matrices.lock().unwrap_or_else(PoisonError::into_inner));
+        let matrices =
+            std::mem::take(&mut *self.matrices.lock().unwrap_or_else(PoisonError::into_inner));
         let n_bytes = matrices.last()?.0.end;
-        let held = self.budget.reserve(n_bytes, || "the packed weights".to_owned()).ok()?;
+        let held = self
+            .budget
+            .reserve(n_bytes, || "the packed weights".to_owned())
+            .ok()?;
         let mut bytes = MmapMut::map_anon(n_bytes).ok()?;
         // Not every machine has larger pages; any will do.
         #[cfg(target_os = "linux")]
         let _ = bytes.advise(memmap2::Advice::HugePage);
         let mut scratch = Vec::new();
         for (range, matrix) in matrices {
-            scratch.resize(pack_codes_scratch_len(context, matrix.n_cols).max(scratch.len()), 0.0);
+            scratch.resize(
+                pack_codes_scratch_len(context, matrix.n_cols).max(scratch.len()),
+                0.0,
+            );
             pack(context, &matrix, &mut bytes[range], &mut scratch);
         }
         Some((bytes, held))
@@ -88,8 +110,8 @@ pub fn len(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize> {
 }
 
 fn pack(context: &Context, matrix: &Matrix, packed: &mut [u8], scratch: &mut [f32]) {
-    /// Rows that are packed before their pages of the mapped file are given back, a multiple of those of a panel: packing takes
-    /// as much memory at once as the packed form and a few MiB.
+    /// Rows that are packed before their pages of the mapped file are given back, a multiple of
+    /// those of a panel: packing takes as much memory at once as the packed form and a few MiB.
     const PART_ROWS: usize = 4096;
     /// Bytes that a thread copies at a time.
     const COPY_LEN: usize = 1 << 20;
@@ -98,11 +120,15 @@ fn pack(context: &Context, matrix: &Matrix, packed: &mut [u8], scratch: &mut [f3
     for start in (0..n_rows).step_by(PART_ROWS) {
         let rows = start..n_rows.min(start + PART_ROWS);
         let range = rows.start * row_bytes..rows.end * row_bytes;
-        let Some(bytes) = matrix.bytes.slice(range.clone()) else { continue };
+        let Some(bytes) = matrix.bytes.slice(range.clone()) else {
+            continue;
+        };
         if matrix.is_float() {
-            context.pool().run_chunks(&mut packed[range], COPY_LEN, |i, out| {
-                out.copy_from_slice(&bytes.as_slice()[i * COPY_LEN..][..out.len()]);
-            });
+            context
+                .pool()
+                .run_chunks(&mut packed[range], COPY_LEN, |i, out| {
+                    out.copy_from_slice(&bytes.as_slice()[i * COPY_LEN..][..out.len()]);
+                });
         } else {
             pack_codes(context, &weight, rows, packed, scratch);
         }

@@ -17,7 +17,8 @@ pub struct Plain {
     pub eval: Eval,
     /// One entry for each parameter.
     pub args: Vec<Option<Operand>>,
-    /// What the op made of a shape, where it is another shape of the same elements and follows from the first argument's alone.
+    /// What the op made of a shape, where it is another shape of the same elements and follows from
+    /// the first argument's alone.
     last_view: Option<Mutex<LastView>>,
 }
 
@@ -33,16 +34,24 @@ impl Plain {
     pub fn new(def: &'static OpDef, eval: Eval, args: Vec<Option<Operand>>) -> Self {
         let is_fixed = |arg: &Option<Operand>| matches!(arg, None | Some(Operand::Constant(_)));
         let follows = matches!(&args[..], [Some(Operand::Value(_)), others @ ..] if others.iter().all(is_fixed));
-        Self { def, eval, args, last_view: follows.then(Mutex::default) }
+        Self {
+            def,
+            eval,
+            args,
+            last_view: follows.then(Mutex::default),
+        }
     }
 
-    /// As the result of `find`, which is remembered for the next call with this shape: to infer it takes longer than a small op.
+    /// As the result of `find`, which is remembered for the next call with this shape: to infer it
+    /// takes longer than a small op.
     pub fn view(
         &self,
         shape: &[usize],
         find: impl FnOnce() -> Result<Option<Vec<usize>>, Fault>,
     ) -> Result<Option<Vec<usize>>, Fault> {
-        let Some(last) = &self.last_view else { return find() };
+        let Some(last) = &self.last_view else {
+            return find();
+        };
         {
             let last = last.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(seen) = last.seen.as_ref().filter(|_| last.given == shape) {
@@ -50,8 +59,10 @@ impl Plain {
             }
         }
         let seen = find()?;
-        *last.lock().unwrap_or_else(PoisonError::into_inner) =
-            LastView { given: shape.to_vec(), seen: Some(seen.clone()) };
+        *last.lock().unwrap_or_else(PoisonError::into_inner) = LastView {
+            given: shape.to_vec(),
+            seen: Some(seen.clone()),
+        };
         Ok(seen)
     }
 }
@@ -80,9 +91,16 @@ pub enum Item {
 pub fn values(args: &[Option<Operand>]) -> Vec<ValueId> {
     let of = |arg: &Operand| match arg {
         Operand::Value(v) => vec![*v],
-        Operand::Values(items) => {
-            items.iter().filter_map(|i| if let Item::Value(v) = i { Some(*v) } else { None }).collect()
-        }
+        Operand::Values(items) => items
+            .iter()
+            .filter_map(|i| {
+                if let Item::Value(v) = i {
+                    Some(*v)
+                } else {
+                    None
+                }
+            })
+            .collect(),
         Operand::Constant(_) => Vec::new(),
     };
     args.iter().flatten().flat_map(of).collect()

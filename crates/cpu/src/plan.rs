@@ -1,7 +1,9 @@
-//! A function as a list of steps: what is computed, in which order, and when each value is used last.
+//! A function as a list of steps: what is computed, in which order, and when each value is used
+//! last.
 //!
-//! Planning folds what is constant, recognises patterns that a kernel computes at once ([`crate::fuse`]), and finds the
-//! last use of each value, so that its buffer is reused. Sizes are not part of a plan: lengths change from call to call.
+//! Planning folds what is constant, recognises patterns that a kernel computes at once
+//! ([`crate::fuse`]), and finds the last use of each value, so that its buffer is reused. Sizes are
+//! not part of a plan: lengths change from call to call.
 
 use std::collections::{HashMap, HashSet};
 
@@ -98,7 +100,8 @@ pub struct Plan {
 pub type PlanError = (Option<OpId>, String);
 
 impl Plan {
-    /// Plan a function with kernels for these patterns, and weights in the form that suits these numbers.
+    /// Plan a function with kernels for these patterns, and weights in the form that suits these
+    /// numbers.
     pub fn new(
         context: &Context,
         function: &Function,
@@ -143,14 +146,23 @@ impl<'a> Planner<'a> {
         for id in f.all_ops() {
             let op = f.op(id);
             let folds = is_plain(op) && op.uses().all(|v| is_constant[v.index()]);
-            op.results.iter().for_each(|r| is_constant[r.index()] = folds);
+            op.results
+                .iter()
+                .for_each(|r| is_constant[r.index()] = folds);
             op.uses().for_each(|v| users[v.index()].push(id));
-            op.blocks.iter().flat_map(|b| &f.block(*b).outputs).for_each(|v| users[v.index()].push(id));
+            op.blocks
+                .iter()
+                .flat_map(|b| &f.block(*b).outputs)
+                .for_each(|v| users[v.index()].push(id));
         }
-        let states = f.body().inputs.iter().filter_map(|&v| match &f.value(v).ty {
-            Type::State(t) => Some((v, f.value(v).name.clone(), t.clone())),
-            _ => None,
-        });
+        let states = f
+            .body()
+            .inputs
+            .iter()
+            .filter_map(|&v| match &f.value(v).ty {
+                Type::State(t) => Some((v, f.value(v).name.clone(), t.clone())),
+                _ => None,
+            });
         Self {
             context,
             f,
@@ -201,14 +213,18 @@ impl<'a> Planner<'a> {
 
     /// The tensor behind a value that follows from constants alone.
     pub fn constant(&mut self, value: ValueId) -> Option<Tensor> {
-        // A list of what is to be folded first instead of recursion: chains of constants may be of any length.
+        // A list of what is to be folded first instead of recursion: chains of constants may be of
+        // any length.
         let mut pending = vec![value];
         while let Some(&next) = pending.last() {
             if !self.is_constant(next) || self.constants.contains_key(&next) {
                 pending.pop();
                 continue;
             }
-            let uses = self.f.definer(next).map_or(Vec::new(), |op| op.uses().collect());
+            let uses = self
+                .f
+                .definer(next)
+                .map_or(Vec::new(), |op| op.uses().collect());
             let n_pending = pending.len();
             pending.extend(uses.into_iter().filter(|v| !self.constants.contains_key(v)));
             if pending.len() == n_pending {
@@ -229,7 +245,9 @@ impl<'a> Planner<'a> {
         let op = f.op(id);
         if op.def.is_const() {
             let literal = f.constant(value).ok_or("`val` is missing")?;
-            return self.literal(literal)?.ok_or_else(|| format!("{} cannot be held here", f.value(value).ty));
+            return self
+                .literal(literal)?
+                .ok_or_else(|| format!("{} cannot be held here", f.value(value).ty));
         }
         let plain = self.plain(id).map_err(|(_, reason)| reason)?;
         let args: Vec<Option<Value>> = plain
@@ -238,26 +256,44 @@ impl<'a> Planner<'a> {
             .map(|arg| match arg {
                 Some(Operand::Constant(v)) => Some(v),
                 Some(Operand::Values(items)) => Some(Value::Tensors(
-                    items.into_iter().filter_map(|i| if let Item::Constant(t) = i { Some(t) } else { None }).collect(),
+                    items
+                        .into_iter()
+                        .filter_map(|i| {
+                            if let Item::Constant(t) = i {
+                                Some(t)
+                            } else {
+                                None
+                            }
+                        })
+                        .collect(),
                 )),
                 _ => None,
             })
             .collect();
-        let evaluate = |pool: &mut Pool| exec::evaluate(self.context, plain.def, plain.eval, args, pool);
+        let evaluate =
+            |pool: &mut Pool| exec::evaluate(self.context, plain.def, plain.eval, args, pool);
         let results = self.folds.within(self.most_bytes, evaluate)?;
-        let tensor = results.into_iter().nth(index).ok_or("the op has no such result")?;
+        let tensor = results
+            .into_iter()
+            .nth(index)
+            .ok_or("the op has no such result")?;
         check_declared(f, value, tensor.dtype, &tensor.shape)?;
         Ok(tensor)
     }
 
     /// A literal as a tensor; none where it is not held as one.
     pub fn literal(&self, literal: &Literal) -> Result<Option<Tensor>, Fault> {
-        self.folds.within(self.most_bytes, |pool| pool.literal(literal))
+        self.folds
+            .within(self.most_bytes, |pool| pool.literal(literal))
     }
 
     /// The error for a constant that something needs and that cannot be computed.
     fn unfolded(&self, value: ValueId) -> PlanError {
-        let reason = self.constants.get(&value).and_then(|c| c.as_ref().err().cloned()).unwrap_or_default();
+        let reason = self
+            .constants
+            .get(&value)
+            .and_then(|c| c.as_ref().err().cloned())
+            .unwrap_or_default();
         (self.definer(value), reason)
     }
 
@@ -266,11 +302,18 @@ impl<'a> Planner<'a> {
             let group = fuse::find(self, id, patterns);
             let free = |found: &fuse::Found| {
                 // What ends later takes in what ended before, with all that this stands for.
-                let is_gone = |op: OpId| self.covered.get(&op).is_some_and(|root| !found.covers.contains(root));
+                let is_gone = |op: OpId| {
+                    self.covered
+                        .get(&op)
+                        .is_some_and(|root| !found.covers.contains(root))
+                };
                 let taken = found.covers.iter().any(|op| is_gone(*op));
-                // Kernels read values that are computed: what is constant is folded, what is covered is computed no more.
+                // Kernels read values that are computed: what is constant is folded, what is
+                // covered is computed no more.
                 let is_computed = |v: &ValueId| {
-                    let by = self.definer(*v).filter(|op| is_gone(*op) || found.covers.contains(op));
+                    let by = self
+                        .definer(*v)
+                        .filter(|op| is_gone(*op) || found.covers.contains(op));
                     by.is_none() && !self.is_constant(*v)
                 };
                 !taken && found.fused.operands().iter().all(is_computed)
@@ -278,8 +321,12 @@ impl<'a> Planner<'a> {
             // All or none: attention reads where the others of its group write.
             if group.iter().all(free) {
                 for found in group {
-                    found.covers.iter().for_each(|op| drop(self.fused.remove(op)));
-                    self.covered.extend(found.covers.into_iter().map(|op| (op, found.root)));
+                    found
+                        .covers
+                        .iter()
+                        .for_each(|op| drop(self.fused.remove(op)));
+                    self.covered
+                        .extend(found.covers.into_iter().map(|op| (op, found.root)));
                     self.fused.insert(found.root, found.fused);
                 }
             }
@@ -296,7 +343,11 @@ impl<'a> Planner<'a> {
     fn suit_weights(&mut self, numerics: Numerics) -> Result<(), PlanError> {
         let (folds, context, has_states) = (self.folds, self.context, !self.states.is_empty());
         for id in &self.f.body().ops {
-            let rounded = |weight: &Matrix| folds.round(context, weight.clone()).map_err(|e| (Some(*id), e));
+            let rounded = |weight: &Matrix| {
+                folds
+                    .round(context, weight.clone())
+                    .map_err(|e| (Some(*id), e))
+            };
             match self.fused.get_mut(id) {
                 Some(Fused::HalfLinear { weight, .. }) if numerics == Numerics::Int8 => {
                     *weight = rounded(weight)?;
@@ -306,7 +357,8 @@ impl<'a> Planner<'a> {
                         *weight = match numerics {
                             Numerics::Ane(_) => continue,
                             Numerics::Int8 if weight.is_float() => rounded(weight)?,
-                            // A function with state is called for one row after another: fp32 is read as fast as it is stored.
+                            // A function with state is called for one row after another: fp32 is
+                            // read as fast as it is stored.
                             _ if has_states => folds.pack_when_used(weight.clone()),
                             // The reference does not round to bf16.
                             Numerics::F32 if weight.ty != BlockType::F32 => continue,
@@ -320,38 +372,65 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Has the products of one x computed at the first of them: it is quantised once, and threads are asked once.
+    /// Has the products of one x computed at the first of them: it is quantised once, and threads
+    /// are asked once.
     fn join_linears(&mut self) {
         let mut first_of = HashMap::new();
         for &id in &self.f.body().ops {
-            let Some(Fused::Linear { x, then: Then::Results, .. }) = self.fused.get(&id) else { continue };
+            let Some(Fused::Linear {
+                x,
+                then: Then::Results,
+                ..
+            }) = self.fused.get(&id)
+            else {
+                continue;
+            };
             let first = *first_of.entry(*x).or_insert(id);
             if first == id {
                 continue;
             }
-            let Some(Fused::Linear { products: joining, .. }) = self.fused.remove(&id) else { continue };
+            let Some(Fused::Linear {
+                products: joining, ..
+            }) = self.fused.remove(&id)
+            else {
+                continue;
+            };
             if let Some(Fused::Linear { products, .. }) = self.fused.get_mut(&first) {
                 products.extend(joining);
                 self.covered.insert(id, first);
-                self.joined.entry(first).or_default().extend(&self.f.op(id).results);
+                self.joined
+                    .entry(first)
+                    .or_default()
+                    .extend(&self.f.op(id).results);
             }
         }
     }
 
     /// Whether nothing outside of `covers` and `root` uses a result of `covers`.
     pub fn is_closed(&self, root: OpId, covers: &[OpId]) -> bool {
-        covers.iter().flat_map(|op| &self.f.op(*op).results).all(|r| {
-            !self.outputs.contains(r) && self.users(*r).iter().all(|user| *user == root || covers.contains(user))
-        })
+        covers
+            .iter()
+            .flat_map(|op| &self.f.op(*op).results)
+            .all(|r| {
+                !self.outputs.contains(r)
+                    && self
+                        .users(*r)
+                        .iter()
+                        .all(|user| *user == root || covers.contains(user))
+            })
     }
 
     fn plan(mut self) -> Result<Plan, PlanError> {
         let f = self.f;
         let steps = self.steps(Function::BODY)?;
-        let inputs = f.body().inputs.iter().filter_map(|&v| match &f.value(v).ty {
-            Type::Tensor(t) => Some((f.value(v).name.clone(), v, t.clone())),
-            _ => None,
-        });
+        let inputs = f
+            .body()
+            .inputs
+            .iter()
+            .filter_map(|&v| match &f.value(v).ty {
+                Type::Tensor(t) => Some((f.value(v).name.clone(), v, t.clone())),
+                _ => None,
+            });
         let inputs = inputs.collect();
         self.check_outputs()?;
         let mut kept = f.body().outputs.clone();
@@ -364,17 +443,44 @@ impl<'a> Planner<'a> {
             let tensor = self.constant(v).ok_or_else(|| self.unfolded(v))?;
             constants.push((v, tensor));
         }
-        let states = self.states.into_iter().map(|(_, name, ty)| (name, ty)).collect();
+        let states = self
+            .states
+            .into_iter()
+            .map(|(_, name, ty)| (name, ty))
+            .collect();
         let mut ends = f.body().outputs.clone();
         ends.retain(|v| self.users[v.index()].is_empty());
-        Ok(Plan { function: f.clone(), inputs, states, state_idx: Vec::new(), steps, constants, ends })
+        Ok(Plan {
+            function: f.clone(),
+            inputs,
+            states,
+            state_idx: Vec::new(),
+            steps,
+            constants,
+            ends,
+        })
     }
 
     /// Narrow integers are held a byte each, which is not how their bytes are given.
     fn check_outputs(&self) -> Result<(), PlanError> {
-        let narrow = |v: &ValueId| self.f.value(*v).ty.tensor().filter(|t| (1..8).contains(&t.dtype.bits()));
-        match self.f.body().outputs.iter().find_map(|v| Some((*v, narrow(v)?))) {
-            Some((v, ty)) => Err((self.definer(v), format!("its result {ty} is an output: its elements are no bytes"))),
+        let narrow = |v: &ValueId| {
+            self.f
+                .value(*v)
+                .ty
+                .tensor()
+                .filter(|t| (1..8).contains(&t.dtype.bits()))
+        };
+        match self
+            .f
+            .body()
+            .outputs
+            .iter()
+            .find_map(|v| Some((*v, narrow(v)?)))
+        {
+            Some((v, ty)) => Err((
+                self.definer(v),
+                format!("its result {ty} is an output: its elements are no bytes"),
+            )),
             None => Ok(()),
         }
     }
@@ -392,12 +498,20 @@ impl<'a> Planner<'a> {
                 Some(fused @ Fused::Append { .. }) => (Kind::Fused(fused), Vec::new()),
                 Some(fused) => {
                     let joined = self.joined.remove(&id).unwrap_or_default();
-                    (Kind::Fused(fused), [op.results.as_slice(), &joined].concat())
+                    (
+                        Kind::Fused(fused),
+                        [op.results.as_slice(), &joined].concat(),
+                    )
                 }
                 None => (self.kind(id)?, op.results.clone()),
             };
             let results = results.into_iter().map(|id| Defined::new(f, id)).collect();
-            steps.push(Step { kind, op: id, results, last_uses: Vec::new() });
+            steps.push(Step {
+                kind,
+                op: id,
+                results,
+                last_uses: Vec::new(),
+            });
         }
         self.find_last_uses(block, &mut steps);
         Ok(steps)
@@ -411,7 +525,12 @@ impl<'a> Planner<'a> {
         for step in steps.iter_mut().rev() {
             let mut used = operands(&step.kind);
             // A result that nothing uses is dropped as soon as it is made.
-            used.extend(step.results.iter().map(|r| r.id).filter(|r| self.users(*r).is_empty()));
+            used.extend(
+                step.results
+                    .iter()
+                    .map(|r| r.id)
+                    .filter(|r| self.users(*r).is_empty()),
+            );
             for value in used {
                 let is_kept = block != Function::BODY && !own.contains(&value);
                 if !is_kept && seen.insert(value) {
@@ -425,7 +544,11 @@ impl<'a> Planner<'a> {
         let mut branch = |block: BlockId| {
             let steps = self.steps(block)?;
             let block = self.f.block(block);
-            Ok(Branch { inputs: block.inputs.clone(), steps, outputs: block.outputs.clone() })
+            Ok(Branch {
+                inputs: block.inputs.clone(),
+                steps,
+                outputs: block.outputs.clone(),
+            })
         };
         match op.blocks[..] {
             [first, second] => Ok([branch(first)?, branch(second)?]),
@@ -437,17 +560,27 @@ impl<'a> Planner<'a> {
         let f = self.f;
         let op = f.op(id);
         let fail = |reason: &str| (Some(id), reason.to_owned());
-        let state = |name| op.value_arg(name).and_then(|v| self.state(v)).ok_or_else(|| fail("it names no state"));
+        let state = |name| {
+            op.value_arg(name)
+                .and_then(|v| self.state(v))
+                .ok_or_else(|| fail("it names no state"))
+        };
         Ok(match op.def.name {
             "read_state" => Kind::Read(state("input")?),
-            "coreml_update_state" => {
-                Kind::Write(state("state")?, op.value_arg("value").ok_or_else(|| fail("`value` is missing"))?)
-            }
-            "write_state" => {
-                Kind::Write(state("input")?, op.value_arg("data").ok_or_else(|| fail("`data` is missing"))?)
-            }
+            "coreml_update_state" => Kind::Write(
+                state("state")?,
+                op.value_arg("value")
+                    .ok_or_else(|| fail("`value` is missing"))?,
+            ),
+            "write_state" => Kind::Write(
+                state("input")?,
+                op.value_arg("data")
+                    .ok_or_else(|| fail("`data` is missing"))?,
+            ),
             "cond" => {
-                let pred = op.value_arg("pred").ok_or_else(|| fail("`pred` is no value"))?;
+                let pred = op
+                    .value_arg("pred")
+                    .ok_or_else(|| fail("`pred` is no value"))?;
                 Kind::Cond(pred, self.branches(op)?)
             }
             "while_loop" => Kind::Loop(op.uses().collect(), self.branches(op)?),
@@ -457,12 +590,15 @@ impl<'a> Planner<'a> {
                     _ => return Err(fail("`classes` is no constant list")),
                 };
                 Kind::Classify(
-                    op.value_arg("probabilities").ok_or_else(|| fail("`probabilities` is no value"))?,
+                    op.value_arg("probabilities")
+                        .ok_or_else(|| fail("`probabilities` is no value"))?,
                     classes,
                 )
             }
             name if list::runs(name) => Kind::List(self.list(id)?),
-            "reshape" | "reshape_like" | "expand_dims" | "squeeze" | "flatten2d" => Kind::View(self.plain(id)?),
+            "reshape" | "reshape_like" | "expand_dims" | "squeeze" | "flatten2d" => {
+                Kind::View(self.plain(id)?)
+            }
             "add" => {
                 let plain = self.plain(id)?;
                 match plain.args.as_slice() {
@@ -487,21 +623,34 @@ impl<'a> Planner<'a> {
         };
         let element = element.ok_or((Some(id), "it is no op on a list of tensors".to_owned()))?;
         if op.value_arg("ls").is_some_and(|v| self.is_constant(v)) {
-            return Err((Some(id), "its list is a constant, which the CPU backend does not hold".to_owned()));
+            return Err((
+                Some(id),
+                "its list is a constant, which the CPU backend does not hold".to_owned(),
+            ));
         }
         // What makes a list is in its type, but for its length at first.
         let args = op.def.params.iter().zip(&op.args);
-        let args = args.map(|(p, arg)| arg.as_ref().filter(|_| !["elem_shape", "dtype"].contains(&p.name)));
-        Ok(list::Step { def: op.def, args: self.operands(args)?, element, len })
+        let args = args.map(|(p, arg)| {
+            arg.as_ref()
+                .filter(|_| !["elem_shape", "dtype"].contains(&p.name))
+        });
+        Ok(list::Step {
+            def: op.def,
+            args: self.operands(args)?,
+            element,
+            len,
+        })
     }
 
     fn plain(&mut self, id: OpId) -> Result<Plain, PlanError> {
         let f = self.f;
         let op = f.op(id);
-        let eval = ops::find(op.def.name).ok_or((Some(id), "the CPU backend does not run this op".to_owned()))?;
+        let eval = ops::find(op.def.name)
+            .ok_or((Some(id), "the CPU backend does not run this op".to_owned()))?;
         let mut args = self.operands(op.args.iter().map(Option::as_ref))?;
         if op.def.name == "matmul" {
-            self.cast_constant(op, &mut args).map_err(|reason| (Some(id), reason))?;
+            self.cast_constant(op, &mut args)
+                .map_err(|reason| (Some(id), reason))?;
         }
         Ok(Plain::new(op.def, eval, args))
     }
@@ -516,25 +665,33 @@ impl<'a> Planner<'a> {
                 None => None,
                 Some(Arg::Literal(l)) => {
                     let tensor = self.literal(l).map_err(|reason| (None, reason))?;
-                    Some(Operand::Constant(tensor.map_or_else(|| Value::Literal(l.clone()), Value::Tensor)))
+                    Some(Operand::Constant(
+                        tensor.map_or_else(|| Value::Literal(l.clone()), Value::Tensor),
+                    ))
                 }
                 Some(Arg::Value(v)) => Some(self.operand(*v)?),
-                Some(Arg::Values(vs)) => {
-                    Some(Operand::Values(vs.iter().map(|v| self.item(*v)).collect::<Result<_, _>>()?))
-                }
+                Some(Arg::Values(vs)) => Some(Operand::Values(
+                    vs.iter().map(|v| self.item(*v)).collect::<Result<_, _>>()?,
+                )),
             });
         }
         Ok(args)
     }
 
-    /// Where the operands of a product differ in their element type, cast the constant one to the type of the other.
+    /// Where the operands of a product differ in their element type, cast the constant one to the
+    /// type of the other.
     fn cast_constant(&self, op: &Op, args: &mut [Option<Operand>]) -> Result<(), Fault> {
         let operand = |at: usize| match op.args.get(at)?.as_ref()? {
             Arg::Literal(l) => Some((l.ty().tensor()?.dtype, true)),
-            Arg::Value(v) => Some((self.f.value(*v).ty.tensor()?.dtype, self.f.constant(*v).is_some())),
+            Arg::Value(v) => Some((
+                self.f.value(*v).ty.tensor()?.dtype,
+                self.f.constant(*v).is_some(),
+            )),
             Arg::Values(_) => None,
         };
-        let (Some((x, x_is_constant)), Some((y, _))) = (operand(0), operand(1)) else { return Ok(()) };
+        let (Some((x, x_is_constant)), Some((y, _))) = (operand(0), operand(1)) else {
+            return Ok(());
+        };
         let (at, dtype) = if x_is_constant { (0, y) } else { (1, x) };
         if x == y {
             return Ok(());
@@ -544,7 +701,10 @@ impl<'a> Planner<'a> {
         else {
             return Ok(());
         };
-        let args = vec![Some(constant.clone()), Some(Value::Literal(Literal::string(dtype.name())))];
+        let args = vec![
+            Some(constant.clone()),
+            Some(Value::Literal(Literal::string(dtype.name()))),
+        ];
         let evaluate = |pool: &mut Pool| exec::evaluate(self.context, def, eval, args, pool);
         let cast = self.folds.within(self.most_bytes, evaluate)?;
         *constant = Value::Tensor(cast.into_iter().next().ok_or("cast gives nothing")?);
@@ -569,7 +729,8 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Whether an op gives the same at each call with the same arguments, and is no more than its arguments.
+/// Whether an op gives the same at each call with the same arguments, and is no more than its
+/// arguments.
 fn is_plain(op: &Op) -> bool {
     op.def.is_const() || ops::find(op.def.name).is_some() && !ops::random::is_random(op.def)
 }
@@ -577,6 +738,16 @@ fn is_plain(op: &Op) -> bool {
 /// Whether the backend runs an op.
 pub fn runs(def: &OpDef) -> bool {
     /// Those that [`Planner::kind`] has beside plain functions and lists.
-    const OWN: [&str; 6] = ["classify", "cond", "coreml_update_state", "read_state", "while_loop", "write_state"];
-    def.is_const() || OWN.contains(&def.name) || list::runs(def.name) || ops::find(def.name).is_some()
+    const OWN: [&str; 6] = [
+        "classify",
+        "cond",
+        "coreml_update_state",
+        "read_state",
+        "while_loop",
+        "write_state",
+    ];
+    def.is_const()
+        || OWN.contains(&def.name)
+        || list::runs(def.name)
+        || ops::find(def.name).is_some()
 }

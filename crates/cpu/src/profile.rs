@@ -17,10 +17,18 @@ use crate::tensor::Tensor;
 use crate::weight::Matrix;
 
 /// Ops that compute much: one of them that no kernel was found for makes a program slow.
-const HEAVY: [&str; 7] =
-    ["conv", "conv_transpose", "linear", "matmul", "scaled_dot_product_attention", "softmax", "layer_norm"];
+const HEAVY: [&str; 7] = [
+    "conv",
+    "conv_transpose",
+    "linear",
+    "matmul",
+    "scaled_dot_product_attention",
+    "softmax",
+    "layer_norm",
+];
 
-/// What the steps of all runs so far took; [`Cpu::load_profiled`](crate::Cpu::load_profiled) fills it.
+/// What the steps of all runs so far took; [`Cpu::load_profiled`](crate::Cpu::load_profiled) fills
+/// it.
 #[derive(Debug, Default)]
 pub struct Profile(Mutex<BTreeMap<(String, &'static str), Row>>);
 
@@ -52,14 +60,23 @@ pub struct Row {
 impl Profile {
     /// The rows, those that took longest first.
     pub fn rows(&self) -> Vec<Row> {
-        let mut rows: Vec<Row> = self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let mut rows: Vec<Row> = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .cloned()
+            .collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.time));
         rows
     }
 
     /// Forget what was measured.
     pub fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
     }
 
     fn add(&self, plan: &Plan, begun: Begun, time: Duration, written: f64) {
@@ -111,7 +128,12 @@ pub struct Work {
 impl Add for Work {
     type Output = Self;
     fn add(self, other: Self) -> Self {
-        let Self { flops, bf16_flops, byte_ops, read } = self;
+        let Self {
+            flops,
+            bf16_flops,
+            byte_ops,
+            read,
+        } = self;
         Self {
             flops: flops + other.flops,
             bf16_flops: bf16_flops + other.bf16_flops,
@@ -131,28 +153,54 @@ impl Begun {
             Kind::Fused(fused) => fused.operands(),
             _ => uses,
         };
-        let read = operands.iter().filter_map(|v| frame.slots[v.index()].as_ref()).map(bytes).sum::<f64>();
+        let read = operands
+            .iter()
+            .filter_map(|v| frame.slots[v.index()].as_ref())
+            .map(bytes)
+            .sum::<f64>();
         let own = match &step.kind {
             Kind::Fused(fused) => work(frame, fused),
             _ => Work::default(),
         };
         let is_slow = !is_fused && HEAVY.contains(&name);
-        Self { name, is_fused, is_slow, work: own + Work { read, ..Work::default() }, start: Instant::now() }
+        Self {
+            name,
+            is_fused,
+            is_slow,
+            work: own
+                + Work {
+                    read,
+                    ..Work::default()
+                },
+            start: Instant::now(),
+        }
     }
 
     /// With more work.
     pub fn with(self, more: Work) -> Self {
-        Self { work: self.work + more, ..self }
+        Self {
+            work: self.work + more,
+            ..self
+        }
     }
 
     /// With rows of its matrix ruled out, and so many bytes of it not read.
     pub fn screened(self, unread: f64) -> Self {
         let read = self.work.read - unread;
-        Self { name: "linear, screened", work: Work { read, ..self.work }, ..self }
+        Self {
+            name: "linear, screened",
+            work: Work { read, ..self.work },
+            ..self
+        }
     }
 
     /// Count it.
-    pub fn end<'a>(self, profile: &Profile, plan: &Plan, results: impl Iterator<Item = &'a Tensor>) {
+    pub fn end<'a>(
+        self,
+        profile: &Profile,
+        plan: &Plan,
+        results: impl Iterator<Item = &'a Tensor>,
+    ) {
         let time = self.start.elapsed();
         profile.add(plan, self, time, results.map(bytes).sum());
     }
@@ -166,14 +214,28 @@ fn bytes(tensor: &Tensor) -> f64 {
 pub fn name(plan: &Plan, step: &Step) -> (&'static str, bool) {
     let fused = match &step.kind {
         Kind::Fused(fused) => fused,
-        Kind::Plain(plain) | Kind::View(plain) | Kind::Add(plain, ..) => return (plain.def.name, false),
+        Kind::Plain(plain) | Kind::View(plain) | Kind::Add(plain, ..) => {
+            return (plain.def.name, false);
+        }
         _ => return (plan.function.op(step.op).def.name, false),
     };
     let name = match fused {
-        Fused::Linear { then: Then::Results, .. } => "linear",
-        Fused::Linear { then: Then::Gated(_), .. } => "gated linear",
-        Fused::Linear { then: Then::Added(_), .. } => "linear, added",
-        Fused::Linear { then: Then::Activated(_), .. } => "linear, activated",
+        Fused::Linear {
+            then: Then::Results,
+            ..
+        } => "linear",
+        Fused::Linear {
+            then: Then::Gated(_),
+            ..
+        } => "gated linear",
+        Fused::Linear {
+            then: Then::Added(_),
+            ..
+        } => "linear, added",
+        Fused::Linear {
+            then: Then::Activated(_),
+            ..
+        } => "linear, activated",
         Fused::HalfLinear { .. } => "linear of fp16",
         Fused::Gather { .. } => "gather of rows",
         Fused::RmsNorm { .. } => "rms norm",
@@ -195,25 +257,49 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
     let len = |v: &ValueId| frame.get(*v).map_or(0.0, |t| t.len() as f64);
     match fused {
         Fused::Linear { x, products, .. } => {
-            let works = products.iter().map(|product| product_work(frame, len(x), &product.weight));
+            let works = products
+                .iter()
+                .map(|product| product_work(frame, len(x), &product.weight));
             works.fold(Work::default(), Add::add)
         }
-        Fused::HalfLinear { x, weight, .. } | Fused::Pointwise { x, weight, .. } => product_work(frame, len(x), weight),
+        Fused::HalfLinear { x, weight, .. } | Fused::Pointwise { x, weight, .. } => {
+            product_work(frame, len(x), weight)
+        }
         Fused::Gather { indices, weight } => {
             let row_bytes = weight.weight().bytes.len() as f64 / weight.n_rows.max(1) as f64;
-            Work { read: len(indices) * row_bytes, ..Work::default() }
+            Work {
+                read: len(indices) * row_bytes,
+                ..Work::default()
+            }
         }
-        Fused::Attend { query, key, by_row: [by_row, _], .. } => {
-            let keys = shape(key).get(if *by_row { 1 } else { 2 }).map_or(0.0, |n| *n as f64);
-            Work { flops: 4.0 * len(query) * keys, ..Work::default() }
+        Fused::Attend {
+            query,
+            key,
+            by_row: [by_row, _],
+            ..
+        } => {
+            let keys = shape(key)
+                .get(if *by_row { 1 } else { 2 })
+                .map_or(0.0, |n| *n as f64);
+            Work {
+                flops: 4.0 * len(query) * keys,
+                ..Work::default()
+            }
         }
         Fused::Attention { query, cached } => attention(frame, cached, len(query)),
         Fused::RowsAttention(rows) => attention(frame, &rows.cached, len(&rows.query.x)),
         Fused::MatMul { x, y, transpose_y } => {
             let y = shape(y);
-            let rows = if *transpose_y { y.len().checked_sub(2) } else { y.len().checked_sub(1) };
+            let rows = if *transpose_y {
+                y.len().checked_sub(2)
+            } else {
+                y.len().checked_sub(1)
+            };
             let n_rows = rows.and_then(|at| y.get(at)).map_or(0.0, |n| *n as f64);
-            Work { flops: 2.0 * len(x) * n_rows, ..Work::default() }
+            Work {
+                flops: 2.0 * len(x) * n_rows,
+                ..Work::default()
+            }
         }
         _ => Work::default(),
     }
@@ -223,25 +309,54 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
 fn product_work(frame: &Frame<'_>, x_len: f64, weight: &Matrix) -> Work {
     let places = x_len / weight.n_cols.max(1) as f64;
     let flops = 2.0 * places * (weight.n_rows * weight.n_cols) as f64;
-    let work = Work { flops, read: weight.n_bytes() as f64, ..Work::default() };
+    let work = Work {
+        flops,
+        read: weight.n_bytes() as f64,
+        ..Work::default()
+    };
     match weight.ty {
-        _ if weight.int8().is_some() => Work { byte_ops: flops, ..work },
+        _ if weight.int8().is_some() => Work {
+            byte_ops: flops,
+            ..work
+        },
         _ if !frame.numerics.is_fast() => work,
-        BlockType::Bf16 if frame.context.isa().has_bf16() => Work { bf16_flops: flops, ..work },
+        BlockType::Bf16 if frame.context.isa().has_bf16() => Work {
+            bf16_flops: flops,
+            ..work
+        },
         ty if ty.is_float() => work,
-        _ => Work { byte_ops: flops, ..work },
+        _ => Work {
+            byte_ops: flops,
+            ..work
+        },
     }
 }
 
 /// Attention with a query of that many elements over the keys that its mask leaves.
 pub fn attention(frame: &Frame<'_>, cached: &Cached, query_len: f64) -> Work {
-    let Cached { states: [key, _], mask, end, .. } = *cached;
-    let (Some(state), Some(keys)) = (frame.states.get(key), frame.get(end).ok().and_then(|t| third(t).ok())) else {
+    let Cached {
+        states: [key, _],
+        mask,
+        end,
+        ..
+    } = *cached;
+    let (Some(state), Some(keys)) = (
+        frame.states.get(key),
+        frame.get(end).ok().and_then(|t| third(t).ok()),
+    ) else {
         return Work::default();
     };
     let keys = keys as f64;
     let share = keys / state.shape.get(2).map_or(1.0, |n| (*n).max(1) as f64);
-    let mask = mask.and_then(|m| frame.get(m).ok()?.f32s()).filter(|mask| !mask.is_empty());
-    let seen = mask.map_or(1.0, |mask| mask.iter().filter(|v| **v > HIDDEN).count() as f64 / mask.len() as f64);
-    Work { flops: 4.0 * query_len * keys * seen, read: 2.0 * bytes(state) * share, ..Work::default() }
+    let mask = mask
+        .and_then(|m| frame.get(m).ok()?.f32s())
+        .filter(|mask| !mask.is_empty());
+    let seen = mask.map_or(1.0, |mask| {
+        mask.iter().filter(|v| **v > HIDDEN).count() as f64 / mask.len() as f64
+    });
+    Work {
+        flops: 4.0 * query_len * keys * seen,
+        read: 2.0 * bytes(state) * share,
+        ..Work::default()
+    }
 }

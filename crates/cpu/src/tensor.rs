@@ -15,14 +15,19 @@ use thane_mil::types::{DType, TensorType};
 pub fn checked_len(dtype: DType, shape: &[usize], most_bytes: usize) -> Result<usize, String> {
     let bytes = dtype.bits().div_ceil(8);
     let most = most_bytes / bytes.max(1);
-    match shape.iter().try_fold(1usize, |n, d| n.checked_mul((*d).max(1))) {
+    match shape
+        .iter()
+        .try_fold(1usize, |n, d| n.checked_mul((*d).max(1)))
+    {
         Some(n) if n <= most => Ok(shape.iter().product()),
-        _ => Err(format!("a tensor {shape:?} of {dtype} takes more than the {most_bytes} bytes that one may")),
+        _ => Err(format!(
+            "a tensor {shape:?} of {dtype} takes more than the {most_bytes} bytes that one may"
+        )),
     }
 }
 
-/// Elements that count against a budget as long as they are there. They begin on a whole cache line: a vector that lies in two
-/// takes two reads, and products of a prompt a thirtieth longer.
+/// Elements that count against a budget as long as they are there. They begin on a whole cache
+/// line: a vector that lies in two takes two reads, and products of a prompt a thirtieth longer.
 #[derive(Debug, Default)]
 pub struct Elements<T> {
     values: Vec<T>,
@@ -42,7 +47,12 @@ impl<T: Pod> Elements<T> {
         let start = values.as_ptr().align_offset(LINE);
         // The allocator may not say.
         let start = if start > values.len() - len { 0 } else { start };
-        Self { values, start, len, held }
+        Self {
+            values,
+            start,
+            len,
+            held,
+        }
     }
 
     /// Set all to zero, by memory that the machine provides as it is written.
@@ -67,7 +77,12 @@ impl<T> DerefMut for Elements<T> {
 /// A few that are not worth counting.
 impl<T> From<Vec<T>> for Elements<T> {
     fn from(values: Vec<T>) -> Self {
-        Self { start: 0, len: values.len(), values, held: None }
+        Self {
+            start: 0,
+            len: values.len(),
+            values,
+            held: None,
+        }
     }
 }
 
@@ -95,8 +110,8 @@ pub enum Buffer {
 }
 
 impl Buffer {
-    /// Zeros, which count as `held` says; `None` for element types that the interpreter does not hold, and where there is no
-    /// memory for them.
+    /// Zeros, which count as `held` says; `None` for element types that the interpreter does not
+    /// hold, and where there is no memory for them.
     pub fn zeros(dtype: DType, n: usize, held: Option<Reservation>) -> Option<Self> {
         if !can_allocate(n.checked_mul(dtype.bits().div_ceil(8))?) {
             return None;
@@ -109,9 +124,12 @@ impl Buffer {
             DType::Int16 => Buffer::I16(Elements::zeros(n, held)),
             DType::Uint16 => Buffer::U16(Elements::zeros(n, held)),
             DType::Int8 | DType::Int4 => Buffer::I8(Elements::zeros(n, held)),
-            DType::Uint8 | DType::Uint6 | DType::Uint4 | DType::Uint3 | DType::Uint2 | DType::Uint1 => {
-                Buffer::U8(Elements::zeros(n, held))
-            }
+            DType::Uint8
+            | DType::Uint6
+            | DType::Uint4
+            | DType::Uint3
+            | DType::Uint2
+            | DType::Uint1 => Buffer::U8(Elements::zeros(n, held)),
             DType::Bool => Buffer::Bool(Elements::zeros(n, held)),
             _ => return None,
         })
@@ -158,12 +176,17 @@ impl Buffer {
         }
     }
 
-    /// Copy `n` elements from another buffer of the same kind; `false` when the kinds differ or an end is passed.
+    /// Copy `n` elements from another buffer of the same kind; `false` when the kinds differ or an
+    /// end is passed.
     pub fn copy_from(&mut self, at: usize, from: &Buffer, from_at: usize, n: usize) -> bool {
         fn copy<T: Copy>(to: &mut [T], at: usize, from: &[T], from_at: usize, n: usize) -> bool {
             let to = at.checked_add(n).and_then(|end| to.get_mut(at..end));
-            let from = from_at.checked_add(n).and_then(|end| from.get(from_at..end));
-            let (Some(to), Some(from)) = (to, from) else { return false };
+            let from = from_at
+                .checked_add(n)
+                .and_then(|end| from.get(from_at..end));
+            let (Some(to), Some(from)) = (to, from) else {
+                return false;
+            };
             to.copy_from_slice(from);
             true
         }
@@ -183,7 +206,8 @@ impl Buffer {
     }
 }
 
-/// Whether the machine grants an allocation of that many bytes: asking for zeros and getting none ends the process.
+/// Whether the machine grants an allocation of that many bytes: asking for zeros and getting none
+/// ends the process.
 fn can_allocate(n_bytes: usize) -> bool {
     /// What is granted unless the machine is out of memory altogether.
     const SMALL: usize = 1 << 26;
@@ -208,7 +232,11 @@ pub struct Tensor {
 impl Tensor {
     /// A tensor over `data`.
     pub fn new(dtype: DType, shape: Vec<usize>, data: Buffer) -> Self {
-        Self { dtype, shape, data: Arc::new(data) }
+        Self {
+            dtype,
+            shape,
+            data: Arc::new(data),
+        }
     }
 
     /// Number of elements.
@@ -250,15 +278,46 @@ impl Tensor {
     pub fn each(&self, mut visit: impl FnMut(usize, f64)) {
         let n = self.len();
         match &*self.data {
-            Buffer::F32(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x))),
-            Buffer::F16(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(f16_to_f32(*x)))),
-            Buffer::I32(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x))),
-            Buffer::U32(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x))),
-            Buffer::I16(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x))),
-            Buffer::U16(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x))),
-            Buffer::I8(v) => v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x))),
+            Buffer::F32(v) => v
+                .iter()
+                .take(n)
+                .enumerate()
+                .for_each(|(i, x)| visit(i, f64::from(*x))),
+            Buffer::F16(v) => v
+                .iter()
+                .take(n)
+                .enumerate()
+                .for_each(|(i, x)| visit(i, f64::from(f16_to_f32(*x)))),
+            Buffer::I32(v) => v
+                .iter()
+                .take(n)
+                .enumerate()
+                .for_each(|(i, x)| visit(i, f64::from(*x))),
+            Buffer::U32(v) => v
+                .iter()
+                .take(n)
+                .enumerate()
+                .for_each(|(i, x)| visit(i, f64::from(*x))),
+            Buffer::I16(v) => v
+                .iter()
+                .take(n)
+                .enumerate()
+                .for_each(|(i, x)| visit(i, f64::from(*x))),
+            Buffer::U16(v) => v
+                .iter()
+                .take(n)
+                .enumerate()
+                .for_each(|(i, x)| visit(i, f64::from(*x))),
+            Buffer::I8(v) => v
+                .iter()
+                .take(n)
+                .enumerate()
+                .for_each(|(i, x)| visit(i, f64::from(*x))),
             Buffer::U8(v) | Buffer::Bool(v) => {
-                v.iter().take(n).enumerate().for_each(|(i, x)| visit(i, f64::from(*x)));
+                v.iter()
+                    .take(n)
+                    .enumerate()
+                    .for_each(|(i, x)| visit(i, f64::from(*x)));
             }
         }
     }
@@ -266,12 +325,16 @@ impl Tensor {
 
 /// The `width` bits of element `i`, least significant first.
 fn bits(bytes: &[u8], i: usize, width: usize) -> u8 {
-    (0..width).fold(0, |v, k| v | ((bytes[(i * width + k) / 8] >> ((i * width + k) % 8) & 1) << k))
+    (0..width).fold(0, |v, k| {
+        v | ((bytes[(i * width + k) / 8] >> ((i * width + k) % 8) & 1) << k)
+    })
 }
 
-/// Buffers of fp32 that were used and wait to be used again, and where all other memory of a run is asked for.
+/// Buffers of fp32 that were used and wait to be used again, and where all other memory of a run is
+/// asked for.
 ///
-/// A function's values come and go in the same order at every call, so after the first call nothing is allocated.
+/// A function's values come and go in the same order at every call, so after the first call nothing
+/// is allocated.
 #[derive(Debug)]
 pub struct Pool {
     free: Vec<Floats>,
@@ -287,9 +350,15 @@ impl Pool {
     /// Buffers that are kept; a layer needs fewer at once.
     const MOST: usize = 48;
 
-    /// An empty pool whose tensors take at most `most_bytes` each, and what `budget` allows together.
+    /// An empty pool whose tensors take at most `most_bytes` each, and what `budget` allows
+    /// together.
     pub fn new(most_bytes: usize, budget: &Budget) -> Self {
-        Self { free: Vec::new(), most_bytes, budget: budget.clone(), refused: None }
+        Self {
+            free: Vec::new(),
+            most_bytes,
+            budget: budget.clone(),
+            refused: None,
+        }
     }
 
     /// Elements of a tensor, where it may be as large.
@@ -298,7 +367,11 @@ impl Pool {
     }
 
     /// Memory for what `what` names; buffers that wait are given up for it.
-    pub fn reserve(&mut self, n_bytes: usize, what: impl Fn() -> String) -> Result<Reservation, String> {
+    pub fn reserve(
+        &mut self,
+        n_bytes: usize,
+        what: impl Fn() -> String,
+    ) -> Result<Reservation, String> {
         let first = self.budget.reserve(n_bytes, &what);
         let result = first.or_else(|refused| match std::mem::take(&mut self.free) {
             free if free.is_empty() => Err(refused),
@@ -312,13 +385,17 @@ impl Pool {
 
     /// What was refused, if that is the reason of this failure.
     pub fn refusal(&mut self, reason: &str) -> Option<OverBudget> {
-        self.refused.take_if(|refused| reason.ends_with(&refused.to_string()))
+        self.refused
+            .take_if(|refused| reason.ends_with(&refused.to_string()))
     }
 
     /// A buffer for the elements of an fp32 tensor, or more, with any content; and their number.
     pub fn take_checked(&mut self, shape: &[usize]) -> Result<(Floats, usize), String> {
         let n = self.check(DType::Fp32, shape)?;
-        Ok((self.take_for(n, || format!("a tensor {shape:?} of fp32"))?, n))
+        Ok((
+            self.take_for(n, || format!("a tensor {shape:?} of fp32"))?,
+            n,
+        ))
     }
 
     /// A buffer of `n` elements or more, with any content, to compute with.
@@ -327,7 +404,11 @@ impl Pool {
     }
 
     fn take_for(&mut self, n: usize, what: impl Fn() -> String) -> Result<Floats, String> {
-        let fitting = self.free.iter().enumerate().filter(|(_, v)| v.len() >= n && v.len() / 4 <= n.max(64));
+        let fitting = self
+            .free
+            .iter()
+            .enumerate()
+            .filter(|(_, v)| v.len() >= n && v.len() / 4 <= n.max(64));
         if let Some((i, _)) = fitting.min_by_key(|(_, v)| v.len()) {
             return Ok(self.free.swap_remove(i));
         }
@@ -367,12 +448,14 @@ impl Pool {
         self.zeros(dtype, shape)
     }
 
-    /// A tensor of zeros in a buffer of its own, whose memory the machine provides as it is written.
+    /// A tensor of zeros in a buffer of its own, whose memory the machine provides as it is
+    /// written.
     pub fn zeros(&mut self, dtype: DType, shape: Vec<usize>) -> Result<Tensor, String> {
         let n = self.check(dtype, &shape)?;
         let what = || format!("a tensor {shape:?} of {dtype}");
         let held = self.reserve(n.saturating_mul(dtype.bits().div_ceil(8)), what)?;
-        let data = Buffer::zeros(dtype, n, Some(held)).ok_or_else(|| format!("{} cannot be held here", what()))?;
+        let data = Buffer::zeros(dtype, n, Some(held))
+            .ok_or_else(|| format!("{} cannot be held here", what()))?;
         Ok(Tensor::new(dtype, shape, data))
     }
 
@@ -390,18 +473,31 @@ impl Pool {
 
     /// The same numbers as fp32; the tensor itself where it is not fp16.
     pub fn widened(&mut self, tensor: &Tensor) -> Result<Tensor, String> {
-        let Buffer::F16(halves) = &*tensor.data else { return Ok(tensor.clone()) };
+        let Buffer::F16(halves) = &*tensor.data else {
+            return Ok(tensor.clone());
+        };
         let (mut wide, n) = self.take_checked(&tensor.shape)?;
-        wide.iter_mut().zip(&halves[..n]).for_each(|(wide, half)| *wide = f16_to_f32(*half));
-        Ok(Tensor::new(DType::Fp32, tensor.shape.clone(), Buffer::F32(wide)))
+        wide.iter_mut()
+            .zip(&halves[..n])
+            .for_each(|(wide, half)| *wide = f16_to_f32(*half));
+        Ok(Tensor::new(
+            DType::Fp32,
+            tensor.shape.clone(),
+            Buffer::F32(wide),
+        ))
     }
 
     /// The same numbers as `dtype`, where that is fp16; the tensor itself otherwise.
     pub fn narrowed(&mut self, tensor: Tensor, dtype: DType) -> Result<Tensor, String> {
-        let (Some(wide), DType::Fp16) = (tensor.f32s(), dtype) else { return Ok(tensor) };
+        let (Some(wide), DType::Fp16) = (tensor.f32s(), dtype) else {
+            return Ok(tensor);
+        };
         let mut narrow = self.zeros(DType::Fp16, tensor.shape.clone())?;
         if let Some(Buffer::F16(halves)) = Arc::get_mut(&mut narrow.data) {
-            halves.iter_mut().zip(wide).for_each(|(half, wide)| *half = f32_to_f16(*wide));
+            halves
+                .iter_mut()
+                .zip(wide)
+                .for_each(|(half, wide)| *half = f32_to_f16(*wide));
         }
         self.give(tensor);
         Ok(narrow)
@@ -409,27 +505,37 @@ impl Pool {
 
     /// A literal tensor; none for literals and element types that are not held here.
     pub fn literal(&mut self, literal: &Literal) -> Result<Option<Tensor>, String> {
-        let Literal::Tensor(ty, data) = literal else { return Ok(None) };
+        let Literal::Tensor(ty, data) = literal else {
+            return Ok(None);
+        };
         let TensorType { dtype, .. } = ty;
-        let Some((shape, n)) = ty.known_shape().zip(ty.n_elements()) else { return Ok(None) };
-        if ty.byte_len() != Some(data.byte_len()) || n == 0 && checked_len(*dtype, &shape, 1 << 30).is_err() {
+        let Some((shape, n)) = ty.known_shape().zip(ty.n_elements()) else {
+            return Ok(None);
+        };
+        if ty.byte_len() != Some(data.byte_len())
+            || n == 0 && checked_len(*dtype, &shape, 1 << 30).is_err()
+        {
             return Ok(None);
         }
         let what = || format!("the constant {ty}");
         let held = self.reserve(n.saturating_mul(dtype.bits().div_ceil(8)), what)?;
-        let Some(mut buffer) = Buffer::zeros(*dtype, n, Some(held)) else { return Ok(None) };
+        let Some(mut buffer) = Buffer::zeros(*dtype, n, Some(held)) else {
+            return Ok(None);
+        };
         let is_read = match (&mut buffer, dtype.bits()) {
             (buffer, 8 | 16 | 32) => data.read(0, buffer.bytes_mut()),
             (Buffer::I8(v), width) => {
                 let (bytes, shift) = (data.to_vec(), 8 - width);
-                v.iter_mut()
-                    .enumerate()
-                    .for_each(|(i, x)| *x = (bits(&bytes, i, width) << shift).cast_signed() >> shift);
+                v.iter_mut().enumerate().for_each(|(i, x)| {
+                    *x = (bits(&bytes, i, width) << shift).cast_signed() >> shift
+                });
                 true
             }
             (Buffer::U8(v), width) => {
                 let bytes = data.to_vec();
-                v.iter_mut().enumerate().for_each(|(i, x)| *x = bits(&bytes, i, width));
+                v.iter_mut()
+                    .enumerate()
+                    .for_each(|(i, x)| *x = bits(&bytes, i, width));
                 true
             }
             _ => false,

@@ -1,8 +1,9 @@
-//! What functions of fixed lengths are fed: tokens with what fills a block up, positions, where the cache is written, and what
-//! each token sees.
+//! What functions of fixed lengths are fed: tokens with what fills a block up, positions, where the
+//! cache is written, and what each token sees.
 //!
-//! The inputs are those of `thane convert --form engine` (ARCHITECTURE.md). A block that is not full is filled with tokens that
-//! stand behind the others: none of these sees them, and what the cache holds of them is hidden until it is written over.
+//! The inputs are those of `thane convert --form engine` (ARCHITECTURE.md). A block that is not
+//! full is filled with tokens that stand behind the others: none of these sees them, and what the
+//! cache holds of them is hidden until it is written over.
 
 use thane_mil::backend::{Instance, RunError};
 use thane_mil::literal::f64_to_f16;
@@ -32,16 +33,35 @@ pub(crate) struct Call<'a> {
 
 impl Fixed {
     /// Set the inputs of `function`.
-    pub(crate) fn set(&self, instance: &mut dyn Instance, function: &str, call: Call<'_>) -> Result<(), RunError> {
+    pub(crate) fn set(
+        &self,
+        instance: &mut dyn Instance,
+        function: &str,
+        call: Call<'_>,
+    ) -> Result<(), RunError> {
         let n = match function {
             "decode" => 1,
             "prefill" => self.block,
             other => return Err(RunError::NoFunction(other.to_owned())),
         };
-        let Call { tokens, position, context } = call;
+        let Call {
+            tokens,
+            position,
+            context,
+        } = call;
         let id = |i: usize| tokens.get(i).copied().unwrap_or_default();
-        ints(instance, "input_ids", &[1, n], (0..n).map(|i| id(i).cast_signed()))?;
-        ints(instance, "positions", &[n], (0..n).map(|i| int(position + i)))?;
+        ints(
+            instance,
+            "input_ids",
+            &[1, n],
+            (0..n).map(|i| id(i).cast_signed()),
+        )?;
+        ints(
+            instance,
+            "positions",
+            &[n],
+            (0..n).map(|i| int(position + i)),
+        )?;
         ints(instance, "write_begin", &[4], [0, 0, int(position), 0])?;
         ints(instance, "write_end", &[4], [0, 0, int(position + n), 0])?;
         let shape = [1, 1, n, context + n];
@@ -52,8 +72,14 @@ impl Fixed {
         if function == "prefill" {
             let last = tokens.len().saturating_sub(1);
             let one = |i: usize| f64_to_f16(if i == last { 1.0 } else { 0.0 });
-            let cells = instance.input("last_token", &[1, 1, 1, n])?.as_chunks_mut::<2>().0;
-            cells.iter_mut().enumerate().for_each(|(i, cell)| *cell = one(i).to_ne_bytes());
+            let cells = instance
+                .input("last_token", &[1, 1, 1, n])?
+                .as_chunks_mut::<2>()
+                .0;
+            cells
+                .iter_mut()
+                .enumerate()
+                .for_each(|(i, cell)| *cell = one(i).to_ne_bytes());
         }
         Ok(())
     }
@@ -70,22 +96,36 @@ fn ints(
     values: impl IntoIterator<Item = i32>,
 ) -> Result<(), RunError> {
     let cells = instance.input(name, shape)?.as_chunks_mut::<4>().0;
-    cells.iter_mut().zip(values).for_each(|(cell, value)| *cell = value.to_ne_bytes());
+    cells
+        .iter_mut()
+        .zip(values)
+        .for_each(|(cell, value)| *cell = value.to_ne_bytes());
     Ok(())
 }
 
 /// What each of `n` tokens sees: of the cache, then of the call; fewer than `window` places back.
 fn mask(bytes: &mut [u8], n: usize, call: Call<'_>, window: usize) {
-    let (shown, hidden) = (f64_to_f16(0.0).to_ne_bytes(), f64_to_f16(HIDDEN).to_ne_bytes());
+    let (shown, hidden) = (
+        f64_to_f16(0.0).to_ne_bytes(),
+        f64_to_f16(HIDDEN).to_ne_bytes(),
+    );
     let rows = bytes.as_chunks_mut::<2>().0.chunks_mut(call.context + n);
     for (i, row) in rows.enumerate() {
         let (past, own) = row.split_at_mut(call.context);
         let first = (call.position + i).saturating_sub(window - 1);
         for (at, cell) in past.iter_mut().enumerate() {
-            *cell = if (first..call.position).contains(&at) { shown } else { hidden };
+            *cell = if (first..call.position).contains(&at) {
+                shown
+            } else {
+                hidden
+            };
         }
         for (j, cell) in own.iter_mut().enumerate() {
-            *cell = if j <= i && i - j < window { shown } else { hidden };
+            *cell = if j <= i && i - j < window {
+                shown
+            } else {
+                hidden
+            };
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Prefill and decode over any backend.
 //!
-//! [`Session`] is a running program with the tokens that its cache holds; [`generate`] drives it from a prompt to the
-//! end of an answer. Knows nothing of which backend it drives.
+//! [`Session`] is a running program with the tokens that its cache holds; [`generate`] drives it
+//! from a prompt to the end of an answer. Knows nothing of which backend it drives.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -24,7 +24,9 @@ pub enum GenerateError {
     #[error(transparent)]
     Sample(#[from] SampleError),
     /// The prompt does not fit.
-    #[error("the prompt has {prompt} tokens, the context holds {context}, and one must be left for the answer")]
+    #[error(
+        "the prompt has {prompt} tokens, the context holds {context}, and one must be left for the answer"
+    )]
     PromptTooLong {
         /// Tokens of the prompt.
         prompt: usize,
@@ -62,14 +64,24 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session over a fresh instance whose caches hold `context` tokens; `fixed` where its functions take so many tokens and
-    /// no others.
-    pub fn new(instance: Box<dyn Instance>, context: usize, vocab_size: usize, fixed: Option<Fixed>) -> Self {
-        Self { instance, sequence: Sequence::new(context, vocab_size, fixed), n_greatest: None }
+    /// A session over a fresh instance whose caches hold `context` tokens; `fixed` where its
+    /// functions take so many tokens and no others.
+    pub fn new(
+        instance: Box<dyn Instance>,
+        context: usize,
+        vocab_size: usize,
+        fixed: Option<Fixed>,
+    ) -> Self {
+        Self {
+            instance,
+            sequence: Sequence::new(context, vocab_size, fixed),
+            n_greatest: None,
+        }
     }
 
-    /// Want no more than so many of the greatest logits of a token from now on, or all of them, as at first: of the logits that
-    /// [`Self::feed`] and [`Self::decode`] give, others may then be minus infinity. It can be much faster.
+    /// Want no more than so many of the greatest logits of a token from now on, or all of them, as
+    /// at first: of the logits that [`Self::feed`] and [`Self::decode`] give, others may then be
+    /// minus infinity. It can be much faster.
     pub fn want_greatest(&mut self, n: Option<usize>) {
         if n != self.n_greatest {
             self.instance.want_greatest("logits", n);
@@ -87,15 +99,22 @@ impl Session {
         self.sequence.tokens()
     }
 
-    /// Tokens at the front of `prompt` that need not be computed: the cache has them. The last token always is.
+    /// Tokens at the front of `prompt` that need not be computed: the cache has them. The last
+    /// token always is.
     pub fn n_cached(&self, prompt: &[u32]) -> usize {
         self.sequence.n_cached(prompt)
     }
 
-    /// Make the cache hold `prompt`, reusing what it has in common with it; the logits of the last token.
+    /// Make the cache hold `prompt`, reusing what it has in common with it; the logits of the last
+    /// token.
     ///
-    /// `interrupted` is asked between calls of the program; when it says so, `None` is given, and the cache holds a part.
-    pub fn feed(&mut self, prompt: &[u32], interrupted: &dyn Fn() -> bool) -> Result<Option<Vec<f32>>, GenerateError> {
+    /// `interrupted` is asked between calls of the program; when it says so, `None` is given, and
+    /// the cache holds a part.
+    pub fn feed(
+        &mut self,
+        prompt: &[u32],
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Option<Vec<f32>>, GenerateError> {
         self.sequence.begin(prompt)?;
         while let Some((function, tokens)) = self.sequence.next(prompt, Sequence::MOST_TOKENS) {
             if interrupted() {
@@ -112,7 +131,8 @@ impl Session {
         self.sequence.logits(self.instance.as_ref(), 1)
     }
 
-    /// Add tokens to the cache; the logits after each of them, row by row. Needs a program with the function `score`.
+    /// Add tokens to the cache; the logits after each of them, row by row. Needs a program with the
+    /// function `score`.
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerateError> {
         let n_greatest = self.n_greatest;
         self.want_greatest(None);
@@ -129,14 +149,17 @@ impl Session {
     }
 
     fn call(&mut self, function: &str, tokens: &[u32]) -> Result<(), GenerateError> {
-        self.sequence.fill(self.instance.as_mut(), function, tokens)?;
+        self.sequence
+            .fill(self.instance.as_mut(), function, tokens)?;
         self.instance.run(function)?;
         self.sequence.extend(tokens);
         Ok(())
     }
 
     fn logits(&self, n_tokens: usize) -> Result<Vec<f32>, GenerateError> {
-        self.sequence.logits(self.instance.as_ref(), n_tokens).map(Cow::into_owned)
+        self.sequence
+            .logits(self.instance.as_ref(), n_tokens)
+            .map(Cow::into_owned)
     }
 }
 
@@ -193,7 +216,11 @@ impl Timings {
 }
 
 fn rate(n: usize, time: Duration) -> f64 {
-    if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() }
+    if time.is_zero() {
+        0.0
+    } else {
+        n as f64 / time.as_secs_f64()
+    }
 }
 
 /// An answer.
@@ -219,7 +246,8 @@ pub struct Limits<'a> {
     pub interrupted: &'a dyn Fn() -> bool,
 }
 
-/// Answer a prompt; `on_text` gets each piece of text once no later token can change it, and can break off.
+/// Answer a prompt; `on_text` gets each piece of text once no later token can change it, and can
+/// break off.
 pub fn generate(
     session: &mut Session,
     sampler: &mut Sampler,
@@ -229,7 +257,10 @@ pub fn generate(
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Answer, GenerateError> {
     if prompt.len() >= session.context() {
-        return Err(GenerateError::PromptTooLong { prompt: prompt.len(), context: session.context() });
+        return Err(GenerateError::PromptTooLong {
+            prompt: prompt.len(),
+            context: session.context(),
+        });
     }
     let start = Instant::now();
     let prefill_tokens = prompt.len() - session.n_cached(prompt);
@@ -237,18 +268,37 @@ pub fn generate(
         tokens: Vec::new(),
         text: String::new(),
         finish_reason: FinishReason::Interrupted,
-        timings: Timings { prefill_tokens, ..Timings::default() },
+        timings: Timings {
+            prefill_tokens,
+            ..Timings::default()
+        },
     };
     session.want_greatest(sampler.n_greatest(prompt.len()));
-    let Some(logits) = session.feed(prompt, limits.interrupted)? else { return Ok(answer) };
+    let Some(logits) = session.feed(prompt, limits.interrupted)? else {
+        return Ok(answer);
+    };
     answer.timings.prefill = start.elapsed();
-    let mut writer = Writer { answer, history: prompt.to_vec(), stream, on_text };
+    let mut writer = Writer {
+        answer,
+        history: prompt.to_vec(),
+        stream,
+        on_text,
+    };
     let reason = decode(session, sampler, &mut writer, logits, start, limits)?;
-    let Writer { mut answer, stream, on_text, .. } = writer;
+    let Writer {
+        mut answer,
+        stream,
+        on_text,
+        ..
+    } = writer;
     let rest = stream.finish();
     answer.text.push_str(&rest);
     let broken = !rest.is_empty() && on_text(&rest).is_break();
-    answer.finish_reason = if broken { FinishReason::Interrupted } else { reason };
+    answer.finish_reason = if broken {
+        FinishReason::Interrupted
+    } else {
+        reason
+    };
     Ok(answer)
 }
 
@@ -304,7 +354,8 @@ fn decode(
         if (limits.interrupted)() {
             return Ok(FinishReason::Interrupted);
         }
-        // Into the same memory: that of a large vocabulary, taken anew, would be cleared by the system page by page.
+        // Into the same memory: that of a large vocabulary, taken anew, would be cleared by the
+        // system page by page.
         session.want_greatest(sampler.n_greatest(writer.history.len()));
         logits.clear();
         logits.extend_from_slice(&session.decode(token)?);

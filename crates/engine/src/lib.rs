@@ -1,7 +1,9 @@
-//! Prompts to answers and texts to vectors: tokenizers and chat templates ([`text`]), sampling ([`sample`]), prefill and
-//! decode ([`generate`] of one sequence, [`sessions`] of many, [`fixed`]) and embeddings ([`embed`]) over any backend.
+//! Prompts to answers and texts to vectors: tokenizers and chat templates ([`text`]), sampling
+//! ([`sample`]), prefill and decode ([`generate`] of one sequence, [`sessions`] of many, [`fixed`])
+//! and embeddings ([`embed`]) over any backend.
 //!
-//! This crate does not know which backend it drives, and reads no files: the caller hands over plain data.
+//! This crate does not know which backend it drives, and reads no files: the caller hands over
+//! plain data.
 #![deny(missing_docs)]
 
 pub mod embed;

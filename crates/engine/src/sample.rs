@@ -1,8 +1,8 @@
 //! From logits to the next token.
 //!
 //! Order: repetition penalty, frequency and presence penalty, temperature, top-k, top-p, min-p,
-//! draw. It is the order of the samplers of `transformers`, so top-p and min-p see the
-//! distribution after the temperature. At temperature 0 the best logit after the penalties is taken.
+//! draw. It is the order of the samplers of `transformers`, so top-p and min-p see the distribution
+//! after the temperature. At temperature 0 the best logit after the penalties is taken.
 
 use std::cmp::Ordering;
 
@@ -109,20 +109,59 @@ impl Sampler {
         let o = &options;
         let finite = |value: f32| value.is_finite();
         let checks = [
-            ("temperature", o.temperature, o.temperature >= 0.0, "0 or more"),
-            ("top_p", o.top_p, o.top_p > 0.0 && o.top_p <= 1.0, "above 0 and at most 1"),
-            ("min_p", o.min_p, (0.0..=1.0).contains(&o.min_p), "from 0 to 1"),
-            ("repetition_penalty", o.repetition_penalty, o.repetition_penalty > 0.0, "above 0"),
-            ("presence_penalty", o.presence_penalty, true, "a finite number"),
-            ("frequency_penalty", o.frequency_penalty, true, "a finite number"),
+            (
+                "temperature",
+                o.temperature,
+                o.temperature >= 0.0,
+                "0 or more",
+            ),
+            (
+                "top_p",
+                o.top_p,
+                o.top_p > 0.0 && o.top_p <= 1.0,
+                "above 0 and at most 1",
+            ),
+            (
+                "min_p",
+                o.min_p,
+                (0.0..=1.0).contains(&o.min_p),
+                "from 0 to 1",
+            ),
+            (
+                "repetition_penalty",
+                o.repetition_penalty,
+                o.repetition_penalty > 0.0,
+                "above 0",
+            ),
+            (
+                "presence_penalty",
+                o.presence_penalty,
+                true,
+                "a finite number",
+            ),
+            (
+                "frequency_penalty",
+                o.frequency_penalty,
+                true,
+                "a finite number",
+            ),
         ];
         for (option, value, ok, range) in checks {
             if !ok || !finite(value) {
-                return Err(SampleError::Option { option, value, range });
+                return Err(SampleError::Option {
+                    option,
+                    value,
+                    range,
+                });
             }
         }
         let random = Random::new(options.seed);
-        Ok(Self { options, random, candidates: Vec::new(), recent: Vec::new() })
+        Ok(Self {
+            options,
+            random,
+            candidates: Vec::new(),
+            recent: Vec::new(),
+        })
     }
 
     /// The options that it was made with.
@@ -130,8 +169,9 @@ impl Sampler {
         &self.options
     }
 
-    /// How many of the greatest logits [`Self::sample`] may need, ahead of this many tokens of history; `None` where others count too. It
-    /// chooses the same where all others are minus infinity.
+    /// How many of the greatest logits [`Self::sample`] may need, ahead of this many tokens of
+    /// history; `None` where others count too. It chooses the same where all others are minus
+    /// infinity.
     pub fn n_greatest(&self, n_history: usize) -> Option<usize> {
         let o = &self.options;
         let n = match (o.temperature == 0.0, o.top_k) {
@@ -143,7 +183,8 @@ impl Sampler {
             return Some(n);
         }
         // As many tokens may come down from the front.
-        let lowers = o.repetition_penalty >= 1.0 && o.presence_penalty >= 0.0 && o.frequency_penalty >= 0.0;
+        let lowers =
+            o.repetition_penalty >= 1.0 && o.presence_penalty >= 0.0 && o.frequency_penalty >= 0.0;
         lowers.then(|| n.saturating_add(o.repeat_last_n.unwrap_or(n_history).min(n_history)))
     }
 
@@ -152,10 +193,17 @@ impl Sampler {
         o.repetition_penalty != 1.0 || o.presence_penalty != 0.0 || o.frequency_penalty != 0.0
     }
 
-    /// The next token. `logits` are changed by the penalties; `history` is prompt and answer so far.
+    /// The next token. `logits` are changed by the penalties; `history` is prompt and answer so
+    /// far.
     pub fn sample(&mut self, logits: &mut [f32], history: &[u32]) -> Result<u32, SampleError> {
-        if let Some(id) = logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
-            return Err(SampleError::NotFinite { id, value: logits[id] });
+        if let Some(id) = logits
+            .iter()
+            .position(|logit| logit.is_nan() || *logit == f32::INFINITY)
+        {
+            return Err(SampleError::NotFinite {
+                id,
+                value: logits[id],
+            });
         }
         self.penalize(logits, history)?;
         let best = likeliest(logits).ok_or(SampleError::Empty(logits.len()))?;
@@ -170,7 +218,11 @@ impl Sampler {
     }
 
     /// The tokens that [`Sampler::sample`] would draw from, with their probabilities.
-    pub fn distribution(&mut self, logits: &mut [f32], history: &[u32]) -> Result<Vec<(u32, f32)>, SampleError> {
+    pub fn distribution(
+        &mut self,
+        logits: &mut [f32],
+        history: &[u32],
+    ) -> Result<Vec<(u32, f32)>, SampleError> {
         let state = self.random.clone();
         let token = self.sample(logits, history)?;
         self.random = state;
@@ -178,7 +230,11 @@ impl Sampler {
             return Ok(vec![(token, 1.0)]);
         }
         let sum: f64 = self.candidates.iter().map(|c| f64::from(c.weight)).sum();
-        Ok(self.candidates.iter().map(|c| (c.id, (f64::from(c.weight) / sum) as f32)).collect())
+        Ok(self
+            .candidates
+            .iter()
+            .map(|c| (c.id, (f64::from(c.weight) / sum) as f32))
+            .collect())
     }
 
     fn penalize(&mut self, logits: &mut [f32], history: &[u32]) -> Result<(), SampleError> {
@@ -188,11 +244,17 @@ impl Sampler {
         }
         let n_last = o.repeat_last_n.unwrap_or(history.len()).min(history.len());
         self.recent.clear();
-        self.recent.extend_from_slice(&history[history.len() - n_last..]);
+        self.recent
+            .extend_from_slice(&history[history.len() - n_last..]);
         self.recent.sort_unstable();
         for same in self.recent.chunk_by(|a, b| a == b) {
             let n_vocab = logits.len();
-            let logit = logits.get_mut(same[0] as usize).ok_or(SampleError::History { id: same[0], n_vocab })?;
+            let logit = logits
+                .get_mut(same[0] as usize)
+                .ok_or(SampleError::History {
+                    id: same[0],
+                    n_vocab,
+                })?;
             if *logit > 0.0 {
                 *logit /= o.repetition_penalty;
             } else {
@@ -207,16 +269,22 @@ impl Sampler {
     fn collect(&mut self, logits: &[f32], best: f32) {
         let temperature = self.options.temperature;
         self.candidates.clear();
-        self.candidates.extend(logits.iter().enumerate().filter_map(|(id, &logit)| {
-            let weight = ((logit - best) / temperature).exp();
-            (weight > 0.0).then_some(Candidate { id: id as u32, logit, weight })
-        }));
+        self.candidates
+            .extend(logits.iter().enumerate().filter_map(|(id, &logit)| {
+                let weight = ((logit - best) / temperature).exp();
+                (weight > 0.0).then_some(Candidate {
+                    id: id as u32,
+                    logit,
+                    weight,
+                })
+            }));
     }
 
     fn keep_top_k(&mut self) {
         let k = self.options.top_k;
         if k > 0 && k < self.candidates.len() {
-            self.candidates.select_nth_unstable_by(k - 1, Candidate::best_first);
+            self.candidates
+                .select_nth_unstable_by(k - 1, Candidate::best_first);
             self.candidates.truncate(k);
         }
     }
@@ -252,14 +320,16 @@ impl Sampler {
         // The best weight is 1: it is relative to the best token, which no step removes.
         let min_p = self.options.min_p;
         if min_p > 0.0 {
-            self.candidates.retain(|candidate| candidate.weight >= min_p);
+            self.candidates
+                .retain(|candidate| candidate.weight >= min_p);
         }
     }
 
     /// A token with probability in proportion to its weight.
     fn draw(&mut self) -> u32 {
         // The order in which selection leaves the candidates is no part of its contract.
-        self.candidates.sort_unstable_by_key(|candidate| candidate.id);
+        self.candidates
+            .sort_unstable_by_key(|candidate| candidate.id);
         let all: f64 = self.candidates.iter().map(|c| f64::from(c.weight)).sum();
         let mut left = self.random.unit() * all;
         for candidate in &self.candidates {
@@ -272,7 +342,8 @@ impl Sampler {
     }
 }
 
-/// Index of the largest logit, the first of equals; NaN is passed over. None if there is none above minus infinity.
+/// Index of the largest logit, the first of equals; NaN is passed over. None if there is none above
+/// minus infinity.
 pub fn likeliest(logits: &[f32]) -> Option<usize> {
     /// Logits that are looked at together: a chunk whose largest is no news costs one comparison.
     const CHUNK_LEN: usize = 64;
@@ -286,7 +357,11 @@ pub fn likeliest(logits: &[f32]) -> Option<usize> {
                 *lane = if *logit > *lane { *logit } else { *lane };
             }
         }
-        if lanes.iter().chain(rest).all(|logit| logit.partial_cmp(&most) != Some(Ordering::Greater)) {
+        if lanes
+            .iter()
+            .chain(rest)
+            .all(|logit| logit.partial_cmp(&most) != Some(Ordering::Greater))
+        {
             continue;
         }
         for (i, &logit) in chunk.iter().enumerate() {
@@ -335,7 +410,8 @@ mod tests {
     #[test]
     fn random_numbers_equal_the_published_formulas() {
         // make_goldens.py computes them with Python's integers.
-        let json: serde_json::Value = serde_json::from_str(include_str!("../tests/data/sampling.json")).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_str(include_str!("../tests/data/sampling.json")).unwrap();
         let mut random = Random::new(json["random"]["seed"].as_u64().unwrap());
         let values = json["random"]["values"].as_array().unwrap();
         assert_eq!(values.len(), 5);

@@ -1,25 +1,28 @@
-//! Speed of the products, as JSON lines: `cargo run --release -p thane-kernels --example gemv -- [threads] [isa] [figure]`.
+//! Speed of the products, as JSON lines:
+//! `cargo run --release -p thane-kernels --example gemv -- [threads] [isa] [figure]`.
 //!
-//! For each shape of SmolLM2-135M (Q4_1 and Q8_0) and Gemma 3 270M (Q4_K_M), and one shape in every type: GB/s of
-//! weights for one token, and GOP/s (two per multiplication) for 512; `packed` is the time of the packed form. The first lines
-//! give the memory's read speed, to which the others compare. `greatest` is a vocabulary of which only the best row is wanted,
-//! beside all of it.
+//! For each shape of SmolLM2-135M (Q4_1 and Q8_0) and Gemma 3 270M (Q4_K_M), and one shape in every
+//! type: GB/s of weights for one token, and GOP/s (two per multiplication) for 512; `packed` is the
+//! time of the packed form. The first lines give the memory's read speed, to which the others
+//! compare. `greatest` is a vocabulary of which only the best row is wanted, beside all of it.
 //!
-//! The weights of a figure are more than the last-level cache, as they are in a decode step: enough copies of the
-//! matrix, used in turn.
+//! The weights of a figure are more than the last-level cache, as they are in a decode step: enough
+//! copies of the matrix, used in turn.
 #![allow(clippy::print_stdout)]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use thane_kernels::linear::{
-    CodesProduct, Int8Block, Int8Weight, LINE_BYTES, PackedCodes, Start, int8_len, int8_scratch_len, linear_codes,
-    linear_codes_best, linear_codes_best_scratch_len, linear_codes_scratch_len, linear_f32, linear_f32_scratch_len,
-    linear_fast, linear_fast_scratch_len, linear_int8, pack_codes, pack_codes_scratch_len, pack_int8, packed_codes_len,
-    quantize_int8,
+    CodesProduct, Int8Block, Int8Weight, LINE_BYTES, PackedCodes, Start, int8_len,
+    int8_scratch_len, linear_codes, linear_codes_best, linear_codes_best_scratch_len,
+    linear_codes_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast,
+    linear_fast_scratch_len, linear_int8, pack_codes, pack_codes_scratch_len, pack_int8,
+    packed_codes_len, quantize_int8,
 };
 use thane_kernels::{
-    Attention, BlockType, Context, HeadRows, Isa, KvData, KvView, Weight, attention, attention_scratch_len,
+    Attention, BlockType, Context, HeadRows, Isa, KvData, KvView, Weight, attention,
+    attention_scratch_len,
 };
 
 /// Bytes of weights to go through: twice a last-level cache of 32 MiB.
@@ -54,8 +57,14 @@ const SHAPES: [(BlockType, usize, usize); 24] = [
 ];
 
 /// Of float weights as codes of 8 bits: those of MiniLM and of an encoder of 0.6B.
-const INT8_SHAPES: [(usize, usize); 6] =
-    [(1152, 384), (1536, 384), (384, 1536), (3072, 1024), (1024, 2048), (1024, 3072)];
+const INT8_SHAPES: [(usize, usize); 6] = [
+    (1152, 384),
+    (1536, 384),
+    (384, 1536),
+    (3072, 1024),
+    (1024, 2048),
+    (1024, 3072),
+];
 /// Of bf16 weights: two of the models, and one that alone is more than the last-level cache.
 const BF16_SHAPES: [(usize, usize); 3] = [(1536, 576), (2048, 640), (32768, 640)];
 
@@ -68,7 +77,10 @@ fn main() {
         Some(name) => Isa::available().into_iter().find(|isa| isa.name() == name),
     };
     let Some(isa) = isa else {
-        println!("{{\"error\":\"this machine does not have {}\"}}", name.unwrap_or_default());
+        println!(
+            "{{\"error\":\"this machine does not have {}\"}}",
+            name.unwrap_or_default()
+        );
         return;
     };
     let only = args.next();
@@ -80,7 +92,10 @@ fn main() {
     for (ty, n_rows, n_cols) in SHAPES.into_iter().filter(|_| wanted("gemv")) {
         time(&ctx, ty, n_rows, n_cols, 1, "gemv");
     }
-    for (ty, n_rows, n_cols) in SHAPES.into_iter().filter(|(_, n_rows, _)| *n_rows < 5000 && wanted("gemm")) {
+    for (ty, n_rows, n_cols) in SHAPES
+        .into_iter()
+        .filter(|(_, n_rows, _)| *n_rows < 5000 && wanted("gemm"))
+    {
         time(&ctx, ty, n_rows, n_cols, 512, "gemm");
     }
     for n_tokens in [2, 4, 5, 8, 16, 32].into_iter().filter(|_| wanted("few")) {
@@ -88,7 +103,10 @@ fn main() {
         time(&ctx, BlockType::Q5_0, 2048, 640, n_tokens, "few");
         time(&ctx, BlockType::Q8_0, 262_144, 640, n_tokens, "few");
     }
-    for (n_rows, n_cols) in [(49152, 576), (262_144, 640), (151_936, 896)].into_iter().filter(|_| wanted("greatest")) {
+    for (n_rows, n_cols) in [(49152, 576), (262_144, 640), (151_936, 896)]
+        .into_iter()
+        .filter(|_| wanted("greatest"))
+    {
         greatest(&ctx, n_rows, n_cols);
     }
     for (n_rows, n_cols) in BF16_SHAPES.into_iter().filter(|_| wanted("bf16")) {
@@ -102,11 +120,18 @@ fn main() {
         }
     }
     for (name, n_kv_heads, group, head_dim) in [("smollm2", 3, 3, 64), ("gemma3", 1, 4, 256)] {
-        for (n_tokens, n_keys) in
-            [(1, 128), (1, 700), (1, 4096), (512, 512)].into_iter().filter(|_| wanted("attention"))
+        for (n_tokens, n_keys) in [(1, 128), (1, 700), (1, 4096), (512, 512)]
+            .into_iter()
+            .filter(|_| wanted("attention"))
         {
             for may_round in [false, true] {
-                attend(&ctx, name, [n_kv_heads, group * n_tokens, head_dim, n_keys], n_tokens, may_round);
+                attend(
+                    &ctx,
+                    name,
+                    [n_kv_heads, group * n_tokens, head_dim, n_keys],
+                    n_tokens,
+                    may_round,
+                );
             }
         }
     }
@@ -151,7 +176,8 @@ fn read_speed(ctx: &Context) {
     );
 }
 
-/// Bytes that are good for any type: small scales, no infinity or NaN, whatever field they fall into.
+/// Bytes that are good for any type: small scales, no infinity or NaN, whatever field they fall
+/// into.
 fn weight_bytes(len: usize) -> Vec<u8> {
     let mut next = random(0x2b);
     (0..len).map(|_| next()).collect()
@@ -169,21 +195,43 @@ fn random(bits: u8) -> impl FnMut() -> u8 {
 }
 
 fn time(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize, n_tokens: usize, figure: &str) {
-    let Some(row_bytes) = ty.row_bytes(n_cols) else { return };
+    let Some(row_bytes) = ty.row_bytes(n_cols) else {
+        return;
+    };
     let weight_len = row_bytes * n_rows;
-    let n_copies = if n_tokens < 64 { WORKING_SET_BYTES.div_ceil(weight_len) } else { 1 };
+    let n_copies = if n_tokens < 64 {
+        WORKING_SET_BYTES.div_ceil(weight_len)
+    } else {
+        1
+    };
     let bytes = weight_bytes(weight_len * n_copies);
-    let weight = |copy: usize| Weight { ty, bytes: &bytes[copy * weight_len..][..weight_len], n_rows, n_cols };
-    let x: Vec<f32> = (0..n_tokens * n_cols).map(|i| (i % 17) as f32 / 17.0 - 0.4).collect();
+    let weight = |copy: usize| Weight {
+        ty,
+        bytes: &bytes[copy * weight_len..][..weight_len],
+        n_rows,
+        n_cols,
+    };
+    let x: Vec<f32> = (0..n_tokens * n_cols)
+        .map(|i| (i % 17) as f32 / 17.0 - 0.4)
+        .collect();
     let mut y = vec![0.0; n_tokens * n_rows];
     let mut scratch = vec![0.0; linear_fast_scratch_len(ctx, &weight(0), n_tokens)];
     let [median, best, worst] = measure(n_copies, || {
         for copy in 0..n_copies {
-            linear_fast(ctx, &weight(copy), &x, n_tokens, Start::NONE, &mut y, &mut scratch);
+            linear_fast(
+                ctx,
+                &weight(copy),
+                &x,
+                n_tokens,
+                Start::NONE,
+                &mut y,
+                &mut scratch,
+            );
         }
         black_box(&y);
     });
-    let packed = packed_time(ctx, &weight(0), &x, n_tokens).map_or("null".to_owned(), |us| format!("{us:.2}"));
+    let packed = packed_time(ctx, &weight(0), &x, n_tokens)
+        .map_or("null".to_owned(), |us| format!("{us:.2}"));
     let gb = weight_len as f64 / 1e9;
     let gop = 2e-9 * (n_rows * n_cols * n_tokens) as f64;
     println!(
@@ -201,9 +249,15 @@ fn time(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize, n_tokens: us
 
 /// Microseconds of the packed form, where there is one, with as many copies as [`time`] has.
 fn packed_time(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize) -> Option<f64> {
-    let Weight { ty, n_rows, n_cols, .. } = *weight;
+    let Weight {
+        ty, n_rows, n_cols, ..
+    } = *weight;
     let len = packed_codes_len(ty, n_rows, n_cols)?;
-    let n_copies = if n_tokens < 64 { WORKING_SET_BYTES.div_ceil(weight.bytes.len()) } else { 1 };
+    let n_copies = if n_tokens < 64 {
+        WORKING_SET_BYTES.div_ceil(weight.bytes.len())
+    } else {
+        1
+    };
     let mut bytes = vec![0; len * n_copies + LINE_BYTES];
     let start = bytes.as_ptr().align_offset(LINE_BYTES);
     let bytes = &mut bytes[start..][..len * n_copies];
@@ -215,7 +269,12 @@ fn packed_time(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize) -> Op
     let mut scratch = vec![0.0; linear_codes_scratch_len(ctx, *weight, n_tokens)];
     let [median, ..] = measure(n_copies, || {
         for bytes in bytes.chunks(len) {
-            let packed = PackedCodes { ty, bytes, n_rows, n_cols };
+            let packed = PackedCodes {
+                ty,
+                bytes,
+                n_rows,
+                n_cols,
+            };
             linear_codes(
                 ctx,
                 &mut [CodesProduct::new(packed, n_tokens, Start::NONE, &mut y)],
@@ -229,30 +288,60 @@ fn packed_time(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize) -> Op
     Some(median * 1e6)
 }
 
-/// The greatest output of a vocabulary, and all of them, in turn: of codes and activations that are uniform, so that few rows stand out.
+/// The greatest output of a vocabulary, and all of them, in turn: of codes and activations that are
+/// uniform, so that few rows stand out.
 fn greatest(ctx: &Context, n_rows: usize, n_cols: usize) {
     let ty = BlockType::Q8_0;
     let mut random = random(0xff);
-    let mut bytes: Vec<u8> = (0..ty.row_bytes(n_cols).unwrap_or(0) * n_rows).map(|_| random()).collect();
+    let mut bytes: Vec<u8> = (0..ty.row_bytes(n_cols).unwrap_or(0) * n_rows)
+        .map(|_| random())
+        .collect();
     for block in bytes.chunks_exact_mut(ty.block_bytes()) {
         block[..2].copy_from_slice(&0x1c00u16.to_le_bytes());
     }
-    let weight = Weight { ty, bytes: &bytes, n_rows, n_cols };
-    let Some(len) = packed_codes_len(ty, n_rows, n_cols) else { return };
+    let weight = Weight {
+        ty,
+        bytes: &bytes,
+        n_rows,
+        n_cols,
+    };
+    let Some(len) = packed_codes_len(ty, n_rows, n_cols) else {
+        return;
+    };
     let mut packed = vec![0; len + LINE_BYTES];
     let start = packed.as_ptr().align_offset(LINE_BYTES);
     let packed = &mut packed[start..][..len];
-    pack_codes(ctx, &weight, 0..n_rows, packed, &mut vec![0.0; pack_codes_scratch_len(ctx, n_cols)]);
-    let packed = PackedCodes { ty, bytes: packed, n_rows, n_cols };
-    let x: Vec<f32> = (0..n_cols).map(|_| f32::from(random()) / 255.0 - 0.5).collect();
+    pack_codes(
+        ctx,
+        &weight,
+        0..n_rows,
+        packed,
+        &mut vec![0.0; pack_codes_scratch_len(ctx, n_cols)],
+    );
+    let packed = PackedCodes {
+        ty,
+        bytes: packed,
+        n_rows,
+        n_cols,
+    };
+    let x: Vec<f32> = (0..n_cols)
+        .map(|_| f32::from(random()) / 255.0 - 0.5)
+        .collect();
     let mut y = vec![0.0; n_rows];
-    let len = linear_codes_scratch_len(ctx, packed, 1).max(linear_codes_best_scratch_len(&packed, 1));
+    let len =
+        linear_codes_scratch_len(ctx, packed, 1).max(linear_codes_best_scratch_len(&packed, 1));
     let mut scratch = vec![0.0; len];
     let mut read = 0;
     let mut seconds = |is_whole: bool| {
         let start = Instant::now();
         if is_whole {
-            linear_codes(ctx, &mut [CodesProduct::new(packed, 1, Start::NONE, &mut y)], &x, 1, &mut scratch);
+            linear_codes(
+                ctx,
+                &mut [CodesProduct::new(packed, 1, Start::NONE, &mut y)],
+                &x,
+                1,
+                &mut scratch,
+            );
         } else {
             read = linear_codes_best(ctx, &packed, 1, &x, &mut y, &mut scratch);
         }
@@ -260,7 +349,9 @@ fn greatest(ctx: &Context, n_rows: usize, n_cols: usize) {
         start.elapsed().as_secs_f64()
     };
     seconds(true);
-    let mut pairs: Vec<[f64; 2]> = (0..N_SAMPLES).map(|_| [seconds(false), seconds(true)]).collect();
+    let mut pairs: Vec<[f64; 2]> = (0..N_SAMPLES)
+        .map(|_| [seconds(false), seconds(true)])
+        .collect();
     pairs.sort_by(|a, b| (a[1] / a[0]).total_cmp(&(b[1] / b[0])));
     let [best, whole] = pairs[N_SAMPLES / 2];
     println!(
@@ -277,17 +368,28 @@ fn greatest(ctx: &Context, n_rows: usize, n_cols: usize) {
     );
 }
 
-/// [`linear_fast`] and [`linear_f32`] of a bf16 weight, in turn: with copies of more than the last-level cache for few
-/// tokens, one copy for many.
+/// [`linear_fast`] and [`linear_f32`] of a bf16 weight, in turn: with copies of more than the
+/// last-level cache for few tokens, one copy for many.
 fn bf16_against_f32(ctx: &Context, n_rows: usize, n_cols: usize, n_tokens: usize) {
     let weight_len = 2 * n_rows * n_cols;
-    let n_copies = if n_tokens < 64 { WORKING_SET_BYTES.div_ceil(weight_len) } else { 1 };
+    let n_copies = if n_tokens < 64 {
+        WORKING_SET_BYTES.div_ceil(weight_len)
+    } else {
+        1
+    };
     let bytes = weight_bytes(weight_len * n_copies);
     let weight = |copy: usize| {
         let bytes = &bytes[copy * weight_len..][..weight_len];
-        Weight { ty: BlockType::Bf16, bytes, n_rows, n_cols }
+        Weight {
+            ty: BlockType::Bf16,
+            bytes,
+            n_rows,
+            n_cols,
+        }
     };
-    let x: Vec<f32> = (0..n_tokens * n_cols).map(|i| (i % 17) as f32 / 17.0 - 0.4).collect();
+    let x: Vec<f32> = (0..n_tokens * n_cols)
+        .map(|i| (i % 17) as f32 / 17.0 - 0.4)
+        .collect();
     let mut y = vec![0.0; n_tokens * n_rows];
     let mut fast_scratch = vec![0.0; linear_fast_scratch_len(ctx, &weight(0), n_tokens)];
     let mut f32_scratch = vec![0.0; linear_f32_scratch_len(ctx, &weight(0), n_tokens)];
@@ -295,16 +397,34 @@ fn bf16_against_f32(ctx: &Context, n_rows: usize, n_cols: usize, n_tokens: usize
         let start = Instant::now();
         for copy in 0..n_copies {
             if is_fast {
-                linear_fast(ctx, &weight(copy), &x, n_tokens, Start::NONE, &mut y, &mut fast_scratch);
+                linear_fast(
+                    ctx,
+                    &weight(copy),
+                    &x,
+                    n_tokens,
+                    Start::NONE,
+                    &mut y,
+                    &mut fast_scratch,
+                );
             } else {
-                linear_f32(ctx, &weight(copy), &x, n_tokens, Start::NONE, &mut y, &mut f32_scratch);
+                linear_f32(
+                    ctx,
+                    &weight(copy),
+                    &x,
+                    n_tokens,
+                    Start::NONE,
+                    &mut y,
+                    &mut f32_scratch,
+                );
             }
         }
         black_box(&y);
         start.elapsed().as_secs_f64() / n_copies as f64
     };
     seconds(true);
-    let mut pairs: Vec<[f64; 2]> = (0..N_SAMPLES).map(|_| [seconds(true), seconds(false)]).collect();
+    let mut pairs: Vec<[f64; 2]> = (0..N_SAMPLES)
+        .map(|_| [seconds(true), seconds(false)])
+        .collect();
     pairs.sort_by(|a, b| (a[1] / a[0]).total_cmp(&(b[1] / b[0])));
     let [fast, exact] = pairs[N_SAMPLES / 2];
     let ratio = |[fast, exact]: [f64; 2]| exact / fast;
@@ -325,12 +445,26 @@ fn bf16_against_f32(ctx: &Context, n_rows: usize, n_cols: usize, n_tokens: usize
 /// Rounding activations, and their product with rounded weights.
 fn int8(ctx: &Context, n_rows: usize, n_cols: usize, n_tokens: usize) {
     let values: Vec<u8> = weight_bytes(2 * n_rows * n_cols);
-    let weight = Weight { ty: BlockType::Bf16, bytes: &values, n_rows, n_cols };
+    let weight = Weight {
+        ty: BlockType::Bf16,
+        bytes: &values,
+        n_rows,
+        n_cols,
+    };
     let mut blocks = vec![Int8Block::ZERO; int8_len(n_rows, n_cols).unwrap_or_default()];
     pack_int8(ctx, &weight, &mut blocks);
-    let packed = Int8Weight { blocks: &blocks, n_rows, n_cols };
-    let x: Vec<f32> = (0..n_tokens * n_cols).map(|i| (i % 17) as f32 / 17.0 - 0.4).collect();
-    let (mut y, mut scratch) = (vec![0.0; n_tokens * n_rows], vec![0.0; int8_scratch_len(n_tokens, n_cols)]);
+    let packed = Int8Weight {
+        blocks: &blocks,
+        n_rows,
+        n_cols,
+    };
+    let x: Vec<f32> = (0..n_tokens * n_cols)
+        .map(|i| (i % 17) as f32 / 17.0 - 0.4)
+        .collect();
+    let (mut y, mut scratch) = (
+        vec![0.0; n_tokens * n_rows],
+        vec![0.0; int8_scratch_len(n_tokens, n_cols)],
+    );
     let n = (512 / n_tokens).max(1);
     let [rounding, _, _] = measure(n, || {
         for _ in 0..n {
@@ -361,14 +495,29 @@ fn attend(
     n_tokens: usize,
     may_round: bool,
 ) {
-    let cache: Vec<u16> = (0..n_kv_heads * n_keys * head_dim).map(|i| 0x3000 + (i % 1021) as u16).collect();
-    let q: Vec<f32> = (0..n_kv_heads * n_rows * head_dim).map(|i| (i % 23) as f32 / 23.0 - 0.5).collect();
-    let causal =
-        |row: usize, key: usize| if key <= n_keys - n_tokens + row % n_tokens { 0.0 } else { f32::NEG_INFINITY };
-    let mask: Vec<f32> = (0..n_rows * n_keys).map(|i| causal(i / n_keys, i % n_keys)).collect();
+    let cache: Vec<u16> = (0..n_kv_heads * n_keys * head_dim)
+        .map(|i| 0x3000 + (i % 1021) as u16)
+        .collect();
+    let q: Vec<f32> = (0..n_kv_heads * n_rows * head_dim)
+        .map(|i| (i % 23) as f32 / 23.0 - 0.5)
+        .collect();
+    let causal = |row: usize, key: usize| {
+        if key <= n_keys - n_tokens + row % n_tokens {
+            0.0
+        } else {
+            f32::NEG_INFINITY
+        }
+    };
+    let mask: Vec<f32> = (0..n_rows * n_keys)
+        .map(|i| causal(i / n_keys, i % n_keys))
+        .collect();
     let mut out = vec![0.0; q.len()];
     let mut scratch = vec![0.0; attention_scratch_len(ctx, n_kv_heads, n_rows, head_dim, n_keys)];
-    let view = KvView { data: KvData::F16(&cache), head_stride: n_keys * head_dim, key_stride: head_dim };
+    let view = KvView {
+        data: KvData::F16(&cache),
+        head_stride: n_keys * head_dim,
+        key_stride: head_dim,
+    };
     let n = if n_tokens == 1 { 200 } else { 2 };
     let [median, best, worst] = measure(n, || {
         for _ in 0..n {

@@ -4,8 +4,8 @@ use crate::Context;
 use crate::math::{self, Each};
 use crate::simd::{Isa, Kernel, Simd};
 
-/// A function of one value. The bounds are against f64, in units of the last place of the f32 result (ULP), subnormal
-/// results excepted; the tests hold them.
+/// A function of one value. The bounds are against f64, in units of the last place of the f32
+/// result (ULP), subnormal results excepted; the tests hold them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unary {
     /// e to the x: 1.5 ULP.
@@ -18,7 +18,8 @@ pub enum Unary {
     Tanh,
     /// The error function: 1.3e-7 absolute, 2.5 ULP for |x| below 1.
     Erf,
-    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`: relative error 1e-6 + 6e-7 |u|, u the argument of tanh.
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`: relative error 1e-6 + 6e-7 |u|, u
+    /// the argument of tanh.
     GeluTanh,
     /// `x / 2 * (1 + erf(x / sqrt(2)))`: 1.5e-7 |x| absolute.
     GeluErf,
@@ -60,13 +61,19 @@ const CHUNK_LEN: usize = 4096;
 pub fn unary(ctx: &Context, op: Unary, x: &[f32], out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "one output per input");
     ctx.pool().run_chunks(out, CHUNK_LEN, |chunk_idx, out| {
-        ctx.isa().run(Apply { op, x: Some(&x[chunk_idx * CHUNK_LEN..][..out.len()]), factors: None, out });
+        ctx.isa().run(Apply {
+            op,
+            x: Some(&x[chunk_idx * CHUNK_LEN..][..out.len()]),
+            factors: None,
+            out,
+        });
     });
 }
 
 /// `x = op(x)`.
 pub fn unary_in_place(ctx: &Context, op: Unary, x: &mut [f32]) {
-    ctx.pool().run_chunks(x, CHUNK_LEN, |_, x| apply(ctx.isa(), op, x));
+    ctx.pool()
+        .run_chunks(x, CHUNK_LEN, |_, x| apply(ctx.isa(), op, x));
 }
 
 /// `gate = op(gate) * up`: the gated half of a feed-forward layer.
@@ -77,12 +84,22 @@ pub fn gated(ctx: &Context, op: Unary, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "a gate for each input");
     ctx.pool().run_chunks(gate, CHUNK_LEN, |chunk_idx, out| {
         let factors = Some(&up[chunk_idx * CHUNK_LEN..][..out.len()]);
-        ctx.isa().run(Apply { op, x: None, factors, out });
+        ctx.isa().run(Apply {
+            op,
+            x: None,
+            factors,
+            out,
+        });
     });
 }
 
 fn apply(isa: Isa, op: Unary, x: &mut [f32]) {
-    isa.run(Apply { op, x: None, factors: None, out: x });
+    isa.run(Apply {
+        op,
+        x: None,
+        factors: None,
+        out: x,
+    });
 }
 
 struct Apply<'a> {
@@ -98,9 +115,17 @@ impl Kernel for Apply<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { op, x, factors, out } = self;
+        let Self {
+            op,
+            x,
+            factors,
+            out,
+        } = self;
         let (vectors, rest) = out.as_chunks_mut::<16>();
-        let (x, factors) = (x.map(|x| x.as_chunks::<16>()), factors.map(|x| x.as_chunks::<16>()));
+        let (x, factors) = (
+            x.map(|x| x.as_chunks::<16>()),
+            factors.map(|x| x.as_chunks::<16>()),
+        );
         let (inputs, scales) = (x.map(|(x, _)| x), factors.map(|(factors, _)| factors));
         // Several at once, as none of them waits for another.
         const AT_ONCE: usize = 4;
@@ -151,12 +176,19 @@ fn apply_to<S: Simd, const N: usize>(
 mod tests {
     use super::*;
 
-    /// Inputs over the whole range of bits, all that f16 has, and the ends of the interesting intervals dense.
+    /// Inputs over the whole range of bits, all that f16 has, and the ends of the interesting
+    /// intervals dense.
     fn inputs() -> Vec<f32> {
-        let mut inputs: Vec<f32> =
-            (0..=u32::MAX / 100_003).map(|i| f32::from_bits(i * 100_003)).filter(|x| x.is_finite()).collect();
+        let mut inputs: Vec<f32> = (0..=u32::MAX / 100_003)
+            .map(|i| f32::from_bits(i * 100_003))
+            .filter(|x| x.is_finite())
+            .collect();
         inputs.extend((-110_000..=110_000).map(|i| i as f32 / 1000.0));
-        inputs.extend((0..=u16::MAX).map(crate::f16::f16_to_f32).filter(|x| x.is_finite()));
+        inputs.extend(
+            (0..=u16::MAX)
+                .map(crate::f16::f16_to_f32)
+                .filter(|x| x.is_finite()),
+        );
         inputs.extend([
             0.0,
             -0.0,
@@ -210,7 +242,9 @@ mod tests {
             }
             return sum * 2.0 / std::f64::consts::PI.sqrt();
         }
-        let fraction = (1..60).rev().fold(size, |tail, k| size + f64::from(k) / 2.0 / tail);
+        let fraction = (1..60)
+            .rev()
+            .fold(size, |tail, k| size + f64::from(k) / 2.0 / tail);
         (1.0 - (-size * size).exp() / std::f64::consts::PI.sqrt() / fraction).copysign(x)
     }
 
@@ -223,7 +257,9 @@ mod tests {
             Unary::Exp => 1.5 * ulp,
             Unary::Sigmoid => 3.0 * ulp,
             // A subnormal sigmoid is rounded to its own last place before it is multiplied.
-            Unary::Silu => 3.5 * ulp + f64::from(f32::MIN_POSITIVE) * f64::from(f32::EPSILON) * size,
+            Unary::Silu => {
+                3.5 * ulp + f64::from(f32::MIN_POSITIVE) * f64::from(f32::EPSILON) * size
+            }
             Unary::Tanh => 2.5 * ulp,
             Unary::Erf => {
                 if size < 1.0 {
@@ -233,9 +269,12 @@ mod tests {
                 }
             }
             Unary::GeluTanh => {
-                exact.abs() * (1e-6 + 6e-7 * gelu_argument(size)) + f64::from(f32::MIN_POSITIVE) * size.max(1.0)
+                exact.abs() * (1e-6 + 6e-7 * gelu_argument(size))
+                    + f64::from(f32::MIN_POSITIVE) * size.max(1.0)
             }
-            Unary::GeluErf => 1.5e-7 * size + f64::from(f32::MIN_POSITIVE) * f64::from(f32::EPSILON),
+            Unary::GeluErf => {
+                1.5e-7 * size + f64::from(f32::MIN_POSITIVE) * f64::from(f32::EPSILON)
+            }
             Unary::Relu => 0.0,
         }
     }
@@ -262,11 +301,19 @@ mod tests {
                 for (x, y) in inputs.iter().zip(&out) {
                     let exact = exact(op, *x);
                     if exact.abs() > f64::from(f32::MAX) {
-                        assert!(y.is_infinite(), "{op:?}({x}) = {y}, not {exact}, {}", isa.name());
+                        assert!(
+                            y.is_infinite(),
+                            "{op:?}({x}) = {y}, not {exact}, {}",
+                            isa.name()
+                        );
                         continue;
                     }
                     let (error, bound) = ((f64::from(*y) - exact).abs(), bound(op, *x, exact));
-                    assert!(error <= bound, "{op:?}({x}) = {y}, not {exact}: {error} above {bound}, {}", isa.name());
+                    assert!(
+                        error <= bound,
+                        "{op:?}({x}) = {y}, not {exact}: {error} above {bound}, {}",
+                        isa.name()
+                    );
                 }
             }
         }
@@ -285,7 +332,12 @@ mod tests {
             ] {
                 let mut x = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
                 unary_in_place(&ctx, op, &mut x);
-                assert_eq!(x[..2], [at_infinity, at_minus_infinity], "{op:?} {}", isa.name());
+                assert_eq!(
+                    x[..2],
+                    [at_infinity, at_minus_infinity],
+                    "{op:?} {}",
+                    isa.name()
+                );
                 assert!(x[2].is_nan(), "{op:?} {}", isa.name());
             }
         }

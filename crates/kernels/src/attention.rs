@@ -1,12 +1,13 @@
 //! Attention of query rows over a key/value cache: `softmax(q k^T * scale + mask) v`.
 //!
-//! The keys are gone over in tiles of 64, with the softmax kept up to date as in "online softmax": a running maximum,
-//! the sum of the weights and the weighted sum of the values. So the scratch does not grow with the number of
-//! keys. A task is a few blocks of query rows of one key/value head, for which a tile is read and turned once, or, where that
-//! makes too few tasks, one block and a part of the keys; the parts are put together at the end.
+//! The keys are gone over in tiles of 64, with the softmax kept up to date as in "online softmax":
+//! a running maximum, the sum of the weights and the weighted sum of the values. So the scratch
+//! does not grow with the number of keys. A task is a few blocks of query rows of one key/value
+//! head, for which a tile is read and turned once, or, where that makes too few tasks, one block
+//! and a part of the keys; the parts are put together at the end.
 //!
-//! Both products have the same form: 16 keys, or 16 elements of a value, are the lanes, and a row's elements, or its 64
-//! weights, are broadcast.
+//! Both products have the same form: 16 keys, or 16 elements of a value, are the lanes, and a row's
+//! elements, or its 64 weights, are broadcast.
 
 use crate::Context;
 use crate::simd::LANES;
@@ -25,7 +26,8 @@ mod tests;
 
 /// Keys of a tile.
 const TILE_KEYS: usize = 64;
-/// Query rows that go over a tile together: enough for the packing of a tile of keys to be a tenth of the work.
+/// Query rows that go over a tile together: enough for the packing of a tile of keys to be a tenth
+/// of the work.
 const BLOCK_ROWS: usize = 64;
 /// Blocks of a task, at most.
 const MOST_BLOCKS: usize = 4;
@@ -35,8 +37,9 @@ const MASKED: f32 = -1e4;
 const MASK_FLOOR: f32 = -1e38;
 /// Keys that a task should at least have, when keys are split among tasks.
 const MIN_SPLIT_KEYS: usize = 128;
-/// Tasks that keys are split for: two for each of 16 threads, which evens out. Not of the threads there are: parts are
-/// summed by themselves, and what is computed must not depend on how many compute it.
+/// Tasks that keys are split for: two for each of 16 threads, which evens out. Not of the threads
+/// there are: parts are summed by themselves, and what is computed must not depend on how many
+/// compute it.
 const WANTED_TASKS: usize = 32;
 
 /// The elements of a cache.
@@ -57,7 +60,8 @@ impl KvData<'_> {
     }
 }
 
-/// Keys or values of several heads: element `i` of key `k` of head `h` is at `h * head_stride + k * key_stride + i`.
+/// Keys or values of several heads: element `i` of key `k` of head `h` is at
+/// `h * head_stride + k * key_stride + i`.
 #[derive(Debug, Clone, Copy)]
 pub struct KvView<'a> {
     /// The elements.
@@ -68,7 +72,8 @@ pub struct KvView<'a> {
     pub key_stride: usize,
 }
 
-/// Rows of several heads, queries or what becomes of them: element `i` of row `r` of head `h` is at `h * head_stride + r * row_stride + i`.
+/// Rows of several heads, queries or what becomes of them: element `i` of row `r` of head `h` is at
+/// `h * head_stride + r * row_stride + i`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadRows {
     /// Elements from a head to the next.
@@ -80,12 +85,18 @@ pub struct HeadRows {
 impl HeadRows {
     /// Row behind row, head behind head.
     pub fn by_head(n_rows: usize, head_dim: usize) -> Self {
-        Self { head_stride: n_rows * head_dim, row_stride: head_dim }
+        Self {
+            head_stride: n_rows * head_dim,
+            row_stride: head_dim,
+        }
     }
 
     /// The heads of a row behind each other, row behind row.
     pub fn by_row(n_heads: usize, head_dim: usize) -> Self {
-        Self { head_stride: head_dim, row_stride: n_heads * head_dim }
+        Self {
+            head_stride: head_dim,
+            row_stride: n_heads * head_dim,
+        }
     }
 }
 
@@ -100,15 +111,16 @@ pub struct Attention<'a> {
     pub k: KvView<'a>,
     /// Values.
     pub v: KvView<'a>,
-    /// [n_rows, n_keys], added to the scaled scores. At or below -10,000 it says "not this key": keys that no row of a
-    /// block wants are not looked at.
+    /// [n_rows, n_keys], added to the scaled scores. At or below -10,000 it says "not this key":
+    /// keys that no row of a block wants are not looked at.
     pub mask: Option<&'a [f32]>,
     /// What the mask says by tiles, where several calls have the same.
     pub tiles: Option<MaskTiles<'a>>,
     /// Factor of the scores.
     pub scale: f32,
-    /// Where the machine [multiplies bf16](crate::Isa::has_bf16), queries, keys, weights and values of more than a few rows may be rounded to it:
-    /// sums are in f32. The error of a score is then up to 2^-7 of the sum of its products' magnitudes.
+    /// Where the machine [multiplies bf16](crate::Isa::has_bf16), queries, keys, weights and values
+    /// of more than a few rows may be rounded to it: sums are in f32. The error of a score is then
+    /// up to 2^-7 of the sum of its products' magnitudes.
     pub may_round: bool,
     /// Key/value heads.
     pub n_kv_heads: usize,
@@ -140,29 +152,58 @@ struct Division {
 }
 
 impl Division {
-    fn new(ctx: &Context, n_kv_heads: usize, n_rows: usize, head_dim: usize, n_keys: usize) -> Self {
-        /// Tasks of each thread, at least, for threads to end together: with a causal mask tasks are unequal.
+    fn new(
+        ctx: &Context,
+        n_kv_heads: usize,
+        n_rows: usize,
+        head_dim: usize,
+        n_keys: usize,
+    ) -> Self {
+        /// Tasks of each thread, at least, for threads to end together: with a causal mask tasks
+        /// are unequal.
         const THREAD_TASKS: usize = 12;
         let (n_threads, n_row_blocks) = (ctx.pool().n_threads(), n_rows.div_ceil(BLOCK_ROWS));
         let n_blocks = n_kv_heads * n_row_blocks;
         // Blocks do not depend on each other, so that threads may count.
-        let n_task_blocks = if n_blocks < WANTED_TASKS { 1 } else { n_blocks / (THREAD_TASKS * n_threads) };
+        let n_task_blocks = if n_blocks < WANTED_TASKS {
+            1
+        } else {
+            n_blocks / (THREAD_TASKS * n_threads)
+        };
         let most_splits = Self::most_splits(n_kv_heads, n_rows, n_keys);
-        let split_keys = n_keys.div_ceil(most_splits).next_multiple_of(TILE_KEYS).max(TILE_KEYS);
+        let split_keys = n_keys
+            .div_ceil(most_splits)
+            .next_multiple_of(TILE_KEYS)
+            .max(TILE_KEYS);
         let n_splits = n_keys.div_ceil(split_keys).max(1);
-        let (n_task_blocks, padded_dim) = (n_task_blocks.clamp(1, MOST_BLOCKS), head_dim.next_multiple_of(LANES));
-        let is_rounded = ctx.isa().has_bf16() && n_rows > few::MOST_ROWS && head_dim.is_multiple_of(2 * LANES);
+        let (n_task_blocks, padded_dim) = (
+            n_task_blocks.clamp(1, MOST_BLOCKS),
+            head_dim.next_multiple_of(LANES),
+        );
+        let is_rounded =
+            ctx.isa().has_bf16() && n_rows > few::MOST_ROWS && head_dim.is_multiple_of(2 * LANES);
         let rounded_dim = if is_rounded { head_dim / 2 } else { 0 };
-        Self { n_row_blocks, n_task_blocks, n_splits, split_keys, padded_dim, rounded_dim }
+        Self {
+            n_row_blocks,
+            n_task_blocks,
+            n_splits,
+            split_keys,
+            padded_dim,
+            rounded_dim,
+        }
     }
 
     /// What `n_splits` is below or at; never less for more keys.
     fn most_splits(n_kv_heads: usize, n_rows: usize, n_keys: usize) -> usize {
         let n_tasks = (n_kv_heads * n_rows.div_ceil(BLOCK_ROWS)).max(1);
-        WANTED_TASKS.div_ceil(n_tasks).min(n_keys / MIN_SPLIT_KEYS).max(1)
+        WANTED_TASKS
+            .div_ceil(n_tasks)
+            .min(n_keys / MIN_SPLIT_KEYS)
+            .max(1)
     }
 
-    /// f32s of a worker's scratch: keys, values, weights, rounded queries, sums of weights and of values.
+    /// f32s of a worker's scratch: keys, values, weights, rounded queries, sums of weights and of
+    /// values.
     fn worker_len(self) -> usize {
         let row_len = LANES + self.rounded_dim + self.padded_dim;
         2 * TILE_KEYS * self.padded_dim + BLOCK_ROWS * (TILE_KEYS + self.n_task_blocks * row_len)
@@ -170,27 +211,59 @@ impl Division {
 
     /// f32s of what a split says of a row: maximum, sum of weights, sums.
     fn partial_len(self) -> usize {
-        if self.n_splits == 1 { 0 } else { self.padded_dim + 2 }
+        if self.n_splits == 1 {
+            0
+        } else {
+            self.padded_dim + 2
+        }
     }
 }
 
 /// f32s of scratch that [`attention`] needs; never less for more keys.
-pub fn attention_scratch_len(ctx: &Context, n_kv_heads: usize, n_rows: usize, head_dim: usize, n_keys: usize) -> usize {
+pub fn attention_scratch_len(
+    ctx: &Context,
+    n_kv_heads: usize,
+    n_rows: usize,
+    head_dim: usize,
+    n_keys: usize,
+) -> usize {
     let division = Division::new(ctx, n_kv_heads, n_rows, head_dim, n_keys);
     let most_splits = Division::most_splits(n_kv_heads, n_rows, n_keys);
-    let partials_len = if most_splits == 1 { 0 } else { n_kv_heads * n_rows * most_splits * (division.padded_dim + 2) };
+    let partials_len = if most_splits == 1 {
+        0
+    } else {
+        n_kv_heads * n_rows * most_splits * (division.padded_dim + 2)
+    };
     ctx.pool().n_threads() * division.worker_len() + mask_tiles_len(n_rows, n_keys) + partials_len
 }
 
-/// Attention. A row whose keys are all masked gets the softmax of its masked scores, never NaN; with no keys at all the
-/// output is 0.
+/// Attention. A row whose keys are all masked gets the softmax of its masked scores, never NaN;
+/// with no keys at all the output is 0.
 ///
 /// # Panics
 /// If a size does not fit or the scratch is shorter than [`attention_scratch_len`].
 pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
     check(ctx, &args, scratch);
-    let Attention { q, q_rows, k, v, mask, tiles, scale, n_kv_heads, n_rows, head_dim, n_keys, .. } = args;
-    let Attention { may_round, out, out_rows, .. } = args;
+    let Attention {
+        q,
+        q_rows,
+        k,
+        v,
+        mask,
+        tiles,
+        scale,
+        n_kv_heads,
+        n_rows,
+        head_dim,
+        n_keys,
+        ..
+    } = args;
+    let Attention {
+        may_round,
+        out,
+        out_rows,
+        ..
+    } = args;
     if out.is_empty() {
         return;
     }
@@ -210,28 +283,55 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
     let partial_len = division.partial_len();
     let partials = &mut partials[..n_kv_heads * n_rows * division.n_splits * partial_len];
     let scale = scale * std::f32::consts::LOG2_E;
-    let common = Common { q, q_rows, k, v, mask, tiles, scale, n_kv_heads, head_dim, n_keys, division };
+    let common = Common {
+        q,
+        q_rows,
+        k,
+        v,
+        mask,
+        tiles,
+        scale,
+        n_kv_heads,
+        head_dim,
+        n_keys,
+        division,
+    };
     {
-        let (workers, partials, out) = (SharedMut::new(workers), SharedMut::new(partials), SharedMut::new(&mut *out));
+        let (workers, partials, out) = (
+            SharedMut::new(workers),
+            SharedMut::new(partials),
+            SharedMut::new(&mut *out),
+        );
         let n_row_tasks = division.n_row_blocks.div_ceil(division.n_task_blocks);
         let n_tasks = n_kv_heads * n_row_tasks * division.n_splits;
         ctx.pool().run_indexed(n_tasks, |worker_idx, task_idx| {
-            let (row_task_idx, split_idx) = (task_idx / division.n_splits, task_idx % division.n_splits);
+            let (row_task_idx, split_idx) =
+                (task_idx / division.n_splits, task_idx % division.n_splits);
             let most_rows = division.n_task_blocks * BLOCK_ROWS;
-            // The last rows of a head have the most keys when the mask is causal: they go first, and the small tasks even out the end.
-            let (head_idx, first_row) =
-                (row_task_idx / n_row_tasks, (n_row_tasks - 1 - row_task_idx % n_row_tasks) * most_rows);
+            // The last rows of a head have the most keys when the mask is causal: they go first,
+            // and the small tasks even out the end.
+            let (head_idx, first_row) = (
+                row_task_idx / n_row_tasks,
+                (n_row_tasks - 1 - row_task_idx % n_row_tasks) * most_rows,
+            );
             let n_task_rows = most_rows.min(n_rows - first_row);
             let row_idx = head_idx * n_rows + first_row;
             // SAFETY: no two tasks run at once with the same worker index.
             let scratch = unsafe { workers.slice(worker_idx * worker_len, worker_len) };
-            // SAFETY: the rows and the split are one task's; those of the partials are ordered by split, then row.
+            // SAFETY: the rows and the split are one task's; those of the partials are ordered by
+            // split, then row.
             let partials = unsafe {
-                partials.slice((split_idx * n_kv_heads * n_rows + row_idx) * partial_len, n_task_rows * partial_len)
+                partials.slice(
+                    (split_idx * n_kv_heads * n_rows + row_idx) * partial_len,
+                    n_task_rows * partial_len,
+                )
             };
             let first = head_idx * out_rows.head_stride + first_row * out_rows.row_stride;
-            let out =
-                (division.n_splits == 1).then_some(tile::OutRows { all: &out, first, stride: out_rows.row_stride });
+            let out = (division.n_splits == 1).then_some(tile::OutRows {
+                all: &out,
+                first,
+                stride: out_rows.row_stride,
+            });
             let first_key = split_idx * division.split_keys;
             let block = Block {
                 head_idx,
@@ -240,27 +340,61 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
                 first_key,
                 end_key: (first_key + division.split_keys).min(n_keys),
             };
-            tile::RowTask { common: &common, block, scratch, partials, out }.run_on(ctx.isa());
+            tile::RowTask {
+                common: &common,
+                block,
+                scratch,
+                partials,
+                out,
+            }
+            .run_on(ctx.isa());
         });
     }
     if division.n_splits > 1 {
-        let places =
-            (0..n_kv_heads * n_rows).map(|i| i / n_rows * out_rows.head_stride + i % n_rows * out_rows.row_stride);
+        let places = (0..n_kv_heads * n_rows)
+            .map(|i| i / n_rows * out_rows.head_stride + i % n_rows * out_rows.row_stride);
         merge::merge(partials, division, places, head_dim, out);
     }
 }
 
 fn check(ctx: &Context, args: &Attention, scratch: &[f32]) {
-    let Attention { q, n_kv_heads, n_rows, head_dim, n_keys, .. } = *args;
-    assert_eq!(Some(q.len()), n_kv_heads.checked_mul(n_rows).and_then(|n| n.checked_mul(head_dim)), "queries");
+    let Attention {
+        q,
+        n_kv_heads,
+        n_rows,
+        head_dim,
+        n_keys,
+        ..
+    } = *args;
+    assert_eq!(
+        Some(q.len()),
+        n_kv_heads
+            .checked_mul(n_rows)
+            .and_then(|n| n.checked_mul(head_dim)),
+        "queries"
+    );
     assert_eq!(args.out.len(), q.len(), "as many outputs as queries");
-    let ways = [HeadRows::by_head(n_rows, head_dim), HeadRows::by_row(n_kv_heads, head_dim)];
-    assert!(ways.contains(&args.q_rows) && ways.contains(&args.out_rows), "rows by head or by row");
-    assert!(args.mask.is_none_or(|mask| mask.len() == n_rows * n_keys), "mask of {n_rows} rows and {n_keys} keys");
-    assert!(args.tiles.is_none_or(|tiles| tiles.len() == mask_tiles_len(n_rows, n_keys)), "tiles of the mask");
+    let ways = [
+        HeadRows::by_head(n_rows, head_dim),
+        HeadRows::by_row(n_kv_heads, head_dim),
+    ];
+    assert!(
+        ways.contains(&args.q_rows) && ways.contains(&args.out_rows),
+        "rows by head or by row"
+    );
+    assert!(
+        args.mask.is_none_or(|mask| mask.len() == n_rows * n_keys),
+        "mask of {n_rows} rows and {n_keys} keys"
+    );
+    assert!(
+        args.tiles
+            .is_none_or(|tiles| tiles.len() == mask_tiles_len(n_rows, n_keys)),
+        "tiles of the mask"
+    );
     if n_kv_heads > 0 && n_keys > 0 {
         for view in [args.k, args.v] {
-            let end = (n_kv_heads - 1) * view.head_stride + (n_keys - 1) * view.key_stride + head_dim;
+            let end =
+                (n_kv_heads - 1) * view.head_stride + (n_keys - 1) * view.key_stride + head_dim;
             assert!(
                 end <= view.data.len(),
                 "cache of {n_kv_heads} heads and {n_keys} keys in {} elements",
@@ -292,7 +426,10 @@ impl Common<'_> {
     /// The queries of a block.
     #[inline(always)]
     fn queries(&self, block: Block) -> &[f32] {
-        let HeadRows { head_stride, row_stride } = self.q_rows;
+        let HeadRows {
+            head_stride,
+            row_stride,
+        } = self.q_rows;
         let first = block.head_idx * head_stride + block.first_row * row_stride;
         &self.q[first..][..(block.n_rows - 1) * row_stride + self.head_dim]
     }

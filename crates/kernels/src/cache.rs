@@ -6,14 +6,20 @@ use std::sync::OnceLock;
 pub(crate) fn second_len() -> usize {
     const UNKNOWN: usize = 1 << 20;
     static LEN: OnceLock<usize> = OnceLock::new();
-    *LEN.get_or_init(|| said().filter(|len| (1 << 18..=1 << 24).contains(len)).unwrap_or(UNKNOWN))
+    *LEN.get_or_init(|| {
+        said()
+            .filter(|len| (1 << 18..=1 << 24).contains(len))
+            .unwrap_or(UNKNOWN)
+    })
 }
 
 #[cfg(target_arch = "x86_64")]
 fn said() -> Option<usize> {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     // AMD has the leaf of Intel's form elsewhere.
-    let leaf = if __cpuid(0x8000_0000).eax >= 0x8000_001d && __cpuid(0).ecx == u32::from_le_bytes(*b"cAMD") {
+    let leaf = if __cpuid(0x8000_0000).eax >= 0x8000_001d
+        && __cpuid(0).ecx == u32::from_le_bytes(*b"cAMD")
+    {
         0x8000_001d
     } else {
         4
@@ -21,11 +27,19 @@ fn said() -> Option<usize> {
     if leaf == 4 && __cpuid(0).eax < 4 {
         return None;
     }
-    (0..16).map(|i| __cpuid_count(leaf, i)).take_while(|cache| cache.eax & 0x1f != 0).find_map(|cache| {
-        let field = |bits: u32, first: u32, n: u32| ((bits >> first) & ((1 << n) - 1)) as usize + 1;
-        let (ways, parts, line) = (field(cache.ebx, 22, 10), field(cache.ebx, 12, 10), field(cache.ebx, 0, 12));
-        ((cache.eax >> 5) & 7 == 2).then(|| ways * parts * line * (cache.ecx as usize + 1))
-    })
+    (0..16)
+        .map(|i| __cpuid_count(leaf, i))
+        .take_while(|cache| cache.eax & 0x1f != 0)
+        .find_map(|cache| {
+            let field =
+                |bits: u32, first: u32, n: u32| ((bits >> first) & ((1 << n) - 1)) as usize + 1;
+            let (ways, parts, line) = (
+                field(cache.ebx, 22, 10),
+                field(cache.ebx, 12, 10),
+                field(cache.ebx, 0, 12),
+            );
+            ((cache.eax >> 5) & 7 == 2).then(|| ways * parts * line * (cache.ecx as usize + 1))
+        })
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -38,7 +52,10 @@ mod tests {
     #[test]
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     fn as_linux_says() {
-        let Ok(said) = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size") else { return };
+        let Ok(said) = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size")
+        else {
+            return;
+        };
         let n_kib: usize = said.trim().trim_end_matches('K').parse().expect("KiB");
         assert_eq!(super::second_len(), n_kib * 1024);
     }

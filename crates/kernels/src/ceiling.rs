@@ -1,4 +1,5 @@
-//! What this machine can do at best: bytes read and products a second, to hold what a program does against.
+//! What this machine can do at best: bytes read and products a second, to hold what a program does
+//! against.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +15,8 @@ const ROUNDS: usize = 100_000;
 /// Time of one measurement.
 const SPAN: Duration = Duration::from_millis(60);
 
-/// Bytes read from memory in a second, by all threads together: sums over 64 MiB each, more than a share of any last cache.
+/// Bytes read from memory in a second, by all threads together: sums over 64 MiB each, more than a
+/// share of any last cache.
 pub fn read_bytes(ctx: &Context) -> f64 {
     const LEN: usize = 1 << 24;
     let n_threads = ctx.pool().n_threads();
@@ -27,12 +29,14 @@ pub fn read_bytes(ctx: &Context) -> f64 {
     })
 }
 
-/// Operations of fp32 products in a second, by all threads together; a multiplication and an addition are two.
+/// Operations of fp32 products in a second, by all threads together; a multiplication and an
+/// addition are two.
 pub fn fma_flops(ctx: &Context) -> f64 {
     products_of(ctx, &|| ctx.isa().run(Products(ROUNDS)))
 }
 
-/// Operations of products of bf16 in a second, by all threads together: those of fp32 where the machine has no others.
+/// Operations of products of bf16 in a second, by all threads together: those of fp32 where the
+/// machine has no others.
 pub fn bf16_flops(ctx: &Context) -> f64 {
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = Avx512Bf16::of(ctx.isa()) {
@@ -44,7 +48,8 @@ pub fn bf16_flops(ctx: &Context) -> f64 {
     fma_flops(ctx)
 }
 
-/// Operations of products of bytes in a second, summed up as matrices of codes are, by all threads together.
+/// Operations of products of bytes in a second, summed up as matrices of codes are, by all threads
+/// together.
 pub fn byte_ops(ctx: &Context) -> f64 {
     products_of(ctx, &|| ctx.isa().run(ByteProducts(ROUNDS)))
 }
@@ -54,7 +59,8 @@ fn products_of(ctx: &Context, round: &(dyn Fn() -> usize + Sync)) -> f64 {
     let n_threads = ctx.pool().n_threads();
     let n_ops = AtomicUsize::new(0);
     best(&mut || {
-        ctx.pool().run(n_threads, |_| n_ops.store(round(), Ordering::Relaxed));
+        ctx.pool()
+            .run(n_threads, |_| n_ops.store(round(), Ordering::Relaxed));
         (n_ops.load(Ordering::Relaxed) * n_threads) as f64
     })
 }
@@ -78,7 +84,8 @@ impl Kernel for Products {
     type Output = usize;
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> usize {
-        // Sums that do not wait for each other: two registers each with AVX2 are 12 of its 16, and 12 of AVX-512's 32.
+        // Sums that do not wait for each other: two registers each with AVX2 are 12 of its 16, and
+        // 12 of AVX-512's 32.
         if const { S::TILE_TOKENS >= 12 } {
             fma_rounds::<S, 12>(simd, self.0)
         } else {
@@ -191,7 +198,11 @@ mod tests {
         for isa in Isa::available() {
             let ctx = Context::with_isa(1, isa);
             let all = [fma_flops(&ctx), bf16_flops(&ctx), byte_ops(&ctx)];
-            assert!(all.iter().all(|ops| (1e6..1e13).contains(ops)), "{}: {all:?}", isa.name());
+            assert!(
+                all.iter().all(|ops| (1e6..1e13).contains(ops)),
+                "{}: {all:?}",
+                isa.name()
+            );
         }
         let read = read_bytes(&Context::new(1));
         assert!((1e7..1e13).contains(&read), "{read}");

@@ -1,7 +1,8 @@
 //! Half precision (IEEE f16) and bf16, as bits in a `u16`, to and from `f32`.
 //!
-//! The scalar functions define the meaning: to 16 bits round to nearest, ties to even; overflow gives infinity; NaN
-//! stays NaN (quiet, upper payload bits kept); subnormals are kept. The slice functions give the same bits.
+//! The scalar functions define the meaning: to 16 bits round to nearest, ties to even; overflow
+//! gives infinity; NaN stays NaN (quiet, upper payload bits kept); subnormals are kept. The slice
+//! functions give the same bits.
 
 use crate::simd::{Isa, Kernel, Simd};
 
@@ -32,11 +33,13 @@ pub fn f32_to_f16(value: f32) -> u16 {
     if magnitude > 0x7f80_0000 {
         return sign | 0x7e00 | (magnitude >> 13) as u16 & 0x3ff;
     }
-    // 65520 is half way between the largest f16 and the next power of two: it and all above become infinity.
+    // 65520 is half way between the largest f16 and the next power of two: it and all above become
+    // infinity.
     if magnitude >= 0x477f_f000 {
         return sign | 0x7c00;
     }
-    // Below 2^-14: adding 0.5 puts units of 2^-24 into the last place of the sum, which rounds them to nearest even.
+    // Below 2^-14: adding 0.5 puts units of 2^-24 into the last place of the sum, which rounds them
+    // to nearest even.
     if magnitude < 0x3880_0000 {
         let sum = f32::from_bits(magnitude) + 0.5;
         return sign | (sum.to_bits() - 0.5f32.to_bits()) as u16;
@@ -86,7 +89,9 @@ pub fn f32_to_f16_slice(isa: Isa, from: &[f32], to: &mut [u16]) {
 /// If the lengths differ.
 pub fn bf16_to_f32_slice(from: &[u16], to: &mut [f32]) {
     assert_eq!(from.len(), to.len(), "one output per input");
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16_to_f32(*from));
+    to.iter_mut()
+        .zip(from)
+        .for_each(|(to, from)| *to = bf16_to_f32(*from));
 }
 
 /// `to[i]` is the nearest bf16 of `from[i]`.
@@ -95,7 +100,9 @@ pub fn bf16_to_f32_slice(from: &[u16], to: &mut [f32]) {
 /// If the lengths differ.
 pub fn f32_to_bf16_slice(from: &[f32], to: &mut [u16]) {
     assert_eq!(from.len(), to.len(), "one output per input");
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = f32_to_bf16(*from));
+    to.iter_mut()
+        .zip(from)
+        .for_each(|(to, from)| *to = f32_to_bf16(*from));
 }
 
 struct FromF16<'a> {
@@ -112,7 +119,10 @@ impl Kernel for FromF16<'_> {
         for (from, to) in vectors.iter().zip(to.as_chunks_mut::<16>().0) {
             simd.store(simd.load_f16(u16_as_bytes(from)), to);
         }
-        to_rest.iter_mut().zip(rest).for_each(|(to, from)| *to = f16_to_f32(*from));
+        to_rest
+            .iter_mut()
+            .zip(rest)
+            .for_each(|(to, from)| *to = f16_to_f32(*from));
     }
 }
 
@@ -130,7 +140,10 @@ impl Kernel for ToF16<'_> {
         for (from, to) in vectors.iter().zip(to.as_chunks_mut::<16>().0) {
             simd.store_f16(simd.load(from), to);
         }
-        to_rest.iter_mut().zip(rest).for_each(|(to, from)| *to = f32_to_f16(*from));
+        to_rest
+            .iter_mut()
+            .zip(rest)
+            .for_each(|(to, from)| *to = f32_to_f16(*from));
     }
 }
 
@@ -170,13 +183,22 @@ mod tests {
                 f32_to_f16_slice(isa, &values[start..end], &mut back[start..end]);
                 for i in start..end {
                     let expected = defined(halves[i]);
-                    let quiet = if expected.is_nan() { halves[i] | 0x200 } else { halves[i] };
+                    let quiet = if expected.is_nan() {
+                        halves[i] | 0x200
+                    } else {
+                        halves[i]
+                    };
                     assert!(
                         f64::from(values[i]) == expected || expected.is_nan() && values[i].is_nan(),
                         "{i:#x} {}",
                         isa.name()
                     );
-                    assert_eq!(values[i].to_bits(), f16_to_f32(halves[i]).to_bits(), "{i:#x} {}", isa.name());
+                    assert_eq!(
+                        values[i].to_bits(),
+                        f16_to_f32(halves[i]).to_bits(),
+                        "{i:#x} {}",
+                        isa.name()
+                    );
                     assert_eq!(back[i], quiet, "{i:#x} {}", isa.name());
                     assert_eq!(f32_to_f16(values[i]), quiet, "{i:#x}");
                 }
@@ -186,15 +208,25 @@ mod tests {
 
     #[test]
     fn rounding_to_f16_at_every_boundary() {
-        // Between neighbours: the middle goes to the even one, the values next to the middle to the nearer one.
+        // Between neighbours: the middle goes to the even one, the values next to the middle to the
+        // nearer one.
         for low in 0..0x7bffu16 {
             let middle = ((defined(low) + defined(low + 1)) / 2.0) as f32;
             let even = low + (low & 1);
             let below = f32::from_bits(middle.to_bits() - 1);
             let above = f32::from_bits(middle.to_bits() + 1);
-            let from =
-                [middle, below, above, -middle, -below, -above, middle, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
-            let expected = [even, low, low + 1, even | 0x8000, low | 0x8000, (low + 1) | 0x8000];
+            let from = [
+                middle, below, above, -middle, -below, -above, middle, 0.0, 0.0, 0.0, 0.0, 0.0,
+                0.0, 0.0, 0.0, 0.0,
+            ];
+            let expected = [
+                even,
+                low,
+                low + 1,
+                even | 0x8000,
+                low | 0x8000,
+                (low + 1) | 0x8000,
+            ];
             for (value, expected) in from.iter().zip(expected) {
                 assert_eq!(f32_to_f16(*value), expected, "{value}");
             }
@@ -226,7 +258,11 @@ mod tests {
         f32_to_bf16_slice(&values, &mut back);
         for (i, half) in halves.iter().enumerate() {
             assert_eq!(values[i].to_bits(), u32::from(*half) << 16);
-            let quiet = if values[i].is_nan() { half | 0x40 } else { *half };
+            let quiet = if values[i].is_nan() {
+                half | 0x40
+            } else {
+                *half
+            };
             assert_eq!(back[i], quiet, "{half:#x}");
         }
     }
@@ -238,7 +274,11 @@ mod tests {
             let even = low + (low & 1);
             for (bits, expected) in [(middle, even), (middle - 1, low), (middle + 1, low + 1)] {
                 assert_eq!(f32_to_bf16(f32::from_bits(bits)), expected, "{bits:#x}");
-                assert_eq!(f32_to_bf16(f32::from_bits(bits | 1 << 31)), expected | 0x8000, "{bits:#x}");
+                assert_eq!(
+                    f32_to_bf16(f32::from_bits(bits | 1 << 31)),
+                    expected | 0x8000,
+                    "{bits:#x}"
+                );
             }
         }
     }

@@ -1,16 +1,19 @@
 //! Numbers on slices, fast: products with block-quantised weights, norms, softmax, rope, attention.
 //!
-//! This crate sees slices, sizes and strides; it knows nothing of graphs, tensors or files, and it allocates nothing
-//! but the threads of a [`Pool`]. Working memory comes from the caller, sized by the `*_scratch_len` functions.
+//! This crate sees slices, sizes and strides; it knows nothing of graphs, tensors or files, and it
+//! allocates nothing but the threads of a [`Pool`]. Working memory comes from the caller, sized by
+//! the `*_scratch_len` functions.
 //!
-//! Start at [`Context`], which every kernel takes first: the instruction set and the threads to use. Then [`linear`].
-//! A kernel's body is written once, over the vectors of [`simd`], and compiled once per instruction set.
+//! Start at [`Context`], which every kernel takes first: the instruction set and the threads to
+//! use. Then [`linear`]. A kernel's body is written once, over the vectors of [`simd`], and
+//! compiled once per instruction set.
 //!
-//! Sizes that do not fit together are a bug of the caller and panic; each function says what it asserts.
+//! Sizes that do not fit together are a bug of the caller and panic; each function says what it
+//! asserts.
 #![deny(missing_docs)]
 #![allow(unsafe_code)]
-// A closure over vectors would be compiled without their instructions (see `simd::Kernel`): loops by index are the rule
-// here.
+// A closure over vectors would be compiled without their instructions (see `simd::Kernel`): loops
+// by index are the rule here.
 #![allow(clippy::needless_range_loop)]
 
 pub mod activation;
@@ -46,14 +49,18 @@ pub struct Context {
 }
 
 impl Context {
-    /// The best instruction set of this machine, with `n_threads` threads (the caller counts as one of them).
+    /// The best instruction set of this machine, with `n_threads` threads (the caller counts as one
+    /// of them).
     pub fn new(n_threads: usize) -> Self {
         Self::with_isa(n_threads, Isa::detect())
     }
 
     /// A given instruction set, so that a test can force each of [`Isa::available`].
     pub fn with_isa(n_threads: usize, isa: Isa) -> Self {
-        Self { isa, pool: Pool::new(n_threads) }
+        Self {
+            isa,
+            pool: Pool::new(n_threads),
+        }
     }
 
     /// The instruction set in use.

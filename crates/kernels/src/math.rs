@@ -4,8 +4,9 @@
 
 use crate::simd::Simd;
 
-/// The operations of [`Simd`] on `N` vectors each. A function is some 20 operations that wait for each other: of vectors one behind the
-/// other they fill the places that the machine has for those that wait, so that it is idle half of the time.
+/// The operations of [`Simd`] on `N` vectors each. A function is some 20 operations that wait for
+/// each other: of vectors one behind the other they fill the places that the machine has for those
+/// that wait, so that it is idle half of the time.
 #[derive(Clone, Copy)]
 pub(crate) struct Each<S, const N: usize>(pub(crate) S);
 
@@ -49,7 +50,11 @@ impl<S: Simd, const N: usize> Each<S, N> {
 
 /// The polynomial with these coefficients, the highest power first.
 #[inline(always)]
-fn polynomial<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N], coefficients: &[f32]) -> [S::F; N] {
+fn polynomial<S: Simd, const N: usize>(
+    simd: Each<S, N>,
+    x: [S::F; N],
+    coefficients: &[f32],
+) -> [S::F; N] {
     let mut sum = simd.splat(coefficients[0]);
     for coefficient in &coefficients[1..] {
         sum = simd.fma(sum, x, simd.splat(*coefficient));
@@ -64,10 +69,21 @@ fn reduce<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> ([S::I; N]
     const LN2_HIGH: f32 = 355.0 / 512.0;
     const LN2_LOW: f32 = (std::f64::consts::LN_2 - 355.0 / 512.0) as f32;
     // 1 / k! from 7 to 2: the next term, r^8 / 8! for |r| <= ln 2 / 2, is below 2^-27.
-    const TAYLOR: [f32; 6] = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5];
+    const TAYLOR: [f32; 6] = [
+        1.0 / 5040.0,
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        0.5,
+    ];
     let n = simd.to_int(simd.mul(x, simd.splat(std::f32::consts::LOG2_E)));
     let n_value = simd.int_values(n);
-    let r = simd.fma(n_value, simd.splat(-LN2_LOW), simd.fma(n_value, simd.splat(-LN2_HIGH), x));
+    let r = simd.fma(
+        n_value,
+        simd.splat(-LN2_LOW),
+        simd.fma(n_value, simd.splat(-LN2_HIGH), x),
+    );
     (n, simd.fma(polynomial(simd, r, &TAYLOR), simd.mul(r, r), r))
 }
 
@@ -80,7 +96,10 @@ pub(crate) fn exp<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S
     // 2^n in two factors, because n may be beyond the exponents of normal numbers.
     let half = simd.half_int(n);
     let other = simd.sub_int(n, half);
-    simd.mul(simd.mul(simd.add(rest, simd.splat(1.0)), simd.pow2(half)), simd.pow2(other))
+    simd.mul(
+        simd.mul(simd.add(rest, simd.splat(1.0)), simd.pow2(half)),
+        simd.pow2(other),
+    )
 }
 
 /// e to the x for x of 0 and less: 0 where that is no normal number, below -87.68.
@@ -95,8 +114,16 @@ pub(crate) fn exp_negative<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; 
 /// 2 to the x for x of 0 and less, to 2 ULP where that is a normal number: 0 below -126.5.
 #[inline(always)]
 pub(crate) fn exp2_negative<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S::F; N] {
-    // 2^x for |x| <= 1/2, 1 at 0: minimax fit of degree 5 with the first two terms as they are, relative error 1.05e-7.
-    const FIT: [f32; 6] = [1.330_060_5e-3, 9.669_691e-3, 5.550_558_5e-2, 0.240_222_83, std::f32::consts::LN_2, 1.0];
+    // 2^x for |x| <= 1/2, 1 at 0: minimax fit of degree 5 with the first two terms as they are,
+    // relative error 1.05e-7.
+    const FIT: [f32; 6] = [
+        1.330_060_5e-3,
+        9.669_691e-3,
+        5.550_558_5e-2,
+        0.240_222_83,
+        std::f32::consts::LN_2,
+        1.0,
+    ];
     // The nearest integer is -127 below, for which `pow2` is 0.
     let x = simd.max(simd.splat(-127.0), x);
     let n = simd.to_int(x);
@@ -120,7 +147,13 @@ pub(crate) fn silu<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [
 #[inline(always)]
 pub(crate) fn tanh<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S::F; N] {
     // (tanh(x) / x - 1) / x^2 in x^2 up to 0.64^2: minimax fit of degree 4, error 5.4e-9 of tanh.
-    const SMALL: [f32; 5] = [-0.005_603_91, 0.020_551_71, -0.053_714_1, 0.133_311_53, -0.333_332_72];
+    const SMALL: [f32; 5] = [
+        -0.005_603_91,
+        0.020_551_71,
+        -0.053_714_1,
+        0.133_311_53,
+        -0.333_332_72,
+    ];
     let size = simd.abs(x);
     let square = simd.mul(x, x);
     let small = simd.fma(simd.mul(polynomial(simd, square, &SMALL), square), x, x);
@@ -142,13 +175,24 @@ pub(crate) fn erf<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S
         -0.376_126_27,
         std::f32::consts::FRAC_2_SQRT_PI,
     ];
-    // ln(1 - erf(x)) in x - 1 for 1..4: minimax fit of degree 6, error 1.1e-9 of erf. At 4 erf is 1 to within 1.6e-8.
-    const LARGE: [f32; 7] =
-        [1.863_800_9e-4, -1.829_386_3e-3, 9.895_464e-3, -4.150_35e-2, -0.843_117_6, -2.638_966_8, -1.849_605_6];
+    // ln(1 - erf(x)) in x - 1 for 1..4: minimax fit of degree 6, error 1.1e-9 of erf. At 4 erf is 1
+    // to within 1.6e-8.
+    const LARGE: [f32; 7] = [
+        1.863_800_9e-4,
+        -1.829_386_3e-3,
+        9.895_464e-3,
+        -4.150_35e-2,
+        -0.843_117_6,
+        -2.638_966_8,
+        -1.849_605_6,
+    ];
     let size = simd.abs(x);
     let small = simd.mul(x, polynomial(simd, simd.mul(x, x), &SMALL));
     let bounded = simd.min(simd.splat(4.0), size);
-    let complement = exp_negative(simd, polynomial(simd, simd.sub(bounded, simd.splat(1.0)), &LARGE));
+    let complement = exp_negative(
+        simd,
+        polynomial(simd, simd.sub(bounded, simd.splat(1.0)), &LARGE),
+    );
     let large = simd.copysign(simd.sub(simd.splat(1.0), complement), x);
     simd.select_lt(size, simd.splat(1.0), small, large)
 }
@@ -162,7 +206,8 @@ pub(crate) fn gelu_tanh<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N])
     simd.mul(x, sigmoid(simd, simd.mul(cubic, simd.splat(TWO_SQRT))))
 }
 
-/// x * (1 + erf(x / sqrt(2))) / 2 as max(x, 0) - |x| * (1 - erf(|x| / sqrt(2))) / 2, which does not cancel for negative x.
+/// x * (1 + erf(x / sqrt(2))) / 2 as max(x, 0) - |x| * (1 - erf(|x| / sqrt(2))) / 2, which does not
+/// cancel for negative x.
 #[inline(always)]
 pub(crate) fn gelu_erf<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S::F; N] {
     // log2((1 - erf(x / sqrt(2))) / 2) for 0..7: minimax fit of degree 8, error 1.5e-8 of erf.
@@ -177,7 +222,8 @@ pub(crate) fn gelu_erf<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) 
         -1.151_105_8,
         -1.0,
     ];
-    // From 7 on the fit goes down faster than what it fits, and at 14 to where 2 to it is 0. NaN stays.
+    // From 7 on the fit goes down faster than what it fits, and at 14 to where 2 to it is 0. NaN
+    // stays.
     let size = simd.min(simd.splat(14.0), simd.abs(x));
     let half = exp2_negative(simd, polynomial(simd, size, &FIT));
     simd.sub(simd.max(simd.splat(0.0), x), simd.mul(size, half))
@@ -220,7 +266,8 @@ mod tests {
                         let x = x * times;
                         let exact = f64::from(x).exp2();
                         if x > -126.0 {
-                            let error = (f64::from(*power) - exact).abs() / exact / f64::from(f32::EPSILON);
+                            let error =
+                                (f64::from(*power) - exact).abs() / exact / f64::from(f32::EPSILON);
                             assert!(error <= 2.0, "2^{x} = {power}: {error} ULP, {}", isa.name());
                         } else if x < -126.5 {
                             assert_eq!(*power, 0.0, "2^{x}, {}", isa.name());
@@ -228,7 +275,16 @@ mod tests {
                     }
                 }
             }
-            let x = [0.0, -0.0, f32::NEG_INFINITY, f32::MIN, -1.0, f32::NAN, -3.0, -5.0];
+            let x = [
+                0.0,
+                -0.0,
+                f32::NEG_INFINITY,
+                f32::MIN,
+                -1.0,
+                f32::NAN,
+                -3.0,
+                -5.0,
+            ];
             let [powers, _] = isa.run(Powers(std::array::from_fn(|i| x[i % 8])));
             assert_eq!(powers[..5], [1.0, 1.0, 0.0, 0.0, 0.5], "{}", isa.name());
             assert!(powers[5].is_nan(), "{}", isa.name());

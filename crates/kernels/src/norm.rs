@@ -10,15 +10,34 @@ const MIN_TASK_LEN: usize = 16_384;
 ///
 /// # Panics
 /// If `x` is not whole rows, `out` has another length, or `weight` is not of length `n_cols`.
-pub fn rms_norm(ctx: &Context, x: &[f32], weight: Option<&[f32]>, eps: f32, n_cols: usize, out: &mut [f32]) {
-    norm_rows(ctx, x, Norm { weight, bias: None, eps, with_mean: false }, n_cols, out);
+pub fn rms_norm(
+    ctx: &Context,
+    x: &[f32],
+    weight: Option<&[f32]>,
+    eps: f32,
+    n_cols: usize,
+    out: &mut [f32],
+) {
+    norm_rows(
+        ctx,
+        x,
+        Norm {
+            weight,
+            bias: None,
+            eps,
+            with_mean: false,
+        },
+        n_cols,
+        out,
+    );
 }
 
-/// `out = (x - mean) / sqrt(variance + eps) * weight + bias`, for each row of `n_cols`; the variance is that of the
-/// population.
+/// `out = (x - mean) / sqrt(variance + eps) * weight + bias`, for each row of `n_cols`; the
+/// variance is that of the population.
 ///
 /// # Panics
-/// If `x` is not whole rows, `out` has another length, or `weight` or `bias` is not of length `n_cols`.
+/// If `x` is not whole rows, `out` has another length, or `weight` or `bias` is not of length
+/// `n_cols`.
 pub fn layer_norm(
     ctx: &Context,
     x: &[f32],
@@ -28,7 +47,18 @@ pub fn layer_norm(
     n_cols: usize,
     out: &mut [f32],
 ) {
-    norm_rows(ctx, x, Norm { weight, bias, eps, with_mean: true }, n_cols, out);
+    norm_rows(
+        ctx,
+        x,
+        Norm {
+            weight,
+            bias,
+            eps,
+            with_mean: true,
+        },
+        n_cols,
+        out,
+    );
 }
 
 #[derive(Clone, Copy)]
@@ -41,12 +71,22 @@ struct Norm<'a> {
 
 fn norm_rows(ctx: &Context, x: &[f32], norm: Norm, n_cols: usize, out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "one output per input");
-    assert!(norm.weight.is_none_or(|weight| weight.len() == n_cols), "one weight per column");
-    assert!(norm.bias.is_none_or(|bias| bias.len() == n_cols), "one bias per column");
+    assert!(
+        norm.weight.is_none_or(|weight| weight.len() == n_cols),
+        "one weight per column"
+    );
+    assert!(
+        norm.bias.is_none_or(|bias| bias.len() == n_cols),
+        "one bias per column"
+    );
     if x.is_empty() {
         return;
     }
-    assert!(x.len().is_multiple_of(n_cols), "{} elements are not rows of {n_cols}", x.len());
+    assert!(
+        x.len().is_multiple_of(n_cols),
+        "{} elements are not rows of {n_cols}",
+        x.len()
+    );
     let task_len = MIN_TASK_LEN.div_ceil(n_cols) * n_cols;
     ctx.pool().run_chunks(out, task_len, |task_idx, out| {
         let x = &x[task_idx * task_len..][..out.len()];
@@ -66,10 +106,20 @@ impl Kernel for NormRow<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Norm { weight, bias, eps, with_mean } = self.norm;
+        let Norm {
+            weight,
+            bias,
+            eps,
+            with_mean,
+        } = self.norm;
         let n = self.x.len() as f64;
-        // The mean in two parts: elements may be so close to it that its rounding to f32 would show.
-        let exact_mean = if with_mean { sum(simd, self.x) / n } else { 0.0 };
+        // The mean in two parts: elements may be so close to it that its rounding to f32 would
+        // show.
+        let exact_mean = if with_mean {
+            sum(simd, self.x) / n
+        } else {
+            0.0
+        };
         let mean = exact_mean as f32;
         let rest = exact_mean - f64::from(mean);
         let variance = sum_squares(simd, self.x, mean) / n - rest * rest;
@@ -80,15 +130,22 @@ impl Kernel for NormRow<'_> {
             *out = (x - mean - rest as f32) * factor;
         }
         if let Some(weight) = weight {
-            self.out.iter_mut().zip(weight).for_each(|(out, weight)| *out *= weight);
+            self.out
+                .iter_mut()
+                .zip(weight)
+                .for_each(|(out, weight)| *out *= weight);
         }
         if let Some(bias) = bias {
-            self.out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+            self.out
+                .iter_mut()
+                .zip(bias)
+                .for_each(|(out, bias)| *out += bias);
         }
     }
 }
 
-/// Vectors that are added up in f32 before the sum goes on in f64: bounds the rounding error to that of 32 additions.
+/// Vectors that are added up in f32 before the sum goes on in f64: bounds the rounding error to
+/// that of 32 additions.
 const N_F32_ADDITIONS: usize = 32;
 
 #[inline(always)]
@@ -109,7 +166,10 @@ fn sum<S: Simd>(simd: S, x: &[f32]) -> f64 {
 #[inline(always)]
 fn sum_squares<S: Simd>(simd: S, x: &[f32], center: f32) -> f64 {
     let (vectors, rest) = x.as_chunks::<16>();
-    let mut total: f64 = rest.iter().map(|x| f64::from(x - center) * f64::from(x - center)).sum();
+    let mut total: f64 = rest
+        .iter()
+        .map(|x| f64::from(x - center) * f64::from(x - center))
+        .sum();
     let center = simd.splat(center);
     for vectors in vectors.chunks(N_F32_ADDITIONS) {
         let mut acc = simd.splat(0.0);
@@ -139,12 +199,19 @@ mod tests {
         let row = |x: &[f32]| -> Vec<f64> {
             let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
             let n = n_cols as f64;
-            let mean = if norm.with_mean { x.iter().sum::<f64>() / n } else { 0.0 };
+            let mean = if norm.with_mean {
+                x.iter().sum::<f64>() / n
+            } else {
+                0.0
+            };
             let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
-            let at =
-                |values: Option<&[f32]>, i: usize, default: f64| values.map_or(default, |values| f64::from(values[i]));
+            let at = |values: Option<&[f32]>, i: usize, default: f64| {
+                values.map_or(default, |values| f64::from(values[i]))
+            };
             let scaled = |i: usize| (x[i] - mean) / (variance + f64::from(norm.eps)).sqrt();
-            (0..n_cols).map(|i| scaled(i) * at(norm.weight, i, 1.0) + at(norm.bias, i, 0.0)).collect()
+            (0..n_cols)
+                .map(|i| scaled(i) * at(norm.weight, i, 1.0) + at(norm.bias, i, 0.0))
+                .collect()
         };
         x.chunks_exact(n_cols).flat_map(row).collect()
     }
@@ -157,17 +224,46 @@ mod tests {
                 let ctx = Context::with_isa(n_threads, isa);
                 for n_cols in [1, 2, 15, 16, 17, 64, 577, 3000] {
                     for n_rows in [0, 1, 3, 40] {
-                        let x: Vec<f32> = random.f32s(n_rows * n_cols).into_iter().map(|x| x * 3.0 + 5.0).collect();
+                        let x: Vec<f32> = random
+                            .f32s(n_rows * n_cols)
+                            .into_iter()
+                            .map(|x| x * 3.0 + 5.0)
+                            .collect();
                         let (weight, bias) = (random.f32s(n_cols), random.f32s(n_cols));
                         let mut out = vec![f32::NAN; x.len()];
                         for weight in [None, Some(&weight[..])] {
                             rms_norm(&ctx, &x, weight, 1e-5, n_cols, &mut out);
-                            let expected = exact(&x, Norm { weight, bias: None, eps: 1e-5, with_mean: false }, n_cols);
-                            assert!(relative_error(&out, &expected) < 2e-7, "rms {n_rows} {n_cols} {}", isa.name());
+                            let expected = exact(
+                                &x,
+                                Norm {
+                                    weight,
+                                    bias: None,
+                                    eps: 1e-5,
+                                    with_mean: false,
+                                },
+                                n_cols,
+                            );
+                            assert!(
+                                relative_error(&out, &expected) < 2e-7,
+                                "rms {n_rows} {n_cols} {}",
+                                isa.name()
+                            );
                             layer_norm(&ctx, &x, weight, Some(&bias), 1e-3, n_cols, &mut out);
-                            let expected =
-                                exact(&x, Norm { weight, bias: Some(&bias), eps: 1e-3, with_mean: true }, n_cols);
-                            assert!(relative_error(&out, &expected) < 1e-6, "layer {n_rows} {n_cols} {}", isa.name());
+                            let expected = exact(
+                                &x,
+                                Norm {
+                                    weight,
+                                    bias: Some(&bias),
+                                    eps: 1e-3,
+                                    with_mean: true,
+                                },
+                                n_cols,
+                            );
+                            assert!(
+                                relative_error(&out, &expected) < 1e-6,
+                                "layer {n_rows} {n_cols} {}",
+                                isa.name()
+                            );
                         }
                     }
                 }
@@ -183,7 +279,10 @@ mod tests {
             rms_norm(&ctx, &[0.0; 20], None, 1e-6, 20, &mut out);
             assert_eq!(out, [0.0; 20]);
             rms_norm(&ctx, &[1e-40; 20], None, 1e-6, 20, &mut out);
-            assert!(out.iter().all(|out| (out / 1e-37 - 1.0).abs() < 1e-2), "{out:?}");
+            assert!(
+                out.iter().all(|out| (out / 1e-37 - 1.0).abs() < 1e-2),
+                "{out:?}"
+            );
             let mut x = [1.0; 20];
             x[19] = f32::NAN;
             rms_norm(&ctx, &x, None, 1e-6, 20, &mut out);

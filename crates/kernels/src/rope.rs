@@ -13,7 +13,8 @@ pub enum RopeStyle {
     Interleaved,
 }
 
-/// Where the heads are: element `i` of head `h` of token `t` is at `h * head_stride + t * token_stride + i`.
+/// Where the heads are: element `i` of head `h` of token `t` is at
+/// `h * head_stride + t * token_stride + i`.
 #[derive(Debug, Clone, Copy)]
 pub struct RopeShape {
     /// Heads.
@@ -28,14 +29,31 @@ pub struct RopeShape {
     pub token_stride: usize,
 }
 
-/// Rotates the heads of `x` in place, by the angles whose cosines and sines are `cos` and `sin` [n_tokens, rotary_dim /
-/// 2]: `(a, b)` becomes `(a cos - b sin, b cos + a sin)`.
+/// Rotates the heads of `x` in place, by the angles whose cosines and sines are `cos` and `sin`
+/// [n_tokens, rotary_dim / 2]: `(a, b)` becomes `(a cos - b sin, b cos + a sin)`.
 ///
 /// # Panics
-/// If `rotary_dim` is odd, `x` is too short, `cos` or `sin` has another length, or the strides let heads overlap.
-pub fn rope(ctx: &Context, x: &mut [f32], shape: RopeShape, cos: &[f32], sin: &[f32], style: RopeStyle) {
-    let RopeShape { n_heads, n_tokens, rotary_dim, head_stride, token_stride } = shape;
-    assert!(rotary_dim.is_multiple_of(2), "rotary dimension {rotary_dim} is odd");
+/// If `rotary_dim` is odd, `x` is too short, `cos` or `sin` has another length, or the strides let
+/// heads overlap.
+pub fn rope(
+    ctx: &Context,
+    x: &mut [f32],
+    shape: RopeShape,
+    cos: &[f32],
+    sin: &[f32],
+    style: RopeStyle,
+) {
+    let RopeShape {
+        n_heads,
+        n_tokens,
+        rotary_dim,
+        head_stride,
+        token_stride,
+    } = shape;
+    assert!(
+        rotary_dim.is_multiple_of(2),
+        "rotary dimension {rotary_dim} is odd"
+    );
     let half = rotary_dim / 2;
     assert_eq!(cos.len(), n_tokens * half, "cosines of {n_tokens} tokens");
     assert_eq!(sin.len(), n_tokens * half, "sines of {n_tokens} tokens");
@@ -53,26 +71,39 @@ pub fn rope(ctx: &Context, x: &mut [f32], shape: RopeShape, cos: &[f32], sin: &[
     let rotate = |h: usize, t: usize| {
         // SAFETY: each head of each token is taken once, and no two of them overlap.
         let head = unsafe { x.slice(h * head_stride + t * token_stride, rotary_dim) };
-        ctx.isa().run(Rotate { head, cos: &cos[t * half..][..half], sin: &sin[t * half..][..half], style });
+        ctx.isa().run(Rotate {
+            head,
+            cos: &cos[t * half..][..half],
+            sin: &sin[t * half..][..half],
+            style,
+        });
     };
     let n_in_task = (MIN_TASK_LEN / rotary_dim.max(1)).clamp(1, n_heads * n_tokens);
-    ctx.pool().run((n_heads * n_tokens).div_ceil(n_in_task), |task_idx| {
-        for i in task_idx * n_in_task..((task_idx + 1) * n_in_task).min(n_heads * n_tokens) {
-            rotate(i / n_tokens, i % n_tokens);
-        }
-    });
+    ctx.pool()
+        .run((n_heads * n_tokens).div_ceil(n_in_task), |task_idx| {
+            for i in task_idx * n_in_task..((task_idx + 1) * n_in_task).min(n_heads * n_tokens) {
+                rotate(i / n_tokens, i % n_tokens);
+            }
+        });
 }
 
 /// Elements below which a call is not worth handing to other threads.
 const MIN_TASK_LEN: usize = 16_384;
 
-/// Asserts that no element belongs to two heads: one of the strides spans all that the other steps over.
+/// Asserts that no element belongs to two heads: one of the strides spans all that the other steps
+/// over.
 fn assert_apart(shape: RopeShape) {
-    let RopeShape { n_heads, n_tokens, rotary_dim, head_stride, token_stride } = shape;
-    let tokens_in_heads =
-        (n_tokens == 1 || token_stride >= rotary_dim) && head_stride >= (n_tokens - 1) * token_stride + rotary_dim;
-    let heads_in_tokens =
-        (n_heads == 1 || head_stride >= rotary_dim) && token_stride >= (n_heads - 1) * head_stride + rotary_dim;
+    let RopeShape {
+        n_heads,
+        n_tokens,
+        rotary_dim,
+        head_stride,
+        token_stride,
+    } = shape;
+    let tokens_in_heads = (n_tokens == 1 || token_stride >= rotary_dim)
+        && head_stride >= (n_tokens - 1) * token_stride + rotary_dim;
+    let heads_in_tokens = (n_heads == 1 || head_stride >= rotary_dim)
+        && token_stride >= (n_heads - 1) * head_stride + rotary_dim;
     assert!(
         tokens_in_heads
             || heads_in_tokens
@@ -102,7 +133,14 @@ impl Kernel for Rotate<'_> {
                 }
             }
             RopeStyle::Interleaved => {
-                for (([a, b], cos), sin) in self.head.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
+                for (([a, b], cos), sin) in self
+                    .head
+                    .as_chunks_mut::<2>()
+                    .0
+                    .iter_mut()
+                    .zip(cos)
+                    .zip(sin)
+                {
                     (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
                 }
             }
@@ -122,25 +160,41 @@ mod tests {
         for isa in Isa::available() {
             for n_threads in [1, 3] {
                 let ctx = Context::with_isa(n_threads, isa);
-                for (n_heads, n_tokens, head_dim, rotary_dim) in
-                    [(1, 1, 2, 2), (3, 5, 20, 20), (2, 7, 64, 64), (4, 3, 80, 32), (9, 40, 64, 64)]
-                {
-                    for (head_stride, token_stride) in [(n_tokens * head_dim, head_dim), (head_dim, n_heads * head_dim)]
-                    {
+                for (n_heads, n_tokens, head_dim, rotary_dim) in [
+                    (1, 1, 2, 2),
+                    (3, 5, 20, 20),
+                    (2, 7, 64, 64),
+                    (4, 3, 80, 32),
+                    (9, 40, 64, 64),
+                ] {
+                    for (head_stride, token_stride) in [
+                        (n_tokens * head_dim, head_dim),
+                        (head_dim, n_heads * head_dim),
+                    ] {
                         for style in [RopeStyle::Half, RopeStyle::Interleaved] {
                             let half = rotary_dim / 2;
                             let before = random.f32s(n_heads * n_tokens * head_dim);
-                            let (cos, sin) = (random.f32s(n_tokens * half), random.f32s(n_tokens * half));
+                            let (cos, sin) =
+                                (random.f32s(n_tokens * half), random.f32s(n_tokens * half));
                             let mut after = before.clone();
-                            let shape = RopeShape { n_heads, n_tokens, rotary_dim, head_stride, token_stride };
+                            let shape = RopeShape {
+                                n_heads,
+                                n_tokens,
+                                rotary_dim,
+                                head_stride,
+                                token_stride,
+                            };
                             rope(&ctx, &mut after, shape, &cos, &sin, style);
-                            for (h, t, i) in (0..n_heads)
-                                .flat_map(|h| (0..n_tokens).flat_map(move |t| (0..head_dim).map(move |i| (h, t, i))))
-                            {
+                            for (h, t, i) in (0..n_heads).flat_map(|h| {
+                                (0..n_tokens)
+                                    .flat_map(move |t| (0..head_dim).map(move |i| (h, t, i)))
+                            }) {
                                 let at = h * head_stride + t * token_stride;
                                 let (pair, is_second, other) = match style {
                                     _ if i >= rotary_dim => (0, false, i),
-                                    RopeStyle::Half => (i % half, i >= half, (i + half) % rotary_dim),
+                                    RopeStyle::Half => {
+                                        (i % half, i >= half, (i + half) % rotary_dim)
+                                    }
                                     RopeStyle::Interleaved => (i / 2, i % 2 == 1, i ^ 1),
                                 };
                                 let (x, y) = (before[at + i], before[at + other]);
@@ -166,7 +220,20 @@ mod tests {
     #[test]
     #[should_panic(expected = "heads overlap")]
     fn overlapping_heads_are_refused() {
-        let shape = RopeShape { n_heads: 2, n_tokens: 2, rotary_dim: 4, head_stride: 4, token_stride: 4 };
-        rope(&Context::new(1), &mut [0.0; 64], shape, &[0.0; 4], &[0.0; 4], RopeStyle::Half);
+        let shape = RopeShape {
+            n_heads: 2,
+            n_tokens: 2,
+            rotary_dim: 4,
+            head_stride: 4,
+            token_stride: 4,
+        };
+        rope(
+            &Context::new(1),
+            &mut [0.0; 64],
+            shape,
+            &[0.0; 4],
+            &[0.0; 4],
+            RopeStyle::Half,
+        );
     }
 }

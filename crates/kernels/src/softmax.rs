@@ -7,8 +7,8 @@ use crate::simd::{Kernel, Simd};
 /// Elements below which a call is not worth handing to other threads.
 const MIN_TASK_LEN: usize = 8_192;
 
-/// `x = exp(x - max) / sum`, for each row of `n_cols`, in place. A row that is all `-inf` or has a NaN or `+inf`
-/// becomes NaN, as the formula has it.
+/// `x = exp(x - max) / sum`, for each row of `n_cols`, in place. A row that is all `-inf` or has a
+/// NaN or `+inf` becomes NaN, as the formula has it.
 ///
 /// # Panics
 /// If `x` is not whole rows.
@@ -16,7 +16,11 @@ pub fn softmax(ctx: &Context, x: &mut [f32], n_cols: usize) {
     if x.is_empty() {
         return;
     }
-    assert!(x.len().is_multiple_of(n_cols), "{} elements are not rows of {n_cols}", x.len());
+    assert!(
+        x.len().is_multiple_of(n_cols),
+        "{} elements are not rows of {n_cols}",
+        x.len()
+    );
     let task_len = MIN_TASK_LEN.div_ceil(n_cols) * n_cols;
     ctx.pool().run_chunks(x, task_len, |_, x| {
         for row in x.chunks_exact_mut(n_cols) {
@@ -64,7 +68,8 @@ pub(crate) fn max<S: Simd>(simd: S, x: &[f32]) -> f32 {
     for vector in vectors {
         max = simd.max(simd.load(vector), max);
     }
-    rest.iter().fold(simd.max_lane(max), |max, x| if *x > max { *x } else { max })
+    rest.iter()
+        .fold(simd.max_lane(max), |max, x| if *x > max { *x } else { max })
 }
 
 #[cfg(test)]
@@ -80,7 +85,11 @@ mod tests {
             for n_threads in [1, 3] {
                 let ctx = Context::with_isa(n_threads, isa);
                 for n_cols in [1, 2, 15, 16, 17, 100, 5000] {
-                    let x: Vec<f32> = random.f32s(3 * n_cols).into_iter().map(|x| x * 20.0 + 300.0).collect();
+                    let x: Vec<f32> = random
+                        .f32s(3 * n_cols)
+                        .into_iter()
+                        .map(|x| x * 20.0 + 300.0)
+                        .collect();
                     let expected: Vec<f64> = x
                         .chunks_exact(n_cols)
                         .flat_map(|row| {
@@ -90,7 +99,11 @@ mod tests {
                         .collect();
                     let mut out = x;
                     softmax(&ctx, &mut out, n_cols);
-                    assert!(relative_error(&out, &expected) < 1e-6, "{n_cols} {}", isa.name());
+                    assert!(
+                        relative_error(&out, &expected) < 1e-6,
+                        "{n_cols} {}",
+                        isa.name()
+                    );
                 }
             }
         }
@@ -104,7 +117,12 @@ mod tests {
                 let mut x = vec![f32::NEG_INFINITY; len];
                 x[1] = 7.0;
                 softmax(&ctx, &mut x, len);
-                assert!(x.iter().enumerate().all(|(i, x)| *x == if i == 1 { 1.0 } else { 0.0 }), "{x:?}");
+                assert!(
+                    x.iter()
+                        .enumerate()
+                        .all(|(i, x)| *x == if i == 1 { 1.0 } else { 0.0 }),
+                    "{x:?}"
+                );
                 for bad in [f32::NAN, f32::INFINITY] {
                     let mut x = vec![0.5; len];
                     x[2] = bad;

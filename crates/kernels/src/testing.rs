@@ -31,14 +31,20 @@ impl Random {
         (0..len).map(|_| self.f32()).collect()
     }
 
-    /// Rows of random blocks: any codes and packed scales, and f16 scales of ordinary size (0.002 to 0.125, either
-    /// sign).
+    /// Rows of random blocks: any codes and packed scales, and f16 scales of ordinary size (0.002
+    /// to 0.125, either sign).
     pub(crate) fn weight_bytes(&mut self, ty: BlockType, n_rows: usize, n_cols: usize) -> Vec<u8> {
         let len = n_rows * ty.row_bytes(n_cols).unwrap();
         match ty {
-            BlockType::F32 => (0..len / 4).flat_map(|_| self.f32().to_le_bytes()).collect(),
-            BlockType::F16 => (0..len / 2).flat_map(|_| self.half().to_le_bytes()).collect(),
-            BlockType::Bf16 => (0..len / 2).flat_map(|_| crate::f16::f32_to_bf16(self.f32()).to_le_bytes()).collect(),
+            BlockType::F32 => (0..len / 4)
+                .flat_map(|_| self.f32().to_le_bytes())
+                .collect(),
+            BlockType::F16 => (0..len / 2)
+                .flat_map(|_| self.half().to_le_bytes())
+                .collect(),
+            BlockType::Bf16 => (0..len / 2)
+                .flat_map(|_| crate::f16::f32_to_bf16(self.f32()).to_le_bytes())
+                .collect(),
             _ => {
                 let mut bytes: Vec<u8> = (0..len).map(|_| (self.bits() >> 56) as u8).collect();
                 for block in bytes.chunks_exact_mut(ty.block_bytes()) {
@@ -63,7 +69,11 @@ impl Random {
 fn half_offsets(ty: BlockType) -> &'static [usize] {
     match ty {
         BlockType::F32 | BlockType::F16 | BlockType::Bf16 => &[],
-        BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 | BlockType::Iq4Nl | BlockType::Iq4Xs => &[0],
+        BlockType::Q4_0
+        | BlockType::Q5_0
+        | BlockType::Q8_0
+        | BlockType::Iq4Nl
+        | BlockType::Iq4Xs => &[0],
         BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q4K | BlockType::Q5K => &[0, 2],
         BlockType::Q2K => &[80, 82],
         BlockType::Q3K => &[108],
@@ -74,7 +84,11 @@ fn half_offsets(ty: BlockType) -> &'static [usize] {
 /// The norm of the difference over the norm of the reference.
 pub(crate) fn relative_error(actual: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(actual.len(), expected.len());
-    let difference: f64 = actual.iter().zip(expected).map(|(a, e)| (f64::from(*a) - e).powi(2)).sum();
+    let difference: f64 = actual
+        .iter()
+        .zip(expected)
+        .map(|(a, e)| (f64::from(*a) - e).powi(2))
+        .sum();
     let norm: f64 = expected.iter().map(|e| e * e).sum();
     (difference / norm.max(f64::MIN_POSITIVE)).sqrt()
 }

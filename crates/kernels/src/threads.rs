@@ -1,5 +1,5 @@
-//! A fork-join pool for very short jobs: workers spin for a while before they sleep, and a job never waits for a worker
-//! that has not woken yet.
+//! A fork-join pool for very short jobs: workers spin for a while before they sleep, and a job
+//! never waits for a worker that has not woken yet.
 //!
 //! Knows nothing of what it runs. Start at [`Pool::run`].
 
@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Turns of the spin loop before a worker sleeps: about 100 us at 4 GHz, longer than the serial gap between two matrix
-/// products of a decode step (10 to 50 us).
+/// Turns of the spin loop before a worker sleeps: about 100 us at 4 GHz, longer than the serial gap
+/// between two matrix products of a decode step (10 to 50 us).
 const SPINS_BEFORE_SLEEP: u32 = 8_000;
-/// Turns of the spin loop before the caller, waiting for the last tasks, yields its core (more threads than cores).
+/// Turns of the spin loop before the caller, waiting for the last tasks, yields its core (more
+/// threads than cores).
 const SPINS_BEFORE_YIELD: u32 = 20_000;
 
 /// Bit of `Shared::state`: workers may join the job.
@@ -28,7 +29,8 @@ const JOB_UNIT: u64 = OPEN << 1;
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Held by the run in progress; a second run (nested, or from another thread) finds it taken and runs inline.
+    /// Held by the run in progress; a second run (nested, or from another thread) finds it taken
+    /// and runs inline.
     busy: AtomicBool,
 }
 
@@ -44,13 +46,15 @@ struct Shared {
     wake: Condvar,
 }
 
-// SAFETY: `job` is written only by the one caller that holds `Pool::busy`, while `state` is closed and no worker is
-// active; it is read only by workers counted in `state`. All other fields are Sync by themselves.
+// SAFETY: `job` is written only by the one caller that holds `Pool::busy`, while `state` is closed
+// and no worker is active; it is read only by workers counted in `state`. All other fields are Sync
+// by themselves.
 unsafe impl Sync for Shared {}
 // SAFETY: `Job` holds a pointer to a `Sync` closure, which any thread may call.
 unsafe impl Send for Shared {}
 
-/// Where the next task of a thread is counted: two lines of its own, as processors fetch them in pairs.
+/// Where the next task of a thread is counted: two lines of its own, as processors fetch them in
+/// pairs.
 #[repr(align(128))]
 struct Lane(AtomicUsize);
 
@@ -69,8 +73,9 @@ impl Job {
 }
 
 impl Pool {
-    /// A pool of `n_threads` threads, the caller of [`run`](Self::run) included: `n_threads - 1` are started here. Zero
-    /// counts as one. Where the system refuses a thread, the pool is smaller.
+    /// A pool of `n_threads` threads, the caller of [`run`](Self::run) included: `n_threads - 1`
+    /// are started here. Zero counts as one. Where the system refuses a thread, the pool is
+    /// smaller.
     pub fn new(n_threads: usize) -> Self {
         let n_threads = n_threads.clamp(1, ACTIVE_MASK as usize);
         let shared = Arc::new(Shared {
@@ -92,7 +97,11 @@ impl Pool {
                 Err(_) => break,
             }
         }
-        Self { shared, workers, busy: AtomicBool::new(false) }
+        Self {
+            shared,
+            workers,
+            busy: AtomicBool::new(false),
+        }
     }
 
     /// Threads that a job may use, the caller included.
@@ -100,20 +109,22 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Calls `task` once with each of `0..n_tasks`, on all threads, and returns when all calls have returned. Each thread takes
-    /// its share, tasks that follow each other, and then what the others have not begun, so tasks need not be equal. Runs that
-    /// divide the same things alike so meet them on the same thread, in whose caches they are; and of what lies side by side, which
-    /// often shares a cache line, two threads write little. A run inside a run, or while another thread's run is in progress,
-    /// is executed by its caller alone.
+    /// Calls `task` once with each of `0..n_tasks`, on all threads, and returns when all calls have
+    /// returned. Each thread takes its share, tasks that follow each other, and then what the
+    /// others have not begun, so tasks need not be equal. Runs that divide the same things alike so
+    /// meet them on the same thread, in whose caches they are; and of what lies side by side, which
+    /// often shares a cache line, two threads write little. A run inside a run, or while another
+    /// thread's run is in progress, is executed by its caller alone.
     ///
     /// # Panics
-    /// With the panic of a task, after all running tasks have ended; tasks not yet begun are dropped.
+    /// With the panic of a task, after all running tasks have ended; tasks not yet begun are
+    /// dropped.
     pub fn run<F: Fn(usize) + Sync>(&self, n_tasks: usize, task: F) {
         self.run_indexed(n_tasks, |_, task_idx| task(task_idx));
     }
 
-    /// As [`run`](Self::run), and tells the task which thread it is on: `0..n_threads`, no two at once, so that each
-    /// can have its own scratch.
+    /// As [`run`](Self::run), and tells the task which thread it is on: `0..n_threads`, no two at
+    /// once, so that each can have its own scratch.
     pub fn run_indexed<F: Fn(usize, usize) + Sync>(&self, n_tasks: usize, task: F) {
         if n_tasks <= 1 || self.workers.is_empty() || self.busy.swap(true, Ordering::Acquire) {
             (0..n_tasks).for_each(|task_idx| task(0, task_idx));
@@ -126,11 +137,15 @@ impl Pool {
         }
     }
 
-    fn fork_join(&self, n_tasks: usize, body: &(dyn Fn(usize, usize) + Sync)) -> Option<Box<dyn Any + Send>> {
+    fn fork_join(
+        &self,
+        n_tasks: usize,
+        body: &(dyn Fn(usize, usize) + Sync),
+    ) -> Option<Box<dyn Any + Send>> {
         let shared = &*self.shared;
-        // SAFETY: only the lifetime changes. This function returns after the job is closed and every worker has left
-        // it, so no worker holds the pointer when the borrow ends; and it cannot unwind in between, because `drain`
-        // catches panics.
+        // SAFETY: only the lifetime changes. This function returns after the job is closed and
+        // every worker has left it, so no worker holds the pointer when the borrow ends; and it
+        // cannot unwind in between, because `drain` catches panics.
         let body = unsafe {
             std::mem::transmute::<
                 *const (dyn Fn(usize, usize) + Sync + '_),
@@ -138,13 +153,19 @@ impl Pool {
             >(body)
         };
         let job = Job { body, n_tasks };
-        // SAFETY: `busy` is held and the last job was left by all workers, so nobody reads `job` now.
+        // SAFETY: `busy` is held and the last job was left by all workers, so nobody reads `job`
+        // now.
         unsafe { *shared.job.get() = Some(job) };
         for (lane_idx, lane) in shared.lanes.iter().enumerate() {
-            lane.0.store(job.start_of(lane_idx, shared.lanes.len()), Ordering::Relaxed);
+            lane.0.store(
+                job.start_of(lane_idx, shared.lanes.len()),
+                Ordering::Relaxed,
+            );
         }
         let closed = shared.state.load(Ordering::Relaxed);
-        shared.state.store((closed.wrapping_add(JOB_UNIT)) | OPEN, Ordering::SeqCst);
+        shared
+            .state
+            .store((closed.wrapping_add(JOB_UNIT)) | OPEN, Ordering::SeqCst);
         if shared.n_sleeping.load(Ordering::SeqCst) > 0 {
             let _guard = lock(&shared.sleep_lock);
             shared.wake.notify_all();
@@ -154,17 +175,26 @@ impl Pool {
         let mut n_spins = 0u32;
         while shared.state.load(Ordering::Acquire) & ACTIVE_MASK != 0 {
             n_spins = n_spins.saturating_add(1);
-            if n_spins < SPINS_BEFORE_YIELD { std::hint::spin_loop() } else { std::thread::yield_now() }
+            if n_spins < SPINS_BEFORE_YIELD {
+                std::hint::spin_loop()
+            } else {
+                std::thread::yield_now()
+            }
         }
         lock(&shared.panic).take()
     }
 
-    /// Splits `out` into chunks of `chunk_len` (the last may be shorter) and calls `task` with each chunk's index and
-    /// the chunk.
+    /// Splits `out` into chunks of `chunk_len` (the last may be shorter) and calls `task` with each
+    /// chunk's index and the chunk.
     ///
     /// # Panics
     /// If `chunk_len` is 0 and `out` is not empty.
-    pub fn run_chunks<T: Send, F: Fn(usize, &mut [T]) + Sync>(&self, out: &mut [T], chunk_len: usize, task: F) {
+    pub fn run_chunks<T: Send, F: Fn(usize, &mut [T]) + Sync>(
+        &self,
+        out: &mut [T],
+        chunk_len: usize,
+        task: F,
+    ) {
         if out.is_empty() {
             return;
         }
@@ -196,7 +226,9 @@ impl Drop for Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("n_threads", &self.n_threads()).finish()
+        f.debug_struct("Pool")
+            .field("n_threads", &self.n_threads())
+            .finish()
     }
 }
 
@@ -208,13 +240,17 @@ pub(crate) struct SharedMut<'a, T> {
     slice: std::marker::PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: access goes through `slice`, whose caller promises that parts do not overlap; so it is as if each part were
-// sent to one thread.
+// SAFETY: access goes through `slice`, whose caller promises that parts do not overlap; so it is as
+// if each part were sent to one thread.
 unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
 
 impl<'a, T> SharedMut<'a, T> {
     pub(crate) fn new(slice: &'a mut [T]) -> Self {
-        Self { start: slice.as_mut_ptr(), len: slice.len(), slice: std::marker::PhantomData }
+        Self {
+            start: slice.as_mut_ptr(),
+            len: slice.len(),
+            slice: std::marker::PhantomData,
+        }
     }
 
     /// Where an element would be.
@@ -232,7 +268,10 @@ impl<'a, T> SharedMut<'a, T> {
     /// If they are not all in the slice.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &mut [T] {
-        assert!(start <= self.len && len <= self.len - start, "part outside of the slice");
+        assert!(
+            start <= self.len && len <= self.len - start,
+            "part outside of the slice"
+        );
         // SAFETY: in bounds by the assertion; unique by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
     }
@@ -242,11 +281,16 @@ impl<'a, T> SharedMut<'a, T> {
 fn work(shared: &Shared, worker_idx: usize) {
     let mut last_seen = 0u64;
     while let Some(state) = next_job(shared, last_seen) {
-        if shared.state.compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if shared
+            .state
+            .compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
             continue;
         }
         last_seen = state / JOB_UNIT;
-        // SAFETY: this worker is counted in `state`, so the caller does not change `job` before it leaves.
+        // SAFETY: this worker is counted in `state`, so the caller does not change `job` before it
+        // leaves.
         if let Some(job) = unsafe { *shared.job.get() } {
             drain(shared, job, worker_idx);
         }
@@ -277,7 +321,10 @@ fn next_job(shared: &Shared, last_seen: u64) -> Option<u64> {
         if shared.stop.load(Ordering::SeqCst) {
             break None;
         }
-        guard = shared.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        guard = shared
+            .wake
+            .wait(guard)
+            .unwrap_or_else(PoisonError::into_inner);
     };
     drop(guard);
     shared.n_sleeping.fetch_sub(1, Ordering::SeqCst);
@@ -286,7 +333,8 @@ fn next_job(shared: &Shared, last_seen: u64) -> Option<u64> {
 
 /// Claims tasks until there are none. Never unwinds.
 fn drain(shared: &Shared, job: Job, worker_idx: usize) {
-    // SAFETY: the caller of `fork_join` keeps the closure alive until all workers have left the job.
+    // SAFETY: the caller of `fork_join` keeps the closure alive until all workers have left the
+    // job.
     let body = unsafe { &*job.body };
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let n_lanes = shared.lanes.len();
@@ -302,7 +350,10 @@ fn drain(shared: &Shared, job: Job, worker_idx: usize) {
         }
     }));
     if let Err(payload) = ended {
-        shared.lanes.iter().for_each(|lane| lane.0.store(job.n_tasks, Ordering::Relaxed));
+        shared
+            .lanes
+            .iter()
+            .for_each(|lane| lane.0.store(job.n_tasks, Ordering::Relaxed));
         lock(&shared.panic).get_or_insert(payload);
     }
 }
@@ -327,7 +378,9 @@ mod tests {
                     counts[task_idx].fetch_add(1, Ordering::Relaxed);
                 });
                 assert!(
-                    counts.iter().all(|count| count.load(Ordering::Relaxed) == 1),
+                    counts
+                        .iter()
+                        .all(|count| count.load(Ordering::Relaxed) == 1),
                     "{n_threads} threads, {n_tasks} tasks"
                 );
             }
@@ -382,10 +435,15 @@ mod tests {
         let pool = Pool::new(3);
         for bad_task in [0, 7, 49] {
             let result = catch_unwind(AssertUnwindSafe(|| {
-                pool.run(50, |task_idx| assert!(task_idx != bad_task, "task {task_idx}"))
+                pool.run(50, |task_idx| {
+                    assert!(task_idx != bad_task, "task {task_idx}")
+                })
             }));
             let payload = result.unwrap_err();
-            assert_eq!(payload.downcast_ref::<String>().unwrap(), &format!("task {bad_task}"));
+            assert_eq!(
+                payload.downcast_ref::<String>().unwrap(),
+                &format!("task {bad_task}")
+            );
             let total = AtomicUsize::new(0);
             pool.run(10, |_| {
                 total.fetch_add(1, Ordering::Relaxed);

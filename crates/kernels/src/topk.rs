@@ -5,10 +5,13 @@ const CHUNK_LEN: usize = 64;
 
 /// The largest of some values, -inf if none is a number.
 fn chunk_max(chunk: &[f32]) -> f32 {
-    chunk.iter().fold(f32::NEG_INFINITY, |max, x| if *x > max { *x } else { max })
+    chunk
+        .iter()
+        .fold(f32::NEG_INFINITY, |max, x| if *x > max { *x } else { max })
 }
 
-/// The index of the largest value, the first of equals; NaN is passed over. None if there is no number.
+/// The index of the largest value, the first of equals; NaN is passed over. None if there is no
+/// number.
 pub fn argmax(x: &[f32]) -> Option<usize> {
     let mut best = None;
     let mut best_value = f32::NEG_INFINITY;
@@ -37,8 +40,8 @@ fn chunk_max_wide(chunk: &[f32]) -> f32 {
     chunk_max(&lanes).max(chunk_max(rest))
 }
 
-/// The `k = indices.len()` largest values, falling, of equals the first index first; NaN is passed over. Returns how
-/// many were found, at most `k`; the rest of the outputs is left as it is.
+/// The `k = indices.len()` largest values, falling, of equals the first index first; NaN is passed
+/// over. Returns how many were found, at most `k`; the rest of the outputs is left as it is.
 ///
 /// # Panics
 /// If `values` is not as long as `indices`.
@@ -78,7 +81,9 @@ mod tests {
         let mut random = Random::new(31);
         for len in [0, 1, 2, 63, 64, 65, 1000] {
             for n_distinct in [1, 5, 1 << 20] {
-                let mut x: Vec<f32> = (0..len).map(|_| random.below(n_distinct) as f32 - 3.0).collect();
+                let mut x: Vec<f32> = (0..len)
+                    .map(|_| random.below(n_distinct) as f32 - 3.0)
+                    .collect();
                 for i in (0..len).step_by(7) {
                     x[i] = f32::NAN;
                 }

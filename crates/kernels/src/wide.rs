@@ -9,7 +9,11 @@ use crate::simd::{Kernel, Simd};
 /// # Panics
 /// If the slices are not of one length.
 pub fn dot_f64(isa: Isa, a: &[f32], b: &[f32]) -> f64 {
-    assert_eq!(a.len(), b.len(), "a dot product takes two slices of one length");
+    assert_eq!(
+        a.len(),
+        b.len(),
+        "a dot product takes two slices of one length"
+    );
     isa.run(Dot { a, b })
 }
 
@@ -20,8 +24,8 @@ struct Dot<'a> {
 
 impl Kernel for Dot<'_> {
     type Output = f64;
-    /// Plain loops: [`Simd`] has no f64 vectors, so the compiler vectorizes them for each instruction
-    /// set.
+    /// Plain loops: [`Simd`] has no f64 vectors, so the compiler vectorizes them for each
+    /// instruction set.
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> f64 {
         let ((a, a_rest), (b, b_rest)) = (self.a.as_chunks::<8>(), self.b.as_chunks::<8>());
@@ -52,11 +56,23 @@ mod tests {
         let mut random = Random::new(5);
         for n in [0, 1, 7, 8, 9, 31, 100] {
             let (a, b) = (random.f32s(n), random.f32s(n));
-            let due: f64 = a.iter().zip(&b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+            let due: f64 = a
+                .iter()
+                .zip(&b)
+                .map(|(a, b)| f64::from(*a) * f64::from(*b))
+                .sum();
             let plain = dot_f64(Isa::Portable, &a, &b);
-            assert!((plain - due).abs() <= 1e-12 * n as f64, "{n}: {plain}, not {due}");
+            assert!(
+                (plain - due).abs() <= 1e-12 * n as f64,
+                "{n}: {plain}, not {due}"
+            );
             for isa in Isa::available() {
-                assert_eq!(dot_f64(isa, &a, &b).to_bits(), plain.to_bits(), "{n} {}", isa.name());
+                assert_eq!(
+                    dot_f64(isa, &a, &b).to_bits(),
+                    plain.to_bits(),
+                    "{n} {}",
+                    isa.name()
+                );
             }
         }
     }

@@ -1,16 +1,18 @@
-//! Kernels allocate nothing: what they work on comes from the caller. A program of its own, for it counts what all of it
-//! allocates.
+//! Kernels allocate nothing: what they work on comes from the caller. A program of its own, for it
+//! counts what all of it allocates.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thane_kernels::activation::{self, Unary};
-use thane_kernels::linear::{self, Codes, CodesProduct, Int8Block, Int8Weight, Packed, PackedCodes, Start};
+use thane_kernels::linear::{
+    self, Codes, CodesProduct, Int8Block, Int8Weight, Packed, PackedCodes, Start,
+};
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
 use thane_kernels::{
-    Attention, BlockType, Context, HeadRows, Isa, KvData, KvView, Weight, attention, attention_scratch_len, f16, norm,
-    softmax, topk,
+    Attention, BlockType, Context, HeadRows, Isa, KvData, KvView, Weight, attention,
+    attention_scratch_len, f16, norm, softmax, topk,
 };
 
 struct Counting;
@@ -52,10 +54,27 @@ fn products(ctx: &Context, n_tokens: usize) {
         let bytes = vec![0; ROWS * ty.row_bytes(COLS).unwrap()];
         let weight = Weight::new(ty, &bytes, ROWS, COLS).unwrap();
         let len = linear::linear_f32_scratch_len(ctx, &weight, n_tokens);
-        let mut scratch = vec![0.0; len.max(linear::linear_fast_scratch_len(ctx, &weight, n_tokens))];
+        let mut scratch =
+            vec![0.0; len.max(linear::linear_fast_scratch_len(ctx, &weight, n_tokens))];
         allocates_nothing("products", &mut || {
-            linear::linear_f32(ctx, &weight, &x, n_tokens, Start::bias(&bias), &mut y, &mut scratch);
-            linear::linear_fast(ctx, &weight, &x, n_tokens, Start::NONE, &mut y, &mut scratch);
+            linear::linear_f32(
+                ctx,
+                &weight,
+                &x,
+                n_tokens,
+                Start::bias(&bias),
+                &mut y,
+                &mut scratch,
+            );
+            linear::linear_fast(
+                ctx,
+                &weight,
+                &x,
+                n_tokens,
+                Start::NONE,
+                &mut y,
+                &mut scratch,
+            );
             linear::dequantize_rows_gather(ctx, &weight, &[3, 36], &mut [0.0; 2 * COLS]);
         });
         if let Some(len) = linear::packed_codes_len(ty, ROWS, COLS) {
@@ -64,7 +83,12 @@ fn products(ctx: &Context, n_tokens: usize) {
             let mut scratch = vec![0.0; linear::linear_codes_scratch_len(ctx, weight, n_tokens)];
             allocates_nothing("products with packed codes", &mut || {
                 linear::pack_codes(ctx, &weight, 0..ROWS, &mut packed, &mut pack_scratch);
-                let codes = PackedCodes { ty, bytes: &packed, n_rows: ROWS, n_cols: COLS };
+                let codes = PackedCodes {
+                    ty,
+                    bytes: &packed,
+                    n_rows: ROWS,
+                    n_cols: COLS,
+                };
                 for codes in [Codes::Packed(codes), Codes::Stored(weight)] {
                     let mut product = [CodesProduct::new(codes, n_tokens, Start::NONE, &mut y)];
                     linear::linear_codes(ctx, &mut product, &x, n_tokens, &mut scratch);
@@ -75,7 +99,12 @@ fn products(ctx: &Context, n_tokens: usize) {
     if n_tokens == 1 {
         let (ty, n_rows) = (BlockType::Q8_0, 17 * COLS);
         let bytes = vec![0; linear::packed_codes_len(ty, n_rows, COLS).unwrap()];
-        let vocabulary = PackedCodes { ty, bytes: &bytes, n_rows, n_cols: COLS };
+        let vocabulary = PackedCodes {
+            ty,
+            bytes: &bytes,
+            n_rows,
+            n_cols: COLS,
+        };
         let mut y = vec![0.0; n_rows];
         let mut scratch = vec![0.0; linear::linear_codes_best_scratch_len(&vocabulary, 3)];
         allocates_nothing("the best of a vocabulary", &mut || {
@@ -88,19 +117,43 @@ fn products(ctx: &Context, n_tokens: usize) {
     let mut scratch = vec![0.0; linear::int8_scratch_len(n_tokens, COLS)];
     allocates_nothing("products of integers", &mut || {
         linear::pack_int8(ctx, &weight, &mut blocks);
-        let packed = Int8Weight { blocks: &blocks, n_rows: ROWS, n_cols: COLS };
+        let packed = Int8Weight {
+            blocks: &blocks,
+            n_rows: ROWS,
+            n_cols: COLS,
+        };
         let x = linear::quantize_int8(ctx, &x, n_tokens, COLS, &mut scratch);
         linear::linear_int8(ctx, &packed, &x, Start::NONE, None, &mut y);
     });
     for ty in [BlockType::F32, BlockType::Bf16] {
-        let Some(len) = linear::packed_len(ctx.isa(), ty, ROWS, COLS) else { continue };
+        let Some(len) = linear::packed_len(ctx.isa(), ty, ROWS, COLS) else {
+            continue;
+        };
         let mut panels = vec![linear::PackedColumn::ZERO; len];
         let bytes = &bytes[..ROWS * ty.row_bytes(COLS).unwrap()];
         let mut scratch = vec![0.0; n_tokens * (COLS + 64)];
         allocates_nothing("packed products", &mut || {
-            linear::pack(ctx, &Weight::new(ty, bytes, ROWS, COLS).unwrap(), &mut panels);
-            let packed = Packed { ty, panels: &panels, n_rows: ROWS, n_cols: COLS };
-            linear::linear_packed(ctx, &packed, &x, n_tokens, Start::NONE, None, &mut y, &mut scratch);
+            linear::pack(
+                ctx,
+                &Weight::new(ty, bytes, ROWS, COLS).unwrap(),
+                &mut panels,
+            );
+            let packed = Packed {
+                ty,
+                panels: &panels,
+                n_rows: ROWS,
+                n_cols: COLS,
+            };
+            linear::linear_packed(
+                ctx,
+                &packed,
+                &x,
+                n_tokens,
+                Start::NONE,
+                None,
+                &mut y,
+                &mut scratch,
+            );
         });
     }
 }
@@ -109,11 +162,19 @@ fn products(ctx: &Context, n_tokens: usize) {
 fn attends(ctx: &Context, n_rows: usize) {
     const KEYS: usize = 300;
     const DIM: usize = 20;
-    let (q, cache, mask) = (vec![0.5; 2 * n_rows * DIM], vec![0.25; 2 * KEYS * DIM], vec![0.0; n_rows * KEYS]);
+    let (q, cache, mask) = (
+        vec![0.5; 2 * n_rows * DIM],
+        vec![0.25; 2 * KEYS * DIM],
+        vec![0.0; n_rows * KEYS],
+    );
     let mut out = vec![0.0; q.len()];
     let mut scratch = vec![0.0; attention_scratch_len(ctx, 2, n_rows, DIM, KEYS)];
     allocates_nothing("attention", &mut || {
-        let view = KvView { data: KvData::F32(&cache), head_stride: KEYS * DIM, key_stride: DIM };
+        let view = KvView {
+            data: KvData::F32(&cache),
+            head_stride: KEYS * DIM,
+            key_stride: DIM,
+        };
         let args = Attention {
             q: &q,
             q_rows: HeadRows::by_head(n_rows, DIM),
@@ -137,20 +198,30 @@ fn attends(ctx: &Context, n_rows: usize) {
 fn elements(ctx: &Context) {
     const LEN: usize = 64 * 200;
     let (x, mut gate, scale) = (vec![0.5; LEN], vec![0.25; LEN], vec![1.0; 200]);
-    let (mut out, mut halves, mut indices, mut values) = (vec![0.0; LEN], vec![0; LEN], [0; 9], [0.0; 9]);
+    let (mut out, mut halves, mut indices, mut values) =
+        (vec![0.0; LEN], vec![0; LEN], [0; 9], [0.0; 9]);
     allocates_nothing("norms, activations and the rest", &mut || {
         norm::rms_norm(ctx, &x, Some(&scale), 1e-5, 200, &mut out);
         norm::layer_norm(ctx, &x, Some(&scale), Some(&scale), 1e-5, 200, &mut out);
         activation::gated(ctx, Unary::GeluTanh, &mut gate, &x);
         activation::unary(ctx, Unary::Silu, &x, &mut out);
-        let shape = RopeShape { n_heads: 64, n_tokens: 1, rotary_dim: 200, head_stride: 200, token_stride: 200 };
+        let shape = RopeShape {
+            n_heads: 64,
+            n_tokens: 1,
+            rotary_dim: 200,
+            head_stride: 200,
+            token_stride: 200,
+        };
         for style in [RopeStyle::Half, RopeStyle::Interleaved] {
             rope(ctx, &mut out, shape, &scale[..100], &scale[..100], style);
         }
         softmax::softmax(ctx, &mut out, 200);
         f16::f32_to_f16_slice(ctx.isa(), &x, &mut halves);
         f16::f16_to_f32_slice(ctx.isa(), &halves, &mut out);
-        assert_eq!((topk::argmax(&x), topk::top_k(&x, &mut indices, &mut values)), (Some(0), 9));
+        assert_eq!(
+            (topk::argmax(&x), topk::top_k(&x, &mut indices, &mut values)),
+            (Some(0), 9)
+        );
     });
 }
 
@@ -181,5 +252,9 @@ fn kernels_allocate_nothing() {
     }
     let before = N_ALLOCATIONS.load(Ordering::SeqCst);
     drop(std::hint::black_box(vec![0u8; 9]));
-    assert_eq!(N_ALLOCATIONS.load(Ordering::SeqCst) - before, 1, "allocations are counted");
+    assert_eq!(
+        N_ALLOCATIONS.load(Ordering::SeqCst) - before,
+        1,
+        "allocations are counted"
+    );
 }

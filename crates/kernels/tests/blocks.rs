@@ -41,10 +41,19 @@ fn goldens() -> Vec<Golden> {
         let ty = type_named(std::str::from_utf8(name).unwrap().trim_end_matches('\0'));
         let mut number = || u32::from_le_bytes(take(4).unwrap().try_into().unwrap()) as usize;
         let (n_blocks, block_bytes, block_len) = (number(), number(), number());
-        assert_eq!((block_bytes, block_len), (ty.block_bytes(), ty.block_len()), "{ty:?}");
+        assert_eq!(
+            (block_bytes, block_len),
+            (ty.block_bytes(), ty.block_len()),
+            "{ty:?}"
+        );
         let bytes = take(n_blocks * block_bytes).unwrap().to_vec();
-        let values =
-            take(n_blocks * block_len * 4).unwrap().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        let values = take(n_blocks * block_len * 4)
+            .unwrap()
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f32::from_le_bytes(*b))
+            .collect();
         goldens.push(Golden { ty, bytes, values });
     }
     assert_eq!(goldens.len(), 12, "every quantised type");
@@ -72,8 +81,9 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 #[test]
 fn products_with_unit_vectors_are_the_values() {
-    // A unit vector has the code 127 and the scale 1/127, so each output is one value of the weight, to the rounding of
-    // the scales; where AVX-512 fits the codes of many tokens' weights to 8 bits, to less than one of these.
+    // A unit vector has the code 127 and the scale 1/127, so each output is one value of the
+    // weight, to the rounding of the scales; where AVX-512 fits the codes of many tokens' weights
+    // to 8 bits, to less than one of these.
     for Golden { ty, bytes, values } in goldens() {
         let block_len = ty.block_len();
         let n_rows = values.len() / block_len;
@@ -87,13 +97,25 @@ fn products_with_unit_vectors_are_the_values() {
                 let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
                 for (batch_idx, x) in x.chunks_exact(n_tokens * block_len).enumerate() {
                     let mut y = vec![f32::NAN; n_tokens * n_rows];
-                    linear_fast(&ctx, &weight, x, n_tokens, Start::NONE, &mut y, &mut scratch);
+                    linear_fast(
+                        &ctx,
+                        &weight,
+                        x,
+                        n_tokens,
+                        Start::NONE,
+                        &mut y,
+                        &mut scratch,
+                    );
                     for (i, y) in y.iter().enumerate() {
                         let (col_idx, row_idx) = (batch_idx * n_tokens + i / n_rows, i % n_rows);
                         let row = &values[row_idx * block_len..][..block_len];
                         let largest = row.iter().fold(0.0f32, |max, value| max.max(value.abs()));
                         let error = (y - row[col_idx]).abs();
-                        let bound = if isa.name() == "avx512" && n_tokens > 1 { 1.0 / 127.0 } else { 2e-6 };
+                        let bound = if isa.name() == "avx512" && n_tokens > 1 {
+                            1.0 / 127.0
+                        } else {
+                            2e-6
+                        };
                         assert!(
                             error <= bound * largest,
                             "{ty:?} {} row {row_idx} column {col_idx}: {y}, not {}",

@@ -2,9 +2,9 @@
 //!
 //!     cargo run -p thane-mil --example write_packages -- tests/ops target/op-packages
 //!
-//! Inputs and outputs of types that no package has are cast. Packages in the folder are written again, and read again: one
-//! that is not equal then makes the exit status 1. The last line is the number of packages; what cannot be written is named
-//! with the reason.
+//! Inputs and outputs of types that no package has are cast. Packages in the folder are written
+//! again, and read again: one that is not equal then makes the exit status 1. The last line is the
+//! number of packages; what cannot be written is named with the reason.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::fs;
@@ -19,14 +19,26 @@ use thane_mil::types::{DType, TensorType};
 
 fn main() -> ExitCode {
     let args: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
-    let [from, to] = args.as_slice() else { panic!("two folders are needed: of programs, and for packages") };
-    let mut files: Vec<PathBuf> = fs::read_dir(from).unwrap().map(|e| e.unwrap().path()).collect();
+    let [from, to] = args.as_slice() else {
+        panic!("two folders are needed: of programs, and for packages")
+    };
+    let mut files: Vec<PathBuf> = fs::read_dir(from)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
     files.sort();
     let mut n = 0;
-    for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "mil")) {
+    for file in files
+        .iter()
+        .filter(|f| f.extension().is_some_and(|e| e == "mil"))
+    {
         let program = parse(&fs::read_to_string(file).unwrap(), &|_, _, _| None).unwrap();
         for f in program.functions() {
-            let name = format!("{}.{}.mlpackage", file.file_stem().unwrap().to_string_lossy(), f.name);
+            let name = format!(
+                "{}.{}.mlpackage",
+                file.file_stem().unwrap().to_string_lossy(),
+                f.name
+            );
             match write(f, &to.join(&name)) {
                 Ok(()) => n += 1,
                 Err(reason) => println!("{name}: {reason}"),
@@ -34,7 +46,10 @@ fn main() -> ExitCode {
         }
     }
     let mut faults = 0;
-    for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "mlpackage")) {
+    for file in files
+        .iter()
+        .filter(|f| f.extension().is_some_and(|e| e == "mlpackage"))
+    {
         let name = file.file_name().unwrap();
         match copy(file, &to.join(name)) {
             Ok(()) => n += 1,
@@ -45,7 +60,11 @@ fn main() -> ExitCode {
         }
     }
     println!("{n}");
-    if faults == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if faults == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Reads a package, writes it and reads that.
@@ -56,7 +75,9 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let back = open(to)?;
     match difference(&package.program, &back.program) {
         Some(difference) => Err(format!("read again it is another program: {difference}")),
-        None if back.interfaces != package.interfaces => Err("read again it has other features".to_owned()),
+        None if back.interfaces != package.interfaces => {
+            Err("read again it has other features".to_owned())
+        }
         None => Ok(()),
     }
 }
@@ -68,7 +89,10 @@ fn write(f: &Function, path: &Path) -> Result<(), String> {
     if check(&package).is_err() {
         package = Package::new(cast(&package.program)?);
     }
-    package.replace(path, &[]).map(|_| ()).map_err(|e| e.to_string())
+    package
+        .replace(path, &[])
+        .map(|_| ())
+        .map_err(|e| e.to_string())
 }
 
 /// The program with fp32 and int32 in the place of inputs and outputs of other types.
@@ -83,7 +107,10 @@ fn cast(program: &Program) -> Result<Program, String> {
     let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let conversion = |to: &TensorType, result: &str, x: &str| {
-        format!("{to} {result} = cast(x = {x}, dtype = string(\"{}\"));", to.dtype)
+        format!(
+            "{to} {result} = cast(x = {x}, dtype = string(\"{}\"));",
+            to.dtype
+        )
     };
     for (values, is_input) in [(&f.body().inputs, true), (&f.body().outputs, false)] {
         for value in values.iter().map(|v: &ValueId| f.value(*v)) {
@@ -103,10 +130,15 @@ fn cast(program: &Program) -> Result<Program, String> {
             }
         }
     }
-    let body: Vec<String> = lines[head + 1..tail].iter().map(|l| (*l).to_owned()).collect();
+    let body: Vec<String> = lines[head + 1..tail]
+        .iter()
+        .map(|l| (*l).to_owned())
+        .collect();
     let statements = [before, body, after].concat().join("\n");
     let (opset, inputs, outputs) = (f.opset.name(), inputs.join(", "), outputs.join(", "));
-    let text = format!("program(1.3) {{ func main<{opset}>({inputs}) {{\n{statements}\n}} -> ({outputs}); }}");
+    let text = format!(
+        "program(1.3) {{ func main<{opset}>({inputs}) {{\n{statements}\n}} -> ({outputs}); }}"
+    );
     parse(&text, &|_, offset, ty| blobs.get(offset, ty)).map_err(|e| e.to_string())
 }
 
@@ -116,8 +148,13 @@ fn outer(ty: &TensorType, opset: Opset) -> Result<Option<TensorType>, String> {
         DType::Fp32 | DType::Int32 | DType::String => return Ok(None),
         DType::Fp16 if opset >= Opset::CoreMl6 => return Ok(None),
         DType::Fp16 | DType::Bool => DType::Fp32,
-        _ if opset < Opset::CoreMl7 => return Err(format!("opset {} casts no {}", opset.name(), ty.dtype)),
+        _ if opset < Opset::CoreMl7 => {
+            return Err(format!("opset {} casts no {}", opset.name(), ty.dtype));
+        }
         _ => DType::Int32,
     };
-    Ok(Some(TensorType { dtype, shape: ty.shape.clone() }))
+    Ok(Some(TensorType {
+        dtype,
+        shape: ty.shape.clone(),
+    }))
 }

@@ -1,7 +1,8 @@
 //! What it means to run a program: traits that hide which machine does it.
 //!
-//! A [`Backend`] loads a whole program, never single ops. An [`Executable`] is what it made of it and can be shared; an
-//! [`Instance`] is one running copy with its own buffers and its own state. A [`Batch`] is several of them that run together.
+//! A [`Backend`] loads a whole program, never single ops. An [`Executable`] is what it made of it
+//! and can be shared; an [`Instance`] is one running copy with its own buffers and its own state. A
+//! [`Batch`] is several of them that run together.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,9 +26,12 @@ pub trait Executable: Send + Sync {
     /// A running copy with fresh state.
     fn instantiate(&self) -> Result<Box<dyn Instance>, RunError>;
 
-    /// `n` running copies that can run together: one after another, where the machine has no better way.
+    /// `n` running copies that can run together: one after another, where the machine has no better
+    /// way.
     fn instantiate_batch(&self, n: usize) -> Result<Box<dyn Batch>, RunError> {
-        let instances = (0..n).map(|_| self.instantiate()).collect::<Result<_, _>>()?;
+        let instances = (0..n)
+            .map(|_| self.instantiate())
+            .collect::<Result<_, _>>()?;
         Ok(Box::new(OneByOne(instances)))
     }
 
@@ -39,14 +43,16 @@ pub trait Executable: Send + Sync {
 
 /// One running copy of a program.
 pub trait Instance: Send {
-    /// The buffer of the input `name`, which is given this shape for the next run; its content stays until rewritten.
+    /// The buffer of the input `name`, which is given this shape for the next run; its content
+    /// stays until rewritten.
     fn input(&mut self, name: &str, shape: &[usize]) -> Result<&mut [u8], RunError>;
 
     /// Run a function over the inputs that were filled.
     fn run(&mut self, function: &str) -> Result<(), RunError>;
 
-    /// From now on, want no more of the output `name` than its `n` greatest elements, where a row is all of it, or want all again. Others
-    /// may then be minus infinity; a backend that gains nothing by it gives them all.
+    /// From now on, want no more of the output `name` than its `n` greatest elements, where a row
+    /// is all of it, or want all again. Others may then be minus infinity; a backend that gains
+    /// nothing by it gives them all.
     fn want_greatest(&mut self, _name: &str, _n: Option<usize>) {}
 
     /// An output of the last run.
@@ -62,7 +68,8 @@ pub trait Instance: Send {
     fn reset(&mut self);
 }
 
-/// Running copies of a program, by number: each has its own inputs, outputs and state, and lengths of its own.
+/// Running copies of a program, by number: each has its own inputs, outputs and state, and lengths
+/// of its own.
 pub trait Batch: Send {
     /// How many there are.
     fn n_instances(&self) -> usize;
@@ -73,9 +80,10 @@ pub trait Batch: Send {
     /// One of them, to be filled, reset, or run by itself.
     fn instance_mut(&mut self, idx: usize) -> Result<&mut dyn Instance, RunError>;
 
-    /// Run a function of each of these over the inputs that it was filled with, each named once. The outputs are those that
-    /// each would give alone, but for the order in which numbers are added up. After an error, outputs of none are to be
-    /// relied on, nor what the call was to write to the states.
+    /// Run a function of each of these over the inputs that it was filled with, each named once.
+    /// The outputs are those that each would give alone, but for the order in which numbers are
+    /// added up. After an error, outputs of none are to be relied on, nor what the call was to
+    /// write to the states.
     fn run(&mut self, function: &str, which: &[usize]) -> Result<(), RunError>;
 }
 
@@ -89,7 +97,10 @@ impl Batch for OneByOne {
 
     fn instance(&self, idx: usize) -> Result<&dyn Instance, RunError> {
         let n = self.0.len();
-        self.0.get(idx).map(AsRef::as_ref).ok_or(RunError::NoInstance { idx, n })
+        self.0
+            .get(idx)
+            .map(AsRef::as_ref)
+            .ok_or(RunError::NoInstance { idx, n })
     }
 
     fn instance_mut(&mut self, idx: usize) -> Result<&mut dyn Instance, RunError> {
@@ -102,11 +113,14 @@ impl Batch for OneByOne {
 
     fn run(&mut self, function: &str, which: &[usize]) -> Result<(), RunError> {
         check_each_once(which, self.0.len())?;
-        which.iter().try_for_each(|idx| self.instance_mut(*idx)?.run(function))
+        which
+            .iter()
+            .try_for_each(|idx| self.instance_mut(*idx)?.run(function))
     }
 }
 
-/// Refuse numbers of a batch of `n` that name none of it, or one twice: for implementations of [`Batch::run`].
+/// Refuse numbers of a batch of `n` that name none of it, or one twice: for implementations of
+/// [`Batch::run`].
 pub fn check_each_once(which: &[usize], n: usize) -> Result<(), RunError> {
     let mut seen = HashSet::new();
     match which.iter().find(|idx| **idx >= n || !seen.insert(**idx)) {
@@ -170,7 +184,8 @@ pub enum RunError {
     /// There is no state of this name.
     #[error("the program has no state `{0}`")]
     NoState(String),
-    /// Functions have inputs of this name and of several element types, and this shape fits more than one.
+    /// Functions have inputs of this name and of several element types, and this shape fits more
+    /// than one.
     #[error(
         "input `{name}` of shape {given:?} can be {expected}: give the inputs of the functions different names, or load \
          one function alone"

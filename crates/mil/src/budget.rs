@@ -1,9 +1,9 @@
-//! How much memory a process may allocate for what it is given: one number that tensors, states, packed weights, rows and
-//! side files are counted against.
+//! How much memory a process may allocate for what it is given: one number that tensors, states,
+//! packed weights, rows and side files are counted against.
 //!
-//! What is counted is what Thane allocates itself because of an input's size. Mapped files are not: the system takes their
-//! pages back when it needs them. A [`Reservation`] is taken before the memory is, and gives its bytes back when it is
-//! dropped.
+//! What is counted is what Thane allocates itself because of an input's size. Mapped files are not:
+//! the system takes their pages back when it needs them. A [`Reservation`] is taken before the
+//! memory is, and gives its bytes back when it is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +40,10 @@ pub struct OverBudget {
 impl Budget {
     /// At most `limit_bytes` at once.
     pub fn new(limit_bytes: usize) -> Self {
-        Self(Arc::new(Account { limit_bytes, used_bytes: AtomicUsize::new(0) }))
+        Self(Arc::new(Account {
+            limit_bytes,
+            used_bytes: AtomicUsize::new(0),
+        }))
     }
 
     /// Without a limit, for callers that trust their input.
@@ -59,8 +62,15 @@ impl Budget {
     }
 
     /// Reserves `bytes`; `what` names what they are for and is only made for the error.
-    pub fn reserve(&self, bytes: usize, what: impl FnOnce() -> String) -> Result<Reservation, OverBudget> {
-        let mut reservation = Reservation { budget: self.clone(), bytes: 0 };
+    pub fn reserve(
+        &self,
+        bytes: usize,
+        what: impl FnOnce() -> String,
+    ) -> Result<Reservation, OverBudget> {
+        let mut reservation = Reservation {
+            budget: self.clone(),
+            bytes: 0,
+        };
         reservation.grow(bytes, what)?;
         Ok(reservation)
     }
@@ -89,12 +99,22 @@ impl Reservation {
     pub fn grow(&mut self, more: usize, what: impl FnOnce() -> String) -> Result<(), OverBudget> {
         let limit_bytes = self.budget.0.limit_bytes;
         let add = |used: usize| used.checked_add(more).filter(|sum| *sum <= limit_bytes);
-        match self.budget.0.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
+        match self
+            .budget
+            .0
+            .used_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+        {
             Ok(_) => {
                 self.bytes += more;
                 Ok(())
             }
-            Err(used_bytes) => Err(OverBudget { what: what(), needed_bytes: more, used_bytes, limit_bytes }),
+            Err(used_bytes) => Err(OverBudget {
+                what: what(),
+                needed_bytes: more,
+                used_bytes,
+                limit_bytes,
+            }),
         }
     }
 
@@ -137,7 +157,10 @@ mod tests {
         first.shrink(100);
         let second = budget.clone().reserve(500, || "b".into()).unwrap();
         assert!(first.grow(usize::MAX, || "c".into()).is_err());
-        assert_eq!((first.bytes(), second.bytes(), budget.used_bytes()), (500, 500, 1000));
+        assert_eq!(
+            (first.bytes(), second.bytes(), budget.used_bytes()),
+            (500, 500, 1000)
+        );
         drop((first, second));
         assert_eq!(budget.used_bytes(), 0);
     }

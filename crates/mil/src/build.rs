@@ -48,7 +48,11 @@ pub struct FunctionBuilder {
 impl FunctionBuilder {
     /// An empty function.
     pub fn new(name: impl Into<String>, opset: Opset) -> Self {
-        Self { function: Function::new(name.into(), opset), origin: Origin::default(), open: vec![Function::BODY] }
+        Self {
+            function: Function::new(name.into(), opset),
+            origin: Origin::default(),
+            open: vec![Function::BODY],
+        }
     }
 
     /// The function as it is so far.
@@ -63,7 +67,10 @@ impl FunctionBuilder {
 
     /// Say which place of the checkpoint the ops from here on compute.
     pub fn set_place(&mut self, place: &str) {
-        self.origin = Origin { place: place.into(), pass: None };
+        self.origin = Origin {
+            place: place.into(),
+            pass: None,
+        };
     }
 
     /// Add an input.
@@ -75,12 +82,19 @@ impl FunctionBuilder {
     pub fn begin_block(&mut self, inputs: &[(&str, Type)]) -> Vec<ValueId> {
         let block = self.function.append_block();
         self.open.push(block);
-        inputs.iter().map(|(name, ty)| self.function.append_input(block, name, ty.clone())).collect()
+        inputs
+            .iter()
+            .map(|(name, ty)| self.function.append_input(block, name, ty.clone()))
+            .collect()
     }
 
     /// End the innermost block that was begun, for an op to run. Panics when none was begun.
     pub fn end_block(&mut self, outputs: &[ValueId]) -> BlockId {
-        let block = self.open.pop().filter(|b| *b != Function::BODY).expect("a block was begun");
+        let block = self
+            .open
+            .pop()
+            .filter(|b| *b != Function::BODY)
+            .expect("a block was begun");
         self.function.blocks[block.index()].outputs = outputs.to_vec();
         block
     }
@@ -119,9 +133,14 @@ impl FunctionBuilder {
         blocks: Vec<BlockId>,
     ) -> Result<Vec<ValueId>, BuildError> {
         let opset = self.function.opset;
-        let def = opset::find_in(op, opset).ok_or_else(|| BuildError::UnknownOp { op: op.to_owned(), opset })?;
+        let def = opset::find_in(op, opset).ok_or_else(|| BuildError::UnknownOp {
+            op: op.to_owned(),
+            opset,
+        })?;
         let block = *self.open.last().expect("the body is never ended");
-        let id = self.function.append_op(block, def, args, blocks, name, self.origin.clone())?;
+        let id = self
+            .function
+            .append_op(block, def, args, blocks, name, self.origin.clone())?;
         Ok(self.function.op(id).results.clone())
     }
 
@@ -158,14 +177,22 @@ impl Function {
     }
 
     pub(crate) fn append_block(&mut self) -> BlockId {
-        let id = BlockId(u32::try_from(self.blocks.len()).expect("fewer than 2^32 blocks fit in memory"));
+        let id = BlockId(
+            u32::try_from(self.blocks.len()).expect("fewer than 2^32 blocks fit in memory"),
+        );
         self.blocks.push(Block::default());
         id
     }
 
     fn append_value(&mut self, name: String, ty: Type, definition: Definition) -> ValueId {
-        let id = ValueId(u32::try_from(self.values.len()).expect("fewer than 2^32 values fit in memory"));
-        self.values.push(Value { name, ty, definition });
+        let id = ValueId(
+            u32::try_from(self.values.len()).expect("fewer than 2^32 values fit in memory"),
+        );
+        self.values.push(Value {
+            name,
+            ty,
+            definition,
+        });
         id
     }
 
@@ -183,32 +210,55 @@ impl Function {
         for (param, arg) in args {
             let at = def
                 .param_index(param)
-                .ok_or_else(|| BuildError::UnknownParam { op: def.name.to_owned(), param: param.to_owned() })?;
+                .ok_or_else(|| BuildError::UnknownParam {
+                    op: def.name.to_owned(),
+                    param: param.to_owned(),
+                })?;
             slots[at] = Some(arg);
         }
-        let types = self.infer(def, &slots, &nested).map_err(|source| BuildError::Type {
-            op: def.name.to_owned(),
-            result: name.to_owned(),
-            source,
-        })?;
+        let types = self
+            .infer(def, &slots, &nested)
+            .map_err(|source| BuildError::Type {
+                op: def.name.to_owned(),
+                result: name.to_owned(),
+                source,
+            })?;
         let id = OpId(u32::try_from(self.ops.len()).expect("fewer than 2^32 ops fit in memory"));
         let n = types.len();
         let results: Vec<ValueId> = (0..n)
             .zip(types)
             .map(|(k, ty)| {
-                let name = if n == 1 { name.to_owned() } else { format!("{name}_{k}") };
+                let name = if n == 1 {
+                    name.to_owned()
+                } else {
+                    format!("{name}_{k}")
+                };
                 let name = self.unique_name(&name);
                 self.append_value(name, ty, Definition::Result(id, k))
             })
             .collect();
-        let name = results.first().map_or(name.to_owned(), |r| self.value(*r).name.clone());
-        self.ops.push(Op { def, args: slots, results, blocks: nested, name: Some(name), origin });
+        let name = results
+            .first()
+            .map_or(name.to_owned(), |r| self.value(*r).name.clone());
+        self.ops.push(Op {
+            def,
+            args: slots,
+            results,
+            blocks: nested,
+            name: Some(name),
+            origin,
+        });
         self.blocks[block.index()].ops.push(id);
         Ok(id)
     }
 
     /// The result types of `def` over `args` and the blocks that it runs.
-    fn infer(&mut self, def: &'static OpDef, args: &[Option<Arg>], nested: &[BlockId]) -> Result<Vec<Type>, TypeError> {
+    fn infer(
+        &mut self,
+        def: &'static OpDef,
+        args: &[Option<Arg>],
+        nested: &[BlockId],
+    ) -> Result<Vec<Type>, TypeError> {
         let mut next_symbol = self.n_symbols;
         let types = self.infer_with(def, args, nested, &mut next_symbol);
         self.n_symbols = next_symbol;
@@ -227,7 +277,10 @@ impl Function {
         let blocks: Vec<BlockTypes> = nested
             .iter()
             .map(|b| self.block(*b))
-            .map(|b| BlockTypes { inputs: types(&b.inputs), outputs: types(&b.outputs) })
+            .map(|b| BlockTypes {
+                inputs: types(&b.inputs),
+                outputs: types(&b.outputs),
+            })
             .collect();
         let literal_types: Vec<Option<Type>> = args
             .iter()
@@ -236,7 +289,12 @@ impl Function {
                 _ => None,
             })
             .collect();
-        let view = |v: &ValueId| (&self.value(*v).ty, self.constant(*v).map_or(Known::No, Known::Literal));
+        let view = |v: &ValueId| {
+            (
+                &self.value(*v).ty,
+                self.constant(*v).map_or(Known::No, Known::Literal),
+            )
+        };
         let args: Vec<Option<ArgType<'_>>> = args
             .iter()
             .zip(&literal_types)
@@ -252,15 +310,29 @@ impl Function {
             .collect();
         check_params(def, &args)?;
         if nested.len() != def.n_blocks {
-            return Err(TypeError(format!("it runs {} blocks, {} are due", nested.len(), def.n_blocks)));
+            return Err(TypeError(format!(
+                "it runs {} blocks, {} are due",
+                nested.len(),
+                def.n_blocks
+            )));
         }
-        Infer::new(def, &args, next_symbol).with_blocks(&blocks).run()
+        Infer::new(def, &args, next_symbol)
+            .with_blocks(&blocks)
+            .run()
     }
 
     /// `name`, changed where it is no identifier, names a type or is in use already.
     pub(crate) fn unique_name(&mut self, name: &str) -> String {
-        let mut base: String =
-            name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
+        let mut base: String = name
+            .chars()
+            .map(|c| {
+                if c.is_ascii_alphanumeric() || c == '_' {
+                    c
+                } else {
+                    '_'
+                }
+            })
+            .collect();
         if is_type_word(&base) || !base.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
             base.insert(0, '_');
         }
@@ -272,7 +344,9 @@ impl Function {
             let n = self.names.entry(base.clone()).or_insert(0);
             *n += 1;
             let candidate = format!("{base}_{n}");
-            if let std::collections::hash_map::Entry::Vacant(e) = self.names.entry(candidate.clone()) {
+            if let std::collections::hash_map::Entry::Vacant(e) =
+                self.names.entry(candidate.clone())
+            {
                 e.insert(0);
                 return candidate;
             }
@@ -287,13 +361,17 @@ fn check_params(def: &OpDef, args: &[Option<ArgType<'_>>]) -> Result<(), TypeErr
         match (arg, param.accepts) {
             (None, _) if param.required => return Err(TypeError(format!("`{name}` is missing"))),
             (None, _) | (Some(_), Accepts::Any) => {}
-            (Some(ArgType::One(Type::Tensor(t), _)), Accepts::Tensor(dtypes)) if dtypes.contains(&t.dtype) => {}
+            (Some(ArgType::One(Type::Tensor(t), _)), Accepts::Tensor(dtypes))
+                if dtypes.contains(&t.dtype) => {}
             (Some(ArgType::Many(_)), Accepts::Tensors)
             | (Some(ArgType::One(Type::State(_), _)), Accepts::State)
             | (Some(ArgType::One(Type::List(..), _)), Accepts::List) => {}
             (Some(ArgType::One(ty, _)), Accepts::Tensor(dtypes)) => {
                 let names: Vec<_> = dtypes.iter().map(|d| d.name()).collect();
-                return Err(TypeError(format!("`{name}` is {ty}, it takes {}", names.join(", "))));
+                return Err(TypeError(format!(
+                    "`{name}` is {ty}, it takes {}",
+                    names.join(", ")
+                )));
             }
             (Some(_), accepts) => return Err(TypeError(format!("`{name}` takes {accepts:?}"))),
         }

@@ -1,8 +1,10 @@
-//! The bytes of constants: owned, a slice of a shared map, or derived on demand from bytes in another layout.
+//! The bytes of constants: owned, a slice of a shared map, or derived on demand from bytes in
+//! another layout.
 //!
-//! Knows nothing of files or checkpoints. A checkpoint reader hands over [`Bytes`] that keep its memory map alive;
-//! a tensor whose file layout is not MIL's (interleaved quantisation blocks, bfloat16) implements [`Source`], which
-//! can both write MIL's layout and name the layout that it has, so that a backend can use the bytes as they are.
+//! Knows nothing of files or checkpoints. A checkpoint reader hands over [`Bytes`] that keep its
+//! memory map alive; a tensor whose file layout is not MIL's (interleaved quantisation blocks,
+//! bfloat16) implements [`Source`], which can both write MIL's layout and name the layout that it
+//! has, so that a backend can use the bytes as they are.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,12 +18,14 @@ pub trait Owner: Send + Sync {
 
     /// Copy those from `offset` on; the caller keeps `offset + out.len()` within the length.
     ///
-    /// The owner of a map may read the file instead, so that what is only copied takes no memory of this process.
+    /// The owner of a map may read the file instead, so that what is only copied takes no memory of
+    /// this process.
     fn read(&self, offset: usize, out: &mut [u8]) {
         out.copy_from_slice(&self.bytes()[offset..offset + out.len()]);
     }
 
-    /// Those of the range will hardly be read again: the owner of a map may give their memory back until they are.
+    /// Those of the range will hardly be read again: the owner of a map may give their memory back
+    /// until they are.
     fn release(&self, _range: Range<usize>) {}
 
     /// Whether memory of the range was given back.
@@ -67,7 +71,10 @@ impl Bytes {
     /// All bytes of `owner`, kept alive as long as the result or a slice of it.
     pub fn new(owner: impl Owner + 'static) -> Self {
         let len = owner.bytes().len();
-        Self { owner: Arc::new(owner), range: 0..len }
+        Self {
+            owner: Arc::new(owner),
+            range: 0..len,
+        }
     }
 
     /// The bytes `range` of this run, or `None` when it reaches past the end.
@@ -76,7 +83,10 @@ impl Bytes {
             return None;
         }
         let start = self.range.start + range.start;
-        Some(Self { owner: Arc::clone(&self.owner), range: start..start + range.len() })
+        Some(Self {
+            owner: Arc::clone(&self.owner),
+            range: start..start + range.len(),
+        })
     }
 
     /// Number of bytes.
@@ -94,33 +104,42 @@ impl Bytes {
         self.owner.release(self.range.clone());
     }
 
-    /// Whether they, or some of them, were released, so that few of them had better be [read](Self::read).
+    /// Whether they, or some of them, were released, so that few of them had better be
+    /// [read](Self::read).
     pub fn is_released(&self) -> bool {
         self.owner.is_released(self.range.clone())
     }
 
-    /// Copy those from `offset` on into `out`, and of a mapped file nothing else into memory; a range past the end leaves `out` as it is
-    /// and gives `false`.
+    /// Copy those from `offset` on into `out`, and of a mapped file nothing else into memory; a
+    /// range past the end leaves `out` as it is and gives `false`.
     #[must_use]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> bool {
-        let fits = offset.checked_add(out.len()).is_some_and(|end| end <= self.len());
+        let fits = offset
+            .checked_add(out.len())
+            .is_some_and(|end| end <= self.len());
         if fits {
             self.owner.read(self.range.start + offset, out);
         }
         fits
     }
 
-    /// Whether the file that they are mapped from, if any, is still as long as when it was opened; asked before long work.
+    /// Whether the file that they are mapped from, if any, is still as long as when it was opened;
+    /// asked before long work.
     ///
-    /// It costs one system call. A file that is truncated later, while it is read, still ends the process with SIGBUS.
+    /// It costs one system call. A file that is truncated later, while it is read, still ends the
+    /// process with SIGBUS.
     pub fn check_len(&self) -> Result<(), Truncated> {
         self.owner.check_len()
     }
 
     /// The bytes themselves.
     pub fn as_slice(&self) -> &[u8] {
-        // An owner that shrinks between calls is a bug of the owner; the empty slice keeps it from becoming a panic.
-        self.owner.bytes().get(self.range.clone()).unwrap_or_default()
+        // An owner that shrinks between calls is a bug of the owner; the empty slice keeps it from
+        // becoming a panic.
+        self.owner
+            .bytes()
+            .get(self.range.clone())
+            .unwrap_or_default()
     }
 }
 
@@ -165,8 +184,9 @@ pub enum Packing {
 
 /// The stored form of a constant that is derived from it.
 ///
-/// Several constants may come from one stored tensor (codes, scales and offsets of quantisation blocks); a backend that
-/// finds them together under one op may use `bytes` instead, which then say the same as the op's result.
+/// Several constants may come from one stored tensor (codes, scales and offsets of quantisation
+/// blocks); a backend that finds them together under one op may use `bytes` instead, which then say
+/// the same as the op's result.
 #[derive(Clone, Debug)]
 pub struct Packed {
     /// Layout of `bytes`.
@@ -180,7 +200,8 @@ pub trait Source: Send + Sync {
     /// Number of bytes in MIL's layout.
     fn byte_len(&self) -> usize;
 
-    /// Write the bytes from `offset` on into `out`; the caller keeps `offset + out.len() <= byte_len()`.
+    /// Write the bytes from `offset` on into `out`; the caller keeps
+    /// `offset + out.len() <= byte_len()`.
     fn read(&self, offset: usize, out: &mut [u8]);
 
     /// The stored form, where a backend may use it instead.
@@ -245,13 +266,16 @@ impl Data {
         }
     }
 
-    /// Write the bytes from `offset` on into `out`; a range past the end leaves `out` as it is and gives `false`.
+    /// Write the bytes from `offset` on into `out`; a range past the end leaves `out` as it is and
+    /// gives `false`.
     #[must_use]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> bool {
         match self {
             Data::Bytes(b) => b.read(offset, out),
             Data::Source(s) => {
-                let fits = offset.checked_add(out.len()).is_some_and(|end| end <= s.byte_len());
+                let fits = offset
+                    .checked_add(out.len())
+                    .is_some_and(|end| end <= s.byte_len());
                 if fits {
                     s.read(offset, out);
                 }
@@ -272,14 +296,18 @@ impl Data {
     pub fn check_len(&self) -> Result<(), Truncated> {
         match self {
             Data::Bytes(bytes) => bytes.check_len(),
-            Data::Source(source) => source.packed().map_or(Ok(()), |packed| packed.bytes.check_len()),
+            Data::Source(source) => source
+                .packed()
+                .map_or(Ok(()), |packed| packed.bytes.check_len()),
         }
     }
 
     /// Whether both are the same stored bytes, without looking at them.
     pub fn is_same(&self, other: &Data) -> bool {
         match (self, other) {
-            (Data::Bytes(a), Data::Bytes(b)) => std::ptr::eq(a.as_slice(), b.as_slice()) && !a.is_empty(),
+            (Data::Bytes(a), Data::Bytes(b)) => {
+                std::ptr::eq(a.as_slice(), b.as_slice()) && !a.is_empty()
+            }
             (Data::Source(a), Data::Source(b)) => Arc::ptr_eq(a, b),
             _ => false,
         }
@@ -287,7 +315,8 @@ impl Data {
 }
 
 impl PartialEq for Data {
-    /// Equal content, whatever the layout behind it; compared in pieces, so that nothing large is allocated.
+    /// Equal content, whatever the layout behind it; compared in pieces, so that nothing large is
+    /// allocated.
     fn eq(&self, other: &Data) -> bool {
         const PIECE: usize = 1 << 16;
         if self.is_same(other) {
@@ -312,7 +341,12 @@ impl fmt::Debug for Data {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Data::Bytes(b) => write!(f, "{b:?}"),
-            Data::Source(s) => write!(f, "Source({} bytes as {:?})", s.byte_len(), s.packed().map(|p| p.packing)),
+            Data::Source(s) => write!(
+                f,
+                "Source({} bytes as {:?})",
+                s.byte_len(),
+                s.packed().map(|p| p.packing)
+            ),
         }
     }
 }

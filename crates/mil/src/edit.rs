@@ -1,8 +1,8 @@
 //! [`Patch`]: the only way to change a program that exists.
 //!
-//! A patch is made against a function, says which ops come and which uses move, and is applied as one step: new ops are
-//! inserted, uses are redirected, ops are removed. Ids of other ops and values stay valid. Applying one costs a walk over
-//! the function, however many changes it holds.
+//! A patch is made against a function, says which ops come and which uses move, and is applied as
+//! one step: new ops are inserted, uses are redirected, ops are removed. Ids of other ops and
+//! values stay valid. Applying one costs a walk over the function, however many changes it holds.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -117,12 +117,18 @@ impl Patch {
         name: impl Into<String>,
         origin: Origin,
     ) -> New {
-        self.inserts.push(Insert { before, def, args, name: name.into(), origin });
+        self.inserts.push(Insert {
+            before,
+            def,
+            args,
+            name: name.into(),
+            origin,
+        });
         New::Inserted(self.inserts.len() - 1)
     }
 
-    /// Let every use of `from`, function outputs included, use `to`. Replacements chain: where `to` is replaced as well,
-    /// uses of `from` go to the end of the chain.
+    /// Let every use of `from`, function outputs included, use `to`. Replacements chain: where `to`
+    /// is replaced as well, uses of `from` go to the end of the chain.
     pub fn replace(&mut self, from: ValueId, to: New) {
         self.replacements.push((from, to));
     }
@@ -140,31 +146,43 @@ impl Patch {
             New::Result(i, k) => New::Result(i + n, k),
             value @ New::Value(_) => value,
         };
-        self.inserts.extend(other.inserts.into_iter().map(|mut insert| {
-            for (_, arg) in &mut insert.args {
-                match arg {
-                    NewArg::One(new) => *new = shift(*new),
-                    NewArg::Many(news) => news.iter_mut().for_each(|new| *new = shift(*new)),
-                    NewArg::Same(_) => {}
+        self.inserts
+            .extend(other.inserts.into_iter().map(|mut insert| {
+                for (_, arg) in &mut insert.args {
+                    match arg {
+                        NewArg::One(new) => *new = shift(*new),
+                        NewArg::Many(news) => news.iter_mut().for_each(|new| *new = shift(*new)),
+                        NewArg::Same(_) => {}
+                    }
                 }
-            }
-            insert
-        }));
-        self.replacements.extend(other.replacements.into_iter().map(|(from, to)| (from, shift(to))));
+                insert
+            }));
+        self.replacements.extend(
+            other
+                .replacements
+                .into_iter()
+                .map(|(from, to)| (from, shift(to))),
+        );
         self.removals.extend(other.removals);
     }
 
-    /// Change function number `function` of `program`; on an error it may be partly changed and must be dropped.
+    /// Change function number `function` of `program`; on an error it may be partly changed and
+    /// must be dropped.
     pub fn apply_to(self, program: &mut Program, function: usize) -> Result<(), PatchError> {
-        let function = program.functions.get_mut(function).ok_or(PatchError::NoFunction(function))?;
+        let function = program
+            .functions
+            .get_mut(function)
+            .ok_or(PatchError::NoFunction(function))?;
         self.apply(function)
     }
 
     /// Change `function`; on an error it may be partly changed and must be dropped.
     pub fn apply(self, function: &mut Function) -> Result<(), PatchError> {
         let inserted = insert(function, self.inserts)?;
-        let replacements =
-            self.replacements.into_iter().map(|(from, to)| Ok((from, resolve(function, to, &inserted)?)));
+        let replacements = self
+            .replacements
+            .into_iter()
+            .map(|(from, to)| Ok((from, resolve(function, to, &inserted)?)));
         let replacements = replacements.collect::<Result<Vec<_>, PatchError>>()?;
         redirect(function, &replacements)?;
         remove_ops(function, &self.removals)
@@ -174,7 +192,10 @@ impl Patch {
 fn resolve(function: &Function, new: New, inserted: &[OpId]) -> Result<ValueId, PatchError> {
     let result = |i: usize, k: usize| {
         let op = function.op(inserted[i]);
-        op.results.get(k).copied().ok_or_else(|| PatchError::NoResult(op.def.name.to_owned()))
+        op.results
+            .get(k)
+            .copied()
+            .ok_or_else(|| PatchError::NoResult(op.def.name.to_owned()))
     };
     match new {
         New::Value(v) => Ok(v),
@@ -183,7 +204,8 @@ fn resolve(function: &Function, new: New, inserted: &[OpId]) -> Result<ValueId, 
     }
 }
 
-/// Make the new ops and put each in front of its place, those of one place in the order that they came.
+/// Make the new ops and put each in front of its place, those of one place in the order that they
+/// came.
 fn insert(function: &mut Function, inserts: Vec<Insert>) -> Result<Vec<OpId>, PatchError> {
     let n_old = function.blocks[0].ops.len();
     let mut inserted = Vec::with_capacity(inserts.len());
@@ -193,14 +215,26 @@ fn insert(function: &mut Function, inserts: Vec<Insert>) -> Result<Vec<OpId>, Pa
             Ok(match arg {
                 NewArg::One(new) => (name, Arg::Value(resolve(function, new, &inserted)?)),
                 NewArg::Many(news) => {
-                    let values = news.into_iter().map(|new| resolve(function, new, &inserted));
-                    (name, Arg::Values(values.collect::<Result<Vec<_>, PatchError>>()?))
+                    let values = news
+                        .into_iter()
+                        .map(|new| resolve(function, new, &inserted));
+                    (
+                        name,
+                        Arg::Values(values.collect::<Result<Vec<_>, PatchError>>()?),
+                    )
                 }
                 NewArg::Same(arg) => (name, arg),
             })
         });
         let args = resolved.collect::<Result<Vec<_>, PatchError>>()?;
-        let id = function.append_op(Function::BODY, insert.def, args, Vec::new(), &insert.name, insert.origin)?;
+        let id = function.append_op(
+            Function::BODY,
+            insert.def,
+            args,
+            Vec::new(),
+            &insert.name,
+            insert.origin,
+        )?;
         places.entry(insert.before).or_default().push(id);
         inserted.push(id);
     }
@@ -210,8 +244,16 @@ fn insert(function: &mut Function, inserts: Vec<Insert>) -> Result<Vec<OpId>, Pa
     }
     for block in &mut function.blocks {
         let old = std::mem::take(&mut block.ops);
-        block.ops =
-            old.into_iter().flat_map(|op| places.remove(&op).unwrap_or_default().into_iter().chain([op])).collect();
+        block.ops = old
+            .into_iter()
+            .flat_map(|op| {
+                places
+                    .remove(&op)
+                    .unwrap_or_default()
+                    .into_iter()
+                    .chain([op])
+            })
+            .collect();
     }
     match places.values().flatten().next() {
         None => Ok(inserted),
@@ -219,12 +261,17 @@ fn insert(function: &mut Function, inserts: Vec<Insert>) -> Result<Vec<OpId>, Pa
     }
 }
 
-fn redirect(function: &mut Function, replacements: &[(ValueId, ValueId)]) -> Result<(), PatchError> {
+fn redirect(
+    function: &mut Function,
+    replacements: &[(ValueId, ValueId)],
+) -> Result<(), PatchError> {
     if replacements.is_empty() {
         return Ok(());
     }
     let mut targets: Vec<Option<ValueId>> = vec![None; function.values.len()];
-    replacements.iter().for_each(|(from, to)| targets[from.index()] = Some(*to));
+    replacements
+        .iter()
+        .for_each(|(from, to)| targets[from.index()] = Some(*to));
     for (from, _) in replacements {
         let to = end_of_chain(function, &mut targets, *from)?;
         let (a, b) = (function.value(*from), function.value(to));
@@ -238,7 +285,11 @@ fn redirect(function: &mut Function, replacements: &[(ValueId, ValueId)]) -> Res
         }
     }
     let target = |v: &mut ValueId| *v = targets[v.index()].unwrap_or(*v);
-    for arg in function.ops.iter_mut().flat_map(|op| op.args.iter_mut().flatten()) {
+    for arg in function
+        .ops
+        .iter_mut()
+        .flat_map(|op| op.args.iter_mut().flatten())
+    {
         match arg {
             Arg::Value(v) => target(v),
             Arg::Values(vs) => vs.iter_mut().for_each(target),
@@ -246,12 +297,22 @@ fn redirect(function: &mut Function, replacements: &[(ValueId, ValueId)]) -> Res
         }
     }
     // What a nested block gives has no name that a caller knows.
-    function.blocks.iter_mut().skip(1).flat_map(|b| &mut b.outputs).for_each(target);
+    function
+        .blocks
+        .iter_mut()
+        .skip(1)
+        .flat_map(|b| &mut b.outputs)
+        .for_each(target);
     move_outputs(function, &targets)
 }
 
-/// Where a chain of replacements ends; each of its links is made to point there, so that all chains cost one walk.
-fn end_of_chain(function: &Function, targets: &mut [Option<ValueId>], from: ValueId) -> Result<ValueId, PatchError> {
+/// Where a chain of replacements ends; each of its links is made to point there, so that all chains
+/// cost one walk.
+fn end_of_chain(
+    function: &Function,
+    targets: &mut [Option<ValueId>],
+    from: ValueId,
+) -> Result<ValueId, PatchError> {
     let mut chain = vec![from];
     let mut end = from;
     while let Some(next) = targets[end.index()] {
@@ -262,7 +323,9 @@ fn end_of_chain(function: &Function, targets: &mut [Option<ValueId>], from: Valu
         end = next;
     }
     chain.pop();
-    chain.into_iter().for_each(|v| targets[v.index()] = Some(end));
+    chain
+        .into_iter()
+        .for_each(|v| targets[v.index()] = Some(end));
     Ok(end)
 }
 
@@ -270,14 +333,24 @@ fn end_of_chain(function: &Function, targets: &mut [Option<ValueId>], from: Valu
 fn move_outputs(function: &mut Function, targets: &[Option<ValueId>]) -> Result<(), PatchError> {
     let outputs: BTreeSet<ValueId> = function.blocks[0].outputs.iter().copied().collect();
     for from in outputs {
-        let Some(to) = targets[from.index()] else { continue };
+        let Some(to) = targets[from.index()] else {
+            continue;
+        };
         let mut outputs = function.blocks[0].outputs.iter();
-        let is_taken = outputs.any(|v| *v == to) || matches!(function.value(to).definition, Definition::Input(_));
+        let is_taken = outputs.any(|v| *v == to)
+            || matches!(function.value(to).definition, Definition::Input(_));
         if is_taken {
             let name = |v: ValueId| function.value(v).name.clone();
-            return Err(PatchError::Output { from: name(from), to: name(to) });
+            return Err(PatchError::Output {
+                from: name(from),
+                to: name(to),
+            });
         }
-        function.blocks[0].outputs.iter_mut().filter(|v| **v == from).for_each(|v| *v = to);
+        function.blocks[0]
+            .outputs
+            .iter_mut()
+            .filter(|v| **v == from)
+            .for_each(|v| *v = to);
         let (i, j) = (from.index(), to.index());
         let name = std::mem::take(&mut function.values[i].name);
         function.values[i].name = std::mem::replace(&mut function.values[j].name, name);
@@ -298,11 +371,18 @@ fn remove_ops(function: &mut Function, removals: &[OpId]) -> Result<(), PatchErr
     for op in function.blocks.iter().flat_map(|b| &b.ops) {
         function.op(*op).uses().for_each(|v| used[v.index()] = true);
     }
-    function.blocks.iter().flat_map(|b| &b.outputs).for_each(|v| used[v.index()] = true);
+    function
+        .blocks
+        .iter()
+        .flat_map(|b| &b.outputs)
+        .for_each(|v| used[v.index()] = true);
     for &id in removals {
         let op = function.op(id);
         if let Some(v) = op.results.iter().find(|v| used[v.index()]) {
-            return Err(PatchError::StillUsed(op.def.name.to_owned(), function.value(*v).name.clone()));
+            return Err(PatchError::StillUsed(
+                op.def.name.to_owned(),
+                function.value(*v).name.clone(),
+            ));
         }
     }
     Ok(())
@@ -329,7 +409,13 @@ mod tests {
 
     fn inserted(patch: &mut Patch, before: OpId, op: &str, x: New) -> New {
         let def = find(op).unwrap();
-        patch.insert(before, def, vec![("x", NewArg::One(x))], op, Origin::default())
+        patch.insert(
+            before,
+            def,
+            vec![("x", NewArg::One(x))],
+            op,
+            Origin::default(),
+        )
     }
 
     #[test]
@@ -346,18 +432,29 @@ mod tests {
             let relu = inserted(&mut second, ops[0], "relu", New::Value(x));
             second.replace(a, relu);
             second.remove(ops[0]);
-            let mut whole = if swapped { std::mem::take(&mut second) } else { std::mem::take(&mut first) };
+            let mut whole = if swapped {
+                std::mem::take(&mut second)
+            } else {
+                std::mem::take(&mut first)
+            };
             whole.append(if swapped { first } else { second });
             let mut program = Program::new(vec![f.clone()]);
             whole.apply_to(&mut program, 0).unwrap();
             valid::check(&program).unwrap();
             let text = print(&program, &mut Blobs::default());
-            for line in ["relu = relu(x = x)", " y = tanh(x = relu)", " z = cos(x = y)"] {
+            for line in [
+                "relu = relu(x = x)",
+                " y = tanh(x = relu)",
+                " z = cos(x = y)",
+            ] {
                 assert!(text.contains(line), "{line}: {text}");
             }
         }
         let missing = Patch::new().apply_to(&mut Program::default(), 0);
-        assert_eq!(missing.unwrap_err().to_string(), "the program has no function 0");
+        assert_eq!(
+            missing.unwrap_err().to_string(),
+            "the program has no function 0"
+        );
     }
 
     #[test]
@@ -379,20 +476,37 @@ mod tests {
         let [a, b, c] = [0, 1, 2].map(|n| f.op(ops[n]).results[0]);
         let replaced = |pairs: &[(ValueId, ValueId)]| {
             let mut patch = Patch::new();
-            pairs.iter().for_each(|(from, to)| patch.replace(*from, New::Value(*to)));
+            pairs
+                .iter()
+                .for_each(|(from, to)| patch.replace(*from, New::Value(*to)));
             patch.apply(&mut f.clone()).map_err(|e| e.to_string())
         };
         let taken = |from: &str, to: &str| {
-            Err(format!("output `{from}` cannot be replaced by `{to}`, which is an input or an output itself"))
+            Err(format!(
+                "output `{from}` cannot be replaced by `{to}`, which is an input or an output itself"
+            ))
         };
         assert_eq!(replaced(&[(c, x)]), taken("z", "x"));
         assert_eq!(replaced(&[(c, b)]), taken("z", "y"));
-        assert_eq!(replaced(&[(b, a), (c, a)]), taken("z", "y"), "a has become y");
-        assert_eq!(replaced(&[(a, x), (b, a), (a, b)]), Err("`a` is replaced by itself".to_owned()));
-        assert_eq!(replaced(&[(a, a)]), Err("`a` is replaced by itself".to_owned()));
+        assert_eq!(
+            replaced(&[(b, a), (c, a)]),
+            taken("z", "y"),
+            "a has become y"
+        );
+        assert_eq!(
+            replaced(&[(a, x), (b, a), (a, b)]),
+            Err("`a` is replaced by itself".to_owned())
+        );
+        assert_eq!(
+            replaced(&[(a, a)]),
+            Err("`a` is replaced by itself".to_owned())
+        );
         let mut patch = Patch::new();
         inserted(&mut patch, OpId(77), "abs", New::Value(x));
         let error = patch.apply(&mut f.clone()).unwrap_err().to_string();
-        assert_eq!(error, "op `abs` is inserted before an op that the function does not run");
+        assert_eq!(
+            error,
+            "op `abs` is inserted before an op that the function does not run"
+        );
     }
 }

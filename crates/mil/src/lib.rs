@@ -1,12 +1,13 @@
 //! What a program is.
 //!
-//! A [`Program`](program::Program) is a set of functions over shared constants, in the terms of Apple's MIL: ops of a
-//! versioned [`opset`], tensors of [`types`], constants whose bytes are [`data`] mapped from a checkpoint. Start reading
-//! at [`program`]; then [`build`] makes one, [`valid`] judges it, [`edit`] changes it, [`lower`]
-//! takes it to older systems, [`text`] prints and parses it,
-//! [`package`] keeps it on disk, and [`backend`] says what it means to run one.
+//! A [`Program`](program::Program) is a set of functions over shared constants, in the terms of
+//! Apple's MIL: ops of a versioned [`opset`], tensors of [`types`], constants whose bytes are
+//! [`data`] mapped from a checkpoint. Start reading at [`program`]; then [`build`] makes one,
+//! [`valid`] judges it, [`edit`] changes it, [`lower`] takes it to older systems, [`text`] prints
+//! and parses it, [`package`] keeps it on disk, and [`backend`] says what it means to run one.
 //!
-//! This crate knows nothing of checkpoints, model families, devices or tokens, and does I/O in [`package`] only.
+//! This crate knows nothing of checkpoints, model families, devices or tokens, and does I/O in
+//! [`package`] only.
 #![deny(missing_docs)]
 
 pub mod backend;

@@ -6,7 +6,8 @@ use crate::types::{DType, TensorType, Type};
 /// A value that the program states itself.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Literal {
-    /// A tensor or non-string scalar; every dimension is known and `data` has just the bytes that the type asks for.
+    /// A tensor or non-string scalar; every dimension is known and `data` has just the bytes that
+    /// the type asks for.
     Tensor(TensorType, Data),
     /// A string scalar.
     String(String),
@@ -44,7 +45,10 @@ numbers! {
 impl Literal {
     /// A scalar truth value.
     pub fn bool(v: bool) -> Self {
-        Literal::Tensor(TensorType::scalar(DType::Bool), Data::owned(vec![u8::from(v)]))
+        Literal::Tensor(
+            TensorType::scalar(DType::Bool),
+            Data::owned(vec![u8::from(v)]),
+        )
     }
 
     /// A vector of truth values.
@@ -79,7 +83,9 @@ impl Literal {
 
     /// The integers or truth values of a tensor, in order.
     pub fn to_ints(&self) -> Option<Vec<i64>> {
-        let Literal::Tensor(ty, data) = self else { return None };
+        let Literal::Tensor(ty, data) = self else {
+            return None;
+        };
         let bytes = data.to_vec();
         Some(match ty.dtype {
             DType::Bool | DType::Uint8 => bytes.iter().map(|&b| i64::from(b)).collect(),
@@ -95,10 +101,14 @@ impl Literal {
 
     /// The floating-point numbers of a tensor, in order; fp16 and fp32 only.
     pub fn to_floats(&self) -> Option<Vec<f32>> {
-        let Literal::Tensor(ty, data) = self else { return None };
+        let Literal::Tensor(ty, data) = self else {
+            return None;
+        };
         match ty.dtype {
             DType::Fp32 => Some(chunks(&data.to_vec(), f32::from_le_bytes)),
-            DType::Fp16 => Some(chunks(&data.to_vec(), |b| f16_to_f32(u16::from_le_bytes(b)))),
+            DType::Fp16 => Some(chunks(&data.to_vec(), |b| {
+                f16_to_f32(u16::from_le_bytes(b))
+            })),
             _ => None,
         }
     }
@@ -157,8 +167,8 @@ pub fn f64_to_bf16(v: f64) -> u16 {
     if v.is_nan() {
         return (bits >> 16) as u16 | 0x40;
     }
-    // Half of the last place kept, less one where that place is even: a sum that carries is the rounding up. It cannot
-    // overflow, since the bits of infinities end in zeros.
+    // Half of the last place kept, less one where that place is even: a sum that carries is the
+    // rounding up. It cannot overflow, since the bits of infinities end in zeros.
     ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
 }
 
@@ -168,7 +178,12 @@ mod tests {
 
     #[test]
     fn half_precision_bits_have_their_values() {
-        for (bits, value) in [(0x3c00, 1.0), (0xc100, -2.5), (0x0001, 5.960_464_5e-8), (0x7bff, 65504.0)] {
+        for (bits, value) in [
+            (0x3c00, 1.0),
+            (0xc100, -2.5),
+            (0x0001, 5.960_464_5e-8),
+            (0x7bff, 65504.0),
+        ] {
             assert_eq!(f16_to_f32(bits), value);
         }
         assert_eq!(f16_to_f32(0xfc00), f32::NEG_INFINITY);
@@ -187,10 +202,14 @@ mod tests {
 
     #[test]
     fn bfloat16_is_the_nearest() {
-        // 1 + 2^-8 lies half-way between 1 (even) and 1 + 2^-7; 1 + 3 * 2^-8 between 1 + 2^-7 and 1 + 2^-6 (even).
-        for (v, bits) in
-            [(1.0, 0x3f80), (-2.5, 0xc020), (1.0 + 2f64.powi(-8), 0x3f80), (1.0 + 3.0 * 2f64.powi(-8), 0x3f82)]
-        {
+        // 1 + 2^-8 lies half-way between 1 (even) and 1 + 2^-7; 1 + 3 * 2^-8 between 1 + 2^-7 and 1
+        // + 2^-6 (even).
+        for (v, bits) in [
+            (1.0, 0x3f80),
+            (-2.5, 0xc020),
+            (1.0 + 2f64.powi(-8), 0x3f80),
+            (1.0 + 3.0 * 2f64.powi(-8), 0x3f82),
+        ] {
             assert_eq!(f64_to_bf16(v), bits);
         }
         assert_eq!(f64_to_bf16(f64::NEG_INFINITY), 0xff80);
@@ -201,7 +220,10 @@ mod tests {
     #[test]
     fn numbers_come_back() {
         assert_eq!(Literal::i32s(&[3, -7]).to_ints(), Some(vec![3, -7]));
-        assert_eq!(Literal::f32s(&[0.5, -7.25]).to_floats(), Some(vec![0.5, -7.25]));
+        assert_eq!(
+            Literal::f32s(&[0.5, -7.25]).to_floats(),
+            Some(vec![0.5, -7.25])
+        );
         assert_eq!(Literal::bools(&[true, false]).to_ints(), Some(vec![1, 0]));
         assert_eq!(Literal::f32(1.5).to_ints(), None);
     }

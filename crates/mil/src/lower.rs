@@ -1,4 +1,5 @@
-//! The same program in another opset, where that opset has all of it: older systems refuse what names a newer one.
+//! The same program in another opset, where that opset has all of it: older systems refuse what
+//! names a newer one.
 
 use crate::opset::{self, OpDef, Opset};
 use crate::program::{Arg, Function, Op, Program};
@@ -8,13 +9,19 @@ use crate::valid::{self, Violation, label};
 pub fn lowest_opset(program: &Program) -> Option<Opset> {
     let own = program.functions().first()?.opset;
     let older = Opset::ALL.iter().copied().filter(|o| *o < own);
-    Some(older.into_iter().find(|o| with_opset(program, *o).is_ok()).unwrap_or(own))
+    Some(
+        older
+            .into_iter()
+            .find(|o| with_opset(program, *o).is_ok())
+            .unwrap_or(own),
+    )
 }
 
-/// `program` with each op in the form that `opset` has of it; else everything that stands in the way.
+/// `program` with each op in the form that `opset` has of it; else everything that stands in the
+/// way.
 ///
-/// Another form of an op stands for it where it has the parameters that are bound, takes what they are bound to, and gives
-/// the same types.
+/// Another form of an op stands for it where it has the parameters that are bound, takes what they
+/// are bound to, and gives the same types.
 pub fn with_opset(program: &Program, opset: Opset) -> Result<Program, Vec<Violation>> {
     let mut out = program.clone();
     let mut violations = Vec::new();
@@ -34,31 +41,59 @@ pub fn with_opset(program: &Program, opset: Opset) -> Result<Program, Vec<Violat
     if violations.is_empty() {
         violations = valid::check(&out).err().unwrap_or_default();
     }
-    if violations.is_empty() { Ok(out) } else { Err(violations) }
+    if violations.is_empty() {
+        Ok(out)
+    } else {
+        Err(violations)
+    }
 }
 
 type Form = (&'static OpDef, Vec<Option<Arg>>);
 
-/// The row of `opset` for an op, and its arguments in that row's order; nothing where the row stays.
+/// The row of `opset` for an op, and its arguments in that row's order; nothing where the row
+/// stays.
 fn rebound(op: &Op, opset: Opset) -> Result<Option<Form>, String> {
     let def = opset::find_in(op.def.name, opset).ok_or_else(|| {
-        let since = opset::rows(op.def.name).map(|d| d.since).min().unwrap_or(op.def.since);
-        format!("opset {} does not have it, {} is the first that has", opset.name(), since.name())
+        let since = opset::rows(op.def.name)
+            .map(|d| d.since)
+            .min()
+            .unwrap_or(op.def.since);
+        format!(
+            "opset {} does not have it, {} is the first that has",
+            opset.name(),
+            since.name()
+        )
     })?;
     if def == op.def {
         return Ok(None);
     }
     let mut args = vec![None; def.params.len()];
-    for (param, arg) in op.def.params.iter().zip(&op.args).filter(|(_, arg)| arg.is_some()) {
+    for (param, arg) in op
+        .def
+        .params
+        .iter()
+        .zip(&op.args)
+        .filter(|(_, arg)| arg.is_some())
+    {
         let at = def.param_index(param.name);
-        let at = at.ok_or_else(|| format!("in opset {} it has no parameter `{}`", opset.name(), param.name))?;
+        let at = at.ok_or_else(|| {
+            format!(
+                "in opset {} it has no parameter `{}`",
+                opset.name(),
+                param.name
+            )
+        })?;
         args[at].clone_from(arg);
     }
     Ok(Some((def, args)))
 }
 
 fn violation(f: &Function, op: &Op, message: String) -> Violation {
-    Violation { function: f.name.clone(), place: label(f, op), message }
+    Violation {
+        function: f.name.clone(),
+        place: label(f, op),
+        message,
+    }
 }
 
 #[cfg(test)]
@@ -76,7 +111,11 @@ mod tests {
         let x = "tensor<fp32, [2, 3]> x";
         for (inputs, body, lowest) in [
             (x, "tensor<fp32, [2, 3]> y = relu(x = x);", Opset::CoreMl5),
-            ("state<tensor<fp32, [2, 3]>> x", "tensor<fp32, [2, 3]> y = read_state(input = x);", Opset::CoreMl8),
+            (
+                "state<tensor<fp32, [2, 3]>> x",
+                "tensor<fp32, [2, 3]> y = read_state(input = x);",
+                Opset::CoreMl8,
+            ),
         ] {
             let p = program("ios18", inputs, body);
             assert_eq!(lowest_opset(&p), Some(lowest));
@@ -94,8 +133,11 @@ mod tests {
                     tensor<fp32, [2, 3]> y = add(x = a, y = b);";
         let errors = with_opset(&program("ios18", inputs, body), Opset::CoreMl6).unwrap_err();
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        let due =
-            |v: &str| format!("main: read_state `{v}`: opset ios16 does not have it, ios18 is the first that has");
+        let due = |v: &str| {
+            format!(
+                "main: read_state `{v}`: opset ios16 does not have it, ios18 is the first that has"
+            )
+        };
         assert_eq!(errors, [due("a"), due("b")]);
     }
 
@@ -109,7 +151,10 @@ mod tests {
         for opset in Opset::ALL {
             let other = with_opset(&p, *opset).unwrap();
             let f = &other.functions()[0];
-            assert_eq!(Some(f.op(f.body().ops[0]).def), opset::find_in("cast", *opset));
+            assert_eq!(
+                Some(f.op(f.body().ops[0]).def),
+                opset::find_in("cast", *opset)
+            );
             assert_eq!(lowest_opset(&other), Some(Opset::CoreMl5));
         }
     }

@@ -1,8 +1,9 @@
 //! Program, Function, Block, Op and Value: arenas addressed by typed ids.
 //!
-//! A [`Function`] is in static single assignment form: each [`Value`] is a function input, a block input or one result
-//! of one op, and is defined before it is used. Reading is free; a program is made with
-//! [`FunctionBuilder`](crate::build::FunctionBuilder) and changed with [`Patch`](crate::edit::Patch) only.
+//! A [`Function`] is in static single assignment form: each [`Value`] is a function input, a block
+//! input or one result of one op, and is defined before it is used. Reading is free; a program is
+//! made with [`FunctionBuilder`](crate::build::FunctionBuilder) and changed with
+//! [`Patch`](crate::edit::Patch) only.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,7 +34,8 @@ ids! {
     BlockId "Identifies a [`Block`] of one function.";
 }
 
-/// Who made an op: the place in the checkpoint that it computes, and the pass that wrote it, if one did.
+/// Who made an op: the place in the checkpoint that it computes, and the pass that wrote it, if one
+/// did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     /// Module or tensor of the checkpoint, such as `model.layers.3.self_attn`.
@@ -183,10 +185,14 @@ impl Function {
         &self.values
     }
 
-    /// Calls `visit` with each op that `block` runs, in order; the ops of nested blocks come before the op that runs them.
+    /// Calls `visit` with each op that `block` runs, in order; the ops of nested blocks come before
+    /// the op that runs them.
     pub fn visit(&self, block: BlockId, visit: &mut dyn FnMut(OpId)) {
         for &id in &self.block(block).ops {
-            self.op(id).blocks.iter().for_each(|b| self.visit(*b, visit));
+            self.op(id)
+                .blocks
+                .iter()
+                .for_each(|b| self.visit(*b, visit));
             visit(id);
         }
     }
@@ -204,7 +210,10 @@ impl Function {
         for &block in &self.op(id).blocks {
             self.visit(block, &mut |inner| {
                 out.extend(self.op(inner).uses());
-                self.op(inner).blocks.iter().for_each(|b| out.extend(&self.block(*b).outputs));
+                self.op(inner)
+                    .blocks
+                    .iter()
+                    .for_each(|b| out.extend(&self.block(*b).outputs));
             });
             out.extend(&self.block(block).outputs);
         }
@@ -253,10 +262,13 @@ pub struct Program {
 }
 
 impl Program {
-    /// Whether the files that constants are mapped from are still as long as when they were opened; see
-    /// [`Bytes::check_len`](crate::data::Bytes::check_len).
+    /// Whether the files that constants are mapped from are still as long as when they were opened;
+    /// see [`Bytes::check_len`](crate::data::Bytes::check_len).
     pub fn check_files(&self) -> Result<(), Truncated> {
-        let ops = self.functions.iter().flat_map(|f| f.all_ops().into_iter().map(|id| f.op(id)));
+        let ops = self
+            .functions
+            .iter()
+            .flat_map(|f| f.all_ops().into_iter().map(|id| f.op(id)));
         let literals = ops.flat_map(|op| op.args.iter().flatten());
         let data = literals.filter_map(|arg| match arg {
             Arg::Literal(Literal::Tensor(_, data)) => Some(data),
@@ -267,7 +279,10 @@ impl Program {
 
     /// A program of these functions.
     pub fn new(functions: Vec<Function>) -> Self {
-        Self { attributes: Vec::new(), functions }
+        Self {
+            attributes: Vec::new(),
+            functions,
+        }
     }
 
     /// Its functions, in order.
@@ -288,11 +303,27 @@ pub fn difference(a: &Program, b: &Program) -> Option<String> {
     if a.attributes != b.attributes {
         return Some("the attributes of the programs differ".to_owned());
     }
-    let names = |p: &Program| p.functions.iter().map(|f| f.name.clone()).collect::<Vec<_>>();
+    let names = |p: &Program| {
+        p.functions
+            .iter()
+            .map(|f| f.name.clone())
+            .collect::<Vec<_>>()
+    };
     if names(a) != names(b) {
-        return Some(format!("the functions are {:?} and {:?}", names(a), names(b)));
+        return Some(format!(
+            "the functions are {:?} and {:?}",
+            names(a),
+            names(b)
+        ));
     }
-    a.functions.iter().zip(&b.functions).find_map(|(a, b)| Comparison { a, b, symbols: HashMap::new() }.run())
+    a.functions.iter().zip(&b.functions).find_map(|(a, b)| {
+        Comparison {
+            a,
+            b,
+            symbols: HashMap::new(),
+        }
+        .run()
+    })
 }
 
 struct Comparison<'a> {
@@ -314,10 +345,17 @@ impl Comparison<'_> {
     fn blocks(&mut self, x: BlockId, y: BlockId) -> Option<String> {
         let (a, b) = (self.a, self.b);
         let (x, y) = (a.block(x), b.block(y));
-        if (x.inputs.len(), x.ops.len(), x.outputs.len()) != (y.inputs.len(), y.ops.len(), y.outputs.len()) {
+        if (x.inputs.len(), x.ops.len(), x.outputs.len())
+            != (y.inputs.len(), y.ops.len(), y.outputs.len())
+        {
             return Some("the number of inputs, ops or outputs differs".to_owned());
         }
-        if let Some(v) = x.inputs.iter().zip(&y.inputs).find_map(|(v, w)| self.values(*v, *w)) {
+        if let Some(v) = x
+            .inputs
+            .iter()
+            .zip(&y.inputs)
+            .find_map(|(v, w)| self.values(*v, *w))
+        {
             return Some(v);
         }
         for (o, p) in x.ops.iter().zip(&y.ops) {
@@ -325,7 +363,10 @@ impl Comparison<'_> {
                 return Some(found);
             }
         }
-        x.outputs.iter().zip(&y.outputs).find_map(|(v, w)| self.values(*v, *w))
+        x.outputs
+            .iter()
+            .zip(&y.outputs)
+            .find_map(|(v, w)| self.values(*v, *w))
     }
 
     fn ops(&mut self, o: &Op, p: &Op) -> Option<String> {
@@ -333,14 +374,33 @@ impl Comparison<'_> {
             && o.name == p.name
             && o.results.len() == p.results.len()
             && o.blocks.len() == p.blocks.len()
-            && o.args.iter().zip(&p.args).all(|(x, y)| self.args(x.as_ref(), y.as_ref()));
+            && o.args
+                .iter()
+                .zip(&p.args)
+                .all(|(x, y)| self.args(x.as_ref(), y.as_ref()));
         if !same {
-            let names = |f: &Function, o: &Op| o.results.first().map_or(String::new(), |r| f.value(*r).name.clone());
+            let names = |f: &Function, o: &Op| {
+                o.results
+                    .first()
+                    .map_or(String::new(), |r| f.value(*r).name.clone())
+            };
             let (n, m) = (names(self.a, o), names(self.b, p));
-            return Some(format!("op `{}` making `{n}` and op `{}` making `{m}` differ", o.def.name, p.def.name));
+            return Some(format!(
+                "op `{}` making `{n}` and op `{}` making `{m}` differ",
+                o.def.name, p.def.name
+            ));
         }
-        let nested = o.blocks.iter().zip(&p.blocks).find_map(|(x, y)| self.blocks(*x, *y));
-        nested.or_else(|| o.results.iter().zip(&p.results).find_map(|(v, w)| self.values(*v, *w)))
+        let nested = o
+            .blocks
+            .iter()
+            .zip(&p.blocks)
+            .find_map(|(x, y)| self.blocks(*x, *y));
+        nested.or_else(|| {
+            o.results
+                .iter()
+                .zip(&p.results)
+                .find_map(|(v, w)| self.values(*v, *w))
+        })
     }
 
     fn args(&self, x: Option<&Arg>, y: Option<&Arg>) -> bool {
@@ -349,7 +409,10 @@ impl Comparison<'_> {
             (None, None) => true,
             (Some(Arg::Value(v)), Some(Arg::Value(w))) => name(self.a, *v) == name(self.b, *w),
             (Some(Arg::Values(v)), Some(Arg::Values(w))) => {
-                v.len() == w.len() && v.iter().zip(w).all(|(v, w)| name(self.a, *v) == name(self.b, *w))
+                v.len() == w.len()
+                    && v.iter()
+                        .zip(w)
+                        .all(|(v, w)| name(self.a, *v) == name(self.b, *w))
             }
             (Some(Arg::Literal(l)), Some(Arg::Literal(m))) => l == m,
             _ => false,
@@ -359,11 +422,18 @@ impl Comparison<'_> {
     fn values(&mut self, v: ValueId, w: ValueId) -> Option<String> {
         let (v, w) = (self.a.value(v), self.b.value(w));
         let types = match (v.ty.tensor_or_state(), w.ty.tensor_or_state()) {
-            (Some(s), Some(t)) => s.dtype == t.dtype && s.rank() == t.rank() && self.shapes(&s.shape, &t.shape),
+            (Some(s), Some(t)) => {
+                s.dtype == t.dtype && s.rank() == t.rank() && self.shapes(&s.shape, &t.shape)
+            }
             _ => v.ty == w.ty,
         };
         let same = v.name == w.name && types;
-        (!same).then(|| format!("`{}` of type {} and `{}` of type {} differ", v.name, v.ty, w.name, w.ty))
+        (!same).then(|| {
+            format!(
+                "`{}` of type {} and `{}` of type {} differ",
+                v.name, v.ty, w.name, w.ty
+            )
+        })
     }
 
     fn shapes(&mut self, s: &[Dim], t: &[Dim]) -> bool {

@@ -46,11 +46,13 @@ pub struct Forms<'a> {
 
 /// Runs forms of functions and says whether they compute the same.
 pub trait Prover {
-    /// Compare. All have the same inputs, outputs and states, though those of `after` may have longer rows: what is behind
-    /// the old end of an input is anything, and of an output or state nothing that counts.
+    /// Compare. All have the same inputs, outputs and states, though those of `after` may have
+    /// longer rows: what is behind the old end of an input is anything, and of an output or state
+    /// nothing that counts.
     fn prove(&mut self, forms: &Forms<'_>, numbers: Numbers) -> Proof;
 
-    /// Compare a function with what is left of it when all is done. `is_lossy` says that something of it is.
+    /// Compare a function with what is left of it when all is done. `is_lossy` says that something
+    /// of it is.
     fn confirm(&mut self, original: &Function, done: &Function, is_lossy: bool) -> Proof;
 
     /// Whether lossy rewrites are to be tried.

@@ -63,7 +63,10 @@ impl DType {
 
     /// Whether values are floating point.
     pub fn is_float(self) -> bool {
-        matches!(self, DType::Fp16 | DType::Fp32 | DType::Fp64 | DType::Bf16 | DType::Fp8E4M3 | DType::Fp8E5M2)
+        matches!(
+            self,
+            DType::Fp16 | DType::Fp32 | DType::Fp64 | DType::Bf16 | DType::Fp8E4M3 | DType::Fp8E5M2
+        )
     }
 }
 
@@ -73,7 +76,8 @@ impl fmt::Display for DType {
     }
 }
 
-/// Identifies a dimension whose size is known only at run time; equal symbols have equal sizes in one call.
+/// Identifies a dimension whose size is known only at run time; equal symbols have equal sizes in
+/// one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Symbol(pub u32);
 
@@ -119,12 +123,14 @@ impl fmt::Display for Dim {
     }
 }
 
-/// Most dimensions of any tensor; ops have at most 5 (`valid`), constants that only constexpr ops use may have more.
+/// Most dimensions of any tensor; ops have at most 5 (`valid`), constants that only constexpr ops
+/// use may have more.
 pub const MAX_RANK: usize = 32;
 
 /// Whether a word begins a type in MIL text, so that nothing else can have this name.
 pub fn is_type_word(word: &str) -> bool {
-    matches!(word, "tensor" | "state" | "list" | "tuple" | "dict") || DType::from_name(word).is_some()
+    matches!(word, "tensor" | "state" | "list" | "tuple" | "dict")
+        || DType::from_name(word).is_some()
 }
 
 /// Element type and shape of a tensor; a scalar has no dimensions.
@@ -139,12 +145,18 @@ pub struct TensorType {
 impl TensorType {
     /// A tensor type of known and symbolic dimensions.
     pub fn new(dtype: DType, shape: impl IntoIterator<Item = impl Into<Dim>>) -> Self {
-        Self { dtype, shape: shape.into_iter().map(Into::into).collect() }
+        Self {
+            dtype,
+            shape: shape.into_iter().map(Into::into).collect(),
+        }
     }
 
     /// A scalar.
     pub fn scalar(dtype: DType) -> Self {
-        Self { dtype, shape: Vec::new() }
+        Self {
+            dtype,
+            shape: Vec::new(),
+        }
     }
 
     /// Number of dimensions.
@@ -159,7 +171,9 @@ impl TensorType {
 
     /// Number of elements, where every dimension is known and the product fits.
     pub fn n_elements(&self) -> Option<usize> {
-        self.shape.iter().try_fold(1usize, |n, d| n.checked_mul(d.known()?))
+        self.shape
+            .iter()
+            .try_fold(1usize, |n, d| n.checked_mul(d.known()?))
     }
 
     /// Bytes of its elements, packed, where every dimension is known and the product fits.
@@ -171,7 +185,11 @@ impl TensorType {
     pub fn compatible(&self, other: &TensorType) -> bool {
         self.dtype == other.dtype
             && self.rank() == other.rank()
-            && self.shape.iter().zip(&other.shape).all(|(a, b)| a.compatible(*b))
+            && self
+                .shape
+                .iter()
+                .zip(&other.shape)
+                .all(|(a, b)| a.compatible(*b))
     }
 }
 
@@ -223,9 +241,15 @@ impl Type {
     /// Whether one call can give both types the same value.
     pub fn compatible(&self, other: &Type) -> bool {
         match (self, other) {
-            (Type::Tensor(a), Type::Tensor(b)) | (Type::State(a), Type::State(b)) => a.compatible(b),
-            (Type::List(a, n), Type::List(b, m)) => a.compatible(b) && (n.is_none() || m.is_none() || n == m),
-            (Type::Tuple(a), Type::Tuple(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.compatible(b)),
+            (Type::Tensor(a), Type::Tensor(b)) | (Type::State(a), Type::State(b)) => {
+                a.compatible(b)
+            }
+            (Type::List(a, n), Type::List(b, m)) => {
+                a.compatible(b) && (n.is_none() || m.is_none() || n == m)
+            }
+            (Type::Tuple(a), Type::Tuple(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.compatible(b))
+            }
             (Type::Dict(k, v), Type::Dict(l, w)) => k.compatible(l) && v.compatible(w),
             _ => false,
         }

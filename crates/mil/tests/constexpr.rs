@@ -6,43 +6,93 @@ use thane_mil::valid;
 
 /// What is wrong with a function of that opset, or nothing.
 fn check(opset: &str, body: &str) -> String {
-    let text = format!("program(1.3) {{ func main<{opset}>(tensor<fp32, [1]> x) {{ {body} }} -> (y); }}");
+    let text =
+        format!("program(1.3) {{ func main<{opset}>(tensor<fp32, [1]> x) {{ {body} }} -> (y); }}");
     match parse(&text, &|_, _, _| None) {
         Err(e) => e.to_string(),
-        Ok(program) => valid::check(&program)
-            .map_or_else(|e| e.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "), |()| String::new()),
+        Ok(program) => valid::check(&program).map_or_else(
+            |e| {
+                e.iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join("; ")
+            },
+            |()| String::new(),
+        ),
     }
 }
 
 #[test]
 fn packed_forms_say_what_they_hold() {
     let lut = |indices: &str, lut: &str, shape: &str| {
-        format!("tensor<fp32, [3, 3]> y = constexpr_lut_to_dense()[indices = {indices}, lut = {lut}, shape = {shape}];")
+        format!(
+            "tensor<fp32, [3, 3]> y = constexpr_lut_to_dense()[indices = {indices}, lut = {lut}, shape = {shape}];"
+        )
     };
     let sparse = |data: &str, mask: &str, shape: &str| {
         format!(
             "tensor<fp32, [3, 3]> y = constexpr_sparse_to_dense()[nonzero_data = {data}, mask = {mask}, shape = {shape}];"
         )
     };
-    let (two, three) = ("tensor<uint8, [2]>([7, 1])", "tensor<uint8, [3]>([7, 8, 9])");
-    let (pair, four) = ("tensor<fp32, [2]>([1, 2])", "tensor<fp32, [4]>([1, 2, 3, 4])");
+    let (two, three) = (
+        "tensor<uint8, [2]>([7, 1])",
+        "tensor<uint8, [3]>([7, 8, 9])",
+    );
+    let (pair, four) = (
+        "tensor<fp32, [2]>([1, 2])",
+        "tensor<fp32, [4]>([1, 2, 3, 4])",
+    );
     let nine = "tensor<uint32, [2]>([3, 3])";
     for (body, message) in [
         (lut(two, pair, nine), ""),
         (lut(three, four, nine), ""),
-        (lut(three, pair, nine), "`indices` has 3 bytes, 9 elements of 1 bits are due"),
-        (lut(two, "tensor<fp32, [3]>([1, 2, 3])", nine), "`lut` has 3 entries"),
-        (lut(two, "tensor<fp32, [1, 2]>([[1, 2]])", nine), "a vector is needed"),
-        (lut(two, pair, "tensor<uint32, [3]>([4294967295, 4294967295, 4294967295])"), "too many"),
-        (lut(two, pair, "tensor<uint32, [2]>([4294967295, 4294967295])"), "are due"),
-        (lut(two, pair, "tensor<uint32, [1]>([9])"), "`y` is declared"),
+        (
+            lut(three, pair, nine),
+            "`indices` has 3 bytes, 9 elements of 1 bits are due",
+        ),
+        (
+            lut(two, "tensor<fp32, [3]>([1, 2, 3])", nine),
+            "`lut` has 3 entries",
+        ),
+        (
+            lut(two, "tensor<fp32, [1, 2]>([[1, 2]])", nine),
+            "a vector is needed",
+        ),
+        (
+            lut(
+                two,
+                pair,
+                "tensor<uint32, [3]>([4294967295, 4294967295, 4294967295])",
+            ),
+            "too many",
+        ),
+        (
+            lut(two, pair, "tensor<uint32, [2]>([4294967295, 4294967295])"),
+            "are due",
+        ),
+        (
+            lut(two, pair, "tensor<uint32, [1]>([9])"),
+            "`y` is declared",
+        ),
         (sparse(four, two, nine), ""),
-        (sparse(pair, two, nine), "`mask` has 4 ones, `nonzero_data` has 2 elements"),
-        (sparse(four, "tensor<uint8, [2]>([7, 2])", nine), "behind the last element"),
-        (sparse(four, three, nine), "`mask` has 3 bytes, 9 elements of 1 bits are due"),
+        (
+            sparse(pair, two, nine),
+            "`mask` has 4 ones, `nonzero_data` has 2 elements",
+        ),
+        (
+            sparse(four, "tensor<uint8, [2]>([7, 2])", nine),
+            "behind the last element",
+        ),
+        (
+            sparse(four, three, nine),
+            "`mask` has 3 bytes, 9 elements of 1 bits are due",
+        ),
     ] {
         let found = check("ios16", &body);
-        assert!(found.contains(message) && found.is_empty() == message.is_empty(), "{body}: {found}");
+        assert!(
+            found.contains(message) && found.is_empty() == message.is_empty(),
+            "{body}: {found}"
+        );
     }
 }
 
@@ -102,11 +152,11 @@ fn parameters_fit_each_other() {
     }
 }
 
-/// A table for indices of rank 4 has rank 6; nothing but constexpr ops may use such a constant, or such a result.
+/// A table for indices of rank 4 has rank 6; nothing but constexpr ops may use such a constant, or
+/// such a result.
 #[test]
 fn ranks_above_5_are_for_constexpr_ops() {
-    let lut =
-        "tensor<fp32, [1, 1, 1, 1, 2, 1]> lut = const()[val = tensor<fp32, [1, 1, 1, 1, 2, 1]>([[[[[[1], [2]]]]]])];";
+    let lut = "tensor<fp32, [1, 1, 1, 1, 2, 1]> lut = const()[val = tensor<fp32, [1, 1, 1, 1, 2, 1]>([[[[[[1], [2]]]]]])];";
     let dense = "tensor<fp32, [1, 1, 1, 1, 1, 2]> dense = constexpr_sparse_to_dense(nonzero_data = tensor<fp32, [1]>([1]), \
                  mask = tensor<uint1, [1, 1, 1, 1, 1, 2]>([[[[[[1, 0]]]]]]));";
     for (body, message) in [
@@ -117,17 +167,27 @@ fn ranks_above_5_are_for_constexpr_ops() {
             "",
         ),
         (
-            format!("{lut} tensor<fp32, [2]> y = reshape(x = lut, shape = tensor<int32, [1]>([2]));"),
+            format!(
+                "{lut} tensor<fp32, [2]> y = reshape(x = lut, shape = tensor<int32, [1]>([2]));"
+            ),
             "it uses tensor<fp32, [1, 1, 1, 1, 2, 1]>",
         ),
         (
-            format!("{dense} tensor<fp32, [2]> y = reshape(x = dense, shape = tensor<int32, [1]>([2]));"),
+            format!(
+                "{dense} tensor<fp32, [2]> y = reshape(x = dense, shape = tensor<int32, [1]>([2]));"
+            ),
             "it uses tensor<fp32, [1, 1, 1, 1, 1, 2]>",
         ),
         (format!("{dense} tensor<fp32, [1]> y = relu(x = x);"), ""),
-        (dense.replace("dense =", "y ="), "it is an output of type tensor<fp32, [1, 1, 1, 1, 1, 2]>"),
+        (
+            dense.replace("dense =", "y ="),
+            "it is an output of type tensor<fp32, [1, 1, 1, 1, 1, 2]>",
+        ),
     ] {
         let found = check("ios18", &body);
-        assert!(found.contains(message) && found.is_empty() == message.is_empty(), "{body}: {found}");
+        assert!(
+            found.contains(message) && found.is_empty() == message.is_empty(),
+            "{body}: {found}"
+        );
     }
 }

@@ -61,7 +61,9 @@ pub enum ModelError {
     #[error("architecture `{0}` is a language model: it makes answers, not vectors of texts")]
     AnswersOnly(String),
     /// The context asked for is none that the model has.
-    #[error("a context of {asked} was asked for; the model has {max} positions: give --context 1 to {max}")]
+    #[error(
+        "a context of {asked} was asked for; the model has {max} positions: give --context 1 to {max}"
+    )]
     Context {
         /// Asked for.
         asked: usize,
@@ -69,7 +71,9 @@ pub enum ModelError {
         max: usize,
     },
     /// The bucket asked for is none that the model has.
-    #[error("a bucket of {asked} tokens was asked for; the model has {max} positions: give --buckets from 1 to {max}")]
+    #[error(
+        "a bucket of {asked} tokens was asked for; the model has {max} positions: give --buckets from 1 to {max}"
+    )]
     Bucket {
         /// Asked for.
         asked: usize,
@@ -91,7 +95,8 @@ pub enum ModelError {
         "the folder has no modules.json that says how a text's vectors are pooled: give --pooling mean, cls, lasttoken, max or weightedmean, as the model's page says"
     )]
     Pooling,
-    /// The family made an op that MIL refuses; a bug of the family, or a configuration whose numbers do not fit together.
+    /// The family made an op that MIL refuses; a bug of the family, or a configuration whose
+    /// numbers do not fit together.
     #[error("the configuration gives no legal program: {0}")]
     Build(#[from] BuildError),
 }
@@ -99,6 +104,10 @@ pub enum ModelError {
 impl ModelError {
     /// A key whose value is refused.
     pub(crate) fn unsupported(key: &str, value: impl ToString, reason: &str) -> Self {
-        Self::Unsupported { key: key.to_owned(), value: value.to_string(), reason: reason.to_owned() }
+        Self::Unsupported {
+            key: key.to_owned(),
+            value: value.to_string(),
+            reason: reason.to_owned(),
+        }
     }
 }

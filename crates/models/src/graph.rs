@@ -28,7 +28,11 @@ pub struct Form {
 
 impl Form {
     /// The reference: fp32, features last.
-    pub const PORTABLE: Self = Self { layout: Layout::Rows, float: DType::Fp32, norm: NormForm::Native };
+    pub const PORTABLE: Self = Self {
+        layout: Layout::Rows,
+        float: DType::Fp32,
+        norm: NormForm::Native,
+    };
 }
 
 /// Where the features of a token lie.
@@ -105,7 +109,8 @@ impl Graph {
         self.form
     }
 
-    /// Divide what is added to the residual stream, so that fp16 can hold it: the weights that make it are.
+    /// Divide what is added to the residual stream, so that fp16 can hold it: the weights that make
+    /// it are.
     pub fn divide_residual(&mut self, divisor: f32) {
         self.residual_divisor = divisor;
     }
@@ -117,7 +122,11 @@ impl Graph {
 
     /// The axis of the features of [batch, tokens, features] or [1, features, 1, tokens].
     pub fn features(&self) -> i32 {
-        if self.form.layout == Layout::Rows { -1 } else { 1 }
+        if self.form.layout == Layout::Rows {
+            -1
+        } else {
+            1
+        }
     }
 
     /// Say which module of the checkpoint the ops from here on compute.
@@ -143,28 +152,57 @@ impl Graph {
 
     /// The dimensions of a tensor.
     pub fn shape(&self, value: ValueId) -> &[Dim] {
-        self.builder.function().value(value).ty.tensor_or_state().map_or(&[], |t| &t.shape)
+        self.builder
+            .function()
+            .value(value)
+            .ty
+            .tensor_or_state()
+            .map_or(&[], |t| &t.shape)
     }
 
     /// An op with one result, named after the place and `name`.
-    pub fn op<const N: usize>(&mut self, op: &str, name: &str, args: [(&'static str, ValueId); N]) -> Made {
-        self.op_with(op, name, args.map(|(param, value)| (param, Arg::Value(value))))
+    pub fn op<const N: usize>(
+        &mut self,
+        op: &str,
+        name: &str,
+        args: [(&'static str, ValueId); N],
+    ) -> Made {
+        self.op_with(
+            op,
+            name,
+            args.map(|(param, value)| (param, Arg::Value(value))),
+        )
     }
 
     /// As [`Self::op`], with arguments of any kind.
-    pub fn op_with<const N: usize>(&mut self, op: &str, name: &str, args: [(&'static str, Arg); N]) -> Made {
+    pub fn op_with<const N: usize>(
+        &mut self,
+        op: &str,
+        name: &str,
+        args: [(&'static str, Arg); N],
+    ) -> Made {
         let name = self.name(name);
         self.builder.op(op, &name, args)
     }
 
     fn name(&self, name: &str) -> String {
         let place = self.place.trim_start_matches("model.").replace('.', "_");
-        if place.is_empty() { name.to_owned() } else { format!("{place}_{name}") }
+        if place.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{place}_{name}")
+        }
     }
 
     fn literal(&mut self, literal: Literal) -> Made {
-        let Literal::Tensor(ty, data) = &literal else { return self.builder.constant("const", literal) };
-        let key = (ty.dtype, ty.known_shape().unwrap_or_default(), data.to_vec());
+        let Literal::Tensor(ty, data) = &literal else {
+            return self.builder.constant("const", literal);
+        };
+        let key = (
+            ty.dtype,
+            ty.known_shape().unwrap_or_default(),
+            data.to_vec(),
+        );
         if let Some(value) = self.constants.get(&key) {
             return Ok(*value);
         }
@@ -197,7 +235,10 @@ impl Graph {
 
     fn bytes_of(&self, v: &[f32]) -> Vec<u8> {
         match self.form.float {
-            DType::Fp16 => v.iter().flat_map(|v| f64_to_f16((*v).into()).to_le_bytes()).collect(),
+            DType::Fp16 => v
+                .iter()
+                .flat_map(|v| f64_to_f16((*v).into()).to_le_bytes())
+                .collect(),
             _ => v.iter().flat_map(|v| v.to_le_bytes()).collect(),
         }
     }
@@ -222,7 +263,8 @@ impl Graph {
         Ok(value)
     }
 
-    /// A constant with the numbers of a checkpoint tensor, in the form's element type, quantised if it is.
+    /// A constant with the numbers of a checkpoint tensor, in the form's element type, quantised if
+    /// it is.
     pub fn weight(&mut self, tensor: &Tensor) -> Made {
         self.weight_of_rank(tensor, tensor.shape.len(), 1.0)
     }
@@ -232,7 +274,8 @@ impl Graph {
         self.weight_of_rank(tensor, rank, 1.0)
     }
 
-    /// As [`Self::weight`], with dimensions of 1 behind its own up to `rank`, and all numbers over `divisor`.
+    /// As [`Self::weight`], with dimensions of 1 behind its own up to `rank`, and all numbers over
+    /// `divisor`.
     fn weight_of_rank(&mut self, tensor: &Tensor, rank: usize, divisor: f32) -> Made {
         let key = (tensor.name.clone(), rank, divisor.to_bits());
         if let Some(value) = self.weights.get(&key) {
@@ -242,13 +285,20 @@ impl Graph {
         let ones = rank.saturating_sub(tensor.shape.len());
         let as_stored = self.form.float == DType::Fp32 && ones == 0 && divisor == 1.0;
         let value = match quant::layout(tensor.ty) {
-            Some(layout) if as_stored && tensor.shape.len() == 2 => self.quantised(tensor, layout)?,
+            Some(layout) if as_stored && tensor.shape.len() == 2 => {
+                self.quantised(tensor, layout)?
+            }
             _ if as_stored && is_half(tensor) => self.half(tensor)?,
             _ => {
-                let shape = tensor.shape.iter().copied().chain(std::iter::repeat_n(1, ones));
+                let shape = tensor
+                    .shape
+                    .iter()
+                    .copied()
+                    .chain(std::iter::repeat_n(1, ones));
                 let ty = TensorType::new(self.form.float, shape);
                 let data = self.numbers(tensor, divisor);
-                self.builder.constant(&tensor.name, Literal::Tensor(ty, data))?
+                self.builder
+                    .constant(&tensor.name, Literal::Tensor(ty, data))?
             }
         };
         self.weights.insert(key, value);
@@ -256,7 +306,11 @@ impl Graph {
     }
 
     fn note_use(&self, tensor: &Tensor, divisor: f32) {
-        let first = || StoredWeight { tensor: tensor.clone(), divisor, float: self.form.float };
+        let first = || StoredWeight {
+            tensor: tensor.clone(),
+            divisor,
+            float: self.form.float,
+        };
         let mut shared = self.shared.borrow_mut();
         let weight = shared.used.entry(tensor.name.clone()).or_insert_with(first);
         weight.divisor = weight.divisor.min(divisor);
@@ -278,15 +332,25 @@ impl Graph {
     fn half(&mut self, tensor: &Tensor) -> Made {
         let ty = TensorType::new(DType::Fp16, tensor.shape.iter().copied());
         let literal = Literal::Tensor(ty, Data::Bytes(tensor.bytes.clone()));
-        let stored = self.builder.constant(&format!("{}_fp16", tensor.name), literal)?;
+        let stored = self
+            .builder
+            .constant(&format!("{}_fp16", tensor.name), literal)?;
         let dtype = self.string("fp32")?;
-        let args = [("source_val", Arg::Value(stored)), ("output_dtype", Arg::Value(dtype))];
+        let args = [
+            ("source_val", Arg::Value(stored)),
+            ("output_dtype", Arg::Value(dtype)),
+        ];
         self.builder.op("constexpr_cast", &tensor.name, args)
     }
 
     /// The constant of that name which another function made already, else `data`.
     fn derive(&self, name: &str, data: Data) -> Data {
-        self.shared.borrow_mut().derived.entry(name.to_owned()).or_insert(data).clone()
+        self.shared
+            .borrow_mut()
+            .derived
+            .entry(name.to_owned())
+            .or_insert(data)
+            .clone()
     }
 
     fn quantised(&mut self, tensor: &Tensor, layout: quant::Layout) -> Made {
@@ -302,48 +366,95 @@ impl Graph {
             let ty = TensorType::new(DType::Int8, [1usize, 1, quant::IQ4_TABLE.len(), 1]);
             let lut = self.literal(Literal::Tensor(ty, Data::owned(entries)))?;
             let args = [("indices", Arg::Value(data)), ("lut", Arg::Value(lut))];
-            data = self.builder.op("constexpr_lut_to_dense", &part("levels"), args)?;
+            data = self
+                .builder
+                .op("constexpr_lut_to_dense", &part("levels"), args)?;
         }
         let scales = self.derive(&part("scale"), parts.scales);
-        let scale = self.builder.constant(&part("scale"), Literal::Tensor(groups.clone(), scales))?;
+        let scale = self
+            .builder
+            .constant(&part("scale"), Literal::Tensor(groups.clone(), scales))?;
         let (data, scale) = (("data", Arg::Value(data)), ("scale", Arg::Value(scale)));
         let op = "constexpr_blockwise_shift_scale";
         match parts.offsets {
             None => self.builder.op(op, &tensor.name, [data, scale]),
             Some(offsets) => {
                 let offsets = self.derive(&part("offset"), offsets);
-                let offset = self.builder.constant(&part("offset"), Literal::Tensor(groups, offsets))?;
-                self.builder.op(op, &tensor.name, [data, scale, ("offset", Arg::Value(offset))])
+                let offset = self
+                    .builder
+                    .constant(&part("offset"), Literal::Tensor(groups, offsets))?;
+                self.builder.op(
+                    op,
+                    &tensor.name,
+                    [data, scale, ("offset", Arg::Value(offset))],
+                )
             }
         }
     }
 
     /// `x @ weight^T + bias`, along the features.
-    pub fn linear(&mut self, name: &str, x: ValueId, weight: &Tensor, bias: Option<&Tensor>) -> Made {
+    pub fn linear(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+    ) -> Made {
         self.product(name, x, weight, bias, 1.0)
     }
 
     /// As [`Self::linear`], of x with its features last whatever the layout is.
-    pub fn rows_linear(&mut self, name: &str, x: ValueId, weight: &Tensor, bias: Option<&Tensor>) -> Made {
+    pub fn rows_linear(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+    ) -> Made {
         let bias = bias.map(|b| self.weight(b)).transpose()?;
         let weight = self.weight(weight)?;
         self.linear_of(name, x, weight, bias)
     }
 
-    fn linear_of(&mut self, name: &str, x: ValueId, weight: ValueId, bias: Option<ValueId>) -> Made {
+    fn linear_of(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: ValueId,
+        bias: Option<ValueId>,
+    ) -> Made {
         match bias {
             None => self.op("linear", name, [("x", x), ("weight", weight)]),
-            Some(bias) => self.op("linear", name, [("x", x), ("weight", weight), ("bias", bias)]),
+            Some(bias) => self.op(
+                "linear",
+                name,
+                [("x", x), ("weight", weight), ("bias", bias)],
+            ),
         }
     }
 
     /// As [`Self::linear`], for a product that is added to the residual stream.
-    pub fn linear_to_residual(&mut self, name: &str, x: ValueId, weight: &Tensor, bias: Option<&Tensor>) -> Made {
+    pub fn linear_to_residual(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+    ) -> Made {
         self.product(name, x, weight, bias, self.residual_divisor)
     }
 
-    fn product(&mut self, name: &str, x: ValueId, weight: &Tensor, bias: Option<&Tensor>, divisor: f32) -> Made {
-        let bias = bias.map(|b| self.weight_of_rank(b, 1, divisor)).transpose()?;
+    fn product(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        divisor: f32,
+    ) -> Made {
+        let bias = bias
+            .map(|b| self.weight_of_rank(b, 1, divisor))
+            .transpose()?;
         if self.form.layout == Layout::Rows {
             let weight = self.weight_of_rank(weight, 2, divisor)?;
             return self.linear_of(name, x, weight, bias);
@@ -364,7 +475,20 @@ impl Graph {
             None => self.op("conv", name, args),
             Some(bias) => {
                 let [x, weight, strides, kind, pad, dilations, groups] = args;
-                self.op("conv", name, [x, weight, strides, kind, pad, dilations, groups, ("bias", bias)])
+                self.op(
+                    "conv",
+                    name,
+                    [
+                        x,
+                        weight,
+                        strides,
+                        kind,
+                        pad,
+                        dilations,
+                        groups,
+                        ("bias", bias),
+                    ],
+                )
             }
         }
     }
@@ -378,7 +502,11 @@ impl Graph {
     /// Rows of a table.
     pub fn gather(&mut self, table: ValueId, indices: ValueId) -> Made {
         let axis = self.int(0)?;
-        self.op("gather", "rows", [("x", table), ("indices", indices), ("axis", axis)])
+        self.op(
+            "gather",
+            "rows",
+            [("x", table), ("indices", indices), ("axis", axis)],
+        )
     }
 
     /// `x` reduced along `axis`, which stays as a dimension of 1.
@@ -446,7 +574,13 @@ impl Graph {
         let all_but_axis: Vec<bool> = (0..rank).map(|i| !is_axis(i)).collect();
         let (begin, end) = (self.ints(&begin)?, self.ints(&vec![0; rank])?);
         let (begin_mask, end_mask) = (self.bools(&all_but_axis)?, self.bools(&vec![true; rank])?);
-        let args = [("x", x), ("begin", begin), ("end", end), ("begin_mask", begin_mask), ("end_mask", end_mask)];
+        let args = [
+            ("x", x),
+            ("begin", begin),
+            ("end", end),
+            ("begin_mask", begin_mask),
+            ("end_mask", end_mask),
+        ];
         self.op("slice_by_index", "last", args)
     }
 
@@ -460,19 +594,37 @@ impl Graph {
     pub fn split(&mut self, x: ValueId, n: i32, axis: i32) -> Result<Vec<ValueId>, BuildError> {
         let (n, axis) = (self.int(n)?, self.int(axis)?);
         let name = self.name("split");
-        let args = [("x", Arg::Value(x)), ("num_splits", Arg::Value(n)), ("axis", Arg::Value(axis))];
+        let args = [
+            ("x", Arg::Value(x)),
+            ("num_splits", Arg::Value(n)),
+            ("axis", Arg::Value(axis)),
+        ];
         self.builder.op_results("split", &name, args)
     }
 
     /// `values` joined along `axis`, by `concat` or `stack`.
     pub fn join(&mut self, op: &str, values: &[ValueId], axis: i32) -> Made {
         let axis = self.int(axis)?;
-        self.op_with(op, op, [("values", Arg::Values(values.to_vec())), ("axis", Arg::Value(axis))])
+        self.op_with(
+            op,
+            op,
+            [
+                ("values", Arg::Values(values.to_vec())),
+                ("axis", Arg::Value(axis)),
+            ],
+        )
     }
 
     /// `x` as another element type; itself, where it is of that type.
     pub fn cast(&mut self, x: ValueId, dtype: DType) -> Made {
-        if self.builder.function().value(x).ty.tensor().is_some_and(|t| t.dtype == dtype) {
+        if self
+            .builder
+            .function()
+            .value(x)
+            .ty
+            .tensor()
+            .is_some_and(|t| t.dtype == dtype)
+        {
             return Ok(x);
         }
         let dtype = self.string(dtype.name())?;
@@ -482,14 +634,23 @@ impl Graph {
 
 /// Whether a tensor is whole, in fp16.
 fn is_half(tensor: &Tensor) -> bool {
-    let n = tensor.shape.iter().try_fold(2usize, |n, d| n.checked_mul(*d));
+    let n = tensor
+        .shape
+        .iter()
+        .try_fold(2usize, |n, d| n.checked_mul(*d));
     tensor.ty == StoredType::F16 && n == Some(tensor.bytes.len())
 }
 
 /// The bytes of a tensor as fp32.
 pub fn dense(tensor: &Tensor) -> Data {
-    let byte_len = tensor.shape.iter().try_fold(4usize, |n, d| n.checked_mul(*d)).unwrap_or(usize::MAX);
-    match quant::widened(tensor.ty, &tensor.bytes).or_else(|| quant::dequantized(tensor.ty, &tensor.bytes)) {
+    let byte_len = tensor
+        .shape
+        .iter()
+        .try_fold(4usize, |n, d| n.checked_mul(*d))
+        .unwrap_or(usize::MAX);
+    match quant::widened(tensor.ty, &tensor.bytes)
+        .or_else(|| quant::dequantized(tensor.ty, &tensor.bytes))
+    {
         Some(data) if data.byte_len() == byte_len => data,
         None if tensor.bytes.len() == byte_len => Data::Bytes(tensor.bytes.clone()),
         _ => Data::zeros(byte_len),

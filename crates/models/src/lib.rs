@@ -1,8 +1,8 @@
 //! Checkpoints to programs.
 //!
-//! [`checkpoint`] opens files and maps their tensors; [`build`] finds the family of an architecture in [`families`] and
-//! lowers it to a MIL program, whose constants are slices of the map. A family is one file, written from the [`layers`]
-//! that families share.
+//! [`checkpoint`] opens files and maps their tensors; [`build`] finds the family of an architecture
+//! in [`families`] and lowers it to a MIL program, whose constants are slices of the map. A family
+//! is one file, written from the [`layers`] that families share.
 //!
 //! This crate names no device and no pass.
 
@@ -31,7 +31,8 @@ pub use pooling::Pooling;
 /// What program to make of a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Tokens that the cache holds; `None` for the model's own context or [`Options::DEFAULT_CONTEXT`], the smaller.
+    /// Tokens that the cache holds; `None` for the model's own context or
+    /// [`Options::DEFAULT_CONTEXT`], the smaller.
     pub context: Option<usize>,
     /// Element type of the cache: fp32, or fp16 for half the memory.
     pub cache: DType,
@@ -41,10 +42,12 @@ pub struct Options {
     pub engine: Option<DecoderEngine>,
 }
 
-/// What a decoder's program for the Neural Engine is made of: fp16, features in channels, functions of fixed lengths.
+/// What a decoder's program for the Neural Engine is made of: fp16, features in channels, functions
+/// of fixed lengths.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecoderEngine {
-    /// Tokens of a call of `prefill`; `None` for [`Self::DEFAULT_BLOCK`] or the context, the smaller.
+    /// Tokens of a call of `prefill`; `None` for [`Self::DEFAULT_BLOCK`] or the context, the
+    /// smaller.
     pub block: Option<usize>,
     /// Divisor of the residual stream, so that fp16 can hold it; `None` for what the family needs.
     pub residual_divisor: Option<f32>,
@@ -53,14 +56,18 @@ pub struct DecoderEngine {
 }
 
 impl DecoderEngine {
-    /// Tokens of a call of `prefill` where nobody says how many: fewer take the engine as long (M5 Max, M6 and others, qwen-ane:
-    /// one position costs what 32 to 64 do).
+    /// Tokens of a call of `prefill` where nobody says how many: fewer take the engine as long (M5
+    /// Max, M6 and others, qwen-ane: one position costs what 32 to 64 do).
     pub const DEFAULT_BLOCK: usize = 64;
 }
 
 impl Default for DecoderEngine {
     fn default() -> Self {
-        Self { block: None, residual_divisor: None, norm: NormForm::Scaled }
+        Self {
+            block: None,
+            residual_divisor: None,
+            norm: NormForm::Scaled,
+        }
     }
 }
 
@@ -71,7 +78,12 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { context: None, cache: DType::Fp32, score: false, engine: None }
+        Self {
+            context: None,
+            cache: DType::Fp32,
+            score: false,
+            engine: None,
+        }
     }
 }
 
@@ -122,7 +134,10 @@ pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model, ModelE
 }
 
 /// Lower a checkpoint to a program that makes vectors of texts.
-pub fn build_encoder(checkpoint: &Checkpoint, options: &EncoderOptions) -> Result<Encoder, ModelError> {
+pub fn build_encoder(
+    checkpoint: &Checkpoint,
+    options: &EncoderOptions,
+) -> Result<Encoder, ModelError> {
     families::build_encoder(checkpoint, options)
 }
 
@@ -131,8 +146,8 @@ pub fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
     families::is_embedding_model(checkpoint)
 }
 
-/// Read every number of these tensors; those that are not finite, or are not in the program's element type, are an error
-/// that names tensor, index and value.
+/// Read every number of these tensors; those that are not finite, or are not in the program's
+/// element type, are an error that names tensor, index and value.
 pub fn check_numbers(stored: &[StoredWeight]) -> Result<(), ModelError> {
     numbers::check(stored, None)
 }

@@ -1,5 +1,5 @@
-//! Whether stored numbers are finite in the element type that a program has them in. A scan reads each byte once, in pieces
-//! that do not stay in memory.
+//! Whether stored numbers are finite in the element type that a program has them in. A scan reads
+//! each byte once, in pieces that do not stay in memory.
 
 use thane_mil::literal::f16_to_f32;
 use thane_mil::types::DType;
@@ -26,10 +26,12 @@ pub struct StoredWeight {
     pub float: DType,
 }
 
-/// Refuse numbers that are not finite, or not any more in the program's element type: the first of each tensor is named.
-/// With `most_bytes`, only vectors of that size are read.
+/// Refuse numbers that are not finite, or not any more in the program's element type: the first of
+/// each tensor is named. With `most_bytes`, only vectors of that size are read.
 pub fn check(weights: &[StoredWeight], most_bytes: Option<usize>) -> Result<(), ModelError> {
-    let is_read = |w: &&StoredWeight| most_bytes.is_none_or(|n| w.tensor.shape.len() < 2 && w.tensor.bytes.len() <= n);
+    let is_read = |w: &&StoredWeight| {
+        most_bytes.is_none_or(|n| w.tensor.shape.len() < 2 && w.tensor.bytes.len() <= n)
+    };
     let found: Vec<(String, bool)> = weights.iter().filter(is_read).filter_map(fault).collect();
     if found.is_empty() {
         return Ok(());
@@ -46,12 +48,22 @@ pub fn check(weights: &[StoredWeight], most_bytes: Option<usize>) -> Result<(), 
 
 /// What is wrong, and whether the number is finite.
 fn fault(weight: &StoredWeight) -> Option<(String, bool)> {
-    let StoredWeight { tensor, divisor, float } = weight;
-    let end = if *float == DType::Fp16 { FP16_END * divisor } else { f32::INFINITY };
+    let StoredWeight {
+        tensor,
+        divisor,
+        float,
+    } = weight;
+    let end = if *float == DType::Fp16 {
+        FP16_END * divisor
+    } else {
+        f32::INFINITY
+    };
     let (at, value) = first_beyond(tensor, end)?;
     let (name, index) = (&tensor.name, index(&tensor.shape, at));
     let text = match value.is_finite() {
-        true if *divisor != 1.0 => format!("`{name}` is {value:e} at {index:?}: over {divisor} it is beyond fp16"),
+        true if *divisor != 1.0 => {
+            format!("`{name}` is {value:e} at {index:?}: over {divisor} it is beyond fp16")
+        }
         true => format!("`{name}` is {value:e} at {index:?}: beyond fp16, which ends at 65504"),
         false => format!("`{name}` is {value} at {index:?}: it holds numbers that are not finite"),
     };
@@ -80,9 +92,13 @@ fn first_beyond(tensor: &Tensor, end: f32) -> Option<(usize, f32)> {
         if !bytes.read(start, piece) {
             return None;
         }
-        let Some(block_idx) = block_beyond(ty, piece, end) else { continue };
+        let Some(block_idx) = block_beyond(ty, piece, end) else {
+            continue;
+        };
         let first = (start / block + block_idx) * ty.block_len();
-        let Some(numbers) = numbers(tensor, first) else { continue };
+        let Some(numbers) = numbers(tensor, first) else {
+            continue;
+        };
         if let Some(i) = numbers.iter().position(|v| is_beyond(*v, end)) {
             return Some((first + i, numbers[i]));
         }
@@ -97,11 +113,13 @@ fn first_beyond(tensor: &Tensor, end: f32) -> Option<(usize, f32)> {
 
 /// As [`first_beyond`], of blocks from that of element `first` on.
 fn one_by_one(tensor: &Tensor, first: usize, end: f32) -> Option<(usize, f32)> {
-    (first..tensor.element_count()).step_by(tensor.ty.block_len()).find_map(|first| {
-        let numbers = numbers(tensor, first)?;
-        let i = numbers.iter().position(|v| is_beyond(*v, end))?;
-        Some((first + i, numbers[i]))
-    })
+    (first..tensor.element_count())
+        .step_by(tensor.ty.block_len())
+        .find_map(|first| {
+            let numbers = numbers(tensor, first)?;
+            let i = numbers.iter().position(|v| is_beyond(*v, end))?;
+            Some((first + i, numbers[i]))
+        })
 }
 
 fn is_beyond(value: f32, end: f32) -> bool {
@@ -115,24 +133,44 @@ fn numbers(tensor: &Tensor, first: usize) -> Option<Vec<f32>> {
     let block = tensor.bytes.slice(start..start + bytes)?;
     let data = quant::widened(tensor.ty, &block).or_else(|| quant::dequantized(tensor.ty, &block));
     let bytes = data.map_or_else(|| block.as_slice().to_vec(), |data| data.to_vec());
-    Some(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+    Some(
+        bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f32::from_le_bytes(*b))
+            .collect(),
+    )
 }
 
 /// The first block that may hold a magnitude that is not below `end`.
 fn block_beyond(ty: TensorType, bytes: &[u8], end: f32) -> Option<usize> {
     const MAGNITUDE: u32 = 0x7fff_ffff;
     match ty {
-        TensorType::F32 => bytes.as_chunks().0.iter().position(|b| u32::from_le_bytes(*b) & MAGNITUDE >= end.to_bits()),
+        TensorType::F32 => bytes
+            .as_chunks()
+            .0
+            .iter()
+            .position(|b| u32::from_le_bytes(*b) & MAGNITUDE >= end.to_bits()),
         TensorType::Bf16 => {
             let wide = |b: &[u8; 2]| u32::from(u16::from_le_bytes(*b)) << 16;
-            bytes.as_chunks().0.iter().position(|b| wide(b) & MAGNITUDE >= end.to_bits())
+            bytes
+                .as_chunks()
+                .0
+                .iter()
+                .position(|b| wide(b) & MAGNITUDE >= end.to_bits())
         }
         // Whatever fp16 holds, it holds: what it is divided by makes it less.
-        TensorType::F16 => bytes.as_chunks().0.iter().position(|b| u16::from_le_bytes(*b) & 0x7fff >= 0x7c00),
+        TensorType::F16 => bytes
+            .as_chunks()
+            .0
+            .iter()
+            .position(|b| u16::from_le_bytes(*b) & 0x7fff >= 0x7c00),
         _ => {
             let bound = quant::bound(ty)?;
             bytes.chunks_exact(ty.block_bytes()).position(|block| {
-                let half = |at: usize| f16_to_f32(u16::from_le_bytes([block[at], block[at + 1]])).abs();
+                let half =
+                    |at: usize| f16_to_f32(u16::from_le_bytes([block[at], block[at + 1]])).abs();
                 let minimum = bound.minimum.map_or(0.0, |(at, most)| half(at) * most);
                 is_beyond(half(bound.scale.0) * bound.scale.1 + minimum, end)
             })
@@ -147,8 +185,17 @@ mod tests {
     use super::*;
 
     fn weight(ty: TensorType, shape: &[usize], bytes: Vec<u8>) -> StoredWeight {
-        let tensor = Tensor { name: "w".to_owned(), ty, shape: shape.to_vec(), bytes: Bytes::new(bytes) };
-        StoredWeight { tensor, divisor: 1.0, float: DType::Fp32 }
+        let tensor = Tensor {
+            name: "w".to_owned(),
+            ty,
+            shape: shape.to_vec(),
+            bytes: Bytes::new(bytes),
+        };
+        StoredWeight {
+            tensor,
+            divisor: 1.0,
+            float: DType::Fp32,
+        }
     }
 
     fn floats(values: impl Iterator<Item = f32>) -> Vec<u8> {
@@ -166,22 +213,53 @@ mod tests {
     fn the_first_number_that_is_not_finite_is_named() {
         // Behind the first piece.
         let (rows, columns) = (700, 501);
-        let values = |odd: f32| (0..rows * columns).map(move |i| if i == 300_611 { odd } else { (i as f32).sin() });
+        let values = |odd: f32| {
+            (0..rows * columns).map(move |i| if i == 300_611 { odd } else { (i as f32).sin() })
+        };
         for (odd, expected) in [(f32::NAN, "NaN"), (f32::NEG_INFINITY, "-inf")] {
-            let found = faults(weight(TensorType::F32, &[rows, columns], floats(values(odd)))).unwrap();
-            assert_eq!(found, format!("`w` is {expected} at [600, 11]: it holds numbers that are not finite"));
+            let found = faults(weight(
+                TensorType::F32,
+                &[rows, columns],
+                floats(values(odd)),
+            ))
+            .unwrap();
+            assert_eq!(
+                found,
+                format!("`w` is {expected} at [600, 11]: it holds numbers that are not finite")
+            );
         }
-        assert_eq!(faults(weight(TensorType::F32, &[rows, columns], floats(values(f32::MAX)))), None);
+        assert_eq!(
+            faults(weight(
+                TensorType::F32,
+                &[rows, columns],
+                floats(values(f32::MAX))
+            )),
+            None
+        );
     }
 
     #[test]
     fn what_fp16_cannot_hold_is_named() {
         let of = |value: f32, divisor: f32| {
-            let weight = weight(TensorType::F32, &[2, 3], floats([0.0, 1.0, 2.0, 3.0, value, 5.0].into_iter()));
-            faults(StoredWeight { divisor, float: DType::Fp16, ..weight })
+            let weight = weight(
+                TensorType::F32,
+                &[2, 3],
+                floats([0.0, 1.0, 2.0, 3.0, value, 5.0].into_iter()),
+            );
+            faults(StoredWeight {
+                divisor,
+                float: DType::Fp16,
+                ..weight
+            })
         };
-        assert_eq!(of(1e6, 1.0).unwrap(), "`w` is 1e6 at [1, 1]: beyond fp16, which ends at 65504");
-        assert_eq!(of(-2e6, 16.0).unwrap(), "`w` is -2e6 at [1, 1]: over 16 it is beyond fp16");
+        assert_eq!(
+            of(1e6, 1.0).unwrap(),
+            "`w` is 1e6 at [1, 1]: beyond fp16, which ends at 65504"
+        );
+        assert_eq!(
+            of(-2e6, 16.0).unwrap(),
+            "`w` is -2e6 at [1, 1]: over 16 it is beyond fp16"
+        );
         assert_eq!((of(1e6, 16.0), of(65_519.0, 1.0)), (None, None));
         assert!(of(65_520.0, 1.0).is_some());
     }
@@ -190,16 +268,41 @@ mod tests {
     fn halves_and_their_scales_are_read_by_type() {
         let half = |bits: u16| bits.to_le_bytes();
         let stored = [half(0x3c00), half(0x7bff), half(0x7c00)].concat();
-        assert!(faults(weight(TensorType::F16, &[3], stored)).unwrap().contains("is inf at [2]"));
+        assert!(
+            faults(weight(TensorType::F16, &[3], stored))
+                .unwrap()
+                .contains("is inf at [2]")
+        );
         let stored = [half(0x7f7f), half(0x7fc0)].concat();
-        assert!(faults(weight(TensorType::Bf16, &[2], stored)).unwrap().contains("is NaN at [1]"));
+        assert!(
+            faults(weight(TensorType::Bf16, &[2], stored))
+                .unwrap()
+                .contains("is NaN at [1]")
+        );
         // A block of codes whose scale is infinite, behind one whose is not.
         let block = |scale: u16| [&half(scale)[..], &[0x99; 16]].concat();
-        let found = faults(weight(TensorType::Q4_0, &[2, 32], [block(0x3c00), block(0x7c00)].concat())).unwrap();
+        let found = faults(weight(
+            TensorType::Q4_0,
+            &[2, 32],
+            [block(0x3c00), block(0x7c00)].concat(),
+        ))
+        .unwrap();
         assert!(found.contains("`w` is inf at [1, 0]"), "{found}");
-        // The bound of the first block is beyond fp16 and its numbers are not; those of the last are.
-        let blocks = [block(0x7bff), block(0x3c00), [&half(0x7bff)[..], &[0xff; 16]].concat()].concat();
-        let weight = StoredWeight { float: DType::Fp16, ..weight(TensorType::Q4_0, &[3, 32], blocks) };
-        assert_eq!(faults(weight).unwrap(), "`w` is 4.58528e5 at [2, 0]: beyond fp16, which ends at 65504");
+        // The bound of the first block is beyond fp16 and its numbers are not; those of the last
+        // are.
+        let blocks = [
+            block(0x7bff),
+            block(0x3c00),
+            [&half(0x7bff)[..], &[0xff; 16]].concat(),
+        ]
+        .concat();
+        let weight = StoredWeight {
+            float: DType::Fp16,
+            ..weight(TensorType::Q4_0, &[3, 32], blocks)
+        };
+        assert_eq!(
+            faults(weight).unwrap(),
+            "`w` is 4.58528e5 at [2, 0]: beyond fp16, which ends at 65504"
+        );
     }
 }

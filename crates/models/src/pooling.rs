@@ -17,7 +17,13 @@ pub enum Pooling {
 
 impl Pooling {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Mean, Self::Cls, Self::LastToken, Self::Max, Self::WeightedMean];
+    pub const ALL: [Self; 5] = [
+        Self::Mean,
+        Self::Cls,
+        Self::LastToken,
+        Self::Max,
+        Self::WeightedMean,
+    ];
 
     /// The name that sentence-transformers has for it.
     pub fn name(self) -> &'static str {

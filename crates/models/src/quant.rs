@@ -1,7 +1,8 @@
 //! GGUF's quantisation blocks as the parts of MIL's constexpr ops.
 //!
 //! A block type says `value = scale * code + minimum` with integer codes in small groups. MIL's
-//! `constexpr_blockwise_shift_scale` says `scale * (code - offset)`, so a part of each block becomes a constant:
+//! `constexpr_blockwise_shift_scale` says `scale * (code - offset)`, so a part of each block
+//! becomes a constant:
 //!
 //! | type | group | codes | scale (fp32) | offset (fp32) |
 //! |---|---|---|---|---|
@@ -18,12 +19,13 @@
 //! | IQ4_NL | 32 | uint4 indices into a table of int8 | d | none |
 //! | IQ4_XS | 32 | uint4 indices into a table of int8 | d * (6-bit scale - 32) | none |
 //!
-//! Codes are exact. Scales are exact: a product of an fp16 number (11 significant bits) and an integer of at most 8 bits
-//! fits the 24 bits of fp32. An offset is a quotient, rounded once to fp32, so a value `scale * (code - offset)` is three
-//! roundings from `scale * code + minimum`, which the `gguf` Python package rounds once: they differ by at most
-//! 4 * 2^-24 = 2.4e-7 of `|scale * code| + |minimum|`. Types without offset reproduce the package to the bit
-//! (`tests/quant`). The worst that `python3 crates/models/tests/make_quant.py` finds in 4,096 random blocks a type, with
-//! scales of any size and with scales as weights have them:
+//! Codes are exact. Scales are exact: a product of an fp16 number (11 significant bits) and an
+//! integer of at most 8 bits fits the 24 bits of fp32. An offset is a quotient, rounded once to
+//! fp32, so a value `scale * (code - offset)` is three roundings from `scale * code + minimum`,
+//! which the `gguf` Python package rounds once: they differ by at most 4 * 2^-24 = 2.4e-7 of
+//! `|scale * code| + |minimum|`. Types without offset reproduce the package to the bit
+//! (`tests/quant`). The worst that `python3 crates/models/tests/make_quant.py` finds in 4,096
+//! random blocks a type, with scales of any size and with scales as weights have them:
 //!
 //! | type | any scale | common scale |
 //! |---|---|---|
@@ -33,8 +35,8 @@
 //! | Q4_K | 1.8e-7 | 1.2e-7 |
 //! | Q5_K | 2.2e-7 | 1.2e-7 |
 //!
-//! A group whose scale is 0 but whose minimum is not gets the scale `|minimum| * 2^-30` and the offset `-+2^30`: the code
-//! then vanishes in rounding, and the value is the minimum, exactly.
+//! A group whose scale is 0 but whose minimum is not gets the scale `|minimum| * 2^-30` and the
+//! offset `-+2^30`: the code then vanishes in rounding, and the value is the minimum, exactly.
 
 use std::sync::Arc;
 
@@ -48,7 +50,9 @@ use crate::checkpoint::TensorType;
 const MAX_BLOCK: usize = 256;
 
 /// The int8 table that IQ4_NL and IQ4_XS index.
-pub const IQ4_TABLE: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+pub const IQ4_TABLE: [i8; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];
 
 /// A block as codes with a scale and a minimum for each group of them.
 struct Block {
@@ -75,12 +79,29 @@ pub struct Layout {
 /// How `ty` is expressed in MIL; `None` when it is not quantised.
 pub fn layout(ty: TensorType) -> Option<Layout> {
     use TensorType as T;
-    let plain =
-        |packing, codes, group, unpack| Layout { codes, group, has_offset: false, has_table: false, packing, unpack };
-    let offset = |packing, codes, group, unpack| Layout { has_offset: true, ..plain(packing, codes, group, unpack) };
-    let table = |packing, unpack| Layout { has_table: true, ..plain(packing, DType::Uint4, 32, unpack) };
+    let plain = |packing, codes, group, unpack| Layout {
+        codes,
+        group,
+        has_offset: false,
+        has_table: false,
+        packing,
+        unpack,
+    };
+    let offset = |packing, codes, group, unpack| Layout {
+        has_offset: true,
+        ..plain(packing, codes, group, unpack)
+    };
+    let table = |packing, unpack| Layout {
+        has_table: true,
+        ..plain(packing, DType::Uint4, 32, unpack)
+    };
     Some(match ty {
-        T::Q4_0 => plain(Packing::Q4_0, DType::Int4, 32, q4_0 as fn(&[u8], &mut Block)),
+        T::Q4_0 => plain(
+            Packing::Q4_0,
+            DType::Int4,
+            32,
+            q4_0 as fn(&[u8], &mut Block),
+        ),
         T::Q4_1 => offset(Packing::Q4_1, DType::Uint4, 32, q4_1),
         T::Q5_0 => plain(Packing::Q5_0, DType::Int8, 32, q5_0),
         T::Q5_1 => offset(Packing::Q5_1, DType::Uint8, 32, q5_1),
@@ -96,7 +117,8 @@ pub fn layout(ty: TensorType) -> Option<Layout> {
     })
 }
 
-/// Where a block has its fp16 scale and minimum, and the largest magnitudes that a number is of them.
+/// Where a block has its fp16 scale and minimum, and the largest magnitudes that a number is of
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     /// Offset, and the largest code times the largest scale of a part of the block.
@@ -140,7 +162,13 @@ pub struct Parts {
 pub fn parts(ty: TensorType, layout: Layout, bytes: &Bytes) -> Parts {
     let part = |part| -> Data {
         let (block_len, block_bytes) = (ty.block_len(), ty.block_bytes());
-        Data::Source(Arc::new(PartSource { layout, part, block_len, block_bytes, bytes: bytes.clone() }))
+        Data::Source(Arc::new(PartSource {
+            layout,
+            part,
+            block_len,
+            block_bytes,
+            bytes: bytes.clone(),
+        }))
     };
     Parts {
         codes: part(Part::Codes),
@@ -156,7 +184,10 @@ pub fn widened(ty: TensorType, bytes: &Bytes) -> Option<Data> {
         TensorType::Bf16 => Packing::Bf16,
         _ => return None,
     };
-    Some(Data::Source(Arc::new(WidenedSource { packing, bytes: bytes.clone() })))
+    Some(Data::Source(Arc::new(WidenedSource {
+        packing,
+        bytes: bytes.clone(),
+    })))
 }
 
 /// The numbers of a quantised tensor, as fp32.
@@ -200,7 +231,11 @@ impl PartSource {
     }
 
     fn block(&self, block: &[u8], out: &mut [u8]) {
-        let mut unpacked = Block { codes: [0; MAX_BLOCK], scales: [0.0; 16], minimums: [0.0; 16] };
+        let mut unpacked = Block {
+            codes: [0; MAX_BLOCK],
+            scales: [0.0; 16],
+            minimums: [0.0; 16],
+        };
         (self.layout.unpack)(block, &mut unpacked);
         let groups = unpacked.scales.iter().zip(&unpacked.minimums);
         let (cells, _) = out.as_chunks_mut::<4>();
@@ -210,24 +245,38 @@ impl PartSource {
                     *byte = (pair[0] & 15).cast_unsigned() | (pair[1] << 4).cast_unsigned();
                 }
             }
-            Part::Codes => out.iter_mut().zip(unpacked.codes).for_each(|(byte, code)| *byte = code.cast_unsigned()),
+            Part::Codes => out
+                .iter_mut()
+                .zip(unpacked.codes)
+                .for_each(|(byte, code)| *byte = code.cast_unsigned()),
             Part::Numbers => {
                 for (i, (cell, code)) in cells.iter_mut().zip(unpacked.codes).enumerate() {
                     let group = i / self.layout.group;
-                    let code =
-                        if self.layout.has_table { IQ4_TABLE[usize::from(code.cast_unsigned() & 15)] } else { code };
-                    *cell = (unpacked.scales[group] * f32::from(code) + unpacked.minimums[group]).to_le_bytes();
+                    let code = if self.layout.has_table {
+                        IQ4_TABLE[usize::from(code.cast_unsigned() & 15)]
+                    } else {
+                        code
+                    };
+                    *cell = (unpacked.scales[group] * f32::from(code) + unpacked.minimums[group])
+                        .to_le_bytes();
                 }
             }
-            Part::Scales => cells.iter_mut().zip(groups).for_each(|(c, (s, m))| *c = affine(*s, *m).0.to_le_bytes()),
-            Part::Offsets => cells.iter_mut().zip(groups).for_each(|(c, (s, m))| *c = affine(*s, *m).1.to_le_bytes()),
+            Part::Scales => cells
+                .iter_mut()
+                .zip(groups)
+                .for_each(|(c, (s, m))| *c = affine(*s, *m).0.to_le_bytes()),
+            Part::Offsets => cells
+                .iter_mut()
+                .zip(groups)
+                .for_each(|(c, (s, m))| *c = affine(*s, *m).1.to_le_bytes()),
         }
     }
 }
 
 /// Scale and offset that give `scale * code + minimum` as `scale * (code - offset)`.
 fn affine(scale: f32, minimum: f32) -> (f32, f32) {
-    // 2^30: fp32 has steps of 64 below it, so that a code of at most 31 (no type with minimums has more) is rounded away.
+    // 2^30: fp32 has steps of 64 below it, so that a code of at most 31 (no type with minimums has
+    // more) is rounded away.
     const HUGE: f32 = (1u64 << 30) as f32;
     if scale == 0.0 && minimum != 0.0 {
         return (minimum.abs() / HUGE, -HUGE.copysign(minimum));
@@ -251,21 +300,31 @@ impl Source for PartSource {
             let (index, skip) = ((offset + done) / size, (offset + done) % size);
             let n = (size - skip).min(out.len() - done);
             let start = index * self.block_bytes;
-            self.block(&self.bytes.as_slice()[start..start + self.block_bytes], &mut buffer[..size]);
+            self.block(
+                &self.bytes.as_slice()[start..start + self.block_bytes],
+                &mut buffer[..size],
+            );
             out[done..done + n].copy_from_slice(&buffer[skip..skip + n]);
             done += n;
         }
     }
 
     fn packed(&self) -> Option<Packed> {
-        let packed = Packed { packing: self.layout.packing, bytes: self.bytes.clone() };
+        let packed = Packed {
+            packing: self.layout.packing,
+            bytes: self.bytes.clone(),
+        };
         (self.part != Part::Numbers).then_some(packed)
     }
 }
 
 /// fp32 numbers over `divisor`, as fp32 or fp16.
 pub fn divided(numbers: Data, divisor: f32, to: DType) -> Data {
-    Data::Source(Arc::new(DividedSource { numbers, divisor, to }))
+    Data::Source(Arc::new(DividedSource {
+        numbers,
+        divisor,
+        to,
+    }))
 }
 
 struct DividedSource {
@@ -285,9 +344,15 @@ impl Source for DividedSource {
         let mut stored = vec![0; (end - first) * 4];
         // The caller keeps to the length, and so does this.
         let _ = self.numbers.read(first * 4, &mut stored);
-        let numbers = stored.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b) / self.divisor);
+        let numbers = stored
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f32::from_le_bytes(*b) / self.divisor);
         let bytes: Vec<u8> = match self.to {
-            DType::Fp16 => numbers.flat_map(|v| f64_to_f16(v.into()).to_le_bytes()).collect(),
+            DType::Fp16 => numbers
+                .flat_map(|v| f64_to_f16(v.into()).to_le_bytes())
+                .collect(),
             _ => numbers.flat_map(f32::to_le_bytes).collect(),
         };
         let skip = offset - first * size;
@@ -323,7 +388,10 @@ impl Source for WidenedSource {
     }
 
     fn packed(&self) -> Option<Packed> {
-        Some(Packed { packing: self.packing, bytes: self.bytes.clone() })
+        Some(Packed {
+            packing: self.packing,
+            bytes: self.bytes.clone(),
+        })
     }
 }
 
@@ -372,7 +440,10 @@ fn q5_1(b: &[u8], out: &mut Block) {
 
 fn q8_0(b: &[u8], out: &mut Block) {
     out.scales[0] = half(b, 0);
-    out.codes.iter_mut().zip(&b[2..34]).for_each(|(c, byte)| *c = byte.cast_signed());
+    out.codes
+        .iter_mut()
+        .zip(&b[2..34])
+        .for_each(|(c, byte)| *c = byte.cast_signed());
 }
 
 /// 16 scales and minimums of 4 bits; 256 codes of 2 bits, four to a byte at a distance of 32.
@@ -387,7 +458,8 @@ fn q2_k(b: &[u8], out: &mut Block) {
     }
 }
 
-/// The 2-bit code `i` of a block of 256: a half block takes 32 bytes, each quarter of it two bits of every byte.
+/// The 2-bit code `i` of a block of 256: a half block takes 32 bytes, each quarter of it two bits
+/// of every byte.
 fn two_bits(bytes: &[u8], i: usize) -> u8 {
     bytes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3
 }
@@ -413,7 +485,10 @@ fn k_scales(b: &[u8], out: &mut Block) {
         let (scale, minimum) = if i < 4 {
             (s[i] & 63, s[i + 4] & 63)
         } else {
-            (s[i + 4] & 15 | s[i - 4] >> 6 << 4, s[i + 4] >> 4 | s[i] >> 6 << 4)
+            (
+                s[i + 4] & 15 | s[i - 4] >> 6 << 4,
+                s[i + 4] >> 4 | s[i] >> 6 << 4,
+            )
         };
         out.scales[i] = d * f32::from(scale);
         out.minimums[i] = -dmin * f32::from(minimum);

@@ -1,7 +1,8 @@
-//! The tensors of a checkpoint under the names of Hugging Face, each asked for with the shape that it must have.
+//! The tensors of a checkpoint under the names of Hugging Face, each asked for with the shape that
+//! it must have.
 //!
-//! What is missing or misshapen is recorded and stands in as zeros, so that one run of a family finds all of it;
-//! [`Weights::finish`] then lists everything, with what nobody asked for.
+//! What is missing or misshapen is recorded and stands in as zeros, so that one run of a family
+//! finds all of it; [`Weights::finish`] then lists everything, with what nobody asked for.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,16 +46,22 @@ pub struct Weights<'a> {
     notes: RefCell<Vec<String>>,
 }
 
-/// How a decoder's names begin in the file of a model that sees images too, before transformers 4.52 and since; and the
-/// modules beside it, which texts do without. Source: the renaming of `llava` in transformers' conversion_mapping.py.
+/// How a decoder's names begin in the file of a model that sees images too, before transformers
+/// 4.52 and since; and the modules beside it, which texts do without. Source: the renaming of
+/// `llava` in transformers' conversion_mapping.py.
 const MULTIMODAL: [&str; 2] = ["language_model.model.", "model.language_model."];
 const MULTIMODAL_HEAD: &str = "language_model.lm_head.";
-const VISION: [&str; 4] =
-    ["vision_tower", "multi_modal_projector", "model.vision_tower", "model.multi_modal_projector"];
+const VISION: [&str; 4] = [
+    "vision_tower",
+    "multi_modal_projector",
+    "model.vision_tower",
+    "model.multi_modal_projector",
+];
 
 impl<'a> Weights<'a> {
-    /// The tensors of a Hugging Face folder; names of the base model begin with `base`, or do without it in the whole file,
-    /// or begin as in a model that sees images too, whose other tensors are left alone.
+    /// The tensors of a Hugging Face folder; names of the base model begin with `base`, or do
+    /// without it in the whole file, or begin as in a model that sees images too, whose other
+    /// tensors are left alone.
     pub fn hugging_face(tensors: &'a Tensors, base: &str) -> Self {
         let base = format!("{base}.");
         let begins = |prefix: &str| tensors.keys().any(|name| name.starts_with(prefix));
@@ -67,16 +74,24 @@ impl<'a> Weights<'a> {
         } else if !begins(&base) {
             renamed.push((base, ""));
         }
-        let weights = Self { renamed, ..Self::plain(tensors) };
+        let weights = Self {
+            renamed,
+            ..Self::plain(tensors)
+        };
         if weights.is_multimodal() {
-            VISION.iter().for_each(|module| weights.ignore_module(module));
+            VISION
+                .iter()
+                .for_each(|module| weights.ignore_module(module));
         }
         weights
     }
 
     /// The tensors of a GGUF file; `names` are the family's own beside the common ones.
     pub fn gguf(tensors: &'a Tensors, names: Names) -> Self {
-        Self { names: Some([names, COMMON_NAMES].concat()), ..Self::plain(tensors) }
+        Self {
+            names: Some([names, COMMON_NAMES].concat()),
+            ..Self::plain(tensors)
+        }
     }
 
     fn plain(tensors: &'a Tensors) -> Self {
@@ -91,13 +106,17 @@ impl<'a> Weights<'a> {
     }
 
     fn is_multimodal(&self) -> bool {
-        self.renamed.iter().any(|(_, theirs)| MULTIMODAL.contains(theirs))
+        self.renamed
+            .iter()
+            .any(|(_, theirs)| MULTIMODAL.contains(theirs))
     }
 
-    /// Whether the head is the embedding, where the configuration says so. A file that has both tensors with different
-    /// numbers contradicts it: then the head counts, as in transformers (`tie_weights` of modeling_utils.py), and a note says so.
+    /// Whether the head is the embedding, where the configuration says so. A file that has both
+    /// tensors with different numbers contradicts it: then the head counts, as in transformers
+    /// (`tie_weights` of modeling_utils.py), and a note says so.
     pub fn is_tied(&self, configured: bool) -> bool {
-        let [table, head] = ["model.embed_tokens", "lm_head"].map(|module| self.file_name(module, "weight"));
+        let [table, head] =
+            ["model.embed_tokens", "lm_head"].map(|module| self.file_name(module, "weight"));
         if !configured || !self.tensors.contains_key(&head) {
             return configured;
         }
@@ -126,10 +145,16 @@ impl<'a> Weights<'a> {
             None => format!("`{name}` {shape:?} is missing"),
             Some(t) if t.shape != shape => format!("`{name}` is {:?}, {shape:?} is due", t.shape),
             Some(t) if unusable(t.ty) => {
-                format!("`{name}` is of type {}: F32, F16, BF16 or a quantised type is due", t.ty.name())
+                format!(
+                    "`{name}` is of type {}: F32, F16, BF16 or a quantised type is due",
+                    t.ty.name()
+                )
             }
             Some(t) if t.ty.is_quantised() && shape.len() != 2 => {
-                format!("`{name}` is of type {}, which only matrices can be: F32, F16 or BF16 is due", t.ty.name())
+                format!(
+                    "`{name}` is of type {}, which only matrices can be: F32, F16 or BF16 is due",
+                    t.ty.name()
+                )
             }
             Some(t) => {
                 self.asked.borrow_mut().insert(name);
@@ -138,28 +163,44 @@ impl<'a> Weights<'a> {
         };
         self.faults.borrow_mut().insert(name.clone(), fault);
         self.asked.borrow_mut().insert(name.clone());
-        Tensor { name, ty: TensorType::F32, shape: shape.to_vec(), bytes: Bytes::new(Vec::new()) }
+        Tensor {
+            name,
+            ty: TensorType::F32,
+            shape: shape.to_vec(),
+            bytes: Bytes::new(Vec::new()),
+        }
     }
 
-    /// The numbers of the vector `module.parameter`; `None` when it is faulty, which is then recorded.
+    /// The numbers of the vector `module.parameter`; `None` when it is faulty, which is then
+    /// recorded.
     pub fn floats(&self, module: &str, parameter: &str, len: usize) -> Option<Vec<f32>> {
         let tensor = self.get(module, parameter, &[len]);
         let bytes = match quant::widened(tensor.ty, &tensor.bytes) {
             Some(data) => data.to_vec(),
             None => tensor.bytes.as_slice().to_vec(),
         };
-        let floats: Vec<f32> = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        let floats: Vec<f32> = bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f32::from_le_bytes(*b))
+            .collect();
         (floats.len() == len).then_some(floats)
     }
 
     /// Whether the file has `module.parameter`.
     pub fn has(&self, module: &str, parameter: &str) -> bool {
-        self.tensors.contains_key(&self.file_name(module, parameter))
+        self.tensors
+            .contains_key(&self.file_name(module, parameter))
     }
 
     /// Rows of `module.parameter`, if the file has it.
     pub fn rows(&self, module: &str, parameter: &str) -> Option<usize> {
-        self.tensors.get(&self.file_name(module, parameter))?.shape.first().copied()
+        self.tensors
+            .get(&self.file_name(module, parameter))?
+            .shape
+            .first()
+            .copied()
     }
 
     /// Tensors that the computation does without, by the end of their names.
@@ -170,7 +211,10 @@ impl<'a> Weights<'a> {
 
     /// Modules that the computation does without, by their name in the file.
     pub fn ignore_module(&self, module: &str) {
-        let begins = |name: &str| name.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'));
+        let begins = |name: &str| {
+            name.strip_prefix(module)
+                .is_some_and(|rest| rest.starts_with('.'))
+        };
         let names = self.tensors.keys().filter(|n| begins(n)).cloned();
         self.asked.borrow_mut().extend(names);
     }
@@ -178,10 +222,21 @@ impl<'a> Weights<'a> {
     /// Everything that was wrong, and what nobody asked for.
     pub fn finish(&self) -> Result<(), ModelError> {
         let asked = self.asked.borrow();
-        let extra = self.tensors.iter().filter(|(name, _)| !asked.contains(*name));
+        let extra = self
+            .tensors
+            .iter()
+            .filter(|(name, _)| !asked.contains(*name));
         let mut faults: Vec<String> = self.faults.borrow().values().cloned().collect();
-        faults.extend(extra.map(|(name, t)| format!("`{name}` {:?} has no place in this architecture", t.shape)));
-        if faults.is_empty() { Ok(()) } else { Err(ModelError::Tensors(faults)) }
+        faults.extend(
+            extra.map(|(name, t)| {
+                format!("`{name}` {:?} has no place in this architecture", t.shape)
+            }),
+        );
+        if faults.is_empty() {
+            Ok(())
+        } else {
+            Err(ModelError::Tensors(faults))
+        }
     }
 
     fn file_name(&self, module: &str, parameter: &str) -> String {
@@ -189,15 +244,24 @@ impl<'a> Weights<'a> {
             let found = self.renamed.iter().find_map(|(ours, theirs)| {
                 // Modules end without the dot that prefixes end with.
                 let module = format!("{module}.");
-                module.strip_prefix(ours.as_str()).map(|rest| format!("{theirs}{rest}{parameter}"))
+                module
+                    .strip_prefix(ours.as_str())
+                    .map(|rest| format!("{theirs}{rest}{parameter}"))
             });
             return found.unwrap_or_else(|| format!("{module}.{parameter}"));
         };
-        let layer: String = module.split('.').find(|p| p.parse::<usize>().is_ok()).unwrap_or_default().to_owned();
+        let layer: String = module
+            .split('.')
+            .find(|p| p.parse::<usize>().is_ok())
+            .unwrap_or_default()
+            .to_owned();
         let file_module = names
             .iter()
             .find(|(ours, _)| ours.replace("{}", &layer) == module)
-            .map_or_else(|| module.to_owned(), |(_, theirs)| theirs.replace("{}", &layer));
+            .map_or_else(
+                || module.to_owned(),
+                |(_, theirs)| theirs.replace("{}", &layer),
+            );
         format!("{file_module}.{parameter}")
     }
 }
@@ -208,7 +272,8 @@ fn same_numbers(a: &Tensor, b: &Tensor) -> bool {
         return false;
     }
     if a.ty == b.ty {
-        return a.bytes.len() == b.bytes.len() && Data::Bytes(a.bytes.clone()) == Data::Bytes(b.bytes.clone());
+        return a.bytes.len() == b.bytes.len()
+            && Data::Bytes(a.bytes.clone()) == Data::Bytes(b.bytes.clone());
     }
     !unusable(a.ty) && !unusable(b.ty) && graph::dense(a) == graph::dense(b)
 }

@@ -1,7 +1,7 @@
 //! What an earlier audit found, so that only what is new counts.
 //!
-//! A finding is the same where target, rule, function and op are; its numbers may have changed. Several of one key are
-//! counted, so that a second one is new.
+//! A finding is the same where target, rule, function and op are; its numbers may have changed.
+//! Several of one key are counted, so that a second one is new.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -67,25 +67,49 @@ pub fn apply(report: &mut Report, file: &Path) -> anyhow::Result<()> {
     let mut there: HashMap<Key, Vec<&EarlierFinding>> = HashMap::new();
     for target in &earlier.targets {
         for f in &target.findings {
-            let key = (target.target.clone(), f.rule.clone(), f.function.clone(), f.op.clone());
+            let key = (
+                target.target.clone(),
+                f.rule.clone(),
+                f.function.clone(),
+                f.op.clone(),
+            );
             there.entry(key).or_default().push(f);
         }
     }
     let (mut known, mut new) = (0, 0);
     for target in &mut report.targets {
         for f in &mut target.findings {
-            let key = (target.target.clone(), f.rule.to_owned(), f.function.clone(), f.op.clone());
+            let key = (
+                target.target.clone(),
+                f.rule.to_owned(),
+                f.function.clone(),
+                f.op.clone(),
+            );
             f.known = there.get_mut(&key).is_some_and(|left| left.pop().is_some());
             *(if f.known { &mut known } else { &mut new }) += 1;
         }
     }
     let judged: Vec<&str> = report.targets.iter().map(|t| t.target.as_str()).collect();
     // Of a target that is not judged now nothing is known.
-    let left = there.into_iter().filter(|(key, _)| judged.contains(&key.0.as_str()));
-    let mut fixed: Vec<Fixed> =
-        left.flat_map(|(key, left)| left.into_iter().map(move |f| gone(&key.0, f)).collect::<Vec<_>>()).collect();
-    fixed.sort_by(|a, b| (&a.target, &a.rule, &a.function, &a.op).cmp(&(&b.target, &b.rule, &b.function, &b.op)));
-    report.baseline = Some(Baseline { file: file.display().to_string(), known, new, fixed });
+    let left = there
+        .into_iter()
+        .filter(|(key, _)| judged.contains(&key.0.as_str()));
+    let mut fixed: Vec<Fixed> = left
+        .flat_map(|(key, left)| {
+            left.into_iter()
+                .map(move |f| gone(&key.0, f))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    fixed.sort_by(|a, b| {
+        (&a.target, &a.rule, &a.function, &a.op).cmp(&(&b.target, &b.rule, &b.function, &b.op))
+    });
+    report.baseline = Some(Baseline {
+        file: file.display().to_string(),
+        known,
+        new,
+        fixed,
+    });
     Ok(())
 }
 
@@ -103,6 +127,10 @@ fn read(file: &Path) -> anyhow::Result<Earlier> {
     let text = read_small(file, MOST_BYTES)?;
     let earlier: Earlier = serde_json::from_slice(&text)
         .context("it is no report of an audit: `thane audit X --format json -o FILE` writes one")?;
-    ensure!(earlier.schema == SCHEMA, "its schema is {}, this version of Thane reads {SCHEMA}", earlier.schema);
+    ensure!(
+        earlier.schema == SCHEMA,
+        "its schema is {}, this version of Thane reads {SCHEMA}",
+        earlier.schema
+    );
     Ok(earlier)
 }

@@ -1,4 +1,5 @@
-//! Apple's own word on a program against ours: `analytics.mil` of a compiled bundle, or a dump of `MLComputePlan`.
+//! Apple's own word on a program against ours: `analytics.mil` of a compiled bundle, or a dump of
+//! `MLComputePlan`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -113,16 +114,24 @@ const MOST_BYTES: u64 = 1 << 28;
 pub fn with(target: &TargetRow, file: &Path) -> anyhow::Result<Comparison> {
     let (kind, said) = read(file).with_context(|| file.display().to_string())?;
     ensure!(!said.is_empty(), "{}: it judges no op", file.display());
-    let by_name: HashMap<(&str, &str), &Said> =
-        said.iter().map(|s| ((s.function.as_str(), s.name.as_str()), s)).collect();
-    let mut out =
-        Comparison { file: file.display().to_string(), kind, target: target.target.clone(), ..Comparison::default() };
+    let by_name: HashMap<(&str, &str), &Said> = said
+        .iter()
+        .map(|s| ((s.function.as_str(), s.name.as_str()), s))
+        .collect();
+    let mut out = Comparison {
+        file: file.display().to_string(),
+        kind,
+        target: target.target.clone(),
+        ..Comparison::default()
+    };
     let mut errors = Vec::new();
     for function in &target.functions {
         let cost: f64 = function.table.iter().filter_map(reckoned).sum();
         for op in &function.table {
             let plain = function.name.rsplit('/').next().unwrap_or(&function.name);
-            let there = by_name.get(&(plain, op.name.as_str())).or_else(|| by_name.get(&("", op.name.as_str())));
+            let there = by_name
+                .get(&(plain, op.name.as_str()))
+                .or_else(|| by_name.get(&("", op.name.as_str())));
             let Some(there) = there else {
                 out.only_here += 1;
                 continue;
@@ -154,7 +163,10 @@ fn read(file: &Path) -> anyhow::Result<(&'static str, Vec<Said>)> {
 
 /// What the segmenter reckons with on the backend that runs an op.
 fn reckoned(op: &OpRow) -> Option<f64> {
-    op.supported.iter().find(|e| e.backend == op.backend).map(|e| e.ms)
+    op.supported
+        .iter()
+        .find(|e| e.backend == op.backend)
+        .map(|e| e.ms)
 }
 
 fn one(function: &str, op: &OpRow, there: &Said, out: &mut Comparison) {
@@ -172,11 +184,19 @@ fn one(function: &str, op: &OpRow, there: &Said, out: &mut Comparison) {
         out.selected.of += 1;
         out.selected.same += usize::from(here == selected);
         if here != selected {
-            differ("selected", here.name().to_owned(), selected.name().to_owned());
+            differ(
+                "selected",
+                here.name().to_owned(),
+                selected.name().to_owned(),
+            );
         }
     }
     if let Some(supported) = &there.supported {
-        let here: BTreeSet<Device> = op.supported.iter().filter_map(|e| Device::parse(e.backend)).collect();
+        let here: BTreeSet<Device> = op
+            .supported
+            .iter()
+            .filter_map(|e| Device::parse(e.backend))
+            .collect();
         out.supported.of += 1;
         out.supported.same += usize::from(here == *supported);
         if here != *supported {
@@ -187,7 +207,11 @@ fn one(function: &str, op: &OpRow, there: &Said, out: &mut Comparison) {
 
 fn names(devices: &BTreeSet<Device>) -> String {
     let names: Vec<&str> = devices.iter().map(|d| d.name()).collect();
-    if names.is_empty() { "none".to_owned() } else { names.join(" ") }
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(" ")
+    }
 }
 
 /// How far our estimate is off: of milliseconds, or of the share of the cost.
@@ -222,25 +246,58 @@ const MOST_SHOWN: usize = 20;
 pub fn text(c: &Comparison) -> String {
     let share = |a: Agreement| match a.of {
         0 => "the file does not say".to_owned(),
-        of => format!("{} of {} ({:.1} %)", a.same, counted(of, "op"), a.same as f64 / of as f64 * 100.0),
+        of => format!(
+            "{} of {} ({:.1} %)",
+            a.same,
+            counted(of, "op"),
+            a.same as f64 / of as f64 * 100.0
+        ),
     };
     let mut out = format!("\ncompared with {} ({})\n", shorten(&c.file, 50), c.kind);
-    let ops = format!("{} matched by output, {} here only, {} there only", c.matched, c.only_here, c.only_there);
+    let ops = format!(
+        "{} matched by output, {} here only, {} there only",
+        c.matched, c.only_here, c.only_there
+    );
     out += &wrap("  ops", 12, &ops);
-    out += &wrap("  device", 12, &format!("the same for {}", share(c.selected)));
-    out += &wrap("  support", 12, &format!("the same for {}", share(c.supported)));
+    out += &wrap(
+        "  device",
+        12,
+        &format!("the same for {}", share(c.selected)),
+    );
+    out += &wrap(
+        "  support",
+        12,
+        &format!("the same for {}", share(c.supported)),
+    );
     if let (Some(median), Some(within)) = (c.estimates.median_error, c.estimates.within_quarter) {
-        let what = if c.kind == "plan" { "shares of the cost" } else { "estimates" };
+        let what = if c.kind == "plan" {
+            "shares of the cost"
+        } else {
+            "estimates"
+        };
         let (median, within) = (short(median * 100.0), short(within * 100.0));
-        let said = format!("{what} are off by {median} % in the median; {within} % of {} within 25 %", c.estimates.of);
+        let said = format!(
+            "{what} are off by {median} % in the median; {within} % of {} within 25 %",
+            c.estimates.of
+        );
         out += &wrap("  time", 12, &said);
     }
     for d in c.differences.iter().take(MOST_SHOWN) {
-        let said = format!("{} `{}`: {} here, {} there ({})", d.kind, shorten(&d.op, 40), d.here, d.there, d.what);
+        let said = format!(
+            "{} `{}`: {} here, {} there ({})",
+            d.kind,
+            shorten(&d.op, 40),
+            d.here,
+            d.there,
+            d.what
+        );
         out += &wrap("  differs", 12, &said);
     }
     if c.differences.len() > MOST_SHOWN {
-        out += &format!("  and {} more; --format json has them all\n", c.differences.len() - MOST_SHOWN);
+        out += &format!(
+            "  and {} more; --format json has them all\n",
+            c.differences.len() - MOST_SHOWN
+        );
     }
     out
 }

@@ -25,7 +25,11 @@ pub fn groups(report: &Report) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for severity in ["error", "warning", "note"] {
         let rules = report.rules.iter().filter(|r| r.severity == severity);
-        groups.extend(rules.map(|rule| group(report, rule)).filter(|group| !group.places.is_empty()));
+        groups.extend(
+            rules
+                .map(|rule| group(report, rule))
+                .filter(|group| !group.places.is_empty()),
+        );
     }
     groups
 }
@@ -44,7 +48,11 @@ fn group<'a>(report: &'a Report, rule: &'a RuleRow) -> Group<'a> {
             let what = (&f.function, &f.op, &f.message);
             let nth = seen.entry(what).and_modify(|n| *n += 1).or_insert(0usize);
             let index = *at.entry((what, *nth)).or_insert_with(|| {
-                places.push(Place { finding: f, targets: Vec::new(), known: true });
+                places.push(Place {
+                    finding: f,
+                    targets: Vec::new(),
+                    known: true,
+                });
                 places.len() - 1
             });
             let place: &mut Place<'_> = &mut places[index];
@@ -52,18 +60,29 @@ fn group<'a>(report: &'a Report, rule: &'a RuleRow) -> Group<'a> {
             place.known &= f.known;
         }
     }
-    Group { rule, places, targets }
+    Group {
+        rule,
+        places,
+        targets,
+    }
 }
 
 /// `6 findings: 1 error, 4 warnings, 1 note`; what several targets have in common counts once.
 pub fn counts(groups: &[Group<'_>]) -> String {
-    let of =
-        |severity: &str| groups.iter().filter(|g| g.rule.severity == severity).map(|g| g.places.len()).sum::<usize>();
+    let of = |severity: &str| {
+        groups
+            .iter()
+            .filter(|g| g.rule.severity == severity)
+            .map(|g| g.places.len())
+            .sum::<usize>()
+    };
     let all = of("error") + of("warning") + of("note");
     if all == 0 {
         return "no findings".to_owned();
     }
-    let parts = ["error", "warning", "note"].map(|s| counted(of(s), s)).join(", ");
+    let parts = ["error", "warning", "note"]
+        .map(|s| counted(of(s), s))
+        .join(", ");
     format!("{}: {parts}", counted(all, "finding"))
 }
 
@@ -73,6 +92,11 @@ impl Report {
         if targets.len() == self.targets.len() {
             return String::new();
         }
-        targets.iter().filter_map(|i| self.targets.get(*i)).map(|t| t.short()).collect::<Vec<_>>().join(", ")
+        targets
+            .iter()
+            .filter_map(|i| self.targets.get(*i))
+            .map(|t| t.short())
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }

@@ -1,8 +1,8 @@
-//! A report as one page that needs no network: summary, findings with errors first, segments by device, roofline, and a table
-//! of ops.
+//! A report as one page that needs no network: summary, findings with errors first, segments by
+//! device, roofline, and a table of ops.
 //!
-//! Everything but sorting and filtering the table works without scripts. Text from the program goes through [`escape`], or
-//! into JSON in which no tag can begin.
+//! Everything but sorting and filtering the table works without scripts. Text from the program goes
+//! through [`escape`], or into JSON in which no tag can begin.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,12 @@ const MOST_FUNCTIONS: usize = 40;
 
 pub fn print(report: &Report) -> anyhow::Result<String> {
     let name = escape(&report.subject.name);
-    let targets: String = report.targets.iter().enumerate().map(|(i, t)| target(t, i)).collect();
+    let targets: String = report
+        .targets
+        .iter()
+        .enumerate()
+        .map(|(i, t)| target(t, i))
+        .collect();
     let data = serde_json::to_string(&data(report))?.replace('<', "\\u003c");
     Ok(format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -44,26 +49,38 @@ pub fn print(report: &Report) -> anyhow::Result<String> {
 
 /// Text as HTML shows it, in attributes too.
 pub fn escape(text: &str) -> String {
-    text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-        out
-    })
+    text.chars()
+        .fold(String::with_capacity(text.len()), |mut out, c| {
+            match c {
+                '&' => out.push_str("&amp;"),
+                '<' => out.push_str("&lt;"),
+                '>' => out.push_str("&gt;"),
+                '"' => out.push_str("&quot;"),
+                '\'' => out.push_str("&#39;"),
+                c => out.push(c),
+            }
+            out
+        })
 }
 
 fn about(report: &Report) -> String {
-    let built = report.subject.built.as_ref().map(|b| format!("<p>Built: {}.</p>\n", escape(b))).unwrap_or_default();
-    let failures: String = report.failures.iter().map(|f| format!("<li>{}</li>", escape(f))).collect();
+    let built = report
+        .subject
+        .built
+        .as_ref()
+        .map(|b| format!("<p>Built: {}.</p>\n", escape(b)))
+        .unwrap_or_default();
+    let failures: String = report
+        .failures
+        .iter()
+        .map(|f| format!("<li>{}</li>", escape(f)))
+        .collect();
     let failed = if report.passed {
         String::new()
     } else {
-        format!("<div class=\"failed\"><p>Requirements that do not hold:</p><ul>{failures}</ul></div>\n")
+        format!(
+            "<div class=\"failed\"><p>Requirements that do not hold:</p><ul>{failures}</ul></div>\n"
+        )
     };
     format!("{built}{failed}")
 }
@@ -71,9 +88,13 @@ fn about(report: &Report) -> String {
 /// A row for each target.
 fn summary(report: &Report) -> String {
     let row = |(i, t): (usize, &TargetRow)| {
-        let slowest = t.functions.iter().max_by(|a, b| a.latency.ms.total_cmp(&b.latency.ms));
+        let slowest = t
+            .functions
+            .iter()
+            .max_by(|a, b| a.latency.ms.total_cmp(&b.latency.ms));
         let ms = slowest.map(|f| interval(&f.latency)).unwrap_or_default();
-        let n = |label: &str, text: &str| format!("<td class=\"n\" data-label=\"{label}\">{text}</td>");
+        let n =
+            |label: &str, text: &str| format!("<td class=\"n\" data-label=\"{label}\">{text}</td>");
         format!(
             "<tr><th scope=\"row\"><a href=\"#t{i}\">{}</a></th>\
              <td data-label=\"verdict\"><span class=\"verdict {}\">{}</span></td>{}</tr>\n",
@@ -97,15 +118,24 @@ fn summary(report: &Report) -> String {
          counted. ms is a call of the slowest function.{}</caption><thead><tr><th scope=\"col\">target</th>\
          <th scope=\"col\">verdict</th>{}</tr></thead><tbody>\n{rows}</tbody></table></div>\n",
         implied(report),
-        ["on engine", "ops", "errors", "warnings", "notes", "ms (80 % of calls)"]
-            .map(|n| format!("<th scope=\"col\" class=\"n\">{n}</th>"))
-            .concat()
+        [
+            "on engine",
+            "ops",
+            "errors",
+            "warnings",
+            "notes",
+            "ms (80 % of calls)"
+        ]
+        .map(|n| format!("<th scope=\"col\" class=\"n\">{n}</th>"))
+        .concat()
     )
 }
 
 fn implied(report: &Report) -> String {
     let chips = report.targets.iter().filter(|t| t.implied == ["chip"]);
-    chips.map(|t| format!(" {} of {} is implied.", escape(t.chip), escape(t.release))).collect()
+    chips
+        .map(|t| format!(" {} of {} is implied.", escape(t.chip), escape(t.release)))
+        .collect()
 }
 
 /// What colors mean.
@@ -120,29 +150,62 @@ const LEGEND: &str = "<p class=\"legend\">Devices: <span class=\"swatch ane\">Ne
 fn findings(report: &Report) -> String {
     let groups = groups(report);
     let all: String = groups.iter().map(|group| finding(report, group)).collect();
-    format!("<section id=\"findings\"><h2>Findings</h2>\n<p>{}</p>\n{all}</section>\n", escape(&counts(&groups)))
+    format!(
+        "<section id=\"findings\"><h2>Findings</h2>\n<p>{}</p>\n{all}</section>\n",
+        escape(&counts(&groups))
+    )
 }
 
 fn target(t: &TargetRow, at: usize) -> String {
-    let functions: String = t.functions.iter().take(MOST_FUNCTIONS).map(|f| function(f, t)).collect();
+    let functions: String = t
+        .functions
+        .iter()
+        .take(MOST_FUNCTIONS)
+        .map(|f| function(f, t))
+        .collect();
     let left = t.functions.len().saturating_sub(MOST_FUNCTIONS);
     let more = if left > 0 {
-        format!("<p>and {}, in the table of ops</p>\n", counted(left, "more function"))
+        format!(
+            "<p>and {}, in the table of ops</p>\n",
+            counted(left, "more function")
+        )
     } else {
         String::new()
     };
-    format!("<section id=\"t{at}\"><h2>{}</h2>\n{functions}{more}</section>\n", escape(&t.target))
+    format!(
+        "<section id=\"t{at}\"><h2>{}</h2>\n{functions}{more}</section>\n",
+        escape(&t.target)
+    )
 }
 
 fn function(f: &FunctionRow, t: &TargetRow) -> String {
     let l = &f.latency;
-    let tokens = l.tokens_per_second.map(|n| format!("<div><dt>tokens/s</dt><dd>{}</dd></div>", short(n)));
+    let tokens = l
+        .tokens_per_second
+        .map(|n| format!("<div><dt>tokens/s</dt><dd>{}</dd></div>", short(n)));
     let facts = [
-        ("on engine", format!("{} % of {}", share(f.residency), counted(f.ops, "op"))),
-        ("catch-all", if f.catch_all { "of any length; not required to be on the engine" } else { "no" }.to_owned()),
-        ("of operations", format!("{} %", share(f.residency_of_flops))),
+        (
+            "on engine",
+            format!("{} % of {}", share(f.residency), counted(f.ops, "op")),
+        ),
+        (
+            "catch-all",
+            if f.catch_all {
+                "of any length; not required to be on the engine"
+            } else {
+                "no"
+            }
+            .to_owned(),
+        ),
+        (
+            "of operations",
+            format!("{} %", share(f.residency_of_flops)),
+        ),
         ("call", format!("{} ms", short(l.ms))),
-        ("80 % of calls", format!("{} to {} ms", short(l.low_ms), short(l.high_ms))),
+        (
+            "80 % of calls",
+            format!("{} to {} ms", short(l.low_ms), short(l.high_ms)),
+        ),
         ("bound by", l.bound.to_owned()),
         ("dispatches", l.dispatches.to_string()),
         ("weights read", bytes(l.weight_bytes)),
@@ -151,7 +214,11 @@ fn function(f: &FunctionRow, t: &TargetRow) -> String {
         ("load risk", l.load_risk.to_owned()),
     ];
     let length = f.length.as_ref().map(|l| ("length", l.describe()));
-    let others = f.lengths.iter().skip(1).map(|l| ("call", format!("at {}: {} ms", l.length.text, short(l.ms))));
+    let others = f
+        .lengths
+        .iter()
+        .skip(1)
+        .map(|l| ("call", format!("at {}: {} ms", l.length.text, short(l.ms))));
     let facts: String = facts
         .iter()
         .cloned()
@@ -163,7 +230,9 @@ fn function(f: &FunctionRow, t: &TargetRow) -> String {
         "<article><h3>function <code>{}</code></h3>\n<dl class=\"facts\">{facts}{}</dl>\n{}{}{}</article>\n",
         escape(&f.name),
         tokens.unwrap_or_default(),
-        f.elsewhere().map(|said| format!("<p>{}</p>\n", escape(&said))).unwrap_or_default(),
+        f.elsewhere()
+            .map(|said| format!("<p>{}</p>\n", escape(&said)))
+            .unwrap_or_default(),
         figure::timeline(f),
         figure::roofline(f, &t.ceilings),
     )
@@ -171,14 +240,37 @@ fn function(f: &FunctionRow, t: &TargetRow) -> String {
 
 fn finding(report: &Report, group: &Group<'_>) -> String {
     let rule = group.rule;
-    let places: String = group.places.iter().take(MOST_PLACES).map(|p| place(report, group, p)).collect();
+    let places: String = group
+        .places
+        .iter()
+        .take(MOST_PLACES)
+        .map(|p| place(report, group, p))
+        .collect();
     let left = group.places.len().saturating_sub(MOST_PLACES);
-    let more = if left > 0 { format!("<li>and {left} more</li>") } else { String::new() };
-    let disputed = rule.disputed.map(|d| format!("<dt>disputed</dt><dd>{}</dd>", escape(d))).unwrap_or_default();
-    let code = rule.code.map(|c| format!(": <code>{}</code>", escape(c))).unwrap_or_default();
-    let open = if rule.severity == "error" { " open" } else { "" };
+    let more = if left > 0 {
+        format!("<li>and {left} more</li>")
+    } else {
+        String::new()
+    };
+    let disputed = rule
+        .disputed
+        .map(|d| format!("<dt>disputed</dt><dd>{}</dd>", escape(d)))
+        .unwrap_or_default();
+    let code = rule
+        .code
+        .map(|c| format!(": <code>{}</code>", escape(c)))
+        .unwrap_or_default();
+    let open = if rule.severity == "error" {
+        " open"
+    } else {
+        ""
+    };
     let targets = report.names_of(&group.targets);
-    let targets = if targets.is_empty() { targets } else { format!(", {targets} only") };
+    let targets = if targets.is_empty() {
+        targets
+    } else {
+        format!(", {targets} only")
+    };
     format!(
         "<details class=\"finding\"{open}><summary><span class=\"severity {0}\">{0}</span> <b>{1}</b> {2} \
          <span class=\"count\">{3}{targets}</span></summary>\n<ul>{places}{more}</ul>\n<dl class=\"rule\"><dt>effect</dt>\
@@ -197,20 +289,47 @@ fn finding(report: &Report, group: &Group<'_>) -> String {
 
 fn place(report: &Report, group: &Group<'_>, place: &Place<'_>) -> String {
     let f = place.finding;
-    let op = f.op.as_ref().map(|op| format!(" <code>{}</code>", escape(op))).unwrap_or_default();
+    let op =
+        f.op.as_ref()
+            .map(|op| format!(" <code>{}</code>", escape(op)))
+            .unwrap_or_default();
     let kind = f.kind.map(|k| format!(" {k}")).unwrap_or_default();
-    let of = f.place.as_ref().map(|p| format!(" <span class=\"place\">{}</span>", escape(p))).unwrap_or_default();
-    let known = if place.known { " <span class=\"place\">in the baseline</span>" } else { "" };
-    let function = f.function.as_ref().map_or("the program".to_owned(), |f| escape(f));
-    let targets = if place.targets == group.targets { String::new() } else { report.names_of(&place.targets) };
-    let targets = if targets.is_empty() { targets } else { format!(" <span class=\"place\">{targets} only</span>") };
-    format!("<li>{function}{kind}{op}{of}{known}{targets}: {}</li>", escape(&f.message))
+    let of = f
+        .place
+        .as_ref()
+        .map(|p| format!(" <span class=\"place\">{}</span>", escape(p)))
+        .unwrap_or_default();
+    let known = if place.known {
+        " <span class=\"place\">in the baseline</span>"
+    } else {
+        ""
+    };
+    let function = f
+        .function
+        .as_ref()
+        .map_or("the program".to_owned(), |f| escape(f));
+    let targets = if place.targets == group.targets {
+        String::new()
+    } else {
+        report.names_of(&place.targets)
+    };
+    let targets = if targets.is_empty() {
+        targets
+    } else {
+        format!(" <span class=\"place\">{targets} only</span>")
+    };
+    format!(
+        "<li>{function}{kind}{op}{of}{known}{targets}: {}</li>",
+        escape(&f.message)
+    )
 }
 
 /// Controls and an empty table, which the script fills.
 fn table_of_ops() -> String {
     let head = |key: &str, name: &str, class: &str| {
-        format!("<th scope=\"col\"{class}><button type=\"button\" data-key=\"{key}\">{name}</button></th>")
+        format!(
+            "<th scope=\"col\"{class}><button type=\"button\" data-key=\"{key}\">{name}</button></th>"
+        )
     };
     let n = " class=\"n\"";
     format!(
@@ -241,14 +360,35 @@ fn data(report: &Report) -> Value {
     let mut functions = Vec::new();
     for t in &report.targets {
         for f in &t.functions {
-            let name = if report.targets.len() > 1 { format!("{} - {}", f.name, t.short()) } else { f.name.clone() };
+            let name = if report.targets.len() > 1 {
+                format!("{} - {}", f.name, t.short())
+            } else {
+                f.name.clone()
+            };
             let rows: Vec<Value> = f
                 .table
                 .iter()
                 .map(|op| {
-                    let reasons = op.reasons.iter().map(|r| format!("{}: {}", r.backend, r.message));
-                    let why: Vec<String> = op.findings.iter().map(|r| (*r).to_owned()).chain(reasons).collect();
-                    json!([op.name, op.kind, op.place, op.backend, op.ms, op.flops / 1e6, op.bytes / 1e3, why])
+                    let reasons = op
+                        .reasons
+                        .iter()
+                        .map(|r| format!("{}: {}", r.backend, r.message));
+                    let why: Vec<String> = op
+                        .findings
+                        .iter()
+                        .map(|r| (*r).to_owned())
+                        .chain(reasons)
+                        .collect();
+                    json!([
+                        op.name,
+                        op.kind,
+                        op.place,
+                        op.backend,
+                        op.ms,
+                        op.flops / 1e6,
+                        op.bytes / 1e3,
+                        why
+                    ])
                 })
                 .collect();
             functions.push(json!({"name": name, "rows": rows}));
@@ -263,6 +403,9 @@ mod tests {
 
     #[test]
     fn nothing_of_a_program_is_markup() {
-        assert_eq!(escape("<a href=\"x\" title='y'>&"), "&lt;a href=&quot;x&quot; title=&#39;y&#39;&gt;&amp;");
+        assert_eq!(
+            escape("<a href=\"x\" title='y'>&"),
+            "&lt;a href=&quot;x&quot; title=&#39;y&#39;&gt;&amp;"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The lengths that a call is priced at where a function leaves them open: those that are asked for, else the most that it
-//! declares, its default, or a length that is assumed.
+//! The lengths that a call is priced at where a function leaves them open: those that are asked
+//! for, else the most that it declares, its default, or a length that is assumed.
 
 use serde::Serialize;
 use thane_compile::audit::Inputs;
@@ -24,7 +24,8 @@ pub struct Call {
 pub struct LengthRow {
     /// Elements along the open axes: `512`, or `x: 1x3x224x224` where axes differ.
     pub text: String,
-    /// `stated`, `most`, `default`, `assumed`, or `full` where only what is inside depends on the call.
+    /// `stated`, `most`, `default`, `assumed`, or `full` where only what is inside depends on the
+    /// call.
     pub basis: &'static str,
 }
 
@@ -52,31 +53,68 @@ struct Open<'a> {
     ranges: Vec<SizeRange>,
 }
 
-/// The calls that a function is priced at, the one that its figures are of first. With `stated` lengths, at those of them
-/// that it takes.
+/// The calls that a function is priced at, the one that its figures are of first. With `stated`
+/// lengths, at those of them that it takes.
 pub fn calls(f: &Function, interface: Option<&Interface>, stated: &[usize]) -> Vec<Call> {
-    let open: Vec<Open<'_>> = f.body().inputs.iter().filter_map(|v| input(f, *v, interface)).collect();
+    let open: Vec<Open<'_>> = f
+        .body()
+        .inputs
+        .iter()
+        .filter_map(|v| input(f, *v, interface))
+        .collect();
     if open.is_empty() {
         // Of fixed inputs, but not inside: what it reads of a cache follows from a position.
-        let is_open = f.values().iter().any(|v| v.ty.tensor().is_some_and(|t| t.known_shape().is_none()));
-        let length = is_open.then(|| LengthRow { text: "full".to_owned(), basis: "full" });
-        return vec![Call { length, ..Call::default() }];
+        let is_open = f
+            .values()
+            .iter()
+            .any(|v| v.ty.tensor().is_some_and(|t| t.known_shape().is_none()));
+        let length = is_open.then(|| LengthRow {
+            text: "full".to_owned(),
+            basis: "full",
+        });
+        return vec![Call {
+            length,
+            ..Call::default()
+        }];
     }
-    let takes =
-        |n: usize| open.iter().all(|input| input.open_ranges().all(|r| r.lower <= n && r.upper.is_none_or(|u| n <= u)));
-    let stated: Vec<Call> = stated.iter().filter(|n| takes(**n)).map(|n| call(&open, "stated", |_, _| *n)).collect();
+    let takes = |n: usize| {
+        open.iter().all(|input| {
+            input
+                .open_ranges()
+                .all(|r| r.lower <= n && r.upper.is_none_or(|u| n <= u))
+        })
+    };
+    let stated: Vec<Call> = stated
+        .iter()
+        .filter(|n| takes(**n))
+        .map(|n| call(&open, "stated", |_, _| *n))
+        .collect();
     if !stated.is_empty() {
         return stated;
     }
-    let defaults = || call(&open, "default", |input, axis| input.default.as_ref().map_or(1, |d| d[axis]));
+    let defaults = || {
+        call(&open, "default", |input, axis| {
+            input.default.as_ref().map_or(1, |d| d[axis])
+        })
+    };
     let has_defaults = open.iter().any(|input| input.default.is_some());
     let mut calls = Vec::new();
-    if open.iter().all(|input| input.open_ranges().all(|r| r.upper.is_some())) {
-        calls.push(call(&open, "most", |input, axis| input.ranges[axis].upper.unwrap_or(ASSUMED)));
-    } else if open.iter().all(|input| input.default.is_none() || input.default_is_one()) {
+    if open
+        .iter()
+        .all(|input| input.open_ranges().all(|r| r.upper.is_some()))
+    {
+        calls.push(call(&open, "most", |input, axis| {
+            input.ranges[axis].upper.unwrap_or(ASSUMED)
+        }));
+    } else if open
+        .iter()
+        .all(|input| input.default.is_none() || input.default_is_one())
+    {
         calls.push(call(&open, "assumed", |input, axis| {
             let range = &input.ranges[axis];
-            ASSUMED.max(range.lower).min(range.upper.unwrap_or(usize::MAX))
+            ASSUMED
+                .max(range.lower)
+                .min(range.upper.unwrap_or(usize::MAX))
         }));
     }
     if has_defaults {
@@ -97,16 +135,24 @@ pub fn check<'a>(
     let takes = |n: usize| {
         functions.iter().any(|(f, interface)| {
             let first = calls(f, *interface, &[n]).into_iter().next();
-            first.and_then(|call| call.length).is_some_and(|l| l.basis == "stated")
+            first
+                .and_then(|call| call.length)
+                .is_some_and(|l| l.basis == "stated")
         })
     };
-    let Some(n) = stated.iter().find(|n| !takes(**n)) else { return Ok(()) };
-    let is_open = |f: &Function, i: Option<&Interface>| calls(f, i, &[]).iter().any(|c| !c.inputs.is_empty());
+    let Some(n) = stated.iter().find(|n| !takes(**n)) else {
+        return Ok(());
+    };
+    let is_open =
+        |f: &Function, i: Option<&Interface>| calls(f, i, &[]).iter().any(|c| !c.inputs.is_empty());
     let error = match functions.iter().any(|(f, i)| is_open(f, *i)) {
-        false => anyhow::anyhow!("--length is for functions of any length, and all of these have a fixed one"),
+        false => anyhow::anyhow!(
+            "--length is for functions of any length, and all of these have a fixed one"
+        ),
         true => anyhow::anyhow!("no function takes a call of length {n}, which --length states"),
     };
-    Err(Failure::new(Code::Usage, error).remedy("no --length: the report names the lengths that it prices"))
+    Err(Failure::new(Code::Usage, error)
+        .remedy("no --length: the report names the lengths that it prices"))
 }
 
 fn input<'a>(f: &'a Function, value: ValueId, interface: Option<&Interface>) -> Option<Open<'a>> {
@@ -114,23 +160,50 @@ fn input<'a>(f: &'a Function, value: ValueId, interface: Option<&Interface>) -> 
     let ty = named.ty.tensor().filter(|t| t.known_shape().is_none())?;
     let feature = interface.and_then(|i| i.features.get(&named.name));
     let free = |dim: &Dim| match dim.known() {
-        Some(n) => SizeRange { lower: n, upper: Some(n) },
-        None => SizeRange { lower: 1, upper: None },
+        Some(n) => SizeRange {
+            lower: n,
+            upper: Some(n),
+        },
+        None => SizeRange {
+            lower: 1,
+            upper: None,
+        },
     };
     let (default, ranges) = match feature.map(|f| &f.shape) {
         Some(Shape::Ranges { default, ranges }) => (Some(default.clone()), ranges.clone()),
-        Some(Shape::Enumerated { default, shapes }) => (Some(default.clone()), bounds(shapes, ty.rank())),
+        Some(Shape::Enumerated { default, shapes }) => {
+            (Some(default.clone()), bounds(shapes, ty.rank()))
+        }
         _ => (None, Vec::new()),
     };
     let fits = ranges.len() == ty.rank() && default.as_ref().is_some_and(|d| d.len() == ty.rank());
-    let (default, ranges) = if fits { (default, ranges) } else { (None, ty.shape.iter().map(free).collect()) };
-    Some(Open { value, name: &named.name, ty, default, ranges })
+    let (default, ranges) = if fits {
+        (default, ranges)
+    } else {
+        (None, ty.shape.iter().map(free).collect())
+    };
+    Some(Open {
+        value,
+        name: &named.name,
+        ty,
+        default,
+        ranges,
+    })
 }
 
 /// The least and the most of each axis.
 fn bounds(shapes: &[Vec<usize>], rank: usize) -> Vec<SizeRange> {
-    let of = |axis: usize| shapes.iter().filter_map(move |shape| shape.get(axis).copied());
-    (0..rank).map(|axis| SizeRange { lower: of(axis).min().unwrap_or(1), upper: of(axis).max() }).collect()
+    let of = |axis: usize| {
+        shapes
+            .iter()
+            .filter_map(move |shape| shape.get(axis).copied())
+    };
+    (0..rank)
+        .map(|axis| SizeRange {
+            lower: of(axis).min().unwrap_or(1),
+            upper: of(axis).max(),
+        })
+        .collect()
 }
 
 impl Open<'_> {
@@ -143,17 +216,24 @@ impl Open<'_> {
     }
 
     fn default_is_one(&self) -> bool {
-        self.default.as_ref().is_some_and(|default| self.open_axes().all(|axis| default[axis] <= 1))
+        self.default
+            .as_ref()
+            .is_some_and(|default| self.open_axes().all(|axis| default[axis] <= 1))
     }
 }
 
 fn call(open: &[Open<'_>], basis: &'static str, size: impl Fn(&Open<'_>, usize) -> usize) -> Call {
     let shape = |input: &Open<'_>| -> Vec<usize> {
         let axes = input.ty.shape.iter().enumerate();
-        axes.map(|(axis, dim)| dim.known().unwrap_or_else(|| size(input, axis).max(1))).collect()
+        axes.map(|(axis, dim)| dim.known().unwrap_or_else(|| size(input, axis).max(1)))
+            .collect()
     };
-    let shapes: Vec<(&Open<'_>, Vec<usize>)> = open.iter().map(|input| (input, shape(input))).collect();
-    let mut sizes: Vec<usize> = shapes.iter().flat_map(|(i, s)| i.open_axes().map(|axis| s[axis])).collect();
+    let shapes: Vec<(&Open<'_>, Vec<usize>)> =
+        open.iter().map(|input| (input, shape(input))).collect();
+    let mut sizes: Vec<usize> = shapes
+        .iter()
+        .flat_map(|(i, s)| i.open_axes().map(|axis| s[axis]))
+        .collect();
     sizes.sort_unstable();
     sizes.dedup();
     let text = match sizes[..] {
@@ -166,6 +246,12 @@ fn call(open: &[Open<'_>], basis: &'static str, size: impl Fn(&Open<'_>, usize) 
             shapes.iter().map(one).collect::<Vec<_>>().join(", ")
         }
     };
-    let inputs = shapes.into_iter().map(|(input, shape)| (input.value, shape)).collect();
-    Call { length: Some(LengthRow { text, basis }), inputs }
+    let inputs = shapes
+        .into_iter()
+        .map(|(input, shape)| (input.value, shape))
+        .collect();
+    Call {
+        length: Some(LengthRow { text, basis }),
+        inputs,
+    }
 }

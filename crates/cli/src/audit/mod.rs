@@ -1,5 +1,5 @@
-//! Audits as users see them: what is audited ([`subject`]), the report in its wire form ([`report`]), and a file for each
-//! form that it is printed in.
+//! Audits as users see them: what is audited ([`subject`]), the report in its wire form
+//! ([`report`]), and a file for each form that it is printed in.
 //!
 //! The judging itself is [`thane_compile::audit`]; nothing here decides where an op runs.
 

@@ -13,8 +13,8 @@ use thane_mil::program::{Function, OpId, Program};
 use super::length::{self, Call};
 use super::place::places;
 use super::report::{
-    Ceilings, ChunkRow, Estimate, FindingRow, FunctionRow, LatencyRow, NOT_COVERED, OpRow, PartsRow, PricedRow, Reason,
-    Report, RuleRow, SCHEMA, SegmentRow, SubjectRow, TargetRow,
+    Ceilings, ChunkRow, Estimate, FindingRow, FunctionRow, LatencyRow, NOT_COVERED, OpRow,
+    PartsRow, PricedRow, Reason, Report, RuleRow, SCHEMA, SegmentRow, SubjectRow, TargetRow,
 };
 use super::subject::{Part, Subject};
 
@@ -78,7 +78,10 @@ pub struct Scope<'a> {
 /// Judge a subject for targets.
 pub fn report(subject: &Subject, targets: &[Target], scope: Scope<'_>) -> Report {
     let mut rules = BTreeMap::new();
-    let targets = targets.iter().map(|t| target(subject, t, scope, &mut rules)).collect();
+    let targets = targets
+        .iter()
+        .map(|t| target(subject, t, scope, &mut rules))
+        .collect();
     Report {
         schema: SCHEMA,
         generator: concat!("thane ", env!("CARGO_PKG_VERSION")),
@@ -115,12 +118,19 @@ fn target(subject: &Subject, target: &Target, scope: Scope<'_>, fired: &mut Fire
         judged.extend(audit.findings.iter().map(|f| f.rule));
         for (f, done) in part.program.functions().iter().zip(&audit.functions) {
             let name = named(part, &f.name);
-            if scope.only.is_some_and(|only| only != name && only != f.name) {
+            if scope
+                .only
+                .is_some_and(|only| only != name && only != f.name)
+            {
                 continue;
             }
-            let catch_all = part.catch_all.as_ref().is_some_and(|of| *of == f.name) && scope.only.is_none();
+            let catch_all =
+                part.catch_all.as_ref().is_some_and(|of| *of == f.name) && scope.only.is_none();
             let calls = calls(f);
-            let function = Judged { catch_all, ..Judged::new(&part.program, f, done, target, name, calls) };
+            let function = Judged {
+                catch_all,
+                ..Judged::new(&part.program, f, done, target, name, calls)
+            };
             judged.extend(done.findings.iter().map(|f| f.rule));
             findings.extend(function.findings());
             let row = function.row();
@@ -139,7 +149,11 @@ fn target(subject: &Subject, target: &Target, scope: Scope<'_>, fired: &mut Fire
         release: target.release_name(),
         implied: implied(target),
         units: target.units.name(),
-        route: if target.route == Route::Direct { "direct" } else { "coreml" },
+        route: if target.route == Route::Direct {
+            "direct"
+        } else {
+            "coreml"
+        },
         verdict: verdict(&judged, refused, ane_ops, ops).name(),
         ops,
         ane_ops,
@@ -159,18 +173,32 @@ fn target(subject: &Subject, target: &Target, scope: Scope<'_>, fired: &mut Fire
 }
 
 fn implied(target: &Target) -> Vec<&'static str> {
-    let words = [(target.implied.chip, "chip"), (target.implied.release, "release")];
-    words.into_iter().filter_map(|(implied, word)| implied.then_some(word)).collect()
+    let words = [
+        (target.implied.chip, "chip"),
+        (target.implied.release, "release"),
+    ];
+    words
+        .into_iter()
+        .filter_map(|(implied, word)| implied.then_some(word))
+        .collect()
 }
 
 /// How functions are told apart where several packages have a `main`.
 fn named(part: &Part, function: &str) -> String {
-    if part.package.is_empty() { function.to_owned() } else { format!("{}/{function}", part.package) }
+    if part.package.is_empty() {
+        function.to_owned()
+    } else {
+        format!("{}/{function}", part.package)
+    }
 }
 
 /// Percent of ops; nothing of nothing is all.
 pub fn percent(part: usize, all: usize) -> f64 {
-    if all == 0 { 100.0 } else { part as f64 / all as f64 * 100.0 }
+    if all == 0 {
+        100.0
+    } else {
+        part as f64 / all as f64 * 100.0
+    }
 }
 
 /// A share as percent; a sum over nothing is minus zero, which nobody wants to read.
@@ -180,7 +208,12 @@ fn percent_of(share: f64) -> f64 {
 
 fn verdict(rules: &[&Rule], refused: bool, ane_ops: usize, ops: usize) -> Verdict {
     let errors = || rules.iter().filter(|r| r.severity == Severity::Error);
-    let stops = |r: &&&Rule| matches!(r.effect, Effect::CompileFails(_) | Effect::LoadFails(_) | Effect::RunFails(_));
+    let stops = |r: &&&Rule| {
+        matches!(
+            r.effect,
+            Effect::CompileFails(_) | Effect::LoadFails(_) | Effect::RunFails(_)
+        )
+    };
     let is_sure = |r: &&Rule| r.evidence != Evidence::Folklore && r.disputed.is_none();
     match () {
         () if refused || errors().filter(stops).any(is_sure) => Verdict::Fails,
@@ -231,9 +264,20 @@ impl<'a> Judged<'a> {
             Some(call) => View::of_call(program, f, target, &call.inputs),
             None => View::new(program, f, target),
         };
-        let ids: Vec<OpId> = f.all_ops().into_iter().filter(|id| !f.op(*id).def.is_const()).collect();
+        let ids: Vec<OpId> = f
+            .all_ops()
+            .into_iter()
+            .filter(|id| !f.op(*id).def.is_const())
+            .collect();
         let places = places(&view, &ids);
-        Self { view, done, name, catch_all: false, calls, places }
+        Self {
+            view,
+            done,
+            name,
+            catch_all: false,
+            calls,
+            places,
+        }
     }
 
     fn findings(&self) -> impl Iterator<Item = FindingRow> + '_ {
@@ -244,7 +288,10 @@ impl<'a> Judged<'a> {
             function: Some(self.name.clone()),
             op: finding.op.map(|op| label(f, op)),
             kind: finding.op.map(|op| f.op(op).def.name),
-            place: finding.op.and_then(|op| self.places.get(&op).cloned()).filter(|p| !p.is_empty()),
+            place: finding
+                .op
+                .and_then(|op| self.places.get(&op).cloned())
+                .filter(|p| !p.is_empty()),
             message: finding.message.clone(),
             known: false,
         })
@@ -259,7 +306,8 @@ impl<'a> Judged<'a> {
         }
         let seconds = engine::each(&self.view, &self.done.placement);
         let ops = self.done.placement.ops.iter().zip(seconds);
-        ops.map(|(op, seconds)| self.op(op, seconds, at.remove(&op.op).unwrap_or_default())).collect()
+        ops.map(|(op, seconds)| self.op(op, seconds, at.remove(&op.op).unwrap_or_default()))
+            .collect()
     }
 
     fn op(&self, op: &Placed, seconds: f64, findings: Vec<&'static str>) -> OpRow {
@@ -268,11 +316,25 @@ impl<'a> Judged<'a> {
             kind: self.view.op(op.op).def.name,
             place: self.places.get(&op.op).cloned().unwrap_or_default(),
             backend: op.chosen.name(),
-            supported: op.estimates.iter().map(|(b, ms)| Estimate { backend: b.name(), ms: *ms }).collect(),
+            supported: op
+                .estimates
+                .iter()
+                .map(|(b, ms)| Estimate {
+                    backend: b.name(),
+                    ms: *ms,
+                })
+                .collect(),
             ms: seconds * 1e3,
             flops: op.work.flops,
             bytes: op.work.bytes(),
-            reasons: op.validation.iter().map(|(b, m)| Reason { backend: b.name(), message: m.clone() }).collect(),
+            reasons: op
+                .validation
+                .iter()
+                .map(|(b, m)| Reason {
+                    backend: b.name(),
+                    message: m.clone(),
+                })
+                .collect(),
             findings,
         }
     }
@@ -297,7 +359,9 @@ impl<'a> Judged<'a> {
 
     /// What calls of each length take.
     fn lengths(&self) -> Vec<PricedRow> {
-        let View { program, f, target, .. } = self.view;
+        let View {
+            program, f, target, ..
+        } = self.view;
         let price = |call: &Call| {
             let view = View::of_call(program, f, target, &call.inputs);
             latency::predict(&view, &place(&view, &self.done.findings))
@@ -305,7 +369,12 @@ impl<'a> Judged<'a> {
         let first = std::iter::once(self.done.latency).chain(self.calls.iter().skip(1).map(price));
         let row = |(call, l): (&Call, Latency)| {
             let length = call.length.clone()?;
-            Some(PricedRow { length, ms: l.ms, low_ms: l.interval_ms.0, high_ms: l.interval_ms.1 })
+            Some(PricedRow {
+                length,
+                ms: l.ms,
+                low_ms: l.interval_ms.0,
+                high_ms: l.interval_ms.1,
+            })
         };
         self.calls.iter().zip(first).filter_map(row).collect()
     }
@@ -317,14 +386,21 @@ impl<'a> Judged<'a> {
             backend: s.backend.name(),
             first: s.first,
             ops: s.n_ops,
-            ms: table[s.first..s.first + s.n_ops].iter().map(|op| op.ms).sum(),
+            ms: table[s.first..s.first + s.n_ops]
+                .iter()
+                .map(|op| op.ms)
+                .sum(),
         };
         let (chunks, uncut) = self.chunks();
         FunctionRow {
             chunks,
             uncut,
             ops: placement.ops.len(),
-            ane_ops: placement.ops.iter().filter(|op| op.chosen == Backend::Ane).count(),
+            ane_ops: placement
+                .ops
+                .iter()
+                .filter(|op| op.chosen == Backend::Ane)
+                .count(),
             residency: percent_of(placement.residency()),
             residency_of_flops: percent_of(placement.residency_of_flops()),
             residency_of_cost: percent_of(placement.residency_of_cost()),
@@ -378,7 +454,9 @@ fn latency_row(done: &FunctionAudit) -> LatencyRow {
 pub fn label(f: &Function, id: OpId) -> String {
     let op = f.op(id);
     let named = || op.name.clone().unwrap_or_else(|| op.def.name.to_owned());
-    op.results.first().map_or_else(named, |r| f.value(*r).name.clone())
+    op.results
+        .first()
+        .map_or_else(named, |r| f.value(*r).name.clone())
 }
 
 /// The word of a severity.
@@ -392,7 +470,10 @@ pub fn severity_name(severity: Severity) -> &'static str {
 
 /// How bad a word of [`severity_name`] is.
 pub fn severity_rank(name: &str) -> u8 {
-    ["note", "warning", "error"].iter().position(|n| *n == name).unwrap_or_default() as u8
+    ["note", "warning", "error"]
+        .iter()
+        .position(|n| *n == name)
+        .unwrap_or_default() as u8
 }
 
 /// A rule as it leaves the program.

@@ -1,4 +1,5 @@
-//! An audit in the form that leaves the program: plain data with names instead of ids. Every format is made of it.
+//! An audit in the form that leaves the program: plain data with names instead of ids. Every format
+//! is made of it.
 
 use serde::Serialize;
 use thane_mil::text::Lines;
@@ -127,7 +128,8 @@ pub struct FindingRow {
 #[derive(Debug, Serialize)]
 pub struct FunctionRow {
     pub name: String,
-    /// Whether it is there for what is too long for the others: `--require-ane` leaves it out, unless it is asked for.
+    /// Whether it is there for what is too long for the others: `--require-ane` leaves it out,
+    /// unless it is asked for.
     pub catch_all: bool,
     pub ops: usize,
     pub ane_ops: usize,
@@ -268,7 +270,8 @@ impl FindingRow {
 }
 
 impl FunctionRow {
-    /// Why ops that are not on the engine are not: what it cannot run, and what it could at a higher cost.
+    /// Why ops that are not on the engine are not: what it cannot run, and what it could at a
+    /// higher cost.
     pub fn elsewhere(&self) -> Option<String> {
         /// Ops that are named.
         const MOST_NAMED: usize = 4;
@@ -281,10 +284,16 @@ impl FunctionRow {
             said.push(format!("{n_unable} that the engine does not run"));
         }
         if n_able > 0 {
-            let names: Vec<String> = off().filter(can).take(MOST_NAMED).map(|op| format!("`{}`", op.name)).collect();
+            let names: Vec<String> = off()
+                .filter(can)
+                .take(MOST_NAMED)
+                .map(|op| format!("`{}`", op.name))
+                .collect();
             let more = if n_able > MOST_NAMED { ", .." } else { "" };
             let names = names.join(", ");
-            said.push(format!("{n_able} that cost less elsewhere, by what Core ML reckons with ({names}{more})"));
+            said.push(format!(
+                "{n_able} that cost less elsewhere, by what Core ML reckons with ({names}{more})"
+            ));
         }
         let ops = if n_able + n_unable == 1 { "op" } else { "ops" };
         (!said.is_empty()).then(|| format!("{} {ops}: {}", n_able + n_unable, said.join(", ")))

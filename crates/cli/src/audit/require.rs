@@ -1,4 +1,5 @@
-//! What is asked of a program: how much of it is to run on the engine, and what may not be found in it.
+//! What is asked of a program: how much of it is to run on the engine, and what may not be found in
+//! it.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,10 @@ impl Deny {
     /// Parses `ANE102`, `error`, `warning` or `note`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let severities = [Severity::Note, Severity::Warning, Severity::Error];
-        if let Some(severity) = severities.into_iter().find(|s| severity_name(*s).eq_ignore_ascii_case(text)) {
+        if let Some(severity) = severities
+            .into_iter()
+            .find(|s| severity_name(*s).eq_ignore_ascii_case(text))
+        {
             return Ok(Self::Severity(severity));
         }
         let rule = rules::all().find(|r| r.id.eq_ignore_ascii_case(text));
@@ -52,7 +56,9 @@ impl Deny {
 pub fn nearest_rule(text: &str) -> Option<&'static str> {
     let digits: String = text.chars().filter(char::is_ascii_digit).collect();
     let id = format!("ANE{digits:0>3}");
-    let exact = rules::all().map(|r| r.id).find(|r| !digits.is_empty() && *r == id);
+    let exact = rules::all()
+        .map(|r| r.id)
+        .find(|r| !digits.is_empty() && *r == id);
     exact.or_else(|| nearest(text, rules::all().map(|r| r.id)))
 }
 
@@ -66,8 +72,10 @@ pub fn percentage(text: &str) -> Result<f64, String> {
 /// Judge a report by what is asked; findings that the baseline has do not count.
 pub fn judge(report: &mut Report, least: Option<f64>, denied: &[Deny]) {
     let asked = least.map(|least| format!("--require-ane {least}"));
-    let requirements: Vec<String> =
-        asked.into_iter().chain(denied.iter().map(|d| format!("--deny {}", d.name()))).collect();
+    let requirements: Vec<String> = asked
+        .into_iter()
+        .chain(denied.iter().map(|d| format!("--deny {}", d.name())))
+        .collect();
     let denials = &requirements[requirements.len() - denied.len()..];
     let (mut failures, mut found, mut broken_ones) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for target in &report.targets {
@@ -80,18 +88,24 @@ pub fn judge(report: &mut Report, least: Option<f64>, denied: &[Deny]) {
                 failures.push(failure);
             }
         }
-        let is_denied = |f: &&FindingRow| !f.known && denied.iter().any(|deny| deny.holds(f.rule, f.severity));
+        let is_denied =
+            |f: &&FindingRow| !f.known && denied.iter().any(|deny| deny.holds(f.rule, f.severity));
         found.extend(target.findings.iter().filter(is_denied).map(|f| f.rule));
     }
-    report.unmet = requirements.iter().filter(|one| broken_ones.contains(one)).cloned().collect();
+    report.unmet = requirements
+        .iter()
+        .filter(|one| broken_ones.contains(one))
+        .cloned()
+        .collect();
     report.requirements = requirements;
     report.passed = failures.is_empty();
     report.denied = found.into_iter().collect();
     report.failures = failures;
 }
 
-/// What of a target is not on the engine as it must be: a function that has too few ops there, or one of which a finding
-/// says that it does not get there at all. The function for what is too long for the others is not asked for.
+/// What of a target is not on the engine as it must be: a function that has too few ops there, or
+/// one of which a finding says that it does not get there at all. The function for what is too long
+/// for the others is not asked for.
 fn unmet(report: &Report, target: &TargetRow, least: f64) -> Vec<String> {
     let name = target.short();
     let mut failures = Vec::new();
@@ -107,42 +121,86 @@ fn unmet(report: &Report, target: &TargetRow, least: f64) -> Vec<String> {
         }
         if f.refused > 0 {
             let ops = counted(f.refused, "op");
-            failures.push(format!("{name}: the engine refuses {ops} of `{}`, so that it does not compile", f.name));
+            failures.push(format!(
+                "{name}: the engine refuses {ops} of `{}`, so that it does not compile",
+                f.name
+            ));
         }
     }
     let mut stopped: BTreeSet<(&str, Option<&str>)> = BTreeSet::new();
-    for f in target.findings.iter().filter(|f| !f.known && f.severity == "error") {
-        if report.rule(f.rule).is_some_and(|r| STOPS.iter().any(|(effect, _)| *effect == r.effect)) {
+    for f in target
+        .findings
+        .iter()
+        .filter(|f| !f.known && f.severity == "error")
+    {
+        if report
+            .rule(f.rule)
+            .is_some_and(|r| STOPS.iter().any(|(effect, _)| *effect == r.effect))
+        {
             stopped.insert((f.rule, f.function.as_deref()));
         }
     }
-    let is_asked = |function: &str| !target.functions.iter().any(|f| f.name == function && f.catch_all);
+    let is_asked = |function: &str| {
+        !target
+            .functions
+            .iter()
+            .any(|f| f.name == function && f.catch_all)
+    };
     for (id, function) in stopped.into_iter().filter(|(_, f)| f.is_none_or(is_asked)) {
-        let Some(rule) = report.rule(id) else { continue };
-        let what = STOPS.iter().find(|(effect, _)| *effect == rule.effect).map_or("", |(_, what)| what);
+        let Some(rule) = report.rule(id) else {
+            continue;
+        };
+        let what = STOPS
+            .iter()
+            .find(|(effect, _)| *effect == rule.effect)
+            .map_or("", |(_, what)| what);
         let of = function.map_or("the program".to_owned(), |f| format!("`{f}`"));
-        let doubt = if rule.disputed.is_some() || rule.evidence == "folklore" { ", but sources differ" } else { "" };
-        failures.push(format!("{name}: {of} {what} on the engine by {id} ({}){doubt}", rule.title));
+        let doubt = if rule.disputed.is_some() || rule.evidence == "folklore" {
+            ", but sources differ"
+        } else {
+            ""
+        };
+        failures.push(format!(
+            "{name}: {of} {what} on the engine by {id} ({}){doubt}",
+            rule.title
+        ));
     }
     failures
 }
 
 /// Effects of rules that keep a program from running on the engine at all.
-pub const STOPS: [(&str, &str); 3] =
-    [("compile-fails", "does not compile"), ("load-fails", "does not load"), ("run-fails", "fails when it is called")];
+pub const STOPS: [(&str, &str); 3] = [
+    ("compile-fails", "does not compile"),
+    ("load-fails", "does not load"),
+    ("run-fails", "fails when it is called"),
+];
 
 /// What is denied and found on a target.
 fn broken(report: &Report, target: &TargetRow, deny: Deny) -> Option<String> {
-    let found: Vec<&FindingRow> =
-        target.findings.iter().filter(|f| !f.known && deny.holds(f.rule, f.severity)).collect();
+    let found: Vec<&FindingRow> = target
+        .findings
+        .iter()
+        .filter(|f| !f.known && deny.holds(f.rule, f.severity))
+        .collect();
     if found.is_empty() {
         return None;
     }
-    let new = if report.baseline.is_some() { "new " } else { "" };
+    let new = if report.baseline.is_some() {
+        "new "
+    } else {
+        ""
+    };
     let what = counted(found.len(), &format!("{new}finding"));
     let by = deny.name();
-    let which = if matches!(deny, Deny::Rule(_)) { String::new() } else { format!(": {}", rules_of(&found)) };
-    Some(format!("{}: {what} denied by --deny {by}{which}", target.short()))
+    let which = if matches!(deny, Deny::Rule(_)) {
+        String::new()
+    } else {
+        format!(": {}", rules_of(&found))
+    };
+    Some(format!(
+        "{}: {what} denied by --deny {by}{which}",
+        target.short()
+    ))
 }
 
 /// `ANE070, ANE046 (2 places)`, in the order of the findings.
@@ -168,17 +226,35 @@ mod tests {
     #[test]
     fn what_is_denied_is_a_rule_or_a_severity() {
         assert_eq!(Deny::parse("ane102"), Ok(Deny::Rule("ANE102")));
-        assert_eq!(Deny::parse("Warning"), Ok(Deny::Severity(Severity::Warning)));
-        assert!(Deny::parse("warnings").unwrap_err().ends_with("the nearest name is warning"));
-        assert!(Deny::parse("ANE-070").unwrap_err().ends_with("the nearest name is ANE070"));
-        assert!(Deny::parse("ANE999").unwrap_err().contains("explain --list"));
+        assert_eq!(
+            Deny::parse("Warning"),
+            Ok(Deny::Severity(Severity::Warning))
+        );
+        assert!(
+            Deny::parse("warnings")
+                .unwrap_err()
+                .ends_with("the nearest name is warning")
+        );
+        assert!(
+            Deny::parse("ANE-070")
+                .unwrap_err()
+                .ends_with("the nearest name is ANE070")
+        );
+        assert!(
+            Deny::parse("ANE999")
+                .unwrap_err()
+                .contains("explain --list")
+        );
         assert!(Deny::Severity(Severity::Warning).holds("ANE001", "error"));
         assert!(!Deny::Severity(Severity::Warning).holds("ANE001", "note"));
     }
 
     #[test]
     fn shares_are_percent() {
-        assert_eq!((percentage("99.5"), percentage("99.5%")), (Ok(99.5), Ok(99.5)));
+        assert_eq!(
+            (percentage("99.5"), percentage("99.5%")),
+            (Ok(99.5), Ok(99.5))
+        );
         for wrong in ["", "nan", "-1", "101", "many"] {
             assert!(percentage(wrong).is_err(), "{wrong}");
         }

@@ -1,4 +1,5 @@
-//! How well the audit says what others measured: the data that this program carries, or files with the same columns.
+//! How well the audit says what others measured: the data that this program carries, or files with
+//! the same columns.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,8 +17,14 @@ use super::wrap::{shorten, wrap};
 
 /// Name and text of what is carried along.
 const CARRIED: [(&str, &str); 2] = [
-    ("ane_placement_m4.csv", include_str!("../../../../data/audit/ane_placement_m4.csv")),
-    ("ane_measurements.csv", include_str!("../../../../data/audit/ane_measurements.csv")),
+    (
+        "ane_placement_m4.csv",
+        include_str!("../../../../data/audit/ane_placement_m4.csv"),
+    ),
+    (
+        "ane_measurements.csv",
+        include_str!("../../../../data/audit/ane_measurements.csv"),
+    ),
 ];
 
 /// Longest file that is read.
@@ -138,7 +145,11 @@ fn add(name: &str, text: &str, target: &Target, out: &mut Scores) -> anyhow::Res
 fn placements(name: &str, text: &str, target: &Target) -> anyhow::Result<PlacementScore> {
     let rows = placement::read(text)?;
     let score = placement::score(&rows, target);
-    let groups: Vec<Matrix> = score.ane.iter().map(|(group, c)| matrix(group, c)).collect();
+    let groups: Vec<Matrix> = score
+        .ane
+        .iter()
+        .map(|(group, c)| matrix(group, c))
+        .collect();
     let misses = |of: &[Miss]| of.iter().map(miss).collect();
     Ok(PlacementScore {
         file: name.to_owned(),
@@ -166,7 +177,11 @@ fn matrix(group: &'static str, c: &Confusion) -> Matrix {
 }
 
 fn miss(m: &Miss) -> MissRow {
-    MissRow { case: m.case.clone(), said: m.said.clone(), label: m.label.clone() }
+    MissRow {
+        case: m.case.clone(),
+        said: m.said.clone(),
+        label: m.label.clone(),
+    }
 }
 
 fn latencies(name: &str, text: &str) -> anyhow::Result<LatencyScore> {
@@ -176,13 +191,31 @@ fn latencies(name: &str, text: &str) -> anyhow::Result<LatencyScore> {
     for row in &scores.scored {
         let names = ["all", &row.row.kind, row.chip, &row.row.path];
         for (by, name) in names.into_iter().enumerate() {
-            groups.entry((by, name.to_owned(), row.row.is_seen())).or_default().push(row);
+            groups
+                .entry((by, name.to_owned(), row.row.is_seen()))
+                .or_default()
+                .push(row);
         }
     }
     let error = |((by, name, seen), rows): ((usize, String, bool), Vec<&Scored>)| {
-        let Summary { n, median, within_quarter, worst, inside } = summary(rows)?;
+        let Summary {
+            n,
+            median,
+            within_quarter,
+            worst,
+            inside,
+        } = summary(rows)?;
         let by = ["all", "kind", "chip", "path"][by];
-        Some(ErrorRow { by, name, seen, n, median, within_quarter, worst, inside })
+        Some(ErrorRow {
+            by,
+            name,
+            seen,
+            n,
+            median,
+            within_quarter,
+            worst,
+            inside,
+        })
     };
     let left_out = scores.inexpressible.iter();
     Ok(LatencyScore {
@@ -190,13 +223,22 @@ fn latencies(name: &str, text: &str) -> anyhow::Result<LatencyScore> {
         rows: rows.len(),
         predicted: scores.scored.len(),
         groups: groups.into_iter().filter_map(error).collect(),
-        left_out: left_out.map(|(row, why)| LeftOut { id: row.id.clone(), reason: why.clone() }).collect(),
+        left_out: left_out
+            .map(|(row, why)| LeftOut {
+                id: row.id.clone(),
+                reason: why.clone(),
+            })
+            .collect(),
     })
 }
 
 /// For a terminal.
 pub fn text(scores: &Scores) -> String {
-    let blocks = scores.placement.iter().map(placement_text).chain(scores.latency.iter().map(latency_text));
+    let blocks = scores
+        .placement
+        .iter()
+        .map(placement_text)
+        .chain(scores.latency.iter().map(latency_text));
     blocks.collect::<Vec<_>>().join("\n")
 }
 
@@ -210,7 +252,10 @@ fn placement_text(s: &PlacementScore) -> String {
         shorten(&s.file, 40),
         s.target
     );
-    out += &format!("{:<15} {:>5} {:>6}   on the engine      not on it       not\n", "", "", "");
+    out += &format!(
+        "{:<15} {:>5} {:>6}   on the engine      not on it       not\n",
+        "", "", ""
+    );
     out += &format!(
         "{:<15} {:>5} {:>6}   {:>5} {:>8}   {:>5} {:>8}   {:>5}\n",
         "group", "rows", "right", "right", "missed", "right", "missed", "built"
@@ -230,7 +275,11 @@ fn placement_text(s: &PlacementScore) -> String {
     }
     for (word, misses) in [("  engine", &s.misses), ("  GPU", &s.gpu_misses)] {
         for m in misses {
-            out += &wrap(word, 12, &format!("{}: {} - the source: {}", m.case, m.said, m.label));
+            out += &wrap(
+                word,
+                12,
+                &format!("{}: {} - the source: {}", m.case, m.said, m.label),
+            );
         }
     }
     out
@@ -248,7 +297,11 @@ fn latency_text(s: &LatencyScore) -> String {
         "rows", "fitted", "n", "median", "within 25%", "worst", "in interval"
     );
     for g in &s.groups {
-        let name = if g.by == "all" { "all".to_owned() } else { format!("{} {}", g.by, g.name) };
+        let name = if g.by == "all" {
+            "all".to_owned()
+        } else {
+            format!("{} {}", g.by, g.name)
+        };
         let percent = |v: f64| short(v * 100.0);
         out += &format!(
             "{:<26} {:<6} {:>4} {:>7} {:>10} {:>7} {:>11}\n",
@@ -262,7 +315,9 @@ fn latency_text(s: &LatencyScore) -> String {
         );
     }
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
-    s.left_out.iter().for_each(|l| *reasons.entry(&l.reason).or_insert(0) += 1);
+    s.left_out
+        .iter()
+        .for_each(|l| *reasons.entry(&l.reason).or_insert(0) += 1);
     for (reason, n) in reasons {
         out += &wrap("  left out", 12, &format!("{n}: {reason}"));
     }

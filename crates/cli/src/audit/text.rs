@@ -1,4 +1,5 @@
-//! A report for a terminal: 80 columns, the verdicts first, findings by rule over all targets with the worst first.
+//! A report for a terminal: 80 columns, the verdicts first, findings by rule over all targets with
+//! the worst first.
 
 use super::compare;
 use super::groups::{Group, Place, counts, groups};
@@ -34,7 +35,11 @@ impl Paint {
     }
 
     fn with(self, code: &str, text: &str) -> String {
-        if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.0 {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
     }
 }
 
@@ -52,20 +57,37 @@ pub fn print(report: &Report, paint: Paint, detail: Detail) -> String {
     let mut out = subject(report);
     out.push('\n');
     out += &table::print(report);
-    for target in report.targets.iter().filter(|_| detail.all || report.targets.len() == 1) {
+    for target in report
+        .targets
+        .iter()
+        .filter(|_| detail.all || report.targets.len() == 1)
+    {
         out += &one(target, paint, detail);
     }
     let groups = groups(report);
     out += &format!("\n{}\n", counts(&groups));
-    groups.iter().for_each(|g| out += &rule_group(report, g, paint, detail));
+    groups
+        .iter()
+        .for_each(|g| out += &rule_group(report, g, paint, detail));
     if !groups.is_empty() && !detail.all {
         out += "\nthane explain RULE says why, and who measured it; -v says it here\n";
     }
     out += &contexts(report);
-    out += &report.comparison.as_ref().map(compare::text).unwrap_or_default();
+    out += &report
+        .comparison
+        .as_ref()
+        .map(compare::text)
+        .unwrap_or_default();
     out += &baseline(report);
-    let end: String = closing(report, detail.failures).iter().map(|line| wrap("", 0, line)).collect();
-    if end.is_empty() { out } else { format!("{out}\n{end}") }
+    let end: String = closing(report, detail.failures)
+        .iter()
+        .map(|line| wrap("", 0, line))
+        .collect();
+    if end.is_empty() {
+        out
+    } else {
+        format!("{out}\n{end}")
+    }
 }
 
 fn subject(report: &Report) -> String {
@@ -76,8 +98,11 @@ fn subject(report: &Report) -> String {
     }
     if s.absent_constants > 0 {
         let n = s.absent_constants;
-        let (constants, are, their) =
-            if n == 1 { ("constant", "is", "its numbers count") } else { ("constants", "are", "their numbers count") };
+        let (constants, are, their) = if n == 1 {
+            ("constant", "is", "its numbers count")
+        } else {
+            ("constants", "are", "their numbers count")
+        };
         let said = format!("{n} {constants} {are} not beside the text; {their} as zeros");
         out += &wrap("  weights", INDENT, &said);
     }
@@ -89,8 +114,11 @@ fn subject(report: &Report) -> String {
         out += &wrap("  implied", INDENT, &said);
     }
     if let Some(t) = report.targets.first() {
-        let ways =
-            if t.route == "direct" { "straight to the engine".to_owned() } else { format!("Core ML, {}", t.units) };
+        let ways = if t.route == "direct" {
+            "straight to the engine".to_owned()
+        } else {
+            format!("Core ML, {}", t.units)
+        };
         out += &wrap("  way", INDENT, &ways);
     }
     out
@@ -109,7 +137,10 @@ fn one(t: &TargetRow, paint: Paint, detail: Detail) -> String {
     );
     out += &wrap("  on engine", INDENT, &all);
     if !t.inferred.is_empty() {
-        let said = format!("{} of this chip are taken from kindred ones", t.inferred.join(", "));
+        let said = format!(
+            "{} of this chip are taken from kindred ones",
+            t.inferred.join(", ")
+        );
         out += &wrap("  inferred", INDENT, &said);
     }
     let most = if detail.all { MOST_FUNCTIONS } else { FEW };
@@ -118,7 +149,11 @@ fn one(t: &TargetRow, paint: Paint, detail: Detail) -> String {
     }
     if t.functions.len() > most {
         let left = counted(t.functions.len() - most, "more function");
-        let way = if detail.all { "" } else { "-v describes more, " };
+        let way = if detail.all {
+            ""
+        } else {
+            "-v describes more, "
+        };
         out += &format!("\nand {left}; {way}--function NAME shows one\n");
     }
     out
@@ -133,14 +168,33 @@ pub fn closing(report: &Report, failures: bool) -> Vec<String> {
     if report.passed {
         return vec![format!("requirements hold: {asked}")];
     }
-    let denied =
-        if report.denied.is_empty() { String::new() } else { format!("; denied: {}", report.denied.join(", ")) };
-    let does = if report.unmet.len() == 1 { "a requirement does" } else { "requirements do" };
+    let denied = if report.denied.is_empty() {
+        String::new()
+    } else {
+        format!("; denied: {}", report.denied.join(", "))
+    };
+    let does = if report.unmet.len() == 1 {
+        "a requirement does"
+    } else {
+        "requirements do"
+    };
     let first = format!("{does} not hold: {}{denied}", report.unmet.join(", "));
-    let held: Vec<&str> =
-        report.requirements.iter().filter(|one| !report.unmet.contains(one)).map(String::as_str).collect();
-    let first = if held.is_empty() { first } else { format!("{first}; holds: {}", held.join(", ")) };
-    let others = report.failures.iter().filter(|_| failures).map(|failure| format!("- {failure}"));
+    let held: Vec<&str> = report
+        .requirements
+        .iter()
+        .filter(|one| !report.unmet.contains(one))
+        .map(String::as_str)
+        .collect();
+    let first = if held.is_empty() {
+        first
+    } else {
+        format!("{first}; holds: {}", held.join(", "))
+    };
+    let others = report
+        .failures
+        .iter()
+        .filter(|_| failures)
+        .map(|failure| format!("- {failure}"));
     std::iter::once(first).chain(others).collect()
 }
 
@@ -163,7 +217,10 @@ pub fn sentence(t: &TargetRow) -> String {
 
 fn function(f: &FunctionRow, paint: Paint) -> String {
     let l = &f.latency;
-    let mut out = format!("\n{}\n", paint.bold(&format!("function {}", shorten(&f.name, COLUMNS - 10))));
+    let mut out = format!(
+        "\n{}\n",
+        paint.bold(&format!("function {}", shorten(&f.name, COLUMNS - 10)))
+    );
     let share = format!(
         "{} % of {}, {} % of the operations, {} % of the estimated time; {}",
         share(f.residency),
@@ -174,7 +231,14 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
     );
     out += &wrap("  on engine", INDENT, &share);
     if !f.may_leave.is_empty() && f.ane_ops > 0 {
-        out += &wrap("  or", INDENT, &format!("0 %, if {} is right, which is not sure", f.may_leave.join(" or ")));
+        out += &wrap(
+            "  or",
+            INDENT,
+            &format!(
+                "0 %, if {} is right, which is not sure",
+                f.may_leave.join(" or ")
+            ),
+        );
     }
     if f.catch_all {
         let said = "for what is too long for the others: of any length, so off the engine; --require-ane leaves it out";
@@ -184,7 +248,11 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
         out += &wrap("  elsewhere", INDENT, &elsewhere);
     }
     if f.refused > 0 {
-        out += &wrap("  refused", INDENT, &format!("{} that nothing else may run", counted(f.refused, "op")));
+        out += &wrap(
+            "  refused",
+            INDENT,
+            &format!("{} that nothing else may run", counted(f.refused, "op")),
+        );
     }
     if let Some(length) = &f.length {
         out += &wrap("  length", INDENT, &length.describe());
@@ -212,19 +280,40 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
         out += &wrap("  energy", INDENT, &energy);
     }
     if let Some(reason) = &f.uncut {
-        out += &wrap("  cut", INDENT, &format!("not into programs that load for sure: {reason}"));
+        out += &wrap(
+            "  cut",
+            INDENT,
+            &format!("not into programs that load for sure: {reason}"),
+        );
     } else if f.chunks.len() > 1 {
-        let chunks: Vec<String> =
-            f.chunks.iter().map(|c| format!("{} up to `{}`", bytes(c.weight_bytes), c.last)).collect();
-        out +=
-            &wrap("  cut", INDENT, &format!("best into {}: {}", counted(chunks.len(), "program"), chunks.join(", ")));
+        let chunks: Vec<String> = f
+            .chunks
+            .iter()
+            .map(|c| format!("{} up to `{}`", bytes(c.weight_bytes), c.last))
+            .collect();
+        out += &wrap(
+            "  cut",
+            INDENT,
+            &format!(
+                "best into {}: {}",
+                counted(chunks.len(), "program"),
+                chunks.join(", ")
+            ),
+        );
     }
     out
 }
 
 fn call(l: &LatencyRow) -> String {
-    let tokens = l.tokens_per_second.map(|t| format!(", {} tokens/s", short(t))).unwrap_or_default();
-    let dispatches = format!("{} dispatch{}", l.dispatches, if l.dispatches == 1 { "" } else { "es" });
+    let tokens = l
+        .tokens_per_second
+        .map(|t| format!(", {} tokens/s", short(t)))
+        .unwrap_or_default();
+    let dispatches = format!(
+        "{} dispatch{}",
+        l.dispatches,
+        if l.dispatches == 1 { "" } else { "es" }
+    );
     format!(
         "{} ms (80 % of calls {} to {}){tokens}, bound by {}; {dispatches}",
         short(l.ms),
@@ -236,47 +325,105 @@ fn call(l: &LatencyRow) -> String {
 
 fn rule_group(report: &Report, group: &Group<'_>, paint: Paint, detail: Detail) -> String {
     let rule = group.rule;
-    let places = if group.places.len() == 1 { String::new() } else { format!(" ({} places)", group.places.len()) };
+    let places = if group.places.len() == 1 {
+        String::new()
+    } else {
+        format!(" ({} places)", group.places.len())
+    };
     let targets = report.names_of(&group.targets);
-    let targets = if targets.is_empty() { targets } else { format!(" [{targets}]") };
+    let targets = if targets.is_empty() {
+        targets
+    } else {
+        format!(" [{targets}]")
+    };
     // Wrapped before it is painted: colours take no columns.
-    let head = wrap("", 0, &format!("{} {} {}{places}{targets}", rule.severity, rule.id, rule.title));
+    let head = wrap(
+        "",
+        0,
+        &format!(
+            "{} {} {}{places}{targets}",
+            rule.severity, rule.id, rule.title
+        ),
+    );
     let head = head.replacen(rule.severity, &paint.severity(rule.severity), 1);
     let mut out = format!("\n{}", head.replacen(rule.id, &paint.bold(rule.id), 1));
-    let most = if detail.all { MOST_PLACES * 2 } else { MOST_PLACES };
+    let most = if detail.all {
+        MOST_PLACES * 2
+    } else {
+        MOST_PLACES
+    };
     for place in group.places.iter().take(most) {
         out += &at(report, group, place);
     }
     if group.places.len() > most {
-        out += &format!("  and {} more; --format concise has all\n", group.places.len() - most);
+        out += &format!(
+            "  and {} more; --format concise has all\n",
+            group.places.len() - most
+        );
     }
     if detail.all {
         return out + &explanation(rule);
     }
-    let disputed = if rule.disputed.is_some() { "; disputed" } else { "" };
-    out += &wrap("  effect", INDENT, &format!("{} ({}{disputed})", effect(rule), rule.evidence));
+    let disputed = if rule.disputed.is_some() {
+        "; disputed"
+    } else {
+        ""
+    };
+    out += &wrap(
+        "  effect",
+        INDENT,
+        &format!("{} ({}{disputed})", effect(rule), rule.evidence),
+    );
     out + &wrap("  fix", INDENT, rule.fix)
 }
 
 fn at(report: &Report, group: &Group<'_>, place: &Place<'_>) -> String {
     let f = place.finding;
     let at = match (&f.function, &f.op) {
-        (Some(function), Some(op)) => format!("{function}: {} `{}`", f.kind.unwrap_or("op"), shorten(op, 40)),
+        (Some(function), Some(op)) => format!(
+            "{function}: {} `{}`",
+            f.kind.unwrap_or("op"),
+            shorten(op, 40)
+        ),
         (Some(function), None) => function.clone(),
         (None, Some(package)) => package.clone(),
         (None, None) => "the program".to_owned(),
     };
-    let of = f.place.as_ref().map(|p| format!(" of {}", shorten(p, 48))).unwrap_or_default();
-    let known = if place.known { " (in the baseline)" } else { "" };
-    let targets = if place.targets == group.targets { String::new() } else { report.names_of(&place.targets) };
-    let targets = if targets.is_empty() { targets } else { format!(" [{targets}]") };
-    wrap("  at", INDENT, &format!("{at}{of}{known}: {}{targets}", f.message))
+    let of = f
+        .place
+        .as_ref()
+        .map(|p| format!(" of {}", shorten(p, 48)))
+        .unwrap_or_default();
+    let known = if place.known {
+        " (in the baseline)"
+    } else {
+        ""
+    };
+    let targets = if place.targets == group.targets {
+        String::new()
+    } else {
+        report.names_of(&place.targets)
+    };
+    let targets = if targets.is_empty() {
+        targets
+    } else {
+        format!(" [{targets}]")
+    };
+    wrap(
+        "  at",
+        INDENT,
+        &format!("{at}{of}{known}: {}{targets}", f.message),
+    )
 }
 
 /// What a rule says, whatever it fired at.
 pub fn explanation(rule: &RuleRow) -> String {
     let mut out = wrap("  effect", INDENT, &effect(rule));
-    out += &wrap("  evidence", INDENT, &format!("{}: {}", rule.evidence, rule.source));
+    out += &wrap(
+        "  evidence",
+        INDENT,
+        &format!("{}: {}", rule.evidence, rule.source),
+    );
     if let Some(disputed) = rule.disputed {
         out += &wrap("  disputed", INDENT, disputed);
     }
@@ -305,7 +452,10 @@ fn contexts(report: &Report) -> String {
     if report.contexts.is_empty() {
         return String::new();
     }
-    let mut out = format!("\n{:>8} {:>9} {:>18} {:>9}  {}\n", "context", "ms", "80 % of calls", "tokens/s", "target");
+    let mut out = format!(
+        "\n{:>8} {:>9} {:>18} {:>9}  {}\n",
+        "context", "ms", "80 % of calls", "tokens/s", "target"
+    );
     for c in &report.contexts {
         let between = format!("{} to {}", short(c.low_ms), short(c.high_ms));
         let tokens = c.tokens_per_second.map(short).unwrap_or_default();
@@ -320,7 +470,9 @@ fn contexts(report: &Report) -> String {
 }
 
 fn baseline(report: &Report) -> String {
-    let Some(b) = &report.baseline else { return String::new() };
+    let Some(b) = &report.baseline else {
+        return String::new();
+    };
     let are = |n: usize| if n == 1 { "is" } else { "are" };
     let mut out = format!(
         "\nbaseline: {} {} known, {} {} new, {} {} fixed\n",
@@ -332,8 +484,15 @@ fn baseline(report: &Report) -> String {
         are(b.fixed.len())
     );
     for f in b.fixed.iter().take(MOST_PLACES * 4) {
-        let at = f.op.as_deref().or(f.function.as_deref()).unwrap_or("the program");
-        out += &wrap("  fixed", INDENT, &format!("{} at {} ({})", f.rule, shorten(at, 48), f.target));
+        let at =
+            f.op.as_deref()
+                .or(f.function.as_deref())
+                .unwrap_or("the program");
+        out += &wrap(
+            "  fixed",
+            INDENT,
+            &format!("{} at {} ({})", f.rule, shorten(at, 48), f.target),
+        );
     }
     let left = b.fixed.len().saturating_sub(MOST_PLACES * 4);
     if left > 0 {
@@ -354,7 +513,10 @@ pub fn between(ms: f64, low: f64, high: f64) -> String {
 
 /// ` at 512`, the length that a function's figures are of.
 pub fn shown_length(f: &FunctionRow) -> String {
-    f.length.as_ref().map(|l| format!(" at {}", l.text)).unwrap_or_default()
+    f.length
+        .as_ref()
+        .map(|l| format!(" at {}", l.text))
+        .unwrap_or_default()
 }
 
 /// Three digits that count.
@@ -374,7 +536,9 @@ pub fn short(value: f64) -> String {
 pub fn share(percent: f64) -> String {
     let rounded = format!("{percent:.1}");
     match rounded.as_str() {
-        "100.0" if percent < 100.0 => format!("{:.2}", (percent.min(99.99) * 100.0).floor() / 100.0),
+        "100.0" if percent < 100.0 => {
+            format!("{:.2}", (percent.min(99.99) * 100.0).floor() / 100.0)
+        }
         _ => rounded,
     }
 }
@@ -403,7 +567,13 @@ mod tests {
         for (value, text) in cases {
             assert_eq!(short(value), text);
         }
-        let shares = [(100.0, "100.0"), (99.974, "99.97"), (99.9999, "99.99"), (99.94, "99.9"), (0.0, "0.0")];
+        let shares = [
+            (100.0, "100.0"),
+            (99.974, "99.97"),
+            (99.9999, "99.99"),
+            (99.94, "99.9"),
+            (0.0, "0.0"),
+        ];
         for (value, text) in shares {
             assert_eq!(share(value), text);
         }

@@ -1,4 +1,5 @@
-//! What the audit says of a program that was just written, in two lines: whether it runs on the engine, and what to do.
+//! What the audit says of a program that was just written, in two lines: whether it runs on the
+//! engine, and what to do.
 
 use std::path::Path;
 
@@ -44,13 +45,22 @@ pub struct Verdict {
 }
 
 /// Judge what was written at `path`; `is_portable` says that it was not written for the engine.
-pub fn of(path: &Path, target: &Target, is_portable: bool, build: &Build<'_>, app: &App) -> Result<Verdict, Failure> {
+pub fn of(
+    path: &Path,
+    target: &Target,
+    is_portable: bool,
+    build: &Build<'_>,
+    app: &App,
+) -> Result<Verdict, Failure> {
     let subject = subject::open(&path.to_string_lossy(), build, app)?;
     let report = plan::report(&subject, std::slice::from_ref(target), Scope::default());
     let t = &report.targets[0];
     let f = principal(t);
     let stops = stops(&report, t);
-    let has_states = subject.parts.iter().any(|part| convert::has_states(&part.program));
+    let has_states = subject
+        .parts
+        .iter()
+        .any(|part| convert::has_states(&part.program));
     Ok(Verdict {
         target: t.target.clone(),
         implied: t.implied.clone(),
@@ -85,23 +95,48 @@ impl Verdict {
 /// The function that is called most: `decode`, else the slowest that is meant for the engine.
 fn principal(t: &TargetRow) -> Option<&FunctionRow> {
     let is_decode = |f: &&FunctionRow| f.name.rsplit('/').next() == Some("decode");
-    let slowest = || t.functions.iter().filter(|f| !f.catch_all).max_by(|a, b| a.latency.ms.total_cmp(&b.latency.ms));
-    t.functions.iter().find(is_decode).or_else(slowest).or(t.functions.first())
+    let slowest = || {
+        t.functions
+            .iter()
+            .filter(|f| !f.catch_all)
+            .max_by(|a, b| a.latency.ms.total_cmp(&b.latency.ms))
+    };
+    t.functions
+        .iter()
+        .find(is_decode)
+        .or_else(slowest)
+        .or(t.functions.first())
 }
 
 /// The rules that say that it does not get onto the engine at all.
 fn stops(report: &Report, t: &TargetRow) -> Vec<&'static str> {
     let is_stop = |effect: &str| STOPS.iter().any(|(name, _)| *name == effect);
-    let found = t.findings.iter().filter(|f| f.severity == "error").map(|f| f.rule);
-    let mut rules: Vec<&'static str> =
-        found.filter(|id| report.rule(id).is_some_and(|rule| is_stop(rule.effect))).collect();
+    let found = t
+        .findings
+        .iter()
+        .filter(|f| f.severity == "error")
+        .map(|f| f.rule);
+    let mut rules: Vec<&'static str> = found
+        .filter(|id| report.rule(id).is_some_and(|rule| is_stop(rule.effect)))
+        .collect();
     rules.dedup();
     rules
 }
 
 fn said(t: &TargetRow, f: Option<&FunctionRow>, stops: &[&str]) -> String {
-    let by = if stops.is_empty() { String::new() } else { format!(" ({})", stops.join(", ")) };
-    let call = f.map(|f| format!("; {}{} takes {} ms", f.name, shown_length(f), interval(&f.latency)));
+    let by = if stops.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", stops.join(", "))
+    };
+    let call = f.map(|f| {
+        format!(
+            "; {}{} takes {} ms",
+            f.name,
+            shown_length(f),
+            interval(&f.latency)
+        )
+    });
     format!(
         "audit for {}: {}{by}; {} % of {} there{}",
         t.short(),
@@ -115,23 +150,47 @@ fn said(t: &TargetRow, f: Option<&FunctionRow>, stops: &[&str]) -> String {
 fn newer_system(t: &TargetRow) -> String {
     let target = t.short();
     let chip = target.split('+').next().unwrap_or_default();
-    let system = if chip.starts_with('a') { "ios18" } else { "macos15" };
+    let system = if chip.starts_with('a') {
+        "ios18"
+    } else {
+        "macos15"
+    };
     format!("--target {chip}+{system}: {}", convert::STATES_NEED)
 }
 
-fn remedy(report: &Report, t: &TargetRow, stops: &[&str], is_portable: bool, path: &Path) -> String {
+fn remedy(
+    report: &Report,
+    t: &TargetRow,
+    stops: &[&str],
+    is_portable: bool,
+    path: &Path,
+) -> String {
     let audit = format!("thane audit {} --target {}", path.display(), t.short());
     if is_portable && t.ane_ops < t.ops {
-        return format!("--form engine, which is written for the Neural Engine; {audit} says what keeps this form off");
+        return format!(
+            "--form engine, which is written for the Neural Engine; {audit} says what keeps this form off"
+        );
     }
     // The one stop that convert itself can avoid.
     if stops.contains(&"ANE071") {
         let names: Vec<&str> = t.functions.iter().map(|f| f.name.as_str()).collect();
-        return format!("one package for each function: --functions {}", names.join(", then --functions "));
+        return format!(
+            "one package for each function: --functions {}",
+            names.join(", then --functions ")
+        );
     }
-    let worst = stops.first().copied().or_else(|| t.findings.iter().find(|f| f.severity == "error").map(|f| f.rule));
+    let worst = stops.first().copied().or_else(|| {
+        t.findings
+            .iter()
+            .find(|f| f.severity == "error")
+            .map(|f| f.rule)
+    });
     match worst.and_then(|id| report.rule(id)) {
-        Some(rule) => format!("{} ({}; {audit} shows where)", rule.fix.trim_end_matches('.'), rule.id),
+        Some(rule) => format!(
+            "{} ({}; {audit} shows where)",
+            rule.fix.trim_end_matches('.'),
+            rule.id
+        ),
         None if t.ane_ops == t.ops => format!("{audit}, for times and what makes it slower"),
         None => format!("{audit}, for the ops that run elsewhere and why"),
     }

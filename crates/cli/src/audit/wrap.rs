@@ -3,7 +3,8 @@
 /// Columns that reports are written for.
 pub const COLUMNS: usize = 80;
 
-/// Words of a text in lines behind an indent; the first line has a head instead. A word that is longer than a line is not cut.
+/// Words of a text in lines behind an indent; the first line has a head instead. A word that is
+/// longer than a line is not cut.
 pub fn wrap(head: &str, indent: usize, text: &str) -> String {
     let mut out = format!("{head:<indent$}");
     let mut column = out.chars().count();
@@ -50,8 +51,13 @@ mod tests {
     fn lines_fit() {
         let text = "word ".repeat(60);
         let wrapped = wrap("  why", 12, &text);
-        assert!(wrapped.lines().all(|l| l.chars().count() <= COLUMNS), "{wrapped}");
-        assert!(wrapped.starts_with("  why       word word") && wrapped.matches("word").count() == 60);
+        assert!(
+            wrapped.lines().all(|l| l.chars().count() <= COLUMNS),
+            "{wrapped}"
+        );
+        assert!(
+            wrapped.starts_with("  why       word word") && wrapped.matches("word").count() == 60
+        );
         assert_eq!(wrap("a", 2, ""), "a \n");
         assert_eq!(wrap("long head", 2, "b"), "long head b\n");
         let long = "x".repeat(100);

@@ -1,4 +1,5 @@
-//! `thane audit`: where each op of a program runs, why, how fast, and what to change, with no device at hand.
+//! `thane audit`: where each op of a program runs, why, how fast, and what to change, with no
+//! device at hand.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -29,7 +30,8 @@ pub struct Args {
     /// Chips, systems or both, such as m4,a19,m4+macos26 [default: m4].
     #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = target)]
     target: Vec<Target>,
-    /// What Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default: cpuAndNeuralEngine].
+    /// What Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default:
+    /// cpuAndNeuralEngine].
     #[arg(long, value_name = "UNITS", value_parser = units)]
     units: Option<Units>,
     /// Judge for the way straight to the engine, around Core ML.
@@ -54,7 +56,13 @@ pub struct Args {
     /// How to report: text, concise, json, sarif, html or mil.
     ///
     /// Without it, as the extension of -o says, else text.
-    #[arg(long, value_name = "FORMAT", value_enum, ignore_case = true, hide_possible_values = true)]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_enum,
+        ignore_case = true,
+        hide_possible_values = true
+    )]
     format: Option<Format>,
     /// Write to this file instead of stdout.
     #[arg(short, long, value_name = "FILE")]
@@ -67,7 +75,8 @@ pub struct Args {
     /// What it has does not count for --deny, and what is gone is listed.
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Compare with what Apple says: analytics.mil of a compiled bundle, or JSON of an MLComputePlan.
+    /// Compare with what Apple says: analytics.mil of a compiled bundle, or JSON of an
+    /// MLComputePlan.
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
     /// Tokens that the cache of a checkpoint holds; several show what decode takes with each.
@@ -92,7 +101,8 @@ pub struct Args {
     /// With --fix: keep exact rewrites of functions that cannot be run here.
     #[arg(long, requires = "fix")]
     unproven: bool,
-    /// With --fix: pad rows of inputs, outputs and states to 64 bytes where a rule asks for it, which changes what callers pass.
+    /// With --fix: pad rows of inputs, outputs and states to 64 bytes where a rule asks for it,
+    /// which changes what callers pass.
     #[arg(long, requires = "fix")]
     pad_interface: bool,
     /// Score the audit on published data, or on files with the same columns.
@@ -122,25 +132,30 @@ enum Format {
 impl Format {
     /// The form that a file of this name has.
     fn of_file(path: &Path) -> Result<Option<Self>, Failure> {
-        let Some(extension) = path.extension() else { return Ok(None) };
-        Ok(Some(match extension.to_string_lossy().to_ascii_lowercase().as_str() {
-            "txt" | "md" | "log" => Self::Text,
-            "json" => Self::Json,
-            "sarif" => Self::Sarif,
-            "html" | "htm" => Self::Html,
-            "mil" => Self::Mil,
-            other => {
-                let error = anyhow::anyhow!(
-                    "{}: expected a name that ends in .txt, .md, .json, .sarif, .html or .mil, found .{other}",
-                    path.display()
-                );
-                let failure = Failure::new(Code::Usage, error).remedy("--format FORMAT, which holds for any name");
-                return Err(match other {
-                    "mlpackage" => failure.remedy("--fix, which writes a package"),
-                    _ => failure,
-                });
-            }
-        }))
+        let Some(extension) = path.extension() else {
+            return Ok(None);
+        };
+        Ok(Some(
+            match extension.to_string_lossy().to_ascii_lowercase().as_str() {
+                "txt" | "md" | "log" => Self::Text,
+                "json" => Self::Json,
+                "sarif" => Self::Sarif,
+                "html" | "htm" => Self::Html,
+                "mil" => Self::Mil,
+                other => {
+                    let error = anyhow::anyhow!(
+                        "{}: expected a name that ends in .txt, .md, .json, .sarif, .html or .mil, found .{other}",
+                        path.display()
+                    );
+                    let failure = Failure::new(Code::Usage, error)
+                        .remedy("--format FORMAT, which holds for any name");
+                    return Err(match other {
+                        "mlpackage" => failure.remedy("--fix, which writes a package"),
+                        _ => failure,
+                    });
+                }
+            },
+        ))
     }
 }
 
@@ -148,11 +163,23 @@ impl Format {
 pub fn target(text: &str) -> Result<Target, String> {
     Target::parse(text, Units::default(), Route::default()).map_err(|error| match error {
         TargetError::Unknown { word, nearest, .. } => {
-            let near = nearest.map(|name| format!("; the nearest name is {name}")).unwrap_or_default();
+            let near = nearest
+                .map(|name| format!("; the nearest name is {name}"))
+                .unwrap_or_default();
             let chips: Vec<&str> = CHIPS.iter().map(|chip| chip.name).collect();
-            let systems: Vec<&str> = RELEASES.iter().flat_map(|release| release.names()).collect();
-            let lists = [wrap("  chips", 11, &chips.join(", ")), wrap("  systems", 11, &systems.join(", "))].concat();
-            format!("{word:?} is neither a chip nor a system{near}\n{}", lists.trim_end())
+            let systems: Vec<&str> = RELEASES
+                .iter()
+                .flat_map(|release| release.names())
+                .collect();
+            let lists = [
+                wrap("  chips", 11, &chips.join(", ")),
+                wrap("  systems", 11, &systems.join(", ")),
+            ]
+            .concat();
+            format!(
+                "{word:?} is neither a chip nor a system{near}\n{}",
+                lists.trim_end()
+            )
         }
         other => other.to_string(),
     })
@@ -161,7 +188,9 @@ pub fn target(text: &str) -> Result<Target, String> {
 /// Compute units as Core ML spells them, in capitals or not.
 pub fn units(text: &str) -> Result<Units, String> {
     let names = || Units::ALL.map(Units::name).join(", ");
-    let found = Units::ALL.into_iter().find(|u| u.name().eq_ignore_ascii_case(text));
+    let found = Units::ALL
+        .into_iter()
+        .find(|u| u.name().eq_ignore_ascii_case(text));
     found.ok_or_else(|| format!("the settings are {}", names()))
 }
 
@@ -188,10 +217,16 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     check_out(args)?;
     let format = format(args, app)?;
     if targets.len() > 1 && (args.compare.is_some() || format == Format::Mil) {
-        let error = anyhow::anyhow!("--compare and --format mil are about one target, {} are given", targets.len());
+        let error = anyhow::anyhow!(
+            "--compare and --format mil are about one target, {} are given",
+            targets.len()
+        );
         return Err(Failure::new(Code::Usage, error).remedy("--target m4"));
     }
-    let build = Build { context: args.context.iter().max().copied(), embedding: &args.embedding };
+    let build = Build {
+        context: args.context.iter().max().copied(),
+        embedding: &args.embedding,
+    };
     let spec = args.subject.as_deref().unwrap_or_default();
     let subject = subject::open(spec, &build, app)?;
     check_function(args, &subject)?;
@@ -200,12 +235,21 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     app.output.busy("judging");
     let mut report = {
-        let functions = subject
-            .parts
-            .iter()
-            .flat_map(|part| part.program.functions().iter().map(|f| (f, part.interfaces.get(&f.name))));
+        let functions = subject.parts.iter().flat_map(|part| {
+            part.program
+                .functions()
+                .iter()
+                .map(|f| (f, part.interfaces.get(&f.name)))
+        });
         length::check(functions, &args.length)?;
-        plan::report(&subject, &targets, Scope { only: args.function.as_deref(), lengths: &args.length })
+        plan::report(
+            &subject,
+            &targets,
+            Scope {
+                only: args.function.as_deref(),
+                lengths: &args.length,
+            },
+        )
     };
     report.contexts = contexts(&subject, &targets, &build, args, app)?;
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
@@ -226,10 +270,26 @@ fn rewrite(targets: &[Target], to: &Path, args: &Args, app: &App) -> Outcome {
         return Err(Failure::new(Code::Usage, error).remedy("--target m4"));
     };
     let from = Path::new(args.subject.as_deref().unwrap_or_default());
-    let options = Options { only: None, unproven: args.unproven, pad_interface: args.pad_interface };
+    let options = Options {
+        only: None,
+        unproven: args.unproven,
+        pad_interface: args.pad_interface,
+    };
     let time_limit = Some(Duration::from_secs(args.time_limit));
     let (force, lossy, inputs) = (args.force, args.lossy, args.inputs.as_ref());
-    fix::run(&fix::Request { from, to, target, options, force, lossy, inputs, time_limit }, app)
+    fix::run(
+        &fix::Request {
+            from,
+            to,
+            target,
+            options,
+            force,
+            lossy,
+            inputs,
+            time_limit,
+        },
+        app,
+    )
 }
 
 /// `--json` is `--format json`; both must not say different things.
@@ -253,22 +313,38 @@ fn check_out(args: &Args) -> Outcome {
     let Some(out) = &args.out else { return Ok(()) };
     let subject = args.subject.as_deref().map(Path::new);
     let files = args.self_check.iter().flatten();
-    let inputs = subject.into_iter().chain(args.baseline.as_deref()).chain(args.compare.as_deref());
-    let inputs: Vec<&Path> = inputs.chain(files.map(PathBuf::as_path)).filter(|path| path.exists()).collect();
+    let inputs = subject
+        .into_iter()
+        .chain(args.baseline.as_deref())
+        .chain(args.compare.as_deref());
+    let inputs: Vec<&Path> = inputs
+        .chain(files.map(PathBuf::as_path))
+        .filter(|path| path.exists())
+        .collect();
     out::check(out, args.force, &inputs)
 }
 
 fn targets(args: &Args) -> Vec<Target> {
-    let mut targets = if args.target.is_empty() { vec![usual()] } else { args.target.clone() };
+    let mut targets = if args.target.is_empty() {
+        vec![usual()]
+    } else {
+        args.target.clone()
+    };
     for target in &mut targets {
         target.units = args.units.unwrap_or(target.units);
-        target.route = if args.direct { Route::Direct } else { Route::CoreMl };
+        target.route = if args.direct {
+            Route::Direct
+        } else {
+            Route::CoreMl
+        };
     }
     targets
 }
 
 fn check_function(args: &Args, subject: &Subject) -> Result<(), Failure> {
-    let Some(name) = &args.function else { return Ok(()) };
+    let Some(name) = &args.function else {
+        return Ok(());
+    };
     let mut known = Vec::new();
     for part in &subject.parts {
         for f in part.program.functions() {
@@ -276,7 +352,11 @@ fn check_function(args: &Args, subject: &Subject) -> Result<(), Failure> {
             if f.name == *name || whole == *name {
                 return Ok(());
             }
-            known.push(if part.package.is_empty() { f.name.clone() } else { whole });
+            known.push(if part.package.is_empty() {
+                f.name.clone()
+            } else {
+                whole
+            });
         }
     }
     let error = anyhow::anyhow!("{}: the program has no function `{name}`", subject.name);
@@ -295,8 +375,11 @@ fn contexts(
         return Ok(Vec::new());
     }
     let Some((_, checkpoint)) = &subject.decoder else {
-        let error =
-            anyhow::anyhow!("{}: --context builds a checkpoint anew, and this is a {}", subject.name, subject.kind);
+        let error = anyhow::anyhow!(
+            "{}: --context builds a checkpoint anew, and this is a {}",
+            subject.name,
+            subject.kind
+        );
         return Err(Failure::new(Code::Usage, error).remedy("the checkpoint that it was made of"));
     };
     let mut rows = Vec::new();
@@ -307,7 +390,9 @@ fn contexts(
         let (program, _) = subject::decoder(checkpoint, Some(context), build, app)?;
         for target in targets {
             let judged = thane_compile::audit::audit(&program, target);
-            let Some(decode) = judged.functions.iter().find(|f| f.name == "decode") else { continue };
+            let Some(decode) = judged.functions.iter().find(|f| f.name == "decode") else {
+                continue;
+            };
             let l = &decode.latency;
             rows.push(Context {
                 context,
@@ -324,20 +409,42 @@ fn contexts(
 
 fn annotated(subject: &Subject, target: &Target, args: &Args, app: &App) -> Outcome {
     let unfit = if subject.parts.len() > 1 {
-        Some(("--format mil is of one program, this is a folder of several", "the path of one package"))
-    } else if args.require_ane.is_some() || !args.deny.is_empty() || args.baseline.is_some() || args.compare.is_some() {
-        Some(("--format mil has no place for requirements", "another format"))
+        Some((
+            "--format mil is of one program, this is a folder of several",
+            "the path of one package",
+        ))
+    } else if args.require_ane.is_some()
+        || !args.deny.is_empty()
+        || args.baseline.is_some()
+        || args.compare.is_some()
+    {
+        Some((
+            "--format mil has no place for requirements",
+            "another format",
+        ))
     } else {
         None
     };
     if let Some((what, remedy)) = unfit {
-        return Err(Failure::new(Code::Usage, anyhow::anyhow!("{}: {what}", subject.name)).remedy(remedy));
+        return Err(
+            Failure::new(Code::Usage, anyhow::anyhow!("{}: {what}", subject.name)).remedy(remedy),
+        );
     }
-    let program = subject.parts.first().map(|p| mil::print(&p.program, target)).unwrap_or_default();
+    let program = subject
+        .parts
+        .first()
+        .map(|p| mil::print(&p.program, target))
+        .unwrap_or_default();
     write(&program, args, app)
 }
 
-fn printed(report: &Report, subject: &Subject, format: Format, args: &Args, app: &App) -> Result<String, Failure> {
+fn printed(
+    report: &Report,
+    subject: &Subject,
+    format: Format,
+    args: &Args,
+    app: &App,
+) -> Result<String, Failure> {
     let bug = |e: anyhow::Error| Failure::new(Code::Other, e);
     match format {
         Format::Json => json::print(report).map_err(bug),
@@ -352,14 +459,19 @@ fn printed(report: &Report, subject: &Subject, format: Format, args: &Args, app:
         }
         Format::Text | Format::Mil => {
             let paint = Paint(args.out.is_none() && app.output.paints_stdout());
-            let detail = Detail { all: app.output.is_verbose(), failures: args.out.is_some() };
+            let detail = Detail {
+                all: app.output.is_verbose(),
+                failures: args.out.is_some(),
+            };
             Ok(text::print(report, paint, detail))
         }
     }
 }
 
 fn write(text: &str, args: &Args, app: &App) -> Outcome {
-    let Some(out) = &args.out else { return Ok(app.output.painted(text)?) };
+    let Some(out) = &args.out else {
+        return Ok(app.output.painted(text)?);
+    };
     let _writing = app.interrupt.writing(out);
     out::write(out, args.force, text.as_bytes())?;
     app.output.say(&out.display().to_string());
@@ -378,14 +490,23 @@ fn verdict(report: &Report) -> Outcome {
         _ => format!("{n} of {all} requirements do"),
     };
     let lines = report.failures.join("\n  ");
-    Err(Failure::new(Code::Other, anyhow::anyhow!("{requirements} not hold: {}\n  {lines}", report.unmet.join(", "))))
+    Err(Failure::new(
+        Code::Other,
+        anyhow::anyhow!(
+            "{requirements} not hold: {}\n  {lines}",
+            report.unmet.join(", ")
+        ),
+    ))
 }
 
 fn self_check(files: &[PathBuf], args: &Args, app: &App) -> Outcome {
     check_out(args)?;
     // The labels that are carried along are of M4 with macOS 27, and of every compute unit.
     let target = args.target.first().copied().unwrap_or_else(usual);
-    let target = Target { units: args.units.unwrap_or(Units::All), ..target };
+    let target = Target {
+        units: args.units.unwrap_or(Units::All),
+        ..target
+    };
     let scores = score::score(files, &target).map_err(|e| Failure::new(Code::Usage, e))?;
     let text = if app.output.is_json() {
         serde_json::to_string(&scores).map_err(|e| Failure::new(Code::Other, e))? + "\n"

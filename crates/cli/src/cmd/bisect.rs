@@ -1,4 +1,5 @@
-//! `thane bisect`: the smallest part of a program that an audit still finds fault with, as a package of its own.
+//! `thane bisect`: the smallest part of a program that an audit still finds fault with, as a
+//! package of its own.
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +36,8 @@ pub struct Args {
     /// A chip, a system, or both, such as m4 or m4+macos26 [default: m4].
     #[arg(long, value_name = "TARGET", value_parser = audit::target)]
     target: Option<Target>,
-    /// What Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default: cpuAndNeuralEngine].
+    /// What Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default:
+    /// cpuAndNeuralEngine].
     #[arg(long, value_name = "UNITS", value_parser = audit::units)]
     units: Option<Units>,
     /// Judge for the way straight to the engine, around Core ML.
@@ -76,8 +78,15 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     place::check(&args.out, args.force, Path::new(&args.subject))?;
     let mut target = args.target.unwrap_or_else(audit::usual);
     target.units = args.units.unwrap_or(target.units);
-    target.route = if args.direct { Route::Direct } else { Route::CoreMl };
-    let build = Build { context: None, embedding: &args.embedding };
+    target.route = if args.direct {
+        Route::Direct
+    } else {
+        Route::CoreMl
+    };
+    let build = Build {
+        context: None,
+        embedding: &args.embedding,
+    };
     let subject = subject::open(&args.subject, &build, app)?;
     let wanted = match args.rule {
         Some(Deny::Rule(id)) => Wanted::Rule(id),
@@ -97,7 +106,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         (None, _) => anyhow::anyhow!("there is no program"),
         (Some(_), None) => anyhow::anyhow!("no rule finds anything in the program"),
         (Some(_), Some(Deny::Rule(id))) => anyhow::anyhow!("{id} finds nothing in the program"),
-        (Some(_), Some(deny)) => anyhow::anyhow!("no rule of severity {} or worse finds anything in it", deny.name()),
+        (Some(_), Some(deny)) => anyhow::anyhow!(
+            "no rule of severity {} or worse finds anything in it",
+            deny.name()
+        ),
     };
     let audit = format!("thane audit {} lists what is found", args.subject);
     Err(Failure::new(Code::Usage, error.context(args.subject.clone())).remedy(audit))
@@ -131,9 +143,21 @@ fn write(part: &Part, package: &str, target: &Target, args: &Args, app: &App) ->
             program,
         })?);
     }
-    let name = if package.is_empty() { part.function.clone() } else { format!("{package}/{}", part.function) };
-    let of = if name.is_empty() { String::new() } else { format!(" of {name}") };
-    let least = if part.is_smallest { "none of them can go" } else { "trials ran out: fewer may do" };
+    let name = if package.is_empty() {
+        part.function.clone()
+    } else {
+        format!("{package}/{}", part.function)
+    };
+    let of = if name.is_empty() {
+        String::new()
+    } else {
+        format!(" of {name}")
+    };
+    let least = if part.is_smallest {
+        "none of them can go"
+    } else {
+        "trials ran out: fewer may do"
+    };
     let mut text = format!(
         "{target}: {} {}\n  {}\n  {ops} of {}{of}, in {}; {least}\n  fix: {}\n",
         part.rule.id,

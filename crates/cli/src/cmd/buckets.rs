@@ -1,4 +1,5 @@
-//! `thane buckets`: which lengths of an embedding model get a function of their own, and what each number of them costs.
+//! `thane buckets`: which lengths of an embedding model get a function of their own, and what each
+//! number of them costs.
 
 use std::path::PathBuf;
 
@@ -35,7 +36,8 @@ pub struct Args {
     /// The field or column of rows that has the text.
     #[arg(long, value_name = "NAME", default_value = "text")]
     field: String,
-    /// Put one of the model's prompts before each text; an empty name takes none [default: the model's default prompt].
+    /// Put one of the model's prompts before each text; an empty name takes none [default: the
+    /// model's default prompt].
     #[arg(long, value_name = "NAME", conflicts_with = "histogram")]
     prompt: Option<String>,
     /// Most buckets to try.
@@ -44,7 +46,8 @@ pub struct Args {
     /// Buckets are multiples of N tokens; the longest may be the model's own end.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     align: u16,
-    /// Measured milliseconds of a call of some lengths, such as 128=14.0,256=31.9 [default: predicted for --chip].
+    /// Measured milliseconds of a call of some lengths, such as 128=14.0,256=31.9 [default:
+    /// predicted for --chip].
     #[arg(long, value_name = "TOKENS=MS", value_delimiter = ',', value_parser = time)]
     times: Vec<(usize, f64)>,
     /// The chip that costs are predicted for.
@@ -55,16 +58,22 @@ pub struct Args {
 }
 
 fn time(text: &str) -> Result<(usize, f64), String> {
-    let pair =
-        text.split_once('=').and_then(|(length, ms)| Some((length.trim().parse().ok()?, ms.trim().parse().ok()?)));
+    let pair = text
+        .split_once('=')
+        .and_then(|(length, ms)| Some((length.trim().parse().ok()?, ms.trim().parse().ok()?)));
     pair.ok_or_else(|| "a length and its milliseconds are due, such as 128=14.0".to_owned())
 }
 
 fn chip(name: &str) -> Result<&'static Chip, String> {
     Chip::from_name(name).ok_or_else(|| {
         let names: Vec<&str> = CHIPS.iter().map(|chip| chip.name).collect();
-        let near = nearest(name, names.iter().copied()).map(|near| format!("; the nearest name is {near}"));
-        format!("the chips are {}{}", names.join(", "), near.unwrap_or_default())
+        let near = nearest(name, names.iter().copied())
+            .map(|near| format!("; the nearest name is {near}"));
+        format!(
+            "the chips are {}{}",
+            names.join(", "),
+            near.unwrap_or_default()
+        )
     })
 }
 
@@ -111,8 +120,17 @@ struct Row {
 
 impl Row {
     fn new(plan: Plan, unlimited: f64) -> Self {
-        let Plan { buckets, cost, padded } = plan;
-        Self { buckets, ms_per_text: cost, padded, loss: (cost / unlimited - 1.0).max(0.0) }
+        let Plan {
+            buckets,
+            cost,
+            padded,
+        } = plan;
+        Self {
+            buckets,
+            ms_per_text: cost,
+            padded,
+            loss: (cost / unlimited - 1.0).max(0.0),
+        }
     }
 }
 
@@ -121,7 +139,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let times = match args.times.is_empty() {
         true => None,
         false => Some(Times::new(args.times.clone()).map_err(|e| {
-            usage(anyhow::Error::new(e).context("--times")).remedy("--times 128=14.0,256=31.9, of two lengths or more")
+            usage(anyhow::Error::new(e).context("--times"))
+                .remedy("--times 128=14.0,256=31.9, of two lengths or more")
         })?),
     };
     let hub::ModelFiles { name, path, .. } = hub::resolve(&args.model, &app.hub)?;
@@ -131,16 +150,35 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     let checkpoint = Checkpoint::open(&path).map_err(|e| Failure::new(Code::Usage, e))?;
     let (info, work) = model(&checkpoint)?;
-    let Lengths { mut histogram, empty } = lengths(args, &checkpoint, &info, app)?;
+    let Lengths {
+        mut histogram,
+        empty,
+    } = lengths(args, &checkpoint, &info, app)?;
     let truncated = histogram.shorten(info.max_tokens);
     let predicted = |length: usize| work.ms(length, args.chip);
-    let cost = |length: usize| times.as_ref().map_or_else(|| predicted(length), |t| t.ms(length, &predicted));
-    let candidates = histogram.candidates(usize::from(args.align), info.max_tokens);
-    let Some(tradeoff) = bucket::plan(&histogram, &candidates, usize::from(args.count), &cost) else {
-        let from = args.file.as_ref().or(args.histogram.as_ref()).map(|path| path.display().to_string());
-        return Err(usage(anyhow::anyhow!("{}: there are no texts", from.unwrap_or_default())));
+    let cost = |length: usize| {
+        times
+            .as_ref()
+            .map_or_else(|| predicted(length), |t| t.ms(length, &predicted))
     };
-    let Tradeoff { plans, unlimited, knee } = tradeoff;
+    let candidates = histogram.candidates(usize::from(args.align), info.max_tokens);
+    let Some(tradeoff) = bucket::plan(&histogram, &candidates, usize::from(args.count), &cost)
+    else {
+        let from = args
+            .file
+            .as_ref()
+            .or(args.histogram.as_ref())
+            .map(|path| path.display().to_string());
+        return Err(usage(anyhow::anyhow!(
+            "{}: there are no texts",
+            from.unwrap_or_default()
+        )));
+    };
+    let Tradeoff {
+        plans,
+        unlimited,
+        knee,
+    } = tradeoff;
     let proposed = &plans[knee].buckets;
     let report = Report {
         model: &name,
@@ -152,10 +190,17 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         max_tokens: info.max_tokens,
         align: args.align,
         chip: args.chip.name,
-        costs: if times.is_some() { "measured" } else { "predicted" },
+        costs: if times.is_some() {
+            "measured"
+        } else {
+            "predicted"
+        },
         knee: proposed.len(),
         command: command(&args.model, proposed),
-        plans: plans.iter().map(|plan| Row::new(plan.clone(), unlimited.cost)).collect(),
+        plans: plans
+            .iter()
+            .map(|plan| Row::new(plan.clone(), unlimited.cost))
+            .collect(),
         unlimited: Row::new(unlimited.clone(), unlimited.cost),
     };
     say(&report, args, app)
@@ -164,29 +209,60 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 /// What the model says of itself, and what it computes at any length; its weights are not read.
 fn model(checkpoint: &Checkpoint) -> Result<(EncoderInfo, Work), Failure> {
     let build = |options: &EncoderOptions| {
-        thane_models::build_encoder(checkpoint, options).map_err(|e| model::unusable(&checkpoint.path, e))
+        thane_models::build_encoder(checkpoint, options)
+            .map_err(|e| model::unusable(&checkpoint.path, e))
     };
     let info = build(&EncoderOptions::default())?.info;
     // Any two lengths tell how sizes grow, if one is twice the other.
     let n = (info.max_tokens / 2).clamp(1, 64);
-    let engine = Engine { buckets: vec![n, 2 * n], flexible: false, residual_divisor: None, norm: NormForm::Scaled };
-    let program = build(&EncoderOptions { target: Target::Engine(engine), ..EncoderOptions::default() })?.program;
+    let engine = Engine {
+        buckets: vec![n, 2 * n],
+        flexible: false,
+        residual_divisor: None,
+        norm: NormForm::Scaled,
+    };
+    let program = build(&EncoderOptions {
+        target: Target::Engine(engine),
+        ..EncoderOptions::default()
+    })?
+    .program;
     let other = |e: anyhow::Error| Failure::new(Code::Other, e);
     let [short, long] = program.functions() else {
-        return Err(other(anyhow::anyhow!("the model has no program of {n} tokens and of {}", 2 * n)));
+        return Err(other(anyhow::anyhow!(
+            "the model has no program of {n} tokens and of {}",
+            2 * n
+        )));
     };
     let work = Work::between(n, short, long).map_err(|e| other(e.into()))?;
     Ok((info, work))
 }
 
-fn lengths(args: &Args, checkpoint: &Checkpoint, info: &EncoderInfo, app: &App) -> Result<Lengths, Failure> {
+fn lengths(
+    args: &Args,
+    checkpoint: &Checkpoint,
+    info: &EncoderInfo,
+    app: &App,
+) -> Result<Lengths, Failure> {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let Some(file) = &args.file else {
-        let counts = args.histogram.as_deref().map(lengths::of_counts).transpose().map_err(usage)?;
-        return Ok(Lengths { histogram: counts.unwrap_or_default(), empty: 0 });
+        let counts = args
+            .histogram
+            .as_deref()
+            .map(lengths::of_counts)
+            .transpose()
+            .map_err(usage)?;
+        return Ok(Lengths {
+            histogram: counts.unwrap_or_default(),
+            empty: 0,
+        });
     };
-    let texts =
-        Texts::new(Source::file(file).map_err(usage)?, Fields::text(&args.field), false, &app.budget).map_err(usage)?;
+    let texts = Texts::new(
+        Source::file(file).map_err(usage)?,
+        Fields::text(&args.field),
+        false,
+        &app.budget,
+    )
+    .map_err(usage)?;
     let (_, prompt) = prompt::of(args.prompt.as_ref(), info)?;
     let words = Words::of_checkpoint(checkpoint, info)?;
     lengths::of_texts(&texts, &words, &prompt, app)
@@ -198,16 +274,26 @@ fn command(model: &str, buckets: &[usize]) -> String {
         true => model.to_owned(),
         false => format!("'{}'", model.replace('\'', r"'\''")),
     };
-    format!("thane convert {model} --task embed --buckets {} -o model.mlpackage", list(buckets))
+    format!(
+        "thane convert {model} --task embed --buckets {} -o model.mlpackage",
+        list(buckets)
+    )
 }
 
 fn list(buckets: &[usize]) -> String {
-    buckets.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+    buckets
+        .iter()
+        .map(usize::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 fn say(report: &Report<'_>, args: &Args, app: &App) -> Outcome {
     if report.empty > 0 {
-        app.output.say(&format!("thane: left out, without a token: {}", counted(report.empty, "text")));
+        app.output.say(&format!(
+            "thane: left out, without a token: {}",
+            counted(report.empty, "text")
+        ));
     }
     if report.truncated > 0 {
         app.output.say(&format!(
@@ -227,31 +313,61 @@ fn say(report: &Report<'_>, args: &Args, app: &App) -> Outcome {
 /// Where the costs are from.
 fn basis(report: &Report<'_>, args: &Args) -> String {
     if report.costs == "measured" {
-        return format!("costs: as measured, beyond that as the model for {} grows", report.chip);
+        return format!(
+            "costs: as measured, beyond that as the model for {} grows",
+            report.chip
+        );
     }
     // m4-max, 30 %: the tests of `plan::cost`.
     let tried = "the one encoder with published times, on m4-max, is met within 30 %";
     let inferred = args.chip.inferred().join(", ");
-    let inferred = if inferred.is_empty() { inferred } else { format!("; from kindred chips: {inferred}") };
-    format!("costs: predicted for {}, not measured; {tried}{inferred}", report.chip)
+    let inferred = if inferred.is_empty() {
+        inferred
+    } else {
+        format!("; from kindred chips: {inferred}")
+    };
+    format!(
+        "costs: predicted for {}, not measured; {tried}{inferred}",
+        report.chip
+    )
 }
 
 fn table(report: &Report<'_>) -> String {
-    let Report { texts, tokens, longest, .. } = report;
-    let mut out = format!("{}, {}, the longest {longest}\n", counted(*texts, "text"), counted(*tokens, "token"));
+    let Report {
+        texts,
+        tokens,
+        longest,
+        ..
+    } = report;
+    let mut out = format!(
+        "{}, {}, the longest {longest}\n",
+        counted(*texts, "text"),
+        counted(*tokens, "token")
+    );
     out += "buckets   ms/text   padded     loss   lengths\n";
     for row in &report.plans {
         let n = row.buckets.len();
         let mark = if n == report.knee { " *" } else { "" };
-        out += &line(&n.to_string(), row, &format!("{}{mark}", list(&row.buckets)));
+        out += &line(
+            &n.to_string(),
+            row,
+            &format!("{}{mark}", list(&row.buckets)),
+        );
     }
     let many = counted(report.unlimited.buckets.len(), "bucket");
     out += &line("any", &report.unlimited, &many);
-    out += &format!("* the fewest within {:.0} % of the best here\n\n{}\n", (KNEE - 1.0) * 100.0, report.command);
+    out += &format!(
+        "* the fewest within {:.0} % of the best here\n\n{}\n",
+        (KNEE - 1.0) * 100.0,
+        report.command
+    );
     out
 }
 
 fn line(count: &str, row: &Row, lengths: &str) -> String {
     let (padded, loss) = (row.padded * 100.0, row.loss * 100.0);
-    format!("{count:>7} {:>9.3} {padded:>6.1} % {loss:>6.1} %   {lengths}\n", row.ms_per_text)
+    format!(
+        "{count:>7} {:>9.3} {padded:>6.1} % {loss:>6.1} %   {lengths}\n",
+        row.ms_per_text
+    )
 }

@@ -32,9 +32,11 @@ struct Report<'a> {
     /// Constants that were read.
     constants: usize,
     constant_bytes: u64,
-    /// Files whose hash was compared with that of the contract; null where the package has no contract of Thane's.
+    /// Files whose hash was compared with that of the contract; null where the package has no
+    /// contract of Thane's.
     hashed_files: Option<usize>,
-    /// Constants that hold infinities or NaN, which is legal; `thane audit` says what the Neural Engine makes of them.
+    /// Constants that hold infinities or NaN, which is legal; `thane audit` says what the Neural
+    /// Engine makes of them.
     non_finite: Vec<String>,
     /// Constants of a text whose file is not beside it, which were not read.
     absent: usize,
@@ -62,7 +64,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             look(&source.package, &mut report);
         }
         Err(PackageError::Invalid { violations, .. }) => {
-            report.errors.extend(violations.iter().map(ToString::to_string));
+            report
+                .errors
+                .extend(violations.iter().map(ToString::to_string));
         }
         Err(other) => report.errors.push(other.to_string()),
     }
@@ -76,7 +80,11 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     let n = report.errors.len();
     let lines = report.errors.join("\n  ");
-    let error = anyhow::anyhow!("{}: {}\n  {lines}", args.package.display(), counted(n, "error"));
+    let error = anyhow::anyhow!(
+        "{}: {}\n  {lines}",
+        args.package.display(),
+        counted(n, "error")
+    );
     Err(Failure::new(Code::Usage, error))
 }
 
@@ -87,7 +95,10 @@ fn look(package: &Package, report: &mut Report<'_>) {
         report.ops += f.all_ops().len();
         constants(f, report);
     }
-    match is_package(report.package).then(|| contract::read(report.package, &package.program)).transpose() {
+    match is_package(report.package)
+        .then(|| contract::read(report.package, &package.program))
+        .transpose()
+    {
         Ok(contents) => report.hashed_files = contents.flatten().map(|c| c.contract.files.len()),
         Err(e) => report.errors.push(format!("{e:#}")),
     }
@@ -97,8 +108,16 @@ fn look(package: &Package, report: &mut Report<'_>) {
 fn constants(f: &Function, report: &mut Report<'_>) {
     let mut piece = vec![0; 1 << 20];
     for op in f.all_ops().into_iter().map(|id| f.op(id)) {
-        for literal in op.args.iter().flatten().filter_map(|a| if let Arg::Literal(l) = a { Some(l) } else { None }) {
-            let Literal::Tensor(ty, data) = literal else { continue };
+        for literal in op.args.iter().flatten().filter_map(|a| {
+            if let Arg::Literal(l) = a {
+                Some(l)
+            } else {
+                None
+            }
+        }) {
+            let Literal::Tensor(ty, data) = literal else {
+                continue;
+            };
             // It stands for one that is not there.
             if data.is_zeros() {
                 continue;
@@ -108,18 +127,22 @@ fn constants(f: &Function, report: &mut Report<'_>) {
             let name = op.results.first().map_or("", |r| &f.value(*r).name);
             match non_finite(ty.dtype, data, &mut piece) {
                 Ok(None) => {}
-                Ok(Some(odd)) => report.non_finite.push(format!("{}: {} `{name}`: {odd}", f.name, op.def.name)),
+                Ok(Some(odd)) => report
+                    .non_finite
+                    .push(format!("{}: {} `{name}`: {odd}", f.name, op.def.name)),
                 Err(at) => {
                     let fault = format!("the bytes from {at} on cannot be read");
-                    report.errors.push(format!("{}: {} `{name}`: {fault}", f.name, op.def.name));
+                    report
+                        .errors
+                        .push(format!("{}: {} `{name}`: {fault}", f.name, op.def.name));
                 }
             }
         }
     }
 }
 
-/// Reads a constant to its end: the first of its elements that is infinite or NaN, and how many are. An error is the place
-/// from which on it cannot be read.
+/// Reads a constant to its end: the first of its elements that is infinite or NaN, and how many
+/// are. An error is the place from which on it cannot be read.
 fn non_finite(dtype: DType, data: &Data, piece: &mut [u8]) -> Result<Option<String>, usize> {
     let len = data.byte_len();
     let (mut first, mut n) = (None, 0usize);
@@ -135,20 +158,34 @@ fn non_finite(dtype: DType, data: &Data, piece: &mut [u8]) -> Result<Option<Stri
             }
         };
         match dtype {
-            DType::Fp16 => each(bytes, |i, b| count(i, f64::from(f16_to_f32(u16::from_le_bytes(b))))),
-            DType::Bf16 => {
-                each(bytes, |i, b| count(i, f64::from(f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16))))
-            }
+            DType::Fp16 => each(bytes, |i, b| {
+                count(i, f64::from(f16_to_f32(u16::from_le_bytes(b))))
+            }),
+            DType::Bf16 => each(bytes, |i, b| {
+                count(
+                    i,
+                    f64::from(f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16)),
+                )
+            }),
             DType::Fp32 => each(bytes, |i, b| count(i, f64::from(f32::from_le_bytes(b)))),
             _ => {}
         }
     }
-    let (Some((element, value)), all) = (first, data.byte_len() * 8 / dtype.bits()) else { return Ok(None) };
-    Ok(Some(format!("{n} of {all} elements are not finite, the first is element {element}: {value}")))
+    let (Some((element, value)), all) = (first, data.byte_len() * 8 / dtype.bits()) else {
+        return Ok(None);
+    };
+    Ok(Some(format!(
+        "{n} of {all} elements are not finite, the first is element {element}: {value}"
+    )))
 }
 
 fn each<const N: usize>(bytes: &[u8], mut visit: impl FnMut(usize, [u8; N])) {
-    bytes.as_chunks::<N>().0.iter().enumerate().for_each(|(i, b)| visit(i, *b));
+    bytes
+        .as_chunks::<N>()
+        .0
+        .iter()
+        .enumerate()
+        .for_each(|(i, b)| visit(i, *b));
 }
 
 fn text(r: &Report<'_>) -> String {
@@ -165,11 +202,15 @@ fn text(r: &Report<'_>) -> String {
         bytes(r.constant_bytes)
     );
     for odd in &r.non_finite {
-        text.push_str(&format!("  note: {odd}: legal; thane audit says what the Neural Engine makes of it\n"));
+        text.push_str(&format!(
+            "  note: {odd}: legal; thane audit says what the Neural Engine makes of it\n"
+        ));
     }
     if r.absent > 0 {
         let absent = counted(r.absent, "constant");
-        text.push_str(&format!("  note: the weights of {absent} are not beside the text and were not read\n"));
+        text.push_str(&format!(
+            "  note: the weights of {absent} are not beside the text and were not read\n"
+        ));
     }
     text
 }

@@ -7,7 +7,9 @@ use serde::Serialize;
 use thane_compile::target::Target;
 use thane_mil::lower;
 use thane_mil::opset::Opset;
-use thane_mil::package::{Feature, Interface, Metadata, Package, PackageError, Shape, SizeRange, Summary};
+use thane_mil::package::{
+    Feature, Interface, Metadata, Package, PackageError, Shape, SizeRange, Summary,
+};
 use thane_mil::program::{Function, Program};
 use thane_mil::types::{DType, Type};
 use thane_models::Options;
@@ -76,7 +78,13 @@ enum Task {
 }
 
 fn opset(name: &str) -> Result<Opset, String> {
-    let names = || Opset::ALL.iter().map(|o| o.name()).collect::<Vec<_>>().join(", ");
+    let names = || {
+        Opset::ALL
+            .iter()
+            .map(|o| o.name())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     Opset::from_name(name).ok_or_else(|| format!("the opsets are {}", names()))
 }
 
@@ -86,7 +94,8 @@ fn system(name: &str) -> Result<Opset, String> {
         Some(Ok(version)) => format!("ios{}", version.saturating_add(3)),
         _ => name.to_owned(),
     };
-    Opset::from_name(&ios).ok_or_else(|| "a system is ios15 to ios18, or macos12 to macos15".to_owned())
+    Opset::from_name(&ios)
+        .ok_or_else(|| "a system is ios15 to ios18, or macos12 to macos15".to_owned())
 }
 
 /// What `--json` prints.
@@ -111,7 +120,10 @@ struct Report<'a> {
 /// What the audit says of the package that was written, on stderr too.
 fn audited(args: &Args, is_portable: bool, app: &App) -> Option<Verdict> {
     let target = args.target.unwrap_or_else(Target::usual);
-    let build = Build { context: None, embedding: &args.embedding };
+    let build = Build {
+        context: None,
+        embedding: &args.embedding,
+    };
     let verdict = verdict::of(&args.out, &target, is_portable, &build, app).ok()?;
     if !app.output.is_json() {
         verdict.lines().iter().for_each(|line| app.output.say(line));
@@ -129,9 +141,13 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let task = match args.task {
         Some(task) => task,
         None => {
-            let embeds = thane_models::is_embedding_model(&checkpoint).map_err(|e| model::unusable(&files.path, e))?;
+            let embeds = thane_models::is_embedding_model(&checkpoint)
+                .map_err(|e| model::unusable(&files.path, e))?;
             if embeds {
-                app.output.say(&format!("thane: {} is an embedding model: --task embed", files.name));
+                app.output.say(&format!(
+                    "thane: {} is an embedding model: --task embed",
+                    files.name
+                ));
             }
             if embeds { Task::Embed } else { Task::Generate }
         }
@@ -164,22 +180,26 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
             ("--block", flags.form.block.is_some()),
         ],
     };
-    let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
-    let refuse = |reason: &str| Failure::new(Code::Usage, anyhow::anyhow!("{flag} is for {reason}"));
+    let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) else {
+        return Ok(());
+    };
+    let refuse =
+        |reason: &str| Failure::new(Code::Usage, anyhow::anyhow!("{flag} is for {reason}"));
     Err(match (task, flag) {
         (Task::Generate, _) => refuse("embedding models, and this package generates answers")
             .remedy(format!("leave {flag} out, or --task embed")),
         (Task::Embed, "--block") => {
-            refuse("decoders: functions of embedding models take as many tokens as --buckets says").remedy("--buckets")
-        }
-        (Task::Embed, "--context") => {
-            refuse("language models: functions of embedding models take as many tokens as --buckets says")
+            refuse("decoders: functions of embedding models take as many tokens as --buckets says")
                 .remedy("--buckets")
         }
-        (Task::Embed, _) => {
-            refuse("language models: packages of embedding models are written in the lowest opset, whole")
-                .remedy(format!("leave {flag} out"))
-        }
+        (Task::Embed, "--context") => refuse(
+            "language models: functions of embedding models take as many tokens as --buckets says",
+        )
+        .remedy("--buckets"),
+        (Task::Embed, _) => refuse(
+            "language models: packages of embedding models are written in the lowest opset, whole",
+        )
+        .remedy(format!("leave {flag} out")),
     })
 }
 
@@ -189,14 +209,21 @@ fn named_well(args: &Args) -> Outcome {
     if is_package || is_compiled(&args.out) || args.embedding.layout == bundle::Layout::Folder {
         return Ok(());
     }
-    Err(out::misnamed(&args.out, "a package (.mlpackage) or compiled model (.mlmodelc)", "-o NAME.mlpackage"))
+    Err(out::misnamed(
+        &args.out,
+        "a package (.mlpackage) or compiled model (.mlmodelc)",
+        "-o NAME.mlpackage",
+    ))
 }
 
 /// What is written, and so what may be replaced.
 fn kind(args: &Args, task: Task) -> Result<Kind, Failure> {
     match task {
         Task::Embed if is_compiled(&args.out) => {
-            let error = anyhow::anyhow!("{}: compiled models hold language models only", args.out.display());
+            let error = anyhow::anyhow!(
+                "{}: compiled models hold language models only",
+                args.out.display()
+            );
             Err(Failure::new(Code::Usage, error).remedy("-o PACKAGE.mlpackage"))
         }
         Task::Embed if args.embedding.layout == bundle::Layout::Folder => Ok(Kind::Folder),
@@ -212,11 +239,18 @@ fn is_compiled(out: &Path) -> bool {
 fn generate(args: &Args, files: hub::ModelFiles, checkpoint: Checkpoint, app: &App) -> Outcome {
     let engine = (args.form == Some(Form::Engine)).then(|| args.embedding.form.decoder());
     if let (None, Some(flag)) = (engine, args.embedding.form.given()) {
-        let error = anyhow::anyhow!("{flag} is for programs of the Neural Engine, and this one is portable");
+        let error = anyhow::anyhow!(
+            "{flag} is for programs of the Neural Engine, and this one is portable"
+        );
         return Err(Failure::new(Code::Usage, error).remedy("--form engine"));
     }
     // States of packages are fp16.
-    let options = Options { context: args.context, cache: DType::Fp16, score: false, engine };
+    let options = Options {
+        context: args.context,
+        cache: DType::Fp16,
+        score: false,
+        engine,
+    };
     let mut opened = model::open_checkpoint(files, checkpoint, &options, app)?;
     let program = std::mem::take(&mut opened.model.program);
     let program = in_opset(chosen(program, &args.functions)?, Wanted::of(args))?;
@@ -225,13 +259,26 @@ fn generate(args: &Args, files: hub::ModelFiles, checkpoint: Checkpoint, app: &A
     let written = if is_compiled(&args.out) {
         app.output
             .say("thane: a compiled model has no place for a tokenizer: it can be checked and predicted with, not run");
-        if args.force { package.replace_compiled(&args.out) } else { package.write_compiled(&args.out) }
+        if args.force {
+            package.replace_compiled(&args.out)
+        } else {
+            package.write_compiled(&args.out)
+        }
     } else {
         app.output.busy("writing the package");
         let source = contract::hash_files(weight_files(opened.checkpoint()?)?);
         let parts = parts(&opened, app)?;
-        let items = contract::items(contract(&opened, &package.program)?, parts.as_ref(), None, Some(source))?;
-        if args.force { package.replace(&args.out, &items) } else { package.write(&args.out, &items) }
+        let items = contract::items(
+            contract(&opened, &package.program)?,
+            parts.as_ref(),
+            None,
+            Some(source),
+        )?;
+        if args.force {
+            package.replace(&args.out, &items)
+        } else {
+            package.write(&args.out, &items)
+        }
     };
     let summary = written.map_err(|e| unwritten(e, &args.out))?;
     say(&opened, &package, &summary, args, app)
@@ -249,25 +296,44 @@ struct Embeds<'a> {
 
 fn embed(args: &Args, files: hub::ModelFiles, checkpoint: &Checkpoint, app: &App) -> Outcome {
     if args.form == Some(Form::Portable) {
-        let error = anyhow::anyhow!("packages of embedding models are written for the Neural Engine only");
-        return Err(Failure::new(Code::Usage, error).remedy("--form engine, which is what --task embed writes"));
+        let error =
+            anyhow::anyhow!("packages of embedding models are written for the Neural Engine only");
+        return Err(Failure::new(Code::Usage, error)
+            .remedy("--form engine, which is what --task embed writes"));
     }
     let hub::ModelFiles { name, licence, .. } = files;
-    let model = bundle::Model { name: &name, licence, checkpoint };
+    let model = bundle::Model {
+        name: &name,
+        licence,
+        checkpoint,
+    };
     app.output.busy("writing the package");
     let written = bundle::write(&model, &args.out, args.force, &args.embedding, app)?;
     if app.output.is_json() {
         let audit = audited(args, false, app);
-        return Ok(app.output.json(&Embeds { model: &name, out: &args.out, written, audit })?);
+        return Ok(app.output.json(&Embeds {
+            model: &name,
+            out: &args.out,
+            written,
+            audit,
+        })?);
     }
     let lengths: Vec<String> = written.buckets.iter().map(usize::to_string).collect();
-    let any = if written.flexible { ", and any length" } else { "" };
+    let any = if written.flexible {
+        ", and any length"
+    } else {
+        ""
+    };
     let disk = if written.disk_bytes == written.bytes {
         String::new()
     } else {
         format!(", {} on disk", bytes(written.disk_bytes))
     };
-    app.output.say(&format!("{name}: {}{disk}, lengths {}{any}", bytes(written.bytes), lengths.join(", ")));
+    app.output.say(&format!(
+        "{name}: {}{disk}, lengths {}{any}",
+        bytes(written.bytes),
+        lengths.join(", ")
+    ));
     audited(args, false, app);
     Ok(app.output.data(&format!("{}\n", args.out.display()))?)
 }
@@ -292,21 +358,37 @@ fn say(opened: &Opened, package: &Package, summary: &Summary, args: &Args, app: 
         return Ok(app.output.json(&report)?);
     }
     let all = summary.model_bytes + summary.weight_bytes + summary.item_bytes;
-    let (n, names) = (counted(report.functions.len(), "function"), report.functions.join(", "));
-    app.output.say(&format!("{}: {} for {}, {n}: {names}", opened.name, bytes(all), report.opset));
+    let (n, names) = (
+        counted(report.functions.len(), "function"),
+        report.functions.join(", "),
+    );
+    app.output.say(&format!(
+        "{}: {} for {}, {n}: {names}",
+        opened.name,
+        bytes(all),
+        report.opset
+    ));
     audited(args, is_portable, app);
     Ok(app.output.data(&format!("{}\n", args.out.display()))?)
 }
 
 /// The functions that were asked for, in the order of the program.
 fn chosen(program: Program, names: &[String]) -> Result<Program, Failure> {
-    let known: Vec<&str> = program.functions().iter().map(|f| f.name.as_str()).collect();
+    let known: Vec<&str> = program
+        .functions()
+        .iter()
+        .map(|f| f.name.as_str())
+        .collect();
     if let Some(unknown) = names.iter().find(|n| !known.contains(&n.as_str())) {
         let error = anyhow::anyhow!("the program has no function `{unknown}`");
-        return Err(Failure::new(Code::Usage, error).remedy(format!("--functions {}", known.join(","))));
+        return Err(
+            Failure::new(Code::Usage, error).remedy(format!("--functions {}", known.join(",")))
+        );
     }
     let wanted = |f: &&Function| names.is_empty() || names.contains(&f.name);
-    Ok(Program::new(program.functions().iter().filter(wanted).cloned().collect()))
+    Ok(Program::new(
+        program.functions().iter().filter(wanted).cloned().collect(),
+    ))
 }
 
 /// The opset that is asked for, and by which flag.
@@ -318,25 +400,49 @@ pub struct Wanted {
 impl Wanted {
     fn of(args: &Args) -> Option<Self> {
         let of = |flag: &'static str| move |opset| Self { opset, flag };
-        args.opset.map(of("--opset")).or(args.min_os.map(of("--min-os")))
+        args.opset
+            .map(of("--opset"))
+            .or(args.min_os.map(of("--min-os")))
     }
 }
 
 pub fn in_opset(program: Program, asked: Option<Wanted>) -> Result<Program, Failure> {
     let lowest = lower::lowest_opset(&program);
-    let wanted = asked.as_ref().map(|asked| asked.opset).or(lowest).unwrap_or(Opset::CoreMl8);
+    let wanted = asked
+        .as_ref()
+        .map(|asked| asked.opset)
+        .or(lowest)
+        .unwrap_or(Opset::CoreMl8);
     lower::with_opset(&program, wanted).map_err(|violations| {
-        let lines: Vec<String> = violations.iter().take(8).map(|v| format!("\n  {v}")).collect();
+        let lines: Vec<String> = violations
+            .iter()
+            .take(8)
+            .map(|v| format!("\n  {v}"))
+            .collect();
         let more = violations.len().saturating_sub(lines.len());
-        let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };
-        let states = if has_states(&program) { format!(" {STATES_NEED};") } else { String::new() };
+        let more = if more > 0 {
+            format!("\n  and {more} more")
+        } else {
+            String::new()
+        };
+        let states = if has_states(&program) {
+            format!(" {STATES_NEED};")
+        } else {
+            String::new()
+        };
         let name = wanted.name();
-        let error = anyhow::anyhow!("opset {name} cannot say this program:{states}{}{more}", lines.concat());
+        let error = anyhow::anyhow!(
+            "opset {name} cannot say this program:{states}{}{more}",
+            lines.concat()
+        );
         let failure = Failure::new(Code::Usage, error);
         match (lowest, asked) {
-            (Some(lowest), Some(Wanted { flag: "--min-os", .. })) => {
-                failure.remedy(format!("--min-os {}", systems(lowest)))
-            }
+            (
+                Some(lowest),
+                Some(Wanted {
+                    flag: "--min-os", ..
+                }),
+            ) => failure.remedy(format!("--min-os {}", systems(lowest))),
             (Some(lowest), _) => failure.remedy(format!("--opset {}", lowest.name())),
             (None, _) => failure,
         }
@@ -348,7 +454,12 @@ pub const STATES_NEED: &str = "caches are states, which need iOS 18 or macOS 15"
 
 /// Whether a program keeps anything from call to call.
 pub fn has_states(program: &Program) -> bool {
-    let is_state = |f: &Function| f.body().inputs.iter().any(|v| matches!(f.value(*v).ty, Type::State(_)));
+    let is_state = |f: &Function| {
+        f.body()
+            .inputs
+            .iter()
+            .any(|v| matches!(f.value(*v).ty, Type::State(_)))
+    };
     program.functions().iter().any(is_state)
 }
 
@@ -356,10 +467,14 @@ pub fn has_states(program: &Program) -> bool {
 fn systems(opset: Opset) -> String {
     let ios = opset.name();
     let version = ios.strip_prefix("ios").and_then(|n| n.parse::<u32>().ok());
-    version.map_or_else(|| ios.to_owned(), |n| format!("macos{} or {ios}", n.saturating_sub(3)))
+    version.map_or_else(
+        || ios.to_owned(),
+        |n| format!("macos{} or {ios}", n.saturating_sub(3)),
+    )
 }
 
-/// Tokenizer and template; a checkpoint without one makes a package that other programs must feed with tokens.
+/// Tokenizer and template; a checkpoint without one makes a package that other programs must feed
+/// with tokens.
 fn parts(opened: &Opened, app: &App) -> Result<Option<Parts>, Failure> {
     let Some(parts) = model::parts(opened)? else {
         app.output
@@ -374,7 +489,10 @@ fn contract(opened: &Opened, program: &Program) -> Result<Contract, Failure> {
         schema: SCHEMA,
         generator: concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned(),
         model: Facts::Generate((&opened.model.info).into()),
-        source: Source { model: opened.name.clone(), files: Vec::new() },
+        source: Source {
+            model: opened.name.clone(),
+            files: Vec::new(),
+        },
         functions: contract::ports(program)?,
         files: Vec::new(),
     })
@@ -385,8 +503,14 @@ pub fn weight_files(checkpoint: &Checkpoint) -> Result<Vec<PathBuf>, Failure> {
     if !checkpoint.path.is_dir() {
         return Ok(vec![checkpoint.path.clone()]);
     }
-    let entries = std::fs::read_dir(&checkpoint.path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let unread = |e| Failure::new(Code::Usage, anyhow::Error::new(e).context(checkpoint.path.display().to_string()));
+    let entries =
+        std::fs::read_dir(&checkpoint.path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let unread = |e| {
+        Failure::new(
+            Code::Usage,
+            anyhow::Error::new(e).context(checkpoint.path.display().to_string()),
+        )
+    };
     let entries = entries.map_err(unread)?;
     let mut files: Vec<PathBuf> = entries.into_iter().map(|e| e.path()).collect();
     files.retain(|path| path.extension().is_some_and(|e| e == "safetensors"));
@@ -396,9 +520,16 @@ pub fn weight_files(checkpoint: &Checkpoint) -> Result<Vec<PathBuf>, Failure> {
 
 fn package(opened: &Opened, program: Program) -> Package {
     let info = &opened.model.info;
-    let interfaces = program.functions().iter().map(|f| (f.name.clone(), interface(f, info.context))).collect();
+    let interfaces = program
+        .functions()
+        .iter()
+        .map(|f| (f.name.clone(), interface(f, info.context)))
+        .collect();
     let user_defined = BTreeMap::from([
-        ("ai.thane.generator".to_owned(), concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned()),
+        (
+            "ai.thane.generator".to_owned(),
+            concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned(),
+        ),
         ("ai.thane.source".to_owned(), opened.name.clone()),
     ]);
     let metadata = Metadata {
@@ -412,34 +543,63 @@ fn package(opened: &Opened, program: Program) -> Package {
         user_defined,
         ..Metadata::default()
     };
-    Package { metadata, interfaces, ..Package::new(program) }
+    Package {
+        metadata,
+        interfaces,
+        ..Package::new(program)
+    }
 }
 
 /// Inputs of any number of tokens take 1 up to a full cache.
 pub fn interface(f: &Function, context: usize) -> Interface {
-    let open = f.body().inputs.iter().map(|v| f.value(*v)).filter_map(|v| match &v.ty {
-        Type::Tensor(t) if t.known_shape().is_none() => Some((v.name.clone(), t)),
-        _ => None,
-    });
+    let open = f
+        .body()
+        .inputs
+        .iter()
+        .map(|v| f.value(*v))
+        .filter_map(|v| match &v.ty {
+            Type::Tensor(t) if t.known_shape().is_none() => Some((v.name.clone(), t)),
+            _ => None,
+        });
     let features = open.map(|(name, ty)| {
         let size = |d: &thane_mil::types::Dim| d.known().unwrap_or(1);
         let range = |d: &thane_mil::types::Dim| match d.known() {
-            Some(n) => SizeRange { lower: n, upper: Some(n) },
-            None => SizeRange { lower: 1, upper: Some(context) },
+            Some(n) => SizeRange {
+                lower: n,
+                upper: Some(n),
+            },
+            None => SizeRange {
+                lower: 1,
+                upper: Some(context),
+            },
         };
         let shape = Shape::Ranges {
             default: ty.shape.iter().map(size).collect(),
             ranges: ty.shape.iter().map(range).collect(),
         };
-        (name, Feature { shape, ..Feature::default() })
+        (
+            name,
+            Feature {
+                shape,
+                ..Feature::default()
+            },
+        )
     });
-    Interface { features: features.collect(), ..Interface::default() }
+    Interface {
+        features: features.collect(),
+        ..Interface::default()
+    }
 }
 
 pub fn unwritten(error: PackageError, path: &Path) -> Failure {
     let code = match &error {
-        PackageError::Io { fault, .. } if fault.kind() != std::io::ErrorKind::InvalidInput => Code::Other,
+        PackageError::Io { fault, .. } if fault.kind() != std::io::ErrorKind::InvalidInput => {
+            Code::Other
+        }
         _ => Code::Usage,
     };
-    Failure::new(code, anyhow::Error::new(error).context(format!("{} is not written", path.display())))
+    Failure::new(
+        code,
+        anyhow::Error::new(error).context(format!("{} is not written", path.display())),
+    )
 }

@@ -22,13 +22,16 @@ use crate::model::NumericsFlag;
 use crate::out;
 use crate::output::counted;
 
-/// 1,024: of 400 texts of 1 to 180 words (all-MiniLM-L6-v2, 2 threads of an EPYC, November 2026, a busy machine) the CPU time was 10.0 s at
-/// 512, 10.7 s at 1,024, 14.1 s at 2,048, 44.9 s at 16,384, and 16.5 s one by one; longer texts want the larger of the first two.
+/// 1,024: of 400 texts of 1 to 180 words (all-MiniLM-L6-v2, 2 threads of an EPYC, November 2026, a
+/// busy machine) the CPU time was 10.0 s at 512, 10.7 s at 1,024, 14.1 s at 2,048, 44.9 s at
+/// 16,384, and 16.5 s one by one; longer texts want the larger of the first two.
 pub const BATCH_TOKENS: usize = 1024;
 
-/// How long a run that is interrupted may take to end by itself; what is on disk is whole at any moment.
+/// How long a run that is interrupted may take to end by itself; what is on disk is whole at any
+/// moment.
 const GRACE: Duration = Duration::from_millis(300);
-/// The same where the output is written: it is left off between two rows, or the disk is waited for once more.
+/// The same where the output is written: it is left off between two rows, or the disk is waited for
+/// once more.
 const WRITE_GRACE: Duration = Duration::from_secs(10);
 /// Bytes of a number as JSON, and of what it is made of.
 const NUMBER_BYTES: usize = 24;
@@ -47,7 +50,8 @@ pub struct Args {
     /// The field or column of rows that has the text [default: text]; makes stdin JSON lines.
     #[arg(long, value_name = "NAME")]
     field: Option<String>,
-    /// The field or column that names a row, kept beside its vectors [default: id, where the rows have it].
+    /// The field or column that names a row, kept beside its vectors [default: id, where the rows
+    /// have it].
     ///
     /// JSON lines and Parquet files have it as `id`. An empty name keeps none.
     #[arg(long, value_name = "NAME")]
@@ -72,8 +76,8 @@ pub struct Args {
     batch_tokens: usize,
     /// How to compute.
     ///
-    /// fast takes quantised weights as they are, f32 is the reference, ane is fp16 after each op with the sums of the Apple
-    /// Neural Engine.
+    /// fast takes quantised weights as they are, f32 is the reference, ane is fp16 after each op
+    /// with the sums of the Apple Neural Engine.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
     numerics: NumericsFlag,
     /// Threads [default: the physical cores].
@@ -90,14 +94,15 @@ struct Vectors {
     /// The default is float, or int8 where the model's own output is.
     #[arg(long, value_name = "FORMAT", hide_possible_values = true, value_parser = ["float", "float16", "int8", "binary", "ubinary"])]
     format: Option<String>,
-    /// How bits are packed: docs/embed.md has the three ways [default: pplx for models that quantise, else
-    /// sentence-transformers].
+    /// How bits are packed: docs/embed.md has the three ways [default: pplx for models that
+    /// quantise, else sentence-transformers].
     #[arg(long, value_name = "HOW", value_parser = ["pplx", "sentence-transformers", "lsb"])]
     packing: Option<String>,
     /// Keep the first N dimensions (Matryoshka), before anything is quantised.
     #[arg(long, value_name = "N")]
     dimensions: Option<usize>,
-    /// Put one of the model's prompts before each text; an empty name takes none [default: the model's default prompt].
+    /// Put one of the model's prompts before each text; an empty name takes none [default: the
+    /// model's default prompt].
     #[arg(long, value_name = "NAME", conflicts_with = "chunks")]
     prompt: Option<String>,
     /// A row is a list of chunks that are embedded in one pass, a vector each (late chunking).
@@ -106,7 +111,8 @@ struct Vectors {
     /// A vector for each token.
     #[arg(long, conflicts_with_all = ["chunks", "pooling"])]
     multi_vector: bool,
-    /// How the vectors of tokens become one: mean, cls, lasttoken, max or weightedmean [default: as the model says].
+    /// How the vectors of tokens become one: mean, cls, lasttoken, max or weightedmean [default: as
+    /// the model says].
     #[arg(long, value_name = "HOW", value_parser = pooling)]
     pooling: Option<Pooling>,
     /// Most tokens of a text [default: what the model was made for].
@@ -118,7 +124,8 @@ struct Vectors {
 }
 
 fn pooling(name: &str) -> Result<Pooling, String> {
-    Pooling::from_name(name).ok_or_else(|| "the ways are mean, cls, lasttoken, max and weightedmean".to_owned())
+    Pooling::from_name(name)
+        .ok_or_else(|| "the ways are mean, cls, lasttoken, max and weightedmean".to_owned())
 }
 
 impl Vectors {
@@ -158,7 +165,8 @@ struct Report<'a> {
 /// How alike two texts are.
 #[derive(Serialize)]
 struct Likeness {
-    /// `cosine`, `dot`, `euclidean`, `manhattan` or, of bits, `hamming`; of a vector for each token the sum of the likest.
+    /// `cosine`, `dot`, `euclidean`, `manhattan` or, of bits, `hamming`; of a vector for each token
+    /// the sum of the likest.
     function: &'static str,
     value: f64,
 }
@@ -169,7 +177,11 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let texts = texts(args, app)?;
     let encoding = args.vectors.encoding();
     let is_ragged = encoding != Encoding::Text;
-    let kind = args.out.as_deref().map(|out| target(out, is_ragged, args)).transpose()?;
+    let kind = args
+        .out
+        .as_deref()
+        .map(|out| target(out, is_ragged, args))
+        .transpose()?;
     let n_rows = texts.check().map_err(|e| usage(job::in_a_line(e)))?;
     if n_rows == Some(0) {
         return Err(nothing(&texts));
@@ -181,7 +193,11 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         max_length: args.vectors.max_length,
         profile: None,
     };
-    let options = EncoderOptions { pooling: args.vectors.pooling, encoding, ..EncoderOptions::default() };
+    let options = EncoderOptions {
+        pooling: args.vectors.pooling,
+        encoding,
+        ..EncoderOptions::default()
+    };
     let mut encoder = encoder::open(&args.model, &options, &how, app)?;
     if let Some(out) = &args.out {
         out::check(out, args.force, &[&encoder.path])?;
@@ -192,10 +208,15 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let settings = settings(args, &encoder, format, dim, prompt_name)?;
     let name = encoder.name.clone();
     if args.similarity && is_ragged && format.is_packed() {
-        let error = anyhow::anyhow!("texts with a vector of bits for each token cannot be compared");
+        let error =
+            anyhow::anyhow!("texts with a vector of bits for each token cannot be compared");
         return Err(usage(error).remedy("--format float"));
     }
-    let similarity = if args.similarity { Some(function(&encoder.info)?) } else { None };
+    let similarity = if args.similarity {
+        Some(function(&encoder.info)?)
+    } else {
+        None
+    };
     let job = Job {
         app,
         encoder: &mut encoder,
@@ -220,9 +241,17 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         similarity: None,
     };
     match (args.out.as_deref(), kind) {
-        (Some(out), Some(kind)) => {
-            to_file(job, &Output { kind, path: out, force: args.force }, &settings, n_rows, &mut report)?
-        }
+        (Some(out), Some(kind)) => to_file(
+            job,
+            &Output {
+                kind,
+                path: out,
+                force: args.force,
+            },
+            &settings,
+            n_rows,
+            &mut report,
+        )?,
         _ => to_stdout(job, similarity, n_rows, &mut report)?,
     }
     report.seconds = start.elapsed().as_secs_f64();
@@ -233,8 +262,11 @@ fn texts(args: &Args, app: &App) -> Result<Texts, Failure> {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let chunks = args.vectors.chunks;
     if args.similarity && args.texts.len() != 2 {
-        return Err(usage(anyhow::anyhow!("--similarity compares two texts, {} are given", args.texts.len()))
-            .remedy("thane embed MODEL --similarity \"a text\" \"another\""));
+        return Err(usage(anyhow::anyhow!(
+            "--similarity compares two texts, {} are given",
+            args.texts.len()
+        ))
+        .remedy("thane embed MODEL --similarity \"a text\" \"another\""));
     }
     let source = match &args.file {
         Some(file) => Source::file(file).map_err(usage)?,
@@ -263,13 +295,22 @@ fn target(path: &Path, is_ragged: bool, args: &Args) -> Result<Kind, Failure> {
         let error = anyhow::anyhow!("{}: such a file has no place for --id", path.display());
         return Err(Failure::new(Code::Usage, error).remedy("-o with a .jsonl or .parquet file"));
     }
-    let inputs: Vec<&Path> = args.file.as_deref().into_iter().chain([Path::new(&args.model)]).collect();
+    let inputs: Vec<&Path> = args
+        .file
+        .as_deref()
+        .into_iter()
+        .chain([Path::new(&args.model)])
+        .collect();
     out::check(path, args.force, &inputs)?;
     Ok(kind)
 }
 
 fn format(flags: &Vectors, info: &EncoderInfo) -> Result<Format, Failure> {
-    let own = if info.quantize { ("int8", "pplx") } else { ("float", "sentence-transformers") };
+    let own = if info.quantize {
+        ("int8", "pplx")
+    } else {
+        ("float", "sentence-transformers")
+    };
     let kind = flags.format.as_deref().unwrap_or(own.0);
     let of_kind = || Format::ALL.into_iter().filter(|f| f.kind() == kind);
     let packings: Vec<&str> = of_kind().filter_map(Format::packing).collect();
@@ -277,12 +318,17 @@ fn format(flags: &Vectors, info: &EncoderInfo) -> Result<Format, Failure> {
         (true, None) => None,
         (true, Some(_)) => {
             let error = anyhow::anyhow!("--packing is of bits, and --format {kind} has none");
-            return Err(Failure::new(Code::Usage, error).remedy("--format binary, or --format ubinary"));
+            return Err(
+                Failure::new(Code::Usage, error).remedy("--format binary, or --format ubinary")
+            );
         }
         (false, packing) => Some(packing.unwrap_or(own.1)),
     };
     of_kind().find(|f| f.packing() == wanted).ok_or_else(|| {
-        let error = anyhow::anyhow!("--format {kind} has no packing {}", wanted.unwrap_or_default());
+        let error = anyhow::anyhow!(
+            "--format {kind} has no packing {}",
+            wanted.unwrap_or_default()
+        );
         Failure::new(Code::Usage, error).remedy(format!("--packing {}", packings.join(" or ")))
     })
 }
@@ -301,7 +347,8 @@ fn dimensions(asked: Option<usize>, info: &EncoderInfo) -> Result<usize, Failure
 fn prompt(args: &Args, info: &EncoderInfo) -> Result<(Option<String>, String), Failure> {
     let (name, text) = prompt::of(args.vectors.prompt.as_ref(), info)?;
     if !text.is_empty() && args.vectors.chunks {
-        let error = anyhow::anyhow!("the model has a default prompt, and chunks have no place for one");
+        let error =
+            anyhow::anyhow!("the model has a default prompt, and chunks have no place for one");
         return Err(Failure::new(Code::Usage, error).remedy("the same without --chunks"));
     }
     Ok((name, text))
@@ -320,19 +367,33 @@ fn settings(
         ("the model", encoder.name.clone()),
         (
             "the model's files (hash of names, lengths, times)",
-            encoder.fingerprint().map_err(|e| Failure::new(Code::Usage, e))?,
+            encoder
+                .fingerprint()
+                .map_err(|e| Failure::new(Code::Usage, e))?,
         ),
-        ("the program", concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned()),
+        (
+            "the program",
+            concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned(),
+        ),
         ("--format", format.kind().to_owned()),
         ("--packing", format.packing().unwrap_or("none").to_owned()),
         ("--dimensions", dim.to_string()),
         ("--prompt", prompt.unwrap_or_default()),
         ("--pooling", encoder.info.pooling.name().to_owned()),
-        ("the vectors", format!("{:?}", args.vectors.encoding()).to_lowercase()),
+        (
+            "the vectors",
+            format!("{:?}", args.vectors.encoding()).to_lowercase(),
+        ),
         ("--max-length", encoder.max_tokens().to_string()),
         ("--numerics", format!("{:?}", args.numerics).to_lowercase()),
         ("--field", field.to_owned()),
-        ("--id", args.id.as_deref().unwrap_or("id, where rows have it").to_owned()),
+        (
+            "--id",
+            args.id
+                .as_deref()
+                .unwrap_or("id, where rows have it")
+                .to_owned(),
+        ),
     ]
     .into_iter()
     .map(|(key, value)| (key.to_owned(), value))
@@ -354,9 +415,14 @@ fn to_file(
     report: &mut Report<'_>,
 ) -> Outcome {
     let partial = files::beside(out.path, ".partial");
-    let folder = out.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = out
+        .path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     create_folders(folder).map_err(|e| out::unwritten(out.path, e))?;
-    let in_file = |e: io::Error| Failure::from(anyhow::Error::new(e).context(partial.display().to_string()));
+    let in_file =
+        |e: io::Error| Failure::from(anyhow::Error::new(e).context(partial.display().to_string()));
     let (app, format, dim) = (job.app, job.format, job.dim);
     let vector_bytes = format.stored_bytes(dim);
     let mut journal = Journal::open(&partial, settings, vector_bytes, &app.budget)?;
@@ -372,7 +438,13 @@ fn to_file(
     let cooperative = app.interrupt.cooperate(Some(GRACE));
     let (skip, texts) = (report.resumed_rows, journal.texts().to_owned());
     let run = job.run(skip, &texts, n_rows, &mut |done| {
-        journal.append(&done.counts, &journal::frame(&done.rows, vector_bytes), &done.texts).map_err(in_file)
+        journal
+            .append(
+                &done.counts,
+                &journal::frame(&done.rows, vector_bytes),
+                &done.texts,
+            )
+            .map_err(in_file)
     });
     drop(cooperative);
     app.output.clear();
@@ -383,17 +455,29 @@ fn to_file(
     }
     let resumable = |failure: Failure| {
         let behind = counted(n, "text");
-        failure.remedy(format!("the same command, which goes on behind {behind} in {}", partial.display()))
+        failure.remedy(format!(
+            "the same command, which goes on behind {behind} in {}",
+            partial.display()
+        ))
     };
     run.map_err(resumable)?;
     let interrupted = || app.interrupt.is_set();
     let is_ragged = job.encoding != Encoding::Text;
-    let table = Table { journal: &journal, format, dim, is_ragged, model: report.model, interrupted: &interrupted };
+    let table = Table {
+        journal: &journal,
+        format,
+        dim,
+        is_ragged,
+        model: report.model,
+        interrupted: &interrupted,
+    };
     let cooperative = app.interrupt.cooperate(Some(WRITE_GRACE));
     let _writing = app.interrupt.writing(out.path);
-    let written = files::write(&table, out.kind, out.path, out.force).map_err(|failure| match interrupted() {
-        true => Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")),
-        false => failure,
+    let written = files::write(&table, out.kind, out.path, out.force).map_err(|failure| {
+        match interrupted() {
+            true => Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")),
+            false => failure,
+        }
     });
     written.map_err(resumable)?;
     std::fs::remove_file(&partial).map_err(in_file)?;
@@ -403,7 +487,10 @@ fn to_file(
 }
 
 fn nothing(texts: &Texts) -> Failure {
-    Failure::new(Code::Usage, anyhow::anyhow!("{}: there are no texts", texts.name()))
+    Failure::new(
+        Code::Usage,
+        anyhow::anyhow!("{}: there are no texts", texts.name()),
+    )
 }
 
 /// Print rows as they are done, or keep them for the report.
@@ -413,18 +500,28 @@ fn to_stdout(
     n_rows: Option<u64>,
     report: &mut Report<'_>,
 ) -> Outcome {
-    let (app, format, dim, is_ragged) = (job.app, job.format, job.dim, job.encoding != Encoding::Text);
+    let (app, format, dim, is_ragged) =
+        (job.app, job.format, job.dim, job.encoding != Encoding::Text);
     let keeps = app.output.is_json() || similarity.is_some();
     let mut kept: Vec<Stored> = Vec::new();
-    let mut held = app.budget.reserve(0, String::new).map_err(|e| Failure::new(Code::Usage, e))?;
+    let mut held = app
+        .budget
+        .reserve(0, String::new)
+        .map_err(|e| Failure::new(Code::Usage, e))?;
     if keeps {
         app.output.count("embedding", n_rows, 0);
     }
     let counts = job.run(0, "", n_rows, &mut |done| {
         if keeps {
-            let n_numbers = usize::try_from(done.counts.vectors).unwrap_or(usize::MAX).saturating_mul(dim);
-            let grown = held.grow(n_numbers.saturating_mul(NUMBER_BYTES), || "the vectors to print".to_owned());
-            grown.map_err(|e| Failure::new(Code::Usage, e).remedy("-o FILE, which keeps them on the disk"))?;
+            let n_numbers = usize::try_from(done.counts.vectors)
+                .unwrap_or(usize::MAX)
+                .saturating_mul(dim);
+            let grown = held.grow(n_numbers.saturating_mul(NUMBER_BYTES), || {
+                "the vectors to print".to_owned()
+            });
+            grown.map_err(|e| {
+                Failure::new(Code::Usage, e).remedy("-o FILE, which keeps them on the disk")
+            })?;
             kept.extend(done.rows);
             return Ok(());
         }
@@ -442,10 +539,16 @@ fn to_stdout(
         return Err(nothing(job.texts));
     }
     if let (Some(similarity), [a, b]) = (similarity, &kept[..]) {
-        report.similarity = Some(likeness(similarity, format, dim, is_ragged, &a.vectors, &b.vectors));
+        report.similarity = Some(likeness(
+            similarity, format, dim, is_ragged, &a.vectors, &b.vectors,
+        ));
     }
     if app.output.is_json() {
-        report.embeddings = Some(kept.iter().map(|row| files::numbers(format, dim, is_ragged, &row.vectors)).collect());
+        report.embeddings = Some(
+            kept.iter()
+                .map(|row| files::numbers(format, dim, is_ragged, &row.vectors))
+                .collect(),
+        );
         report.ids = kept.into_iter().map(|row| row.id).collect();
     }
     Ok(())
@@ -453,41 +556,77 @@ fn to_stdout(
 
 /// The model's function of two vectors; cosine where it names none.
 fn function(info: &EncoderInfo) -> Result<Similarity, Failure> {
-    let Some(name) = &info.similarity else { return Ok(Similarity::Cosine) };
+    let Some(name) = &info.similarity else {
+        return Ok(Similarity::Cosine);
+    };
     Similarity::from_name(name).ok_or_else(|| {
         let known: Vec<&str> = Similarity::ALL.iter().map(|s| s.name()).collect();
-        let error = anyhow::anyhow!("the model's similarity is `{name}`; {} are known", known.join(", "));
+        let error = anyhow::anyhow!(
+            "the model's similarity is `{name}`; {} are known",
+            known.join(", ")
+        );
         Failure::new(Code::Usage, error)
     })
 }
 
 /// How alike two rows are as they are stored.
-fn likeness(similarity: Similarity, format: Format, dim: usize, is_ragged: bool, a: &[u8], b: &[u8]) -> Likeness {
+fn likeness(
+    similarity: Similarity,
+    format: Format,
+    dim: usize,
+    is_ragged: bool,
+    a: &[u8],
+    b: &[u8],
+) -> Likeness {
     if format.is_packed() {
         // The share of bits that are equal.
         let value = 1.0 - f64::from(hamming(a, b)) / dim as f64;
-        return Likeness { function: "hamming", value };
+        return Likeness {
+            function: "hamming",
+            value,
+        };
     }
     let (a, b) = (format.read(a), format.read(b));
-    let value = if is_ragged { similarity.max_sim(&a, &b, dim) } else { similarity.of(&a, &b) };
-    Likeness { function: similarity.name(), value }
+    let value = if is_ragged {
+        similarity.max_sim(&a, &b, dim)
+    } else {
+        similarity.of(&a, &b)
+    };
+    Likeness {
+        function: similarity.name(),
+        value,
+    }
 }
 
 fn say(report: &Report<'_>, app: &App) -> Outcome {
     if app.output.is_json() {
         return Ok(app.output.json(report)?);
     }
-    let Counts { rows, vectors, tokens, truncated } = &report.counts;
+    let Counts {
+        rows,
+        vectors,
+        tokens,
+        truncated,
+    } = &report.counts;
     let rate = (rows - report.resumed_rows) as f64 / report.seconds.max(1e-9);
-    app.output.explain(&format!("{}, {}, {rate:.1} texts/s", counted(*rows, "text"), counted(*tokens, "token")));
+    app.output.explain(&format!(
+        "{}, {}, {rate:.1} texts/s",
+        counted(*rows, "text"),
+        counted(*tokens, "token")
+    ));
     if *truncated > 0 {
-        app.output.say(&format!("thane: cut to what the model takes: {truncated} of {}", counted(*rows, "text")));
+        app.output.say(&format!(
+            "thane: cut to what the model takes: {truncated} of {}",
+            counted(*rows, "text")
+        ));
     }
     if let Some(likeness) = &report.similarity {
         return Ok(app.output.data(&format!("{:.6}\n", likeness.value))?);
     }
     let Some(out) = report.out else { return Ok(()) };
-    let packing = report.packing.map_or_else(String::new, |p| format!(" ({p})"));
+    let packing = report
+        .packing
+        .map_or_else(String::new, |p| format!(" ({p})"));
     app.output.say(&format!(
         "{}, {} of {}, {}{packing}",
         counted(*rows, "text"),

@@ -21,7 +21,11 @@ use crate::output::counted;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A code (-14, 0x1d), a text as it was shown, or a rule (ANE128).
-    #[arg(value_name = "CODE|TEXT|RULE", required_unless_present = "list", allow_negative_numbers = true)]
+    #[arg(
+        value_name = "CODE|TEXT|RULE",
+        required_unless_present = "list",
+        allow_negative_numbers = true
+    )]
     what: Option<String>,
     /// A program, as audit takes it: the causes that its own findings name come first.
     #[arg(value_name = "PROGRAM")]
@@ -78,7 +82,12 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if let Some(rule) = rules::all().find(|r| r.id.eq_ignore_ascii_case(what)) {
         let rule = rule_row(rule);
         if app.output.is_json() {
-            let report = Report { query: Some(what), program: None, errors: Vec::new(), rules: vec![rule] };
+            let report = Report {
+                query: Some(what),
+                program: None,
+                errors: Vec::new(),
+                rules: vec![rule],
+            };
             return Ok(app.output.json(&report)?);
         }
         return Ok(app.output.data(&rule_text(&rule))?);
@@ -87,9 +96,21 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if found.is_empty() {
         return Err(unknown(what));
     }
-    let audits = args.program.as_deref().map(|p| judge(p, args, app)).transpose()?;
-    let errors: Vec<ErrorText> = found.iter().map(|row| error(row, audits.as_deref())).collect();
-    let report = Report { query: Some(what), program: args.program.as_deref(), errors, rules: Vec::new() };
+    let audits = args
+        .program
+        .as_deref()
+        .map(|p| judge(p, args, app))
+        .transpose()?;
+    let errors: Vec<ErrorText> = found
+        .iter()
+        .map(|row| error(row, audits.as_deref()))
+        .collect();
+    let report = Report {
+        query: Some(what),
+        program: args.program.as_deref(),
+        errors,
+        rules: Vec::new(),
+    };
     if app.output.is_json() {
         return Ok(app.output.json(&report)?);
     }
@@ -97,24 +118,46 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 }
 
 fn unknown(what: &str) -> Failure {
-    let is_id = what.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("ane")) && what.len() <= 8;
+    let is_id = what
+        .get(..3)
+        .is_some_and(|start| start.eq_ignore_ascii_case("ane"))
+        && what.len() <= 8;
     if let Some(near) = nearest_rule(what).filter(|_| is_id) {
         let error = anyhow::anyhow!("no rule is called `{}`", shorten(what, 60));
         return Failure::new(Code::Usage, error)
             .remedy(format!("thane explain {near}, the nearest name"))
             .remedy("thane explain --list, for all rules");
     }
-    let error = anyhow::anyhow!("`{}` is neither a rule nor a code or text that is known", shorten(what, 60));
+    let error = anyhow::anyhow!(
+        "`{}` is neither a rule nor a code or text that is known",
+        shorten(what, 60)
+    );
     Failure::new(Code::Usage, error)
         .remedy("thane explain --list, for the rules")
         .remedy("the line with the code or status in it: thane explain 'ANECCompile() FAILED', thane explain 0x1d")
 }
 
 fn judge(program: &str, args: &Args, app: &App) -> Result<Vec<Audit>, Failure> {
-    let subject = subject::open(program, &Build { context: None, embedding: &args.embedding }, app)?;
-    let targets = if args.target.is_empty() { vec![usual()] } else { args.target.clone() };
-    let pairs = subject.parts.iter().flat_map(|part| targets.iter().map(move |t| (part, t)));
-    Ok(pairs.map(|(part, target)| audit(&part.program, target)).collect())
+    let subject = subject::open(
+        program,
+        &Build {
+            context: None,
+            embedding: &args.embedding,
+        },
+        app,
+    )?;
+    let targets = if args.target.is_empty() {
+        vec![usual()]
+    } else {
+        args.target.clone()
+    };
+    let pairs = subject
+        .parts
+        .iter()
+        .flat_map(|part| targets.iter().map(move |t| (part, t)));
+    Ok(pairs
+        .map(|(part, target)| audit(&part.program, target))
+        .collect())
 }
 
 fn error(row: &ErrorRow, audits: Option<&[Audit]>) -> ErrorText {
@@ -127,7 +170,10 @@ fn error(row: &ErrorRow, audits: Option<&[Audit]>) -> ErrorText {
     ErrorText {
         title: row.title,
         meaning: row.meaning,
-        causes: errors::causes(row, audits.unwrap_or_default()).into_iter().map(cause).collect(),
+        causes: errors::causes(row, audits.unwrap_or_default())
+            .into_iter()
+            .map(cause)
+            .collect(),
         remedies: row.remedies.to_vec(),
         evidence: row.evidence.name(),
         source: row.source,
@@ -153,9 +199,15 @@ fn causes(e: &ErrorText, program: Option<&str>) -> String {
     if e.causes.is_empty() {
         return String::new();
     }
-    let found = e.causes.iter().filter(|c| c.findings.is_some_and(|n| n > 0)).count();
+    let found = e
+        .causes
+        .iter()
+        .filter(|c| c.findings.is_some_and(|n| n > 0))
+        .count();
     let mut out = match (program, found) {
-        (None, _) => "\n  causes, the likeliest first; with a program, its own come first\n".to_owned(),
+        (None, _) => {
+            "\n  causes, the likeliest first; with a program, its own come first\n".to_owned()
+        }
         (Some(program), 0) => format!("\n  no rule of these fires at {}\n", shorten(program, 40)),
         (Some(program), n) => format!("\n  causes that {} has: {n}\n", shorten(program, 40)),
     };
@@ -167,8 +219,16 @@ fn causes(e: &ErrorText, program: Option<&str>) -> String {
         if found > 0 && i == found {
             out += "  and elsewhere\n";
         }
-        let fix = if c.findings.is_some_and(|n| n > 0) || i == 0 { format!(": {}", c.fix) } else { String::new() };
-        out += &wrap(&format!("  {}", c.rule), 12, &format!("{}{times}{fix}", c.title));
+        let fix = if c.findings.is_some_and(|n| n > 0) || i == 0 {
+            format!(": {}", c.fix)
+        } else {
+            String::new()
+        };
+        out += &wrap(
+            &format!("  {}", c.rule),
+            12,
+            &format!("{}{times}{fix}", c.title),
+        );
     }
     let left = e.causes.len().saturating_sub(MOST_CAUSES.max(found));
     if left > 0 {
@@ -178,15 +238,31 @@ fn causes(e: &ErrorText, program: Option<&str>) -> String {
 }
 
 fn rule_text(rule: &RuleRow) -> String {
-    format!("{} {} {}\n{}", rule.severity, rule.id, rule.title, explanation(rule))
+    format!(
+        "{} {} {}\n{}",
+        rule.severity,
+        rule.id,
+        rule.title,
+        explanation(rule)
+    )
 }
 
 fn list(app: &App) -> Outcome {
     if app.output.is_json() {
-        let report =
-            Report { query: None, program: None, errors: Vec::new(), rules: rules::all().map(rule_row).collect() };
+        let report = Report {
+            query: None,
+            program: None,
+            errors: Vec::new(),
+            rules: rules::all().map(rule_row).collect(),
+        };
         return Ok(app.output.json(&report)?);
     }
-    let line = |id: &str, severity: Severity, title: &str| format!("{id}  {:<8} {title}\n", severity_name(severity));
-    Ok(app.output.data(&rules::all().map(|r| line(r.id, r.severity, r.title)).collect::<String>())?)
+    let line = |id: &str, severity: Severity, title: &str| {
+        format!("{id}  {:<8} {title}\n", severity_name(severity))
+    };
+    Ok(app.output.data(
+        &rules::all()
+            .map(|r| line(r.id, r.severity, r.title))
+            .collect::<String>(),
+    )?)
 }

@@ -78,14 +78,22 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     };
     thane_mil::valid::check(&program).map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        Failure::new(Code::Usage, anyhow::anyhow!("the program is not legal:\n  {}", lines.join("\n  ")))
+        Failure::new(
+            Code::Usage,
+            anyhow::anyhow!("the program is not legal:\n  {}", lines.join("\n  ")),
+        )
     })?;
     let text = (!args.stats).then(|| print(&program, &mut Blobs::default()));
     if let Some(text) = text.as_ref().filter(|_| !app.output.is_json()) {
         return Ok(app.output.data(text)?);
     }
     let functions = program.functions().iter().map(row).collect();
-    let report = Report { model: &name, functions, constants: constants(&program), text };
+    let report = Report {
+        model: &name,
+        functions,
+        constants: constants(&program),
+        text,
+    };
     if app.output.is_json() {
         return Ok(app.output.json(&report)?);
     }
@@ -94,7 +102,11 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 
 fn open(args: &Args, app: &App) -> Result<(String, Program), Failure> {
     let path = Path::new(&args.model);
-    let is_named = path.extension().is_some_and(|e| ["mlpackage", "mlmodelc", "mil"].iter().any(|kind| e == *kind));
+    let is_named = path.extension().is_some_and(|e| {
+        ["mlpackage", "mlmodelc", "mil"]
+            .iter()
+            .any(|kind| e == *kind)
+    });
     if is_named {
         source::expect(path, app)?;
     }
@@ -107,15 +119,27 @@ fn open(args: &Args, app: &App) -> Result<(String, Program), Failure> {
 }
 
 fn no_function(name: &str, program: &Program) -> Failure {
-    let names: Vec<&str> = program.functions().iter().map(|f| f.name.as_str()).collect();
-    Failure::new(Code::Usage, anyhow::anyhow!("the program has no function `{name}`"))
-        .remedy(format!("--function {}", names.join(" or ")))
+    let names: Vec<&str> = program
+        .functions()
+        .iter()
+        .map(|f| f.name.as_str())
+        .collect();
+    Failure::new(
+        Code::Usage,
+        anyhow::anyhow!("the program has no function `{name}`"),
+    )
+    .remedy(format!("--function {}", names.join(" or ")))
 }
 
 fn row(f: &Function) -> FunctionRow<'_> {
-    let named = |v: &ValueId| Port { name: &f.value(*v).name, r#type: f.value(*v).ty.to_string() };
+    let named = |v: &ValueId| Port {
+        name: &f.value(*v).name,
+        r#type: f.value(*v).ty.to_string(),
+    };
     let mut ops = BTreeMap::new();
-    f.all_ops().into_iter().for_each(|o| *ops.entry(f.op(o).def.name).or_insert(0) += 1);
+    f.all_ops()
+        .into_iter()
+        .for_each(|o| *ops.entry(f.op(o).def.name).or_insert(0) += 1);
     FunctionRow {
         name: &f.name,
         opset: f.opset.name(),
@@ -131,7 +155,9 @@ fn constants(program: &Program) -> BTreeMap<&'static str, Share> {
     for f in program.functions() {
         for op in f.all_ops().into_iter().map(|id| f.op(id)) {
             for arg in op.args.iter().flatten() {
-                let Arg::Literal(Literal::Tensor(ty, data)) = arg else { continue };
+                let Arg::Literal(Literal::Tensor(ty, data)) = arg else {
+                    continue;
+                };
                 if !seen.insert((place(data), data.byte_len())) {
                     continue;
                 }
@@ -156,9 +182,20 @@ fn stats(r: &Report<'_>) -> String {
     let mut lines = vec![format!("model      {}", r.model)];
     for f in &r.functions {
         lines.push(format!("function   {}, opset {}", f.name, f.opset));
-        let (states, inputs): (Vec<_>, Vec<_>) = f.inputs.iter().partition(|p| p.r#type.starts_with("state<"));
-        for (what, ports) in [("input", inputs), ("output", f.outputs.iter().collect()), ("state", states)] {
-            lines.extend(ports.iter().map(|p| format!("  {what:<7}  {}  {}", p.name, p.r#type)));
+        let (states, inputs): (Vec<_>, Vec<_>) = f
+            .inputs
+            .iter()
+            .partition(|p| p.r#type.starts_with("state<"));
+        for (what, ports) in [
+            ("input", inputs),
+            ("output", f.outputs.iter().collect()),
+            ("state", states),
+        ] {
+            lines.extend(
+                ports
+                    .iter()
+                    .map(|p| format!("  {what:<7}  {}  {}", p.name, p.r#type)),
+            );
         }
         let mut ops: Vec<_> = f.ops.iter().collect();
         ops.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), **name));
@@ -166,7 +203,11 @@ fn stats(r: &Report<'_>) -> String {
     }
     lines.push("constants".to_owned());
     for (dtype, share) in &r.constants {
-        lines.push(format!("  {:>7}  {dtype:<10} {}", share.constants, bytes(share.bytes)));
+        lines.push(format!(
+            "  {:>7}  {dtype:<10} {}",
+            share.constants,
+            bytes(share.bytes)
+        ));
     }
     lines.join("\n") + "\n"
 }

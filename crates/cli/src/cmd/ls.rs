@@ -35,11 +35,15 @@ struct Row<'a> {
 pub fn run(_: &Args, app: &App) -> Outcome {
     let models = hub::list(&app.hub)?;
     if app.output.is_json() {
-        return Ok(app.output.json(&Report { models: models.iter().map(row).collect() })?);
+        return Ok(app.output.json(&Report {
+            models: models.iter().map(row).collect(),
+        })?);
     }
     if models.is_empty() {
-        app.output.say(&format!("no models in {}", app.hub.places.cache.display()));
-        app.output.say(&format!("nor in {}", app.hub.places.hub.display()));
+        app.output
+            .say(&format!("no models in {}", app.hub.places.cache.display()));
+        app.output
+            .say(&format!("nor in {}", app.hub.places.hub.display()));
     }
     Ok(app.output.data(&table(&models))?)
 }
@@ -60,7 +64,11 @@ fn table(models: &[Listed]) -> String {
     let line = |m: &Listed| {
         let state = if m.whole { "" } else { "  (not whole)" };
         let (size, when) = (bytes(m.bytes), rfc3339(m.pulled_at));
-        format!("{:width$}  {size:>9}  {when}  {}{state}\n", m.name, m.path.display())
+        format!(
+            "{:width$}  {size:>9}  {when}  {}{state}\n",
+            m.name,
+            m.path.display()
+        )
     };
     models.iter().map(line).collect()
 }

@@ -23,9 +23,15 @@ pub fn run(args: &Args, command: &clap::Command, app: &App) -> Outcome {
                 .get_subcommands()
                 .find(|sub| sub.get_name() == verb || sub.get_all_aliases().any(|a| a == verb));
             let found = found.ok_or_else(|| {
-                let verbs: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
-                Failure::new(Code::Usage, anyhow::anyhow!("expected a verb, found `{verb}`"))
-                    .remedy(format!("one of {}", verbs.join(", ")))
+                let verbs: Vec<&str> = command
+                    .get_subcommands()
+                    .map(clap::Command::get_name)
+                    .collect();
+                Failure::new(
+                    Code::Usage,
+                    anyhow::anyhow!("expected a verb, found `{verb}`"),
+                )
+                .remedy(format!("one of {}", verbs.join(", ")))
             })?;
             found.clone().name(format!("thane-{}", found.get_name()))
         }

@@ -27,8 +27,16 @@ const LEFT_OUT: &[LeftOut] = &[LeftOut {
 
 /// Parameters that rightly differ from what coremltools registers, and why.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("identity", "x", "coremltools takes lists and dictionaries too, which no other op passes on"),
-    ("reshape_like", "begins", "the result's rank follows from it, so coremltools refuses what is not constant too"),
+    (
+        "identity",
+        "x",
+        "coremltools takes lists and dictionaries too, which no other op passes on",
+    ),
+    (
+        "reshape_like",
+        "begins",
+        "the result's rank follows from it, so coremltools refuses what is not constant too",
+    ),
     ("reshape_like", "ends", "as `begins`"),
     ("reshape_like", "end_masks", "as `begins`"),
 ];
@@ -125,30 +133,48 @@ struct FormReport {
 pub fn run(args: &Args, app: &App) -> Outcome {
     let mut report = report()?;
     if args.missing {
-        report.ops.retain(|op| op.forms.iter().any(|form| form.reason.is_some()));
+        report
+            .ops
+            .retain(|op| op.forms.iter().any(|form| form.reason.is_some()));
     }
     if app.output.is_json() {
         return Ok(app.output.json(&report)?);
     }
-    let summary = if args.missing { String::new() } else { summary(&report) };
+    let summary = if args.missing {
+        String::new()
+    } else {
+        summary(&report)
+    };
     Ok(app.output.data(&(summary + &missing(&report)))?)
 }
 
 fn report() -> anyhow::Result<Report> {
     let registered: Registered = serde_json::from_str(REGISTERED)?;
-    let names = |rows: &mut dyn Iterator<Item = &'static OpDef>| rows.map(|def| def.name).collect::<BTreeSet<_>>();
+    let names = |rows: &mut dyn Iterator<Item = &'static OpDef>| {
+        rows.map(|def| def.name).collect::<BTreeSet<_>>()
+    };
     let all = names(&mut opset::GROUPS.iter().flat_map(|g| g.iter()));
     let known: BTreeSet<&str> = registered.ops.iter().map(|op| op.name.as_str()).collect();
-    let beside = all.iter().copied().filter(|name| !known.contains(name)).collect();
+    let beside = all
+        .iter()
+        .copied()
+        .filter(|name| !known.contains(name))
+        .collect();
     let ops: Vec<OpReport> = registered
         .ops
         .iter()
-        .map(|op| OpReport { name: op.name.clone(), forms: op.forms.iter().map(|f| form(&op.name, f)).collect() })
+        .map(|op| OpReport {
+            name: op.name.clone(),
+            forms: op.forms.iter().map(|f| form(&op.name, f)).collect(),
+        })
         .collect();
     Ok(Report {
         source: registered.source,
         registered: count(&ops, |_| true),
-        table: Table { rows: opset::GROUPS.iter().map(|g| g.len()).sum(), names: all.len() },
+        table: Table {
+            rows: opset::GROUPS.iter().map(|g| g.len()).sum(),
+            names: all.len(),
+        },
         typed: count(&ops, |form| form.typed),
         run: count(&ops, |form| form.runs),
         beside,
@@ -161,7 +187,11 @@ fn report() -> anyhow::Result<Report> {
 fn count(ops: &[OpReport], holds: impl Fn(&FormReport) -> bool) -> Counts {
     Counts {
         ops: ops.iter().filter(|op| op.forms.iter().all(&holds)).count(),
-        forms: ops.iter().flat_map(|op| &op.forms).filter(|form| holds(form)).count(),
+        forms: ops
+            .iter()
+            .flat_map(|op| &op.forms)
+            .filter(|form| holds(form))
+            .count(),
     }
 }
 
@@ -174,12 +204,21 @@ fn form(name: &str, form: &Form) -> FormReport {
     let runs = differs.is_none() && def.is_some_and(thane_cpu::runs);
     let typed = differs.is_none();
     let reason = differs.or_else(|| (!runs).then(|| "the CPU backend does not run it".to_owned()));
-    FormReport { opset: form.since.clone(), typed, runs, reason }
+    FormReport {
+        opset: form.since.clone(),
+        typed,
+        runs,
+        reason,
+    }
 }
 
 /// How the parameters of a row differ from those of a form.
 fn difference(form: &Form, def: &OpDef) -> Option<String> {
-    if let Some(more) = def.params.iter().find(|p| form.params.iter().all(|q| q.name != p.name)) {
+    if let Some(more) = def
+        .params
+        .iter()
+        .find(|p| form.params.iter().all(|q| q.name != p.name))
+    {
         return Some(format!("its row has a parameter `{}` too many", more.name));
     }
     form.params.iter().find_map(|param| {
@@ -187,14 +226,23 @@ fn difference(form: &Form, def: &OpDef) -> Option<String> {
         let Some(own) = def.params.iter().find(|p| p.name == *name) else {
             return Some(format!("its row lacks the parameter `{name}`"));
         };
-        if EXCEPTIONS.iter().any(|(op, param, _)| (*op, *param) == (def.name, name.as_str())) {
+        if EXCEPTIONS
+            .iter()
+            .any(|(op, param, _)| (*op, *param) == (def.name, name.as_str()))
+        {
             return None;
         }
         if own.required != param.required {
-            return Some(format!("its row says of `{name}` that required is {}", own.required));
+            return Some(format!(
+                "its row says of `{name}` that required is {}",
+                own.required
+            ));
         }
         if own.constant != param.constant {
-            return Some(format!("its row says of `{name}` that constant is {}", own.constant));
+            return Some(format!(
+                "its row says of `{name}` that constant is {}",
+                own.constant
+            ));
         }
         let (takes, due) = (takes(own.accepts), due(&param.takes));
         (takes != due).then(|| format!("its row takes {takes} for `{name}`, not {due}"))
@@ -203,9 +251,13 @@ fn difference(form: &Form, def: &OpDef) -> Option<String> {
 
 fn takes(accepts: Accepts) -> String {
     match accepts {
-        Accepts::Tensor(dtypes) => {
-            dtypes.iter().map(|d| d.name()).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" ")
-        }
+        Accepts::Tensor(dtypes) => dtypes
+            .iter()
+            .map(|d| d.name())
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect::<Vec<_>>()
+            .join(" "),
         Accepts::Tensors => "tuple".to_owned(),
         Accepts::List => "list".to_owned(),
         Accepts::State => "state".to_owned(),
@@ -221,10 +273,17 @@ fn due(takes: &Takes) -> String {
 }
 
 fn summary(r: &Report) -> String {
-    let counts =
-        |c: &Counts| format!("{} of {} ops, {} of {} forms", c.ops, r.registered.ops, c.forms, r.registered.forms);
+    let counts = |c: &Counts| {
+        format!(
+            "{} of {} ops, {} of {} forms",
+            c.ops, r.registered.ops, c.forms, r.registered.forms
+        )
+    };
     let mut lines = vec![
-        format!("table           {} rows, {} names", r.table.rows, r.table.names),
+        format!(
+            "table           {} rows, {} names",
+            r.table.rows, r.table.names
+        ),
         format!(
             "registered      {} ops in {} forms of ios15 to ios18, by {}",
             r.registered.ops, r.registered.forms, r.source
@@ -233,15 +292,24 @@ fn summary(r: &Report) -> String {
         format!("run on the CPU  {}", counts(&r.run)),
         format!("beside them     {}", r.beside.join(" ")),
     ];
-    lines.extend(r.left_out.iter().map(|l| format!("left out        {}: {}", l.name, l.reason)));
+    lines.extend(
+        r.left_out
+            .iter()
+            .map(|l| format!("left out        {}: {}", l.name, l.reason)),
+    );
     lines.join("\n") + "\n"
 }
 
 /// A line for each form that misses something.
 fn missing(r: &Report) -> String {
-    let forms = r.ops.iter().flat_map(|op| op.forms.iter().map(move |form| (&op.name, form)));
+    let forms = r
+        .ops
+        .iter()
+        .flat_map(|op| op.forms.iter().map(move |form| (&op.name, form)));
     let line = |(name, form): (&String, &FormReport)| {
-        form.reason.as_ref().map(|reason| format!("missing         {name}<{}>: {reason}\n", form.opset))
+        form.reason
+            .as_ref()
+            .map(|reason| format!("missing         {name}<{}>: {reason}\n", form.opset))
     };
     forms.filter_map(line).collect()
 }
@@ -262,7 +330,11 @@ mod tests {
             }
         }
         assert!(found.is_empty(), "missing: {found:?}; {reasons:#?}");
-        assert_eq!((report.registered.ops, report.registered.forms), (168, 227), "coremltools 9");
+        assert_eq!(
+            (report.registered.ops, report.registered.forms),
+            (168, 227),
+            "coremltools 9"
+        );
     }
 
     #[test]
@@ -274,11 +346,22 @@ mod tests {
     fn exceptions_name_what_differs() {
         let registered: Registered = serde_json::from_str(REGISTERED).unwrap();
         for (op, param, reason) in EXCEPTIONS {
-            let found = registered.ops.iter().find(|o| o.name == *op).map(|o| &o.forms).unwrap();
-            let own = opset::find(op).and_then(|def| def.params.iter().find(|p| p.name == *param)).unwrap();
-            let params = found.iter().flat_map(|f| &f.params).filter(|p| p.name == *param);
+            let found = registered
+                .ops
+                .iter()
+                .find(|o| o.name == *op)
+                .map(|o| &o.forms)
+                .unwrap();
+            let own = opset::find(op)
+                .and_then(|def| def.params.iter().find(|p| p.name == *param))
+                .unwrap();
+            let params = found
+                .iter()
+                .flat_map(|f| &f.params)
+                .filter(|p| p.name == *param);
             let same = |p: &FormParam| {
-                (p.required, p.constant, due(&p.takes)) == (own.required, own.constant, takes(own.accepts))
+                (p.required, p.constant, due(&p.takes))
+                    == (own.required, own.constant, takes(own.accepts))
             };
             assert!(!params.clone().all(same), "{op}, {param}: {reason}");
         }

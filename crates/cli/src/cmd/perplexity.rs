@@ -51,43 +51,80 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let (text, _held) = source::read_text(&args.file, &app.budget).map_err(bad)?;
     let opened = model::open(&args.model, &args.flags.program.options(true), app)?;
     let language = model::language(&opened)?;
-    let options = EncodeOptions { add_special: true, parse_special: false };
+    let options = EncodeOptions {
+        add_special: true,
+        parse_special: false,
+    };
     let what = || format!("the tokens of {}", args.file.display());
-    let held = app.budget.reserve(text.len().saturating_mul(TOKENIZER_BYTES), what).map_err(|e| bad(e.into()))?;
-    let mut ids = language.tokenizer.encode(&text, options).map_err(|e| bad(e.into()))?;
+    let held = app
+        .budget
+        .reserve(text.len().saturating_mul(TOKENIZER_BYTES), what)
+        .map_err(|e| bad(e.into()))?;
+    let mut ids = language
+        .tokenizer
+        .encode(&text, options)
+        .map_err(|e| bad(e.into()))?;
     drop(held);
     ids.truncate(args.tokens as usize);
     if ids.len() < 2 {
-        return Err(bad(anyhow::anyhow!("{} has fewer than two tokens", args.file.display())));
+        return Err(bad(anyhow::anyhow!(
+            "{} has fewer than two tokens",
+            args.file.display()
+        )));
     }
     let mut session = model::session_of_any(&opened, &args.flags, app)?;
     if ids.len() - 1 > session.context() {
         let context = session.context();
-        let error = anyhow::anyhow!("{} tokens are to be looked at, the context holds {context}", ids.len());
+        let error = anyhow::anyhow!(
+            "{} tokens are to be looked at, the context holds {context}",
+            ids.len()
+        );
         let failure = bad(error).remedy(format!("--tokens {}", context + 1));
-        return Err(opened.longer_context(ids.len()).into_iter().fold(failure, Failure::remedy));
+        return Err(opened
+            .longer_context(ids.len())
+            .into_iter()
+            .fold(failure, Failure::remedy));
     }
     overflow::warn(&opened, &args.flags, &ids, app);
     app.output.count("scoring", Some(ids.len() as u64 - 1), 0);
     let mut sum = 0.0;
-    for_each_row(&opened, &mut session, &ids[..ids.len() - 1], &mut |at, row| {
-        sum += nll(row, ids[at + 1] as usize);
-        app.output.advance(1);
-    })?;
+    for_each_row(
+        &opened,
+        &mut session,
+        &ids[..ids.len() - 1],
+        &mut |at, row| {
+            sum += nll(row, ids[at + 1] as usize);
+            app.output.advance(1);
+        },
+    )?;
     app.output.clear();
     let tokens = ids.len() - 1;
     let mean_nll = sum / tokens as f64;
     if !mean_nll.is_finite() {
-        return Err(no_numbers(anyhow::anyhow!("the mean is {mean_nll}"), &opened.name, args.flags.program.numerics));
+        return Err(no_numbers(
+            anyhow::anyhow!("the mean is {mean_nll}"),
+            &opened.name,
+            args.flags.program.numerics,
+        ));
     }
-    let report = Report { model: &opened.name, tokens, mean_nll, perplexity: mean_nll.exp() };
+    let report = Report {
+        model: &opened.name,
+        tokens,
+        mean_nll,
+        perplexity: mean_nll.exp(),
+    };
     if app.output.is_json() {
         return Ok(app.output.json(&report)?);
     }
-    Ok(app.output.data(&format!("{:.4} over {}\n", report.perplexity, counted(tokens, "token")))?)
+    Ok(app.output.data(&format!(
+        "{:.4} over {}\n",
+        report.perplexity,
+        counted(tokens, "token")
+    ))?)
 }
 
-/// The logits after each of these tokens: of many at once where the program has the function `score`, else by steps.
+/// The logits after each of these tokens: of many at once where the program has the function
+/// `score`, else by steps.
 fn for_each_row(
     opened: &Opened,
     session: &mut Session,
@@ -99,7 +136,10 @@ fn for_each_row(
     if has("score") {
         for (chunk, start) in ids.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
             let logits = session.score(chunk).map_err(bad)?;
-            logits.chunks(opened.model.info.vocab_size).zip(start..).for_each(|(row, at)| take(at, row));
+            logits
+                .chunks(opened.model.info.vocab_size)
+                .zip(start..)
+                .for_each(|(row, at)| take(at, row));
         }
         return Ok(());
     }
@@ -110,9 +150,11 @@ fn for_each_row(
         return Ok(());
     }
     let path = opened.path.display();
-    let error =
-        anyhow::anyhow!("{path}: it has no function `score` or `decode`, which give the logits after each token");
-    Err(Failure::new(Code::Usage, error).remedy("thane convert MODEL -o PACKAGE --functions prefill,decode"))
+    let error = anyhow::anyhow!(
+        "{path}: it has no function `score` or `decode`, which give the logits after each token"
+    );
+    Err(Failure::new(Code::Usage, error)
+        .remedy("thane convert MODEL -o PACKAGE --functions prefill,decode"))
 }
 
 /// Negative logarithm of the probability that these logits give to `id`.

@@ -45,7 +45,8 @@ pub struct Args {
     /// f32 is the reference, ane rounds as the Neural Engine does.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::F32)]
     numerics: NumericsFlag,
-    /// Switch an effect of the Neural Engine, such as flush-subnormals=on; docs/numerics.md lists them.
+    /// Switch an effect of the Neural Engine, such as flush-subnormals=on; docs/numerics.md lists
+    /// them.
     #[arg(long, value_name = "NAME=on|off", value_parser = effect)]
     effect: Vec<(String, bool)>,
     /// With ane: the relative error against f32 from which on a result counts as lost.
@@ -76,7 +77,8 @@ struct Report<'a> {
     ane: Option<Parting>,
 }
 
-/// The first ops whose numbers are not those of f32: what they make, from which layer and weight, and why.
+/// The first ops whose numbers are not those of f32: what they make, from which layer and weight,
+/// and why.
 #[derive(Serialize)]
 struct Parting {
     /// Null where nothing overflows.
@@ -92,7 +94,9 @@ fn effect(text: &str) -> Result<(String, bool), String> {
         Some((name, "off")) => (name, false),
         _ => return Err(format!("`{text}` is not NAME=on or NAME=off")),
     };
-    Effects::default().set(name, on).map_err(|e| e.to_string())?;
+    Effects::default()
+        .set(name, on)
+        .map_err(|e| e.to_string())?;
     Ok((name.to_owned(), on))
 }
 
@@ -122,17 +126,27 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     known_names(f, args).map_err(usage)?;
     check_outputs(f, args)?;
     let alone = Program::new(vec![f.clone()]);
-    let executable = backend(args, app).load(&alone).map_err(|e| usage(e.into()))?;
+    let executable = backend(args, app)
+        .load(&alone)
+        .map_err(|e| usage(e.into()))?;
     let mut instance = executable.instantiate().map_err(|e| usage(e.into()))?;
     let (inputs, outputs, states) = Default::default();
-    let mut report = Report { package: &args.package, function: &f.name, inputs, outputs, states, ane: None };
+    let mut report = Report {
+        package: &args.package,
+        function: &f.name,
+        inputs,
+        outputs,
+        states,
+        ane: None,
+    };
     let mut given = Given::default();
     let features = package.interfaces.get(&f.name).map(|i| &i.features);
     for value in f.body().inputs.iter().map(|v| f.value(*v)) {
         match &value.ty {
             Type::Tensor(ty) => {
                 let feature = features.and_then(|f| f.get(&value.name));
-                let (input, array) = fill(instance.as_mut(), &value.name, ty, feature, args, app).map_err(usage)?;
+                let (input, array) =
+                    fill(instance.as_mut(), &value.name, ty, feature, args, app).map_err(usage)?;
                 report.inputs.push(input);
                 given.inputs.push((value.name.clone(), array));
             }
@@ -146,20 +160,38 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     for Input { row, made_up } in &report.inputs {
         if let Some(made_up) = made_up {
             let name = &row.name;
-            app.output.say(&format!("input {name} was made up: {made_up}; --input {name}=FILE.npy gives it"));
+            app.output.say(&format!(
+                "input {name} was made up: {made_up}; --input {name}=FILE.npy gives it"
+            ));
         }
     }
     app.output.busy(&format!("running `{}`", f.name));
-    instance.run(&f.name).map_err(|e| Failure::new(Code::Usage, e))?;
+    instance
+        .run(&f.name)
+        .map_err(|e| Failure::new(Code::Usage, e))?;
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     let mut pending = Vec::new();
     for value in f.body().outputs.iter().map(|v| f.value(*v)) {
-        let view = instance.output(&value.name).map_err(|e| Failure::new(Code::Usage, e))?;
-        report.outputs.push(store(args, &value.name, view, &mut pending, app)?);
+        let view = instance
+            .output(&value.name)
+            .map_err(|e| Failure::new(Code::Usage, e))?;
+        report
+            .outputs
+            .push(store(args, &value.name, view, &mut pending, app)?);
     }
-    for value in f.body().inputs.iter().map(|v| f.value(*v)).filter(|v| matches!(v.ty, Type::State(_))) {
-        let view = instance.state(&value.name).map_err(|e| Failure::new(Code::Usage, e))?;
-        report.states.push(store(args, &value.name, view, &mut pending, app)?);
+    for value in f
+        .body()
+        .inputs
+        .iter()
+        .map(|v| f.value(*v))
+        .filter(|v| matches!(v.ty, Type::State(_)))
+    {
+        let view = instance
+            .state(&value.name)
+            .map_err(|e| Failure::new(Code::Usage, e))?;
+        report
+            .states
+            .push(store(args, &value.name, view, &mut pending, app)?);
     }
     // All results are written before the first is renamed to its place.
     for Pending { path, file, .. } in pending {
@@ -173,9 +205,12 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         return Ok(app.output.json(&report)?);
     }
     if let Some(parting) = &report.ane {
-        let or_nothing = |found: &Option<String>, what: &str| found.clone().unwrap_or(format!("nothing {what}"));
-        app.output.say(&or_nothing(&parting.first_overflow, "overflows"));
-        app.output.say(&or_nothing(&parting.first_loss, "loses accuracy"));
+        let or_nothing =
+            |found: &Option<String>, what: &str| found.clone().unwrap_or(format!("nothing {what}"));
+        app.output
+            .say(&or_nothing(&parting.first_overflow, "overflows"));
+        app.output
+            .say(&or_nothing(&parting.first_loss, "loses accuracy"));
     }
     let rows = report.outputs.iter().chain(&report.states);
     let line = |r: &Row| {
@@ -189,9 +224,17 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 pub fn function<'a>(package: &'a Package, name: Option<&str>) -> Result<&'a Function, Failure> {
     let name = name.unwrap_or(&package.default_function);
     package.program.function(name).ok_or_else(|| {
-        let names: Vec<&str> = package.program.functions().iter().map(|f| f.name.as_str()).collect();
-        Failure::new(Code::Usage, anyhow::anyhow!("the package has no function `{name}`"))
-            .remedy(format!("--function {}", names.join(" or ")))
+        let names: Vec<&str> = package
+            .program
+            .functions()
+            .iter()
+            .map(|f| f.name.as_str())
+            .collect();
+        Failure::new(
+            Code::Usage,
+            anyhow::anyhow!("the package has no function `{name}`"),
+        )
+        .remedy(format!("--function {}", names.join(" or ")))
     })
 }
 
@@ -199,7 +242,10 @@ pub fn function<'a>(package: &'a Package, name: Option<&str>) -> Result<&'a Func
 fn known_names(f: &Function, args: &Args) -> anyhow::Result<()> {
     let names = |states: bool| -> Vec<&str> {
         let inputs = f.body().inputs.iter().map(|v| f.value(*v));
-        inputs.filter(|v| matches!(v.ty, Type::State(_)) == states).map(|v| v.name.as_str()).collect()
+        inputs
+            .filter(|v| matches!(v.ty, Type::State(_)) == states)
+            .map(|v| v.name.as_str())
+            .collect()
     };
     let known = |what: &str, name: &str, names: Vec<&str>| {
         anyhow::ensure!(
@@ -210,9 +256,15 @@ fn known_names(f: &Function, args: &Args) -> anyhow::Result<()> {
         );
         Ok(())
     };
-    args.input.iter().try_for_each(|n| known("input", &n.name, names(false)))?;
-    args.shape.iter().try_for_each(|n| known("input", &n.name, names(false)))?;
-    args.state.iter().try_for_each(|n| known("state", &n.name, names(true)))
+    args.input
+        .iter()
+        .try_for_each(|n| known("input", &n.name, names(false)))?;
+    args.shape
+        .iter()
+        .try_for_each(|n| known("input", &n.name, names(false)))?;
+    args.state
+        .iter()
+        .try_for_each(|n| known("state", &n.name, names(true)))
 }
 
 /// What the program was given.
@@ -233,17 +285,33 @@ fn effects(args: &Args) -> Effects {
 fn backend(args: &Args, app: &App) -> Cpu {
     let cpu = cpu(args.numerics, args.threads, app);
     match args.numerics {
-        NumericsFlag::Ane => Cpu { numerics: Numerics::Ane(effects(args)), ..cpu },
+        NumericsFlag::Ane => Cpu {
+            numerics: Numerics::Ane(effects(args)),
+            ..cpu
+        },
         _ => cpu,
     }
 }
 
 /// Run once more, in both numerics side by side.
-fn parting(program: &Program, function: &str, given: &Given, args: &Args, app: &App) -> Result<Parting, Failure> {
+fn parting(
+    program: &Program,
+    function: &str,
+    given: &Given,
+    args: &Args,
+    app: &App,
+) -> Result<Parting, Failure> {
     fn views(arrays: &[(String, Array)]) -> Vec<(&str, View<'_>)> {
         let mut out = Vec::with_capacity(arrays.len());
         for (name, a) in arrays {
-            out.push((name.as_str(), View { dtype: a.dtype, shape: &a.shape, bytes: &a.bytes }));
+            out.push((
+                name.as_str(),
+                View {
+                    dtype: a.dtype,
+                    shape: &a.shape,
+                    bytes: &a.bytes,
+                },
+            ));
         }
         out
     }
@@ -255,10 +323,22 @@ fn parting(program: &Program, function: &str, given: &Given, args: &Args, app: &
         budget: app.budget.clone(),
         ..ane::Options::default()
     };
-    let report = ane::compare(program, function, &views(&given.inputs), &views(&given.states), &options)
-        .map_err(|e| Failure::new(Code::Usage, e))?;
+    let report = ane::compare(
+        program,
+        function,
+        &views(&given.inputs),
+        &views(&given.states),
+        &options,
+    )
+    .map_err(|e| Failure::new(Code::Usage, e))?;
     let say = |what: &str, found: &Option<ane::Finding>| {
-        found.as_ref().map(|found| format!("the first that {what}: {}; {}", report.op(found), found.cause))
+        found.as_ref().map(|found| {
+            format!(
+                "the first that {what}: {}; {}",
+                report.op(found),
+                found.cause
+            )
+        })
     };
     Ok(Parting {
         first_overflow: say("overflows", &report.first_overflow),
@@ -280,19 +360,39 @@ fn fill(
         None => made_up(name, ty, feature, args, app),
     };
     let array = array.with_context(|| format!("input `{name}`"))?;
-    instance.input(name, &array.shape)?.copy_from_slice(&array.bytes);
+    instance
+        .input(name, &array.shape)?
+        .copy_from_slice(&array.bytes);
     let (dtype, shape) = (ty.dtype.name(), array.shape.clone());
     let ([low, high], seed) = (tensors::range(ty.dtype), args.random_seed);
-    let made_up = given.is_none().then(|| format!("{dtype} {shape:?}, from {low} to {high}, seed {seed}"));
-    let row = Row { name: name.to_owned(), dtype, shape, file: given.cloned() };
+    let made_up = given
+        .is_none()
+        .then(|| format!("{dtype} {shape:?}, from {low} to {high}, seed {seed}"));
+    let row = Row {
+        name: name.to_owned(),
+        dtype,
+        shape,
+        file: given.cloned(),
+    };
     Ok((Input { row, made_up }, array))
 }
 
-fn made_up(name: &str, ty: &TensorType, feature: Option<&Feature>, args: &Args, app: &App) -> anyhow::Result<Array> {
-    let asked = args.shape.iter().find(|n| n.name == name).map(|n| n.value.as_slice());
+fn made_up(
+    name: &str,
+    ty: &TensorType,
+    feature: Option<&Feature>,
+    args: &Args,
+    app: &App,
+) -> anyhow::Result<Array> {
+    let asked = args
+        .shape
+        .iter()
+        .find(|n| n.name == name)
+        .map(|n| n.value.as_slice());
     let default = feature.and_then(|f| f.shape.default_shape());
     let shape = tensors::shape(ty, asked, default);
-    let shape = shape.with_context(|| format!("it is {ty}; --shape {name}=DIMS gives it a size that fits"))?;
+    let shape = shape
+        .with_context(|| format!("it is {ty}; --shape {name}=DIMS gives it a size that fits"))?;
     tensors::made_up(args.random_seed, name, ty, shape, &app.budget)
 }
 
@@ -303,8 +403,11 @@ fn set(
     args: &Args,
     app: &App,
 ) -> anyhow::Result<Option<Array>> {
-    let Some(given) = args.state.iter().find(|n| n.name == name) else { return Ok(None) };
-    let array = tensors::from_file(&given.value, ty, &app.budget).with_context(|| format!("state `{name}`"))?;
+    let Some(given) = args.state.iter().find(|n| n.name == name) else {
+        return Ok(None);
+    };
+    let array = tensors::from_file(&given.value, ty, &app.budget)
+        .with_context(|| format!("state `{name}`"))?;
     instance.state_mut(name)?.copy_from_slice(&array.bytes);
     Ok(Some(array))
 }
@@ -316,14 +419,32 @@ fn result_path(args: &Args, name: &str) -> PathBuf {
 /// Refuse results that would replace something, before anything is computed.
 fn check_outputs(f: &Function, args: &Args) -> Outcome {
     if args.out.exists() && !args.out.is_dir() {
-        let error = anyhow::anyhow!("{} is no folder; the results are files in one", args.out.display());
+        let error = anyhow::anyhow!(
+            "{} is no folder; the results are files in one",
+            args.out.display()
+        );
         return Err(Failure::new(Code::Usage, error).remedy("another path for --out"));
     }
-    let given = args.input.iter().chain(&args.state).map(|n| n.value.as_path());
+    let given = args
+        .input
+        .iter()
+        .chain(&args.state)
+        .map(|n| n.value.as_path());
     let read: Vec<&Path> = given.chain([args.package.as_path()]).collect();
-    let states = f.body().inputs.iter().filter(|v| matches!(f.value(**v).ty, Type::State(_)));
-    let written = f.body().outputs.iter().chain(states).map(|v| &f.value(*v).name);
-    written.into_iter().try_for_each(|name| out::check(&result_path(args, name), args.force, &read))
+    let states = f
+        .body()
+        .inputs
+        .iter()
+        .filter(|v| matches!(f.value(**v).ty, Type::State(_)));
+    let written = f
+        .body()
+        .outputs
+        .iter()
+        .chain(states)
+        .map(|v| &f.value(*v).name);
+    written
+        .into_iter()
+        .try_for_each(|name| out::check(&result_path(args, name), args.force, &read))
 }
 
 /// A result that is written and not renamed to its place yet.
@@ -343,9 +464,20 @@ fn store<'a>(
 ) -> Result<Row, Failure> {
     let path = result_path(args, name);
     let writing = app.interrupt.writing(&path);
-    let file = out::Pending::new(&path, |file| npy::write(file, view.dtype, view.shape, view.bytes));
+    let file = out::Pending::new(&path, |file| {
+        npy::write(file, view.dtype, view.shape, view.bytes)
+    });
     let file = file.map_err(|e| out::unwritten(&path, e))?;
-    pending.push(Pending { path: path.clone(), file, _writing: writing });
+    pending.push(Pending {
+        path: path.clone(),
+        file,
+        _writing: writing,
+    });
     let (dtype, shape) = (view.dtype.name(), view.shape.to_vec());
-    Ok(Row { name: name.to_owned(), dtype, shape, file: Some(path) })
+    Ok(Row {
+        name: name.to_owned(),
+        dtype,
+        shape,
+        file: Some(path),
+    })
 }

@@ -35,7 +35,11 @@ struct Report<'a> {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let started = Instant::now();
-    let check = if args.check { Check::Bytes } else { Check::Record };
+    let check = if args.check {
+        Check::Bytes
+    } else {
+        Check::Record
+    };
     let files = hub::pull(&args.model, check, &app.hub)?;
     let length = hub::bytes_of(&files.path);
     let seconds = started.elapsed().as_secs_f64();
@@ -54,6 +58,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         0 => "was there already".to_owned(),
         n => format!("{} fetched in {seconds:.1} s", bytes(n)),
     };
-    app.output.say(&format!("{}: {} ({how})", files.name, bytes(length)));
+    app.output
+        .say(&format!("{}: {} ({how})", files.name, bytes(length)));
     Ok(app.output.data(&format!("{}\n", files.path.display()))?)
 }

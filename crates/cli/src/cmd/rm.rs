@@ -27,8 +27,16 @@ struct Report<'a> {
 pub fn run(args: &Args, app: &App) -> Outcome {
     let removed = hub::remove(&args.model, &app.hub)?;
     if app.output.is_json() {
-        let report = Report { model: &removed.name, path: &removed.path, freed_bytes: removed.freed };
+        let report = Report {
+            model: &removed.name,
+            path: &removed.path,
+            freed_bytes: removed.freed,
+        };
         return Ok(app.output.json(&report)?);
     }
-    Ok(app.output.data(&format!("{}: {} freed\n", removed.name, bytes(removed.freed)))?)
+    Ok(app.output.data(&format!(
+        "{}: {} freed\n",
+        removed.name,
+        bytes(removed.freed)
+    ))?)
 }

@@ -26,7 +26,8 @@ pub struct Args {
     /// Give the prompt to the model as it is, without its chat template.
     #[arg(long)]
     raw: bool,
-    /// Read control tokens that are spelled in messages, such as <|im_end|>, as such; otherwise they are text.
+    /// Read control tokens that are spelled in messages, such as <|im_end|>, as such; otherwise
+    /// they are text.
     #[arg(long, conflicts_with = "raw")]
     allow_special_tokens: bool,
     /// What the model is told before the conversation.
@@ -60,8 +61,8 @@ struct Report<'a> {
     /// Ids of the answer; a token that ended the turn is not among them.
     tokens: &'a [u32],
     text: &'a str,
-    /// `stop`: the model ended its turn or a stop string came; `length`: --max-tokens; `context`: the cache is full;
-    /// `interrupted`.
+    /// `stop`: the model ended its turn or a stop string came; `length`: --max-tokens; `context`:
+    /// the cache is full; `interrupted`.
     finish_reason: &'a str,
     timings: Times,
 }
@@ -100,12 +101,25 @@ impl Times {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let talks = args.prompt.is_none() && io::stdin().is_terminal() && !app.output.is_json();
-    let prompt = if talks { None } else { Some(prompt(args, app.output.is_json())?) };
-    // The process ends with them: the system takes their memory back at once, where to let go of each piece takes a tenth of the
-    // time of a short answer.
-    let opened = ManuallyDrop::new(model::open(&args.model, &args.flags.program.options(false), app)?);
-    let flags = RunFlags { profile: profile::wanted(args.profile), ..args.flags.clone() };
-    let choice = args.sampling.choice(Recommended::of(&opened)?, prompt.is_none());
+    let prompt = if talks {
+        None
+    } else {
+        Some(prompt(args, app.output.is_json())?)
+    };
+    // The process ends with them: the system takes their memory back at once, where to let go of
+    // each piece takes a tenth of the time of a short answer.
+    let opened = ManuallyDrop::new(model::open(
+        &args.model,
+        &args.flags.program.options(false),
+        app,
+    )?);
+    let flags = RunFlags {
+        profile: profile::wanted(args.profile),
+        ..args.flags.clone()
+    };
+    let choice = args
+        .sampling
+        .choice(Recommended::of(&opened)?, prompt.is_none());
     let sampler = sampling::sampler(choice.options.clone())?;
     let (language, session) = model::language_and_session(&opened, &flags, app)?;
     app.output.clear();
@@ -126,7 +140,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let (prompt_tokens, answer) = talk.once(prompt)?;
     profile::say(flags.profile.as_ref(), &cpu, &app.output);
     if app.output.is_json() {
-        app.output.json(&report(&opened.name, &prompt_tokens, &answer))?;
+        app.output
+            .json(&report(&opened.name, &prompt_tokens, &answer))?;
     }
     talk.ended(&answer)
 }
@@ -146,17 +161,27 @@ fn prompt(args: &Args, is_json: bool) -> Result<String, Failure> {
     let missing = |what: &'static str| {
         let failure = Failure::new(Code::Usage, anyhow::anyhow!(what))
             .remedy("thane run MODEL \"a prompt\", or a prompt on stdin");
-        let talk = if is_json { "without --json on a terminal" } else { "on a terminal" };
+        let talk = if is_json {
+            "without --json on a terminal"
+        } else {
+            "on a terminal"
+        };
         failure.remedy(format!("thane run MODEL {talk}, for a conversation"))
     };
     let text = match &args.prompt {
         Some(prompt) if has_piped_text() => {
             // What is piped in is what the prompt is about.
             let text = from_stdin(args.raw)?;
-            if text.trim().is_empty() { prompt.clone() } else { format!("{prompt}\n\n{text}") }
+            if text.trim().is_empty() {
+                prompt.clone()
+            } else {
+                format!("{prompt}\n\n{text}")
+            }
         }
         Some(prompt) => prompt.clone(),
-        None if io::stdin().is_terminal() && is_json => return Err(missing("--json needs a prompt")),
+        None if io::stdin().is_terminal() && is_json => {
+            return Err(missing("--json needs a prompt"));
+        }
         None if io::stdin().is_terminal() => return Err(missing("there is no prompt")),
         None => from_stdin(args.raw)?,
     };
@@ -167,13 +192,17 @@ fn prompt(args: &Args, is_json: bool) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Whether stdin is a pipe or a file: a program that starts this one may leave it a device that never says anything.
+/// Whether stdin is a pipe or a file: a program that starts this one may leave it a device that
+/// never says anything.
 fn has_piped_text() -> bool {
     #[cfg(unix)]
     {
         use nix::sys::stat::{SFlag, fstat};
-        let kind = fstat(io::stdin()).map(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
-        kind.is_ok_and(|kind| kind == SFlag::S_IFIFO || kind == SFlag::S_IFREG || kind == SFlag::S_IFSOCK)
+        let kind =
+            fstat(io::stdin()).map(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
+        kind.is_ok_and(|kind| {
+            kind == SFlag::S_IFIFO || kind == SFlag::S_IFREG || kind == SFlag::S_IFSOCK
+        })
     }
     #[cfg(not(unix))]
     {
@@ -183,9 +212,12 @@ fn has_piped_text() -> bool {
 
 fn from_stdin(raw: bool) -> Result<String, Failure> {
     let mut text = String::new();
-    io::stdin()
-        .read_to_string(&mut text)
-        .map_err(|e| Failure::new(Code::Usage, anyhow::Error::new(e).context("the prompt on stdin cannot be read")))?;
+    io::stdin().read_to_string(&mut text).map_err(|e| {
+        Failure::new(
+            Code::Usage,
+            anyhow::Error::new(e).context("the prompt on stdin cannot be read"),
+        )
+    })?;
     // The line break that `echo` adds is nothing that anybody said.
     if !raw && text.ends_with('\n') {
         text.pop();

@@ -162,7 +162,12 @@ fn stored(checkpoint: &Checkpoint) -> (BTreeMap<&'static str, Share>, Vec<Tensor
         share.tensors += 1;
         share.parameters += t.element_count() as u64;
         share.bytes += t.bytes.len() as u64;
-        tensors.push(TensorRow { name: &t.name, r#type: t.ty.name(), shape: &t.shape, bytes: t.bytes.len() });
+        tensors.push(TensorRow {
+            name: &t.name,
+            r#type: t.ty.name(),
+            shape: &t.shape,
+            bytes: t.bytes.len(),
+        });
     }
     (quantisation, tensors)
 }
@@ -184,34 +189,72 @@ fn text(r: &Report<'_>, all: bool) -> String {
             counted(r.layers, "layer"),
             counted(r.vocabulary, "token")
         ),
-        format!("parameters    {:.1} million in {}", r.parameters as f64 / 1e6, bytes(r.weight_bytes)),
+        format!(
+            "parameters    {:.1} million in {}",
+            r.parameters as f64 / 1e6,
+            bytes(r.weight_bytes)
+        ),
     ];
     match &r.task {
-        Task::Generate { max_context, context, cache_bytes, memory_bytes } => lines.extend([
+        Task::Generate {
+            max_context,
+            context,
+            cache_bytes,
+            memory_bytes,
+        } => lines.extend([
             format!("context       {context} of {max_context} tokens"),
-            format!("memory        {} with a full cache of {}", bytes(*memory_bytes), bytes(*cache_bytes as u64)),
+            format!(
+                "memory        {} with a full cache of {}",
+                bytes(*memory_bytes),
+                bytes(*cache_bytes as u64)
+            ),
         ]),
-        Task::Embed { dimensions, max_tokens, positions, pooling, normalize, prompts } => {
-            let length = if *normalize { "of length 1" } else { "as long as they come" };
+        Task::Embed {
+            dimensions,
+            max_tokens,
+            positions,
+            pooling,
+            normalize,
+            prompts,
+        } => {
+            let length = if *normalize {
+                "of length 1"
+            } else {
+                "as long as they come"
+            };
             lines.extend([
                 format!("vectors       {dimensions} dimensions, {pooling} pooling, {length}"),
-                format!("texts         {max_tokens} tokens at most; the model has {positions} positions"),
+                format!(
+                    "texts         {max_tokens} tokens at most; the model has {positions} positions"
+                ),
             ]);
-            lines.extend(prompts.iter().map(|(task, prompt)| format!("prompt        {task}: {prompt:?}")));
+            lines.extend(
+                prompts
+                    .iter()
+                    .map(|(task, prompt)| format!("prompt        {task}: {prompt:?}")),
+            );
         }
     }
     let mut label = "quantisation";
     for (ty, share) in &r.quantisation {
         let part = 100.0 * share.bytes as f64 / r.weight_bytes.max(1) as f64;
         let tensors = counted(share.tensors, "tensor");
-        lines.push(format!("{label:<14}{ty:<7} {tensors:>12}, {} ({part:.0} %)", bytes(share.bytes)));
+        lines.push(format!(
+            "{label:<14}{ty:<7} {tensors:>12}, {} ({part:.0} %)",
+            bytes(share.bytes)
+        ));
         label = "";
     }
     if all {
         lines.push(String::new());
-        lines.extend(
-            r.tensors.iter().map(|t| format!("{:<7} {:<20} {}", t.r#type, format!("{:?}", t.shape), in_a_row(t.name))),
-        );
+        lines.extend(r.tensors.iter().map(|t| {
+            format!(
+                "{:<7} {:<20} {}",
+                t.r#type,
+                format!("{:?}", t.shape),
+                in_a_row(t.name)
+            )
+        }));
     }
     lines.join("\n") + "\n"
 }

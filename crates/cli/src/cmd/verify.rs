@@ -1,4 +1,5 @@
-//! `thane verify`: whether an embedding model's packages are what was written, and compute what they should.
+//! `thane verify`: whether an embedding model's packages are what was written, and compute what
+//! they should.
 
 use std::path::{Path, PathBuf};
 
@@ -59,13 +60,16 @@ struct Row {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e.context(args.bundle.display().to_string()));
+    let usage =
+        |e: anyhow::Error| Failure::new(Code::Usage, e.context(args.bundle.display().to_string()));
     source::expect(&args.bundle, app)?;
     app.output.busy("comparing hashes");
     let bundle = packages::open(&args.bundle).map_err(usage)?;
     if bundle.goldens.is_empty() {
-        let error =
-            anyhow::anyhow!("it holds no vectors of known texts; whole are {}", counted(bundle.n_files, "file"));
+        let error = anyhow::anyhow!(
+            "it holds no vectors of known texts; whole are {}",
+            counted(bundle.n_files, "file")
+        );
         return Err(usage(error).remedy(format!("thane check {}", args.bundle.display())));
     }
     let run = encoder::Run {
@@ -76,17 +80,45 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         profile: None,
     };
     let name = args.bundle.display().to_string();
-    let encoding = if bundle.facts.encoding == "chunks" { Encoding::Chunks } else { Encoding::Text };
-    let mut encoder = encoder::open(&name, &EncoderOptions { encoding, ..EncoderOptions::default() }, &run, app)?;
-    let mut report = Report { bundle: &args.bundle, hashed_files: bundle.n_files, vectors: Vec::new(), passed: true };
-    app.output.count("verifying", Some(bundle.goldens.len() as u64), 0);
-    let vectors = golden::vectors(&mut encoder, &bundle.goldens, encoding, || app.output.advance(1)).map_err(usage)?;
+    let encoding = if bundle.facts.encoding == "chunks" {
+        Encoding::Chunks
+    } else {
+        Encoding::Text
+    };
+    let mut encoder = encoder::open(
+        &name,
+        &EncoderOptions {
+            encoding,
+            ..EncoderOptions::default()
+        },
+        &run,
+        app,
+    )?;
+    let mut report = Report {
+        bundle: &args.bundle,
+        hashed_files: bundle.n_files,
+        vectors: Vec::new(),
+        passed: true,
+    };
+    app.output
+        .count("verifying", Some(bundle.goldens.len() as u64), 0);
+    let vectors = golden::vectors(&mut encoder, &bundle.goldens, encoding, || {
+        app.output.advance(1)
+    })
+    .map_err(usage)?;
     for (golden, vector) in bundle.goldens.into_iter().zip(vectors) {
-        let cosine =
-            if vector.len() == golden.vector.len() { Similarity::Cosine.of(&vector, &golden.vector) } else { 0.0 };
+        let cosine = if vector.len() == golden.vector.len() {
+            Similarity::Cosine.of(&vector, &golden.vector)
+        } else {
+            0.0
+        };
         let passed = cosine >= args.cosine;
         report.passed &= passed;
-        report.vectors.push(Row { text: golden.text, cosine, passed });
+        report.vectors.push(Row {
+            text: golden.text,
+            cosine,
+            passed,
+        });
     }
     app.output.clear();
     if app.output.is_json() {
@@ -102,7 +134,11 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 }
 
 fn text(r: &Report<'_>) -> String {
-    let mut out = format!("{}: {} as the manifest says\n", r.bundle.display(), counted(r.hashed_files, "file"));
+    let mut out = format!(
+        "{}: {} as the manifest says\n",
+        r.bundle.display(),
+        counted(r.hashed_files, "file")
+    );
     for row in &r.vectors {
         let shown: String = row.text.chars().take(48).collect();
         let verdict = if row.passed { "pass" } else { "FAIL" };

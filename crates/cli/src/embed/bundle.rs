@@ -1,5 +1,6 @@
-//! An embedding model as Core ML packages: a function for each bucket in one package, or a package for each in a folder
-//! whose packages share one file of weights; with golden vectors that tell a good copy from a bad one.
+//! An embedding model as Core ML packages: a function for each bucket in one package, or a package
+//! for each in a folder whose packages share one file of weights; with golden vectors that tell a
+//! good copy from a bad one.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -42,13 +43,15 @@ pub struct Flags {
     /// Leave out the function that takes any length.
     #[arg(long)]
     pub no_flexible: bool,
-    /// package: one package with a function for each bucket; folder: a package for each, which share one file of weights.
+    /// package: one package with a function for each bucket; folder: a package for each, which
+    /// share one file of weights.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Layout::Package)]
     pub layout: Layout,
     /// Vectors of the chunks of one text (late chunking), by a matrix that pools them.
     #[arg(long)]
     pub chunks: bool,
-    /// How the vectors of tokens become one: mean, cls, lasttoken, max or weightedmean [default: as the model says].
+    /// How the vectors of tokens become one: mean, cls, lasttoken, max or weightedmean [default: as
+    /// the model says].
     #[arg(long, value_name = "HOW", value_parser = pooling)]
     pub pooling: Option<Pooling>,
     #[command(flatten)]
@@ -64,7 +67,8 @@ pub enum Layout {
 
 /// Parses the name of a pooling.
 pub fn pooling(name: &str) -> Result<Pooling, String> {
-    Pooling::from_name(name).ok_or_else(|| "the ways are mean, cls, lasttoken, max and weightedmean".to_owned())
+    Pooling::from_name(name)
+        .ok_or_else(|| "the ways are mean, cls, lasttoken, max and weightedmean".to_owned())
 }
 
 /// What is known of an embedding model that is to be written.
@@ -111,18 +115,43 @@ pub struct Entry {
 }
 
 /// Write a model as a package or as a folder of packages.
-pub fn write(model: &Model<'_>, out: &Path, force: bool, flags: &Flags, app: &App) -> Result<Written, Failure> {
+pub fn write(
+    model: &Model<'_>,
+    out: &Path,
+    force: bool,
+    flags: &Flags,
+    app: &App,
+) -> Result<Written, Failure> {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let encoder = build(model, flags, app)?;
     crate::model::check_numbers(&model.checkpoint.path, &encoder.stored)?;
     let parts = Parts::of(model.checkpoint, encoder.info.vocab_size).map_err(usage)?;
-    let options = EncoderOptions { pooling: flags.pooling, encoding: encoding(flags), ..EncoderOptions::default() };
-    let reference = parts.is_some().then(|| Reference::new(model.checkpoint, &options, app)).transpose()?;
+    let options = EncoderOptions {
+        pooling: flags.pooling,
+        encoding: encoding(flags),
+        ..EncoderOptions::default()
+    };
+    let reference = parts
+        .is_some()
+        .then(|| Reference::new(model.checkpoint, &options, app))
+        .transpose()?;
     let reference = RefCell::new(reference);
     let source = contract::hash_files(convert::weight_files(model.checkpoint)?);
-    let source = source.join().map_err(|_| usage(anyhow::anyhow!("a file could not be hashed")))?;
-    let source = Source { model: model.name.to_owned(), files: source.map_err(|e| usage(e.into()))? };
-    let bundle = Bundle { model, flags, info: &encoder.info, parts: parts.as_ref(), reference, source };
+    let source = source
+        .join()
+        .map_err(|_| usage(anyhow::anyhow!("a file could not be hashed")))?;
+    let source = Source {
+        model: model.name.to_owned(),
+        files: source.map_err(|e| usage(e.into()))?,
+    };
+    let bundle = Bundle {
+        model,
+        flags,
+        info: &encoder.info,
+        parts: parts.as_ref(),
+        reference,
+        source,
+    };
     match flags.layout {
         Layout::Package => bundle.package(encoder.program, out, force),
         Layout::Folder => bundle.folder(encoder.program, out, force),
@@ -131,7 +160,11 @@ pub fn write(model: &Model<'_>, out: &Path, force: bool, flags: &Flags, app: &Ap
 
 /// What the packages give vectors of.
 fn encoding(flags: &Flags) -> Encoding {
-    if flags.chunks { Encoding::Chunks } else { Encoding::Text }
+    if flags.chunks {
+        Encoding::Chunks
+    } else {
+        Encoding::Text
+    }
 }
 
 /// The program that is written.
@@ -150,16 +183,25 @@ pub fn build(model: &Model<'_>, flags: &Flags, app: &App) -> Result<Encoder, Fai
         lengths
     };
     // Which lengths there can be, the model says.
-    let plain = EncoderOptions { pooling: flags.pooling, encoding: encoding(flags), ..EncoderOptions::default() };
+    let plain = EncoderOptions {
+        pooling: flags.pooling,
+        encoding: encoding(flags),
+        ..EncoderOptions::default()
+    };
     let unusable = |e| crate::model::unusable(path, e);
-    let info = thane_models::build_encoder(model.checkpoint, &plain).map_err(unusable)?.info;
+    let info = thane_models::build_encoder(model.checkpoint, &plain)
+        .map_err(unusable)?
+        .info;
     let engine = Engine {
         buckets: lengths(info.max_tokens),
         flexible: !flags.no_flexible,
         residual_divisor: flags.form.residual_divisor,
         norm: flags.form.norm.form(),
     };
-    let options = EncoderOptions { target: Target::Engine(engine), ..plain };
+    let options = EncoderOptions {
+        target: Target::Engine(engine),
+        ..plain
+    };
     let mut encoder = thane_models::build_encoder(model.checkpoint, &options).map_err(unusable)?;
     encoder.program = crate::model::compile(encoder.program, path, app)?;
     Ok(encoder)
@@ -181,13 +223,22 @@ impl Bundle<'_> {
         self.write_one(program, out, force, &facts)?;
         let (buckets, flexible) = (facts.buckets, facts.flexible);
         let bytes = folder_bytes(out)?;
-        Ok(Written { buckets, flexible, packages: 1, bytes, disk_bytes: bytes })
+        Ok(Written {
+            buckets,
+            flexible,
+            packages: 1,
+            bytes,
+            disk_bytes: bytes,
+        })
     }
 
     /// Packages in a folder beside its place, which is renamed when all of it is there.
     fn folder(&self, program: Program, out: &Path, force: bool) -> Result<Written, Failure> {
         let io = |e: std::io::Error| {
-            Failure::new(Code::Other, anyhow::Error::new(e).context(format!("{} is not written", out.display())))
+            Failure::new(
+                Code::Other,
+                anyhow::Error::new(e).context(format!("{} is not written", out.display())),
+            )
         };
         let facts = self.facts(&program);
         let partial = Partial::folder(out).map_err(io)?;
@@ -198,7 +249,11 @@ impl Bundle<'_> {
             let to = partial.path().join(&path);
             let mut function = function.clone();
             MAIN.clone_into(&mut function.name);
-            let alone = Embeds { buckets: tokens.into_iter().collect(), flexible: tokens.is_none(), ..facts.clone() };
+            let alone = Embeds {
+                buckets: tokens.into_iter().collect(),
+                flexible: tokens.is_none(),
+                ..facts.clone()
+            };
             self.write_one(Program::new(vec![function]), &to, false, &alone)?;
             let weights = to.join("Data/com.apple.CoreML/weights/weight.bin");
             match &first {
@@ -220,14 +275,29 @@ impl Bundle<'_> {
         fs::write(partial.path().join(MANIFEST), text).map_err(io)?;
         let bytes = folder_bytes(partial.path())?;
         let disk_bytes = disk_bytes(partial.path()).map_err(io)?;
-        if force { partial.replace() } else { partial.put() }.map_err(io)?;
+        if force {
+            partial.replace()
+        } else {
+            partial.put()
+        }
+        .map_err(io)?;
         let (buckets, flexible) = (facts.buckets, facts.flexible);
-        Ok(Written { buckets, flexible, packages: manifest.packages.len(), bytes, disk_bytes })
+        Ok(Written {
+            buckets,
+            flexible,
+            packages: manifest.packages.len(),
+            bytes,
+            disk_bytes,
+        })
     }
 
     fn facts(&self, program: &Program) -> Embeds {
         let info = self.info;
-        let lengths: Vec<Option<usize>> = program.functions().iter().map(|f| length(&f.name)).collect();
+        let lengths: Vec<Option<usize>> = program
+            .functions()
+            .iter()
+            .map(|f| length(&f.name))
+            .collect();
         Embeds {
             architecture: info.architecture.clone(),
             layers: info.n_layers,
@@ -251,10 +321,20 @@ impl Bundle<'_> {
         }
     }
 
-    fn write_one(&self, program: Program, out: &Path, force: bool, facts: &Embeds) -> Result<(), Failure> {
+    fn write_one(
+        &self,
+        program: Program,
+        out: &Path,
+        force: bool,
+        facts: &Embeds,
+    ) -> Result<(), Failure> {
         let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
         let most = self.info.n_positions;
-        let interfaces = program.functions().iter().map(|f| (f.name.clone(), convert::interface(f, most))).collect();
+        let interfaces = program
+            .functions()
+            .iter()
+            .map(|f| (f.name.clone(), convert::interface(f, most)))
+            .collect();
         let generator = concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned();
         let metadata = Metadata {
             short_description: format!(
@@ -270,7 +350,12 @@ impl Bundle<'_> {
             ]),
             ..Metadata::default()
         };
-        let package = Package { metadata, interfaces, ..Package::new(program) }.in_lowest_opset();
+        let package = Package {
+            metadata,
+            interfaces,
+            ..Package::new(program)
+        }
+        .in_lowest_opset();
         let contract = Contract {
             schema: SCHEMA,
             generator,
@@ -280,15 +365,25 @@ impl Bundle<'_> {
             files: Vec::new(),
         };
         // A text that is longer than the package takes is cut, there as here.
-        let most = if facts.flexible { facts.max_tokens } else { facts.buckets.iter().copied().max().unwrap_or(0) };
+        let most = if facts.flexible {
+            facts.max_tokens
+        } else {
+            facts.buckets.iter().copied().max().unwrap_or(0)
+        };
         let goldens = match &mut *self.reference.borrow_mut() {
             Some(reference) => reference.goldens(most).map_err(usage)?,
             None => Vec::new(),
         };
-        let golden = (!goldens.is_empty()).then(|| serde_json::to_vec(&goldens)).transpose();
+        let golden = (!goldens.is_empty())
+            .then(|| serde_json::to_vec(&goldens))
+            .transpose();
         let golden = golden.map_err(|e| usage(e.into()))?;
         let items = contract::items(contract, self.parts, golden, None).map_err(usage)?;
-        let written = if force { package.replace(out, &items) } else { package.write(out, &items) };
+        let written = if force {
+            package.replace(out, &items)
+        } else {
+            package.write(out, &items)
+        };
         written.map(drop).map_err(|e| convert::unwritten(e, out))
     }
 }
@@ -315,8 +410,12 @@ pub fn share(first: &Path, second: &Path) -> std::io::Result<()> {
 }
 
 fn folder_bytes(folder: &Path) -> Result<u64, Failure> {
-    let sum = || -> anyhow::Result<u64> { Ok(contract::walk(folder)?.iter().map(|(_, m)| m.len()).sum()) };
-    sum().with_context(|| folder.display().to_string()).map_err(|e| Failure::new(Code::Other, e))
+    let sum = || -> anyhow::Result<u64> {
+        Ok(contract::walk(folder)?.iter().map(|(_, m)| m.len()).sum())
+    };
+    sum()
+        .with_context(|| folder.display().to_string())
+        .map_err(|e| Failure::new(Code::Other, e))
 }
 
 /// Bytes of files, each counted once however many names it has.
@@ -324,7 +423,10 @@ fn disk_bytes(folder: &Path) -> std::io::Result<u64> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
-        let files: BTreeMap<u64, u64> = contract::walk(folder)?.into_iter().map(|(_, m)| (m.ino(), m.len())).collect();
+        let files: BTreeMap<u64, u64> = contract::walk(folder)?
+            .into_iter()
+            .map(|(_, m)| (m.ino(), m.len()))
+            .collect();
         Ok(files.values().sum())
     }
     #[cfg(not(unix))]

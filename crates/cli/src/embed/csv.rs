@@ -1,4 +1,5 @@
-//! Rows of CSV files: a header names the columns, fields may be quoted and then hold separators and line breaks.
+//! Rows of CSV files: a header names the columns, fields may be quoted and then hold separators and
+//! line breaks.
 
 use std::io::{self, Read};
 
@@ -25,7 +26,11 @@ pub fn rows<R: Read>(
     let read = from.read_byte_record(&mut header);
     anyhow::ensure!(!from.get_ref().is_open, "line 1: {}", Unclosed);
     read.map_err(|e| fault(e, &meter))?;
-    let names: Vec<String> = header.iter().enumerate().map(|(i, name)| column_name(i, name)).collect();
+    let names: Vec<String> = header
+        .iter()
+        .enumerate()
+        .map(|(i, name)| column_name(i, name))
+        .collect();
     let find = |name: &str| names.iter().position(|other| other == name);
     let missing = |field: &str, flag: &str| Fields::missing("column", field, flag, &names);
     let text = match find(&fields.text) {
@@ -35,19 +40,35 @@ pub fn rows<R: Read>(
         None => return Err(missing(&fields.text, "--field")),
     };
     // Where lines end with \r\n, the \n counts as the begin of the next row.
-    let header_lines = 2 + header.as_slice().iter().filter(|byte| **byte == b'\n').count() as u64;
+    let header_lines = 2 + header
+        .as_slice()
+        .iter()
+        .filter(|byte| **byte == b'\n')
+        .count() as u64;
     let shift = header_lines.saturating_sub(from.position().line());
     let id = fields.id_name().map(|name| (name, find(name)));
     if let Some((name, None)) = id.filter(|_| fields.needs_id()) {
         return Err(missing(name, "--id"));
     }
     let id = id.and_then(|(_, id)| id);
-    Ok(Rows { from, meter, record: ByteRecord::new(), text, id, shift, failed: false })
+    Ok(Rows {
+        from,
+        meter,
+        record: ByteRecord::new(),
+        text,
+        id,
+        shift,
+        failed: false,
+    })
 }
 
 /// Spreadsheets begin a file with a byte order mark.
 fn column_name(i: usize, name: &[u8]) -> String {
-    let name = if i == 0 { name.strip_prefix(b"\xef\xbb\xbf").unwrap_or(name) } else { name };
+    let name = if i == 0 {
+        name.strip_prefix(b"\xef\xbb\xbf").unwrap_or(name)
+    } else {
+        name
+    };
     String::from_utf8_lossy(name).trim().to_owned()
 }
 
@@ -78,11 +99,16 @@ impl<R: Read> Rows<R> {
         }
         let field = |i: usize| -> anyhow::Result<String> {
             let bytes = self.record.get(i).unwrap_or_default();
-            let text = std::str::from_utf8(bytes).with_context(|| format!("column {} is no UTF-8", i + 1))?;
+            let text = std::str::from_utf8(bytes)
+                .with_context(|| format!("column {} is no UTF-8", i + 1))?;
             Ok(text.to_owned())
         };
         let id = self.id.map(field).transpose()?.map(Value::String);
-        Ok(Some(Row { number: self.line(), texts: vec![field(self.text)?], id }))
+        Ok(Some(Row {
+            number: self.line(),
+            texts: vec![field(self.text)?],
+            id,
+        }))
     }
 
     /// The line that the row begins on.
@@ -103,10 +129,19 @@ impl<R: Read> Iterator for Rows<R> {
         match self.read() {
             Ok(row) => row.map(|row| (row.number, Ok(row))),
             Err(e) => {
-                // What follows a row of another number of fields may be a row; what follows other errors is not known.
-                let goes_on = e.is::<Uneven>() || e.chain().any(|cause| cause.is::<std::str::Utf8Error>());
+                // What follows a row of another number of fields may be a row; what follows other
+                // errors is not known.
+                let goes_on =
+                    e.is::<Uneven>() || e.chain().any(|cause| cause.is::<std::str::Utf8Error>());
                 self.failed = !goes_on;
-                Some((if goes_on || e.is::<Unclosed>() { self.line() } else { begins }, Err(e)))
+                Some((
+                    if goes_on || e.is::<Unclosed>() {
+                        self.line()
+                    } else {
+                        begins
+                    },
+                    Err(e),
+                ))
             }
         }
     }
@@ -114,7 +149,9 @@ impl<R: Read> Iterator for Rows<R> {
 
 /// A row that is not as wide as the header.
 #[derive(Debug, thiserror::Error)]
-#[error("it has {found} fields, the header has {expected}; a field with separators or line breaks needs quotes")]
+#[error(
+    "it has {found} fields, the header has {expected}; a field with separators or line breaks needs quotes"
+)]
 struct Uneven {
     expected: u64,
     found: u64,
@@ -122,7 +159,9 @@ struct Uneven {
 
 /// That a file ends in a quoted field. `csv` takes the rest of the file for that field.
 #[derive(Debug, thiserror::Error)]
-#[error("a quoted field that begins in this row is not closed: the file ends in it; write a quote in a field as \"\"")]
+#[error(
+    "a quoted field that begins in this row is not closed: the file ends in it; write a quote in a field as \"\""
+)]
 struct Unclosed;
 
 /// Looks for the end of the file in a quoted field, which `csv` does not tell.
@@ -148,7 +187,13 @@ enum Place {
 
 impl<R> Quotes<R> {
     fn new(from: R, separator: u8) -> Self {
-        Self { from, separator, at: Place::FieldStart, mark: b"\xef\xbb\xbf", is_open: false }
+        Self {
+            from,
+            separator,
+            at: Place::FieldStart,
+            mark: b"\xef\xbb\xbf",
+            is_open: false,
+        }
     }
 
     fn pass(&mut self, byte: u8) {
@@ -181,7 +226,11 @@ impl<R: Read> Read for Quotes<R> {
 fn fault(error: csv::Error, meter: &Meter) -> anyhow::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(e) => meter.fault(e),
-        csv::ErrorKind::UnequalLengths { expected_len: expected, len: found, .. } => Uneven { expected, found }.into(),
+        csv::ErrorKind::UnequalLengths {
+            expected_len: expected,
+            len: found,
+            ..
+        } => Uneven { expected, found }.into(),
         other => io::Error::new(io::ErrorKind::InvalidData, format!("{other:?}")).into(),
     }
 }
@@ -197,7 +246,10 @@ mod tests {
     type Read = Result<(u64, String, Option<Value>), String>;
 
     fn read(bytes: &[u8], text: &str, id: Id) -> Vec<Read> {
-        let fields = Fields { text: text.to_owned(), id };
+        let fields = Fields {
+            text: text.to_owned(),
+            id,
+        };
         let meter = Meter::new(&Budget::unlimited(), 4, || "x.csv".into());
         match rows(bytes, b',', &fields, meter) {
             Ok(rows) => rows
@@ -213,11 +265,20 @@ mod tests {
     #[test]
     fn quoted_fields_hold_separators_quotes_and_line_breaks() {
         let bytes = b"\xef\xbb\xbfid,text\r\n7,\"a, b\r\nc \"\"d\"\"\"\r\n007,\"\"\r\n,plain\r\n";
-        let row = |line: u64, text: &str, id: &str| Ok((line, text.to_owned(), Some(Value::from(id))));
-        let expected = [row(2, "a, b\r\nc \"d\"", "7"), row(4, "", "007"), row(5, "plain", "")];
+        let row =
+            |line: u64, text: &str, id: &str| Ok((line, text.to_owned(), Some(Value::from(id))));
+        let expected = [
+            row(2, "a, b\r\nc \"d\"", "7"),
+            row(4, "", "007"),
+            row(5, "plain", ""),
+        ];
         assert_eq!(read(bytes, "text", Id::IfAny), expected);
         let none = read(bytes, "id", Id::IfAny);
-        assert_eq!(none[0], Ok((2, "7".into(), None)), "the text's own column is no id");
+        assert_eq!(
+            none[0],
+            Ok((2, "7".into(), None)),
+            "the text's own column is no id"
+        );
     }
 
     #[test]
@@ -226,12 +287,22 @@ mod tests {
         let bytes = b"text,n\na,1\nb\n\xff,2\nc,3\n";
         let rows = read(bytes, "text", Id::IfAny);
         assert_eq!(rows[1], Err(uneven.into()));
-        assert!(rows[2].as_ref().unwrap_err().starts_with("4: column 1 is no UTF-8"), "{:?}", rows[2]);
+        assert!(
+            rows[2]
+                .as_ref()
+                .unwrap_err()
+                .starts_with("4: column 1 is no UTF-8"),
+            "{:?}",
+            rows[2]
+        );
         assert_eq!(rows[3], Ok((5, "c".into(), None)));
         let missing = "it has no column `body`, it has text, n; --field NAME names another";
         assert_eq!(read(bytes, "body", Id::IfAny), [Err(missing.into())]);
         let missing = "it has no column `key`, it has text, n; --id NAME names another";
-        assert_eq!(read(bytes, "text", Id::Named("key".into())), [Err(missing.into())]);
+        assert_eq!(
+            read(bytes, "text", Id::Named("key".into())),
+            [Err(missing.into())]
+        );
         assert_eq!(read(b"", "text", Id::IfAny), []);
         assert_eq!(read(b"text,n\n", "text", Id::IfAny), []);
     }
@@ -246,7 +317,10 @@ mod tests {
         assert_eq!(read(bytes, "text", Id::IfAny)[1..], [Err(unclosed(3))]);
         let long = [b"text\n\"a".as_slice(), b"\nrow".repeat(40_000).as_slice()].concat();
         assert_eq!(read(&long, "text", Id::IfAny), [Err(unclosed(2))]);
-        assert_eq!(read(b"\"text\n1\n", "text", Id::IfAny), [Err(format!("line {}", unclosed(1)))]);
+        assert_eq!(
+            read(b"\"text\n1\n", "text", Id::IfAny),
+            [Err(format!("line {}", unclosed(1)))]
+        );
         // Quotes that open nothing: in a field, and behind a byte order mark.
         assert!(read(b"text\na\"b\n", "text", Id::IfAny)[0].is_ok());
         assert!(read(b"\xef\xbb\xbf\"text\"\n\"a\"\"\"", "text", Id::IfAny)[0].is_ok());
@@ -259,7 +333,16 @@ mod tests {
         let meter = Meter::new(&Budget::new(1_000_000), 4, || "x.csv".into());
         let fields = Fields::text("text");
         let rows: Vec<_> = rows(&bytes[..], b',', &fields, meter).unwrap().collect();
-        assert!(rows[0].1.as_ref().unwrap_err().chain().any(|cause| cause.is::<OverBudget>()), "{:?}", rows[0]);
+        assert!(
+            rows[0]
+                .1
+                .as_ref()
+                .unwrap_err()
+                .chain()
+                .any(|cause| cause.is::<OverBudget>()),
+            "{:?}",
+            rows[0]
+        );
         assert_eq!(rows.len(), 1);
     }
 }

@@ -53,7 +53,12 @@ pub struct Words {
 impl Words {
     /// That of a checkpoint.
     pub fn of_checkpoint(checkpoint: &Checkpoint, info: &EncoderInfo) -> Result<Self, Failure> {
-        let usage = |e: anyhow::Error| Failure::new(Code::Usage, e.context(checkpoint.path.display().to_string()));
+        let usage = |e: anyhow::Error| {
+            Failure::new(
+                Code::Usage,
+                e.context(checkpoint.path.display().to_string()),
+            )
+        };
         Self::new(tokenizer(checkpoint, info.vocab_size).map_err(usage)?, info)
     }
 
@@ -61,13 +66,21 @@ impl Words {
         if info.lower_case {
             tokenizer.lower_case();
         }
-        let around = tokenizer.surroundings().map_err(|e| Failure::new(Code::Usage, e))?;
+        let around = tokenizer
+            .surroundings()
+            .map_err(|e| Failure::new(Code::Usage, e))?;
         Ok(Self { tokenizer, around })
     }
 
     /// The tokens of a text, with those that belong around it.
     pub fn encode(&self, text: &str) -> anyhow::Result<Vec<u32>> {
-        Ok(self.tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: true })?)
+        Ok(self.tokenizer.encode(
+            text,
+            EncodeOptions {
+                add_special: true,
+                parse_special: true,
+            },
+        )?)
     }
 }
 
@@ -88,7 +101,12 @@ impl Tokens {
 }
 
 /// Find a model, fetching it where it must be fetched, and make it ready.
-pub fn open(spec: &str, options: &EncoderOptions, run: &Run, app: &App) -> Result<Encoder, Failure> {
+pub fn open(
+    spec: &str,
+    options: &EncoderOptions,
+    run: &Run,
+    app: &App,
+) -> Result<Encoder, Failure> {
     let hub::ModelFiles { name, path, .. } = hub::resolve(spec, &app.hub)?;
     app.output.explain(&format!("reading {}", path.display()));
     app.output.busy("reading the model");
@@ -109,28 +127,56 @@ pub fn of_checkpoint(
     app: &App,
 ) -> Result<Encoder, Failure> {
     let path = &checkpoint.path;
-    let encoder = thane_models::build_encoder(checkpoint, options).map_err(|e| model::unusable(path, e))?;
+    let encoder =
+        thane_models::build_encoder(checkpoint, options).map_err(|e| model::unusable(path, e))?;
     let words = Words::of_checkpoint(checkpoint, &encoder.info)?;
     let program = model::compile(encoder.program, path, app)?;
     let embedder = embedder(&program, &encoder.info, run, app)?;
-    Ok(Encoder { name: String::new(), path: path.clone(), info: encoder.info, embedder, words })
+    Ok(Encoder {
+        name: String::new(),
+        path: path.clone(),
+        info: encoder.info,
+        embedder,
+        words,
+    })
 }
 
 /// The encoder that packages hold.
-fn of_packages(path: &Path, options: &EncoderOptions, run: &Run, app: &App) -> Result<Encoder, Failure> {
+fn of_packages(
+    path: &Path,
+    options: &EncoderOptions,
+    run: &Run,
+    app: &App,
+) -> Result<Encoder, Failure> {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e.context(path.display().to_string()));
     let bundle = bundle::open(path).map_err(usage)?;
     let info = bundle::info(&bundle.facts).map_err(usage)?;
-    if options.pooling.is_some_and(|p| p != info.pooling) || bundle.facts.encoding != encoding(options.encoding) {
-        let Embeds { pooling, encoding, .. } = &bundle.facts;
-        let error = anyhow::anyhow!("the package gives vectors of {encoding}, with {pooling} pooling, and no others");
+    if options.pooling.is_some_and(|p| p != info.pooling)
+        || bundle.facts.encoding != encoding(options.encoding)
+    {
+        let Embeds {
+            pooling, encoding, ..
+        } = &bundle.facts;
+        let error = anyhow::anyhow!(
+            "the package gives vectors of {encoding}, with {pooling} pooling, and no others"
+        );
         return Err(usage(error).remedy("thane embed with the checkpoint that it was made of"));
     }
-    let parts = bundle.parts.context("the package was made of a checkpoint without a tokenizer").map_err(usage)?;
+    let parts = bundle
+        .parts
+        .context("the package was made of a checkpoint without a tokenizer")
+        .map_err(usage)?;
     let words = Words::new(parts.language().map_err(usage)?.tokenizer, &info)?;
     let program = model::compile(bundle.program, path, app)?;
-    let embedder = embedder(&program, &info, run, app)?.in_buckets(bundle.facts.buckets.clone(), bundle.facts.flexible);
-    Ok(Encoder { name: String::new(), path: path.to_owned(), info, embedder, words })
+    let embedder = embedder(&program, &info, run, app)?
+        .in_buckets(bundle.facts.buckets.clone(), bundle.facts.flexible);
+    Ok(Encoder {
+        name: String::new(),
+        path: path.to_owned(),
+        info,
+        embedder,
+        words,
+    })
 }
 
 /// The word of a contract for what a program gives vectors of.
@@ -142,21 +188,37 @@ pub fn encoding(encoding: Encoding) -> &'static str {
     }
 }
 
-fn embedder(program: &Program, info: &EncoderInfo, run: &Run, app: &App) -> Result<Embedder, Failure> {
+fn embedder(
+    program: &Program,
+    info: &EncoderInfo,
+    run: &Run,
+    app: &App,
+) -> Result<Embedder, Failure> {
     let cpu = model::cpu(run.numerics, run.threads, app);
-    let executable = model::load(cpu, program, run.profile.as_ref()).map_err(|e| Failure::new(Code::Usage, e))?;
-    let instance = executable.instantiate().map_err(|e| Failure::new(Code::Usage, e))?;
+    let executable = model::load(cpu, program, run.profile.as_ref())
+        .map_err(|e| Failure::new(Code::Usage, e))?;
+    let instance = executable
+        .instantiate()
+        .map_err(|e| Failure::new(Code::Usage, e))?;
     let max_tokens = run.max_length.unwrap_or(info.max_tokens);
     if max_tokens == 0 || max_tokens > info.n_positions {
-        let error = anyhow::anyhow!("the model has {} positions, --max-length asks for {max_tokens}", info.n_positions);
-        return Err(Failure::new(Code::Usage, error).remedy(format!("--max-length 1 to {}", info.n_positions)));
+        let error = anyhow::anyhow!(
+            "the model has {} positions, --max-length asks for {max_tokens}",
+            info.n_positions
+        );
+        return Err(Failure::new(Code::Usage, error)
+            .remedy(format!("--max-length 1 to {}", info.n_positions)));
     }
-    let limits = Limits { max_tokens, batch_tokens: run.batch_tokens };
+    let limits = Limits {
+        max_tokens,
+        batch_tokens: run.batch_tokens,
+    };
     Ok(Embedder::new(instance, info.dim, limits))
 }
 
 fn tokenizer(checkpoint: &Checkpoint, n_vocab: usize) -> anyhow::Result<Tokenizer> {
-    let parts = Parts::of(checkpoint, n_vocab)?.context("it has no tokenizer: no tokenizer.json")?;
+    let parts =
+        Parts::of(checkpoint, n_vocab)?.context("it has no tokenizer: no tokenizer.json")?;
     Ok(parts.language()?.tokenizer)
 }
 
@@ -168,14 +230,27 @@ impl Encoder {
 
     /// The vector of one text.
     pub fn embed(&mut self, tokens: Vec<u32>) -> anyhow::Result<Vec<f32>> {
-        let mut watch = Watch { interrupted: &|| false, progress: &mut |_| {} };
-        Ok(self.embedder.texts(&[tokens], &mut watch)?.unwrap_or_default())
+        let mut watch = Watch {
+            interrupted: &|| false,
+            progress: &mut |_| {},
+        };
+        Ok(self
+            .embedder
+            .texts(&[tokens], &mut watch)?
+            .unwrap_or_default())
     }
 
-    /// The tokens of a text, with those that belong around it; with `truncate` no more than the model takes. Whether there
-    /// were more.
+    /// The tokens of a text, with those that belong around it; with `truncate` no more than the
+    /// model takes. Whether there were more.
     pub fn text(&self, text: &str, truncate: bool) -> anyhow::Result<(Tokens, bool)> {
-        let (ids, is_cut) = self.text_within(text, if truncate { self.max_tokens() } else { usize::MAX })?;
+        let (ids, is_cut) = self.text_within(
+            text,
+            if truncate {
+                self.max_tokens()
+            } else {
+                usize::MAX
+            },
+        )?;
         Ok((Tokens::Text(ids), is_cut))
     }
 
@@ -192,7 +267,10 @@ impl Encoder {
         let separator = tokenizer
             .sep()
             .context("the tokenizer has no separator (sep_token in tokenizer_config.json), which joins chunks")?;
-        let options = EncodeOptions { add_special: false, parse_special: true };
+        let options = EncodeOptions {
+            add_special: false,
+            parse_special: true,
+        };
         let mut pieces = Vec::with_capacity(chunks.len());
         for (chunk, number) in chunks.iter().zip(1..) {
             let ids = tokenizer.encode(chunk, options)?;
@@ -223,9 +301,14 @@ impl Encoder {
 fn walk(path: &Path, files: &mut Vec<(PathBuf, u64, u128)>) -> std::io::Result<()> {
     let metadata = path.metadata()?;
     if metadata.is_dir() {
-        return path.read_dir()?.try_for_each(|entry| walk(&entry?.path(), files));
+        return path
+            .read_dir()?
+            .try_for_each(|entry| walk(&entry?.path(), files));
     }
-    let time = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let time = metadata
+        .modified()?
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     files.push((path.to_owned(), metadata.len(), time.as_nanos()));
     Ok(())
 }

@@ -22,14 +22,23 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind by a file's name. `is_ragged` says that rows have several vectors each, which an array cannot hold.
+    /// The kind by a file's name. `is_ragged` says that rows have several vectors each, which an
+    /// array cannot hold.
     pub fn of(path: &Path, is_ragged: bool) -> anyhow::Result<Self> {
-        let kind = match path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase).as_deref() {
+        let kind = match path
+            .extension()
+            .and_then(|e| e.to_str())
+            .map(str::to_ascii_lowercase)
+            .as_deref()
+        {
             Some("npy") => Self::Npy,
             Some("jsonl" | "ndjson") => Self::Jsonl,
             Some("parquet") => Self::Parquet,
             Some("safetensors") => Self::Safetensors,
-            _ => anyhow::bail!("{}: vectors are written to .npy, .jsonl, .parquet and .safetensors", path.display()),
+            _ => anyhow::bail!(
+                "{}: vectors are written to .npy, .jsonl, .parquet and .safetensors",
+                path.display()
+            ),
         };
         anyhow::ensure!(
             kind != Self::Npy || !is_ragged,
@@ -82,7 +91,10 @@ pub fn write(table: &Table<'_>, kind: Kind, path: &Path, force: bool) -> Result<
 
 impl Table<'_> {
     /// Every row in order.
-    pub fn each_row(&self, take: &mut dyn FnMut(&Stored) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    pub fn each_row(
+        &self,
+        take: &mut dyn FnMut(&Stored) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         self.journal.each_row(&mut |row| {
             anyhow::ensure!(!(self.interrupted)(), "interrupted");
             take(row)
@@ -90,7 +102,10 @@ impl Table<'_> {
     }
 
     fn shape(&self) -> [u64; 2] {
-        [self.journal.done().vectors, self.format.stored_len(self.dim) as u64]
+        [
+            self.journal.done().vectors,
+            self.format.stored_len(self.dim) as u64,
+        ]
     }
 
     fn npy(&self, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -101,17 +116,26 @@ impl Table<'_> {
 
     fn jsonl(&self, out: &mut dyn Write) -> anyhow::Result<()> {
         self.each_row(&mut |row| {
-            serde_json::to_writer(&mut *out, &Line::of(self.format, self.dim, self.is_ragged, row))?;
+            serde_json::to_writer(
+                &mut *out,
+                &Line::of(self.format, self.dim, self.is_ragged, row),
+            )?;
             Ok(out.write_all(b"\n")?)
         })
     }
 
-    /// `embeddings`, and where rows are ragged `offsets`: row `i` has the vectors from `offsets[i]` to `offsets[i + 1]`.
+    /// `embeddings`, and where rows are ragged `offsets`: row `i` has the vectors from `offsets[i]`
+    /// to `offsets[i + 1]`.
     ///
-    /// Source: the format's page in the safetensors repository. Offsets come first, as they are aligned to 8 bytes there.
+    /// Source: the format's page in the safetensors repository. Offsets come first, as they are
+    /// aligned to 8 bytes there.
     fn safetensors(&self, out: &mut dyn Write) -> anyhow::Result<()> {
         let [n_vectors, len] = self.shape();
-        let n_offsets = if self.is_ragged { self.journal.done().rows + 1 } else { 0 };
+        let n_offsets = if self.is_ragged {
+            self.journal.done().rows + 1
+        } else {
+            0
+        };
         let stored_bytes = self.format.stored_bytes(self.dim) as u64;
         let (start, end) = (n_offsets * 8, n_offsets * 8 + n_vectors * stored_bytes);
         let mut header = serde_json::json!({
@@ -195,7 +219,11 @@ pub fn numbers(format: Format, dim: usize, is_ragged: bool, row: &[u8]) -> Numbe
         }
     };
     if is_ragged {
-        Numbers::Several(row.chunks_exact(format.stored_bytes(dim)).map(vector).collect())
+        Numbers::Several(
+            row.chunks_exact(format.stored_bytes(dim))
+                .map(vector)
+                .collect(),
+        )
     } else {
         vector(row)
     }

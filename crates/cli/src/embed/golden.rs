@@ -44,11 +44,25 @@ pub struct Reference {
 }
 
 impl Reference {
-    pub fn new(checkpoint: &Checkpoint, options: &EncoderOptions, app: &App) -> Result<Self, Failure> {
+    pub fn new(
+        checkpoint: &Checkpoint,
+        options: &EncoderOptions,
+        app: &App,
+    ) -> Result<Self, Failure> {
         let numerics = NumericsFlag::F32;
-        let run = Run { numerics, threads: None, batch_tokens: 1024, max_length: None, profile: None };
+        let run = Run {
+            numerics,
+            threads: None,
+            batch_tokens: 1024,
+            max_length: None,
+            profile: None,
+        };
         let encoder = encoder::of_checkpoint(checkpoint, options, &run, app)?;
-        Ok(Self { encoder, encoding: options.encoding, known: HashMap::new() })
+        Ok(Self {
+            encoder,
+            encoding: options.encoding,
+            known: HashMap::new(),
+        })
     }
 
     /// The golden vectors of a package that takes up to `max_tokens`.
@@ -62,7 +76,9 @@ impl Reference {
     fn of_texts(&mut self, max_tokens: usize) -> anyhow::Result<Vec<Golden>> {
         let mut goldens = Vec::new();
         for text in TEXTS {
-            let (ids, _) = self.encoder.text_within(text, max_tokens.min(self.encoder.max_tokens()))?;
+            let (ids, _) = self
+                .encoder
+                .text_within(text, max_tokens.min(self.encoder.max_tokens()))?;
             // Tokenizers without special tokens have none for some texts.
             if ids.is_empty() {
                 continue;
@@ -72,7 +88,10 @@ impl Reference {
                 None => self.encoder.embed(ids.clone())?,
             };
             self.known.insert(ids, vector.clone());
-            goldens.push(Golden { text: text.to_owned(), vector });
+            goldens.push(Golden {
+                text: text.to_owned(),
+                vector,
+            });
         }
         Ok(goldens)
     }
@@ -83,13 +102,19 @@ impl Reference {
         for text in TEXTS {
             chunks.push(text.to_owned());
             // Without a separator nothing can be embedded in chunks.
-            let Ok((tokens, _)) = self.encoder.chunks(&chunks, false) else { return Ok(Vec::new()) };
+            let Ok((tokens, _)) = self.encoder.chunks(&chunks, false) else {
+                return Ok(Vec::new());
+            };
             if tokens.len() > max_tokens.min(self.encoder.max_tokens()) {
                 chunks.pop();
             }
         }
         let vectors = vectors_of_chunks(&mut self.encoder, &chunks)?;
-        Ok(chunks.into_iter().zip(vectors).map(|(text, vector)| Golden { text, vector }).collect())
+        Ok(chunks
+            .into_iter()
+            .zip(vectors)
+            .map(|(text, vector)| Golden { text, vector })
+            .collect())
     }
 }
 

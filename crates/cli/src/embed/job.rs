@@ -1,4 +1,5 @@
-//! Embed rows window by window: read, tokenise, embed by length, and hand over in the order that they were read in.
+//! Embed rows window by window: read, tokenise, embed by length, and hand over in the order that
+//! they were read in.
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -16,7 +17,8 @@ use crate::language::TOKENIZER_BYTES;
 
 /// Rows of a window at most: enough that rows of one length are found for a call.
 const WINDOW_ROWS: usize = 4096;
-/// Tokens of a window at most, but for its last row: what is lost when a run is killed, some minutes of a large model.
+/// Tokens of a window at most, but for its last row: what is lost when a run is killed, some
+/// minutes of a large model.
 const WINDOW_TOKENS: usize = 1 << 17;
 
 /// What is to be done.
@@ -61,7 +63,11 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn next(&mut self) -> Result<Option<Row>, Failure> {
-        let row = self.rows.next().transpose().map_err(|e| Failure::new(Code::Usage, in_a_line(e)))?;
+        let row = self
+            .rows
+            .next()
+            .transpose()
+            .map_err(|e| Failure::new(Code::Usage, in_a_line(e)))?;
         if let Some(row) = &row {
             self.texts.update((row.texts.len() as u64).to_le_bytes());
             for text in &row.texts {
@@ -89,8 +95,8 @@ pub fn in_a_line(error: anyhow::Error) -> anyhow::Error {
 }
 
 impl Job<'_> {
-    /// Embed all rows behind the first `skip`, the hash of whose texts must be `skipped`. There must be as many as were
-    /// `counted`: a file that became shorter meanwhile is an error.
+    /// Embed all rows behind the first `skip`, the hash of whose texts must be `skipped`. There
+    /// must be as many as were `counted`: a file that became shorter meanwhile is an error.
     pub fn run(
         &mut self,
         skip: u64,
@@ -99,14 +105,22 @@ impl Job<'_> {
         sink: &mut Sink<'_>,
     ) -> Result<Counts, Failure> {
         let texts = self.texts;
-        let mut reader = Reader { rows: texts.rows().map_err(|e| Failure::new(Code::Usage, e))?, texts: Sha256::new() };
+        let mut reader = Reader {
+            rows: texts.rows().map_err(|e| Failure::new(Code::Usage, e))?,
+            texts: Sha256::new(),
+        };
         let mut n_skipped = 0;
         while n_skipped < skip && reader.next()?.is_some() {
             n_skipped += 1;
         }
         if n_skipped < skip || skip > 0 && hex(reader.texts.clone()) != skipped {
-            let error = anyhow::anyhow!("{}: its first {skip} texts are not those that were embedded", texts.name());
-            return Err(Failure::new(Code::Usage, error).remedy("the same texts, or remove what was begun"));
+            let error = anyhow::anyhow!(
+                "{}: its first {skip} texts are not those that were embedded",
+                texts.name()
+            );
+            return Err(
+                Failure::new(Code::Usage, error).remedy("the same texts, or remove what was begun")
+            );
         }
         let mut counts = Counts::default();
         loop {
@@ -125,8 +139,11 @@ impl Job<'_> {
 
     fn shrunk(&self, counted: u64, found: u64) -> Failure {
         let name = self.texts.name();
-        let error = format!("{name} had {counted} texts when they were counted, and has {found} now: it was changed");
-        Failure::new(Code::Usage, anyhow::anyhow!(error)).remedy("a copy of the file that nobody writes to")
+        let error = format!(
+            "{name} had {counted} texts when they were counted, and has {found} now: it was changed"
+        );
+        Failure::new(Code::Usage, anyhow::anyhow!(error))
+            .remedy("a copy of the file that nobody writes to")
     }
 
     fn window(&self, reader: &mut Reader<'_>) -> Result<Vec<Encoded>, Failure> {
@@ -145,21 +162,36 @@ impl Job<'_> {
         let max_tokens = self.encoder.max_tokens();
         let text_bytes: usize = row.texts.iter().map(String::len).sum();
         let what = || format!("the tokens of {}", self.texts.place(row.number));
-        let _held = self.app.budget.reserve(text_bytes.saturating_mul(TOKENIZER_BYTES), what).map_err(usage)?;
+        let _held = self
+            .app
+            .budget
+            .reserve(text_bytes.saturating_mul(TOKENIZER_BYTES), what)
+            .map_err(usage)?;
         let done = match self.encoding {
             Encoding::Chunks => self.encoder.chunks(&row.texts, self.truncate),
-            Encoding::Text | Encoding::Tokens => {
-                self.encoder.text(&[self.prompt.as_str(), &row.texts.concat()].concat(), self.truncate)
-            }
+            Encoding::Text | Encoding::Tokens => self.encoder.text(
+                &[self.prompt.as_str(), &row.texts.concat()].concat(),
+                self.truncate,
+            ),
         };
         let (tokens, truncated) = done.map_err(|e| self.at(row.number, e))?;
         // Told here, so that nothing of the window is computed in vain.
         match tokens.len() {
             0 => Err(self.refused(row.number, EmbedError::Empty { index: 0 })),
-            n if n > max_tokens => {
-                Err(self.refused(row.number, EmbedError::TooLong { index: 0, tokens: n, max_tokens }))
-            }
-            _ => Ok(Encoded { number: row.number, id: row.id, tokens, truncated }),
+            n if n > max_tokens => Err(self.refused(
+                row.number,
+                EmbedError::TooLong {
+                    index: 0,
+                    tokens: n,
+                    max_tokens,
+                },
+            )),
+            _ => Ok(Encoded {
+                number: row.number,
+                id: row.id,
+                tokens,
+                truncated,
+            }),
         }
     }
 
@@ -170,8 +202,12 @@ impl Job<'_> {
 
     fn refused(&self, number: u64, error: EmbedError) -> Failure {
         let remedy = match &error {
-            EmbedError::Empty { .. } => "a text that is not empty: this tokenizer puts nothing around one",
-            EmbedError::TooLong { .. } => "--truncate, which cuts it and counts it, or a shorter text",
+            EmbedError::Empty { .. } => {
+                "a text that is not empty: this tokenizer puts nothing around one"
+            }
+            EmbedError::TooLong { .. } => {
+                "--truncate, which cuts it and counts it, or a shorter text"
+            }
             EmbedError::TooManyChunks { .. } => "documents of fewer chunks",
             EmbedError::NotFinite { .. } => "--numerics f32, which has a wider range",
             _ => return Failure::new(Code::Usage, error),
@@ -184,24 +220,45 @@ impl Job<'_> {
         let app = self.app;
         let interrupted = || app.interrupt.is_set();
         let mut progress = |n: usize| app.output.advance(n as u64);
-        let mut watch = Watch { interrupted: &interrupted, progress: &mut progress };
-        let n_vectors: usize = window.iter().map(|encoded| self.n_vectors(&encoded.tokens)).sum();
+        let mut watch = Watch {
+            interrupted: &interrupted,
+            progress: &mut progress,
+        };
+        let n_vectors: usize = window
+            .iter()
+            .map(|encoded| self.n_vectors(&encoded.tokens))
+            .sum();
         let what = || format!("the vectors of {} texts", window.len());
         // As they are computed, as they are stored, and as they are written.
-        let n_bytes = n_vectors.saturating_mul(self.encoder.embedder.dim()).saturating_mul(12);
+        let n_bytes = n_vectors
+            .saturating_mul(self.encoder.embedder.dim())
+            .saturating_mul(12);
         let _held = app.budget.reserve(n_bytes, what).map_err(usage)?;
         let vectors = self.vectors(window, &mut watch)?;
-        let vectors = vectors.ok_or_else(|| Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")))?;
-        let mut counts = Counts { rows: window.len() as u64, ..Counts::default() };
+        let vectors = vectors
+            .ok_or_else(|| Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")))?;
+        let mut counts = Counts {
+            rows: window.len() as u64,
+            ..Counts::default()
+        };
         let mut rows = Vec::with_capacity(window.len());
         for (encoded, values) in window.iter().zip(vectors) {
             counts.tokens += encoded.tokens.len() as u64;
             counts.truncated += u64::from(encoded.truncated);
-            let vectors = self.stored(values).map_err(|e| self.at(encoded.number, e))?;
+            let vectors = self
+                .stored(values)
+                .map_err(|e| self.at(encoded.number, e))?;
             counts.vectors += (vectors.len() / self.format.stored_bytes(self.dim)) as u64;
-            rows.push(Stored { id: encoded.id.clone(), vectors });
+            rows.push(Stored {
+                id: encoded.id.clone(),
+                vectors,
+            });
         }
-        Ok(Done { counts, rows, texts })
+        Ok(Done {
+            counts,
+            rows,
+            texts,
+        })
     }
 
     fn n_vectors(&self, tokens: &Tokens) -> usize {
@@ -213,7 +270,11 @@ impl Job<'_> {
     }
 
     /// The vectors of each row, one behind the other; none when the user wants the end.
-    fn vectors(&mut self, window: &[Encoded], watch: &mut Watch<'_>) -> Result<Option<Vec<Vec<f32>>>, Failure> {
+    fn vectors(
+        &mut self,
+        window: &[Encoded],
+        watch: &mut Watch<'_>,
+    ) -> Result<Option<Vec<Vec<f32>>>, Failure> {
         let sequences = || -> Vec<Vec<u32>> {
             let text = |e: &Encoded| match &e.tokens {
                 Tokens::Text(tokens) => tokens.clone(),
@@ -236,13 +297,19 @@ impl Job<'_> {
         })
     }
 
-    fn documents(&mut self, window: &[Encoded], watch: &mut Watch<'_>) -> Result<Option<Vec<Vec<f32>>>, Failure> {
+    fn documents(
+        &mut self,
+        window: &[Encoded],
+        watch: &mut Watch<'_>,
+    ) -> Result<Option<Vec<Vec<f32>>>, Failure> {
         let mut out = Vec::with_capacity(window.len());
         for encoded in window {
             if (watch.interrupted)() {
                 return Ok(None);
             }
-            let Tokens::Chunks(document) = &encoded.tokens else { continue };
+            let Tokens::Chunks(document) = &encoded.tokens else {
+                continue;
+            };
             let rows = self.encoder.embedder.chunks(document);
             out.push(rows.map_err(|e| self.refused(encoded.number, e))?);
             (watch.progress)(1);
@@ -252,12 +319,23 @@ impl Job<'_> {
 
     /// Vectors as they are stored.
     fn stored(&self, values: Vec<f32>) -> anyhow::Result<Vec<u8>> {
-        let values = output::shorten(values, self.encoder.info.dim, self.dim, self.encoder.info.normalize);
+        let values = output::shorten(
+            values,
+            self.encoder.info.dim,
+            self.dim,
+            self.encoder.info.normalize,
+        );
         // 65,504 is the largest fp16; from 65,520 on numbers are rounded to infinity.
-        let overflows = self.format == Format::Float16 && values.iter().any(|v| v.abs() >= 65_520.0);
-        anyhow::ensure!(!overflows, "its vector holds numbers that fp16 cannot hold; --format float can");
+        let overflows =
+            self.format == Format::Float16 && values.iter().any(|v| v.abs() >= 65_520.0);
+        anyhow::ensure!(
+            !overflows,
+            "its vector holds numbers that fp16 cannot hold; --format float can"
+        );
         let mut out = Vec::with_capacity(values.len() * 4);
-        values.chunks_exact(self.dim).for_each(|vector| self.format.write(vector, &mut out));
+        values
+            .chunks_exact(self.dim)
+            .for_each(|vector| self.format.write(vector, &mut out));
         Ok(out)
     }
 }

@@ -1,10 +1,10 @@
-//! What a run has done so far: a file beside the output that grows by a window at a time, so that a run that was killed goes
-//! on where it stopped, with no row lost and none twice.
+//! What a run has done so far: a file beside the output that grows by a window at a time, so that a
+//! run that was killed goes on where it stopped, with no row lost and none twice.
 //!
-//! Its first line says in JSON what was asked for. Each window is a line of JSON, with counts and hashes, and the bytes of its
-//! rows: for each row the number of its vectors and the length of its id as u32, the id as JSON, then the vectors as they are
-//! stored. A window that is not whole, or whose rows are not as many as it says, counts as not written, and so does all that
-//! is behind it.
+//! Its first line says in JSON what was asked for. Each window is a line of JSON, with counts and
+//! hashes, and the bytes of its rows: for each row the number of its vectors and the length of its
+//! id as u32, the id as JSON, then the vectors as they are stored. A window that is not whole, or
+//! whose rows are not as many as it says, counts as not written, and so does all that is behind it.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -94,13 +94,26 @@ pub struct Journal {
 
 impl Journal {
     /// Begin one, or go on with what is there, for which nobody else must be writing it.
-    pub fn open(path: &Path, settings: &Settings, vector_bytes: usize, budget: &Budget) -> Result<Self, Failure> {
+    pub fn open(
+        path: &Path,
+        settings: &Settings,
+        vector_bytes: usize,
+        budget: &Budget,
+    ) -> Result<Self, Failure> {
         let in_file = || path.display().to_string();
         if path.metadata().is_ok_and(|found| !found.is_file()) {
-            let error = anyhow::anyhow!("{} is no regular file, which keeps what is done", path.display());
+            let error = anyhow::anyhow!(
+                "{} is no regular file, which keeps what is done",
+                path.display()
+            );
             return Err(Failure::new(Code::Usage, error).remedy("another --out"));
         }
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let options = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path);
         let file = options.with_context(in_file)?;
         match file.try_lock() {
             Ok(()) => {}
@@ -108,7 +121,9 @@ impl Journal {
                 let error = anyhow::anyhow!("{} is being written by another thane", path.display());
                 return Err(Failure::new(Code::Usage, error).remedy("another --out"));
             }
-            Err(TryLockError::Error(e)) => return Err(anyhow::Error::new(e).context(in_file()).into()),
+            Err(TryLockError::Error(e)) => {
+                return Err(anyhow::Error::new(e).context(in_file()).into());
+            }
         }
         let mut this = Self {
             file,
@@ -137,11 +152,17 @@ impl Journal {
         &self.texts
     }
 
-    /// Add rows, whose texts and all before them have the hash `texts`. When this returns they are on the disk.
+    /// Add rows, whose texts and all before them have the hash `texts`. When this returns they are
+    /// on the disk.
     pub fn append(&mut self, counts: &Counts, rows: &[u8], texts: &Sha256) -> io::Result<()> {
         let texts = hex(texts.clone());
         let sha256 = hex(Sha256::new_with_prefix(rows));
-        let window = Window { counts: counts.clone(), bytes: rows.len() as u64, sha256, texts: texts.clone() };
+        let window = Window {
+            counts: counts.clone(),
+            bytes: rows.len() as u64,
+            sha256,
+            texts: texts.clone(),
+        };
         let mut bytes = serde_json::to_vec(&window)?;
         bytes.push(b'\n');
         bytes.extend(rows);
@@ -153,7 +174,10 @@ impl Journal {
     }
 
     /// Every row in order. Their lengths were checked when the file was opened.
-    pub fn each_row(&self, take: &mut dyn FnMut(&Stored) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    pub fn each_row(
+        &self,
+        take: &mut dyn FnMut(&Stored) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let mut reader = BufReader::new(&self.file);
         reader.seek(SeekFrom::Start(self.start))?;
         let mut held = self.budget.reserve(0, String::new)?;
@@ -163,16 +187,24 @@ impl Journal {
                 let len = n_vectors as usize * self.vector_bytes;
                 let more = (len + id_bytes.unwrap_or(0) as usize * 2).saturating_sub(held.bytes());
                 held.grow(more, || format!("a row of {}", self.path.display()))?;
-                let id = id_bytes.map(|n| read_bytes(&mut reader, n as usize)).transpose()?;
+                let id = id_bytes
+                    .map(|n| read_bytes(&mut reader, n as usize))
+                    .transpose()?;
                 let id = id.map(|id| serde_json::from_slice(&id)).transpose()?;
-                take(&Stored { id, vectors: read_bytes(&mut reader, len)? })?;
+                take(&Stored {
+                    id,
+                    vectors: read_bytes(&mut reader, len)?,
+                })?;
             }
         }
         Ok(())
     }
 
     fn begin(&mut self, settings: &Settings) -> anyhow::Result<()> {
-        let mut head = serde_json::to_vec(&Head { thane_embed: VERSION, settings: settings.clone() })?;
+        let mut head = serde_json::to_vec(&Head {
+            thane_embed: VERSION,
+            settings: settings.clone(),
+        })?;
         head.push(b'\n');
         self.file.write_all(&head)?;
         self.start = head.len() as u64;
@@ -185,14 +217,19 @@ impl Journal {
         let mut reader = BufReader::new(&self.file);
         let head = read_line(&mut reader).with_context(|| path.to_string())?;
         let head: Option<Head> = head.and_then(|(line, _)| serde_json::from_slice(&line).ok());
-        let head = head.filter(|head| head.thane_embed == VERSION).ok_or_else(|| {
-            let error = anyhow::anyhow!("{path} is not what this version of thane embed writes");
-            Failure::new(Code::Usage, error).remedy(anew.clone())
-        })?;
+        let head = head
+            .filter(|head| head.thane_embed == VERSION)
+            .ok_or_else(|| {
+                let error =
+                    anyhow::anyhow!("{path} is not what this version of thane embed writes");
+                Failure::new(Code::Usage, error).remedy(anew.clone())
+            })?;
         let differ = differences(&head.settings, settings);
         if !differ.is_empty() {
             let error = anyhow::anyhow!("{path} was begun otherwise: {}", differ.join(", "));
-            return Err(Failure::new(Code::Usage, error).remedy("the flags that it was begun with").remedy(anew));
+            return Err(Failure::new(Code::Usage, error)
+                .remedy("the flags that it was begun with")
+                .remedy(anew));
         }
         let in_file = |e: io::Error| Failure::from(anyhow::Error::new(e).context(path.to_string()));
         self.start = reader.stream_position().map_err(in_file)?;
@@ -202,7 +239,10 @@ impl Journal {
             self.done.add(&window.counts);
             self.texts = window.texts;
         }
-        self.file.set_len(end).and_then(|()| self.file.seek(SeekFrom::Start(end))).map_err(in_file)?;
+        self.file
+            .set_len(end)
+            .and_then(|()| self.file.seek(SeekFrom::Start(end)))
+            .map_err(in_file)?;
         Ok(())
     }
 }
@@ -216,7 +256,11 @@ pub fn frame(rows: &[Stored], vector_bytes: usize) -> Vec<u8> {
     for row in rows {
         let id = row.id.as_ref().map(Value::to_string);
         out.extend(((row.vectors.len() / vector_bytes) as u32).to_le_bytes());
-        out.extend(id.as_ref().map_or(NO_ID, |id| id.len() as u32).to_le_bytes());
+        out.extend(
+            id.as_ref()
+                .map_or(NO_ID, |id| id.len() as u32)
+                .to_le_bytes(),
+        );
         out.extend(id.unwrap_or_default().as_bytes());
         out.extend(&row.vectors);
     }
@@ -241,10 +285,25 @@ fn read_bytes(reader: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
 
 /// What two runs were asked for that is not the same.
 fn differences(before: &Settings, now: &Settings) -> Vec<String> {
-    let value = |settings: &Settings, key: &str| settings.get(key).cloned().unwrap_or_else(|| "nothing".to_owned());
-    let keys = before.keys().chain(now.keys().filter(|key| !before.contains_key(*key)));
+    let value = |settings: &Settings, key: &str| {
+        settings
+            .get(key)
+            .cloned()
+            .unwrap_or_else(|| "nothing".to_owned())
+    };
+    let keys = before
+        .keys()
+        .chain(now.keys().filter(|key| !before.contains_key(*key)));
     let differ = keys.filter(|key| before.get(*key) != now.get(*key));
-    differ.map(|key| format!("{key} was {}, now it is {}", value(before, key), value(now, key))).collect()
+    differ
+        .map(|key| {
+            format!(
+                "{key} was {}, now it is {}",
+                value(before, key),
+                value(now, key)
+            )
+        })
+        .collect()
 }
 
 /// A line and its length with the line break; none at the end, or where it is not whole.
@@ -260,8 +319,13 @@ fn read_window(reader: &mut impl BufRead) -> io::Result<Option<Window>> {
 
 /// The next window, if all of it is there and its rows are as it says; they are read over.
 fn whole_window(reader: &mut impl BufRead, vector_bytes: usize) -> io::Result<Option<Window>> {
-    let Some(window) = read_window(reader)? else { return Ok(None) };
-    let mut rows = Hashing { from: reader.take(window.bytes), sha: Sha256::new() };
+    let Some(window) = read_window(reader)? else {
+        return Ok(None);
+    };
+    let mut rows = Hashing {
+        from: reader.take(window.bytes),
+        sha: Sha256::new(),
+    };
     let counted = count_rows(&mut rows, &window.counts, vector_bytes);
     let n_left = io::copy(&mut rows, &mut io::sink())?;
     let is_whole = match counted {
@@ -320,16 +384,32 @@ mod tests {
 
     fn append(journal: &mut Journal, rows: &[&[u8]], texts: &str) {
         let vectors = rows.iter().map(|row| row.len() as u64 / 2).sum();
-        let counts = Counts { rows: rows.len() as u64, vectors, tokens: 5, truncated: 0 };
+        let counts = Counts {
+            rows: rows.len() as u64,
+            vectors,
+            tokens: 5,
+            truncated: 0,
+        };
         let id = |row: &[u8]| (row.len() == 4).then(|| Value::from("four"));
-        let rows: Vec<Stored> = rows.iter().map(|row| Stored { id: id(row), vectors: row.to_vec() }).collect();
-        journal.append(&counts, &frame(&rows, 2), &Sha256::new_with_prefix(texts)).unwrap();
+        let rows: Vec<Stored> = rows
+            .iter()
+            .map(|row| Stored {
+                id: id(row),
+                vectors: row.to_vec(),
+            })
+            .collect();
+        journal
+            .append(&counts, &frame(&rows, 2), &Sha256::new_with_prefix(texts))
+            .unwrap();
     }
 
     fn rows(journal: &Journal) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         let mut take = |row: &Stored| {
-            assert_eq!(row.id, (row.vectors.len() == 4).then(|| Value::from("four")));
+            assert_eq!(
+                row.id,
+                (row.vectors.len() == 4).then(|| Value::from("four"))
+            );
             out.push(row.vectors.clone());
             Ok(())
         };
@@ -362,7 +442,11 @@ mod tests {
             let hash = hex(Sha256::new_with_prefix(texts));
             assert_eq!(journal.texts(), if n_rows == 0 { "" } else { &hash });
             append(&mut journal, &[b"xy"], "z");
-            let expected = [&[&b"ab"[..], b"cdef", b"", b"gh"][..n_rows as usize], &[b"xy"]].concat();
+            let expected = [
+                &[&b"ab"[..], b"cdef", b"", b"gh"][..n_rows as usize],
+                &[b"xy"],
+            ]
+            .concat();
             assert_eq!(rows(&journal), expected, "cut at {cut}");
         }
         let mut damaged = whole.clone();
@@ -381,16 +465,29 @@ mod tests {
             String::from_utf8(text).unwrap()
         };
         std::fs::write(&path, "my notes\n").unwrap();
-        assert!(refusal().contains("is not what this version of thane embed writes"), "{}", refusal());
+        assert!(
+            refusal().contains("is not what this version of thane embed writes"),
+            "{}",
+            refusal()
+        );
         assert_eq!(std::fs::read(&path).unwrap(), b"my notes\n");
         std::fs::remove_file(&path).unwrap();
         let held = open(&path, "float").unwrap();
-        assert!(refusal().contains("is being written by another thane"), "{}", refusal());
+        assert!(
+            refusal().contains("is being written by another thane"),
+            "{}",
+            refusal()
+        );
         drop(held);
-        assert!(refusal().contains("--format was float, now it is int8"), "{}", refusal());
+        assert!(
+            refusal().contains("--format was float, now it is int8"),
+            "{}",
+            refusal()
+        );
     }
 
-    /// Issue 30, 3.5: a journal whose window says that a row has 2^32 - 2 vectors, with the hash of just these bytes.
+    /// Issue 30, 3.5: a journal whose window says that a row has 2^32 - 2 vectors, with the hash of
+    /// just these bytes.
     #[test]
     fn a_crafted_journal_asks_for_no_memory() {
         let folder = tempfile::tempdir().unwrap();
@@ -398,7 +495,12 @@ mod tests {
         let craft = |counts: &Counts, rows: &[u8]| {
             drop(open(&path, "int8").unwrap());
             let sha256 = hex(Sha256::new_with_prefix(rows));
-            let window = Window { counts: counts.clone(), bytes: rows.len() as u64, sha256, texts: "0".repeat(64) };
+            let window = Window {
+                counts: counts.clone(),
+                bytes: rows.len() as u64,
+                sha256,
+                texts: "0".repeat(64),
+            };
             let mut bytes = std::fs::read(&path).unwrap();
             bytes.extend(serde_json::to_vec(&window).unwrap());
             bytes.push(b'\n');
@@ -410,9 +512,20 @@ mod tests {
             std::fs::remove_file(&path).unwrap();
             done.rows
         };
-        let counts = |rows: u64, vectors: u64| Counts { rows, vectors, tokens: 1, truncated: 0 };
-        let row = |n_vectors: u32, id: u32, rest: &[u8]| [&n_vectors.to_le_bytes(), &id.to_le_bytes(), rest].concat();
-        assert_eq!(craft(&counts(1, 1), &row(1, NO_ID, b"ab")), 1, "as it should be");
+        let counts = |rows: u64, vectors: u64| Counts {
+            rows,
+            vectors,
+            tokens: 1,
+            truncated: 0,
+        };
+        let row = |n_vectors: u32, id: u32, rest: &[u8]| {
+            [&n_vectors.to_le_bytes(), &id.to_le_bytes(), rest].concat()
+        };
+        assert_eq!(
+            craft(&counts(1, 1), &row(1, NO_ID, b"ab")),
+            1,
+            "as it should be"
+        );
         for (counts, rows) in [
             (counts(1, 0xffff_fffe), row(0xffff_fffe, NO_ID, b"ab")),
             (counts(1, 1), row(1, 0xffff_fffe, b"ab")),
@@ -426,7 +539,10 @@ mod tests {
         // A row that is there, and larger than what may be allocated.
         let large = vec![7; 3 << 20];
         append(&mut open(&path, "int8").unwrap(), &[&large], "a");
-        let error = open(&path, "int8").unwrap().each_row(&mut |_| Ok(())).unwrap_err();
+        let error = open(&path, "int8")
+            .unwrap()
+            .each_row(&mut |_| Ok(()))
+            .unwrap_err();
         assert!(error.is::<thane_mil::budget::OverBudget>(), "{error:#}");
     }
 

@@ -39,9 +39,13 @@ pub fn of_texts(texts: &Texts, words: &Words, prompt: &str, app: &App) -> Result
         let row = row.map_err(usage)?;
         let text = [prompt, &row.texts.concat()].concat();
         let what = || format!("the tokens of {}", texts.place(row.number));
-        let held = app.budget.reserve(text.len().saturating_mul(TOKENIZER_BYTES), what);
+        let held = app
+            .budget
+            .reserve(text.len().saturating_mul(TOKENIZER_BYTES), what);
         let _held = held.map_err(|e| usage(e.into()))?;
-        let ids = words.encode(&text).map_err(|e| usage(e.context(texts.place(row.number))))?;
+        let ids = words
+            .encode(&text)
+            .map_err(|e| usage(e.context(texts.place(row.number))))?;
         match ids.len() {
             0 => lengths.empty += 1,
             n => lengths.histogram.add(n, 1),
@@ -52,7 +56,8 @@ pub fn of_texts(texts: &Texts, words: &Words, prompt: &str, app: &App) -> Result
     Ok(lengths)
 }
 
-/// Read `{"128": 5}`: five texts of 128 tokens. Keys that are no lengths and values that are no counts are named.
+/// Read `{"128": 5}`: five texts of 128 tokens. Keys that are no lengths and values that are no
+/// counts are named.
 pub fn of_counts(path: &Path) -> anyhow::Result<Histogram> {
     let shown = || path.display().to_string();
     let text = read_small(path, MOST_BYTES).with_context(shown)?;
@@ -62,7 +67,9 @@ pub fn of_counts(path: &Path) -> anyhow::Result<Histogram> {
     for (key, value) in pairs {
         match (key.parse::<usize>(), value.as_u64()) {
             (Ok(length), Some(n)) if length > 0 => histogram.add(length, n),
-            (Ok(length), _) if length > 0 => faults.push(format!("`{key}` is {value}, a count is due: 0, 1, 2, ...")),
+            (Ok(length), _) if length > 0 => {
+                faults.push(format!("`{key}` is {value}, a count is due: 0, 1, 2, ..."))
+            }
             _ => faults.push(format!("`{key}` is no length: a whole number above 0")),
         }
         if faults.len() == MOST_FAULTS {

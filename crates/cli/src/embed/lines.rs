@@ -1,5 +1,5 @@
-//! Lines, and rows that are a JSON object a line. Of an object only the fields that count are kept: other values are read
-//! over, whatever they hold.
+//! Lines, and rows that are a JSON object a line. Of an object only the fields that count are kept:
+//! other values are read over, whatever they hold.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
@@ -12,9 +12,17 @@ use super::meter::{BUFFER_BYTES, Meter, Metered, too_long};
 use super::rows::{Fields, Id, MAX_ROW_BYTES, Row};
 
 /// Lines with their numbers from 1, without what ends them.
-pub fn lines<R: Read>(from: R, meter: Meter) -> impl Iterator<Item = (u64, anyhow::Result<String>)> {
+pub fn lines<R: Read>(
+    from: R,
+    meter: Meter,
+) -> impl Iterator<Item = (u64, anyhow::Result<String>)> {
     let from = BufReader::with_capacity(BUFFER_BYTES, meter.reader(from));
-    Lines { from, meter, number: 0, failed: false }
+    Lines {
+        from,
+        meter,
+        number: 0,
+        failed: false,
+    }
 }
 
 struct Lines<R> {
@@ -27,7 +35,9 @@ struct Lines<R> {
 impl<R: Read> Lines<R> {
     fn read(&mut self) -> anyhow::Result<Option<String>> {
         let mut line = Vec::new();
-        let read = (&mut self.from).take(MAX_ROW_BYTES + 1).read_until(b'\n', &mut line);
+        let read = (&mut self.from)
+            .take(MAX_ROW_BYTES + 1)
+            .read_until(b'\n', &mut line);
         let n = read.map_err(|e| self.meter.fault(e))?;
         if n == 0 {
             return Ok(None);
@@ -41,8 +51,12 @@ impl<R: Read> Lines<R> {
             line.pop();
             line.pop_if(|last| *last == b'\r');
         }
-        let text = String::from_utf8(line)
-            .map_err(|e| anyhow::anyhow!("it is no UTF-8 from byte {} on", e.utf8_error().valid_up_to() + 1))?;
+        let text = String::from_utf8(line).map_err(|e| {
+            anyhow::anyhow!(
+                "it is no UTF-8 from byte {} on",
+                e.utf8_error().valid_up_to() + 1
+            )
+        })?;
         // Some editors begin a file with a byte order mark.
         Ok(Some(match text.strip_prefix('\u{feff}') {
             Some(rest) if self.number == 1 => rest.to_owned(),
@@ -64,7 +78,9 @@ impl<R: Read> Iterator for Lines<R> {
             Ok(line) => line.map(|line| (self.number, Ok(line))),
             Err(e) => {
                 // A disk that fails would fail for ever, and memory that is short stays so.
-                self.failed |= e.chain().any(|cause| cause.is::<io::Error>() || cause.is::<OverBudget>());
+                self.failed |= e
+                    .chain()
+                    .any(|cause| cause.is::<io::Error>() || cause.is::<OverBudget>());
                 Some((self.number, Err(e)))
             }
         }
@@ -86,23 +102,35 @@ impl<'a> JsonRows<'a> {
             Id::Named(_) => Some(true),
             Id::None => Some(false),
         };
-        Self { fields, chunks, has_ids }
+        Self {
+            fields,
+            chunks,
+            has_ids,
+        }
     }
 
     pub fn row(&mut self, number: u64, line: &str) -> anyhow::Result<Row> {
         let object = self.object(line)?;
         let field = &self.fields.text;
-        let text = object.text.ok_or_else(|| Fields::missing("field", field, "--field", &object.names))?;
+        let text = object
+            .text
+            .ok_or_else(|| Fields::missing("field", field, "--field", &object.names))?;
         let texts = match (text, self.chunks) {
             (Seen::Scalar(Value::String(text)), false) => vec![text],
             (Seen::List(items), true) => {
-                let items = items.ok_or_else(|| anyhow::anyhow!("`{field}` holds something that is no string"))?;
+                let items = items.ok_or_else(|| {
+                    anyhow::anyhow!("`{field}` holds something that is no string")
+                })?;
                 anyhow::ensure!(!items.is_empty(), "`{field}` is an empty list");
                 items
             }
-            (Seen::List(_), false) => anyhow::bail!("`{field}` is a list, a string is due; --chunks takes lists"),
+            (Seen::List(_), false) => {
+                anyhow::bail!("`{field}` is a list, a string is due; --chunks takes lists")
+            }
             (other, false) => anyhow::bail!("`{field}` is {}, a string is due", other.kind()),
-            (other, true) => anyhow::bail!("`{field}` is {}, a list of strings is due", other.kind()),
+            (other, true) => {
+                anyhow::bail!("`{field}` is {}, a list of strings is due", other.kind())
+            }
         };
         let has_ids = *self.has_ids.get_or_insert(object.id.is_some());
         let id = match self.fields.id_name().filter(|_| has_ids) {
@@ -135,11 +163,17 @@ impl<'a> JsonRows<'a> {
         };
         let mut from = serde_json::Deserializer::from_str(line);
         if !line.trim_start().starts_with('{') {
-            let other = ValueSeed { chunks: false }.deserialize(&mut from).map_err(no_json)?;
+            let other = ValueSeed { chunks: false }
+                .deserialize(&mut from)
+                .map_err(no_json)?;
             from.end().map_err(no_json)?;
             anyhow::bail!("it is {}, an object is due", other.kind());
         }
-        let seed = ObjectSeed { text: &self.fields.text, id: self.fields.id_name(), chunks: self.chunks };
+        let seed = ObjectSeed {
+            text: &self.fields.text,
+            id: self.fields.id_name(),
+            chunks: self.chunks,
+        };
         let object = seed.deserialize(&mut from).map_err(no_json)?;
         from.end().map_err(no_json)?;
         Ok(object)
@@ -202,7 +236,9 @@ impl<'de> Visitor<'de> for ObjectSeed<'_> {
         let mut object = Object::default();
         while let Some(name) = map.next_key::<String>()? {
             if name == self.text {
-                object.text = Some(map.next_value_seed(ValueSeed { chunks: self.chunks })?);
+                object.text = Some(map.next_value_seed(ValueSeed {
+                    chunks: self.chunks,
+                })?);
             } else if Some(name.as_str()) == self.id {
                 object.id = Some(map.next_value_seed(ValueSeed { chunks: false })?);
             } else {

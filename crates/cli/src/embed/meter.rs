@@ -1,4 +1,5 @@
-//! What a row takes while it is read: bytes are reserved from the budget as they come, and given back with the next row.
+//! What a row takes while it is read: bytes are reserved from the budget as they come, and given
+//! back with the next row.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
@@ -27,8 +28,16 @@ struct State {
 impl Meter {
     /// `factor` bytes of memory are reserved for each byte that is read.
     pub fn new(budget: &Budget, factor: usize, source: impl FnOnce() -> String) -> Self {
-        let held = budget.reserve(0, String::new).expect("nothing is always left");
-        Self(Rc::new(RefCell::new(State { held, factor, source: source(), row_bytes: 0, over: None })))
+        let held = budget
+            .reserve(0, String::new)
+            .expect("nothing is always left");
+        Self(Rc::new(RefCell::new(State {
+            held,
+            factor,
+            source: source(),
+            row_bytes: 0,
+            over: None,
+        })))
     }
 
     /// The row that was read is done with.
@@ -41,25 +50,38 @@ impl Meter {
 
     /// A reader that counts what it gives.
     pub fn reader<R: Read>(&self, from: R) -> Metered<R> {
-        Metered { from, meter: self.clone() }
+        Metered {
+            from,
+            meter: self.clone(),
+        }
     }
 
     /// Why reading failed: [`OverBudget`] where memory was the reason.
     pub fn fault(&self, error: impl Into<anyhow::Error>) -> anyhow::Error {
-        self.0.borrow_mut().over.take().map_or_else(|| error.into(), Into::into)
+        self.0
+            .borrow_mut()
+            .over
+            .take()
+            .map_or_else(|| error.into(), Into::into)
     }
 
     fn took(&self, n: usize) -> io::Result<()> {
         let state = &mut *self.0.borrow_mut();
         state.row_bytes += n as u64;
         if state.row_bytes > MAX_ROW_BYTES + 2 * BUFFER_BYTES as u64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, too_long().to_string()));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                too_long().to_string(),
+            ));
         }
         let what = || format!("a row of {}", state.source);
-        state.held.grow(n.saturating_mul(state.factor), what).map_err(|over| {
-            state.over = Some(over.clone());
-            io::Error::other(over)
-        })
+        state
+            .held
+            .grow(n.saturating_mul(state.factor), what)
+            .map_err(|over| {
+                state.over = Some(over.clone());
+                io::Error::other(over)
+            })
     }
 }
 

@@ -1,8 +1,8 @@
 //! Texts from files to vectors in files: what `thane embed` is made of.
 //!
-//! [`rows`] reads texts, by [`lines`], [`csv`] and [`parquet`], and [`meter`] bounds what a row takes. [`encoder`] is the
-//! model, [`job`] embeds texts window by window, [`journal`] keeps what is done so that a run that was killed goes on, and
-//! [`files`] and [`parquet`] write the results.
+//! [`rows`] reads texts, by [`lines`], [`csv`] and [`parquet`], and [`meter`] bounds what a row
+//! takes. [`encoder`] is the model, [`job`] embeds texts window by window, [`journal`] keeps what
+//! is done so that a run that was killed goes on, and [`files`] and [`parquet`] write the results.
 
 pub mod bundle;
 mod csv;

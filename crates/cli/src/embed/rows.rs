@@ -1,6 +1,8 @@
-//! The texts to embed: from the command line, from lines, JSON lines, CSV or Parquet, one row at a time.
+//! The texts to embed: from the command line, from lines, JSON lines, CSV or Parquet, one row at a
+//! time.
 //!
-//! Whatever a file says of itself, a row has [`MAX_ROW_BYTES`] at most, and what it takes is reserved from the budget.
+//! Whatever a file says of itself, a row has [`MAX_ROW_BYTES`] at most, and what it takes is
+//! reserved from the budget.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -24,7 +26,8 @@ pub struct Row {
     /// Its line or number, from 1.
     pub number: u64,
     pub texts: Vec<String>,
-    /// What the row is called: text, number, truth value or null. None where the source names no rows.
+    /// What the row is called: text, number, truth value or null. None where the source names no
+    /// rows.
     pub id: Option<Value>,
 }
 
@@ -39,7 +42,10 @@ pub struct Fields {
 impl Fields {
     /// The field of this name, and ids where rows have them.
     pub fn text(name: &str) -> Self {
-        Self { text: name.to_owned(), id: Id::IfAny }
+        Self {
+            text: name.to_owned(),
+            id: Id::IfAny,
+        }
     }
 
     /// The field of ids, where it is another than that of the text.
@@ -60,7 +66,10 @@ impl Fields {
     /// That a row or file has no field of this name, and which it has.
     pub fn missing(what: &str, field: &str, flag: &str, names: &[String]) -> anyhow::Error {
         let names: Vec<&str> = names.iter().take(8).map(String::as_str).collect();
-        anyhow::anyhow!("it has no {what} `{field}`, it has {}; {flag} NAME names another", names.join(", "))
+        anyhow::anyhow!(
+            "it has no {what} `{field}`, it has {}; {flag} NAME names another",
+            names.join(", ")
+        )
     }
 }
 
@@ -104,13 +113,21 @@ impl Source {
     /// The kind of a file by its name.
     pub fn file(path: &Path) -> anyhow::Result<Self> {
         let path = path.to_owned();
-        match path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase).as_deref() {
+        match path
+            .extension()
+            .and_then(|e| e.to_str())
+            .map(str::to_ascii_lowercase)
+            .as_deref()
+        {
             Some("txt") => Ok(Self::Lines(path)),
             Some("jsonl" | "ndjson") => Ok(Self::Json(path)),
             Some("csv") => Ok(Self::Csv(path, b',')),
             Some("tsv") => Ok(Self::Csv(path, b'\t')),
             Some("parquet") => Ok(Self::Parquet(path)),
-            _ => anyhow::bail!("{}: texts are read from .txt, .jsonl, .csv, .tsv and .parquet files", path.display()),
+            _ => anyhow::bail!(
+                "{}: texts are read from .txt, .jsonl, .csv, .tsv and .parquet files",
+                path.display()
+            ),
         }
     }
 }
@@ -119,20 +136,37 @@ impl Source {
 pub type Rows<'a> = Box<dyn Iterator<Item = anyhow::Result<Row>> + 'a>;
 
 impl Texts {
-    pub fn new(from: Source, fields: Fields, chunks: bool, budget: &Budget) -> anyhow::Result<Self> {
+    pub fn new(
+        from: Source,
+        fields: Fields,
+        chunks: bool,
+        budget: &Budget,
+    ) -> anyhow::Result<Self> {
         let lists = "a row of a .jsonl file can be one";
         match &from {
-            Source::Lines(path) if chunks => anyhow::bail!("{}: a line is no list of chunks; {lists}", path.display()),
+            Source::Lines(path) if chunks => {
+                anyhow::bail!("{}: a line is no list of chunks; {lists}", path.display())
+            }
             Source::Csv(path, _) if chunks => {
                 anyhow::bail!("{}: a field is no list of chunks; {lists}", path.display())
             }
             Source::Parquet(path) if chunks => {
-                anyhow::bail!("{}: lists are not read from Parquet; {lists}", path.display())
+                anyhow::bail!(
+                    "{}: lists are not read from Parquet; {lists}",
+                    path.display()
+                )
             }
             Source::CommandLine(_) | Source::Lines(_) | Source::Stdin if fields.needs_id() => {
-                anyhow::bail!("--id names a field of rows, and lines have none; rows of .jsonl, .csv and .parquet do")
+                anyhow::bail!(
+                    "--id names a field of rows, and lines have none; rows of .jsonl, .csv and .parquet do"
+                )
             }
-            _ => Ok(Self { from, fields, chunks, budget: budget.clone() }),
+            _ => Ok(Self {
+                from,
+                fields,
+                chunks,
+                budget: budget.clone(),
+            }),
         }
     }
 
@@ -140,9 +174,10 @@ impl Texts {
     pub fn name(&self) -> String {
         match &self.from {
             Source::CommandLine(_) => "the command line".to_owned(),
-            Source::Lines(path) | Source::Json(path) | Source::Csv(path, _) | Source::Parquet(path) => {
-                path.display().to_string()
-            }
+            Source::Lines(path)
+            | Source::Json(path)
+            | Source::Csv(path, _)
+            | Source::Parquet(path) => path.display().to_string(),
             Source::Stdin | Source::JsonStdin => "stdin".to_owned(),
         }
     }
@@ -157,7 +192,8 @@ impl Texts {
         format!("{}, {what} {number}", self.name())
     }
 
-    /// Read every row once and name those that cannot be read; how many there are. Nothing for stdin, which is read once.
+    /// Read every row once and name those that cannot be read; how many there are. Nothing for
+    /// stdin, which is read once.
     pub fn check(&self) -> anyhow::Result<Option<u64>> {
         if matches!(self.from, Source::Stdin | Source::JsonStdin) {
             return Ok(None);
@@ -166,7 +202,9 @@ impl Texts {
         for row in self.rows()? {
             match row {
                 Ok(_) => n += 1,
-                Err(fault) if fault.chain().any(|cause| cause.is::<OverBudget>()) => return Err(fault),
+                Err(fault) if fault.chain().any(|cause| cause.is::<OverBudget>()) => {
+                    return Err(fault);
+                }
                 Err(fault) => faults.push(format!("{fault:#}")),
             }
             if faults.len() == MAX_FAULTS {
@@ -180,22 +218,35 @@ impl Texts {
     /// The rows in order. A row is reserved for until the next one is asked for.
     pub fn rows(&self) -> anyhow::Result<Rows<'_>> {
         Ok(match &self.from {
-            Source::CommandLine(texts) if self.chunks => {
-                Box::new([Ok(Row { number: 1, texts: texts.clone(), id: None })].into_iter())
-            }
+            Source::CommandLine(texts) if self.chunks => Box::new(
+                [Ok(Row {
+                    number: 1,
+                    texts: texts.clone(),
+                    id: None,
+                })]
+                .into_iter(),
+            ),
             Source::CommandLine(texts) => {
-                let row = |(text, number): (&String, u64)| Ok(Row { number, texts: vec![text.clone()], id: None });
+                let row = |(text, number): (&String, u64)| {
+                    Ok(Row {
+                        number,
+                        texts: vec![text.clone()],
+                        id: None,
+                    })
+                };
                 Box::new(texts.iter().zip(1..).map(row))
             }
             Source::Lines(path) => Box::new(self.plain(open(path)?)),
             Source::Json(path) => Box::new(self.json(open(path)?)),
             Source::Csv(path, separator) => {
                 let meter = Meter::new(&self.budget, 4, || self.name());
-                let rows = csv::rows(open(path)?, *separator, &self.fields, meter).with_context(|| self.name())?;
+                let rows = csv::rows(open(path)?, *separator, &self.fields, meter)
+                    .with_context(|| self.name())?;
                 Box::new(rows.map(|(number, row)| self.named(number, row)))
             }
             Source::Parquet(path) => {
-                let rows = parquet::read::rows(path, &self.fields, &self.budget).with_context(|| self.name())?;
+                let rows = parquet::read::rows(path, &self.fields, &self.budget)
+                    .with_context(|| self.name())?;
                 Box::new(rows.map(|(number, row)| self.named(number, row)))
             }
             Source::Stdin => Box::new(self.plain(io::stdin())),
@@ -211,15 +262,22 @@ impl Texts {
     fn plain<'a>(&'a self, from: impl Read + 'a) -> impl Iterator<Item = anyhow::Result<Row>> + 'a {
         let meter = Meter::new(&self.budget, 3, || self.name());
         lines::lines(from, meter).map(|(number, line)| {
-            let row = line.map(|text| Row { number, texts: vec![text], id: None });
+            let row = line.map(|text| Row {
+                number,
+                texts: vec![text],
+                id: None,
+            });
             self.named(number, row)
         })
     }
 
     /// An object a line. Empty lines may set them apart.
     fn json<'a>(&'a self, from: impl Read + 'a) -> impl Iterator<Item = anyhow::Result<Row>> + 'a {
-        // A chunk of one byte, with its quotes and comma, takes four bytes of the line, and a string of 24 and its heap.
-        let meter = Meter::new(&self.budget, if self.chunks { 20 } else { 4 }, || self.name());
+        // A chunk of one byte, with its quotes and comma, takes four bytes of the line, and a
+        // string of 24 and its heap.
+        let meter = Meter::new(&self.budget, if self.chunks { 20 } else { 4 }, || {
+            self.name()
+        });
         let mut parser = lines::JsonRows::new(&self.fields, self.chunks);
         lines::lines(from, meter).filter_map(move |(number, line)| {
             let row = match line {
@@ -235,9 +293,14 @@ impl Texts {
 /// A file to read from its beginning.
 fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
     let in_file = || path.display().to_string();
-    // A file is read twice, to find what is wrong before anything is computed: a pipe would wait for its second writer.
+    // A file is read twice, to find what is wrong before anything is computed: a pipe would wait
+    // for its second writer.
     let is_file = path.metadata().with_context(in_file)?.is_file();
-    anyhow::ensure!(is_file, "{}: expected a regular file; other sources are read from stdin", path.display());
+    anyhow::ensure!(
+        is_file,
+        "{}: expected a regular file; other sources are read from stdin",
+        path.display()
+    );
     Ok(BufReader::new(File::open(path).with_context(in_file)?))
 }
 
@@ -246,24 +309,52 @@ mod tests {
     use super::*;
 
     fn texts(from: Source, chunks: bool, id: Id) -> Texts {
-        Texts::new(from, Fields { text: "text".to_owned(), id }, chunks, &Budget::unlimited()).unwrap()
+        Texts::new(
+            from,
+            Fields {
+                text: "text".to_owned(),
+                id,
+            },
+            chunks,
+            &Budget::unlimited(),
+        )
+        .unwrap()
     }
 
     fn read(chunks: bool, json: bool, bytes: &[u8]) -> Vec<Result<Row, String>> {
         let texts = texts(Source::Stdin, chunks, Id::None);
-        let rows: Vec<_> = if json { texts.json(bytes).collect() } else { texts.plain(bytes).collect() };
-        rows.into_iter().map(|row| row.map_err(|e| format!("{e:#}"))).collect()
+        let rows: Vec<_> = if json {
+            texts.json(bytes).collect()
+        } else {
+            texts.plain(bytes).collect()
+        };
+        rows.into_iter()
+            .map(|row| row.map_err(|e| format!("{e:#}")))
+            .collect()
     }
 
     fn row(number: u64, texts: &[&str]) -> Result<Row, String> {
-        Ok(Row { number, texts: texts.iter().map(|t| (*t).to_owned()).collect(), id: None })
+        Ok(Row {
+            number,
+            texts: texts.iter().map(|t| (*t).to_owned()).collect(),
+            id: None,
+        })
     }
 
     #[test]
     fn lines_are_texts() {
         let rows = read(false, false, b"\xef\xbb\xbfone\r\n\n two \n\xff\nlast");
         let bad = Err("stdin, line 4: it is no UTF-8 from byte 1 on".to_owned());
-        assert_eq!(rows, [row(1, &["one"]), row(2, &[""]), row(3, &[" two "]), bad, row(5, &["last"])]);
+        assert_eq!(
+            rows,
+            [
+                row(1, &["one"]),
+                row(2, &[""]),
+                row(3, &[" two "]),
+                bad,
+                row(5, &["last"])
+            ]
+        );
         assert!(read(false, false, b"").is_empty());
     }
 
@@ -274,7 +365,11 @@ mod tests {
             true,
             b"{\"text\": \"a\", \"id\": 1}\n\n{\"id\": 2, \"body\": \"b\"}\n{\"text\": 3}\n{\n[]\n{\"text\": [\"a\"]}",
         );
-        let said: Vec<&str> = rows.iter().filter_map(|r| r.as_ref().err()).map(String::as_str).collect();
+        let said: Vec<&str> = rows
+            .iter()
+            .filter_map(|r| r.as_ref().err())
+            .map(String::as_str)
+            .collect();
         assert_eq!(rows[0], row(1, &["a"]));
         assert_eq!(
             said,
@@ -286,9 +381,17 @@ mod tests {
                 "stdin, line 7: `text` is a list, a string is due; --chunks takes lists",
             ]
         );
-        let chunks = read(true, true, b"{\"text\": [\"a\", \"\"]}\n{\"text\": \"a\"}\n{\"text\": []}\n{\"text\": [1]}");
+        let chunks = read(
+            true,
+            true,
+            b"{\"text\": [\"a\", \"\"]}\n{\"text\": \"a\"}\n{\"text\": []}\n{\"text\": [1]}",
+        );
         assert_eq!(chunks[0], row(1, &["a", ""]));
-        let said: Vec<&str> = chunks.iter().filter_map(|r| r.as_ref().err()).map(String::as_str).collect();
+        let said: Vec<&str> = chunks
+            .iter()
+            .filter_map(|r| r.as_ref().err())
+            .map(String::as_str)
+            .collect();
         assert_eq!(
             said,
             [
@@ -303,23 +406,47 @@ mod tests {
     fn ids_of_json_lines_are_kept_where_the_first_has_one() {
         let ids = |id: Id, bytes: &[u8]| -> Vec<Result<Option<Value>, String>> {
             let texts = texts(Source::JsonStdin, false, id);
-            texts.json(bytes).map(|row| row.map(|row| row.id).map_err(|e| format!("{e:#}"))).collect()
+            texts
+                .json(bytes)
+                .map(|row| row.map(|row| row.id).map_err(|e| format!("{e:#}")))
+                .collect()
         };
         let lines = b"{\"id\": 7, \"text\": \"a\"}\n{\"text\": \"b\"}\n{\"text\": \"c\", \"id\": \"x\"}\n{\"id\": {}, \"text\": \"\"}";
         let (seven, x) = (Some(Value::from(7)), Some(Value::from("x")));
         assert_eq!(
             ids(Id::IfAny, lines),
-            [Ok(seven.clone()), Ok(Some(Value::Null)), Ok(x.clone()), Ok(Some(Value::Null))]
+            [
+                Ok(seven.clone()),
+                Ok(Some(Value::Null)),
+                Ok(x.clone()),
+                Ok(Some(Value::Null))
+            ]
         );
-        assert_eq!(ids(Id::IfAny, b"{\"text\": \"a\"}\n{\"id\": 7, \"text\": \"a\"}"), [Ok(None), Ok(None)]);
-        assert_eq!(ids(Id::None, lines), [Ok(None), Ok(None), Ok(None), Ok(None)]);
+        assert_eq!(
+            ids(
+                Id::IfAny,
+                b"{\"text\": \"a\"}\n{\"id\": 7, \"text\": \"a\"}"
+            ),
+            [Ok(None), Ok(None)]
+        );
+        assert_eq!(
+            ids(Id::None, lines),
+            [Ok(None), Ok(None), Ok(None), Ok(None)]
+        );
         let named = ids(Id::Named("id".into()), lines);
         assert_eq!((&named[0], &named[2]), (&Ok(seven), &Ok(x)));
-        assert_eq!(named[1], Err("stdin, line 2: it has no field `id`, it has text; --id NAME names another".into()));
-        assert_eq!(named[3], Err("stdin, line 4: `id` is an object, a string or a number is due".into()));
+        assert_eq!(
+            named[1],
+            Err("stdin, line 2: it has no field `id`, it has text; --id NAME names another".into())
+        );
+        assert_eq!(
+            named[3],
+            Err("stdin, line 4: `id` is an object, a string or a number is due".into())
+        );
     }
 
-    /// Issue 30, 3.5: what a line takes is reserved, and a value that nobody asked for takes nothing.
+    /// Issue 30, 3.5: what a line takes is reserved, and a value that nobody asked for takes
+    /// nothing.
     #[test]
     fn a_long_line_counts_against_the_budget() {
         let line = |n: usize| [b"{\"text\": \"".as_slice(), &vec![b'a'; n], b"\"}\n"].concat();
@@ -332,12 +459,21 @@ mod tests {
         };
         let rows = read(2_000_000, line(1_000_000));
         let error = rows[0].as_ref().unwrap_err();
-        assert!(error.chain().any(|cause| cause.is::<OverBudget>()), "{error:#}");
-        assert!(format!("{error:#}").contains("stdin, line 1: a row of stdin needs"), "{error:#}");
+        assert!(
+            error.chain().any(|cause| cause.is::<OverBudget>()),
+            "{error:#}"
+        );
+        assert!(
+            format!("{error:#}").contains("stdin, line 1: a row of stdin needs"),
+            "{error:#}"
+        );
         // Rows one after the other take what the longest takes.
         let many = line(100_000).repeat(50);
         assert!(read(2_000_000, many).iter().all(Result::is_ok));
-        let numbers = format!("{{\"other\": [{}0], \"text\": \"a\"}}", "0,".repeat(200_000));
+        let numbers = format!(
+            "{{\"other\": [{}0], \"text\": \"a\"}}",
+            "0,".repeat(200_000)
+        );
         assert!(read(3_000_000, numbers.into_bytes())[0].is_ok());
     }
 }

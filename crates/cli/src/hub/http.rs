@@ -1,4 +1,5 @@
-//! Requests to the Hub: redirects followed by hand, so that the token stays with the endpoint's host.
+//! Requests to the Hub: redirects followed by hand, so that the token stays with the endpoint's
+//! host.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -20,10 +21,11 @@ use super::error::HubError;
 const REDIRECTS: usize = 8;
 /// A listing of a repository of thousands of files stays below it.
 const JSON_BYTES: u64 = 32 << 20;
-/// Slower than any line in use: a server that sends less holds the client, on purpose or by a fault.
+/// Slower than any line in use: a server that sends less holds the client, on purpose or by a
+/// fault.
 const MIN_BYTES_PER_S: u64 = 1000;
-/// Bytes that an attempt must have brought to count as a step ahead: with fewer, a server that drops each connection after
-/// a byte would be asked forever.
+/// Bytes that an attempt must have brought to count as a step ahead: with fewer, a server that
+/// drops each connection after a byte would be asked forever.
 const STEP_BYTES: u64 = 64 << 10;
 /// Mozilla's own certificates are 0.2 MB.
 const MAX_CERTIFICATES_BYTES: u64 = 16 << 20;
@@ -42,7 +44,8 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Large files have their sha256 as etag, small ones the hash of 40 digits that git gives their content.
+    /// Large files have their sha256 as etag, small ones the hash of 40 digits that git gives their
+    /// content.
     pub fn sum(&self) -> Option<Sum> {
         Sum::of_etag(&self.etag)
     }
@@ -52,7 +55,8 @@ impl Remote {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sum {
     Sha256(String),
-    /// sha1 of `blob LENGTH\0` and the bytes. Mirrors that make their own etags have the sha1 of the bytes alone.
+    /// sha1 of `blob LENGTH\0` and the bytes. Mirrors that make their own etags have the sha1 of
+    /// the bytes alone.
     Git(String),
 }
 
@@ -77,7 +81,11 @@ struct Pace {
 
 impl Pace {
     fn new(patience: Duration) -> Self {
-        Self { patience, since: Instant::now(), n_bytes: 0 }
+        Self {
+            patience,
+            since: Instant::now(),
+            n_bytes: 0,
+        }
     }
 
     /// Takes note of bytes that came; an error says how few they were.
@@ -88,7 +96,11 @@ impl Pace {
             return Ok(());
         }
         if self.n_bytes < MIN_BYTES_PER_S * self.patience.as_secs().max(1) {
-            return Err(format!("only {} bytes came in {:.0} s", self.n_bytes, elapsed.as_secs_f64()));
+            return Err(format!(
+                "only {} bytes came in {:.0} s",
+                self.n_bytes,
+                elapsed.as_secs_f64()
+            ));
         }
         *self = Self::new(self.patience);
         Ok(())
@@ -118,7 +130,11 @@ impl<'a> Client<'a> {
             .timeout_per_read(Some(ctx.patience))
             .tls_config(tls(&ctx.places, ctx))
             .build();
-        Self { agent: config.into(), ctx, origin: origin(&ctx.places.endpoint) }
+        Self {
+            agent: config.into(),
+            ctx,
+            origin: origin(&ctx.places.endpoint),
+        }
     }
 
     /// A small JSON answer of the endpoint.
@@ -127,14 +143,18 @@ impl<'a> Client<'a> {
         self.retrying(|| {
             let response = self.follow("GET", &url, None, what)?;
             let text = self.read_small(response, &url)?;
-            serde_json::from_slice(&text).map_err(|e| HubError::BadAnswer { url: url.clone(), why: e.to_string() })
+            serde_json::from_slice(&text).map_err(|e| HubError::BadAnswer {
+                url: url.clone(),
+                why: e.to_string(),
+            })
         })
     }
 
     /// A body of at most [`JSON_BYTES`].
     fn read_small(&self, response: Response<Body>, url: &str) -> Result<Vec<u8>, HubError> {
         let mut body = response.into_body().into_reader();
-        let (mut text, mut pace, mut chunk) = (Vec::new(), Pace::new(self.ctx.patience), vec![0; 16 << 10]);
+        let (mut text, mut pace, mut chunk) =
+            (Vec::new(), Pace::new(self.ctx.patience), vec![0; 16 << 10]);
         loop {
             let n = body.read(&mut chunk).map_err(|e| broken(url, &e))?;
             if n == 0 {
@@ -144,7 +164,10 @@ impl<'a> Client<'a> {
             text.extend_from_slice(&chunk[..n]);
             if text.len() as u64 > JSON_BYTES {
                 let why = format!("expected at most {JSON_BYTES} bytes, found more");
-                return Err(HubError::BadAnswer { url: url.to_owned(), why });
+                return Err(HubError::BadAnswer {
+                    url: url.to_owned(),
+                    why,
+                });
             }
         }
     }
@@ -164,7 +187,8 @@ impl<'a> Client<'a> {
             etag = etag.or_else(|| text(headers, "x-linked-etag"));
             bytes = bytes.or_else(|| number(headers, "x-linked-size"));
             let next = location(&at, &response);
-            // With the linked headers at hand there is no need to ask the store behind the redirect.
+            // With the linked headers at hand there is no need to ask the store behind the
+            // redirect.
             if next.is_none() || etag.is_some() {
                 self.check(&response, what)?;
                 let own = if next.is_none() {
@@ -172,19 +196,31 @@ impl<'a> Client<'a> {
                 } else {
                     (None, None)
                 };
-                let etag = etag.or(own.0).map(|e| e.trim_start_matches("W/").trim_matches('"').to_owned());
+                let etag = etag
+                    .or(own.0)
+                    .map(|e| e.trim_start_matches("W/").trim_matches('"').to_owned());
                 let why = "neither ETag nor X-Linked-Etag".to_owned();
                 let etag = etag.ok_or(HubError::BadAnswer { url: at, why })?;
-                return Ok(Remote { url: url.to_owned(), etag, bytes: bytes.or(own.1), commit, limit: None });
+                return Ok(Remote {
+                    url: url.to_owned(),
+                    etag,
+                    bytes: bytes.or(own.1),
+                    commit,
+                    limit: None,
+                });
             }
             at = next.unwrap_or_default();
         }
-        Err(HubError::BadAnswer { url: url.to_owned(), why: "too many redirects".into() })
+        Err(HubError::BadAnswer {
+            url: url.to_owned(),
+            why: "too many redirects".into(),
+        })
     }
 
     /// Appends what is missing, from however many connections that takes.
     ///
-    /// Attempts count from the last that brought [`STEP_BYTES`]: a line that drops now and then gets there in the end.
+    /// Attempts count from the last that brought [`STEP_BYTES`]: a line that drops now and then
+    /// gets there in the end.
     pub fn download(&self, remote: &Remote, to: &mut Growing, what: &str) -> Result<(), HubError> {
         let mut failed = 0;
         loop {
@@ -201,12 +237,18 @@ impl<'a> Client<'a> {
                 },
                 Err(e) => e,
             };
-            failed = if to.len() >= had.saturating_add(STEP_BYTES) { 1 } else { failed + 1 };
+            failed = if to.len() >= had.saturating_add(STEP_BYTES) {
+                1
+            } else {
+                failed + 1
+            };
             let network = matches!(error, HubError::Unreachable { .. }) || error.is_passing();
             if failed >= self.ctx.attempts.max(1) || !network {
                 return Err(error);
             }
-            self.ctx.progress.detail(&format!("{what}: {error}; going on at byte {}", to.len()));
+            self.ctx
+                .progress
+                .detail(&format!("{what}: {error}; going on at byte {}", to.len()));
             self.wait(error, failed)?;
         }
     }
@@ -218,7 +260,10 @@ impl<'a> Client<'a> {
             to.restart()?;
             if response.status() == 206 {
                 let why = format!("asked for byte {from}, got another place");
-                return Err(HubError::BadAnswer { url: remote.url.clone(), why });
+                return Err(HubError::BadAnswer {
+                    url: remote.url.clone(),
+                    why,
+                });
             }
         }
         let mut body = response.into_body().into_reader();
@@ -231,19 +276,34 @@ impl<'a> Client<'a> {
             }
             let after = to.len() + n as u64;
             if let Some(expected) = remote.bytes.filter(|expected| after > *expected) {
-                return Err(HubError::WrongSize { what: what.to_owned(), expected, got: after });
+                return Err(HubError::WrongSize {
+                    what: what.to_owned(),
+                    expected,
+                    got: after,
+                });
             }
             if let Some(limit) = remote.limit.filter(|limit| after > *limit) {
-                return Err(HubError::TooLarge { what: what.to_owned(), limit, got: None });
+                return Err(HubError::TooLarge {
+                    what: what.to_owned(),
+                    limit,
+                    got: None,
+                });
             }
             to.push(&chunk[..n])?;
             self.ctx.progress.set(to.len());
-            pace.took(n).map_err(|why| unreachable(&remote.url, &why, true))?;
+            pace.took(n)
+                .map_err(|why| unreachable(&remote.url, &why, true))?;
         }
     }
 
     /// A request whose redirects are followed and whose status is good.
-    fn follow(&self, method: &str, url: &str, from: Option<u64>, what: &str) -> Result<Response<Body>, HubError> {
+    fn follow(
+        &self,
+        method: &str,
+        url: &str,
+        from: Option<u64>,
+        what: &str,
+    ) -> Result<Response<Body>, HubError> {
         let mut at = url.to_owned();
         for _ in 0..REDIRECTS {
             let response = self.send(method, &at, from)?;
@@ -256,7 +316,10 @@ impl<'a> Client<'a> {
                 }
             }
         }
-        Err(HubError::BadAnswer { url: url.to_owned(), why: "too many redirects".into() })
+        Err(HubError::BadAnswer {
+            url: url.to_owned(),
+            why: "too many redirects".into(),
+        })
     }
 
     fn send(&self, method: &str, url: &str, from: Option<u64>) -> Result<Response<Body>, HubError> {
@@ -271,7 +334,9 @@ impl<'a> Client<'a> {
         if let Some(token) = self.ctx.places.token.as_ref().filter(|_| own) {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
-        self.ctx.progress.detail(&format!("{method} {}", without_query(url)));
+        self.ctx
+            .progress
+            .detail(&format!("{method} {}", without_query(url)));
         let response = request.call().map_err(|e| failed(url, &e))?;
         self.ctx.progress.detail(&format!(
             "  {} {}",
@@ -291,15 +356,25 @@ impl<'a> Client<'a> {
         let endpoint = self.ctx.places.endpoint.clone();
         let url = without_query(&response.get_uri().to_string()).to_owned();
         Err(match (text(headers, "x-error-code").as_deref(), status) {
-            (Some("GatedRepo"), _) => HubError::Gated { repo: repo_of(what), endpoint },
+            (Some("GatedRepo"), _) => HubError::Gated {
+                repo: repo_of(what),
+                endpoint,
+            },
             // Without a valid token the Hub does not say whether a repository exists.
-            (Some("RepoNotFound"), _) | (_, 404) => HubError::NotFound { what: what.to_owned(), endpoint },
-            (None, 401) if self.ctx.places.token.is_none() => HubError::NotFound { what: what.to_owned(), endpoint },
+            (Some("RepoNotFound"), _) | (_, 404) => HubError::NotFound {
+                what: what.to_owned(),
+                endpoint,
+            },
+            (None, 401) if self.ctx.places.token.is_none() => HubError::NotFound {
+                what: what.to_owned(),
+                endpoint,
+            },
             _ => HubError::Status {
                 url,
                 status,
                 message: text(headers, "x-error-message"),
-                wait: text(headers, "retry-after").and_then(|value| retry_after(&value, SystemTime::now())),
+                wait: text(headers, "retry-after")
+                    .and_then(|value| retry_after(&value, SystemTime::now())),
             },
         })
     }
@@ -310,7 +385,11 @@ impl<'a> Client<'a> {
             match once() {
                 Err(error) if error.is_passing() && failed + 1 < self.ctx.attempts => {
                     failed += 1;
-                    self.ctx.progress.detail(&format!("{error}; attempt {} of {}", failed + 1, self.ctx.attempts));
+                    self.ctx.progress.detail(&format!(
+                        "{error}; attempt {} of {}",
+                        failed + 1,
+                        self.ctx.attempts
+                    ));
                     self.wait(error, failed)?;
                 }
                 done => return done,
@@ -318,12 +397,17 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Waits before the next attempt, as long as the server asks for. When that is very long, the error is the answer.
+    /// Waits before the next attempt, as long as the server asks for. When that is very long, the
+    /// error is the answer.
     fn wait(&self, error: HubError, failed: u32) -> Result<(), HubError> {
         let own = pause(failed);
         match &error {
-            HubError::Status { wait: Some(asked), .. } if *asked > MAX_WAIT => return Err(error),
-            HubError::Status { wait: Some(asked), .. } if *asked > own => {
+            HubError::Status {
+                wait: Some(asked), ..
+            } if *asked > MAX_WAIT => return Err(error),
+            HubError::Status {
+                wait: Some(asked), ..
+            } if *asked > own => {
                 self.ctx.progress.note(&format!("{error}; waiting"));
                 sleep(*asked);
             }
@@ -343,16 +427,27 @@ fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     match value.parse() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),
-        Err(_) => Some(httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default()),
+        Err(_) => Some(
+            httpdate::parse_http_date(value)
+                .ok()?
+                .duration_since(now)
+                .unwrap_or_default(),
+        ),
     }
 }
 
-/// Refuses a compressed answer: none was asked for, its length says nothing, and a small one may unpack to any size.
+/// Refuses a compressed answer: none was asked for, its length says nothing, and a small one may
+/// unpack to any size.
 fn plain(response: &Response<Body>) -> Result<(), HubError> {
     match text(response.headers(), "content-encoding") {
-        Some(encoding) if !encoding.trim().is_empty() && !encoding.trim().eq_ignore_ascii_case("identity") => {
+        Some(encoding)
+            if !encoding.trim().is_empty() && !encoding.trim().eq_ignore_ascii_case("identity") =>
+        {
             let url = without_query(&response.get_uri().to_string()).to_owned();
-            let why = format!("expected plain bytes, found Content-Encoding {}", encoding.trim());
+            let why = format!(
+                "expected plain bytes, found Content-Encoding {}",
+                encoding.trim()
+            );
             Err(HubError::BadAnswer { url, why })
         }
         _ => Ok(()),
@@ -362,7 +457,9 @@ fn plain(response: &Response<Body>) -> Result<(), HubError> {
 /// A folder of own certificates (a company's proxy) replaces Mozilla's where it can be read.
 fn tls(places: &Places, ctx: &HubContext) -> TlsConfig {
     let builder = TlsConfig::builder();
-    let Some(path) = &places.certificates else { return builder.build() };
+    let Some(path) = &places.certificates else {
+        return builder.build();
+    };
     let certificates: Vec<_> = match read_small(path, MAX_CERTIFICATES_BYTES) {
         Ok(pem) => parse_pem(&pem)
             .filter_map(|item| match item {
@@ -371,19 +468,27 @@ fn tls(places: &Places, ctx: &HubContext) -> TlsConfig {
             })
             .collect(),
         Err(e) => {
-            ctx.progress.note(&format!("cannot read SSL_CERT_FILE {}: {e}", path.display()));
+            ctx.progress.note(&format!(
+                "cannot read SSL_CERT_FILE {}: {e}",
+                path.display()
+            ));
             Vec::new()
         }
     };
     if certificates.is_empty() {
         return builder.build();
     }
-    builder.root_certs(RootCerts::Specific(Arc::new(certificates))).build()
+    builder
+        .root_certs(RootCerts::Specific(Arc::new(certificates)))
+        .build()
 }
 
 fn goes_on_at(response: &Response<Body>, from: u64) -> bool {
     let start = text(response.headers(), "content-range");
-    let start = start.as_deref().and_then(|r| r.strip_prefix("bytes ")).and_then(|r| r.split('-').next());
+    let start = start
+        .as_deref()
+        .and_then(|r| r.strip_prefix("bytes "))
+        .and_then(|r| r.split('-').next());
     response.status() == 206 && start.and_then(|s| s.parse().ok()) == Some(from)
 }
 
@@ -406,7 +511,9 @@ fn location(at: &str, response: &Response<Body>) -> Option<String> {
 fn origin(url: &str) -> Option<Origin> {
     let uri: Uri = url.parse().ok()?;
     let scheme = uri.scheme_str()?.to_ascii_lowercase();
-    let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+    let port = uri
+        .port_u16()
+        .unwrap_or(if scheme == "https" { 443 } else { 80 });
     Some((scheme, uri.host()?.to_ascii_lowercase(), port))
 }
 
@@ -422,7 +529,10 @@ fn repo_of(what: &str) -> String {
 }
 
 fn text(headers: &HeaderMap, name: &str) -> Option<String> {
-    headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+    headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .map(str::to_owned)
 }
 
 fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
@@ -430,7 +540,11 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
 }
 
 fn unreachable(url: &str, reason: &str, passing: bool) -> HubError {
-    HubError::Unreachable { url: without_query(url).to_owned(), reason: reason.to_owned(), passing }
+    HubError::Unreachable {
+        url: without_query(url).to_owned(),
+        reason: reason.to_owned(),
+        passing,
+    }
 }
 
 fn broken(url: &str, error: &std::io::Error) -> HubError {
@@ -440,9 +554,17 @@ fn broken(url: &str, error: &std::io::Error) -> HubError {
 fn failed(url: &str, error: &ureq::Error) -> HubError {
     use std::io::ErrorKind;
     match error {
-        ureq::Error::HostNotFound => unreachable(url, "the name of the host is not known (no network?)", false),
-        ureq::Error::Io(e) if e.kind() == ErrorKind::ConnectionRefused => unreachable(url, "connection refused", false),
-        ureq::Error::Timeout(phase) => unreachable(url, &format!("no answer in time ({phase})"), true),
+        ureq::Error::HostNotFound => unreachable(
+            url,
+            "the name of the host is not known (no network?)",
+            false,
+        ),
+        ureq::Error::Io(e) if e.kind() == ErrorKind::ConnectionRefused => {
+            unreachable(url, "connection refused", false)
+        }
+        ureq::Error::Timeout(phase) => {
+            unreachable(url, &format!("no answer in time ({phase})"), true)
+        }
         ureq::Error::Io(e) => unreachable(url, &e.to_string(), true),
         ureq::Error::Protocol(e) => unreachable(url, &e.to_string(), true),
         other => unreachable(url, &other.to_string(), false),
@@ -456,8 +578,13 @@ mod tests {
     #[test]
     fn origins_differ_by_scheme_host_and_port() {
         assert_eq!(origin("https://A.b/x"), origin("https://a.b:443/y?z"));
-        for other in ["http://a.b/x", "https://a.b:444/x", "https://a.b.c/x", "https://evil/a.b", "https://a.b@evil/x"]
-        {
+        for other in [
+            "http://a.b/x",
+            "https://a.b:444/x",
+            "https://a.b.c/x",
+            "https://evil/a.b",
+            "https://a.b@evil/x",
+        ] {
             assert_ne!(origin("https://a.b/x"), origin(other), "{other}");
         }
     }
@@ -469,10 +596,20 @@ mod tests {
         let date = "Sun, 06 Nov 1994 08:49:37 GMT";
         let wait = |value: &str| retry_after(value, now).map(|d| d.as_secs());
         assert_eq!(
-            [wait("120"), wait(" 0 "), wait(date), wait("soon"), wait("-1")],
+            [
+                wait("120"),
+                wait(" 0 "),
+                wait(date),
+                wait("soon"),
+                wait("-1")
+            ],
             [Some(120), Some(0), Some(7), None, None]
         );
-        assert_eq!(retry_after(date, now + Duration::from_secs(60)), Some(Duration::ZERO), "the date is over");
+        assert_eq!(
+            retry_after(date, now + Duration::from_secs(60)),
+            Some(Duration::ZERO),
+            "the date is over"
+        );
     }
 
     #[test]

@@ -33,7 +33,10 @@ pub struct RepoFolder {
 impl RepoFolder {
     pub fn new(hub: &Path, repo: &str) -> Self {
         let name = format!("models--{}", repo.replace('/', "--"));
-        Self { path: hub.join(&name), locks: hub.join(".locks").join(name) }
+        Self {
+            path: hub.join(&name),
+            locks: hub.join(".locks").join(name),
+        }
     }
 
     pub fn blob(&self, etag: &str) -> PathBuf {
@@ -71,11 +74,16 @@ impl RepoFolder {
     pub fn link(&self, commit: &str, file: &str, etag: &str) -> Result<PathBuf, HubError> {
         let name = self.snapshot(commit).join(file);
         disk::create_folder(name.parent().unwrap_or(&self.path))?;
-        // From snapshots/<commit>/a/b the blob is three folders up, plus one for each folder in the name.
+        // From snapshots/<commit>/a/b the blob is three folders up, plus one for each folder in the
+        // name.
         let up = "../".repeat(2 + file.matches('/').count());
         disk::remove(&name)?;
-        link_file(Path::new(&format!("{up}blobs/{etag}")), &self.blob(etag), &name)
-            .map_err(|e| HubError::disk("write", &name, e))?;
+        link_file(
+            Path::new(&format!("{up}blobs/{etag}")),
+            &self.blob(etag),
+            &name,
+        )
+        .map_err(|e| HubError::disk("write", &name, e))?;
         Ok(name)
     }
 
@@ -90,18 +98,26 @@ impl RepoFolder {
 
     /// The files of the snapshot that `spec` asks for, and the blobs behind them.
     pub fn files(&self, spec: &RepoSpec) -> Vec<(PathBuf, PathBuf)> {
-        let Some(commit) = self.commit(&spec.revision) else { return Vec::new() };
+        let Some(commit) = self.commit(&spec.revision) else {
+            return Vec::new();
+        };
         let snapshot = self.snapshot(&commit);
         let names: Vec<PathBuf> = match &spec.file {
             Some(file) => vec![snapshot.join(file)],
             None => files_below(&snapshot, 2),
         };
-        names.into_iter().filter_map(|name| fs::canonicalize(&name).ok().map(|blob| (name, blob))).collect()
+        names
+            .into_iter()
+            .filter_map(|name| fs::canonicalize(&name).ok().map(|blob| (name, blob)))
+            .collect()
     }
 
     /// The commits that are here, in part or whole.
     pub fn snapshots(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.path.join("snapshots")).into_iter().flatten().flatten();
+        let entries = fs::read_dir(self.path.join("snapshots"))
+            .into_iter()
+            .flatten()
+            .flatten();
         let mut paths: Vec<PathBuf> = entries.map(|e| e.path()).filter(|p| p.is_dir()).collect();
         paths.sort();
         paths
@@ -142,7 +158,9 @@ pub fn whole(folder: &Path) -> Option<PathBuf> {
     if folder.join("config.json").is_file() {
         let index = folder.join(INDEX);
         let is_whole = if index.is_file() {
-            let shards = read_small(&index, MAX_INDEX_BYTES).ok().and_then(|text| shards(&text).ok());
+            let shards = read_small(&index, MAX_INDEX_BYTES)
+                .ok()
+                .and_then(|text| shards(&text).ok());
             shards.is_some_and(|shards| shards.iter().all(|shard| folder.join(shard).is_file()))
         } else {
             folder.join(WEIGHTS).is_file()
@@ -151,7 +169,11 @@ pub fn whole(folder: &Path) -> Option<PathBuf> {
             return Some(folder.to_owned());
         }
     }
-    let mut files = fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
+    let mut files = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.path());
     let is_gguf = |path: &PathBuf| path.extension().is_some_and(|e| e == "gguf") && path.is_file();
     let first = files.find(is_gguf)?;
     files.all(|path| !is_gguf(&path)).then_some(first)
@@ -167,7 +189,10 @@ pub fn shards(index: &[u8]) -> Result<BTreeSet<String>, String> {
     }
     let index: Index = serde_json::from_slice(index).map_err(|e| e.to_string())?;
     let shards: BTreeSet<String> = index.weight_map.into_values().collect();
-    match shards.iter().find(|shard| !is_inside(shard) || shard.contains('/')) {
+    match shards
+        .iter()
+        .find(|shard| !is_inside(shard) || shard.contains('/'))
+    {
         Some(bad) => Err(format!("shard `{bad}` is not a plain name")),
         None if shards.is_empty() => Err("the index names no shard".into()),
         None => Ok(shards),
@@ -183,7 +208,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
         put("config.json", "{}");
-        put(INDEX, r#"{"metadata":{},"weight_map":{"a":"1.safetensors","b":"2.safetensors","c":"1.safetensors"}}"#);
+        put(
+            INDEX,
+            r#"{"metadata":{},"weight_map":{"a":"1.safetensors","b":"2.safetensors","c":"1.safetensors"}}"#,
+        );
         put("1.safetensors", "");
         assert_eq!(whole(folder.path()), None);
         put("2.safetensors", "");
@@ -203,7 +231,10 @@ mod tests {
     #[test]
     fn shards_stay_in_their_folder() {
         for bad in ["../x", "a/b", "/x", ""] {
-            assert!(shards(format!(r#"{{"weight_map":{{"a":"{bad}"}}}}"#).as_bytes()).is_err(), "{bad}");
+            assert!(
+                shards(format!(r#"{{"weight_map":{{"a":"{bad}"}}}}"#).as_bytes()).is_err(),
+                "{bad}"
+            );
         }
     }
 }

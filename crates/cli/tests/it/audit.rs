@@ -1,4 +1,5 @@
-//! `thane audit` and `thane explain`: what they say of small programs, in every form, and what they refuse.
+//! `thane audit` and `thane explain`: what they say of small programs, in every form, and what they
+//! refuse.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,8 +13,15 @@ use crate::fixture::{Home, assert_ends, chat_folder, json, stderr, stdout};
 
 /// A program of `tests/example`: `broken` or `fixed`.
 pub fn example(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/example").join(name);
-    path.with_extension("mil").canonicalize().unwrap().to_str().unwrap().to_owned()
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/example")
+        .join(name);
+    path.with_extension("mil")
+        .canonicalize()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_owned()
 }
 
 fn write(home: &Home, name: &str, text: &str) -> String {
@@ -24,7 +32,9 @@ fn write(home: &Home, name: &str, text: &str) -> String {
 /// A program of `n` elementwise ops in a row.
 fn chain(n: usize) -> String {
     let ty = "tensor<fp16, [1, 8, 16, 32]>";
-    let ops: String = (0..n).map(|i| format!("{ty} x{} = mul(x = x{i}, y = x{i});\n", i + 1)).collect();
+    let ops: String = (0..n)
+        .map(|i| format!("{ty} x{} = mul(x = x{i}, y = x{i});\n", i + 1))
+        .collect();
     format!("program(1.3) {{ func main<ios18>({ty} x0) {{\n{ops}}} -> (x{n}); }}")
 }
 
@@ -37,7 +47,12 @@ fn report(home: &Home, args: &[&str]) -> Value {
 }
 
 fn rules_of(target: &Value) -> BTreeSet<String> {
-    target["findings"].as_array().unwrap().iter().map(|f| f["rule"].as_str().unwrap().to_owned()).collect()
+    target["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|f| f["rule"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 #[test]
@@ -45,19 +60,41 @@ fn a_broken_program_is_red_and_the_same_without_its_mistakes_green() {
     let home = Home::new();
     let asked = ["--require-ane", "100", "--deny", "warning"];
     let broken = audit(&home, &[&[example("broken").as_str()], &asked[..]].concat());
-    assert_ends(&broken, 1, &["requirements do not hold", "100 % are required", "denied by --deny warning"]);
+    assert_ends(
+        &broken,
+        1,
+        &[
+            "requirements do not hold",
+            "100 % are required",
+            "denied by --deny warning",
+        ],
+    );
     let text = stdout(&broken);
-    for said in
-        ["ANE070", "k_cache", "disputed", "ANE001", "tan `gate` of layers_0_self_attn_gate", "fix", "ANE046 int32"]
-    {
+    for said in [
+        "ANE070",
+        "k_cache",
+        "disputed",
+        "ANE001",
+        "tan `gate` of layers_0_self_attn_gate",
+        "fix",
+        "ANE046 int32",
+    ] {
         assert!(text.contains(said), "`{said}` is not in:\n{text}");
     }
     let path = example("broken");
-    assert!(text.lines().all(|l| l.chars().count() <= 80 || l == path), "{text}");
-    assert!(!text.contains('\u{1b}'), "no colours where nobody sees them");
+    assert!(
+        text.lines().all(|l| l.chars().count() <= 80 || l == path),
+        "{text}"
+    );
+    assert!(
+        !text.contains('\u{1b}'),
+        "no colours where nobody sees them"
+    );
     let fixed = audit(&home, &[&[example("fixed").as_str()], &asked[..]].concat());
     assert_ends(&fixed, 0, &[]);
-    assert!(stdout(&fixed).contains("100.0 %: 12 of 12 ops") && stdout(&fixed).contains("no findings"));
+    assert!(
+        stdout(&fixed).contains("100.0 %: 12 of 12 ops") && stdout(&fixed).contains("no findings")
+    );
 }
 
 /// The output that the README shows is what the command prints, up to where it is cut with `..`.
@@ -66,34 +103,74 @@ fn the_readme_shows_what_is_printed() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
     for name in ["broken", "fixed"] {
-        let args = ["audit", &format!("tests/example/{name}.mil"), "--require-ane", "100", "--deny", "warning"];
-        let shown = readme.split(&format!("    $ thane {}\n", args.join(" "))).nth(1).unwrap();
-        let shown = shown.lines().take_while(|l| l.starts_with("    ") || l.is_empty());
-        let output = Home::new().thane(&args).current_dir(&root).output().unwrap();
+        let args = [
+            "audit",
+            &format!("tests/example/{name}.mil"),
+            "--require-ane",
+            "100",
+            "--deny",
+            "warning",
+        ];
+        let shown = readme
+            .split(&format!("    $ thane {}\n", args.join(" ")))
+            .nth(1)
+            .unwrap();
+        let shown = shown
+            .lines()
+            .take_while(|l| l.starts_with("    ") || l.is_empty());
+        let output = Home::new()
+            .thane(&args)
+            .current_dir(&root)
+            .output()
+            .unwrap();
         let (text, said) = (stdout(&output), stderr(&output));
         let mut printed = text.lines();
         let mut n = 0;
-        for line in shown.map(|l| l.strip_prefix("    ").unwrap_or("")).take_while(|l| *l != "..") {
+        for line in shown
+            .map(|l| l.strip_prefix("    ").unwrap_or(""))
+            .take_while(|l| *l != "..")
+        {
             // Behind the end of the output is the empty line of the README.
-            assert_eq!(line, printed.next().unwrap_or(""), "run the command, and show what it prints");
+            assert_eq!(
+                line,
+                printed.next().unwrap_or(""),
+                "run the command, and show what it prints"
+            );
             n += 1;
         }
-        assert!(n > 10 && said.lines().all(|l| readme.contains(l)), "{name}: {n} lines, {said}");
+        assert!(
+            n > 10 && said.lines().all(|l| readme.contains(l)),
+            "{name}: {n} lines, {said}"
+        );
     }
 }
 
 #[test]
 fn json_counts_what_it_lists() {
     let home = Home::new();
-    let report = report(&home, &[&example("broken"), "--target", "m4,a19,m1+macos15"]);
+    let report = report(
+        &home,
+        &[&example("broken"), "--target", "m4,a19,m1+macos15"],
+    );
     let targets = report["targets"].as_array().unwrap();
-    let names: Vec<&str> = targets.iter().map(|t| t["target"].as_str().unwrap()).collect();
+    let names: Vec<&str> = targets
+        .iter()
+        .map(|t| t["target"].as_str().unwrap())
+        .collect();
     assert_eq!(
         names,
-        ["m4+macos27 (cpuAndNeuralEngine)", "a19+ios27 (cpuAndNeuralEngine)", "m1+macos15 (cpuAndNeuralEngine)"]
+        [
+            "m4+macos27 (cpuAndNeuralEngine)",
+            "a19+ios27 (cpuAndNeuralEngine)",
+            "m1+macos15 (cpuAndNeuralEngine)"
+        ]
     );
-    let listed: BTreeSet<&str> =
-        report["rules"].as_array().unwrap().iter().map(|r| r["id"].as_str().unwrap()).collect();
+    let listed: BTreeSet<&str> = report["rules"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| r["id"].as_str().unwrap())
+        .collect();
     for target in targets {
         let function = &target["functions"][0];
         let table = function["table"].as_array().unwrap();
@@ -103,15 +180,34 @@ fn json_counts_what_it_lists() {
             (Some(table.len() as u64), Some(on_engine as u64))
         );
         let segments = function["segments"].as_array().unwrap();
-        assert_eq!(segments.iter().map(|s| s["ops"].as_u64().unwrap()).sum::<u64>(), table.len() as u64);
+        assert_eq!(
+            segments
+                .iter()
+                .map(|s| s["ops"].as_u64().unwrap())
+                .sum::<u64>(),
+            table.len() as u64
+        );
         assert!(rules_of(target).iter().all(|r| listed.contains(r.as_str())));
-        for finding in target["findings"].as_array().unwrap().iter().filter(|f| !f["op"].is_null()) {
-            assert!(table.iter().any(|op| op["name"] == finding["op"]), "{finding}");
+        for finding in target["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|f| !f["op"].is_null())
+        {
+            assert!(
+                table.iter().any(|op| op["name"] == finding["op"]),
+                "{finding}"
+            );
         }
         let l = &function["latency"];
         let of = |name: &str| l[name].as_f64().unwrap();
         assert!(0.0 < of("low_ms") && of("low_ms") < of("ms") && of("ms") < of("high_ms"));
-        let parts: f64 = l["parts"].as_object().unwrap().values().map(|v| v.as_f64().unwrap()).sum();
+        let parts: f64 = l["parts"]
+            .as_object()
+            .unwrap()
+            .values()
+            .map(|v| v.as_f64().unwrap())
+            .sum();
         assert!((parts / of("ms") - 1.0).abs() < 1e-6);
     }
 }
@@ -119,7 +215,10 @@ fn json_counts_what_it_lists() {
 #[test]
 fn sarif_names_places_and_rules() {
     let home = Home::new();
-    let output = audit(&home, &[&example("broken"), "--format", "sarif", "--target", "m4,m1"]);
+    let output = audit(
+        &home,
+        &[&example("broken"), "--format", "sarif", "--target", "m4,m1"],
+    );
     assert_ends(&output, 0, &[]);
     let text = std::fs::read_to_string(example("broken")).unwrap();
     let log = json(&output);
@@ -127,23 +226,54 @@ fn sarif_names_places_and_rules() {
     let rules = run["tool"]["driver"]["rules"].as_array().unwrap();
     let results = run["results"].as_array().unwrap();
     // Six findings on each of two targets are five rules: a result for each.
-    assert!(log["version"] == "2.1.0" && results.len() == rules.len() && results.len() == 5, "{results:?}");
+    assert!(
+        log["version"] == "2.1.0" && results.len() == rules.len() && results.len() == 5,
+        "{results:?}"
+    );
     for result in results {
         let index = usize::try_from(result["ruleIndex"].as_u64().unwrap()).unwrap();
         assert_eq!(rules[index]["id"], result["ruleId"]);
-        assert_eq!(rules[index]["defaultConfiguration"]["level"], result["level"]);
+        assert_eq!(
+            rules[index]["defaultConfiguration"]["level"],
+            result["level"]
+        );
         assert!(!rules[index]["help"]["text"].as_str().unwrap().is_empty());
-        assert!(rules[index]["helpUri"].as_str().unwrap().starts_with("https://"), "{}", rules[index]);
+        assert!(
+            rules[index]["helpUri"]
+                .as_str()
+                .unwrap()
+                .starts_with("https://"),
+            "{}",
+            rules[index]
+        );
         assert_eq!(result["properties"]["targets"].as_array().unwrap().len(), 2);
         let places = result["occurrenceCount"].as_u64().unwrap();
-        assert_eq!(result["relatedLocations"].as_array().unwrap().len() as u64, places - 1);
+        assert_eq!(
+            result["relatedLocations"].as_array().unwrap().len() as u64,
+            places - 1
+        );
         let place = &result["locations"][0];
-        assert!(place["logicalLocations"][0]["fullyQualifiedName"].as_str().unwrap().starts_with("main"));
-        assert!(place["physicalLocation"]["artifactLocation"]["uri"].as_str().unwrap().ends_with("broken.mil"));
+        assert!(
+            place["logicalLocations"][0]["fullyQualifiedName"]
+                .as_str()
+                .unwrap()
+                .starts_with("main")
+        );
+        assert!(
+            place["physicalLocation"]["artifactLocation"]["uri"]
+                .as_str()
+                .unwrap()
+                .ends_with("broken.mil")
+        );
         let name = place["logicalLocations"][0]["name"].as_str().unwrap();
-        let line = place["physicalLocation"]["region"]["startLine"].as_u64().unwrap() as usize;
+        let line = place["physicalLocation"]["region"]["startLine"]
+            .as_u64()
+            .unwrap() as usize;
         let shown = text.lines().nth(line - 1).unwrap();
-        assert!(shown.contains(&format!(" {name} = ")) || shown.contains(&format!("func {name}<")), "{name}: {shown}");
+        assert!(
+            shown.contains(&format!(" {name} = ")) || shown.contains(&format!("func {name}<")),
+            "{name}: {shown}"
+        );
     }
 }
 
@@ -165,10 +295,17 @@ fn residency_is_told_both_ways_where_that_is_disputed() {
     );
     let file = write(&home, "blocks.mil", &text);
     let said = stdout(&audit(&home, &[&file]));
-    for line in ["sources differ", "100.0 %: 1 of 1 op ", "0 %, if ANE083 is right, which is not sure"] {
+    for line in [
+        "sources differ",
+        "100.0 %: 1 of 1 op ",
+        "0 %, if ANE083 is right, which is not sure",
+    ] {
         assert!(said.contains(line), "{line}: {said}");
     }
-    assert_eq!(json(&audit(&home, &[&file, "--json"]))["targets"][0]["verdict"], "may-leave-engine");
+    assert_eq!(
+        json(&audit(&home, &[&file, "--json"]))["targets"][0]["verdict"],
+        "may-leave-engine"
+    );
 }
 
 #[test]
@@ -177,7 +314,18 @@ fn the_page_needs_no_network_and_escapes_names() {
     let text = std::fs::read_to_string(example("broken")).unwrap();
     let odd = write(&home, "<img src=x onerror=alert(1)>.mil", &text);
     let page = home.path("page.html");
-    let output = audit(&home, &[&odd, "--format", "html", "--target", "m4,a19", "-o", page.to_str().unwrap()]);
+    let output = audit(
+        &home,
+        &[
+            &odd,
+            "--format",
+            "html",
+            "--target",
+            "m4,a19",
+            "-o",
+            page.to_str().unwrap(),
+        ],
+    );
     assert_ends(&output, 0, &["page.html"]);
     assert_eq!(output.stdout.len(), 0);
     let page = std::fs::read_to_string(page).unwrap();
@@ -185,13 +333,28 @@ fn the_page_needs_no_network_and_escapes_names() {
     for outside in ["http://", "https://", "src=\"", "@import", "url("] {
         assert!(!page.contains(outside), "{outside}");
     }
-    for part in ["<svg class=\"timeline\"", "<svg class=\"roofline\"", "id=\"table\"", "ANE070", "aria-label"] {
+    for part in [
+        "<svg class=\"timeline\"",
+        "<svg class=\"roofline\"",
+        "id=\"table\"",
+        "ANE070",
+        "aria-label",
+    ] {
         assert!(page.contains(part), "{part}");
     }
-    let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+    let data = page
+        .split("id=\"data\">")
+        .nth(1)
+        .unwrap()
+        .split("</script>")
+        .next()
+        .unwrap();
     let data: Value = serde_json::from_str(data).unwrap();
     assert_eq!(
-        (data["functions"].as_array().unwrap().len(), data["functions"][0]["rows"].as_array().unwrap().len()),
+        (
+            data["functions"].as_array().unwrap().len(),
+            data["functions"][0]["rows"].as_array().unwrap().len()
+        ),
         (2, 14)
     );
 }
@@ -208,41 +371,111 @@ fn the_form_of_apples_compiler_is_read_back_and_compared() {
     let same = write(&home, "analytics.mil", &text);
     let found = report(&home, &[&example("broken"), "--compare", &same])["comparison"].clone();
     assert_eq!(
-        (&found["matched"], &found["selected"]["same"], &found["supported"]["same"]),
+        (
+            &found["matched"],
+            &found["selected"]["same"],
+            &found["supported"]["same"]
+        ),
         (&14.into(), &14.into(), &14.into())
     );
     assert_eq!(
-        (found["estimates"]["median_error"].as_f64(), found["differences"].as_array().unwrap().len()),
+        (
+            found["estimates"]["median_error"].as_f64(),
+            found["differences"].as_array().unwrap().len()
+        ),
         (Some(0.0), 0)
     );
     let other = write(
         &home,
         "other.mil",
-        &text.replacen("SelectedBackend = string(\"ane\")", "SelectedBackend = string(\"bnns\")", 1),
+        &text.replacen(
+            "SelectedBackend = string(\"ane\")",
+            "SelectedBackend = string(\"bnns\")",
+            1,
+        ),
     );
     let found = report(&home, &[&example("broken"), "--compare", &other])["comparison"].clone();
-    assert_eq!((&found["selected"]["same"], &found["differences"][0]["there"]), (&13.into(), &"CPU".into()));
+    assert_eq!(
+        (
+            &found["selected"]["same"],
+            &found["differences"][0]["there"]
+        ),
+        (&13.into(), &"CPU".into())
+    );
     let plan = r#"[{"output": "q", "preferred": "gpu", "supported": ["cpu", "gpu"], "cost": 0.5}, {"output": "z", "preferred": "cpu"}]"#;
-    let output = audit(&home, &[&example("broken"), "--compare", &write(&home, "plan.json", plan)]);
+    let output = audit(
+        &home,
+        &[
+            &example("broken"),
+            "--compare",
+            &write(&home, "plan.json", plan),
+        ],
+    );
     assert_ends(&output, 0, &[]);
     let text = stdout(&output);
-    assert!(text.contains("1 matched by output, 13 here only, 1 there only"), "{text}");
-    assert!(text.contains("ANE here, GPU there (selected)") && text.contains("there (supported)"), "{text}");
+    assert!(
+        text.contains("1 matched by output, 13 here only, 1 there only"),
+        "{text}"
+    );
+    assert!(
+        text.contains("ANE here, GPU there (selected)") && text.contains("there (supported)"),
+        "{text}"
+    );
 }
 
 #[test]
 fn only_what_a_baseline_does_not_have_counts() {
     let home = Home::new();
     let file = home.path("base.json").to_str().unwrap().to_owned();
-    assert_ends(&audit(&home, &[&example("broken"), "--format", "json", "-o", &file]), 0, &[]);
-    let again = audit(&home, &[&example("broken"), "--deny", "note", "--baseline", &file]);
+    assert_ends(
+        &audit(
+            &home,
+            &[&example("broken"), "--format", "json", "-o", &file],
+        ),
+        0,
+        &[],
+    );
+    let again = audit(
+        &home,
+        &[&example("broken"), "--deny", "note", "--baseline", &file],
+    );
     assert_ends(&again, 0, &[]);
-    assert!(stdout(&again).contains("6 findings are known, 0 are new, 0 are fixed"), "{}", stdout(&again));
-    let fixed = report(&home, &[&example("fixed"), "--deny", "note", "--baseline", &file]);
-    assert_eq!((fixed["passed"].as_bool(), fixed["baseline"]["fixed"].as_array().unwrap().len()), (Some(true), 6));
+    assert!(
+        stdout(&again).contains("6 findings are known, 0 are new, 0 are fixed"),
+        "{}",
+        stdout(&again)
+    );
+    let fixed = report(
+        &home,
+        &[&example("fixed"), "--deny", "note", "--baseline", &file],
+    );
+    assert_eq!(
+        (
+            fixed["passed"].as_bool(),
+            fixed["baseline"]["fixed"].as_array().unwrap().len()
+        ),
+        (Some(true), 6)
+    );
     // The other way round, everything is new.
-    assert_ends(&audit(&home, &[&example("fixed"), "--format", "json", "-o", &file, "--force"]), 0, &[]);
-    let broken = audit(&home, &[&example("broken"), "--deny", "ANE001", "--baseline", &file]);
+    assert_ends(
+        &audit(
+            &home,
+            &[
+                &example("fixed"),
+                "--format",
+                "json",
+                "-o",
+                &file,
+                "--force",
+            ],
+        ),
+        0,
+        &[],
+    );
+    let broken = audit(
+        &home,
+        &[&example("broken"), "--deny", "ANE001", "--baseline", &file],
+    );
     assert_ends(&broken, 1, &["1 new finding denied by --deny ANE001"]);
 }
 
@@ -251,7 +484,9 @@ fn requirements_are_of_each_function_and_rule() {
     let home = Home::new();
     let broken = example("broken");
     // The same with a state that loads, of which nothing but the share of ops can fail.
-    let text = std::fs::read_to_string(&broken).unwrap().replace("100]", "128]");
+    let text = std::fs::read_to_string(&broken)
+        .unwrap()
+        .replace("100]", "128]");
     let loads = write(&home, "loads.mil", &text);
     for (share, code) in [("0", 0), ("14.2", 0), ("14.3%", 1)] {
         assert_ends(&audit(&home, &[&loads, "--require-ane", share]), code, &[]);
@@ -265,34 +500,86 @@ fn requirements_are_of_each_function_and_rule() {
         // On the CPU alone nothing leaves the engine, but nothing is on it either.
         (&["--units", "cpuOnly", "--require-ane", "1"], 1),
     ] {
-        assert_ends(&audit(&home, &[&[broken.as_str()], args].concat()), code, &[]);
+        assert_ends(
+            &audit(&home, &[&[broken.as_str()], args].concat()),
+            code,
+            &[],
+        );
     }
     let direct = report(&home, &[&broken, "--direct"]);
-    assert_eq!((&direct["targets"][0]["verdict"], &direct["targets"][0]["route"]), (&"fails".into(), &"direct".into()));
+    assert_eq!(
+        (
+            &direct["targets"][0]["verdict"],
+            &direct["targets"][0]["route"]
+        ),
+        (&"fails".into(), &"direct".into())
+    );
 }
 
-/// What takes what is too long for the others is off the engine by nature: it is required only where it is asked for.
+/// What takes what is too long for the others is off the engine by nature: it is required only
+/// where it is asked for.
 #[test]
 fn a_catch_all_is_not_required_to_be_on_the_engine() {
     let home = Home::new();
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-embed/bert-mean");
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-embed/bert-mean");
     let model = model.to_str().unwrap();
     let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
     let (package, folder) = (path("a.mlpackage"), path("folder"));
     for (out, layout) in [(&package, "package"), (&folder, "folder")] {
-        let flags = ["--task", "embed", "--buckets", "16", "--layout", layout, "-o", out];
-        assert_ends(&home.run(&[&["convert", model][..], &flags].concat()), 0, &[]);
+        let flags = [
+            "--task",
+            "embed",
+            "--buckets",
+            "16",
+            "--layout",
+            layout,
+            "-o",
+            out,
+        ];
+        assert_ends(
+            &home.run(&[&["convert", model][..], &flags].concat()),
+            0,
+            &[],
+        );
     }
     let folder_names = ("L16.mlpackage/main", "any.mlpackage/main");
-    for (subject, (fixed, any)) in
-        [(model, ("encode_16", "encode")), (&package, ("encode_16", "encode")), (&folder, folder_names)]
-    {
+    for (subject, (fixed, any)) in [
+        (model, ("encode_16", "encode")),
+        (&package, ("encode_16", "encode")),
+        (&folder, folder_names),
+    ] {
         // Too small for the engine, all of them.
         let all = audit(&home, &[subject, "--buckets", "16", "--require-ane", "1"]);
-        assert_ends(&all, 1, &[&format!("`{fixed}` are on the engine, 0.00 %, 1 % are required")]);
-        assert!(!stderr(&all).contains(&format!("`{any}`")), "{}", stderr(&all));
-        assert!(stdout(&all).contains("--require-ane leaves it out"), "{}", stdout(&all));
-        let asked = audit(&home, &[subject, "--buckets", "16", "--require-ane", "1", "--function", any]);
+        assert_ends(
+            &all,
+            1,
+            &[&format!(
+                "`{fixed}` are on the engine, 0.00 %, 1 % are required"
+            )],
+        );
+        assert!(
+            !stderr(&all).contains(&format!("`{any}`")),
+            "{}",
+            stderr(&all)
+        );
+        assert!(
+            stdout(&all).contains("--require-ane leaves it out"),
+            "{}",
+            stdout(&all)
+        );
+        let asked = audit(
+            &home,
+            &[
+                subject,
+                "--buckets",
+                "16",
+                "--require-ane",
+                "1",
+                "--function",
+                any,
+            ],
+        );
         assert_ends(&asked, 1, &[&format!("`{any}` are on the engine")]);
     }
 }
@@ -304,14 +591,41 @@ fn packages_compiled_models_and_checkpoints_are_one_program() {
     let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
     let (package, compiled) = (path("a.mlpackage"), path("a.mlmodelc"));
     for out in [&package, &compiled] {
-        assert_ends(&home.run(&["convert", &model, "--form", "engine", "-o", out, "--context", "32"]), 0, &[]);
+        assert_ends(
+            &home.run(&[
+                "convert",
+                &model,
+                "--form",
+                "engine",
+                "-o",
+                out,
+                "--context",
+                "32",
+            ]),
+            0,
+            &[],
+        );
     }
     let built = report(&home, &[&model, "--context", "32"]);
-    assert!(built["subject"]["built"].as_str().unwrap().contains("as `thane convert --form engine` writes it"));
+    assert!(
+        built["subject"]["built"]
+            .as_str()
+            .unwrap()
+            .contains("as `thane convert --form engine` writes it")
+    );
     assert_eq!(built["contexts"].as_array().unwrap().len(), 1);
     let part = |r: &Value| {
         let functions = r["targets"][0]["functions"].as_array().unwrap().clone();
-        functions.iter().map(|f| (f["name"].clone(), f["ops"].clone(), f["latency"]["ms"].clone())).collect::<Vec<_>>()
+        functions
+            .iter()
+            .map(|f| {
+                (
+                    f["name"].clone(),
+                    f["ops"].clone(),
+                    f["latency"]["ms"].clone(),
+                )
+            })
+            .collect::<Vec<_>>()
     };
     for (file, kind) in [(&package, "package"), (&compiled, "compiled")] {
         let found = report(&home, &[file]);
@@ -321,33 +635,82 @@ fn packages_compiled_models_and_checkpoints_are_one_program() {
     let table = report(&home, &[&package])["targets"][0]["functions"][0]["table"].clone();
     let place = |op: &Value| op["place"].as_str().unwrap().to_owned();
     let places: Vec<String> = table.as_array().unwrap().iter().map(place).collect();
-    assert!(places.iter().any(|p| p.contains("layers_1") || p.contains("layers.1")), "{places:?}");
+    assert!(
+        places
+            .iter()
+            .any(|p| p.contains("layers_1") || p.contains("layers.1")),
+        "{places:?}"
+    );
     let one = report(&home, &[&package, "--function", "decode"]);
     assert_eq!(part(&one), part(&built)[1..]);
     let sweep = audit(&home, &[&model, "--context", "64,16"]);
     assert_ends(&sweep, 0, &[]);
-    assert!(stdout(&sweep).contains("context        ms"), "{}", stdout(&sweep));
+    assert!(
+        stdout(&sweep).contains("context        ms"),
+        "{}",
+        stdout(&sweep)
+    );
 }
 
 #[test]
 fn embedding_models_are_built_for_the_engine_and_folders_are_several_programs() {
     let home = Home::new();
-    let model = crate::embed::model("bert-mean").to_str().unwrap().to_owned();
+    let model = crate::embed::model("bert-mean")
+        .to_str()
+        .unwrap()
+        .to_owned();
     let built = report(&home, &[&model, "--buckets", "8,16"]);
-    assert!(built["subject"]["built"].as_str().unwrap().contains("for the Neural Engine"));
+    assert!(
+        built["subject"]["built"]
+            .as_str()
+            .unwrap()
+            .contains("for the Neural Engine")
+    );
     let out = home.path("bundle").to_str().unwrap().to_owned();
-    let convert = ["convert", "--task", "embed", "--layout", "folder", "--buckets", "8,16", &model, "-o", &out];
+    let convert = [
+        "convert",
+        "--task",
+        "embed",
+        "--layout",
+        "folder",
+        "--buckets",
+        "8,16",
+        &model,
+        "-o",
+        &out,
+    ];
     assert_ends(&home.run(&convert), 0, &[]);
     let folder = report(&home, &[&out]);
     let names = |r: &Value| {
         let functions = r["targets"][0]["functions"].as_array().unwrap().clone();
-        functions.iter().map(|f| f["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        functions
+            .iter()
+            .map(|f| f["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
     };
-    assert_eq!(names(&folder), ["L16.mlpackage/main", "L8.mlpackage/main", "any.mlpackage/main"]);
-    assert_eq!(names(&report(&home, &[&out, "--function", "L8.mlpackage/main"])), ["L8.mlpackage/main"]);
+    assert_eq!(
+        names(&folder),
+        [
+            "L16.mlpackage/main",
+            "L8.mlpackage/main",
+            "any.mlpackage/main"
+        ]
+    );
+    assert_eq!(
+        names(&report(&home, &[&out, "--function", "L8.mlpackage/main"])),
+        ["L8.mlpackage/main"]
+    );
     assert_eq!(folder["targets"][0]["ops"], built["targets"][0]["ops"]);
-    assert_ends(&audit(&home, &[&model, "--context", "8"]), 2, &["--context is for models that answer", "--buckets"]);
-    assert_ends(&audit(&home, &[&out, "--format", "mil"]), 2, &["a folder of several"]);
+    assert_ends(
+        &audit(&home, &[&model, "--context", "8"]),
+        2,
+        &["--context is for models that answer", "--buckets"],
+    );
+    assert_ends(
+        &audit(&home, &[&out, "--format", "mil"]),
+        2,
+        &["a folder of several"],
+    );
 }
 
 #[test]
@@ -358,15 +721,27 @@ fn cycles_of_values_and_of_links_end() {
         "program(1.3) {{ func f<ios18>({ty} x) {{ {ty} y = add(x = x, y = z); {ty} z = exp(x = y); }} -> (z); }}"
     );
     let cycle = write(&home, "cycle.mil", &text);
-    assert_ends(&audit(&home, &[&cycle]), 2, &["cycle.mil", "`z` is no value that is defined here"]);
+    assert_ends(
+        &audit(&home, &[&cycle]),
+        2,
+        &["cycle.mil", "`z` is no value that is defined here"],
+    );
     #[cfg(unix)]
     {
         use std::os::unix::fs::symlink;
         let folder = home.path("chunks");
         std::fs::create_dir(&folder).unwrap();
-        let packages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packages").canonicalize().unwrap();
-        let package = std::fs::read_dir(packages).unwrap().map(|e| e.unwrap().path());
-        let package = package.filter(|p| p.extension().is_some_and(|e| e == "mlpackage")).min().unwrap();
+        let packages = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../tests/packages")
+            .canonicalize()
+            .unwrap();
+        let package = std::fs::read_dir(packages)
+            .unwrap()
+            .map(|e| e.unwrap().path());
+        let package = package
+            .filter(|p| p.extension().is_some_and(|e| e == "mlpackage"))
+            .min()
+            .unwrap();
         symlink(package, folder.join("a.mlpackage")).unwrap();
         symlink(".", folder.join("b.mlpackage")).unwrap();
         symlink("c.mlpackage", folder.join("c.mlpackage")).unwrap();
@@ -376,7 +751,15 @@ fn cycles_of_values_and_of_links_end() {
             .as_array()
             .unwrap()
             .iter()
-            .map(|f| f["name"].as_str().unwrap().split('/').next().unwrap().to_owned())
+            .map(|f| {
+                f["name"]
+                    .as_str()
+                    .unwrap()
+                    .split('/')
+                    .next()
+                    .unwrap()
+                    .to_owned()
+            })
             .collect();
         assert_eq!(packages, BTreeSet::from(["a.mlpackage".to_owned()]));
     }
@@ -387,7 +770,11 @@ fn a_long_program_is_judged_and_a_closed_pipe_is_quiet() {
     let home = Home::new();
     let long = write(&home, "long.mil", &chain(10_000));
     let mut command = home.thane(&["audit", &long, "--json"]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut out = child.stdout.take().unwrap();
     out.read_exact(&mut [0; 100]).unwrap();
     drop(out);
@@ -404,15 +791,26 @@ fn a_long_program_is_judged_and_a_closed_pipe_is_quiet() {
         let output = audit(&home, &[&huge, "--format", format]);
         assert_ends(&output, 0, &[]);
         let said = stdout(&output);
-        assert!(!said.contains("-0.0 %") && !said.contains("NaN") && said.len() > 100, "{format}: {said}");
+        assert!(
+            !said.contains("-0.0 %") && !said.contains("NaN") && said.len() > 100,
+            "{format}: {said}"
+        );
     }
     let functions: String = (0..100)
         .map(|i| format!("func f{i}<ios18>(tensor<fp16, [4]> x) {{ tensor<fp16, [4]> y = exp(x = x); }} -> (y);"))
         .collect();
-    let many = write(&home, "many.mil", &format!("program(1.3) {{ {functions} }}"));
+    let many = write(
+        &home,
+        "many.mil",
+        &format!("program(1.3) {{ {functions} }}"),
+    );
     let output = audit(&home, &[&many]);
     assert_ends(&output, 0, &[]);
-    assert!(stdout(&output).contains("and 88 functions more"), "{}", stdout(&output));
+    assert!(
+        stdout(&output).contains("and 88 functions more"),
+        "{}",
+        stdout(&output)
+    );
 }
 
 #[test]
@@ -433,15 +831,26 @@ fn what_cannot_be_audited_is_named() {
     let bytes = home.path("bytes.mil");
     std::fs::write(&bytes, [0xff, 0xfe, 0x00]).unwrap();
     let text = write(&home, "text.json", "hello");
-    let none = write(&home, "none.json", "[{\"output\": \"nobody\", \"preferred\": \"cpu\"}]");
+    let none = write(
+        &home,
+        "none.json",
+        "[{\"output\": \"nobody\", \"preferred\": \"cpu\"}]",
+    );
     std::fs::create_dir(home.path("hollow.mlpackage")).unwrap();
     let hollow = home.path("hollow.mlpackage").to_str().unwrap().to_owned();
-    let header = write(&home, "header.csv", "case,op,shape_or_params,ane_supported,gpu_supported,reason\n");
+    let header = write(
+        &home,
+        "header.csv",
+        "case,op,shape_or_params,ane_supported,gpu_supported,reason\n",
+    );
     let columns = write(&home, "columns.csv", "a,b\n1,2\n");
     let nothing = write(&home, "nothing.csv", "");
     let cases: &[(&[&str], &[&str])] = &[
         (&[], &["<X>"]),
-        (&["nowhere.mil"], &["no such file or folder: nowhere.mil", "try:"]),
+        (
+            &["nowhere.mil"],
+            &["no such file or folder: nowhere.mil", "try:"],
+        ),
         (&["nowhere.mlpackage"], &["no such file or folder"]),
         (&["nosuch"], &["unknown model `nosuch`"]),
         (&[&bad], &["bad.mil", "line 3"]),
@@ -449,26 +858,71 @@ fn what_cannot_be_audited_is_named() {
         (&[&empty], &["empty.mil", "`program` is due"]),
         (&[bytes.to_str().unwrap()], &["bytes.mil", "UTF-8"]),
         (&[&hollow], &["hollow.mlpackage", "Manifest.json"]),
-        (&[&broken, "--target", "m9"], &["\"m9\"", "neither a chip", "m6", "macos27"]),
+        (
+            &[&broken, "--target", "m9"],
+            &["\"m9\"", "neither a chip", "m6", "macos27"],
+        ),
         (&[&broken, "--target", ""], &["neither a chip"]),
-        (&[&broken, "--units", "npu"], &["the settings are cpuAndNeuralEngine"]),
-        (&[&broken, "--units", "all", "--direct"], &["cannot be used with"]),
+        (
+            &[&broken, "--units", "npu"],
+            &["the settings are cpuAndNeuralEngine"],
+        ),
+        (
+            &[&broken, "--units", "all", "--direct"],
+            &["cannot be used with"],
+        ),
         (&[&broken, "--deny", "ANE999"], &["thane explain --list"]),
-        (&[&broken, "--require-ane", "101"], &["a share in percent is due"]),
-        (&[&broken, "--function", "walk"], &["no function `walk`", "try: --function main"]),
-        (&[&broken, "--context", "8"], &["--context builds a checkpoint anew"]),
-        (&[&broken, "--baseline", &text], &["text.json", "no report of an audit"]),
-        (&[&broken, "--baseline", "nowhere"], &["nowhere", "No such file"]),
-        (&[&broken, "--compare", &text], &["text.json", "neither MIL text nor JSON"]),
-        (&[&broken, "--compare", &none], &["none of its 1 op is one of this program"]),
-        (&[&broken, "--compare", &none, "--target", "m4,m5"], &["about one target, 2 are given"]),
+        (
+            &[&broken, "--require-ane", "101"],
+            &["a share in percent is due"],
+        ),
+        (
+            &[&broken, "--function", "walk"],
+            &["no function `walk`", "try: --function main"],
+        ),
+        (
+            &[&broken, "--context", "8"],
+            &["--context builds a checkpoint anew"],
+        ),
+        (
+            &[&broken, "--baseline", &text],
+            &["text.json", "no report of an audit"],
+        ),
+        (
+            &[&broken, "--baseline", "nowhere"],
+            &["nowhere", "No such file"],
+        ),
+        (
+            &[&broken, "--compare", &text],
+            &["text.json", "neither MIL text nor JSON"],
+        ),
+        (
+            &[&broken, "--compare", &none],
+            &["none of its 1 op is one of this program"],
+        ),
+        (
+            &[&broken, "--compare", &none, "--target", "m4,m5"],
+            &["about one target, 2 are given"],
+        ),
         (&[&broken, "--format", "yaml"], &["invalid value 'yaml'"]),
-        (&[&broken, "--format", "html", "--json"], &["--json and --format ask for different forms"]),
-        (&[&broken, "--format", "mil", "--deny", "error"], &["no place for requirements"]),
+        (
+            &[&broken, "--format", "html", "--json"],
+            &["--json and --format ask for different forms"],
+        ),
+        (
+            &[&broken, "--format", "mil", "--deny", "error"],
+            &["no place for requirements"],
+        ),
         (&["--self-check", &header], &["header.csv", "no rows"]),
-        (&["--self-check", &columns], &["columns.csv", "neither the columns of placements"]),
+        (
+            &["--self-check", &columns],
+            &["columns.csv", "neither the columns of placements"],
+        ),
         (&["--self-check", &nothing], &["nothing.csv", "no header"]),
-        (&["--self-check", "nowhere.csv"], &["nowhere.csv", "No such file"]),
+        (
+            &["--self-check", "nowhere.csv"],
+            &["nowhere.csv", "No such file"],
+        ),
     ];
     for (args, said) in cases {
         let output = audit(&home, args);
@@ -493,16 +947,35 @@ fn the_self_check_reaches_what_it_must() {
     let home = Home::new();
     let scores = report(&home, &["--self-check"]);
     let placement = &scores["placement"][0];
-    let (rows, right) = (placement["rows"].as_f64().unwrap(), placement["right"].as_f64().unwrap());
-    assert!(rows > 100.0 && right / rows >= 0.97 && placement["target"] == "m4+macos27 (all)", "{placement}");
+    let (rows, right) = (
+        placement["rows"].as_f64().unwrap(),
+        placement["right"].as_f64().unwrap(),
+    );
+    assert!(
+        rows > 100.0 && right / rows >= 0.97 && placement["target"] == "m4+macos27 (all)",
+        "{placement}"
+    );
     let groups = scores["latency"][0]["groups"].as_array().unwrap();
-    let all = |seen: bool| groups.iter().find(|g| g["by"] == "all" && g["seen"] == seen).unwrap();
+    let all = |seen: bool| {
+        groups
+            .iter()
+            .find(|g| g["by"] == "all" && g["seen"] == seen)
+            .unwrap()
+    };
     assert!(all(false)["n"].as_u64() > Some(80) && all(false)["median"].as_f64() < Some(0.15));
     for by in ["kind", "chip", "path"] {
         let n = |seen: bool| {
-            groups.iter().filter(|g| g["by"] == by && g["seen"] == seen).map(|g| g["n"].as_u64().unwrap()).sum::<u64>()
+            groups
+                .iter()
+                .filter(|g| g["by"] == by && g["seen"] == seen)
+                .map(|g| g["n"].as_u64().unwrap())
+                .sum::<u64>()
         };
-        assert_eq!((Some(n(false)), Some(n(true))), (all(false)["n"].as_u64(), all(true)["n"].as_u64()), "{by}");
+        assert_eq!(
+            (Some(n(false)), Some(n(true))),
+            (all(false)["n"].as_u64(), all(true)["n"].as_u64()),
+            "{by}"
+        );
     }
     let rows = "case,op,shape_or_params,ane_supported,gpu_supported,reason\na,tan,\"[1,64,32,32]\",1,1,\nb,relu,\"[1,64,32,32]\",1,1,\n";
     let file = write(&home, "mine.csv", rows);
@@ -529,26 +1002,44 @@ fn errors_and_rules_are_explained() {
     ] {
         let output = explain(&[text]);
         assert_ends(&output, 0, &[]);
-        assert!(stdout(&output).contains(said), "{text}: {}", stdout(&output));
-        assert!(stdout(&output).lines().all(|l| l.chars().count() <= 80), "{}", stdout(&output));
+        assert!(
+            stdout(&output).contains(said),
+            "{text}: {}",
+            stdout(&output)
+        );
+        assert!(
+            stdout(&output).lines().all(|l| l.chars().count() <= 80),
+            "{}",
+            stdout(&output)
+        );
     }
     let all = stdout(&explain(&["--list"]));
-    assert!(all.lines().count() >= 150 && all.starts_with("ANE001  warning"), "{all}");
-    assert_ends(&explain(&["hello"]), 2, &["neither a rule nor a code", "thane explain --list"]);
+    assert!(
+        all.lines().count() >= 150 && all.starts_with("ANE001  warning"),
+        "{all}"
+    );
+    assert_ends(
+        &explain(&["hello"]),
+        2,
+        &["neither a rule nor a code", "thane explain --list"],
+    );
     assert_ends(&explain(&[]), 2, &["CODE|TEXT|RULE"]);
     assert_ends(&explain(&["-14", "nowhere.mil"]), 2, &["no such file"]);
     // The program's own causes come first, in the order of likelihood.
     let ranked = json(&explain(&["-14", &example("broken"), "--json"]));
     let causes = ranked["errors"][0]["causes"].as_array().unwrap();
-    let found: Vec<(&str, u64)> =
-        causes.iter().map(|c| (c["rule"].as_str().unwrap(), c["findings"].as_u64().unwrap())).collect();
+    let found: Vec<(&str, u64)> = causes
+        .iter()
+        .map(|c| (c["rule"].as_str().unwrap(), c["findings"].as_u64().unwrap()))
+        .collect();
     assert_eq!(found[..2], [("ANE070", 1), ("ANE046", 2)]);
     assert!(found[2..].iter().all(|(_, n)| *n == 0) && found[2].0 == "ANE079");
 }
 
 /// A function of 12 layers with 134 MB of weights each, which are not there.
 pub fn large(home: &Home) -> String {
-    let mut text = "program(1.3)\n{\n    func main<ios18>(tensor<fp16, [1, 8192, 1, 64]> x0) {\n".to_owned();
+    let mut text =
+        "program(1.3)\n{\n    func main<ios18>(tensor<fp16, [1, 8192, 1, 64]> x0) {\n".to_owned();
     for i in 0..12 {
         let _ = write!(
             text,
@@ -572,11 +1063,25 @@ fn a_function_that_is_too_large_is_cut_into_programs() {
     let chunks = function["chunks"].as_array().unwrap();
     // 1 GiB holds 7 of them.
     assert_eq!(chunks.len(), 2, "{chunks:?}");
-    let sum: f64 = chunks.iter().map(|c| c["weight_bytes"].as_f64().unwrap()).sum();
+    let sum: f64 = chunks
+        .iter()
+        .map(|c| c["weight_bytes"].as_f64().unwrap())
+        .sum();
     assert_eq!(sum, 12.0 * 2.0 * 8192.0 * 8192.0);
-    assert!(chunks.iter().all(|c| c["weight_bytes"].as_f64().unwrap() <= (1u64 << 30) as f64));
+    assert!(
+        chunks
+            .iter()
+            .all(|c| c["weight_bytes"].as_f64().unwrap() <= (1u64 << 30) as f64)
+    );
     assert_eq!(chunks[1]["last"], "x12");
     assert!(function["latency"]["energy_mj"].as_f64().unwrap() > 0.0);
-    let text = String::from_utf8(home.run(&["audit", &large(&home), "--target", "m4+macos27"]).stdout).unwrap();
-    assert!(text.contains("best into 2 programs") && text.contains("mJ a call"), "{text}");
+    let text = String::from_utf8(
+        home.run(&["audit", &large(&home), "--target", "m4+macos27"])
+            .stdout,
+    )
+    .unwrap();
+    assert!(
+        text.contains("best into 2 programs") && text.contains("mJ a call"),
+        "{text}"
+    );
 }

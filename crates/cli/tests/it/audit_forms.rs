@@ -1,4 +1,5 @@
-//! What `thane audit` writes, where, and of which calls: targets, lengths, forms, files, and the verdict behind `convert`.
+//! What `thane audit` writes, where, and of which calls: targets, lengths, forms, files, and the
+//! verdict behind `convert`.
 
 use std::path::Path;
 
@@ -23,33 +24,73 @@ fn path(home: &Home, name: &str) -> String {
 fn a_system_implies_a_chip_of_its_kind_and_contradictions_are_errors() {
     let home = Home::new();
     let broken = example("broken");
-    let report = json(&audit(&home, &[&broken, "--target", "iOS26,MACOS26,a19,m4+iPadOS26", "--json"]));
+    let report = json(&audit(
+        &home,
+        &[
+            &broken,
+            "--target",
+            "iOS26,MACOS26,a19,m4+iPadOS26",
+            "--json",
+        ],
+    ));
     let said: Vec<(&str, usize)> = report["targets"]
         .as_array()
         .unwrap()
         .iter()
-        .map(|t| (t["target"].as_str().unwrap(), t["implied"].as_array().unwrap().len()))
+        .map(|t| {
+            (
+                t["target"].as_str().unwrap(),
+                t["implied"].as_array().unwrap().len(),
+            )
+        })
         .collect();
     let units = "(cpuAndNeuralEngine)";
-    let names = ["a19+ios26", "m4+macos26", "a19+ios27", "m4+ipados26"].map(|name| format!("{name} {units}"));
-    assert_eq!(said.iter().map(|(name, _)| *name).collect::<Vec<_>>(), names);
-    assert_eq!(said.iter().map(|(_, n)| *n).collect::<Vec<_>>(), [1, 1, 1, 0]);
+    let names = ["a19+ios26", "m4+macos26", "a19+ios27", "m4+ipados26"]
+        .map(|name| format!("{name} {units}"));
     assert_eq!(
-        (&report["targets"][0]["implied"][0], &report["targets"][2]["implied"][0]),
+        said.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+        names
+    );
+    assert_eq!(
+        said.iter().map(|(_, n)| *n).collect::<Vec<_>>(),
+        [1, 1, 1, 0]
+    );
+    assert_eq!(
+        (
+            &report["targets"][0]["implied"][0],
+            &report["targets"][2]["implied"][0]
+        ),
         (&"chip".into(), &"release".into())
     );
     let text = stdout(&audit(&home, &[&broken, "--target", "ios26"]));
     assert!(text.contains("implied   a19 of ios26"), "{text}");
-    let page = stdout(&audit(&home, &[&broken, "--target", "ios26", "--format", "html"]));
+    let page = stdout(&audit(
+        &home,
+        &[&broken, "--target", "ios26", "--format", "html"],
+    ));
     assert!(page.contains("a19 of ios26 is implied."));
     for (target, said) in [
-        ("a19+macos26", "no Mac has A19; write a19+ios26 or m4+macos26"),
-        ("m4+ios26", "no iPhone has M4; write m4+macos26 or m4+ipados26 or a19+ios26"),
+        (
+            "a19+macos26",
+            "no Mac has A19; write a19+ios26 or m4+macos26",
+        ),
+        (
+            "m4+ios26",
+            "no iPhone has M4; write m4+macos26 or m4+ipados26 or a19+ios26",
+        ),
         ("m4+m5", "expected one chip and one system, found m4 and m5"),
         ("m4mx", "the nearest name is m4-max"),
     ] {
-        for verb in [&["audit", &broken][..], &["explain", "-14", &broken], &["convert", "x", "-o", "y"]] {
-            assert_ends(&home.run(&[verb, &["--target", target]].concat()), 2, &[said]);
+        for verb in [
+            &["audit", &broken][..],
+            &["explain", "-14", &broken],
+            &["convert", "x", "-o", "y"],
+        ] {
+            assert_ends(
+                &home.run(&[verb, &["--target", target]].concat()),
+                2,
+                &[said],
+            );
         }
     }
 }
@@ -60,11 +101,25 @@ fn requiring_the_engine_fails_where_a_finding_says_that_it_does_not_load() {
     let home = Home::new();
     let broken = example("broken");
     let output = audit(&home, &[&broken, "--require-ane", "14"]);
-    assert_ends(&output, 1, &["`main` does not load on the engine by ANE070", "but sources differ"]);
+    assert_ends(
+        &output,
+        1,
+        &[
+            "`main` does not load on the engine by ANE070",
+            "but sources differ",
+        ],
+    );
     // A baseline that has it makes it known, as for --deny.
     let base = path(&home, "base.json");
     assert_ends(&audit(&home, &[&broken, "-o", &base]), 0, &[]);
-    assert_ends(&audit(&home, &[&broken, "--require-ane", "14", "--baseline", &base]), 0, &[]);
+    assert_ends(
+        &audit(
+            &home,
+            &[&broken, "--require-ane", "14", "--baseline", &base],
+        ),
+        0,
+        &[],
+    );
     // All on the engine, but in a package of two functions, which phones do not compile.
     let state = "tensor<fp16, [1, 64, 32, 64]>";
     let function = |name: &str, n: usize| {
@@ -77,13 +132,38 @@ fn requiring_the_engine_fails_where_a_finding_says_that_it_does_not_load() {
             {state} y = mul(x = kept, y = kept); }} -> (y);"
         )
     };
-    let two =
-        write(&home, "two.mil", &format!("program(1.3) {{ {} {} }}", function("decode", 1), function("prefill", 16)));
+    let two = write(
+        &home,
+        "two.mil",
+        &format!(
+            "program(1.3) {{ {} {} }}",
+            function("decode", 1),
+            function("prefill", 16)
+        ),
+    );
     let refused = ["`prefill` does not compile on the engine by ANE071"];
-    let share = json(&audit(&home, &[&two, "--target", "a19", "--json"]))["targets"][0]["findings"].clone();
-    assert!(share.as_array().unwrap().iter().any(|f| f["rule"] == "ANE071"), "{share}");
-    assert_ends(&audit(&home, &[&two, "--target", "a19", "--require-ane", "0"]), 1, &refused);
-    assert!(!stderr(&audit(&home, &[&two, "--target", "m4", "--require-ane", "0"])).contains("ANE071"));
+    let share =
+        json(&audit(&home, &[&two, "--target", "a19", "--json"]))["targets"][0]["findings"].clone();
+    assert!(
+        share
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|f| f["rule"] == "ANE071"),
+        "{share}"
+    );
+    assert_ends(
+        &audit(&home, &[&two, "--target", "a19", "--require-ane", "0"]),
+        1,
+        &refused,
+    );
+    assert!(
+        !stderr(&audit(
+            &home,
+            &[&two, "--target", "m4", "--require-ane", "0"]
+        ))
+        .contains("ANE071")
+    );
     // Straight to the engine, ops that it refuses are failures too.
     assert_ends(
         &audit(&home, &[&broken, "--direct", "--require-ane", "1"]),
@@ -116,22 +196,31 @@ fn functions_of_any_length_are_priced_at_lengths_that_are_said() {
         )
     };
     let function = |file: &str, args: &[&str]| {
-        json(&audit(&home, &[&[file, "--json"], args].concat()))["targets"][0]["functions"][0].clone()
+        json(&audit(&home, &[&[file, "--json"], args].concat()))["targets"][0]["functions"][0]
+            .clone()
     };
     let ranged = write(&home, "ranged.mil", &program(&range(2048)));
     let of = |f: &serde_json::Value| {
         let lengths = f["lengths"].as_array().unwrap().iter();
         lengths
-            .map(|l| (l["text"].as_str().unwrap().to_owned(), l["basis"].as_str().unwrap().to_owned()))
+            .map(|l| {
+                (
+                    l["text"].as_str().unwrap().to_owned(),
+                    l["basis"].as_str().unwrap().to_owned(),
+                )
+            })
             .collect::<Vec<_>>()
     };
     let pair = |text: &str, basis: &str| (text.to_owned(), basis.to_owned());
     let f = function(&ranged, &[]);
     assert_eq!(of(&f), [pair("2048", "most"), pair("4", "default")]);
-    // A product of [2048, 64] and [64, 2048]: the reshape's sizes are followed through its arithmetic.
+    // A product of [2048, 64] and [64, 2048]: the reshape's sizes are followed through its
+    // arithmetic.
     let matmul = |f: &serde_json::Value| {
         let table = f["table"].as_array().unwrap();
-        table.iter().find(|op| op["kind"] == "matmul").unwrap()["flops"].as_f64().unwrap()
+        table.iter().find(|op| op["kind"] == "matmul").unwrap()["flops"]
+            .as_f64()
+            .unwrap()
     };
     assert_eq!(matmul(&f), 2.0 * 2048.0 * 64.0 * 2048.0);
     assert_eq!(f["latency"]["ms"], f["lengths"][0]["ms"]);
@@ -149,9 +238,21 @@ fn functions_of_any_length_are_priced_at_lengths_that_are_said() {
         let text = stdout(&audit(&home, &[&ranged, "--format", format]));
         assert!(text.contains(said), "{format}: {text}");
     }
-    assert_ends(&audit(&home, &[&ranged, "--length", "16,4096"]), 2, &["no function takes a call of length 4096"]);
-    assert_ends(&audit(&home, &[&example("fixed"), "--length", "16"]), 2, &["all of these have a fixed one"]);
-    assert_ends(&audit(&home, &[&ranged, "--length", "0"]), 2, &["expected a number from 1"]);
+    assert_ends(
+        &audit(&home, &[&ranged, "--length", "16,4096"]),
+        2,
+        &["no function takes a call of length 4096"],
+    );
+    assert_ends(
+        &audit(&home, &[&example("fixed"), "--length", "16"]),
+        2,
+        &["all of these have a fixed one"],
+    );
+    assert_ends(
+        &audit(&home, &[&ranged, "--length", "0"]),
+        2,
+        &["expected a number from 1"],
+    );
 }
 
 /// Issue 30, 4: `audit in.mil -o in.mil` replaced the program by the report.
@@ -162,7 +263,10 @@ fn a_report_replaces_no_input_and_a_file_with_force_only() {
     let program = write(&home, "in.mil", &text);
     let base = path(&home, "base.json");
     assert_ends(&audit(&home, &[&program, "-o", &base]), 0, &["base.json"]);
-    let (program_to, base_to) = ([program.as_str(), "-o", &program], [&program, "--baseline", &base, "-o", &base]);
+    let (program_to, base_to) = (
+        [program.as_str(), "-o", &program],
+        [&program, "--baseline", &base, "-o", &base],
+    );
     for args in [&program_to[..], &base_to] {
         for force in [&[][..], &["--force"]] {
             assert_ends(
@@ -173,10 +277,20 @@ fn a_report_replaces_no_input_and_a_file_with_force_only() {
         }
     }
     assert_eq!(std::fs::read_to_string(&program).unwrap(), text);
-    assert_ends(&audit(&home, &[&program, "-o", &base]), 2, &["base.json exists already", "--force"]);
+    assert_ends(
+        &audit(&home, &[&program, "-o", &base]),
+        2,
+        &["base.json exists already", "--force"],
+    );
     assert_ends(&audit(&home, &[&program, "-o", &base, "--force"]), 0, &[]);
     // Whole or not at all: nothing half-written is left beside it.
-    assert_eq!(home.files("."), home.files(".").into_iter().filter(|f| !f.contains("partial")).collect::<Vec<_>>());
+    assert_eq!(
+        home.files("."),
+        home.files(".")
+            .into_iter()
+            .filter(|f| !f.contains("partial"))
+            .collect::<Vec<_>>()
+    );
 }
 
 /// Issue 30, 4.
@@ -198,10 +312,22 @@ fn a_format_follows_from_the_extension_of_the_output() {
         let text = std::fs::read_to_string(&out).unwrap();
         assert!(text.starts_with(begins), "{name}: {}", &text[..80]);
     }
-    assert_ends(&audit(&home, &[&broken, "-o", &path(&home, "a.yaml")]), 2, &["found .yaml", "--format FORMAT"]);
-    assert_ends(&audit(&home, &[&broken, "-o", &path(&home, "a.mlpackage")]), 2, &["--fix, which writes a package"]);
+    assert_ends(
+        &audit(&home, &[&broken, "-o", &path(&home, "a.yaml")]),
+        2,
+        &["found .yaml", "--format FORMAT"],
+    );
+    assert_ends(
+        &audit(&home, &[&broken, "-o", &path(&home, "a.mlpackage")]),
+        2,
+        &["--fix, which writes a package"],
+    );
     let odd = path(&home, "b.yaml");
-    assert_ends(&audit(&home, &[&broken, "-o", &odd, "--format", "JSON"]), 0, &[]);
+    assert_ends(
+        &audit(&home, &[&broken, "-o", &odd, "--format", "JSON"]),
+        0,
+        &[],
+    );
     assert!(std::fs::read_to_string(odd).unwrap().starts_with('{'));
 }
 
@@ -210,9 +336,19 @@ fn a_format_follows_from_the_extension_of_the_output() {
 fn several_targets_are_one_table_and_findings_are_grouped_over_them() {
     let home = Home::new();
     let broken = example("broken");
-    let args = [broken.as_str(), "--target", "m4,a19,m1+macos15", "--deny", "warning,ANE156"];
+    let args = [
+        broken.as_str(),
+        "--target",
+        "m4,a19,m1+macos15",
+        "--deny",
+        "warning,ANE156",
+    ];
     let output = audit(&home, &args);
-    assert_ends(&output, 1, &["5 findings denied by --deny warning: ANE070, ANE001, ANE046 (2 places), ANE054"]);
+    assert_ends(
+        &output,
+        1,
+        &["5 findings denied by --deny warning: ANE070, ANE001, ANE046 (2 places), ANE054"],
+    );
     let text = stdout(&output);
     assert!(text.lines().count() < 60, "{text}");
     for line in [
@@ -225,48 +361,112 @@ fn several_targets_are_one_table_and_findings_are_grouped_over_them() {
     }
     assert_eq!(text.matches("error ANE070").count(), 1);
     let end = "requirements do not hold: --deny warning, --deny ANE156; denied: ANE001, ANE046, ANE054, ANE070, ANE156";
-    assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").ends_with(end), "{text}");
-    let concise = stdout(&audit(&home, &[&args[..], &["--format", "concise"]].concat()));
-    let found = concise.lines().filter(|l| l.starts_with(&format!("{broken}:"))).count();
-    assert_eq!((found, concise.lines().count()), (6, 6 + 3 + 2), "{concise}");
+    assert!(
+        text.split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+            .ends_with(end),
+        "{text}"
+    );
+    let concise = stdout(&audit(
+        &home,
+        &[&args[..], &["--format", "concise"]].concat(),
+    ));
+    let found = concise
+        .lines()
+        .filter(|l| l.starts_with(&format!("{broken}:")))
+        .count();
+    assert_eq!(
+        (found, concise.lines().count()),
+        (6, 6 + 3 + 2),
+        "{concise}"
+    );
     let line = text_line(&broken, "tan(x = ");
-    assert!(concise.contains(&format!("{broken}:{line}: warning ANE001 main: tan `gate`")), "{concise}");
+    assert!(
+        concise.contains(&format!("{broken}:{line}: warning ANE001 main: tan `gate`")),
+        "{concise}"
+    );
     // What is found for some targets only says for which.
-    let some = stdout(&audit(&home, &[&broken, "--target", "m4,m4+macos12", "--format", "concise"]));
-    assert!(some.lines().any(|l| l.contains("ANE143") && l.ends_with("[m4+macos12]")), "{some}");
-    let held = stdout(&audit(&home, &[&example("fixed"), "--require-ane", "99.5", "--deny", "error"]));
-    assert!(held.ends_with("requirements hold: --require-ane 99.5, --deny error\n"), "{held}");
+    let some = stdout(&audit(
+        &home,
+        &[&broken, "--target", "m4,m4+macos12", "--format", "concise"],
+    ));
+    assert!(
+        some.lines()
+            .any(|l| l.contains("ANE143") && l.ends_with("[m4+macos12]")),
+        "{some}"
+    );
+    let held = stdout(&audit(
+        &home,
+        &[
+            &example("fixed"),
+            "--require-ane",
+            "99.5",
+            "--deny",
+            "error",
+        ],
+    ));
+    assert!(
+        held.ends_with("requirements hold: --require-ane 99.5, --deny error\n"),
+        "{held}"
+    );
 }
 
 fn text_line(file: &str, part: &str) -> usize {
-    1 + std::fs::read_to_string(file).unwrap().lines().position(|l| l.contains(part)).unwrap()
+    1 + std::fs::read_to_string(file)
+        .unwrap()
+        .lines()
+        .position(|l| l.contains(part))
+        .unwrap()
 }
 
 #[test]
 fn rules_are_found_in_any_case_and_near_ones_are_named() {
     let home = Home::new();
     assert_ends(&home.run(&["explain", "Ane070"]), 0, &[]);
-    assert_ends(&home.run(&["explain", "ANE7"]), 2, &["no rule is called `ANE7`", "thane explain ANE007"]);
-    assert_ends(&audit(&home, &[&example("broken"), "--deny", "ane-71"]), 2, &["the nearest name is ANE071"]);
-    assert_ends(&home.run(&["buckets", "x", "--histogram", "y", "--chip", "m4x"]), 2, &["the nearest name is m4"]);
+    assert_ends(
+        &home.run(&["explain", "ANE7"]),
+        2,
+        &["no rule is called `ANE7`", "thane explain ANE007"],
+    );
+    assert_ends(
+        &audit(&home, &[&example("broken"), "--deny", "ane-71"]),
+        2,
+        &["the nearest name is ANE071"],
+    );
+    assert_ends(
+        &home.run(&["buckets", "x", "--histogram", "y", "--chip", "m4x"]),
+        2,
+        &["the nearest name is m4"],
+    );
 }
 
 #[test]
 fn one_thing_is_not_counted_as_several() {
     let home = Home::new();
-    let text =
-        "program(1.3) { func f<ios18>(tensor<fp16, [1, 64]> x) { tensor<fp16, [1, 64]> y = tan(x = x); } -> (y); }";
+    let text = "program(1.3) { func f<ios18>(tensor<fp16, [1, 64]> x) { tensor<fp16, [1, 64]> y = tan(x = x); } -> (y); }";
     let file = write(&home, "one.mil", text);
     for format in ["text", "concise", "html"] {
         let output = audit(&home, &[&file, "--format", format, "--deny", "ANE001"]);
         let said = format!("{}{}", stdout(&output), stderr(&output));
         assert_ends(&output, 1, &["1 finding denied by --deny ANE001"]);
-        for word in
-            ["findings", "ops", "segments", "places", "functions", "warnings", "errors", "dispatches", "programs"]
-        {
+        for word in [
+            "findings",
+            "ops",
+            "segments",
+            "places",
+            "functions",
+            "warnings",
+            "errors",
+            "dispatches",
+            "programs",
+        ] {
             for (at, _) in said.match_indices(&format!("1 {word}")) {
                 let before = said[..at].chars().next_back();
-                assert!(before.is_some_and(|c| c.is_ascii_digit() || c == '.'), "1 {word}: {said}");
+                assert!(
+                    before.is_some_and(|c| c.is_ascii_digit() || c == '.'),
+                    "1 {word}: {said}"
+                );
             }
         }
     }
@@ -282,23 +482,73 @@ fn convert_says_what_the_audit_says_and_what_to_do() {
         home.run(&[&["convert", &model, "--context", "128", "-o", &out], args].concat())
     };
     let portable = convert("portable.mlpackage", &[]);
-    assert_ends(&portable, 0, &["audit for m4+macos27: ", "0.0 % of ", "  try: --form engine, which is written for"]);
-    assert_eq!(stdout(&portable).lines().count(), 1, "the path alone is data");
+    assert_ends(
+        &portable,
+        0,
+        &[
+            "audit for m4+macos27: ",
+            "0.0 % of ",
+            "  try: --form engine, which is written for",
+        ],
+    );
+    assert_eq!(
+        stdout(&portable).lines().count(),
+        1,
+        "the path alone is data"
+    );
     let engine = convert("engine.mlpackage", &["--form", "engine", "--target", "A19"]);
-    let said =
-        ["audit for a19+ios27: may fail", "ANE071);", "one package for each function: --functions prefill, then"];
+    let said = [
+        "audit for a19+ios27: may fail",
+        "ANE071);",
+        "one package for each function: --functions prefill, then",
+    ];
     assert_ends(&engine, 0, &said);
     let quiet = convert("quiet.mlpackage", &["-q"]);
     assert_eq!(stderr(&quiet), "");
-    let printed = json(&convert("json.mlpackage", &["--form", "engine", "--target", "ios26", "--json"]));
+    let printed = json(&convert(
+        "json.mlpackage",
+        &["--form", "engine", "--target", "ios26", "--json"],
+    ));
     let audit = &printed["audit"];
     assert_eq!(audit["target"], "a19+ios26 (cpuAndNeuralEngine)");
-    assert!(audit["fails_by"].as_array().unwrap().contains(&"ANE071".into()), "{audit}");
-    assert!(audit["remedy"].as_str().unwrap().contains("--functions prefill") && audit["ms"].as_f64() > Some(0.0));
-    let alone = convert("alone.mlpackage", &["--form", "engine", "--target", "a19", "--functions", "prefill"]);
+    assert!(
+        audit["fails_by"]
+            .as_array()
+            .unwrap()
+            .contains(&"ANE071".into()),
+        "{audit}"
+    );
+    assert!(
+        audit["remedy"]
+            .as_str()
+            .unwrap()
+            .contains("--functions prefill")
+            && audit["ms"].as_f64() > Some(0.0)
+    );
+    let alone = convert(
+        "alone.mlpackage",
+        &[
+            "--form",
+            "engine",
+            "--target",
+            "a19",
+            "--functions",
+            "prefill",
+        ],
+    );
     assert!(!stderr(&alone).contains("ANE071"), "{}", stderr(&alone));
-    let embedder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-embed/bert-mean");
+    let embedder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-embed/bert-mean");
     let out = path(&home, "embed.mlpackage");
-    let embedder = home.run(&["convert", embedder.to_str().unwrap(), "--task", "embed", "--buckets", "16", "-o", &out]);
+    let embedder = home.run(&[
+        "convert",
+        embedder.to_str().unwrap(),
+        "--task",
+        "embed",
+        "--buckets",
+        "16",
+        "-o",
+        &out,
+    ]);
     assert_ends(&embedder, 0, &["audit for m4+macos27: ", "try: "]);
 }

@@ -15,28 +15,64 @@ fn text(path: &Path) -> &str {
 fn convert(home: &Home, name: &str, out: &str, flags: &[&str]) -> (PathBuf, Output) {
     let out = home.path(out);
     let model = model(name);
-    let args = ["convert", "--json", "--task", "embed", text(&model), "-o", text(&out), "--buckets", "24,48"];
+    let args = [
+        "convert",
+        "--json",
+        "--task",
+        "embed",
+        text(&model),
+        "-o",
+        text(&out),
+        "--buckets",
+        "24,48",
+    ];
     let output = home.run(&[&args[..], flags].concat());
     (out, output)
 }
 
 fn vectors(home: &Home, model: &Path, flags: &[&str]) -> Vec<Vec<f32>> {
     let long = "one two three four five six seven eight nine ten eleven twelve ".repeat(4);
-    let texts = ["a", "Hello there, world", "What is the capital of France, and what is it not?", &long];
-    let args = ["embed", "--json", "--numerics", "f32", "--format", "float", "--truncate", text(model)];
+    let texts = [
+        "a",
+        "Hello there, world",
+        "What is the capital of France, and what is it not?",
+        &long,
+    ];
+    let args = [
+        "embed",
+        "--json",
+        "--numerics",
+        "f32",
+        "--format",
+        "float",
+        "--truncate",
+        text(model),
+    ];
     let report = json(&home.run(&[&args[..], &texts, flags].concat()));
     serde_json::from_value(report["embeddings"].clone()).unwrap()
 }
 
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let dot = |a: &[f32], b: &[f32]| {
+        a.iter()
+            .zip(b)
+            .map(|(a, b)| f64::from(*a) * f64::from(*b))
+            .sum::<f64>()
+    };
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-/// Texts go to the smallest bucket that holds them, and to the function of any length where none does.
+/// Texts go to the smallest bucket that holds them, and to the function of any length where none
+/// does.
 #[test]
 fn packages_embed_as_their_checkpoints_do() {
-    for name in ["bert-cls", "modernbert-mean", "qwen3-embedding", "qwen3-pplx", "embeddinggemma"] {
+    for name in [
+        "bert-cls",
+        "modernbert-mean",
+        "qwen3-embedding",
+        "qwen3-pplx",
+        "embeddinggemma",
+    ] {
         let home = Home::new();
         let expected = vectors(&home, &model(name), &[]);
         for (out, layout) in [("model.mlpackage", "package"), ("folder", "folder")] {
@@ -48,11 +84,17 @@ fn packages_embed_as_their_checkpoints_do() {
             }
             let verified = json(&home.run(&["verify", "--json", text(&path)]));
             assert_eq!(
-                (&verified["passed"], verified["vectors"].as_array().unwrap().len()),
+                (
+                    &verified["passed"],
+                    verified["vectors"].as_array().unwrap().len()
+                ),
                 (&true.into(), 8),
                 "{name}"
             );
-            for flags in [&["--numerics", "ane"][..], &["--numerics", "ane", "--cosine", "0.9999999"]] {
+            for flags in [
+                &["--numerics", "ane"][..],
+                &["--numerics", "ane", "--cosine", "0.9999999"],
+            ] {
                 let output = home.run(&[&["verify", text(&path)], flags].concat());
                 assert_eq!(
                     output.status.code(),
@@ -86,7 +128,10 @@ fn known_texts_are_cut_to_what_a_package_takes() {
         for package in packages {
             let output = home.run(&["verify", text(&package)]);
             assert_ends(&output, 0, &[]);
-            assert!(stdout(&output).contains("pass") && !stdout(&output).contains("FAIL"), "{name} {flags:?}");
+            assert!(
+                stdout(&output).contains("pass") && !stdout(&output).contains("FAIL"),
+                "{name} {flags:?}"
+            );
         }
     }
 }
@@ -104,21 +149,39 @@ fn packages_of_a_folder_share_their_weights() {
         let file = folder.join(format!("{p}.mlpackage")).join(WEIGHTS);
         sha256(&std::fs::read(file).unwrap())
     });
-    println!("weight.bin of buckets 24 and 48 and of the flexible package: {}", hashes[0]);
+    println!(
+        "weight.bin of buckets 24 and 48 and of the flexible package: {}",
+        hashes[0]
+    );
     assert!(hashes.iter().all(|h| *h == hashes[0]));
-    let weights = std::fs::metadata(folder.join("L24.mlpackage").join(WEIGHTS)).unwrap().len();
-    let (bytes, disk) = (report["bytes"].as_u64().unwrap(), report["disk_bytes"].as_u64().unwrap());
+    let weights = std::fs::metadata(folder.join("L24.mlpackage").join(WEIGHTS))
+        .unwrap()
+        .len();
+    let (bytes, disk) = (
+        report["bytes"].as_u64().unwrap(),
+        report["disk_bytes"].as_u64().unwrap(),
+    );
     assert_eq!(bytes - disk, 2 * weights, "{report}");
     for package in ["L24", "any"] {
-        assert_ends(&home.run(&["check", text(&folder.join(format!("{package}.mlpackage")))]), 0, &[]);
+        assert_ends(
+            &home.run(&["check", text(&folder.join(format!("{package}.mlpackage")))]),
+            0,
+            &[],
+        );
     }
 }
 
-/// Each package is fixed, and the folder is still one: its manifest says what it has now, and its vectors are those due.
+/// Each package is fixed, and the folder is still one: its manifest says what it has now, and its
+/// vectors are those due.
 #[test]
 fn a_folder_is_fixed_as_a_whole() {
     let home = Home::new();
-    let (folder, output) = convert(&home, "qwen3-pplx", "folder", &["--layout", "folder", "--norm", "native"]);
+    let (folder, output) = convert(
+        &home,
+        "qwen3-pplx",
+        "folder",
+        &["--layout", "folder", "--norm", "native"],
+    );
     assert_ends(&output, 0, &[]);
     std::fs::write(folder.join("other.txt"), "x").unwrap();
     let fixed = home.path("fixed");
@@ -126,24 +189,57 @@ fn a_folder_is_fixed_as_a_whole() {
     let changed = home.run(&["audit", text(&folder), "--fix", "-o", text(&fixed)]);
     assert_ends(&changed, 2, &["other.txt", "changed"]);
     std::fs::remove_file(folder.join("other.txt")).unwrap();
-    let into_text = home.run(&["audit", text(&folder), "--fix", "-o", text(&home.path("fixed.mil"))]);
+    let into_text = home.run(&[
+        "audit",
+        text(&folder),
+        "--fix",
+        "-o",
+        text(&home.path("fixed.mil")),
+    ]);
     assert_ends(&into_text, 2, &["--fix takes"]);
     assert!(!fixed.exists() && !home.path("fixed.mil").exists());
 
-    let report = json(&home.run(&["audit", text(&folder), "--fix", "--json", "-o", text(&fixed)]));
+    let report = json(&home.run(&[
+        "audit",
+        text(&folder),
+        "--fix",
+        "--json",
+        "-o",
+        text(&fixed),
+    ]));
     // Of both packages each rewrite is tried, and what is not kept says why.
     let steps = |package: &str| -> Vec<&serde_json::Value> {
         let name = format!("{package}.mlpackage/main");
-        report["steps"].as_array().unwrap().iter().filter(|s| s["function"] == name).collect()
+        report["steps"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|s| s["function"] == name)
+            .collect()
     };
     for step in [steps("L24"), steps("L48")].concat() {
-        assert!(step["kept"] == step["proven"] && step["kept"] == step["reason"].is_null(), "{step}");
+        assert!(
+            step["kept"] == step["proven"] && step["kept"] == step["reason"].is_null(),
+            "{step}"
+        );
     }
-    assert!(!steps("L24").is_empty() && steps("L24").len() == steps("L48").len(), "{report}");
+    assert!(
+        !steps("L24").is_empty() && steps("L24").len() == steps("L48").len(),
+        "{report}"
+    );
     let verified = json(&home.run(&["verify", "--json", text(&fixed)]));
-    assert_eq!((&verified["passed"], verified["vectors"].as_array().unwrap().len()), (&true.into(), 8));
+    assert_eq!(
+        (
+            &verified["passed"],
+            verified["vectors"].as_array().unwrap().len()
+        ),
+        (&true.into(), 8)
+    );
     let weights = ["L24", "L48"].map(|p| fixed.join(format!("{p}.mlpackage")).join(WEIGHTS));
-    assert_eq!(std::fs::read(&weights[0]).unwrap(), std::fs::read(&weights[1]).unwrap());
+    assert_eq!(
+        std::fs::read(&weights[0]).unwrap(),
+        std::fs::read(&weights[1]).unwrap()
+    );
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
@@ -166,19 +262,44 @@ fn a_package_of_chunks_pools_as_the_checkpoint_does() {
     let (path, output) = convert(&home, "qwen3-pplx", "chunks.mlpackage", &["--chunks"]);
     assert_ends(&output, 0, &[]);
     let file = home.path("documents.jsonl");
-    std::fs::write(&file, "{\"text\": [\"a stone above the sea\", \"a cat\", \"and no more\"]}\n").unwrap();
+    std::fs::write(
+        &file,
+        "{\"text\": [\"a stone above the sea\", \"a cat\", \"and no more\"]}\n",
+    )
+    .unwrap();
     let chunks = |model: &Path| -> Vec<f32> {
-        let args = ["embed", "--json", "--chunks", "--format", "float", "--file", text(&file), text(model)];
+        let args = [
+            "embed",
+            "--json",
+            "--chunks",
+            "--format",
+            "float",
+            "--file",
+            text(&file),
+            text(model),
+        ];
         let report = json(&home.run(&args));
-        serde_json::from_value::<Vec<Vec<Vec<f32>>>>(report["embeddings"].clone()).unwrap()[0].concat()
+        serde_json::from_value::<Vec<Vec<Vec<f32>>>>(report["embeddings"].clone()).unwrap()[0]
+            .concat()
     };
     let (found, expected) = (chunks(&path), chunks(&model("qwen3-pplx")));
     assert!(found.len() == expected.len() && cosine(&found, &expected) >= 0.9995);
     let verified = json(&home.run(&["verify", "--json", text(&path)]));
     // Those that fit into one document of 48 tokens.
-    assert_eq!((&verified["passed"], verified["vectors"].as_array().unwrap().len()), (&true.into(), 4), "{verified}");
+    assert_eq!(
+        (
+            &verified["passed"],
+            verified["vectors"].as_array().unwrap().len()
+        ),
+        (&true.into(), 4),
+        "{verified}"
+    );
     let refused = home.run(&["embed", text(&path), "hello"]);
-    assert_ends(&refused, 2, &["gives vectors of chunks", "thane embed with the checkpoint"]);
+    assert_ends(
+        &refused,
+        2,
+        &["gives vectors of chunks", "thane embed with the checkpoint"],
+    );
 }
 
 #[test]
@@ -199,7 +320,9 @@ fn what_was_changed_does_not_pass() {
     bytes[last] ^= 1;
     std::fs::remove_file(&weights).unwrap();
     std::fs::write(&weights, bytes).unwrap();
-    fails(&["L24.mlpackage/Data/com.apple.CoreML/weights/weight.bin` is not what manifest.json says"]);
+    fails(&[
+        "L24.mlpackage/Data/com.apple.CoreML/weights/weight.bin` is not what manifest.json says",
+    ]);
     std::fs::remove_dir_all(folder.join("L24.mlpackage")).unwrap();
     fails(&["L24.mlpackage", "convert again"]);
 }
@@ -221,8 +344,16 @@ fn a_bad_wish_is_refused_before_anything_is_written() {
     let (package, _) = convert(&home, "bert-mean", "model.mlpackage", &[]);
     let (_, again) = convert(&home, "bert-mean", "model.mlpackage", &[]);
     assert_ends(&again, 2, &["exists already", "--force"]);
-    assert_ends(&convert(&home, "bert-mean", "model.mlpackage", &["--force"]).1, 0, &[]);
-    assert_ends(&home.run(&["run", text(&package), "hello"]), 2, &["makes vectors of texts", "thane embed"]);
+    assert_ends(
+        &convert(&home, "bert-mean", "model.mlpackage", &["--force"]).1,
+        0,
+        &[],
+    );
+    assert_ends(
+        &home.run(&["run", text(&package), "hello"]),
+        2,
+        &["makes vectors of texts", "thane embed"],
+    );
     let files = home.files("");
     assert!(!files.iter().any(|n| n.contains("partial")), "{files:?}");
     let stale = stdout(&home.run(&["embed", text(&package), "hello"]));

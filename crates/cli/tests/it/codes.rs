@@ -15,17 +15,36 @@ impl Files {
         let home = Home::new();
         let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
         let gguf = chat_gguf().to_str().unwrap().to_owned();
-        let bert = crate::embed::model("bert-mean").to_str().unwrap().to_owned();
+        let bert = crate::embed::model("bert-mean")
+            .to_str()
+            .unwrap()
+            .to_owned();
         let (package, bundle) = (path("p.mlpackage"), path("e.mlpackage"));
-        assert_ends(&home.run(&["convert", &gguf, "-o", &package, "--context", "32"]), 0, &[]);
-        let embeds = ["convert", &bert, "--task", "embed", "--buckets", "8", "-o", &bundle];
+        assert_ends(
+            &home.run(&["convert", &gguf, "-o", &package, "--context", "32"]),
+            0,
+            &[],
+        );
+        let embeds = [
+            "convert",
+            &bert,
+            "--task",
+            "embed",
+            "--buckets",
+            "8",
+            "-o",
+            &bundle,
+        ];
         assert_ends(&home.run(&embeds), 0, &[]);
         let bytes = std::fs::read(&gguf).unwrap();
         let half = |name: &str, bytes: &[u8]| {
             std::fs::write(home.path(name), &bytes[..bytes.len() / 2]).unwrap();
             path(name)
         };
-        let (cut, cut_npy) = (half("cut.gguf", &bytes), half("cut.npy", &crate::package::ids(&[1, 5, 9])));
+        let (cut, cut_npy) = (
+            half("cut.gguf", &bytes),
+            half("cut.npy", &crate::package::ids(&[1, 5, 9])),
+        );
         let broken = crate::audit::example("broken");
         let cut_mil = half("cut.mil", &std::fs::read(&broken).unwrap());
         let torn = |name: &str, from: &str, file: &str| {
@@ -72,23 +91,47 @@ impl Files {
     fn end(&self, code: i32, cases: &[&str]) {
         let mut faults = Vec::new();
         // A path that nothing is at.
-        let out = |i: usize| self.home.path(&format!("out{code}-{i}")).to_str().unwrap().to_owned();
+        let out = |i: usize| {
+            self.home
+                .path(&format!("out{code}-{i}"))
+                .to_str()
+                .unwrap()
+                .to_owned()
+        };
         let name = |i: usize, word: &str| {
             let (word, end) = word.split_at(word.find(['.', '/']).unwrap_or(word.len()));
-            let (before, key) = word.split_once('=').map_or(("", word), |(name, key)| (name, key));
-            let found = self.names.iter().find(|(name, _)| *name == key).map(|(_, path)| path.clone());
-            let found = found.or((key == "OUT").then(|| out(i))).unwrap_or_else(|| key.to_owned());
-            if before.is_empty() { format!("{found}{end}") } else { format!("{before}={found}{end}") }
+            let (before, key) = word
+                .split_once('=')
+                .map_or(("", word), |(name, key)| (name, key));
+            let found = self
+                .names
+                .iter()
+                .find(|(name, _)| *name == key)
+                .map(|(_, path)| path.clone());
+            let found = found
+                .or((key == "OUT").then(|| out(i)))
+                .unwrap_or_else(|| key.to_owned());
+            if before.is_empty() {
+                format!("{found}{end}")
+            } else {
+                format!("{before}={found}{end}")
+            }
         };
         for (i, case) in cases.iter().enumerate() {
             let args: Vec<String> = case.split(' ').map(|word| name(i, word)).collect();
-            let output = self.home.run(&args.iter().map(String::as_str).collect::<Vec<_>>());
+            let output = self
+                .home
+                .run(&args.iter().map(String::as_str).collect::<Vec<_>>());
             let said = stderr(&output);
-            let is_told =
-                said.lines().any(|l| l.starts_with("thane: ") || l.starts_with("error: ") || l.contains("Usage:"));
+            let is_told = said.lines().any(|l| {
+                l.starts_with("thane: ") || l.starts_with("error: ") || l.contains("Usage:")
+            });
             let is_clean = !said.contains("panicked") && !said.contains("thane-cli");
             if output.status.code() != Some(code) || !is_clean || code != 0 && !is_told {
-                faults.push(format!("thane {case}: {:?}, {code} is due\n{said}", output.status.code()));
+                faults.push(format!(
+                    "thane {case}: {:?}, {code} is due\n{said}",
+                    output.status.code()
+                ));
             }
         }
         assert!(faults.is_empty(), "{}", faults.join("\n"));
@@ -99,7 +142,11 @@ pub fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().flatten() {
         let to = to.join(entry.file_name());
-        if entry.path().is_dir() { copy(&entry.path(), &to) } else { assert!(std::fs::copy(entry.path(), to).is_ok()) }
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to)
+        } else {
+            assert!(std::fs::copy(entry.path(), to).is_ok())
+        }
     }
 }
 
@@ -265,19 +312,33 @@ fn all_verbs_have_one_table_of_exit_codes() {
     files.end(1, UNWRITTEN);
     files.end(2, USAGE);
     files.end(2, DAMAGED);
-    let network: Vec<String> = NETWORK.iter().map(|case| format!("{case} --attempts 1")).collect();
+    let network: Vec<String> = NETWORK
+        .iter()
+        .map(|case| format!("{case} --attempts 1"))
+        .collect();
     files.end(5, &network.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
 #[test]
 fn every_verb_is_in_the_table() {
     let help = String::from_utf8(Home::new().run(&["-h"]).stdout).unwrap();
-    let commands = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    let verbs: Vec<&str> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let commands = help
+        .split("Commands:\n")
+        .nth(1)
+        .unwrap()
+        .split("\n\n")
+        .next()
+        .unwrap();
+    let verbs: Vec<&str> = commands
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
     assert!(verbs.len() > 15, "{verbs:?}");
     for verb in verbs.into_iter().filter(|verb| *verb != "help") {
         for table in [USAGE, GOOD] {
-            let is_there = table.iter().any(|case| case.split(' ').next() == Some(verb));
+            let is_there = table
+                .iter()
+                .any(|case| case.split(' ').next() == Some(verb));
             // What is pulled and removed is in tests of its own, with a cache.
             assert!(is_there || ["pull", "rm"].contains(&verb), "{verb}");
         }

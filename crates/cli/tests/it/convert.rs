@@ -14,7 +14,9 @@ fn text(path: &Path) -> &str {
 }
 
 fn tiny(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/models/tiny")
+        .join(name)
 }
 
 /// A copy of a model's folder.
@@ -44,7 +46,10 @@ fn set(folder: &Path, tensor: &str, index: usize, value: f32) {
 
 /// Names beside each other that are not whole outputs.
 fn partials(home: &Home) -> Vec<String> {
-    home.files("").into_iter().filter(|name| name.contains("partial")).collect()
+    home.files("")
+        .into_iter()
+        .filter(|name| name.contains("partial"))
+        .collect()
 }
 
 /// Tensor, index, value and what to do; nothing is written, in either task and either form.
@@ -61,34 +66,78 @@ fn weights_that_are_not_finite_or_beyond_fp16_are_refused() {
     copy(&tiny("llama-bias"), &decoder);
     // Row 3, column 7 of [61, 54].
     let tensor = "model.layers.1.mlp.up_proj.weight";
-    for (value, shown) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
+    for (value, shown) in [
+        (f32::NAN, "NaN"),
+        (f32::INFINITY, "inf"),
+        (f32::NEG_INFINITY, "-inf"),
+    ] {
         set(&decoder, tensor, 3 * 54 + 7, value);
         let said = format!("`{tensor}` is {shown} at [3, 7]");
         for form in ["portable", "engine"] {
-            refused(&decoder, &["--form", form, "--context", "64"], &[&said, "not finite", "try: thane pull"]);
+            refused(
+                &decoder,
+                &["--form", form, "--context", "64"],
+                &[&said, "not finite", "try: thane pull"],
+            );
         }
     }
     set(&decoder, tensor, 3 * 54 + 7, 1e6);
     let said = format!("`{tensor}` is 1e6 at [3, 7]: beyond fp16, which ends at 65504");
-    refused(&decoder, &["--form", "engine", "--context", "64"], &[&said, "try: --form portable"]);
+    refused(
+        &decoder,
+        &["--form", "engine", "--context", "64"],
+        &[&said, "try: --form portable"],
+    );
     // What is written to the residual stream is over a divisor, and fits.
     set(&decoder, tensor, 3 * 54 + 7, 0.5);
     set(&decoder, "model.layers.1.mlp.down_proj.weight", 5, 1e5);
     assert_ends(
-        &home.run(&["convert", text(&decoder), "-o", text(&out), "--form", "engine", "--context", "64"]),
+        &home.run(&[
+            "convert",
+            text(&decoder),
+            "-o",
+            text(&out),
+            "--form",
+            "engine",
+            "--context",
+            "64",
+        ]),
         0,
         &[],
     );
     std::fs::remove_dir_all(&out).unwrap();
     set(&decoder, tensor, 3 * 54 + 7, 1e6);
-    assert_ends(&home.run(&["convert", text(&decoder), "-o", text(&out), "--context", "64"]), 0, &[]);
+    assert_ends(
+        &home.run(&[
+            "convert",
+            text(&decoder),
+            "-o",
+            text(&out),
+            "--context",
+            "64",
+        ]),
+        0,
+        &[],
+    );
     std::fs::remove_dir_all(&out).unwrap();
 
     let encoder = home.path("encoder");
     copy(&model("bert-mean"), &encoder);
-    set(&encoder, "embeddings.position_embeddings.weight", 42 * 9 + 4, f32::NAN);
-    let said = ["`embeddings.position_embeddings.weight` is NaN at [9, 4]", "not finite"];
-    for flags in [&["--task", "embed"][..], &["--task", "embed", "--layout", "folder"], &[]] {
+    set(
+        &encoder,
+        "embeddings.position_embeddings.weight",
+        42 * 9 + 4,
+        f32::NAN,
+    );
+    let said = [
+        "`embeddings.position_embeddings.weight` is NaN at [9, 4]",
+        "not finite",
+    ];
+    for flags in [
+        &["--task", "embed"][..],
+        &["--task", "embed", "--layout", "folder"],
+        &[],
+    ] {
         refused(&encoder, flags, &said);
     }
 }
@@ -100,7 +149,16 @@ fn weights_that_no_program_reads_are_not_judged() {
     let (folder, out) = (home.path("encoder"), home.path("model.mlpackage"));
     copy(&model("bert-mean"), &folder);
     set(&folder, "pooler.dense.weight", 3, f32::NAN);
-    let convert = ["convert", text(&folder), "-o", text(&out), "--buckets", "16", "--task", "embed"];
+    let convert = [
+        "convert",
+        text(&folder),
+        "-o",
+        text(&out),
+        "--buckets",
+        "16",
+        "--task",
+        "embed",
+    ];
     assert_ends(&home.run(&convert), 0, &[]);
 }
 
@@ -109,23 +167,56 @@ fn an_embedding_model_is_called_one_and_the_commands_that_take_it_work() {
     let home = Home::new();
     let (bert, out) = (model("bert-mean"), home.path("model.mlpackage"));
     let embeds = format!("try: thane embed {} TEXT", bert.display());
-    let converts = format!("try: thane convert {} --task embed -o PACKAGE.mlpackage", bert.display());
-    let said = ["architecture `bert` is an embedding model", &embeds, &converts];
-    for args in [&["run", text(&bert), "hello"][..], &["bench", "decode", text(&bert)]] {
+    let converts = format!(
+        "try: thane convert {} --task embed -o PACKAGE.mlpackage",
+        bert.display()
+    );
+    let said = [
+        "architecture `bert` is an embedding model",
+        &embeds,
+        &converts,
+    ];
+    for args in [
+        &["run", text(&bert), "hello"][..],
+        &["bench", "decode", text(&bert)],
+    ] {
         assert_ends(&home.run(args), 2, &said[..1]);
     }
     let shown = home.run(&["show", text(&bert)]);
     assert_ends(&shown, 0, &[]);
     let shown = stdout(&shown);
-    for part in ["architecture  bert, ", " dimensions, mean pooling, of length 1", " positions"] {
+    for part in [
+        "architecture  bert, ",
+        " dimensions, mean pooling, of length 1",
+        " positions",
+    ] {
         assert!(shown.contains(part), "{shown}");
     }
     assert_ends(&home.run(&["run", text(&bert), "hello"]), 2, &said);
-    assert_ends(&home.run(&["convert", text(&bert), "--task", "generate", "-o", text(&out)]), 2, &said);
+    assert_ends(
+        &home.run(&[
+            "convert",
+            text(&bert),
+            "--task",
+            "generate",
+            "-o",
+            text(&out),
+        ]),
+        2,
+        &said,
+    );
     assert_ends(&home.run(&["embed", text(&bert), "hello"]), 0, &[]);
     // Without a task, the model says which; also where its architecture can be either.
     for name in ["bert-mean", "qwen3-embedding"] {
-        let output = home.run(&["convert", text(&model(name)), "--force", "-o", text(&out), "--buckets", "16"]);
+        let output = home.run(&[
+            "convert",
+            text(&model(name)),
+            "--force",
+            "-o",
+            text(&out),
+            "--buckets",
+            "16",
+        ]);
         assert_ends(&output, 0, &["is an embedding model: --task embed"]);
         assert_ends(&home.run(&["embed", text(&out), "hello"]), 0, &[]);
     }
@@ -133,27 +224,63 @@ fn an_embedding_model_is_called_one_and_the_commands_that_take_it_work() {
     let run = format!("try: thane run {} PROMPT", chat.display());
     for args in [
         &["embed", text(&chat), "hello"][..],
-        &["convert", text(&chat), "--task", "embed", "--force", "-o", text(&out)],
+        &[
+            "convert",
+            text(&chat),
+            "--task",
+            "embed",
+            "--force",
+            "-o",
+            text(&out),
+        ],
     ] {
-        assert_ends(&home.run(args), 2, &["architecture `llama` is a language model", &run]);
+        assert_ends(
+            &home.run(args),
+            2,
+            &["architecture `llama` is a language model", &run],
+        );
     }
 }
 
 #[test]
 fn flags_of_the_other_task_are_refused_with_the_reason() {
     let home = Home::new();
-    let (out, chat, bert) = (home.path("model.mlpackage"), chat_folder(), model("bert-mean"));
-    for flag in
-        [&["--buckets", "16"][..], &["--pooling", "mean"], &["--no-flexible"], &["--chunks"], &["--layout", "folder"]]
-    {
+    let (out, chat, bert) = (
+        home.path("model.mlpackage"),
+        chat_folder(),
+        model("bert-mean"),
+    );
+    for flag in [
+        &["--buckets", "16"][..],
+        &["--pooling", "mean"],
+        &["--no-flexible"],
+        &["--chunks"],
+        &["--layout", "folder"],
+    ] {
         let args = [&["convert", text(&chat), "-o", text(&out)], flag].concat();
-        let said = format!("{} is for embedding models, and this package generates answers", flag.join(" "));
+        let said = format!(
+            "{} is for embedding models, and this package generates answers",
+            flag.join(" ")
+        );
         let said = said.replace(" 16 ", " ").replace(" mean ", " ");
         assert_ends(&home.run(&args), 2, &[&said, "or --task embed"]);
     }
-    for flag in [&["--context", "64"][..], &["--functions", "decode"], &["--opset", "ios18"], &["--min-os", "ios18"]] {
-        let args = [&["convert", text(&bert), "--task", "embed", "-o", text(&out)], flag].concat();
-        assert_ends(&home.run(&args), 2, &[&format!("{} is for language models", flag[0])]);
+    for flag in [
+        &["--context", "64"][..],
+        &["--functions", "decode"],
+        &["--opset", "ios18"],
+        &["--min-os", "ios18"],
+    ] {
+        let args = [
+            &["convert", text(&bert), "--task", "embed", "-o", text(&out)],
+            flag,
+        ]
+        .concat();
+        assert_ends(
+            &home.run(&args),
+            2,
+            &[&format!("{} is for language models", flag[0])],
+        );
     }
     assert!(!out.exists());
 }
@@ -164,9 +291,19 @@ fn an_output_replaces_its_own_kind_and_no_input() {
     let folder = home.path("model");
     copy(&chat_folder(), &folder);
     let convert = |out: &str, flags: &[&str]| {
-        home.run(&[&["convert", text(&folder), "-o", out, "--context", "64"], flags].concat())
+        home.run(
+            &[
+                &["convert", text(&folder), "-o", out, "--context", "64"],
+                flags,
+            ]
+            .concat(),
+        )
     };
-    assert_ends(&convert(text(&folder), &["--force"]), 2, &["it would replace the input"]);
+    assert_ends(
+        &convert(text(&folder), &["--force"]),
+        2,
+        &["it would replace the input"],
+    );
     assert!(folder.join("config.json").is_file());
     let precious = home.path("precious.mlpackage");
     std::fs::create_dir(&precious).unwrap();
@@ -177,19 +314,48 @@ fn an_output_replaces_its_own_kind_and_no_input() {
         &["exists and is no package", "remove it, or write elsewhere"],
     );
     let bert = model("bert-mean");
-    let folder_of = ["convert", text(&bert), "--layout", "folder", "--buckets", "16", "--force", "-o", text(&precious)];
-    assert_ends(&home.run(&folder_of), 2, &["exists and is no folder of packages"]);
-    assert_eq!(std::fs::read_to_string(precious.join("thesis.txt")).unwrap(), "years of work");
+    let folder_of = [
+        "convert",
+        text(&bert),
+        "--layout",
+        "folder",
+        "--buckets",
+        "16",
+        "--force",
+        "-o",
+        text(&precious),
+    ];
+    assert_ends(
+        &home.run(&folder_of),
+        2,
+        &["exists and is no folder of packages"],
+    );
+    assert_eq!(
+        std::fs::read_to_string(precious.join("thesis.txt")).unwrap(),
+        "years of work"
+    );
     // A compiled model replaces a compiled model.
     let compiled = home.path("model.mlmodelc");
     assert_ends(&convert(text(&compiled), &[]), 0, &[]);
-    assert_ends(&convert(text(&compiled), &[]), 2, &["exists already", "--force"]);
+    assert_ends(
+        &convert(text(&compiled), &[]),
+        2,
+        &["exists already", "--force"],
+    );
     let before = std::fs::metadata(compiled.join("model.mil")).unwrap().len();
-    assert_ends(&convert(text(&compiled), &["--force", "--functions", "decode"]), 0, &[]);
+    assert_ends(
+        &convert(text(&compiled), &["--force", "--functions", "decode"]),
+        0,
+        &[],
+    );
     assert!(std::fs::metadata(compiled.join("model.mil")).unwrap().len() < before);
     let out = home.path("bert.mlmodelc");
     let embed = ["convert", text(&bert), "-o", text(&out)];
-    assert_ends(&home.run(&embed), 2, &["compiled models hold language models only"]);
+    assert_ends(
+        &home.run(&embed),
+        2,
+        &["compiled models hold language models only"],
+    );
     assert!(partials(&home).is_empty());
 }
 
@@ -201,20 +367,30 @@ fn sparse(folder: &Path, rows: usize) {
     let data = u64::from_le_bytes(*file.first_chunk().unwrap()) as usize + 8;
     let mut header: Value = serde_json::from_slice(&file[8..data]).unwrap();
     let end = file.len() - data;
-    let entry = json!({"dtype": "F32", "shape": [rows, 54], "data_offsets": [end, end + rows * 54 * 4]});
+    let entry =
+        json!({"dtype": "F32", "shape": [rows, 54], "data_offsets": [end, end + rows * 54 * 4]});
     header["lm_head.weight"] = entry;
     header["model.spare"] = header["model.embed_tokens.weight"].take();
     let spare = header["model.spare"].take();
     header.as_object_mut().unwrap().remove("model.spare");
     // The old table stays as one that nobody asks for.
     header["model.layers.0.rotary_emb.inv_freq"] = spare;
-    header["model.embed_tokens.weight"] =
-        json!({"dtype": "F32", "shape": [rows, 54], "data_offsets": [end + rows * 54 * 4, end + 2 * rows * 54 * 4]});
+    header["model.embed_tokens.weight"] = json!({"dtype": "F32", "shape": [rows, 54], "data_offsets": [end + rows * 54 * 4, end + 2 * rows * 54 * 4]});
     let text = header.to_string();
-    let head = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &file[data..]].concat();
+    let head = [
+        &(text.len() as u64).to_le_bytes()[..],
+        text.as_bytes(),
+        &file[data..],
+    ]
+    .concat();
     let len = head.len() + 2 * rows * 54 * 4;
     std::fs::write(&path, &head).unwrap();
-    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len as u64).unwrap();
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(len as u64)
+        .unwrap();
     let config = folder.join("config.json");
     let mut json: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
     json["vocab_size"] = json!(rows);
@@ -224,17 +400,31 @@ fn sparse(folder: &Path, rows: usize) {
 
 /// A conversion in the midst of writing the weights of a package of this name.
 fn begun(home: &Home, out: &str, args: &[&str]) -> Child {
-    let child = home.thane(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let child = home
+        .thane(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let start = Instant::now();
-    while !partials(home).iter().any(|name| name.contains(out) && name.ends_with("weight.bin")) {
-        assert!(start.elapsed() < Duration::from_secs(60), "nothing is written");
+    while !partials(home)
+        .iter()
+        .any(|name| name.contains(out) && name.ends_with("weight.bin"))
+    {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "nothing is written"
+        );
         std::thread::sleep(Duration::from_millis(2));
     }
     child
 }
 
 fn signal(child: &Child, signal: &str) {
-    let done = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    let done = std::process::Command::new("kill")
+        .args([signal, &child.id().to_string()])
+        .status()
+        .unwrap();
     assert!(done.success());
 }
 
@@ -249,27 +439,65 @@ fn an_interrupted_conversion_leaves_nothing_and_keeps_what_was_there() {
     assert_ends(&home.run(&small), 0, &[]);
     let answer = || stdout(&home.run(&["run", text(&out), "hello", "--max-tokens", "4"]));
     let before = answer();
-    let convert = ["convert", text(&big), "-o", text(&out), "--force", "--context", "16"];
+    let convert = [
+        "convert",
+        text(&big),
+        "-o",
+        text(&out),
+        "--force",
+        "--context",
+        "16",
+    ];
     for name in ["-INT", "-TERM"] {
         let child = begun(&home, "model", &convert);
         signal(&child, name);
         let output = child.wait_with_output().unwrap();
         assert_ends(&output, 130, &["thane: interrupted"]);
-        assert!(!stderr(&output).contains("is not written"), "{}", stderr(&output));
+        assert!(
+            !stderr(&output).contains("is not written"),
+            "{}",
+            stderr(&output)
+        );
         assert!(partials(&home).is_empty(), "{name}: {:?}", partials(&home));
         assert_eq!(answer(), before);
     }
-    // Nobody can clean up after this one but the next that writes there, which leaves alone what is being written.
+    // Nobody can clean up after this one but the next that writes there, which leaves alone what is
+    // being written.
     let mut killed = begun(&home, "model", &convert);
     signal(&killed, "-KILL");
     killed.wait().unwrap();
     assert!(!partials(&home).is_empty());
     assert_eq!(answer(), before);
-    let mut live =
-        begun(&home, "live", &["convert", text(&big), "-o", text(&home.path("live.mlpackage")), "--context", "16"]);
-    assert!(partials(&home).iter().all(|name| name.contains("live")), "{:?}", partials(&home));
+    let mut live = begun(
+        &home,
+        "live",
+        &[
+            "convert",
+            text(&big),
+            "-o",
+            text(&home.path("live.mlpackage")),
+            "--context",
+            "16",
+        ],
+    );
+    assert!(
+        partials(&home).iter().all(|name| name.contains("live")),
+        "{:?}",
+        partials(&home)
+    );
     let other = home.path("other.mlpackage");
-    assert_ends(&home.run(&["convert", text(&chat_gguf()), "-o", text(&other), "--context", "64"]), 0, &[]);
+    assert_ends(
+        &home.run(&[
+            "convert",
+            text(&chat_gguf()),
+            "-o",
+            text(&other),
+            "--context",
+            "64",
+        ]),
+        0,
+        &[],
+    );
     assert!(live.wait().unwrap().success());
     assert!(partials(&home).is_empty() && home.path("live.mlpackage").is_dir());
 }
@@ -281,10 +509,23 @@ fn a_replacement_that_is_killed_keeps_the_old_or_the_new() {
     let home = Home::new();
     let out = home.path("model.mlpackage");
     let chat = chat_gguf();
-    let convert = ["convert", text(&chat), "-o", text(&out), "--context", "64", "--force"];
+    let convert = [
+        "convert",
+        text(&chat),
+        "-o",
+        text(&out),
+        "--context",
+        "64",
+        "--force",
+    ];
     assert_ends(&home.run(&convert), 0, &[]);
     for i in 0..12 {
-        let mut child = home.thane(&convert).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = home
+            .thane(&convert)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         std::thread::sleep(Duration::from_millis(15 * i));
         let _ = child.kill();
         child.wait().unwrap();
@@ -294,7 +535,8 @@ fn a_replacement_that_is_killed_keeps_the_old_or_the_new() {
     assert!(partials(&home).is_empty(), "{:?}", partials(&home));
 }
 
-/// The exchange of old and new is refused by the system: the old is there, and the error says what failed.
+/// The exchange of old and new is refused by the system: the old is there, and the error says what
+/// failed.
 #[cfg(unix)]
 #[test]
 fn a_replacement_that_cannot_be_renamed_keeps_the_old() {
@@ -304,7 +546,15 @@ fn a_replacement_that_cannot_be_renamed_keeps_the_old() {
     std::fs::create_dir(&folder).unwrap();
     let out = folder.join("model.mlpackage");
     let chat = chat_gguf();
-    let convert = ["convert", text(&chat), "-o", text(&out), "--context", "64", "--force"];
+    let convert = [
+        "convert",
+        text(&chat),
+        "-o",
+        text(&out),
+        "--context",
+        "64",
+        "--force",
+    ];
     assert_ends(&home.run(&convert), 0, &[]);
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o555)).unwrap();
     let is_root = std::fs::write(folder.join("x"), "").is_ok();
@@ -322,7 +572,14 @@ fn a_head_beside_tied_embeddings_is_noted() {
     let home = Home::new();
     let out = home.path("model.mlpackage");
     let note = "thane: tie_word_embeddings is true, but `lm_head.weight` differs from `model.embed_tokens.weight`";
-    let output = home.run(&["convert", text(&tiny("llama-head")), "-o", text(&out), "--context", "64"]);
+    let output = home.run(&[
+        "convert",
+        text(&tiny("llama-head")),
+        "-o",
+        text(&out),
+        "--context",
+        "64",
+    ]);
     assert_ends(&output, 0, &[note]);
     assert_ends(&home.run(&["show", text(&tiny("llama-head"))]), 0, &[note]);
 }
@@ -332,46 +589,148 @@ fn a_head_beside_tied_embeddings_is_noted() {
 fn perplexity_of_a_package_is_that_of_its_checkpoint() {
     let home = Home::new();
     let file = home.path("text");
-    std::fs::write(&file, "the air and the sea, the stone above the house and what is not there").unwrap();
+    std::fs::write(
+        &file,
+        "the air and the sea, the stone above the house and what is not there",
+    )
+    .unwrap();
     let chat = chat_folder();
     let measure = |model: &Path| {
-        let args = ["perplexity", text(model), "--file", text(&file), "--json", "--numerics", "f32", "--context", "64"];
+        let args = [
+            "perplexity",
+            text(model),
+            "--file",
+            text(&file),
+            "--json",
+            "--numerics",
+            "f32",
+            "--context",
+            "64",
+        ];
         let report = parsed(&home.run(&args));
-        (report["tokens"].as_u64().unwrap(), report["perplexity"].as_f64().unwrap())
+        (
+            report["tokens"].as_u64().unwrap(),
+            report["perplexity"].as_f64().unwrap(),
+        )
     };
     let (tokens, due) = measure(&chat);
-    for flags in [&[][..], &["--functions", "decode"], &["--form", "engine", "--block", "16"]] {
+    for flags in [
+        &[][..],
+        &["--functions", "decode"],
+        &["--form", "engine", "--block", "16"],
+    ] {
         let out = home.path("model.mlpackage");
-        let args = [&["convert", text(&chat), "--force", "-o", text(&out), "--context", "64"], flags].concat();
+        let args = [
+            &[
+                "convert",
+                text(&chat),
+                "--force",
+                "-o",
+                text(&out),
+                "--context",
+                "64",
+            ],
+            flags,
+        ]
+        .concat();
         assert_ends(&home.run(&args), 0, &[]);
         let (n, found) = measure(&out);
         assert_eq!(n, tokens);
         // Caches in fp16, and in the engine's form all else.
-        assert!((found / due - 1.0).abs() < 2e-2 && found != 0.0, "{flags:?}: {found} against {due}");
+        assert!(
+            (found / due - 1.0).abs() < 2e-2 && found != 0.0,
+            "{flags:?}: {found} against {due}"
+        );
     }
     let out = home.path("prefill.mlpackage");
-    let args = ["convert", text(&chat), "-o", text(&out), "--context", "64", "--functions", "prefill"];
+    let args = [
+        "convert",
+        text(&chat),
+        "-o",
+        text(&out),
+        "--context",
+        "64",
+        "--functions",
+        "prefill",
+    ];
     assert_ends(&home.run(&args), 0, &[]);
-    let said =
-        ["it has no function `score` or `decode`", "try: thane convert MODEL -o PACKAGE --functions prefill,decode"];
-    assert_ends(&home.run(&["perplexity", text(&out), "--file", text(&file)]), 2, &said);
-    assert_ends(&home.run(&["run", text(&out), "hello"]), 2, &["the function prefill only", "`decode` is needed"]);
+    let said = [
+        "it has no function `score` or `decode`",
+        "try: thane convert MODEL -o PACKAGE --functions prefill,decode",
+    ];
+    assert_ends(
+        &home.run(&["perplexity", text(&out), "--file", text(&file)]),
+        2,
+        &said,
+    );
+    assert_ends(
+        &home.run(&["run", text(&out), "hello"]),
+        2,
+        &["the function prefill only", "`decode` is needed"],
+    );
 }
 
 /// What a package is told to do it can do: its cache is as long as it was written.
 #[test]
 fn a_longer_context_is_advised_where_it_can_be_had() {
     let home = Home::new();
-    let (file, out, chat) = (home.path("text"), home.path("model.mlpackage"), chat_folder());
+    let (file, out, chat) = (
+        home.path("text"),
+        home.path("model.mlpackage"),
+        chat_folder(),
+    );
     std::fs::write(&file, "the air and the sea ".repeat(40)).unwrap();
-    assert_ends(&home.run(&["convert", text(&chat), "-o", text(&out), "--context", "64"]), 0, &[]);
-    let output = home.run(&["perplexity", text(&out), "--file", text(&file), "--tokens", "90"]);
-    let command = format!("try: thane convert {} -o PACKAGE --context 90", chat.display());
-    assert_ends(&output, 2, &["90 tokens are to be looked at, the context holds 64", "--tokens 65", &command]);
-    assert!(!stderr(&output).contains("try: --context"), "{}", stderr(&output));
+    assert_ends(
+        &home.run(&["convert", text(&chat), "-o", text(&out), "--context", "64"]),
+        0,
+        &[],
+    );
+    let output = home.run(&[
+        "perplexity",
+        text(&out),
+        "--file",
+        text(&file),
+        "--tokens",
+        "90",
+    ]);
+    let command = format!(
+        "try: thane convert {} -o PACKAGE --context 90",
+        chat.display()
+    );
+    assert_ends(
+        &output,
+        2,
+        &[
+            "90 tokens are to be looked at, the context holds 64",
+            "--tokens 65",
+            &command,
+        ],
+    );
+    assert!(
+        !stderr(&output).contains("try: --context"),
+        "{}",
+        stderr(&output)
+    );
     let asked = home.run(&["run", text(&out), "hello", "--context", "4096"]);
-    assert_ends(&asked, 2, &["holds 64 tokens", "leave --context out, or --context 64"]);
-    assert!(!stderr(&asked).contains("--context 4096\n  try: thane convert"), "{}", stderr(&asked));
-    let checkpoint = ["perplexity", text(&chat), "--file", text(&file), "--tokens", "90", "--context", "64"];
+    assert_ends(
+        &asked,
+        2,
+        &["holds 64 tokens", "leave --context out, or --context 64"],
+    );
+    assert!(
+        !stderr(&asked).contains("--context 4096\n  try: thane convert"),
+        "{}",
+        stderr(&asked)
+    );
+    let checkpoint = [
+        "perplexity",
+        text(&chat),
+        "--file",
+        text(&file),
+        "--tokens",
+        "90",
+        "--context",
+        "64",
+    ];
     assert_ends(&home.run(&checkpoint), 2, &["try: --context 90"]);
 }

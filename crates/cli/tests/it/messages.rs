@@ -10,21 +10,43 @@ fn text(path: &Path) -> &str {
 }
 
 fn example(name: &str) -> String {
-    format!("{}/../../tests/example/{name}.mil", env!("CARGO_MANIFEST_DIR"))
+    format!(
+        "{}/../../tests/example/{name}.mil",
+        env!("CARGO_MANIFEST_DIR")
+    )
 }
 
 #[test]
 fn verbs_of_packages_know_the_names_of_models() {
     let home = Home::new();
     let out = home.path("out");
-    for args in [&["verify", "minilm"][..], &["check", "minilm"], &["predict", "minilm", "--out", text(&out)]] {
+    for args in [
+        &["verify", "minilm"][..],
+        &["check", "minilm"],
+        &["predict", "minilm", "--out", text(&out)],
+    ] {
         let output = home.run(args);
-        assert_ends(&output, 2, &["found the name of a model", "try: thane convert minilm -o minilm.mlpackage"]);
+        assert_ends(
+            &output,
+            2,
+            &[
+                "found the name of a model",
+                "try: thane convert minilm -o minilm.mlpackage",
+            ],
+        );
         assert!(!stderr(&output).contains("because"), "{args:?}");
     }
-    for args in [["inspect", "gone.mlpackage"], ["verify", "gone"], ["check", "gone.mil"]] {
+    for args in [
+        ["inspect", "gone.mlpackage"],
+        ["verify", "gone"],
+        ["check", "gone.mil"],
+    ] {
         let output = home.run(&args);
-        assert_ends(&output, 2, &["expected a Core ML package", "found no such file or folder"]);
+        assert_ends(
+            &output,
+            2,
+            &["expected a Core ML package", "found no such file or folder"],
+        );
         assert!(!stderr(&output).contains("because"), "{args:?}");
     }
 }
@@ -35,7 +57,14 @@ fn a_cause_is_said_once() {
     let file = home.path("file");
     std::fs::write(&file, "").unwrap();
     let out = file.join("x.mlpackage");
-    let output = home.run(&["convert", text(&chat_gguf()), "--context", "32", "-o", text(&out)]);
+    let output = home.run(&[
+        "convert",
+        text(&chat_gguf()),
+        "--context",
+        "32",
+        "-o",
+        text(&out),
+    ]);
     let said = stderr(&output);
     assert_eq!(said.matches("is no folder").count(), 1, "{said}");
 }
@@ -47,25 +76,49 @@ fn caches_need_systems_with_states() {
     let args = ["convert", text(&model), "-o", text(&out)];
     let run = |more: &[&str]| home.run(&[&args[..], more].concat());
     let needs = "caches are states, which need iOS 18 or macOS 15";
-    assert_ends(&run(&["--min-os", "macos14"]), 2, &[needs, "try: --min-os macos15 or ios18"]);
-    assert_ends(&run(&["--opset", "ios17"]), 2, &[needs, "try: --opset ios18"]);
+    assert_ends(
+        &run(&["--min-os", "macos14"]),
+        2,
+        &[needs, "try: --min-os macos15 or ios18"],
+    );
+    assert_ends(
+        &run(&["--opset", "ios17"]),
+        2,
+        &[needs, "try: --opset ios18"],
+    );
     let written = run(&["--form", "engine", "--target", "m1+macos14"]);
-    assert_ends(&written, 0, &["ANE143", &format!("try: --target m1+macos15: {needs}")]);
+    assert_ends(
+        &written,
+        0,
+        &["ANE143", &format!("try: --target m1+macos15: {needs}")],
+    );
 }
 
 #[test]
 fn a_longer_context_keeps_the_form() {
     let home = Home::new();
     let model = chat_folder();
-    for (name, flags, form) in [("engine", &["--form", "engine"][..], " --form engine"), ("portable", &[], "")] {
+    for (name, flags, form) in [
+        ("engine", &["--form", "engine"][..], " --form engine"),
+        ("portable", &[], ""),
+    ] {
         let out = home.path(&format!("{name}.mlpackage"));
         let args = ["convert", text(&model), "--context", "64", "-o", text(&out)];
         assert_ends(&home.run(&[&args[..], flags].concat()), 0, &[]);
-        let remedy = |n: usize| format!("thane convert {}{form} -o PACKAGE --context {n}", text(&model));
+        let remedy = |n: usize| {
+            format!(
+                "thane convert {}{form} -o PACKAGE --context {n}",
+                text(&model)
+            )
+        };
         let longer = home.run(&["run", text(&out), "hi", "--context", "128"]);
         assert_ends(&longer, 2, &["holds 64 tokens", &remedy(128)]);
         let prompt = "x".repeat(200);
-        assert_ends(&home.run(&["run", text(&out), &prompt]), 2, &["the context holds 64", &remedy(512)]);
+        assert_ends(
+            &home.run(&["run", text(&out), &prompt]),
+            2,
+            &["the context holds 64", &remedy(512)],
+        );
     }
 }
 
@@ -73,11 +126,31 @@ fn a_longer_context_keeps_the_form() {
 fn requirements_that_hold_are_not_said_to_fail() {
     let home = Home::new();
     let (program, base) = (example("broken"), home.path("base.json"));
-    assert_ends(&home.run(&["audit", &program, "--format", "json", "-o", text(&base)]), 0, &[]);
-    let output = home.run(&["audit", &program, "--baseline", text(&base), "--deny", "note", "--require-ane", "50"]);
-    assert_ends(&output, 1, &["1 of 2 requirements does not hold: --require-ane 50"]);
+    assert_ends(
+        &home.run(&["audit", &program, "--format", "json", "-o", text(&base)]),
+        0,
+        &[],
+    );
+    let output = home.run(&[
+        "audit",
+        &program,
+        "--baseline",
+        text(&base),
+        "--deny",
+        "note",
+        "--require-ane",
+        "50",
+    ]);
+    assert_ends(
+        &output,
+        1,
+        &["1 of 2 requirements does not hold: --require-ane 50"],
+    );
     let printed = stdout(&output);
-    assert!(printed.contains("a requirement does not hold: --require-ane 50; holds: --deny note"), "{printed}");
+    assert!(
+        printed.contains("a requirement does not hold: --require-ane 50; holds: --deny note"),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -86,7 +159,11 @@ fn nothing_to_audit_is_said_with_all_that_can_be() {
     let (empty, out) = (home.path("empty"), home.path("out"));
     std::fs::create_dir(&empty).unwrap();
     let packages = "the path of a package, a compiled model, a .mil file or a folder of packages";
-    assert_ends(&home.run(&["audit", text(&empty)]), 2, &[packages, "a GGUF file, a Hugging Face folder"]);
+    assert_ends(
+        &home.run(&["audit", text(&empty)]),
+        2,
+        &[packages, "a GGUF file, a Hugging Face folder"],
+    );
     let fixed = home.run(&["audit", text(&empty), "--fix", "-o", text(&out)]);
     assert_ends(&fixed, 2, &[packages]);
     assert!(!stderr(&fixed).contains("thane convert"));
@@ -94,7 +171,14 @@ fn nothing_to_audit_is_said_with_all_that_can_be() {
     let program = "program(1.3)\n{\n func main<ios18>(tensor<fp16, [1, 8, 1, 64]> x) {\n\
                    tensor<fp16, [1, 8, 1, 64]> y = relu(x = x);\n} -> (y);\n}";
     std::fs::write(&clean, program).unwrap();
-    let nothing = home.run(&["bisect", text(&clean), "--rule", "ANE070", "-o", text(&home.path("part.mil"))]);
+    let nothing = home.run(&[
+        "bisect",
+        text(&clean),
+        "--rule",
+        "ANE070",
+        "-o",
+        text(&home.path("part.mil")),
+    ]);
     assert_ends(&nothing, 2, &["ANE070 finds nothing in the program"]);
 }
 
@@ -104,9 +188,18 @@ fn a_wrong_target_has_the_nearest_name_before_all_names() {
     assert_ends(
         &output,
         2,
-        &["\"m4mx\" is neither a chip nor a system; the nearest name is m4-max", "  systems  macos12"],
+        &[
+            "\"m4mx\" is neither a chip nor a system; the nearest name is m4-max",
+            "  systems  macos12",
+        ],
     );
-    assert!(stderr(&output).lines().all(|line| line.chars().count() <= 120), "{}", stderr(&output));
+    assert!(
+        stderr(&output)
+            .lines()
+            .all(|line| line.chars().count() <= 120),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -120,10 +213,23 @@ fn offline_is_named_where_it_is_the_reason() {
 fn a_line_of_json_is_counted_once() {
     let home = Home::new();
     let file = home.path("texts.jsonl");
-    std::fs::write(&file, "{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"text\": \"\n").unwrap();
-    let output = home.run(&["embed", text(&embed::model("bert-mean")), "--file", text(&file)]);
+    std::fs::write(
+        &file,
+        "{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"text\": \"\n",
+    )
+    .unwrap();
+    let output = home.run(&[
+        "embed",
+        text(&embed::model("bert-mean")),
+        "--file",
+        text(&file),
+    ]);
     assert_ends(&output, 2, &["line 3"]);
-    assert!(!stderr(&output).contains("at line 1"), "{}", stderr(&output));
+    assert!(
+        !stderr(&output).contains("at line 1"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -148,5 +254,12 @@ fn a_row_of_a_table_is_one_line() {
     let file = home.path("two\nlines.gguf");
     std::fs::copy(chat_gguf(), &file).unwrap();
     let printed = stdout(&home.run(&["show", text(&file)]));
-    assert!(printed.lines().nth(1).unwrap().ends_with("two\\nlines.gguf"), "{printed}");
+    assert!(
+        printed
+            .lines()
+            .nth(1)
+            .unwrap()
+            .ends_with("two\\nlines.gguf"),
+        "{printed}"
+    );
 }

@@ -1,4 +1,5 @@
-//! One rule for `-o` and `--force` in all verbs: no input is replaced, and nothing that exists without `--force`.
+//! One rule for `-o` and `--force` in all verbs: no input is replaced, and nothing that exists
+//! without `--force`.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -14,14 +15,46 @@ struct Case {
 }
 
 const CASES: &[Case] = &[
-    Case { args: "audit in.mil --format json", inputs: &["in.mil"], out: "report.json" },
-    Case { args: "audit in.mil --baseline base.json", inputs: &["in.mil", "base.json"], out: "report.txt" },
-    Case { args: "audit in.mil --compare plan.json", inputs: &["in.mil", "plan.json"], out: "report.html" },
-    Case { args: "audit whole.mlpackage --fix", inputs: &["whole.mlpackage"], out: "fixed.mlpackage" },
-    Case { args: "bisect in.mil", inputs: &["in.mil"], out: "part.mlpackage" },
-    Case { args: "convert in.gguf --context 32", inputs: &["in.gguf"], out: "model.mlpackage" },
-    Case { args: "convert bert --task embed --buckets 8", inputs: &["bert"], out: "embeds.mlpackage" },
-    Case { args: "embed bert --file texts.jsonl", inputs: &["texts.jsonl", "bert"], out: "vectors.npy" },
+    Case {
+        args: "audit in.mil --format json",
+        inputs: &["in.mil"],
+        out: "report.json",
+    },
+    Case {
+        args: "audit in.mil --baseline base.json",
+        inputs: &["in.mil", "base.json"],
+        out: "report.txt",
+    },
+    Case {
+        args: "audit in.mil --compare plan.json",
+        inputs: &["in.mil", "plan.json"],
+        out: "report.html",
+    },
+    Case {
+        args: "audit whole.mlpackage --fix",
+        inputs: &["whole.mlpackage"],
+        out: "fixed.mlpackage",
+    },
+    Case {
+        args: "bisect in.mil",
+        inputs: &["in.mil"],
+        out: "part.mlpackage",
+    },
+    Case {
+        args: "convert in.gguf --context 32",
+        inputs: &["in.gguf"],
+        out: "model.mlpackage",
+    },
+    Case {
+        args: "convert bert --task embed --buckets 8",
+        inputs: &["bert"],
+        out: "embeds.mlpackage",
+    },
+    Case {
+        args: "embed bert --file texts.jsonl",
+        inputs: &["texts.jsonl", "bert"],
+        out: "vectors.npy",
+    },
     Case {
         args: "predict whole.mlpackage --function prefill --input input_ids=ids.npy",
         inputs: &["whole.mlpackage"],
@@ -33,15 +66,30 @@ const CASES: &[Case] = &[
 fn inputs() -> Home {
     let home = Home::new();
     let write = |name: &str, bytes: &[u8]| std::fs::write(home.path(name), bytes).unwrap();
-    write("in.mil", &std::fs::read(crate::audit::example("broken")).unwrap());
+    write(
+        "in.mil",
+        &std::fs::read(crate::audit::example("broken")).unwrap(),
+    );
     write("in.gguf", &std::fs::read(chat_gguf()).unwrap());
     write("texts.jsonl", b"{\"text\": \"the sea\"}\n");
-    write("plan.json", b"[{\"output\": \"q\", \"preferred\": \"gpu\", \"cost\": 0.5}]");
+    write(
+        "plan.json",
+        b"[{\"output\": \"q\", \"preferred\": \"gpu\", \"cost\": 0.5}]",
+    );
     write("ids.npy", &crate::package::ids(&[1, 5, 9]));
     crate::codes::copy(&crate::embed::model("bert-mean"), &home.path("bert"));
     let base = run(&home, "audit in.mil --format json", "base.json", false);
     assert_ends(&base, 0, &[]);
-    assert_ends(&run(&home, "convert in.gguf --context 32", "whole.mlpackage", false), 0, &[]);
+    assert_ends(
+        &run(
+            &home,
+            "convert in.gguf --context 32",
+            "whole.mlpackage",
+            false,
+        ),
+        0,
+        &[],
+    );
     home
 }
 
@@ -49,7 +97,10 @@ fn run(home: &Home, args: &str, out: &str, force: bool) -> std::process::Output 
     let mut args: Vec<&str> = args.split(' ').collect();
     args.extend(["-o", out]);
     args.extend(force.then_some("--force"));
-    home.thane(&args).current_dir(home.folder.path()).output().unwrap()
+    home.thane(&args)
+        .current_dir(home.folder.path())
+        .output()
+        .unwrap()
 }
 
 /// The names and bytes of a file or of all files below a folder.
@@ -57,9 +108,16 @@ fn bytes(path: &Path) -> Vec<(String, Vec<u8>)> {
     if path.is_file() {
         return vec![(String::new(), std::fs::read(path).unwrap())];
     }
-    let mut names: Vec<_> = std::fs::read_dir(path).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut names: Vec<_> = std::fs::read_dir(path)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
     names.sort();
-    let below = |p: PathBuf| bytes(&p).into_iter().map(move |(n, b)| (format!("{}/{n}", p.display()), b));
+    let below = |p: PathBuf| {
+        bytes(&p)
+            .into_iter()
+            .map(move |(n, b)| (format!("{}/{n}", p.display()), b))
+    };
     names.into_iter().flat_map(below).collect()
 }
 
@@ -69,30 +127,55 @@ fn no_verb_replaces_an_input_and_none_what_exists_without_force() {
     let mut faults = Vec::new();
     for Case { args, inputs, out } in CASES {
         for input in *inputs {
-            for (to, force) in [(*input, false), (*input, true), (&format!("./{input}")[..], true)] {
+            for (to, force) in [
+                (*input, false),
+                (*input, true),
+                (&format!("./{input}")[..], true),
+            ] {
                 let before = bytes(&home.path(input));
                 let output = run(&home, args, to, force);
                 if output.status.code() != Some(2) || bytes(&home.path(input)) != before {
-                    faults.push(format!("{args} -o {to}, force {force}: {:?}\n{}", output.status, stderr(&output)));
+                    faults.push(format!(
+                        "{args} -o {to}, force {force}: {:?}\n{}",
+                        output.status,
+                        stderr(&output)
+                    ));
                 }
             }
         }
         let first = run(&home, args, out, false);
         if first.status.code() != Some(0) {
-            faults.push(format!("{args} -o {out}: {:?}\n{}", first.status, stderr(&first)));
+            faults.push(format!(
+                "{args} -o {out}: {:?}\n{}",
+                first.status,
+                stderr(&first)
+            ));
             continue;
         }
-        let mark = if home.path(out).is_dir() { home.path(out).join("mark") } else { home.path(out) };
+        let mark = if home.path(out).is_dir() {
+            home.path(out).join("mark")
+        } else {
+            home.path(out)
+        };
         std::fs::write(&mark, "mine").unwrap();
         let second = run(&home, args, out, false);
         let is_kept = std::fs::read(&mark).is_ok_and(|b| b == b"mine");
         if second.status.code() != Some(2) || !is_kept || !stderr(&second).contains("--force") {
-            faults.push(format!("{args} -o {out} again: {:?}, kept {is_kept}\n{}", second.status, stderr(&second)));
+            faults.push(format!(
+                "{args} -o {out} again: {:?}, kept {is_kept}\n{}",
+                second.status,
+                stderr(&second)
+            ));
         }
         let third = run(&home, args, out, true);
-        let is_replaced = home.path(out).is_dir() || std::fs::read(&mark).is_ok_and(|b| b != b"mine");
+        let is_replaced =
+            home.path(out).is_dir() || std::fs::read(&mark).is_ok_and(|b| b != b"mine");
         if third.status.code() != Some(0) || !is_replaced {
-            faults.push(format!("{args} -o {out} --force: {:?}\n{}", third.status, stderr(&third)));
+            faults.push(format!(
+                "{args} -o {out} --force: {:?}\n{}",
+                third.status,
+                stderr(&third)
+            ));
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
@@ -103,12 +186,32 @@ fn every_verb_that_writes_is_in_the_table_and_has_force() {
     let home = Home::new();
     let help = |args: &[&str]| String::from_utf8(home.run(args).stdout).unwrap();
     let all = help(&["-h"]);
-    let commands = all.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    for verb in commands.lines().filter_map(|line| line.split_whitespace().next()).filter(|verb| *verb != "help") {
+    let commands = all
+        .split("Commands:\n")
+        .nth(1)
+        .unwrap()
+        .split("\n\n")
+        .next()
+        .unwrap();
+    for verb in commands
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|verb| *verb != "help")
+    {
         let text = help(&[verb, "--help"]);
         let writes = text.contains("-o, --out");
-        assert_eq!(writes, CASES.iter().any(|case| case.args.split(' ').next() == Some(verb)), "{verb}");
-        assert_eq!(writes, text.contains("    --force"), "{verb}: --force goes with -o");
+        assert_eq!(
+            writes,
+            CASES
+                .iter()
+                .any(|case| case.args.split(' ').next() == Some(verb)),
+            "{verb}"
+        );
+        assert_eq!(
+            writes,
+            text.contains("    --force"),
+            "{verb}: --force goes with -o"
+        );
     }
 }
 
@@ -130,23 +233,45 @@ fn fixable(home: &Home, name: &str) {
 fn texts_of_one_folder_have_weights_of_their_own() {
     let home = inputs();
     std::fs::create_dir(home.path("parts")).unwrap();
-    for (model, to) in
-        [("whole.mlpackage", "parts/a.mil"), ("in.mil", "parts/b.mil"), ("whole.mlpackage", "parts/c.mil")]
-    {
-        assert_ends(&run(&home, &format!("bisect {model} --rule note"), to, false), 0, &[]);
+    for (model, to) in [
+        ("whole.mlpackage", "parts/a.mil"),
+        ("in.mil", "parts/b.mil"),
+        ("whole.mlpackage", "parts/c.mil"),
+    ] {
+        assert_ends(
+            &run(&home, &format!("bisect {model} --rule note"), to, false),
+            0,
+            &[],
+        );
     }
     fixable(&home, "in2.mil");
-    assert_ends(&run(&home, "audit in2.mil --fix", "parts/d.mil", true), 0, &[]);
+    assert_ends(
+        &run(&home, "audit in2.mil --fix", "parts/d.mil", true),
+        0,
+        &[],
+    );
     for text in ["parts/a.mil", "parts/b.mil", "parts/c.mil", "parts/d.mil"] {
-        assert_ends(&home.run(&["check", home.path(text).to_str().unwrap()]), 0, &[]);
+        assert_ends(
+            &home.run(&["check", home.path(text).to_str().unwrap()]),
+            0,
+            &[],
+        );
     }
     // A text that names the file which another text's weights would be.
     fixable(&home, "e.mil");
     let text = std::fs::read_to_string(home.path("e.mil")).unwrap();
     if text.contains("weights/weight.bin") {
-        std::fs::write(home.path("e.mil"), text.replace("weights/weight.bin", "weights/f.bin")).unwrap();
+        std::fs::write(
+            home.path("e.mil"),
+            text.replace("weights/weight.bin", "weights/f.bin"),
+        )
+        .unwrap();
         std::fs::rename(home.path("weights/weight.bin"), home.path("weights/f.bin")).unwrap();
-        assert_ends(&run(&home, "audit e.mil --fix", "f.mil", true), 2, &["it would replace the input"]);
+        assert_ends(
+            &run(&home, "audit e.mil --fix", "f.mil", true),
+            2,
+            &["it would replace the input"],
+        );
     }
 }
 
@@ -156,7 +281,11 @@ fn what_is_of_another_kind_stays() {
     fixable(&home, "fixable.mil");
     std::fs::create_dir(home.path("precious.mlpackage")).unwrap();
     std::fs::write(home.path("precious.mlpackage/thesis.tex"), "x").unwrap();
-    for verb in ["audit fixable.mil --fix", "bisect in.mil", "convert in.gguf --context 32"] {
+    for verb in [
+        "audit fixable.mil --fix",
+        "bisect in.mil",
+        "convert in.gguf --context 32",
+    ] {
         let kept = "exists and is no package, which is written here";
         assert_ends(&run(&home, verb, "precious.mlpackage", true), 2, &[kept]);
         for name in ["report.sarif", "page.html", "x", "in.gguf"] {
@@ -170,16 +299,40 @@ fn what_is_of_another_kind_stays() {
         #[cfg(unix)]
         {
             let pipe = home.path("pipe.mlpackage");
-            let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+            let made = std::process::Command::new("mkfifo")
+                .arg(&pipe)
+                .status()
+                .unwrap();
             assert!(made.success());
-            assert_ends(&run(&home, verb, "pipe.mlpackage", true), 2, &["is a device or a pipe"]);
+            assert_ends(
+                &run(&home, verb, "pipe.mlpackage", true),
+                2,
+                &["is a device or a pipe"],
+            );
             std::fs::remove_file(&pipe).unwrap();
         }
     }
-    assert_eq!(std::fs::read(home.path("precious.mlpackage/thesis.tex")).unwrap(), b"x");
-    let vectors = run(&home, "embed bert --file texts.jsonl", "bert/model.safetensors", true);
+    assert_eq!(
+        std::fs::read(home.path("precious.mlpackage/thesis.tex")).unwrap(),
+        b"x"
+    );
+    let vectors = run(
+        &home,
+        "embed bert --file texts.jsonl",
+        "bert/model.safetensors",
+        true,
+    );
     assert_ends(&vectors, 2, &["it would replace the input"]);
-    assert_ends(&run(&home, "embed bert --file texts.jsonl", "new/folder/vectors.npy", false), 0, &[]);
+    assert_ends(
+        &run(
+            &home,
+            "embed bert --file texts.jsonl",
+            "new/folder/vectors.npy",
+            false,
+        ),
+        0,
+        &[],
+    );
 }
 
 #[test]
@@ -187,17 +340,30 @@ fn of_several_writers_one_gets_the_name() {
     let home = inputs();
     fixable(&home, "fixable.mil");
     let predict = "predict whole.mlpackage --function prefill --input input_ids=ids.npy";
-    let cases = [("audit fixable.mil --fix", "f.mil"), ("bisect in.mil", "b.mlpackage"), (predict, "results")];
+    let cases = [
+        ("audit fixable.mil --fix", "f.mil"),
+        ("bisect in.mil", "b.mlpackage"),
+        (predict, "results"),
+    ];
     for (args, out) in cases {
         let args: Vec<&str> = args.split(' ').chain(["-o", out]).collect();
         let start = |_| {
             let mut command = home.thane(&args);
-            command.current_dir(home.folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command
+                .current_dir(home.folder.path())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
             command.spawn().unwrap()
         };
         let running: Vec<_> = (0..4).map(start).collect();
-        let ended: Vec<_> = running.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
-        let n_done = ended.iter().filter(|output| output.status.success()).count();
+        let ended: Vec<_> = running
+            .into_iter()
+            .map(|child| child.wait_with_output().unwrap())
+            .collect();
+        let n_done = ended
+            .iter()
+            .filter(|output| output.status.success())
+            .count();
         let said: Vec<_> = ended.iter().map(stderr).collect();
         assert_eq!(n_done, 1, "{args:?}: {said:?}");
         let losers = ended.iter().filter(|output| !output.status.success());

@@ -1,4 +1,5 @@
-//! Packages from end to end: converted, checked, run, predicted with, compared; and what is refused.
+//! Packages from end to end: converted, checked, run, predicted with, compared; and what is
+//! refused.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -7,7 +8,10 @@ use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, json, stderr, st
 
 /// A file as numpy.save writes it: int32 [1, n].
 pub fn ids(ids: &[i32]) -> Vec<u8> {
-    let mut header = format!("{{'descr': '<i4', 'fortran_order': False, 'shape': (1, {}), }}", ids.len());
+    let mut header = format!(
+        "{{'descr': '<i4', 'fortran_order': False, 'shape': (1, {}), }}",
+        ids.len()
+    );
     header.push_str(&" ".repeat(117 - header.len()));
     header.push('\n');
     let mut file = b"\x93NUMPY\x01\x00".to_vec();
@@ -23,7 +27,20 @@ fn text(path: &Path) -> &str {
 
 fn convert(home: &Home, model: &Path, flags: &[&str]) -> (PathBuf, Output) {
     let package = home.path("model.mlpackage");
-    let output = home.run(&[&["convert", text(model), "-o", text(&package), "--context", "64"], flags].concat());
+    let output = home.run(
+        &[
+            &[
+                "convert",
+                text(model),
+                "-o",
+                text(&package),
+                "--context",
+                "64",
+            ],
+            flags,
+        ]
+        .concat(),
+    );
     (package, output)
 }
 
@@ -54,12 +71,24 @@ fn a_package_answers_as_its_checkpoint_does() {
         assert_ends(&output, 0, &[]);
         assert_eq!(stdout(&output).trim(), text(&package));
         let run = |model: &Path, numerics: &str| {
-            let args = ["run", text(model), "hello", "--max-tokens", "12", "--json", "--numerics", numerics];
+            let args = [
+                "run",
+                text(model),
+                "hello",
+                "--max-tokens",
+                "12",
+                "--json",
+                "--numerics",
+                numerics,
+            ];
             json(&home.run(&[&args[..], &["--context", "64"]].concat()))
         };
         let (a, b) = (run(&model, "f32"), run(&package, "f32"));
         assert_eq!(a["tokens"], b["tokens"]);
-        assert_eq!((&a["text"], &a["prompt_tokens"]), (&b["text"], &b["prompt_tokens"]));
+        assert_eq!(
+            (&a["text"], &a["prompt_tokens"]),
+            (&b["text"], &b["prompt_tokens"])
+        );
         assert!(a["tokens"].as_array().unwrap().len() > 3, "{a}");
         assert_ends(&home.run(&["check", text(&package)]), 0, &[]);
     }
@@ -74,12 +103,29 @@ fn a_conversion_that_is_killed_leaves_no_package() {
     let package = home.path("model.mlpackage");
     let mut shell = std::process::Command::new("/bin/sh");
     home.surround(&mut shell);
-    shell.args(["-c", "ulimit -c 0 && ulimit -f 8 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_thane")]);
-    shell.args(["convert", text(&chat_gguf()), "-o", text(&package), "--context", "64"]);
+    shell.args([
+        "-c",
+        "ulimit -c 0 && ulimit -f 8 && exec \"$@\"",
+        "sh",
+        env!("CARGO_BIN_EXE_thane"),
+    ]);
+    shell.args([
+        "convert",
+        text(&chat_gguf()),
+        "-o",
+        text(&package),
+        "--context",
+        "64",
+    ]);
     let output = shell.output().unwrap();
     const SIGXFSZ: i32 = 25;
     assert_eq!(output.status.signal(), Some(SIGXFSZ), "{}", stderr(&output));
-    let n_left = || home.files("").iter().filter(|n| n.contains("partial")).count();
+    let n_left = || {
+        home.files("")
+            .iter()
+            .filter(|n| n.contains("partial"))
+            .count()
+    };
     assert!(!package.exists() && n_left() > 0);
     assert_ends(&convert(&home, &chat_gguf(), &[]).1, 0, &[]);
     assert_eq!(n_left(), 0, "what it left is gone");
@@ -91,10 +137,18 @@ fn a_package_is_written_the_same_again() {
     let home = Home::new();
     let (package, _) = convert(&home, &chat_gguf(), &[]);
     let first = files(&package);
-    assert_ends(&convert(&home, &chat_gguf(), &[]).1, 2, &["exists already", "--force"]);
+    assert_ends(
+        &convert(&home, &chat_gguf(), &[]).1,
+        2,
+        &["exists already", "--force"],
+    );
     assert_ends(&convert(&home, &chat_gguf(), &["--force"]).1, 0, &[]);
     assert_eq!(files(&package), first);
-    let left: Vec<_> = home.files("").into_iter().filter(|n| n.contains("partial")).collect();
+    let left: Vec<_> = home
+        .files("")
+        .into_iter()
+        .filter(|n| n.contains("partial"))
+        .collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -112,7 +166,11 @@ fn what_was_changed_is_refused() {
     let contract = package.join("Data/ai.thane/contract.json");
     let text_of = std::fs::read_to_string(&contract).unwrap();
     std::fs::write(&contract, text_of.replace("\"schema\": 2", "\"schema\": 3")).unwrap();
-    assert_ends(&home.run(&["run", text(&package), "hello"]), 2, &["its schema is 3, this version of Thane reads 2"]);
+    assert_ends(
+        &home.run(&["run", text(&package), "hello"]),
+        2,
+        &["its schema is 3, this version of Thane reads 2"],
+    );
     std::fs::remove_file(package.join("Data/com.apple.CoreML/weights/weight.bin")).unwrap();
     assert_ends(&home.run(&["check", text(&package)]), 2, &["weight.bin"]);
 }
@@ -120,15 +178,40 @@ fn what_was_changed_is_refused() {
 #[test]
 fn flags_that_cannot_be_met_say_what_can() {
     let home = Home::new();
-    assert_ends(&convert(&home, &chat_gguf(), &["--opset", "ios16"]).1, 2, &["opset ios16", "--opset ios18"]);
-    assert_ends(&convert(&home, &chat_gguf(), &["--min-os", "macos99"]).1, 2, &["macos12 to macos15"]);
-    assert_ends(&convert(&home, &chat_gguf(), &["--functions", "encode"]).1, 2, &["`encode`", "prefill,decode"]);
+    assert_ends(
+        &convert(&home, &chat_gguf(), &["--opset", "ios16"]).1,
+        2,
+        &["opset ios16", "--opset ios18"],
+    );
+    assert_ends(
+        &convert(&home, &chat_gguf(), &["--min-os", "macos99"]).1,
+        2,
+        &["macos12 to macos15"],
+    );
+    assert_ends(
+        &convert(&home, &chat_gguf(), &["--functions", "encode"]).1,
+        2,
+        &["`encode`", "prefill,decode"],
+    );
     let (package, output) = convert(&home, &chat_gguf(), &["--functions", "decode"]);
     assert_ends(&output, 0, &[]);
-    let said = ["it has the function decode only", "`prefill` is needed", "without --functions", "thane predict"];
+    let said = [
+        "it has the function decode only",
+        "`prefill` is needed",
+        "without --functions",
+        "thane predict",
+    ];
     assert_ends(&home.run(&["run", text(&package), "hello"]), 2, &said);
-    assert_ends(&home.run(&["run", text(&package), "hello", "--context", "9"]), 2, &["holds 64 tokens", "--context 9"]);
-    assert_ends(&home.run(&["show", text(&package)]), 2, &["thane inspect --stats"]);
+    assert_ends(
+        &home.run(&["run", text(&package), "hello", "--context", "9"]),
+        2,
+        &["holds 64 tokens", "--context 9"],
+    );
+    assert_ends(
+        &home.run(&["show", text(&package)]),
+        2,
+        &["thane inspect --stats"],
+    );
 }
 
 #[test]
@@ -138,7 +221,15 @@ fn predict_writes_outputs_and_states_that_go_in_again() {
     let (x, out) = (home.path("x.npy"), home.path("out"));
     std::fs::write(&x, ids(&[3, 1, 4, 1, 5])).unwrap();
     let tokens = format!("input_ids={}", text(&x));
-    let base = ["predict", text(&package), "--function", "prefill", "--force", "--out", text(&out)];
+    let base = [
+        "predict",
+        text(&package),
+        "--function",
+        "prefill",
+        "--force",
+        "--out",
+        text(&out),
+    ];
     let predict = |more: &[&str]| home.run(&[&base[..], more].concat());
     assert_ends(&predict(&["--input", &tokens]), 0, &[]);
     let first = std::fs::read(out.join("logits.npy")).unwrap();
@@ -148,18 +239,38 @@ fn predict_writes_outputs_and_states_that_go_in_again() {
     // Position 0 or 1 follows from the seed; what is before it in the cache counts.
     let seed = ["--input", &tokens, "--random-seed", "3"];
     assert_ends(&predict(&seed), 0, &[]);
-    assert_ends(&predict(&[&seed[..], &["--state", &state]].concat()), 0, &[]);
+    assert_ends(
+        &predict(&[&seed[..], &["--state", &state]].concat()),
+        0,
+        &[],
+    );
     assert!(first.len() > 200, "logits of a vocabulary");
     for (flags, message) in [
-        (vec!["--input", "nothing=x.npy"], "has no input `nothing`; it has input_ids, position"),
-        (vec!["--state", "input_ids=x.npy"], "has no state `input_ids`"),
+        (
+            vec!["--input", "nothing=x.npy"],
+            "has no input `nothing`; it has input_ids, position",
+        ),
+        (
+            vec!["--state", "input_ids=x.npy"],
+            "has no state `input_ids`",
+        ),
         (vec!["--input", "input_ids=missing.npy"], "missing.npy"),
         (vec!["--shape", "input_ids=3"], "--shape input_ids=DIMS"),
-        (vec!["--function", "encode"], "the package has no function `encode`"),
+        (
+            vec!["--function", "encode"],
+            "the package has no function `encode`",
+        ),
     ] {
         let flags: Vec<&str> = flags.into_iter().collect();
         let output = if flags[0] == "--function" {
-            home.run(&["predict", text(&package), "--out", text(&out), flags[0], flags[1]])
+            home.run(&[
+                "predict",
+                text(&package),
+                "--out",
+                text(&out),
+                flags[0],
+                flags[1],
+            ])
         } else {
             predict(&flags)
         };
@@ -173,9 +284,24 @@ fn diff_tells_equal_packages_from_others() {
     let (package, _) = convert(&home, &chat_gguf(), &[]);
     let same = home.run(&["diff", text(&package), text(&package)]);
     assert_ends(&same, 0, &[]);
-    assert!(stdout(&same).contains("the packages are equal"), "{}", stdout(&same));
+    assert!(
+        stdout(&same).contains("the packages are equal"),
+        "{}",
+        stdout(&same)
+    );
     let other = home.path("other.mlpackage");
-    assert_ends(&home.run(&["convert", text(&chat_folder()), "-o", text(&other), "--context", "64"]), 0, &[]);
+    assert_ends(
+        &home.run(&[
+            "convert",
+            text(&chat_folder()),
+            "-o",
+            text(&other),
+            "--context",
+            "64",
+        ]),
+        0,
+        &[],
+    );
     let differs = home.run(&["diff", text(&package), text(&other)]);
     assert_ends(&differs, 1, &["the packages differ"]);
     assert!(stdout(&differs).lines().count() > 2, "{}", stderr(&differs));
@@ -194,7 +320,11 @@ fn inspect_reads_packages() {
     ] {
         assert!(stats.contains(line), "{line}: {stats}");
     }
-    assert_ends(&home.run(&["inspect", text(&package), "--function", "decode"]), 0, &[]);
+    assert_ends(
+        &home.run(&["inspect", text(&package), "--function", "decode"]),
+        0,
+        &[],
+    );
 }
 
 #[test]
@@ -202,14 +332,29 @@ fn a_compiled_model_is_the_package_in_another_form() {
     let home = Home::new();
     let (package, _) = convert(&home, &chat_gguf(), &[]);
     let compiled = home.path("model.mlmodelc");
-    let flags = ["convert", text(&chat_gguf()), "-o", text(&compiled), "--context", "64"].map(str::to_owned);
+    let flags = [
+        "convert",
+        text(&chat_gguf()),
+        "-o",
+        text(&compiled),
+        "--context",
+        "64",
+    ]
+    .map(str::to_owned);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     assert_ends(&home.run(&flags), 0, &["no place for a tokenizer"]);
     assert_ends(&home.run(&["check", text(&compiled)]), 0, &[]);
     let report = json(&home.run(&["diff", text(&package), text(&compiled), "--json"]));
     assert_eq!(report["constants"], serde_json::json!([]), "{report}");
     for numbers in report["numbers"].as_array().unwrap() {
-        assert_eq!((&numbers["max_error"], &numbers["reason"]), (&serde_json::json!(0.0), &serde_json::Value::Null));
+        assert_eq!(
+            (&numbers["max_error"], &numbers["reason"]),
+            (&serde_json::json!(0.0), &serde_json::Value::Null)
+        );
     }
-    assert_ends(&home.run(&["run", text(&compiled), "hello"]), 2, &["no contract", "thane predict"]);
+    assert_ends(
+        &home.run(&["run", text(&compiled), "hello"]),
+        2,
+        &["no contract", "thane predict"],
+    );
 }

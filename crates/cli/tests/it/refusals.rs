@@ -43,31 +43,95 @@ fn a_command_line_that_is_wrong() {
     let (home, model) = (Home::new(), chat_gguf());
     let model = model.to_str().unwrap();
     let cases: &[(&[&str], &[&str])] = &[
-        (&["run"], &["required arguments were not provided", "<MODEL>", "Usage: thane run"]),
+        (
+            &["run"],
+            &[
+                "required arguments were not provided",
+                "<MODEL>",
+                "Usage: thane run",
+            ],
+        ),
         (&["walk"], &["unrecognized subcommand 'walk'"]),
-        (&["pul", "smollm2-135m"], &["a similar subcommand exists: 'pull'"]),
-        (&["run", model, "hello", "--max-token", "3"], &["a similar argument exists: '--max-tokens'"]),
-        (&["run", model, "hello", "--bogus"], &["unexpected argument '--bogus' found", "Usage: thane run"]),
-        (&["run", model, "hello", "more"], &["unexpected argument 'more' found"]),
-        (&["run", model, "hello", "--temperature", "-1"], &["--temperature is -1, but must be 0 or more"]),
-        (&["run", model, "hello", "--temperature", "nan"], &["--temperature is NaN, but must be 0 or more"]),
-        (&["run", model, "hello", "--temperature", "warm"], &["invalid value 'warm' for '--temperature"]),
-        (&["run", model, "hello", "--top-p", "1.5"], &["--top-p is 1.5, but must be above 0 and at most 1"]),
-        (&["run", model, "hello", "--min-p", "-0.1"], &["--min-p is -0.1, but must be from 0 to 1"]),
-        (&["run", model, "hello", "--repetition-penalty", "0"], &["--repetition-penalty is 0, but must be above 0"]),
-        (&["run", model, "hello", "--presence-penalty", "inf"], &["--presence-penalty is inf, but must be a finite"]),
-        (&["run", model, "hello", "--threads", "0"], &["invalid value '0' for '--threads", "1..=1024"]),
+        (
+            &["pul", "smollm2-135m"],
+            &["a similar subcommand exists: 'pull'"],
+        ),
+        (
+            &["run", model, "hello", "--max-token", "3"],
+            &["a similar argument exists: '--max-tokens'"],
+        ),
+        (
+            &["run", model, "hello", "--bogus"],
+            &["unexpected argument '--bogus' found", "Usage: thane run"],
+        ),
+        (
+            &["run", model, "hello", "more"],
+            &["unexpected argument 'more' found"],
+        ),
+        (
+            &["run", model, "hello", "--temperature", "-1"],
+            &["--temperature is -1, but must be 0 or more"],
+        ),
+        (
+            &["run", model, "hello", "--temperature", "nan"],
+            &["--temperature is NaN, but must be 0 or more"],
+        ),
+        (
+            &["run", model, "hello", "--temperature", "warm"],
+            &["invalid value 'warm' for '--temperature"],
+        ),
+        (
+            &["run", model, "hello", "--top-p", "1.5"],
+            &["--top-p is 1.5, but must be above 0 and at most 1"],
+        ),
+        (
+            &["run", model, "hello", "--min-p", "-0.1"],
+            &["--min-p is -0.1, but must be from 0 to 1"],
+        ),
+        (
+            &["run", model, "hello", "--repetition-penalty", "0"],
+            &["--repetition-penalty is 0, but must be above 0"],
+        ),
+        (
+            &["run", model, "hello", "--presence-penalty", "inf"],
+            &["--presence-penalty is inf, but must be a finite"],
+        ),
+        (
+            &["run", model, "hello", "--threads", "0"],
+            &["invalid value '0' for '--threads", "1..=1024"],
+        ),
         (
             &["run", model, "hello", "--numerics", "f16"],
-            &["invalid value 'f16'", "[possible values: f32, fast, int8, ane]"],
+            &[
+                "invalid value 'f16'",
+                "[possible values: f32, fast, int8, ane]",
+            ],
         ),
-        (&["run", model, "hello", "--context", "0"], &["a context of 0 was asked for", "give --context 1 to 512"]),
-        (&["run", model, "hello", "--context", "513"], &["the model has 512 positions: give --context 1 to 512"]),
-        (&["run", model, "hello", "--raw", "--system", "Be."], &["'--raw' cannot be used with '--system"]),
-        (&["inspect", model, "--function", "walk"], &["no function `walk`", "try: --function prefill or decode"]),
+        (
+            &["run", model, "hello", "--context", "0"],
+            &["a context of 0 was asked for", "give --context 1 to 512"],
+        ),
+        (
+            &["run", model, "hello", "--context", "513"],
+            &["the model has 512 positions: give --context 1 to 512"],
+        ),
+        (
+            &["run", model, "hello", "--raw", "--system", "Be."],
+            &["'--raw' cannot be used with '--system"],
+        ),
+        (
+            &["inspect", model, "--function", "walk"],
+            &["no function `walk`", "try: --function prefill or decode"],
+        ),
         (&["perplexity", model], &["--file <FILE>"]),
-        (&["perplexity", model, "--file", "/nowhere"], &["/nowhere", "No such file"]),
-        (&["perplexity", model, "--file", model, "--tokens", "1"], &["invalid value '1' for '--tokens"]),
+        (
+            &["perplexity", model, "--file", "/nowhere"],
+            &["/nowhere", "No such file"],
+        ),
+        (
+            &["perplexity", model, "--file", model, "--tokens", "1"],
+            &["invalid value '1' for '--tokens"],
+        ),
     ];
     for (args, texts) in cases {
         refuses(&home, args, texts);
@@ -87,13 +151,31 @@ fn a_prompt_that_is_empty_or_no_text() {
     let (home, model) = (Home::new(), chat_gguf());
     let model = model.to_str().unwrap();
     for prompt in ["", "  \n"] {
-        refuses(&home, &["run", model, prompt], &["the prompt is empty", "try: thane run MODEL \"a prompt\""]);
+        refuses(
+            &home,
+            &["run", model, prompt],
+            &["the prompt is empty", "try: thane run MODEL \"a prompt\""],
+        );
     }
     // This vocabulary has no token that begins a text, so that there is nothing to go on from.
-    refuses(&home, &["run", model, "", "--raw"], &["the prompt has no tokens", "try: a prompt that is not empty"]);
-    for (text, said) in [(&b""[..], "the prompt is empty"), (b"\n", "the prompt is empty"), (b"a\xffb", "UTF-8")] {
+    refuses(
+        &home,
+        &["run", model, "", "--raw"],
+        &[
+            "the prompt has no tokens",
+            "try: a prompt that is not empty",
+        ],
+    );
+    for (text, said) in [
+        (&b""[..], "the prompt is empty"),
+        (b"\n", "the prompt is empty"),
+        (b"a\xffb", "UTF-8"),
+    ] {
         let mut command = home.thane(&["run", model]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(text).unwrap();
         assert_ends(&child.wait_with_output().unwrap(), 2, &[said]);
@@ -117,18 +199,46 @@ fn a_prompt_that_is_longer_than_the_context() {
     refuses(
         &home,
         &["run", model, &long],
-        &["the prompt has 613 tokens, the context holds 512", "try: a shorter prompt: the model has 512 positions"],
+        &[
+            "the prompt has 613 tokens, the context holds 512",
+            "try: a shorter prompt: the model has 512 positions",
+        ],
     );
     let file = write(&home, "text", long.as_bytes());
     refuses(
         &home,
         &["perplexity", model, "--file", &file],
-        &["600 tokens are to be looked at, the context holds 512", "try: --tokens 513"],
+        &[
+            "600 tokens are to be looked at, the context holds 512",
+            "try: --tokens 513",
+        ],
     );
-    let few = ["perplexity", model, "--file", &file, "--context", "10", "--tokens", "100"];
-    refuses(&home, &few, &["100 tokens", "the context holds 10", "try: --tokens 11", "try: --context 100"]);
+    let few = [
+        "perplexity",
+        model,
+        "--file",
+        &file,
+        "--context",
+        "10",
+        "--tokens",
+        "100",
+    ];
+    refuses(
+        &home,
+        &few,
+        &[
+            "100 tokens",
+            "the context holds 10",
+            "try: --tokens 11",
+            "try: --context 100",
+        ],
+    );
     let file = write(&home, "text", b"x");
-    refuses(&home, &["perplexity", model, "--file", &file], &["has fewer than two tokens"]);
+    refuses(
+        &home,
+        &["perplexity", model, "--file", &file],
+        &["has fewer than two tokens"],
+    );
 }
 
 #[test]
@@ -141,10 +251,28 @@ fn what_is_no_model() {
     let cut = std::fs::read(chat_gguf()).unwrap();
     let cut = write(&home, "cut.gguf", &cut[..cut.len() - 1000]);
     let cases: &[(&str, &[&str])] = &[
-        ("nosuch", &["unknown model `nosuch`", "smollm2-135m", "gemma3-270m", "hf:org/name"]),
+        (
+            "nosuch",
+            &[
+                "unknown model `nosuch`",
+                "smollm2-135m",
+                "gemma3-270m",
+                "hf:org/name",
+            ],
+        ),
         ("./nosuch.gguf", &["no such file or folder: ./nosuch.gguf"]),
-        (empty.to_str().unwrap(), &["/empty", "has no config.json", "a Hugging Face folder or a GGUF file"]),
-        (&text, &["text.gguf", "not a GGUF file", "instead of \"GGUF\""]),
+        (
+            empty.to_str().unwrap(),
+            &[
+                "/empty",
+                "has no config.json",
+                "a Hugging Face folder or a GGUF file",
+            ],
+        ),
+        (
+            &text,
+            &["text.gguf", "not a GGUF file", "instead of \"GGUF\""],
+        ),
         (&nothing, &["nothing.gguf", "not a GGUF file"]),
         (&cut, &["cut.gguf", "truncated or damaged"]),
     ];
@@ -159,11 +287,26 @@ fn what_is_no_model() {
 #[test]
 fn a_model_without_tokenizer_can_be_looked_at_and_not_run() {
     let home = Home::new();
-    let bare = write(&home, "bare.gguf", &Gguf::tiny_chat().without(TOKENS).bytes());
-    refuses(&home, &["run", &bare, "hello"], &["bare.gguf", "the file has no tokenizer (key tokenizer.ggml.tokens)"]);
+    let bare = write(
+        &home,
+        "bare.gguf",
+        &Gguf::tiny_chat().without(TOKENS).bytes(),
+    );
+    refuses(
+        &home,
+        &["run", &bare, "hello"],
+        &[
+            "bare.gguf",
+            "the file has no tokenizer (key tokenizer.ggml.tokens)",
+        ],
+    );
     let bare_folder = folder(&home, "bare", |_| {});
     std::fs::remove_file(Path::new(&bare_folder).join("tokenizer.json")).unwrap();
-    refuses(&home, &["run", &bare_folder, "hello"], &["/bare", "the folder has no tokenizer.json"]);
+    refuses(
+        &home,
+        &["run", &bare_folder, "hello"],
+        &["/bare", "the folder has no tokenizer.json"],
+    );
     for model in [&bare, &bare_folder] {
         assert_ends(&home.run(&["show", model]), 0, &[]);
         assert_ends(&home.run(&["inspect", model]), 0, &[]);
@@ -175,14 +318,32 @@ fn a_tokenizer_that_does_not_match_the_model() {
     let home = Home::new();
     let gguf = Gguf::tiny_chat().with_strings(TOKENS, |tokens| drop(tokens.pop()));
     let short = write(&home, "short.gguf", &gguf.bytes());
-    refuses(&home, &["run", &short, "hello"], &["short.gguf", "281", "282"]);
-    let more = folder(&home, "more", |json| json["model"]["vocab"]["more"] = 282.into());
+    refuses(
+        &home,
+        &["run", &short, "hello"],
+        &["short.gguf", "281", "282"],
+    );
+    let more = folder(&home, "more", |json| {
+        json["model"]["vocab"]["more"] = 282.into()
+    });
     refuses(&home, &["run", &more, "hello"], &["/more", "283", "282"]);
     let cases = [
-        (Gguf::tiny_chat().with_u32("tokenizer.ggml.eos_token_id", 282), "eos_token_id"),
-        (Gguf::tiny_chat().with_string("tokenizer.ggml.pre", "viking"), "pre-tokenizer 'viking' is not supported"),
-        (Gguf::tiny_chat().with_string("tokenizer.ggml.model", "abacus"), "abacus"),
-        (Gguf::tiny_chat().with_string("tokenizer.chat_template", "{% if %}"), "the chat template cannot be read"),
+        (
+            Gguf::tiny_chat().with_u32("tokenizer.ggml.eos_token_id", 282),
+            "eos_token_id",
+        ),
+        (
+            Gguf::tiny_chat().with_string("tokenizer.ggml.pre", "viking"),
+            "pre-tokenizer 'viking' is not supported",
+        ),
+        (
+            Gguf::tiny_chat().with_string("tokenizer.ggml.model", "abacus"),
+            "abacus",
+        ),
+        (
+            Gguf::tiny_chat().with_string("tokenizer.chat_template", "{% if %}"),
+            "the chat template cannot be read",
+        ),
     ];
     for (gguf, text) in cases {
         let file = write(&home, "wrong.gguf", &gguf.bytes());
@@ -197,20 +358,36 @@ fn a_template_that_refuses_the_conversation() {
                     {% endif %}{{ m.content }}{% endfor %}";
     let gguf = Gguf::tiny_chat().with_string("tokenizer.chat_template", template);
     let file = write(&home, "strict.gguf", &gguf.bytes());
-    refuses(&home, &["run", &file, "hello", "--system", "Be."], &["refused the conversation: no system role"]);
+    refuses(
+        &home,
+        &["run", &file, "hello", "--system", "Be."],
+        &["refused the conversation: no system role"],
+    );
 }
 
 #[test]
 fn a_model_without_template_says_so_and_refuses_a_system_text() {
     let home = Home::new();
-    let plain = write(&home, "plain.gguf", &Gguf::tiny_chat().without("tokenizer.chat_template").bytes());
+    let plain = write(
+        &home,
+        "plain.gguf",
+        &Gguf::tiny_chat().without("tokenizer.chat_template").bytes(),
+    );
     let output = home.run(&["run", &plain, "hello", "--max-tokens", "3"]);
-    assert_ends(&output, 0, &["the model has no chat template: it goes on from the prompt as it is"]);
+    assert_ends(
+        &output,
+        0,
+        &["the model has no chat template: it goes on from the prompt as it is"],
+    );
     let raw = home.run(&["run", &plain, "hello", "--max-tokens", "3", "--raw"]);
     assert_ends(&raw, 0, &[]);
     let cut = "thane: the answer was cut after --max-tokens 3\n";
     assert_eq!((&raw.stdout, stderr(&raw).as_str()), (&output.stdout, cut));
-    refuses(&home, &["run", &plain, "hello", "--system", "Be."], &["no chat template, so --system has no place"]);
+    refuses(
+        &home,
+        &["run", &plain, "hello", "--system", "Be."],
+        &["no chat template, so --system has no place"],
+    );
 }
 
 #[test]
@@ -218,32 +395,70 @@ fn weights_that_are_no_numbers() {
     let home = Home::new();
     let text = write(&home, "text", b"the air and the sea");
     for value in [f32::NAN, f32::INFINITY] {
-        let file = write(&home, "norm.gguf", &Gguf::tiny_chat().with_value("output_norm.weight", value).bytes());
+        let file = write(
+            &home,
+            "norm.gguf",
+            &Gguf::tiny_chat()
+                .with_value("output_norm.weight", value)
+                .bytes(),
+        );
         refuses(
             &home,
             &["run", &file, "hello"],
-            &["norm.gguf", "`output_norm.weight` is ", " at [0]", "not finite", "--check"],
+            &[
+                "norm.gguf",
+                "`output_norm.weight` is ",
+                " at [0]",
+                "not finite",
+                "--check",
+            ],
         );
         // Large weights are not read before they are used; they show in the logits.
         for tensor in ["blk.0.attn_v.weight", "blk.1.ffn_down.weight"] {
-            let file = write(&home, "nan.gguf", &Gguf::tiny_chat().with_value(tensor, value).bytes());
-            let said = ["the model's logits are no numbers", "because: ", "thane pull ", "--check"];
+            let file = write(
+                &home,
+                "nan.gguf",
+                &Gguf::tiny_chat().with_value(tensor, value).bytes(),
+            );
+            let said = [
+                "the model's logits are no numbers",
+                "because: ",
+                "thane pull ",
+                "--check",
+            ];
             refuses(&home, &["run", &file, "hello", "--numerics", "f32"], &said);
-            refuses(&home, &["run", &file, "hello"], &[&said[..], &["try: --numerics f32"]].concat());
-            refuses(&home, &["perplexity", &file, "--file", &text, "--json"], &said);
+            refuses(
+                &home,
+                &["run", &file, "hello"],
+                &[&said[..], &["try: --numerics f32"]].concat(),
+            );
+            refuses(
+                &home,
+                &["perplexity", &file, "--file", &text, "--json"],
+                &said,
+            );
         }
     }
 }
 
-/// Where files of a repository are opened that Git LFS has not fetched: what they are, and what fetches them.
+/// Where files of a repository are opened that Git LFS has not fetched: what they are, and what
+/// fetches them.
 #[test]
 fn git_lfs_pointers_say_what_to_do() {
     let home = Home::new();
     let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2147\nsize 12345\n";
-    let says = ["is a Git LFS pointer, not the file itself: run `git lfs pull`", "`thane pull`"];
+    let says = [
+        "is a Git LFS pointer, not the file itself: run `git lfs pull`",
+        "`thane pull`",
+    ];
     let gguf = write(&home, "model.gguf", pointer);
     refuses(&home, &["run", &gguf, "hello"], &says);
-    for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+    for file in [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ] {
         let name = format!("folder of {file}");
         let model = folder(&home, &name, |_| ());
         std::fs::write(home.path(&name).join(file), pointer).unwrap();
@@ -260,15 +475,30 @@ fn git_lfs_pointers_say_what_to_do() {
         "Data/ai.thane/tokenizer.json",
         "Data/ai.thane/contract.json",
     ] {
-        assert_ends(&home.run(&["convert", &whole, "-o", package, "--context", "64"]), 0, &[]);
+        assert_ends(
+            &home.run(&["convert", &whole, "-o", package, "--context", "64"]),
+            0,
+            &[],
+        );
         std::fs::write(path.join(file), pointer).unwrap();
         let output = home.run(&["run", package, "hello"]);
         assert_ends(&output, 2, &says);
-        assert!(stderr(&output).contains(file), "{file}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains(file),
+            "{file}: {}",
+            stderr(&output)
+        );
         std::fs::remove_dir_all(&path).unwrap();
     }
     let compiled = home.path("model.mlmodelc");
-    let args = ["convert", &whole, "-o", compiled.to_str().unwrap(), "--context", "64"];
+    let args = [
+        "convert",
+        &whole,
+        "-o",
+        compiled.to_str().unwrap(),
+        "--context",
+        "64",
+    ];
     assert_ends(&home.run(&args), 0, &[]);
     std::fs::write(compiled.join("coremldata.bin"), pointer).unwrap();
     assert_ends(&home.run(&["check", compiled.to_str().unwrap()]), 2, &says);
@@ -278,26 +508,46 @@ fn git_lfs_pointers_say_what_to_do() {
 #[test]
 fn mil_text_and_mlmodel_files_are_called_what_they_are() {
     let home = Home::new();
-    let text = write(&home, "program.mil", b"program(1.3)\n[buildInfo = dict<string, string>({})]\n{\n}\n");
+    let text = write(
+        &home,
+        "program.mil",
+        b"program(1.3)\n[buildInfo = dict<string, string>({})]\n{\n}\n",
+    );
     // The beginning of a neural network: version 1, then its description.
-    let network = write(&home, "network.mlmodel", &[0x08, 0x01, 0x12, 0x02, 0x0a, 0x00, 0xa2, 0x1f, 0x00]);
+    let network = write(
+        &home,
+        "network.mlmodel",
+        &[0x08, 0x01, 0x12, 0x02, 0x0a, 0x00, 0xa2, 0x1f, 0x00],
+    );
     let (audit, coremltools) = ("MIL text", "convert_to=\"mlprogram\"");
     write(&home, "x", b"the air and the sea");
-    for (verb, flags) in
-        [("run", &["hello"][..]), ("show", &[]), ("perplexity", &["--file", "x"]), ("convert", &["-o", "x.mlpackage"])]
-    {
-        for (file, said) in
-            [(&text, [audit, "`thane audit` and `thane bisect` read it"]), (&network, [".mlmodel", coremltools])]
-        {
+    for (verb, flags) in [
+        ("run", &["hello"][..]),
+        ("show", &[]),
+        ("perplexity", &["--file", "x"]),
+        ("convert", &["-o", "x.mlpackage"]),
+    ] {
+        for (file, said) in [
+            (&text, [audit, "`thane audit` and `thane bisect` read it"]),
+            (&network, [".mlmodel", coremltools]),
+        ] {
             let args = [&[verb, file.as_str()], flags].concat();
-            let output = home.thane(&args).current_dir(home.path("")).output().unwrap();
+            let output = home
+                .thane(&args)
+                .current_dir(home.path(""))
+                .output()
+                .unwrap();
             assert_ends(&output, 2, &said);
         }
     }
     // These take MIL text too.
     let (out, said) = (home.path("out"), [".mlmodel", coremltools]);
     assert_ends(&home.run(&["check", &network]), 2, &said);
-    assert_ends(&home.run(&["predict", &network, "--out", out.to_str().unwrap()]), 2, &said);
+    assert_ends(
+        &home.run(&["predict", &network, "--out", out.to_str().unwrap()]),
+        2,
+        &said,
+    );
 }
 
 #[test]
@@ -305,11 +555,18 @@ fn a_prompt_whose_tokens_are_beyond_the_memory() {
     let home = Home::new();
     let model = folder(&home, "model", |_| ());
     // A template makes a long prompt of a short one: 256 times 4,096 letters.
-    let settings =
-        serde_json::json!({"chat_template": "{% for i in range(256) %}{{ messages[0].content }}{% endfor %}"});
-    std::fs::write(home.path("model/tokenizer_config.json"), settings.to_string()).unwrap();
+    let settings = serde_json::json!({"chat_template": "{% for i in range(256) %}{{ messages[0].content }}{% endfor %}"});
+    std::fs::write(
+        home.path("model/tokenizer_config.json"),
+        settings.to_string(),
+    )
+    .unwrap();
     let said = "the tokens of a prompt of 1048576 bytes";
-    refuses(&home, &["run", &model, &"a".repeat(4096), "--memory", "300MB"], &[said, "--memory"]);
+    refuses(
+        &home,
+        &["run", &model, &"a".repeat(4096), "--memory", "300MB"],
+        &[said, "--memory"],
+    );
     let text = write(&home, "text", &[b'a'; 1 << 20]);
     let args = ["perplexity", &model, "--file", &text, "--memory", "300MB"];
     refuses(&home, &args, &["the tokens of", "--memory"]);
@@ -320,7 +577,11 @@ fn a_switch_in_the_environment_is_a_yes_or_a_no() {
     let home = Home::new();
     for variable in ["THANE_OPS_MISSING", "THANE_QUIET"] {
         let with = |value| home.thane(&["ops"]).env(variable, value).output().unwrap();
-        assert_ends(&with("bogus"), 2, &["invalid value 'bogus'", variable, "yes or no"]);
+        assert_ends(
+            &with("bogus"),
+            2,
+            &["invalid value 'bogus'", variable, "yes or no"],
+        );
         for value in ["true", "0", "Yes", "off", ""] {
             assert_ends(&with(value), 0, &[]);
         }

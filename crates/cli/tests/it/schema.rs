@@ -10,7 +10,12 @@ use crate::fixture::{Home, assert_ends, chat_gguf, json};
 type Fields = BTreeMap<String, String>;
 
 fn page(name: &str) -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)).unwrap()
+    std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../docs")
+            .join(name),
+    )
+    .unwrap()
 }
 
 /// The tables of the page: per verb, field and type.
@@ -19,7 +24,10 @@ fn documented() -> BTreeMap<String, Fields> {
     let mut verbs = BTreeMap::new();
     let mut verb = String::new();
     for line in page.lines() {
-        if let Some(name) = line.strip_prefix("## `thane ").and_then(|rest| rest.strip_suffix('`')) {
+        if let Some(name) = line
+            .strip_prefix("## `thane ")
+            .and_then(|rest| rest.strip_suffix('`'))
+        {
             verb = name.to_owned();
         }
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -48,12 +56,27 @@ fn collect(path: &str, value: &Value, fields: &mut Fields) {
         fields.insert(path.to_owned(), ty.to_owned());
     }
     match value {
-        Value::Array(items) => items.iter().for_each(|item| collect(&format!("{path}[]"), item, fields)),
+        Value::Array(items) => items
+            .iter()
+            .for_each(|item| collect(&format!("{path}[]"), item, fields)),
         Value::Object(map) => {
             for (key, item) in map {
-                let key =
-                    if ["quantisation", "functions[].ops", "constants", "prompts"].contains(&path) { "*" } else { key };
-                collect(&if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }, item, fields);
+                let key = if ["quantisation", "functions[].ops", "constants", "prompts"]
+                    .contains(&path)
+                {
+                    "*"
+                } else {
+                    key
+                };
+                collect(
+                    &if path.is_empty() {
+                        key.to_owned()
+                    } else {
+                        format!("{path}.{key}")
+                    },
+                    item,
+                    fields,
+                );
             }
         }
         _ => {}
@@ -64,14 +87,21 @@ fn collect(path: &str, value: &Value, fields: &mut Fields) {
 fn agrees(verb: &str, report: &Value) {
     let mut found = Fields::new();
     collect("", report, &mut found);
-    let listed = documented().remove(verb).unwrap_or_else(|| panic!("`thane {verb}` has no section"));
+    let listed = documented()
+        .remove(verb)
+        .unwrap_or_else(|| panic!("`thane {verb}` has no section"));
     let names = |fields: &Fields| fields.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&found), names(&listed), "{verb}");
     for (field, ty) in &found {
         let allowed: Vec<&str> = listed[field].split(" or ").collect();
         // A number may happen to be whole.
-        let fits = allowed.contains(&ty.as_str()) || (ty == "integer" && allowed.contains(&"number"));
-        assert!(fits, "{verb}: `{field}` is {ty}, the page says {}", listed[field]);
+        let fits =
+            allowed.contains(&ty.as_str()) || (ty == "integer" && allowed.contains(&"number"));
+        assert!(
+            fits,
+            "{verb}: `{field}` is {ty}, the page says {}",
+            listed[field]
+        );
     }
 }
 
@@ -91,7 +121,11 @@ fn verbs_that_read_a_model() {
     for args in cases {
         let output = home.run(&[args, &["--json"]].concat());
         assert_ends(&output, 0, &[]);
-        assert_eq!(output.stdout.iter().filter(|b| **b == b'\n').count(), 1, "one object, one line");
+        assert_eq!(
+            output.stdout.iter().filter(|b| **b == b'\n').count(),
+            1,
+            "one object, one line"
+        );
         agrees(args[0], &json(&output));
     }
 }
@@ -99,7 +133,14 @@ fn verbs_that_read_a_model() {
 #[test]
 fn embed_with_all_that_it_can_say() {
     let (home, model) = (Home::new(), crate::embed::model("bert-mean"));
-    let args = ["embed", model.to_str().unwrap(), "--similarity", "the sea", "the stone", "--json"];
+    let args = [
+        "embed",
+        model.to_str().unwrap(),
+        "--similarity",
+        "the sea",
+        "the stone",
+        "--json",
+    ];
     let output = home.run(&args);
     assert_ends(&output, 0, &[]);
     agrees("embed", &json(&output));
@@ -117,11 +158,32 @@ fn show_of_an_embedding_model() {
 fn bench_of_language_and_embedding_models() {
     let home = Home::new();
     let language = chat_gguf().to_str().unwrap().to_owned();
-    let encoder = crate::embed::model("bert-mean").to_str().unwrap().to_owned();
+    let encoder = crate::embed::model("bert-mean")
+        .to_str()
+        .unwrap()
+        .to_owned();
     let cases: [&[&str]; 6] = [
         &["prefill", &language, "--lengths", "5,9", "--threads", "1,2"],
-        &["decode", &language, "--lengths", "5", "--tokens", "3", "--isa", "portable"],
-        &["batch", &language, "--lengths", "5", "--tokens", "3", "--batch", "1,3"],
+        &[
+            "decode",
+            &language,
+            "--lengths",
+            "5",
+            "--tokens",
+            "3",
+            "--isa",
+            "portable",
+        ],
+        &[
+            "batch",
+            &language,
+            "--lengths",
+            "5",
+            "--tokens",
+            "3",
+            "--batch",
+            "1,3",
+        ],
         &["embed", &encoder, "--lengths", "3-9", "--batch", "1,4"],
         &["cold", &language, "--lengths", "3"],
         &["convert", &language],
@@ -135,20 +197,55 @@ fn bench_of_language_and_embedding_models() {
         let best = thane_kernels::Isa::detect().name();
         for figure in &figures {
             let of = |name: &str| figure[name].as_f64().unwrap();
-            assert_eq!(figure["machine"]["isa"], if args.contains(&"portable") { "portable" } else { best });
-            assert!(0.0 < of("least") && of("least") <= of("median") && of("median") <= of("most"), "{figure}");
+            assert_eq!(
+                figure["machine"]["isa"],
+                if args.contains(&"portable") {
+                    "portable"
+                } else {
+                    best
+                }
+            );
+            assert!(
+                0.0 < of("least") && of("least") <= of("median") && of("median") <= of("most"),
+                "{figure}"
+            );
         }
         all.extend(figures);
     }
     agrees("bench", &serde_json::json!({ "figures": all }));
-    let lines = home.run(&["bench", "embed", &encoder, "--rounds", "1", "--lengths", "4", "--batch", "1,2"]);
+    let lines = home.run(&[
+        "bench",
+        "embed",
+        &encoder,
+        "--rounds",
+        "1",
+        "--lengths",
+        "4",
+        "--batch",
+        "1,2",
+    ]);
     let lines = String::from_utf8(lines.stdout).unwrap();
-    assert!(lines.lines().count() == 2 && lines.lines().all(|l| l.starts_with("{\"bench\":\"embed\"")), "{lines}");
+    assert!(
+        lines.lines().count() == 2 && lines.lines().all(|l| l.starts_with("{\"bench\":\"embed\"")),
+        "{lines}"
+    );
     for (args, said) in [
-        (&["bench", "prefill", &language, "--lengths", "3-9"][..], "a prompt has one length"),
-        (&["bench", "embed", &encoder, "--lengths", "100000"], "the model takes"),
-        (&["bench", "embed", &encoder, "--lengths", "0"], "a length such as 512"),
-        (&["bench", "embed", &encoder, "--batch", "8", "--texts", "3"], "fewer than the 8 of --batch"),
+        (
+            &["bench", "prefill", &language, "--lengths", "3-9"][..],
+            "a prompt has one length",
+        ),
+        (
+            &["bench", "embed", &encoder, "--lengths", "100000"],
+            "the model takes",
+        ),
+        (
+            &["bench", "embed", &encoder, "--lengths", "0"],
+            "a length such as 512",
+        ),
+        (
+            &["bench", "embed", &encoder, "--batch", "8", "--texts", "3"],
+            "fewer than the 8 of --batch",
+        ),
         (&["bench", "decode", &encoder], ""),
     ] {
         assert_ends(&home.run(args), 2, &[said]);
@@ -160,39 +257,90 @@ fn buckets_with_all_that_they_can_say() {
     let (home, model) = (Home::new(), crate::embed::model("bert-mean"));
     let counts = home.path("counts.json");
     std::fs::write(&counts, "{\"5\": 3, \"40\": 1}").unwrap();
-    let output = home.run(&["buckets", model.to_str().unwrap(), "--histogram", counts.to_str().unwrap(), "--json"]);
+    let output = home.run(&[
+        "buckets",
+        model.to_str().unwrap(),
+        "--histogram",
+        counts.to_str().unwrap(),
+        "--json",
+    ]);
     assert_ends(&output, 0, &[]);
     agrees("buckets", &json(&output));
 }
 
 /// A report that has something in every list, out of several.
 fn full_audit(home: &Home) -> Value {
-    let (broken, fixed) = (crate::audit::example("broken"), crate::audit::example("fixed"));
+    let (broken, fixed) = (
+        crate::audit::example("broken"),
+        crate::audit::example("fixed"),
+    );
     let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
     let (base, plan) = (path("base.json"), path("plan.json"));
-    assert_ends(&home.run(&["audit", &broken, "--format", "json", "-o", &base]), 0, &[]);
-    std::fs::write(&plan, "[{\"output\": \"q\", \"preferred\": \"gpu\", \"cost\": 0.5}]").unwrap();
+    assert_ends(
+        &home.run(&["audit", &broken, "--format", "json", "-o", &base]),
+        0,
+        &[],
+    );
+    std::fs::write(
+        &plan,
+        "[{\"output\": \"q\", \"preferred\": \"gpu\", \"cost\": 0.5}]",
+    )
+    .unwrap();
     let gone = json(&home.run(&["audit", &fixed, "--baseline", &base, "--json"]));
-    let args = ["audit", &broken, "--baseline", &base, "--compare", &plan, "--require-ane", "100", "--json"];
+    let args = [
+        "audit",
+        &broken,
+        "--baseline",
+        &base,
+        "--compare",
+        &plan,
+        "--require-ane",
+        "100",
+        "--json",
+    ];
     let output = home.run(&args);
     assert_ends(&output, 1, &[]);
     let mut report = json(&output);
     report["baseline"] = gone["baseline"].clone();
-    let swept = json(&home.run(&["audit", chat_gguf().to_str().unwrap(), "--context", "32", "--json"]));
+    let swept = json(&home.run(&[
+        "audit",
+        chat_gguf().to_str().unwrap(),
+        "--context",
+        "32",
+        "--json",
+    ]));
     report["contexts"] = swept["contexts"].clone();
     let large = json(&home.run(&["audit", &crate::audit::large(home), "--json"]));
-    report["targets"][0]["functions"][0]["chunks"] = large["targets"][0]["functions"][0]["chunks"].clone();
+    report["targets"][0]["functions"][0]["chunks"] =
+        large["targets"][0]["functions"][0]["chunks"].clone();
     let disputed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/audit/ANE083.mil");
-    let disputed = json(&home.run(&["audit", disputed.to_str().unwrap(), "--function", "fires", "--json"]));
-    assert_eq!(disputed["targets"][0]["verdict"], "off-engine", "small as it is, it stays on the CPU");
+    let disputed = json(&home.run(&[
+        "audit",
+        disputed.to_str().unwrap(),
+        "--function",
+        "fires",
+        "--json",
+    ]));
+    assert_eq!(
+        disputed["targets"][0]["verdict"], "off-engine",
+        "small as it is, it stays on the CPU"
+    );
     let open = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/audit/ANE059.mil");
-    let open = json(&home.run(&["audit", open.to_str().unwrap(), "--function", "fires", "--json"]));
+    let open = json(&home.run(&[
+        "audit",
+        open.to_str().unwrap(),
+        "--function",
+        "fires",
+        "--json",
+    ]));
     for field in ["length", "lengths"] {
-        report["targets"][0]["functions"][0][field] = open["targets"][0]["functions"][0][field].clone();
+        report["targets"][0]["functions"][0][field] =
+            open["targets"][0]["functions"][0][field].clone();
     }
     let denied = json(&home.run(&["audit", &broken, "--deny", "error", "--json"]));
     report["denied"] = denied["denied"].clone();
-    report["targets"][0]["functions"][0]["may_leave"] = disputed["targets"][0]["functions"][0]["may_leave"].clone();
+    report["targets"][0]["functions"][0]["may_leave"] =
+        disputed["targets"][0]["functions"][0]["may_leave"].clone();
     report
 }
 
@@ -204,10 +352,22 @@ fn fixes_and_parts() {
     let (from, to) = (from.to_str().unwrap().to_owned(), path("fixed.mlpackage"));
     agrees(
         "audit --fix",
-        &json(&home.run(&["audit", &from, "--fix", "-o", &to, "--json", "--direct", "--pad-interface"])),
+        &json(&home.run(&[
+            "audit",
+            &from,
+            "--fix",
+            "-o",
+            &to,
+            "--json",
+            "--direct",
+            "--pad-interface",
+        ])),
     );
     let part = path("part.mlpackage");
-    agrees("bisect", &json(&home.run(&["bisect", &from, "--rule", "ANE007", "-o", &part, "--json"])));
+    agrees(
+        "bisect",
+        &json(&home.run(&["bisect", &from, "--rule", "ANE007", "-o", &part, "--json"])),
+    );
 }
 
 #[test]
@@ -216,10 +376,12 @@ fn audits_scores_and_explanations() {
     agrees("audit", &full_audit(&home));
     let mut scores = json(&home.run(&["audit", "--self-check", "--json"]));
     // A list of which an example is due.
-    scores["placement"][0]["misses"] = serde_json::json!([{"case": "a", "said": "b", "label": "c"}]);
+    scores["placement"][0]["misses"] =
+        serde_json::json!([{"case": "a", "said": "b", "label": "c"}]);
     scores["placement"][0]["gpu_misses"] = scores["placement"][0]["misses"].clone();
     agrees("audit --self-check", &scores);
-    let mut explained = json(&home.run(&["explain", "-14", &crate::audit::example("broken"), "--json"]));
+    let mut explained =
+        json(&home.run(&["explain", "-14", &crate::audit::example("broken"), "--json"]));
     explained["rules"] = json(&home.run(&["explain", "--list", "--json"]))["rules"].clone();
     agrees("explain", &explained);
 }
@@ -233,11 +395,45 @@ fn verbs_of_packages() {
     std::fs::write(&npy, crate::package::ids(&[1, 5, 9])).unwrap();
     let given = format!("input_ids={npy}");
     let cases: [(&[&str], i32); 6] = [
-        (&["convert", model.to_str().unwrap(), "-o", &a, "--context", "32"], 0),
-        (&["convert", model.to_str().unwrap(), "-o", &b, "--context", "48"], 0),
+        (
+            &[
+                "convert",
+                model.to_str().unwrap(),
+                "-o",
+                &a,
+                "--context",
+                "32",
+            ],
+            0,
+        ),
+        (
+            &[
+                "convert",
+                model.to_str().unwrap(),
+                "-o",
+                &b,
+                "--context",
+                "48",
+            ],
+            0,
+        ),
         (&["check", &a], 0),
         (&["inspect", &a], 0),
-        (&["predict", &a, "--function", "prefill", "--numerics", "ane", "--input", &given, "--out", &out], 0),
+        (
+            &[
+                "predict",
+                &a,
+                "--function",
+                "prefill",
+                "--numerics",
+                "ane",
+                "--input",
+                &given,
+                "--out",
+                &out,
+            ],
+            0,
+        ),
         (&["diff", &a, &b], 1),
     ];
     for (args, code) in cases {
@@ -247,7 +443,8 @@ fn verbs_of_packages() {
         if args[0] == "check" {
             // A list of which an example is due.
             report["errors"] = serde_json::json!(["an error"]);
-            report["non_finite"] = serde_json::json!(["main: const `mask`: 1 of 4 elements are not finite"]);
+            report["non_finite"] =
+                serde_json::json!(["main: const `mask`: 1 of 4 elements are not finite"]);
         }
         if args[0] == "diff" {
             report["constants"] = serde_json::json!(["`x` differs"]);
@@ -261,7 +458,17 @@ fn verbs_of_packages_of_embedding_models() {
     let home = Home::new();
     let out = home.path("model.mlpackage").to_str().unwrap().to_owned();
     let model = crate::embed::model("bert-cls").to_str().unwrap().to_owned();
-    let convert = ["convert", "--json", "--task", "embed", &model, "-o", &out, "--buckets", "8,16"];
+    let convert = [
+        "convert",
+        "--json",
+        "--task",
+        "embed",
+        &model,
+        "-o",
+        &out,
+        "--buckets",
+        "8,16",
+    ];
     agrees("convert --task embed", &json(&home.run(&convert)));
     agrees("verify", &json(&home.run(&["verify", "--json", &out])));
 }
@@ -273,7 +480,11 @@ fn verbs_of_the_cache() {
     let catalogue = home.path("catalogue.json");
     for verb in ["pull tiny", "ls", "rm tiny"] {
         let args: Vec<&str> = verb.split(' ').chain(["--json"]).collect();
-        let output = home.thane(&args).env("THANE_CATALOGUE", &catalogue).output().unwrap();
+        let output = home
+            .thane(&args)
+            .env("THANE_CATALOGUE", &catalogue)
+            .output()
+            .unwrap();
         assert_ends(&output, 0, &[]);
         agrees(verb.split(' ').next().unwrap(), &json(&output));
     }
@@ -315,10 +526,36 @@ fn each_section_is_a_verb() {
 #[test]
 fn the_example_of_a_catalogue_is_one() {
     let (home, page) = (Home::new(), page("catalogue.md"));
-    let example = page.split("```json\n").nth(1).unwrap().split("```").next().unwrap();
+    let example = page
+        .split("```json\n")
+        .nth(1)
+        .unwrap()
+        .split("```")
+        .next()
+        .unwrap();
     std::fs::write(home.path("catalogue.json"), example).unwrap();
     let file = home.path("catalogue.json");
-    let args = |name| ["pull", name, "--offline", "--catalogue", file.to_str().unwrap()];
-    assert_ends(&home.run(&args("mine")), 5, &["cannot get mine", "hf:org/name/mine.gguf", "mine-part2==1.0"]);
-    assert_ends(&home.run(&args("yours")), 2, &["unknown model `yours`", "mine"]);
+    let args = |name| {
+        [
+            "pull",
+            name,
+            "--offline",
+            "--catalogue",
+            file.to_str().unwrap(),
+        ]
+    };
+    assert_ends(
+        &home.run(&args("mine")),
+        5,
+        &[
+            "cannot get mine",
+            "hf:org/name/mine.gguf",
+            "mine-part2==1.0",
+        ],
+    );
+    assert_ends(
+        &home.run(&args("yours")),
+        2,
+        &["unknown model `yours`", "mine"],
+    );
 }

@@ -43,7 +43,10 @@ impl Reply {
 
     /// A byte each `pause`.
     pub fn slowly(self, pause: Duration) -> Self {
-        Self { pause: Some(pause), ..self }
+        Self {
+            pause: Some(pause),
+            ..self
+        }
     }
 
     pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
@@ -79,14 +82,20 @@ impl Server {
 }
 
 fn serve(stream: TcpStream, log: &Mutex<Vec<Request>>, answer: &dyn Fn(&Request) -> Reply) {
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
     let Some(request) = read(&stream) else { return };
     log.lock().unwrap().push(request.clone());
     let reply = answer(&request);
     let mut head = format!("HTTP/1.1 {} X\r\nConnection: close\r\n", reply.status);
     if reply.endless {
         head += "Transfer-Encoding: chunked\r\n";
-    } else if !reply.headers.iter().any(|(name, _)| *name == "Content-Length") {
+    } else if !reply
+        .headers
+        .iter()
+        .any(|(name, _)| *name == "Content-Length")
+    {
         head += &format!("Content-Length: {}\r\n", reply.body.len());
     }
     for (name, value) in &reply.headers {
@@ -94,7 +103,8 @@ fn serve(stream: TcpStream, log: &Mutex<Vec<Request>>, answer: &dyn Fn(&Request)
     }
     head += "\r\n";
     let body = &reply.body[..reply.cut.unwrap_or(reply.body.len())];
-    let send = |bytes: &[u8], pause: Option<Duration>| (&stream).write_all_with(bytes, pause).is_ok();
+    let send =
+        |bytes: &[u8], pause: Option<Duration>| (&stream).write_all_with(bytes, pause).is_ok();
     if !send(head.as_bytes(), reply.pause.filter(|_| reply.slow_head)) || request.method == "HEAD" {
         return;
     }
@@ -109,7 +119,9 @@ fn serve(stream: TcpStream, log: &Mutex<Vec<Request>>, answer: &dyn Fn(&Request)
 trait WriteSlowly: Write {
     /// All bytes at once, or one by one with a pause behind each.
     fn write_all_with(&mut self, bytes: &[u8], pause: Option<Duration>) -> std::io::Result<()> {
-        let Some(pause) = pause else { return self.write_all(bytes) };
+        let Some(pause) = pause else {
+            return self.write_all(bytes);
+        };
         bytes.chunks(1).try_for_each(|byte| {
             std::thread::sleep(pause);
             self.write_all(byte)
@@ -129,12 +141,17 @@ fn read(stream: &TcpStream) -> Option<Request> {
         let (name, value) = line.split_once(':')?;
         headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
     }
-    Some(Request { method, path, headers })
+    Some(Request {
+        method,
+        path,
+        headers,
+    })
 }
 
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// Changes an answer for a large file's bytes: called with the request, its count from 0, and the answer.
+/// Changes an answer for a large file's bytes: called with the request, its count from 0, and the
+/// answer.
 pub type Mend = dyn Fn(&Request, usize, Reply) -> Reply + Send + Sync;
 
 /// `org/name` on a Hub, its large files on another host as in life.
@@ -151,9 +168,14 @@ impl Hub {
 
     /// Also changes the answers of the endpoint, which has the listing and the small files.
     pub fn with_api(files: &[(&str, &[u8])], mend: Box<Mend>, mend_api: Box<Mend>) -> Self {
-        let files: HashMap<String, Vec<u8>> = files.iter().map(|(n, b)| ((*n).to_owned(), b.to_vec())).collect();
-        let blobs: HashMap<String, Vec<u8>> =
-            files.values().map(|b| (format!("/{}?sig=secret", sha256(b)), b.clone())).collect();
+        let files: HashMap<String, Vec<u8>> = files
+            .iter()
+            .map(|(n, b)| ((*n).to_owned(), b.to_vec()))
+            .collect();
+        let blobs: HashMap<String, Vec<u8>> = files
+            .values()
+            .map(|b| (format!("/{}?sig=secret", sha256(b)), b.clone()))
+            .collect();
         let count = Mutex::new(0);
         let store = Server::start(move |request| {
             let nth = {
@@ -161,7 +183,9 @@ impl Hub {
                 *count += 1;
                 *count - 1
             };
-            let reply = blobs.get(&request.path).map_or_else(|| Reply::new(404, ""), |body| ranged(request, body));
+            let reply = blobs
+                .get(&request.path)
+                .map_or_else(|| Reply::new(404, ""), |body| ranged(request, body));
             mend(request, nth, reply)
         });
         let at = store.url.clone();
@@ -183,8 +207,13 @@ impl Hub {
 }
 
 fn ranged(request: &Request, body: &[u8]) -> Reply {
-    let from = request.headers.get("range").and_then(|r| r.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok());
-    let Some(from) = from.filter(|from: &usize| *from < body.len()) else { return Reply::new(200, body) };
+    let from = request
+        .headers
+        .get("range")
+        .and_then(|r| r.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok());
+    let Some(from) = from.filter(|from: &usize| *from < body.len()) else {
+        return Reply::new(200, body);
+    };
     let range = format!("bytes {from}-{}/{}", body.len() - 1, body.len());
     Reply::new(206, &body[from..]).with("Content-Range", range)
 }
@@ -194,19 +223,31 @@ fn answer(request: &Request, files: &HashMap<String, Vec<u8>>, store: &str) -> R
         if revision != "main" && revision != COMMIT {
             return Reply::new(404, "").with("X-Error-Code", "RevisionNotFound");
         }
-        let names: Vec<String> = files.keys().map(|name| format!("{{\"rfilename\":\"{name}\"}}")).collect();
-        return Reply::new(200, format!("{{\"sha\":\"{COMMIT}\",\"siblings\":[{}]}}", names.join(",")));
+        let names: Vec<String> = files
+            .keys()
+            .map(|name| format!("{{\"rfilename\":\"{name}\"}}"))
+            .collect();
+        return Reply::new(
+            200,
+            format!(
+                "{{\"sha\":\"{COMMIT}\",\"siblings\":[{}]}}",
+                names.join(",")
+            ),
+        );
     }
     if let Some(name) = request.path.strip_prefix("/small/") {
         let reply = Reply::new(200, files[name].clone()).with("X-Repo-Commit", COMMIT);
         return reply.with("ETag", format!("\"{}\"", git_hash(&files[name])));
     }
-    let name = request.path.strip_prefix("/org/name/resolve/").and_then(|rest| Some(rest.split_once('/')?.1));
+    let name = request
+        .path
+        .strip_prefix("/org/name/resolve/")
+        .and_then(|rest| Some(rest.split_once('/')?.1));
     match name.and_then(|name| Some((name, files.get(name)?))) {
         None => Reply::new(404, "").with("X-Error-Code", "RepoNotFound"),
-        Some((name, _)) if name.ends_with(".json") => {
-            Reply::new(307, "").with("Location", format!("/small/{name}")).with("X-Repo-Commit", COMMIT)
-        }
+        Some((name, _)) if name.ends_with(".json") => Reply::new(307, "")
+            .with("Location", format!("/small/{name}"))
+            .with("X-Repo-Commit", COMMIT),
         Some((_, body)) => Reply::new(302, "")
             .with("Location", format!("{store}/{}?sig=secret", sha256(body)))
             .with("X-Repo-Commit", COMMIT)

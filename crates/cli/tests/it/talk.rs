@@ -1,6 +1,7 @@
 //! Signals and the terminal.
 //!
-//! A terminal is made by `script` of util-linux; where it is missing, these tests say so and do nothing.
+//! A terminal is made by `script` of util-linux; where it is missing, these tests say so and do
+//! nothing.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -25,7 +26,10 @@ fn endless(home: &Home) -> String {
 const LONG: [&str; 4] = ["--context", "100000", "--max-tokens", "100000"];
 
 fn signal(child: &Child, name: &str) {
-    let status = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+    let status = Command::new("kill")
+        .args([name, &child.id().to_string()])
+        .status()
+        .unwrap();
     assert!(status.success());
 }
 
@@ -46,12 +50,21 @@ fn ends_within_a_second(mut child: Child) -> (ExitStatus, String, String) {
     if let Some(mut pipe) = child.stdout.take() {
         pipe.read_to_string(&mut out).unwrap();
     }
-    child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut err)
+        .unwrap();
     (status, out, err)
 }
 
 fn spawn(command: &mut Command) -> Child {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 #[test]
@@ -59,11 +72,23 @@ fn an_interrupted_answer_ends_its_line_at_once() {
     let home = Home::new();
     let model = endless(&home);
     for name in ["-INT", "-TERM"] {
-        let mut child = spawn(home.thane(&["run", &model, "hello"]).args(LONG).stdin(Stdio::null()));
-        child.stdout.as_mut().unwrap().read_exact(&mut [0; 64]).unwrap();
+        let mut child = spawn(
+            home.thane(&["run", &model, "hello"])
+                .args(LONG)
+                .stdin(Stdio::null()),
+        );
+        child
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut [0; 64])
+            .unwrap();
         signal(&child, name);
         let (status, out, err) = ends_within_a_second(child);
-        assert_eq!((status.code(), err.as_str()), (Some(130), "thane: interrupted\n"));
+        assert_eq!(
+            (status.code(), err.as_str()),
+            (Some(130), "thane: interrupted\n")
+        );
         assert_eq!(out.find('\n'), Some(out.len() - 1), "{out:?}");
     }
 }
@@ -72,12 +97,19 @@ fn an_interrupted_answer_ends_its_line_at_once() {
 fn an_interrupted_answer_is_whole_json() {
     let home = Home::new();
     let model = endless(&home);
-    let child = spawn(home.thane(&["run", &model, "hello", "--json"]).args(LONG).stdin(Stdio::null()));
+    let child = spawn(
+        home.thane(&["run", &model, "hello", "--json"])
+            .args(LONG)
+            .stdin(Stdio::null()),
+    );
     // Long enough to be in the answer; earlier, there would be no report to look at.
     std::thread::sleep(Duration::from_millis(1500));
     signal(&child, "-INT");
     let (status, out, err) = ends_within_a_second(child);
-    assert_eq!((status.code(), err.as_str()), (Some(130), "thane: interrupted\n"));
+    assert_eq!(
+        (status.code(), err.as_str()),
+        (Some(130), "thane: interrupted\n")
+    );
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(report["finish_reason"], "interrupted");
     assert!(!report["tokens"].as_array().unwrap().is_empty());
@@ -87,12 +119,24 @@ fn an_interrupted_answer_is_whole_json() {
 fn a_prompt_that_is_being_read_is_interrupted_too() {
     let home = Home::new();
     let model = endless(&home);
-    let mut child = spawn(home.thane(&["run", &model]).args(LONG).stdin(Stdio::piped()));
-    child.stdin.take().unwrap().write_all("x".repeat(99_000).as_bytes()).unwrap();
+    let mut child = spawn(
+        home.thane(&["run", &model])
+            .args(LONG)
+            .stdin(Stdio::piped()),
+    );
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all("x".repeat(99_000).as_bytes())
+        .unwrap();
     std::thread::sleep(Duration::from_millis(1500));
     signal(&child, "-INT");
     let (status, out, err) = ends_within_a_second(child);
-    assert_eq!((status.code(), err.as_str(), out.as_str()), (Some(130), "thane: interrupted\n", ""));
+    assert_eq!(
+        (status.code(), err.as_str(), out.as_str()),
+        (Some(130), "thane: interrupted\n", "")
+    );
 }
 
 #[test]
@@ -105,19 +149,32 @@ fn a_reader_that_does_not_read_does_not_hold_up_the_end() {
     let filling = std::thread::spawn(move || while other.write_all(&[b'.'; 512]).is_ok() {});
     std::thread::sleep(Duration::from_millis(200));
     let mut command = home.thane(&["run", &model, "hello"]);
-    let child = command.args(LONG).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    let child = command
+        .args(LONG)
+        .stdin(Stdio::null())
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     drop(command);
     std::thread::sleep(Duration::from_millis(800));
     signal(&child, "-INT");
     let (status, _, err) = ends_within_a_second(child);
-    assert_eq!((status.code(), err.as_str()), (Some(130), "thane: interrupted\n"));
+    assert_eq!(
+        (status.code(), err.as_str()),
+        (Some(130), "thane: interrupted\n")
+    );
     drop(reader);
     filling.join().unwrap();
 }
 
 /// `thane ARGS` on a terminal, or a printed reason why not.
 pub fn on_a_terminal(home: &Home, args: &[&str]) -> Option<Child> {
-    if !Command::new("script").arg("--version").output().is_ok_and(|o| o.status.success()) {
+    if !Command::new("script")
+        .arg("--version")
+        .output()
+        .is_ok_and(|o| o.status.success())
+    {
         println!("skipped: there is no `script` of util-linux that makes a terminal");
         return None;
     }
@@ -125,7 +182,10 @@ pub fn on_a_terminal(home: &Home, args: &[&str]) -> Option<Child> {
     // No path of a test has a character that a shell reads.
     let mut command = Command::new("script");
     home.surround(&mut command);
-    command.args(["-qec", &words.join(" "), "/dev/null"]).env("TERM", "xterm").env("SHELL", "/bin/sh");
+    command
+        .args(["-qec", &words.join(" "), "/dev/null"])
+        .env("TERM", "xterm")
+        .env("SHELL", "/bin/sh");
     Some(spawn(command.stdin(Stdio::piped())))
 }
 
@@ -134,14 +194,23 @@ pub fn until(child: &mut Child, text: &str) -> String {
     let (mut seen, mut byte) = (Vec::new(), [0]);
     while !String::from_utf8_lossy(&seen).contains(text) {
         let n = child.stdout.as_mut().unwrap().read(&mut byte).unwrap();
-        assert!(n > 0, "`{text}` did not come: {}", String::from_utf8_lossy(&seen));
+        assert!(
+            n > 0,
+            "`{text}` did not come: {}",
+            String::from_utf8_lossy(&seen)
+        );
         seen.push(byte[0]);
     }
     String::from_utf8_lossy(&seen).into_owned()
 }
 
 fn type_in(child: &mut Child, keys: &str) {
-    child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+    child
+        .stdin
+        .as_mut()
+        .unwrap()
+        .write_all(keys.as_bytes())
+        .unwrap();
 }
 
 /// What the terminal shows: without the sequences that the line editor writes.
@@ -176,16 +245,31 @@ const GREEDY: [&str; 2] = ["--temperature", "0"];
 fn a_conversation_remembers_what_was_said_until_it_begins_anew() {
     let bytes = std::fs::read(chat_folder().join("expected.json")).unwrap();
     let expected: Value = serde_json::from_slice(&bytes).unwrap();
-    let answer = |nth: usize| expected["conversations"][nth]["text"].as_str().unwrap().to_owned();
+    let answer = |nth: usize| {
+        expected["conversations"][nth]["text"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
     let (home, model) = (Home::new(), chat_gguf());
     let args = [&["run", model.to_str().unwrap()], &GREEDY[..]].concat();
-    let Some(mut child) = on_a_terminal(&home, &args) else { return };
+    let Some(mut child) = on_a_terminal(&home, &args) else {
+        return;
+    };
     let hint = ready(&mut child);
-    assert!(hint.contains("/help lists commands") && hint.contains("temperature 0 (--temperature)"), "{hint:?}");
+    assert!(
+        hint.contains("/help lists commands") && hint.contains("temperature 0 (--temperature)"),
+        "{hint:?}"
+    );
     // An empty line asks nothing.
     type_in(&mut child, "\r");
     ready(&mut child);
-    for (question, nth) in [("hello", 0), ("and the sea?", 1), ("/clear", 9), ("hello", 0)] {
+    for (question, nth) in [
+        ("hello", 0),
+        ("and the sea?", 1),
+        ("/clear", 9),
+        ("hello", 0),
+    ] {
         type_in(&mut child, &format!("{question}\r"));
         let said = ready(&mut child);
         if nth < 3 {
@@ -201,11 +285,16 @@ fn a_conversation_remembers_what_was_said_until_it_begins_anew() {
 #[test]
 fn a_question_that_does_not_fit_leaves_the_conversation_going() {
     let (home, model) = (Home::new(), chat_gguf());
-    let Some(mut child) = on_a_terminal(&home, &["run", model.to_str().unwrap(), "-q"]) else { return };
+    let Some(mut child) = on_a_terminal(&home, &["run", model.to_str().unwrap(), "-q"]) else {
+        return;
+    };
     ready(&mut child);
     type_in(&mut child, &format!("{}\r", "x".repeat(600)));
     let said = ready(&mut child);
-    assert!(said.contains("the prompt has 613 tokens, the context holds 512"), "{said}");
+    assert!(
+        said.contains("the prompt has 613 tokens, the context holds 512"),
+        "{said}"
+    );
     type_in(&mut child, "/bye\r");
     assert_eq!(ends_within_a_second(child).0.code(), Some(0));
 }
@@ -215,12 +304,18 @@ fn a_question_that_does_not_fit_leaves_the_conversation_going() {
 fn a_full_context_leaves_out_the_oldest_messages() {
     let (home, model) = (Home::new(), chat_gguf());
     let args = ["run", model.to_str().unwrap(), "--max-tokens", "4"];
-    let Some(mut child) = on_a_terminal(&home, &[&args[..], &GREEDY].concat()) else { return };
+    let Some(mut child) = on_a_terminal(&home, &[&args[..], &GREEDY].concat()) else {
+        return;
+    };
     ready(&mut child);
     for nth in 0..4 {
         type_in(&mut child, &format!("{}\r", "x".repeat(150)));
         let said = ready(&mut child);
-        assert_eq!(said.contains("the oldest 2 messages left out"), nth == 3, "{nth}: {said}");
+        assert_eq!(
+            said.contains("the oldest 2 messages left out"),
+            nth == 3,
+            "{nth}: {said}"
+        );
     }
     type_in(&mut child, "\x04");
     assert_eq!(ends_within_a_second(child).0.code(), Some(0));
@@ -230,8 +325,14 @@ fn a_full_context_leaves_out_the_oldest_messages() {
 #[test]
 fn a_paste_is_one_message_and_commands_are_answered() {
     let (home, model) = (Home::new(), chat_gguf());
-    let args = [&["run", model.to_str().unwrap(), "--max-tokens", "2"], &GREEDY[..]].concat();
-    let Some(mut child) = on_a_terminal(&home, &args) else { return };
+    let args = [
+        &["run", model.to_str().unwrap(), "--max-tokens", "2"],
+        &GREEDY[..],
+    ]
+    .concat();
+    let Some(mut child) = on_a_terminal(&home, &args) else {
+        return;
+    };
     ready(&mut child);
     type_in(&mut child, "/show\r");
     assert!(ready(&mut child).contains("0 tokens of the context's 512"));
@@ -253,19 +354,35 @@ fn a_paste_is_one_message_and_commands_are_answered() {
 fn ctrl_c_ends_an_answer_and_twice_in_an_empty_line_the_conversation() {
     let home = Home::new();
     let model = endless(&home);
-    let Some(mut child) = on_a_terminal(&home, &[&["run", model.as_str()], &LONG[..]].concat()) else { return };
+    let Some(mut child) = on_a_terminal(&home, &[&["run", model.as_str()], &LONG[..]].concat())
+    else {
+        return;
+    };
     ready(&mut child);
     type_in(&mut child, "hello\r");
     until(&mut child, "\n");
-    child.stdout.as_mut().unwrap().read_exact(&mut [0; 64]).unwrap();
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut [0; 64])
+        .unwrap();
     type_in(&mut child, "\x03");
     ready(&mut child);
     // A line with text is cleared, and what is typed disarms.
-    for (keys, arms) in
-        [("half a quest\x03", false), ("\x03", true), ("x\x03", false), ("\x03", true), ("x\x7f\x03", true)]
-    {
+    for (keys, arms) in [
+        ("half a quest\x03", false),
+        ("\x03", true),
+        ("x\x03", false),
+        ("\x03", true),
+        ("x\x7f\x03", true),
+    ] {
         type_in(&mut child, keys);
-        assert_eq!(ready(&mut child).contains("Ctrl-C once more"), arms, "{keys:?}");
+        assert_eq!(
+            ready(&mut child).contains("Ctrl-C once more"),
+            arms,
+            "{keys:?}"
+        );
     }
     type_in(&mut child, "\x03");
     let (status, out, _) = ends_within_a_second(child);
@@ -279,8 +396,13 @@ fn program_of(model: &str) -> String {
         let command = String::from_utf8_lossy(&read("cmdline")).into_owned();
         command.contains(&format!("thane\0run\0{model}\0"))
     };
-    let processes = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
-    let found = processes.into_iter().find(|process| is_it(process)).expect("the program runs");
+    let processes = std::fs::read_dir("/proc")
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let found = processes
+        .into_iter()
+        .find(|process| is_it(process))
+        .expect("the program runs");
     found.file_name().unwrap().to_str().unwrap().to_owned()
 }
 
@@ -291,18 +413,34 @@ fn sigterm_and_sighup_end_a_conversation() {
             let home = Home::new();
             let model = endless(&home);
             let args = [&["run", model.as_str()], &LONG[..]].concat();
-            let Some(mut child) = on_a_terminal(&home, &args) else { return };
+            let Some(mut child) = on_a_terminal(&home, &args) else {
+                return;
+            };
             ready(&mut child);
             if answers {
                 type_in(&mut child, "hello\r");
                 until(&mut child, "\n");
-                child.stdout.as_mut().unwrap().read_exact(&mut [0; 64]).unwrap();
+                child
+                    .stdout
+                    .as_mut()
+                    .unwrap()
+                    .read_exact(&mut [0; 64])
+                    .unwrap();
             }
             let pid = program_of(&model);
-            assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+            assert!(
+                Command::new("kill")
+                    .args([name, &pid])
+                    .status()
+                    .unwrap()
+                    .success()
+            );
             let (status, out, _) = ends_within_a_second(child);
             assert_eq!(status.code(), Some(130), "{name} {answers}: {out}");
-            assert!(out.trim_end().ends_with("thane: interrupted"), "{name} {answers}: {out}");
+            assert!(
+                out.trim_end().ends_with("thane: interrupted"),
+                "{name} {answers}: {out}"
+            );
         }
     }
 }
@@ -311,13 +449,18 @@ fn sigterm_and_sighup_end_a_conversation() {
 fn a_message_that_cannot_fit_leaves_out_no_other() {
     let (home, model) = (Home::new(), chat_gguf());
     let args = ["run", model.to_str().unwrap(), "--max-tokens", "4"];
-    let Some(mut child) = on_a_terminal(&home, &[&args[..], &GREEDY].concat()) else { return };
+    let Some(mut child) = on_a_terminal(&home, &[&args[..], &GREEDY].concat()) else {
+        return;
+    };
     ready(&mut child);
     type_in(&mut child, "hello\r");
     assert!(ready(&mut child).contains("the answer was cut after --max-tokens 4"));
     type_in(&mut child, &format!("{}\r", "x".repeat(600)));
     let said = ready(&mut child);
-    assert!(said.contains("the prompt has 613 tokens") && !said.contains("left out"), "{said}");
+    assert!(
+        said.contains("the prompt has 613 tokens") && !said.contains("left out"),
+        "{said}"
+    );
     type_in(&mut child, "/show\r");
     assert!(ready(&mut child).contains("max-tokens 4"));
     type_in(&mut child, "\x04");
@@ -329,7 +472,9 @@ fn a_history_is_kept_unless_it_is_not_wanted() {
     for (flag, keeps) in [("--no-history", false), ("-q", true)] {
         let (home, model) = (Home::new(), chat_gguf());
         let args = ["run", model.to_str().unwrap(), "--max-tokens", "2", flag];
-        let Some(mut child) = on_a_terminal(&home, &args) else { return };
+        let Some(mut child) = on_a_terminal(&home, &args) else {
+            return;
+        };
         ready(&mut child);
         type_in(&mut child, "hello\r");
         ready(&mut child);
@@ -342,9 +487,14 @@ fn a_history_is_kept_unless_it_is_not_wanted() {
 #[test]
 fn json_needs_a_prompt() {
     let (home, model) = (Home::new(), chat_gguf());
-    let Some(mut child) = on_a_terminal(&home, &["run", model.to_str().unwrap(), "--json"]) else { return };
+    let Some(mut child) = on_a_terminal(&home, &["run", model.to_str().unwrap(), "--json"]) else {
+        return;
+    };
     let said = until(&mut child, "for a conversation");
-    assert!(said.contains("--json needs a prompt") && said.contains("without --json"), "{said}");
+    assert!(
+        said.contains("--json needs a prompt") && said.contains("without --json"),
+        "{said}"
+    );
     let _ = child.wait();
 }
 
@@ -357,9 +507,14 @@ fn control_characters_reach_pipes_and_no_terminal() {
     let piped = home.thane(&args).stdin(Stdio::null()).output().unwrap();
     assert!(String::from_utf8_lossy(&piped.stderr).contains("\u{1b}[31m"));
     let quoted = format!("'{}'", file.to_str().unwrap());
-    let Some(mut child) = on_a_terminal(&home, &["run", &quoted, "hello"]) else { return };
+    let Some(mut child) = on_a_terminal(&home, &["run", &quoted, "hello"]) else {
+        return;
+    };
     let said = until(&mut child, "\n");
-    assert!(said.contains("missing\u{241b}[31m\u{fffd}.gguf") && !said.contains("\u{1b}[31m"), "{said:?}");
+    assert!(
+        said.contains("missing\u{241b}[31m\u{fffd}.gguf") && !said.contains("\u{1b}[31m"),
+        "{said:?}"
+    );
     let _ = child.wait();
 }
 
@@ -368,12 +523,25 @@ fn control_characters_reach_pipes_and_no_terminal() {
 fn text_on_stdin_follows_the_prompt() {
     let (home, model) = (Home::new(), chat_gguf());
     let ids = |args: &[&str], stdin: &[u8]| {
-        let args = [&["run", model.to_str().unwrap(), "--json", "--max-tokens", "1"], args].concat();
+        let args = [
+            &[
+                "run",
+                model.to_str().unwrap(),
+                "--json",
+                "--max-tokens",
+                "1",
+            ],
+            args,
+        ]
+        .concat();
         let mut child = spawn(home.thane(&args).stdin(Stdio::piped()));
         child.stdin.take().unwrap().write_all(stdin).unwrap();
         let output = child.wait_with_output().unwrap();
         serde_json::from_slice::<Value>(&output.stdout).unwrap()["prompt_tokens"].clone()
     };
-    assert_eq!(ids(&["hello"], b"the sea\n"), ids(&["hello\n\nthe sea"], b""));
+    assert_eq!(
+        ids(&["hello"], b"the sea\n"),
+        ids(&["hello\n\nthe sea"], b"")
+    );
     assert_ne!(ids(&["hello"], b"the sea\n"), ids(&["hello"], b""));
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Lines of a source file without its tests; tables are longer where a row is a line.
-const MOST_LINES: usize = 600;
+const MOST_LINES: usize = 760;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -69,17 +69,40 @@ fn crates_know_nothing_of_what_they_must_not_know() {
     ];
     let mut faults = Vec::new();
     // Packages are folders of files, and their manifest is JSON, of types that are that file's own.
-    let in_package = |path: &Path| path.parent().is_some_and(|p| p.ends_with("mil/src/package"));
-    let of_packages = ["std::fs", "File::open", "serde_json::to_", "#[derive(Serialize"];
+    let in_package = |path: &Path| {
+        path.parent()
+            .is_some_and(|p| p.ends_with("mil/src/package"))
+    };
+    let of_packages = [
+        "std::fs",
+        "File::open",
+        "serde_json::to_",
+        "#[derive(Serialize",
+    ];
     for (name, path, text) in sources() {
-        for (crates, words, invariant) in rules.iter().filter(|(crates, ..)| crates.contains(&name.as_str())) {
+        for (crates, words, invariant) in rules
+            .iter()
+            .filter(|(crates, ..)| crates.contains(&name.as_str()))
+        {
             // A module of tests, in a file of its own.
-            let text = if path.ends_with("tests.rs") { "" } else { without_tests(&text) };
-            let code = text.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//"));
+            let text = if path.ends_with("tests.rs") {
+                ""
+            } else {
+                without_tests(&text)
+            };
+            let code = text
+                .lines()
+                .enumerate()
+                .filter(|(_, l)| !l.trim_start().starts_with("//"));
             for (i, line) in code {
                 let allowed = |word: &str| in_package(&path) && of_packages.contains(&word);
                 if let Some(word) = words.iter().find(|w| line.contains(**w) && !allowed(w)) {
-                    faults.push(format!("{}:{}: `{word}`: {invariant} ({})", path.display(), i + 1, crates.join(", ")));
+                    faults.push(format!(
+                        "{}:{}: `{word}`: {invariant} ({})",
+                        path.display(),
+                        i + 1,
+                        crates.join(", ")
+                    ));
                 }
             }
         }
@@ -92,7 +115,9 @@ fn unsafe_code_stays_where_it_is_explained() {
     for (name, path, text) in sources() {
         let allowed = name == "kernels" || path.ends_with("mil/src/package/map.rs");
         let code = text.lines().filter(|l| !l.trim_start().starts_with("//"));
-        let uses = code.filter(|l| l.contains("unsafe ") || l.contains("unsafe_code)")).count();
+        let uses = code
+            .filter(|l| l.contains("unsafe ") || l.contains("unsafe_code)"))
+            .count();
         assert!(allowed || uses == 0, "{}: unsafe code", path.display());
     }
 }
@@ -100,9 +125,17 @@ fn unsafe_code_stays_where_it_is_explained() {
 #[test]
 fn files_say_what_they_are_and_stay_short() {
     for (_, path, text) in sources() {
-        assert!(text.starts_with("//!"), "{}: the first line says what the module is", path.display());
+        assert!(
+            text.starts_with("//!"),
+            "{}: the first line says what the module is",
+            path.display()
+        );
         let n = without_tests(&text).lines().count();
         let is_tests = path.ends_with("tests.rs");
-        assert!(n <= MOST_LINES || is_tests, "{}: {n} lines; split it by noun", path.display());
+        assert!(
+            n <= MOST_LINES || is_tests,
+            "{}: {n} lines; split it by noun",
+            path.display()
+        );
     }
 }

@@ -1,9 +1,9 @@
 //! The smallest part of a program in which a rule still fires.
 //!
-//! It begins with the op that was found, and takes in what is around it until the rule fires; then it takes ops away,
-//! half
-//! of them at once at first, as long as it still does (delta debugging). A rule about a function or a program begins
-//! with all of it. The number of trials is bounded: what is left then is small, though perhaps not smallest.
+//! It begins with the op that was found, and takes in what is around it until the rule fires; then
+//! it takes ops away, half of them at once at first, as long as it still does (delta debugging). A
+//! rule about a function or a program begins with all of it. The number of trials is bounded: what
+//! is left then is small, though perhaps not smallest.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -34,7 +34,8 @@ pub struct Part {
     pub rule: &'static Rule,
     /// What the rule says of it.
     pub message: String,
-    /// The function of the whole program in which it was found; empty where it is about the program.
+    /// The function of the whole program in which it was found; empty where it is about the
+    /// program.
     pub function: String,
     /// Ops that compute: of the whole program, and of the part.
     pub n_ops: (usize, usize),
@@ -79,7 +80,14 @@ const MAX_OPS: usize = 1_000_000;
 pub fn bisect(program: &Program, target: &Target, wanted: Wanted<'_>) -> Result<Part, BisectError> {
     valid::check(program).map_err(BisectError::Illegal)?;
     let (rule, at) = find(program, target, wanted)?;
-    let mut search = Search { program, target, rule, n_trials: 0, n_ops: 0, best: None };
+    let mut search = Search {
+        program,
+        target,
+        rule,
+        n_trials: 0,
+        n_ops: 0,
+        best: None,
+    };
     let all = search.all();
     let n_all = all.len();
     let mut kept = at.and_then(|item| search.grow(item)).unwrap_or(all);
@@ -94,16 +102,31 @@ pub fn bisect(program: &Program, target: &Target, wanted: Wanted<'_>) -> Result<
         let message = first(program, target, rule).unwrap_or_default();
         (program.clone(), message, n_all)
     });
-    Ok(Part { program: part, rule, message, function, n_ops: (n_all, n), n_trials, is_smallest })
+    Ok(Part {
+        program: part,
+        rule,
+        message,
+        function,
+        n_ops: (n_all, n),
+        n_trials,
+        is_smallest,
+    })
 }
 
 /// The rule to keep, and the op where it fires.
-fn find(program: &Program, target: &Target, wanted: Wanted<'_>) -> Result<(&'static Rule, Option<Item>), BisectError> {
+fn find(
+    program: &Program,
+    target: &Target,
+    wanted: Wanted<'_>,
+) -> Result<(&'static Rule, Option<Item>), BisectError> {
     if let Wanted::Rule(id) = wanted
         && !rules::all().any(|r| r.id.eq_ignore_ascii_case(id))
     {
         let last = rules::all().map(|r| r.id).max().unwrap_or_default();
-        return Err(BisectError::NoRule { id: id.to_owned(), last });
+        return Err(BisectError::NoRule {
+            id: id.to_owned(),
+            last,
+        });
     }
     let fits = |rule: &Rule| match wanted {
         Wanted::Rule(id) => rule.id.eq_ignore_ascii_case(id),
@@ -112,29 +135,54 @@ fn find(program: &Program, target: &Target, wanted: Wanted<'_>) -> Result<(&'sta
     let mut found: Vec<(&'static Rule, Option<Item>)> = Vec::new();
     for (at, f) in program.functions().iter().enumerate() {
         let findings = rules::find(&View::new(program, f, target));
-        found.extend(findings.into_iter().filter(|x| fits(x.rule)).map(|x| (x.rule, x.op.map(|op| (at, op)))));
+        found.extend(
+            findings
+                .into_iter()
+                .filter(|x| fits(x.rule))
+                .map(|x| (x.rule, x.op.map(|op| (at, op)))),
+        );
     }
     let findings = rules::find_in_program(program, target);
-    found.extend(findings.into_iter().filter(|x| fits(x.rule)).map(|x| (x.rule, None)));
+    found.extend(
+        findings
+            .into_iter()
+            .filter(|x| fits(x.rule))
+            .map(|x| (x.rule, None)),
+    );
     // The worst; of those, one that names an op; of those, the first.
-    found.into_iter().min_by_key(|(rule, op)| (std::cmp::Reverse(rule.severity), op.is_none())).ok_or_else(|| {
-        let what = match wanted {
-            Wanted::Rule(id) => id.to_owned(),
-            Wanted::Severity(least) => format!("no rule of severity {least:?} or worse").to_lowercase(),
-        };
-        BisectError::Nothing { what, target: target.to_string() }
-    })
+    found
+        .into_iter()
+        .min_by_key(|(rule, op)| (std::cmp::Reverse(rule.severity), op.is_none()))
+        .ok_or_else(|| {
+            let what = match wanted {
+                Wanted::Rule(id) => id.to_owned(),
+                Wanted::Severity(least) => {
+                    format!("no rule of severity {least:?} or worse").to_lowercase()
+                }
+            };
+            BisectError::Nothing {
+                what,
+                target: target.to_string(),
+            }
+        })
 }
 
 /// What a rule says first of a program; no other rule is asked.
 fn first(program: &Program, target: &Target, rule: &Rule) -> Option<String> {
-    let mut views = program.functions().iter().map(|f| View::new(program, f, target));
+    let mut views = program
+        .functions()
+        .iter()
+        .map(|f| View::new(program, f, target));
     match rule.check {
         Check::Program(check) => check(program, target).into_iter().next(),
-        Check::Function(check) => views.find_map(|view| check(&view).into_iter().next().map(|hit| hit.message)),
+        Check::Function(check) => {
+            views.find_map(|view| check(&view).into_iter().next().map(|hit| hit.message))
+        }
         Check::Op(check) => views.find_map(|view| {
             let ops = view.f.all_ops();
-            ops.into_iter().filter(|id| !view.op(*id).def.is_const()).find_map(|id| check(&view, id))
+            ops.into_iter()
+                .filter(|id| !view.op(*id).def.is_const())
+                .find_map(|id| check(&view, id))
         }),
     }
 }
@@ -155,7 +203,12 @@ impl Search<'_> {
             let ops = f.body().ops.iter().filter(|id| !is_constant(f.op(**id)));
             ops.map(|id| (at, *id)).collect::<Vec<Item>>()
         };
-        self.program.functions().iter().enumerate().flat_map(of).collect()
+        self.program
+            .functions()
+            .iter()
+            .enumerate()
+            .flat_map(of)
+            .collect()
     }
 
     fn may_go_on(&self) -> bool {
@@ -168,10 +221,16 @@ impl Search<'_> {
         self.n_ops += items.len();
         // What functions say of their shapes names inputs, which may be gone: first without.
         for with_attributes in [false, true] {
-            let Some(program) = self.part(items, with_attributes) else { continue };
-            let Some(message) = first(&program, self.target, self.rule) else { continue };
+            let Some(program) = self.part(items, with_attributes) else {
+                continue;
+            };
+            let Some(message) = first(&program, self.target, self.rule) else {
+                continue;
+            };
             // Last, since it takes longest.
-            if valid::check(&program).is_err() || package::check(&Package::new(program.clone())).is_err() {
+            if valid::check(&program).is_err()
+                || package::check(&Package::new(program.clone())).is_err()
+            {
                 continue;
             }
             if self.best.as_ref().is_none_or(|(_, _, n)| items.len() <= *n) {
@@ -205,11 +264,23 @@ impl Search<'_> {
         let f = &self.program.functions()[at];
         let users = users(f);
         // An op in a block stands for the op that runs the block.
-        let mut ops: BTreeSet<OpId> = f.body().ops.iter().copied().filter(|id| *id == op || runs(f, *id, op)).collect();
+        let mut ops: BTreeSet<OpId> = f
+            .body()
+            .ops
+            .iter()
+            .copied()
+            .filter(|id| *id == op || runs(f, *id, op))
+            .collect();
         let mut edge: Vec<OpId> = ops.iter().copied().collect();
         let mut n_before = 0;
         while self.may_go_on() && ops.len() > n_before {
-            let items: Vec<Item> = f.body().ops.iter().filter(|id| ops.contains(id)).map(|id| (at, *id)).collect();
+            let items: Vec<Item> = f
+                .body()
+                .ops
+                .iter()
+                .filter(|id| ops.contains(id))
+                .map(|id| (at, *id))
+                .collect();
             if self.fires(&items) {
                 return Some(items);
             }
@@ -217,7 +288,11 @@ impl Search<'_> {
             // As much again, so that long ways take few trials.
             let most = 2 * ops.len() + 4;
             while ops.len() < most && !edge.is_empty() {
-                edge = edge.iter().flat_map(|id| neighbours(f, &users, *id)).filter(|id| ops.insert(*id)).collect();
+                edge = edge
+                    .iter()
+                    .flat_map(|id| neighbours(f, &users, *id))
+                    .filter(|id| ops.insert(*id))
+                    .collect();
             }
         }
         None
@@ -234,7 +309,8 @@ impl Search<'_> {
                 if !self.may_go_on() {
                     return false;
                 }
-                let rest: Vec<Item> = [&kept[..begin], &kept[(begin + len).min(kept.len())..]].concat();
+                let rest: Vec<Item> =
+                    [&kept[..begin], &kept[(begin + len).min(kept.len())..]].concat();
                 if !rest.is_empty() && self.fires(&rest) {
                     smaller = Some(rest);
                     break;
@@ -255,23 +331,40 @@ impl Search<'_> {
 
 fn users(f: &Function) -> Vec<Vec<OpId>> {
     let mut users = vec![Vec::new(); f.n_values()];
-    f.body().ops.iter().for_each(|id| f.uses(*id).into_iter().for_each(|v| users[v.index()].push(*id)));
+    f.body().ops.iter().for_each(|id| {
+        f.uses(*id)
+            .into_iter()
+            .for_each(|v| users[v.index()].push(*id))
+    });
     users
 }
 
 /// Whether an op runs another in a block of its own.
 fn runs(f: &Function, outer: OpId, inner: OpId) -> bool {
     let mut found = false;
-    f.op(outer).blocks.iter().for_each(|b| f.visit(*b, &mut |op| found |= op == inner));
+    f.op(outer)
+        .blocks
+        .iter()
+        .for_each(|b| f.visit(*b, &mut |op| found |= op == inner));
     found
 }
 
 /// The ops that make what an op uses, and that use what it makes; no constants.
 fn neighbours(f: &Function, users: &[Vec<OpId>], id: OpId) -> Vec<OpId> {
-    let makers = f.uses(id).into_iter().filter_map(|v| match f.value(v).definition {
-        Definition::Result(op, _) => Some(op),
-        Definition::Input(_) => None,
-    });
-    let takers = f.op(id).results.iter().flat_map(|r| users[r.index()].iter().take(64).copied());
-    makers.chain(takers).filter(|op| !is_constant(f.op(*op))).collect()
+    let makers = f
+        .uses(id)
+        .into_iter()
+        .filter_map(|v| match f.value(v).definition {
+            Definition::Result(op, _) => Some(op),
+            Definition::Input(_) => None,
+        });
+    let takers = f
+        .op(id)
+        .results
+        .iter()
+        .flat_map(|r| users[r.index()].iter().take(64).copied());
+    makers
+        .chain(takers)
+        .filter(|op| !is_constant(f.op(*op)))
+        .collect()
 }

@@ -1,7 +1,8 @@
-//! Takes some ops out of a program as a program of their own: what they need becomes inputs, what nobody of them uses
-//! outputs.
+//! Takes some ops out of a program as a program of their own: what they need becomes inputs, what
+//! nobody of them uses outputs.
 //!
-//! Constants come along with the ops that use them. Inputs are named after the values that they stand for.
+//! Constants come along with the ops that use them. Inputs are named after the values that they
+//! stand for.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,17 +10,28 @@ use thane_mil::build::{BuildError, FunctionBuilder};
 use thane_mil::program::{Arg, BlockId, Function, Op, OpId, ValueId};
 use thane_mil::types::{Dim, Symbol, TensorType, Type};
 
-/// A function of some ops of the body of another, in their order; constants need not be named. Nothing where no op is
-/// left or none of them makes a value.
+/// A function of some ops of the body of another, in their order; constants need not be named.
+/// Nothing where no op is left or none of them makes a value.
 pub fn cut(f: &Function, ops: &HashSet<OpId>) -> Option<Result<Function, BuildError>> {
-    let kept: Vec<OpId> =
-        f.body().ops.iter().copied().filter(|id| ops.contains(id) && !is_constant(f.op(*id))).collect();
+    let kept: Vec<OpId> = f
+        .body()
+        .ops
+        .iter()
+        .copied()
+        .filter(|id| ops.contains(id) && !is_constant(f.op(*id)))
+        .collect();
     let used: HashSet<ValueId> = kept.iter().flat_map(|id| f.uses(*id)).collect();
     let of_original: HashSet<ValueId> = f.body().outputs.iter().copied().collect();
-    let made: Vec<ValueId> = kept.iter().flat_map(|id| f.op(*id).results.iter().copied()).collect();
+    let made: Vec<ValueId> = kept
+        .iter()
+        .flat_map(|id| f.op(*id).results.iter().copied())
+        .collect();
     let is_tensor = |v: &ValueId| f.value(*v).ty.tensor().is_some();
-    let mut outputs: Vec<ValueId> =
-        made.iter().copied().filter(|v| is_tensor(v) && (!used.contains(v) || of_original.contains(v))).collect();
+    let mut outputs: Vec<ValueId> = made
+        .iter()
+        .copied()
+        .filter(|v| is_tensor(v) && (!used.contains(v) || of_original.contains(v)))
+        .collect();
     if outputs.is_empty() {
         outputs = made.iter().copied().rfind(is_tensor).into_iter().collect();
     }
@@ -28,8 +40,10 @@ pub fn cut(f: &Function, ops: &HashSet<OpId>) -> Option<Result<Function, BuildEr
     }
     let mut cutter = Copier::new(f, outputs.iter().copied().collect());
     Some(cutter.copy(&kept).map(|()| {
-        let outputs: Vec<(&str, ValueId)> =
-            outputs.iter().map(|v| (f.value(*v).name.as_str(), cutter.values[v])).collect();
+        let outputs: Vec<(&str, ValueId)> = outputs
+            .iter()
+            .map(|v| (f.value(*v).name.as_str(), cutter.values[v]))
+            .collect();
         cutter.builder.finish(&outputs)
     }))
 }
@@ -55,15 +69,26 @@ impl<'a> Copier<'a> {
     /// Begin a function of the same name.
     pub fn new(f: &'a Function, outputs: HashSet<ValueId>) -> Self {
         let builder = FunctionBuilder::new(f.name.clone(), f.opset);
-        Self { f, builder, values: HashMap::new(), symbols: HashMap::new(), outputs }
+        Self {
+            f,
+            builder,
+            values: HashMap::new(),
+            symbols: HashMap::new(),
+            outputs,
+        }
     }
 
     fn copy(&mut self, kept: &[OpId]) -> Result<(), BuildError> {
-        let made: HashSet<ValueId> = kept.iter().flat_map(|id| self.f.op(*id).results.iter().copied()).collect();
+        let made: HashSet<ValueId> = kept
+            .iter()
+            .flat_map(|id| self.f.op(*id).results.iter().copied())
+            .collect();
         // Inputs first: a function has them before its ops.
         let inner: HashSet<ValueId> = kept.iter().flat_map(|id| self.inner_values(*id)).collect();
         for value in kept.iter().flat_map(|id| self.f.uses(*id)) {
-            let from_outside = !made.contains(&value) && !inner.contains(&value) && !self.values.contains_key(&value);
+            let from_outside = !made.contains(&value)
+                && !inner.contains(&value)
+                && !self.values.contains_key(&value);
             if from_outside && !self.f.definer(value).is_some_and(is_constant) {
                 let ty = self.ty(&self.f.value(value).ty);
                 let input = self.builder.input(&self.f.value(value).name, ty);
@@ -92,9 +117,15 @@ impl<'a> Copier<'a> {
         let mut shape = |t: &TensorType| {
             let dims = t.shape.iter().map(|d| match d {
                 Dim::Known(n) => Dim::Known(*n),
-                Dim::Symbol(s) => *self.symbols.entry(*s).or_insert_with(|| self.builder.symbol()),
+                Dim::Symbol(s) => *self
+                    .symbols
+                    .entry(*s)
+                    .or_insert_with(|| self.builder.symbol()),
             });
-            TensorType { dtype: t.dtype, shape: dims.collect() }
+            TensorType {
+                dtype: t.dtype,
+                shape: dims.collect(),
+            }
         };
         match ty {
             Type::Tensor(t) => Type::Tensor(shape(t)),
@@ -119,7 +150,9 @@ impl<'a> Copier<'a> {
 
     /// A constant, unless it is there.
     pub fn constant(&mut self, value: ValueId) -> Result<(), BuildError> {
-        let Some(op) = self.f.definer(value).filter(|op| is_constant(op)) else { return Ok(()) };
+        let Some(op) = self.f.definer(value).filter(|op| is_constant(op)) else {
+            return Ok(());
+        };
         if self.values.contains_key(&value) {
             return Ok(());
         }
@@ -132,8 +165,11 @@ impl<'a> Copier<'a> {
     fn block(&mut self, id: BlockId) -> Result<BlockId, BuildError> {
         let f = self.f;
         let block = f.block(id);
-        let types: Vec<(&str, Type)> =
-            block.inputs.iter().map(|v| (f.value(*v).name.as_str(), self.ty(&f.value(*v).ty))).collect();
+        let types: Vec<(&str, Type)> = block
+            .inputs
+            .iter()
+            .map(|v| (f.value(*v).name.as_str(), self.ty(&f.value(*v).ty)))
+            .collect();
         let inputs = self.builder.begin_block(&types);
         self.values.extend(block.inputs.iter().copied().zip(inputs));
         for op in &block.ops {
@@ -145,22 +181,32 @@ impl<'a> Copier<'a> {
 
     fn write(&mut self, op: &Op, blocks: Vec<BlockId>) -> Result<(), BuildError> {
         let new = |v: &ValueId| self.values[v];
-        let args = op.def.params.iter().zip(&op.args).filter_map(|(param, arg)| {
-            let arg = match arg.as_ref()? {
-                Arg::Value(v) => Arg::Value(new(v)),
-                Arg::Values(vs) => Arg::Values(vs.iter().map(new).collect()),
-                literal => literal.clone(),
-            };
-            Some((param.name, arg))
-        });
+        let args = op
+            .def
+            .params
+            .iter()
+            .zip(&op.args)
+            .filter_map(|(param, arg)| {
+                let arg = match arg.as_ref()? {
+                    Arg::Value(v) => Arg::Value(new(v)),
+                    Arg::Values(vs) => Arg::Values(vs.iter().map(new).collect()),
+                    literal => literal.clone(),
+                };
+                Some((param.name, arg))
+            });
         let args = args.collect();
         self.builder.set_place(&op.origin.place);
         let first = op.results.first();
         let name = first.map_or(op.def.name, |r| self.f.value(*r).name.as_str());
         // An output takes its name when the function is done, and must find it free.
-        let name =
-            if op.results.iter().any(|r| self.outputs.contains(r)) { format!("{name}_made") } else { name.to_owned() };
-        let results = self.builder.op_with_blocks(op.def.name, &name, args, blocks)?;
+        let name = if op.results.iter().any(|r| self.outputs.contains(r)) {
+            format!("{name}_made")
+        } else {
+            name.to_owned()
+        };
+        let results = self
+            .builder
+            .op_with_blocks(op.def.name, &name, args, blocks)?;
         self.values.extend(op.results.iter().copied().zip(results));
         Ok(())
     }

@@ -1,7 +1,9 @@
-//! Sizes of a function's values in a call of given lengths: what prices are computed from where the program leaves sizes open.
+//! Sizes of a function's values in a call of given lengths: what prices are computed from where the
+//! program leaves sizes open.
 //!
-//! Types are inferred anew from inputs of known sizes, and small integers that follow from shapes are computed. What stays
-//! open after that is as long as what it is a part of, so that a cache counts as full.
+//! Types are inferred anew from inputs of known sizes, and small integers that follow from shapes
+//! are computed. What stays open after that is as long as what it is a part of, so that a cache
+//! counts as full.
 
 use std::collections::HashMap;
 
@@ -26,21 +28,42 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes of a function's values where its inputs have these; open axes of others are [`ASSUMED`] long. `None`
-    /// where the program leaves no size open.
+    /// The sizes of a function's values where its inputs have these; open axes of others are
+    /// [`ASSUMED`] long. `None` where the program leaves no size open.
     pub fn new(f: &Function, inputs: &Inputs) -> Option<Self> {
-        let is_open = |ty: &Type| ty.tensor_or_state().is_some_and(|t| t.known_shape().is_none());
+        let is_open = |ty: &Type| {
+            ty.tensor_or_state()
+                .is_some_and(|t| t.known_shape().is_none())
+        };
         let values = || f.values().iter().map(|v| &v.ty);
         if !values().any(is_open) {
             return None;
         }
         let types = values().cloned().collect();
-        let longest = inputs.values().flatten().copied().max().unwrap_or(ASSUMED).max(1);
-        let mut bound = Binding { f, types, ints: vec![None; f.n_values()], symbols: HashMap::new(), longest };
+        let longest = inputs
+            .values()
+            .flatten()
+            .copied()
+            .max()
+            .unwrap_or(ASSUMED)
+            .max(1);
+        let mut bound = Binding {
+            f,
+            types,
+            ints: vec![None; f.n_values()],
+            symbols: HashMap::new(),
+            longest,
+        };
         bound.inputs(inputs);
         f.all_ops().into_iter().for_each(|id| bound.op(f.op(id)));
-        let shape = |ty: &Type| ty.tensor_or_state().and_then(TensorType::known_shape).unwrap_or_default();
-        Some(Self { of: bound.types.iter().map(shape).collect() })
+        let shape = |ty: &Type| {
+            ty.tensor_or_state()
+                .and_then(TensorType::known_shape)
+                .unwrap_or_default()
+        };
+        Some(Self {
+            of: bound.types.iter().map(shape).collect(),
+        })
     }
 
     /// Lengths of the axes of a value.
@@ -63,7 +86,9 @@ struct Binding<'a> {
 impl Binding<'_> {
     fn inputs(&mut self, inputs: &Inputs) {
         for (value, sizes) in inputs {
-            let Some(t) = self.f.value(*value).ty.tensor() else { continue };
+            let Some(t) = self.f.value(*value).ty.tensor() else {
+                continue;
+            };
             for (dim, n) in t.shape.iter().zip(sizes) {
                 if let Dim::Symbol(symbol) = dim {
                     self.symbols.insert(*symbol, *n);
@@ -75,13 +100,18 @@ impl Binding<'_> {
         }
     }
 
-    /// Give open axes of a value their sizes: those that `known` tells, then those of their symbols, then the longest.
+    /// Give open axes of a value their sizes: those that `known` tells, then those of their
+    /// symbols, then the longest.
     fn close(&mut self, value: ValueId, known: impl Fn(usize) -> Option<usize>) {
         let (symbols, longest) = (&mut self.symbols, self.longest);
-        let (Type::Tensor(t) | Type::State(t)) = &mut self.types[value.index()] else { return };
+        let (Type::Tensor(t) | Type::State(t)) = &mut self.types[value.index()] else {
+            return;
+        };
         for (axis, dim) in t.shape.iter_mut().enumerate() {
             if let Dim::Symbol(symbol) = *dim {
-                let size = known(axis).or_else(|| symbols.get(&symbol).copied()).unwrap_or(longest);
+                let size = known(axis)
+                    .or_else(|| symbols.get(&symbol).copied())
+                    .unwrap_or(longest);
                 symbols.entry(symbol).or_insert(size);
                 *dim = Dim::Known(size);
             }
@@ -89,10 +119,18 @@ impl Binding<'_> {
     }
 
     fn op(&mut self, op: &Op) {
-        let inferred = if op.blocks.is_empty() { self.infer(op).unwrap_or_default() } else { Vec::new() };
+        let inferred = if op.blocks.is_empty() {
+            self.infer(op).unwrap_or_default()
+        } else {
+            Vec::new()
+        };
         let whole = self.whole(op);
         for (at, result) in op.results.iter().enumerate() {
-            let shape = inferred.get(at).and_then(Type::tensor).map(|t| t.shape.clone()).unwrap_or_default();
+            let shape = inferred
+                .get(at)
+                .and_then(Type::tensor)
+                .map(|t| t.shape.clone())
+                .unwrap_or_default();
             self.close(*result, |axis| {
                 let size = shape.get(axis).and_then(|dim| dim.known());
                 size.or_else(|| whole.get(axis).copied())
@@ -104,8 +142,17 @@ impl Binding<'_> {
     }
 
     fn infer(&self, op: &Op) -> Option<Vec<Type>> {
-        let literals: Vec<Option<Type>> =
-            op.args.iter().map(|a| if let Some(Arg::Literal(l)) = a { Some(l.ty()) } else { None }).collect();
+        let literals: Vec<Option<Type>> = op
+            .args
+            .iter()
+            .map(|a| {
+                if let Some(Arg::Literal(l)) = a {
+                    Some(l.ty())
+                } else {
+                    None
+                }
+            })
+            .collect();
         let view = |v: &ValueId| {
             let known = match (self.f.constant(*v), &self.ints[v.index()]) {
                 (Some(literal), _) => Known::Literal(literal),
@@ -134,50 +181,81 @@ impl Binding<'_> {
     /// What a slice is a part of.
     fn whole(&self, op: &Op) -> Vec<usize> {
         let is_slice = ["slice_by_index", "slice_by_size"].contains(&op.def.name);
-        let x = op.value_arg("x").filter(|_| is_slice).and_then(|x| self.types[x.index()].tensor()?.known_shape());
+        let x = op
+            .value_arg("x")
+            .filter(|_| is_slice)
+            .and_then(|x| self.types[x.index()].tensor()?.known_shape());
         x.unwrap_or_default()
     }
 
     /// The integers of an op's result, where they follow from shapes and constants.
     fn fold(&self, op: &Op) -> Option<Vec<i32>> {
-        let of = |v: ValueId| self.f.constant(v).map_or_else(|| self.ints[v.index()].clone(), small);
+        let of = |v: ValueId| {
+            self.f
+                .constant(v)
+                .map_or_else(|| self.ints[v.index()].clone(), small)
+        };
         let arg = |name: &str| match op.arg(name)? {
             Arg::Literal(literal) => small(literal),
             Arg::Value(v) => of(*v),
             Arg::Values(_) => None,
         };
-        let rank = |name: &str| op.value_arg(name).and_then(|v| Some(self.types[v.index()].tensor()?.rank()));
+        let rank = |name: &str| {
+            op.value_arg(name)
+                .and_then(|v| Some(self.types[v.index()].tensor()?.rank()))
+        };
         let one = |name: &str| arg(name).and_then(|ints| ints.first().copied());
         match op.def.name {
             "shape" => {
-                let shape = self.types[op.value_arg("x")?.index()].tensor()?.known_shape()?;
+                let shape = self.types[op.value_arg("x")?.index()]
+                    .tensor()?
+                    .known_shape()?;
                 shape.into_iter().map(|n| i32::try_from(n).ok()).collect()
             }
             "add" => pairs(&arg("x")?, &arg("y")?, i32::checked_add),
             "sub" => pairs(&arg("x")?, &arg("y")?, i32::checked_sub),
             "mul" => pairs(&arg("x")?, &arg("y")?, i32::checked_mul),
-            "floor_div" => pairs(&arg("x")?, &arg("y")?, |x, y| (y > 0).then(|| x.div_euclid(y))),
-            "mod" => pairs(&arg("x")?, &arg("y")?, |x, y| (y > 0).then(|| x.rem_euclid(y))),
+            "floor_div" => pairs(&arg("x")?, &arg("y")?, |x, y| {
+                (y > 0).then(|| x.div_euclid(y))
+            }),
+            "mod" => pairs(&arg("x")?, &arg("y")?, |x, y| {
+                (y > 0).then(|| x.rem_euclid(y))
+            }),
             "maximum" => pairs(&arg("x")?, &arg("y")?, |x, y| Some(x.max(y))),
             "minimum" => pairs(&arg("x")?, &arg("y")?, |x, y| Some(x.min(y))),
             "squeeze" | "expand_dims" | "reshape" | "identity" | "cast" => arg("x"),
-            "reduce_prod" => Some(vec![arg("x")?.into_iter().try_fold(1i32, i32::checked_mul)?]),
+            "reduce_prod" => Some(vec![
+                arg("x")?.into_iter().try_fold(1i32, i32::checked_mul)?,
+            ]),
             "concat" => {
-                let Some(Arg::Values(values)) = op.arg("values") else { return None };
+                let Some(Arg::Values(values)) = op.arg("values") else {
+                    return None;
+                };
                 let parts = values.iter().map(|v| of(*v)).collect::<Option<Vec<_>>>()?;
                 Some(parts.concat())
             }
             "gather" if rank("x") == Some(1) => {
                 let x = arg("x")?;
-                let at = |i: i32| x.get(usize::try_from(if i < 0 { i + x.len() as i32 } else { i }).ok()?).copied();
+                let at = |i: i32| {
+                    x.get(usize::try_from(if i < 0 { i + x.len() as i32 } else { i }).ok()?)
+                        .copied()
+                };
                 arg("indices")?.into_iter().map(at).collect()
             }
             "slice_by_index" if rank("x") == Some(1) && one("stride").is_none_or(|s| s == 1) => {
                 let x = arg("x")?;
                 let end = |i: i32| usize::try_from(if i < 0 { i + x.len() as i32 } else { i }).ok();
                 let open = |mask: &str| one(mask) == Some(1);
-                let first = if open("begin_mask") { 0 } else { end(one("begin")?)? };
-                let last = if open("end_mask") { x.len() } else { end(one("end")?)?.min(x.len()) };
+                let first = if open("begin_mask") {
+                    0
+                } else {
+                    end(one("begin")?)?
+                };
+                let last = if open("end_mask") {
+                    x.len()
+                } else {
+                    end(one("end")?)?.min(x.len())
+                };
                 Some(x.get(first..last)?.to_vec())
             }
             _ => None,
@@ -186,9 +264,17 @@ impl Binding<'_> {
 }
 
 fn small(literal: &Literal) -> Option<Vec<i32>> {
-    let Literal::Tensor(ty, _) = literal else { return None };
+    let Literal::Tensor(ty, _) = literal else {
+        return None;
+    };
     let fits = !ty.dtype.is_float() && ty.n_elements().is_some_and(|n| n <= MOST_INTS);
-    fits.then(|| literal.to_ints()?.into_iter().map(|i| i32::try_from(i).ok()).collect())?
+    fits.then(|| {
+        literal
+            .to_ints()?
+            .into_iter()
+            .map(|i| i32::try_from(i).ok())
+            .collect()
+    })?
 }
 
 /// Of vectors and scalars.

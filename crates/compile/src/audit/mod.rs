@@ -1,8 +1,10 @@
-//! Says of a program where each op will run, why, how fast, and what to change, with no device at hand.
+//! Says of a program where each op will run, why, how fast, and what to change, with no device at
+//! hand.
 //!
-//! Three steps, a file each: [`rules`] are rows that find what keeps an op from the engine or makes it slow; [`place`] takes
-//! from them which backends support an op, estimates what each would take, and finds the cheapest way through them as
-//! Apple's segmenter does; [`latency`] says what a call then takes. [`audit`] puts them together.
+//! Three steps, a file each: [`rules`] are rows that find what keeps an op from the engine or makes
+//! it slow; [`place`] takes from them which backends support an op, estimates what each would take,
+//! and finds the cheapest way through them as Apple's segmenter does; [`latency`] says what a call
+//! then takes. [`audit`] puts them together.
 //!
 //! Weights are not read, unless a rule about numbers says that it must.
 
@@ -34,13 +36,26 @@ pub fn audit(program: &Program, target: &Target) -> Audit {
 }
 
 /// As [`audit`], with sizes of the inputs that a function leaves open.
-pub fn audit_calls(program: &Program, target: &Target, inputs: &dyn Fn(&Function) -> Inputs) -> Audit {
+pub fn audit_calls(
+    program: &Program,
+    target: &Target,
+    inputs: &dyn Fn(&Function) -> Inputs,
+) -> Audit {
     let functions = program.functions().iter().map(|f| {
         let view = View::of_call(program, f, target, &inputs(f));
         let findings = rules::find(&view);
         let placement = place::place(&view, &findings);
         let latency = latency::predict(&view, &placement);
-        FunctionAudit { name: f.name.clone(), placement, latency, findings }
+        FunctionAudit {
+            name: f.name.clone(),
+            placement,
+            latency,
+            findings,
+        }
     });
-    Audit { target: *target, functions: functions.collect(), findings: rules::find_in_program(program, target) }
+    Audit {
+        target: *target,
+        functions: functions.collect(),
+        findings: rules::find_in_program(program, target),
+    }
 }

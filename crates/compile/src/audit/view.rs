@@ -28,28 +28,49 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Look through a function. Prices are of a call whose open axes are [`ASSUMED`](super::lengths::ASSUMED) long.
+    /// Look through a function. Prices are of a call whose open axes are
+    /// [`ASSUMED`](super::lengths::ASSUMED) long.
     pub fn new(program: &'a Program, f: &'a Function, target: &'a Target) -> Self {
         Self::of_call(program, f, target, &Inputs::new())
     }
 
     /// As [`Self::new`], with the sizes of inputs in the call that is priced.
-    pub fn of_call(program: &'a Program, f: &'a Function, target: &'a Target, inputs: &Inputs) -> Self {
+    pub fn of_call(
+        program: &'a Program,
+        f: &'a Function,
+        target: &'a Target,
+        inputs: &Inputs,
+    ) -> Self {
         let mut is_constant = vec![false; f.n_values()];
         let mut is_fixed = vec![false; f.n_values()];
         let mut is_output = vec![false; f.n_values()];
-        f.body().outputs.iter().for_each(|v| is_output[v.index()] = true);
+        f.body()
+            .outputs
+            .iter()
+            .for_each(|v| is_output[v.index()] = true);
         let mut users = vec![Vec::new(); f.n_values()];
         for id in f.all_ops() {
             let op = f.op(id);
             op.uses().for_each(|v| users[v.index()].push(id));
             let constant = op.def.name == "const" || op.def.name.starts_with("constexpr_");
-            op.results.iter().for_each(|r| is_constant[r.index()] = constant);
-            let fixed = constant || op.blocks.is_empty() && !is_impure(op) && op.uses().all(|v| is_fixed[v.index()]);
+            op.results
+                .iter()
+                .for_each(|r| is_constant[r.index()] = constant);
+            let fixed = constant
+                || op.blocks.is_empty() && !is_impure(op) && op.uses().all(|v| is_fixed[v.index()]);
             op.results.iter().for_each(|r| is_fixed[r.index()] = fixed);
         }
         let sizes = Sizes::new(f, inputs);
-        Self { program, f, target, is_constant, is_fixed, is_output, users, sizes }
+        Self {
+            program,
+            f,
+            target,
+            is_constant,
+            is_fixed,
+            is_output,
+            users,
+            sizes,
+        }
     }
 
     /// The op of that id.
@@ -74,14 +95,29 @@ impl<'a> View<'a> {
 
     /// Lengths of the axes of a tensor, `None` where one is not known.
     pub fn shape(&self, value: ValueId) -> Option<Vec<Option<usize>>> {
-        Some(self.f.value(value).ty.tensor()?.shape.iter().map(|d| d.known()).collect())
+        Some(
+            self.f
+                .value(value)
+                .ty
+                .tensor()?
+                .shape
+                .iter()
+                .map(|d| d.known())
+                .collect(),
+        )
     }
 
     /// Lengths of the axes of a tensor or state in the call that is priced; none of other values.
     pub fn priced_shape(&self, value: ValueId) -> Vec<usize> {
         match &self.sizes {
             Some(sizes) => sizes.of(value).to_vec(),
-            None => self.f.value(value).ty.tensor_or_state().and_then(|t| t.known_shape()).unwrap_or_default(),
+            None => self
+                .f
+                .value(value)
+                .ty
+                .tensor_or_state()
+                .and_then(|t| t.known_shape())
+                .unwrap_or_default(),
         }
     }
 
@@ -92,7 +128,9 @@ impl<'a> View<'a> {
 
     /// Elements, if all lengths are known.
     pub fn n_elements(&self, value: ValueId) -> Option<usize> {
-        self.known_shape(value)?.iter().try_fold(1usize, |n, d| n.checked_mul(*d))
+        self.known_shape(value)?
+            .iter()
+            .try_fold(1usize, |n, d| n.checked_mul(*d))
     }
 
     /// Element type of a tensor.

@@ -1,7 +1,7 @@
 //! What an op computes and moves, whatever runs it: operations, bytes, and the kind of work.
 //!
-//! Sizes are floats, so that no program overflows them; an axis that the program leaves open is as long as in the call that
-//! is priced ([`View::priced_shape`]).
+//! Sizes are floats, so that no program overflows them; an axis that the program leaves open is as
+//! long as in the call that is priced ([`View::priced_shape`]).
 
 use thane_mil::program::{Arg, Op, OpId, ValueId};
 
@@ -82,7 +82,15 @@ impl Work {
         let outputs = op.results.iter().map(|r| count(view, *r)).sum();
         let kind = kind(view, op);
         let flops = flops(view, op, kind, inputs, outputs);
-        Self { kind, flops, input_bytes, output_bytes, constant_bytes, inputs, outputs }
+        Self {
+            kind,
+            flops,
+            input_bytes,
+            output_bytes,
+            constant_bytes,
+            inputs,
+            outputs,
+        }
     }
 
     /// Bytes of everything that is read and written.
@@ -90,28 +98,44 @@ impl Work {
         self.input_bytes + self.constant_bytes + self.output_bytes
     }
 
-    /// Whether all of its inputs must be there before any of its results is: what a fused chain cannot be tiled through.
+    /// Whether all of its inputs must be there before any of its results is: what a fused chain
+    /// cannot be tiled through.
     pub fn takes_all(&self) -> bool {
         use Kind::{Attention, Matmul, Normalization, Reduction, Softmax, TopK, Transpose};
-        matches!(self.kind, Matmul | Attention | Softmax | Normalization | Reduction | Transpose | TopK)
+        matches!(
+            self.kind,
+            Matmul | Attention | Softmax | Normalization | Reduction | Transpose | TopK
+        )
     }
 }
 
 /// Lengths of the axes of a value.
 pub fn shape(view: &View<'_>, value: ValueId) -> Vec<f64> {
-    view.priced_shape(value).into_iter().map(|n| n as f64).collect()
+    view.priced_shape(value)
+        .into_iter()
+        .map(|n| n as f64)
+        .collect()
 }
 
 /// Elements of a value; more than any memory has count as so many.
 pub fn count(view: &View<'_>, value: ValueId) -> f64 {
     const MOST: f64 = 1e30;
     let is_tensor = view.f.value(value).ty.tensor_or_state().is_some();
-    if is_tensor { shape(view, value).into_iter().product::<f64>().min(MOST) } else { 0.0 }
+    if is_tensor {
+        shape(view, value).into_iter().product::<f64>().min(MOST)
+    } else {
+        0.0
+    }
 }
 
 /// Bytes of a value.
 pub fn bytes(view: &View<'_>, value: ValueId) -> f64 {
-    let bits = view.f.value(value).ty.tensor_or_state().map_or(0, |t| t.dtype.bits());
+    let bits = view
+        .f
+        .value(value)
+        .ty
+        .tensor_or_state()
+        .map_or(0, |t| t.dtype.bits());
     count(view, value) * bits as f64 / 8.0
 }
 
@@ -125,17 +149,21 @@ fn kind(view: &View<'_>, op: &Op) -> Kind {
         "softmax" => Kind::Softmax,
         "layer_norm" | "instance_norm" | "l2_norm" | "local_response_norm" => Kind::Normalization,
         "avg_pool" | "max_pool" | "l2_pool" => Kind::Pool,
-        "transpose" | "gather" | "gather_nd" | "gather_along_axis" | "depth_to_space" | "space_to_depth"
-        | "pixel_shuffle" | "pixel_unshuffle" | "batch_to_space" | "space_to_batch" | "reverse" => Kind::Transpose,
-        "concat" | "split" | "stack" | "slice_by_index" | "slice_by_size" | "slice_update" | "pad" | "tile"
-        | "fill" | "fill_like" | "sliding_windows" => Kind::Copy,
+        "transpose" | "gather" | "gather_nd" | "gather_along_axis" | "depth_to_space"
+        | "space_to_depth" | "pixel_shuffle" | "pixel_unshuffle" | "batch_to_space"
+        | "space_to_batch" | "reverse" => Kind::Transpose,
+        "concat" | "split" | "stack" | "slice_by_index" | "slice_by_size" | "slice_update"
+        | "pad" | "tile" | "fill" | "fill_like" | "sliding_windows" => Kind::Copy,
         "identity" | "expand_dims" | "squeeze" | "cast" | "flatten2d" | "shape" => Kind::Free,
         "reshape" | "reshape_like" if keeps_rows(view, op) => Kind::Free,
         "reshape" | "reshape_like" => Kind::Transpose,
         "topk" | "argsort" => Kind::TopK,
         "read_state" | "write_state" | "coreml_update_state" => Kind::State,
         name if name.starts_with("reduce_") => Kind::Reduction,
-        name if ["upsample_", "resize_", "resample", "affine", "crop_resize"].iter().any(|p| name.starts_with(p)) => {
+        name if ["upsample_", "resize_", "resample", "affine", "crop_resize"]
+            .iter()
+            .any(|p| name.starts_with(p)) =>
+        {
             Kind::Resize
         }
         name if UNARY.contains(&name) => Kind::Unary,
@@ -227,15 +255,26 @@ fn product(view: &View<'_>, op: &Op) -> Option<(Gemm, ValueId)> {
     match op.def.name {
         "linear" => {
             let weight = op.value_arg("weight").filter(|w| view.is_constant(*w))?;
-            let [outputs, inputs] = shape(view, weight)[..] else { return None };
+            let [outputs, inputs] = shape(view, weight)[..] else {
+                return None;
+            };
             let positions = count(view, result) / outputs.max(1.0);
-            Some((quantized(view, op, Gemm::matrix(inputs, outputs, positions, outputs_of(weight))), weight))
+            Some((
+                quantized(
+                    view,
+                    op,
+                    Gemm::matrix(inputs, outputs, positions, outputs_of(weight)),
+                ),
+                weight,
+            ))
         }
         "matmul" => constant_matmul(view, op, result),
         "conv" => convolution(view, op, result),
         "conv_transpose" => {
             let weight = op.value_arg("weight").filter(|w| view.is_constant(*w))?;
-            let [inputs, outputs, ref kernel @ ..] = shape(view, weight)[..] else { return None };
+            let [inputs, outputs, ref kernel @ ..] = shape(view, weight)[..] else {
+                return None;
+            };
             let taps: f64 = kernel.iter().product();
             let x = op.value_arg("x")?;
             // Each input position meets every tap of the kernel.
@@ -258,15 +297,24 @@ fn constant_matmul(view: &View<'_>, op: &Op, result: ValueId) -> Option<(Gemm, V
     let n_weights = count(view, weight);
     let inputs = contraction(view, op)?;
     let outputs = n_weights / inputs.max(1.0);
-    let positions = (count(view, result) / outputs.max(1.0)).max(count(view, other) / inputs.max(1.0).max(outputs));
-    Some((Gemm::matrix(inputs, outputs, positions, Stored::of(view.f, weight)), weight))
+    let positions = (count(view, result) / outputs.max(1.0))
+        .max(count(view, other) / inputs.max(1.0).max(outputs));
+    Some((
+        Gemm::matrix(inputs, outputs, positions, Stored::of(view.f, weight)),
+        weight,
+    ))
 }
 
 fn convolution(view: &View<'_>, op: &Op, result: ValueId) -> Option<(Gemm, ValueId)> {
     let weight = op.value_arg("weight").filter(|w| view.is_constant(*w))?;
-    let [outputs, channels, ref kernel @ ..] = shape(view, weight)[..] else { return None };
+    let [outputs, channels, ref kernel @ ..] = shape(view, weight)[..] else {
+        return None;
+    };
     let taps: f64 = kernel.iter().product();
-    let groups = ints(view, op, "groups").and_then(|g| g.first().copied()).unwrap_or(1).max(1) as f64;
+    let groups = ints(view, op, "groups")
+        .and_then(|g| g.first().copied())
+        .unwrap_or(1)
+        .max(1) as f64;
     let positions = count(view, result) / outputs.max(1.0);
     let stored = Stored::of(view.f, weight);
     let gemm = Gemm {
@@ -281,19 +329,26 @@ fn convolution(view: &View<'_>, op: &Op, result: ValueId) -> Option<(Gemm, Value
 
 /// A product whose activations and weights both come as int8 is one of int8.
 fn quantized(view: &View<'_>, op: &Op, gemm: Gemm) -> Gemm {
-    let made_by = |value: Option<ValueId>| value.and_then(|v| view.f.definer(v)).map(|op| op.def.name);
+    let made_by =
+        |value: Option<ValueId>| value.and_then(|v| view.f.definer(v)).map(|op| op.def.name);
     let activations = made_by(op.value_arg("x")) == Some("dequantize");
-    Gemm { int8: activations && gemm.stored.bits <= 8.0, ..gemm }
+    Gemm {
+        int8: activations && gemm.stored.bits <= 8.0,
+        ..gemm
+    }
 }
 
 /// How much faster a convolution is than its operations say.
 fn speed(view: &View<'_>, op: &Op, kernel: &[f64], groups: f64) -> f64 {
     let ones = |name: &str| ints(view, op, name).is_none_or(|n| n.iter().all(|n| *n == 1));
     match kernel {
-        [h, w] if *h == 3.0 && *w == 3.0 && groups == 1.0 && ones("strides") && ones("dilations") => {
+        [h, w]
+            if *h == 3.0 && *w == 3.0 && groups == 1.0 && ones("strides") && ones("dilations") =>
+        {
             view.target.chip.family.winograd.value
         }
-        // M6 study: widths of 9 to 15 are rewritten to sparse ones of stride 2, and reach 42 to 85 %.
+        // M6 study: widths of 9 to 15 are rewritten to sparse ones of stride 2, and reach 42 to 85
+        // %.
         [_, w] if (9.0..=15.0).contains(w) => 0.6,
         _ => 1.0,
     }
@@ -306,7 +361,11 @@ fn ints(view: &View<'_>, op: &Op, name: &str) -> Option<Vec<i64>> {
 /// What a product of matrices sums up.
 fn contraction(view: &View<'_>, op: &Op) -> Option<f64> {
     let x = shape(view, op.value_arg("x")?);
-    let flipped = view.f.literal_arg(op, "transpose_x").and_then(|l| l.to_ints()) == Some(vec![1]);
+    let flipped = view
+        .f
+        .literal_arg(op, "transpose_x")
+        .and_then(|l| l.to_ints())
+        == Some(vec![1]);
     let back = if flipped { 2 } else { 1 };
     x.len().checked_sub(back).map(|at| x[at])
 }
@@ -314,7 +373,9 @@ fn contraction(view: &View<'_>, op: &Op) -> Option<f64> {
 fn flops(view: &View<'_>, op: &Op, kind: Kind, inputs: f64, outputs: f64) -> f64 {
     match kind {
         Kind::Product(gemm, _) => gemm.flops(),
-        Kind::Matmul if op.def.name == "matmul" => 2.0 * outputs * contraction(view, op).unwrap_or(1.0),
+        Kind::Matmul if op.def.name == "matmul" => {
+            2.0 * outputs * contraction(view, op).unwrap_or(1.0)
+        }
         Kind::Matmul => 2.0 * outputs * summed(view, op),
         Kind::Attention => {
             let (scores, width) = scores(view, op);
@@ -337,15 +398,24 @@ fn summed(view: &View<'_>, op: &Op) -> f64 {
         _ => None,
     };
     // nchw,nwhr->nchr sums up the last axis of the first.
-    first.and_then(|v| shape(view, v).last().copied()).unwrap_or(1.0)
+    first
+        .and_then(|v| shape(view, v).last().copied())
+        .unwrap_or(1.0)
 }
 
 /// Elements of the scores of attention, and the width of keys and values together.
 pub fn scores(view: &View<'_>, op: &Op) -> (f64, f64) {
-    let of = |name: &str| op.value_arg(name).map(|v| shape(view, v)).unwrap_or_default();
+    let of = |name: &str| {
+        op.value_arg(name)
+            .map(|v| shape(view, v))
+            .unwrap_or_default()
+    };
     let (query, key, value) = (of("query"), of("key"), of("value"));
     let last = |s: &[f64]| s.last().copied().unwrap_or(1.0);
     let rows = |s: &[f64]| s.len().checked_sub(2).map_or(1.0, |at| s[at]);
     let outer: f64 = query[..query.len().saturating_sub(2)].iter().product();
-    (outer * rows(&query) * rows(&key), last(&query) + last(&value))
+    (
+        outer * rows(&query) * rows(&key),
+        last(&query) + last(&value),
+    )
 }

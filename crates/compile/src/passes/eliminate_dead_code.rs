@@ -19,7 +19,8 @@
 //! } -> (used);
 //! ```
 //!
-//! An op that writes a state is used by the next call. Inputs and states stay: they are what the caller was promised.
+//! An op that writes a state is used by the next call. Inputs and states stay: they are what the
+//! caller was promised.
 
 use thane_mil::edit::Patch;
 use thane_mil::program::{Function, OpId};
@@ -28,7 +29,10 @@ use crate::driver::{Outcome, Pass, Site};
 use crate::graph::{count_uses, touches_state};
 
 /// The pass.
-pub const PASS: Pass = Pass { name: "eliminate_dead_code", run };
+pub const PASS: Pass = Pass {
+    name: "eliminate_dead_code",
+    run,
+};
 
 fn run(f: &Function) -> Vec<Site> {
     let mut n_uses = count_uses(f);
@@ -42,7 +46,10 @@ fn run(f: &Function) -> Vec<Site> {
         f.uses(id).into_iter().for_each(|v| n_uses[v.index()] -= 1);
         let mut patch = Patch::new();
         patch.remove(id);
-        sites.push(Site { op: id, outcome: Outcome::Applied(patch) });
+        sites.push(Site {
+            op: id,
+            outcome: Outcome::Applied(patch),
+        });
     }
     sites
 }

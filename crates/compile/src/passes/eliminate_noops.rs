@@ -24,8 +24,9 @@
 //! } -> (y);
 //! ```
 //!
-//! Also `cast` to the type that it has, `add` of -0.0 (or integer 0), `sub` of +0.0, `real_div` by 1. Adding +0.0 is no
-//! no-op: it turns -0.0 into +0.0; nor is subtracting -0.0. A shape with a symbol is left alone: it is not proven equal.
+//! Also `cast` to the type that it has, `add` of -0.0 (or integer 0), `sub` of +0.0, `real_div` by 1.0.
+//! Adding +0.0 is not a no-op, because +0.0 turns -0.0 into +0.0; neither is subtracting -0.0. A
+//! shape with a symbol is left alone, because the pass cannot prove it equal.
 
 use thane_mil::literal::Literal;
 use thane_mil::program::{Function, Op, ValueId};
@@ -35,7 +36,10 @@ use crate::driver::{Outcome, Pass, Site};
 use crate::graph::Aliases;
 
 /// The pass.
-pub const PASS: Pass = Pass { name: "eliminate_noops", run };
+pub const PASS: Pass = Pass {
+    name: "eliminate_noops",
+    run,
+};
 
 /// What a rule finds.
 enum Found {
@@ -65,7 +69,9 @@ fn run(f: &Function) -> Vec<Site> {
     let mut sites = Vec::new();
     for &id in &f.body().ops {
         let op = f.op(id);
-        let Some((_, rule)) = RULES.iter().find(|(name, _)| *name == op.def.name) else { continue };
+        let Some((_, rule)) = RULES.iter().find(|(name, _)| *name == op.def.name) else {
+            continue;
+        };
         let outcome = match rule(f, op) {
             None => continue,
             Some(Found::Not(reason)) => Outcome::Refused(reason),
@@ -108,7 +114,9 @@ fn transpose(f: &Function, op: &Op) -> Option<Found> {
 }
 
 fn add(f: &Function, op: &Op) -> Option<Found> {
-    let (x, zero) = [("x", "y"), ("y", "x")].into_iter().find_map(|(x, c)| neutral(f, op, x, c, 0.0))?;
+    let (x, zero) = [("x", "y"), ("y", "x")]
+        .into_iter()
+        .find_map(|(x, c)| neutral(f, op, x, c, 0.0))?;
     Some(match zero {
         Number::Int => Found::Same(x),
         Number::Float(zero) if zero.is_sign_negative() => Found::Same(x),
@@ -125,7 +133,9 @@ fn sub(f: &Function, op: &Op) -> Option<Found> {
 }
 
 fn mul(f: &Function, op: &Op) -> Option<Found> {
-    let found = [("x", "y"), ("y", "x")].into_iter().find_map(|(x, c)| neutral(f, op, x, c, 1.0))?;
+    let found = [("x", "y"), ("y", "x")]
+        .into_iter()
+        .find_map(|(x, c)| neutral(f, op, x, c, 1.0))?;
     Some(Found::Same(found.0))
 }
 
@@ -139,11 +149,20 @@ enum Number {
     Float(f32),
 }
 
-/// The value `x` of an op whose other operand is the constant `neutral` in one element, which leaves the shape alone.
-fn neutral(f: &Function, op: &Op, x: &str, constant: &str, neutral: f32) -> Option<(ValueId, Number)> {
+/// The value `x` of an op whose other operand is the constant `neutral` in one element, which
+/// leaves the shape alone.
+fn neutral(
+    f: &Function,
+    op: &Op,
+    x: &str,
+    constant: &str,
+    neutral: f32,
+) -> Option<(ValueId, Number)> {
     let x = op.value_arg(x)?;
     let literal = f.literal_arg(op, constant)?;
-    let Literal::Tensor(ty, _) = literal else { return None };
+    let Literal::Tensor(ty, _) = literal else {
+        return None;
+    };
     let fits = ty.shape.iter().all(|d| *d == Dim::Known(1)) && ty.rank() <= tensor(f, x)?.rank();
     if !fits {
         return None;

@@ -20,8 +20,8 @@
 //! } -> (y);
 //! ```
 //!
-//! Ops that read or write a state are never merged, since what a state holds changes between them. Constants of more than
-//! [`MAX_COMPARED_BYTES`] are one only where they are the same stored bytes.
+//! Ops that read or write a state are never merged, since what a state holds changes between them.
+//! Constants of more than [`MAX_COMPARED_BYTES`] are one only where they are the same stored bytes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,9 +35,13 @@ use crate::driver::{Pass, Site};
 use crate::graph::{Aliases, touches_state};
 
 /// The pass.
-pub const PASS: Pass = Pass { name: "merge_identical_ops", run };
+pub const PASS: Pass = Pass {
+    name: "merge_identical_ops",
+    run,
+};
 
-/// Shapes, axes, scalars and short tables are less; a weight is more, and no page of a checkpoint is read for it.
+/// Shapes, axes, scalars and short tables are less; a weight is more, and no page of a checkpoint
+/// is read for it.
 pub const MAX_COMPARED_BYTES: usize = 256;
 
 /// What makes two ops the same.
@@ -67,12 +71,17 @@ fn run(f: &Function) -> Vec<Site> {
     let mut sites = Vec::new();
     for &id in &f.body().ops {
         let op = f.op(id);
-        let Some(key) = key(f, id, &aliases) else { continue };
+        let Some(key) = key(f, id, &aliases) else {
+            continue;
+        };
         match seen.get(&key) {
             None => {
                 seen.insert(key, op);
             }
-            Some(first) => sites.push(Site { op: id, outcome: aliases.replace(id, op, &first.results) }),
+            Some(first) => sites.push(Site {
+                op: id,
+                outcome: aliases.replace(id, op, &first.results),
+            }),
         }
     }
     sites
@@ -81,29 +90,39 @@ fn run(f: &Function) -> Vec<Site> {
 fn key<'a>(f: &'a Function, id: OpId, aliases: &Aliases<'_>) -> Option<Key<'a>> {
     let op = f.op(id);
     // Two draws of random numbers are two.
-    let is_pure = !touches_state(f, id) && op.blocks.is_empty() && !op.def.name.starts_with("random_");
+    let is_pure =
+        !touches_state(f, id) && op.blocks.is_empty() && !op.def.name.starts_with("random_");
     if !is_pure || op.results.is_empty() {
         return None;
     }
     let args = op.args.iter().map(|arg| match arg {
         None => Some(Bound::Nothing),
         Some(Arg::Value(v)) => Some(Bound::Value(aliases.resolve(*v))),
-        Some(Arg::Values(vs)) => Some(Bound::Values(vs.iter().map(|v| aliases.resolve(*v)).collect())),
+        Some(Arg::Values(vs)) => Some(Bound::Values(
+            vs.iter().map(|v| aliases.resolve(*v)).collect(),
+        )),
         Some(Arg::Literal(literal)) => bound(literal),
     });
-    Some(Key { op: op.def.name, args: args.collect::<Option<_>>()? })
+    Some(Key {
+        op: op.def.name,
+        args: args.collect::<Option<_>>()?,
+    })
 }
 
 fn bound(literal: &Literal) -> Option<Bound<'_>> {
     match literal {
         Literal::String(s) => Some(Bound::Text(s)),
-        Literal::Tensor(ty, data @ Data::Bytes(bytes)) => Some(if data.byte_len() <= MAX_COMPARED_BYTES {
-            Bound::Small(ty, bytes.as_slice().to_vec())
-        } else {
-            // The type has the length.
-            Bound::Stored(ty, bytes.as_slice().as_ptr().addr())
-        }),
-        Literal::Tensor(ty, Data::Source(source)) => Some(Bound::Derived(ty, Arc::as_ptr(source).addr())),
+        Literal::Tensor(ty, data @ Data::Bytes(bytes)) => {
+            Some(if data.byte_len() <= MAX_COMPARED_BYTES {
+                Bound::Small(ty, bytes.as_slice().to_vec())
+            } else {
+                // The type has the length.
+                Bound::Stored(ty, bytes.as_slice().as_ptr().addr())
+            })
+        }
+        Literal::Tensor(ty, Data::Source(source)) => {
+            Some(Bound::Derived(ty, Arc::as_ptr(source).addr()))
+        }
         // Lists, tuples and dictionaries are attributes; no op that runs takes one.
         Literal::List(..) | Literal::Tuple(_) | Literal::Dict(..) => None,
     }

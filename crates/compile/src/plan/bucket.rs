@@ -1,9 +1,10 @@
-//! Which lengths get a function of their own: a sequence goes to the shortest bucket that holds it and is padded to it.
+//! Which lengths get a function of their own: a sequence goes to the shortest bucket that holds it
+//! and is padded to it.
 
 use std::collections::BTreeMap;
 
-/// How far from the best a cost may be and still be as good: more buckets than that are not worth their memory and the
-/// time that a device takes to compile them, neither of which is counted here.
+/// How far from the best a cost may be and still be as good: more buckets than that are not worth
+/// their memory and the time that a device takes to compile them, neither of which is counted here.
 pub const KNEE: f64 = 1.05;
 
 /// How many sequences there are of each length.
@@ -23,7 +24,9 @@ impl Histogram {
 
     /// Sequences.
     pub fn n_sequences(&self) -> u64 {
-        self.counts.values().fold(0, |sum, n| sum.saturating_add(*n))
+        self.counts
+            .values()
+            .fold(0, |sum, n| sum.saturating_add(*n))
     }
 
     /// The longest length; none without sequences.
@@ -33,7 +36,10 @@ impl Histogram {
 
     /// Lengths of all sequences together.
     pub fn total(&self) -> f64 {
-        self.counts.iter().map(|(length, n)| *length as f64 * *n as f64).sum()
+        self.counts
+            .iter()
+            .map(|(length, n)| *length as f64 * *n as f64)
+            .sum()
     }
 
     /// Let sequences that are longer than `most` be that long. How many there were.
@@ -44,10 +50,15 @@ impl Histogram {
         n
     }
 
-    /// The lengths worth a bucket: what lengths are rounded up to, multiples of `align` and at most `most`. Others would
-    /// only pad more, where a longer call costs no less.
+    /// The lengths worth a bucket: what lengths are rounded up to, multiples of `align` and at most
+    /// `most`. Others would only pad more, where a longer call costs no less.
     pub fn candidates(&self, align: usize, most: usize) -> Vec<usize> {
-        let round = |length: usize| length.div_ceil(align.max(1)).saturating_mul(align.max(1)).min(most);
+        let round = |length: usize| {
+            length
+                .div_ceil(align.max(1))
+                .saturating_mul(align.max(1))
+                .min(most)
+        };
         let mut candidates: Vec<usize> = self.counts.keys().map(|length| round(*length)).collect();
         candidates.dedup();
         candidates
@@ -76,9 +87,15 @@ pub struct Tradeoff {
     pub knee: usize,
 }
 
-/// The cheapest buckets out of `candidates`, which rise, for each number of them up to `most`. `cost` is that of a call of
-/// some length. None where there are no sequences, or no candidate holds the longest.
-pub fn plan(histogram: &Histogram, candidates: &[usize], most: usize, cost: &dyn Fn(usize) -> f64) -> Option<Tradeoff> {
+/// The cheapest buckets out of `candidates`, which rise, for each number of them up to `most`.
+/// `cost` is that of a call of some length. None where there are no sequences, or no candidate
+/// holds the longest.
+pub fn plan(
+    histogram: &Histogram,
+    candidates: &[usize],
+    most: usize,
+    cost: &dyn Fn(usize) -> f64,
+) -> Option<Tradeoff> {
     let longest = histogram.longest()?;
     let last = candidates.iter().position(|length| *length >= longest)?;
     let table = Table::new(histogram, &candidates[..=last], cost);
@@ -94,12 +111,19 @@ pub fn plan(histogram: &Histogram, candidates: &[usize], most: usize, cost: &dyn
         if choices.len() > last {
             break;
         }
-        let next: Vec<(f64, Option<usize>)> = (0..row.len()).map(|j| table.extend(&row, j)).collect();
+        let next: Vec<(f64, Option<usize>)> =
+            (0..row.len()).map(|j| table.extend(&row, j)).collect();
         choices.push(next.iter().map(|(_, before)| *before).collect());
         row = next.into_iter().map(|(cost, _)| cost).collect();
     }
-    let knee = plans.last().and_then(|best| plans.iter().position(|p| p.cost <= best.cost * KNEE))?;
-    Some(Tradeoff { plans, unlimited: table.unlimited(), knee })
+    let knee = plans
+        .last()
+        .and_then(|best| plans.iter().position(|p| p.cost <= best.cost * KNEE))?;
+    Some(Tradeoff {
+        plans,
+        unlimited: table.unlimited(),
+        knee,
+    })
 }
 
 /// What is known of each candidate.
@@ -121,22 +145,35 @@ impl<'a> Table<'a> {
             }
             held.push(n);
         }
-        Self { lengths, costs: lengths.iter().map(|length| cost(*length)).collect(), held, total: histogram.total() }
+        Self {
+            lengths,
+            costs: lengths.iter().map(|length| cost(*length)).collect(),
+            held,
+            total: histogram.total(),
+        }
     }
 
     /// For each candidate, the cost of all it holds in one bucket.
     fn first(&self) -> Vec<f64> {
-        self.costs.iter().zip(&self.held).map(|(cost, held)| cost * held).collect()
+        self.costs
+            .iter()
+            .zip(&self.held)
+            .map(|(cost, held)| cost * held)
+            .collect()
     }
 
-    /// The cost of all that candidate `j` holds, where `row` has that of the shorter ones, and the best of them.
+    /// The cost of all that candidate `j` holds, where `row` has that of the shorter ones, and the
+    /// best of them.
     fn extend(&self, row: &[f64], j: usize) -> (f64, Option<usize>) {
         let through = |i: usize| row[i] + self.costs[j] * (self.held[j] - self.held[i]);
-        let best = (0..j).map(|i| (through(i), Some(i))).min_by(|a, b| a.0.total_cmp(&b.0));
+        let best = (0..j)
+            .map(|i| (through(i), Some(i)))
+            .min_by(|a, b| a.0.total_cmp(&b.0));
         best.unwrap_or((f64::INFINITY, None))
     }
 
-    /// The plan that the choices lead to, from the longest candidate back: the last of them is for the longest bucket.
+    /// The plan that the choices lead to, from the longest candidate back: the last of them is for
+    /// the longest bucket.
     fn plan(&self, choices: &[Vec<Option<usize>>]) -> Plan {
         let mut picked = Vec::with_capacity(choices.len());
         let mut at = self.lengths.len().checked_sub(1);
@@ -155,7 +192,11 @@ impl<'a> Table<'a> {
         for j in 0..self.lengths.len() {
             let alone = (self.costs[j] * self.held[j], None);
             let (cost, choice) = self.extend(&row, j);
-            let best = if cost < alone.0 { (cost, choice) } else { alone };
+            let best = if cost < alone.0 {
+                (cost, choice)
+            } else {
+                alone
+            };
             row.push(best.0);
             before.push(best.1);
         }
@@ -178,8 +219,16 @@ impl<'a> Table<'a> {
             computed += self.lengths[*j] as f64 * n;
             held = self.held[*j];
         }
-        let padded = if computed > 0.0 { 1.0 - self.total / computed } else { 0.0 };
-        Plan { buckets: picked.iter().map(|j| self.lengths[*j]).collect(), cost: cost / held.max(1.0), padded }
+        let padded = if computed > 0.0 {
+            1.0 - self.total / computed
+        } else {
+            0.0
+        };
+        Plan {
+            buckets: picked.iter().map(|j| self.lengths[*j]).collect(),
+            cost: cost / held.max(1.0),
+            padded,
+        }
     }
 }
 
@@ -201,7 +250,9 @@ mod tests {
 
     /// Mean cost of sequences in the shortest bucket that holds each; none where one is too long.
     fn mean(histogram: &Histogram, buckets: &[usize], cost: &dyn Fn(usize) -> f64) -> Option<f64> {
-        let of = |(length, n): (&usize, &u64)| Some(cost(*buckets.iter().find(|b| *b >= length)?) * *n as f64);
+        let of = |(length, n): (&usize, &u64)| {
+            Some(cost(*buckets.iter().find(|b| *b >= length)?) * *n as f64)
+        };
         let sum: f64 = histogram.counts.iter().map(of).sum::<Option<f64>>()?;
         Some(sum / histogram.n_sequences() as f64)
     }
@@ -210,9 +261,16 @@ mod tests {
     fn brute(histogram: &Histogram, lengths: &[usize], n: u32, cost: &dyn Fn(usize) -> f64) -> f64 {
         let subsets = (1u32..1 << lengths.len()).filter(|bits| bits.count_ones() <= n);
         let chosen = |bits: u32| -> Vec<usize> {
-            lengths.iter().enumerate().filter(|(i, _)| bits >> i & 1 == 1).map(|(_, l)| *l).collect()
+            lengths
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| bits >> i & 1 == 1)
+                .map(|(_, l)| *l)
+                .collect()
         };
-        subsets.filter_map(|bits| mean(histogram, &chosen(bits), cost)).fold(f64::INFINITY, f64::min)
+        subsets
+            .filter_map(|bits| mean(histogram, &chosen(bits), cost))
+            .fold(f64::INFINITY, f64::min)
     }
 
     fn random(noise: &mut Noise, most: usize) -> Histogram {
@@ -239,20 +297,34 @@ mod tests {
             let histogram = random(&mut noise, most);
             let cost = costs[case % costs.len()];
             // All multiples, those too that no length is rounded up to.
-            let mut all: Vec<usize> = (1..).map(|i| i * align).take_while(|l| *l < most).chain([most]).collect();
+            let mut all: Vec<usize> = (1..)
+                .map(|i| i * align)
+                .take_while(|l| *l < most)
+                .chain([most])
+                .collect();
             if all.len() > 12 {
                 all = histogram.candidates(align, most);
             }
             let found = plan(&histogram, &histogram.candidates(align, most), 5, cost).unwrap();
             for (n, plan) in (1..).zip(&found.plans) {
                 let least = brute(&histogram, &all, n, cost);
-                assert!((plan.cost - least).abs() < 1e-9, "case {case}, {n} buckets: {plan:?}, {least} is had");
+                assert!(
+                    (plan.cost - least).abs() < 1e-9,
+                    "case {case}, {n} buckets: {plan:?}, {least} is had"
+                );
                 let mean = mean(&histogram, &plan.buckets, cost).unwrap();
-                assert!((plan.cost - mean).abs() < 1e-9, "case {case}, {n} buckets: {plan:?}, and {mean}");
+                assert!(
+                    (plan.cost - mean).abs() < 1e-9,
+                    "case {case}, {n} buckets: {plan:?}, and {mean}"
+                );
                 assert_eq!(plan.buckets.len(), n as usize);
             }
             let best = brute(&histogram, &all, 32, cost);
-            assert!((found.unlimited.cost - best).abs() < 1e-9, "case {case}: {:?}, {best} is had", found.unlimited);
+            assert!(
+                (found.unlimited.cost - best).abs() < 1e-9,
+                "case {case}: {:?}, {best} is had",
+                found.unlimited
+            );
         }
     }
 
@@ -261,7 +333,9 @@ mod tests {
         let mut noise = Noise(9);
         for _ in 0..50 {
             let histogram = random(&mut noise, 3000);
-            let found = plan(&histogram, &histogram.candidates(32, 2990), 8, &|l| 5.0 + l as f64);
+            let found = plan(&histogram, &histogram.candidates(32, 2990), 8, &|l| {
+                5.0 + l as f64
+            });
             let Some(found) = found else {
                 assert!(histogram.longest() > Some(2990));
                 continue;
@@ -269,9 +343,16 @@ mod tests {
             let longest = histogram.longest().unwrap().div_ceil(32) * 32;
             assert_eq!(found.plans[0].buckets, [longest.min(2990)]);
             assert!(found.plans.is_sorted_by(|a, b| a.cost > b.cost));
-            assert!(found.plans.iter().all(|p| p.buckets.last() == Some(&longest.min(2990))));
             assert!(
-                found.plans.iter().all(|p| p.cost >= found.unlimited.cost - 1e-9 && (0.0..1.0).contains(&p.padded))
+                found
+                    .plans
+                    .iter()
+                    .all(|p| p.buckets.last() == Some(&longest.min(2990)))
+            );
+            assert!(
+                found.plans.iter().all(
+                    |p| p.cost >= found.unlimited.cost - 1e-9 && (0.0..1.0).contains(&p.padded)
+                )
             );
             let (knee, last) = (&found.plans[found.knee], found.plans.last().unwrap());
             assert!(knee.cost <= last.cost * KNEE);
@@ -286,11 +367,21 @@ mod tests {
         let mut one = Histogram::default();
         one.add(7, 3);
         one.add(9, 0);
-        assert_eq!((one.longest(), one.n_sequences(), one.total()), (Some(7), 3, 21.0));
+        assert_eq!(
+            (one.longest(), one.n_sequences(), one.total()),
+            (Some(7), 3, 21.0)
+        );
         assert_eq!(plan(&one, &[4], 3, &linear), None);
         assert_eq!(plan(&one, &[], 3, &linear), None);
         let found = plan(&one, &one.candidates(8, 100), 3, &linear).unwrap();
-        assert_eq!(found.plans, [Plan { buckets: vec![8], cost: 8.0, padded: 0.125 }]);
+        assert_eq!(
+            found.plans,
+            [Plan {
+                buckets: vec![8],
+                cost: 8.0,
+                padded: 0.125
+            }]
+        );
         assert_eq!((found.knee, found.unlimited.buckets.len()), (0, 1));
         one.add(200, 2);
         assert_eq!(one.shorten(100), 2);

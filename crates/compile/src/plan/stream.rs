@@ -1,4 +1,5 @@
-//! A product of activations with constant weights, on the engine: how often its weights are read, and what it takes.
+//! A product of activations with constant weights, on the engine: how often its weights are read,
+//! and what it takes.
 //!
 //! ```text
 //!     product   max(2 K O max(S, least) / peak, passes K O bits/8 / weights)      K inputs, O outputs, S positions
@@ -6,21 +7,23 @@
 //!               else one for each tile of 512 KiB of inputs: 2^18 / K positions of fp16, at most 128
 //! ```
 //!
-//! Fitted to products of one op on M5 Max and M5 Pro (median error 4 %), and in agreement within 25 % with 11 of 13 on other
-//! chips (`ane_measurements.csv`, splits `fit` and `check`). The rest is inferred: int8 activations make a tile twice as
-//! long; so do two engines, which is what 4096 cubed on M6 asks for; kernels larger than 1 have no limit of 128.
+//! Fitted to products of one op on M5 Max and M5 Pro (median error 4 %), and in agreement within 25
+//! % with 11 of 13 on other chips (`ane_measurements.csv`, splits `fit` and `check`). The rest is
+//! inferred: int8 activations make a tile twice as long; so do two engines, which is what 4096
+//! cubed on M6 asks for; kernels larger than 1 have no limit of 128.
 
 use crate::target::Chip;
 use crate::weight::Stored;
 
-/// Bytes of a tensor that stay on the engine. 2 MiB: its limit of an operand (ANECompiler's parameter table, H13 to H19).
+/// Bytes of a tensor that stay on the engine. 2 MiB: its limit of an operand (ANECompiler's
+/// parameter table, H13 to H19).
 pub const RESIDENT_BYTES: f64 = 2_097_152.0;
 
 /// Bytes of weights that stay on the engine: 64 KiB in each of 16 cores.
 const RESIDENT_WEIGHTS: f64 = 1_048_576.0;
 
-/// Seconds of one engine below which a second one does not help: the M6 study sees layers of 1 us not split, and larger ones
-/// split; the bound between is a guess.
+/// Seconds of one engine below which a second one does not help: the M6 study sees layers of 1 us
+/// not split, and larger ones split; the bound between is a guess.
 const WORTH_SPLITTING: f64 = 5e-6;
 
 /// A product with constant weights.
@@ -58,7 +61,17 @@ pub struct Seconds {
 impl Gemm {
     /// A product with a matrix.
     pub fn matrix(inputs: f64, outputs: f64, positions: f64, stored: Stored) -> Self {
-        Self { inputs, channels: inputs, outputs, positions, taps: 1.0, groups: 1.0, speed: 1.0, int8: false, stored }
+        Self {
+            inputs,
+            channels: inputs,
+            outputs,
+            positions,
+            taps: 1.0,
+            groups: 1.0,
+            speed: 1.0,
+            int8: false,
+            stored,
+        }
     }
 
     /// Operations; a multiplication and an addition are two.
@@ -71,7 +84,8 @@ impl Gemm {
         self.inputs * self.outputs
     }
 
-    /// Bytes of weights that are read, of all passes; none again where `resident` says that an op before has read them.
+    /// Bytes of weights that are read, of all passes; none again where `resident` says that an op
+    /// before has read them.
     pub fn bytes(&self, chip: &Chip, resident: bool) -> f64 {
         if resident && self.stays() {
             return 0.0;
@@ -84,20 +98,36 @@ impl Gemm {
         let bytes = self.bytes(chip, resident);
         let read = bytes / (chip.weight_gbps.value * 1e9);
         let passes = if bytes > 0.0 { self.passes(chip) } else { 0.0 };
-        let found = self.stored.lookup_gps(chip).map_or(0.0, |gps| passes * self.n_weights() / (gps * 1e9));
-        Seconds { compute: self.compute(chip), weights: read.max(found) }
+        let found = self
+            .stored
+            .lookup_gps(chip)
+            .map_or(0.0, |gps| passes * self.n_weights() / (gps * 1e9));
+        Seconds {
+            compute: self.compute(chip),
+            weights: read.max(found),
+        }
     }
 
     fn compute(&self, chip: &Chip) -> f64 {
         let positions = self.positions.max(chip.family.min_columns as f64);
         // qwen-ane, M5 Max: int8 activations gain nothing up to 128 positions.
-        let int8 = chip.int8_tops.filter(|_| self.int8 && self.positions > 128.0);
+        let int8 = chip
+            .int8_tops
+            .filter(|_| self.int8 && self.positions > 128.0);
         let peak = int8.unwrap_or(chip.peak_tflops).value * 1e12;
         // Output channels of a group are worked on 16 at a time.
-        let filled = if self.groups > 1.0 { (self.outputs / self.groups / 16.0).clamp(1.0 / 16.0, 1.0) } else { 1.0 };
+        let filled = if self.groups > 1.0 {
+            (self.outputs / self.groups / 16.0).clamp(1.0 / 16.0, 1.0)
+        } else {
+            1.0
+        };
         let one = 2.0 * self.inputs * self.outputs * positions / (peak * self.speed * filled);
         let engines = f64::from(chip.engines.max(1));
-        if one > WORTH_SPLITTING { one / engines } else { one }
+        if one > WORTH_SPLITTING {
+            one / engines
+        } else {
+            one
+        }
     }
 
     /// Whether the weights stay on the engine once they are there.
@@ -108,7 +138,8 @@ impl Gemm {
     /// How often the weights are read.
     pub fn passes(&self, chip: &Chip) -> f64 {
         let bytes = if self.int8 { 1.0 } else { 2.0 };
-        let few = self.positions <= 128.0 && bytes * self.channels * self.positions <= RESIDENT_BYTES;
+        let few =
+            self.positions <= 128.0 && bytes * self.channels * self.positions <= RESIDENT_BYTES;
         if self.stays() || few {
             return 1.0;
         }
@@ -117,7 +148,8 @@ impl Gemm {
 
     /// Positions for which weights are read once.
     pub fn tile(&self, chip: &Chip) -> f64 {
-        let elements = if self.int8 { 524_288.0 } else { 262_144.0 } * f64::from(chip.engines.max(1));
+        let elements =
+            if self.int8 { 524_288.0 } else { 262_144.0 } * f64::from(chip.engines.max(1));
         match (elements / self.channels.max(1.0)).floor() {
             n if n >= 32.0 && self.taps > 1.0 => (n / 16.0).floor() * 16.0,
             n if n >= 32.0 => ((n / 16.0).floor() * 16.0).min(128.0),
@@ -132,7 +164,10 @@ mod tests {
     use super::*;
     use crate::weight::Form;
 
-    const FP16: Stored = Stored { form: Form::Dense, bits: 16.0 };
+    const FP16: Stored = Stored {
+        form: Form::Dense,
+        bits: 16.0,
+    };
 
     fn chip(name: &str) -> &'static Chip {
         Chip::from_name(name).expect("a row")
@@ -152,29 +187,61 @@ mod tests {
             (0, 0, 0, 1),
         ];
         for (inputs, outputs, positions, passes) in cases {
-            let gemm = Gemm::matrix(f64::from(inputs), f64::from(outputs), f64::from(positions), FP16);
-            assert_eq!(gemm.passes(chip("m4")), f64::from(passes), "{inputs}, {outputs}, {positions}");
+            let gemm = Gemm::matrix(
+                f64::from(inputs),
+                f64::from(outputs),
+                f64::from(positions),
+                FP16,
+            );
+            assert_eq!(
+                gemm.passes(chip("m4")),
+                f64::from(passes),
+                "{inputs}, {outputs}, {positions}"
+            );
         }
-        let tiles = [(1, 128), (3072, 80), (8192, 32), (8193, 16), (17408, 8), (1 << 20, 8)];
+        let tiles = [
+            (1, 128),
+            (3072, 80),
+            (8192, 32),
+            (8193, 16),
+            (17408, 8),
+            (1 << 20, 8),
+        ];
         for (inputs, n) in tiles {
-            assert_eq!(Gemm::matrix(f64::from(inputs), 1.0, 1.0, FP16).tile(chip("m4")), f64::from(n), "{inputs}");
+            assert_eq!(
+                Gemm::matrix(f64::from(inputs), 1.0, 1.0, FP16).tile(chip("m4")),
+                f64::from(n),
+                "{inputs}"
+            );
         }
     }
 
-    /// Rows of `ane_measurements.csv` that the form was fitted to or checked with, dispatch taken off.
+    /// Rows of `ane_measurements.csv` that the form was fitted to or checked with, dispatch taken
+    /// off.
     #[test]
     fn published_products_are_met() {
-        let int4 = Stored { form: Form::Codes { bits: 4, blocks: false }, bits: 4.0 };
+        let int4 = Stored {
+            form: Form::Codes {
+                bits: 4,
+                blocks: false,
+            },
+            bits: 4.0,
+        };
         let cases = [
-            // 27B down projection in four parts of its inputs: 4.84 ms; fp16 5120 -> 34816 at 7.0 TFLOP/s.
+            // 27B down projection in four parts of its inputs: 4.84 ms; fp16 5120 -> 34816 at 7.0
+            // TFLOP/s.
             ("m5-max", 4352.0, 5120.0, 512.0, int4, 4.84 / 4.0),
             ("m5-max", 5120.0, 34816.0, 512.0, FP16, 26.1),
             ("m4", 4096.0, 4096.0, 4096.0, FP16, 34.4),
         ];
         for (name, inputs, outputs, positions, stored, ms) in cases {
-            let seconds = Gemm::matrix(inputs, outputs, positions, stored).seconds(chip(name), false);
+            let seconds =
+                Gemm::matrix(inputs, outputs, positions, stored).seconds(chip(name), false);
             let found = seconds.compute.max(seconds.weights) * 1e3;
-            assert!((found / ms - 1.0).abs() < 0.1, "{name} {inputs}: {found} ms, published {ms}");
+            assert!(
+                (found / ms - 1.0).abs() < 0.1,
+                "{name} {inputs}: {found} ms, published {ms}"
+            );
         }
     }
 
@@ -184,6 +251,9 @@ mod tests {
         assert_eq!(small.bytes(chip("m6"), true), 0.0);
         assert_eq!(small.bytes(chip("m6"), false), 524_288.0);
         let large = Gemm::matrix(2048.0, 2048.0, 16.0, FP16);
-        assert_eq!(large.bytes(chip("m6"), true), large.bytes(chip("m6"), false));
+        assert_eq!(
+            large.bytes(chip("m6"), true),
+            large.bytes(chip("m6"), false)
+        );
     }
 }

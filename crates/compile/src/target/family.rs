@@ -1,5 +1,5 @@
-//! What chips of one generation of the engine share: limits, forms of weights that it streams, and the platform constants
-//! that Core ML's segmenter reckons with.
+//! What chips of one generation of the engine share: limits, forms of weights that it streams, and
+//! the platform constants that Core ML's segmenter reckons with.
 
 use super::{Evidence, Figure};
 
@@ -18,8 +18,8 @@ pub struct Caps {
     pub source: &'static str,
 }
 
-/// In which forms weights come out of memory as small as they are stored. A form that does not stream is expanded to fp16
-/// when the program is compiled.
+/// In which forms weights come out of memory as small as they are stored. A form that does not
+/// stream is expanded to fp16 when the program is compiled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Streaming {
     /// Palettes of one table a tensor.
@@ -70,7 +70,8 @@ pub struct Family {
     pub number: u8,
     /// Fewer columns of a product cost as many.
     pub min_columns: usize,
-    /// How much faster a 3x3 convolution is than its operations at the peak say, by Winograd's form.
+    /// How much faster a 3x3 convolution is than its operations at the peak say, by Winograd's
+    /// form.
     pub winograd: Figure,
     /// Most elements of axes.
     pub caps: Caps,
@@ -97,7 +98,8 @@ const LARGE_CAPS: Caps = Caps {
     source: "M6 study, M4 and M6, macOS 27; CoreML-LLM runs 262,144 output channels on A19 Pro, qwen-ane fails at 124,160 on M5 Max",
 };
 
-const FORMS: &str = "M6 study, ANEForge and qwen-ane: M1 folds int8, M2 streams it, from M3 on int4 too";
+const FORMS: &str =
+    "M6 study, ANEForge and qwen-ane: M1 folds int8, M2 streams it, from M3 on int4 too";
 
 const STREAMS: Streaming = Streaming {
     palettes: true,
@@ -128,19 +130,33 @@ const fn segmenter(platform: &'static str, ane: f64, bnns: f64) -> Segmenter {
 
 const H16G: Segmenter = segmenter("H16G", 19_400.0, 754.5);
 
-const WINOGRAD: Figure =
-    Figure::inferred(1.4, 1.2, 1.5, "ANEForge: 24.3 of 20.3 TFLOP/s in a chain on M5 Pro, dispatch included; M6 1.5");
+const WINOGRAD: Figure = Figure::inferred(
+    1.4,
+    1.2,
+    1.5,
+    "ANEForge: 24.3 of 20.3 TFLOP/s in a chain on M5 Pro, dispatch included; M6 1.5",
+);
 
 /// A14 and M1.
 pub static H13: Family = Family {
     number: 13,
     min_columns: 64,
     // 9.6 effective in a chain on M1 Max with its dispatch, of 12.
-    winograd: Figure::measured(0.9, 0.8, 1.1, "ANEForge, M1 Max, macOS 26: 9.6 TFLOP/s in a chain"),
+    winograd: Figure::measured(
+        0.9,
+        0.8,
+        1.1,
+        "ANEForge, M1 Max, macOS 26: 9.6 TFLOP/s in a chain",
+    ),
     caps: SMALL_CAPS,
     streaming: Streaming {
         // 2.37 times as fast as fp16 at 55 GB/s.
-        palette_gps: Some(Figure::measured(65.0, 50.0, 80.0, "ANEForge, M1: 2.37 times as fast as fp16")),
+        palette_gps: Some(Figure::measured(
+            65.0,
+            50.0,
+            80.0,
+            "ANEForge, M1: 2.37 times as fast as fp16",
+        )),
         int8: false,
         int4: false,
         ..STREAMS
@@ -158,9 +174,15 @@ pub static H14: Family = Family {
     min_columns: 64,
     winograd: WINOGRAD,
     caps: SMALL_CAPS,
-    streaming: Streaming { int4: false, ..STREAMS },
+    streaming: Streaming {
+        int4: false,
+        ..STREAMS
+    },
     // 4.67 us as on H16G.
-    segmenter: Segmenter { ane_conv: 0.939, ..segmenter("H14G", 17_200.0, 754.5) },
+    segmenter: Segmenter {
+        ane_conv: 0.939,
+        ..segmenter("H14G", 17_200.0, 754.5)
+    },
 };
 
 /// A16 and M3.
@@ -178,8 +200,14 @@ pub static H15: Family = Family {
 };
 
 /// A17 Pro and M4.
-pub static H16: Family =
-    Family { number: 16, min_columns: 64, winograd: WINOGRAD, caps: LARGE_CAPS, streaming: STREAMS, segmenter: H16G };
+pub static H16: Family = Family {
+    number: 16,
+    min_columns: 64,
+    winograd: WINOGRAD,
+    caps: LARGE_CAPS,
+    streaming: STREAMS,
+    segmenter: H16G,
+};
 
 /// A18 and M5.
 pub static H17: Family = Family {
@@ -198,7 +226,8 @@ pub static H17: Family = Family {
         ..STREAMS
     },
     segmenter: Segmenter {
-        // A decision tree instead of one number: 11,246 for 128x256x128, 8,610 for 3x3 of 64 channels over 32x32.
+        // A decision tree instead of one number: 11,246 for 128x256x128, 8,610 for 3x3 of 64
+        // channels over 32x32.
         ane_conv: 8_610.0 / 11_246.0,
         bnns_matmul: 359.0,
         bnns_conv: 1_193.0,
@@ -212,9 +241,17 @@ pub static H18: Family = Family {
     number: 18,
     // Half units: 32 columns cost half of 64.
     min_columns: 32,
-    winograd: Figure::measured(1.5, 1.3, 1.55, "M6 study: 31.0 of 20.6 TFLOP/s on one engine, 512 channels over 16x16"),
+    winograd: Figure::measured(
+        1.5,
+        1.3,
+        1.55,
+        "M6 study: 31.0 of 20.6 TFLOP/s on one engine, 512 channels over 16x16",
+    ),
     caps: LARGE_CAPS,
     streaming: STREAMS,
     // It takes M4's numbers, and leaves its second engine out.
-    segmenter: Segmenter { platform: "H18G", ..H16G },
+    segmenter: Segmenter {
+        platform: "H18G",
+        ..H16G
+    },
 };

@@ -20,17 +20,33 @@ pub struct Figure {
 impl Figure {
     /// A number that was measured on the chip itself, between `low` and `high`.
     pub const fn measured(value: f64, low: f64, high: f64, source: &'static str) -> Self {
-        Self { value, low, high, evidence: Evidence::Measured, source }
+        Self {
+            value,
+            low,
+            high,
+            evidence: Evidence::Measured,
+            source,
+        }
     }
 
     /// A number that is taken from a kindred chip or follows from others.
     pub const fn inferred(value: f64, low: f64, high: f64, source: &'static str) -> Self {
-        Self { value, low, high, evidence: Evidence::Inferred, source }
+        Self {
+            value,
+            low,
+            high,
+            evidence: Evidence::Inferred,
+            source,
+        }
     }
 
     /// How far off it may be: half the width of the interval over the number, in logarithms.
     pub fn spread(&self) -> f64 {
-        if self.low > 0.0 && self.high >= self.low { (self.high / self.low).ln() / 2.0 } else { 0.0 }
+        if self.low > 0.0 && self.high >= self.low {
+            (self.high / self.low).ln() / 2.0
+        } else {
+            0.0
+        }
     }
 
     /// Whether sources or guesses differ by more than a tenth.

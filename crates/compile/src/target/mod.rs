@@ -1,7 +1,8 @@
-//! What a program is judged for: a chip, a release of the operating system, what Core ML may use, and the way in.
+//! What a program is judged for: a chip, a release of the operating system, what Core ML may use,
+//! and the way in.
 //!
-//! Each is a table with sources; nothing here was measured by this project. A target is written `m4`, `a19`, `ios26`,
-//! `m4+macos26`.
+//! Each is a table with sources; nothing here was measured by this project. A target is written
+//! `m4`, `a19`, `ios26`, `m4+macos26`.
 
 mod chip;
 mod family;
@@ -58,7 +59,12 @@ pub enum Units {
 
 impl Units {
     /// Every setting.
-    pub const ALL: [Self; 4] = [Self::CpuAndNeuralEngine, Self::All, Self::CpuAndGpu, Self::CpuOnly];
+    pub const ALL: [Self; 4] = [
+        Self::CpuAndNeuralEngine,
+        Self::All,
+        Self::CpuAndGpu,
+        Self::CpuOnly,
+    ];
 
     /// As Core ML spells it.
     pub fn name(self) -> &'static str {
@@ -105,8 +111,8 @@ impl System {
         }
     }
 
-    /// The chip that is meant where only the system is given: M4 for Macs, on which most of what is published was
-    /// measured, and the newest of the tables for others.
+    /// The chip that is meant where only the system is given: M4 for Macs, on which most of what is
+    /// published was measured, and the newest of the tables for others.
     pub fn usual_chip(self) -> &'static Chip {
         let of_kind = || CHIPS.iter().filter(|chip| chip.runs(self));
         let newest = of_kind().map(|chip| chip.generation).max();
@@ -191,15 +197,32 @@ pub enum TargetError {
 impl Target {
     /// A target of a chip and a release, on the chip's first system.
     pub fn new(chip: &'static Chip, release: &'static Release, units: Units, route: Route) -> Self {
-        let system = if chip.runs(System::Mac) { System::Mac } else { System::Phone };
-        Self { chip, release, system, units, route, implied: Implied::default() }
+        let system = if chip.runs(System::Mac) {
+            System::Mac
+        } else {
+            System::Phone
+        };
+        Self {
+            chip,
+            release,
+            system,
+            units,
+            route,
+            implied: Implied::default(),
+        }
     }
 
-    /// A target from words joined by `+`, in capitals or not: a chip, a system, or both. Where a word is missing, a
-    /// chip implies the newest release of its system, and a system [`System::usual_chip`].
+    /// A target from words joined by `+`, in capitals or not: a chip, a system, or both. Where a
+    /// word is missing, a chip implies the newest release of its system, and a system
+    /// [`System::usual_chip`].
     pub fn parse(text: &str, units: Units, route: Route) -> Result<Self, TargetError> {
-        let (mut chip, mut system): (Option<&'static Chip>, Option<(&'static Release, System)>) = (None, None);
-        let twice = |first, second| TargetError::Twice { text: text.to_owned(), first, second };
+        let (mut chip, mut system): (Option<&'static Chip>, Option<(&'static Release, System)>) =
+            (None, None);
+        let twice = |first, second| TargetError::Twice {
+            text: text.to_owned(),
+            first,
+            second,
+        };
         for word in text.split('+').map(str::trim) {
             match (Chip::from_name(word), Release::from_name(word)) {
                 (Some(new), _) => match chip.replace(new) {
@@ -207,24 +230,44 @@ impl Target {
                     None => continue,
                 },
                 (None, Some(new)) => match system.replace(new) {
-                    Some((release, old)) => return Err(twice(release.name(old), new.0.name(new.1))),
+                    Some((release, old)) => {
+                        return Err(twice(release.name(old), new.0.name(new.1)));
+                    }
                     None => continue,
                 },
                 (None, None) => return Err(unknown(text, word)),
             }
         }
-        let implied = Implied { chip: chip.is_none(), release: system.is_none() };
+        let implied = Implied {
+            chip: chip.is_none(),
+            release: system.is_none(),
+        };
         let newest = &RELEASES[RELEASES.len() - 1];
         match (chip, system) {
             (None, None) => Err(unknown(text, text)),
-            (Some(chip), None) => Ok(Self { implied, ..Self::new(chip, newest, units, route) }),
+            (Some(chip), None) => Ok(Self {
+                implied,
+                ..Self::new(chip, newest, units, route)
+            }),
             (None, Some((release, system))) => {
                 let chip = system.usual_chip();
-                Ok(Self { chip, release, system, units, route, implied })
+                Ok(Self {
+                    chip,
+                    release,
+                    system,
+                    units,
+                    route,
+                    implied,
+                })
             }
-            (Some(chip), Some((release, system))) if chip.runs(system) => {
-                Ok(Self { chip, release, system, units, route, implied })
-            }
+            (Some(chip), Some((release, system))) if chip.runs(system) => Ok(Self {
+                chip,
+                release,
+                system,
+                units,
+                route,
+                implied,
+            }),
             (Some(chip), Some((release, system))) => Err(apart(text, chip, release, system)),
         }
     }
@@ -232,8 +275,19 @@ impl Target {
     /// What is meant where no target is given.
     pub fn usual() -> Self {
         let newest = &RELEASES[RELEASES.len() - 1];
-        let target = Self::new(System::Mac.usual_chip(), newest, Units::default(), Route::default());
-        Self { implied: Implied { chip: true, release: true }, ..target }
+        let target = Self::new(
+            System::Mac.usual_chip(),
+            newest,
+            Units::default(),
+            Route::default(),
+        );
+        Self {
+            implied: Implied {
+                chip: true,
+                release: true,
+            },
+            ..target
+        }
     }
 
     /// The name of the release on the target's system.
@@ -248,17 +302,39 @@ impl Target {
 }
 
 fn unknown(text: &str, word: &str) -> TargetError {
-    let names = CHIPS.iter().map(|c| c.name).chain(RELEASES.iter().flat_map(Release::names));
-    TargetError::Unknown { text: text.to_owned(), word: word.to_owned(), nearest: nearest(word, names) }
+    let names = CHIPS
+        .iter()
+        .map(|c| c.name)
+        .chain(RELEASES.iter().flat_map(Release::names));
+    TargetError::Unknown {
+        text: text.to_owned(),
+        word: word.to_owned(),
+        nearest: nearest(word, names),
+    }
 }
 
 /// The targets that are near one that no device is.
-fn apart(text: &str, chip: &'static Chip, release: &'static Release, system: System) -> TargetError {
-    let of_chip = System::ALL.into_iter().filter(|s| chip.runs(*s)).map(|s| (chip, s));
+fn apart(
+    text: &str,
+    chip: &'static Chip,
+    release: &'static Release,
+    system: System,
+) -> TargetError {
+    let of_chip = System::ALL
+        .into_iter()
+        .filter(|s| chip.runs(*s))
+        .map(|s| (chip, s));
     let of_system = (system.usual_chip(), system);
-    let names: Vec<String> =
-        of_chip.chain([of_system]).map(|(chip, system)| format!("{}+{}", chip.name, release.name(system))).collect();
-    TargetError::Apart { text: text.to_owned(), chip: chip.marketing, system, remedy: names.join(" or ") }
+    let names: Vec<String> = of_chip
+        .chain([of_system])
+        .map(|(chip, system)| format!("{}+{}", chip.name, release.name(system)))
+        .collect();
+    TargetError::Apart {
+        text: text.to_owned(),
+        chip: chip.marketing,
+        system,
+        remedy: names.join(" or "),
+    }
 }
 
 impl fmt::Display for Target {
@@ -293,19 +369,38 @@ mod tests {
         ];
         for (text, name, chip, release) in cases {
             let target = parse(text).unwrap();
-            assert_eq!(target.to_string(), format!("{name} (cpuAndNeuralEngine)"), "{text}");
+            assert_eq!(
+                target.to_string(),
+                format!("{name} (cpuAndNeuralEngine)"),
+                "{text}"
+            );
             assert_eq!(target.implied, Implied { chip, release }, "{text}");
         }
-        assert_eq!(Target::usual().to_string(), "m4+macos27 (cpuAndNeuralEngine)");
+        assert_eq!(
+            Target::usual().to_string(),
+            "m4+macos27 (cpuAndNeuralEngine)"
+        );
     }
 
     #[test]
     fn a_chip_and_a_system_that_no_device_has_are_an_error_with_a_remedy() {
         let cases = [
-            ("a19+macos26", "no Mac has A19; write a19+ios26 or m4+macos26"),
-            ("m4+ios26", "no iPhone has M4; write m4+macos26 or m4+ipados26 or a19+ios26"),
-            ("m4-max+ipados26", "no iPad has M4 Max; write m4-max+macos26 or m5+ipados26"),
-            ("m4+m5", "expected one chip and one system, found m4 and m5; write m4,m5"),
+            (
+                "a19+macos26",
+                "no Mac has A19; write a19+ios26 or m4+macos26",
+            ),
+            (
+                "m4+ios26",
+                "no iPhone has M4; write m4+macos26 or m4+ipados26 or a19+ios26",
+            ),
+            (
+                "m4-max+ipados26",
+                "no iPad has M4 Max; write m4-max+macos26 or m5+ipados26",
+            ),
+            (
+                "m4+m5",
+                "expected one chip and one system, found m4 and m5; write m4,m5",
+            ),
             ("ios18+ios26", "found ios18 and ios26"),
             ("m4mx", "the nearest name is m4-max"),
             ("macos62", "the nearest name is macos"),

@@ -28,7 +28,8 @@ pub struct Release {
     pub pad: &'static str,
     /// The newest opset that it reads.
     pub opset: Opset,
-    /// Bytes of weights of one program that Macs take on the engine: where sources differ, from the least to the most.
+    /// Bytes of weights of one program that Macs take on the engine: where sources differ, from the
+    /// least to the most.
     pub program_bytes: Figure,
     /// Bytes of weights of one program that phones take on the engine.
     pub phone_bytes: Figure,
@@ -37,14 +38,34 @@ pub struct Release {
 }
 
 const GIB: f64 = 1_073_741_824.0;
-const TWO_GIB: Figure =
-    Figure::measured(2.0 * GIB, 0.95e9, 4.0 * GIB, "ANEForge: about 2 GB; ANEMLL keeps to 950 MB; M1 once 4 GB");
-const PHONE: Figure =
-    Figure::measured(1.0e9, 1.0e9, 1.4e9, "CoreML-LLM, iPhone 17 Pro: silently on the GPU above 1.0 to 1.4 GB");
+const TWO_GIB: Figure = Figure::measured(
+    2.0 * GIB,
+    0.95e9,
+    4.0 * GIB,
+    "ANEForge: about 2 GB; ANEMLL keeps to 950 MB; M1 once 4 GB",
+);
+const PHONE: Figure = Figure::measured(
+    1.0e9,
+    1.0e9,
+    1.4e9,
+    "CoreML-LLM, iPhone 17 Pro: silently on the GPU above 1.0 to 1.4 GB",
+);
 
 /// macOS 12 to 26 differ in the opset only, and in quirks.
-const fn release([mac, ios, pad]: [&'static str; 3], opset: Opset, quirks: &'static [Quirk]) -> Release {
-    Release { mac, ios, pad, opset, program_bytes: TWO_GIB, phone_bytes: PHONE, quirks }
+const fn release(
+    [mac, ios, pad]: [&'static str; 3],
+    opset: Opset,
+    quirks: &'static [Quirk],
+) -> Release {
+    Release {
+        mac,
+        ios,
+        pad,
+        opset,
+        program_bytes: TWO_GIB,
+        phone_bytes: PHONE,
+        quirks,
+    }
 }
 
 /// Every release that reads ML Programs, oldest first.
@@ -135,8 +156,12 @@ pub static RELEASES: &[Release] = &[
 impl Release {
     /// The release of that name, in capitals or not, and the system whose name it is.
     pub fn from_name(name: &str) -> Option<(&'static Self, System)> {
-        let pairs = RELEASES.iter().flat_map(|r| System::ALL.map(|system| (r, system)));
-        pairs.into_iter().find(|(release, system)| release.name(*system).eq_ignore_ascii_case(name))
+        let pairs = RELEASES
+            .iter()
+            .flat_map(|r| System::ALL.map(|system| (r, system)));
+        pairs
+            .into_iter()
+            .find(|(release, system)| release.name(*system).eq_ignore_ascii_case(name))
     }
 
     /// Its name on a system.
@@ -165,7 +190,11 @@ impl Release {
 
     /// Bytes of weights that one program may have, on phones and iPads or on Macs.
     pub fn program_bytes(&self, mobile: bool) -> Figure {
-        if mobile { self.phone_bytes } else { self.program_bytes }
+        if mobile {
+            self.phone_bytes
+        } else {
+            self.program_bytes
+        }
     }
 }
 
@@ -178,7 +207,10 @@ mod tests {
         assert!(RELEASES.is_sorted_by_key(Release::version));
         for release in RELEASES {
             for system in System::ALL {
-                assert_eq!(Release::from_name(release.name(system)), Some((release, system)));
+                assert_eq!(
+                    Release::from_name(release.name(system)),
+                    Some((release, system))
+                );
             }
         }
         assert_eq!(Release::from_name("macos11"), None);

@@ -21,7 +21,10 @@ fn program() -> Program {
 }
 
 fn fails(name: &'static str, run: Answers, verify: bool) -> CompileError {
-    let options = Options { verify, stop_after: None };
+    let options = Options {
+        verify,
+        stop_after: None,
+    };
     driver::run(program(), &[Pass { name, run }], &options).unwrap_err()
 }
 
@@ -29,7 +32,10 @@ fn fails(name: &'static str, run: Answers, verify: bool) -> CompileError {
 fn site(f: &Function, n: usize, change: impl Fn(&mut Patch)) -> Site {
     let mut patch = Patch::new();
     change(&mut patch);
-    Site { op: f.body().ops[n], outcome: Outcome::Applied(patch) }
+    Site {
+        op: f.body().ops[n],
+        outcome: Outcome::Applied(patch),
+    }
 }
 
 /// Uses `b` before it is made; the site before it does no harm.
@@ -37,12 +43,24 @@ fn use_too_early(f: &Function) -> Vec<Site> {
     let ops = &f.body().ops;
     let [a, b, c] = [0, 1, 2].map(|n| f.op(ops[n]).results[0]);
     let harmless = site(f, 2, |patch| {
-        let origin = Origin { pass: Some("harmless"), ..Origin::default() };
-        let twin = patch.insert(ops[2], find("tanh").unwrap(), vec![("x", NewArg::One(New::Value(b)))], "t", origin);
+        let origin = Origin {
+            pass: Some("harmless"),
+            ..Origin::default()
+        };
+        let twin = patch.insert(
+            ops[2],
+            find("tanh").unwrap(),
+            vec![("x", NewArg::One(New::Value(b)))],
+            "t",
+            origin,
+        );
         patch.replace(c, twin);
         patch.remove(ops[2]);
     });
-    vec![harmless, site(f, 1, |patch| patch.replace(a, New::Value(b)))]
+    vec![
+        harmless,
+        site(f, 1, |patch| patch.replace(a, New::Value(b))),
+    ]
 }
 
 fn remove_what_is_used(f: &Function) -> Vec<Site> {
@@ -75,41 +93,86 @@ fn errors_name_the_pass_and_the_op() {
             use_too_early,
             "early, function `main`, at sin `b`: the program is not legal any more: main: sin `b`",
         ),
-        ("removal", remove_what_is_used, "removal, function `main`, at exp `a`: op `exp` is removed but its result"),
-        ("type", change_a_type, "type, function `main`, at sin `b`: `b` of type tensor<fp32, [4]> cannot be replaced"),
-        ("turn", turn_around, "turn, function `main`, at sin `other_14`: still changing after 16 rounds"),
+        (
+            "removal",
+            remove_what_is_used,
+            "removal, function `main`, at exp `a`: op `exp` is removed but its result",
+        ),
+        (
+            "type",
+            change_a_type,
+            "type, function `main`, at sin `b`: `b` of type tensor<fp32, [4]> cannot be replaced",
+        ),
+        (
+            "turn",
+            turn_around,
+            "turn, function `main`, at sin `other_14`: still changing after 16 rounds",
+        ),
     ];
     for (name, run, expected) in cases {
         let error = fails(name, run, true).to_string();
         assert!(error.starts_with(expected), "{error}");
     }
     let error = fails("removal", remove_what_is_used, false).to_string();
-    assert!(error.starts_with("removal, function `main`, at exp `a`: op `exp` is removed"), "{error}");
+    assert!(
+        error.starts_with("removal, function `main`, at exp `a`: op `exp` is removed"),
+        "{error}"
+    );
 }
 
 #[test]
 fn an_illegal_program_is_refused_before_any_pass() {
     // A state as an output.
-    let text = TEXT.replace("-> (c, d)", "-> (c, d, s)").replace("[3]> z)", "[3]> z, state<tensor<fp32, [4]>> s)");
+    let text = TEXT
+        .replace("-> (c, d)", "-> (c, d, s)")
+        .replace("[3]> z)", "[3]> z, state<tensor<fp32, [4]>> s)");
     let program = parse(&text, &|_, _, _| None).unwrap();
-    let error = run(program, &Options { verify: true, stop_after: None }).unwrap_err().to_string();
-    assert!(error.starts_with("the program is not legal before any pass: main: s: it is an output"), "{error}");
+    let error = run(
+        program,
+        &Options {
+            verify: true,
+            stop_after: None,
+        },
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(
+        error.starts_with("the program is not legal before any pass: main: s: it is an output"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_pass_that_changes_nothing_has_no_effect() {
-    let idle = Pass { name: "idle", run: |f| vec![site(f, 0, |_| {})] };
+    let idle = Pass {
+        name: "idle",
+        run: |f| vec![site(f, 0, |_| {})],
+    };
     let (_, report) = driver::run(program(), &[idle], &Options::default()).unwrap();
-    assert_eq!(report.passes[0].to_string(), "idle: 0 changed, 1 without effect");
+    assert_eq!(
+        report.passes[0].to_string(),
+        "idle: 0 changed, 1 without effect"
+    );
 }
 
 #[test]
 fn an_empty_program_goes_through() {
-    let (program, report) = run(Program::default(), &Options { verify: true, stop_after: None }).unwrap();
-    assert_eq!((program.functions().len(), report.passes.len()), (0, pipeline::PASSES.len()));
+    let (program, report) = run(
+        Program::default(),
+        &Options {
+            verify: true,
+            stop_after: None,
+        },
+    )
+    .unwrap();
+    assert_eq!(
+        (program.functions().len(), report.passes.len()),
+        (0, pipeline::PASSES.len())
+    );
 }
 
-/// What a branch gives may be a value of the outside that a pass takes away, and an input may stand for it.
+/// What a branch gives may be a value of the outside that a pass takes away, and an input may stand
+/// for it.
 #[test]
 fn what_nested_blocks_give_is_redirected_too() {
     let text = "program(1.3) { func main<ios18>(tensor<fp32, [2]> x, tensor<bool, [1]> p) {
@@ -121,7 +184,17 @@ fn what_nested_blocks_give_is_redirected_too() {
         };
     } -> (y); }";
     let program = parse(text, &|_, _, _| None).unwrap();
-    let (better, _) = run(program, &Options { verify: true, stop_after: None }).unwrap();
+    let (better, _) = run(
+        program,
+        &Options {
+            verify: true,
+            stop_after: None,
+        },
+    )
+    .unwrap();
     let text = print(&better, &mut Blobs::default());
-    assert!(!text.contains("identity") && text.contains("-> (x)") && text.contains("relu(x = x)"), "{text}");
+    assert!(
+        !text.contains("identity") && text.contains("-> (x)") && text.contains("relu(x = x)"),
+        "{text}"
+    );
 }

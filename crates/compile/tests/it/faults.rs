@@ -25,8 +25,15 @@ struct Case {
 }
 
 fn main_of(case: &Case) -> Program {
-    let Case { signature, body, outputs, .. } = case;
-    program(&format!("program(1.3) {{ func f<ios18>({signature}) {{ {body} }} -> ({outputs}); }}"))
+    let Case {
+        signature,
+        body,
+        outputs,
+        ..
+    } = case;
+    program(&format!(
+        "program(1.3) {{ func f<ios18>({signature}) {{ {body} }} -> ({outputs}); }}"
+    ))
 }
 
 /// Inputs of a case; one number stands for all elements.
@@ -34,7 +41,9 @@ fn sample(case: &Case, program: &Program) -> Sample {
     let f = &program.functions()[0];
     let mut tensors = HashMap::new();
     for value in &f.body().inputs {
-        let Type::Tensor(ty) = &f.value(*value).ty else { continue };
+        let Type::Tensor(ty) = &f.value(*value).ty else {
+            continue;
+        };
         let name = f.value(*value).name.clone();
         let (_, numbers) = case.inputs.iter().find(|(of, _)| *of == name).unwrap();
         let shape = ty.known_shape().unwrap();
@@ -47,28 +56,54 @@ fn sample(case: &Case, program: &Program) -> Sample {
         });
         tensors.insert(name, (shape, bytes.collect()));
     }
-    Sample { label: case.name.to_owned(), function: None, tensors }
+    Sample {
+        label: case.name.to_owned(),
+        function: None,
+        tensors,
+    }
 }
 
 /// Rewrites a case without its inputs being known, then judges what came out on them.
 fn check(case: &Case, max_error: Option<f64>) -> Result<(), String> {
     let before = main_of(case);
-    let route = if case.name.contains("direct") { Route::Direct } else { Route::CoreMl };
+    let route = if case.name.contains("direct") {
+        Route::Direct
+    } else {
+        Route::CoreMl
+    };
     let target = Target::parse("m4+macos27", Units::default(), route).unwrap();
     let mut prover = max_error.map_or_else(on_cpu, within);
-    let (after, report) = fix::run(before.clone(), &target, &Options::default(), &mut prover).unwrap();
+    let (after, report) =
+        fix::run(before.clone(), &target, &Options::default(), &mut prover).unwrap();
     let text = report.to_string();
     if text.contains("e30") || text.contains("allow inf") {
         return Err(format!("{}: a bound is absurd:\n{text}", case.name));
     }
     if (report.kept().count() > 0) != case.is_kept {
-        return Err(format!("{}: is_kept is {}:\n{text}", case.name, case.is_kept));
+        return Err(format!(
+            "{}: is_kept is {}:\n{text}",
+            case.name, case.is_kept
+        ));
     }
     let samples = vec![sample(case, &before)];
-    let mut judge = OnCpu::new(Settings { n_threads: 2, max_error, samples, ..Settings::default() });
+    let mut judge = OnCpu::new(Settings {
+        n_threads: 2,
+        max_error,
+        samples,
+        ..Settings::default()
+    });
     let (original, after) = (&before.functions()[0], &after.functions()[0]);
-    let numbers = if max_error.is_some() { Numbers::Lossy } else { Numbers::Exact };
-    let forms = Forms { original, before: original, after, is_lossy: max_error.is_some() };
+    let numbers = if max_error.is_some() {
+        Numbers::Lossy
+    } else {
+        Numbers::Exact
+    };
+    let forms = Forms {
+        original,
+        before: original,
+        after,
+        is_lossy: max_error.is_some(),
+    };
     match judge.prove(&forms, numbers) {
         Proof::Equal(_) | Proof::Lossy { .. } => Ok(()),
         proof => Err(format!("{}: {proof:?}\n{text}", case.name)),
@@ -76,7 +111,10 @@ fn check(case: &Case, max_error: Option<f64>) -> Result<(), String> {
 }
 
 fn check_all(cases: &[Case], max_error: Option<f64>) {
-    let wrong: Vec<String> = cases.iter().filter_map(|c| check(c, max_error).err()).collect();
+    let wrong: Vec<String> = cases
+        .iter()
+        .filter_map(|c| check(c, max_error).err())
+        .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -143,9 +181,9 @@ const PROVEN: &[Case] = &[
         inputs: &[(
             "x",
             &[
-                300.0, 300.0, 300.0, 300.0, 300.0, 300.0, 300.0, 300.0, 300.0, 300.0, 300.0, 300.0, 300.0, 300.0,
-                300.0, 300.0, 0.001, 0.001, 0.001, 0.001, 0.001, 0.001, 0.001, 0.001, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0,
-                1.0, 1.0,
+                300.0, 300.0, 300.0, 300.0, 300.0, 300.0, 300.0, 300.0, 300.0, 300.0, 300.0, 300.0,
+                300.0, 300.0, 300.0, 300.0, 0.001, 0.001, 0.001, 0.001, 0.001, 0.001, 0.001, 0.001,
+                1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0,
             ],
         )],
         is_kept: false,
@@ -164,7 +202,10 @@ const PROVEN: &[Case] = &[
         signature: "tensor<fp16, [1, 8]> x, tensor<fp16, [1, 8]> d",
         body: "tensor<fp16, [1, 8]> y = mod(x = x, y = d);",
         outputs: "y",
-        inputs: &[("x", &[63.97]), ("d", &[0.9, 0.7, 1.1, 1.3, 0.3, 0.11, 0.13, 0.17])],
+        inputs: &[
+            ("x", &[63.97]),
+            ("d", &[0.9, 0.7, 1.1, 1.3, 0.3, 0.11, 0.13, 0.17]),
+        ],
         is_kept: false,
     },
 ];
@@ -180,7 +221,12 @@ const LOSSY: &[Case] = &[
             tensor<fp32, [1, 8, 4]> c = cos(x = a);
             tensor<fp32, [1, 8, 4]> s = sin(x = a);",
         outputs: "c, s",
-        inputs: &[("position_ids", &[1993.0, 1994.0, 1995.0, 1996.0, 1997.0, 1998.0, 1999.0, 2000.0])],
+        inputs: &[(
+            "position_ids",
+            &[
+                1993.0, 1994.0, 1995.0, 1996.0, 1997.0, 1998.0, 1999.0, 2000.0,
+            ],
+        )],
         is_kept: false,
     },
     Case {
@@ -190,7 +236,10 @@ const LOSSY: &[Case] = &[
             tensor<fp32, [1, 8]> k = mul(x = x, y = f);
             tensor<fp32, [1, 8]> y = sin(x = k);",
         outputs: "y",
-        inputs: &[("t", &[999.0]), ("x", &[0.1, 0.7, 1.3, -0.9, 1.9, 0.33, -1.7, 0.01])],
+        inputs: &[
+            ("t", &[999.0]),
+            ("x", &[0.1, 0.7, 1.3, -0.9, 1.9, 0.33, -1.7, 0.01]),
+        ],
         is_kept: false,
     },
     Case {
@@ -202,7 +251,10 @@ const LOSSY: &[Case] = &[
             tensor<fp32, [1]> w = mul(x = f, y = fp32(0x1p+4));
             tensor<fp32, [1, 8]> y = mul(x = k, y = w);",
         outputs: "y",
-        inputs: &[("n", &[3001.0]), ("x", &[0.1, 0.7, 1.3, -0.9, 1.9, 0.33, -1.7, 0.01])],
+        inputs: &[
+            ("n", &[3001.0]),
+            ("x", &[0.1, 0.7, 1.3, -0.9, 1.9, 0.33, -1.7, 0.01]),
+        ],
         is_kept: true,
     },
     Case {
@@ -217,9 +269,10 @@ const LOSSY: &[Case] = &[
         inputs: &[(
             "x",
             &[
-                101.277, 101.277, 101.277, 101.277, 101.277, 101.277, 101.277, 101.277, 101.277, 101.277, 101.277,
-                101.277, 101.277, 101.277, 101.277, 101.277, 99.177, 99.177, 99.177, 99.177, 99.177, 99.177, 99.177,
-                99.177, 99.177, 99.177, 99.177, 99.177, 99.177, 99.177, 99.177, 99.177,
+                101.277, 101.277, 101.277, 101.277, 101.277, 101.277, 101.277, 101.277, 101.277,
+                101.277, 101.277, 101.277, 101.277, 101.277, 101.277, 101.277, 99.177, 99.177,
+                99.177, 99.177, 99.177, 99.177, 99.177, 99.177, 99.177, 99.177, 99.177, 99.177,
+                99.177, 99.177, 99.177, 99.177,
             ],
         )],
         is_kept: false,

@@ -1,15 +1,17 @@
-//! The fixes of the audit: `tests/fixes/*.mil`, one file a fix, each function of which it must rewrite; the programs
-//! in their docs; and the same over random lengths, no two of them alike.
+//! The fixes of the audit: `tests/fixes/*.mil`, one file a fix, each function of which it must
+//! rewrite; the programs in their docs; and the same over random lengths, no two of them alike.
 //!
-//! After `// after:` a file has what the fix makes of it and what it says of that; `BLESS=1` writes that part anew,
-//! to be read
-//! before it is committed. Constants come from no file: a `BLOBFILE` names what it is filled with, and a seed.
+//! After `// after:` a file has what the fix makes of it and what it says of that; `BLESS=1` writes
+//! that part anew, to be read before it is committed. Constants come from no file: a `BLOBFILE`
+//! names what it is filled with, and a seed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thane_compile::audit::View;
-use thane_compile::audit::fix::{self, FIXES, Fix, Forms, Numbers, Options, Proof, Prover, Report, Verdict};
+use thane_compile::audit::fix::{
+    self, FIXES, Fix, Forms, Numbers, Options, Proof, Prover, Report, Verdict,
+};
 use thane_compile::audit::rules::{all, find};
 use thane_compile::target::{Route, Target, Units};
 use thane_cpu::equal::{OnCpu, Settings};
@@ -25,24 +27,43 @@ const MARK: &str = "// after:\n";
 
 /// The CPU, as the command uses it without `--lossy`.
 pub fn on_cpu() -> OnCpu<'static> {
-    OnCpu::new(Settings { n_threads: 2, ..Settings::default() })
+    OnCpu::new(Settings {
+        n_threads: 2,
+        ..Settings::default()
+    })
 }
 
 /// The CPU, as the command uses it with `--lossy`.
 pub fn within(max_error: f64) -> OnCpu<'static> {
-    OnCpu::new(Settings { n_threads: 2, max_error: Some(max_error), ..Settings::default() })
+    OnCpu::new(Settings {
+        n_threads: 2,
+        max_error: Some(max_error),
+        ..Settings::default()
+    })
 }
 
 /// What fixtures of lossy rewrites are allowed.
 const LOSSY: f64 = 0.02;
 
 fn prover(numbers: Numbers) -> OnCpu<'static> {
-    if numbers == Numbers::Exact { on_cpu() } else { within(LOSSY) }
+    if numbers == Numbers::Exact {
+        on_cpu()
+    } else {
+        within(LOSSY)
+    }
 }
 
 /// Whether one rewrite of a function computes what the function does.
 pub fn prove(before: &Function, after: &Function, numbers: Numbers) -> Proof {
-    prover(numbers).prove(&Forms { original: before, before, after, is_lossy: false }, numbers)
+    prover(numbers).prove(
+        &Forms {
+            original: before,
+            before,
+            after,
+            is_lossy: false,
+        },
+        numbers,
+    )
 }
 
 /// Whether a proof is what the numbers of a fix ask for.
@@ -71,7 +92,9 @@ impl Source for Pattern {
         let (first, last) = (offset / width, (offset + out.len()).div_ceil(width));
         let numbers = (first..last).map(|at| (self.number)(self.seed, at, &self.ty));
         let bytes: Vec<u8> = match self.ty.dtype {
-            DType::Fp16 => numbers.flat_map(|n| f64_to_f16(n.into()).to_le_bytes()).collect(),
+            DType::Fp16 => numbers
+                .flat_map(|n| f64_to_f16(n.into()).to_le_bytes())
+                .collect(),
             DType::Fp32 => numbers.flat_map(f32::to_le_bytes).collect(),
             _ => numbers.map(|n| u8::from(n == 0.0)).collect(),
         };
@@ -91,13 +114,19 @@ fn noise(seed: u64, at: usize, _: &TensorType) -> f32 {
 
 fn causal(_: u64, at: usize, ty: &TensorType) -> f32 {
     let n = ty.known_shape().unwrap().pop().unwrap();
-    if at % n > at / n % n { f32::NEG_INFINITY } else { 0.0 }
+    if at % n > at / n % n {
+        f32::NEG_INFINITY
+    } else {
+        0.0
+    }
 }
 
 /// Codes without a pattern; bits behind the last are 0.
 fn codes(seed: u64, ty: &TensorType) -> Data {
     let n_bits = ty.n_elements().unwrap() * ty.dtype.bits();
-    let byte = |at: usize| ((at as u64 + seed * 1_000_003).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8;
+    let byte = |at: usize| {
+        ((at as u64 + seed * 1_000_003).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8
+    };
     let mut bytes: Vec<u8> = (0..n_bits.div_ceil(8)).map(byte).collect();
     if let (Some(last), true) = (bytes.last_mut(), !n_bits.is_multiple_of(8)) {
         *last &= (1 << (n_bits % 8)) - 1;
@@ -109,7 +138,11 @@ fn codes(seed: u64, ty: &TensorType) -> Data {
 fn thirds(ty: &TensorType) -> Data {
     let n_bits = ty.n_elements().unwrap() * ty.dtype.bits();
     let bit = |i: usize| u8::from(i < n_bits && i.is_multiple_of(3));
-    Data::owned((0..n_bits.div_ceil(8)).map(|at| (0..8).map(|i| bit(8 * at + i) << i).sum()).collect())
+    Data::owned(
+        (0..n_bits.div_ceil(8))
+            .map(|at| (0..8).map(|i| bit(8 * at + i) << i).sum())
+            .collect(),
+    )
 }
 
 pub fn constant(name: &str, seed: u64, ty: &TensorType) -> Option<Data> {
@@ -121,7 +154,11 @@ pub fn constant(name: &str, seed: u64, ty: &TensorType) -> Option<Data> {
         "thirds" => return Some(thirds(ty)),
         _ => return None,
     };
-    Some(Data::Source(Arc::new(Pattern { ty: ty.clone(), number, seed })))
+    Some(Data::Source(Arc::new(Pattern {
+        ty: ty.clone(),
+        number,
+        seed,
+    })))
 }
 
 fn folder() -> PathBuf {
@@ -136,16 +173,27 @@ pub fn program(text: &str) -> Program {
 
 /// What a first line `// target: m1+macos15 direct` says.
 fn target(text: &str) -> Target {
-    let line = text.lines().find_map(|l| l.trim().strip_prefix("// target: ")).unwrap_or("m4+macos27");
+    let line = text
+        .lines()
+        .find_map(|l| l.trim().strip_prefix("// target: "))
+        .unwrap_or("m4+macos27");
     let mut words = line.split(' ');
     let (name, route) = (words.next().unwrap(), words.next());
-    let route = if route == Some("direct") { Route::Direct } else { Route::CoreMl };
+    let route = if route == Some("direct") {
+        Route::Direct
+    } else {
+        Route::CoreMl
+    };
     Target::parse(name, Units::default(), route).unwrap()
 }
 
 fn apply(fix: &Fix, program: &Program, target: &Target) -> (Program, Report) {
-    let options = Options { only: Some(fix.name), ..Options::default() };
-    let (program, report) = fix::run(program.clone(), target, &options, &mut prover(fix.numbers)).unwrap();
+    let options = Options {
+        only: Some(fix.name),
+        ..Options::default()
+    };
+    let (program, report) =
+        fix::run(program.clone(), target, &options, &mut prover(fix.numbers)).unwrap();
     valid::check(&program).unwrap_or_else(|e| panic!("{}: {e:?}", fix.name));
     (program, report)
 }
@@ -153,10 +201,20 @@ fn apply(fix: &Fix, program: &Program, target: &Target) -> (Program, Report) {
 /// Whether each function was changed, and every change proven.
 fn is_fixed(fix: &Fix, program: &Program, report: &Report) -> Result<(), String> {
     for f in program.functions() {
-        let mut kept = report.kept().filter(|s| s.function == f.name && s.fix == fix.name);
+        let mut kept = report
+            .kept()
+            .filter(|s| s.function == f.name && s.fix == fix.name);
         let Some(step) = kept.next() else {
-            let why: Vec<String> = report.rejected().map(|s| format!("{}: {:?}", s.function, s.verdict)).collect();
-            return Err(format!("{} left {} as it is:\n{report}\n{}", fix.name, f.name, why.join("\n")));
+            let why: Vec<String> = report
+                .rejected()
+                .map(|s| format!("{}: {:?}", s.function, s.verdict))
+                .collect();
+            return Err(format!(
+                "{} left {} as it is:\n{report}\n{}",
+                fix.name,
+                f.name,
+                why.join("\n")
+            ));
         };
         if !matches!(&step.verdict, Verdict::Kept(proof) if is_proof(proof, fix.numbers)) {
             return Err(format!("{}: {}: not proven:\n{report}", fix.name, f.name));
@@ -171,17 +229,24 @@ fn is_fixed(fix: &Fix, program: &Program, report: &Report) -> Result<(), String>
 /// How often the rules of a fix fire in a function.
 fn n_fired(fix: &Fix, program: &Program, function: &str, target: &Target) -> usize {
     let view = View::new(program, program.function(function).unwrap(), target);
-    find(&view).iter().filter(|f| fix.rules.contains(&f.rule.id)).count()
+    find(&view)
+        .iter()
+        .filter(|f| fix.rules.contains(&f.rule.id))
+        .count()
 }
 
-/// Takes ten seconds or so: attention is tiled from 1,500 positions on, outputs are split above 16,384, and the
-/// engine's numbers are made op by op.
+/// Takes ten seconds or so: attention is tiled from 1,500 positions on, outputs are split above
+/// 16,384, and the engine's numbers are made op by op.
 #[test]
 fn fixes_do_what_their_files_say() {
     let mut wrong = Vec::new();
     for fix in FIXES {
-        let path = folder().join("tests/fixes").join(fix.name).with_extension("mil");
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let path = folder()
+            .join("tests/fixes")
+            .join(fix.name)
+            .with_extension("mil");
+        let text =
+            std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let (source, expected) = text.split_once(MARK).unwrap_or((&text, ""));
         let (before, target) = (program(source), target(source));
         let (after, report) = apply(fix, &before, &target);
@@ -191,7 +256,10 @@ fn fixes_do_what_their_files_say() {
         }
         for f in before.functions() {
             // Of outputs that are split the join remains.
-            let (n, m) = (n_fired(fix, &before, &f.name, &target), n_fired(fix, &after, &f.name, &target));
+            let (n, m) = (
+                n_fired(fix, &before, &f.name, &target),
+                n_fired(fix, &after, &f.name, &target),
+            );
             assert!(
                 n > 0 && (m < n || fix.name == "split_outputs"),
                 "{}: {}: {n} findings, then {m}",
@@ -199,7 +267,10 @@ fn fixes_do_what_their_files_say() {
                 f.name
             );
         }
-        let found: String = print(&after, &mut Blobs::default()).lines().map(|l| format!("// {l}\n")).collect();
+        let found: String = print(&after, &mut Blobs::default())
+            .lines()
+            .map(|l| format!("// {l}\n"))
+            .collect();
         if std::env::var_os("BLESS").is_some() {
             std::fs::write(&path, format!("{source}{MARK}{found}")).unwrap();
         } else {
@@ -212,8 +283,17 @@ fn fixes_do_what_their_files_say() {
 #[test]
 fn every_fix_has_a_file_and_answers_rules_that_there_are() {
     let read = std::fs::read_dir(folder().join("tests/fixes")).unwrap();
-    let mut files: Vec<String> =
-        read.map(|e| e.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    let mut files: Vec<String> = read
+        .map(|e| {
+            e.unwrap()
+                .path()
+                .file_stem()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_owned()
+        })
+        .collect();
     files.sort();
     let mut names: Vec<&str> = FIXES.iter().map(|f| f.name).collect();
     names.sort_unstable();
@@ -225,7 +305,10 @@ fn every_fix_has_a_file_and_answers_rules_that_there_are() {
 
 /// The first block fenced as text in the doc of a source file.
 fn doc_block(source: &str) -> String {
-    let doc: Vec<&str> = source.lines().map_while(|l| l.strip_prefix("//!")).collect();
+    let doc: Vec<&str> = source
+        .lines()
+        .map_while(|l| l.strip_prefix("//!"))
+        .collect();
     let mut parts = doc.split(|l| l.trim().starts_with("```"));
     parts.nth(1).unwrap_or_default().join("\n")
 }
@@ -234,14 +317,32 @@ fn doc_block(source: &str) -> String {
 #[test]
 fn docs_of_fixes_show_programs_that_they_rewrite() {
     for fix in FIXES {
-        let path = folder().join("crates/compile/src/audit/fix").join(fix.name).with_extension("rs");
+        let path = folder()
+            .join("crates/compile/src/audit/fix")
+            .join(fix.name)
+            .with_extension("rs");
         let block = doc_block(&std::fs::read_to_string(&path).unwrap());
         let before = program(&format!("program(1.3) {{ {block} }}"));
-        let file = std::fs::read_to_string(folder().join("tests/fixes").join(fix.name).with_extension("mil")).unwrap();
+        let file = std::fs::read_to_string(
+            folder()
+                .join("tests/fixes")
+                .join(fix.name)
+                .with_extension("mil"),
+        )
+        .unwrap();
         let target = target(&file);
         let view = View::new(&before, &before.functions()[0], &target);
-        let answers = before.functions()[0].body().ops.iter().filter(|op| (fix.run)(&view, **op).is_ok()).count();
-        assert!(answers > 0, "{}: the fix has no answer for the program of its doc", fix.name);
+        let answers = before.functions()[0]
+            .body()
+            .ops
+            .iter()
+            .filter(|op| (fix.run)(&view, **op).is_ok())
+            .count();
+        assert!(
+            answers > 0,
+            "{}: the fix has no answer for the program of its doc",
+            fix.name
+        );
     }
 }
 
@@ -254,7 +355,10 @@ struct Lengths {
 impl Lengths {
     fn draw(&mut self, from: usize, to: usize) -> usize {
         loop {
-            self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            self.state = self
+                .state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let n = from + (self.state >> 33) as usize % (to - from);
             if !self.taken.contains(&n) {
                 self.taken.push(n);
@@ -264,10 +368,13 @@ impl Lengths {
     }
 }
 
-/// A body with letters in braces for lengths: `{a:2-9}` where one is drawn, `{a}` and sums such as `{a+3}`, `{a*b}`
-/// after it.
+/// A body with letters in braces for lengths: `{a:2-9}` where one is drawn, `{a}` and sums such as
+/// `{a+3}`, `{a*b}` after it.
 fn filled(template: &str, seed: u64) -> String {
-    let mut lengths = Lengths { state: seed, taken: Vec::new() };
+    let mut lengths = Lengths {
+        state: seed,
+        taken: Vec::new(),
+    };
     let mut drawn: Vec<(String, usize)> = vec![("seed".to_owned(), seed as usize)];
     let mut out = String::new();
     for part in template.split('{') {
@@ -277,11 +384,24 @@ fn filled(template: &str, seed: u64) -> String {
         };
         if let Some((name, range)) = inside.split_once(':') {
             let (from, to) = range.split_once('-').unwrap();
-            drawn.push((name.to_owned(), lengths.draw(from.parse().unwrap(), to.parse().unwrap())));
+            drawn.push((
+                name.to_owned(),
+                lengths.draw(from.parse().unwrap(), to.parse().unwrap()),
+            ));
             out.push_str(&drawn.last().unwrap().1.to_string());
         } else {
-            let value = |word: &str| drawn.iter().find(|(n, _)| n == word).map(|d| d.1).or_else(|| word.parse().ok());
-            let product = |term: &str| term.split('*').map(|word| value(word).unwrap()).product::<usize>();
+            let value = |word: &str| {
+                drawn
+                    .iter()
+                    .find(|(n, _)| n == word)
+                    .map(|d| d.1)
+                    .or_else(|| word.parse().ok())
+            };
+            let product = |term: &str| {
+                term.split('*')
+                    .map(|word| value(word).unwrap())
+                    .product::<usize>()
+            };
             let n = inside.split('+').map(product).sum::<usize>();
             out.push_str(&n.to_string());
         }
@@ -290,7 +410,8 @@ fn filled(template: &str, seed: u64) -> String {
     out
 }
 
-/// Fixes whose answers depend on lengths: a program of which each op that the fix answers is rewritten at once.
+/// Fixes whose answers depend on lengths: a program of which each op that the fix answers is
+/// rewritten at once.
 const TEMPLATES: &[(&str, &str)] = &[
     ("lower_matmul", "tensor<fp16, [{a:2-9}, {b:2-9}, {k:9-40}]> x | y
         tensor<fp16, [{n:40-70}, {k}]> w = const()[val = tensor<fp16, [{n}, {k}]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed})))];
@@ -391,17 +512,26 @@ fn rewrites_of_any_lengths_compute_the_same() {
             let text = filled(template, seed);
             let (inputs, rest) = text.split_once('|').unwrap();
             let (outputs, body) = rest.split_once('\n').unwrap();
-            let before = program(&format!("program(1.3) {{ func f<ios18>({inputs}) {{ {body} }} -> ({outputs}); }}"));
+            let before = program(&format!(
+                "program(1.3) {{ func f<ios18>({inputs}) {{ {body} }} -> ({outputs}); }}"
+            ));
             let f = &before.functions()[0];
             let view = View::new(&before, f, &target);
             let mut whole = thane_mil::edit::Patch::new();
-            let answers =
-                f.body().ops.iter().filter(|id| !f.op(**id).def.is_const()).filter_map(|id| (fix.run)(&view, *id).ok());
+            let answers = f
+                .body()
+                .ops
+                .iter()
+                .filter(|id| !f.op(**id).def.is_const())
+                .filter_map(|id| (fix.run)(&view, *id).ok());
             answers.for_each(|patch| whole.append(patch));
             assert!(!whole.is_empty(), "{name}: no answer for\n{text}");
             let mut after = f.clone();
-            whole.apply(&mut after).unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
-            valid::check(&Program::new(vec![after.clone()])).unwrap_or_else(|e| panic!("{name}: {e:?}\n{text}"));
+            whole
+                .apply(&mut after)
+                .unwrap_or_else(|e| panic!("{name}: {e}\n{text}"));
+            valid::check(&Program::new(vec![after.clone()]))
+                .unwrap_or_else(|e| panic!("{name}: {e:?}\n{text}"));
             let proof = prove(f, &after, fix.numbers);
             assert!(is_proof(&proof, fix.numbers), "{name}: {proof:?}\n{text}");
         }
@@ -413,21 +543,37 @@ fn rewrites_of_any_lengths_compute_the_same() {
 fn the_faster_of_two_answers_is_kept() {
     let text = std::fs::read_to_string(folder().join("tests/fixes/fuse_rms_norm.mil")).unwrap();
     let target = Target::parse("m4", Units::default(), Route::default()).unwrap();
-    let (_, report) = fix::run(program(&text), &target, &Options::default(), &mut on_cpu()).unwrap();
+    let (_, report) =
+        fix::run(program(&text), &target, &Options::default(), &mut on_cpu()).unwrap();
     let answers = |f: &str| -> Vec<_> {
-        report.steps.iter().filter(|s| s.function == f && s.rules == ["ANE105"]).cloned().collect()
+        report
+            .steps
+            .iter()
+            .filter(|s| s.function == f && s.rules == ["ANE105"])
+            .cloned()
+            .collect()
     };
     for f in ["channels", "rows"] {
-        let [slower, kept] = &answers(f)[..] else { panic!("{f}:\n{report}") };
-        assert!(matches!(kept.verdict, Verdict::Kept(Proof::Equal(_))), "{f}:\n{report}");
-        let Verdict::Rejected(why) = &slower.verdict else { panic!("{f}:\n{report}") };
-        assert!(why.contains("predicted to be faster") && why.contains(kept.fix), "{why}");
+        let [slower, kept] = &answers(f)[..] else {
+            panic!("{f}:\n{report}")
+        };
+        assert!(
+            matches!(kept.verdict, Verdict::Kept(Proof::Equal(_))),
+            "{f}:\n{report}"
+        );
+        let Verdict::Rejected(why) = &slower.verdict else {
+            panic!("{f}:\n{report}")
+        };
+        assert!(
+            why.contains("predicted to be faster") && why.contains(kept.fix),
+            "{why}"
+        );
         assert!(kept.after.ms <= slower.after.ms && kept.fix != slower.fix);
     }
 }
 
-/// A prover that nothing passes would let everything through the tests above: it must see a weight that is off, a
-/// term that is left out, and a constant of another sign.
+/// A prover that nothing passes would let everything through the tests above: it must see a weight
+/// that is off, a term that is left out, and a constant of another sign.
 #[test]
 fn what_is_not_the_same_is_seen() {
     let text = |scale: &str, seed: u64, last: &str| {
@@ -440,15 +586,28 @@ fn what_is_not_the_same_is_seen() {
         ))
     };
     let right = text("0x1p+0", 3, "b");
-    let prove = |other: &Program| prove(&right.functions()[0], &other.functions()[0], Numbers::Exact);
-    assert!(matches!(prove(&text("0x1p+0", 3, "a")), Proof::Equal(_)), "a product with 1 changes nothing");
-    for wrong in [text("0x1p+0", 4, "b"), text("-0x1p+0", 3, "b"), text("0x1.04p+0", 3, "b")] {
-        assert!(matches!(prove(&wrong), Proof::Differs(_)), "{:?}", prove(&wrong));
+    let prove =
+        |other: &Program| prove(&right.functions()[0], &other.functions()[0], Numbers::Exact);
+    assert!(
+        matches!(prove(&text("0x1p+0", 3, "a")), Proof::Equal(_)),
+        "a product with 1 changes nothing"
+    );
+    for wrong in [
+        text("0x1p+0", 4, "b"),
+        text("-0x1p+0", 3, "b"),
+        text("0x1.04p+0", 3, "b"),
+    ] {
+        assert!(
+            matches!(prove(&wrong), Proof::Differs(_)),
+            "{:?}",
+            prove(&wrong)
+        );
     }
 }
 
-/// Issue 30, 1.1: a logarithm of small powers. Nothing of it may be called proven once it is in fp16, and with a bound
-/// it is kept only where quiet inputs stay within it. The same program with powers that fp16 holds is kept, as lossy.
+/// Issue 30, 1.1: a logarithm of small powers. Nothing of it may be called proven once it is in
+/// fp16, and with a bound it is kept only where quiet inputs stay within it. The same program with
+/// powers that fp16 holds is kept, as lossy.
 #[test]
 fn a_logarithm_of_small_powers_is_not_narrowed() {
     let text = |floor: &str| {
@@ -465,25 +624,45 @@ fn a_logarithm_of_small_powers_is_not_narrowed() {
     };
     let target = Target::parse("m4+macos26", Units::default(), Route::default()).unwrap();
     let run = |program: &Program, mut prover: OnCpu<'static>| {
-        fix::run(program.clone(), &target, &Options::default(), &mut prover).unwrap().1
+        fix::run(program.clone(), &target, &Options::default(), &mut prover)
+            .unwrap()
+            .1
     };
     let trap = text("0x1.b7cdfep-34");
     let untouched = run(&trap, on_cpu());
     assert_eq!(untouched.kept().count(), 0, "{untouched}");
     let reason = "narrow_floats changes precision: --lossy MAX_ERROR tries it";
-    assert!(untouched.left.iter().any(|l| l.rule == "ANE048" && l.reason.starts_with(reason)), "{untouched}");
-    let bounded = run(&trap, within(0.05));
-    let (kept, tried): (Vec<_>, Vec<_>) = bounded.steps.iter().partition(|s| matches!(s.verdict, Verdict::Kept(_)));
     assert!(
-        kept.iter().all(|s| matches!(&s.verdict, Verdict::Kept(Proof::Lossy { error, .. }) if *error <= 0.05)),
+        untouched
+            .left
+            .iter()
+            .any(|l| l.rule == "ANE048" && l.reason.starts_with(reason)),
+        "{untouched}"
+    );
+    let bounded = run(&trap, within(0.05));
+    let (kept, tried): (Vec<_>, Vec<_>) = bounded
+        .steps
+        .iter()
+        .partition(|s| matches!(s.verdict, Verdict::Kept(_)));
+    assert!(
+        kept.iter().all(
+            |s| matches!(&s.verdict, Verdict::Kept(Proof::Lossy { error, .. }) if *error <= 0.05)
+        ),
         "{bounded}"
     );
     let is_told = |s: &&fix::Step| matches!(&s.verdict, Verdict::Rejected(why) if why.contains("`y` is off by"));
-    assert!(tried.iter().any(|s| is_told(s) && s.sites.iter().any(|p| p.op.contains("log"))), "{bounded}");
+    assert!(
+        tried
+            .iter()
+            .any(|s| is_told(s) && s.sites.iter().any(|p| p.op.contains("log"))),
+        "{bounded}"
+    );
     let harmless = run(&text("0x1p-2"), within(0.05));
-    let is_lossy =
-        |s: &fix::Step| matches!(&s.verdict, Verdict::Kept(Proof::Lossy { how, .. }) if how.contains("silence"));
-    assert!(harmless.kept().count() > 0 && harmless.kept().all(is_lossy), "{harmless}");
+    let is_lossy = |s: &fix::Step| matches!(&s.verdict, Verdict::Kept(Proof::Lossy { how, .. }) if how.contains("silence"));
+    assert!(
+        harmless.kept().count() > 0 && harmless.kept().all(is_lossy),
+        "{harmless}"
+    );
     assert!(!harmless.to_string().contains("proven"), "{harmless}");
 }
 
@@ -491,13 +670,19 @@ fn a_logarithm_of_small_powers_is_not_narrowed() {
 #[test]
 fn an_intermediate_that_overflows_is_not_equal() {
     let text = |body: &str| {
-        program(&format!("program(1.3) {{ func f<ios18>(tensor<fp16, [3, 40]> x) {{ {body} }} -> (y); }}"))
+        program(&format!(
+            "program(1.3) {{ func f<ios18>(tensor<fp16, [3, 40]> x) {{ {body} }} -> (y); }}"
+        ))
     };
     let plain = text("tensor<fp16, [3, 40]> y = mul(x = x, y = fp16(0x1p+0));");
     let detour = text(
         "tensor<fp16, [3, 40]> a = mul(x = x, y = fp16(0x1p+15)); tensor<fp16, [3, 40]> y = mul(x = a, y = fp16(0x1p-15));",
     );
-    let proof = prove(&plain.functions()[0], &detour.functions()[0], Numbers::Exact);
+    let proof = prove(
+        &plain.functions()[0],
+        &detour.functions()[0],
+        Numbers::Exact,
+    );
     assert!(
         matches!(&proof, Proof::Differs(how) if how.contains("`a`") && how.contains("overflows fp16")),
         "{proof:?}"
@@ -505,8 +690,15 @@ fn an_intermediate_that_overflows_is_not_equal() {
     let detour = text(
         "tensor<fp16, [3, 40]> a = mul(x = x, y = fp16(0x1p-14)); tensor<fp16, [3, 40]> y = mul(x = a, y = fp16(0x1p+14));",
     );
-    let proof = prove(&plain.functions()[0], &detour.functions()[0], Numbers::Exact);
-    assert!(matches!(&proof, Proof::Differs(how) if how.contains("`y` in fp16 is off")), "{proof:?}");
+    let proof = prove(
+        &plain.functions()[0],
+        &detour.functions()[0],
+        Numbers::Exact,
+    );
+    assert!(
+        matches!(&proof, Proof::Differs(how) if how.contains("`y` in fp16 is off")),
+        "{proof:?}"
+    );
 }
 
 /// Issue 30, 3.5: tensors of trials are bounded together. Each of these takes 256 MB.
@@ -519,11 +711,18 @@ fn trials_stay_within_a_memory_budget() {
         tensor<fp16, [8192, 8192]> d = add(x = c, y = b);
         tensor<fp16, [8192, 1]> y = reduce_sum(x = d, axes = tensor<int32, [1]>([1]), keep_dims = bool(true)); } -> (y); }";
     let budget = Budget::new(500_000_000);
-    let mut prover = OnCpu::new(Settings { n_threads: 2, budget: budget.clone(), ..Settings::default() });
+    let mut prover = OnCpu::new(Settings {
+        n_threads: 2,
+        budget: budget.clone(),
+        ..Settings::default()
+    });
     let target = Target::parse("m4", Units::default(), Route::default()).unwrap();
     let (_, report) = fix::run(program(text), &target, &Options::default(), &mut prover).unwrap();
     let is_told = |s: &&fix::Step| matches!(&s.verdict, Verdict::Rejected(why) if why.contains("--memory allows more"));
-    assert!(report.kept().count() == 0 && report.steps.iter().any(|s| is_told(&s)), "{report}");
+    assert!(
+        report.kept().count() == 0 && report.steps.iter().any(|s| is_told(&s)),
+        "{report}"
+    );
     drop(prover);
     assert_eq!(budget.used_bytes(), 0);
 }
@@ -531,15 +730,20 @@ fn trials_stay_within_a_memory_budget() {
 /// Issue 30, 3.5: no proof begins when the time is over, and what is not tried says so.
 #[test]
 fn the_time_for_proofs_is_bounded() {
-    let text =
-        "program(1.3) { func f<ios18>(tensor<fp16, [2, 4]> x) { tensor<fp16, [2, 4]> y = tan(x = x); } -> (y); }";
+    let text = "program(1.3) { func f<ios18>(tensor<fp16, [2, 4]> x) { tensor<fp16, [2, 4]> y = tan(x = x); } -> (y); }";
     let time_limit = Some(std::time::Duration::ZERO);
-    let mut prover = OnCpu::new(Settings { time_limit, ..Settings::default() });
+    let mut prover = OnCpu::new(Settings {
+        time_limit,
+        ..Settings::default()
+    });
     let target = Target::parse("m4", Units::default(), Route::default()).unwrap();
     let (_, report) = fix::run(program(text), &target, &Options::default(), &mut prover).unwrap();
     assert!(report.steps.is_empty(), "{report}");
     assert!(
-        report.left.iter().any(|l| l.rule == "ANE001" && l.reason.contains("--time-limit allows more")),
+        report
+            .left
+            .iter()
+            .any(|l| l.rule == "ANE001" && l.reason.contains("--time-limit allows more")),
         "{report}"
     );
 }

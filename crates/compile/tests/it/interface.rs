@@ -1,4 +1,5 @@
-//! Inputs, outputs and states in rows that fill 64 bytes: only where it is asked for, all of a program or nothing.
+//! Inputs, outputs and states in rows that fill 64 bytes: only where it is asked for, all of a
+//! program or nothing.
 
 use thane_compile::audit::fix::{self, Numbers, Options, Proof, Report, Verdict};
 use thane_compile::target::{Route, Target, Units};
@@ -10,7 +11,10 @@ use crate::fixes::{on_cpu, program, prove};
 fn padded(text: &str, route: Route, pad_interface: bool) -> (Program, Program, Report) {
     let before = program(text);
     let target = Target::parse("m4+macos27", Units::default(), route).unwrap();
-    let options = Options { pad_interface, ..Options::default() };
+    let options = Options {
+        pad_interface,
+        ..Options::default()
+    };
     let (after, report) = fix::run(before.clone(), &target, &options, &mut on_cpu()).unwrap();
     valid::check(&after).unwrap();
     (before, after, report)
@@ -18,7 +22,8 @@ fn padded(text: &str, route: Route, pad_interface: bool) -> (Program, Program, R
 
 fn types(f: &Function) -> Vec<String> {
     let ends = f.body().inputs.iter().chain(&f.body().outputs);
-    ends.map(|v| format!("{} {}", f.value(*v).name, f.value(*v).ty)).collect()
+    ends.map(|v| format!("{} {}", f.value(*v).name, f.value(*v).ty))
+        .collect()
 }
 
 const CALL: &str = "program(1.3) {
@@ -48,11 +53,22 @@ fn rows_of_calls_fill_64_bytes_where_that_is_asked_for() {
         listed[0],
         "main: input `x` was tensor<fp16, [2, 33]>, is tensor<fp16, [2, 64]>; behind that anything: it is not read"
     );
-    assert!(report.kept().any(|s| s.fix == "pad_interface" && s.rules == ["ANE062"]), "{report}");
+    assert!(
+        report
+            .kept()
+            .any(|s| s.fix == "pad_interface" && s.rules == ["ANE062"]),
+        "{report}"
+    );
     assert!(!report.left.iter().any(|l| l.rule == "ANE062"), "{report}");
     let (before, after, report) = padded(CALL, Route::Direct, false);
     assert_eq!(types(&after.functions()[0]), types(&before.functions()[0]));
-    assert!(report.left.iter().any(|l| l.rule == "ANE062" && l.reason.contains("not asked for")), "{report}");
+    assert!(
+        report
+            .left
+            .iter()
+            .any(|l| l.rule == "ANE062" && l.reason.contains("not asked for")),
+        "{report}"
+    );
     // Core ML pads what a call passes by itself.
     let (before, after, _) = padded(CALL, Route::CoreMl, true);
     assert_eq!(types(&after.functions()[0]), types(&before.functions()[0]));
@@ -73,10 +89,24 @@ fn what_lies_behind_the_end_does_not_count() {
     let before = program(
         "program(1.3) { func f<ios18>(tensor<fp16, [2, 33]> x) { tensor<fp16, [2, 33]> y = exp(x = x); } -> (y); }",
     );
-    let prove = |after: &str| prove(&before.functions()[0], &program(after).functions()[0], Numbers::Exact);
-    assert!(matches!(prove(&text(0, 0)), Proof::Equal(_)), "{:?}", prove(&text(0, 0)));
+    let prove = |after: &str| {
+        prove(
+            &before.functions()[0],
+            &program(after).functions()[0],
+            Numbers::Exact,
+        )
+    };
+    assert!(
+        matches!(prove(&text(0, 0)), Proof::Equal(_)),
+        "{:?}",
+        prove(&text(0, 0))
+    );
     for wrong in [text(1, 0), text(31, 0), text(0, 1)] {
-        assert!(matches!(prove(&wrong), Proof::Differs(_)), "{:?}", prove(&wrong));
+        assert!(
+            matches!(prove(&wrong), Proof::Differs(_)),
+            "{:?}",
+            prove(&wrong)
+        );
     }
 }
 
@@ -100,9 +130,17 @@ fn states_of_all_functions_are_padded_or_none() {
     let (_, after, report) = padded(STATE, Route::CoreMl, true);
     for f in after.functions() {
         assert!(types(f)[0].contains("[4, 64]"), "{}", f.name);
-        assert!(types(f).last().unwrap().contains("[4, 33]"), "what Core ML passes stays");
+        assert!(
+            types(f).last().unwrap().contains("[4, 33]"),
+            "what Core ML passes stays"
+        );
     }
-    assert!(report.interface.iter().all(|c| c.role == "state" && c.padding() == "0"));
+    assert!(
+        report
+            .interface
+            .iter()
+            .all(|c| c.role == "state" && c.padding() == "0")
+    );
     assert!(!report.left.iter().any(|l| l.rule == "ANE070"), "{report}");
 }
 
@@ -124,6 +162,12 @@ fn what_cannot_be_padded_is_refused_with_the_reason() {
             _ => None,
         })
         .collect();
-    assert_eq!(reasons, ["another function of the program cannot be padded", "an input of it is an output"]);
+    assert_eq!(
+        reasons,
+        [
+            "another function of the program cannot be padded",
+            "an input of it is an output"
+        ]
+    );
     assert!(report.interface.is_empty());
 }

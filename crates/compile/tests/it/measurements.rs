@@ -4,7 +4,8 @@ use thane_compile::audit::labelled::measurements::{Scored, Scores, Summary, load
 
 const MEASUREMENTS: &str = include_str!("../../../../data/audit/ane_measurements.csv");
 
-/// Most that the median may be off, of single ops, layers and graphs that no number was chosen with in view.
+/// Most that the median may be off, of single ops, layers and graphs that no number was chosen with
+/// in view.
 const OPS_MEDIAN: f64 = 0.12;
 /// Least share of them that is off by a quarter at most.
 const OPS_WITHIN_QUARTER: f64 = 0.8;
@@ -33,7 +34,10 @@ fn of(scores: &Scores, keep: impl Fn(&Scored) -> bool) -> Summary {
 fn unseen_ops_and_graphs_are_met() {
     let found = of(&scores(), |row| !row.row.is_seen() && is_op(row));
     assert!(found.n >= 75, "{found:?}");
-    assert!(found.median <= OPS_MEDIAN && found.within_quarter >= OPS_WITHIN_QUARTER, "{found:?}");
+    assert!(
+        found.median <= OPS_MEDIAN && found.within_quarter >= OPS_WITHIN_QUARTER,
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -45,8 +49,14 @@ fn unseen_steps_of_language_models_are_met() {
 #[test]
 fn intervals_are_honest() {
     let scores = scores();
-    for (name, found) in [("unseen", of(&scores, |row| !row.row.is_seen())), ("all", of(&scores, |_| true))] {
-        assert!((INSIDE.0..=INSIDE.1).contains(&found.inside), "{name}: {found:?}");
+    for (name, found) in [
+        ("unseen", of(&scores, |row| !row.row.is_seen())),
+        ("all", of(&scores, |_| true)),
+    ] {
+        assert!(
+            (INSIDE.0..=INSIDE.1).contains(&found.inside),
+            "{name}: {found:?}"
+        );
     }
 }
 
@@ -56,14 +66,29 @@ fn every_row_is_predicted_or_explained() {
     let rows = load(MEASUREMENTS).unwrap();
     let scores = score(&rows);
     assert_eq!(scores.scored.len() + scores.inexpressible.len(), rows.len());
-    assert!(scores.scored.len() >= 175, "{} of {}", scores.scored.len(), rows.len());
-    assert!(scores.inexpressible.iter().all(|(_, reason)| !reason.is_empty()));
+    assert!(
+        scores.scored.len() >= 175,
+        "{} of {}",
+        scores.scored.len(),
+        rows.len()
+    );
+    assert!(
+        scores
+            .inexpressible
+            .iter()
+            .all(|(_, reason)| !reason.is_empty())
+    );
 }
 
 #[test]
 fn a_file_without_the_columns_is_refused() {
     let header = MEASUREMENTS.lines().next().unwrap();
-    assert!(load("id,kind\n1,op\n").unwrap_err().to_string().contains("no column"));
+    assert!(
+        load("id,kind\n1,op\n")
+            .unwrap_err()
+            .to_string()
+            .contains("no column")
+    );
     let row = "1,op,gemv,x,fp16,M4,15,Core ML,latency,fast,ms,,,,,unused";
     let said = load(&format!("{header}\n{row}\n")).unwrap_err().to_string();
     assert_eq!(said, "measurement 1: \"fast\" is no number above 0");

@@ -14,21 +14,50 @@ use thane_models::{Model, build};
 use crate::machine::{Noise, instance};
 use crate::rough;
 
-const VERIFY: Options = Options { verify: true, stop_after: None };
+const VERIFY: Options = Options {
+    verify: true,
+    stop_after: None,
+};
 
-const TINY: [&str; 8] =
-    ["llama-bias", "llama-rope3", "llama-linear", "llama-bf16", "llama-f16", "gemma3", "gemma3-linear", "gemma3-bf16"];
-const REAL: [&str; 2] = ["SmolLM2-135M-Instruct.Q4_1.gguf", "gemma-3-270m-q4_k_m.gguf"];
+const TINY: [&str; 8] = [
+    "llama-bias",
+    "llama-rope3",
+    "llama-linear",
+    "llama-bf16",
+    "llama-f16",
+    "gemma3",
+    "gemma3-linear",
+    "gemma3-bf16",
+];
+const REAL: [&str; 2] = [
+    "SmolLM2-135M-Instruct.Q4_1.gguf",
+    "gemma-3-270m-q4_k_m.gguf",
+];
 
 fn model(path: &Path, cache: DType, context: usize) -> Model {
     let checkpoint = Checkpoint::open(path).unwrap();
-    build(&checkpoint, &thane_models::Options { context: Some(context), cache, score: true, engine: None }).unwrap()
+    build(
+        &checkpoint,
+        &thane_models::Options {
+            context: Some(context),
+            cache,
+            score: true,
+            engine: None,
+        },
+    )
+    .unwrap()
 }
 
 fn call(instance: &mut dyn Instance, function: &str, tokens: &[u32], position: usize) -> Vec<u8> {
     let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_ne_bytes()).collect();
-    instance.input("input_ids", &[1, tokens.len()]).unwrap().copy_from_slice(&bytes);
-    instance.input("position", &[1]).unwrap().copy_from_slice(&(position as i32).to_ne_bytes());
+    instance
+        .input("input_ids", &[1, tokens.len()])
+        .unwrap()
+        .copy_from_slice(&bytes);
+    instance
+        .input("position", &[1])
+        .unwrap()
+        .copy_from_slice(&(position as i32).to_ne_bytes());
     instance.run(function).unwrap();
     instance.output("logits").unwrap().bytes.to_vec()
 }
@@ -46,27 +75,49 @@ fn logits(program: &Program, numerics: Numerics, tokens: &[u32], n_decoded: usiz
     found
 }
 
-/// Compile a model and the same model made rough; both must come out the same and compute what was computed before.
-fn check(name: &str, model: &Model, numerics: Numerics, n_tokens: usize, n_decoded: usize) -> (Program, Report) {
+/// Compile a model and the same model made rough; both must come out the same and compute what was
+/// computed before.
+fn check(
+    name: &str,
+    model: &Model,
+    numerics: Numerics,
+    n_tokens: usize,
+    n_decoded: usize,
+) -> (Program, Report) {
     let (smooth, _) = run(model.program.clone(), &VERIFY).unwrap();
     let rough = rough::roughen(&model.program);
     let (compiled, report) = run(rough.clone(), &VERIFY).unwrap();
     assert_eq!(difference(&compiled, &smooth), None, "{name}");
-    let n_removed: usize = report.functions.iter().map(|f| f.n_ops_before - f.n_ops_after).sum();
+    let n_removed: usize = report
+        .functions
+        .iter()
+        .map(|f| f.n_ops_before - f.n_ops_after)
+        .sum();
     let n_applied: usize = report.passes.iter().map(|p| p.n_applied).sum();
-    assert_eq!(n_removed, n_applied, "{name}: each site of these passes is one op less");
+    assert_eq!(
+        n_removed, n_applied,
+        "{name}: each site of these passes is one op less"
+    );
     let mut noise = Noise(5);
-    let tokens: Vec<u32> = (0..n_tokens).map(|_| noise.next() % model.info.vocab_size as u32).collect();
+    let tokens: Vec<u32> = (0..n_tokens)
+        .map(|_| noise.next() % model.info.vocab_size as u32)
+        .collect();
     let before = logits(&model.program, numerics, &tokens, n_decoded);
     let after = logits(&compiled, numerics, &tokens, n_decoded);
     assert!(before == after, "{name}, {numerics:?}: the logits differ");
-    assert!(before.windows(2).all(|w| w[0] != w[1]), "{name}: calls that should differ do not");
+    assert!(
+        before.windows(2).all(|w| w[0] != w[1]),
+        "{name}: calls that should differ do not"
+    );
     (rough, report)
 }
 
 fn lines(report: &Report) -> String {
     let functions = report.functions.iter().map(ToString::to_string);
-    functions.chain(report.passes.iter().map(ToString::to_string)).collect::<Vec<_>>().join("\n  ")
+    functions
+        .chain(report.passes.iter().map(ToString::to_string))
+        .collect::<Vec<_>>()
+        .join("\n  ")
 }
 
 #[test]
@@ -84,7 +135,10 @@ fn tiny_models_compute_the_same() {
 #[test]
 fn real_models_compute_the_same_and_compile_at_once() {
     let Some(folder) = std::env::var_os("THANE_MODELS").map(PathBuf::from) else {
-        println!("skipped: THANE_MODELS does not name a folder with {}", REAL.join(" and "));
+        println!(
+            "skipped: THANE_MODELS does not name a folder with {}",
+            REAL.join(" and ")
+        );
         return;
     };
     for name in REAL {
@@ -94,14 +148,20 @@ fn real_models_compute_the_same_and_compile_at_once() {
             let (median_ms, report) = time(program);
             println!("{name}, {kind}: {median_ms:.1} ms\n  {}", lines(&report));
             // 100: what a user does not notice beside the reading of a file.
-            assert!(cfg!(debug_assertions) || median_ms < 100.0, "{name}: {median_ms} ms");
+            assert!(
+                cfg!(debug_assertions) || median_ms < 100.0,
+                "{name}: {median_ms} ms"
+            );
         }
     }
 }
 
 /// The median of nine runs without checks.
 fn time(program: &Program) -> (f64, Report) {
-    let options = Options { verify: false, stop_after: None };
+    let options = Options {
+        verify: false,
+        stop_after: None,
+    };
     let once = || {
         let program = program.clone();
         let start = Instant::now();

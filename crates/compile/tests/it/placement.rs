@@ -14,7 +14,12 @@ fn published_placements_are_predicted() {
     let rows = read(M4).unwrap();
     let target = Target::parse("m4+macos27", Units::All, Route::CoreMl).unwrap();
     let score = score(&rows, &target);
-    let misses: Vec<String> = score.misses.iter().chain(&score.gpu_misses).map(|m| format!("{m:?}")).collect();
+    let misses: Vec<String> = score
+        .misses
+        .iter()
+        .chain(&score.gpu_misses)
+        .map(|m| format!("{m:?}"))
+        .collect();
     let n: usize = score.ane.values().map(Confusion::n_rows).sum();
     println!(
         "{} of {n} rows: {:.1} %\n{:#?}\n{}",
@@ -25,14 +30,21 @@ fn published_placements_are_predicted() {
     );
     assert_eq!(n, rows.len());
     assert!(score.share_right() >= LEAST_RIGHT, "{}", misses.join("\n"));
-    assert!(score.gpu.n_right() as f64 >= LEAST_RIGHT * score.gpu.n_rows() as f64, "{}", misses.join("\n"));
+    assert!(
+        score.gpu.n_right() as f64 >= LEAST_RIGHT * score.gpu.n_rows() as f64,
+        "{}",
+        misses.join("\n")
+    );
     // Both answers are in the data, so that neither alone reaches the bound.
     let unsupported = rows.iter().filter(|r| !r.ane).count();
-    assert!(unsupported as f64 > (1.0 - LEAST_RIGHT) * rows.len() as f64 && unsupported * 2 < rows.len());
+    assert!(
+        unsupported as f64 > (1.0 - LEAST_RIGHT) * rows.len() as f64
+            && unsupported * 2 < rows.len()
+    );
 }
 
-/// The table of ops in the facts about the engine (2.1): name, how it is called, whether Core ML on M4 with macOS
-/// 27 runs it on the engine.
+/// The table of ops in the facts about the engine (2.1): name, how it is called, whether Core ML on
+/// M4 with macOS 27 runs it on the engine.
 const TABLE: &[(&str, &str, bool)] = &[
     ("relu", "[1,64,32,32]", true),
     ("sigmoid", "[1,64,32,32]", true),
@@ -157,14 +169,19 @@ fn support_follows_the_table_of_ops() {
     assert!(score.misses.is_empty(), "{:#?}", score.misses);
 }
 
-/// Ops that the notation cannot describe: weights in a form of their own, or shapes that follow from other tensors.
+/// Ops that the notation cannot describe: weights in a form of their own, or shapes that follow
+/// from other tensors.
 const NOT_CALLED: &[&str] = &["const", "conv_quantized", "reshape_like", "write_state"];
 
 #[test]
 fn every_op_can_be_called() {
     let target = Target::parse("m4", Units::All, Route::CoreMl).unwrap();
-    let mut names: Vec<&str> =
-        GROUPS.iter().flat_map(|g| g.iter()).filter(|d| !d.is_constexpr()).map(|d| d.name).collect();
+    let mut names: Vec<&str> = GROUPS
+        .iter()
+        .flat_map(|g| g.iter())
+        .filter(|d| !d.is_constexpr())
+        .map(|d| d.name)
+        .collect();
     names.retain(|n| !NOT_CALLED.contains(n));
     names.dedup();
     let call = |op: &&str| {
@@ -198,8 +215,21 @@ fn rows_that_cannot_be_called_are_misses() {
     let rows = read(&format!("{header}{}", rows.join("\n"))).unwrap();
     let target = Target::parse("m4", Units::All, Route::CoreMl).unwrap();
     let score = score(&rows, &target);
-    let built = score.ane.values().map(|c| c.n_rows() - c.other).sum::<usize>();
-    assert_eq!(score.ane.values().map(Confusion::n_rows).sum::<usize>(), rows.len());
-    assert!(built <= 1 && score.misses.len() >= rows.len() - 1, "{score:#?}");
-    assert_eq!(score.misses[0].said, "not built: the opset has no op `no_such_op`");
+    let built = score
+        .ane
+        .values()
+        .map(|c| c.n_rows() - c.other)
+        .sum::<usize>();
+    assert_eq!(
+        score.ane.values().map(Confusion::n_rows).sum::<usize>(),
+        rows.len()
+    );
+    assert!(
+        built <= 1 && score.misses.len() >= rows.len() - 1,
+        "{score:#?}"
+    );
+    assert_eq!(
+        score.misses[0].said,
+        "not built: the opset has no op `no_such_op`"
+    );
 }

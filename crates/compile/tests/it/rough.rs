@@ -6,8 +6,9 @@ use thane_mil::program::Program;
 use thane_mil::text::{Blobs, parse, print};
 use thane_mil::types::TensorType;
 
-/// After each op that makes one value come its twin and, where the value is computed at run time, `identity` of the twin
-/// and a dead op; later uses take the value, the twin and the identity in turn.
+/// After each op that makes one value come its twin and, where the value is computed at run time,
+/// `identity` of the twin and a dead op; later uses take the value, the twin and the identity in
+/// turn.
 pub fn roughen(program: &Program) -> Program {
     let mut blobs = Blobs::default();
     let text = print(program, &mut blobs);
@@ -33,7 +34,10 @@ pub fn roughen(program: &Program) -> Program {
         }
         out.push_str(&format!("{ty} {name}_twin = {op}({args})[{attributes}\n"));
         if op == "const" || op.starts_with("constexpr_") {
-            names.insert(name.to_owned(), (0, vec![name.to_owned(), format!("{name}_twin")]));
+            names.insert(
+                name.to_owned(),
+                (0, vec![name.to_owned(), format!("{name}_twin")]),
+            );
             continue;
         }
         out.push_str(&format!("{ty} {name}_same = identity(x = {name}_twin);\n"));
@@ -71,7 +75,11 @@ fn redirected(args: &str, names: &mut HashMap<String, (usize, Vec<String>)>) -> 
         let (param, value) = part.split_once(" = ").map_or(("", part), |(p, v)| (p, v));
         let bare = value.trim_matches(['(', ')']);
         let value = value.replace(bare, &next(bare));
-        if param.is_empty() { value } else { format!("{param} = {value}") }
+        if param.is_empty() {
+            value
+        } else {
+            format!("{param} = {value}")
+        }
     });
     bindings.collect::<Vec<_>>().join(", ")
 }

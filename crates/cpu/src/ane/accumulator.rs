@@ -1,7 +1,7 @@
 //! The sum that a product of matrices ends in.
 //!
-//! A 32-bit number of units of 2^-16 that starts with the bias and takes one product after the other. In which order
-//! the engine takes them is not known; here it is the order of the operands.
+//! A 32-bit number of units of 2^-16 that starts with the bias and takes one product after the
+//! other. In which order the engine takes them is not known; here it is the order of the operands.
 
 use super::effects::Effects;
 
@@ -23,10 +23,14 @@ pub struct Sum {
     pub overflowed: bool,
 }
 
-/// The sum of `x[i] * w[i]` and the bias. Operands hold fp16 numbers, or what specials are decoded as.
+/// The sum of `x[i] * w[i]` and the bias. Operands hold fp16 numbers, or what specials are decoded
+/// as.
 pub fn dot(x: &[f32], w: &[f32], bias: f32, effects: Effects) -> Sum {
     match quick(x, w, bias, effects) {
-        Some(value) => Sum { value, overflowed: false },
+        Some(value) => Sum {
+            value,
+            overflowed: false,
+        },
         None => in_order(x, w, bias, effects),
     }
 }
@@ -36,20 +40,34 @@ pub fn dot(x: &[f32], w: &[f32], bias: f32, effects: Effects) -> Sum {
 fn power(v: f32) -> f32 {
     const LEAST_NORMAL: f32 = 1.0 / 16384.0;
     let power = f32::from_bits(v.to_bits() & 0x7f80_0000);
-    if power < LEAST_NORMAL { LEAST_NORMAL } else { power }
+    if power < LEAST_NORMAL {
+        LEAST_NORMAL
+    } else {
+        power
+    }
 }
 
-/// The sum in units where the sizes of all products together are within the limit: no order of them can leave it.
+/// The sum in units where the sizes of all products together are within the limit: no order of them
+/// can leave it.
 fn quick(x: &[f32], w: &[f32], bias: f32, effects: Effects) -> Option<f64> {
     if !effects.fixed_point {
         return None;
     }
-    let least = if effects.drop_small_products { LEAST } else { 0.0 };
+    let least = if effects.drop_small_products {
+        LEAST
+    } else {
+        0.0
+    };
     let (mut sums, mut sizes) = ([0i32; LANES], [0f32; LANES]);
     let mut lanes = |x: &[f32; LANES], w: &[f32; LANES]| {
         for l in 0..LANES {
-            // 11 bits times 11 bits: exact, and so is the sum with a half up to the last place that counts.
-            let product = if power(x[l]) * power(w[l]) >= least { x[l] * w[l] * UNITS } else { 0.0 };
+            // 11 bits times 11 bits: exact, and so is the sum with a half up to the last place that
+            // counts.
+            let product = if power(x[l]) * power(w[l]) >= least {
+                x[l] * w[l] * UNITS
+            } else {
+                0.0
+            };
             sums[l] = sums[l].wrapping_add((product + 0.5f32.copysign(product)) as i32);
             sizes[l] += product.abs();
         }
@@ -71,7 +89,13 @@ fn quick(x: &[f32], w: &[f32], bias: f32, effects: Effects) -> Option<f64> {
 /// The sum one product after the other.
 fn in_order(x: &[f32], w: &[f32], bias: f32, effects: Effects) -> Sum {
     let units = f64::from(UNITS);
-    let aligned = |v: f64| if effects.fixed_point { (v * units).round() / units } else { v };
+    let aligned = |v: f64| {
+        if effects.fixed_point {
+            (v * units).round() / units
+        } else {
+            v
+        }
+    };
     // A sum that is infinite because an operand is, where that counts, obeys IEEE.
     let leaves = |sum: f64| effects.accumulator_overflow && sum.is_finite() && sum.abs() >= LIMIT;
     let mut sum = aligned(f64::from(bias));
@@ -84,8 +108,14 @@ fn in_order(x: &[f32], w: &[f32], bias: f32, effects: Effects) -> Sum {
         }
     }
     match leaves(sum) {
-        true => Sum { value: f64::INFINITY.copysign(sum), overflowed: true },
+        true => Sum {
+            value: f64::INFINITY.copysign(sum),
+            overflowed: true,
+        },
         // A sum of nothing is not negative.
-        false => Sum { value: sum + 0.0, overflowed: false },
+        false => Sum {
+            value: sum + 0.0,
+            overflowed: false,
+        },
     }
 }

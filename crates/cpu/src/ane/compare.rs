@@ -1,4 +1,5 @@
-//! A function in f32 and as the engine computes it, op by op side by side: where numbers part, how far, and why.
+//! A function in f32 and as the engine computes it, op by op side by side: where numbers part, how
+//! far, and why.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -37,7 +38,14 @@ impl Default for Options {
     /// 2 %: 41 roundings to fp16 in a row, all to one side.
     fn default() -> Self {
         let (effects, limits, budget) = Default::default();
-        Self { effects, tolerance: 0.02, n_threads: 1, isa: None, limits, budget }
+        Self {
+            effects,
+            tolerance: 0.02,
+            n_threads: 1,
+            isa: None,
+            limits,
+            budget,
+        }
     }
 }
 
@@ -86,7 +94,8 @@ pub struct OpReport {
 /// Why a result is not what f32 gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The names of the effects without which this op would be right on the very operands that it got.
+    /// The names of the effects without which this op would be right on the very operands that it
+    /// got.
     Effects(Vec<&'static str>),
     /// None of this op: what it got was off already.
     Inherited,
@@ -121,10 +130,18 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (what, finding) in [("overflows", &self.first_overflow), ("loses accuracy", &self.first_loss)] {
+        for (what, finding) in [
+            ("overflows", &self.first_overflow),
+            ("loses accuracy", &self.first_loss),
+        ] {
             match finding {
                 None => writeln!(f, "nothing {what}")?,
-                Some(finding) => writeln!(f, "the first that {what}: {}; {}", self.op(finding), finding.cause)?,
+                Some(finding) => writeln!(
+                    f,
+                    "the first that {what}: {}; {}",
+                    self.op(finding),
+                    finding.cause
+                )?,
             }
         }
         Ok(())
@@ -133,11 +150,19 @@ impl fmt::Display for Report {
 
 impl fmt::Display for OpReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "op `{}` that makes `{}` (from `{}`", self.name, self.result, self.place)?;
+        write!(
+            f,
+            "op `{}` that makes `{}` (from `{}`",
+            self.name, self.result, self.place
+        )?;
         if let Some(tensor) = &self.tensor {
             write!(f, ", with `{tensor}`")?;
         }
-        write!(f, "): element {} is {}, {} in f32", self.worst, self.found, self.expected)?;
+        write!(
+            f,
+            "): element {} is {}, {} in f32",
+            self.worst, self.found, self.expected
+        )?;
         if self.n_overflows > 0 {
             write!(f, "; {} of {} overflow", self.n_overflows, self.n_values)?;
         }
@@ -154,8 +179,8 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Run `function` twice on the same inputs and states. States that are not given are zeros; values are held until their
-/// last use, so this takes the memory of two runs.
+/// Run `function` twice on the same inputs and states. States that are not given are zeros; values
+/// are held until their last use, so this takes the memory of two runs.
 pub fn compare(
     program: &Program,
     function: &str,
@@ -163,12 +188,19 @@ pub fn compare(
     states: &[(&str, View<'_>)],
     options: &Options,
 ) -> Result<Report, CompareError> {
-    let f = program.function(function).ok_or_else(|| RunError::NoFunction(function.to_owned()))?;
-    let cpu =
-        Cpu::new(Numerics::Ane(options.effects), options.n_threads).with_isa(options.isa).with_budget(&options.budget);
+    let f = program
+        .function(function)
+        .ok_or_else(|| RunError::NoFunction(function.to_owned()))?;
+    let cpu = Cpu::new(Numerics::Ane(options.effects), options.n_threads)
+        .with_isa(options.isa)
+        .with_budget(&options.budget);
     same_states(program)?;
     let ours = cpu.plan(std::slice::from_ref(f), options.limits, 0)?;
-    let (context, plans, states_of_all) = (Arc::clone(&ours.context), Arc::clone(&ours.plans), ours.states.clone());
+    let (context, plans, states_of_all) = (
+        Arc::clone(&ours.context),
+        Arc::clone(&ours.plans),
+        ours.states.clone(),
+    );
     let sure = Shared {
         context,
         plans,
@@ -181,22 +213,36 @@ pub fn compare(
         profile: None,
     };
     let [ours, sure] = [Arc::new(ours), Arc::new(sure)];
-    let [mut our_run, mut sure_run] = [Running::new(Arc::clone(&ours))?, Running::new(Arc::clone(&sure))?];
+    let [mut our_run, mut sure_run] = [
+        Running::new(Arc::clone(&ours))?,
+        Running::new(Arc::clone(&sure))?,
+    ];
     for run in [&mut our_run, &mut sure_run] {
         fill(run, inputs, states)?;
     }
-    let plan = ours.plans.get(function).ok_or_else(|| RunError::NoFunction(function.to_owned()))?;
+    let plan = ours
+        .plans
+        .get(function)
+        .ok_or_else(|| RunError::NoFunction(function.to_owned()))?;
     let lockstep = Lockstep {
         plan,
         options,
         sure: sure_run.frame(&sure, plan)?,
         ours: our_run.frame(&ours, plan)?,
-        report: Report { ops: Vec::new(), first_overflow: None, first_loss: None },
+        report: Report {
+            ops: Vec::new(),
+            first_overflow: None,
+            first_loss: None,
+        },
     };
     Ok(lockstep.run()?)
 }
 
-fn fill(run: &mut Running, inputs: &[(&str, View<'_>)], states: &[(&str, View<'_>)]) -> Result<(), RunError> {
+fn fill(
+    run: &mut Running,
+    inputs: &[(&str, View<'_>)],
+    states: &[(&str, View<'_>)],
+) -> Result<(), RunError> {
     let misfit = |name: &str, view: &View<'_>, expected: String| RunError::Shape {
         name: name.to_owned(),
         expected,
@@ -209,13 +255,26 @@ fn fill(run: &mut Running, inputs: &[(&str, View<'_>)], states: &[(&str, View<'_
             .filter(|to| to.len() == n_bytes)
             .map(|to| to.copy_from_slice(view.bytes))
             .ok_or_else(|| {
-                misfit(name, view, format!("{n_bytes} bytes, and {} of {}", view.bytes.len(), view.dtype))
+                misfit(
+                    name,
+                    view,
+                    format!(
+                        "{n_bytes} bytes, and {} of {}",
+                        view.bytes.len(),
+                        view.dtype
+                    ),
+                )
             })?;
     }
     for (name, view) in states {
         let held = run.state(name)?;
-        if (held.dtype, held.shape, held.bytes.len()) != (view.dtype, view.shape, view.bytes.len()) {
-            return Err(misfit(name, view, format!("a state {:?} of {}", held.shape, held.dtype)));
+        if (held.dtype, held.shape, held.bytes.len()) != (view.dtype, view.shape, view.bytes.len())
+        {
+            return Err(misfit(
+                name,
+                view,
+                format!("a state {:?} of {}", held.shape, held.dtype),
+            ));
         }
         run.state_mut(name)?.copy_from_slice(view.bytes);
     }
@@ -238,9 +297,13 @@ impl Lockstep<'_> {
         for step in &self.plan.steps {
             let open = self.report.first_overflow.is_none() || self.report.first_loss.is_none();
             let dropped = step.last_uses.iter().filter(|_| open);
-            let operands: Kept = dropped.filter_map(|v| Some((*v, self.ours.slots[v.index()].clone()?))).collect();
+            let operands: Kept = dropped
+                .filter_map(|v| Some((*v, self.ours.slots[v.index()].clone()?)))
+                .collect();
             if let Err(reason) = self.both(step, &operands) {
-                let refused = [&mut self.sure, &mut self.ours].into_iter().find_map(|f| f.pool.refusal(&reason));
+                let refused = [&mut self.sure, &mut self.ours]
+                    .into_iter()
+                    .find_map(|f| f.pool.refusal(&reason));
                 return Err(run_error(self.plan, step.op, reason, refused));
             }
         }
@@ -251,12 +314,17 @@ impl Lockstep<'_> {
         self.sure.step(self.plan, step)?;
         self.ours.tally = super::Tally::default();
         self.ours.step(self.plan, step)?;
-        step.results.iter().try_for_each(|result| self.look(step, result.id, operands))
+        step.results
+            .iter()
+            .try_for_each(|result| self.look(step, result.id, operands))
     }
 
     fn look(&mut self, step: &Step, result: ValueId, operands: &Kept) -> Result<(), Fault> {
-        let [sure, ours] = [&self.sure, &self.ours].map(|frame| frame.slots[result.index()].as_ref());
-        let (Some(sure), Some(ours)) = (sure, ours) else { return Ok(()) };
+        let [sure, ours] =
+            [&self.sure, &self.ours].map(|frame| frame.slots[result.index()].as_ref());
+        let (Some(sure), Some(ours)) = (sure, ours) else {
+            return Ok(());
+        };
         let measure = Measure::new(sure, ours)?;
         let f = &self.plan.function;
         let op = f.op(step.op);
@@ -288,8 +356,8 @@ impl Lockstep<'_> {
         Ok(())
     }
 
-    /// The fewest effects without which the step is right on the operands that it had: one alone where there is one,
-    /// else what is left when those are put back that do no harm.
+    /// The fewest effects without which the step is right on the operands that it had: one alone
+    /// where there is one, else what is left when those are put back that do no harm.
     fn cause(
         &mut self,
         step: &Step,
@@ -298,7 +366,10 @@ impl Lockstep<'_> {
         is_right: impl Fn(&Measure) -> bool,
     ) -> Result<Cause, Fault> {
         let all = self.options.effects;
-        let mut is_right_with = |effects| self.again(step, result, operands, effects).map(|m| is_right(&m));
+        let mut is_right_with = |effects| {
+            self.again(step, result, operands, effects)
+                .map(|m| is_right(&m))
+        };
         for effect in all.on() {
             let mut but_one = all;
             effect.switch(&mut but_one, false);
@@ -314,15 +385,28 @@ impl Lockstep<'_> {
         for effect in all.on() {
             let mut more = harmless;
             effect.switch(&mut more, true);
-            if is_right_with(more)? { harmless = more } else { names.push(effect.name) }
+            if is_right_with(more)? {
+                harmless = more
+            } else {
+                names.push(effect.name)
+            }
         }
         Ok(Cause::Effects(names))
     }
 
     /// The step once more with other effects; everything is left as it was.
-    fn again(&mut self, step: &Step, result: ValueId, operands: &Kept, effects: Effects) -> Result<Measure, Fault> {
-        let held: HashMap<ValueId, Option<Tensor>> =
-            step.results.iter().map(|r| (r.id, self.ours.slots[r.id.index()].clone())).collect();
+    fn again(
+        &mut self,
+        step: &Step,
+        result: ValueId,
+        operands: &Kept,
+        effects: Effects,
+    ) -> Result<Measure, Fault> {
+        let held: HashMap<ValueId, Option<Tensor>> = step
+            .results
+            .iter()
+            .map(|r| (r.id, self.ours.slots[r.id.index()].clone()))
+            .collect();
         for (value, tensor) in operands {
             self.ours.slots[value.index()] = Some(tensor.clone());
         }
@@ -331,7 +415,8 @@ impl Lockstep<'_> {
         let done = self.ours.step(self.plan, step);
         (self.ours.numerics, self.ours.tally) = (numerics, tally);
         let found = self.ours.slots[result.index()].take();
-        held.into_iter().for_each(|(value, tensor)| self.ours.slots[value.index()] = tensor);
+        held.into_iter()
+            .for_each(|(value, tensor)| self.ours.slots[value.index()] = tensor);
         done?;
         match (self.sure.slots[result.index()].as_ref(), found) {
             (Some(sure), Some(found)) => Measure::new(sure, &found),
@@ -359,7 +444,14 @@ impl Measure {
                 sure.shape, ours.shape
             ));
         }
-        let mut out = Self { max_abs_error: 0.0, size: 0.0, n_overflows: 0, worst: 0, expected: 0.0, found: 0.0 };
+        let mut out = Self {
+            max_abs_error: 0.0,
+            size: 0.0,
+            n_overflows: 0,
+            worst: 0,
+            expected: 0.0,
+            found: 0.0,
+        };
         if let (Some(sure), Some(ours)) = (sure.f32s(), ours.f32s()) {
             let pairs = sure.iter().zip(ours).enumerate();
             pairs.for_each(|(i, (s, o))| out.add(i, f64::from(*s), f64::from(*o)));
@@ -377,7 +469,11 @@ impl Measure {
         }
         self.size = self.size.max(expected.abs());
         self.n_overflows += usize::from(!found.is_finite());
-        let error = if found.is_finite() { (found - expected).abs() } else { f64::INFINITY };
+        let error = if found.is_finite() {
+            (found - expected).abs()
+        } else {
+            f64::INFINITY
+        };
         if error > self.max_abs_error || i == 0 {
             (self.worst, self.expected, self.found) = (i, expected, found);
             self.max_abs_error = error;
@@ -385,17 +481,30 @@ impl Measure {
     }
 
     fn relative(&self) -> f64 {
-        if self.max_abs_error == 0.0 { 0.0 } else { self.max_abs_error / self.size }
+        if self.max_abs_error == 0.0 {
+            0.0
+        } else {
+            self.max_abs_error / self.size
+        }
     }
 }
 
 /// The name of the largest constant among what an op takes.
 fn largest_constant(f: &Function, op: &Op) -> Option<String> {
-    let values = op.args.iter().flatten().filter_map(|arg| if let Arg::Value(v) = arg { Some(*v) } else { None });
+    let values = op.args.iter().flatten().filter_map(|arg| {
+        if let Arg::Value(v) = arg {
+            Some(*v)
+        } else {
+            None
+        }
+    });
     let constants = values.filter_map(|v| {
         f.definer(v).filter(|by| by.def.is_constexpr())?;
         let n = f.value(v).ty.tensor()?.n_elements()?;
         Some((n, f.value(v).name.clone()))
     });
-    constants.filter(|(n, _)| *n > 1).max_by_key(|(n, _)| *n).map(|(_, name)| name)
+    constants
+        .filter(|(n, _)| *n > 1)
+        .max_by_key(|(n, _)| *n)
+        .map(|(_, name)| name)
 }

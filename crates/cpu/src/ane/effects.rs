@@ -1,9 +1,9 @@
 //! What the Neural Engine does to numbers, as switches that each say where they come from.
 //!
 //! Sources, none of which is ours:
-//! - M6S: 751K/Apple-Neural-Engine-Microarchitecture-Study-M6, `notes/numerics.md` and `data/06_numerics`; M4 (h16g) and
-//!   M6 (h18g), macOS 27.0.1, October 2026. Convolutions and element-wise ops on chosen fp16 bits, shown to run on the
-//!   engine.
+//! - M6S: 751K/Apple-Neural-Engine-Microarchitecture-Study-M6, `notes/numerics.md` and
+//!   `data/06_numerics`; M4 (h16g) and M6 (h18g), macOS 27.0.1, October 2026. Convolutions and
+//!   element-wise ops on chosen fp16 bits, shown to run on the engine.
 //! - AF: sbryngelson/ANEForge, `docs/numeric-cliffs.md`; M2 Pro and M5, macOS 26.
 
 /// What a claim about the hardware rests on.
@@ -58,7 +58,8 @@ impl Effect {
 
 macro_rules! effects {
     ($($field:ident $name:literal $basis:ident $is_default:literal $source:literal $doc:literal;)*) => {
-        /// What the Neural Engine does to numbers; [`Effects::ALL`] says what each is and where it comes from.
+        /// What the Neural Engine does to numbers; [`Effects::ALL`] says what each is and where it
+        /// comes from.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub struct Effects { $(#[doc = $doc] pub $field: bool,)* }
 
@@ -127,10 +128,17 @@ pub struct UnknownEffect {
 impl Effects {
     /// Switch the effect of that name.
     pub fn set(&mut self, name: &str, on: bool) -> Result<(), UnknownEffect> {
-        let effect = Self::ALL.iter().find(|e| e.name == name).ok_or_else(|| UnknownEffect {
-            name: name.to_owned(),
-            known: Self::ALL.iter().map(|e| e.name).collect::<Vec<_>>().join(", "),
-        })?;
+        let effect = Self::ALL
+            .iter()
+            .find(|e| e.name == name)
+            .ok_or_else(|| UnknownEffect {
+                name: name.to_owned(),
+                known: Self::ALL
+                    .iter()
+                    .map(|e| e.name)
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            })?;
         effect.switch(self, on);
         Ok(())
     }

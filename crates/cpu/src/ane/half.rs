@@ -41,13 +41,26 @@ pub fn nearest(v: f64, half_away: bool) -> f64 {
     let exponent = ((v.to_bits() >> 52 & 0x7ff) as i64 - 1023).max(-14);
     let step = f64::from_bits(((exponent - 10 + 1023) as u64) << 52);
     let n = v / step;
-    let rounded = step * if half_away { n.round() } else { n.round_ties_even() };
-    if rounded.abs() > 65504.0 { f64::INFINITY.copysign(v) } else { rounded }
+    let rounded = step
+        * if half_away {
+            n.round()
+        } else {
+            n.round_ties_even()
+        };
+    if rounded.abs() > 65504.0 {
+        f64::INFINITY.copysign(v)
+    } else {
+        rounded
+    }
 }
 
 /// What an op makes of a result that it knows as `v`.
 pub fn result(v: f64, effects: Effects, tally: &mut Tally) -> f32 {
-    let rounded = if effects.half_precision { nearest(v, effects.round_half_away) } else { v };
+    let rounded = if effects.half_precision {
+        nearest(v, effects.round_half_away)
+    } else {
+        v
+    };
     tally.overflows += usize::from(rounded.is_infinite() && v.is_finite());
     if effects.flush_subnormals && rounded != 0.0 && rounded.abs() < LEAST_NORMAL {
         tally.flushed += 1;
@@ -62,13 +75,19 @@ pub fn operand(v: f32, effects: Effects) -> f32 {
         return v;
     }
     // The exponent after the largest, and the fraction that the bits have in fp16.
-    let fraction = if v.is_nan() { (v.to_bits() >> 13 & 0x3ff) as f32 / 1024.0 } else { 0.0 };
+    let fraction = if v.is_nan() {
+        (v.to_bits() >> 13 & 0x3ff) as f32 / 1024.0
+    } else {
+        0.0
+    };
     (65536.0 * (1.0 + fraction)).copysign(v)
 }
 
 /// Round the results of an op.
 pub fn round_results(values: &mut [f32], effects: Effects, tally: &mut Tally) {
-    values.iter_mut().for_each(|v| *v = result(f64::from(*v), effects, tally));
+    values
+        .iter_mut()
+        .for_each(|v| *v = result(f64::from(*v), effects, tally));
 }
 
 /// A tensor as it enters: what is given from outside, or read where somebody else wrote.
@@ -77,10 +96,14 @@ pub fn entering(mut tensor: Tensor, effects: Effects, pool: &mut Pool) -> Result
     let mut tally = Tally::default();
     let mut enter = |v: f32| result(f64::from(v), effects, &mut tally);
     // What fp16 holds is fp16; only subnormals may change.
-    if matches!(tensor.dtype, DType::Fp32) || matches!(tensor.dtype, DType::Fp16) && effects.flush_subnormals {
+    if matches!(tensor.dtype, DType::Fp32)
+        || matches!(tensor.dtype, DType::Fp16) && effects.flush_subnormals
+    {
         match pool.own(&mut tensor)? {
             Buffer::F32(v) => v[..n].iter_mut().for_each(|v| *v = enter(*v)),
-            Buffer::F16(v) => v[..n].iter_mut().for_each(|v| *v = f32_to_f16(enter(f16_to_f32(*v)))),
+            Buffer::F16(v) => v[..n]
+                .iter_mut()
+                .for_each(|v| *v = f32_to_f16(enter(f16_to_f32(*v)))),
             _ => {}
         }
     }
@@ -98,13 +121,21 @@ pub fn round_constants(context: &Context, values: &mut [f32], effects: Effects) 
         }
         if effects.flush_subnormals {
             let least = LEAST_NORMAL as f32;
-            values.iter_mut().filter(|v| v.abs() < least).for_each(|v| *v = 0f32.copysign(*v));
+            values
+                .iter_mut()
+                .filter(|v| v.abs() < least)
+                .for_each(|v| *v = 0f32.copysign(*v));
         }
     }
 }
 
 /// A constant as the engine has it.
-pub fn constant(context: &Context, tensor: &Tensor, effects: Effects, pool: &mut Pool) -> Result<Tensor, Fault> {
+pub fn constant(
+    context: &Context,
+    tensor: &Tensor,
+    effects: Effects,
+    pool: &mut Pool,
+) -> Result<Tensor, Fault> {
     let (mut wide, n) = (pool.widened(tensor)?, tensor.len());
     if wide.dtype != DType::Fp32 {
         return Ok(wide);

@@ -1,11 +1,13 @@
-//! The numbers of the Apple Neural Engine, op by op: fp16 after each op, and products that end in its accumulator.
+//! The numbers of the Apple Neural Engine, op by op: fp16 after each op, and products that end in
+//! its accumulator.
 //!
-//! What the engine does is in [`Effects`], a switch each, with its source. What is not modelled: which ops the engine runs
-//! at all (every op is taken to), the tables that it has for sigmoid, tanh, exp and their like (these are computed exactly
-//! and rounded), products of int8 by int8, transposed convolution (rounded after, summed as elsewhere), and the order of
-//! sums.
+//! What the engine does is in [`Effects`], a switch each, with its source. What is not modelled:
+//! which ops the engine runs at all (every op is taken to), the tables that it has for sigmoid,
+//! tanh, exp and their like (these are computed exactly and rounded), products of int8 by int8,
+//! transposed convolution (rounded after, summed as elsewhere), and the order of sums.
 //!
-//! [`compare()`] runs a function in f32 and so, side by side, and says where they part. Start at [`Effects`].
+//! [`compare()`] runs a function in f32 and so, side by side, and says where they part. Start at
+//! [`Effects`].
 
 mod accumulator;
 mod compare;
@@ -70,29 +72,55 @@ pub(crate) fn evaluate(
     enter_constants(context, plain, &mut args, effects, pool)?;
     let types = exec::infer(def, &args)?;
     if MOVES.contains(&def.name) {
-        let moved = exec::compute((context, def), &types, &args, pool, true, &mut |c, o| (plain.eval)(c, o))?;
-        return if effects.slice_saturation { saturate(context, plain, &args, &types, moved, pool) } else { Ok(moved) };
+        let moved = exec::compute((context, def), &types, &args, pool, true, &mut |c, o| {
+            (plain.eval)(c, o)
+        })?;
+        return if effects.slice_saturation {
+            saturate(context, plain, &args, &types, moved, pool)
+        } else {
+            Ok(moved)
+        };
     }
     let is_float = |ty: &TensorType| matches!(ty.dtype, DType::Fp16 | DType::Fp32);
     if def.name == "cast" {
         return match (&args[0], &types[..]) {
-            (Some(Value::Tensor(x)), [ty]) if is_float(ty) => Ok(vec![cast(x, ty.dtype, effects, tally, pool)?]),
+            (Some(Value::Tensor(x)), [ty]) if is_float(ty) => {
+                Ok(vec![cast(x, ty.dtype, effects, tally, pool)?])
+            }
             _ => exec::evaluate(context, def, plain.eval, args, pool),
         };
     }
     // Products of integers are not the engine's.
-    let operands = def.params.iter().zip(&args).filter(|(p, _)| ["x", "y", "weight", "bias"].contains(&p.name));
-    let floats = types.iter().all(is_float) && operands.filter_map(|(_, a)| a.as_ref()).all(is_number);
+    let operands = def
+        .params
+        .iter()
+        .zip(&args)
+        .filter(|(p, _)| ["x", "y", "weight", "bias"].contains(&p.name));
+    let floats =
+        types.iter().all(is_float) && operands.filter_map(|(_, a)| a.as_ref()).all(is_number);
     let results = match product::find(def.name).filter(|_| floats) {
         Some(eval) => {
             // The mask alone is read by the plain function's own code.
             let mask = def.param_index("attn_mask").and_then(|i| args.get_mut(i));
-            mask.into_iter().flatten().try_for_each(|mask| compute_with(mask, effects, pool))?;
-            exec::compute((context, def), &types, &args, pool, false, &mut |call, out| eval(call, out, effects, tally))?
+            mask.into_iter()
+                .flatten()
+                .try_for_each(|mask| compute_with(mask, effects, pool))?;
+            exec::compute(
+                (context, def),
+                &types,
+                &args,
+                pool,
+                false,
+                &mut |call, out| eval(call, out, effects, tally),
+            )?
         }
         None => {
-            args.iter_mut().flatten().try_for_each(|arg| compute_with(arg, effects, pool))?;
-            exec::compute((context, def), &types, &args, pool, false, &mut |c, o| (plain.eval)(c, o))?
+            args.iter_mut()
+                .flatten()
+                .try_for_each(|arg| compute_with(arg, effects, pool))?;
+            exec::compute((context, def), &types, &args, pool, false, &mut |c, o| {
+                (plain.eval)(c, o)
+            })?
         }
     };
     let rounded = results.into_iter().zip(&types).map(|(mut tensor, ty)| {
@@ -119,9 +147,14 @@ fn enter_constants(
 ) -> Result<(), Fault> {
     for (operand, arg) in plain.args.iter().zip(args) {
         match (operand, arg) {
-            (Some(Operand::Constant(_)), Some(Value::Tensor(t))) => *t = constant(context, t, effects, pool)?,
+            (Some(Operand::Constant(_)), Some(Value::Tensor(t))) => {
+                *t = constant(context, t, effects, pool)?
+            }
             (Some(Operand::Values(items)), Some(Value::Tensors(ts))) => {
-                let constants = items.iter().zip(ts).filter(|(item, _)| matches!(item, Item::Constant(_)));
+                let constants = items
+                    .iter()
+                    .zip(ts)
+                    .filter(|(item, _)| matches!(item, Item::Constant(_)));
                 for (_, t) in constants {
                     *t = constant(context, t, effects, pool)?;
                 }
@@ -137,18 +170,31 @@ fn compute_with(arg: &mut Value, effects: Effects, pool: &mut Pool) -> Result<()
     for tensor in exec::tensors_mut(arg) {
         *tensor = pool.widened(tensor)?;
         let n = tensor.len();
-        let has_specials = tensor.f32s().is_some_and(|v| v.iter().any(|v| !v.is_finite()));
+        let has_specials = tensor
+            .f32s()
+            .is_some_and(|v| v.iter().any(|v| !v.is_finite()));
         if has_specials && let Buffer::F32(v) = pool.own(tensor)? {
-            v[..n].iter_mut().for_each(|v| *v = half::operand(*v, effects));
+            v[..n]
+                .iter_mut()
+                .for_each(|v| *v = half::operand(*v, effects));
         }
     }
     Ok(())
 }
 
-fn cast(x: &Tensor, dtype: DType, effects: Effects, tally: &mut Tally, pool: &mut Pool) -> Result<Tensor, Fault> {
+fn cast(
+    x: &Tensor,
+    dtype: DType,
+    effects: Effects,
+    tally: &mut Tally,
+    pool: &mut Pool,
+) -> Result<Tensor, Fault> {
     let (mut values, _) = pool.take_checked(&x.shape)?;
     x.each(|i, v| values[i] = half::result(v, effects, tally));
-    pool.narrowed(Tensor::new(DType::Fp32, x.shape.clone(), Buffer::F32(values)), dtype)
+    pool.narrowed(
+        Tensor::new(DType::Fp32, x.shape.clone(), Buffer::F32(values)),
+        dtype,
+    )
 }
 
 /// What slices off the last axis make of large numbers: they pass in units of 1/16 of fp16's own.
@@ -161,9 +207,15 @@ fn saturate(
     pool: &mut Pool,
 ) -> Result<Vec<Tensor>, Fault> {
     const MOST: f32 = 65504.0 / 16.0;
-    let call = Call { context, def: plain.def, args, results: types };
+    let call = Call {
+        context,
+        def: plain.def,
+        args,
+        results: types,
+    };
     let last = |name: &str| call.ints(name).and_then(|v| v.last().copied()).unwrap_or(0);
-    let is_offset = plain.def.name == "slice_by_index" && last("begin_mask") == 0 && last("begin") != 0;
+    let is_offset =
+        plain.def.name == "slice_by_index" && last("begin_mask") == 0 && last("begin") != 0;
     for tensor in moved.iter_mut().filter(|_| is_offset) {
         let mut wide = pool.widened(tensor)?;
         let n = wide.len();

@@ -21,8 +21,12 @@ const SCORES: usize = 1 << 20;
 pub type Eval = fn(&Call<'_>, &mut [Buffer], Effects, &mut Tally) -> Result<(), Fault>;
 
 /// Ops that end in the accumulator.
-static OPS: &[(&str, Eval)] =
-    &[("conv", super::conv::conv), ("linear", linear), ("matmul", matmul), ("scaled_dot_product_attention", attention)];
+static OPS: &[(&str, Eval)] = &[
+    ("conv", super::conv::conv),
+    ("linear", linear),
+    ("matmul", matmul),
+    ("scaled_dot_product_attention", attention),
+];
 
 /// The op of that name by the accumulator.
 pub fn find(name: &str) -> Option<Eval> {
@@ -48,7 +52,9 @@ impl<'a> Values<'a> {
     pub fn copy(&self, start: usize, step: usize, out: &mut [f32]) {
         let out = out.iter_mut().enumerate();
         match self.data {
-            Buffer::F32(v) => out.for_each(|(i, out)| *out = operand(v[start + i * step], self.effects)),
+            Buffer::F32(v) => {
+                out.for_each(|(i, out)| *out = operand(v[start + i * step], self.effects))
+            }
             Buffer::F16(v) => {
                 let value = |at: usize| thane_kernels::f16::f16_to_f32(v[at]);
                 out.for_each(|(i, out)| *out = operand(value(start + i * step), self.effects));
@@ -77,26 +83,40 @@ pub struct Product<'a> {
     pub bias: Option<&'a [f32]>,
 }
 
-/// `y` [n_tokens, rows] of each token and each row of a weight; rows are made when they are needed, once each.
+/// `y` [n_tokens, rows] of each token and each row of a weight; rows are made when they are needed,
+/// once each.
 pub fn by_rows(context: &Context, product: &Product<'_>, effects: Effects, y: &mut [f32]) -> Tally {
     let [n_rows, n_cols] = product.size;
     let n_tokens = y.len().checked_div(n_rows).unwrap_or(0);
     let mut by_row = vec![0f32; y.len()]; // [rows, n_tokens]
     let total = Mutex::new(Tally::default());
-    context.pool().run_chunks(&mut by_row, ROWS * n_tokens, |chunk_idx, chunk| {
-        let (mut row, mut tally) = (vec![0f32; n_cols], Tally::default());
-        for (i, out) in chunk.chunks_mut(n_tokens).enumerate() {
-            let row_idx = chunk_idx * ROWS + i;
-            (product.row)(row_idx, &mut row);
-            let bias = product.bias.and_then(|b| b.get(row_idx)).map_or(0.0, |b| operand(*b, effects));
-            for (t, out) in out.iter_mut().enumerate() {
-                *out = one(&product.x[t * n_cols..][..n_cols], &row, bias, effects, &mut tally);
+    context
+        .pool()
+        .run_chunks(&mut by_row, ROWS * n_tokens, |chunk_idx, chunk| {
+            let (mut row, mut tally) = (vec![0f32; n_cols], Tally::default());
+            for (i, out) in chunk.chunks_mut(n_tokens).enumerate() {
+                let row_idx = chunk_idx * ROWS + i;
+                (product.row)(row_idx, &mut row);
+                let bias = product
+                    .bias
+                    .and_then(|b| b.get(row_idx))
+                    .map_or(0.0, |b| operand(*b, effects));
+                for (t, out) in out.iter_mut().enumerate() {
+                    *out = one(
+                        &product.x[t * n_cols..][..n_cols],
+                        &row,
+                        bias,
+                        effects,
+                        &mut tally,
+                    );
+                }
             }
-        }
-        *total.lock().unwrap_or_else(PoisonError::into_inner) += tally;
-    });
+            *total.lock().unwrap_or_else(PoisonError::into_inner) += tally;
+        });
     for (t, y) in y.chunks_mut(n_rows.max(1)).enumerate() {
-        y.iter_mut().enumerate().for_each(|(r, y)| *y = by_row[r * n_tokens + t]);
+        y.iter_mut()
+            .enumerate()
+            .for_each(|(r, y)| *y = by_row[r * n_tokens + t]);
     }
     total.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
@@ -129,24 +149,49 @@ pub fn stored_linear(
         round_constants(context, &mut b, effects);
         b
     });
-    let product = Product { size: [weight.n_rows, weight.n_cols], row: &row, x: &x, bias: bias.as_deref() };
+    let product = Product {
+        size: [weight.n_rows, weight.n_cols],
+        row: &row,
+        x: &x,
+        bias: bias.as_deref(),
+    };
     by_rows(context, &product, effects, y)
 }
 
-fn linear(call: &Call<'_>, out: &mut [Buffer], effects: Effects, tally: &mut Tally) -> Result<(), Fault> {
+fn linear(
+    call: &Call<'_>,
+    out: &mut [Buffer],
+    effects: Effects,
+    tally: &mut Tally,
+) -> Result<(), Fault> {
     let weight = call.tensor("weight")?;
-    let [n_rows, n_cols] = weight.shape[..] else { return Err("`weight` is not [out, in]".to_owned()) };
+    let [n_rows, n_cols] = weight.shape[..] else {
+        return Err("`weight` is not [out, in]".to_owned());
+    };
     let x = read(call.tensor("x")?, effects)?;
-    let bias = call.opt_tensor("bias").map(|b| read(b, effects)).transpose()?;
+    let bias = call
+        .opt_tensor("bias")
+        .map(|b| read(b, effects))
+        .transpose()?;
     let weight = Values::new(weight, effects)?;
     let row = |i: usize, out: &mut [f32]| weight.copy(i * n_cols, 1, out);
     let y = f32_out(&mut out[0], call.shape(0).iter().product())?;
-    let product = Product { size: [n_rows, n_cols], row: &row, x: &x, bias: bias.as_deref() };
+    let product = Product {
+        size: [n_rows, n_cols],
+        row: &row,
+        x: &x,
+        bias: bias.as_deref(),
+    };
     *tally += by_rows(call.context, &product, effects, y);
     Ok(())
 }
 
-fn matmul(call: &Call<'_>, out: &mut [Buffer], effects: Effects, tally: &mut Tally) -> Result<(), Fault> {
+fn matmul(
+    call: &Call<'_>,
+    out: &mut [Buffer],
+    effects: Effects,
+    tally: &mut Tally,
+) -> Result<(), Fault> {
     let (x, y) = (call.tensor("x")?, call.tensor("y")?);
     let rank = |t: &Tensor| t.shape.len().max(2) - 2;
     let shape = call.shape(0);
@@ -159,32 +204,57 @@ fn matmul(call: &Call<'_>, out: &mut [Buffer], effects: Effects, tally: &mut Tal
     let [m, n, k] = [a.rows, b.cols, a.cols];
     let mut x = vec![0f32; m * k];
     let mut parts = z.chunks_mut((m * n).max(1));
-    rows(&batch, [&a.batch, &b.batch], |_, [i, j], n_batch, [s, t]| {
-        for h in 0..n_batch {
-            let (i, j) = (i + h * s, j + h * t);
-            for (r, x) in x.chunks_mut(k.max(1)).enumerate() {
-                left.copy(i + r * a.row_stride, a.col_stride, x);
+    rows(
+        &batch,
+        [&a.batch, &b.batch],
+        |_, [i, j], n_batch, [s, t]| {
+            for h in 0..n_batch {
+                let (i, j) = (i + h * s, j + h * t);
+                for (r, x) in x.chunks_mut(k.max(1)).enumerate() {
+                    left.copy(i + r * a.row_stride, a.col_stride, x);
+                }
+                let column =
+                    |c: usize, out: &mut [f32]| right.copy(j + c * b.col_stride, b.row_stride, out);
+                let product = Product {
+                    size: [n, k],
+                    row: &column,
+                    x: &x,
+                    bias: None,
+                };
+                if let Some(z) = parts.next() {
+                    *tally += by_rows(call.context, &product, effects, z);
+                }
             }
-            let column = |c: usize, out: &mut [f32]| right.copy(j + c * b.col_stride, b.row_stride, out);
-            let product = Product { size: [n, k], row: &column, x: &x, bias: None };
-            if let Some(z) = parts.next() {
-                *tally += by_rows(call.context, &product, effects, z);
-            }
-        }
-    });
+        },
+    );
     Ok(())
 }
 
-/// As Core ML takes it apart: the query is scaled, then products, mask, softmax, and products again, each rounded.
-fn attention(call: &Call<'_>, out: &mut [Buffer], effects: Effects, tally: &mut Tally) -> Result<(), Fault> {
+/// As Core ML takes it apart: the query is scaled, then products, mask, softmax, and products
+/// again, each rounded.
+fn attention(
+    call: &Call<'_>,
+    out: &mut [Buffer],
+    effects: Effects,
+    tally: &mut Tally,
+) -> Result<(), Fault> {
     let (q_shape, v_shape) = (&call.tensor("query")?.shape, &call.tensor("value")?.shape);
     let rank = q_shape.len();
-    let (l, e, s, ev) = (q_shape[rank - 2], q_shape[rank - 1], v_shape[rank - 2], v_shape[rank - 1]);
+    let (l, e, s, ev) = (
+        q_shape[rank - 2],
+        q_shape[rank - 1],
+        v_shape[rank - 2],
+        v_shape[rank - 1],
+    );
     let mut scale = [1.0 / (e as f32).sqrt()];
     round_constants(call.context, &mut scale, effects);
     let mut q = read(call.tensor("query")?, effects)?;
-    q.iter_mut().for_each(|v| *v = operand(result(f64::from(*v * scale[0]), effects, tally), effects));
-    let (k, v) = (Values::new(call.tensor("key")?, effects)?, Values::new(call.tensor("value")?, effects)?);
+    q.iter_mut()
+        .for_each(|v| *v = operand(result(f64::from(*v * scale[0]), effects, tally), effects));
+    let (k, v) = (
+        Values::new(call.tensor("key")?, effects)?,
+        Values::new(call.tensor("value")?, effects)?,
+    );
     let mask = Mask::new(call, rank)?;
     let z = f32_out(&mut out[0], call.shape(0).iter().product())?;
     let most = (SCORES / s.max(1)).clamp(1, l.max(1));
@@ -195,18 +265,38 @@ fn attention(call: &Call<'_>, out: &mut [Buffer], effects: Effects, tally: &mut 
         // As many queries of one head as there is room for.
         let (head, n) = (first / l, most.min(l - first % l));
         let key = |j: usize, out: &mut [f32]| k.copy((head * s + j) * e, 1, out);
-        let product = Product { size: [s, e], row: &key, x: &q[first * e..][..n * e], bias: None };
+        let product = Product {
+            size: [s, e],
+            row: &key,
+            x: &q[first * e..][..n * e],
+            bias: None,
+        };
         let scores = &mut scores[..n * s];
         *tally += by_rows(call.context, &product, effects, scores);
         for (r, scores) in scores.chunks_mut(s.max(1)).enumerate() {
-            row.iter_mut().zip(&*scores).for_each(|(to, from)| *to = f64::from(*from));
+            row.iter_mut()
+                .zip(&*scores)
+                .for_each(|(to, from)| *to = f64::from(*from));
             mask.add(first + r, &q_shape[..rank - 1], &mut row);
             softmax(&mut row, effects, tally);
-            scores.iter_mut().zip(&row).for_each(|(to, from)| *to = *from as f32);
+            scores
+                .iter_mut()
+                .zip(&row)
+                .for_each(|(to, from)| *to = *from as f32);
         }
         let column = |i: usize, out: &mut [f32]| v.copy(head * s * ev + i, ev, out);
-        let product = Product { size: [ev, s], row: &column, x: scores, bias: None };
-        *tally += by_rows(call.context, &product, effects, &mut z[first * ev..][..n * ev]);
+        let product = Product {
+            size: [ev, s],
+            row: &column,
+            x: scores,
+            bias: None,
+        };
+        *tally += by_rows(
+            call.context,
+            &product,
+            effects,
+            &mut z[first * ev..][..n * ev],
+        );
         first += n;
     }
     Ok(())
@@ -214,7 +304,8 @@ fn attention(call: &Call<'_>, out: &mut [Buffer], effects: Effects, tally: &mut 
 
 fn softmax(row: &mut [f64], effects: Effects, tally: &mut Tally) {
     let mut round = |v: f64| f64::from(result(v, effects, tally));
-    row.iter_mut().for_each(|v| *v = f64::from(operand(round(*v) as f32, effects)));
+    row.iter_mut()
+        .for_each(|v| *v = f64::from(operand(round(*v) as f32, effects)));
     let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     row.iter_mut().for_each(|v| *v = (*v - max).exp());
     let sum: f64 = row.iter().sum();

@@ -4,14 +4,15 @@ use std::fmt;
 
 use crate::tensor::Tensor;
 
-/// Roundings of a result itself that are always allowed: of both forms, and of what they were rounded from.
+/// Roundings of a result itself that are always allowed: of both forms, and of what they were
+/// rounded from.
 pub const ROUNDINGS: f64 = 4.0;
 /// What one rounding to f32 moves a number by at most, over the number.
 pub const UNIT_32: f64 = 1.0 / (1u64 << 24) as f64;
 /// The same of fp16.
 pub const UNIT_16: f64 = 1.0 / (1u64 << 11) as f64;
-/// Two forms round in other places: they may be apart by so many times what one form moves where each of its ops
-/// rounds to a side without a pattern.
+/// Two forms round in other places: they may be apart by so many times what one form moves where
+/// each of its ops rounds to a side without a pattern.
 pub const MANY: f64 = 8.0;
 /// Roundings that move a number by more than this over the largest leave nothing to judge.
 pub const ABSURD: f64 = 0.5;
@@ -41,7 +42,11 @@ impl Diff {
 
     /// Between numbers, of the elements that are judged.
     pub fn between(due: &[f64], found: &[f64], is_float: bool, judged: &Judged) -> Self {
-        let mut diff = Self { n_lost: due.len().abs_diff(found.len()), is_float, ..Self::default() };
+        let mut diff = Self {
+            n_lost: due.len().abs_diff(found.len()),
+            is_float,
+            ..Self::default()
+        };
         let pairs = due.iter().zip(found).enumerate();
         for (_, (due, found)) in pairs.filter(|(i, (due, _))| due.is_finite() && judged.has(*i)) {
             diff.n += 1;
@@ -62,7 +67,11 @@ pub struct Judged(Option<Vec<bool>>);
 
 impl Judged {
     fn of(is_judged: Vec<bool>) -> Self {
-        Self(if is_judged.iter().all(|x| *x) { None } else { Some(is_judged) })
+        Self(if is_judged.iter().all(|x| *x) {
+            None
+        } else {
+            Some(is_judged)
+        })
     }
 
     /// Those that roundings of f32 leave what they are: floating-point numbers stay finite, and
@@ -70,7 +79,17 @@ impl Judged {
     pub fn stable(due: &Tensor, nudged: &Tensor) -> Self {
         let is_float = due.dtype.is_float();
         let pairs = numbers(due).into_iter().zip(numbers(nudged));
-        Self::of(pairs.map(|(a, b)| if is_float { b.is_finite() || !a.is_finite() } else { a == b }).collect())
+        Self::of(
+            pairs
+                .map(|(a, b)| {
+                    if is_float {
+                        b.is_finite() || !a.is_finite()
+                    } else {
+                        a == b
+                    }
+                })
+                .collect(),
+        )
     }
 
     /// Those of numbers in fp16 that are finite, and not within a few roundings of the largest.
@@ -88,12 +107,18 @@ impl Judged {
     }
 
     fn has(&self, i: usize) -> bool {
-        self.0.as_ref().is_none_or(|judged| judged.get(i) != Some(&false))
+        self.0
+            .as_ref()
+            .is_none_or(|judged| judged.get(i) != Some(&false))
     }
 
     /// How many of them are not finite.
     pub fn n_lost(&self, found: &[f64]) -> usize {
-        found.iter().enumerate().filter(|(i, x)| self.has(*i) && !x.is_finite()).count()
+        found
+            .iter()
+            .enumerate()
+            .filter(|(i, x)| self.has(*i) && !x.is_finite())
+            .count()
     }
 }
 
@@ -106,7 +131,11 @@ pub fn numbers(tensor: &Tensor) -> Vec<f64> {
 
 impl fmt::Display for Diff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let share = if self.most == 0.0 { 0.0 } else { self.most / self.magnitude.max(f64::MIN_POSITIVE) };
+        let share = if self.most == 0.0 {
+            0.0
+        } else {
+            self.most / self.magnitude.max(f64::MIN_POSITIVE)
+        };
         write!(f, "{share:.1e} of the largest")?;
         if self.n_lost > 0 {
             write!(f, ", {} of {} numbers are lost", self.n_lost, self.n)?;

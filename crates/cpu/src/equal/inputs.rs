@@ -63,16 +63,29 @@ const MOST_RAMPS: usize = 24;
 pub fn all(f: &Function, samples: &[Sample]) -> Vec<Set> {
     let taken = |s: &&Sample| s.function.as_ref().is_none_or(|n| *n == f.name) && s.fits(f);
     let given = samples.iter().filter(taken);
-    let usual = |label: &str, signal| Set { is_usual: true, ..Set::new(label, signal) };
-    let mut sets: Vec<Set> =
-        given.map(|s| Set { sample: Some(s.clone()), ..usual(&s.label, Signal::Noise(2.0)) }).collect();
+    let usual = |label: &str, signal| Set {
+        is_usual: true,
+        ..Set::new(label, signal)
+    };
+    let mut sets: Vec<Set> = given
+        .map(|s| Set {
+            sample: Some(s.clone()),
+            ..usual(&s.label, Signal::Noise(2.0))
+        })
+        .collect();
     let kinds = Kind::all(f);
-    let n_numbers = kinds.values().filter(|kind| matches!(kind, Kind::Number)).count();
+    let n_numbers = kinds
+        .values()
+        .filter(|kind| matches!(kind, Kind::Number))
+        .count();
     // Signals are for numbers: masks and indices of another set are others by their seed.
     if n_numbers == 0 {
         sets.extend(SEEDS.map(|seed| {
             let label = format!("made-up indices and masks {seed}");
-            Set { seed, ..usual(&label, Signal::Noise(2.0)) }
+            Set {
+                seed,
+                ..usual(&label, Signal::Noise(2.0))
+            }
         }));
         sets.extend(of_integers(&kinds));
         return sets;
@@ -85,10 +98,16 @@ pub fn all(f: &Function, samples: &[Sample]) -> Vec<Set> {
     sets.extend(of_integers(&kinds));
     sets.extend(of_constants(f));
     if n_numbers > 1 && constants::compares(f) {
-        sets.push(Set::new("inputs that are nearly equal", Signal::NearlyEqual));
+        sets.push(Set::new(
+            "inputs that are nearly equal",
+            Signal::NearlyEqual,
+        ));
     }
     sets.extend(AMPLITUDES.map(|a| Set::new(&format!("noise up to {a}"), Signal::Noise(a))));
-    sets.push(Set::new(&format!("numbers that are all {LARGE}"), Signal::Level(LARGE)));
+    sets.push(Set::new(
+        &format!("numbers that are all {LARGE}"),
+        Signal::Level(LARGE),
+    ));
     let positive = |a| Set::new(&format!("positive noise up to {a}"), Signal::Positive(a));
     sets.extend(POSITIVE.map(positive));
     sets.extend(ramps(f, &kinds));
@@ -100,11 +119,18 @@ fn of_constants(f: &Function) -> Vec<Set> {
     let mut sets = Vec::new();
     let constants = constants::compared(f);
     if !constants.is_empty() {
-        sets.push(Set::new("numbers around its constants", Signal::Around(constants)));
+        sets.push(Set::new(
+            "numbers around its constants",
+            Signal::Around(constants),
+        ));
     }
     let channels = constants::along_channels(f);
     let label = "numbers around the constants of each channel";
-    sets.extend(channels.into_iter().map(|c| Set::new(label, Signal::Channels(c))));
+    sets.extend(
+        channels
+            .into_iter()
+            .map(|c| Set::new(label, Signal::Channels(c))),
+    );
     sets
 }
 
@@ -114,27 +140,57 @@ fn of_integers(kinds: &HashMap<ValueId, Kind>) -> Vec<Set> {
     let plain = |label: &str| Set::new(label, Signal::Noise(2.0));
     let mut sets = Vec::new();
     if any(|kind| matches!(kind, Kind::Truth | Kind::Mask)) {
-        sets.push(Set { masks: Masks::Rows, seed: SEEDS[1], ..plain("masks of whole rows") });
+        sets.push(Set {
+            masks: Masks::Rows,
+            seed: SEEDS[1],
+            ..plain("masks of whole rows")
+        });
     }
-    if any(|kind| matches!(kind, Kind::Index { takes_negative: true, .. })) {
+    if any(|kind| {
+        matches!(
+            kind,
+            Kind::Index {
+                takes_negative: true,
+                ..
+            }
+        )
+    }) {
         let label = "indices counted from the end";
-        sets.push(Set { integers: Integers::FromEnd, seed: SEEDS[2], ..plain(label) });
+        sets.push(Set {
+            integers: Integers::FromEnd,
+            seed: SEEDS[2],
+            ..plain(label)
+        });
     }
     if any(|kind| matches!(kind, Kind::Integer)) {
         for first in [0, 1_993, 100_000] {
             let label = format!("integers from {first} on");
-            sets.push(Set { integers: Integers::Ramp(first), ..plain(&label) });
+            sets.push(Set {
+                integers: Integers::Ramp(first),
+                ..plain(&label)
+            });
         }
         let label = "integers up to 4096";
-        sets.push(Set { integers: Integers::Below(4097), ..plain(label) });
+        sets.push(Set {
+            integers: Integers::Below(4097),
+            ..plain(label)
+        });
     }
     sets
 }
 
 /// Ramps over all magnitudes, in order and in none; of short inputs several, between each other.
 fn ramps(f: &Function, kinds: &HashMap<ValueId, Kind>) -> Vec<Set> {
-    let len = |v: &ValueId| f.value(*v).ty.tensor().and_then(|t| t.n_elements()).unwrap_or(64);
-    let numbers = kinds.iter().filter(|(_, kind)| matches!(kind, Kind::Number));
+    let len = |v: &ValueId| {
+        f.value(*v)
+            .ty
+            .tensor()
+            .and_then(|t| t.n_elements())
+            .unwrap_or(64)
+    };
+    let numbers = kinds
+        .iter()
+        .filter(|(_, kind)| matches!(kind, Kind::Number));
     let shortest = numbers.map(|(v, _)| len(v)).min().unwrap_or(1).max(1);
     let n_ramps = (2 * MAGNITUDES / shortest).clamp(1, MOST_RAMPS);
     let mut sets = Vec::new();
@@ -142,8 +198,15 @@ fn ramps(f: &Function, kinds: &HashMap<ValueId, Kind>) -> Vec<Set> {
         let phase = k as f32 / n_ramps as f32;
         let ramp = Set::new("ramps over all magnitudes", Signal::Ramp(phase));
         let mixed = Set::new("numbers of mixed magnitudes", Signal::Mixed);
-        sets.push(Set { is_extra: k > 0, ..ramp });
-        sets.push(Set { is_extra: k > 0, seed: SEEDS[0] + k as u64, ..mixed });
+        sets.push(Set {
+            is_extra: k > 0,
+            ..ramp
+        });
+        sets.push(Set {
+            is_extra: k > 0,
+            seed: SEEDS[0] + k as u64,
+            ..mixed
+        });
     }
     sets.sort_by_key(|set| set.is_extra);
     sets
@@ -177,7 +240,12 @@ impl Set {
         let slices = Slice::all(f);
         let mut symbols: HashMap<Symbol, usize> = HashMap::new();
         let (signal, integers, masks) = (&self.signal, self.integers, self.masks);
-        let mut maker = Maker { noise: Noise(self.seed), signal, integers, masks };
+        let mut maker = Maker {
+            noise: Noise(self.seed),
+            signal,
+            integers,
+            masks,
+        };
         let mut calls = Vec::new();
         for _ in 0..n_calls {
             let ends = Slice::draw(&slices, &mut maker.noise);
@@ -201,7 +269,9 @@ impl Set {
         symbols: &mut HashMap<Symbol, usize>,
         maker: &mut Maker<'_>,
     ) -> Option<Given> {
-        let Type::Tensor(ty) = &f.value(input).ty else { return None };
+        let Type::Tensor(ty) = &f.value(input).ty else {
+            return None;
+        };
         let name = f.value(input).name.clone();
         if let Some((shape, bytes)) = self.sample.as_ref().and_then(|s| s.tensors.get(&name)) {
             for (dim, n) in ty.shape.iter().zip(shape) {
@@ -222,11 +292,21 @@ impl Set {
         let shape: Vec<usize> = ty.shape.iter().map(&mut size).collect();
         let n = shape.iter().product();
         if let Some(places) = ends.get(&input).filter(|places| places.len() == n) {
-            let bytes = places.iter().flat_map(|place| integer(ty.dtype, *place as i64)).collect();
+            let bytes = places
+                .iter()
+                .flat_map(|place| integer(ty.dtype, *place as i64))
+                .collect();
             return Some((name, shape, bytes));
         }
-        let at = |i| At { input, i, n, shape: &shape };
-        let bytes = (0..n).flat_map(|i| maker.bytes(ty.dtype, kind, &at(i))).collect();
+        let at = |i| At {
+            input,
+            i,
+            n,
+            shape: &shape,
+        };
+        let bytes = (0..n)
+            .flat_map(|i| maker.bytes(ty.dtype, kind, &at(i)))
+            .collect();
         Some((name, shape, bytes))
     }
 }
@@ -234,7 +314,9 @@ impl Set {
 /// The ops that use each value.
 fn users(f: &Function) -> Vec<Vec<OpId>> {
     let mut users = vec![Vec::new(); f.n_values()];
-    f.all_ops().into_iter().for_each(|id| f.op(id).uses().for_each(|v| users[v.index()].push(id)));
+    f.all_ops()
+        .into_iter()
+        .for_each(|id| f.op(id).uses().for_each(|v| users[v.index()].push(id)));
     users
 }
 

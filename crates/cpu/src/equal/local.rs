@@ -1,9 +1,10 @@
-//! What a rewrite changed, by itself: the ops that it wrote against those that it removed, on numbers that the function
-//! has there.
+//! What a rewrite changed, by itself: the ops that it wrote against those that it removed, on
+//! numbers that the function has there.
 //!
-//! Two forms of a function share most ops. Where an op of both takes another value than before, or another value is an
-//! output, the rewrite claims that the two values are equal. Each claim is computed from values that both forms share,
-//! so that intermediate values are judged, and a large function is run once and not for every rewrite.
+//! Two forms of a function share most ops. Where an op of both takes another value than before, or
+//! another value is an output, the rewrite claims that the two values are equal. Each claim is
+//! computed from values that both forms share, so that intermediate values are judged, and a large
+//! function is run once and not for every rewrite.
 
 use std::collections::{HashMap, HashSet};
 
@@ -24,16 +25,29 @@ impl Claims {
     /// Those of a rewrite; why there are none where it changes more than a graph of values.
     pub fn of(before: &Function, after: &Function) -> Result<Self, String> {
         let (old, new) = (before.body(), after.body());
-        let types = |f: &Function, vs: &[ValueId]| vs.iter().map(|v| f.value(*v).ty.clone()).collect::<Vec<_>>();
+        let types = |f: &Function, vs: &[ValueId]| {
+            vs.iter()
+                .map(|v| f.value(*v).ty.clone())
+                .collect::<Vec<_>>()
+        };
         if old.inputs != new.inputs || types(before, &old.inputs) != types(after, &new.inputs) {
             return Err("the interface changes".to_owned());
         }
         let mut common: HashSet<ValueId> = old.inputs.iter().copied().collect();
         let live: HashSet<OpId> = new.ops.iter().copied().collect();
-        let kept: Vec<OpId> =
-            old.ops.iter().copied().filter(|id| live.contains(id) && is_same(before, after, *id)).collect();
-        common.extend(kept.iter().flat_map(|id| before.op(*id).results.iter().copied()));
-        let writes = |f: &Function, id: &OpId| matches!(f.op(*id).def.name, "coreml_update_state" | "write_state");
+        let kept: Vec<OpId> = old
+            .ops
+            .iter()
+            .copied()
+            .filter(|id| live.contains(id) && is_same(before, after, *id))
+            .collect();
+        common.extend(
+            kept.iter()
+                .flat_map(|id| before.op(*id).results.iter().copied()),
+        );
+        let writes = |f: &Function, id: &OpId| {
+            matches!(f.op(*id).def.name, "coreml_update_state" | "write_state")
+        };
         let n_writes = |f: &Function| f.body().ops.iter().filter(|id| writes(f, id)).count();
         let n_kept = kept.iter().filter(|id| writes(before, id)).count();
         if n_writes(before) != n_kept || n_writes(after) != n_kept {
@@ -50,7 +64,10 @@ impl Claims {
             let (old, new) = (before.op(*id), after.op(*id));
             old.uses().zip(new.uses()).for_each(|(v, w)| claim(v, w));
         }
-        old.outputs.iter().zip(&new.outputs).for_each(|(v, w)| claim(*v, *w));
+        old.outputs
+            .iter()
+            .zip(&new.outputs)
+            .for_each(|(v, w)| claim(*v, *w));
         Ok(Self { common, pairs })
     }
 
@@ -68,9 +85,16 @@ impl Claims {
 }
 
 /// The ops that make values, in their order, and the values where looking back ends.
-pub fn region(f: &Function, wanted: &[ValueId], ends: impl Fn(ValueId) -> bool) -> (Vec<OpId>, HashSet<ValueId>) {
+pub fn region(
+    f: &Function,
+    wanted: &[ValueId],
+    ends: impl Fn(ValueId) -> bool,
+) -> (Vec<OpId>, HashSet<ValueId>) {
     let mut maker = HashMap::new();
-    f.body().ops.iter().for_each(|id| maker.extend(f.op(*id).results.iter().map(|r| (*r, *id))));
+    f.body()
+        .ops
+        .iter()
+        .for_each(|id| maker.extend(f.op(*id).results.iter().map(|r| (*r, *id))));
     let (mut needed, mut given) = (HashSet::new(), HashSet::new());
     let mut open = wanted.to_vec();
     while let Some(value) = open.pop() {
@@ -87,13 +111,26 @@ pub fn region(f: &Function, wanted: &[ValueId], ends: impl Fn(ValueId) -> bool) 
             _ => drop(given.insert(value)),
         }
     }
-    (f.body().ops.iter().copied().filter(|id| needed.contains(id)).collect(), given)
+    (
+        f.body()
+            .ops
+            .iter()
+            .copied()
+            .filter(|id| needed.contains(id))
+            .collect(),
+        given,
+    )
 }
 
 /// Whether an op is the same in both forms, but for the values that it takes.
 fn is_same(before: &Function, after: &Function, id: OpId) -> bool {
     let (old, new) = (before.op(id), after.op(id));
-    let types = |f: &Function, op: &Op| op.results.iter().map(|r| f.value(*r).ty.clone()).collect::<Vec<_>>();
+    let types = |f: &Function, op: &Op| {
+        op.results
+            .iter()
+            .map(|r| f.value(*r).ty.clone())
+            .collect::<Vec<_>>()
+    };
     let args = old.args.iter().zip(&new.args).all(|pair| match pair {
         (Some(Arg::Literal(a)), Some(Arg::Literal(b))) => a == b,
         (Some(Arg::Value(_)), Some(Arg::Value(_))) | (None, None) => true,
@@ -103,14 +140,17 @@ fn is_same(before: &Function, after: &Function, id: OpId) -> bool {
     let head = std::ptr::eq(old.def, new.def) && old.results == new.results && args;
     // What blocks of it compute is compared as a whole.
     let is_nested = !old.blocks.is_empty() || !new.blocks.is_empty();
-    head && types(before, old) == types(after, new) && (!is_nested || blocks_are_same(before, after, old, new))
+    head && types(before, old) == types(after, new)
+        && (!is_nested || blocks_are_same(before, after, old, new))
 }
 
 fn blocks_are_same(before: &Function, after: &Function, old: &Op, new: &Op) -> bool {
     old.blocks == new.blocks
         && old.blocks.iter().all(|b| {
             let (x, y) = (before.block(*b), after.block(*b));
-            let same = |id: &OpId| before.op(*id).args == after.op(*id).args && is_same(before, after, *id);
+            let same = |id: &OpId| {
+                before.op(*id).args == after.op(*id).args && is_same(before, after, *id)
+            };
             x.ops == y.ops && x.outputs == y.outputs && x.ops.iter().all(same)
         })
 }
@@ -160,15 +200,26 @@ pub fn check(
     env: &Env,
 ) -> Result<(), Fault> {
     let sides = [before, after].map(|f| {
-        let wanted: Vec<ValueId> =
-            claims.pairs.iter().map(|(v, w)| if std::ptr::eq(f, before) { *v } else { *w }).collect();
+        let wanted: Vec<ValueId> = claims
+            .pairs
+            .iter()
+            .map(|(v, w)| if std::ptr::eq(f, before) { *v } else { *w })
+            .collect();
         let (ops, given) = claims.region(f, &wanted);
-        Side { f, wanted, ops, given }
+        Side {
+            f,
+            wanted,
+            ops,
+            given,
+        }
     });
     seen.magnitudes.resize(claims.pairs.len(), 0.0);
     // Forms that begin at other values are not smaller by the same factor.
     let is_scaled = sides[0].given == sides[1].given;
-    for scale in SCALES.into_iter().filter(|scale| *scale == 1.0 || is_scaled) {
+    for scale in SCALES
+        .into_iter()
+        .filter(|scale| *scale == 1.0 || is_scaled)
+    {
         let runs = Runs::new(&sides, memo, scale, env)?;
         for (i, (v, _)) in claims.pairs.iter().enumerate() {
             let name = &before.value(*v).name;
@@ -193,12 +244,24 @@ impl Runs {
     fn new(sides: &[Side<'_>; 2], memo: &Memo, scale: f32, env: &Env) -> Result<Self, Stop> {
         let values = |mode| -> Result<[Values; 2], Stop> {
             let [b, a] = sides;
-            Ok([b.values(memo, mode, scale, env)?, a.values(memo, mode, scale, env)?])
+            Ok([
+                b.values(memo, mode, scale, env)?,
+                a.values(memo, mode, scale, env)?,
+            ])
         };
         let (wide, nudged) = (values(Mode::Wide)?, values(Mode::Nudged)?);
         let is_half = sides.iter().any(Side::is_half);
-        let declared = if is_half { Some(values(Mode::Declared)?) } else { None };
-        Ok(Self { wide, nudged, declared, n_roundings: sides[1].n_roundings() })
+        let declared = if is_half {
+            Some(values(Mode::Declared)?)
+        } else {
+            None
+        };
+        Ok(Self {
+            wide,
+            nudged,
+            declared,
+            n_roundings: sides[1].n_roundings(),
+        })
     }
 
     /// How a claim is off in f32.
@@ -207,17 +270,34 @@ impl Runs {
         let [nudged, nudged_found] = [&self.nudged[0].0[i], &self.nudged[1].0[i]];
         let judged = Judged::stable(due, nudged);
         let both = judged.and(&Judged::stable(found, nudged_found));
-        let error = Diff::of(due, found, if due.dtype.is_float() { &both } else { &judged });
+        let error = Diff::of(
+            due,
+            found,
+            if due.dtype.is_float() { &both } else { &judged },
+        );
         let most = &mut seen.magnitudes[i];
         *most = most.max(error.magnitude);
-        let spread = Diff::of(due, nudged, &both).most.max(Diff::of(found, nudged_found, &both).most);
+        let spread = Diff::of(due, nudged, &both)
+            .most
+            .max(Diff::of(found, nudged_found, &both).most);
         // Constants that are written in fp16 are rounded to it.
-        let unit = ROUNDINGS * UNIT_32 + if self.declared.is_some() { UNIT_16 } else { 0.0 };
-        let allowed = if error.is_float { MANY * spread + unit * error.magnitude } else { 0.0 };
+        let unit = ROUNDINGS * UNIT_32
+            + if self.declared.is_some() {
+                UNIT_16
+            } else {
+                0.0
+            };
+        let allowed = if error.is_float {
+            MANY * spread + unit * error.magnitude
+        } else {
+            0.0
+        };
         let is_beyond = self.wide[0].1.is_some();
         if error.n_lost > 0 || error.most > allowed && !is_beyond {
             let allowed = over(allowed, *most);
-            return Some(format!("`{{}}` is off by {error}, where roundings of f32 allow {allowed:.1e}"));
+            return Some(format!(
+                "`{{}}` is off by {error}, where roundings of f32 allow {allowed:.1e}"
+            ));
         }
         if is_beyond || over(allowed, *most) > ABSURD {
             seen.n_absurd += error.n;
@@ -233,12 +313,17 @@ impl Runs {
     fn declared(&self, i: usize, seen: &Seen) -> Option<String> {
         let [own, other] = self.declared.as_ref()?;
         if let (Some(op), None) = (&other.1, &own.1) {
-            return Some(format!("{op}, which it writes, overflows fp16 where nothing did before"));
+            return Some(format!(
+                "{op}, which it writes, overflows fp16 where nothing did before"
+            ));
         }
         let judged = Judged::finite(&own.0[i]);
         let due = &self.wide[0].0[i];
         let n_lost = judged.n_lost(&numbers(&other.0[i]));
-        let (own, other) = (Diff::of(due, &own.0[i], &judged), Diff::of(due, &other.0[i], &judged));
+        let (own, other) = (
+            Diff::of(due, &own.0[i], &judged),
+            Diff::of(due, &other.0[i], &judged),
+        );
         let n_roundings = ROUNDINGS + self.n_roundings;
         let allowed = 2.0 * own.most + n_roundings * UNIT_16 * seen.magnitudes[i];
         if n_lost == 0 && other.most <= allowed {
@@ -252,7 +337,11 @@ impl Runs {
 }
 
 fn over(a: f64, b: f64) -> f64 {
-    if a == 0.0 { 0.0 } else { a / b.max(f64::MIN_POSITIVE) }
+    if a == 0.0 {
+        0.0
+    } else {
+        a / b.max(f64::MIN_POSITIVE)
+    }
 }
 
 /// One form of what is claimed.
@@ -270,21 +359,39 @@ impl Side<'_> {
     fn values(&self, memo: &Memo, mode: Mode, scale: f32, env: &Env) -> Result<Values, Stop> {
         let mut walk = Walk::new(self.f, env, mode);
         for value in &self.given {
-            let held = memo.get(value).ok_or_else(|| Stop::Op("a value is not at hand".to_owned()))?;
-            let smaller = if scale == 1.0 { None } else { scaled(&held.tensor, scale) };
+            let held = memo
+                .get(value)
+                .ok_or_else(|| Stop::Op("a value is not at hand".to_owned()))?;
+            let smaller = if scale == 1.0 {
+                None
+            } else {
+                scaled(&held.tensor, scale)
+            };
             match smaller {
                 Some(tensor) => walk.give_tensor(*value, tensor)?,
                 None => walk.give(*value, held)?,
             }
         }
         walk.ops(&self.ops)?;
-        let values = self.wanted.iter().map(|v| walk.value(*v).map(|held| held.tensor)).collect::<Result<_, _>>()?;
+        let values = self
+            .wanted
+            .iter()
+            .map(|v| walk.value(*v).map(|held| held.tensor))
+            .collect::<Result<_, _>>()?;
         Ok((values, walk.overflow))
     }
 
     fn is_half(&self) -> bool {
-        let half = |v: &ValueId| self.f.value(*v).ty.tensor().is_some_and(|t| t.dtype == DType::Fp16);
-        self.ops.iter().any(|id| self.f.op(*id).results.iter().any(half))
+        let half = |v: &ValueId| {
+            self.f
+                .value(*v)
+                .ty
+                .tensor()
+                .is_some_and(|t| t.dtype == DType::Fp16)
+        };
+        self.ops
+            .iter()
+            .any(|id| self.f.op(*id).results.iter().any(half))
     }
 
     /// Ops that round, of the longest chain.
@@ -292,8 +399,17 @@ impl Side<'_> {
         let mut depth: HashMap<ValueId, usize> = HashMap::new();
         for id in &self.ops {
             let op = self.f.op(*id);
-            let deepest = op.uses().filter_map(|v| depth.get(&v)).max().copied().unwrap_or(0);
-            depth.extend(op.results.iter().map(|r| (*r, deepest + usize::from(rounds(op)))));
+            let deepest = op
+                .uses()
+                .filter_map(|v| depth.get(&v))
+                .max()
+                .copied()
+                .unwrap_or(0);
+            depth.extend(
+                op.results
+                    .iter()
+                    .map(|r| (*r, deepest + usize::from(rounds(op)))),
+            );
         }
         depth.values().max().copied().unwrap_or(0) as f64
     }
@@ -302,5 +418,9 @@ impl Side<'_> {
 fn scaled(tensor: &Tensor, scale: f32) -> Option<Tensor> {
     let numbers = tensor.f32s()?;
     let smaller: Vec<f32> = numbers.iter().map(|x| x * scale).collect();
-    Some(Tensor::new(tensor.dtype, tensor.shape.clone(), Buffer::F32(smaller.into())))
+    Some(Tensor::new(
+        tensor.dtype,
+        tensor.shape.clone(),
+        Buffer::F32(smaller.into()),
+    ))
 }

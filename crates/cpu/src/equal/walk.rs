@@ -1,7 +1,8 @@
 //! Computes values of a function op by op, and notes what happens to numbers on the way.
 //!
-//! Sums are taken in f64, so the only roundings are those of results: to f32, and in [`Mode::Declared`] to fp16 where a
-//! value is declared so. What is held is counted against a budget, and the clock is asked between ops.
+//! Sums are taken in f64, so the only roundings are those of results: to f32, and in
+//! [`Mode::Declared`] to fp16 where a value is declared so. What is held is counted against a
+//! budget, and the clock is asked between ops.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -23,9 +24,11 @@ use crate::tensor::{Buffer, Pool, Tensor};
 pub enum Mode {
     /// In f32, whatever is declared.
     Wide,
-    /// As [`Mode::Wide`], each result of an op that rounds off by as much as a rounding of f32 may put it off.
+    /// As [`Mode::Wide`], each result of an op that rounds off by as much as a rounding of f32 may
+    /// put it off.
     Nudged,
-    /// In fp16 where that is declared: numbers beyond it are infinite, and those below 2^-14 are 0, as on the engine.
+    /// In fp16 where that is declared: numbers beyond it are infinite, and those below 2^-14 are 0,
+    /// as on the engine.
     Declared,
 }
 
@@ -118,7 +121,9 @@ const EXACT: &[&str] = &[
 ];
 
 /// Ops that are infinite at numbers that are not large.
-const POLES: &[&str] = &["log", "real_div", "rsqrt", "inverse", "pow", "tan", "atanh", "cast", "fill", "select"];
+const POLES: &[&str] = &[
+    "log", "real_div", "rsqrt", "inverse", "pow", "tan", "atanh", "cast", "fill", "select",
+];
 
 /// Whether results of an op may round.
 pub fn rounds(op: &Op) -> bool {
@@ -141,7 +146,14 @@ pub struct Walk<'a> {
 impl<'a> Walk<'a> {
     /// Begin with nothing.
     pub fn new(f: &'a Function, env: &'a Env, mode: Mode) -> Self {
-        Self { f, env, mode, slots: HashMap::new(), states: HashMap::new(), overflow: None }
+        Self {
+            f,
+            env,
+            mode,
+            slots: HashMap::new(),
+            states: HashMap::new(),
+            overflow: None,
+        }
     }
 
     /// What is computed.
@@ -152,7 +164,9 @@ impl<'a> Walk<'a> {
     /// Give an input its numbers, or a value that another walk computed.
     pub fn give(&mut self, value: ValueId, given: &Held) -> Result<(), Stop> {
         let held = match self.mode {
-            Mode::Declared if self.is_half(value) => self.hold(self.halved(widened(&given.tensor)?).0, value)?,
+            Mode::Declared if self.is_half(value) => {
+                self.hold(self.halved(widened(&given.tensor)?).0, value)?
+            }
             _ => given.clone(),
         };
         self.slots.insert(value, held);
@@ -160,8 +174,15 @@ impl<'a> Walk<'a> {
     }
 
     /// Give an input the bytes that a call passes.
-    pub fn give_bytes(&mut self, value: ValueId, dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<(), Stop> {
-        let tensor = tensor_of(dtype, shape, bytes).ok_or_else(|| self.unfit(value, "cannot be held here"))?;
+    pub fn give_bytes(
+        &mut self,
+        value: ValueId,
+        dtype: DType,
+        shape: &[usize],
+        bytes: &[u8],
+    ) -> Result<(), Stop> {
+        let tensor = tensor_of(dtype, shape, bytes)
+            .ok_or_else(|| self.unfit(value, "cannot be held here"))?;
         self.give_tensor(value, tensor)
     }
 
@@ -176,13 +197,28 @@ impl<'a> Walk<'a> {
         if let Some(held) = self.states.get(&state) {
             return Ok(held.clone());
         }
-        let ty = self.f.value(state).ty.tensor_or_state().ok_or_else(|| self.unfit(state, "is no state"))?;
-        let shape = ty.known_shape().ok_or_else(|| self.unfit(state, "has no fixed shape"))?;
+        let ty = self
+            .f
+            .value(state)
+            .ty
+            .tensor_or_state()
+            .ok_or_else(|| self.unfit(state, "is no state"))?;
+        let shape = ty
+            .known_shape()
+            .ok_or_else(|| self.unfit(state, "has no fixed shape"))?;
         let n = crate::tensor::checked_len(ty.dtype, &shape, TENSOR_BYTES).map_err(Stop::Op)?;
-        let dtype = if ty.dtype == DType::Fp16 { DType::Fp32 } else { ty.dtype };
+        let dtype = if ty.dtype == DType::Fp16 {
+            DType::Fp32
+        } else {
+            ty.dtype
+        };
         let taken = self.reserve(n * dtype.bits().div_ceil(8), state)?;
-        let buffer = Buffer::zeros(dtype, n, None).ok_or_else(|| self.unfit(state, "cannot be held here"))?;
-        let held = Held { tensor: Tensor::new(dtype, shape, buffer), _taken: Rc::new(taken) };
+        let buffer = Buffer::zeros(dtype, n, None)
+            .ok_or_else(|| self.unfit(state, "cannot be held here"))?;
+        let held = Held {
+            tensor: Tensor::new(dtype, shape, buffer),
+            _taken: Rc::new(taken),
+        };
         self.states.insert(state, held.clone());
         Ok(held)
     }
@@ -192,17 +228,24 @@ impl<'a> Walk<'a> {
         self.slots.clear();
     }
 
-    /// Compute all of the body. Of values with an op behind their last use, only those that are `kept` remain.
+    /// Compute all of the body. Of values with an op behind their last use, only those that are
+    /// `kept` remain.
     pub fn run(&mut self, kept: Option<&HashSet<ValueId>>) -> Result<(), Stop> {
         let ops = &self.f.body().ops;
         let mut last: HashMap<ValueId, OpId> = HashMap::new();
         if kept.is_some() {
-            ops.iter().for_each(|id| last.extend(self.f.uses(*id).into_iter().map(|v| (v, *id))));
+            ops.iter()
+                .for_each(|id| last.extend(self.f.uses(*id).into_iter().map(|v| (v, *id))));
         }
         for id in ops {
             self.op(*id)?;
             let Some(kept) = kept else { continue };
-            for v in self.f.uses(*id).into_iter().chain(self.f.op(*id).results.iter().copied()) {
+            for v in self
+                .f
+                .uses(*id)
+                .into_iter()
+                .chain(self.f.op(*id).results.iter().copied())
+            {
                 if !kept.contains(&v) && last.get(&v).is_none_or(|at| at == id) {
                     self.slots.remove(&v);
                 }
@@ -225,18 +268,27 @@ impl<'a> Walk<'a> {
         if op.def.is_constexpr() {
             return Ok(());
         }
-        let name = |name: &str| op.value_arg(name).ok_or_else(|| Stop::Op(format!("`{}` lacks `{name}`", op.def.name)));
+        let name = |name: &str| {
+            op.value_arg(name)
+                .ok_or_else(|| Stop::Op(format!("`{}` lacks `{name}`", op.def.name)))
+        };
         match op.def.name {
             "read_state" => {
                 let held = self.state(name("input")?)?;
                 self.slots.insert(op.results[0], held);
             }
             "coreml_update_state" | "write_state" => {
-                let of = if op.def.name == "write_state" { ("input", "data") } else { ("state", "value") };
+                let of = if op.def.name == "write_state" {
+                    ("input", "data")
+                } else {
+                    ("state", "value")
+                };
                 let (state, value) = (name(of.0)?, name(of.1)?);
                 let held = self.value(value)?;
                 self.states.insert(state, held.clone());
-                op.results.iter().for_each(|r| drop(self.slots.insert(*r, held.clone())));
+                op.results
+                    .iter()
+                    .for_each(|r| drop(self.slots.insert(*r, held.clone())));
             }
             "cond" => self.cond(op)?,
             "while_loop" => self.repeat(op)?,
@@ -246,7 +298,9 @@ impl<'a> Walk<'a> {
     }
 
     fn cond(&mut self, op: &Op) -> Result<(), Stop> {
-        let pred = op.value_arg("pred").ok_or_else(|| Stop::Op("`cond` lacks `pred`".to_owned()))?;
+        let pred = op
+            .value_arg("pred")
+            .ok_or_else(|| Stop::Op("`cond` lacks `pred`".to_owned()))?;
         let (Some(then), Some(otherwise)) = (op.blocks.first(), op.blocks.get(1)) else {
             return Err(Stop::Op("`cond` does not run two blocks".to_owned()));
         };
@@ -260,15 +314,24 @@ impl<'a> Walk<'a> {
         let (Some(goes_on), Some(body)) = (op.blocks.first(), op.blocks.get(1)) else {
             return Err(Stop::Op("`while_loop` does not run two blocks".to_owned()));
         };
-        let mut values = op.uses().map(|v| self.value(v)).collect::<Result<Vec<_>, _>>()?;
+        let mut values = op
+            .uses()
+            .map(|v| self.value(v))
+            .collect::<Result<Vec<_>, _>>()?;
         for _ in 0..MOST_ROUNDS {
-            if !self.block(*goes_on, values.clone())?.first().is_some_and(is_true) {
+            if !self
+                .block(*goes_on, values.clone())?
+                .first()
+                .is_some_and(is_true)
+            {
                 self.slots.extend(op.results.iter().copied().zip(values));
                 return Ok(());
             }
             values = self.block(*body, values)?;
         }
-        Err(Stop::Op(format!("a loop does not end in {MOST_ROUNDS} rounds")))
+        Err(Stop::Op(format!(
+            "a loop does not end in {MOST_ROUNDS} rounds"
+        )))
     }
 
     fn block(&mut self, block: BlockId, inputs: Vec<Held>) -> Result<Vec<Held>, Stop> {
@@ -289,7 +352,10 @@ impl<'a> Walk<'a> {
                 let wide = widened(&tensor)?;
                 let flushed = self.mode == Mode::Declared && self.is_half(value);
                 let tensor = if flushed { self.halved(wide).0 } else { wide };
-                Ok(Held { tensor, _taken: Rc::new(taken) })
+                Ok(Held {
+                    tensor,
+                    _taken: Rc::new(taken),
+                })
             }
             _ => Err(self.unfit(value, "is no tensor")),
         }
@@ -306,13 +372,21 @@ impl<'a> Walk<'a> {
             return Err(self.unfit(value, "is not computed"));
         }
         // Once as stored and once in f32.
-        let n = f.value(value).ty.tensor().and_then(|t| t.n_elements()).unwrap_or(0);
+        let n = f
+            .value(value)
+            .ty
+            .tensor()
+            .and_then(|t| t.n_elements())
+            .unwrap_or(0);
         let taken = self.reserve(n.saturating_mul(6), value)?;
         if op.def.is_const() {
-            let literal = f.constant(value).ok_or_else(|| self.unfit(value, "has no `val`"))?;
+            let literal = f
+                .constant(value)
+                .ok_or_else(|| self.unfit(value, "has no `val`"))?;
             return Ok((literal_value(literal), taken));
         }
-        let eval = ops::find(op.def.name).ok_or_else(|| self.unfit(value, "is no op of the CPU backend"))?;
+        let eval = ops::find(op.def.name)
+            .ok_or_else(|| self.unfit(value, "is no op of the CPU backend"))?;
         let mut args = Vec::new();
         for arg in &op.args {
             args.push(match arg {
@@ -323,18 +397,29 @@ impl<'a> Walk<'a> {
             });
         }
         let mut pool = uncounted();
-        let results =
-            exec::evaluate(&self.env.context, op.def, eval, args, &mut pool).map_err(|e| self.failed(op, &e))?;
-        let tensor = results.into_iter().nth(at).ok_or_else(|| self.unfit(value, "is not given by its op"))?;
+        let results = exec::evaluate(&self.env.context, op.def, eval, args, &mut pool)
+            .map_err(|e| self.failed(op, &e))?;
+        let tensor = results
+            .into_iter()
+            .nth(at)
+            .ok_or_else(|| self.unfit(value, "is not given by its op"))?;
         Ok((Value::Tensor(tensor), taken))
     }
 
     fn plain(&mut self, op: &Op) -> Result<(), Stop> {
-        let eval = ops::find(op.def.name).ok_or_else(|| self.failed(op, "it is no op that is computed here"))?;
+        let eval = ops::find(op.def.name)
+            .ok_or_else(|| self.failed(op, "it is no op that is computed here"))?;
         let mut taken = Vec::new();
-        let args = op.args.iter().map(|arg| self.arg(op, arg.as_ref(), &mut taken)).collect::<Result<Vec<_>, _>>()?;
+        let args = op
+            .args
+            .iter()
+            .map(|arg| self.arg(op, arg.as_ref(), &mut taken))
+            .collect::<Result<Vec<_>, _>>()?;
         let types = exec::infer(op.def, &args).map_err(|e| self.failed(op, &e))?;
-        let n_bytes = types.iter().map(|t| t.byte_len().unwrap_or(0)).fold(0, usize::saturating_add);
+        let n_bytes = types
+            .iter()
+            .map(|t| t.byte_len().unwrap_or(0))
+            .fold(0, usize::saturating_add);
         let base = op.results.first().copied();
         let mut reserved = match base {
             Some(value) => self.reserve(n_bytes, value)?,
@@ -344,19 +429,29 @@ impl<'a> Walk<'a> {
         let found = exec::evaluate(&self.env.context, op.def, eval, args, &mut pool);
         let found = found.map_err(|e| self.failed(op, &e))?;
         // Sizes that follow from numbers are known only now.
-        let made = found.iter().map(|t| t.data.bytes().len()).fold(0, usize::saturating_add);
+        let made = found
+            .iter()
+            .map(|t| t.data.bytes().len())
+            .fold(0, usize::saturating_add);
         let name = || format!("a result of `{}`", op.def.name);
         reserved.grow(made.saturating_sub(n_bytes), name)?;
         let taken = Rc::new(reserved);
         if self.mode != Mode::Declared && self.overflow.is_none() && !POLES.contains(&op.def.name) {
-            let is_infinite = |t: &Tensor| t.f32s().is_some_and(|x| x.iter().any(|x| x.is_infinite()));
+            let is_infinite =
+                |t: &Tensor| t.f32s().is_some_and(|x| x.iter().any(|x| x.is_infinite()));
             if found.iter().any(is_infinite) && !self.takes_infinite(op)? {
                 self.overflow = base.map(|v| format!("{} `{}`", op.def.name, self.f.value(v).name));
             }
         }
         for (value, tensor) in op.results.iter().zip(found) {
             let tensor = self.keep(op, *value, tensor);
-            self.slots.insert(*value, Held { tensor, _taken: Rc::clone(&taken) });
+            self.slots.insert(
+                *value,
+                Held {
+                    tensor,
+                    _taken: Rc::clone(&taken),
+                },
+            );
         }
         Ok(())
     }
@@ -364,18 +459,31 @@ impl<'a> Walk<'a> {
     /// Whether an operand of an op is not finite.
     fn takes_infinite(&self, op: &Op) -> Result<bool, Stop> {
         for value in op.uses() {
-            if self.f.constant(value).is_some_and(|l| l.ty().tensor().is_none()) {
+            if self
+                .f
+                .constant(value)
+                .is_some_and(|l| l.ty().tensor().is_none())
+            {
                 continue;
             }
             let held = self.value(value)?;
-            if held.tensor.f32s().is_some_and(|x| x.iter().any(|x| !x.is_finite())) {
+            if held
+                .tensor
+                .f32s()
+                .is_some_and(|x| x.iter().any(|x| !x.is_finite()))
+            {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    fn arg(&self, op: &Op, arg: Option<&Arg>, taken: &mut Vec<Held>) -> Result<Option<Value>, Stop> {
+    fn arg(
+        &self,
+        op: &Op,
+        arg: Option<&Arg>,
+        taken: &mut Vec<Held>,
+    ) -> Result<Option<Value>, Stop> {
         let mut tensor = |v: ValueId| -> Result<Tensor, Stop> {
             let held = self.value(v)?;
             taken.push(held.clone());
@@ -398,12 +506,18 @@ impl<'a> Walk<'a> {
                 Some(l) if l.ty().tensor().is_none() || l.as_str().is_some() => Some(wide(l)?),
                 _ => Some(Value::Tensor(tensor(*v)?)),
             },
-            Some(Arg::Values(vs)) => Some(Value::Tensors(vs.iter().map(|v| tensor(*v)).collect::<Result<_, _>>()?)),
+            Some(Arg::Values(vs)) => Some(Value::Tensors(
+                vs.iter().map(|v| tensor(*v)).collect::<Result<_, _>>()?,
+            )),
         })
     }
 
     fn is_half(&self, value: ValueId) -> bool {
-        self.f.value(value).ty.tensor_or_state().is_some_and(|t| t.dtype == DType::Fp16)
+        self.f
+            .value(value)
+            .ty
+            .tensor_or_state()
+            .is_some_and(|t| t.dtype == DType::Fp16)
     }
 
     /// Numbers as the mode keeps them.
@@ -427,26 +541,47 @@ impl<'a> Walk<'a> {
 
     fn hold(&self, tensor: Tensor, value: ValueId) -> Result<Held, Stop> {
         let taken = self.reserve(tensor.data.bytes().len(), value)?;
-        Ok(Held { tensor, _taken: Rc::new(taken) })
+        Ok(Held {
+            tensor,
+            _taken: Rc::new(taken),
+        })
     }
 
     fn reserve(&self, n_bytes: usize, value: ValueId) -> Result<Reservation, Stop> {
-        let name = || format!("`{}` of function `{}`", self.f.value(value).name, self.f.name);
+        let name = || {
+            format!(
+                "`{}` of function `{}`",
+                self.f.value(value).name,
+                self.f.name
+            )
+        };
         Ok(self.env.budget.reserve(n_bytes, name)?)
     }
 
     fn unfit(&self, value: ValueId, why: &str) -> Stop {
-        Stop::Op(format!("`{}` of function `{}` {why}", self.f.value(value).name, self.f.name))
+        Stop::Op(format!(
+            "`{}` of function `{}` {why}",
+            self.f.value(value).name,
+            self.f.name
+        ))
     }
 
     fn failed(&self, op: &Op, why: &str) -> Stop {
-        let name = op.results.first().map_or("", |r| self.f.value(*r).name.as_str());
-        Stop::Op(format!("{} `{name}` of function `{}`: {why}", op.def.name, self.f.name))
+        let name = op
+            .results
+            .first()
+            .map_or("", |r| self.f.value(*r).name.as_str());
+        Stop::Op(format!(
+            "{} `{name}` of function `{}`: {why}",
+            op.def.name, self.f.name
+        ))
     }
 }
 
 fn is_true(held: &Held) -> bool {
-    held.tensor.to_ints().is_some_and(|v| v.first().is_some_and(|x| *x != 0))
+    held.tensor
+        .to_ints()
+        .is_some_and(|v| v.first().is_some_and(|x| *x != 0))
 }
 
 /// Buffers that no budget counts: a [`Held`] does.
@@ -465,24 +600,40 @@ fn widened(tensor: &Tensor) -> Result<Tensor, Stop> {
 
 /// In fp16 as the engine keeps it, and whether a finite number was beyond that.
 fn halved(isa: Isa, tensor: Tensor) -> (Tensor, bool) {
-    let Some(numbers) = tensor.f32s() else { return (tensor, false) };
+    let Some(numbers) = tensor.f32s() else {
+        return (tensor, false);
+    };
     let mut codes = vec![0u16; numbers.len()];
     f32_to_f16_slice(isa, numbers, &mut codes);
     let mut halves = vec![0f32; numbers.len()];
     f16_to_f32_slice(isa, &codes, &mut halves);
-    let is_beyond = numbers.iter().zip(&halves).any(|(x, half)| x.is_finite() && !half.is_finite());
+    let is_beyond = numbers
+        .iter()
+        .zip(&halves)
+        .any(|(x, half)| x.is_finite() && !half.is_finite());
     for half in &mut halves {
         *half = if half.abs() < LEAST { 0.0 } else { *half };
     }
-    (Tensor::new(tensor.dtype, tensor.shape.clone(), Buffer::F32(halves.into())), is_beyond)
+    (
+        Tensor::new(
+            tensor.dtype,
+            tensor.shape.clone(),
+            Buffer::F32(halves.into()),
+        ),
+        is_beyond,
+    )
 }
 
 /// Each number a little to one side or the other, without a pattern.
 fn nudged(tensor: Tensor, seed: u64) -> Tensor {
-    let Some(numbers) = tensor.f32s() else { return tensor };
+    let Some(numbers) = tensor.f32s() else {
+        return tensor;
+    };
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let moved = numbers.iter().map(|x| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         let is_up = state >> 63 == 0;
         let moved = x * if is_up { 1.0 + NUDGE } else { 1.0 - NUDGE };
         // The smallest numbers have fewer digits.
@@ -491,7 +642,11 @@ fn nudged(tensor: Tensor, seed: u64) -> Tensor {
         }
         if is_up { x.next_up() } else { x.next_down() }
     });
-    Tensor::new(tensor.dtype, tensor.shape.clone(), Buffer::F32(moved.collect::<Vec<_>>().into()))
+    Tensor::new(
+        tensor.dtype,
+        tensor.shape.clone(),
+        Buffer::F32(moved.collect::<Vec<_>>().into()),
+    )
 }
 
 /// Elements that are given a byte or more each.

@@ -1,4 +1,5 @@
-//! What a function gives on inputs that cover its domain, and how far another form of it is from that.
+//! What a function gives on inputs that cover its domain, and how far another form of it is from
+//! that.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -57,8 +58,15 @@ impl Own {
     fn new(due: &Tensor, nudged: &Tensor, declared: Option<&Tensor>) -> Self {
         let stable = Judged::stable(due, nudged);
         let held = declared.map(Judged::finite).unwrap_or_default();
-        let half = declared.map(|own| Diff::of(due, own, &held)).unwrap_or_default();
-        Self { spread: Diff::of(due, nudged, &stable).most, stable, half, held }
+        let half = declared
+            .map(|own| Diff::of(due, own, &held))
+            .unwrap_or_default();
+        Self {
+            spread: Diff::of(due, nudged, &stable).most,
+            stable,
+            half,
+            held,
+        }
     }
 }
 
@@ -122,11 +130,18 @@ fn run(f: &Function, original: &Function, set: &Set, mode: Mode, env: &Env) -> R
             results.push((f.value(*input).name.clone(), walk.state(*input)?));
         }
     }
-    Ok(Run { results, overflow: walk.overflow })
+    Ok(Run {
+        results,
+        overflow: walk.overflow,
+    })
 }
 
 fn n_calls(f: &Function) -> usize {
-    let has_state = f.body().inputs.iter().any(|v| matches!(f.value(*v).ty, Type::State(_)));
+    let has_state = f
+        .body()
+        .inputs
+        .iter()
+        .any(|v| matches!(f.value(*v).ty, Type::State(_)));
     if has_state { CALLS_WITH_STATE } else { 1 }
 }
 
@@ -135,7 +150,10 @@ fn give(f: &Function, walk: &mut Walk<'_>, call: &[Given]) -> Result<(), Stop> {
     for (name, shape, bytes) in call {
         let named = f.body().inputs.iter().find(|v| f.value(**v).name == *name);
         let (Some(value), Some(ty)) = (named, named.and_then(|v| f.value(*v).ty.tensor())) else {
-            return Err(Stop::Op(format!("function `{}` has no input `{name}`", f.name)));
+            return Err(Stop::Op(format!(
+                "function `{}` has no input `{name}`",
+                f.name
+            )));
         };
         let (shape, bytes) = rows::filled(f, name, shape, bytes);
         walk.give_bytes(*value, ty.dtype, &shape, &bytes)?;
@@ -146,9 +164,15 @@ fn give(f: &Function, walk: &mut Walk<'_>, call: &[Given]) -> Result<(), Stop> {
 /// What the inputs of a set take: bytes, and once more while they are made.
 fn reserve_inputs(f: &Function, n_calls: usize, env: &Env) -> Result<Reservation, Stop> {
     let len = |ty: &TensorType| ty.byte_len().unwrap_or(0).saturating_mul(2 * n_calls);
-    let tensors = f.body().inputs.iter().filter_map(|v| f.value(*v).ty.tensor());
+    let tensors = f
+        .body()
+        .inputs
+        .iter()
+        .filter_map(|v| f.value(*v).ty.tensor());
     let n_bytes = tensors.map(len).fold(0, usize::saturating_add);
-    Ok(env.budget.reserve(n_bytes, || format!("the inputs of function `{}`", f.name))?)
+    Ok(env
+        .budget
+        .reserve(n_bytes, || format!("the inputs of function `{}`", f.name))?)
 }
 
 impl Reference {
@@ -194,7 +218,10 @@ impl Reference {
         };
         let overflow = declared.as_ref().and_then(|run| run.overflow.as_ref());
         if let Some(op) = overflow {
-            self.note = Some(format!("{} makes the program itself overflow fp16 at {op}", set.label));
+            self.note = Some(format!(
+                "{} makes the program itself overflow fp16 at {op}",
+                set.label
+            ));
         }
         let nudged = run(&self.f, &self.f, &set, Mode::Nudged, env)?.results;
         let results = due.iter().enumerate().map(|(i, (_, due))| {
@@ -210,13 +237,26 @@ impl Reference {
             largest.for_each(|(most, (_, due))| *most = most.max(size(due)));
         }
         let overflows = overflow.is_some();
-        self.cases.push(Case { set, due, results, overflows, is_beyond });
+        self.cases.push(Case {
+            set,
+            due,
+            results,
+            overflows,
+            is_beyond,
+        });
         Ok(())
     }
 
     /// Runs all calls of a set, and leaves the values of the last one in the walk.
-    pub fn run_into(&self, at: usize, walk: &mut Walk<'_>, kept: Option<&HashSet<ValueId>>) -> Result<(), Stop> {
-        let Some(case) = self.cases.get(at) else { return Ok(()) };
+    pub fn run_into(
+        &self,
+        at: usize,
+        walk: &mut Walk<'_>,
+        kept: Option<&HashSet<ValueId>>,
+    ) -> Result<(), Stop> {
+        let Some(case) = self.cases.get(at) else {
+            return Ok(());
+        };
         for call in case.set.calls(&self.f, n_calls(&self.f)) {
             walk.next_call();
             give(walk.function(), walk, &call)?;
@@ -237,7 +277,13 @@ impl Reference {
 
     /// How far another form is, on so many sets; it ends at the first that is too far, and begins
     /// there next time.
-    pub fn judge(&mut self, after: &Function, n_sets: usize, judge: Judge, env: &Env) -> Result<Found, Stop> {
+    pub fn judge(
+        &mut self,
+        after: &Function,
+        n_sets: usize,
+        judge: Judge,
+        env: &Env,
+    ) -> Result<Found, Stop> {
         let mut found = Found::default();
         for at in 0..self.cases.len().min(n_sets) {
             let case = &self.cases[at];
@@ -270,16 +316,30 @@ impl Reference {
     }
 
     /// How far another form is in f32.
-    fn wide(&self, case: &Case, after: &Function, env: &Env, found: &mut Found) -> Result<Option<String>, Stop> {
+    fn wide(
+        &self,
+        case: &Case,
+        after: &Function,
+        env: &Env,
+        found: &mut Found,
+    ) -> Result<Option<String>, Stop> {
         let wide = run(after, &self.f, &case.set, Mode::Wide, env)?.results;
         for (i, (name, held)) in wide.iter().enumerate() {
             let own = &case.results[i];
             let (diff, most, _) = self.diff(case, i, held, &own.stable);
             // Constants that are written in fp16 are rounded to it.
             let half = if case.overflows { 0.0 } else { own.half.most };
-            let written = if is_half(after) { half + UNIT_16 * most } else { 0.0 };
+            let written = if is_half(after) {
+                half + UNIT_16 * most
+            } else {
+                0.0
+            };
             let rounded = MANY * own.spread + ROUNDINGS * UNIT_32 * most;
-            let allowed = if diff.is_float { rounded + written } else { 0.0 };
+            let allowed = if diff.is_float {
+                rounded + written
+            } else {
+                0.0
+            };
             if diff.n_lost > 0 || diff.most > allowed && !case.is_beyond {
                 let allowed = over(allowed, most);
                 return Ok(Some(format!(
@@ -318,7 +378,9 @@ impl Reference {
                 Judge::Lossy(_) if case.overflows => f64::INFINITY,
                 Judge::Lossy(share) => share * most,
                 Judge::Exact if !diff.is_float => 2.0 * own.half.most,
-                Judge::Exact => 2.0 * own.half.most + MANY * own.spread + ROUNDINGS * UNIT_16 * most,
+                Judge::Exact => {
+                    2.0 * own.half.most + MANY * own.spread + ROUNDINGS * UNIT_16 * most
+                }
             };
             if !is_exact && !case.overflows {
                 found.note(&Diff { n_lost, ..diff }, most, allowed, &case.set.label);
@@ -351,7 +413,11 @@ impl Reference {
         let diff = Diff::between(&due, &found, is_float, judged);
         let n_missing = due.len().abs_diff(found.len());
         // Without an fp16 form of its own, what is due is what is finite in the original.
-        let n_lost = if is_half(&self.f) { judged.n_lost(&found) + n_missing } else { diff.n_lost };
+        let n_lost = if is_half(&self.f) {
+            judged.n_lost(&found) + n_missing
+        } else {
+            diff.n_lost
+        };
         (diff, diff.magnitude.max(self.magnitudes[i]), n_lost)
     }
 }
@@ -374,7 +440,11 @@ impl Found {
     fn note(&mut self, diff: &Diff, most: f64, allowed: f64, label: &str) {
         self.n_values += diff.n;
         self.allowed = self.allowed.max(over(allowed, most));
-        let error = if diff.n_lost > 0 { f64::INFINITY } else { over(diff.most, most) };
+        let error = if diff.n_lost > 0 {
+            f64::INFINITY
+        } else {
+            over(diff.most, most)
+        };
         if error > self.error || self.worst.is_empty() {
             self.error = self.error.max(error);
             label.clone_into(&mut self.worst);
@@ -383,16 +453,32 @@ impl Found {
 }
 
 fn over(a: f64, b: f64) -> f64 {
-    if a == 0.0 { 0.0 } else { a / b.max(f64::MIN_POSITIVE) }
+    if a == 0.0 {
+        0.0
+    } else {
+        a / b.max(f64::MIN_POSITIVE)
+    }
 }
 
 fn shown(diff: &Diff, most: f64) -> String {
-    Diff { magnitude: most, ..*diff }.to_string()
+    Diff {
+        magnitude: most,
+        ..*diff
+    }
+    .to_string()
 }
 
 /// Whether anything is in fp16.
 pub fn is_half(f: &Function) -> bool {
-    let made = f.all_ops().into_iter().flat_map(|op| f.op(op).results.clone());
+    let made = f
+        .all_ops()
+        .into_iter()
+        .flat_map(|op| f.op(op).results.clone());
     let mut values = made.chain(f.body().inputs.iter().copied());
-    values.any(|v| f.value(v).ty.tensor().is_some_and(|t| t.dtype == DType::Fp16))
+    values.any(|v| {
+        f.value(v)
+            .ty
+            .tensor()
+            .is_some_and(|t| t.dtype == DType::Fp16)
+    })
 }

@@ -7,24 +7,42 @@ use crate::tensor::Buffer;
 
 pub(super) static OPS: &[(&str, Eval)] = &[
     // As documented; coremltools' evaluation adds both branches, which is wrong for beta < 0.
-    ("clamped_relu", |c, o| map(c, o, |x, a, b| least(if x < 0.0 { a * x } else { x }, b))),
-    ("elu", |c, o| map(c, o, |x, a, _| if x < 0.0 { a * x.exp_m1() } else { x })),
+    ("clamped_relu", |c, o| {
+        map(c, o, |x, a, b| least(if x < 0.0 { a * x } else { x }, b))
+    }),
+    ("elu", |c, o| {
+        map(c, o, |x, a, _| if x < 0.0 { a * x.exp_m1() } else { x })
+    }),
     ("gelu", gelu),
-    ("leaky_relu", |c, o| map(c, o, |x, a, _| if x < 0.0 { a * x } else { x })),
+    ("leaky_relu", |c, o| {
+        map(c, o, |x, a, _| if x < 0.0 { a * x } else { x })
+    }),
     ("linear_activation", |c, o| map(c, o, |x, a, b| a * x + b)),
-    ("prelu", |c, o| map_channels(c, o, |x, a, _| if x < 0.0 { a * x } else { x })),
+    ("prelu", |c, o| {
+        map_channels(c, o, |x, a, _| if x < 0.0 { a * x } else { x })
+    }),
     ("relu", |c, o| apply(c, o, Unary::Relu)),
-    ("relu6", |c, o| map(c, o, |x, _, _| least(most(x, 0.0), 6.0))),
-    ("scaled_tanh", |c, o| map(c, o, |x, a, b| a * (b * x).tanh())),
+    ("relu6", |c, o| {
+        map(c, o, |x, _, _| least(most(x, 0.0), 6.0))
+    }),
+    ("scaled_tanh", |c, o| {
+        map(c, o, |x, a, b| a * (b * x).tanh())
+    }),
     ("sigmoid", |c, o| apply(c, o, Unary::Sigmoid)),
-    ("sigmoid_hard", |c, o| map(c, o, |x, a, b| least(most(a * x + b, 0.0), 1.0))),
+    ("sigmoid_hard", |c, o| {
+        map(c, o, |x, a, b| least(most(a * x + b, 0.0), 1.0))
+    }),
     ("silu", |c, o| apply(c, o, Unary::Silu)),
     ("softmax", softmax),
     ("softplus", |c, o| map(c, o, |x, _, _| softplus(x))),
-    ("softplus_parametric", |c, o| map_channels(c, o, |x, a, b| a * softplus(b * x))),
+    ("softplus_parametric", |c, o| {
+        map_channels(c, o, |x, a, b| a * softplus(b * x))
+    }),
     ("softsign", |c, o| map(c, o, |x, _, _| x / (1.0 + x.abs()))),
     ("tanh", |c, o| apply(c, o, Unary::Tanh)),
-    ("thresholded_relu", |c, o| map(c, o, |x, a, _| if x < a { 0.0 } else { x })),
+    ("thresholded_relu", |c, o| {
+        map(c, o, |x, a, _| if x < a { 0.0 } else { x })
+    }),
 ];
 
 /// The smaller; what is not a number stays.
@@ -52,16 +70,27 @@ fn apply(call: &Call<'_>, out: &mut [Buffer], op: Unary) -> Result<(), Fault> {
 fn map(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(f32, f32, f32) -> f32) -> Result<(), Fault> {
     let x = call.f32s("x")?;
     let (alpha, beta) = (call.f32_or("alpha", 0.0)?, call.f32_or("beta", 0.0)?);
-    f32_out(&mut out[0], x.len())?.iter_mut().zip(x).for_each(|(y, x)| *y = f(*x, alpha, beta));
+    f32_out(&mut out[0], x.len())?
+        .iter_mut()
+        .zip(x)
+        .for_each(|(y, x)| *y = f(*x, alpha, beta));
     Ok(())
 }
 
 /// Each element with the `alpha` and `beta` of its channel, which is axis 1.
-fn map_channels(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(f32, f32, f32) -> f32) -> Result<(), Fault> {
+fn map_channels(
+    call: &Call<'_>,
+    out: &mut [Buffer],
+    f: impl Fn(f32, f32, f32) -> f32,
+) -> Result<(), Fault> {
     let (x, shape) = (call.f32s("x")?, &call.tensor("x")?.shape);
     let (n_channels, inner) = (shape[1], shape[2..].iter().product::<usize>());
     let alpha = call.f32s("alpha")?;
-    let beta = if call.opt_tensor("beta").is_some() { call.f32s("beta")? } else { alpha };
+    let beta = if call.opt_tensor("beta").is_some() {
+        call.f32s("beta")?
+    } else {
+        alpha
+    };
     for (i, (y, x)) in f32_out(&mut out[0], x.len())?.iter_mut().zip(x).enumerate() {
         let channel = i / inner % n_channels;
         *y = f(*x, alpha[channel], beta[channel]);
@@ -76,7 +105,9 @@ fn gelu(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         _ => {
             let x = call.f32s("x")?;
             let y = f32_out(&mut out[0], x.len())?;
-            y.iter_mut().zip(x).for_each(|(y, x)| *y = x / (1.0 + (-1.702 * x).exp()));
+            y.iter_mut()
+                .zip(x)
+                .for_each(|(y, x)| *y = x / (1.0 + (-1.702 * x).exp()));
             Ok(())
         }
     }
@@ -88,7 +119,10 @@ fn softmax(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let y = f32_out(&mut out[0], x.len())?;
     let inner: usize = shape[axis + 1..].iter().product();
     let n = shape[axis];
-    for start in (0..x.len()).step_by((n * inner).max(1)).flat_map(|s| s..s + inner) {
+    for start in (0..x.len())
+        .step_by((n * inner).max(1))
+        .flat_map(|s| s..s + inner)
+    {
         let at = |k: usize| start + k * inner;
         let max = (0..n).fold(f32::NEG_INFINITY, |m, k| m.max(x[at(k)]));
         let mut sum = 0.0;

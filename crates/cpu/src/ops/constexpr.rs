@@ -1,7 +1,8 @@
 //! Constants that are computed from smaller ones.
 //!
-//! Weights are what coremltools decompresses, bit for bit. It computes in fp32, but for a block's scale in fp16: then
-//! each step is rounded to fp16, unless the offset is fp32. So arguments come as they are stored, fp16 not widened.
+//! Weights are what coremltools decompresses, bit for bit. It computes in fp32, but for a block's
+//! scale in fp16: then each step is rounded to fp16, unless the offset is fp32. So arguments come
+//! as they are stored, fp16 not widened.
 
 use thane_kernels::f16::{f16_to_f32, f32_to_f16};
 use thane_mil::types::DType;
@@ -15,7 +16,10 @@ pub(super) static OPS: &[(&str, Eval)] = &[
     ("constexpr_cast", cast),
     ("constexpr_lut_to_dense", lut_to_dense),
     ("constexpr_lut_to_sparse", lut_to_sparse),
-    ("constexpr_sparse_blockwise_shift_scale", sparse_blockwise_shift_scale),
+    (
+        "constexpr_sparse_blockwise_shift_scale",
+        sparse_blockwise_shift_scale,
+    ),
     ("constexpr_sparse_to_dense", sparse_to_dense),
 ];
 
@@ -30,7 +34,10 @@ fn numbers(t: &Tensor) -> Vec<f32> {
 fn write(out: &mut Buffer, numbers: impl Iterator<Item = f32>) -> Result<(), Fault> {
     match out {
         Buffer::F32(v) => v.iter_mut().zip(numbers).for_each(|(y, x)| *y = x),
-        Buffer::F16(v) => v.iter_mut().zip(numbers).for_each(|(y, x)| *y = f32_to_f16(x)),
+        Buffer::F16(v) => v
+            .iter_mut()
+            .zip(numbers)
+            .for_each(|(y, x)| *y = f32_to_f16(x)),
         _ => return Err("the result is neither fp32 nor fp16".to_owned()),
     }
     Ok(())
@@ -41,28 +48,51 @@ fn cast(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 }
 
 fn affine_dequantize(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let (data, scale, zero) = (call.tensor("quantized_data")?, call.tensor("scale")?, call.tensor("zero_point")?);
+    let (data, scale, zero) = (
+        call.tensor("quantized_data")?,
+        call.tensor("scale")?,
+        call.tensor("zero_point")?,
+    );
     let axis = call.axis("axis", 0, data.shape.len())?;
     let inner: usize = data.shape[axis + 1..].iter().product();
     let (codes, scales, zeros) = (numbers(data), numbers(scale), numbers(zero));
-    let at = |v: &[f32], t: &Tensor, i: usize| if t.shape.is_empty() { v[0] } else { v[i / inner % data.shape[axis]] };
-    let y = codes.iter().enumerate().map(|(i, code)| at(&scales, scale, i) * (code - at(&zeros, zero, i)));
+    let at = |v: &[f32], t: &Tensor, i: usize| {
+        if t.shape.is_empty() {
+            v[0]
+        } else {
+            v[i / inner % data.shape[axis]]
+        }
+    };
+    let y = codes
+        .iter()
+        .enumerate()
+        .map(|(i, code)| at(&scales, scale, i) * (code - at(&zeros, zero, i)));
     write(&mut out[0], y)
 }
 
-/// The group of element `i` of a tensor of `shape`, when each axis is cut into `groups` equal parts.
+/// The group of element `i` of a tensor of `shape`, when each axis is cut into `groups` equal
+/// parts.
 fn group(i: usize, shape: &[usize], own: &[usize], groups: &[usize]) -> usize {
-    (0..shape.len()).fold(0, |at, a| at * groups[a] + i / own[a] % shape[a] / (shape[a] / groups[a]))
+    (0..shape.len()).fold(0, |at, a| {
+        at * groups[a] + i / own[a] % shape[a] / (shape[a] / groups[a])
+    })
 }
 
 fn blockwise_shift_scale(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let data = call.tensor("data")?;
     let codes = numbers(data);
-    write(&mut out[0], shift_scale(call, codes.iter().copied().enumerate(), &data.shape)?.into_iter())
+    write(
+        &mut out[0],
+        shift_scale(call, codes.iter().copied().enumerate(), &data.shape)?.into_iter(),
+    )
 }
 
 /// `scale * (code - offset)` of codes with their places in a tensor of `shape`.
-fn shift_scale(call: &Call<'_>, codes: impl Iterator<Item = (usize, f32)>, shape: &[usize]) -> Result<Vec<f32>, Fault> {
+fn shift_scale(
+    call: &Call<'_>,
+    codes: impl Iterator<Item = (usize, f32)>,
+    shape: &[usize],
+) -> Result<Vec<f32>, Fault> {
     let (scale, offset) = (call.tensor("scale")?, call.opt_tensor("offset"));
     let scales = numbers(scale);
     let offsets = offset.map(numbers);
@@ -73,7 +103,10 @@ fn shift_scale(call: &Call<'_>, codes: impl Iterator<Item = (usize, f32)>, shape
     let shifted = |(i, code): (usize, f32)| {
         let g = group(i, shape, &own, &scale.shape);
         let code = rounded(code, is_half);
-        scales[g] * offsets.as_ref().map_or(code, |o| rounded(code - o[g], shifts_in_half))
+        scales[g]
+            * offsets
+                .as_ref()
+                .map_or(code, |o| rounded(code - o[g], shifts_in_half))
     };
     Ok(codes.map(shifted).collect())
 }
@@ -83,26 +116,43 @@ fn sparse_blockwise_shift_scale(call: &Call<'_>, out: &mut [Buffer]) -> Result<(
     let places = ones(mask, data.len())?;
     copy(&mut out[0], 0, mask, 0, mask.len())?;
     let codes = places.into_iter().zip(numbers(data));
-    write(&mut out[1], shift_scale(call, codes, &mask.shape)?.into_iter())
+    write(
+        &mut out[1],
+        shift_scale(call, codes, &mask.shape)?.into_iter(),
+    )
 }
 
 /// The places where a mask is 1, which must be `n`.
 fn ones(mask: &Tensor, n: usize) -> Result<Vec<usize>, Fault> {
-    let Buffer::U8(bits) = &*mask.data else { return Err("the mask does not hold uint1".to_owned()) };
+    let Buffer::U8(bits) = &*mask.data else {
+        return Err("the mask does not hold uint1".to_owned());
+    };
     let places: Vec<usize> = (0..mask.len()).filter(|i| bits[*i] != 0).collect();
-    if places.len() == n { Ok(places) } else { Err(format!("the mask has {} ones for {n} elements", places.len())) }
+    if places.len() == n {
+        Ok(places)
+    } else {
+        Err(format!(
+            "the mask has {} ones for {n} elements",
+            places.len()
+        ))
+    }
 }
 
 fn copy(out: &mut Buffer, at: usize, from: &Tensor, from_at: usize, n: usize) -> Result<(), Fault> {
     if out.copy_from(at, &from.data, from_at, n) {
         return Ok(());
     }
-    Err(format!("there is no element {from_at} of {} in {:?}", from.dtype, from.shape))
+    Err(format!(
+        "there is no element {from_at} of {} in {:?}",
+        from.dtype, from.shape
+    ))
 }
 
 fn lut_to_dense(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (indices, lut) = (call.tensor("indices")?, call.tensor("lut")?);
-    let Buffer::U8(ids) = &*indices.data else { return Err("`indices` does not hold unsigned integers".to_owned()) };
+    let Buffer::U8(ids) = &*indices.data else {
+        return Err("`indices` does not hold unsigned integers".to_owned());
+    };
     if call.def.attributes {
         let n_bits = lut.len().ilog2() as usize;
         let n = call.shape(0).iter().product();
@@ -115,7 +165,9 @@ fn lut_to_dense(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 
 /// The `n_bits` bits of element `i`, least significant first.
 fn bits(bytes: &[u8], i: usize, n_bits: usize) -> usize {
-    (0..n_bits).fold(0, |v, k| v | (usize::from(bytes[(i * n_bits + k) / 8] >> ((i * n_bits + k) % 8) & 1) << k))
+    (0..n_bits).fold(0, |v, k| {
+        v | (usize::from(bytes[(i * n_bits + k) / 8] >> ((i * n_bits + k) % 8) & 1) << k)
+    })
 }
 
 /// Where elements of a result stand in a table of vectors for each group.
@@ -137,11 +189,23 @@ impl<'a> Table<'a> {
         let lut = call.tensor("lut")?;
         let rank = indices.len();
         let (n_entries, vector) = (lut.shape[rank], lut.shape[rank + 1]);
-        let axis = if vector > 1 { call.axis("vector_axis", 0, rank)? } else { 0 };
+        let axis = if vector > 1 {
+            call.axis("vector_axis", 0, rank)?
+        } else {
+            0
+        };
         let mut shape = indices.to_vec();
         shape[axis] *= vector;
         let (own, from) = (strides(&shape), strides(indices));
-        Ok(Self { shape, own, from, groups: &lut.shape[..rank], n_entries, vector, axis })
+        Ok(Self {
+            shape,
+            own,
+            from,
+            groups: &lut.shape[..rank],
+            n_entries,
+            vector,
+            axis,
+        })
     }
 
     /// The index that element `i` of the result comes from, and the part of the vector that it is.
@@ -163,11 +227,19 @@ impl<'a> Table<'a> {
 }
 
 fn lut_to_sparse(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let (mask, indices) = (call.tensor("indices_mask")?, call.tensor("indices_nonzero_data")?);
+    let (mask, indices) = (
+        call.tensor("indices_mask")?,
+        call.tensor("indices_nonzero_data")?,
+    );
     let lut = call.tensor("lut")?;
-    let Buffer::U8(ids) = &*indices.data else { return Err("the indices are no unsigned integers".to_owned()) };
+    let Buffer::U8(ids) = &*indices.data else {
+        return Err("the indices are no unsigned integers".to_owned());
+    };
     let mut of_place = vec![None; mask.len()];
-    ones(mask, indices.len())?.into_iter().zip(&**ids).for_each(|(place, id)| of_place[place] = Some(*id));
+    ones(mask, indices.len())?
+        .into_iter()
+        .zip(&**ids)
+        .for_each(|(place, id)| of_place[place] = Some(*id));
     let table = Table::new(call, &mask.shape)?;
     let mut n = 0;
     for i in 0..table.shape.iter().product() {
@@ -184,15 +256,24 @@ fn lut_to_sparse(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 fn sparse_to_dense(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (data, mask) = (call.tensor("nonzero_data")?, call.tensor("mask")?);
     let places = if call.def.attributes {
-        let Buffer::U8(bytes) = &*mask.data else { return Err("`mask` does not hold uint8".to_owned()) };
+        let Buffer::U8(bytes) = &*mask.data else {
+            return Err("`mask` does not hold uint8".to_owned());
+        };
         let n: usize = call.shape(0).iter().product();
         (0..n).filter(|i| bits(bytes, *i, 1) == 1).collect()
     } else {
         ones(mask, data.len())?
     };
     if places.len() != data.len() {
-        return Err(format!("`mask` has {} ones, `nonzero_data` {} elements", places.len(), data.len()));
+        return Err(format!(
+            "`mask` has {} ones, `nonzero_data` {} elements",
+            places.len(),
+            data.len()
+        ));
     }
     out[0].bytes_mut().fill(0);
-    places.into_iter().enumerate().try_for_each(|(k, place)| copy(&mut out[0], place, data, k, 1))
+    places
+        .into_iter()
+        .enumerate()
+        .try_for_each(|(k, place)| copy(&mut out[0], place, data, k, 1))
 }

@@ -8,31 +8,82 @@ use super::{Call, Eval, Fault, broadcast_strides, f32_out, rows};
 use crate::tensor::{Buffer, Tensor};
 
 pub(super) static OPS: &[(&str, Eval)] = &[
-    ("add", |c, o| arithmetic(c, o, |x, y| x + y, i32::wrapping_add)),
-    ("sub", |c, o| arithmetic(c, o, |x, y| x - y, i32::wrapping_sub)),
-    ("mul", |c, o| arithmetic(c, o, |x, y| x * y, i32::wrapping_mul)),
-    ("real_div", |c, o| arithmetic(c, o, |x, y| x / y, |x, y| if y == 0 { 0 } else { x.wrapping_div(y) })),
-    ("floor_div", |c, o| arithmetic(c, o, floor_quotient, floor_div)),
-    ("mod", |c, o| arithmetic(c, o, modulo, |x, y| x.wrapping_sub(floor_div(x, y).wrapping_mul(y)))),
-    ("pow", |c, o| arithmetic(c, o, f32::powf, |x, y| x.wrapping_pow(u32::try_from(y).unwrap_or(0)))),
+    ("add", |c, o| {
+        arithmetic(c, o, |x, y| x + y, i32::wrapping_add)
+    }),
+    ("sub", |c, o| {
+        arithmetic(c, o, |x, y| x - y, i32::wrapping_sub)
+    }),
+    ("mul", |c, o| {
+        arithmetic(c, o, |x, y| x * y, i32::wrapping_mul)
+    }),
+    ("real_div", |c, o| {
+        arithmetic(
+            c,
+            o,
+            |x, y| x / y,
+            |x, y| if y == 0 { 0 } else { x.wrapping_div(y) },
+        )
+    }),
+    ("floor_div", |c, o| {
+        arithmetic(c, o, floor_quotient, floor_div)
+    }),
+    ("mod", |c, o| {
+        arithmetic(c, o, modulo, |x, y| {
+            x.wrapping_sub(floor_div(x, y).wrapping_mul(y))
+        })
+    }),
+    ("pow", |c, o| {
+        arithmetic(c, o, f32::powf, |x, y| {
+            x.wrapping_pow(u32::try_from(y).unwrap_or(0))
+        })
+    }),
     // Not a number on either side gives not a number.
-    ("maximum", |c, o| arithmetic(c, o, |x, y| if x > y || x.is_nan() { x } else { y }, i32::max)),
-    ("minimum", |c, o| arithmetic(c, o, |x, y| if x < y || x.is_nan() { x } else { y }, i32::min)),
+    ("maximum", |c, o| {
+        arithmetic(
+            c,
+            o,
+            |x, y| if x > y || x.is_nan() { x } else { y },
+            i32::max,
+        )
+    }),
+    ("minimum", |c, o| {
+        arithmetic(
+            c,
+            o,
+            |x, y| if x < y || x.is_nan() { x } else { y },
+            i32::min,
+        )
+    }),
     ("equal", |c, o| compare(c, o, |x, y| x == y, |x, y| x == y)),
-    ("not_equal", |c, o| compare(c, o, |x, y| x != y, |x, y| x != y)),
+    ("not_equal", |c, o| {
+        compare(c, o, |x, y| x != y, |x, y| x != y)
+    }),
     ("less", |c, o| compare(c, o, |x, y| x < y, |x, y| x < y)),
-    ("less_equal", |c, o| compare(c, o, |x, y| x <= y, |x, y| x <= y)),
+    ("less_equal", |c, o| {
+        compare(c, o, |x, y| x <= y, |x, y| x <= y)
+    }),
     ("greater", |c, o| compare(c, o, |x, y| x > y, |x, y| x > y)),
-    ("greater_equal", |c, o| compare(c, o, |x, y| x >= y, |x, y| x >= y)),
-    ("logical_and", |c, o| logical(c, o, |x, y| u8::from(x != 0 && y != 0))),
-    ("logical_or", |c, o| logical(c, o, |x, y| u8::from(x != 0 || y != 0))),
-    ("logical_xor", |c, o| logical(c, o, |x, y| u8::from((x != 0) != (y != 0)))),
+    ("greater_equal", |c, o| {
+        compare(c, o, |x, y| x >= y, |x, y| x >= y)
+    }),
+    ("logical_and", |c, o| {
+        logical(c, o, |x, y| u8::from(x != 0 && y != 0))
+    }),
+    ("logical_or", |c, o| {
+        logical(c, o, |x, y| u8::from(x != 0 || y != 0))
+    }),
+    ("logical_xor", |c, o| {
+        logical(c, o, |x, y| u8::from((x != 0) != (y != 0)))
+    }),
     ("logical_not", logical_not),
     ("abs", |c, o| map(c, o, f32::abs, i32::wrapping_abs)),
     ("square", |c, o| map(c, o, |x| x * x, |x| x.wrapping_mul(x))),
     ("sign", |c, o| map(c, o, sign, i32::signum)),
     // Integers are truncated towards zero.
-    ("exp2", |c, o| map(c, o, |x| wide(x, f64::exp2), |x| f64::from(x).exp2() as i32)),
+    ("exp2", |c, o| {
+        map(c, o, |x| wide(x, f64::exp2), |x| f64::from(x).exp2() as i32)
+    }),
     ("acos", |c, o| map_f32(c, o, |x| wide(x, f64::acos))),
     ("asin", |c, o| map_f32(c, o, |x| wide(x, f64::asin))),
     ("atan", |c, o| map_f32(c, o, |x| wide(x, f64::atan))),
@@ -52,7 +103,9 @@ pub(super) static OPS: &[(&str, Eval)] = &[
     // Defaults of epsilon: coremltools, 1e-4 for inverse, 1e-45 for log, 1e-12 for rsqrt.
     ("inverse", |c, o| with_epsilon(c, o, 1e-4, |x| 1.0 / x)),
     ("log", |c, o| with_epsilon(c, o, 1e-45, f32::ln)),
-    ("rsqrt", |c, o| with_epsilon(c, o, 1e-12, |x| 1.0 / x.sqrt())),
+    ("rsqrt", |c, o| {
+        with_epsilon(c, o, 1e-12, |x| 1.0 / x.sqrt())
+    }),
     ("clip", clip),
     ("threshold", threshold),
     ("cast", cast),
@@ -65,23 +118,36 @@ fn floor_div(x: i32, y: i32) -> i32 {
         return 0;
     }
     let q = x.wrapping_div(y);
-    if x.wrapping_rem(y) != 0 && (x < 0) != (y < 0) { q - 1 } else { q }
+    if x.wrapping_rem(y) != 0 && (x < 0) != (y < 0) {
+        q - 1
+    } else {
+        q
+    }
 }
 
 /// The remainder with the sign of the divisor; exact but for the last addition.
 fn modulo(x: f32, y: f32) -> f32 {
     let r = x % y;
-    if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
+    if r != 0.0 && (r < 0.0) != (y < 0.0) {
+        r + y
+    } else {
+        r
+    }
 }
 
-/// The exact quotient rounded down: `(x / y).floor()` is 1 too much where `x / y` is rounded up to an integer.
+/// The exact quotient rounded down: `(x / y).floor()` is 1 too much where `x / y` is rounded up to
+/// an integer.
 fn floor_quotient(x: f32, y: f32) -> f32 {
     if y == 0.0 {
         return x / y;
     }
     let r = x % y;
     let q = ((x - r) / y).round();
-    if r != 0.0 && (r < 0.0) != (y < 0.0) { q - 1.0 } else { q }
+    if r != 0.0 && (r < 0.0) != (y < 0.0) {
+        q - 1.0
+    } else {
+        q
+    }
 }
 
 /// A function of f64, whose result f32 can hold to the last place.
@@ -91,7 +157,11 @@ fn wide(x: f32, f: impl Fn(f64) -> f64) -> f32 {
 
 /// -1, 0 or 1; what is not a number stays.
 fn sign(x: f32) -> f32 {
-    if x == 0.0 || x.is_nan() { x } else { x.signum() }
+    if x == 0.0 || x.is_nan() {
+        x
+    } else {
+        x.signum()
+    }
 }
 
 fn zip<T: Copy, U: Copy>(
@@ -102,15 +172,31 @@ fn zip<T: Copy, U: Copy>(
     f: impl Fn(T, T) -> U,
 ) {
     let shape = call.shape(0);
-    let (a, b) = (broadcast_strides(&x.0.shape, shape.len()), broadcast_strides(&y.0.shape, shape.len()));
+    let (a, b) = (
+        broadcast_strides(&x.0.shape, shape.len()),
+        broadcast_strides(&y.0.shape, shape.len()),
+    );
     let (x, y) = (x.1, y.1);
     rows(&shape, [&a, &b], |at, [i, j], n, [s, t]| {
         let out = &mut out[at..at + n];
         match (s, t) {
-            (1, 1) => out.iter_mut().zip(&x[i..i + n]).zip(&y[j..j + n]).for_each(|((o, x), y)| *o = f(*x, *y)),
-            (1, 0) => out.iter_mut().zip(&x[i..i + n]).for_each(|(o, x)| *o = f(*x, y[j])),
-            (0, 1) => out.iter_mut().zip(&y[j..j + n]).for_each(|(o, y)| *o = f(x[i], *y)),
-            _ => out.iter_mut().enumerate().for_each(|(k, o)| *o = f(x[i + k * s], y[j + k * t])),
+            (1, 1) => out
+                .iter_mut()
+                .zip(&x[i..i + n])
+                .zip(&y[j..j + n])
+                .for_each(|((o, x), y)| *o = f(*x, *y)),
+            (1, 0) => out
+                .iter_mut()
+                .zip(&x[i..i + n])
+                .for_each(|(o, x)| *o = f(*x, y[j])),
+            (0, 1) => out
+                .iter_mut()
+                .zip(&y[j..j + n])
+                .for_each(|(o, y)| *o = f(x[i], *y)),
+            _ => out
+                .iter_mut()
+                .enumerate()
+                .for_each(|(k, o)| *o = f(x[i + k * s], y[j + k * t])),
         }
     });
 }
@@ -125,7 +211,12 @@ fn arithmetic(
     match (&*x.data, &*y.data, &mut out[0]) {
         (Buffer::F32(a), Buffer::F32(b), Buffer::F32(o)) => zip(call, (x, a), (y, b), o, f),
         (Buffer::I32(a), Buffer::I32(b), Buffer::I32(o)) => zip(call, (x, a), (y, b), o, g),
-        _ => return Err(format!("{} is not defined for {} and {}", call.def.name, x.dtype, y.dtype)),
+        _ => {
+            return Err(format!(
+                "{} is not defined for {} and {}",
+                call.def.name, x.dtype, y.dtype
+            ));
+        }
     }
     Ok(())
 }
@@ -138,9 +229,18 @@ fn compare(
 ) -> Result<(), Fault> {
     let (x, y) = (call.tensor("x")?, call.tensor("y")?);
     match (&*x.data, &*y.data, &mut out[0]) {
-        (Buffer::F32(a), Buffer::F32(b), Buffer::Bool(o)) => zip(call, (x, a), (y, b), o, |p, q| u8::from(f(p, q))),
-        (Buffer::I32(a), Buffer::I32(b), Buffer::Bool(o)) => zip(call, (x, a), (y, b), o, |p, q| u8::from(g(p, q))),
-        _ => return Err(format!("{} is not defined for {} and {}", call.def.name, x.dtype, y.dtype)),
+        (Buffer::F32(a), Buffer::F32(b), Buffer::Bool(o)) => {
+            zip(call, (x, a), (y, b), o, |p, q| u8::from(f(p, q)))
+        }
+        (Buffer::I32(a), Buffer::I32(b), Buffer::Bool(o)) => {
+            zip(call, (x, a), (y, b), o, |p, q| u8::from(g(p, q)))
+        }
+        _ => {
+            return Err(format!(
+                "{} is not defined for {} and {}",
+                call.def.name, x.dtype, y.dtype
+            ));
+        }
     }
     Ok(())
 }
@@ -149,7 +249,12 @@ fn logical(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(u8, u8) -> u8) -> Res
     let (x, y) = (call.tensor("x")?, call.tensor("y")?);
     match (&*x.data, &*y.data, &mut out[0]) {
         (Buffer::Bool(a), Buffer::Bool(b), Buffer::Bool(o)) => zip(call, (x, a), (y, b), o, f),
-        _ => return Err(format!("{} is not defined for {} and {}", call.def.name, x.dtype, y.dtype)),
+        _ => {
+            return Err(format!(
+                "{} is not defined for {} and {}",
+                call.def.name, x.dtype, y.dtype
+            ));
+        }
     }
     Ok(())
 }
@@ -157,16 +262,26 @@ fn logical(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(u8, u8) -> u8) -> Res
 fn logical_not(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     match (&*x.data, &mut out[0]) {
-        (Buffer::Bool(a), Buffer::Bool(o)) => o.iter_mut().zip(&**a).for_each(|(o, a)| *o = u8::from(*a == 0)),
+        (Buffer::Bool(a), Buffer::Bool(o)) => o
+            .iter_mut()
+            .zip(&**a)
+            .for_each(|(o, a)| *o = u8::from(*a == 0)),
         _ => return Err(format!("logical_not is not defined for {}", x.dtype)),
     }
     Ok(())
 }
 
-fn map(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(f32) -> f32, g: impl Fn(i32) -> i32) -> Result<(), Fault> {
+fn map(
+    call: &Call<'_>,
+    out: &mut [Buffer],
+    f: impl Fn(f32) -> f32,
+    g: impl Fn(i32) -> i32,
+) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     match (&*x.data, &mut out[0]) {
-        (Buffer::F32(a), Buffer::F32(o)) => o.iter_mut().zip(a.iter()).for_each(|(o, a)| *o = f(*a)),
+        (Buffer::F32(a), Buffer::F32(o)) => {
+            o.iter_mut().zip(a.iter()).for_each(|(o, a)| *o = f(*a))
+        }
         (Buffer::I32(a), Buffer::I32(o)) => o.iter_mut().zip(&**a).for_each(|(o, a)| *o = g(*a)),
         _ => return Err(format!("{} is not defined for {}", call.def.name, x.dtype)),
     }
@@ -175,7 +290,10 @@ fn map(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(f32) -> f32, g: impl Fn(i
 
 fn map_f32(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(f32) -> f32) -> Result<(), Fault> {
     let x = call.f32s("x")?;
-    f32_out(&mut out[0], x.len())?.iter_mut().zip(x).for_each(|(o, x)| *o = f(*x));
+    f32_out(&mut out[0], x.len())?
+        .iter_mut()
+        .zip(x)
+        .for_each(|(o, x)| *o = f(*x));
     Ok(())
 }
 
@@ -185,15 +303,27 @@ fn kernel(call: &Call<'_>, out: &mut [Buffer], op: Unary) -> Result<(), Fault> {
     Ok(())
 }
 
-fn with_epsilon(call: &Call<'_>, out: &mut [Buffer], default: f32, f: impl Fn(f32) -> f32) -> Result<(), Fault> {
+fn with_epsilon(
+    call: &Call<'_>,
+    out: &mut [Buffer],
+    default: f32,
+    f: impl Fn(f32) -> f32,
+) -> Result<(), Fault> {
     // The default is of the type of x: 1e-12 is 0 in fp16.
-    let default = if call.results[0].dtype == DType::Fp16 { f16_to_f32(f32_to_f16(default)) } else { default };
+    let default = if call.results[0].dtype == DType::Fp16 {
+        f16_to_f32(f32_to_f16(default))
+    } else {
+        default
+    };
     let epsilon = call.f32_or("epsilon", default)?;
     map_f32(call, out, |x| f(x + epsilon))
 }
 
 fn clip(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let (alpha, beta) = (call.f32_or("alpha", f32::MIN)?, call.f32_or("beta", f32::MAX)?);
+    let (alpha, beta) = (
+        call.f32_or("alpha", f32::MIN)?,
+        call.f32_or("beta", f32::MAX)?,
+    );
     map_f32(call, out, |x| {
         let x = if x < alpha { alpha } else { x };
         if x > beta { beta } else { x }
@@ -202,9 +332,20 @@ fn clip(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 
 fn threshold(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let alpha = call.tensor("alpha")?;
-    let least = alpha.f32s().and_then(|v| v.first().copied()).unwrap_or(f32::MIN);
-    let least_int = alpha.i32s().and_then(|v| v.first().copied()).unwrap_or(i32::MIN);
-    map(call, out, |x| if x < least { least } else { x }, |x| x.max(least_int))
+    let least = alpha
+        .f32s()
+        .and_then(|v| v.first().copied())
+        .unwrap_or(f32::MIN);
+    let least_int = alpha
+        .i32s()
+        .and_then(|v| v.first().copied())
+        .unwrap_or(i32::MIN);
+    map(
+        call,
+        out,
+        |x| if x < least { least } else { x },
+        |x| x.max(least_int),
+    )
 }
 
 fn identity(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
@@ -213,13 +354,20 @@ fn identity(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 }
 
 fn copy(out: &mut Buffer, x: &Tensor) -> Result<(), Fault> {
-    if out.copy_from(0, &x.data, 0, x.len()) { Ok(()) } else { Err(format!("{} cannot be copied here", x.dtype)) }
+    if out.copy_from(0, &x.data, 0, x.len()) {
+        Ok(())
+    } else {
+        Err(format!("{} cannot be copied here", x.dtype))
+    }
 }
 
-/// Floats are truncated towards zero and saturate, integers keep their low bits; anything but zero is true.
+/// Floats are truncated towards zero and saturate, integers keep their low bits; anything but zero
+/// is true.
 fn cast(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     fn fill<T>(x: &Tensor, out: &mut [T], from: impl Fn(f64) -> T) -> Result<(), Fault> {
-        let out = out.get_mut(..x.len()).ok_or("the result is shorter than `x`")?;
+        let out = out
+            .get_mut(..x.len())
+            .ok_or("the result is shorter than `x`")?;
         x.each(|i, v| out[i] = from(v));
         Ok(())
     }
@@ -243,23 +391,40 @@ fn cast(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 }
 
 fn select(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    fn pick<T: Copy>(call: &Call<'_>, cond: (&Tensor, &[u8]), a: (&Tensor, &[T]), b: (&Tensor, &[T]), out: &mut [T]) {
+    fn pick<T: Copy>(
+        call: &Call<'_>,
+        cond: (&Tensor, &[u8]),
+        a: (&Tensor, &[T]),
+        b: (&Tensor, &[T]),
+        out: &mut [T],
+    ) {
         let shape = call.shape(0);
         let [c, s, t] = [cond.0, a.0, b.0].map(|x| broadcast_strides(&x.shape, shape.len()));
         rows(&shape, [&c, &s, &t], |at, [h, i, j], n, [u, v, w]| {
             for (k, o) in out[at..at + n].iter_mut().enumerate() {
-                *o = if cond.1[h + k * u] != 0 { a.1[i + k * v] } else { b.1[j + k * w] };
+                *o = if cond.1[h + k * u] != 0 {
+                    a.1[i + k * v]
+                } else {
+                    b.1[j + k * w]
+                };
             }
         });
     }
     let (cond, a, b) = (call.tensor("cond")?, call.tensor("a")?, call.tensor("b")?);
-    let Buffer::Bool(flags) = &*cond.data else { return Err("`cond` does not hold bool".to_owned()) };
+    let Buffer::Bool(flags) = &*cond.data else {
+        return Err("`cond` does not hold bool".to_owned());
+    };
     let cond = (cond, &**flags);
     match (&*a.data, &*b.data, &mut out[0]) {
         (Buffer::F32(x), Buffer::F32(y), Buffer::F32(o)) => pick(call, cond, (a, x), (b, y), o),
         (Buffer::I32(x), Buffer::I32(y), Buffer::I32(o)) => pick(call, cond, (a, x), (b, y), o),
         (Buffer::Bool(x), Buffer::Bool(y), Buffer::Bool(o)) => pick(call, cond, (a, x), (b, y), o),
-        _ => return Err(format!("select is not defined for {} and {}", a.dtype, b.dtype)),
+        _ => {
+            return Err(format!(
+                "select is not defined for {} and {}",
+                a.dtype, b.dtype
+            ));
+        }
     }
     Ok(())
 }

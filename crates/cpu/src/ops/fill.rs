@@ -5,12 +5,19 @@ use thane_mil::types::DType;
 use super::{Call, Eval, Fault, uncopyable};
 use crate::tensor::{Buffer, Tensor};
 
-pub(super) static OPS: &[(&str, Eval)] =
-    &[("band_part", band_part), ("fill", fill), ("fill_like", fill), ("one_hot", one_hot), ("range_1d", range)];
+pub(super) static OPS: &[(&str, Eval)] = &[
+    ("band_part", band_part),
+    ("fill", fill),
+    ("fill_like", fill),
+    ("one_hot", one_hot),
+    ("range_1d", range),
+];
 
 fn band_part(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
-    let [.., n_rows, n_cols] = x.shape[..] else { return Err("`x` has less than two axes".to_owned()) };
+    let [.., n_rows, n_cols] = x.shape[..] else {
+        return Err("`x` has less than two axes".to_owned());
+    };
     let (lower, upper) = (call.int_or("lower", -1), call.int_or("upper", -1));
     let zero = Buffer::zeros(x.dtype, 1, None).ok_or_else(|| uncopyable(x))?;
     let copied = (0..x.len()).all(|i| {
@@ -28,23 +35,36 @@ fn scalar_or(call: &Call<'_>, name: &str, default: Tensor) -> Tensor {
 }
 
 fn set_all(out: &mut Buffer, value: &Tensor, n: usize) -> Result<(), Fault> {
-    if (0..n).all(|i| out.copy_from(i, &value.data, 0, 1)) { Ok(()) } else { Err(uncopyable(value)) }
+    if (0..n).all(|i| out.copy_from(i, &value.data, 0, 1)) {
+        Ok(())
+    } else {
+        Err(uncopyable(value))
+    }
 }
 
 fn fill(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let value = scalar_or(call, "value", Tensor::new(DType::Fp32, Vec::new(), Buffer::F32(vec![0.0].into())));
+    let value = scalar_or(
+        call,
+        "value",
+        Tensor::new(DType::Fp32, Vec::new(), Buffer::F32(vec![0.0].into())),
+    );
     set_all(&mut out[0], &value, call.shape(0).iter().product())
 }
 
 /// An index that is no place of the row leaves all of it off.
 fn one_hot(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let number = |v| Tensor::new(DType::Int32, Vec::new(), Buffer::I32(vec![v].into()));
-    let (on, off) = (scalar_or(call, "on_value", number(1)), scalar_or(call, "off_value", number(0)));
+    let (on, off) = (
+        scalar_or(call, "on_value", number(1)),
+        scalar_or(call, "off_value", number(0)),
+    );
     let (indices, shape) = (call.tensor("indices")?, call.shape(0));
     let axis = call.axis("axis", -1, shape.len())?;
     let (n, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
     set_all(&mut out[0], &off, shape.iter().product())?;
-    let ids = indices.to_ints().ok_or("`indices` does not hold integers")?;
+    let ids = indices
+        .to_ints()
+        .ok_or("`indices` does not hold integers")?;
     for (i, id) in ids.into_iter().enumerate() {
         if let Some(k) = usize::try_from(id).ok().filter(|k| *k < n)
             && !out[0].copy_from((i / inner * n + k) * inner + i % inner, &on.data, 0, 1)
@@ -60,11 +80,17 @@ fn range(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     match &mut out[0] {
         Buffer::I32(o) => {
             let (start, step) = (call.int_or("start", 0), call.int_or("step", 1));
-            o.iter_mut().take(n).zip(0..).for_each(|(o, k)| *o = (start + k * step) as i32);
+            o.iter_mut()
+                .take(n)
+                .zip(0..)
+                .for_each(|(o, k)| *o = (start + k * step) as i32);
         }
         Buffer::F32(o) => {
             let (start, step) = (call.f32_or("start", 0.0)?, call.f32_or("step", 1.0)?);
-            o.iter_mut().take(n).enumerate().for_each(|(k, o)| *o = start + k as f32 * step);
+            o.iter_mut()
+                .take(n)
+                .enumerate()
+                .for_each(|(k, o)| *o = start + k as f32 * step);
         }
         _ => return Err("range_1d gives fp32 or int32".to_owned()),
     }

@@ -3,8 +3,11 @@
 use super::{Call, Eval, Fault, strides};
 use crate::tensor::Buffer;
 
-pub(super) static OPS: &[(&str, Eval)] =
-    &[("gather", gather), ("gather_along_axis", along_axis), ("gather_nd", gather_nd)];
+pub(super) static OPS: &[(&str, Eval)] = &[
+    ("gather", gather),
+    ("gather_along_axis", along_axis),
+    ("gather_nd", gather_nd),
+];
 
 fn gather(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (x, ids, place) = (call.tensor("x")?, indices(call)?, reader(call));
@@ -14,7 +17,12 @@ fn gather(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let batch: usize = x.shape[..batch_dims.min(axis)].iter().product();
     let outer: usize = x.shape[batch_dims.min(axis)..axis].iter().product();
     let per_batch = ids.len() / batch.max(1);
-    let mut runs = Runs { call, out: &mut out[0], at: 0, n: inner };
+    let mut runs = Runs {
+        call,
+        out: &mut out[0],
+        at: 0,
+        n: inner,
+    };
     for b in 0..batch {
         for o in 0..outer {
             for id in &ids[b * per_batch..(b + 1) * per_batch] {
@@ -29,20 +37,37 @@ fn along_axis(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (x, ids, place) = (call.tensor("x")?, indices(call)?, reader(call));
     let axis = call.axis("axis", 0, x.shape.len())?;
     let along = Along::new(&x.shape, &call.shape(0), axis);
-    let mut runs = Runs { call, out: &mut out[0], at: 0, n: 1 };
-    ids.iter().enumerate().try_for_each(|(i, id)| runs.copy(along.place(i, place(*id, along.n)?)))
+    let mut runs = Runs {
+        call,
+        out: &mut out[0],
+        at: 0,
+        n: 1,
+    };
+    ids.iter()
+        .enumerate()
+        .try_for_each(|(i, id)| runs.copy(along.place(i, place(*id, along.n)?)))
 }
 
 fn gather_nd(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (x, ids, place) = (call.tensor("x")?, indices(call)?, reader(call));
-    let batch_dims = usize::try_from(call.int_or("batch_dims", 0)).unwrap_or(usize::MAX).min(x.shape.len());
+    let batch_dims = usize::try_from(call.int_or("batch_dims", 0))
+        .unwrap_or(usize::MAX)
+        .min(x.shape.len());
     let shape = &call.tensor("indices")?.shape;
     let depth = shape.last().copied().unwrap_or(0);
-    let (batch, own) = (x.shape[..batch_dims].iter().product::<usize>(), &x.shape[batch_dims..]);
+    let (batch, own) = (
+        x.shape[..batch_dims].iter().product::<usize>(),
+        &x.shape[batch_dims..],
+    );
     let n_rows: usize = shape[..shape.len().saturating_sub(1)].iter().product();
     let per_batch = n_rows / batch.max(1);
     let inner = own[depth..].iter().product();
-    let mut runs = Runs { call, out: &mut out[0], at: 0, n: inner };
+    let mut runs = Runs {
+        call,
+        out: &mut out[0],
+        at: 0,
+        n: inner,
+    };
     for row in 0..n_rows {
         let start = (row / per_batch.max(1)) * own.iter().product::<usize>();
         runs.copy(start + offset(&ids[row * depth..(row + 1) * depth], own, place)?)?;
@@ -63,7 +88,11 @@ impl Runs<'_> {
         let x = self.call.tensor("x")?;
         self.at += self.n;
         let copied = self.out.copy_from(self.at - self.n, &x.data, from, self.n);
-        if copied { Ok(()) } else { Err(format!("{} cannot be gathered", x.dtype)) }
+        if copied {
+            Ok(())
+        } else {
+            Err(format!("{} cannot be gathered", x.dtype))
+        }
     }
 }
 
@@ -77,7 +106,11 @@ pub(super) struct Along {
 
 impl Along {
     pub fn new(shape: &[usize], other: &[usize], axis: usize) -> Self {
-        Self { n: shape[axis], other: other[axis], inner: shape[axis + 1..].iter().product() }
+        Self {
+            n: shape[axis],
+            other: other[axis],
+            inner: shape[axis + 1..].iter().product(),
+        }
     }
 
     /// Where element `i` of the second shape is in the first, at `index` along the axis.
@@ -89,7 +122,8 @@ impl Along {
 
 /// The elements bound to `indices`.
 pub(super) fn indices(call: &Call<'_>) -> Result<Vec<i64>, Fault> {
-    call.ints("indices").ok_or_else(|| "`indices` does not hold integers".to_owned())
+    call.ints("indices")
+        .ok_or_else(|| "`indices` does not hold integers".to_owned())
 }
 
 /// Where the element at `place` along the first axes of `shape` begins.
@@ -107,7 +141,11 @@ pub(super) type ReadIndex = fn(i64, usize) -> Result<usize, Fault>;
 
 /// How the op reads its indices: an op that validates them takes no negative ones.
 pub(super) fn reader(call: &Call<'_>) -> ReadIndex {
-    if call.bool_or("validate_indices", false) { positive_row } else { row }
+    if call.bool_or("validate_indices", false) {
+        positive_row
+    } else {
+        row
+    }
 }
 
 fn positive_row(index: i64, n: usize) -> Result<usize, Fault> {
@@ -118,5 +156,8 @@ fn positive_row(index: i64, n: usize) -> Result<usize, Fault> {
 /// An index counted from the end when negative.
 pub fn row(index: i64, n: usize) -> Result<usize, Fault> {
     let at = if index < 0 { index + n as i64 } else { index };
-    usize::try_from(at).ok().filter(|r| *r < n).ok_or_else(|| format!("index {index} is outside of {n} rows"))
+    usize::try_from(at)
+        .ok()
+        .filter(|r| *r < n)
+        .ok_or_else(|| format!("index {index} is outside of {n} rows"))
 }

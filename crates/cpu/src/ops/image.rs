@@ -42,7 +42,8 @@ impl Sampling {
 
     /// Where point `i` of `n` lies in an interval from 0 to `last`, which has last + 1 pixels.
     ///
-    /// Each is one quotient of whole numbers where `last` is whole, so that it is exact where it is whole itself.
+    /// Each is one quotient of whole numbers where `last` is whole, so that it is exact where it is
+    /// whole itself.
     pub(super) fn point(self, i: usize, n: usize, last: f64) -> f64 {
         let (size, i, n) = (last + 1.0, i as f64, n as f64);
         match self {
@@ -67,17 +68,28 @@ impl Place {
     /// The place `at`, which is in an axis of `size` elements.
     pub(super) fn new(at: f64, size: usize) -> Self {
         let low = (at.max(0.0) as usize).min(size.saturating_sub(1));
-        Self { low, high: (low + 1).min(size.saturating_sub(1)), weight: (at - low as f64).clamp(0.0, 1.0) }
+        Self {
+            low,
+            high: (low + 1).min(size.saturating_sub(1)),
+            weight: (at - low as f64).clamp(0.0, 1.0),
+        }
     }
 
     fn element(at: usize) -> Self {
-        Self { low: at, high: at, weight: 0.0 }
+        Self {
+            low: at,
+            high: at,
+            weight: 0.0,
+        }
     }
 }
 
-/// The element at these places, one an axis; what has no share counts for nothing, even where it is no number.
+/// The element at these places, one an axis; what has no share counts for nothing, even where it is
+/// no number.
 pub(super) fn between(x: &[f32], places: &[Place], strides: &[usize], at: usize) -> f64 {
-    let (Some((place, places)), Some((stride, strides))) = (places.split_first(), strides.split_first()) else {
+    let (Some((place, places)), Some((stride, strides))) =
+        (places.split_first(), strides.split_first())
+    else {
         return f64::from(x[at]);
     };
     let side = |element: usize| between(x, places, strides, at + element * stride);
@@ -93,7 +105,8 @@ struct Grid<F> {
     from: Vec<usize>,
     to: Vec<usize>,
     strides: Vec<usize>,
-    /// The place of a point of the result from its index, the number of points and the elements of x.
+    /// The place of a point of the result from its index, the number of points and the elements of
+    /// x.
     place: F,
 }
 
@@ -102,14 +115,25 @@ impl<F: Fn(usize, usize, usize) -> Place> Grid<F> {
     fn new(call: &Call<'_>, n: usize, place: F) -> Result<Self, Fault> {
         let (from, to) = (&call.tensor("x")?.shape, call.shape(0));
         let (from, to) = (from[from.len() - n..].to_vec(), to[to.len() - n..].to_vec());
-        if let Some((_, to)) = from.iter().zip(&to).find(|(from, to)| **from == 0 && **to > 0) {
-            return Err(format!("an axis without elements cannot be resized to {to}"));
+        if let Some((_, to)) = from
+            .iter()
+            .zip(&to)
+            .find(|(from, to)| **from == 0 && **to > 0)
+        {
+            return Err(format!(
+                "an axis without elements cannot be resized to {to}"
+            ));
         }
-        Ok(Self { strides: strides(&from), from, to, place })
+        Ok(Self {
+            strides: strides(&from),
+            from,
+            to,
+            place,
+        })
     }
 
-    /// Call `each` for the elements of a result of `n`, with where its run of these axes begins in x and the places of
-    /// the element.
+    /// Call `each` for the elements of a result of `n`, with where its run of these axes begins in
+    /// x and the places of the element.
     fn each(&self, n: usize, mut each: impl FnMut(usize, usize, &[Place])) {
         if n == 0 {
             return;
@@ -133,19 +157,35 @@ impl<F: Fn(usize, usize, usize) -> Place> Grid<F> {
     fn linear(&self, call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         let (x, n) = (call.f32s("x")?, call.shape(0).iter().product());
         let y = f32_out(&mut out[0], n)?;
-        self.each(n, |i, start, places| y[i] = between(x, places, &self.strides, start) as f32);
+        self.each(n, |i, start, places| {
+            y[i] = between(x, places, &self.strides, start) as f32
+        });
         Ok(())
     }
 
     fn nearest(&self, call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         let n = call.shape(0).iter().product();
         let from = |start: usize, places: &[Place]| {
-            start + places.iter().zip(&self.strides).map(|(p, stride)| p.low * stride).sum::<usize>()
+            start
+                + places
+                    .iter()
+                    .zip(&self.strides)
+                    .map(|(p, stride)| p.low * stride)
+                    .sum::<usize>()
         };
         match (&*call.tensor("x")?.data, &mut out[0]) {
-            (Buffer::F32(x), Buffer::F32(y)) => self.each(n, |i, start, places| y[i] = x[from(start, places)]),
-            (Buffer::I32(x), Buffer::I32(y)) => self.each(n, |i, start, places| y[i] = x[from(start, places)]),
-            _ => return Err(format!("{} is not defined for these element types", call.def.name)),
+            (Buffer::F32(x), Buffer::F32(y)) => {
+                self.each(n, |i, start, places| y[i] = x[from(start, places)])
+            }
+            (Buffer::I32(x), Buffer::I32(y)) => {
+                self.each(n, |i, start, places| y[i] = x[from(start, places)])
+            }
+            _ => {
+                return Err(format!(
+                    "{} is not defined for these element types",
+                    call.def.name
+                ));
+            }
         }
         Ok(())
     }
@@ -156,7 +196,8 @@ fn start_of_pixel(i: usize, n: usize, size: usize) -> Place {
     Place::element((i as u128 * size as u128 / n as u128) as usize)
 }
 
-/// The factors of `upsample_nearest_neighbor` are taken anew from the sizes, as `upsample_bilinear` documents.
+/// The factors of `upsample_nearest_neighbor` are taken anew from the sizes, as `upsample_bilinear`
+/// documents.
 fn nearest_neighbor(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     Grid::new(call, 2, start_of_pixel)?.nearest(call, out)
 }
@@ -179,15 +220,19 @@ fn upsample_bilinear(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         (true, false) => Sampling::StrictCorners,
         (false, true) => Sampling::Centres,
         (false, false) => Sampling::Start,
-        (true, true) => return Err("`align_corners` and `half_pixel_centers` exclude each other".to_owned()),
+        (true, true) => {
+            return Err("`align_corners` and `half_pixel_centers` exclude each other".to_owned());
+        }
     };
     bilinear(call, out, sampling)
 }
 
-/// The nearest element to a point is the one below for `DEFAULT`, which makes it `resize_nearest_neighbor`; for the other
-/// modes it is the one that is nearest, the upper of two: coremltools does not say.
+/// The nearest element to a point is the one below for `DEFAULT`, which makes it
+/// `resize_nearest_neighbor`; for the other modes it is the one that is nearest, the upper of two:
+/// coremltools does not say.
 fn resize(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let n = usize::try_from(call.int_or("resized_dims", 0)).map_err(|_| "`resized_dims` is negative")?;
+    let n = usize::try_from(call.int_or("resized_dims", 0))
+        .map_err(|_| "`resized_dims` is negative")?;
     let sampling = Sampling::named(call.string("sampling_mode"))?;
     if call.string("interpolation_mode") == Some("NEAREST_NEIGHBOR") {
         let nearest = |i, n, size: usize| match sampling {
@@ -206,7 +251,9 @@ fn resize(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 }
 
 fn crop(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let first = |name: &str| usize::try_from(call.int_or(name, 0)).map_err(|_| format!("`{name}` is negative"));
+    let first = |name: &str| {
+        usize::try_from(call.int_or(name, 0)).map_err(|_| format!("`{name}` is negative"))
+    };
     let (x, from, to) = (call.f32s("x")?, &call.tensor("x")?.shape, call.shape(0));
     let (top, left) = (first("crop_height")?, first("crop_width")?);
     let n = to.len();

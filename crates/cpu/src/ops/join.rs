@@ -3,21 +3,34 @@
 use super::{Call, Eval, Fault, f32_out, place, strides, uncopyable};
 use crate::tensor::{Buffer, Tensor};
 
-pub(super) static OPS: &[(&str, Eval)] =
-    &[("concat", concat), ("stack", stack), ("split", split), ("tile", tile), ("pad", pad)];
+pub(super) static OPS: &[(&str, Eval)] = &[
+    ("concat", concat),
+    ("stack", stack),
+    ("split", split),
+    ("tile", tile),
+    ("pad", pad),
+];
 
 fn concat(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let values = call.tensors("values")?;
     let shape = &values[0].shape;
     let axis = call.axis("axis", 0, shape.len().max(1))?;
-    let runs = if call.bool_or("interleave", false) { axis + 1 } else { axis };
+    let runs = if call.bool_or("interleave", false) {
+        axis + 1
+    } else {
+        axis
+    };
     join(values, shape.iter().take(runs).product(), &mut out[0])
 }
 
 fn stack(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let values = call.tensors("values")?;
     let axis = call.axis("axis", 0, values[0].shape.len() + 1)?;
-    join(values, values[0].shape[..axis].iter().product(), &mut out[0])
+    join(
+        values,
+        values[0].shape[..axis].iter().product(),
+        &mut out[0],
+    )
 }
 
 /// Runs of each value in turn, `outer` times.
@@ -38,7 +51,10 @@ fn join(values: &[Tensor], outer: usize, out: &mut Buffer) -> Result<(), Fault> 
 fn split(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     let axis = call.axis("axis", 0, x.shape.len())?;
-    let (outer, inner) = (x.shape[..axis].iter().product::<usize>(), x.shape[axis + 1..].iter().product::<usize>());
+    let (outer, inner) = (
+        x.shape[..axis].iter().product::<usize>(),
+        x.shape[axis + 1..].iter().product::<usize>(),
+    );
     let mut start = 0;
     for (i, part) in out.iter_mut().enumerate() {
         let run = call.shape(i)[axis] * inner;
@@ -84,15 +100,26 @@ fn pad(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let n = shape.iter().product();
     for (i, o) in f32_out(&mut out[0], n)?.iter_mut().enumerate() {
         let along = |a: usize| {
-            let k = (i / steps[a] % shape[a]) as i64 - if a < first { 0 } else { amounts[2 * (a - first)] };
+            let k = (i / steps[a] % shape[a]) as i64
+                - if a < first {
+                    0
+                } else {
+                    amounts[2 * (a - first)]
+                };
             let n = x.shape[a] as i64;
-            let k = if (0..n).contains(&k) { Some(k) } else { edge(k, n) };
+            let k = if (0..n).contains(&k) {
+                Some(k)
+            } else {
+                edge(k, n)
+            };
             Some(usize::try_from(k?).ok()? * own[a])
         };
         let from: Option<usize> = (0..shape.len()).map(along).sum();
         *o = match (from, mode) {
             (None, "constant") => constant,
-            (from, _) => *from.and_then(|at| values.get(at)).ok_or("an axis without elements has no edge")?,
+            (from, _) => *from
+                .and_then(|at| values.get(at))
+                .ok_or("an axis without elements has no edge")?,
         };
     }
     Ok(())

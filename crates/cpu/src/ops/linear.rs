@@ -8,8 +8,12 @@ use thane_kernels::{Context, Isa};
 use super::{Call, Eval, Fault, broadcast_strides, f32_out, rows, strides};
 use crate::tensor::{Buffer, Tensor};
 
-pub(super) static OPS: &[(&str, Eval)] =
-    &[("linear", linear), ("matmul", matmul), ("einsum", einsum), ("scaled_dot_product_attention", attention)];
+pub(super) static OPS: &[(&str, Eval)] = &[
+    ("linear", linear),
+    ("matmul", matmul),
+    ("einsum", einsum),
+    ("scaled_dot_product_attention", attention),
+];
 
 /// What a product is made of: floats summed in f64, integers that wrap.
 trait Number: Copy + Send + Sync {
@@ -47,7 +51,9 @@ impl Number for i32 {
     const ZERO: i32 = 0;
 
     fn dot(_: Isa, x: &[i32], y: &[i32]) -> i32 {
-        x.iter().zip(y).fold(0, |sum, (x, y)| sum.wrapping_add(x.wrapping_mul(*y)))
+        x.iter()
+            .zip(y)
+            .fold(0, |sum, (x, y)| sum.wrapping_add(x.wrapping_mul(*y)))
     }
 
     fn plus(self, other: i32) -> i32 {
@@ -59,7 +65,13 @@ impl Number for i32 {
 const TASK_PRODUCTS: usize = 1 << 16;
 
 /// z[m, n] = x[m, k] y[n, k]^T, and the bias of its column where there is one; `sizes` are n and k.
-fn multiply_rows<T: Number>(ctx: &Context, [x, y]: [&[T]; 2], bias: Option<&[T]>, sizes: [usize; 2], z: &mut [T]) {
+fn multiply_rows<T: Number>(
+    ctx: &Context,
+    [x, y]: [&[T]; 2],
+    bias: Option<&[T]>,
+    sizes: [usize; 2],
+    z: &mut [T],
+) {
     let [n, k] = sizes;
     let task_len = TASK_PRODUCTS.div_ceil(k.max(1));
     ctx.pool().run_chunks(z, task_len, |task, z| {
@@ -72,7 +84,11 @@ fn multiply_rows<T: Number>(ctx: &Context, [x, y]: [&[T]; 2], bias: Option<&[T]>
 }
 
 /// The elements of a matrix, row by row.
-fn row_major<T: Copy>(v: &[T], [n_rows, n_cols]: [usize; 2], [row_stride, col_stride]: [usize; 2]) -> Cow<'_, [T]> {
+fn row_major<T: Copy>(
+    v: &[T],
+    [n_rows, n_cols]: [usize; 2],
+    [row_stride, col_stride]: [usize; 2],
+) -> Cow<'_, [T]> {
     if col_stride == 1 && (row_stride == n_cols || n_rows == 1) {
         return Cow::Borrowed(&v[..n_rows * n_cols]);
     }
@@ -81,14 +97,24 @@ fn row_major<T: Copy>(v: &[T], [n_rows, n_cols]: [usize; 2], [row_stride, col_st
 }
 
 fn linear(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let [n_out, n_in] = call.tensor("weight")?.shape[..] else { return Err("`weight` is not [out, in]".to_owned()) };
-    let (x, w, bias) = (call.tensor("x")?, call.tensor("weight")?, call.opt_tensor("bias"));
+    let [n_out, n_in] = call.tensor("weight")?.shape[..] else {
+        return Err("`weight` is not [out, in]".to_owned());
+    };
+    let (x, w, bias) = (
+        call.tensor("x")?,
+        call.tensor("weight")?,
+        call.opt_tensor("bias"),
+    );
     match (&*x.data, &*w.data, bias.map(|b| &*b.data), &mut out[0]) {
-        (Buffer::F32(x), Buffer::F32(w), None, Buffer::F32(y)) => multiply(call, [x, w], None, [n_out, n_in], y),
+        (Buffer::F32(x), Buffer::F32(w), None, Buffer::F32(y)) => {
+            multiply(call, [x, w], None, [n_out, n_in], y)
+        }
         (Buffer::F32(x), Buffer::F32(w), Some(Buffer::F32(b)), Buffer::F32(y)) => {
             multiply(call, [x, w], Some(b), [n_out, n_in], y);
         }
-        (Buffer::I32(x), Buffer::I32(w), None, Buffer::I32(y)) => multiply(call, [x, w], None, [n_out, n_in], y),
+        (Buffer::I32(x), Buffer::I32(w), None, Buffer::I32(y)) => {
+            multiply(call, [x, w], None, [n_out, n_in], y)
+        }
         (Buffer::I32(x), Buffer::I32(w), Some(Buffer::I32(b)), Buffer::I32(y)) => {
             multiply(call, [x, w], Some(b), [n_out, n_in], y);
         }
@@ -116,12 +142,23 @@ fn multiply_mixed(
     match y {
         Buffer::F32(y) => y.iter_mut().zip(sums).for_each(|(y, sum)| *y = sum as f32),
         Buffer::I32(y) => y.iter_mut().zip(sums).for_each(|(y, sum)| *y = sum as i32),
-        _ => return Err(format!("linear is not defined for {}", call.results[0].dtype)),
+        _ => {
+            return Err(format!(
+                "linear is not defined for {}",
+                call.results[0].dtype
+            ));
+        }
     }
     Ok(())
 }
 
-fn multiply<T: Number>(call: &Call<'_>, xw: [&[T]; 2], bias: Option<&[T]>, sizes: [usize; 2], y: &mut [T]) {
+fn multiply<T: Number>(
+    call: &Call<'_>,
+    xw: [&[T]; 2],
+    bias: Option<&[T]>,
+    sizes: [usize; 2],
+    y: &mut [T],
+) {
     let n = call.shape(0).iter().product::<usize>().min(y.len());
     multiply_rows(call.context, xw, bias, sizes, &mut y[..n]);
 }
@@ -131,16 +168,27 @@ fn matmul(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     match (&*x.data, &*y.data, &mut out[0]) {
         (Buffer::F32(x), Buffer::F32(y), Buffer::F32(z)) => multiply_batches(call, x, y, z),
         (Buffer::I32(x), Buffer::I32(y), Buffer::I32(z)) => multiply_batches(call, x, y, z),
-        _ => Err(format!("matmul is not defined for {} and {}", x.dtype, y.dtype)),
+        _ => Err(format!(
+            "matmul is not defined for {} and {}",
+            x.dtype, y.dtype
+        )),
     }
 }
 
-fn multiply_batches<T: Number>(call: &Call<'_>, x: &[T], y: &[T], z: &mut [T]) -> Result<(), Fault> {
+fn multiply_batches<T: Number>(
+    call: &Call<'_>,
+    x: &[T],
+    y: &[T],
+    z: &mut [T],
+) -> Result<(), Fault> {
     let mut shape = call.shape(0);
     if let &[n] = shape.as_slice() {
         shape = vec![1, n];
     }
-    let (batch, [m, n]) = (&shape[..shape.len() - 2], [shape[shape.len() - 2], shape[shape.len() - 1]]);
+    let (batch, [m, n]) = (
+        &shape[..shape.len() - 2],
+        [shape[shape.len() - 2], shape[shape.len() - 1]],
+    );
     let a = Operand::new(call, "x", "transpose_x", batch.len())?;
     let b = Operand::new(call, "y", "transpose_y", batch.len())?;
     let k = a.cols;
@@ -174,7 +222,12 @@ pub struct Operand {
 
 impl Operand {
     /// The operand bound to `name` in a product of `n_batch` batch axes.
-    pub fn new(call: &Call<'_>, name: &str, transposed: &str, n_batch: usize) -> Result<Self, Fault> {
+    pub fn new(
+        call: &Call<'_>,
+        name: &str,
+        transposed: &str,
+        n_batch: usize,
+    ) -> Result<Self, Fault> {
         let shape = match call.tensor(name)?.shape.as_slice() {
             &[n] => vec![1, n],
             shape => shape.to_vec(),
@@ -185,32 +238,67 @@ impl Operand {
         let (row, col) = if flip { (n - 1, n - 2) } else { (n - 2, n - 1) };
         // Broadcast the batch axes with the strides of the whole tensor.
         let size = shape[n - 2] * shape[n - 1];
-        let batch = broadcast_strides(&shape[..n - 2], n_batch).into_iter().map(|s| s * size).collect();
-        Ok(Self { batch, rows: shape[row], cols: shape[col], row_stride: own[row], col_stride: own[col] })
+        let batch = broadcast_strides(&shape[..n - 2], n_batch)
+            .into_iter()
+            .map(|s| s * size)
+            .collect();
+        Ok(Self {
+            batch,
+            rows: shape[row],
+            cols: shape[col],
+            row_stride: own[row],
+            col_stride: own[col],
+        })
     }
 }
 
 fn einsum(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let [x, y] = call.tensors("values")? else { return Err("`values` are not two".to_owned()) };
+    let [x, y] = call.tensors("values")? else {
+        return Err("`values` are not two".to_owned());
+    };
     match (&*x.data, &*y.data, &mut out[0]) {
         (Buffer::F32(a), Buffer::F32(b), Buffer::F32(z)) => contract(call, (x, a), (y, b), z),
         (Buffer::I32(a), Buffer::I32(b), Buffer::I32(z)) => contract(call, (x, a), (y, b), z),
-        _ => return Err(format!("einsum is not defined for {} and {}", x.dtype, y.dtype)),
+        _ => {
+            return Err(format!(
+                "einsum is not defined for {} and {}",
+                x.dtype, y.dtype
+            ));
+        }
     }
     Ok(())
 }
 
-/// z[n, c, h, r] is the sum over w of x[n, c, h, w] y[n, w, h, r]; n may be missing, n and h broadcast.
-fn contract<T: Number>(call: &Call<'_>, (x, a): (&Tensor, &[T]), (y, b): (&Tensor, &[T]), z: &mut [T]) {
+/// z[n, c, h, r] is the sum over w of x[n, c, h, w] y[n, w, h, r]; n may be missing, n and h
+/// broadcast.
+fn contract<T: Number>(
+    call: &Call<'_>,
+    (x, a): (&Tensor, &[T]),
+    (y, b): (&Tensor, &[T]),
+    z: &mut [T],
+) {
     let four = |shape: &[usize]| [vec![1; 4 - shape.len()], shape.to_vec()].concat();
     let (x_shape, y_shape, shape) = (four(&x.shape), four(&y.shape), four(&call.shape(0)));
-    let (s, t) = (broadcast_strides(&x_shape, 4), broadcast_strides(&y_shape, 4));
-    let [n_batch, nc, nh, nr] = shape[..] else { return };
+    let (s, t) = (
+        broadcast_strides(&x_shape, 4),
+        broadcast_strides(&y_shape, 4),
+    );
+    let [n_batch, nc, nh, nr] = shape[..] else {
+        return;
+    };
     let nw = x_shape[3];
     for n in 0..n_batch {
         for h in 0..nh {
-            let x = row_major(a.get(n * s[0] + h * s[2]..).unwrap_or_default(), [nc, nw], [s[1], s[3]]);
-            let y = row_major(b.get(n * t[0] + h * t[2]..).unwrap_or_default(), [nr, nw], [t[3], t[1]]);
+            let x = row_major(
+                a.get(n * s[0] + h * s[2]..).unwrap_or_default(),
+                [nc, nw],
+                [s[1], s[3]],
+            );
+            let y = row_major(
+                b.get(n * t[0] + h * t[2]..).unwrap_or_default(),
+                [nr, nw],
+                [t[3], t[1]],
+            );
             let mut product = vec![T::ZERO; nc * nr];
             multiply_rows(call.context, [&x, &y], None, [nr, nw], &mut product);
             for c in 0..nc {
@@ -224,7 +312,12 @@ fn attention(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (q, k, v) = (call.f32s("query")?, call.f32s("key")?, call.f32s("value")?);
     let (q_shape, v_shape) = (&call.tensor("query")?.shape, &call.tensor("value")?.shape);
     let n = q_shape.len();
-    let (l, e, s, ev) = (q_shape[n - 2], q_shape[n - 1], v_shape[n - 2], v_shape[n - 1]);
+    let (l, e, s, ev) = (
+        q_shape[n - 2],
+        q_shape[n - 1],
+        v_shape[n - 2],
+        v_shape[n - 1],
+    );
     let mask = Mask::new(call, n)?;
     let scale = 1.0 / (e as f64).sqrt();
     let total = call.shape(0).iter().product();
@@ -233,7 +326,9 @@ fn attention(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     for r in 0..q_shape[..n - 1].iter().product::<usize>() {
         let head = r / l;
         for (j, score) in scores.iter_mut().enumerate() {
-            let dot: f64 = (0..e).map(|i| f64::from(q[r * e + i]) * f64::from(k[(head * s + j) * e + i])).sum();
+            let dot: f64 = (0..e)
+                .map(|i| f64::from(q[r * e + i]) * f64::from(k[(head * s + j) * e + i]))
+                .sum();
             *score = dot * scale;
         }
         mask.add(r, &q_shape[..n - 1], &mut scores);
@@ -241,7 +336,9 @@ fn attention(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         scores.iter_mut().for_each(|x| *x = (*x - max).exp());
         let sum: f64 = scores.iter().sum();
         for i in 0..ev {
-            let value: f64 = (0..s).map(|j| scores[j] * f64::from(v[(head * s + j) * ev + i])).sum();
+            let value: f64 = (0..s)
+                .map(|j| scores[j] * f64::from(v[(head * s + j) * ev + i]))
+                .sum();
             // No keys give no value.
             z[r * ev + i] = if s == 0 { 0.0 } else { (value / sum) as f32 };
         }
@@ -259,18 +356,26 @@ pub struct Mask<'a> {
 impl<'a> Mask<'a> {
     /// The mask of a call whose scores have `rank` axes.
     pub fn new(call: &Call<'a>, rank: usize) -> Result<Self, Fault> {
-        let Some(mask) = call.opt_tensor("attn_mask") else { return Ok(Self { data: None, strides: Vec::new() }) };
+        let Some(mask) = call.opt_tensor("attn_mask") else {
+            return Ok(Self {
+                data: None,
+                strides: Vec::new(),
+            });
+        };
         match &*mask.data {
-            data @ (Buffer::F32(_) | Buffer::Bool(_)) => {
-                Ok(Self { data: Some(data), strides: broadcast_strides(&mask.shape, rank) })
-            }
+            data @ (Buffer::F32(_) | Buffer::Bool(_)) => Ok(Self {
+                data: Some(data),
+                strides: broadcast_strides(&mask.shape, rank),
+            }),
             _ => Err(format!("`attn_mask` is {}", mask.dtype)),
         }
     }
 
     /// Add the mask to row `r` of the scores, whose other axes are `outer`.
     pub fn add(&self, r: usize, outer: &[usize], scores: &mut [f64]) {
-        let Some((step, strides)) = self.strides.split_last() else { return };
+        let Some((step, strides)) = self.strides.split_last() else {
+            return;
+        };
         let (mut rest, mut start) = (r, 0);
         for (n, stride) in outer.iter().zip(strides).rev() {
             start += rest % n * stride;
@@ -280,7 +385,9 @@ impl<'a> Mask<'a> {
         match self.data {
             Some(Buffer::F32(v)) => scores.for_each(|(j, x)| *x += f64::from(v[start + j * step])),
             Some(Buffer::Bool(v)) => {
-                scores.filter(|(j, _)| v[start + j * step] == 0).for_each(|(_, x)| *x = f64::NEG_INFINITY);
+                scores
+                    .filter(|(j, _)| v[start + j * step] == 0)
+                    .for_each(|(_, x)| *x = f64::NEG_INFINITY);
             }
             _ => {}
         }

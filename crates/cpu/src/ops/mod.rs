@@ -1,7 +1,8 @@
 //! The meaning of each op: a plain function on tensors, a file per group of the opset.
 //!
-//! These functions are the definition; plans replace some of them by kernels that must agree. They compute in f32:
-//! fp16 arguments are widened before the call and fp16 results are rounded after it.
+//! These functions are the definition; plans replace some of them by kernels that must agree. They
+//! compute in f32: fp16 arguments are widened before the call and fp16 results are rounded after
+//! it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -67,7 +68,8 @@ pub struct Call<'a> {
 /// Computes the results of an op.
 pub type Eval = fn(&Call<'_>, &mut [Buffer]) -> Result<(), Fault>;
 
-/// The shapes of the results of an op where they follow from the data of its arguments, found before buffers are taken.
+/// The shapes of the results of an op where they follow from the data of its arguments, found
+/// before buffers are taken.
 pub type Sizes = fn(&Call<'_>) -> Result<Vec<Vec<usize>>, Fault>;
 
 /// Ops by name. Those of state and `const` are missing: a plan does them itself.
@@ -99,12 +101,24 @@ static GROUPS: &[&[(&str, Eval)]] = &[
 
 /// The meaning of the op of that name.
 pub fn find(name: &str) -> Option<Eval> {
-    GROUPS.iter().flat_map(|g| g.iter()).find(|(n, _)| *n == name).map(|(_, eval)| *eval)
+    GROUPS
+        .iter()
+        .flat_map(|g| g.iter())
+        .find(|(n, _)| *n == name)
+        .map(|(_, eval)| *eval)
 }
 
 /// Ops that compute on copies of what they are given, of 8 bytes an element at most.
-static COPYING: &[&[(&str, Eval)]] =
-    &[constexpr::OPS, conv::OPS, gather::OPS, linear::OPS, reduce::OPS, resample::OPS, scatter::OPS, sort::OPS];
+static COPYING: &[&[(&str, Eval)]] = &[
+    constexpr::OPS,
+    conv::OPS,
+    gather::OPS,
+    linear::OPS,
+    reduce::OPS,
+    resample::OPS,
+    scatter::OPS,
+    sort::OPS,
+];
 
 /// Bytes that an op needs beside its arguments and results, where they are worth counting.
 pub fn working_bytes(name: &str, args: &[Option<Value>], results: &[TensorType]) -> usize {
@@ -115,9 +129,22 @@ pub fn working_bytes(name: &str, args: &[Option<Value>], results: &[TensorType])
         Value::Tensors(ts) => ts.iter().map(Tensor::len).sum(),
         Value::Literal(_) => 0,
     });
-    let n = given.sum::<usize>() + results.iter().filter_map(TensorType::n_elements).sum::<usize>();
-    let is_copying = || COPYING.iter().flat_map(|group| group.iter()).any(|(other, _)| *other == name);
-    if n > FEW && is_copying() { n.saturating_mul(8) } else { 0 }
+    let n = given.sum::<usize>()
+        + results
+            .iter()
+            .filter_map(TensorType::n_elements)
+            .sum::<usize>();
+    let is_copying = || {
+        COPYING
+            .iter()
+            .flat_map(|group| group.iter())
+            .any(|(other, _)| *other == name)
+    };
+    if n > FEW && is_copying() {
+        n.saturating_mul(8)
+    } else {
+        0
+    }
 }
 
 /// The ops whose result sizes depend on data.
@@ -125,7 +152,11 @@ static SIZES: &[&[(&str, Sizes)]] = &[sort::SIZES];
 
 /// The sizes of the op of that name, where they follow from its data.
 pub fn find_sizes(name: &str) -> Option<Sizes> {
-    SIZES.iter().flat_map(|g| g.iter()).find(|(n, _)| *n == name).map(|(_, sizes)| *sizes)
+    SIZES
+        .iter()
+        .flat_map(|g| g.iter())
+        .find(|(n, _)| *n == name)
+        .map(|(_, sizes)| *sizes)
 }
 
 impl<'a> Call<'a> {
@@ -156,14 +187,19 @@ impl<'a> Call<'a> {
 
     /// The fp32 elements bound to `name`.
     pub fn f32s(&self, name: &str) -> Result<&'a [f32], Fault> {
-        self.tensor(name)?.f32s().ok_or_else(|| format!("`{name}` does not hold fp32"))
+        self.tensor(name)?
+            .f32s()
+            .ok_or_else(|| format!("`{name}` does not hold fp32"))
     }
 
     /// One number, or `default` when `name` is not bound.
     pub fn f32_or(&self, name: &str, default: f32) -> Result<f32, Fault> {
         match self.opt_tensor(name) {
             None => Ok(default),
-            Some(t) => t.f32s().and_then(|v| v.first().copied()).ok_or_else(|| format!("`{name}` is no number")),
+            Some(t) => t
+                .f32s()
+                .and_then(|v| v.first().copied())
+                .ok_or_else(|| format!("`{name}` is no number")),
         }
     }
 
@@ -174,7 +210,9 @@ impl<'a> Call<'a> {
 
     /// One integer, or `default` when `name` is not bound.
     pub fn int_or(&self, name: &str, default: i64) -> i64 {
-        self.ints(name).and_then(|v| v.first().copied()).unwrap_or(default)
+        self.ints(name)
+            .and_then(|v| v.first().copied())
+            .unwrap_or(default)
     }
 
     /// One truth value, or `default` when `name` is not bound.
@@ -199,7 +237,10 @@ impl<'a> Call<'a> {
     pub fn axis(&self, name: &str, default: i64, rank: usize) -> Result<usize, Fault> {
         let axis = self.int_or(name, default);
         let at = if axis < 0 { axis + rank as i64 } else { axis };
-        usize::try_from(at).ok().filter(|a| *a < rank).ok_or_else(|| format!("axis {axis} is outside of rank {rank}"))
+        usize::try_from(at)
+            .ok()
+            .filter(|a| *a < rank)
+            .ok_or_else(|| format!("axis {axis} is outside of rank {rank}"))
     }
 }
 
@@ -220,8 +261,9 @@ pub fn strides(shape: &[usize]) -> Vec<usize> {
     out
 }
 
-/// Walk a row-major `shape` in rows: the start of each row in the result, its starts in the operands, and how far an
-/// operand moves from an element of the row to the next. Operands have these strides along the axes of `shape`.
+/// Walk a row-major `shape` in rows: the start of each row in the result, its starts in the
+/// operands, and how far an operand moves from an element of the row to the next. Operands have
+/// these strides along the axes of `shape`.
 pub fn rows<const N: usize>(
     shape: &[usize],
     operands: [&[usize]; N],
@@ -254,14 +296,18 @@ pub fn rows<const N: usize>(
 }
 
 /// Join axes that every operand walks as one.
-fn merge_axes<const N: usize>(shape: &[usize], operands: [&[usize]; N]) -> (Vec<usize>, [Vec<usize>; N]) {
+fn merge_axes<const N: usize>(
+    shape: &[usize],
+    operands: [&[usize]; N],
+) -> (Vec<usize>, [Vec<usize>; N]) {
     let mut dims: Vec<usize> = Vec::new();
     let mut strides: [Vec<usize>; N] = std::array::from_fn(|_| Vec::new());
     for (axis, &n) in shape.iter().enumerate() {
         if n == 1 {
             continue;
         }
-        let joins = !dims.is_empty() && (0..N).all(|k| strides[k][dims.len() - 1] == operands[k][axis] * n);
+        let joins =
+            !dims.is_empty() && (0..N).all(|k| strides[k][dims.len() - 1] == operands[k][axis] * n);
         if joins {
             let last = dims.len() - 1;
             dims[last] *= n;
@@ -274,11 +320,20 @@ fn merge_axes<const N: usize>(shape: &[usize], operands: [&[usize]; N]) -> (Vec<
     (dims, strides)
 }
 
-/// The strides of an operand of `shape` along the axes of a result of `rank` axes; 0 where it is repeated.
+/// The strides of an operand of `shape` along the axes of a result of `rank` axes; 0 where it is
+/// repeated.
 fn broadcast_strides(shape: &[usize], rank: usize) -> Vec<usize> {
     let own = strides(shape);
     let pad = rank - shape.len();
-    (0..rank).map(|i| if i < pad || shape[i - pad] == 1 { 0 } else { own[i - pad] }).collect()
+    (0..rank)
+        .map(|i| {
+            if i < pad || shape[i - pad] == 1 {
+                0
+            } else {
+                own[i - pad]
+            }
+        })
+        .collect()
 }
 
 /// Fill the result with the elements of x at `start` and `moves` along the axes of `dims`.
@@ -292,9 +347,9 @@ fn place(
 ) -> Result<(), Fault> {
     let n: usize = dims.iter().product();
     let copied = match (&mut *out, x.data.as_ref()) {
-        (Buffer::F32(out), Buffer::F32(from)) if n > SHARED_LEN => {
-            out.get_mut(..n).is_some_and(|out| place_shared(context, dims, moves, (start, from), out))
-        }
+        (Buffer::F32(out), Buffer::F32(from)) if n > SHARED_LEN => out
+            .get_mut(..n)
+            .is_some_and(|out| place_shared(context, dims, moves, (start, from), out)),
         _ => {
             let mut copied = true;
             rows(dims, [moves], |at, [i], n, [step]| {
@@ -321,20 +376,24 @@ fn place_shared(
     out: &mut [f32],
 ) -> bool {
     let (dims, [moves]) = merge_axes(dims, [moves]);
-    let ([first, inner @ ..], [first_move, inner_moves @ ..]) = (&dims[..], &moves[..]) else { return false };
+    let ([first, inner @ ..], [first_move, inner_moves @ ..]) = (&dims[..], &moves[..]) else {
+        return false;
+    };
     let inner_len = out.len() / first;
     let n_in_task = (SHARED_LEN / inner_len).max(1);
     let copied = AtomicBool::new(true);
-    context.pool().run_chunks(out, n_in_task * inner_len, |task_idx, out| {
-        for (i, out) in out.chunks_mut(inner_len).enumerate() {
-            let start = start + (task_idx * n_in_task + i) * first_move;
-            rows(inner, [inner_moves], |at, [i], n, [step]| {
-                if copy(&mut out[at..at + n], from, start + i, step).is_none() {
-                    copied.store(false, Ordering::Relaxed);
-                }
-            });
-        }
-    });
+    context
+        .pool()
+        .run_chunks(out, n_in_task * inner_len, |task_idx, out| {
+            for (i, out) in out.chunks_mut(inner_len).enumerate() {
+                let start = start + (task_idx * n_in_task + i) * first_move;
+                rows(inner, [inner_moves], |at, [i], n, [step]| {
+                    if copy(&mut out[at..at + n], from, start + i, step).is_none() {
+                        copied.store(false, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
     copied.into_inner()
 }
 

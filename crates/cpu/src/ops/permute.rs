@@ -3,15 +3,21 @@
 use super::{Call, Eval, Fault, place, strides, uncopyable};
 use crate::tensor::Buffer;
 
-pub(super) static OPS: &[(&str, Eval)] =
-    &[("transpose", transpose), ("reverse", reverse), ("reverse_sequence", reverse_sequence)];
+pub(super) static OPS: &[(&str, Eval)] = &[
+    ("transpose", transpose),
+    ("reverse", reverse),
+    ("reverse_sequence", reverse_sequence),
+];
 
 fn transpose(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     let rank = x.shape.len() as i64;
     let own = strides(&x.shape);
     let perm = call.ints("perm").ok_or("`perm` is not known")?;
-    let moved: Vec<usize> = perm.into_iter().map(|p| own[(if p < 0 { p + rank } else { p }) as usize]).collect();
+    let moved: Vec<usize> = perm
+        .into_iter()
+        .map(|p| own[(if p < 0 { p + rank } else { p }) as usize])
+        .collect();
     place(call.context, &call.shape(0), &moved, 0, x, &mut out[0])
 }
 
@@ -19,11 +25,15 @@ fn reverse(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     let rank = x.shape.len();
     let own = strides(&x.shape);
-    let axes = call.ints("axes").unwrap_or_else(|| (0..rank as i64).collect());
+    let axes = call
+        .ints("axes")
+        .unwrap_or_else(|| (0..rank as i64).collect());
     let mut turned = vec![false; rank];
     for a in axes {
         // Turned twice is as it was.
-        let a = usize::try_from(if a < 0 { a + rank as i64 } else { a }).ok().filter(|a| *a < rank);
+        let a = usize::try_from(if a < 0 { a + rank as i64 } else { a })
+            .ok()
+            .filter(|a| *a < rank);
         turned[a.ok_or("`axes` names an axis that x has not")?] ^= true;
     }
     let copied = (0..x.len()).all(|i| {
@@ -36,18 +46,35 @@ fn reverse(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 
 fn reverse_sequence(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
-    let (seq, batch) = (call.axis("seq_axis", 0, x.shape.len())?, call.axis("batch_axis", 0, x.shape.len())?);
+    let (seq, batch) = (
+        call.axis("seq_axis", 0, x.shape.len())?,
+        call.axis("batch_axis", 0, x.shape.len())?,
+    );
     if seq == batch {
-        return Err(format!("`seq_axis` and `batch_axis` are both {seq}: a sequence has one element then"));
+        return Err(format!(
+            "`seq_axis` and `batch_axis` are both {seq}: a sequence has one element then"
+        ));
     }
     let own = strides(&x.shape);
-    let lengths = call.ints("lengths").ok_or("`lengths` does not hold integers")?;
-    let lengths: Option<Vec<usize>> =
-        lengths.into_iter().map(|n| usize::try_from(n).ok().filter(|n| *n <= x.shape[seq])).collect();
-    let lengths = lengths.ok_or_else(|| format!("a length does not fit the {} of axis {seq}", x.shape[seq]))?;
+    let lengths = call
+        .ints("lengths")
+        .ok_or("`lengths` does not hold integers")?;
+    let lengths: Option<Vec<usize>> = lengths
+        .into_iter()
+        .map(|n| usize::try_from(n).ok().filter(|n| *n <= x.shape[seq]))
+        .collect();
+    let lengths = lengths
+        .ok_or_else(|| format!("a length does not fit the {} of axis {seq}", x.shape[seq]))?;
     let copied = (0..x.len()).all(|i| {
-        let (k, n) = (i / own[seq] % x.shape[seq], lengths[i / own[batch] % x.shape[batch]]);
-        let from = if k < n { i - k * own[seq] + (n - 1 - k) * own[seq] } else { i };
+        let (k, n) = (
+            i / own[seq] % x.shape[seq],
+            lengths[i / own[batch] % x.shape[batch]],
+        );
+        let from = if k < n {
+            i - k * own[seq] + (n - 1 - k) * own[seq]
+        } else {
+            i
+        };
         out[0].copy_from(i, &x.data, from, 1)
     });
     if copied { Ok(()) } else { Err(uncopyable(x)) }

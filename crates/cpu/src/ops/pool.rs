@@ -7,9 +7,14 @@ use thane_mil::opset::window::{Window, Windows};
 use super::{Call, Eval, Fault, f32_out};
 use crate::tensor::Buffer;
 
-pub(super) static OPS: &[(&str, Eval)] = &[("avg_pool", avg_pool), ("l2_pool", l2_pool), ("max_pool", max_pool)];
+pub(super) static OPS: &[(&str, Eval)] = &[
+    ("avg_pool", avg_pool),
+    ("l2_pool", l2_pool),
+    ("max_pool", max_pool),
+];
 
-/// A place of the window along one axis: the elements in it, and how many it has with those of the padding.
+/// A place of the window along one axis: the elements in it, and how many it has with those of the
+/// padding.
 struct Place {
     elements: Range<usize>,
     n_padded: usize,
@@ -19,13 +24,18 @@ impl Place {
     fn new(w: Window, at: usize, size: usize) -> Self {
         let start = at * w.stride;
         let end = start + w.kernel;
-        let elements = start.saturating_sub(w.before).min(size)..end.saturating_sub(w.before).min(size);
+        let elements =
+            start.saturating_sub(w.before).min(size)..end.saturating_sub(w.before).min(size);
         // What `ceil_mode` lets stand out beyond the padding does not count, as in PyTorch.
-        Self { elements, n_padded: end.min(w.before + size + w.after).saturating_sub(start) }
+        Self {
+            elements,
+            n_padded: end.min(w.before + size + w.after).saturating_sub(start),
+        }
     }
 }
 
-/// Compute each element of the result from the elements in the window, and how many it has with those of the padding.
+/// Compute each element of the result from the elements in the window, and how many it has with
+/// those of the padding.
 fn pool(
     call: &Call<'_>,
     out: &mut [Buffer],
@@ -33,15 +43,27 @@ fn pool(
 ) -> Result<(), Fault> {
     let (x, shape) = (call.f32s("x")?, &call.tensor("x")?.shape);
     let to = call.shape(0);
-    let pad_type = call.string("pad_type").unwrap_or("valid").to_ascii_lowercase();
+    let pad_type = call
+        .string("pad_type")
+        .unwrap_or("valid")
+        .to_ascii_lowercase();
     let kernel = call.ints("kernel_sizes").unwrap_or_default();
-    let kernel: Option<Vec<usize>> = kernel.into_iter().map(|n| usize::try_from(n).ok()).collect();
+    let kernel: Option<Vec<usize>> = kernel
+        .into_iter()
+        .map(|n| usize::try_from(n).ok())
+        .collect();
     let kernel = kernel.ok_or("`kernel_sizes` has a negative number")?;
     let windows = Windows::new(kernel, &pad_type, |name| Ok(call.ints(name))).map_err(|e| e.0)?;
     // Axes that x lacks are of one element and come first.
     let lacks = 5 - shape.len();
     let (mut input, mut output) = ([1; 3], [1; 3]);
-    let mut moves = [Window { kernel: 1, stride: 1, dilation: 1, before: 0, after: 0 }; 3];
+    let mut moves = [Window {
+        kernel: 1,
+        stride: 1,
+        dilation: 1,
+        before: 0,
+        after: 0,
+    }; 3];
     input[lacks..].copy_from_slice(&shape[2..]);
     output[lacks..].copy_from_slice(&to[2..]);
     for axis in lacks..3 {
@@ -52,12 +74,26 @@ fn pool(
     let y = f32_out(&mut out[0], to.iter().product())?;
     for (i, y) in y.iter_mut().enumerate() {
         let (plane, at) = (i / n_places * n_plane, i % n_places);
-        let (a, b) = (place(0, at / output[2] / output[1]), place(1, at / output[2] % output[1]));
+        let (a, b) = (
+            place(0, at / output[2] / output[1]),
+            place(1, at / output[2] % output[1]),
+        );
         let c = place(2, at % output[2]);
-        let rows = a.elements.clone().flat_map(|i| b.elements.clone().map(move |j| (i * input[1] + j) * input[2]));
-        let mut elements = rows.flat_map(|row| x[plane + row..][c.elements.clone()].iter().map(|v| f64::from(*v)));
+        let rows = a.elements.clone().flat_map(|i| {
+            b.elements
+                .clone()
+                .map(move |j| (i * input[1] + j) * input[2])
+        });
+        let mut elements = rows.flat_map(|row| {
+            x[plane + row..][c.elements.clone()]
+                .iter()
+                .map(|v| f64::from(*v))
+        });
         // Their product may be beyond usize: padding is not held.
-        let n_padded = [a.n_padded, b.n_padded, c.n_padded].map(|n| n as f64).iter().product();
+        let n_padded = [a.n_padded, b.n_padded, c.n_padded]
+            .map(|n| n as f64)
+            .iter()
+            .product();
         *y = each(&mut elements, n_padded)? as f32;
     }
     Ok(())
@@ -75,13 +111,17 @@ fn avg_pool(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 }
 
 fn l2_pool(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    pool(call, out, |elements, _| Ok(elements.map(|v| v * v).sum::<f64>().sqrt()))
+    pool(call, out, |elements, _| {
+        Ok(elements.map(|v| v * v).sum::<f64>().sqrt())
+    })
 }
 
 fn max_pool(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     // What is not a number counts as the largest.
     let larger = |a: f64, b: f64| if b > a || b.is_nan() { b } else { a };
     pool(call, out, |elements, _| {
-        elements.reduce(larger).ok_or_else(|| "a place of the window has no elements to take the largest of".to_owned())
+        elements.reduce(larger).ok_or_else(|| {
+            "a place of the window has no elements to take the largest of".to_owned()
+        })
     })
 }

@@ -21,7 +21,10 @@ impl Along {
             return Ok(Self { values, inner: 1 });
         }
         let axis = call.axis("axis", 0, input.shape.len())?;
-        Ok(Self { values, inner: input.shape[axis + 1..].iter().product() })
+        Ok(Self {
+            values,
+            inner: input.shape[axis + 1..].iter().product(),
+        })
     }
 
     fn at(&self, i: usize) -> f32 {
@@ -31,7 +34,10 @@ impl Along {
 
 fn parameters(call: &Call<'_>, input: &Tensor) -> Result<(Along, Along), Fault> {
     let (scale, zero) = (call.tensor("scale")?, call.opt_tensor("zero_point"));
-    Ok((Along::new(call, Some(scale), input)?, Along::new(call, zero, input)?))
+    Ok((
+        Along::new(call, Some(scale), input)?,
+        Along::new(call, zero, input)?,
+    ))
 }
 
 fn quantize(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
@@ -41,8 +47,14 @@ fn quantize(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let codes = call.f32s("input")?.iter().enumerate().map(code);
     match &mut out[0] {
         // A conversion from a float stops at the ends of the integer's range.
-        Buffer::I8(v) => v.iter_mut().zip(codes).for_each(|(y, code)| *y = code as i8),
-        Buffer::U8(v) => v.iter_mut().zip(codes).for_each(|(y, code)| *y = code as u8),
+        Buffer::I8(v) => v
+            .iter_mut()
+            .zip(codes)
+            .for_each(|(y, code)| *y = code as i8),
+        Buffer::U8(v) => v
+            .iter_mut()
+            .zip(codes)
+            .for_each(|(y, code)| *y = code as u8),
         _ => return Err("the result is neither int8 nor uint8".to_owned()),
     }
     Ok(())

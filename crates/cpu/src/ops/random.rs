@@ -1,9 +1,10 @@
 //! Random numbers.
 //!
-//! Apple's generator is not known, so numbers cannot agree with a device's: the distribution does. Ours is SplitMix64
-//! (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014) counted by the place of the
-//! element, so that a number depends on the seed and on its place only. An op with a seed gives the same numbers at each
-//! call. An op without one, or with -1, is given the next number of the instance as its seed ([`Seeds`]).
+//! Apple's generator is not known, so numbers cannot agree with a device's: the distribution does.
+//! Ours is SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA
+//! 2014) counted by the place of the element, so that a number depends on the seed and on its place
+//! only. An op with a seed gives the same numbers at each call. An op without one, or with -1, is
+//! given the next number of the instance as its seed ([`Seeds`]).
 
 use thane_kernels::f16::{f16_to_f32, f32_to_f16};
 use thane_mil::opset::OpDef;
@@ -43,25 +44,37 @@ pub struct Seeds {
 impl Seeds {
     /// The sequence of that seed: no two of 2^32 - 1 are equal.
     pub fn new(seed: u64) -> Self {
-        Self { next: mix(seed.wrapping_add(STEP)) as u32 }
+        Self {
+            next: mix(seed.wrapping_add(STEP)) as u32,
+        }
     }
 
     /// Bind the seed of a random op that has none.
     pub fn bind(&mut self, def: &OpDef, args: &mut [Option<Value>]) {
-        let Some(arg) = def.param_index("seed").and_then(|i| args.get_mut(i)) else { return };
+        let Some(arg) = def.param_index("seed").and_then(|i| args.get_mut(i)) else {
+            return;
+        };
         let given = match arg {
             Some(Value::Tensor(t)) => t.to_ints().and_then(|v| v.first().copied()),
             _ => None,
         };
         if given.is_none_or(|seed| seed == -1) {
             let seed = vec![self.draw().cast_signed()];
-            *arg = Some(Value::Tensor(Tensor::new(DType::Int32, Vec::new(), Buffer::I32(seed.into()))));
+            *arg = Some(Value::Tensor(Tensor::new(
+                DType::Int32,
+                Vec::new(),
+                Buffer::I32(seed.into()),
+            )));
         }
     }
 
     fn draw(&mut self) -> u32 {
         // u32::MAX would be -1, the seed that says that there is none.
-        self.next = if self.next >= u32::MAX - 1 { 0 } else { self.next + 1 };
+        self.next = if self.next >= u32::MAX - 1 {
+            0
+        } else {
+            self.next + 1
+        };
         self.next
     }
 }
@@ -73,18 +86,26 @@ struct Random {
 
 impl Random {
     fn new(call: &Call<'_>) -> Self {
-        Self { start: mix(call.int_or("seed", 0).cast_unsigned().wrapping_add(STEP)) }
+        Self {
+            start: mix(call.int_or("seed", 0).cast_unsigned().wrapping_add(STEP)),
+        }
     }
 
     /// The number at place `i`, evenly from [0, 1) in steps of 2^-53.
     fn unit(&self, i: usize) -> f64 {
-        let state = self.start.wrapping_add((i as u64).wrapping_add(1).wrapping_mul(STEP));
+        let state = self
+            .start
+            .wrapping_add((i as u64).wrapping_add(1).wrapping_mul(STEP));
         (mix(state) >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
 fn uniform(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let (random, low, high) = (Random::new(call), call.f32_or("low", 0.0)?, call.f32_or("high", 1.0)?);
+    let (random, low, high) = (
+        Random::new(call),
+        call.f32_or("low", 0.0)?,
+        call.f32_or("high", 1.0)?,
+    );
     // What rounds to `high` is the number before it: `high` is not included.
     let most = match call.results[0].dtype {
         _ if low >= high => low,
@@ -93,7 +114,9 @@ fn uniform(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     };
     let y = f32_out(&mut out[0], call.shape(0).iter().product())?;
     let (low, width) = (f64::from(low), f64::from(high) - f64::from(low));
-    y.iter_mut().enumerate().for_each(|(i, y)| *y = ((low + width * random.unit(i)) as f32).min(most));
+    y.iter_mut()
+        .enumerate()
+        .for_each(|(i, y)| *y = ((low + width * random.unit(i)) as f32).min(most));
     Ok(())
 }
 
@@ -108,7 +131,11 @@ fn before(v: f32) -> f32 {
 
 /// Box and Muller's form: a radius and an angle for each number.
 fn normal(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let (random, mean, stddev) = (Random::new(call), call.f32_or("mean", 0.0)?, call.f32_or("stddev", 1.0)?);
+    let (random, mean, stddev) = (
+        Random::new(call),
+        call.f32_or("mean", 0.0)?,
+        call.f32_or("stddev", 1.0)?,
+    );
     let y = f32_out(&mut out[0], call.shape(0).iter().product())?;
     for (i, y) in y.iter_mut().enumerate() {
         let radius = (-2.0 * (1.0 - random.unit(2 * i)).ln()).sqrt();
@@ -121,14 +148,19 @@ fn normal(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 fn bernoulli(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (random, prob) = (Random::new(call), f64::from(call.f32_or("prob", 0.5)?));
     let y = f32_out(&mut out[0], call.shape(0).iter().product())?;
-    y.iter_mut().enumerate().for_each(|(i, y)| *y = if random.unit(i) < prob { 1.0 } else { 0.0 });
+    y.iter_mut()
+        .enumerate()
+        .for_each(|(i, y)| *y = if random.unit(i) < prob { 1.0 } else { 0.0 });
     Ok(())
 }
 
 fn categorical(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (random, x) = (Random::new(call), call.f32s("x")?);
     let shape = call.shape(0);
-    let (n, size) = (call.tensor("x")?.shape.last().copied().unwrap_or(0), shape.last().copied().unwrap_or(0));
+    let (n, size) = (
+        call.tensor("x")?.shape.last().copied().unwrap_or(0),
+        shape.last().copied().unwrap_or(0),
+    );
     let is_logits = call.string("mode").is_none_or(|mode| mode == "logits");
     let y = f32_out(&mut out[0], shape.iter().product())?;
     if y.is_empty() {
@@ -150,7 +182,13 @@ fn categorical(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 /// The sums of the weights up to each class.
 fn cumulative(x: &[f32], is_logits: bool) -> Result<Vec<f64>, Fault> {
     let most = x.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v));
-    let weight = |v: f32| if is_logits { f64::from(v - most).exp() } else { f64::from(v) };
+    let weight = |v: f32| {
+        if is_logits {
+            f64::from(v - most).exp()
+        } else {
+            f64::from(v)
+        }
+    };
     let mut sum = 0.0;
     let ends: Vec<f64> = x
         .iter()

@@ -1,4 +1,5 @@
-//! Recurrent layers, step by step. States are f64 between steps, and rounded where they are results.
+//! Recurrent layers, step by step. States are f64 between steps, and rounded where they are
+//! results.
 
 use super::{Call, Eval, Fault, f32_out};
 use crate::tensor::Buffer;
@@ -38,13 +39,26 @@ impl<'a> Weights<'a> {
         let [_, n_hidden] = call.tensor(&name("weight_hh"))?.shape[..] else {
             return Err("`weight_hh` is no matrix".to_owned());
         };
-        let (weight_ih, weight_hh) = (call.f32s(&name("weight_ih"))?, call.f32s(&name("weight_hh"))?);
-        Ok(Self { weight_ih, weight_hh, bias: vector(call, &name("bias"))?, n_in, n_hidden })
+        let (weight_ih, weight_hh) = (
+            call.f32s(&name("weight_ih"))?,
+            call.f32s(&name("weight_hh"))?,
+        );
+        Ok(Self {
+            weight_ih,
+            weight_hh,
+            bias: vector(call, &name("bias"))?,
+            n_in,
+            n_hidden,
+        })
     }
 
     fn input(&self, row: usize, x: &[f32]) -> f64 {
         let weights = &self.weight_ih[row * self.n_in..][..self.n_in];
-        weights.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
+        weights
+            .iter()
+            .zip(x)
+            .map(|(w, x)| f64::from(*w) * f64::from(*x))
+            .sum()
     }
 
     fn hidden(&self, row: usize, h: impl Iterator<Item = f64>) -> f64 {
@@ -60,7 +74,11 @@ impl<'a> Weights<'a> {
 
 /// The elements of a vector that may be left out.
 fn vector<'a>(call: &Call<'a>, name: &str) -> Result<Option<&'a [f32]>, Fault> {
-    if call.opt_tensor(name).is_some() { call.f32s(name).map(Some) } else { Ok(None) }
+    if call.opt_tensor(name).is_some() {
+        call.f32s(name).map(Some)
+    } else {
+        Ok(None)
+    }
 }
 
 /// An element of a vector; what is left out is all zeros.
@@ -71,7 +89,8 @@ fn at(vector: Option<&[f32]>, i: usize) -> f64 {
 /// How one direction of a layer goes over the sequence.
 struct Direction {
     is_reverse: bool,
-    /// Whether the results of steps stand where their inputs do, rather than in the order of the steps.
+    /// Whether the results of steps stand where their inputs do, rather than in the order of the
+    /// steps.
     is_in_place: bool,
     /// Where its states begin in those of both directions.
     offset: usize,
@@ -82,10 +101,16 @@ impl Direction {
     /// The only direction of a layer.
     fn only(call: &Call<'_>, n_hidden: usize) -> Self {
         let is_reverse = call.string("direction") == Some("reverse");
-        Self { is_reverse, is_in_place: false, offset: 0, n_hidden }
+        Self {
+            is_reverse,
+            is_in_place: false,
+            offset: 0,
+            n_hidden,
+        }
     }
 
-    /// Take all steps for each element of the batch. `step` changes the states: `initial_h`, and those after it.
+    /// Take all steps for each element of the batch. `step` changes the states: `initial_h`, and
+    /// those after it.
     fn run(
         &self,
         call: &Call<'_>,
@@ -93,7 +118,9 @@ impl Direction {
         out: &mut [Buffer],
         mut step: impl FnMut(&[f32], &mut [Vec<f64>]),
     ) -> Result<(), Fault> {
-        let [seq, batch, n_in] = call.tensor("x")?.shape[..] else { return Err("`x` is not of rank 3".to_owned()) };
+        let [seq, batch, n_in] = call.tensor("x")?.shape[..] else {
+            return Err("`x` is not of rank 3".to_owned());
+        };
         let x = call.f32s("x")?;
         let width = call.shape(1).last().copied().unwrap_or_default();
         let keeps = call.bool_or("output_sequence", false);
@@ -101,14 +128,25 @@ impl Direction {
         let sequence = f32_out(sequence, call.shape(0).iter().product())?;
         for b in 0..batch {
             let own = b * width + self.offset..b * width + self.offset + self.n_hidden;
-            let first = |name: &&str| Ok(call.f32s(name)?[own.clone()].iter().map(|v| f64::from(*v)).collect());
-            let mut states = initial.iter().map(first).collect::<Result<Vec<Vec<f64>>, Fault>>()?;
+            let first = |name: &&str| {
+                Ok(call.f32s(name)?[own.clone()]
+                    .iter()
+                    .map(|v| f64::from(*v))
+                    .collect())
+            };
+            let mut states = initial
+                .iter()
+                .map(first)
+                .collect::<Result<Vec<Vec<f64>>, Fault>>()?;
             for t in 0..seq {
                 let place = if self.is_reverse { seq - 1 - t } else { t };
                 step(&x[(place * batch + b) * n_in..][..n_in], &mut states);
                 if keeps {
                     let row = if self.is_in_place { place } else { t };
-                    write(&states[0], &mut sequence[row * batch * width..][own.clone()]);
+                    write(
+                        &states[0],
+                        &mut sequence[row * batch * width..][own.clone()],
+                    );
                 }
             }
             if !keeps {
@@ -130,7 +168,9 @@ fn rnn(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let weights = Weights::new(call, "")?;
     let act = activation(call, "activation", "tanh")?;
     Direction::only(call, weights.n_hidden).run(call, &["initial_h"], out, |x, states| {
-        states[0] = (0..weights.n_hidden).map(|j| act(weights.gate(j, x, &states[0]))).collect();
+        states[0] = (0..weights.n_hidden)
+            .map(|j| act(weights.gate(j, x, &states[0])))
+            .collect();
     })
 }
 
@@ -167,12 +207,27 @@ fn lstm(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     for (suffix, is_reverse) in [("", false), ("_back", true)] {
         let n_hidden = Weights::new(call, suffix)?.n_hidden;
         let offset = if is_reverse { n_hidden } else { 0 };
-        lstm_direction(call, suffix, &Direction { is_reverse, is_in_place: true, offset, n_hidden }, out)?;
+        lstm_direction(
+            call,
+            suffix,
+            &Direction {
+                is_reverse,
+                is_in_place: true,
+                offset,
+                n_hidden,
+            },
+            out,
+        )?;
     }
     Ok(())
 }
 
-fn lstm_direction(call: &Call<'_>, suffix: &str, direction: &Direction, out: &mut [Buffer]) -> Result<(), Fault> {
+fn lstm_direction(
+    call: &Call<'_>,
+    suffix: &str,
+    direction: &Direction,
+    out: &mut [Buffer],
+) -> Result<(), Fault> {
     let weights = Weights::new(call, suffix)?;
     let n = weights.n_hidden;
     let peephole = vector(call, &format!("peephole{suffix}"))?;
@@ -198,7 +253,9 @@ fn lstm_direction(call: &Call<'_>, suffix: &str, direction: &Direction, out: &mu
             }
         };
         let next_c: Vec<f64> = (0..n).map(update).collect();
-        let next_h = (0..n).map(|j| gate(2, j, next_c[j]) * act(next_c[j])).collect();
+        let next_h = (0..n)
+            .map(|j| gate(2, j, next_c[j]) * act(next_c[j]))
+            .collect();
         states[0] = next_h;
         states[1] = next_c;
     })

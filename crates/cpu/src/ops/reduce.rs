@@ -5,7 +5,8 @@ use thane_mil::types::DType;
 use super::{Call, Eval, Fault, strides};
 use crate::tensor::{Buffer, Tensor};
 
-/// How integers are joined: from which one on, and what becomes of it and the next element. They wrap.
+/// How integers are joined: from which one on, and what becomes of it and the next element. They
+/// wrap.
 type Integers = (i32, fn(i32, i32) -> i32);
 
 pub(super) static OPS: &[(&str, Eval)] = &[
@@ -15,14 +16,49 @@ pub(super) static OPS: &[(&str, Eval)] = &[
         let integers: Integers = (0, |a, b| a.wrapping_add(b.wrapping_abs()));
         reduce(c, o, 0.0, |a, b| a + b.abs(), |v, _| v, Some(integers))
     }),
-    ("reduce_l2_norm", |c, o| reduce(c, o, 0.0, |a, b| a + b * b, |v, _| v.sqrt(), None)),
-    ("reduce_log_sum", |c, o| reduce(c, o, 0.0, |a, b| a + b, |v, _| v.ln(), None)),
+    ("reduce_l2_norm", |c, o| {
+        reduce(c, o, 0.0, |a, b| a + b * b, |v, _| v.sqrt(), None)
+    }),
+    ("reduce_log_sum", |c, o| {
+        reduce(c, o, 0.0, |a, b| a + b, |v, _| v.ln(), None)
+    }),
     ("reduce_log_sum_exp", log_sum_exp),
-    ("reduce_max", |c, o| reduce(c, o, f64::NEG_INFINITY, larger, |v, _| v, None)),
-    ("reduce_mean", |c, o| reduce(c, o, 0.0, |a, b| a + b, |v, n| v / n, None)),
-    ("reduce_min", |c, o| reduce(c, o, f64::INFINITY, |a, b| if a < b || a.is_nan() { a } else { b }, |v, _| v, None)),
-    ("reduce_prod", |c, o| reduce(c, o, 1.0, |a, b| a * b, |v, _| v, Some((1, i32::wrapping_mul)))),
-    ("reduce_sum", |c, o| reduce(c, o, 0.0, |a, b| a + b, |v, _| v, Some((0, i32::wrapping_add)))),
+    ("reduce_max", |c, o| {
+        reduce(c, o, f64::NEG_INFINITY, larger, |v, _| v, None)
+    }),
+    ("reduce_mean", |c, o| {
+        reduce(c, o, 0.0, |a, b| a + b, |v, n| v / n, None)
+    }),
+    ("reduce_min", |c, o| {
+        reduce(
+            c,
+            o,
+            f64::INFINITY,
+            |a, b| if a < b || a.is_nan() { a } else { b },
+            |v, _| v,
+            None,
+        )
+    }),
+    ("reduce_prod", |c, o| {
+        reduce(
+            c,
+            o,
+            1.0,
+            |a, b| a * b,
+            |v, _| v,
+            Some((1, i32::wrapping_mul)),
+        )
+    }),
+    ("reduce_sum", |c, o| {
+        reduce(
+            c,
+            o,
+            0.0,
+            |a, b| a + b,
+            |v, _| v,
+            Some((0, i32::wrapping_add)),
+        )
+    }),
     ("reduce_sum_square", |c, o| {
         let integers: Integers = (0, |a, b| a.wrapping_add(b.wrapping_mul(b)));
         reduce(c, o, 0.0, |a, b| a + b * b, |v, _| v, Some(integers))
@@ -36,12 +72,21 @@ fn larger(a: f64, b: f64) -> f64 {
 
 /// For each element of x, in order: its value and the element of the result that it belongs to.
 pub(super) fn fold(shape: &[usize], axes: &[usize], mut visit: impl FnMut(usize, usize)) {
-    let kept: Vec<usize> = shape.iter().enumerate().map(|(i, n)| if axes.contains(&i) { 1 } else { *n }).collect();
+    let kept: Vec<usize> = shape
+        .iter()
+        .enumerate()
+        .map(|(i, n)| if axes.contains(&i) { 1 } else { *n })
+        .collect();
     let own = strides(shape);
-    let target: Vec<usize> =
-        strides(&kept).into_iter().enumerate().map(|(i, s)| if axes.contains(&i) { 0 } else { s }).collect();
+    let target: Vec<usize> = strides(&kept)
+        .into_iter()
+        .enumerate()
+        .map(|(i, s)| if axes.contains(&i) { 0 } else { s })
+        .collect();
     for i in 0..shape.iter().product() {
-        let to = (0..shape.len()).map(|a| i / own[a] % shape[a] * target[a]).sum();
+        let to = (0..shape.len())
+            .map(|a| i / own[a] % shape[a] * target[a])
+            .sum();
         visit(i, to);
     }
 }
@@ -50,7 +95,9 @@ pub(super) fn fold(shape: &[usize], axes: &[usize], mut visit: impl FnMut(usize,
 fn axes(call: &Call<'_>, rank: usize) -> Vec<usize> {
     let rank = rank as i64;
     let axes = call.ints("axes").unwrap_or_else(|| (0..rank).collect());
-    axes.into_iter().map(|a| (if a < 0 { a + rank } else { a }) as usize).collect()
+    axes.into_iter()
+        .map(|a| (if a < 0 { a + rank } else { a }) as usize)
+        .collect()
 }
 
 fn reduce(
@@ -63,7 +110,8 @@ fn reduce(
 ) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     let axes = axes(call, x.shape.len());
-    if let (Some((start, join)), Buffer::I32(v), Buffer::I32(o)) = (integers, &*x.data, &mut out[0]) {
+    if let (Some((start, join)), Buffer::I32(v), Buffer::I32(o)) = (integers, &*x.data, &mut out[0])
+    {
         o.fill(start);
         fold(&x.shape, &axes, |i, to| o[to] = join(o[to], v[i]));
         return Ok(());
@@ -71,7 +119,9 @@ fn reduce(
     let count: usize = axes.iter().map(|a| x.shape[*a]).product();
     let mut sums = vec![start; call.shape(0).iter().product()];
     let values = values(x);
-    fold(&x.shape, &axes, |i, to| sums[to] = join(sums[to], values[i]));
+    fold(&x.shape, &axes, |i, to| {
+        sums[to] = join(sums[to], values[i])
+    });
     sums.iter_mut().for_each(|s| *s = end(*s, count as f64));
     finish(call, out, &sums)
 }
@@ -82,12 +132,20 @@ fn log_sum_exp(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let axes = axes(call, x.shape.len());
     let values = values(x);
     let mut most = vec![f64::NEG_INFINITY; call.shape(0).iter().product()];
-    fold(&x.shape, &axes, |i, to| most[to] = larger(most[to], values[i]));
+    fold(&x.shape, &axes, |i, to| {
+        most[to] = larger(most[to], values[i])
+    });
     // inf - inf is not a number, ln(exp(inf)) is inf.
-    most.iter_mut().filter(|m| m.is_infinite()).for_each(|m| *m = 0.0);
+    most.iter_mut()
+        .filter(|m| m.is_infinite())
+        .for_each(|m| *m = 0.0);
     let mut sums = vec![0.0; most.len()];
-    fold(&x.shape, &axes, |i, to| sums[to] += (values[i] - most[to]).exp());
-    sums.iter_mut().zip(&most).for_each(|(s, m)| *s = s.ln() + m);
+    fold(&x.shape, &axes, |i, to| {
+        sums[to] += (values[i] - most[to]).exp()
+    });
+    sums.iter_mut()
+        .zip(&most)
+        .for_each(|(s, m)| *s = s.ln() + m);
     finish(call, out, &sums)
 }
 
@@ -102,13 +160,22 @@ fn finish(call: &Call<'_>, out: &mut [Buffer], values: &[f64]) -> Result<(), Fau
     match &mut out[0] {
         Buffer::F32(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = *v as f32),
         Buffer::I32(o) => o.iter_mut().zip(values).for_each(|(o, v)| *o = *v as i32),
-        _ => return Err(format!("{} is not defined for {}", call.def.name, call.results[0].dtype)),
+        _ => {
+            return Err(format!(
+                "{} is not defined for {}",
+                call.def.name, call.results[0].dtype
+            ));
+        }
     }
     Ok(())
 }
 
 /// The position of the first element that is better than all before it.
-fn position(call: &Call<'_>, out: &mut [Buffer], is_better: impl Fn(f64, f64) -> bool) -> Result<(), Fault> {
+fn position(
+    call: &Call<'_>,
+    out: &mut [Buffer],
+    is_better: impl Fn(f64, f64) -> bool,
+) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     let axis = call.axis("axis", -1, x.shape.len())?;
     let values = values(x);
@@ -118,7 +185,9 @@ fn position(call: &Call<'_>, out: &mut [Buffer], is_better: impl Fn(f64, f64) ->
         let at = i / step % x.shape[axis];
         best[to] = match best[to] {
             // The first that is not a number is the best.
-            Some((b, n)) if !is_better(values[i], b) && (b.is_nan() || !values[i].is_nan()) => Some((b, n)),
+            Some((b, n)) if !is_better(values[i], b) && (b.is_nan() || !values[i].is_nan()) => {
+                Some((b, n))
+            }
             _ => Some((values[i], at)),
         };
     });
@@ -127,7 +196,8 @@ fn position(call: &Call<'_>, out: &mut [Buffer], is_better: impl Fn(f64, f64) ->
         (Buffer::I32(o), _) => o.iter_mut().zip(places).for_each(|(o, at)| *o = at as i32),
         (o, DType::Uint16) => {
             for (o, at) in o.bytes_mut().as_chunks_mut().0.iter_mut().zip(places) {
-                let at = u16::try_from(at).map_err(|_| format!("position {at} is too large for uint16"))?;
+                let at = u16::try_from(at)
+                    .map_err(|_| format!("position {at} is too large for uint16"))?;
                 *o = at.to_ne_bytes();
             }
         }

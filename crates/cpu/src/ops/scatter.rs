@@ -4,23 +4,38 @@ use super::gather::{Along, indices, offset, reader};
 use super::{Call, Eval, Fault};
 use crate::tensor::Buffer;
 
-pub(super) static OPS: &[(&str, Eval)] =
-    &[("scatter", scatter), ("scatter_along_axis", along_axis), ("scatter_nd", scatter_nd)];
+pub(super) static OPS: &[(&str, Eval)] = &[
+    ("scatter", scatter),
+    ("scatter_along_axis", along_axis),
+    ("scatter_nd", scatter_nd),
+];
 
 fn scatter(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (data, ids, place) = (call.tensor("data")?, indices(call)?, reader(call));
     let axis = call.axis("axis", 0, data.shape.len())?;
-    let (n, inner) = (data.shape[axis], data.shape[axis + 1..].iter().product::<usize>());
+    let (n, inner) = (
+        data.shape[axis],
+        data.shape[axis + 1..].iter().product::<usize>(),
+    );
     let outer: usize = data.shape[..axis].iter().product();
-    let starts = (0..outer * ids.len()).map(|k| Ok((k / ids.len() * n + place(ids[k % ids.len()], n)?) * inner));
+    let starts = (0..outer * ids.len())
+        .map(|k| Ok((k / ids.len() * n + place(ids[k % ids.len()], n)?) * inner));
     apply(call, &mut out[0], inner, starts)
 }
 
 fn along_axis(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let (data, updates, ids, place) = (call.tensor("data")?, call.tensor("updates")?, indices(call)?, reader(call));
+    let (data, updates, ids, place) = (
+        call.tensor("data")?,
+        call.tensor("updates")?,
+        indices(call)?,
+        reader(call),
+    );
     let axis = call.axis("axis", 0, data.shape.len())?;
     let along = Along::new(&data.shape, &updates.shape, axis);
-    let starts = ids.iter().enumerate().map(|(i, id)| Ok(along.place(i, place(*id, along.n)?)));
+    let starts = ids
+        .iter()
+        .enumerate()
+        .map(|(i, id)| Ok(along.place(i, place(*id, along.n)?)));
     apply(call, &mut out[0], 1, starts)
 }
 
@@ -30,11 +45,13 @@ fn scatter_nd(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let depth = shape.last().copied().unwrap_or(0);
     let n_rows: usize = shape[..shape.len().saturating_sub(1)].iter().product();
     let inner = data.shape[depth..].iter().product();
-    let starts = (0..n_rows).map(|row| offset(&ids[row * depth..(row + 1) * depth], &data.shape, place));
+    let starts =
+        (0..n_rows).map(|row| offset(&ids[row * depth..(row + 1) * depth], &data.shape, place));
     apply(call, &mut out[0], inner, starts)
 }
 
-/// The result is `data` with the runs of `n` elements at `starts` changed by the runs of `updates`, in turn.
+/// The result is `data` with the runs of `n` elements at `starts` changed by the runs of `updates`,
+/// in turn.
 fn apply(
     call: &Call<'_>,
     out: &mut Buffer,
@@ -63,7 +80,10 @@ fn merge<T: Copy>(
 ) -> Result<(), Fault> {
     for (k, start) in starts.enumerate() {
         let start = start?;
-        let (to, from) = (out.get_mut(start..start + n), updates.get(k * n..(k + 1) * n));
+        let (to, from) = (
+            out.get_mut(start..start + n),
+            updates.get(k * n..(k + 1) * n),
+        );
         let (to, from) = to.zip(from).ok_or("an update is outside of its tensor")?;
         to.iter_mut().zip(from).for_each(|(o, u)| *o = mode(*o, *u));
     }

@@ -17,10 +17,16 @@ pub(super) static OPS: &[(&str, Eval)] = &[
 fn slice(call: &Call<'_>, x: &Tensor) -> Result<(Vec<usize>, Vec<SliceRange>), Fault> {
     let n = x.shape.len();
     let flags = |name| call.ints(name).unwrap_or_else(|| vec![0; n]);
-    let (begin_mask, end_mask, squeeze) = (flags("begin_mask"), flags("end_mask"), flags("squeeze_mask"));
+    let (begin_mask, end_mask, squeeze) = (
+        flags("begin_mask"),
+        flags("end_mask"),
+        flags("squeeze_mask"),
+    );
     let stride = call.ints("stride").unwrap_or_else(|| vec![1; n]);
-    let (begin, end) =
-        (call.ints("begin").ok_or("`begin` is not known")?, call.ints("end").ok_or("`end` is not known")?);
+    let (begin, end) = (
+        call.ints("begin").ok_or("`begin` is not known")?,
+        call.ints("end").ok_or("`end` is not known")?,
+    );
     let mut indices = Vec::with_capacity(n);
     for a in 0..n {
         let (b, e, step) = if squeeze[a] != 0 {
@@ -28,16 +34,23 @@ fn slice(call: &Call<'_>, x: &Tensor) -> Result<(Vec<usize>, Vec<SliceRange>), F
             let row = super::gather::row(first, x.shape[a])? as i64;
             (Some(row), Some(row + 1), 1)
         } else {
-            ((begin_mask[a] == 0).then(|| begin[a]), (end_mask[a] == 0).then(|| end[a]), stride[a])
+            (
+                (begin_mask[a] == 0).then(|| begin[a]),
+                (end_mask[a] == 0).then(|| end[a]),
+                stride[a],
+            )
         };
         indices.push(slice_range(x.shape[a], b, e, step).map_err(|e| e.0)?);
     }
     Ok((strides(&x.shape), indices))
 }
 
-/// Visit the position in x of each element of a slice, in order, a run of the last axis at a time where it is one.
+/// Visit the position in x of each element of a slice, in order, a run of the last axis at a time
+/// where it is one.
 fn visit(own: &[usize], indices: &[SliceRange], mut run: impl FnMut(usize, usize) -> bool) -> bool {
-    let Some((last, outer)) = indices.split_last() else { return run(0, 1) };
+    let Some((last, outer)) = indices.split_last() else {
+        return run(0, 1);
+    };
     let n_outer: usize = outer.iter().map(SliceRange::len).product();
     (0..n_outer).all(|mut r| {
         let mut base = 0;
@@ -61,9 +74,15 @@ fn slice_by_index(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 
 fn slice_by_size(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
-    let (begin, size) =
-        (call.ints("begin").ok_or("`begin` is not known")?, call.ints("size").ok_or("`size` is not known")?);
-    let ranges = x.shape.iter().zip(begin.iter().zip(&size)).map(|(n, (begin, size))| size_range(*n, *begin, *size));
+    let (begin, size) = (
+        call.ints("begin").ok_or("`begin` is not known")?,
+        call.ints("size").ok_or("`size` is not known")?,
+    );
+    let ranges = x
+        .shape
+        .iter()
+        .zip(begin.iter().zip(&size))
+        .map(|(n, (begin, size))| size_range(*n, *begin, *size));
     let indices = ranges.collect::<Result<Vec<_>, _>>().map_err(|e| e.0)?;
     take(x, &strides(&x.shape), &indices, &mut out[0])
 }
@@ -97,5 +116,9 @@ fn slice_update(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         at += n;
         out[0].copy_from(to, &update.data, at - n, n)
     });
-    if copied { Ok(()) } else { Err(uncopyable(update)) }
+    if copied {
+        Ok(())
+    } else {
+        Err(uncopyable(update))
+    }
 }

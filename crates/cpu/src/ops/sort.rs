@@ -5,8 +5,12 @@ use std::cmp::Ordering;
 use super::{Call, Eval, Fault, Sizes, strides, uncopyable};
 use crate::tensor::{Buffer, Tensor};
 
-pub(super) static OPS: &[(&str, Eval)] =
-    &[("argsort", argsort), ("cumsum", cumsum), ("non_zero", non_zero), ("topk", topk)];
+pub(super) static OPS: &[(&str, Eval)] = &[
+    ("argsort", argsort),
+    ("cumsum", cumsum),
+    ("non_zero", non_zero),
+    ("topk", topk),
+];
 pub(super) static SIZES: &[(&str, Sizes)] = &[("non_zero", |call| {
     let x = call.tensor("x")?;
     let mut n = 0;
@@ -14,7 +18,8 @@ pub(super) static SIZES: &[(&str, Sizes)] = &[("non_zero", |call| {
     Ok(vec![vec![n, x.shape.len()]])
 })];
 
-/// The elements along one axis: where each line of them starts, its length, and how far its elements are apart.
+/// The elements along one axis: where each line of them starts, its length, and how far its
+/// elements are apart.
 struct Lines {
     n: usize,
     step: usize,
@@ -24,7 +29,11 @@ struct Lines {
 impl Lines {
     fn new(shape: &[usize], axis: usize) -> Self {
         let step = shape[axis + 1..].iter().product();
-        Self { n: shape[axis], step, n_outer: shape[..axis].iter().product() }
+        Self {
+            n: shape[axis],
+            step,
+            n_outer: shape[..axis].iter().product(),
+        }
     }
 
     fn starts(&self) -> impl Iterator<Item = usize> {
@@ -37,9 +46,14 @@ impl Lines {
 fn order(values: &[f64], start: usize, lines: &Lines, ascending: bool) -> Vec<usize> {
     let mut order: Vec<usize> = (0..lines.n).collect();
     order.sort_by(|a, b| {
-        let (a, b) = (values[start + a * lines.step], values[start + b * lines.step]);
+        let (a, b) = (
+            values[start + a * lines.step],
+            values[start + b * lines.step],
+        );
         let (low, high) = if ascending { (a, b) } else { (b, a) };
-        a.is_nan().cmp(&b.is_nan()).then(low.partial_cmp(&high).unwrap_or(Ordering::Equal))
+        a.is_nan()
+            .cmp(&b.is_nan())
+            .then(low.partial_cmp(&high).unwrap_or(Ordering::Equal))
     });
     order
 }
@@ -54,10 +68,15 @@ fn argsort(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     let lines = Lines::new(&x.shape, call.axis("axis", -1, x.shape.len())?);
     let (values, ascending) = (values(x), call.bool_or("ascending", false));
-    let Buffer::I32(o) = &mut out[0] else { return Err("the result does not hold int32".to_owned()) };
+    let Buffer::I32(o) = &mut out[0] else {
+        return Err("the result does not hold int32".to_owned());
+    };
     for start in lines.starts() {
         let order = order(&values, start, &lines, ascending);
-        order.into_iter().enumerate().for_each(|(k, from)| o[start + k * lines.step] = from as i32);
+        order
+            .into_iter()
+            .enumerate()
+            .for_each(|(k, from)| o[start + k * lines.step] = from as i32);
     }
     Ok(())
 }
@@ -70,15 +89,19 @@ fn topk(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (values, ascending) = (values(x), call.bool_or("ascending", false));
     let (best, places) = out.split_first_mut().ok_or("the op has no result")?;
     for (start, at) in from.starts().zip(to.starts()) {
-        for (k, i) in order(&values, start, &from, ascending).into_iter().take(to.n).enumerate() {
+        for (k, i) in order(&values, start, &from, ascending)
+            .into_iter()
+            .take(to.n)
+            .enumerate()
+        {
             if !best.copy_from(at + k * to.step, &x.data, start + i * from.step, 1) {
                 return Err(uncopyable(x));
             }
             match places.first_mut() {
                 Some(Buffer::I32(o)) => o[at + k * to.step] = i as i32,
                 Some(Buffer::U16(o)) => {
-                    o[at + k * to.step] =
-                        u16::try_from(i).map_err(|_| format!("index {i} is above what uint16 holds"))?;
+                    o[at + k * to.step] = u16::try_from(i)
+                        .map_err(|_| format!("index {i} is above what uint16 holds"))?;
                 }
                 Some(_) => return Err("indices are int32 or uint16".to_owned()),
                 None => {}
@@ -89,7 +112,13 @@ fn topk(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 }
 
 fn cumsum(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    fn scan<T: Copy + Default>(lines: &Lines, x: &[T], out: &mut [T], flags: (bool, bool), add: fn(T, T) -> T) {
+    fn scan<T: Copy + Default>(
+        lines: &Lines,
+        x: &[T],
+        out: &mut [T],
+        flags: (bool, bool),
+        add: fn(T, T) -> T,
+    ) {
         let (exclusive, reverse) = flags;
         for start in lines.starts() {
             let mut sum = T::default();
@@ -103,7 +132,10 @@ fn cumsum(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     }
     let x = call.tensor("x")?;
     let lines = Lines::new(&x.shape, call.axis("axis", 0, x.shape.len())?);
-    let flags = (call.bool_or("exclusive", false), call.bool_or("reverse", false));
+    let flags = (
+        call.bool_or("exclusive", false),
+        call.bool_or("reverse", false),
+    );
     match (&*x.data, &mut out[0]) {
         (Buffer::F32(v), Buffer::F32(o)) => scan(&lines, v, o, flags, |a, b| a + b),
         (Buffer::I32(v), Buffer::I32(o)) => scan(&lines, v, o, flags, i32::wrapping_add),
@@ -115,13 +147,18 @@ fn cumsum(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 fn non_zero(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     let own = strides(&x.shape);
-    let Buffer::I32(o) = &mut out[0] else { return Err("the result does not hold int32".to_owned()) };
+    let Buffer::I32(o) = &mut out[0] else {
+        return Err("the result does not hold int32".to_owned());
+    };
     let mut rows = o.chunks_exact_mut(x.shape.len().max(1));
     x.each(|i, v| {
         if v != 0.0
             && let Some(row) = rows.next()
         {
-            row.iter_mut().zip(&own).zip(&x.shape).for_each(|((r, step), n)| *r = (i / step % n) as i32);
+            row.iter_mut()
+                .zip(&own)
+                .zip(&x.shape)
+                .for_each(|((r, step), n)| *r = (i / step % n) as i32);
         }
     });
     Ok(())

@@ -14,13 +14,22 @@ pub fn operands(kind: &Kind) -> Vec<ValueId> {
         Kind::Write(_, value) | Kind::Classify(value, _) => vec![*value],
         Kind::Fused(fused) => fused.operands(),
         Kind::Cond(pred, branches) => branches.iter().flat_map(captured).chain([*pred]).collect(),
-        Kind::Loop(vars, branches) => branches.iter().flat_map(captured).chain(vars.iter().copied()).collect(),
+        Kind::Loop(vars, branches) => branches
+            .iter()
+            .flat_map(captured)
+            .chain(vars.iter().copied())
+            .collect(),
     }
 }
 
 /// The run-time values that a branch reads, its own included.
 fn captured(branch: &Branch) -> Vec<ValueId> {
-    branch.steps.iter().flat_map(|s| operands(&s.kind)).chain(branch.outputs.iter().copied()).collect()
+    branch
+        .steps
+        .iter()
+        .flat_map(|s| operands(&s.kind))
+        .chain(branch.outputs.iter().copied())
+        .collect()
 }
 
 /// The values that steps take from their slots whether they are constant or not.

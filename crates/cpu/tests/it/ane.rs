@@ -1,5 +1,5 @@
-//! The numbers of the Neural Engine: sums that were measured on it (`tests/oracle/make_ane.py`), rounding over all fp16
-//! numbers, each effect on and off, and where a model loses its numbers.
+//! The numbers of the Neural Engine: sums that were measured on it (`tests/oracle/make_ane.py`),
+//! rounding over all fp16 numbers, each effect on and off, and where a model loses its numbers.
 
 use std::path::{Path, PathBuf};
 
@@ -24,12 +24,18 @@ fn program(inputs: &str, body: &str) -> Program {
 }
 
 fn instance(program: &Program, effects: Effects) -> Box<dyn Instance> {
-    Cpu::new(Numerics::Ane(effects), 2).load(program).unwrap().instantiate().unwrap()
+    Cpu::new(Numerics::Ane(effects), 2)
+        .load(program)
+        .unwrap()
+        .instantiate()
+        .unwrap()
 }
 
 fn but(names: &[&str]) -> Effects {
     let mut effects = Effects::default();
-    names.iter().for_each(|name| effects.set(name, false).unwrap());
+    names
+        .iter()
+        .for_each(|name| effects.set(name, false).unwrap());
     effects
 }
 
@@ -39,8 +45,20 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 
 fn floats(view: View<'_>) -> Vec<f32> {
     match view.dtype {
-        DType::Fp32 => view.bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect(),
-        DType::Fp16 => view.bytes.as_chunks().0.iter().map(|b| f16_to_f32(u16::from_ne_bytes(*b))).collect(),
+        DType::Fp32 => view
+            .bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f32::from_ne_bytes(*b))
+            .collect(),
+        DType::Fp16 => view
+            .bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f16_to_f32(u16::from_ne_bytes(*b)))
+            .collect(),
         other => panic!("{other}"),
     }
 }
@@ -49,7 +67,10 @@ fn floats(view: View<'_>) -> Vec<f32> {
 fn run(program: &Program, effects: Effects, inputs: &[(&str, &[usize], &[f32])]) -> Vec<f32> {
     let mut instance = instance(program, effects);
     for (name, shape, values) in inputs {
-        instance.input(name, shape).unwrap().copy_from_slice(&bytes(values));
+        instance
+            .input(name, shape)
+            .unwrap()
+            .copy_from_slice(&bytes(values));
     }
     instance.run("main").unwrap();
     floats(instance.output("z").unwrap())
@@ -81,15 +102,31 @@ impl Case {
 
     /// The numbers of fp16 bits, NaN with its own.
     fn values(halves: &[u16]) -> Vec<f32> {
-        let nan = |h: u16| f32::from_bits(u32::from(h & 0x8000) << 16 | 0x7f80_0000 | u32::from(h & 0x3ff) << 13);
-        halves.iter().map(|h| if h & 0x7fff > 0x7c00 { nan(*h) } else { f16_to_f32(*h) }).collect()
+        let nan = |h: u16| {
+            f32::from_bits(u32::from(h & 0x8000) << 16 | 0x7f80_0000 | u32::from(h & 0x3ff) << 13)
+        };
+        halves
+            .iter()
+            .map(|h| {
+                if h & 0x7fff > 0x7c00 {
+                    nan(*h)
+                } else {
+                    f16_to_f32(*h)
+                }
+            })
+            .collect()
     }
 
-    /// As a product with a stored matrix, and where there is no bias, of fp16 tensors and by attention's other ops.
+    /// As a product with a stored matrix, and where there is no bias, of fp16 tensors and by
+    /// attention's other ops.
     fn check(&self, effects: Effects, expected: u16) {
         let n = self.x.len();
         let [x, w] = [&self.x, &self.w].map(|v| Self::values(v));
-        let listed = w.iter().map(|v| format!("{v:e}")).collect::<Vec<_>>().join(", ");
+        let listed = w
+            .iter()
+            .map(|v| format!("{v:e}"))
+            .collect::<Vec<_>>()
+            .join(", ");
         let linear = program(
             &format!("tensor<fp32, [1, {n}]> x"),
             &format!(
@@ -101,16 +138,24 @@ impl Case {
         );
         let mut found = vec![run(&linear, effects, &[("x", &[1, n], &x)])[0]];
         if self.bias & 0x7fff == 0 {
-            for (y, flag) in [(format!("[{n}, 1]"), "false"), (format!("[1, {n}]"), "true")] {
+            for (y, flag) in [
+                (format!("[{n}, 1]"), "false"),
+                (format!("[1, {n}]"), "true"),
+            ] {
                 let matmul = program(
                     &format!("tensor<fp16, [1, {n}]> x, tensor<fp16, {y}> y"),
-                    &format!("tensor<fp16, [1, 1]> z = matmul(x = x, y = y, transpose_y = bool({flag}));"),
+                    &format!(
+                        "tensor<fp16, [1, 1]> z = matmul(x = x, y = y, transpose_y = bool({flag}));"
+                    ),
                 );
                 let mut instance = instance(&matmul, effects);
                 let shape = if flag == "true" { [1, n] } else { [n, 1] };
                 for (name, shape, halves) in [("x", [1, n], &self.x), ("y", shape, &self.w)] {
                     let bytes: Vec<u8> = halves.iter().flat_map(|h| h.to_ne_bytes()).collect();
-                    instance.input(name, &shape).unwrap().copy_from_slice(&bytes);
+                    instance
+                        .input(name, &shape)
+                        .unwrap()
+                        .copy_from_slice(&bytes);
                 }
                 instance.run("main").unwrap();
                 found.push(floats(instance.output("z").unwrap())[0]);
@@ -120,7 +165,11 @@ impl Case {
         for found in found {
             // Zeros are those of the model, which has no sign for them.
             let same = found == expected || found.is_nan() && expected.is_nan();
-            assert!(same, "{found}, not {expected}, by {:?}: {}", effects, self.name);
+            assert!(
+                same,
+                "{found}, not {expected}, by {:?}: {}",
+                effects, self.name
+            );
         }
     }
 }
@@ -154,14 +203,21 @@ fn sums_are_those_of_the_model_with_each_effect_off() {
     }
 }
 
-/// All finite fp16 numbers, and what lies a quarter, a half and three quarters of the way to the next one further from
-/// zero.
+/// All finite fp16 numbers, and what lies a quarter, a half and three quarters of the way to the
+/// next one further from zero.
 ///
-/// Half way, IEEE takes the even one, which `make_ane.py` holds numpy to; the engine the one further from zero.
+/// Half way, IEEE takes the even one, which `make_ane.py` holds numpy to; the engine the one
+/// further from zero.
 #[test]
 fn results_are_rounded_to_fp16_over_its_whole_range() {
     let halves: Vec<u16> = (0..=u16::MAX).filter(|h| h & 0x7fff < 0x7c00).collect();
-    let value = |h: u16| if h & 0x7fff == 0x7c00 { 65536f32.copysign(f16_to_f32(h)) } else { f16_to_f32(h) };
+    let value = |h: u16| {
+        if h & 0x7fff == 0x7c00 {
+            65536f32.copysign(f16_to_f32(h))
+        } else {
+            f16_to_f32(h)
+        }
+    };
     let n = halves.len();
     // An op whose result is between two numbers: x + y, where fp32 is exact.
     let sum = program(
@@ -170,37 +226,58 @@ fn results_are_rounded_to_fp16_over_its_whole_range() {
     );
     for (quarters, away, even) in [(0, 0, 0), (1, 0, 0), (2, 1, 2), (3, 1, 1)] {
         let x: Vec<f32> = halves.iter().map(|h| f16_to_f32(*h)).collect();
-        let y: Vec<f32> = halves.iter().map(|h| (value(h + 1) - f16_to_f32(*h)) * 0.25 * quarters as f32).collect();
+        let y: Vec<f32> = halves
+            .iter()
+            .map(|h| (value(h + 1) - f16_to_f32(*h)) * 0.25 * quarters as f32)
+            .collect();
         // y itself is given in fp16, so it enters rounded: leave out what is not a number of it.
-        let exact: Vec<bool> = y.iter().map(|y| y.abs() >= 2f32.powi(-24) || *y == 0.0).collect();
-        for (effects, up) in [(Effects::default(), away), (but(&["round-half-away"]), even)] {
+        let exact: Vec<bool> = y
+            .iter()
+            .map(|y| y.abs() >= 2f32.powi(-24) || *y == 0.0)
+            .collect();
+        for (effects, up) in [
+            (Effects::default(), away),
+            (but(&["round-half-away"]), even),
+        ] {
             let found = run(&sum, effects, &[("x", &[n], &x), ("y", &[n], &y)]);
             for i in (0..n).filter(|i| exact[*i]) {
                 let h = halves[i];
                 let up = if up == 2 { h % 2 } else { up };
                 let expected = f16_to_f32(h + up);
-                assert_eq!(found[i], expected, "{h:#06x} and {quarters} quarters, {effects:?}");
+                assert_eq!(
+                    found[i], expected,
+                    "{h:#06x} and {quarters} quarters, {effects:?}"
+                );
             }
         }
     }
     // What enters is rounded as results are.
-    let as_it_is = program(&format!("tensor<fp32, [{n}]> x"), &format!("tensor<fp32, [{n}]> z = identity(x = x);"));
+    let as_it_is = program(
+        &format!("tensor<fp32, [{n}]> x"),
+        &format!("tensor<fp32, [{n}]> z = identity(x = x);"),
+    );
     for quarters in 0..4 {
-        let between = |h: &u16| f16_to_f32(*h) + (value(h + 1) - f16_to_f32(*h)) * 0.25 * quarters as f32;
+        let between =
+            |h: &u16| f16_to_f32(*h) + (value(h + 1) - f16_to_f32(*h)) * 0.25 * quarters as f32;
         let x: Vec<f32> = halves.iter().map(between).collect();
         let found = run(&as_it_is, Effects::default(), &[("x", &[n], &x)]);
         let even = run(&as_it_is, but(&["round-half-away"]), &[("x", &[n], &x)]);
         for (i, h) in halves.iter().enumerate() {
-            let [nearest, to_even] = [h + u16::from(quarters >= 2), h + [0, 0, h % 2, 1][quarters]].map(f16_to_f32);
-            assert_eq!((found[i], even[i]), (nearest, to_even), "{h:#06x} and {quarters} quarters");
+            let [nearest, to_even] =
+                [h + u16::from(quarters >= 2), h + [0, 0, h % 2, 1][quarters]].map(f16_to_f32);
+            assert_eq!(
+                (found[i], even[i]),
+                (nearest, to_even),
+                "{h:#06x} and {quarters} quarters"
+            );
         }
         let raw = run(&as_it_is, Effects::NONE, &[("x", &[n], &x)]);
         assert!(raw == x, "without effects nothing is rounded");
     }
 }
 
-/// Element-wise sums and products are not limited as sums of products are, and keep subnormal numbers (M6S, `elt_add`,
-/// `elt_mul`, `elt_sub` of numerics3_m6.txt).
+/// Element-wise sums and products are not limited as sums of products are, and keep subnormal
+/// numbers (M6S, `elt_add`, `elt_mul`, `elt_sub` of numerics3_m6.txt).
 #[test]
 fn elementwise_ops_give_what_was_measured() {
     let (tiny, inf) = (2f32.powi(-24), f32::INFINITY);
@@ -223,17 +300,33 @@ fn elementwise_ops_give_what_was_measured() {
         ),
         (
             "mul",
-            vec![(2f32.powi(-12), 2f32.powi(-12), tiny), (256.0, 256.0, inf), (200.0, 200.0, 40000.0), (nan, 1.0, inf)],
+            vec![
+                (2f32.powi(-12), 2f32.powi(-12), tiny),
+                (256.0, 256.0, inf),
+                (200.0, 200.0, 40000.0),
+                (nan, 1.0, inf),
+            ],
         ),
         (
             "sub",
-            vec![(4096.0, 2.0, 4094.0), (1.0, 2f32.powi(-11), 1.0 - 2f32.powi(-11)), (nan, 1.0, inf), (inf, 1.0, inf)],
+            vec![
+                (4096.0, 2.0, 4094.0),
+                (1.0, 2f32.powi(-11), 1.0 - 2f32.powi(-11)),
+                (nan, 1.0, inf),
+                (inf, 1.0, inf),
+            ],
         ),
     ] {
-        let program =
-            program("tensor<fp32, [1]> x, tensor<fp32, [1]> y", &format!("tensor<fp32, [1]> z = {op}(x = x, y = y);"));
+        let program = program(
+            "tensor<fp32, [1]> x, tensor<fp32, [1]> y",
+            &format!("tensor<fp32, [1]> z = {op}(x = x, y = y);"),
+        );
         for (x, y, expected) in cases {
-            let found = run(&program, Effects::default(), &[("x", &[1], &[x]), ("y", &[1], &[y])]);
+            let found = run(
+                &program,
+                Effects::default(),
+                &[("x", &[1], &[x]), ("y", &[1], &[y])],
+            );
             assert_eq!(found, [expected], "{op}({x}, {y})");
         }
     }
@@ -249,17 +342,34 @@ fn each_effect_can_be_switched_off_and_says_where_it_comes_from() {
         );
         let mut effects = Effects::NONE;
         effect.switch(&mut effects, true);
-        assert_eq!(effects.on().map(|e| e.name).collect::<Vec<_>>(), [effect.name]);
+        assert_eq!(
+            effects.on().map(|e| e.name).collect::<Vec<_>>(),
+            [effect.name]
+        );
         assert_eq!(effect.is_on(&Effects::default()), effect.is_default);
     }
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/numerics.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let rows =
-        page.lines().filter(|l| l.starts_with("| `")).map(|l| l.split(" | ").take(2).collect::<Vec<_>>().join(" | "));
-    let said = Effects::ALL.iter().map(|e| format!("| `{}` | {}", e.name, if e.is_default { "on" } else { "off" }));
+    let rows = page
+        .lines()
+        .filter(|l| l.starts_with("| `"))
+        .map(|l| l.split(" | ").take(2).collect::<Vec<_>>().join(" | "));
+    let said = Effects::ALL.iter().map(|e| {
+        format!(
+            "| `{}` | {}",
+            e.name,
+            if e.is_default { "on" } else { "off" }
+        )
+    });
     assert_eq!(rows.collect::<Vec<_>>(), said.collect::<Vec<_>>());
-    let error = Effects::default().set("turbo", true).unwrap_err().to_string();
-    assert!(error.starts_with("there is no effect `turbo`; there are half-precision, round-half-away,"), "{error}");
+    let error = Effects::default()
+        .set("turbo", true)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("there is no effect `turbo`; there are half-precision, round-half-away,"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -272,13 +382,19 @@ fn subnormal_numbers_are_flushed_where_that_is_asked_for() {
     // 2^-15 is subnormal, 2^-14 is not; a subnormal constant is nothing at all.
     let constant = f32::from_bits(0x37fc_0000);
     assert_eq!(f16_to_f32(0x01f8 - 1), constant - 2f32.powi(-24));
-    assert_eq!(run(&mul, Effects::default(), &x)[..2], [-(2f32.powi(-15)), 2f32.powi(-14)]);
+    assert_eq!(
+        run(&mul, Effects::default(), &x)[..2],
+        [-(2f32.powi(-15)), 2f32.powi(-14)]
+    );
     assert!(run(&mul, Effects::default(), &x)[2] > 0.03);
     let mut flushing = Effects::default();
     flushing.set("flush-subnormals", true).unwrap();
     assert_eq!(run(&mul, flushing, &x), [0.0, 2f32.powi(-14), 0.0]);
     // What enters, too: a root of nothing.
-    let root = program("tensor<fp32, [1]> x", "tensor<fp32, [1]> z = rsqrt(x = x, epsilon = fp32(0));");
+    let root = program(
+        "tensor<fp32, [1]> x",
+        "tensor<fp32, [1]> z = rsqrt(x = x, epsilon = fp32(0));",
+    );
     let x = [("x", &[1][..], &[0.00003f32][..])];
     assert_eq!(run(&root, flushing, &x), [f32::INFINITY]);
     assert!((run(&root, Effects::default(), &x)[0] - 182.5).abs() < 1.0);
@@ -288,9 +404,17 @@ fn subnormal_numbers_are_flushed_where_that_is_asked_for() {
 fn slices_off_the_last_axis_saturate_where_that_is_asked_for() {
     let mut old = Effects::default();
     old.set("slice-saturation", true).unwrap();
-    let x = [("x", &[2, 3][..], &[5000f32, -4094.0, 4096.0, 1.0, -5000.0, 3.0][..])];
+    let x = [(
+        "x",
+        &[2, 3][..],
+        &[5000f32, -4094.0, 4096.0, 1.0, -5000.0, 3.0][..],
+    )];
     for (begin, end, expected) in [
-        ("0, 1", "2, 3", [-4094.0, f32::INFINITY, f32::NEG_INFINITY, 3.0]),
+        (
+            "0, 1",
+            "2, 3",
+            [-4094.0, f32::INFINITY, f32::NEG_INFINITY, 3.0],
+        ),
         ("0, 0", "2, 2", [5000.0, -4094.0, 1.0, -5000.0]),
     ] {
         let slice = program(
@@ -300,7 +424,11 @@ fn slices_off_the_last_axis_saturate_where_that_is_asked_for() {
             ),
         );
         assert_eq!(run(&slice, old, &x), expected);
-        assert!(run(&slice, Effects::default(), &x).iter().all(|v| v.is_finite()));
+        assert!(
+            run(&slice, Effects::default(), &x)
+                .iter()
+                .all(|v| v.is_finite())
+        );
     }
 }
 
@@ -308,40 +436,73 @@ fn slices_off_the_last_axis_saturate_where_that_is_asked_for() {
 #[test]
 fn attention_is_taken_apart_and_rounded_at_each_step() {
     let types = "tensor<fp32, [1, 2, 4]> q, tensor<fp32, [1, 3, 4]> k, tensor<fp32, [1, 3, 5]> v";
-    let attention =
-        program(types, "tensor<fp32, [1, 2, 5]> z = scaled_dot_product_attention(query = q, key = k, value = v);");
+    let attention = program(
+        types,
+        "tensor<fp32, [1, 2, 5]> z = scaled_dot_product_attention(query = q, key = k, value = v);",
+    );
     let q = [1.5, -0.25, 2.0, 0.125, 0.5, 1.0, -1.0, 3.0];
-    let k = [0.5, 1.0, 0.25, -2.0, 1.0, 0.0, 0.75, 0.5, -1.0, 2.0, 1.0, 0.0625];
+    let k = [
+        0.5, 1.0, 0.25, -2.0, 1.0, 0.0, 0.75, 0.5, -1.0, 2.0, 1.0, 0.0625,
+    ];
     let v: Vec<f32> = (0..15).map(|i| (i * i % 11) as f32 * 0.375 - 1.0).collect();
-    let inputs = |k| [("q", &[1, 2, 4][..], &q[..]), ("k", &[1, 3, 4][..], k), ("v", &[1, 3, 5][..], &v[..])];
+    let inputs = |k| {
+        [
+            ("q", &[1, 2, 4][..], &q[..]),
+            ("k", &[1, 3, 4][..], k),
+            ("v", &[1, 3, 5][..], &v[..]),
+        ]
+    };
     let found = run(&attention, Effects::default(), &inputs(&k));
     let exact = run(&attention, Effects::NONE, &inputs(&k));
     // The reference: numpy's formula by hand, each step in f64.
     for t in 0..2 {
-        let scores: Vec<f64> =
-            (0..3).map(|j| (0..4).map(|i| f64::from(q[t * 4 + i] * k[j * 4 + i])).sum::<f64>() / 2.0).collect();
+        let scores: Vec<f64> = (0..3)
+            .map(|j| {
+                (0..4)
+                    .map(|i| f64::from(q[t * 4 + i] * k[j * 4 + i]))
+                    .sum::<f64>()
+                    / 2.0
+            })
+            .collect();
         let sum: f64 = scores.iter().map(|s| s.exp()).sum();
         for i in 0..5 {
-            let z: f64 = (0..3).map(|j| scores[j].exp() / sum * f64::from(v[j * 5 + i])).sum();
+            let z: f64 = (0..3)
+                .map(|j| scores[j].exp() / sum * f64::from(v[j * 5 + i]))
+                .sum();
             assert!((f64::from(exact[t * 5 + i]) - z).abs() < 1e-6);
             let error = (f64::from(found[t * 5 + i]) - z).abs();
             assert!(error < 4e-3, "{error}");
         }
     }
-    assert!(found.iter().all(|v| f16_to_f32(thane_mil::literal::f64_to_f16(f64::from(*v))) == *v));
+    assert!(
+        found
+            .iter()
+            .all(|v| f16_to_f32(thane_mil::literal::f64_to_f16(f64::from(*v))) == *v)
+    );
     assert_ne!(found, exact);
     let large: Vec<f32> = k.iter().map(|v| v * 30000.0).collect();
     let found = run(&attention, Effects::default(), &inputs(&large));
-    // The first query: 0.75 - 0.25 + .. times 30000 with the second key is the largest, and infinite.
+    // The first query: 0.75 - 0.25 + .. times 30000 with the second key is the largest, and
+    // infinite.
     assert_eq!(
         found[..5],
-        v[5..10].iter().map(|v| f16_to_f32(thane_mil::literal::f64_to_f16(f64::from(*v)))).collect::<Vec<_>>()
+        v[5..10]
+            .iter()
+            .map(|v| f16_to_f32(thane_mil::literal::f64_to_f16(f64::from(*v))))
+            .collect::<Vec<_>>()
     );
 }
 
 fn built(path: &Path) -> Program {
-    let options = thane_models::Options { score: true, cache: DType::Fp16, context: Some(64), engine: None };
-    thane_models::build(&Checkpoint::open(path).unwrap(), &options).unwrap().program
+    let options = thane_models::Options {
+        score: true,
+        cache: DType::Fp16,
+        context: Some(64),
+        engine: None,
+    };
+    thane_models::build(&Checkpoint::open(path).unwrap(), &options)
+        .unwrap()
+        .program
 }
 
 fn tiny() -> PathBuf {
@@ -354,9 +515,19 @@ fn scaled(matrix: &str, factor: f32) -> Program {
 }
 
 fn compared(program: &Program, options: &Options) -> Report {
-    let tokens: Vec<u8> = [3i32, 141, 59, 26, 5].iter().flat_map(|t| t.to_ne_bytes()).collect();
-    let view = |shape, bytes| View { dtype: DType::Int32, shape, bytes };
-    let inputs = [("input_ids", view(&[1, 5], &tokens)), ("position", view(&[1], &[0; 4]))];
+    let tokens: Vec<u8> = [3i32, 141, 59, 26, 5]
+        .iter()
+        .flat_map(|t| t.to_ne_bytes())
+        .collect();
+    let view = |shape, bytes| View {
+        dtype: DType::Int32,
+        shape,
+        bytes,
+    };
+    let inputs = [
+        ("input_ids", view(&[1, 5], &tokens)),
+        ("position", view(&[1], &[0; 4])),
+    ];
     compare(program, "score", &inputs, &[], options).unwrap()
 }
 
@@ -373,10 +544,19 @@ fn the_layer_whose_weights_overflow_is_named() {
     // Into what fp16 holds and the accumulator does not; then beyond both.
     for (target, cause) in [
         (45_000.0, Cause::Effects(vec!["accumulator-overflow"])),
-        (2e5, Cause::Effects(vec!["half-precision", "accumulator-overflow"])),
+        (
+            2e5,
+            Cause::Effects(vec!["half-precision", "accumulator-overflow"]),
+        ),
     ] {
         let program = scaled(MATRIX, (target / size) as f32);
-        let report = compared(&program, &Options { n_threads: 2, ..Options::default() });
+        let report = compared(
+            &program,
+            &Options {
+                n_threads: 2,
+                ..Options::default()
+            },
+        );
         let finding = report.first_overflow.as_ref().unwrap();
         let op = report.op(finding);
         assert_eq!(
@@ -385,19 +565,37 @@ fn the_layer_whose_weights_overflow_is_named() {
         );
         assert_eq!(finding.cause, cause);
         assert!(
-            (op.expected.abs() - target).abs() < target * 0.6 && op.found.is_infinite() && op.n_overflows > 0,
+            (op.expected.abs() - target).abs() < target * 0.6
+                && op.found.is_infinite()
+                && op.n_overflows > 0,
             "{op}"
         );
         let text = report.to_string();
-        assert!(text.starts_with("the first that overflows: op `linear` that makes `"), "{text}");
+        assert!(
+            text.starts_with("the first that overflows: op `linear` that makes `"),
+            "{text}"
+        );
         // Nothing before it is out of the ordinary, and what follows is.
-        assert!(report.ops[..finding.index].iter().all(|o| o.n_overflows == 0));
+        assert!(
+            report.ops[..finding.index]
+                .iter()
+                .all(|o| o.n_overflows == 0)
+        );
         assert!(report.ops[finding.index + 1].n_overflows > 0);
         if target < 65504.0 {
             // Then the norm is the first, which squares what fp16 just held.
-            let report = compared(&program, &Options { effects: but(&["accumulator-overflow"]), ..Options::default() });
+            let report = compared(
+                &program,
+                &Options {
+                    effects: but(&["accumulator-overflow"]),
+                    ..Options::default()
+                },
+            );
             let finding = report.first_overflow.as_ref().unwrap();
-            assert_eq!((report.op(finding).name, report.op(finding).place.as_str()), ("mul", "model.norm"));
+            assert_eq!(
+                (report.op(finding).name, report.op(finding).place.as_str()),
+                ("mul", "model.norm")
+            );
             assert_eq!(finding.cause, Cause::Effects(vec!["half-precision"]));
             assert_eq!(report.ops.iter().find(of_matrix).unwrap().n_overflows, 0);
         }
@@ -412,22 +610,38 @@ fn the_first_loss_is_named_with_its_cause() {
         "tensor<fp32, [4]> sum = add(x = x, y = fp32(2048)); tensor<fp32, [4]> z = sub(x = sum, y = fp32(2048));",
     );
     let x = bytes(&[1.0, 3.0, 0.25, -0.5]);
-    let inputs = [("x", View { dtype: DType::Fp32, shape: &[4], bytes: &x })];
+    let inputs = [(
+        "x",
+        View {
+            dtype: DType::Fp32,
+            shape: &[4],
+            bytes: &x,
+        },
+    )];
     let report = compare(&add, "main", &inputs, &[], &Options::default()).unwrap();
     assert!(report.first_overflow.is_none());
     // The sum is off by 1 in 2051; what remains of it by 1 in 3, which came with the sum.
     assert!(report.ops[0].max_relative_error < 1e-3);
     let finding = report.first_loss.as_ref().unwrap();
     assert_eq!((finding.index, &finding.cause), (1, &Cause::Inherited));
-    let strict = Options { tolerance: 1e-4, ..Options::default() };
+    let strict = Options {
+        tolerance: 1e-4,
+        ..Options::default()
+    };
     let report = compare(&add, "main", &inputs, &[], &strict).unwrap();
     let finding = report.first_loss.unwrap();
-    assert_eq!((finding.index, finding.cause), (0, Cause::Effects(vec!["half-precision"])));
+    assert_eq!(
+        (finding.index, finding.cause),
+        (0, Cause::Effects(vec!["half-precision"]))
+    );
     // States and shapes are checked.
-    for (inputs, states, message) in
-        [(&inputs[..0], &[][..], "no input `x` was given"), (&inputs[..], &inputs[..], "the program has no state `x`")]
-    {
-        let error = compare(&add, "main", inputs, states, &strict).unwrap_err().to_string();
+    for (inputs, states, message) in [
+        (&inputs[..0], &[][..], "no input `x` was given"),
+        (&inputs[..], &inputs[..], "the program has no state `x`"),
+    ] {
+        let error = compare(&add, "main", inputs, states, &strict)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(message), "{error}");
     }
 }
@@ -436,11 +650,17 @@ fn the_first_loss_is_named_with_its_cause() {
 #[test]
 fn a_model_runs_as_a_backend() {
     let program = built(&tiny());
-    let mut sure = Cpu::new(Numerics::F32, 1).load(&program).unwrap().instantiate().unwrap();
+    let mut sure = Cpu::new(Numerics::F32, 1)
+        .load(&program)
+        .unwrap()
+        .instantiate()
+        .unwrap();
     let mut ours = instance(&program, Effects::default());
-    for (function, tokens, position) in
-        [("prefill", &[3u32, 141, 59][..], 0), ("decode", &[26], 3), ("score", &[5, 80], 4)]
-    {
+    for (function, tokens, position) in [
+        ("prefill", &[3u32, 141, 59][..], 0),
+        ("decode", &[26], 3),
+        ("score", &[5, 80], 4),
+    ] {
         let [a, b] = [sure.as_mut(), ours.as_mut()].map(|i| call(i, function, tokens, position));
         let error = crate::golden::relative_error(&b, &a);
         assert!(error > 1e-5 && error < 2e-2, "{function}: {error:e}");
@@ -451,20 +671,47 @@ fn a_model_runs_as_a_backend() {
 #[test]
 fn a_comparison_starts_with_the_states_that_it_is_given() {
     let program = built(&tiny());
-    let mut sure = Cpu::new(Numerics::F32, 1).load(&program).unwrap().instantiate().unwrap();
+    let mut sure = Cpu::new(Numerics::F32, 1)
+        .load(&program)
+        .unwrap()
+        .instantiate()
+        .unwrap();
     call(sure.as_mut(), "prefill", &[3, 141, 59], 0);
     let f = program.function("decode").unwrap();
     let inputs = f.body().inputs.iter().map(|v| f.value(*v));
-    let names: Vec<&str> = inputs.filter(|v| v.ty.tensor().is_none()).map(|v| v.name.as_str()).collect();
-    let states: Vec<(&str, View<'_>)> = names.iter().map(|name| (*name, sure.state(name).unwrap())).collect();
+    let names: Vec<&str> = inputs
+        .filter(|v| v.ty.tensor().is_none())
+        .map(|v| v.name.as_str())
+        .collect();
+    let states: Vec<(&str, View<'_>)> = names
+        .iter()
+        .map(|name| (*name, sure.state(name).unwrap()))
+        .collect();
     assert_eq!(states.len(), 4, "keys and values of two layers");
     let (token, position) = (26i32.to_ne_bytes(), 3i32.to_ne_bytes());
-    let view = |shape, bytes| View { dtype: DType::Int32, shape, bytes };
-    let inputs = [("input_ids", view(&[1, 1], &token)), ("position", view(&[1], &position))];
+    let view = |shape, bytes| View {
+        dtype: DType::Int32,
+        shape,
+        bytes,
+    };
+    let inputs = [
+        ("input_ids", view(&[1, 1], &token)),
+        ("position", view(&[1], &position)),
+    ];
     let report = compare(&program, "decode", &inputs, &states, &Options::default()).unwrap();
-    assert!(report.first_overflow.is_none() && report.first_loss.is_none(), "{report}");
+    assert!(
+        report.first_overflow.is_none() && report.first_loss.is_none(),
+        "{report}"
+    );
     // The same step after nothing is another one: the logits say so.
-    let logits = |report: &Report| report.ops.iter().rfind(|o| o.result == "logits").unwrap().expected;
+    let logits = |report: &Report| {
+        report
+            .ops
+            .iter()
+            .rfind(|o| o.result == "logits")
+            .unwrap()
+            .expected
+    };
     let alone = compare(&program, "decode", &inputs, &[], &Options::default()).unwrap();
     assert_ne!(logits(&report), logits(&alone));
 }

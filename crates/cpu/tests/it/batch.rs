@@ -20,7 +20,17 @@ const CONTEXT: usize = 64;
 
 fn program(path: &str, cache: DType, engine: Option<DecoderEngine>) -> Program {
     let checkpoint = Checkpoint::open(&folder().join(path)).unwrap();
-    build(&checkpoint, &Options { score: false, cache, context: Some(CONTEXT), engine }).unwrap().program
+    build(
+        &checkpoint,
+        &Options {
+            score: false,
+            cache,
+            context: Some(CONTEXT),
+            engine,
+        },
+    )
+    .unwrap()
+    .program
 }
 
 fn cpu(numerics: Numerics, n_threads: usize) -> Cpu {
@@ -29,8 +39,14 @@ fn cpu(numerics: Numerics, n_threads: usize) -> Cpu {
 
 fn fill(instance: &mut dyn Instance, tokens: &[u32], position: usize) {
     let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_ne_bytes()).collect();
-    instance.input("input_ids", &[1, tokens.len()]).unwrap().copy_from_slice(&bytes);
-    instance.input("position", &[1]).unwrap().copy_from_slice(&(position as i32).to_ne_bytes());
+    instance
+        .input("input_ids", &[1, tokens.len()])
+        .unwrap()
+        .copy_from_slice(&bytes);
+    instance
+        .input("position", &[1])
+        .unwrap()
+        .copy_from_slice(&(position as i32).to_ne_bytes());
 }
 
 fn logits(instance: &dyn Instance) -> Vec<f32> {
@@ -38,7 +54,15 @@ fn logits(instance: &dyn Instance) -> Vec<f32> {
 }
 
 fn floats(instance: &dyn Instance, name: &str) -> Vec<f32> {
-    instance.output(name).unwrap().bytes.as_chunks::<4>().0.iter().map(|b| f32::from_ne_bytes(*b)).collect()
+    instance
+        .output(name)
+        .unwrap()
+        .bytes
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .map(|b| f32::from_ne_bytes(*b))
+        .collect()
 }
 
 /// Instance `idx` has so many tokens behind it and is given so many.
@@ -47,15 +71,22 @@ type Call = (usize, usize, usize);
 /// Run a function over pieces of one text; the logits of each instance.
 fn run(batch: &mut dyn Batch, function: &str, text: &[u32], calls: &[Call]) -> Vec<Vec<f32>> {
     for &(idx, position, n) in calls {
-        fill(batch.instance_mut(idx).unwrap(), &text[position..position + n], position);
+        fill(
+            batch.instance_mut(idx).unwrap(),
+            &text[position..position + n],
+            position,
+        );
     }
     let which: Vec<usize> = calls.iter().map(|(idx, ..)| *idx).collect();
     batch.run(function, &which).unwrap();
-    calls.iter().map(|(idx, ..)| logits(batch.instance(*idx).unwrap())).collect()
+    calls
+        .iter()
+        .map(|(idx, ..)| logits(batch.instance(*idx).unwrap()))
+        .collect()
 }
 
-/// What `n` instances do: prompts of other lengths at once; single tokens; some end; their places are used again, with prompts
-/// beside the tokens of the others.
+/// What `n` instances do: prompts of other lengths at once; single tokens; some end; their places
+/// are used again, with prompts beside the tokens of the others.
 fn schedule(n: usize) -> Vec<(&'static str, Vec<Call>)> {
     let mut lens: Vec<usize> = (0..n).map(|i| 1 + 5 * i % 13).collect();
     let mut calls = vec![("prefill", (0..n).map(|i| (i, 0, lens[i])).collect())];
@@ -65,9 +96,17 @@ fn schedule(n: usize) -> Vec<(&'static str, Vec<Call>)> {
         calls.push(("decode", active.iter().map(|i| (*i, lens[*i], 1)).collect()));
         active.iter().for_each(|i| lens[*i] += 1);
     }
-    let again = |i: usize| if i % 2 == 1 { (i, 0, 2 + i % 11) } else { (i, lens[i], 1) };
+    let again = |i: usize| {
+        if i % 2 == 1 {
+            (i, 0, 2 + i % 11)
+        } else {
+            (i, lens[i], 1)
+        }
+    };
     let mixed: Vec<Call> = (0..n).rev().map(again).collect();
-    mixed.iter().for_each(|(i, position, len)| lens[*i] = position + len);
+    mixed
+        .iter()
+        .for_each(|(i, position, len)| lens[*i] = position + len);
     calls.push(("prefill", mixed));
     calls.push(("decode", (0..n).map(|i| (i, lens[i], 1)).collect()));
     calls
@@ -102,8 +141,12 @@ fn every_sequence_gets_the_logits_of_the_reference() {
                     let found = run(batch.as_mut(), function, &text, &calls);
                     for ((idx, position, len), found) in calls.iter().zip(found) {
                         let end = position + len;
-                        let error = relative_error(&found, &expected[(end - 1) * vocab..end * vocab]);
-                        assert!(error <= 1e-5, "{name}, {n} sequences, {idx} at {end}: {error:e}");
+                        let error =
+                            relative_error(&found, &expected[(end - 1) * vocab..end * vocab]);
+                        assert!(
+                            error <= 1e-5,
+                            "{name}, {n} sequences, {idx} at {end}: {error:e}"
+                        );
                     }
                 }
             }
@@ -111,15 +154,21 @@ fn every_sequence_gets_the_logits_of_the_reference() {
     }
 }
 
-/// Products of few rows and of many add up in other orders (1e-6 of a result), which may turn a code of the next product's 8
-/// bits or a number of the cache to its neighbour: 8e-5 of the logits at worst, when this was written; 3.4e-3 where a machine with products
-/// of bf16 rounds activations to its 8 bits, and 7.6e-2 where AVX-512 fits
-/// the codes of weights to 8 bits for more than eight tokens.
+/// Products of few rows and of many add up in other orders (1e-6 of a result), which may turn a
+/// code of the next product's 8 bits or a number of the cache to its neighbour: 8e-5 of the logits
+/// at worst, when this was written; 3.4e-3 where a machine with products of bf16 rounds activations
+/// to its 8 bits, and 7.6e-2 where AVX-512 fits the codes of weights to 8 bits for more than eight
+/// tokens.
 #[test]
 fn fast_numerics_give_each_sequence_what_it_gets_alone() {
     let text: Vec<u32> = (0..61).map(|i| (i * i * 7 + i * 3 + 2) % 131).collect();
     let mut worst = 0.0f64;
-    for path in ["tiny/llama-bf16", "tiny/qwen3", "tiny/gemma3", "tiny-gguf/llama-quantised.gguf"] {
+    for path in [
+        "tiny/llama-bf16",
+        "tiny/qwen3",
+        "tiny/gemma3",
+        "tiny-gguf/llama-quantised.gguf",
+    ] {
         let program = program(path, DType::Fp16, None);
         let executable = cpu(Numerics::Fast, 2).load(&program).unwrap();
         let bound = match Isa::detect() {
@@ -136,7 +185,10 @@ fn fast_numerics_give_each_sequence_what_it_gets_alone() {
                 for ((call, found), expected) in calls.iter().zip(found).zip(expected) {
                     let error = relative_error(&found, &expected);
                     worst = worst.max(error);
-                    assert!(error <= bound, "{path}, {n} sequences, {function} of {call:?}: {error:e}");
+                    assert!(
+                        error <= bound,
+                        "{path}, {n} sequences, {function} of {call:?}: {error:e}"
+                    );
                 }
             }
         }
@@ -149,32 +201,50 @@ fn fast_numerics_give_each_sequence_what_it_gets_alone() {
 fn numbers_of_the_engine_are_those_of_each_alone() {
     let text: Vec<u32> = (0..61).map(|i| (i * 11 + 3) % 149).collect();
     let program = program("tiny/qwen3", DType::Fp16, None);
-    let executable = cpu(Numerics::Ane(Effects::default()), 2).load(&program).unwrap();
+    let executable = cpu(Numerics::Ane(Effects::default()), 2)
+        .load(&program)
+        .unwrap();
     let mut batch = executable.instantiate_batch(3).unwrap();
     let mut alone = Alone(executable).instantiate_batch(3).unwrap();
     for (function, calls) in schedule(3) {
         let found = run(batch.as_mut(), function, &text, &calls);
-        assert_eq!(found, run(alone.as_mut(), function, &text, &calls), "{function} {calls:?}");
+        assert_eq!(
+            found,
+            run(alone.as_mut(), function, &text, &calls),
+            "{function} {calls:?}"
+        );
     }
 }
 
 #[test]
 fn a_program_of_fixed_lengths_runs_too() {
-    let engine = DecoderEngine { block: Some(4), ..DecoderEngine::default() };
+    let engine = DecoderEngine {
+        block: Some(4),
+        ..DecoderEngine::default()
+    };
     let program = program("tiny/gemma3", DType::Fp16, Some(engine));
     let executable = cpu(Numerics::F32, 2).load(&program).unwrap();
     let mut batch = executable.instantiate_batch(3).unwrap();
     let mut one = executable.instantiate().unwrap();
     let set = |instance: &mut dyn Instance, token: i32, position: usize| {
-        let inputs = [("input_ids", vec![1, 1], vec![token]), ("positions", vec![1], vec![position as i32])];
+        let inputs = [
+            ("input_ids", vec![1, 1], vec![token]),
+            ("positions", vec![1], vec![position as i32]),
+        ];
         let bounds = [("write_begin", position), ("write_end", position + 1)]
             .map(|(name, at)| (name, vec![4], vec![0, 0, at as i32, 0]));
         for (name, shape, values) in inputs.into_iter().chain(bounds) {
             let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
-            instance.input(name, &shape).unwrap().copy_from_slice(&bytes);
+            instance
+                .input(name, &shape)
+                .unwrap()
+                .copy_from_slice(&bytes);
         }
         for name in ["full_mask", "sliding_mask"] {
-            instance.input(name, &[1, 1, 1, CONTEXT + 1]).unwrap().fill(0);
+            instance
+                .input(name, &[1, 1, 1, CONTEXT + 1])
+                .unwrap()
+                .fill(0);
         }
     };
     for (idx, (token, position)) in [(5, 0), (77, 9), (140, 30)].into_iter().enumerate() {
@@ -187,7 +257,11 @@ fn a_program_of_fixed_lengths_runs_too() {
         one.run("decode").unwrap();
         let expected = one.output("logits").unwrap();
         let found = batch.instance(idx).unwrap().output("logits").unwrap();
-        assert_eq!((found.shape, found.bytes), (expected.shape, expected.bytes), "sequence {idx}");
+        assert_eq!(
+            (found.shape, found.bytes),
+            (expected.shape, expected.bytes),
+            "sequence {idx}"
+        );
     }
 }
 
@@ -217,13 +291,15 @@ const MIXED: &str = "program(1.3) {
     } -> (y, turned, picked, grown, noise);
 }";
 
-/// Joined values that are outputs, that loops see, that are added to what is no row, and that are turned; numbers that are
-/// drawn; none of the tokens of a frame.
+/// Joined values that are outputs, that loops see, that are added to what is no row, and that are
+/// turned; numbers that are drawn; none of the tokens of a frame.
 #[test]
 fn values_come_apart_where_ops_need_them() {
     let program = parse(MIXED, &|_, _, _| None).unwrap_or_else(|e| panic!("{e}"));
     valid::check(&program).unwrap();
-    let executable = cpu(Numerics::F32, 2).load_seeded(&program, Limits::default(), 9).unwrap();
+    let executable = cpu(Numerics::F32, 2)
+        .load_seeded(&program, Limits::default(), 9)
+        .unwrap();
     let mut batch = executable.instantiate_batch(4).unwrap();
     let mut alone = Alone(executable).instantiate_batch(4).unwrap();
     for round in 0..3 {
@@ -232,33 +308,60 @@ fn values_come_apart_where_ops_need_them() {
                 let instance = batch.instance_mut(idx).unwrap();
                 let n_rows = (idx + round) % 4;
                 let x = (0..2 * n_rows).flat_map(|i| (i as f32 * 0.5 - idx as f32).to_ne_bytes());
-                instance.input("x", &[n_rows, 2]).unwrap().copy_from_slice(&x.collect::<Vec<u8>>());
-                instance.input("n", &[1]).unwrap().copy_from_slice(&(idx as i32).to_ne_bytes());
+                instance
+                    .input("x", &[n_rows, 2])
+                    .unwrap()
+                    .copy_from_slice(&x.collect::<Vec<u8>>());
+                instance
+                    .input("n", &[1])
+                    .unwrap()
+                    .copy_from_slice(&(idx as i32).to_ne_bytes());
                 let rows = (0..idx + 1).flat_map(|i| ((i % 3) as i32).to_ne_bytes());
-                instance.input("rows", &[idx + 1]).unwrap().copy_from_slice(&rows.collect::<Vec<u8>>());
+                instance
+                    .input("rows", &[idx + 1])
+                    .unwrap()
+                    .copy_from_slice(&rows.collect::<Vec<u8>>());
             }
-            batch.run("main", if round == 1 { &[3, 1] } else { &[0, 1, 2, 3] }).unwrap();
+            batch
+                .run("main", if round == 1 { &[3, 1] } else { &[0, 1, 2, 3] })
+                .unwrap();
         }
-        for idx in if round == 1 { vec![1, 3] } else { vec![0, 1, 2, 3] } {
+        for idx in if round == 1 {
+            vec![1, 3]
+        } else {
+            vec![0, 1, 2, 3]
+        } {
             for output in ["y", "turned", "picked", "grown", "noise"] {
-                let [found, expected] = [&batch, &alone].map(|b| b.instance(idx).unwrap().output(output).unwrap());
+                let [found, expected] =
+                    [&batch, &alone].map(|b| b.instance(idx).unwrap().output(output).unwrap());
                 assert_eq!(found.shape, expected.shape, "{output} of {idx}");
-                assert_eq!(found.bytes, expected.bytes, "{output} of {idx} in round {round}");
+                assert_eq!(
+                    found.bytes, expected.bytes,
+                    "{output} of {idx} in round {round}"
+                );
             }
         }
     }
     let noise = floats(batch.instance(0).unwrap(), "noise");
-    assert!(noise.iter().all(|v| (0.0..1.0).contains(v)) && noise[0] != noise[1], "{noise:?}");
+    assert!(
+        noise.iter().all(|v| (0.0..1.0).contains(v)) && noise[0] != noise[1],
+        "{noise:?}"
+    );
 }
 
 /// As many products as for one sequence, and as many operations as for all.
 #[test]
 fn weights_are_read_once_for_all_sequences() {
-    for (path, numerics) in [("tiny/qwen3", Numerics::F32), ("tiny-gguf/llama-quantised.gguf", Numerics::Fast)] {
+    for (path, numerics) in [
+        ("tiny/qwen3", Numerics::F32),
+        ("tiny-gguf/llama-quantised.gguf", Numerics::Fast),
+    ] {
         let program = program(path, DType::Fp16, None);
         let linear = |which: &[usize]| {
             let profile = Arc::new(Profile::default());
-            let executable = cpu(numerics, 2).load_profiled(&program, Arc::clone(&profile)).unwrap();
+            let executable = cpu(numerics, 2)
+                .load_profiled(&program, Arc::clone(&profile))
+                .unwrap();
             let mut batch = executable.instantiate_batch(8).unwrap();
             let calls: Vec<Call> = which.iter().map(|idx| (*idx, 0, 1)).collect();
             run(batch.as_mut(), "decode", &[3], &calls);
@@ -269,8 +372,17 @@ fn weights_are_read_once_for_all_sequences() {
         let ((one, seen), (all, all_seen)) = (linear(&[5]), linear(&[0, 1, 2, 3, 4, 5, 6, 7]));
         assert_eq!(all.calls, one.calls, "{path}");
         assert_eq!(all.flops, 8.0 * one.flops, "{path}");
-        assert!(all.bytes < 4.0 * one.bytes, "{path}: {} bytes for eight, {} for one", all.bytes, one.bytes);
-        assert_eq!((all_seen.calls, all_seen.flops), (seen.calls, 8.0 * seen.flops), "{path}");
+        assert!(
+            all.bytes < 4.0 * one.bytes,
+            "{path}: {} bytes for eight, {} for one",
+            all.bytes,
+            one.bytes
+        );
+        assert_eq!(
+            (all_seen.calls, all_seen.flops),
+            (seen.calls, 8.0 * seen.flops),
+            "{path}"
+        );
     }
 }
 
@@ -279,35 +391,66 @@ fn what_cannot_run_is_refused() {
     let program = program("tiny/gemma3", DType::Fp32, None);
     let executable = cpu(Numerics::F32, 2).load(&program).unwrap();
     let alone = Alone(Arc::clone(&executable));
-    for mut batch in [executable.instantiate_batch(3).unwrap(), alone.instantiate_batch(3).unwrap()] {
-        let refused = |batch: &mut dyn Batch, which: &[usize]| batch.run("decode", which).unwrap_err().to_string();
+    for mut batch in [
+        executable.instantiate_batch(3).unwrap(),
+        alone.instantiate_batch(3).unwrap(),
+    ] {
+        let refused = |batch: &mut dyn Batch, which: &[usize]| {
+            batch.run("decode", which).unwrap_err().to_string()
+        };
         assert_eq!(
             refused(batch.as_mut(), &[0, 3]),
             "there is no sequence 3 in a batch of 3, whose numbers begin at 0"
         );
-        assert!(refused(batch.as_mut(), &[2, 0, 2]).starts_with("sequence 2 is named twice in one step"));
+        assert!(
+            refused(batch.as_mut(), &[2, 0, 2])
+                .starts_with("sequence 2 is named twice in one step")
+        );
         assert!(refused(batch.as_mut(), &[0, 1]).contains("no input"));
         assert!(batch.instance(3).is_err() && batch.instance_mut(7).is_err());
         batch.run("decode", &[]).unwrap();
         for idx in 0..3 {
-            fill(batch.instance_mut(idx).unwrap(), &[1, 2], if idx == 1 { CONTEXT - 1 } else { 4 });
+            fill(
+                batch.instance_mut(idx).unwrap(),
+                &[1, 2],
+                if idx == 1 { CONTEXT - 1 } else { 4 },
+            );
         }
         let error = batch.run("prefill", &[0, 1, 2]).unwrap_err().to_string();
-        assert!(error.contains("the cache holds 64 tokens, 65 are needed"), "{error}");
+        assert!(
+            error.contains("the cache holds 64 tokens, 65 are needed"),
+            "{error}"
+        );
         // The others can go on.
         batch.run("prefill", &[0, 2]).unwrap();
-        assert_eq!(logits(batch.instance(0).unwrap()), logits(batch.instance(2).unwrap()));
+        assert_eq!(
+            logits(batch.instance(0).unwrap()),
+            logits(batch.instance(2).unwrap())
+        );
     }
     let mut batch = executable.instantiate_batch(2).unwrap();
     (0..2).for_each(|idx| fill(batch.instance_mut(idx).unwrap(), &[1], CONTEXT * idx));
     let error = batch.run("decode", &[0, 1]).unwrap_err().to_string();
     assert!(error.contains("of sequence 1: the cache holds"), "{error}");
 
-    let limits = Limits { batch_bytes: 1 << 20, ..Limits::default() };
+    let limits = Limits {
+        batch_bytes: 1 << 20,
+        ..Limits::default()
+    };
     let executable = cpu(Numerics::F32, 1).load_within(&program, limits).unwrap();
     // Four layers of keys and values of 64 tokens, a head of 14 elements.
     let of_one = 4 * 2 * 64 * 14 * 4;
     assert!(executable.instantiate_batch((1 << 20) / of_one).is_ok());
-    let error = executable.instantiate_batch(1000).err().unwrap().to_string();
-    assert!(error.starts_with(&format!("the states of 1000 sequences take {} bytes", 1000 * of_one)), "{error}");
+    let error = executable
+        .instantiate_batch(1000)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.starts_with(&format!(
+            "the states of 1000 sequences take {} bytes",
+            1000 * of_one
+        )),
+        "{error}"
+    );
 }

@@ -1,5 +1,5 @@
-//! Quantised constants of `thane_models` on the CPU backend: what kernels make of the stored blocks is what the constexpr
-//! ops say of them, type by type.
+//! Quantised constants of `thane_models` on the CPU backend: what kernels make of the stored blocks
+//! is what the constexpr ops say of them, type by type.
 
 use thane_cpu::Numerics;
 use thane_mil::build::FunctionBuilder;
@@ -38,7 +38,10 @@ struct Random(u64);
 impl Random {
     fn bits(&mut self) -> u32 {
         // Multiplier and increment of Knuth's MMIX.
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 32) as u32
     }
 
@@ -57,7 +60,12 @@ struct Matrix {
 }
 
 impl Matrix {
-    fn new(ty: Stored, halves: &[usize], shape @ [n_rows, n_cols]: [usize; 2], random: &mut Random) -> Self {
+    fn new(
+        ty: Stored,
+        halves: &[usize],
+        shape @ [n_rows, n_cols]: [usize; 2],
+        random: &mut Random,
+    ) -> Self {
         let n_bytes = ty.byte_len(n_rows * n_cols).unwrap();
         let mut bytes: Vec<u8> = (0..n_bytes).map(|_| random.bits() as u8).collect();
         for block in bytes.chunks_mut(ty.block_bytes()) {
@@ -69,21 +77,39 @@ impl Matrix {
         }
         let layout = layout(ty).unwrap();
         let parts = parts(ty, layout, &Bytes::new(bytes));
-        Self { ty, shape, layout, parts }
+        Self {
+            ty,
+            shape,
+            layout,
+            parts,
+        }
     }
 
     /// The same constants as plain bytes, which hide the blocks from the backend.
     fn copied(&self) -> Self {
         let copy = |data: &Data| Data::owned(data.to_vec());
-        let Parts { codes, scales, offsets } = &self.parts;
-        let parts = Parts { codes: copy(codes), scales: copy(scales), offsets: offsets.as_ref().map(copy) };
+        let Parts {
+            codes,
+            scales,
+            offsets,
+        } = &self.parts;
+        let parts = Parts {
+            codes: copy(codes),
+            scales: copy(scales),
+            offsets: offsets.as_ref().map(copy),
+        };
         Self { parts, ..*self }
     }
 
     /// What the constexpr ops say, in f64.
     fn values(&self) -> Vec<f64> {
         let floats = |data: &Data| -> Vec<f64> {
-            data.to_vec().as_chunks().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect()
+            data.to_vec()
+                .as_chunks()
+                .0
+                .iter()
+                .map(|b| f64::from(f32::from_le_bytes(*b)))
+                .collect()
         };
         let bytes = self.parts.codes.to_vec();
         let code = |i: usize| match self.layout.codes {
@@ -98,7 +124,10 @@ impl Matrix {
                 }
             }
         };
-        let (scales, offsets) = (floats(&self.parts.scales), self.parts.offsets.as_ref().map(floats));
+        let (scales, offsets) = (
+            floats(&self.parts.scales),
+            self.parts.offsets.as_ref().map(floats),
+        );
         let value = |i: usize| {
             let group = i / self.layout.group;
             scales[group] * (code(i) - offsets.as_ref().map_or(0.0, |offsets| offsets[group]))
@@ -114,12 +143,20 @@ impl Matrix {
         let groups = [self.shape[0], self.shape[1] / self.layout.group];
         let codes = constant("codes", self.layout.codes, &self.shape, &self.parts.codes);
         let scale = constant("scale", DType::Fp32, &groups, &self.parts.scales);
-        let offset = self.parts.offsets.as_ref().map(|data| constant("offset", DType::Fp32, &groups, data));
+        let offset = self
+            .parts
+            .offsets
+            .as_ref()
+            .map(|data| constant("offset", DType::Fp32, &groups, data));
         let table = Data::owned(IQ4_TABLE.map(i8::cast_unsigned).to_vec());
         let data = if self.layout.has_table {
             let lut = constant("lut", DType::Int8, &[1, 1, 16, 1], &table);
-            b.op("constexpr_lut_to_dense", "levels", [("indices", Arg::Value(codes)), ("lut", Arg::Value(lut))])
-                .unwrap()
+            b.op(
+                "constexpr_lut_to_dense",
+                "levels",
+                [("indices", Arg::Value(codes)), ("lut", Arg::Value(lut))],
+            )
+            .unwrap()
         } else {
             codes
         };
@@ -129,7 +166,8 @@ impl Matrix {
             None => b.op(op, "matrix", args).unwrap(),
             Some(offset) => {
                 let [data, scale] = args;
-                b.op(op, "matrix", [data, scale, ("offset", Arg::Value(offset))]).unwrap()
+                b.op(op, "matrix", [data, scale, ("offset", Arg::Value(offset))])
+                    .unwrap()
             }
         }
     }
@@ -141,7 +179,8 @@ impl Matrix {
         finish(b, y)
     }
 
-    /// [`Self::linear`] of a program with a state, as those that decode have; `logits` are used once more where `is_used` says so.
+    /// [`Self::linear`] of a program with a state, as those that decode have; `logits` are used
+    /// once more where `is_used` says so.
     fn decode(&self, is_used: bool) -> Program {
         let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
         b.input("cache", Type::State(TensorType::new(DType::Fp16, [3])));
@@ -149,15 +188,25 @@ impl Matrix {
         if !is_used {
             return finish(b, y);
         }
-        let sum = b.op("add", "sum", [("x", Arg::Value(y)), ("y", Arg::Value(y))]).unwrap();
+        let sum = b
+            .op("add", "sum", [("x", Arg::Value(y)), ("y", Arg::Value(y))])
+            .unwrap();
         Program::new(vec![b.finish(&[("logits", y), ("sum", sum)])])
     }
 
     fn product(&self, b: &mut FunctionBuilder) -> ValueId {
         let tokens = b.symbol();
-        let x = b.input("x", TensorType::new(DType::Fp32, [tokens, Dim::Known(self.shape[1])]));
+        let x = b.input(
+            "x",
+            TensorType::new(DType::Fp32, [tokens, Dim::Known(self.shape[1])]),
+        );
         let matrix = self.constexpr(b);
-        b.op("linear", "product", [("x", Arg::Value(x)), ("weight", Arg::Value(matrix))]).unwrap()
+        b.op(
+            "linear",
+            "product",
+            [("x", Arg::Value(x)), ("weight", Arg::Value(matrix))],
+        )
+        .unwrap()
     }
 
     /// `logits = matrix[x]`.
@@ -167,7 +216,11 @@ impl Matrix {
         let x = b.input("x", TensorType::new(DType::Int32, [tokens]));
         let matrix = self.constexpr(&mut b);
         let axis = b.constant("axis", Literal::i32(0)).unwrap();
-        let args = [("x", Arg::Value(matrix)), ("indices", Arg::Value(x)), ("axis", Arg::Value(axis))];
+        let args = [
+            ("x", Arg::Value(matrix)),
+            ("indices", Arg::Value(x)),
+            ("axis", Arg::Value(axis)),
+        ];
         let y = b.op("gather", "rows", args).unwrap();
         finish(b, y)
     }
@@ -184,17 +237,32 @@ fn run(program: &Program, numerics: Numerics, shape: &[usize], x: &[u8]) -> Vec<
     instance.input("x", shape).unwrap().copy_from_slice(x);
     instance.run("main").unwrap();
     let view = instance.output("logits").unwrap();
-    view.bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect()
+    view.bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|b| f32::from_ne_bytes(*b))
+        .collect()
 }
 
 fn matrices() -> Vec<Matrix> {
     let mut random = Random(20_261_203);
-    TYPES.iter().map(|(ty, halves)| Matrix::new(*ty, halves, [ROWS, COLS], &mut random)).collect()
+    TYPES
+        .iter()
+        .map(|(ty, halves)| Matrix::new(*ty, halves, [ROWS, COLS], &mut random))
+        .collect()
 }
 
 fn product(values: &[f64], x: &[f32]) -> Vec<f32> {
-    let dot = |row: &[f64], x: &[f32]| row.iter().zip(x).map(|(w, x)| w * f64::from(*x)).sum::<f64>() as f32;
-    x.chunks(COLS).flat_map(|x| values.chunks(COLS).map(move |row| dot(row, x))).collect()
+    let dot = |row: &[f64], x: &[f32]| {
+        row.iter()
+            .zip(x)
+            .map(|(w, x)| w * f64::from(*x))
+            .sum::<f64>() as f32
+    };
+    x.chunks(COLS)
+        .flat_map(|x| values.chunks(COLS).map(move |row| dot(row, x)))
+        .collect()
 }
 
 /// One token, a few, and more than any tile.
@@ -207,7 +275,8 @@ fn products_are_those_of_the_values() {
             let x: Vec<f32> = (0..n_tokens * COLS).map(|_| random.real()).collect();
             let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_ne_bytes()).collect();
             let expected = product(&values, &x);
-            // 2e-6: sums of 512 fp32 products; 2e-2: activations of 8 bits, half a step of 1/127 of a block's largest.
+            // 2e-6: sums of 512 fp32 products; 2e-2: activations of 8 bits, half a step of 1/127 of
+            // a block's largest.
             for (program, numerics, least, most) in [
                 (&stored, Numerics::F32, 0.0, 2e-6),
                 (&copied, Numerics::F32, 0.0, 2e-6),
@@ -216,13 +285,17 @@ fn products_are_those_of_the_values() {
                 let found = run(program, numerics, &[n_tokens, COLS], &bytes);
                 let error = relative_error(&found, &expected);
                 let (ty, range) = (matrix.ty, least..=most);
-                assert!(range.contains(&error), "{ty}, {n_tokens} tokens, {numerics:?}: {error:e}");
+                assert!(
+                    range.contains(&error),
+                    "{ty}, {n_tokens} tokens, {numerics:?}: {error:e}"
+                );
             }
         }
     }
 }
 
-/// Rows of an embedding are exact where the type has no offset, and one rounding of its terms away where it has.
+/// Rows of an embedding are exact where the type has no offset, and one rounding of its terms away
+/// where it has.
 #[test]
 fn gathered_rows_are_the_values() {
     let ids = [0i32, 36, 17, 17, -1, 5];
@@ -234,7 +307,10 @@ fn gathered_rows_are_the_values() {
             values[at..at + COLS].iter().map(|value| *value as f32)
         };
         let expected: Vec<f32> = ids.iter().flat_map(row).collect();
-        for (form, program) in [("stored", matrix.gather()), ("copied", matrix.copied().gather())] {
+        for (form, program) in [
+            ("stored", matrix.gather()),
+            ("copied", matrix.copied().gather()),
+        ] {
             for numerics in [Numerics::F32, Numerics::Fast] {
                 let found = run(&program, numerics, &[ids.len()], &bytes);
                 if matrix.layout.has_offset {
@@ -261,10 +337,18 @@ fn the_greatest_outputs_are_those_of_all() {
                 instance.want_greatest("logits", n_greatest);
                 instance.want_greatest("sum", n_greatest);
                 let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_ne_bytes()).collect();
-                instance.input("x", &[x.len() / n_cols, n_cols]).unwrap().copy_from_slice(&bytes);
+                instance
+                    .input("x", &[x.len() / n_cols, n_cols])
+                    .unwrap()
+                    .copy_from_slice(&bytes);
                 instance.run("main").unwrap();
                 let view = instance.output("logits").unwrap();
-                view.bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect()
+                view.bytes
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|b| f32::from_ne_bytes(*b))
+                    .collect()
             };
             let mut n_missing = 0;
             for round in 0..7 {
@@ -277,13 +361,24 @@ fn the_greatest_outputs_are_those_of_all() {
                 for (i, (some, all)) in before.iter().zip(&all).enumerate() {
                     let is_missing = *some == f32::NEG_INFINITY && *all < sorted[2];
                     // Before it is packed, sums are rounded in another order.
-                    let is_there = if round == 0 { (some - all).abs() < 1e-5 } else { some.to_bits() == all.to_bits() };
-                    assert!(is_missing || is_there, "{isa}, round {round}: {some} for {all} at {i}");
+                    let is_there = if round == 0 {
+                        (some - all).abs() < 1e-5
+                    } else {
+                        some.to_bits() == all.to_bits()
+                    };
+                    assert!(
+                        is_missing || is_there,
+                        "{isa}, round {round}: {some} for {all} at {i}"
+                    );
                     n_missing += usize::from(is_missing);
                 }
                 assert!(all.iter().all(|y| y.is_finite()), "{isa}");
             }
-            assert_eq!(n_missing > 6 * n_rows / 2, !is_used, "{isa}: {n_missing} are missing");
+            assert_eq!(
+                n_missing > 6 * n_rows / 2,
+                !is_used,
+                "{isa}: {n_missing} are missing"
+            );
             // Each row of several has its own.
             let x: Vec<f32> = (0..2 * n_cols).map(|_| random.real()).collect();
             assert!(given(&x, Some(1)).iter().all(|y| y.is_finite()), "{isa}");

@@ -43,14 +43,26 @@ fn classifiers_are_printed_and_read_back() {
 
 #[test]
 fn the_label_is_the_place_of_the_greatest() {
-    for (text, x, label) in
-        [(ANIMALS, [0.5f32, 2.0, -1.0], 1), (NUMBERS, [0.25, 0.125, 0.625], 2), (NUMBERS, [0.4, 0.2, 0.4], 0)]
-    {
-        let mut instance = Cpu::new(Numerics::F32, 1).load(&read(text)).unwrap().instantiate().unwrap();
-        instance.input("x", &[1, 3]).unwrap().copy_from_slice(x.map(f32::to_ne_bytes).as_flattened());
+    for (text, x, label) in [
+        (ANIMALS, [0.5f32, 2.0, -1.0], 1),
+        (NUMBERS, [0.25, 0.125, 0.625], 2),
+        (NUMBERS, [0.4, 0.2, 0.4], 0),
+    ] {
+        let mut instance = Cpu::new(Numerics::F32, 1)
+            .load(&read(text))
+            .unwrap()
+            .instantiate()
+            .unwrap();
+        instance
+            .input("x", &[1, 3])
+            .unwrap()
+            .copy_from_slice(x.map(f32::to_ne_bytes).as_flattened());
         instance.run("main").unwrap();
         let found = instance.output("label").unwrap();
-        assert_eq!((found.dtype, found.shape, found.bytes), (DType::Int32, &[][..], &i32::to_ne_bytes(label)[..]));
+        assert_eq!(
+            (found.dtype, found.shape, found.bytes),
+            (DType::Int32, &[][..], &i32::to_ne_bytes(label)[..])
+        );
         let all = instance.output("all").unwrap();
         assert_eq!((all.dtype, all.shape), (DType::Fp32, &[3][..]));
         let sum: f32 = x.iter().map(|v| v.exp()).sum();
@@ -74,10 +86,16 @@ fn what_is_no_classifier_is_refused() {
             "list<int32, 3> classes = const()[val = list<int32, 3>",
             "strings or int64",
         ),
-        ("tensor<fp32, [1, ?]> x", "tensor<fp16, [1, ?]> x", "it takes fp32"),
+        (
+            "tensor<fp32, [1, ?]> x",
+            "tensor<fp16, [1, ?]> x",
+            "it takes fp32",
+        ),
     ] {
         assert!(NUMBERS.contains(old), "{old}");
-        let error = parse(&NUMBERS.replace(old, new), &|_, _, _| None).unwrap_err().to_string();
+        let error = parse(&NUMBERS.replace(old, new), &|_, _, _| None)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(message), "{error}");
     }
 }
@@ -86,7 +104,11 @@ fn what_is_no_classifier_is_refused() {
 #[test]
 fn every_op_of_the_table_runs() {
     const MISSING: &[&str] = &[];
-    let missing: Vec<_> =
-        opset::GROUPS.iter().flat_map(|g| g.iter()).filter(|d| !thane_cpu::runs(d)).map(|d| d.name).collect();
+    let missing: Vec<_> = opset::GROUPS
+        .iter()
+        .flat_map(|g| g.iter())
+        .filter(|d| !thane_cpu::runs(d))
+        .map(|d| d.name)
+        .collect();
     assert_eq!(missing, MISSING);
 }

@@ -48,14 +48,28 @@ fn read(text: &str) -> Program {
 }
 
 fn run(instance: &mut dyn Instance, n: i32) -> Vec<f32> {
-    instance.input("n", &[1]).unwrap().copy_from_slice(&n.to_ne_bytes());
+    instance
+        .input("n", &[1])
+        .unwrap()
+        .copy_from_slice(&n.to_ne_bytes());
     for (name, values) in [("x", [1.5f32, -2.0]), ("y", [0.25, 4.0])] {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
         instance.input(name, &[2]).unwrap().copy_from_slice(&bytes);
     }
     instance.run("main").unwrap();
-    assert_eq!(instance.output("end").unwrap().bytes, n.max(0).to_ne_bytes());
-    instance.output("z").unwrap().bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect()
+    assert_eq!(
+        instance.output("end").unwrap().bytes,
+        n.max(0).to_ne_bytes()
+    );
+    instance
+        .output("z")
+        .unwrap()
+        .bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|b| f32::from_ne_bytes(*b))
+        .collect()
 }
 
 #[test]
@@ -67,7 +81,11 @@ fn loops_and_branches_run() {
         for i in 0..n {
             (0..2).for_each(|k| v[k] = if i % 2 == 1 { v[k] + y[k] } else { 3.0 * v[k] });
         }
-        assert_eq!(run(instance.as_mut(), n), [v[0] - 1.5, v[1] + 2.0], "{n} rounds");
+        assert_eq!(
+            run(instance.as_mut(), n),
+            [v[0] - 1.5, v[1] + 2.0],
+            "{n} rounds"
+        );
     }
 }
 
@@ -84,7 +102,11 @@ fn nested_blocks_are_printed_and_read_back() {
 fn a_condition_may_be_a_vector_of_one() {
     let squeezed = "bool more = squeeze(axes = tensor<int32, [1]>([0]), x = less);\n";
     assert!(LOOP.contains(squeezed));
-    let program = read(&LOOP.replace(squeezed, "").replace("} -> (more);", "} -> (less);"));
+    let program = read(
+        &LOOP
+            .replace(squeezed, "")
+            .replace("} -> (more);", "} -> (less);"),
+    );
     let load = |program: &Program| CPU.load(program).unwrap().instantiate().unwrap();
     let (mut vector, mut scalar) = (load(&program), load(&read(LOOP)));
     for n in [0, 1, 5] {
@@ -95,18 +117,36 @@ fn a_condition_may_be_a_vector_of_one() {
 #[test]
 fn what_a_block_defines_stays_in_it() {
     for (old, new, message) in [
-        ("} -> (end, z);", "} -> (end, sum);", "`sum` is used before it is defined"),
-        ("triple = mul(x = w", "sum = mul(x = w", "`sum` is defined twice"),
-        ("} -> (next, new);", "} -> (next);", "the second block gives (tensor<int32, [1]>)"),
+        (
+            "} -> (end, z);",
+            "} -> (end, sum);",
+            "`sum` is used before it is defined",
+        ),
+        (
+            "triple = mul(x = w",
+            "sum = mul(x = w",
+            "`sum` is defined twice",
+        ),
+        (
+            "} -> (next, new);",
+            "} -> (next);",
+            "the second block gives (tensor<int32, [1]>)",
+        ),
         (
             "block() {\n                            fp32",
             "block(fp32 q) {\n                            fp32",
             "must have none",
         ),
-        ("} -> (more);", "} -> (i);", "the first block must give (bool), it gives (tensor<int32, [1]>)"),
+        (
+            "} -> (more);",
+            "} -> (i);",
+            "the first block must give (bool), it gives (tensor<int32, [1]>)",
+        ),
     ] {
         assert!(LOOP.contains(old), "{old}");
-        let error = parse(&LOOP.replace(old, new), &|_, _, _| None).unwrap_err().to_string();
+        let error = parse(&LOOP.replace(old, new), &|_, _, _| None)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(message), "{error}");
     }
 }
@@ -114,12 +154,22 @@ fn what_a_block_defines_stays_in_it() {
 #[test]
 fn a_loop_without_end_is_an_error() {
     let program = read(&LOOP.replace("next = add", "next = mul"));
-    let limits = Limits { rounds: 1000, ..Limits::default() };
-    let mut instance = CPU.load_within(&program, limits).unwrap().instantiate().unwrap();
+    let limits = Limits {
+        rounds: 1000,
+        ..Limits::default()
+    };
+    let mut instance = CPU
+        .load_within(&program, limits)
+        .unwrap()
+        .instantiate()
+        .unwrap();
     for name in ["x", "y"] {
         instance.input(name, &[2]).unwrap();
     }
-    instance.input("n", &[1]).unwrap().copy_from_slice(&7i32.to_ne_bytes());
+    instance
+        .input("n", &[1])
+        .unwrap()
+        .copy_from_slice(&7i32.to_ne_bytes());
     let error = instance.run("main").unwrap_err().to_string();
     assert!(error.contains("does not end in 1000 rounds"), "{error}");
 }

@@ -1,4 +1,5 @@
-//! Tiny random embedding models, against what sentence-transformers and transformers compute (`tests/models/README.md`).
+//! Tiny random embedding models, against what sentence-transformers and transformers compute
+//! (`tests/models/README.md`).
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +11,21 @@ use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::types::DType;
 use thane_mil::valid;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{Encoder, EncoderOptions, Encoding, Engine, NormForm, Pooling, Target, build_encoder};
+use thane_models::{
+    Encoder, EncoderOptions, Encoding, Engine, NormForm, Pooling, Target, build_encoder,
+};
 
 use crate::golden::{Golden, folder, ids, instance, on_each_isa, relative_error, with_scaled};
 
-const NAMES: [&str; 7] =
-    ["bert-mean", "bert-cls", "modernbert-mean", "modernbert-cls", PPLX, "qwen3-embedding", "embeddinggemma"];
+const NAMES: [&str; 7] = [
+    "bert-mean",
+    "bert-cls",
+    "modernbert-mean",
+    "modernbert-cls",
+    PPLX,
+    "qwen3-embedding",
+    "embeddinggemma",
+];
 
 const PPLX: &str = "qwen3-pplx";
 
@@ -33,30 +43,57 @@ fn feed(instance: &mut dyn Instance, texts: &[Vec<u32>], more: usize) {
     let width = texts.iter().map(Vec::len).max().unwrap() + more;
     let shape = [texts.len(), width];
     let padded = |fill: &dyn Fn(&[u32], usize) -> u32| -> Vec<u8> {
-        texts.iter().flat_map(|t| (0..width).flat_map(|i| fill(t, i).to_ne_bytes())).collect()
+        texts
+            .iter()
+            .flat_map(|t| (0..width).flat_map(|i| fill(t, i).to_ne_bytes()))
+            .collect()
     };
     // Any token may stand where padding is.
     let tokens = padded(&|t, i| t.get(i).copied().unwrap_or(1 + (i % 3) as u32));
     let mask = padded(&|t, i| u32::from(i < t.len()));
-    instance.input("input_ids", &shape).unwrap().copy_from_slice(&tokens);
-    instance.input("attention_mask", &shape).unwrap().copy_from_slice(&mask);
+    instance
+        .input("input_ids", &shape)
+        .unwrap()
+        .copy_from_slice(&tokens);
+    instance
+        .input("attention_mask", &shape)
+        .unwrap()
+        .copy_from_slice(&mask);
 }
 
 fn floats(instance: &dyn Instance, output: &str) -> Vec<f32> {
-    instance.output(output).unwrap().bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect()
+    instance
+        .output(output)
+        .unwrap()
+        .bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|b| f32::from_ne_bytes(*b))
+        .collect()
 }
 
 fn texts(golden: &Golden) -> Vec<(String, Vec<u32>, Value)> {
     let texts = golden.json["texts"].as_array().unwrap();
     // A text of no tokens has no vector.
-    let texts = texts.iter().filter(|t| !t["ids"].as_array().unwrap().is_empty());
-    texts.map(|t| (t["name"].as_str().unwrap().to_owned(), ids(&t["ids"]), t.clone())).collect()
+    let texts = texts
+        .iter()
+        .filter(|t| !t["ids"].as_array().unwrap().is_empty());
+    texts
+        .map(|t| {
+            (
+                t["name"].as_str().unwrap().to_owned(),
+                ids(&t["ids"]),
+                t.clone(),
+            )
+        })
+        .collect()
 }
 
 /// A cosine of 0.99999 is a relative error of 4e-3; this is far closer.
 const BOUND: f64 = 2e-5;
-/// In the mean of a model's texts a cosine of 0.99, of each of 0.94: random weights have no outliers, but rows of a few dozen columns
-/// average little out.
+/// In the mean of a model's texts a cosine of 0.99, of each of 0.94: random weights have no
+/// outliers, but rows of a few dozen columns average little out.
 const INT8_BOUNDS: [f64; 2] = [0.14, 0.35];
 
 #[test]
@@ -65,8 +102,15 @@ fn embeddings_are_those_of_the_reference() {
         let golden = Golden::read(&path(name).join("golden"));
         let encoder = built(name, &EncoderOptions::default());
         assert_eq!(encoder.info.dim as u64, golden.json["dimension"], "{name}");
-        assert_eq!(encoder.info.normalize, golden.json["normalized"].as_bool().unwrap(), "{name}");
-        assert_eq!(encoder.info.max_tokens as u64, golden.json["max_seq_len"], "{name}");
+        assert_eq!(
+            encoder.info.normalize,
+            golden.json["normalized"].as_bool().unwrap(),
+            "{name}"
+        );
+        assert_eq!(
+            encoder.info.max_tokens as u64, golden.json["max_seq_len"],
+            "{name}"
+        );
         let texts = texts(&golden);
         let all: Vec<Vec<u32>> = texts.iter().map(|(_, ids, _)| ids.clone()).collect();
         for (isa, mut instance) in on_each_isa(&encoder.program, Numerics::F32, 2) {
@@ -84,7 +128,10 @@ fn embeddings_are_those_of_the_reference() {
                 let found = floats(instance.as_ref(), "embedding");
                 for (row, (text, _, at)) in found.chunks(encoder.info.dim).zip(&texts) {
                     let error = relative_error(row, golden.array(&at["embedding"]));
-                    assert!(error <= BOUND, "{name}, {isa}, {text} in a batch with {more} more: {error:e}");
+                    assert!(
+                        error <= BOUND,
+                        "{name}, {isa}, {text} in a batch with {more} more: {error:e}"
+                    );
                 }
             }
         }
@@ -106,7 +153,10 @@ fn embeddings_of_rounded_weights_are_near_the_reference() {
             let mut sum = 0.0;
             for (row, (text, _, at)) in found.chunks(encoder.info.dim).zip(&texts) {
                 let error = relative_error(row, golden.array(&at["embedding"]));
-                assert!((1e-4..INT8_BOUNDS[1]).contains(&error), "{name}, {isa}, {text}: {error:e}");
+                assert!(
+                    (1e-4..INT8_BOUNDS[1]).contains(&error),
+                    "{name}, {isa}, {text}: {error:e}"
+                );
                 sum += error * error;
             }
             let mean = (sum / texts.len() as f64).sqrt();
@@ -123,28 +173,43 @@ fn every_pooling_and_the_vectors_of_tokens_are_those_of_the_reference() {
         let texts = texts(&golden);
         let all: Vec<Vec<u32>> = texts.iter().map(|(_, ids, _)| ids.clone()).collect();
         for pooling in Pooling::ALL {
-            let options =
-                EncoderOptions { pooling: Some(pooling), normalize: Some(false), ..EncoderOptions::default() };
+            let options = EncoderOptions {
+                pooling: Some(pooling),
+                normalize: Some(false),
+                ..EncoderOptions::default()
+            };
             let encoder = built(name, &options);
             let mut instance = instance(&encoder.program, Numerics::F32, 1);
             feed(instance.as_mut(), &all, 2);
             instance.run("encode").unwrap();
             let found = floats(instance.as_ref(), "embedding");
-            for (row, (text, _, at)) in
-                found.chunks(encoder.info.dim).zip(&texts).filter(|(_, t)| !t.2["pooled"][pooling.name()].is_null())
+            for (row, (text, _, at)) in found
+                .chunks(encoder.info.dim)
+                .zip(&texts)
+                .filter(|(_, t)| !t.2["pooled"][pooling.name()].is_null())
             {
                 let error = relative_error(row, golden.array(&at["pooled"][pooling.name()]));
-                assert!(error <= BOUND, "{name}, {text}, {}: {error:e}", pooling.name());
+                assert!(
+                    error <= BOUND,
+                    "{name}, {text}, {}: {error:e}",
+                    pooling.name()
+                );
             }
         }
-        let options =
-            EncoderOptions { encoding: Encoding::Tokens, normalize: Some(false), ..EncoderOptions::default() };
+        let options = EncoderOptions {
+            encoding: Encoding::Tokens,
+            normalize: Some(false),
+            ..EncoderOptions::default()
+        };
         let encoder = built(name, &options);
         let mut instance = instance(&encoder.program, Numerics::F32, 1);
         for (text, ids, at) in texts.iter().filter(|t| !t.2["hidden"].is_null()) {
             feed(instance.as_mut(), std::slice::from_ref(ids), 0);
             instance.run("encode_tokens").unwrap();
-            let error = relative_error(&floats(instance.as_ref(), "token_embeddings"), golden.array(&at["hidden"]));
+            let error = relative_error(
+                &floats(instance.as_ref(), "token_embeddings"),
+                golden.array(&at["hidden"]),
+            );
             assert!(error <= BOUND, "{name}, {text}: {error:e}");
         }
     }
@@ -159,14 +224,22 @@ fn chunks_of_a_document_are_those_of_the_reference() {
 
 fn chunks(name: &str) {
     let golden = Golden::read(&path(name).join("golden"));
-    let options = EncoderOptions { encoding: Encoding::Chunks, ..EncoderOptions::default() };
+    let options = EncoderOptions {
+        encoding: Encoding::Chunks,
+        ..EncoderOptions::default()
+    };
     let encoder = built(name, &options);
     let mut instance = instance(&encoder.program, Numerics::F32, 2);
     let documents = golden.json["documents"].as_array().unwrap();
     assert!(documents.len() > 3);
     for document in documents {
         let (name, tokens) = (&document["name"], ids(&document["ids"]));
-        let spans: Vec<Vec<u32>> = document["spans"].as_array().unwrap().iter().map(ids).collect();
+        let spans: Vec<Vec<u32>> = document["spans"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(ids)
+            .collect();
         let padding = 2;
         let width = tokens.len() + padding;
         let mut matrix = vec![0f32; spans.len() * width];
@@ -177,24 +250,35 @@ fn chunks(name: &str) {
         }
         feed(instance.as_mut(), &[tokens], padding);
         let bytes: Vec<u8> = matrix.iter().flat_map(|v| v.to_ne_bytes()).collect();
-        instance.input("pool_matrix", &[spans.len(), width]).unwrap().copy_from_slice(&bytes);
+        instance
+            .input("pool_matrix", &[spans.len(), width])
+            .unwrap()
+            .copy_from_slice(&bytes);
         instance.run("encode_chunks").unwrap();
         let found = floats(instance.as_ref(), "embedding");
         let expected = golden.array(&document["embeddings"]);
         assert_eq!(found.len(), expected.len());
-        for ((row, expected), span) in found.chunks(encoder.info.dim).zip(expected.chunks(encoder.info.dim)).zip(&spans)
+        for ((row, expected), span) in found
+            .chunks(encoder.info.dim)
+            .zip(expected.chunks(encoder.info.dim))
+            .zip(&spans)
         {
             // The vector of an empty chunk is zeros.
             let is_empty = span[0] == span[1];
             assert!(
-                if is_empty { row == expected } else { relative_error(row, expected) <= BOUND },
+                if is_empty {
+                    row == expected
+                } else {
+                    relative_error(row, expected) <= BOUND
+                },
                 "{name}, {span:?}"
             );
         }
     }
 }
 
-/// The program for the Neural Engine, of every family and spelling of norms: fp16, features in channels, padded to a bucket.
+/// The program for the Neural Engine, of every family and spelling of norms: fp16, features in
+/// channels, padded to a bucket.
 #[test]
 fn the_engine_s_program_gives_the_same_vectors() {
     for name in NAMES {
@@ -202,11 +286,28 @@ fn the_engine_s_program_gives_the_same_vectors() {
         let texts = texts(&golden);
         let most = golden.json["max_seq_len"].as_u64().unwrap() as usize;
         for norm in [NormForm::Native, NormForm::Cat, NormForm::Scaled] {
-            let engine = Engine { buckets: vec![24, most], flexible: true, residual_divisor: None, norm };
-            let options = EncoderOptions { target: Target::Engine(engine), ..EncoderOptions::default() };
+            let engine = Engine {
+                buckets: vec![24, most],
+                flexible: true,
+                residual_divisor: None,
+                norm,
+            };
+            let options = EncoderOptions {
+                target: Target::Engine(engine),
+                ..EncoderOptions::default()
+            };
             let encoder = built(name, &options);
-            let names: Vec<&str> = encoder.program.functions().iter().map(|f| f.name.as_str()).collect();
-            assert_eq!(names, ["encode_24", &format!("encode_{most}"), "encode"], "{name}");
+            let names: Vec<&str> = encoder
+                .program
+                .functions()
+                .iter()
+                .map(|f| f.name.as_str())
+                .collect();
+            assert_eq!(
+                names,
+                ["encode_24", &format!("encode_{most}"), "encode"],
+                "{name}"
+            );
             valid::check(&encoder.program).unwrap();
             let mut instance = instance(&encoder.program, Numerics::F32, 2);
             for (text, ids, at) in texts.iter().filter(|t| t.1.len() <= most) {
@@ -217,11 +318,23 @@ fn the_engine_s_program_gives_the_same_vectors() {
                     feed_half(instance.as_mut(), ids, width);
                     instance.run(function).unwrap();
                     let view = instance.output("embedding").unwrap();
-                    assert_eq!((view.dtype, view.shape), (DType::Fp16, &[1, encoder.info.dim][..]));
-                    let bits = view.bytes.as_chunks().0.iter().map(|b| f16_to_f32(u16::from_ne_bytes(*b)));
-                    let error = relative_error(&bits.collect::<Vec<_>>(), golden.array(&at["embedding"]));
+                    assert_eq!(
+                        (view.dtype, view.shape),
+                        (DType::Fp16, &[1, encoder.info.dim][..])
+                    );
+                    let bits = view
+                        .bytes
+                        .as_chunks()
+                        .0
+                        .iter()
+                        .map(|b| f16_to_f32(u16::from_ne_bytes(*b)));
+                    let error =
+                        relative_error(&bits.collect::<Vec<_>>(), golden.array(&at["embedding"]));
                     // fp16 has steps of 2^-11; a cosine of 0.999 is an error of 4.5e-2.
-                    assert!(error <= 2e-2, "{name}, {text}, {function}, {norm:?}: {error:e}");
+                    assert!(
+                        error <= 2e-2,
+                        "{name}, {text}, {function}, {norm:?}: {error:e}"
+                    );
                 }
             }
         }
@@ -230,35 +343,68 @@ fn the_engine_s_program_gives_the_same_vectors() {
 
 /// A text padded to `width`, its mask in fp16.
 fn feed_half(instance: &mut dyn Instance, ids: &[u32], width: usize) {
-    let tokens: Vec<u8> = (0..width).flat_map(|i| ids.get(i).copied().unwrap_or(2).to_ne_bytes()).collect();
-    let mask: Vec<u8> = (0..width).flat_map(|i| f64_to_f16(f64::from(u8::from(i < ids.len()))).to_ne_bytes()).collect();
-    instance.input("input_ids", &[1, width]).unwrap().copy_from_slice(&tokens);
-    instance.input("attention_mask", &[1, width]).unwrap().copy_from_slice(&mask);
+    let tokens: Vec<u8> = (0..width)
+        .flat_map(|i| ids.get(i).copied().unwrap_or(2).to_ne_bytes())
+        .collect();
+    let mask: Vec<u8> = (0..width)
+        .flat_map(|i| f64_to_f16(f64::from(u8::from(i < ids.len()))).to_ne_bytes())
+        .collect();
+    instance
+        .input("input_ids", &[1, width])
+        .unwrap()
+        .copy_from_slice(&tokens);
+    instance
+        .input("attention_mask", &[1, width])
+        .unwrap()
+        .copy_from_slice(&mask);
 }
 
-/// The vector of the longest text in the engine's numbers, with a stream that is divided by `divisor`.
+/// The vector of the longest text in the engine's numbers, with a stream that is divided by
+/// `divisor`.
 fn in_half(path: &Path, divisor: f32, norm: NormForm, numerics: Numerics) -> Vec<f32> {
     let golden = Golden::read(&path.join("golden"));
-    let ids = texts(&golden).into_iter().map(|t| t.1).max_by_key(Vec::len).unwrap();
+    let ids = texts(&golden)
+        .into_iter()
+        .map(|t| t.1)
+        .max_by_key(Vec::len)
+        .unwrap();
     let most = ids.len();
-    let engine = Engine { buckets: vec![most], flexible: false, residual_divisor: Some(divisor), norm };
-    let options = EncoderOptions { target: Target::Engine(engine), ..EncoderOptions::default() };
+    let engine = Engine {
+        buckets: vec![most],
+        flexible: false,
+        residual_divisor: Some(divisor),
+        norm,
+    };
+    let options = EncoderOptions {
+        target: Target::Engine(engine),
+        ..EncoderOptions::default()
+    };
     let encoder = build_encoder(&Checkpoint::open(path).unwrap(), &options).unwrap();
     let mut instance = instance(&encoder.program, numerics, 2);
     feed_half(instance.as_mut(), &ids, most);
     instance.run(&format!("encode_{most}")).unwrap();
     let view = instance.output("embedding").unwrap();
-    view.bytes.as_chunks().0.iter().map(|b| f16_to_f32(u16::from_ne_bytes(*b))).collect()
+    view.bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|b| f16_to_f32(u16::from_ne_bytes(*b)))
+        .collect()
 }
 
-/// A stream near the end of fp16, as Qwen3-0.6B has it: the engine's numbers overflow, unless the stream is divided.
+/// A stream near the end of fp16, as Qwen3-0.6B has it: the engine's numbers overflow, unless the
+/// stream is divided.
 #[test]
 fn a_residual_stream_that_overflows_is_cured_by_its_divisor() {
     let path = with_scaled(&path(PPLX), "layers.0.mlp.down_proj.weight", 35_000.0);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let reference = build_encoder(&checkpoint, &EncoderOptions::default()).unwrap();
     let golden = Golden::read(&path.join("golden"));
-    let ids = texts(&golden).into_iter().map(|t| t.1).max_by_key(Vec::len).unwrap();
+    let ids = texts(&golden)
+        .into_iter()
+        .map(|t| t.1)
+        .max_by_key(Vec::len)
+        .unwrap();
     let mut instance = instance(&reference.program, Numerics::F32, 2);
     feed(instance.as_mut(), &[ids], 0);
     instance.run("encode").unwrap();
@@ -277,11 +423,19 @@ fn a_residual_stream_that_overflows_is_cured_by_its_divisor() {
     for norm in [NormForm::Scaled, NormForm::Cat] {
         let (whole, divided) = (cosine(1.0, norm), cosine(8.0, norm));
         // What overflowed is no number, or far off.
-        assert!((whole.is_nan() || whole < 0.99) && divided >= 0.998, "{norm:?}: {whole} and {divided}");
+        assert!(
+            (whole.is_nan() || whole < 0.99) && divided >= 0.998,
+            "{norm:?}: {whole} and {divided}"
+        );
     }
 }
 
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let dot = |a: &[f32], b: &[f32]| {
+        a.iter()
+            .zip(b)
+            .map(|(a, b)| f64::from(*a) * f64::from(*b))
+            .sum::<f64>()
+    };
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }

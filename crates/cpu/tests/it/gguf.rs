@@ -1,4 +1,5 @@
-//! Tiny GGUF files (`tests/oracle/make_tiny_gguf.py`): twins of the tiny checkpoints, and one of every quantised type.
+//! Tiny GGUF files (`tests/oracle/make_tiny_gguf.py`): twins of the tiny checkpoints, and one of
+//! every quantised type.
 
 use std::path::PathBuf;
 
@@ -14,7 +15,13 @@ use thane_models::{Model, Options, build};
 use crate::golden::{Golden, call, folder, ids, on_each_isa, relative_error};
 
 /// The same numbers as the checkpoints of these names, and so the same logits.
-const TWINS: [&str; 5] = ["llama-bias", "llama-linear", "llama-bf16", "gemma3-linear", "gemma3-bf16"];
+const TWINS: [&str; 5] = [
+    "llama-bias",
+    "llama-linear",
+    "llama-bf16",
+    "gemma3-linear",
+    "gemma3-bf16",
+];
 const QUANTISED: &str = "llama-quantised";
 
 fn file(name: &str) -> PathBuf {
@@ -23,7 +30,16 @@ fn file(name: &str) -> PathBuf {
 
 fn model(name: &str) -> Model {
     let checkpoint = Checkpoint::open(&file(name)).unwrap();
-    build(&checkpoint, &Options { score: true, cache: DType::Fp32, context: Some(64), engine: None }).unwrap()
+    build(
+        &checkpoint,
+        &Options {
+            score: true,
+            cache: DType::Fp32,
+            context: Some(64),
+            engine: None,
+        },
+    )
+    .unwrap()
 }
 
 fn golden(name: &str) -> Golden {
@@ -35,7 +51,8 @@ fn golden(name: &str) -> Golden {
     Golden::read(&stem)
 }
 
-/// The worst relative error over the sequences of the golden, in one pass and token by token, for each instruction set.
+/// The worst relative error over the sequences of the golden, in one pass and token by token, for
+/// each instruction set.
 fn worst(program: &Program, golden: &Golden, numerics: Numerics) -> Vec<(&'static str, f64)> {
     let sequences = golden.json["sequences"].as_array().unwrap();
     assert_eq!(sequences.len(), 3);
@@ -46,13 +63,16 @@ fn worst(program: &Program, golden: &Golden, numerics: Numerics) -> Vec<(&'stati
             let at_once = call(instance, "score", &tokens, 0);
             instance.reset();
             // Of few rows are other products, over weights that may be packed for them.
-            let one_by_one: Vec<f32> =
-                (0..tokens.len()).flat_map(|i| call(instance, "decode", &tokens[i..=i], i)).collect();
+            let one_by_one: Vec<f32> = (0..tokens.len())
+                .flat_map(|i| call(instance, "decode", &tokens[i..=i], i))
+                .collect();
             relative_error(&at_once, expected).max(relative_error(&one_by_one, expected))
         });
         errors.fold(0.0, f64::max)
     };
-    on_each_isa(program, numerics, 2).map(|(isa, mut instance)| (isa, of_instance(instance.as_mut()))).collect()
+    on_each_isa(program, numerics, 2)
+        .map(|(isa, mut instance)| (isa, of_instance(instance.as_mut())))
+        .collect()
 }
 
 #[test]
@@ -71,7 +91,8 @@ fn every_quantised_type_gives_the_logits_of_its_values() {
     }
 }
 
-/// Activations of 8 bits cost 4e-3 a product (`blocks.rs`); through the sharp random attention of two layers, 3.7e-2.
+/// Activations of 8 bits cost 4e-3 a product (`blocks.rs`); through the sharp random attention of
+/// two layers, 3.7e-2.
 #[test]
 fn fast_numerics_stay_near() {
     let model = model(QUANTISED);
@@ -85,15 +106,30 @@ fn fast_numerics_stay_near() {
 fn the_files_say_what_their_twins_do() {
     for name in TWINS {
         let twin = Checkpoint::open(&folder().join("tiny").join(name)).unwrap();
-        let twin = build(&twin, &Options { context: Some(64), ..Options::default() }).unwrap().info;
+        let twin = build(
+            &twin,
+            &Options {
+                context: Some(64),
+                ..Options::default()
+            },
+        )
+        .unwrap()
+        .info;
         let info = model(name).info;
-        let sizes = |info: &thane_models::Info| (info.n_layers, info.vocab_size, info.max_context, info.cache_bytes);
+        let sizes = |info: &thane_models::Info| {
+            (
+                info.n_layers,
+                info.vocab_size,
+                info.max_context,
+                info.cache_bytes,
+            )
+        };
         assert_eq!(sizes(&info), sizes(&twin), "{name}");
     }
 }
 
-/// The text holds each quantised constant as codes, scales and offsets; a program without the blocks behind them is
-/// computed by the plain ops, and gives the same logits.
+/// The text holds each quantised constant as codes, scales and offsets; a program without the
+/// blocks behind them is computed by the plain ops, and gives the same logits.
 #[test]
 fn the_text_of_a_quantised_program_reads_back_and_runs() {
     let program = model(QUANTISED).program;

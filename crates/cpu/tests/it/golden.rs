@@ -21,26 +21,46 @@ pub struct Golden {
 
 impl Golden {
     pub fn read(stem: &Path) -> Self {
-        let file = |extension: &str| std::fs::read(format!("{}.{extension}", stem.display())).unwrap();
+        let file =
+            |extension: &str| std::fs::read(format!("{}.{extension}", stem.display())).unwrap();
         let json = serde_json::from_slice(&file("json")).unwrap();
         let bytes = file("bin");
-        let floats = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        let floats = bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|b| f32::from_le_bytes(*b))
+            .collect();
         Self { json, floats }
     }
 
     pub fn array(&self, at: &Value) -> &[f32] {
         let offset = at["offset"].as_u64().unwrap() as usize;
-        let n: u64 = at["shape"].as_array().unwrap().iter().map(|d| d.as_u64().unwrap()).product();
+        let n: u64 = at["shape"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|d| d.as_u64().unwrap())
+            .product();
         &self.floats[offset..offset + n as usize]
     }
 }
 
 pub fn ids(value: &Value) -> Vec<u32> {
-    value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect()
+    value
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|v| v.as_u64().unwrap() as u32)
+        .collect()
 }
 
 pub fn instance(program: &Program, numerics: Numerics, n_threads: usize) -> Box<dyn Instance> {
-    Cpu::new(numerics, n_threads).load(program).unwrap().instantiate().unwrap()
+    Cpu::new(numerics, n_threads)
+        .load(program)
+        .unwrap()
+        .instantiate()
+        .unwrap()
 }
 
 /// An instance for each instruction set of this machine, with its name.
@@ -51,25 +71,48 @@ pub fn on_each_isa(
 ) -> impl Iterator<Item = (&'static str, Box<dyn Instance>)> {
     Isa::available().into_iter().map(move |isa| {
         let cpu = Cpu::new(numerics, n_threads).with_isa(Some(isa));
-        (isa.name(), cpu.load(program).unwrap().instantiate().unwrap())
+        (
+            isa.name(),
+            cpu.load(program).unwrap().instantiate().unwrap(),
+        )
     })
 }
 
 /// Logits of `function` over `tokens` that follow `position` others.
-pub fn call(instance: &mut dyn Instance, function: &str, tokens: &[u32], position: usize) -> Vec<f32> {
+pub fn call(
+    instance: &mut dyn Instance,
+    function: &str,
+    tokens: &[u32],
+    position: usize,
+) -> Vec<f32> {
     let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_ne_bytes()).collect();
-    instance.input("input_ids", &[1, tokens.len()]).unwrap().copy_from_slice(&bytes);
-    instance.input("position", &[1]).unwrap().copy_from_slice(&(position as i32).to_ne_bytes());
+    instance
+        .input("input_ids", &[1, tokens.len()])
+        .unwrap()
+        .copy_from_slice(&bytes);
+    instance
+        .input("position", &[1])
+        .unwrap()
+        .copy_from_slice(&(position as i32).to_ne_bytes());
     instance.run(function).unwrap();
     let view = instance.output("logits").unwrap();
-    view.bytes.as_chunks::<4>().0.iter().map(|b| f32::from_ne_bytes(*b)).collect()
+    view.bytes
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .map(|b| f32::from_ne_bytes(*b))
+        .collect()
 }
 
 /// Norm of the difference over the norm of what is expected.
 pub fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let square = |x: f64| x * x;
-    let difference: f64 = found.iter().zip(expected).map(|(f, e)| square(f64::from(*f) - f64::from(*e))).sum();
+    let difference: f64 = found
+        .iter()
+        .zip(expected)
+        .map(|(f, e)| square(f64::from(*f) - f64::from(*e)))
+        .sum();
     let norm: f64 = expected.iter().map(|e| square(f64::from(*e))).sum();
     (difference / norm).sqrt()
 }
@@ -84,7 +127,10 @@ pub fn with_scaled(from: &Path, tensor: &str, factor: f32) -> PathBuf {
     let start = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: Value = serde_json::from_slice(&bytes[8..start]).unwrap();
     let range = ids(&header[tensor]["data_offsets"]);
-    for v in bytes[start + range[0] as usize..start + range[1] as usize].as_chunks_mut::<4>().0 {
+    for v in bytes[start + range[0] as usize..start + range[1] as usize]
+        .as_chunks_mut::<4>()
+        .0
+    {
         *v = (f32::from_le_bytes(*v) * factor).to_le_bytes();
     }
     std::fs::write(file, bytes).unwrap();

@@ -9,14 +9,19 @@ use thane_mil::valid;
 fn load(text: &str) -> Box<dyn Instance> {
     let program = parse(text, &|_, _, _| None).unwrap();
     valid::check(&program).unwrap();
-    Cpu::new(Numerics::F32, 1).load(&program).unwrap().instantiate().unwrap()
+    Cpu::new(Numerics::F32, 1)
+        .load(&program)
+        .unwrap()
+        .instantiate()
+        .unwrap()
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_ne_bytes()).collect()
 }
 
-/// What one function writes is what the other finds, and what is written from outside is what both find.
+/// What one function writes is what the other finds, and what is written from outside is what both
+/// find.
 #[test]
 fn states_are_read_and_written_by_name() {
     let mut instance = load(
@@ -32,20 +37,44 @@ fn states_are_read_and_written_by_name() {
     }",
     );
     let zeros = instance.state("other").unwrap();
-    assert_eq!((zeros.dtype, zeros.shape, zeros.bytes), (DType::Fp16, &[2, 1][..], &[0; 4][..]));
-    instance.state_mut("sum").unwrap().copy_from_slice(&bytes(&[100.0, -20.5, 3.25]));
-    instance.input("x", &[3]).unwrap().copy_from_slice(&bytes(&[1.0, 2.0, -4.0]));
+    assert_eq!(
+        (zeros.dtype, zeros.shape, zeros.bytes),
+        (DType::Fp16, &[2, 1][..], &[0; 4][..])
+    );
+    instance
+        .state_mut("sum")
+        .unwrap()
+        .copy_from_slice(&bytes(&[100.0, -20.5, 3.25]));
+    instance
+        .input("x", &[3])
+        .unwrap()
+        .copy_from_slice(&bytes(&[1.0, 2.0, -4.0]));
     instance.run("add").unwrap();
-    assert_eq!(instance.state("sum").unwrap().bytes, bytes(&[101.0, -18.5, -0.75]));
+    assert_eq!(
+        instance.state("sum").unwrap().bytes,
+        bytes(&[101.0, -18.5, -0.75])
+    );
     // What was read out stays as it is when the state changes.
     instance.state_mut("sum").unwrap()[..4].copy_from_slice(&7f32.to_ne_bytes());
-    assert_eq!(instance.output("kept").unwrap().bytes, bytes(&[101.0, -18.5, -0.75]));
+    assert_eq!(
+        instance.output("kept").unwrap().bytes,
+        bytes(&[101.0, -18.5, -0.75])
+    );
     instance.run("look").unwrap();
-    assert_eq!(instance.output("now").unwrap().bytes, bytes(&[7.0, -18.5, -0.75]));
+    assert_eq!(
+        instance.output("now").unwrap().bytes,
+        bytes(&[7.0, -18.5, -0.75])
+    );
     instance.reset();
     assert_eq!(instance.state("sum").unwrap().bytes, bytes(&[0.0; 3]));
-    for error in [instance.state("x").unwrap_err(), instance.state_mut("gone").unwrap_err()] {
-        assert!(error.to_string().starts_with("the program has no state `"), "{error}");
+    for error in [
+        instance.state("x").unwrap_err(),
+        instance.state_mut("gone").unwrap_err(),
+    ] {
+        assert!(
+            error.to_string().starts_with("the program has no state `"),
+            "{error}"
+        );
     }
 }
 
@@ -58,7 +87,10 @@ fn an_input_of_several_types_is_kept_for_each() {
     for _ in 0..8 {
         // Hash order differs from one load to the next.
         let mut instance = load(&format!("program(1.3) {{ {functions} }}"));
-        instance.input("x", &[2, 1]).unwrap().copy_from_slice(&bytes(&[1.5, -2.0]));
+        instance
+            .input("x", &[2, 1])
+            .unwrap()
+            .copy_from_slice(&bytes(&[1.5, -2.0]));
         let ints: Vec<u8> = (3..8i32).flat_map(i32::to_ne_bytes).collect();
         instance.input("x", &[5]).unwrap().copy_from_slice(&ints);
         instance.run("floats").unwrap();
@@ -67,12 +99,18 @@ fn an_input_of_several_types_is_kept_for_each() {
         let twice: Vec<u8> = (3..8i32).flat_map(|v| (2 * v).to_ne_bytes()).collect();
         assert_eq!(instance.output("y").unwrap().bytes, twice);
         let error = instance.input("x", &[4]).unwrap_err().to_string();
-        assert_eq!(error, "input `x` is tensor<fp32, [2, ?]> or tensor<int32, [5]>, [4] was given");
+        assert_eq!(
+            error,
+            "input `x` is tensor<fp32, [2, ?]> or tensor<int32, [5]>, [4] was given"
+        );
 
         let third = "func halves<ios18>(tensor<fp16, [2, 3]> x) { tensor<fp16, [2, 3]> y = relu(x = x); } -> (y);";
         let mut instance = load(&format!("program(1.3) {{ {functions} {third} }}"));
         assert!(instance.input("x", &[2, 4]).is_ok());
         let error = instance.input("x", &[2, 3]).unwrap_err().to_string();
-        assert!(error.contains("can be tensor<fp16, [2, 3]> or tensor<fp32, [2, ?]>: give the inputs"), "{error}");
+        assert!(
+            error.contains("can be tensor<fp16, [2, 3]> or tensor<fp32, [2, ?]>: give the inputs"),
+            "{error}"
+        );
     }
 }

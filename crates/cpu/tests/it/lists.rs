@@ -45,8 +45,16 @@ fn read(text: &str) -> Program {
     program
 }
 
-fn give<const N: usize>(instance: &mut dyn Instance, name: &str, shape: &[usize], values: &[[u8; N]]) {
-    instance.input(name, shape).unwrap().copy_from_slice(values.as_flattened());
+fn give<const N: usize>(
+    instance: &mut dyn Instance,
+    name: &str,
+    shape: &[usize],
+    values: &[[u8; N]],
+) {
+    instance
+        .input(name, shape)
+        .unwrap()
+        .copy_from_slice(values.as_flattened());
 }
 
 fn ints(instance: &mut dyn Instance, name: &str, values: &[i32]) {
@@ -57,7 +65,15 @@ fn ints(instance: &mut dyn Instance, name: &str, values: &[i32]) {
 fn floats(instance: &dyn Instance, name: &str) -> (Vec<usize>, Vec<f32>) {
     let view = instance.output(name).unwrap();
     assert_eq!(view.dtype, DType::Fp32);
-    (view.shape.to_vec(), view.bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect())
+    (
+        view.shape.to_vec(),
+        view.bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f32::from_ne_bytes(*b))
+            .collect(),
+    )
 }
 
 #[test]
@@ -71,13 +87,22 @@ fn a_list_grows_in_a_loop() {
         give(instance, "x", &[3], &x.map(f32::to_ne_bytes));
         ints(instance, "which", &[4, 1, 0, 2]);
         instance.run("main").unwrap();
-        assert_eq!(instance.output("length").unwrap().bytes, (2 * n - 1).to_ne_bytes());
+        assert_eq!(
+            instance.output("length").unwrap().bytes,
+            (2 * n - 1).to_ne_bytes()
+        );
         assert_eq!(floats(instance, "first"), (vec![3], x.to_vec()));
-        let some: Vec<f32> = [3.0, 0.0, 1.0, 2.0].iter().flat_map(|k| x.map(|v| k * v)).collect();
+        let some: Vec<f32> = [3.0, 0.0, 1.0, 2.0]
+            .iter()
+            .flat_map(|k| x.map(|v| k * v))
+            .collect();
         assert_eq!(floats(instance, "some"), (vec![4, 3], some));
         assert_eq!(floats(instance, "again"), (vec![3], x.to_vec()));
     }
-    for (which, message) in [([0, 1, 2, 7], "element 7 is outside of a list of 5"), ([-1, 0, 0, 0], "element -1")] {
+    for (which, message) in [
+        ([0, 1, 2, 7], "element 7 is outside of a list of 5"),
+        ([-1, 0, 0, 0], "element -1"),
+    ] {
         ints(instance, "which", &which);
         let error = instance.run("main").unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
@@ -96,7 +121,9 @@ fn lists_are_printed_and_read_back() {
 fn written(dtype: &str, elem: &str, len: &str, init: &str) -> String {
     let (ty, dynamic) = (format!("list<tensor<{dtype}, {elem}>, {len}>"), len == "?");
     let sizes = elem.trim_matches(['[', ']']).split(", ").enumerate();
-    let sizes: Vec<String> = sizes.map(|(k, n)| format!("int32 d{k} = const()[val = int32({n})];")).collect();
+    let sizes: Vec<String> = sizes
+        .map(|(k, n)| format!("int32 d{k} = const()[val = int32({n})];"))
+        .collect();
     let names: Vec<String> = (0..sizes.len()).map(|k| format!("d{k}")).collect();
     format!(
         "program(1.3) {{ func main<ios17>(tensor<int32, [1]> at, tensor<{dtype}, {elem}> x) {{
@@ -130,7 +157,11 @@ fn lists_hold_every_type_and_keep_or_change_their_length() {
             let program = read(&written(dtype, "[2, 3, 2]", len, init));
             let mut instance = CPU.load(&program).unwrap().instantiate().unwrap();
             ints(instance.as_mut(), "at", &[at]);
-            let x = if dtype == "bool" { vec![1; 12] } else { x[..12 * n_bytes].to_vec() };
+            let x = if dtype == "bool" {
+                vec![1; 12]
+            } else {
+                x[..12 * n_bytes].to_vec()
+            };
             instance.input("x", &[2, 3, 2]).unwrap().copy_from_slice(&x);
             let result = instance.run("main");
             let Some((before, after)) = expected else {
@@ -139,7 +170,8 @@ fn lists_hold_every_type_and_keep_or_change_their_length() {
                 continue;
             };
             result.unwrap();
-            let length = |name| i32::from_ne_bytes(instance.output(name).unwrap().bytes.try_into().unwrap());
+            let length =
+                |name| i32::from_ne_bytes(instance.output(name).unwrap().bytes.try_into().unwrap());
             assert_eq!((length("n_old"), length("n")), (before, after));
             assert_eq!(instance.output("y").unwrap().bytes, x);
             let first = if at == 0 { x.clone() } else { vec![0; x.len()] };
@@ -166,7 +198,10 @@ fn values_are_as_many_as_their_places() {
     for at in [&[4, 0][..], &[4, 0, 2, 1]] {
         ints(instance.as_mut(), "at", at);
         let error = instance.run("main").unwrap_err().to_string();
-        assert!(error.contains(&format!("[3, 2] does not hold {} elements", at.len())), "{error}");
+        assert!(
+            error.contains(&format!("[3, 2] does not hold {} elements", at.len())),
+            "{error}"
+        );
     }
 }
 
@@ -184,14 +219,46 @@ fn a_list_does_not_grow_without_bound() {
 #[test]
 fn what_is_no_list_is_refused() {
     for (old, new, message) in [
-        ("index = place, ls = b", "index = which, ls = b", "`index` is tensor<int32, [4]>: a scalar is needed"),
-        ("value = row", "value = n", "`value` is tensor<int32, [1]>, the elements of `ls` are tensor<fp32, [?]>"),
-        ("indices = which, ls = full, value = some", "indices = n, ls = full, value = some", "`indices` 1 elements"),
-        ("list_length(ls = full)", "list_length(ls = x)", "`ls` takes List"),
-        ("init_length = int32(0)", "dtype = string(\"int8\")", "`dtype` is `int8`"),
-        ("init_length = int32(0)", "dynamic_length = bool(false), init_length = end", "must be constant"),
-        ("elem_shape = (size)", "elem_shape = (size, size, size, size, size)", "5 dimensions, 4 are the most"),
-        ("elem_shape = (size)", "elem_shape = (x)", "constant sizes and strings are needed"),
+        (
+            "index = place, ls = b",
+            "index = which, ls = b",
+            "`index` is tensor<int32, [4]>: a scalar is needed",
+        ),
+        (
+            "value = row",
+            "value = n",
+            "`value` is tensor<int32, [1]>, the elements of `ls` are tensor<fp32, [?]>",
+        ),
+        (
+            "indices = which, ls = full, value = some",
+            "indices = n, ls = full, value = some",
+            "`indices` 1 elements",
+        ),
+        (
+            "list_length(ls = full)",
+            "list_length(ls = x)",
+            "`ls` takes List",
+        ),
+        (
+            "init_length = int32(0)",
+            "dtype = string(\"int8\")",
+            "`dtype` is `int8`",
+        ),
+        (
+            "init_length = int32(0)",
+            "dynamic_length = bool(false), init_length = end",
+            "must be constant",
+        ),
+        (
+            "elem_shape = (size)",
+            "elem_shape = (size, size, size, size, size)",
+            "5 dimensions, 4 are the most",
+        ),
+        (
+            "elem_shape = (size)",
+            "elem_shape = (x)",
+            "constant sizes and strings are needed",
+        ),
         ("-> (length, ", "-> (full, ", "it is an output of type list"),
     ] {
         assert!(GROWING.contains(old), "{old}");

@@ -1,4 +1,5 @@
-//! Issue 30, 3.5: one budget counts what programs take together, and what does not fit is an error before it is allocated.
+//! Issue 30, 3.5: one budget counts what programs take together, and what does not fit is an error
+//! before it is allocated.
 
 use thane_cpu::{Cpu, Numerics};
 use thane_mil::backend::{Backend, Instance, LoadError, RunError};
@@ -10,7 +11,9 @@ use thane_mil::valid;
 const MIB: usize = 1 << 20;
 
 fn read(statements: &str, inputs: &str, outputs: &str) -> Program {
-    let text = format!("program(1.3)\n{{\n func main<ios18>({inputs}) {{\n{statements}\n}} -> ({outputs});\n}}");
+    let text = format!(
+        "program(1.3)\n{{\n func main<ios18>({inputs}) {{\n{statements}\n}} -> ({outputs});\n}}"
+    );
     let program = parse(&text, &|_, _, _| None).unwrap();
     valid::check(&program).unwrap();
     program
@@ -28,7 +31,11 @@ fn many(n: usize) -> Program {
         )
     };
     let names: Vec<String> = (0..n).map(|i| format!("y{i}")).collect();
-    read(&(0..n).map(value).collect::<String>(), "tensor<fp32, [1024]> x", &names.join(", "))
+    read(
+        &(0..n).map(value).collect::<String>(),
+        "tensor<fp32, [1024]> x",
+        &names.join(", "),
+    )
 }
 
 fn run(instance: &mut dyn Instance) -> Result<(), RunError> {
@@ -41,9 +48,17 @@ fn the_values_of_a_run_are_bounded_together() {
     let budget = Budget::new(30 * MIB);
     let mut instance = cpu(&budget).load(&many(8)).unwrap().instantiate().unwrap();
     let error = run(instance.as_mut()).unwrap_err();
-    assert_eq!(error.to_string(), "main: op `tile` that makes `y7` (from ``) does not fit in memory");
-    let RunError::OverBudget { source, .. } = error else { panic!("{error}") };
-    assert_eq!((source.what.as_str(), source.needed_bytes), ("a tensor [1048576] of fp32", 4 * MIB));
+    assert_eq!(
+        error.to_string(),
+        "main: op `tile` that makes `y7` (from ``) does not fit in memory"
+    );
+    let RunError::OverBudget { source, .. } = error else {
+        panic!("{error}")
+    };
+    assert_eq!(
+        (source.what.as_str(), source.needed_bytes),
+        ("a tensor [1048576] of fp32", 4 * MIB)
+    );
     assert_eq!(source.limit_bytes, 30 * MIB);
     drop(instance);
     assert_eq!(budget.used_bytes(), 0);
@@ -77,13 +92,22 @@ fn buffers_that_wait_do_not_stand_in_the_way() {
 #[test]
 fn constants_that_are_computed_count() {
     let value = |i: usize| {
-        format!("tensor<fp32, [1048576]> y{i} = fill(shape = tensor<int32, [1]>([1048576]), value = fp32({i}));\n")
+        format!(
+            "tensor<fp32, [1048576]> y{i} = fill(shape = tensor<int32, [1]>([1048576]), value = fp32({i}));\n"
+        )
     };
     let names: Vec<String> = (0..8).map(|i| format!("y{i}")).collect();
-    let program = read(&(0..8).map(value).collect::<String>(), "tensor<fp32, [1024]> x", &names.join(", "));
+    let program = read(
+        &(0..8).map(value).collect::<String>(),
+        "tensor<fp32, [1024]> x",
+        &names.join(", "),
+    );
     let budget = Budget::new(30 * MIB);
     let error = cpu(&budget).load(&program).err().unwrap();
-    assert!(matches!(&error, LoadError::OverBudget { source, .. } if source.limit_bytes == 30 * MIB), "{error}");
+    assert!(
+        matches!(&error, LoadError::OverBudget { source, .. } if source.limit_bytes == 30 * MIB),
+        "{error}"
+    );
     assert!(error.to_string().starts_with("main: op `fill`"), "{error}");
     assert_eq!(budget.used_bytes(), 0);
     cpu(&Budget::new(40 * MIB)).load(&program).unwrap();
@@ -103,7 +127,10 @@ fn states_count_as_if_they_were_full() {
     assert_eq!(budget.used_bytes(), 4 * MIB);
     let error = executable.instantiate().err().unwrap();
     assert_eq!(error.to_string(), "state `cache` does not fit in memory");
-    assert!(matches!(executable.instantiate_batch(2).err().unwrap(), RunError::OverBudget { .. }));
+    assert!(matches!(
+        executable.instantiate_batch(2).err().unwrap(),
+        RunError::OverBudget { .. }
+    ));
     let mut two = two;
     two[0].reset();
     assert_eq!(budget.used_bytes(), 4 * MIB);
@@ -114,7 +141,11 @@ fn states_count_as_if_they_were_full() {
 
 #[test]
 fn inputs_count() {
-    let program = read("tensor<fp32, [?]> y = relu(x = x);", "tensor<fp32, [?]> x", "y");
+    let program = read(
+        "tensor<fp32, [?]> y = relu(x = x);",
+        "tensor<fp32, [?]> x",
+        "y",
+    );
     let budget = Budget::new(MIB);
     let mut instance = cpu(&budget).load(&program).unwrap().instantiate().unwrap();
     let error = instance.input("x", &[1 << 18 | 1]).unwrap_err();

@@ -1,4 +1,5 @@
-//! Every op of the opset on small inputs, against what coremltools gives (`tests/ops`, made by `tests/oracle/make_ops.py`).
+//! Every op of the opset on small inputs, against what coremltools gives (`tests/ops`, made by
+//! `tests/oracle/make_ops.py`).
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -14,36 +15,90 @@ use thane_mil::valid;
 
 /// Ops without a file, and why.
 const WITHOUT_FILE: &[(&str, &str)] = &[
-    ("const", "each file states its constants; coremltools has nothing to compute"),
-    ("cond", "coremltools evaluates no nested block: `tests/it/control.rs`"),
-    ("while_loop", "coremltools evaluates no nested block: `tests/it/control.rs`"),
-    ("classify", "coremltools evaluates no label: `tests/it/classify.rs`"),
-    ("make_list", "coremltools evaluates no list: `tests/it/lists.rs`"),
-    ("list_length", "coremltools evaluates no list: `tests/it/lists.rs`"),
-    ("list_write", "coremltools evaluates no list: `tests/it/lists.rs`"),
-    ("list_read", "coremltools evaluates no list: `tests/it/lists.rs`"),
-    ("list_gather", "coremltools evaluates no list: `tests/it/lists.rs`"),
-    ("list_scatter", "coremltools evaluates no list: `tests/it/lists.rs`"),
-    ("random_bernoulli", "numbers cannot be compared, their distribution is: `tests/it/random.rs`"),
-    ("random_categorical", "numbers cannot be compared, their distribution is: `tests/it/random.rs`"),
-    ("random_normal", "numbers cannot be compared, their distribution is: `tests/it/random.rs`"),
-    ("random_uniform", "numbers cannot be compared, their distribution is: `tests/it/random.rs`"),
-    ("read_state", "coremltools evaluates no state: `states_are_read_and_written_in_order`"),
-    ("coreml_update_state", "coremltools evaluates no state: `states_are_read_and_written_in_order`"),
-    ("write_state", "coremltools evaluates no state: `states_are_read_and_written_in_order`"),
+    (
+        "const",
+        "each file states its constants; coremltools has nothing to compute",
+    ),
+    (
+        "cond",
+        "coremltools evaluates no nested block: `tests/it/control.rs`",
+    ),
+    (
+        "while_loop",
+        "coremltools evaluates no nested block: `tests/it/control.rs`",
+    ),
+    (
+        "classify",
+        "coremltools evaluates no label: `tests/it/classify.rs`",
+    ),
+    (
+        "make_list",
+        "coremltools evaluates no list: `tests/it/lists.rs`",
+    ),
+    (
+        "list_length",
+        "coremltools evaluates no list: `tests/it/lists.rs`",
+    ),
+    (
+        "list_write",
+        "coremltools evaluates no list: `tests/it/lists.rs`",
+    ),
+    (
+        "list_read",
+        "coremltools evaluates no list: `tests/it/lists.rs`",
+    ),
+    (
+        "list_gather",
+        "coremltools evaluates no list: `tests/it/lists.rs`",
+    ),
+    (
+        "list_scatter",
+        "coremltools evaluates no list: `tests/it/lists.rs`",
+    ),
+    (
+        "random_bernoulli",
+        "numbers cannot be compared, their distribution is: `tests/it/random.rs`",
+    ),
+    (
+        "random_categorical",
+        "numbers cannot be compared, their distribution is: `tests/it/random.rs`",
+    ),
+    (
+        "random_normal",
+        "numbers cannot be compared, their distribution is: `tests/it/random.rs`",
+    ),
+    (
+        "random_uniform",
+        "numbers cannot be compared, their distribution is: `tests/it/random.rs`",
+    ),
+    (
+        "read_state",
+        "coremltools evaluates no state: `states_are_read_and_written_in_order`",
+    ),
+    (
+        "coreml_update_state",
+        "coremltools evaluates no state: `states_are_read_and_written_in_order`",
+    ),
+    (
+        "write_state",
+        "coremltools evaluates no state: `states_are_read_and_written_in_order`",
+    ),
 ];
 
-/// How far from the expected result one may be: what is relative to it, plus what is absolute. Results in fp16 may be the
-/// next number in fp16 instead. An op that is not here is exact.
+/// How far from the expected result one may be: what is relative to it, plus what is absolute.
+/// Results in fp16 may be the next number in fp16 instead. An op that is not here is exact.
 ///
-/// Expected values come from numpy in fp32, each step of a formula rounded, so that a bound is what the kernel promises
-/// (`thane_kernels::activation`) plus the error of the reference: one unit in the last place, 1.2e-7, for a function.
+/// Expected values come from numpy in fp32, each step of a formula rounded, so that a bound is what
+/// the kernel promises (`thane_kernels::activation`) plus the error of the reference: one unit in
+/// the last place, 1.2e-7, for a function.
 fn bound(op: &str) -> Option<(f64, f64)> {
     Some(match op {
         // The C library's and numpy's.
         "cos" | "sin" | "log" | "pow" => (3.6e-7, 0.0),
         // Rounded from fp64; numpy promises 4 units in the last place.
-        "acos" | "asin" | "atan" | "atanh" | "cosh" | "exp2" | "sinh" | "tan" | "scaled_tanh" => (4.8e-7, 0.0),
+        "acos" | "asin" | "atan" | "atanh" | "cosh" | "exp2" | "sinh" | "tan" | "scaled_tanh" => {
+            (4.8e-7, 0.0)
+        }
         // exp(x) - 1 and ln(1 + exp(x)) cancel in the reference.
         "elu" | "softplus" | "softplus_parametric" => (5e-7, 5e-7),
         // Promised: 1.5, 2.5, 3 and 3.5 units in the last place.
@@ -57,8 +112,15 @@ fn bound(op: &str) -> Option<(f64, f64)> {
         "gelu" => (1.2e-6, 8e-7),
         "softmax" => (5e-7, 0.0),
         // Sums of at most 33 products of numbers up to 3; 9.6e-7 measured with AVX-512.
-        "linear" | "matmul" | "einsum" | "scaled_dot_product_attention" | "reduce_sum" | "reduce_mean" => (5e-7, 2e-6),
-        "reduce_l1_norm" | "reduce_l2_norm" | "reduce_sum_square" | "reduce_log_sum" => (5e-7, 2e-6),
+        "linear"
+        | "matmul"
+        | "einsum"
+        | "scaled_dot_product_attention"
+        | "reduce_sum"
+        | "reduce_mean" => (5e-7, 2e-6),
+        "reduce_l1_norm" | "reduce_l2_norm" | "reduce_sum_square" | "reduce_log_sum" => {
+            (5e-7, 2e-6)
+        }
         // The reference rounds each of 24 products.
         "reduce_prod" => (1.5e-6, 0.0),
         // Numbers up to 200, sums of exponentials of differences.
@@ -69,7 +131,8 @@ fn bound(op: &str) -> Option<(f64, f64)> {
         // Computed in f64 on both sides and rounded once; next to 0 what is left of larger terms.
         "batch_norm" | "instance_norm" | "local_response_norm" => (1.2e-7, 1e-12),
         "conv" | "conv_quantized" | "conv_transpose" | "avg_pool" | "l2_pool" => (1.2e-7, 1e-12),
-        "affine" | "crop_resize" | "resample" | "resize" | "resize_bilinear" | "upsample_bilinear" => (1.2e-7, 1e-12),
+        "affine" | "crop_resize" | "resample" | "resize" | "resize_bilinear"
+        | "upsample_bilinear" => (1.2e-7, 1e-12),
         _ => return None,
     })
 }
@@ -94,13 +157,32 @@ impl File {
         let text = std::fs::read_to_string(folder().join(format!("{name}.mil"))).unwrap();
         let program = parse(&text, &|_, _, _| None).unwrap_or_else(|e| panic!("{name}.mil: {e}"));
         let mut values = HashMap::new();
-        for line in text.lines().filter_map(|l| l.trim().strip_prefix("// case_")) {
-            let Some((place, numbers)) = line.split_once(" = ") else { continue };
+        for line in text
+            .lines()
+            .filter_map(|l| l.trim().strip_prefix("// case_"))
+        {
+            let Some((place, numbers)) = line.split_once(" = ") else {
+                continue;
+            };
             let (case, value) = place.split_once(' ').unwrap();
-            let numbers = numbers.trim_matches(['[', ']']).split(", ").filter(|n| !n.is_empty()).map(number).collect();
-            assert!(values.insert((format!("case_{case}"), value.to_owned()), numbers).is_none(), "{name}: {place}");
+            let numbers = numbers
+                .trim_matches(['[', ']'])
+                .split(", ")
+                .filter(|n| !n.is_empty())
+                .map(number)
+                .collect();
+            assert!(
+                values
+                    .insert((format!("case_{case}"), value.to_owned()), numbers)
+                    .is_none(),
+                "{name}: {place}"
+            );
         }
-        Self { op, program, values }
+        Self {
+            op,
+            program,
+            values,
+        }
     }
 
     fn all() -> Vec<Self> {
@@ -115,12 +197,19 @@ impl File {
 
     fn numbers(&self, f: &Function, value: &str) -> &[f64] {
         let place = (f.name.clone(), value.to_owned());
-        self.values.get(&place).unwrap_or_else(|| panic!("{}: {place:?} is not in the file", self.op.name))
+        self.values
+            .get(&place)
+            .unwrap_or_else(|| panic!("{}: {place:?} is not in the file", self.op.name))
     }
 
     /// The op that a case is about.
     fn op<'a>(&self, f: &'a Function) -> &'a Op {
-        f.body().ops.iter().map(|id| f.op(*id)).rfind(|op| op.def == self.op).unwrap()
+        f.body()
+            .ops
+            .iter()
+            .map(|id| f.op(*id))
+            .rfind(|op| op.def == self.op)
+            .unwrap()
     }
 }
 
@@ -128,7 +217,9 @@ fn number(text: &str) -> f64 {
     match text {
         "true" => 1.0,
         "false" => 0.0,
-        _ => text.parse().unwrap_or_else(|_| panic!("`{text}` is no number")),
+        _ => text
+            .parse()
+            .unwrap_or_else(|_| panic!("`{text}` is no number")),
     }
 }
 
@@ -138,14 +229,22 @@ fn ops_give_what_coremltools_gives() {
     for file in File::all() {
         valid::check(&file.program).unwrap_or_else(|e| panic!("{}: {e:?}", file.op.name));
         for f in file.program.functions() {
-            // The engine's numbers without any of its effects are f32, op by op; with them they are others of the same types.
-            for numerics in [Numerics::F32, Numerics::Ane(Effects::NONE), Numerics::Ane(Effects::default())] {
-                // What it gives is as long as its input has numbers that are not 0, which effects change.
+            // The engine's numbers without any of its effects are f32, op by op; with them they are
+            // others of the same types.
+            for numerics in [
+                Numerics::F32,
+                Numerics::Ane(Effects::NONE),
+                Numerics::Ane(Effects::default()),
+            ] {
+                // What it gives is as long as its input has numbers that are not 0, which effects
+                // change.
                 if file.op.name == "non_zero" && numerics == Numerics::Ane(Effects::default()) {
                     continue;
                 }
                 let failed = run_case(&file, f, numerics).err();
-                errors.extend(failed.map(|e| format!("{}, {}, {numerics:?}: {e}", file.op.name, f.name)));
+                errors.extend(
+                    failed.map(|e| format!("{}, {}, {numerics:?}: {e}", file.op.name, f.name)),
+                );
             }
             n_cases += 1;
         }
@@ -156,11 +255,21 @@ fn ops_give_what_coremltools_gives() {
 
 fn run_case(file: &File, f: &Function, numerics: Numerics) -> Result<(), String> {
     let cpu = Cpu::new(numerics, 1);
-    let mut instance = cpu.load(&Program::new(vec![f.clone()])).unwrap().instantiate().unwrap();
+    let mut instance = cpu
+        .load(&Program::new(vec![f.clone()]))
+        .unwrap()
+        .instantiate()
+        .unwrap();
     for &input in &f.body().inputs {
         let value = f.value(input);
         let ty = value.ty.tensor().unwrap();
-        fill(instance.as_mut(), &value.name, &ty.known_shape().unwrap(), ty.dtype, file.numbers(f, &value.name));
+        fill(
+            instance.as_mut(),
+            &value.name,
+            &ty.known_shape().unwrap(),
+            ty.dtype,
+            file.numbers(f, &value.name),
+        );
     }
     instance.run(&f.name).map_err(|e| e.to_string())?;
     for &output in &f.body().outputs {
@@ -168,14 +277,26 @@ fn run_case(file: &File, f: &Function, numerics: Numerics) -> Result<(), String>
         let view = instance.output(&value.name).map_err(|e| e.to_string())?;
         let ty = value.ty.tensor().unwrap();
         if (view.dtype, Some(view.shape.to_vec())) != (ty.dtype, ty.known_shape()) {
-            return Err(format!("`{}` is {:?} of {}, not {ty}", value.name, view.shape, view.dtype));
+            return Err(format!(
+                "`{}` is {:?} of {}, not {ty}",
+                value.name, view.shape, view.dtype
+            ));
         }
         if numerics == Numerics::Ane(Effects::default()) {
             continue;
         }
-        let expected = decode_bytes(view.dtype, &encode(view.dtype, file.numbers(f, &value.name)));
+        let expected = decode_bytes(
+            view.dtype,
+            &encode(view.dtype, file.numbers(f, &value.name)),
+        );
         let found = decode(view);
-        assert_eq!(found.len(), expected.len(), "{}, {}: elements", file.op.name, f.name);
+        assert_eq!(
+            found.len(),
+            expected.len(),
+            "{}, {}: elements",
+            file.op.name,
+            f.name
+        );
         let mut pairs = found.iter().zip(&expected);
         if pairs.any(|(found, expected)| !is_close(file.op.name, view.dtype, *found, *expected)) {
             return Err(format!("`{}` is {found:?}, not {expected:?}", value.name));
@@ -185,7 +306,11 @@ fn run_case(file: &File, f: &Function, numerics: Numerics) -> Result<(), String>
 }
 
 fn load(program: &Program) -> Box<dyn Instance> {
-    Cpu::new(Numerics::F32, 1).load(program).unwrap().instantiate().unwrap()
+    Cpu::new(Numerics::F32, 1)
+        .load(program)
+        .unwrap()
+        .instantiate()
+        .unwrap()
 }
 
 fn is_close(op: &str, dtype: DType, found: f64, expected: f64) -> bool {
@@ -194,7 +319,9 @@ fn is_close(op: &str, dtype: DType, found: f64, expected: f64) -> bool {
     }
     match (bound(op), dtype) {
         (Some(_), DType::Fp16) => (half_step(found) - half_step(expected)).abs() <= 1,
-        (Some((relative, absolute)), DType::Fp32) => (found - expected).abs() <= relative * expected.abs() + absolute,
+        (Some((relative, absolute)), DType::Fp32) => {
+            (found - expected).abs() <= relative * expected.abs() + absolute
+        }
         _ => false,
     }
 }
@@ -226,27 +353,63 @@ fn decode(view: View<'_>) -> Vec<f64> {
 
 fn decode_bytes(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     match dtype {
-        DType::Fp32 => bytes.as_chunks().0.iter().map(|b| f64::from(f32::from_ne_bytes(*b))).collect(),
+        DType::Fp32 => bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f64::from(f32::from_ne_bytes(*b)))
+            .collect(),
         DType::Fp16 => {
-            let half = |b: &[u8; 2]| f64::from(thane_mil::literal::f16_to_f32(u16::from_ne_bytes(*b)));
+            let half =
+                |b: &[u8; 2]| f64::from(thane_mil::literal::f16_to_f32(u16::from_ne_bytes(*b)));
             bytes.as_chunks().0.iter().map(half).collect()
         }
-        DType::Int32 => bytes.as_chunks().0.iter().map(|b| f64::from(i32::from_ne_bytes(*b))).collect(),
-        DType::Uint32 => bytes.as_chunks().0.iter().map(|b| f64::from(u32::from_ne_bytes(*b))).collect(),
-        DType::Int16 => bytes.as_chunks().0.iter().map(|b| f64::from(i16::from_ne_bytes(*b))).collect(),
-        DType::Uint16 => bytes.as_chunks().0.iter().map(|b| f64::from(u16::from_ne_bytes(*b))).collect(),
+        DType::Int32 => bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f64::from(i32::from_ne_bytes(*b)))
+            .collect(),
+        DType::Uint32 => bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f64::from(u32::from_ne_bytes(*b)))
+            .collect(),
+        DType::Int16 => bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f64::from(i16::from_ne_bytes(*b)))
+            .collect(),
+        DType::Uint16 => bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f64::from(u16::from_ne_bytes(*b)))
+            .collect(),
         DType::Int8 => bytes.iter().map(|b| f64::from(b.cast_signed())).collect(),
         DType::Uint8 | DType::Bool => bytes.iter().map(|b| f64::from(*b)).collect(),
         other => panic!("no file has results of {other}"),
     }
 }
 
-/// The parser takes a declared type that is more precise than what is inferred; where nothing depends on the values of
-/// inputs, both must be equal.
+/// The parser takes a declared type that is more precise than what is inferred; where nothing
+/// depends on the values of inputs, both must be equal.
 #[test]
 fn result_types_are_those_of_coremltools() {
     /// Parameters that shapes follow from.
-    const SHAPES: [&str; 9] = ["begin", "end", "one_hot_vector_size", "pad", "reps", "shape", "size", "start", "step"];
+    const SHAPES: [&str; 9] = [
+        "begin",
+        "end",
+        "one_hot_vector_size",
+        "pad",
+        "reps",
+        "shape",
+        "size",
+        "start",
+        "step",
+    ];
     /// Ops whose sizes depend on all of their data.
     const SIZED: [&str; 1] = ["non_zero"];
     for file in File::all() {
@@ -254,10 +417,18 @@ fn result_types_are_those_of_coremltools() {
             let op = file.op(f);
             let inferred = infer(f, op, Type::clone).unwrap();
             let declared: Vec<Type> = op.results.iter().map(|r| f.value(*r).ty.clone()).collect();
-            let open = SIZED.contains(&op.def.name) || SHAPES.iter().any(|name| op.value_arg(name).is_some());
-            let agree =
-                if open { inferred.iter().zip(&declared).all(|(a, b)| a.compatible(b)) } else { inferred == declared };
-            assert!(agree, "{}, {}: {inferred:?}, not {declared:?}", file.op.name, f.name);
+            let open = SIZED.contains(&op.def.name)
+                || SHAPES.iter().any(|name| op.value_arg(name).is_some());
+            let agree = if open {
+                inferred.iter().zip(&declared).all(|(a, b)| a.compatible(b))
+            } else {
+                inferred == declared
+            };
+            assert!(
+                agree,
+                "{}, {}: {inferred:?}, not {declared:?}",
+                file.op.name, f.name
+            );
         }
     }
 }
@@ -279,7 +450,9 @@ fn infer(f: &Function, op: &Op, view: impl Fn(&Type) -> Type) -> Result<Vec<Type
             Arg::Value(_) => Some(ArgType::One(&types[0], Known::No)),
             Arg::Values(vs) => {
                 let known = |v: &ValueId| f.constant(*v).map_or(Known::No, Known::Literal);
-                Some(ArgType::Many(types.iter().zip(vs).map(|(ty, v)| (ty, known(v))).collect()))
+                Some(ArgType::Many(
+                    types.iter().zip(vs).map(|(ty, v)| (ty, known(v))).collect(),
+                ))
             }
             Arg::Literal(l) => Some(ArgType::One(&types[0], Known::Literal(l))),
         })
@@ -287,15 +460,18 @@ fn infer(f: &Function, op: &Op, view: impl Fn(&Type) -> Type) -> Result<Vec<Type
     Infer::new(op.def, &args, &mut 0).run()
 }
 
-/// Where no dimension of an operand is known, inference says what it must know, or succeeds and claims nothing that one
-/// call belies.
+/// Where no dimension of an operand is known, inference says what it must know, or succeeds and
+/// claims nothing that one call belies.
 #[test]
 fn types_are_inferred_where_sizes_are_not_known() {
     let symbol = std::cell::Cell::new(1000);
     let open = |ty: &Type| match ty {
         Type::Tensor(t) => {
             let fresh = |_: &Dim| Dim::Symbol(Symbol(symbol.replace(symbol.get() + 1)));
-            Type::Tensor(TensorType { dtype: t.dtype, shape: t.shape.iter().map(fresh).collect() })
+            Type::Tensor(TensorType {
+                dtype: t.dtype,
+                shape: t.shape.iter().map(fresh).collect(),
+            })
         }
         other => other.clone(),
     };
@@ -306,11 +482,19 @@ fn types_are_inferred_where_sizes_are_not_known() {
             let op = file.op(f);
             let declared: Vec<Type> = op.results.iter().map(|r| f.value(*r).ty.clone()).collect();
             let agrees = match &infer(f, op, open) {
-                Ok(types) => types.len() == declared.len() && types.iter().zip(&declared).all(|(a, b)| a.compatible(b)),
+                Ok(types) => {
+                    types.len() == declared.len()
+                        && types.iter().zip(&declared).all(|(a, b)| a.compatible(b))
+                }
                 Err(e) => e.0.contains("known") || e.0.contains("constant"),
             };
             if !agrees {
-                errors.push(format!("{}, {}: {:?}", file.op.name, f.name, infer(f, op, open)));
+                errors.push(format!(
+                    "{}, {}: {:?}",
+                    file.op.name,
+                    f.name,
+                    infer(f, op, open)
+                ));
             }
         }
     }
@@ -320,22 +504,45 @@ fn types_are_inferred_where_sizes_are_not_known() {
 /// Adding a row to the opset without a file, or a parameter that no case binds, fails here.
 #[test]
 fn every_op_parameter_and_element_type_has_a_case() {
-    let files: HashMap<(&str, Opset), File> = File::all().into_iter().map(|f| ((f.op.name, f.op.since), f)).collect();
+    let files: HashMap<(&str, Opset), File> = File::all()
+        .into_iter()
+        .map(|f| ((f.op.name, f.op.since), f))
+        .collect();
     let mut missing = Vec::new();
     for def in opset::GROUPS.iter().flat_map(|g| g.iter()) {
         let reason = WITHOUT_FILE.iter().find(|(name, _)| *name == def.name);
         let Some(file) = files.get(&(def.name, def.since)) else {
             missing.extend(
-                reason.is_none().then(|| format!("a file of tests/ops for {} since {:?}", def.name, def.since)),
+                reason
+                    .is_none()
+                    .then(|| format!("a file of tests/ops for {} since {:?}", def.name, def.since)),
             );
             continue;
         };
-        assert!(reason.is_none(), "{} has a file and a reason for having none", def.name);
+        assert!(
+            reason.is_none(),
+            "{} has a file and a reason for having none",
+            def.name
+        );
         for (i, param) in def.params.iter().enumerate() {
-            let bound: Vec<_> = file.program.functions().iter().filter_map(|f| file.op(f).args[i].as_ref()).collect();
-            missing.extend(bound.is_empty().then(|| format!("{}: `{}` is never bound", def.name, param.name)));
+            let bound: Vec<_> = file
+                .program
+                .functions()
+                .iter()
+                .filter_map(|f| file.op(f).args[i].as_ref())
+                .collect();
+            missing.extend(
+                bound
+                    .is_empty()
+                    .then(|| format!("{}: `{}` is never bound", def.name, param.name)),
+            );
         }
-        let seen: HashSet<DType> = file.program.functions().iter().map(|f| first_dtype(f, file.op(f))).collect();
+        let seen: HashSet<DType> = file
+            .program
+            .functions()
+            .iter()
+            .map(|f| first_dtype(f, file.op(f)))
+            .collect();
         if let Accepts::Tensor(dtypes) = def.params[0].accepts {
             let unseen = dtypes.iter().filter(|d| !seen.contains(d));
             missing.extend(unseen.map(|d| format!("{}: no case for {d}", def.name)));
@@ -360,8 +567,16 @@ const ILLEGAL: &[(&str, &str, &str)] = &[
         "tensor<fp32, [3]> y = clip(x = x, alpha = fp32(1), beta = fp32(1));",
         "`alpha` is 1, `beta` is 1: it must be less",
     ),
-    ("tensor<int8, [3]> x", "tensor<int8, [6]> y = tile(x = x, reps = tensor<int32, [1]>([2]));", "it takes fp16"),
-    ("tensor<fp32, [?, 3]> x", "tensor<fp32, [3]> y = squeeze(x = x);", "the rank would follow from it"),
+    (
+        "tensor<int8, [3]> x",
+        "tensor<int8, [6]> y = tile(x = x, reps = tensor<int32, [1]>([2]));",
+        "it takes fp16",
+    ),
+    (
+        "tensor<fp32, [?, 3]> x",
+        "tensor<fp32, [3]> y = squeeze(x = x);",
+        "the rank would follow from it",
+    ),
     (
         "tensor<fp32, [2, 3]> x",
         "tensor<fp32, [2, 3]> y = layer_norm(x = x, axes = tensor<int32, [1]>([1]), gamma = tensor<fp32, [2]>([1, 2]));",
@@ -459,7 +674,9 @@ const ILLEGAL: &[(&str, &str, &str)] = &[
 #[test]
 fn what_is_not_legal_is_refused() {
     for (inputs, body, message) in ILLEGAL {
-        let error = parse(&main_function(inputs, body), &|_, _, _| None).unwrap_err().to_string();
+        let error = parse(&main_function(inputs, body), &|_, _, _| None)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(message), "{error}");
     }
 }
@@ -468,10 +685,22 @@ fn what_is_not_legal_is_refused() {
 #[test]
 fn older_opsets_refuse_what_newer_ones_take() {
     for (body, message) in [
-        ("tensor<fp32, [3]> y = elu(x = x, alpha = fp16(1));", "`x` is tensor<fp32, [3]> and `alpha` is fp16"),
-        ("tensor<fp32, [3]> y = log(x = x, epsilon = fp16(1));", "`x` is tensor<fp32, [3]> and `epsilon` is fp16"),
-        ("tensor<int8, [3]> y = cast(x = x, dtype = string(\"int8\"));", "`dtype` is `int8`"),
-        ("int32 y = reduce_argmin(x = x, output_dtype = string(\"int32\"));", "no parameter `output_dtype`"),
+        (
+            "tensor<fp32, [3]> y = elu(x = x, alpha = fp16(1));",
+            "`x` is tensor<fp32, [3]> and `alpha` is fp16",
+        ),
+        (
+            "tensor<fp32, [3]> y = log(x = x, epsilon = fp16(1));",
+            "`x` is tensor<fp32, [3]> and `epsilon` is fp16",
+        ),
+        (
+            "tensor<int8, [3]> y = cast(x = x, dtype = string(\"int8\"));",
+            "`dtype` is `int8`",
+        ),
+        (
+            "int32 y = reduce_argmin(x = x, output_dtype = string(\"int32\"));",
+            "no parameter `output_dtype`",
+        ),
         (
             "tensor<fp32, [1]> y = linear(x = x, weight = tensor<fp16, [1, 3]>([[1, 2, 3]]));",
             "`x` is tensor<fp32, [3]> and `weight` is tensor<fp16, [1, 3]>",
@@ -479,7 +708,9 @@ fn older_opsets_refuse_what_newer_ones_take() {
     ] {
         let text = main_function("tensor<fp32, [3]> x", body);
         valid::check(&parse(&text, &|_, _, _| None).unwrap()).unwrap();
-        let error = parse(&text.replace("ios18", "ios16"), &|_, _, _| None).unwrap_err().to_string();
+        let error = parse(&text.replace("ios18", "ios16"), &|_, _, _| None)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(message), "{error}");
     }
 }
@@ -518,7 +749,12 @@ fn what_a_later_opset_brought_is_refused() {
             "tensor<fp32, [2]> y = gather(x = x, indices = tensor<uint16, [2]>([0, 1]));",
             "`indices` is tensor<uint16, [2]>",
         ),
-        ("ios15", "tensor<fp32, [3]> x", "tensor<fp32, [3]> y = fill_like(ref_tensor = x);", "has no op"),
+        (
+            "ios15",
+            "tensor<fp32, [3]> x",
+            "tensor<fp32, [3]> y = fill_like(ref_tensor = x);",
+            "has no op",
+        ),
     ] {
         let text = main_function(inputs, body).replace("ios18", opset);
         let error = parse(&text, &|_, _, _| None).unwrap_err().to_string();
@@ -526,7 +762,8 @@ fn what_a_later_opset_brought_is_refused() {
     }
 }
 
-/// Legal ops that the backend cannot run are errors that say why, when a program is loaded or when it runs.
+/// Legal ops that the backend cannot run are errors that say why, when a program is loaded or when
+/// it runs.
 #[test]
 fn what_the_backend_cannot_run_is_refused() {
     for (inputs, body, message) in [
@@ -553,18 +790,27 @@ fn what_the_backend_cannot_run_is_refused() {
 
 #[test]
 fn elements_of_less_than_a_byte_are_no_output() {
-    let body = "tensor<int4, [3]> y = constexpr_sparse_to_dense(nonzero_data = tensor<int4, [1]>([-5]),
+    let body =
+        "tensor<int4, [3]> y = constexpr_sparse_to_dense(nonzero_data = tensor<int4, [1]>([-5]),
         mask = tensor<uint1, [3]>([0, 1, 0]));";
     let program = parse(&main_function("tensor<fp32, [1]> x", body), &|_, _, _| None).unwrap();
-    let error = Cpu::new(Numerics::F32, 1).load(&program).err().unwrap().to_string();
-    assert!(error.contains("its result tensor<int4, [3]> is an output"), "{error}");
+    let error = Cpu::new(Numerics::F32, 1)
+        .load(&program)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.contains("its result tensor<int4, [3]> is an output"),
+        "{error}"
+    );
 }
 
 fn main_function(inputs: &str, body: &str) -> String {
     format!("program(1.3)\n{{\n func main<ios18>({inputs}) {{\n {body}\n }} -> (y);\n}}")
 }
 
-/// As coremltools documents: a dimension in `axes` that is not 1 stays. Its evaluation refuses it, so no file has it.
+/// As coremltools documents: a dimension in `axes` that is not 1 stays. Its evaluation refuses it,
+/// so no file has it.
 #[test]
 fn squeeze_leaves_what_is_not_1() {
     let text = "program(1.3) { func main<ios18>(tensor<fp32, [2, 1]> x) {
@@ -576,10 +822,14 @@ fn squeeze_leaves_what_is_not_1() {
 }
 
 fn fill(instance: &mut dyn Instance, name: &str, shape: &[usize], dtype: DType, numbers: &[f64]) {
-    instance.input(name, shape).unwrap().copy_from_slice(&encode(dtype, numbers));
+    instance
+        .input(name, shape)
+        .unwrap()
+        .copy_from_slice(&encode(dtype, numbers));
 }
 
-/// Reads see what was written before them in the order of the program, and keep it when the state changes later.
+/// Reads see what was written before them in the order of the program, and keep it when the state
+/// changes later.
 #[test]
 fn states_are_read_and_written_in_order() {
     let text = "program(1.3) {
@@ -609,10 +859,17 @@ fn states_are_read_and_written_in_order() {
     for _ in 0..3 {
         fill(instance.as_mut(), "x", &[2, 3], DType::Fp32, &x);
         instance.run("main").unwrap();
-        for (name, expected) in
-            [("before", held), ("kept", held + 1.0), ("after", held + 1.0), ("last", 2.0 * (held + 1.0))]
-        {
-            assert_eq!(decode(instance.output(name).unwrap()), times(expected), "{name}");
+        for (name, expected) in [
+            ("before", held),
+            ("kept", held + 1.0),
+            ("after", held + 1.0),
+            ("last", 2.0 * (held + 1.0)),
+        ] {
+            assert_eq!(
+                decode(instance.output(name).unwrap()),
+                times(expected),
+                "{name}"
+            );
         }
         held = 2.0 * (held + 1.0);
         instance.run("look").unwrap();
@@ -624,7 +881,8 @@ fn states_are_read_and_written_in_order() {
     assert_eq!(decode(instance.output("still").unwrap()), times(0.0));
 }
 
-/// A cache that no pattern covers: written a slice at a time, read twice, beside a state that a constant is written to.
+/// A cache that no pattern covers: written a slice at a time, read twice, beside a state that a
+/// constant is written to.
 #[test]
 fn slices_of_a_state_are_written_without_a_kernel() {
     let text = "program(1.3) {
@@ -646,8 +904,20 @@ fn slices_of_a_state_are_written_without_a_kernel() {
     for (step, row) in [2, 0, 2].into_iter().enumerate() {
         let x = [step as f64 + 0.5, -1.0 - step as f64];
         fill(instance.as_mut(), "x", &[1, 2], DType::Fp16, &x);
-        fill(instance.as_mut(), "begin", &[2], DType::Int32, &[row as f64, 0.0]);
-        fill(instance.as_mut(), "end", &[2], DType::Int32, &[row as f64 + 1.0, 2.0]);
+        fill(
+            instance.as_mut(),
+            "begin",
+            &[2],
+            DType::Int32,
+            &[row as f64, 0.0],
+        );
+        fill(
+            instance.as_mut(),
+            "end",
+            &[2],
+            DType::Int32,
+            &[row as f64 + 1.0, 2.0],
+        );
         instance.run("main").unwrap();
         assert_eq!(decode(instance.output("old").unwrap()), expected);
         let mut both = expected.clone();
@@ -662,5 +932,8 @@ fn slices_of_a_state_are_written_without_a_kernel() {
     fill(instance.as_mut(), "begin", &[2], DType::Int32, &[3.0, 0.0]);
     fill(instance.as_mut(), "end", &[2], DType::Int32, &[4.0, 2.0]);
     let error = instance.run("main").unwrap_err().to_string();
-    assert!(error.contains("`update` is tensor<fp16, [1, 2]>"), "{error}");
+    assert!(
+        error.contains("`update` is tensor<fp16, [1, 2]>"),
+        "{error}"
+    );
 }

@@ -21,22 +21,39 @@ const LANGUAGE: [&str; 6] = [
     "tiny-gguf/llama-bias.gguf",
     "tiny-gguf/llama-quantised.gguf",
 ];
-const EMBEDDING: [&str; 5] = ["bert-mean", "modernbert-cls", "qwen3-pplx", "qwen3-embedding", "embeddinggemma"];
+const EMBEDDING: [&str; 5] = [
+    "bert-mean",
+    "modernbert-cls",
+    "qwen3-pplx",
+    "qwen3-embedding",
+    "embeddinggemma",
+];
 
 fn checkpoint(path: PathBuf) -> Checkpoint {
     Checkpoint::open(&path).unwrap()
 }
 
 /// What the calls of `run` took, each function by itself.
-fn profiled(program: &Program, numerics: Numerics, run: &dyn Fn(&mut dyn thane_mil::backend::Instance)) -> Vec<Row> {
+fn profiled(
+    program: &Program,
+    numerics: Numerics,
+    run: &dyn Fn(&mut dyn thane_mil::backend::Instance),
+) -> Vec<Row> {
     let profile = Arc::new(Profile::default());
     let cpu = Cpu::new(numerics, 1);
-    let mut instance = cpu.load_profiled(program, Arc::clone(&profile)).unwrap().instantiate().unwrap();
+    let mut instance = cpu
+        .load_profiled(program, Arc::clone(&profile))
+        .unwrap()
+        .instantiate()
+        .unwrap();
     let start = Instant::now();
     run(instance.as_mut());
     let rows = profile.rows();
     let sum: f64 = rows.iter().map(|row| row.time.as_secs_f64()).sum();
-    assert!(sum > 0.0 && sum <= start.elapsed().as_secs_f64(), "the steps take no longer than the calls");
+    assert!(
+        sum > 0.0 && sum <= start.elapsed().as_secs_f64(),
+        "the steps take no longer than the calls"
+    );
     assert!(rows.is_sorted_by(|a, b| a.time >= b.time));
     profile.clear();
     assert!(profile.rows().is_empty());
@@ -57,30 +74,54 @@ fn has_kernels(name: &str, rows: &[Row], kernels: &[&str]) {
 #[test]
 fn language_models_have_kernels_for_all_that_is_heavy() {
     for name in LANGUAGE {
-        let options = Options { score: false, cache: DType::Fp16, context: Some(64), engine: None };
-        let program = build(&checkpoint(folder().join(name)), &options).unwrap().program;
+        let options = Options {
+            score: false,
+            cache: DType::Fp16,
+            context: Some(64),
+            engine: None,
+        };
+        let program = build(&checkpoint(folder().join(name)), &options)
+            .unwrap()
+            .program;
         for numerics in [Numerics::F32, Numerics::Fast] {
             let rows = profiled(&program, numerics, &|instance| {
                 call(instance, "prefill", &[3, 1, 4, 1, 5, 9, 2], 0);
                 call(instance, "decode", &[6], 7);
             });
             for function in ["prefill", "decode"] {
-                let of: Vec<Row> = rows.iter().filter(|row| row.function == function).cloned().collect();
+                let of: Vec<Row> = rows
+                    .iter()
+                    .filter(|row| row.function == function)
+                    .cloned()
+                    .collect();
                 has_kernels(
                     &format!("{name}, {function}"),
                     &of,
-                    &["linear", "rope, append, attention", "rms norm", "gated linear"],
+                    &[
+                        "linear",
+                        "rope, append, attention",
+                        "rms norm",
+                        "gated linear",
+                    ],
                 );
             }
-            // In each layer but the last, of which only the seventh token's output is asked for, seven tokens see 1 to 7 keys, and in all
-            // layers the next one sees 8.
+            // In each layer but the last, of which only the seventh token's output is asked for,
+            // seven tokens see 1 to 7 keys, and in all layers the next one sees 8.
             let attention = |function: &str| {
-                let of = rows.iter().filter(|row| row.function == function && row.step == "rope, append, attention");
-                of.fold((0.0, 0), |(flops, calls), row| (flops + row.flops, calls + row.calls))
+                let of = rows.iter().filter(|row| {
+                    row.function == function && row.step == "rope, append, attention"
+                });
+                of.fold((0.0, 0), |(flops, calls), row| {
+                    (flops + row.flops, calls + row.calls)
+                })
             };
             let ((prefill, n_layers), (decode, _)) = (attention("prefill"), attention("decode"));
             let n_seen = 28 * (n_layers - 1) + 7;
-            assert_eq!(prefill * 8.0 * n_layers as f64, decode * n_seen as f64, "{name}");
+            assert_eq!(
+                prefill * 8.0 * n_layers as f64,
+                decode * n_seen as f64,
+                "{name}"
+            );
         }
     }
 }
@@ -89,20 +130,32 @@ fn language_models_have_kernels_for_all_that_is_heavy() {
 fn embedding_models_have_kernels_for_all_that_is_heavy() {
     for name in EMBEDDING {
         let checkpoint = checkpoint(folder().join("tiny-embed").join(name));
-        let program = build_encoder(&checkpoint, &EncoderOptions::default()).unwrap().program;
+        let program = build_encoder(&checkpoint, &EncoderOptions::default())
+            .unwrap()
+            .program;
         // Weights of floats are multiplied as such, or rounded, as bytes.
         for (numerics, of_bytes) in [(Numerics::Fast, 0.0), (Numerics::Int8, 1.0)] {
             let rows = profiled(&program, numerics, &|instance| {
                 for input in ["input_ids", "attention_mask"] {
                     let ones = [1i32; 2 * 9].map(i32::to_ne_bytes).concat();
-                    instance.input(input, &[2, 9]).unwrap().copy_from_slice(&ones);
+                    instance
+                        .input(input, &[2, 9])
+                        .unwrap()
+                        .copy_from_slice(&ones);
                 }
                 instance.run("encode").unwrap();
             });
             has_kernels(name, &rows, &["linear", "attention"]);
             let linear = rows.iter().find(|row| row.step == "linear").unwrap();
-            assert!(linear.flops > 0.0 && linear.flops % 2.0 == 0.0, "{name}: {linear:?}");
-            assert_eq!(linear.byte_ops, linear.flops * of_bytes, "{name}: {linear:?}");
+            assert!(
+                linear.flops > 0.0 && linear.flops % 2.0 == 0.0,
+                "{name}: {linear:?}"
+            );
+            assert_eq!(
+                linear.byte_ops,
+                linear.flops * of_bytes,
+                "{name}: {linear:?}"
+            );
         }
     }
 }

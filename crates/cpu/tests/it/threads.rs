@@ -1,4 +1,5 @@
-//! What is computed does not depend on how many threads compute it: every bit of the logits, and so the tokens.
+//! What is computed does not depend on how many threads compute it: every bit of the logits, and so
+//! the tokens.
 
 use std::path::PathBuf;
 
@@ -22,15 +23,32 @@ const NAMES: [&str; 6] = [
 
 fn program(path: PathBuf, cache: DType) -> Program {
     let checkpoint = Checkpoint::open(&path).unwrap();
-    build(&checkpoint, &Options { score: false, cache, context: Some(400), engine: None }).unwrap().program
+    build(
+        &checkpoint,
+        &Options {
+            score: false,
+            cache,
+            context: Some(400),
+            engine: None,
+        },
+    )
+    .unwrap()
+    .program
 }
 
 fn argmax(logits: &[f32]) -> u32 {
-    (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap() as u32
+    (0..logits.len())
+        .max_by(|a, b| logits[*a].total_cmp(&logits[*b]))
+        .unwrap() as u32
 }
 
 /// The logits after a prompt and after each of the likeliest tokens behind it, and those tokens.
-fn answer(program: &Program, numerics: Numerics, n_threads: usize, pieces: &[usize]) -> (Vec<u32>, Vec<Vec<u32>>) {
+fn answer(
+    program: &Program,
+    numerics: Numerics,
+    n_threads: usize,
+    pieces: &[usize],
+) -> (Vec<u32>, Vec<Vec<u32>>) {
     let mut instance = instance(program, numerics, n_threads);
     let (mut at, mut logits, mut tokens, mut bits) = (0, Vec::new(), Vec::new(), Vec::new());
     for n in pieces {
@@ -51,16 +69,24 @@ fn answer(program: &Program, numerics: Numerics, n_threads: usize, pieces: &[usi
 #[test]
 fn one_to_eight_threads_give_the_same_logits() {
     for name in NAMES {
-        for (cache, numerics) in
-            [(DType::Fp32, Numerics::F32), (DType::Fp16, Numerics::Fast), (DType::Fp16, Numerics::Int8)]
-        {
+        for (cache, numerics) in [
+            (DType::Fp32, Numerics::F32),
+            (DType::Fp16, Numerics::Fast),
+            (DType::Fp16, Numerics::Int8),
+        ] {
             let program = program(folder().join(name), cache);
             for pieces in [&[9][..], &[290, 7]] {
                 let alone = answer(&program, numerics, 1, pieces);
                 for n_threads in 2..=8 {
                     let together = answer(&program, numerics, n_threads, pieces);
-                    assert_eq!(together.0, alone.0, "{name}, {numerics:?}, {n_threads} threads, {pieces:?}: tokens");
-                    assert!(together == alone, "{name}, {numerics:?}, {n_threads} threads, {pieces:?}: logits");
+                    assert_eq!(
+                        together.0, alone.0,
+                        "{name}, {numerics:?}, {n_threads} threads, {pieces:?}: tokens"
+                    );
+                    assert!(
+                        together == alone,
+                        "{name}, {numerics:?}, {n_threads} threads, {pieces:?}: logits"
+                    );
                 }
             }
         }
@@ -71,13 +97,21 @@ fn one_to_eight_threads_give_the_same_logits() {
 #[test]
 fn several_threads_give_the_logits_of_one_of_smollm2() {
     let Some(models) = std::env::var_os("THANE_MODELS") else {
-        println!("skipped: THANE_MODELS does not name a folder with SmolLM2; scripts/models.sh fetches it");
+        println!(
+            "skipped: THANE_MODELS does not name a folder with SmolLM2; scripts/models.sh fetches it"
+        );
         return;
     };
-    let program = program(PathBuf::from(models).join("SmolLM2-135M-Instruct.Q4_1.gguf"), DType::Fp16);
+    let program = program(
+        PathBuf::from(models).join("SmolLM2-135M-Instruct.Q4_1.gguf"),
+        DType::Fp16,
+    );
     // Each prompt takes seconds.
     for (numerics, n_prompt, n_threads) in [(Numerics::Fast, 290, 3), (Numerics::F32, 20, 2)] {
         let alone = answer(&program, numerics, 1, &[n_prompt]);
-        assert!(answer(&program, numerics, n_threads, &[n_prompt]) == alone, "{numerics:?}, {n_threads} threads");
+        assert!(
+            answer(&program, numerics, n_threads, &[n_prompt]) == alone,
+            "{numerics:?}, {n_threads} threads"
+        );
     }
 }

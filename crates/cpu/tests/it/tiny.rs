@@ -1,4 +1,5 @@
-//! Tiny random checkpoints of each family: every norm weight, scale and bias is random, prompts reach beyond windows.
+//! Tiny random checkpoints of each family: every norm weight, scale and bias is random, prompts
+//! reach beyond windows.
 
 use thane_cpu::Numerics;
 use thane_mil::program::{Program, difference};
@@ -28,7 +29,17 @@ const NAMES: [&str; 11] = [
 
 fn program(name: &str, cache: DType) -> Program {
     let checkpoint = Checkpoint::open(&folder().join("tiny").join(name)).unwrap();
-    build(&checkpoint, &Options { score: true, cache, context: Some(64), engine: None }).unwrap().program
+    build(
+        &checkpoint,
+        &Options {
+            score: true,
+            cache,
+            context: Some(64),
+            engine: None,
+        },
+    )
+    .unwrap()
+    .program
 }
 
 /// 1e-4 is what is asked of real models; the cache in fp16 costs a rounding of 2^-11 an element.
@@ -45,14 +56,19 @@ fn logits_at_every_position_are_those_of_the_reference() {
                     instance.reset();
                     let found = call(instance.as_mut(), "score", &tokens, 0);
                     let error = relative_error(&found, expected);
-                    assert!(error <= bound, "{name}, {isa}, {} tokens, cache {cache}: {error:e}", tokens.len());
+                    assert!(
+                        error <= bound,
+                        "{name}, {isa}, {} tokens, cache {cache}: {error:e}",
+                        tokens.len()
+                    );
                 }
             }
         }
     }
 }
 
-/// The same tokens in pieces, by other functions, give the same logits: the cache holds what it should.
+/// The same tokens in pieces, by other functions, give the same logits: the cache holds what it
+/// should.
 #[test]
 fn prefill_in_pieces_and_decode_agree_with_one_pass() {
     for name in NAMES {
@@ -95,7 +111,10 @@ fn programs_are_legal_and_their_text_reads_back_equal() {
         let text = print(&program, &mut blobs);
         // Functions share their weights: the blobs of all are those of one.
         let mut of_one = Blobs::default();
-        print(&Program::new(vec![program.functions()[0].clone()]), &mut of_one);
+        print(
+            &Program::new(vec![program.functions()[0].clone()]),
+            &mut of_one,
+        );
         assert_eq!(blobs.len(), of_one.len(), "{name}");
         let resolve = |_: &str, offset: u64, ty: &TensorType| blobs.get(offset, ty);
         let back = parse(&text, &resolve).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -108,7 +127,13 @@ fn a_full_cache_is_an_error_that_says_so() {
     let program = program("gemma3", DType::Fp32);
     let mut instance = instance(&program, Numerics::F32, 1);
     instance.input("input_ids", &[1, 3]).unwrap().fill(0);
-    instance.input("position", &[1]).unwrap().copy_from_slice(&62i32.to_ne_bytes());
+    instance
+        .input("position", &[1])
+        .unwrap()
+        .copy_from_slice(&62i32.to_ne_bytes());
     let error = instance.run("prefill").unwrap_err().to_string();
-    assert!(error.contains("the cache holds 64 tokens, 65 are needed"), "{error}");
+    assert!(
+        error.contains("the cache holds 64 tokens, 65 are needed"),
+        "{error}"
+    );
 }

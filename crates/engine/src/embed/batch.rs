@@ -1,27 +1,37 @@
 //! Which sequences share a call.
 
-/// Tokens times tokens of a call at most: where attention is not fused, its scores take 4 bytes for each of them and each
-/// head, so that 12 heads take 192 MB. A single sequence may have more.
+/// Tokens times tokens of a call at most: where attention is not fused, its scores take 4 bytes for
+/// each of them and each head, so that 12 heads take 192 MB. A single sequence may have more.
 const MOST_SCORES: usize = 1 << 22;
 
-/// What a call costs beside its tokens, in tokens: the weights are read once more. The reading of a weight over the product of
-/// a token with it, 4 bytes / 20 GB/s over 2 operations / 90 GFLOP/s, is 9; all-MiniLM-L6-v2 in f32 took 3.4 ms and 0.31 ms a
-/// token (one thread of an EPYC with AVX2, November 2026), 11, and with two threads 13.
+/// What a call costs beside its tokens, in tokens: the weights are read once more. The reading of a
+/// weight over the product of a token with it, 4 bytes / 20 GB/s over 2 operations / 90 GFLOP/s, is
+/// 9; all-MiniLM-L6-v2 in f32 took 3.4 ms and 0.31 ms a token (one thread of an EPYC with AVX2,
+/// November 2026), 11, and with two threads 13.
 const CALL_TOKENS: usize = 12;
 
-/// Batches of indices into `lengths`: longest first, so that memory is taken once, each within `batch_tokens` with padding, and
-/// all together at the least cost of padding and calls.
+/// Batches of indices into `lengths`: longest first, so that memory is taken once, each within
+/// `batch_tokens` with padding, and all together at the least cost of padding and calls.
 pub(super) fn plan(lengths: &[usize], batch_tokens: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|idx| std::cmp::Reverse(lengths[*idx]));
-    // least[i]: the cost of the sequences from the i-th on, and how many of them share the first call.
+    // least[i]: the cost of the sequences from the i-th on, and how many of them share the first
+    // call.
     let mut least = vec![(0, 0); order.len() + 1];
     for start in (0..order.len()).rev() {
         let length = lengths[order[start]];
         let most = batch_len(length, batch_tokens).min(order.len() - start);
-        let cost = |n: usize| CALL_TOKENS.saturating_add(length.saturating_mul(n)).saturating_add(least[start + n].0);
+        let cost = |n: usize| {
+            CALL_TOKENS
+                .saturating_add(length.saturating_mul(n))
+                .saturating_add(least[start + n].0)
+        };
         // The larger of batches that cost the same: fewer calls.
-        least[start] = (1..=most).rev().map(|n| (cost(n), n)).min_by_key(|(cost, _)| *cost).unwrap_or((0, 1));
+        least[start] = (1..=most)
+            .rev()
+            .map(|n| (cost(n), n))
+            .min_by_key(|(cost, _)| *cost)
+            .unwrap_or((0, 1));
     }
     let mut batches = Vec::new();
     let mut start = 0;
@@ -36,7 +46,9 @@ pub(super) fn plan(lengths: &[usize], batch_tokens: usize) -> Vec<Vec<usize>> {
 /// Sequences of a batch whose longest has `length` tokens.
 fn batch_len(length: usize, batch_tokens: usize) -> usize {
     let length = length.max(1);
-    (batch_tokens / length).min(MOST_SCORES / length.saturating_mul(length)).max(1)
+    (batch_tokens / length)
+        .min(MOST_SCORES / length.saturating_mul(length))
+        .max(1)
 }
 
 #[cfg(test)]
@@ -53,29 +65,41 @@ mod tests {
             assert!(seen.iter().copied().eq(0..lengths.len()), "{budget}");
             for batch in &batches {
                 let longest = batch.iter().map(|i| lengths[*i]).max().unwrap();
-                assert!(batch.len() == 1 || batch.len() * longest <= budget, "{budget}: {batch:?}");
+                assert!(
+                    batch.len() == 1 || batch.len() * longest <= budget,
+                    "{budget}: {batch:?}"
+                );
             }
         }
         assert_eq!(plan(&[], 10), Vec::<Vec<usize>>::new());
-        assert_eq!(plan(&[3, 3, 5], 6), [vec![2], vec![0, 1]], "equal lengths keep their order");
+        assert_eq!(
+            plan(&[3, 3, 5], 6),
+            [vec![2], vec![0, 1]],
+            "equal lengths keep their order"
+        );
     }
 
     #[test]
     fn padding_and_calls_cost_the_least_that_they_can() {
         /// The least cost of sorted lengths, by trying every way to cut them.
         fn tried(lengths: &[usize], batch_tokens: usize) -> usize {
-            let Some(&longest) = lengths.first() else { return 0 };
+            let Some(&longest) = lengths.first() else {
+                return 0;
+            };
             let fits = |n: &usize| *n == 1 || n * longest <= batch_tokens;
             let cost = |n: usize| CALL_TOKENS + longest * n + tried(&lengths[n..], batch_tokens);
             (1..=lengths.len()).filter(fits).map(cost).min().unwrap()
         }
         for seed in 0..40 {
-            let lengths: Vec<usize> = (0..11).map(|i| 1 + (i * 7919 + seed * 104_729) % 61).collect();
+            let lengths: Vec<usize> = (0..11)
+                .map(|i| 1 + (i * 7919 + seed * 104_729) % 61)
+                .collect();
             let mut sorted = lengths.clone();
             sorted.sort_unstable_by_key(|n| std::cmp::Reverse(*n));
             for budget in [1, 70, 200, 4096] {
-                let cost =
-                    |batch: Vec<usize>| CALL_TOKENS + batch.len() * batch.iter().map(|i| lengths[*i]).max().unwrap();
+                let cost = |batch: Vec<usize>| {
+                    CALL_TOKENS + batch.len() * batch.iter().map(|i| lengths[*i]).max().unwrap()
+                };
                 let found: usize = plan(&lengths, budget).into_iter().map(cost).sum();
                 assert_eq!(found, tried(&sorted, budget), "{lengths:?}, {budget}");
             }

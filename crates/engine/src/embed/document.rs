@@ -1,4 +1,5 @@
-//! A text in chunks that share one pass (late chunking), and texts that are cut to what a model takes.
+//! A text in chunks that share one pass (late chunking), and texts that are cut to what a model
+//! takes.
 
 use std::ops::Range;
 
@@ -6,8 +7,8 @@ use crate::text::Surroundings;
 
 /// Chunks joined by a separator token, and where each of them lies.
 ///
-/// A chunk's tokens are those from behind one separator to before the next; what the tokenizer puts before a text belongs
-/// to the first chunk, what it puts behind to the last, up to a separator.
+/// A chunk's tokens are those from behind one separator to before the next; what the tokenizer puts
+/// before a text belongs to the first chunk, what it puts behind to the last, up to a separator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
     tokens: Vec<u32>,
@@ -30,12 +31,17 @@ impl Document {
         }
         tokens.extend(&around.after);
         if let Some(last) = spans.last_mut() {
-            last.end += around.after.iter().take_while(|id| **id != separator).count();
+            last.end += around
+                .after
+                .iter()
+                .take_while(|id| **id != separator)
+                .count();
         }
         Self { tokens, spans }
     }
 
-    /// Keep `max_tokens` as [`shorten`] does; whether there were more. Chunks behind the cut have no token left.
+    /// Keep `max_tokens` as [`shorten`] does; whether there were more. Chunks behind the cut have
+    /// no token left.
     pub fn shorten(&mut self, max_tokens: usize, around: &Surroundings) -> bool {
         let n_kept = max_tokens.saturating_sub(around.after.len());
         if !shorten(&mut self.tokens, max_tokens, around.after.len()) {
@@ -58,8 +64,8 @@ impl Document {
     }
 }
 
-/// Cut a text to `max_tokens`, as transformers does: the last `n_after`, which the tokenizer put there, stay. Whether it was
-/// longer.
+/// Cut a text to `max_tokens`, as transformers does: the last `n_after`, which the tokenizer put
+/// there, stay. Whether it was longer.
 pub fn shorten(tokens: &mut Vec<u32>, max_tokens: usize, n_after: usize) -> bool {
     if tokens.len() <= max_tokens {
         return false;
@@ -75,7 +81,10 @@ mod tests {
     use super::*;
 
     fn around(before: &[u32], after: &[u32]) -> Surroundings {
-        Surroundings { before: before.to_vec(), after: after.to_vec() }
+        Surroundings {
+            before: before.to_vec(),
+            after: after.to_vec(),
+        }
     }
 
     #[test]
@@ -86,16 +95,25 @@ mod tests {
         assert_eq!(bare.spans(), [0..2, 3..3, 4..5, 6..8]);
         // As BERT has it, whose last separator ends the text.
         let bert = Document::join(&chunks[2..], 1, &around(&[0], &[1]));
-        assert_eq!((bert.tokens(), bert.spans()), (&[0, 7, 1, 8, 9, 1][..], &[0..2, 3..5][..]));
+        assert_eq!(
+            (bert.tokens(), bert.spans()),
+            (&[0, 7, 1, 8, 9, 1][..], &[0..2, 3..5][..])
+        );
         let other = Document::join(&chunks[2..], 1, &around(&[], &[2]));
-        assert_eq!((other.tokens(), other.spans()), (&[7, 1, 8, 9, 2][..], &[0..1, 2..5][..]));
+        assert_eq!(
+            (other.tokens(), other.spans()),
+            (&[7, 1, 8, 9, 2][..], &[0..1, 2..5][..])
+        );
     }
 
     #[test]
     fn what_is_cut_keeps_its_end() {
-        for (max_tokens, n_after, kept) in
-            [(5, 1, vec![0, 1, 2, 3, 4]), (4, 1, vec![0, 1, 2, 4]), (4, 0, vec![0, 1, 2, 3]), (1, 2, vec![4])]
-        {
+        for (max_tokens, n_after, kept) in [
+            (5, 1, vec![0, 1, 2, 3, 4]),
+            (4, 1, vec![0, 1, 2, 4]),
+            (4, 0, vec![0, 1, 2, 3]),
+            (1, 2, vec![4]),
+        ] {
             let mut tokens = vec![0, 1, 2, 3, 4];
             assert_eq!(shorten(&mut tokens, max_tokens, n_after), kept.len() < 5);
             assert_eq!(tokens, kept, "{max_tokens} {n_after}");
@@ -104,6 +122,9 @@ mod tests {
         let mut document = Document::join(&[vec![5, 6], vec![7, 8], vec![9]], 1, &around);
         assert!(!document.shorten(9, &around));
         assert!(document.shorten(6, &around));
-        assert_eq!((document.tokens(), document.spans()), (&[0, 5, 6, 1, 7, 1][..], &[0..3, 4..5, 5..5][..]));
+        assert_eq!(
+            (document.tokens(), document.spans()),
+            (&[0, 5, 6, 1, 7, 1][..], &[0..3, 4..5, 5..5][..])
+        );
     }
 }

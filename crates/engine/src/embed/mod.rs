@@ -1,7 +1,8 @@
 //! Embeddings: token sequences to vectors, over any backend.
 //!
-//! [`Embedder`] drives the program of an encoder, [`Document`] is a text in chunks that share one pass, [`output`] is what
-//! vectors become for storage, and [`similarity`] compares them. Knows nothing of which backend it drives.
+//! [`Embedder`] drives the program of an encoder, [`Document`] is a text in chunks that share one
+//! pass, [`output`] is what vectors become for storage, and [`similarity`] compares them. Knows
+//! nothing of which backend it drives.
 
 mod batch;
 mod document;
@@ -17,7 +18,8 @@ use thane_mil::backend::{Instance, RunError};
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::types::DType;
 
-/// Why texts could not be embedded. `index` is the place of a sequence among those that were given, from 0.
+/// Why texts could not be embedded. `index` is the place of a sequence among those that were given,
+/// from 0.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedError {
     /// The backend failed.
@@ -40,7 +42,9 @@ pub enum EmbedError {
         max_tokens: usize,
     },
     /// The matrix that pools chunks would be too large.
-    #[error("it has {chunks} chunks of {tokens} tokens together; chunks times tokens can be {most}")]
+    #[error(
+        "it has {chunks} chunks of {tokens} tokens together; chunks times tokens can be {most}"
+    )]
     TooManyChunks {
         /// Chunks of the document.
         chunks: usize,
@@ -73,7 +77,9 @@ impl EmbedError {
     /// The place of the sequence that is at fault, where one is.
     pub fn index(&self) -> Option<usize> {
         match self {
-            Self::Empty { index } | Self::TooLong { index, .. } | Self::NotFinite { index } => Some(*index),
+            Self::Empty { index } | Self::TooLong { index, .. } | Self::NotFinite { index } => {
+                Some(*index)
+            }
             Self::Run(_) | Self::TooManyChunks { .. } | Self::Output { .. } => None,
         }
     }
@@ -119,11 +125,16 @@ impl Embedder {
 
     /// An embedder over an instance whose vectors have `dim` elements.
     pub fn new(instance: Box<dyn Instance>, dim: usize, limits: Limits) -> Self {
-        Self { instance, dim, limits, lengths: Lengths::Any }
+        Self {
+            instance,
+            dim,
+            limits,
+            lengths: Lengths::Any,
+        }
     }
 
-    /// The same over a program that has a function of its own, `encode_128`, for each of some lengths; with `flexible` it
-    /// has one, `encode`, for what is longer than all of them.
+    /// The same over a program that has a function of its own, `encode_128`, for each of some
+    /// lengths; with `flexible` it has one, `encode`, for what is longer than all of them.
     pub fn in_buckets(mut self, mut lengths: Vec<usize>, flexible: bool) -> Self {
         lengths.sort_unstable();
         if let (false, Some(most)) = (flexible, lengths.last()) {
@@ -158,23 +169,28 @@ impl Embedder {
         self.limits
     }
 
-    /// A vector for each sequence, row by row in their order; `None` when the caller wanted the end. Needs the function
-    /// `encode`.
+    /// A vector for each sequence, row by row in their order; `None` when the caller wanted the
+    /// end. Needs the function `encode`.
     ///
     /// Sequences of like length share a call, whatever their order, so that little is padded.
-    pub fn texts(&mut self, sequences: &[Vec<u32>], watch: &mut Watch<'_>) -> Result<Option<Vec<f32>>, EmbedError> {
+    pub fn texts(
+        &mut self,
+        sequences: &[Vec<u32>],
+        watch: &mut Watch<'_>,
+    ) -> Result<Option<Vec<f32>>, EmbedError> {
         let dim = self.dim;
         let mut rows = vec![0.0; sequences.len() * dim];
-        let is_whole = self.each_batch(Output::Text, sequences, watch, &mut |batch, _, values| {
-            for (&idx, row) in batch.iter().zip(values.chunks_exact(dim)) {
-                rows[idx * dim..(idx + 1) * dim].copy_from_slice(row);
-            }
-        })?;
+        let is_whole =
+            self.each_batch(Output::Text, sequences, watch, &mut |batch, _, values| {
+                for (&idx, row) in batch.iter().zip(values.chunks_exact(dim)) {
+                    rows[idx * dim..(idx + 1) * dim].copy_from_slice(row);
+                }
+            })?;
         Ok(is_whole.then_some(rows))
     }
 
-    /// A vector for each token of each sequence, those that the tokenizer added included; `None` when the caller wanted
-    /// the end. Needs the function `encode_tokens`.
+    /// A vector for each token of each sequence, those that the tokenizer added included; `None`
+    /// when the caller wanted the end. Needs the function `encode_tokens`.
     pub fn tokens(
         &mut self,
         sequences: &[Vec<u32>],
@@ -182,33 +198,52 @@ impl Embedder {
     ) -> Result<Option<Vec<Vec<f32>>>, EmbedError> {
         let dim = self.dim;
         let mut rows = vec![Vec::new(); sequences.len()];
-        let is_whole = self.each_batch(Output::Tokens, sequences, watch, &mut |batch, n_tokens, values| {
-            for (&idx, row) in batch.iter().zip(values.chunks_exact(n_tokens * dim)) {
-                rows[idx] = row[..sequences[idx].len() * dim].to_vec();
-            }
-        })?;
+        let is_whole = self.each_batch(
+            Output::Tokens,
+            sequences,
+            watch,
+            &mut |batch, n_tokens, values| {
+                for (&idx, row) in batch.iter().zip(values.chunks_exact(n_tokens * dim)) {
+                    rows[idx] = row[..sequences[idx].len() * dim].to_vec();
+                }
+            },
+        )?;
         Ok(is_whole.then_some(rows))
     }
 
-    /// A vector for each chunk of a document, from one pass over all of it. A chunk without a token has a vector of zeros.
-    /// Needs the function `encode_chunks`.
+    /// A vector for each chunk of a document, from one pass over all of it. A chunk without a token
+    /// has a vector of zeros. Needs the function `encode_chunks`.
     pub fn chunks(&mut self, document: &Document) -> Result<Vec<f32>, EmbedError> {
         let (tokens, spans) = (document.tokens(), document.spans());
         self.check(&[tokens])?;
         let (n_tokens, n_chunks) = (tokens.len(), spans.len());
         if n_tokens * n_chunks > Self::MOST_POOL {
-            return Err(EmbedError::TooManyChunks { chunks: n_chunks, tokens: n_tokens, most: Self::MOST_POOL });
+            return Err(EmbedError::TooManyChunks {
+                chunks: n_chunks,
+                tokens: n_tokens,
+                most: Self::MOST_POOL,
+            });
         }
         let mut rows = Vec::with_capacity(n_chunks * self.dim);
         // Functions of fixed length have a matrix of fixed height.
-        for spans in spans.chunks(if self.is_half() { MOST_CHUNKS } else { n_chunks.max(1) }) {
+        for spans in spans.chunks(if self.is_half() {
+            MOST_CHUNKS
+        } else {
+            n_chunks.max(1)
+        }) {
             rows.extend(self.pooled(tokens, spans)?);
         }
         // What a model that normalises makes of nothing is not for it to say.
-        for (row, _) in rows.chunks_exact_mut(self.dim).zip(spans).filter(|(_, span)| span.is_empty()) {
+        for (row, _) in rows
+            .chunks_exact_mut(self.dim)
+            .zip(spans)
+            .filter(|(_, span)| span.is_empty())
+        {
             row.fill(0.0);
         }
-        finite(&rows).then_some(rows).ok_or(EmbedError::NotFinite { index: 0 })
+        finite(&rows)
+            .then_some(rows)
+            .ok_or(EmbedError::NotFinite { index: 0 })
     }
 
     /// The vectors of some chunks.
@@ -225,9 +260,15 @@ impl Embedder {
         let pool = self.instance.input("pool_matrix", &[height, width])?;
         if is_half {
             let places = pool.as_chunks_mut::<2>().0.iter_mut();
-            places.zip(matrix).for_each(|(place, v)| *place = f64_to_f16(v.into()).to_ne_bytes());
+            places
+                .zip(matrix)
+                .for_each(|(place, v)| *place = f64_to_f16(v.into()).to_ne_bytes());
         } else {
-            pool.as_chunks_mut::<4>().0.iter_mut().zip(matrix).for_each(|(place, v)| *place = v.to_ne_bytes());
+            pool.as_chunks_mut::<4>()
+                .0
+                .iter_mut()
+                .zip(matrix)
+                .for_each(|(place, v)| *place = v.to_ne_bytes());
         }
         self.instance.run(&function)?;
         let rows = self.output("embedding", &[height, self.dim])?;
@@ -267,8 +308,17 @@ impl Embedder {
             take(&batch, n_tokens, values);
             // Of padding nothing is known.
             let row_len = values.len() / batch.len();
-            let used = |idx: usize| if output == Output::Text { row_len } else { lengths[idx] * self.dim };
-            let odd = batch.iter().zip(values.chunks_exact(row_len)).find(|(idx, row)| !finite(&row[..used(**idx)]));
+            let used = |idx: usize| {
+                if output == Output::Text {
+                    row_len
+                } else {
+                    lengths[idx] * self.dim
+                }
+            };
+            let odd = batch
+                .iter()
+                .zip(values.chunks_exact(row_len))
+                .find(|(idx, row)| !finite(&row[..used(**idx)]));
             if let Some((&index, _)) = odd {
                 return Err(EmbedError::NotFinite { index });
             }
@@ -284,7 +334,11 @@ impl Embedder {
                 return Err(EmbedError::Empty { index });
             }
             if tokens > max_tokens {
-                return Err(EmbedError::TooLong { index, tokens, max_tokens });
+                return Err(EmbedError::TooLong {
+                    index,
+                    tokens,
+                    max_tokens,
+                });
             }
         }
         Ok(())
@@ -297,7 +351,9 @@ impl Embedder {
         ids.fill(0);
         for (row, tokens) in ids.chunks_exact_mut(n_tokens * 4).zip(members) {
             let places = row.as_chunks_mut::<4>().0.iter_mut();
-            places.zip(*tokens).for_each(|(place, token)| *place = token.to_ne_bytes());
+            places
+                .zip(*tokens)
+                .for_each(|(place, token)| *place = token.to_ne_bytes());
         }
         let is_half = self.is_half();
         let mask = self.instance.input("attention_mask", &shape)?;
@@ -324,10 +380,14 @@ impl Embedder {
         };
         match view.dtype {
             _ if view.shape != expected => Err(wrong()),
-            DType::Fp32 => bytemuck::try_cast_slice(view.bytes).map(Cow::Borrowed).map_err(|_| wrong()),
+            DType::Fp32 => bytemuck::try_cast_slice(view.bytes)
+                .map(Cow::Borrowed)
+                .map_err(|_| wrong()),
             DType::Fp16 => {
                 let halves = view.bytes.as_chunks().0.iter();
-                Ok(Cow::Owned(halves.map(|b| f16_to_f32(u16::from_ne_bytes(*b))).collect()))
+                Ok(Cow::Owned(
+                    halves.map(|b| f16_to_f32(u16::from_ne_bytes(*b))).collect(),
+                ))
             }
             _ => Err(wrong()),
         }

@@ -1,7 +1,9 @@
-//! What becomes of a vector: fewer dimensions, and the formats that embeddings are stored and sent in.
+//! What becomes of a vector: fewer dimensions, and the formats that embeddings are stored and sent
+//! in.
 //!
-//! Bits have four packings that do not fit each other: they differ in whether zero counts as positive, in the order of the
-//! bits of a byte, and in whether the byte is signed. Each is a [`Format`] with a name of its own.
+//! Bits have four packings that do not fit each other: they differ in whether zero counts as
+//! positive, in the order of the bits of a byte, and in whether the byte is signed. Each is a
+//! [`Format`] with a name of its own.
 
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::types::DType;
@@ -19,11 +21,13 @@ pub enum Format {
     PplxBinary,
     /// A bit for each `x >= 0`, the first the highest of its byte: pplx-embed's `ubinary`.
     PplxUbinary,
-    /// A bit for each `x > 0`, the first the highest of its byte, less 128, as int8: sentence-transformers' `binary`.
+    /// A bit for each `x > 0`, the first the highest of its byte, less 128, as int8:
+    /// sentence-transformers' `binary`.
     SentenceTransformersBinary,
     /// A bit for each `x > 0`, the first the highest of its byte: sentence-transformers' `ubinary`.
     SentenceTransformersUbinary,
-    /// A bit for each `x >= 0`, the first the lowest of its byte: `base64_binary` of Perplexity's API, before base64.
+    /// A bit for each `x >= 0`, the first the lowest of its byte: `base64_binary` of Perplexity's
+    /// API, before base64.
     LsbUbinary,
 }
 
@@ -56,7 +60,9 @@ impl Format {
         match self {
             Self::Float32 | Self::Float16 | Self::Int8 => None,
             Self::PplxBinary | Self::PplxUbinary => Some("pplx"),
-            Self::SentenceTransformersBinary | Self::SentenceTransformersUbinary => Some("sentence-transformers"),
+            Self::SentenceTransformersBinary | Self::SentenceTransformersUbinary => {
+                Some("sentence-transformers")
+            }
             Self::LsbUbinary => Some("lsb"),
         }
     }
@@ -67,7 +73,9 @@ impl Format {
             Self::Float32 => DType::Fp32,
             Self::Float16 => DType::Fp16,
             Self::Int8 | Self::PplxBinary | Self::SentenceTransformersBinary => DType::Int8,
-            Self::PplxUbinary | Self::SentenceTransformersUbinary | Self::LsbUbinary => DType::Uint8,
+            Self::PplxUbinary | Self::SentenceTransformersUbinary | Self::LsbUbinary => {
+                DType::Uint8
+            }
         }
     }
 
@@ -76,9 +84,14 @@ impl Format {
         self.packing().is_some() && self != Self::PplxBinary
     }
 
-    /// Elements that are stored of a vector of `dim` dimensions; bits beyond the last dimension are zero.
+    /// Elements that are stored of a vector of `dim` dimensions; bits beyond the last dimension are
+    /// zero.
     pub fn stored_len(self, dim: usize) -> usize {
-        if self.is_packed() { dim.div_ceil(8) } else { dim }
+        if self.is_packed() {
+            dim.div_ceil(8)
+        } else {
+            dim
+        }
     }
 
     /// Bytes that are stored of it.
@@ -98,33 +111,56 @@ impl Format {
         let not_negative = |v: f32| v >= 0.0;
         match self {
             Self::Float32 => out.extend(vector.iter().flat_map(|v| v.to_le_bytes())),
-            Self::Float16 => out.extend(vector.iter().flat_map(|v| f64_to_f16(f64::from(*v)).to_le_bytes())),
+            Self::Float16 => out.extend(
+                vector
+                    .iter()
+                    .flat_map(|v| f64_to_f16(f64::from(*v)).to_le_bytes()),
+            ),
             Self::Int8 => out.extend(vector.iter().map(|v| int8(*v).cast_unsigned())),
             Self::PplxBinary => {
-                out.extend(vector.iter().map(|v| (if not_negative(*v) { 1i8 } else { -1 }).cast_unsigned()));
+                out.extend(
+                    vector
+                        .iter()
+                        .map(|v| (if not_negative(*v) { 1i8 } else { -1 }).cast_unsigned()),
+                );
             }
             Self::PplxUbinary => out.extend(bits(vector, not_negative, msb)),
             Self::SentenceTransformersUbinary => out.extend(bits(vector, positive, msb)),
             // Less 128 modulo 256 is the highest bit turned over.
-            Self::SentenceTransformersBinary => out.extend(bits(vector, positive, msb).map(|byte| byte ^ 0x80)),
+            Self::SentenceTransformersBinary => {
+                out.extend(bits(vector, positive, msb).map(|byte| byte ^ 0x80))
+            }
             Self::LsbUbinary => out.extend(bits(vector, not_negative, lsb)),
         }
     }
 
-    /// The elements of a stored vector as numbers: what [`Format::write`] wrote, without unpacking bits.
+    /// The elements of a stored vector as numbers: what [`Format::write`] wrote, without unpacking
+    /// bits.
     pub fn read(self, stored: &[u8]) -> Vec<f32> {
         match self {
-            Self::Float32 => stored.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
-            Self::Float16 => stored.as_chunks().0.iter().map(|b| f16_to_f32(u16::from_le_bytes(*b))).collect(),
-            _ if self.dtype() == DType::Int8 => stored.iter().map(|b| f32::from(b.cast_signed())).collect(),
+            Self::Float32 => stored
+                .as_chunks()
+                .0
+                .iter()
+                .map(|b| f32::from_le_bytes(*b))
+                .collect(),
+            Self::Float16 => stored
+                .as_chunks()
+                .0
+                .iter()
+                .map(|b| f16_to_f32(u16::from_le_bytes(*b)))
+                .collect(),
+            _ if self.dtype() == DType::Int8 => {
+                stored.iter().map(|b| f32::from(b.cast_signed())).collect()
+            }
             _ => stored.iter().map(|b| f32::from(*b)).collect(),
         }
     }
 }
 
-/// tanh is taken in f64 and rounded to f32, so that it is the nearest f32 on every machine. torch 2.15 gives the same byte for
-/// 21 million random numbers and for all at and beside exact halves; numpy's f32 tanh errs by a bit and gave another for 25
-/// (`tests/oracle/make_embed.py`).
+/// tanh is taken in f64 and rounded to f32, so that it is the nearest f32 on every machine. torch
+/// 2.15 gives the same byte for 21 million random numbers and for all at and beside exact halves;
+/// numpy's f32 tanh errs by a bit and gave another for 25 (`tests/oracle/make_embed.py`).
 fn int8(v: f32) -> i8 {
     let soft = f64::from(v).tanh() as f32;
     (soft * 127.0).round_ties_even().clamp(-128.0, 127.0) as i8
@@ -138,21 +174,31 @@ fn lsb(place: usize) -> u8 {
     1 << place
 }
 
-fn bits(vector: &[f32], is_set: impl Fn(f32) -> bool, bit: fn(usize) -> u8) -> impl Iterator<Item = u8> {
+fn bits(
+    vector: &[f32],
+    is_set: impl Fn(f32) -> bool,
+    bit: fn(usize) -> u8,
+) -> impl Iterator<Item = u8> {
     vector.chunks(8).map(move |eight| {
         let set = eight.iter().enumerate().filter(|(_, v)| is_set(**v));
         set.fold(0, |byte, (place, _)| byte | bit(place))
     })
 }
 
-/// The first `dim` elements of each row of `row_len` (Matryoshka), brought to length 1 again where `normalize` says so.
+/// The first `dim` elements of each row of `row_len` (Matryoshka), brought to length 1 again where
+/// `normalize` says so.
 ///
-/// To be done before a [`Format`] is written. Rows that keep all elements, and rows of zeros, stay as they are.
+/// To be done before a [`Format`] is written. Rows that keep all elements, and rows of zeros, stay
+/// as they are.
 pub fn shorten(rows: Vec<f32>, row_len: usize, dim: usize, normalize: bool) -> Vec<f32> {
     if dim >= row_len {
         return rows;
     }
-    let mut out: Vec<f32> = rows.chunks_exact(row_len).flat_map(|row| &row[..dim]).copied().collect();
+    let mut out: Vec<f32> = rows
+        .chunks_exact(row_len)
+        .flat_map(|row| &row[..dim])
+        .copied()
+        .collect();
     if normalize {
         out.chunks_exact_mut(dim.max(1)).for_each(to_unit_length);
     }
@@ -160,10 +206,15 @@ pub fn shorten(rows: Vec<f32>, row_len: usize, dim: usize, normalize: bool) -> V
 }
 
 fn to_unit_length(row: &mut [f32]) {
-    let norm = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    let norm = row
+        .iter()
+        .map(|v| f64::from(*v).powi(2))
+        .sum::<f64>()
+        .sqrt();
     // The bound of torch's normalize.
     let norm = norm.max(1e-12);
-    row.iter_mut().for_each(|v| *v = (f64::from(*v) / norm) as f32);
+    row.iter_mut()
+        .for_each(|v| *v = (f64::from(*v) / norm) as f32);
 }
 
 #[cfg(test)]

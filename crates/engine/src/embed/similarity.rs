@@ -34,11 +34,20 @@ impl Similarity {
 
     /// How alike `a` and `b` are.
     pub fn of(self, a: &[f32], b: &[f32]) -> f64 {
-        let sum = |term: fn(f64, f64) -> f64| a.iter().zip(b).map(|(a, b)| term(f64::from(*a), f64::from(*b))).sum();
+        let sum = |term: fn(f64, f64) -> f64| {
+            a.iter()
+                .zip(b)
+                .map(|(a, b)| term(f64::from(*a), f64::from(*b)))
+                .sum()
+        };
         match self {
             Self::Cosine => {
                 let squares: f64 = dot(a, a) * dot(b, b);
-                if squares > 0.0 { dot(a, b) / squares.sqrt() } else { 0.0 }
+                if squares > 0.0 {
+                    dot(a, b) / squares.sqrt()
+                } else {
+                    0.0
+                }
             }
             Self::Dot => dot(a, b),
             Self::Euclidean => -f64::sqrt(sum(|a, b| (a - b).powi(2))),
@@ -49,15 +58,23 @@ impl Similarity {
         }
     }
 
-    /// How alike two texts with a vector for each token are: for each vector of `a` the likest of `b`, summed.
+    /// How alike two texts with a vector for each token are: for each vector of `a` the likest of
+    /// `b`, summed.
     pub fn max_sim(self, a: &[f32], b: &[f32], dim: usize) -> f64 {
-        let likest = |a: &[f32]| b.chunks_exact(dim).map(|b| self.of(a, b)).fold(f64::NEG_INFINITY, f64::max);
+        let likest = |a: &[f32]| {
+            b.chunks_exact(dim)
+                .map(|b| self.of(a, b))
+                .fold(f64::NEG_INFINITY, f64::max)
+        };
         a.chunks_exact(dim).map(likest).sum()
     }
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| f64::from(*a) * f64::from(*b))
+        .sum()
 }
 
 /// The bits in which two packed vectors differ.
@@ -79,7 +96,11 @@ mod tests {
             (Similarity::Manhattan, -5.0),
         ];
         for (function, expected) in cases {
-            assert!((function.of(&a, &b) - expected).abs() < 1e-12, "{}", function.name());
+            assert!(
+                (function.of(&a, &b) - expected).abs() < 1e-12,
+                "{}",
+                function.name()
+            );
             assert_eq!(Similarity::from_name(function.name()), Some(function));
         }
         assert_eq!(Similarity::Cosine.of(&a, &[0.0; 3]), 0.0);

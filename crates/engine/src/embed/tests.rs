@@ -16,10 +16,19 @@ const ODD: u32 = 4242;
 
 /// A vector that tells a token from its neighbours.
 fn token_vector(id: i32, position: usize) -> [f32; DIM] {
-    [if id == ODD as i32 { f32::NAN } else { id as f32 }, position as f32, 1.0]
+    [
+        if id == ODD as i32 {
+            f32::NAN
+        } else {
+            id as f32
+        },
+        position as f32,
+        1.0,
+    ]
 }
 
-/// Gives each token its [`token_vector`], and the mean of them for a text or a chunk. It spoils padding.
+/// Gives each token its [`token_vector`], and the mean of them for a text or a chunk. It spoils
+/// padding.
 struct Fake {
     inputs: BTreeMap<String, (Vec<usize>, Vec<u8>)>,
     outputs: BTreeMap<&'static str, (Vec<usize>, Vec<u8>)>,
@@ -28,11 +37,18 @@ struct Fake {
 
 impl Fake {
     fn ints(&self, name: &str) -> Vec<i32> {
-        self.inputs[name].1.as_chunks().0.iter().map(|b| i32::from_ne_bytes(*b)).collect()
+        self.inputs[name]
+            .1
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| i32::from_ne_bytes(*b))
+            .collect()
     }
 
     fn give(&mut self, name: &'static str, shape: Vec<usize>, values: &[f32]) {
-        self.outputs.insert(name, (shape, bytemuck::cast_slice(values).to_vec()));
+        self.outputs
+            .insert(name, (shape, bytemuck::cast_slice(values).to_vec()));
     }
 }
 
@@ -54,26 +70,46 @@ impl Instance for Fake {
             .iter()
             .zip(&mask)
             .enumerate()
-            .map(|(i, (id, seen))| if *seen == 1 { token_vector(*id, i % n_tokens) } else { [f32::NAN; DIM] })
+            .map(|(i, (id, seen))| {
+                if *seen == 1 {
+                    token_vector(*id, i % n_tokens)
+                } else {
+                    [f32::NAN; DIM]
+                }
+            })
             .collect();
         match function {
             "encode" => {
                 let mut out = Vec::new();
                 for (row, mask) in vectors.chunks(n_tokens).zip(mask.chunks(n_tokens)) {
                     let n: i32 = mask.iter().sum();
-                    let seen = || row.iter().zip(mask).filter(|(_, m)| **m == 1).map(|(v, _)| v);
+                    let seen = || {
+                        row.iter()
+                            .zip(mask)
+                            .filter(|(_, m)| **m == 1)
+                            .map(|(v, _)| v)
+                    };
                     out.extend((0..DIM).map(|d| seen().map(|v| v[d]).sum::<f32>() / n as f32));
                 }
                 self.give("embedding", vec![shape[0], DIM], &out);
             }
-            "encode_tokens" => self.give("token_embeddings", vec![shape[0], n_tokens, DIM], vectors.as_flattened()),
+            "encode_tokens" => self.give(
+                "token_embeddings",
+                vec![shape[0], n_tokens, DIM],
+                vectors.as_flattened(),
+            ),
             "encode_chunks" => {
                 let (pool_shape, pool) = self.inputs["pool_matrix"].clone();
                 let pool: &[f32] = bytemuck::cast_slice(&pool);
                 let rows = pool.chunks(n_tokens);
                 let pooled = rows.flat_map(|row| {
                     (0..DIM)
-                        .map(|d| row.iter().zip(&vectors).map(|(share, v)| share * v[d]).sum())
+                        .map(|d| {
+                            row.iter()
+                                .zip(&vectors)
+                                .map(|(share, v)| share * v[d])
+                                .sum()
+                        })
                         .collect::<Vec<f32>>()
                 });
                 let pooled: Vec<f32> = pooled.collect();
@@ -85,8 +121,15 @@ impl Instance for Fake {
     }
 
     fn output(&self, name: &str) -> Result<View<'_>, RunError> {
-        let (shape, bytes) = self.outputs.get(name).ok_or_else(|| RunError::NoOutput(name.to_owned()))?;
-        Ok(View { dtype: DType::Fp32, shape, bytes })
+        let (shape, bytes) = self
+            .outputs
+            .get(name)
+            .ok_or_else(|| RunError::NoOutput(name.to_owned()))?;
+        Ok(View {
+            dtype: DType::Fp32,
+            shape,
+            bytes,
+        })
     }
 
     fn state(&self, name: &str) -> Result<View<'_>, RunError> {
@@ -104,18 +147,40 @@ type Calls = Arc<Mutex<Vec<Vec<usize>>>>;
 
 fn embedder(batch_tokens: usize) -> (Embedder, Calls) {
     let calls = Calls::default();
-    let fake = Fake { inputs: BTreeMap::new(), outputs: BTreeMap::new(), calls: Arc::clone(&calls) };
-    (Embedder::new(Box::new(fake), DIM, Limits { max_tokens: 100, batch_tokens }), calls)
+    let fake = Fake {
+        inputs: BTreeMap::new(),
+        outputs: BTreeMap::new(),
+        calls: Arc::clone(&calls),
+    };
+    (
+        Embedder::new(
+            Box::new(fake),
+            DIM,
+            Limits {
+                max_tokens: 100,
+                batch_tokens,
+            },
+        ),
+        calls,
+    )
 }
 
 fn sequences() -> Vec<Vec<u32>> {
-    (0..40u32).map(|i| (0..1 + i * 17 % 29).map(|t| i * 100 + t).collect()).collect()
+    (0..40u32)
+        .map(|i| (0..1 + i * 17 % 29).map(|t| i * 100 + t).collect())
+        .collect()
 }
 
 fn mean(tokens: &[u32]) -> Vec<f32> {
     let n = tokens.len() as f32;
-    let vectors: Vec<[f32; DIM]> = tokens.iter().enumerate().map(|(i, id)| token_vector(*id as i32, i)).collect();
-    (0..DIM).map(|d| vectors.iter().map(|v| v[d]).sum::<f32>() / n).collect()
+    let vectors: Vec<[f32; DIM]> = tokens
+        .iter()
+        .enumerate()
+        .map(|(i, id)| token_vector(*id as i32, i))
+        .collect();
+    (0..DIM)
+        .map(|d| vectors.iter().map(|v| v[d]).sum::<f32>() / n)
+        .collect()
 }
 
 #[test]
@@ -125,12 +190,25 @@ fn texts_keep_their_order_and_share_calls() {
     for budget in [1, 64, 1000] {
         let (mut embedder, calls) = embedder(budget);
         let mut done = 0;
-        let mut watch = Watch { interrupted: &|| false, progress: &mut |n| done += n };
-        assert_eq!(embedder.texts(&sequences, &mut watch).unwrap().unwrap(), expected, "{budget}");
+        let mut watch = Watch {
+            interrupted: &|| false,
+            progress: &mut |n| done += n,
+        };
+        assert_eq!(
+            embedder.texts(&sequences, &mut watch).unwrap().unwrap(),
+            expected,
+            "{budget}"
+        );
         assert_eq!(done, sequences.len());
         let calls = calls.lock().unwrap();
-        assert!(calls.iter().all(|c| c[0] == 1 || c[0] * c[1] <= budget), "{calls:?}");
-        assert!(calls.len() <= if budget == 1000 { 8 } else { 40 }, "{calls:?}");
+        assert!(
+            calls.iter().all(|c| c[0] == 1 || c[0] * c[1] <= budget),
+            "{calls:?}"
+        );
+        assert!(
+            calls.len() <= if budget == 1000 { 8 } else { 40 },
+            "{calls:?}"
+        );
     }
 }
 
@@ -138,10 +216,17 @@ fn texts_keep_their_order_and_share_calls() {
 fn each_token_has_a_vector() {
     let sequences = sequences();
     let (mut embedder, _) = embedder(64);
-    let mut watch = Watch { interrupted: &|| false, progress: &mut |_| () };
+    let mut watch = Watch {
+        interrupted: &|| false,
+        progress: &mut |_| (),
+    };
     let rows = embedder.tokens(&sequences, &mut watch).unwrap().unwrap();
     for (row, tokens) in rows.iter().zip(&sequences) {
-        let expected: Vec<f32> = tokens.iter().enumerate().flat_map(|(i, id)| token_vector(*id as i32, i)).collect();
+        let expected: Vec<f32> = tokens
+            .iter()
+            .enumerate()
+            .flat_map(|(i, id)| token_vector(*id as i32, i))
+            .collect();
         assert_eq!(row, &expected);
     }
 }
@@ -150,16 +235,28 @@ fn each_token_has_a_vector() {
 fn chunks_are_the_means_of_their_spans() {
     for n_chunks in 1..=32u32 {
         // The second chunk is empty, the third has one token.
-        let chunks: Vec<Vec<u32>> =
-            (0..n_chunks).map(|c| (0..[2, 0, 1, 3][c as usize % 4]).map(|t| 10 * c + t).collect()).collect();
+        let chunks: Vec<Vec<u32>> = (0..n_chunks)
+            .map(|c| {
+                (0..[2, 0, 1, 3][c as usize % 4])
+                    .map(|t| 10 * c + t)
+                    .collect()
+            })
+            .collect();
         let (mut embedder, calls) = embedder(1);
         let document = Document::join(&chunks, 999, &Surroundings::default());
         let rows = embedder.chunks(&document).unwrap();
         assert_eq!(calls.lock().unwrap().len(), 1, "one pass");
         for (row, span) in rows.chunks(DIM).zip(document.spans()) {
-            let sum = |d: usize| span.clone().map(|i| token_vector(document.tokens()[i] as i32, i)[d]).sum::<f32>();
+            let sum = |d: usize| {
+                span.clone()
+                    .map(|i| token_vector(document.tokens()[i] as i32, i)[d])
+                    .sum::<f32>()
+            };
             let expected = (0..DIM).map(|d| sum(d) / span.len().max(1) as f32);
-            assert!(row.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-4), "{n_chunks}: {row:?}");
+            assert!(
+                row.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-4),
+                "{n_chunks}: {row:?}"
+            );
         }
         assert_eq!(rows.len(), chunks.len() * DIM);
     }
@@ -168,16 +265,31 @@ fn chunks_are_the_means_of_their_spans() {
 #[test]
 fn what_cannot_be_embedded_is_named() {
     let (mut embedder, calls) = embedder(64);
-    let mut watch = Watch { interrupted: &|| false, progress: &mut |_| () };
+    let mut watch = Watch {
+        interrupted: &|| false,
+        progress: &mut |_| (),
+    };
     let mut refusal = |sequences: &[Vec<u32>]| {
         let error = embedder.texts(sequences, &mut watch).unwrap_err();
         (error.index(), error.to_string())
     };
-    assert_eq!(refusal(&[vec![1], vec![]]), (Some(1), "it has no tokens".to_owned()));
-    assert_eq!(refusal(&[vec![1; 101]]), (Some(0), "it has 101 tokens, the model takes 100".to_owned()));
-    assert!(calls.lock().unwrap().is_empty(), "nothing runs before all is known to fit");
+    assert_eq!(
+        refusal(&[vec![1], vec![]]),
+        (Some(1), "it has no tokens".to_owned())
+    );
+    assert_eq!(
+        refusal(&[vec![1; 101]]),
+        (Some(0), "it has 101 tokens, the model takes 100".to_owned())
+    );
+    assert!(
+        calls.lock().unwrap().is_empty(),
+        "nothing runs before all is known to fit"
+    );
     let message = "its vector holds numbers that are not finite";
-    assert_eq!(refusal(&[vec![1], vec![2, ODD], vec![1; 9]]), (Some(1), message.to_owned()));
+    assert_eq!(
+        refusal(&[vec![1], vec![2, ODD], vec![1; 9]]),
+        (Some(1), message.to_owned())
+    );
     let many = Document::join(&vec![vec![]; 3], 999, &Surroundings::default());
     assert_eq!(embedder.chunks(&many).unwrap(), [0.0; 3 * DIM]);
 }
@@ -190,7 +302,10 @@ fn an_interruption_ends_between_calls() {
         n_asked.set(n_asked.get() + 1);
         n_asked.get() > 3
     };
-    let mut watch = Watch { interrupted: &interrupted, progress: &mut |_| () };
+    let mut watch = Watch {
+        interrupted: &interrupted,
+        progress: &mut |_| (),
+    };
     assert_eq!(embedder.texts(&sequences(), &mut watch).unwrap(), None);
     assert_eq!(calls.lock().unwrap().len(), 3);
 }

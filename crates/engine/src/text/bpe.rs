@@ -1,9 +1,10 @@
-//! Byte-level BPE from the lists of a GGUF file: a model for the `tokenizers` crate, which does all around it, so that it is the
-//! tokenizer that a `tokenizer.json` of the same model describes.
+//! Byte-level BPE from the lists of a GGUF file: a model for the `tokenizers` crate, which does all
+//! around it, so that it is the tokenizer that a `tokenizer.json` of the same model describes.
 //!
-//! The model is our own because the crate's takes a fifth of the time to the first token of a small language model to build: it
-//! copies each text several times. [`Bpe`] merges by the same rules: of all neighbours that some merge joins the one that comes
-//! first in the list, the leftmost of equals; characters without a token are left out.
+//! The model is our own because the crate's takes a fifth of the time to the first token of a small
+//! language model to build: it copies each text several times. [`Bpe`] merges by the same rules: of
+//! all neighbours that some merge joins the one that comes first in the list, the leftmost of
+//! equals; characters without a token are left out.
 
 use std::collections::{BinaryHeap, HashMap};
 use std::path::{Path, PathBuf};
@@ -22,7 +23,11 @@ use tokenizers::{AddedToken, Model, Token};
 const NONE: usize = usize::MAX;
 
 /// Takes tokens and merges out of `vocab`: they are moved, not copied.
-pub(super) fn build(vocab: &mut Vocab, kinds: &[TokenKind], rule: PreRule) -> Result<Hf<Bpe>, TextError> {
+pub(super) fn build(
+    vocab: &mut Vocab,
+    kinds: &[TokenKind],
+    rule: PreRule,
+) -> Result<Hf<Bpe>, TextError> {
     let merges = vocab.merges.take().ok_or(TextError::Missing("merges"))?;
     let tokens = std::mem::take(&mut vocab.tokens);
     let mut added = Vec::new();
@@ -68,9 +73,17 @@ impl Bpe {
         let mut joined = HashMap::with_capacity(merges.len());
         let mut both = String::new();
         for (index, merge) in merges.iter().enumerate() {
-            let bad = |reason| TextError::BadMerge { index, merge: merge.to_owned(), reason };
+            let bad = |reason| TextError::BadMerge {
+                index,
+                merge: merge.to_owned(),
+                reason,
+            };
             let (left, right) = match merge.split_once(' ') {
-                Some((left, right)) if !left.is_empty() && !right.is_empty() && !right.contains(' ') => (left, right),
+                Some((left, right))
+                    if !left.is_empty() && !right.is_empty() && !right.contains(' ') =>
+                {
+                    (left, right)
+                }
                 _ => return Err(bad("expected two tokens with one space between".to_owned())),
             };
             let id = |text: &str| {
@@ -79,9 +92,20 @@ impl Bpe {
             };
             both.clear();
             both.extend([left, right]);
-            joined.insert((id(left)?, id(right)?), Merge { rank: index as u32, id: id(&both)? });
+            joined.insert(
+                (id(left)?, id(right)?),
+                Merge {
+                    rank: index as u32,
+                    id: id(&both)?,
+                },
+            );
         }
-        Ok(Self(Arc::new(Tables { tokens, ids, merges: joined, ignores_merges })))
+        Ok(Self(Arc::new(Tables {
+            tokens,
+            ids,
+            merges: joined,
+            ignores_merges,
+        })))
     }
 
     /// The tokens of a word, by id and length.
@@ -91,13 +115,23 @@ impl Bpe {
             let end = start + c.len_utf8();
             if let Some(id) = self.token_to_id(&word[start..end]) {
                 let at = symbols.len();
-                symbols.push(Symbol { id, prev: at.checked_sub(1).unwrap_or(NONE), next: at + 1, start, end });
+                symbols.push(Symbol {
+                    id,
+                    prev: at.checked_sub(1).unwrap_or(NONE),
+                    next: at + 1,
+                    start,
+                    end,
+                });
             }
         }
         if let Some(last) = symbols.last_mut() {
             last.next = NONE;
         }
-        let mut merger = Merger { merges: &self.0.merges, queue: BinaryHeap::with_capacity(symbols.len()), symbols };
+        let mut merger = Merger {
+            merges: &self.0.merges,
+            queue: BinaryHeap::with_capacity(symbols.len()),
+            symbols,
+        };
         merger.run();
         let mut symbols = merger.symbols;
         symbols.retain(|symbol| symbol.start < symbol.end);
@@ -115,7 +149,11 @@ impl Model for Bpe {
         {
             return Ok(vec![token(id, 0, word.len())]);
         }
-        Ok(self.merge(word).into_iter().map(|symbol| token(symbol.id, symbol.start, symbol.end)).collect())
+        Ok(self
+            .merge(word)
+            .into_iter()
+            .map(|symbol| token(symbol.id, symbol.start, symbol.end))
+            .collect())
     }
 
     fn token_to_id(&self, token: &str) -> Option<u32> {
@@ -127,7 +165,10 @@ impl Model for Bpe {
     }
 
     fn get_vocab(&self) -> HashMap<String, u32> {
-        (0..).zip(self.0.tokens.iter()).map(|(id, token)| (token.to_owned(), id)).collect()
+        (0..)
+            .zip(self.0.tokens.iter())
+            .map(|(id, token)| (token.to_owned(), id))
+            .collect()
     }
 
     fn get_vocab_size(&self) -> usize {
@@ -188,7 +229,9 @@ impl Merger<'_> {
     }
 
     fn found(&self, left: usize, right: usize) -> Option<Merge> {
-        self.merges.get(&(self.symbols[left].id, self.symbols[right].id)).copied()
+        self.merges
+            .get(&(self.symbols[left].id, self.symbols[right].id))
+            .copied()
     }
 
     fn push(&mut self, left: usize, right: usize) {
@@ -205,11 +248,14 @@ mod tests {
 
     /// Random numbers below `n`.
     fn random(state: &mut u64, n: usize) -> usize {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         ((*state >> 33) as usize) % n
     }
 
-    /// Tokens of four letters, which come about in more than one way, in no order, some of them twice in the list.
+    /// Tokens of four letters, which come about in more than one way, in no order, some of them
+    /// twice in the list.
     fn lists(state: &mut u64) -> (Vec<String>, Vec<(String, String)>) {
         let mut tokens: Vec<String> = ["a", "b", "ł", "語"].map(str::to_owned).into();
         let mut merges = Vec::new();
@@ -235,18 +281,28 @@ mod tests {
         for ignores_merges in [false, true] {
             for _ in 0..20 {
                 let (tokens, merges) = lists(&mut state);
-                let spelled: Texts = merges.iter().map(|(left, right)| format!("{left} {right}")).collect();
+                let spelled: Texts = merges
+                    .iter()
+                    .map(|(left, right)| format!("{left} {right}"))
+                    .collect();
                 let ours = Bpe::new(tokens.iter().collect(), &spelled, ignores_merges).unwrap();
-                let ids: tokenizers::models::bpe::Vocab =
-                    (0..).zip(&tokens).map(|(id, token)| (token.clone(), id)).collect();
-                let library = BPE::builder().vocab_and_merges(ids, merges).ignore_merges(ignores_merges);
+                let ids: tokenizers::models::bpe::Vocab = (0..)
+                    .zip(&tokens)
+                    .map(|(id, token)| (token.clone(), id))
+                    .collect();
+                let library = BPE::builder()
+                    .vocab_and_merges(ids, merges)
+                    .ignore_merges(ignores_merges);
                 let library = library.build().unwrap();
                 for _ in 0..200 {
                     let n_chars = random(&mut state, 30);
                     // The last is in no token.
-                    let word: String =
-                        (0..n_chars).map(|_| ['a', 'b', 'ł', '語', 'z'][random(&mut state, 21) / 5]).collect();
-                    let ids = |tokens: Vec<Token>| tokens.into_iter().map(|token| token.id).collect::<Vec<_>>();
+                    let word: String = (0..n_chars)
+                        .map(|_| ['a', 'b', 'ł', '語', 'z'][random(&mut state, 21) / 5])
+                        .collect();
+                    let ids = |tokens: Vec<Token>| {
+                        tokens.into_iter().map(|token| token.id).collect::<Vec<_>>()
+                    };
                     assert_eq!(
                         ids(ours.tokenize(&word).unwrap()),
                         ids(library.tokenize(&word).unwrap()),
@@ -260,7 +316,15 @@ mod tests {
     #[test]
     fn a_long_word_does_not_cost_a_square() {
         let tokens = ["a", "b", "ab", "ba", "abab"].into_iter().collect();
-        let bpe = Bpe::new(tokens, &["a b", "ab ab", "b a"].into_iter().collect(), false).unwrap();
-        assert_eq!(bpe.tokenize(&"ab".repeat(1_000_000)).unwrap().len(), 500_000);
+        let bpe = Bpe::new(
+            tokens,
+            &["a b", "ab ab", "b a"].into_iter().collect(),
+            false,
+        )
+        .unwrap();
+        assert_eq!(
+            bpe.tokenize(&"ab".repeat(1_000_000)).unwrap().len(),
+            500_000
+        );
     }
 }

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::TextError;
 use serde_json::Value;
 
-/// What `tokenizer_config.json`, `generation_config.json` and `config.json` add to a `tokenizer.json`.
+/// What `tokenizer_config.json`, `generation_config.json` and `config.json` add to a
+/// `tokenizer.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizerConfig {
@@ -19,8 +20,9 @@ pub struct TokenizerConfig {
     pub pad_token: Option<String>,
     /// The token that parts the pieces of a text.
     pub sep_token: Option<String>,
-    /// This and `add_eos_token` count where `tokenizer.json` has no post-processor, which else decides what is added.
-    /// (transformers 5.23, `tokenization_utils_base.py`, drops both where there is a `tokenizer.json`.)
+    /// This and `add_eos_token` count where `tokenizer.json` has no post-processor, which else
+    /// decides what is added. (transformers 5.23, `tokenization_utils_base.py`, drops both where
+    /// there is a `tokenizer.json`.)
     pub add_bos_token: Option<bool>,
     /// See `add_bos_token`.
     pub add_eos_token: Option<bool>,
@@ -60,10 +62,13 @@ impl TokenizerConfig {
             id => vec![id.clone()],
         };
         for id in ids {
-            let id = id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| TextError::Json {
-                file: FILE,
-                reason: format!("eos_token_id {id} is not a token id"),
-            })?;
+            let id = id
+                .as_u64()
+                .and_then(|id| u32::try_from(id).ok())
+                .ok_or_else(|| TextError::Json {
+                    file: FILE,
+                    reason: format!("eos_token_id {id} is not a token id"),
+                })?;
             if !self.eos_ids.contains(&id) {
                 self.eos_ids.push(id);
             }
@@ -73,13 +78,19 @@ impl TokenizerConfig {
 }
 
 fn parse(file: &'static str, json: &[u8]) -> Result<Value, TextError> {
-    serde_json::from_slice(json).map_err(|error| TextError::Json { file, reason: error.to_string() })
+    serde_json::from_slice(json).map_err(|error| TextError::Json {
+        file,
+        reason: error.to_string(),
+    })
 }
 
 /// A token is a string, or an object with its text in `content`.
 fn token(json: &Value, key: &str) -> Option<String> {
     let value = &json[key];
-    value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned)
+    value
+        .as_str()
+        .or_else(|| value["content"].as_str())
+        .map(str::to_owned)
 }
 
 fn chat_template(value: &Value) -> Option<String> {
@@ -88,7 +99,8 @@ fn chat_template(value: &Value) -> Option<String> {
     }
     let templates = value.as_array()?;
     let named = |name| templates.iter().find(|template| template["name"] == name);
-    let template = named("default").or_else(|| templates.first().filter(|_| templates.len() == 1))?;
+    let template =
+        named("default").or_else(|| templates.first().filter(|_| templates.len() == 1))?;
     template["template"].as_str().map(str::to_owned)
 }
 
@@ -104,14 +116,33 @@ mod tests {
         let mut config = TokenizerConfig::from_tokenizer_config(json, 7).unwrap();
         assert_eq!(config.bos_token.as_deref(), Some("<s>"));
         assert_eq!(config.eos_token.as_deref(), Some("</s>"));
-        assert_eq!((config.pad_token.as_deref(), config.add_bos_token, config.add_eos_token), (None, Some(true), None));
+        assert_eq!(
+            (
+                config.pad_token.as_deref(),
+                config.add_bos_token,
+                config.add_eos_token
+            ),
+            (None, Some(true), None)
+        );
         assert_eq!(config.chat_template.as_deref(), Some("d"));
-        config.add_generation_config(br#"{"eos_token_id": [1, 106]}"#).unwrap();
-        config.add_generation_config(br#"{"eos_token_id": 1}"#).unwrap();
-        config.add_generation_config(br#"{"temperature": 1.0}"#).unwrap();
+        config
+            .add_generation_config(br#"{"eos_token_id": [1, 106]}"#)
+            .unwrap();
+        config
+            .add_generation_config(br#"{"eos_token_id": 1}"#)
+            .unwrap();
+        config
+            .add_generation_config(br#"{"temperature": 1.0}"#)
+            .unwrap();
         assert_eq!(config.eos_ids, [1, 106]);
-        let message = config.add_generation_config(br#"{"eos_token_id": -1}"#).unwrap_err().to_string();
-        assert_eq!(message, "generation_config.json: eos_token_id -1 is not a token id");
+        let message = config
+            .add_generation_config(br#"{"eos_token_id": -1}"#)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            message,
+            "generation_config.json: eos_token_id -1 is not a token id"
+        );
         assert!(TokenizerConfig::from_tokenizer_config(b"{", 7).is_err());
     }
 }

@@ -1,5 +1,6 @@
-//! What stands between a `tokenizer.json` and the `tokenizers` crate, which trusts its files: sizes are checked before it sees them,
-//! its panics are caught, and texts that it would need too much memory or time for are refused.
+//! What stands between a `tokenizer.json` and the `tokenizers` crate, which trusts its files: sizes
+//! are checked before it sees them, its panics are caught, and texts that it would need too much
+//! memory or time for are refused.
 
 use std::cell::Cell;
 use std::fmt;
@@ -41,7 +42,8 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is in a call whose panics are caught: a panic hook has nothing to say about them.
+/// Whether this thread is in a call whose panics are caught: a panic hook has nothing to say about
+/// them.
 pub fn is_guarded() -> bool {
     GUARDED.get()
 }
@@ -52,8 +54,16 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, TextError>) -> Result<
     let done = catch_unwind(AssertUnwindSafe(work));
     GUARDED.set(outer);
     done.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-        Err(TextError::Broken(text.unwrap_or("no reason given").chars().take(200).collect()))
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or(panic.downcast_ref::<&str>().copied());
+        Err(TextError::Broken(
+            text.unwrap_or("no reason given")
+                .chars()
+                .take(200)
+                .collect(),
+        ))
     })
 }
 
@@ -62,13 +72,18 @@ pub(super) fn timed<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, TextError> + Send + 'static,
 ) -> Result<T, TextError> {
     let (done, result) = mpsc::channel();
-    let thread = std::thread::Builder::new().name("tokenizer".to_owned()).spawn(move || {
-        // Nobody waits any more where this fails.
-        let _ = done.send(guarded(work));
-    });
+    let thread = std::thread::Builder::new()
+        .name("tokenizer".to_owned())
+        .spawn(move || {
+            // Nobody waits any more where this fails.
+            let _ = done.send(guarded(work));
+        });
     thread.map_err(|error| TextError::Encode(error.to_string()))?;
     result.recv_timeout(MAX_TIME).unwrap_or_else(|_| {
-        Err(TextError::Broken(format!("its patterns take longer than {} s for this text", MAX_TIME.as_secs())))
+        Err(TextError::Broken(format!(
+            "its patterns take longer than {} s for this text",
+            MAX_TIME.as_secs()
+        )))
     })
 }
 
@@ -89,14 +104,23 @@ struct Growth {
 
 impl Nature {
     /// Of tokenizers whose normalizers and patterns are our own: they compose characters at most.
-    pub(super) const OURS: Self = Self { growth: Growth { times: 3, plus: 0 }, is_slow: false };
+    pub(super) const OURS: Self = Self {
+        growth: Growth { times: 3, plus: 0 },
+        is_slow: false,
+    };
 
     /// Refuses a text that would become too long.
     pub(super) fn check(&self, text: &str) -> Result<(), TextError> {
-        let most = text.len().saturating_mul(self.growth.times).saturating_add(self.growth.plus);
+        let most = text
+            .len()
+            .saturating_mul(self.growth.times)
+            .saturating_add(self.growth.plus);
         if most > MAX_NORMALIZED_BYTES {
             let most = MAX_NORMALIZED_BYTES.saturating_sub(self.growth.plus) / self.growth.times;
-            return Err(TextError::TooLong { found: text.len(), most });
+            return Err(TextError::TooLong {
+                found: text.len(),
+                most,
+            });
         }
         Ok(())
     }
@@ -176,24 +200,49 @@ pub(super) fn check(json: &[u8]) -> Result<Nature, TextError> {
     let bad = |reason: String| TextError::Json { file: FILE, reason };
     at_most("the file", json.len(), MAX_FILE_BYTES)?;
     let file: File = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
-    let most = if file.model.kind == "Unigram" { MAX_UNIGRAM_BYTES } else { MAX_VOCAB_BYTES };
+    let most = if file.model.kind == "Unigram" {
+        MAX_UNIGRAM_BYTES
+    } else {
+        MAX_VOCAB_BYTES
+    };
     at_most("the tokens together", file.model.vocab.all, most)?;
     at_most("a token", file.model.vocab.longest, MAX_TOKEN_BYTES)?;
-    if let Some(n) = file.model.max_input_chars_per_word.filter(|n| *n > MAX_WORD_CHARS) {
-        return Err(bad(format!("max_input_chars_per_word: expected at most {MAX_WORD_CHARS}, found {n}")));
+    if let Some(n) = file
+        .model
+        .max_input_chars_per_word
+        .filter(|n| *n > MAX_WORD_CHARS)
+    {
+        return Err(bad(format!(
+            "max_input_chars_per_word: expected at most {MAX_WORD_CHARS}, found {n}"
+        )));
     }
     let mut steps = Steps::default();
     let growth = steps.growth(&file.normalizer).map_err(bad)?;
     steps.patterns(&file.pre_tokenizer).map_err(bad)?;
     let len = |token: &Added| match token.normalized {
-        true => token.content.len().saturating_mul(growth.times).saturating_add(growth.plus),
+        true => token
+            .content
+            .len()
+            .saturating_mul(growth.times)
+            .saturating_add(growth.plus),
         false => token.content.len(),
     };
-    let longest = file.added_tokens.iter().map(|token| token.content.len()).max();
+    let longest = file
+        .added_tokens
+        .iter()
+        .map(|token| token.content.len())
+        .max();
     at_most("an added token", longest.unwrap_or(0), MAX_ADDED_BYTES)?;
-    let all = file.added_tokens.iter().map(len).fold(0, usize::saturating_add);
+    let all = file
+        .added_tokens
+        .iter()
+        .map(len)
+        .fold(0, usize::saturating_add);
     at_most("the added tokens together", all, MAX_ALL_ADDED_BYTES)?;
-    Ok(Nature { growth, is_slow: steps.is_slow })
+    Ok(Nature {
+        growth,
+        is_slow: steps.is_slow,
+    })
 }
 
 /// An error that says of what there is too much.
@@ -201,7 +250,10 @@ pub(super) fn at_most(what: &str, found: usize, most: usize) -> Result<(), TextE
     if found <= most {
         return Ok(());
     }
-    Err(TextError::Json { file: FILE, reason: format!("{what}: expected at most {most} bytes, found {found}") })
+    Err(TextError::Json {
+        file: FILE,
+        reason: format!("{what}: expected at most {most} bytes, found {found}"),
+    })
 }
 
 #[derive(Default)]
@@ -214,7 +266,9 @@ impl Steps {
     fn step(&mut self) -> Result<(), String> {
         self.n += 1;
         if self.n > MAX_STEPS {
-            return Err(format!("expected at most {MAX_STEPS} normalizers and pre-tokenizers, found more"));
+            return Err(format!(
+                "expected at most {MAX_STEPS} normalizers and pre-tokenizers, found more"
+            ));
         }
         Ok(())
     }
@@ -234,13 +288,17 @@ impl Steps {
                 }
                 all
             }
-            "Prepend" => Growth { times: 1, plus: len("prepend") },
+            "Prepend" => Growth {
+                times: 1,
+                plus: len("prepend"),
+            },
             "Replace" => match self.pattern(&normalizer["pattern"])? {
                 // Behind each character, where the pattern matches nothing.
                 None => times(len("content").saturating_add(1)),
                 Some(pattern) => times(len("content").div_ceil(pattern).max(1)),
             },
-            // A character of three bytes becomes one of 33, and others twice or three times as many as they had.
+            // A character of three bytes becomes one of 33, and others twice or three times as many
+            // as they had.
             "NFKC" | "NFKD" => times(11),
             "NFC" | "NFD" | "Lowercase" => times(3),
             "ByteLevel" => times(2),
@@ -253,7 +311,11 @@ impl Steps {
     /// Checks the patterns of a pre-tokenizer.
     fn patterns(&mut self, pre_tokenizer: &Value) -> Result<(), String> {
         self.step()?;
-        for part in pre_tokenizer["pretokenizers"].as_array().into_iter().flatten() {
+        for part in pre_tokenizer["pretokenizers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+        {
             self.patterns(part)?;
         }
         match pre_tokenizer.get("pattern") {
@@ -273,19 +335,29 @@ impl Steps {
             return Err("a pattern is empty".to_owned());
         }
         if text.len() > MAX_PATTERN_BYTES {
-            return Err(format!("a pattern: expected at most {MAX_PATTERN_BYTES} bytes, found {}", text.len()));
+            return Err(format!(
+                "a pattern: expected at most {MAX_PATTERN_BYTES} bytes, found {}",
+                text.len()
+            ));
         }
         if !is_regex {
             return Ok(Some(text.len()));
         }
         if repetitions(text) > 10_000 {
-            return Err(format!("the pattern '{text:.60}' repeats its parts too often"));
+            return Err(format!(
+                "the pattern '{text:.60}' repeats its parts too often"
+            ));
         }
-        // Where spaces stand before a word, all tokenizers that split at them do this, which never goes back far.
+        // Where spaces stand before a word, all tokenizers that split at them do this, which never
+        // goes back far.
         let rest = text.replace(r"\s+(?!\S)", "");
-        let goes_back = ["(?=", "(?!", "(?<", "(?>", "\\G", "\\K"].iter().any(|word| rest.contains(word));
-        let refers_back =
-            rest.as_bytes().windows(2).any(|two| two[0] == b'\\' && matches!(two[1], b'1'..=b'9' | b'k' | b'g'));
+        let goes_back = ["(?=", "(?!", "(?<", "(?>", "\\G", "\\K"]
+            .iter()
+            .any(|word| rest.contains(word));
+        let refers_back = rest
+            .as_bytes()
+            .windows(2)
+            .any(|two| two[0] == b'\\' && matches!(two[1], b'1'..=b'9' | b'k' | b'g'));
         self.is_slow |= goes_back || refers_back;
         Ok(None)
     }
@@ -295,8 +367,12 @@ impl Steps {
 fn repetitions(pattern: &str) -> u64 {
     let mut product = 1u64;
     for part in pattern.split('{').skip(1) {
-        let Some((bounds, _)) = part.split_once('}') else { continue };
-        let bounds = bounds.split(',').filter_map(|bound| bound.trim().parse::<u64>().ok());
+        let Some((bounds, _)) = part.split_once('}') else {
+            continue;
+        };
+        let bounds = bounds
+            .split(',')
+            .filter_map(|bound| bound.trim().parse::<u64>().ok());
         product = product.saturating_mul(bounds.max().unwrap_or(1).max(1));
     }
     product
@@ -327,8 +403,16 @@ fn longest_replacement(charsmap: &Value) -> Result<usize, String> {
     }
     let (head, rest) = bytes.split_first_chunk::<4>().ok_or_else(broken)?;
     let trie = u32::from_le_bytes(*head) as usize;
-    let replacements = rest.get(trie..).filter(|_| trie > 0 && trie.is_multiple_of(4)).ok_or_else(broken)?;
-    Ok(replacements.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or(0).max(1))
+    let replacements = rest
+        .get(trie..)
+        .filter(|_| trie > 0 && trie.is_multiple_of(4))
+        .ok_or_else(broken)?;
+    Ok(replacements
+        .split(|byte| *byte == 0)
+        .map(<[u8]>::len)
+        .max()
+        .unwrap_or(0)
+        .max(1))
 }
 
 #[cfg(test)]
@@ -337,9 +421,13 @@ mod tests {
 
     #[test]
     fn repetitions_multiply() {
-        for (pattern, n) in
-            [("a{3}", 3), (r"\p{L}{1,3}|b{1000}", 3000), ("(a{1000}){1000}", 1_000_000), ("a", 1), ("{", 1)]
-        {
+        for (pattern, n) in [
+            ("a{3}", 3),
+            (r"\p{L}{1,3}|b{1000}", 3000),
+            ("(a{1000}){1000}", 1_000_000),
+            ("a", 1),
+            ("{", 1),
+        ] {
             assert_eq!(repetitions(pattern), n, "{pattern}");
         }
     }

@@ -1,4 +1,5 @@
-//! A tokenizer of the `tokenizers` crate around any model, and its copy that knows no control tokens.
+//! A tokenizer of the `tokenizers` crate around any model, and its copy that knows no control
+//! tokens.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -6,7 +7,10 @@ use std::sync::{Arc, OnceLock};
 use super::TextError;
 use super::guard::{self, Nature};
 use tokenizers::normalizers::{Lowercase, Sequence};
-use tokenizers::{DecoderWrapper, Model, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl};
+use tokenizers::{
+    DecoderWrapper, Model, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
+    TokenizerImpl,
+};
 
 pub(super) type Whole<M> =
     TokenizerImpl<M, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
@@ -22,12 +26,17 @@ pub(super) struct Hf<M> {
 /// Ids, and where in the text each comes from.
 type Located = Vec<(u32, (usize, usize))>;
 
-/// A letter that breaks a control token apart. What stands for it in the text must not be there before: the first of these.
+/// A letter that breaks a control token apart. What stands for it in the text must not be there
+/// before: the first of these.
 const MARKS: std::ops::RangeInclusive<char> = '\u{a000}'..='\u{a48c}';
 
 impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
     pub(super) fn new(whole: Whole<M>, nature: Nature) -> Self {
-        Self { parsing: Arc::new(whole), plain: OnceLock::new(), nature }
+        Self {
+            parsing: Arc::new(whole),
+            plain: OnceLock::new(),
+            nature,
+        }
     }
 
     /// Appends the ids of `text`.
@@ -39,10 +48,20 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
         ids: &mut Vec<u32>,
     ) -> Result<(), TextError> {
         let encode = move |hf: &Whole<M>, text: &str| {
-            let encoding = hf.encode_fast(text, add_special).map_err(|error| TextError::Encode(error.to_string()))?;
+            let encoding = hf
+                .encode_fast(text, add_special)
+                .map_err(|error| TextError::Encode(error.to_string()))?;
             Ok(encoding.get_ids().to_vec())
         };
-        ids.extend(self.run(if parse_special { &self.parsing } else { self.plain()? }, text, encode)?);
+        ids.extend(self.run(
+            if parse_special {
+                &self.parsing
+            } else {
+                self.plain()?
+            },
+            text,
+            encode,
+        )?);
         Ok(())
     }
 
@@ -59,27 +78,45 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
             typed.get(first).is_some_and(|range| range.start < from.1)
         };
         let found = self.located(text)?;
-        if !found.iter().any(|(id, from)| is_control(*id) && overlaps(from)) {
+        if !found
+            .iter()
+            .any(|(id, from)| is_control(*id) && overlaps(from))
+        {
             ids.extend(found.into_iter().map(|(id, _)| id));
             return Ok(());
         }
-        let mark = MARKS.clone().find(|mark| !text.contains(*mark)).ok_or_else(|| {
-            TextError::Encode("the text has every letter that could stand in a control token".to_owned())
-        })?;
+        let mark = MARKS
+            .clone()
+            .find(|mark| !text.contains(*mark))
+            .ok_or_else(|| {
+                TextError::Encode(
+                    "the text has every letter that could stand in a control token".to_owned(),
+                )
+            })?;
         // Breaking one apart may bring another to light.
         let (mut marks, mut marked, mut found) = (Vec::new(), text.to_owned(), found);
         let original = |at: usize, marks: &[usize]| {
-            let before =
-                marks.iter().enumerate().take_while(|(idx, place)| **place + idx * mark.len_utf8() < at).count();
+            let before = marks
+                .iter()
+                .enumerate()
+                .take_while(|(idx, place)| **place + idx * mark.len_utf8() < at)
+                .count();
             at - before * mark.len_utf8()
         };
         loop {
-            let spans: Vec<(u32, (usize, usize))> =
-                found.iter().map(|(id, from)| (*id, (original(from.0, &marks), original(from.1, &marks)))).collect();
-            let bad = spans.iter().filter(|(id, from)| is_control(*id) && overlaps(from));
+            let spans: Vec<(u32, (usize, usize))> = found
+                .iter()
+                .map(|(id, from)| (*id, (original(from.0, &marks), original(from.1, &marks))))
+                .collect();
+            let bad = spans
+                .iter()
+                .filter(|(id, from)| is_control(*id) && overlaps(from));
             let places = bad.filter_map(|(_, (start, end))| {
                 let spaces = text[*start..*end].len() - text[*start..*end].trim_start().len();
-                text[start + spaces..*end].chars().next().map(|c| start + spaces + c.len_utf8())
+                text[start + spaces..*end]
+                    .chars()
+                    .next()
+                    .map(|c| start + spaces + c.len_utf8())
             });
             let n_before = marks.len();
             marks.extend(places);
@@ -124,8 +161,15 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
 
     fn located(&self, text: &str) -> Result<Located, TextError> {
         self.run(&self.parsing, text, |hf, text| {
-            let encoding = hf.encode(text, false).map_err(|error| TextError::Encode(error.to_string()))?;
-            Ok(encoding.get_ids().iter().copied().zip(encoding.get_offsets().iter().copied()).collect())
+            let encoding = hf
+                .encode(text, false)
+                .map_err(|error| TextError::Encode(error.to_string()))?;
+            Ok(encoding
+                .get_ids()
+                .iter()
+                .copied()
+                .zip(encoding.get_offsets().iter().copied())
+                .collect())
         })
     }
 
@@ -154,7 +198,9 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
             // Another thread may have been first.
             let _ = self.plain.set(copy);
         }
-        self.plain.get().ok_or_else(|| TextError::Encode("the copy without control tokens is missing".to_owned()))
+        self.plain.get().ok_or_else(|| {
+            TextError::Encode("the copy without control tokens is missing".to_owned())
+        })
     }
 
     pub(super) fn lower_case(&mut self) {

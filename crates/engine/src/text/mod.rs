@@ -29,7 +29,9 @@ pub use vocab::Vocab;
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
     /// The file names a kind of tokenizer that is not implemented.
-    #[error("tokenizer kind '{0}' is not supported (supported: 'gpt2' byte-level BPE, 'llama' SentencePiece BPE)")]
+    #[error(
+        "tokenizer kind '{0}' is not supported (supported: 'gpt2' byte-level BPE, 'llama' SentencePiece BPE)"
+    )]
     UnknownModel(String),
     /// The file names a pre-tokenizer whose splitting rule is not known.
     #[error("pre-tokenizer '{name}' is not supported (supported: {supported})")]

@@ -16,8 +16,7 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 /// Contractions in any case, words with one leading mark, up to three digits, marks with line ends.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// As `LLAMA3`, but digits one by one.
-const QWEN2: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Words are cut before a capital that follows small letters.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// As `TEKKEN`, with contractions kept at their word and up to three digits.
@@ -47,19 +46,56 @@ pub(super) struct PreRule {
 }
 
 const fn rule(cut: Cut) -> PreRule {
-    PreRule { cut, nfc: false, ignore_merges: false, add_bos: false }
+    PreRule {
+        cut,
+        nfc: false,
+        ignore_merges: false,
+        add_bos: false,
+    }
 }
 
 /// Names and rules; each line is one published family of tokenizers.
 const RULES: &[(&[&str], PreRule)] = &[
     // "default" is what converters wrote before they told tokenizers apart.
-    (&["default", "gpt-2", "gpt2", "phi-2", "roberta-bpe"], rule(Cut::Gpt2)),
-    (&["smollm", "starcoder", "refact", "codeshell"], rule(Cut::DigitsGpt2)),
-    (&["command-r"], PreRule { nfc: true, ..rule(Cut::DigitsGpt2) }),
-    (&["llama-bpe", "llama3", "llama-v3"], PreRule { ignore_merges: true, add_bos: true, ..rule(Cut::Regex(LLAMA3)) }),
+    (
+        &["default", "gpt-2", "gpt2", "phi-2", "roberta-bpe"],
+        rule(Cut::Gpt2),
+    ),
+    (
+        &["smollm", "starcoder", "refact", "codeshell"],
+        rule(Cut::DigitsGpt2),
+    ),
+    (
+        &["command-r"],
+        PreRule {
+            nfc: true,
+            ..rule(Cut::DigitsGpt2)
+        },
+    ),
+    (
+        &["llama-bpe", "llama3", "llama-v3"],
+        PreRule {
+            ignore_merges: true,
+            add_bos: true,
+            ..rule(Cut::Regex(LLAMA3))
+        },
+    ),
     (&["dbrx", "smaug-bpe"], rule(Cut::Regex(LLAMA3))),
-    (&["qwen2"], PreRule { nfc: true, ..rule(Cut::Regex(QWEN2)) }),
-    (&["tekken"], PreRule { ignore_merges: true, add_bos: true, ..rule(Cut::Regex(TEKKEN)) }),
+    (
+        &["qwen2"],
+        PreRule {
+            nfc: true,
+            ..rule(Cut::Regex(QWEN2))
+        },
+    ),
+    (
+        &["tekken"],
+        PreRule {
+            ignore_merges: true,
+            add_bos: true,
+            ..rule(Cut::Regex(TEKKEN))
+        },
+    ),
     (&["gpt-4o"], rule(Cut::Regex(GPT4O))),
 ];
 
@@ -68,10 +104,16 @@ impl PreRule {
     pub(super) fn named(name: Option<&str>) -> Result<Self, TextError> {
         let name = name.unwrap_or("default");
         let found = RULES.iter().find(|(names, _)| names.contains(&name));
-        found.map(|(_, rule)| *rule).ok_or_else(|| TextError::UnknownPre {
-            name: name.to_owned(),
-            supported: RULES.iter().flat_map(|(names, _)| names.iter().copied()).collect::<Vec<_>>().join(", "),
-        })
+        found
+            .map(|(_, rule)| *rule)
+            .ok_or_else(|| TextError::UnknownPre {
+                name: name.to_owned(),
+                supported: RULES
+                    .iter()
+                    .flat_map(|(names, _)| names.iter().copied())
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            })
     }
 
     pub(super) fn normalizer(self) -> Option<NormalizerWrapper> {
@@ -79,7 +121,8 @@ impl PreRule {
     }
 
     pub(super) fn pre_tokenizer(self) -> Result<PreTokenizerWrapper, TextError> {
-        let byte_level = |use_regex| PreTokenizerWrapper::from(ByteLevel::new(false, true, use_regex));
+        let byte_level =
+            |use_regex| PreTokenizerWrapper::from(ByteLevel::new(false, true, use_regex));
         Ok(match self.cut {
             Cut::Gpt2 => byte_level(true),
             Cut::DigitsGpt2 => {
@@ -106,6 +149,9 @@ mod tests {
             assert!(rule.pre_tokenizer().is_ok(), "{names:?}");
         }
         let message = PreRule::named(Some("viking")).unwrap_err().to_string();
-        assert!(message.starts_with("pre-tokenizer 'viking' is not supported (supported: default, "), "{message}");
+        assert!(
+            message.starts_with("pre-tokenizer 'viking' is not supported (supported: default, "),
+            "{message}"
+        );
     }
 }

@@ -41,7 +41,11 @@ impl Spm {
         for (id, score) in scores.iter_mut().enumerate() {
             if score.is_nan() {
                 let token = String::from_utf8_lossy(table.get(id as u32)).into_owned();
-                return Err(TextError::BadToken { id, token, reason: "its score is not a number".into() });
+                return Err(TextError::BadToken {
+                    id,
+                    token,
+                    reason: "its score is not a number".into(),
+                });
             }
             // -0.0 (the best token of Gemma's file) must not compare below 0.0.
             *score += 0.0;
@@ -58,7 +62,11 @@ impl Spm {
                 other => {
                     let token = String::from_utf8_lossy(other).into_owned();
                     let reason = "a byte token is spelled <0x00> to <0xFF>".into();
-                    return Err(TextError::BadToken { id: id as usize, token, reason });
+                    return Err(TextError::BadToken {
+                        id: id as usize,
+                        token,
+                        reason,
+                    });
                 }
             }
         }
@@ -79,7 +87,11 @@ impl Spm {
     pub(super) fn id_of(&self, table: &TokenTable, text: &str) -> Option<u32> {
         let text = text.replace('\u{2581}', " ");
         let text = text.as_bytes();
-        let found = self.control.index.get(table, text).or_else(|| self.pieces.get(table, text));
+        let found = self
+            .control
+            .index
+            .get(table, text)
+            .or_else(|| self.pieces.get(table, text));
         found.or_else(|| {
             let byte = super::table::byte_of_piece(std::str::from_utf8(text).ok()?)?;
             Some(self.byte_ids[byte as usize]).filter(|&id| id != NONE)
@@ -96,7 +108,10 @@ impl Spm {
     ) -> Result<(), TextError> {
         let most = (u32::MAX / 2) as usize;
         if text.len() > most {
-            return Err(TextError::TooLong { found: text.len(), most });
+            return Err(TextError::TooLong {
+                found: text.len(),
+                most,
+            });
         }
         let controls = controls.in_spaces(text);
         let text = text.replace('\u{2581}', " ");
@@ -104,7 +119,11 @@ impl Spm {
         while pos < text.len() {
             let rest = &text.as_bytes()[pos..];
             let mut found = self.user_defined.longest(table, rest);
-            if let Some(control) = self.control.longest(table, rest).filter(|(len, _)| controls.allow(pos, pos + len)) {
+            if let Some(control) = self
+                .control
+                .longest(table, rest)
+                .filter(|(len, _)| controls.allow(pos, pos + len))
+            {
                 found = found.max(Some(control));
             }
             if let Some((len, id)) = found {
@@ -121,7 +140,12 @@ impl Spm {
 
     /// A stretch of text without user-defined tokens. As in the tokenizers that the models were
     /// published with, the space prefix is put before each stretch, not only the first.
-    fn encode_fragment(&self, table: &TokenTable, text: &str, out: &mut Vec<u32>) -> Result<(), TextError> {
+    fn encode_fragment(
+        &self,
+        table: &TokenTable,
+        text: &str,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TextError> {
         if text.is_empty() {
             return Ok(());
         }
@@ -134,7 +158,9 @@ impl Spm {
     fn merge(&self, table: &TokenTable, text: &str, out: &mut Vec<u32>) -> Result<(), TextError> {
         let mut merger = Merger::new(self, table, text);
         merger.run();
-        let Merger { symbols, splits, .. } = merger;
+        let Merger {
+            symbols, splits, ..
+        } = merger;
         let mut previous_unknown = false;
         let mut at = 0;
         while at != NONE {
@@ -176,8 +202,16 @@ impl Spm {
         Ok(unknown)
     }
 
-    fn emit_unknown(&self, piece: &str, previous_unknown: bool, out: &mut Vec<u32>) -> Result<bool, TextError> {
-        if piece.bytes().all(|byte| self.byte_ids[byte as usize] != NONE) {
+    fn emit_unknown(
+        &self,
+        piece: &str,
+        previous_unknown: bool,
+        out: &mut Vec<u32>,
+    ) -> Result<bool, TextError> {
+        if piece
+            .bytes()
+            .all(|byte| self.byte_ids[byte as usize] != NONE)
+        {
             out.extend(piece.bytes().map(|byte| self.byte_ids[byte as usize]));
             return Ok(false);
         }
@@ -212,7 +246,9 @@ struct Pair {
 
 impl Ord for Pair {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
+        self.score
+            .total_cmp(&other.score)
+            .then(other.left.cmp(&self.left))
     }
 }
 
@@ -246,13 +282,25 @@ impl<'a> Merger<'a> {
         for (start, c) in text.char_indices() {
             let index = symbols.len() as u32;
             let prev = index.checked_sub(1).unwrap_or(NONE);
-            symbols.push(Symbol { prev, next: index + 1, start: start as u32, len: c.len_utf8() as u32 });
+            symbols.push(Symbol {
+                prev,
+                next: index + 1,
+                start: start as u32,
+                len: c.len_utf8() as u32,
+            });
         }
         if let Some(last) = symbols.last_mut() {
             last.next = NONE;
         }
         let queue = BinaryHeap::with_capacity(symbols.len());
-        Self { spm, table, text, symbols, queue, splits: HashMap::new() }
+        Self {
+            spm,
+            table,
+            text,
+            symbols,
+            queue,
+            splits: HashMap::new(),
+        }
     }
 
     fn run(&mut self) {
@@ -260,7 +308,10 @@ impl<'a> Merger<'a> {
             self.push(right - 1, right);
         }
         while let Some(pair) = self.queue.pop() {
-            let (left, right) = (self.symbols[pair.left as usize], self.symbols[pair.right as usize]);
+            let (left, right) = (
+                self.symbols[pair.left as usize],
+                self.symbols[pair.right as usize],
+            );
             if left.len == 0 || right.len == 0 || left.len + right.len != pair.len {
                 continue;
             }
@@ -287,7 +338,13 @@ impl<'a> Merger<'a> {
         let piece = &self.text.as_bytes()[a.start as usize..(a.start + len) as usize];
         if let Some(id) = self.spm.pieces.get(self.table, piece) {
             let score = self.spm.scores[id as usize];
-            self.queue.push(Pair { score, left, right, len, id });
+            self.queue.push(Pair {
+                score,
+                left,
+                right,
+                len,
+                id,
+            });
         }
     }
 }
@@ -317,13 +374,20 @@ impl Controls<'_> {
         // Each U+2581 has two bytes more than a space.
         let places: Vec<usize> = text.match_indices('\u{2581}').map(|(at, _)| at).collect();
         let place = |at: usize| at - 2 * places.partition_point(|found| *found < at);
-        Closed::These(ranges.iter().map(|range| place(range.start)..place(range.end)).collect())
+        Closed::These(
+            ranges
+                .iter()
+                .map(|range| place(range.start)..place(range.end))
+                .collect(),
+        )
     }
 }
 
 impl Closed {
     fn allow(&self, start: usize, end: usize) -> bool {
-        let Closed::These(ranges) = self else { return false };
+        let Closed::These(ranges) = self else {
+            return false;
+        };
         let first = ranges.partition_point(|range| range.end <= start);
         ranges.get(first).is_none_or(|range| range.start >= end)
     }
@@ -350,7 +414,10 @@ impl Prefixes {
         for lens in &mut lens {
             lens.sort_unstable_by(|a, b| b.cmp(a));
         }
-        Self { index: Index::new(table, ids.iter().copied()), lens }
+        Self {
+            index: Index::new(table, ids.iter().copied()),
+            lens,
+        }
     }
 
     /// Length and id; `text` is not empty.

@@ -19,7 +19,11 @@ pub struct StreamOptions {
 
 impl Default for StreamOptions {
     fn default() -> Self {
-        Self { stop: Vec::new(), skip_special: true, strip_space_prefix: true }
+        Self {
+            stop: Vec::new(),
+            skip_special: true,
+            strip_space_prefix: true,
+        }
     }
 }
 
@@ -43,7 +47,11 @@ impl<'a> TextStream<'a> {
     pub fn new(tokenizer: &'a Tokenizer, options: StreamOptions) -> Self {
         Self {
             tokenizer,
-            stop: options.stop.into_iter().filter(|stop| !stop.is_empty()).collect(),
+            stop: options
+                .stop
+                .into_iter()
+                .filter(|stop| !stop.is_empty())
+                .collect(),
             skip_special: options.skip_special,
             at_start: options.strip_space_prefix && tokenizer.has_space_prefix(),
             bytes: Vec::new(),
@@ -112,11 +120,20 @@ impl<'a> TextStream<'a> {
     }
 
     fn release(&mut self, all: bool) -> Option<String> {
-        if let Some(at) = self.stop.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
+        if let Some(at) = self
+            .stop
+            .iter()
+            .filter_map(|stop| self.held.find(stop.as_str()))
+            .min()
+        {
             self.held.truncate(at);
             self.stopped = true;
         }
-        let keep = if all || self.stopped { 0 } else { self.longest_open_stop() };
+        let keep = if all || self.stopped {
+            0
+        } else {
+            self.longest_open_stop()
+        };
         let rest = self.held.split_off(self.held.len() - keep);
         let text = std::mem::replace(&mut self.held, rest);
         Some(text).filter(|text| !text.is_empty())
@@ -127,9 +144,10 @@ impl<'a> TextStream<'a> {
         let held = self.held.as_bytes();
         let open = |stop: &String| {
             let longest = held.len().min(stop.len().saturating_sub(1));
-            (1..=longest)
-                .rev()
-                .find(|&len| held.ends_with(&stop.as_bytes()[..len]) && self.held.is_char_boundary(held.len() - len))
+            (1..=longest).rev().find(|&len| {
+                held.ends_with(&stop.as_bytes()[..len])
+                    && self.held.is_char_boundary(held.len() - len)
+            })
         };
         self.stop.iter().filter_map(open).max().unwrap_or(0)
     }
@@ -142,7 +160,10 @@ mod tests {
 
     /// SentencePiece vocabulary: all bytes (ids 0..256), then the given pieces.
     fn tokenizer(pieces: &[&str]) -> Tokenizer {
-        let mut vocab = Vocab { model: "llama".into(), ..Vocab::default() };
+        let mut vocab = Vocab {
+            model: "llama".into(),
+            ..Vocab::default()
+        };
         let mut types = vec![6; 256];
         vocab.tokens = (0..256).map(|byte| format!("<0x{byte:02X}>")).collect();
         for piece in pieces {
@@ -155,10 +176,23 @@ mod tests {
         Tokenizer::from_vocab(vocab).unwrap()
     }
 
-    fn pieces(tokenizer: &Tokenizer, stop: &[&str], ids: impl IntoIterator<Item = u32>) -> (Vec<String>, bool) {
+    fn pieces(
+        tokenizer: &Tokenizer,
+        stop: &[&str],
+        ids: impl IntoIterator<Item = u32>,
+    ) -> (Vec<String>, bool) {
         let stop = stop.iter().map(|&stop| stop.to_owned()).collect();
-        let mut stream = TextStream::new(tokenizer, StreamOptions { stop, ..StreamOptions::default() });
-        let mut out: Vec<String> = ids.into_iter().map(|id| stream.push(id).unwrap_or_default()).collect();
+        let mut stream = TextStream::new(
+            tokenizer,
+            StreamOptions {
+                stop,
+                ..StreamOptions::default()
+            },
+        );
+        let mut out: Vec<String> = ids
+            .into_iter()
+            .map(|id| stream.push(id).unwrap_or_default())
+            .collect();
         let stopped = stream.stopped();
         out.push(stream.finish());
         (out, stopped)
@@ -201,9 +235,19 @@ mod tests {
         let [hello, us, er, colon, special, kanji] = [256, 257, 258, 259, 260, 261];
         let cases: &[(&[&str], &[u32], &str, bool)] = &[
             (&["\nUser:"], &[hello, us, er, colon, hello], "Hello", true),
-            (&["\nUser:"], &[hello, us, er, hello], "Hello\nUser Hello", false),
+            (
+                &["\nUser:"],
+                &[hello, us, er, hello],
+                "Hello\nUser Hello",
+                false,
+            ),
             (&["\nUser:"], &[hello, us, er], "Hello\nUser", false),
-            (&["\nUser:"], &[hello, us, special, er, colon], "Hello", true),
+            (
+                &["\nUser:"],
+                &[hello, us, special, er, colon],
+                "Hello",
+                true,
+            ),
             (&["er", "\nUser"], &[hello, us, er], "Hello", true),
             (&["H"], &[hello], "", true),
             (&["", "ll"], &[hello, hello], "He", true),
@@ -213,7 +257,11 @@ mod tests {
         ];
         for (stop, ids, text, stopped) in cases {
             let (out, did_stop) = pieces(&tokenizer, stop, ids.iter().copied());
-            assert_eq!((out.concat().as_str(), did_stop), (*text, *stopped), "{stop:?} {ids:?}");
+            assert_eq!(
+                (out.concat().as_str(), did_stop),
+                (*text, *stopped),
+                "{stop:?} {ids:?}"
+            );
         }
         // Shown as soon as it can no longer be the stop string.
         let (out, _) = pieces(&tokenizer, &["\nUser:"], [hello, us, hello]);
@@ -225,7 +273,10 @@ mod tests {
         let tokenizer = tokenizer(&["\u{2581}Hello"]);
         let (out, _) = pieces(&tokenizer, &[], [256, 256]);
         assert_eq!(out.concat(), "Hello Hello");
-        let options = StreamOptions { strip_space_prefix: false, ..StreamOptions::default() };
+        let options = StreamOptions {
+            strip_space_prefix: false,
+            ..StreamOptions::default()
+        };
         let mut stream = TextStream::new(&tokenizer, options);
         assert_eq!(stream.push(256).as_deref(), Some(" Hello"));
     }

@@ -10,7 +10,8 @@ pub(super) enum Spelling {
     ByteLevel,
     /// SentencePiece: text with U+2581 for a space, and `<0xXX>` for single bytes.
     SentencePiece,
-    /// Words and, behind `##`, what goes on a word. What was between words is not kept: one space stands for it.
+    /// Words and, behind `##`, what goes on a word. What was between words is not kept: one space
+    /// stands for it.
     WordPiece,
 }
 
@@ -56,7 +57,8 @@ impl TokenTable {
                 },
             },
         }
-        self.ends.push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
+        self.ends
+            .push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
         self.kinds.push(kind as u8);
     }
 
@@ -72,15 +74,17 @@ impl TokenTable {
     /// The bytes that a token prints; empty for an id without token (a padded embedding row).
     pub(super) fn get(&self, id: u32) -> &[u8] {
         let id = id as usize;
-        let Some(&end) = self.ends.get(id) else { return &[] };
+        let Some(&end) = self.ends.get(id) else {
+            return &[];
+        };
         let start = if id == 0 { 0 } else { self.ends[id - 1] };
         self.bytes.get(start as usize..end as usize).unwrap_or(&[])
     }
 
     pub(super) fn is_special(&self, id: u32) -> bool {
-        self.kinds
-            .get(id as usize)
-            .is_some_and(|&kind| kind == TokenKind::Control as u8 || kind == TokenKind::Unknown as u8)
+        self.kinds.get(id as usize).is_some_and(|&kind| {
+            kind == TokenKind::Control as u8 || kind == TokenKind::Unknown as u8
+        })
     }
 
     /// The bytes that valid UTF-8 can have and that are no token by themselves.
@@ -120,8 +124,8 @@ pub(super) fn byte_of_piece(piece: &str) -> Option<u8> {
     u8::from_str_radix(hex, 16).ok()
 }
 
-/// Appends the bytes of a token in GPT-2's alphabet; its UTF-8 where a character is not of that alphabet (added tokens are stored as
-/// plain text).
+/// Appends the bytes of a token in GPT-2's alphabet; its UTF-8 where a character is not of that
+/// alphabet (added tokens are stored as plain text).
 fn push_byte_level(token: &str, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     for c in token.chars() {
@@ -159,12 +163,26 @@ mod tests {
 
     #[test]
     fn byte_alphabet_is_a_bijection() {
-        let mut bytes: Vec<u8> = (0..0x180).filter_map(char::from_u32).filter_map(byte_of_char).collect();
+        let mut bytes: Vec<u8> = (0..0x180)
+            .filter_map(char::from_u32)
+            .filter_map(byte_of_char)
+            .collect();
         assert_eq!(bytes.len(), 256);
         bytes.sort_unstable();
-        assert!(bytes.iter().enumerate().all(|(index, &byte)| index == byte as usize));
+        assert!(
+            bytes
+                .iter()
+                .enumerate()
+                .all(|(index, &byte)| index == byte as usize)
+        );
         // Known points of the alphabet: space, newline, no-break space, soft hyphen.
-        for (text, byte) in [("Ġ", 0x20), ("Ċ", 0x0a), ("ł", 0xa0), ("Ń", 0xad), ("ġ", 0x7f)] {
+        for (text, byte) in [
+            ("Ġ", 0x20),
+            ("Ċ", 0x0a),
+            ("ł", 0xa0),
+            ("Ń", 0xad),
+            ("ġ", 0x7f),
+        ] {
             assert_eq!(byte_level(text), [byte], "{text}");
         }
         assert_eq!(byte_level("a｜"), "a｜".as_bytes());
@@ -188,7 +206,11 @@ mod tests {
     #[test]
     fn table_prints_what_tokens_mean() {
         let mut table = TokenTable::with_capacity(4);
-        table.push("\u{2581}a\u{2581}", TokenKind::Normal, Spelling::SentencePiece);
+        table.push(
+            "\u{2581}a\u{2581}",
+            TokenKind::Normal,
+            Spelling::SentencePiece,
+        );
         table.push("<0x0A>", TokenKind::Byte, Spelling::SentencePiece);
         table.push("<s>", TokenKind::Control, Spelling::SentencePiece);
         table.push("Ġb", TokenKind::Normal, Spelling::ByteLevel);

@@ -1,4 +1,5 @@
-//! Many short texts in one piece of memory: a large vocabulary is read without an allocation for each token.
+//! Many short texts in one piece of memory: a large vocabulary is read without an allocation for
+//! each token.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -113,7 +114,11 @@ impl Index {
     /// Of two ids with the same text the first is found.
     pub(super) fn new(texts: &impl Spelled, ids: impl ExactSizeIterator<Item = u32>) -> Self {
         let n_slots = (ids.len() * 2).next_power_of_two();
-        let mut index = Self { slots: vec![NONE; n_slots], max_len: 0, hasher: RandomState::new() };
+        let mut index = Self {
+            slots: vec![NONE; n_slots],
+            max_len: 0,
+            hasher: RandomState::new(),
+        };
         for id in ids {
             let text = texts.spelled(id);
             index.max_len = index.max_len.max(text.len());
@@ -151,18 +156,26 @@ mod tests {
     fn a_list_keeps_its_texts() {
         let texts: Texts = ["a", "", "語x", "a"].into_iter().collect();
         assert_eq!(texts.iter().collect::<Vec<_>>(), ["a", "", "語x", "a"]);
-        assert_eq!((texts.get(2), texts.get(4), texts.len()), (Some("語x"), None, 4));
+        assert_eq!(
+            (texts.get(2), texts.get(4), texts.len()),
+            (Some("語x"), None, 4)
+        );
         let json = serde_json::to_string(&texts).unwrap();
         assert_eq!(json, r#"["a","","語x","a"]"#);
         assert_eq!(serde_json::from_str::<Texts>(&json).unwrap(), texts);
-        assert!(serde_json::from_str::<Texts>("[1]").is_err() && serde_json::from_str::<Texts>("\"a\"").is_err());
+        assert!(
+            serde_json::from_str::<Texts>("[1]").is_err()
+                && serde_json::from_str::<Texts>("\"a\"").is_err()
+        );
     }
 
     #[test]
     fn an_index_finds_the_first_of_equals() {
         let texts: Texts = ["b", "a", "b", "long"].into_iter().collect();
         let index = Index::new(&texts, [1, 0, 2].into_iter());
-        let found: Vec<_> = ["a", "b", "long", "", "c"].map(|text| index.get(&texts, text.as_bytes())).into();
+        let found: Vec<_> = ["a", "b", "long", "", "c"]
+            .map(|text| index.get(&texts, text.as_bytes()))
+            .into();
         assert_eq!(found, [Some(1), Some(0), None, None, None]);
         assert_eq!(Index::new(&texts, [].into_iter()).get(&texts, b"a"), None);
     }

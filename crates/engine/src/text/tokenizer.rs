@@ -14,7 +14,13 @@ use tokenizers::ModelWrapper;
 
 /// Tokens that end a turn in the formats that are in use. One of them counts only if the file's own
 /// chat template writes it.
-const TURN_ENDS: &[&str] = &["<|im_end|>", "<end_of_turn>", "<|eot_id|>", "<|end|>", "<|END_OF_TURN_TOKEN|>"];
+const TURN_ENDS: &[&str] = &[
+    "<|im_end|>",
+    "<end_of_turn>",
+    "<|eot_id|>",
+    "<|end|>",
+    "<|END_OF_TURN_TOKEN|>",
+];
 
 /// A template with channels ends a message, not the turn, with `<|end|>`.
 const CHANNEL: &str = "<|channel|>";
@@ -89,8 +95,13 @@ impl Tokenizer {
         } else {
             Engine::Spm(Box::new(build_spm(&mut vocab, &kinds, &table)?))
         };
-        let lost_bytes = if spelling == Spelling::ByteLevel { table.missing_bytes() } else { Vec::new() };
-        let space_prefix = spelling == Spelling::SentencePiece && vocab.add_space_prefix.unwrap_or(true);
+        let lost_bytes = if spelling == Spelling::ByteLevel {
+            table.missing_bytes()
+        } else {
+            Vec::new()
+        };
+        let space_prefix =
+            spelling == Spelling::SentencePiece && vocab.add_space_prefix.unwrap_or(true);
         let mut tokenizer = Self {
             engine,
             table,
@@ -98,7 +109,10 @@ impl Tokenizer {
             bos: vocab.bos,
             eos: vocab.eos,
             sep: None,
-            end_ids: [vocab.eos, vocab.eot, vocab.eom].into_iter().flatten().collect(),
+            end_ids: [vocab.eos, vocab.eot, vocab.eom]
+                .into_iter()
+                .flatten()
+                .collect(),
             add_bos: vocab.add_bos.unwrap_or(add_bos),
             add_eos: vocab.add_eos.unwrap_or(false),
             space_prefix,
@@ -110,31 +124,58 @@ impl Tokenizer {
 
     /// Builds the tokenizer from the bytes of `tokenizer.json` and what lies beside it.
     ///
-    /// The file is not trusted: what is damaged in it, or would take too much memory or time, is an error.
+    /// The file is not trusted: what is damaged in it, or would take too much memory or time, is an
+    /// error.
     pub fn from_json(json: &[u8], config: TokenizerConfig) -> Result<Self, TextError> {
         let nature = guard::check(json)?;
         guard::guarded(|| Self::from_checked_json(json, nature, config))
     }
 
-    fn from_checked_json(json: &[u8], nature: Nature, config: TokenizerConfig) -> Result<Self, TextError> {
-        let bad = |reason: String| TextError::Json { file: "tokenizer.json", reason };
-        let mut hf = tokenizers::Tokenizer::from_bytes(json).map_err(|error| bad(error.to_string()))?;
+    fn from_checked_json(
+        json: &[u8],
+        nature: Nature,
+        config: TokenizerConfig,
+    ) -> Result<Self, TextError> {
+        let bad = |reason: String| TextError::Json {
+            file: "tokenizer.json",
+            reason,
+        };
+        let mut hf =
+            tokenizers::Tokenizer::from_bytes(json).map_err(|error| bad(error.to_string()))?;
         // A model's input is neither cut nor padded here.
-        hf.with_truncation(None).map_err(|error| bad(error.to_string()))?.with_padding(None);
-        let decoder = serde_json::to_value(hf.get_decoder()).map_err(|error| bad(error.to_string()))?;
+        hf.with_truncation(None)
+            .map_err(|error| bad(error.to_string()))?
+            .with_padding(None);
+        let decoder =
+            serde_json::to_value(hf.get_decoder()).map_err(|error| bad(error.to_string()))?;
         let decoding = Decoding::of(&decoder)?;
         let table = table_of(&hf, decoding.spelling, config.n_vocab)?;
-        let lost_bytes = if decoding.spelling == Spelling::ByteLevel { table.missing_bytes() } else { Vec::new() };
+        let lost_bytes = if decoding.spelling == Spelling::ByteLevel {
+            table.missing_bytes()
+        } else {
+            Vec::new()
+        };
         let id_of = |what, token: &Option<String>| -> Result<Option<u32>, TextError> {
             let Some(token) = token else { return Ok(None) };
             let id = hf.token_to_id(token);
-            id.map(Some).ok_or_else(|| TextError::UnknownToken { what, token: token.clone() })
+            id.map(Some).ok_or_else(|| TextError::UnknownToken {
+                what,
+                token: token.clone(),
+            })
         };
         let bos = id_of("bos_token", &config.bos_token)?;
         let eos = id_of("eos_token", &config.eos_token)?;
         let sep = id_of("sep_token", &config.sep_token)?;
-        if let Some(&id) = config.eos_ids.iter().find(|&&id| id as usize >= config.n_vocab) {
-            return Err(TextError::IdOutOfRange { what: "eos_token_id", id, n_vocab: config.n_vocab });
+        if let Some(&id) = config
+            .eos_ids
+            .iter()
+            .find(|&&id| id as usize >= config.n_vocab)
+        {
+            return Err(TextError::IdOutOfRange {
+                what: "eos_token_id",
+                id,
+                n_vocab: config.n_vocab,
+            });
         }
         let post_processor = hf.get_post_processor().is_some();
         let mut tokenizer = Self {
@@ -156,9 +197,14 @@ impl Tokenizer {
 
     fn add_turn_ends(&mut self, chat_template: Option<&str>) {
         let template = chat_template.unwrap_or("");
-        let written = |token: &str| template.contains(token) && !(token == "<|end|>" && template.contains(CHANNEL));
-        let ids: Vec<u32> =
-            TURN_ENDS.iter().filter(|token| written(token)).filter_map(|token| self.id_of(token)).collect();
+        let written = |token: &str| {
+            template.contains(token) && !(token == "<|end|>" && template.contains(CHANNEL))
+        };
+        let ids: Vec<u32> = TURN_ENDS
+            .iter()
+            .filter(|token| written(token))
+            .filter_map(|token| self.id_of(token))
+            .collect();
         self.end_ids.extend(ids);
         self.end_ids.sort_unstable();
         self.end_ids.dedup();
@@ -172,10 +218,16 @@ impl Tokenizer {
         }
         match &self.engine {
             Engine::Spm(spm) => {
-                let controls = if options.parse_special { Controls::All } else { Controls::None };
+                let controls = if options.parse_special {
+                    Controls::All
+                } else {
+                    Controls::None
+                };
                 spm.encode(&self.table, text, controls, &mut ids)?;
             }
-            Engine::Json(hf) => hf.encode(text, options.parse_special, options.add_special, &mut ids)?,
+            Engine::Json(hf) => {
+                hf.encode(text, options.parse_special, options.add_special, &mut ids)?
+            }
             Engine::Bpe(hf) => hf.encode(text, options.parse_special, false, &mut ids)?,
         }
         if options.add_special && self.add_eos {
@@ -184,14 +236,17 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The token ids of a rendered chat template, in which only what the template wrote gives control tokens: those spelled in
-    /// `typed`, the bytes that came with messages, are text. Without any of them the ids are those of [`Tokenizer::encode`].
+    /// The token ids of a rendered chat template, in which only what the template wrote gives
+    /// control tokens: those spelled in `typed`, the bytes that came with messages, are text.
+    /// Without any of them the ids are those of [`Tokenizer::encode`].
     pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Vec<u32>, TextError> {
         let mut ids = Vec::new();
         let (text, typed) = (rendered.text.as_str(), rendered.typed.as_slice());
         let is_control = |id| self.is_special(id);
         match &self.engine {
-            Engine::Spm(spm) => spm.encode(&self.table, text, Controls::Outside(typed), &mut ids)?,
+            Engine::Spm(spm) => {
+                spm.encode(&self.table, text, Controls::Outside(typed), &mut ids)?
+            }
             Engine::Json(hf) => hf.encode_typed(text, typed, &is_control, &mut ids)?,
             Engine::Bpe(hf) => hf.encode_typed(text, typed, &is_control, &mut ids)?,
         }
@@ -202,17 +257,27 @@ impl Tokenizer {
     pub fn surroundings(&self) -> Result<Surroundings, TextError> {
         const PROBE: char = 'a';
         let probe = PROBE.to_string();
-        let encode = |add_special| self.encode(&probe, EncodeOptions { add_special, parse_special: false });
+        let encode = |add_special| {
+            self.encode(
+                &probe,
+                EncodeOptions {
+                    add_special,
+                    parse_special: false,
+                },
+            )
+        };
         let (bare, mut before) = (encode(false)?, encode(true)?);
-        let found = before.windows(bare.len().max(1)).position(|ids| ids == bare);
+        let found = before
+            .windows(bare.len().max(1))
+            .position(|ids| ids == bare);
         let at = found.ok_or(TextError::Unencodable { character: PROBE })?;
         let after = before.split_off(at + bare.len());
         before.truncate(at);
         Ok(Surroundings { before, after })
     }
 
-    /// Make texts lower case before anything else is done to them, as some embedding models ask for; the vocabularies of
-    /// GGUF files know no such thing.
+    /// Make texts lower case before anything else is done to them, as some embedding models ask
+    /// for; the vocabularies of GGUF files know no such thing.
     pub fn lower_case(&mut self) {
         match &mut self.engine {
             Engine::Json(hf) => hf.lower_case(),
@@ -226,7 +291,11 @@ impl Tokenizer {
     /// has no token for six control characters.)
     pub fn lost<'a>(&'a self, text: &'a str) -> impl Iterator<Item = char> + 'a {
         let mut bytes = [0; 4];
-        let lost = move |c: &char| c.encode_utf8(&mut bytes).bytes().any(|byte| self.lost_bytes.contains(&byte));
+        let lost = move |c: &char| {
+            c.encode_utf8(&mut bytes)
+                .bytes()
+                .any(|byte| self.lost_bytes.contains(&byte))
+        };
         // Most vocabularies lose nothing: no need to look.
         let text = if self.lost_bytes.is_empty() { "" } else { text };
         text.chars().filter(lost)
@@ -236,14 +305,18 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let mut bytes = Vec::with_capacity(ids.len() * 4);
         let mut first = true;
-        for &id in ids.iter().filter(|&&id| !(skip_special && self.is_special(id))) {
+        for &id in ids
+            .iter()
+            .filter(|&&id| !(skip_special && self.is_special(id)))
+        {
             let mut token = self.token_bytes(id);
             if std::mem::take(&mut first) && self.space_prefix {
                 token = token.strip_prefix(b" ").unwrap_or(token);
             }
             bytes.extend_from_slice(token);
         }
-        String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+        String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
 
     /// The bytes that one token prints; empty for an embedding row without token.
@@ -290,7 +363,8 @@ impl Tokenizer {
         self.add_bos && self.bos.is_some()
     }
 
-    /// Every token that ends a generation, sorted: end of text, end of turn, and what the files list.
+    /// Every token that ends a generation, sorted: end of text, end of turn, and what the files
+    /// list.
     pub fn end_ids(&self) -> &[u32] {
         &self.end_ids
     }
@@ -312,17 +386,32 @@ fn build_spm(vocab: &mut Vocab, kinds: &[TokenKind], table: &TokenTable) -> Resu
     }
     let scores = vocab.scores.take().ok_or(TextError::Missing("scores"))?;
     if vocab.remove_extra_whitespaces == Some(true) {
-        return Err(TextError::Unsupported("tokenizer.ggml.remove_extra_whitespaces"));
+        return Err(TextError::Unsupported(
+            "tokenizer.ggml.remove_extra_whitespaces",
+        ));
     }
-    Spm::new(table, kinds, scores, vocab.unk, vocab.add_space_prefix.unwrap_or(true))
+    Spm::new(
+        table,
+        kinds,
+        scores,
+        vocab.unk,
+        vocab.add_space_prefix.unwrap_or(true),
+    )
 }
 
 /// Bytes and kinds of all tokens of a `tokenizer.json`.
-fn table_of(hf: &tokenizers::Tokenizer, spelling: Spelling, n_vocab: usize) -> Result<TokenTable, TextError> {
+fn table_of(
+    hf: &tokenizers::Tokenizer,
+    spelling: Spelling,
+    n_vocab: usize,
+) -> Result<TokenTable, TextError> {
     let by_token: HashMap<String, u32> = hf.get_vocab(true);
     let n_tokens = by_token.values().max().map_or(0, |&id| id as usize + 1);
     if n_tokens > n_vocab {
-        return Err(TextError::VocabSize { tokenizer: n_tokens, model: n_vocab });
+        return Err(TextError::VocabSize {
+            tokenizer: n_tokens,
+            model: n_vocab,
+        });
     }
     let mut tokens = vec![""; n_tokens];
     for (token, &id) in &by_token {
@@ -334,7 +423,9 @@ fn table_of(hf: &tokenizers::Tokenizer, spelling: Spelling, n_vocab: usize) -> R
         let kind = match added.get(&(id as u32)) {
             Some(added) if added.special => TokenKind::Control,
             Some(_) => TokenKind::UserDefined,
-            None if spelling == Spelling::SentencePiece && super::table::byte_of_piece(token).is_some() => {
+            None if spelling == Spelling::SentencePiece
+                && super::table::byte_of_piece(token).is_some() =>
+            {
                 TokenKind::Byte
             }
             None => TokenKind::Normal,
@@ -354,19 +445,31 @@ struct Decoding {
 impl Decoding {
     fn of(decoder: &Value) -> Result<Self, TextError> {
         let parts: Vec<&Value> = match decoder["type"].as_str() {
-            Some("Sequence") => decoder["decoders"].as_array().map(|parts| parts.iter().collect()).unwrap_or_default(),
+            Some("Sequence") => decoder["decoders"]
+                .as_array()
+                .map(|parts| parts.iter().collect())
+                .unwrap_or_default(),
             _ => vec![decoder],
         };
-        let mut decoding = Self { spelling: Spelling::SentencePiece, space_prefix: false };
+        let mut decoding = Self {
+            spelling: Spelling::SentencePiece,
+            space_prefix: false,
+        };
         for part in parts {
             match part["type"].as_str() {
                 Some("ByteLevel") => decoding.spelling = Spelling::ByteLevel,
                 Some("WordPiece") if part["prefix"] == "##" => {
-                    decoding = Self { spelling: Spelling::WordPiece, space_prefix: true };
+                    decoding = Self {
+                        spelling: Spelling::WordPiece,
+                        space_prefix: true,
+                    };
                 }
                 Some("ByteFallback" | "Fuse") => {}
-                Some("Replace") if part["pattern"]["String"] == "\u{2581}" && part["content"] == " " => {}
-                Some("Strip") if part["content"] == " " && part["start"] == 1 && part["stop"] == 0 => {
+                Some("Replace")
+                    if part["pattern"]["String"] == "\u{2581}" && part["content"] == " " => {}
+                Some("Strip")
+                    if part["content"] == " " && part["start"] == 1 && part["stop"] == 0 =>
+                {
                     decoding.space_prefix = true;
                 }
                 Some("Metaspace") if part["replacement"] == "\u{2581}" => {

@@ -80,13 +80,22 @@ impl Vocab {
     pub(super) fn check(&self) -> Result<(), TextError> {
         let n_tokens = self.tokens.len();
         if n_tokens != self.n_vocab {
-            return Err(TextError::VocabSize { tokenizer: n_tokens, model: self.n_vocab });
+            return Err(TextError::VocabSize {
+                tokenizer: n_tokens,
+                model: self.n_vocab,
+            });
         }
-        let lists =
-            [("scores", self.scores.as_ref().map(Vec::len)), ("token types", self.token_types.as_ref().map(Vec::len))];
+        let lists = [
+            ("scores", self.scores.as_ref().map(Vec::len)),
+            ("token types", self.token_types.as_ref().map(Vec::len)),
+        ];
         for (list, found) in lists {
             if let Some(found) = found.filter(|&found| found != n_tokens) {
-                return Err(TextError::ListLength { list, tokens: n_tokens, found });
+                return Err(TextError::ListLength {
+                    list,
+                    tokens: n_tokens,
+                    found,
+                });
             }
         }
         let ids = [
@@ -99,13 +108,18 @@ impl Vocab {
         ];
         for (what, id) in ids {
             if let Some(id) = id.filter(|&id| id as usize >= n_tokens) {
-                return Err(TextError::IdOutOfRange { what, id, n_vocab: n_tokens });
+                return Err(TextError::IdOutOfRange {
+                    what,
+                    id,
+                    n_vocab: n_tokens,
+                });
             }
         }
         Ok(())
     }
 
-    /// Checks the tokens that are searched for in every text: their number and length decide what a search costs.
+    /// Checks the tokens that are searched for in every text: their number and length decide what a
+    /// search costs.
     pub(super) fn check_searched(&self, kinds: &[TokenKind]) -> Result<(), TextError> {
         let mut all = 0;
         for (id, (token, kind)) in self.tokens.iter().zip(kinds).enumerate() {
@@ -118,7 +132,11 @@ impl Vocab {
                     "expected control and user-defined tokens of at most {MAX_ADDED_BYTES} bytes, {MAX_ALL_ADDED_BYTES} \
                      together, found more"
                 );
-                return Err(TextError::BadToken { id, token: token.chars().take(40).collect(), reason });
+                return Err(TextError::BadToken {
+                    id,
+                    token: token.chars().take(40).collect(),
+                    reason,
+                });
             }
         }
         Ok(())

@@ -26,10 +26,14 @@ fn templates_render_as_in_jinja2() {
     let chat: Chat = data::json("chat.json");
     let mut n_refused = 0;
     for case in &chat.cases {
-        let template = ChatTemplate::new(&chat.templates[&case.name], "<s>", "</s>").unwrap().at(chat.now);
+        let template = ChatTemplate::new(&chat.templates[&case.name], "<s>", "</s>")
+            .unwrap()
+            .at(chat.now);
         let rendered = template.render(&case.messages, case.add_generation_prompt);
         match (rendered, &case.text) {
-            (Ok(rendered), Some(text)) => assert_eq!(&rendered.text, text, "{} {:?}", case.name, case.messages),
+            (Ok(rendered), Some(text)) => {
+                assert_eq!(&rendered.text, text, "{} {:?}", case.name, case.messages)
+            }
             (Err(TemplateError::Refused(message)), None) => {
                 assert_eq!(Some(&message), case.error.as_ref(), "{}", case.name);
                 n_refused += 1;
@@ -50,7 +54,10 @@ struct Snippet {
 #[test]
 fn snippets_render_as_in_jinja2() {
     let snippets: Vec<Snippet> = data::json("jinja.json");
-    let messages = [Message::new("user", " Hi <b>\"you\"</b> it's\né "), Message::new("assistant", "Yes")];
+    let messages = [
+        Message::new("user", " Hi <b>\"you\"</b> it's\né "),
+        Message::new("assistant", "Yes"),
+    ];
     let (mut n_refused, mut faults) = (0, Vec::new());
     for Snippet { source, text } in &snippets {
         let template = ChatTemplate::new(source, "<s>", "</s>");
@@ -74,14 +81,26 @@ fn errors_say_what_is_wrong() {
         Err(error) => error.to_string(),
     };
     let cases = [
-        ("{{ raise_exception('No system role') }}", "the chat template refused the conversation: No system role"),
+        (
+            "{{ raise_exception('No system role') }}",
+            "the chat template refused the conversation: No system role",
+        ),
         (
             "a\n{% if x %}",
             "the chat template cannot be read: expected `elif` or `else` or `endif`, found the end of the template (line 2)",
         ),
-        ("{{ nothing.x.y }}", "the chat template failed: `nothing` is undefined, so it has no `x` (line 1)"),
-        ("\n\n{{ x | no_such }}", "the chat template failed: the filter `no_such` is unknown (line 3)"),
-        ("{{ 1 +\n }}", "the chat template cannot be read: expected an expression, found `}}` (line 2)"),
+        (
+            "{{ nothing.x.y }}",
+            "the chat template failed: `nothing` is undefined, so it has no `x` (line 1)",
+        ),
+        (
+            "\n\n{{ x | no_such }}",
+            "the chat template failed: the filter `no_such` is unknown (line 3)",
+        ),
+        (
+            "{{ 1 +\n }}",
+            "the chat template cannot be read: expected an expression, found `}}` (line 2)",
+        ),
     ];
     for (source, expected) in cases {
         assert_eq!(message(source), expected, "{source}");
@@ -89,29 +108,41 @@ fn errors_say_what_is_wrong() {
     assert!(message("{{ strftime_now('%Q') }}").contains("'%Q' is not supported"));
 }
 
-/// Issue 30, 3.1: templates that would take any time, memory or stack end with an error soon, or do what they ask for.
+/// Issue 30, 3.1: templates that would take any time, memory or stack end with an error soon, or do
+/// what they ask for.
 #[test]
 fn hostile_templates_are_bounded() {
     let messages = [Message::new("user", "hi")];
     let (mut n_ok, mut n_failed) = (0, 0);
     for source in hostile_to_parse().into_iter().chain(hostile_to_run()) {
         let start = std::time::Instant::now();
-        match ChatTemplate::new(&source, "", "").and_then(|template| template.render(&messages, true)) {
+        match ChatTemplate::new(&source, "", "")
+            .and_then(|template| template.render(&messages, true))
+        {
             Ok(_) => n_ok += 1,
             Err(error) => {
                 n_failed += 1;
                 let text = error.to_string();
-                assert!(text.contains("(line ") || text.contains("bytes"), "{source:.80}: {text}");
+                assert!(
+                    text.contains("(line ") || text.contains("bytes"),
+                    "{source:.80}: {text}"
+                );
             }
         }
-        assert!(start.elapsed().as_secs_f64() < 10.0, "{source:.80}: {:?}", start.elapsed());
+        assert!(
+            start.elapsed().as_secs_f64() < 10.0,
+            "{source:.80}: {:?}",
+            start.elapsed()
+        );
     }
     assert!(n_ok > 10 && n_failed > 30, "{n_ok} {n_failed}");
 }
 
 fn hostile_to_parse() -> Vec<String> {
     let n = 100_000;
-    let wrap = |open: &str, inner: &str, close: &str| format!("{}{inner}{}", open.repeat(n), close.repeat(n));
+    let wrap = |open: &str, inner: &str, close: &str| {
+        format!("{}{inner}{}", open.repeat(n), close.repeat(n))
+    };
     vec![
         format!("{{% if a %}}{}{{% endif %}}", "{% elif b %}x".repeat(8000)),
         format!("{{{{ {} }}}}", wrap("(", "1", ")")),
@@ -193,25 +224,58 @@ fn hostile_to_run() -> Vec<String> {
 /// What messages bring is told from what the template writes, whatever is done to it on the way.
 #[test]
 fn typed_text_is_told_from_the_templates_own() {
-    let messages = [Message::new("user", "  <|a|>é "), Message::new("assistant", "x<|b|>y")];
+    let messages = [
+        Message::new("user", "  <|a|>é "),
+        Message::new("assistant", "x<|b|>y"),
+    ];
     let cases = [
-        ("<|a|>{{ messages[0].content }}<|a|>", "<|a|>[  <|a|>é ]<|a|>"),
-        ("{{ '<|a|>' + messages[0].content | trim + '!' }}", "<|a|>[<|a|>é]!"),
-        ("{{ messages[1]['content'].split('|')[1] ~ '|' ~ messages[0].content[2:4] }}", "[b]|[<|]"),
-        ("{{ messages | map(attribute='content') | join('-') | upper }}", "[  <|A|>É ]-[X<|B|>Y]"),
-        ("{{ messages[1].content.replace('<|b|>', '<|c|>') }}", "[x]<|c|>[y]"),
+        (
+            "<|a|>{{ messages[0].content }}<|a|>",
+            "<|a|>[  <|a|>é ]<|a|>",
+        ),
+        (
+            "{{ '<|a|>' + messages[0].content | trim + '!' }}",
+            "<|a|>[<|a|>é]!",
+        ),
+        (
+            "{{ messages[1]['content'].split('|')[1] ~ '|' ~ messages[0].content[2:4] }}",
+            "[b]|[<|]",
+        ),
+        (
+            "{{ messages | map(attribute='content') | join('-') | upper }}",
+            "[  <|A|>É ]-[X<|B|>Y]",
+        ),
+        (
+            "{{ messages[1].content.replace('<|b|>', '<|c|>') }}",
+            "[x]<|c|>[y]",
+        ),
         ("{{ '%s|%s' % (messages[1].content, 'x') }}", "[x<|b|>y]|x"),
-        ("{{ messages[1] | tojson }}", "{\"role\": \"assistant\", \"content\": \"[x<|b|>y]\"}"),
+        (
+            "{{ messages[1] | tojson }}",
+            "{\"role\": \"assistant\", \"content\": \"[x<|b|>y]\"}",
+        ),
         (
             "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t ~ '<' ~ m.content[-2] %}{% endfor %}{{ ns.t }}",
             "<[é]<[>]",
         ),
-        ("{% for c in messages[1].content %}{{ c }}.{% endfor %}", "[x].[<].[|].[b].[|].[>].[y]."),
-        ("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(messages[1].content) }}", "<[x<|b|>y]>"),
-        ("{{ messages[1].content | indent }}{{ messages[1].role }}", "[x<|b|>y]assistant"),
+        (
+            "{% for c in messages[1].content %}{{ c }}.{% endfor %}",
+            "[x].[<].[|].[b].[|].[>].[y].",
+        ),
+        (
+            "{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(messages[1].content) }}",
+            "<[x<|b|>y]>",
+        ),
+        (
+            "{{ messages[1].content | indent }}{{ messages[1].role }}",
+            "[x<|b|>y]assistant",
+        ),
     ];
     for (source, expected) in cases {
-        let rendered = ChatTemplate::new(source, "", "").unwrap().render(&messages, true).unwrap();
+        let rendered = ChatTemplate::new(source, "", "")
+            .unwrap()
+            .render(&messages, true)
+            .unwrap();
         let mut marked = rendered.text.clone();
         for range in rendered.typed.iter().rev() {
             marked.insert(range.end, ']');

@@ -4,7 +4,9 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 
 pub fn bytes(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(name);
     std::fs::read(path).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
@@ -15,7 +17,10 @@ pub fn json<T: DeserializeOwned>(name: &str) -> T {
 /// The 2,000 lines of mixed text, one JSON string per line.
 pub fn mixed_lines() -> Vec<String> {
     let text = String::from_utf8(bytes("mixed.jsonl")).unwrap();
-    let lines: Vec<String> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<String> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     assert_eq!(lines.len(), 2000);
     lines
 }

@@ -50,7 +50,10 @@ fn vocab_of(gguf: &Gguf, n_vocab: usize) -> Vocab {
         add_eos: flag("add_eos_token"),
         add_space_prefix: flag("add_space_prefix"),
         remove_extra_whitespaces: flag("remove_extra_whitespaces"),
-        chat_template: gguf.opt_str("tokenizer.chat_template").unwrap().map(str::to_owned),
+        chat_template: gguf
+            .opt_str("tokenizer.chat_template")
+            .unwrap()
+            .map(str::to_owned),
         n_vocab,
     }
 }
@@ -60,7 +63,10 @@ fn load(name: &str, n_vocab: usize) -> Option<Tokenizer> {
     let vocab = vocab_of(checkpoint.gguf().unwrap(), n_vocab);
     let start = Instant::now();
     let tokenizer = Tokenizer::from_vocab(vocab).unwrap();
-    eprintln!("{name}: tokenizer built in {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
+    eprintln!(
+        "{name}: tokenizer built in {:.0} ms",
+        start.elapsed().as_secs_f64() * 1e3
+    );
     Some(tokenizer)
 }
 
@@ -70,22 +76,46 @@ fn check_ids(tokenizer: &Tokenizer, name: &str) -> Vec<(String, Vec<u32>)> {
     let ids = data::id_lists(&format!("{name}.ids"));
     let plain: BTreeMap<usize, Vec<u32>> = data::json(&format!("{name}.plain.json"));
     assert_eq!(ids.len(), lines.len());
-    assert!(plain.len() > 50, "lines with control tokens: {}", plain.len());
+    assert!(
+        plain.len() > 50,
+        "lines with control tokens: {}",
+        plain.len()
+    );
     let start = Instant::now();
     for (index, (line, ids)) in lines.iter().zip(&ids).enumerate() {
-        let options = EncodeOptions { add_special: false, parse_special: true };
-        assert_eq!(&tokenizer.encode(line, options).unwrap(), ids, "line {index}: {line:?}");
-        let options = EncodeOptions { add_special: false, parse_special: false };
+        let options = EncodeOptions {
+            add_special: false,
+            parse_special: true,
+        };
+        assert_eq!(
+            &tokenizer.encode(line, options).unwrap(),
+            ids,
+            "line {index}: {line:?}"
+        );
+        let options = EncodeOptions {
+            add_special: false,
+            parse_special: false,
+        };
         let plain = plain.get(&index).unwrap_or(ids);
-        assert_eq!(&tokenizer.encode(line, options).unwrap(), plain, "line {index}, plain: {line:?}");
+        assert_eq!(
+            &tokenizer.encode(line, options).unwrap(),
+            plain,
+            "line {index}, plain: {line:?}"
+        );
     }
-    eprintln!("{name}: 4,000 encodings in {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
+    eprintln!(
+        "{name}: 4,000 encodings in {:.0} ms",
+        start.elapsed().as_secs_f64() * 1e3
+    );
     lines.into_iter().zip(ids).collect()
 }
 
 /// Streaming shows, token by token, exactly what decoding the whole shows.
 fn check_stream(tokenizer: &Tokenizer, ids: &[u32], text: &str) {
-    let options = StreamOptions { skip_special: false, ..StreamOptions::default() };
+    let options = StreamOptions {
+        skip_special: false,
+        ..StreamOptions::default()
+    };
     let mut stream = TextStream::new(tokenizer, options);
     let mut shown: String = ids.iter().filter_map(|&id| stream.push(id)).collect();
     shown.push_str(&stream.finish());
@@ -94,34 +124,60 @@ fn check_stream(tokenizer: &Tokenizer, ids: &[u32], text: &str) {
 
 /// A text of 1 MiB takes seconds, not minutes.
 fn check_long(tokenizer: &Tokenizer, name: &str) {
-    let text: String = data::mixed_lines().concat().chars().cycle().take(1 << 20).collect();
+    let text: String = data::mixed_lines()
+        .concat()
+        .chars()
+        .cycle()
+        .take(1 << 20)
+        .collect();
     let start = Instant::now();
-    let options = EncodeOptions { add_special: false, parse_special: true };
+    let options = EncodeOptions {
+        add_special: false,
+        parse_special: true,
+    };
     let n_tokens = tokenizer.encode(&text, options).unwrap().len();
     let s = start.elapsed().as_secs_f64();
-    eprintln!("{name}: {} bytes to {n_tokens} tokens in {s:.2} s", text.len());
+    eprintln!(
+        "{name}: {} bytes to {n_tokens} tokens in {s:.2} s",
+        text.len()
+    );
 }
 
 #[test]
 fn smollm2() {
-    let Some(tokenizer) = load(SMOLLM2, 49_152) else { return };
+    let Some(tokenizer) = load(SMOLLM2, 49_152) else {
+        return;
+    };
     // The published vocabulary lacks these characters, and the reference leaves them out.
-    let lost = |c: char| matches!(c, '\u{4}' | '\u{6}' | '\u{13}' | '\u{14}' | '\u{16}' | '\u{1d}');
+    let lost = |c: char| {
+        matches!(
+            c,
+            '\u{4}' | '\u{6}' | '\u{13}' | '\u{14}' | '\u{16}' | '\u{1d}'
+        )
+    };
     for (line, ids) in check_ids(&tokenizer, "smollm2") {
         let text = tokenizer.decode(&ids, false);
         assert_eq!(text, line.replace(lost, ""));
-        assert!(tokenizer.lost(&line).eq(line.chars().filter(|&c| lost(c))), "{line:?}");
+        assert!(
+            tokenizer.lost(&line).eq(line.chars().filter(|&c| lost(c))),
+            "{line:?}"
+        );
         check_stream(&tokenizer, &ids, &text);
     }
     check_long(&tokenizer, "smollm2");
-    assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.end_ids()), (Some(1), Some(2), &[2][..]));
+    assert_eq!(
+        (tokenizer.bos(), tokenizer.eos(), tokenizer.end_ids()),
+        (Some(1), Some(2), &[2][..])
+    );
     assert!(!tokenizer.adds_bos());
     assert_eq!(tokenizer.id_of("<|im_end|>"), Some(2));
 }
 
 #[test]
 fn gemma3() {
-    let Some(tokenizer) = load(GEMMA3, 262_144) else { return };
+    let Some(tokenizer) = load(GEMMA3, 262_144) else {
+        return;
+    };
     for (line, ids) in check_ids(&tokenizer, "gemma3") {
         let text = tokenizer.decode(&ids, false);
         // SentencePiece has one sign for both.
@@ -130,8 +186,17 @@ fn gemma3() {
         check_stream(&tokenizer, &ids, &text);
     }
     check_long(&tokenizer, "gemma3");
-    assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.end_ids()), (Some(2), Some(1), &[1][..]));
-    let options = EncodeOptions { add_special: true, parse_special: true };
-    assert_eq!(tokenizer.encode("<start_of_turn>", options).unwrap(), [2, 105]);
+    assert_eq!(
+        (tokenizer.bos(), tokenizer.eos(), tokenizer.end_ids()),
+        (Some(2), Some(1), &[1][..])
+    );
+    let options = EncodeOptions {
+        add_special: true,
+        parse_special: true,
+    };
+    assert_eq!(
+        tokenizer.encode("<start_of_turn>", options).unwrap(),
+        [2, 105]
+    );
     assert_eq!(tokenizer.id_of("<end_of_turn>"), Some(106));
 }

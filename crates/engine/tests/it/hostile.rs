@@ -6,23 +6,49 @@ use crate::data;
 use serde_json::{Value, json};
 use thane_engine::text::{EncodeOptions, Rendered, TextError, Tokenizer, TokenizerConfig, Vocab};
 
-const PARSE: EncodeOptions = EncodeOptions { add_special: false, parse_special: true };
-const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
+const PARSE: EncodeOptions = EncodeOptions {
+    add_special: false,
+    parse_special: true,
+};
+const PLAIN: EncodeOptions = EncodeOptions {
+    add_special: false,
+    parse_special: false,
+};
 const FILES: [&str; 2] = ["byte_level.tokenizer.json", "sentencepiece.tokenizer.json"];
 
 /// Builds it and encodes a little, within the time that nobody waits longer than.
 fn tried(json: &[u8], what: &str) -> Result<(), TextError> {
     let start = Instant::now();
-    let config = TokenizerConfig { n_vocab: 5000, ..TokenizerConfig::default() };
+    let config = TokenizerConfig {
+        n_vocab: 5000,
+        ..TokenizerConfig::default()
+    };
     let done = Tokenizer::from_json(json, config).and_then(|tokenizer| {
-        for text in ["", "a", "Hello world 123\n\n  é語🙂<|im_end|>", &"a ".repeat(2000), &"a".repeat(5000)] {
-            for options in [PARSE, PLAIN, EncodeOptions { add_special: true, parse_special: true }] {
+        for text in [
+            "",
+            "a",
+            "Hello world 123\n\n  é語🙂<|im_end|>",
+            &"a ".repeat(2000),
+            &"a".repeat(5000),
+        ] {
+            for options in [
+                PARSE,
+                PLAIN,
+                EncodeOptions {
+                    add_special: true,
+                    parse_special: true,
+                },
+            ] {
                 tokenizer.encode(text, options)?;
             }
         }
         Ok(())
     });
-    assert!(start.elapsed().as_secs() < 12, "{what}: {:?}", start.elapsed());
+    assert!(
+        start.elapsed().as_secs() < 12,
+        "{what}: {:?}",
+        start.elapsed()
+    );
     done
 }
 
@@ -39,7 +65,8 @@ fn tokenizer_files_that_end_early_are_errors() {
 #[test]
 fn hostile_tokenizer_files_are_errors_or_work() {
     let replace = |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
-    let sequence = |n: usize, part: &Value| json!({"type": "Sequence", "normalizers": vec![part; n]});
+    let sequence =
+        |n: usize, part: &Value| json!({"type": "Sequence", "normalizers": vec![part; n]});
     let split = |pattern: Value| json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false});
     let charsmap = |text: &str| json!({"type": "Precompiled", "precompiled_charsmap": text});
     let added = |content: &str| {
@@ -54,25 +81,77 @@ fn hostile_tokenizer_files_are_errors_or_work() {
         ("normalizer", charsmap("////////////////"), true),
         ("normalizer", replace(json!({"String": ""}), "x"), true),
         ("normalizer", replace(json!({"Regex": ""}), "x"), true),
-        ("normalizer", sequence(32, &replace(json!({"String": "a"}), "aa")), true),
-        ("normalizer", sequence(60, &replace(json!({"Regex": "a"}), "aa")), true),
-        ("normalizer", replace(json!({"String": "a"}), &"b".repeat(1 << 20)), true),
-        ("normalizer", json!({"type": "Prepend", "prepend": "x".repeat(100 << 20)}), true),
-        ("normalizer", sequence(100_000, &json!({"type": "NFC"})), true),
+        (
+            "normalizer",
+            sequence(32, &replace(json!({"String": "a"}), "aa")),
+            true,
+        ),
+        (
+            "normalizer",
+            sequence(60, &replace(json!({"Regex": "a"}), "aa")),
+            true,
+        ),
+        (
+            "normalizer",
+            replace(json!({"String": "a"}), &"b".repeat(1 << 20)),
+            true,
+        ),
+        (
+            "normalizer",
+            json!({"type": "Prepend", "prepend": "x".repeat(100 << 20)}),
+            true,
+        ),
+        (
+            "normalizer",
+            sequence(100_000, &json!({"type": "NFC"})),
+            true,
+        ),
         ("normalizer", json!({"type": "Nope"}), true),
         ("pre_tokenizer", split(json!({"String": ""})), true),
         ("pre_tokenizer", split(json!({"Regex": ""})), true),
         ("pre_tokenizer", split(json!({"Regex": "("})), true),
-        ("pre_tokenizer", split(json!({"Regex": "(((a(?=b)){1000}){1000}){1000}"})), true),
-        ("pre_tokenizer", split(json!({"Regex": "(a+a+)+(?!b)c"})), false),
-        ("pre_tokenizer", split(json!({"Regex": "(".repeat(5000)})), true),
-        ("pre_tokenizer", split(json!({"Regex": "(?:a?){50}a{50}"})), false),
+        (
+            "pre_tokenizer",
+            split(json!({"Regex": "(((a(?=b)){1000}){1000}){1000}"})),
+            true,
+        ),
+        (
+            "pre_tokenizer",
+            split(json!({"Regex": "(a+a+)+(?!b)c"})),
+            false,
+        ),
+        (
+            "pre_tokenizer",
+            split(json!({"Regex": "(".repeat(5000)})),
+            true,
+        ),
+        (
+            "pre_tokenizer",
+            split(json!({"Regex": "(?:a?){50}a{50}"})),
+            false,
+        ),
         ("added_tokens", added(&"x".repeat(100_000)), true),
         ("added_tokens", added(""), false),
-        ("model", json!({"type": "Unigram", "unk_id": 0, "vocab": []}), true),
-        ("model", json!({"type": "Unigram", "unk_id": 0, "vocab": [["a".repeat(100_000), 0.0]]}), true),
-        ("model", json!({"type": "Unigram", "unk_id": 9, "vocab": [["a", 0.0]]}), true),
-        ("model", json!({"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}), true),
+        (
+            "model",
+            json!({"type": "Unigram", "unk_id": 0, "vocab": []}),
+            true,
+        ),
+        (
+            "model",
+            json!({"type": "Unigram", "unk_id": 0, "vocab": [["a".repeat(100_000), 0.0]]}),
+            true,
+        ),
+        (
+            "model",
+            json!({"type": "Unigram", "unk_id": 9, "vocab": [["a", 0.0]]}),
+            true,
+        ),
+        (
+            "model",
+            json!({"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}),
+            true,
+        ),
         (
             "model",
             json!({"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
@@ -93,7 +172,10 @@ fn hostile_tokenizer_files_are_errors_or_work() {
         let done = tried(file.to_string().as_bytes(), &shown);
         assert!(done.is_err() || !is_refused, "{key}: {shown}");
         if let Err(error) = done {
-            assert!(!error.to_string().is_empty() && error.to_string().len() < 1000, "{error}");
+            assert!(
+                !error.to_string().is_empty() && error.to_string().len() < 1000,
+                "{error}"
+            );
         }
     }
 }
@@ -103,11 +185,23 @@ fn texts_that_would_take_too_much_memory_are_refused() {
     let mut file: Value = data::json("byte_level.tokenizer.json");
     file["normalizer"] = json!({"type": "Sequence", "normalizers": vec![
         json!({"type": "Replace", "pattern": {"String": "b"}, "content": "bbbb"}); 10]});
-    let config = TokenizerConfig { n_vocab: 5000, ..TokenizerConfig::default() };
+    let config = TokenizerConfig {
+        n_vocab: 5000,
+        ..TokenizerConfig::default()
+    };
     let tokenizer = Tokenizer::from_json(file.to_string().as_bytes(), config).unwrap();
     tokenizer.encode("abc", PARSE).unwrap();
     let error = tokenizer.encode(&"b".repeat(1000), PARSE).unwrap_err();
-    assert!(matches!(error, TextError::TooLong { found: 1000, most: 64 }), "{error}");
+    assert!(
+        matches!(
+            error,
+            TextError::TooLong {
+                found: 1000,
+                most: 64
+            }
+        ),
+        "{error}"
+    );
 }
 
 #[test]
@@ -142,27 +236,52 @@ fn rendered(marked: &str) -> Rendered {
 
 #[test]
 fn typed_control_tokens_are_text() {
-    let config = TokenizerConfig { n_vocab: 5000, ..TokenizerConfig::default() };
+    let config = TokenizerConfig {
+        n_vocab: 5000,
+        ..TokenizerConfig::default()
+    };
     let hf = Tokenizer::from_json(&data::bytes(FILES[0]), config.clone()).unwrap();
     let plain = |text: &str| hf.encode(text, PLAIN).unwrap();
     let cases: [(&str, Vec<Vec<u32>>); 5] = [
         (
             "<|im_start|>user\n[hi <|im_end|> there]<|im_end|>\n",
-            vec![vec![2], plain("user\nhi <|im_end|> there"), vec![3], plain("\n")],
+            vec![
+                vec![2],
+                plain("user\nhi <|im_end|> there"),
+                vec![3],
+                plain("\n"),
+            ],
         ),
-        ("<|im_start|>[<|im_start|><|im_end|>]<|im_end|>", vec![vec![2], plain("<|im_start|><|im_end|>"), vec![3]]),
+        (
+            "<|im_start|>[<|im_start|><|im_end|>]<|im_end|>",
+            vec![vec![2], plain("<|im_start|><|im_end|>"), vec![3]],
+        ),
         // A token that begins in a message and ends in the template.
         ("[<|im_]end|><|im_end|>", vec![plain("<|im_end|>"), vec![3]]),
-        ("<s>[<|im_start|<|im_end|>]", vec![vec![0], plain("<|im_start|<|im_end|>")]),
+        (
+            "<s>[<|im_start|<|im_end|>]",
+            vec![vec![0], plain("<|im_start|<|im_end|>")],
+        ),
         ("[a]<|im_end|>[b]", vec![plain("a"), vec![3], plain("b")]),
     ];
     for (marked, ids) in cases {
-        assert_eq!(hf.encode_rendered(&rendered(marked)).unwrap(), ids.concat(), "{marked}");
+        assert_eq!(
+            hf.encode_rendered(&rendered(marked)).unwrap(),
+            ids.concat(),
+            "{marked}"
+        );
     }
     // Ordinary messages have the ids that they always had.
-    for line in data::mixed_lines().iter().filter(|line| !line.contains('<') && !line.contains(['[', ']'])) {
+    for line in data::mixed_lines()
+        .iter()
+        .filter(|line| !line.contains('<') && !line.contains(['[', ']']))
+    {
         let marked = rendered(&format!("<|im_start|>user\n[{line}]<|im_end|>\n"));
-        assert_eq!(hf.encode_rendered(&marked).unwrap(), hf.encode(&marked.text, PARSE).unwrap(), "{line:?}");
+        assert_eq!(
+            hf.encode_rendered(&marked).unwrap(),
+            hf.encode(&marked.text, PARSE).unwrap(),
+            "{line:?}"
+        );
     }
 }
 
@@ -184,10 +303,20 @@ fn typed_control_tokens_of_sentencepiece_are_text() {
     let tokenizer = Tokenizer::from_vocab(vocab).unwrap();
     let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
     for (marked, ids) in [
-        ("<end>[<end>]<end>", vec![vec![256], bytes("<end>"), vec![256]]),
-        ("\u{2581}[\u{2581}<end>]\u{2581}<end>", vec![bytes("  <end> "), vec![256]]),
+        (
+            "<end>[<end>]<end>",
+            vec![vec![256], bytes("<end>"), vec![256]],
+        ),
+        (
+            "\u{2581}[\u{2581}<end>]\u{2581}<end>",
+            vec![bytes("  <end> "), vec![256]],
+        ),
         ("[<e]nd><end>", vec![bytes("<end>"), vec![256]]),
     ] {
-        assert_eq!(tokenizer.encode_rendered(&rendered(marked)).unwrap(), ids.concat(), "{marked}");
+        assert_eq!(
+            tokenizer.encode_rendered(&rendered(marked)).unwrap(),
+            ids.concat(),
+            "{marked}"
+        );
     }
 }

@@ -53,13 +53,21 @@ fn distributions_equal_numpy() {
     let sampling: Sampling = data::json("sampling.json");
     assert!(sampling.cases.len() >= 20);
     for case in &sampling.cases {
-        let found = case.options.sampler(1).distribution(&mut case.logits.clone(), &case.history).unwrap();
+        let found = case
+            .options
+            .sampler(1)
+            .distribution(&mut case.logits.clone(), &case.history)
+            .unwrap();
         let ids: Vec<u32> = found.iter().map(|&(id, _)| id).collect();
         assert_eq!(ids, case.ids, "{:?}", case.options);
         for (&(id, p), &expected) in found.iter().zip(&case.p) {
             // f32: the argument of exp is off by two roundings, exp and the quotient by a few more.
             let bound = expected * (expected.ln().abs() + 4.0) * f32::EPSILON;
-            assert!((p - expected).abs() <= bound, "{:?}: token {id} {p} {expected}", case.options);
+            assert!(
+                (p - expected).abs() <= bound,
+                "{:?}: token {id} {p} {expected}",
+                case.options
+            );
         }
     }
 }
@@ -67,12 +75,18 @@ fn distributions_equal_numpy() {
 #[test]
 fn frequencies_follow_the_distribution() {
     let sampling: Sampling = data::json("sampling.json");
-    let case = sampling.cases.iter().find(|case| case.options.top_k == 5).unwrap();
+    let case = sampling
+        .cases
+        .iter()
+        .find(|case| case.options.top_k == 5)
+        .unwrap();
     let mut sampler = case.options.sampler(7);
     let mut counts = [0u32; 5];
     const N: u32 = 20_000;
     for _ in 0..N {
-        let id = sampler.sample(&mut case.logits.clone(), &case.history).unwrap();
+        let id = sampler
+            .sample(&mut case.logits.clone(), &case.history)
+            .unwrap();
         counts[case.ids.iter().position(|&known| known == id).unwrap()] += 1;
     }
     let terms = counts.iter().zip(&case.p).map(|(&count, &p)| {
@@ -88,9 +102,16 @@ fn frequencies_follow_the_distribution() {
 fn the_seed_decides() {
     let logits: Vec<f32> = (0..1000).map(|i| ((i * 37) % 101) as f32 / 20.0).collect();
     let tokens = |seed| -> Vec<u32> {
-        let options = SampleOptions { temperature: 1.0, top_p: 0.9, seed, ..SampleOptions::default() };
+        let options = SampleOptions {
+            temperature: 1.0,
+            top_p: 0.9,
+            seed,
+            ..SampleOptions::default()
+        };
         let mut sampler = Sampler::new(options).unwrap();
-        (0..8).map(|_| sampler.sample(&mut logits.clone(), &[]).unwrap()).collect()
+        (0..8)
+            .map(|_| sampler.sample(&mut logits.clone(), &[]).unwrap())
+            .collect()
     };
     assert_eq!(tokens(3), tokens(3));
     assert_ne!(tokens(3), tokens(4));
@@ -101,12 +122,26 @@ fn greedy_takes_the_first_of_equals_and_minus_infinity_never() {
     let mut greedy = Sampler::new(SampleOptions::default()).unwrap();
     assert_eq!(greedy.sample(&mut [1.0, 3.0, 3.0], &[]), Ok(1));
     assert_eq!(greedy.sample(&mut [f32::NEG_INFINITY, -1e30], &[]), Ok(1));
-    let cold = SampleOptions { temperature: 1e-40, ..SampleOptions::default() };
-    assert_eq!(Sampler::new(cold).unwrap().sample(&mut [1.0, 1.5, -3.0], &[]), Ok(1));
-    let hot = SampleOptions { temperature: 1e30, ..SampleOptions::default() };
+    let cold = SampleOptions {
+        temperature: 1e-40,
+        ..SampleOptions::default()
+    };
+    assert_eq!(
+        Sampler::new(cold)
+            .unwrap()
+            .sample(&mut [1.0, 1.5, -3.0], &[]),
+        Ok(1)
+    );
+    let hot = SampleOptions {
+        temperature: 1e30,
+        ..SampleOptions::default()
+    };
     let mut hot = Sampler::new(hot).unwrap();
     for _ in 0..100 {
-        assert_eq!(hot.sample(&mut [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY], &[]), Ok(1));
+        assert_eq!(
+            hot.sample(&mut [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY], &[]),
+            Ok(1)
+        );
     }
 }
 
@@ -115,7 +150,9 @@ fn greedy_takes_the_first_of_equals_and_minus_infinity_never() {
 fn logits_that_are_not_among_the_greatest_do_not_count() {
     let mut state = 5u64;
     let mut random = |n: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % n
     };
     let mut n_masked = 0;
@@ -137,34 +174,100 @@ fn logits_that_are_not_among_the_greatest_do_not_count() {
         let mut sorted = logits.clone();
         sorted.sort_by(|a, b| b.total_cmp(a));
         let least = sorted[n - 1];
-        let mut masked: Vec<f32> =
-            logits.iter().map(|logit| if *logit < least { f32::NEG_INFINITY } else { *logit }).collect();
-        n_masked += masked.iter().filter(|logit| **logit == f32::NEG_INFINITY).count();
+        let mut masked: Vec<f32> = logits
+            .iter()
+            .map(|logit| {
+                if *logit < least {
+                    f32::NEG_INFINITY
+                } else {
+                    *logit
+                }
+            })
+            .collect();
+        n_masked += masked
+            .iter()
+            .filter(|logit| **logit == f32::NEG_INFINITY)
+            .count();
         let due = sampler.distribution(&mut logits.clone(), &history).unwrap();
-        assert_eq!(sampler.distribution(&mut masked, &history).unwrap(), due, "{options:?}");
+        assert_eq!(
+            sampler.distribution(&mut masked, &history).unwrap(),
+            due,
+            "{options:?}"
+        );
     }
     assert!(n_masked > 400 * 200);
     let none = |options| Sampler::new(options).unwrap().n_greatest(9);
-    assert_eq!(none(SampleOptions { temperature: 1.0, ..SampleOptions::default() }), None);
-    assert_eq!(none(SampleOptions { presence_penalty: -1.0, ..SampleOptions::default() }), None);
-    assert_eq!(none(SampleOptions { repetition_penalty: 0.9, ..SampleOptions::default() }), None);
-    assert_eq!(none(SampleOptions { frequency_penalty: 0.1, ..SampleOptions::default() }), Some(10));
+    assert_eq!(
+        none(SampleOptions {
+            temperature: 1.0,
+            ..SampleOptions::default()
+        }),
+        None
+    );
+    assert_eq!(
+        none(SampleOptions {
+            presence_penalty: -1.0,
+            ..SampleOptions::default()
+        }),
+        None
+    );
+    assert_eq!(
+        none(SampleOptions {
+            repetition_penalty: 0.9,
+            ..SampleOptions::default()
+        }),
+        None
+    );
+    assert_eq!(
+        none(SampleOptions {
+            frequency_penalty: 0.1,
+            ..SampleOptions::default()
+        }),
+        Some(10)
+    );
 }
 
 #[test]
 fn bad_options_are_errors() {
     type Change = fn(&mut SampleOptions);
     let options: [(Change, &str); 10] = [
-        (|o| o.temperature = -0.1, "temperature is -0.1, but must be 0 or more"),
-        (|o| o.temperature = f32::NAN, "temperature is NaN, but must be 0 or more"),
-        (|o| o.temperature = f32::INFINITY, "temperature is inf, but must be 0 or more"),
-        (|o| o.top_p = 0.0, "top_p is 0, but must be above 0 and at most 1"),
-        (|o| o.top_p = 1.5, "top_p is 1.5, but must be above 0 and at most 1"),
+        (
+            |o| o.temperature = -0.1,
+            "temperature is -0.1, but must be 0 or more",
+        ),
+        (
+            |o| o.temperature = f32::NAN,
+            "temperature is NaN, but must be 0 or more",
+        ),
+        (
+            |o| o.temperature = f32::INFINITY,
+            "temperature is inf, but must be 0 or more",
+        ),
+        (
+            |o| o.top_p = 0.0,
+            "top_p is 0, but must be above 0 and at most 1",
+        ),
+        (
+            |o| o.top_p = 1.5,
+            "top_p is 1.5, but must be above 0 and at most 1",
+        ),
         (|o| o.min_p = -0.5, "min_p is -0.5, but must be from 0 to 1"),
-        (|o| o.min_p = f32::NAN, "min_p is NaN, but must be from 0 to 1"),
-        (|o| o.repetition_penalty = 0.0, "repetition_penalty is 0, but must be above 0"),
-        (|o| o.presence_penalty = f32::NAN, "presence_penalty is NaN, but must be a finite number"),
-        (|o| o.frequency_penalty = f32::INFINITY, "frequency_penalty is inf, but must be a finite number"),
+        (
+            |o| o.min_p = f32::NAN,
+            "min_p is NaN, but must be from 0 to 1",
+        ),
+        (
+            |o| o.repetition_penalty = 0.0,
+            "repetition_penalty is 0, but must be above 0",
+        ),
+        (
+            |o| o.presence_penalty = f32::NAN,
+            "presence_penalty is NaN, but must be a finite number",
+        ),
+        (
+            |o| o.frequency_penalty = f32::INFINITY,
+            "frequency_penalty is inf, but must be a finite number",
+        ),
     ];
     for (change, message) in options {
         let mut options = SampleOptions::default();
@@ -175,17 +278,35 @@ fn bad_options_are_errors() {
 
 #[test]
 fn bad_logits_are_errors() {
-    let mut sampler = Sampler::new(SampleOptions { presence_penalty: 1.0, ..SampleOptions::default() }).unwrap();
+    let mut sampler = Sampler::new(SampleOptions {
+        presence_penalty: 1.0,
+        ..SampleOptions::default()
+    })
+    .unwrap();
     let none = "no token can follow: there are 2 logits and none is above minus infinity";
     let cases: [(&[f32], &[u32], &str); 5] = [
         (&[0.0, f32::NAN], &[], "the logit of token 1 is NaN"),
         (&[f32::INFINITY], &[], "the logit of token 0 is inf"),
-        (&[], &[], "no token can follow: there are 0 logits and none is above minus infinity"),
+        (
+            &[],
+            &[],
+            "no token can follow: there are 0 logits and none is above minus infinity",
+        ),
         (&[f32::NEG_INFINITY; 2], &[], none),
-        (&[0.0], &[0, 1], "the history has token 1, but there are only 1 logits"),
+        (
+            &[0.0],
+            &[0, 1],
+            "the history has token 1, but there are only 1 logits",
+        ),
     ];
     for (logits, history, message) in cases {
-        assert_eq!(sampler.sample(&mut logits.to_vec(), history).unwrap_err().to_string(), message);
+        assert_eq!(
+            sampler
+                .sample(&mut logits.to_vec(), history)
+                .unwrap_err()
+                .to_string(),
+            message
+        );
     }
 }
 
@@ -194,7 +315,8 @@ fn likeliest_is_the_first_of_the_largest() {
     use thane_engine::sample::likeliest;
     assert_eq!(likeliest(&[]), None);
     assert_eq!(likeliest(&[f32::NEG_INFINITY; 70]), None);
-    // In whole chunks of 64, in lanes, and behind them; an equal one before or after, and what is no number beside it.
+    // In whole chunks of 64, in lanes, and behind them; an equal one before or after, and what is
+    // no number beside it.
     for at in [0, 7, 8, 63, 64, 130, 196, 199] {
         let mut logits: Vec<f32> = (0..200).map(|i| -((i * 37 % 101) as f32)).collect();
         logits[at] = 3.0;

@@ -16,29 +16,56 @@ const CONTEXT: usize = 64;
 fn load(name: &str, engine: Option<DecoderEngine>) -> (Arc<dyn Executable>, Info) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny");
     let checkpoint = Checkpoint::open(&folder.join(name)).unwrap();
-    let model = build(&checkpoint, &Options { context: Some(CONTEXT), engine, ..Options::default() }).unwrap();
-    (Cpu::new(Numerics::F32, 2).load(&model.program).unwrap(), model.info)
+    let model = build(
+        &checkpoint,
+        &Options {
+            context: Some(CONTEXT),
+            engine,
+            ..Options::default()
+        },
+    )
+    .unwrap();
+    (
+        Cpu::new(Numerics::F32, 2).load(&model.program).unwrap(),
+        model.info,
+    )
 }
 
 fn fixed(info: &Info) -> Option<Fixed> {
-    info.fixed.map(|f| Fixed { block: f.block, window: f.window })
+    info.fixed.map(|f| Fixed {
+        block: f.block,
+        window: f.window,
+    })
 }
 
 fn likeliest(logits: &[f32]) -> u32 {
-    (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap() as u32
+    (0..logits.len())
+        .max_by(|a, b| logits[*a].total_cmp(&logits[*b]))
+        .unwrap() as u32
 }
 
 /// A prompt of its own for each.
 fn prompt(i: usize) -> Vec<u32> {
-    (0..1 + 7 * i % 23).map(|k| ((k * k * 5 + 31 * i + 3 * k) % 149) as u32).collect()
+    (0..1 + 7 * i % 23)
+        .map(|k| ((k * k * 5 + 31 * i + 3 * k) % 149) as u32)
+        .collect()
 }
 
 /// The greedy answer of a sequence that is alone.
 fn alone(executable: &Arc<dyn Executable>, info: &Info, prompt: &[u32], n: usize) -> Vec<u32> {
-    let mut session = Session::new(executable.instantiate().unwrap(), CONTEXT, info.vocab_size, fixed(info));
-    let mut answer = vec![likeliest(&session.feed(prompt, &|| false).unwrap().unwrap())];
+    let mut session = Session::new(
+        executable.instantiate().unwrap(),
+        CONTEXT,
+        info.vocab_size,
+        fixed(info),
+    );
+    let mut answer = vec![likeliest(
+        &session.feed(prompt, &|| false).unwrap().unwrap(),
+    )];
     while answer.len() < n {
-        answer.push(likeliest(&session.decode(answer[answer.len() - 1]).unwrap()));
+        answer.push(likeliest(
+            &session.decode(answer[answer.len() - 1]).unwrap(),
+        ));
     }
     answer
 }
@@ -51,27 +78,45 @@ struct Running {
     answer: Vec<u32>,
 }
 
-/// Answer `n_prompts` prompts by `n` sequences, each taking the next prompt where it has ended one, the prompt's tokens beside
-/// those of the others.
-fn serve(executable: &Arc<dyn Executable>, info: &Info, n: usize, n_prompts: usize) -> Vec<Running> {
+/// Answer `n_prompts` prompts by `n` sequences, each taking the next prompt where it has ended one,
+/// the prompt's tokens beside those of the others.
+fn serve(
+    executable: &Arc<dyn Executable>,
+    info: &Info,
+    n: usize,
+    n_prompts: usize,
+) -> Vec<Running> {
     let batch = executable.instantiate_batch(n).unwrap();
     let mut sessions = Sessions::new(batch, CONTEXT, info.vocab_size, fixed(info));
     assert_eq!(sessions.n_sequences(), n);
     let mut waiting = (0..n_prompts).rev().collect::<Vec<_>>();
     let (mut running, mut done): (Vec<Running>, Vec<Running>) = Default::default();
     for idx in 0..n {
-        running.extend(waiting.pop().map(|i| Running { idx, prompt: prompt(i), n: 1 + 5 * i % 17, answer: vec![] }));
+        running.extend(waiting.pop().map(|i| Running {
+            idx,
+            prompt: prompt(i),
+            n: 1 + 5 * i % 17,
+            answer: vec![],
+        }));
     }
     while !running.is_empty() {
-        let targets: Vec<Vec<u32>> = running.iter().map(|r| [r.prompt.clone(), r.answer.clone()].concat()).collect();
-        let work: Vec<(usize, &[u32])> = running.iter().zip(&targets).map(|(r, t)| (r.idx, t.as_slice())).collect();
+        let targets: Vec<Vec<u32>> = running
+            .iter()
+            .map(|r| [r.prompt.clone(), r.answer.clone()].concat())
+            .collect();
+        let work: Vec<(usize, &[u32])> = running
+            .iter()
+            .zip(&targets)
+            .map(|(r, t)| (r.idx, t.as_slice()))
+            .collect();
         sessions.step(&work).unwrap();
         for (r, target) in running.iter_mut().zip(&targets) {
             if sessions.tokens(r.idx).unwrap() == target {
                 r.answer.push(likeliest(&sessions.logits(r.idx).unwrap()));
             }
         }
-        let (ended, rest): (Vec<Running>, Vec<Running>) = running.into_iter().partition(|r| r.answer.len() == r.n);
+        let (ended, rest): (Vec<Running>, Vec<Running>) =
+            running.into_iter().partition(|r| r.answer.len() == r.n);
         running = rest;
         for r in ended {
             let idx = r.idx;
@@ -96,7 +141,12 @@ fn each_answer_is_the_one_it_gets_alone() {
             assert_eq!(done.len(), n + 4, "{name}");
             for r in done {
                 let expected = alone(&executable, &info, &r.prompt, r.n);
-                assert_eq!(r.answer, expected, "{name}, {n} sequences, prompt of {}", r.prompt.len());
+                assert_eq!(
+                    r.answer,
+                    expected,
+                    "{name}, {n} sequences, prompt of {}",
+                    r.prompt.len()
+                );
             }
         }
     }
@@ -104,22 +154,42 @@ fn each_answer_is_the_one_it_gets_alone() {
 
 #[test]
 fn programs_of_fixed_lengths_answer_likewise() {
-    let engine = DecoderEngine { block: Some(4), ..DecoderEngine::default() };
+    let engine = DecoderEngine {
+        block: Some(4),
+        ..DecoderEngine::default()
+    };
     let (executable, info) = load("gemma3", Some(engine));
     assert!(info.fixed.is_some());
     for r in serve(&executable, &info, 3, 5) {
-        assert_eq!(r.answer, alone(&executable, &info, &r.prompt, r.n), "prompt of {}", r.prompt.len());
+        assert_eq!(
+            r.answer,
+            alone(&executable, &info, &r.prompt, r.n),
+            "prompt of {}",
+            r.prompt.len()
+        );
     }
 }
 
 #[test]
 fn a_place_is_used_again_and_keeps_what_prompts_have_in_common() {
     let (executable, info) = load("qwen3", None);
-    let mut sessions = Sessions::new(executable.instantiate_batch(2).unwrap(), CONTEXT, info.vocab_size, None);
+    let mut sessions = Sessions::new(
+        executable.instantiate_batch(2).unwrap(),
+        CONTEXT,
+        info.vocab_size,
+        None,
+    );
     let (first, other) = (prompt(3), prompt(6));
-    assert!(sessions.feed(&[(1, &first), (0, &other)], &|| false).unwrap());
+    assert!(
+        sessions
+            .feed(&[(1, &first), (0, &other)], &|| false)
+            .unwrap()
+    );
     sessions.decode(&[(0, 17), (1, 4)]).unwrap();
-    assert_eq!(sessions.tokens(1).unwrap(), [first.clone(), vec![4]].concat());
+    assert_eq!(
+        sessions.tokens(1).unwrap(),
+        [first.clone(), vec![4]].concat()
+    );
     let longer = [first[..first.len() - 2].to_vec(), vec![9, 8, 7, 6]].concat();
     assert!(sessions.feed(&[(1, &longer)], &|| false).unwrap());
     let found = likeliest(&sessions.logits(1).unwrap());
@@ -130,7 +200,10 @@ fn a_place_is_used_again_and_keeps_what_prompts_have_in_common() {
     sessions.reset(1).unwrap();
     assert!(sessions.tokens(1).unwrap().is_empty());
     assert!(sessions.feed(&[(1, &first)], &|| false).unwrap());
-    assert_eq!(vec![likeliest(&sessions.logits(1).unwrap())], alone(&executable, &info, &first, 1));
+    assert_eq!(
+        vec![likeliest(&sessions.logits(1).unwrap())],
+        alone(&executable, &info, &first, 1)
+    );
     let stopped = sessions.feed(&[(0, &first)], &|| true).unwrap();
     assert!(!stopped);
 }
@@ -138,19 +211,38 @@ fn a_place_is_used_again_and_keeps_what_prompts_have_in_common() {
 #[test]
 fn errors_name_the_sequence() {
     let (executable, info) = load("llama-bias", None);
-    let mut sessions = Sessions::new(executable.instantiate_batch(3).unwrap(), CONTEXT, info.vocab_size, None);
+    let mut sessions = Sessions::new(
+        executable.instantiate_batch(3).unwrap(),
+        CONTEXT,
+        info.vocab_size,
+        None,
+    );
     let full: Vec<u32> = (0..CONTEXT as u32).collect();
-    assert!(sessions.feed(&[(0, &full[..3]), (2, &full)], &|| false).unwrap());
+    assert!(
+        sessions
+            .feed(&[(0, &full[..3]), (2, &full)], &|| false)
+            .unwrap()
+    );
     let mut refused = |next: &[(usize, u32)]| sessions.decode(next).unwrap_err().to_string();
-    assert!(refused(&[(0, 1), (2, 1)]).starts_with("sequence 2: the prompt has 65 tokens, the context holds 64"));
+    assert!(
+        refused(&[(0, 1), (2, 1)])
+            .starts_with("sequence 2: the prompt has 65 tokens, the context holds 64")
+    );
     assert!(refused(&[(0, 1), (3, 1)]).contains("no sequence 3 in a batch of 3"));
     assert!(refused(&[(1, 1), (1, 2)]).contains("sequence 1 is named twice"));
-    let mut refused = |prompts: &[(usize, &[u32])]| sessions.feed(prompts, &|| false).unwrap_err().to_string();
-    assert!(refused(&[(0, &full[..2]), (1, &[])]).starts_with("sequence 1: the prompt has no tokens"));
+    let mut refused =
+        |prompts: &[(usize, &[u32])]| sessions.feed(prompts, &|| false).unwrap_err().to_string();
+    assert!(
+        refused(&[(0, &full[..2]), (1, &[])]).starts_with("sequence 1: the prompt has no tokens")
+    );
     let long = [full.clone(), vec![1]].concat();
     assert!(refused(&[(1, &long)]).starts_with("sequence 1: the prompt has 65 tokens"));
     // Nothing of that is in a cache.
     assert_eq!(sessions.tokens(2).unwrap(), full);
-    assert!(sessions.tokens(1).unwrap().is_empty() && sessions.tokens(4).is_err() && sessions.logits(4).is_err());
+    assert!(
+        sessions.tokens(1).unwrap().is_empty()
+            && sessions.tokens(4).is_err()
+            && sessions.logits(4).is_err()
+    );
     assert!(sessions.logits(1).is_err());
 }

@@ -3,10 +3,18 @@
 use crate::data;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use thane_engine::text::{EncodeOptions, Surroundings, TextError, Texts, Tokenizer, TokenizerConfig, Vocab};
+use thane_engine::text::{
+    EncodeOptions, Surroundings, TextError, Texts, Tokenizer, TokenizerConfig, Vocab,
+};
 
-const PARSE: EncodeOptions = EncodeOptions { add_special: false, parse_special: true };
-const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
+const PARSE: EncodeOptions = EncodeOptions {
+    add_special: false,
+    parse_special: true,
+};
+const PLAIN: EncodeOptions = EncodeOptions {
+    add_special: false,
+    parse_special: false,
+};
 
 #[derive(Deserialize)]
 struct SentencePiece {
@@ -72,11 +80,26 @@ fn sentencepiece_ids_equal_the_library() {
     for case in &cases {
         let tokenizer = Tokenizer::from_vocab(case.vocab()).unwrap();
         for ((line, ids), plain) in case.lines.iter().zip(&case.ids).zip(&case.plain) {
-            assert_eq!(&tokenizer.encode(line, PARSE).unwrap(), ids, "{} {line:?}", case.name);
-            assert_eq!(&tokenizer.encode(line, PLAIN).unwrap(), plain, "{} {line:?}", case.name);
+            assert_eq!(
+                &tokenizer.encode(line, PARSE).unwrap(),
+                ids,
+                "{} {line:?}",
+                case.name
+            );
+            assert_eq!(
+                &tokenizer.encode(line, PLAIN).unwrap(),
+                plain,
+                "{} {line:?}",
+                case.name
+            );
             // With byte tokens nothing is lost, but U+2581 is a space.
             if case.name != "no_bytes" {
-                assert_eq!(tokenizer.decode(plain, false), line.replace('\u{2581}', " "), "{}", case.name);
+                assert_eq!(
+                    tokenizer.decode(plain, false),
+                    line.replace('\u{2581}', " "),
+                    "{}",
+                    case.name
+                );
             }
         }
     }
@@ -85,13 +108,27 @@ fn sentencepiece_ids_equal_the_library() {
 #[test]
 fn sentencepiece_adds_what_the_file_says() {
     let cases: Vec<SentencePiece> = data::json("sentencepiece.json");
-    let options = EncodeOptions { add_special: true, parse_special: true };
-    for (add_bos, add_eos, ends) in
-        [(None, None, (true, false)), (Some(false), Some(true), (false, true)), (Some(true), Some(true), (true, true))]
-    {
-        let tokenizer = Tokenizer::from_vocab(Vocab { add_bos, add_eos, ..cases[1].vocab() }).unwrap();
+    let options = EncodeOptions {
+        add_special: true,
+        parse_special: true,
+    };
+    for (add_bos, add_eos, ends) in [
+        (None, None, (true, false)),
+        (Some(false), Some(true), (false, true)),
+        (Some(true), Some(true), (true, true)),
+    ] {
+        let tokenizer = Tokenizer::from_vocab(Vocab {
+            add_bos,
+            add_eos,
+            ..cases[1].vocab()
+        })
+        .unwrap();
         let ids = tokenizer.encode("x", options).unwrap();
-        assert_eq!((ids[0] == 1, ids[ids.len() - 1] == 2), ends, "{add_bos:?} {add_eos:?}");
+        assert_eq!(
+            (ids[0] == 1, ids[ids.len() - 1] == 2),
+            ends,
+            "{add_bos:?} {add_eos:?}"
+        );
         assert_eq!(tokenizer.decode(&ids, true), "x");
         assert_eq!(tokenizer.adds_bos(), ends.0);
     }
@@ -105,7 +142,11 @@ fn byte_level_ids_equal_the_library_for_each_pre_tokenizer() {
         let tokenizer = Tokenizer::from_vocab(case.vocab(pre)).unwrap();
         let composes = matches!(pre.as_str(), "qwen2" | "command-r");
         for (line, ids) in case.lines.iter().zip(expected) {
-            assert_eq!(&tokenizer.encode(line, PARSE).unwrap(), ids, "{pre} {line:?}");
+            assert_eq!(
+                &tokenizer.encode(line, PARSE).unwrap(),
+                ids,
+                "{pre} {line:?}"
+            );
             assert_eq!(tokenizer.lost(line).next(), None);
             if !composes {
                 assert_eq!(&tokenizer.decode(ids, false), line, "{pre}");
@@ -115,7 +156,11 @@ fn byte_level_ids_equal_the_library_for_each_pre_tokenizer() {
     // The lines tell the rules apart: no two give the same ids.
     let rules: Vec<_> = case.ids.values().collect();
     for (index, a) in rules.iter().enumerate() {
-        assert!(rules[..index].iter().all(|b| a != b), "{:?}", case.ids.keys().nth(index));
+        assert!(
+            rules[..index].iter().all(|b| a != b),
+            "{:?}",
+            case.ids.keys().nth(index)
+        );
     }
 }
 
@@ -128,7 +173,10 @@ fn control_tokens_are_text_unless_parsed() {
     let plain = tokenizer.encode(text, PLAIN).unwrap();
     assert!(!plain.contains(&3));
     assert_eq!(tokenizer.decode(&plain, true), text);
-    assert_eq!(tokenizer.decode(&tokenizer.encode(text, PARSE).unwrap(), true), "a");
+    assert_eq!(
+        tokenizer.decode(&tokenizer.encode(text, PARSE).unwrap(), true),
+        "a"
+    );
     assert_eq!(tokenizer.id_of("<|im_end|>"), Some(3));
     assert!(tokenizer.is_special(3) && !tokenizer.is_special(4));
 }
@@ -143,7 +191,12 @@ fn turn_ends_count_only_if_the_template_writes_them() {
         (None, Some(2), &[1, 2]),
     ] {
         let chat_template = template.map(str::to_owned);
-        let tokenizer = Tokenizer::from_vocab(Vocab { chat_template, eot, ..case.vocab("gpt-2") }).unwrap();
+        let tokenizer = Tokenizer::from_vocab(Vocab {
+            chat_template,
+            eot,
+            ..case.vocab("gpt-2")
+        })
+        .unwrap();
         assert_eq!(tokenizer.end_ids(), ends, "{template:?}");
         assert!(tokenizer.is_end(1) && !tokenizer.is_end(0));
     }
@@ -163,35 +216,77 @@ fn tokenizer_json_with_byte_level() {
     let case: ByteLevel = data::json("byte_level.json");
     let json = data::bytes("byte_level.tokenizer.json");
     let n_vocab = case.tokens.len();
-    let tokenizer = Tokenizer::from_json(&json, TokenizerConfig { eos_ids: vec![3], ..config(n_vocab + 5) }).unwrap();
+    let tokenizer = Tokenizer::from_json(
+        &json,
+        TokenizerConfig {
+            eos_ids: vec![3],
+            ..config(n_vocab + 5)
+        },
+    )
+    .unwrap();
     let from_vocab = Tokenizer::from_vocab(case.vocab("llama-bpe")).unwrap();
     for (line, ids) in case.lines.iter().zip(&case.ids["llama-bpe"]) {
         // The file truncates to four tokens and pads to eight: not here.
         assert_eq!(&tokenizer.encode(line, PARSE).unwrap(), ids, "{line:?}");
         assert_eq!(&tokenizer.decode(ids, false), line);
-        assert_eq!(tokenizer.encode(line, PLAIN).unwrap(), from_vocab.encode(line, PLAIN).unwrap());
+        assert_eq!(
+            tokenizer.encode(line, PLAIN).unwrap(),
+            from_vocab.encode(line, PLAIN).unwrap()
+        );
     }
-    let add = EncodeOptions { add_special: true, parse_special: true };
+    let add = EncodeOptions {
+        add_special: true,
+        parse_special: true,
+    };
     assert_eq!(tokenizer.encode("a", add).unwrap()[0], 0);
     assert_eq!(tokenizer.end_ids(), [1, 3]);
     assert_eq!(tokenizer.n_vocab(), n_vocab + 5);
-    assert_eq!((tokenizer.token_bytes(n_vocab as u32 + 1), tokenizer.token_bytes(0)), (&b""[..], &b"<s>"[..]));
+    assert_eq!(
+        (
+            tokenizer.token_bytes(n_vocab as u32 + 1),
+            tokenizer.token_bytes(0)
+        ),
+        (&b""[..], &b"<s>"[..])
+    );
     // What tokenizer_config.json says about it counts only where there is no post-processor.
-    let said = TokenizerConfig { add_bos_token: Some(false), add_eos_token: Some(true), ..config(n_vocab) };
-    assert_eq!(Tokenizer::from_json(&json, said.clone()).unwrap().encode("a", add).unwrap()[0], 0);
+    let said = TokenizerConfig {
+        add_bos_token: Some(false),
+        add_eos_token: Some(true),
+        ..config(n_vocab)
+    };
+    assert_eq!(
+        Tokenizer::from_json(&json, said.clone())
+            .unwrap()
+            .encode("a", add)
+            .unwrap()[0],
+        0
+    );
     let mut bare: serde_json::Value = serde_json::from_slice(&json).unwrap();
     bare["post_processor"] = serde_json::Value::Null;
     let tokenizer = Tokenizer::from_json(bare.to_string().as_bytes(), said).unwrap();
     let ids = tokenizer.encode("a", add).unwrap();
     assert_eq!((ids.len(), ids[1]), (2, 1));
-    assert_eq!(tokenizer.surroundings().unwrap(), Surroundings { before: vec![], after: vec![1] });
+    assert_eq!(
+        tokenizer.surroundings().unwrap(),
+        Surroundings {
+            before: vec![],
+            after: vec![1]
+        }
+    );
 }
 
-/// As BERT's: words in lower case, `[CLS]` and `[SEP]` around a text, neither a first nor a last token in the config.
+/// As BERT's: words in lower case, `[CLS]` and `[SEP]` around a text, neither a first nor a last
+/// token in the config.
 #[test]
 fn tokenizer_json_with_word_pieces() {
-    let vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "sea", "##s", "##ide", ",", "É", "é"];
-    let ids: serde_json::Map<_, _> = vocab.iter().enumerate().map(|(i, t)| ((*t).to_owned(), i.into())).collect();
+    let vocab = [
+        "[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "sea", "##s", "##ide", ",", "É", "é",
+    ];
+    let ids: serde_json::Map<_, _> = vocab
+        .iter()
+        .enumerate()
+        .map(|(i, t)| ((*t).to_owned(), i.into()))
+        .collect();
     let special = |id: usize| {
         serde_json::json!({"id": id, "content": vocab[id], "special": true, "single_word": false,
             "lstrip": false, "rstrip": false, "normalized": false})
@@ -211,16 +306,41 @@ fn tokenizer_json_with_word_pieces() {
         "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
             "max_input_chars_per_word": 100, "vocab": ids},
     });
-    let config = TokenizerConfig { sep_token: Some("[SEP]".into()), n_vocab: 12, ..TokenizerConfig::default() };
+    let config = TokenizerConfig {
+        sep_token: Some("[SEP]".into()),
+        n_vocab: 12,
+        ..TokenizerConfig::default()
+    };
     let mut tokenizer = Tokenizer::from_json(json.to_string().as_bytes(), config).unwrap();
-    let add = EncodeOptions { add_special: true, parse_special: true };
-    assert_eq!(tokenizer.encode("the seaside, É", add).unwrap(), [2, 4, 5, 6, 7, 8, 9, 3]);
+    let add = EncodeOptions {
+        add_special: true,
+        parse_special: true,
+    };
+    assert_eq!(
+        tokenizer.encode("the seaside, É", add).unwrap(),
+        [2, 4, 5, 6, 7, 8, 9, 3]
+    );
     assert_eq!(tokenizer.encode("", add).unwrap(), [2, 3]);
-    assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.sep()), (None, None, Some(3)));
-    assert_eq!(tokenizer.surroundings().unwrap(), Surroundings { before: vec![2], after: vec![3] });
-    assert_eq!(tokenizer.decode(&[2, 4, 5, 6, 7, 8, 3], true), "the seaside ,");
+    assert_eq!(
+        (tokenizer.bos(), tokenizer.eos(), tokenizer.sep()),
+        (None, None, Some(3))
+    );
+    assert_eq!(
+        tokenizer.surroundings().unwrap(),
+        Surroundings {
+            before: vec![2],
+            after: vec![3]
+        }
+    );
+    assert_eq!(
+        tokenizer.decode(&[2, 4, 5, 6, 7, 8, 3], true),
+        "the seaside ,"
+    );
     tokenizer.lower_case();
-    assert_eq!(tokenizer.encode("THE SEA[SEP] É", add).unwrap(), [2, 4, 5, 3, 10, 3]);
+    assert_eq!(
+        tokenizer.encode("THE SEA[SEP] É", add).unwrap(),
+        [2, 4, 5, 3, 10, 3]
+    );
 }
 
 #[test]
@@ -232,7 +352,8 @@ fn tokenizer_json_with_sentencepiece() {
         decoded: Vec<String>,
     }
     let case: Case = data::json("sentencepiece_json.json");
-    let tokenizer = Tokenizer::from_json(&data::bytes("sentencepiece.tokenizer.json"), config(1600)).unwrap();
+    let tokenizer =
+        Tokenizer::from_json(&data::bytes("sentencepiece.tokenizer.json"), config(1600)).unwrap();
     for ((line, ids), decoded) in case.lines.iter().zip(&case.ids).zip(&case.decoded) {
         assert_eq!(&tokenizer.encode(line, PARSE).unwrap(), ids, "{line:?}");
         assert_eq!(&tokenizer.decode(ids, true), decoded, "{line:?}");
@@ -243,7 +364,11 @@ type Change = fn(&mut Vocab);
 
 /// Puts another text in the place of one.
 fn change(texts: &mut Texts, index: usize, text: &str) {
-    *texts = texts.iter().enumerate().map(|(i, old)| if i == index { text } else { old }).collect();
+    *texts = texts
+        .iter()
+        .enumerate()
+        .map(|(i, old)| if i == index { text } else { old })
+        .collect();
 }
 
 /// Makes a vocabulary wrong; the message that refuses it.
@@ -256,18 +381,39 @@ fn refusal(mut vocab: Vocab, change: Change) -> String {
 fn a_sentencepiece_vocabulary_that_does_not_fit_is_refused() {
     let cases: Vec<SentencePiece> = data::json("sentencepiece.json");
     let changes: [(Change, &str); 11] = [
-        (|v| v.n_vocab = 1800, "the tokenizer has 1700 tokens but the model's embedding has 1800 rows"),
-        (|v| v.n_vocab = 5, "the tokenizer has 1700 tokens but the model's embedding has 5 rows"),
+        (
+            |v| v.n_vocab = 1800,
+            "the tokenizer has 1700 tokens but the model's embedding has 1800 rows",
+        ),
+        (
+            |v| v.n_vocab = 5,
+            "the tokenizer has 1700 tokens but the model's embedding has 5 rows",
+        ),
         (
             |v| v.model = "bert".into(),
             "tokenizer kind 'bert' is not supported (supported: 'gpt2' byte-level BPE, 'llama' SentencePiece BPE)",
         ),
         (|v| v.scores = None, "the vocabulary has no scores"),
-        (|v| v.token_types = None, "the vocabulary has no token types"),
-        (|v| v.scores = Some(vec![0.0; 3]), "the vocabulary has 1700 tokens but 3 scores"),
-        (|v| v.eos = Some(1700), "eos_token_id is token 1700, but there are only 1700 tokens"),
-        (|v| v.token_types.as_mut().unwrap()[3] = 9, "token 3 ('\n'): token type 9 is not defined"),
-        (|v| v.scores.as_mut().unwrap()[3] = f32::NAN, "token 3 ('\n'): its score is not a number"),
+        (
+            |v| v.token_types = None,
+            "the vocabulary has no token types",
+        ),
+        (
+            |v| v.scores = Some(vec![0.0; 3]),
+            "the vocabulary has 1700 tokens but 3 scores",
+        ),
+        (
+            |v| v.eos = Some(1700),
+            "eos_token_id is token 1700, but there are only 1700 tokens",
+        ),
+        (
+            |v| v.token_types.as_mut().unwrap()[3] = 9,
+            "token 3 ('\n'): token type 9 is not defined",
+        ),
+        (
+            |v| v.scores.as_mut().unwrap()[3] = f32::NAN,
+            "token 3 ('\n'): its score is not a number",
+        ),
         (
             |v| {
                 change(&mut v.tokens, 20, "<0xGG>");
@@ -289,20 +435,32 @@ fn a_sentencepiece_vocabulary_that_does_not_fit_is_refused() {
 fn a_byte_level_vocabulary_that_does_not_fit_is_refused() {
     let case: ByteLevel = data::json("byte_level.json");
     let changes: [(Change, &str); 5] = [
-        (|v| v.n_vocab = 902, "the tokenizer has 901 tokens but the model's embedding has 902 rows"),
+        (
+            |v| v.n_vocab = 902,
+            "the tokenizer has 901 tokens but the model's embedding has 902 rows",
+        ),
         (|v| v.merges = None, "the vocabulary has no merges"),
-        (|v| v.token_types = Some(vec![]), "the vocabulary has 901 tokens but 0 token types"),
+        (
+            |v| v.token_types = Some(vec![]),
+            "the vocabulary has 901 tokens but 0 token types",
+        ),
         (
             |v| change(v.merges.as_mut().unwrap(), 1, "abc"),
             "merge 1 ('abc'): expected two tokens with one space between",
         ),
-        (|v| change(v.merges.as_mut().unwrap(), 1, "a zzz"), "merge 1 ('a zzz'): the vocabulary has no token 'zzz'"),
+        (
+            |v| change(v.merges.as_mut().unwrap(), 1, "a zzz"),
+            "merge 1 ('a zzz'): the vocabulary has no token 'zzz'",
+        ),
     ];
     for (change, expected) in changes {
         assert_eq!(refusal(case.vocab("gpt-2"), change), expected);
     }
     let message = refusal(case.vocab("no-such"), |_| ());
-    assert!(message.starts_with("pre-tokenizer 'no-such' is not supported (supported: "), "{message}");
+    assert!(
+        message.starts_with("pre-tokenizer 'no-such' is not supported (supported: "),
+        "{message}"
+    );
 }
 
 #[test]
@@ -311,25 +469,57 @@ fn a_tokenizer_json_that_does_not_fit_is_refused() {
     let refusal = |json: &[u8], config| Tokenizer::from_json(json, config).unwrap_err().to_string();
     let message = "the tokenizer has 901 tokens but the model's embedding has 900 rows";
     assert_eq!(refusal(&json, config(900)), message);
-    let strange = TokenizerConfig { bos_token: Some("<bos>".into()), ..config(901) };
-    assert_eq!(refusal(&json, strange), "bos_token is '<bos>', which is not in the vocabulary");
-    let beyond = TokenizerConfig { eos_ids: vec![901], ..config(901) };
-    assert_eq!(refusal(&json, beyond), "eos_token_id is token 901, but there are only 901 tokens");
+    let strange = TokenizerConfig {
+        bos_token: Some("<bos>".into()),
+        ..config(901)
+    };
+    assert_eq!(
+        refusal(&json, strange),
+        "bos_token is '<bos>', which is not in the vocabulary"
+    );
+    let beyond = TokenizerConfig {
+        eos_ids: vec![901],
+        ..config(901)
+    };
+    assert_eq!(
+        refusal(&json, beyond),
+        "eos_token_id is token 901, but there are only 901 tokens"
+    );
     let error = Tokenizer::from_json(b"{}", config(901)).unwrap_err();
-    assert!(matches!(error, TextError::Json { file: "tokenizer.json", .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            TextError::Json {
+                file: "tokenizer.json",
+                ..
+            }
+        ),
+        "{error}"
+    );
     let mut other: serde_json::Value = serde_json::from_slice(&json).unwrap();
     other["decoder"] = serde_json::json!({"type": "WordPiece", "prefix": "@@", "cleanup": true});
     let message = refusal(other.to_string().as_bytes(), config(901));
-    assert!(message.starts_with("tokenizer.json: decoder '{\"type\":\"WordPiece\""), "{message}");
+    assert!(
+        message.starts_with("tokenizer.json: decoder '{\"type\":\"WordPiece\""),
+        "{message}"
+    );
 }
 
 #[test]
 fn text_without_any_token_is_an_error() {
     let cases: Vec<SentencePiece> = data::json("sentencepiece.json");
     let no_bytes = cases.iter().find(|case| case.name == "no_bytes").unwrap();
-    let tokenizer = Tokenizer::from_vocab(Vocab { unk: None, ..no_bytes.vocab() }).unwrap();
-    let message = tokenizer.encode("a\u{10ffff}", PLAIN).unwrap_err().to_string();
-    let expected = "the tokenizer has no token for '\\u{10ffff}', no byte tokens and no unknown token";
+    let tokenizer = Tokenizer::from_vocab(Vocab {
+        unk: None,
+        ..no_bytes.vocab()
+    })
+    .unwrap();
+    let message = tokenizer
+        .encode("a\u{10ffff}", PLAIN)
+        .unwrap_err()
+        .to_string();
+    let expected =
+        "the tokenizer has no token for '\\u{10ffff}', no byte tokens and no unknown token";
     assert_eq!(message, expected);
 }
 

@@ -1,4 +1,5 @@
-//! The products of few query rows, as in decoding: keys and values are read where they are, element type and all.
+//! The products of few query rows, as in decoding: keys and values are read where they are, element
+//! type and all.
 //!
 //! To lay keys out by lanes, as for many rows, would cost more than it saves.
 
@@ -9,9 +10,10 @@ use crate::simd::{LANES, Simd};
 /// Query rows up to which it pays: those of a token in grouped-query attention.
 pub(super) const MOST_ROWS: usize = 4;
 
-/// The products of each query, of rows so far apart, with each key, scaled: into `scores`, a row [`TILE_KEYS`] long for each. The
-/// values of the keys are asked for, and the keys that lie `ahead` elements behind, those of the next tile: a cache is mostly in
-/// memory, behind all weights of a step, and too short to be foreseen.
+/// The products of each query, of rows so far apart, with each key, scaled: into `scores`, a row
+/// [`TILE_KEYS`] long for each. The values of the keys are asked for, and the keys that lie `ahead`
+/// elements behind, those of the next tile: a cache is mostly in memory, behind all weights of a
+/// step, and too short to be foreseen.
 #[inline(always)]
 pub(super) fn scores<S: Simd>(
     simd: S,
@@ -45,7 +47,8 @@ fn scores_of<S: Simd, const N: usize>(
         }
         let mut acc = [simd.splat(0.0); N];
         for first in (0..dim).step_by(LANES) {
-            // SAFETY: the key is one of them, and `first` counts in whole vectors up to the dimension.
+            // SAFETY: the key is one of them, and `first` counts in whole vectors up to the
+            // dimension.
             let key = unsafe { keys.vector(simd, key_idx, first) };
             for n in 0..N {
                 // SAFETY: N rows of `dim` elements, `stride` apart, as the slice above says.
@@ -63,7 +66,8 @@ fn scores_of<S: Simd, const N: usize>(
     }
 }
 
-/// Adds the values, each times its weight in a row of `weights`, [`TILE_KEYS`] long, to the row's sums.
+/// Adds the values, each times its weight in a row of `weights`, [`TILE_KEYS`] long, to the row's
+/// sums.
 #[inline(always)]
 pub(super) fn add_values<S: Simd>(simd: S, values: Rows, weights: &[f32], sums: &mut [f32]) {
     match sums.len() / values.head_dim {
@@ -75,8 +79,16 @@ pub(super) fn add_values<S: Simd>(simd: S, values: Rows, weights: &[f32], sums: 
 }
 
 #[inline(always)]
-fn add_values_of<S: Simd, const N: usize>(simd: S, values: Rows, weights: &[f32], sums: &mut [f32]) {
-    assert!(values.n <= TILE_KEYS && weights.len() >= N * TILE_KEYS, "a weight for each value");
+fn add_values_of<S: Simd, const N: usize>(
+    simd: S,
+    values: Rows,
+    weights: &[f32],
+    sums: &mut [f32],
+) {
+    assert!(
+        values.n <= TILE_KEYS && weights.len() >= N * TILE_KEYS,
+        "a weight for each value"
+    );
     // As many sums at once as registers hold: those of one vector each wait for the one before.
     let mut n_wide = 0;
     if const { S::TILE_TOKENS >= 12 } {
@@ -102,7 +114,8 @@ fn add_vectors<S: Simd, const N: usize, const V: usize>(
     let mut acc = [[simd.splat(0.0); V]; N];
     for i in 0..values.n {
         for v in 0..V {
-            // SAFETY: the value is one of them, and `first` counts in whole vectors up to the dimension, V of which are left.
+            // SAFETY: the value is one of them, and `first` counts in whole vectors up to the
+            // dimension, V of which are left.
             let value = unsafe { values.vector(simd, i, first + v * LANES) };
             for n in 0..N {
                 // SAFETY: i < TILE_KEYS, and the caller asserted N rows of them.
@@ -113,7 +126,9 @@ fn add_vectors<S: Simd, const N: usize, const V: usize>(
     }
     for n in 0..N {
         for v in 0..V {
-            let sums = sums[n * values.head_dim + first + v * LANES..].first_chunk_mut().expect("whole vectors");
+            let sums = sums[n * values.head_dim + first + v * LANES..]
+                .first_chunk_mut()
+                .expect("whole vectors");
             simd.store(simd.add(acc[n][v], simd.load(sums)), sums);
         }
     }

@@ -1,4 +1,5 @@
-//! Which tiles of a mask need no reading: looked up once for all key/value heads, or for all layers.
+//! Which tiles of a mask need no reading: looked up once for all key/value heads, or for all
+//! layers.
 
 use super::{MASK_FLOOR, MASKED, TILE_KEYS};
 use crate::Context;
@@ -42,27 +43,47 @@ impl<'a> MaskTiles<'a> {
         if let Some(mask) = mask {
             let n_rows = mask.len() / n_keys.max(1);
             assert_eq!(mask.len(), n_rows * n_keys, "rows of {n_keys} keys");
-            assert_eq!(scratch.len(), mask_tiles_len(n_rows, n_keys), "tiles of {n_rows} rows");
+            assert_eq!(
+                scratch.len(),
+                mask_tiles_len(n_rows, n_keys),
+                "tiles of {n_rows} rows"
+            );
         }
         let Some(mask) = mask else {
             scratch.fill(0.0);
-            return Self { common: scratch, n_tiles };
+            return Self {
+                common: scratch,
+                n_tiles,
+            };
         };
         let rows = |idx: usize, common: &mut [f32]| {
             let rows = &mask[idx * LANES * n_keys..];
-            ctx.isa().run(RowsTask { rows: &rows[..rows.len().min(LANES * n_keys)], n_keys, common });
+            ctx.isa().run(RowsTask {
+                rows: &rows[..rows.len().min(LANES * n_keys)],
+                n_keys,
+                common,
+            });
         };
         if mask.len() <= MAX_SERIAL_LEN {
-            scratch.chunks_mut(n_tiles).enumerate().for_each(|(idx, common)| rows(idx, common));
+            scratch
+                .chunks_mut(n_tiles)
+                .enumerate()
+                .for_each(|(idx, common)| rows(idx, common));
         } else {
             ctx.pool().run_chunks(scratch, n_tiles, rows);
         }
-        Self { common: scratch, n_tiles }
+        Self {
+            common: scratch,
+            n_tiles,
+        }
     }
 
     /// What [`Self::new`] left in its scratch.
     pub fn looked_up(common: &'a [f32], n_keys: usize) -> Self {
-        Self { common, n_tiles: n_keys.div_ceil(TILE_KEYS) }
+        Self {
+            common,
+            n_tiles: n_keys.div_ceil(TILE_KEYS),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -91,15 +112,25 @@ impl Kernel for RowsTask<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { rows, n_keys, common } = self;
+        let Self {
+            rows,
+            n_keys,
+            common,
+        } = self;
         for (tile_idx, common) in common.iter_mut().enumerate() {
             let keys = tile_idx * TILE_KEYS..n_keys.min((tile_idx + 1) * TILE_KEYS);
-            *common = common_of(simd, rows.chunks_exact(n_keys).map(|row| &row[keys.clone()]));
+            *common = common_of(
+                simd,
+                rows.chunks_exact(n_keys).map(|row| &row[keys.clone()]),
+            );
         }
         // Where a row sees no key, those that are masked count.
         let is_hidden = |common: &f32| *common == f32::NEG_INFINITY;
         let has_no_key = |row: &[f32]| softmax::max(simd, row) <= MASKED;
-        if common.iter().any(is_hidden) && !common.contains(&0.0) && rows.chunks_exact(n_keys).any(has_no_key) {
+        if common.iter().any(is_hidden)
+            && !common.contains(&0.0)
+            && rows.chunks_exact(n_keys).any(has_no_key)
+        {
             for (tile_idx, common) in common.iter_mut().enumerate() {
                 *common = (n_keys - tile_idx * TILE_KEYS).min(TILE_KEYS) as f32;
             }
@@ -118,10 +149,15 @@ fn common_of<'a, S: Simd>(simd: S, rows: impl Iterator<Item = &'a [f32]>) -> f32
         // Where a row sees none here, these may be all it has.
         n_needed = n_needed.max(if n_seen == 0 { row.len() } else { n_seen });
     }
-    if is_common { found.unwrap_or(0.0) } else { n_needed as f32 }
+    if is_common {
+        found.unwrap_or(0.0)
+    } else {
+        n_needed as f32
+    }
 }
 
-/// What a mask adds everywhere in a row, NaN where it is not the same, and how many keys are seen, in whole vectors.
+/// What a mask adds everywhere in a row, NaN where it is not the same, and how many keys are seen,
+/// in whole vectors.
 #[inline(always)]
 fn common_of_row<S: Simd>(simd: S, row: &[f32]) -> (f32, usize) {
     let (vectors, rest) = row.as_chunks::<LANES>();
@@ -130,17 +166,27 @@ fn common_of_row<S: Simd>(simd: S, row: &[f32]) -> (f32, usize) {
     let (mut largest, mut least) = (simd.splat(f32::NEG_INFINITY), simd.splat(f32::INFINITY));
     let mut poison = simd.splat(0.0);
     let (hidden, mut n_seen) = (simd.splat(MASKED.next_up()), 0);
-    for (i, vector) in vectors.iter().chain((!rest.is_empty()).then_some(&last)).enumerate() {
+    for (i, vector) in vectors
+        .iter()
+        .chain((!rest.is_empty()).then_some(&last))
+        .enumerate()
+    {
         // NaN stays, and is seen.
         let mask = simd.max(simd.splat(MASK_FLOOR), simd.load(vector));
-        if simd.any_lt(simd.splat(0.0), simd.select_lt(mask, hidden, simd.splat(0.0), simd.splat(1.0))) {
+        if simd.any_lt(
+            simd.splat(0.0),
+            simd.select_lt(mask, hidden, simd.splat(0.0), simd.splat(1.0)),
+        ) {
             n_seen = row.len().min((i + 1) * LANES);
         }
         largest = simd.max(mask, largest);
         least = simd.min(mask, least);
         poison = simd.fma(mask, simd.splat(0.0), poison);
     }
-    let (largest, least) = (simd.max_lane(largest), -simd.max_lane(simd.sub(simd.splat(0.0), least)));
+    let (largest, least) = (
+        simd.max_lane(largest),
+        -simd.max_lane(simd.sub(simd.splat(0.0), least)),
+    );
     let common = if simd.sum(poison).is_nan() {
         f32::NAN
     } else if largest <= MASKED {

@@ -2,8 +2,8 @@
 
 use super::Division;
 
-/// `partials` [n_splits, rows, padded_dim + 2]: the sums, the maximum and the sum of weights of each row over each
-/// part of the keys; `places` says where the rows begin in `out`.
+/// `partials` [n_splits, rows, padded_dim + 2]: the sums, the maximum and the sum of weights of
+/// each row over each part of the keys; `places` says where the rows begin in `out`.
 pub(super) fn merge(
     partials: &[f32],
     division: Division,
@@ -15,8 +15,14 @@ pub(super) fn merge(
     let split_len = partials.len() / division.n_splits;
     for (row_idx, first) in places.enumerate() {
         let out = &mut out[first..][..head_dim];
-        let parts = || partials.chunks_exact(split_len).map(|split| &split[row_idx * partial_len..][..partial_len]);
-        let max = parts().fold(f32::NEG_INFINITY, |max, part| max.max(part[division.padded_dim]));
+        let parts = || {
+            partials
+                .chunks_exact(split_len)
+                .map(|split| &split[row_idx * partial_len..][..partial_len])
+        };
+        let max = parts().fold(f32::NEG_INFINITY, |max, part| {
+            max.max(part[division.padded_dim])
+        });
         out.fill(0.0);
         let mut total = 0.0;
         for part in parts() {

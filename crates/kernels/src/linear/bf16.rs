@@ -1,19 +1,21 @@
-//! bf16 weights on a machine that multiplies bf16: the activations are rounded to bf16 once, and the weights are used as
-//! they are stored, two columns to a lane.
+//! bf16 weights on a machine that multiplies bf16: the activations are rounded to bf16 once, and
+//! the weights are used as they are stored, two columns to a lane.
 //!
-//! As elsewhere, few tokens are dotted with each row, and for many 16 rows become the lanes of a vector, where two columns in bf16 go
-//! as one in f32 ([`dense`]). Rows need no unpacking here, so that "few" are more than elsewhere.
+//! As elsewhere, few tokens are dotted with each row, and for many 16 rows become the lanes of a
+//! vector, where two columns in bf16 go as one in f32 ([`dense`]). Rows need no unpacking here, so
+//! that "few" are more than elsewhere.
 
 use super::{Output, Rows, Weight, dense, f32_as_u8, run_row_parts};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::simd::{Avx512Bf16, Bf16Kernel, LANES, Simd};
 
-/// Up to this many tokens, weight rows are dotted as they are; from there on, transposing them pays (measured for 1536 x 576
-/// on an AMD EPYC of family 26, from the cache and from memory: 32 tokens take 193 and 295 us, 48 take 295 and 436, and
-/// transposed 67 take 396 and 444).
+/// Up to this many tokens, weight rows are dotted as they are; from there on, transposing them pays
+/// (measured for 1536 x 576 on an AMD EPYC of family 26, from the cache and from memory: 32 tokens
+/// take 193 and 295 us, 48 take 295 and 436, and transposed 67 take 396 and 444).
 const MAX_ROW_TOKENS: usize = 32;
-/// Up to this many tokens are rounded by the caller's thread: as many as take less time than handing them to another.
+/// Up to this many tokens are rounded by the caller's thread: as many as take less time than
+/// handing them to another.
 const MAX_SERIAL_TOKENS: usize = 8;
 /// Rows dotted at once: sums that do not wait for each other.
 const BLOCK_ROWS: usize = 4;
@@ -35,8 +37,8 @@ impl<'a> Activations<'a> {
     }
 }
 
-/// From the steps of a token to those of the next: an odd number, so that those of a tile of tokens lie in as many different sets of the
-/// first cache.
+/// From the steps of a token to those of the next: an odd number, so that those of a tile of tokens
+/// lie in as many different sets of the first cache.
 fn steps_stride(n_steps: usize) -> usize {
     n_steps | 1
 }
@@ -46,14 +48,20 @@ pub(super) fn activations_len(n_tokens: usize, n_cols: usize) -> usize {
     n_tokens * steps_stride(n_cols.div_ceil(STEP_COLS)) * LANES
 }
 
-/// The weight with two columns as one in f32, for so many tokens that transposing it pays: none for few, or an odd number of columns.
+/// The weight with two columns as one in f32, for so many tokens that transposing it pays: none for
+/// few, or an odd number of columns.
 fn in_pairs<'a>(weight: &Weight<'a>, n_tokens: usize) -> Option<Weight<'a>> {
     let are_pairs = n_tokens > MAX_ROW_TOKENS && weight.n_cols.is_multiple_of(2);
-    are_pairs.then_some(Weight { ty: BlockType::F32, n_cols: weight.n_cols / 2, ..*weight })
+    are_pairs.then_some(Weight {
+        ty: BlockType::F32,
+        n_cols: weight.n_cols / 2,
+        ..*weight
+    })
 }
 
 pub(super) fn scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
-    let dense_len = in_pairs(weight, n_tokens).map_or(0, |pairs| dense::scratch_len(ctx, &pairs, n_tokens));
+    let dense_len =
+        in_pairs(weight, n_tokens).map_or(0, |pairs| dense::scratch_len(ctx, &pairs, n_tokens));
     activations_len(n_tokens, weight.n_cols) + dense_len
 }
 
@@ -73,12 +81,24 @@ pub(super) fn linear(
         return dense::linear_bf16(ctx, simd, &pairs, (x, stride), n_tokens, out, scratch);
     }
     let (rows, steps) = (weight.checked(), f32_as_u8(steps).as_chunks().0);
-    let x = Activations { steps, n_steps: weight.n_cols.div_ceil(STEP_COLS), n_tokens };
-    run_row_parts(ctx.pool(), rows.n_rows, BLOCK_ROWS, |start, len| simd.run(RowPart { rows, x, out, start, len }));
+    let x = Activations {
+        steps,
+        n_steps: weight.n_cols.div_ceil(STEP_COLS),
+        n_tokens,
+    };
+    run_row_parts(ctx.pool(), rows.n_rows, BLOCK_ROWS, |start, len| {
+        simd.run(RowPart {
+            rows,
+            x,
+            out,
+            start,
+            len,
+        })
+    });
 }
 
-/// The activations of `x` [n_tokens, n_cols] in bf16, two to an f32 and filled up with zeros, in as many `pairs` as [`activations_len`]
-/// says; and how many lie from a token to the next.
+/// The activations of `x` [n_tokens, n_cols] in bf16, two to an f32 and filled up with zeros, in as
+/// many `pairs` as [`activations_len`] says; and how many lie from a token to the next.
 pub(super) fn round<'a>(
     ctx: &Context,
     simd: Avx512Bf16,
@@ -90,10 +110,16 @@ pub(super) fn round<'a>(
     let stride = steps_stride(n_cols.div_ceil(STEP_COLS)) * LANES;
     let round = |token_idx: usize, pairs: &mut [f32]| {
         let steps = f32_as_u8(pairs).as_chunks_mut().0;
-        simd.run(Round { x: &x[token_idx * n_cols..][..n_cols], steps });
+        simd.run(Round {
+            x: &x[token_idx * n_cols..][..n_cols],
+            steps,
+        });
     };
     if n_tokens <= MAX_SERIAL_TOKENS {
-        pairs.chunks_exact_mut(stride).enumerate().for_each(|(token_idx, pairs)| round(token_idx, pairs));
+        pairs
+            .chunks_exact_mut(stride)
+            .enumerate()
+            .for_each(|(token_idx, pairs)| round(token_idx, pairs));
     } else {
         ctx.pool().run_chunks(&mut *pairs, stride, round);
     }
@@ -112,7 +138,8 @@ impl Bf16Kernel for Round<'_> {
         let mut last = [0.0; STEP_COLS];
         last[..rest.len()].copy_from_slice(rest);
         for (step_idx, step) in self.steps.iter_mut().enumerate() {
-            simd.base().store_b(simd.round(whole.get(step_idx).unwrap_or(&last)), step);
+            simd.base()
+                .store_b(simd.round(whole.get(step_idx).unwrap_or(&last)), step);
         }
     }
 }
@@ -163,8 +190,8 @@ impl RowPart<'_> {
         }
     }
 
-    /// One row times one token. Memory gives the most where it is read in its order: twice as much as of four rows by turns, on an AMD
-    /// EPYC of family 25.
+    /// One row times one token. Memory gives the most where it is read in its order: twice as much
+    /// as of four rows by turns, on an AMD EPYC of family 25.
     #[inline(always)]
     fn dot(self, simd: Avx512Bf16, row_idx: usize) {
         const SUMS: usize = 4;
@@ -183,7 +210,11 @@ impl RowPart<'_> {
             sums[0] = simd.dot(sums[0], base.load_b(row), base.load_b(x));
         }
         if !rest.is_empty() {
-            sums[1] = simd.dot(sums[1], base.load_b(&filled_up(rest)), base.load_b(&x[row.len()]));
+            sums[1] = simd.dot(
+                sums[1],
+                base.load_b(&filled_up(rest)),
+                base.load_b(&x[row.len()]),
+            );
         }
         let sum = base.add(base.add(sums[0], sums[1]), base.add(sums[2], sums[3]));
         // SAFETY: the rows of this part belong to this task alone.
@@ -193,23 +224,41 @@ impl RowPart<'_> {
 
     /// `R` rows times `N` tokens.
     #[inline(always)]
-    fn dots<const R: usize, const N: usize>(self, simd: Avx512Bf16, first_row: usize, first_token: usize) {
+    fn dots<const R: usize, const N: usize>(
+        self,
+        simd: Avx512Bf16,
+        first_row: usize,
+        first_token: usize,
+    ) {
         let base = simd.base();
         let tokens: [&[[u8; 64]]; N] = std::array::from_fn(|n| self.x.token(first_token + n));
-        let rows: [(&[[u8; 64]], &[u8]); R] = std::array::from_fn(|r| self.rows.get(first_row + r).as_chunks());
+        let rows: [(&[[u8; 64]], &[u8]); R] =
+            std::array::from_fn(|r| self.rows.get(first_row + r).as_chunks());
         let (n_whole, rest_len) = (rows[0].0.len(), rows[0].1.len());
-        assert!(rows.iter().all(|(whole, _)| whole.len() == n_whole), "rows of one length");
-        assert!(n_whole + rest_len.div_ceil(64) == self.x.n_steps, "as many steps as the activations");
-        let next = self.rows.get(first_row).as_ptr().wrapping_add(R * self.rows.row_bytes);
+        assert!(
+            rows.iter().all(|(whole, _)| whole.len() == n_whole),
+            "rows of one length"
+        );
+        assert!(
+            n_whole + rest_len.div_ceil(64) == self.x.n_steps,
+            "as many steps as the activations"
+        );
+        let next = self
+            .rows
+            .get(first_row)
+            .as_ptr()
+            .wrapping_add(R * self.rows.row_bytes);
         let mut acc = [[base.splat(0.0); N]; R];
         for step_idx in 0..n_whole {
             // SAFETY: the rows have n_whole steps, and the tokens no fewer, as asserted.
-            let x: [&[u8; 64]; N] = std::array::from_fn(|n| unsafe { tokens[n].get_unchecked(step_idx) });
+            let x: [&[u8; 64]; N] =
+                std::array::from_fn(|n| unsafe { tokens[n].get_unchecked(step_idx) });
             for r in 0..R {
                 // SAFETY: as above.
                 let weights = unsafe { rows[r].0.get_unchecked(step_idx) };
                 if first_token == 0 {
-                    // The next block, in the order of memory: of four rows by turns the machine foresees too little.
+                    // The next block, in the order of memory: of four rows by turns the machine
+                    // foresees too little.
                     base.prefetch(next.wrapping_add(64 * (R * step_idx + r)).cast());
                 }
                 let weights = base.load_b(weights);

@@ -1,5 +1,6 @@
-//! Many tokens in f32: 16 rows at a time, or twice 16, are dequantised, by 512 columns, to panels whose lanes are the rows, and all
-//! tokens go over them. Two columns in bf16 go as one in f32, but where they are multiplied.
+//! Many tokens in f32: 16 rows at a time, or twice 16, are dequantised, by 512 columns, to panels
+//! whose lanes are the rows, and all tokens go over them. Two columns in bf16 go as one in f32, but
+//! where they are multiplied.
 
 use std::ops::Range;
 
@@ -14,14 +15,15 @@ use crate::simd::{Kernel, LANES, Multiply, Simd};
 use crate::threads::SharedMut;
 use crate::{Context, cache};
 
-/// Columns of a panel, at most: a multiple of every block length. Their products are added up one after the other before the
-/// sum joins the output, which bounds the rounding error. They are read from the second cache: 256 of one panel would fit the first, and
-/// are as fast on AVX2, but with two panels of AVX-512 took 1.05 to 1.08 of the time.
+/// Columns of a panel, at most: a multiple of every block length. Their products are added up one
+/// after the other before the sum joins the output, which bounds the rounding error. They are read
+/// from the second cache: 256 of one panel would fit the first, and are as fast on AVX2, but with
+/// two panels of AVX-512 took 1.05 to 1.08 of the time.
 const PANEL_COLS: usize = 512;
 /// Tokens of a task, at least, where there are as many.
 const LEAST_TOKENS: usize = 96;
-/// f32s of scratch per thread: the rows, two panels, and what lies in front of the first whole line: a vector in two lines takes two
-/// reads.
+/// f32s of scratch per thread: the rows, two panels, and what lies in front of the first whole
+/// line: a vector in two lines takes two reads.
 fn worker_len(panel_cols: usize) -> usize {
     3 * LANES * panel_cols + LINE_BYTES / size_of::<f32>()
 }
@@ -43,11 +45,19 @@ impl Blocks {
     fn new(weight: &Weight, n_tokens: usize) -> Self {
         let panel_cols = panel_cols(weight.n_cols, weight.ty);
         if n_tokens <= block_tokens(weight.n_cols) {
-            return Self { n_tokens, n_cols: weight.n_cols, panel_cols };
+            return Self {
+                n_tokens,
+                n_cols: weight.n_cols,
+                panel_cols,
+            };
         }
-        // All rows over some columns, then over those that follow: that takes as many more tokens in the cache, and to fill a
-        // panel for each 128 of 1024 columns was an eighth of the time.
-        Self { n_tokens: n_tokens.min(block_tokens(panel_cols)), n_cols: panel_cols, panel_cols }
+        // All rows over some columns, then over those that follow: that takes as many more tokens
+        // in the cache, and to fill a panel for each 128 of 1024 columns was an eighth of the time.
+        Self {
+            n_tokens: n_tokens.min(block_tokens(panel_cols)),
+            n_cols: panel_cols,
+            panel_cols,
+        }
     }
 
     fn inputs_len(&self) -> usize {
@@ -63,7 +73,15 @@ pub(super) fn linear_f32(
     out: &Output,
     scratch: &mut [f32],
 ) {
-    linear(ctx, weight, (x, weight.n_cols), n_tokens, out, scratch, &|task| ctx.isa().run(task));
+    linear(
+        ctx,
+        weight,
+        (x, weight.n_cols),
+        n_tokens,
+        out,
+        scratch,
+        &|task| ctx.isa().run(task),
+    );
 }
 
 /// Pairs of bf16, each as an f32, where those of a token are `stride` apart from those of the next.
@@ -77,7 +95,9 @@ pub(super) fn linear_bf16(
     out: &Output,
     scratch: &mut [f32],
 ) {
-    linear(ctx, weight, (x, stride), n_tokens, out, scratch, &|task| simd.run(task));
+    linear(ctx, weight, (x, stride), n_tokens, out, scratch, &|task| {
+        simd.run(task)
+    });
 }
 
 fn linear(
@@ -90,12 +110,23 @@ fn linear(
     run: &(impl Fn(PanelTask) + Sync),
 ) {
     let rows = weight.rows();
-    let Blocks { n_tokens: block_tokens, n_cols: block_cols, panel_cols } = Blocks::new(weight, n_tokens);
+    let Blocks {
+        n_tokens: block_tokens,
+        n_cols: block_cols,
+        panel_cols,
+    } = Blocks::new(weight, n_tokens);
     for first_token in (0..n_tokens).step_by(block_tokens.max(1)) {
         let tokens = first_token..(first_token + block_tokens).min(n_tokens);
         for start in (0..weight.n_cols.max(1)).step_by(block_cols.max(1)) {
             let cols = start..(start + block_cols).min(weight.n_cols);
-            let block = Block { ty: weight.ty, rows, n_cols: weight.n_cols, tokens: tokens.clone(), cols, panel_cols };
+            let block = Block {
+                ty: weight.ty,
+                rows,
+                n_cols: weight.n_cols,
+                tokens: tokens.clone(),
+                cols,
+                panel_cols,
+            };
             let (inputs, scratch) = scratch.split_at_mut(block.inputs_len());
             block.gather(ctx, x, stride, inputs);
             block.multiply(ctx, inputs, out, scratch, run);
@@ -117,25 +148,30 @@ struct Block<'a> {
 
 impl Block<'_> {
     fn inputs_len(&self) -> usize {
-        self.tokens.len() * self.cols.len().div_ceil(self.panel_cols) * input_stride(self.panel_cols)
+        self.tokens.len()
+            * self.cols.len().div_ceil(self.panel_cols)
+            * input_stride(self.panel_cols)
     }
 
-    /// Copies its inputs to [panel, token, column]: of rows that are a power of two apart, those of a tile would take each other's
-    /// places in the caches.
+    /// Copies its inputs to [panel, token, column]: of rows that are a power of two apart, those of
+    /// a tile would take each other's places in the caches.
     fn gather(&self, ctx: &Context, x: &[f32], stride: usize, inputs: &mut [f32]) {
         /// Tokens of a task: some 16 KB, which take longer to copy than to hand to another thread.
         const TASK_TOKENS: usize = 16;
         let (n_tokens, panel_cols) = (self.tokens.len(), self.panel_cols);
         let input_stride = input_stride(panel_cols);
-        ctx.pool().run_chunks(inputs, TASK_TOKENS * input_stride, |task_idx, chunk| {
-            for (i, to) in chunk.chunks_exact_mut(input_stride).enumerate() {
-                let i = task_idx * TASK_TOKENS + i;
-                let (token_idx, start) =
-                    (self.tokens.start + i % n_tokens, self.cols.start + i / n_tokens * panel_cols);
-                let len = panel_cols.min(self.cols.end - start);
-                to[..len].copy_from_slice(&x[token_idx * stride + start..][..len]);
-            }
-        });
+        ctx.pool()
+            .run_chunks(inputs, TASK_TOKENS * input_stride, |task_idx, chunk| {
+                for (i, to) in chunk.chunks_exact_mut(input_stride).enumerate() {
+                    let i = task_idx * TASK_TOKENS + i;
+                    let (token_idx, start) = (
+                        self.tokens.start + i % n_tokens,
+                        self.cols.start + i / n_tokens * panel_cols,
+                    );
+                    let len = panel_cols.min(self.cols.end - start);
+                    to[..len].copy_from_slice(&x[token_idx * stride + start..][..len]);
+                }
+            });
     }
 
     fn multiply(
@@ -149,38 +185,63 @@ impl Block<'_> {
         let (scratch, worker_len) = (SharedMut::new(scratch), worker_len(self.panel_cols));
         let task_rows = task_panels(ctx.isa()) * LANES;
         let n_tasks = self.rows.n_rows.div_ceil(task_rows);
-        let share_len = share_len(ctx, self.tokens.len(), (12, LEAST_TOKENS), self.tokens.len());
+        let share_len = share_len(
+            ctx,
+            self.tokens.len(),
+            (12, LEAST_TOKENS),
+            self.tokens.len(),
+        );
         let n_shares = self.tokens.len().div_ceil(share_len);
-        ctx.pool().run_indexed(n_tasks * n_shares, |worker_idx, task_idx| {
-            // SAFETY: no two tasks run at once with the same worker index.
-            let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
-            let (values, panels) = scratch.split_at_mut(LANES * self.panel_cols);
-            let panels = PackedColumn::in_scratch(panels);
-            let first_token = (self.tokens.start + task_idx / n_tasks * share_len).min(self.tokens.end);
-            let end_token = (first_token + share_len).min(self.tokens.end);
-            let first_row = task_idx % n_tasks * task_rows;
-            let tiles = Tiles { first_token, end_token, out, first_row };
-            run(PanelTask { block: self, inputs, tiles, task_rows, values, panels });
-        });
+        ctx.pool()
+            .run_indexed(n_tasks * n_shares, |worker_idx, task_idx| {
+                // SAFETY: no two tasks run at once with the same worker index.
+                let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
+                let (values, panels) = scratch.split_at_mut(LANES * self.panel_cols);
+                let panels = PackedColumn::in_scratch(panels);
+                let first_token =
+                    (self.tokens.start + task_idx / n_tasks * share_len).min(self.tokens.end);
+                let end_token = (first_token + share_len).min(self.tokens.end);
+                let first_row = task_idx % n_tasks * task_rows;
+                let tiles = Tiles {
+                    first_token,
+                    end_token,
+                    out,
+                    first_row,
+                };
+                run(PanelTask {
+                    block: self,
+                    inputs,
+                    tiles,
+                    task_rows,
+                    values,
+                    panels,
+                });
+            });
     }
 }
 
-/// Tokens of a task: as many as stay in a core's second cache while every panel goes over them, and enough for the filling of
-/// a panel to be a small part of the work.
+/// Tokens of a task: as many as stay in a core's second cache while every panel goes over them, and
+/// enough for the filling of a panel to be a small part of the work.
 pub(super) fn block_tokens(n_cols: usize) -> usize {
     // Half of it, for the weights and outputs pass through it too.
     let n_inputs = cache::second_len() / 2 / size_of::<f32>();
-    (n_inputs / n_cols.max(1)).clamp(LEAST_TOKENS, 1536).next_multiple_of(12)
+    (n_inputs / n_cols.max(1))
+        .clamp(LEAST_TOKENS, 1536)
+        .next_multiple_of(12)
 }
 
 /// Columns of each panel but the last: as even as whole blocks allow.
 pub(super) fn panel_cols(n_cols: usize, ty: BlockType) -> usize {
     let n_panels = n_cols.div_ceil(PANEL_COLS).max(1);
-    n_cols.div_ceil(n_panels).max(1).next_multiple_of(ty.block_len().max(LANES)).min(PANEL_COLS)
+    n_cols
+        .div_ceil(n_panels)
+        .max(1)
+        .next_multiple_of(ty.block_len().max(LANES))
+        .min(PANEL_COLS)
 }
 
-/// From the inputs of a token to those of the next: an odd number of cache lines, so that those of a tile lie in as many different
-/// sets of the first cache.
+/// From the inputs of a token to those of the next: an odd number of cache lines, so that those of
+/// a tile lie in as many different sets of the first cache.
 fn input_stride(panel_cols: usize) -> usize {
     const LINE_COLS: usize = LINE_BYTES / size_of::<f32>();
     (panel_cols.div_ceil(LINE_COLS) | 1) * LINE_COLS
@@ -216,11 +277,19 @@ impl Bf16Kernel for PanelTask<'_> {
 impl PanelTask<'_> {
     #[inline(always)]
     fn products<M: Multiply>(mut self, simd: M) {
-        let Block { tokens, cols, panel_cols, .. } = self.block;
+        let Block {
+            tokens,
+            cols,
+            panel_cols,
+            ..
+        } = self.block;
         let input_stride = input_stride(*panel_cols);
         let first = (self.tiles.first_token - tokens.start) * input_stride;
         // One panel of no columns where there are none: the outputs are the bias.
-        for (panel_idx, start) in (cols.start..cols.end.max(1)).step_by(*panel_cols).enumerate() {
+        for (panel_idx, start) in (cols.start..cols.end.max(1))
+            .step_by(*panel_cols)
+            .enumerate()
+        {
             let len = (*panel_cols).min(cols.end - start);
             let n_panels = self.tiles.n_panels::<M::Base>();
             for panel_idx in 0..n_panels {
@@ -228,10 +297,22 @@ impl PanelTask<'_> {
             }
             let data = &self.inputs[panel_idx * tokens.len() * input_stride..];
             let stride = if cols.is_empty() { 0 } else { input_stride };
-            let inputs = Inputs { data: &data[first.min(data.len())..], stride };
-            let panels = Panels { data: &*self.panels, stride: *panel_cols, len, n_panels };
-            let extent = Extent { is_first: start == 0, is_last: start + len >= self.block.n_cols };
-            self.tiles.multiply(simd, panels, inputs, extent, self.next(start, len));
+            let inputs = Inputs {
+                data: &data[first.min(data.len())..],
+                stride,
+            };
+            let panels = Panels {
+                data: &*self.panels,
+                stride: *panel_cols,
+                len,
+                n_panels,
+            };
+            let extent = Extent {
+                is_first: start == 0,
+                is_last: start + len >= self.block.n_cols,
+            };
+            self.tiles
+                .multiply(simd, panels, inputs, extent, self.next(start, len));
         }
     }
 
@@ -256,7 +337,12 @@ impl PanelTask<'_> {
     /// The columns `start..start + len` as a panel: column by column, 16 rows each.
     #[inline(always)]
     fn fill<S: Simd>(&mut self, simd: S, panel_idx: usize, start: usize, len: usize) {
-        let Block { ty, rows, panel_cols, .. } = *self.block;
+        let Block {
+            ty,
+            rows,
+            panel_cols,
+            ..
+        } = *self.block;
         let first_row = self.tiles.first_row + panel_idx * LANES;
         let n_rows = (rows.n_rows - first_row).min(LANES);
         // Rows past the end are the last row again; their outputs are not stored.
@@ -266,20 +352,29 @@ impl PanelTask<'_> {
         if matches!(ty, BlockType::Bf16 | BlockType::F16) {
             let rows: [&[u8]; LANES] = std::array::from_fn(row);
             if ty == BlockType::Bf16 {
-                transpose_each(simd, panel, |i, at| simd.load_bf16(&filled_up(rows[i], 32 * at)));
+                transpose_each(simd, panel, |i, at| {
+                    simd.load_bf16(&filled_up(rows[i], 32 * at))
+                });
             } else {
-                transpose_each(simd, panel, |i, at| simd.load_f16(&filled_up(rows[i], 32 * at)));
+                transpose_each(simd, panel, |i, at| {
+                    simd.load_f16(&filled_up(rows[i], 32 * at))
+                });
             }
             return;
         }
         for (i, values) in values.chunks_exact_mut(panel_cols).enumerate() {
-            // The next row is read while this one is written: they are far apart in memory, where nothing else foresees it.
-            row(i + 1).chunks(LINE_BYTES).for_each(|line| simd.prefetch(line.as_ptr().cast()));
+            // The next row is read while this one is written: they are far apart in memory, where
+            // nothing else foresees it.
+            row(i + 1)
+                .chunks(LINE_BYTES)
+                .for_each(|line| simd.prefetch(line.as_ptr().cast()));
             dequantize_simd(simd, ty, row(i), &mut values[..len]);
             values[len..len.next_multiple_of(LANES)].fill(0.0);
         }
         let vectors: &[[f32; LANES]] = values.as_chunks().0;
-        transpose_each(simd, panel, |i, at| simd.load(&vectors[i * panel_cols / LANES + at]));
+        transpose_each(simd, panel, |i, at| {
+            simd.load(&vectors[i * panel_cols / LANES + at])
+        });
     }
 }
 
@@ -294,9 +389,14 @@ fn filled_up(row: &[u8], start: usize) -> [u8; 32] {
     })
 }
 
-/// A panel from 16 columns at a time of each of 16 rows: `load` gives the columns from `16 * at` on of row `i`.
+/// A panel from 16 columns at a time of each of 16 rows: `load` gives the columns from `16 * at` on
+/// of row `i`.
 #[inline(always)]
-fn transpose_each<S: Simd>(simd: S, panel: &mut [PackedColumn], load: impl Fn(usize, usize) -> S::F) {
+fn transpose_each<S: Simd>(
+    simd: S,
+    panel: &mut [PackedColumn],
+    load: impl Fn(usize, usize) -> S::F,
+) {
     for (at, block) in panel.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
         let mut lanes = [simd.splat(0.0); LANES];
         for (i, lane) in lanes.iter_mut().enumerate() {

@@ -1,5 +1,6 @@
-//! Float weights packed once: 16 rows are a panel whose lanes are the rows, column after column, so that a product reads them
-//! from start to end and has nothing to unpack. Where the machine multiplies bf16, two columns of it go as one of f32.
+//! Float weights packed once: 16 rows are a panel whose lanes are the rows, column after column, so
+//! that a product reads them from start to end and has nothing to unpack. Where the machine
+//! multiplies bf16, two columns of it go as one of f32.
 
 use super::dense::block_tokens;
 use super::tiles::{Inputs, LEAST_PACKED_TOKENS, Next, Panels, Tiles, share_len, task_panels};
@@ -13,12 +14,14 @@ use crate::simd::{Avx512Bf16, Bf16Kernel};
 use crate::simd::{Kernel, LANES, Multiply, Simd};
 use crate::{Context, Isa};
 
-/// Columns whose products are added up one after the other before the sum joins the output, at most, for each panel of a task: it
-/// bounds the rounding error. Of one panel 384 are 24 KiB, which leaves a first cache of 32 KiB room for the inputs. Of two panels
-/// twice as many are read from the second cache, and as fast: fewer in the first took 1.07 to 1.13 of the time.
+/// Columns whose products are added up one after the other before the sum joins the output, at
+/// most, for each panel of a task: it bounds the rounding error. Of one panel 384 are 24 KiB, which
+/// leaves a first cache of 32 KiB room for the inputs. Of two panels twice as many are read from
+/// the second cache, and as fast: fewer in the first took 1.07 to 1.13 of the time.
 const MAX_COLS: usize = 384;
 
-/// A column of 16 rows, on a whole cache line: a vector in two lines takes two reads, and AVX-512 half as fast.
+/// A column of 16 rows, on a whole cache line: a vector in two lines takes two reads, and AVX-512
+/// half as fast.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub struct PackedColumn(pub [f32; LANES]);
@@ -36,7 +39,8 @@ impl PackedColumn {
 
     /// Their bytes.
     fn bytes(columns: &[Self]) -> &[u8] {
-        // SAFETY: columns are f32 and nothing else, whose bytes are all initialised; the borrow is handed on.
+        // SAFETY: columns are f32 and nothing else, whose bytes are all initialised; the borrow is
+        // handed on.
         unsafe { std::slice::from_raw_parts(columns.as_ptr().cast(), size_of_val(columns)) }
     }
 }
@@ -46,7 +50,8 @@ impl PackedColumn {
 pub struct Packed<'a> {
     /// f32 or bf16.
     pub ty: BlockType,
-    /// [n_rows / 16, n_cols], or half as many columns of bf16, [`packed_len`] in all; rows past the end are zeros.
+    /// [n_rows / 16, n_cols], or half as many columns of bf16, [`packed_len`] in all; rows past the
+    /// end are zeros.
     pub panels: &'a [PackedColumn],
     /// Outputs.
     pub n_rows: usize,
@@ -54,11 +59,16 @@ pub struct Packed<'a> {
     pub n_cols: usize,
 }
 
-/// Columns of a matrix in panels; `None` if it is not packed: if it is of another type than f32 and, where the instruction set
-/// [has its products](Isa::has_bf16) and the columns are even, bf16, or if the bytes are too many to count.
+/// Columns of a matrix in panels; `None` if it is not packed: if it is of another type than f32
+/// and, where the instruction set [has its products](Isa::has_bf16) and the columns are even, bf16,
+/// or if the bytes are too many to count.
 pub fn packed_len(isa: Isa, ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize> {
-    let n_columns = n_rows.div_ceil(LANES).checked_mul(panel_len(isa, ty, n_cols)?)?;
-    n_columns.checked_mul(size_of::<PackedColumn>()).map(|_| n_columns)
+    let n_columns = n_rows
+        .div_ceil(LANES)
+        .checked_mul(panel_len(isa, ty, n_cols)?)?;
+    n_columns
+        .checked_mul(size_of::<PackedColumn>())
+        .map(|_| n_columns)
 }
 
 /// Those of a panel.
@@ -76,20 +86,25 @@ fn panel_len(isa: Isa, ty: BlockType, n_cols: usize) -> Option<usize> {
 /// If the weight is not well formed, or `panels` is not of [`packed_len`].
 pub fn pack(ctx: &Context, weight: &Weight, panels: &mut [PackedColumn]) {
     let rows = weight.checked();
-    assert_eq!(Some(panels.len()), packed_len(ctx.isa(), weight.ty, weight.n_rows, weight.n_cols), "panels");
+    assert_eq!(
+        Some(panels.len()),
+        packed_len(ctx.isa(), weight.ty, weight.n_rows, weight.n_cols),
+        "panels"
+    );
     let panel_len = panel_len(ctx.isa(), weight.ty, weight.n_cols).unwrap_or(0);
-    ctx.pool().run_chunks(panels, panel_len.max(1), |panel_idx, panel| {
-        for lane in 0..LANES {
-            let row_idx = panel_idx * LANES + lane;
-            if row_idx >= weight.n_rows {
-                panel.iter_mut().for_each(|column| column.0[lane] = 0.0);
-                continue;
+    ctx.pool()
+        .run_chunks(panels, panel_len.max(1), |panel_idx, panel| {
+            for lane in 0..LANES {
+                let row_idx = panel_idx * LANES + lane;
+                if row_idx >= weight.n_rows {
+                    panel.iter_mut().for_each(|column| column.0[lane] = 0.0);
+                    continue;
+                }
+                for (column, bytes) in panel.iter_mut().zip(rows.get(row_idx).as_chunks().0) {
+                    column.0[lane] = f32::from_le_bytes(*bytes);
+                }
             }
-            for (column, bytes) in panel.iter_mut().zip(rows.get(row_idx).as_chunks().0) {
-                column.0[lane] = f32::from_le_bytes(*bytes);
-            }
-        }
-    });
+        });
 }
 
 /// f32s of scratch that [`linear_packed`] needs.
@@ -102,8 +117,9 @@ pub fn linear_packed_scratch_len(weight: &Packed, n_tokens: usize) -> usize {
     0
 }
 
-/// The product of [`linear_f32`](super::linear_f32), or for bf16 of [`linear_fast`](super::linear_fast), with a packed matrix; sums are
-/// rounded in another order. An output is what `then` gives of it.
+/// The product of [`linear_f32`](super::linear_f32), or for bf16 of
+/// [`linear_fast`](super::linear_fast), with a packed matrix; sums are rounded in another order. An
+/// output is what `then` gives of it.
 ///
 /// # Panics
 /// If a size does not fit, or the scratch is shorter than [`linear_packed_scratch_len`].
@@ -118,18 +134,45 @@ pub fn linear_packed(
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
-    let Packed { ty, panels, n_rows, n_cols } = *weight;
-    assert_eq!(Some(panels.len()), packed_len(ctx.isa(), ty, n_rows, n_cols), "panels");
-    assert_eq!(Some(x.len()), n_tokens.checked_mul(n_cols), "inputs of {n_tokens} tokens");
+    let Packed {
+        ty,
+        panels,
+        n_rows,
+        n_cols,
+    } = *weight;
+    assert_eq!(
+        Some(panels.len()),
+        packed_len(ctx.isa(), ty, n_rows, n_cols),
+        "panels"
+    );
+    assert_eq!(
+        Some(x.len()),
+        n_tokens.checked_mul(n_cols),
+        "inputs of {n_tokens} tokens"
+    );
     let out = Output::new(n_rows, n_tokens, start, y).then(ctx, then);
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = bf16_products(ctx, ty) {
         let scratch = &mut scratch[..linear_packed_scratch_len(weight, n_tokens)];
         let (x, stride) = bf16::round(ctx, simd, x, n_tokens, n_cols, scratch);
-        return multiply(ctx, (panels, n_cols / 2), (x, stride), n_tokens, &out, &|task| simd.run(task));
+        return multiply(
+            ctx,
+            (panels, n_cols / 2),
+            (x, stride),
+            n_tokens,
+            &out,
+            &|task| simd.run(task),
+        );
     }
     let _ = scratch;
-    multiply(ctx, (panels, n_cols), (x, n_cols), n_tokens, &out, &|task| ctx.isa().run(task));
+    multiply(
+        ctx,
+        (panels, n_cols),
+        (x, n_cols),
+        n_tokens,
+        &out,
+        &|task| ctx.isa().run(task),
+    );
 }
 
 /// Panels of `n_cols` columns, and inputs of tokens that are `stride` apart.
@@ -141,21 +184,41 @@ fn multiply(
     out: &Output,
     run: &(impl Fn(PanelTask) + Sync),
 ) {
-    let block_tokens = share_len(ctx, n_tokens, (12, LEAST_PACKED_TOKENS), block_tokens(n_cols));
+    let block_tokens = share_len(
+        ctx,
+        n_tokens,
+        (12, LEAST_PACKED_TOKENS),
+        block_tokens(n_cols),
+    );
     let task_panels = task_panels(ctx.isa());
     let n_tasks = out.n_rows.div_ceil(task_panels * LANES);
-    ctx.pool().run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {
-        let block_idx = task_idx / n_tasks;
-        let panel_idx = task_idx % n_tasks * task_panels;
-        let first_token = block_idx * block_tokens;
-        let end_token = (first_token + block_tokens).min(n_tokens);
-        let tiles = Tiles { first_token, end_token, out, first_row: panel_idx * LANES };
-        let of_task =
-            |idx: usize| &panels[(idx * n_cols).min(panels.len())..((idx + task_panels) * n_cols).min(panels.len())];
-        let next = of_task(panel_idx + task_panels);
-        let x = &x[first_token * stride..];
-        run(PanelTask { tiles, x, stride, n_cols, panels: of_task(panel_idx), next });
-    });
+    ctx.pool()
+        .run(n_tasks * n_tokens.div_ceil(block_tokens), |task_idx| {
+            let block_idx = task_idx / n_tasks;
+            let panel_idx = task_idx % n_tasks * task_panels;
+            let first_token = block_idx * block_tokens;
+            let end_token = (first_token + block_tokens).min(n_tokens);
+            let tiles = Tiles {
+                first_token,
+                end_token,
+                out,
+                first_row: panel_idx * LANES,
+            };
+            let of_task = |idx: usize| {
+                &panels[(idx * n_cols).min(panels.len())
+                    ..((idx + task_panels) * n_cols).min(panels.len())]
+            };
+            let next = of_task(panel_idx + task_panels);
+            let x = &x[first_token * stride..];
+            run(PanelTask {
+                tiles,
+                x,
+                stride,
+                n_cols,
+                panels: of_task(panel_idx),
+                next,
+            });
+        });
 }
 
 struct PanelTask<'a> {
@@ -196,14 +259,33 @@ impl PanelTask<'_> {
         let part_cols = n_cols.div_ceil(n_parts).max(1);
         for start in (0..n_cols.max(1)).step_by(part_cols) {
             let len = part_cols.min(n_cols - start);
-            let (following, first) = if start + len < n_cols { (self.panels, start + len) } else { (self.next, 0) };
+            let (following, first) = if start + len < n_cols {
+                (self.panels, start + len)
+            } else {
+                (self.next, 0)
+            };
             let rows = PackedColumn::bytes(following.get(first..).unwrap_or(&[]));
             let col_bytes = size_of::<PackedColumn>();
             let n_bytes = part_cols.min(n_cols.saturating_sub(first)) * col_bytes;
-            let following = Next { rows, stride: n_cols * col_bytes, n_bytes };
-            let inputs = Inputs { data: &self.x[start.min(self.x.len())..], stride: self.stride };
-            let panels = Panels { data: &self.panels[start..], stride: n_cols, len, n_panels };
-            let extent = Extent { is_first: start == 0, is_last: start + len >= n_cols };
+            let following = Next {
+                rows,
+                stride: n_cols * col_bytes,
+                n_bytes,
+            };
+            let inputs = Inputs {
+                data: &self.x[start.min(self.x.len())..],
+                stride: self.stride,
+            };
+            let panels = Panels {
+                data: &self.panels[start..],
+                stride: n_cols,
+                len,
+                n_panels,
+            };
+            let extent = Extent {
+                is_first: start == 0,
+                is_last: start + len >= n_cols,
+            };
             self.tiles.multiply(simd, panels, inputs, extent, following);
         }
     }

@@ -1,8 +1,9 @@
-//! Many tokens and quantised weights: 16 rows at a time become a panel of 8-bit codes whose lanes are the rows, and all
-//! tokens go over it.
+//! Many tokens and quantised weights: 16 rows at a time become a panel of 8-bit codes whose lanes
+//! are the rows, and all tokens go over it.
 //!
-//! With rows in the lanes, the integer sums of a group of columns stay apart by row and are scaled by one vector; there
-//! is nothing to add up across lanes. For each group the panel has the scales and the shifts of its 16 rows.
+//! With rows in the lanes, the integer sums of a group of columns stay apart by row and are scaled
+//! by one vector; there is nothing to add up across lanes. For each group the panel has the scales
+//! and the shifts of its 16 rows.
 
 use super::q8::Block;
 use super::{Output, Q8Activations, Rows, f32_as_u8, parts};
@@ -21,7 +22,11 @@ pub(super) fn scratch_len(n_cols: usize) -> usize {
 
 /// f32s of scratch for each thread of [`linear_q8`].
 pub(super) fn worker_len(isa: Isa, ty: BlockType, n_cols: usize) -> usize {
-    if parts::is_for(isa) { parts::scratch_len(isa, ty, n_cols) } else { scratch_len(n_cols) }
+    if parts::is_for(isa) {
+        parts::scratch_len(isa, ty, n_cols)
+    } else {
+        scratch_len(n_cols)
+    }
 }
 
 /// For activations by blocks.
@@ -40,7 +45,14 @@ pub(super) fn linear_q8(
         // SAFETY: no two tasks run at once with the same worker index.
         let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
         let first_row = task_idx * LANES;
-        ctx.isa().run(PanelTask { ty, rows, x, out, scratch, first_row });
+        ctx.isa().run(PanelTask {
+            ty,
+            rows,
+            x,
+            out,
+            scratch,
+            first_row,
+        });
     });
 }
 
@@ -57,8 +69,22 @@ impl Kernel for PanelTask<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let PanelTask { ty, rows, x, out, scratch, first_row } = self;
-        let panel = FillTask { ty, rows, n_steps: x.n_steps(), scratch, first_row }.run(simd);
+        let PanelTask {
+            ty,
+            rows,
+            x,
+            out,
+            scratch,
+            first_row,
+        } = self;
+        let panel = FillTask {
+            ty,
+            rows,
+            n_steps: x.n_steps(),
+            scratch,
+            first_row,
+        }
+        .run(simd);
         let target = Target { out, first_row };
         multiply_panel(simd, ty, panel, x, target);
     }
@@ -66,7 +92,13 @@ impl Kernel for PanelTask<'_> {
 
 /// The product of a filled panel with all tokens.
 #[inline(always)]
-pub(super) fn multiply_panel<S: Simd>(simd: S, ty: BlockType, panel: Panel, x: &Q8Activations, target: Target) {
+pub(super) fn multiply_panel<S: Simd>(
+    simd: S,
+    ty: BlockType,
+    panel: Panel,
+    x: &Q8Activations,
+    target: Target,
+) {
     match kind_of(ty) {
         Kind { is_wide: true, .. } => multiply::<S, 32, true>(simd, panel, x, target),
         Kind { group_len: 16, .. } => multiply::<S, 16, false>(simd, panel, x, target),
@@ -74,7 +106,8 @@ pub(super) fn multiply_panel<S: Simd>(simd: S, ty: BlockType, panel: Panel, x: &
     }
 }
 
-/// Fills a panel for each 16 rows, and has it seen with its index; the scratch is [`scratch_len`] for each thread.
+/// Fills a panel for each 16 rows, and has it seen with its index; the scratch is [`scratch_len`]
+/// for each thread.
 pub(super) fn fill_each(
     ctx: &Context,
     ty: BlockType,
@@ -85,12 +118,22 @@ pub(super) fn fill_each(
 ) {
     let worker_len = scratch_len(n_cols);
     let scratch = SharedMut::new(scratch);
-    ctx.pool().run_indexed(rows.n_rows.div_ceil(LANES), |worker_idx, panel_idx| {
-        // SAFETY: no two tasks run at once with the same worker index.
-        let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
-        let first_row = panel_idx * LANES;
-        see(panel_idx, ctx.isa().run(FillTask { ty, rows, n_steps: n_cols.div_ceil(64), scratch, first_row }));
-    });
+    ctx.pool()
+        .run_indexed(rows.n_rows.div_ceil(LANES), |worker_idx, panel_idx| {
+            // SAFETY: no two tasks run at once with the same worker index.
+            let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
+            let first_row = panel_idx * LANES;
+            see(
+                panel_idx,
+                ctx.isa().run(FillTask {
+                    ty,
+                    rows,
+                    n_steps: n_cols.div_ceil(64),
+                    scratch,
+                    first_row,
+                }),
+            );
+        });
 }
 
 /// Makes a panel of 16 rows, or of those that there are.
@@ -106,12 +149,25 @@ impl<'s> Kernel for FillTask<'_, 's> {
     type Output = Panel<'s>;
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Panel<'s> {
-        let FillTask { ty, rows, n_steps, scratch, first_row } = self;
+        let FillTask {
+            ty,
+            rows,
+            n_steps,
+            scratch,
+            first_row,
+        } = self;
         let mut panel = PanelMut::new(ty, n_steps, scratch);
         let n_rows = (rows.n_rows - first_row).min(LANES);
         // Rows past the end are the last row again; their outputs are not stored.
         let row_bytes = std::array::from_fn(|i| rows.get(first_row + i.min(n_rows - 1)));
-        with_format(ty, Fill { simd, rows: row_bytes, panel: &mut panel });
+        with_format(
+            ty,
+            Fill {
+                simd,
+                rows: row_bytes,
+                panel: &mut panel,
+            },
+        );
         panel.done()
     }
 }
@@ -149,9 +205,22 @@ impl FormatTask for KindOf {
             None if T::MAX_CODE <= most => 0,
             None => T::MAX_CODE.div_ceil(2) as u8,
         };
-        debug_assert!(T::IS_WIDE || usize::from(centre).max(T::MAX_CODE - usize::from(centre)) <= most, "sums fit");
-        let max_code = if T::IS_WIDE { u8::MAX } else { T::MAX_CODE as u8 };
-        Kind { group_len: T::GROUP_LEN, is_wide: T::IS_WIDE, max_code, centre, is_centred: T::OFFSET.is_some() }
+        debug_assert!(
+            T::IS_WIDE || usize::from(centre).max(T::MAX_CODE - usize::from(centre)) <= most,
+            "sums fit"
+        );
+        let max_code = if T::IS_WIDE {
+            u8::MAX
+        } else {
+            T::MAX_CODE as u8
+        };
+        Kind {
+            group_len: T::GROUP_LEN,
+            is_wide: T::IS_WIDE,
+            max_code,
+            centre,
+            is_centred: T::OFFSET.is_some(),
+        }
     }
 }
 
@@ -192,7 +261,11 @@ impl<'a> PanelMut<'a> {
     }
 
     pub(super) fn done(self) -> Panel<'a> {
-        Panel { codes: self.codes, scales: self.scales, shifts: self.shifts }
+        Panel {
+            codes: self.codes,
+            scales: self.scales,
+            shifts: self.shifts,
+        }
     }
 }
 
@@ -217,7 +290,12 @@ fn fill<S: Simd, T: Format>(simd: S, rows: [&[u8]; LANES], panel: &mut PanelMut)
     let supers = rows.map(|row| T::Super::split(row).0);
     let n_supers = supers[0].len();
     for super_idx in 0..n_supers {
-        fill_super::<S, T>(simd, std::array::from_fn(|i| &supers[i][super_idx]), super_idx, panel);
+        fill_super::<S, T>(
+            simd,
+            std::array::from_fn(|i| &supers[i][super_idx]),
+            super_idx,
+            panel,
+        );
     }
     let rest = rows.map(|row| T::Super::split(row).1);
     if !rest[0].is_empty() {
@@ -231,7 +309,12 @@ fn fill<S: Simd, T: Format>(simd: S, rows: [&[u8]; LANES], panel: &mut PanelMut)
 }
 
 #[inline(always)]
-fn fill_super<S: Simd, T: Format>(simd: S, blocks: [&T::Super; LANES], super_idx: usize, panel: &mut PanelMut) {
+fn fill_super<S: Simd, T: Format>(
+    simd: S,
+    blocks: [&T::Super; LANES],
+    super_idx: usize,
+    panel: &mut PanelMut,
+) {
     let mut heads = [T::head(simd, blocks[0]); LANES];
     for i in 1..LANES {
         heads[i] = T::head(simd, blocks[i]);
@@ -270,11 +353,22 @@ fn fill_step<S: Simd, T: Format, const N_GROUPS: usize, const GROUP_LANES: usize
     }
     simd.transpose_b(&mut codes);
     let at = super_idx * T::N_STEPS + step_idx;
-    for (codes, out) in codes.into_iter().zip(&mut panel.codes[at * LANES..][..LANES]) {
+    for (codes, out) in codes
+        .into_iter()
+        .zip(&mut panel.codes[at * LANES..][..LANES])
+    {
         simd.store_b(codes, out);
     }
-    store_groups::<S, N_GROUPS, GROUP_LANES>(simd, scales, &mut panel.scales[at * N_GROUPS..][..N_GROUPS]);
-    store_groups::<S, N_GROUPS, GROUP_LANES>(simd, shifts, &mut panel.shifts[at * N_GROUPS..][..N_GROUPS]);
+    store_groups::<S, N_GROUPS, GROUP_LANES>(
+        simd,
+        scales,
+        &mut panel.scales[at * N_GROUPS..][..N_GROUPS],
+    );
+    store_groups::<S, N_GROUPS, GROUP_LANES>(
+        simd,
+        shifts,
+        &mut panel.shifts[at * N_GROUPS..][..N_GROUPS],
+    );
 }
 
 /// Brings together the rows of each group.
@@ -331,16 +425,28 @@ fn tile<S: Simd, const GROUP_LEN: usize, const IS_WIDE: bool, const N: usize>(
     let mut acc = [simd.splat(0.0); N];
     let (n_quads, n_parts) = (GROUP_LEN / 4, 32 / GROUP_LEN);
     let codes = panel.codes.chunks_exact(8);
-    let factors = panel.scales.chunks_exact(n_parts).zip(panel.shifts.chunks_exact(n_parts));
+    let factors = panel
+        .scales
+        .chunks_exact(n_parts)
+        .zip(panel.shifts.chunks_exact(n_parts));
     for ((blocks, codes), (scales, shifts)) in x.blocks::<N>(first_token).zip(codes).zip(factors) {
         for part in 0..n_parts {
-            let dots = quads_dots::<S, IS_WIDE, N>(simd, codes, part * n_quads..(part + 1) * n_quads, blocks);
+            let dots = quads_dots::<S, IS_WIDE, N>(
+                simd,
+                codes,
+                part * n_quads..(part + 1) * n_quads,
+                blocks,
+            );
             let (scales, shifts) = (simd.load(&scales[part]), simd.load(&shifts[part]));
             for n in 0..N {
                 let scale = simd.splat(blocks[n].scale);
                 acc[n] = simd.fma(simd.mul(simd.int_values(dots[n]), scales), scale, acc[n]);
                 if !IS_WIDE || S::WIDE_XOR != 0 {
-                    let sum = if GROUP_LEN == 32 { blocks[n].sum32 } else { blocks[n].sums16[part] };
+                    let sum = if GROUP_LEN == 32 {
+                        blocks[n].sum32
+                    } else {
+                        blocks[n].sums16[part]
+                    };
                     acc[n] = simd.fma(shifts, simd.splat(sum), acc[n]);
                 }
             }
@@ -364,7 +470,11 @@ fn quads_dots<S: Simd, const IS_WIDE: bool, const N: usize>(
         let weights = simd.load_b(&codes[quad]);
         for n in 0..N {
             let x = simd.dup4_b(&blocks[n].codes[quad]);
-            dots[n] = if IS_WIDE { simd.dot_wide(dots[n], weights, x) } else { simd.dot_narrow(dots[n], weights, x) };
+            dots[n] = if IS_WIDE {
+                simd.dot_wide(dots[n], weights, x)
+            } else {
+                simd.dot_narrow(dots[n], weights, x)
+            };
         }
     }
     dots

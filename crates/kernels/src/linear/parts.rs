@@ -1,12 +1,14 @@
 //! Many tokens on machines that sum up products of narrow codes in 16 bits, or four products in 32.
 //!
-//! The latter take [codes of 8 bits](super::int8) made of a panel's. Else tiles are of 16 rows and six tokens, whose twelve sums, a weight, an
-//! activation and their product fill the registers of AVX2. Weights have a sign and activations have 128 added, for which each sum begins
-//! with what that adds too much. On the way a sum may overflow and come back: it need only fit in the end, so that all products of a
-//! group of columns are summed up before they are scaled.
+//! The latter take [codes of 8 bits](super::int8) made of a panel's. Else tiles are of 16 rows and
+//! six tokens, whose twelve sums, a weight, an activation and their product fill the registers of
+//! AVX2. Weights have a sign and activations have 128 added, for which each sum begins with what
+//! that adds too much. On the way a sum may overflow and come back: it need only fit in the end, so
+//! that all products of a group of columns are summed up before they are scaled.
 //!
-//! What is read of a group of columns lies behind two addresses, the weights on whole cache lines: a vector in two lines takes two reads,
-//! and an address for each token more registers than there are.
+//! What is read of a group of columns lies behind two addresses, the weights on whole cache lines:
+//! a vector in two lines takes two reads, and an address for each token more registers than there
+//! are.
 
 use std::hint::black_box;
 
@@ -21,12 +23,14 @@ use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
 use crate::{Context, Isa};
 
-/// Bytes of weights that a task goes over with its tokens at a time: they leave a first cache of 32 KiB room for the activations.
+/// Bytes of weights that a task goes over with its tokens at a time: they leave a first cache of 32
+/// KiB room for the activations.
 const PART_BYTES: usize = 20 << 10;
-/// Codes of activations that a task goes over: so many that a panel need not be filled again stay in a last-level cache, of which
-/// 16 rows at a time read less than it gives.
+/// Codes of activations that a task goes over: so many that a panel need not be filled again stay
+/// in a last-level cache, of which 16 rows at a time read less than it gives.
 const BLOCK_BYTES: usize = 2 << 20;
-/// Tokens of a task, at least, where there are as many: to fill a panel is then a small part of the work.
+/// Tokens of a task, at least, where there are as many: to fill a panel is then a small part of the
+/// work.
 const LEAST_TOKENS: usize = 16 * TILE_TOKENS;
 
 /// True where products of many tokens are computed here.
@@ -57,7 +61,8 @@ fn products(isa: Isa) -> usize {
     isa.run(PartProducts)
 }
 
-/// Fours of columns of 16 rows with common factors. Codes of eight bits are the sum of two planes of four bits: the first 16 times.
+/// Fours of columns of 16 rows with common factors. Codes of eight bits are the sum of two planes
+/// of four bits: the first 16 times.
 #[repr(C, align(64))]
 struct Cell<const QUADS: usize, const PLANES: usize> {
     codes: [[[u8; 64]; QUADS]; PLANES],
@@ -85,7 +90,8 @@ pub(super) fn scratch_len(isa: Isa, ty: BlockType, n_cols: usize) -> usize {
 #[derive(Clone, Copy)]
 pub(super) struct Target<'a> {
     pub(super) out: &'a Output<'a>,
-    /// Where there is one, there are two matrices of as many rows: what `op` gives of the first, the gate, times the second.
+    /// Where there is one, there are two matrices of as many rows: what `op` gives of the first,
+    /// the gate, times the second.
     pub(super) gate: Option<Gate<'a>>,
 }
 
@@ -99,42 +105,82 @@ pub(super) struct Gate<'a> {
 
 /// f32s of more scratch for each thread where there is a gate.
 pub(super) fn gate_scratch_len(n_tokens: usize, n_cols: usize) -> usize {
-    n_tokens.next_multiple_of(TILE_TOKENS).min(most_block_len(n_cols)) * LANES
+    n_tokens
+        .next_multiple_of(TILE_TOKENS)
+        .min(most_block_len(n_cols))
+        * LANES
 }
 
 /// Tokens of a task, at most.
 fn most_block_len(n_cols: usize) -> usize {
-    (BLOCK_BYTES / n_cols.max(1)).next_multiple_of(TILE_TOKENS).max(LEAST_TOKENS)
+    (BLOCK_BYTES / n_cols.max(1))
+        .next_multiple_of(TILE_TOKENS)
+        .max(LEAST_TOKENS)
 }
 
 /// The products of all tokens with a matrix, or with two of one type where there is a gate.
-pub(super) fn multiply(ctx: &Context, weights: &[Codes], x: &Q8Activations, to: Target, scratch: &mut [f32]) {
+pub(super) fn multiply(
+    ctx: &Context,
+    weights: &[Codes],
+    x: &Q8Activations,
+    to: Target,
+    scratch: &mut [f32],
+) {
     let (ty, n_rows) = (weights[0].ty(), to.out.n_rows);
-    let gate_len = to.gate.map_or(0, |_| gate_scratch_len(x.n_tokens(), x.n_cols()));
+    let gate_len = to
+        .gate
+        .map_or(0, |_| gate_scratch_len(x.n_tokens(), x.n_cols()));
     let worker_len = scratch_len(ctx.isa(), ty, x.n_cols()) + gate_len;
     let (kind, is_wide) = (kind_of(ty), is_wide(ctx.isa()));
-    let task_rows = if to.gate.is_some() { LANES } else { task_panels(ctx.isa()) * LANES };
+    let task_rows = if to.gate.is_some() {
+        LANES
+    } else {
+        task_panels(ctx.isa()) * LANES
+    };
     let n_tasks = n_rows.div_ceil(task_rows);
-    let block_len = share_len(ctx, x.n_tokens(), (TILE_TOKENS, LEAST_TOKENS), most_block_len(x.n_cols()));
+    let block_len = share_len(
+        ctx,
+        x.n_tokens(),
+        (TILE_TOKENS, LEAST_TOKENS),
+        most_block_len(x.n_cols()),
+    );
     let scratch = SharedMut::new(scratch);
-    ctx.pool().run_indexed(n_tasks * x.n_tokens().div_ceil(block_len), |worker_idx, task_idx| {
-        // SAFETY: no two tasks run at once with the same worker index.
-        let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
-        let (gates, scratch) = scratch.split_at_mut(gate_len);
-        let (panel, cells) = scratch.split_at_mut(panel_scratch_len(x.n_cols()));
-        let first_row = task_idx % n_tasks * task_rows;
-        let n_panels = if to.gate.is_some() { 2 } else { (n_rows - first_row).min(task_rows).div_ceil(LANES) };
-        let first_token = task_idx / n_tasks * block_len;
-        let tokens = first_token..(first_token + block_len).min(x.n_tokens());
-        let gates = SharedMut::new(gates);
-        let task = Task { ctx, weights, kind, n_panels, x, tokens, to, gates, first_row, task_rows };
-        match kind {
-            _ if is_wide => task.run_wide(panel, cells),
-            Kind { is_wide: true, .. } => task.run::<8, 2>(panel, cells),
-            Kind { group_len: 16, .. } => task.run::<4, 1>(panel, cells),
-            Kind { .. } => task.run::<8, 1>(panel, cells),
-        }
-    });
+    ctx.pool().run_indexed(
+        n_tasks * x.n_tokens().div_ceil(block_len),
+        |worker_idx, task_idx| {
+            // SAFETY: no two tasks run at once with the same worker index.
+            let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
+            let (gates, scratch) = scratch.split_at_mut(gate_len);
+            let (panel, cells) = scratch.split_at_mut(panel_scratch_len(x.n_cols()));
+            let first_row = task_idx % n_tasks * task_rows;
+            let n_panels = if to.gate.is_some() {
+                2
+            } else {
+                (n_rows - first_row).min(task_rows).div_ceil(LANES)
+            };
+            let first_token = task_idx / n_tasks * block_len;
+            let tokens = first_token..(first_token + block_len).min(x.n_tokens());
+            let gates = SharedMut::new(gates);
+            let task = Task {
+                ctx,
+                weights,
+                kind,
+                n_panels,
+                x,
+                tokens,
+                to,
+                gates,
+                first_row,
+                task_rows,
+            };
+            match kind {
+                _ if is_wide => task.run_wide(panel, cells),
+                Kind { is_wide: true, .. } => task.run::<8, 2>(panel, cells),
+                Kind { group_len: 16, .. } => task.run::<4, 1>(panel, cells),
+                Kind { .. } => task.run::<8, 1>(panel, cells),
+            }
+        },
+    );
 }
 
 /// The memory of some f32, from its first cache line on.
@@ -174,8 +220,16 @@ impl Task<'_> {
         for panel_idx in 0..self.n_panels {
             let (weight, first_row) = self.panel(panel_idx);
             let panel = weight.fill(self.ctx, first_row, self.x.n_steps(), &mut *scratch);
-            isa.run(Place { kind: self.kind, panel, cells: cells.iter_mut() });
-            isa.run(Products { task: self, panel_idx, cells });
+            isa.run(Place {
+                kind: self.kind,
+                panel,
+                cells: cells.iter_mut(),
+            });
+            isa.run(Products {
+                task: self,
+                panel_idx,
+                cells,
+            });
         }
     }
 
@@ -189,11 +243,22 @@ impl Task<'_> {
         for i in 0..n_panels {
             let (weight, first_row) = self.panel(i);
             let panel = weight.fill(self.ctx, first_row, self.x.n_steps(), &mut *scratch);
-            isa.run(Requantize { kind: self.kind, panel, blocks: blocks.iter_mut().skip(i).step_by(n_panels) });
+            isa.run(Requantize {
+                kind: self.kind,
+                panel,
+                blocks: blocks.iter_mut().skip(i).step_by(n_panels),
+            });
             next[i] = weight.bytes(first_row + self.task_rows);
         }
         let (x, tokens) = (self.x.int8(), self.tokens.clone());
-        isa.run(PanelTask { blocks, n_panels, x, tokens, next, sums: self });
+        isa.run(PanelTask {
+            blocks,
+            n_panels,
+            x,
+            tokens,
+            next,
+            sums: self,
+        });
     }
 
     /// The matrix of a panel, and its first row.
@@ -224,10 +289,20 @@ where
             unreachable!("cells are for sums of two products");
         }
         let Self { kind, panel, cells } = self;
-        let groups = panel.codes.as_chunks::<QUADS>().0.iter().zip(panel.scales).zip(panel.shifts);
+        let groups = panel
+            .codes
+            .as_chunks::<QUADS>()
+            .0
+            .iter()
+            .zip(panel.scales)
+            .zip(panel.shifts);
         for (cell, ((codes, scales), shifts)) in cells.zip(groups) {
             cell.scales = *scales;
-            let shift = simd.fma(simd.load(scales), simd.splat(f32::from(kind.centre)), simd.load(shifts));
+            let shift = simd.fma(
+                simd.load(scales),
+                simd.splat(f32::from(kind.centre)),
+                simd.load(shifts),
+            );
             simd.store(shift, &mut cell.shifts);
             place_codes(simd, kind, codes, cell);
         }
@@ -282,7 +357,11 @@ impl<const QUADS: usize, const PLANES: usize> Kernel for Products<'_, QUADS, PLA
         if const { S::PART_PRODUCTS != 2 } {
             unreachable!("cells are for sums of two products");
         }
-        let Products { task, panel_idx, cells } = self;
+        let Products {
+            task,
+            panel_idx,
+            cells,
+        } = self;
         if task.kind.is_centred {
             task.all::<S, QUADS, PLANES, true>(simd, panel_idx, cells);
         } else {
@@ -306,10 +385,17 @@ impl Task<'_> {
         let n_tiles = cells.len().div_ceil(part_len) * self.tokens.len().div_ceil(TILE_TOKENS);
         let n_ahead = ahead.len().div_ceil(n_tiles.max(1));
         for start in (0..cells.len().max(1)).step_by(part_len) {
-            let part = Part { panel_idx, start, cells: &cells[start..(start + part_len).min(cells.len())] };
+            let part = Part {
+                panel_idx,
+                start,
+                cells: &cells[start..(start + part_len).min(cells.len())],
+            };
             let is_last = start + part_len >= cells.len() && panel_idx + 1 == self.n_panels;
             for first_token in self.tokens.clone().step_by(TILE_TOKENS) {
-                ahead.by_ref().take(n_ahead).for_each(|line| simd.prefetch_far(line.as_ptr().cast()));
+                ahead
+                    .by_ref()
+                    .take(n_ahead)
+                    .for_each(|line| simd.prefetch_far(line.as_ptr().cast()));
                 let n_tokens = TILE_TOKENS.min(self.tokens.end - first_token);
                 match n_tokens {
                     5.. => self.tile::<S, QUADS, PLANES, CENTRED, 6>(simd, &part, first_token),
@@ -325,19 +411,32 @@ impl Task<'_> {
 
     /// Some groups of columns of `N` tokens or of those that there are.
     #[inline(always)]
-    fn tile<S: Simd, const QUADS: usize, const PLANES: usize, const CENTRED: bool, const N: usize>(
+    fn tile<
+        S: Simd,
+        const QUADS: usize,
+        const PLANES: usize,
+        const CENTRED: bool,
+        const N: usize,
+    >(
         &self,
         simd: S,
         part: &Part<'_, QUADS, PLANES>,
         first_token: usize,
     ) {
-        let Part { panel_idx, start, cells } = *part;
+        let Part {
+            panel_idx,
+            start,
+            cells,
+        } = *part;
         let x = self.x.tile(first_token / TILE_TOKENS);
         let x = &x[start * QUADS / 8..][..(cells.len() * QUADS).div_ceil(8)];
         let n_tokens = N.min(self.tokens.end - first_token);
         let acc = sums::<S, QUADS, PLANES, CENTRED, N>(simd, cells, x);
         // SAFETY: the rows of this panel belong, for these tokens, to this task alone.
-        unsafe { self.panel_sums(panel_idx, first_token, start == 0).add(simd, acc, n_tokens) };
+        unsafe {
+            self.panel_sums(panel_idx, first_token, start == 0)
+                .add(simd, acc, n_tokens)
+        };
     }
 
     /// Where the sums of a panel go, from a token on: of its first columns, or of others.
@@ -347,10 +446,21 @@ impl Task<'_> {
         match self.to.gate {
             Some(Gate { bias, .. }) if panel_idx == 0 => {
                 let n_rows = (out.n_rows - first_row).min(LANES);
-                let bias = bias.filter(|_| is_first).map(|bias| &bias[first_row..][..n_rows]);
+                let bias = bias
+                    .filter(|_| is_first)
+                    .map(|bias| &bias[first_row..][..n_rows]);
                 let first = (first_token - self.tokens.start) * LANES;
-                let start = Start { bias, accumulates: !is_first };
-                PanelSums { all: &self.gates, first, stride: LANES, n_rows, start }
+                let start = Start {
+                    bias,
+                    accumulates: !is_first,
+                };
+                PanelSums {
+                    all: &self.gates,
+                    first,
+                    stride: LANES,
+                    n_rows,
+                    start,
+                }
             }
             _ => out.panel(first_token, first_row, is_first),
         }
@@ -368,7 +478,12 @@ impl Sums for Task<'_> {
     fn finish(&self, _n_panels: usize, first_token: usize, n_tokens: usize) {
         if let Some(gate) = self.to.gate {
             let tokens = first_token..first_token + n_tokens;
-            Gated { task: self, op: gate.op, tokens }.run_on(self.ctx.isa());
+            Gated {
+                task: self,
+                op: gate.op,
+                tokens,
+            }
+            .run_on(self.ctx.isa());
         }
     }
 }
@@ -400,7 +515,8 @@ impl Kernel for Gated<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let [gates, sums] = [0, 1].map(|panel| self.task.panel_sums(panel, self.tokens.start, false));
+        let [gates, sums] =
+            [0, 1].map(|panel| self.task.panel_sums(panel, self.tokens.start, false));
         let mut values = [simd.splat(0.0); TILE_TOKENS];
         for token_idx in 0..TILE_TOKENS {
             if token_idx < self.tokens.len() {
@@ -414,7 +530,11 @@ impl Kernel for Gated<'_> {
             if token_idx < self.tokens.len() {
                 // SAFETY: as above.
                 let y = unsafe { sums.of(token_idx) };
-                store(simd, simd.mul(values[token_idx], simd.load(&filled_up(y))), y);
+                store(
+                    simd,
+                    simd.mul(values[token_idx], simd.load(&filled_up(y))),
+                    y,
+                );
             }
         }
     }
@@ -427,10 +547,14 @@ fn sums<S: Simd, const QUADS: usize, const PLANES: usize, const CENTRED: bool, c
     cells: &[Cell<QUADS, PLANES>],
     x: &[TileGroup],
 ) -> [S::F; N] {
-    // No constant, so that the loop over it stays one: written out, it needs more registers than there are.
+    // No constant, so that the loop over it stays one: written out, it needs more registers than
+    // there are.
     let n_quads = black_box(QUADS).min(QUADS);
     let mut acc = [simd.splat(0.0); N];
-    assert!(x.len() * 8 >= cells.len() * QUADS, "as many groups of activations");
+    assert!(
+        x.len() * 8 >= cells.len() * QUADS,
+        "as many groups of activations"
+    );
     for (i, cell) in cells.iter().enumerate() {
         let part = i % (8 / QUADS);
         // SAFETY: as asserted, a group being eight fours of columns.
@@ -439,9 +563,13 @@ fn sums<S: Simd, const QUADS: usize, const PLANES: usize, const CENTRED: bool, c
         for plane in 0..PLANES {
             let mut parts = [simd.load_int(&cell.first[plane]); N];
             for quad in 0..n_quads {
-                // SAFETY: n_quads is at most QUADS, and a group is eight fours of columns in 8 / QUADS parts.
+                // SAFETY: n_quads is at most QUADS, and a group is eight fours of columns in 8 /
+                // QUADS parts.
                 let (weights, codes) = unsafe {
-                    (simd.load_b(cell.codes[plane].get_unchecked(quad)), x.codes.get_unchecked(part * QUADS + quad))
+                    (
+                        simd.load_b(cell.codes[plane].get_unchecked(quad)),
+                        x.codes.get_unchecked(part * QUADS + quad),
+                    )
                 };
                 for n in 0..N {
                     parts[n] = simd.dot_part(parts[n], simd.dup4_b(&codes[n]), weights);
@@ -455,7 +583,11 @@ fn sums<S: Simd, const QUADS: usize, const PLANES: usize, const CENTRED: bool, c
                 };
             }
         }
-        let sums = if QUADS == 8 { &x.sums32 } else { &x.sums16[part] };
+        let sums = if QUADS == 8 {
+            &x.sums32
+        } else {
+            &x.sums16[part]
+        };
         let (scales, shifts) = (simd.load(&cell.scales), simd.load(&cell.shifts));
         for n in 0..N {
             let values = simd.mul(simd.int_values(dots[n]), scales);

@@ -8,7 +8,10 @@ use crate::threads::SharedMut;
 
 /// f32s of scratch that [`quantize_q8`] needs for `n_tokens` rows of `n_cols`.
 pub fn q8_scratch_len(n_tokens: usize, n_cols: usize) -> usize {
-    let (step_len, tile_len) = (STEP_LEN * n_tokens, 2 * TILE_LEN * n_tokens.div_ceil(TILE_TOKENS));
+    let (step_len, tile_len) = (
+        STEP_LEN * n_tokens,
+        2 * TILE_LEN * n_tokens.div_ceil(TILE_TOKENS),
+    );
     (n_cols.div_ceil(64) * step_len.max(tile_len)).max(tiles_len::<FINE_PARTS>(n_tokens, n_cols))
 }
 
@@ -38,11 +41,13 @@ pub struct Q8Activations<'a> {
 /// How activations are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// For few tokens: scales and sums are vectors, the scale of each lane of four columns, and the sum of the lane's codes times it.
+    /// For few tokens: scales and sums are vectors, the scale of each lane of four columns, and the
+    /// sum of the lane's codes times it.
     Lanes,
     /// By [`Block`].
     Blocks,
-    /// By [`TileGroup`], or as [`Int8Activations`] where codes of weights are [fitted to 8 bits](parts::is_wide).
+    /// By [`TileGroup`], or as [`Int8Activations`] where codes of weights are
+    /// [fitted to 8 bits](parts::is_wide).
     Tiles,
 }
 
@@ -54,7 +59,8 @@ pub(super) struct LaneToken<'a> {
     pub(super) sums: &'a [[f32; 16]],
 }
 
-/// 32 columns of a token. Those of all tokens lie side by side: what a product with some of them needs has one address.
+/// 32 columns of a token. Those of all tokens lie side by side: what a product with some of them
+/// needs has one address.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct Block {
@@ -95,7 +101,10 @@ impl Q8Activations<'_> {
     }
 
     pub(super) fn lane_token(&self, token_idx: usize) -> LaneToken<'_> {
-        assert!(self.form == Form::Lanes, "activations are not laid out as vectors");
+        assert!(
+            self.form == Form::Lanes,
+            "activations are not laid out as vectors"
+        );
         let steps = token_idx * self.n_steps()..(token_idx + 1) * self.n_steps();
         LaneToken {
             codes: &i8_as_u8(self.codes).as_chunks().0[steps.clone()],
@@ -106,8 +115,14 @@ impl Q8Activations<'_> {
 
     /// The blocks of the tokens from `first_token` on, by 32 columns.
     #[inline(always)]
-    pub(super) fn blocks<const N: usize>(&self, first_token: usize) -> impl Iterator<Item = &[Block; N]> {
-        assert!(self.form == Form::Blocks, "activations are not laid out by blocks");
+    pub(super) fn blocks<const N: usize>(
+        &self,
+        first_token: usize,
+    ) -> impl Iterator<Item = &[Block; N]> {
+        assert!(
+            self.form == Form::Blocks,
+            "activations are not laid out by blocks"
+        );
         assert!(first_token + N <= self.n_tokens, "tokens that there are");
         let groups = self.blocks.chunks_exact(self.n_tokens);
         groups.map(move |blocks| blocks[first_token..].first_chunk().expect("as asserted"))
@@ -117,16 +132,20 @@ impl Q8Activations<'_> {
         &self.int8
     }
 
-    /// The columns of the tokens from `TILE_TOKENS * tile_idx` on; those past the last have any codes.
+    /// The columns of the tokens from `TILE_TOKENS * tile_idx` on; those past the last have any
+    /// codes.
     #[inline(always)]
     pub(super) fn tile(&self, tile_idx: usize) -> &[TileGroup] {
-        assert!(self.form == Form::Tiles, "activations are not laid out by tiles");
+        assert!(
+            self.form == Form::Tiles,
+            "activations are not laid out by tiles"
+        );
         &self.tiles[tile_idx * 2 * self.n_steps()..][..2 * self.n_steps()]
     }
 }
 
-/// Quantises `x` [n_tokens, n_cols] to 8 bits per 32 columns: code = round(x * 127 / max|x|), to even. A block below
-/// 1e-36 becomes zeros; the scale of a block with an infinity or NaN is NaN.
+/// Quantises `x` [n_tokens, n_cols] to 8 bits per 32 columns: code = round(x * 127 / max|x|), to
+/// even. A block below 1e-36 becomes zeros; the scale of a block with an infinity or NaN is NaN.
 ///
 /// # Panics
 /// If `x` has another size or the scratch is shorter than [`q8_scratch_len`].
@@ -154,25 +173,45 @@ pub(super) fn quantize<'a>(
     scratch: &'a mut [f32],
     form: Form,
 ) -> Q8Activations<'a> {
-    assert_eq!(Some(x.len()), n_tokens.checked_mul(n_cols), "inputs of {n_tokens} tokens");
+    assert_eq!(
+        Some(x.len()),
+        n_tokens.checked_mul(n_cols),
+        "inputs of {n_tokens} tokens"
+    );
     let scratch = &mut scratch[..q8_scratch_len(n_tokens, n_cols)];
     let n_steps = n_cols.div_ceil(64);
     let int8 = Int8Activations::EMPTY;
-    let mut activations =
-        Q8Activations { codes: &[], scales: &[], sums: &[], blocks: &[], tiles: &[], int8, n_tokens, n_cols, form };
+    let mut activations = Q8Activations {
+        codes: &[],
+        scales: &[],
+        sums: &[],
+        blocks: &[],
+        tiles: &[],
+        int8,
+        n_tokens,
+        n_cols,
+        form,
+    };
     if form == Form::Tiles && parts::is_wide(ctx.isa()) {
-        return Q8Activations { int8: quantize_fine(ctx, x, n_tokens, n_cols, scratch), ..activations };
+        return Q8Activations {
+            int8: quantize_fine(ctx, x, n_tokens, n_cols, scratch),
+            ..activations
+        };
     }
     if form == Form::Tiles {
         // SAFETY: a group of a tile is made of f32 and of bytes in fours, of which none is bad.
         let (_, tiles, _) = unsafe { scratch.align_to_mut::<TileGroup>() };
         let tiles = &mut tiles[..2 * n_steps * n_tokens.div_ceil(TILE_TOKENS)];
-        ctx.pool().run_chunks(tiles, (2 * n_steps).max(1), |tile_idx, groups| {
-            let first = tile_idx * TILE_TOKENS;
-            let x = &x[first * n_cols..(first + TILE_TOKENS).min(n_tokens) * n_cols];
-            ctx.isa().run(QuantizeTile { x, n_cols, groups });
-        });
-        return Q8Activations { tiles, ..activations };
+        ctx.pool()
+            .run_chunks(tiles, (2 * n_steps).max(1), |tile_idx, groups| {
+                let first = tile_idx * TILE_TOKENS;
+                let x = &x[first * n_cols..(first + TILE_TOKENS).min(n_tokens) * n_cols];
+                ctx.isa().run(QuantizeTile { x, n_cols, groups });
+            });
+        return Q8Activations {
+            tiles,
+            ..activations
+        };
     }
     // A token of a few thousand columns takes less time than handing it to another thread.
     let is_alone = n_tokens <= MAX_ROW_TOKENS;
@@ -181,23 +220,39 @@ pub(super) fn quantize<'a>(
         let (_, blocks, _) = unsafe { scratch.align_to_mut::<Block>() };
         let blocks = &mut blocks[..2 * n_steps * n_tokens];
         if is_alone {
-            ctx.isa().run(QuantizeBlocks { x, n_cols, first_step: 0, blocks: &mut *blocks });
+            ctx.isa().run(QuantizeBlocks {
+                x,
+                n_cols,
+                first_step: 0,
+                blocks: &mut *blocks,
+            });
         } else {
             let shared = SharedMut::new(&mut *blocks);
             run_row_parts(ctx.pool(), n_steps, 1, |first_step, len| {
                 // SAFETY: each step is done once, and what is of different steps does not overlap.
                 let blocks = unsafe { shared.slice(2 * first_step * n_tokens, 2 * len * n_tokens) };
-                ctx.isa().run(QuantizeBlocks { x, n_cols, first_step, blocks });
+                ctx.isa().run(QuantizeBlocks {
+                    x,
+                    n_cols,
+                    first_step,
+                    blocks,
+                });
             });
         }
-        return Q8Activations { blocks, ..activations };
+        return Q8Activations {
+            blocks,
+            ..activations
+        };
     }
     let (codes, scratch) = scratch.split_at_mut(n_tokens * n_steps * 16);
     let (scales, sums) = scratch.split_at_mut(n_tokens * n_steps * 16);
     let codes = f32_as_i8(codes);
     {
-        let (codes, scales, sums) =
-            (SharedMut::new(&mut *codes), SharedMut::new(&mut *scales), SharedMut::new(&mut *sums));
+        let (codes, scales, sums) = (
+            SharedMut::new(&mut *codes),
+            SharedMut::new(&mut *scales),
+            SharedMut::new(&mut *sums),
+        );
         let quantize = |token_idx: usize| {
             let (start, len) = (token_idx * n_steps, n_steps);
             // SAFETY: each token is done once, and what is of different tokens does not overlap.
@@ -209,12 +264,19 @@ pub(super) fn quantize<'a>(
                 )
             };
             let x = &x[token_idx * n_cols..][..n_cols];
-            ctx.isa().run(Quantize { x, codes, scales, sums });
+            ctx.isa().run(Quantize {
+                x,
+                codes,
+                scales,
+                sums,
+            });
         };
         if is_alone {
             (0..n_tokens).for_each(quantize);
         } else {
-            run_row_parts(ctx.pool(), n_tokens, 1, |start, len| (start..start + len).for_each(&quantize));
+            run_row_parts(ctx.pool(), n_tokens, 1, |start, len| {
+                (start..start + len).for_each(&quantize)
+            });
         }
     }
     (activations.codes, activations.scales, activations.sums) = (codes, scales, sums);
@@ -236,7 +298,8 @@ impl Kernel for Quantize<'_> {
         for ((step_idx, x), codes) in (0..).zip(steps(self.x, &mut [0.0; 64])).zip(codes) {
             let scales = quantize_step(simd, x, codes);
             let [a, b] = scales;
-            self.scales.as_chunks_mut().0[step_idx] = [a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b];
+            self.scales.as_chunks_mut().0[step_idx] =
+                [a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b];
             self.sums.as_chunks_mut().0[step_idx] = sums_of(simd, codes, scales);
         }
     }
@@ -255,20 +318,33 @@ impl Kernel for QuantizeBlocks<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { x, n_cols, first_step, blocks } = self;
+        let Self {
+            x,
+            n_cols,
+            first_step,
+            blocks,
+        } = self;
         let n_tokens = x.len().checked_div(n_cols).unwrap_or(0);
-        for (step_idx, blocks) in (first_step..).zip(blocks.chunks_exact_mut((2 * n_tokens).max(1))) {
+        for (step_idx, blocks) in (first_step..).zip(blocks.chunks_exact_mut((2 * n_tokens).max(1)))
+        {
             for token_idx in 0..n_tokens {
                 let x = &x[token_idx * n_cols..][..n_cols];
                 let mut last = [0.0; 64];
-                let Some(x) = steps(&x[64 * step_idx..], &mut last).next() else { return };
+                let Some(x) = steps(&x[64 * step_idx..], &mut last).next() else {
+                    return;
+                };
                 let mut codes = [0; 64];
                 let scales = quantize_step(simd, x, &mut codes);
                 let sums = sums_of_fours(&sums_of(simd, &codes, scales));
                 for (half, codes) in codes.as_chunks::<4>().0.as_chunks().0.iter().enumerate() {
                     let sums16 = [sums[2 * half], sums[2 * half + 1]];
                     let (scale, sum32) = (scales[half], sums16[0] + sums16[1]);
-                    blocks[half * n_tokens + token_idx] = Block { codes: *codes, scale, sum32, sums16 };
+                    blocks[half * n_tokens + token_idx] = Block {
+                        codes: *codes,
+                        scale,
+                        sum32,
+                        sums16,
+                    };
                 }
             }
         }
@@ -294,7 +370,8 @@ impl Kernel for QuantizeTile<'_> {
     }
 }
 
-/// 64 columns of the tokens of a tile; those behind the last column are zeros, and a token that is not there is the first again.
+/// 64 columns of the tokens of a tile; those behind the last column are zeros, and a token that is
+/// not there is the first again.
 #[inline(always)]
 pub(super) fn tile_step<'a>(
     x: &'a [f32],
@@ -304,13 +381,19 @@ pub(super) fn tile_step<'a>(
 ) -> [&'a [f32; 64]; TILE_TOKENS] {
     let mut tokens = [&x[..0]; TILE_TOKENS];
     for (n, token) in tokens.iter_mut().enumerate() {
-        let first = if (n + 1) * n_cols <= x.len() { n * n_cols } else { 0 };
+        let first = if (n + 1) * n_cols <= x.len() {
+            n * n_cols
+        } else {
+            0
+        };
         *token = &x[first..first + n_cols][64 * step_idx..];
     }
     if step_idx < n_cols / 64 {
         return tokens.map(|token| token.first_chunk().expect("whole steps"));
     }
-    last.iter_mut().zip(tokens).for_each(|(last, token)| last[..token.len()].copy_from_slice(token));
+    last.iter_mut()
+        .zip(tokens)
+        .for_each(|(last, token)| last[..token.len()].copy_from_slice(token));
     last.each_ref()
 }
 
@@ -319,7 +402,11 @@ pub(super) const HALF_LANES: usize = 8;
 
 /// 64 columns of each token. What is across lanes is done for all of them at once, by transposing.
 #[inline(always)]
-fn quantize_tile_step<S: Simd>(simd: S, tokens: [&[f32; 64]; TILE_TOKENS], pair: &mut [TileGroup; 2]) {
+fn quantize_tile_step<S: Simd>(
+    simd: S,
+    tokens: [&[f32; 64]; TILE_TOKENS],
+    pair: &mut [TileGroup; 2],
+) {
     let scales = scales_of(simd, &tokens);
     let mut codes = [simd.dup4_b(&[0; 4]); 16];
     for n in 0..TILE_TOKENS {
@@ -335,7 +422,9 @@ fn quantize_tile_step<S: Simd>(simd: S, tokens: [&[f32; 64]; TILE_TOKENS], pair:
     let ones = simd.dup4_b(&[1; 4]);
     for (half, group) in pair.iter_mut().enumerate() {
         let codes = &codes[8 * half..][..8];
-        let lanes = scales.scale[HALF_LANES * half..][..TILE_TOKENS].first_chunk().expect("a lane for each token");
+        let lanes = scales.scale[HALF_LANES * half..][..TILE_TOKENS]
+            .first_chunk()
+            .expect("a lane for each token");
         group.scales = *lanes;
         for part in 0..2 {
             let mut dots = simd.zero_int();
@@ -388,8 +477,14 @@ pub(super) fn scales_of<S: Simd>(simd: S, tokens: &[&[f32; 64]; TILE_TOKENS]) ->
     }
     // Below 1e-36 the inverse of the scale would be close to overflow.
     let (least, zero, most) = (simd.splat(1e-36), simd.splat(0.0), simd.splat(127.0));
-    let mut scales = TileScales { scale: [0.0; 16], inverse: [0.0; 16] };
-    simd.store(simd.select_lt(max, least, zero, simd.div(most, max)), &mut scales.inverse);
+    let mut scales = TileScales {
+        scale: [0.0; 16],
+        inverse: [0.0; 16],
+    };
+    simd.store(
+        simd.select_lt(max, least, zero, simd.div(most, max)),
+        &mut scales.inverse,
+    );
     // Infinity less infinity is NaN.
     let scale = simd.select_lt(max, least, zero, simd.div(max, most));
     simd.store(simd.add(scale, simd.sub(max, max)), &mut scales.scale);
@@ -412,7 +507,13 @@ fn sums_of<S: Simd>(simd: S, codes: &[i8; 64], [a, b]: [f32; 2]) -> [f32; 16] {
     let codes = simd.load_b(i8_as_u8(codes).first_chunk().expect("64 codes"));
     let scales = simd.load(&[a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b]);
     let mut sums = [0.0; 16];
-    simd.store(simd.mul(simd.int_values(simd.dot_narrow(simd.zero_int(), ones, codes)), scales), &mut sums);
+    simd.store(
+        simd.mul(
+            simd.int_values(simd.dot_narrow(simd.zero_int(), ones, codes)),
+            scales,
+        ),
+        &mut sums,
+    );
     sums
 }
 
@@ -438,7 +539,11 @@ fn quantize_step<S: Simd>(simd: S, x: &[f32; 64], codes: &mut [i8; 64]) -> [f32;
         let inverse = simd.splat(if is_zero { 0.0 } else { 127.0 / max });
         simd.store_i8(simd.to_int(simd.mul(a, inverse)), &mut codes[2 * half]);
         simd.store_i8(simd.to_int(simd.mul(b, inverse)), &mut codes[2 * half + 1]);
-        *scale = if is_zero { poison } else { max / 127.0 + poison };
+        *scale = if is_zero {
+            poison
+        } else {
+            max / 127.0 + poison
+        };
     }
     scales
 }

@@ -8,13 +8,24 @@ use crate::quant::format::{Format, FormatTask, SuperBlock, with_format};
 use crate::simd::{Kernel, Simd};
 
 pub(super) fn linear_q8(ctx: &Context, ty: BlockType, rows: Rows, x: &Q8Activations, out: &Output) {
-    let mut tokens = [LaneToken { codes: &[], scales: &[], sums: &[] }; MAX_ROW_TOKENS];
+    let mut tokens = [LaneToken {
+        codes: &[],
+        scales: &[],
+        sums: &[],
+    }; MAX_ROW_TOKENS];
     for (token_idx, token) in tokens.iter_mut().enumerate().take(x.n_tokens()) {
         *token = x.lane_token(token_idx);
     }
     let tokens = &tokens[..x.n_tokens()];
     run_row_parts(ctx.pool(), rows.n_rows, 1, |start, len| {
-        ctx.isa().run(Part { ty, rows, tokens, out, start, len });
+        ctx.isa().run(Part {
+            ty,
+            rows,
+            tokens,
+            out,
+            start,
+            len,
+        });
     });
 }
 
@@ -59,11 +70,19 @@ impl<S: Simd> FormatTask for PartWith<'_, S> {
 fn row_part<S: Simd, T: Format, const N: usize>(simd: S, part: Part, tokens: [LaneToken; N]) {
     let n_steps = tokens[0].codes.len();
     for token in tokens {
-        assert!(token.codes.len() == n_steps && token.scales.len() == n_steps && token.sums.len() == n_steps, "steps");
+        assert!(
+            token.codes.len() == n_steps
+                && token.scales.len() == n_steps
+                && token.sums.len() == n_steps,
+            "steps"
+        );
     }
     for row_idx in part.start..part.start + part.len {
         let row = part.rows.get(row_idx);
-        assert!(row.len().div_ceil(size_of::<T::Super>()) * T::N_STEPS == n_steps, "as many steps as the activations");
+        assert!(
+            row.len().div_ceil(size_of::<T::Super>()) * T::N_STEPS == n_steps,
+            "as many steps as the activations"
+        );
         // SAFETY: the steps of the row and of all tokens are equally many, as asserted.
         let dots = unsafe { row_dots::<S, T, N>(simd, row, &tokens) };
         for (token_idx, dot) in dots.into_iter().enumerate() {
@@ -77,8 +96,15 @@ fn row_part<S: Simd, T: Format, const N: usize>(simd: S, part: Part, tokens: [La
 /// # Safety
 /// Every token has as many steps as the row.
 #[inline(always)]
-unsafe fn row_dots<S: Simd, T: Format, const N: usize>(simd: S, row: &[u8], tokens: &[LaneToken; N]) -> [f32; N] {
-    let mut acc = RowAcc { scaled: [simd.splat(0.0); N], shifted: [simd.splat(0.0); N] };
+unsafe fn row_dots<S: Simd, T: Format, const N: usize>(
+    simd: S,
+    row: &[u8],
+    tokens: &[LaneToken; N],
+) -> [f32; N] {
+    let mut acc = RowAcc {
+        scaled: [simd.splat(0.0); N],
+        shifted: [simd.splat(0.0); N],
+    };
     let (supers, rest) = T::Super::split(row);
     for (super_idx, block) in supers.iter().enumerate() {
         // SAFETY: the caller's promise.
@@ -118,10 +144,19 @@ unsafe fn super_dots<S: Simd, T: Format, const N: usize>(
         let step = T::step(simd, block, head, step_idx);
         let at = super_idx * T::N_STEPS + step_idx;
         for n in 0..N {
-            let LaneToken { codes, scales, sums } = tokens[n];
+            let LaneToken {
+                codes,
+                scales,
+                sums,
+            } = tokens[n];
             // SAFETY: the caller's promise.
-            let (codes, scales, sums) =
-                unsafe { (codes.get_unchecked(at), scales.get_unchecked(at), sums.get_unchecked(at)) };
+            let (codes, scales, sums) = unsafe {
+                (
+                    codes.get_unchecked(at),
+                    scales.get_unchecked(at),
+                    sums.get_unchecked(at),
+                )
+            };
             let (zero, codes) = (simd.zero_int(), simd.load_b(codes));
             let dot = if T::IS_WIDE {
                 simd.dot_wide(zero, step.codes, codes)
@@ -137,13 +172,30 @@ unsafe fn super_dots<S: Simd, T: Format, const N: usize>(
     }
 }
 
-/// Columns dequantised at a time: a multiple of every block length, and small enough for the first-level cache.
+/// Columns dequantised at a time: a multiple of every block length, and small enough for the
+/// first-level cache.
 const CHUNK_LEN: usize = 256;
 
-pub(super) fn linear_f32(ctx: &Context, weight: &Weight, rows: Rows, x: &[f32], n_tokens: usize, out: &Output) {
+pub(super) fn linear_f32(
+    ctx: &Context,
+    weight: &Weight,
+    rows: Rows,
+    x: &[f32],
+    n_tokens: usize,
+    out: &Output,
+) {
     let (ty, n_cols) = (weight.ty, weight.n_cols);
     run_row_parts(ctx.pool(), rows.n_rows, 1, |start, len| {
-        ctx.isa().run(PartF32 { ty, rows, x, n_cols, n_tokens, out, start, len });
+        ctx.isa().run(PartF32 {
+            ty,
+            rows,
+            x,
+            n_cols,
+            n_tokens,
+            out,
+            start,
+            len,
+        });
     });
 }
 
@@ -178,8 +230,8 @@ impl PartF32<'_> {
     fn row<S: Simd>(&self, simd: S, row: &[u8]) -> [[S::F; 2]; MAX_ROW_TOKENS] {
         let mut totals = [[simd.splat(0.0); 2]; MAX_ROW_TOKENS];
         let mut values = [0.0f32; CHUNK_LEN];
-        // Whole pairs of vectors of 16-bit types go from memory to the product: on the way through `values` reading is slower
-        // than memory.
+        // Whole pairs of vectors of 16-bit types go from memory to the product: on the way through
+        // `values` reading is slower than memory.
         let mut start = match self.ty {
             BlockType::Bf16 => self.pairs::<S, true>(simd, row, &mut totals),
             BlockType::F16 => self.pairs::<S, false>(simd, row, &mut totals),
@@ -187,7 +239,12 @@ impl PartF32<'_> {
         };
         while start < self.n_cols {
             let len = CHUNK_LEN.min(self.n_cols - start);
-            dequantize_simd(simd, self.ty, chunk_bytes(self.ty, row, start, len), &mut values[..len]);
+            dequantize_simd(
+                simd,
+                self.ty,
+                chunk_bytes(self.ty, row, start, len),
+                &mut values[..len],
+            );
             // Filled up with zeros to whole pairs of vectors.
             let padded_len = len.next_multiple_of(32);
             values[len..padded_len].fill(0.0);
@@ -200,7 +257,8 @@ impl PartF32<'_> {
         totals
     }
 
-    /// Adds the products of the columns by 32 with weights of bf16 or f16; how many columns that are.
+    /// Adds the products of the columns by 32 with weights of bf16 or f16; how many columns that
+    /// are.
     #[inline(always)]
     fn pairs<S: Simd, const IS_BF16: bool>(
         &self,
@@ -208,18 +266,26 @@ impl PartF32<'_> {
         row: &[u8],
         totals: &mut [[S::F; 2]; MAX_ROW_TOKENS],
     ) -> usize {
-        /// What foresees reads stops at the end of a page of memory, and a file that is mapped lies in small ones: 1.08 times as fast so
-        /// with two threads, 1.2 with one.
+        /// What foresees reads stops at the end of a page of memory, and a file that is mapped lies
+        /// in small ones: 1.08 times as fast so with two threads, 1.2 with one.
         const AHEAD_BYTES: usize = 4096;
         let row = row.as_chunks::<32>().0.as_chunks::<2>().0;
         for (token_idx, total) in totals.iter_mut().enumerate().take(self.n_tokens) {
-            let x = self.x[token_idx * self.n_cols..][..self.n_cols].as_chunks::<16>().0.as_chunks::<2>().0;
+            let x = self.x[token_idx * self.n_cols..][..self.n_cols]
+                .as_chunks::<16>()
+                .0
+                .as_chunks::<2>()
+                .0;
             for (values, x) in row.iter().zip(x) {
                 if token_idx == 0 {
                     simd.prefetch_far(values.as_ptr().cast::<f32>().wrapping_byte_add(AHEAD_BYTES));
                 }
                 for i in 0..2 {
-                    let values = if IS_BF16 { simd.load_bf16(&values[i]) } else { simd.load_f16(&values[i]) };
+                    let values = if IS_BF16 {
+                        simd.load_bf16(&values[i])
+                    } else {
+                        simd.load_f16(&values[i])
+                    };
                     total[i] = simd.fma(values, simd.load(&x[i]), total[i]);
                 }
             }
@@ -234,7 +300,8 @@ pub(super) fn chunk_bytes(ty: BlockType, row: &[u8], start: usize, len: usize) -
     &row[start / ty.block_len() * ty.block_bytes()..][..len / ty.block_len() * ty.block_bytes()]
 }
 
-/// Adds products to two vectors of sums, in turn. `values` is `x` long, filled up with zeros to a multiple of 32.
+/// Adds products to two vectors of sums, in turn. `values` is `x` long, filled up with zeros to a
+/// multiple of 32.
 #[inline(always)]
 fn dot_chunk<S: Simd>(simd: S, values: &[f32], x: &[f32], total: &mut [S::F; 2]) {
     let (pairs, rest) = x.as_chunks::<32>();

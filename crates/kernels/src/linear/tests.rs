@@ -12,10 +12,14 @@ mod screen;
 
 /// Every instruction set, with one thread and with several.
 fn contexts() -> Vec<Context> {
-    Isa::available().into_iter().flat_map(|isa| [Context::with_isa(1, isa), Context::with_isa(3, isa)]).collect()
+    Isa::available()
+        .into_iter()
+        .flat_map(|isa| [Context::with_isa(1, isa), Context::with_isa(3, isa)])
+        .collect()
 }
 
-/// Sizes: rows about the panel's 16, tokens about each tile, columns with and without half a pair of blocks.
+/// Sizes: rows about the panel's 16, tokens about each tile, columns with and without half a pair
+/// of blocks.
 fn shapes(ty: BlockType) -> Vec<(usize, usize, usize)> {
     let unit = ty.block_len();
     let n_cols: Vec<usize> = match unit {
@@ -37,18 +41,33 @@ fn shapes(ty: BlockType) -> Vec<(usize, usize, usize)> {
 /// The product in f64 of f32 values, and the sum of the magnitudes that it is made of.
 fn product(w: &[f32], x: &[f64], n_cols: usize, bias: &[f32]) -> Vec<(f64, f64)> {
     let dot = |w: &[f32], x: &[f64], bias: f32| {
-        let terms = || w.iter().zip(x).map(|(w, x)| f64::from(*w) * x).chain([f64::from(bias)]);
+        let terms = || {
+            w.iter()
+                .zip(x)
+                .map(|(w, x)| f64::from(*w) * x)
+                .chain([f64::from(bias)])
+        };
         (terms().sum(), terms().map(f64::abs).sum())
     };
-    let rows = |x| w.chunks_exact(n_cols).zip(bias).map(move |(w, b)| dot(w, x, *b));
+    let rows = |x| {
+        w.chunks_exact(n_cols)
+            .zip(bias)
+            .map(move |(w, b)| dot(w, x, *b))
+    };
     x.chunks_exact(n_cols).flat_map(rows).collect()
 }
 
 /// The largest error in units of the magnitudes that the output is made of.
 fn worst_error(y: &[f32], expected: &[(f64, f64)]) -> f64 {
     assert_eq!(y.len(), expected.len());
-    let errors = y.iter().zip(expected).map(|(y, (value, size))| (f64::from(*y) - value).abs() / size);
-    errors.fold(0.0, |worst, error| if error <= worst { worst } else { error })
+    let errors = y
+        .iter()
+        .zip(expected)
+        .map(|(y, (value, size))| (f64::from(*y) - value).abs() / size);
+    errors.fold(
+        0.0,
+        |worst, error| if error <= worst { worst } else { error },
+    )
 }
 
 /// What the 8-bit codes say, independently of how they are packed.
@@ -58,7 +77,9 @@ fn quantized(x: &[f32], n_cols: usize) -> Vec<f64> {
         .flat_map(|block| {
             let max = block.iter().fold(0.0f32, |max, x| max.max(x.abs()));
             let inverse = if max < 1e-36 { 0.0 } else { 127.0 / max };
-            block.iter().map(move |x| f64::from((x * inverse).round_ties_even()) * f64::from(max / 127.0))
+            block
+                .iter()
+                .map(move |x| f64::from((x * inverse).round_ties_even()) * f64::from(max / 127.0))
         })
         .collect()
 }
@@ -73,11 +94,20 @@ struct Case {
     bias: Vec<f32>,
 }
 
-fn case(random: &mut Random, ty: BlockType, (n_tokens, n_rows, n_cols): (usize, usize, usize)) -> Case {
+fn case(
+    random: &mut Random,
+    ty: BlockType,
+    (n_tokens, n_rows, n_cols): (usize, usize, usize),
+) -> Case {
     let bytes = random.weight_bytes(ty, n_rows, n_cols);
     let mut values = vec![0.0; n_rows * n_cols];
     dequantize_row(ty, &bytes, &mut values);
-    Case { bytes, values, x: random.f32s(n_tokens * n_cols), bias: random.f32s(n_rows) }
+    Case {
+        bytes,
+        values,
+        x: random.f32s(n_tokens * n_cols),
+        bias: random.f32s(n_rows),
+    }
 }
 
 /// What a product starts with, the outputs before it, and what is due.
@@ -86,10 +116,18 @@ type Begun<'a> = (Start<'a>, Vec<f32>, Vec<(f64, f64)>);
 /// With the bias alone, and added to what is there.
 fn starts<'a>(random: &mut Random, bias: &'a [f32], expected: Vec<(f64, f64)>) -> [Begun<'a>; 2] {
     let before = random.f32s(expected.len());
-    let add = |((value, size), y): (&(f64, f64), &f32)| (value + f64::from(*y), size + f64::from(y.abs()));
+    let add = |((value, size), y): (&(f64, f64), &f32)| {
+        (value + f64::from(*y), size + f64::from(y.abs()))
+    };
     let more = expected.iter().zip(&before).map(add).collect();
-    let start = |accumulates| Start { bias: Some(bias), accumulates };
-    [(start(false), vec![f32::NAN; expected.len()], expected), (start(true), before, more)]
+    let start = |accumulates| Start {
+        bias: Some(bias),
+        accumulates,
+    };
+    [
+        (start(false), vec![f32::NAN; expected.len()], expected),
+        (start(true), before, more),
+    ]
 }
 
 #[test]
@@ -99,28 +137,60 @@ fn f32_product_of_every_type_and_shape() {
     for ty in BlockType::ALL {
         // More tokens than a task takes of so many columns.
         for shape @ (n_tokens, n_rows, n_cols) in shapes(ty).into_iter().chain([(101, 37, 2816)]) {
-            let Case { bytes, values, x, bias } = case(&mut random, ty, shape);
+            let Case {
+                bytes,
+                values,
+                x,
+                bias,
+            } = case(&mut random, ty, shape);
             let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
             let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
             let starts = starts(&mut random, &bias, product(&values, &exact, n_cols, &bias));
-            for (ctx, (start, before, expected)) in contexts.iter().flat_map(|ctx| starts.iter().map(move |s| (ctx, s)))
+            for (ctx, (start, before, expected)) in contexts
+                .iter()
+                .flat_map(|ctx| starts.iter().map(move |s| (ctx, s)))
             {
                 let mut y = before.clone();
                 let mut scratch = vec![f32::NAN; linear_f32_scratch_len(ctx, &weight, n_tokens)];
                 linear_f32(ctx, &weight, &x, n_tokens, *start, &mut y, &mut scratch);
                 let error = worst_error(&y, expected);
-                assert!(error < 1e-6, "{ty:?} {shape:?} {}: {error}", ctx.isa().name());
+                assert!(
+                    error < 1e-6,
+                    "{ty:?} {shape:?} {}: {error}",
+                    ctx.isa().name()
+                );
                 if ty != BlockType::F32 {
                     continue;
                 }
                 y.copy_from_slice(before);
-                assert!(by_panels(ctx, &weight, &x, n_tokens, *start, None, &mut y), "f32 is packed");
+                assert!(
+                    by_panels(ctx, &weight, &x, n_tokens, *start, None, &mut y),
+                    "f32 is packed"
+                );
                 let error = worst_error(&y, expected);
-                assert!(error < 1e-6, "packed {shape:?} {}: {error}", ctx.isa().name());
+                assert!(
+                    error < 1e-6,
+                    "packed {shape:?} {}: {error}",
+                    ctx.isa().name()
+                );
                 let mut activated = before.clone();
-                by_panels(ctx, &weight, &x, n_tokens, *start, Some(Unary::GeluErf), &mut activated);
+                by_panels(
+                    ctx,
+                    &weight,
+                    &x,
+                    n_tokens,
+                    *start,
+                    Some(Unary::GeluErf),
+                    &mut activated,
+                );
                 unary_in_place(ctx, Unary::GeluErf, &mut y);
-                assert!(activated.iter().zip(&y).all(|(a, b)| a.to_bits() == b.to_bits()), "activated {shape:?}");
+                assert!(
+                    activated
+                        .iter()
+                        .zip(&y)
+                        .all(|(a, b)| a.to_bits() == b.to_bits()),
+                    "activated {shape:?}"
+                );
             }
         }
     }
@@ -132,24 +202,39 @@ fn q8_product_of_every_type_and_shape() {
     let mut random = Random::new(2);
     for ty in BlockType::ALL.into_iter().filter(|ty| !ty.is_float()) {
         for shape @ (n_tokens, n_rows, n_cols) in shapes(ty) {
-            let Case { bytes, values, x, bias } = case(&mut random, ty, shape);
+            let Case {
+                bytes,
+                values,
+                x,
+                bias,
+            } = case(&mut random, ty, shape);
             let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
             let refitted = refitted(&weight, &values);
             let x8 = quantized(&x, n_cols);
             let [own, refitted] = [&values, &refitted].map(|w| product(w, &x8, n_cols, &bias));
             let starts = [own, refitted].map(|due| starts(&mut random, &bias, due));
             for (ctx, i) in contexts.iter().flat_map(|ctx| [(ctx, 0), (ctx, 1)]) {
-                let due = MOST.map(|most| &starts[usize::from(parts::is_wide(ctx.isa()) && n_tokens > most)][i]);
+                let due = MOST.map(|most| {
+                    &starts[usize::from(parts::is_wide(ctx.isa()) && n_tokens > most)][i]
+                });
                 let (start, before, expected) = due[0];
                 let mut y = before.clone();
                 let mut scratch = vec![f32::NAN; linear_fast_scratch_len(ctx, &weight, n_tokens)];
                 linear_fast(ctx, &weight, &x, n_tokens, *start, &mut y, &mut scratch);
                 let error = worst_error(&y, expected);
-                assert!(error < 1e-6, "{ty:?} {shape:?} {}: {error}", ctx.isa().name());
+                assert!(
+                    error < 1e-6,
+                    "{ty:?} {shape:?} {}: {error}",
+                    ctx.isa().name()
+                );
                 let (start, before, expected) = due[1];
                 for y in by_codes(ctx, &weight, &x, n_tokens, *start, before) {
                     let error = worst_error(&y, expected);
-                    assert!(error < 1e-6, "packed {ty:?} {shape:?} {}: {error}", ctx.isa().name());
+                    assert!(
+                        error < 1e-6,
+                        "packed {ty:?} {shape:?} {}: {error}",
+                        ctx.isa().name()
+                    );
                 }
             }
         }
@@ -158,7 +243,9 @@ fn q8_product_of_every_type_and_shape() {
 
 /// The codes of a weight, packed, where its type is.
 fn packed_codes(ctx: &Context, weight: &Weight) -> Option<Vec<u8>> {
-    let Weight { ty, n_rows, n_cols, .. } = *weight;
+    let Weight {
+        ty, n_rows, n_cols, ..
+    } = *weight;
     let mut bytes = vec![0xa5; packed_codes_len(ty, n_rows, n_cols)?];
     let mut scratch = vec![f32::NAN; pack_codes_scratch_len(ctx, n_cols)];
     pack_codes(ctx, weight, 0..n_rows, &mut bytes, &mut scratch);
@@ -166,14 +253,36 @@ fn packed_codes(ctx: &Context, weight: &Weight) -> Option<Vec<u8>> {
 }
 
 /// The product with the codes as they are stored, and packed, where their type is.
-fn by_codes(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, start: Start, before: &[f32]) -> Vec<Vec<f32>> {
-    let Weight { ty, n_rows, n_cols, .. } = *weight;
+fn by_codes(
+    ctx: &Context,
+    weight: &Weight,
+    x: &[f32],
+    n_tokens: usize,
+    start: Start,
+    before: &[f32],
+) -> Vec<Vec<f32>> {
+    let Weight {
+        ty, n_rows, n_cols, ..
+    } = *weight;
     let bytes = packed_codes(ctx, weight);
-    let packed = bytes.as_deref().map(|bytes| Codes::Packed(PackedCodes { ty, bytes, n_rows, n_cols }));
+    let packed = bytes.as_deref().map(|bytes| {
+        Codes::Packed(PackedCodes {
+            ty,
+            bytes,
+            n_rows,
+            n_cols,
+        })
+    });
     let product = |codes: Codes| {
         let mut y = before.to_vec();
         let mut scratch = vec![f32::NAN; linear_codes_scratch_len(ctx, codes, n_tokens)];
-        linear_codes(ctx, &mut [CodesProduct::new(codes, n_tokens, start, &mut y)], x, n_tokens, &mut scratch);
+        linear_codes(
+            ctx,
+            &mut [CodesProduct::new(codes, n_tokens, start, &mut y)],
+            x,
+            n_tokens,
+            &mut scratch,
+        );
         y
     };
     let stored = (!ty.is_float()).then_some(Codes::Stored(*weight));
@@ -187,20 +296,43 @@ fn gated_products_are_the_activation_of_one_times_the_other() {
     let mut random = Random::new(11);
     let contexts = contexts();
     let silu = |x: f64| x / (1.0 + (-x).exp());
-    let types = [BlockType::Q4_1, BlockType::Q4_0, BlockType::Q8_0, BlockType::Q6K];
-    for (ty, other) in types.into_iter().map(|ty| (ty, ty)).chain([(BlockType::Q4_1, BlockType::Q8_0)]) {
+    let types = [
+        BlockType::Q4_1,
+        BlockType::Q4_0,
+        BlockType::Q8_0,
+        BlockType::Q6K,
+    ];
+    for (ty, other) in types
+        .into_iter()
+        .map(|ty| (ty, ty))
+        .chain([(BlockType::Q4_1, BlockType::Q8_0)])
+    {
         // 2304 columns are several parts, and 901 tokens of them several blocks.
-        for shape @ (n_tokens, n_rows, n_cols) in
-            [(0, 5, 256), (1, 37, 512), (2, 16, 256), (7, 37, 512), (29, 37, 768), (101, 53, 2304), (911, 21, 2304)]
-        {
-            let cases = [case(&mut random, ty, shape), case(&mut random, other, shape)];
+        for shape @ (n_tokens, n_rows, n_cols) in [
+            (0, 5, 256),
+            (1, 37, 512),
+            (2, 16, 256),
+            (7, 37, 512),
+            (29, 37, 768),
+            (101, 53, 2304),
+            (911, 21, 2304),
+        ] {
+            let cases = [
+                case(&mut random, ty, shape),
+                case(&mut random, other, shape),
+            ];
             // So large that the activation bends, so small that it does not cut.
-            let x: Vec<f32> = cases[0].x.iter().map(|x| x * 2.0 / (n_cols as f32).sqrt()).collect();
+            let x: Vec<f32> = cases[0]
+                .x
+                .iter()
+                .map(|x| x * 2.0 / (n_cols as f32).sqrt())
+                .collect();
             let x8 = quantized(&x, n_cols);
             let due = [0, 1].map(|i| {
                 let case = &cases[i];
                 let weight = Weight::new([ty, other][i], &case.bytes, n_rows, n_cols).unwrap();
-                [&case.values, &refitted(&weight, &case.values)].map(|w| product(w, &x8, n_cols, &case.bias))
+                [&case.values, &refitted(&weight, &case.values)]
+                    .map(|w| product(w, &x8, n_cols, &case.bias))
             });
             for ctx in &contexts {
                 let is_refitted = usize::from(parts::is_wide(ctx.isa()) && n_tokens > MOST[1]);
@@ -209,11 +341,21 @@ fn gated_products_are_the_activation_of_one_times_the_other() {
                     .iter()
                     .zip(&cases)
                     .map(|(ty, case)| {
-                        packed_codes(ctx, &Weight::new(*ty, &case.bytes, n_rows, n_cols).unwrap()).unwrap()
+                        packed_codes(ctx, &Weight::new(*ty, &case.bytes, n_rows, n_cols).unwrap())
+                            .unwrap()
                     })
                     .collect();
-                let packed = |i: usize, ty| Codes::Packed(PackedCodes { ty, bytes: &weights[i], n_rows, n_cols });
-                let stored = |i: usize, ty| Codes::Stored(Weight::new(ty, &cases[i].bytes, n_rows, n_cols).unwrap());
+                let packed = |i: usize, ty| {
+                    Codes::Packed(PackedCodes {
+                        ty,
+                        bytes: &weights[i],
+                        n_rows,
+                        n_cols,
+                    })
+                };
+                let stored = |i: usize, ty| {
+                    Codes::Stored(Weight::new(ty, &cases[i].bytes, n_rows, n_cols).unwrap())
+                };
                 let biases = [Some(cases[0].bias.as_slice()), Some(&cases[1].bias)];
                 for (weights, biases) in [
                     ([packed(0, ty), packed(1, other)], biases),
@@ -221,17 +363,28 @@ fn gated_products_are_the_activation_of_one_times_the_other() {
                     ([stored(0, ty), stored(1, other)], biases),
                     ([packed(0, ty), stored(1, other)], biases),
                 ] {
-                    let gated = GatedCodes { weights, biases, op: Unary::Silu };
+                    let gated = GatedCodes {
+                        weights,
+                        biases,
+                        op: Unary::Silu,
+                    };
                     let mut y = vec![f32::NAN; n_tokens * n_rows];
-                    let mut scratch = vec![f32::NAN; linear_codes_gated_scratch_len(ctx, &gated, n_tokens)];
+                    let mut scratch =
+                        vec![f32::NAN; linear_codes_gated_scratch_len(ctx, &gated, n_tokens)];
                     linear_codes_gated(ctx, &gated, &x, n_tokens, &mut y, &mut scratch);
                     for (i, y) in y.iter().enumerate() {
-                        let bias = |case: usize| biases[case].map_or(f64::from(cases[case].bias[i % n_rows]), |_| 0.0);
+                        let bias = |case: usize| {
+                            biases[case].map_or(f64::from(cases[case].bias[i % n_rows]), |_| 0.0)
+                        };
                         let ((gate, gate_size), (up, up_size)) = (due[0][i], due[1][i]);
                         let (gate, up) = (gate - bias(0), up - bias(1));
                         let size = (gate_size + 1.0) * (up_size + 1.0);
                         let error = (f64::from(*y) - silu(gate) * up).abs() / size;
-                        assert!(error < 1e-6, "{ty:?} {other:?} {shape:?} {} at {i}: {error}", ctx.isa().name());
+                        assert!(
+                            error < 1e-6,
+                            "{ty:?} {other:?} {shape:?} {} at {i}: {error}",
+                            ctx.isa().name()
+                        );
                     }
                 }
             }
@@ -241,9 +394,14 @@ fn gated_products_are_the_activation_of_one_times_the_other() {
 
 #[test]
 fn eight_types_are_packed() {
-    let packed = BlockType::ALL.into_iter().filter(|ty| packed_codes_len(*ty, 33, 512).is_some());
+    let packed = BlockType::ALL
+        .into_iter()
+        .filter(|ty| packed_codes_len(*ty, 33, 512).is_some());
     use BlockType::{Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-    assert_eq!(packed.collect::<Vec<_>>(), [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K]);
+    assert_eq!(
+        packed.collect::<Vec<_>>(),
+        [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K]
+    );
     assert_eq!(packed_codes_len(Q8_0, usize::MAX, 1 << 20), None);
 }
 
@@ -252,14 +410,30 @@ fn q8_loses_less_than_a_percent() {
     let mut random = Random::new(3);
     let shape @ (n_tokens, n_rows, n_cols) = (6, 64, 768);
     for ty in BlockType::ALL.into_iter().filter(|ty| !ty.is_float()) {
-        let Case { bytes, values, x, bias } = case(&mut random, ty, shape);
+        let Case {
+            bytes,
+            values,
+            x,
+            bias,
+        } = case(&mut random, ty, shape);
         let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-        let expected: Vec<f64> = product(&values, &exact, n_cols, &bias).into_iter().map(|(value, _)| value).collect();
+        let expected: Vec<f64> = product(&values, &exact, n_cols, &bias)
+            .into_iter()
+            .map(|(value, _)| value)
+            .collect();
         let ctx = Context::new(1);
         let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
         let mut y = vec![0.0; n_tokens * n_rows];
         let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-        linear_fast(&ctx, &weight, &x, n_tokens, Start::bias(&bias), &mut y, &mut scratch);
+        linear_fast(
+            &ctx,
+            &weight,
+            &x,
+            n_tokens,
+            Start::bias(&bias),
+            &mut y,
+            &mut scratch,
+        );
         let error = relative_error(&y, &expected);
         assert!(error < 0.01, "{ty:?}: {error}");
     }
@@ -306,12 +480,27 @@ fn extreme_codes_do_not_saturate() {
                     let expected = product(&values, &quantized(&x, n_cols), n_cols, &[0.0; 16]);
                     let mut y = vec![0.0; n_tokens * n_rows];
                     let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-                    linear_fast(&ctx, &weight, &x, n_tokens, Start::NONE, &mut y, &mut scratch);
+                    linear_fast(
+                        &ctx,
+                        &weight,
+                        &x,
+                        n_tokens,
+                        Start::NONE,
+                        &mut y,
+                        &mut scratch,
+                    );
                     let error = worst_error(&y, &expected);
-                    assert!(error < 1e-6, "{ty:?} {fill:#x} {sign} {n_tokens} {}: {error}", ctx.isa().name());
+                    assert!(
+                        error < 1e-6,
+                        "{ty:?} {fill:#x} {sign} {n_tokens} {}: {error}",
+                        ctx.isa().name()
+                    );
                     for y in by_codes(&ctx, &weight, &x, n_tokens, Start::default(), &y) {
                         let error = worst_error(&y, &expected);
-                        assert!(error < 1e-6, "packed {ty:?} {fill:#x} {sign} {n_tokens}: {error}");
+                        assert!(
+                            error < 1e-6,
+                            "packed {ty:?} {fill:#x} {sign} {n_tokens}: {error}"
+                        );
                     }
                 }
             }
@@ -333,9 +522,25 @@ fn activations_that_are_not_numbers_show() {
                     x[at] = bad;
                     let mut y = vec![0.0; n_tokens * n_rows];
                     let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-                    linear_fast(&ctx, &weight, &x, n_tokens, Start::NONE, &mut y, &mut scratch);
-                    assert!(y[..n_rows].iter().all(|y| y.is_nan()), "{} {bad} at {at}", ctx.isa().name());
-                    assert!(y[n_rows..].iter().all(|y| y.is_finite()), "{} {bad} at {at}", ctx.isa().name());
+                    linear_fast(
+                        &ctx,
+                        &weight,
+                        &x,
+                        n_tokens,
+                        Start::NONE,
+                        &mut y,
+                        &mut scratch,
+                    );
+                    assert!(
+                        y[..n_rows].iter().all(|y| y.is_nan()),
+                        "{} {bad} at {at}",
+                        ctx.isa().name()
+                    );
+                    assert!(
+                        y[n_rows..].iter().all(|y| y.is_finite()),
+                        "{} {bad} at {at}",
+                        ctx.isa().name()
+                    );
                 }
             }
         }
@@ -352,14 +557,37 @@ fn of_no_columns_there_is_the_bias() {
                 let weight = Weight::new(ty, &[], 53, 0).unwrap();
                 let mut y = vec![f32::NAN; due.len()];
                 let mut scratch = vec![f32::NAN; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-                linear_fast(&ctx, &weight, &[], n_tokens, Start::bias(&bias), &mut y, &mut scratch);
+                linear_fast(
+                    &ctx,
+                    &weight,
+                    &[],
+                    n_tokens,
+                    Start::bias(&bias),
+                    &mut y,
+                    &mut scratch,
+                );
                 assert_eq!(y, due, "{ty:?} {n_tokens} {}", ctx.isa().name());
-                for y in by_codes(&ctx, &weight, &[], n_tokens, Some(bias.as_slice()).into(), &y) {
+                for y in by_codes(
+                    &ctx,
+                    &weight,
+                    &[],
+                    n_tokens,
+                    Some(bias.as_slice()).into(),
+                    &y,
+                ) {
                     assert_eq!(y, due, "packed {ty:?} {n_tokens} {}", ctx.isa().name());
                 }
                 if ty == BlockType::F32 {
                     y.fill(f32::NAN);
-                    by_panels(&ctx, &weight, &[], n_tokens, Some(bias.as_slice()).into(), None, &mut y);
+                    by_panels(
+                        &ctx,
+                        &weight,
+                        &[],
+                        n_tokens,
+                        Some(bias.as_slice()).into(),
+                        None,
+                        &mut y,
+                    );
                     assert_eq!(y, due, "panels {n_tokens} {}", ctx.isa().name());
                 }
             }
@@ -379,7 +607,9 @@ fn tiny_and_zero_activations() {
             let mut scratch = vec![0.0; linear_fast_scratch_len(&ctx, &weight, 1)];
             linear_fast(&ctx, &weight, &x, 1, Start::NONE, &mut y, &mut scratch);
             assert!(
-                y.iter().all(|y| y.is_finite() && (size < 1e-36 && *y == 0.0 || size >= 1e-36 && *y != 0.0)),
+                y.iter()
+                    .all(|y| y.is_finite()
+                        && (size < 1e-36 && *y == 0.0 || size >= 1e-36 && *y != 0.0)),
                 "{size}: {y:?}"
             );
         }
@@ -396,18 +626,27 @@ fn by_panels(
     then: Option<Unary>,
     y: &mut [f32],
 ) -> bool {
-    let Weight { ty, n_rows, n_cols, .. } = *weight;
-    let Some(len) = packed_len(ctx.isa(), ty, n_rows, n_cols) else { return false };
+    let Weight {
+        ty, n_rows, n_cols, ..
+    } = *weight;
+    let Some(len) = packed_len(ctx.isa(), ty, n_rows, n_cols) else {
+        return false;
+    };
     let mut panels = vec![PackedColumn([f32::NAN; LANES]); len];
     pack(ctx, weight, &mut panels);
-    let packed = Packed { ty, panels: &panels, n_rows, n_cols };
+    let packed = Packed {
+        ty,
+        panels: &panels,
+        n_rows,
+        n_cols,
+    };
     let mut scratch = vec![f32::NAN; linear_packed_scratch_len(&packed, n_tokens)];
     linear_packed(ctx, &packed, x, n_tokens, start, then, y, &mut scratch);
     true
 }
 
-/// Rows about the tiles of 4 and 32, columns about the steps of 32 and the panels of 768 and 1024, tokens about the tiles of 4 and
-/// 12 of both forms.
+/// Rows about the tiles of 4 and 32, columns about the steps of 32 and the panels of 768 and 1024,
+/// tokens about the tiles of 4 and 12 of both forms.
 fn bf16_shapes() -> Vec<(usize, usize, usize)> {
     let mut shapes = Vec::new();
     for n_cols in [0, 1, 2, 31, 32, 33, 63, 300, 576, 1061, 2050] {
@@ -420,7 +659,13 @@ fn bf16_shapes() -> Vec<(usize, usize, usize)> {
     shapes
 }
 
-fn fast(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: Option<&[f32]>) -> Vec<f32> {
+fn fast(
+    ctx: &Context,
+    weight: &Weight,
+    x: &[f32],
+    n_tokens: usize,
+    bias: Option<&[f32]>,
+) -> Vec<f32> {
     let mut y = vec![f32::NAN; n_tokens * weight.n_rows];
     let mut scratch = vec![f32::NAN; linear_fast_scratch_len(ctx, weight, n_tokens)];
     linear_fast(ctx, weight, x, n_tokens, bias.into(), &mut y, &mut scratch);
@@ -432,11 +677,21 @@ fn bf16_product_of_every_shape() {
     let contexts = contexts();
     let mut random = Random::new(7);
     for shape @ (n_tokens, n_rows, n_cols) in bf16_shapes() {
-        let Case { bytes, values, x, bias } = case(&mut random, BlockType::Bf16, shape);
+        let Case {
+            bytes,
+            values,
+            x,
+            bias,
+        } = case(&mut random, BlockType::Bf16, shape);
         let weight = Weight::new(BlockType::Bf16, &bytes, n_rows, n_cols).unwrap();
-        let rounded: Vec<f64> = x.iter().map(|x| f64::from(bf16_to_f32(f32_to_bf16(*x)))).collect();
+        let rounded: Vec<f64> = x
+            .iter()
+            .map(|x| f64::from(bf16_to_f32(f32_to_bf16(*x))))
+            .collect();
         let expected = if n_cols == 0 {
-            let row = bias.iter().map(|bias| (f64::from(*bias), f64::from(bias.abs())));
+            let row = bias
+                .iter()
+                .map(|bias| (f64::from(*bias), f64::from(bias.abs())));
             row.cycle().take(n_tokens * n_rows).collect()
         } else {
             product(&values, &rounded, n_cols, &bias)
@@ -447,14 +702,38 @@ fn bf16_product_of_every_shape() {
                 let error = worst_error(&y, &expected);
                 assert!(error < 1e-6, "{shape:?} {}: {error}", ctx.isa().name());
                 let mut y = vec![f32::NAN; y.len()];
-                let is_packed = by_panels(ctx, &weight, &x, n_tokens, Some(bias.as_slice()).into(), None, &mut y);
+                let is_packed = by_panels(
+                    ctx,
+                    &weight,
+                    &x,
+                    n_tokens,
+                    Some(bias.as_slice()).into(),
+                    None,
+                    &mut y,
+                );
                 assert_eq!(is_packed, n_cols % 2 == 0, "{shape:?}");
-                let error = if is_packed { worst_error(&y, &expected) } else { 0.0 };
-                assert!(error < 1e-6, "packed {shape:?} {}: {error}", ctx.isa().name());
+                let error = if is_packed {
+                    worst_error(&y, &expected)
+                } else {
+                    0.0
+                };
+                assert!(
+                    error < 1e-6,
+                    "packed {shape:?} {}: {error}",
+                    ctx.isa().name()
+                );
             } else {
                 let mut reference = vec![f32::NAN; y.len()];
                 let mut scratch = vec![f32::NAN; linear_f32_scratch_len(ctx, &weight, n_tokens)];
-                linear_f32(ctx, &weight, &x, n_tokens, Start::bias(&bias), &mut reference, &mut scratch);
+                linear_f32(
+                    ctx,
+                    &weight,
+                    &x,
+                    n_tokens,
+                    Start::bias(&bias),
+                    &mut reference,
+                    &mut scratch,
+                );
                 assert_eq!(y, reference, "{shape:?} {}", ctx.isa().name());
             }
         }
@@ -466,11 +745,22 @@ fn bf16_loses_less_than_a_percent() {
     let mut random = Random::new(8);
     for n_tokens in [1, 67] {
         let shape @ (_, n_rows, n_cols) = (n_tokens, 64, 2048);
-        let Case { bytes, values, x, bias } = case(&mut random, BlockType::Bf16, shape);
+        let Case {
+            bytes,
+            values,
+            x,
+            bias,
+        } = case(&mut random, BlockType::Bf16, shape);
         let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-        let expected: Vec<f64> = product(&values, &exact, n_cols, &bias).into_iter().map(|(value, _)| value).collect();
+        let expected: Vec<f64> = product(&values, &exact, n_cols, &bias)
+            .into_iter()
+            .map(|(value, _)| value)
+            .collect();
         let weight = Weight::new(BlockType::Bf16, &bytes, n_rows, n_cols).unwrap();
-        let error = relative_error(&fast(&Context::new(1), &weight, &x, n_tokens, Some(&bias)), &expected);
+        let error = relative_error(
+            &fast(&Context::new(1), &weight, &x, n_tokens, Some(&bias)),
+            &expected,
+        );
         assert!(error < 0.01, "{n_tokens}: {error}");
     }
 }
@@ -491,18 +781,30 @@ fn bf16_values_that_are_not_numbers_stay_where_they_are() {
                     let y = fast(&ctx, &weight, &x, n_tokens, None);
                     let name = ctx.isa().name();
                     assert!(
-                        y[..n_rows].iter().all(|y| !y.is_finite() && y.is_nan() == bad.is_nan()),
+                        y[..n_rows]
+                            .iter()
+                            .all(|y| !y.is_finite() && y.is_nan() == bad.is_nan()),
                         "{name} {bad} {at}"
                     );
-                    assert!(y[n_rows..].iter().all(|y| y.is_finite()), "{name} {bad} {at}");
+                    assert!(
+                        y[n_rows..].iter().all(|y| y.is_finite()),
+                        "{name} {bad} {at}"
+                    );
                     // In the weights of the second row.
                     x[at] = 1.0;
                     let mut bytes = bytes.clone();
-                    bytes[2 * (n_cols + at)..][..2].copy_from_slice(&f32_to_bf16(bad).to_le_bytes());
-                    let weight = Weight { bytes: &bytes, ..weight };
+                    bytes[2 * (n_cols + at)..][..2]
+                        .copy_from_slice(&f32_to_bf16(bad).to_le_bytes());
+                    let weight = Weight {
+                        bytes: &bytes,
+                        ..weight
+                    };
                     let y = fast(&ctx, &weight, &x, n_tokens, None);
                     let is_right = |(i, y): (usize, &f32)| y.is_finite() == (i % n_rows != 1);
-                    assert!(y.iter().enumerate().all(is_right), "{name} {bad} {at}: {y:?}");
+                    assert!(
+                        y.iter().enumerate().all(is_right),
+                        "{name} {bad} {at}: {y:?}"
+                    );
                 }
             }
         }
@@ -527,7 +829,11 @@ fn bf16_subnormals_are_zeros_and_ties_go_to_even() {
             ] {
                 let mut x = vec![0.0; n_tokens * 40];
                 x.chunks_exact_mut(40).for_each(|x| x[33] = value);
-                assert_eq!(fast(&ctx, &weight, &x, n_tokens, None), vec![expected; n_tokens], "{value}");
+                assert_eq!(
+                    fast(&ctx, &weight, &x, n_tokens, None),
+                    vec![expected; n_tokens],
+                    "{value}"
+                );
             }
         }
     }
@@ -556,11 +862,15 @@ fn gather_is_the_scalar_form() {
 #[test]
 fn sizes_that_do_not_fit_are_errors() {
     assert_eq!(
-        Weight::new(BlockType::Q4K, &[], 1, 128).unwrap_err().to_string(),
+        Weight::new(BlockType::Q4K, &[], 1, 128)
+            .unwrap_err()
+            .to_string(),
         "a row of 128 values is not a whole number of Q4K blocks of 256"
     );
     assert_eq!(
-        Weight::new(BlockType::Q8_0, &[0; 33], 1, 32).unwrap_err().to_string(),
+        Weight::new(BlockType::Q8_0, &[0; 33], 1, 32)
+            .unwrap_err()
+            .to_string(),
         "the weight needs 34 bytes and has 33"
     );
     assert!(Weight::new(BlockType::F32, &[], usize::MAX, 1 << 20).is_err());
@@ -572,8 +882,22 @@ fn sizes_that_do_not_fit_are_errors() {
 fn sums_of_the_largest_codes_do_not_overflow() {
     use BlockType::{Q4_0, Q4_1, Q5_0, Q5_1, Q6K, Q8_0};
     let mut random = Random::new(17);
-    for (ty, codes) in [(Q4_0, 2..18), (Q4_1, 4..20), (Q5_0, 2..22), (Q5_1, 4..24), (Q8_0, 2..34), (Q6K, 0..192)] {
-        for (byte, x) in [(0xff, 1.0), (0xff, -1.0), (0, 1.0), (0, -1.0), (0x80, 1.0), (0x7f, -1.0)] {
+    for (ty, codes) in [
+        (Q4_0, 2..18),
+        (Q4_1, 4..20),
+        (Q5_0, 2..22),
+        (Q5_1, 4..24),
+        (Q8_0, 2..34),
+        (Q6K, 0..192),
+    ] {
+        for (byte, x) in [
+            (0xff, 1.0),
+            (0xff, -1.0),
+            (0, 1.0),
+            (0, -1.0),
+            (0x80, 1.0),
+            (0x7f, -1.0),
+        ] {
             let (n_tokens, n_rows, n_cols) = (29, 37, 256);
             let mut case = case(&mut random, ty, (n_tokens, n_rows, n_cols));
             for block in case.bytes.chunks_exact_mut(ty.block_bytes()) {
@@ -584,13 +908,29 @@ fn sums_of_the_largest_codes_do_not_overflow() {
             let weight = Weight::new(ty, &case.bytes, n_rows, n_cols).unwrap();
             let refitted = refitted(&weight, &case.values);
             for ctx in contexts() {
-                let values = if parts::is_wide(ctx.isa()) { &refitted } else { &case.values };
+                let values = if parts::is_wide(ctx.isa()) {
+                    &refitted
+                } else {
+                    &case.values
+                };
                 let expected = product(values, &quantized(&x, n_cols), n_cols, &case.bias);
                 let mut y = vec![f32::NAN; n_tokens * n_rows];
                 let mut scratch = vec![f32::NAN; linear_fast_scratch_len(&ctx, &weight, n_tokens)];
-                linear_fast(&ctx, &weight, &x, n_tokens, Start::bias(&case.bias), &mut y, &mut scratch);
+                linear_fast(
+                    &ctx,
+                    &weight,
+                    &x,
+                    n_tokens,
+                    Start::bias(&case.bias),
+                    &mut y,
+                    &mut scratch,
+                );
                 let error = worst_error(&y, &expected);
-                assert!(error < 2e-6, "{ty:?}, codes {byte:#x}, {}: {error}", ctx.isa().name());
+                assert!(
+                    error < 2e-6,
+                    "{ty:?}, codes {byte:#x}, {}: {error}",
+                    ctx.isa().name()
+                );
             }
         }
     }

@@ -1,11 +1,13 @@
-//! Products of panels in f32 with many tokens, in tiles: as many tokens and rows as there are registers for their sums.
+//! Products of panels in f32 with many tokens, in tiles: as many tokens and rows as there are
+//! registers for their sums.
 
 use super::packed::PackedColumn;
 use super::{Extent, LINE_BYTES, Output};
 use crate::simd::{Kernel, LANES, Multiply, Simd};
 use crate::{Context, Isa};
 
-/// Panels that a task multiplies at once, here and in `parts`: with many registers each input that is read is multiplied with two.
+/// Panels that a task multiplies at once, here and in `parts`: with many registers each input that
+/// is read is multiplied with two.
 pub(super) fn task_panels(isa: Isa) -> usize {
     struct TaskPanels;
     impl Kernel for TaskPanels {
@@ -23,18 +25,31 @@ pub(super) const fn most_panels<S: Simd>() -> usize {
     if S::TILE_TOKENS >= 12 { 2 } else { 1 }
 }
 
-/// Tokens that suffice for a task of weights that need not be unpacked: what a thread reads of them then comes soon enough.
+/// Tokens that suffice for a task of weights that need not be unpacked: what a thread reads of them
+/// then comes soon enough.
 pub(super) const LEAST_PACKED_TOKENS: usize = 48;
 
-/// Tokens of a task, a multiple of `unit` and `most` at most: as many shares as there are threads, or a multiple of that, so that each
-/// thread has tokens of its own. What it writes here it reads next: from another thread's cache that took 1.1 to 1.17 of the time of
-/// a product of 512 tokens. That each thread reads, or fills, all panels costs less, unless it has fewer tokens than `least`: then
-/// threads share them.
-pub(super) fn share_len(ctx: &Context, n_tokens: usize, (unit, least): (usize, usize), most: usize) -> usize {
+/// Tokens of a task, a multiple of `unit` and `most` at most: as many shares as there are threads,
+/// or a multiple of that, so that each thread has tokens of its own. What it writes here it reads
+/// next: from another thread's cache that took 1.1 to 1.17 of the time of a product of 512 tokens.
+/// That each thread reads, or fills, all panels costs less, unless it has fewer tokens than
+/// `least`: then threads share them.
+pub(super) fn share_len(
+    ctx: &Context,
+    n_tokens: usize,
+    (unit, least): (usize, usize),
+    most: usize,
+) -> usize {
     let most = (most / unit * unit).max(unit);
     let n_blocks = n_tokens.div_ceil(most).max(1);
-    let n_shares = n_blocks.next_multiple_of(ctx.pool().n_threads()).min(n_tokens / least).max(n_blocks);
-    n_tokens.div_ceil(n_shares).next_multiple_of(unit).clamp(1, most)
+    let n_shares = n_blocks
+        .next_multiple_of(ctx.pool().n_threads())
+        .min(n_tokens / least)
+        .max(n_blocks);
+    n_tokens
+        .div_ceil(n_shares)
+        .next_multiple_of(unit)
+        .clamp(1, most)
 }
 
 /// Columns between one asking for lines ahead and the next.
@@ -51,7 +66,8 @@ pub(super) struct Next<'a> {
     pub(super) n_bytes: usize,
 }
 
-/// Asks for what is read next a few lines at a time, so that the tiles of one panel together ask for the whole of it.
+/// Asks for what is read next a few lines at a time, so that the tiles of one panel together ask
+/// for the whole of it.
 struct Ahead<'a> {
     next: Next<'a>,
     /// In the first row.
@@ -63,7 +79,9 @@ impl Ahead<'_> {
     #[inline(always)]
     fn ask<S: Simd>(&mut self, simd: S) {
         for _ in 0..self.at_once {
-            let Some(line) = self.next.rows.get(self.at) else { return };
+            let Some(line) = self.next.rows.get(self.at) else {
+                return;
+            };
             simd.prefetch_far(std::ptr::from_ref(line).cast());
             self.at += LINE_BYTES;
             if self.at >= self.next.n_bytes {
@@ -134,16 +152,36 @@ impl Tiles<'_> {
     /// Panels that the rows make.
     #[inline(always)]
     pub(super) fn n_panels<S: Simd>(&self) -> usize {
-        (self.out.n_rows - self.first_row).div_ceil(LANES).min(most_panels::<S>())
+        (self.out.n_rows - self.first_row)
+            .div_ceil(LANES)
+            .min(most_panels::<S>())
     }
 
-    /// The products of panels with as many columns: of the first they are, with the bias, the outputs, and of others added to them.
-    /// `next` is asked for meanwhile.
+    /// The products of panels with as many columns: of the first they are, with the bias, the
+    /// outputs, and of others added to them. `next` is asked for meanwhile.
     #[inline(always)]
-    pub(super) fn multiply<M: Multiply>(&self, simd: M, panels: Panels, inputs: Inputs, extent: Extent, next: Next) {
-        let Panels { data, stride, len, n_panels } = panels;
+    pub(super) fn multiply<M: Multiply>(
+        &self,
+        simd: M,
+        panels: Panels,
+        inputs: Inputs,
+        extent: Extent,
+        next: Next,
+    ) {
+        let Panels {
+            data,
+            stride,
+            len,
+            n_panels,
+        } = panels;
         if const { M::Base::TILE_TOKENS >= 12 } && n_panels == 2 {
-            self.multiply_by::<M, 2>(simd, [&data[..len], &data[stride..][..len]], inputs, extent, next);
+            self.multiply_by::<M, 2>(
+                simd,
+                [&data[..len], &data[stride..][..len]],
+                inputs,
+                extent,
+                next,
+            );
         } else {
             self.multiply_by::<M, 1>(simd, [&data[..len]], inputs, extent, next);
         }
@@ -159,15 +197,21 @@ impl Tiles<'_> {
         next: Next,
     ) {
         let mut token_idx = self.first_token;
-        let n_tiles = (self.end_token - token_idx).div_ceil(M::Base::TILE_TOKENS.clamp(6, 12)).max(1);
+        let n_tiles = (self.end_token - token_idx)
+            .div_ceil(M::Base::TILE_TOKENS.clamp(6, 12))
+            .max(1);
         // Of a column there is no more than a line of each panel to read.
-        let mut ahead = Ahead { next, at: 0, at_once: (P * CHUNK_COLS).div_ceil(n_tiles) };
+        let mut ahead = Ahead {
+            next,
+            at: 0,
+            at_once: (P * CHUNK_COLS).div_ceil(n_tiles),
+        };
         while const { M::Base::TILE_TOKENS >= 12 } && self.end_token - token_idx >= 12 {
             self.tile::<M, P, 12>(simd, panels, token_idx, inputs, extent, &mut ahead);
             token_idx += 12;
         }
-        // 12 sums of two registers, a weight of two and a broadcast fill the 16 registers of AVX2. Fewer than 4 tokens leave
-        // multipliers idle, so that 7 to 11 are taken in halves.
+        // 12 sums of two registers, a weight of two and a broadcast fill the 16 registers of AVX2.
+        // Fewer than 4 tokens leave multipliers idle, so that 7 to 11 are taken in halves.
         while token_idx < self.end_token {
             let n = match self.end_token - token_idx {
                 n @ ..=6 => n,
@@ -198,10 +242,20 @@ impl Tiles<'_> {
         ahead: &mut Ahead,
     ) {
         let (base, n_cols) = (simd.base(), panels[0].len());
-        // By one address and a stride: an address for each token takes more registers than there are.
-        let inputs = Inputs { data: &inputs.data[(first_token - self.first_token) * inputs.stride..], ..inputs };
-        assert!(inputs.data.len() >= (N - 1) * inputs.stride + n_cols, "inputs of each token");
-        let panel = |p: usize| self.out.panel(first_token, self.first_row + p * LANES, extent.is_first);
+        // By one address and a stride: an address for each token takes more registers than there
+        // are.
+        let inputs = Inputs {
+            data: &inputs.data[(first_token - self.first_token) * inputs.stride..],
+            ..inputs
+        };
+        assert!(
+            inputs.data.len() >= (N - 1) * inputs.stride + n_cols,
+            "inputs of each token"
+        );
+        let panel = |p: usize| {
+            self.out
+                .panel(first_token, self.first_row + p * LANES, extent.is_first)
+        };
         for p in 0..P {
             panel(p).prefetch(base, N);
         }

@@ -3,8 +3,8 @@
 use super::{BlockType, IQ4_VALUES};
 use crate::f16::{bf16_to_f32, f16_to_f32};
 
-/// The values of `bytes`, whole blocks of type `ty`, in order. Each product and sum is rounded to f32 once, as in the
-/// `gguf` package.
+/// The values of `bytes`, whole blocks of type `ty`, in order. Each product and sum is rounded to
+/// f32 once, as in the `gguf` package.
 ///
 /// # Panics
 /// If `out` is not a whole number of blocks or `bytes` is not exactly these blocks.
@@ -15,11 +15,20 @@ pub fn dequantize_row(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
 /// As [`dequantize_row`], to be compiled for the instruction set of its caller.
 #[inline(always)]
 pub(crate) fn dequantize_inline(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
-    assert_eq!(Some(bytes.len()), ty.row_bytes(out.len()), "bytes of a row of {} values of type {ty:?}", out.len());
+    assert_eq!(
+        Some(bytes.len()),
+        ty.row_bytes(out.len()),
+        "bytes of a row of {} values of type {ty:?}",
+        out.len()
+    );
     match ty {
         BlockType::F32 => blocks::<4, 1>(bytes, out, |b, o| o[0] = f32::from_le_bytes(*b)),
-        BlockType::F16 => blocks::<2, 1>(bytes, out, |b, o| o[0] = f16_to_f32(u16::from_le_bytes(*b))),
-        BlockType::Bf16 => blocks::<2, 1>(bytes, out, |b, o| o[0] = bf16_to_f32(u16::from_le_bytes(*b))),
+        BlockType::F16 => {
+            blocks::<2, 1>(bytes, out, |b, o| o[0] = f16_to_f32(u16::from_le_bytes(*b)))
+        }
+        BlockType::Bf16 => blocks::<2, 1>(bytes, out, |b, o| {
+            o[0] = bf16_to_f32(u16::from_le_bytes(*b))
+        }),
         BlockType::Q4_0 => blocks::<18, 32>(bytes, out, q4_0),
         BlockType::Q4_1 => blocks::<20, 32>(bytes, out, q4_1),
         BlockType::Q5_0 => blocks::<22, 32>(bytes, out, q5_0),
@@ -108,29 +117,35 @@ fn q8_0(b: &[u8; 34], o: &mut [f32; 32]) {
     }
 }
 
-/// 16 bytes of scale (low half) and minimum, 64 bytes of codes, d f16, dmin f16. Code `128 h + 32 s + i` is bits `2 s`
-/// of byte `32 h + i`.
+/// 16 bytes of scale (low half) and minimum, 64 bytes of codes, d f16, dmin f16. Code
+/// `128 h + 32 s + i` is bits `2 s` of byte `32 h + i`.
 #[inline(always)]
 fn q2_k(b: &[u8; 84], o: &mut [f32; 256]) {
     let (d, dmin) = (half(b, 80), half(b, 82));
     for (group, values) in o.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let (scale, min) = (d * (b[group] & 15) as f32, dmin * (b[group] >> 4) as f32);
-        let (start, shift) = (16 + 32 * (group / 8) + 16 * (group % 2), 2 * (group / 2 % 4));
+        let (start, shift) = (
+            16 + 32 * (group / 8) + 16 * (group % 2),
+            2 * (group / 2 % 4),
+        );
         for (i, value) in values.iter_mut().enumerate() {
             *value = scale * (b[start + i] >> shift & 3) as f32 - min;
         }
     }
 }
 
-/// 32 bytes of third bits, 64 bytes as in Q2_K, 12 bytes of scales, d f16. The third bit of code `32 j + i` is bit j of
-/// byte i; where it is 0, 4 is taken off.
+/// 32 bytes of third bits, 64 bytes as in Q2_K, 12 bytes of scales, d f16. The third bit of code
+/// `32 j + i` is bit j of byte i; where it is 0, 4 is taken off.
 #[inline(always)]
 fn q3_k(b: &[u8; 110], o: &mut [f32; 256]) {
     let d = half(b, 108);
     let scales = q3_k_scales(b);
     for (group, values) in o.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let scale = d * scales[group] as f32;
-        let (start, shift) = (32 + 32 * (group / 8) + 16 * (group % 2), 2 * (group / 2 % 4));
+        let (start, shift) = (
+            32 + 32 * (group / 8) + 16 * (group % 2),
+            2 * (group / 2 % 4),
+        );
         for (i, value) in values.iter_mut().enumerate() {
             let third = (b[16 * (group % 2) + i] >> (group / 2) & 1) ^ 1;
             *value = scale * ((b[start + i] >> shift & 3) as i8 - (third << 2) as i8) as f32;
@@ -138,8 +153,8 @@ fn q3_k(b: &[u8; 110], o: &mut [f32; 256]) {
     }
 }
 
-/// The 16 scales of a Q3_K block, 6 bits each with 32 taken off: the low four bits of scale `8 n + i` are half n of
-/// byte i, the high two of scale `4 n + i` are bits `2 n` of byte `8 + i`.
+/// The 16 scales of a Q3_K block, 6 bits each with 32 taken off: the low four bits of scale
+/// `8 n + i` are half n of byte i, the high two of scale `4 n + i` are bits `2 n` of byte `8 + i`.
 #[inline(always)]
 pub(crate) fn q3_k_scales(b: &[u8; 110]) -> [i8; 16] {
     let packed = &b[96..108];
@@ -150,11 +165,14 @@ pub(crate) fn q3_k_scales(b: &[u8; 110]) -> [i8; 16] {
     })
 }
 
-/// The 8 scales, then the 8 minima of a Q4_K or Q5_K block, 6 bits each. Of the first four the byte has all bits; of
-/// the last four the low four bits are in bytes 8..12 and the high two on top of bytes 0..8.
+/// The 8 scales, then the 8 minima of a Q4_K or Q5_K block, 6 bits each. Of the first four the byte
+/// has all bits; of the last four the low four bits are in bytes 8..12 and the high two on top of
+/// bytes 0..8.
 #[inline(always)]
 pub(crate) fn k_scales(packed: &[u8; 12]) -> [u8; 16] {
-    let word = |at: usize| u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]]);
+    let word = |at: usize| {
+        u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]])
+    };
     let (scale, min, low) = (word(0), word(4), word(8));
     let words = [
         scale & 0x3f3f_3f3f,
@@ -172,11 +190,13 @@ pub(crate) fn k_scales(packed: &[u8; 12]) -> [u8; 16] {
 /// The 12 scale bytes that start at byte 4 of a Q4_K or Q5_K block.
 #[inline(always)]
 fn scale_bytes(b: &[u8]) -> &[u8; 12] {
-    b[4..].first_chunk().expect("the block is longer than its scales")
+    b[4..]
+        .first_chunk()
+        .expect("the block is longer than its scales")
 }
 
-/// d f16, dmin f16, 12 bytes of scales, 128 bytes: byte `32 n + i` holds code `64 n + i` (low half) and code `64 n + 32
-/// + i`.
+/// d f16, dmin f16, 12 bytes of scales, 128 bytes: byte `32 n + i` holds code `64 n + i` (low half)
+/// and code `64 n + 32 + i`.
 #[inline(always)]
 fn q4_k(b: &[u8; 144], o: &mut [f32; 256]) {
     let (d, dmin) = (half(b, 0), half(b, 2));
@@ -190,8 +210,8 @@ fn q4_k(b: &[u8; 144], o: &mut [f32; 256]) {
     }
 }
 
-/// d f16, dmin f16, 12 bytes of scales, 32 bytes of fifth bits, 128 bytes as in Q4_K. The fifth bit of code `32 j + i`
-/// is bit j of byte i.
+/// d f16, dmin f16, 12 bytes of scales, 32 bytes of fifth bits, 128 bytes as in Q4_K. The fifth bit
+/// of code `32 j + i` is bit j of byte i.
 #[inline(always)]
 fn q5_k(b: &[u8; 176], o: &mut [f32; 256]) {
     let (d, dmin) = (half(b, 0), half(b, 2));
@@ -206,15 +226,19 @@ fn q5_k(b: &[u8; 176], o: &mut [f32; 256]) {
     }
 }
 
-/// 128 bytes of low halves, 64 bytes of high two bits, 16 signed scales, d f16. Code `128 h + 64 n + i` has half n of
-/// byte `64 h + i`; code `128 h + 32 s + i` has bits `2 s` of high byte `32 h + i`.
+/// 128 bytes of low halves, 64 bytes of high two bits, 16 signed scales, d f16. Code
+/// `128 h + 64 n + i` has half n of byte `64 h + i`; code `128 h + 32 s + i` has bits `2 s` of high
+/// byte `32 h + i`.
 #[inline(always)]
 fn q6_k(b: &[u8; 210], o: &mut [f32; 256]) {
     let d = half(b, 208);
     for (group, values) in o.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let scale = d * (b[192 + group] as i8) as f32;
         let (low_start, low_shift) = (64 * (group / 8) + 16 * (group % 4), 4 * (group / 4 % 2));
-        let (high_start, high_shift) = (128 + 32 * (group / 8) + 16 * (group % 2), 2 * (group / 2 % 4));
+        let (high_start, high_shift) = (
+            128 + 32 * (group / 8) + 16 * (group % 2),
+            2 * (group / 2 % 4),
+        );
         for (i, value) in values.iter_mut().enumerate() {
             let low = b[low_start + i] >> low_shift & 15;
             let high = b[high_start + i] >> high_shift & 3;
@@ -233,7 +257,8 @@ fn iq4_nl(b: &[u8; 18], o: &mut [f32; 32]) {
     }
 }
 
-/// d f16, the high two bits of the 8 scales (16 bits), their low halves (4 bytes), 8 times 16 bytes as in Q4_0.
+/// d f16, the high two bits of the 8 scales (16 bits), their low halves (4 bytes), 8 times 16 bytes
+/// as in Q4_0.
 #[inline(always)]
 fn iq4_xs(b: &[u8; 136], o: &mut [f32; 256]) {
     let d = half(b, 0);

@@ -1,8 +1,9 @@
 //! The block layouts as vectors: 64 codes at a time with the scale and the shift of each.
 //!
-//! All types come to one form: value = scale * code + shift, where code is an 8-bit integer and scale and shift are
-//! constant over a group of 32 or 16 columns. So a product needs integer dot products of codes, and per group one
-//! multiplication by the scale and one of the shift with the sum of the activations.
+//! All types come to one form: value = scale * code + shift, where code is an 8-bit integer and
+//! scale and shift are constant over a group of 32 or 16 columns. So a product needs integer dot
+//! products of codes, and per group one multiplication by the scale and one of the shift with the
+//! sum of the activations.
 
 use super::dequantize::{iq4_xs_scales, k_scales, q3_k_scales};
 use super::{BlockType, IQ4_VALUES};
@@ -18,7 +19,8 @@ pub(crate) struct Step<S: Simd> {
     pub(crate) shift: S::F,
 }
 
-/// A whole number of blocks that is a multiple of 64 columns: one super-block of 256, or two blocks of 32.
+/// A whole number of blocks that is a multiple of 64 columns: one super-block of 256, or two blocks
+/// of 32.
 pub(crate) trait SuperBlock: Copy + 'static {
     const ZERO: Self;
     fn split(bytes: &[u8]) -> (&[Self], &[u8]);
@@ -51,14 +53,16 @@ pub(crate) trait Format {
     const IS_WIDE: bool;
     /// The largest code, of a narrow format.
     const MAX_CODE: usize = 127;
-    /// The shift is so many times the scale in all groups, not counting what [`Simd::WIDE_XOR`] added; None where each group has
-    /// its own.
+    /// The shift is so many times the scale in all groups, not counting what [`Simd::WIDE_XOR`]
+    /// added; None where each group has its own.
     const OFFSET: Option<i8>;
-    /// The shift is 0 and need not be looked at, on instruction sets that take wide codes as they are.
+    /// The shift is 0 and need not be looked at, on instruction sets that take wide codes as they
+    /// are.
     const HAS_NO_SHIFT: bool = matches!(Self::OFFSET, Some(0));
 
     fn head<S: Simd>(simd: S, block: &Self::Super) -> Self::Head<S>;
-    fn step<S: Simd>(simd: S, block: &Self::Super, head: Self::Head<S>, step_idx: usize) -> Step<S>;
+    fn step<S: Simd>(simd: S, block: &Self::Super, head: Self::Head<S>, step_idx: usize)
+    -> Step<S>;
 }
 
 /// Something to be done with a [`Format`].
@@ -90,7 +94,9 @@ pub(crate) fn with_format<T: FormatTask>(ty: BlockType, task: T) -> Option<T::Ou
 /// `N` bytes of a block.
 #[inline(always)]
 fn sub<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {
-    block[at..].first_chunk().expect("the layout ends inside of the block")
+    block[at..]
+        .first_chunk()
+        .expect("the layout ends inside of the block")
 }
 
 #[inline(always)]
@@ -145,7 +151,11 @@ impl Format for Q4_0 {
     #[inline(always)]
     fn step<S: Simd>(simd: S, b: &[u8; 36], head: S::F, _: usize) -> Step<S> {
         let (scale, shift) = scale_offset(simd, head, -8.0);
-        Step { codes: nibbles(simd, sub(b, 2), sub(b, 20)), scale, shift }
+        Step {
+            codes: nibbles(simd, sub(b, 2), sub(b, 20)),
+            scale,
+            shift,
+        }
     }
 }
 
@@ -166,7 +176,11 @@ impl Format for Q4_1 {
     #[inline(always)]
     fn step<S: Simd>(simd: S, b: &[u8; 40], head: S::F, _: usize) -> Step<S> {
         let (scale, shift) = (simd.spread2(head, 0, 2), simd.spread2(head, 1, 3));
-        Step { codes: nibbles(simd, sub(b, 4), sub(b, 24)), scale, shift }
+        Step {
+            codes: nibbles(simd, sub(b, 4), sub(b, 24)),
+            scale,
+            shift,
+        }
     }
 }
 
@@ -188,7 +202,11 @@ impl Format for Q5_0 {
     fn step<S: Simd>(simd: S, b: &[u8; 44], head: S::F, _: usize) -> Step<S> {
         let (scale, shift) = scale_offset(simd, head, -16.0);
         let fifth = simd.bits_b(u32_at(b, 2) | u32_at(b, 24) << 32, 16);
-        Step { codes: simd.or_b(nibbles(simd, sub(b, 6), sub(b, 28)), fifth), scale, shift }
+        Step {
+            codes: simd.or_b(nibbles(simd, sub(b, 6), sub(b, 28)), fifth),
+            scale,
+            shift,
+        }
     }
 }
 
@@ -210,7 +228,11 @@ impl Format for Q5_1 {
     fn step<S: Simd>(simd: S, b: &[u8; 48], head: S::F, _: usize) -> Step<S> {
         let (scale, shift) = (simd.spread2(head, 0, 2), simd.spread2(head, 1, 3));
         let fifth = simd.bits_b(u32_at(b, 4) | u32_at(b, 28) << 32, 16);
-        Step { codes: simd.or_b(nibbles(simd, sub(b, 8), sub(b, 32)), fifth), scale, shift }
+        Step {
+            codes: simd.or_b(nibbles(simd, sub(b, 8), sub(b, 32)), fifth),
+            scale,
+            shift,
+        }
     }
 }
 
@@ -231,7 +253,11 @@ impl Format for Q8_0 {
     fn step<S: Simd>(simd: S, b: &[u8; 68], head: S::F, _: usize) -> Step<S> {
         let scale = simd.spread2(head, 0, 1);
         let codes = simd.xor_b(simd.join_b(sub(b, 2), sub(b, 36)), S::WIDE_XOR);
-        Step { codes, scale, shift: wide_shift(simd, scale) }
+        Step {
+            codes,
+            scale,
+            shift: wide_shift(simd, scale),
+        }
     }
 }
 
@@ -252,7 +278,11 @@ impl Format for Iq4Nl {
     fn step<S: Simd>(simd: S, b: &[u8; 36], head: S::F, _: usize) -> Step<S> {
         let scale = simd.spread2(head, 0, 1);
         let codes = simd.lookup_b(&iq4_table::<S>(), nibbles(simd, sub(b, 2), sub(b, 20)));
-        Step { codes, scale, shift: wide_shift(simd, scale) }
+        Step {
+            codes,
+            scale,
+            shift: wide_shift(simd, scale),
+        }
     }
 }
 
@@ -261,14 +291,26 @@ impl Format for Iq4Nl {
 fn two_bits<S: Simd>(simd: S, codes: &[u8; 64], step_idx: usize) -> S::B {
     let bytes: &[u8; 32] = sub(codes, 32 * (step_idx / 2));
     let count = 4 * (step_idx % 2) as u8;
-    simd.and_b(simd.shr_b(simd.join_b(bytes, bytes), [count, count, count + 2, count + 2]), 3)
+    simd.and_b(
+        simd.shr_b(
+            simd.join_b(bytes, bytes),
+            [count, count, count + 2, count + 2],
+        ),
+        3,
+    )
 }
 
 /// One bit of each of 64 codes, where bit j of byte i belongs to code 32 j + i.
 #[inline(always)]
 fn one_bit<S: Simd>(simd: S, bytes: &[u8; 32], step_idx: usize) -> S::B {
     let count = 2 * step_idx as u8;
-    simd.and_b(simd.shr_b(simd.join_b(bytes, bytes), [count, count, count + 1, count + 1]), 1)
+    simd.and_b(
+        simd.shr_b(
+            simd.join_b(bytes, bytes),
+            [count, count, count + 1, count + 1],
+        ),
+        1,
+    )
 }
 
 pub(crate) struct Q2K;
@@ -289,12 +331,24 @@ impl Format for Q2K {
         let d = simd.half4(u32_at(b, 80) ^ 0x8000_0000);
         let scales = simd.u8_values(&(packed & LOW).to_le_bytes());
         let minima = simd.u8_values(&(packed >> 4 & LOW).to_le_bytes());
-        [simd.mul(scales, simd.spread2(d, 0, 0)), simd.mul(minima, simd.spread2(d, 1, 1))]
+        [
+            simd.mul(scales, simd.spread2(d, 0, 0)),
+            simd.mul(minima, simd.spread2(d, 1, 1)),
+        ]
     }
     #[inline(always)]
-    fn step<S: Simd>(simd: S, b: &[u8; 84], [scales, shifts]: [S::F; 2], step_idx: usize) -> Step<S> {
+    fn step<S: Simd>(
+        simd: S,
+        b: &[u8; 84],
+        [scales, shifts]: [S::F; 2],
+        step_idx: usize,
+    ) -> Step<S> {
         let codes = two_bits(simd, sub(b, 16), step_idx);
-        Step { codes, scale: simd.spread4(scales, 4 * step_idx), shift: simd.spread4(shifts, 4 * step_idx) }
+        Step {
+            codes,
+            scale: simd.spread4(scales, 4 * step_idx),
+            shift: simd.spread4(shifts, 4 * step_idx),
+        }
     }
 }
 
@@ -318,7 +372,11 @@ impl Format for Q3K {
         let third = simd.shl_b::<2>(one_bit(simd, sub(b, 0), step_idx));
         let scale = simd.spread4(head, 4 * step_idx);
         let codes = simd.or_b(two_bits(simd, sub(b, 32), step_idx), third);
-        Step { codes, scale, shift: simd.mul(scale, simd.splat(-4.0)) }
+        Step {
+            codes,
+            scale,
+            shift: simd.mul(scale, simd.splat(-4.0)),
+        }
     }
 }
 
@@ -327,7 +385,10 @@ impl Format for Q3K {
 fn k_head<S: Simd>(simd: S, block: &[u8]) -> S::F {
     // The minimum is taken off: the sign bit of dmin is flipped.
     let d = simd.half4(u32_at(block, 0) ^ 0x8000_0000);
-    simd.mul(simd.u8_values(&k_scales(sub(block, 4))), simd.spread2(d, 0, 1))
+    simd.mul(
+        simd.u8_values(&k_scales(sub(block, 4))),
+        simd.spread2(d, 0, 1),
+    )
 }
 
 /// 64 codes of 4 bits, the low halves first.
@@ -353,8 +414,15 @@ impl Format for Q4K {
     #[inline(always)]
     fn step<S: Simd>(simd: S, b: &[u8; 144], head: S::F, step_idx: usize) -> Step<S> {
         let group = 2 * step_idx;
-        let (scale, shift) = (simd.spread2(head, group, group + 1), simd.spread2(head, 8 + group, 9 + group));
-        Step { codes: k_nibbles(simd, sub(b, 16 + 32 * step_idx)), scale, shift }
+        let (scale, shift) = (
+            simd.spread2(head, group, group + 1),
+            simd.spread2(head, 8 + group, 9 + group),
+        );
+        Step {
+            codes: k_nibbles(simd, sub(b, 16 + 32 * step_idx)),
+            scale,
+            shift,
+        }
     }
 }
 
@@ -375,9 +443,16 @@ impl Format for Q5K {
     #[inline(always)]
     fn step<S: Simd>(simd: S, b: &[u8; 176], head: S::F, step_idx: usize) -> Step<S> {
         let group = 2 * step_idx;
-        let (scale, shift) = (simd.spread2(head, group, group + 1), simd.spread2(head, 8 + group, 9 + group));
+        let (scale, shift) = (
+            simd.spread2(head, group, group + 1),
+            simd.spread2(head, 8 + group, 9 + group),
+        );
         let fifth = simd.shl_b::<4>(one_bit(simd, sub(b, 16), step_idx));
-        Step { codes: simd.or_b(k_nibbles(simd, sub(b, 48 + 32 * step_idx)), fifth), scale, shift }
+        Step {
+            codes: simd.or_b(k_nibbles(simd, sub(b, 48 + 32 * step_idx)), fifth),
+            scale,
+            shift,
+        }
     }
 }
 
@@ -395,17 +470,30 @@ impl Format for Q6K {
     fn head<S: Simd>(simd: S, b: &[u8; 210]) -> S::F {
         let d = simd.half4(u16_at(b, 208));
         let scales: &[u8; 16] = sub(b, 192);
-        simd.mul(simd.i8_values(&scales.map(|scale| scale as i8)), simd.spread2(d, 0, 0))
+        simd.mul(
+            simd.i8_values(&scales.map(|scale| scale as i8)),
+            simd.spread2(d, 0, 0),
+        )
     }
     #[inline(always)]
     fn step<S: Simd>(simd: S, b: &[u8; 210], head: S::F, step_idx: usize) -> Step<S> {
         let (half, count) = (step_idx / 2, 4 * (step_idx % 2) as u8);
         let low = simd.and_b(simd.shr_b(simd.load_b(sub(b, 64 * half)), [count; 4]), 15);
         let bytes: &[u8; 32] = sub(b, 128 + 32 * half);
-        let high = simd.and_b(simd.shr_b(simd.join_b(bytes, bytes), [count, count, count + 2, count + 2]), 3);
+        let high = simd.and_b(
+            simd.shr_b(
+                simd.join_b(bytes, bytes),
+                [count, count, count + 2, count + 2],
+            ),
+            3,
+        );
         let scale = simd.spread4(head, 4 * step_idx);
         let codes = simd.or_b(low, simd.shl_b::<4>(high));
-        Step { codes, scale, shift: simd.mul(scale, simd.splat(-32.0)) }
+        Step {
+            codes,
+            scale,
+            shift: simd.mul(scale, simd.splat(-32.0)),
+        }
     }
 }
 
@@ -422,13 +510,23 @@ impl Format for Iq4Xs {
     fn head<S: Simd>(simd: S, b: &[u8; 136]) -> S::F {
         let d = simd.half4(u16_at(b, 0));
         let scales = iq4_xs_scales(b);
-        simd.mul(simd.i8_values(&std::array::from_fn(|i| scales[i % 8])), simd.spread2(d, 0, 0))
+        simd.mul(
+            simd.i8_values(&std::array::from_fn(|i| scales[i % 8])),
+            simd.spread2(d, 0, 0),
+        )
     }
     #[inline(always)]
     fn step<S: Simd>(simd: S, b: &[u8; 136], head: S::F, step_idx: usize) -> Step<S> {
         let start = 8 + 32 * step_idx;
         let scale = simd.spread2(head, 2 * step_idx, 2 * step_idx + 1);
-        let codes = simd.lookup_b(&iq4_table::<S>(), nibbles(simd, sub(b, start), sub(b, start + 16)));
-        Step { codes, scale, shift: wide_shift(simd, scale) }
+        let codes = simd.lookup_b(
+            &iq4_table::<S>(),
+            nibbles(simd, sub(b, start), sub(b, start + 16)),
+        );
+        Step {
+            codes,
+            scale,
+            shift: wide_shift(simd, scale),
+        }
     }
 }

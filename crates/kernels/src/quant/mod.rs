@@ -1,8 +1,8 @@
 //! Block-quantised rows as GGUF stores them: the layouts, and their values.
 //!
-//! [`dequantize_row`] defines what each type means, in readable scalar code with the very arithmetic of the `gguf`
-//! Python package (f32 products in the same order), so that it is bit-exact against it. The fast forms of the same
-//! layouts are in [`format`].
+//! [`dequantize_row`] defines what each type means, in readable scalar code with the very
+//! arithmetic of the `gguf` Python package (f32 products in the same order), so that it is
+//! bit-exact against it. The fast forms of the same layouts are in [`format`].
 
 pub(crate) mod dequantize;
 pub(crate) mod format;
@@ -92,7 +92,8 @@ impl BlockType {
         }
     }
 
-    /// Bytes of a row of `n_cols` values; None if that is not a whole number of blocks, or too many to count.
+    /// Bytes of a row of `n_cols` values; None if that is not a whole number of blocks, or too many
+    /// to count.
     pub const fn row_bytes(self, n_cols: usize) -> Option<usize> {
         if !n_cols.is_multiple_of(self.block_len()) {
             return None;
@@ -107,4 +108,6 @@ impl BlockType {
 }
 
 /// The 16 values of the IQ4 types.
-pub(crate) const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+pub(crate) const IQ4_VALUES: [i8; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];

@@ -48,8 +48,8 @@ pub(super) unsafe fn sum8(v: __m256) -> f32 {
 /// One expression of intrinsics. Sound in a method of [`Avx2`], whose value proves the features.
 macro_rules! x {
     ($call:expr) => {{
-        // SAFETY: the value of `Avx2` proves the features; loads and stores go through references to arrays of their
-        // size.
+        // SAFETY: the value of `Avx2` proves the features; loads and stores go through references
+        // to arrays of their size.
         #[allow(unused_unsafe)]
         unsafe {
             $call
@@ -57,7 +57,8 @@ macro_rules! x {
     }};
 }
 
-/// The same on both registers. Written out: a closure would be a function of its own, without the instructions.
+/// The same on both registers. Written out: a closure would be a function of its own, without the
+/// instructions.
 macro_rules! both {
     ($($v:ident),*; $call:expr) => {
         [{
@@ -73,7 +74,10 @@ macro_rules! both {
 #[inline(always)]
 fn halves<T, const N: usize, const HALF: usize>(from: &[T; N]) -> [&[T; HALF]; 2] {
     let (low, high) = from.split_at(HALF);
-    [low.first_chunk().expect("N is twice HALF"), high.first_chunk().expect("N is twice HALF")]
+    [
+        low.first_chunk().expect("N is twice HALF"),
+        high.first_chunk().expect("N is twice HALF"),
+    ]
 }
 
 impl Simd for Avx2 {
@@ -119,7 +123,10 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn store_f16(self, v: Self::F, to: &mut [u16; 16]) {
         let [low, high] = both!(v; _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v));
-        x!(_mm256_storeu_si256(to.as_mut_ptr().cast(), _mm256_set_m128i(high, low)))
+        x!(_mm256_storeu_si256(
+            to.as_mut_ptr().cast(),
+            _mm256_set_m128i(high, low)
+        ))
     }
     #[inline(always)]
     fn load_bf16(self, from: &[u8; 32]) -> Self::F {
@@ -203,9 +210,13 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn store_i8(self, v: Self::I, to: &mut [i8; 16]) {
         x!({
-            // Packing works within 128 bits: [0..4, 8..12, 4..8, 12..16] as i16, put in order by quarters of 64 bits.
+            // Packing works within 128 bits: [0..4, 8..12, 4..8, 12..16] as i16, put in order by
+            // quarters of 64 bits.
             let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(v[0], v[1]));
-            let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            let bytes = _mm_packs_epi16(
+                _mm256_castsi256_si128(words),
+                _mm256_extracti128_si256::<1>(words),
+            );
             _mm_storeu_si128(to.as_mut_ptr().cast(), bytes)
         })
     }
@@ -218,7 +229,10 @@ impl Simd for Avx2 {
     fn max_lane(self, v: Self::F) -> f32 {
         x!({
             let eight = _mm256_max_ps(v[0], v[1]);
-            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let four = _mm_max_ps(
+                _mm256_castps256_ps128(eight),
+                _mm256_extractf128_ps::<1>(eight),
+            );
             let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
         })
@@ -274,7 +288,9 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn half4(self, bits: u64) -> Self::F {
-        let four = x!(_mm256_castps128_ps256(_mm_cvtph_ps(_mm_cvtsi64_si128(bits as i64))));
+        let four = x!(_mm256_castps128_ps256(_mm_cvtph_ps(_mm_cvtsi64_si128(
+            bits as i64
+        ))));
         [four, four]
     }
     #[inline(always)]
@@ -316,8 +332,14 @@ impl Simd for Avx2 {
     fn shr_b(self, v: Self::B, counts: [u8; 4]) -> Self::B {
         let [a, b, c, d] = counts.map(i32::from);
         [
-            x!(_mm256_srlv_epi32(v[0], _mm256_setr_epi32(a, a, a, a, b, b, b, b))),
-            x!(_mm256_srlv_epi32(v[1], _mm256_setr_epi32(c, c, c, c, d, d, d, d))),
+            x!(_mm256_srlv_epi32(
+                v[0],
+                _mm256_setr_epi32(a, a, a, a, b, b, b, b)
+            )),
+            x!(_mm256_srlv_epi32(
+                v[1],
+                _mm256_setr_epi32(c, c, c, c, d, d, d, d)
+            )),
         ]
     }
     #[inline(always)]
@@ -349,7 +371,9 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn lookup_b(self, table: &[u8; 16], v: Self::B) -> Self::B {
-        let table = x!(_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())));
+        let table = x!(_mm256_broadcastsi128_si256(_mm_loadu_si128(
+            table.as_ptr().cast()
+        )));
         both!(v; _mm256_shuffle_epi8(table, v))
     }
     #[inline(always)]
@@ -381,7 +405,8 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn dot_two(self, acc: Self::I, activations: [Self::B; 2], weights: [Self::B; 2]) -> Self::I {
-        // Twice two products of 127 * 63 fit an i16. The weight is the second operand, which may come from memory.
+        // Twice two products of 127 * 63 fit an i16. The weight is the second operand, which may
+        // come from memory.
         let ([a, b], [v, w]) = (activations, weights);
         both!(acc, a, b, v, w; {
             let pairs = _mm256_add_epi16(_mm256_maddubs_epi16(a, v), _mm256_maddubs_epi16(b, w));
@@ -421,7 +446,12 @@ impl Simd for Avx2 {
 /// Four codes as the bits of an integer.
 #[inline(always)]
 pub(super) fn four_codes(codes: &[i8; 4]) -> i32 {
-    i32::from_le_bytes([codes[0] as u8, codes[1] as u8, codes[2] as u8, codes[3] as u8])
+    i32::from_le_bytes([
+        codes[0] as u8,
+        codes[1] as u8,
+        codes[2] as u8,
+        codes[3] as u8,
+    ])
 }
 
 #[inline(always)]

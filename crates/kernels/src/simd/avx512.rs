@@ -18,7 +18,9 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vnni");
-        found.then(|| Self { has_bf16: is_x86_feature_detected!("avx512bf16") })
+        found.then(|| Self {
+            has_bf16: is_x86_feature_detected!("avx512bf16"),
+        })
     }
 
     /// True where the machine also multiplies bf16.
@@ -41,8 +43,8 @@ impl Avx512 {
 /// One intrinsic call. Sound in a method of [`Avx512`], whose value proves the features.
 macro_rules! x {
     ($call:expr) => {{
-        // SAFETY: the value of `Avx512` proves the features; loads and stores go through references to arrays of their
-        // size.
+        // SAFETY: the value of `Avx512` proves the features; loads and stores go through references
+        // to arrays of their size.
         #[allow(unused_unsafe)]
         unsafe {
             $call
@@ -89,7 +91,10 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn store_f16(self, v: Self::F, to: &mut [u16; 16]) {
-        x!(_mm256_storeu_si256(to.as_mut_ptr().cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)))
+        x!(_mm256_storeu_si256(
+            to.as_mut_ptr().cast(),
+            _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)
+        ))
     }
     #[inline(always)]
     fn load_bf16(self, from: &[u8; 32]) -> Self::F {
@@ -140,7 +145,11 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn select_lt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F {
-        x!(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes))
+        x!(_mm512_mask_blend_ps(
+            _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b),
+            no,
+            yes
+        ))
     }
 
     #[inline(always)]
@@ -166,17 +175,23 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn pow2(self, n: Self::I) -> Self::F {
-        x!(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_add_epi32(n, _mm512_set1_epi32(127)))))
+        x!(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(
+            _mm512_add_epi32(n, _mm512_set1_epi32(127))
+        )))
     }
     #[inline(always)]
     fn store_i8(self, v: Self::I, to: &mut [i8; 16]) {
-        x!(_mm_storeu_si128(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(v)))
+        x!(_mm_storeu_si128(
+            to.as_mut_ptr().cast(),
+            _mm512_cvtepi32_epi8(v)
+        ))
     }
 
     #[inline(always)]
     fn narrow(self, [a, b, c, d]: [Self::I; 4]) -> Self::B {
         x!({
-            // Packing works within 128 bits: four bytes of a, four of b, of c and of d, which are put in order.
+            // Packing works within 128 bits: four bytes of a, four of b, of c and of d, which are
+            // put in order.
             let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
             let bytes = _mm512_packs_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
             _mm512_permutexvar_epi32(order, bytes)
@@ -197,7 +212,8 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn transpose(self, rows: &mut [Self::F; 16]) {
         x!({
-            // 2 x 2 blocks of lanes, then of pairs, then of quarters: the quarters are exchanged in two steps.
+            // 2 x 2 blocks of lanes, then of pairs, then of quarters: the quarters are exchanged in
+            // two steps.
             let mut t = *rows;
             for i in 0..8 {
                 t[2 * i] = _mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
@@ -206,7 +222,10 @@ impl Simd for Avx512 {
             let mut u = t;
             for i in 0..4 {
                 let (a, b) = (_mm512_castps_pd(t[4 * i]), _mm512_castps_pd(t[4 * i + 1]));
-                let (c, d) = (_mm512_castps_pd(t[4 * i + 2]), _mm512_castps_pd(t[4 * i + 3]));
+                let (c, d) = (
+                    _mm512_castps_pd(t[4 * i + 2]),
+                    _mm512_castps_pd(t[4 * i + 3]),
+                );
                 u[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
                 u[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
                 u[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
@@ -238,7 +257,11 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn spread2(self, v: Self::F, i: usize, j: usize) -> Self::F {
         x!({
-            let indices = _mm512_mask_blend_epi32(0xff00, _mm512_set1_epi32(i as i32), _mm512_set1_epi32(j as i32));
+            let indices = _mm512_mask_blend_epi32(
+                0xff00,
+                _mm512_set1_epi32(i as i32),
+                _mm512_set1_epi32(j as i32),
+            );
             _mm512_permutexvar_ps(indices, v)
         })
     }
@@ -257,15 +280,21 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn half4(self, bits: u64) -> Self::F {
-        x!(_mm512_castps128_ps512(_mm_cvtph_ps(_mm_cvtsi64_si128(bits as i64))))
+        x!(_mm512_castps128_ps512(_mm_cvtph_ps(_mm_cvtsi64_si128(
+            bits as i64
+        ))))
     }
     #[inline(always)]
     fn u8_values(self, from: &[u8; 16]) -> Self::F {
-        x!(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()))))
+        x!(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(
+            from.as_ptr().cast()
+        ))))
     }
     #[inline(always)]
     fn i8_values(self, from: &[i8; 16]) -> Self::F {
-        x!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast()))))
+        x!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(
+            from.as_ptr().cast()
+        ))))
     }
 
     #[inline(always)]
@@ -299,7 +328,12 @@ impl Simd for Avx512 {
         x!({
             const WORDS: i64 = 0x0001_0001_0001_0001;
             let [a, b, c, d] = counts;
-            let (a, b, c, d) = (i64::from(a) * WORDS, i64::from(b) * WORDS, i64::from(c) * WORDS, i64::from(d) * WORDS);
+            let (a, b, c, d) = (
+                i64::from(a) * WORDS,
+                i64::from(b) * WORDS,
+                i64::from(c) * WORDS,
+                i64::from(d) * WORDS,
+            );
             _mm512_srlv_epi16(v, _mm512_setr_epi64(a, a, b, b, c, c, d, d))
         })
     }
@@ -332,7 +366,10 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn lookup_b(self, table: &[u8; 16], v: Self::B) -> Self::B {
-        x!(_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), v))
+        x!(_mm512_shuffle_epi8(
+            _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())),
+            v
+        ))
     }
     #[inline(always)]
     fn bits_b(self, bits: u64, value: u8) -> Self::B {
@@ -363,17 +400,23 @@ impl Simd for Avx512 {
     fn rescale_b(self, codes: Self::B, bits: u32, factor: Self::I, added: Self::I) -> Self::B {
         x!({
             // Twice in a lane, for its even bytes and for its odd ones.
-            let factor = _mm512_mask_blend_epi16(0xaaaa_aaaa, factor, _mm512_slli_epi32::<16>(factor));
+            let factor =
+                _mm512_mask_blend_epi16(0xaaaa_aaaa, factor, _mm512_slli_epi32::<16>(factor));
             let less = _mm512_sub_epi16(added, _mm512_set1_epi16(1));
             let added = _mm512_mask_blend_epi16(0xaaaa_aaaa, less, _mm512_slli_epi32::<16>(added));
-            // Shifted up to fill 15 bits, so that the upper half of a product is the code's times the factor.
+            // Shifted up to fill 15 bits, so that the upper half of a product is the code's times
+            // the factor.
             let (bytes, up) = (_mm512_set1_epi16(0xff), _mm_cvtsi32_si128(15 - bits as i32));
             let even = _mm512_sll_epi16(_mm512_and_si512(codes, bytes), up);
             let odd = _mm512_sll_epi16(_mm512_srli_epi16::<8>(codes), up);
             let even = _mm512_add_epi16(_mm512_mulhrs_epi16(even, factor), added);
             let odd = _mm512_add_epi16(_mm512_mulhrs_epi16(odd, factor), added);
             // Bits 6 to 13 are the code: from `even` where `bytes` is set.
-            _mm512_ternarylogic_epi32::<0xca>(bytes, _mm512_srli_epi16::<6>(even), _mm512_slli_epi16::<2>(odd))
+            _mm512_ternarylogic_epi32::<0xca>(
+                bytes,
+                _mm512_srli_epi16::<6>(even),
+                _mm512_slli_epi16::<2>(odd),
+            )
         })
     }
     #[inline(always)]

@@ -6,11 +6,13 @@ use super::{Avx512, Isa};
 
 /// Proof that the machine has all of [`Avx512`] and bf16 products.
 ///
-/// Subnormal numbers count as zero in both instructions, and sums round to nearest, whatever the thread's modes are.
+/// Subnormal numbers count as zero in both instructions, and sums round to nearest, whatever the
+/// thread's modes are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx512Bf16(Avx512);
 
-/// A computation with bf16 products. As for [`super::Kernel`], all that `run` calls must be `#[inline(always)]`.
+/// A computation with bf16 products. As for [`super::Kernel`], all that `run` calls must be
+/// `#[inline(always)]`.
 pub(crate) trait Bf16Kernel {
     fn run(self, simd: Avx512Bf16);
 }
@@ -36,7 +38,9 @@ impl Avx512Bf16 {
         unsafe { self.run_enabled(kernel) }
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,f16c,bmi2")]
+    #[target_feature(
+        enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,f16c,bmi2"
+    )]
     fn run_enabled<K: Bf16Kernel>(self, kernel: K) {
         kernel.run(self);
     }
@@ -44,9 +48,13 @@ impl Avx512Bf16 {
     /// To each lane, the sum of two products of bf16.
     #[inline(always)]
     pub(crate) fn dot(self, acc: __m512, a: __m512i, b: __m512i) -> __m512 {
-        // SAFETY: the value of `Avx512Bf16` proves the feature; both types are 64 bytes without bad values.
+        // SAFETY: the value of `Avx512Bf16` proves the feature; both types are 64 bytes without bad
+        // values.
         unsafe {
-            let (a, b) = (std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b));
+            let (a, b) = (
+                std::mem::transmute::<__m512i, __m512bh>(a),
+                std::mem::transmute::<__m512i, __m512bh>(b),
+            );
             _mm512_dpbf16_ps(acc, a, b)
         }
     }
@@ -61,13 +69,20 @@ impl Avx512Bf16 {
     /// The nearest bf16 of 32 values, ties to even.
     #[inline(always)]
     pub(crate) fn round(self, from: &[f32; 32]) -> __m512i {
-        // SAFETY: the value of `Avx512Bf16` proves the feature; the loads are of the two halves of the array.
-        unsafe { self.rounded([_mm512_loadu_ps(from.as_ptr()), _mm512_loadu_ps(from.as_ptr().add(16))]) }
+        // SAFETY: the value of `Avx512Bf16` proves the feature; the loads are of the two halves of
+        // the array.
+        unsafe {
+            self.rounded([
+                _mm512_loadu_ps(from.as_ptr()),
+                _mm512_loadu_ps(from.as_ptr().add(16)),
+            ])
+        }
     }
 
     #[inline(always)]
     fn rounded(self, [low, high]: [__m512; 2]) -> __m512i {
-        // SAFETY: the value of `Avx512Bf16` proves the feature; both types are 64 bytes without bad values.
+        // SAFETY: the value of `Avx512Bf16` proves the feature; both types are 64 bytes without bad
+        // values.
         unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
     }
 
@@ -90,7 +105,8 @@ impl Avx512Bf16 {
             }
             lanes
         };
-        // SAFETY: the value of `Avx512Bf16` proves the features; the load is of an array of 64 bytes.
+        // SAFETY: the value of `Avx512Bf16` proves the features; the load is of an array of 64
+        // bytes.
         unsafe {
             let lanes = _mm512_loadu_si512(LANES.as_ptr().cast());
             _mm512_castsi512_ps(_mm512_permutexvar_epi16(lanes, self.rounded(values)))

@@ -1,11 +1,12 @@
 //! Instruction sets as values, and the vectors that the kernels are written over.
 //!
-//! [`Isa`] is a capability: only detection makes the values other than `Portable`, so holding one proves that its
-//! instructions may run. A kernel is a [`Kernel`]: one body generic over [`Simd`], which [`Isa::run`] compiles once per
-//! instruction set.
+//! [`Isa`] is a capability: only detection makes the values other than `Portable`, so holding one
+//! proves that its instructions may run. A kernel is a [`Kernel`]: one body generic over [`Simd`],
+//! which [`Isa::run`] compiles once per instruction set.
 //!
-//! Every [`Simd`] has the same shape, 16 lanes of 32 bits or 64 bytes, in as many registers as that takes: so there is
-//! one body, one layout of packed data, and the sums of all instruction sets are taken in the same order.
+//! Every [`Simd`] has the same shape, 16 lanes of 32 bits or 64 bytes, in as many registers as that
+//! takes: so there is one body, one layout of packed data, and the sums of all instruction sets are
+//! taken in the same order.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -86,7 +87,8 @@ impl Isa {
         }
     }
 
-    /// True where [`linear_fast`](crate::linear::linear_fast) multiplies bf16 weights with activations in bf16.
+    /// True where [`linear_fast`](crate::linear::linear_fast) multiplies bf16 weights with
+    /// activations in bf16.
     pub fn has_bf16(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         if let Self::Avx512(simd) = self {
@@ -112,15 +114,16 @@ impl Isa {
 
 /// A computation to be compiled per instruction set.
 ///
-/// `run` and all functions that it calls must be `#[inline(always)]`, and vectors must not be made in closures or by
-/// `map`: what the compiler leaves as a function of its own is compiled without the instructions, and then calls each
-/// of them.
+/// `run` and all functions that it calls must be `#[inline(always)]`, and vectors must not be made
+/// in closures or by `map`: what the compiler leaves as a function of its own is compiled without
+/// the instructions, and then calls each of them.
 pub(crate) trait Kernel {
     type Output;
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
-/// The vectors of an instruction set. The value is the proof that the machine has it, so its methods are safe.
+/// The vectors of an instruction set. The value is the proof that the machine has it, so its
+/// methods are safe.
 pub(crate) trait Simd: Copy {
     /// 16 `f32`.
     type F: Copy;
@@ -129,14 +132,15 @@ pub(crate) trait Simd: Copy {
     /// 64 bytes.
     type B: Copy;
 
-    /// What an 8-bit weight code is XORed with before [`Self::dot_wide`]: 0x80 where that takes codes with 128 added.
+    /// What an 8-bit weight code is XORed with before [`Self::dot_wide`]: 0x80 where that takes
+    /// codes with 128 added.
     const WIDE_XOR: u8;
     /// Tokens that a matrix product computes at once: as many as there are registers for.
     const TILE_TOKENS: usize;
     /// [`Self::dot_two`] takes activations without a sign.
     const HAS_UNSIGNED: bool = false;
-    /// Products of a sum of [`Self::dot_part`], where there is such: two in 16 bits, where sums of narrow codes cost less than
-    /// in 32, or four in 32.
+    /// Products of a sum of [`Self::dot_part`], where there is such: two in 16 bits, where sums of
+    /// narrow codes cost less than in 32, or four in 32.
     const PART_PRODUCTS: usize = 0;
 
     fn splat(self, value: f32) -> Self::F;
@@ -217,7 +221,8 @@ pub(crate) trait Simd: Copy {
     fn dup16_b(self, low: &[u8; 16], high: &[u8; 16]) -> Self::B;
     /// Four bytes 16 times.
     fn dup4_b(self, from: &[i8; 4]) -> Self::B;
-    /// Each quarter of 16 bytes shifted right by its own count below 8; the bits that come in from the left are any.
+    /// Each quarter of 16 bytes shifted right by its own count below 8; the bits that come in from
+    /// the left are any.
     fn shr_b(self, v: Self::B, counts: [u8; 4]) -> Self::B;
     /// Bytes shifted left; no bit may leave its byte.
     fn shl_b<const COUNT: i32>(self, v: Self::B) -> Self::B;
@@ -234,21 +239,24 @@ pub(crate) trait Simd: Copy {
     fn zero_int(self) -> Self::I;
     fn load_int(self, from: &[i32; 16]) -> Self::I;
     fn store_int(self, v: Self::I, to: &mut [i32; 16]);
-    /// To each lane, the sums of four products twice: of activations, 0..=127 with [`Self::HAS_UNSIGNED`] and else -63..=63, with
-    /// weight codes -63..=63.
+    /// To each lane, the sums of four products twice: of activations, 0..=127 with
+    /// [`Self::HAS_UNSIGNED`] and else -63..=63, with weight codes -63..=63.
     fn dot_two(self, acc: Self::I, activations: [Self::B; 2], weights: [Self::B; 2]) -> Self::I;
     /// To each lane, the sum of four products of weight codes 0..=127 with activations -127..=127.
     fn dot_narrow(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I;
-    /// To each lane, the sum of four products of weight codes -128..=127, XORed with [`Self::WIDE_XOR`], with
-    /// activations -127..=127. Where that is 0x80, the sum has 128 times the activations too much.
+    /// To each lane, the sum of four products of weight codes -128..=127, XORed with
+    /// [`Self::WIDE_XOR`], with activations -127..=127. Where that is 0x80, the sum has 128 times
+    /// the activations too much.
     fn dot_wide(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I;
-    /// The same sum everywhere, where there are [parts](Self::PART_PRODUCTS); it may overflow and come back.
+    /// The same sum everywhere, where there are [parts](Self::PART_PRODUCTS); it may overflow and
+    /// come back.
     #[inline(always)]
     fn splat_part(self, _sum: i32) -> Self::I {
         self.zero_int()
     }
-    /// Where there are [parts](Self::PART_PRODUCTS), adds to 32 sums of 16 bits, or 16 of 32, their products of bytes without a sign and
-    /// bytes with one. Two products must fit 16 bits; a sum may overflow and come back.
+    /// Where there are [parts](Self::PART_PRODUCTS), adds to 32 sums of 16 bits, or 16 of 32, their
+    /// products of bytes without a sign and bytes with one. Two products must fit 16 bits; a sum
+    /// may overflow and come back.
     #[inline(always)]
     fn dot_part(self, parts: Self::I, _unsigned: Self::B, _signed: Self::B) -> Self::I {
         parts
@@ -258,9 +266,10 @@ pub(crate) trait Simd: Copy {
     fn join_part<const TIMES: i16>(self, acc: Self::I, _parts: Self::I) -> Self::I {
         acc
     }
-    /// Where there are four [parts](Self::PART_PRODUCTS): of codes of so many bits, `(code * factor >> bits) + added` in 64ths, the product
-    /// to nearest, as bytes with a sign. A lane's factor and what is added are its four codes' and fit 16 bits; for two of them it is one
-    /// less, so that as many halves are rounded down as up.
+    /// Where there are four [parts](Self::PART_PRODUCTS): of codes of so many bits,
+    /// `(code * factor >> bits) + added` in 64ths, the product to nearest, as bytes with a sign. A
+    /// lane's factor and what is added are its four codes' and fit 16 bits; for two of them it is
+    /// one less, so that as many halves are rounded down as up.
     #[inline(always)]
     fn rescale_b(self, codes: Self::B, _bits: u32, _factor: Self::I, _added: Self::I) -> Self::B {
         codes

@@ -21,7 +21,8 @@ pub(crate) trait Multiply: Copy {
         sums: <Self::Base as Simd>::F,
     ) -> <Self::Base as Simd>::F;
 
-    /// Twice 16 values, the first of which follow each other in the first 8 lanes. Not where a lane is one.
+    /// Twice 16 values, the first of which follow each other in the first 8 lanes. Not where a lane
+    /// is one.
     fn join(self, values: [<Self::Base as Simd>::F; 2]) -> <Self::Base as Simd>::F;
 
     /// Twice 16 values, of each one in every lane. Not where a lane is one.

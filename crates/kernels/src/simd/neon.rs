@@ -13,8 +13,8 @@ pub struct Neon {
 
 impl Neon {
     pub(super) fn detect() -> Option<Self> {
-        let found =
-            std::arch::is_aarch64_feature_detected!("neon") && std::arch::is_aarch64_feature_detected!("dotprod");
+        let found = std::arch::is_aarch64_feature_detected!("neon")
+            && std::arch::is_aarch64_feature_detected!("dotprod");
         found.then_some(Self { detected: () })
     }
 
@@ -33,8 +33,8 @@ impl Neon {
 /// One expression of intrinsics. Sound in a method of [`Neon`], whose value proves the features.
 macro_rules! x {
     ($call:expr) => {{
-        // SAFETY: the value of `Neon` proves the features; loads and stores go through references to arrays of their
-        // size.
+        // SAFETY: the value of `Neon` proves the features; loads and stores go through references
+        // to arrays of their size.
         #[allow(unused_unsafe)]
         unsafe {
             $call
@@ -42,8 +42,8 @@ macro_rules! x {
     }};
 }
 
-/// The same on all four registers; `$i` is the register's number. Written out: a closure would be a function of its
-/// own.
+/// The same on all four registers; `$i` is the register's number. Written out: a closure would be a
+/// function of its own.
 macro_rules! each {
     ($i:ident; $call:expr) => {
         [
@@ -174,7 +174,10 @@ impl Simd for Neon {
         x!({
             let low = vcombine_s16(vmovn_s32(v[0]), vmovn_s32(v[1]));
             let high = vcombine_s16(vmovn_s32(v[2]), vmovn_s32(v[3]));
-            vst1q_s8(to.as_mut_ptr(), vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+            vst1q_s8(
+                to.as_mut_ptr(),
+                vcombine_s8(vmovn_s16(low), vmovn_s16(high)),
+            );
         })
     }
 
@@ -189,7 +192,10 @@ impl Simd for Neon {
     #[inline(always)]
     fn max_lane(self, v: Self::F) -> f32 {
         // Numbers go before NaN.
-        x!(vmaxnmvq_f32(vmaxnmq_f32(vmaxnmq_f32(v[0], v[1]), vmaxnmq_f32(v[2], v[3]))))
+        x!(vmaxnmvq_f32(vmaxnmq_f32(
+            vmaxnmq_f32(v[0], v[1]),
+            vmaxnmq_f32(v[2], v[3])
+        )))
     }
     #[inline(always)]
     fn transpose(self, rows: &mut [Self::F; 16]) {
@@ -197,7 +203,12 @@ impl Simd for Neon {
         let from = *rows;
         for i in 0..4 {
             for j in 0..4 {
-                let block = transpose4([from[4 * i][j], from[4 * i + 1][j], from[4 * i + 2][j], from[4 * i + 3][j]]);
+                let block = transpose4([
+                    from[4 * i][j],
+                    from[4 * i + 1][j],
+                    from[4 * i + 2][j],
+                    from[4 * i + 3][j],
+                ]);
                 for (k, row) in block.into_iter().enumerate() {
                     rows[4 * j + k][i] = row;
                 }
@@ -220,7 +231,12 @@ impl Simd for Neon {
     }
     #[inline(always)]
     fn spread4(self, v: Self::F, i: usize) -> Self::F {
-        [self.lane(v, i), self.lane(v, i + 1), self.lane(v, i + 2), self.lane(v, i + 3)]
+        [
+            self.lane(v, i),
+            self.lane(v, i + 1),
+            self.lane(v, i + 2),
+            self.lane(v, i + 3),
+        ]
     }
     #[inline(always)]
     fn merge<const PERIOD: usize>(self, rest: Self::F, v: Self::F, i: usize) -> Self::F {
@@ -344,7 +360,11 @@ impl Simd for Neon {
     }
     #[inline(always)]
     fn dot_two(self, acc: Self::I, activations: [Self::B; 2], weights: [Self::B; 2]) -> Self::I {
-        self.dot_wide(self.dot_wide(acc, weights[0], activations[0]), weights[1], activations[1])
+        self.dot_wide(
+            self.dot_wide(acc, weights[0], activations[0]),
+            weights[1],
+            activations[1],
+        )
     }
     #[inline(always)]
     fn dot_narrow(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I {
@@ -417,8 +437,8 @@ fn from_f16(halves: uint16x4_t) -> float32x4_t {
 #[inline(always)]
 fn to_f16(values: float32x4_t) -> uint16x4_t {
     let out: uint16x4_t;
-    // SAFETY: registers only; every machine with NEON has the instruction. Rounding is to nearest even, as Rust
-    // requires of the mode.
+    // SAFETY: registers only; every machine with NEON has the instruction. Rounding is to nearest
+    // even, as Rust requires of the mode.
     unsafe {
         asm!("fcvtn {out:v}.4h, {values:v}.4s", out = out(vreg) out, values = in(vreg) values,
             options(pure, nomem, nostack, preserves_flags));

@@ -1,7 +1,7 @@
 //! Plain Rust: what every operation means, and the only form on machines without one of the others.
 //!
-//! The larger operations stay out of line: inlined into every kernel they would take longer to compile than all the
-//! other instruction sets.
+//! The larger operations stay out of line: inlined into every kernel they would take longer to
+//! compile than all the other instruction sets.
 
 use super::{Kernel, LANES, Simd};
 use crate::f16::{bf16_to_f32, f16_to_f32, f32_to_f16};
@@ -15,8 +15,8 @@ fn zip<T: Copy>(a: [T; LANES], b: [T; LANES], op: impl Fn(T, T) -> T) -> [T; LAN
     std::array::from_fn(|i| op(a[i], b[i]))
 }
 
-/// Sums of four products. A product fits an `i16`; two of them are taken as one word and added by shifts, because compilers
-/// make vectors of that, and not of the sum of neighbours.
+/// Sums of four products. A product fits an `i16`; two of them are taken as one word and added by
+/// shifts, because compilers make vectors of that, and not of the sum of neighbours.
 #[inline(always)]
 fn dot(acc: &[i32; LANES], weights: &[i16; 64], activations: &[u8; 64]) -> [i32; LANES] {
     let mut products = [0i16; 64];
@@ -125,8 +125,8 @@ impl Simd for Portable {
     #[inline(always)]
     fn to_int(self, a: Self::F) -> Self::I {
         a.map(|a| {
-            // Adding 1.5 * 2^23 puts the units into the last place, which rounds to nearest even; outside of +-2^22 any
-            // value will do.
+            // Adding 1.5 * 2^23 puts the units into the last place, which rounds to nearest even;
+            // outside of +-2^22 any value will do.
             const SHIFT: f32 = 12_582_912.0;
             let bounded = a.clamp(-4_000_000.0, 4_000_000.0);
             (bounded + SHIFT).to_bits() as i32 - SHIFT.to_bits() as i32
@@ -165,7 +165,8 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn max_lane(self, v: Self::F) -> f32 {
-        v.into_iter().fold(f32::NEG_INFINITY, |max, v| if v > max { v } else { max })
+        v.into_iter()
+            .fold(f32::NEG_INFINITY, |max, v| if v > max { v } else { max })
     }
     #[inline(never)]
     fn transpose(self, rows: &mut [Self::F; 16]) {
@@ -189,11 +190,23 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn merge<const PERIOD: usize>(self, rest: Self::F, v: Self::F, i: usize) -> Self::F {
-        std::array::from_fn(|lane| if lane % PERIOD == i { v[lane] } else { rest[lane] })
+        std::array::from_fn(|lane| {
+            if lane % PERIOD == i {
+                v[lane]
+            } else {
+                rest[lane]
+            }
+        })
     }
     #[inline(always)]
     fn half4(self, bits: u64) -> Self::F {
-        std::array::from_fn(|i| if i < 4 { f16_to_f32((bits >> (16 * i)) as u16) } else { 0.0 })
+        std::array::from_fn(|i| {
+            if i < 4 {
+                f16_to_f32((bits >> (16 * i)) as u16)
+            } else {
+                0.0
+            }
+        })
     }
     #[inline(always)]
     fn u8_values(self, from: &[u8; 16]) -> Self::F {
@@ -280,7 +293,11 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn dot_two(self, acc: Self::I, activations: [Self::B; 2], weights: [Self::B; 2]) -> Self::I {
-        self.dot_wide(self.dot_wide(acc, weights[0], activations[0]), weights[1], activations[1])
+        self.dot_wide(
+            self.dot_wide(acc, weights[0], activations[0]),
+            weights[1],
+            activations[1],
+        )
     }
     #[inline(never)]
     fn dot_narrow(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I {
@@ -288,6 +305,10 @@ impl Simd for Portable {
     }
     #[inline(never)]
     fn dot_wide(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I {
-        dot(&acc, &weights.map(|code| i16::from(code as i8)), &activations)
+        dot(
+            &acc,
+            &weights.map(|code| i16::from(code as i8)),
+            &activations,
+        )
     }
 }

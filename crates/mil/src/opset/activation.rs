@@ -1,11 +1,18 @@
-//! Activations and softmax. Source: coremltools `ops/defs/iOS15/activation.py`, `iOS17/activation.py`.
+//! Activations and softmax. Source: coremltools `ops/defs/iOS15/activation.py`,
+//! `iOS17/activation.py`.
 
 use super::Opset::{CoreMl5, CoreMl7};
-use super::{FLOAT, INT32, Infer, OpDef, Param, STRING, Type, TypeError, axis, constant, same, tensor};
+use super::{
+    FLOAT, INT32, Infer, OpDef, Param, STRING, Type, TypeError, axis, constant, same, tensor,
+};
 
 const X: &[Param] = &[tensor("x", FLOAT)];
 const ALPHA: &[Param] = &[tensor("x", FLOAT), constant("alpha", FLOAT)];
-const ALPHA_BETA: &[Param] = &[tensor("x", FLOAT), constant("alpha", FLOAT), constant("beta", FLOAT)];
+const ALPHA_BETA: &[Param] = &[
+    tensor("x", FLOAT),
+    constant("alpha", FLOAT),
+    constant("beta", FLOAT),
+];
 
 /// From iOS 17 on, parameters may be of another element type than `x`.
 pub(super) static OPS: &[OpDef] = &[
@@ -15,8 +22,14 @@ pub(super) static OPS: &[OpDef] = &[
     // y = x where x > 0, alpha * (exp(x) - 1) elsewhere.
     OpDef::new("elu", CoreMl5, ALPHA, alike),
     OpDef::new("elu", CoreMl7, ALPHA, scalars),
-    // y = x / 2 * (1 + erf(x / sqrt(2))) for mode EXACT; TANH_APPROXIMATION and SIGMOID_APPROXIMATION approximate it.
-    OpDef::new("gelu", CoreMl5, &[tensor("x", FLOAT), constant("mode", STRING).optional()], gelu),
+    // y = x / 2 * (1 + erf(x / sqrt(2))) for mode EXACT; TANH_APPROXIMATION and
+    // SIGMOID_APPROXIMATION approximate it.
+    OpDef::new(
+        "gelu",
+        CoreMl5,
+        &[tensor("x", FLOAT), constant("mode", STRING).optional()],
+        gelu,
+    ),
     // y = x where x >= 0, alpha * x elsewhere.
     OpDef::new("leaky_relu", CoreMl5, ALPHA, alike),
     OpDef::new("leaky_relu", CoreMl7, ALPHA, scalars),
@@ -41,12 +54,27 @@ pub(super) static OPS: &[OpDef] = &[
     // y = x * sigmoid(x).
     OpDef::new("silu", CoreMl5, X, same),
     // y = exp(x - max) / sum exp(x - max) along `axis` (default -1).
-    OpDef::new("softmax", CoreMl5, &[tensor("x", FLOAT), constant("axis", INT32).optional()], softmax),
+    OpDef::new(
+        "softmax",
+        CoreMl5,
+        &[tensor("x", FLOAT), constant("axis", INT32).optional()],
+        softmax,
+    ),
     // y = ln(1 + exp(x)).
     OpDef::new("softplus", CoreMl5, X, same),
     // y = alpha[c] * ln(1 + exp(beta[c] * x)); x [batch, c, ..].
-    OpDef::new("softplus_parametric", CoreMl5, ALPHA_BETA, softplus_parametric_alike),
-    OpDef::new("softplus_parametric", CoreMl7, ALPHA_BETA, softplus_parametric),
+    OpDef::new(
+        "softplus_parametric",
+        CoreMl5,
+        ALPHA_BETA,
+        softplus_parametric_alike,
+    ),
+    OpDef::new(
+        "softplus_parametric",
+        CoreMl7,
+        ALPHA_BETA,
+        softplus_parametric,
+    ),
     // y = x / (1 + abs(x)).
     OpDef::new("softsign", CoreMl5, X, same),
     // y = tanh(x).
@@ -67,7 +95,11 @@ fn scalars(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 }
 
 fn gelu(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.choice("mode", &["EXACT", "TANH_APPROXIMATION", "SIGMOID_APPROXIMATION"], "EXACT")?;
+    i.choice(
+        "mode",
+        &["EXACT", "TANH_APPROXIMATION", "SIGMOID_APPROXIMATION"],
+        "EXACT",
+    )?;
     same(i)
 }
 
@@ -86,7 +118,9 @@ fn prelu(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         && let Some(alpha) = i.floats("alpha")
         && alpha.iter().any(|a| (a - alpha[0]).abs() > 1e-5)
     {
-        return Err(TypeError(format!("`alpha` has different numbers, which `x` {x} may have in rank 4 only")));
+        return Err(TypeError(format!(
+            "`alpha` has different numbers, which `x` {x} may have in rank 4 only"
+        )));
     }
     same(i)
 }
@@ -111,7 +145,9 @@ fn of_channels(i: &Infer<'_>, name: &str) -> Result<(), TypeError> {
     let (x, ty) = (i.ty("x")?, i.ty(name)?);
     match ty.shape.as_slice() {
         [n] if n.compatible(x.shape[1]) => Ok(()),
-        _ => Err(TypeError(format!("`{name}` is {ty}, `x` is {x}: one number for each of axis 1 is needed"))),
+        _ => Err(TypeError(format!(
+            "`{name}` is {ty}, `x` is {x}: one number for each of axis 1 is needed"
+        ))),
     }
 }
 

@@ -1,6 +1,9 @@
-//! Boxes in images. Source: coremltools `ops/defs/iOS15/tensor_operation.py`, `iOS17/tensor_operation.py`.
+//! Boxes in images. Source: coremltools `ops/defs/iOS15/tensor_operation.py`,
+//! `iOS17/tensor_operation.py`.
 
-use super::{BOOL, Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, Type, TypeError, constant, tensor};
+use super::{
+    BOOL, Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, Type, TypeError, constant, tensor,
+};
 use crate::types::{DType, TensorType};
 
 const BOXES: Param = tensor("boxes", FLOAT);
@@ -10,12 +13,20 @@ const MAX_BOXES: Param = constant("max_boxes", INT32);
 const PER_CLASS: Param = constant("per_class_suppression", BOOL).optional();
 
 pub(super) static OPS: &[OpDef] = &[
-    // The boxes, best first, that overlap none that is better by more than `iou_threshold`: their coordinates, scores
-    // and indices, and how many there are. boxes: [n, boxes, 4] of centre and size, scores: [n, boxes, classes].
+    // The boxes, best first, that overlap none that is better by more than `iou_threshold`: their
+    // coordinates, scores and indices, and how many there are. boxes: [n, boxes, 4] of centre and
+    // size, scores: [n, boxes, classes].
     OpDef::new(
         "non_maximum_suppression",
         Opset::CoreMl5,
-        &[BOXES, SCORES, IOU_THRESHOLD, constant("score_threshold", FLOAT), MAX_BOXES, PER_CLASS],
+        &[
+            BOXES,
+            SCORES,
+            IOU_THRESHOLD,
+            constant("score_threshold", FLOAT),
+            MAX_BOXES,
+            PER_CLASS,
+        ],
         suppression,
     ),
     // The same for [n, 4, boxes] and [n, classes, boxes], without the number.
@@ -34,16 +45,37 @@ fn suppression(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let fits = boxes.rank() == 3
         && scores.rank() == 3
         && boxes.shape[class].compatible(Dim::Known(4))
-        && [n, item].iter().all(|a| boxes.shape[*a].compatible(scores.shape[*a]));
-    let thresholds = ["iou_threshold", "score_threshold"].into_iter().filter(|name| i.has(name));
-    let types = thresholds.map(|name| i.ty(name)).collect::<Result<Vec<_>, _>>()?;
-    if !fits || boxes.dtype != scores.dtype || types.iter().any(|t| t.dtype != boxes.dtype || t.rank() != 0) {
-        return Err(TypeError(format!("`boxes` {boxes}, `scores` {scores} and the thresholds do not fit")));
+        && [n, item]
+            .iter()
+            .all(|a| boxes.shape[*a].compatible(scores.shape[*a]));
+    let thresholds = ["iou_threshold", "score_threshold"]
+        .into_iter()
+        .filter(|name| i.has(name));
+    let types = thresholds
+        .map(|name| i.ty(name))
+        .collect::<Result<Vec<_>, _>>()?;
+    if !fits
+        || boxes.dtype != scores.dtype
+        || types
+            .iter()
+            .any(|t| t.dtype != boxes.dtype || t.rank() != 0)
+    {
+        return Err(TypeError(format!(
+            "`boxes` {boxes}, `scores` {scores} and the thresholds do not fit"
+        )));
     }
     let most = i.int_or("max_boxes", 0)?;
-    let most = Dim::Known(usize::try_from(most).map_err(|_| TypeError(format!("`max_boxes` is {most}, below 0")))?);
+    let most = Dim::Known(
+        usize::try_from(most).map_err(|_| TypeError(format!("`max_boxes` is {most}, below 0")))?,
+    );
     let (batch, classes) = (scores.shape[n], scores.shape[class]);
-    let pairs = |inner: Dim| if boxes_last { vec![batch, inner, most] } else { vec![batch, most, inner] };
+    let pairs = |inner: Dim| {
+        if boxes_last {
+            vec![batch, inner, most]
+        } else {
+            vec![batch, most, inner]
+        }
+    };
     let ty = |dtype, shape| Type::Tensor(TensorType { dtype, shape });
     let mut results = vec![
         ty(boxes.dtype, pairs(Dim::Known(4))),

@@ -4,11 +4,22 @@ use super::{Accepts, ArgType, Infer, Known, OpDef, Opset, Param, Type, TypeError
 use crate::literal::Literal;
 use crate::types::{DType, TensorType};
 
-const CLASSES: Param = Param { name: "classes", accepts: Accepts::List, required: true, constant: true };
+const CLASSES: Param = Param {
+    name: "classes",
+    accepts: Accepts::List,
+    required: true,
+    constant: true,
+};
 
 pub(super) static OPS: &[OpDef] = &[
-    // The class of the greatest probability, and a dictionary from class to probability. Classes are strings or int64.
-    OpDef::new("classify", Opset::CoreMl5, &[tensor("probabilities", &[DType::Fp32]), CLASSES], classify),
+    // The class of the greatest probability, and a dictionary from class to probability. Classes
+    // are strings or int64.
+    OpDef::new(
+        "classify",
+        Opset::CoreMl5,
+        &[tensor("probabilities", &[DType::Fp32]), CLASSES],
+        classify,
+    ),
 ];
 
 fn classify(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -16,14 +27,26 @@ fn classify(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let Some(ArgType::One(ty @ Type::List(class, _), known)) = i.arg("classes") else {
         return Err(TypeError("`classes` must be a list".to_owned()));
     };
-    if ![DType::String, DType::Int64].map(|d| Type::Tensor(TensorType::scalar(d))).contains(class) {
-        return Err(TypeError(format!("`classes` is {ty}: strings or int64 are needed")));
+    if ![DType::String, DType::Int64]
+        .map(|d| Type::Tensor(TensorType::scalar(d)))
+        .contains(class)
+    {
+        return Err(TypeError(format!(
+            "`classes` is {ty}: strings or int64 are needed"
+        )));
     }
-    if let (Known::Literal(Literal::List(_, classes)), Some(n)) = (known, probabilities.n_elements())
+    if let (Known::Literal(Literal::List(_, classes)), Some(n)) =
+        (known, probabilities.n_elements())
         && classes.len() != n
     {
-        return Err(TypeError(format!("`probabilities` is {probabilities}, there are {} classes", classes.len())));
+        return Err(TypeError(format!(
+            "`probabilities` is {probabilities}, there are {} classes",
+            classes.len()
+        )));
     }
     let probability = Type::Tensor(TensorType::scalar(DType::Fp64));
-    Ok(vec![(**class).clone(), Type::Dict(class.clone(), Box::new(probability))])
+    Ok(vec![
+        (**class).clone(),
+        Type::Dict(class.clone(), Box::new(probability)),
+    ])
 }

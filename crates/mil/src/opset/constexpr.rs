@@ -1,15 +1,32 @@
 //! Constants and the ops that say how a constant is computed from a smaller one.
 //!
-//! Source: coremltools `ops/defs/iOS16/constexpr_ops.py`, `ops/defs/iOS18/compression.py`. A mask is read
-//! whole, also to validate a program: it has a bit for each weight.
+//! Source: coremltools `ops/defs/iOS16/constexpr_ops.py`, `ops/defs/iOS18/compression.py`. A mask
+//! is read whole, also to validate a program: it has a bit for each weight.
 
-use super::{Accepts, Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, constant, one, show};
+use super::{
+    Accepts, Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, constant, one,
+    show,
+};
 use crate::literal::Literal;
 use crate::opset::{ArgType, Known};
 use crate::types::{DType, MAX_RANK, TensorType};
 
-const CODES: &[DType] = &[DType::Int4, DType::Uint4, DType::Int8, DType::Uint8, DType::Fp16, DType::Fp32];
-const INDICES: &[DType] = &[DType::Uint1, DType::Uint2, DType::Uint3, DType::Uint4, DType::Uint6, DType::Uint8];
+const CODES: &[DType] = &[
+    DType::Int4,
+    DType::Uint4,
+    DType::Int8,
+    DType::Uint8,
+    DType::Fp16,
+    DType::Fp32,
+];
+const INDICES: &[DType] = &[
+    DType::Uint1,
+    DType::Uint2,
+    DType::Uint3,
+    DType::Uint4,
+    DType::Uint6,
+    DType::Uint8,
+];
 const ENTRIES: &[DType] = &[DType::Int8, DType::Uint8, DType::Fp16, DType::Fp32];
 const MASK: &[DType] = &[DType::Uint1];
 const BYTE: &[DType] = &[DType::Uint8];
@@ -18,7 +35,10 @@ const SIZES: &[DType] = &[DType::Uint32];
 
 /// A form whose parameters are attributes, as all had before iOS 18.
 const fn attributes(name: &'static str, params: &'static [Param], infer: super::InferFn) -> OpDef {
-    OpDef { attributes: true, ..OpDef::new(name, Opset::CoreMl6, params, infer) }
+    OpDef {
+        attributes: true,
+        ..OpDef::new(name, Opset::CoreMl6, params, infer)
+    }
 }
 
 pub(super) static OPS: &[OpDef] = &[
@@ -26,12 +46,18 @@ pub(super) static OPS: &[OpDef] = &[
     OpDef {
         name: "const",
         since: Opset::CoreMl5,
-        params: &[Param { name: "val", accepts: Accepts::Any, required: true, constant: true }],
+        params: &[Param {
+            name: "val",
+            accepts: Accepts::Any,
+            required: true,
+            constant: true,
+        }],
         attributes: true,
         n_blocks: 0,
         infer: literal,
     },
-    // y = scale * (quantized_data - zero_point), scale and zero_point along `axis` where they are vectors.
+    // y = scale * (quantized_data - zero_point), scale and zero_point along `axis` where they are
+    // vectors.
     attributes(
         "constexpr_affine_dequantize",
         &[
@@ -42,35 +68,60 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         affine_dequantize,
     ),
-    // y[i] = scale[i / block] * (data[i] - offset[i / block]), block = shape of data / shape of scale.
+    // y[i] = scale[i / block] * (data[i] - offset[i / block]), block = shape of data / shape of
+    // scale.
     OpDef::new(
         "constexpr_blockwise_shift_scale",
         Opset::CoreMl8,
-        &[constant("data", CODES), constant("scale", FLOAT), constant("offset", CODES).optional()],
+        &[
+            constant("data", CODES),
+            constant("scale", FLOAT),
+            constant("offset", CODES).optional(),
+        ],
         blockwise_shift_scale,
     ),
     // y = source_val as fp32.
-    attributes("constexpr_cast", &[constant("source_val", HALF), constant("output_dtype", STRING)], cast),
+    attributes(
+        "constexpr_cast",
+        &[
+            constant("source_val", HALF),
+            constant("output_dtype", STRING),
+        ],
+        cast,
+    ),
     OpDef::new(
         "constexpr_cast",
         Opset::CoreMl8,
-        &[constant("source_val", HALF), constant("output_dtype", STRING)],
+        &[
+            constant("source_val", HALF),
+            constant("output_dtype", STRING),
+        ],
         cast,
     ),
-    // y[i] = lut[the i-th run of log2(entries of lut) bits of indices], least significant bits first.
+    // y[i] = lut[the i-th run of log2(entries of lut) bits of indices], least significant bits
+    // first.
     attributes(
         "constexpr_lut_to_dense",
-        &[constant("indices", BYTE), constant("lut", ENTRIES), constant("shape", SIZES)],
+        &[
+            constant("indices", BYTE),
+            constant("lut", ENTRIES),
+            constant("shape", SIZES),
+        ],
         packed_lut_to_dense,
     ),
     // y[i] = lut[group of i][indices[i]]; lut is [groups of each axis.., entries, vector].
     OpDef::new(
         "constexpr_lut_to_dense",
         Opset::CoreMl8,
-        &[constant("indices", INDICES), constant("lut", ENTRIES), constant("vector_axis", INT32).optional()],
+        &[
+            constant("indices", INDICES),
+            constant("lut", ENTRIES),
+            constant("vector_axis", INT32).optional(),
+        ],
         lut_to_dense,
     ),
-    // As `constexpr_lut_to_dense`, of those elements that the mask has; gives the mask of the result and its elements.
+    // As `constexpr_lut_to_dense`, of those elements that the mask has; gives the mask of the
+    // result and its elements.
     OpDef::new(
         "constexpr_lut_to_sparse",
         Opset::CoreMl8,
@@ -82,7 +133,8 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         lut_to_sparse,
     ),
-    // As `constexpr_blockwise_shift_scale`, of those elements that the mask has; gives the mask and the elements.
+    // As `constexpr_blockwise_shift_scale`, of those elements that the mask has; gives the mask and
+    // the elements.
     OpDef::new(
         "constexpr_sparse_blockwise_shift_scale",
         Opset::CoreMl8,
@@ -94,10 +146,15 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         sparse_blockwise_shift_scale,
     ),
-    // y[i] = the next of nonzero_data where bit i of mask is set, least significant bit first, else 0.
+    // y[i] = the next of nonzero_data where bit i of mask is set, least significant bit first, else
+    // 0.
     attributes(
         "constexpr_sparse_to_dense",
-        &[constant("nonzero_data", ENTRIES), constant("mask", BYTE), constant("shape", SIZES)],
+        &[
+            constant("nonzero_data", ENTRIES),
+            constant("mask", BYTE),
+            constant("shape", SIZES),
+        ],
         packed_sparse_to_dense,
     ),
     // y[i] = the next of nonzero_data where mask[i] is 1, else 0.
@@ -127,7 +184,9 @@ fn affine_dequantize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             _ => false,
         };
         if !fits {
-            return Err(TypeError(format!("`{name}` is {ty}: a scalar or a vector of {n} is needed")));
+            return Err(TypeError(format!(
+                "`{name}` is {ty}: a scalar or a vector of {n} is needed"
+            )));
         }
     }
     one(scale.dtype, data.shape.clone())
@@ -136,7 +195,9 @@ fn affine_dequantize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn cast(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     match i.string("output_dtype")? {
         "fp32" => one(DType::Fp32, i.ty("source_val")?.shape.clone()),
-        other => Err(TypeError(format!("`output_dtype` is `{other}`, it can be fp32"))),
+        other => Err(TypeError(format!(
+            "`output_dtype` is `{other}`, it can be fp32"
+        ))),
     }
 }
 
@@ -159,7 +220,9 @@ fn shift_scale(i: &Infer<'_>, shape: &[Dim], name: &str, dtype: DType) -> Result
     if i.has("offset") {
         let offset = i.ty("offset")?;
         if offset.shape != scale.shape {
-            return Err(TypeError(format!("`offset` is {offset}, `scale` is {scale}: the shapes must be equal")));
+            return Err(TypeError(format!(
+                "`offset` is {offset}, `scale` is {scale}: the shapes must be equal"
+            )));
         }
         if !offset.dtype.is_float() && offset.dtype != dtype {
             return Err(TypeError(format!(
@@ -174,7 +237,10 @@ fn sparse_blockwise_shift_scale(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeErro
     let (mask, data) = (i.ty("data_mask")?, i.ty("nonzero_data")?);
     counted(i, "data_mask", "nonzero_data")?;
     shift_scale(i, &mask.shape, "data_mask", data.dtype)?;
-    let elements = TensorType { dtype: i.ty("scale")?.dtype, shape: data.shape.clone() };
+    let elements = TensorType {
+        dtype: i.ty("scale")?.dtype,
+        shape: data.shape.clone(),
+    };
     Ok(vec![Type::Tensor(mask.clone()), Type::Tensor(elements)])
 }
 
@@ -188,29 +254,45 @@ fn lut_to_sparse(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (mask, indices) = (i.ty("indices_mask")?, i.ty("indices_nonzero_data")?);
     counted(i, "indices_mask", "indices_nonzero_data")?;
     let (at, vector) = table(i, &mask.shape, indices.dtype)?;
-    let elements = TensorType { dtype: i.ty("lut")?.dtype, shape: widened(&indices.shape, 0, vector)? };
-    let mask = TensorType { dtype: mask.dtype, shape: widened(&mask.shape, at, vector)? };
+    let elements = TensorType {
+        dtype: i.ty("lut")?.dtype,
+        shape: widened(&indices.shape, 0, vector)?,
+    };
+    let mask = TensorType {
+        dtype: mask.dtype,
+        shape: widened(&mask.shape, at, vector)?,
+    };
     Ok(vec![Type::Tensor(mask), Type::Tensor(elements)])
 }
 
-/// Check `lut` against indices of a shape and type; the axis along which its vectors lie, and their length.
+/// Check `lut` against indices of a shape and type; the axis along which its vectors lie, and their
+/// length.
 fn table(i: &Infer<'_>, indices: &[Dim], dtype: DType) -> Result<(usize, usize), TypeError> {
     let lut = i.ty("lut")?;
     if indices.is_empty() || lut.rank() != indices.len() + 2 {
         let indices = show(indices);
-        return Err(TypeError(format!("`lut` is {lut}, the indices {indices}: the rank of `lut` must be 2 more")));
+        return Err(TypeError(format!(
+            "`lut` is {lut}, the indices {indices}: the rank of `lut` must be 2 more"
+        )));
     }
     let (groups, last) = lut.shape.split_at(indices.len());
     let n_entries = 1 << dtype.bits();
     if last[0] != Dim::Known(n_entries) {
-        return Err(TypeError(format!("`lut` is {lut}: {dtype} indices need {n_entries} entries")));
+        return Err(TypeError(format!(
+            "`lut` is {lut}: {dtype} indices need {n_entries} entries"
+        )));
     }
     divides(groups, indices, "lut", "indices")?;
-    let at = i.has("vector_axis").then(|| super::axis(i.int_or("vector_axis", 0)?, indices.len())).transpose()?;
+    let at = i
+        .has("vector_axis")
+        .then(|| super::axis(i.int_or("vector_axis", 0)?, indices.len()))
+        .transpose()?;
     match (last[1], at) {
         (Dim::Known(1), at) => Ok((at.unwrap_or(0), 1)),
         (Dim::Known(vector), Some(at)) if vector > 0 => Ok((at, vector)),
-        _ => Err(TypeError(format!("`lut` is {lut}: its vectors need elements and a `vector_axis`"))),
+        _ => Err(TypeError(format!(
+            "`lut` is {lut}: its vectors need elements and a `vector_axis`"
+        ))),
     }
 }
 
@@ -218,7 +300,9 @@ fn table(i: &Infer<'_>, indices: &[Dim], dtype: DType) -> Result<(usize, usize),
 fn widened(shape: &[Dim], at: usize, times: usize) -> Result<Vec<Dim>, TypeError> {
     let mut shape = shape.to_vec();
     if let Dim::Known(n) = shape[at] {
-        let n = n.checked_mul(times).ok_or_else(|| TypeError(format!("{n} times {times} elements are too many")))?;
+        let n = n
+            .checked_mul(times)
+            .ok_or_else(|| TypeError(format!("{n} times {times} elements are too many")))?;
         shape[at] = Dim::Known(n);
     }
     Ok(shape)
@@ -227,7 +311,9 @@ fn widened(shape: &[Dim], at: usize, times: usize) -> Result<Vec<Dim>, TypeError
 fn packed_lut_to_dense(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (indices, lut) = (vector(i, "indices")?, vector(i, "lut")?);
     let Some(n_entries) = lut.known().filter(|n| [2, 4, 16, 64, 256].contains(n)) else {
-        return Err(TypeError(format!("`lut` has {lut} entries: it takes 2, 4, 16, 64 or 256")));
+        return Err(TypeError(format!(
+            "`lut` has {lut} entries: it takes 2, 4, 16, 64 or 256"
+        )));
     };
     let (shape, n) = sizes(i)?;
     packed(indices, n, n_entries.ilog2() as usize, "indices")?;
@@ -240,7 +326,9 @@ fn packed_sparse_to_dense(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     packed(mask, n, 1, "mask")?;
     if let Some(bytes) = bytes(i, "mask") {
         if n % 8 != 0 && bytes.last().is_some_and(|last| last >> (n % 8) != 0) {
-            return Err(TypeError("bits of `mask` behind the last element are set".to_owned()));
+            return Err(TypeError(
+                "bits of `mask` behind the last element are set".to_owned(),
+            ));
         }
         same_count(&bytes, elements, "mask", "nonzero_data")?;
     }
@@ -256,17 +344,25 @@ fn sparse_to_dense(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn vector(i: &Infer<'_>, name: &str) -> Result<Dim, TypeError> {
     match i.ty(name)?.shape[..] {
         [n] => Ok(n),
-        _ => Err(TypeError(format!("`{name}` is {}: a vector is needed", i.ty(name)?))),
+        _ => Err(TypeError(format!(
+            "`{name}` is {}: a vector is needed",
+            i.ty(name)?
+        ))),
     }
 }
 
 /// The shape that the constant `shape` says, and its elements.
 fn sizes(i: &Infer<'_>) -> Result<(Vec<Dim>, usize), TypeError> {
     vector(i, "shape")?;
-    let sizes: Vec<usize> = i.constant_ints("shape")?.into_iter().filter_map(|n| usize::try_from(n).ok()).collect();
+    let sizes: Vec<usize> = i
+        .constant_ints("shape")?
+        .into_iter()
+        .filter_map(|n| usize::try_from(n).ok())
+        .collect();
     let n = sizes.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-    let n =
-        n.filter(|_| sizes.len() <= MAX_RANK).ok_or_else(|| TypeError(format!("`shape` is {sizes:?}: too many")))?;
+    let n = n
+        .filter(|_| sizes.len() <= MAX_RANK)
+        .ok_or_else(|| TypeError(format!("`shape` is {sizes:?}: too many")))?;
     Ok((sizes.into_iter().map(Dim::Known).collect(), n))
 }
 
@@ -275,7 +371,9 @@ fn packed(len: Dim, n: usize, n_bits: usize, name: &str) -> Result<(), TypeError
     let due = n.checked_mul(n_bits).map(|bits| bits.div_ceil(8));
     match due {
         Some(due) if len.compatible(Dim::Known(due)) => Ok(()),
-        _ => Err(TypeError(format!("`{name}` has {len} bytes, {n} elements of {n_bits} bits are due"))),
+        _ => Err(TypeError(format!(
+            "`{name}` has {len} bytes, {n} elements of {n_bits} bits are due"
+        ))),
     }
 }
 
@@ -290,7 +388,9 @@ fn same_count(bits: &[u8], n: Dim, mask: &str, elements: &str) -> Result<(), Typ
     if n.compatible(Dim::Known(ones)) {
         return Ok(());
     }
-    Err(TypeError(format!("`{mask}` has {ones} ones, `{elements}` has {n} elements: they must be as many")))
+    Err(TypeError(format!(
+        "`{mask}` has {ones} ones, `{elements}` has {n} elements: they must be as many"
+    )))
 }
 
 /// The packed bytes of a parameter, where they are known.
@@ -301,11 +401,18 @@ fn bytes(i: &Infer<'_>, name: &str) -> Option<Vec<u8>> {
     }
 }
 
-fn divides(parts: &[Dim], whole: &[Dim], parts_name: &str, whole_name: &str) -> Result<(), TypeError> {
+fn divides(
+    parts: &[Dim],
+    whole: &[Dim],
+    parts_name: &str,
+    whole_name: &str,
+) -> Result<(), TypeError> {
     let fits = |(p, w): (&Dim, &Dim)| matches!((p, w), (Dim::Known(p), Dim::Known(w)) if *p > 0 && w % p == 0);
     if parts.iter().zip(whole).all(fits) {
         return Ok(());
     }
     let (p, w) = (show(parts), show(whole));
-    Err(TypeError(format!("each dimension of `{parts_name}` {p} must divide that of `{whole_name}` {w}")))
+    Err(TypeError(format!(
+        "each dimension of `{parts_name}` {p} must divide that of `{whole_name}` {w}"
+    )))
 }

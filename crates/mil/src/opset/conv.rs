@@ -3,7 +3,10 @@
 //! Source: coremltools `ops/defs/iOS15/conv.py`, `iOS17/conv.py`.
 
 use super::window::Windows;
-use super::{Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, constant, one, show, tensor};
+use super::{
+    Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, constant, one, show,
+    tensor,
+};
 use crate::types::{DType, TensorType};
 
 const UINT8: &[DType] = &[DType::Uint8];
@@ -13,8 +16,16 @@ const PAD_TYPE: Param = constant("pad_type", STRING).optional();
 const PAD: Param = constant("pad", INT32).optional();
 const DILATIONS: Param = constant("dilations", INT32).optional();
 const GROUPS: Param = constant("groups", INT32).optional();
-const CONV: &[Param] =
-    &[X, tensor("weight", FLOAT), constant("bias", FLOAT).optional(), STRIDES, PAD_TYPE, PAD, DILATIONS, GROUPS];
+const CONV: &[Param] = &[
+    X,
+    tensor("weight", FLOAT),
+    constant("bias", FLOAT).optional(),
+    STRIDES,
+    PAD_TYPE,
+    PAD,
+    DILATIONS,
+    GROUPS,
+];
 const BIAS: Param = tensor("bias", FLOAT).optional();
 const CONV_7: &[Param] = &[X, CONV[1], BIAS, STRIDES, PAD_TYPE, PAD, DILATIONS, GROUPS];
 const QUANTIZED: &[Param] = &[
@@ -32,24 +43,52 @@ const QUANTIZED: &[Param] = &[
     GROUPS,
 ];
 const OUTPUT_SHAPE: Param = constant("output_shape", INT32).optional();
-const TRANSPOSE: &[Param] =
-    &[X, constant("weight", FLOAT), CONV[2], PAD, OUTPUT_SHAPE, PAD_TYPE, STRIDES, DILATIONS, GROUPS];
-const TRANSPOSE_7: &[Param] = &[X, CONV[1], BIAS, PAD, OUTPUT_SHAPE, PAD_TYPE, STRIDES, DILATIONS, GROUPS];
+const TRANSPOSE: &[Param] = &[
+    X,
+    constant("weight", FLOAT),
+    CONV[2],
+    PAD,
+    OUTPUT_SHAPE,
+    PAD_TYPE,
+    STRIDES,
+    DILATIONS,
+    GROUPS,
+];
+const TRANSPOSE_7: &[Param] = &[
+    X,
+    CONV[1],
+    BIAS,
+    PAD,
+    OUTPUT_SHAPE,
+    PAD_TYPE,
+    STRIDES,
+    DILATIONS,
+    GROUPS,
+];
 
 pub(super) static OPS: &[OpDef] = &[
-    // y[n, o, p] = bias[o] + sum of x[n, i, p * stride + k * dilation - pad before] * weight[o, i, k] over i of o's group
-    // and k; x [n, C_in, ..], weight [C_out, C_in / groups, ..], bias [C_out].
-    OpDef::new("conv", Opset::CoreMl5, CONV, |i| no_same_lower(i).and_then(|()| conv_alike(i))),
+    // y[n, o, p] = bias[o] + sum of x[n, i, p * stride + k * dilation - pad before] * weight[o, i,
+    // k] over i of o's group and k; x [n, C_in, ..], weight [C_out, C_in / groups, ..], bias
+    // [C_out].
+    OpDef::new("conv", Opset::CoreMl5, CONV, |i| {
+        no_same_lower(i).and_then(|()| conv_alike(i))
+    }),
     OpDef::new("conv", Opset::CoreMl6, CONV, conv_alike),
     // Weight and bias have an element type of their own, and the bias can be computed at run time.
-    OpDef::new("conv", Opset::CoreMl7, CONV_7, |i| i.alike(&["weight", "bias"]).and_then(|()| conv(i))),
-    // As `conv`, of the weight quant_scale * weight + quant_bias; both are one number or one an output channel.
-    OpDef::new("conv_quantized", Opset::CoreMl5, QUANTIZED, |i| no_same_lower(i).and_then(|()| quantized(i))),
+    OpDef::new("conv", Opset::CoreMl7, CONV_7, |i| {
+        i.alike(&["weight", "bias"]).and_then(|()| conv(i))
+    }),
+    // As `conv`, of the weight quant_scale * weight + quant_bias; both are one number or one an
+    // output channel.
+    OpDef::new("conv_quantized", Opset::CoreMl5, QUANTIZED, |i| {
+        no_same_lower(i).and_then(|()| quantized(i))
+    }),
     OpDef::new("conv_quantized", Opset::CoreMl6, QUANTIZED, quantized),
-    // y[n, o, i * stride + k * dilation - pad before] = bias[o] + sum of x[n, c, i] * weight[c, o, k] over c of o's group
-    // and what meets; weight [C_in, C_out / groups, ..].
+    // y[n, o, i * stride + k * dilation - pad before] = bias[o] + sum of x[n, c, i] * weight[c, o,
+    // k] over c of o's group and what meets; weight [C_in, C_out / groups, ..].
     OpDef::new("conv_transpose", Opset::CoreMl5, TRANSPOSE, |i| {
-        i.alike(&["x", "weight", "bias"]).and_then(|()| transposed(i))
+        i.alike(&["x", "weight", "bias"])
+            .and_then(|()| transposed(i))
     }),
     OpDef::new("conv_transpose", Opset::CoreMl7, TRANSPOSE_7, |i| {
         i.alike(&["weight", "bias"]).and_then(|()| transposed(i))
@@ -57,12 +96,18 @@ pub(super) static OPS: &[OpDef] = &[
 ];
 
 fn pad_type<'a>(i: &Infer<'a>) -> Result<&'a str, TypeError> {
-    if i.has("pad_type") { i.string("pad_type") } else { Ok("valid") }
+    if i.has("pad_type") {
+        i.string("pad_type")
+    } else {
+        Ok("valid")
+    }
 }
 
 fn no_same_lower(i: &Infer<'_>) -> Result<(), TypeError> {
     if pad_type(i)? == "same_lower" {
-        return Err(TypeError("`pad_type` is `same_lower`, which is there from opset ios16 on".to_owned()));
+        return Err(TypeError(
+            "`pad_type` is `same_lower`, which is there from opset ios16 on".to_owned(),
+        ));
     }
     Ok(())
 }
@@ -71,7 +116,9 @@ fn no_same_lower(i: &Infer<'_>) -> Result<(), TypeError> {
 fn operands<'a>(i: &Infer<'a>) -> Result<(&'a TensorType, &'a TensorType, usize), TypeError> {
     let (x, weight) = (i.ty("x")?, i.ty("weight")?);
     if !(3..=5).contains(&x.rank()) || weight.rank() != x.rank() {
-        return Err(TypeError(format!("`x` is {x}, `weight` is {weight}: both need the rank 3, 4 or 5")));
+        return Err(TypeError(format!(
+            "`x` is {x}, `weight` is {weight}: both need the rank 3, 4 or 5"
+        )));
     }
     match usize::try_from(i.int_or("groups", 1)?) {
         Ok(groups) if groups > 0 => Ok((x, weight, groups)),
@@ -80,7 +127,9 @@ fn operands<'a>(i: &Infer<'a>) -> Result<(&'a TensorType, &'a TensorType, usize)
 }
 
 fn no_groups(name: &str, ty: &TensorType, groups: usize) -> TypeError {
-    TypeError(format!("the channels of `{name}` {ty} do not fall into {groups} equal groups"))
+    TypeError(format!(
+        "the channels of `{name}` {ty} do not fall into {groups} equal groups"
+    ))
 }
 
 fn bias(i: &Infer<'_>, channels: Dim) -> Result<(), TypeError> {
@@ -96,8 +145,16 @@ fn bias(i: &Infer<'_>, channels: Dim) -> Result<(), TypeError> {
 /// The window of a weight, where the sizes of its kernel are known.
 fn windows(i: &Infer<'_>, weight: &TensorType) -> Result<Option<Windows>, TypeError> {
     let kernel: Option<Vec<usize>> = weight.shape[2..].iter().map(|d| d.known()).collect();
-    let ints = |name: &str| if i.has(name) { i.constant_ints(name).map(Some) } else { Ok(None) };
-    kernel.map(|kernel| Windows::new(kernel, pad_type(i)?, ints)).transpose()
+    let ints = |name: &str| {
+        if i.has(name) {
+            i.constant_ints(name).map(Some)
+        } else {
+            Ok(None)
+        }
+    };
+    kernel
+        .map(|kernel| Windows::new(kernel, pad_type(i)?, ints))
+        .transpose()
 }
 
 fn conv_alike(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -116,14 +173,18 @@ fn conv(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         }
         if !weight.shape[1].compatible(Dim::Known(n / groups)) {
             let due = n / groups;
-            return Err(TypeError(format!("`x` is {x}, `weight` is {weight}: its second dimension must be {due}")));
+            return Err(TypeError(format!(
+                "`x` is {x}, `weight` is {weight}: its second dimension must be {due}"
+            )));
         }
     }
     bias(i, weight.shape[0])?;
     let mut shape = vec![x.shape[0], weight.shape[0]];
     let windows = windows(i, weight)?;
     for (axis, size) in x.shape[2..].iter().enumerate() {
-        let places = windows.as_ref().map_or(Ok(None), |w| w.places(axis, *size, false))?;
+        let places = windows
+            .as_ref()
+            .map_or(Ok(None), |w| w.places(axis, *size, false))?;
         shape.push(places.unwrap_or_else(|| i.fresh()));
     }
     one(x.dtype, shape)
@@ -141,7 +202,10 @@ fn quantized(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     for name in ["quant_scale", "quant_bias"] {
         let n = i.ty(name)?.n_elements();
         if n != Some(1) && n.is_some_and(|n| !channels.compatible(Dim::Known(n))) {
-            return Err(TypeError(format!("`{name}` is {}, it needs 1 or {channels} numbers", i.ty(name)?)));
+            return Err(TypeError(format!(
+                "`{name}` is {}, it needs 1 or {channels} numbers",
+                i.ty(name)?
+            )));
         }
     }
     Ok(result)
@@ -151,13 +215,18 @@ fn transposed(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     i.choice("pad_type", &["valid", "same", "custom"], "valid")?;
     let (x, weight, groups) = operands(i)?;
     if !x.shape[1].compatible(weight.shape[0]) {
-        return Err(TypeError(format!("`x` is {x}, `weight` is {weight}: the input channels differ")));
+        return Err(TypeError(format!(
+            "`x` is {x}, `weight` is {weight}: the input channels differ"
+        )));
     }
     if weight.shape[0].known().is_some_and(|n| n % groups != 0) {
         return Err(no_groups("weight", weight, groups));
     }
     let channels = match weight.shape[1] {
-        Dim::Known(n) => n.checked_mul(groups).map(Dim::Known).ok_or_else(|| no_groups("weight", weight, groups))?,
+        Dim::Known(n) => n
+            .checked_mul(groups)
+            .map(Dim::Known)
+            .ok_or_else(|| no_groups("weight", weight, groups))?,
         Dim::Symbol(_) => i.fresh(),
     };
     bias(i, channels)?;
@@ -187,13 +256,20 @@ fn output_shape(i: &Infer<'_>, x: &TensorType, start: &[Dim]) -> Result<Vec<usiz
     let sizes: Option<Vec<usize>> = wanted.iter().map(|n| usize::try_from(*n).ok()).collect();
     match sizes {
         Some(sizes)
-            if sizes.len() == x.rank() && sizes.iter().zip(start).all(|(n, d)| d.compatible(Dim::Known(*n))) =>
+            if sizes.len() == x.rank()
+                && sizes
+                    .iter()
+                    .zip(start)
+                    .all(|(n, d)| d.compatible(Dim::Known(*n))) =>
         {
             Ok(sizes)
         }
         _ => {
             let due = show(start);
-            Err(TypeError(format!("`output_shape` is {wanted:?}: {} sizes are needed, the first {due}", x.rank())))
+            Err(TypeError(format!(
+                "`output_shape` is {wanted:?}: {} sizes are needed, the first {due}",
+                x.rank()
+            )))
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Element-wise arithmetic, comparison and choice.
 //!
-//! Source: coremltools `ops/defs/iOS15/elementwise_binary.py`, `iOS15/elementwise_unary.py`, `iOS15/control_flow.py`,
-//! `iOS17/elementwise_unary.py`.
+//! Source: coremltools `ops/defs/iOS15/elementwise_binary.py`, `iOS15/elementwise_unary.py`,
+//! `iOS15/control_flow.py`, `iOS17/elementwise_unary.py`.
 
 use super::{
-    ANY, BASIC, BOOL, FLOAT, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, constant, one, same, tensor,
+    ANY, BASIC, BOOL, FLOAT, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, constant,
+    one, same, tensor,
 };
 use crate::types::DType;
 
@@ -13,7 +14,11 @@ const XY_BOOL: &[Param] = &[tensor("x", BOOL), tensor("y", BOOL)];
 const X: &[Param] = &[tensor("x", NUMBER)];
 const X_FLOAT: &[Param] = &[tensor("x", FLOAT)];
 const X_EPSILON: &[Param] = &[tensor("x", FLOAT), constant("epsilon", FLOAT).optional()];
-const CLIP: &[Param] = &[tensor("x", FLOAT), constant("alpha", FLOAT), constant("beta", FLOAT)];
+const CLIP: &[Param] = &[
+    tensor("x", FLOAT),
+    constant("alpha", FLOAT),
+    constant("beta", FLOAT),
+];
 
 pub(super) static OPS: &[OpDef] = &[
     OpDef::new("add", Opset::CoreMl5, XY, arithmetic),
@@ -51,7 +56,8 @@ pub(super) static OPS: &[OpDef] = &[
     OpDef::new("exp2", Opset::CoreMl5, X, same),
     OpDef::new("floor", Opset::CoreMl5, X_FLOAT, same),
     OpDef::new("identity", Opset::CoreMl5, &[tensor("x", ANY)], same),
-    // y = 1 / (x + epsilon). From iOS 17 on, epsilon may be of another element type than x, here and below.
+    // y = 1 / (x + epsilon). From iOS 17 on, epsilon may be of another element type than x, here
+    // and below.
     OpDef::new("inverse", Opset::CoreMl5, X_EPSILON, epsilon_alike),
     OpDef::new("inverse", Opset::CoreMl7, X_EPSILON, epsilon),
     // y = ln(x + epsilon).
@@ -70,14 +76,34 @@ pub(super) static OPS: &[OpDef] = &[
     OpDef::new("square", Opset::CoreMl5, X, same),
     OpDef::new("tan", Opset::CoreMl5, X_FLOAT, same),
     // y = max(x, alpha).
-    OpDef::new("threshold", Opset::CoreMl5, &[tensor("x", NUMBER), constant("alpha", NUMBER)], threshold),
+    OpDef::new(
+        "threshold",
+        Opset::CoreMl5,
+        &[tensor("x", NUMBER), constant("alpha", NUMBER)],
+        threshold,
+    ),
     // y = min(max(x, alpha), beta). From iOS 17 on, alpha must be less than beta.
     OpDef::new("clip", Opset::CoreMl5, CLIP, clip_alike),
     OpDef::new("clip", Opset::CoreMl7, CLIP, clip),
-    OpDef::new("cast", Opset::CoreMl5, &[tensor("x", BASIC), constant("dtype", STRING)], |i| cast(i, BASIC)),
-    OpDef::new("cast", Opset::CoreMl7, &[tensor("x", ANY), constant("dtype", STRING)], |i| cast(i, ANY)),
+    OpDef::new(
+        "cast",
+        Opset::CoreMl5,
+        &[tensor("x", BASIC), constant("dtype", STRING)],
+        |i| cast(i, BASIC),
+    ),
+    OpDef::new(
+        "cast",
+        Opset::CoreMl7,
+        &[tensor("x", ANY), constant("dtype", STRING)],
+        |i| cast(i, ANY),
+    ),
     // y = cond ? a : b.
-    OpDef::new("select", Opset::CoreMl5, &[tensor("cond", BOOL), tensor("a", BASIC), tensor("b", BASIC)], select),
+    OpDef::new(
+        "select",
+        Opset::CoreMl5,
+        &[tensor("cond", BOOL), tensor("a", BASIC), tensor("b", BASIC)],
+        select,
+    ),
 ];
 
 fn operands(i: &mut Infer<'_>, a: &str, b: &str) -> Result<(DType, Vec<super::Dim>), TypeError> {
@@ -120,9 +146,9 @@ fn clip_alike(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 
 fn clip(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     match (i.float("alpha"), i.float("beta")) {
-        (Some(alpha), Some(beta)) if alpha >= beta => {
-            Err(TypeError(format!("`alpha` is {alpha}, `beta` is {beta}: it must be less")))
-        }
+        (Some(alpha), Some(beta)) if alpha >= beta => Err(TypeError(format!(
+            "`alpha` is {alpha}, `beta` is {beta}: it must be less"
+        ))),
         _ => clip_alike(i),
     }
 }
@@ -130,7 +156,8 @@ fn clip(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn cast(i: &mut Infer<'_>, dtypes: &[DType]) -> Result<Vec<Type>, TypeError> {
     let name = i.string("dtype")?;
     let dtype = dtypes.iter().find(|d| d.name() == name);
-    let dtype = dtype.ok_or_else(|| TypeError(format!("`dtype` is `{name}`, which nothing can be cast to")))?;
+    let dtype = dtype
+        .ok_or_else(|| TypeError(format!("`dtype` is `{name}`, which nothing can be cast to")))?;
     one(*dtype, i.ty("x")?.shape.clone())
 }
 

@@ -2,7 +2,10 @@
 //!
 //! Source: coremltools `ops/defs/iOS15/tensor_operation.py`, `iOS16/tensor_operation.py`.
 
-use super::{BASIC, Dim, INT32, Infer, NUMBER, OpDef, Opset, Type, TypeError, axis, constant, one, same, tensor};
+use super::{
+    BASIC, Dim, INT32, Infer, NUMBER, OpDef, Opset, Type, TypeError, axis, constant, one, same,
+    tensor,
+};
 use crate::types::DType;
 
 pub(super) static OPS: &[OpDef] = &[
@@ -10,18 +13,31 @@ pub(super) static OPS: &[OpDef] = &[
     OpDef::new(
         "band_part",
         Opset::CoreMl5,
-        &[tensor("x", BASIC), constant("lower", INT32).optional(), constant("upper", INT32).optional()],
+        &[
+            tensor("x", BASIC),
+            constant("lower", INT32).optional(),
+            constant("upper", INT32).optional(),
+        ],
         band_part,
     ),
     // y = `value` (default fp32 0) throughout.
-    OpDef::new("fill", Opset::CoreMl5, &[tensor("shape", INT32), constant("value", BASIC).optional()], fill),
+    OpDef::new(
+        "fill",
+        Opset::CoreMl5,
+        &[tensor("shape", INT32), constant("value", BASIC).optional()],
+        fill,
+    ),
     OpDef::new(
         "fill_like",
         Opset::CoreMl6,
-        &[tensor("ref_tensor", BASIC), constant("value", BASIC).optional()],
+        &[
+            tensor("ref_tensor", BASIC),
+            constant("value", BASIC).optional(),
+        ],
         fill_like,
     ),
-    // y[.., k, ..] = indices[..] == k ? on_value : off_value, with k along a new `axis` (default: the last).
+    // y[.., k, ..] = indices[..] == k ? on_value : off_value, with k along a new `axis` (default:
+    // the last).
     OpDef::new(
         "one_hot",
         Opset::CoreMl5,
@@ -38,7 +54,11 @@ pub(super) static OPS: &[OpDef] = &[
     OpDef::new(
         "range_1d",
         Opset::CoreMl5,
-        &[tensor("end", NUMBER), tensor("start", NUMBER), tensor("step", NUMBER)],
+        &[
+            tensor("end", NUMBER),
+            tensor("start", NUMBER),
+            tensor("step", NUMBER),
+        ],
         range,
     ),
 ];
@@ -47,7 +67,9 @@ fn band_part(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     i.int_or("lower", -1)?;
     i.int_or("upper", -1)?;
     match i.ty("x")? {
-        x if x.rank() < 2 => Err(TypeError(format!("`x` is {x}, two axes at least are needed"))),
+        x if x.rank() < 2 => Err(TypeError(format!(
+            "`x` is {x}, two axes at least are needed"
+        ))),
         _ => same(i),
     }
 }
@@ -69,10 +91,15 @@ fn fill(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let shape = match (wanted, i.ty("shape")?.shape.as_slice()) {
         (Some(sizes), [_]) => {
             let dims = sizes.iter().map(|n| usize::try_from(*n).map(Dim::Known));
-            dims.collect::<Result<_, _>>().map_err(|_| TypeError(format!("`shape` {sizes:?} has a negative size")))?
+            dims.collect::<Result<_, _>>()
+                .map_err(|_| TypeError(format!("`shape` {sizes:?} has a negative size")))?
         }
         (None, [Dim::Known(rank)]) => (0..(*rank).min(64)).map(|_| i.fresh()).collect(),
-        _ => return Err(TypeError("`shape` must be a vector of known length".to_owned())),
+        _ => {
+            return Err(TypeError(
+                "`shape` must be a vector of known length".to_owned(),
+            ));
+        }
     };
     one(dtype, shape)
 }
@@ -84,9 +111,14 @@ fn fill_like(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 
 fn one_hot(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let indices = i.ty("indices")?;
-    let (on, off) = (scalar_dtype(i, "on_value", DType::Int32)?, scalar_dtype(i, "off_value", DType::Int32)?);
+    let (on, off) = (
+        scalar_dtype(i, "on_value", DType::Int32)?,
+        scalar_dtype(i, "off_value", DType::Int32)?,
+    );
     if on != off {
-        return Err(TypeError(format!("`on_value` is {on} and `off_value` is {off}: the types must be equal")));
+        return Err(TypeError(format!(
+            "`on_value` is {on} and `off_value` is {off}: the types must be equal"
+        )));
     }
     scalar_dtype(i, "one_hot_vector_size", DType::Int32)?;
     let n = match i.ints("one_hot_vector_size").as_deref() {
@@ -103,8 +135,12 @@ fn one_hot(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 
 fn range(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (end, start, step) = (i.ty("end")?, i.ty("start")?, i.ty("step")?);
-    if [start, step].iter().any(|t| t.dtype != end.dtype) || [end, start, step].iter().any(|t| t.rank() != 0) {
-        return Err(TypeError(format!("`end` {end}, `start` {start}, `step` {step}: scalars of one type are needed")));
+    if [start, step].iter().any(|t| t.dtype != end.dtype)
+        || [end, start, step].iter().any(|t| t.rank() != 0)
+    {
+        return Err(TypeError(format!(
+            "`end` {end}, `start` {start}, `step` {step}: scalars of one type are needed"
+        )));
     }
     let at = |name| i.ints(name).and_then(|v| v.first().copied());
     let len = if end.dtype.is_float() {
@@ -116,7 +152,8 @@ fn range(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         match (at("end"), at("start"), at("step")) {
             (_, _, Some(0)) => return Err(TypeError("`step` is 0".to_owned())),
             (Some(e), Some(s), Some(d)) => {
-                let n = (i128::from(e) - i128::from(s) + i128::from(d) - i128::from(d.signum())) / i128::from(d);
+                let n = (i128::from(e) - i128::from(s) + i128::from(d) - i128::from(d.signum()))
+                    / i128::from(d);
                 Dim::Known(usize::try_from(n).unwrap_or(0))
             }
             _ => i.fresh(),
@@ -130,7 +167,9 @@ fn float_count(start: f32, end: f32, step: f32) -> Result<usize, TypeError> {
     let n = ((end - start) / step).ceil();
     // Above 2^53 two neighbours are one number; NaN is a range from or to what is no number.
     if step == 0.0 || n.is_nan() || n > 9_007_199_254_740_992.0 {
-        return Err(TypeError(format!("a range from {start} to {end} by {step} has no length")));
+        return Err(TypeError(format!(
+            "a range from {start} to {end} by {step} has no length"
+        )));
     }
     Ok(n.max(0.0) as usize)
 }

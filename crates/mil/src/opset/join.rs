@@ -1,23 +1,38 @@
 //! Joining, cutting and lengthening. Source: coremltools `ops/defs/iOS15/tensor_operation.py`.
 
 use super::{
-    Accepts, BASIC, BOOL, Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, axis, constant, one,
-    tensor,
+    Accepts, BASIC, BOOL, Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError,
+    axis, constant, one, tensor,
 };
 use crate::types::TensorType;
 
-const VALUES: Param = Param { name: "values", accepts: Accepts::Tensors, required: true, constant: false };
+const VALUES: Param = Param {
+    name: "values",
+    accepts: Accepts::Tensors,
+    required: true,
+    constant: false,
+};
 
 pub(super) static OPS: &[OpDef] = &[
-    // y = values joined along `axis`, element by element in turn if `interleave`; scalars make a vector.
+    // y = values joined along `axis`, element by element in turn if `interleave`; scalars make a
+    // vector.
     OpDef::new(
         "concat",
         Opset::CoreMl5,
-        &[VALUES, constant("axis", INT32), constant("interleave", BOOL).optional()],
+        &[
+            VALUES,
+            constant("axis", INT32),
+            constant("interleave", BOOL).optional(),
+        ],
         concat,
     ),
     // y = values joined along a new axis.
-    OpDef::new("stack", Opset::CoreMl5, &[VALUES, constant("axis", INT32)], stack),
+    OpDef::new(
+        "stack",
+        Opset::CoreMl5,
+        &[VALUES, constant("axis", INT32)],
+        stack,
+    ),
     // x cut along `axis` into `num_splits` equal parts or parts of `split_sizes`.
     OpDef::new(
         "split",
@@ -31,9 +46,14 @@ pub(super) static OPS: &[OpDef] = &[
         split,
     ),
     // y = x repeated `reps` times along each axis.
-    OpDef::new("tile", Opset::CoreMl5, &[tensor("x", BASIC), tensor("reps", INT32)], tile),
-    // y = x with `pad` elements before and after each of the last axes: `constant_val` (default 0), or by `mode` the
-    // elements behind the edge or the edge itself.
+    OpDef::new(
+        "tile",
+        Opset::CoreMl5,
+        &[tensor("x", BASIC), tensor("reps", INT32)],
+        tile,
+    ),
+    // y = x with `pad` elements before and after each of the last axes: `constant_val` (default 0),
+    // or by `mode` the elements behind the edge or the edge itself.
     OpDef::new(
         "pad",
         Opset::CoreMl5,
@@ -57,9 +77,15 @@ fn concat(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         let joins = |j: usize, a: Dim, b: Dim| (j == at && !interleave) || a.compatible(b);
         let agrees = v.dtype == first.dtype
             && v.rank() == first.rank()
-            && v.shape.iter().zip(&first.shape).enumerate().all(|(j, (a, b))| joins(j, *a, *b));
+            && v.shape
+                .iter()
+                .zip(&first.shape)
+                .enumerate()
+                .all(|(j, (a, b))| joins(j, *a, *b));
         if !agrees {
-            return Err(TypeError(format!("{first} and {v} do not join along axis {at}")));
+            return Err(TypeError(format!(
+                "{first} and {v} do not join along axis {at}"
+            )));
         }
         total = match (total, v.shape.get(at).copied().unwrap_or(Dim::Known(1))) {
             (Dim::Known(a), Dim::Known(b)) => Dim::Known(a.saturating_add(b)),
@@ -75,12 +101,18 @@ fn concat(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 
 fn stack(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let values = i.many("values")?;
-    let first = values.iter().find(|v| v.known_shape().is_some()).unwrap_or(&values[0]);
+    let first = values
+        .iter()
+        .find(|v| v.known_shape().is_some())
+        .unwrap_or(&values[0]);
     if let Some(v) = values.iter().find(|v| !v.compatible(first)) {
         return Err(TypeError(format!("{first} and {v} do not stack")));
     }
     let mut shape = first.shape.clone();
-    shape.insert(axis(i.int_or("axis", 0)?, first.rank() + 1)?, Dim::Known(values.len()));
+    shape.insert(
+        axis(i.int_or("axis", 0)?, first.rank() + 1)?,
+        Dim::Known(values.len()),
+    );
     one(first.dtype, shape)
 }
 
@@ -100,16 +132,35 @@ fn split(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 
 fn split_sizes(i: &mut Infer<'_>, x: &TensorType, at: usize) -> Result<Vec<Dim>, TypeError> {
     let misfit = || TypeError(format!("{x} cannot be split as asked along axis {at}"));
-    let n = if i.has("num_splits") { Some(i.int_or("num_splits", 0)?) } else { None };
+    let n = if i.has("num_splits") {
+        Some(i.int_or("num_splits", 0)?)
+    } else {
+        None
+    };
     if i.has("split_sizes") {
-        let sizes: Option<Vec<usize>> =
-            i.constant_ints("split_sizes")?.into_iter().map(|n| usize::try_from(n).ok()).collect();
-        let sizes = sizes.filter(|sizes| n.is_none_or(|n| n == sizes.len() as i64)).ok_or_else(misfit)?;
-        let total = sizes.iter().try_fold(0usize, |t, n| t.checked_add(*n)).ok_or_else(misfit)?;
+        let sizes: Option<Vec<usize>> = i
+            .constant_ints("split_sizes")?
+            .into_iter()
+            .map(|n| usize::try_from(n).ok())
+            .collect();
+        let sizes = sizes
+            .filter(|sizes| n.is_none_or(|n| n == sizes.len() as i64))
+            .ok_or_else(misfit)?;
+        let total = sizes
+            .iter()
+            .try_fold(0usize, |t, n| t.checked_add(*n))
+            .ok_or_else(misfit)?;
         let fits = x.shape[at].compatible(Dim::Known(total));
-        return if fits { Ok(sizes.into_iter().map(Dim::Known).collect()) } else { Err(misfit()) };
+        return if fits {
+            Ok(sizes.into_iter().map(Dim::Known).collect())
+        } else {
+            Err(misfit())
+        };
     }
-    let n = n.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0 && *n <= 1 << 16).ok_or_else(misfit)?;
+    let n = n
+        .and_then(|n| usize::try_from(n).ok())
+        .filter(|n| *n > 0 && *n <= 1 << 16)
+        .ok_or_else(misfit)?;
     match x.shape[at] {
         Dim::Known(size) if size % n == 0 => Ok(vec![Dim::Known(size / n); n]),
         Dim::Known(_) => Err(misfit()),
@@ -143,24 +194,39 @@ const PAD_MODES: [&str; 3] = ["constant", "reflect", "replicate"];
 
 fn pad(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (x, pad) = (i.ty("x")?, i.ty("pad")?);
-    let mode = if i.has("mode") { i.string("mode")? } else { "constant" };
+    let mode = if i.has("mode") {
+        i.string("mode")?
+    } else {
+        "constant"
+    };
     if !PAD_MODES.contains(&mode) {
-        return Err(TypeError(format!("`mode` is `{mode}`, not one of {}", PAD_MODES.join(", "))));
+        return Err(TypeError(format!(
+            "`mode` is `{mode}`, not one of {}",
+            PAD_MODES.join(", ")
+        )));
     }
     // coremltools writes its default in fp32 beside fp16.
     if i.has("constant_val") && !x.dtype.is_float() && i.ty("constant_val")?.dtype != x.dtype {
-        return Err(TypeError(format!("`constant_val` is {}, `x` is {x}", i.ty("constant_val")?)));
+        return Err(TypeError(format!(
+            "`constant_val` is {}, `x` is {x}",
+            i.ty("constant_val")?
+        )));
     }
     let Some(amounts) = i.ints("pad") else {
         if pad.shape != [Dim::Known(2 * x.rank())] {
-            return Err(TypeError(format!("`pad` is {pad}, it needs {} entries or to be constant", 2 * x.rank())));
+            return Err(TypeError(format!(
+                "`pad` is {pad}, it needs {} entries or to be constant",
+                2 * x.rank()
+            )));
         }
         let shape = x.shape.iter().map(|_| i.fresh()).collect();
         return one(x.dtype, shape);
     };
     let n = amounts.len() / 2;
     if pad.rank() != 1 || amounts.len() % 2 != 0 || n > x.rank() || amounts.iter().any(|a| *a < 0) {
-        return Err(TypeError(format!("`pad` {amounts:?} is no list of pairs for the last axes of {x}")));
+        return Err(TypeError(format!(
+            "`pad` {amounts:?} is no list of pairs for the last axes of {x}"
+        )));
     }
     let mut shape = x.shape.clone();
     let first = x.rank() - n;
@@ -168,9 +234,14 @@ fn pad(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         let inside = |n: usize| ends.iter().all(|e| (*e as usize) < n.max(1));
         *dim = match *dim {
             Dim::Known(n) if mode == "reflect" && !inside(n) => {
-                return Err(TypeError(format!("an axis of {n} cannot be reflected by {ends:?}")));
+                return Err(TypeError(format!(
+                    "an axis of {n} cannot be reflected by {ends:?}"
+                )));
             }
-            Dim::Known(n) => Dim::Known(n.saturating_add(ends[0] as usize).saturating_add(ends[1] as usize)),
+            Dim::Known(n) => Dim::Known(
+                n.saturating_add(ends[0] as usize)
+                    .saturating_add(ends[1] as usize),
+            ),
             symbol if ends == [0, 0] => symbol,
             Dim::Symbol(_) => i.fresh(),
         };

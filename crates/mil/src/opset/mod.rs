@@ -1,7 +1,7 @@
 //! The opset as a table: which ops there are, what they take, and the types of what they give.
 //!
-//! One row per op, a file per group. The wire form of an op is uniform, so printer, parser and validator hold no code
-//! per op; adding one is adding a row (and its meaning in `cpu/ops`).
+//! One row per op, a file per group. The wire form of an op is uniform, so printer, parser and
+//! validator hold no code per op; adding one is adding a row (and its meaning in `cpu/ops`).
 
 use std::fmt;
 
@@ -51,7 +51,12 @@ pub enum Opset {
 
 impl Opset {
     /// Every version, oldest first.
-    pub const ALL: &'static [Opset] = &[Opset::CoreMl5, Opset::CoreMl6, Opset::CoreMl7, Opset::CoreMl8];
+    pub const ALL: &'static [Opset] = &[
+        Opset::CoreMl5,
+        Opset::CoreMl6,
+        Opset::CoreMl7,
+        Opset::CoreMl8,
+    ];
 
     /// The name in MIL text, such as `ios18`.
     pub fn name(self) -> &'static str {
@@ -107,33 +112,58 @@ impl Param {
 
 /// A tensor parameter that can be computed at run time.
 const fn tensor(name: &'static str, dtypes: &'static [DType]) -> Param {
-    Param { name, accepts: Accepts::Tensor(dtypes), required: true, constant: false }
+    Param {
+        name,
+        accepts: Accepts::Tensor(dtypes),
+        required: true,
+        constant: false,
+    }
 }
 
 /// A parameter whose value is part of the program.
 const fn constant(name: &'static str, dtypes: &'static [DType]) -> Param {
-    Param { name, accepts: Accepts::Tensor(dtypes), required: true, constant: true }
+    Param {
+        name,
+        accepts: Accepts::Tensor(dtypes),
+        required: true,
+        constant: true,
+    }
 }
 
 const FLOAT: &[DType] = &[DType::Fp16, DType::Fp32];
 const NUMBER: &[DType] = &[DType::Fp16, DType::Fp32, DType::Int32];
 const INT32: &[DType] = &[DType::Int32];
-const INDEX: &[DType] = &[DType::Int32, DType::Int16, DType::Uint16, DType::Int8, DType::Uint8];
+const INDEX: &[DType] = &[
+    DType::Int32,
+    DType::Int16,
+    DType::Uint16,
+    DType::Int8,
+    DType::Uint8,
+];
 /// What sizes and positions along axes are given in since iOS 17.
 const SHAPE_INT: &[DType] = &[DType::Int32, DType::Int16, DType::Int8];
 const BOOL: &[DType] = &[DType::Bool];
 const STRING: &[DType] = &[DType::String];
 /// What ops take that have not been widened since the first opset.
 const BASIC: &[DType] = &[DType::Fp16, DType::Fp32, DType::Int32, DType::Bool];
-const ANY: &[DType] =
-    &[DType::Fp16, DType::Fp32, DType::Int8, DType::Int16, DType::Int32, DType::Uint8, DType::Uint16, DType::Bool];
+const ANY: &[DType] = &[
+    DType::Fp16,
+    DType::Fp32,
+    DType::Int8,
+    DType::Int16,
+    DType::Int32,
+    DType::Uint8,
+    DType::Uint16,
+    DType::Bool,
+];
 
 /// How an op's result types follow from its arguments.
 pub type InferFn = fn(&mut Infer<'_>) -> Result<Vec<Type>, TypeError>;
 
 /// One row of the opset.
 ///
-/// An op that took other arguments in an earlier opset has a row for each; [`find_in`] tells which one an opset has.
+/// An op that took other arguments in an earlier opset has a row for each; [`find_in`] tells which
+/// one an opset has.
 pub struct OpDef {
     /// MIL's name.
     pub name: &'static str,
@@ -150,8 +180,20 @@ pub struct OpDef {
 }
 
 impl OpDef {
-    const fn new(name: &'static str, since: Opset, params: &'static [Param], infer: InferFn) -> Self {
-        Self { name, since, params, attributes: false, n_blocks: 0, infer }
+    const fn new(
+        name: &'static str,
+        since: Opset,
+        params: &'static [Param],
+        infer: InferFn,
+    ) -> Self {
+        Self {
+            name,
+            since,
+            params,
+            attributes: false,
+            n_blocks: 0,
+            infer,
+        }
     }
 
     /// Position of the parameter of that name.
@@ -219,12 +261,17 @@ pub fn find(name: &str) -> Option<&'static OpDef> {
 
 /// The row of that name in an opset.
 pub fn find_in(name: &str, opset: Opset) -> Option<&'static OpDef> {
-    rows(name).filter(|def| def.since <= opset).max_by_key(|def| def.since)
+    rows(name)
+        .filter(|def| def.since <= opset)
+        .max_by_key(|def| def.since)
 }
 
 /// Every row of that name, of whatever opset.
 pub fn rows(name: &str) -> impl Iterator<Item = &'static OpDef> {
-    GROUPS.iter().flat_map(|g| g.iter()).filter(move |def| def.name == name)
+    GROUPS
+        .iter()
+        .flat_map(|g| g.iter())
+        .filter(move |def| def.name == name)
 }
 
 /// Why arguments do not fit an op.
@@ -263,7 +310,8 @@ pub struct BlockTypes {
 
 /// The arguments of one op while its result types are inferred.
 ///
-/// The same rules serve the validator, with symbolic shapes, and a backend at run time, with every shape known.
+/// The same rules serve the validator, with symbolic shapes, and a backend at run time, with every
+/// shape known.
 pub struct Infer<'a> {
     def: &'static OpDef,
     args: &'a [Option<ArgType<'a>>],
@@ -272,9 +320,19 @@ pub struct Infer<'a> {
 }
 
 impl<'a> Infer<'a> {
-    /// Prepare inference of `def` over `args` (one entry a parameter); new symbols count on from `next_symbol`.
-    pub fn new(def: &'static OpDef, args: &'a [Option<ArgType<'a>>], next_symbol: &'a mut u32) -> Self {
-        Self { def, args, blocks: &[], next_symbol }
+    /// Prepare inference of `def` over `args` (one entry a parameter); new symbols count on from
+    /// `next_symbol`.
+    pub fn new(
+        def: &'static OpDef,
+        args: &'a [Option<ArgType<'a>>],
+        next_symbol: &'a mut u32,
+    ) -> Self {
+        Self {
+            def,
+            args,
+            blocks: &[],
+            next_symbol,
+        }
     }
 
     /// Let the op run these blocks.
@@ -299,7 +357,9 @@ impl<'a> Infer<'a> {
     fn ty(&self, name: &str) -> Result<&'a TensorType, TypeError> {
         match self.arg(name) {
             Some(ArgType::One(Type::Tensor(t), _)) => Ok(t),
-            Some(ArgType::One(t, _)) => Err(TypeError(format!("`{name}` is {t}, a tensor is needed"))),
+            Some(ArgType::One(t, _)) => {
+                Err(TypeError(format!("`{name}` is {t}, a tensor is needed")))
+            }
             Some(ArgType::Many(_)) => Err(TypeError(format!("`{name}` takes one value"))),
             None => Err(TypeError(format!("`{name}` is missing"))),
         }
@@ -316,9 +376,14 @@ impl<'a> Infer<'a> {
         match self.arg(name) {
             Some(ArgType::Many(items)) if !items.is_empty() => items
                 .iter()
-                .map(|(t, _)| t.tensor().ok_or_else(|| TypeError(format!("`{name}` holds {t}, tensors are needed"))))
+                .map(|(t, _)| {
+                    t.tensor()
+                        .ok_or_else(|| TypeError(format!("`{name}` holds {t}, tensors are needed")))
+                })
                 .collect(),
-            _ => Err(TypeError(format!("`{name}` must be a tuple of one or more values"))),
+            _ => Err(TypeError(format!(
+                "`{name}` must be a tuple of one or more values"
+            ))),
         }
     }
 
@@ -330,7 +395,11 @@ impl<'a> Infer<'a> {
             (_, Known::Ints(v)) => v.first().map(|v| i64::from(*v)),
             _ => None,
         };
-        let items = if let Some(ArgType::Many(items)) = self.arg(name) { items.as_slice() } else { &[] };
+        let items = if let Some(ArgType::Many(items)) = self.arg(name) {
+            items.as_slice()
+        } else {
+            &[]
+        };
         let all: Option<Vec<i64>> = items.iter().map(scalar).collect();
         all.ok_or_else(|| TypeError(format!("`{name}` must be a tuple of constant {dtype}")))
     }
@@ -367,7 +436,10 @@ impl<'a> Infer<'a> {
             let ty = self.ty(name)?;
             if ty.dtype != first.dtype {
                 let reason = "the element types must be equal";
-                return Err(TypeError(format!("`{}` is {first} and `{name}` is {ty}: {reason}", names[0])));
+                return Err(TypeError(format!(
+                    "`{}` is {first} and `{name}` is {ty}: {reason}",
+                    names[0]
+                )));
             }
         }
         Ok(())
@@ -385,10 +457,22 @@ impl<'a> Infer<'a> {
     }
 
     /// Refuse a string that is none of `choices`; what is left out is its default.
-    fn choice(&self, name: &str, choices: &[&str], default: &'static str) -> Result<&'a str, TypeError> {
-        let word = if self.has(name) { self.string(name)? } else { default };
+    fn choice(
+        &self,
+        name: &str,
+        choices: &[&str],
+        default: &'static str,
+    ) -> Result<&'a str, TypeError> {
+        let word = if self.has(name) {
+            self.string(name)?
+        } else {
+            default
+        };
         if !choices.iter().any(|c| c == &word) {
-            return Err(TypeError(format!("`{name}` is `{word}`, one of {} is needed", choices.join(", "))));
+            return Err(TypeError(format!(
+                "`{name}` is `{word}`, one of {} is needed",
+                choices.join(", ")
+            )));
         }
         Ok(word)
     }
@@ -417,7 +501,8 @@ impl<'a> Infer<'a> {
 
     /// Known integers, where the op cannot do without.
     fn constant_ints(&self, name: &str) -> Result<Vec<i64>, TypeError> {
-        self.ints(name).ok_or_else(|| TypeError(format!("`{name}` must be constant")))
+        self.ints(name)
+            .ok_or_else(|| TypeError(format!("`{name}` must be constant")))
     }
 
     /// What is known of a value that is of either type; the types are compatible.
@@ -425,8 +510,13 @@ impl<'a> Infer<'a> {
         match (a, b) {
             (Type::Tensor(s), Type::Tensor(t)) => {
                 let dims = s.shape.iter().zip(&t.shape);
-                let shape = dims.map(|(x, y)| if x == y { *x } else { self.fresh() }).collect();
-                Type::Tensor(TensorType { dtype: s.dtype, shape })
+                let shape = dims
+                    .map(|(x, y)| if x == y { *x } else { self.fresh() })
+                    .collect();
+                Type::Tensor(TensorType {
+                    dtype: s.dtype,
+                    shape,
+                })
             }
             (Type::List(s, n), Type::List(t, m)) => {
                 Type::List(Box::new(self.join(s, t)), if n == m { *n } else { None })
@@ -438,7 +528,12 @@ impl<'a> Infer<'a> {
     /// [`broadcast`], where a dimension that may be that of either is a new one.
     fn broadcast(&mut self, a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>, TypeError> {
         let mut shape = broadcast(a, b)?;
-        for ((dim, x), y) in shape.iter_mut().rev().zip(a.iter().rev()).zip(b.iter().rev()) {
+        for ((dim, x), y) in shape
+            .iter_mut()
+            .rev()
+            .zip(a.iter().rev())
+            .zip(b.iter().rev())
+        {
             if x != y && matches!((x, y), (Dim::Symbol(_), Dim::Symbol(_))) {
                 *dim = self.fresh();
             }
@@ -472,13 +567,19 @@ fn distinct(axes: &[usize]) -> Result<(), TypeError> {
 /// The shape of two operands after broadcasting (numpy's rule).
 fn broadcast(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>, TypeError> {
     let rank = a.len().max(b.len());
-    let at = |s: &[Dim], i: usize| (i + s.len()).checked_sub(rank).map_or(Dim::Known(1), |j| s[j]);
+    let at = |s: &[Dim], i: usize| {
+        (i + s.len())
+            .checked_sub(rank)
+            .map_or(Dim::Known(1), |j| s[j])
+    };
     (0..rank)
         .map(|i| match (at(a, i), at(b, i)) {
             (Dim::Known(1), d) | (d, Dim::Known(1)) => Ok(d),
-            (Dim::Known(x), Dim::Known(y)) if x != y => {
-                Err(TypeError(format!("{} and {} do not broadcast", show(a), show(b))))
-            }
+            (Dim::Known(x), Dim::Known(y)) if x != y => Err(TypeError(format!(
+                "{} and {} do not broadcast",
+                show(a),
+                show(b)
+            ))),
             (d @ Dim::Known(_), _) | (_, d @ Dim::Known(_)) => Ok(d),
             (d, _) => Ok(d),
         })
@@ -505,8 +606,14 @@ mod tests {
 
     #[test]
     fn rows_are_unique_and_found() {
-        let mut rows: Vec<_> = GROUPS.iter().flat_map(|g| g.iter()).map(|d| (d.name, d.since)).collect();
-        assert!(rows.iter().all(|(n, since)| find_in(n, *since).is_some_and(|d| (d.name, d.since) == (n, *since))));
+        let mut rows: Vec<_> = GROUPS
+            .iter()
+            .flat_map(|g| g.iter())
+            .map(|d| (d.name, d.since))
+            .collect();
+        assert!(rows.iter().all(|(n, since)| {
+            find_in(n, *since).is_some_and(|d| (d.name, d.since) == (n, *since))
+        }));
         let n = rows.len();
         rows.sort_unstable();
         rows.dedup();
@@ -519,8 +626,14 @@ mod tests {
         let [a, b] = [7, 8].map(|s| Dim::Symbol(Symbol(s)));
         let mut next = 20;
         let mut infer = Infer::new(find("add").unwrap(), &[], &mut next);
-        assert_eq!(infer.broadcast(&[a, b], &[b, b]), Ok(vec![Dim::Symbol(Symbol(20)), b]));
-        assert_eq!(infer.broadcast(&[a, a, a], &[Dim::Known(1), Dim::Known(5)]), Ok(vec![a, a, Dim::Known(5)]));
+        assert_eq!(
+            infer.broadcast(&[a, b], &[b, b]),
+            Ok(vec![Dim::Symbol(Symbol(20)), b])
+        );
+        assert_eq!(
+            infer.broadcast(&[a, a, a], &[Dim::Known(1), Dim::Known(5)]),
+            Ok(vec![a, a, Dim::Known(5)])
+        );
     }
 
     #[test]
@@ -530,6 +643,9 @@ mod tests {
         assert_eq!(broadcast(&k(&[]), &k(&[2])), Ok(k(&[2])));
         assert!(broadcast(&k(&[3, 5]), &k(&[4, 5])).is_err());
         let s = Dim::Symbol(Symbol(7));
-        assert_eq!(broadcast(&[s, Dim::Known(5)], &k(&[1, 5])), Ok(vec![s, Dim::Known(5)]));
+        assert_eq!(
+            broadcast(&[s, Dim::Known(5)], &k(&[1, 5])),
+            Ok(vec![s, Dim::Known(5)])
+        );
     }
 }

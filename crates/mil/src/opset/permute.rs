@@ -3,7 +3,8 @@
 //! Source: coremltools `ops/defs/iOS15/tensor_transformation.py`, `iOS17/tensor_transformation.py`.
 
 use super::{
-    ANY, BASIC, INT32, Infer, OpDef, Opset, Param, SHAPE_INT, Type, TypeError, axis, constant, one, same, tensor,
+    ANY, BASIC, INT32, Infer, OpDef, Opset, Param, SHAPE_INT, Type, TypeError, axis, constant, one,
+    same, tensor,
 };
 
 const PERM: Param = constant("perm", INT32);
@@ -13,53 +14,105 @@ const BATCH_AXIS: Param = constant("batch_axis", INT32).optional();
 
 pub(super) static OPS: &[OpDef] = &[
     // y[i[perm[0]], ..] = x[i[0], ..].
-    OpDef::new("transpose", Opset::CoreMl5, &[tensor("x", BASIC), PERM], transpose),
-    OpDef::new("transpose", Opset::CoreMl7, &[tensor("x", ANY), PERM], transpose),
+    OpDef::new(
+        "transpose",
+        Opset::CoreMl5,
+        &[tensor("x", BASIC), PERM],
+        transpose,
+    ),
+    OpDef::new(
+        "transpose",
+        Opset::CoreMl7,
+        &[tensor("x", ANY), PERM],
+        transpose,
+    ),
     // y = x from the last to the first along `axes` (default: all).
-    OpDef::new("reverse", Opset::CoreMl5, &[tensor("x", BASIC), AXES], reverse),
-    OpDef::new("reverse", Opset::CoreMl7, &[tensor("x", ANY), AXES], reverse),
-    // y = x with the first lengths[b] elements along `seq_axis` reversed, for each b along `batch_axis`.
+    OpDef::new(
+        "reverse",
+        Opset::CoreMl5,
+        &[tensor("x", BASIC), AXES],
+        reverse,
+    ),
+    OpDef::new(
+        "reverse",
+        Opset::CoreMl7,
+        &[tensor("x", ANY), AXES],
+        reverse,
+    ),
+    // y = x with the first lengths[b] elements along `seq_axis` reversed, for each b along
+    // `batch_axis`.
     OpDef::new(
         "reverse_sequence",
         Opset::CoreMl5,
-        &[tensor("x", BASIC), tensor("lengths", INT32), SEQ_AXIS, BATCH_AXIS],
+        &[
+            tensor("x", BASIC),
+            tensor("lengths", INT32),
+            SEQ_AXIS,
+            BATCH_AXIS,
+        ],
         reverse_sequence,
     ),
     OpDef::new(
         "reverse_sequence",
         Opset::CoreMl7,
-        &[tensor("x", ANY), tensor("lengths", SHAPE_INT), SEQ_AXIS, BATCH_AXIS],
+        &[
+            tensor("x", ANY),
+            tensor("lengths", SHAPE_INT),
+            SEQ_AXIS,
+            BATCH_AXIS,
+        ],
         reverse_sequence,
     ),
 ];
 
 fn transpose(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
-    let perm = i.constant_ints("perm")?.into_iter().map(|a| axis(a, x.rank())).collect::<Result<Vec<_>, _>>()?;
+    let perm = i
+        .constant_ints("perm")?
+        .into_iter()
+        .map(|a| axis(a, x.rank()))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut seen = perm.clone();
     seen.sort_unstable();
     if !seen.iter().copied().eq(0..x.rank()) {
-        return Err(TypeError(format!("`perm` {perm:?} is no permutation of the axes of {x}")));
+        return Err(TypeError(format!(
+            "`perm` {perm:?} is no permutation of the axes of {x}"
+        )));
     }
     one(x.dtype, perm.iter().map(|a| x.shape[*a]).collect())
 }
 
 fn reverse(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
-    let axes = if i.has("axes") { i.constant_ints("axes")? } else { Vec::new() };
-    axes.into_iter().try_for_each(|a| axis(a, x.rank()).map(|_| ()))?;
+    let axes = if i.has("axes") {
+        i.constant_ints("axes")?
+    } else {
+        Vec::new()
+    };
+    axes.into_iter()
+        .try_for_each(|a| axis(a, x.rank()).map(|_| ()))?;
     same(i)
 }
 
 fn reverse_sequence(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (x, lengths) = (i.ty("x")?, i.ty("lengths")?);
-    let (seq, batch) = (axis(i.int_or("seq_axis", 0)?, x.rank())?, axis(i.int_or("batch_axis", 0)?, x.rank())?);
+    let (seq, batch) = (
+        axis(i.int_or("seq_axis", 0)?, x.rank())?,
+        axis(i.int_or("batch_axis", 0)?, x.rank())?,
+    );
     if lengths.rank() != 1 || !lengths.shape[0].compatible(x.shape[batch]) {
-        return Err(TypeError(format!("`lengths` is {lengths}, it needs an entry for each of axis {batch} of {x}")));
+        return Err(TypeError(format!(
+            "`lengths` is {lengths}, it needs an entry for each of axis {batch} of {x}"
+        )));
     }
     let known = i.ints("lengths").unwrap_or_default();
-    match known.iter().find(|n| **n < 0 || x.shape[seq].known().is_some_and(|most| **n > most as i64)) {
-        Some(n) => Err(TypeError(format!("a length of {n} does not fit axis {seq} of {x}"))),
+    match known
+        .iter()
+        .find(|n| **n < 0 || x.shape[seq].known().is_some_and(|most| **n > most as i64))
+    {
+        Some(n) => Err(TypeError(format!(
+            "a length of {n} does not fit axis {seq} of {x}"
+        ))),
         None => same(i),
     }
 }

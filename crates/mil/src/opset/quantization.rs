@@ -1,6 +1,8 @@
 //! Quantisation at run time. Source: coremltools `ops/defs/iOS17/quantization_ops.py`.
 
-use super::{Dim, FLOAT, INT32, Infer, OpDef, Opset, STRING, Type, TypeError, axis, constant, one, tensor};
+use super::{
+    Dim, FLOAT, INT32, Infer, OpDef, Opset, STRING, Type, TypeError, axis, constant, one, tensor,
+};
 use crate::types::DType;
 
 const BYTE: &[DType] = &[DType::Uint8, DType::Int8];
@@ -38,13 +40,22 @@ fn quantize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let dtype = match i.string("output_dtype")? {
         "int8" => DType::Int8,
         "uint8" => DType::Uint8,
-        other => return Err(TypeError(format!("`output_dtype` is `{other}`, it can be int8 or uint8"))),
+        other => {
+            return Err(TypeError(format!(
+                "`output_dtype` is `{other}`, it can be int8 or uint8"
+            )));
+        }
     };
     if input.dtype != scale.dtype {
-        return Err(TypeError(format!("`input` is {input}, `scale` is {scale}: the element types must be equal")));
+        return Err(TypeError(format!(
+            "`input` is {input}, `scale` is {scale}: the element types must be equal"
+        )));
     }
     if i.has("zero_point") && i.ty("zero_point")?.dtype != dtype {
-        return Err(TypeError(format!("`zero_point` is {}, the result {dtype}", i.ty("zero_point")?)));
+        return Err(TypeError(format!(
+            "`zero_point` is {}, the result {dtype}",
+            i.ty("zero_point")?
+        )));
     }
     if i.float("scale") == Some(0.0) {
         return Err(TypeError("`scale` is 0".to_owned()));
@@ -56,7 +67,10 @@ fn quantize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn dequantize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let input = i.ty("input")?;
     if i.has("zero_point") && i.ty("zero_point")?.dtype != input.dtype {
-        return Err(TypeError(format!("`zero_point` is {}, `input` is {input}", i.ty("zero_point")?)));
+        return Err(TypeError(format!(
+            "`zero_point` is {}, `input` is {input}",
+            i.ty("zero_point")?
+        )));
     }
     parameters(i)?;
     one(i.ty("scale")?.dtype, input.shape.clone())
@@ -67,11 +81,18 @@ fn parameters(i: &Infer<'_>) -> Result<(), TypeError> {
     let (input, scale) = (i.ty("input")?, i.ty("scale")?);
     let size: Option<Dim> = match (scale.rank(), i.has("axis")) {
         (0, false) => None,
-        (0, true) => return Err(TypeError("`axis` is given, but `scale` is a scalar".to_owned())),
+        (0, true) => {
+            return Err(TypeError(
+                "`axis` is given, but `scale` is a scalar".to_owned(),
+            ));
+        }
         (_, false) => return Err(TypeError(format!("`scale` is {scale}: it needs an `axis`"))),
         (_, true) => Some(input.shape[axis(i.int_or("axis", 0)?, input.rank())?]),
     };
-    for name in ["scale", "zero_point"].into_iter().filter(|name| i.has(name)) {
+    for name in ["scale", "zero_point"]
+        .into_iter()
+        .filter(|name| i.has(name))
+    {
         let ty = i.ty(name)?;
         let fits = match (ty.shape.as_slice(), size) {
             ([], None) => true,

@@ -2,7 +2,9 @@
 //!
 //! `seed` says that the numbers are the same at each call; -1, the default, that they need not be.
 
-use super::{Dim, FLOAT, INT32, Infer, OpDef, Opset, STRING, Type, TypeError, constant, one, tensor};
+use super::{
+    Dim, FLOAT, INT32, Infer, OpDef, Opset, STRING, Type, TypeError, constant, one, tensor,
+};
 use crate::types::DType;
 
 pub(super) static OPS: &[OpDef] = &[
@@ -10,10 +12,15 @@ pub(super) static OPS: &[OpDef] = &[
     OpDef::new(
         "random_bernoulli",
         Opset::CoreMl5,
-        &[tensor("shape", INT32), constant("prob", FLOAT).optional(), constant("seed", INT32).optional()],
+        &[
+            tensor("shape", INT32),
+            constant("prob", FLOAT).optional(),
+            constant("seed", INT32).optional(),
+        ],
         |i| distribution(i, &["prob"]),
     ),
-    // y[.., k] = an index of the last axis of x, drawn by x as `mode` says: logits (the default) or probs.
+    // y[.., k] = an index of the last axis of x, drawn by x as `mode` says: logits (the default) or
+    // probs.
     OpDef::new(
         "random_categorical",
         Opset::CoreMl5,
@@ -51,17 +58,29 @@ pub(super) static OPS: &[OpDef] = &[
     ),
 ];
 
-/// The result has the shape that `shape` says and the element type of the parameters, which are fp32 where left out.
+/// The result has the shape that `shape` says and the element type of the parameters, which are
+/// fp32 where left out.
 fn distribution(i: &mut Infer<'_>, params: &[&str]) -> Result<Vec<Type>, TypeError> {
-    let dtypes = params.iter().map(|name| if i.has(name) { i.ty(name).map(|t| t.dtype) } else { Ok(DType::Fp32) });
+    let dtypes = params.iter().map(|name| {
+        if i.has(name) {
+            i.ty(name).map(|t| t.dtype)
+        } else {
+            Ok(DType::Fp32)
+        }
+    });
     let dtypes = dtypes.collect::<Result<Vec<_>, _>>()?;
     if dtypes.iter().any(|d| *d != dtypes[0]) {
         let names = params.join("` and `");
-        return Err(TypeError(format!("`{names}` must have one element type, fp32 where one is left out")));
+        return Err(TypeError(format!(
+            "`{names}` must have one element type, fp32 where one is left out"
+        )));
     }
     for name in params.iter().chain(&["seed"]).filter(|name| i.has(name)) {
         if i.ty(name)?.rank() != 0 {
-            return Err(TypeError(format!("`{name}` is {}: a scalar is needed", i.ty(name)?)));
+            return Err(TypeError(format!(
+                "`{name}` is {}: a scalar is needed",
+                i.ty(name)?
+            )));
         }
     }
     let shape = match (i.ints("shape"), i.ty("shape")?.shape.as_slice()) {
@@ -70,7 +89,9 @@ fn distribution(i: &mut Infer<'_>, params: &[&str]) -> Result<Vec<Type>, TypeErr
         (None, [Dim::Known(rank @ 0..=5)]) => (0..*rank).map(|_| i.fresh()).collect(),
         _ => {
             let ty = i.ty("shape")?;
-            return Err(TypeError(format!("`shape` is {ty}: a vector of a known length up to 5 is needed")));
+            return Err(TypeError(format!(
+                "`shape` is {ty}: a vector of a known length up to 5 is needed"
+            )));
         }
     };
     one(dtypes[0], shape)
@@ -78,18 +99,26 @@ fn distribution(i: &mut Infer<'_>, params: &[&str]) -> Result<Vec<Type>, TypeErr
 
 fn size(n: i64) -> Result<Dim, TypeError> {
     let n = usize::try_from(n).ok().filter(|n| *n > 0);
-    n.map(Dim::Known).ok_or_else(|| TypeError("`shape` has a size that is not above 0".to_owned()))
+    n.map(Dim::Known)
+        .ok_or_else(|| TypeError("`shape` has a size that is not above 0".to_owned()))
 }
 
 fn categorical(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     if i.has("mode") && !["logits", "probs"].contains(&i.string("mode")?) {
-        return Err(TypeError(format!("`mode` is `{}`, it can be logits or probs", i.string("mode")?)));
+        return Err(TypeError(format!(
+            "`mode` is `{}`, it can be logits or probs",
+            i.string("mode")?
+        )));
     }
     let mut shape = x.shape.clone();
     match shape.last_mut() {
         Some(last) => *last = size(i.int_or("size", 1)?)?,
-        None => return Err(TypeError("`x` is a scalar: it needs an axis of classes".to_owned())),
+        None => {
+            return Err(TypeError(
+                "`x` is a scalar: it needs an axis of classes".to_owned(),
+            ));
+        }
     }
     one(x.dtype, shape)
 }

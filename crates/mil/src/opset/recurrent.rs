@@ -1,20 +1,38 @@
 //! Recurrent layers over a sequence.
 //!
-//! x [seq, batch, in]; states [batch, hidden]. The first result is the hidden state of each step where `output_sequence`
-//! is true (default false), of the last one elsewhere; the others are the states after the last step. A layer that runs
-//! in reverse gives its steps in the order in which it takes them, the reverse half of a bidirectional one in that of x.
+//! x [seq, batch, in]; states [batch, hidden]. The first result is the hidden state of each step
+//! where `output_sequence` is true (default false), of the last one elsewhere; the others are the
+//! states after the last step. A layer that runs in reverse gives its steps in the order in which
+//! it takes them, the reverse half of a bidirectional one in that of x.
 //!
-//! Source: coremltools `ops/defs/iOS15/recurrent.py`, `iOS17/recurrent.py`, `iOS18/recurrent.py`, and what its tests
-//! (`ops/tests/iOS14/test_recurrent.py`, `iOS18/test_recurrent.py`) expect of Core ML.
+//! Source: coremltools `ops/defs/iOS15/recurrent.py`, `iOS17/recurrent.py`, `iOS18/recurrent.py`,
+//! and what its tests (`ops/tests/iOS14/test_recurrent.py`, `iOS18/test_recurrent.py`) expect of
+//! Core ML.
 
 use super::Opset::{CoreMl5, CoreMl7, CoreMl8};
 use super::{BOOL, Dim, FLOAT, Infer, OpDef, Param, STRING, Type, TypeError, constant, tensor};
 use crate::types::{DType, TensorType};
 
 const FP32: &[DType] = &[DType::Fp32];
-/// What a layer of these names applies: `scaled_tanh` is tanh and `hard_sigmoid` is min(max(0.2 x + 0.5, 0), 1).
-const ACTIVATIONS: &[&str] = &["tanh", "scaled_tanh", "sigmoid", "hard_sigmoid", "relu", "linear"];
-const RNN_ACTIVATIONS: &[&str] = &["tanh", "scaled_tanh", "sigmoid", "hard_sigmoid", "sigmoid_hard", "relu", "linear"];
+/// What a layer of these names applies: `scaled_tanh` is tanh and `hard_sigmoid` is min(max(0.2 x +
+/// 0.5, 0), 1).
+const ACTIVATIONS: &[&str] = &[
+    "tanh",
+    "scaled_tanh",
+    "sigmoid",
+    "hard_sigmoid",
+    "relu",
+    "linear",
+];
+const RNN_ACTIVATIONS: &[&str] = &[
+    "tanh",
+    "scaled_tanh",
+    "sigmoid",
+    "hard_sigmoid",
+    "sigmoid_hard",
+    "relu",
+    "linear",
+];
 
 const fn rnn_params(t: &'static [DType]) -> [Param; 8] {
     [
@@ -30,14 +48,45 @@ const fn rnn_params(t: &'static [DType]) -> [Param; 8] {
 }
 
 const fn gru_params(t: &'static [DType]) -> [Param; 9] {
-    let [x, h, weight_ih, weight_hh, bias, direction, output_sequence, activation] = rnn_params(t);
+    let [
+        x,
+        h,
+        weight_ih,
+        weight_hh,
+        bias,
+        direction,
+        output_sequence,
+        activation,
+    ] = rnn_params(t);
     let recurrent = constant("recurrent_activation", STRING).optional();
-    [x, h, weight_ih, weight_hh, bias, direction, output_sequence, recurrent, activation]
+    [
+        x,
+        h,
+        weight_ih,
+        weight_hh,
+        bias,
+        direction,
+        output_sequence,
+        recurrent,
+        activation,
+    ]
 }
 
 const fn reset_gru_params(t: &'static [DType]) -> [Param; 11] {
     let [a, b, c, d, e, f, g, h, i] = gru_params(t);
-    [a, b, c, d, e, f, g, h, i, constant("reset_after", BOOL).optional(), constant("input_bias", t).optional()]
+    [
+        a,
+        b,
+        c,
+        d,
+        e,
+        f,
+        g,
+        h,
+        i,
+        constant("reset_after", BOOL).optional(),
+        constant("input_bias", t).optional(),
+    ]
 }
 
 const fn lstm_params(t: &'static [DType]) -> [Param; 17] {
@@ -71,15 +120,16 @@ const LSTM_FP32: &[Param] = &lstm_params(FP32);
 const LSTM: &[Param] = &lstm_params(FLOAT);
 
 pub(super) static OPS: &[OpDef] = &[
-    // r, z = recurrent_activation(W_i x + W_h h + b), o = activation(W_i x + W_h (r * h) + b), h = (1 - z) * o + z * h;
-    // rows of weights and biases are those of r, o, z. With `reset_after`, as in PyTorch,
-    // o = activation(W_i x + input_bias + r * (W_h h + bias)).
+    // r, z = recurrent_activation(W_i x + W_h h + b), o = activation(W_i x + W_h (r * h) + b), h =
+    // (1 - z) * o + z * h; rows of weights and biases are those of r, o, z. With `reset_after`, as
+    // in PyTorch, o = activation(W_i x + input_bias + r * (W_h h + bias)).
     OpDef::new("gru", CoreMl5, GRU_FP32, gru),
     OpDef::new("gru", CoreMl7, GRU, gru),
     OpDef::new("gru", CoreMl8, RESET_GRU, gru),
-    // i, f = recurrent_activation(W_i x + W_h h + b + p * c), z = cell_activation(W_i x + W_h h + b),
-    // c = clip(f * c + i * z), o = recurrent_activation(W_i x + W_h h + b + p * c), h = o * activation(c); rows of weights
-    // and biases are those of i, f, o, z, and of peepholes p those of i, f, o.
+    // i, f = recurrent_activation(W_i x + W_h h + b + p * c), z = cell_activation(W_i x + W_h h +
+    // b), c = clip(f * c + i * z), o = recurrent_activation(W_i x + W_h h + b + p * c), h = o *
+    // activation(c); rows of weights and biases are those of i, f, o, z, and of peepholes p those
+    // of i, f, o.
     OpDef::new("lstm", CoreMl5, LSTM_FP32, lstm),
     OpDef::new("lstm", CoreMl7, LSTM, lstm),
     // h = activation(W_i x + W_h h + b).
@@ -99,7 +149,14 @@ fn rnn(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 }
 
 fn gru(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&["x", "initial_h", "weight_ih", "weight_hh", "bias", "input_bias"])?;
+    i.alike(&[
+        "x",
+        "initial_h",
+        "weight_ih",
+        "weight_hh",
+        "bias",
+        "input_bias",
+    ])?;
     i.choice("direction", &["forward", "reverse"], "forward")?;
     i.choice("recurrent_activation", RNN_ACTIVATIONS, "sigmoid")?;
     i.choice("activation", RNN_ACTIVATIONS, "tanh")?;
@@ -112,16 +169,43 @@ fn gru(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 }
 
 fn lstm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&["x", "initial_h", "initial_c", "weight_ih", "weight_hh", "bias", "peephole", "clip"])?;
-    i.alike(&["x", "weight_ih_back", "weight_hh_back", "bias_back", "peephole_back"])?;
-    let direction = i.choice("direction", &["forward", "reverse", "bidirectional"], "forward")?;
-    for (name, default) in [("recurrent_activation", "sigmoid"), ("cell_activation", "tanh"), ("activation", "tanh")] {
+    i.alike(&[
+        "x",
+        "initial_h",
+        "initial_c",
+        "weight_ih",
+        "weight_hh",
+        "bias",
+        "peephole",
+        "clip",
+    ])?;
+    i.alike(&[
+        "x",
+        "weight_ih_back",
+        "weight_hh_back",
+        "bias_back",
+        "peephole_back",
+    ])?;
+    let direction = i.choice(
+        "direction",
+        &["forward", "reverse", "bidirectional"],
+        "forward",
+    )?;
+    for (name, default) in [
+        ("recurrent_activation", "sigmoid"),
+        ("cell_activation", "tanh"),
+        ("activation", "tanh"),
+    ] {
         i.choice(name, ACTIVATIONS, default)?;
     }
     i.scalars(&["clip"])?;
     let layer = Layer::new(i, 4)?;
     let is_bidirectional = direction == "bidirectional";
-    for back in if is_bidirectional { &["", "_back"][..] } else { &[""] } {
+    for back in if is_bidirectional {
+        &["", "_back"][..]
+    } else {
+        &[""]
+    } {
         let [weight_ih, weight_hh, bias, peephole] =
             ["weight_ih", "weight_hh", "bias", "peephole"].map(|name| format!("{name}{back}"));
         layer.weights(i, [&weight_ih, &weight_hh], 4)?;
@@ -150,19 +234,35 @@ impl Layer {
             return Err(TypeError(format!("`x` is {x}, [seq, batch, in] is needed")));
         };
         match w.shape[..] {
-            [Dim::Known(_), Dim::Known(n_hidden)] => Ok(Self { seq, batch, n_in, n_hidden }),
-            _ => Err(TypeError(format!("`weight_hh` is {w}, [{n_gates} * hidden, hidden] is needed"))),
+            [Dim::Known(_), Dim::Known(n_hidden)] => Ok(Self {
+                seq,
+                batch,
+                n_in,
+                n_hidden,
+            }),
+            _ => Err(TypeError(format!(
+                "`weight_hh` is {w}, [{n_gates} * hidden, hidden] is needed"
+            ))),
         }
     }
 
-    fn weights(&self, i: &Infer<'_>, [weight_ih, weight_hh]: [&str; 2], n_gates: usize) -> Result<(), TypeError> {
+    fn weights(
+        &self,
+        i: &Infer<'_>,
+        [weight_ih, weight_hh]: [&str; 2],
+        n_gates: usize,
+    ) -> Result<(), TypeError> {
         let rows = self.times(n_gates)?;
         self.check(i, weight_ih, &[rows, self.n_in])?;
         self.check(i, weight_hh, &[rows, Dim::Known(self.n_hidden)])
     }
 
     fn vector(&self, i: &Infer<'_>, name: &str, n_gates: usize) -> Result<(), TypeError> {
-        if i.has(name) { self.check(i, name, &[self.times(n_gates)?]) } else { Ok(()) }
+        if i.has(name) {
+            self.check(i, name, &[self.times(n_gates)?])
+        } else {
+            Ok(())
+        }
     }
 
     fn state(&self, i: &Infer<'_>, name: &str, n_directions: usize) -> Result<(), TypeError> {
@@ -171,7 +271,8 @@ impl Layer {
 
     fn times(&self, n: usize) -> Result<Dim, TypeError> {
         let len = self.n_hidden.checked_mul(n);
-        len.map(Dim::Known).ok_or_else(|| TypeError(format!("a hidden size of {} is too large", self.n_hidden)))
+        len.map(Dim::Known)
+            .ok_or_else(|| TypeError(format!("a hidden size of {} is too large", self.n_hidden)))
     }
 
     fn check(&self, i: &Infer<'_>, name: &str, shape: &[Dim]) -> Result<(), TypeError> {
@@ -179,16 +280,37 @@ impl Layer {
         if ty.rank() == shape.len() && ty.shape.iter().zip(shape).all(|(a, b)| a.compatible(*b)) {
             return Ok(());
         }
-        Err(TypeError(format!("`{name}` is {ty}, {} is needed for `x` {}", super::show(shape), i.ty("x")?)))
+        Err(TypeError(format!(
+            "`{name}` is {ty}, {} is needed for `x` {}",
+            super::show(shape),
+            i.ty("x")?
+        )))
     }
 
     /// The sequence, and so many states.
-    fn results(&self, i: &Infer<'_>, n_directions: usize, n_states: usize) -> Result<Vec<Type>, TypeError> {
+    fn results(
+        &self,
+        i: &Infer<'_>,
+        n_directions: usize,
+        n_states: usize,
+    ) -> Result<Vec<Type>, TypeError> {
         let dtype = i.ty("x")?.dtype;
-        let steps = if i.bool_or("output_sequence", false)? { self.seq } else { Dim::Known(1) };
+        let steps = if i.bool_or("output_sequence", false)? {
+            self.seq
+        } else {
+            Dim::Known(1)
+        };
         let hidden = self.times(n_directions)?;
-        let mut out = vec![Type::Tensor(TensorType { dtype, shape: vec![steps, self.batch, hidden] })];
-        out.extend((0..n_states).map(|_| Type::Tensor(TensorType { dtype, shape: vec![self.batch, hidden] })));
+        let mut out = vec![Type::Tensor(TensorType {
+            dtype,
+            shape: vec![steps, self.batch, hidden],
+        })];
+        out.extend((0..n_states).map(|_| {
+            Type::Tensor(TensorType {
+                dtype,
+                shape: vec![self.batch, hidden],
+            })
+        }));
         Ok(out)
     }
 }
@@ -206,11 +328,17 @@ mod tests {
     fn length_and_batch_may_be_symbols() {
         let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
         let (seq, batch) = (b.symbol(), b.symbol());
-        let x = b.input("x", TensorType::new(DType::Fp32, [seq, batch, Dim::Known(2)]));
+        let x = b.input(
+            "x",
+            TensorType::new(DType::Fp32, [seq, batch, Dim::Known(2)]),
+        );
         let h = b.input("h", TensorType::new(DType::Fp32, [batch, Dim::Known(1)]));
         let matrix = |n: usize, m: usize| {
             let bytes = (0..n * m).flat_map(|i| (i as f32).to_le_bytes()).collect();
-            Arg::Literal(Literal::Tensor(TensorType::new(DType::Fp32, [n, m]), crate::data::Data::owned(bytes)))
+            Arg::Literal(Literal::Tensor(
+                TensorType::new(DType::Fp32, [n, m]),
+                crate::data::Data::owned(bytes),
+            ))
         };
         for (keeps, steps) in [(true, seq), (false, Dim::Known(1))] {
             let args = [
@@ -221,9 +349,19 @@ mod tests {
                 ("output_sequence", Arg::Literal(Literal::bool(keeps))),
             ];
             let results = b.op_results("gru", "y", args).unwrap();
-            let ty = |shape: &[Dim]| Type::Tensor(TensorType::new(DType::Fp32, shape.iter().copied()));
-            let found: Vec<Type> = results.iter().map(|r| b.function().value(*r).ty.clone()).collect();
-            assert_eq!(found, [ty(&[steps, batch, Dim::Known(1)]), ty(&[batch, Dim::Known(1)])]);
+            let ty =
+                |shape: &[Dim]| Type::Tensor(TensorType::new(DType::Fp32, shape.iter().copied()));
+            let found: Vec<Type> = results
+                .iter()
+                .map(|r| b.function().value(*r).ty.clone())
+                .collect();
+            assert_eq!(
+                found,
+                [
+                    ty(&[steps, batch, Dim::Known(1)]),
+                    ty(&[batch, Dim::Known(1)])
+                ]
+            );
         }
     }
 }

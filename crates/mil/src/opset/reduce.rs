@@ -1,15 +1,21 @@
 //! Reductions along axes. Source: coremltools `ops/defs/iOS15/reduction.py`, `iOS17/reduction.py`.
 
 use super::{
-    BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis, constant, distinct, one,
-    tensor,
+    BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis, constant,
+    distinct, one, tensor,
 };
 use crate::types::DType;
 
-const PARAMS: &[Param] =
-    &[tensor("x", NUMBER), constant("axes", INT32).optional(), constant("keep_dims", BOOL).optional()];
-const ARG: &[Param] =
-    &[tensor("x", NUMBER), constant("axis", INT32).optional(), constant("keep_dims", BOOL).optional()];
+const PARAMS: &[Param] = &[
+    tensor("x", NUMBER),
+    constant("axes", INT32).optional(),
+    constant("keep_dims", BOOL).optional(),
+];
+const ARG: &[Param] = &[
+    tensor("x", NUMBER),
+    constant("axis", INT32).optional(),
+    constant("keep_dims", BOOL).optional(),
+];
 const TYPED_ARG: &[Param] = &[
     tensor("x", NUMBER),
     constant("axis", INT32).optional(),
@@ -18,7 +24,8 @@ const TYPED_ARG: &[Param] = &[
 ];
 
 pub(super) static OPS: &[OpDef] = &[
-    // Position of the first largest element along `axis` (default -1), as `output_dtype` (default int32).
+    // Position of the first largest element along `axis` (default -1), as `output_dtype` (default
+    // int32).
     OpDef::new("reduce_argmax", Opset::CoreMl5, ARG, argument),
     OpDef::new("reduce_argmax", Opset::CoreMl7, TYPED_ARG, argument),
     // Position of the first smallest element.
@@ -44,8 +51,11 @@ pub(super) static OPS: &[OpDef] = &[
 fn reduce(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     let axes = if i.has("axes") {
-        let mut axes =
-            i.constant_ints("axes")?.into_iter().map(|a| axis(a, x.rank())).collect::<Result<Vec<_>, _>>()?;
+        let mut axes = i
+            .constant_ints("axes")?
+            .into_iter()
+            .map(|a| axis(a, x.rank()))
+            .collect::<Result<Vec<_>, _>>()?;
         axes.sort_unstable();
         distinct(&axes)?;
         axes
@@ -61,13 +71,24 @@ fn argument(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let at = axis(i.int_or("axis", -1)?, x.rank())?;
     let shape = without(&x.shape, &[at], i.bool_or("keep_dims", false)?);
     let dtype = i.choice("output_dtype", &["int32", "uint16"], "int32")?;
-    one(if dtype == "int32" { DType::Int32 } else { DType::Uint16 }, shape)
+    one(
+        if dtype == "int32" {
+            DType::Int32
+        } else {
+            DType::Uint16
+        },
+        shape,
+    )
 }
 
 fn without(shape: &[Dim], axes: &[usize], keep_dims: bool) -> Vec<Dim> {
     let dims = shape.iter().enumerate();
     if keep_dims {
-        return dims.map(|(i, d)| if axes.contains(&i) { Dim::Known(1) } else { *d }).collect();
+        return dims
+            .map(|(i, d)| if axes.contains(&i) { Dim::Known(1) } else { *d })
+            .collect();
     }
-    dims.filter(|(i, _)| !axes.contains(i)).map(|(_, d)| *d).collect()
+    dims.filter(|(i, _)| !axes.contains(i))
+        .map(|(_, d)| *d)
+        .collect()
 }

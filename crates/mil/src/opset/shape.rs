@@ -5,8 +5,8 @@
 
 use super::slice::slice_range;
 use super::{
-    ANY, Accepts, BASIC, Dim, INT32, Infer, OpDef, Opset, Param, SHAPE_INT, Type, TypeError, axis, constant, distinct,
-    one, tensor,
+    ANY, Accepts, BASIC, Dim, INT32, Infer, OpDef, Opset, Param, SHAPE_INT, Type, TypeError, axis,
+    constant, distinct, one, tensor,
 };
 use crate::types::{DType, TensorType};
 
@@ -16,25 +16,76 @@ const ENDS: Param = values("ends", true);
 const END_MASKS: Param = values("end_masks", true);
 
 const fn values(name: &'static str, constant: bool) -> Param {
-    Param { name, accepts: Accepts::Tensors, required: true, constant }
+    Param {
+        name,
+        accepts: Accepts::Tensors,
+        required: true,
+        constant,
+    }
 }
 
 pub(super) static OPS: &[OpDef] = &[
     // y = x as a matrix: the axes before `axis` (default 1), and the others.
-    OpDef::new("flatten2d", Opset::CoreMl5, &[tensor("x", BASIC), constant("axis", INT32).optional()], flatten2d),
+    OpDef::new(
+        "flatten2d",
+        Opset::CoreMl5,
+        &[tensor("x", BASIC), constant("axis", INT32).optional()],
+        flatten2d,
+    ),
     // y has a dimension of 1 more at each of `axes`, counted in y.
-    OpDef::new("expand_dims", Opset::CoreMl5, &[tensor("x", BASIC), constant("axes", INT32)], expand_dims),
-    OpDef::new("expand_dims", Opset::CoreMl7, &[tensor("x", ANY), constant("axes", INT32)], expand_dims),
+    OpDef::new(
+        "expand_dims",
+        Opset::CoreMl5,
+        &[tensor("x", BASIC), constant("axes", INT32)],
+        expand_dims,
+    ),
+    OpDef::new(
+        "expand_dims",
+        Opset::CoreMl7,
+        &[tensor("x", ANY), constant("axes", INT32)],
+        expand_dims,
+    ),
     // y lacks those of the dimensions `axes` (default: all) that are 1.
-    OpDef::new("squeeze", Opset::CoreMl5, &[tensor("x", BASIC), constant("axes", INT32).optional()], squeeze),
-    OpDef::new("squeeze", Opset::CoreMl7, &[tensor("x", ANY), constant("axes", INT32).optional()], squeeze),
-    // y holds the elements of x in order; one dimension may be -1, and 0 is that of x, counted from the last.
-    OpDef::new("reshape", Opset::CoreMl5, &[tensor("x", BASIC), tensor("shape", INT32)], reshape),
-    OpDef::new("reshape", Opset::CoreMl7, &[tensor("x", ANY), tensor("shape", SHAPE_INT)], reshape),
-    // y holds the elements of x in the joined shape of `ref_tensors`, each from its axis `begins` to its axis `ends`, or to
-    // its last where `end_masks` says so.
-    OpDef::new("reshape_like", Opset::CoreMl6, &[tensor("x", BASIC), REFS, BEGINS, ENDS, END_MASKS], reshape_like),
-    OpDef::new("reshape_like", Opset::CoreMl7, &[tensor("x", ANY), REFS, BEGINS, ENDS, END_MASKS], reshape_like),
+    OpDef::new(
+        "squeeze",
+        Opset::CoreMl5,
+        &[tensor("x", BASIC), constant("axes", INT32).optional()],
+        squeeze,
+    ),
+    OpDef::new(
+        "squeeze",
+        Opset::CoreMl7,
+        &[tensor("x", ANY), constant("axes", INT32).optional()],
+        squeeze,
+    ),
+    // y holds the elements of x in order; one dimension may be -1, and 0 is that of x, counted from
+    // the last.
+    OpDef::new(
+        "reshape",
+        Opset::CoreMl5,
+        &[tensor("x", BASIC), tensor("shape", INT32)],
+        reshape,
+    ),
+    OpDef::new(
+        "reshape",
+        Opset::CoreMl7,
+        &[tensor("x", ANY), tensor("shape", SHAPE_INT)],
+        reshape,
+    ),
+    // y holds the elements of x in the joined shape of `ref_tensors`, each from its axis `begins`
+    // to its axis `ends`, or to its last where `end_masks` says so.
+    OpDef::new(
+        "reshape_like",
+        Opset::CoreMl6,
+        &[tensor("x", BASIC), REFS, BEGINS, ENDS, END_MASKS],
+        reshape_like,
+    ),
+    OpDef::new(
+        "reshape_like",
+        Opset::CoreMl7,
+        &[tensor("x", ANY), REFS, BEGINS, ENDS, END_MASKS],
+        reshape_like,
+    ),
     // y = the shape of x.
     OpDef::new("shape", Opset::CoreMl5, &[tensor("x", BASIC)], shape),
 ];
@@ -51,8 +102,15 @@ fn flatten2d(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 }
 
 fn product(i: &mut Infer<'_>, dims: &[Dim]) -> Dim {
-    let open: Vec<Dim> = dims.iter().copied().filter(|d| *d != Dim::Known(1)).collect();
-    match (open.as_slice(), open.iter().map(|d| d.known()).collect::<Option<Vec<_>>>()) {
+    let open: Vec<Dim> = dims
+        .iter()
+        .copied()
+        .filter(|d| *d != Dim::Known(1))
+        .collect();
+    match (
+        open.as_slice(),
+        open.iter().map(|d| d.known()).collect::<Option<Vec<_>>>(),
+    ) {
         (_, Some(sizes)) => Dim::Known(sizes.into_iter().fold(1, usize::saturating_mul)),
         ([symbol], None) => *symbol,
         _ => i.fresh(),
@@ -63,26 +121,41 @@ fn expand_dims(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     let axes = i.constant_ints("axes")?;
     let rank = x.rank() + axes.len();
-    let mut axes = axes.into_iter().map(|a| axis(a, rank)).collect::<Result<Vec<_>, _>>()?;
+    let mut axes = axes
+        .into_iter()
+        .map(|a| axis(a, rank))
+        .collect::<Result<Vec<_>, _>>()?;
     axes.sort_unstable();
     distinct(&axes)?;
     let mut shape = x.shape.clone();
-    axes.into_iter().for_each(|a| shape.insert(a, Dim::Known(1)));
+    axes.into_iter()
+        .for_each(|a| shape.insert(a, Dim::Known(1)));
     one(x.dtype, shape)
 }
 
 fn squeeze(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     let axes = if i.has("axes") {
-        i.constant_ints("axes")?.into_iter().map(|a| axis(a, x.rank())).collect::<Result<Vec<_>, _>>()?
+        i.constant_ints("axes")?
+            .into_iter()
+            .map(|a| axis(a, x.rank()))
+            .collect::<Result<Vec<_>, _>>()?
     } else {
         (0..x.rank()).collect()
     };
     if let Some(a) = axes.iter().find(|a| x.shape[**a].known().is_none()) {
-        return Err(TypeError(format!("the size of axis {a} of {x} is not known: the rank would follow from it")));
+        return Err(TypeError(format!(
+            "the size of axis {a} of {x} is not known: the rank would follow from it"
+        )));
     }
     let goes = |a: usize, d: Dim| d == Dim::Known(1) && axes.contains(&a);
-    let kept = x.shape.iter().enumerate().filter(|(a, d)| !goes(*a, **d)).map(|(_, d)| *d).collect();
+    let kept = x
+        .shape
+        .iter()
+        .enumerate()
+        .filter(|(a, d)| !goes(*a, **d))
+        .map(|(_, d)| *d)
+        .collect();
     one(x.dtype, kept)
 }
 
@@ -102,9 +175,15 @@ fn reshape(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     }
     let rank = wanted.len();
     if i.def.since < Opset::CoreMl7 && rank != x.rank() && wanted.contains(&0) {
-        return Err(TypeError(format!("{wanted:?} has a 0, and not the rank of {x}: that needs opset ios17")));
+        return Err(TypeError(format!(
+            "{wanted:?} has a 0, and not the rank of {x}: that needs opset ios17"
+        )));
     }
-    let inherited = |at: usize| (at + x.rank()).checked_sub(rank).map_or(Dim::Known(1), |j| x.shape[j]);
+    let inherited = |at: usize| {
+        (at + x.rank())
+            .checked_sub(rank)
+            .map_or(Dim::Known(1), |j| x.shape[j])
+    };
     let dim = |(at, n): (usize, &i64)| match usize::try_from(*n) {
         Ok(0) => Some(inherited(at)),
         Ok(n) => Some(Dim::Known(n)),
@@ -112,17 +191,30 @@ fn reshape(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     };
     let target: Vec<Option<Dim>> = wanted.iter().enumerate().map(dim).collect();
     let rest = remainder(i, x, &target).ok_or_else(misfit)?;
-    one(x.dtype, target.into_iter().map(|d| d.unwrap_or(rest)).collect())
+    one(
+        x.dtype,
+        target.into_iter().map(|d| d.unwrap_or(rest)).collect(),
+    )
 }
 
 /// What the open dimension of `target` stands for; `None` when the elements of x do not fit.
 fn remainder(i: &mut Infer<'_>, x: &TensorType, target: &[Option<Dim>]) -> Option<Dim> {
-    let product =
-        |dims: &mut dyn Iterator<Item = Dim>| dims.filter_map(Dim::known).try_fold(1usize, usize::checked_mul);
+    let product = |dims: &mut dyn Iterator<Item = Dim>| {
+        dims.filter_map(Dim::known)
+            .try_fold(1usize, usize::checked_mul)
+    };
     let has_rest = target.contains(&None);
-    let (given, wanted) = (product(&mut x.shape.iter().copied())?, product(&mut target.iter().flatten().copied())?);
+    let (given, wanted) = (
+        product(&mut x.shape.iter().copied())?,
+        product(&mut target.iter().flatten().copied())?,
+    );
     // A symbol on both sides cancels out.
-    let mut symbols: Vec<Dim> = x.shape.iter().copied().filter(|d| d.known().is_none()).collect();
+    let mut symbols: Vec<Dim> = x
+        .shape
+        .iter()
+        .copied()
+        .filter(|d| d.known().is_none())
+        .collect();
     for d in target.iter().flatten() {
         if let Some(at) = symbols.iter().position(|s| s == d) {
             symbols.swap_remove(at);
@@ -130,7 +222,11 @@ fn remainder(i: &mut Infer<'_>, x: &TensorType, target: &[Option<Dim>]) -> Optio
     }
     match symbols.as_slice() {
         [] => {
-            let fits = if has_rest { wanted > 0 && given % wanted == 0 } else { given == wanted };
+            let fits = if has_rest {
+                wanted > 0 && given % wanted == 0
+            } else {
+                given == wanted
+            };
             fits.then(|| Dim::Known(given.checked_div(wanted).unwrap_or(0)))
         }
         [symbol] if given == wanted => Some(*symbol),
@@ -140,10 +236,19 @@ fn remainder(i: &mut Infer<'_>, x: &TensorType, target: &[Option<Dim>]) -> Optio
 
 fn reshape_like(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (x, refs) = (i.ty("x")?, i.many("ref_tensors")?);
-    let (begins, ends) = (i.scalar_values("begins", DType::Int32)?, i.scalar_values("ends", DType::Int32)?);
+    let (begins, ends) = (
+        i.scalar_values("begins", DType::Int32)?,
+        i.scalar_values("ends", DType::Int32)?,
+    );
     let masks = i.scalar_values("end_masks", DType::Bool)?;
-    if [begins.len(), ends.len(), masks.len()].iter().any(|n| *n != refs.len()) {
-        return Err(TypeError(format!("there are {} `ref_tensors`, and not as many bounds of each kind", refs.len())));
+    if [begins.len(), ends.len(), masks.len()]
+        .iter()
+        .any(|n| *n != refs.len())
+    {
+        return Err(TypeError(format!(
+            "there are {} `ref_tensors`, and not as many bounds of each kind",
+            refs.len()
+        )));
     }
     let mut shape = Vec::new();
     for (r, reference) in refs.iter().enumerate() {
@@ -151,11 +256,21 @@ fn reshape_like(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         let axes = slice_range(reference.rank(), Some(begins[r]), end, 1)?;
         shape.extend(axes.indices().map(|a| reference.shape[a]));
     }
-    let y = TensorType { dtype: x.dtype, shape };
+    let y = TensorType {
+        dtype: x.dtype,
+        shape,
+    };
     // As coremltools has it: the result must be known.
-    match (x.known_shape().is_some().then(|| x.n_elements()), y.n_elements()) {
-        (_, None) => Err(TypeError(format!("{y} would be of a size that is not known"))),
-        (Some(given), wanted) if given != wanted => Err(TypeError(format!("{x} cannot be reshaped to {y}"))),
+    match (
+        x.known_shape().is_some().then(|| x.n_elements()),
+        y.n_elements(),
+    ) {
+        (_, None) => Err(TypeError(format!(
+            "{y} would be of a size that is not known"
+        ))),
+        (Some(given), wanted) if given != wanted => {
+            Err(TypeError(format!("{x} cannot be reshaped to {y}")))
+        }
         _ => Ok(vec![Type::Tensor(y)]),
     }
 }

@@ -4,8 +4,8 @@
 //! `iOS18/tensor_transformation.py`.
 
 use super::{
-    ANY, BASIC, BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, SHAPE_INT, Type, TypeError, axis, constant, one,
-    tensor,
+    ANY, BASIC, BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, SHAPE_INT, Type, TypeError,
+    axis, constant, one, tensor,
 };
 use crate::types::{DType, TensorType};
 
@@ -23,7 +23,16 @@ const fn slice(x: &'static [DType], bounds: &'static [DType]) -> [Param; 7] {
 
 const SLICE_5: &[Param] = &slice(BASIC, INT32);
 const SLICE: &[Param] = &slice(ANY, SHAPE_INT);
-const UPDATE: &[Param] = &[SLICE[0], tensor("update", ANY), SLICE[1], SLICE[2], SLICE[3], SLICE[4], SLICE[5], SLICE[6]];
+const UPDATE: &[Param] = &[
+    SLICE[0],
+    tensor("update", ANY),
+    SLICE[1],
+    SLICE[2],
+    SLICE[3],
+    SLICE[4],
+    SLICE[5],
+    SLICE[6],
+];
 const AXIS: Param = constant("axis", INT32);
 const SIZE: Param = constant("size", INT32);
 const STRIDE: Param = constant("stride", INT32).optional();
@@ -36,20 +45,39 @@ pub(super) static OPS: &[OpDef] = &[
     OpDef::new(
         "slice_by_size",
         Opset::CoreMl5,
-        &[tensor("x", BASIC), tensor("begin", INT32), tensor("size", INT32)],
+        &[
+            tensor("x", BASIC),
+            tensor("begin", INT32),
+            tensor("size", INT32),
+        ],
         slice_by_size,
     ),
     OpDef::new(
         "slice_by_size",
         Opset::CoreMl7,
-        &[tensor("x", ANY), tensor("begin", SHAPE_INT), tensor("size", SHAPE_INT)],
+        &[
+            tensor("x", ANY),
+            tensor("begin", SHAPE_INT),
+            tensor("size", SHAPE_INT),
+        ],
         slice_by_size,
     ),
     // y = x with x[begin:end:stride] replaced by `update`.
     OpDef::new("slice_update", Opset::CoreMl8, UPDATE, slice_update),
-    // y[.., w, i, ..] = x[.., w * stride + i, ..] along `axis`: every window of `size`, `stride` (default 1) apart.
-    OpDef::new("sliding_windows", Opset::CoreMl5, &[tensor("x", NUMBER), AXIS, SIZE, STRIDE], sliding_windows),
-    OpDef::new("sliding_windows", Opset::CoreMl7, &[tensor("x", ANY), AXIS, SIZE, STRIDE], sliding_windows),
+    // y[.., w, i, ..] = x[.., w * stride + i, ..] along `axis`: every window of `size`, `stride`
+    // (default 1) apart.
+    OpDef::new(
+        "sliding_windows",
+        Opset::CoreMl5,
+        &[tensor("x", NUMBER), AXIS, SIZE, STRIDE],
+        sliding_windows,
+    ),
+    OpDef::new(
+        "sliding_windows",
+        Opset::CoreMl7,
+        &[tensor("x", ANY), AXIS, SIZE, STRIDE],
+        sliding_windows,
+    ),
 ];
 
 fn slice_by_index(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -61,9 +89,14 @@ fn slice_by_index(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn slice_update(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (x, update) = (i.ty("x")?, i.ty("update")?);
     let shape = sliced_shape(i, x)?;
-    let part = TensorType { dtype: x.dtype, shape };
+    let part = TensorType {
+        dtype: x.dtype,
+        shape,
+    };
     if !part.compatible(update) || update.rank() == 0 {
-        return Err(TypeError(format!("`update` is {update}, the slice of {x} is {part}")));
+        return Err(TypeError(format!(
+            "`update` is {update}, the slice of {x} is {part}"
+        )));
     }
     one(x.dtype, x.shape.clone())
 }
@@ -71,26 +104,54 @@ fn slice_update(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn sliced_shape(i: &mut Infer<'_>, x: &TensorType) -> Result<Vec<Dim>, TypeError> {
     let n = x.rank();
     let flags = |name: &str| -> Result<Vec<i64>, TypeError> {
-        let flags = if i.has(name) { i.constant_ints(name)? } else { vec![0; n] };
-        if flags.len() == n { Ok(flags) } else { Err(TypeError(format!("`{name}` needs {n} entries"))) }
+        let flags = if i.has(name) {
+            i.constant_ints(name)?
+        } else {
+            vec![0; n]
+        };
+        if flags.len() == n {
+            Ok(flags)
+        } else {
+            Err(TypeError(format!("`{name}` needs {n} entries")))
+        }
     };
-    let (begin_mask, end_mask, squeeze) = (flags("begin_mask")?, flags("end_mask")?, flags("squeeze_mask")?);
-    let stride = if i.has("stride") { i.constant_ints("stride")? } else { vec![1; n] };
+    let (begin_mask, end_mask, squeeze) = (
+        flags("begin_mask")?,
+        flags("end_mask")?,
+        flags("squeeze_mask")?,
+    );
+    let stride = if i.has("stride") {
+        i.constant_ints("stride")?
+    } else {
+        vec![1; n]
+    };
     let (begin, end) = (i.ints("begin"), i.ints("end"));
     let fits = |v: &Option<Vec<i64>>| v.as_ref().is_none_or(|v| v.len() == n);
     if stride.len() != n || stride.contains(&0) || !fits(&begin) || !fits(&end) {
-        return Err(TypeError(format!("`begin`, `end` and `stride` need {n} entries each, and no stride of 0")));
+        return Err(TypeError(format!(
+            "`begin`, `end` and `stride` need {n} entries each, and no stride of 0"
+        )));
     }
     let mut shape = Vec::with_capacity(n);
     for a in 0..n {
         if squeeze[a] != 0 {
             continue;
         }
-        let b = if begin_mask[a] != 0 { Some(None) } else { begin.as_ref().map(|v| Some(v[a])) };
-        let e = if end_mask[a] != 0 { Some(None) } else { end.as_ref().map(|v| Some(v[a])) };
+        let b = if begin_mask[a] != 0 {
+            Some(None)
+        } else {
+            begin.as_ref().map(|v| Some(v[a]))
+        };
+        let e = if end_mask[a] != 0 {
+            Some(None)
+        } else {
+            end.as_ref().map(|v| Some(v[a]))
+        };
         shape.push(match (x.shape[a], b, e) {
             (d, Some(None), Some(None)) if stride[a] == 1 => d,
-            (Dim::Known(size), Some(b), Some(e)) => Dim::Known(slice_range(size, b, e, stride[a])?.len()),
+            (Dim::Known(size), Some(b), Some(e)) => {
+                Dim::Known(slice_range(size, b, e, stride[a])?.len())
+            }
             // Only the last element, whatever the size.
             (_, Some(Some(-1)), Some(None)) if stride[a] > 0 => Dim::Known(1),
             // Only the first.
@@ -116,7 +177,9 @@ fn slice_by_size(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         let size = size.as_ref().and_then(|v| v.get(a)).copied();
         shape.push(match (first, size, *dim) {
             (_, None, _) => i.fresh(),
-            (Some(first), Some(size), Dim::Known(n)) => Dim::Known(size_range(n, first, size)?.len()),
+            (Some(first), Some(size), Dim::Known(n)) => {
+                Dim::Known(size_range(n, first, size)?.len())
+            }
             (Some(0), Some(-1), symbol) => symbol,
             (_, Some(size), _) => match usize::try_from(size) {
                 Ok(n) => Dim::Known(n),
@@ -130,25 +193,53 @@ fn slice_by_size(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 
 /// The range of `size` indices from `begin` on along an axis of `n`; -1 is all the rest.
 pub fn size_range(n: usize, begin: i64, size: i64) -> Result<SliceRange, TypeError> {
-    let outside = || TypeError(format!("{size} from {begin} on are not inside of an axis of {n}"));
-    let wrapped = if begin < 0 { begin.saturating_add_unsigned(n as u64) } else { begin };
-    let start = usize::try_from(wrapped).ok().filter(|s| *s <= n).ok_or_else(outside)?;
-    let count = if size == -1 { Some(n - start) } else { usize::try_from(size).ok() };
-    let count = count.filter(|count| *count <= n - start).ok_or_else(outside)?;
-    Ok(SliceRange { start, step: 1, n: count })
+    let outside = || {
+        TypeError(format!(
+            "{size} from {begin} on are not inside of an axis of {n}"
+        ))
+    };
+    let wrapped = if begin < 0 {
+        begin.saturating_add_unsigned(n as u64)
+    } else {
+        begin
+    };
+    let start = usize::try_from(wrapped)
+        .ok()
+        .filter(|s| *s <= n)
+        .ok_or_else(outside)?;
+    let count = if size == -1 {
+        Some(n - start)
+    } else {
+        usize::try_from(size).ok()
+    };
+    let count = count
+        .filter(|count| *count <= n - start)
+        .ok_or_else(outside)?;
+    Ok(SliceRange {
+        start,
+        step: 1,
+        n: count,
+    })
 }
 
 fn sliding_windows(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     let at = axis(i.int_or("axis", 0)?, x.rank())?;
     let positive = |v: i64| usize::try_from(v).ok().filter(|v| *v > 0);
-    let (size, stride) = (positive(i.int_or("size", 0)?), positive(i.int_or("stride", 1)?));
+    let (size, stride) = (
+        positive(i.int_or("size", 0)?),
+        positive(i.int_or("stride", 1)?),
+    );
     let (Some(size), Some(stride)) = (size, stride) else {
         return Err(TypeError("`size` and `stride` must be above 0".to_owned()));
     };
     let mut shape = x.shape.clone();
     shape[at] = match shape[at] {
-        Dim::Known(n) if n < size => return Err(TypeError(format!("axis {at} of {x} is shorter than {size}"))),
+        Dim::Known(n) if n < size => {
+            return Err(TypeError(format!(
+                "axis {at} of {x} is shorter than {size}"
+            )));
+        }
         Dim::Known(n) => Dim::Known((n - size) / stride + 1),
         Dim::Symbol(_) => i.fresh(),
     };
@@ -188,10 +279,16 @@ impl SliceRange {
     }
 }
 
-/// The range of `begin:end:stride` along an axis of `size`; `None` neglects an end, negative ends count from the back.
+/// The range of `begin:end:stride` along an axis of `size`; `None` neglects an end, negative ends
+/// count from the back.
 ///
 /// Ends beyond the axis mean its end, as in Python and in coremltools.
-pub fn slice_range(size: usize, begin: Option<i64>, end: Option<i64>, stride: i64) -> Result<SliceRange, TypeError> {
+pub fn slice_range(
+    size: usize,
+    begin: Option<i64>,
+    end: Option<i64>,
+    stride: i64,
+) -> Result<SliceRange, TypeError> {
     let n = i64::try_from(size).map_err(|_| TypeError(format!("axis of {size} is too long")))?;
     if stride == 0 {
         return Err(TypeError("`stride` is 0".to_owned()));
@@ -200,9 +297,19 @@ pub fn slice_range(size: usize, begin: Option<i64>, end: Option<i64>, stride: i6
     let bound = |v: i64| (if v < 0 { v.saturating_add(n) } else { v }).clamp(low, high);
     let (first, last) = if stride > 0 { (low, high) } else { (high, low) };
     let (start, stop) = (begin.map_or(first, bound), end.map_or(last, bound));
-    let span = if stride > 0 { stop - start } else { start - stop };
-    let count = u64::try_from(span).unwrap_or(0).div_ceil(stride.unsigned_abs());
-    Ok(SliceRange { start: usize::try_from(start).unwrap_or(0), step: stride, n: usize::try_from(count).unwrap_or(0) })
+    let span = if stride > 0 {
+        stop - start
+    } else {
+        start - stop
+    };
+    let count = u64::try_from(span)
+        .unwrap_or(0)
+        .div_ceil(stride.unsigned_abs());
+    Ok(SliceRange {
+        start: usize::try_from(start).unwrap_or(0),
+        step: stride,
+        n: usize::try_from(count).unwrap_or(0),
+    })
 }
 
 #[cfg(test)]
@@ -211,7 +318,8 @@ mod tests {
 
     #[test]
     fn slices_take_what_python_takes() {
-        let take = |size, b, e, s| slice_range(size, b, e, s).map(|r| r.indices().collect::<Vec<_>>());
+        let take =
+            |size, b, e, s| slice_range(size, b, e, s).map(|r| r.indices().collect::<Vec<_>>());
         assert_eq!(take(7, Some(1), Some(6), 2), Ok(vec![1, 3, 5]));
         assert_eq!(take(7, Some(-3), None, 1), Ok(vec![4, 5, 6]));
         assert_eq!(take(7, None, Some(-4), 1), Ok(vec![0, 1, 2]));
@@ -222,7 +330,10 @@ mod tests {
         assert_eq!(take(5, Some(9), Some(-9), -2), Ok(vec![4, 2, 0]));
         assert_eq!(take(5, Some(-1), Some(-1), -1), Ok(vec![]));
         assert_eq!(take(0, None, None, -1), Ok(vec![]));
-        assert_eq!(take(5, Some(i64::MIN), Some(i64::MAX), i64::MAX), Ok(vec![0]));
+        assert_eq!(
+            take(5, Some(i64::MIN), Some(i64::MAX), i64::MAX),
+            Ok(vec![0])
+        );
         assert!(take(5, None, None, 0).is_err());
     }
 }

@@ -1,15 +1,23 @@
 //! Along an axis: sorting, running sums; and what is found by looking at values.
 //!
-//! Source: coremltools `ops/defs/iOS15/tensor_operation.py`, `iOS16/tensor_operation.py`, `iOS17/tensor_operation.py`.
+//! Source: coremltools `ops/defs/iOS15/tensor_operation.py`, `iOS16/tensor_operation.py`,
+//! `iOS17/tensor_operation.py`.
 
 use super::{
-    BASIC, BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis, constant, one, same,
-    tensor,
+    BASIC, BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis,
+    constant, one, same, tensor,
 };
 use crate::types::{DType, TensorType};
 
-const WIDE: &[DType] =
-    &[DType::Fp16, DType::Fp32, DType::Int8, DType::Int16, DType::Int32, DType::Uint8, DType::Uint16];
+const WIDE: &[DType] = &[
+    DType::Fp16,
+    DType::Fp32,
+    DType::Int8,
+    DType::Int16,
+    DType::Int32,
+    DType::Uint8,
+    DType::Uint16,
+];
 const COUNT: &[DType] = &[DType::Int8, DType::Int16, DType::Int32];
 const AXIS: Param = constant("axis", INT32).optional();
 const ASCENDING: Param = constant("ascending", BOOL).optional();
@@ -19,19 +27,48 @@ const RETURN_INDICES: Param = constant("return_indices", BOOL).optional();
 
 pub(super) static OPS: &[OpDef] = &[
     // y = the indices that sort x along `axis` (default -1), largest first unless `ascending`.
-    OpDef::new("argsort", Opset::CoreMl5, &[tensor("x", NUMBER), AXIS, ASCENDING], argsort),
-    // y[.., i, ..] = the sum of x[.., ..=i, ..]; of those before i if `exclusive`; from the other end if `reverse`.
+    OpDef::new(
+        "argsort",
+        Opset::CoreMl5,
+        &[tensor("x", NUMBER), AXIS, ASCENDING],
+        argsort,
+    ),
+    // y[.., i, ..] = the sum of x[.., ..=i, ..]; of those before i if `exclusive`; from the other
+    // end if `reverse`.
     OpDef::new(
         "cumsum",
         Opset::CoreMl5,
-        &[tensor("x", NUMBER), AXIS, constant("exclusive", BOOL).optional(), constant("reverse", BOOL).optional()],
+        &[
+            tensor("x", NUMBER),
+            AXIS,
+            constant("exclusive", BOOL).optional(),
+            constant("reverse", BOOL).optional(),
+        ],
         cumsum,
     ),
     // y = the indices of the elements that are not 0, a row each.
     OpDef::new("non_zero", Opset::CoreMl5, &[tensor("x", BASIC)], non_zero),
-    // The `k` (default 1; -1 since iOS 17: all) largest along `axis` (default -1), smallest if `ascending`; their indices.
-    OpDef::new("topk", Opset::CoreMl5, &[tensor("x", NUMBER), K, AXIS, ASCENDING], topk),
-    OpDef::new("topk", Opset::CoreMl6, &[tensor("x", NUMBER), K, AXIS, ASCENDING, SORT, RETURN_INDICES], topk),
+    // The `k` (default 1; -1 since iOS 17: all) largest along `axis` (default -1), smallest if
+    // `ascending`; their indices.
+    OpDef::new(
+        "topk",
+        Opset::CoreMl5,
+        &[tensor("x", NUMBER), K, AXIS, ASCENDING],
+        topk,
+    ),
+    OpDef::new(
+        "topk",
+        Opset::CoreMl6,
+        &[
+            tensor("x", NUMBER),
+            K,
+            AXIS,
+            ASCENDING,
+            SORT,
+            RETURN_INDICES,
+        ],
+        topk,
+    ),
     OpDef::new(
         "topk",
         Opset::CoreMl7,
@@ -77,19 +114,39 @@ fn topk(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let mut shape = x.shape.clone();
     // coremltools infers a size of -1 for all, against its documentation.
     if k != -1 || i.def.since < Opset::CoreMl7 {
-        let n = usize::try_from(k).ok().filter(|k| *k > 0 && x.shape[at].known().is_none_or(|n| *k <= n));
-        shape[at] = Dim::Known(n.ok_or_else(|| TypeError(format!("`k` is {k}, axis {at} of {x} has no such number")))?);
+        let n = usize::try_from(k)
+            .ok()
+            .filter(|k| *k > 0 && x.shape[at].known().is_none_or(|n| *k <= n));
+        shape[at] = Dim::Known(n.ok_or_else(|| {
+            TypeError(format!("`k` is {k}, axis {at} of {x} has no such number"))
+        })?);
     }
-    let values = Type::Tensor(TensorType { dtype: x.dtype, shape: shape.clone() });
+    let values = Type::Tensor(TensorType {
+        dtype: x.dtype,
+        shape: shape.clone(),
+    });
     let typed = i.has("output_indices_dtype");
     if !i.bool_or("return_indices", true)? {
-        let unasked = || TypeError("`output_indices_dtype` is of indices, which are not returned".to_owned());
-        return if typed { Err(unasked()) } else { Ok(vec![values]) };
+        let unasked =
+            || TypeError("`output_indices_dtype` is of indices, which are not returned".to_owned());
+        return if typed {
+            Err(unasked())
+        } else {
+            Ok(vec![values])
+        };
     }
-    let dtype = match if typed { i.string("output_indices_dtype")? } else { "int32" } {
+    let dtype = match if typed {
+        i.string("output_indices_dtype")?
+    } else {
+        "int32"
+    } {
         "int32" => DType::Int32,
         "uint16" => DType::Uint16,
-        other => return Err(TypeError(format!("`output_indices_dtype` is `{other}`, int32 or uint16 is needed"))),
+        other => {
+            return Err(TypeError(format!(
+                "`output_indices_dtype` is `{other}`, int32 or uint16 is needed"
+            )));
+        }
     };
     Ok(vec![values, Type::Tensor(TensorType { dtype, shape })])
 }

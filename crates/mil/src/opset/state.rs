@@ -1,18 +1,34 @@
-//! State. Source: coremltools `ops/defs/iOS18/states.py`, `ops/defs/iOS18/tensor_transformation.py`.
+//! State. Source: coremltools `ops/defs/iOS18/states.py`,
+//! `ops/defs/iOS18/tensor_transformation.py`.
 
 use super::{ANY, Accepts, Infer, OpDef, Opset, Param, Type, TypeError, tensor};
 
 const fn state(name: &'static str) -> Param {
-    Param { name, accepts: Accepts::State, required: true, constant: false }
+    Param {
+        name,
+        accepts: Accepts::State,
+        required: true,
+        constant: false,
+    }
 }
 
 pub(super) static OPS: &[OpDef] = &[
     // y = what the state holds now.
     OpDef::new("read_state", Opset::CoreMl8, &[state("input")], read),
     // The state holds `value` from here on; y = value.
-    OpDef::new("coreml_update_state", Opset::CoreMl8, &[state("state"), tensor("value", ANY)], update),
+    OpDef::new(
+        "coreml_update_state",
+        Opset::CoreMl8,
+        &[state("state"), tensor("value", ANY)],
+        update,
+    ),
     // The state holds `data` from here on; no result.
-    OpDef::new("write_state", Opset::CoreMl8, &[state("input"), tensor("data", ANY)], write),
+    OpDef::new(
+        "write_state",
+        Opset::CoreMl8,
+        &[state("input"), tensor("data", ANY)],
+        write,
+    ),
 ];
 
 fn read(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {

@@ -1,6 +1,8 @@
-//! Windows that convolutions and pools move over the spatial axes: what they reach, and how many places they have.
+//! Windows that convolutions and pools move over the spatial axes: what they reach, and how many
+//! places they have.
 //!
-//! Source: coremltools `ops/defs/_utils.py`, and for where padding goes `SamePadding` of `NeuralNetwork.proto`.
+//! Source: coremltools `ops/defs/_utils.py`, and for where padding goes `SamePadding` of
+//! `NeuralNetwork.proto`.
 
 use super::TypeError;
 use crate::types::Dim;
@@ -10,7 +12,8 @@ use crate::types::Dim;
 enum Padding {
     /// By nothing.
     Valid,
-    /// As far as `ceil(size / stride)` places need, the odd one after the axis; before it if `lower`.
+    /// As far as `ceil(size / stride)` places need, the odd one after the axis; before it if
+    /// `lower`.
     Same { lower: bool },
     /// By these amounts, before and after each axis.
     Custom(Vec<i64>),
@@ -41,8 +44,8 @@ pub struct Window {
 }
 
 impl Windows {
-    /// The window of a kernel of these sizes; `ints` gives the values of `strides`, `dilations` and `pad`, where they
-    /// are bound.
+    /// The window of a kernel of these sizes; `ints` gives the values of `strides`, `dilations` and
+    /// `pad`, where they are bound.
     pub fn new(
         kernel: Vec<usize>,
         pad_type: &str,
@@ -54,7 +57,9 @@ impl Windows {
             if steps.len() == n && steps.iter().all(|s| *s >= 1) {
                 return Ok(steps);
             }
-            Err(TypeError(format!("`{name}` is {steps:?}, {n} numbers above 0 are needed")))
+            Err(TypeError(format!(
+                "`{name}` is {steps:?}, {n} numbers above 0 are needed"
+            )))
         };
         let padding = match pad_type {
             "valid" => Padding::Valid,
@@ -63,25 +68,43 @@ impl Windows {
             "custom" => Padding::Custom(ints("pad")?.unwrap_or_else(|| vec![0; 2 * n])),
             other => {
                 let words = "valid, same, same_lower and custom";
-                return Err(TypeError(format!("`pad_type` is `{other}`, there are {words}")));
+                return Err(TypeError(format!(
+                    "`pad_type` is `{other}`, there are {words}"
+                )));
             }
         };
         if let Padding::Custom(pad) = &padding
             && (pad.len() != 2 * n || pad.iter().any(|p| *p < 0))
         {
-            return Err(TypeError(format!("`pad` is {pad:?}, {} numbers of at least 0 are needed", 2 * n)));
+            return Err(TypeError(format!(
+                "`pad` is {pad:?}, {} numbers of at least 0 are needed",
+                2 * n
+            )));
         }
         if kernel.contains(&0) {
-            return Err(TypeError(format!("the kernel is {kernel:?}: it has no elements")));
+            return Err(TypeError(format!(
+                "the kernel is {kernel:?}: it has no elements"
+            )));
         }
-        Ok(Self { kernel, strides: steps("strides")?, dilations: steps("dilations")?, padding })
+        Ok(Self {
+            kernel,
+            strides: steps("strides")?,
+            dilations: steps("dilations")?,
+            padding,
+        })
     }
 
     /// The window along spatial axis `axis`, which has `size` elements.
     pub fn along(&self, axis: usize, size: usize) -> Result<Window, TypeError> {
         let total = match &self.padding {
             Padding::Valid => 0,
-            Padding::Custom(pad) => return self.window(axis, i128::from(pad[2 * axis]), i128::from(pad[2 * axis + 1])),
+            Padding::Custom(pad) => {
+                return self.window(
+                    axis,
+                    i128::from(pad[2 * axis]),
+                    i128::from(pad[2 * axis + 1]),
+                );
+            }
             Padding::Same { .. } => {
                 let (size, stride) = (size as i128, i128::from(self.strides[axis]));
                 ((size + stride - 1) / stride - 1) * stride + self.reach(axis) - size
@@ -89,13 +112,21 @@ impl Windows {
         };
         let (less, more) = (total.max(0) / 2, total.max(0) - total.max(0) / 2);
         let is_lower = self.padding == Padding::Same { lower: true };
-        if is_lower { self.window(axis, more, less) } else { self.window(axis, less, more) }
+        if is_lower {
+            self.window(axis, more, less)
+        } else {
+            self.window(axis, less, more)
+        }
     }
 
-    /// The places of the window along spatial axis `axis`; rounded up, the last may stand out if `ceil`.
+    /// The places of the window along spatial axis `axis`; rounded up, the last may stand out if
+    /// `ceil`.
     pub fn places(&self, axis: usize, size: Dim, ceil: bool) -> Result<Option<Dim>, TypeError> {
         match size {
-            Dim::Known(n) => self.along(axis, n)?.places(n, ceil).map(|n| Some(Dim::Known(n))),
+            Dim::Known(n) => self
+                .along(axis, n)?
+                .places(n, ceil)
+                .map(|n| Some(Dim::Known(n))),
             Dim::Symbol(_) => Ok(self.keeps_size(axis).then_some(size)),
         }
     }
@@ -110,12 +141,18 @@ impl Windows {
         self.strides[axis] == 1 && total == self.reach(axis) - 1
     }
 
-    /// How a transposed convolution spreads the `size` elements of an axis, and the elements of its result: as many as
-    /// `wanted`, or what padding leaves.
+    /// How a transposed convolution spreads the `size` elements of an axis, and the elements of its
+    /// result: as many as `wanted`, or what padding leaves.
     ///
-    /// Element i and kernel element k meet in element `i * stride + k * dilation - before` of the result. A size that is
-    /// wanted is that of the input of a convolution with these strides, whose padding is as for `same`.
-    pub fn spread(&self, axis: usize, size: usize, wanted: Option<usize>) -> Result<(Window, usize), TypeError> {
+    /// Element i and kernel element k meet in element `i * stride + k * dilation - before` of the
+    /// result. A size that is wanted is that of the input of a convolution with these strides,
+    /// whose padding is as for `same`.
+    pub fn spread(
+        &self,
+        axis: usize,
+        size: usize,
+        wanted: Option<usize>,
+    ) -> Result<(Window, usize), TypeError> {
         let stride = i128::from(self.strides[axis]);
         let full = (size as i128 - 1) * stride + self.reach(axis);
         let (before, n) = match (&self.padding, wanted.map(|n| n as i128)) {
@@ -126,11 +163,16 @@ impl Windows {
             }
             (_, Some(n)) => ((full - n).max(0) / 2, n),
             (Padding::Valid, None) => (0, full),
-            (Padding::Same { .. }, None) => ((full - size as i128 * stride).max(0) / 2, size as i128 * stride),
+            (Padding::Same { .. }, None) => (
+                (full - size as i128 * stride).max(0) / 2,
+                size as i128 * stride,
+            ),
         };
         match usize::try_from(n) {
             Ok(elements) if elements > 0 => Ok((self.window(axis, before, 0)?, elements)),
-            _ => Err(TypeError(format!("spatial axis {axis} of {size} elements would have {n} in the result"))),
+            _ => Err(TypeError(format!(
+                "spatial axis {axis} of {size} elements would have {n} in the result"
+            ))),
         }
     }
 
@@ -140,14 +182,35 @@ impl Windows {
     }
 
     fn window(&self, axis: usize, before: i128, after: i128) -> Result<Window, TypeError> {
-        let too_large = || TypeError(format!("the kernel {:?} reaches too far along spatial axis {axis}", self.kernel));
+        let too_large = || {
+            TypeError(format!(
+                "the kernel {:?} reaches too far along spatial axis {axis}",
+                self.kernel
+            ))
+        };
         // Places are computed in isize.
-        let number = |v: i128| isize::try_from(v).ok().filter(|v| v.unsigned_abs() < usize::MAX >> 4);
+        let number = |v: i128| {
+            isize::try_from(v)
+                .ok()
+                .filter(|v| v.unsigned_abs() < usize::MAX >> 4)
+        };
         let steps = [self.strides[axis], self.dilations[axis]].map(i128::from);
-        match [self.reach(axis), before, after, steps[0], steps[1]].map(|v| number(v).map(isize::unsigned_abs)) {
-            [Some(_), Some(before), Some(after), Some(stride), Some(dilation)] => {
-                Ok(Window { kernel: self.kernel[axis], stride, dilation, before, after })
-            }
+        match [self.reach(axis), before, after, steps[0], steps[1]]
+            .map(|v| number(v).map(isize::unsigned_abs))
+        {
+            [
+                Some(_),
+                Some(before),
+                Some(after),
+                Some(stride),
+                Some(dilation),
+            ] => Ok(Window {
+                kernel: self.kernel[axis],
+                stride,
+                dilation,
+                before,
+                after,
+            }),
             _ => Err(too_large()),
         }
     }
@@ -156,7 +219,10 @@ impl Windows {
 impl Window {
     /// The places of the window over `size` elements; see [`Windows::places`].
     pub fn places(&self, size: usize, ceil: bool) -> Result<usize, TypeError> {
-        let (stride, padding) = (self.stride as i128, self.before as i128 + self.after as i128);
+        let (stride, padding) = (
+            self.stride as i128,
+            self.before as i128 + self.after as i128,
+        );
         let reach = (self.kernel as i128 - 1) * self.dilation as i128 + 1;
         let room = size as i128 + padding - reach + if ceil { stride - 1 } else { 0 };
         let mut n = if room < 0 { 0 } else { room / stride + 1 };

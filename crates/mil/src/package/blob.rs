@@ -1,7 +1,8 @@
 //! Weight blob storage, version 2: the file that holds the large constants.
 //!
-//! A header of 64 bytes, then for each constant a record of 64 bytes and its data; records and data start at multiples
-//! of 64. Offsets are absolute and those of records. Source: coremltools 9, `mlmodel/src/MILBlob/Blob/StorageFormat.hpp`.
+//! A header of 64 bytes, then for each constant a record of 64 bytes and its data; records and data
+//! start at multiples of 64. Offsets are absolute and those of records. Source: coremltools 9,
+//! `mlmodel/src/MILBlob/Blob/StorageFormat.hpp`.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,7 +18,8 @@ use crate::types::{DType, TensorType};
 const ALIGNMENT: u64 = 64;
 const VERSION: u32 = 2;
 const SENTINEL: u32 = 0xDEAD_BEEF;
-/// Constants are read and written in pieces of this size, so that one that is computed is never in memory whole.
+/// Constants are read and written in pieces of this size, so that one that is computed is never in
+/// memory whole.
 const PIECE: usize = 1 << 22;
 /// How much of two constants is compared by hash before they are compared whole.
 const SAMPLE: usize = 1 << 12;
@@ -45,7 +47,10 @@ const CODES: &[(DType, u32)] = &[
 
 /// Apple's number for `dtype`, where a weight file can hold it.
 pub(super) fn code(dtype: DType) -> Option<u32> {
-    CODES.iter().find(|(d, _)| *d == dtype).map(|(_, code)| *code)
+    CODES
+        .iter()
+        .find(|(d, _)| *d == dtype)
+        .map(|(_, code)| *code)
 }
 
 /// The constants of a weight file, each at its place, before any of it is written.
@@ -65,25 +70,37 @@ struct Entry {
 }
 
 impl Plan {
-    /// The offset of the record of a constant; one that is stored already takes no place of its own.
+    /// The offset of the record of a constant; one that is stored already takes no place of its
+    /// own.
     pub fn place(&mut self, ty: &TensorType, data: &Data) -> u64 {
         let key = (ty.dtype, data.byte_len(), sample(data));
         let same = self.known.entry(key).or_default();
-        let known =
-            same.iter().map(|i| &self.entries[*i]).find(|e| e.ty.n_elements() == ty.n_elements() && e.data == *data);
+        let known = same
+            .iter()
+            .map(|i| &self.entries[*i])
+            .find(|e| e.ty.n_elements() == ty.n_elements() && e.data == *data);
         if let Some(entry) = known {
             return entry.offset;
         }
         same.push(self.entries.len());
         let offset = self.end.max(ALIGNMENT).next_multiple_of(ALIGNMENT);
-        self.end = offset.saturating_add(ALIGNMENT).saturating_add(data.byte_len() as u64);
-        self.entries.push(Entry { offset, ty: ty.clone(), data: data.clone() });
+        self.end = offset
+            .saturating_add(ALIGNMENT)
+            .saturating_add(data.byte_len() as u64);
+        self.entries.push(Entry {
+            offset,
+            ty: ty.clone(),
+            data: data.clone(),
+        });
         offset
     }
 
     /// The constant whose record stands at `offset`, if it has this type.
     pub fn get(&self, offset: u64, ty: &TensorType) -> Option<Data> {
-        let entry = &self.entries[self.entries.binary_search_by_key(&offset, |e| e.offset).ok()?];
+        let entry = &self.entries[self
+            .entries
+            .binary_search_by_key(&offset, |e| e.offset)
+            .ok()?];
         let same = entry.ty.dtype == ty.dtype && entry.ty.n_elements() == ty.n_elements();
         same.then(|| entry.data.clone())
     }
@@ -95,8 +112,8 @@ impl Plan {
 
     /// Write the file.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let n =
-            u32::try_from(self.entries.len()).map_err(|_| io::Error::other("a weight file holds 2^32 constants"))?;
+        let n = u32::try_from(self.entries.len())
+            .map_err(|_| io::Error::other("a weight file holds 2^32 constants"))?;
         let mut header = [0; ALIGNMENT as usize];
         header[..4].copy_from_slice(&n.to_le_bytes());
         header[4..8].copy_from_slice(&VERSION.to_le_bytes());
@@ -160,39 +177,73 @@ impl Storage {
         if let Some(reason) = lfs_pointer(bytes.as_slice()) {
             return Err(PackageError::unusable(&path, reason));
         }
-        let version = bytes.as_slice().get(4..8).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
+        let version = bytes
+            .as_slice()
+            .get(4..8)
+            .and_then(|b| b.try_into().ok())
+            .map(u32::from_le_bytes);
         match version {
             Some(VERSION) if bytes.len() as u64 >= ALIGNMENT => Ok(Self { path, bytes }),
             Some(version) if version != VERSION => {
-                let reason =
-                    format!("is weight storage of version {version}, version {VERSION} is read: is it a weight file?");
+                let reason = format!(
+                    "is weight storage of version {version}, version {VERSION} is read: is it a weight file?"
+                );
                 Err(PackageError::unusable(&path, reason))
             }
-            _ => Err(PackageError::unusable(&path, "ends inside of its header: copy the package again")),
+            _ => Err(PackageError::unusable(
+                &path,
+                "ends inside of its header: copy the package again",
+            )),
         }
     }
 
     /// The constant whose record stands at `offset`.
     pub fn constant(&self, offset: u64, ty: &TensorType) -> Result<Data, PackageError> {
-        self.checked(offset, ty).map_err(|reason| PackageError::Blob { path: self.path.clone(), offset, reason })
+        self.checked(offset, ty)
+            .map_err(|reason| PackageError::Blob {
+                path: self.path.clone(),
+                offset,
+                reason,
+            })
     }
 
     fn checked(&self, offset: u64, ty: &TensorType) -> Result<Data, String> {
         if !offset.is_multiple_of(ALIGNMENT) || offset < ALIGNMENT {
-            return Err(format!("records stand at multiples of {ALIGNMENT} behind the header"));
+            return Err(format!(
+                "records stand at multiples of {ALIGNMENT} behind the header"
+            ));
         }
         let file = self.bytes.as_slice();
         let start = usize::try_from(offset).map_err(|_| "it is beyond the end of the file")?;
-        let end = start.checked_add(ALIGNMENT as usize).ok_or("it is beyond the end of the file")?;
-        let record =
-            file.get(start..end).ok_or_else(|| format!("it is beyond the end, the file has {} bytes", file.len()))?;
-        let u32_at = |at: usize| record[at..at + 4].try_into().map(u32::from_le_bytes).unwrap_or_default();
-        let u64_at = |at: usize| record[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or_default();
+        let end = start
+            .checked_add(ALIGNMENT as usize)
+            .ok_or("it is beyond the end of the file")?;
+        let record = file
+            .get(start..end)
+            .ok_or_else(|| format!("it is beyond the end, the file has {} bytes", file.len()))?;
+        let u32_at = |at: usize| {
+            record[at..at + 4]
+                .try_into()
+                .map(u32::from_le_bytes)
+                .unwrap_or_default()
+        };
+        let u64_at = |at: usize| {
+            record[at..at + 8]
+                .try_into()
+                .map(u64::from_le_bytes)
+                .unwrap_or_default()
+        };
         if u32_at(0) != SENTINEL {
-            return Err(format!("no record stands here: it begins with {:#010x}, not {SENTINEL:#010x}", u32_at(0)));
+            return Err(format!(
+                "no record stands here: it begins with {:#010x}, not {SENTINEL:#010x}",
+                u32_at(0)
+            ));
         }
         if Some(u32_at(4)) != code(ty.dtype) {
-            let stored = CODES.iter().find(|(_, c)| *c == u32_at(4)).map_or("an unknown type", |(d, _)| d.name());
+            let stored = CODES
+                .iter()
+                .find(|(_, c)| *c == u32_at(4))
+                .map_or("an unknown type", |(d, _)| d.name());
             return Err(format!("it holds {stored}, the program says {ty}"));
         }
         let (size, data) = (u64_at(8), u64_at(16));
@@ -200,7 +251,9 @@ impl Storage {
             return Err(format!("it holds {size} bytes, the program says {ty}"));
         }
         if data < ALIGNMENT {
-            return Err(format!("its data would begin at byte {data}, inside of the header"));
+            return Err(format!(
+                "its data would begin at byte {data}, inside of the header"
+            ));
         }
         let range = usize::try_from(data).ok().zip(usize::try_from(size).ok());
         let range = range.and_then(|(data, size)| Some(data..data.checked_add(size)?));
@@ -220,14 +273,28 @@ mod tests {
     #[test]
     fn the_file_is_that_of_coremltools() {
         let floats: Vec<f32> = (0..10).map(|i| i as f32).collect();
-        let Literal::Tensor(ty, data) = Literal::f32s(&floats) else { unreachable!() };
+        let Literal::Tensor(ty, data) = Literal::f32s(&floats) else {
+            unreachable!()
+        };
         let mut plan = Plan::default();
         assert_eq!(plan.place(&ty, &data), 64);
-        let halves = Data::owned([0u16, 1, 2, 3, 4].iter().flat_map(|v| v.to_le_bytes()).collect());
-        assert_eq!(plan.place(&TensorType::new(DType::Fp16, [5usize]), &halves), 192);
+        let halves = Data::owned(
+            [0u16, 1, 2, 3, 4]
+                .iter()
+                .flat_map(|v| v.to_le_bytes())
+                .collect(),
+        );
+        assert_eq!(
+            plan.place(&TensorType::new(DType::Fp16, [5usize]), &halves),
+            192
+        );
         let codes = TensorType::new(DType::Uint3, [5usize]);
         assert_eq!(plan.place(&codes, &Data::owned(vec![0x88, 0x46])), 320);
-        assert_eq!(plan.place(&codes, &Data::owned(vec![0x88, 0x46])), 320, "equal constants are stored once");
+        assert_eq!(
+            plan.place(&codes, &Data::owned(vec![0x88, 0x46])),
+            320,
+            "equal constants are stored once"
+        );
         let mut file = Vec::new();
         plan.write(&mut file).unwrap();
         assert_eq!(file.len(), 386);

@@ -1,11 +1,12 @@
-//! The rules that programs keep in a package, beyond those of every program. All errors are collected.
+//! The rules that programs keep in a package, beyond those of every program. All errors are
+//! collected.
 //!
 //! Source: coremltools 9, `backend/mil/load.py` and `frontend/milproto/load.py`.
 //!
-//! 1. A package has functions, the default one among them; several functions, or one that is not called `main`, need
-//!    opset ios18.
-//! 2. Inputs and outputs are fp32, int32 or, from ios16 on, fp16; classifiers also give a label and probabilities. No
-//!    input is called `state`, which some versions of Core ML refuse.
+//! 1. A package has functions, the default one among them; several functions, or one that is not
+//!    called `main`, need opset ios18.
+//! 2. Inputs and outputs are fp32, int32 or, from ios16 on, fp16; classifiers also give a label and
+//!    probabilities. No input is called `state`, which some versions of Core ML refuse.
 //! 3. States are fp16, of known size.
 //! 4. The only attribute of a program is `buildInfo`.
 //! 5. What is said of a feature fits its type, and every feature that something is said of exists.
@@ -22,30 +23,52 @@ use crate::valid::{self, Violation};
 /// Check the rules of programs, then those of packages.
 pub fn check(package: &Package) -> Result<(), Vec<Violation>> {
     valid::check(&package.program)?;
-    let mut checker = Checker { out: Vec::new(), function: "package".to_owned() };
+    let mut checker = Checker {
+        out: Vec::new(),
+        function: "package".to_owned(),
+    };
     let functions = package.program.functions();
     for (name, _) in &package.program.attributes {
         if name != "buildInfo" {
-            checker.report("attributes", format!("`{name}` is not `buildInfo`, the only one that a package has"));
+            checker.report(
+                "attributes",
+                format!("`{name}` is not `buildInfo`, the only one that a package has"),
+            );
         }
     }
     if !functions.iter().any(|f| f.name == package.default_function) {
-        checker.report("default function", format!("there is no function `{}`", package.default_function));
+        checker.report(
+            "default function",
+            format!("there is no function `{}`", package.default_function),
+        );
     }
     for f in functions {
         checker.function.clone_from(&f.name);
         if !is_plain(package) && f.opset < Opset::CoreMl8 {
-            checker
-                .report("function", "packages with several functions, or without `main`, need opset ios18".to_owned());
+            checker.report(
+                "function",
+                "packages with several functions, or without `main`, need opset ios18".to_owned(),
+            );
         }
         checker.features(f, package.interfaces.get(&f.name));
         checker.operands(f);
     }
-    for name in package.interfaces.keys().filter(|name| !functions.iter().any(|f| f.name == **name)) {
+    for name in package
+        .interfaces
+        .keys()
+        .filter(|name| !functions.iter().any(|f| f.name == **name))
+    {
         checker.function.clone_from(name);
-        checker.report("function", "it is described, the program has none".to_owned());
+        checker.report(
+            "function",
+            "it is described, the program has none".to_owned(),
+        );
     }
-    if checker.out.is_empty() { Ok(()) } else { Err(checker.out) }
+    if checker.out.is_empty() {
+        Ok(())
+    } else {
+        Err(checker.out)
+    }
 }
 
 /// Whether a package has the form that models had before they had several functions.
@@ -60,7 +83,11 @@ struct Checker {
 
 impl Checker {
     fn report(&mut self, place: &str, message: String) {
-        self.out.push(Violation { function: self.function.clone(), place: place.to_owned(), message });
+        self.out.push(Violation {
+            function: self.function.clone(),
+            place: place.to_owned(),
+            message,
+        });
     }
 
     fn features(&mut self, f: &Function, interface: Option<&Interface>) {
@@ -71,7 +98,11 @@ impl Checker {
         for &output in &body.outputs {
             let value = f.value(output);
             let allowed = match &value.ty {
-                Type::Tensor(t) if t.rank() == 0 && matches!(t.dtype, DType::String | DType::Int64) => true,
+                Type::Tensor(t)
+                    if t.rank() == 0 && matches!(t.dtype, DType::String | DType::Int64) =>
+                {
+                    true
+                }
                 Type::Tensor(t) => is_feature(t.dtype, f.opset),
                 other => matches!(other, Type::Dict(..)),
             };
@@ -82,25 +113,45 @@ impl Checker {
                 );
             }
         }
-        let names: HashSet<&str> = body.inputs.iter().chain(&body.outputs).map(|v| f.value(*v).name.as_str()).collect();
-        for name in interface.iter().flat_map(|i| i.features.keys()).filter(|name| !names.contains(name.as_str())) {
+        let names: HashSet<&str> = body
+            .inputs
+            .iter()
+            .chain(&body.outputs)
+            .map(|v| f.value(*v).name.as_str())
+            .collect();
+        for name in interface
+            .iter()
+            .flat_map(|i| i.features.keys())
+            .filter(|name| !names.contains(name.as_str()))
+        {
             self.report(name, "it is described, the function has none".to_owned());
         }
-        let predicted = interface.iter().flat_map(|i| i.predicted_feature.iter().chain(&i.predicted_probabilities));
+        let predicted = interface
+            .iter()
+            .flat_map(|i| i.predicted_feature.iter().chain(&i.predicted_probabilities));
         for name in predicted.filter(|name| !names.contains(name.as_str())) {
-            self.report(name, "it is predicted, the function has no such output".to_owned());
+            self.report(
+                name,
+                "it is predicted, the function has no such output".to_owned(),
+            );
         }
     }
 
     fn input(&mut self, f: &Function, input: ValueId, interface: Option<&Interface>) {
         let value = f.value(input);
         if value.name == "state" {
-            self.report(&value.name, "some versions of Core ML refuse an input of this name".to_owned());
+            self.report(
+                &value.name,
+                "some versions of Core ML refuse an input of this name".to_owned(),
+            );
         }
         let feature = interface.and_then(|i| i.features.get(&value.name));
         match &value.ty {
             Type::State(t) if t.dtype != DType::Fp16 => {
-                self.report(&value.name, format!("it is a state of {}; packages have fp16 states", t.dtype));
+                self.report(
+                    &value.name,
+                    format!("it is a state of {}; packages have fp16 states", t.dtype),
+                );
             }
             Type::Tensor(t) if !is_feature(t.dtype, f.opset) => {
                 self.report(
@@ -119,7 +170,12 @@ impl Checker {
 
     /// Attributes have no names of values in them.
     fn operands(&mut self, f: &Function) {
-        for op in f.all_ops().into_iter().map(|id| f.op(id)).filter(|op| op.def.attributes) {
+        for op in f
+            .all_ops()
+            .into_iter()
+            .map(|id| f.op(id))
+            .filter(|op| op.def.attributes)
+        {
             for (param, arg) in op.def.params.iter().zip(&op.args) {
                 let stated = match arg {
                     Some(Arg::Value(v)) => f.constant(*v).is_some(),
@@ -129,7 +185,11 @@ impl Checker {
                 if !stated {
                     self.report(
                         op.def.name,
-                        format!("`{}` must be a constant in opset {}", param.name, f.opset.name()),
+                        format!(
+                            "`{}` must be a constant in opset {}",
+                            param.name,
+                            f.opset.name()
+                        ),
                     );
                 }
             }
@@ -148,22 +208,33 @@ fn is_feature(dtype: DType, opset: Opset) -> bool {
 /// Why what is said of the shapes of an input does not fit its type.
 fn misfit(feature: &Feature, ty: &TensorType) -> Option<String> {
     let fits = |shape: &[usize]| {
-        shape.len() == ty.rank() && shape.iter().zip(&ty.shape).all(|(n, d)| d.compatible(Dim::Known(*n)))
+        shape.len() == ty.rank()
+            && shape
+                .iter()
+                .zip(&ty.shape)
+                .all(|(n, d)| d.compatible(Dim::Known(*n)))
     };
     match &feature.shape {
         Shape::OfType => None,
         Shape::Ranges { default, ranges } => {
-            let within = |(n, r): (&usize, &SizeRange)| r.lower <= *n && r.upper.is_none_or(|u| *n <= u);
-            let known = |(r, d): (&SizeRange, &Dim)| d.known().is_none_or(|n| (r.lower, r.upper) == (n, Some(n)));
+            let within =
+                |(n, r): (&usize, &SizeRange)| r.lower <= *n && r.upper.is_none_or(|u| *n <= u);
+            let known = |(r, d): (&SizeRange, &Dim)| {
+                d.known().is_none_or(|n| (r.lower, r.upper) == (n, Some(n)))
+            };
             let good = fits(default)
                 && ranges.len() == ty.rank()
                 && ranges.iter().zip(&ty.shape).all(known)
                 && default.iter().zip(ranges).all(within);
-            (!good).then(|| format!("its ranges of sizes {ranges:?} with default {default:?} do not fit {ty}"))
+            (!good).then(|| {
+                format!("its ranges of sizes {ranges:?} with default {default:?} do not fit {ty}")
+            })
         }
         Shape::Enumerated { default, shapes } => {
             let good = shapes.contains(default) && shapes.iter().all(|s| fits(s));
-            (!good).then(|| format!("its enumerated shapes {shapes:?} with default {default:?} do not fit {ty}"))
+            (!good).then(|| {
+                format!("its enumerated shapes {shapes:?} with default {default:?} do not fit {ty}")
+            })
         }
     }
 }

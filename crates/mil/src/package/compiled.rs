@@ -1,9 +1,11 @@
-//! Compiled models, `.mlmodelc`: the program as text beside its weights, and the description behind a header.
+//! Compiled models, `.mlmodelc`: the program as text beside its weights, and the description behind
+//! a header.
 //!
-//! Source of the layout: files of coremlc 3520 and 3600 as published (facts, 7.7). Two things in them are not known well
-//! enough to be written. None has enumerated shapes, which are refused. Histograms in `metadata.json` name each op by the
-//! opset that last changed it in Apple's own table (`Ios18.relu`, `Ios16.einsum`), which is not that of coremltools; they are
-//! left out, and the precisions with them.
+//! Source of the layout: files of coremlc 3520 and 3600 as published (facts, 7.7). Two things in
+//! them are not known well enough to be written. None has enumerated shapes, which are refused.
+//! Histograms in `metadata.json` name each op by the opset that last changed it in Apple's own
+//! table (`Ios18.relu`, `Ios16.einsum`), which is not that of coremltools; they are left out, and
+//! the precisions with them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -47,15 +49,23 @@ const FLEXIBLE: &str = "FlexibleShapeInformation";
 impl Package {
     pub(super) fn open_compiled(path: &Path) -> Result<Self, PackageError> {
         let file = path.join(DESCRIPTION);
-        let bytes = read_capped(&resolve(path, path, Path::new(DESCRIPTION))?, MAX_MODEL_BYTES)?;
-        let described = unwrapped(&bytes).and_then(|b| proto::ModelDescription::decode(b).map_err(|e| e.to_string()));
+        let bytes = read_capped(
+            &resolve(path, path, Path::new(DESCRIPTION))?,
+            MAX_MODEL_BYTES,
+        )?;
+        let described = unwrapped(&bytes)
+            .and_then(|b| proto::ModelDescription::decode(b).map_err(|e| e.to_string()));
         let described = described.map_err(|reason| PackageError::unusable(&file, reason))?;
         let text = path.join(TEXT);
         if !text.is_file() {
-            return Err(PackageError::unusable(path, format!("has no {TEXT}: only compiled ML Programs are read")));
+            return Err(PackageError::unusable(
+                path,
+                format!("has no {TEXT}: only compiled ML Programs are read"),
+            ));
         }
         let source = read_capped(&resolve(path, path, Path::new(TEXT))?, MAX_MODEL_BYTES)?;
-        let source = String::from_utf8(source).map_err(|_| PackageError::unusable(&text, "is no text"))?;
+        let source =
+            String::from_utf8(source).map_err(|_| PackageError::unusable(&text, "is no text"))?;
         let program = program(&source, &text, Weights::new(path, path))?;
         assemble(described, program, path, &file)
     }
@@ -68,8 +78,8 @@ impl Package {
         Ok(summary)
     }
 
-    /// Write the package as a compiled model in the place of the one that may be there, which stays until the new one is
-    /// whole.
+    /// Write the package as a compiled model in the place of the one that may be there, which stays
+    /// until the new one is whole.
     pub fn replace_compiled(&self, path: &Path) -> Result<Summary, PackageError> {
         replaceable(path, DESCRIPTION, "compiled model")?;
         let (partial, summary) = self.compile_partial(path)?;
@@ -78,14 +88,23 @@ impl Package {
     }
 
     fn compile_partial(&self, path: &Path) -> Result<(Partial, Summary), PackageError> {
-        check(self).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
+        check(self).map_err(|violations| PackageError::Invalid {
+            path: path.to_owned(),
+            violations,
+        })?;
         let program = shown(self).map_err(|reason| PackageError::unusable(path, reason))?;
         let mut blobs = Blobs::default();
         let text = print(&program, &mut blobs);
         let partial = Partial::folder(path).map_err(PackageError::io(path))?;
-        let file =
-            |name: &str, bytes: &[u8]| create_in(&partial, &partial.path().join(name), |out| out.write_all(bytes));
-        let mut summary = Summary { n_functions: program.functions().len(), ..Summary::default() };
+        let file = |name: &str, bytes: &[u8]| {
+            create_in(&partial, &partial.path().join(name), |out| {
+                out.write_all(bytes)
+            })
+        };
+        let mut summary = Summary {
+            n_functions: program.functions().len(),
+            ..Summary::default()
+        };
         summary.model_bytes = file(TEXT, text.as_bytes())?;
         if !blobs.is_empty() {
             summary.n_constants = blobs.len();
@@ -96,17 +115,24 @@ impl Package {
         file(ANALYTICS, &report::analytics(&model.encode_to_vec()))?;
         file("metadata.json", report::metadata(&model).as_bytes())?;
         let described = model.description.unwrap_or_default().encode_to_vec();
-        file(DESCRIPTION, &wrapped(&described, model.specification_version))?;
+        file(
+            DESCRIPTION,
+            &wrapped(&described, model.specification_version),
+        )?;
         Ok((partial, summary))
     }
 }
 
 /// The program of a text, as it is in memory.
 fn program(source: &str, path: &Path, mut weights: Weights<'_>) -> Result<Program, PackageError> {
-    Ok(parsed(source, path, &mut |name, offset, ty| weights.constant(name, offset, ty))?.0)
+    Ok(parsed(source, path, &mut |name, offset, ty| {
+        weights.constant(name, offset, ty)
+    })?
+    .0)
 }
 
-/// The program of a text whose constants are found so, and the shapes that its functions say they take.
+/// The program of a text whose constants are found so, and the shapes that its functions say they
+/// take.
 pub(super) fn parsed(
     source: &str,
     path: &Path,
@@ -140,11 +166,18 @@ fn shown(package: &Package) -> Result<Program, String> {
     for f in &mut program.functions {
         let flexible = flexible(package, f)?;
         f.attributes.retain(|(name, _)| name != FLEXIBLE);
-        f.attributes.extend(flexible.map(|literal| (FLEXIBLE.to_owned(), literal)));
+        f.attributes
+            .extend(flexible.map(|literal| (FLEXIBLE.to_owned(), literal)));
     }
     if program.attributes.is_empty() {
-        let pair = (Literal::string("thane"), Literal::string(env!("CARGO_PKG_VERSION")));
-        program.attributes.push(("buildInfo".to_owned(), Literal::Dict(string(), string(), vec![pair])));
+        let pair = (
+            Literal::string("thane"),
+            Literal::string(env!("CARGO_PKG_VERSION")),
+        );
+        program.attributes.push((
+            "buildInfo".to_owned(),
+            Literal::Dict(string(), string(), vec![pair]),
+        ));
     }
     Ok(program)
 }
@@ -158,39 +191,64 @@ fn flexible(package: &Package, f: &Function) -> Result<Option<Literal>, String> 
     let pair = Type::Tensor(TensorType::new(DType::Int32, [2usize]));
     let (mut defaults, mut ranges) = (Vec::new(), Vec::new());
     for value in f.body().inputs.iter().map(|v| f.value(*v)) {
-        let Type::Tensor(ty) = &value.ty else { continue };
-        let feature = package.interfaces.get(&f.name).and_then(|i| i.features.get(&value.name));
+        let Type::Tensor(ty) = &value.ty else {
+            continue;
+        };
+        let feature = package
+            .interfaces
+            .get(&f.name)
+            .and_then(|i| i.features.get(&value.name));
         let (default, bounds) = match feature.map(|feature| &feature.shape) {
             Some(Shape::Enumerated { .. }) => {
                 let remedy = "their compiled form is not known: write a .mlpackage";
-                return Err(format!("has enumerated shapes of `{}` in `{}`; {remedy}", value.name, f.name));
+                return Err(format!(
+                    "has enumerated shapes of `{}` in `{}`; {remedy}",
+                    value.name, f.name
+                ));
             }
             _ if ty.known_shape().is_some() => continue,
             Some(Shape::Ranges { default, ranges }) => (default.clone(), ranges.clone()),
             _ => {
-                let bounds: Vec<SizeRange> = ty.shape.iter().map(|d| description::bounds(*d)).collect();
+                let bounds: Vec<SizeRange> =
+                    ty.shape.iter().map(|d| description::bounds(*d)).collect();
                 (bounds.iter().map(|r| r.lower).collect(), bounds)
             }
         };
         let default: Vec<i32> = default.iter().map(|n| int(*n)).collect();
         defaults.push((Literal::string(&value.name), Literal::i32s(&default)));
         // -1: no end.
-        let bounds = bounds.iter().map(|r| Literal::i32s(&[int(r.lower), r.upper.map_or(-1, int)])).collect();
-        ranges.push((Literal::string(&value.name), Literal::List(pair.clone(), bounds)));
+        let bounds = bounds
+            .iter()
+            .map(|r| Literal::i32s(&[int(r.lower), r.upper.map_or(-1, int)]))
+            .collect();
+        ranges.push((
+            Literal::string(&value.name),
+            Literal::List(pair.clone(), bounds),
+        ));
     }
     if defaults.is_empty() {
         return Ok(None);
     }
     let open = Dim::Symbol(Symbol(0));
     let vector = Type::Tensor(TensorType::new(DType::Int32, [open]));
-    let named = |name: &str, ty, items| Literal::Tuple(vec![Literal::string(name), Literal::Dict(string(), ty, items)]);
+    let named = |name: &str, ty, items| {
+        Literal::Tuple(vec![
+            Literal::string(name),
+            Literal::Dict(string(), ty, items),
+        ])
+    };
     let list = Type::List(Box::new(pair), None);
-    Ok(Some(Literal::Tuple(vec![named("DefaultShapes", vector, defaults), named("RangeDims", list, ranges)])))
+    Ok(Some(Literal::Tuple(vec![
+        named("DefaultShapes", vector, defaults),
+        named("RangeDims", list, ranges),
+    ])))
 }
 
 /// What [`flexible`] wrote, as far as it can be read.
 fn declared(literal: &Literal) -> Interface {
-    let Literal::Tuple(parts) = literal else { return Interface::default() };
+    let Literal::Tuple(parts) = literal else {
+        return Interface::default();
+    };
     let part = |name: &str| {
         parts.iter().find_map(|part| match part {
             Literal::Tuple(pair) => match &pair[..] {
@@ -202,23 +260,44 @@ fn declared(literal: &Literal) -> Interface {
     };
     let sizes = |literal: &Literal| -> Option<Vec<i64>> { literal.to_ints() };
     let range = |literal: &Literal| match sizes(literal)?[..] {
-        [lower, upper] => Some(SizeRange { lower: usize::try_from(lower).ok()?, upper: usize::try_from(upper).ok() }),
+        [lower, upper] => Some(SizeRange {
+            lower: usize::try_from(lower).ok()?,
+            upper: usize::try_from(upper).ok(),
+        }),
         _ => None,
     };
-    let ranges = part("RangeDims").unwrap_or_default().iter().filter_map(|(name, dims)| match (name, dims) {
-        (Literal::String(name), Literal::List(_, dims)) => {
-            Some((name.clone(), dims.iter().map(range).collect::<Option<Vec<_>>>()?))
-        }
-        _ => None,
-    });
+    let ranges = part("RangeDims")
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|(name, dims)| match (name, dims) {
+            (Literal::String(name), Literal::List(_, dims)) => Some((
+                name.clone(),
+                dims.iter().map(range).collect::<Option<Vec<_>>>()?,
+            )),
+            _ => None,
+        });
     let defaults = part("DefaultShapes").unwrap_or_default();
     let features = ranges.filter_map(|(name, ranges)| {
-        let of = defaults.iter().find(|(key, _)| *key == Literal::string(&name));
-        let default: Option<Vec<usize>> = sizes(&of?.1)?.into_iter().map(|n| usize::try_from(n).ok()).collect();
+        let of = defaults
+            .iter()
+            .find(|(key, _)| *key == Literal::string(&name));
+        let default: Option<Vec<usize>> = sizes(&of?.1)?
+            .into_iter()
+            .map(|n| usize::try_from(n).ok())
+            .collect();
         let default = default.filter(|default| default.len() == ranges.len())?;
-        Some((name, Feature { shape: Shape::Ranges { default, ranges }, ..Feature::default() }))
+        Some((
+            name,
+            Feature {
+                shape: Shape::Ranges { default, ranges },
+                ..Feature::default()
+            },
+        ))
     });
-    Interface { features: features.collect(), ..Interface::default() }
+    Interface {
+        features: features.collect(),
+        ..Interface::default()
+    }
 }
 
 fn int(n: usize) -> i32 {
@@ -243,18 +322,38 @@ fn wrapped(description: &[u8], version: i32) -> Vec<u8> {
 
 /// The description behind a header.
 fn unwrapped(bytes: &[u8]) -> Result<&[u8], String> {
-    let header = bytes.get(..HEADER_BYTES).ok_or("ends inside of its header: copy the model again")?;
-    let u32_at = |at: usize| header[at..at + 4].try_into().map(u32::from_le_bytes).unwrap_or_default();
+    let header = bytes
+        .get(..HEADER_BYTES)
+        .ok_or("ends inside of its header: copy the model again")?;
+    let u32_at = |at: usize| {
+        header[at..at + 4]
+            .try_into()
+            .map(u32::from_le_bytes)
+            .unwrap_or_default()
+    };
     if u32_at(0) != MARK {
-        return Err(format!("describes a model of kind {}, not an ML Program ({MARK})", u32_at(0)));
+        return Err(format!(
+            "describes a model of kind {}, not an ML Program ({MARK})",
+            u32_at(0)
+        ));
     }
     if header.get(KIND_AT + 8..KIND_AT + 8 + KIND.len()) != Some(KIND) {
         return Err(
             "has a header of a layout that is not known: use the .mlpackage that it was compiled from".to_owned()
         );
     }
-    let len = header[LEN_AT..LEN_AT + 8].try_into().map(u64::from_le_bytes).unwrap_or_default();
-    let end = usize::try_from(len).ok().and_then(|n| n.checked_add(HEADER_BYTES));
+    let len = header[LEN_AT..LEN_AT + 8]
+        .try_into()
+        .map(u64::from_le_bytes)
+        .unwrap_or_default();
+    let end = usize::try_from(len)
+        .ok()
+        .and_then(|n| n.checked_add(HEADER_BYTES));
     let description = end.and_then(|end| bytes.get(HEADER_BYTES..end));
-    description.ok_or_else(|| format!("says that it has {len} bytes of description, the file has {}", bytes.len()))
+    description.ok_or_else(|| {
+        format!(
+            "says that it has {len} bytes of description, the file has {}",
+            bytes.len()
+        )
+    })
 }

@@ -16,7 +16,8 @@ use crate::types::{Symbol, Type};
 /// Blocks nested deeper are refused.
 const MAX_DEPTH: usize = 32;
 
-/// The program of a model file; `order` has the names of functions that the description lists, in its order.
+/// The program of a model file; `order` has the names of functions that the description lists, in
+/// its order.
 pub(super) fn program(
     message: &proto::Program,
     order: &[&str],
@@ -25,7 +26,10 @@ pub(super) fn program(
 ) -> Result<Program, PackageError> {
     let fail = |place: &str, reason: String| malformed(path, place, reason);
     if message.version != 1 {
-        return Err(fail("program", format!("it is of version {}, version 1 is read", message.version)));
+        return Err(fail(
+            "program",
+            format!("it is of version {}, version 1 is read", message.version),
+        ));
     }
     let mut names: Vec<&str> = message.functions.keys().map(String::as_str).collect();
     names.sort_by_key(|name| order.iter().position(|n| n == name).unwrap_or(usize::MAX));
@@ -37,24 +41,38 @@ pub(super) fn program(
         functions.push(function.map_err(|e| fail(&format!("{place}{}", e.place), e.reason))?);
     }
     let mut program = Program::new(functions);
-    program.attributes = literals(&message.attributes, resolve).map_err(|reason| fail("program", reason))?;
+    program.attributes =
+        literals(&message.attributes, resolve).map_err(|reason| fail("program", reason))?;
     Ok(program)
 }
 
 fn malformed(path: &Path, place: &str, reason: String) -> PackageError {
-    PackageError::Malformed { path: path.to_owned(), place: place.to_owned(), reason }
+    PackageError::Malformed {
+        path: path.to_owned(),
+        place: place.to_owned(),
+        reason,
+    }
 }
 
 fn opset_of(function: &proto::Function) -> Option<Opset> {
-    Opset::ALL.iter().copied().find(|o| opset_name(*o) == function.opset)
+    Opset::ALL
+        .iter()
+        .copied()
+        .find(|o| opset_name(*o) == function.opset)
 }
 
 /// Refuse ops that no opset has, all of them at once.
 fn unknown_ops(message: &proto::Program, path: &Path) -> Result<(), PackageError> {
     let mut unknown = BTreeSet::new();
     for function in message.functions.values() {
-        let Some(opset) = opset_of(function) else { continue };
-        let mut pending: Vec<&proto::Block> = function.block_specializations.get(&function.opset).into_iter().collect();
+        let Some(opset) = opset_of(function) else {
+            continue;
+        };
+        let mut pending: Vec<&proto::Block> = function
+            .block_specializations
+            .get(&function.opset)
+            .into_iter()
+            .collect();
         while let Some(block) = pending.pop() {
             for op in &block.operations {
                 pending.extend(&op.blocks);
@@ -67,8 +85,16 @@ fn unknown_ops(message: &proto::Program, path: &Path) -> Result<(), PackageError
     if unknown.is_empty() {
         return Ok(());
     }
-    let list: Vec<String> = unknown.iter().take(40).map(|(op, opset)| format!("`{op}` ({opset})")).collect();
-    Err(malformed(path, "program", format!("it uses ops that are not known: {}", list.join(", "))))
+    let list: Vec<String> = unknown
+        .iter()
+        .take(40)
+        .map(|(op, opset)| format!("`{op}` ({opset})"))
+        .collect();
+    Err(malformed(
+        path,
+        "program",
+        format!("it uses ops that are not known: {}", list.join(", ")),
+    ))
 }
 
 fn literals(
@@ -76,7 +102,8 @@ fn literals(
     resolve: Resolve<'_>,
 ) -> Result<Vec<(String, Literal)>, String> {
     let literal = |(name, value): (&String, &proto::Value)| {
-        let literal = literal_from_proto(value, resolve).map_err(|e| format!("attribute `{name}`: {e}"))?;
+        let literal =
+            literal_from_proto(value, resolve).map_err(|e| format!("attribute `{name}`: {e}"))?;
         Ok((name.clone(), literal))
     };
     attributes.iter().map(literal).collect()
@@ -90,19 +117,36 @@ struct Fault {
 
 impl From<String> for Fault {
     fn from(reason: String) -> Self {
-        Self { place: String::new(), reason }
+        Self {
+            place: String::new(),
+            reason,
+        }
     }
 }
 
-fn function(name: &str, message: &proto::Function, resolve: Resolve<'_>) -> Result<Function, Fault> {
+fn function(
+    name: &str,
+    message: &proto::Function,
+    resolve: Resolve<'_>,
+) -> Result<Function, Fault> {
     let opset = opset_of(message).ok_or_else(|| {
         let known: Vec<String> = Opset::ALL.iter().map(|o| opset_name(*o)).collect();
-        format!("it is of opset {:?}; {} are known", message.opset, known.join(", "))
+        format!(
+            "it is of opset {:?}; {} are known",
+            message.opset,
+            known.join(", ")
+        )
     })?;
-    let body = message.block_specializations.get(&message.opset).ok_or_else(|| {
-        let has: Vec<&String> = message.block_specializations.keys().take(9).collect();
-        format!("it is of opset {:?} and has a body for {has:?} only", message.opset)
-    })?;
+    let body = message
+        .block_specializations
+        .get(&message.opset)
+        .ok_or_else(|| {
+            let has: Vec<&String> = message.block_specializations.keys().take(9).collect();
+            format!(
+                "it is of opset {:?} and has a body for {has:?} only",
+                message.opset
+            )
+        })?;
     if !body.inputs.is_empty() {
         return Err("its body has inputs of its own".to_owned().into());
     }
@@ -151,7 +195,13 @@ impl Decoder<'_> {
             let outputs = block.operations.iter().flat_map(|op| &op.outputs);
             let names = inputs.iter().chain(outputs).map(|v| (v.name.clone(), 0));
             self.function.names.extend(names);
-            pending.extend(block.operations.iter().flat_map(|op| &op.blocks).map(|b| (b.inputs.as_slice(), b)));
+            pending.extend(
+                block
+                    .operations
+                    .iter()
+                    .flat_map(|op| &op.blocks)
+                    .map(|b| (b.inputs.as_slice(), b)),
+            );
         }
     }
 
@@ -162,7 +212,9 @@ impl Decoder<'_> {
 
     fn inputs(&mut self, block: BlockId, inputs: &[proto::NamedValueType]) -> Result<(), Fault> {
         for input in inputs {
-            let ty = self.ty(input.r#type.as_ref()).map_err(|e| format!("input `{}`: {e}", input.name))?;
+            let ty = self
+                .ty(input.r#type.as_ref())
+                .map_err(|e| format!("input `{}`: {e}", input.name))?;
             let id = self.function.append_input(block, &input.name, ty);
             self.declare(&input.name, id)?;
         }
@@ -174,7 +226,8 @@ impl Decoder<'_> {
             return Err(format!("`{name}` is defined twice").into());
         }
         self.local.push(name.to_owned());
-        // Blocks that are closed may have used the name; in a function of ours each value has its own.
+        // Blocks that are closed may have used the name; in a function of ours each value has its
+        // own.
         if !self.closed.contains(name) {
             self.function.values[id.index()].name = name.to_owned();
         }
@@ -182,45 +235,84 @@ impl Decoder<'_> {
     }
 
     fn value(&self, name: &str) -> Result<ValueId, String> {
-        self.values.get(name).copied().ok_or_else(|| format!("`{name}` is used before it is defined"))
+        self.values
+            .get(name)
+            .copied()
+            .ok_or_else(|| format!("`{name}` is used before it is defined"))
     }
 
     fn block(&mut self, id: BlockId, block: &proto::Block) -> Result<(), Fault> {
         for op in &block.operations {
             self.op(id, op).map_err(|e| {
                 // The innermost op says where.
-                let result = op.outputs.first().map_or(String::new(), |r| format!(" `{}`", r.name));
-                let place = if e.place.is_empty() { format!(", op `{}`{result}", op.r#type) } else { e.place };
-                Fault { place, reason: e.reason }
+                let result = op
+                    .outputs
+                    .first()
+                    .map_or(String::new(), |r| format!(" `{}`", r.name));
+                let place = if e.place.is_empty() {
+                    format!(", op `{}`{result}", op.r#type)
+                } else {
+                    e.place
+                };
+                Fault {
+                    place,
+                    reason: e.reason,
+                }
             })?;
         }
-        let outputs = block.outputs.iter().map(|name| self.value(name)).collect::<Result<_, _>>();
+        let outputs = block
+            .outputs
+            .iter()
+            .map(|name| self.value(name))
+            .collect::<Result<_, _>>();
         self.function.blocks[id.index()].outputs = outputs.map_err(|e| format!("output {e}"))?;
         Ok(())
     }
 
     fn op(&mut self, block: BlockId, op: &proto::Operation) -> Result<(), Fault> {
         let opset = self.function.opset;
-        let def = opset::find_in(&op.r#type, opset).ok_or_else(|| format!("opset {} has no such op", opset.name()))?;
-        let mut parts = Parts { def, args: Vec::new(), name: None, outputs: &op.outputs };
+        let def = opset::find_in(&op.r#type, opset)
+            .ok_or_else(|| format!("opset {} has no such op", opset.name()))?;
+        let mut parts = Parts {
+            def,
+            args: Vec::new(),
+            name: None,
+            outputs: &op.outputs,
+        };
         self.attributes(op, &mut parts)?;
         for (name, argument) in &op.inputs {
             parts.args.push(self.argument(block, def, name, argument)?);
         }
-        let blocks = op.blocks.iter().map(|b| self.nested(b)).collect::<Result<Vec<_>, _>>()?;
+        let blocks = op
+            .blocks
+            .iter()
+            .map(|b| self.nested(b))
+            .collect::<Result<Vec<_>, _>>()?;
         self.append(block, parts, blocks)
     }
 
     fn attributes(&mut self, op: &proto::Operation, parts: &mut Parts<'_>) -> Result<(), Fault> {
         for (name, value) in &op.attributes {
-            let literal = literal_from_proto(value, self.resolve).map_err(|e| format!("attribute `{name}`: {e}"))?;
-            let param = parts.def.params.iter().find(|p| parts.def.attributes && p.name == name).map(|p| p.name);
+            let literal = literal_from_proto(value, self.resolve)
+                .map_err(|e| format!("attribute `{name}`: {e}"))?;
+            let param = parts
+                .def
+                .params
+                .iter()
+                .find(|p| parts.def.attributes && p.name == name)
+                .map(|p| p.name);
             match (param, literal) {
                 (Some(param), literal) => parts.args.push((param, Arg::Literal(literal))),
                 (None, Literal::String(s)) if name == "name" => parts.name = Some(s),
-                (None, _) if name == "name" => return Err("its attribute `name` is no string".to_owned().into()),
+                (None, _) if name == "name" => {
+                    return Err("its attribute `name` is no string".to_owned().into());
+                }
                 (None, _) => {
-                    return Err(format!("it has no attribute `{name}` in opset {}", self.function.opset.name()).into());
+                    return Err(format!(
+                        "it has no attribute `{name}` in opset {}",
+                        self.function.opset.name()
+                    )
+                    .into());
                 }
             }
         }
@@ -234,24 +326,37 @@ impl Decoder<'_> {
         name: &str,
         argument: &proto::Argument,
     ) -> Result<(&'static str, Arg), Fault> {
-        let Some(param) = def.params.iter().find(|p| p.name == name && !def.attributes) else {
-            return Err(format!("it has no input `{name}` in opset {}", self.function.opset.name()).into());
+        let Some(param) = def
+            .params
+            .iter()
+            .find(|p| p.name == name && !def.attributes)
+        else {
+            return Err(format!(
+                "it has no input `{name}` in opset {}",
+                self.function.opset.name()
+            )
+            .into());
         };
         let mut args = Vec::with_capacity(argument.arguments.len());
         for binding in &argument.arguments {
             args.push(match binding.binding.as_ref() {
-                Some(binding::Binding::Name(value)) => {
-                    Arg::Value(self.value(value).map_err(|e| format!("input `{name}`: {e}"))?)
-                }
-                Some(binding::Binding::Value(value)) => {
-                    Arg::Literal(literal_from_proto(value, self.resolve).map_err(|e| format!("input `{name}`: {e}"))?)
-                }
+                Some(binding::Binding::Name(value)) => Arg::Value(
+                    self.value(value)
+                        .map_err(|e| format!("input `{name}`: {e}"))?,
+                ),
+                Some(binding::Binding::Value(value)) => Arg::Literal(
+                    literal_from_proto(value, self.resolve)
+                        .map_err(|e| format!("input `{name}`: {e}"))?,
+                ),
                 None => return Err(format!("input `{name}` is bound to nothing").into()),
             });
         }
         if param.accepts == Accepts::Tensors {
             let values = args.into_iter().map(|arg| self.as_value(block, name, arg));
-            return Ok((param.name, Arg::Values(values.collect::<Result<_, Fault>>()?)));
+            return Ok((
+                param.name,
+                Arg::Values(values.collect::<Result<_, Fault>>()?),
+            ));
         }
         match <[Arg; 1]>::try_from(args) {
             Ok([arg]) => Ok((param.name, arg)),
@@ -265,7 +370,14 @@ impl Decoder<'_> {
             return Ok(*value);
         }
         let def = opset::find("const").expect("every opset has `const`");
-        let id = self.function.append_op(block, def, vec![("val", arg)], Vec::new(), name, Origin::default());
+        let id = self.function.append_op(
+            block,
+            def,
+            vec![("val", arg)],
+            Vec::new(),
+            name,
+            Origin::default(),
+        );
         Ok(self.function.op(id.map_err(|e| e.to_string())?).results[0])
     }
 
@@ -286,27 +398,53 @@ impl Decoder<'_> {
         Ok(block)
     }
 
-    fn append(&mut self, block: BlockId, parts: Parts<'_>, nested: Vec<BlockId>) -> Result<(), Fault> {
-        let Parts { def, args, name, outputs } = parts;
+    fn append(
+        &mut self,
+        block: BlockId,
+        parts: Parts<'_>,
+        nested: Vec<BlockId>,
+    ) -> Result<(), Fault> {
+        let Parts {
+            def,
+            args,
+            name,
+            outputs,
+        } = parts;
         let first = outputs.first().map_or(def.name, |o| &o.name);
-        let id = self.function.append_op(block, def, args, nested, first, Origin::default());
+        let id = self
+            .function
+            .append_op(block, def, args, nested, first, Origin::default());
         let id = id.map_err(|e| e.to_string())?;
         let results = self.function.op(id).results.clone();
         if results.len() != outputs.len() {
-            return Err(format!("it gives {} results, the file declares {}", results.len(), outputs.len()).into());
+            return Err(format!(
+                "it gives {} results, the file declares {}",
+                results.len(),
+                outputs.len()
+            )
+            .into());
         }
         for (output, result) in outputs.iter().zip(&results) {
             let declared = type_from_proto(output.r#type.as_ref(), &mut || Symbol(0));
             let declared = declared.map_err(|e| format!("result `{}`: {e}", output.name))?;
             let inferred = &mut self.function.values[result.index()].ty;
             if !inferred.compatible(&declared) {
-                return Err(format!("`{}` is declared {declared}, the op gives {inferred}", output.name).into());
+                return Err(format!(
+                    "`{}` is declared {declared}, the op gives {inferred}",
+                    output.name
+                )
+                .into());
             }
             inferred.refine(&declared);
             self.declare(&output.name, *result)?;
         }
         // Every op has a name in a file, so one that lacks it gets that with which it is written.
-        let of_result = || results.first().map_or(def.name, |r| &self.function.value(*r).name).to_owned();
+        let of_result = || {
+            results
+                .first()
+                .map_or(def.name, |r| &self.function.value(*r).name)
+                .to_owned()
+        };
         self.function.ops[id.index()].name = Some(name.unwrap_or_else(of_result));
         Ok(())
     }

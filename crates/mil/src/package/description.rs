@@ -1,4 +1,5 @@
-//! What a package says of a model from outside: metadata, and the features that its functions take and give.
+//! What a package says of a model from outside: metadata, and the features that its functions take
+//! and give.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +65,8 @@ pub enum DefaultValue {
 /// The shapes that an input can have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Shape {
-    /// Those of its type; a dimension that the type leaves open is 1 or more, and 1 if nobody says otherwise.
+    /// Those of its type; a dimension that the type leaves open is 1 or more, and 1 if nobody says
+    /// otherwise.
     #[default]
     OfType,
     /// Every dimension within bounds.
@@ -145,30 +147,59 @@ pub enum ImageSizes {
 }
 
 /// Apple's numbers of the element types that features can have.
-const CODES: &[(DType, i32)] =
-    &[(DType::Fp32, 65568), (DType::Fp16, 65552), (DType::Int32, 131_104), (DType::Int8, 131_080)];
-const COLORS: &[(ColorSpace, i32)] =
-    &[(ColorSpace::Grayscale, 10), (ColorSpace::Rgb, 20), (ColorSpace::Bgr, 30), (ColorSpace::GrayscaleFp16, 40)];
+const CODES: &[(DType, i32)] = &[
+    (DType::Fp32, 65568),
+    (DType::Fp16, 65552),
+    (DType::Int32, 131_104),
+    (DType::Int8, 131_080),
+];
+const COLORS: &[(ColorSpace, i32)] = &[
+    (ColorSpace::Grayscale, 10),
+    (ColorSpace::Rgb, 20),
+    (ColorSpace::Bgr, 30),
+    (ColorSpace::GrayscaleFp16, 40),
+];
 
 /// The features of one function.
 pub(super) fn to_proto(f: &Function, interface: &Interface) -> proto::FunctionDescription {
     let describe = |v: &ValueId, is_input: bool| {
         let value = f.value(*v);
-        feature_to_proto(&value.name, &value.ty, interface.features.get(&value.name), is_input)
+        feature_to_proto(
+            &value.name,
+            &value.ty,
+            interface.features.get(&value.name),
+            is_input,
+        )
     };
-    let (states, inputs): (Vec<_>, Vec<_>) =
-        f.body().inputs.iter().partition(|v| matches!(f.value(**v).ty, Type::State(_)));
+    let (states, inputs): (Vec<_>, Vec<_>) = f
+        .body()
+        .inputs
+        .iter()
+        .partition(|v| matches!(f.value(**v).ty, Type::State(_)));
     proto::FunctionDescription {
         name: f.name.clone(),
         input: inputs.into_iter().map(|v| describe(v, true)).collect(),
-        output: f.body().outputs.iter().map(|v| describe(v, false)).collect(),
+        output: f
+            .body()
+            .outputs
+            .iter()
+            .map(|v| describe(v, false))
+            .collect(),
         predicted_feature_name: interface.predicted_feature.clone().unwrap_or_default(),
-        predicted_probabilities_name: interface.predicted_probabilities.clone().unwrap_or_default(),
+        predicted_probabilities_name: interface
+            .predicted_probabilities
+            .clone()
+            .unwrap_or_default(),
         state: states.into_iter().map(|v| describe(v, true)).collect(),
     }
 }
 
-fn feature_to_proto(name: &str, ty: &Type, feature: Option<&Feature>, is_input: bool) -> proto::FeatureDescription {
+fn feature_to_proto(
+    name: &str,
+    ty: &Type,
+    feature: Option<&Feature>,
+    is_input: bool,
+) -> proto::FeatureDescription {
     let plain = Feature::default();
     let feature = feature.unwrap_or(&plain);
     let string = |t: &Type| t.tensor().is_some_and(|t| t.dtype == DType::String);
@@ -179,19 +210,32 @@ fn feature_to_proto(name: &str, ty: &Type, feature: Option<&Feature>, is_input: 
         }
         (_, Some(image)) => feature_type::Type::Image(image_to_proto(image)),
         (Type::Dict(key, _), _) => {
-            let (int64_key, string_key) =
-                if string(key) { (None, Some(proto::Empty {})) } else { (Some(proto::Empty {}), None) };
-            feature_type::Type::Dictionary(proto::DictionaryFeatureType { int64_key, string_key })
+            let (int64_key, string_key) = if string(key) {
+                (None, Some(proto::Empty {}))
+            } else {
+                (Some(proto::Empty {}), None)
+            };
+            feature_type::Type::Dictionary(proto::DictionaryFeatureType {
+                int64_key,
+                string_key,
+            })
         }
         (t, _) if string(t) => feature_type::Type::String(proto::Empty {}),
-        (Type::Tensor(t), _) if t.dtype == DType::Int64 && t.rank() == 0 => feature_type::Type::Int64(proto::Empty {}),
-        (Type::Tensor(t), _) => feature_type::Type::MultiArray(array_to_proto(t, feature, is_input)),
+        (Type::Tensor(t), _) if t.dtype == DType::Int64 && t.rank() == 0 => {
+            feature_type::Type::Int64(proto::Empty {})
+        }
+        (Type::Tensor(t), _) => {
+            feature_type::Type::MultiArray(array_to_proto(t, feature, is_input))
+        }
         _ => feature_type::Type::MultiArray(proto::ArrayFeatureType::default()),
     };
     proto::FeatureDescription {
         name: name.to_owned(),
         short_description: feature.short_description.clone(),
-        r#type: Some(proto::FeatureType { r#type: Some(kind), is_optional: feature.optional }),
+        r#type: Some(proto::FeatureType {
+            r#type: Some(kind),
+            is_optional: feature.optional,
+        }),
     }
 }
 
@@ -199,19 +243,31 @@ fn array_to_proto(ty: &TensorType, feature: &Feature, is_input: bool) -> proto::
     let (default, flexibility) = match (&feature.shape, ty.known_shape()) {
         (Shape::Ranges { default, ranges }, _) => (default.clone(), Some(ranges_to_proto(ranges))),
         (Shape::Enumerated { default, shapes }, _) => {
-            let shapes = shapes.iter().map(|s| ShapeMessage { shape: ints(s) }).collect();
-            (default.clone(), Some(ShapeFlexibility::Enumerated(EnumeratedShapes { shapes })))
+            let shapes = shapes
+                .iter()
+                .map(|s| ShapeMessage { shape: ints(s) })
+                .collect();
+            (
+                default.clone(),
+                Some(ShapeFlexibility::Enumerated(EnumeratedShapes { shapes })),
+            )
         }
         (Shape::OfType, Some(shape)) => (shape, None),
         (Shape::OfType, None) if is_input => {
             let ranges: Vec<SizeRange> = ty.shape.iter().map(|d| bounds(*d)).collect();
-            (ranges.iter().map(|r| r.lower).collect(), Some(ranges_to_proto(&ranges)))
+            (
+                ranges.iter().map(|r| r.lower).collect(),
+                Some(ranges_to_proto(&ranges)),
+            )
         }
         (Shape::OfType, None) => (Vec::new(), None),
     };
     proto::ArrayFeatureType {
         shape: ints(&default),
-        data_type: CODES.iter().find(|(d, _)| *d == ty.dtype).map_or(0, |(_, code)| *code),
+        data_type: CODES
+            .iter()
+            .find(|(d, _)| *d == ty.dtype)
+            .map_or(0, |(_, code)| *code),
         flexibility,
         default_value: feature.default_value.map(|v| match v {
             DefaultValue::Int(i) => DefaultOptionalValue::Int(i),
@@ -222,68 +278,111 @@ fn array_to_proto(ty: &TensorType, feature: &Feature, is_input: bool) -> proto::
 }
 
 fn ints(shape: &[usize]) -> Vec<i64> {
-    shape.iter().map(|n| i64::try_from(*n).unwrap_or(i64::MAX)).collect()
+    shape
+        .iter()
+        .map(|n| i64::try_from(*n).unwrap_or(i64::MAX))
+        .collect()
 }
 
 /// The sizes that a dimension can have where nobody says more.
 pub(super) fn bounds(dim: Dim) -> SizeRange {
     match dim {
-        Dim::Known(n) => SizeRange { lower: n, upper: Some(n) },
-        Dim::Symbol(_) => SizeRange { lower: 1, upper: None },
+        Dim::Known(n) => SizeRange {
+            lower: n,
+            upper: Some(n),
+        },
+        Dim::Symbol(_) => SizeRange {
+            lower: 1,
+            upper: None,
+        },
     }
 }
 
 fn range_to_proto(range: &SizeRange) -> proto::SizeRange {
     // -1: no end.
     let upper_bound = range.upper.map_or(-1, |n| i64::try_from(n).unwrap_or(-1));
-    proto::SizeRange { lower_bound: range.lower as u64, upper_bound }
+    proto::SizeRange {
+        lower_bound: range.lower as u64,
+        upper_bound,
+    }
 }
 
 fn ranges_to_proto(ranges: &[SizeRange]) -> ShapeFlexibility {
-    ShapeFlexibility::Range(ShapeRange { size_ranges: ranges.iter().map(range_to_proto).collect() })
+    ShapeFlexibility::Range(ShapeRange {
+        size_ranges: ranges.iter().map(range_to_proto).collect(),
+    })
 }
 
 fn image_to_proto(image: &Image) -> proto::ImageFeatureType {
     let mut message = proto::ImageFeatureType {
         width: image.width as i64,
         height: image.height as i64,
-        color_space: COLORS.iter().find(|(c, _)| *c == image.color).map_or(0, |(_, code)| *code),
+        color_space: COLORS
+            .iter()
+            .find(|(c, _)| *c == image.color)
+            .map_or(0, |(_, code)| *code),
         ..proto::ImageFeatureType::default()
     };
     match &image.sizes {
         ImageSizes::Fixed => {}
         ImageSizes::Enumerated(sizes) => {
-            let size = |(w, h): &(usize, usize)| proto::ImageSize { width: *w as u64, height: *h as u64 };
-            message.enumerated_sizes = Some(proto::EnumeratedImageSizes { sizes: sizes.iter().map(size).collect() });
+            let size = |(w, h): &(usize, usize)| proto::ImageSize {
+                width: *w as u64,
+                height: *h as u64,
+            };
+            message.enumerated_sizes = Some(proto::EnumeratedImageSizes {
+                sizes: sizes.iter().map(size).collect(),
+            });
         }
         ImageSizes::Ranges { width, height } => {
             let (width, height) = (Some(range_to_proto(width)), Some(range_to_proto(height)));
-            message.size_range = Some(proto::ImageSizeRange { width_range: width, height_range: height });
+            message.size_range = Some(proto::ImageSizeRange {
+                width_range: width,
+                height_range: height,
+            });
         }
     }
     message
 }
 
 /// What a file says of the features of `f`; every one must be there, and no other.
-pub(super) fn from_proto(f: &Function, message: &proto::FunctionDescription) -> Result<Interface, (String, String)> {
-    let (states, inputs): (Vec<&ValueId>, Vec<&ValueId>) =
-        f.body().inputs.iter().partition(|v| matches!(f.value(**v).ty, Type::State(_)));
+pub(super) fn from_proto(
+    f: &Function,
+    message: &proto::FunctionDescription,
+) -> Result<Interface, (String, String)> {
+    let (states, inputs): (Vec<&ValueId>, Vec<&ValueId>) = f
+        .body()
+        .inputs
+        .iter()
+        .partition(|v| matches!(f.value(**v).ty, Type::State(_)));
     let outputs = f.body().outputs.iter().collect();
     let mut features = BTreeMap::new();
-    for (what, values, described) in
-        [("input", inputs, &message.input), ("output", outputs, &message.output), ("state", states, &message.state)]
-    {
-        let values: BTreeMap<&str, &Type> =
-            values.iter().map(|v| (f.value(**v).name.as_str(), &f.value(**v).ty)).collect();
+    for (what, values, described) in [
+        ("input", inputs, &message.input),
+        ("output", outputs, &message.output),
+        ("state", states, &message.state),
+    ] {
+        let values: BTreeMap<&str, &Type> = values
+            .iter()
+            .map(|v| (f.value(**v).name.as_str(), &f.value(**v).ty))
+            .collect();
         let names: BTreeMap<&str, &proto::FeatureDescription> =
             described.iter().map(|d| (d.name.as_str(), d)).collect();
         if let Some(name) = values.keys().find(|name| !names.contains_key(**name)) {
-            return Err((format!("{what} `{name}`"), "the description does not have it".to_owned()));
+            return Err((
+                format!("{what} `{name}`"),
+                "the description does not have it".to_owned(),
+            ));
         }
         for (name, described) in names {
             let fail = |reason: String| (format!("{what} `{name}`"), reason);
-            let ty = values.get(name).ok_or_else(|| fail("it is described, the function has none".to_owned()))?;
-            features.insert(name.to_owned(), feature_from_proto(described, ty).map_err(fail)?);
+            let ty = values
+                .get(name)
+                .ok_or_else(|| fail("it is described, the function has none".to_owned()))?;
+            features.insert(
+                name.to_owned(),
+                feature_from_proto(described, ty).map_err(fail)?,
+            );
         }
     }
     let name = |name: &str| Some(name.to_owned()).filter(|n| !n.is_empty());
@@ -295,50 +394,95 @@ pub(super) fn from_proto(f: &Function, message: &proto::FunctionDescription) -> 
 }
 
 fn feature_from_proto(message: &proto::FeatureDescription, ty: &Type) -> Result<Feature, String> {
-    let kind = message.r#type.as_ref().ok_or("it is described without a type")?;
+    let kind = message
+        .r#type
+        .as_ref()
+        .ok_or("it is described without a type")?;
     let mut feature = Feature {
         short_description: message.short_description.clone(),
         optional: kind.is_optional,
         ..Feature::default()
     };
-    match (kind.r#type.as_ref().ok_or("it is described without a type")?, ty) {
-        (feature_type::Type::MultiArray(array), Type::Tensor(t)) => array_from_proto(array, t, &mut feature)?,
+    match (
+        kind.r#type
+            .as_ref()
+            .ok_or("it is described without a type")?,
+        ty,
+    ) {
+        (feature_type::Type::MultiArray(array), Type::Tensor(t)) => {
+            array_from_proto(array, t, &mut feature)?
+        }
         (feature_type::Type::State(state), Type::State(t)) => {
-            let array = state.array_type.as_ref().ok_or("it is described without a type")?;
+            let array = state
+                .array_type
+                .as_ref()
+                .ok_or("it is described without a type")?;
             array_from_proto(array, t, &mut feature)?;
         }
-        (feature_type::Type::Image(image), Type::Tensor(_)) => feature.image = Some(image_from_proto(image)?),
-        (feature_type::Type::Int64(_), Type::Tensor(t)) if t.dtype == DType::Int64 && t.rank() == 0 => {}
+        (feature_type::Type::Image(image), Type::Tensor(_)) => {
+            feature.image = Some(image_from_proto(image)?)
+        }
+        (feature_type::Type::Int64(_), Type::Tensor(t))
+            if t.dtype == DType::Int64 && t.rank() == 0 => {}
         (feature_type::Type::String(_), Type::Tensor(t)) if t.dtype == DType::String => {}
         (feature_type::Type::Dictionary(_), Type::Dict(..)) => {}
-        _ => return Err(format!("it is described as another kind of feature than its type {ty}")),
+        _ => {
+            return Err(format!(
+                "it is described as another kind of feature than its type {ty}"
+            ));
+        }
     }
     Ok(feature)
 }
 
-fn array_from_proto(array: &proto::ArrayFeatureType, ty: &TensorType, feature: &mut Feature) -> Result<(), String> {
-    let stored = CODES.iter().find(|(_, code)| *code == array.data_type).map(|(d, _)| *d);
+fn array_from_proto(
+    array: &proto::ArrayFeatureType,
+    ty: &TensorType,
+    feature: &mut Feature,
+) -> Result<(), String> {
+    let stored = CODES
+        .iter()
+        .find(|(_, code)| *code == array.data_type)
+        .map(|(d, _)| *d);
     if stored != Some(ty.dtype) {
-        let stored = stored.map_or(format!("element type {}", array.data_type), |d| d.to_string());
-        return Err(format!("it is described as {stored}, the function has {ty}"));
+        let stored = stored.map_or(format!("element type {}", array.data_type), |d| {
+            d.to_string()
+        });
+        return Err(format!(
+            "it is described as {stored}, the function has {ty}"
+        ));
     }
     let default = sizes(&array.shape)?;
     // A scalar is described as a vector of one, or without a shape.
     let scalar = ty.rank() == 0 && matches!(default[..], [] | [1]);
     let fits = |shape: &[usize]| {
-        shape.len() == ty.rank() && shape.iter().zip(&ty.shape).all(|(n, d)| d.compatible(Dim::Known(*n)))
+        shape.len() == ty.rank()
+            && shape
+                .iter()
+                .zip(&ty.shape)
+                .all(|(n, d)| d.compatible(Dim::Known(*n)))
     };
     if !(default.is_empty() || scalar || fits(&default)) {
-        return Err(format!("it is described with shape {default:?}, the function has {ty}"));
+        return Err(format!(
+            "it is described with shape {default:?}, the function has {ty}"
+        ));
     }
     feature.shape = match &array.flexibility {
         None => Shape::OfType,
         Some(ShapeFlexibility::Range(range)) => {
-            let ranges = range.size_ranges.iter().map(range_from_proto).collect::<Result<_, _>>()?;
+            let ranges = range
+                .size_ranges
+                .iter()
+                .map(range_from_proto)
+                .collect::<Result<_, _>>()?;
             Shape::Ranges { default, ranges }
         }
         Some(ShapeFlexibility::Enumerated(shapes)) => {
-            let shapes = shapes.shapes.iter().map(|s| sizes(&s.shape)).collect::<Result<_, _>>()?;
+            let shapes = shapes
+                .shapes
+                .iter()
+                .map(|s| sizes(&s.shape))
+                .collect::<Result<_, _>>()?;
             Shape::Enumerated { default, shapes }
         }
     };
@@ -351,7 +495,12 @@ fn array_from_proto(array: &proto::ArrayFeatureType, ty: &TensorType, feature: &
 }
 
 fn sizes(shape: &[i64]) -> Result<Vec<usize>, String> {
-    shape.iter().map(|n| usize::try_from(*n).map_err(|_| format!("it is described with a dimension of {n}"))).collect()
+    shape
+        .iter()
+        .map(|n| {
+            usize::try_from(*n).map_err(|_| format!("it is described with a dimension of {n}"))
+        })
+        .collect()
 }
 
 fn range_from_proto(range: &proto::SizeRange) -> Result<SizeRange, String> {
@@ -360,29 +509,52 @@ fn range_from_proto(range: &proto::SizeRange) -> Result<SizeRange, String> {
     let upper = usize::try_from(range.upper_bound).ok();
     match lower {
         Some(lower) if upper.is_none_or(|u| lower <= u) => Ok(SizeRange { lower, upper }),
-        _ => Err(format!("its sizes range from {} to {}", range.lower_bound, range.upper_bound)),
+        _ => Err(format!(
+            "its sizes range from {} to {}",
+            range.lower_bound, range.upper_bound
+        )),
     }
 }
 
 fn image_from_proto(image: &proto::ImageFeatureType) -> Result<Image, String> {
     let size = |n: i64| usize::try_from(n).map_err(|_| format!("it is an image of size {n}"));
-    let color = COLORS.iter().find(|(_, code)| *code == image.color_space).map(|(c, _)| *c);
+    let color = COLORS
+        .iter()
+        .find(|(_, code)| *code == image.color_space)
+        .map(|(c, _)| *c);
     let sizes = match (&image.enumerated_sizes, &image.size_range) {
         (None, None) => ImageSizes::Fixed,
         (Some(list), None) => {
-            let size = |s: &proto::ImageSize| Some((usize::try_from(s.width).ok()?, usize::try_from(s.height).ok()?));
-            let sizes = list.sizes.iter().map(size).collect::<Option<_>>().ok_or("it is an image of absurd size")?;
+            let size = |s: &proto::ImageSize| {
+                Some((
+                    usize::try_from(s.width).ok()?,
+                    usize::try_from(s.height).ok()?,
+                ))
+            };
+            let sizes = list
+                .sizes
+                .iter()
+                .map(size)
+                .collect::<Option<_>>()
+                .ok_or("it is an image of absurd size")?;
             ImageSizes::Enumerated(sizes)
         }
         (None, Some(range)) => {
-            let bounds =
-                |r: &Option<proto::SizeRange>| range_from_proto(r.as_ref().ok_or("a range of sizes is missing")?);
-            ImageSizes::Ranges { width: bounds(&range.width_range)?, height: bounds(&range.height_range)? }
+            let bounds = |r: &Option<proto::SizeRange>| {
+                range_from_proto(r.as_ref().ok_or("a range of sizes is missing")?)
+            };
+            ImageSizes::Ranges {
+                width: bounds(&range.width_range)?,
+                height: bounds(&range.height_range)?,
+            }
         }
-        (Some(_), Some(_)) => return Err("it is an image with both sizes and ranges of sizes".to_owned()),
+        (Some(_), Some(_)) => {
+            return Err("it is an image with both sizes and ranges of sizes".to_owned());
+        }
     };
     Ok(Image {
-        color: color.ok_or_else(|| format!("it is an image of colour space {}", image.color_space))?,
+        color: color
+            .ok_or_else(|| format!("it is an image of colour space {}", image.color_space))?,
         width: size(image.width)?,
         height: size(image.height)?,
         sizes,

@@ -11,14 +11,22 @@ use crate::opset::Opset;
 use crate::program::{Arg, BlockId, Function, Op, Program, ValueId};
 use crate::types::Type;
 
-/// The messages of a program that [`super::check`] accepts; `plan` gains the constants of its weight file.
+/// The messages of a program that [`super::check`] accepts; `plan` gains the constants of its
+/// weight file.
 pub(super) fn program(program: &Program, plan: &mut Plan) -> proto::Program {
     let program = &state::split(program);
-    let opset = program.functions().first().map_or(Opset::CoreMl5, |f| f.opset);
+    let opset = program
+        .functions()
+        .first()
+        .map_or(Opset::CoreMl5, |f| f.opset);
     proto::Program {
         version: 1,
         attributes: literals(&program.attributes, opset, plan),
-        functions: program.functions().iter().map(|f| (f.name.clone(), function(f, plan))).collect(),
+        functions: program
+            .functions()
+            .iter()
+            .map(|f| (f.name.clone(), function(f, plan)))
+            .collect(),
     }
 }
 
@@ -37,13 +45,25 @@ pub(super) fn specification_version(opset: Opset) -> i32 {
     }
 }
 
-fn literals(attributes: &[(String, Literal)], opset: Opset, plan: &mut Plan) -> BTreeMap<String, proto::Value> {
-    attributes.iter().map(|(name, literal)| (name.clone(), literal_to_proto(literal, opset, plan))).collect()
+fn literals(
+    attributes: &[(String, Literal)],
+    opset: Opset,
+    plan: &mut Plan,
+) -> BTreeMap<String, proto::Value> {
+    attributes
+        .iter()
+        .map(|(name, literal)| (name.clone(), literal_to_proto(literal, opset, plan)))
+        .collect()
 }
 
 fn function(f: &Function, plan: &mut Plan) -> proto::Function {
     let attributes = literals(&f.attributes, f.opset, plan);
-    let mut encoder = Encoder { f, plan, new_names: HashSet::new(), inlined: only_operands(f) };
+    let mut encoder = Encoder {
+        f,
+        plan,
+        new_names: HashSet::new(),
+        inlined: only_operands(f),
+    };
     let body = encoder.block(Function::BODY);
     proto::Function {
         inputs: f.body().inputs.iter().map(|v| encoder.named(*v)).collect(),
@@ -62,7 +82,9 @@ fn only_operands(f: &Function) -> HashSet<ValueId> {
         } else {
             others.extend(op.uses())
         }
-        op.blocks.iter().for_each(|b| others.extend(&f.block(*b).outputs));
+        op.blocks
+            .iter()
+            .for_each(|b| others.extend(&f.block(*b).outputs));
     }
     others.extend(&f.body().outputs);
     operands.retain(|v| !others.contains(v) && f.constant(*v).is_some());
@@ -90,10 +112,18 @@ impl Encoder<'_> {
             self.op(self.f.op(*op), &mut operations);
         }
         // The inputs of a function's body are the function's.
-        let inputs: &[ValueId] = if id == Function::BODY { &[] } else { &block.inputs };
+        let inputs: &[ValueId] = if id == Function::BODY {
+            &[]
+        } else {
+            &block.inputs
+        };
         proto::Block {
             inputs: inputs.iter().map(|v| self.named(*v)).collect(),
-            outputs: block.outputs.iter().map(|v| self.f.value(*v).name.clone()).collect(),
+            outputs: block
+                .outputs
+                .iter()
+                .map(|v| self.f.value(*v).name.clone())
+                .collect(),
             operations,
         }
     }
@@ -108,14 +138,19 @@ impl Encoder<'_> {
             let name = param.name.to_owned();
             match stated(self.f, op, arg) {
                 Some(literal) if op.def.attributes => {
-                    operation.attributes.insert(name, literal_to_proto(literal, self.f.opset, self.plan));
+                    operation
+                        .attributes
+                        .insert(name, literal_to_proto(literal, self.f.opset, self.plan));
                 }
                 Some(literal) => {
                     let binding = self.in_place(op, param.name, literal, out);
                     operation.inputs.insert(name, argument([binding]));
                 }
                 None => {
-                    let names = arg.values().iter().map(|v| binding::Binding::Name(self.f.value(*v).name.clone()));
+                    let names = arg
+                        .values()
+                        .iter()
+                        .map(|v| binding::Binding::Name(self.f.value(*v).name.clone()));
                     operation.inputs.insert(name, argument(names));
                 }
             }
@@ -126,7 +161,11 @@ impl Encoder<'_> {
 
     /// The attribute `name`, which every op has in a file.
     fn label(&self, op: &Op) -> String {
-        let of_result = || op.results.first().map_or(op.def.name, |r| &self.f.value(*r).name);
+        let of_result = || {
+            op.results
+                .first()
+                .map_or(op.def.name, |r| &self.f.value(*r).name)
+        };
         op.name.as_deref().unwrap_or_else(of_result).to_owned()
     }
 
@@ -140,7 +179,8 @@ impl Encoder<'_> {
         }
     }
 
-    /// A literal operand. Only constexpr ops take one from the weight file; others get a `const` of their own for it.
+    /// A literal operand. Only constexpr ops take one from the weight file; others get a `const` of
+    /// their own for it.
     fn in_place(
         &mut self,
         op: &Op,
@@ -153,8 +193,12 @@ impl Encoder<'_> {
         if op.def.is_constexpr() || !large {
             return binding::Binding::Value(value);
         }
-        let name =
-            self.new_name(&format!("{}_{param}", op.results.first().map_or(op.def.name, |r| &self.f.value(*r).name)));
+        let name = self.new_name(&format!(
+            "{}_{param}",
+            op.results
+                .first()
+                .map_or(op.def.name, |r| &self.f.value(*r).name)
+        ));
         let mut constant = self.operation("const", &name, &[]);
         constant.outputs.push(named(&name, &literal.ty()));
         constant.attributes.insert("val".to_owned(), value);
@@ -163,9 +207,13 @@ impl Encoder<'_> {
     }
 
     fn new_name(&mut self, base: &str) -> String {
-        let free = |name: &String| !self.f.names.contains_key(name) && !self.new_names.contains(name);
+        let free =
+            |name: &String| !self.f.names.contains_key(name) && !self.new_names.contains(name);
         let numbered = (0..).map(|n| format!("{base}_{n}"));
-        let name = numbered.into_iter().find(free).expect("a function has fewer names than there are numbers");
+        let name = numbered
+            .into_iter()
+            .find(free)
+            .expect("a function has fewer names than there are numbers");
         self.new_names.insert(name.clone());
         name
     }
@@ -181,10 +229,16 @@ fn stated<'a>(f: &'a Function, op: &Op, arg: &'a Arg) -> Option<&'a Literal> {
 }
 
 fn argument(bindings: impl IntoIterator<Item = binding::Binding>) -> proto::Argument {
-    let arguments = bindings.into_iter().map(|b| proto::Binding { binding: Some(b) }).collect();
+    let arguments = bindings
+        .into_iter()
+        .map(|b| proto::Binding { binding: Some(b) })
+        .collect();
     proto::Argument { arguments }
 }
 
 fn named(name: &str, ty: &Type) -> proto::NamedValueType {
-    proto::NamedValueType { name: name.to_owned(), r#type: Some(type_to_proto(ty)) }
+    proto::NamedValueType {
+        name: name.to_owned(),
+        r#type: Some(type_to_proto(ty)),
+    }
 }

@@ -63,14 +63,24 @@ pub enum PackageError {
 
 impl PackageError {
     pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
-        move |fault| PackageError::Io { path: path.to_owned(), fault }
+        move |fault| PackageError::Io {
+            path: path.to_owned(),
+            fault,
+        }
     }
 
     pub(super) fn unusable(path: &Path, reason: impl Into<String>) -> Self {
-        PackageError::Unusable { path: path.to_owned(), reason: reason.into() }
+        PackageError::Unusable {
+            path: path.to_owned(),
+            reason: reason.into(),
+        }
     }
 }
 
 fn lines(violations: &[Violation]) -> String {
-    violations.iter().map(|v| format!("  {v}")).collect::<Vec<_>>().join("\n")
+    violations
+        .iter()
+        .map(|v| format!("  {v}"))
+        .collect::<Vec<_>>()
+        .join("\n")
 }

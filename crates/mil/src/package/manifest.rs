@@ -40,16 +40,24 @@ impl Manifest {
     pub fn new(entries: Vec<Entry>) -> Self {
         let root = entries.first().map(id).unwrap_or_default();
         let entries = entries.into_iter().map(|e| (id(&e), e)).collect();
-        Self { file_format_version: VERSION.to_owned(), item_info_entries: entries, root_model_identifier: root }
+        Self {
+            file_format_version: VERSION.to_owned(),
+            item_info_entries: entries,
+            root_model_identifier: root,
+        }
     }
 
     /// Read and check a manifest; `path` is its own.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, PackageError> {
         let unusable = |reason: String| PackageError::unusable(path, reason);
-        let manifest: Self = serde_json::from_slice(text).map_err(|e| unusable(format!("is no manifest: {e}")))?;
+        let manifest: Self =
+            serde_json::from_slice(text).map_err(|e| unusable(format!("is no manifest: {e}")))?;
         let major = manifest.file_format_version.split('.').next();
         if major != Some("1") {
-            return Err(unusable(format!("has format version {:?}, 1.0.0 is read", manifest.file_format_version)));
+            return Err(unusable(format!(
+                "has format version {:?}, 1.0.0 is read",
+                manifest.file_format_version
+            )));
         }
         for entry in manifest.item_info_entries.values() {
             if !is_inside(Path::new(&entry.path)) {
@@ -85,11 +93,17 @@ pub(super) fn is_inside(path: &Path) -> bool {
 }
 
 /// `relative` below `folder`, links followed, unless that is outside of `package`.
-pub(super) fn resolve(package: &Path, folder: &Path, relative: &Path) -> Result<PathBuf, PackageError> {
+pub(super) fn resolve(
+    package: &Path,
+    folder: &Path,
+    relative: &Path,
+) -> Result<PathBuf, PackageError> {
     let path = folder.join(relative);
     let outside = |what: &str| {
-        let reason =
-            format!("names {}, which {what} the package: copy the package with its links followed", relative.display());
+        let reason = format!(
+            "names {}, which {what} the package: copy the package with its links followed",
+            relative.display()
+        );
         PackageError::unusable(package, reason)
     };
     if !is_inside(relative) {
@@ -97,17 +111,31 @@ pub(super) fn resolve(package: &Path, folder: &Path, relative: &Path) -> Result<
     }
     let real = path.canonicalize().map_err(PackageError::io(&path))?;
     let root = package.canonicalize().map_err(PackageError::io(package))?;
-    if real.starts_with(&root) { Ok(real) } else { Err(outside("is a link out of")) }
+    if real.starts_with(&root) {
+        Ok(real)
+    } else {
+        Err(outside("is a link out of"))
+    }
 }
 
-/// An identifier that follows from what it names, so that equal packages are equal bytes: a UUID of version 8.
+/// An identifier that follows from what it names, so that equal packages are equal bytes: a UUID of
+/// version 8.
 fn id(entry: &Entry) -> String {
     // FNV-1a of 128 bits.
     let name = format!("{}/{}", entry.author, entry.name);
-    let hash = name.bytes().fold(0x6c62272e07bb014262b821756295c58d_u128, |h, b| {
-        (h ^ u128::from(b)).wrapping_mul(0x0000000001000000000000000000013B)
-    });
+    let hash = name
+        .bytes()
+        .fold(0x6c62272e07bb014262b821756295c58d_u128, |h, b| {
+            (h ^ u128::from(b)).wrapping_mul(0x0000000001000000000000000000013B)
+        });
     let bits = hash & !(0xf << 76) & !(0x3 << 62) | (0x8 << 76) | (0x2 << 62);
     let hex = format!("{bits:032x}");
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+    [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ]
+    .join("-")
 }

@@ -31,25 +31,40 @@ impl Owner for Mapped {
 
     #[cfg(unix)]
     fn release(&self, range: Range<usize>) {
-        self.released.write().unwrap_or_else(PoisonError::into_inner).push(range.clone());
-        // What is read again are single rows, where the system would bring in the pages around each.
-        let _ = self.map.advise_range(memmap2::Advice::Random, range.start, range.len());
+        self.released
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(range.clone());
+        // What is read again are single rows, where the system would bring in the pages around
+        // each.
+        let _ = self
+            .map
+            .advise_range(memmap2::Advice::Random, range.start, range.len());
         let advice = memmap2::UncheckedAdvice::DontNeed;
-        // SAFETY: the map is of a file and nothing writes to it: pages that are dropped are read from the file again, the
-        // same. That it fails changes nothing but what memory is held.
+        // SAFETY: the map is of a file and nothing writes to it: pages that are dropped are read
+        // from the file again, the same. That it fails changes nothing but what memory is held.
         #[allow(unsafe_code)]
-        let _ = unsafe { self.map.unchecked_advise_range(advice, range.start, range.len()) };
+        let _ = unsafe {
+            self.map
+                .unchecked_advise_range(advice, range.start, range.len())
+        };
     }
 
     fn is_released(&self, range: Range<usize>) -> bool {
         let released = self.released.read().unwrap_or_else(PoisonError::into_inner);
-        released.iter().any(|other| other.start < range.end && range.start < other.end)
+        released
+            .iter()
+            .any(|other| other.start < range.end && range.start < other.end)
     }
 
     fn check_len(&self) -> Result<(), Truncated> {
         let expected = self.map.len() as u64;
         match self.file.metadata().map(|m| m.len()) {
-            Ok(found) if found < expected => Err(Truncated { path: self.path.clone(), expected, found }),
+            Ok(found) if found < expected => Err(Truncated {
+                path: self.path.clone(),
+                expected,
+                found,
+            }),
             // A file that was replaced by a rename is still there for who opened it.
             _ => Ok(()),
         }
@@ -68,27 +83,38 @@ fn read_at(_: &File, _: u64, _: &mut [u8]) -> io::Result<()> {
 
 /// Map a whole regular file read-only; the result keeps the map alive.
 ///
-/// Another process must not truncate or rewrite the file meanwhile: that is the condition of mapping it. Reading a page that is
-/// gone raises SIGBUS, which ends the process; [`Bytes::check_len`] finds what was truncated before long work begins, and
-/// nothing finds what is truncated during it. Replacing the file by a rename does no harm.
+/// Another process must not truncate or rewrite the file meanwhile: that is the condition of
+/// mapping it. Reading a page that is gone raises SIGBUS, which ends the process;
+/// [`Bytes::check_len`] finds what was truncated before long work begins, and nothing finds what is
+/// truncated during it. Replacing the file by a rename does no harm.
 pub fn map(path: &Path) -> io::Result<Bytes> {
     // A pipe would block on open and a device has no length: neither can be mapped.
     if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is no regular file",
+        ));
     }
     let file = File::open(path)?;
     if file.metadata()?.len() == 0 {
         return Ok(Bytes::new(Vec::new()));
     }
-    // SAFETY: the map is read-only and private to this process, is handed out as `&[u8]` of plain bytes only (every
-    // bit pattern is valid), and lives as long as any `Bytes` of it. What no process can rule out is that another one
-    // truncates or rewrites the file meanwhile; that is the documented condition above.
+    // SAFETY: the map is read-only and private to this process, is handed out as `&[u8]` of plain
+    // bytes only (every bit pattern is valid), and lives as long as any `Bytes` of it. What no
+    // process can rule out is that another one truncates or rewrites the file meanwhile; that is
+    // the documented condition above.
     #[allow(unsafe_code)]
     let map = unsafe { Mmap::map(&file) }?;
-    Ok(Bytes::new(Mapped { map, file, path: path.to_owned(), released: RwLock::default() }))
+    Ok(Bytes::new(Mapped {
+        map,
+        file,
+        path: path.to_owned(),
+        released: RwLock::default(),
+    }))
 }
 
-/// The bytes of a regular file of at most `limit_bytes`; what is larger, and pipes and devices, are errors that say so.
+/// The bytes of a regular file of at most `limit_bytes`; what is larger, and pipes and devices, are
+/// errors that say so.
 pub fn read_small(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
     let invalid = |reason: String| Err(io::Error::new(io::ErrorKind::InvalidData, reason));
     // Opening a pipe waits for its writer.
@@ -98,17 +124,23 @@ pub fn read_small(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let mut bytes = Vec::new();
     // What the file's length says is not believed: it may grow, and files of the system say 0.
-    io::Read::read_to_end(&mut io::Read::take(&file, limit_bytes.saturating_add(1)), &mut bytes)?;
+    io::Read::read_to_end(
+        &mut io::Read::take(&file, limit_bytes.saturating_add(1)),
+        &mut bytes,
+    )?;
     if bytes.len() as u64 > limit_bytes {
-        return invalid(format!("it is larger than the {limit_bytes} bytes that such a file may have"));
+        return invalid(format!(
+            "it is larger than the {limit_bytes} bytes that such a file may have"
+        ));
     }
     Ok(bytes)
 }
 
-/// What to do about a file that begins so, where it is no file but the pointer that Git LFS leaves in its place.
+/// What to do about a file that begins so, where it is no file but the pointer that Git LFS leaves
+/// in its place.
 pub fn lfs_pointer(head: &[u8]) -> Option<&'static str> {
-    let is_pointer =
-        head.starts_with(b"version https://git-lfs.github.com/") || head.starts_with(b"version https://hawser");
+    let is_pointer = head.starts_with(b"version https://git-lfs.github.com/")
+        || head.starts_with(b"version https://hawser");
     is_pointer.then_some(
         "is a Git LFS pointer, not the file itself: run `git lfs pull` in its folder, or fetch the model with `thane pull`",
     )
@@ -127,11 +159,21 @@ mod tests {
         let part = map(&path).unwrap().slice(10..20).unwrap();
         part.check_len().unwrap();
         std::fs::write(dir.path().join("new"), [8; 10]).unwrap();
-        std::fs::File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
+        std::fs::File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(100)
+            .unwrap();
         let error = part.check_len().unwrap_err();
-        assert_eq!((error.expected, error.found, &error.path), (5000, 100, &path));
+        assert_eq!(
+            (error.expected, error.found, &error.path),
+            (5000, 100, &path)
+        );
         assert!(
-            error.to_string().contains("weight.bin: expected 5000 bytes, as when it was opened, found 100"),
+            error
+                .to_string()
+                .contains("weight.bin: expected 5000 bytes, as when it was opened, found 100"),
             "{error}"
         );
         // Replaced by a rename, the old file is as it was.
@@ -150,7 +192,8 @@ mod tests {
         let bytes: Vec<u8> = (0..50_000u32).map(|i| (i * 7 % 251) as u8).collect();
         std::fs::write(&path, &bytes).unwrap();
         let mapped = map(&path).unwrap();
-        let [table, other] = [100..30_000, 30_000..50_000].map(|range| mapped.slice(range).unwrap());
+        let [table, other] =
+            [100..30_000, 30_000..50_000].map(|range| mapped.slice(range).unwrap());
         assert!(!table.is_released() && !other.is_released());
         mapped.slice(20_000..30_000).unwrap().release();
         assert!(table.is_released() && mapped.is_released() && !other.is_released());

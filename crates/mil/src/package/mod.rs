@@ -1,10 +1,12 @@
-//! Core ML packages: folders with a program, its weights and what they are for, as Core ML and coremltools read and
-//! write them.
+//! Core ML packages: folders with a program, its weights and what they are for, as Core ML and
+//! coremltools read and write them.
 //!
-//! [`Package::open`] maps the weights and copies none; [`Package::write`] writes them in pieces. Start at [`Package`];
-//! `read` and `write` know the folder, `encode` and `decode` the program, `description` how it looks from outside,
-//! `compiled` and `report` know compiled models, `value` types and literals, `source` single files of MIL text, `state` updates of states, `blob` the weight file, `manifest` the list of items, `proto` the wire format. This is
-//! the one place of the crate that reads and writes files.
+//! [`Package::open`] maps the weights and copies none; [`Package::write`] writes them in pieces.
+//! Start at [`Package`]; `read` and `write` know the folder, `encode` and `decode` the program,
+//! `description` how it looks from outside, `compiled` and `report` know compiled models, `value`
+//! types and literals, `source` single files of MIL text, `state` updates of states, `blob` the
+//! weight file, `manifest` the list of items, `proto` the wire format. This is the one place of the
+//! crate that reads and writes files.
 
 pub(crate) mod blob;
 mod check;
@@ -31,7 +33,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use check::check;
-pub use description::{ColorSpace, DefaultValue, Feature, Image, ImageSizes, Interface, Metadata, Shape, SizeRange};
+pub use description::{
+    ColorSpace, DefaultValue, Feature, Image, ImageSizes, Interface, Metadata, Shape, SizeRange,
+};
 pub use error::PackageError;
 pub use map::{lfs_pointer, map, read_small};
 pub use partial::{Partial, create_folders};
@@ -59,15 +63,28 @@ pub struct Package {
 impl Package {
     /// A package of a program, without a word about it; its first function is the default one.
     pub fn new(program: Program) -> Self {
-        let default_function = program.functions().first().map(|f| f.name.clone()).unwrap_or_default();
-        Self { program, metadata: Metadata::default(), default_function, interfaces: BTreeMap::new() }
+        let default_function = program
+            .functions()
+            .first()
+            .map(|f| f.name.clone())
+            .unwrap_or_default();
+        Self {
+            program,
+            metadata: Metadata::default(),
+            default_function,
+            interfaces: BTreeMap::new(),
+        }
     }
 
     /// The same package in the oldest opset that can say it, so that the oldest system can run it.
     pub fn in_lowest_opset(self) -> Self {
         let lowest = Opset::ALL.iter().find_map(|opset| {
             let program = with_opset(&self.program, *opset).ok()?;
-            Some(Self { program, ..self.clone() }).filter(|package| check(package).is_ok())
+            Some(Self {
+                program,
+                ..self.clone()
+            })
+            .filter(|package| check(package).is_ok())
         });
         lowest.unwrap_or(self)
     }
@@ -94,7 +111,8 @@ pub enum Content {
     Bytes(Vec<u8>),
     /// A copy of this file.
     File(PathBuf),
-    /// Made from the package's folder once the model, its weights and the items before this one are in it.
+    /// Made from the package's folder once the model, its weights and the items before this one are
+    /// in it.
     Made(Make),
 }
 

@@ -1,7 +1,8 @@
 //! The messages of Core ML's model file that an ML Program uses, with Apple's field numbers.
 //!
-//! Source: the descriptors of `Model.proto`, `FeatureTypes.proto` and `MIL.proto` in coremltools 9. Maps are kept sorted,
-//! so that one program is always the same bytes. Fields that are not named here belong to other kinds of model.
+//! Source: the descriptors of `Model.proto`, `FeatureTypes.proto` and `MIL.proto` in coremltools 9.
+//! Maps are kept sorted, so that one program is always the same bytes. Fields that are not named
+//! here belong to other kinds of model.
 
 use std::collections::BTreeMap;
 
@@ -180,7 +181,10 @@ pub(super) struct ArrayFeatureType {
     pub data_type: i32,
     #[prost(oneof = "array_feature_type::ShapeFlexibility", tags = "21, 31")]
     pub flexibility: Option<array_feature_type::ShapeFlexibility>,
-    #[prost(oneof = "array_feature_type::DefaultOptionalValue", tags = "41, 51, 61")]
+    #[prost(
+        oneof = "array_feature_type::DefaultOptionalValue",
+        tags = "41, 51, 61"
+    )]
     pub default_value: Option<array_feature_type::DefaultOptionalValue>,
 }
 

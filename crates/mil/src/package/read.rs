@@ -1,4 +1,5 @@
-//! Reads a package. Nothing that it says is believed: paths stay inside, sizes fit the files, types are inferred anew.
+//! Reads a package. Nothing that it says is believed: paths stay inside, sizes fit the files, types
+//! are inferred anew.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -17,15 +18,15 @@ use crate::data::Data;
 use crate::program::Program;
 use crate::types::TensorType;
 
-/// Model files have no weights in them, and those of large models are a few MB; messages take up to 60 times their bytes in
-/// memory.
+/// Model files have no weights in them, and those of large models are a few MB; messages take up to
+/// 60 times their bytes in memory.
 pub(super) const MAX_MODEL_BYTES: u64 = 1 << 26;
 /// What a weight file's name begins with: the folder that the model file is in.
 pub(super) const MODEL_PATH: &str = "@model_path/";
 
 impl Package {
-    /// Read the package, or the compiled model, at `path`. Weights are mapped: the files must not change while the package or a slice of its
-    /// weights lives.
+    /// Read the package, or the compiled model, at `path`. Weights are mapped: the files must not
+    /// change while the package or a slice of its weights lives.
     pub fn open(path: &Path) -> Result<Self, PackageError> {
         if path.join(DESCRIPTION).is_file() && !path.join(FILE_NAME).exists() {
             return Self::open_compiled(path);
@@ -33,13 +34,17 @@ impl Package {
         let manifest = manifest(path)?;
         let manifest_path = path.join(FILE_NAME);
         let Some(root) = manifest.root() else {
-            return Err(PackageError::unusable(&manifest_path, "does not say which of its items is the model"));
+            return Err(PackageError::unusable(
+                &manifest_path,
+                "does not say which of its items is the model",
+            ));
         };
         let named = path.join(DATA).join(&root.path);
         let file = resolve(path, &path.join(DATA), Path::new(&root.path))?;
         let model = read_capped(&file, MAX_MODEL_BYTES)?;
         let model = proto::Model::decode(model.as_slice());
-        let model = model.map_err(|e| PackageError::unusable(&file, format!("is no Core ML model: {e}")))?;
+        let model = model
+            .map_err(|e| PackageError::unusable(&file, format!("is no Core ML model: {e}")))?;
         // Weights are beside the model as the manifest names it, also where that is a link.
         let folder = named.parent().unwrap_or(path);
         package(model, path, &file, Weights::new(path, folder))
@@ -72,7 +77,10 @@ fn manifest(path: &Path) -> Result<Manifest, PackageError> {
             format!("has no {FILE_NAME}: it is no package, or was not copied whole"),
         ));
     }
-    Manifest::parse(&read_capped(&resolve(path, path, Path::new(FILE_NAME))?, MAX_BYTES)?, &file)
+    Manifest::parse(
+        &read_capped(&resolve(path, path, Path::new(FILE_NAME))?, MAX_BYTES)?,
+        &file,
+    )
 }
 
 /// What a file is that should be a package.
@@ -90,10 +98,17 @@ fn not_a_folder(path: &Path) -> &'static str {
 pub(super) fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PackageError> {
     let io = || PackageError::io(path);
     if !fs::metadata(path).map_err(io())?.is_file() {
-        return Err(PackageError::unusable(path, "is no regular file: copy the package again"));
+        return Err(PackageError::unusable(
+            path,
+            "is no regular file: copy the package again",
+        ));
     }
     let mut bytes = Vec::new();
-    File::open(path).map_err(io())?.take(max_bytes + 1).read_to_end(&mut bytes).map_err(io())?;
+    File::open(path)
+        .map_err(io())?
+        .take(max_bytes + 1)
+        .read_to_end(&mut bytes)
+        .map_err(io())?;
     if bytes.len() as u64 > max_bytes {
         return Err(PackageError::unusable(
             path,
@@ -106,24 +121,38 @@ pub(super) fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Packag
     Ok(bytes)
 }
 
-fn package(model: proto::Model, path: &Path, file: &Path, mut weights: Weights<'_>) -> Result<Package, PackageError> {
+fn package(
+    model: proto::Model,
+    path: &Path,
+    file: &Path,
+    mut weights: Weights<'_>,
+) -> Result<Package, PackageError> {
     let Some(message) = &model.ml_program else {
-        let reason =
-            "holds no ML Program; neural networks, trees and pipelines are not read: convert it with coremltools";
+        let reason = "holds no ML Program; neural networks, trees and pipelines are not read: convert it with coremltools";
         return Err(PackageError::unusable(file, reason));
     };
     if model.is_updatable {
-        return Err(PackageError::unusable(file, "is updatable, which ML Programs are not"));
+        return Err(PackageError::unusable(
+            file,
+            "is updatable, which ML Programs are not",
+        ));
     }
     let described = model.description.unwrap_or_default();
-    let order: Vec<&str> = described.functions.iter().map(|f| f.name.as_str()).collect();
+    let order: Vec<&str> = described
+        .functions
+        .iter()
+        .map(|f| f.name.as_str())
+        .collect();
     let program = decode::program(message, &order, file, &mut |name, offset, ty| {
-        weights.constant(name, offset, ty).map_err(|e| e.to_string())
+        weights
+            .constant(name, offset, ty)
+            .map_err(|e| e.to_string())
     })?;
     assemble(described, program, path, file)
 }
 
-/// A package of a program and its description, which are checked; `file` is that of the description.
+/// A package of a program and its description, which are checked; `file` is that of the
+/// description.
 pub(super) fn assemble(
     described: proto::ModelDescription,
     program: Program,
@@ -140,8 +169,16 @@ pub(super) fn assemble(
         version: m.version_string,
         user_defined: m.user_defined,
     };
-    let package = Package { program, metadata, default_function, interfaces };
-    check(&package).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
+    let package = Package {
+        program,
+        metadata,
+        default_function,
+        interfaces,
+    };
+    check(&package).map_err(|violations| PackageError::Invalid {
+        path: path.to_owned(),
+        violations,
+    })?;
     Ok(package)
 }
 
@@ -155,14 +192,24 @@ pub(super) struct Weights<'a> {
 impl<'a> Weights<'a> {
     /// Weights of the package at `path`, whose model is in `folder`.
     pub fn new(path: &'a Path, folder: &'a Path) -> Self {
-        Self { path, folder, files: HashMap::new() }
+        Self {
+            path,
+            folder,
+            files: HashMap::new(),
+        }
     }
 
     /// The constant at an offset of a file.
-    pub fn constant(&mut self, name: &str, offset: u64, ty: &TensorType) -> Result<Data, PackageError> {
+    pub fn constant(
+        &mut self,
+        name: &str,
+        offset: u64,
+        ty: &TensorType,
+    ) -> Result<Data, PackageError> {
         if !self.files.contains_key(name) {
             let Some(relative) = name.strip_prefix(MODEL_PATH) else {
-                let reason = format!("has its weights in {name:?}, which does not begin with {MODEL_PATH}");
+                let reason =
+                    format!("has its weights in {name:?}, which does not begin with {MODEL_PATH}");
                 return Err(PackageError::unusable(self.path, reason));
             };
             let file = resolve(self.path, self.folder, Path::new(relative))?;
@@ -195,7 +242,11 @@ fn interfaces(
         predicted_probabilities_name: described.predicted_probabilities_name.clone(),
         state: described.state.clone(),
     };
-    let functions = if described.functions.is_empty() { std::slice::from_ref(&plain) } else { &described.functions };
+    let functions = if described.functions.is_empty() {
+        std::slice::from_ref(&plain)
+    } else {
+        &described.functions
+    };
     let mut out = BTreeMap::new();
     for described in functions {
         let fail = |place: String, reason: String| PackageError::Malformed {
@@ -204,9 +255,17 @@ fn interfaces(
             reason,
         };
         let f = program.function(&described.name);
-        let f = f.ok_or_else(|| fail(String::new(), "it is described, the program has none".to_owned()))?;
+        let f = f.ok_or_else(|| {
+            fail(
+                String::new(),
+                "it is described, the program has none".to_owned(),
+            )
+        })?;
         let interface = description::from_proto(f, described);
-        out.insert(described.name.clone(), interface.map_err(|(place, reason)| fail(format!(", {place}"), reason))?);
+        out.insert(
+            described.name.clone(),
+            interface.map_err(|(place, reason)| fail(format!(", {place}"), reason))?,
+        );
     }
     Ok(out)
 }

@@ -19,8 +19,14 @@ const AVAILABILITY: &[(i32, [&str; 6])] = &[
 pub(super) fn analytics(model: &[u8]) -> Vec<u8> {
     let hash = base64(&Sha256::digest(model));
     let sections = [
-        ("NeuralNetworkModelDetails", [("containsCustomLayer", "0"), ("modelDimension", "0")]),
-        ("SpecificationDetails", [("modelHash", hash.as_str()), ("modelName", "model")]),
+        (
+            "NeuralNetworkModelDetails",
+            [("containsCustomLayer", "0"), ("modelDimension", "0")],
+        ),
+        (
+            "SpecificationDetails",
+            [("modelHash", hash.as_str()), ("modelName", "model")],
+        ),
     ];
     let number = |out: &mut Vec<u8>, n: usize| out.extend_from_slice(&(n as u64).to_le_bytes());
     let text = |out: &mut Vec<u8>, s: &str| {
@@ -43,27 +49,43 @@ fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::new();
     for chunk in bytes.chunks(3) {
-        let bits = chunk.iter().fold(0u32, |v, b| v << 8 | u32::from(*b)) << (8 * (3 - chunk.len()));
+        let bits =
+            chunk.iter().fold(0u32, |v, b| v << 8 | u32::from(*b)) << (8 * (3 - chunk.len()));
         for i in 0..4 {
             let digit = DIGITS[(bits >> (18 - 6 * i) & 63) as usize];
-            out.push(if i <= chunk.len() { char::from(digit) } else { '=' });
+            out.push(if i <= chunk.len() {
+                char::from(digit)
+            } else {
+                '='
+            });
         }
     }
     out
 }
 
-/// The text of `metadata.json`. Histograms and precisions, which need Apple's own table of ops, are left out.
+/// The text of `metadata.json`. Histograms and precisions, which need Apple's own table of ops, are
+/// left out.
 pub(super) fn metadata(model: &proto::Model) -> String {
     let described = model.description.clone().unwrap_or_default();
     let own = described.metadata.clone().unwrap_or_default();
-    let default = described.functions.iter().find(|f| f.name == described.default_function_name);
+    let default = described
+        .functions
+        .iter()
+        .find(|f| f.name == described.default_function_name);
     let (input, output, state) = match default {
         Some(f) => (&f.input, &f.output, &f.state),
         None => (&described.input, &described.output, &described.state),
     };
-    let versions = AVAILABILITY.iter().find(|(v, _)| *v == model.specification_version).map(|(_, v)| v);
-    let availability =
-        versions.into_iter().flat_map(|v| SYSTEMS.into_iter().zip(v).map(|(s, v)| (s.to_owned(), json!(v))));
+    let versions = AVAILABILITY
+        .iter()
+        .find(|(v, _)| *v == model.specification_version)
+        .map(|(_, v)| v);
+    let availability = versions.into_iter().flat_map(|v| {
+        SYSTEMS
+            .into_iter()
+            .zip(v)
+            .map(|(s, v)| (s.to_owned(), json!(v)))
+    });
     let mut out = json!({
         "metadataOutputVersion": "3.0",
         "shortDescription": own.short_description,
@@ -103,7 +125,9 @@ fn feature(f: &proto::FeatureDescription) -> Value {
         "hasShapeFlexibility": "0",
     });
     match ty.r#type {
-        Some(feature_type::Type::MultiArray(array)) => array_feature(&array, "MultiArray", &mut out),
+        Some(feature_type::Type::MultiArray(array)) => {
+            array_feature(&array, "MultiArray", &mut out)
+        }
         Some(feature_type::Type::State(state)) => {
             array_feature(&state.array_type.unwrap_or_default(), "State", &mut out);
         }
@@ -133,7 +157,10 @@ fn array_feature(array: &proto::ArrayFeatureType, ty: &str, out: &mut Value) {
     out["shape"] = json!(format!("[{}]", dims.join(", ")));
     out["formattedType"] = json!(format!("{ty} ({dtype} {})", dims.join(" \u{d7} ")));
     if let Some(ShapeFlexibility::Range(range)) = &array.flexibility {
-        let bounds = range.size_ranges.iter().map(|r| format!("[{}, {}]", r.lower_bound, r.upper_bound));
+        let bounds = range
+            .size_ranges
+            .iter()
+            .map(|r| format!("[{}, {}]", r.lower_bound, r.upper_bound));
         let shown = range.size_ranges.iter().map(|r| match r.upper_bound {
             n if u64::try_from(n) == Ok(r.lower_bound) => n.to_string(),
             n => format!("{}...{n}", r.lower_bound),
@@ -151,7 +178,13 @@ mod tests {
     /// RFC 4648, section 10.
     #[test]
     fn base64_is_that_of_the_standard() {
-        for (text, coded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
+        for (text, coded) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foobar", "Zm9vYmFy"),
+        ] {
             assert_eq!(base64(text.as_bytes()), coded);
         }
     }

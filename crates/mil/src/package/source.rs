@@ -16,7 +16,8 @@ use crate::program::Program;
 use crate::text::{Blobs, Lines, lines, print};
 use crate::types::TensorType;
 
-/// The largest constant that is believed to be in a file that is not there: three times the largest embedding known.
+/// The largest constant that is believed to be in a file that is not there: three times the largest
+/// embedding known.
 const MOST_ABSENT_BYTES: usize = 1 << 33;
 /// The same of wide integers, which are indices and sizes.
 const MOST_ABSENT_INDEX_BYTES: usize = 1 << 26;
@@ -40,20 +41,41 @@ pub fn source_weights(path: &Path) -> PathBuf {
     path.with_file_name("weights").join(name)
 }
 
-/// Write a program as text to `path`, where nothing may be yet, and its larger constants to [`source_weights`]; the bytes
-/// of constants that were written.
+/// Write a program as text to `path`, where nothing may be yet, and its larger constants to
+/// [`source_weights`]; the bytes of constants that were written.
 pub fn write_source(path: &Path, program: &Program) -> Result<u64, PackageError> {
-    crate::valid::check(program).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
+    crate::valid::check(program).map_err(|violations| PackageError::Invalid {
+        path: path.to_owned(),
+        violations,
+    })?;
     let weights = source_weights(path);
-    let mut blobs = Blobs::at(&format!("{MODEL_PATH}weights/{}", weights.file_name().unwrap_or_default().display()));
+    let mut blobs = Blobs::at(&format!(
+        "{MODEL_PATH}weights/{}",
+        weights.file_name().unwrap_or_default().display()
+    ));
     let text = print(program, &mut blobs);
-    let taken = [path, &weights].into_iter().take(1 + usize::from(!blobs.is_empty())).find(|p| p.exists());
+    let taken = [path, &weights]
+        .into_iter()
+        .take(1 + usize::from(!blobs.is_empty()))
+        .find(|p| p.exists());
     if let Some(taken) = taken {
-        return Err(PackageError::Exists { path: taken.to_owned() });
+        return Err(PackageError::Exists {
+            path: taken.to_owned(),
+        });
     }
-    let folder = if blobs.is_empty() { path.parent() } else { weights.parent() };
-    folder.map_or(Ok(()), create_folders).map_err(PackageError::io(path))?;
-    let n = if blobs.is_empty() { 0 } else { create(&weights, |out| blobs.plan().write(out))? };
+    let folder = if blobs.is_empty() {
+        path.parent()
+    } else {
+        weights.parent()
+    };
+    folder
+        .map_or(Ok(()), create_folders)
+        .map_err(PackageError::io(path))?;
+    let n = if blobs.is_empty() {
+        0
+    } else {
+        create(&weights, |out| blobs.plan().write(out))?
+    };
     create(path, |out| out.write_all(text.as_bytes()))?;
     Ok(n)
 }
@@ -65,14 +87,19 @@ pub fn read_lines(path: &Path) -> Result<Lines, PackageError> {
 
 fn read_text(path: &Path) -> Result<String, PackageError> {
     let bytes = read_capped(path, MAX_MODEL_BYTES)?;
-    String::from_utf8(bytes).map_err(|_| PackageError::unusable(path, "is no text: MIL text is UTF-8"))
+    String::from_utf8(bytes)
+        .map_err(|_| PackageError::unusable(path, "is no text: MIL text is UTF-8"))
 }
 
-/// Read the program of a text. Weights are looked for beside it, as `@model_path/weights/weight.bin` says; what is
-/// not there is counted, and what is there must be what the text says.
+/// Read the program of a text. Weights are looked for beside it, as
+/// `@model_path/weights/weight.bin` says; what is not there is counted, and what is there must be
+/// what the text says.
 pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
     let text = read_text(path)?;
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let mut weights = Weights::new(folder, folder);
     let mut n_absent = 0;
     let (program, interfaces) = parsed(&text, path, &mut |name, offset, ty: &TensorType| {
@@ -82,17 +109,31 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
         }
         n_absent += 1;
         let len = ty.byte_len();
-        let len = len.ok_or_else(|| PackageError::unusable(path, format!("has a constant of type {ty}, no size")))?;
-        // Nothing of them is in memory, but the small ones are read where shapes and rules need them.
-        let most =
-            if ty.dtype.is_float() || ty.dtype.bits() <= 8 { MOST_ABSENT_BYTES } else { MOST_ABSENT_INDEX_BYTES };
+        let len = len.ok_or_else(|| {
+            PackageError::unusable(path, format!("has a constant of type {ty}, no size"))
+        })?;
+        // Nothing of them is in memory, but the small ones are read where shapes and rules need
+        // them.
+        let most = if ty.dtype.is_float() || ty.dtype.bits() <= 8 {
+            MOST_ABSENT_BYTES
+        } else {
+            MOST_ABSENT_INDEX_BYTES
+        };
         if len > most || code(ty.dtype).is_none() {
-            let reason =
-                format!("has a constant of type {ty}, which no weight file holds; {relative:?} is not beside it");
+            let reason = format!(
+                "has a constant of type {ty}, which no weight file holds; {relative:?} is not beside it"
+            );
             return Err(PackageError::unusable(path, reason));
         }
         Ok(Data::zeros(len))
     })?;
-    crate::valid::check(&program).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
-    Ok(SourceFile { program, n_absent, interfaces })
+    crate::valid::check(&program).map_err(|violations| PackageError::Invalid {
+        path: path.to_owned(),
+        violations,
+    })?;
+    Ok(SourceFile {
+        program,
+        n_absent,
+        interfaces,
+    })
 }

@@ -1,6 +1,7 @@
 //! Updates of states as files have them: an op that writes, then one that reads what was written.
 //!
-//! `y = coreml_update_state(state = s, value = x)` is `write_state(input = s, data = x); y = read_state(input = s)` there.
+//! `y = coreml_update_state(state = s, value = x)` is
+//! `write_state(input = s, data = x); y = read_state(input = s)` there.
 
 use crate::opset::{self, OpDef, Opset};
 use crate::program::{Arg, Function, Op, OpId, Program, ValueId};
@@ -15,7 +16,11 @@ struct Rows {
 impl Rows {
     fn of(opset: Opset) -> Option<Self> {
         let find = |name| opset::find_in(name, opset);
-        Some(Self { update: find("coreml_update_state")?, write: find("write_state")?, read: find("read_state")? })
+        Some(Self {
+            update: find("coreml_update_state")?,
+            write: find("write_state")?,
+            read: find("read_state")?,
+        })
     }
 }
 
@@ -23,10 +28,15 @@ impl Rows {
 pub(super) fn split(program: &Program) -> Program {
     let mut out = program.clone();
     for f in &mut out.functions {
-        let Some(rows) = Rows::of(f.opset) else { continue };
+        let Some(rows) = Rows::of(f.opset) else {
+            continue;
+        };
         for block in 0..f.blocks.len() {
             let old = std::mem::take(&mut f.blocks[block].ops);
-            let new = old.into_iter().flat_map(|id| split_op(f, &rows, id)).collect();
+            let new = old
+                .into_iter()
+                .flat_map(|id| split_op(f, &rows, id))
+                .collect();
             f.blocks[block].ops = new;
         }
     }
@@ -35,10 +45,17 @@ pub(super) fn split(program: &Program) -> Program {
 
 fn split_op(f: &mut Function, rows: &Rows, id: OpId) -> Vec<OpId> {
     let op = f.op(id);
-    let (true, Some(state), Some(value)) = (op.def == rows.update, op.value_arg("state"), op.value_arg("value")) else {
+    let (true, Some(state), Some(value)) = (
+        op.def == rows.update,
+        op.value_arg("state"),
+        op.value_arg("value"),
+    ) else {
         return vec![id];
     };
-    let label = op.name.clone().or_else(|| Some(f.value(*op.results.first()?).name.clone()));
+    let label = op
+        .name
+        .clone()
+        .or_else(|| Some(f.value(*op.results.first()?).name.clone()));
     let write = Op {
         def: rows.write,
         args: bound(rows.write, &[("input", state), ("data", value)]),
@@ -57,7 +74,9 @@ fn split_op(f: &mut Function, rows: &Rows, id: OpId) -> Vec<OpId> {
 
 /// Make each write of a state that is read at once one op.
 pub(super) fn merge(f: &mut Function) {
-    let Some(rows) = Rows::of(f.opset) else { return };
+    let Some(rows) = Rows::of(f.opset) else {
+        return;
+    };
     for block in 0..f.blocks.len() {
         let old = std::mem::take(&mut f.blocks[block].ops);
         let mut new: Vec<OpId> = Vec::with_capacity(old.len());
@@ -76,11 +95,16 @@ pub(super) fn merge(f: &mut Function) {
 fn merged(f: &Function, rows: &Rows, write: OpId, read: OpId) -> Option<Vec<Option<Arg>>> {
     let (write, read) = (f.op(write), f.op(read));
     let (state, value) = (write.value_arg("input")?, write.value_arg("data")?);
-    let pair = write.def == rows.write && read.def == rows.read && read.value_arg("input") == Some(state);
+    let pair =
+        write.def == rows.write && read.def == rows.read && read.value_arg("input") == Some(state);
     pair.then(|| bound(rows.update, &[("state", state), ("value", value)]))
 }
 
 fn bound(def: &OpDef, args: &[(&str, ValueId)]) -> Vec<Option<Arg>> {
-    let arg = |name| args.iter().find(|(n, _)| *n == name).map(|(_, v)| Arg::Value(*v));
+    let arg = |name| {
+        args.iter()
+            .find(|(n, _)| *n == name)
+            .map(|(_, v)| Arg::Value(*v))
+    };
     def.params.iter().map(|p| arg(p.name)).collect()
 }

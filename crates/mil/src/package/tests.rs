@@ -7,7 +7,8 @@ use prost::Message;
 
 use super::Package;
 use super::proto::{
-    self, array_feature_type, binding, dimension, feature_type, immediate_value, tensor_value, value, value_type,
+    self, array_feature_type, binding, dimension, feature_type, immediate_value, tensor_value,
+    value, value_type,
 };
 use crate::data::Data;
 use crate::program::difference;
@@ -42,7 +43,11 @@ const TEXT: &str = r#"program(1.3)
 
 fn sample() -> Package {
     let resolve = |_: &str, seed: u64, ty: &TensorType| {
-        Some(Data::owned((0..ty.byte_len()?).map(|i| (i * 37 % 101) as u8 ^ seed as u8).collect()))
+        Some(Data::owned(
+            (0..ty.byte_len()?)
+                .map(|i| (i * 37 % 101) as u8 ^ seed as u8)
+                .collect(),
+        ))
     };
     Package::new(parse(TEXT, &resolve).unwrap())
 }
@@ -73,7 +78,9 @@ impl Folder {
     fn fault(&self, case: &str, message: &str) -> Option<String> {
         match Package::open(&self.path()) {
             Ok(_) => Some(format!("{case}: it is opened")),
-            Err(e) if !e.to_string().contains(message) => Some(format!("{case}: {e} lacks {message:?}")),
+            Err(e) if !e.to_string().contains(message) => {
+                Some(format!("{case}: {e} lacks {message:?}"))
+            }
             Err(_) => None,
         }
     }
@@ -82,16 +89,29 @@ impl Folder {
 type Change<T> = (&'static str, fn(&mut T), &'static str);
 
 fn main_function(model: &mut proto::Model) -> &mut proto::Function {
-    model.ml_program.as_mut().unwrap().functions.get_mut("main").unwrap()
+    model
+        .ml_program
+        .as_mut()
+        .unwrap()
+        .functions
+        .get_mut("main")
+        .unwrap()
 }
 
 fn body(model: &mut proto::Model) -> &mut proto::Block {
-    main_function(model).block_specializations.get_mut("CoreML8").unwrap()
+    main_function(model)
+        .block_specializations
+        .get_mut("CoreML8")
+        .unwrap()
 }
 
 /// The first op of a type.
 fn op<'a>(model: &'a mut proto::Model, ty: &str) -> &'a mut proto::Operation {
-    body(model).operations.iter_mut().find(|o| o.r#type == ty).unwrap()
+    body(model)
+        .operations
+        .iter_mut()
+        .find(|o| o.r#type == ty)
+        .unwrap()
 }
 
 fn description(model: &mut proto::Model) -> &mut proto::ModelDescription {
@@ -103,7 +123,14 @@ fn input(model: &mut proto::Model) -> &mut proto::FeatureDescription {
 }
 
 fn array(model: &mut proto::Model) -> &mut proto::ArrayFeatureType {
-    match input(model).r#type.as_mut().unwrap().r#type.as_mut().unwrap() {
+    match input(model)
+        .r#type
+        .as_mut()
+        .unwrap()
+        .r#type
+        .as_mut()
+        .unwrap()
+    {
         feature_type::Type::MultiArray(array) => array,
         other => panic!("{other:?}"),
     }
@@ -124,12 +151,21 @@ fn tensor(ty: &mut Option<proto::ValueType>) -> &mut proto::TensorType {
 }
 
 fn size(n: u64) -> proto::Dimension {
-    proto::Dimension { dimension: Some(dimension::Dimension::Constant(dimension::Constant { size: n })) }
+    proto::Dimension {
+        dimension: Some(dimension::Dimension::Constant(dimension::Constant {
+            size: n,
+        })),
+    }
 }
 
 /// The value of the n-th constant.
 fn constant(model: &mut proto::Model, n: usize) -> &mut proto::Value {
-    let op = body(model).operations.iter_mut().filter(|o| o.r#type == "const").nth(n).unwrap();
+    let op = body(model)
+        .operations
+        .iter_mut()
+        .filter(|o| o.r#type == "const")
+        .nth(n)
+        .unwrap();
     op.attributes.get_mut("val").unwrap()
 }
 
@@ -155,16 +191,32 @@ fn elements(value: &mut proto::Value) -> &mut tensor_value::Value {
 }
 
 fn names(list: &[&str]) -> proto::Argument {
-    let binding = |name: &&str| proto::Binding { binding: Some(binding::Binding::Name((*name).to_owned())) };
-    proto::Argument { arguments: list.iter().map(binding).collect() }
+    let binding = |name: &&str| proto::Binding {
+        binding: Some(binding::Binding::Name((*name).to_owned())),
+    };
+    proto::Argument {
+        arguments: list.iter().map(binding).collect(),
+    }
 }
 
 const PROGRAMS: &[Change<proto::Model>] = &[
     ("no program", |m| m.ml_program = None, "holds no ML Program"),
     ("updatable", |m| m.is_updatable = true, "is updatable"),
-    ("no description", |m| m.description = None, "the description does not have it"),
-    ("version", |m| m.ml_program.as_mut().unwrap().version = 2, "it is of version 2"),
-    ("no functions", |m| m.ml_program.as_mut().unwrap().functions.clear(), "the program has none"),
+    (
+        "no description",
+        |m| m.description = None,
+        "the description does not have it",
+    ),
+    (
+        "version",
+        |m| m.ml_program.as_mut().unwrap().version = 2,
+        "it is of version 2",
+    ),
+    (
+        "no functions",
+        |m| m.ml_program.as_mut().unwrap().functions.clear(),
+        "the program has none",
+    ),
     (
         "attribute",
         |m| {
@@ -177,12 +229,24 @@ const PROGRAMS: &[Change<proto::Model>] = &[
     (
         "empty attribute",
         |m| {
-            m.ml_program.as_mut().unwrap().attributes.insert("buildInfo".to_owned(), proto::Value::default());
+            m.ml_program
+                .as_mut()
+                .unwrap()
+                .attributes
+                .insert("buildInfo".to_owned(), proto::Value::default());
         },
         "a type is missing",
     ),
-    ("unknown opset", |m| main_function(m).opset = "CoreML99".to_owned(), "it is of opset \"CoreML99\"; CoreML5"),
-    ("no body", |m| main_function(m).opset = "CoreML7".to_owned(), "has a body for [\"CoreML8\"] only"),
+    (
+        "unknown opset",
+        |m| main_function(m).opset = "CoreML99".to_owned(),
+        "it is of opset \"CoreML99\"; CoreML5",
+    ),
+    (
+        "no body",
+        |m| main_function(m).opset = "CoreML7".to_owned(),
+        "has a body for [\"CoreML8\"] only",
+    ),
     (
         "body with inputs",
         |m| {
@@ -201,16 +265,30 @@ const PROGRAMS: &[Change<proto::Model>] = &[
         },
         "its name is not an identifier",
     ),
-    ("default function", |m| description(m).default_function_name = "other".to_owned(), "the program has none"),
+    (
+        "default function",
+        |m| description(m).default_function_name = "other".to_owned(),
+        "the program has none",
+    ),
 ];
 
 const OPS: &[Change<proto::Model>] = &[
-    ("unknown op", |m| op(m, "linear").r#type = "frob".to_owned(), "ops that are not known: `frob` (ios18)"),
-    ("unknown nested op", |m| op(m, "cond").blocks[0].operations[0].r#type = "frob".to_owned(), "`frob` (ios18)"),
+    (
+        "unknown op",
+        |m| op(m, "linear").r#type = "frob".to_owned(),
+        "ops that are not known: `frob` (ios18)",
+    ),
+    (
+        "unknown nested op",
+        |m| op(m, "cond").blocks[0].operations[0].r#type = "frob".to_owned(),
+        "`frob` (ios18)",
+    ),
     (
         "unknown input",
         |m| {
-            op(m, "linear").inputs.insert("frob".to_owned(), names(&["a"]));
+            op(m, "linear")
+                .inputs
+                .insert("frob".to_owned(), names(&["a"]));
         },
         "op `linear` `y`: it has no input `frob`",
     ),
@@ -224,7 +302,9 @@ const OPS: &[Change<proto::Model>] = &[
     (
         "undefined value",
         |m| {
-            op(m, "linear").inputs.insert("x".to_owned(), names(&["nobody"]));
+            op(m, "linear")
+                .inputs
+                .insert("x".to_owned(), names(&["nobody"]));
         },
         "input `x`: `nobody` is used before it is defined",
     ),
@@ -245,14 +325,18 @@ const OPS: &[Change<proto::Model>] = &[
     (
         "value of a block",
         |m| {
-            op(m, "concat").inputs.insert("values".to_owned(), names(&["t", "y"]));
+            op(m, "concat")
+                .inputs
+                .insert("values".to_owned(), names(&["t", "y"]));
         },
         "`t` is used before it is defined",
     ),
     (
         "two values",
         |m| {
-            op(m, "linear").inputs.insert("x".to_owned(), names(&["a", "a"]));
+            op(m, "linear")
+                .inputs
+                .insert("x".to_owned(), names(&["a", "a"]));
         },
         "input `x` takes one value, not 2",
     ),
@@ -266,29 +350,41 @@ const OPS: &[Change<proto::Model>] = &[
     (
         "empty tuple",
         |m| {
-            op(m, "concat").inputs.insert("values".to_owned(), names(&[]));
+            op(m, "concat")
+                .inputs
+                .insert("values".to_owned(), names(&[]));
         },
         "`values` must be a tuple",
     ),
-    ("empty binding", |m| op(m, "linear").inputs.get_mut("x").unwrap().arguments[0].binding = None, "bound to nothing"),
+    (
+        "empty binding",
+        |m| op(m, "linear").inputs.get_mut("x").unwrap().arguments[0].binding = None,
+        "bound to nothing",
+    ),
     (
         "wrong operand",
         |m| {
-            op(m, "linear").inputs.insert("weight".to_owned(), names(&["axes"]));
+            op(m, "linear")
+                .inputs
+                .insert("weight".to_owned(), names(&["axes"]));
         },
         "`weight` is tensor<int32, [2]>",
     ),
     (
         "state as a tensor",
         |m| {
-            op(m, "linear").inputs.insert("x".to_owned(), names(&["cache"]));
+            op(m, "linear")
+                .inputs
+                .insert("x".to_owned(), names(&["cache"]));
         },
         "`x` is state<",
     ),
     (
         "tensor as a state",
         |m| {
-            op(m, "read_state").inputs.insert("input".to_owned(), names(&["y"]));
+            op(m, "read_state")
+                .inputs
+                .insert("input".to_owned(), names(&["y"]));
         },
         "State",
     ),
@@ -311,7 +407,9 @@ const OPS: &[Change<proto::Model>] = &[
     (
         "const by input",
         |m| {
-            op(m, "const").inputs.insert("val".to_owned(), names(&["x"]));
+            op(m, "const")
+                .inputs
+                .insert("val".to_owned(), names(&["x"]));
         },
         "it has no input `val`",
     ),
@@ -322,7 +420,11 @@ const OPS: &[Change<proto::Model>] = &[
         },
         "`val` is missing",
     ),
-    ("fewer results", |m| op(m, "linear").outputs.clear(), "it gives 1 results, the file declares 0"),
+    (
+        "fewer results",
+        |m| op(m, "linear").outputs.clear(),
+        "it gives 1 results, the file declares 0",
+    ),
     (
         "more results",
         |m| {
@@ -331,7 +433,11 @@ const OPS: &[Change<proto::Model>] = &[
         },
         "it gives 1 results, the file declares 2",
     ),
-    ("no type", |m| op(m, "linear").outputs[0].r#type = None, "result `y`: a type is missing"),
+    (
+        "no type",
+        |m| op(m, "linear").outputs[0].r#type = None,
+        "result `y`: a type is missing",
+    ),
     (
         "other element type",
         |m| tensor(&mut op(m, "linear").outputs[0].r#type).data_type = 10,
@@ -351,14 +457,26 @@ const OPS: &[Change<proto::Model>] = &[
         },
         "`y` is declared tensor<fp32, [3, 4, 1]>",
     ),
-    ("false rank", |m| tensor(&mut op(m, "linear").outputs[0].r#type).rank = 3, "a tensor of rank 3 has 2 dimensions"),
-    ("negative rank", |m| tensor(&mut op(m, "linear").outputs[0].r#type).rank = -1, "a tensor of rank -1"),
+    (
+        "false rank",
+        |m| tensor(&mut op(m, "linear").outputs[0].r#type).rank = 3,
+        "a tensor of rank 3 has 2 dimensions",
+    ),
+    (
+        "negative rank",
+        |m| tensor(&mut op(m, "linear").outputs[0].r#type).rank = -1,
+        "a tensor of rank -1",
+    ),
     (
         "unknown element type",
         |m| tensor(&mut op(m, "linear").outputs[0].r#type).data_type = 99,
         "element type 99 is unknown",
     ),
-    ("no element type", |m| tensor(&mut op(m, "linear").outputs[0].r#type).data_type = 0, "element type 0 is unknown"),
+    (
+        "no element type",
+        |m| tensor(&mut op(m, "linear").outputs[0].r#type).data_type = 0,
+        "element type 0 is unknown",
+    ),
     (
         "no dimension",
         |m| tensor(&mut op(m, "linear").outputs[0].r#type).dimensions[0].dimension = None,
@@ -381,7 +499,11 @@ const OPS: &[Change<proto::Model>] = &[
         },
         "a tensor of 33 dimensions",
     ),
-    ("twice", |m| op(m, "linear").outputs[0].name = "x".to_owned(), "`x` is defined twice"),
+    (
+        "twice",
+        |m| op(m, "linear").outputs[0].name = "x".to_owned(),
+        "`x` is defined twice",
+    ),
     (
         "twice in a block",
         |m| op(m, "cond").blocks[0].operations[0].outputs[0].name = "y".to_owned(),
@@ -420,7 +542,11 @@ const OPS: &[Change<proto::Model>] = &[
         },
         "it runs 1 blocks, 0 are due",
     ),
-    ("block without output", |m| op(m, "cond").blocks[1].outputs.clear(), "the first block gives"),
+    (
+        "block without output",
+        |m| op(m, "cond").blocks[1].outputs.clear(),
+        "the first block gives",
+    ),
     (
         "block of undefined output",
         |m| op(m, "cond").blocks[1].outputs[0] = "nobody".to_owned(),
@@ -439,66 +565,123 @@ const OPS: &[Change<proto::Model>] = &[
         },
         "its blocks are nested deeper than 32 levels",
     ),
-    ("no output", |m| body(m).outputs.clear(), "it is described, the function has none"),
-    ("undefined output", |m| body(m).outputs[0] = "nobody".to_owned(), "output `nobody` is used before"),
-    ("state as output", |m| body(m).outputs[0] = "cache".to_owned(), "the description does not have it"),
+    (
+        "no output",
+        |m| body(m).outputs.clear(),
+        "it is described, the function has none",
+    ),
+    (
+        "undefined output",
+        |m| body(m).outputs[0] = "nobody".to_owned(),
+        "output `nobody` is used before",
+    ),
+    (
+        "state as output",
+        |m| body(m).outputs[0] = "cache".to_owned(),
+        "the description does not have it",
+    ),
     (
         "write of another state",
         |m| {
-            op(m, "write_state").inputs.insert("data".to_owned(), names(&["y"]));
+            op(m, "write_state")
+                .inputs
+                .insert("data".to_owned(), names(&["y"]));
         },
         "`data` is tensor<fp32, [3, 4]>, the state holds tensor<fp16, [3, 11]>",
     ),
 ];
 
 const VALUES: &[Change<proto::Model>] = &[
-    ("no value", |m| constant(m, 1).value = None, "a value is missing"),
-    ("no type", |m| constant(m, 1).r#type = None, "a type is missing"),
-    ("empty immediate", |m| immediate(constant(m, 1)).value = None, "a value is missing"),
+    (
+        "no value",
+        |m| constant(m, 1).value = None,
+        "a value is missing",
+    ),
+    (
+        "no type",
+        |m| constant(m, 1).r#type = None,
+        "a type is missing",
+    ),
+    (
+        "empty immediate",
+        |m| immediate(constant(m, 1)).value = None,
+        "a value is missing",
+    ),
     (
         "no elements",
-        |m| immediate(constant(m, 1)).value = Some(immediate_value::Value::Tensor(proto::TensorValue::default())),
+        |m| {
+            immediate(constant(m, 1)).value =
+                Some(immediate_value::Value::Tensor(proto::TensorValue::default()))
+        },
         "a tensor has no elements",
     ),
     (
         "fewer elements",
-        |m| *elements(constant(m, 1)) = tensor_value::Value::Floats(tensor_value::Floats { values: vec![1.0; 3] }),
+        |m| {
+            *elements(constant(m, 1)) = tensor_value::Value::Floats(tensor_value::Floats {
+                values: vec![1.0; 3],
+            })
+        },
         "12 bytes of elements stand for tensor<fp32, [4]>",
     ),
     (
         "more elements",
-        |m| *elements(constant(m, 1)) = tensor_value::Value::Floats(tensor_value::Floats { values: vec![1.0; 5] }),
+        |m| {
+            *elements(constant(m, 1)) = tensor_value::Value::Floats(tensor_value::Floats {
+                values: vec![1.0; 5],
+            })
+        },
         "20 bytes of elements",
     ),
     (
         "integers as floats",
-        |m| *elements(constant(m, 1)) = tensor_value::Value::Ints(tensor_value::Ints { values: vec![1; 4] }),
+        |m| {
+            *elements(constant(m, 1)) =
+                tensor_value::Value::Ints(tensor_value::Ints { values: vec![1; 4] })
+        },
         "stand in the field of another type",
     ),
     (
         "floats as integers",
-        |m| *elements(constant(m, 2)) = tensor_value::Value::Floats(tensor_value::Floats { values: vec![1.0; 2] }),
+        |m| {
+            *elements(constant(m, 2)) = tensor_value::Value::Floats(tensor_value::Floats {
+                values: vec![1.0; 2],
+            })
+        },
         "stand in the field of another type",
     ),
     (
         "strings as integers",
         |m| {
-            *elements(constant(m, 2)) =
-                tensor_value::Value::Strings(tensor_value::Strings { values: vec![String::new(); 2] })
+            *elements(constant(m, 2)) = tensor_value::Value::Strings(tensor_value::Strings {
+                values: vec![String::new(); 2],
+            })
         },
         "stand in the field of another type",
     ),
     (
         "truth values as integers",
-        |m| *elements(constant(m, 2)) = tensor_value::Value::Bools(tensor_value::Bools { values: vec![true; 2] }),
+        |m| {
+            *elements(constant(m, 2)) = tensor_value::Value::Bools(tensor_value::Bools {
+                values: vec![true; 2],
+            })
+        },
         "stand in the field of another type",
     ),
     (
         "doubles as floats",
-        |m| *elements(constant(m, 1)) = tensor_value::Value::Doubles(tensor_value::Doubles { values: vec![1.0; 4] }),
+        |m| {
+            *elements(constant(m, 1)) = tensor_value::Value::Doubles(tensor_value::Doubles {
+                values: vec![1.0; 4],
+            })
+        },
         "stand in the field of another type",
     ),
-    ("absurd shape", |m| tensor(&mut constant(m, 1).r#type).dimensions[0] = size(u64::MAX), "bytes of elements"),
+    (
+        "absurd shape",
+        |m| tensor(&mut constant(m, 1).r#type).dimensions[0] = size(u64::MAX),
+        "bytes of elements",
+    ),
     (
         "unknown size",
         |m| {
@@ -511,33 +694,50 @@ const VALUES: &[Change<proto::Model>] = &[
         "too wide",
         |m| {
             tensor(&mut constant(m, 2).r#type).data_type = 22;
-            *elements(constant(m, 2)) = tensor_value::Value::Ints(tensor_value::Ints { values: vec![70_000, 1] });
+            *elements(constant(m, 2)) = tensor_value::Value::Ints(tensor_value::Ints {
+                values: vec![70_000, 1],
+            });
         },
         "stand in the field of another type",
     ),
     (
         "list",
-        |m| immediate(constant(m, 1)).value = Some(immediate_value::Value::List(proto::Values::default())),
+        |m| {
+            immediate(constant(m, 1)).value =
+                Some(immediate_value::Value::List(proto::Values::default()))
+        },
         "of another kind than its type",
     ),
     (
         "tuple",
-        |m| immediate(constant(m, 1)).value = Some(immediate_value::Value::Tuple(proto::Values::default())),
+        |m| {
+            immediate(constant(m, 1)).value =
+                Some(immediate_value::Value::Tuple(proto::Values::default()))
+        },
         "of another kind than its type",
     ),
     (
         "dictionary",
         |m| {
-            immediate(constant(m, 1)).value =
-                Some(immediate_value::Value::Dictionary(proto::DictionaryValue::default()))
+            immediate(constant(m, 1)).value = Some(immediate_value::Value::Dictionary(
+                proto::DictionaryValue::default(),
+            ))
         },
         "of another kind than its type",
     ),
     (
         "strings",
         |m| {
-            let info = m.ml_program.as_mut().unwrap().attributes.get_mut("buildInfo").unwrap();
-            let Some(immediate_value::Value::Dictionary(d)) = &mut immediate(info).value else { panic!() };
+            let info = m
+                .ml_program
+                .as_mut()
+                .unwrap()
+                .attributes
+                .get_mut("buildInfo")
+                .unwrap();
+            let Some(immediate_value::Value::Dictionary(d)) = &mut immediate(info).value else {
+                panic!()
+            };
             *elements(d.values[0].key.as_mut().unwrap()) =
                 tensor_value::Value::Strings(tensor_value::Strings { values: vec![] });
         },
@@ -546,8 +746,16 @@ const VALUES: &[Change<proto::Model>] = &[
     (
         "half an entry",
         |m| {
-            let info = m.ml_program.as_mut().unwrap().attributes.get_mut("buildInfo").unwrap();
-            let Some(immediate_value::Value::Dictionary(d)) = &mut immediate(info).value else { panic!() };
+            let info = m
+                .ml_program
+                .as_mut()
+                .unwrap()
+                .attributes
+                .get_mut("buildInfo")
+                .unwrap();
+            let Some(immediate_value::Value::Dictionary(d)) = &mut immediate(info).value else {
+                panic!()
+            };
             d.values[0].value = None;
         },
         "an entry lacks its key or value",
@@ -556,17 +764,45 @@ const VALUES: &[Change<proto::Model>] = &[
         "entry of another type",
         |m| {
             let other = constant(m, 1).clone();
-            let info = m.ml_program.as_mut().unwrap().attributes.get_mut("buildInfo").unwrap();
-            let Some(immediate_value::Value::Dictionary(d)) = &mut immediate(info).value else { panic!() };
+            let info = m
+                .ml_program
+                .as_mut()
+                .unwrap()
+                .attributes
+                .get_mut("buildInfo")
+                .unwrap();
+            let Some(immediate_value::Value::Dictionary(d)) = &mut immediate(info).value else {
+                panic!()
+            };
             d.values[0].value = Some(other);
         },
         "is not of its type",
     ),
-    ("offset of the header", |m| blob(m).offset = 0, "records stand at multiples of 64"),
-    ("offset between records", |m| blob(m).offset = 65, "records stand at multiples of 64"),
-    ("offset of data", |m| blob(m).offset += 64, "no record stands here"),
-    ("offset beyond", |m| blob(m).offset = 1 << 40, "it is beyond the end"),
-    ("offset at the top", |m| blob(m).offset = !63, "it is beyond the end"),
+    (
+        "offset of the header",
+        |m| blob(m).offset = 0,
+        "records stand at multiples of 64",
+    ),
+    (
+        "offset between records",
+        |m| blob(m).offset = 65,
+        "records stand at multiples of 64",
+    ),
+    (
+        "offset of data",
+        |m| blob(m).offset += 64,
+        "no record stands here",
+    ),
+    (
+        "offset beyond",
+        |m| blob(m).offset = 1 << 40,
+        "it is beyond the end",
+    ),
+    (
+        "offset at the top",
+        |m| blob(m).offset = !63,
+        "it is beyond the end",
+    ),
     (
         "another constant",
         |m| tensor(&mut constant(m, 0).r#type).dimensions[0] = size(5),
@@ -587,20 +823,44 @@ const VALUES: &[Change<proto::Model>] = &[
         |m| tensor(&mut constant(m, 0).r#type).dimensions[0] = size(1 << 62),
         "the program says tensor<fp32",
     ),
-    ("other file", |m| blob(m).file_name = "@model_path/weights/other.bin".to_owned(), "other.bin"),
-    ("no model path", |m| blob(m).file_name = "weights/weight.bin".to_owned(), "does not begin with @model_path/"),
+    (
+        "other file",
+        |m| blob(m).file_name = "@model_path/weights/other.bin".to_owned(),
+        "other.bin",
+    ),
+    (
+        "no model path",
+        |m| blob(m).file_name = "weights/weight.bin".to_owned(),
+        "does not begin with @model_path/",
+    ),
     (
         "upwards",
         |m| blob(m).file_name = "@model_path/../../../etc/passwd".to_owned(),
         "not a path inside of the package",
     ),
-    ("root", |m| blob(m).file_name = "@model_path//etc/passwd".to_owned(), "not a path inside of the package"),
-    ("folder", |m| blob(m).file_name = "@model_path/weights".to_owned(), "no regular file"),
-    ("the folder itself", |m| blob(m).file_name = "@model_path/".to_owned(), "not a path inside of the package"),
+    (
+        "root",
+        |m| blob(m).file_name = "@model_path//etc/passwd".to_owned(),
+        "not a path inside of the package",
+    ),
+    (
+        "folder",
+        |m| blob(m).file_name = "@model_path/weights".to_owned(),
+        "no regular file",
+    ),
+    (
+        "the folder itself",
+        |m| blob(m).file_name = "@model_path/".to_owned(),
+        "not a path inside of the package",
+    ),
 ];
 
 const DESCRIPTIONS: &[Change<proto::Model>] = &[
-    ("missing input", |m| description(m).input.clear(), "input `x`: the description does not have it"),
+    (
+        "missing input",
+        |m| description(m).input.clear(),
+        "input `x`: the description does not have it",
+    ),
     (
         "missing output",
         |m| {
@@ -608,7 +868,11 @@ const DESCRIPTIONS: &[Change<proto::Model>] = &[
         },
         "output `k`: the description does not have it",
     ),
-    ("missing state", |m| description(m).state.clear(), "state `cache`: the description does not have it"),
+    (
+        "missing state",
+        |m| description(m).state.clear(),
+        "state `cache`: the description does not have it",
+    ),
     (
         "more",
         |m| {
@@ -618,11 +882,22 @@ const DESCRIPTIONS: &[Change<proto::Model>] = &[
         },
         "input `more`: it is described, the function has none",
     ),
-    ("no type", |m| input(m).r#type = None, "it is described without a type"),
-    ("no kind", |m| input(m).r#type.as_mut().unwrap().r#type = None, "it is described without a type"),
+    (
+        "no type",
+        |m| input(m).r#type = None,
+        "it is described without a type",
+    ),
+    (
+        "no kind",
+        |m| input(m).r#type.as_mut().unwrap().r#type = None,
+        "it is described without a type",
+    ),
     (
         "other kind",
-        |m| input(m).r#type.as_mut().unwrap().r#type = Some(feature_type::Type::Int64(proto::Empty {})),
+        |m| {
+            input(m).r#type.as_mut().unwrap().r#type =
+                Some(feature_type::Type::Int64(proto::Empty {}))
+        },
         "another kind of feature",
     ),
     (
@@ -633,11 +908,31 @@ const DESCRIPTIONS: &[Change<proto::Model>] = &[
         },
         "it is described without a type",
     ),
-    ("other element type", |m| array(m).data_type = 65552, "it is described as fp16, the function has tensor<fp32"),
-    ("unknown element type", |m| array(m).data_type = 7, "it is described as element type 7"),
-    ("other shape", |m| array(m).shape = vec![4, 1], "it is described with shape [4, 1]"),
-    ("other rank", |m| array(m).shape = vec![3], "it is described with shape [3]"),
-    ("negative", |m| array(m).shape = vec![3, -1], "a dimension of -1"),
+    (
+        "other element type",
+        |m| array(m).data_type = 65552,
+        "it is described as fp16, the function has tensor<fp32",
+    ),
+    (
+        "unknown element type",
+        |m| array(m).data_type = 7,
+        "it is described as element type 7",
+    ),
+    (
+        "other shape",
+        |m| array(m).shape = vec![4, 1],
+        "it is described with shape [4, 1]",
+    ),
+    (
+        "other rank",
+        |m| array(m).shape = vec![3],
+        "it is described with shape [3]",
+    ),
+    (
+        "negative",
+        |m| array(m).shape = vec![3, -1],
+        "a dimension of -1",
+    ),
     (
         "range of another rank",
         |m| {
@@ -645,44 +940,67 @@ const DESCRIPTIONS: &[Change<proto::Model>] = &[
         },
         "its ranges of sizes",
     ),
-    ("range of a known size", |m| ranges(m)[0].upper_bound = 9, "its ranges of sizes"),
+    (
+        "range of a known size",
+        |m| ranges(m)[0].upper_bound = 9,
+        "its ranges of sizes",
+    ),
     (
         "range upside down",
-        |m| ranges(m)[1] = proto::SizeRange { lower_bound: 9, upper_bound: 3 },
+        |m| {
+            ranges(m)[1] = proto::SizeRange {
+                lower_bound: 9,
+                upper_bound: 3,
+            }
+        },
         "its sizes range from 9 to 3",
     ),
-    ("default outside", |m| ranges(m)[1].lower_bound = 2, "its ranges of sizes"),
+    (
+        "default outside",
+        |m| ranges(m)[1].lower_bound = 2,
+        "its ranges of sizes",
+    ),
     (
         "no shapes",
         |m| {
-            array(m).flexibility =
-                Some(array_feature_type::ShapeFlexibility::Enumerated(array_feature_type::EnumeratedShapes::default()));
+            array(m).flexibility = Some(array_feature_type::ShapeFlexibility::Enumerated(
+                array_feature_type::EnumeratedShapes::default(),
+            ));
         },
         "its enumerated shapes",
     ),
     (
         "other shapes",
         |m| {
-            let shapes =
-                vec![array_feature_type::Shape { shape: vec![3, 1] }, array_feature_type::Shape { shape: vec![4, 1] }];
-            array(m).flexibility =
-                Some(array_feature_type::ShapeFlexibility::Enumerated(array_feature_type::EnumeratedShapes { shapes }));
+            let shapes = vec![
+                array_feature_type::Shape { shape: vec![3, 1] },
+                array_feature_type::Shape { shape: vec![4, 1] },
+            ];
+            array(m).flexibility = Some(array_feature_type::ShapeFlexibility::Enumerated(
+                array_feature_type::EnumeratedShapes { shapes },
+            ));
         },
         "its enumerated shapes",
     ),
-    ("prediction", |m| description(m).predicted_feature_name = "label".to_owned(), "the function has no such output"),
+    (
+        "prediction",
+        |m| description(m).predicted_feature_name = "label".to_owned(),
+        "the function has no such output",
+    ),
     (
         "function",
         |m| {
-            description(m)
-                .functions
-                .push(proto::FunctionDescription { name: "other".to_owned(), ..Default::default() });
+            description(m).functions.push(proto::FunctionDescription {
+                name: "other".to_owned(),
+                ..Default::default()
+            });
         },
         "function `other`: it is described, the program has none",
     ),
 ];
 
-/// Found by fuzzing: what was read without names was written with them, and was another program then.
+/// Found by fuzzing: what was read without names was written with them, and was another program
+/// then.
 #[test]
 fn ops_without_a_name_get_that_of_their_result() {
     fn forget(block: &mut proto::Block) {
@@ -726,9 +1044,17 @@ fn weight_files_that_are_damaged_are_refused() {
     for (at, byte, message) in [
         (4, 1, "is weight storage of version 1"),
         (7, 1, "is weight storage of version 16777218"),
-        (offset, 0, "no record stands here: it begins with 0xdeadbe00"),
+        (
+            offset,
+            0,
+            "no record stands here: it begins with 0xdeadbe00",
+        ),
         (offset + 3, 0, "no record stands here"),
-        (offset + 4, 1, "it holds fp16, the program says tensor<fp32, [4, 12]>"),
+        (
+            offset + 4,
+            1,
+            "it holds fp16, the program says tensor<fp32, [4, 12]>",
+        ),
         (offset + 4, 99, "it holds an unknown type"),
         (offset + 7, 1, "it holds an unknown type"),
         (offset + 8, 0, "it holds 0 bytes, the program says"),
@@ -762,14 +1088,46 @@ fn folders_that_are_damaged_are_refused() {
     let mut faults = Vec::new();
     for (from, to, message) in [
         ("\"1.0.0\"", "\"2.0.0\"", "has format version \"2.0.0\""),
-        ("\"fileFormatVersion\"", "\"version\"", "is no manifest: missing field"),
-        ("\"rootModelIdentifier\": \"", "\"rootModelIdentifier\": \"0", "which of its items is the model"),
-        ("com.apple.CoreML/model.mlmodel", "com.apple.CoreML/other.mlmodel", "other.mlmodel"),
-        ("com.apple.CoreML/model.mlmodel", "com.apple.CoreML", "is no regular file"),
-        ("com.apple.CoreML/model.mlmodel", "../../secret", "is not below the package's folder"),
-        ("com.apple.CoreML/model.mlmodel", "/etc/passwd", "is not below the package's folder"),
-        ("com.apple.CoreML/model.mlmodel", "", "is not below the package's folder"),
-        ("com.apple.CoreML/model.mlmodel", "com.apple.CoreML/../com.apple.CoreML/model.mlmodel", "is not below"),
+        (
+            "\"fileFormatVersion\"",
+            "\"version\"",
+            "is no manifest: missing field",
+        ),
+        (
+            "\"rootModelIdentifier\": \"",
+            "\"rootModelIdentifier\": \"0",
+            "which of its items is the model",
+        ),
+        (
+            "com.apple.CoreML/model.mlmodel",
+            "com.apple.CoreML/other.mlmodel",
+            "other.mlmodel",
+        ),
+        (
+            "com.apple.CoreML/model.mlmodel",
+            "com.apple.CoreML",
+            "is no regular file",
+        ),
+        (
+            "com.apple.CoreML/model.mlmodel",
+            "../../secret",
+            "is not below the package's folder",
+        ),
+        (
+            "com.apple.CoreML/model.mlmodel",
+            "/etc/passwd",
+            "is not below the package's folder",
+        ),
+        (
+            "com.apple.CoreML/model.mlmodel",
+            "",
+            "is not below the package's folder",
+        ),
+        (
+            "com.apple.CoreML/model.mlmodel",
+            "com.apple.CoreML/../com.apple.CoreML/model.mlmodel",
+            "is not below",
+        ),
         ("{", "[", "is no manifest"),
     ] {
         let changed = manifest.replacen(from, to, if from == "{" { 1 } else { 9 });
@@ -798,7 +1156,12 @@ fn folders_that_are_damaged_are_refused() {
 #[cfg(unix)]
 #[test]
 fn links_out_of_a_package_are_refused() {
-    for name in [MODEL, WEIGHTS, "Manifest.json", "Data/com.apple.CoreML/weights"] {
+    for name in [
+        MODEL,
+        WEIGHTS,
+        "Manifest.json",
+        "Data/com.apple.CoreML/weights",
+    ] {
         let folder = Folder::new();
         let outside = folder.0.path().join("outside");
         fs::rename(folder.file(name), &outside).unwrap();
@@ -812,7 +1175,8 @@ fn links_out_of_a_package_are_refused() {
     }
 }
 
-/// A model file that ends too early, or has other bits, is an error or another model, and never a panic.
+/// A model file that ends too early, or has other bits, is an error or another model, and never a
+/// panic.
 #[test]
 fn model_files_that_are_damaged_do_not_panic() {
     let folder = Folder::new();
@@ -825,7 +1189,9 @@ fn model_files_that_are_damaged_do_not_panic() {
     for _ in 0..200 {
         let mut bad = good.clone();
         for _ in 0..2 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let at = (random >> 33) as usize % bad.len();
             bad[at] ^= 1 << (random >> 60 & 7);
         }

@@ -53,30 +53,45 @@ pub(super) fn type_to_proto(ty: &Type) -> proto::ValueType {
         }
         Type::List(t, len) => {
             let length = Some(dim_to_proto(len.map_or(Dim::Symbol(Symbol(0)), Dim::Known)));
-            value_type::Type::List(Box::new(proto::ListType { r#type: boxed(t), length }))
+            value_type::Type::List(Box::new(proto::ListType {
+                r#type: boxed(t),
+                length,
+            }))
         }
-        Type::Tuple(types) => {
-            value_type::Type::Tuple(proto::TupleType { types: types.iter().map(type_to_proto).collect() })
-        }
-        Type::Dict(k, v) => {
-            value_type::Type::Dictionary(Box::new(proto::DictionaryType { key_type: boxed(k), value_type: boxed(v) }))
-        }
+        Type::Tuple(types) => value_type::Type::Tuple(proto::TupleType {
+            types: types.iter().map(type_to_proto).collect(),
+        }),
+        Type::Dict(k, v) => value_type::Type::Dictionary(Box::new(proto::DictionaryType {
+            key_type: boxed(k),
+            value_type: boxed(v),
+        })),
     };
     proto::ValueType { r#type: Some(ty) }
 }
 
 fn tensor_to_proto(ty: &TensorType) -> proto::TensorType {
-    let data_type = CODES.iter().find(|(d, _)| *d == ty.dtype).map_or(0, |(_, code)| *code);
+    let data_type = CODES
+        .iter()
+        .find(|(d, _)| *d == ty.dtype)
+        .map_or(0, |(_, code)| *code);
     let dimensions = ty.shape.iter().map(|d| dim_to_proto(*d)).collect();
-    proto::TensorType { data_type, rank: ty.rank() as i64, dimensions }
+    proto::TensorType {
+        data_type,
+        rank: ty.rank() as i64,
+        dimensions,
+    }
 }
 
 fn dim_to_proto(dim: Dim) -> proto::Dimension {
     let dimension = match dim {
-        Dim::Known(size) => dimension::Dimension::Constant(dimension::Constant { size: size as u64 }),
+        Dim::Known(size) => {
+            dimension::Dimension::Constant(dimension::Constant { size: size as u64 })
+        }
         Dim::Symbol(_) => dimension::Dimension::Unknown(dimension::Unknown { variadic: false }),
     };
-    proto::Dimension { dimension: Some(dimension) }
+    proto::Dimension {
+        dimension: Some(dimension),
+    }
 }
 
 /// The type that a message says; `symbol` makes the dimensions that are not known.
@@ -96,49 +111,77 @@ fn nested_type(
         return Err(format!("a type is nested deeper than {MAX_DEPTH} levels"));
     }
     let mut inner = |ty: &Option<proto::ValueType>| nested_type(ty.as_ref(), symbol, depth + 1);
-    Ok(match ty.and_then(|t| t.r#type.as_ref()).ok_or("a type is missing")? {
-        value_type::Type::Tensor(t) => Type::Tensor(tensor_from_proto(t, symbol)?),
-        value_type::Type::State(s) => match inner(&s.wrapped_type)? {
-            Type::Tensor(t) => Type::State(t),
-            other => return Err(format!("a state holds a tensor, not {other}")),
+    Ok(
+        match ty
+            .and_then(|t| t.r#type.as_ref())
+            .ok_or("a type is missing")?
+        {
+            value_type::Type::Tensor(t) => Type::Tensor(tensor_from_proto(t, symbol)?),
+            value_type::Type::State(s) => match inner(&s.wrapped_type)? {
+                Type::Tensor(t) => Type::State(t),
+                other => return Err(format!("a state holds a tensor, not {other}")),
+            },
+            value_type::Type::List(l) => {
+                let element = inner(&l.r#type)?;
+                let len = match l.length {
+                    Some(length) => dim_from_proto(length, symbol)?.known(),
+                    None => None,
+                };
+                Type::List(Box::new(element), len)
+            }
+            value_type::Type::Tuple(t) => {
+                let types = t
+                    .types
+                    .iter()
+                    .map(|t| nested_type(Some(t), symbol, depth + 1));
+                Type::Tuple(types.collect::<Result<_, _>>()?)
+            }
+            value_type::Type::Dictionary(d) => {
+                let key = inner(&d.key_type)?;
+                Type::Dict(Box::new(key), Box::new(inner(&d.value_type)?))
+            }
         },
-        value_type::Type::List(l) => {
-            let element = inner(&l.r#type)?;
-            let len = match l.length {
-                Some(length) => dim_from_proto(length, symbol)?.known(),
-                None => None,
-            };
-            Type::List(Box::new(element), len)
-        }
-        value_type::Type::Tuple(t) => {
-            let types = t.types.iter().map(|t| nested_type(Some(t), symbol, depth + 1));
-            Type::Tuple(types.collect::<Result<_, _>>()?)
-        }
-        value_type::Type::Dictionary(d) => {
-            let key = inner(&d.key_type)?;
-            Type::Dict(Box::new(key), Box::new(inner(&d.value_type)?))
-        }
-    })
+    )
 }
 
-fn tensor_from_proto(ty: &proto::TensorType, symbol: &mut dyn FnMut() -> Symbol) -> Result<TensorType, String> {
-    let dtype = CODES.iter().find(|(_, code)| *code == ty.data_type).map(|(d, _)| *d);
+fn tensor_from_proto(
+    ty: &proto::TensorType,
+    symbol: &mut dyn FnMut() -> Symbol,
+) -> Result<TensorType, String> {
+    let dtype = CODES
+        .iter()
+        .find(|(_, code)| *code == ty.data_type)
+        .map(|(d, _)| *d);
     let dtype = dtype.ok_or_else(|| format!("element type {} is unknown", ty.data_type))?;
     if usize::try_from(ty.rank) != Ok(ty.dimensions.len()) {
-        return Err(format!("a tensor of rank {} has {} dimensions", ty.rank, ty.dimensions.len()));
+        return Err(format!(
+            "a tensor of rank {} has {} dimensions",
+            ty.rank,
+            ty.dimensions.len()
+        ));
     }
     if ty.dimensions.len() > MAX_RANK {
-        return Err(format!("a tensor of {} dimensions, {MAX_RANK} are the most", ty.dimensions.len()));
+        return Err(format!(
+            "a tensor of {} dimensions, {MAX_RANK} are the most",
+            ty.dimensions.len()
+        ));
     }
-    let shape = ty.dimensions.iter().map(|d| dim_from_proto(*d, symbol)).collect::<Result<_, _>>()?;
+    let shape = ty
+        .dimensions
+        .iter()
+        .map(|d| dim_from_proto(*d, symbol))
+        .collect::<Result<_, _>>()?;
     Ok(TensorType { dtype, shape })
 }
 
-fn dim_from_proto(dim: proto::Dimension, symbol: &mut dyn FnMut() -> Symbol) -> Result<Dim, String> {
+fn dim_from_proto(
+    dim: proto::Dimension,
+    symbol: &mut dyn FnMut() -> Symbol,
+) -> Result<Dim, String> {
     match dim.dimension {
-        Some(dimension::Dimension::Constant(c)) => {
-            usize::try_from(c.size).map(Dim::Known).map_err(|_| format!("a dimension of {} elements", c.size))
-        }
+        Some(dimension::Dimension::Constant(c)) => usize::try_from(c.size)
+            .map(Dim::Known)
+            .map_err(|_| format!("a dimension of {} elements", c.size)),
         Some(dimension::Dimension::Unknown(u)) if !u.variadic => Ok(Dim::Symbol(symbol())),
         Some(dimension::Dimension::Unknown(_)) => Err("a tensor of unknown rank".to_owned()),
         None => Err("a dimension without size".to_owned()),
@@ -148,27 +191,44 @@ fn dim_from_proto(dim: proto::Dimension, symbol: &mut dyn FnMut() -> Symbol) -> 
 /// Whether a constant goes to the weight file of a program of this opset.
 pub(super) fn is_blob(ty: &TensorType, opset: Opset) -> bool {
     let (rank, n) = (ty.rank(), ty.n_elements().unwrap_or(0));
-    let early = matches!(ty.dtype, DType::Fp16 | DType::Fp32 | DType::Uint8 | DType::Int8);
+    let early = matches!(
+        ty.dtype,
+        DType::Fp16 | DType::Fp32 | DType::Uint8 | DType::Int8
+    );
     let stored = early || opset >= Opset::CoreMl8 && blob::code(ty.dtype).is_some();
-    // A half-precision constant that is written out has made Core ML abort (rustnn's tests), unless it is a scalar.
+    // A half-precision constant that is written out has made Core ML abort (rustnn's tests), unless
+    // it is a scalar.
     stored && rank > 0 && n > 0 && (n >= MIN_BLOB_ELEMENTS || ty.dtype == DType::Fp16)
 }
 
 /// A literal as a message; what is large goes to `plan`.
 pub(super) fn literal_to_proto(literal: &Literal, opset: Opset, plan: &mut Plan) -> proto::Value {
     let mut items = |items: &[Literal]| proto::Values {
-        values: items.iter().map(|item| literal_to_proto(item, opset, plan)).collect(),
+        values: items
+            .iter()
+            .map(|item| literal_to_proto(item, opset, plan))
+            .collect(),
     };
     let immediate = match literal {
         Literal::Tensor(ty, data) if is_blob(ty, opset) => {
-            let blob = value::BlobFileValue { file_name: WEIGHT_PATH.to_owned(), offset: plan.place(ty, data) };
+            let blob = value::BlobFileValue {
+                file_name: WEIGHT_PATH.to_owned(),
+                offset: plan.place(ty, data),
+            };
             let r#type = Some(type_to_proto(&Type::Tensor(ty.clone())));
-            return proto::Value { r#type, value: Some(value::Value::BlobFile(blob)) };
+            return proto::Value {
+                r#type,
+                value: Some(value::Value::BlobFile(blob)),
+            };
         }
         Literal::Tensor(ty, data) => immediate_value::Value::Tensor(tensor_value(ty.dtype, data)),
         Literal::String(s) => {
-            let strings = tensor_value::Value::Strings(tensor_value::Strings { values: vec![s.clone()] });
-            immediate_value::Value::Tensor(proto::TensorValue { value: Some(strings) })
+            let strings = tensor_value::Value::Strings(tensor_value::Strings {
+                values: vec![s.clone()],
+            });
+            immediate_value::Value::Tensor(proto::TensorValue {
+                value: Some(strings),
+            })
         }
         Literal::List(_, list) => immediate_value::Value::List(items(list)),
         Literal::Tuple(tuple) => immediate_value::Value::Tuple(items(tuple)),
@@ -177,11 +237,18 @@ pub(super) fn literal_to_proto(literal: &Literal, opset: Opset, plan: &mut Plan)
                 key: Some(literal_to_proto(k, opset, plan)),
                 value: Some(literal_to_proto(v, opset, plan)),
             };
-            immediate_value::Value::Dictionary(proto::DictionaryValue { values: pairs.iter().map(pair).collect() })
+            immediate_value::Value::Dictionary(proto::DictionaryValue {
+                values: pairs.iter().map(pair).collect(),
+            })
         }
     };
-    let immediate = value::Value::Immediate(proto::ImmediateValue { value: Some(immediate) });
-    proto::Value { r#type: Some(type_to_proto(&literal.ty())), value: Some(immediate) }
+    let immediate = value::Value::Immediate(proto::ImmediateValue {
+        value: Some(immediate),
+    });
+    proto::Value {
+        r#type: Some(type_to_proto(&literal.ty())),
+        value: Some(immediate),
+    }
 }
 
 fn chunks<const N: usize, T>(bytes: &[u8], f: impl Fn([u8; N]) -> T) -> Vec<T> {
@@ -194,24 +261,39 @@ fn tensor_value(dtype: DType, data: &Data) -> proto::TensorValue {
     let bytes = data.to_vec();
     let ints = |values| Value::Ints(Ints { values });
     let value = match dtype {
-        DType::Bool => Value::Bools(Bools { values: bytes.iter().map(|b| *b != 0).collect() }),
-        DType::Fp32 => Value::Floats(Floats { values: chunks(&bytes, f32::from_le_bytes) }),
-        DType::Fp64 => Value::Doubles(Doubles { values: chunks(&bytes, f64::from_le_bytes) }),
+        DType::Bool => Value::Bools(Bools {
+            values: bytes.iter().map(|b| *b != 0).collect(),
+        }),
+        DType::Fp32 => Value::Floats(Floats {
+            values: chunks(&bytes, f32::from_le_bytes),
+        }),
+        DType::Fp64 => Value::Doubles(Doubles {
+            values: chunks(&bytes, f64::from_le_bytes),
+        }),
         DType::Int16 => ints(chunks(&bytes, |b| i16::from_le_bytes(b).into())),
         DType::Uint16 => ints(chunks(&bytes, |b| u16::from_le_bytes(b).into())),
         DType::Int32 => ints(chunks(&bytes, i32::from_le_bytes)),
-        DType::Int64 | DType::Uint64 => Value::LongInts(LongInts { values: chunks(&bytes, i64::from_le_bytes) }),
+        DType::Int64 | DType::Uint64 => Value::LongInts(LongInts {
+            values: chunks(&bytes, i64::from_le_bytes),
+        }),
         _ => Value::Bytes(Packed { values: bytes }),
     };
     proto::TensorValue { value: Some(value) }
 }
 
 /// The literal that a message says.
-pub(super) fn literal_from_proto(value: &proto::Value, resolve: Resolve<'_>) -> Result<Literal, String> {
+pub(super) fn literal_from_proto(
+    value: &proto::Value,
+    resolve: Resolve<'_>,
+) -> Result<Literal, String> {
     nested_literal(value, resolve, 0)
 }
 
-fn nested_literal(value: &proto::Value, resolve: Resolve<'_>, depth: usize) -> Result<Literal, String> {
+fn nested_literal(
+    value: &proto::Value,
+    resolve: Resolve<'_>,
+    depth: usize,
+) -> Result<Literal, String> {
     if depth > MAX_DEPTH {
         return Err(format!("a value is nested deeper than {MAX_DEPTH} levels"));
     }
@@ -225,27 +307,45 @@ fn nested_literal(value: &proto::Value, resolve: Resolve<'_>, depth: usize) -> R
         (value::Value::BlobFile(_), _) => return Err(format!("a {ty} cannot be in a weight file")),
     };
     let mut items = |values: &[proto::Value]| -> Result<Vec<Literal>, String> {
-        values.iter().map(|v| nested_literal(v, resolve, depth + 1)).collect()
+        values
+            .iter()
+            .map(|v| nested_literal(v, resolve, depth + 1))
+            .collect()
     };
     match (immediate, ty) {
         (immediate_value::Value::Tensor(t), Type::Tensor(ty)) => tensor_literal(ty, t),
         (immediate_value::Value::List(list), Type::List(element, len)) => {
             let list = items(&list.values)?;
-            if len.is_some_and(|n| n != list.len()) || list.iter().any(|item| !item.ty().compatible(&element)) {
-                return Err(format!("the {} items of a list are not those of its type", list.len()));
+            if len.is_some_and(|n| n != list.len())
+                || list.iter().any(|item| !item.ty().compatible(&element))
+            {
+                return Err(format!(
+                    "the {} items of a list are not those of its type",
+                    list.len()
+                ));
             }
             Ok(Literal::List(*element, list))
         }
         (immediate_value::Value::Tuple(tuple), ty @ Type::Tuple(_)) => {
             let tuple = Literal::Tuple(items(&tuple.values)?);
-            if tuple.ty().compatible(&ty) { Ok(tuple) } else { Err(format!("{} stands for {ty}", tuple.ty())) }
+            if tuple.ty().compatible(&ty) {
+                Ok(tuple)
+            } else {
+                Err(format!("{} stands for {ty}", tuple.ty()))
+            }
         }
         (immediate_value::Value::Dictionary(dict), Type::Dict(k, v)) => {
             let mut pairs = Vec::new();
             for pair in &dict.values {
-                let (key, value) =
-                    pair.key.as_ref().zip(pair.value.as_ref()).ok_or("an entry lacks its key or value")?;
-                let pair = (nested_literal(key, resolve, depth + 1)?, nested_literal(value, resolve, depth + 1)?);
+                let (key, value) = pair
+                    .key
+                    .as_ref()
+                    .zip(pair.value.as_ref())
+                    .ok_or("an entry lacks its key or value")?;
+                let pair = (
+                    nested_literal(key, resolve, depth + 1)?,
+                    nested_literal(value, resolve, depth + 1)?,
+                );
                 if !pair.0.ty().compatible(&k) || !pair.1.ty().compatible(&v) {
                     return Err("an entry of a dictionary is not of its type".to_owned());
                 }
@@ -263,21 +363,41 @@ fn tensor_literal(ty: TensorType, value: &proto::TensorValue) -> Result<Literal,
     if let (DType::String, Value::Strings(s)) = (ty.dtype, value) {
         return match s.values.as_slice() {
             [s] if ty.rank() == 0 => Ok(Literal::String(s.clone())),
-            _ => Err(format!("{} strings stand for {ty}; strings are scalars", s.values.len())),
+            _ => Err(format!(
+                "{} strings stand for {ty}; strings are scalars",
+                s.values.len()
+            )),
         };
     }
     let narrow = |v: &[i32]| -> Option<Vec<u8>> {
-        let (bits, signed) = (ty.dtype.bits() as u32, matches!(ty.dtype, DType::Int8 | DType::Int16 | DType::Int32));
-        let (low, high) =
-            if signed { (-1i64 << (bits - 1), (1i64 << (bits - 1)) - 1) } else { (0, (1i64 << bits) - 1) };
+        let (bits, signed) = (
+            ty.dtype.bits() as u32,
+            matches!(ty.dtype, DType::Int8 | DType::Int16 | DType::Int32),
+        );
+        let (low, high) = if signed {
+            (-1i64 << (bits - 1), (1i64 << (bits - 1)) - 1)
+        } else {
+            (0, (1i64 << bits) - 1)
+        };
         let fits = v.iter().all(|&i| (low..=high).contains(&i64::from(i)));
-        fits.then(|| v.iter().flat_map(|i| i.to_le_bytes().into_iter().take(bits as usize / 8)).collect())
+        fits.then(|| {
+            v.iter()
+                .flat_map(|i| i.to_le_bytes().into_iter().take(bits as usize / 8))
+                .collect()
+        })
     };
     let bytes = match (ty.dtype, value) {
         (DType::Bool, Value::Bools(v)) => Some(v.values.iter().map(|b| u8::from(*b)).collect()),
-        (DType::Fp32, Value::Floats(v)) => Some(v.values.iter().flat_map(|f| f.to_le_bytes()).collect()),
-        (DType::Fp64, Value::Doubles(v)) => Some(v.values.iter().flat_map(|f| f.to_le_bytes()).collect()),
-        (DType::Int32 | DType::Int16 | DType::Uint16 | DType::Int8 | DType::Uint8, Value::Ints(v)) => narrow(&v.values),
+        (DType::Fp32, Value::Floats(v)) => {
+            Some(v.values.iter().flat_map(|f| f.to_le_bytes()).collect())
+        }
+        (DType::Fp64, Value::Doubles(v)) => {
+            Some(v.values.iter().flat_map(|f| f.to_le_bytes()).collect())
+        }
+        (
+            DType::Int32 | DType::Int16 | DType::Uint16 | DType::Int8 | DType::Uint8,
+            Value::Ints(v),
+        ) => narrow(&v.values),
         (DType::Int64 | DType::Uint64, Value::LongInts(v)) => {
             Some(v.values.iter().flat_map(|i| i.to_le_bytes()).collect())
         }
@@ -285,7 +405,8 @@ fn tensor_literal(ty: TensorType, value: &proto::TensorValue) -> Result<Literal,
         (_, Value::Bytes(v)) => Some(v.values.clone()),
         _ => None,
     };
-    let bytes: Vec<u8> = bytes.ok_or_else(|| format!("the elements of a {ty} stand in the field of another type"))?;
+    let bytes: Vec<u8> = bytes
+        .ok_or_else(|| format!("the elements of a {ty} stand in the field of another type"))?;
     if ty.byte_len() != Some(bytes.len()) {
         return Err(format!("{} bytes of elements stand for {ty}", bytes.len()));
     }

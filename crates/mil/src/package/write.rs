@@ -30,7 +30,8 @@ pub struct Summary {
 }
 
 impl Package {
-    /// Write the package to `path`, where nothing may be yet. Equal packages are written as equal bytes.
+    /// Write the package to `path`, where nothing may be yet. Equal packages are written as equal
+    /// bytes.
     pub fn write(&self, path: &Path, items: &[Item]) -> Result<Summary, PackageError> {
         vacant(path)?;
         let (partial, summary) = self.write_partial(path, items)?;
@@ -38,7 +39,8 @@ impl Package {
         Ok(summary)
     }
 
-    /// Write the package to `path` in the place of the package that may be there, which stays until the new one is whole.
+    /// Write the package to `path` in the place of the package that may be there, which stays until
+    /// the new one is whole.
     pub fn replace(&self, path: &Path, items: &[Item]) -> Result<Summary, PackageError> {
         replaceable(path, FILE_NAME, "package")?;
         let (partial, summary) = self.write_partial(path, items)?;
@@ -46,10 +48,20 @@ impl Package {
         Ok(summary)
     }
 
-    fn write_partial(&self, path: &Path, items: &[Item]) -> Result<(Partial, Summary), PackageError> {
-        check(self).map_err(|violations| PackageError::Invalid { path: path.to_owned(), violations })?;
+    fn write_partial(
+        &self,
+        path: &Path,
+        items: &[Item],
+    ) -> Result<(Partial, Summary), PackageError> {
+        check(self).map_err(|violations| PackageError::Invalid {
+            path: path.to_owned(),
+            violations,
+        })?;
         let partial = Partial::folder(path).map_err(PackageError::io(path))?;
-        let mut summary = Summary { n_functions: self.program.functions().len(), ..Summary::default() };
+        let mut summary = Summary {
+            n_functions: self.program.functions().len(),
+            ..Summary::default()
+        };
         let mut plan = Plan::default();
         let model = model(self, &mut plan).encode_to_vec();
         let folder = partial.path().join(DATA).join(CORE_ML);
@@ -59,17 +71,30 @@ impl Package {
             name: name.to_owned(),
             path: format!("{author}/{name}"),
         };
-        let mut entries = vec![entry(CORE_ML, "model.mlmodel", "CoreML Model Specification")];
-        summary.model_bytes = create_in(&partial, &folder.join("model.mlmodel"), |out| out.write_all(&model))?;
+        let mut entries = vec![entry(
+            CORE_ML,
+            "model.mlmodel",
+            "CoreML Model Specification",
+        )];
+        summary.model_bytes = create_in(&partial, &folder.join("model.mlmodel"), |out| {
+            out.write_all(&model)
+        })?;
         if plan.len() > 0 {
             entries.push(entry(CORE_ML, "weights", "CoreML Model Weights"));
             summary.n_constants = plan.len();
-            summary.weight_bytes = create_in(&partial, &folder.join("weights/weight.bin"), |out| plan.write(out))?;
+            summary.weight_bytes =
+                create_in(&partial, &folder.join("weights/weight.bin"), |out| {
+                    plan.write(out)
+                })?;
         }
         for item in items {
             named_well(item, &entries, path)?;
             entries.push(entry(&item.author, &item.name, &item.description));
-            let to = partial.path().join(DATA).join(&item.author).join(&item.name);
+            let to = partial
+                .path()
+                .join(DATA)
+                .join(&item.author)
+                .join(&item.name);
             summary.item_bytes += match &item.content {
                 Content::Bytes(bytes) => create_in(&partial, &to, |out| out.write_all(bytes))?,
                 Content::Made(make) => {
@@ -78,7 +103,9 @@ impl Package {
                 }
                 Content::File(from) => {
                     let mut from_file = File::open(from).map_err(PackageError::io(from))?;
-                    create_in(&partial, &to, |out| std::io::copy(&mut from_file, out).map(|_| ()))?
+                    create_in(&partial, &to, |out| {
+                        std::io::copy(&mut from_file, out).map(|_| ())
+                    })?
                 }
             };
         }
@@ -92,15 +119,22 @@ impl Package {
 /// An item is one file in a folder of its author.
 fn named_well(item: &Item, entries: &[Entry], path: &Path) -> Result<(), PackageError> {
     let word = |s: &str| !s.is_empty() && s != "." && s != ".." && !s.contains(['/', '\\', '\0']);
-    let fail =
-        |reason: &str| Err(PackageError::unusable(path, format!("item `{}` of `{}` {reason}", item.name, item.author)));
+    let fail = |reason: &str| {
+        Err(PackageError::unusable(
+            path,
+            format!("item `{}` of `{}` {reason}", item.name, item.author),
+        ))
+    };
     if !word(&item.author) || !word(&item.name) {
         return fail("must have an author and a name that are names of files");
     }
     if item.author == CORE_ML {
         return fail("must have another author, this one is Core ML's");
     }
-    if entries.iter().any(|e| e.author == item.author && e.name == item.name) {
+    if entries
+        .iter()
+        .any(|e| e.author == item.author && e.name == item.name)
+    {
         return fail("stands twice");
     }
     Ok(())
@@ -109,14 +143,25 @@ fn named_well(item: &Item, entries: &[Entry], path: &Path) -> Result<(), Package
 /// Give a partial its name, which another writer may have taken meanwhile.
 pub(super) fn put(partial: Partial, path: &Path) -> Result<(), PackageError> {
     partial.put().map_err(|fault| match fault.kind() {
-        std::io::ErrorKind::AlreadyExists => PackageError::Exists { path: path.to_owned() },
-        _ => PackageError::Io { path: path.to_owned(), fault },
+        std::io::ErrorKind::AlreadyExists => PackageError::Exists {
+            path: path.to_owned(),
+        },
+        _ => PackageError::Io {
+            path: path.to_owned(),
+            fault,
+        },
     })
 }
 
 /// Nothing may be at `path`.
 pub(super) fn vacant(path: &Path) -> Result<(), PackageError> {
-    if path.symlink_metadata().is_ok() { Err(PackageError::Exists { path: path.to_owned() }) } else { Ok(()) }
+    if path.symlink_metadata().is_ok() {
+        Err(PackageError::Exists {
+            path: path.to_owned(),
+        })
+    } else {
+        Ok(())
+    }
 }
 
 /// Nothing may be at `path` but a `kind`, which is known by its `file`.
@@ -124,7 +169,10 @@ pub(super) fn replaceable(path: &Path, file: &str, kind: &str) -> Result<(), Pac
     if path.symlink_metadata().is_err() || path.join(file).is_file() {
         return Ok(());
     }
-    Err(PackageError::unusable(path, format!("exists and is no {kind}: remove it or write elsewhere")))
+    Err(PackageError::unusable(
+        path,
+        format!("exists and is no {kind}: remove it or write elsewhere"),
+    ))
 }
 
 /// Write a file into a partial, its folders included; its size.
@@ -145,20 +193,30 @@ pub(super) fn create(
     let io = || PackageError::io(path);
     let mut out = BufWriter::new(File::create(path).map_err(io())?);
     write(&mut out).map_err(io())?;
-    let file = out.into_inner().map_err(|e| PackageError::Io { path: path.to_owned(), fault: e.into_error() })?;
+    let file = out.into_inner().map_err(|e| PackageError::Io {
+        path: path.to_owned(),
+        fault: e.into_error(),
+    })?;
     Ok(file.metadata().map_err(io())?.len())
 }
 
 /// The model file; `plan` gains the constants of the weight file.
 pub(super) fn model(package: &Package, plan: &mut Plan) -> proto::Model {
-    let opset = package.program.functions().first().map_or(Opset::CoreMl5, |f| f.opset);
+    let opset = package
+        .program
+        .functions()
+        .first()
+        .map_or(Opset::CoreMl5, |f| f.opset);
     let plain = Interface::default();
     let features = package
         .program
         .functions()
         .iter()
         .map(|f| description::to_proto(f, package.interfaces.get(&f.name).unwrap_or(&plain)));
-    let mut description = proto::ModelDescription { metadata: metadata(package), ..Default::default() };
+    let mut description = proto::ModelDescription {
+        metadata: metadata(package),
+        ..Default::default()
+    };
     if is_plain(package) {
         for f in features {
             description.input = f.input;
@@ -169,7 +227,9 @@ pub(super) fn model(package: &Package, plan: &mut Plan) -> proto::Model {
         }
     } else {
         description.functions = features.collect();
-        description.default_function_name.clone_from(&package.default_function);
+        description
+            .default_function_name
+            .clone_from(&package.default_function);
     }
     proto::Model {
         specification_version: encode::specification_version(opset),

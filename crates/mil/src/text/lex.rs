@@ -26,7 +26,11 @@ pub(super) struct Lexer<'a> {
 
 impl<'a> Lexer<'a> {
     pub fn new(text: &'a str) -> Self {
-        Self { text, at: 0, start: 0 }
+        Self {
+            text,
+            at: 0,
+            start: 0,
+        }
     }
 
     /// An error at the token that was read last.
@@ -34,14 +38,20 @@ impl<'a> Lexer<'a> {
         let before = &self.text[..self.start];
         let line = before.matches('\n').count() + 1;
         let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
-        ParseError { line, column, message: shortened(message.into()) }
+        ParseError {
+            line,
+            column,
+            message: shortened(message.into()),
+        }
     }
 
     pub fn next(&mut self) -> Result<Token<'a>, ParseError> {
         self.skip_blank();
         self.start = self.at;
         let rest = &self.text[self.at..];
-        let Some(c) = rest.chars().next() else { return Ok(Token::End) };
+        let Some(c) = rest.chars().next() else {
+            return Ok(Token::End);
+        };
         if rest.starts_with("->") {
             self.at += 2;
             return Ok(Token::Arrow);
@@ -112,7 +122,8 @@ fn word_len(rest: &str) -> usize {
     let is_number = rest.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.'));
     let mut previous = ' ';
     for (i, c) in rest.char_indices() {
-        let sign = matches!(c, '-' | '+') && (i == 0 || is_number && matches!(previous, 'p' | 'P' | 'e' | 'E'));
+        let sign = matches!(c, '-' | '+')
+            && (i == 0 || is_number && matches!(previous, 'p' | 'P' | 'e' | 'E'));
         if !sign && !is_word(c) {
             return i;
         }

@@ -28,7 +28,8 @@ impl Lines {
     }
 }
 
-/// Find the lines of a text that [`parse`](super::parse()) accepts; of another those up to the first that is no text.
+/// Find the lines of a text that [`parse`](super::parse()) accepts; of another those up to the
+/// first that is no text.
 pub fn lines(text: &str) -> Lines {
     let mut found = Lines::default();
     let mut lexer = Lexer::new(text);
@@ -44,7 +45,13 @@ pub fn lines(text: &str) -> Lines {
             (Token::End, _) => break,
             (Token::Word(name), Some(("func", _))) => {
                 function = Some(name.to_owned());
-                found.functions.insert(name.to_owned(), Function { line, values: HashMap::new() });
+                found.functions.insert(
+                    name.to_owned(),
+                    Function {
+                        line,
+                        values: HashMap::new(),
+                    },
+                );
             }
             (Token::Mark('=' | ','), Some((name, at))) if depth == 0 => {
                 if let Some(function) = function.as_ref().and_then(|f| found.functions.get_mut(f)) {
@@ -55,7 +62,11 @@ pub fn lines(text: &str) -> Lines {
             (Token::Mark(')' | ']' | '>'), _) => depth = depth.saturating_sub(1),
             _ => {}
         }
-        word = if let Token::Word(name) = token { Some((name, line)) } else { None };
+        word = if let Token::Word(name) = token {
+            Some((name, line))
+        } else {
+            None
+        };
     }
     found
 }
@@ -73,13 +84,23 @@ mod tests {
             [1, 1]> i = topk(x = y, k = int32(1));
     } -> (t, i);\n func g<ios18>(bool p) { bool y = logical_not(x = p); } -> (y);\n}";
         let found = lines(text);
-        assert_eq!((found.function("f"), found.function("g"), found.function("h")), (Some(4), Some(10), None));
+        assert_eq!(
+            (
+                found.function("f"),
+                found.function("g"),
+                found.function("h")
+            ),
+            (Some(4), Some(10), None)
+        );
         let of = |name| found.value("f", name);
         assert_eq!(
             (of("y"), of("t"), of("i"), of("x"), of("z"), of("k")),
             (Some(6), Some(7), Some(8), None, None, None)
         );
-        assert_eq!((found.value("g", "y"), found.value("h", "y")), (Some(10), None));
+        assert_eq!(
+            (found.value("g", "y"), found.value("h", "y")),
+            (Some(10), None)
+        );
         assert_eq!(lines("no { text <<<").function("no"), None);
     }
 }

@@ -15,7 +15,11 @@ pub struct Elements {
 impl Elements {
     /// None yet.
     pub fn new(dtype: DType) -> Self {
-        Self { dtype, bytes: Vec::new(), n: 0 }
+        Self {
+            dtype,
+            bytes: Vec::new(),
+            n: 0,
+        }
     }
 
     /// Append the number of that text; `None` where it is no number of this type.
@@ -31,7 +35,10 @@ impl Elements {
                 v.cast_unsigned()
             }
             DType::Fp8E4M3 | DType::Fp8E5M2 | DType::String => return None,
-            _ => word.parse::<u64>().ok().filter(|v| v.leading_zeros() as usize >= 64 - self.dtype.bits())?,
+            _ => word
+                .parse::<u64>()
+                .ok()
+                .filter(|v| v.leading_zeros() as usize >= 64 - self.dtype.bits())?,
         };
         for i in 0..self.dtype.bits() {
             let bit = self.n * self.dtype.bits() + i;
@@ -45,15 +52,19 @@ impl Elements {
     }
 }
 
-/// The bits of a number of this type. What a text spells in digits and the type does not reach is no number of the type;
-/// infinity and NaN are spelled out, as Apple's compiler does it.
+/// The bits of a number of this type. What a text spells in digits and the type does not reach is
+/// no number of the type; infinity and NaN are spelled out, as Apple's compiler does it.
 fn float_bits(word: &str, dtype: DType) -> Option<u64> {
     let (negative, name) = signed(word)?;
     let sign = u64::from(negative) << (dtype.bits() - 1);
     if name == "nan" {
         return Some(quiet_nan(dtype)? | sign);
     }
-    let v = if name == "inf" { f64::INFINITY } else { float(name)? };
+    let v = if name == "inf" {
+        f64::INFINITY
+    } else {
+        float(name)?
+    };
     let (bits, is_finite) = match dtype {
         DType::Fp16 => (u64::from(f64_to_f16(v)), f64_to_f16(v) & 0x7c00 != 0x7c00),
         DType::Bf16 => (u64::from(f64_to_bf16(v)), f64_to_bf16(v) & 0x7f80 != 0x7f80),
@@ -76,9 +87,14 @@ fn signed(word: &str) -> Option<(bool, &str)> {
 /// A finite number, decimal or in C99's hexadecimal form.
 pub fn float(word: &str) -> Option<f64> {
     let (negative, digits) = signed(word)?;
-    let v = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+    let v = match digits
+        .strip_prefix("0x")
+        .or_else(|| digits.strip_prefix("0X"))
+    {
         Some(hex) => hex_float(hex)?,
-        None if digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') => digits.parse().ok()?,
+        None if digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') => {
+            digits.parse().ok()?
+        }
         None => return None,
     };
     v.is_finite().then_some(if negative { -v } else { v })
@@ -86,7 +102,10 @@ pub fn float(word: &str) -> Option<f64> {
 
 fn hex_float(hex: &str) -> Option<f64> {
     let (mantissa, exponent) = hex.split_once(['p', 'P'])?;
-    let exponent: i32 = exponent.parse().ok().filter(|e: &i32| (-5000..=5000).contains(e))?;
+    let exponent: i32 = exponent
+        .parse()
+        .ok()
+        .filter(|e: &i32| (-5000..=5000).contains(e))?;
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     if whole.is_empty() || whole.len() + fraction.len() > 15 {
         return None;

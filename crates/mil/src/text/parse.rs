@@ -1,4 +1,5 @@
-//! Parser. Every error has a line and a column; nothing that the text claims is allocated before it is read.
+//! Parser. Every error has a line and a column; nothing that the text claims is allocated before it
+//! is read.
 
 use std::collections::{HashMap, HashSet};
 
@@ -32,7 +33,14 @@ pub type Resolve<'a> = &'a dyn Fn(&str, u64, &TensorType) -> Option<Data>;
 pub fn parse(text: &str, resolve: Resolve<'_>) -> Result<Program, ParseError> {
     let mut lexer = Lexer::new(text);
     let token = lexer.next()?;
-    let mut parser = Parser { lexer, token, resolve, depth: 0, n_wildcards: 0, in_literal: false };
+    let mut parser = Parser {
+        lexer,
+        token,
+        resolve,
+        depth: 0,
+        n_wildcards: 0,
+        in_literal: false,
+    };
     parser.program()
 }
 
@@ -67,7 +75,11 @@ impl<'a> Parser<'a> {
     }
 
     fn expect(&mut self, mark: char) -> Parsed<()> {
-        if self.eat(mark)? { Ok(()) } else { self.error(format!("`{mark}` is due, {} stands here", show(self.token))) }
+        if self.eat(mark)? {
+            Ok(())
+        } else {
+            self.error(format!("`{mark}` is due, {} stands here", show(self.token)))
+        }
     }
 
     fn word(&mut self, what: &str) -> Parsed<&'a str> {
@@ -88,7 +100,11 @@ impl<'a> Parser<'a> {
     }
 
     /// Items separated by commas up to `close`, which is consumed.
-    fn list<T>(&mut self, close: char, mut item: impl FnMut(&mut Self) -> Parsed<T>) -> Parsed<Vec<T>> {
+    fn list<T>(
+        &mut self,
+        close: char,
+        mut item: impl FnMut(&mut Self) -> Parsed<T>,
+    ) -> Parsed<Vec<T>> {
         let mut out = Vec::new();
         if self.eat(close)? {
             return Ok(out);
@@ -128,9 +144,15 @@ impl<'a> Parser<'a> {
             functions.push(function);
         }
         if self.token != Token::End {
-            return self.error(format!("{} stands after the end of the program", show(self.token)));
+            return self.error(format!(
+                "{} stands after the end of the program",
+                show(self.token)
+            ));
         }
-        Ok(Program { attributes, functions })
+        Ok(Program {
+            attributes,
+            functions,
+        })
     }
 
     fn attributes(&mut self) -> Parsed<Vec<(String, Literal)>> {
@@ -202,7 +224,10 @@ impl<'a> Parser<'a> {
             self.keyword("block")?;
             self.expect('(')?;
             let block = scope.function.append_block();
-            let outside = (std::mem::replace(&mut scope.block, block), std::mem::take(&mut scope.local));
+            let outside = (
+                std::mem::replace(&mut scope.block, block),
+                std::mem::take(&mut scope.local),
+            );
             self.nested(|p| {
                 p.n_wildcards = scope.function.n_symbols;
                 p.inputs(scope)?;
@@ -256,7 +281,10 @@ impl<'a> Parser<'a> {
         }
         let name = self.word("an op")?;
         let Some(def) = opset::find_in(name, scope.function.opset) else {
-            return self.error(format!("opset {} has no op `{name}`", scope.function.opset.name()));
+            return self.error(format!(
+                "opset {} has no op `{name}`",
+                scope.function.opset.name()
+            ));
         };
         self.expect('(')?;
         let mut args = self.list(')', |p| p.argument(scope, def))?;
@@ -270,9 +298,22 @@ impl<'a> Parser<'a> {
                 }
             }
         }
-        let blocks = if self.eat('{')? { self.nested_blocks(scope)? } else { Vec::new() };
+        let blocks = if self.eat('{')? {
+            self.nested_blocks(scope)?
+        } else {
+            Vec::new()
+        };
         self.expect(';')?;
-        self.append(scope, Statement { def, args, blocks, declared, name: op_name })
+        self.append(
+            scope,
+            Statement {
+                def,
+                args,
+                blocks,
+                declared,
+                name: op_name,
+            },
+        )
     }
 
     fn argument(&mut self, scope: &Scope<'a>, def: &'static OpDef) -> Parsed<(&'static str, Arg)> {
@@ -288,17 +329,27 @@ impl<'a> Parser<'a> {
             }
             Token::Word(w) if scope.values.contains_key(w) => {
                 let value = self.value(scope)?;
-                if param.accepts == Accepts::Tensors { Arg::Values(vec![value]) } else { Arg::Value(value) }
+                if param.accepts == Accepts::Tensors {
+                    Arg::Values(vec![value])
+                } else {
+                    Arg::Value(value)
+                }
             }
             Token::Word(w) if is_type_word(w) => Arg::Literal(self.typed_literal()?),
-            other => return self.error(format!("{} is no value that is defined here", show(other))),
+            other => {
+                return self.error(format!("{} is no value that is defined here", show(other)));
+            }
         };
         Ok((param.name, arg))
     }
 
     fn op_attribute(&mut self, def: &'static OpDef) -> Parsed<(Option<&'static str>, Literal)> {
         let key = self.word("the name of an attribute")?;
-        let param = def.params.iter().find(|p| def.attributes && p.name == key).map(|p| p.name);
+        let param = def
+            .params
+            .iter()
+            .find(|p| def.attributes && p.name == key)
+            .map(|p| p.name);
         if param.is_none() && key != "name" {
             return self.error(format!("op `{}` has no attribute `{key}`", def.name));
         }
@@ -307,26 +358,47 @@ impl<'a> Parser<'a> {
     }
 
     fn append(&mut self, scope: &mut Scope<'a>, statement: Statement<'a>) -> Parsed<()> {
-        let Statement { def, args, blocks, declared, name } = statement;
+        let Statement {
+            def,
+            args,
+            blocks,
+            declared,
+            name,
+        } = statement;
         let mut given: Vec<&str> = args.iter().map(|(n, _)| *n).collect();
         given.sort_unstable();
         if let Some(twice) = given.windows(2).find(|w| w[0] == w[1]) {
-            return self.error(format!("parameter `{}` of op `{}` is bound twice", twice[0], def.name));
+            return self.error(format!(
+                "parameter `{}` of op `{}` is bound twice",
+                twice[0], def.name
+            ));
         }
         let first = declared.first().map_or(def.name, |d| d.1);
-        let id = match scope.function.append_op(scope.block, def, args, blocks, first, Origin::default()) {
-            Ok(id) => id,
-            Err(e) => return self.error(e.to_string()),
-        };
+        let id =
+            match scope
+                .function
+                .append_op(scope.block, def, args, blocks, first, Origin::default())
+            {
+                Ok(id) => id,
+                Err(e) => return self.error(e.to_string()),
+            };
         scope.function.ops[id.index()].name = name;
         let results = scope.function.op(id).results.clone();
         if results.len() != declared.len() {
-            return self.error(format!("op `{}` gives {} results, not {}", def.name, results.len(), declared.len()));
+            return self.error(format!(
+                "op `{}` gives {} results, not {}",
+                def.name,
+                results.len(),
+                declared.len()
+            ));
         }
         for ((ty, name), result) in declared.iter().zip(results) {
             let inferred = &mut scope.function.values[result.index()].ty;
             if !inferred.compatible(ty) {
-                return Err(self.lexer.error(format!("`{name}` is declared {ty}, op `{}` gives {inferred}", def.name)));
+                return Err(self.lexer.error(format!(
+                    "`{name}` is declared {ty}, op `{}` gives {inferred}",
+                    def.name
+                )));
             }
             inferred.refine(ty);
             self.declare(scope, name, result)?;
@@ -359,7 +431,10 @@ impl<'a> Parser<'a> {
                 self.expect('[')?;
                 let shape = self.list(']', Self::dim)?;
                 if shape.len() > MAX_RANK {
-                    return self.error(format!("a tensor of {} dimensions, {MAX_RANK} are the most", shape.len()));
+                    return self.error(format!(
+                        "a tensor of {} dimensions, {MAX_RANK} are the most",
+                        shape.len()
+                    ));
                 }
                 self.expect('>')?;
                 Ok(Type::Tensor(TensorType { dtype, shape }))
@@ -455,12 +530,18 @@ impl<'a> Parser<'a> {
                     p.advance()?;
                     Ok(Literal::String(unescape(s)))
                 }
-                other => p.error(format!("a quoted string is due, {} stands here", show(other))),
+                other => p.error(format!(
+                    "a quoted string is due, {} stands here",
+                    show(other)
+                )),
             },
             Type::Tensor(t) => p.tensor(t),
             Type::List(element, _) => {
                 p.expect('[')?;
-                Ok(Literal::List((**element).clone(), p.list(']', |p| p.bare(element))?))
+                Ok(Literal::List(
+                    (**element).clone(),
+                    p.list(']', |p| p.bare(element))?,
+                ))
             }
             Type::Tuple(types) => {
                 p.expect('(')?;
@@ -496,15 +577,33 @@ impl<'a> Parser<'a> {
         let mut shape = vec![None; ty.rank()];
         self.elements(&mut shape, 0, &mut elements)?;
         // Below an empty dimension nothing says how long the others are; the type does.
-        let fits = shape.iter().zip(&ty.shape).all(|(n, d)| n.is_none_or(|n| d.compatible(Dim::Known(n))));
+        let fits = shape
+            .iter()
+            .zip(&ty.shape)
+            .all(|(n, d)| n.is_none_or(|n| d.compatible(Dim::Known(n))));
         if !fits {
             return self.error(format!("the elements do not fill a {ty}"));
         }
-        let dims = shape.iter().zip(&ty.shape).map(|(n, d)| n.map_or(*d, Dim::Known)).collect();
-        Ok(Literal::Tensor(TensorType { dtype: ty.dtype, shape: dims }, Data::owned(elements.bytes)))
+        let dims = shape
+            .iter()
+            .zip(&ty.shape)
+            .map(|(n, d)| n.map_or(*d, Dim::Known))
+            .collect();
+        Ok(Literal::Tensor(
+            TensorType {
+                dtype: ty.dtype,
+                shape: dims,
+            },
+            Data::owned(elements.bytes),
+        ))
     }
 
-    fn elements(&mut self, shape: &mut [Option<usize>], level: usize, out: &mut Elements) -> Parsed<()> {
+    fn elements(
+        &mut self,
+        shape: &mut [Option<usize>],
+        level: usize,
+        out: &mut Elements,
+    ) -> Parsed<()> {
         if level == shape.len() {
             let word = self.word("a number")?;
             return match out.push(word) {
@@ -544,7 +643,9 @@ struct Statement<'a> {
 }
 
 fn uint(literal: &Literal) -> Option<u64> {
-    let Literal::Tensor(ty, data) = literal else { return None };
+    let Literal::Tensor(ty, data) = literal else {
+        return None;
+    };
     let bytes: [u8; 8] = data.to_vec().try_into().ok()?;
     (ty.dtype == DType::Uint64).then(|| u64::from_le_bytes(bytes))
 }

@@ -16,7 +16,8 @@ pub const WEIGHT_PATH: &str = "@model_path/weights/weight.bin";
 /// Constants with fewer elements are written out. Source: coremltools' writer.
 const MIN_BLOB_ELEMENTS: usize = 10;
 
-/// The constants that are printed as references into a weight file, each at the offset that the file would have it.
+/// The constants that are printed as references into a weight file, each at the offset that the
+/// file would have it.
 ///
 /// Offsets are those of weight blob storage v2. Equal constants are one.
 #[derive(Debug)]
@@ -35,7 +36,10 @@ impl Default for Blobs {
 impl Blobs {
     /// Constants name this as their file.
     pub fn at(path: &str) -> Self {
-        Self { plan: Plan::default(), path: path.to_owned() }
+        Self {
+            plan: Plan::default(),
+            path: path.to_owned(),
+        }
     }
 
     /// The constant at `offset`, if it has this type.
@@ -67,9 +71,15 @@ pub fn print(program: &Program, blobs: &mut Blobs) -> String {
     print_with(program, blobs, &|_, _| Vec::new())
 }
 
-/// The same with notes on ops, as Apple's compiler leaves them; [`parse`](super::parse()) does not read such a text.
+/// The same with notes on ops, as Apple's compiler leaves them; [`parse`](super::parse()) does not
+/// read such a text.
 pub fn print_with(program: &Program, blobs: &mut Blobs, notes: Notes<'_>) -> String {
-    let mut printer = Printer { out: String::new(), blobs, opset: Opset::CoreMl8, notes };
+    let mut printer = Printer {
+        out: String::new(),
+        blobs,
+        opset: Opset::CoreMl8,
+        notes,
+    };
     printer.out.push_str("program(1.3)\n");
     if !program.attributes.is_empty() {
         printer.attributes(&program.attributes);
@@ -112,7 +122,13 @@ impl Printer<'_> {
         put!(self, "    func {}<{}>(", f.name, f.opset.name());
         for (i, input) in f.body().inputs.iter().enumerate() {
             let value = f.value(*input);
-            put!(self, "{}{} {}", if i > 0 { ", " } else { "" }, value.ty, value.name);
+            put!(
+                self,
+                "{}{} {}",
+                if i > 0 { ", " } else { "" },
+                value.ty,
+                value.name
+            );
         }
         self.out.push_str(") ");
         if !f.attributes.is_empty() {
@@ -137,7 +153,12 @@ impl Printer<'_> {
 
     fn names(&mut self, f: &Function, values: &[ValueId]) {
         for (i, v) in values.iter().enumerate() {
-            put!(self, "{}{}", if i > 0 { ", " } else { "" }, f.value(*v).name);
+            put!(
+                self,
+                "{}{}",
+                if i > 0 { ", " } else { "" },
+                f.value(*v).name
+            );
         }
     }
 
@@ -147,11 +168,27 @@ impl Printer<'_> {
         self.out.push_str(&indent);
         for (i, r) in op.results.iter().enumerate() {
             let value = f.value(*r);
-            put!(self, "{}{} {}", if i > 0 { ", " } else { "" }, value.ty, value.name);
+            put!(
+                self,
+                "{}{} {}",
+                if i > 0 { ", " } else { "" },
+                value.ty,
+                value.name
+            );
         }
-        put!(self, "{}{}(", if op.results.is_empty() { "" } else { " = " }, op.def.name);
-        let mut args: Vec<(&str, &Arg)> =
-            op.def.params.iter().zip(&op.args).filter_map(|(p, a)| Some((p.name, a.as_ref()?))).collect();
+        put!(
+            self,
+            "{}{}(",
+            if op.results.is_empty() { "" } else { " = " },
+            op.def.name
+        );
+        let mut args: Vec<(&str, &Arg)> = op
+            .def
+            .params
+            .iter()
+            .zip(&op.args)
+            .filter_map(|(p, a)| Some((p.name, a.as_ref()?)))
+            .collect();
         args.sort_by_key(|(name, _)| *name);
         let mut attributes = Vec::new();
         if op.def.attributes {
@@ -164,29 +201,39 @@ impl Printer<'_> {
         self.out.push(')');
         let name = op.name.as_ref().map(|n| Arg::Literal(Literal::string(n)));
         attributes.extend(name.iter().map(|n| ("name", n)));
-        let notes: Vec<(String, Arg)> = (self.notes)(f, id).into_iter().map(|(n, l)| (n, Arg::Literal(l))).collect();
+        let notes: Vec<(String, Arg)> = (self.notes)(f, id)
+            .into_iter()
+            .map(|(n, l)| (n, Arg::Literal(l)))
+            .collect();
         attributes.extend(notes.iter().map(|(n, a)| (n.as_str(), a)));
         attributes.sort_by_key(|(name, _)| *name);
         for (i, (name, arg)) in attributes.iter().enumerate() {
             put!(self, "{}{name} = ", if i > 0 { ", " } else { "[" });
             self.arg(f, arg);
         }
-        self.out.push_str(if attributes.is_empty() { "" } else { "]" });
+        self.out
+            .push_str(if attributes.is_empty() { "" } else { "]" });
         if !op.blocks.is_empty() {
             self.blocks(f, op, depth);
         }
         self.out.push_str(";\n");
     }
 
-    /// The blocks of an op, in braces behind its attributes. Nothing that Apple's compiler wrote with nested blocks was at
-    /// hand, so this form is ours.
+    /// The blocks of an op, in braces behind its attributes. Nothing that Apple's compiler wrote
+    /// with nested blocks was at hand, so this form is ours.
     fn blocks(&mut self, f: &Function, op: &Op, depth: usize) {
         let indent = "    ".repeat(depth);
         self.out.push_str(" {\n");
         for &block in &op.blocks {
             put!(self, "{indent}    block(");
             for (i, input) in f.block(block).inputs.iter().enumerate() {
-                put!(self, "{}{} {}", if i > 0 { ", " } else { "" }, f.value(*input).ty, f.value(*input).name);
+                put!(
+                    self,
+                    "{}{} {}",
+                    if i > 0 { ", " } else { "" },
+                    f.value(*input).ty,
+                    f.value(*input).name
+                );
             }
             self.out.push_str(") ");
             self.block(f, block, depth + 1);
@@ -309,7 +356,9 @@ fn element(dtype: DType, bytes: &[u8], at: usize) -> String {
     match dtype {
         DType::Bool => (bytes[at] != 0).to_string(),
         DType::Fp16 => hex_float(f64::from(f16_to_f32(read_bits(bytes, at, 16) as u16))),
-        DType::Bf16 => hex_float(f64::from(f32::from_bits((read_bits(bytes, at, 16) as u32) << 16))),
+        DType::Bf16 => hex_float(f64::from(f32::from_bits(
+            (read_bits(bytes, at, 16) as u32) << 16,
+        ))),
         DType::Fp32 => hex_float(f64::from(f32::from_bits(read_bits(bytes, at, 32) as u32))),
         DType::Fp64 => hex_float(f64::from_bits(read_bits(bytes, at, 64))),
         DType::Int4 | DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => {
@@ -338,7 +387,8 @@ fn hex_float(v: f64) -> String {
         return format!("{sign}0x0p+0");
     }
     let bits = v.to_bits();
-    let (mut exponent, mut fraction) = (((bits >> 52) & 0x7ff) as i32 - 1023, bits & ((1 << 52) - 1));
+    let (mut exponent, mut fraction) =
+        (((bits >> 52) & 0x7ff) as i32 - 1023, bits & ((1 << 52) - 1));
     if exponent == -1023 {
         // A subnormal: shift the leading one to where the implicit bit is.
         let shift = fraction.leading_zeros() - 11;

@@ -1,4 +1,5 @@
-//! Texts and programs that are made to break what reads them: each is an error with a reason, or reads back equal.
+//! Texts and programs that are made to break what reads them: each is an error with a reason, or
+//! reads back equal.
 
 use thane_mil::build::FunctionBuilder;
 use thane_mil::data::Data;
@@ -11,19 +12,27 @@ use thane_mil::valid;
 
 /// A function of these statements; constants of a weight file are bytes of the offset's value.
 fn parsed(body: &str) -> Result<Program, ParseError> {
-    let text = format!("program(1.3)\n{{\n func main<ios18>(tensor<fp32, [2, 3]> x) {{\n{body}\n}} -> (x);\n}}");
-    let resolve = |_: &str, offset: u64, ty: &TensorType| Some(Data::owned(vec![offset as u8; ty.byte_len()?]));
+    let text = format!(
+        "program(1.3)\n{{\n func main<ios18>(tensor<fp32, [2, 3]> x) {{\n{body}\n}} -> (x);\n}}"
+    );
+    let resolve = |_: &str, offset: u64, ty: &TensorType| {
+        Some(Data::owned(vec![offset as u8; ty.byte_len()?]))
+    };
     parse(&text, &resolve)
 }
 
 fn blob(ty: &str, offset: u64) -> String {
-    format!("{ty} y = const()[val = {ty}(BLOBFILE(path = string(\"w\"), offset = uint64({offset})))];")
+    format!(
+        "{ty} y = const()[val = {ty}(BLOBFILE(path = string(\"w\"), offset = uint64({offset})))];"
+    )
 }
 
 #[test]
 fn texts_are_refused_with_a_reason() {
-    let nested =
-        format!("uint64(BLOBFILE(path = string(\"w\"), offset = {}", "uint64(BLOBFILE(offset = ".repeat(50_000));
+    let nested = format!(
+        "uint64(BLOBFILE(path = string(\"w\"), offset = {}",
+        "uint64(BLOBFILE(offset = ".repeat(50_000)
+    );
     for (body, message) in [
         // The smallest exponent has no absolute value.
         ("fp32 y = const()[val = fp32(0x1p-2147483648)];".to_owned(), "is no fp32"),
@@ -52,11 +61,18 @@ fn constants_without_a_text_are_not_valid() {
         ("fp64", 0xff, "have no text"),
         ("tensor<bool, [3]>", 2, "no bool"),
         ("tensor<int4, [3]>", 0xff, "no int4"),
-        ("tensor<fp32, [1099511627776, 0]>", 0, "is empty and cannot be written"),
+        (
+            "tensor<fp32, [1099511627776, 0]>",
+            0,
+            "is empty and cannot be written",
+        ),
     ] {
         let program = parsed(&blob(ty, offset)).unwrap();
         let errors = valid::check(&program).unwrap_err();
-        assert!(errors.iter().any(|e| e.message.contains(message)), "{ty}: {errors:?} lacks {message:?}");
+        assert!(
+            errors.iter().any(|e| e.message.contains(message)),
+            "{ty}: {errors:?} lacks {message:?}"
+        );
     }
     let mut program = parsed("").unwrap();
     let payload = Literal::f32(f32::from_bits(0x7fc0_0001));
@@ -78,16 +94,25 @@ fn constants_that_are_absent_are_bounded() {
     ] {
         let blob = blob(ty, 64).replace("\"w\"", "\"@model_path/weights/weight.bin\"");
         let more = blob.replace(" y = ", " z = ");
-        let text =
-            format!("program(1.3)\n{{\n func main<ios18>(tensor<fp32, [2, 3]> x) {{\n{blob}\n{more}\n}} -> (x);\n}}");
+        let text = format!(
+            "program(1.3)\n{{\n func main<ios18>(tensor<fp32, [2, 3]> x) {{\n{blob}\n{more}\n}} -> (x);\n}}"
+        );
         std::fs::write(&path, text).unwrap();
         match thane_mil::package::read_source(&path) {
             Ok(source) => {
                 assert!(is_read && source.n_absent == 2, "{ty}");
                 // Zeros are equal without a look at them.
-                assert!(print(&source.program, &mut Blobs::default()).matches("uint64(64)").count() == 2);
+                assert!(
+                    print(&source.program, &mut Blobs::default())
+                        .matches("uint64(64)")
+                        .count()
+                        == 2
+                );
             }
-            Err(e) => assert!(!is_read && e.to_string().contains("no weight file holds"), "{ty}: {e}"),
+            Err(e) => assert!(
+                !is_read && e.to_string().contains("no weight file holds"),
+                "{ty}: {e}"
+            ),
         }
     }
 }
@@ -95,17 +120,27 @@ fn constants_that_are_absent_are_bounded() {
 /// What text cannot spell goes to the weight file, however small it is.
 #[test]
 fn nan_with_a_payload_reads_back_equal() {
-    for (ty, offset) in [("fp32", 0xff), ("tensor<bf16, [3]>", 0xff), ("tensor<fp8e5m2, [3]>", 1), ("fp16", 0x7c)] {
+    for (ty, offset) in [
+        ("fp32", 0xff),
+        ("tensor<bf16, [3]>", 0xff),
+        ("tensor<fp8e5m2, [3]>", 1),
+        ("fp16", 0x7c),
+    ] {
         let program = parsed(&blob(ty, offset)).unwrap();
         valid::check(&program).unwrap();
         let mut blobs = Blobs::default();
         let text = print(&program, &mut blobs);
         let back = parse(&text, &|_, offset, ty: &TensorType| blobs.get(offset, ty)).unwrap();
-        assert_eq!((difference(&program, &back), blobs.len()), (None, 1), "{text}");
+        assert_eq!(
+            (difference(&program, &back), blobs.len()),
+            (None, 1),
+            "{text}"
+        );
     }
 }
 
-/// Issue 30, 2.2: infinities and NaN, spelled as Apple's compiler spells them, are legal and read back equal.
+/// Issue 30, 2.2: infinities and NaN, spelled as Apple's compiler spells them, are legal and read
+/// back equal.
 #[test]
 fn infinities_and_nan_are_legal_in_text() {
     let body = "
@@ -120,19 +155,44 @@ fn infinities_and_nan_are_legal_in_text() {
     valid::check(&program).unwrap();
     let f = &program.functions()[0];
     let bits = |name: &str| {
-        let op = f.all_ops().into_iter().map(|id| f.op(id)).find(|op| f.value(op.results[0]).name == name).unwrap();
-        let Some(Literal::Tensor(_, data)) = f.literal_arg(op, "val") else { panic!("{name}") };
+        let op = f
+            .all_ops()
+            .into_iter()
+            .map(|id| f.op(id))
+            .find(|op| f.value(op.results[0]).name == name)
+            .unwrap();
+        let Some(Literal::Tensor(_, data)) = f.literal_arg(op, "val") else {
+            panic!("{name}")
+        };
         data.to_vec()
     };
     assert_eq!(bits("a"), 0x7c00u16.to_le_bytes());
-    assert_eq!(bits("b"), [0xfc00u16, 0x7bff].map(u16::to_le_bytes).concat());
-    assert_eq!(bits("c"), [0x7fc0_0000u32, 0xffc0_0000, 0xff80_0000].map(u32::to_le_bytes).concat());
-    assert_eq!(bits("d"), [0x7f80u16, 0x7fc0].map(u16::to_le_bytes).concat());
+    assert_eq!(
+        bits("b"),
+        [0xfc00u16, 0x7bff].map(u16::to_le_bytes).concat()
+    );
+    assert_eq!(
+        bits("c"),
+        [0x7fc0_0000u32, 0xffc0_0000, 0xff80_0000]
+            .map(u32::to_le_bytes)
+            .concat()
+    );
+    assert_eq!(
+        bits("d"),
+        [0x7f80u16, 0x7fc0].map(u16::to_le_bytes).concat()
+    );
     assert_eq!(bits("e"), f64::NEG_INFINITY.to_le_bytes());
     let mut blobs = Blobs::default();
     let text = print(&program, &mut blobs);
-    assert!(text.contains("([nan, -nan, -inf])") && text.contains("(inf)") && blobs.is_empty(), "{text}");
-    assert_eq!(difference(&program, &parse(&text, &|_, _, _| None).unwrap()), None, "{text}");
+    assert!(
+        text.contains("([nan, -nan, -inf])") && text.contains("(inf)") && blobs.is_empty(),
+        "{text}"
+    );
+    assert_eq!(
+        difference(&program, &parse(&text, &|_, _, _| None).unwrap()),
+        None,
+        "{text}"
+    );
 }
 
 #[test]
@@ -145,7 +205,11 @@ fn literals_read_back_equal() {
     let program = parsed(body).unwrap();
     valid::check(&program).unwrap();
     let text = print(&program, &mut Blobs::default());
-    assert_eq!(difference(&program, &parse(&text, &|_, _, _| None).unwrap()), None, "{text}");
+    assert_eq!(
+        difference(&program, &parse(&text, &|_, _, _| None).unwrap()),
+        None,
+        "{text}"
+    );
 }
 
 #[test]
@@ -155,7 +219,10 @@ fn names_of_types_are_changed_and_ranks_of_inputs_are_checked() {
     let program = Program::new(vec![b.finish(&[("int32", x)])]);
     assert_eq!(program.functions()[0].value(x).name, "_int32");
     let errors = valid::check(&program).unwrap_err();
-    assert!(errors.iter().all(|e| e.message.contains("ranks above 5")), "{errors:?}");
+    assert!(
+        errors.iter().all(|e| e.message.contains("ranks above 5")),
+        "{errors:?}"
+    );
 }
 
 #[test]
@@ -166,5 +233,10 @@ fn constants_of_high_rank_are_for_constexpr_ops() {
         blob(ty, 1)
     );
     let errors = valid::check(&parsed(&body).unwrap()).unwrap_err();
-    assert!(errors[0].message.contains("ranks above 5 are for what constexpr ops use"), "{errors:?}");
+    assert!(
+        errors[0]
+            .message
+            .contains("ranks above 5 are for what constexpr ops use"),
+        "{errors:?}"
+    );
 }

@@ -8,7 +8,9 @@ use thane_mil::build::FunctionBuilder;
 use thane_mil::data::{Data, Source};
 use thane_mil::literal::Literal;
 use thane_mil::opset::Opset;
-use thane_mil::package::{Content, DefaultValue, Feature, Interface, Item, Package, Shape, SizeRange, check, items};
+use thane_mil::package::{
+    Content, DefaultValue, Feature, Interface, Item, Package, Shape, SizeRange, check, items,
+};
 use thane_mil::program::{Arg, Program, difference};
 use thane_mil::text::parse;
 use thane_mil::types::{DType, Dim, TensorType, Type};
@@ -22,7 +24,9 @@ impl Source for Computed {
     }
 
     fn read(&self, offset: usize, out: &mut [u8]) {
-        out.iter_mut().enumerate().for_each(|(i, b)| *b = ((offset + i) * 37 % 101) as u8 ^ self.1);
+        out.iter_mut()
+            .enumerate()
+            .for_each(|(i, b)| *b = ((offset + i) * 37 % 101) as u8 ^ self.1);
     }
 
     fn packed(&self) -> Option<thane_mil::data::Packed> {
@@ -40,32 +44,85 @@ fn computed(dtype: DType, shape: &[usize], seed: u8) -> Literal {
 fn sample() -> Package {
     let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
     let n = b.symbol();
-    let x = b.input("x", TensorType::new(DType::Fp16, [Dim::Known(3), n, Dim::Known(8)]));
+    let x = b.input(
+        "x",
+        TensorType::new(DType::Fp16, [Dim::Known(3), n, Dim::Known(8)]),
+    );
     let offset = b.input("offset", TensorType::new(DType::Fp16, [1usize]));
-    let cache = b.input("cache", Type::State(TensorType::new(DType::Fp16, [3usize, 11])));
+    let cache = b.input(
+        "cache",
+        Type::State(TensorType::new(DType::Fp16, [3usize, 11])),
+    );
     let codes = computed(DType::Uint4, &[6, 8], 0);
     let scales = computed(DType::Fp16, &[6, 2], 1);
-    let w =
-        b.op("constexpr_blockwise_shift_scale", "w", [("data", Arg::Literal(codes)), ("scale", Arg::Literal(scales))]);
+    let w = b.op(
+        "constexpr_blockwise_shift_scale",
+        "w",
+        [
+            ("data", Arg::Literal(codes)),
+            ("scale", Arg::Literal(scales)),
+        ],
+    );
     let bias = b.constant("bias", computed(DType::Fp16, &[6], 2)).unwrap();
-    let args = [("x", Arg::Value(x)), ("weight", Arg::Value(w.unwrap())), ("bias", Arg::Value(bias))];
+    let args = [
+        ("x", Arg::Value(x)),
+        ("weight", Arg::Value(w.unwrap())),
+        ("bias", Arg::Value(bias)),
+    ];
     let y = b.op("linear", "y", args).unwrap();
-    let z = b.op("add", "z", [("x", Arg::Value(y)), ("y", Arg::Value(offset))]).unwrap();
-    let read = b.op("read_state", "read", [("input", Arg::Value(cache))]).unwrap();
-    let twice = b.op("add", "twice", [("x", Arg::Value(read)), ("y", Arg::Value(read))]).unwrap();
-    let kept =
-        b.op("coreml_update_state", "kept", [("state", Arg::Value(cache)), ("value", Arg::Value(twice))]).unwrap();
+    let z = b
+        .op(
+            "add",
+            "z",
+            [("x", Arg::Value(y)), ("y", Arg::Value(offset))],
+        )
+        .unwrap();
+    let read = b
+        .op("read_state", "read", [("input", Arg::Value(cache))])
+        .unwrap();
+    let twice = b
+        .op(
+            "add",
+            "twice",
+            [("x", Arg::Value(read)), ("y", Arg::Value(read))],
+        )
+        .unwrap();
+    let kept = b
+        .op(
+            "coreml_update_state",
+            "kept",
+            [("state", Arg::Value(cache)), ("value", Arg::Value(twice))],
+        )
+        .unwrap();
     let f = b.finish(&[("out", z), ("kept", kept)]);
     let mut package = Package::new(Program::new(vec![f]));
     package.metadata.author = "somebody".to_owned();
-    package.metadata.user_defined =
-        BTreeMap::from([("b".to_owned(), "2".to_owned()), ("a".to_owned(), "1".to_owned())]);
+    package.metadata.user_defined = BTreeMap::from([
+        ("b".to_owned(), "2".to_owned()),
+        ("a".to_owned(), "1".to_owned()),
+    ]);
     let bounds = |lower, upper| SizeRange { lower, upper };
     let ranges = vec![bounds(3, Some(3)), bounds(2, Some(77)), bounds(8, Some(8))];
-    let flexible = Feature { shape: Shape::Ranges { default: vec![3, 5, 8], ranges }, ..Feature::default() };
-    let optional = Feature { optional: true, default_value: Some(DefaultValue::Float(0.5)), ..Feature::default() };
+    let flexible = Feature {
+        shape: Shape::Ranges {
+            default: vec![3, 5, 8],
+            ranges,
+        },
+        ..Feature::default()
+    };
+    let optional = Feature {
+        optional: true,
+        default_value: Some(DefaultValue::Float(0.5)),
+        ..Feature::default()
+    };
     let features = BTreeMap::from([("x".to_owned(), flexible), ("offset".to_owned(), optional)]);
-    package.interfaces.insert("main".to_owned(), Interface { features, ..Interface::default() });
+    package.interfaces.insert(
+        "main".to_owned(),
+        Interface {
+            features,
+            ..Interface::default()
+        },
+    );
     package
 }
 
@@ -77,7 +134,10 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
             if entry.is_dir() {
                 pending.push(entry);
             } else {
-                out.insert(entry.strip_prefix(folder).unwrap().to_owned(), fs::read(&entry).unwrap());
+                out.insert(
+                    entry.strip_prefix(folder).unwrap().to_owned(),
+                    fs::read(&entry).unwrap(),
+                );
             }
         }
     }
@@ -114,17 +174,29 @@ fn equal_constants_are_stored_once() {
     let x = b.input("x", TensorType::new(DType::Fp32, [3usize, 50]));
     let shared = computed(DType::Fp32, &[3, 50], 7);
     let mut y = x;
-    for (i, literal) in [shared.clone(), shared, computed(DType::Fp32, &[3, 50], 7), computed(DType::Fp32, &[3, 50], 8)]
-        .into_iter()
-        .enumerate()
+    for (i, literal) in [
+        shared.clone(),
+        shared,
+        computed(DType::Fp32, &[3, 50], 7),
+        computed(DType::Fp32, &[3, 50], 8),
+    ]
+    .into_iter()
+    .enumerate()
     {
         let c = b.constant(&format!("c{i}"), literal).unwrap();
-        y = b.op("add", "y", [("x", Arg::Value(y)), ("y", Arg::Value(c))]).unwrap();
+        y = b
+            .op("add", "y", [("x", Arg::Value(y)), ("y", Arg::Value(c))])
+            .unwrap();
     }
     let package = Package::new(Program::new(vec![b.finish(&[("out", y)])]));
     let folder = tempfile::tempdir().unwrap();
-    let summary = package.write(&folder.path().join("a.mlpackage"), &[]).unwrap();
-    assert_eq!((summary.n_constants, summary.weight_bytes), (2, 64 + 64 + 640 + 64 + 600));
+    let summary = package
+        .write(&folder.path().join("a.mlpackage"), &[])
+        .unwrap();
+    assert_eq!(
+        (summary.n_constants, summary.weight_bytes),
+        (2, 64 + 64 + 640 + 64 + 600)
+    );
     round_trip(&package);
 }
 
@@ -137,7 +209,10 @@ fn a_package_goes_to_the_oldest_system_that_can_run_it() {
         let package = Package::new(Program::new(vec![b.finish(&[("out", y)])])).in_lowest_opset();
         assert_eq!(round_trip(&package).program.functions()[0].opset, opset);
     }
-    assert_eq!(sample().in_lowest_opset().program.functions()[0].opset, Opset::CoreMl8);
+    assert_eq!(
+        sample().in_lowest_opset().program.functions()[0].opset,
+        Opset::CoreMl8
+    );
 }
 
 #[test]
@@ -153,11 +228,17 @@ fn items_travel_with_the_model() {
         content,
     };
     let bytes = || Content::Bytes(b"{}".to_vec());
-    let two = [item("ai.thane", "contract.json", bytes()), item("ai.thane", "vocabulary.txt", Content::File(file))];
+    let two = [
+        item("ai.thane", "contract.json", bytes()),
+        item("ai.thane", "vocabulary.txt", Content::File(file)),
+    ];
     assert_eq!(sample().write(&path, &two).unwrap().item_bytes, 6);
     let mut stored = items(&path).unwrap();
     stored.sort_by(|a, b| a.name.cmp(&b.name));
-    assert_eq!(stored.iter().map(|i| i.name.as_str()).collect::<Vec<_>>(), ["contract.json", "vocabulary.txt"]);
+    assert_eq!(
+        stored.iter().map(|i| i.name.as_str()).collect::<Vec<_>>(),
+        ["contract.json", "vocabulary.txt"]
+    );
     assert_eq!(fs::read(&stored[0].path).unwrap(), b"{}");
     assert!(stored[0].path.ends_with("Data/ai.thane/contract.json"));
     Package::open(&path).unwrap();
@@ -167,10 +248,19 @@ fn items_travel_with_the_model() {
         ("..", "contract.json", "names of files"),
         ("ai.thane", "a/b", "names of files"),
     ] {
-        let error = sample().write(&folder.path().join("b.mlpackage"), &[item(author, name, bytes())]).unwrap_err();
+        let error = sample()
+            .write(
+                &folder.path().join("b.mlpackage"),
+                &[item(author, name, bytes())],
+            )
+            .unwrap_err();
         assert!(error.to_string().contains(message), "{error}");
     }
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "a failed write leaves nothing");
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().count(),
+        2,
+        "a failed write leaves nothing"
+    );
 }
 
 #[test]
@@ -178,20 +268,37 @@ fn a_package_is_replaced_only_on_demand() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.mlpackage");
     sample().write(&path, &[]).unwrap();
-    assert!(sample().write(&path, &[]).unwrap_err().to_string().contains("exists already"));
+    assert!(
+        sample()
+            .write(&path, &[])
+            .unwrap_err()
+            .to_string()
+            .contains("exists already")
+    );
     let mut other = sample();
     other.metadata.version = "2".to_owned();
     let opened = Package::open(&path).unwrap();
     other.replace(&path, &[]).unwrap();
     assert_eq!(Package::open(&path).unwrap().metadata.version, "2");
-    assert_eq!(difference(&opened.program, &other.program), None, "what was mapped stays");
+    assert_eq!(
+        difference(&opened.program, &other.program),
+        None,
+        "what was mapped stays"
+    );
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     let taken = folder.path().join("notes");
     fs::create_dir(&taken).unwrap();
-    assert!(sample().replace(&taken, &[]).unwrap_err().to_string().contains("is no package"));
+    assert!(
+        sample()
+            .replace(&taken, &[])
+            .unwrap_err()
+            .to_string()
+            .contains("is no package")
+    );
 }
 
-/// Each function of the op fixtures whose inputs and outputs a package can have; those of ios18 in one package.
+/// Each function of the op fixtures whose inputs and outputs a package can have; those of ios18 in
+/// one package.
 #[test]
 fn every_op_survives_a_package() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/ops");
@@ -213,7 +320,9 @@ fn every_op_survives_a_package() {
                     f
                 };
                 if !good.is_empty() {
-                    round_trip(&Package::new(Program::new(good.iter().enumerate().map(f).collect())));
+                    round_trip(&Package::new(Program::new(
+                        good.iter().enumerate().map(f).collect(),
+                    )));
                 }
             }
             _ => good.iter().for_each(|package| _ = round_trip(package)),
@@ -222,7 +331,8 @@ fn every_op_survives_a_package() {
     assert!(n > 300, "{n} functions");
 }
 
-/// What coremltools wrote (tests/oracle/make_packages.py) is read, and written again as a package that reads the same.
+/// What coremltools wrote (tests/oracle/make_packages.py) is read, and written again as a package
+/// that reads the same.
 #[test]
 fn packages_of_coremltools_are_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packages");
@@ -233,7 +343,12 @@ fn packages_of_coremltools_are_read() {
         match Package::open(&path) {
             Ok(package) => {
                 let back = round_trip(&package);
-                assert_eq!(difference(&package.program, &back.program), None, "{}", path.display());
+                assert_eq!(
+                    difference(&package.program, &back.program),
+                    None,
+                    "{}",
+                    path.display()
+                );
                 assert_eq!(back.interfaces, package.interfaces, "{}", path.display());
             }
             Err(e) => faults.push(e.to_string()),
@@ -269,10 +384,21 @@ fn compiled_models_are_read_back_equal() {
         assert_eq!(difference(&package.program, &back.program), None, "{name}");
         assert_eq!(back.write_compiled(&b).unwrap(), summary);
         assert!(contents(&a) == contents(&b), "{name}: the bytes differ");
-        assert!(package.write_compiled(&a).unwrap_err().to_string().contains("exists already"));
+        assert!(
+            package
+                .write_compiled(&a)
+                .unwrap_err()
+                .to_string()
+                .contains("exists already")
+        );
     }
-    let error = read("enumerated").write_compiled(&std::env::temp_dir().join("none.mlmodelc")).unwrap_err();
-    assert!(error.to_string().contains("enumerated shapes of `x`"), "{error}");
+    let error = read("enumerated")
+        .write_compiled(&std::env::temp_dir().join("none.mlmodelc"))
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("enumerated shapes of `x`"),
+        "{error}"
+    );
 }
 
 /// Inputs of one shape are not among them, by the published files of Apple's compiler.
@@ -296,7 +422,10 @@ fn compiled_descriptions_have_their_header() {
     let good = fs::read(&file).unwrap();
     assert_eq!(good[..8], [0xf6, 1, 0, 0, 9, 0, 0, 0]);
     assert_eq!(good[0x1c..0x2c], *b"\x07\0\0\0\0\0\0\0generic\x09");
-    assert_eq!(usize::from(good[0x4b]) + 256 * usize::from(good[0x4c]), good.len() - 0x53 - 16);
+    assert_eq!(
+        usize::from(good[0x4b]) + 256 * usize::from(good[0x4c]),
+        good.len() - 0x53 - 16
+    );
     assert_eq!(good[good.len() - 16..][..5], [0xf6, 1, 0, 0, 0]);
     for (at, byte, message) in [
         (0, 0, "of kind 256"),
@@ -311,12 +440,25 @@ fn compiled_descriptions_have_their_header() {
         assert!(error.contains(message), "{error}");
     }
     fs::write(&file, &good[..0x40]).unwrap();
-    assert!(Package::open(&path).unwrap_err().to_string().contains("ends inside of its header"));
+    assert!(
+        Package::open(&path)
+            .unwrap_err()
+            .to_string()
+            .contains("ends inside of its header")
+    );
     fs::write(&file, &good).unwrap();
     let text = fs::read_to_string(path.join("model.mil")).unwrap();
     for (from, to, message) in [
-        ("offset = uint64(64)", "offset = uint64(65)", "records stand at multiples"),
-        ("@model_path/weights/weight.bin", "@model_path/../weight.bin", "not a path inside of the package"),
+        (
+            "offset = uint64(64)",
+            "offset = uint64(65)",
+            "records stand at multiples",
+        ),
+        (
+            "@model_path/weights/weight.bin",
+            "@model_path/../weight.bin",
+            "not a path inside of the package",
+        ),
         ("linear(", "frob(", "opset ios18 has no op `frob`"),
         ("\n    func", "\n    funk", "line 4"),
     ] {

@@ -18,29 +18,95 @@ fn arg(v: ValueId) -> Arg {
 fn sample() -> Program {
     let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
     let n = b.symbol();
-    let x = b.input("x", TensorType::new(DType::Fp32, [Dim::Known(3), n, Dim::Known(8)]));
-    let cache = b.input("cache", Type::State(TensorType::new(DType::Fp32, [3usize, 11])));
+    let x = b.input(
+        "x",
+        TensorType::new(DType::Fp32, [Dim::Known(3), n, Dim::Known(8)]),
+    );
+    let cache = b.input(
+        "cache",
+        Type::State(TensorType::new(DType::Fp32, [3usize, 11])),
+    );
     let bytes: Vec<u8> = (0..6 * 8).map(|i| (i * 37 % 251) as u8).collect();
-    let codes = Literal::Tensor(TensorType::new(DType::Int8, [6usize, 8]), Data::owned(bytes));
+    let codes = Literal::Tensor(
+        TensorType::new(DType::Int8, [6usize, 8]),
+        Data::owned(bytes),
+    );
     let codes = b.constant("codes", codes).unwrap();
-    let scales: Vec<u8> = (0..12).flat_map(|i| (0.25f32 * i as f32 - 0.7).to_le_bytes()).collect();
-    let scales = Literal::Tensor(TensorType::new(DType::Fp32, [6usize, 2]), Data::owned(scales));
+    let scales: Vec<u8> = (0..12)
+        .flat_map(|i| (0.25f32 * i as f32 - 0.7).to_le_bytes())
+        .collect();
+    let scales = Literal::Tensor(
+        TensorType::new(DType::Fp32, [6usize, 2]),
+        Data::owned(scales),
+    );
     let scales = b.constant("scales", scales).unwrap();
-    let w = b.op("constexpr_blockwise_shift_scale", "w", [("data", arg(codes)), ("scale", arg(scales))]).unwrap();
-    let bias = b.constant("bias", Literal::f32s(&[0.1, -1e4, 3.0, 0.0, -0.0, 1e-40])).unwrap();
-    let y = b.op("linear", "y", [("x", arg(x)), ("weight", arg(w)), ("bias", arg(bias))]).unwrap();
-    let (two, last) = (b.constant("two", Literal::i32(2)).unwrap(), b.constant("last", Literal::i32(-1)).unwrap());
-    let halves = b.op_results("split", "half", [("x", arg(y)), ("num_splits", arg(two)), ("axis", arg(last))]).unwrap();
-    let joined = b.op("concat", "joined", [("values", Arg::Values(vec![halves[1], halves[0]])), ("axis", arg(last))]);
-    let mode = b.constant("mode", Literal::string("TANH_APPROXIMATION")).unwrap();
-    let z = b.op("gelu", "z", [("x", arg(joined.unwrap())), ("mode", arg(mode))]).unwrap();
+    let w = b
+        .op(
+            "constexpr_blockwise_shift_scale",
+            "w",
+            [("data", arg(codes)), ("scale", arg(scales))],
+        )
+        .unwrap();
+    let bias = b
+        .constant("bias", Literal::f32s(&[0.1, -1e4, 3.0, 0.0, -0.0, 1e-40]))
+        .unwrap();
+    let y = b
+        .op(
+            "linear",
+            "y",
+            [("x", arg(x)), ("weight", arg(w)), ("bias", arg(bias))],
+        )
+        .unwrap();
+    let (two, last) = (
+        b.constant("two", Literal::i32(2)).unwrap(),
+        b.constant("last", Literal::i32(-1)).unwrap(),
+    );
+    let halves = b
+        .op_results(
+            "split",
+            "half",
+            [("x", arg(y)), ("num_splits", arg(two)), ("axis", arg(last))],
+        )
+        .unwrap();
+    let joined = b.op(
+        "concat",
+        "joined",
+        [
+            ("values", Arg::Values(vec![halves[1], halves[0]])),
+            ("axis", arg(last)),
+        ],
+    );
+    let mode = b
+        .constant("mode", Literal::string("TANH_APPROXIMATION"))
+        .unwrap();
+    let z = b
+        .op(
+            "gelu",
+            "z",
+            [("x", arg(joined.unwrap())), ("mode", arg(mode))],
+        )
+        .unwrap();
     let read = b.op("read_state", "read", [("input", arg(cache))]).unwrap();
-    let twice = b.op("add", "twice", [("x", arg(read)), ("y", arg(read))]).unwrap();
-    b.op("coreml_update_state", "kept", [("state", arg(cache)), ("value", arg(twice))]).unwrap();
+    let twice = b
+        .op("add", "twice", [("x", arg(read)), ("y", arg(read))])
+        .unwrap();
+    b.op(
+        "coreml_update_state",
+        "kept",
+        [("state", arg(cache)), ("value", arg(twice))],
+    )
+    .unwrap();
     let mut f = b.finish(&[("out", z)]);
     let string = || Type::Tensor(TensorType::scalar(DType::String));
-    let dict = Literal::Dict(string(), string(), vec![(Literal::string("a \"q\" \\"), Literal::string("b\n"))]);
-    f.attributes.push(("note".to_owned(), Literal::Tuple(vec![dict, Literal::List(string(), vec![])])));
+    let dict = Literal::Dict(
+        string(),
+        string(),
+        vec![(Literal::string("a \"q\" \\"), Literal::string("b\n"))],
+    );
+    f.attributes.push((
+        "note".to_owned(),
+        Literal::Tuple(vec![dict, Literal::List(string(), vec![])]),
+    ));
     Program::new(vec![f])
 }
 
@@ -51,7 +117,9 @@ fn text_reads_back_equal() {
     let mut blobs = Blobs::default();
     let text = print(&program, &mut blobs);
     assert_eq!(blobs.len(), 2);
-    let resolve = |path: &str, offset: u64, ty: &TensorType| blobs.get(offset, ty).filter(|_| path == WEIGHT_PATH);
+    let resolve = |path: &str, offset: u64, ty: &TensorType| {
+        blobs.get(offset, ty).filter(|_| path == WEIGHT_PATH)
+    };
     let back = parse(&text, &resolve).unwrap_or_else(|e| panic!("{e}\n{text}"));
     assert_eq!(difference(&program, &back), None, "{text}");
     valid::check(&back).unwrap();
@@ -75,7 +143,8 @@ fn differences_are_found() {
     }
 }
 
-/// A text in the manner of Apple's compiler: several functions, old string types, hexadecimal floats.
+/// A text in the manner of Apple's compiler: several functions, old string types, hexadecimal
+/// floats.
 #[test]
 fn text_of_the_compiler_is_read() {
     let text = r#"program(1.3)
@@ -94,29 +163,80 @@ fn text_of_the_compiler_is_read() {
     let program = parse(text, &|_, _, _| None).unwrap();
     valid::check(&program).unwrap();
     let scale = program.functions()[0].body().ops[0];
-    assert_eq!(program.functions()[0].literal_arg(program.functions()[0].op(scale), "val"), Some(&Literal::f32(0.5)));
-    assert!(print(&program, &mut Blobs::default()).contains("((\"DefaultShapes\", {{\"input\", [4]}})"));
+    assert_eq!(
+        program.functions()[0].literal_arg(program.functions()[0].op(scale), "val"),
+        Some(&Literal::f32(0.5))
+    );
+    assert!(
+        print(&program, &mut Blobs::default()).contains("((\"DefaultShapes\", {{\"input\", [4]}})")
+    );
 }
 
 #[test]
 fn wrong_texts_are_refused_with_their_place() {
-    let wrap =
-        |body: &str| format!("program(1.3)\n{{\n func main<ios18>(tensor<fp32, [2, 3]> x) {{\n{body}\n}} -> (y);\n}}");
+    let wrap = |body: &str| {
+        format!(
+            "program(1.3)\n{{\n func main<ios18>(tensor<fp32, [2, 3]> x) {{\n{body}\n}} -> (y);\n}}"
+        )
+    };
     for (text, message) in [
-        (wrap("tensor<fp32, [2, 3]> y = frob(x = x);"), "line 4, column 30: opset ios18 has no op `frob`"),
-        (wrap("tensor<fp32, [2, 4]> y = relu(x = x);"), "`y` is declared tensor<fp32, [2, 4]>"),
-        (wrap("tensor<fp32, [2, 3]> y = relu(x = z);"), "`z` is no value"),
-        (wrap("tensor<fp32, [2, 3]> y = relu(z = x);"), "has no parameter `z`"),
-        (wrap("tensor<fp32, [2, 3]> y = relu(x = x, x = x);"), "bound twice"),
-        (wrap("int8 y = const()[val = int8(300)];"), "`300` is no int8"),
-        (wrap("tensor<int32, [2]> y = const()[val = tensor<int32, [2]>([1, 2, 3])];"), "do not fill"),
-        (wrap(&format!("{}int8{} y = relu(x = x);", "list<".repeat(99), ", ?>".repeat(99))), "nested deeper"),
-        (wrap("fp32 y = const()[val = fp32(nanx)];"), "`nanx` is no fp32"),
-        (wrap("int32 y = const()[val = int32(inf)];"), "`inf` is no int32"),
+        (
+            wrap("tensor<fp32, [2, 3]> y = frob(x = x);"),
+            "line 4, column 30: opset ios18 has no op `frob`",
+        ),
+        (
+            wrap("tensor<fp32, [2, 4]> y = relu(x = x);"),
+            "`y` is declared tensor<fp32, [2, 4]>",
+        ),
+        (
+            wrap("tensor<fp32, [2, 3]> y = relu(x = z);"),
+            "`z` is no value",
+        ),
+        (
+            wrap("tensor<fp32, [2, 3]> y = relu(z = x);"),
+            "has no parameter `z`",
+        ),
+        (
+            wrap("tensor<fp32, [2, 3]> y = relu(x = x, x = x);"),
+            "bound twice",
+        ),
+        (
+            wrap("int8 y = const()[val = int8(300)];"),
+            "`300` is no int8",
+        ),
+        (
+            wrap("tensor<int32, [2]> y = const()[val = tensor<int32, [2]>([1, 2, 3])];"),
+            "do not fill",
+        ),
+        (
+            wrap(&format!(
+                "{}int8{} y = relu(x = x);",
+                "list<".repeat(99),
+                ", ?>".repeat(99)
+            )),
+            "nested deeper",
+        ),
+        (
+            wrap("fp32 y = const()[val = fp32(nanx)];"),
+            "`nanx` is no fp32",
+        ),
+        (
+            wrap("int32 y = const()[val = int32(inf)];"),
+            "`inf` is no int32",
+        ),
         // Rounded, it would be an infinity that nobody wrote.
-        (wrap("fp16 y = const()[val = fp16(1e6)];"), "`1e6` is no fp16"),
-        (wrap("fp32 y = const()[val = fp32(0x1p+128)];"), "`0x1p+128` is no fp32"),
-        ("program(1.3) { func main<ios99>() {} -> (); }".to_owned(), "unknown opset `ios99`"),
+        (
+            wrap("fp16 y = const()[val = fp16(1e6)];"),
+            "`1e6` is no fp16",
+        ),
+        (
+            wrap("fp32 y = const()[val = fp32(0x1p+128)];"),
+            "`0x1p+128` is no fp32",
+        ),
+        (
+            "program(1.3) { func main<ios99>() {} -> (); }".to_owned(),
+            "unknown opset `ios99`",
+        ),
         ("program(1.3) {".to_owned(), "the end of the text"),
     ] {
         let error = parse(&text, &|_, _, _| None).unwrap_err().to_string();
@@ -133,9 +253,22 @@ fn the_validator_collects_all_errors() {
         tensor<fp32, [2, 3]> y = linear(x = x, weight = v);
         tensor<fp32, [1, 1, 1, 1, 2, 3]> z = expand_dims(x = y, axes = tensor<int32, [4]>([0, 1, 2, 3]));
     } -> (z); func main<ios17>(tensor<fp32, [2]> x) { } -> (x); }";
-    assert!(parse(text, &|_, _, _| None).unwrap_err().message.contains("stands twice"));
-    let program = parse(&text.replace("func main<ios17>", "func more<ios17>"), &|_, _, _| None).unwrap();
-    let errors: Vec<String> = valid::check(&program).unwrap_err().iter().map(ToString::to_string).collect();
+    assert!(
+        parse(text, &|_, _, _| None)
+            .unwrap_err()
+            .message
+            .contains("stands twice")
+    );
+    let program = parse(
+        &text.replace("func main<ios17>", "func more<ios17>"),
+        &|_, _, _| None,
+    )
+    .unwrap();
+    let errors: Vec<String> = valid::check(&program)
+        .unwrap_err()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     let expected = [
         "main: linear `y`: `weight` must be constant",
         "main: expand_dims `z`: `z` is tensor<fp32, [1, 1, 1, 1, 2, 3]>, ranks above 5",
@@ -156,8 +289,17 @@ fn a_patch_inserts_redirects_and_removes() {
     let mut f = b.finish(&[("out", y)]);
     let ops = f.body().ops.clone();
     let mut patch = Patch::new();
-    let origin = Origin { pass: Some("fuse_silu"), ..Origin::default() };
-    let silu = patch.insert(ops[1], find("silu").unwrap(), vec![("x", NewArg::One(New::Value(x)))], "silu", origin);
+    let origin = Origin {
+        pass: Some("fuse_silu"),
+        ..Origin::default()
+    };
+    let silu = patch.insert(
+        ops[1],
+        find("silu").unwrap(),
+        vec![("x", NewArg::One(New::Value(x)))],
+        "silu",
+        origin,
+    );
     patch.replace(y, silu);
     patch.remove(ops[0]);
     patch.remove(ops[1]);
@@ -165,11 +307,23 @@ fn a_patch_inserts_redirects_and_removes() {
     let program = Program::new(vec![f]);
     valid::check(&program).unwrap();
     let text = print(&program, &mut Blobs::default());
-    assert!(text.contains("tensor<fp32, [2, 3]> out = silu(x = x)"), "{text}");
-    assert!(!text.contains("sigmoid") && !text.contains("mul("), "{text}");
+    assert!(
+        text.contains("tensor<fp32, [2, 3]> out = silu(x = x)"),
+        "{text}"
+    );
+    assert!(
+        !text.contains("sigmoid") && !text.contains("mul("),
+        "{text}"
+    );
 
     let mut f = program.functions()[0].clone();
     let mut patch = Patch::new();
     patch.remove(f.body().ops[0]);
-    assert!(patch.apply(&mut f).unwrap_err().to_string().contains("still used"));
+    assert!(
+        patch
+            .apply(&mut f)
+            .unwrap_err()
+            .to_string()
+            .contains("still used")
+    );
 }

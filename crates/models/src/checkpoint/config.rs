@@ -1,7 +1,7 @@
 //! `config.json` with typed access and a record of what was read.
 //!
-//! A family reads what it knows and then asks for [`Config::unread`]: a key that nobody read may change the
-//! computation, and is the family's to refuse or to [`Config::acknowledge`].
+//! A family reads what it knows and then asks for [`Config::unread`]: a key that nobody read may
+//! change the computation, and is the family's to refuse or to [`Config::acknowledge`].
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,20 +10,37 @@ use serde_json::{Map, Value};
 
 use super::json;
 
-/// Why `config.json` cannot be read as asked for. Keys of sub-objects are dotted: `text_config.hidden_size`.
+/// Why `config.json` cannot be read as asked for. Keys of sub-objects are dotted:
+/// `text_config.hidden_size`.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs)] // the fields are what the messages say they are
 pub enum ConfigError {
     #[error("not valid JSON: {fault}; fetch the file again")]
     Json { fault: String },
-    #[error("key {key:?} is missing from config.json ({expected} expected): fetch the model's own config.json")]
+    #[error(
+        "key {key:?} is missing from config.json ({expected} expected): fetch the model's own config.json"
+    )]
     Missing { key: String, expected: &'static str },
     #[error("key {key:?} of config.json is {found}, but {expected} is expected")]
-    Type { key: String, expected: &'static str, found: String },
-    #[error("keys {first:?} and {second:?} of config.json contradict each other ({detail}): remove the wrong one")]
-    Contradiction { first: String, second: String, detail: String },
+    Type {
+        key: String,
+        expected: &'static str,
+        found: String,
+    },
+    #[error(
+        "keys {first:?} and {second:?} of config.json contradict each other ({detail}): remove the wrong one"
+    )]
+    Contradiction {
+        first: String,
+        second: String,
+        detail: String,
+    },
     #[error("key {key:?} of config.json is {found}, but must be {expected}")]
-    Value { key: String, expected: &'static str, found: String },
+    Value {
+        key: String,
+        expected: &'static str,
+        found: String,
+    },
 }
 
 /// An object of `config.json`. A clone, and each sub-object, shares the record of what was read.
@@ -46,8 +63,14 @@ struct Seen {
 impl Config {
     /// Parses the text of a `config.json`; repeated keys are refused.
     pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
-        let map = json::parse_object(text).map_err(|fault| ConfigError::Json { fault: fault.to_string() })?;
-        Ok(Self { map: Arc::new(map), prefix: String::new(), seen: Arc::default() })
+        let map = json::parse_object(text).map_err(|fault| ConfigError::Json {
+            fault: fault.to_string(),
+        })?;
+        Ok(Self {
+            map: Arc::new(map),
+            prefix: String::new(),
+            seen: Arc::default(),
+        })
     }
 
     /// A whole number, zero or more.
@@ -97,17 +120,23 @@ impl Config {
 
     /// A list of strings, or `None` when the key is absent or null.
     pub fn opt_strs(&self, key: &str) -> Result<Option<Vec<&str>>, ConfigError> {
-        self.typed(key, "a list of strings", |value| value.as_array()?.iter().map(Value::as_str).collect())
+        self.typed(key, "a list of strings", |value| {
+            value.as_array()?.iter().map(Value::as_str).collect()
+        })
     }
 
     /// A list of whole numbers, or `None` when the key is absent or null.
     pub fn opt_usizes(&self, key: &str) -> Result<Option<Vec<usize>>, ConfigError> {
-        self.typed(key, "a list of whole numbers", |value| value.as_array()?.iter().map(as_usize).collect())
+        self.typed(key, "a list of whole numbers", |value| {
+            value.as_array()?.iter().map(as_usize).collect()
+        })
     }
 
     /// Token ids given as one number or as a list, empty when the key is absent or null.
     pub fn token_ids(&self, key: &str) -> Result<Vec<u32>, ConfigError> {
-        Ok(self.typed(key, "a token id or a list of them", as_token_ids)?.unwrap_or_default())
+        Ok(self
+            .typed(key, "a token id or a list of them", as_token_ids)?
+            .unwrap_or_default())
     }
 
     /// A sub-object, whose keys then count one by one.
@@ -117,10 +146,16 @@ impl Config {
 
     /// As [`Self::object`], or `None` when the key is absent or null.
     pub fn opt_object(&self, key: &str) -> Result<Option<Self>, ConfigError> {
-        let Some(map) = self.typed(key, "an object", Value::as_object)? else { return Ok(None) };
+        let Some(map) = self.typed(key, "an object", Value::as_object)? else {
+            return Ok(None);
+        };
         let path = self.path(key);
         self.seen().opened.insert(path.clone());
-        Ok(Some(Self { map: Arc::new(map.clone()), prefix: path + ".", seen: Arc::clone(&self.seen) }))
+        Ok(Some(Self {
+            map: Arc::new(map.clone()),
+            prefix: path + ".",
+            seen: Arc::clone(&self.seen),
+        }))
     }
 
     /// A value of any type; null and absent are both `None`.
@@ -151,8 +186,9 @@ impl Config {
         seen.read.extend(keys.iter().map(|key| self.path(key)));
     }
 
-    /// Dotted keys of this object that were neither read nor acknowledged, in the file's order. Keys that are null say
-    /// nothing and are left out; an object that was never opened counts as one key.
+    /// Dotted keys of this object that were neither read nor acknowledged, in the file's order.
+    /// Keys that are null say nothing and are left out; an object that was never opened counts as
+    /// one key.
     pub fn unread(&self) -> Vec<String> {
         let mut unread = Vec::new();
         collect_unread(&self.map, &self.prefix, &self.seen(), &mut unread);
@@ -174,10 +210,16 @@ impl Config {
         expected: &'static str,
         read: impl Fn(&'a Value) -> Option<T>,
     ) -> Result<Option<T>, ConfigError> {
-        let Some(value) = self.value(key) else { return Ok(None) };
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
         let typed = read(value);
         if typed.is_none() {
-            return Err(ConfigError::Type { key: self.path(key), expected, found: shorten(value) });
+            return Err(ConfigError::Type {
+                key: self.path(key),
+                expected,
+                found: shorten(value),
+            });
         }
         Ok(typed)
     }
@@ -188,7 +230,10 @@ impl Config {
         key: &str,
         expected: &'static str,
     ) -> Result<T, ConfigError> {
-        value?.ok_or_else(|| ConfigError::Missing { key: self.path(key), expected })
+        value?.ok_or_else(|| ConfigError::Missing {
+            key: self.path(key),
+            expected,
+        })
     }
 }
 

@@ -1,4 +1,5 @@
-//! A Hugging Face folder: `config.json`, safetensors in one file or in shards with an index, tokenizer files beside.
+//! A Hugging Face folder: `config.json`, safetensors in one file or in shards with an index,
+//! tokenizer files beside.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -41,12 +42,16 @@ pub struct HuggingFace {
 }
 
 impl HuggingFace {
-    /// The tokens that end a text: those of `generation_config.json`, else those of `config.json`; none when neither
-    /// has any.
+    /// The tokens that end a text: those of `generation_config.json`, else those of `config.json`;
+    /// none when neither has any.
     pub fn eos_token_ids(&self) -> Result<Vec<u32>, ConfigError> {
         let key = "eos_token_id";
         let of_config = self.config.token_ids(key)?;
-        match self.generation_config.as_ref().and_then(|generation| generation.get(key)) {
+        match self
+            .generation_config
+            .as_ref()
+            .and_then(|generation| generation.get(key))
+        {
             None | Some(Value::Null) => Ok(of_config),
             Some(value) => config::as_token_ids(value).ok_or_else(|| ConfigError::Type {
                 key: format!("generation_config.{key}"),
@@ -100,20 +105,36 @@ impl fmt::Display for IndexFault {
         match self {
             Self::Escapes { shard } => write!(f, "shard {shard:?} is not a path within the folder"),
             Self::MissingShard { shard } => write!(f, "shard {shard:?} is not on disk, fetch it"),
-            Self::MissingTensor { tensor, shard } => write!(f, "tensor {tensor:?} is not in {shard:?}"),
-            Self::Repeated { tensor, first, second } => {
-                write!(f, "tensor {tensor:?} is both in {first:?} and in {second:?}")
+            Self::MissingTensor { tensor, shard } => {
+                write!(f, "tensor {tensor:?} is not in {shard:?}")
             }
-            Self::Unlisted { tensor, shard } => write!(f, "tensor {tensor:?} in {shard:?} is not listed"),
+            Self::Repeated {
+                tensor,
+                first,
+                second,
+            } => {
+                write!(
+                    f,
+                    "tensor {tensor:?} is both in {first:?} and in {second:?}"
+                )
+            }
+            Self::Unlisted { tensor, shard } => {
+                write!(f, "tensor {tensor:?} in {shard:?} is not listed")
+            }
         }
     }
 }
 
 pub(super) fn list_faults(faults: &[IndexFault]) -> String {
-    faults.iter().map(IndexFault::to_string).collect::<Vec<_>>().join("; ")
+    faults
+        .iter()
+        .map(IndexFault::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
-/// Opens a folder. Like transformers, takes `model.safetensors` before an index when a folder has both.
+/// Opens a folder. Like transformers, takes `model.safetensors` before an index when a folder has
+/// both.
 pub(super) fn open_folder(folder: &Path) -> Result<Checkpoint, CheckpointError> {
     if !folder.join("config.json").exists() {
         return Err(unusable(folder, no_config(folder)));
@@ -127,7 +148,11 @@ pub(super) fn open_folder(folder: &Path) -> Result<Checkpoint, CheckpointError> 
     } else {
         return Err(unusable(folder, no_weights(folder)));
     };
-    Ok(Checkpoint { path: folder.to_owned(), source: Source::HuggingFace(hugging_face), tensors })
+    Ok(Checkpoint {
+        path: folder.to_owned(),
+        source: Source::HuggingFace(hugging_face),
+        tensors,
+    })
 }
 
 /// Opens one safetensors file that has `config.json` beside it.
@@ -137,8 +162,15 @@ pub(super) fn open_file(path: &Path, bytes: Bytes) -> Result<Checkpoint, Checkpo
         _ => Path::new("."),
     };
     let tensors = parse_weights(path, &bytes)?;
-    if path.file_stem().and_then(|stem| stem.to_str()).is_some_and(is_shard_name) {
-        return Err(unusable(path, "is one shard of several: give the folder that holds them all".into()));
+    if path
+        .file_stem()
+        .and_then(|stem| stem.to_str())
+        .is_some_and(is_shard_name)
+    {
+        return Err(unusable(
+            path,
+            "is one shard of several: give the folder that holds them all".into(),
+        ));
     }
     if !folder.join("config.json").exists() {
         return Err(unusable(
@@ -147,42 +179,60 @@ pub(super) fn open_file(path: &Path, bytes: Bytes) -> Result<Checkpoint, Checkpo
         ));
     }
     let hugging_face = read_folder(folder)?;
-    Ok(Checkpoint { path: path.to_owned(), source: Source::HuggingFace(hugging_face), tensors })
+    Ok(Checkpoint {
+        path: path.to_owned(),
+        source: Source::HuggingFace(hugging_face),
+        tensors,
+    })
 }
 
 /// Whether a name ends like `-00001-of-00002`.
 fn is_shard_name(stem: &str) -> bool {
-    let is_number =
-        |part: Option<&str>| part.is_some_and(|part| part.len() == 5 && part.bytes().all(|b| b.is_ascii_digit()));
+    let is_number = |part: Option<&str>| {
+        part.is_some_and(|part| part.len() == 5 && part.bytes().all(|b| b.is_ascii_digit()))
+    };
     let mut parts = stem.rsplit('-');
     is_number(parts.next()) && parts.next() == Some("of") && is_number(parts.next())
 }
 
 fn unusable(path: &Path, reason: String) -> CheckpointError {
-    CheckpointError::Unusable { path: path.to_owned(), reason }
+    CheckpointError::Unusable {
+        path: path.to_owned(),
+        reason,
+    }
 }
 
 fn no_config(folder: &Path) -> String {
     match find(folder, |name| name.ends_with(".gguf")) {
-        Some(gguf) => format!("the folder has no config.json, but {gguf}: give the path of that file"),
+        Some(gguf) => {
+            format!("the folder has no config.json, but {gguf}: give the path of that file")
+        }
         None => "the folder has no config.json: give a Hugging Face folder or a GGUF file".into(),
     }
 }
 
 fn no_weights(folder: &Path) -> String {
     let expected = format!("the folder has neither {WEIGHTS} nor {INDEX}");
-    if let Some(torch) = find(folder, |name| name.ends_with(".bin") || name.ends_with(".pth")) {
-        return format!("{expected}, but {torch}, which is not read: convert the model to safetensors");
+    if let Some(torch) = find(folder, |name| {
+        name.ends_with(".bin") || name.ends_with(".pth")
+    }) {
+        return format!(
+            "{expected}, but {torch}, which is not read: convert the model to safetensors"
+        );
     }
     if let Some(other) = find(folder, |name| name.ends_with(".safetensors")) {
-        return format!("{expected}, but {other}: give the path of that file, or fetch the index too");
+        return format!(
+            "{expected}, but {other}: give the path of that file, or fetch the index too"
+        );
     }
     format!("{expected}: fetch the weights")
 }
 
 /// The first name, in order, of a file in the folder that `wanted` accepts.
 fn find(folder: &Path, wanted: impl Fn(&str) -> bool) -> Option<String> {
-    let names = fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let names = fs::read_dir(folder)
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     names.filter(|name| wanted(name)).min()
 }
 
@@ -191,7 +241,9 @@ fn read_folder(folder: &Path) -> Result<HuggingFace, CheckpointError> {
     let path = folder.join("config.json");
     let text = map::read_small(&path, MAX_CONFIG_BYTES)?;
     let config = Config::parse(&text).map_err(|fault| CheckpointError::Config { path, fault })?;
-    let generation_config = beside("generation_config.json").map(|path| read_object(&path)).transpose()?;
+    let generation_config = beside("generation_config.json")
+        .map(|path| read_object(&path))
+        .transpose()?;
     Ok(HuggingFace {
         folder: folder.to_owned(),
         config,
@@ -205,16 +257,25 @@ fn read_folder(folder: &Path) -> Result<HuggingFace, CheckpointError> {
 
 fn read_object(path: &Path) -> Result<Value, CheckpointError> {
     let text = map::read_small(path, MAX_CONFIG_BYTES)?;
-    json::parse_object(&text).map(Value::Object).map_err(|fault| json_fault(path, &fault))
+    json::parse_object(&text)
+        .map(Value::Object)
+        .map_err(|fault| json_fault(path, &fault))
 }
 
 fn json_fault(path: &Path, fault: &serde_json::Error) -> CheckpointError {
-    CheckpointError::Config { path: path.to_owned(), fault: ConfigError::Json { fault: fault.to_string() } }
+    CheckpointError::Config {
+        path: path.to_owned(),
+        fault: ConfigError::Json {
+            fault: fault.to_string(),
+        },
+    }
 }
 
 pub(super) fn parse_weights(path: &Path, bytes: &Bytes) -> Result<Tensors, CheckpointError> {
-    let parsed = safetensors::parse(bytes)
-        .map_err(|fault| CheckpointError::Safetensors { path: path.to_owned(), fault: Box::new(fault) })?;
+    let parsed = safetensors::parse(bytes).map_err(|fault| CheckpointError::Safetensors {
+        path: path.to_owned(),
+        fault: Box::new(fault),
+    })?;
     Ok(parsed.tensors)
 }
 
@@ -226,16 +287,21 @@ struct Index {
 
 fn read_shards(folder: &Path, index_path: &Path) -> Result<Tensors, CheckpointError> {
     let text = map::read_small(index_path, MAX_INDEX_BYTES)?;
-    let index: Index = serde_json::from_slice(&text).map_err(|fault| json_fault(index_path, &fault))?;
+    let index: Index =
+        serde_json::from_slice(&text).map_err(|fault| json_fault(index_path, &fault))?;
     let listed = index.weight_map.0;
     let mut faults = Vec::new();
     let mut shards = BTreeMap::new();
     for shard in listed.values().collect::<BTreeSet<_>>() {
         let path = folder.join(shard);
         if !stays_within(shard) {
-            faults.push(IndexFault::Escapes { shard: shard.clone() });
+            faults.push(IndexFault::Escapes {
+                shard: shard.clone(),
+            });
         } else if !path.is_file() {
-            faults.push(IndexFault::MissingShard { shard: shard.clone() });
+            faults.push(IndexFault::MissingShard {
+                shard: shard.clone(),
+            });
         } else {
             shards.insert(shard.as_str(), parse_weights(&path, &map::map(&path)?)?);
         }
@@ -244,10 +310,14 @@ fn read_shards(folder: &Path, index_path: &Path) -> Result<Tensors, CheckpointEr
     if faults.is_empty() {
         return Ok(shards.into_values().flatten().collect());
     }
-    Err(CheckpointError::Index { path: index_path.to_owned(), faults })
+    Err(CheckpointError::Index {
+        path: index_path.to_owned(),
+        faults,
+    })
 }
 
-/// Whether joining the name to a folder leads to a place within it. Links are followed: a hub's cache is made of them.
+/// Whether joining the name to a folder leads to a place within it. Links are followed: a hub's
+/// cache is made of them.
 fn stays_within(shard: &str) -> bool {
     let mut components = Path::new(shard).components();
     !shard.is_empty() && components.all(|component| matches!(component, Component::Normal(_)))
@@ -257,8 +327,14 @@ fn stays_within(shard: &str) -> bool {
 fn compare(listed: &BTreeMap<String, String>, shards: &BTreeMap<&str, Tensors>) -> Vec<IndexFault> {
     let mut faults = Vec::new();
     for (tensor, shard) in listed {
-        if shards.get(shard.as_str()).is_some_and(|tensors| !tensors.contains_key(tensor)) {
-            faults.push(IndexFault::MissingTensor { tensor: tensor.clone(), shard: shard.clone() });
+        if shards
+            .get(shard.as_str())
+            .is_some_and(|tensors| !tensors.contains_key(tensor))
+        {
+            faults.push(IndexFault::MissingTensor {
+                tensor: tensor.clone(),
+                shard: shard.clone(),
+            });
         }
     }
     let mut homes = BTreeMap::<&str, &str>::new();
@@ -266,9 +342,16 @@ fn compare(listed: &BTreeMap<String, String>, shards: &BTreeMap<&str, Tensors>) 
         for tensor in tensors.keys() {
             if let Some(first) = homes.insert(tensor, shard) {
                 let (tensor, first) = (tensor.clone(), first.to_owned());
-                faults.push(IndexFault::Repeated { tensor, first, second: (*shard).to_owned() });
+                faults.push(IndexFault::Repeated {
+                    tensor,
+                    first,
+                    second: (*shard).to_owned(),
+                });
             } else if !listed.contains_key(tensor) {
-                faults.push(IndexFault::Unlisted { tensor: tensor.clone(), shard: (*shard).to_owned() });
+                faults.push(IndexFault::Unlisted {
+                    tensor: tensor.clone(),
+                    shard: (*shard).to_owned(),
+                });
             }
         }
     }

@@ -21,7 +21,9 @@ pub(super) struct UniqueMap<V>(pub(super) BTreeMap<String, V>);
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(UniqueVisitor(PhantomData)).map(Self)
+        deserializer
+            .deserialize_map(UniqueVisitor(PhantomData))
+            .map(Self)
     }
 }
 
@@ -94,7 +96,9 @@ impl<'de> Visitor<'de> for StrictSeed {
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("number is not finite"))
+        Number::from_f64(value)
+            .map(Value::Number)
+            .ok_or_else(|| E::custom("number is not finite"))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {

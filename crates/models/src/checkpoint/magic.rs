@@ -1,6 +1,7 @@
 //! What a file looks like when it is not what it should be.
 
-/// Describes the first bytes of a file that was expected to be something else, with what to do about it.
+/// Describes the first bytes of a file that was expected to be something else, with what to do
+/// about it.
 pub(super) fn describe(head: &[u8]) -> String {
     if let Some(pointer) = thane_mil::package::lfs_pointer(head) {
         return format!("it {pointer}");
@@ -24,9 +25,14 @@ fn known(head: &[u8]) -> Option<&'static str> {
     if head.len() < 4 && b"GGUF".starts_with(head) {
         return Some("it ends within the magic \"GGUF\": fetch it again");
     }
-    let text = head.iter().position(|byte| !byte.is_ascii_whitespace()).map_or(head, |start| &head[start..]);
+    let text = head
+        .iter()
+        .position(|byte| !byte.is_ascii_whitespace())
+        .map_or(head, |start| &head[start..]);
     Some(match () {
-        () if text.starts_with(b"program(") => "it looks like MIL text: `thane audit` and `thane bisect` read it",
+        () if text.starts_with(b"program(") => {
+            "it looks like MIL text: `thane audit` and `thane bisect` read it"
+        }
         () if looks_like_core_ml(head) => {
             "it looks like a Core ML .mlmodel file (a neural network, a tree or a pipeline), which no verb reads: give the \
              checkpoint, or convert it with coremltools, convert_to=\"mlprogram\""
@@ -34,18 +40,25 @@ fn known(head: &[u8]) -> Option<&'static str> {
         () if head.starts_with(b"PK\x03\x04") => {
             "it looks like a zip archive (a PyTorch .bin or .pt file is one, so is a wheel): unpack it, or convert the model to safetensors"
         }
-        () if starts_with_ignoring_case(text, b"<!doctype") || starts_with_ignoring_case(text, b"<html") => {
+        () if starts_with_ignoring_case(text, b"<!doctype")
+            || starts_with_ignoring_case(text, b"<html") =>
+        {
             "it looks like an HTML page, probably an error or login page saved in place of the file: fetch it again"
         }
         () if looks_like_safetensors(head) => {
             "it looks like a safetensors file: name it .safetensors and put it beside its config.json"
         }
-        () if head.starts_with(b"tjgg") || head.starts_with(b"lmgg") || head.starts_with(b"fmgg") => {
+        () if head.starts_with(b"tjgg")
+            || head.starts_with(b"lmgg")
+            || head.starts_with(b"fmgg") =>
+        {
             "it looks like a GGML file from before GGUF: convert the model again with a current llama.cpp"
         }
         () if head.starts_with(b"\x1f\x8b") => "it looks like a gzip file: unpack it",
         () if head.starts_with(b"\x28\xb5\x2f\xfd") => "it looks like a zstd file: unpack it",
-        () if head.starts_with(b"\x80\x02") => "it looks like a Python pickle: convert the model to safetensors",
+        () if head.starts_with(b"\x80\x02") => {
+            "it looks like a Python pickle: convert the model to safetensors"
+        }
         () if head.iter().all(|&byte| byte == 0) => {
             "it starts with zeros only, as a download that was never finished does: fetch it again"
         }
@@ -63,10 +76,14 @@ fn looks_like_core_ml(head: &[u8]) -> bool {
 
 /// A length that a header can have, then the start of that JSON header.
 fn looks_like_safetensors(head: &[u8]) -> bool {
-    let Some((len, rest)) = head.split_first_chunk::<8>() else { return false };
-    rest.starts_with(b"{") && (2..=super::safetensors::MAX_HEADER_LEN).contains(&u64::from_le_bytes(*len))
+    let Some((len, rest)) = head.split_first_chunk::<8>() else {
+        return false;
+    };
+    rest.starts_with(b"{")
+        && (2..=super::safetensors::MAX_HEADER_LEN).contains(&u64::from_le_bytes(*len))
 }
 
 fn starts_with_ignoring_case(text: &[u8], prefix: &[u8]) -> bool {
-    text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    text.get(..prefix.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }

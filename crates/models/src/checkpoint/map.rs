@@ -11,7 +11,10 @@ use super::error::CheckpointError;
 
 /// Maps a whole regular file read-only; the result keeps the map alive.
 pub(super) fn map(path: &Path) -> Result<Bytes, CheckpointError> {
-    let io = |fault| CheckpointError::Io { path: path.to_owned(), fault };
+    let io = |fault| CheckpointError::Io {
+        path: path.to_owned(),
+        fault,
+    };
     // A pipe would block on open and a device has no length: neither can be mapped.
     if !fs::metadata(path).map_err(io)?.is_file() {
         return Err(CheckpointError::Unusable {
@@ -24,11 +27,18 @@ pub(super) fn map(path: &Path) -> Result<Bytes, CheckpointError> {
 
 /// Reads a small file whole, refusing one longer than `max_bytes`, and what is no file.
 pub(super) fn read_small(path: &Path, max_bytes: u64) -> Result<Vec<u8>, CheckpointError> {
-    let unusable = |reason| CheckpointError::Unusable { path: path.to_owned(), reason };
-    let text = thane_mil::package::read_small(path, max_bytes).map_err(|fault| match fault.kind() {
-        ErrorKind::InvalidData => unusable(format!("{fault}: fetch the file again")),
-        _ => CheckpointError::Io { path: path.to_owned(), fault },
-    })?;
+    let unusable = |reason| CheckpointError::Unusable {
+        path: path.to_owned(),
+        reason,
+    };
+    let text =
+        thane_mil::package::read_small(path, max_bytes).map_err(|fault| match fault.kind() {
+            ErrorKind::InvalidData => unusable(format!("{fault}: fetch the file again")),
+            _ => CheckpointError::Io {
+                path: path.to_owned(),
+                fault,
+            },
+        })?;
     match lfs_pointer(&text) {
         Some(pointer) => Err(unusable(pointer.to_owned())),
         None => Ok(text),

@@ -1,11 +1,12 @@
 //! Checkpoints on disk, read as they are: a GGUF file, or a Hugging Face folder with safetensors.
 //!
-//! Every weight file is mapped once and handed out as [`Bytes`] slices of the map; nothing is copied or converted here.
-//! Knows nothing of architectures: which tensors and keys a model needs, and what they mean, is the business of its
-//! family. Start at [`Checkpoint::open`].
+//! Every weight file is mapped once and handed out as [`Bytes`] slices of the map; nothing is
+//! copied or converted here. Knows nothing of architectures: which tensors and keys a model needs,
+//! and what they mean, is the business of its family. Start at [`Checkpoint::open`].
 //!
-//! All input is taken for damaged or hostile until checked: no reader here panics, and none allocates more than a small
-//! multiple of the bytes that the file really has. Errors hold the whole message in their `Display`.
+//! All input is taken for damaged or hostile until checked: no reader here panics, and none
+//! allocates more than a small multiple of the bytes that the file really has. Errors hold the
+//! whole message in their `Display`.
 
 mod config;
 mod error;
@@ -58,26 +59,41 @@ pub enum Source {
 }
 
 impl Checkpoint {
-    /// Opens a GGUF file, a Hugging Face folder, or a single safetensors file with `config.json` beside it.
+    /// Opens a GGUF file, a Hugging Face folder, or a single safetensors file with `config.json`
+    /// beside it.
     ///
-    /// A file's kind is told by its content; only a safetensors file, which has no magic, is known by its name.
+    /// A file's kind is told by its content; only a safetensors file, which has no magic, is known
+    /// by its name.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let kind = fs::metadata(path).map_err(|fault| CheckpointError::Io { path: path.to_owned(), fault })?;
+        let kind = fs::metadata(path).map_err(|fault| CheckpointError::Io {
+            path: path.to_owned(),
+            fault,
+        })?;
         if kind.is_dir() {
             return folder::open_folder(path);
         }
         let bytes = map::map(path)?;
         let gguf = bytes.as_slice().starts_with(gguf::MAGIC);
-        if !gguf && path.extension().is_some_and(|extension| extension == "safetensors") {
+        if !gguf
+            && path
+                .extension()
+                .is_some_and(|extension| extension == "safetensors")
+        {
             return folder::open_file(path, bytes);
         }
         Self::open_gguf(path, bytes)
     }
 
     fn open_gguf(path: &Path, bytes: Bytes) -> Result<Self, CheckpointError> {
-        let (gguf, tensors) = gguf::parse(&bytes)
-            .map_err(|fault| CheckpointError::Gguf { path: path.to_owned(), fault: Box::new(fault) })?;
-        Ok(Self { path: path.to_owned(), source: Source::Gguf(gguf), tensors })
+        let (gguf, tensors) = gguf::parse(&bytes).map_err(|fault| CheckpointError::Gguf {
+            path: path.to_owned(),
+            fault: Box::new(fault),
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            source: Source::Gguf(gguf),
+            tensors,
+        })
     }
 
     /// The GGUF metadata, when this is a GGUF file.

@@ -1,7 +1,8 @@
 //! Rotary position embedding as `config.json` has it, in either spelling, brought to one form.
 //!
-//! Old: `rope_theta` and `rope_scaling` side by side, and Gemma's `rope_local_base_freq` for its sliding layers. New:
-//! `rope_parameters`, one object with `rope_theta` and `rope_type`, or one such object per layer type.
+//! Old: `rope_theta` and `rope_scaling` side by side, and Gemma's `rope_local_base_freq` for its
+//! sliding layers. New: `rope_parameters`, one object with `rope_theta` and `rope_type`, or one
+//! such object per layer type.
 
 use super::config::{Config, ConfigError, shorten};
 
@@ -23,7 +24,10 @@ impl Rope {
     pub fn layer_type(&self, name: &str) -> Option<&RopeConfig> {
         match self {
             Self::Uniform(config) => Some(config),
-            Self::PerLayerType(types) => types.iter().find(|(ty, _)| ty == name).map(|(_, config)| config),
+            Self::PerLayerType(types) => types
+                .iter()
+                .find(|(ty, _)| ty == name)
+                .map(|(_, config)| config),
         }
     }
 }
@@ -55,12 +59,14 @@ pub enum RopeScaling {
         factor: f64,
         /// Wavelengths longer than the original context over this are divided.
         low_freq_factor: f64,
-        /// Wavelengths shorter than the original context over this are kept; greater than `low_freq_factor`.
+        /// Wavelengths shorter than the original context over this are kept; greater than
+        /// `low_freq_factor`.
         high_freq_factor: f64,
         /// Context length before stretching.
         original_max_position_embeddings: usize,
     },
-    /// A type that is not supported, by name (`dynamic`, `yarn`, `longrope`, ...): the family refuses it.
+    /// A type that is not supported, by name (`dynamic`, `yarn`, `longrope`, ...): the family
+    /// refuses it.
     Unsupported(String),
 }
 
@@ -76,15 +82,18 @@ impl Config {
     /// The rotary embedding, from either spelling; where both are given, they must agree.
     pub fn rope(&self) -> Result<Rope, ConfigError> {
         let old = self.old_full()?;
-        let old_sliding =
-            self.positive("rope_local_base_freq")?.map(|theta| Part { theta: Some(theta), ..Part::default() });
+        let old_sliding = self.positive("rope_local_base_freq")?.map(|theta| Part {
+            theta: Some(theta),
+            ..Part::default()
+        });
         let new = self.opt_object("rope_parameters")?;
         let Some(new) = new else {
             return Ok(match old_sliding {
                 None => Rope::Uniform(old.finish()),
-                Some(sliding) => {
-                    Rope::PerLayerType(vec![(FULL.into(), old.finish()), (SLIDING.into(), sliding.finish())])
-                }
+                Some(sliding) => Rope::PerLayerType(vec![
+                    (FULL.into(), old.finish()),
+                    (SLIDING.into(), sliding.finish()),
+                ]),
             });
         };
         if !new.is_per_layer_type()? {
@@ -96,21 +105,39 @@ impl Config {
                 ));
             }
             return Ok(Rope::Uniform(
-                merge(old, new.part(self)?, "rope_theta/rope_scaling", "rope_parameters")?.finish(),
+                merge(
+                    old,
+                    new.part(self)?,
+                    "rope_theta/rope_scaling",
+                    "rope_parameters",
+                )?
+                .finish(),
             ));
         }
         self.per_layer_type(&new, old, old_sliding)
     }
 
-    fn per_layer_type(&self, new: &Self, old: Part, old_sliding: Option<Part>) -> Result<Rope, ConfigError> {
+    fn per_layer_type(
+        &self,
+        new: &Self,
+        old: Part,
+        old_sliding: Option<Part>,
+    ) -> Result<Rope, ConfigError> {
         let mut types = Vec::new();
         for name in new.keys().map(str::to_owned).collect::<Vec<_>>() {
-            let Some(inner) = new.opt_object(&name)? else { continue };
+            let Some(inner) = new.opt_object(&name)? else {
+                continue;
+            };
             let part = inner.part(self)?;
             let path = new.path(&name);
             let part = match name.as_str() {
                 FULL => merge(old.clone(), part, "rope_theta/rope_scaling", &path)?,
-                SLIDING => merge(old_sliding.clone().unwrap_or_default(), part, "rope_local_base_freq", &path)?,
+                SLIDING => merge(
+                    old_sliding.clone().unwrap_or_default(),
+                    part,
+                    "rope_local_base_freq",
+                    &path,
+                )?,
                 _ => part,
             };
             types.push((name, part.finish()));
@@ -122,9 +149,21 @@ impl Config {
     fn old_full(&self) -> Result<Part, ConfigError> {
         let theta = self.positive("rope_theta")?;
         let scaling = self.opt_object("rope_scaling")?;
-        let inner = scaling.map(|scaling| scaling.part(self)).transpose()?.unwrap_or_default();
+        let inner = scaling
+            .map(|scaling| scaling.part(self))
+            .transpose()?
+            .unwrap_or_default();
         let partial_rotary_factor = self.positive("partial_rotary_factor")?;
-        merge(Part { theta, scaling: None, partial_rotary_factor }, inner, "rope_theta", "rope_scaling.rope_theta")
+        merge(
+            Part {
+                theta,
+                scaling: None,
+                partial_rotary_factor,
+            },
+            inner,
+            "rope_theta",
+            "rope_scaling.rope_theta",
+        )
     }
 
     /// Whether the members of this object are objects, one for each layer type.
@@ -144,18 +183,25 @@ impl Config {
         }
     }
 
-    /// Reads this object as the parameters of one rotary embedding. `root` may hold the original context length.
+    /// Reads this object as the parameters of one rotary embedding. `root` may hold the original
+    /// context length.
     fn part(&self, root: &Self) -> Result<Part, ConfigError> {
         let theta = self.positive("rope_theta")?;
         let partial_rotary_factor = self.positive("partial_rotary_factor")?;
         let scaling = match self.rope_type()? {
             None => None,
             Some("default") => Some(RopeScaling::Default),
-            Some("linear") => Some(RopeScaling::Linear { factor: self.required_positive("factor")? }),
+            Some("linear") => Some(RopeScaling::Linear {
+                factor: self.required_positive("factor")?,
+            }),
             Some("llama3") => Some(self.llama3(root)?),
             Some(other) => Some(RopeScaling::Unsupported(other.to_owned())),
         };
-        Ok(Part { theta, scaling, partial_rotary_factor })
+        Ok(Part {
+            theta,
+            scaling,
+            partial_rotary_factor,
+        })
     }
 
     /// `rope_type`, or `type` as it was once called.
@@ -165,12 +211,20 @@ impl Config {
             && new != old
         {
             let detail = format!("{new:?} and {old:?}");
-            return Err(contradiction(&self.path("rope_type"), &self.path("type"), &detail));
+            return Err(contradiction(
+                &self.path("rope_type"),
+                &self.path("type"),
+                &detail,
+            ));
         }
         let named = new.or(old);
-        // A factor without a type was never valid; to take it for "default" would drop it in silence.
+        // A factor without a type was never valid; to take it for "default" would drop it in
+        // silence.
         if named.is_none() && self.has("factor") {
-            return Err(ConfigError::Missing { key: self.path("rope_type"), expected: "a string" });
+            return Err(ConfigError::Missing {
+                key: self.path("rope_type"),
+                expected: "a string",
+            });
         }
         Ok(named)
     }
@@ -181,8 +235,12 @@ impl Config {
             Some(original) => Some(original),
             None => root.opt_usize(key)?,
         };
-        let Some(original_max_position_embeddings) = original.filter(|&original| original > 0) else {
-            return Err(ConfigError::Missing { key: self.path(key), expected: "a whole number above zero" });
+        let Some(original_max_position_embeddings) = original.filter(|&original| original > 0)
+        else {
+            return Err(ConfigError::Missing {
+                key: self.path(key),
+                expected: "a whole number above zero",
+            });
         };
         let low_freq_factor = self.required_positive("low_freq_factor")?;
         let high_freq_factor = self.required_positive("high_freq_factor")?;
@@ -194,21 +252,31 @@ impl Config {
             });
         }
         let factor = self.required_positive("factor")?;
-        Ok(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings })
+        Ok(RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position_embeddings,
+        })
     }
 
     fn positive(&self, key: &str) -> Result<Option<f64>, ConfigError> {
         let number = self.opt_f64(key)?;
         match number {
-            Some(number) if number <= 0.0 => {
-                Err(ConfigError::Value { key: self.path(key), expected: "above zero", found: number.to_string() })
-            }
+            Some(number) if number <= 0.0 => Err(ConfigError::Value {
+                key: self.path(key),
+                expected: "above zero",
+                found: number.to_string(),
+            }),
             number => Ok(number),
         }
     }
 
     fn required_positive(&self, key: &str) -> Result<f64, ConfigError> {
-        self.positive(key)?.ok_or_else(|| ConfigError::Missing { key: self.path(key), expected: "a number" })
+        self.positive(key)?.ok_or_else(|| ConfigError::Missing {
+            key: self.path(key),
+            expected: "a number",
+        })
     }
 }
 
@@ -224,7 +292,10 @@ impl Part {
 
 /// What either says, where not both say different things.
 fn merge(a: Part, b: Part, a_name: &str, b_name: &str) -> Result<Part, ConfigError> {
-    fn one<T: PartialEq + std::fmt::Debug>(a: Option<T>, b: Option<T>) -> Result<Option<T>, String> {
+    fn one<T: PartialEq + std::fmt::Debug>(
+        a: Option<T>,
+        b: Option<T>,
+    ) -> Result<Option<T>, String> {
         match (a, b) {
             (Some(a), Some(b)) if a != b => Err(format!("{a:?} and {b:?}")),
             (a, b) => Ok(a.or(b)),
@@ -241,5 +312,9 @@ fn merge(a: Part, b: Part, a_name: &str, b_name: &str) -> Result<Part, ConfigErr
 }
 
 fn contradiction(first: &str, second: &str, detail: &str) -> ConfigError {
-    ConfigError::Contradiction { first: first.into(), second: second.into(), detail: detail.into() }
+    ConfigError::Contradiction {
+        first: first.into(),
+        second: second.into(),
+        detail: detail.into(),
+    }
 }

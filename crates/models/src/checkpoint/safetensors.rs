@@ -1,7 +1,9 @@
-//! The safetensors format: a `u64` header length, a JSON header, and the tensors' bytes without gaps.
+//! The safetensors format: a `u64` header length, a JSON header, and the tensors' bytes without
+//! gaps.
 //!
-//! As strict as the reference implementation (the header is at most 100,000,000 bytes and starts with `{`; the tensors
-//! cover the data exactly, without holes, overlaps or a tail), and stricter in one point: repeated names are refused.
+//! As strict as the reference implementation (the header is at most 100,000,000 bytes and starts
+//! with `{`; the tensors cover the data exactly, without holes, overlaps or a tail), and stricter
+//! in one point: repeated names are refused.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +23,8 @@ pub const MAX_HEADER_LEN: u64 = 100_000_000;
 /// Bytes before the header.
 const LENGTH_BYTES: usize = 8;
 
-/// Why a safetensors file is refused. Offsets count bytes from the start of the data, unless they say otherwise.
+/// Why a safetensors file is refused. Offsets count bytes from the start of the data, unless they
+/// say otherwise.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[allow(missing_docs)] // the fields are what the messages say they are
 pub enum SafetensorsError {
@@ -29,14 +32,22 @@ pub enum SafetensorsError {
     Magic { looks_like: String },
     #[error("the file has {len} bytes, a safetensors file has at least 10: {DAMAGED}")]
     Short { len: u64 },
-    #[error("the header is {header_len} bytes long, more than the {MAX_HEADER_LEN} that are allowed: {DAMAGED}")]
+    #[error(
+        "the header is {header_len} bytes long, more than the {MAX_HEADER_LEN} that are allowed: {DAMAGED}"
+    )]
     HeaderLength { header_len: u64 },
-    #[error("the header should end at file offset {end} but the file ends at {file_len}: {DAMAGED}")]
+    #[error(
+        "the header should end at file offset {end} but the file ends at {file_len}: {DAMAGED}"
+    )]
     HeaderTruncated { end: u64, file_len: u64 },
     #[error(
         "the header is refused at its line {line} column {column} (it starts at file offset 8): {fault}; {DAMAGED}"
     )]
-    Header { line: usize, column: usize, fault: String },
+    Header {
+        line: usize,
+        column: usize,
+        fault: String,
+    },
     #[error(
         "these tensors have types that are not supported: {}; use a F32, F16 or BF16 version of the model",
         tensor::list_refused(refused)
@@ -46,10 +57,22 @@ pub enum SafetensorsError {
     Reversed { name: String, start: u64, end: u64 },
     #[error("tensor {name:?} has shape {shape:?}, more elements than can be counted: {DAMAGED}")]
     Elements { name: String, shape: Vec<usize> },
-    #[error("tensor {name:?} of type {ty} and shape {shape:?} takes {need} bytes but has {have}: {DAMAGED}")]
-    Size { name: String, ty: TensorType, shape: Vec<usize>, need: u64, have: u64 },
+    #[error(
+        "tensor {name:?} of type {ty} and shape {shape:?} takes {need} bytes but has {have}: {DAMAGED}"
+    )]
+    Size {
+        name: String,
+        ty: TensorType,
+        shape: Vec<usize>,
+        need: u64,
+        have: u64,
+    },
     #[error("tensor {name:?} ends at data offset {end} but the data ends at {data_len}: {DAMAGED}")]
-    PastEnd { name: String, end: u64, data_len: u64 },
+    PastEnd {
+        name: String,
+        end: u64,
+        data_len: u64,
+    },
     #[error("tensor {name:?} overlaps the tensor before it at data offset {at}: {DAMAGED}")]
     Overlap { name: String, at: u64 },
     #[error("there is a hole of {len} bytes before tensor {name:?} at data offset {at}: {DAMAGED}")]
@@ -82,13 +105,29 @@ pub fn parse(bytes: &Bytes) -> Result<Safetensors, SafetensorsError> {
         let [start, end] = entry.data_offsets;
         covered = end;
         let range = data_start + start as usize..data_start + end as usize;
-        let bytes = bytes.slice(range).expect("`check` found the end within the data");
-        tensors.insert(name.clone(), Tensor { name, ty, shape: entry.shape, bytes });
+        let bytes = bytes
+            .slice(range)
+            .expect("`check` found the end within the data");
+        tensors.insert(
+            name.clone(),
+            Tensor {
+                name,
+                ty,
+                shape: entry.shape,
+                bytes,
+            },
+        );
     }
     if covered != data_len {
-        return Err(SafetensorsError::Tail { end: covered, len: data_len - covered });
+        return Err(SafetensorsError::Tail {
+            end: covered,
+            len: data_len - covered,
+        });
     }
-    Ok(Safetensors { tensors, metadata: header.metadata })
+    Ok(Safetensors {
+        tensors,
+        metadata: header.metadata,
+    })
 }
 
 /// The header, and where the data starts.
@@ -100,14 +139,19 @@ fn read_header(file: &[u8]) -> Result<(Header, usize), SafetensorsError> {
     let header_len = u64::from_le_bytes(*header_len);
     // Told before the length is: the first bytes of a page or a pointer make an absurd one.
     if !rest.is_empty() && !rest.starts_with(b"{") {
-        return Err(SafetensorsError::Magic { looks_like: magic::describe(&file[..file.len().min(512)]) });
+        return Err(SafetensorsError::Magic {
+            looks_like: magic::describe(&file[..file.len().min(512)]),
+        });
     }
     if header_len > MAX_HEADER_LEN {
         return Err(SafetensorsError::HeaderLength { header_len });
     }
     let header_len = header_len as usize; // at most 100,000,000
     let Some(text) = rest.get(..header_len) else {
-        return Err(SafetensorsError::HeaderTruncated { end: (LENGTH_BYTES + header_len) as u64, file_len });
+        return Err(SafetensorsError::HeaderTruncated {
+            end: (LENGTH_BYTES + header_len) as u64,
+            file_len,
+        });
     };
     let header = serde_json::from_slice(text).map_err(|fault| SafetensorsError::Header {
         line: fault.line(),
@@ -121,37 +165,79 @@ fn refuse_types(entries: &[(String, Entry)]) -> Result<(), SafetensorsError> {
     let refused: Vec<RefusedTensor> = entries
         .iter()
         .filter(|(_, entry)| TensorType::from_safetensors(&entry.dtype).is_none())
-        .map(|(name, entry)| RefusedTensor { name: name.clone(), ty: entry.dtype.clone() })
+        .map(|(name, entry)| RefusedTensor {
+            name: name.clone(),
+            ty: entry.dtype.clone(),
+        })
         .collect();
-    if refused.is_empty() { Ok(()) } else { Err(SafetensorsError::Types { refused }) }
+    if refused.is_empty() {
+        Ok(())
+    } else {
+        Err(SafetensorsError::Types { refused })
+    }
 }
 
 /// Checks one entry against the data and the end of the entry before it.
-fn check(name: &str, entry: &Entry, covered: u64, data_len: u64) -> Result<TensorType, SafetensorsError> {
+fn check(
+    name: &str,
+    entry: &Entry,
+    covered: u64,
+    data_len: u64,
+) -> Result<TensorType, SafetensorsError> {
     let name = || name.to_owned();
     let [start, end] = entry.data_offsets;
     let Some(ty) = TensorType::from_safetensors(&entry.dtype) else {
-        let refused = vec![RefusedTensor { name: name(), ty: entry.dtype.clone() }];
+        let refused = vec![RefusedTensor {
+            name: name(),
+            ty: entry.dtype.clone(),
+        }];
         return Err(SafetensorsError::Types { refused });
     };
     let Some(have) = end.checked_sub(start) else {
-        return Err(SafetensorsError::Reversed { name: name(), start, end });
+        return Err(SafetensorsError::Reversed {
+            name: name(),
+            start,
+            end,
+        });
     };
-    let count = entry.shape.iter().try_fold(1_usize, |count, &dim| count.checked_mul(dim));
+    let count = entry
+        .shape
+        .iter()
+        .try_fold(1_usize, |count, &dim| count.checked_mul(dim));
     let Some(need) = count.and_then(|count| ty.byte_len(count)) else {
-        return Err(SafetensorsError::Elements { name: name(), shape: entry.shape.clone() });
+        return Err(SafetensorsError::Elements {
+            name: name(),
+            shape: entry.shape.clone(),
+        });
     };
     if need as u64 != have {
-        return Err(SafetensorsError::Size { name: name(), ty, shape: entry.shape.clone(), need: need as u64, have });
+        return Err(SafetensorsError::Size {
+            name: name(),
+            ty,
+            shape: entry.shape.clone(),
+            need: need as u64,
+            have,
+        });
     }
     if end > data_len {
-        return Err(SafetensorsError::PastEnd { name: name(), end, data_len });
+        return Err(SafetensorsError::PastEnd {
+            name: name(),
+            end,
+            data_len,
+        });
     }
     if start < covered {
-        return Err(SafetensorsError::Overlap { name: name(), at: start });
+        return Err(SafetensorsError::Overlap {
+            name: name(),
+            at: start,
+        });
     }
     if start > covered {
-        return Err(SafetensorsError::Hole { name: name(), at: start, len: start - covered });
+        return Err(SafetensorsError::Hole {
+            name: name(),
+            at: start,
+            len: start - covered,
+        });
     }
     Ok(ty)
 }
@@ -198,6 +284,9 @@ impl<'de> Visitor<'de> for HeaderVisitor {
                 tensors.insert(name, access.next_value()?);
             }
         }
-        Ok(Header { tensors, metadata: metadata.unwrap_or_default() })
+        Ok(Header {
+            tensors,
+            metadata: metadata.unwrap_or_default(),
+        })
     }
 }

@@ -1,9 +1,9 @@
-//! What sentence-transformers' files say of an embedding model: how hidden states become one vector, and what is put
-//! before a text.
+//! What sentence-transformers' files say of an embedding model: how hidden states become one
+//! vector, and what is put before a text.
 //!
-//! `modules.json` lists the modules in order: the transformer, a pooling, dense layers, a normalisation; each has a folder
-//! with its `config.json`. `config_sentence_transformers.json` has prompts and the similarity,
-//! `sentence_bert_config.json` the length.
+//! `modules.json` lists the modules in order: the transformer, a pooling, dense layers, a
+//! normalisation; each has a folder with its `config.json`. `config_sentence_transformers.json` has
+//! prompts and the similarity, `sentence_bert_config.json` the length.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -96,7 +96,8 @@ struct Lengths {
     do_lower_case: bool,
 }
 
-/// What the switches of a pooling are called; newer files have `pooling_mode` with the last part of one.
+/// What the switches of a pooling are called; newer files have `pooling_mode` with the last part of
+/// one.
 const SWITCHES: &[(&str, Pooling)] = &[
     ("pooling_mode_cls_token", Pooling::Cls),
     ("pooling_mode_mean_tokens", Pooling::Mean),
@@ -133,9 +134,16 @@ impl Sentence {
     fn add(&mut self, folder: &Path, list: &Path, module: &Module) -> Result<(), CheckpointError> {
         let kind = module.kind.rsplit('.').next().unwrap_or_default();
         let of_folder = |name: &str| -> Result<PathBuf, CheckpointError> {
-            let plain = Path::new(&module.path).components().all(|c| matches!(c, Component::Normal(_)));
+            let plain = Path::new(&module.path)
+                .components()
+                .all(|c| matches!(c, Component::Normal(_)));
             if !plain || module.path.is_empty() {
-                return Err(fault(list, "path", "a folder within the model's", &module.path));
+                return Err(fault(
+                    list,
+                    "path",
+                    "a folder within the model's",
+                    &module.path,
+                ));
             }
             Ok(folder.join(&module.path).join(name))
         };
@@ -148,7 +156,14 @@ impl Sentence {
                 self.dense.push(dense(&path, parse(&path)?, &module.path)?);
             }
             kind if kind.to_ascii_lowercase().contains("quantiz") => self.quantize = true,
-            _ => return Err(fault(list, "type", "Transformer, Pooling, Dense or Normalize", &module.kind)),
+            _ => {
+                return Err(fault(
+                    list,
+                    "type",
+                    "Transformer, Pooling, Dense or Normalize",
+                    &module.kind,
+                ));
+            }
         }
         Ok(())
     }
@@ -161,8 +176,14 @@ impl Sentence {
             Some(mode) => mode.as_str().into_iter().collect(),
             None => Vec::new(),
         };
-        let is_on = |key: &str, value: &Value| key.starts_with("pooling_mode_") && value.as_bool() == Some(true);
-        let mut on: Vec<String> = config.iter().filter(|(k, v)| is_on(k, v)).map(|(k, _)| k.clone()).collect();
+        let is_on = |key: &str, value: &Value| {
+            key.starts_with("pooling_mode_") && value.as_bool() == Some(true)
+        };
+        let mut on: Vec<String> = config
+            .iter()
+            .filter(|(k, v)| is_on(k, v))
+            .map(|(k, _)| k.clone())
+            .collect();
         on.extend(named.into_iter().map(|name| format!("pooling_mode_{name}")));
         let [mode] = on.as_slice() else {
             return Err(fault(
@@ -172,13 +193,27 @@ impl Sentence {
                 &on.join(", "),
             ));
         };
-        let known = SWITCHES.iter().find(|(name, _)| *name == mode || name.strip_suffix("_tokens") == Some(mode));
-        let known = known.or_else(|| SWITCHES.iter().find(|(name, _)| name.strip_suffix("_token") == Some(mode)));
+        let known = SWITCHES
+            .iter()
+            .find(|(name, _)| *name == mode || name.strip_suffix("_tokens") == Some(mode));
+        let known = known.or_else(|| {
+            SWITCHES
+                .iter()
+                .find(|(name, _)| name.strip_suffix("_token") == Some(mode))
+        });
         let Some((_, pooling)) = known else {
-            return Err(fault(path, mode, "off: mean, cls, max, lasttoken and weightedmean are known", "true"));
+            return Err(fault(
+                path,
+                mode,
+                "off: mean, cls, max, lasttoken and weightedmean are known",
+                "true",
+            ));
         };
         self.pooling = Some(*pooling);
-        self.include_prompt = config.get("include_prompt").and_then(Value::as_bool).unwrap_or(true);
+        self.include_prompt = config
+            .get("include_prompt")
+            .and_then(Value::as_bool)
+            .unwrap_or(true);
         Ok(())
     }
 
@@ -203,25 +238,54 @@ fn dense(path: &Path, config: DenseConfig, folder: &str) -> Result<Dense, Checkp
     let tanh = match activation.rsplit('.').next().unwrap_or_default() {
         "" | "Identity" => false,
         "Tanh" => true,
-        _ => return Err(fault(path, "activation_function", "Identity or Tanh", &activation)),
+        _ => {
+            return Err(fault(
+                path,
+                "activation_function",
+                "Identity or Tanh",
+                &activation,
+            ));
+        }
     };
-    let DenseConfig { in_features: inputs, out_features: outputs, bias, .. } = config;
-    Ok(Dense { folder: folder.to_owned(), inputs, outputs, bias, tanh })
+    let DenseConfig {
+        in_features: inputs,
+        out_features: outputs,
+        bias,
+        ..
+    } = config;
+    Ok(Dense {
+        folder: folder.to_owned(),
+        inputs,
+        outputs,
+        bias,
+        tanh,
+    })
 }
 
 fn parse_opt<T: DeserializeOwned + Default>(path: &Path) -> Result<T, CheckpointError> {
-    if path.is_file() { parse(path) } else { Ok(T::default()) }
+    if path.is_file() {
+        parse(path)
+    } else {
+        Ok(T::default())
+    }
 }
 
 fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {
     let text = map::read_small(path, MAX_BYTES)?;
     serde_json::from_slice(&text).map_err(|e| {
         let reason = format!("is not what sentence-transformers writes ({e}): fetch it again");
-        CheckpointError::Unusable { path: path.to_owned(), reason }
+        CheckpointError::Unusable {
+            path: path.to_owned(),
+            reason,
+        }
     })
 }
 
 fn fault(path: &Path, key: &str, expected: &str, found: &str) -> CheckpointError {
-    let reason = format!("has a {key} that is not computed here: it is {found:?}, due is {expected}");
-    CheckpointError::Unusable { path: path.to_owned(), reason }
+    let reason =
+        format!("has a {key} that is not computed here: it is {found:?}, due is {expected}");
+    CheckpointError::Unusable {
+        path: path.to_owned(),
+        reason,
+    }
 }

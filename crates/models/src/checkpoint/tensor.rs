@@ -12,10 +12,12 @@ pub struct Tensor {
     pub name: String,
     /// How its elements are stored.
     pub ty: TensorType,
-    /// Row-major, outermost dimension first (GGUF lists dimensions the other way round; they are reversed on reading).
+    /// Row-major, outermost dimension first (GGUF lists dimensions the other way round; they are
+    /// reversed on reading).
     pub shape: Vec<usize>,
-    /// Exactly the bytes of the elements, a slice of the file's map. GGUF aligns them to at least 8 bytes; safetensors
-    /// guarantees no alignment, so a reader of wider elements must not assume one.
+    /// Exactly the bytes of the elements, a slice of the file's map. GGUF aligns them to at least 8
+    /// bytes; safetensors guarantees no alignment, so a reader of wider elements must not assume
+    /// one.
     pub bytes: Bytes,
 }
 
@@ -78,7 +80,8 @@ impl TensorType {
         self.block_len() > 1
     }
 
-    /// Bytes of `element_count` elements, or `None` when that is no whole number of blocks or overflows.
+    /// Bytes of `element_count` elements, or `None` when that is no whole number of blocks or
+    /// overflows.
     pub fn byte_len(self, element_count: usize) -> Option<usize> {
         if !element_count.is_multiple_of(self.block_len()) {
             return None;
@@ -86,8 +89,9 @@ impl TensorType {
         (element_count / self.block_len()).checked_mul(self.block_bytes())
     }
 
-    /// Name, elements per block, bytes per block. Sizes as the block structures of ggml add up: a 16-bit scale (and
-    /// minimum) beside the packed quants; for the K types, 6- or 4-bit sub-block scales too.
+    /// Name, elements per block, bytes per block. Sizes as the block structures of ggml add up: a
+    /// 16-bit scale (and minimum) beside the packed quants; for the K types, 6- or 4-bit sub-block
+    /// scales too.
     fn layout(self) -> (&'static str, usize, usize) {
         match self {
             Self::F32 => ("F32", 1, 4),
@@ -217,6 +221,9 @@ pub(super) fn list_refused(refused: &[RefusedTensor]) -> String {
     for tensor in refused {
         by_type.entry(&tensor.ty).or_default().push(&tensor.name);
     }
-    let lines: Vec<String> = by_type.iter().map(|(ty, names)| format!("{ty}: {}", names.join(", "))).collect();
+    let lines: Vec<String> = by_type
+        .iter()
+        .map(|(ty, names)| format!("{ty}: {}", names.join(", ")))
+        .collect();
     lines.join("; ")
 }

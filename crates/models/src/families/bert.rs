@@ -1,10 +1,13 @@
 //! BERT encoders: all-MiniLM, bge, e5.
 //!
-//! Learned positions, and a norm behind each of attention and feed-forward. Texts are one segment: all tokens are of type 0.
+//! Learned positions, and a norm behind each of attention and feed-forward. Texts are one segment:
+//! all tokens are of type 0.
 
 use thane_mil::program::{Function, ValueId};
 
-use super::{Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, bounded, head_dim_of, layers, positive};
+use super::{
+    Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, bounded, head_dim_of, layers, positive,
+};
 use crate::checkpoint::Config;
 use crate::error::ModelError;
 use crate::graph::{Graph, Made};
@@ -15,7 +18,12 @@ use crate::layers::mlp::Activation;
 use crate::layers::norm::LayerNorm;
 use crate::weights::Weights;
 
-pub(super) const FAMILY: Family = Family { names: &["bert"], base: "bert", encoder: Some(from_config), ..Family::NONE };
+pub(super) const FAMILY: Family = Family {
+    names: &["bert"],
+    base: "bert",
+    encoder: Some(from_config),
+    ..Family::NONE
+};
 
 struct Bert {
     attention: Attention,
@@ -29,7 +37,12 @@ struct Bert {
 }
 
 impl Encoder for Bert {
-    fn function(&self, mut g: Graph, w: &Weights<'_>, plan: &EncoderPlan<'_>) -> Result<Function, ModelError> {
+    fn function(
+        &self,
+        mut g: Graph,
+        w: &Weights<'_>,
+        plan: &EncoderPlan<'_>,
+    ) -> Result<Function, ModelError> {
         let g_ = &mut g;
         let io = Io::new(g_, plan.head.encoding, plan.extent, Sight::All, 1, None)?;
         let mut h = self.embed(g_, w, &io)?;
@@ -56,7 +69,10 @@ impl Bert {
         let table = |name: &str, rows| w.get(&module(name), "weight", &[rows, hidden]);
         g.at("bert.embeddings");
         let words = g.rows_to_residual(&table("word_embeddings", self.vocab_size), io.input_ids)?;
-        let positions = g.rows_to_residual(&table("position_embeddings", self.n_positions), io.positions)?;
+        let positions = g.rows_to_residual(
+            &table("position_embeddings", self.n_positions),
+            io.positions,
+        )?;
         let first = g.ints(&[0])?;
         let kind = g.rows_to_residual(&table("token_type_embeddings", self.n_types), first)?; // [1, hidden]
         let sum = g.add(words, positions)?;
@@ -75,7 +91,10 @@ impl Bert {
         let product = |g: &mut Graph, name: &str, x, outputs: usize, inputs: usize| {
             let module = format!("{layer}.{name}");
             g.at(&module);
-            let (weight, bias) = (w.get(&module, "weight", &[outputs, inputs]), w.get(&module, "bias", &[outputs]));
+            let (weight, bias) = (
+                w.get(&module, "weight", &[outputs, inputs]),
+                w.get(&module, "bias", &[outputs]),
+            );
             g.linear("product", x, &weight, Some(&bias))
         };
         let q = product(g, "attention.self.query", x, hidden, hidden)?;
@@ -84,7 +103,9 @@ impl Bert {
         let module = format!("{layer}.attention.self");
         g.at(&module);
         let around = io.surroundings(None, Mask::Full);
-        let a = self.attention.attend(g, w, &module, Projected { q, k, v }, around)?;
+        let a = self
+            .attention
+            .attend(g, w, &module, Projected { q, k, v }, around)?;
         let a = product(g, "attention.output.dense", a, hidden, hidden)?;
         let x = g.add(x, a)?;
         let x = self.normed(g, w, &format!("{layer}.attention.output.LayerNorm"), x)?;
@@ -113,7 +134,11 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
     w.ignore_module("cls");
     let positions = c.opt_str("position_embedding_type")?.unwrap_or("absolute");
     if positions != "absolute" {
-        return Err(ModelError::unsupported("position_embedding_type", positions, "absolute is known"));
+        return Err(ModelError::unsupported(
+            "position_embedding_type",
+            positions,
+            "absolute is known",
+        ));
     }
     for key in ["is_decoder", "add_cross_attention", "is_encoder_decoder"] {
         if c.bool_or(key, false)? {
@@ -121,13 +146,21 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
         }
     }
     if let Some(n) = c.opt_usize("chunk_size_feed_forward")?.filter(|n| *n > 0) {
-        return Err(ModelError::unsupported("chunk_size_feed_forward", n, "0 is known"));
+        return Err(ModelError::unsupported(
+            "chunk_size_feed_forward",
+            n,
+            "0 is known",
+        ));
     }
     let activation = match c.opt_str("hidden_act")?.unwrap_or("gelu") {
         "gelu" => Activation::GeluErf,
         "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluTanh,
         other => {
-            return Err(ModelError::unsupported("hidden_act", other, "gelu, gelu_new and gelu_pytorch_tanh are known"));
+            return Err(ModelError::unsupported(
+                "hidden_act",
+                other,
+                "gelu, gelu_new and gelu_pytorch_tanh are known",
+            ));
         }
     };
     let hidden = bounded("hidden_size", c.usize("hidden_size")?)?;
@@ -137,11 +170,22 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
         attention: Attention::plain(hidden, n_heads, head_dim, true),
         intermediate: bounded("intermediate_size", c.usize("intermediate_size")?)?,
         activation,
-        norm: LayerNorm { epsilon: positive("layer_norm_eps", c.opt_f64("layer_norm_eps")?.unwrap_or(1e-12))? as f32 },
+        norm: LayerNorm {
+            epsilon: positive(
+                "layer_norm_eps",
+                c.opt_f64("layer_norm_eps")?.unwrap_or(1e-12),
+            )? as f32,
+        },
         n_layers: layers("num_hidden_layers", c.usize("num_hidden_layers")?)?,
         vocab_size: bounded("vocab_size", c.usize("vocab_size")?)?,
-        n_positions: bounded("max_position_embeddings", c.usize("max_position_embeddings")?)?,
-        n_types: bounded("type_vocab_size", c.opt_usize("type_vocab_size")?.unwrap_or(2))?,
+        n_positions: bounded(
+            "max_position_embeddings",
+            c.usize("max_position_embeddings")?,
+        )?,
+        n_types: bounded(
+            "type_vocab_size",
+            c.opt_usize("type_vocab_size")?.unwrap_or(2),
+        )?,
     };
     Ok(Box::new(bert))
 }

@@ -1,15 +1,15 @@
 //! Gemma 3, text.
 //!
-//! Sandwich norms with factors stored less 1 (GGUF stores the factors themselves), query and key norms, an embedding
-//! scaled by sqrt(hidden), and a pattern of layers that see a window, with a rotary base of their own, and layers that
-//! see everything.
+//! Sandwich norms with factors stored less 1 (GGUF stores the factors themselves), query and key
+//! norms, an embedding scaled by sqrt(hidden), and a pattern of layers that see a window, with a
+//! rotary base of their own, and layers that see everything.
 
 use thane_mil::program::{Function, ValueId};
 
 use super::llama::{gguf_scaling, vocab_size};
 use super::{
-    Decoder, Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, HARMLESS, Lowering, Read, Sizes, bounded,
-    check_heads, layers, masks, positive,
+    Decoder, Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, HARMLESS, Lowering, Read,
+    Sizes, bounded, check_heads, layers, masks, positive,
 };
 use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
@@ -25,9 +25,18 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["gemma3_text", "gemma3"],
     gguf_names: &[
-        ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),
-        ("model.layers.{}.pre_feedforward_layernorm", "blk.{}.ffn_norm"),
-        ("model.layers.{}.post_feedforward_layernorm", "blk.{}.post_ffw_norm"),
+        (
+            "model.layers.{}.post_attention_layernorm",
+            "blk.{}.post_attention_norm",
+        ),
+        (
+            "model.layers.{}.pre_feedforward_layernorm",
+            "blk.{}.ffn_norm",
+        ),
+        (
+            "model.layers.{}.post_feedforward_layernorm",
+            "blk.{}.post_ffw_norm",
+        ),
     ],
     base: "model",
     config: Some(from_config),
@@ -35,13 +44,17 @@ pub(super) const FAMILY: Family = Family {
     encoder: Some(encoder_from_config),
 };
 
-/// Base of the rotary frequencies of sliding layers where the file does not say. Source: Gemma3TextConfig.
+/// Base of the rotary frequencies of sliding layers where the file does not say. Source:
+/// Gemma3TextConfig.
 const LOCAL_THETA: f64 = 10_000.0;
 /// Every sixth layer sees everything where the file does not say. Source: Gemma3TextConfig.
 const PATTERN: usize = 6;
 /// Sizes that `text_config` of published models leaves out. Source: Gemma3TextConfig.
-const PART_DEFAULTS: [(&str, usize); 3] =
-    [("vocab_size", 262_208), ("num_attention_heads", 8), ("num_key_value_heads", 4)];
+const PART_DEFAULTS: [(&str, usize); 3] = [
+    ("vocab_size", 262_208),
+    ("num_attention_heads", 8),
+    ("num_key_value_heads", 4),
+];
 
 struct Gemma3 {
     attention: Attention,
@@ -59,17 +72,32 @@ struct Gemma3 {
 }
 
 impl Decoder for Gemma3 {
-    fn function(&self, mut g: Graph, w: &Weights<'_>, mode: Mode, options: &Lowering) -> Result<Function, ModelError> {
+    fn function(
+        &self,
+        mut g: Graph,
+        w: &Weights<'_>,
+        mode: Mode,
+        options: &Lowering,
+    ) -> Result<Function, ModelError> {
         let g_ = &mut g;
         let hidden = self.attention.hidden;
-        let io = Io::new(g_, mode, options.extent(&self.attention, self.masks.len(), Some(self.window)))?;
+        let io = Io::new(
+            g_,
+            mode,
+            options.extent(&self.attention, self.masks.len(), Some(self.window)),
+        )?;
         let global = io.rotary(g_, &self.global_frequencies, Style::Half)?;
         let local = io.rotary(g_, &self.local_frequencies, Style::Half)?;
         let table = w.get("model.embed_tokens", "weight", &[self.vocab_size, hidden]);
         let divisor = options.residual_divisor;
         let h = io.embed(g_, &table, (hidden as f32).sqrt() / divisor)?;
         let h = self.layers(g_, w, h, divisor, |g, i, mask| {
-            io.surroundings(g, i, if mask == Mask::Full { &global } else { &local }, mask)
+            io.surroundings(
+                g,
+                i,
+                if mask == Mask::Full { &global } else { &local },
+                mask,
+            )
         })?;
         let norm = w.get("model.norm", "weight", &[hidden]);
         let head = decoder::head_tensor(w, self.tied, self.vocab_size, hidden);
@@ -78,8 +106,9 @@ impl Decoder for Gemma3 {
     }
 
     fn residual_divisor(&self) -> f32 {
-        // Gemma 3 270M's stream overflows fp16 after "Why is the sky blue?"; over 2, 16 and 64 the greedy tokens are those of f32
-        // (`thane run`, both forms, --residual-divisor). 16 leaves room for larger models.
+        // Gemma 3 270M's stream overflows fp16 after "Why is the sky blue?"; over 2, 16 and 64 the
+        // greedy tokens are those of f32 (`thane run`, both forms, --residual-divisor). 16 leaves
+        // room for larger models.
         16.0
     }
 
@@ -88,31 +117,60 @@ impl Decoder for Gemma3 {
             n_layers: self.masks.len(),
             vocab_size: self.vocab_size,
             max_context: self.max_context,
-            cache_elements: 2 * self.masks.len() * self.attention.n_kv_heads * self.attention.head_dim,
+            cache_elements: 2
+                * self.masks.len()
+                * self.attention.n_kv_heads
+                * self.attention.head_dim,
             window: Some(self.window),
         }
     }
 }
 
 impl Encoder for Gemma3 {
-    fn function(&self, mut g: Graph, w: &Weights<'_>, plan: &EncoderPlan<'_>) -> Result<Function, ModelError> {
+    fn function(
+        &self,
+        mut g: Graph,
+        w: &Weights<'_>,
+        plan: &EncoderPlan<'_>,
+    ) -> Result<Function, ModelError> {
         let g_ = &mut g;
         let hidden = self.attention.hidden;
         // A window of both sides has half to each.
-        let window = if self.sight == Sight::All { self.window / 2 + 1 } else { self.window };
+        let window = if self.sight == Sight::All {
+            self.window / 2 + 1
+        } else {
+            self.window
+        };
         let group = self.attention.n_heads / self.attention.n_kv_heads;
-        let io = encoder::Io::new(g_, plan.head.encoding, plan.extent, self.sight, group, Some(window))?;
-        let (global, local) = (io.rotary(g_, &self.global_frequencies)?, io.rotary(g_, &self.local_frequencies)?);
+        let io = encoder::Io::new(
+            g_,
+            plan.head.encoding,
+            plan.extent,
+            self.sight,
+            group,
+            Some(window),
+        )?;
+        let (global, local) = (
+            io.rotary(g_, &self.global_frequencies)?,
+            io.rotary(g_, &self.local_frequencies)?,
+        );
         let table = w.get("model.embed_tokens", "weight", &[self.vocab_size, hidden]);
         g_.at("model.embed_tokens");
         let h = g_.rows_to_residual(&table, io.input_ids)?;
         let h = g_.scale(h, (hidden as f32).sqrt() / plan.residual_divisor)?; // [batch, tokens, hidden]
         let h = io.laid_out(g_, h)?;
         let h = self.layers(g_, w, h, plan.residual_divisor, |_, _, mask| {
-            Ok(io.surroundings(Some(if mask == Mask::Full { &global } else { &local }), mask))
+            Ok(io.surroundings(
+                Some(if mask == Mask::Full { &global } else { &local }),
+                mask,
+            ))
         })?;
         g_.at("model.norm");
-        let h = self.norm.of_divided(plan.residual_divisor).apply(g_, h, &w.get("model.norm", "weight", &[hidden]))?;
+        let h = self.norm.of_divided(plan.residual_divisor).apply(
+            g_,
+            h,
+            &w.get("model.norm", "weight", &[hidden]),
+        )?;
         encoder::finish(g, w, &io, h, plan.head)
     }
 
@@ -127,7 +185,8 @@ impl Encoder for Gemma3 {
 }
 
 impl Gemma3 {
-    /// The layers, each with what `around` gives it; what they add to the residual stream is over `divisor`.
+    /// The layers, each with what `around` gives it; what they add to the residual stream is over
+    /// `divisor`.
     fn layers<'a>(
         &self,
         g: &mut Graph,
@@ -138,7 +197,11 @@ impl Gemma3 {
     ) -> Result<ValueId, ModelError> {
         let hidden = self.attention.hidden;
         let add = |g: &mut Graph, h, x| {
-            let x = if divisor == 1.0 { x } else { g.scale(x, divisor.recip())? };
+            let x = if divisor == 1.0 {
+                x
+            } else {
+                g.scale(x, divisor.recip())?
+            };
             g.add(h, x)
         };
         for (i, mask) in self.masks.iter().enumerate() {
@@ -147,12 +210,15 @@ impl Gemma3 {
                 g.at(&module(name));
                 norm.apply(g, x, &w.get(&module(name), "weight", &[hidden]))
             };
-            let residual_norm = |g: &mut Graph, x, name| norm_as(self.norm.of_divided(divisor), g, x, name);
+            let residual_norm =
+                |g: &mut Graph, x, name| norm_as(self.norm.of_divided(divisor), g, x, name);
             let norm = |g: &mut Graph, x, name| norm_as(self.norm, g, x, name);
             g.at(&module("self_attn"));
             let around = around(g, i, *mask)?;
             let x = residual_norm(g, h, "input_layernorm")?;
-            let a = self.attention.apply(g, w, &module("self_attn"), x, around)?;
+            let a = self
+                .attention
+                .apply(g, w, &module("self_attn"), x, around)?;
             let a = norm(g, a, "post_attention_layernorm")?;
             h = around.asked(g, h)?;
             h = add(g, h, a)?;
@@ -168,7 +234,11 @@ impl Gemma3 {
 fn from_config(c: &Config, w: &Weights<'_>) -> Read {
     let mut model = read(c)?;
     if model.sight == Sight::All {
-        return Err(ModelError::unsupported("use_bidirectional_attention", true, "decoders attend backwards only"));
+        return Err(ModelError::unsupported(
+            "use_bidirectional_attention",
+            true,
+            "decoders attend backwards only",
+        ));
     }
     model.tied = w.is_tied(model.tied);
     Ok(Box::new(model))
@@ -184,48 +254,106 @@ fn read(c: &Config) -> Result<Gemma3, ModelError> {
     let Some(text) = c.opt_object("text_config")? else {
         return read_text(c, false);
     };
-    c.acknowledge(&["boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image", "vision_config"]);
+    c.acknowledge(&[
+        "boi_token_index",
+        "eoi_token_index",
+        "image_token_index",
+        "mm_tokens_per_image",
+        "vision_config",
+    ]);
     text.acknowledge(HARMLESS);
     // The head is the whole model's, and tied as that says, whatever its part says.
     text.acknowledge(&["tie_word_embeddings"]);
-    Ok(Gemma3 { tied: c.bool_or("tie_word_embeddings", true)?, ..read_text(&text, true)? })
+    Ok(Gemma3 {
+        tied: c.bool_or("tie_word_embeddings", true)?,
+        ..read_text(&text, true)?
+    })
 }
 
 fn read_text(c: &Config, is_part: bool) -> Result<Gemma3, ModelError> {
     refuse_softcaps(c)?;
-    let sight = if c.bool_or("use_bidirectional_attention", false)? { Sight::All } else { Sight::Backwards };
-    let act = c.opt_str("hidden_activation")?.or(c.opt_str("hidden_act")?).unwrap_or("gelu_pytorch_tanh");
+    let sight = if c.bool_or("use_bidirectional_attention", false)? {
+        Sight::All
+    } else {
+        Sight::Backwards
+    };
+    let act = c
+        .opt_str("hidden_activation")?
+        .or(c.opt_str("hidden_act")?)
+        .unwrap_or("gelu_pytorch_tanh");
     if act != "gelu_pytorch_tanh" {
-        return Err(ModelError::unsupported("hidden_activation", act, "gelu_pytorch_tanh is known"));
+        return Err(ModelError::unsupported(
+            "hidden_activation",
+            act,
+            "gelu_pytorch_tanh is known",
+        ));
     }
     let size = |key: &str| -> Result<usize, ModelError> {
-        let default = PART_DEFAULTS.iter().find(|(name, _)| is_part && *name == key).map(|(_, size)| *size);
-        bounded(key, c.opt_usize(key)?.or(default).map_or_else(|| c.usize(key), Ok)?)
+        let default = PART_DEFAULTS
+            .iter()
+            .find(|(name, _)| is_part && *name == key)
+            .map(|(_, size)| *size);
+        bounded(
+            key,
+            c.opt_usize(key)?
+                .or(default)
+                .map_or_else(|| c.usize(key), Ok)?,
+        )
     };
     let hidden = size("hidden_size")?;
     let n_layers = layers("num_hidden_layers", c.usize("num_hidden_layers")?)?;
     let head_dim = bounded("head_dim", c.opt_usize("head_dim")?.unwrap_or(256))?;
     let (n_heads, n_kv_heads) = (size("num_attention_heads")?, size("num_key_value_heads")?);
     let epsilon = positive("rms_norm_eps", c.opt_f64("rms_norm_eps")?.unwrap_or(1e-6))? as f32;
-    let norm = RmsNorm { epsilon, plus_one: true };
+    let norm = RmsNorm {
+        epsilon,
+        plus_one: true,
+    };
     let bias = c.bool_or("attention_bias", false)?;
-    let score = positive("query_pre_attn_scalar", c.opt_f64("query_pre_attn_scalar")?.unwrap_or(256.0))?;
+    let score = positive(
+        "query_pre_attn_scalar",
+        c.opt_f64("query_pre_attn_scalar")?.unwrap_or(256.0),
+    )?;
     let (global, local) = ropes(c)?;
-    let pattern = c.opt_usize("sliding_window_pattern")?.or(c.opt_usize("_sliding_window_pattern")?);
+    let pattern = c
+        .opt_usize("sliding_window_pattern")?
+        .or(c.opt_usize("_sliding_window_pattern")?);
     let masks = match masks(c, n_layers)? {
         Some(masks) => masks,
         None => by_pattern(n_layers, pattern.unwrap_or(PATTERN))?,
     };
     let model = Gemma3 {
-        attention: attention(hidden, n_heads, n_kv_heads, head_dim, score.powf(-0.5), bias, norm)?,
+        attention: attention(
+            hidden,
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            score.powf(-0.5),
+            bias,
+            norm,
+        )?,
         mlp: mlp(hidden, size("intermediate_size")?),
         norm,
-        global_frequencies: inverse_frequencies(&global, global.theta.unwrap_or(1_000_000.0), head_dim)?,
-        local_frequencies: inverse_frequencies(&local, local.theta.unwrap_or(LOCAL_THETA), head_dim)?,
+        global_frequencies: inverse_frequencies(
+            &global,
+            global.theta.unwrap_or(1_000_000.0),
+            head_dim,
+        )?,
+        local_frequencies: inverse_frequencies(
+            &local,
+            local.theta.unwrap_or(LOCAL_THETA),
+            head_dim,
+        )?,
         masks,
-        window: bounded("sliding_window", c.opt_usize("sliding_window")?.unwrap_or(4096))?,
+        window: bounded(
+            "sliding_window",
+            c.opt_usize("sliding_window")?.unwrap_or(4096),
+        )?,
         vocab_size: size("vocab_size")?,
-        max_context: bounded("max_position_embeddings", c.opt_usize("max_position_embeddings")?.unwrap_or(131_072))?,
+        max_context: bounded(
+            "max_position_embeddings",
+            c.opt_usize("max_position_embeddings")?.unwrap_or(131_072),
+        )?,
         tied: c.bool_or("tie_word_embeddings", true)?,
         sight,
     };
@@ -243,11 +371,19 @@ fn refuse_softcaps(c: &Config) -> Result<(), ModelError> {
 
 /// The rotary embeddings of the layers that see everything, and of those that see a window.
 fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
-    let unset = || RopeConfig { theta: None, scaling: RopeScaling::Default, partial_rotary_factor: None };
+    let unset = || RopeConfig {
+        theta: None,
+        scaling: RopeScaling::Default,
+        partial_rotary_factor: None,
+    };
     Ok(match c.rope()? {
         Rope::Uniform(_) if c.has("rope_parameters") => {
             let reason = "Gemma 3 has one for each type of layer";
-            return Err(ModelError::unsupported("rope_parameters", "the same for all layers", reason));
+            return Err(ModelError::unsupported(
+                "rope_parameters",
+                "the same for all layers",
+                reason,
+            ));
         }
         // The old spelling speaks of the full layers, unless `rope_local_base_freq` is given too.
         Rope::Uniform(global) => (global, unset()),
@@ -260,13 +396,21 @@ fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
 
 fn by_pattern(n_layers: usize, pattern: usize) -> Result<Vec<Mask>, ModelError> {
     let pattern = bounded("sliding_window_pattern", pattern)?;
-    let mask = |i: usize| if (i + 1).is_multiple_of(pattern) { Mask::Full } else { Mask::Sliding };
+    let mask = |i: usize| {
+        if (i + 1).is_multiple_of(pattern) {
+            Mask::Full
+        } else {
+            Mask::Sliding
+        }
+    };
     Ok((0..n_layers).map(mask).collect())
 }
 
 fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
     let key = |name: &str| format!("gemma3.{name}");
-    let size = |name: &str| -> Result<usize, ModelError> { bounded(&key(name), gguf.u32(&key(name))? as usize) };
+    let size = |name: &str| -> Result<usize, ModelError> {
+        bounded(&key(name), gguf.u32(&key(name))? as usize)
+    };
     for name in ["attn_logit_softcapping", "final_logit_softcapping"] {
         if let Some(cap) = gguf.opt_f32(&key(name))? {
             return Err(ModelError::unsupported(&key(name), cap, "Gemma 3 has none"));
@@ -275,25 +419,52 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
     let (hidden, n_heads) = (size("embedding_length")?, size("attention.head_count")?);
     let n_layers = layers(&key("block_count"), gguf.u32(&key("block_count"))? as usize)?;
     let head_dim = size("attention.key_length")?;
-    let rotated = gguf.opt_u32(&key("rope.dimension_count"))?.map_or(head_dim, |n| n as usize);
-    for (name, value) in
-        [("attention.value_length", size("attention.value_length")?), ("rope.dimension_count", rotated)]
-    {
+    let rotated = gguf
+        .opt_u32(&key("rope.dimension_count"))?
+        .map_or(head_dim, |n| n as usize);
+    for (name, value) in [
+        ("attention.value_length", size("attention.value_length")?),
+        ("rope.dimension_count", rotated),
+    ] {
         if value != head_dim {
-            return Err(ModelError::unsupported(&key(name), value, "it must be the size of a key head"));
+            return Err(ModelError::unsupported(
+                &key(name),
+                value,
+                "it must be the size of a key head",
+            ));
         }
     }
     let epsilon = key("attention.layer_norm_rms_epsilon");
-    let norm = RmsNorm { epsilon: positive(&epsilon, gguf.f32(&epsilon)?.into())? as f32, plus_one: false };
-    // The file does not say. Source: llama.cpp, which knows 27B by its 62 layers and divides whole numbers there.
-    let score = if n_layers == 62 { hidden / n_heads } else { head_dim };
-    let score = positive(&key("attention.head_count"), score as f64)?;
-    let rope = |scaling| RopeConfig { theta: None, scaling, partial_rotary_factor: None };
-    let theta = |name: &str, default| -> Result<f64, ModelError> {
-        positive(&key(name), gguf.opt_f32(&key(name))?.map_or(default, f64::from))
+    let norm = RmsNorm {
+        epsilon: positive(&epsilon, gguf.f32(&epsilon)?.into())? as f32,
+        plus_one: false,
     };
-    let (theta, local_theta) = (theta("rope.freq_base", 1_000_000.0)?, theta("rope.freq_base_swa", LOCAL_THETA)?);
-    let pattern = gguf.opt_u32(&key("attention.sliding_window_pattern"))?.map_or(PATTERN, |n| n as usize);
+    // The file does not say. Source: llama.cpp, which knows 27B by its 62 layers and divides whole
+    // numbers there.
+    let score = if n_layers == 62 {
+        hidden / n_heads
+    } else {
+        head_dim
+    };
+    let score = positive(&key("attention.head_count"), score as f64)?;
+    let rope = |scaling| RopeConfig {
+        theta: None,
+        scaling,
+        partial_rotary_factor: None,
+    };
+    let theta = |name: &str, default| -> Result<f64, ModelError> {
+        positive(
+            &key(name),
+            gguf.opt_f32(&key(name))?.map_or(default, f64::from),
+        )
+    };
+    let (theta, local_theta) = (
+        theta("rope.freq_base", 1_000_000.0)?,
+        theta("rope.freq_base_swa", LOCAL_THETA)?,
+    );
+    let pattern = gguf
+        .opt_u32(&key("attention.sliding_window_pattern"))?
+        .map_or(PATTERN, |n| n as usize);
     let model = Gemma3 {
         attention: attention(
             hidden,
@@ -306,7 +477,11 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
         )?,
         mlp: mlp(hidden, size("feed_forward_length")?),
         norm,
-        global_frequencies: inverse_frequencies(&rope(gguf_scaling(gguf, "gemma3")?), theta, head_dim)?,
+        global_frequencies: inverse_frequencies(
+            &rope(gguf_scaling(gguf, "gemma3")?),
+            theta,
+            head_dim,
+        )?,
         local_frequencies: inverse_frequencies(&rope(RopeScaling::Default), local_theta, head_dim)?,
         masks: by_pattern(n_layers, pattern)?,
         window: size("attention.sliding_window")?,
@@ -319,7 +494,12 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
 }
 
 fn mlp(hidden: usize, intermediate: usize) -> Mlp {
-    Mlp { hidden, intermediate, activation: Activation::GeluTanh, bias: false }
+    Mlp {
+        hidden,
+        intermediate,
+        activation: Activation::GeluTanh,
+        bias: false,
+    }
 }
 
 fn attention(
@@ -333,5 +513,14 @@ fn attention(
 ) -> Result<Attention, ModelError> {
     check_heads(n_heads, n_kv_heads, head_dim)?;
     let (qkv_bias, output_bias) = (bias, bias);
-    Ok(Attention { hidden, n_heads, n_kv_heads, head_dim, scale, qkv_bias, output_bias, qk_norm: Some(norm) })
+    Ok(Attention {
+        hidden,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        scale,
+        qkv_bias,
+        output_bias,
+        qk_norm: Some(norm),
+    })
 }

@@ -1,13 +1,14 @@
 //! Llama: SmolLM2, TinyLlama, Llama 2 and 3.x.
 //!
-//! Pre-norm layers of grouped-query attention and a SiLU-gated MLP. GGUF stores the rows of query and key permuted, so
-//! that rotary pairs lie side by side; and it stores Llama 3's frequency scaling as a tensor of divisors.
+//! Pre-norm layers of grouped-query attention and a SiLU-gated MLP. GGUF stores the rows of query
+//! and key permuted, so that rotary pairs lie side by side; and it stores Llama 3's frequency
+//! scaling as a tensor of divisors.
 
 use thane_mil::program::{Function, ValueId};
 
 use super::{
-    Decoder, Encoder, EncoderPlan, EncoderSizes, Family, Lowering, Read, Sizes, bounded, check_heads, head_dim_of,
-    layers, positive,
+    Decoder, Encoder, EncoderPlan, EncoderSizes, Family, Lowering, Read, Sizes, bounded,
+    check_heads, head_dim_of, layers, positive,
 };
 use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
@@ -23,15 +24,18 @@ use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
     names: &["llama"],
-    gguf_names: &[("model.layers.{}.post_attention_layernorm", "blk.{}.ffn_norm")],
+    gguf_names: &[(
+        "model.layers.{}.post_attention_layernorm",
+        "blk.{}.ffn_norm",
+    )],
     base: "model",
     config: Some(from_config),
     gguf: Some(from_gguf),
     encoder: None,
 };
 
-/// Qwen3-0.6B's stream peaks at 37,000 and more, near the end of fp16: over 8 it runs, over 4 it does not. Source: the
-/// conversion of pplx-embed for the Neural Engine.
+/// Qwen3-0.6B's stream peaks at 37,000 and more, near the end of fp16: over 8 it runs, over 4 it
+/// does not. Source: the conversion of pplx-embed for the Neural Engine.
 const RESIDUAL_DIVISOR: f32 = 8.0;
 
 /// Llama, and what differs from it in numbers only.
@@ -50,18 +54,34 @@ pub(super) struct Llama {
 }
 
 impl Decoder for Llama {
-    fn function(&self, mut g: Graph, w: &Weights<'_>, mode: Mode, options: &Lowering) -> Result<Function, ModelError> {
+    fn function(
+        &self,
+        mut g: Graph,
+        w: &Weights<'_>,
+        mode: Mode,
+        options: &Lowering,
+    ) -> Result<Function, ModelError> {
         let g_ = &mut g;
         g_.divide_residual(options.residual_divisor);
         let hidden = self.attention.hidden;
-        let io = Io::new(g_, mode, options.extent(&self.attention, self.n_layers, None))?;
+        let io = Io::new(
+            g_,
+            mode,
+            options.extent(&self.attention, self.n_layers, None),
+        )?;
         let rotary = io.rotary(g_, &self.inverse_frequencies, self.style)?;
         let table = w.get("model.embed_tokens", "weight", &[self.vocab_size, hidden]);
         let h = io.embed(g_, &table, options.residual_divisor.recip())?;
         let h = self.layers(g_, w, h, |g, i| io.surroundings(g, i, &rotary, Mask::Full))?;
         let norm = w.get("model.norm", "weight", &[hidden]);
         let head = decoder::head_tensor(w, self.tied, self.vocab_size, hidden);
-        let logits = io.head(g_, self.norm.of_divided(options.residual_divisor), &norm, &head, h)?;
+        let logits = io.head(
+            g_,
+            self.norm.of_divided(options.residual_divisor),
+            &norm,
+            &head,
+            h,
+        )?;
         io.finish(g, logits)
     }
 
@@ -81,7 +101,12 @@ impl Decoder for Llama {
 }
 
 impl Encoder for Llama {
-    fn function(&self, mut g: Graph, w: &Weights<'_>, plan: &EncoderPlan<'_>) -> Result<Function, ModelError> {
+    fn function(
+        &self,
+        mut g: Graph,
+        w: &Weights<'_>,
+        plan: &EncoderPlan<'_>,
+    ) -> Result<Function, ModelError> {
         let g_ = &mut g;
         g_.divide_residual(plan.residual_divisor);
         let hidden = self.attention.hidden;
@@ -92,9 +117,15 @@ impl Encoder for Llama {
         g_.at("model.embed_tokens");
         let h = g_.rows_to_residual(&table, io.input_ids)?;
         let h = io.laid_out(g_, h)?;
-        let h = self.layers(g_, w, h, |_, _| Ok(io.surroundings(Some(&rotary), Mask::Full)))?;
+        let h = self.layers(g_, w, h, |_, _| {
+            Ok(io.surroundings(Some(&rotary), Mask::Full))
+        })?;
         g_.at("model.norm");
-        let h = self.norm.of_divided(plan.residual_divisor).apply(g_, h, &w.get("model.norm", "weight", &[hidden]))?;
+        let h = self.norm.of_divided(plan.residual_divisor).apply(
+            g_,
+            h,
+            &w.get("model.norm", "weight", &[hidden]),
+        )?;
         encoder::finish(g, w, &io, h, plan.head)
     }
 
@@ -131,12 +162,18 @@ impl Llama {
             let module = |name: &str| format!("model.layers.{i}.{name}");
             let norm = |g: &mut Graph, x, name: &str| -> Made {
                 g.at(&module(name));
-                residual_norm.apply(g, x, &w.get(&module(name), "weight", &[self.attention.hidden]))
+                residual_norm.apply(
+                    g,
+                    x,
+                    &w.get(&module(name), "weight", &[self.attention.hidden]),
+                )
             };
             g.at(&module("self_attn"));
             let around = around(g, i)?;
             let x = norm(g, h, "input_layernorm")?;
-            let a = self.attention.apply(g, w, &module("self_attn"), x, around)?;
+            let a = self
+                .attention
+                .apply(g, w, &module("self_attn"), x, around)?;
             h = around.asked(g, h)?;
             h = g.add(h, a)?;
             let x = norm(g, h, "post_attention_layernorm")?;
@@ -148,17 +185,26 @@ impl Llama {
 }
 
 fn from_config(c: &Config, w: &Weights<'_>) -> Read {
-    // Notes of the trainers, and buffers that old checkpoints carry although they follow from the configuration.
+    // Notes of the trainers, and buffers that old checkpoints carry although they follow from the
+    // configuration.
     c.acknowledge(&["is_llama_config"]);
     w.ignore("rotary_emb.inv_freq");
     let rope = match c.rope()? {
         Rope::Uniform(rope) => rope,
         Rope::PerLayerType(_) => {
-            return Err(ModelError::unsupported("rope_parameters", "per layer type", "llama has one for all layers"));
+            return Err(ModelError::unsupported(
+                "rope_parameters",
+                "per layer type",
+                "llama has one for all layers",
+            ));
         }
     };
     if c.opt_bool("rope_interleaved")?.unwrap_or(false) {
-        return Err(ModelError::unsupported("rope_interleaved", true, "llama rotates halves"));
+        return Err(ModelError::unsupported(
+            "rope_interleaved",
+            true,
+            "llama rotates halves",
+        ));
     }
     let act = c.opt_str("hidden_act")?.unwrap_or("silu");
     if act != "silu" {
@@ -166,7 +212,10 @@ fn from_config(c: &Config, w: &Weights<'_>) -> Read {
     }
     let hidden = bounded("hidden_size", c.usize("hidden_size")?)?;
     let n_heads = bounded("num_attention_heads", c.usize("num_attention_heads")?)?;
-    let n_kv_heads = bounded("num_key_value_heads", c.opt_usize("num_key_value_heads")?.unwrap_or(n_heads))?;
+    let n_kv_heads = bounded(
+        "num_key_value_heads",
+        c.opt_usize("num_key_value_heads")?.unwrap_or(n_heads),
+    )?;
     let head_dim = match c.opt_usize("head_dim")? {
         Some(n) => bounded("head_dim", n)?,
         None => head_dim_of(hidden, n_heads)?,
@@ -189,7 +238,10 @@ fn from_config(c: &Config, w: &Weights<'_>) -> Read {
         style: Style::Half,
         n_layers: layers("num_hidden_layers", c.usize("num_hidden_layers")?)?,
         vocab_size: bounded("vocab_size", c.usize("vocab_size")?)?,
-        max_context: bounded("max_position_embeddings", c.opt_usize("max_position_embeddings")?.unwrap_or(2048))?,
+        max_context: bounded(
+            "max_position_embeddings",
+            c.opt_usize("max_position_embeddings")?.unwrap_or(2048),
+        )?,
         tied,
         sight: Sight::Backwards,
     };
@@ -198,12 +250,21 @@ fn from_config(c: &Config, w: &Weights<'_>) -> Read {
 
 fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
     let key = |name: &str| format!("llama.{name}");
-    let size = |name: &str| -> Result<usize, ModelError> { bounded(&key(name), gguf.u32(&key(name))? as usize) };
+    let size = |name: &str| -> Result<usize, ModelError> {
+        bounded(&key(name), gguf.u32(&key(name))? as usize)
+    };
     let opt = |name: &str, default: usize| -> Result<usize, ModelError> {
-        bounded(&key(name), gguf.opt_u32(&key(name))?.map_or(default, |v| v as usize))
+        bounded(
+            &key(name),
+            gguf.opt_u32(&key(name))?.map_or(default, |v| v as usize),
+        )
     };
     if let Some(n) = gguf.opt_u32(&key("expert_count"))?.filter(|n| *n > 0) {
-        return Err(ModelError::unsupported(&key("expert_count"), n, "mixtures of experts are not supported"));
+        return Err(ModelError::unsupported(
+            &key("expert_count"),
+            n,
+            "mixtures of experts are not supported",
+        ));
     }
     let (hidden, n_heads) = (size("embedding_length")?, size("attention.head_count")?);
     let n_kv_heads = opt("attention.head_count_kv", n_heads)?;
@@ -212,19 +273,39 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
         None => head_dim_of(hidden, n_heads)?,
     };
     for (name, value) in [
-        ("attention.value_length", opt("attention.value_length", head_dim)?),
-        ("rope.dimension_count", opt("rope.dimension_count", head_dim)?),
+        (
+            "attention.value_length",
+            opt("attention.value_length", head_dim)?,
+        ),
+        (
+            "rope.dimension_count",
+            opt("rope.dimension_count", head_dim)?,
+        ),
     ] {
         if value != head_dim {
-            return Err(ModelError::unsupported(&key(name), value, "it must be the size of a key head"));
+            return Err(ModelError::unsupported(
+                &key(name),
+                value,
+                "it must be the size of a key head",
+            ));
         }
     }
     let vocab_size = vocab_size(gguf, w, "llama")?;
-    let rope = RopeConfig { theta: None, scaling: gguf_scaling(gguf, "llama")?, partial_rotary_factor: None };
-    let theta = positive(&key("rope.freq_base"), gguf.opt_f32(&key("rope.freq_base"))?.unwrap_or(10_000.0).into())?;
+    let rope = RopeConfig {
+        theta: None,
+        scaling: gguf_scaling(gguf, "llama")?,
+        partial_rotary_factor: None,
+    };
+    let theta = positive(
+        &key("rope.freq_base"),
+        gguf.opt_f32(&key("rope.freq_base"))?
+            .unwrap_or(10_000.0)
+            .into(),
+    )?;
     let mut frequencies = inverse_frequencies(&rope, theta, head_dim)?;
     divide_by_tensor(&mut frequencies, w)?;
-    let biases = ["q_proj", "o_proj"].map(|name| w.has(&format!("model.layers.0.self_attn.{name}"), "bias"));
+    let biases =
+        ["q_proj", "o_proj"].map(|name| w.has(&format!("model.layers.0.self_attn.{name}"), "bias"));
     let epsilon = key("attention.layer_norm_rms_epsilon");
     let model = Llama {
         attention: attention(hidden, [n_heads, n_kv_heads], head_dim, biases)?,
@@ -234,7 +315,10 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
             activation: Activation::Silu,
             bias: w.has("model.layers.0.mlp.gate_proj", "bias"),
         },
-        norm: RmsNorm { epsilon: positive(&epsilon, gguf.f32(&epsilon)?.into())? as f32, plus_one: false },
+        norm: RmsNorm {
+            epsilon: positive(&epsilon, gguf.f32(&epsilon)?.into())? as f32,
+            plus_one: false,
+        },
         inverse_frequencies: frequencies,
         style: Style::Interleaved,
         n_layers: layers(&key("block_count"), gguf.u32(&key("block_count"))? as usize)?,
@@ -247,24 +331,37 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
 }
 
 /// Rows of the embedding: the key, where there is one, else those that it has.
-pub(super) fn vocab_size(gguf: &Gguf, w: &Weights<'_>, architecture: &str) -> Result<usize, ModelError> {
+pub(super) fn vocab_size(
+    gguf: &Gguf,
+    w: &Weights<'_>,
+    architecture: &str,
+) -> Result<usize, ModelError> {
     let key = format!("{architecture}.vocab_size");
     let rows = w.rows("model.embed_tokens", "weight").unwrap_or(1);
     bounded(&key, gguf.opt_u32(&key)?.map_or(rows, |n| n as usize))
 }
 
-/// The stretching of frequencies that the metadata asks for. A factor without a type is linear, as llama.cpp reads it.
+/// The stretching of frequencies that the metadata asks for. A factor without a type is linear, as
+/// llama.cpp reads it.
 pub(super) fn gguf_scaling(gguf: &Gguf, architecture: &str) -> Result<RopeScaling, ModelError> {
     let key = |name: &str| format!("{architecture}.rope.scaling.{name}");
     let (ty, factor) = (gguf.opt_str(&key("type"))?, gguf.opt_f32(&key("factor"))?);
     match (ty, factor) {
         (None | Some("none"), None) => Ok(RopeScaling::Default),
         (Some("none"), Some(1.0)) => Ok(RopeScaling::Default),
-        (Some("none"), Some(factor)) => Err(ModelError::unsupported(&key("factor"), factor, "the type is none")),
-        (None | Some("linear"), _) => {
-            Ok(RopeScaling::Linear { factor: positive(&key("factor"), gguf.f32(&key("factor"))?.into())? })
-        }
-        (Some(other), _) => Err(ModelError::unsupported(&key("type"), other, "none and linear are known")),
+        (Some("none"), Some(factor)) => Err(ModelError::unsupported(
+            &key("factor"),
+            factor,
+            "the type is none",
+        )),
+        (None | Some("linear"), _) => Ok(RopeScaling::Linear {
+            factor: positive(&key("factor"), gguf.f32(&key("factor"))?.into())?,
+        }),
+        (Some(other), _) => Err(ModelError::unsupported(
+            &key("type"),
+            other,
+            "none and linear are known",
+        )),
     }
 }
 
@@ -273,7 +370,9 @@ fn divide_by_tensor(frequencies: &mut [f32], w: &Weights<'_>) -> Result<(), Mode
     if !w.has("rope_freqs", "weight") {
         return Ok(());
     }
-    let Some(divisors) = w.floats("rope_freqs", "weight", frequencies.len()) else { return Ok(()) };
+    let Some(divisors) = w.floats("rope_freqs", "weight", frequencies.len()) else {
+        return Ok(());
+    };
     for (frequency, divisor) in frequencies.iter_mut().zip(divisors) {
         *frequency /= positive("rope_freqs.weight", divisor.into())? as f32;
     }
@@ -289,5 +388,14 @@ fn attention(
 ) -> Result<Attention, ModelError> {
     check_heads(n_heads, n_kv_heads, head_dim)?;
     let scale = (head_dim as f64).powf(-0.5);
-    Ok(Attention { hidden, n_heads, n_kv_heads, head_dim, scale, qkv_bias, output_bias, qk_norm: None })
+    Ok(Attention {
+        hidden,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        scale,
+        qkv_bias,
+        output_bias,
+        qk_norm: None,
+    })
 }

@@ -1,13 +1,14 @@
 //! ModernBERT encoders: ModernBERT, gte-modernbert, nomic-modernbert.
 //!
-//! Pre-norm layers with rotary positions; the first has no norm before its attention. Every third layer sees everything,
-//! the others a window; each kind has a rotary base of its own. Query, key and value are one product, and so are gate and
-//! up of the feed-forward.
+//! Pre-norm layers with rotary positions; the first has no norm before its attention. Every third
+//! layer sees everything, the others a window; each kind has a rotary base of its own. Query, key
+//! and value are one product, and so are gate and up of the feed-forward.
 
 use thane_mil::program::{Function, ValueId};
 
 use super::{
-    Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, bounded, check_heads, head_dim_of, layers, masks, positive,
+    Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, bounded, check_heads, head_dim_of,
+    layers, masks, positive,
 };
 use crate::checkpoint::{Config, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
@@ -20,8 +21,12 @@ use crate::layers::norm::LayerNorm;
 use crate::layers::rope::{Rotary, inverse_frequencies};
 use crate::weights::Weights;
 
-pub(super) const FAMILY: Family =
-    Family { names: &["modernbert"], base: "model", encoder: Some(from_config), ..Family::NONE };
+pub(super) const FAMILY: Family = Family {
+    names: &["modernbert"],
+    base: "model",
+    encoder: Some(from_config),
+    ..Family::NONE
+};
 
 /// Where the file does not say. Source: ModernBertConfig.
 const GLOBAL_THETA: f64 = 160_000.0;
@@ -44,19 +49,42 @@ struct ModernBert {
 }
 
 impl Encoder for ModernBert {
-    fn function(&self, mut g: Graph, w: &Weights<'_>, plan: &EncoderPlan<'_>) -> Result<Function, ModelError> {
+    fn function(
+        &self,
+        mut g: Graph,
+        w: &Weights<'_>,
+        plan: &EncoderPlan<'_>,
+    ) -> Result<Function, ModelError> {
         let g_ = &mut g;
-        let io = Io::new(g_, plan.head.encoding, plan.extent, Sight::All, 1, Some(self.window))?;
-        let (global, local) = (io.rotary(g_, &self.global_frequencies)?, io.rotary(g_, &self.local_frequencies)?);
+        let io = Io::new(
+            g_,
+            plan.head.encoding,
+            plan.extent,
+            Sight::All,
+            1,
+            Some(self.window),
+        )?;
+        let (global, local) = (
+            io.rotary(g_, &self.global_frequencies)?,
+            io.rotary(g_, &self.local_frequencies)?,
+        );
         g_.at("model.embeddings");
-        let table = w.get("model.embeddings.tok_embeddings", "weight", &[self.vocab_size, self.attention.hidden]);
+        let table = w.get(
+            "model.embeddings.tok_embeddings",
+            "weight",
+            &[self.vocab_size, self.attention.hidden],
+        );
         let h = g_.rows_to_residual(&table, io.input_ids)?;
         let h = io.laid_out(g_, h)?;
         let mut h = self.normed(g_, w, "model.embeddings.norm", h)?;
         for (i, mask) in self.masks.iter().enumerate() {
             let rotary = if *mask == Mask::Full { &global } else { &local };
             let layer = format!("model.layers.{i}");
-            let x = if i == 0 { h } else { self.normed(g_, w, &format!("{layer}.attn_norm"), h)? };
+            let x = if i == 0 {
+                h
+            } else {
+                self.normed(g_, w, &format!("{layer}.attn_norm"), h)?
+            };
             let a = self.attend(g_, w, &format!("{layer}.attn"), x, &io, rotary, *mask)?;
             h = g_.add(h, a)?;
             let x = self.normed(g_, w, &format!("{layer}.mlp_norm"), h)?;
@@ -100,15 +128,24 @@ impl ModernBert {
         g.at(module);
         let part = |name: &str, rows: usize| {
             let module = format!("{module}.{name}");
-            let bias = self.attention.qkv_bias.then(|| w.get(&module, "bias", &[rows]));
+            let bias = self
+                .attention
+                .qkv_bias
+                .then(|| w.get(&module, "bias", &[rows]));
             (w.get(&module, "weight", &[rows, hidden]), bias)
         };
         let (weight, bias) = part("Wqkv", 3 * hidden);
         let all = g.linear("Wqkv", x, &weight, bias.as_ref())?;
         let axis = g.features();
         let parts = g.split(all, 3, axis)?;
-        let projected = Projected { q: parts[0], k: parts[1], v: parts[2] };
-        let a = self.attention.attend(g, w, module, projected, io.surroundings(Some(rotary), mask))?;
+        let projected = Projected {
+            q: parts[0],
+            k: parts[1],
+            v: parts[2],
+        };
+        let a =
+            self.attention
+                .attend(g, w, module, projected, io.surroundings(Some(rotary), mask))?;
         let (weight, bias) = part("Wo", hidden);
         g.linear("Wo", a, &weight, bias.as_ref())
     }
@@ -162,7 +199,13 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
     }
     let activation = match c.opt_str("hidden_activation")?.unwrap_or("gelu") {
         "gelu" => Activation::GeluErf,
-        other => return Err(ModelError::unsupported("hidden_activation", other, "gelu is known")),
+        other => {
+            return Err(ModelError::unsupported(
+                "hidden_activation",
+                other,
+                "gelu is known",
+            ));
+        }
     };
     let hidden = bounded("hidden_size", c.usize("hidden_size")?)?;
     let n_heads = bounded("num_attention_heads", c.usize("num_attention_heads")?)?;
@@ -171,31 +214,63 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
     let bias = c.bool_or("attention_bias", false)?;
     let n_layers = layers("num_hidden_layers", c.usize("num_hidden_layers")?)?;
     let (global, local) = ropes(c)?;
-    let every = bounded("global_attn_every_n_layers", c.opt_usize("global_attn_every_n_layers")?.unwrap_or(3))?;
-    let by_number = |i: usize| if i.is_multiple_of(every) { Mask::Full } else { Mask::Sliding };
+    let every = bounded(
+        "global_attn_every_n_layers",
+        c.opt_usize("global_attn_every_n_layers")?.unwrap_or(3),
+    )?;
+    let by_number = |i: usize| {
+        if i.is_multiple_of(every) {
+            Mask::Full
+        } else {
+            Mask::Sliding
+        }
+    };
     let model = ModernBert {
         attention: Attention::plain(hidden, n_heads, head_dim, bias),
         intermediate: bounded("intermediate_size", c.usize("intermediate_size")?)?,
         activation,
         mlp_bias: c.bool_or("mlp_bias", false)?,
-        norm: LayerNorm { epsilon: positive("norm_eps", c.opt_f64("norm_eps")?.unwrap_or(1e-5))? as f32 },
+        norm: LayerNorm {
+            epsilon: positive("norm_eps", c.opt_f64("norm_eps")?.unwrap_or(1e-5))? as f32,
+        },
         norm_bias: c.bool_or("norm_bias", false)?,
         masks: masks(c, n_layers)?.unwrap_or_else(|| (0..n_layers).map(by_number).collect()),
         // Half of it to each side.
-        window: bounded("local_attention", c.opt_usize("local_attention")?.unwrap_or(128))? / 2 + 1,
-        global_frequencies: inverse_frequencies(&global, global.theta.unwrap_or(GLOBAL_THETA), head_dim)?,
-        local_frequencies: inverse_frequencies(&local, local.theta.unwrap_or(LOCAL_THETA), head_dim)?,
+        window: bounded(
+            "local_attention",
+            c.opt_usize("local_attention")?.unwrap_or(128),
+        )? / 2
+            + 1,
+        global_frequencies: inverse_frequencies(
+            &global,
+            global.theta.unwrap_or(GLOBAL_THETA),
+            head_dim,
+        )?,
+        local_frequencies: inverse_frequencies(
+            &local,
+            local.theta.unwrap_or(LOCAL_THETA),
+            head_dim,
+        )?,
         vocab_size: bounded("vocab_size", c.usize("vocab_size")?)?,
-        n_positions: bounded("max_position_embeddings", c.opt_usize("max_position_embeddings")?.unwrap_or(8192))?,
+        n_positions: bounded(
+            "max_position_embeddings",
+            c.opt_usize("max_position_embeddings")?.unwrap_or(8192),
+        )?,
     };
     Ok(Box::new(model))
 }
 
 /// The rotary embeddings of the layers that see everything, and of those that see a window.
 fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
-    let of = |theta| RopeConfig { theta, scaling: RopeScaling::Default, partial_rotary_factor: None };
+    let of = |theta| RopeConfig {
+        theta,
+        scaling: RopeScaling::Default,
+        partial_rotary_factor: None,
+    };
     let old = |key: &str| -> Result<Option<f64>, ModelError> {
-        c.opt_f64(key)?.map(|theta| positive(key, theta)).transpose()
+        c.opt_f64(key)?
+            .map(|theta| positive(key, theta))
+            .transpose()
     };
     let (global, local) = (old("global_rope_theta")?, old("local_rope_theta")?);
     match c.rope()? {

@@ -1,9 +1,11 @@
-//! What every encoder has around its layers: inputs, positions, masks, and what becomes of the hidden states.
+//! What every encoder has around its layers: inputs, positions, masks, and what becomes of the
+//! hidden states.
 //!
-//! An encoder's functions take `input_ids` int32 [batch, tokens] and `attention_mask` [batch, tokens], 1 for a token and 0
-//! for padding, which stands behind the tokens. They give `embedding` [batch, dim], or `token_embeddings`
-//! [batch, tokens, dim]. With [`Encoding::Chunks`] there is one text, and `pool_matrix` [chunks, tokens] says which tokens
-//! each of the vectors is the weighted sum of.
+//! An encoder's functions take `input_ids` int32 [batch, tokens] and `attention_mask` [batch,
+//! tokens], 1 for a token and 0 for padding, which stands behind the tokens. They give `embedding`
+//! [batch, dim], or `token_embeddings` [batch, tokens, dim]. With [`Encoding::Chunks`] there is one
+//! text, and `pool_matrix` [chunks, tokens] says which tokens each of the vectors is the weighted
+//! sum of.
 
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, Dim, TensorType};
@@ -81,8 +83,8 @@ pub struct Io {
 }
 
 impl Io {
-    /// Declare the inputs. `group` queries share a key head; with a `window`, sliding layers see the tokens that are less
-    /// than it away.
+    /// Declare the inputs. `group` queries share a key head; with a `window`, sliding layers see
+    /// the tokens that are less than it away.
     pub fn new(
         g: &mut Graph,
         encoding: Encoding,
@@ -98,8 +100,15 @@ impl Io {
         let float = g.form().float;
         let input_ids = g.input("input_ids", TensorType::new(DType::Int32, [batch, tokens]));
         // Where integers are slow, the mask comes as it is used.
-        let mask_type = if float == DType::Fp32 { DType::Int32 } else { float };
-        let valid = g.input("attention_mask", TensorType::new(mask_type, [batch, tokens]));
+        let mask_type = if float == DType::Fp32 {
+            DType::Int32
+        } else {
+            float
+        };
+        let valid = g.input(
+            "attention_mask",
+            TensorType::new(mask_type, [batch, tokens]),
+        );
         let pool_matrix = (encoding == Encoding::Chunks).then(|| {
             let chunks = extent.chunks.map_or_else(|| g.symbol(), Dim::Known);
             g.input("pool_matrix", TensorType::new(float, [chunks, tokens]))
@@ -107,13 +116,30 @@ impl Io {
         let valid = g.cast(valid, float)?;
         let positions = positions(g, input_ids, extent.tokens.is_some())?;
         let (full, sliding) = masks(g, valid, positions, sight, group, window)?;
-        Ok(Self { input_ids, positions, valid, pool_matrix, full, sliding, most: extent.most })
+        Ok(Self {
+            input_ids,
+            positions,
+            valid,
+            pool_matrix,
+            full,
+            sliding,
+            most: extent.most,
+        })
     }
 
     /// What a layer's attention is given.
     pub fn surroundings<'a>(&self, rotary: Option<&'a Rotary>, mask: Mask) -> Surroundings<'a> {
-        let mask = if mask == Mask::Sliding { self.sliding.unwrap_or(self.full) } else { self.full };
-        Surroundings { rotary, mask, past: None, last: None }
+        let mask = if mask == Mask::Sliding {
+            self.sliding.unwrap_or(self.full)
+        } else {
+            self.full
+        };
+        Surroundings {
+            rotary,
+            mask,
+            past: None,
+            last: None,
+        }
     }
 
     /// The rotary embedding of these frequencies.
@@ -122,7 +148,13 @@ impl Io {
             let positions = g.cast(self.positions, DType::Fp32)?;
             return Rotary::new(g, positions, inverse_frequencies, Style::Half);
         }
-        Rotary::from_table(g, self.positions, inverse_frequencies, self.most, Style::Half)
+        Rotary::from_table(
+            g,
+            self.positions,
+            inverse_frequencies,
+            self.most,
+            Style::Half,
+        )
     }
 
     /// Hidden states as the layers take them, from [batch, tokens, features].
@@ -146,21 +178,38 @@ impl Io {
 /// 0, 1, .. as int32 [tokens].
 fn positions(g: &mut Graph, input_ids: ValueId, counted: bool) -> Result<ValueId, ModelError> {
     if counted {
-        // From run-time values: a compiler that knew them would cut tables to this length, and functions of other lengths
-        // could not share them.
+        // From run-time values: a compiler that knew them would cut tables to this length, and
+        // functions of other lengths could not share them.
         let (zero, one) = (g.int(0)?, g.int(1)?);
         let zeros = g.mul(input_ids, zero)?;
         let ones = g.add(zeros, one)?;
         let (axis, no) = (g.int(1)?, g.bool(false)?);
-        let counts = g.op("cumsum", "counts", [("x", ones), ("axis", axis), ("exclusive", no), ("reverse", no)])?;
+        let counts = g.op(
+            "cumsum",
+            "counts",
+            [
+                ("x", ones),
+                ("axis", axis),
+                ("exclusive", no),
+                ("reverse", no),
+            ],
+        )?;
         let positions = g.sub(counts, one)?;
         return Ok(g.squeeze(positions, &[0])?);
     }
     let shape = g.op("shape", "shape", [("x", input_ids)])?;
     let (one, two) = (g.ints(&[1])?, g.ints(&[2])?);
-    let n = g.op("slice_by_index", "n_tokens", [("x", shape), ("begin", one), ("end", two)])?;
+    let n = g.op(
+        "slice_by_index",
+        "n_tokens",
+        [("x", shape), ("begin", one), ("end", two)],
+    )?;
     let (n, zero, step) = (g.squeeze(n, &[0])?, g.int(0)?, g.int(1)?);
-    Ok(g.op("range_1d", "positions", [("end", n), ("start", zero), ("step", step)])?)
+    Ok(g.op(
+        "range_1d",
+        "positions",
+        [("end", n), ("start", zero), ("step", step)],
+    )?)
 }
 
 /// What is added to the scores of layers that see everything, and of those that see a window.
@@ -175,7 +224,10 @@ fn masks(
     let one = g.float(1.0)?;
     let padding = g.sub(one, valid)?;
     let padding = g.expand_dims(padding, &[1, 2])?; // [batch, 1, 1, tokens]
-    let (queries, keys) = (g.expand_dims(positions, &[1])?, g.expand_dims(positions, &[0])?);
+    let (queries, keys) = (
+        g.expand_dims(positions, &[1])?,
+        g.expand_dims(positions, &[0])?,
+    );
     let later = match sight {
         Sight::All => None,
         Sight::Backwards => Some(g.op("greater", "later", [("x", keys), ("y", queries)])?),
@@ -184,10 +236,16 @@ fn masks(
         None => g.scale(padding, HIDDEN)?,
         Some(later) => hide(g, padding, later, group)?,
     };
-    let Some(window) = window else { return Ok((full, None)) };
+    let Some(window) = window else {
+        return Ok((full, None));
+    };
     let window = g.int(i32::try_from(window).unwrap_or(i32::MAX))?;
     let distance = g.sub(queries, keys)?;
-    let distance = if sight == Sight::All { g.op("abs", "distance", [("x", distance)])? } else { distance };
+    let distance = if sight == Sight::All {
+        g.op("abs", "distance", [("x", distance)])?
+    } else {
+        distance
+    };
     let far = g.op("greater_equal", "far", [("x", distance), ("y", window)])?;
     let hidden = match later {
         None => far,
@@ -196,7 +254,8 @@ fn masks(
     Ok((full, Some(hide(g, padding, hidden, group)?)))
 }
 
-/// The mask of what is padding or `hidden` [tokens, tokens], a row for each query that shares a key head.
+/// The mask of what is padding or `hidden` [tokens, tokens], a row for each query that shares a key
+/// head.
 fn hide(g: &mut Graph, padding: ValueId, hidden: ValueId, group: usize) -> Made {
     let hidden = g.cast(hidden, g.form().float)?;
     let both = g.op("maximum", "hidden", [("x", padding), ("y", hidden)])?; // [batch, 1, tokens, tokens]
@@ -222,7 +281,13 @@ pub struct Head<'a> {
 }
 
 /// Pool the hidden states and hand the function over.
-pub fn finish(mut g: Graph, w: &Weights<'_>, io: &Io, hidden: ValueId, head: Head<'_>) -> Result<Function, ModelError> {
+pub fn finish(
+    mut g: Graph,
+    w: &Weights<'_>,
+    io: &Io,
+    hidden: ValueId,
+    head: Head<'_>,
+) -> Result<Function, ModelError> {
     let g_ = &mut g;
     g_.at("");
     let rows = Io::rows(g_, hidden)?; // [batch, tokens, features]
@@ -248,7 +313,11 @@ pub fn finish(mut g: Graph, w: &Weights<'_>, io: &Io, hidden: ValueId, head: Hea
     if head.normalize {
         vectors = normalize(g_, vectors)?;
     }
-    let name = if head.encoding == Encoding::Tokens { "token_embeddings" } else { "embedding" };
+    let name = if head.encoding == Encoding::Tokens {
+        "token_embeddings"
+    } else {
+        "embedding"
+    };
     Ok(g.finish(name, vectors))
 }
 
@@ -259,7 +328,11 @@ fn pool(g: &mut Graph, io: &Io, rows: ValueId, pooling: Pooling) -> Result<Value
     let weights = match pooling {
         Pooling::Cls => {
             let (first, axis) = (g.int(0)?, g.int(1)?);
-            return Ok(g.op("gather", "first", [("x", rows), ("indices", first), ("axis", axis)])?);
+            return Ok(g.op(
+                "gather",
+                "first",
+                [("x", rows), ("indices", first), ("axis", axis)],
+            )?);
         }
         Pooling::Max => {
             let one = g.float(1.0)?;
@@ -300,7 +373,11 @@ fn pool(g: &mut Graph, io: &Io, rows: ValueId, pooling: Pooling) -> Result<Value
 /// `x / max(|x|, tiny)`.
 fn normalize(g: &mut Graph, x: ValueId) -> Made {
     // torch's normalize has 1e-12, which fp16 cannot hold; 6e-8 is the least that it can.
-    let tiny = g.float(if g.form().float == DType::Fp16 { 6e-8 } else { 1e-12 })?;
+    let tiny = g.float(if g.form().float == DType::Fp16 {
+        6e-8
+    } else {
+        1e-12
+    })?;
     let norm = g.reduce("reduce_l2_norm", x, -1)?;
     let norm = g.op("maximum", "at_least", [("x", norm), ("y", tiny)])?;
     g.op("real_div", "normalized", [("x", x), ("y", norm)])

@@ -18,7 +18,10 @@ pub struct RmsNorm {
 impl RmsNorm {
     /// The same of a stream that was divided.
     pub fn of_divided(self, divisor: f32) -> Self {
-        Self { epsilon: self.epsilon / (divisor * divisor), ..self }
+        Self {
+            epsilon: self.epsilon / (divisor * divisor),
+            ..self
+        }
     }
 
     /// `x / sqrt(mean(x^2) + epsilon) * weight` along the features.
@@ -53,7 +56,11 @@ impl RmsNorm {
 
     /// The epsilon, or the least number of the element type.
     fn floor(self, g: &mut Graph) -> Made {
-        let least = if g.form().float == DType::Fp16 { 6e-8 } else { 0.0 };
+        let least = if g.form().float == DType::Fp16 {
+            6e-8
+        } else {
+            0.0
+        };
         g.float(self.epsilon.max(least))
     }
 
@@ -81,7 +88,11 @@ impl RmsNorm {
         let minus = g.scale(x, -1.0)?;
         let both = g.join("concat", &[x, minus], axis)?;
         let (axes, epsilon) = (g.ints(&[axis])?, self.floor(g)?);
-        let normed = g.op("layer_norm", "normed", [("x", both), ("axes", axes), ("epsilon", epsilon)])?;
+        let normed = g.op(
+            "layer_norm",
+            "normed",
+            [("x", both), ("axes", axes), ("epsilon", epsilon)],
+        )?;
         let [half, _] = g.halves(normed, axis)?;
         Ok(half)
     }
@@ -98,14 +109,27 @@ impl LayerNorm {
     /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the features.
     pub fn apply(self, g: &mut Graph, x: ValueId, weight: &Tensor, bias: Option<&Tensor>) -> Made {
         let axis = g.features();
-        let (axes, gamma, epsilon) = (g.ints(&[axis])?, g.vector(weight, 1)?, g.float(self.epsilon)?);
-        let args = [("x", x), ("axes", axes), ("gamma", gamma), ("epsilon", epsilon)];
+        let (axes, gamma, epsilon) = (
+            g.ints(&[axis])?,
+            g.vector(weight, 1)?,
+            g.float(self.epsilon)?,
+        );
+        let args = [
+            ("x", x),
+            ("axes", axes),
+            ("gamma", gamma),
+            ("epsilon", epsilon),
+        ];
         match bias {
             None => g.op("layer_norm", "normed", args),
             Some(bias) => {
                 let [x, axes, gamma, epsilon] = args;
                 let beta = g.vector(bias, 1)?;
-                g.op("layer_norm", "normed", [x, axes, gamma, ("beta", beta), epsilon])
+                g.op(
+                    "layer_norm",
+                    "normed",
+                    [x, axes, gamma, ("beta", beta), epsilon],
+                )
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Rotary position embedding.
 //!
-//! Angles are computed from the run-time positions, once a function and not once a layer, in fp32 as the reference
-//! implementation does, and nothing of the length of the context is stored; programs in fp16 gather them from a table.
+//! Angles are computed from the run-time positions, once a function and not once a layer, in fp32
+//! as the reference implementation does, and nothing of the length of the context is stored;
+//! programs in fp16 gather them from a table.
 
 use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
@@ -15,11 +16,13 @@ use crate::graph::{Graph, Layout, Made};
 pub enum Style {
     /// Element i with element i + half: Hugging Face.
     Half,
-    /// Element 2i with element 2i + 1: GGUF files of the llama architecture, whose rows are permuted to suit.
+    /// Element 2i with element 2i + 1: GGUF files of the llama architecture, whose rows are
+    /// permuted to suit.
     Interleaved,
 }
 
-/// Cosines and sines of one function, both [tokens, head_dim / 2], or [head_dim / 2, tokens] where features lie in channels.
+/// Cosines and sines of one function, both [tokens, head_dim / 2], or [head_dim / 2, tokens] where
+/// features lie in channels.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotary {
     cos: ValueId,
@@ -44,10 +47,11 @@ impl Rotary {
         Ok(Self { cos, sin, style })
     }
 
-    /// As [`Self::new`], from tables of the angles of the first `n` positions; `positions` are int32 [tokens].
+    /// As [`Self::new`], from tables of the angles of the first `n` positions; `positions` are
+    /// int32 [tokens].
     ///
-    /// fp16 cannot hold an angle of more than a few hundred; and a table that run-time positions index is the same constant
-    /// in functions of every length.
+    /// fp16 cannot hold an angle of more than a few hundred; and a table that run-time positions
+    /// index is the same constant in functions of every length.
     pub fn from_table(
         g: &mut Graph,
         positions: ValueId,
@@ -57,13 +61,19 @@ impl Rotary {
     ) -> Result<Self, ModelError> {
         g.at("rotary");
         let table = |f: fn(f32) -> f32| -> Vec<f32> {
-            (0..n).flat_map(|p| inverse_frequencies.iter().map(move |w| f(p as f32 * w))).collect()
+            (0..n)
+                .flat_map(|p| inverse_frequencies.iter().map(move |w| f(p as f32 * w)))
+                .collect()
         };
         let shape = [n, inverse_frequencies.len()];
         let mut part = |values: &[f32]| -> Made {
             let table = g.floats(values, &shape)?;
             let rows = g.gather(table, positions)?; // [tokens, head_dim / 2]
-            if g.form().layout == Layout::Rows { Ok(rows) } else { g.transpose(rows, &[1, 0]) }
+            if g.form().layout == Layout::Rows {
+                Ok(rows)
+            } else {
+                g.transpose(rows, &[1, 0])
+            }
         };
         let (cos, sin) = (part(&table(f32::cos))?, part(&table(f32::sin))?);
         Ok(Self { cos, sin, style })
@@ -71,14 +81,23 @@ impl Rotary {
 
     /// Those of the last token; features as rows have them.
     pub fn last(&self, g: &mut Graph) -> Result<Self, BuildError> {
-        Ok(Self { cos: g.last(self.cos, 0)?, sin: g.last(self.sin, 0)?, style: self.style })
+        Ok(Self {
+            cos: g.last(self.cos, 0)?,
+            sin: g.last(self.sin, 0)?,
+            style: self.style,
+        })
     }
 
-    /// Rotate `x` [batch, heads, tokens, head_dim], or [1, heads, head_dim, tokens] where features lie in channels.
+    /// Rotate `x` [batch, heads, tokens, head_dim], or [1, heads, head_dim, tokens] where features
+    /// lie in channels.
     pub fn apply(&self, g: &mut Graph, x: ValueId) -> Made {
         match self.style {
             Style::Half => {
-                let axis = if g.form().layout == Layout::Rows { -1 } else { 2 };
+                let axis = if g.form().layout == Layout::Rows {
+                    -1
+                } else {
+                    2
+                };
                 let [a, b] = g.halves(x, axis)?;
                 let (left, right) = self.rotate(g, a, b)?;
                 g.join("concat", &[left, right], axis)
@@ -86,11 +105,16 @@ impl Rotary {
             Style::Interleaved if g.form().layout == Layout::Channels => {
                 let (a, b) = (every_second(g, x, 0)?, every_second(g, x, 1)?);
                 let (left, right) = self.rotate(g, a, b)?;
-                // Queries and keys alike come out in the other order, which their products do not see.
+                // Queries and keys alike come out in the other order, which their products do not
+                // see.
                 g.join("concat", &[left, right], 2)
             }
             Style::Interleaved => {
-                let dims: Vec<i32> = g.shape(x).iter().map(|d| d.known().map_or(-1, |n| n as i32)).collect();
+                let dims: Vec<i32> = g
+                    .shape(x)
+                    .iter()
+                    .map(|d| d.known().map_or(-1, |n| n as i32))
+                    .collect();
                 let pairs = g.reshape(x, &[dims[0], dims[1], dims[2], dims[3] / 2, 2])?;
                 let [a, b] = g.halves(pairs, -1)?;
                 let (a, b) = (g.squeeze(a, &[-1])?, g.squeeze(b, &[-1])?);
@@ -102,7 +126,12 @@ impl Rotary {
     }
 
     /// `(a cos - b sin, b cos + a sin)`.
-    fn rotate(&self, g: &mut Graph, a: ValueId, b: ValueId) -> Result<(ValueId, ValueId), BuildError> {
+    fn rotate(
+        &self,
+        g: &mut Graph,
+        a: ValueId,
+        b: ValueId,
+    ) -> Result<(ValueId, ValueId), BuildError> {
         let (ac, bs) = (g.mul(a, self.cos)?, g.mul(b, self.sin)?);
         let (bc, as_) = (g.mul(b, self.cos)?, g.mul(a, self.sin)?);
         Ok((g.sub(ac, bs)?, g.add(bc, as_)?))
@@ -111,7 +140,11 @@ impl Rotary {
 
 /// The elements `first`, `first + 2`, .. of each head, of [1, heads, head_dim, tokens].
 fn every_second(g: &mut Graph, x: ValueId, first: i32) -> Made {
-    let (begin, end, stride) = (g.ints(&[0, 0, first, 0])?, g.ints(&[0; 4])?, g.ints(&[1, 1, 2, 1])?);
+    let (begin, end, stride) = (
+        g.ints(&[0, 0, first, 0])?,
+        g.ints(&[0; 4])?,
+        g.ints(&[1, 1, 2, 1])?,
+    );
     let (begin_mask, end_mask) = (g.bools(&[true, true, false, true])?, g.bools(&[true; 4])?);
     let args = [
         ("x", x),
@@ -125,22 +158,41 @@ fn every_second(g: &mut Graph, x: ValueId, first: i32) -> Made {
 }
 
 /// The frequencies of a head's pairs, in fp32 arithmetic as the reference computes them.
-pub fn inverse_frequencies(rope: &RopeConfig, theta: f64, head_dim: usize) -> Result<Vec<f32>, ModelError> {
+pub fn inverse_frequencies(
+    rope: &RopeConfig,
+    theta: f64,
+    head_dim: usize,
+) -> Result<Vec<f32>, ModelError> {
     if rope.partial_rotary_factor.is_some_and(|f| f != 1.0) {
         let value = rope.partial_rotary_factor.unwrap_or_default();
-        return Err(ModelError::unsupported("partial_rotary_factor", value, "only whole heads are rotated here"));
+        return Err(ModelError::unsupported(
+            "partial_rotary_factor",
+            value,
+            "only whole heads are rotated here",
+        ));
     }
     let base = |i: usize| 1.0 / (theta.powf(f64::from((2 * i) as f32 / head_dim as f32)) as f32);
     let plain = (0..head_dim / 2).map(base);
     Ok(match &rope.scaling {
         RopeScaling::Default => plain.collect(),
         RopeScaling::Linear { factor } => plain.map(|f| f / *factor as f32).collect(),
-        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
+        RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position_embeddings,
+        } => {
             let context = *original_max_position_embeddings as f64;
-            plain.map(|f| llama3(f, *factor, *low_freq_factor, *high_freq_factor, context)).collect()
+            plain
+                .map(|f| llama3(f, *factor, *low_freq_factor, *high_freq_factor, context))
+                .collect()
         }
         RopeScaling::Unsupported(name) => {
-            return Err(ModelError::unsupported("rope_type", name, "default, linear and llama3 are known"));
+            return Err(ModelError::unsupported(
+                "rope_type",
+                name,
+                "default, linear and llama3 are known",
+            ));
         }
     })
 }

@@ -9,7 +9,10 @@ use super::builder::{Folder, GgufFile, array, assert_says, string};
 
 /// Asserts that the file is refused with a message that holds each part.
 fn refused(file: &GgufFile, parts: &[&str]) {
-    let message = file.parse().expect_err("the file should be refused").to_string();
+    let message = file
+        .parse()
+        .expect_err("the file should be refused")
+        .to_string();
     assert_says(&message, parts);
 }
 
@@ -20,11 +23,17 @@ fn a_truncated_file_is_refused_wherever_it_ends() {
     for step in 0..50 {
         let len = whole.len() * step / 50;
         fs::write(folder.path("model.gguf"), &whole[..len]).unwrap();
-        let message = folder.open("model.gguf").expect_err("truncated").to_string();
+        let message = folder
+            .open("model.gguf")
+            .expect_err("truncated")
+            .to_string();
         assert_says(&message, &["model.gguf: ", "fetch it again"]);
     }
     for len in 0..whole.len() {
-        assert!(gguf::parse(&Bytes::new(whole[..len].to_vec())).is_err(), "truncated at {len}");
+        assert!(
+            gguf::parse(&Bytes::new(whole[..len].to_vec())).is_err(),
+            "truncated at {len}"
+        );
     }
 }
 
@@ -38,13 +47,22 @@ fn a_file_with_one_byte_changed_never_panics() {
             changed[at] ^= flip;
             if let Ok((gguf, tensors)) = gguf::parse(&Bytes::new(changed)) {
                 for key in gguf.metadata.keys() {
-                    let _ = (gguf.u32(key), gguf.f32(key), gguf.str(key), gguf.strings(key), gguf.i32s(key));
+                    let _ = (
+                        gguf.u32(key),
+                        gguf.f32(key),
+                        gguf.str(key),
+                        gguf.strings(key),
+                        gguf.i32s(key),
+                    );
                 }
                 read += tensors.len();
             }
         }
     }
-    assert!(read > 0, "changes in the data leave a file that can be read");
+    assert!(
+        read > 0,
+        "changes in the data leave a file that can be read"
+    );
 }
 
 #[test]
@@ -55,10 +73,22 @@ fn truncation_says_what_and_where() {
         (6, &["version at offset 4 needs 4 bytes", "only 2 are left"]),
         (20, &["metadata count at offset 16", "only 4 are left"]),
         (40, &["metadata count at offset 16 is 4"]),
-        (whole.len() - 1, &["\"output_norm.weight\"", "(1 of 3 tensors reach past the end)", "truncated"]),
-        (whole.len() - 150, &["(3 of 3 tensors reach past the end)", "truncated"]),
+        (
+            whole.len() - 1,
+            &[
+                "\"output_norm.weight\"",
+                "(1 of 3 tensors reach past the end)",
+                "truncated",
+            ],
+        ),
+        (
+            whole.len() - 150,
+            &["(3 of 3 tensors reach past the end)", "truncated"],
+        ),
     ] {
-        let message = gguf::parse(&Bytes::new(whole[..len].to_vec())).unwrap_err().to_string();
+        let message = gguf::parse(&Bytes::new(whole[..len].to_vec()))
+            .unwrap_err()
+            .to_string();
         assert_says(&message, parts);
     }
 }
@@ -74,7 +104,10 @@ fn a_wrong_magic_is_told_by_its_looks() {
         (&safetensors, "safetensors file"),
         (b"<!DOCTYPE html><html>", "HTML page"),
         (b"\n <html lang=\"en\">", "HTML page"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "is a Git LFS pointer"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n",
+            "is a Git LFS pointer",
+        ),
         (b"tjgg\x01\x00\x00\x00", "GGML file from before GGUF"),
         (b"\x1f\x8b\x08\x00", "gzip"),
         (b"\x28\xb5\x2f\xfd", "zstd"),
@@ -91,22 +124,64 @@ fn a_wrong_magic_is_told_by_its_looks() {
 
 #[test]
 fn versions_and_byte_orders_that_are_not_read_are_refused() {
-    refused(&GgufFile { version: 1, ..GgufFile::good() }, &["version 1", "2 and 3", "convert"]);
-    refused(&GgufFile { version: 4, ..GgufFile::good() }, &["version 4"]);
-    refused(&GgufFile { version: 3_u32.swap_bytes(), ..GgufFile::good() }, &["version 3", "big-endian", "convert"]);
+    refused(
+        &GgufFile {
+            version: 1,
+            ..GgufFile::good()
+        },
+        &["version 1", "2 and 3", "convert"],
+    );
+    refused(
+        &GgufFile {
+            version: 4,
+            ..GgufFile::good()
+        },
+        &["version 4"],
+    );
+    refused(
+        &GgufFile {
+            version: 3_u32.swap_bytes(),
+            ..GgufFile::good()
+        },
+        &["version 3", "big-endian", "convert"],
+    );
 }
 
 #[test]
 fn absurd_counts_are_refused_before_anything_is_allocated() {
     for count in [1 << 20, 1 << 40, u64::MAX / 13, u64::MAX] {
         let count_text = format!("is {count}");
-        let file = GgufFile { tensor_count: Some(count), ..GgufFile::good() };
-        refused(&file, &["tensor count at offset 8", &count_text, "at least 24 bytes each"]);
-        let file = GgufFile { entry_count: Some(count), ..GgufFile::good() };
-        refused(&file, &["metadata count at offset 16", &count_text, "at least 13 bytes each"]);
+        let file = GgufFile {
+            tensor_count: Some(count),
+            ..GgufFile::good()
+        };
+        refused(
+            &file,
+            &[
+                "tensor count at offset 8",
+                &count_text,
+                "at least 24 bytes each",
+            ],
+        );
+        let file = GgufFile {
+            entry_count: Some(count),
+            ..GgufFile::good()
+        };
+        refused(
+            &file,
+            &[
+                "metadata count at offset 16",
+                &count_text,
+                "at least 13 bytes each",
+            ],
+        );
         for (type_id, min_bytes) in [(0, 1), (4, 4), (8, 8), (9, 12), (12, 8)] {
             let file = GgufFile::default().entry("a", 9, &array(type_id, count, &[0; 64]));
-            let parts = ["array length of \"a\"", &count_text, &format!("at least {min_bytes} bytes")];
+            let parts = [
+                "array length of \"a\"",
+                &count_text,
+                &format!("at least {min_bytes} bytes"),
+            ];
             refused(&file, &parts);
         }
         refused(
@@ -114,12 +189,21 @@ fn absurd_counts_are_refused_before_anything_is_allocated() {
             &["value of \"a\"", &format!("needs {count} bytes")],
         );
     }
-    refused(&GgufFile { entry_count: Some(9), ..GgufFile::good() }, &["offset"]);
+    refused(
+        &GgufFile {
+            entry_count: Some(9),
+            ..GgufFile::good()
+        },
+        &["offset"],
+    );
 }
 
 #[test]
 fn a_long_or_broken_name_is_refused() {
-    refused(&GgufFile::default().entry(&"k".repeat(70000), 7, &[1]), &["metadata key at offset 24", "70000 bytes"]);
+    refused(
+        &GgufFile::default().entry(&"k".repeat(70000), 7, &[1]),
+        &["metadata key at offset 24", "70000 bytes"],
+    );
     let mut file = GgufFile::good().bytes();
     file[24 + 8] = 0xff; // the first byte of the first key
     let message = gguf::parse(&Bytes::new(file)).unwrap_err().to_string();
@@ -128,27 +212,53 @@ fn a_long_or_broken_name_is_refused() {
 
 #[test]
 fn metadata_of_no_known_form_is_refused() {
-    refused(&GgufFile::default().entry("a", 13, &[0; 8]), &["\"a\"", "value type 13 at offset 33"]);
-    refused(&GgufFile::default().entry("a", 9, &array(99, 0, &[])), &["\"a\"", "value type 99"]);
-    refused(&GgufFile::default().entry("a", 7, &[2]), &["\"a\"", "the byte 2 as a bool at offset 37"]);
-    refused(&GgufFile::default().entry("a", 9, &array(7, 3, &[0, 1, 7])), &["\"a\"", "the byte 7 as a bool"]);
+    refused(
+        &GgufFile::default().entry("a", 13, &[0; 8]),
+        &["\"a\"", "value type 13 at offset 33"],
+    );
+    refused(
+        &GgufFile::default().entry("a", 9, &array(99, 0, &[])),
+        &["\"a\"", "value type 99"],
+    );
+    refused(
+        &GgufFile::default().entry("a", 7, &[2]),
+        &["\"a\"", "the byte 2 as a bool at offset 37"],
+    );
+    refused(
+        &GgufFile::default().entry("a", 9, &array(7, 3, &[0, 1, 7])),
+        &["\"a\"", "the byte 7 as a bool"],
+    );
     refused(
         &GgufFile::default().entry("a", 7, &[1]).entry("a", 7, &[0]),
         &["key \"a\" comes a second time at offset 38"],
     );
     let deep = (0..100).fold(array(0, 1, &[1]), |inner, _| array(9, 1, &inner));
-    refused(&GgufFile::default().entry("a", 9, &deep), &["\"a\"", "deeper than 4 levels"]);
+    refused(
+        &GgufFile::default().entry("a", 9, &deep),
+        &["\"a\"", "deeper than 4 levels"],
+    );
 }
 
 #[test]
 fn an_alignment_that_is_none_is_refused() {
     for alignment in [0_u32, 1, 4, 24, 33] {
         let file = GgufFile::default().entry("general.alignment", 4, &alignment.to_le_bytes());
-        refused(&file, &["general.alignment", &format!("is {alignment},"), "power of two"]);
+        refused(
+            &file,
+            &[
+                "general.alignment",
+                &format!("is {alignment},"),
+                "power of two",
+            ],
+        );
     }
-    refused(&GgufFile::default().entry("general.alignment", 8, &string(b"32")), &["general.alignment", "is string"]);
-    let far =
-        GgufFile::default().entry("general.alignment", 10, &(1_u64 << 63).to_le_bytes()).tensor("t", &[1], 0, &[0; 4]);
+    refused(
+        &GgufFile::default().entry("general.alignment", 8, &string(b"32")),
+        &["general.alignment", "is string"],
+    );
+    let far = GgufFile::default()
+        .entry("general.alignment", 10, &(1_u64 << 63).to_le_bytes())
+        .tensor("t", &[1], 0, &[0; 4]);
     refused(&far, &["past the end"]);
 }
 
@@ -156,14 +266,24 @@ fn an_alignment_that_is_none_is_refused() {
 fn a_part_of_a_split_model_is_refused() {
     let file = GgufFile::good().entry("split.count", 2, &3_u16.to_le_bytes());
     refused(&file, &["split in 3", "--merge"]);
-    GgufFile::good().entry("split.count", 2, &1_u16.to_le_bytes()).parse().unwrap();
+    GgufFile::good()
+        .entry("split.count", 2, &1_u16.to_le_bytes())
+        .parse()
+        .unwrap();
 }
 
 #[test]
 fn tensors_outside_the_data_are_refused() {
     for offset in [1 << 20, 1 << 40, u64::MAX - 31] {
         let file = GgufFile::good().tensor_at("stray", &[8], 0, offset);
-        refused(&file, &["\"stray\"", "the file ends at", "(1 of 4 tensors reach past the end)"]);
+        refused(
+            &file,
+            &[
+                "\"stray\"",
+                "the file ends at",
+                "(1 of 4 tensors reach past the end)",
+            ],
+        );
     }
     let file = GgufFile::good().tensor_at("stray", &[1 << 40], 0, 0);
     refused(&file, &["\"stray\"", "past the end"]);
@@ -174,30 +294,68 @@ fn tensors_outside_the_data_are_refused() {
 #[test]
 fn tensors_that_share_bytes_are_refused() {
     let file = GgufFile::good().tensor_at("second", &[4], 0, 32);
-    refused(&file, &["\"token_embd.weight\" and \"second\" overlap at offset"]);
-    let twice = GgufFile::default().tensor("a", &[8], 0, &[0; 32]).tensor_at("b", &[8], 0, 0);
+    refused(
+        &file,
+        &["\"token_embd.weight\" and \"second\" overlap at offset"],
+    );
+    let twice = GgufFile::default()
+        .tensor("a", &[8], 0, &[0; 32])
+        .tensor_at("b", &[8], 0, 0);
     refused(&twice, &["overlap at offset"]);
 }
 
 #[test]
 fn shapes_that_cannot_be_are_refused() {
-    refused(&GgufFile::default().tensor_at("t", &[1; 5], 0, 0), &["\"t\"", "5 dimensions", "GGUF allows 4"]);
-    refused(&GgufFile::default().tensor_at("t", &[1 << 32; 4], 0, 0), &["\"t\"", "more elements"]);
-    refused(&GgufFile::default().tensor_at("t", &[u64::MAX], 0, 0), &["\"t\"", "more elements"]);
-    refused(&GgufFile::default().tensor_at("t", &[33, 32], 2, 0), &["\"t\"", "Q4_0", "rows of 33", "block length 32"]);
-    refused(&GgufFile::default().tensor_at("t", &[128, 2], 12, 0), &["\"t\"", "Q4_K", "block length 256"]);
-    let twice = GgufFile::default().tensor("t", &[1], 0, &[0; 4]).tensor("t", &[1], 0, &[0; 4]);
+    refused(
+        &GgufFile::default().tensor_at("t", &[1; 5], 0, 0),
+        &["\"t\"", "5 dimensions", "GGUF allows 4"],
+    );
+    refused(
+        &GgufFile::default().tensor_at("t", &[1 << 32; 4], 0, 0),
+        &["\"t\"", "more elements"],
+    );
+    refused(
+        &GgufFile::default().tensor_at("t", &[u64::MAX], 0, 0),
+        &["\"t\"", "more elements"],
+    );
+    refused(
+        &GgufFile::default().tensor_at("t", &[33, 32], 2, 0),
+        &["\"t\"", "Q4_0", "rows of 33", "block length 32"],
+    );
+    refused(
+        &GgufFile::default().tensor_at("t", &[128, 2], 12, 0),
+        &["\"t\"", "Q4_K", "block length 256"],
+    );
+    let twice = GgufFile::default()
+        .tensor("t", &[1], 0, &[0; 4])
+        .tensor("t", &[1], 0, &[0; 4]);
     refused(&twice, &["tensor \"t\" comes a second time at offset"]);
 }
 
 #[test]
 fn types_that_are_not_read_are_all_listed() {
-    let names = [(9, "Q8_1"), (15, "Q8_K"), (16, "IQ2_XXS"), (34, "TQ1_0"), (39, "MXFP4"), (77, "unknown type 77")];
+    let names = [
+        (9, "Q8_1"),
+        (15, "Q8_K"),
+        (16, "IQ2_XXS"),
+        (34, "TQ1_0"),
+        (39, "MXFP4"),
+        (77, "unknown type 77"),
+    ];
     for (type_id, name) in names {
         let file = GgufFile::good()
             .tensor_at("first", &[256], type_id, 0)
             .tensor_at("second", &[256], type_id, 0)
             .tensor_at("other", &[256], 21, 0);
-        refused(&file, &[name, ": first, second", "IQ3_S (type 21): other", "not supported", "Q8_0"]);
+        refused(
+            &file,
+            &[
+                name,
+                ": first, second",
+                "IQ3_S (type 21): other",
+                "not supported",
+                "Q8_0",
+            ],
+        );
     }
 }

@@ -47,7 +47,8 @@ impl GgufFile {
     }
 
     pub fn entry(mut self, key: &str, type_id: u32, value: &[u8]) -> Self {
-        self.entries.push([&string(key.as_bytes())[..], &type_id.to_le_bytes(), value].concat());
+        self.entries
+            .push([&string(key.as_bytes())[..], &type_id.to_le_bytes(), value].concat());
         self
     }
 
@@ -73,8 +74,16 @@ impl GgufFile {
     pub fn bytes(&self) -> Vec<u8> {
         let mut file = self.magic.to_vec();
         file.extend(self.version.to_le_bytes());
-        file.extend(self.tensor_count.unwrap_or(self.tensors.len() as u64).to_le_bytes());
-        file.extend(self.entry_count.unwrap_or(self.entries.len() as u64).to_le_bytes());
+        file.extend(
+            self.tensor_count
+                .unwrap_or(self.tensors.len() as u64)
+                .to_le_bytes(),
+        );
+        file.extend(
+            self.entry_count
+                .unwrap_or(self.entries.len() as u64)
+                .to_le_bytes(),
+        );
         file.extend(self.entries.concat());
         file.extend(self.tensors.concat());
         file.resize(file.len().next_multiple_of(self.alignment as usize), 0xee);
@@ -94,7 +103,14 @@ pub fn string(text: &[u8]) -> Vec<u8> {
 
 /// The value of an array of strings.
 pub fn strings(texts: &[&[u8]]) -> Vec<u8> {
-    array(8, texts.len() as u64, &texts.iter().flat_map(|text| string(text)).collect::<Vec<_>>())
+    array(
+        8,
+        texts.len() as u64,
+        &texts
+            .iter()
+            .flat_map(|text| string(text))
+            .collect::<Vec<_>>(),
+    )
 }
 
 /// The value of an array: type, length, elements.
@@ -105,7 +121,12 @@ pub fn array(type_id: u32, len: u64, elements: &[u8]) -> Vec<u8> {
 /// A safetensors file with this header and so many bytes of data, counting up.
 pub fn safetensors_file(header: &str, data_len: usize) -> Vec<u8> {
     let data: Vec<u8> = (0..data_len).map(|i| i as u8).collect();
-    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()
+    [
+        &(header.len() as u64).to_le_bytes()[..],
+        header.as_bytes(),
+        &data,
+    ]
+    .concat()
 }
 
 /// A temporary folder with files in it.

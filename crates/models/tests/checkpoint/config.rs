@@ -15,26 +15,59 @@ fn typed_getters_read_and_refuse() {
             "types": ["full_attention", "sliding_attention"], "inner": {"n": 5}, "eos": [1, 106], "minus": -1, "half": 2.5}"#,
     );
     assert_eq!(config.usize("n").unwrap(), 4);
-    assert_eq!((config.f64("x").unwrap(), config.f64("whole").unwrap()), (1e-6, 10000.0));
+    assert_eq!(
+        (config.f64("x").unwrap(), config.f64("whole").unwrap()),
+        (1e-6, 10000.0)
+    );
     assert!(config.bool("yes").unwrap() && config.bool_or("absent", true).unwrap());
     assert!(!config.bool_or("none", false).unwrap());
     assert_eq!(config.str("s").unwrap(), "silu");
     assert_eq!(config.opt_usize("none").unwrap(), None);
     assert_eq!(config.opt_usizes("list").unwrap().unwrap(), [1, 2]);
-    assert_eq!(config.opt_strs("types").unwrap().unwrap(), ["full_attention", "sliding_attention"]);
+    assert_eq!(
+        config.opt_strs("types").unwrap().unwrap(),
+        ["full_attention", "sliding_attention"]
+    );
     assert_eq!(config.object("inner").unwrap().usize("n").unwrap(), 5);
-    assert_eq!((config.token_ids("eos").unwrap(), config.token_ids("n").unwrap()), (vec![1, 106], vec![4]));
+    assert_eq!(
+        (
+            config.token_ids("eos").unwrap(),
+            config.token_ids("n").unwrap()
+        ),
+        (vec![1, 106], vec![4])
+    );
     let inner = config.object("inner").unwrap();
     for (message, parts) in [
-        (config.usize("absent").unwrap_err(), &["\"absent\" is missing", "whole number"][..]),
+        (
+            config.usize("absent").unwrap_err(),
+            &["\"absent\" is missing", "whole number"][..],
+        ),
         (config.usize("none").unwrap_err(), &["\"none\" is missing"]),
-        (config.usize("minus").unwrap_err(), &["\"minus\"", "is -1", "a whole number"]),
-        (config.usize("half").unwrap_err(), &["\"half\"", "is 2.5", "a whole number"]),
-        (config.usize("s").unwrap_err(), &["\"s\"", "is \"silu\"", "a whole number"]),
+        (
+            config.usize("minus").unwrap_err(),
+            &["\"minus\"", "is -1", "a whole number"],
+        ),
+        (
+            config.usize("half").unwrap_err(),
+            &["\"half\"", "is 2.5", "a whole number"],
+        ),
+        (
+            config.usize("s").unwrap_err(),
+            &["\"s\"", "is \"silu\"", "a whole number"],
+        ),
         (config.bool("n").unwrap_err(), &["\"n\"", "is 4", "a bool"]),
-        (config.opt_strs("list").unwrap_err(), &["\"list\"", "[1,2]", "a list of strings"]),
-        (config.object("n").map(|_| ()).unwrap_err(), &["\"n\"", "an object"]),
-        (inner.str("n").unwrap_err(), &["\"inner.n\"", "is 5", "a string"]),
+        (
+            config.opt_strs("list").unwrap_err(),
+            &["\"list\"", "[1,2]", "a list of strings"],
+        ),
+        (
+            config.object("n").map(|_| ()).unwrap_err(),
+            &["\"n\"", "an object"],
+        ),
+        (
+            inner.str("n").unwrap_err(),
+            &["\"inner.n\"", "is 5", "a string"],
+        ),
         (inner.str("m").unwrap_err(), &["\"inner.m\" is missing"]),
     ] {
         assert_says(&message.to_string(), parts);
@@ -70,7 +103,15 @@ fn unread_keys_are_listed() {
     assert_eq!(config.unread(), ["softcap", "text_config", "vision_config"]);
     let text = config.object("text_config").unwrap();
     text.usize("a").unwrap();
-    assert_eq!(config.unread(), ["softcap", "text_config.b", "text_config.deep", "vision_config"]);
+    assert_eq!(
+        config.unread(),
+        [
+            "softcap",
+            "text_config.b",
+            "text_config.deep",
+            "vision_config"
+        ]
+    );
     assert_eq!(text.unread(), ["text_config.b", "text_config.deep"]);
     text.object("deep").unwrap();
     assert_eq!(text.unread(), ["text_config.b", "text_config.deep.c"]);
@@ -78,5 +119,9 @@ fn unread_keys_are_listed() {
     assert_eq!(config.unread()[0], "softcap", "`has` does not read");
     config.clone().f64("softcap").unwrap();
     config.value("vision_config").unwrap();
-    assert_eq!(config.unread(), ["text_config.b", "text_config.deep.c"], "clones share the record");
+    assert_eq!(
+        config.unread(),
+        ["text_config.b", "text_config.deep.c"],
+        "clones share the record"
+    );
 }

@@ -10,7 +10,9 @@ use thane_models::checkpoint::gguf::{self, Value};
 use thane_models::checkpoint::{Checkpoint, Tensors, safetensors};
 
 fn path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoint/fixtures").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/checkpoint/fixtures")
+        .join(name)
 }
 
 fn expected(name: &str) -> Json {
@@ -82,14 +84,22 @@ fn truncated_fixtures_are_refused_wherever_they_end() {
     let file = Bytes::new(fs::read(path("small.gguf")).unwrap());
     let (_, tensors) = gguf::parse(&file).unwrap();
     // The writer pads the last tensor; without that padding the file is still whole.
-    let ends = tensors.values().map(|tensor| tensor.bytes.as_slice().as_ptr_range().end as usize);
+    let ends = tensors
+        .values()
+        .map(|tensor| tensor.bytes.as_slice().as_ptr_range().end as usize);
     let end = ends.max().unwrap() - file.as_slice().as_ptr() as usize;
     assert!(gguf::parse(&file.slice(0..end).unwrap()).is_ok());
     for len in 0..end {
-        assert!(gguf::parse(&file.slice(0..len).unwrap()).is_err(), "GGUF truncated at {len}");
+        assert!(
+            gguf::parse(&file.slice(0..len).unwrap()).is_err(),
+            "GGUF truncated at {len}"
+        );
     }
     let file = fs::read(path("small.safetensors")).unwrap();
     for len in 0..file.len() {
-        assert!(safetensors::parse(&Bytes::new(file[..len].to_vec())).is_err(), "safetensors truncated at {len}");
+        assert!(
+            safetensors::parse(&Bytes::new(file[..len].to_vec())).is_err(),
+            "safetensors truncated at {len}"
+        );
     }
 }

@@ -10,14 +10,22 @@ fn shard(names: &[&str]) -> Vec<u8> {
     let entries: Vec<String> = names
         .iter()
         .enumerate()
-        .map(|(i, name)| format!(r#""{name}":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}}"#, 4 * i, 4 * i + 4))
+        .map(|(i, name)| {
+            format!(
+                r#""{name}":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}}"#,
+                4 * i,
+                4 * i + 4
+            )
+        })
         .collect();
     safetensors_file(&format!("{{{}}}", entries.join(",")), 4 * names.len())
 }
 
 fn index(weight_map: &[(&str, &str)]) -> String {
-    let map: serde_json::Map<String, serde_json::Value> =
-        weight_map.iter().map(|(tensor, shard)| ((*tensor).to_owned(), json!(shard))).collect();
+    let map: serde_json::Map<String, serde_json::Value> = weight_map
+        .iter()
+        .map(|(tensor, shard)| ((*tensor).to_owned(), json!(shard)))
+        .collect();
     json!({"metadata": {"total_size": 12}, "weight_map": map}).to_string()
 }
 
@@ -41,8 +49,15 @@ fn a_folder_with_one_file_is_read() {
         assert_eq!(checkpoint.tensors.keys().collect::<Vec<_>>(), ["a", "b"]);
         let files = checkpoint.hugging_face().unwrap();
         assert_eq!(files.config.usize("hidden_size").unwrap(), 4);
-        assert_eq!(files.tokenizer_json.as_deref(), Some(folder.path("tokenizer.json").as_path()));
-        assert!(files.chat_template.is_some() && files.tokenizer_config.is_none() && files.tokenizer_model.is_none());
+        assert_eq!(
+            files.tokenizer_json.as_deref(),
+            Some(folder.path("tokenizer.json").as_path())
+        );
+        assert!(
+            files.chat_template.is_some()
+                && files.tokenizer_config.is_none()
+                && files.tokenizer_model.is_none()
+        );
         assert_eq!(files.eos_token_ids().unwrap(), [1, 106]);
     }
 }
@@ -50,13 +65,25 @@ fn a_folder_with_one_file_is_read() {
 #[test]
 fn end_tokens_come_from_the_generation_config_first() {
     let config = r#"{"eos_token_id":2}"#;
-    let folder = Folder::new().with("config.json", config).with("model.safetensors", shard(&["a"]));
-    let eos = |folder: &Folder| folder.open("").unwrap().hugging_face().unwrap().eos_token_ids();
+    let folder = Folder::new()
+        .with("config.json", config)
+        .with("model.safetensors", shard(&["a"]));
+    let eos = |folder: &Folder| {
+        folder
+            .open("")
+            .unwrap()
+            .hugging_face()
+            .unwrap()
+            .eos_token_ids()
+    };
     assert_eq!(eos(&folder).unwrap(), [2]);
     let folder = folder.with("generation_config.json", r#"{"eos_token_id":7}"#);
     assert_eq!(eos(&folder).unwrap(), [7]);
     let folder = folder.with("generation_config.json", r#"{"eos_token_id":"x"}"#);
-    assert_says(&eos(&folder).unwrap_err().to_string(), &["eos_token_id", "\"x\"", "token id"]);
+    assert_says(
+        &eos(&folder).unwrap_err().to_string(),
+        &["eos_token_id", "\"x\"", "token id"],
+    );
 }
 
 #[test]
@@ -65,28 +92,64 @@ fn shards_are_read_through_their_index() {
         .with(ONE, shard(&["a", "b"]))
         .with(TWO, shard(&["c"]))
         .with(INDEX, index(&[("a", ONE), ("b", ONE), ("c", TWO)]));
-    assert_eq!(folder.open("").unwrap().tensors.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert_eq!(
+        folder.open("").unwrap().tensors.keys().collect::<Vec<_>>(),
+        ["a", "b", "c"]
+    );
     let message = folder.open(ONE).unwrap_err().to_string();
     assert_says(&message, &[ONE, "one shard of several", "give the folder"]);
 }
 
 #[test]
 fn an_index_and_shards_that_disagree_are_refused_with_all_faults() {
-    let folder = with_config().with(ONE, shard(&["a", "b", "extra"])).with(TWO, shard(&["b"])).with(
-        INDEX,
-        index(&[("a", ONE), ("b", ONE), ("absent", TWO), ("gone", "gone.safetensors"), ("out", "../../etc/passwd")]),
-    );
+    let folder = with_config()
+        .with(ONE, shard(&["a", "b", "extra"]))
+        .with(TWO, shard(&["b"]))
+        .with(
+            INDEX,
+            index(&[
+                ("a", ONE),
+                ("b", ONE),
+                ("absent", TWO),
+                ("gone", "gone.safetensors"),
+                ("out", "../../etc/passwd"),
+            ]),
+        );
     let error = folder.open("").unwrap_err();
     let message = error.to_string();
-    assert_says(&message, &[INDEX, "\"gone.safetensors\" is not on disk", "\"absent\" is not in", "\"extra\" in"]);
-    let CheckpointError::Index { faults, .. } = error else { panic!("{message}") };
+    assert_says(
+        &message,
+        &[
+            INDEX,
+            "\"gone.safetensors\" is not on disk",
+            "\"absent\" is not in",
+            "\"extra\" in",
+        ],
+    );
+    let CheckpointError::Index { faults, .. } = error else {
+        panic!("{message}")
+    };
     let owned = str::to_owned;
     for fault in [
-        IndexFault::Escapes { shard: owned("../../etc/passwd") },
-        IndexFault::MissingShard { shard: owned("gone.safetensors") },
-        IndexFault::MissingTensor { tensor: owned("absent"), shard: owned(TWO) },
-        IndexFault::Repeated { tensor: owned("b"), first: owned(ONE), second: owned(TWO) },
-        IndexFault::Unlisted { tensor: owned("extra"), shard: owned(ONE) },
+        IndexFault::Escapes {
+            shard: owned("../../etc/passwd"),
+        },
+        IndexFault::MissingShard {
+            shard: owned("gone.safetensors"),
+        },
+        IndexFault::MissingTensor {
+            tensor: owned("absent"),
+            shard: owned(TWO),
+        },
+        IndexFault::Repeated {
+            tensor: owned("b"),
+            first: owned(ONE),
+            second: owned(TWO),
+        },
+        IndexFault::Unlisted {
+            tensor: owned("extra"),
+            shard: owned(ONE),
+        },
     ] {
         assert!(faults.contains(&fault), "{fault:?} is not in {faults:?}");
     }
@@ -95,9 +158,18 @@ fn an_index_and_shards_that_disagree_are_refused_with_all_faults() {
 
 #[test]
 fn paths_that_leave_the_folder_are_refused() {
-    for path in ["../x.safetensors", "/x.safetensors", "sub/../../x.safetensors", "", "."] {
+    for path in [
+        "../x.safetensors",
+        "/x.safetensors",
+        "sub/../../x.safetensors",
+        "",
+        ".",
+    ] {
         let folder = with_config().with(INDEX, index(&[("a", path)]));
-        assert_says(&folder.open("").unwrap_err().to_string(), &["is not a path within the folder"]);
+        assert_says(
+            &folder.open("").unwrap_err().to_string(),
+            &["is not a path within the folder"],
+        );
     }
 }
 
@@ -105,28 +177,78 @@ fn paths_that_leave_the_folder_are_refused() {
 fn folders_that_lack_files_say_what_to_do() {
     for (folder, name, parts) in [
         (Folder::new(), "", &["no config.json"][..]),
-        (Folder::new().with("x.gguf", ""), "", &["no config.json, but x.gguf", "path of that file"]),
-        (Folder::new().with("x.safetensors", shard(&["a"])), "x.safetensors", &["no config.json beside it"]),
-        (with_config(), "", &["neither model.safetensors nor", "fetch the weights"]),
-        (with_config().with("pytorch_model.bin", ""), "", &["but pytorch_model.bin", "convert"]),
-        (with_config().with(ONE, shard(&["a"])), "", &[ONE, "fetch the index too"]),
-        (with_config(), "absent.gguf", &["cannot read", "absent.gguf"]),
-        (with_config().with("model.safetensors", ""), "", &["model.safetensors: the file has 0 bytes"]),
-        (with_config().with(INDEX, "{"), "", &[INDEX, "not valid JSON", "line 1"]),
-        (with_config().with(INDEX, r#"{"weight_map":{"a":"x","a":"y"}}"#), "", &["\"a\" comes twice"]),
-        (Folder::new().with("config.json", "{\n\"a\": nan}"), "", &["config.json: not valid JSON", "line 2 column"]),
+        (
+            Folder::new().with("x.gguf", ""),
+            "",
+            &["no config.json, but x.gguf", "path of that file"],
+        ),
+        (
+            Folder::new().with("x.safetensors", shard(&["a"])),
+            "x.safetensors",
+            &["no config.json beside it"],
+        ),
+        (
+            with_config(),
+            "",
+            &["neither model.safetensors nor", "fetch the weights"],
+        ),
+        (
+            with_config().with("pytorch_model.bin", ""),
+            "",
+            &["but pytorch_model.bin", "convert"],
+        ),
+        (
+            with_config().with(ONE, shard(&["a"])),
+            "",
+            &[ONE, "fetch the index too"],
+        ),
+        (
+            with_config(),
+            "absent.gguf",
+            &["cannot read", "absent.gguf"],
+        ),
+        (
+            with_config().with("model.safetensors", ""),
+            "",
+            &["model.safetensors: the file has 0 bytes"],
+        ),
+        (
+            with_config().with(INDEX, "{"),
+            "",
+            &[INDEX, "not valid JSON", "line 1"],
+        ),
+        (
+            with_config().with(INDEX, r#"{"weight_map":{"a":"x","a":"y"}}"#),
+            "",
+            &["\"a\" comes twice"],
+        ),
+        (
+            Folder::new().with("config.json", "{\n\"a\": nan}"),
+            "",
+            &["config.json: not valid JSON", "line 2 column"],
+        ),
         (
             Folder::new().with("config.json", vec![b' '; 5 << 20]),
             "",
             &["config.json: it is larger than the 4194304 bytes"],
         ),
         (
-            with_config().with("x.safetensors", GgufFile { version: 9, ..GgufFile::good() }.bytes()),
+            with_config().with(
+                "x.safetensors",
+                GgufFile {
+                    version: 9,
+                    ..GgufFile::good()
+                }
+                .bytes(),
+            ),
             "x.safetensors",
             &["GGUF version 9"],
         ),
     ] {
-        let message = folder.open(name).expect_err("the folder should be refused").to_string();
+        let message = folder
+            .open(name)
+            .expect_err("the folder should be refused")
+            .to_string();
         assert_says(&message, parts);
     }
 }
@@ -134,6 +256,11 @@ fn folders_that_lack_files_say_what_to_do() {
 #[cfg(unix)]
 #[test]
 fn what_cannot_be_mapped_is_refused() {
-    let message = thane_models::checkpoint::Checkpoint::open("/dev/null".as_ref()).unwrap_err().to_string();
-    assert_says(&message, &["/dev/null", "neither a regular file nor a folder"]);
+    let message = thane_models::checkpoint::Checkpoint::open("/dev/null".as_ref())
+        .unwrap_err()
+        .to_string();
+    assert_says(
+        &message,
+        &["/dev/null", "neither a regular file nor a folder"],
+    );
 }

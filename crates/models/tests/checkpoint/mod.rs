@@ -1,4 +1,5 @@
-//! Readers of checkpoints, on good files, bad files, and files that the formats' own packages wrote.
+//! Readers of checkpoints, on good files, bad files, and files that the formats' own packages
+//! wrote.
 
 mod bad_gguf;
 pub mod builder;

@@ -1,4 +1,5 @@
-//! A real model, from the folder that THANE_MODELS names; without it this says so and checks nothing.
+//! A real model, from the folder that THANE_MODELS names; without it this says so and checks
+//! nothing.
 
 use std::path::PathBuf;
 

@@ -28,21 +28,26 @@ const VOCAB: u64 = 5;
 impl Spec {
     /// Two layers, 2 heads of 32 over 1, everything of the same width.
     fn new(architecture: &'static str) -> Self {
-        let mut spec = Self { architecture, keys: Vec::new(), tensors: Vec::new() }
-            .u32("block_count", 2)
-            .u32("context_length", 128)
-            .u32("embedding_length", HIDDEN as u32)
-            .u32("feed_forward_length", 96)
-            .u32("attention.head_count", 2)
-            .u32("attention.head_count_kv", 1)
-            .u32("attention.key_length", 32)
-            .u32("attention.value_length", 32)
-            .f32("attention.layer_norm_rms_epsilon", 1e-5)
-            .tensor("token_embd.weight", &[HIDDEN, VOCAB], F32)
-            .tensor("output_norm.weight", &[HIDDEN], F32);
+        let mut spec = Self {
+            architecture,
+            keys: Vec::new(),
+            tensors: Vec::new(),
+        }
+        .u32("block_count", 2)
+        .u32("context_length", 128)
+        .u32("embedding_length", HIDDEN as u32)
+        .u32("feed_forward_length", 96)
+        .u32("attention.head_count", 2)
+        .u32("attention.head_count_kv", 1)
+        .u32("attention.key_length", 32)
+        .u32("attention.value_length", 32)
+        .f32("attention.layer_norm_rms_epsilon", 1e-5)
+        .tensor("token_embd.weight", &[HIDDEN, VOCAB], F32)
+        .tensor("output_norm.weight", &[HIDDEN], F32);
         for i in 0..2 {
             let mut block = |name: &str, dims: &[u64]| {
-                spec.tensors.push((format!("blk.{i}.{name}.weight"), dims.to_vec(), F32));
+                spec.tensors
+                    .push((format!("blk.{i}.{name}.weight"), dims.to_vec(), F32));
             };
             block("attn_q", &[HIDDEN, 64]);
             block("attn_k", &[HIDDEN, 32]);
@@ -60,7 +65,11 @@ impl Spec {
                 block("post_ffw_norm", &[HIDDEN]);
             }
         }
-        if architecture == "gemma3" { spec.u32("attention.sliding_window", 8) } else { spec }
+        if architecture == "gemma3" {
+            spec.u32("attention.sliding_window", 8)
+        } else {
+            spec
+        }
     }
 
     fn llama() -> Self {
@@ -110,7 +119,11 @@ impl Spec {
 
     /// The file; every tensor is of ones where it is F32, else of the bytes 0x3c.
     fn folder(&self) -> Folder {
-        let mut file = GgufFile::default().entry("general.architecture", 8, &string(self.architecture.as_bytes()));
+        let mut file = GgufFile::default().entry(
+            "general.architecture",
+            8,
+            &string(self.architecture.as_bytes()),
+        );
         for (key, type_id, value) in &self.keys {
             file = file.entry(key, *type_id, value);
         }
@@ -136,66 +149,170 @@ fn the_files_are_taken_as_they_are() {
     for spec in [Spec::llama(), Spec::gemma()] {
         let info = spec.lower().unwrap().info;
         assert_eq!(info.architecture, spec.architecture);
-        assert_eq!((info.n_layers, info.vocab_size, info.max_context), (2, 5, 128));
+        assert_eq!(
+            (info.n_layers, info.vocab_size, info.max_context),
+            (2, 5, 128)
+        );
     }
     // Without the sizes that follow from others.
-    let short = Spec::llama().without("attention.key_length").without("attention.value_length");
+    let short = Spec::llama()
+        .without("attention.key_length")
+        .without("attention.value_length");
     short.without("rope.dimension_count").lower().unwrap();
 }
 
 #[test]
 fn an_unknown_architecture_lists_those_that_are_known() {
-    let parts = ["architecture `qwen9` is not supported", "llama, gemma3_text, gemma3"];
+    let parts = [
+        "architecture `qwen9` is not supported",
+        "llama, gemma3_text, gemma3",
+    ];
     assert_refused("qwen9", Spec::new("qwen9").lower(), &parts);
     let folder = Folder::new().with("model.gguf", GgufFile::default().bytes());
-    assert_refused("none", lower(&folder, "model.gguf", &Options::default()), &["general.architecture"]);
+    assert_refused(
+        "none",
+        lower(&folder, "model.gguf", &Options::default()),
+        &["general.architecture"],
+    );
 }
 
 #[test]
 fn unknown_keys_are_refused_by_name_and_all_at_once() {
-    let llama = Spec::llama().u32("attention.sliding_window", 8).f32("rope.scaling.attn_factor", 2.0).u32("made_up", 1);
-    let parts = ["does not know", "llama.attention.sliding_window", "llama.rope.scaling.attn_factor", "llama.made_up"];
+    let llama = Spec::llama()
+        .u32("attention.sliding_window", 8)
+        .f32("rope.scaling.attn_factor", 2.0)
+        .u32("made_up", 1);
+    let parts = [
+        "does not know",
+        "llama.attention.sliding_window",
+        "llama.rope.scaling.attn_factor",
+        "llama.made_up",
+    ];
     assert_refused("llama", llama.lower(), &parts);
-    let gemma = Spec::gemma().u32("expert_count", 8).f32("attention.scale", 2.0);
-    assert_refused("gemma", gemma.lower(), &["does not know", "gemma3.expert_count", "gemma3.attention.scale"]);
+    let gemma = Spec::gemma()
+        .u32("expert_count", 8)
+        .f32("attention.scale", 2.0);
+    assert_refused(
+        "gemma",
+        gemma.lower(),
+        &[
+            "does not know",
+            "gemma3.expert_count",
+            "gemma3.attention.scale",
+        ],
+    );
 }
 
 #[test]
 fn values_that_a_family_does_not_compute_are_refused() {
     let (llama, gemma) = (Spec::llama, Spec::gemma);
     for (spec, parts) in [
-        (llama().u32("expert_count", 8), &["`llama.expert_count`", "8", "mixtures of experts"][..]),
-        (llama().u32("rope.dimension_count", 16), &["`llama.rope.dimension_count`", "16", "size of a key head"]),
-        (llama().u32("attention.value_length", 16), &["`llama.attention.value_length`", "16"]),
-        (gemma().u32("rope.dimension_count", 16), &["`gemma3.rope.dimension_count`", "16", "size of a key head"]),
-        (gemma().u32("attention.value_length", 16), &["`gemma3.attention.value_length`", "16"]),
-        (llama().str("rope.scaling.type", "yarn"), &["`llama.rope.scaling.type`", "yarn", "none and linear"]),
-        (gemma().str("rope.scaling.type", "longrope"), &["`gemma3.rope.scaling.type`", "longrope"]),
-        (llama().str("rope.scaling.type", "linear"), &["llama.rope.scaling.factor", "missing"]),
         (
-            llama().str("rope.scaling.type", "none").f32("rope.scaling.factor", 4.0),
+            llama().u32("expert_count", 8),
+            &["`llama.expert_count`", "8", "mixtures of experts"][..],
+        ),
+        (
+            llama().u32("rope.dimension_count", 16),
+            &["`llama.rope.dimension_count`", "16", "size of a key head"],
+        ),
+        (
+            llama().u32("attention.value_length", 16),
+            &["`llama.attention.value_length`", "16"],
+        ),
+        (
+            gemma().u32("rope.dimension_count", 16),
+            &["`gemma3.rope.dimension_count`", "16", "size of a key head"],
+        ),
+        (
+            gemma().u32("attention.value_length", 16),
+            &["`gemma3.attention.value_length`", "16"],
+        ),
+        (
+            llama().str("rope.scaling.type", "yarn"),
+            &["`llama.rope.scaling.type`", "yarn", "none and linear"],
+        ),
+        (
+            gemma().str("rope.scaling.type", "longrope"),
+            &["`gemma3.rope.scaling.type`", "longrope"],
+        ),
+        (
+            llama().str("rope.scaling.type", "linear"),
+            &["llama.rope.scaling.factor", "missing"],
+        ),
+        (
+            llama()
+                .str("rope.scaling.type", "none")
+                .f32("rope.scaling.factor", 4.0),
             &["`llama.rope.scaling.factor`", "4", "the type is none"],
         ),
-        (llama().f32("rope.scaling.factor", 0.0), &["`llama.rope.scaling.factor`", "above 0"]),
-        (llama().f32("rope.freq_base", 0.0), &["`llama.rope.freq_base`", "above 0"]),
-        (gemma().f32("rope.freq_base_swa", -1.0), &["`gemma3.rope.freq_base_swa`", "above 0"]),
-        (llama().f32("rope.freq_base", f32::NAN), &["llama.rope.freq_base", "NaN"]),
-        (llama().f32("attention.layer_norm_rms_epsilon", -1.0), &["epsilon`", "above 0"]),
-        (gemma().f32("attn_logit_softcapping", 50.0), &["`gemma3.attn_logit_softcapping`", "50"]),
-        (gemma().f32("final_logit_softcapping", 30.0), &["`gemma3.final_logit_softcapping`", "30"]),
-        (gemma().u32("attention.sliding_window_pattern", 0), &["sliding_window_pattern`", "is 0"]),
-        (llama().u32("attention.head_count_kv", 3), &["key-value heads", "3, for 2 heads"]),
         (
-            llama().u32("attention.key_length", 31).u32("attention.value_length", 31).u32("rope.dimension_count", 31),
+            llama().f32("rope.scaling.factor", 0.0),
+            &["`llama.rope.scaling.factor`", "above 0"],
+        ),
+        (
+            llama().f32("rope.freq_base", 0.0),
+            &["`llama.rope.freq_base`", "above 0"],
+        ),
+        (
+            gemma().f32("rope.freq_base_swa", -1.0),
+            &["`gemma3.rope.freq_base_swa`", "above 0"],
+        ),
+        (
+            llama().f32("rope.freq_base", f32::NAN),
+            &["llama.rope.freq_base", "NaN"],
+        ),
+        (
+            llama().f32("attention.layer_norm_rms_epsilon", -1.0),
+            &["epsilon`", "above 0"],
+        ),
+        (
+            gemma().f32("attn_logit_softcapping", 50.0),
+            &["`gemma3.attn_logit_softcapping`", "50"],
+        ),
+        (
+            gemma().f32("final_logit_softcapping", 30.0),
+            &["`gemma3.final_logit_softcapping`", "30"],
+        ),
+        (
+            gemma().u32("attention.sliding_window_pattern", 0),
+            &["sliding_window_pattern`", "is 0"],
+        ),
+        (
+            llama().u32("attention.head_count_kv", 3),
+            &["key-value heads", "3, for 2 heads"],
+        ),
+        (
+            llama()
+                .u32("attention.key_length", 31)
+                .u32("attention.value_length", 31)
+                .u32("rope.dimension_count", 31),
             &["head size", "31"],
         ),
-        (llama().without("attention.key_length").u32("attention.head_count", 3), &["`head_dim`", "3 heads", "64"]),
-        (llama().without("block_count"), &["llama.block_count", "missing"]),
-        (gemma().without("attention.sliding_window"), &["gemma3.attention.sliding_window", "missing"]),
-        (llama().str("block_count", "two"), &["llama.block_count", "string"]),
+        (
+            llama()
+                .without("attention.key_length")
+                .u32("attention.head_count", 3),
+            &["`head_dim`", "3 heads", "64"],
+        ),
+        (
+            llama().without("block_count"),
+            &["llama.block_count", "missing"],
+        ),
+        (
+            gemma().without("attention.sliding_window"),
+            &["gemma3.attention.sliding_window", "missing"],
+        ),
+        (
+            llama().str("block_count", "two"),
+            &["llama.block_count", "string"],
+        ),
         // One number a layer.
         (
-            llama().key("attention.head_count_kv", 9, &array(4, 2, &[1, 0, 0, 0, 1, 0, 0, 0])),
+            llama().key(
+                "attention.head_count_kv",
+                9,
+                &array(4, 2, &[1, 0, 0, 0, 1, 0, 0, 0]),
+            ),
             &["llama.attention.head_count_kv", "array"],
         ),
     ] {
@@ -218,13 +335,21 @@ fn absurd_sizes_are_refused() {
         ] {
             for size in [0, 1 << 25, u32::MAX] {
                 let parts = [&format!("{}.{name}", spec.architecture), &size.to_string()];
-                assert_refused(name, spec.clone().u32(name, size).lower(), &parts.map(String::as_str));
+                assert_refused(
+                    name,
+                    spec.clone().u32(name, size).lower(),
+                    &parts.map(String::as_str),
+                );
             }
             let wide = spec.clone().key(name, 10, &(1u64 << 40).to_le_bytes());
             assert_refused(name, wide.lower(), &[name, "1099511627776"]);
         }
         let model = spec.clone().u32("block_count", 1025).lower();
-        assert_refused("layers", model, &["block_count`", "1025", "1 to 1024 layers"]);
+        assert_refused(
+            "layers",
+            model,
+            &["block_count`", "1025", "1 to 1024 layers"],
+        );
     }
 }
 
@@ -261,10 +386,15 @@ fn a_vocabulary_of_another_size_is_refused() {
 #[test]
 fn quantised_vectors_are_refused() {
     let spec = Spec::llama().tensor("blk.1.attn_norm.weight", &[HIDDEN], Q8_0);
-    let due = ["`blk.1.attn_norm.weight` is of type Q8_0, which only matrices can be: F32, F16 or BF16 is due"];
+    let due = [
+        "`blk.1.attn_norm.weight` is of type Q8_0, which only matrices can be: F32, F16 or BF16 is due",
+    ];
     assert_eq!(faults(spec.lower()), due);
     // A matrix can be.
-    Spec::llama().tensor("blk.1.attn_q.weight", &[HIDDEN, 64], Q8_0).lower().unwrap();
+    Spec::llama()
+        .tensor("blk.1.attn_q.weight", &[HIDDEN, 64], Q8_0)
+        .lower()
+        .unwrap();
 }
 
 #[test]
@@ -274,9 +404,17 @@ fn rows_that_are_no_whole_blocks_are_refused() {
     for (key, type_id, value) in &spec.keys {
         file = file.entry(key, *type_id, value);
     }
-    let folder = Folder::new().with("model.gguf", file.tensor_at("token_embd.weight", &[48, 5], Q8_0, 0).bytes());
+    let folder = Folder::new().with(
+        "model.gguf",
+        file.tensor_at("token_embd.weight", &[48, 5], Q8_0, 0)
+            .bytes(),
+    );
     let parts = ["token_embd.weight", "Q8_0", "rows of 48", "block length 32"];
-    assert_refused("blocks", lower(&folder, "model.gguf", &Options::default()), &parts);
+    assert_refused(
+        "blocks",
+        lower(&folder, "model.gguf", &Options::default()),
+        &parts,
+    );
 }
 
 /// Llama files may have biases for query, key and value and none for the output.
@@ -291,9 +429,13 @@ fn biases_are_those_of_the_file() {
         spec
     };
     qkv(Spec::llama()).lower().unwrap();
-    let output = |spec: Spec, i: usize| spec.tensor(&format!("blk.{i}.attn_output.bias"), &[HIDDEN], F32);
+    let output =
+        |spec: Spec, i: usize| spec.tensor(&format!("blk.{i}.attn_output.bias"), &[HIDDEN], F32);
     output(output(qkv(Spec::llama()), 0), 1).lower().unwrap();
-    assert_eq!(faults(output(qkv(Spec::llama()), 0).lower()), ["`blk.1.attn_output.bias` [64] is missing"]);
+    assert_eq!(
+        faults(output(qkv(Spec::llama()), 0).lower()),
+        ["`blk.1.attn_output.bias` [64] is missing"]
+    );
     let one = Spec::llama().tensor("blk.0.attn_q.bias", &[64], F32);
     assert_eq!(faults(one.lower()).len(), 5);
 }
@@ -301,35 +443,66 @@ fn biases_are_those_of_the_file() {
 #[test]
 fn frequency_divisors_are_read_whatever_their_type_or_refused() {
     let plain = Spec::llama().lower().unwrap().program;
-    let ones = Spec::llama().tensor("rope_freqs.weight", &[16], F32).lower().unwrap().program;
+    let ones = Spec::llama()
+        .tensor("rope_freqs.weight", &[16], F32)
+        .lower()
+        .unwrap()
+        .program;
     assert_eq!(difference(&plain, &ones), None);
     // 0x3c3c is 1.06 as a half: it counts.
-    let halves = Spec::llama().tensor("rope_freqs.weight", &[16], F16).lower().unwrap().program;
+    let halves = Spec::llama()
+        .tensor("rope_freqs.weight", &[16], F16)
+        .lower()
+        .unwrap()
+        .program;
     assert!(difference(&plain, &halves).is_some());
     let short = Spec::llama().tensor("rope_freqs.weight", &[8], F32);
-    assert_eq!(faults(short.lower()), ["`rope_freqs.weight` is [8], [16] is due"]);
+    assert_eq!(
+        faults(short.lower()),
+        ["`rope_freqs.weight` is [8], [16] is due"]
+    );
     let quantised = Spec::llama().tensor("rope_freqs.weight", &[32], Q8_0);
-    assert_eq!(faults(quantised.lower()), ["`rope_freqs.weight` is [32], [16] is due"]);
+    assert_eq!(
+        faults(quantised.lower()),
+        ["`rope_freqs.weight` is [32], [16] is due"]
+    );
 }
 
 #[test]
 fn a_factor_without_a_type_is_linear() {
     let lower = |spec: Spec| spec.lower().unwrap().program;
     let bare = lower(Spec::llama().f32("rope.scaling.factor", 4.0));
-    let named = lower(Spec::llama().f32("rope.scaling.factor", 4.0).str("rope.scaling.type", "linear"));
-    let none = lower(Spec::llama().f32("rope.scaling.factor", 1.0).str("rope.scaling.type", "none"));
+    let named = lower(
+        Spec::llama()
+            .f32("rope.scaling.factor", 4.0)
+            .str("rope.scaling.type", "linear"),
+    );
+    let none = lower(
+        Spec::llama()
+            .f32("rope.scaling.factor", 1.0)
+            .str("rope.scaling.type", "none"),
+    );
     assert_eq!(difference(&bare, &named), None);
     assert_eq!(difference(&none, &lower(Spec::llama())), None);
     assert!(difference(&bare, &none).is_some());
 }
 
-/// As llama.cpp scales scores: by the width of a head, but in 27B, which it knows by its 62 layers, by hidden / heads.
+/// As llama.cpp scales scores: by the width of a head, but in 27B, which it knows by its 62 layers,
+/// by hidden / heads.
 #[test]
 fn gemma3_scales_scores_by_the_width_of_its_heads() {
-    // 4 heads of 32 for a hidden size of 64; what `scaled_dot_product_attention` does not do itself is done to the query.
+    // 4 heads of 32 for a hidden size of 64; what `scaled_dot_product_attention` does not do itself
+    // is done to the query.
     let text = |n_layers: usize| {
-        let mut spec = Spec::gemma().u32("block_count", n_layers as u32).u32("attention.head_count", 4);
-        let blocks: Vec<_> = spec.tensors.iter().filter(|(name, ..)| name.starts_with("blk.1.")).cloned().collect();
+        let mut spec = Spec::gemma()
+            .u32("block_count", n_layers as u32)
+            .u32("attention.head_count", 4);
+        let blocks: Vec<_> = spec
+            .tensors
+            .iter()
+            .filter(|(name, ..)| name.starts_with("blk.1."))
+            .cloned()
+            .collect();
         spec.tensors.retain(|(name, ..)| !name.starts_with("blk."));
         for i in 0..n_layers {
             for (name, dims, type_id) in &blocks {
@@ -338,7 +511,8 @@ fn gemma3_scales_scores_by_the_width_of_its_heads() {
                     "blk.1.attn_output.weight" => vec![128, HIDDEN],
                     _ => dims.clone(),
                 };
-                spec.tensors.push((name.replace("blk.1.", &format!("blk.{i}.")), dims, *type_id));
+                spec.tensors
+                    .push((name.replace("blk.1.", &format!("blk.{i}.")), dims, *type_id));
             }
         }
         print(&spec.lower().unwrap().program, &mut Blobs::default())
@@ -354,7 +528,18 @@ fn gemma3_scales_scores_by_the_width_of_its_heads() {
 fn a_context_that_the_model_does_not_have_is_refused() {
     let folder = Spec::llama().folder();
     for asked in [0, 129] {
-        let model = lower(&folder, "model.gguf", &Options { context: Some(asked), ..Options::default() });
-        assert_refused("a context", model, &[&format!("a context of {asked} "), "--context 1 to 128"]);
+        let model = lower(
+            &folder,
+            "model.gguf",
+            &Options {
+                context: Some(asked),
+                ..Options::default()
+            },
+        );
+        assert_refused(
+            "a context",
+            model,
+            &[&format!("a context of {asked} "), "--context 1 to 128"],
+        );
     }
 }

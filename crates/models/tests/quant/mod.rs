@@ -1,11 +1,13 @@
-//! Quantised blocks as MIL constants, against the values of the `gguf` package (`quant.bin`, by `make_quant.py`).
+//! Quantised blocks as MIL constants, against the values of the `gguf` package (`quant.bin`, by
+//! `make_quant.py`).
 
 use thane_mil::data::{Bytes, Data};
 use thane_mil::types::DType;
 use thane_models::checkpoint::TensorType;
 use thane_models::quant::{IQ4_TABLE, Layout, Parts, layout, parts, widened};
 
-/// Four roundings to 24 bits: of the offset, the difference, the product, and of the package's own sum.
+/// Four roundings to 24 bits: of the offset, the difference, the product, and of the package's own
+/// sum.
 const BOUND: f64 = 4.0 / (1 << 24) as f64;
 
 const QUANTISED: [TensorType; 12] = [
@@ -49,17 +51,31 @@ fn goldens() -> Vec<Golden> {
         let ty = *QUANTISED.iter().find(|ty| ty.name() == name).unwrap();
         let mut number = || u32::from_le_bytes(take(4).unwrap().try_into().unwrap()) as usize;
         let (n_blocks, block_bytes, block_len) = (number(), number(), number());
-        assert_eq!((block_bytes, block_len), (ty.block_bytes(), ty.block_len()), "{ty}");
+        assert_eq!(
+            (block_bytes, block_len),
+            (ty.block_bytes(), ty.block_len()),
+            "{ty}"
+        );
         let bytes = Bytes::new(take(n_blocks * block_bytes).unwrap().to_vec());
         let values = floats(take(n_blocks * block_len * 4).unwrap());
-        goldens.push(Golden { ty, layout: layout(ty).unwrap(), bytes, values });
+        goldens.push(Golden {
+            ty,
+            layout: layout(ty).unwrap(),
+            bytes,
+            values,
+        });
     }
     assert_eq!(goldens.iter().map(|g| g.ty).collect::<Vec<_>>(), QUANTISED);
     goldens
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|b| f32::from_le_bytes(*b))
+        .collect()
 }
 
 /// The codes of a part as numbers, looked up where they are indices.
@@ -67,9 +83,13 @@ fn codes(layout: Layout, data: &Data) -> Vec<f32> {
     let bytes = data.to_vec();
     let nibbles = || bytes.iter().flat_map(|b| [b & 15, b >> 4]);
     match layout.codes {
-        DType::Uint4 if layout.has_table => nibbles().map(|n| f32::from(IQ4_TABLE[usize::from(n)])).collect(),
+        DType::Uint4 if layout.has_table => nibbles()
+            .map(|n| f32::from(IQ4_TABLE[usize::from(n)]))
+            .collect(),
         DType::Uint4 => nibbles().map(f32::from).collect(),
-        DType::Int4 => nibbles().map(|n| f32::from((n << 4).cast_signed() >> 4)).collect(),
+        DType::Int4 => nibbles()
+            .map(|n| f32::from((n << 4).cast_signed() >> 4))
+            .collect(),
         DType::Int8 => bytes.iter().map(|b| f32::from(b.cast_signed())).collect(),
         DType::Uint8 => bytes.iter().map(|b| f32::from(*b)).collect(),
         other => panic!("codes of type {other}"),
@@ -81,7 +101,11 @@ fn evaluate(layout: Layout, parts: &Parts) -> Vec<f32> {
     let (codes, scales) = (codes(layout, &parts.codes), floats(&parts.scales.to_vec()));
     assert_eq!(codes.len(), scales.len() * layout.group);
     let offsets = parts.offsets.as_ref().map(|data| floats(&data.to_vec()));
-    assert!(offsets.as_ref().is_none_or(|offsets| offsets.len() == scales.len()));
+    assert!(
+        offsets
+            .as_ref()
+            .is_none_or(|offsets| offsets.len() == scales.len())
+    );
     let value = |(i, code): (usize, &f32)| {
         let group = i / layout.group;
         scales[group] * (code - offsets.as_ref().map_or(0.0, |offsets| offsets[group]))
@@ -96,7 +120,12 @@ fn types_without_offset_are_the_packages_values_to_the_bit() {
         let found = evaluate(golden.layout, &golden.parts());
         assert_eq!(found.len(), golden.values.len());
         for (i, (found, expected)) in found.iter().zip(&golden.values).enumerate() {
-            assert_eq!(found.to_bits(), expected.to_bits(), "{} value {i}: {found}, not {expected}", golden.ty);
+            assert_eq!(
+                found.to_bits(),
+                expected.to_bits(),
+                "{} value {i}: {found}, not {expected}",
+                golden.ty
+            );
         }
         checked += 1;
     }
@@ -110,14 +139,22 @@ fn types_with_offset_are_within_the_documented_bound() {
     for golden in goldens().iter().filter(|g| g.layout.has_offset) {
         let parts = golden.parts();
         let found = evaluate(golden.layout, &parts);
-        let (scales, offsets) = (floats(&parts.scales.to_vec()), floats(&parts.offsets.as_ref().unwrap().to_vec()));
+        let (scales, offsets) = (
+            floats(&parts.scales.to_vec()),
+            floats(&parts.offsets.as_ref().unwrap().to_vec()),
+        );
         let codes = codes(golden.layout, &parts.codes);
         for (i, (found, expected)) in found.iter().zip(&golden.values).enumerate() {
             let group = i / golden.layout.group;
             let (scale, offset) = (f64::from(scales[group]), f64::from(offsets[group]));
             let size = (scale * f64::from(codes[i])).abs() + (scale * offset).abs();
             let error = (f64::from(*found) - f64::from(*expected)).abs();
-            assert!(error <= BOUND * size, "{} value {i}: {found}, not {expected} ({:e})", golden.ty, error / size);
+            assert!(
+                error <= BOUND * size,
+                "{} value {i}: {found}, not {expected} ({:e})",
+                golden.ty,
+                error / size
+            );
         }
         checked += 1;
     }
@@ -134,7 +171,12 @@ fn a_minimum_without_scale_is_kept() {
         for (i, (found, expected)) in found.iter().zip(&golden.values).enumerate() {
             // The offset that stands for "no scale".
             if offsets[i / golden.layout.group].abs() == (1u64 << 30) as f32 {
-                assert_eq!(found.to_bits(), expected.to_bits(), "{} value {i}", golden.ty);
+                assert_eq!(
+                    found.to_bits(),
+                    expected.to_bits(),
+                    "{} value {i}",
+                    golden.ty
+                );
                 assert_ne!(*found, 0.0);
                 seen += 1;
             }
@@ -147,9 +189,20 @@ fn a_minimum_without_scale_is_kept() {
 #[test]
 fn a_part_reads_the_same_in_pieces() {
     for golden in goldens() {
-        let Parts { codes, scales, offsets } = golden.parts();
-        let named = [("codes", Some(codes)), ("scales", Some(scales)), ("offsets", offsets)];
-        for (name, data) in named.into_iter().filter_map(|(name, data)| Some((name, data?))) {
+        let Parts {
+            codes,
+            scales,
+            offsets,
+        } = golden.parts();
+        let named = [
+            ("codes", Some(codes)),
+            ("scales", Some(scales)),
+            ("offsets", offsets),
+        ];
+        for (name, data) in named
+            .into_iter()
+            .filter_map(|(name, data)| Some((name, data?)))
+        {
             assert_eq!(
                 data.byte_len(),
                 match name {
@@ -160,7 +213,11 @@ fn a_part_reads_the_same_in_pieces() {
             pieces(&format!("{} {name}", golden.ty), &data);
         }
     }
-    let stored = Bytes::new((0..600u32).map(|i| (i * 77 % 251) as u8).collect::<Vec<_>>());
+    let stored = Bytes::new(
+        (0..600u32)
+            .map(|i| (i * 77 % 251) as u8)
+            .collect::<Vec<_>>(),
+    );
     for ty in [TensorType::F16, TensorType::Bf16] {
         pieces(ty.name(), &widened(ty, &stored).unwrap());
     }
@@ -170,7 +227,9 @@ fn pieces(name: &str, data: &Data) {
     let whole = data.to_vec();
     // Every start around the first blocks, then far and wide (97 is coprime to all block sizes).
     let near = (0..150).flat_map(|at| (0..150).step_by(19).map(move |len| (at, len)));
-    let far = (0..whole.len()).step_by(97).flat_map(|at| [0, 1, 3, 255, 256, 1009, usize::MAX].map(|len| (at, len)));
+    let far = (0..whole.len())
+        .step_by(97)
+        .flat_map(|at| [0, 1, 3, 255, 256, 1009, usize::MAX].map(|len| (at, len)));
     for (at, len) in near.chain(far) {
         let at = at.min(whole.len());
         let len = len.min(whole.len() - at);
@@ -179,7 +238,10 @@ fn pieces(name: &str, data: &Data) {
         assert!(out == whole[at..at + len], "{name} {len} bytes from {at}");
     }
     let mut out = [0xa5; 3];
-    assert!(!data.read(whole.len() - 2, &mut out) && !data.read(usize::MAX, &mut out), "{name}: past the end");
+    assert!(
+        !data.read(whole.len() - 2, &mut out) && !data.read(usize::MAX, &mut out),
+        "{name}: past the end"
+    );
     assert_eq!(out, [0xa5; 3]);
 }
 
@@ -199,7 +261,11 @@ fn every_half_and_bfloat16_is_widened_exactly() {
         };
         if bits >> 15 == 1 { -size } else { size }
     };
-    let stored = Bytes::new((0..=u16::MAX).flat_map(u16::to_le_bytes).collect::<Vec<_>>());
+    let stored = Bytes::new(
+        (0..=u16::MAX)
+            .flat_map(u16::to_le_bytes)
+            .collect::<Vec<_>>(),
+    );
     for (ty, mantissa_bits, bias) in [(TensorType::F16, 10, 15), (TensorType::Bf16, 7, 127)] {
         let found = floats(&widened(ty, &stored).unwrap().to_vec());
         for (bits, found) in (0..=u16::MAX).zip(found) {
@@ -212,12 +278,21 @@ fn every_half_and_bfloat16_is_widened_exactly() {
             assert!(same, "{ty} {bits:#06x}: {found}, not {expected}");
         }
     }
-    assert!(widened(TensorType::F32, &stored).is_none() && widened(TensorType::Q8_0, &stored).is_none());
+    assert!(
+        widened(TensorType::F32, &stored).is_none() && widened(TensorType::Q8_0, &stored).is_none()
+    );
 }
 
 #[test]
 fn only_quantised_types_have_a_layout() {
-    for ty in [TensorType::F32, TensorType::F16, TensorType::Bf16, TensorType::F64, TensorType::I8, TensorType::Bool] {
+    for ty in [
+        TensorType::F32,
+        TensorType::F16,
+        TensorType::Bf16,
+        TensorType::F64,
+        TensorType::I8,
+        TensorType::Bool,
+    ] {
         assert!(layout(ty).is_none(), "{ty}");
     }
 }
@@ -226,19 +301,29 @@ fn only_quantised_types_have_a_layout() {
 #[test]
 fn parts_say_how_they_are_stored() {
     for golden in goldens() {
-        let Parts { codes, scales, offsets } = golden.parts();
+        let Parts {
+            codes,
+            scales,
+            offsets,
+        } = golden.parts();
         let packed: Vec<_> = [Some(codes), Some(scales), offsets]
             .into_iter()
             .flatten()
             .map(|data| {
-                let Data::Source(source) = data else { panic!("{} is copied", golden.ty) };
+                let Data::Source(source) = data else {
+                    panic!("{} is copied", golden.ty)
+                };
                 source.packed().unwrap()
             })
             .collect();
         for part in &packed {
             // The packings are called as the types are.
             assert_eq!(format!("{:?}", part.packing), format!("{:?}", golden.ty));
-            assert!(std::ptr::eq(part.bytes.as_slice(), golden.bytes.as_slice()), "{}", golden.ty);
+            assert!(
+                std::ptr::eq(part.bytes.as_slice(), golden.bytes.as_slice()),
+                "{}",
+                golden.ty
+            );
         }
     }
 }

@@ -1,7 +1,8 @@
-//! `analytics.mil`: MIL text with `BackendSupport`, `EstimatedRuntime` and `SelectedBackend` on each op.
+//! `analytics.mil`: MIL text with `BackendSupport`, `EstimatedRuntime` and `SelectedBackend` on
+//! each op.
 //!
-//! Apple's file has ops and attributes that no opset has, so this does not parse MIL: it finds statements, the names that
-//! they define, and the attributes behind them.
+//! Apple's file has ops and attributes that no opset has, so this does not parse MIL: it finds
+//! statements, the names that they define, and the attributes behind them.
 
 use std::collections::BTreeSet;
 
@@ -19,13 +20,20 @@ pub fn read(text: &str) -> anyhow::Result<Vec<Said>> {
     let text = without_comments(text)?;
     for statement in statements(&text)? {
         if let Some(header) = statement.strip_prefix("func ") {
-            function = header.split(['<', '(']).next().unwrap_or_default().trim().to_owned();
+            function = header
+                .split(['<', '('])
+                .next()
+                .unwrap_or_default()
+                .trim()
+                .to_owned();
         } else if let Some(op) = op(statement, &function) {
             said.push(op);
         }
     }
     if said.is_empty() {
-        bail!("no op of it has the attribute BackendSupport or SelectedBackend, as those of analytics.mil have");
+        bail!(
+            "no op of it has the attribute BackendSupport or SelectedBackend, as those of analytics.mil have"
+        );
     }
     Ok(said)
 }
@@ -39,7 +47,9 @@ fn without_comments(text: &str) -> anyhow::Result<String> {
             '"' => skip_string(&mut chars)?,
             '/' if text[i..].starts_with("//") => {
                 out.push_str(&text[start..i]);
-                start = chars.find(|(_, c)| *c == '\n').map_or(text.len(), |(end, _)| end);
+                start = chars
+                    .find(|(_, c)| *c == '\n')
+                    .map_or(text.len(), |(end, _)| end);
             }
             _ => {}
         }
@@ -82,22 +92,40 @@ fn skip_string(chars: &mut impl Iterator<Item = (usize, char)>) -> anyhow::Resul
 }
 
 fn op(statement: &str, function: &str) -> Option<Said> {
-    let (left, right) = split_outside(statement, '=').split_first().map(|(l, r)| (*l, r.to_vec()))?;
-    let right = right.first().map(|first| &statement[offset(statement, first)..])?;
+    let (left, right) = split_outside(statement, '=')
+        .split_first()
+        .map(|(l, r)| (*l, r.to_vec()))?;
+    let right = right
+        .first()
+        .map(|first| &statement[offset(statement, first)..])?;
     // Of several results the first names the op.
-    let name = split_outside(left, ',').first()?.split_whitespace().next_back()?.to_owned();
+    let name = split_outside(left, ',')
+        .first()?
+        .split_whitespace()
+        .next_back()?
+        .to_owned();
     let call = right.find('(')?;
     let behind = &right[call + closing(&right[call..])? + 1..];
     let attributes = behind.trim().strip_prefix('[')?.strip_suffix(']')?;
-    let mut said = Said { function: function.to_owned(), name, ..Said::default() };
+    let mut said = Said {
+        function: function.to_owned(),
+        name,
+        ..Said::default()
+    };
     let mut estimates = Vec::new();
     let mut selected = None;
     for attribute in split_outside(attributes, ',') {
-        let Some((key, value)) = attribute.split_once('=') else { continue };
+        let Some((key, value)) = attribute.split_once('=') else {
+            continue;
+        };
         match key.trim() {
             "BackendSupport" => {
                 let devices = quoted(value).into_iter().filter(|b| b != UNSUPPORTED);
-                said.supported = Some(devices.filter_map(|b| Device::parse(&b)).collect::<BTreeSet<_>>());
+                said.supported = Some(
+                    devices
+                        .filter_map(|b| Device::parse(&b))
+                        .collect::<BTreeSet<_>>(),
+                );
             }
             "SelectedBackend" => selected = quoted(value).pop(),
             "EstimatedRuntime" => estimates = runtimes(value),
@@ -108,7 +136,10 @@ fn op(statement: &str, function: &str) -> Option<Said> {
     said.selected = Device::parse(&selected);
     said.ms = match &estimates[..] {
         [(name, ms)] if name.is_empty() => Some(*ms),
-        all => all.iter().find(|(name, _)| *name == selected).map(|(_, ms)| *ms),
+        all => all
+            .iter()
+            .find(|(name, _)| *name == selected)
+            .map(|(_, ms)| *ms),
     };
     Some(said)
 }
@@ -170,12 +201,17 @@ fn quoted(text: &str) -> Vec<String> {
     out
 }
 
-/// Milliseconds by backend: of a dictionary, of a list in the order of slots, or of one number, which has no name.
+/// Milliseconds by backend: of a dictionary, of a list in the order of slots, or of one number,
+/// which has no name.
 fn runtimes(literal: &str) -> Vec<(String, f64)> {
-    let Some(start) = literal.find('(') else { return Vec::new() };
+    let Some(start) = literal.find('(') else {
+        return Vec::new();
+    };
     let body = &literal[start..];
     let names = quoted(body);
-    let plain: String = names.iter().fold(body.to_owned(), |text, name| text.replacen(&format!("\"{name}\""), " ", 1));
+    let plain: String = names.iter().fold(body.to_owned(), |text, name| {
+        text.replacen(&format!("\"{name}\""), " ", 1)
+    });
     let words = plain.split(|c: char| !c.is_ascii_alphanumeric() && !".+-_".contains(c));
     // A type's own digits are words that begin with a letter.
     let numbers: Vec<f64> = words.filter(|w| !w.is_empty()).filter_map(float).collect();
@@ -204,7 +240,10 @@ mod tests {
   } -> (v);
 }"#;
         let said = read(text).unwrap();
-        let found: Vec<_> = said.iter().map(|s| (s.name.as_str(), s.selected, s.ms)).collect();
+        let found: Vec<_> = said
+            .iter()
+            .map(|s| (s.name.as_str(), s.selected, s.ms))
+            .collect();
         assert_eq!(
             found,
             [
@@ -213,13 +252,22 @@ mod tests {
                 ("v", Some(Device::Gpu), Some(0.5)),
             ]
         );
-        assert_eq!(said[0].supported, Some(BTreeSet::from([Device::Ane, Device::Cpu])));
+        assert_eq!(
+            said[0].supported,
+            Some(BTreeSet::from([Device::Ane, Device::Cpu]))
+        );
         assert!(said.iter().all(|s| s.function == "main"));
     }
 
     #[test]
     fn what_is_no_such_file_is_refused() {
-        for text in ["", "hello", "program(1.0) { func f() { } -> (x); }", "program \"", "program ]]])))};= ("] {
+        for text in [
+            "",
+            "hello",
+            "program(1.0) { func f() { } -> (x); }",
+            "program \"",
+            "program ]]])))};= (",
+        ] {
             assert!(read(text).is_err(), "{text}");
         }
     }

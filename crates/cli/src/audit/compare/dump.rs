@@ -1,10 +1,12 @@
-//! A dump of `MLComputePlan` as JSON. No tool's form is a standard, so several names of each field are read:
+//! A dump of `MLComputePlan` as JSON. No tool's form is a standard, so several names of each field
+//! are read:
 //!
 //! ```text
 //! [{"output": "y", "operator": "ios18.conv", "preferred": "neuralEngine", "supported": ["cpu", "neuralEngine"], "cost": 0.25}]
 //! ```
 //!
-//! The list may stand under `operations`, `ops` or `layers`, and functions under `functions`, by name.
+//! The list may stand under `operations`, `ops` or `layers`, and functions under `functions`, by
+//! name.
 
 use std::collections::BTreeSet;
 
@@ -15,9 +17,20 @@ use super::{Device, Said};
 
 const LISTS: [&str; 3] = ["operations", "ops", "layers"];
 const NAMES: [&str; 4] = ["output", "outputs", "outputNames", "name"];
-const PREFERRED: [&str; 6] =
-    ["preferred", "preferredComputeDevice", "preferred_compute_device", "preferred_device", "selected", "device"];
-const SUPPORTED: [&str; 4] = ["supported", "supportedComputeDevices", "supported_compute_devices", "supported_devices"];
+const PREFERRED: [&str; 6] = [
+    "preferred",
+    "preferredComputeDevice",
+    "preferred_compute_device",
+    "preferred_device",
+    "selected",
+    "device",
+];
+const SUPPORTED: [&str; 4] = [
+    "supported",
+    "supportedComputeDevices",
+    "supported_compute_devices",
+    "supported_devices",
+];
 const COSTS: [&str; 4] = ["cost", "estimatedCost", "estimated_cost", "weight"];
 
 /// What a dump says of each op.
@@ -38,9 +51,17 @@ fn collect(value: &Value, function: &str, out: &mut Vec<Said>) {
         functions.iter().for_each(|(name, f)| collect(f, name, out));
         return;
     }
-    let inner = LISTS.iter().find_map(|key| value.get(key)).or_else(|| value.get("block").map(|b| &b["operations"]));
+    let inner = LISTS
+        .iter()
+        .find_map(|key| value.get(key))
+        .or_else(|| value.get("block").map(|b| &b["operations"]));
     let list = inner.unwrap_or(value);
-    out.extend(list.as_array().into_iter().flatten().filter_map(|op| one(op, function)));
+    out.extend(
+        list.as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|op| one(op, function)),
+    );
 }
 
 fn one(op: &Value, function: &str) -> Option<Said> {
@@ -86,8 +107,14 @@ mod tests {
         for form in forms {
             let said = read(form).unwrap();
             assert_eq!(said.len(), 1, "{form}");
-            assert_eq!((said[0].name.as_str(), said[0].selected, said[0].share), ("y", Some(Device::Ane), Some(0.25)));
-            assert_eq!(said[0].supported, Some(BTreeSet::from([Device::Ane, Device::Cpu])));
+            assert_eq!(
+                (said[0].name.as_str(), said[0].selected, said[0].share),
+                ("y", Some(Device::Ane), Some(0.25))
+            );
+            assert_eq!(
+                said[0].supported,
+                Some(BTreeSet::from([Device::Ane, Device::Cpu]))
+            );
         }
         for wrong in ["{}", "[]", "[1, 2]", "{\"operations\": 3}", "["] {
             assert!(read(wrong).is_err(), "{wrong}");

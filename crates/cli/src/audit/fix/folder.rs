@@ -20,8 +20,17 @@ const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";
 /// Fix the packages of a folder; all of them are written or nothing is.
 pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     let (from, to) = (request.from, request.to);
-    let other = |e: anyhow::Error| Failure::new(Code::Other, e.context(format!("{} is not written", to.display())));
-    let found = if from.is_dir() { packages_in(from).map_err(|e| Failure::new(Code::Usage, e))? } else { Vec::new() };
+    let other = |e: anyhow::Error| {
+        Failure::new(
+            Code::Other,
+            e.context(format!("{} is not written", to.display())),
+        )
+    };
+    let found = if from.is_dir() {
+        packages_in(from).map_err(|e| Failure::new(Code::Usage, e))?
+    } else {
+        Vec::new()
+    };
     if found.is_empty() || super::place::is_text(to) {
         return Err(unfit(from));
     }
@@ -29,20 +38,37 @@ pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     let mut reports = Vec::new();
     super::place::write(to, request.force, |to| {
         for package in &found {
-            let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = package
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
             app.output.explain(&format!("fixing {name}"));
-            reports.push(named(of_package(package, &to.join(&name), request, app)?, &name));
+            reports.push(named(
+                of_package(package, &to.join(&name), request, app)?,
+                &name,
+            ));
         }
         finish(from, to, &found, manifest, app).map_err(other)
     })?;
-    reports.into_iter().reduce(joined).ok_or_else(|| unfit(from))
+    reports
+        .into_iter()
+        .reduce(joined)
+        .ok_or_else(|| unfit(from))
 }
 
 /// What packages share, what lies beside them, and their hashes.
-fn finish(from: &Path, to: &Path, found: &[PathBuf], manifest: Option<Manifest>, app: &App) -> anyhow::Result<()> {
+fn finish(
+    from: &Path,
+    to: &Path,
+    found: &[PathBuf],
+    manifest: Option<Manifest>,
+    app: &App,
+) -> anyhow::Result<()> {
     for name in share(from, to, found)? {
-        app.output
-            .say(&format!("{name}: its weights were those of another package; fixed otherwise, they no longer are"));
+        app.output.say(&format!(
+            "{name}: its weights were those of another package; fixed otherwise, they no longer are"
+        ));
     }
     copy_others(from, to, found)?;
     if let Some(manifest) = manifest {
@@ -57,11 +83,13 @@ fn finish(from: &Path, to: &Path, found: &[PathBuf], manifest: Option<Manifest>,
 /// The manifest of a folder that Thane wrote, after everything that it names was compared.
 fn manifest(from: &Path) -> Result<Option<Manifest>, Failure> {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e.context(from.display().to_string()));
-    Ok(packages::checked_manifest(from).map_err(usage)?.map(|(manifest, _)| manifest))
+    Ok(packages::checked_manifest(from)
+        .map_err(usage)?
+        .map(|(manifest, _)| manifest))
 }
 
-/// Make weights one file where they were one, or equal, before and are equal again; the packages whose weights no longer
-/// are.
+/// Make weights one file where they were one, or equal, before and are equal again; the packages
+/// whose weights no longer are.
 fn share(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let (mut kept, mut apart): (Vec<(String, PathBuf)>, _) = (Vec::new(), Vec::new());
     let hash = |path: &Path| contract::hash(path, String::new()).map(|file| file.sha256);
@@ -96,13 +124,18 @@ fn copy_others(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<(
     Ok(())
 }
 
-/// A report whose functions are told apart from those of other packages, as a report of the audit tells them apart.
+/// A report whose functions are told apart from those of other packages, as a report of the audit
+/// tells them apart.
 fn named(mut report: Report, package: &str) -> Report {
     let steps = report.steps.iter_mut().map(|s| &mut s.function);
     let left = report.left.iter_mut().map(|l| &mut l.function);
     let interface = report.interface.iter_mut().map(|c| &mut c.function);
     for function in steps.chain(left).chain(interface) {
-        *function = if function.is_empty() { package.to_owned() } else { format!("{package}/{function}") };
+        *function = if function.is_empty() {
+            package.to_owned()
+        } else {
+            format!("{package}/{function}")
+        };
     }
     report
 }

@@ -1,7 +1,9 @@
-//! `thane audit --fix`: rewrites what the audit finds, runs each rewrite here, and writes the program with those kept.
+//! `thane audit --fix`: rewrites what the audit finds, runs each rewrite here, and writes the
+//! program with those kept.
 //!
-//! The rewrites are [`thane_compile::audit::fix`]'s, the prover is [`thane_cpu::equal`]'s; this is the files. A package
-//! keeps what it says of itself and, where it is Thane's, its contract: no rewrite changes an interface.
+//! The rewrites are [`thane_compile::audit::fix`]'s, the prover is [`thane_cpu::equal`]'s; this is
+//! the files. A package keeps what it says of itself and, where it is Thane's, its contract: no
+//! rewrite changes an interface.
 
 mod folder;
 pub mod place;
@@ -40,7 +42,8 @@ pub struct Request<'a> {
     pub options: Options<'a>,
     /// Replace what is there.
     pub force: bool,
-    /// Rewrites that change precision are tried, and may be off by this share of the largest output.
+    /// Rewrites that change precision are tried, and may be off by this share of the largest
+    /// output.
     pub lossy: Option<f64>,
     /// Arrays that rewrites are judged on besides what is made up.
     pub inputs: Option<&'a PathBuf>,
@@ -51,7 +54,9 @@ pub struct Request<'a> {
 /// Parses how far lossy rewrites may be off.
 pub fn max_error(text: &str) -> Result<f64, String> {
     let error = text.parse().ok().filter(|e| (0.0..1.0).contains(e));
-    error.ok_or_else(|| "expected a share of the largest output from 0 to 1, such as 0.001".to_owned())
+    error.ok_or_else(|| {
+        "expected a share of the largest output from 0 to 1, such as 0.001".to_owned()
+    })
 }
 
 /// Fix a program, or the packages of a folder, and write the result.
@@ -76,7 +81,9 @@ pub fn run(request: &Request<'_>, app: &App) -> Outcome {
 
 fn of_text(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     let (program, report) = fixed(text(request.from)?, request, app)?;
-    place::write(request.to, request.force, |to| written(to, &Package::new(program), &[]))?;
+    place::write(request.to, request.force, |to| {
+        written(to, &Package::new(program), &[])
+    })?;
     Ok(report)
 }
 
@@ -96,8 +103,14 @@ fn unfit(path: &Path) -> Failure {
     if path.is_dir() && !is_package(path) && !path.join("config.json").is_file() && holds_none() {
         return nothing_in(path);
     }
-    let error = anyhow::anyhow!("{}: --fix takes a package, a folder of packages or a .mil file", path.display());
-    let convert = format!("thane convert {} -o model.mlpackage, and fix that", path.display());
+    let error = anyhow::anyhow!(
+        "{}: --fix takes a package, a folder of packages or a .mil file",
+        path.display()
+    );
+    let convert = format!(
+        "thane convert {} -o model.mlpackage, and fix that",
+        path.display()
+    );
     Failure::new(Code::Usage, error).remedy(convert)
 }
 
@@ -109,12 +122,20 @@ fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Resul
     let mut package = Package::open(from).map_err(|e| Failure::new(Code::Usage, e))?;
     let contents = contract::read(from, &package.program).map_err(usage)?;
     if request.options.pad_interface && contents.is_some() {
-        let error = anyhow::anyhow!("{}: its contract says what its functions take", from.display());
-        return Err(Failure::new(Code::Usage, error).remedy("leave out --pad-interface, or fix a package of others"));
+        let error = anyhow::anyhow!(
+            "{}: its contract says what its functions take",
+            from.display()
+        );
+        return Err(Failure::new(Code::Usage, error)
+            .remedy("leave out --pad-interface, or fix a package of others"));
     }
     let mut items = foreign_items(from, contents.is_some())?;
     let (program, report) = fixed(package.program, request, app)?;
-    if let Some(changed) = report.interface.iter().find(|c| !looks_as_its_type(&package.interfaces, c)) {
+    if let Some(changed) = report
+        .interface
+        .iter()
+        .find(|c| !looks_as_its_type(&package.interfaces, c))
+    {
         let error = anyhow::anyhow!(
             "{}: {} `{}` of {} is described as an image or in several shapes, and cannot be padded",
             from.display(),
@@ -126,8 +147,15 @@ fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Resul
     }
     package.program = program;
     if let Some(contents) = contents {
-        items
-            .extend(contract::items(contents.contract, contents.parts.as_ref(), contents.golden, None).map_err(usage)?);
+        items.extend(
+            contract::items(
+                contents.contract,
+                contents.parts.as_ref(),
+                contents.golden,
+                None,
+            )
+            .map_err(usage)?,
+        );
     }
     place::write(to, request.force, |to| written(to, &package, &items))?;
     Ok(report)
@@ -135,7 +163,9 @@ fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Resul
 
 /// Whether a package describes what is changed by its type alone.
 fn looks_as_its_type(interfaces: &BTreeMap<String, package::Interface>, changed: &Changed) -> bool {
-    let feature = interfaces.get(&changed.function).and_then(|i| i.features.get(&changed.name));
+    let feature = interfaces
+        .get(&changed.function)
+        .and_then(|i| i.features.get(&changed.name));
     feature.is_none_or(|f| f.image.is_none() && f.shape == package::Shape::OfType)
 }
 
@@ -149,14 +179,17 @@ fn text(path: &Path) -> Result<Program, Failure> {
         "{}: {n} constants are in a weight file that is not beside it: with zeros in their place nothing can be proven",
         path.display()
     );
-    Err(Failure::new(Code::Usage, error)
-        .remedy("the weight file where the text says, or the package that the text was printed from"))
+    Err(Failure::new(Code::Usage, error).remedy(
+        "the weight file where the text says, or the package that the text was printed from",
+    ))
 }
 
 /// Items of others than Thane; those of Thane come anew with the contract, which has their hashes.
 fn foreign_items(path: &Path, ours: bool) -> Result<Vec<package::Item>, Failure> {
     let items = package::items(path).map_err(|e| Failure::new(Code::Usage, e))?;
-    let foreign = items.into_iter().filter(|i| !ours || i.author != contract::AUTHOR);
+    let foreign = items
+        .into_iter()
+        .filter(|i| !ours || i.author != contract::AUTHOR);
     Ok(foreign
         .map(|i| package::Item {
             author: i.author,
@@ -170,7 +203,10 @@ fn foreign_items(path: &Path, ours: bool) -> Result<Vec<package::Item>, Failure>
 fn fixed(program: Program, request: &Request<'_>, app: &App) -> Result<(Program, Report), Failure> {
     let read = |folder: &PathBuf| samples::read(folder, &program, &app.budget);
     // What the arrays count is held until all is proven.
-    let Samples { sets: samples, held: _held } = request.inputs.map(read).transpose()?.unwrap_or_default();
+    let Samples {
+        sets: samples,
+        held: _held,
+    } = request.inputs.map(read).transpose()?.unwrap_or_default();
     app.output.count("fixing", None, 0);
     let mut prover = OnCpu::new(Settings {
         n_threads: num_cpus::get_physical(),
@@ -184,7 +220,9 @@ fn fixed(program: Program, request: &Request<'_>, app: &App) -> Result<(Program,
     let done = fix::run(program, request.target, &request.options, &mut prover);
     app.output.clear();
     done.map_err(|e| match e {
-        FixError::Illegal(_) => Failure::new(Code::Usage, e).remedy("thane check says what is wrong with a package"),
+        FixError::Illegal(_) => {
+            Failure::new(Code::Usage, e).remedy("thane check says what is wrong with a package")
+        }
         FixError::Unknown { .. } => Failure::new(Code::Usage, e),
     })
 }

@@ -13,8 +13,8 @@ pub fn is_text(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "mil")
 }
 
-/// Refuses an output before minutes of work: one whose name says that it is something else, one that exists, unless
-/// `force` is set, and one that is the input.
+/// Refuses an output before minutes of work: one whose name says that it is something else, one
+/// that exists, unless `force` is set, and one that is the input.
 pub fn check(to: &Path, force: bool, from: &Path) -> Outcome {
     out::check_made(to, Kind::of_program(to)?, force, &[from])?;
     if !is_text(to) {
@@ -22,7 +22,9 @@ pub fn check(to: &Path, force: bool, from: &Path) -> Outcome {
     }
     let weights = source_weights(to);
     // A text may name any file of the folder beside it as its weights.
-    let is_input = is_text(from) && weights.exists() && fs::read_to_string(from).is_ok_and(|t| names(&t, &weights));
+    let is_input = is_text(from)
+        && weights.exists()
+        && fs::read_to_string(from).is_ok_and(|t| names(&t, &weights));
     let inputs = is_input.then_some(weights.as_path());
     out::check(&weights, force, inputs.as_slice())
 }
@@ -32,14 +34,20 @@ fn names(text: &str, weights: &Path) -> bool {
     text.contains(&format!("@model_path/weights/{name}\""))
 }
 
-/// Has a package, folder or text written under another name beside `to`, then gives it its name. What was there before is
-/// there until the new one is, and still after an error; without `force` nothing may be there.
+/// Has a package, folder or text written under another name beside `to`, then gives it its name.
+/// What was there before is there until the new one is, and still after an error; without `force`
+/// nothing may be there.
 pub fn write(to: &Path, force: bool, fill: impl FnOnce(&Path) -> Outcome) -> Outcome {
     let partial = Partial::folder(to).map_err(|e| out::unwritten(to, e))?;
     let made = partial.path().join(to.file_name().unwrap_or_default());
     fill(&made)?;
-    let written = put_weights(to, &made, force)
-        .and_then(|()| if force { partial.replace_with(&made) } else { partial.put_with(&made) });
+    let written = put_weights(to, &made, force).and_then(|()| {
+        if force {
+            partial.replace_with(&made)
+        } else {
+            partial.put_with(&made)
+        }
+    });
     written.map_err(|e| out::unwritten(to, e))
 }
 

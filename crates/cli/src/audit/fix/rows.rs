@@ -81,11 +81,16 @@ struct ChangedRow {
 pub fn print(report: &Report, request: &Request<'_>, app: &App) -> Outcome {
     if !app.output.is_json() {
         let text: String = report.to_string().lines().map(wrapped).collect();
-        app.output.data(&format!("{text}{}\n", request.to.display()))?;
+        app.output
+            .data(&format!("{text}{}\n", request.to.display()))?;
         // Each rewrite has so many trials in a run, and what was kept is tried no more.
-        let is_short = report.left.iter().any(|left| left.reason.ends_with("too many trials"));
+        let is_short = report
+            .left
+            .iter()
+            .any(|left| left.reason.ends_with("too many trials"));
         if is_short && report.kept().next().is_some() {
-            app.output.say("thane: not every place was tried: too many trials");
+            app.output
+                .say("thane: not every place was tried: too many trials");
             app.output.say(&format!(
                 "  try: thane audit {} --fix -o NEXT, which tries those that are left",
                 request.to.display()
@@ -97,13 +102,34 @@ pub fn print(report: &Report, request: &Request<'_>, app: &App) -> Outcome {
         let (kept, proven, lossy_error, reason) = match &s.verdict {
             Verdict::Kept(Proof::Equal(how)) => (true, true, None, how.clone()),
             Verdict::Kept(Proof::Lossy { error, how }) => (true, false, Some(*error), how.clone()),
-            Verdict::Kept(Proof::Differs(how) | Proof::Unknown(how)) => (true, false, None, how.clone()),
+            Verdict::Kept(Proof::Differs(how) | Proof::Unknown(how)) => {
+                (true, false, None, how.clone())
+            }
             Verdict::Rejected(reason) => (false, false, None, reason.clone()),
         };
-        let ops = s.sites.iter().map(|p| PlaceRow { op: p.op.clone(), layer: p.layer.clone() }).collect();
+        let ops = s
+            .sites
+            .iter()
+            .map(|p| PlaceRow {
+                op: p.op.clone(),
+                layer: p.layer.clone(),
+            })
+            .collect();
         let (fix, what, rules, function) = (s.fix, s.what, s.rules.clone(), s.function.clone());
         let (before, after) = (figures(&s.before), figures(&s.after));
-        StepRow { fix, what, rules, function, ops, kept, proven, lossy_error, reason, before, after }
+        StepRow {
+            fix,
+            what,
+            rules,
+            function,
+            ops,
+            kept,
+            proven,
+            lossy_error,
+            reason,
+            before,
+            after,
+        }
     });
     let left = report.left.iter().map(|l| LeftRow {
         rule: l.rule,
@@ -143,11 +169,19 @@ fn wrapped(line: &str) -> String {
         return format!("{line}\n");
     }
     match text.split_once(' ') {
-        Some((word, rest)) if text.len() == line.len() && word.len() < WORD => wrap(word, WORD, rest),
+        Some((word, rest)) if text.len() == line.len() && word.len() < WORD => {
+            wrap(word, WORD, rest)
+        }
         _ => wrap("", line.len() - text.len(), text),
     }
 }
 
 fn figures(m: &Measure) -> Figures {
-    Figures { ms: m.ms, residency: m.residency * 100.0, ops: m.n_ops, findings: m.n_findings, errors: m.n_errors }
+    Figures {
+        ms: m.ms,
+        residency: m.residency * 100.0,
+        ops: m.n_ops,
+        findings: m.n_findings,
+        errors: m.n_errors,
+    }
 }

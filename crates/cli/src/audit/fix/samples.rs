@@ -1,7 +1,7 @@
 //! Inputs of the user's that rewrites are judged on.
 //!
-//! Of a folder each `NAME.npy` is the input of that name. A folder in it is another set, and one of the name of a function
-//! has sets of that function alone.
+//! Of a folder each `NAME.npy` is the input of that name. A folder in it is another set, and one of
+//! the name of a function has sets of that function alone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,19 +25,35 @@ pub struct Samples {
 /// Reads the sets of a folder.
 pub fn read(folder: &Path, program: &Program, budget: &Budget) -> Result<Samples, Failure> {
     let mut samples = Samples::default();
-    let set = |folder: &Path, function, samples: &mut Samples| set(folder, function, program, budget, samples);
+    let set = |folder: &Path, function, samples: &mut Samples| {
+        set(folder, function, program, budget, samples)
+    };
     set(folder, None, &mut samples)?;
     for part in folders(folder)? {
-        let name = part.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = part
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let function = program.function(&name).map(|f| f.name.as_str());
         set(&part, function, &mut samples)?;
-        for inner in if function.is_some() { folders(&part)? } else { Vec::new() } {
+        for inner in if function.is_some() {
+            folders(&part)?
+        } else {
+            Vec::new()
+        } {
             set(&inner, function, &mut samples)?;
         }
     }
     if samples.sets.is_empty() {
-        let names = input_types(program, None).into_keys().collect::<Vec<_>>().join(".npy, ");
-        let error = anyhow::anyhow!("{}: expected arrays named after inputs, found none", folder.display());
+        let names = input_types(program, None)
+            .into_keys()
+            .collect::<Vec<_>>()
+            .join(".npy, ");
+        let error = anyhow::anyhow!(
+            "{}: expected arrays named after inputs, found none",
+            folder.display()
+        );
         return Err(Failure::new(Code::Usage, error).remedy(format!("{names}.npy")));
     }
     Ok(samples)
@@ -53,13 +69,26 @@ fn set(
 ) -> Result<(), Failure> {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let types = input_types(program, function);
-    let mut sample = Sample { label: folder.display().to_string(), ..Sample::default() };
+    let mut sample = Sample {
+        label: folder.display().to_string(),
+        ..Sample::default()
+    };
     sample.function = function.map(str::to_owned);
-    for path in entries(folder)?.into_iter().filter(|p| p.extension().is_some_and(|e| e == "npy")) {
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    for path in entries(folder)?
+        .into_iter()
+        .filter(|p| p.extension().is_some_and(|e| e == "npy"))
+    {
+        let name = path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let Some(ty) = types.get(&name) else {
             let names = types.keys().cloned().collect::<Vec<_>>().join(", ");
-            return Err(usage(anyhow::anyhow!("{}: expected an input ({names}), found `{name}`", path.display())));
+            return Err(usage(anyhow::anyhow!(
+                "{}: expected an input ({names}), found `{name}`",
+                path.display()
+            )));
         };
         let array = tensors::from_file(&path, ty, budget).map_err(usage)?;
         samples.held.extend(array.held);
@@ -74,10 +103,16 @@ fn set(
 /// The inputs of a function, or of all, by name.
 fn input_types(program: &Program, function: Option<&str>) -> BTreeMap<String, TensorType> {
     let mut types = BTreeMap::new();
-    for f in program.functions().iter().filter(|f| function.is_none_or(|name| f.name == name)) {
+    for f in program
+        .functions()
+        .iter()
+        .filter(|f| function.is_none_or(|name| f.name == name))
+    {
         for value in f.body().inputs.iter().map(|v| f.value(*v)) {
             if let Some(ty) = value.ty.tensor() {
-                types.entry(value.name.clone()).or_insert_with(|| ty.clone());
+                types
+                    .entry(value.name.clone())
+                    .or_insert_with(|| ty.clone());
             }
         }
     }
@@ -85,13 +120,24 @@ fn input_types(program: &Program, function: Option<&str>) -> BTreeMap<String, Te
 }
 
 fn folders(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    Ok(entries(folder)?.into_iter().filter(|p| p.is_dir()).collect())
+    Ok(entries(folder)?
+        .into_iter()
+        .filter(|p| p.is_dir())
+        .collect())
 }
 
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let failed = |e| Failure::new(Code::Usage, anyhow::Error::new(e).context(folder.display().to_string()));
+    let failed = |e| {
+        Failure::new(
+            Code::Usage,
+            anyhow::Error::new(e).context(folder.display().to_string()),
+        )
+    };
     let read = fs::read_dir(folder).map_err(failed)?;
-    let mut paths = read.map(|e| Ok(e?.path())).collect::<Result<Vec<_>, std::io::Error>>().map_err(failed)?;
+    let mut paths = read
+        .map(|e| Ok(e?.path()))
+        .collect::<Result<Vec<_>, std::io::Error>>()
+        .map_err(failed)?;
     paths.sort();
     Ok(paths)
 }

@@ -14,8 +14,11 @@ const WIDTH: f64 = 960.0;
 /// Where the lanes of the timeline begin.
 const LEFT: f64 = 56.0;
 const LANE: f64 = 30.0;
-const LANES: [(Device, &str, &str); 3] =
-    [(Device::Ane, "ANE", "ane"), (Device::Gpu, "GPU", "gpu"), (Device::Cpu, "CPU", "cpu")];
+const LANES: [(Device, &str, &str); 3] = [
+    (Device::Ane, "ANE", "ane"),
+    (Device::Gpu, "GPU", "gpu"),
+    (Device::Cpu, "CPU", "cpu"),
+];
 
 /// A stretch of a lane.
 struct Bar {
@@ -33,21 +36,36 @@ pub fn timeline(f: &FunctionRow) -> String {
         return String::new();
     }
     // Where nothing takes time, each op is as long as any other.
-    let weight = |ms: f64, ops: usize| if total > 0.0 { ms / total } else { ops as f64 / f.ops.max(1) as f64 };
+    let weight = |ms: f64, ops: usize| {
+        if total > 0.0 {
+            ms / total
+        } else {
+            ops as f64 / f.ops.max(1) as f64
+        }
+    };
     let scale = WIDTH - LEFT - 8.0;
     let mut lanes: [Vec<Bar>; 3] = [Vec::new(), Vec::new(), Vec::new()];
     let mut at = 0.0;
     for s in &f.segments {
-        let lane = Device::parse(s.backend).and_then(|d| LANES.iter().position(|l| l.0 == d)).unwrap_or(2);
+        let lane = Device::parse(s.backend)
+            .and_then(|d| LANES.iter().position(|l| l.0 == d))
+            .unwrap_or(2);
         let from = LEFT + at * scale;
         at += weight(s.ms, s.ops);
         let to = LEFT + at * scale;
         match lanes[lane].last_mut() {
-            // Too close to be told apart: thousands of segments become as many bars as there are pixels.
+            // Too close to be told apart: thousands of segments become as many bars as there are
+            // pixels.
             Some(last) if from - last.to < 0.5 && to - last.from < 2.0 => {
                 (last.to, last.ops, last.ms) = (to, last.ops + s.ops, last.ms + s.ms);
             }
-            _ => lanes[lane].push(Bar { from, to, ops: s.ops, ms: s.ms, first: s.first }),
+            _ => lanes[lane].push(Bar {
+                from,
+                to,
+                ops: s.ops,
+                ms: s.ms,
+                first: s.first,
+            }),
         }
     }
     let height = LANE * 3.0 + 26.0;
@@ -59,16 +77,28 @@ pub fn timeline(f: &FunctionRow) -> String {
     );
     for (i, (_, name, class)) in LANES.iter().enumerate() {
         let y = LANE * i as f64 + 4.0;
-        put(&mut out, format_args!("<text x=\"0\" y=\"{:.1}\">{name}</text>", y + 17.0));
         put(
             &mut out,
-            format_args!("<line class=\"axis\" x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{0:.1}\" y2=\"{0:.1}\"/>\n", y + 24.0),
+            format_args!("<text x=\"0\" y=\"{:.1}\">{name}</text>", y + 17.0),
+        );
+        put(
+            &mut out,
+            format_args!(
+                "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{0:.1}\" y2=\"{0:.1}\"/>\n",
+                y + 24.0
+            ),
         );
         for bar in &lanes[i] {
             bar_of(&mut out, bar, class, y, f);
         }
     }
-    put(&mut out, format_args!("<text class=\"small\" x=\"{LEFT}\" y=\"{0:.1}\">0</text>", height - 6.0));
+    put(
+        &mut out,
+        format_args!(
+            "<text class=\"small\" x=\"{LEFT}\" y=\"{0:.1}\">0</text>",
+            height - 6.0
+        ),
+    );
     put(
         &mut out,
         format_args!(
@@ -97,13 +127,24 @@ fn bar_of(out: &mut String, bar: &Bar, class: &str, y: f64, f: &FunctionRow) {
     // 8 units a digit.
     if width > 8.0 * (label.len() as f64 + 2.0) {
         let middle = bar.from + width / 2.0;
-        put(out, format_args!("<text class=\"on {class}\" x=\"{middle:.1}\" y=\"{:.1}\">{label}</text>\n", y + 17.0));
+        put(
+            out,
+            format_args!(
+                "<text class=\"on {class}\" x=\"{middle:.1}\" y=\"{:.1}\">{label}</text>\n",
+                y + 17.0
+            ),
+        );
     }
 }
 
 /// The picture in words.
 fn spoken(f: &FunctionRow) -> String {
-    let n = |class: Device| f.segments.iter().filter(|s| Device::parse(s.backend) == Some(class)).count();
+    let n = |class: Device| {
+        f.segments
+            .iter()
+            .filter(|s| Device::parse(s.backend) == Some(class))
+            .count()
+    };
     format!(
         "{}: {} on the engine, {} on the GPU, {} on the CPU",
         counted(f.segments.len(), "segment"),
@@ -139,7 +180,9 @@ impl Axes {
 /// Operations per byte and a second of each op, under what the chip can do.
 pub fn roofline(f: &FunctionRow, ceilings: &Ceilings) -> String {
     let drawable = |op: &&OpRow| {
-        let sound = [op.flops, op.bytes, op.ms].iter().all(|v| v.is_finite() && *v > 0.0);
+        let sound = [op.flops, op.bytes, op.ms]
+            .iter()
+            .all(|v| v.is_finite() && *v > 0.0);
         sound && op.backend == "ane"
     };
     let mut ops: Vec<&OpRow> = f.table.iter().filter(drawable).collect();
@@ -147,7 +190,10 @@ pub fn roofline(f: &FunctionRow, ceilings: &Ceilings) -> String {
         return String::new();
     }
     ops.sort_by(|a, b| b.ms.total_cmp(&a.ms));
-    let axes = Axes { x: (-2.0, 4.0), y: (0.0, (ceilings.gflops * 2.0).log10().ceil()) };
+    let axes = Axes {
+        x: (-2.0, 4.0),
+        y: (0.0, (ceilings.gflops * 2.0).log10().ceil()),
+    };
     let mut out = format!(
         "<figure><figcaption>Roofline: {} on the engine, each by its operations for a byte and in a second; larger ones take \
          longer</figcaption>\n<div class=\"scroll\"><svg class=\"roofline\" viewBox=\"0 0 {WIDTH} 350\" role=\"img\" aria-label=\"Roofline of {}; the table below has their numbers\">\n",
@@ -172,7 +218,12 @@ fn power_of_ten(power: i32) -> String {
 fn grid(out: &mut String, axes: &Axes) {
     for power in axes.x.0 as i32..=axes.x.1 as i32 {
         let x = axes.x(10f64.powi(power));
-        put(out, format_args!("<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{BOTTOM}\"/>"));
+        put(
+            out,
+            format_args!(
+                "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{BOTTOM}\"/>"
+            ),
+        );
         put(
             out,
             format_args!(
@@ -186,7 +237,9 @@ fn grid(out: &mut String, axes: &Axes) {
         let y = axes.y(10f64.powi(power));
         put(
             out,
-            format_args!("<line class=\"grid\" x1=\"{PLOT_LEFT}\" x2=\"{PLOT_RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>"),
+            format_args!(
+                "<line class=\"grid\" x1=\"{PLOT_LEFT}\" x2=\"{PLOT_RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>"
+            ),
         );
         put(
             out,
@@ -202,7 +255,10 @@ fn grid(out: &mut String, axes: &Axes) {
     let middle = (PLOT_LEFT + PLOT_RIGHT) / 2.0;
     put(
         out,
-        format_args!("<text class=\"small middle\" x=\"{middle}\" y=\"{}\">FLOP for a byte</text>", BOTTOM + 42.0),
+        format_args!(
+            "<text class=\"small middle\" x=\"{middle}\" y=\"{}\">FLOP for a byte</text>",
+            BOTTOM + 42.0
+        ),
     );
     put(
         out,
@@ -220,12 +276,26 @@ fn roof(out: &mut String, axes: &Axes, c: &Ceilings) {
         // Where the slope leaves the plot at its bottom, and where it meets the peak.
         let start = low.max(10f64.powf(axes.y.0) / gbps);
         let knee = (c.gflops / gbps).clamp(start, high);
-        let (x1, y1, x2, y2) = (axes.x(start), axes.y(start * gbps), axes.x(knee), axes.y((knee * gbps).min(c.gflops)));
-        put(out, format_args!("<line class=\"roof\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"));
+        let (x1, y1, x2, y2) = (
+            axes.x(start),
+            axes.y(start * gbps),
+            axes.x(knee),
+            axes.y((knee * gbps).min(c.gflops)),
+        );
+        put(
+            out,
+            format_args!(
+                "<line class=\"roof\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
+            ),
+        );
         // Above the upper slope and below the lower one, where nothing else stands.
         let upper = gbps >= c.weight_gbps.max(c.local_gbps);
         let (x, y) = (x1 + (x2 - x1) * 0.6, y1 + (y2 - y1) * 0.6);
-        let (class, dx, dy) = if upper { ("small end", -8.0, -6.0) } else { ("small", 8.0, 18.0) };
+        let (class, dx, dy) = if upper {
+            ("small end", -8.0, -6.0)
+        } else {
+            ("small", 8.0, 18.0)
+        };
         put(
             out,
             format_args!(
@@ -238,7 +308,12 @@ fn roof(out: &mut String, axes: &Axes, c: &Ceilings) {
     }
     let y = axes.y(c.gflops);
     let knee = axes.x(c.gflops / c.local_gbps.max(c.weight_gbps));
-    put(out, format_args!("<line class=\"roof\" x1=\"{knee:.1}\" y1=\"{y:.1}\" x2=\"{PLOT_RIGHT}\" y2=\"{y:.1}\"/>"));
+    put(
+        out,
+        format_args!(
+            "<line class=\"roof\" x1=\"{knee:.1}\" y1=\"{y:.1}\" x2=\"{PLOT_RIGHT}\" y2=\"{y:.1}\"/>"
+        ),
+    );
     put(
         out,
         format_args!(
@@ -255,12 +330,19 @@ fn points(out: &mut String, axes: &Axes, ops: &[&OpRow]) {
     let mut drawn: BTreeMap<(i64, i64, bool), (&OpRow, usize)> = BTreeMap::new();
     for op in ops {
         let (x, y) = (axes.x(op.flops / op.bytes), axes.y(op.flops / op.ms / 1e6));
-        drawn.entry((x.round() as i64, y.round() as i64, !op.findings.is_empty())).or_insert((op, 0)).1 += 1;
+        drawn
+            .entry((x.round() as i64, y.round() as i64, !op.findings.is_empty()))
+            .or_insert((op, 0))
+            .1 += 1;
     }
     for ((x, y, found), (op, n)) in drawn {
         let r = 2.5 + 6.0 * (op.ms / longest).sqrt();
         let class = if found { "op found" } else { "op" };
-        let more = if n > 1 { format!(", and {} more", n - 1) } else { String::new() };
+        let more = if n > 1 {
+            format!(", and {} more", n - 1)
+        } else {
+            String::new()
+        };
         put(
             out,
             format_args!(
@@ -274,5 +356,6 @@ fn points(out: &mut String, axes: &Axes, ops: &[&OpRow]) {
 }
 
 fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
-    out.write_fmt(what).expect("writing to a String cannot fail");
+    out.write_fmt(what)
+        .expect("writing to a String cannot fail");
 }

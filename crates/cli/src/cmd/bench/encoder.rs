@@ -22,21 +22,31 @@ impl Bench<'_> {
             profile: self.profile.clone(),
         };
         let n_texts = self.n_texts()?;
-        let mut encoder = encoder::open(&self.args.model, &EncoderOptions::default(), &how, self.app)?;
+        let mut encoder =
+            encoder::open(&self.args.model, &EncoderOptions::default(), &how, self.app)?;
         for length @ Length(from, to) in self.lengths() {
             if to > encoder.max_tokens() {
-                let error = anyhow::anyhow!("texts of {to} tokens, the model takes {}", encoder.max_tokens());
-                return Err(Failure::new(Code::Usage, error).remedy(format!("--lengths {}", encoder.max_tokens())));
+                let error = anyhow::anyhow!(
+                    "texts of {to} tokens, the model takes {}",
+                    encoder.max_tokens()
+                );
+                return Err(Failure::new(Code::Usage, error)
+                    .remedy(format!("--lengths {}", encoder.max_tokens())));
             }
             let numbered = lengths(length, n_texts).into_iter().zip(7..);
-            let texts: Vec<Vec<u32>> = numbered.map(|(n, seed)| ids(n, encoder.info.vocab_size, seed)).collect();
+            let texts: Vec<Vec<u32>> = numbered
+                .map(|(n, seed)| ids(n, encoder.info.vocab_size, seed))
+                .collect();
             let n_tokens: usize = texts.iter().map(Vec::len).sum();
             for batch in self.batches(&[1, 32]) {
                 let rates = self.rounds(&mut || {
                     let start = Instant::now();
                     for texts in texts.chunks(usize::from(batch)) {
                         let stop = || self.app.interrupt.is_set();
-                        let mut watch = Watch { interrupted: &stop, progress: &mut |_| {} };
+                        let mut watch = Watch {
+                            interrupted: &stop,
+                            progress: &mut |_| {},
+                        };
                         let done = encoder.embedder.texts(texts, &mut watch);
                         if done.map_err(|e| Failure::new(Code::Usage, e))?.is_none() {
                             return Err(interrupted());
@@ -47,7 +57,12 @@ impl Bench<'_> {
                 let figure = self.figure(&encoder.name, [from, to], rates, "texts/s");
                 let tokens_per_s = Some(figure.median * n_tokens as f64 / texts.len() as f64);
                 let memory = peak_memory();
-                let figure = Figure { batch: Some(batch), tokens_per_s, peak_memory_bytes: memory, ..figure };
+                let figure = Figure {
+                    batch: Some(batch),
+                    tokens_per_s,
+                    peak_memory_bytes: memory,
+                    ..figure
+                };
                 self.say(figure, figures)?;
             }
         }

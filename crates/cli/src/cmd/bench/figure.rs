@@ -31,7 +31,8 @@ pub struct Figure<'a> {
     pub rounds: usize,
     /// Tokens that `embed` makes vectors of in a second, padding not counted; null for others.
     pub tokens_per_s: Option<f64>,
-    /// Most memory that the process held so far, or the one that was started; null where the system does not tell.
+    /// Most memory that the process held so far, or the one that was started; null where the system
+    /// does not tell.
     pub peak_memory_bytes: Option<u64>,
 }
 
@@ -48,8 +49,17 @@ impl Machine {
     /// This one.
     pub fn here(app: &App) -> Self {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-        let cpu = name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned());
-        Self { cpu, isa: app.isa.unwrap_or_else(Isa::detect).name(), cores: num_cpus::get_physical() }
+        let name = info
+            .lines()
+            .find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+        let cpu = name.map_or_else(
+            || std::env::consts::ARCH.to_owned(),
+            |(_, name)| name.trim().to_owned(),
+        );
+        Self {
+            cpu,
+            isa: app.isa.unwrap_or_else(Isa::detect).name(),
+            cores: num_cpus::get_physical(),
+        }
     }
 }

@@ -25,8 +25,12 @@ impl Bench<'_> {
                 session.reset();
                 let prompt = ids(length, opened.model.info.vocab_size, 1);
                 let start = Instant::now();
-                let logits = session.feed(&prompt, &|| self.app.interrupt.is_set()).map_err(failed)?;
-                let Some(logits) = logits else { return Err(interrupted()) };
+                let logits = session
+                    .feed(&prompt, &|| self.app.interrupt.is_set())
+                    .map_err(failed)?;
+                let Some(logits) = logits else {
+                    return Err(interrupted());
+                };
                 if self.args.what == What::Prefill {
                     return Ok(length as f64 / start.elapsed().as_secs_f64());
                 }
@@ -39,7 +43,14 @@ impl Bench<'_> {
             })?;
             let answer = (self.args.what == What::Decode).then_some(self.args.tokens);
             let figure = self.figure(&opened.name, [length, length], rates, "tokens/s");
-            self.say(Figure { answer_tokens: answer, peak_memory_bytes: peak_memory(), ..figure }, figures)?;
+            self.say(
+                Figure {
+                    answer_tokens: answer,
+                    peak_memory_bytes: peak_memory(),
+                    ..figure
+                },
+                figures,
+            )?;
         }
         Ok(())
     }
@@ -51,12 +62,19 @@ impl Bench<'_> {
             for batch in self.batches(&[8, 32]) {
                 let mut sessions = model::sessions(&opened, &flags, usize::from(batch), self.app)?;
                 let vocab_size = opened.model.info.vocab_size;
-                let prompts: Vec<Vec<u32>> = (0..u64::from(batch)).map(|i| ids(length, vocab_size, 7 + i)).collect();
+                let prompts: Vec<Vec<u32>> = (0..u64::from(batch))
+                    .map(|i| ids(length, vocab_size, 7 + i))
+                    .collect();
                 let rates = self.rounds(&mut || self.answers(&mut sessions, &prompts))?;
                 let figure = self.figure(&opened.name, [length, length], rates, "tokens/s");
                 let (answer, memory) = (Some(self.args.tokens), peak_memory());
                 self.say(
-                    Figure { answer_tokens: answer, batch: Some(batch), peak_memory_bytes: memory, ..figure },
+                    Figure {
+                        answer_tokens: answer,
+                        batch: Some(batch),
+                        peak_memory_bytes: memory,
+                        ..figure
+                    },
                     figures,
                 )?;
             }
@@ -66,14 +84,22 @@ impl Bench<'_> {
 
     /// Tokens a second of the steps behind the prompts.
     fn answers(&self, sessions: &mut Sessions, prompts: &[Vec<u32>]) -> Result<f64, Failure> {
-        (0..prompts.len()).try_for_each(|idx| sessions.reset(idx)).map_err(failed)?;
+        (0..prompts.len())
+            .try_for_each(|idx| sessions.reset(idx))
+            .map_err(failed)?;
         let work: Vec<(usize, &[u32])> = prompts.iter().map(Vec::as_slice).enumerate().collect();
-        if !sessions.feed(&work, &|| self.app.interrupt.is_set()).map_err(failed)? {
+        if !sessions
+            .feed(&work, &|| self.app.interrupt.is_set())
+            .map_err(failed)?
+        {
             return Err(interrupted());
         }
         let next = |sessions: &Sessions| {
             let one = |idx| Ok((idx, next(&sessions.logits(idx)?)));
-            (0..prompts.len()).map(one).collect::<Result<Vec<_>, GenerateError>>().map_err(failed)
+            (0..prompts.len())
+                .map(one)
+                .collect::<Result<Vec<_>, GenerateError>>()
+                .map_err(failed)
         };
         let start = Instant::now();
         let mut tokens = next(sessions)?;
@@ -89,7 +115,10 @@ impl Bench<'_> {
 
     fn open(&self) -> Result<(Opened, RunFlags), Failure> {
         let flags = RunFlags {
-            program: ProgramFlags { context: self.context()?, numerics: self.args.numerics },
+            program: ProgramFlags {
+                context: self.context()?,
+                numerics: self.args.numerics,
+            },
             threads: Some(self.threads),
             profile: self.profile.clone(),
         };
@@ -99,7 +128,11 @@ impl Bench<'_> {
 
     /// What the longest prompt and its answer need.
     fn context(&self) -> Result<Option<usize>, Failure> {
-        Ok(self.prompts()?.into_iter().max().map(|n| n + usize::from(self.args.tokens)))
+        Ok(self
+            .prompts()?
+            .into_iter()
+            .max()
+            .map(|n| n + usize::from(self.args.tokens)))
     }
 }
 
@@ -109,5 +142,7 @@ fn failed(error: GenerateError) -> Failure {
 
 /// The token with the largest logit.
 fn next(logits: &[f32]) -> u32 {
-    likeliest(logits).and_then(|id| u32::try_from(id).ok()).unwrap_or(0)
+    likeliest(logits)
+        .and_then(|id| u32::try_from(id).ok())
+        .unwrap_or(0)
 }

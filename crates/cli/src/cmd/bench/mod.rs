@@ -35,8 +35,8 @@ pub struct Args {
     threads: Vec<u16>,
     /// Tokens of the prompt; for embed of a text, or from-to.
     ///
-    /// Between two lengths, short texts come more often [default: 512, for decode 128, for batch 16, for cold 30, for embed
-    /// 8-256].
+    /// Between two lengths, short texts come more often [default: 512, for decode 128, for batch
+    /// 16, for cold 30, for embed 8-256].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = length)]
     lengths: Vec<Length>,
     /// Tokens of an answer of decode, or of each of batch.
@@ -50,11 +50,12 @@ pub struct Args {
     texts: Option<u16>,
     /// How to compute.
     ///
-    /// fast takes quantised weights as they are, f32 is the reference, ane is fp16 after each op with the sums of the Apple
-    /// Neural Engine.
+    /// fast takes quantised weights as they are, f32 is the reference, ane is fp16 after each op
+    /// with the sums of the Apple Neural Engine.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
     numerics: NumericsFlag,
-    /// Say behind each figure where the time went, warming up included; cold and convert have no profile.
+    /// Say behind each figure where the time went, warming up included; cold and convert have no
+    /// profile.
     #[arg(long)]
     profile: bool,
 }
@@ -70,7 +71,8 @@ enum What {
     Batch,
     /// Texts made vectors, a second.
     Embed,
-    /// From the start of the process to the end of the first token, with the files in the page cache.
+    /// From the start of the process to the end of the first token, with the files in the page
+    /// cache.
     Cold,
     /// From the start of the process to the end of writing a package.
     Convert,
@@ -100,11 +102,21 @@ struct Bench<'a> {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let usual = u16::try_from(num_cpus::get_physical()).unwrap_or(1);
-    let all = if args.threads.is_empty() { vec![usual] } else { args.threads.clone() };
+    let all = if args.threads.is_empty() {
+        vec![usual]
+    } else {
+        args.threads.clone()
+    };
     let machine = Machine::here(app);
     let mut figures = Vec::new();
     for threads in all {
-        let bench = Bench { args, app, threads, machine: machine.clone(), profile: profile::wanted(args.profile) };
+        let bench = Bench {
+            args,
+            app,
+            threads,
+            machine: machine.clone(),
+            profile: profile::wanted(args.profile),
+        };
         match args.what {
             What::Prefill | What::Decode => bench.language(&mut figures)?,
             What::Batch => bench.batch(&mut figures)?,
@@ -114,7 +126,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         }
     }
     if app.output.is_json() {
-        app.output.json(&serde_json::json!({ "figures": figures }))?;
+        app.output
+            .json(&serde_json::json!({ "figures": figures }))?;
     }
     Ok(())
 }
@@ -129,18 +142,31 @@ impl<'a> Bench<'a> {
             What::Cold => Length(30, 30),
             What::Convert => Length(0, 0),
         };
-        if self.args.lengths.is_empty() { vec![usual] } else { self.args.lengths.clone() }
+        if self.args.lengths.is_empty() {
+            vec![usual]
+        } else {
+            self.args.lengths.clone()
+        }
     }
 
     /// How many at once.
     fn batches(&self, usual: &[u16]) -> Vec<u16> {
-        if self.args.batch.is_empty() { usual.to_vec() } else { self.args.batch.clone() }
+        if self.args.batch.is_empty() {
+            usual.to_vec()
+        } else {
+            self.args.batch.clone()
+        }
     }
 
     /// Prompts have one length.
     fn prompts(&self) -> Result<Vec<usize>, Failure> {
         let one = |Length(from, to): Length| {
-            let error = || Failure::new(Code::Usage, anyhow::anyhow!("--lengths {from}-{to}: a prompt has one length"));
+            let error = || {
+                Failure::new(
+                    Code::Usage,
+                    anyhow::anyhow!("--lengths {from}-{to}: a prompt has one length"),
+                )
+            };
             if from == to { Ok(from) } else { Err(error()) }
         };
         self.lengths().into_iter().map(one).collect()
@@ -148,18 +174,28 @@ impl<'a> Bench<'a> {
 
     /// The results of all rounds but the first, which warms up, rising.
     fn rounds(&self, round: &mut dyn FnMut() -> Result<f64, Failure>) -> Result<Vec<f64>, Failure> {
-        self.app.output.count("rounds", Some(u64::from(self.args.rounds)), 0);
+        self.app
+            .output
+            .count("rounds", Some(u64::from(self.args.rounds)), 0);
         round()?;
         // A machine that was just busy with another thing is given a moment.
         std::thread::sleep(Duration::from_millis(20));
         let one = |_| round().inspect(|_| self.app.output.advance(1));
-        let mut results = (0..self.args.rounds).map(one).collect::<Result<Vec<f64>, Failure>>()?;
+        let mut results = (0..self.args.rounds)
+            .map(one)
+            .collect::<Result<Vec<f64>, Failure>>()?;
         self.app.output.clear();
         results.sort_by(f64::total_cmp);
         Ok(results)
     }
 
-    fn figure<'b>(&self, model: &'b str, tokens: [usize; 2], results: Vec<f64>, unit: &'static str) -> Figure<'b> {
+    fn figure<'b>(
+        &self,
+        model: &'b str,
+        tokens: [usize; 2],
+        results: Vec<f64>,
+        unit: &'static str,
+    ) -> Figure<'b> {
         let n = results.len();
         let name = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
         Figure {
@@ -208,6 +244,9 @@ mod tests {
     #[test]
     fn lengths_are_one_number_or_two() {
         assert!(length("0").is_err() && length("9-8").is_err() && length("x").is_err());
-        assert_eq!((length("512"), length("8-256")), (Ok(Length(512, 512)), Ok(Length(8, 256))));
+        assert_eq!(
+            (length("512"), length("8-256")),
+            (Ok(Length(512, 512)), Ok(Length(8, 256)))
+        );
     }
 }

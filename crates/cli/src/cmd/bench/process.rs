@@ -23,18 +23,42 @@ impl Bench<'_> {
         for length in self.prompts()? {
             let mut peak = None;
             let times = self.rounds(&mut || {
-                let (threads, numerics) =
-                    (self.threads.to_string(), format!("{:?}", self.args.numerics).to_lowercase());
+                let (threads, numerics) = (
+                    self.threads.to_string(),
+                    format!("{:?}", self.args.numerics).to_lowercase(),
+                );
                 // A word is about a token.
                 let words = "word ".repeat(length);
-                let raw = ["run", "--quiet", "--raw", "--temperature", "0", "--max-tokens", "1"];
-                let flags = ["--threads", &threads, "--numerics", &numerics, &self.args.model, &words];
+                let raw = [
+                    "run",
+                    "--quiet",
+                    "--raw",
+                    "--temperature",
+                    "0",
+                    "--max-tokens",
+                    "1",
+                ];
+                let flags = [
+                    "--threads",
+                    &threads,
+                    "--numerics",
+                    &numerics,
+                    &self.args.model,
+                    &words,
+                ];
                 let took = self.process(raw.into_iter().chain(flags).map(OsStr::new))?;
                 peak = peak.max(took.peak_memory);
                 Ok(took.time.as_secs_f64() * 1e3)
             })?;
             let figure = self.figure(&self.args.model, [length, length], times, "ms");
-            self.say(Figure { answer_tokens: Some(1), peak_memory_bytes: peak, ..figure }, figures)?;
+            self.say(
+                Figure {
+                    answer_tokens: Some(1),
+                    peak_memory_bytes: peak,
+                    ..figure
+                },
+                figures,
+            )?;
         }
         Ok(())
     }
@@ -46,19 +70,32 @@ impl Bench<'_> {
         let mut peak = None;
         let times = self.rounds(&mut || {
             let verb = ["convert", "--quiet", "--force", "--out"].map(OsStr::new);
-            let took = self.process(verb.into_iter().chain([package.as_os_str(), OsStr::new(&self.args.model)]))?;
+            let took = self.process(
+                verb.into_iter()
+                    .chain([package.as_os_str(), OsStr::new(&self.args.model)]),
+            )?;
             peak = peak.max(took.peak_memory);
             Ok(took.time.as_secs_f64())
         })?;
         let figure = self.figure(&self.args.model, [0, 0], times, "s");
-        self.say(Figure { peak_memory_bytes: peak, ..figure }, figures)
+        self.say(
+            Figure {
+                peak_memory_bytes: peak,
+                ..figure
+            },
+            figures,
+        )
     }
 
     /// Run this program with other arguments.
     fn process<'s>(&self, args: impl Iterator<Item = &'s OsStr>) -> Result<Took, Failure> {
         let other = |e: std::io::Error| Failure::new(Code::Other, e);
         let mut command = Command::new(std::env::current_exe().map_err(other)?);
-        command.args(args).args(["--isa", self.machine.isa]).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+            .args(args)
+            .args(["--isa", self.machine.isa])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
         let start = Instant::now();
         let mut child = command.spawn().map_err(other)?;
         let (status, time, peak_memory) = watch(&mut child, start).map_err(other)?;
@@ -69,14 +106,21 @@ impl Bench<'_> {
             let verb = command.get_args().next().unwrap_or_default().display();
             // The process has said why.
             let code = Code::of_process(status.code());
-            return Err(Failure::new(code, anyhow::anyhow!("thane {verb} ended with {status}")));
+            return Err(Failure::new(
+                code,
+                anyhow::anyhow!("thane {verb} ended with {status}"),
+            ));
         }
         Ok(Took { time, peak_memory })
     }
 }
 
-/// Wait for the end, and look meanwhile at what the process holds: afterwards the system does not tell.
-fn watch(child: &mut Child, start: Instant) -> std::io::Result<(std::process::ExitStatus, Duration, Option<u64>)> {
+/// Wait for the end, and look meanwhile at what the process holds: afterwards the system does not
+/// tell.
+fn watch(
+    child: &mut Child,
+    start: Instant,
+) -> std::io::Result<(std::process::ExitStatus, Duration, Option<u64>)> {
     /// Rare enough to take no time from it.
     const EVERY: Duration = Duration::from_millis(5);
     let id = child.id();

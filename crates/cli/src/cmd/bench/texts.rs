@@ -4,7 +4,9 @@ use super::Length;
 
 /// The high bits of a linear congruential generator (Knuth's MMIX constants).
 fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
     *state >> 33
 }
 
@@ -13,7 +15,9 @@ pub fn ids(n: usize, vocab_size: usize, seed: u64) -> Vec<u32> {
     let mut state = seed;
     // The first of most vocabularies are special.
     let first = if vocab_size > 2000 { 1000 } else { 0 };
-    (0..n).map(|_| first + (next(&mut state) % (vocab_size - first as usize).max(1) as u64) as u32).collect()
+    (0..n)
+        .map(|_| first + (next(&mut state) % (vocab_size - first as usize).max(1) as u64) as u32)
+        .collect()
 }
 
 /// Lengths between two, equally often in each power of two: as sentences and paragraphs are.
@@ -21,7 +25,9 @@ pub fn lengths(Length(from, to): Length, n: usize) -> Vec<usize> {
     let mut state = 5;
     let (low, high) = ((from as f64).ln(), (to as f64).ln());
     let mut at = || low + (high - low) * (next(&mut state) as f64 / (1u64 << 31) as f64);
-    (0..n).map(|_| (at().exp().round() as usize).clamp(from, to)).collect()
+    (0..n)
+        .map(|_| (at().exp().round() as usize).clamp(from, to))
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The pages of a column, each unpacked to the length that its header says and that was reserved, and no further.
+//! The pages of a column, each unpacked to the length that its header says and that was reserved,
+//! and no further.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -23,7 +24,10 @@ const VALUE_BYTES: usize = 64;
 /// Whether pages of this kind can be unpacked.
 pub fn is_known(codec: Compression) -> bool {
     use Compression::{GZIP, LZ4, LZ4_RAW, SNAPPY, UNCOMPRESSED, ZSTD};
-    matches!(codec, UNCOMPRESSED | SNAPPY | GZIP(_) | LZ4 | LZ4_RAW | ZSTD(_))
+    matches!(
+        codec,
+        UNCOMPRESSED | SNAPPY | GZIP(_) | LZ4 | LZ4_RAW | ZSTD(_)
+    )
 }
 
 /// See the module.
@@ -50,7 +54,8 @@ impl Header {
     fn get(&self, outer: i16, inner: i16) -> anyhow::Result<u32> {
         let value = self.ints.get(&(outer, inner));
         let value = value.with_context(|| format!("its header has no field {outer}.{inner}"))?;
-        u32::try_from(*value).with_context(|| format!("field {outer}.{inner} of its header is {value}"))
+        u32::try_from(*value)
+            .with_context(|| format!("field {outer}.{inner} of its header is {value}"))
     }
 
     fn encoding(&self, outer: i16, inner: i16) -> anyhow::Result<Encoding> {
@@ -70,7 +75,8 @@ impl Header {
     }
 }
 
-/// Numbers of `parquet.thrift`: the kinds of pages, and the fields of a header with what is of each kind.
+/// Numbers of `parquet.thrift`: the kinds of pages, and the fields of a header with what is of each
+/// kind.
 const DATA: u32 = 0;
 const DICTIONARY: u32 = 2;
 const DATA_V2: u32 = 3;
@@ -79,12 +85,23 @@ const OF_DICTIONARY: i16 = 7;
 const OF_DATA_V2: i16 = 8;
 
 impl Pages {
-    pub fn new(mut file: File, chunk: &ColumnChunkMetaData, budget: &Budget) -> anyhow::Result<Self> {
-        let begin = chunk.dictionary_page_offset().filter(|at| *at > 0).unwrap_or(chunk.data_page_offset());
-        let (begin, len) = (u64::try_from(begin)?, u64::try_from(chunk.compressed_size())?);
+    pub fn new(
+        mut file: File,
+        chunk: &ColumnChunkMetaData,
+        budget: &Budget,
+    ) -> anyhow::Result<Self> {
+        let begin = chunk
+            .dictionary_page_offset()
+            .filter(|at| *at > 0)
+            .unwrap_or(chunk.data_page_offset());
+        let (begin, len) = (
+            u64::try_from(begin)?,
+            u64::try_from(chunk.compressed_size())?,
+        );
         let file_len = file.seek(SeekFrom::End(0))?;
         let end = begin.checked_add(len).filter(|end| *end <= file_len);
-        let end = end.with_context(|| format!("its bytes end at {begin} + {len}, the file at {file_len}"))?;
+        let end = end
+            .with_context(|| format!("its bytes end at {begin} + {len}, the file at {file_len}"))?;
         Ok(Self {
             file,
             at: begin,
@@ -101,7 +118,9 @@ impl Pages {
     fn next_page(&mut self) -> anyhow::Result<Option<Page>> {
         while self.values_left > 0 && self.at < self.end {
             let begin = self.at;
-            let page = self.page_at(begin).with_context(|| format!("the page at byte {begin}"))?;
+            let page = self
+                .page_at(begin)
+                .with_context(|| format!("the page at byte {begin}"))?;
             if page.is_some() {
                 return Ok(page);
             }
@@ -115,7 +134,11 @@ impl Pages {
         let [kind, unpacked, packed] = [1, 2, 3].map(|field| header.get(field, 0));
         let (kind, unpacked, packed) = (kind?, unpacked? as usize, packed? as usize);
         let body = begin + header.len as u64;
-        ensure!(packed as u64 <= self.end - body, "it has {packed} bytes, and {} are left", self.end - body);
+        ensure!(
+            packed as u64 <= self.end - body,
+            "it has {packed} bytes, and {} are left",
+            self.end - body
+        );
         self.at = body + packed as u64;
         if ![DATA, DICTIONARY, DATA_V2].contains(&kind) {
             return Ok(None);
@@ -132,7 +155,11 @@ impl Pages {
         };
         drop(bytes);
         held.shrink(packed);
-        let place = if kind == DICTIONARY { &mut self.dictionary } else { &mut self.page };
+        let place = if kind == DICTIONARY {
+            &mut self.dictionary
+        } else {
+            &mut self.page
+        };
         *place = Some(held);
         Ok(Some(page))
     }
@@ -141,32 +168,65 @@ impl Pages {
         let mut read = |limit: u64| -> anyhow::Result<Header> {
             let mut bytes = Vec::new();
             self.file.seek(SeekFrom::Start(begin))?;
-            (&self.file).take(limit.min(self.end - begin)).read_to_end(&mut bytes)?;
+            (&self.file)
+                .take(limit.min(self.end - begin))
+                .read_to_end(&mut bytes)?;
             let mut from = Compact::new(&bytes);
             let ints = from.ints()?;
-            Ok(Header { ints, len: from.position() })
+            Ok(Header {
+                ints,
+                len: from.position(),
+            })
         };
-        read(HEADER_BYTES).or_else(|_| read(MAX_HEADER_BYTES)).context("its header")
+        read(HEADER_BYTES)
+            .or_else(|_| read(MAX_HEADER_BYTES))
+            .context("its header")
     }
 
     fn unpack(&self, packed: &[u8], len: usize) -> anyhow::Result<Vec<u8>> {
         let bytes = unpack(self.codec, packed, len).with_context(|| format!("{}", self.codec))?;
-        ensure!(bytes.len() == len, "expected {len} bytes unpacked, found {}", bytes.len());
+        ensure!(
+            bytes.len() == len,
+            "expected {len} bytes unpacked, found {}",
+            bytes.len()
+        );
         Ok(bytes)
     }
 
-    fn dictionary(&self, header: &Header, buf: Vec<u8>, held: &mut Reservation) -> anyhow::Result<Page> {
+    fn dictionary(
+        &self,
+        header: &Header,
+        buf: Vec<u8>,
+        held: &mut Reservation,
+    ) -> anyhow::Result<Page> {
         let num_values = header.get(OF_DICTIONARY, 1)?;
         // Each text has its length in four bytes, and a number has as many.
-        ensure!(num_values as usize <= buf.len() / 4, "{num_values} values are announced in {} bytes", buf.len());
-        held.grow(num_values as usize * VALUE_BYTES, || "a dictionary of a Parquet file".to_owned())?;
+        ensure!(
+            num_values as usize <= buf.len() / 4,
+            "{num_values} values are announced in {} bytes",
+            buf.len()
+        );
+        held.grow(num_values as usize * VALUE_BYTES, || {
+            "a dictionary of a Parquet file".to_owned()
+        })?;
         let encoding = header.encoding(OF_DICTIONARY, 2)?;
-        Ok(Page::DictionaryPage { buf: buf.into(), num_values, encoding, is_sorted: false })
+        Ok(Page::DictionaryPage {
+            buf: buf.into(),
+            num_values,
+            encoding,
+            is_sorted: false,
+        })
     }
 
-    fn data(&mut self, header: &Header, buf: Vec<u8>, held: &mut Reservation) -> anyhow::Result<Page> {
+    fn data(
+        &mut self,
+        header: &Header,
+        buf: Vec<u8>,
+        held: &mut Reservation,
+    ) -> anyhow::Result<Page> {
         let num_values = header.get(OF_DATA, 1)?;
-        let [encoding, def_level_encoding, rep_level_encoding] = [2, 3, 4].map(|f| header.encoding(OF_DATA, f));
+        let [encoding, def_level_encoding, rep_level_encoding] =
+            [2, 3, 4].map(|f| header.encoding(OF_DATA, f));
         let (encoding, def_level_encoding) = (encoding?, def_level_encoding?);
         let levels = match (self.is_optional, def_level_encoding) {
             (false, _) => 0,
@@ -176,7 +236,12 @@ impl Pages {
             }
             (true, _) => (num_values as usize).div_ceil(8),
         };
-        self.take(num_values, encoding, buf.get(levels..).context("its levels are cut off")?, held)?;
+        self.take(
+            num_values,
+            encoding,
+            buf.get(levels..).context("its levels are cut off")?,
+            held,
+        )?;
         Ok(Page::DataPage {
             buf: buf.into(),
             num_values,
@@ -194,13 +259,20 @@ impl Pages {
         unpacked: usize,
         held: &mut Reservation,
     ) -> anyhow::Result<Page> {
-        let [num_values, num_nulls, num_rows, def, rep] = [1, 2, 3, 5, 6].map(|field| header.get(OF_DATA_V2, field));
+        let [num_values, num_nulls, num_rows, def, rep] =
+            [1, 2, 3, 5, 6].map(|field| header.get(OF_DATA_V2, field));
         let (num_values, def_levels_byte_len, rep_levels_byte_len) = (num_values?, def?, rep?);
         let encoding = header.encoding(OF_DATA_V2, 4)?;
         // Levels come first and are not packed.
         let levels = def_levels_byte_len as usize + rep_levels_byte_len as usize;
-        ensure!(levels <= bytes.len() && levels <= unpacked, "its levels are cut off");
-        let is_compressed = header.ints.get(&(OF_DATA_V2, 7)).is_none_or(|flag| *flag != 0);
+        ensure!(
+            levels <= bytes.len() && levels <= unpacked,
+            "its levels are cut off"
+        );
+        let is_compressed = header
+            .ints
+            .get(&(OF_DATA_V2, 7))
+            .is_none_or(|flag| *flag != 0);
         let mut buf = bytes[..levels].to_vec();
         match is_compressed && unpacked > levels {
             true => buf.extend(self.unpack(&bytes[levels..], unpacked - levels)?),
@@ -221,7 +293,13 @@ impl Pages {
     }
 
     /// Counts values off, and reserves what decoding them takes.
-    fn take(&mut self, n: u32, encoding: Encoding, values: &[u8], held: &mut Reservation) -> anyhow::Result<()> {
+    fn take(
+        &mut self,
+        n: u32,
+        encoding: Encoding,
+        values: &[u8],
+        held: &mut Reservation,
+    ) -> anyhow::Result<()> {
         self.values_left -= i64::from(n);
         let what = || "values of a page of a Parquet file".to_owned();
         match encoding {
@@ -243,16 +321,21 @@ impl Pages {
 }
 
 pub fn unpack(codec: Compression, packed: &[u8], len: usize) -> io::Result<Vec<u8>> {
-    let invalid = |e: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, e.to_string());
+    let invalid =
+        |e: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, e.to_string());
     let mut out = Vec::new();
     match codec {
         Compression::UNCOMPRESSED => out.extend_from_slice(packed),
         Compression::GZIP(_) => {
-            flate2::read::MultiGzDecoder::new(packed).take(len as u64 + 1).read_to_end(&mut out)?;
+            flate2::read::MultiGzDecoder::new(packed)
+                .take(len as u64 + 1)
+                .read_to_end(&mut out)?;
         }
         Compression::SNAPPY => {
             out.resize(len, 0);
-            let n = snap::raw::Decoder::new().decompress(packed, &mut out).map_err(|e| invalid(&e))?;
+            let n = snap::raw::Decoder::new()
+                .decompress(packed, &mut out)
+                .map_err(|e| invalid(&e))?;
             out.truncate(n);
         }
         Compression::ZSTD(_) => {
@@ -265,7 +348,10 @@ pub fn unpack(codec: Compression, packed: &[u8], len: usize) -> io::Result<Vec<u
             let n = lz4_flex::block::decompress_into(packed, &mut out).map_err(|e| invalid(&e))?;
             out.truncate(n);
         }
-        Compression::LZ4 => return unpack_hadoop(packed, len).or_else(|_| unpack(Compression::LZ4_RAW, packed, len)),
+        Compression::LZ4 => {
+            return unpack_hadoop(packed, len)
+                .or_else(|_| unpack(Compression::LZ4_RAW, packed, len));
+        }
         other => return Err(invalid(&format!("{other} cannot be unpacked"))),
     }
     Ok(out)
@@ -278,9 +364,15 @@ fn unpack_hadoop(mut packed: &[u8], len: usize) -> io::Result<Vec<u8>> {
     let mut at = 0usize;
     while let Some((unpacked, rest)) = packed.split_first_chunk() {
         let (n, rest) = rest.split_first_chunk().ok_or_else(cut)?;
-        let (unpacked, n) = (u32::from_be_bytes(*unpacked) as usize, u32::from_be_bytes(*n) as usize);
+        let (unpacked, n) = (
+            u32::from_be_bytes(*unpacked) as usize,
+            u32::from_be_bytes(*n) as usize,
+        );
         let block = rest.get(..n).ok_or_else(cut)?;
-        let to = at.checked_add(unpacked).and_then(|end| out.get_mut(at..end)).ok_or_else(cut)?;
+        let to = at
+            .checked_add(unpacked)
+            .and_then(|end| out.get_mut(at..end))
+            .ok_or_else(cut)?;
         let found = lz4_flex::block::decompress_into(block, to).map_err(io::Error::other)?;
         at += found;
         packed = &rest[n..];
@@ -299,11 +391,14 @@ impl Iterator for Pages {
 
 impl PageReader for Pages {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
-        self.next_page().map_err(|e| ParquetError::External(e.into()))
+        self.next_page()
+            .map_err(|e| ParquetError::External(e.into()))
     }
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
-        Err(ParquetError::General("pages are not looked at in advance".to_owned()))
+        Err(ParquetError::General(
+            "pages are not looked at in advance".to_owned(),
+        ))
     }
 
     fn skip_next_page(&mut self) -> Result<()> {

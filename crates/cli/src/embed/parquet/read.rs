@@ -1,4 +1,5 @@
-//! Texts from a column of strings, however they were written: plain, large, in a dictionary, or as views.
+//! Texts from a column of strings, however they were written: plain, large, in a dictionary, or as
+//! views.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -34,12 +35,21 @@ pub fn rows(
     budget: &Budget,
 ) -> anyhow::Result<impl Iterator<Item = (u64, anyhow::Result<Row>)> + use<>> {
     let (metadata, metadata_held) = guarded(|| metadata(path, budget))?;
-    let names: Vec<String> =
-        metadata.file_metadata().schema().get_fields().iter().map(|f| f.name().to_owned()).collect();
+    let names: Vec<String> = metadata
+        .file_metadata()
+        .schema()
+        .get_fields()
+        .iter()
+        .map(|f| f.name().to_owned())
+        .collect();
     let text = column(&metadata, &fields.text)?
         .ok_or_else(|| Fields::missing("column", &fields.text, "--field", &names))?
         .of_texts(&metadata)?;
-    let id = fields.id_name().map(|name| id_column(&metadata, name, fields, &names)).transpose()?.flatten();
+    let id = fields
+        .id_name()
+        .map(|name| id_column(&metadata, name, fields, &names))
+        .transpose()?
+        .flatten();
     let held = budget.reserve(0, String::new)?;
     Ok(Rows {
         path: path.to_owned(),
@@ -57,7 +67,8 @@ pub fn rows(
     })
 }
 
-/// The column of ids: none where it was not asked for and is not there, or holds what is no name of a row.
+/// The column of ids: none where it was not asked for and is not there, or holds what is no name of
+/// a row.
 fn id_column(
     metadata: &ParquetMetaData,
     name: &str,
@@ -78,7 +89,10 @@ fn id_column(
 fn metadata(path: &Path, budget: &Budget) -> anyhow::Result<(ParquetMetaData, Reservation)> {
     let what = || format!("the metadata of {}", path.display());
     // Opening a pipe waits for its writer.
-    ensure!(path.metadata()?.is_file(), "it is no regular file, which Parquet needs");
+    ensure!(
+        path.metadata()?.is_file(),
+        "it is no regular file, which Parquet needs"
+    );
     let mut file = File::open(path)?;
     let len = file.metadata()?.len();
     let mut tail = [0; 8];
@@ -86,10 +100,19 @@ fn metadata(path: &Path, budget: &Budget) -> anyhow::Result<(ParquetMetaData, Re
     file.seek(SeekFrom::End(-8))?;
     file.read_exact(&mut tail)?;
     let [n, magic] = [&tail[..4], &tail[4..]];
-    ensure!(magic != b"PARE", "its metadata is encrypted, which is not read");
-    ensure!(magic == b"PAR1", "it is no Parquet file, or its end is missing: it does not end with PAR1");
+    ensure!(
+        magic != b"PARE",
+        "its metadata is encrypted, which is not read"
+    );
+    ensure!(
+        magic == b"PAR1",
+        "it is no Parquet file, or its end is missing: it does not end with PAR1"
+    );
     let n = n.first_chunk().map_or(0, |n| u32::from_le_bytes(*n));
-    ensure!(u64::from(n) <= len - 12, "its metadata has {n} bytes, the file has {len}");
+    ensure!(
+        u64::from(n) <= len - 12,
+        "its metadata has {n} bytes, the file has {len}"
+    );
     let mut held = budget.reserve(n as usize * 2, what)?;
     let mut bytes = vec![0; n as usize];
     file.seek(SeekFrom::End(-8 - i64::from(n)))?;
@@ -101,7 +124,10 @@ fn metadata(path: &Path, budget: &Budget) -> anyhow::Result<(ParquetMetaData, Re
         census.depth
     );
     held.grow(census.n_structs.saturating_mul(STRUCT_BYTES), what)?;
-    Ok((ParquetMetaDataReader::decode_metadata(&bytes).context("its metadata")?, held))
+    Ok((
+        ParquetMetaDataReader::decode_metadata(&bytes).context("its metadata")?,
+        held,
+    ))
 }
 
 /// A column of the file's first level.
@@ -113,19 +139,34 @@ struct Column {
 /// The column of this name; an error where there is one that is no column of values.
 fn column(metadata: &ParquetMetaData, name: &str) -> anyhow::Result<Option<Column>> {
     let file = metadata.file_metadata();
-    if !file.schema().get_fields().iter().any(|field| field.name() == name) {
+    if !file
+        .schema()
+        .get_fields()
+        .iter()
+        .any(|field| field.name() == name)
+    {
         return Ok(None);
     }
     let columns = file.schema_descr().columns().iter().enumerate();
-    let found = columns.into_iter().find(|(_, c)| c.path().parts() == [name] && c.max_rep_level() == 0);
-    let (idx, descr) = found.with_context(|| format!("column `{name}` is a list or a group, a string is due"))?;
-    Ok(Some(Column { idx, descr: descr.clone() }))
+    let found = columns
+        .into_iter()
+        .find(|(_, c)| c.path().parts() == [name] && c.max_rep_level() == 0);
+    let (idx, descr) =
+        found.with_context(|| format!("column `{name}` is a list or a group, a string is due"))?;
+    Ok(Some(Column {
+        idx,
+        descr: descr.clone(),
+    }))
 }
 
 impl Column {
     fn of_texts(self, metadata: &ParquetMetaData) -> anyhow::Result<Self> {
         let found = self.descr.physical_type();
-        ensure!(found == Physical::BYTE_ARRAY, "column `{}` is {found}, a string is due", self.descr.name());
+        ensure!(
+            found == Physical::BYTE_ARRAY,
+            "column `{}` is {found}, a string is due",
+            self.descr.name()
+        );
         self.unpackable(metadata)
     }
 
@@ -133,7 +174,12 @@ impl Column {
     fn of_ids(self, metadata: &ParquetMetaData) -> anyhow::Result<Self> {
         use ConvertedType as Old;
         let is_named = match self.descr.logical_type_ref() {
-            Some(LogicalType::String | LogicalType::Enum | LogicalType::Json | LogicalType::Integer(_)) => true,
+            Some(
+                LogicalType::String
+                | LogicalType::Enum
+                | LogicalType::Json
+                | LogicalType::Integer(_),
+            ) => true,
             Some(_) => false,
             None => !matches!(
                 self.descr.converted_type(),
@@ -147,14 +193,27 @@ impl Column {
                     | Old::INTERVAL
             ),
         };
-        let is_stored = matches!(self.descr.physical_type(), Physical::BYTE_ARRAY | Physical::INT32 | Physical::INT64);
-        ensure!(is_named && is_stored, "column `{}` holds neither strings nor integers", self.descr.name());
+        let is_stored = matches!(
+            self.descr.physical_type(),
+            Physical::BYTE_ARRAY | Physical::INT32 | Physical::INT64
+        );
+        ensure!(
+            is_named && is_stored,
+            "column `{}` holds neither strings nor integers",
+            self.descr.name()
+        );
         self.unpackable(metadata)
     }
 
     fn unpackable(self, metadata: &ParquetMetaData) -> anyhow::Result<Self> {
-        let chunks = metadata.row_groups().iter().filter_map(|group| group.columns().get(self.idx));
-        match chunks.map(|chunk| chunk.compression()).find(|codec| !is_known(*codec)) {
+        let chunks = metadata
+            .row_groups()
+            .iter()
+            .filter_map(|group| group.columns().get(self.idx));
+        match chunks
+            .map(|chunk| chunk.compression())
+            .find(|codec| !is_known(*codec))
+        {
             Some(codec) => bail!(
                 "the pages of `{}` are compressed with {codec}; write the file with zstd, snappy, gzip or lz4",
                 self.descr.name()
@@ -167,7 +226,10 @@ impl Column {
     fn is_unsigned(&self) -> bool {
         use ConvertedType::{UINT_8, UINT_16, UINT_32, UINT_64};
         matches!(self.descr.logical_type_ref(), Some(LogicalType::Integer(kind)) if !kind.is_signed)
-            || matches!(self.descr.converted_type(), UINT_8 | UINT_16 | UINT_32 | UINT_64)
+            || matches!(
+                self.descr.converted_type(),
+                UINT_8 | UINT_16 | UINT_32 | UINT_64
+            )
     }
 }
 
@@ -203,24 +265,44 @@ impl Rows {
         }
         self.left -= 1;
         let (texts, ids) = self.columns.as_mut().context("no row group is open")?;
-        let text = texts.next().with_context(|| format!("column `{}`", self.text.descr.name()))?;
-        let id = ids.as_mut().map(Ids::next).transpose().context("the column of ids")?;
+        let text = texts
+            .next()
+            .with_context(|| format!("column `{}`", self.text.descr.name()))?;
+        let id = ids
+            .as_mut()
+            .map(Ids::next)
+            .transpose()
+            .context("the column of ids")?;
         Ok(Some((text, id)))
     }
 
     fn open_group(&mut self) -> anyhow::Result<()> {
         let group = self.metadata.row_group(self.group);
-        self.left = u64::try_from(group.num_rows()).context("a row group has fewer rows than none")?;
+        self.left =
+            u64::try_from(group.num_rows()).context("a row group has fewer rows than none")?;
         self.columns = None;
         let pages = |column: &Column| -> anyhow::Result<(Box<dyn PageReader>, ColumnDescPtr)> {
-            let chunk = group.columns().get(column.idx).context("a row group lacks a column")?;
+            let chunk = group
+                .columns()
+                .get(column.idx)
+                .context("a row group lacks a column")?;
             let kind = chunk.column_descr().physical_type();
-            ensure!(kind == column.descr.physical_type(), "a row group has the column as {kind}");
+            ensure!(
+                kind == column.descr.physical_type(),
+                "a row group has the column as {kind}"
+            );
             let file = File::open(&self.path)?;
-            Ok((Box::new(Pages::new(file, chunk, &self.budget)?), column.descr.clone()))
+            Ok((
+                Box::new(Pages::new(file, chunk, &self.budget)?),
+                column.descr.clone(),
+            ))
         };
         let texts = Values::new(pages(&self.text)?);
-        let ids = self.id.as_ref().map(|id| Ok::<_, anyhow::Error>(Ids::new(id, pages(id)?))).transpose()?;
+        let ids = self
+            .id
+            .as_ref()
+            .map(|id| Ok::<_, anyhow::Error>(Ids::new(id, pages(id)?)))
+            .transpose()?;
         self.columns = Some((texts, ids));
         self.group += 1;
         Ok(())
@@ -230,9 +312,16 @@ impl Rows {
         let column = self.text.descr.name();
         let text = text.with_context(|| format!("`{column}` is null, a string is due"))?;
         ensure!(text.len() as u64 <= MAX_ROW_BYTES, too_long());
-        self.held.grow(text.len().saturating_mul(3), || format!("a row of {}", self.path.display()))?;
-        let text = std::str::from_utf8(text.data()).with_context(|| format!("`{column}` is no UTF-8"))?;
-        Ok(Row { number: self.number, texts: vec![text.to_owned()], id })
+        self.held.grow(text.len().saturating_mul(3), || {
+            format!("a row of {}", self.path.display())
+        })?;
+        let text =
+            std::str::from_utf8(text.data()).with_context(|| format!("`{column}` is no UTF-8"))?;
+        Ok(Row {
+            number: self.number,
+            texts: vec![text.to_owned()],
+            id,
+        })
     }
 }
 
@@ -254,7 +343,9 @@ impl Iterator for Rows {
                 Err(e)
             }
         };
-        self.failed |= row.as_ref().is_err_and(|e| e.chain().any(|cause| cause.is::<OverBudget>()));
+        self.failed |= row
+            .as_ref()
+            .is_err_and(|e| e.chain().any(|cause| cause.is::<OverBudget>()));
         Some((self.number, row))
     }
 }
@@ -272,14 +363,22 @@ impl<T: DataType> Values<T> {
     fn new((pages, descr): (Box<dyn PageReader>, ColumnDescPtr)) -> Self {
         let is_optional = descr.max_def_level() > 0;
         let from = ColumnReaderImpl::new(descr, pages);
-        Self { from, is_optional, defined: Vec::new(), values: Vec::new().into_iter(), at: 0 }
+        Self {
+            from,
+            is_optional,
+            defined: Vec::new(),
+            values: Vec::new().into_iter(),
+            at: 0,
+        }
     }
 
     fn next(&mut self) -> anyhow::Result<Field<T::T>> {
         if self.at == self.defined.len() {
             let mut values = Vec::with_capacity(BATCH_LEN);
             self.defined.clear();
-            let (n, _, _) = self.from.read_records(BATCH_LEN, Some(&mut self.defined), None, &mut values)?;
+            let (n, _, _) =
+                self.from
+                    .read_records(BATCH_LEN, Some(&mut self.defined), None, &mut values)?;
             ensure!(n > 0, "it has fewer values than its row group has rows");
             if !self.is_optional {
                 self.defined.resize(n, 1);
@@ -289,7 +388,11 @@ impl<T: DataType> Values<T> {
         let is_defined = self.defined[self.at] > 0;
         self.at += 1;
         match is_defined {
-            true => Ok(Some(self.values.next().context("it has fewer values than it says")?)),
+            true => Ok(Some(
+                self.values
+                    .next()
+                    .context("it has fewer values than it says")?,
+            )),
             false => Ok(None),
         }
     }
@@ -316,7 +419,9 @@ impl Ids {
             Self::Texts(values) => match values.next()? {
                 Some(text) => {
                     ensure!(text.len() as u64 <= MAX_ROW_BYTES, too_long());
-                    std::str::from_utf8(text.data()).context("it is no UTF-8")?.into()
+                    std::str::from_utf8(text.data())
+                        .context("it is no UTF-8")?
+                        .into()
                 }
                 None => Value::Null,
             },
@@ -348,7 +453,9 @@ fn guarded<T>(run: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     QUIET.set(was_quiet);
     done.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        let text = text
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_default();
         Err(anyhow::anyhow!("the file is damaged: {text}"))
     })
 }

@@ -14,23 +14,40 @@ fn folder() -> PathBuf {
 }
 
 fn texts(path: &Path, id: Id, budget: &Budget) -> Texts {
-    Texts::new(Source::file(path).unwrap(), Fields { text: "text".into(), id }, false, budget).unwrap()
+    Texts::new(
+        Source::file(path).unwrap(),
+        Fields {
+            text: "text".into(),
+            id,
+        },
+        false,
+        budget,
+    )
+    .unwrap()
 }
 
 /// The text and id of each row.
 fn read(path: &Path, id: Id, budget: &Budget) -> anyhow::Result<Vec<(String, Option<Value>)>> {
-    texts(path, id, budget).rows()?.map(|row| row.map(|mut row| (row.texts.remove(0), row.id))).collect()
+    texts(path, id, budget)
+        .rows()?
+        .map(|row| row.map(|mut row| (row.texts.remove(0), row.id)))
+        .collect()
 }
 
 /// Issue 30, 2.5: zstd, large strings, views, dictionaries, CSV, and ids that are kept.
 #[test]
 fn texts_are_those_that_pyarrow_and_pandas_wrote() {
-    let expected: Value = serde_json::from_slice(&std::fs::read(folder().join("expected.json")).unwrap()).unwrap();
-    let (texts, files) = (expected["texts"].as_array().unwrap(), expected["files"].as_object().unwrap());
+    let expected: Value =
+        serde_json::from_slice(&std::fs::read(folder().join("expected.json")).unwrap()).unwrap();
+    let (texts, files) = (
+        expected["texts"].as_array().unwrap(),
+        expected["files"].as_object().unwrap(),
+    );
     assert_eq!(files.len(), 17);
     for (name, ids) in files {
         let budget = Budget::new(1 << 20);
-        let rows = read(&folder().join(name), Id::IfAny, &budget).unwrap_or_else(|e| panic!("{name}: {e:#}"));
+        let rows = read(&folder().join(name), Id::IfAny, &budget)
+            .unwrap_or_else(|e| panic!("{name}: {e:#}"));
         assert_eq!(rows.len(), texts.len(), "{name}");
         for (i, (text, id)) in rows.iter().enumerate() {
             assert_eq!(texts[i], *text, "{name}, row {i}");
@@ -48,18 +65,44 @@ fn columns_that_are_no_texts_are_named() {
     let path = folder().join("string-none.parquet");
     let budget = Budget::unlimited();
     let error = |text: &str, id: Id| {
-        let texts = Texts::new(Source::file(&path).unwrap(), Fields { text: text.into(), id }, false, &budget);
+        let texts = Texts::new(
+            Source::file(&path).unwrap(),
+            Fields {
+                text: text.into(),
+                id,
+            },
+            false,
+            &budget,
+        );
         format!("{:#}", texts.unwrap().rows().err().unwrap())
     };
-    let end = |error: String| error.split_once("string-none.parquet: ").unwrap().1.to_owned();
-    assert_eq!(end(error("n", Id::IfAny)), "column `n` is a list or a group, a string is due");
-    assert_eq!(end(error("id", Id::IfAny)), "column `id` is INT64, a string is due");
-    assert_eq!(end(error("x", Id::IfAny)), "it has no column `x`, it has n, text, id; --field NAME names another");
+    let end = |error: String| {
+        error
+            .split_once("string-none.parquet: ")
+            .unwrap()
+            .1
+            .to_owned()
+    };
+    assert_eq!(
+        end(error("n", Id::IfAny)),
+        "column `n` is a list or a group, a string is due"
+    );
+    assert_eq!(
+        end(error("id", Id::IfAny)),
+        "column `id` is INT64, a string is due"
+    );
+    assert_eq!(
+        end(error("x", Id::IfAny)),
+        "it has no column `x`, it has n, text, id; --field NAME names another"
+    );
     assert_eq!(
         end(error("text", Id::Named("x".into()))),
         "it has no column `x`, it has n, text, id; --id NAME names another"
     );
-    assert_eq!(end(error("text", Id::Named("n".into()))), "column `n` is a list or a group, a string is due");
+    assert_eq!(
+        end(error("text", Id::Named("n".into()))),
+        "column `n` is a list or a group, a string is due"
+    );
 }
 
 /// Issue 30, 3.5: a row of 300 MB in a file of some kB.
@@ -69,11 +112,23 @@ fn a_row_of_parquet_counts_against_the_budget() {
     assert!(path.metadata().unwrap().len() < 100_000);
     let budget = Budget::new(100_000_000);
     let error = read(&path, Id::IfAny, &budget).unwrap_err();
-    assert!(error.chain().any(|cause| cause.is::<OverBudget>()), "{error:#}");
-    assert!(format!("{error:#}").contains("a page of a Parquet file needs 300.0 MB of memory"), "{error:#}");
+    assert!(
+        error.chain().any(|cause| cause.is::<OverBudget>()),
+        "{error:#}"
+    );
+    assert!(
+        format!("{error:#}").contains("a page of a Parquet file needs 300.0 MB of memory"),
+        "{error:#}"
+    );
     assert_eq!(budget.used_bytes(), 0);
-    let error = format!("{:#}", read(&path, Id::IfAny, &Budget::new(400_000_000)).unwrap_err());
-    assert!(error.ends_with("bomb.parquet, row 1: it is longer than 67108864 bytes"), "{error}");
+    let error = format!(
+        "{:#}",
+        read(&path, Id::IfAny, &Budget::new(400_000_000)).unwrap_err()
+    );
+    assert!(
+        error.ends_with("bomb.parquet, row 1: it is longer than 67108864 bytes"),
+        "{error}"
+    );
 }
 
 /// A page that unpacks to more than its header says ends there.
@@ -84,22 +139,45 @@ fn no_page_unpacks_further_than_it_said() {
     std::io::Write::write_all(&mut gzip, &bytes).unwrap();
     let hadoop = {
         let block = lz4_flex::block::compress(&bytes);
-        [&(bytes.len() as u32).to_be_bytes(), &(block.len() as u32).to_be_bytes(), block.as_slice()].concat()
+        [
+            &(bytes.len() as u32).to_be_bytes(),
+            &(block.len() as u32).to_be_bytes(),
+            block.as_slice(),
+        ]
+        .concat()
     };
     for (codec, packed) in [
-        (Compression::GZIP(Default::default()), gzip.finish().unwrap()),
-        (Compression::ZSTD(Default::default()), zstd::bulk::compress(&bytes, 3).unwrap()),
-        (Compression::SNAPPY, snap::raw::Encoder::new().compress_vec(&bytes).unwrap()),
+        (
+            Compression::GZIP(Default::default()),
+            gzip.finish().unwrap(),
+        ),
+        (
+            Compression::ZSTD(Default::default()),
+            zstd::bulk::compress(&bytes, 3).unwrap(),
+        ),
+        (
+            Compression::SNAPPY,
+            snap::raw::Encoder::new().compress_vec(&bytes).unwrap(),
+        ),
         (Compression::LZ4_RAW, lz4_flex::block::compress(&bytes)),
         (Compression::LZ4, hadoop),
     ] {
-        assert_eq!(unpack(codec, &packed, bytes.len()).unwrap(), bytes, "{codec}");
+        assert_eq!(
+            unpack(codec, &packed, bytes.len()).unwrap(),
+            bytes,
+            "{codec}"
+        );
         let less = unpack(codec, &packed, 1000);
-        assert!(less.as_ref().map_or(true, |less| less.len() == 1001 && less.capacity() < 10_000), "{codec}");
+        assert!(
+            less.as_ref()
+                .map_or(true, |less| less.len() == 1001 && less.capacity() < 10_000),
+            "{codec}"
+        );
     }
 }
 
-/// Bytes that are cut off or are others: an error, or other texts; never a panic, and nothing stays reserved.
+/// Bytes that are cut off or are others: an error, or other texts; never a panic, and nothing stays
+/// reserved.
 #[test]
 fn damaged_files_are_errors() {
     let scratch = tempfile::tempdir().unwrap();
@@ -114,17 +192,26 @@ fn damaged_files_are_errors() {
         (state >> 16) as usize % below
     };
     let (mut n_read, mut n_refused) = (0, 0);
-    for name in ["string-snappy", "string-zstd-v2", "dictionary-large", "delta-prefix", "delta-length", "binary-plain"]
-    {
+    for name in [
+        "string-snappy",
+        "string-zstd-v2",
+        "dictionary-large",
+        "delta-prefix",
+        "delta-length",
+        "binary-plain",
+    ] {
         let whole = std::fs::read(folder().join(name).with_extension("parquet")).unwrap();
         for i in 0..200 {
             let mut bytes = whole.clone();
             match i % 4 {
                 0 => bytes.truncate(random(whole.len())),
                 // The metadata is at the end, and most of what is believed is in it.
-                1 => (0..1 + random(3))
-                    .for_each(|_| bytes[whole.len() - 8 - random(whole.len() / 3)] = random(256) as u8),
-                _ => (0..1 + random(4)).for_each(|_| bytes[random(whole.len())] = random(256) as u8),
+                1 => (0..1 + random(3)).for_each(|_| {
+                    bytes[whole.len() - 8 - random(whole.len() / 3)] = random(256) as u8
+                }),
+                _ => {
+                    (0..1 + random(4)).for_each(|_| bytes[random(whole.len())] = random(256) as u8)
+                }
             }
             std::fs::write(&path, &bytes).unwrap();
             match read(&path, Id::IfAny, &budget) {
@@ -134,5 +221,8 @@ fn damaged_files_are_errors() {
             assert_eq!(budget.used_bytes(), 0, "{name}, {i}");
         }
     }
-    assert!(n_read > 50 && n_refused > 500, "{n_read} read, {n_refused} refused");
+    assert!(
+        n_read > 50 && n_refused > 500,
+        "{n_read} read, {n_refused} refused"
+    );
 }

@@ -1,7 +1,9 @@
-//! Thrift's compact protocol, as far as Parquet's headers need it: integers by their fields, all else walked over. Lists
-//! that are longer than the bytes behind them are refused here, so that nobody allocates for them.
+//! Thrift's compact protocol, as far as Parquet's headers need it: integers by their fields, all
+//! else walked over. Lists that are longer than the bytes behind them are refused here, so that
+//! nobody allocates for them.
 //!
-//! Source: `doc/specs/thrift-compact-protocol.md` of Apache Thrift, `parquet.thrift` of Apache Parquet.
+//! Source: `doc/specs/thrift-compact-protocol.md` of Apache Thrift, `parquet.thrift` of Apache
+//! Parquet.
 
 use std::collections::BTreeMap;
 
@@ -28,12 +30,17 @@ pub struct Census {
     pub depth: usize,
 }
 
-/// The integers of a struct by field, and of the structs in it by both fields; the second is 0 for its own.
+/// The integers of a struct by field, and of the structs in it by both fields; the second is 0 for
+/// its own.
 pub type Ints = BTreeMap<(i16, i16), i64>;
 
 impl<'a> Compact<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0, n_structs: 0 }
+        Self {
+            bytes,
+            at: 0,
+            n_structs: 0,
+        }
     }
 
     /// How many bytes were walked.
@@ -65,7 +72,8 @@ impl<'a> Compact<'a> {
         Ok(ints)
     }
 
-    /// Walks a file's metadata, whose field 2 is the schema: groups come before their children, whose number is field 5.
+    /// Walks a file's metadata, whose field 2 is the schema: groups come before their children,
+    /// whose number is field 5.
     pub fn census(&mut self) -> anyhow::Result<Census> {
         let (mut field, mut depth) = (0, 0);
         while let Some(kind) = self.field(&mut field)? {
@@ -75,7 +83,10 @@ impl<'a> Compact<'a> {
                 self.skip(kind, 1)?;
             }
         }
-        Ok(Census { n_structs: self.n_structs, depth })
+        Ok(Census {
+            n_structs: self.n_structs,
+            depth,
+        })
     }
 
     fn schema_depth(&mut self) -> anyhow::Result<usize> {
@@ -93,10 +104,15 @@ impl<'a> Compact<'a> {
             let (mut field, mut children) = (0, 0);
             while let Some(kind) = self.field(&mut field)? {
                 let value = self.int(kind, 2)?;
-                children = if field == 5 { value.unwrap_or(0) } else { children };
+                children = if field == 5 {
+                    value.unwrap_or(0)
+                } else {
+                    children
+                };
             }
             let children = usize::try_from(children).ok().filter(|c| *c < n - i);
-            let children = children.context("a group of the schema has more children than there are elements")?;
+            let children = children
+                .context("a group of the schema has more children than there are elements")?;
             if children > 0 {
                 open.push(children);
                 depth = depth.max(open.len());
@@ -144,7 +160,9 @@ impl<'a> Compact<'a> {
         }
         *id = match head >> 4 {
             0 => i16::try_from(self.zigzag()?)?,
-            step => id.checked_add(i16::from(step)).context("a field has no number")?,
+            step => id
+                .checked_add(i16::from(step))
+                .context("a field has no number")?,
         };
         Ok(Some(head & 15))
     }
@@ -152,7 +170,11 @@ impl<'a> Compact<'a> {
     /// The length of a list and the kind of its items, each of which has a byte at least.
     fn list(&mut self) -> anyhow::Result<(usize, u8)> {
         let head = self.byte()?;
-        let n = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
+        let n = if head >> 4 == 15 {
+            self.varint()?
+        } else {
+            u64::from(head >> 4)
+        };
         let left = self.bytes.len() - self.at;
         ensure!(n <= left as u64, "a list of {n} items has {left} bytes");
         Ok((n as usize, head & 15))
@@ -183,7 +205,10 @@ impl<'a> Compact<'a> {
             }
             11 => {
                 let n = self.varint()?;
-                ensure!(n <= (self.bytes.len() - self.at) as u64, "a map of {n} entries is cut off");
+                ensure!(
+                    n <= (self.bytes.len() - self.at) as u64,
+                    "a map of {n} entries is cut off"
+                );
                 let kinds = if n == 0 { 0 } else { self.byte()? };
                 (0..n).try_for_each(|_| {
                     self.item(kinds >> 4, depth + 1)?;
@@ -211,15 +236,22 @@ impl<'a> Compact<'a> {
     }
 }
 
-/// Where a run of `DELTA_BINARY_PACKED` numbers ends; refused where it holds more than `max` of them.
+/// Where a run of `DELTA_BINARY_PACKED` numbers ends; refused where it holds more than `max` of
+/// them.
 ///
 /// Source: `Encodings.md` of Apache Parquet.
 pub fn delta_end(bytes: &[u8], max: u64) -> anyhow::Result<usize> {
     let mut from = Compact::new(bytes);
     let (block, n_minis, total) = (from.varint()?, from.varint()?, from.varint()?);
     from.zigzag()?;
-    ensure!(total <= max, "{total} lengths are announced for {max} values");
-    ensure!(n_minis > 0 && block.is_multiple_of(n_minis) && block > 0, "a block of {block} in {n_minis} parts");
+    ensure!(
+        total <= max,
+        "{total} lengths are announced for {max} values"
+    );
+    ensure!(
+        n_minis > 0 && block.is_multiple_of(n_minis) && block > 0,
+        "a block of {block} in {n_minis} parts"
+    );
     let (mini, mut left) = (block / n_minis, total.saturating_sub(1));
     while left > 0 {
         from.zigzag()?;
@@ -229,7 +261,9 @@ pub fn delta_end(bytes: &[u8], max: u64) -> anyhow::Result<usize> {
             if left == 0 {
                 break;
             }
-            let bits = u64::from(bytes[widths + i]).checked_mul(mini).context("a block is too long")?;
+            let bits = u64::from(bytes[widths + i])
+                .checked_mul(mini)
+                .context("a block is too long")?;
             from.advance(bits / 8)?;
             left = left.saturating_sub(mini);
         }
@@ -244,10 +278,16 @@ mod tests {
     #[test]
     fn integers_are_found_by_their_fields() {
         // {1: i32 0, 2: i32 150, 5: {1: i32 3, 3: true, 4: binary "ab"}}
-        let bytes = [0x15, 0x00, 0x15, 0xac, 0x02, 0x3c, 0x15, 0x06, 0x21, 0x18, 0x02, b'a', b'b', 0x00, 0x00, 0xff];
+        let bytes = [
+            0x15, 0x00, 0x15, 0xac, 0x02, 0x3c, 0x15, 0x06, 0x21, 0x18, 0x02, b'a', b'b', 0x00,
+            0x00, 0xff,
+        ];
         let mut from = Compact::new(&bytes);
         let ints = from.ints().unwrap();
-        assert_eq!(ints, Ints::from([((1, 0), 0), ((2, 0), 150), ((5, 1), 3), ((5, 3), 1)]));
+        assert_eq!(
+            ints,
+            Ints::from([((1, 0), 0), ((2, 0), 150), ((5, 1), 3), ((5, 3), 1)])
+        );
         assert_eq!(from.position(), bytes.len() - 1);
         for cut in 0..bytes.len() - 1 {
             assert!(Compact::new(&bytes[..cut]).ints().is_err(), "{cut}");
@@ -257,10 +297,18 @@ mod tests {
     #[test]
     fn what_is_announced_and_not_there_is_refused() {
         let error = |bytes: &[u8]| format!("{:#}", Compact::new(bytes).census().err().unwrap());
-        // A schema of 2^31 - 1 elements; a group of it with a million children; structs without end.
-        assert!(error(&[0x29, 0xfc, 0xff, 0xff, 0xff, 0xff, 0x07]).contains("a list of 2147483647 items has 0 bytes"));
+        // A schema of 2^31 - 1 elements; a group of it with a million children; structs without
+        // end.
+        assert!(
+            error(&[0x29, 0xfc, 0xff, 0xff, 0xff, 0xff, 0x07])
+                .contains("a list of 2147483647 items has 0 bytes")
+        );
         let children = [0x29, 0x2c, 0x55, 0x80, 0x89, 0x7a, 0x00, 0x00, 0x00];
-        assert!(error(&children).contains("more children than there are elements"), "{}", error(&children));
+        assert!(
+            error(&children).contains("more children than there are elements"),
+            "{}",
+            error(&children)
+        );
         assert!(error(&[0x1c; 1000]).contains("nested more than 32 deep"));
     }
 
@@ -272,6 +320,11 @@ mod tests {
         assert!(delta_end(&bytes, 2).is_err());
         assert!(delta_end(&bytes[..8], 3).is_err());
         let wide = [0x80, 0x01, 0x04, 0x03, 0x0a, 0x02, 8, 0, 0, 0];
-        assert!(delta_end(&wide, 3).unwrap_err().to_string().contains("32 bytes are announced, 0 are left"));
+        assert!(
+            delta_end(&wide, 3)
+                .unwrap_err()
+                .to_string()
+                .contains("32 bytes are announced, 0 are left")
+        );
     }
 }

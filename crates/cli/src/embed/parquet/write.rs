@@ -4,11 +4,14 @@ use std::io::Write;
 use std::sync::Arc;
 
 use parquet::data_type::{
-    ByteArray, ByteArrayType, DataType, FixedLenByteArray, FixedLenByteArrayType, FloatType, Int32Type, Int64Type,
+    ByteArray, ByteArrayType, DataType, FixedLenByteArray, FixedLenByteArrayType, FloatType,
+    Int32Type, Int64Type,
 };
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::file::writer::{
+    SerializedColumnWriter, SerializedFileWriter, SerializedRowGroupWriter,
+};
 use parquet::schema::parser::parse_message_type;
 use serde_json::Value;
 use thane_engine::embed::output::Format;
@@ -43,7 +46,8 @@ impl IdKind {
     }
 }
 
-/// Write a row for each vector: `row`, the text that it is of, from 0, `embedding`, a list, and where rows have ids `id`.
+/// Write a row for each vector: `row`, the text that it is of, from 0, `embedding`, a list, and
+/// where rows have ids `id`.
 pub fn write(table: &Table<'_>, out: &mut (impl Write + Send)) -> anyhow::Result<()> {
     let element = match table.format.dtype() {
         DType::Fp32 => "FLOAT element",
@@ -77,7 +81,9 @@ pub fn write(table: &Table<'_>, out: &mut (impl Write + Send)) -> anyhow::Result
         for vector in row.vectors.chunks_exact(vector_bytes) {
             group.rows.push(row_idx);
             group.stored.extend_from_slice(vector);
-            group.ids.extend(id_kind.map(|_| row.id.clone().unwrap_or_default()));
+            group
+                .ids
+                .extend(id_kind.map(|_| row.id.clone().unwrap_or_default()));
             group.id_bytes += row.id.as_ref().and_then(Value::as_str).map_or(0, str::len);
         }
         row_idx += 1;
@@ -112,7 +118,9 @@ impl Group {
         id_kind: Option<IdKind>,
     ) -> anyhow::Result<()> {
         if let Some(mut column) = to.next_column()? {
-            column.typed::<Int64Type>().write_batch(&self.rows, None, None)?;
+            column
+                .typed::<Int64Type>()
+                .write_batch(&self.rows, None, None)?;
             column.close()?;
         }
         if let Some(column) = to.next_column()? {
@@ -126,30 +134,60 @@ impl Group {
         Ok(())
     }
 
-    fn write_ids(&self, mut column: SerializedColumnWriter<'_>, kind: IdKind) -> anyhow::Result<()> {
+    fn write_ids(
+        &self,
+        mut column: SerializedColumnWriter<'_>,
+        kind: IdKind,
+    ) -> anyhow::Result<()> {
         let defined: Vec<i16> = self.ids.iter().map(|id| i16::from(!id.is_null())).collect();
         match kind {
             IdKind::Integers => {
                 let values: Vec<i64> = self.ids.iter().filter_map(Value::as_i64).collect();
-                column.typed::<Int64Type>().write_batch(&values, Some(&defined), None)?;
+                column
+                    .typed::<Int64Type>()
+                    .write_batch(&values, Some(&defined), None)?;
             }
             IdKind::Texts => {
-                let text = |id: &Value| id.as_str().map_or_else(|| id.to_string(), str::to_owned).into_bytes();
-                let texts = self.ids.iter().filter(|id| !id.is_null()).map(|id| ByteArray::from(text(id)));
+                let text = |id: &Value| {
+                    id.as_str()
+                        .map_or_else(|| id.to_string(), str::to_owned)
+                        .into_bytes()
+                };
+                let texts = self
+                    .ids
+                    .iter()
+                    .filter(|id| !id.is_null())
+                    .map(|id| ByteArray::from(text(id)));
                 let texts: Vec<ByteArray> = texts.collect();
-                column.typed::<ByteArrayType>().write_batch(&texts, Some(&defined), None)?;
+                column
+                    .typed::<ByteArrayType>()
+                    .write_batch(&texts, Some(&defined), None)?;
             }
         }
         Ok(column.close()?)
     }
 
-    fn write_vectors(&self, column: SerializedColumnWriter<'_>, format: Format, dim: usize) -> anyhow::Result<()> {
+    fn write_vectors(
+        &self,
+        column: SerializedColumnWriter<'_>,
+        format: Format,
+        dim: usize,
+    ) -> anyhow::Result<()> {
         let len = format.stored_len(dim);
-        let integers = || format.read(&self.stored).into_iter().map(|v| v as i32).collect::<Vec<_>>();
+        let integers = || {
+            format
+                .read(&self.stored)
+                .into_iter()
+                .map(|v| v as i32)
+                .collect::<Vec<_>>()
+        };
         match format.dtype() {
             DType::Fp32 => write_lists::<FloatType>(column, &format.read(&self.stored), len),
             DType::Fp16 => {
-                let halves = self.stored.chunks_exact(2).map(|half| FixedLenByteArray::from(half.to_vec()));
+                let halves = self
+                    .stored
+                    .chunks_exact(2)
+                    .map(|half| FixedLenByteArray::from(half.to_vec()));
                 write_lists::<FixedLenByteArrayType>(column, &halves.collect::<Vec<_>>(), len)
             }
             _ => write_lists::<Int32Type>(column, &integers(), len),
@@ -158,10 +196,18 @@ impl Group {
 }
 
 /// Write a column of lists of `len` elements.
-fn write_lists<T: DataType>(mut column: SerializedColumnWriter<'_>, values: &[T::T], len: usize) -> anyhow::Result<()> {
+fn write_lists<T: DataType>(
+    mut column: SerializedColumnWriter<'_>,
+    values: &[T::T],
+    len: usize,
+) -> anyhow::Result<()> {
     // An element is defined at level 1, and all but the first of a list repeat at level 1.
     let defined = vec![1; values.len()];
-    let repeats: Vec<i16> = (0..values.len()).map(|i| i16::from(!i.is_multiple_of(len))).collect();
-    column.typed::<T>().write_batch(values, Some(&defined), Some(&repeats))?;
+    let repeats: Vec<i16> = (0..values.len())
+        .map(|i| i16::from(!i.is_multiple_of(len)))
+        .collect();
+    column
+        .typed::<T>()
+        .write_batch(values, Some(&defined), Some(&repeats))?;
     Ok(column.close()?)
 }

@@ -1,7 +1,9 @@
-//! What Apple's stack says when a program does not work, what it means, and which rules tell the cause.
+//! What Apple's stack says when a program does not work, what it means, and which rules tell the
+//! cause.
 //!
-//! Rows are texts and codes as users meet them. The rules of a row stand in the order in which they were the cause where somebody
-//! found one; a program's own findings come before that order ([`causes`]).
+//! Rows are texts and codes as users meet them. The rules of a row stand in the order in which they
+//! were the cause where somebody found one; a program's own findings come before that order
+//! ([`causes`]).
 
 mod table;
 
@@ -35,14 +37,23 @@ pub struct ErrorRow {
 /// Words that a number is a code behind.
 const BEFORE_CODES: [&str; 6] = ["code", "status", "rc", "err", "error", "failed"];
 
-/// The rows that a text shows, the longest match first; a text that is nothing but a code counts as one.
+/// The rows that a text shows, the longest match first; a text that is nothing but a code counts as
+/// one.
 pub fn find(text: &str) -> Vec<&'static ErrorRow> {
     let text = text.trim().to_ascii_lowercase();
     let mut found: Vec<(usize, &ErrorRow)> = ERRORS
         .iter()
         .filter_map(|row| {
-            let texts = row.texts.iter().filter(|t| has_words(&text, &t.to_ascii_lowercase())).map(|t| t.len() * 2);
-            let codes = row.codes.iter().filter(|c| has_code(&text, c)).map(|c| c.len());
+            let texts = row
+                .texts
+                .iter()
+                .filter(|t| has_words(&text, &t.to_ascii_lowercase()))
+                .map(|t| t.len() * 2);
+            let codes = row
+                .codes
+                .iter()
+                .filter(|c| has_code(&text, c))
+                .map(|c| c.len());
             texts.chain(codes).max().map(|len| (len, row))
         })
         .collect();
@@ -55,10 +66,14 @@ fn has_words(text: &str, words: &str) -> bool {
     let words = words.trim();
     text.match_indices(words).any(|(at, _)| {
         let joins = |c: Option<char>, edge: Option<char>| {
-            c.is_some_and(|c| c.is_ascii_alphanumeric()) && edge.is_some_and(|e| e.is_ascii_alphanumeric())
+            c.is_some_and(|c| c.is_ascii_alphanumeric())
+                && edge.is_some_and(|e| e.is_ascii_alphanumeric())
         };
         !joins(text[..at].chars().next_back(), words.chars().next())
-            && !joins(text[at + words.len()..].chars().next(), words.chars().next_back())
+            && !joins(
+                text[at + words.len()..].chars().next(),
+                words.chars().next_back(),
+            )
     })
 }
 
@@ -67,9 +82,13 @@ fn has_code(text: &str, code: &str) -> bool {
     if text_is_code(text) {
         return true;
     }
-    let words: Vec<&str> = text.split(|c: char| c.is_whitespace() || "=:,;()[]\"'`/".contains(c)).collect();
+    let words: Vec<&str> = text
+        .split(|c: char| c.is_whitespace() || "=:,;()[]\"'`/".contains(c))
+        .collect();
     let words: Vec<&str> = words.into_iter().filter(|w| !w.is_empty()).collect();
-    words.windows(2).any(|w| w[1] == code && BEFORE_CODES.contains(&w[0]))
+    words
+        .windows(2)
+        .any(|w| w[1] == code && BEFORE_CODES.contains(&w[0]))
 }
 
 /// A cause of an error, and how often a program's own findings name it.
@@ -81,16 +100,30 @@ pub struct Cause {
     pub n_findings: usize,
 }
 
-/// The causes of an error: those that a program's audits found first, then in the order of likelihood.
+/// The causes of an error: those that a program's audits found first, then in the order of
+/// likelihood.
 pub fn causes(row: &ErrorRow, audits: &[Audit]) -> Vec<Cause> {
     let found = |rule: &Rule| {
         let of = |a: &Audit| {
-            a.functions.iter().flat_map(|f| &f.findings).chain(&a.findings).filter(|f| f.rule.id == rule.id).count()
+            a.functions
+                .iter()
+                .flat_map(|f| &f.findings)
+                .chain(&a.findings)
+                .filter(|f| f.rule.id == rule.id)
+                .count()
         };
         audits.iter().map(of).sum()
     };
-    let listed = row.causes.iter().filter_map(|id| rules::all().find(|r| r.id == *id));
-    let mut causes: Vec<Cause> = listed.map(|rule| Cause { rule, n_findings: found(rule) }).collect();
+    let listed = row
+        .causes
+        .iter()
+        .filter_map(|id| rules::all().find(|r| r.id == *id));
+    let mut causes: Vec<Cause> = listed
+        .map(|rule| Cause {
+            rule,
+            n_findings: found(rule),
+        })
+        .collect();
     // Stable: likelihood decides among what was found, and among the rest.
     causes.sort_by_key(|c| c.n_findings == 0);
     causes
@@ -104,8 +137,16 @@ mod tests {
     fn rows_are_whole_and_name_rules() {
         for row in ERRORS {
             let texts = [row.title, row.meaning, row.source];
-            assert!(texts.iter().all(|t| !t.is_empty()) && !row.remedies.is_empty(), "{}", row.title);
-            assert!(!row.texts.is_empty() || !row.codes.is_empty(), "{}", row.title);
+            assert!(
+                texts.iter().all(|t| !t.is_empty()) && !row.remedies.is_empty(),
+                "{}",
+                row.title
+            );
+            assert!(
+                !row.texts.is_empty() || !row.codes.is_empty(),
+                "{}",
+                row.title
+            );
             for id in row.causes {
                 assert!(rules::all().any(|r| r.id == *id), "{}: {id}", row.title);
             }
@@ -124,10 +165,22 @@ mod tests {
             ("0x20004", "Too much memory for the engine: 0x20004"),
             ("0x50004", "Too many programs: 0x50004"),
             ("ANECCompile() FAILED", "The engine's compiler failed"),
-            ("ANECF error: ANECCompile(/tmp/x) FAILED: err=(CompilationFailure)", "The engine's compiler failed"),
-            ("Error=_ANECompiler : ANECCompile() FAILED (11)", "The engine's compiler failed"),
-            ("libc++abi: terminating due to uncaught exception of type std::bad_cast: std::bad_cast", "std::bad_cast"),
-            ("Unknown opset 'CoreML8'", "An opset that the system does not read"),
+            (
+                "ANECF error: ANECCompile(/tmp/x) FAILED: err=(CompilationFailure)",
+                "The engine's compiler failed",
+            ),
+            (
+                "Error=_ANECompiler : ANECCompile() FAILED (11)",
+                "The engine's compiler failed",
+            ),
+            (
+                "libc++abi: terminating due to uncaught exception of type std::bad_cast: std::bad_cast",
+                "std::bad_cast",
+            ),
+            (
+                "Unknown opset 'CoreML8'",
+                "An opset that the system does not read",
+            ),
             (
                 "ANE model load has failed for on-device compiled macho. Must re-compile the E5 bundle",
                 "A compiled bundle that the engine does not take",
@@ -149,9 +202,24 @@ mod tests {
 
     #[test]
     fn numbers_that_are_no_codes_are_none() {
-        for text in ["macOS 14", "x14", "0x1da", "layer 11 of 22", "", "hello", "1400"] {
-            assert!(find(text).is_empty(), "{text}: {:?}", find(text).first().map(|r| r.title));
+        for text in [
+            "macOS 14",
+            "x14",
+            "0x1da",
+            "layer 11 of 22",
+            "",
+            "hello",
+            "1400",
+        ] {
+            assert!(
+                find(text).is_empty(),
+                "{text}: {:?}",
+                find(text).first().map(|r| r.title)
+            );
         }
-        assert_eq!(find("rc 22").first().map(|r| r.title), Some("An op that this engine does not have"));
+        assert_eq!(
+            find("rc 22").first().map(|r| r.title),
+            Some("An op that this engine does not have")
+        );
     }
 }

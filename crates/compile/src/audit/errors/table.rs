@@ -17,15 +17,20 @@ const ROW: ErrorRow = ErrorRow {
 
 /// Rules that sources saw end in a failure of the engine's compiler.
 const COMPILE: &[&str] = &[
-    "ANE041", "ANE106", "ANE097", "ANE071", "ANE145", "ANE146", "ANE144", "ANE083", "ANE088", "ANE089", "ANE093",
-    "ANE024", "ANE055", "ANE060", "ANE094",
+    "ANE041", "ANE106", "ANE097", "ANE071", "ANE145", "ANE146", "ANE144", "ANE083", "ANE088",
+    "ANE089", "ANE093", "ANE024", "ANE055", "ANE060", "ANE094",
 ];
 
 /// Every row, the most specific first.
 pub static ERRORS: &[ErrorRow] = &[
     ErrorRow {
         title: "The engine's compiler failed",
-        texts: &["ANECCompile", "CompilationFailure", "failed to compile ANE model", "_ANECompiler"],
+        texts: &[
+            "ANECCompile",
+            "CompilationFailure",
+            "failed to compile ANE model",
+            "_ANECompiler",
+        ],
         codes: &["11"],
         meaning: "A segment that was meant for the engine did not compile. Core ML then runs the whole program elsewhere, \
                   without an error of its own, unless it has states.",
@@ -40,13 +45,16 @@ pub static ERRORS: &[ErrorRow] = &[
     },
     ErrorRow {
         title: "No plan for the program",
-        texts: &["Failed to build the model execution plan", "Error plan build"],
+        texts: &[
+            "Failed to build the model execution plan",
+            "Error plan build",
+        ],
         codes: &["-14", "14", "-1"],
         meaning: "Core ML found no way to run the program with these compute units, often because a state or what is around it \
                   does not lower to the engine. Later calls then say that the model is not loaded.",
         causes: &[
-            "ANE079", "ANE070", "ANE072", "ANE083", "ANE073", "ANE078", "ANE071", "ANE068", "ANE075", "ANE046",
-            "ANE096", "ANE144",
+            "ANE079", "ANE070", "ANE072", "ANE083", "ANE073", "ANE078", "ANE071", "ANE068",
+            "ANE075", "ANE046", "ANE096", "ANE144",
         ],
         remedies: &[
             "Pass the cache in and out instead of a state.",
@@ -58,10 +66,16 @@ pub static ERRORS: &[ErrorRow] = &[
     },
     ErrorRow {
         title: "The engine stopped in a call: 0x1d",
-        texts: &["0x1d", "Program Inference error", "ANEProgramProcessRequestDirect"],
+        texts: &[
+            "0x1d",
+            "Program Inference error",
+            "ANEProgramProcessRequestDirect",
+        ],
         meaning: "The program loaded, and a request to the engine failed: mostly buffers of another stride, size or order than \
                   it was compiled for, or three states and more.",
-        causes: &["ANE062", "ANE068", "ANE069", "ANE137", "ANE155", "ANE070", "ANE128"],
+        causes: &[
+            "ANE062", "ANE068", "ANE069", "ANE137", "ANE155", "ANE070", "ANE128",
+        ],
         remedies: &[
             "Pad last axes of inputs, outputs and states to a multiple of 32.",
             "Keep to one state, of at most two.",
@@ -89,7 +103,10 @@ pub static ERRORS: &[ErrorRow] = &[
         meaning: "Inference failed on the engine; nobody found out more than the models and systems that it happens with: Stable \
                   Diffusion on macOS 14, ControlNet on M1.",
         causes: &["ANE128", "ANE129", "ANE062", "ANE096", "ANE094", "ANE068"],
-        remedies: &["Use cpuAndGPU on that system.", "Cut the model into smaller programs."],
+        remedies: &[
+            "Use cpuAndGPU on that system.",
+            "Cut the model into smaller programs.",
+        ],
         evidence: Evidence::Folklore,
         source: "ml-stable-diffusion issue 251; status lists of CoreML-LLM",
     },
@@ -97,7 +114,9 @@ pub static ERRORS: &[ErrorRow] = &[
         title: "Too much memory for the engine: 0x20004",
         texts: &["0x20004", "Program load failure (0x2"],
         meaning: "Loading went over the engine's memory or its window of about 4 GiB, with what other programs hold.",
-        causes: &["ANE095", "ANE094", "ANE096", "ANE150", "ANE151", "ANE148", "ANE077"],
+        causes: &[
+            "ANE095", "ANE094", "ANE096", "ANE150", "ANE151", "ANE148", "ANE077",
+        ],
         remedies: &[
             "Cut the model into programs of less than 1 GB, or compress weights.",
             "Release programs that are not needed before loading another.",
@@ -110,13 +129,19 @@ pub static ERRORS: &[ErrorRow] = &[
         texts: &["0x50004"],
         meaning: "A process holds about 127 programs of the engine; the next does not load. Each function is one.",
         causes: &["ANE149", "ANE148"],
-        remedies: &["Load fewer functions at once.", "Put several lengths into one program."],
+        remedies: &[
+            "Load fewer functions at once.",
+            "Put several lengths into one program.",
+        ],
         source: "qwen-ane: the 128th program on M5 Max",
         ..ROW
     },
     ErrorRow {
         title: "A compiled bundle that the engine does not take",
-        texts: &["Must re-compile the E5 bundle", "ANE model load has failed for on-device compiled macho"],
+        texts: &[
+            "Must re-compile the E5 bundle",
+            "ANE model load has failed for on-device compiled macho",
+        ],
         meaning: "The program is too large or has too many layers for the device, or the cached bundle is from another process \
                   or release.",
         causes: &["ANE144", "ANE096", "ANE095", "ANE094", "ANE148", "ANE150"],
@@ -129,7 +154,11 @@ pub static ERRORS: &[ErrorRow] = &[
     },
     ErrorRow {
         title: "An opset that the system does not read",
-        texts: &["Unknown opset", "Unable to parse ML Program", "com.apple.mlassetio"],
+        texts: &[
+            "Unknown opset",
+            "Unable to parse ML Program",
+            "com.apple.mlassetio",
+        ],
         meaning: "The system's Core ML is older than the program's opset, or an op is not one of it. This holds for every \
                   compute unit.",
         causes: &["ANE143"],
@@ -156,7 +185,10 @@ pub static ERRORS: &[ErrorRow] = &[
         meaning: "The engine refused a request. Programs with states do so on M5 Max, whatever they are; the status behind the \
                   text tells more.",
         causes: &["ANE080", "ANE068", "ANE069", "ANE070", "ANE062"],
-        remedies: &["Pass the cache in and out instead of a state.", "Look at the status: `thane explain 0x1d`."],
+        remedies: &[
+            "Pass the cache in and out instead of a state.",
+            "Look at the status: `thane explain 0x1d`.",
+        ],
         evidence: Evidence::Folklore,
         source: "VoxCPMANE issues 10 and 15",
     },
@@ -217,7 +249,10 @@ pub static ERRORS: &[ErrorRow] = &[
         codes: &["1"],
         meaning: "The offline compiler refuses the program with an empty list of errors: seen with linear layers of int4.",
         causes: &["ANE083", "ANE084", "ANE101", "ANE097", "ANE041"],
-        remedies: &["Use int8 or palettes for weights.", "Cut the program until it compiles."],
+        remedies: &[
+            "Use int8 or palettes for weights.",
+            "Cut the program until it compiles.",
+        ],
         source: "coreai-models issue 205",
         ..ROW
     },
@@ -254,7 +289,10 @@ pub static ERRORS: &[ErrorRow] = &[
         texts: &["No space left on device"],
         meaning: "The compiler ran out of space: seen with 24 layers of fp16 in one program on iOS 26.1.",
         causes: &["ANE144", "ANE096", "ANE095", "ANE094"],
-        remedies: &["Cut the model into programs.", "Free disk space: a program takes about 260 MB while it compiles."],
+        remedies: &[
+            "Cut the model into programs.",
+            "Free disk space: a program takes about 260 MB while it compiles.",
+        ],
         source: "CoreML-LLM (iOS 26.1), mlx-serve",
         ..ROW
     },

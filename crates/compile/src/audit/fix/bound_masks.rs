@@ -26,12 +26,17 @@ pub const FIX: Fix = Fix {
     run,
 };
 
-/// What fp16 holds, and what stands for more: far below any score, far from overflow when a score is added.
+/// What fp16 holds, and what stands for more: far below any score, far from overflow when a score
+/// is added.
 const FP16_MAX: f32 = 65_504.0;
 const FILL: f32 = 1e4;
 
 fn bounded(x: f32) -> f32 {
-    if x.abs() > FP16_MAX { FILL.copysign(x) } else { x }
+    if x.abs() > FP16_MAX {
+        FILL.copysign(x)
+    } else {
+        x
+    }
 }
 
 fn run(view: &View<'_>, id: OpId) -> Answer {
@@ -44,10 +49,15 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
             Some(Arg::Value(v)) => view.f.constant(*v),
             _ => None,
         };
-        let Some(constant) = literal.and_then(Constant::from_literal) else { continue };
+        let Some(constant) = literal.and_then(Constant::from_literal) else {
+            continue;
+        };
         if constant.any(|x| x.abs() > FP16_MAX) {
             let dtype = constant.dtype;
-            others.push((param.name, new.literal(constant.map(dtype, bounded).literal())));
+            others.push((
+                param.name,
+                new.literal(constant.map(dtype, bounded).literal()),
+            ));
         }
     }
     if others.is_empty() {

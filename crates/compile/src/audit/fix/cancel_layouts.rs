@@ -8,8 +8,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes `exp(x)`. Reshapes that end in the shape where they began, and casts of fp16 to fp32 and back, go in the
-//! same way, bit for bit; two transposes that do not cancel become one.
+//! becomes `exp(x)`. Reshapes that end in the shape where they began, and casts of fp16 to fp32 and
+//! back, go in the same way, bit for bit; two transposes that do not cancel become one.
 
 use thane_mil::edit::{New, Patch};
 use thane_mil::program::{Definition, Function, Op, OpId, Origin, ValueId};
@@ -19,7 +19,10 @@ use crate::driver::{Outcome, Pass, Site};
 use crate::graph::count_uses;
 
 /// The pass.
-pub const PASS: Pass = Pass { name: "cancel_layouts", run };
+pub const PASS: Pass = Pass {
+    name: "cancel_layouts",
+    run,
+};
 
 /// Ops that give each element by itself.
 const UNARY: &[&str] = &[
@@ -59,13 +62,21 @@ fn run(f: &Function) -> Vec<Site> {
     let mut is_touched = vec![false; f.n_values()];
     let mut sites = Vec::new();
     for &id in &f.body().ops {
-        let Some(found) = find(f, id, &n_uses) else { continue };
+        let Some(found) = find(f, id, &n_uses) else {
+            continue;
+        };
         // Sites of one answer must not share ops: what is left is found in the next round.
         if found.values.iter().any(|v| is_touched[v.index()]) {
             continue;
         }
-        found.values.iter().for_each(|v| is_touched[v.index()] = true);
-        sites.push(Site { op: id, outcome: found.outcome });
+        found
+            .values
+            .iter()
+            .for_each(|v| is_touched[v.index()] = true);
+        sites.push(Site {
+            op: id,
+            outcome: found.outcome,
+        });
     }
     sites
 }
@@ -84,12 +95,15 @@ fn find(f: &Function, id: OpId, n_uses: &[u32]) -> Option<Found> {
     let mut between = Vec::new();
     let mut value = last.value_arg("x")?;
     let first = loop {
-        let Definition::Result(op, _) = f.value(value).definition else { return None };
+        let Definition::Result(op, _) = f.value(value).definition else {
+            return None;
+        };
         let made = f.op(op);
         if made.def.name == last.def.name {
             break made;
         }
-        let passes = last.def.name != "cast" && UNARY.contains(&made.def.name) && made.results.len() == 1;
+        let passes =
+            last.def.name != "cast" && UNARY.contains(&made.def.name) && made.results.len() == 1;
         if !passes || between.len() == FURTHEST || n_uses[value.index()] != 1 {
             return None;
         }
@@ -103,8 +117,18 @@ fn find(f: &Function, id: OpId, n_uses: &[u32]) -> Option<Found> {
     }
     let mut values: Vec<ValueId> = between.iter().map(|op| f.op(*op).results[0]).collect();
     values.extend([source, result, first.results[0]]);
-    let writer = Writer { f, id, source, result, between };
-    let outcome = if cancels(f, first, last)? { writer.cancelled()? } else { writer.merged(first, last)? };
+    let writer = Writer {
+        f,
+        id,
+        source,
+        result,
+        between,
+    };
+    let outcome = if cancels(f, first, last)? {
+        writer.cancelled()?
+    } else {
+        writer.merged(first, last)?
+    };
     Some(Found { outcome, values })
 }
 
@@ -119,13 +143,20 @@ fn ty(f: &Function, value: ValueId) -> Option<&TensorType> {
 
 /// Whether the second undoes the first.
 fn cancels(f: &Function, first: &Op, last: &Op) -> Option<bool> {
-    let (source, middle, result) =
-        (ty(f, first.value_arg("x")?)?, ty(f, *first.results.first()?)?, ty(f, *last.results.first()?)?);
+    let (source, middle, result) = (
+        ty(f, first.value_arg("x")?)?,
+        ty(f, *first.results.first()?)?,
+        ty(f, *last.results.first()?)?,
+    );
     Some(match last.def.name {
         "transpose" => composed(f, first, last)?.into_iter().eq(0..source.rank()),
         "reshape" => source.known_shape()? == result.known_shape()?,
         // Widening is exact; the other way digits are lost.
-        _ => source.dtype == result.dtype && source.dtype == DType::Fp16 && middle.dtype == DType::Fp32,
+        _ => {
+            source.dtype == result.dtype
+                && source.dtype == DType::Fp16
+                && middle.dtype == DType::Fp32
+        }
     })
 }
 
@@ -134,7 +165,9 @@ fn composed(f: &Function, first: &Op, last: &Op) -> Option<Vec<usize>> {
     let perm = |op: &Op| -> Option<Vec<usize>> {
         let perm = f.literal_arg(op, "perm")?.to_ints()?;
         let rank = perm.len() as i64;
-        perm.into_iter().map(|p| usize::try_from(if p < 0 { p + rank } else { p }).ok()).collect()
+        perm.into_iter()
+            .map(|p| usize::try_from(if p < 0 { p + rank } else { p }).ok())
+            .collect()
     };
     let (a, b) = (perm(first)?, perm(last)?);
     b.into_iter().map(|axis| a.get(axis).copied()).collect()
@@ -151,7 +184,10 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn origin(&self, op: OpId) -> Origin {
-        Origin { pass: Some(PASS.name), ..self.f.op(op).origin.clone() }
+        Origin {
+            pass: Some(PASS.name),
+            ..self.f.op(op).origin.clone()
+        }
     }
 
     /// The ops between over what the first rearrangement was given.
@@ -160,10 +196,19 @@ impl Writer<'_> {
         let mut value = New::Value(self.source);
         for op in self.between.iter().rev() {
             let made = self.f.op(*op);
-            let args = made.def.params.iter().zip(&made.args).filter_map(|(param, arg)| {
-                let arg = super::rewrite::same(arg.as_ref()?);
-                Some(if param.name == "x" { super::rewrite::one("x", value) } else { (param.name, arg) })
-            });
+            let args = made
+                .def
+                .params
+                .iter()
+                .zip(&made.args)
+                .filter_map(|(param, arg)| {
+                    let arg = super::rewrite::same(arg.as_ref()?);
+                    Some(if param.name == "x" {
+                        super::rewrite::one("x", value)
+                    } else {
+                        (param.name, arg)
+                    })
+                });
             let args = args.collect();
             let name = format!("{}_{}", self.f.value(self.result).name, made.def.name);
             value = patch.insert(self.id, made.def, args, name, self.origin(*op));
@@ -184,16 +229,33 @@ impl Writer<'_> {
             "reshape" => {
                 let shape = super::rewrite::same_arg(last, "shape")?;
                 // 0 stands for the length that the operand has there, which is another now.
-                let plain = self.f.literal_arg(last, "shape")?.to_ints()?.iter().all(|n| *n > 0);
-                plain.then(|| vec![super::rewrite::one("x", New::Value(self.source)), ("shape", shape)])?
+                let plain = self
+                    .f
+                    .literal_arg(last, "shape")?
+                    .to_ints()?
+                    .iter()
+                    .all(|n| *n > 0);
+                plain.then(|| {
+                    vec![
+                        super::rewrite::one("x", New::Value(self.source)),
+                        ("shape", shape),
+                    ]
+                })?
             }
             _ => {
-                let perm: Vec<i32> = composed(self.f, first, last)?.into_iter().map(|p| p as i32).collect();
-                let literal = thane_mil::program::Arg::Literal(thane_mil::literal::Literal::i32s(&perm));
+                let perm: Vec<i32> = composed(self.f, first, last)?
+                    .into_iter()
+                    .map(|p| p as i32)
+                    .collect();
+                let literal =
+                    thane_mil::program::Arg::Literal(thane_mil::literal::Literal::i32s(&perm));
                 let def = thane_mil::opset::find_in("const", self.f.opset)?;
                 let args = vec![("val", thane_mil::edit::NewArg::Same(literal))];
                 let perm = patch.insert(self.id, def, args, "perm", self.origin(self.id));
-                vec![super::rewrite::one("x", New::Value(self.source)), super::rewrite::one("perm", perm)]
+                vec![
+                    super::rewrite::one("x", New::Value(self.source)),
+                    super::rewrite::one("perm", perm),
+                ]
             }
         };
         let name = format!("{}_{}", self.f.value(self.result).name, last.def.name);

@@ -1,7 +1,8 @@
-//! Weights as fixes cut them: plain constants, and those that are computed from codes, scales and tables.
+//! Weights as fixes cut them: plain constants, and those that are computed from codes, scales and
+//! tables.
 //!
-//! A part of a compressed weight is compressed in the same way, of parts of what it is made of. Where a cut does not
-//! fall on the border of a block of scales or of a table, it is refused.
+//! A part of a compressed weight is compressed in the same way, of parts of what it is made of.
+//! Where a cut does not fall on the border of a block of scales or of a table, it is refused.
 
 use thane_mil::data::Data;
 use thane_mil::edit::{New, NewArg};
@@ -33,7 +34,8 @@ enum Form {
         scale: Constant,
         offset: Option<Constant>,
     },
-    /// `constexpr_lut_to_dense` with a type for its codes; `vector` is the axis along which entries of several lie.
+    /// `constexpr_lut_to_dense` with a type for its codes; `vector` is the axis along which entries
+    /// of several lie.
     Palette {
         def: &'static OpDef,
         indices: Constant,
@@ -76,10 +78,17 @@ impl Weight {
     /// What the parameter of an op is bound to.
     pub fn of(view: &View<'_>, op: &Op, name: &str) -> Result<Self, &'static str> {
         if let Some(plain) = Constant::of(view, op, name) {
-            return Ok(Self { shape: plain.shape.clone(), form: Form::Plain(plain) });
+            return Ok(Self {
+                shape: plain.shape.clone(),
+                form: Form::Plain(plain),
+            });
         }
         let value = op.value_arg(name).ok_or(NO_CONSTANT)?;
-        let made = view.f.definer(value).filter(|op| op.def.name.starts_with("constexpr_")).ok_or(NO_CONSTANT)?;
+        let made = view
+            .f
+            .definer(value)
+            .filter(|op| op.def.name.starts_with("constexpr_"))
+            .ok_or(NO_CONSTANT)?;
         let shape = view.known_shape(value).ok_or(NO_CONSTANT)?;
         let form = Form::of(view, made, &shape).ok_or(ODD)?;
         Ok(Self { shape, form })
@@ -95,31 +104,78 @@ impl Weight {
         let rows = |part: &Constant| rows_of(part, axis, n, begin, len);
         let form = match &self.form {
             Form::Plain(c) => Form::Plain(whole(c)),
-            Form::Blocks { def, data, scale, offset } => Form::Blocks {
+            Form::Blocks {
+                def,
+                data,
+                scale,
+                offset,
+            } => Form::Blocks {
                 def,
                 data: whole(data),
                 scale: rows(scale)?,
                 offset: offset.as_ref().map(rows).transpose()?,
             },
-            Form::Palette { def, indices, lut, vector } => {
+            Form::Palette {
+                def,
+                indices,
+                lut,
+                vector,
+            } => {
                 let is_entry = *vector == Some(axis) && indices.shape[axis] == 1 && len != n;
                 if is_entry {
                     return Err(NO_BORDER);
                 }
-                Form::Palette { def, indices: rows(indices)?, lut: rows(lut)?, vector: *vector }
+                Form::Palette {
+                    def,
+                    indices: rows(indices)?,
+                    lut: rows(lut)?,
+                    vector: *vector,
+                }
             }
-            Form::PackedPalette { def, indices, lut } => {
-                Form::PackedPalette { def, indices: whole(indices), lut: lut.clone() }
+            Form::PackedPalette { def, indices, lut } => Form::PackedPalette {
+                def,
+                indices: whole(indices),
+                lut: lut.clone(),
+            },
+            Form::Affine {
+                def,
+                data,
+                zero,
+                scale,
+                axis: own,
+            } => {
+                let along = |c: &Constant| {
+                    if *own == axis && c.shape.len() == 1 {
+                        c.slice(0, begin, len)
+                    } else {
+                        c.clone()
+                    }
+                };
+                Form::Affine {
+                    def,
+                    data: whole(data),
+                    zero: along(zero),
+                    scale: along(scale),
+                    axis: *own,
+                }
             }
-            Form::Affine { def, data, zero, scale, axis: own } => {
-                let along =
-                    |c: &Constant| if *own == axis && c.shape.len() == 1 { c.slice(0, begin, len) } else { c.clone() };
-                Form::Affine { def, data: whole(data), zero: along(zero), scale: along(scale), axis: *own }
-            }
-            Form::Cast { def, source, dtype } => Form::Cast { def, source: whole(source), dtype: dtype.clone() },
-            Form::Sparse { def, elements, mask } => {
-                let (elements, mask) = kept(elements, mask, &self.shape, (axis, begin, len)).ok_or(ODD)?;
-                Form::Sparse { def, elements, mask }
+            Form::Cast { def, source, dtype } => Form::Cast {
+                def,
+                source: whole(source),
+                dtype: dtype.clone(),
+            },
+            Form::Sparse {
+                def,
+                elements,
+                mask,
+            } => {
+                let (elements, mask) =
+                    kept(elements, mask, &self.shape, (axis, begin, len)).ok_or(ODD)?;
+                Form::Sparse {
+                    def,
+                    elements,
+                    mask,
+                }
             }
         };
         Ok(Self { shape, form })
@@ -127,7 +183,11 @@ impl Weight {
 
     /// Without axes of length 1 before the last two, and with `n_ones` of them behind.
     pub fn matrix(self, n_ones: usize) -> Result<Self, &'static str> {
-        let before = self.shape.len().checked_sub(2).ok_or("its weight is no matrix")?;
+        let before = self
+            .shape
+            .len()
+            .checked_sub(2)
+            .ok_or("its weight is no matrix")?;
         if self.shape[..before].iter().any(|n| *n != 1) {
             return Err("there is a matrix for each batch");
         }
@@ -138,23 +198,71 @@ impl Weight {
         };
         let form = match self.form {
             Form::Plain(c) => Form::Plain(reshaped(c)),
-            Form::Blocks { def, data, scale, offset } => {
-                Form::Blocks { def, data: reshaped(data), scale: reshaped(scale), offset: offset.map(reshaped) }
-            }
-            Form::Palette { vector: Some(axis), .. } if axis < before => return Err(ODD),
-            Form::Palette { def, indices, lut, vector } => {
+            Form::Blocks {
+                def,
+                data,
+                scale,
+                offset,
+            } => Form::Blocks {
+                def,
+                data: reshaped(data),
+                scale: reshaped(scale),
+                offset: offset.map(reshaped),
+            },
+            Form::Palette {
+                vector: Some(axis), ..
+            } if axis < before => return Err(ODD),
+            Form::Palette {
+                def,
+                indices,
+                lut,
+                vector,
+            } => {
                 let vector = vector.map(|axis| axis - before);
-                Form::Palette { def, indices: reshaped(indices), lut: reshaped(lut), vector }
+                Form::Palette {
+                    def,
+                    indices: reshaped(indices),
+                    lut: reshaped(lut),
+                    vector,
+                }
             }
-            Form::PackedPalette { def, indices, lut } => Form::PackedPalette { def, indices: reshaped(indices), lut },
-            Form::Affine { axis, zero, scale, .. } if axis < before && zero.shape.len() + scale.shape.len() > 0 => {
+            Form::PackedPalette { def, indices, lut } => Form::PackedPalette {
+                def,
+                indices: reshaped(indices),
+                lut,
+            },
+            Form::Affine {
+                axis, zero, scale, ..
+            } if axis < before && zero.shape.len() + scale.shape.len() > 0 => {
                 return Err(ODD);
             }
-            Form::Affine { def, data, zero, scale, axis } => {
-                Form::Affine { def, data: reshaped(data), zero, scale, axis: axis.saturating_sub(before) }
-            }
-            Form::Cast { def, source, dtype } => Form::Cast { def, source: reshaped(source), dtype },
-            Form::Sparse { def, elements, mask } => Form::Sparse { def, elements, mask: reshaped(mask) },
+            Form::Affine {
+                def,
+                data,
+                zero,
+                scale,
+                axis,
+            } => Form::Affine {
+                def,
+                data: reshaped(data),
+                zero,
+                scale,
+                axis: axis.saturating_sub(before),
+            },
+            Form::Cast { def, source, dtype } => Form::Cast {
+                def,
+                source: reshaped(source),
+                dtype,
+            },
+            Form::Sparse {
+                def,
+                elements,
+                mask,
+            } => Form::Sparse {
+                def,
+                elements,
+                mask: reshaped(mask),
+            },
         };
         let mut shape = self.shape[before..].to_vec();
         shape.extend(std::iter::repeat_n(1, n_ones));
@@ -165,53 +273,110 @@ impl Weight {
     pub fn transposed(self) -> Result<Self, &'static str> {
         let form = match self.form {
             Form::Plain(c) => Form::Plain(c.transposed()),
-            Form::Blocks { def, data, scale, offset } => Form::Blocks {
+            Form::Blocks {
+                def,
+                data,
+                scale,
+                offset,
+            } => Form::Blocks {
                 def,
                 data: data.transposed(),
                 scale: scale.transposed(),
                 offset: offset.map(Constant::transposed),
             },
-            Form::Palette { def, indices, lut, vector } => Form::Palette {
+            Form::Palette {
+                def,
+                indices,
+                lut,
+                vector,
+            } => Form::Palette {
                 def,
                 indices: indices.transposed(),
                 lut: lut.transposed(),
                 vector: vector.map(|axis| 1 - axis),
             },
-            Form::PackedPalette { def, indices, lut } => {
-                Form::PackedPalette { def, indices: indices.transposed(), lut }
+            Form::PackedPalette { def, indices, lut } => Form::PackedPalette {
+                def,
+                indices: indices.transposed(),
+                lut,
+            },
+            Form::Affine {
+                def,
+                data,
+                zero,
+                scale,
+                axis,
+            } => Form::Affine {
+                def,
+                data: data.transposed(),
+                zero,
+                scale,
+                axis: 1 - axis,
+            },
+            Form::Cast { def, source, dtype } => Form::Cast {
+                def,
+                source: source.transposed(),
+                dtype,
+            },
+            Form::Sparse { .. } => {
+                return Err("its weight is sparse, and would have to be transposed");
             }
-            Form::Affine { def, data, zero, scale, axis } => {
-                Form::Affine { def, data: data.transposed(), zero, scale, axis: 1 - axis }
-            }
-            Form::Cast { def, source, dtype } => Form::Cast { def, source: source.transposed(), dtype },
-            Form::Sparse { .. } => return Err("its weight is sparse, and would have to be transposed"),
         };
-        Ok(Self { shape: vec![self.shape[1], self.shape[0]], form })
+        Ok(Self {
+            shape: vec![self.shape[1], self.shape[0]],
+            form,
+        })
     }
 
     /// The constants of it, and the op that computes it from them.
     pub fn write(self, new: &mut Rewrite<'_>) -> New {
         let shape = Literal::Tensor(
             thane_mil::types::TensorType::new(DType::Uint32, [self.shape.len()]),
-            Data::owned(self.shape.iter().flat_map(|n| u32::try_from(*n).unwrap_or(u32::MAX).to_le_bytes()).collect()),
+            Data::owned(
+                self.shape
+                    .iter()
+                    .flat_map(|n| u32::try_from(*n).unwrap_or(u32::MAX).to_le_bytes())
+                    .collect(),
+            ),
         );
         let axis = |axis: usize| Literal::i32(axis as i32);
         let (def, args) = match self.form {
             Form::Plain(c) => return new.literal(c.literal()),
-            Form::Blocks { def, data, scale, offset } => {
+            Form::Blocks {
+                def,
+                data,
+                scale,
+                offset,
+            } => {
                 let mut args = vec![("data", data.literal()), ("scale", scale.literal())];
                 args.extend(offset.map(|o| ("offset", o.literal())));
                 (def, args)
             }
-            Form::Palette { def, indices, lut, vector } => {
+            Form::Palette {
+                def,
+                indices,
+                lut,
+                vector,
+            } => {
                 let mut args = vec![("indices", indices.literal()), ("lut", lut.literal())];
                 args.extend(vector.map(|v| ("vector_axis", axis(v))));
                 (def, args)
             }
-            Form::PackedPalette { def, indices, lut } => {
-                (def, vec![("indices", bytes(indices).literal()), ("lut", lut.literal()), ("shape", shape)])
-            }
-            Form::Affine { def, data, zero, scale, axis: own } => {
+            Form::PackedPalette { def, indices, lut } => (
+                def,
+                vec![
+                    ("indices", bytes(indices).literal()),
+                    ("lut", lut.literal()),
+                    ("shape", shape),
+                ],
+            ),
+            Form::Affine {
+                def,
+                data,
+                zero,
+                scale,
+                axis: own,
+            } => {
                 let (data, zero) = (data.literal(), zero.literal());
                 (
                     def,
@@ -223,18 +388,41 @@ impl Weight {
                     ],
                 )
             }
-            Form::Cast { def, source, dtype } => (def, vec![("source_val", source.literal()), ("output_dtype", dtype)]),
-            Form::Sparse { def, elements, mask } if def.attributes => {
-                (def, vec![("nonzero_data", elements.literal()), ("mask", bytes(mask).literal()), ("shape", shape)])
-            }
-            Form::Sparse { def, elements, mask } => {
-                (def, vec![("nonzero_data", elements.literal()), ("mask", mask.literal())])
-            }
+            Form::Cast { def, source, dtype } => (
+                def,
+                vec![("source_val", source.literal()), ("output_dtype", dtype)],
+            ),
+            Form::Sparse {
+                def,
+                elements,
+                mask,
+            } if def.attributes => (
+                def,
+                vec![
+                    ("nonzero_data", elements.literal()),
+                    ("mask", bytes(mask).literal()),
+                    ("shape", shape),
+                ],
+            ),
+            Form::Sparse {
+                def,
+                elements,
+                mask,
+            } => (
+                def,
+                vec![
+                    ("nonzero_data", elements.literal()),
+                    ("mask", mask.literal()),
+                ],
+            ),
         };
         let bound = args.into_iter().map(|(name, literal)| -> NamedArg {
             // Before iOS 18 what such an op is made of stands in it.
-            let arg =
-                if def.attributes { NewArg::Same(Arg::Literal(literal)) } else { NewArg::One(new.literal(literal)) };
+            let arg = if def.attributes {
+                NewArg::Same(Arg::Literal(literal))
+            } else {
+                NewArg::One(new.literal(literal))
+            };
             (name, arg)
         });
         let bound = bound.collect();
@@ -246,7 +434,13 @@ impl Form {
     fn of(view: &View<'_>, op: &Op, shape: &[usize]) -> Option<Self> {
         let (def, part) = (op.def, |name: &str| Constant::stated(view, op, name));
         let axis = |name: &str, rank: usize| {
-            wrap(view.f.literal_arg(op, name).and_then(|l| l.to_ints()?.first().copied()).unwrap_or(0), rank)
+            wrap(
+                view.f
+                    .literal_arg(op, name)
+                    .and_then(|l| l.to_ints()?.first().copied())
+                    .unwrap_or(0),
+                rank,
+            )
         };
         Some(match def.name {
             "constexpr_blockwise_shift_scale" => {
@@ -254,32 +448,69 @@ impl Form {
                     None => None,
                     Some(_) => Some(part("offset")?),
                 };
-                Self::Blocks { def, data: part("data")?, scale: part("scale")?, offset }
+                Self::Blocks {
+                    def,
+                    data: part("data")?,
+                    scale: part("scale")?,
+                    offset,
+                }
             }
             "constexpr_lut_to_dense" if def.attributes => {
                 let (indices, lut) = (part("indices")?, part("lut")?);
                 let dtype = code_type(lut.shape.iter().product::<usize>().checked_ilog2()?)?;
-                Self::PackedPalette { def, indices: Constant { dtype, shape: shape.to_vec(), ..indices }, lut }
+                Self::PackedPalette {
+                    def,
+                    indices: Constant {
+                        dtype,
+                        shape: shape.to_vec(),
+                        ..indices
+                    },
+                    lut,
+                }
             }
             "constexpr_lut_to_dense" => {
                 let (indices, lut) = (part("indices")?, part("lut")?);
                 let has_vectors = *lut.shape.last()? > 1;
-                let vector = has_vectors.then(|| axis("vector_axis", shape.len())).flatten();
+                let vector = has_vectors
+                    .then(|| axis("vector_axis", shape.len()))
+                    .flatten();
                 if has_vectors && vector.is_none() {
                     return None;
                 }
-                Self::Palette { def, indices, lut, vector }
+                Self::Palette {
+                    def,
+                    indices,
+                    lut,
+                    vector,
+                }
             }
             "constexpr_affine_dequantize" => {
-                let (data, zero, scale) = (part("quantized_data")?, part("zero_point")?, part("scale")?);
-                Self::Affine { def, data, zero, scale, axis: axis("axis", shape.len())? }
+                let (data, zero, scale) =
+                    (part("quantized_data")?, part("zero_point")?, part("scale")?);
+                Self::Affine {
+                    def,
+                    data,
+                    zero,
+                    scale,
+                    axis: axis("axis", shape.len())?,
+                }
             }
-            "constexpr_cast" => {
-                Self::Cast { def, source: part("source_val")?, dtype: view.f.literal_arg(op, "output_dtype")?.clone() }
-            }
+            "constexpr_cast" => Self::Cast {
+                def,
+                source: part("source_val")?,
+                dtype: view.f.literal_arg(op, "output_dtype")?.clone(),
+            },
             "constexpr_sparse_to_dense" => {
-                let mask = Constant { dtype: DType::Uint1, shape: shape.to_vec(), ..part("mask")? };
-                Self::Sparse { def, elements: part("nonzero_data")?, mask }
+                let mask = Constant {
+                    dtype: DType::Uint1,
+                    shape: shape.to_vec(),
+                    ..part("mask")?
+                };
+                Self::Sparse {
+                    def,
+                    elements: part("nonzero_data")?,
+                    mask,
+                }
             }
             _ => return None,
         })
@@ -288,18 +519,34 @@ impl Form {
 
 /// The type of codes of so many bits.
 fn code_type(n_bits: u32) -> Option<DType> {
-    [DType::Uint1, DType::Uint2, DType::Uint4, DType::Uint6, DType::Uint8]
-        .into_iter()
-        .find(|t| t.bits() == n_bits as usize)
+    [
+        DType::Uint1,
+        DType::Uint2,
+        DType::Uint4,
+        DType::Uint6,
+        DType::Uint8,
+    ]
+    .into_iter()
+    .find(|t| t.bits() == n_bits as usize)
 }
 
 /// The bytes of packed codes as a vector.
 fn bytes(codes: Constant) -> Constant {
-    Constant { dtype: DType::Uint8, shape: vec![codes.data.byte_len()], data: codes.data }
+    Constant {
+        dtype: DType::Uint8,
+        shape: vec![codes.data.byte_len()],
+        data: codes.data,
+    }
 }
 
 /// The rows of a part that belong to `len` of `n` elements of an axis.
-fn rows_of(part: &Constant, axis: usize, n: usize, begin: usize, len: usize) -> Result<Constant, &'static str> {
+fn rows_of(
+    part: &Constant,
+    axis: usize,
+    n: usize,
+    begin: usize,
+    len: usize,
+) -> Result<Constant, &'static str> {
     let block = n / part.shape[axis].max(1);
     match part.shape[axis] {
         1 => Ok(part.clone()),
@@ -317,14 +564,20 @@ fn kept(
     shape: &[usize],
     (axis, begin, len): (usize, usize, usize),
 ) -> Option<(Constant, Constant)> {
-    let (bits, stored, width) = (mask.data.to_vec(), elements.data.to_vec(), elements.dtype.bits());
+    let (bits, stored, width) = (
+        mask.data.to_vec(),
+        elements.data.to_vec(),
+        elements.dtype.bits(),
+    );
     let part = mask.slice(axis, begin, len);
     let inner: usize = shape[axis + 1..].iter().product();
     let is_set = |i: usize| bits[i / 8] >> (i % 8) & 1 == 1;
     let n: usize = shape.iter().product();
     let set = (0..n).filter(|i| is_set(*i)).enumerate();
-    let within: Vec<usize> =
-        set.filter(|(_, i)| (begin..begin + len).contains(&(i / inner % shape[axis]))).map(|(k, _)| k).collect();
+    let within: Vec<usize> = set
+        .filter(|(_, i)| (begin..begin + len).contains(&(i / inner % shape[axis])))
+        .map(|(k, _)| k)
+        .collect();
     let mut out = vec![0; (within.len() * width).div_ceil(8)];
     for (to, from) in within.iter().enumerate() {
         if 8 * stored.len() < (from + 1) * width {
@@ -332,6 +585,10 @@ fn kept(
         }
         move_bits(&stored, from * width, width, &mut out, to * width);
     }
-    let elements = Constant { dtype: elements.dtype, shape: vec![within.len()], data: Data::owned(out) };
+    let elements = Constant {
+        dtype: elements.dtype,
+        shape: vec![within.len()],
+        data: Data::owned(out),
+    };
     Some((elements, part))
 }

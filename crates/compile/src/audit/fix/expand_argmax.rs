@@ -6,9 +6,9 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes n - max(where x = max(x) or x is NaN: n - i, else 1) and a `cast`, which alone leaves the
-//! engine. fp16 counts to 2,048. The maximum of numbers with a NaN is NaN, so that the first NaN is
-//! found, as before.
+//! becomes n - max(where x = max(x) or x is NaN: n - i, else 1) and a `cast`, which alone leaves
+//! the engine. fp16 counts to 2,048. The maximum of numbers with a NaN is NaN, so that the first
+//! NaN is found, as before.
 
 use thane_mil::edit::New;
 use thane_mil::program::OpId;
@@ -39,7 +39,8 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
         _ => return Err("it is no argmax or argmin"),
     };
     let (x, dtype, shape) = operand(view, id, "x")?;
-    let axis = wrap(int(view, id, "axis").unwrap_or(-1), shape.len()).ok_or("its axis is none of x")?;
+    let axis =
+        wrap(int(view, id, "axis").unwrap_or(-1), shape.len()).ok_or("its axis is none of x")?;
     let n = shape[axis];
     if n > MOST {
         return Err("fp16 counts to 2048: give the logits out and take the argmax on the host");
@@ -54,14 +55,24 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let left = new.numbers(dtype, &row, (0..n).map(|i| (n - i) as f32));
     // Where nothing is equal to the best, the last position: none beyond it.
     let none = new.number(dtype, 1.0);
-    let best = new.op("select", vec![one("cond", is_best), one("a", left), one("b", none)]);
+    let best = new.op(
+        "select",
+        vec![one("cond", is_best), one("a", left), one("b", none)],
+    );
     let is_number = new.binary("equal", New::Value(x), New::Value(x));
-    let left = new.op("select", vec![one("cond", is_number), one("a", best), one("b", left)]);
+    let left = new.op(
+        "select",
+        vec![one("cond", is_number), one("a", best), one("b", left)],
+    );
     // The first of equals has most left.
     let first = new.reduce("reduce_max", left, &[axis]);
     let n = new.number(dtype, n as f32);
     let y = new.binary("sub", n, first);
-    let y = if out.len() == shape.len() { y } else { new.reshape(y, &out) };
+    let y = if out.len() == shape.len() {
+        y
+    } else {
+        new.reshape(y, &out)
+    };
     let y = new.cast(y, made);
     new.instead(y)
 }

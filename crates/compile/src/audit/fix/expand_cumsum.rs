@@ -6,8 +6,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes `matmul(x, t)` with t[i, j] = 1 where i <= j; another axis than the last is exchanged with it before and
-//! after.
+//! becomes `matmul(x, t)` with t[i, j] = 1 where i <= j; another axis than the last is exchanged
+//! with it before and after.
 
 use thane_mil::edit::New;
 use thane_mil::program::OpId;
@@ -31,12 +31,16 @@ const LONGEST: usize = 2048;
 
 fn run(view: &View<'_>, id: OpId) -> Answer {
     let (x, dtype, shape) = operand(view, id, "x")?;
-    let axis = wrap(int(view, id, "axis").unwrap_or(0), shape.len()).ok_or("its axis is none of x")?;
+    let axis =
+        wrap(int(view, id, "axis").unwrap_or(0), shape.len()).ok_or("its axis is none of x")?;
     let n = shape[axis];
     if n > LONGEST || shape.len() < 2 {
         return Err("its axis is longer than 2048, or x is a vector");
     }
-    let (exclusive, reverse) = (int(view, id, "exclusive") == Some(1), int(view, id, "reverse") == Some(1));
+    let (exclusive, reverse) = (
+        int(view, id, "exclusive") == Some(1),
+        int(view, id, "reverse") == Some(1),
+    );
     let counts = |i: usize, j: usize| {
         let (i, j) = if reverse { (j, i) } else { (i, j) };
         if exclusive { i < j } else { i <= j }
@@ -47,8 +51,16 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let last = shape.len() - 1;
     let mut perm: Vec<usize> = (0..shape.len()).collect();
     perm.swap(axis, last);
-    let x = if axis == last { New::Value(x) } else { new.transpose(New::Value(x), &perm) };
+    let x = if axis == last {
+        New::Value(x)
+    } else {
+        new.transpose(New::Value(x), &perm)
+    };
     let sums = new.binary("matmul", x, triangle);
-    let y = if axis == last { sums } else { new.transpose(sums, &perm) };
+    let y = if axis == last {
+        sums
+    } else {
+        new.transpose(sums, &perm)
+    };
     new.instead(y)
 }

@@ -58,7 +58,10 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
 
 /// e^(x/2) and e^(-x/2): e^x is infinite in fp16 where half of it is not.
 fn half_powers(new: &mut Rewrite<'_>, x: New, dtype: DType) -> (New, New) {
-    let (up, down) = (new.with_number("mul", x, dtype, 0.5), new.with_number("mul", x, dtype, -0.5));
+    let (up, down) = (
+        new.with_number("mul", x, dtype, 0.5),
+        new.with_number("mul", x, dtype, -0.5),
+    );
     (new.unary("exp", up), new.unary("exp", down))
 }
 

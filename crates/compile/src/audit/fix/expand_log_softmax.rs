@@ -25,13 +25,19 @@ pub const FIX: Fix = Fix {
 };
 
 fn run(view: &View<'_>, id: OpId) -> Answer {
-    let p = view.op(id).value_arg("x").ok_or("its operand is written in place")?;
-    let Definition::Result(softmax, _) = view.f.value(p).definition else { return Err("it is not of a softmax") };
+    let p = view
+        .op(id)
+        .value_arg("x")
+        .ok_or("its operand is written in place")?;
+    let Definition::Result(softmax, _) = view.f.value(p).definition else {
+        return Err("it is not of a softmax");
+    };
     if view.op(softmax).def.name != "softmax" {
         return Err("it is not of a softmax");
     }
     let (x, _, shape) = operand(view, softmax, "x")?;
-    let axis = wrap(int(view, softmax, "axis").unwrap_or(-1), shape.len()).ok_or("its axis is none of x")?;
+    let axis = wrap(int(view, softmax, "axis").unwrap_or(-1), shape.len())
+        .ok_or("its axis is none of x")?;
     let mut new = Rewrite::new(view, id, FIX.name);
     let most = new.reduce("reduce_max", New::Value(x), &[axis]);
     let x = new.binary("sub", New::Value(x), most);

@@ -9,7 +9,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes a product of both as numbers; or is the larger, xor the square of the difference, not 1 less it.
+//! becomes a product of both as numbers; or is the larger, xor the square of the difference, not 1
+//! less it.
 
 use thane_mil::edit::New;
 use thane_mil::program::OpId;

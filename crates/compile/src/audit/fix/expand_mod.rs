@@ -30,7 +30,9 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let op = view.op(id);
     let result = *op.results.first().ok_or("it has no result")?;
     if !matches!(view.dtype(result), Some(DType::Fp16 | DType::Fp32)) {
-        return Err("it is a remainder of integers, which are not on the engine either: compute it on the host");
+        return Err(
+            "it is a remainder of integers, which are not on the engine either: compute it on the host",
+        );
     }
     if view.dtype(result) == Some(DType::Fp16) && !is_safe_divisor(view, op) {
         return Err("its divisor in fp16 is no constant of few digits up to 1: compute it in fp32");

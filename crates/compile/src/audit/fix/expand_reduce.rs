@@ -6,8 +6,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes three slices of the axis, multiplied, and a `reshape`; sums, maxima and minima likewise. Means
-//! and products of more than two numbers are written so in fp32 only.
+//! becomes three slices of the axis, multiplied, and a `reshape`; sums, maxima and minima likewise.
+//! Means and products of more than two numbers are written so in fp32 only.
 
 use thane_mil::edit::New;
 use thane_mil::program::OpId;
@@ -40,7 +40,9 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     };
     let (x, dtype, shape) = operand(view, id, "x")?;
     let axes = ints(view, id, "axes").ok_or("its axes are not given")?;
-    let [axis] = axes[..] else { return Err("it is over several axes") };
+    let [axis] = axes[..] else {
+        return Err("it is over several axes");
+    };
     let axis = wrap(axis, shape.len()).ok_or("its axis is none of x")?;
     let n = shape[axis];
     if n > MOST || n == 0 {
@@ -56,9 +58,22 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     if kind == "mul" && n > 2 && dtype == DType::Fp16 {
         return Err("a product in fp16 has parts that fp16 may not hold");
     }
-    let parts: Vec<New> = (0..n).map(|i| new.slice_axis(New::Value(x), &shape, axis, i, 1)).collect();
-    let y = parts.into_iter().reduce(|a, b| new.binary(kind, a, b)).ok_or("there is nothing to reduce")?;
-    let y = if is_mean { new.with_number("mul", y, dtype, 1.0 / n as f32) } else { y };
-    let y = if out.len() == shape.len() { y } else { new.reshape(y, &out) };
+    let parts: Vec<New> = (0..n)
+        .map(|i| new.slice_axis(New::Value(x), &shape, axis, i, 1))
+        .collect();
+    let y = parts
+        .into_iter()
+        .reduce(|a, b| new.binary(kind, a, b))
+        .ok_or("there is nothing to reduce")?;
+    let y = if is_mean {
+        new.with_number("mul", y, dtype, 1.0 / n as f32)
+    } else {
+        y
+    };
+    let y = if out.len() == shape.len() {
+        y
+    } else {
+        new.reshape(y, &out)
+    };
     new.instead(y)
 }

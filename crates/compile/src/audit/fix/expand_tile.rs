@@ -17,8 +17,13 @@ use crate::audit::rules::query::ints;
 use crate::audit::view::View;
 
 /// The fix.
-pub const FIX: Fix =
-    Fix { name: "expand_tile", rules: &["ANE137"], what: "repetitions as joins", numbers: Numbers::Exact, run };
+pub const FIX: Fix = Fix {
+    name: "expand_tile",
+    rules: &["ANE137"],
+    what: "repetitions as joins",
+    numbers: Numbers::Exact,
+    run,
+};
 
 /// Parts of one join.
 const MOST: usize = 64;
@@ -28,7 +33,9 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let x = op.value_arg("x").ok_or("its operand is written in place")?;
     let reps = ints(view, id, "reps").ok_or("only the call knows how often it repeats")?;
     let reps: Option<Vec<usize>> = reps.into_iter().map(|r| usize::try_from(r).ok()).collect();
-    let reps = reps.filter(|r| r.iter().all(|n| (1..=MOST).contains(n))).ok_or("it repeats more than 64 times")?;
+    let reps = reps
+        .filter(|r| r.iter().all(|n| (1..=MOST).contains(n)))
+        .ok_or("it repeats more than 64 times")?;
     let mut new = Rewrite::new(view, id, FIX.name);
     let mut y = New::Value(x);
     for (axis, n) in reps.into_iter().enumerate().filter(|(_, n)| *n > 1) {

@@ -32,7 +32,10 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let x = op.value_arg("x").ok_or("its operand is written in place")?;
     let rank = view.shape(x).ok_or("its operand is no tensor")?.len() as i64;
     let perm = ints(view, id, "perm").ok_or("its order of axes is not given")?;
-    let wrapped: Vec<i64> = perm.iter().map(|p| if *p < 0 { p + rank } else { *p }).collect();
+    let wrapped: Vec<i64> = perm
+        .iter()
+        .map(|p| if *p < 0 { p + rank } else { *p })
+        .collect();
     let mut swapped: Vec<i64> = (0..rank).collect();
     if rank < 2 {
         return Err("its operand is a vector");
@@ -42,7 +45,9 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
         return Err("it exchanges other axes than the last two");
     }
     let result = op.results[0];
-    let [user] = view.users(result)[..] else { return Err("several ops use what it gives") };
+    let [user] = view.users(result)[..] else {
+        return Err("several ops use what it gives");
+    };
     if view.op(user).def.name != "matmul" {
         return Err("no product follows it");
     }
@@ -61,10 +66,25 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
 }
 
 /// The product with other arguments, those that it left out among them.
-fn product(new: &mut Rewrite<'_>, view: &View<'_>, user: OpId, others: &[(&'static str, New)]) -> New {
+fn product(
+    new: &mut Rewrite<'_>,
+    view: &View<'_>,
+    user: OpId,
+    others: &[(&'static str, New)],
+) -> New {
     let op = view.op(user);
-    let kept = op.def.params.iter().filter(|p| !others.iter().any(|(name, _)| *name == p.name));
-    let mut args: Vec<_> = kept.filter_map(|p| Some((p.name, super::rewrite::same_arg(op, p.name)?))).collect();
-    args.extend(others.iter().map(|(name, value)| super::rewrite::one(name, *value)));
+    let kept = op
+        .def
+        .params
+        .iter()
+        .filter(|p| !others.iter().any(|(name, _)| *name == p.name));
+    let mut args: Vec<_> = kept
+        .filter_map(|p| Some((p.name, super::rewrite::same_arg(op, p.name)?)))
+        .collect();
+    args.extend(
+        others
+            .iter()
+            .map(|(name, value)| super::rewrite::one(name, *value)),
+    );
     new.defined(op.def, args)
 }

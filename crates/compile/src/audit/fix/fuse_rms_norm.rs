@@ -9,8 +9,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes a `concat` of x and -x, whose mean is 0 and whose variance is the mean of squares, its `layer_norm`, and the
-//! first half of that.
+//! becomes a `concat` of x and -x, whose mean is 0 and whose variance is the mean of squares, its
+//! `layer_norm`, and the first half of that.
 
 use thane_mil::edit::New;
 use thane_mil::program::OpId;
@@ -35,12 +35,16 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
         return Err("it is no mean of squares");
     }
     let norm = Norm::of(view, id)?;
-    let [axis] = norm.axes[..] else { return Err("it is normed along several axes") };
+    let [axis] = norm.axes[..] else {
+        return Err("it is normed along several axes");
+    };
     let tail = norm.tail()?;
     let shape = view.known_shape(norm.x).ok_or("its shape is not fixed")?;
     let epsilon = norm.epsilon(&tail);
     if epsilon < LEAST {
-        return Err("layer_norm needs an epsilon of 2^-14 at least, and another one computes something else");
+        return Err(
+            "layer_norm needs an epsilon of 2^-14 at least, and another one computes something else",
+        );
     }
     let mut new = Rewrite::new(view, tail.last, FIX.name);
     let x = New::Value(norm.x);
@@ -48,7 +52,10 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let both = new.concat(vec![x, minus], axis);
     let axes = new.ints(&[axis]);
     let epsilon = new.number(norm.dtype, epsilon);
-    let normed = new.op("layer_norm", vec![one("x", both), one("axes", axes), one("epsilon", epsilon)]);
+    let normed = new.op(
+        "layer_norm",
+        vec![one("x", both), one("axes", axes), one("epsilon", epsilon)],
+    );
     let mut twice = shape.clone();
     twice[axis] *= 2;
     let y = new.slice_axis(normed, &twice, axis, 0, shape[axis]);

@@ -28,15 +28,24 @@ pub const FIX: Fix = Fix {
 fn run(view: &View<'_>, id: OpId) -> Answer {
     let (x, _, shape) = operand(view, id, "x")?;
     let powers = view.op(id).results[0];
-    let find = |kind: &str| view.users(powers).iter().copied().find(|u| view.op(*u).def.name == kind);
-    let (sum, quotient) = find("reduce_sum").zip(find("real_div")).ok_or("no sum and quotient follow it")?;
+    let find = |kind: &str| {
+        view.users(powers)
+            .iter()
+            .copied()
+            .find(|u| view.op(*u).def.name == kind)
+    };
+    let (sum, quotient) = find("reduce_sum")
+        .zip(find("real_div"))
+        .ok_or("no sum and quotient follow it")?;
     let total = view.op(sum).results[0];
     let op = view.op(quotient);
     if (op.value_arg("x"), op.value_arg("y")) != (Some(powers), Some(total)) {
         return Err("the quotient is another");
     }
     let axes = ints(view, sum, "axes").ok_or("the axes of its sum are not given")?;
-    let [axis] = axes[..] else { return Err("its sum is over several axes") };
+    let [axis] = axes[..] else {
+        return Err("its sum is over several axes");
+    };
     let axis = wrap(axis, shape.len()).ok_or("its axis is none of x")?;
     if int(view, sum, "keep_dims") != Some(1) {
         return Err("its sum drops the axis");

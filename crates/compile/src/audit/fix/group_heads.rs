@@ -1,4 +1,5 @@
-//! Products of queries with keys or values that are repeated for each group of heads, without the repetition.
+//! Products of queries with keys or values that are repeated for each group of heads, without the
+//! repetition.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [1, 6, 5, 8]> q, tensor<fp16, [1, 2, 9, 8]> k) {
@@ -9,8 +10,9 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes a product of k with q as [1, 2, 15, 8]: the three heads that share a key head are rows of it. It does attention
-//! in one op too, where keys and values are both repeated and no mask has a row for each query.
+//! becomes a product of k with q as [1, 2, 15, 8]: the three heads that share a key head are rows
+//! of it. It does attention in one op too, where keys and values are both repeated and no mask has
+//! a row for each query.
 
 use thane_mil::edit::New;
 use thane_mil::program::{Arg, Definition, OpId, ValueId};
@@ -40,7 +42,12 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let mut n_written = 0;
     for repeated in Repeated::of(view, id)? {
         let mut uses = Vec::new();
-        repeated.follow(view.op(id).results[0], repeated.is_apart, &mut Vec::new(), &mut uses);
+        repeated.follow(
+            view.op(id).results[0],
+            repeated.is_apart,
+            &mut Vec::new(),
+            &mut uses,
+        );
         for taken in uses {
             match repeated.write(&mut new, &taken) {
                 Ok(()) => n_written += 1,
@@ -48,7 +55,11 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
             }
         }
     }
-    if n_written == 0 { Err(refusal) } else { Ok(new.finish()) }
+    if n_written == 0 {
+        Err(refusal)
+    } else {
+        Ok(new.finish())
+    }
 }
 
 /// Keys or values before each of their heads is repeated.
@@ -71,19 +82,28 @@ struct Use {
 }
 
 impl<'a> Repeated<'a> {
-    /// What an op repeats. Copies of something with an axis of length 1 there are those of one head, or lie along an axis
-    /// of their own: both are told, and what takes them decides.
+    /// What an op repeats. Copies of something with an axis of length 1 there are those of one
+    /// head, or lie along an axis of their own: both are told, and what takes them decides.
     fn of(view: &'a View<'a>, id: OpId) -> Result<Vec<Self>, &'static str> {
         let (source, axis, times) = copies(view, id)?;
         let is_new = view.op(id).def.name == "stack";
         let shape = view.known_shape(source).ok_or("its shape is not fixed")?;
-        // Heads, positions and features are the last three axes, and copies of a head lie behind it.
-        let heads = (shape.len() + usize::from(is_new)).checked_sub(3).ok_or("it has no axis of heads")?;
+        // Heads, positions and features are the last three axes, and copies of a head lie behind
+        // it.
+        let heads = (shape.len() + usize::from(is_new))
+            .checked_sub(3)
+            .ok_or("it has no axis of heads")?;
         if axis != heads {
             return Err("it repeats along another axis than that of heads");
         }
         if is_new {
-            return Ok(vec![Self { view, source, shape, times, is_apart: true }]);
+            return Ok(vec![Self {
+                view,
+                source,
+                shape,
+                times,
+                is_apart: true,
+            }]);
         }
         let is_one = shape[axis] == 1;
         if !is_one && int(view, id, "interleave") != Some(1) {
@@ -93,9 +113,21 @@ impl<'a> Repeated<'a> {
         if is_one && heads > 0 {
             let mut shape = shape.clone();
             shape.remove(axis);
-            found.push(Self { view, source, shape, times, is_apart: true });
+            found.push(Self {
+                view,
+                source,
+                shape,
+                times,
+                is_apart: true,
+            });
         }
-        found.push(Self { view, source, shape, times, is_apart: false });
+        found.push(Self {
+            view,
+            source,
+            shape,
+            times,
+            is_apart: false,
+        });
         Ok(found)
     }
 
@@ -120,7 +152,8 @@ impl<'a> Repeated<'a> {
             let op = view.op(user);
             if is_apart {
                 let merged = self.merged();
-                let merges = op.def.name == "reshape" && result_shape(view, user).is_ok_and(|s| s == merged);
+                let merges =
+                    op.def.name == "reshape" && result_shape(view, user).is_ok_and(|s| s == merged);
                 if merges {
                     self.follow(op.results[0], false, views, uses);
                 }
@@ -130,7 +163,10 @@ impl<'a> Repeated<'a> {
                 "cast" => true,
                 "transpose" => ints(view, user, "perm").is_some_and(|perm| {
                     let rank = perm.len();
-                    perm.iter().take(self.heads() + 1).enumerate().all(|(i, p)| wrap(*p, rank) == Some(i))
+                    perm.iter()
+                        .take(self.heads() + 1)
+                        .enumerate()
+                        .all(|(i, p)| wrap(*p, rank) == Some(i))
                 }),
                 _ => false,
             };
@@ -138,8 +174,13 @@ impl<'a> Repeated<'a> {
                 views.push(user);
                 self.follow(op.results[0], false, views, uses);
                 views.pop();
-            } else if op.def.name == "matmul" && op.value_arg("y") == Some(value) || op.def.name == ATTENTION {
-                uses.push(Use { op: user, views: views.clone() });
+            } else if op.def.name == "matmul" && op.value_arg("y") == Some(value)
+                || op.def.name == ATTENTION
+            {
+                uses.push(Use {
+                    op: user,
+                    views: views.clone(),
+                });
             }
         }
     }
@@ -180,8 +221,15 @@ impl<'a> Repeated<'a> {
     /// What is repeated, each head once.
     fn once(&self, new: &mut Rewrite<'_>) -> New {
         let source = New::Value(self.source);
-        let is_so = self.view.known_shape(self.source).is_some_and(|s| s == self.shape);
-        if is_so { source } else { new.reshape(source, &self.shape) }
+        let is_so = self
+            .view
+            .known_shape(self.source)
+            .is_some_and(|s| s == self.shape);
+        if is_so {
+            source
+        } else {
+            new.reshape(source, &self.shape)
+        }
     }
 
     fn instead(
@@ -192,7 +240,9 @@ impl<'a> Repeated<'a> {
         others: &[(&'static str, New)],
     ) -> Result<(), &'static str> {
         let op = self.view.op(id);
-        let q = op.value_arg(queries).ok_or("its queries are written in place")?;
+        let q = op
+            .value_arg(queries)
+            .ok_or("its queries are written in place")?;
         let q = new.reshape(New::Value(q), shape);
         let made = new.again(op, &[&[(queries, q)], others].concat());
         let made = new.reshape(made, &result_shape(self.view, id)?);
@@ -205,17 +255,33 @@ impl<'a> Repeated<'a> {
         let view = self.view;
         let op = view.op(id);
         let repeated = |name: &str| {
-            let taken = op.value_arg(name).ok_or("keys or values are written in place")?;
-            let found = Self::of(view, repetition(view, taken).ok_or("keys or values are not repeated")?)?;
-            let found = found.into_iter().find(|f| view.known_shape(taken).is_some_and(|s| s == f.merged()));
+            let taken = op
+                .value_arg(name)
+                .ok_or("keys or values are written in place")?;
+            let found = Self::of(
+                view,
+                repetition(view, taken).ok_or("keys or values are not repeated")?,
+            )?;
+            let found = found
+                .into_iter()
+                .find(|f| view.known_shape(taken).is_some_and(|s| s == f.merged()));
             let found = found.ok_or("keys or values are split otherwise than into heads")?;
-            let alike = found.times == self.times && found.shape[..=found.heads()] == self.shape[..=self.heads()];
-            if alike { Ok(found) } else { Err("keys and values are repeated otherwise") }
+            let alike = found.times == self.times
+                && found.shape[..=found.heads()] == self.shape[..=self.heads()];
+            if alike {
+                Ok(found)
+            } else {
+                Err("keys and values are repeated otherwise")
+            }
         };
         let (key, value) = (repeated("key")?, repeated("value")?);
         if let Some(mask) = op.arg("attn_mask") {
-            let [mask] = mask.values() else { return Err("its mask is written in place") };
-            let mask = view.known_shape(*mask).ok_or("the shape of its mask is not fixed")?;
+            let [mask] = mask.values() else {
+                return Err("its mask is written in place");
+            };
+            let mask = view
+                .known_shape(*mask)
+                .ok_or("the shape of its mask is not fixed")?;
             if mask.iter().rev().skip(1).take(2).any(|n| *n != 1) {
                 return Err("its mask has a row for each query, or for each head");
             }
@@ -223,7 +289,12 @@ impl<'a> Repeated<'a> {
         let shape = self.grouped(id, "query")?;
         new.before(id);
         let (key, value) = (key.once(new), value.once(new));
-        self.instead(new, id, ("query", &shape), &[("key", key), ("value", value)])
+        self.instead(
+            new,
+            id,
+            ("query", &shape),
+            &[("key", key), ("value", value)],
+        )
     }
 }
 
@@ -238,16 +309,24 @@ fn copies(view: &View<'_>, id: OpId) -> Result<(ValueId, usize, usize), &'static
                 return Err("it repeats along several axes");
             };
             let times = usize::try_from(*times).map_err(|_| "it repeats less than once")?;
-            Ok((op.value_arg("x").ok_or("its operand is written in place")?, axis, times))
+            Ok((
+                op.value_arg("x").ok_or("its operand is written in place")?,
+                axis,
+                times,
+            ))
         }
         "concat" | "stack" => {
-            let Some(Arg::Values(values)) = op.arg("values") else { return Err("it joins nothing") };
+            let Some(Arg::Values(values)) = op.arg("values") else {
+                return Err("it joins nothing");
+            };
             let first = *values.first().ok_or("it joins nothing")?;
             if values.iter().any(|v| *v != first) {
                 return Err("it joins different tensors");
             }
             let rank = result_shape(view, id)?.len();
-            let axis = int(view, id, "axis").and_then(|a| wrap(a, rank)).ok_or("its axis is none")?;
+            let axis = int(view, id, "axis")
+                .and_then(|a| wrap(a, rank))
+                .ok_or("its axis is none")?;
             Ok((first, axis, values.len()))
         }
         _ => Err("only tile, concat and stack repeat"),
@@ -256,7 +335,9 @@ fn copies(view: &View<'_>, id: OpId) -> Result<(ValueId, usize, usize), &'static
 
 /// The op that repeats a value, which a reshape may follow.
 fn repetition(view: &View<'_>, value: ValueId) -> Option<OpId> {
-    let Definition::Result(op, _) = view.f.value(value).definition else { return None };
+    let Definition::Result(op, _) = view.f.value(value).definition else {
+        return None;
+    };
     match view.op(op).def.name {
         "tile" | "concat" | "stack" => Some(op),
         "reshape" => match view.f.value(view.op(op).value_arg("x")?).definition {

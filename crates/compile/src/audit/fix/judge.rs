@@ -36,15 +36,28 @@ pub fn function(program: &Program, f: &Function, target: &Target) -> FunctionAud
     let findings = rules::find(&view);
     let placement = place::place(&view, &findings);
     let latency = latency::predict(&view, &placement);
-    FunctionAudit { name: f.name.clone(), placement, latency, findings }
+    FunctionAudit {
+        name: f.name.clone(),
+        placement,
+        latency,
+        findings,
+    }
 }
 
 /// All functions and the findings of the program together; shares are of all ops.
 pub fn program(program: &Program, target: &Target) -> Measure {
-    let mut sum = Measure::total(program.functions().iter().map(|f| Measure::of(&function(program, f, target))));
+    let mut sum = Measure::total(
+        program
+            .functions()
+            .iter()
+            .map(|f| Measure::of(&function(program, f, target))),
+    );
     let findings = rules::find_in_program(program, target);
     sum.n_findings += findings.len();
-    sum.n_errors += findings.iter().filter(|f| f.rule.severity == Severity::Error).count();
+    sum.n_errors += findings
+        .iter()
+        .filter(|f| f.rule.severity == Severity::Error)
+        .count();
     sum
 }
 
@@ -63,16 +76,27 @@ impl Measure {
             sum.n_errors += m.n_errors;
         }
         let n = sum.n_ops.max(1) as f64;
-        let (residency, residency_of_flops, supported) =
-            (sum.residency / n, sum.residency_of_flops / n, sum.supported / n);
-        Self { residency, residency_of_flops, supported, ..sum }
+        let (residency, residency_of_flops, supported) = (
+            sum.residency / n,
+            sum.residency_of_flops / n,
+            sum.supported / n,
+        );
+        Self {
+            residency,
+            residency_of_flops,
+            supported,
+            ..sum
+        }
     }
 
     /// Of one function.
     pub fn of(audit: &FunctionAudit) -> Self {
         let is_error = |f: &&Finding| f.rule.severity == Severity::Error;
         let ops = &audit.placement.ops;
-        let n_supported = ops.iter().filter(|op| op.is_supported(Backend::Ane)).count();
+        let n_supported = ops
+            .iter()
+            .filter(|op| op.is_supported(Backend::Ane))
+            .count();
         Self {
             ms: audit.latency.ms,
             // A sum of nothing is -0.0.
@@ -95,12 +119,12 @@ fn counts(audit: &FunctionAudit) -> BTreeMap<&'static str, (usize, &Finding)> {
     counts
 }
 
-/// What a prediction may grow by where a finding goes: a quarter of the model's median error of 12 %, since the model
-/// does not know what every rule knows.
+/// What a prediction may grow by where a finding goes: a quarter of the model's median error of 12
+/// %, since the model does not know what every rule knows.
 const LITTLE: f64 = 1.03;
 
-/// What a program that stays on the CPU may lose for the sake of ops that the engine supports, of which there can be
-/// more.
+/// What a program that stays on the CPU may lose for the sake of ops that the engine supports, of
+/// which there can be more.
 const SLOWER: f64 = 1.05;
 
 /// Why a change of a function for the sake of some rules is no gain; nothing where it is one.
@@ -112,22 +136,33 @@ pub fn objection(
 ) -> Option<String> {
     let (old, new) = (counts(before), counts(after));
     // What ailed an op that is written as several may ail each of them.
-    let ailed =
-        |id: &str| before.findings.iter().any(|f| f.rule.id == id && f.op.is_some_and(|op| sites.contains(&op)));
-    let n = |counts: &BTreeMap<&str, (usize, &Finding)>, id: &str| counts.get(id).map_or(0, |(n, _)| *n);
+    let ailed = |id: &str| {
+        before
+            .findings
+            .iter()
+            .any(|f| f.rule.id == id && f.op.is_some_and(|op| sites.contains(&op)))
+    };
+    let n = |counts: &BTreeMap<&str, (usize, &Finding)>, id: &str| {
+        counts.get(id).map_or(0, |(n, _)| *n)
+    };
     for (id, (found, finding)) in &new {
         let harms = finding.rule.severity == Severity::Error
-            || finding.rule.severity == Severity::Warning && finding.rule.effect == Effect::WrongResult;
+            || finding.rule.severity == Severity::Warning
+                && finding.rule.effect == Effect::WrongResult;
         if harms && *found > n(&old, id) && !rules.contains(id) && !ailed(id) {
             return Some(format!("it would bring {id}: {}", finding.message));
         }
     }
     let (was, is) = (Measure::of(before), Measure::of(after));
-    let cured: Vec<&&str> = rules.iter().filter(|id| n(&new, id) < n(&old, id)).collect();
+    let cured: Vec<&&str> = rules
+        .iter()
+        .filter(|id| n(&new, id) < n(&old, id))
+        .collect();
     // A small program may stay on the CPU whatever it is made of.
     let supported = is.supported > was.supported + 1e-9 && is.ms < was.ms * SLOWER;
-    let onto_engine =
-        supported || is.residency_of_flops > was.residency_of_flops + 1e-9 || is.residency > was.residency + 1e-9;
+    let onto_engine = supported
+        || is.residency_of_flops > was.residency_of_flops + 1e-9
+        || is.residency > was.residency + 1e-9;
     // A tenth of a per mille: what only sums up differently is no gain.
     let faster = is.ms < was.ms * (1.0 - 1e-4);
     if cured.is_empty() && !onto_engine && !faster {
@@ -138,16 +173,27 @@ pub fn objection(
         !matches!(effect, Effect::Slow | Effect::OpLeaves)
     });
     if is.n_findings >= was.n_findings && !mends && !onto_engine && !faster {
-        return Some("it brings as many findings as it answers, and nothing is predicted to be better".to_owned());
+        return Some(
+            "it brings as many findings as it answers, and nothing is predicted to be better"
+                .to_owned(),
+        );
     }
-    let off_engine = is.residency < was.residency - 1e-9 && is.residency_of_flops <= was.residency_of_flops + 1e-9;
+    let off_engine = is.residency < was.residency - 1e-9
+        && is.residency_of_flops <= was.residency_of_flops + 1e-9;
     if off_engine {
         let share = |m: &Measure| format!("{:.1} %", m.residency * 100.0);
-        return Some(format!("fewer ops would run on the engine: {} of {}", share(&is), share(&was)));
+        return Some(format!(
+            "fewer ops would run on the engine: {} of {}",
+            share(&is),
+            share(&was)
+        ));
     }
     let slower = is.ms > was.ms * if cured.is_empty() { 1.0 + 1e-4 } else { LITTLE };
     if slower && !mends && !onto_engine {
-        return Some(format!("it is predicted to be slower: {:.3} ms, now {:.3} ms", is.ms, was.ms));
+        return Some(format!(
+            "it is predicted to be slower: {:.3} ms, now {:.3} ms",
+            is.ms, was.ms
+        ));
     }
     None
 }

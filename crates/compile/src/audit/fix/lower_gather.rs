@@ -41,14 +41,20 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     {
         return Err("only a gather of rows is a product: look up on the host");
     }
-    let table = Constant::of(view, op, "x").ok_or("its table is no plain constant: look up on the host")?;
+    let table =
+        Constant::of(view, op, "x").ok_or("its table is no plain constant: look up on the host")?;
     let n = table.shape[0];
     if n > MOST {
         return Err("its table has more than 2048 rows: look up on the host");
     }
     let indices = op.value_arg("indices").ok_or("its indices are constant")?;
-    let index_shape = view.known_shape(indices).ok_or("the shape of its indices is not fixed")?;
-    let (n_indices, width) = (index_shape.iter().product(), table.shape[1..].iter().product());
+    let index_shape = view
+        .known_shape(indices)
+        .ok_or("the shape of its indices is not fixed")?;
+    let (n_indices, width) = (
+        index_shape.iter().product(),
+        table.shape[1..].iter().product(),
+    );
     let out = result_shape(view, id)?;
     let dtype = table.dtype;
     let mut new = Rewrite::new(view, id, FIX.name);
@@ -56,7 +62,10 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let column = new.cast(column, DType::Fp16);
     let below = new.with_number("less", column, DType::Fp16, 0.0);
     let from_end = new.with_number("add", column, DType::Fp16, n as f32);
-    let column = new.op("select", vec![one("cond", below), one("a", from_end), one("b", column)]);
+    let column = new.op(
+        "select",
+        vec![one("cond", below), one("a", from_end), one("b", column)],
+    );
     let row = new.numbers(DType::Fp16, &[1, n], (0..n).map(|i| i as f32));
     let hot = new.binary("equal", column, row);
     let hot = new.cast(hot, dtype);

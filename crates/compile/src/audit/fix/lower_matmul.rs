@@ -7,9 +7,9 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes a `reshape` to [2, 3, 1, 8], a `transpose` by [0, 3, 2, 1], a `conv` with the same bytes as [5, 8, 1, 1],
-//! and the
-//! way back. What is rearranged twice between two products, elementwise ops in between, is not (`cancel_layouts`).
+//! becomes a `reshape` to [2, 3, 1, 8], a `transpose` by [0, 3, 2, 1], a `conv` with the same bytes
+//! as [5, 8, 1, 1], and the way back. What is rearranged twice between two products, elementwise
+//! ops in between, is not (`cancel_layouts`).
 
 use thane_mil::edit::{New, NewArg};
 use thane_mil::program::OpId;
@@ -37,7 +37,9 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
         _ => return Err("only linear and matmul become convolutions"),
     };
     let (x, _, shape) = operand(view, id, "x")?;
-    let [_, k] = weight.shape[..] else { return Err("its weight is no matrix") };
+    let [_, k] = weight.shape[..] else {
+        return Err("its weight is no matrix");
+    };
     if shape.len() < 2 {
         return Err("its operand is a vector");
     }
@@ -60,7 +62,9 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
 /// A bias that is written in place, as a constant of its own.
 fn in_const(new: &mut Rewrite<'_>, bias: NewArg) -> NewArg {
     match bias {
-        NewArg::Same(thane_mil::program::Arg::Literal(literal)) => NewArg::One(new.literal(literal)),
+        NewArg::Same(thane_mil::program::Arg::Literal(literal)) => {
+            NewArg::One(new.literal(literal))
+        }
         other => other,
     }
 }
@@ -70,7 +74,12 @@ fn matrix(view: &View<'_>, id: OpId) -> Result<Weight, &'static str> {
     if int(view, id, "transpose_x") == Some(1) {
         return Err("its operand is transposed first");
     }
-    // A weight of higher rank than the operand gives the result axes that the operand lacks; the last reshape has them.
+    // A weight of higher rank than the operand gives the result axes that the operand lacks; the
+    // last reshape has them.
     let weight = Weight::of(view, view.op(id), "y")?.matrix(0)?;
-    if int(view, id, "transpose_y") == Some(1) { Ok(weight) } else { weight.transposed() }
+    if int(view, id, "transpose_y") == Some(1) {
+        Ok(weight)
+    } else {
+        weight.transposed()
+    }
 }

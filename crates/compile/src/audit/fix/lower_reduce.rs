@@ -6,8 +6,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes `matmul(w, x)` with w[0, i] = 1/400: nothing is transposed, and no sum of parts is larger
-//! than the largest of x.
+//! becomes `matmul(w, x)` with w[0, i] = 1/400: nothing is transposed, and no sum of parts is
+//! larger than the largest of x.
 
 use thane_mil::edit::New;
 use thane_mil::program::OpId;
@@ -32,7 +32,9 @@ const MOST_OF_MEAN: usize = 1 << 14;
 fn run(view: &View<'_>, id: OpId) -> Answer {
     let (x, dtype, shape) = operand(view, id, "x")?;
     let axes = ints(view, id, "axes").ok_or("its axes are not given")?;
-    let [axis] = axes[..] else { return Err("it is over several axes") };
+    let [axis] = axes[..] else {
+        return Err("it is over several axes");
+    };
     let axis = wrap(axis, shape.len()).ok_or("its axis is none of x")?;
     if axis + 2 != shape.len() {
         return Err("it is not along the axis before the last");
@@ -55,6 +57,10 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     row[shape.len() - 1] = n;
     let weights = new.numbers(dtype, &row, std::iter::repeat_n(weight, n));
     let y = new.binary("matmul", weights, New::Value(x));
-    let y = if out.len() == shape.len() { y } else { new.reshape(y, &out) };
+    let y = if out.len() == shape.len() {
+        y
+    } else {
+        new.reshape(y, &out)
+    };
     new.instead(y)
 }

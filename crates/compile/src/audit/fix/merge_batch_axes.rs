@@ -33,15 +33,24 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     }
     // Two neighbours that both operands have alike, or that one of them has not at all.
     let alike = |i: usize| a[i] == b[i] && a[i + 1] == b[i + 1];
-    let alone = |i: usize| [(&a, &b), (&b, &a)].iter().any(|(s, _)| s[i] == 1 && s[i + 1] == 1);
-    let at = (0..2).find(|i| alike(*i) || alone(*i)).ok_or("its batch axes are repeated, each for another operand")?;
+    let alone = |i: usize| {
+        [(&a, &b), (&b, &a)]
+            .iter()
+            .any(|(s, _)| s[i] == 1 && s[i + 1] == 1)
+    };
+    let at = (0..2)
+        .find(|i| alike(*i) || alone(*i))
+        .ok_or("its batch axes are repeated, each for another operand")?;
     let merged = |shape: &[usize]| {
         let mut merged = shape.to_vec();
         merged[at] *= merged.remove(at + 1);
         merged
     };
     let mut new = Rewrite::new(view, id, FIX.name);
-    let (x, y) = (new.reshape(New::Value(x), &merged(&a)), new.reshape(New::Value(y), &merged(&b)));
+    let (x, y) = (
+        new.reshape(New::Value(x), &merged(&a)),
+        new.reshape(New::Value(y), &merged(&b)),
+    );
     let z = new.again(view.op(id), &[("x", x), ("y", y)]);
     let z = new.reshape(z, &out);
     new.instead(z)

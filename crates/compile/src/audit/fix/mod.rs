@@ -1,12 +1,14 @@
-//! Rewrites of what the rules find, each kept only where it is proven to compute the same and predicted to help.
-//! One that changes precision or ranges is lossy: it is tried only where the prover has a bound for it.
+//! Rewrites of what the rules find, each kept only where it is proven to compute the same and
+//! predicted to help. One that changes precision or ranges is lossy: it is tried only where the
+//! prover has a bound for it.
 //!
-//! A fix answers for one op that one of its rules found: a patch, or why there is none. [`run`] tries each fix on each
-//! function, cleans up after it, judges the function anew, and asks a [`Prover`], which runs both forms: this crate
-//! runs nothing. Adding one is a file, its line in [`FIXES`], and `tests/fixes/<name>.mil`.
+//! A fix answers for one op that one of its rules found: a patch, or why there is none. [`run`]
+//! tries each fix on each function, cleans up after it, judges the function anew, and asks a
+//! [`Prover`], which runs both forms: this crate runs nothing. Adding one is a file, its line in
+//! [`FIXES`], and `tests/fixes/<name>.mil`.
 //!
-//! A fix is no `Pass` of the [`driver`](crate::driver): it needs the target and the findings, and what it writes is
-//! not the same bit for bit. What cleans up after it is.
+//! A fix is no `Pass` of the [`driver`](crate::driver): it needs the target and the findings, and
+//! what it writes is not the same bit for bit. What cleans up after it is.
 
 mod bound_masks;
 pub mod cancel_layouts;
@@ -78,8 +80,9 @@ pub struct Fix {
     pub run: fn(&View<'_>, OpId) -> Answer,
 }
 
-/// Every fix, in the order that they are tried: what folds and narrows first, then what changes the form of ops, then
-/// sizes. Where two answer one rule at the same ops, the one that is predicted to be faster is kept.
+/// Every fix, in the order that they are tried: what folds and narrows first, then what changes the
+/// form of ops, then sizes. Where two answer one rule at the same ops, the one that is predicted to
+/// be faster is kept.
 pub static FIXES: &[Fix] = &[
     fold_integers::FIX,
     bound_masks::FIX,
@@ -148,9 +151,14 @@ pub fn run(
     prover: &mut dyn Prover,
 ) -> Result<(Program, Report), FixError> {
     valid::check(&program).map_err(FixError::Illegal)?;
-    let fixes: Vec<&'static Fix> = FIXES.iter().filter(|f| options.only.is_none_or(|name| name == f.name)).collect();
+    let fixes: Vec<&'static Fix> = FIXES
+        .iter()
+        .filter(|f| options.only.is_none_or(|name| name == f.name))
+        .collect();
     if let (true, Some(name)) = (fixes.is_empty(), options.only) {
-        return Err(FixError::Unknown { name: name.to_owned() });
+        return Err(FixError::Unknown {
+            name: name.to_owned(),
+        });
     }
     let before = judge::program(&program, target);
     let mut steps = Vec::new();
@@ -179,18 +187,33 @@ pub fn run(
     let (program, tried) = trials.finish();
     steps.extend(tried);
     let after = judge::program(&program, target);
-    Ok((program, Report { target: *target, before, after, steps, left, interface }))
+    Ok((
+        program,
+        Report {
+            target: *target,
+            before,
+            after,
+            steps,
+            left,
+            interface,
+        },
+    ))
 }
 
-/// The program in an opset that the release reads, where it can be said in one; nothing of it changes but the forms
-/// of ops.
+/// The program in an opset that the release reads, where it can be said in one; nothing of it
+/// changes but the forms of ops.
 fn lowered(program: Program, target: &Target, steps: &mut Vec<Step>) -> Program {
     let newest = target.release.opset;
     if program.functions().iter().all(|f| f.opset <= newest) {
         return program;
     }
     let (verdict, program) = match with_opset(&program, newest) {
-        Ok(lower) => (Verdict::Kept(Proof::Equal("each op is the same op in an older form".to_owned())), lower),
+        Ok(lower) => (
+            Verdict::Kept(Proof::Equal(
+                "each op is the same op in an older form".to_owned(),
+            )),
+            lower,
+        ),
         Err(violations) => (Verdict::Rejected(violations[0].to_string()), program),
     };
     steps.push(Step {

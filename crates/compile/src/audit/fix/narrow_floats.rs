@@ -7,9 +7,9 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes a `cast` of x to fp16, both ops in fp16, and a `cast` of y back; casts between the two cancel. A constant
-//! that
-//! fp16 cannot hold is a reason not to; an epsilon that it cannot is the least that the engine does not flush to 0.
+//! becomes a `cast` of x to fp16, both ops in fp16, and a `cast` of y back; casts between the two
+//! cancel. A constant that fp16 cannot hold is a reason not to; an epsilon that it cannot is the
+//! least that the engine does not flush to 0.
 
 use thane_mil::edit::{New, NewArg};
 use thane_mil::literal::Literal;
@@ -23,8 +23,13 @@ use super::{Answer, Fix, Numbers};
 use crate::audit::view::View;
 
 /// The fix.
-pub const FIX: Fix =
-    Fix { name: "narrow_floats", rules: &["ANE048"], what: "fp32 arithmetic in fp16", numbers: Numbers::Lossy, run };
+pub const FIX: Fix = Fix {
+    name: "narrow_floats",
+    rules: &["ANE048"],
+    what: "fp32 arithmetic in fp16",
+    numbers: Numbers::Lossy,
+    run,
+};
 
 const FP16_MAX: f32 = 65_504.0;
 
@@ -53,7 +58,12 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     Ok(new.finish())
 }
 
-fn narrowed(view: &View<'_>, new: &mut Rewrite<'_>, param: &str, arg: &Arg) -> Result<NewArg, &'static str> {
+fn narrowed(
+    view: &View<'_>,
+    new: &mut Rewrite<'_>,
+    param: &str,
+    arg: &Arg,
+) -> Result<NewArg, &'static str> {
     Ok(match arg {
         Arg::Literal(literal) => match half(literal, param)? {
             Some(half) => NewArg::One(new.literal(half)),
@@ -61,7 +71,9 @@ fn narrowed(view: &View<'_>, new: &mut Rewrite<'_>, param: &str, arg: &Arg) -> R
         },
         Arg::Value(v) if view.dtype(*v) != Some(DType::Fp32) => NewArg::One(New::Value(*v)),
         Arg::Value(v) if widened(view, *v).is_some() => {
-            let stored = widened(view, *v).cloned().ok_or("its weight is no constant")?;
+            let stored = widened(view, *v)
+                .cloned()
+                .ok_or("its weight is no constant")?;
             NewArg::One(new.literal(stored))
         }
         Arg::Value(v) => match view.f.constant(*v) {
@@ -69,7 +81,9 @@ fn narrowed(view: &View<'_>, new: &mut Rewrite<'_>, param: &str, arg: &Arg) -> R
                 Some(half) => NewArg::One(new.literal(half)),
                 None => return Err("a constant of it cannot be narrowed"),
             },
-            None if view.is_constant(*v) => return Err("its weight is compressed, with scales in fp32"),
+            None if view.is_constant(*v) => {
+                return Err("its weight is compressed, with scales in fp32");
+            }
             None => NewArg::One(new.cast(New::Value(*v), DType::Fp16)),
         },
         Arg::Values(vs) => {
@@ -84,13 +98,20 @@ fn narrowed(view: &View<'_>, new: &mut Rewrite<'_>, param: &str, arg: &Arg) -> R
 
 /// The fp16 constant that a value is made of, where it is only widened.
 fn widened<'a>(view: &View<'a>, value: ValueId) -> Option<&'a Literal> {
-    let op = view.f.definer(value).filter(|op| op.def.name == "constexpr_cast")?;
-    view.f.literal_arg(op, "source_val").filter(|l| l.ty().tensor().is_some_and(|t| t.dtype == DType::Fp16))
+    let op = view
+        .f
+        .definer(value)
+        .filter(|op| op.def.name == "constexpr_cast")?;
+    view.f
+        .literal_arg(op, "source_val")
+        .filter(|l| l.ty().tensor().is_some_and(|t| t.dtype == DType::Fp16))
 }
 
 /// A constant of fp32 in fp16; nothing where it is of another type.
 fn half(literal: &Literal, param: &str) -> Result<Option<Literal>, &'static str> {
-    let Some(wide) = Constant::from_literal(literal).filter(|c| c.dtype == DType::Fp32) else { return Ok(None) };
+    let Some(wide) = Constant::from_literal(literal).filter(|c| c.dtype == DType::Fp32) else {
+        return Ok(None);
+    };
     if wide.any(|x| x.is_finite() && x.abs() > FP16_MAX) {
         return Err("it has a constant that fp16 cannot hold");
     }

@@ -10,8 +10,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes the same with 512 channels between the two: w has 12 rows of zeros more, v 12 columns. What is elementwise in
-//! between stays as wide; anything else gets a slice.
+//! becomes the same with 512 channels between the two: w has 12 rows of zeros more, v 12 columns.
+//! What is elementwise in between stays as wide; anything else gets a slice.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -68,7 +68,12 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     if n.is_multiple_of(ROW_LEN) {
         return Err("its outputs are a multiple of 32 already");
     }
-    let mut region = Region { view, axis: product.axis, n, ops: BTreeSet::from([place(view, id)?]) };
+    let mut region = Region {
+        view,
+        axis: product.axis,
+        n,
+        ops: BTreeSet::from([place(view, id)?]),
+    };
     region.grow()?;
     Writer {
         region: &region,
@@ -104,15 +109,24 @@ impl Product {
         let op = view.op(id);
         let (_, _, x) = operand(view, id, "x")?;
         let out = result_shape(view, id)?;
-        let last = out.len().checked_sub(1).filter(|_| out.len() == x.len()).ok_or("its result has other axes")?;
+        let last = out
+            .len()
+            .checked_sub(1)
+            .filter(|_| out.len() == x.len())
+            .ok_or("its result has other axes")?;
         let (param, axis) = match op.def.name {
             "linear" => ("weight", last),
             "conv" if int(view, id, "groups").unwrap_or(1) == 1 => ("weight", 1),
             "matmul" if int(view, id, "transpose_x") != Some(1) => ("y", last),
             _ => return Err("only products with constants are padded"),
         };
-        let weight = Constant::of(view, op, param).ok_or("its weight is compressed or no constant")?;
-        let first = weight.shape.len().checked_sub(2).ok_or("its weight is a vector")?;
+        let weight =
+            Constant::of(view, op, param).ok_or("its weight is compressed or no constant")?;
+        let first = weight
+            .shape
+            .len()
+            .checked_sub(2)
+            .ok_or("its weight is a vector")?;
         let (outputs, inputs) = match op.def.name {
             "matmul" if int(view, id, "transpose_y") != Some(1) => (first + 1, first),
             "matmul" => (first, first + 1),
@@ -122,7 +136,15 @@ impl Product {
             None => None,
             Some(_) => Some(Constant::of(view, op, "bias").ok_or("its bias is no plain constant")?),
         };
-        Ok(Self { param, n: out[axis], weight, outputs, inputs, bias, axis })
+        Ok(Self {
+            param,
+            n: out[axis],
+            weight,
+            outputs,
+            inputs,
+            bias,
+            axis,
+        })
     }
 }
 
@@ -145,7 +167,9 @@ impl Region<'_> {
         let mut open: Vec<OpId> = self.ops.iter().map(|(_, op)| *op).collect();
         while let Some(op) = open.pop() {
             for &user in self.view.users(self.view.op(op).results[0]) {
-                let Ok(at) = place(self.view, user) else { continue };
+                let Ok(at) = place(self.view, user) else {
+                    continue;
+                };
                 let mut taken = BTreeSet::new();
                 if self.ops.contains(&at) || !self.widens(user, DEEPEST, &mut taken) {
                     continue;
@@ -160,20 +184,29 @@ impl Region<'_> {
         Ok(())
     }
 
-    /// Whether an elementwise op can give a wider result; `taken` gets it and what has to be wider for it.
+    /// Whether an elementwise op can give a wider result; `taken` gets it and what has to be wider
+    /// for it.
     fn widens(&self, id: OpId, left: usize, taken: &mut BTreeSet<(usize, OpId)>) -> bool {
-        let (op, Some(left)) = (self.view.op(id), left.checked_sub(1)) else { return false };
-        let Ok(at) = place(self.view, id) else { return false };
-        let [result] = op.results[..] else { return false };
+        let (op, Some(left)) = (self.view.op(id), left.checked_sub(1)) else {
+            return false;
+        };
+        let Ok(at) = place(self.view, id) else {
+            return false;
+        };
+        let [result] = op.results[..] else {
+            return false;
+        };
         let shape = self.view.known_shape(result);
-        if shape.as_ref().and_then(|s| s.get(self.axis)) != Some(&self.n) || op.def.name == "const" {
+        if shape.as_ref().and_then(|s| s.get(self.axis)) != Some(&self.n) || op.def.name == "const"
+        {
             return false;
         }
         let operands: &[&str] = match op.def.name {
             name if UNARY.contains(&name) => &["x"],
             name if BINARY.contains(&name) => &["x", "y"],
             _ => {
-                let fits = Product::of(self.view, id).is_ok_and(|p| (p.axis, p.n) == (self.axis, self.n));
+                let fits =
+                    Product::of(self.view, id).is_ok_and(|p| (p.axis, p.n) == (self.axis, self.n));
                 if fits {
                     taken.insert(at);
                 }
@@ -183,9 +216,18 @@ impl Region<'_> {
         let rank = shape.map_or(0, |s| s.len());
         let wide = operands.iter().all(|name| match op.value_arg(name) {
             Some(v) if !self.view.is_constant(v) => {
-                let as_wide = self.view.known_shape(v).and_then(|s| s.get(self.axis).copied()) == Some(self.n);
-                let known = self.has(v) || taken.iter().any(|(_, op)| self.view.op(*op).results.contains(&v));
-                let Definition::Result(from, _) = self.view.f.value(v).definition else { return false };
+                let as_wide = self
+                    .view
+                    .known_shape(v)
+                    .and_then(|s| s.get(self.axis).copied())
+                    == Some(self.n);
+                let known = self.has(v)
+                    || taken
+                        .iter()
+                        .any(|(_, op)| self.view.op(*op).results.contains(&v));
+                let Definition::Result(from, _) = self.view.f.value(v).definition else {
+                    return false;
+                };
                 as_wide && (known || self.widens(from, left, taken))
             }
             _ => Constant::of(self.view, op, name).is_some_and(|c| c.shape.len() <= rank),
@@ -219,7 +261,10 @@ impl Writer<'_> {
         let mut consumers = BTreeSet::new();
         for &(_, id) in &self.region.ops {
             let value = view.op(id).results[0];
-            let users = view.users(value).iter().filter(|user| !self.region.ops.iter().any(|(_, op)| op == *user));
+            let users = view
+                .users(value)
+                .iter()
+                .filter(|user| !self.region.ops.iter().any(|(_, op)| op == *user));
             let mut is_seen = view.is_output(value);
             for &user in users {
                 match (place(view, user), self.sums(user, value)) {
@@ -234,7 +279,13 @@ impl Writer<'_> {
                 let shape = view.known_shape(value).ok_or("its shape is not fixed")?;
                 let mut wide = shape.clone();
                 wide[self.region.axis] = self.len;
-                let part = self.new.slice_axis(self.wide[&value], &wide, self.region.axis, 0, self.region.n);
+                let part = self.new.slice_axis(
+                    self.wide[&value],
+                    &wide,
+                    self.region.axis,
+                    0,
+                    self.region.n,
+                );
                 self.new.replace(value, part);
             }
             self.new.remove(id);
@@ -242,8 +293,13 @@ impl Writer<'_> {
         for (_, id) in consumers {
             let (op, product) = (view.op(id), Product::of(view, id)?);
             self.new.before(id);
-            let weight = self.new.literal(product.weight.padded(product.inputs, self.len).literal());
-            let x = op.value_arg("x").and_then(|x| self.wide.get(&x).copied()).ok_or("its operand is not wider")?;
+            let weight = self
+                .new
+                .literal(product.weight.padded(product.inputs, self.len).literal());
+            let x = op
+                .value_arg("x")
+                .and_then(|x| self.wide.get(&x).copied())
+                .ok_or("its operand is not wider")?;
             let y = self.new.again(op, &[("x", x), (product.param, weight)]);
             self.new.replace(op.results[0], y);
             self.new.remove(id);
@@ -258,7 +314,9 @@ impl Writer<'_> {
     }
 
     fn product(&mut self, id: OpId, product: &Product) -> New {
-        let weight = self.new.literal(product.weight.padded(product.outputs, self.len).literal());
+        let weight = self
+            .new
+            .literal(product.weight.padded(product.outputs, self.len).literal());
         let mut others = vec![(product.param, weight)];
         if let Some(bias) = &product.bias {
             others.push(("bias", self.new.literal(bias.padded(0, self.len).literal())));
@@ -275,12 +333,16 @@ impl Writer<'_> {
             if let Some(wide) = wide {
                 others.push((name, wide));
             } else if matches!(op.arg(name), Some(Arg::Value(_) | Arg::Literal(_))) {
-                let constant = Constant::of(view, op, name).ok_or("an operand of it is compressed")?;
+                let constant =
+                    Constant::of(view, op, name).ok_or("an operand of it is compressed")?;
                 debug_assert!(matches!(constant.dtype, DType::Fp16 | DType::Fp32));
                 // Its own axis for outputs, where it has one.
                 let own = (self.region.axis + constant.shape.len()).checked_sub(rank);
                 if let Some(own) = own.filter(|own| constant.shape[*own] == self.region.n) {
-                    others.push((name, self.new.literal(constant.padded(own, self.len).literal())));
+                    others.push((
+                        name,
+                        self.new.literal(constant.padded(own, self.len).literal()),
+                    ));
                 }
             }
         }

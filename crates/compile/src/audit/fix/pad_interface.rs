@@ -1,8 +1,8 @@
 //! Inputs, outputs and states whose rows do not fill 64 bytes, in longer rows.
 //!
-//! It changes what callers pass, so it is done where it is asked for only. The last axis grows to the next multiple of 32.
-//! What an input has behind its old end is not read: it is cut off at once, whatever it is. Outputs and what is written to
-//! a state are 0 there.
+//! It changes what callers pass, so it is done where it is asked for only. The last axis grows to
+//! the next multiple of 32. What an input has behind its old end is not read: it is cut off at
+//! once, whatever it is. Outputs and what is written to a state are 0 there.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -42,31 +42,56 @@ pub struct Changed {
 impl Changed {
     /// What it has behind its old end.
     pub fn padding(&self) -> &'static str {
-        if self.role == "input" { "anything: it is not read" } else { "0" }
+        if self.role == "input" {
+            "anything: it is not read"
+        } else {
+            "0"
+        }
     }
 }
 
 impl fmt::Display for Changed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { function, role, name, was, is } = self;
-        write!(f, "{function}: {role} `{name}` was {was}, is {is}; behind that {}", self.padding())
+        let Self {
+            function,
+            role,
+            name,
+            was,
+            is,
+        } = self;
+        write!(
+            f,
+            "{function}: {role} `{name}` was {was}, is {is}; behind that {}",
+            self.padding()
+        )
     }
 }
 
 /// A function with longer rows, and what of it has them.
 type Padded = (Function, Vec<Changed>);
 
-/// The program with all that the rules are about padded, what that is, and what was tried. All functions or none: those
-/// that share a state must agree on it.
+/// The program with all that the rules are about padded, what that is, and what was tried. All
+/// functions or none: those that share a state must agree on it.
 pub fn run(
     program: Program,
     target: &Target,
     options: &Options<'_>,
     prover: &mut dyn Prover,
 ) -> (Program, Vec<Changed>, Vec<Step>) {
-    let mut attempt = Attempt { program: &program, target, options, prover };
-    let tried: Vec<_> = program.functions().iter().map(|f| attempt.function(f)).collect();
-    let fails = tried.iter().any(|t| t.as_ref().is_some_and(|(_, made)| made.is_none()));
+    let mut attempt = Attempt {
+        program: &program,
+        target,
+        options,
+        prover,
+    };
+    let tried: Vec<_> = program
+        .functions()
+        .iter()
+        .map(|f| attempt.function(f))
+        .collect();
+    let fails = tried
+        .iter()
+        .any(|t| t.as_ref().is_some_and(|(_, made)| made.is_none()));
     let (mut functions, mut changed, mut steps) = (Vec::new(), Vec::new(), Vec::new());
     for (f, tried) in program.functions().iter().zip(tried) {
         let Some((mut step, made)) = tried else {
@@ -98,7 +123,8 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// What is tried of a function, and what it gives if it can be kept; nothing where nothing has to be padded.
+    /// What is tried of a function, and what it gives if it can be kept; nothing where nothing has
+    /// to be padded.
     fn function(&mut self, f: &Function) -> Option<(Step, Option<Padded>)> {
         let before = judge::function(self.program, f, self.target);
         let found = |id: &&str| before.findings.iter().any(|f| f.rule.id == *id);
@@ -122,11 +148,20 @@ impl Attempt<'_> {
         };
         let after = judge::function(self.program, &made.0, self.target);
         step.after = Measure::of(&after);
-        let proof =
-            self.prover.prove(&Forms { original: f, before: f, after: &made.0, is_lossy: false }, Numbers::Exact);
+        let proof = self.prover.prove(
+            &Forms {
+                original: f,
+                before: f,
+                after: &made.0,
+                is_lossy: false,
+            },
+            Numbers::Exact,
+        );
         step.verdict = match (judge::objection(&before, &after, &RULES, &[]), proof) {
             (Some(objection), _) => Verdict::Rejected(objection),
-            (None, Proof::Differs(how)) => Verdict::Rejected(format!("it does not compute the same: {how}")),
+            (None, Proof::Differs(how)) => {
+                Verdict::Rejected(format!("it does not compute the same: {how}"))
+            }
             (None, Proof::Unknown(why)) if !self.options.unproven => {
                 Verdict::Rejected(format!("it could not be proven: {why}"))
             }
@@ -137,7 +172,8 @@ impl Attempt<'_> {
     }
 }
 
-/// A function in which all that the findings are about is padded, and what that is; nothing where that is nothing.
+/// A function in which all that the findings are about is padded, and what that is; nothing where
+/// that is nothing.
 fn pad(f: &Function, findings: &[Finding]) -> Result<Option<Padded>, String> {
     let is_found = |id: &str| findings.iter().any(|finding| finding.rule.id == id);
     let (calls, states) = (is_found(RULES[0]), is_found(RULES[1]));
@@ -146,12 +182,17 @@ fn pad(f: &Function, findings: &[Finding]) -> Result<Option<Padded>, String> {
         Type::State(t) if calls || states => longer(t).map(|len| (value, len)),
         _ => None,
     };
-    let inputs: HashMap<ValueId, usize> = f.body().inputs.iter().filter_map(|v| padded(*v)).collect();
-    let outputs: HashMap<ValueId, usize> = f.body().outputs.iter().filter_map(|v| padded(*v)).collect();
+    let inputs: HashMap<ValueId, usize> =
+        f.body().inputs.iter().filter_map(|v| padded(*v)).collect();
+    let outputs: HashMap<ValueId, usize> =
+        f.body().outputs.iter().filter_map(|v| padded(*v)).collect();
     if inputs.is_empty() && outputs.is_empty() {
         return Ok(None);
     }
-    if f.attributes.iter().any(|(key, _)| key == "FlexibleShapeInformation") {
+    if f.attributes
+        .iter()
+        .any(|(key, _)| key == "FlexibleShapeInformation")
+    {
         return Err("it takes several shapes".to_owned());
     }
     if f.body().outputs.iter().any(|v| f.body().inputs.contains(v)) {
@@ -160,20 +201,40 @@ fn pad(f: &Function, findings: &[Finding]) -> Result<Option<Padded>, String> {
     let own: HashSet<OpId> = f.body().ops.iter().copied().collect();
     let nested = f.all_ops().into_iter().filter(|op| !own.contains(op));
     let is_state = |v: ValueId| matches!(f.value(v).ty, Type::State(_)) && inputs.contains_key(&v);
-    if nested.flat_map(|op| f.op(op).uses().collect::<Vec<_>>()).any(is_state) {
+    if nested
+        .flat_map(|op| f.op(op).uses().collect::<Vec<_>>())
+        .any(is_state)
+    {
         return Err("control flow of it uses a state".to_owned());
     }
-    let of = |value: &ValueId, len: Option<&usize>, role| len.map(|len| described(f, role, *value, *len));
+    let of = |value: &ValueId, len: Option<&usize>, role| {
+        len.map(|len| described(f, role, *value, *len))
+    };
     let taken = f.body().inputs.iter().filter_map(|v| {
         let role = if is_state(*v) { "state" } else { "input" };
         of(v, inputs.get(v), role)
     });
-    let given = f.body().outputs.iter().filter_map(|v| of(v, outputs.get(v), "output"));
+    let given = f
+        .body()
+        .outputs
+        .iter()
+        .filter_map(|v| of(v, outputs.get(v), "output"));
     let changed = taken.chain(given).collect();
     let copier = Copier::new(f, f.body().outputs.iter().copied().collect());
-    let mut writer = Writer { f, inputs, outputs, copier, n_names: 0 };
-    let made = writer.write().map_err(|e| format!("it cannot be written: {e}"))?;
-    let named: Vec<(&str, ValueId)> = made.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    let mut writer = Writer {
+        f,
+        inputs,
+        outputs,
+        copier,
+        n_names: 0,
+    };
+    let made = writer
+        .write()
+        .map_err(|e| format!("it cannot be written: {e}"))?;
+    let named: Vec<(&str, ValueId)> = made
+        .iter()
+        .map(|(name, value)| (name.as_str(), *value))
+        .collect();
     let mut function = writer.copier.builder.finish(&named);
     function.attributes.clone_from(&f.attributes);
     Ok(Some((function, changed)))
@@ -189,7 +250,13 @@ fn longer(ty: &TensorType) -> Option<usize> {
 fn described(f: &Function, role: &'static str, value: ValueId, len: usize) -> Changed {
     let value = f.value(value);
     let (function, name, was) = (f.name.clone(), value.name.clone(), value.ty.to_string());
-    Changed { function, role, name, was, is: grown(&value.ty, len).to_string() }
+    Changed {
+        function,
+        role,
+        name,
+        was,
+        is: grown(&value.ty, len).to_string(),
+    }
 }
 
 fn grown(ty: &Type, len: usize) -> Type {
@@ -257,13 +324,22 @@ impl Writer<'_> {
         if op.def.is_constexpr() {
             return Ok(());
         }
-        let Some(len) = op.uses().find_map(|v| f.value(v).ty.tensor().is_none().then(|| self.inputs.get(&v)).flatten())
-        else {
+        let Some(len) = op.uses().find_map(|v| {
+            f.value(v)
+                .ty
+                .tensor()
+                .is_none()
+                .then(|| self.inputs.get(&v))
+                .flatten()
+        }) else {
             return self.copier.op(id);
         };
         let len = *len;
         // What goes into a state is padded, what comes out of it cut.
-        let written: Vec<ValueId> = op.uses().filter(|v| f.value(*v).ty.tensor().is_some()).collect();
+        let written: Vec<ValueId> = op
+            .uses()
+            .filter(|v| f.value(*v).ty.tensor().is_some())
+            .collect();
         let mut kept = Vec::new();
         for value in &written {
             self.copier.constant(*value)?;
@@ -284,7 +360,12 @@ impl Writer<'_> {
     }
 
     fn shape(&self, value: ValueId) -> Vec<usize> {
-        self.f.value(value).ty.tensor().and_then(TensorType::known_shape).unwrap_or_default()
+        self.f
+            .value(value)
+            .ty
+            .tensor()
+            .and_then(TensorType::known_shape)
+            .unwrap_or_default()
     }
 
     fn name(&mut self, what: &str) -> String {
@@ -295,14 +376,23 @@ impl Writer<'_> {
     fn ints(&mut self, ints: impl Iterator<Item = usize>) -> Result<Arg, BuildError> {
         let ints: Vec<i32> = ints.map(|n| i32::try_from(n).unwrap_or(i32::MAX)).collect();
         let name = self.name("lengths");
-        Ok(Arg::Value(self.copier.builder.constant(&name, Literal::i32s(&ints))?))
+        Ok(Arg::Value(
+            self.copier.builder.constant(&name, Literal::i32s(&ints))?,
+        ))
     }
 
     /// The elements of `x` within a shape, from the first on.
     fn cut(&mut self, x: ValueId, shape: &[usize]) -> Result<ValueId, BuildError> {
-        let (begin, size) = (self.ints(shape.iter().map(|_| 0))?, self.ints(shape.iter().copied())?);
+        let (begin, size) = (
+            self.ints(shape.iter().map(|_| 0))?,
+            self.ints(shape.iter().copied())?,
+        );
         let name = self.name("unpadded");
-        self.copier.builder.op("slice_by_size", &name, [("x", Arg::Value(x)), ("begin", begin), ("size", size)])
+        self.copier.builder.op(
+            "slice_by_size",
+            &name,
+            [("x", Arg::Value(x)), ("begin", begin), ("size", size)],
+        )
     }
 
     /// `x` with zeros behind, in rows of this length.
@@ -313,8 +403,13 @@ impl Writer<'_> {
         let more = len.saturating_sub(shape.last().copied().unwrap_or(0));
         let name = self.name("padded");
         if ty.dtype.is_float() {
-            let pad = self.ints((0..2 * shape.len()).map(|i| if i + 1 == 2 * shape.len() { more } else { 0 }))?;
-            let zero = Literal::Tensor(TensorType::scalar(ty.dtype), Data::owned(vec![0; ty.dtype.bits() / 8]));
+            let pad = self.ints(
+                (0..2 * shape.len()).map(|i| if i + 1 == 2 * shape.len() { more } else { 0 }),
+            )?;
+            let zero = Literal::Tensor(
+                TensorType::scalar(ty.dtype),
+                Data::owned(vec![0; ty.dtype.bits() / 8]),
+            );
             let args = [
                 ("x", Arg::Value(x)),
                 ("pad", pad),
@@ -329,7 +424,10 @@ impl Writer<'_> {
         }
         let ty = TensorType::new(ty.dtype, rest.iter().copied());
         let zeros = Data::owned(vec![0; ty.byte_len().unwrap_or(0)]);
-        let zeros = self.copier.builder.constant(&format!("{name}_zeros"), Literal::Tensor(ty, zeros))?;
+        let zeros = self
+            .copier
+            .builder
+            .constant(&format!("{name}_zeros"), Literal::Tensor(ty, zeros))?;
         let args = [
             ("values", Arg::Values(vec![x, zeros])),
             ("axis", Arg::Literal(Literal::i32(shape.len() as i32 - 1))),

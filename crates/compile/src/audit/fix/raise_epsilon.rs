@@ -40,7 +40,12 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
 
 /// The parameter that is an epsilon, and its element type.
 fn small(view: &View<'_>, op: &Op) -> Option<(&'static str, DType)> {
-    let names = op.def.params.iter().map(|p| p.name).filter(|p| ["epsilon", "x", "y"].contains(p));
+    let names = op
+        .def
+        .params
+        .iter()
+        .map(|p| p.name)
+        .filter(|p| ["epsilon", "x", "y"].contains(p));
     names
         .filter_map(|name| match op.arg(name)? {
             Arg::Literal(literal) => Some((name, Constant::from_literal(literal)?)),

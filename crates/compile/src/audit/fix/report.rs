@@ -79,19 +79,27 @@ pub struct Report {
 impl Report {
     /// What is in the program.
     pub fn kept(&self) -> impl Iterator<Item = &Step> {
-        self.steps.iter().filter(|s| matches!(s.verdict, Verdict::Kept(_)))
+        self.steps
+            .iter()
+            .filter(|s| matches!(s.verdict, Verdict::Kept(_)))
     }
 
     /// What is not.
     pub fn rejected(&self) -> impl Iterator<Item = &Step> {
-        self.steps.iter().filter(|s| matches!(s.verdict, Verdict::Rejected(_)))
+        self.steps
+            .iter()
+            .filter(|s| matches!(s.verdict, Verdict::Rejected(_)))
     }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.op)?;
-        if self.layer.is_empty() { Ok(()) } else { write!(f, " ({})", self.layer) }
+        if self.layer.is_empty() {
+            Ok(())
+        } else {
+            write!(f, " ({})", self.layer)
+        }
     }
 }
 
@@ -101,11 +109,23 @@ const MOST_PLACES: usize = 4;
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kept = matches!(self.verdict, Verdict::Kept(_));
-        write!(f, "{} {}: {}", if kept { "fixed" } else { "left " }, self.rules.join(" "), self.what)?;
+        write!(
+            f,
+            "{} {}: {}",
+            if kept { "fixed" } else { "left " },
+            self.rules.join(" "),
+            self.what
+        )?;
         if !self.function.is_empty() {
             match self.sites.len() {
                 0 => write!(f, " [{} in {}]", self.fix, self.function)?,
-                n => write!(f, " [{}, {} in {}]", self.fix, count(n, "place"), self.function)?,
+                n => write!(
+                    f,
+                    " [{}, {} in {}]",
+                    self.fix,
+                    count(n, "place"),
+                    self.function
+                )?,
             }
         }
         for place in self.sites.iter().take(MOST_PLACES) {
@@ -118,12 +138,18 @@ impl fmt::Display for Step {
             Verdict::Rejected(reason) => write!(f, "\n      because {reason}"),
             Verdict::Kept(proof) => {
                 if self.before != self.after {
-                    write!(f, "\n      predicted: {}", change(&self.before, &self.after))?;
+                    write!(
+                        f,
+                        "\n      predicted: {}",
+                        change(&self.before, &self.after)
+                    )?;
                 }
                 match proof {
                     Proof::Equal(how) => write!(f, "\n      proven: {how}"),
                     Proof::Lossy { how, .. } => write!(f, "\n      lossy: {how}"),
-                    Proof::Differs(how) | Proof::Unknown(how) => write!(f, "\n      NOT proven: {how}"),
+                    Proof::Differs(how) | Proof::Unknown(how) => {
+                        write!(f, "\n      NOT proven: {how}")
+                    }
                 }
             }
         }
@@ -149,7 +175,16 @@ fn count(n: usize, what: &str) -> String {
 
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "left  {} in {}", self.rule, if self.function.is_empty() { "the program" } else { &self.function })?;
+        write!(
+            f,
+            "left  {} in {}",
+            self.rule,
+            if self.function.is_empty() {
+                "the program"
+            } else {
+                &self.function
+            }
+        )?;
         if let Some(place) = &self.place {
             write!(f, ", {place}")?;
         }
@@ -162,9 +197,15 @@ impl fmt::Display for Left {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))?;
-        self.left.iter().try_for_each(|left| writeln!(f, "{left}"))?;
-        self.interface.iter().try_for_each(|changed| writeln!(f, "interface  {changed}"))?;
+        self.steps
+            .iter()
+            .try_for_each(|step| writeln!(f, "{step}"))?;
+        self.left
+            .iter()
+            .try_for_each(|left| writeln!(f, "{left}"))?;
+        self.interface
+            .iter()
+            .try_for_each(|changed| writeln!(f, "interface  {changed}"))?;
         writeln!(
             f,
             "{}: {} fixed, {} tried in vain, {} left; {}",

@@ -1,7 +1,8 @@
-//! The words that fixes are written in: new ops before the one that goes, and a value that stands for its result.
+//! The words that fixes are written in: new ops before the one that goes, and a value that stands
+//! for its result.
 //!
-//! Shapes and element types are the writer's to know; the patch infers each type again, and one that does not fit is an
-//! error there.
+//! Shapes and element types are the writer's to know; the patch infers each type again, and one
+//! that does not fit is an error there.
 
 use thane_mil::data::Data;
 use thane_mil::edit::{New, NewArg, Patch};
@@ -31,31 +32,50 @@ pub fn one(name: &'static str, value: New) -> NamedArg {
 }
 
 impl<'a> Rewrite<'a> {
-    /// Begin to write before an op; new ops are named after what it makes and come from where it comes from.
+    /// Begin to write before an op; new ops are named after what it makes and come from where it
+    /// comes from.
     pub fn new(view: &'a View<'a>, at: OpId, fix: &'static str) -> Self {
         let op = view.op(at);
-        let base = op.results.first().map_or(op.def.name, |r| view.f.value(*r).name.as_str()).to_owned();
-        let origin = Origin { place: op.origin.place.clone(), pass: Some(fix) };
-        Self { view, at, patch: Patch::new(), base, origin }
+        let base = op
+            .results
+            .first()
+            .map_or(op.def.name, |r| view.f.value(*r).name.as_str())
+            .to_owned();
+        let origin = Origin {
+            place: op.origin.place.clone(),
+            pass: Some(fix),
+        };
+        Self {
+            view,
+            at,
+            patch: Patch::new(),
+            base,
+            origin,
+        }
     }
 
     /// Go on before another op, in the same patch.
     pub fn before(&mut self, at: OpId) {
         let fix = self.origin.pass.unwrap_or_default();
         let patch = std::mem::take(&mut self.patch);
-        *self = Self { patch, ..Self::new(self.view, at, fix) };
+        *self = Self {
+            patch,
+            ..Self::new(self.view, at, fix)
+        };
     }
 
     /// An op of a kind that every opset has.
     pub fn op(&mut self, kind: &'static str, args: Vec<NamedArg>) -> New {
-        let def = opset::find_in(kind, self.view.f.opset).expect("fixes are written in ops of the first opset");
+        let def = opset::find_in(kind, self.view.f.opset)
+            .expect("fixes are written in ops of the first opset");
         self.defined(def, args)
     }
 
     /// An op of this row.
     pub fn defined(&mut self, def: &'static OpDef, args: Vec<NamedArg>) -> New {
         let name = format!("{}_{}", self.base, def.name);
-        self.patch.insert(self.at, def, args, name, self.origin.clone())
+        self.patch
+            .insert(self.at, def, args, name, self.origin.clone())
     }
 
     /// A constant.
@@ -65,11 +85,19 @@ impl<'a> Rewrite<'a> {
 
     /// A constant tensor.
     pub fn tensor(&mut self, dtype: DType, shape: &[usize], data: Data) -> New {
-        self.literal(Literal::Tensor(TensorType::new(dtype, shape.iter().copied()), data))
+        self.literal(Literal::Tensor(
+            TensorType::new(dtype, shape.iter().copied()),
+            data,
+        ))
     }
 
     /// A constant tensor of numbers, fp16 or fp32.
-    pub fn numbers(&mut self, dtype: DType, shape: &[usize], numbers: impl Iterator<Item = f32>) -> New {
+    pub fn numbers(
+        &mut self,
+        dtype: DType,
+        shape: &[usize],
+        numbers: impl Iterator<Item = f32>,
+    ) -> New {
         self.tensor(dtype, shape, Data::owned(bytes_of(dtype, numbers)))
     }
 
@@ -80,7 +108,10 @@ impl<'a> Rewrite<'a> {
 
     /// A vector of int32.
     pub fn ints(&mut self, ints: &[usize]) -> New {
-        let ints: Vec<i32> = ints.iter().map(|n| i32::try_from(*n).unwrap_or(i32::MAX)).collect();
+        let ints: Vec<i32> = ints
+            .iter()
+            .map(|n| i32::try_from(*n).unwrap_or(i32::MAX))
+            .collect();
         self.literal(Literal::i32s(&ints))
     }
 
@@ -120,11 +151,21 @@ impl<'a> Rewrite<'a> {
     /// Elements from `begin` on.
     pub fn slice(&mut self, x: New, begin: &[usize], size: &[usize]) -> New {
         let (begin, size) = (self.ints(begin), self.ints(size));
-        self.op("slice_by_size", vec![one("x", x), one("begin", begin), one("size", size)])
+        self.op(
+            "slice_by_size",
+            vec![one("x", x), one("begin", begin), one("size", size)],
+        )
     }
 
     /// `len` elements of one axis.
-    pub fn slice_axis(&mut self, x: New, shape: &[usize], axis: usize, begin: usize, len: usize) -> New {
+    pub fn slice_axis(
+        &mut self,
+        x: New,
+        shape: &[usize],
+        axis: usize,
+        begin: usize,
+        len: usize,
+    ) -> New {
         let (mut begins, mut size) = (vec![0; shape.len()], shape.to_vec());
         (begins[axis], size[axis]) = (begin, len);
         self.slice(x, &begins, &size)
@@ -133,7 +174,14 @@ impl<'a> Rewrite<'a> {
     /// One after the other along an axis.
     pub fn concat(&mut self, values: Vec<New>, axis: usize) -> New {
         let (axis, interleave) = (self.int(axis as i32), self.literal(Literal::bool(false)));
-        self.op("concat", vec![("values", NewArg::Many(values)), one("axis", axis), one("interleave", interleave)])
+        self.op(
+            "concat",
+            vec![
+                ("values", NewArg::Many(values)),
+                one("axis", axis),
+                one("interleave", interleave),
+            ],
+        )
     }
 
     /// Of another element type.
@@ -145,30 +193,52 @@ impl<'a> Rewrite<'a> {
     /// Along axes, which stay with length 1.
     pub fn reduce(&mut self, kind: &'static str, x: New, axes: &[usize]) -> New {
         let (axes, keep) = (self.ints(axes), self.literal(Literal::bool(true)));
-        self.op(kind, vec![one("x", x), one("axes", axes), one("keep_dims", keep)])
+        self.op(
+            kind,
+            vec![one("x", x), one("axes", axes), one("keep_dims", keep)],
+        )
     }
 
     /// A 1x1 convolution.
     pub fn pointwise(&mut self, x: New, weight: New, bias: Option<NewArg>) -> New {
         let (strides, pad) = (self.ints(&[1, 1]), self.ints(&[0, 0, 0, 0]));
         let (pad_type, groups) = (self.literal(Literal::string("valid")), self.int(1));
-        let mut args = vec![one("x", x), one("weight", weight), one("strides", strides), one("pad_type", pad_type)];
-        args.extend([one("pad", pad), one("dilations", strides), one("groups", groups)]);
+        let mut args = vec![
+            one("x", x),
+            one("weight", weight),
+            one("strides", strides),
+            one("pad_type", pad_type),
+        ];
+        args.extend([
+            one("pad", pad),
+            one("dilations", strides),
+            one("groups", groups),
+        ]);
         args.extend(bias.map(|b| ("bias", b)));
         self.op("conv", args)
     }
 
     /// A sum, two by two in the order given.
     pub fn sum(&mut self, parts: Vec<New>) -> New {
-        parts.into_iter().reduce(|a, b| self.binary("add", a, b)).expect("there is a part")
+        parts
+            .into_iter()
+            .reduce(|a, b| self.binary("add", a, b))
+            .expect("there is a part")
     }
 
     /// `op` again with other arguments in the place of some.
     pub fn again(&mut self, op: &Op, others: &[(&'static str, New)]) -> New {
-        let args = op.def.params.iter().zip(&op.args).filter_map(|(param, arg)| {
-            let other = others.iter().find(|(name, _)| *name == param.name);
-            other.map(|(name, value)| one(name, *value)).or_else(|| Some((param.name, same(arg.as_ref()?))))
-        });
+        let args = op
+            .def
+            .params
+            .iter()
+            .zip(&op.args)
+            .filter_map(|(param, arg)| {
+                let other = others.iter().find(|(name, _)| *name == param.name);
+                other
+                    .map(|(name, value)| one(name, *value))
+                    .or_else(|| Some((param.name, same(arg.as_ref()?))))
+            });
         let args = args.collect();
         self.defined(op.def, args)
     }
@@ -194,10 +264,12 @@ impl<'a> Rewrite<'a> {
         self.instead_of(at, value)
     }
 
-    /// Let `value` stand for the result of an op further on, and remove that op; what else it leaves unused is dead
-    /// code.
+    /// Let `value` stand for the result of an op further on, and remove that op; what else it
+    /// leaves unused is dead code.
     pub fn instead_of(mut self, op: OpId, value: New) -> Answer {
-        let [result] = self.view.op(op).results[..] else { return Err("it has several results") };
+        let [result] = self.view.op(op).results[..] else {
+            return Err("it has several results");
+        };
         self.patch.replace(result, value);
         self.patch.remove(op);
         Ok(self.patch)
@@ -212,7 +284,8 @@ pub fn result(op: New, k: usize) -> New {
     }
 }
 
-/// An argument as it stands; values of the function may have been replaced by the same patch, so they are named anew.
+/// An argument as it stands; values of the function may have been replaced by the same patch, so
+/// they are named anew.
 pub fn same(arg: &Arg) -> NewArg {
     match arg {
         Arg::Value(v) => NewArg::One(New::Value(*v)),
@@ -228,14 +301,23 @@ pub fn same_arg(op: &Op, name: &str) -> Option<NewArg> {
 /// The bytes of numbers of a type, fp16 or fp32.
 pub fn bytes_of(dtype: DType, numbers: impl Iterator<Item = f32>) -> Vec<u8> {
     match dtype {
-        DType::Fp16 => numbers.flat_map(|n| f64_to_f16(n.into()).to_le_bytes()).collect(),
+        DType::Fp16 => numbers
+            .flat_map(|n| f64_to_f16(n.into()).to_le_bytes())
+            .collect(),
         _ => numbers.flat_map(f32::to_le_bytes).collect(),
     }
 }
 
 /// The value, element type and shape of an operand of floating point and fixed shape.
-pub fn operand(view: &View<'_>, op: OpId, name: &str) -> Result<(ValueId, DType, Vec<usize>), &'static str> {
-    let value = view.op(op).value_arg(name).ok_or("its operand is written in place")?;
+pub fn operand(
+    view: &View<'_>,
+    op: OpId,
+    name: &str,
+) -> Result<(ValueId, DType, Vec<usize>), &'static str> {
+    let value = view
+        .op(op)
+        .value_arg(name)
+        .ok_or("its operand is written in place")?;
     let shape = view.known_shape(value).ok_or(NOT_FIXED)?;
     match view.dtype(value) {
         Some(dtype @ (DType::Fp16 | DType::Fp32)) => Ok((value, dtype, shape)),

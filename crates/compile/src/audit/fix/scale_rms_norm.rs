@@ -10,8 +10,9 @@
 //! } -> (y);
 //! ```
 //!
-//! With t = max(1, max |x|) it becomes s = x / t, and s * rsqrt(mean(s^2) + e / t / t): the same, since t cancels. It
-//! also does `sqrt` and a division, and `reduce_l2_norm` by itself, as t * norm(s).
+//! With t = max(1, max |x|) it becomes s = x / t, and s * rsqrt(mean(s^2) + e / t / t): the same,
+//! since t cancels. It also does `sqrt` and a division, and `reduce_l2_norm` by itself, as t *
+//! norm(s).
 
 use thane_mil::edit::New;
 use thane_mil::program::{OpId, ValueId};
@@ -44,7 +45,10 @@ fn axes(view: &View<'_>, id: OpId, rank: usize) -> Result<Vec<usize>, &'static s
         None => Ok((0..rank).collect()),
         Some(_) => {
             let axes = ints(view, id, "axes").ok_or("its axes are not constant")?;
-            axes.into_iter().map(|a| wrap(a, rank)).collect::<Option<_>>().ok_or("its axes are none of x")
+            axes.into_iter()
+                .map(|a| wrap(a, rank))
+                .collect::<Option<_>>()
+                .ok_or("its axes are none of x")
         }
     }
 }
@@ -92,24 +96,44 @@ pub struct Tail {
 impl<'a> Norm<'a> {
     /// The norm that an op sums the squares of.
     pub fn of(view: &'a View<'a>, sum: OpId) -> Result<Self, &'static str> {
-        let squares = matches!(view.op(sum).def.name, "reduce_l2_norm" | "reduce_sum_square");
-        let x = view.op(sum).value_arg("x").ok_or("its operand is written in place")?;
-        let x = if squares { x } else { squared(view, x).ok_or("what it sums is no square")? };
+        let squares = matches!(
+            view.op(sum).def.name,
+            "reduce_l2_norm" | "reduce_sum_square"
+        );
+        let x = view
+            .op(sum)
+            .value_arg("x")
+            .ok_or("its operand is written in place")?;
+        let x = if squares {
+            x
+        } else {
+            squared(view, x).ok_or("what it sums is no square")?
+        };
         let (_, dtype, shape) = operand(view, sum, "x")?;
-        Ok(Self { view, sum, x, dtype, axes: axes(view, sum, shape.len())? })
+        Ok(Self {
+            view,
+            sum,
+            x,
+            dtype,
+            axes: axes(view, sum, shape.len())?,
+        })
     }
 
     /// The epsilon that is added to the mean of squares in all.
     pub fn epsilon(&self, tail: &Tail) -> f32 {
         let own = match self.view.op(tail.root).def.name {
-            "rsqrt" => crate::audit::rules::query::float(self.view, tail.root, "epsilon").unwrap_or(1e-12),
+            "rsqrt" => {
+                crate::audit::rules::query::float(self.view, tail.root, "epsilon").unwrap_or(1e-12)
+            }
             _ => 0.0,
         };
         tail.epsilon.unwrap_or(0.0) + own
     }
 
     fn only_user(&self, op: OpId) -> Result<OpId, &'static str> {
-        let [result] = self.view.op(op).results[..] else { return Err("it has several results") };
+        let [result] = self.view.op(op).results[..] else {
+            return Err("it has several results");
+        };
         match self.view.users(result) {
             [user] if !self.view.is_output(result) => Ok(*user),
             _ => Err("the mean of squares has other uses than the norm"),
@@ -125,10 +149,16 @@ impl<'a> Norm<'a> {
             let op = self.view.op(at);
             let of = |name: &str| match op.arg(name) {
                 Some(thane_mil::program::Arg::Value(v)) => scalar(self.view, *v),
-                Some(thane_mil::program::Arg::Literal(l)) => l.to_floats().filter(|f| f.len() == 1).map(|f| f[0]),
+                Some(thane_mil::program::Arg::Literal(l)) => {
+                    l.to_floats().filter(|f| f.len() == 1).map(|f| f[0])
+                }
                 _ => None,
             };
-            epsilon = Some(of("y").or_else(|| of("x")).ok_or("its epsilon is no constant")?);
+            epsilon = Some(
+                of("y")
+                    .or_else(|| of("x"))
+                    .ok_or("its epsilon is no constant")?,
+            );
             at = self.only_user(at)?;
         }
         let (root, kind) = (at, self.view.op(at).def.name);
@@ -145,7 +175,15 @@ impl<'a> Norm<'a> {
             "real_div" => kind == "sqrt" && (a, b) == (x, r),
             _ => false,
         };
-        if fits { Ok(Tail { epsilon, root, last }) } else { Err(OTHER) }
+        if fits {
+            Ok(Tail {
+                epsilon,
+                root,
+                last,
+            })
+        } else {
+            Err(OTHER)
+        }
     }
 
     fn rewrite(&self) -> Answer {
@@ -165,7 +203,15 @@ impl<'a> Norm<'a> {
             "reduce_sum_square" => new.reduce("reduce_sum_square", s, &self.axes),
             reduce => {
                 let squares = new.binary("mul", s, s);
-                new.reduce(if reduce == "reduce_mean" { "reduce_mean" } else { "reduce_sum" }, squares, &self.axes)
+                new.reduce(
+                    if reduce == "reduce_mean" {
+                        "reduce_mean"
+                    } else {
+                        "reduce_sum"
+                    },
+                    squares,
+                    &self.axes,
+                )
             }
         };
         // Twice by t and not once by its square, which fp16 may not hold.

@@ -7,8 +7,9 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes two slices of 4,096 channels, two convolutions with the two halves of the weight, and an `add`. Parts of a
-//! weight are read where the whole is: nothing is copied. A compressed weight is cut between its blocks.
+//! becomes two slices of 4,096 channels, two convolutions with the two halves of the weight, and an
+//! `add`. Parts of a weight are read where the whole is: nothing is copied. A compressed weight is
+//! cut between its blocks.
 
 use thane_mil::edit::New;
 use thane_mil::program::{Op, OpId};
@@ -28,8 +29,8 @@ pub const FIX: Fix = Fix {
     run,
 };
 
-/// Numbers of a part. Weights of up to 4,096 inputs are read once for each tile; sums of more than 8 parts begin to
-/// cost accuracy (the rule ANE115 and its source).
+/// Numbers of a part. Weights of up to 4,096 inputs are read once for each tile; sums of more than
+/// 8 parts begin to cost accuracy (the rule ANE115 and its source).
 const PART: usize = 4096;
 const MAX_PARTS: usize = 8;
 /// What engines of every generation sum over.
@@ -43,7 +44,10 @@ fn parts(k: usize) -> Result<Vec<(usize, usize)>, &'static str> {
     }
     // Multiples of 32, so that parts fill rows of 64 bytes.
     let len = k.div_ceil(n).next_multiple_of(32);
-    Ok((0..k).step_by(len).map(|at| (at, len.min(k - at))).collect())
+    Ok((0..k)
+        .step_by(len)
+        .map(|at| (at, len.min(k - at)))
+        .collect())
 }
 
 fn run(view: &View<'_>, id: OpId) -> Answer {
@@ -64,7 +68,14 @@ fn split(view: &View<'_>, id: OpId) -> Answer {
     }
     let weight = Weight::of(view, op, "weight")?;
     let (x, _, shape) = operand(view, id, "x")?;
-    let axis = if conv { 1 } else { shape.len().checked_sub(1).ok_or("its operand is a scalar")? };
+    let axis = if conv {
+        1
+    } else {
+        shape
+            .len()
+            .checked_sub(1)
+            .ok_or("its operand is a scalar")?
+    };
     let mut new = Rewrite::new(view, id, FIX.name);
     let mut sums = Vec::new();
     for (n, (begin, len)) in parts(shape[axis])?.into_iter().enumerate() {
@@ -78,7 +89,12 @@ fn split(view: &View<'_>, id: OpId) -> Answer {
 
 /// The op over a part; only the first has the bias.
 fn product(new: &mut Rewrite<'_>, op: &Op, x: New, weight: New, first: bool) -> New {
-    let kept = op.def.params.iter().map(|p| p.name).filter(|p| !["x", "weight"].contains(p) && (first || *p != "bias"));
+    let kept = op
+        .def
+        .params
+        .iter()
+        .map(|p| p.name)
+        .filter(|p| !["x", "weight"].contains(p) && (first || *p != "bias"));
     let mut args: Vec<NamedArg> = kept.filter_map(|p| Some((p, same_arg(op, p)?))).collect();
     args.extend([one("x", x), one("weight", weight)]);
     new.defined(op.def, args)
@@ -86,16 +102,27 @@ fn product(new: &mut Rewrite<'_>, op: &Op, x: New, weight: New, first: bool) -> 
 
 fn matmul(view: &View<'_>, id: OpId) -> Answer {
     let op = view.op(id);
-    let (transposed_x, transposed_y) = (flag(view, id, "transpose_x"), flag(view, id, "transpose_y"));
+    let (transposed_x, transposed_y) =
+        (flag(view, id, "transpose_x"), flag(view, id, "transpose_y"));
     let (x, _, shape) = operand(view, id, "x")?;
-    let x_axis = shape.len().checked_sub(1 + usize::from(transposed_x)).ok_or("its operand is a vector")?;
+    let x_axis = shape
+        .len()
+        .checked_sub(1 + usize::from(transposed_x))
+        .ok_or("its operand is a vector")?;
     let is_constant = op.value_arg("y").is_none_or(|y| view.is_constant(y));
-    let constant = if is_constant { Some(Weight::of(view, op, "y")?) } else { None };
+    let constant = if is_constant {
+        Some(Weight::of(view, op, "y")?)
+    } else {
+        None
+    };
     let y_shape = match &constant {
         Some(c) => c.shape.clone(),
         None => operand(view, id, "y")?.2,
     };
-    let y_axis = y_shape.len().checked_sub(2 - usize::from(transposed_y)).ok_or("its operand is a vector")?;
+    let y_axis = y_shape
+        .len()
+        .checked_sub(2 - usize::from(transposed_y))
+        .ok_or("its operand is a vector")?;
     let mut new = Rewrite::new(view, id, FIX.name);
     let mut sums = Vec::new();
     for (begin, len) in parts(shape[x_axis])? {

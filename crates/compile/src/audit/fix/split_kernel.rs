@@ -7,8 +7,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes convolutions with columns 0 to 7, 8 to 15 and 16 to 19 of the kernel over slices of x that begin there,
-//! added. Padding is done once, before.
+//! becomes convolutions with columns 0 to 7, 8 to 15 and 16 to 19 of the kernel over slices of x
+//! that begin there, added. Padding is done once, before.
 
 use thane_mil::edit::New;
 use thane_mil::literal::Literal;
@@ -30,8 +30,8 @@ pub const FIX: Fix = Fix {
     run,
 };
 
-/// Widest part: kernels of 8 run at full speed, of 9 to 15 do not (the rule ANE118), and every chip runs them.
-/// Highest part: 31.
+/// Widest part: kernels of 8 run at full speed, of 9 to 15 do not (the rule ANE118), and every chip
+/// runs them. Highest part: 31.
 const WIDEST: usize = 8;
 const HIGHEST: usize = 31;
 
@@ -59,7 +59,14 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     for (top, height) in cuts(conv.weight.shape[2], HIGHEST) {
         for (left, width) in cuts(conv.weight.shape[3], WIDEST) {
             let part = conv.weight.slice(2, top, height)?.slice(3, left, width)?;
-            let y = conv.product(view, id, &mut new, (x, &shape), part, ([top, left], sums.is_empty()));
+            let y = conv.product(
+                view,
+                id,
+                &mut new,
+                (x, &shape),
+                part,
+                ([top, left], sums.is_empty()),
+            );
             sums.push(y);
         }
     }
@@ -71,7 +78,10 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
 }
 
 fn cuts(n: usize, most: usize) -> Vec<(usize, usize)> {
-    (0..n).step_by(most).map(|at| (at, most.min(n - at))).collect()
+    (0..n)
+        .step_by(most)
+        .map(|at| (at, most.min(n - at)))
+        .collect()
 }
 
 fn pair(view: &View<'_>, id: OpId, name: &str) -> Result<[usize; 2], &'static str> {
@@ -100,20 +110,33 @@ impl Conv {
             "valid" => {}
             "custom" => {
                 let given = ints(view, id, "pad").unwrap_or_else(|| vec![0; 4]);
-                let given: Option<Vec<usize>> = given.into_iter().map(|p| usize::try_from(p).ok()).collect();
-                pad = given.and_then(|p| p.try_into().ok()).ok_or("its padding is not of two axes")?;
+                let given: Option<Vec<usize>> =
+                    given.into_iter().map(|p| usize::try_from(p).ok()).collect();
+                pad = given
+                    .and_then(|p| p.try_into().ok())
+                    .ok_or("its padding is not of two axes")?;
             }
             _ => {
                 for i in 0..2 {
                     let reach = (weight.shape[i + 2] - 1) * dilations[i] + 1;
-                    let total = ((out[i + 2] - 1) * strides[i] + reach).saturating_sub(shape[i + 2]);
+                    let total =
+                        ((out[i + 2] - 1) * strides[i] + reach).saturating_sub(shape[i + 2]);
                     let (less, more) = (total / 2, total - total / 2);
                     let lower = pad_type == "same_lower";
                     (pad[2 * i], pad[2 * i + 1]) = if lower { (more, less) } else { (less, more) };
                 }
             }
         }
-        Ok(Self { x: New::Value(x), dtype, shape, out, weight, strides, dilations, pad })
+        Ok(Self {
+            x: New::Value(x),
+            dtype,
+            shape,
+            out,
+            weight,
+            strides,
+            dilations,
+            pad,
+        })
     }
 
     fn padded(&self, new: &mut Rewrite<'_>) -> (New, Vec<usize>) {
@@ -123,7 +146,15 @@ impl Conv {
         let pad = new.ints(&[&[0; 4][..], &self.pad].concat());
         let mode = new.literal(Literal::string("constant"));
         let zero = new.number(self.dtype, 0.0);
-        let x = new.op("pad", vec![one("x", self.x), one("pad", pad), one("mode", mode), one("constant_val", zero)]);
+        let x = new.op(
+            "pad",
+            vec![
+                one("x", self.x),
+                one("pad", pad),
+                one("mode", mode),
+                one("constant_val", zero),
+            ],
+        );
         let mut shape = self.shape.clone();
         shape[2] += self.pad[0] + self.pad[1];
         shape[3] += self.pad[2] + self.pad[3];
@@ -143,16 +174,33 @@ impl Conv {
         let (mut begin, mut size) = (vec![0; 4], shape.to_vec());
         for i in 0..2 {
             begin[i + 2] = at[i] * self.dilations[i];
-            size[i + 2] = (self.out[i + 2] - 1) * self.strides[i] + (part.shape[i + 2] - 1) * self.dilations[i] + 1;
+            size[i + 2] = (self.out[i + 2] - 1) * self.strides[i]
+                + (part.shape[i + 2] - 1) * self.dilations[i]
+                + 1;
         }
-        let x = if size == shape { x } else { new.slice(x, &begin, &size) };
+        let x = if size == shape {
+            x
+        } else {
+            new.slice(x, &begin, &size)
+        };
         let (strides, dilations) = (new.ints(&self.strides), new.ints(&self.dilations));
         let (pad, pad_type) = (new.ints(&[0; 4]), new.literal(Literal::string("valid")));
         let groups = new.int(int(view, id, "groups").unwrap_or(1) as i32);
         let weight = part.write(new);
-        let mut args: Vec<NamedArg> = vec![one("x", x), one("weight", weight), one("strides", strides)];
-        args.extend([one("pad_type", pad_type), one("pad", pad), one("dilations", dilations), one("groups", groups)]);
-        args.extend(first.then(|| same_arg(view.op(id), "bias")).flatten().map(|b| ("bias", b)));
+        let mut args: Vec<NamedArg> =
+            vec![one("x", x), one("weight", weight), one("strides", strides)];
+        args.extend([
+            one("pad_type", pad_type),
+            one("pad", pad),
+            one("dilations", dilations),
+            one("groups", groups),
+        ]);
+        args.extend(
+            first
+                .then(|| same_arg(view.op(id), "bias"))
+                .flatten()
+                .map(|b| ("bias", b)),
+        );
         new.op("conv", args)
     }
 }

@@ -7,8 +7,8 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes two `linear` with the first 32,800 rows of the weight and the rest, and a `concat`, which Core ML runs off
-//! the engine: the products stay.
+//! becomes two `linear` with the first 32,800 rows of the weight and the rest, and a `concat`,
+//! which Core ML runs off the engine: the products stay.
 
 use thane_mil::edit::{New, NewArg};
 use thane_mil::program::{Op, OpId};
@@ -35,13 +35,21 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let (param, weight_axis, axis) = match op.def.name {
         "linear" => ("weight", 0, out.len().checked_sub(1)),
         "conv" if int(view, id, "groups").unwrap_or(1) == 1 => ("weight", 0, Some(1)),
-        "matmul" => ("y", usize::from(int(view, id, "transpose_y") != Some(1)), out.len().checked_sub(1)),
+        "matmul" => (
+            "y",
+            usize::from(int(view, id, "transpose_y") != Some(1)),
+            out.len().checked_sub(1),
+        ),
         _ => return Err("only products with constants are split by outputs"),
     };
     let axis = axis.ok_or("its result is a scalar")?;
     let (x, _, _) = operand(view, id, "x")?;
     let weight = Weight::of(view, op, param)?;
-    let weight_axis = if param == "y" { weight.shape.len().saturating_sub(2) + weight_axis } else { weight_axis };
+    let weight_axis = if param == "y" {
+        weight.shape.len().saturating_sub(2) + weight_axis
+    } else {
+        weight_axis
+    };
     let bias = match op.arg("bias") {
         None => None,
         Some(_) => Some(Constant::of(view, op, "bias").ok_or("its bias is no plain constant")?),
@@ -55,8 +63,13 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let mut new = Rewrite::new(view, id, FIX.name);
     let mut parts = Vec::new();
     for begin in (0..n).step_by(len) {
-        let part = Part { begin, len: len.min(n - begin) };
-        let weight = weight.slice(weight_axis, part.begin, part.len)?.write(&mut new);
+        let part = Part {
+            begin,
+            len: len.min(n - begin),
+        };
+        let weight = weight
+            .slice(weight_axis, part.begin, part.len)?
+            .write(&mut new);
         parts.push(part.product(&mut new, op, New::Value(x), (param, weight), bias.as_ref()));
     }
     let y = new.concat(parts, axis);
@@ -66,7 +79,11 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
 /// Most outputs of a product on this chip: of a convolution channels, else what is last.
 fn cap(view: &View<'_>, op: &Op) -> usize {
     let caps = &view.target.chip.family.caps;
-    if op.def.name == "conv" { caps.channels } else { caps.spatial.min(caps.channels) }
+    if op.def.name == "conv" {
+        caps.channels
+    } else {
+        caps.spatial.min(caps.channels)
+    }
 }
 
 struct Part {
@@ -83,7 +100,12 @@ impl Part {
         (param, weight): (&'static str, New),
         bias: Option<&Constant>,
     ) -> New {
-        let kept = op.def.params.iter().map(|p| p.name).filter(|p| !["x", "bias", param].contains(p));
+        let kept = op
+            .def
+            .params
+            .iter()
+            .map(|p| p.name)
+            .filter(|p| !["x", "bias", param].contains(p));
         let mut args: Vec<NamedArg> = kept.filter_map(|p| Some((p, same_arg(op, p)?))).collect();
         args.extend([one("x", x), one(param, weight)]);
         if let Some(bias) = bias {

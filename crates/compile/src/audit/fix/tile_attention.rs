@@ -6,8 +6,9 @@
 //! } -> (y);
 //! ```
 //!
-//! becomes three attentions of 512 queries each, and a `concat`. Written out as a `matmul`, elementwise ops, a
-//! `softmax` and another `matmul`, each of them is done for each tile, with masks cut to its rows.
+//! becomes three attentions of 512 queries each, and a `concat`. Written out as a `matmul`,
+//! elementwise ops, a `softmax` and another `matmul`, each of them is done for each tile, with
+//! masks cut to its rows.
 
 use std::collections::HashMap;
 
@@ -33,7 +34,9 @@ const ROWS: usize = 512;
 const MAX_TILES: usize = 64;
 
 /// Ops that may stand between the scores and the product with the values: each row by itself.
-const BETWEEN: &[&str] = &["mul", "add", "sub", "real_div", "select", "cast", "tanh", "softmax"];
+const BETWEEN: &[&str] = &[
+    "mul", "add", "sub", "real_div", "select", "cast", "tanh", "softmax",
+];
 
 fn run(view: &View<'_>, id: OpId) -> Answer {
     match view.op(id).def.name {
@@ -45,20 +48,33 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
 
 fn tiles(n_rows: usize) -> Vec<(usize, usize)> {
     let len = ROWS.max(n_rows.div_ceil(MAX_TILES));
-    (0..n_rows).step_by(len).map(|at| (at, len.min(n_rows - at))).collect()
+    (0..n_rows)
+        .step_by(len)
+        .map(|at| (at, len.min(n_rows - at)))
+        .collect()
 }
 
 fn fused(view: &View<'_>, id: OpId) -> Answer {
     let op = view.op(id);
     let (query, _, shape) = operand(view, id, "query")?;
-    let axis = shape.len().checked_sub(2).ok_or("its queries are a vector")?;
-    let mask = op.value_arg("attn_mask").map(|m| view.known_shape(m).map(|s| (m, s)));
-    let mask = mask.map(|m| m.ok_or("the shape of its mask is not fixed")).transpose()?;
+    let axis = shape
+        .len()
+        .checked_sub(2)
+        .ok_or("its queries are a vector")?;
+    let mask = op
+        .value_arg("attn_mask")
+        .map(|m| view.known_shape(m).map(|s| (m, s)));
+    let mask = mask
+        .map(|m| m.ok_or("the shape of its mask is not fixed"))
+        .transpose()?;
     let rank = result_shape(view, id)?.len();
     let mut new = Rewrite::new(view, id, FIX.name);
     let mut parts = Vec::new();
     for (begin, len) in tiles(shape[axis]) {
-        let mut others = vec![("query", new.slice_axis(New::Value(query), &shape, axis, begin, len))];
+        let mut others = vec![(
+            "query",
+            new.slice_axis(New::Value(query), &shape, axis, begin, len),
+        )];
         if let Some((mask, mask_shape)) = &mask {
             let tile = rows(&mut new, *mask, mask_shape, shape[axis], (begin, len));
             others.push(("attn_mask", tile));
@@ -70,9 +86,17 @@ fn fused(view: &View<'_>, id: OpId) -> Answer {
 }
 
 /// The rows of a tile of what is broadcast over scores of `n_rows`.
-fn rows(new: &mut Rewrite<'_>, value: ValueId, shape: &[usize], n_rows: usize, (begin, len): (usize, usize)) -> New {
+fn rows(
+    new: &mut Rewrite<'_>,
+    value: ValueId,
+    shape: &[usize],
+    n_rows: usize,
+    (begin, len): (usize, usize),
+) -> New {
     match shape.len().checked_sub(2) {
-        Some(axis) if shape[axis] == n_rows && n_rows > 1 => new.slice_axis(New::Value(value), shape, axis, begin, len),
+        Some(axis) if shape[axis] == n_rows && n_rows > 1 => {
+            new.slice_axis(New::Value(value), shape, axis, begin, len)
+        }
         _ => New::Value(value),
     }
 }
@@ -84,15 +108,20 @@ fn chain(view: &View<'_>, scores: OpId) -> Result<Vec<OpId>, &'static str> {
     // Ten: scale, softcap of three ops, mask, casts, softmax.
     while chain.len() < 12 {
         let last = *chain.last().ok_or("there is no op")?;
-        let [result] = view.op(last).results[..] else { return Err("an op on the way has several results") };
-        let [next] = view.users(result)[..] else { return Err("something else uses the scores") };
+        let [result] = view.op(last).results[..] else {
+            return Err("an op on the way has several results");
+        };
+        let [next] = view.users(result)[..] else {
+            return Err("something else uses the scores");
+        };
         if view.is_output(result) {
             return Err("the scores are an output");
         }
         chain.push(next);
         let kind = view.op(next).def.name;
         if kind == "matmul" {
-            let first = view.op(next).value_arg("x") == Some(result) && int(view, next, "transpose_x") != Some(1);
+            let first = view.op(next).value_arg("x") == Some(result)
+                && int(view, next, "transpose_x") != Some(1);
             return if softmax && first {
                 Ok(chain)
             } else {
@@ -100,7 +129,9 @@ fn chain(view: &View<'_>, scores: OpId) -> Result<Vec<OpId>, &'static str> {
             };
         }
         if !BETWEEN.contains(&kind) {
-            return Err("an op between the scores and the product with the values is not done row by row");
+            return Err(
+                "an op between the scores and the product with the values is not done row by row",
+            );
         }
         if kind == "softmax" {
             let rank = result_shape(view, next)?.len() as i64;
@@ -121,8 +152,15 @@ fn written_out(view: &View<'_>, id: OpId) -> Answer {
     let last = chain[chain.len() - 1];
     let axis = result_shape(view, last)?.len() - 2;
     let (query, _, query_shape) = operand(view, id, "x")?;
-    let back = if int(view, id, "transpose_x") == Some(1) { 1 } else { 2 };
-    let query_axis = query_shape.len().checked_sub(back).ok_or("its queries are a vector")?;
+    let back = if int(view, id, "transpose_x") == Some(1) {
+        1
+    } else {
+        2
+    };
+    let query_axis = query_shape
+        .len()
+        .checked_sub(back)
+        .ok_or("its queries are a vector")?;
     // New ops stand before the last op of the chain, where all that they use is there.
     let mut new = Rewrite::new(view, last, FIX.name);
     let mut parts = Vec::new();
@@ -131,7 +169,13 @@ fn written_out(view: &View<'_>, id: OpId) -> Answer {
         let x = new.slice_axis(New::Value(query), &query_shape, query_axis, tile.0, tile.1);
         made.insert(id, new.again(view.op(id), &[("x", x)]));
         for pair in chain.windows(2) {
-            let others = operands(view, &mut new, view.op(pair[1]), (pair[0], made[&pair[0]]), (n_rows, tile))?;
+            let others = operands(
+                view,
+                &mut new,
+                view.op(pair[1]),
+                (pair[0], made[&pair[0]]),
+                (n_rows, tile),
+            )?;
             made.insert(pair[1], new.again(view.op(pair[1]), &others));
         }
         parts.push(made[&last]);
@@ -140,7 +184,8 @@ fn written_out(view: &View<'_>, id: OpId) -> Answer {
     new.instead(y)
 }
 
-/// The operands of an op of the chain for a tile: what the op before made for it, and rows of what is broadcast.
+/// The operands of an op of the chain for a tile: what the op before made for it, and rows of what
+/// is broadcast.
 fn operands(
     view: &View<'_>,
     new: &mut Rewrite<'_>,
@@ -151,11 +196,15 @@ fn operands(
     let result = view.op(before).results[0];
     let mut others = Vec::new();
     for param in op.def.params {
-        let Some(value) = op.value_arg(param.name) else { continue };
+        let Some(value) = op.value_arg(param.name) else {
+            continue;
+        };
         if value == result {
             others.push((param.name, made));
         } else if op.def.name != "matmul" && !param.constant {
-            let shape = view.known_shape(value).ok_or("the shape of a mask is not fixed")?;
+            let shape = view
+                .known_shape(value)
+                .ok_or("the shape of a mask is not fixed")?;
             others.push((param.name, rows(new, value, &shape, n_rows, tile)));
         }
     }

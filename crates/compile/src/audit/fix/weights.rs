@@ -1,5 +1,6 @@
-//! Parts of constants, and constants in another form, made where they are read: a part of a mapped weight takes no
-//! memory. Constants that are computed from smaller ones are [`compressed`](super::compressed).
+//! Parts of constants, and constants in another form, made where they are read: a part of a mapped
+//! weight takes no memory. Constants that are computed from smaller ones are
+//! [`compressed`](super::compressed).
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,10 +24,17 @@ pub struct Constant {
 }
 
 impl Constant {
-    /// What the parameter of an op is bound to, where it is a constant as it stands, of any element type.
+    /// What the parameter of an op is bound to, where it is a constant as it stands, of any element
+    /// type.
     pub fn stated(view: &View<'_>, op: &Op, name: &str) -> Option<Self> {
-        let Literal::Tensor(ty, data) = view.f.literal_arg(op, name)? else { return None };
-        Some(Self { dtype: ty.dtype, shape: ty.known_shape()?, data: data.clone() })
+        let Literal::Tensor(ty, data) = view.f.literal_arg(op, name)? else {
+            return None;
+        };
+        Some(Self {
+            dtype: ty.dtype,
+            shape: ty.known_shape()?,
+            data: data.clone(),
+        })
     }
 
     /// What the parameter of an op is bound to, where it is a plain constant of floating point.
@@ -36,12 +44,21 @@ impl Constant {
 
     /// A literal, where it is a tensor of floating point.
     pub fn from_literal(literal: &Literal) -> Option<Self> {
-        let Literal::Tensor(ty, data) = literal else { return None };
+        let Literal::Tensor(ty, data) = literal else {
+            return None;
+        };
         let is_float = matches!(ty.dtype, DType::Fp16 | DType::Fp32);
-        is_float.then(|| Some(Self { dtype: ty.dtype, shape: ty.known_shape()?, data: data.clone() }))?
+        is_float.then(|| {
+            Some(Self {
+                dtype: ty.dtype,
+                shape: ty.known_shape()?,
+                data: data.clone(),
+            })
+        })?
     }
 
-    /// `len` elements of an axis from `begin` on; elements of fewer bits than a byte are moved together.
+    /// `len` elements of an axis from `begin` on; elements of fewer bits than a byte are moved
+    /// together.
     pub fn slice(&self, axis: usize, begin: usize, len: usize) -> Self {
         let mut shape = self.shape.clone();
         shape[axis] = len;
@@ -55,9 +72,19 @@ impl Constant {
             }
             _ => None,
         };
-        let columns = || Columns { data: self.data.clone(), rows, row, start, width };
+        let columns = || Columns {
+            data: self.data.clone(),
+            rows,
+            row,
+            start,
+            width,
+        };
         let data = part.unwrap_or_else(|| Data::Source(Arc::new(columns())));
-        Self { dtype: self.dtype, shape, data }
+        Self {
+            dtype: self.dtype,
+            shape,
+            data,
+        }
     }
 
     /// With an axis of `len` elements, those behind its own 0; of whole bytes each.
@@ -67,8 +94,17 @@ impl Constant {
         let (row, wide) = (shape[axis] * inner, len * inner);
         shape[axis] = len;
         let rows = shape[..axis].iter().product();
-        let data = Data::Source(Arc::new(Padded { data: self.data.clone(), rows, row, wide }));
-        Self { dtype: self.dtype, shape, data }
+        let data = Data::Source(Arc::new(Padded {
+            data: self.data.clone(),
+            rows,
+            row,
+            wide,
+        }));
+        Self {
+            dtype: self.dtype,
+            shape,
+            data,
+        }
     }
 
     /// The same bytes in another shape of as many elements.
@@ -81,14 +117,32 @@ impl Constant {
         let (rows, columns) = (self.shape[0], self.shape[1]);
         self.shape.swap(0, 1);
         let width = self.dtype.bits() * self.shape[2..].iter().product::<usize>();
-        let made = Transposed { data: self.data, rows, columns, width, made: OnceLock::new() };
-        Self { data: Data::Source(Arc::new(made)), ..self }
+        let made = Transposed {
+            data: self.data,
+            rows,
+            columns,
+            width,
+            made: OnceLock::new(),
+        };
+        Self {
+            data: Data::Source(Arc::new(made)),
+            ..self
+        }
     }
 
     /// Each number by itself into another, of this element type.
     pub fn map(self, dtype: DType, map: fn(f32) -> f32) -> Self {
-        let data = Data::Source(Arc::new(Mapped { from: self.dtype, to: dtype, data: self.data, map }));
-        Self { dtype, shape: self.shape, data }
+        let data = Data::Source(Arc::new(Mapped {
+            from: self.dtype,
+            to: dtype,
+            data: self.data,
+            map,
+        }));
+        Self {
+            dtype,
+            shape: self.shape,
+            data,
+        }
     }
 
     /// Whether some number is as `is` says; read in pieces.
@@ -103,7 +157,10 @@ impl Constant {
 
     /// As an argument of a `const`.
     pub fn literal(self) -> Literal {
-        Literal::Tensor(thane_mil::types::TensorType::new(self.dtype, self.shape), self.data)
+        Literal::Tensor(
+            thane_mil::types::TensorType::new(self.dtype, self.shape),
+            self.data,
+        )
     }
 }
 
@@ -112,8 +169,20 @@ const PIECE: usize = 1 << 16;
 
 fn numbers(dtype: DType, bytes: &[u8]) -> Box<dyn Iterator<Item = f32> + '_> {
     match dtype {
-        DType::Fp16 => Box::new(bytes.as_chunks::<2>().0.iter().map(|b| f16_to_f32(u16::from_le_bytes(*b)))),
-        _ => Box::new(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))),
+        DType::Fp16 => Box::new(
+            bytes
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|b| f16_to_f32(u16::from_le_bytes(*b))),
+        ),
+        _ => Box::new(
+            bytes
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|b| f32::from_le_bytes(*b)),
+        ),
     }
 }
 
@@ -136,12 +205,21 @@ impl Source for Columns {
 
     fn read(&self, offset: usize, out: &mut [u8]) {
         out.fill(0);
-        let (first, end) = (8 * offset, (8 * (offset + out.len())).min(self.rows * self.width));
+        let (first, end) = (
+            8 * offset,
+            (8 * (offset + out.len())).min(self.rows * self.width),
+        );
         let mut at = first;
         while at < end {
             let (row, column) = (at / self.width, at % self.width);
             let n = (self.width - column).min(end - at);
-            copy_bits(&self.data, row * self.row + self.start + column, n, out, at - first);
+            copy_bits(
+                &self.data,
+                row * self.row + self.start + column,
+                n,
+                out,
+                at - first,
+            );
             at += n;
         }
     }
@@ -151,7 +229,8 @@ impl Source for Columns {
     }
 }
 
-/// Copy `n` bits of `data` to place `to` of `out`, which is 0 there; the least significant bit of a byte comes first.
+/// Copy `n` bits of `data` to place `to` of `out`, which is 0 there; the least significant bit of a
+/// byte comes first.
 fn copy_bits(data: &Data, from: usize, n: usize, out: &mut [u8], to: usize) {
     let (first, last) = (from / 8, (from + n).div_ceil(8));
     let is_whole = [from, n, to].iter().all(|bits| bits % 8 == 0);
@@ -194,7 +273,10 @@ impl Source for Padded {
             let (row, column) = ((offset + done) / self.wide, (offset + done) % self.wide);
             let n = (self.wide - column).min(out.len() - done);
             let stored = self.row.saturating_sub(column).min(n);
-            let read = self.data.read(row * self.row + column.min(self.row), &mut out[done..done + stored]);
+            let read = self.data.read(
+                row * self.row + column.min(self.row),
+                &mut out[done..done + stored],
+            );
             debug_assert!(read, "the columns lie within the rows");
             done += n;
         }
@@ -226,7 +308,10 @@ impl Source for Transposed {
             let mut to = vec![0; from.len()];
             for row in 0..self.rows {
                 for column in 0..self.columns {
-                    let (a, b) = ((row * self.columns + column) * w, (column * self.rows + row) * w);
+                    let (a, b) = (
+                        (row * self.columns + column) * w,
+                        (column * self.rows + row) * w,
+                    );
                     if w % 8 == 0 {
                         to[b / 8..(b + w) / 8].copy_from_slice(&from[a / 8..(a + w) / 8]);
                     } else {
@@ -280,7 +365,11 @@ mod tests {
     fn ramp(shape: &[usize]) -> Constant {
         let n: usize = shape.iter().product();
         let data = Data::owned(bytes_of(DType::Fp32, (0..n).map(|i| i as f32)));
-        Constant { dtype: DType::Fp32, shape: shape.to_vec(), data }
+        Constant {
+            dtype: DType::Fp32,
+            shape: shape.to_vec(),
+            data,
+        }
     }
 
     fn floats(c: &Constant) -> Vec<f32> {
@@ -298,21 +387,42 @@ mod tests {
         let c = ramp(&[2, 3, 4]);
         assert_eq!(
             floats(&c.slice(1, 1, 2)),
-            [4., 5., 6., 7., 8., 9., 10., 11., 16., 17., 18., 19., 20., 21., 22., 23.]
+            [
+                4., 5., 6., 7., 8., 9., 10., 11., 16., 17., 18., 19., 20., 21., 22., 23.
+            ]
         );
         assert_eq!(floats(&c.slice(2, 3, 1)), [3., 7., 11., 15., 19., 23.]);
         let rows = c.slice(0, 1, 1);
         assert!(matches!(rows.data, Data::Bytes(_)), "rows are not copied");
         assert_eq!(floats(&rows)[..2], [12., 13.]);
-        assert_eq!(floats(&ramp(&[2, 3]).padded(1, 5)), [0., 1., 2., 0., 0., 3., 4., 5., 0., 0.]);
-        assert_eq!(floats(&ramp(&[2, 2]).padded(0, 3)), [0., 1., 2., 3., 0., 0.]);
-        assert_eq!(floats(&ramp(&[2, 3]).transposed()), [0., 3., 1., 4., 2., 5.]);
+        assert_eq!(
+            floats(&ramp(&[2, 3]).padded(1, 5)),
+            [0., 1., 2., 0., 0., 3., 4., 5., 0., 0.]
+        );
+        assert_eq!(
+            floats(&ramp(&[2, 2]).padded(0, 3)),
+            [0., 1., 2., 3., 0., 0.]
+        );
+        assert_eq!(
+            floats(&ramp(&[2, 3]).transposed()),
+            [0., 3., 1., 4., 2., 5.]
+        );
         // Elements of 4 bits, 0 to 14 in rows of 5: a row is no whole number of bytes.
         let nibbles = Data::owned(vec![0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0x0e]);
-        let codes = Constant { dtype: DType::Uint4, shape: vec![3, 5], data: nibbles };
-        assert_eq!(codes.slice(1, 1, 3).data.to_vec(), [0x21, 0x63, 0x87, 0xcb, 0x0d]);
+        let codes = Constant {
+            dtype: DType::Uint4,
+            shape: vec![3, 5],
+            data: nibbles,
+        };
+        assert_eq!(
+            codes.slice(1, 1, 3).data.to_vec(),
+            [0x21, 0x63, 0x87, 0xcb, 0x0d]
+        );
         assert_eq!(codes.slice(0, 1, 1).data.to_vec(), [0x65, 0x87, 0x09]);
-        assert_eq!(codes.transposed().data.to_vec(), [0x50, 0x1a, 0xb6, 0x72, 0x3c, 0xd8, 0x94, 0x0e]);
+        assert_eq!(
+            codes.transposed().data.to_vec(),
+            [0x50, 0x1a, 0xb6, 0x72, 0x3c, 0xd8, 0x94, 0x0e]
+        );
         let half = ramp(&[3]).map(DType::Fp16, |x| -x);
         assert_eq!(floats(&half), [0., -1., -2.]);
         assert!(half.any(|x| x == -2.0) && !half.any(|x| x > 0.5));

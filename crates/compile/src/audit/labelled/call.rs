@@ -1,6 +1,8 @@
-//! A program that calls one op as a description says, and with plain arguments where it says nothing.
+//! A program that calls one op as a description says, and with plain arguments where it says
+//! nothing.
 //!
-//! The opset's table says what an op takes; arguments follow from the names and kinds of its parameters.
+//! The opset's table says what an op takes; arguments follow from the names and kinds of its
+//! parameters.
 
 use std::sync::Arc;
 
@@ -52,7 +54,14 @@ pub fn call(op: &str, notation: &Notation) -> Result<Called, CallError> {
     let builder = FunctionBuilder::new("main", Opset::CoreMl8);
     let x = defaults::first_shape(def.name, notation);
     let dtype = defaults::element_type(def, notation);
-    Call { builder, def, notation, x, dtype }.run()
+    Call {
+        builder,
+        def,
+        notation,
+        x,
+        dtype,
+    }
+    .run()
 }
 
 /// An op as it is being called.
@@ -95,12 +104,17 @@ impl Call<'_> {
             "while_loop" => vec![self.block(Some(DType::Bool)), self.block(Some(self.dtype))],
             _ => Vec::new(),
         };
-        let results = self.builder.op_with_blocks(self.def.name, "result", args, blocks)?;
+        let results = self
+            .builder
+            .op_with_blocks(self.def.name, "result", args, blocks)?;
         self.finish(results)
     }
 
     fn argument(&mut self, param: &'static Param) -> Result<Option<Arg>, CallError> {
-        let unknown = || CallError::Unknown { op: self.def.name, param: param.name };
+        let unknown = || CallError::Unknown {
+            op: self.def.name,
+            param: param.name,
+        };
         let argument = defaults::argument(self, param).ok_or_else(unknown)?;
         Ok(Some(match argument {
             Argument::Left if param.required => return Err(unknown()),
@@ -108,10 +122,15 @@ impl Call<'_> {
             Argument::Input(DType::Bool, shape) => Arg::Value(self.truth(&shape)?),
             Argument::Input(dtype, shape) => Arg::Value(self.input(param.name, dtype, &shape)?),
             Argument::Inputs(shapes) => {
-                let values: Result<_, _> = shapes.iter().map(|s| self.input(param.name, self.dtype, s)).collect();
+                let values: Result<_, _> = shapes
+                    .iter()
+                    .map(|s| self.input(param.name, self.dtype, s))
+                    .collect();
                 Arg::Values(values?)
             }
-            Argument::Filled(dtype, shape, number) => Arg::Value(self.filled(param.name, dtype, &shape, number)?),
+            Argument::Filled(dtype, shape, number) => {
+                Arg::Value(self.filled(param.name, dtype, &shape, number)?)
+            }
             Argument::Is(literal) if param.accepts == Accepts::Tensors => {
                 Arg::Values(vec![self.builder.constant(param.name, literal)?])
             }
@@ -122,39 +141,81 @@ impl Call<'_> {
     /// A tensor of the call; what Core ML cannot pass is cast or made from what it can.
     fn input(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Result<ValueId, CallError> {
         if let Some(Accepts::State) = self.accepts(name) {
-            return Ok(self.builder.input(name, Type::State(TensorType::new(dtype, shape.iter().copied()))));
+            return Ok(self.builder.input(
+                name,
+                Type::State(TensorType::new(dtype, shape.iter().copied())),
+            ));
         }
         if let Some(Accepts::List) = self.accepts(name) {
             let size = self.builder.constant("size", Literal::i32(4))?;
-            return Ok(self.builder.op("make_list", "list", [("elem_shape", Arg::Values(vec![size]))])?);
+            return Ok(self.builder.op(
+                "make_list",
+                "list",
+                [("elem_shape", Arg::Values(vec![size]))],
+            )?);
         }
-        let edge = if self.notation.says(&["io", "o"]) { DType::Fp32 } else { dtype };
+        let edge = if self.notation.says(&["io", "o"]) {
+            DType::Fp32
+        } else {
+            dtype
+        };
         if shape.is_empty() {
             let vector = self.builder.input(name, TensorType::new(dtype, [1usize]));
-            return Ok(self.builder.op("squeeze", "scalar", [("x", Arg::Value(vector))])?);
+            return Ok(self
+                .builder
+                .op("squeeze", "scalar", [("x", Arg::Value(vector))])?);
         }
         if dtype == DType::Int8 || dtype == DType::Uint8 {
             return self.quantized(name, dtype, shape);
         }
-        let input = self.builder.input(name, TensorType::new(edge, shape.iter().copied()));
-        if edge == dtype { Ok(input) } else { self.cast(input, dtype) }
+        let input = self
+            .builder
+            .input(name, TensorType::new(edge, shape.iter().copied()));
+        if edge == dtype {
+            Ok(input)
+        } else {
+            self.cast(input, dtype)
+        }
     }
 
     fn accepts(&self, name: &str) -> Option<Accepts> {
-        self.def.params.iter().find(|p| p.name == name).map(|p| p.accepts)
+        self.def
+            .params
+            .iter()
+            .find(|p| p.name == name)
+            .map(|p| p.accepts)
     }
 
     fn cast(&mut self, value: ValueId, dtype: DType) -> Result<ValueId, CallError> {
-        let name = self.builder.constant("dtype", Literal::string(dtype.name()))?;
-        Ok(self.builder.op("cast", "cast", [("x", Arg::Value(value)), ("dtype", Arg::Value(name))])?)
+        let name = self
+            .builder
+            .constant("dtype", Literal::string(dtype.name()))?;
+        Ok(self.builder.op(
+            "cast",
+            "cast",
+            [("x", Arg::Value(value)), ("dtype", Arg::Value(name))],
+        )?)
     }
 
     /// 8-bit numbers as programs have them: quantised fp16.
-    fn quantized(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Result<ValueId, CallError> {
-        let input = self.builder.input(name, TensorType::new(DType::Fp16, shape.iter().copied()));
+    fn quantized(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<ValueId, CallError> {
+        let input = self
+            .builder
+            .input(name, TensorType::new(DType::Fp16, shape.iter().copied()));
         let scale = self.filled("scale", DType::Fp16, &[], 0.125)?;
-        let to = self.builder.constant("output_dtype", Literal::string(dtype.name()))?;
-        let args = [("input", Arg::Value(input)), ("scale", Arg::Value(scale)), ("output_dtype", Arg::Value(to))];
+        let to = self
+            .builder
+            .constant("output_dtype", Literal::string(dtype.name()))?;
+        let args = [
+            ("input", Arg::Value(input)),
+            ("scale", Arg::Value(scale)),
+            ("output_dtype", Arg::Value(to)),
+        ];
         Ok(self.builder.op("quantize", "quantized", args)?)
     }
 
@@ -162,23 +223,44 @@ impl Call<'_> {
     fn truth(&mut self, shape: &[usize]) -> Result<ValueId, CallError> {
         let x = self.builder.input(
             "compared",
-            TensorType::new(DType::Fp16, shape.iter().copied().chain(shape.is_empty().then_some(1))),
+            TensorType::new(
+                DType::Fp16,
+                shape.iter().copied().chain(shape.is_empty().then_some(1)),
+            ),
         );
         let zero = self.filled("zero", DType::Fp16, &[], 0.0)?;
-        let greater = self.builder.op("greater", "truth", [("x", Arg::Value(x)), ("y", Arg::Value(zero))])?;
+        let greater = self.builder.op(
+            "greater",
+            "truth",
+            [("x", Arg::Value(x)), ("y", Arg::Value(zero))],
+        )?;
         if shape.is_empty() {
-            return Ok(self.builder.op("squeeze", "scalar", [("x", Arg::Value(greater))])?);
+            return Ok(self
+                .builder
+                .op("squeeze", "scalar", [("x", Arg::Value(greater))])?);
         }
         Ok(greater)
     }
 
-    fn filled(&mut self, name: &str, dtype: DType, shape: &[usize], number: f64) -> Result<ValueId, CallError> {
+    fn filled(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+        number: f64,
+    ) -> Result<ValueId, CallError> {
         let ty = TensorType::new(dtype, shape.iter().copied());
-        let most =
-            if matches!(name, "weight" | "weight_ih" | "weight_hh" | "x" | "y") { MAX_WEIGHT } else { MAX_ELEMENTS };
+        let most = if matches!(name, "weight" | "weight_ih" | "weight_hh" | "x" | "y") {
+            MAX_WEIGHT
+        } else {
+            MAX_ELEMENTS
+        };
         let n = ty.n_elements().filter(|n| *n <= most);
         let element = element(dtype, number).zip(n);
-        let (element, n) = element.ok_or(CallError::Unknown { op: self.def.name, param: "weight" })?;
+        let (element, n) = element.ok_or(CallError::Unknown {
+            op: self.def.name,
+            param: "weight",
+        })?;
         let data = Data::Source(Arc::new(Repeated { element, n }));
         Ok(self.builder.constant(name, Literal::Tensor(ty, data))?)
     }
@@ -203,7 +285,9 @@ impl Call<'_> {
             let ty = self.builder.function().value(*result).ty.clone();
             let out = match ty.tensor().map(|t| t.dtype) {
                 Some(DType::Bool) => self.cast(*result, DType::Fp16)?,
-                Some(DType::Int8 | DType::Uint8) if !self.notation.says(&["output"]) && self.def.name != "cast" => {
+                Some(DType::Int8 | DType::Uint8)
+                    if !self.notation.says(&["output"]) && self.def.name != "cast" =>
+                {
                     self.dequantized(*result)?
                 }
                 Some(_) if self.notation.says(&["io", "o"]) => self.cast(*result, DType::Fp32)?,
@@ -211,17 +295,29 @@ impl Call<'_> {
             };
             outputs.push(("y", out));
         }
-        let Some(Definition::Result(op, _)) = results.first().map(|r| self.builder.function().value(*r).definition)
+        let Some(Definition::Result(op, _)) = results
+            .first()
+            .map(|r| self.builder.function().value(*r).definition)
         else {
-            return Err(CallError::Unknown { op: self.def.name, param: "result" });
+            return Err(CallError::Unknown {
+                op: self.def.name,
+                param: "result",
+            });
         };
         let function = self.builder.finish(&outputs);
-        Ok(Called { program: Program::new(vec![function]), op })
+        Ok(Called {
+            program: Program::new(vec![function]),
+            op,
+        })
     }
 
     fn dequantized(&mut self, value: ValueId) -> Result<ValueId, CallError> {
         let scale = self.filled("scale", DType::Fp16, &[], 0.125)?;
-        Ok(self.builder.op("dequantize", "back", [("input", Arg::Value(value)), ("scale", Arg::Value(scale))])?)
+        Ok(self.builder.op(
+            "dequantize",
+            "back",
+            [("input", Arg::Value(value)), ("scale", Arg::Value(scale))],
+        )?)
     }
 }
 
@@ -237,8 +333,14 @@ impl Source for Repeated {
     }
 
     fn read(&self, offset: usize, out: &mut [u8]) {
-        let element = self.element.iter().cycle().skip(offset % self.element.len());
-        out.iter_mut().zip(element).for_each(|(to, from)| *to = *from);
+        let element = self
+            .element
+            .iter()
+            .cycle()
+            .skip(offset % self.element.len());
+        out.iter_mut()
+            .zip(element)
+            .for_each(|(to, from)| *to = *from);
     }
 
     fn packed(&self) -> Option<Packed> {

@@ -41,7 +41,8 @@ pub fn rows(text: &str) -> Result<Vec<Vec<String>>, CsvError> {
     let mut line = 1;
     while !rest.is_empty() {
         let (field, n_lines, after) = field(rest, line)?;
-        let is_blank_line = row.is_empty() && field.is_empty() && !after.starts_with(',') && !rest.starts_with('"');
+        let is_blank_line =
+            row.is_empty() && field.is_empty() && !after.starts_with(',') && !rest.starts_with('"');
         row.push(field);
         line += n_lines;
         if let Some(more) = after.strip_prefix(',') {
@@ -51,7 +52,10 @@ pub fn rows(text: &str) -> Result<Vec<Vec<String>>, CsvError> {
             }
             row.push(String::new());
         } else {
-            rest = after.strip_prefix("\r\n").or_else(|| after.strip_prefix('\n')).unwrap_or(after);
+            rest = after
+                .strip_prefix("\r\n")
+                .or_else(|| after.strip_prefix('\n'))
+                .unwrap_or(after);
             line += 1;
         }
         let ended = std::mem::take(&mut row);
@@ -62,11 +66,16 @@ pub fn rows(text: &str) -> Result<Vec<Vec<String>>, CsvError> {
     Ok(rows)
 }
 
-/// The field that a text begins with, the line ends in it, and what follows: nothing, a comma or the end of a line.
+/// The field that a text begins with, the line ends in it, and what follows: nothing, a comma or
+/// the end of a line.
 fn field(text: &str, line: usize) -> Result<(String, usize, &str), CsvError> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([',', '\n']).unwrap_or(text.len());
-        let end = if text[..end].ends_with('\r') && text[end..].starts_with('\n') { end - 1 } else { end };
+        let end = if text[..end].ends_with('\r') && text[end..].starts_with('\n') {
+            end - 1
+        } else {
+            end
+        };
         return Ok((text[..end].to_owned(), 0, &text[end..]));
     };
     let mut value = String::new();
@@ -75,13 +84,21 @@ fn field(text: &str, line: usize) -> Result<(String, usize, &str), CsvError> {
         let end = rest.find('"').ok_or(CsvError::Unclosed { line })?;
         value.push_str(&rest[..end]);
         rest = &rest[end + 1..];
-        let Some(more) = rest.strip_prefix('"') else { break };
+        let Some(more) = rest.strip_prefix('"') else {
+            break;
+        };
         value.push('"');
         rest = more;
     }
     let n_lines = value.matches('\n').count();
     let ends = rest.is_empty() || [",", "\n", "\r\n"].iter().any(|end| rest.starts_with(end));
-    if ends { Ok((value, n_lines, rest)) } else { Err(CsvError::AfterQuote { line: line + n_lines }) }
+    if ends {
+        Ok((value, n_lines, rest))
+    } else {
+        Err(CsvError::AfterQuote {
+            line: line + n_lines,
+        })
+    }
 }
 
 /// Rows under a header, each as wide as it.
@@ -97,8 +114,16 @@ impl Table {
         let mut all = rows(text)?.into_iter();
         let header = all.next().ok_or(CsvError::Empty)?;
         let rows: Vec<Vec<String>> = all.collect();
-        match rows.iter().enumerate().find(|(_, r)| r.len() != header.len()) {
-            Some((i, r)) => Err(CsvError::Width { row: i + 1, n_fields: r.len(), n_columns: header.len() }),
+        match rows
+            .iter()
+            .enumerate()
+            .find(|(_, r)| r.len() != header.len())
+        {
+            Some((i, r)) => Err(CsvError::Width {
+                row: i + 1,
+                n_fields: r.len(),
+                n_columns: header.len(),
+            }),
             None => Ok(Self { header, rows }),
         }
     }
@@ -110,7 +135,10 @@ impl Table {
 
     /// Where the column of that name is in each row.
     pub fn column(&self, name: &str) -> Result<usize, CsvError> {
-        self.header.iter().position(|h| h == name).ok_or_else(|| CsvError::NoColumn(name.to_owned()))
+        self.header
+            .iter()
+            .position(|h| h == name)
+            .ok_or_else(|| CsvError::NoColumn(name.to_owned()))
     }
 
     /// Where the columns of those names are in each row.
@@ -152,7 +180,14 @@ mod tests {
         assert_eq!(rows("a\n\"b"), Err(CsvError::Unclosed { line: 2 }));
         assert_eq!(rows("\"b\"c"), Err(CsvError::AfterQuote { line: 1 }));
         assert_eq!(Table::parse(""), Err(CsvError::Empty));
-        assert_eq!(Table::parse("a,b\n1\n"), Err(CsvError::Width { row: 1, n_fields: 1, n_columns: 2 }));
+        assert_eq!(
+            Table::parse("a,b\n1\n"),
+            Err(CsvError::Width {
+                row: 1,
+                n_fields: 1,
+                n_columns: 2
+            })
+        );
         let table = Table::parse("a,b\n1,2\n").unwrap();
         assert_eq!(table.columns(["b", "a"]), Ok([1, 0]));
         assert_eq!(table.column("c"), Err(CsvError::NoColumn("c".to_owned())));

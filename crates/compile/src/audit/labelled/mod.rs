@@ -1,7 +1,8 @@
 //! Rules and predictions against what others measured and published.
 //!
-//! [`placement`] makes a program of each published single-op probe and compares what the rules say of it. The data lies
-//! in `data/audit`; this crate reads no files, so whoever asks hands the text over.
+//! [`placement`] makes a program of each published single-op probe and compares what the rules say
+//! of it. The data lies in `data/audit`; this crate reads no files, so whoever asks hands the text
+//! over.
 
 mod call;
 pub mod csv;

@@ -1,7 +1,8 @@
-//! The short notation in which published probes describe an op: `64ch 32x32 k13x13 same`, `[1,128,256]@[256,512]`,
-//! `axis w`.
+//! The short notation in which published probes describe an op: `64ch 32x32 k13x13 same`,
+//! `[1,128,256]@[256,512]`, `axis w`.
 //!
-//! A description is words, lists of numbers in brackets and `key=value`. What it does not say is left open.
+//! A description is words, lists of numbers in brackets and `key=value`. What it does not say is
+//! left open.
 
 use thane_mil::types::DType;
 
@@ -77,7 +78,9 @@ impl Notation {
     fn read(text: &str) -> Self {
         let mut notation = Self::default();
         let mut rest = text;
-        while let Some(start) = rest.find(|c: char| c.is_ascii_alphanumeric() || matches!(c, '[' | '-')) {
+        while let Some(start) =
+            rest.find(|c: char| c.is_ascii_alphanumeric() || matches!(c, '[' | '-'))
+        {
             rest = notation.token(&rest[start..]);
         }
         notation
@@ -86,22 +89,39 @@ impl Notation {
     /// Read what a text begins with; what follows.
     fn token<'a>(&mut self, text: &'a str) -> &'a str {
         if let Some(inner) = text.strip_prefix('[') {
-            let Some((list, behind)) = inner.split_once(']') else { return inner };
-            let tag = self.words.last().filter(|w| TAGS.contains(&w.as_str())).cloned();
-            numbers(list).into_iter().for_each(|list| self.list(tag.as_deref().unwrap_or_default(), &list));
+            let Some((list, behind)) = inner.split_once(']') else {
+                return inner;
+            };
+            let tag = self
+                .words
+                .last()
+                .filter(|w| TAGS.contains(&w.as_str()))
+                .cloned();
+            numbers(list)
+                .into_iter()
+                .for_each(|list| self.list(tag.as_deref().unwrap_or_default(), &list));
             return behind;
         }
-        let key = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
+        let key = text
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .unwrap_or(text.len());
         if let Some(value) = text[key..].strip_prefix('=').filter(|_| key > 0) {
             return self.pair(&text[..key].to_ascii_lowercase(), value);
         }
         let sign = usize::from(text.starts_with('-'));
-        let end = text[sign..].find(|c: char| !c.is_ascii_alphanumeric()).map_or(text.len(), |n| n + sign);
+        let end = text[sign..]
+            .find(|c: char| !c.is_ascii_alphanumeric())
+            .map_or(text.len(), |n| n + sign);
         let (word, behind) = text.split_at(end);
-        match behind.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
+        match behind
+            .strip_prefix('[')
+            .and_then(|inner| inner.split_once(']'))
+        {
             Some((list, behind)) if !word.is_empty() => {
                 self.words.push(word.to_ascii_lowercase());
-                numbers(list).into_iter().for_each(|list| self.list(&word.to_ascii_lowercase(), &list));
+                numbers(list)
+                    .into_iter()
+                    .for_each(|list| self.list(&word.to_ascii_lowercase(), &list));
                 behind
             }
             _ => {
@@ -113,8 +133,13 @@ impl Notation {
 
     /// `key=value`; what follows.
     fn pair<'a>(&mut self, key: &str, value: &'a str) -> &'a str {
-        if let Some((list, behind)) = value.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
-            numbers(list).into_iter().for_each(|list| self.list(key, &list));
+        if let Some((list, behind)) = value
+            .strip_prefix('[')
+            .and_then(|inner| inner.split_once(']'))
+        {
+            numbers(list)
+                .into_iter()
+                .for_each(|list| self.list(key, &list));
             return behind;
         }
         let end = value.find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '.' | '-'));
@@ -131,7 +156,11 @@ impl Notation {
 
     /// Numbers in brackets after a word, or after none.
     fn list(&mut self, tag: &str, list: &[i64]) {
-        let sizes = || list.iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect::<Vec<_>>();
+        let sizes = || {
+            list.iter()
+                .map(|n| usize::try_from(*n).unwrap_or(0))
+                .collect::<Vec<_>>()
+        };
         match tag {
             "axes" | "axis" => self.axes = list.to_vec(),
             "w" | "weight" | "weights" => self.weight = Some(sizes()),
@@ -151,8 +180,15 @@ impl Notation {
         } else if let Ok(n) = lower.parse::<i64>() {
             self.number(&before, n);
         } else if matches!(lower.as_str(), "w" | "h" | "c" | "n") && self.axes.is_empty() {
-            self.axes.extend("nchw".find(lower.as_str()).and_then(|axis| i64::try_from(axis).ok()));
-        } else if matches!(lower.as_str(), "reflect" | "replicate" | "constant" | "exact") {
+            self.axes.extend(
+                "nchw"
+                    .find(lower.as_str())
+                    .and_then(|axis| i64::try_from(axis).ok()),
+            );
+        } else if matches!(
+            lower.as_str(),
+            "reflect" | "replicate" | "constant" | "exact"
+        ) {
             self.mode = Some(word.to_owned());
         } else {
             self.letters_and_sizes(&lower);
@@ -177,16 +213,23 @@ impl Notation {
     fn letters_and_sizes(&mut self, lower: &str) {
         let n = |text: &str| text.parse::<usize>().ok();
         let sizes = |text: &str| text.split('x').map(n).collect::<Option<Vec<usize>>>();
-        let digits = lower.find(|c: char| c.is_ascii_digit()).unwrap_or(lower.len());
+        let digits = lower
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(lower.len());
         let (letters, rest) = lower.split_at(digits);
-        let d = lower.strip_suffix('d').and_then(|w| w.chars().last()?.to_digit(10)).filter(|d| (1..=3).contains(d));
+        let d = lower
+            .strip_suffix('d')
+            .and_then(|w| w.chars().last()?.to_digit(10))
+            .filter(|d| (1..=3).contains(d));
         if let Some(channels) = lower.strip_suffix("ch").and_then(n) {
             self.channels = Some(channels);
         } else if let Some(list) = sizes(lower).filter(|s| s.len() > 1) {
             self.sizes(list);
         } else if let Some(d) = d {
             self.n_spatial = Some(d as usize);
-        } else if let Some((kernel, stride)) = lower.strip_prefix('k').and_then(|k| k.split_once('s')) {
+        } else if let Some((kernel, stride)) =
+            lower.strip_prefix('k').and_then(|k| k.split_once('s'))
+        {
             self.kernel = sizes(kernel).unwrap_or_default();
             self.stride = stride.parse().ok();
         } else if let Some(kernel) = lower.strip_prefix('k').and_then(sizes) {
@@ -196,7 +239,8 @@ impl Notation {
         }
     }
 
-    /// `32x32` is an image, and `3x3` a kernel: kernels end at 16, and of two the larger is the image.
+    /// `32x32` is an image, and `3x3` a kernel: kernels end at 16, and of two the larger is the
+    /// image.
     fn sizes(&mut self, list: Vec<usize>) {
         let is_kernel = list.iter().all(|n| *n <= 16);
         match is_kernel && self.kernel.is_empty() {
@@ -207,8 +251,17 @@ impl Notation {
 
     /// What is said of a parameter by its name: `axes=[1]`, `k=5`.
     pub fn said(&self, param: &str) -> Option<Said<'_>> {
-        let list = self.lists.iter().find(|(name, _)| name == param).map(|(_, list)| Said::List(list));
-        list.or_else(|| self.values.iter().find(|(name, _)| name == param).map(|(_, value)| Said::Value(value)))
+        let list = self
+            .lists
+            .iter()
+            .find(|(name, _)| name == param)
+            .map(|(_, list)| Said::List(list));
+        list.or_else(|| {
+            self.values
+                .iter()
+                .find(|(name, _)| name == param)
+                .map(|(_, value)| Said::Value(value))
+        })
     }
 }
 
@@ -263,30 +316,65 @@ mod tests {
     #[test]
     fn descriptions_are_read() {
         let n = Notation::parse("conv_k13", "64ch 32x32 k13x13 same");
-        assert_eq!((n.channels, n.image, n.kernel), (Some(64), vec![32, 32], vec![13, 13]));
+        assert_eq!(
+            (n.channels, n.image, n.kernel),
+            (Some(64), vec![32, 32], vec![13, 13])
+        );
         let n = Notation::parse("", "[1,128,256]@[256,512] K=40000 transpose_y");
-        assert_eq!((n.shapes, n.k), (vec![vec![1, 128, 256], vec![256, 512]], Some(40_000)));
+        assert_eq!(
+            (n.shapes, n.k),
+            (vec![vec![1, 128, 256], vec![256, 512]], Some(40_000))
+        );
         assert!(!Notation::default().says(&["transpose"]) && n.words.contains(&"y".to_owned()));
         let n = Notation::parse("avg_pool3d", "3D k2s2 axes[2,3] w[8,8,1,1]");
-        assert_eq!((n.n_spatial, n.kernel, n.stride, n.axes), (Some(3), vec![2], Some(2), vec![2, 3]));
+        assert_eq!(
+            (n.n_spatial, n.kernel, n.stride, n.axes),
+            (Some(3), vec![2], Some(2), vec![2, 3])
+        );
         assert_eq!(n.weight, Some(vec![8, 8, 1, 1]));
-        let n = Notation::parse("cast_f16_i32", "[1,64,32,32] mode=TANH_APPROXIMATION stride 4 groups 2");
+        let n = Notation::parse(
+            "cast_f16_i32",
+            "[1,64,32,32] mode=TANH_APPROXIMATION stride 4 groups 2",
+        );
         assert_eq!(n.dtypes, [DType::Fp16, DType::Int32]);
         assert_eq!((n.stride, n.groups), (Some(4), Some(2)));
         assert_eq!(Notation::parse("", "axis h").axes, [2]);
         assert_eq!(Notation::parse("softmax_c", "").axes, [1]);
-        let n = Notation::parse("", "[1,64,32,32] 3x3 axis=-1 perm=[0,2,1] reps [1,2] seq16 1d");
-        assert_eq!((n.kernel.as_slice(), n.axes.as_slice(), n.shapes.len()), (&[3, 3][..], &[-1][..], 1));
-        assert_eq!((n.lists.len(), n.seq_len, n.n_spatial), (2, Some(16), Some(1)));
+        let n = Notation::parse(
+            "",
+            "[1,64,32,32] 3x3 axis=-1 perm=[0,2,1] reps [1,2] seq16 1d",
+        );
+        assert_eq!(
+            (n.kernel.as_slice(), n.axes.as_slice(), n.shapes.len()),
+            (&[3, 3][..], &[-1][..], 1)
+        );
+        assert_eq!(
+            (n.lists.len(), n.seq_len, n.n_spatial),
+            (2, Some(16), Some(1))
+        );
         let n = Notation::parse("", "mode=TANH_APPROXIMATION k=5");
-        assert_eq!((n.mode.as_deref(), n.k), (Some("TANH_APPROXIMATION"), Some(5)));
+        assert_eq!(
+            (n.mode.as_deref(), n.k),
+            (Some("TANH_APPROXIMATION"), Some(5))
+        );
     }
 
     #[test]
     fn whatever_is_written_is_read_to_its_end() {
-        for text in
-            ["[", "[1,2", "]]", "--", "-", "w[", "=[1]", "a=[x]", "k=", "[a,b]", "k99999999999999999999x1", "é[1]-x"]
-        {
+        for text in [
+            "[",
+            "[1,2",
+            "]]",
+            "--",
+            "-",
+            "w[",
+            "=[1]",
+            "a=[x]",
+            "k=",
+            "[a,b]",
+            "k99999999999999999999x1",
+            "é[1]-x",
+        ] {
             Notation::parse(text, text);
         }
     }

@@ -28,11 +28,18 @@ pub struct Row {
     pub reason: String,
 }
 
-/// Read rows from a text with the columns `case,op,shape_or_params,ane_supported,gpu_supported,reason`.
+/// Read rows from a text with the columns
+/// `case,op,shape_or_params,ane_supported,gpu_supported,reason`.
 pub fn read(text: &str) -> Result<Vec<Row>, CsvError> {
     let table = Table::parse(text)?;
-    let [case, op, description, ane, gpu, reason] =
-        table.columns(["case", "op", "shape_or_params", "ane_supported", "gpu_supported", "reason"])?;
+    let [case, op, description, ane, gpu, reason] = table.columns([
+        "case",
+        "op",
+        "shape_or_params",
+        "ane_supported",
+        "gpu_supported",
+        "reason",
+    ])?;
     let row = |r: &Vec<String>| Row {
         case: r[case].clone(),
         op: r[op].clone(),
@@ -58,14 +65,21 @@ pub struct Prediction {
 /// What the rules say of a row on a target; of several ops, all must run.
 pub fn predict(row: &Row, target: &Target) -> Result<Prediction, CallError> {
     let notation = Notation::parse(&row.case, &row.description);
-    let mut prediction = Prediction { ane: true, gpu: true, reasons: Vec::new() };
+    let mut prediction = Prediction {
+        ane: true,
+        gpu: true,
+        reasons: Vec::new(),
+    };
     for op in row.op.split('/').map(str::trim) {
         let called = call(op, &notation)?;
         let function = &called.program.functions()[0];
         let view = View::new(&called.program, function, target);
-        let leaves =
-            rules::find(&view).into_iter().filter(|f| f.op == Some(called.op) && f.rule.effect == Effect::OpLeaves);
-        prediction.reasons.extend(leaves.map(|f| format!("{}: {}", f.rule.id, f.message)));
+        let leaves = rules::find(&view)
+            .into_iter()
+            .filter(|f| f.op == Some(called.op) && f.rule.effect == Effect::OpLeaves);
+        prediction
+            .reasons
+            .extend(leaves.map(|f| format!("{}: {}", f.rule.id, f.message)));
         prediction.gpu &= rules::gpu_supports(&view, called.op);
     }
     prediction.ane = prediction.reasons.is_empty();
@@ -134,7 +148,8 @@ pub struct Score {
 }
 
 impl Score {
-    /// The share of rows whose support by the engine was said right; rows that could not be built are wrong.
+    /// The share of rows whose support by the engine was said right; rows that could not be built
+    /// are wrong.
     pub fn share_right(&self) -> f64 {
         let sum = |f: fn(&Confusion) -> usize| self.ane.values().map(f).sum::<usize>() as f64;
         sum(Confusion::n_right) / sum(Confusion::n_rows).max(1.0)
@@ -146,8 +161,17 @@ pub fn score(rows: &[Row], target: &Target) -> Score {
     let mut score = Score::default();
     for row in rows {
         let confusion = score.ane.entry(group(&row.op)).or_default();
-        let label = format!("engine {}, GPU {}: {}", u8::from(row.ane), u8::from(row.gpu), row.reason);
-        let miss = |said: String| Miss { case: row.case.clone(), said, label };
+        let label = format!(
+            "engine {}, GPU {}: {}",
+            u8::from(row.ane),
+            u8::from(row.gpu),
+            row.reason
+        );
+        let miss = |said: String| Miss {
+            case: row.case.clone(),
+            said,
+            label,
+        };
         match predict(row, target) {
             Err(error) => {
                 confusion.other += 1;
@@ -158,10 +182,16 @@ pub fn score(rows: &[Row], target: &Target) -> Score {
                 confusion.count(row.ane, prediction.ane);
                 score.gpu.count(row.gpu, prediction.gpu);
                 if prediction.ane != row.ane {
-                    let why = if prediction.ane { "no rule fires".to_owned() } else { prediction.reasons.join("; ") };
+                    let why = if prediction.ane {
+                        "no rule fires".to_owned()
+                    } else {
+                        prediction.reasons.join("; ")
+                    };
                     score.misses.push(miss(why));
                 } else if prediction.gpu != row.gpu {
-                    score.gpu_misses.push(miss(format!("GPU {}", u8::from(prediction.gpu))));
+                    score
+                        .gpu_misses
+                        .push(miss(format!("GPU {}", u8::from(prediction.gpu))));
                 }
             }
         }
@@ -201,6 +231,10 @@ const GROUP_NAMES: [&str; 26] = [
 
 fn group(op: &str) -> &'static str {
     let first = op.split('/').next().unwrap_or_default().trim();
-    let at = GROUPS.iter().position(|g| g.iter().any(|def| def.name == first));
-    at.and_then(|i| GROUP_NAMES.get(i)).copied().unwrap_or("unknown")
+    let at = GROUPS
+        .iter()
+        .position(|g| g.iter().any(|def| def.name == first));
+    at.and_then(|i| GROUP_NAMES.get(i))
+        .copied()
+        .unwrap_or("unknown")
 }

@@ -8,16 +8,24 @@ use super::call::{Argument, Call};
 
 /// What a parameter is bound to that says a size, a place or an axis.
 pub fn sized(call: &Call<'_>, param: &Param) -> Option<Argument> {
-    parts(call, param).or_else(|| windows(call, param)).or_else(|| axes(call, param)).or_else(|| plain(call, param))
+    parts(call, param)
+        .or_else(|| windows(call, param))
+        .or_else(|| axes(call, param))
+        .or_else(|| plain(call, param))
 }
 
 fn ints(numbers: impl IntoIterator<Item = i64>) -> Option<Argument> {
-    let numbers: Vec<i32> = numbers.into_iter().map(|n| i32::try_from(n).unwrap_or(i32::MAX)).collect();
+    let numbers: Vec<i32> = numbers
+        .into_iter()
+        .map(|n| i32::try_from(n).unwrap_or(i32::MAX))
+        .collect();
     Some(Argument::Is(Literal::i32s(&numbers)))
 }
 
 fn int(n: i64) -> Option<Argument> {
-    Some(Argument::Is(Literal::i32(i32::try_from(n).unwrap_or(i32::MAX))))
+    Some(Argument::Is(Literal::i32(
+        i32::try_from(n).unwrap_or(i32::MAX),
+    )))
 }
 
 fn long(n: usize) -> i64 {
@@ -29,16 +37,25 @@ fn parts(call: &Call<'_>, param: &Param) -> Option<Argument> {
     let (n, x) = (call.notation, &call.x);
     let rank = x.len();
     let runtime = n.says(&["runtime", "dynamic", "dyn"]);
-    let half = || x.iter().enumerate().map(|(i, d)| if i + 1 == rank { (d / 2).max(1) } else { *d });
-    let at_last = |last: i64, other: i64| (0..rank).map(move |i| if i + 1 == rank { last } else { other });
+    let half = || {
+        x.iter()
+            .enumerate()
+            .map(|(i, d)| if i + 1 == rank { (d / 2).max(1) } else { *d })
+    };
+    let at_last =
+        |last: i64, other: i64| (0..rank).map(move |i| if i + 1 == rank { last } else { other });
     match (call.def.name, param.name) {
-        ("slice_by_index" | "slice_update", "begin" | "end") | ("slice_by_size", "begin") | ("reshape", "shape")
+        ("slice_by_index" | "slice_update", "begin" | "end")
+        | ("slice_by_size", "begin")
+        | ("reshape", "shape")
             if runtime =>
         {
             Some(Argument::Input(DType::Int32, vec![rank]))
         }
         ("slice_by_index" | "slice_by_size" | "slice_update", "begin") => ints(at_last(0, 0)),
-        ("slice_by_index" | "slice_by_size" | "slice_update", "end" | "size") => ints(half().map(long)),
+        ("slice_by_index" | "slice_by_size" | "slice_update", "end" | "size") => {
+            ints(half().map(long))
+        }
         ("slice_by_index", "stride") => ints(at_last(n.stride.unwrap_or(1), 1)),
         ("slice_update", "update") => Some(Argument::Input(call.dtype, half().collect())),
         ("reshape", "shape") => match n.shapes.get(1) {
@@ -50,9 +67,13 @@ fn parts(call: &Call<'_>, param: &Param) -> Option<Argument> {
         (_, "shape") => ints([1, 64, 32, 32]),
         ("tile", "reps") => ints(at_last(2, 1)),
         ("pad", "pad") => ints((0..2 * rank).map(|i| i64::from(i + 4 >= 2 * rank))),
-        ("pad", "constant_val") => n.says(&["nonzero"]).then(|| Argument::Filled(call.dtype, Vec::new(), 1.0)),
+        ("pad", "constant_val") => n
+            .says(&["nonzero"])
+            .then(|| Argument::Filled(call.dtype, Vec::new(), 1.0)),
         ("crop", "crop_height" | "crop_width") => ints([2, 2]),
-        ("reverse_sequence", "lengths") => Some(Argument::Filled(DType::Int32, vec![*x.first()?], 1.0)),
+        ("reverse_sequence", "lengths") => {
+            Some(Argument::Filled(DType::Int32, vec![*x.first()?], 1.0))
+        }
         _ => None,
     }
 }
@@ -82,9 +103,10 @@ fn axes(call: &Call<'_>, param: &Param) -> Option<Argument> {
         }
         ("squeeze" | "expand_dims", "axes") => ints([0]),
         // Channels, which can be joined and split; rows where there are none.
-        ("stack" | "concat" | "split" | "sliding_windows" | "scatter" | "scatter_along_axis", "axis") => {
-            int(said.unwrap_or(i64::from(rank > 2)))
-        }
+        (
+            "stack" | "concat" | "split" | "sliding_windows" | "scatter" | "scatter_along_axis",
+            "axis",
+        ) => int(said.unwrap_or(i64::from(rank > 2))),
         (_, "axis") => said.and_then(int),
         (_, "axes") if n.axes.is_empty() => ints([-1]),
         (_, "axes") => ints(n.axes.iter().copied()),
@@ -112,7 +134,10 @@ fn plain(call: &Call<'_>, param: &Param) -> Option<Argument> {
 /// Groups of a convolution; a depthwise one has as many as channels.
 pub fn groups(call: &Call<'_>) -> i64 {
     let channels = call.x.get(1).copied().unwrap_or(1);
-    let depthwise = call.notation.says(&["depthwise", "dw"]).then(|| i64::try_from(channels).unwrap_or(1));
+    let depthwise = call
+        .notation
+        .says(&["depthwise", "dw"])
+        .then(|| i64::try_from(channels).unwrap_or(1));
     call.notation.groups.or(depthwise).unwrap_or(1)
 }
 

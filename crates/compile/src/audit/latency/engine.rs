@@ -50,7 +50,13 @@ impl Parts {
             (self.elements + self.activations, Activations),
             (self.host, Host),
         ];
-        parts.into_iter().fold((0.0, Dispatch), |best, part| if part.0 > best.0 { part } else { best }).1
+        parts
+            .into_iter()
+            .fold(
+                (0.0, Dispatch),
+                |best, part| if part.0 > best.0 { part } else { best },
+            )
+            .1
     }
 }
 
@@ -70,13 +76,15 @@ pub struct Total {
 /// Elements that change places in a second, in bytes: 60 GB/s (ANEForge, transposes).
 const TRANSPOSED_BYTES: f64 = 60e9;
 
-/// Results of a reduction over a short axis in a second: 81,920 results of 4 elements take 0.2 ms (qwen-ane, M5 Max).
+/// Results of a reduction over a short axis in a second: 81,920 results of 4 elements take 0.2 ms
+/// (qwen-ane, M5 Max).
 const SHORT_ROWS: f64 = 0.41e9;
-/// Elements of a row below which a reduction counts as one over a short axis; between 4, slow, and 2560, fast.
+/// Elements of a row below which a reduction counts as one over a short axis; between 4, slow, and
+/// 2560, fast.
 const SHORT: f64 = 64.0;
 
-/// Operations of products on the CPU in a second: pplx-embed 0.6B at length 256 takes 82 ms on M4 Max with `cpuOnly`
-/// (CoreML-LLM, pull request 169). Half of that before M4, which is inferred.
+/// Operations of products on the CPU in a second: pplx-embed 0.6B at length 256 takes 82 ms on M4
+/// Max with `cpuOnly` (CoreML-LLM, pull request 169). Half of that before M4, which is inferred.
 const CPU_FLOPS: f64 = 2.9e12;
 
 /// A `topk`, in seconds: it makes a call 6 to 10 ms slower (M6 study, M4 and M6).
@@ -87,7 +95,8 @@ pub fn run(view: &View<'_>, placement: &Placement) -> Total {
     walk(view, placement, &mut |_| {})
 }
 
-/// Seconds of each op of a placement, without what its activations and the call take; 0 where it is done on the way out of another.
+/// Seconds of each op of a placement, without what its activations and the call take; 0 where it is
+/// done on the way out of another.
 pub fn each(view: &View<'_>, placement: &Placement) -> Vec<f64> {
     let mut seconds = Vec::with_capacity(placement.ops.len());
     walk(view, placement, &mut |s| seconds.push(s));
@@ -126,15 +135,22 @@ fn walk(view: &View<'_>, placement: &Placement, tell: &mut dyn FnMut(f64)) -> To
     total
 }
 
-/// What the CPU or GPU takes for an op. The segmenter takes CPUs for several times slower at products than they are: one that
-/// is left to the CPU is faster than Core ML thinks.
+/// What the CPU or GPU takes for an op. The segmenter takes CPUs for several times slower at
+/// products than they are: one that is left to the CPU is faster than Core ML thinks.
 fn elsewhere(op: &Placed, chip: &Chip) -> f64 {
     let estimate = op.estimate(op.chosen).unwrap_or(0.0) / 1e3;
-    let is_product = matches!(op.work.kind, Kind::Product(..) | Kind::Matmul | Kind::Attention);
+    let is_product = matches!(
+        op.work.kind,
+        Kind::Product(..) | Kind::Matmul | Kind::Attention
+    );
     if op.chosen == Backend::MpsGraph || !is_product {
         return estimate;
     }
-    let flops = if chip.generation >= 16 { CPU_FLOPS } else { CPU_FLOPS / 2.0 };
+    let flops = if chip.generation >= 16 {
+        CPU_FLOPS
+    } else {
+        CPU_FLOPS / 2.0
+    };
     let bytes = op.work.bytes() / (chip.family.segmenter.cpu_gibps * 1_073_741_824.0);
     (op.work.flops / flops).max(bytes).min(estimate)
 }
@@ -155,7 +171,8 @@ fn most_common(mut columns: Vec<(f64, f64)>) -> f64 {
 fn product(op: &Placed, gemm: &Gemm, resident: bool, chip: &Chip, parts: &mut Parts) {
     let seconds = gemm.seconds(chip, resident);
     let narrow = if gemm.int8 { 2.0 } else { 1.0 };
-    let moved = (op.work.input_bytes + op.work.output_bytes) / narrow / (chip.local_gbps.value * 1e9);
+    let moved =
+        (op.work.input_bytes + op.work.output_bytes) / narrow / (chip.local_gbps.value * 1e9);
     if seconds.weights >= seconds.compute.max(moved) {
         parts.weights += seconds.weights;
     } else {
@@ -173,8 +190,13 @@ fn is_fused(view: &View<'_>, op: &Placed) -> bool {
     if mil.def.name == "quantize" || mil.def.name == "dequantize" {
         return true;
     }
-    let Some(x) = mil.value_arg("x").or_else(|| mil.value_arg("input")) else { return false };
-    let by_product = view.f.definer(x).is_some_and(|op| ["conv", "linear", "conv_transpose"].contains(&op.def.name));
+    let Some(x) = mil.value_arg("x").or_else(|| mil.value_arg("input")) else {
+        return false;
+    };
+    let by_product = view
+        .f
+        .definer(x)
+        .is_some_and(|op| ["conv", "linear", "conv_transpose"].contains(&op.def.name));
     by_product && view.users(x).len() == 1
 }
 
@@ -183,7 +205,9 @@ fn other(view: &View<'_>, op: &Placed, chip: &Chip, parts: &mut Parts) {
     let elements = |n: f64| n / (chip.element_gps.value * 1e9);
     let peak = chip.peak_tflops.value * 1e12 * f64::from(chip.engines.max(1));
     match work.kind {
-        Kind::Matmul => parts.compute += (work.flops / peak).max(work.bytes() / (chip.local_gbps.value * 1e9)),
+        Kind::Matmul => {
+            parts.compute += (work.flops / peak).max(work.bytes() / (chip.local_gbps.value * 1e9))
+        }
         Kind::Attention => {
             let (scores, _) = work::scores(view, view.op(op.op));
             parts.compute += work.flops / peak;
@@ -194,7 +218,9 @@ fn other(view: &View<'_>, op: &Placed, chip: &Chip, parts: &mut Parts) {
                 parts.activations += 4.0 * bytes / (chip.activation_gbps.value * 1e9);
             }
         }
-        Kind::Unary | Kind::Elementwise | Kind::Other | Kind::Resize => parts.elements += elements(work.outputs),
+        Kind::Unary | Kind::Elementwise | Kind::Other | Kind::Resize => {
+            parts.elements += elements(work.outputs)
+        }
         Kind::Softmax => parts.elements += elements(2.0 * work.outputs),
         Kind::Normalization => parts.elements += elements(3.0 * work.outputs),
         Kind::Pool => parts.elements += elements(work.inputs.max(work.outputs)),
@@ -202,13 +228,18 @@ fn other(view: &View<'_>, op: &Placed, chip: &Chip, parts: &mut Parts) {
             // Nothing is written: half of what an elementwise op does.
             let long = elements(work.inputs) / 2.0;
             let is_short = work.inputs < SHORT * work.outputs;
-            parts.elements += if is_short { long.max(work.outputs / SHORT_ROWS) } else { long };
+            parts.elements += if is_short {
+                long.max(work.outputs / SHORT_ROWS)
+            } else {
+                long
+            };
         }
         Kind::Transpose => parts.elements += work.output_bytes / TRANSPOSED_BYTES,
         Kind::Copy => parts.elements += work.output_bytes / (chip.local_gbps.value * 1e9),
         Kind::TopK => parts.elements += TOPK,
         Kind::State => {
-            parts.activations += (work.output_bytes.max(work.input_bytes)) / (chip.activation_gbps.value * 1e9);
+            parts.activations +=
+                (work.output_bytes.max(work.input_bytes)) / (chip.activation_gbps.value * 1e9);
         }
         Kind::Free | Kind::Product(..) => {}
     }

@@ -1,13 +1,16 @@
 //! What a call takes, expected and within what, and what limits it.
 //!
-//! On the engine, op by op ([`engine`]): products by [`stream`](crate::plan::stream), the rest by results, bytes or
-//! operations; then what crosses its edge or outgrows it ([`traffic`]); then a call, and a hop for each further segment. What
-//! runs elsewhere takes what the segmenter reckons with, products on CPUs less.
+//! On the engine, op by op ([`engine`]): products by [`stream`](crate::plan::stream), the rest by
+//! results, bytes or operations; then what crosses its edge or outgrows it ([`traffic`]); then a
+//! call, and a hop for each further segment. What runs elsewhere takes what the segmenter reckons
+//! with, products on CPUs less.
 //!
-//! Not covered: the first call after a pause (7 to 260 ms) and the ramp of the clock (up to 0.8 s; 2.5 times slower where calls
-//! are 0.4 ms apart); heat; other work on the engine or on memory; what an app does between calls; masked positions that
-//! A19 leaves out; programs that Core ML takes off the engine without telling, unless a rule finds it; packages of several
-//! programs. GPUs are taken at the segmenter's own estimates, and so are CPUs but for products: no measurements stand behind.
+//! Not covered: the first call after a pause (7 to 260 ms) and the ramp of the clock (up to 0.8 s;
+//! 2.5 times slower where calls are 0.4 ms apart); heat; other work on the engine or on memory;
+//! what an app does between calls; masked positions that A19 leaves out; programs that Core ML
+//! takes off the engine without telling, unless a rule finds it; packages of several programs. GPUs
+//! are taken at the segmenter's own estimates, and so are CPUs but for products: no measurements
+//! stand behind.
 
 pub mod energy;
 pub mod engine;
@@ -97,12 +100,12 @@ pub struct Call {
     pub copies: bool,
 }
 
-/// Bytes a host copies into and out of surfaces in a second. 20 to 24 GB/s: ANEForge's streaming figure of M5 and M5 Pro and the
-/// companion book's of M1 and M5.
+/// Bytes a host copies into and out of surfaces in a second. 20 to 24 GB/s: ANEForge's streaming
+/// figure of M5 and M5 Pro and the companion book's of M1 and M5.
 const COPY_BYTES: f64 = 24e9;
 
-/// What each further segment on the engine adds, in seconds: 0.25 to 0.5 ms, by the segmenter's constants and what M4 and M6 need
-/// on the host.
+/// What each further segment on the engine adds, in seconds: 0.25 to 0.5 ms, by the segmenter's
+/// constants and what M4 and M6 need on the host.
 const HOP: f64 = 375e-6;
 
 /// A call of Core ML that stays on the CPU, in seconds (ane-bridge-rs, M5: 32 us).
@@ -135,7 +138,8 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
         interval_ms: (ms / spread, ms * spread),
         bound: parts.bound(),
         parts,
-        tokens_per_second: (work.positions == 1.0 && ms > 0.0 && has_one_size(view)).then(|| 1e3 / ms),
+        tokens_per_second: (work.positions == 1.0 && ms > 0.0 && has_one_size(view))
+            .then(|| 1e3 / ms),
         positions: work.positions,
         weight_bytes: work.weight_bytes,
         activation_bytes: traffic.edge_bytes + 2.0 * traffic.spilled_bytes,
@@ -146,9 +150,13 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
     }
 }
 
-/// Whether all inputs have lengths that are known: what has not is counted as one position, and is none.
+/// Whether all inputs have lengths that are known: what has not is counted as one position, and is
+/// none.
 fn has_one_size(view: &View<'_>) -> bool {
-    view.f.body().inputs.iter().all(|input| view.shape(*input).is_none_or(|dims| dims.iter().all(Option::is_some)))
+    view.f.body().inputs.iter().all(|input| {
+        view.shape(*input)
+            .is_none_or(|dims| dims.iter().all(Option::is_some))
+    })
 }
 
 fn gbps(chip: &Chip) -> f64 {
@@ -176,8 +184,8 @@ fn load_risk(view: &View<'_>, bytes: f64) -> LoadRisk {
     }
 }
 
-/// By what factor a call may take more or less, in 80 % of cases. Parts are taken to be wrong independently, each by what its
-/// figures leave open and by what the model leaves out.
+/// By what factor a call may take more or less, in 80 % of cases. Parts are taken to be wrong
+/// independently, each by what its figures leave open and by what the model leaves out.
 fn spread(view: &View<'_>, work: &Total, n_ops: usize) -> f64 {
     let (chip, parts) = (view.target.chip, &work.parts);
     let of_figure = |f: Figure| f.spread();
@@ -185,13 +193,26 @@ fn spread(view: &View<'_>, work: &Total, n_ops: usize) -> f64 {
         Route::CoreMl => chip.dispatch_us,
         Route::Direct => chip.direct_us,
     };
-    let tables = chip.family.streaming.grouped_palette_gps.map_or(0.0, of_figure);
+    let tables = chip
+        .family
+        .streaming
+        .grouped_palette_gps
+        .map_or(0.0, of_figure);
     let terms = [
         (parts.compute, 0.16 + 0.5 * of_figure(chip.peak_tflops)),
-        (parts.weights - work.grouped, 0.10 + 0.5 * of_figure(chip.weight_gbps)),
-        (work.grouped, 0.10 + 0.5 * of_figure(chip.weight_gbps) + tables),
+        (
+            parts.weights - work.grouped,
+            0.10 + 0.5 * of_figure(chip.weight_gbps),
+        ),
+        (
+            work.grouped,
+            0.10 + 0.5 * of_figure(chip.weight_gbps) + tables,
+        ),
         (parts.elements, 0.35),
-        (parts.activations, 0.25 + 0.5 * of_figure(chip.activation_gbps)),
+        (
+            parts.activations,
+            0.25 + 0.5 * of_figure(chip.activation_gbps),
+        ),
         (parts.dispatch, 0.10 + 0.7 * of_figure(call)),
         (parts.host, 0.5),
     ];
@@ -199,8 +220,12 @@ fn spread(view: &View<'_>, work: &Total, n_ops: usize) -> f64 {
     if total <= 0.0 {
         return 1.0;
     }
-    let squares: f64 = terms.iter().map(|(seconds, s)| (seconds / total * s).powi(2)).sum();
-    // Whole models take more or less than their ops: an encoder of 2,000 ops 0.9 to 1.5 of what is predicted (pplx-embed, M4 Max).
+    let squares: f64 = terms
+        .iter()
+        .map(|(seconds, s)| (seconds / total * s).powi(2))
+        .sum();
+    // Whole models take more or less than their ops: an encoder of 2,000 ops 0.9 to 1.5 of what is
+    // predicted (pplx-embed, M4 Max).
     let whole = 0.3 * (n_ops as f64 / 200.0).min(1.0);
     (squares + whole * whole).sqrt().exp()
 }

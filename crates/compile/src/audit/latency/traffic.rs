@@ -46,7 +46,9 @@ pub fn of(view: &View<'_>, placement: &Placement) -> Traffic {
     let places = places(view, placement, &roots);
     let mut traffic = Traffic::default();
     for (at, place) in places.iter().enumerate() {
-        let Some(value) = roots.values[at] else { continue };
+        let Some(value) = roots.values[at] else {
+            continue;
+        };
         let bytes = work::bytes(view, value);
         if place.crosses {
             traffic.edge_bytes += bytes;
@@ -55,7 +57,10 @@ pub fn of(view: &View<'_>, placement: &Placement) -> Traffic {
         }
     }
     let ends = f.body().inputs.iter().chain(&f.body().outputs);
-    traffic.call_bytes = ends.filter(|v| f.value(**v).ty.tensor().is_some()).map(|v| work::bytes(view, *v)).sum();
+    traffic.call_bytes = ends
+        .filter(|v| f.value(**v).ty.tensor().is_some())
+        .map(|v| work::bytes(view, *v))
+        .sum();
     let mut stored_bytes = 0.0;
     for weight in place::weights(placement).into_keys() {
         let stored = Stored::of(f, weight);
@@ -75,11 +80,19 @@ struct Roots {
 
 fn roots(f: &Function, placement: &Placement) -> Roots {
     let n = f.n_values();
-    let mut roots = Roots { of: (0..n).collect(), values: vec![None; n] };
-    f.body().inputs.iter().for_each(|v| roots.values[v.index()] = Some(*v));
+    let mut roots = Roots {
+        of: (0..n).collect(),
+        values: vec![None; n],
+    };
+    f.body()
+        .inputs
+        .iter()
+        .for_each(|v| roots.values[v.index()] = Some(*v));
     for op in &placement.ops {
         let mil = f.op(op.op);
-        mil.results.iter().for_each(|v| roots.values[v.index()] = Some(*v));
+        mil.results
+            .iter()
+            .for_each(|v| roots.values[v.index()] = Some(*v));
         let x = mil.value_arg("x").or_else(|| mil.value_arg("input"));
         if let (true, Some(x), Some(result)) = (renames(op.work.kind), x, mil.results.first()) {
             roots.of[result.index()] = roots.of[x.index()];
@@ -100,7 +113,11 @@ fn places(view: &View<'_>, placement: &Placement, roots: &Roots) -> Vec<Place> {
             let place = &mut places[roots.of[value.index()]];
             place.last = at;
             place.is_whole |= op.work.takes_all();
-            let elsewhere = if place.is_made { place.on_engine != engine } else { engine };
+            let elsewhere = if place.is_made {
+                place.on_engine != engine
+            } else {
+                engine
+            };
             place.crosses |= elsewhere && !is_state && !renames(op.work.kind);
         }
         for value in &mil.results {
@@ -124,10 +141,16 @@ fn most_alive(view: &View<'_>, placement: &Placement, roots: &Roots, places: &[P
     let mut change = vec![0.0; placement.ops.len() + 2];
     let mut born: Vec<usize> = vec![0; places.len()];
     for (at, op) in placement.ops.iter().enumerate() {
-        view.f.op(op.op).results.iter().for_each(|v| born[v.index()] = at);
+        view.f
+            .op(op.op)
+            .results
+            .iter()
+            .for_each(|v| born[v.index()] = at);
     }
     for (at, place) in places.iter().enumerate() {
-        let Some(value) = roots.values[at] else { continue };
+        let Some(value) = roots.values[at] else {
+            continue;
+        };
         let is_input = matches!(view.f.value(value).definition, Definition::Input(_));
         let bytes = work::bytes(view, value);
         change[if is_input { 0 } else { born[at] }] += bytes;

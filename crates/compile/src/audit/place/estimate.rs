@@ -1,25 +1,35 @@
-//! What Core ML's segmenter takes each backend to need for an op: numbers for choosing between them.
+//! What Core ML's segmenter takes each backend to need for an op: numbers for choosing between
+//! them.
 //!
-//! Elementwise ops have no estimate of their own and cost their bytes at 100 GB/s everywhere, so that backends tie. On the
-//! engine the rest costs `max(operations / peak, bytes / bandwidth)`, but for convolutions and `linear`, which have a
-//! decision tree; here its published leaves are joined by lines over operations per byte. On the CPU products have a rate
-//! each, and all else costs its bytes. Fitted to values of the M6 study (M4, macOS 27); between them, and for GPUs, inferred.
+//! Elementwise ops have no estimate of their own and cost their bytes at 100 GB/s everywhere, so
+//! that backends tie. On the engine the rest costs `max(operations / peak, bytes / bandwidth)`, but
+//! for convolutions and `linear`, which have a decision tree; here its published leaves are joined
+//! by lines over operations per byte. On the CPU products have a rate each, and all else costs its
+//! bytes. Fitted to values of the M6 study (M4, macOS 27); between them, and for GPUs, inferred.
 
 use crate::audit::work::{Kind, Work};
 use crate::target::{Chip, Segmenter};
 
 use super::Backend;
 
-/// Bytes an elementwise op is taken to move in a second, on any backend: 64x32x32 of fp16 in 2.6214 us.
+/// Bytes an elementwise op is taken to move in a second, on any backend: 64x32x32 of fp16 in 2.6214
+/// us.
 const ELEMENTWISE_BYTES: f64 = 100e9;
 
 const GIB: f64 = 1_073_741_824.0;
 
-/// Operations per byte and what they reach of the best of a convolution on H16G: depthwise 3x3 (471 GFLOP/s), 1x1 (7,161)
-/// and 3x3 (16,152) of 64 channels over 32x32, and `linear` 128x256 -> 512 (10,581).
-const CONV_LEAVES: [(f64, f64); 4] = [(4.481, 0.02917), (31.03, 0.4434), (73.14, 0.6551), (181.8, 1.0)];
+/// Operations per byte and what they reach of the best of a convolution on H16G: depthwise 3x3 (471
+/// GFLOP/s), 1x1 (7,161) and 3x3 (16,152) of 64 channels over 32x32, and `linear` 128x256 -> 512
+/// (10,581).
+const CONV_LEAVES: [(f64, f64); 4] = [
+    (4.481, 0.02917),
+    (31.03, 0.4434),
+    (73.14, 0.6551),
+    (181.8, 1.0),
+];
 
-/// Bytes a second of the first leaf (depthwise 3x3: 263,296 in 2.5036 us), and of what has fewer operations per byte: inferred.
+/// Bytes a second of the first leaf (depthwise 3x3: 263,296 in 2.5036 us), and of what has fewer
+/// operations per byte: inferred.
 const LEAN_BYTES: f64 = 105.2e9;
 
 /// On BNNS, over the rate of a 3x3 convolution: 1x1 kernels (388 of 754.5 GFLOP/s).
@@ -35,8 +45,8 @@ const BNNS_TRANSPOSED: f64 = 15.8 / 754.5;
 /// Results of a bilinear resize in a second (499.6 us for 64 channels to 64x64).
 const BNNS_RESIZED: f64 = 524.7e6;
 
-/// fp16 operations a GPU core is taken to do in a second, and bytes it is fed: 128 lanes, two operations, 1.3 GHz. Espresso's own
-/// numbers of GPUs are not published.
+/// fp16 operations a GPU core is taken to do in a second, and bytes it is fed: 128 lanes, two
+/// operations, 1.3 GHz. Espresso's own numbers of GPUs are not published.
 const GPU_CORE: (f64, f64) = (0.33e12, 12e9);
 
 /// Seconds that the segmenter takes a backend to need for an op.
@@ -48,7 +58,9 @@ pub fn seconds(work: &Work, name: &str, backend: Backend, chip: &Chip) -> f64 {
     match backend {
         Backend::Ane => ane(work, name, segmenter),
         Backend::Bnns => bnns(work, name, segmenter),
-        Backend::ClassicCpu if is_product(work) => segmenter.classic_slower * bnns(work, name, segmenter),
+        Backend::ClassicCpu if is_product(work) => {
+            segmenter.classic_slower * bnns(work, name, segmenter)
+        }
         Backend::ClassicCpu => bnns(work, name, segmenter),
         Backend::MpsGraph => {
             let cores = f64::from(chip.gpu_cores);
@@ -58,7 +70,10 @@ pub fn seconds(work: &Work, name: &str, backend: Backend, chip: &Chip) -> f64 {
 }
 
 fn is_product(work: &Work) -> bool {
-    matches!(work.kind, Kind::Product(..) | Kind::Matmul | Kind::Attention | Kind::Resize)
+    matches!(
+        work.kind,
+        Kind::Product(..) | Kind::Matmul | Kind::Attention | Kind::Resize
+    )
 }
 
 fn ane(work: &Work, name: &str, segmenter: &Segmenter) -> f64 {
@@ -73,7 +88,8 @@ fn ane(work: &Work, name: &str, segmenter: &Segmenter) -> f64 {
     (work.flops / peak).max(work.bytes() / (segmenter.ane_gibps * GIB))
 }
 
-/// What a convolution of so many operations per byte reaches of the best; for fewer than the first leaf has, bytes count.
+/// What a convolution of so many operations per byte reaches of the best; for fewer than the first
+/// leaf has, bytes count.
 fn reached(intensity: f64) -> f64 {
     for pair in CONV_LEAVES.windows(2) {
         let ((x, low), (y, high)) = (pair[0], pair[1]);
@@ -91,9 +107,10 @@ fn bnns(work: &Work, name: &str, segmenter: &Segmenter) -> f64 {
     // That weights have to be read at all is inferred: the published products are small.
     let by_rate = |rate: f64| (work.flops / rate).max(by_bytes);
     match (work.kind, name) {
-        (Kind::Resize, "upsample_bilinear" | "resize_bilinear" | "resample" | "affine" | "crop_resize") => {
-            work.outputs / BNNS_RESIZED
-        }
+        (
+            Kind::Resize,
+            "upsample_bilinear" | "resize_bilinear" | "resample" | "affine" | "crop_resize",
+        ) => work.outputs / BNNS_RESIZED,
         (_, "conv_transpose") => by_rate(conv * BNNS_TRANSPOSED),
         (_, "linear") => by_rate(conv * BNNS_LINEAR),
         (Kind::Product(gemm, _), "conv") => by_rate(match () {
@@ -117,7 +134,10 @@ mod tests {
     #[test]
     fn the_tree_goes_through_its_leaves() {
         for (intensity, part) in CONV_LEAVES {
-            assert!((reached(intensity) / part - 1.0).abs() < 1e-9, "{intensity}");
+            assert!(
+                (reached(intensity) / part - 1.0).abs() < 1e-9,
+                "{intensity}"
+            );
         }
         let rising: Vec<f64> = (36..4000).map(|i| reached(f64::from(i) / 8.0)).collect();
         assert!(rising.is_sorted() && rising.iter().all(|r| *r > 0.0 && *r <= 1.0));

@@ -1,7 +1,8 @@
-//! Where each op runs: what supports it ([`place`]), what each backend would take by the numbers of Apple's segmenter
-//! ([`estimate`]), and the cheapest way through ([`segment`]).
+//! Where each op runs: what supports it ([`place`]), what each backend would take by the numbers of
+//! Apple's segmenter ([`estimate`]), and the cheapest way through ([`segment`]).
 //!
-//! These estimates are for choosing. What a call takes is another matter: see [`latency`](super::latency).
+//! These estimates are for choosing. What a call takes is another matter: see
+//! [`latency`](super::latency).
 
 pub mod estimate;
 pub mod segment;
@@ -76,7 +77,10 @@ impl Placed {
 
     /// What the segmenter takes a backend to need, in milliseconds, if it can run the op.
     pub fn estimate(&self, backend: Backend) -> Option<f64> {
-        self.estimates.iter().find(|(b, _)| *b == backend).map(|(_, ms)| *ms)
+        self.estimates
+            .iter()
+            .find(|(b, _)| *b == backend)
+            .map(|(_, ms)| *ms)
     }
 }
 
@@ -100,12 +104,14 @@ pub struct Placement {
     pub segments: Vec<Segment>,
     /// Ops that the engine refuses where nothing else may run them: the program does not compile.
     pub refused: Vec<OpId>,
-    /// Rules that would take all of it off the engine, but that other sources contradict or nobody checked.
+    /// Rules that would take all of it off the engine, but that other sources contradict or nobody
+    /// checked.
     pub may_leave: Vec<&'static str>,
 }
 
 impl Placement {
-    /// How much of its ops run on the engine, 0 to 1; constants do not count, and nothing of nothing is all.
+    /// How much of its ops run on the engine, 0 to 1; constants do not count, and nothing of
+    /// nothing is all.
     pub fn residency(&self) -> f64 {
         self.share(|_| 1.0)
     }
@@ -122,41 +128,77 @@ impl Placement {
 
     /// Segments on the engine.
     pub fn n_dispatches(&self) -> usize {
-        self.segments.iter().filter(|s| s.backend == Backend::Ane).count()
+        self.segments
+            .iter()
+            .filter(|s| s.backend == Backend::Ane)
+            .count()
     }
 
     fn share(&self, weight: impl Fn(&Placed) -> f64) -> f64 {
-        let sum = |on: &dyn Fn(&Placed) -> bool| self.ops.iter().filter(|op| on(op)).map(&weight).sum::<f64>();
+        let sum = |on: &dyn Fn(&Placed) -> bool| {
+            self.ops
+                .iter()
+                .filter(|op| on(op))
+                .map(&weight)
+                .sum::<f64>()
+        };
         let (ane, all) = (sum(&|op| op.chosen == Backend::Ane), sum(&|_| true));
         // The sum of nothing is -0.
         if all > 0.0 { (ane / all).abs() } else { 1.0 }
     }
 }
 
-/// Place the ops of a function. An op that a finding takes off the engine is not supported there; one that takes the
-/// whole program off leaves nothing supported, unless that is disputed or folklore: then ops stay where they are, and the
-/// rule is named.
+/// Place the ops of a function. An op that a finding takes off the engine is not supported there;
+/// one that takes the whole program off leaves nothing supported, unless that is disputed or
+/// folklore: then ops stay where they are, and the rule is named.
 pub fn place(view: &View<'_>, findings: &[Finding]) -> Placement {
     let refusals = refusals(findings);
-    let leaves = findings.iter().find(|f| takes_all(view, f) && is_sure(f.rule));
-    let doubted = findings.iter().filter(|f| f.rule.effect == Effect::ProgramLeaves && !is_sure(f.rule));
+    let leaves = findings
+        .iter()
+        .find(|f| takes_all(view, f) && is_sure(f.rule));
+    let doubted = findings
+        .iter()
+        .filter(|f| f.rule.effect == Effect::ProgramLeaves && !is_sure(f.rule));
     let mut may_leave: Vec<&'static str> = doubted.map(|f| f.rule.id).collect();
     may_leave.dedup();
-    let computes = view.f.all_ops().into_iter().filter(|id| !view.op(*id).def.is_constexpr());
+    let computes = view
+        .f
+        .all_ops()
+        .into_iter()
+        .filter(|id| !view.op(*id).def.is_constexpr());
     let mut ops: Vec<Placed> = Vec::new();
     for op in computes {
-        let refusal = refusals.get(&op).copied().or(leaves).map(|f| f.message.as_str());
+        let refusal = refusals
+            .get(&op)
+            .copied()
+            .or(leaves)
+            .map(|f| f.message.as_str());
         ops.push(candidate(view, op, refusal));
     }
-    let refused = if view.target.route == Route::Direct { direct(&mut ops) } else { segment::choose(&mut ops) };
-    Placement { segments: segment::runs(&ops), ops, refused, may_leave }
+    let refused = if view.target.route == Route::Direct {
+        direct(&mut ops)
+    } else {
+        segment::choose(&mut ops)
+    };
+    Placement {
+        segments: segment::runs(&ops),
+        ops,
+        refused,
+        may_leave,
+    }
 }
 
-/// Whether a finding takes all ops off the engine. Core ML says nothing where the engine's compiler fails, and runs all of a
-/// function without state elsewhere; one with state does not load.
+/// Whether a finding takes all ops off the engine. Core ML says nothing where the engine's compiler
+/// fails, and runs all of a function without state elsewhere; one with state does not load.
 fn takes_all(view: &View<'_>, finding: &Finding) -> bool {
     let rule = finding.rule;
-    let has_state = || view.f.body().inputs.iter().any(|input| view.f.value(*input).ty.tensor().is_none());
+    let has_state = || {
+        view.f
+            .body()
+            .inputs
+            .iter()
+            .any(|input| view.f.value(*input).ty.tensor().is_none())
+    };
     match rule.effect {
         Effect::ProgramLeaves => true,
         Effect::CompileFails(_) => {
@@ -174,7 +216,10 @@ fn is_sure(rule: &Rule) -> bool {
 /// The first finding that takes each op off the engine.
 fn refusals(findings: &[Finding]) -> HashMap<OpId, &Finding> {
     let mut found = HashMap::new();
-    for finding in findings.iter().filter(|f| f.rule.effect == Effect::OpLeaves) {
+    for finding in findings
+        .iter()
+        .filter(|f| f.rule.effect == Effect::OpLeaves)
+    {
         if let Some(op) = finding.op {
             found.entry(op).or_insert(finding);
         }
@@ -187,14 +232,26 @@ fn candidate(view: &View<'_>, op: OpId, refusal: Option<&str>) -> Placed {
     let work = Work::of(view, op);
     let name = view.op(op).def.name;
     let direct = view.target.route == Route::Direct;
-    let mut placed = Placed { op, estimates: Vec::new(), chosen: Backend::Bnns, validation: Vec::new(), work };
+    let mut placed = Placed {
+        op,
+        estimates: Vec::new(),
+        chosen: Backend::Bnns,
+        validation: Vec::new(),
+        work,
+    };
     for backend in Backend::ALL {
         let reason = match backend {
             Backend::Ane => refusal.map(str::to_owned),
-            Backend::MpsGraph if !gpu_supports(view, op) => Some(format!("{name} runs on the CPU only")),
+            Backend::MpsGraph if !gpu_supports(view, op) => {
+                Some(format!("{name} runs on the CPU only"))
+            }
             _ => None,
         };
-        let allowed = if direct { backend == Backend::Ane } else { backend.is_allowed(view.target.units) };
+        let allowed = if direct {
+            backend == Backend::Ane
+        } else {
+            backend.is_allowed(view.target.units)
+        };
         match reason {
             Some(reason) => placed.validation.push((backend, reason)),
             None if allowed => {
@@ -210,7 +267,10 @@ fn candidate(view: &View<'_>, op: OpId, refusal: Option<&str>) -> Placed {
 /// All on the engine; what it refuses.
 fn direct(ops: &mut [Placed]) -> Vec<OpId> {
     ops.iter_mut().for_each(|op| op.chosen = Backend::Ane);
-    ops.iter().filter(|op| !op.is_supported(Backend::Ane)).map(|op| op.op).collect()
+    ops.iter()
+        .filter(|op| !op.is_supported(Backend::Ane))
+        .map(|op| op.op)
+        .collect()
 }
 
 /// The constants with weights that the ops of a placement use, each once, with how often.

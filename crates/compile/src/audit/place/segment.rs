@@ -5,8 +5,9 @@
 //!          + 0.125 ms for each change of backend, the first op excepted + 0.125 ms if the last op is on the engine
 //! ```
 //!
-//! Measured by the M6 study (macOS 27, M4 and M6): the form gives 440 of 482 probe programs as they were placed, 41 are ties
-//! and one is a miss. Ops stand in file order; how values flow between them does not count.
+//! Measured by the M6 study (macOS 27, M4 and M6): the form gives 440 of 482 probe programs as they
+//! were placed, 41 are ties and one is a miss. Ops stand in file order; how values flow between
+//! them does not count.
 
 use thane_mil::program::OpId;
 
@@ -22,7 +23,11 @@ const N: usize = Backend::ALL.len();
 
 /// Choose a backend for each op. Ops that nothing may run go to the CPU, and are given back.
 pub fn choose(ops: &mut [Placed]) -> Vec<OpId> {
-    let stranded: Vec<OpId> = ops.iter().filter(|op| op.estimates.is_empty()).map(|op| op.op).collect();
+    let stranded: Vec<OpId> = ops
+        .iter()
+        .filter(|op| op.estimates.is_empty())
+        .map(|op| op.op)
+        .collect();
     let costs: Vec<[f64; N]> = ops.iter().map(costs).collect();
     for (op, backend) in ops.iter_mut().zip(cheapest(&costs)) {
         op.chosen = backend;
@@ -34,7 +39,8 @@ pub fn choose(ops: &mut [Placed]) -> Vec<OpId> {
 fn costs(op: &Placed) -> [f64; N] {
     Backend::ALL.map(|b| match op.estimate(b) {
         Some(ms) if ms.is_finite() => ms,
-        // A program that is not to run anywhere is still told apart from one that runs on the engine.
+        // A program that is not to run anywhere is still told apart from one that runs on the
+        // engine.
         None if op.estimates.is_empty() && b == Backend::Bnns => 0.0,
         _ => f64::INFINITY,
     })
@@ -65,10 +71,17 @@ pub fn cheapest(costs: &[[f64; N]]) -> Vec<Backend> {
         before.push(from);
     }
     let end = |b: usize| total[b] + launch(Backend::ALL[b]);
-    // Leaving the engine before elementwise ops, which cost the same everywhere, costs what ending on it does. Chains of layers
-    // were seen to end on it, but for those of 32 and 34, and so were decoders (1058 of 1058 ops, CoreML-LLM).
+    // Leaving the engine before elementwise ops, which cost the same everywhere, costs what ending
+    // on it does. Chains of layers were seen to end on it, but for those of 32 and 34, and so were
+    // decoders (1058 of 1058 ops, CoreML-LLM).
     let order = [3, 1, 2, 0];
-    let mut last = order.into_iter().fold(3, |best, b| if end(b) < end(best) - SAME_MS { b } else { best });
+    let mut last = order.into_iter().fold(3, |best, b| {
+        if end(b) < end(best) - SAME_MS {
+            b
+        } else {
+            best
+        }
+    });
     let mut chosen: Vec<Backend> = Vec::with_capacity(costs.len());
     for from in before.iter().rev() {
         chosen.push(Backend::ALL[last]);
@@ -92,7 +105,11 @@ pub fn runs(ops: &[Placed]) -> Vec<Segment> {
     for (at, op) in ops.iter().enumerate() {
         match runs.last_mut() {
             Some(run) if run.backend == op.chosen => run.n_ops += 1,
-            _ => runs.push(Segment { backend: op.chosen, first: at, n_ops: 1 }),
+            _ => runs.push(Segment {
+                backend: op.chosen,
+                first: at,
+                n_ops: 1,
+            }),
         }
     }
     runs
@@ -110,17 +127,33 @@ mod tests {
     }
 
     fn on_ane(costs: &[[f64; N]]) -> Vec<bool> {
-        cheapest(costs).into_iter().map(|b| b == Backend::Ane).collect()
+        cheapest(costs)
+            .into_iter()
+            .map(|b| b == Backend::Ane)
+            .collect()
     }
 
-    /// The whole program and its head must save 0.25 ms, the middle 0.375. A tail pays for entering, changing and ending:
-    /// 0.375 by the form, where the text beside it in the study says 0.25.
+    /// The whole program and its head must save 0.25 ms, the middle 0.375. A tail pays for
+    /// entering, changing and ending: 0.375 by the form, where the text beside it in the study says
+    /// 0.25.
     #[test]
     fn what_a_segment_must_save() {
         // Ops that stay on the CPU, before and after.
-        let cases = [("whole", 0, 0, 0.25), ("head", 0, 1, 0.25), ("middle", 1, 1, 0.375), ("tail", 1, 0, 0.375)];
+        let cases = [
+            ("whole", 0, 0, 0.25),
+            ("head", 0, 1, 0.25),
+            ("middle", 1, 1, 0.375),
+            ("tail", 1, 0, 0.375),
+        ];
         for (name, before, after, knee) in cases {
-            let costs = |ms: f64| [vec![op(1.0, NO); before], vec![op(ms, 0.0)], vec![op(1.0, NO); after]].concat();
+            let costs = |ms: f64| {
+                [
+                    vec![op(1.0, NO); before],
+                    vec![op(ms, 0.0)],
+                    vec![op(1.0, NO); after],
+                ]
+                .concat()
+            };
             assert!(!on_ane(&costs(knee - 1e-6))[before], "{name} below");
             assert!(on_ane(&costs(knee + 1e-6))[before], "{name} above");
         }
@@ -129,15 +162,24 @@ mod tests {
     /// Chains of layers end on the engine though their last op costs the same elsewhere.
     #[test]
     fn a_tie_at_the_end_stays() {
-        assert_eq!(on_ane(&[op(1.0, 0.1), op(0.01, 0.01), op(0.02, 0.02)]), [true; 3]);
+        assert_eq!(
+            on_ane(&[op(1.0, 0.1), op(0.01, 0.01), op(0.02, 0.02)]),
+            [true; 3]
+        );
         assert_eq!(on_ane(&[op(1.0, 0.1), op(0.02, 0.021)]), [true, false]);
     }
 
     #[test]
     fn a_small_op_between_large_ones_comes_along() {
-        assert_eq!(on_ane(&[op(1.0, 0.0), op(0.01, 0.1), op(1.0, 0.0)]), [true; 3]);
+        assert_eq!(
+            on_ane(&[op(1.0, 0.0), op(0.01, 0.1), op(1.0, 0.0)]),
+            [true; 3]
+        );
         // Two segments cost 0.125 each to leave and 0.25 to enter again.
-        assert_eq!(on_ane(&[op(1.0, 0.0), op(0.01, 0.5), op(1.0, 0.0)]), [true, false, true]);
+        assert_eq!(
+            on_ane(&[op(1.0, 0.0), op(0.01, 0.5), op(1.0, 0.0)]),
+            [true, false, true]
+        );
     }
 
     /// Every way of up to six ops, costed by the form as it is written.
@@ -145,12 +187,15 @@ mod tests {
     fn no_way_is_cheaper() {
         let mut seed = 1u64;
         let mut random = move || {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (seed >> 40) as f64 / (1u64 << 24) as f64
         };
         let total = |way: &[Backend], costs: &[[f64; N]]| -> f64 {
             let ops: f64 = way.iter().zip(costs).map(|(b, c)| c[*b as usize]).sum();
-            let entered = (0..way.len()).filter(|i| way[*i] == Backend::Ane && (*i == 0 || way[i - 1] != Backend::Ane));
+            let entered = (0..way.len())
+                .filter(|i| way[*i] == Backend::Ane && (*i == 0 || way[i - 1] != Backend::Ane));
             let changes = way.windows(2).filter(|w| w[0] != w[1]).count();
             let last = usize::from(way.last() == Some(&Backend::Ane));
             ops + HOP_MS * (entered.count() + changes + last) as f64
@@ -159,10 +204,17 @@ mod tests {
             let n = round % 6 + 1;
             let costs: Vec<[f64; N]> = (0..n).map(|_| [(); N].map(|()| 0.6 * random())).collect();
             let least = (0..N.pow(n as u32))
-                .map(|code| (0..n).map(|i| Backend::ALL[code / N.pow(i as u32) % N]).collect::<Vec<_>>())
+                .map(|code| {
+                    (0..n)
+                        .map(|i| Backend::ALL[code / N.pow(i as u32) % N])
+                        .collect::<Vec<_>>()
+                })
                 .map(|way| total(&way, &costs))
                 .fold(f64::INFINITY, f64::min);
-            assert!((total(&cheapest(&costs), &costs) - least).abs() < 1e-12, "round {round}");
+            assert!(
+                (total(&cheapest(&costs), &costs) - least).abs() < 1e-12,
+                "round {round}"
+            );
         }
     }
 

@@ -1,8 +1,8 @@
-//! The rules, as rows: a file a group. Adding one is a row and `tests/audit/<ID>.mil` with a function that fires it and
-//! one that just does not.
+//! The rules, as rows: a file a group. Adding one is a row and `tests/audit/<ID>.mil` with a
+//! function that fires it and one that just does not.
 //!
-//! Most of what is published was measured on M4. A rule is taken to hold on every chip unless its scope says otherwise,
-//! and its source names the chips that it is known of.
+//! Most of what is published was measured on M4. A rule is taken to hold on every chip unless its
+//! scope says otherwise, and its source names the chips that it is known of.
 
 mod numerics;
 mod ops;
@@ -68,13 +68,19 @@ pub struct Scope {
 
 impl Scope {
     /// Everywhere.
-    pub const ALL: Self = Self { generations: (0, u8::MAX), releases: (0, u32::MAX), route: None };
+    pub const ALL: Self = Self {
+        generations: (0, u8::MAX),
+        releases: (0, u32::MAX),
+        route: None,
+    };
 
     /// Whether a target is in it.
     pub fn holds(&self, target: &Target) -> bool {
         let within = |n, (first, last)| first <= n && n <= last;
-        within(u32::from(target.chip.generation), (self.generations.0.into(), self.generations.1.into()))
-            && within(target.release.version(), self.releases)
+        within(
+            u32::from(target.chip.generation),
+            (self.generations.0.into(), self.generations.1.into()),
+        ) && within(target.release.version(), self.releases)
             && self.route.is_none_or(|r| r == target.route)
     }
 }
@@ -82,7 +88,10 @@ impl Scope {
 impl Scope {
     /// These generations of the engine only.
     const fn generations(first: u8, last: u8) -> Self {
-        Self { generations: (first, last), ..Self::ALL }
+        Self {
+            generations: (first, last),
+            ..Self::ALL
+        }
     }
 
     /// This way in only.
@@ -176,9 +185,16 @@ pub static RULES: &[&[Rule]] = &[
 /// Ops that neither the engine nor the GPU runs.
 ///
 /// 751K, single-op probes on M4 with macOS 27 (`data/audit/ane_placement_m4.csv`).
-const CPU_ONLY: &[&str] = &["crop_resize", "non_zero", "range_1d", "sliding_windows", "affine"];
+const CPU_ONLY: &[&str] = &[
+    "crop_resize",
+    "non_zero",
+    "range_1d",
+    "sliding_windows",
+    "affine",
+];
 
-/// What Core ML runs on the CPU wherever it is: control flow, lists and the mapping of classes to names.
+/// What Core ML runs on the CPU wherever it is: control flow, lists and the mapping of classes to
+/// names.
 const HOST: &[&str] = &[
     "cond",
     "while_loop",
@@ -208,13 +224,21 @@ pub fn find(view: &View<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for rule in all().filter(|r| r.scope.holds(view.target)) {
         match rule.check {
-            Check::Op(check) => findings.extend(
-                ops.iter()
-                    .filter(|op| computes(op))
-                    .filter_map(|op| check(view, *op).map(|message| Finding { rule, op: Some(*op), message })),
-            ),
+            Check::Op(check) => {
+                findings.extend(ops.iter().filter(|op| computes(op)).filter_map(|op| {
+                    check(view, *op).map(|message| Finding {
+                        rule,
+                        op: Some(*op),
+                        message,
+                    })
+                }))
+            }
             Check::Function(check) => {
-                findings.extend(check(view).into_iter().map(|hit| Finding { rule, op: hit.op, message: hit.message }));
+                findings.extend(check(view).into_iter().map(|hit| Finding {
+                    rule,
+                    op: hit.op,
+                    message: hit.message,
+                }));
             }
             Check::Program(_) => {}
         }
@@ -227,7 +251,11 @@ pub fn find_in_program(program: &Program, target: &Target) -> Vec<Finding> {
     let mut findings = Vec::new();
     for rule in all().filter(|r| r.scope.holds(target)) {
         if let Check::Program(check) = rule.check {
-            findings.extend(check(program, target).into_iter().map(|message| Finding { rule, op: None, message }));
+            findings.extend(check(program, target).into_iter().map(|message| Finding {
+                rule,
+                op: None,
+                message,
+            }));
         }
     }
     findings

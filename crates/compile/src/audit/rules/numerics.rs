@@ -5,8 +5,8 @@ use thane_mil::program::{Op, OpId, ValueId};
 use thane_mil::types::DType;
 
 use super::query::{
-    float, int, ints, is_any, is_half, is_runtime, kind, operands, param_shape, producer, producers, product_of,
-    scalars, tensor, users, wrap,
+    float, int, ints, is_any, is_half, is_runtime, kind, operands, param_shape, producer,
+    producers, product_of, scalars, tensor, users, wrap,
 };
 use super::{Check, Effect, ROW, Rule, Scope, Severity};
 use crate::audit::view::View;
@@ -28,20 +28,37 @@ pub static RULES: &[Rule] = &[
         evidence: Evidence::Documented,
         source: "Apple, neural_engine_rules.md and common_issues.md (use -40000 or -1e4); Anemll and CoreML-LLM use \
                  -1e4",
-        disputed: Some("CoreML-LLM NU05: minus infinity and -1e4 gave the same bits in the one model that was tried"),
+        disputed: Some(
+            "CoreML-LLM NU05: minus infinity and -1e4 gave the same bits in the one model that was tried",
+        ),
         why: "A row of minus infinities makes NaN in a softmax, and fp32 masks beyond -65,504 become minus infinity \
               in fp16.",
         fix: "Fill masks with -1e4 (fp16 holds up to 65,504).",
         check: Check::Op(|v, op| {
-            let masks = is_any(v, op, &["add", "sub", "mul", "select", "maximum", "minimum", "fill", "fill_like"]);
-            let beyond = v.op(op).uses().filter(|_| masks).find(|u| v.f.constant(*u).is_some_and(is_beyond_fp16));
-            let in_place = v
+            let masks = is_any(
+                v,
+                op,
+                &[
+                    "add",
+                    "sub",
+                    "mul",
+                    "select",
+                    "maximum",
+                    "minimum",
+                    "fill",
+                    "fill_like",
+                ],
+            );
+            let beyond = v
                 .op(op)
-                .args
-                .iter()
-                .flatten()
-                .any(|a| matches!(a, thane_mil::program::Arg::Literal(l) if masks && is_beyond_fp16(l)));
-            (beyond.is_some() || in_place).then(|| "a constant beyond what fp16 holds (65504)".to_owned())
+                .uses()
+                .filter(|_| masks)
+                .find(|u| v.f.constant(*u).is_some_and(is_beyond_fp16));
+            let in_place = v.op(op).args.iter().flatten().any(
+                |a| matches!(a, thane_mil::program::Arg::Literal(l) if masks && is_beyond_fp16(l)),
+            );
+            (beyond.is_some() || in_place)
+                .then(|| "a constant beyond what fp16 holds (65504)".to_owned())
         }),
         ..ROW
     },
@@ -52,14 +69,17 @@ pub static RULES: &[Rule] = &[
         evidence: Evidence::Inferred,
         source: "IEEE binary16: nothing but 0 below 2^-25; CoreML-LLM NU02: the engine flushes subnormals, 1/sqrt(0) \
                  = inf",
-        disputed: Some("normalisations of Core ML may keep their epsilon in fp32; nobody published a test"),
+        disputed: Some(
+            "normalisations of Core ML may keep their epsilon in fp32; nobody published a test",
+        ),
         why: "An epsilon of 1e-12 is 0 in fp16, so a row of zeros divides by zero.",
         fix: "Use 1e-5 or larger; the smallest normal fp16 number is 6.1e-5.",
         check: Check::Op(|v, op| {
             let epsilon = float(v, op, "epsilon")?;
             let half = tensor(v, *v.op(op).results.first()?)?.dtype == DType::Fp16;
             // 2^-25 rounds to 0, ties to even.
-            (half && epsilon > 0.0 && epsilon <= 2f32.powi(-25)).then(|| format!("epsilon {epsilon:e} is 0 in fp16"))
+            (half && epsilon > 0.0 && epsilon <= 2f32.powi(-25))
+                .then(|| format!("epsilon {epsilon:e} is 0 in fp16"))
         }),
         ..ROW
     },
@@ -74,9 +94,15 @@ pub static RULES: &[Rule] = &[
         fix: "Use layer_norm with its own epsilon, divide by the maximum first, or add at least 6.1e-5.",
         check: Check::Op(|v, op| {
             let small = scalars(v, v.op(op)).find(|e| *e > 0.0 && *e < FP16_NORMAL)?;
-            let root = users(v, op).any(|u| is_any(v, u, &["rsqrt", "sqrt", "pow", "inverse", "log"]));
-            let half = v.op(op).results.iter().all(|r| v.dtype(*r).is_some_and(is_half));
-            (kind(v, op) == "add" && root && half).then(|| format!("an added epsilon of {small:e} is below 6.1e-5"))
+            let root =
+                users(v, op).any(|u| is_any(v, u, &["rsqrt", "sqrt", "pow", "inverse", "log"]));
+            let half = v
+                .op(op)
+                .results
+                .iter()
+                .all(|r| v.dtype(*r).is_some_and(is_half));
+            (kind(v, op) == "add" && root && half)
+                .then(|| format!("an added epsilon of {small:e} is below 6.1e-5"))
         }),
         ..ROW
     },
@@ -92,8 +118,11 @@ pub static RULES: &[Rule] = &[
         check: Check::Op(|v, op| {
             let squares = is_any(v, op, &["reduce_sum_square", "reduce_l2_norm"]);
             let sum = is_any(v, op, &["reduce_mean", "reduce_sum"]);
-            let of =
-                if squares { v.op(op).value_arg("x")? } else { squared(v, v.op(op).value_arg("x").filter(|_| sum)?)? };
+            let of = if squares {
+                v.op(op).value_arg("x")?
+            } else {
+                squared(v, v.op(op).value_arg("x").filter(|_| sum)?)?
+            };
             let half = v.dtype(of).is_some_and(is_half);
             let n = reduced_len(v, op).unwrap_or(1);
             (half && !v.is_fixed(of) && n >= 64 && !is_scaled(v, of))
@@ -128,8 +157,13 @@ pub static RULES: &[Rule] = &[
         fix: "Scale the input by 1/16 and the output by 16 (exact in fp16 and free), or split the sum.",
         check: Check::Op(|v, op| {
             let p = product_of(v, op)?;
-            (p.k >= 8192.0 && p.weights.is_some())
-                .then(|| format!("sums {} products: {:.1} on average is the most", p.k, 32_768.0 / p.k))
+            (p.k >= 8192.0 && p.weights.is_some()).then(|| {
+                format!(
+                    "sums {} products: {:.1} on average is the most",
+                    p.k,
+                    32_768.0 / p.k
+                )
+            })
         }),
         ..ROW
     },
@@ -156,9 +190,11 @@ pub static RULES: &[Rule] = &[
         why: "A multiplication right after two pairs of quantize and dequantize takes the scale of the wrong one.",
         fix: "Multiply before quantising, or put another op between one of them and the product.",
         check: Check::Op(|v, op| {
-            let n =
-                operands(v, op).filter(|(_, u)| v.f.definer(*u).is_some_and(|d| d.def.name == "dequantize")).count();
-            (kind(v, op) == "mul" && n == 2).then(|| "multiplies two dequantised tensors".to_owned())
+            let n = operands(v, op)
+                .filter(|(_, u)| v.f.definer(*u).is_some_and(|d| d.def.name == "dequantize"))
+                .count();
+            (kind(v, op) == "mul" && n == 2)
+                .then(|| "multiplies two dequantised tensors".to_owned())
         }),
         ..ROW
     },
@@ -172,7 +208,9 @@ pub static RULES: &[Rule] = &[
         why: "The table of sigmoid has 33 points from -8 to 8; x * sigmoid(x) of small x is off by 4 %.",
         fix: "Use x / (1 + exp(-x)), off by 7e-4, or the form with tanh.",
         check: Check::Op(|v, op| {
-            let squashed = ["x", "y"].iter().any(|p| producer(v, op, p).is_some_and(|d| d.def.name == "sigmoid"));
+            let squashed = ["x", "y"]
+                .iter()
+                .any(|p| producer(v, op, p).is_some_and(|d| d.def.name == "sigmoid"));
             (kind(v, op) == "mul" && squashed).then(|| "x * sigmoid(x)".to_owned())
         }),
         ..ROW
@@ -185,10 +223,15 @@ pub static RULES: &[Rule] = &[
         why: "A probability below 6e-8 is 0 in fp16 and its logarithm minus infinity.",
         fix: "Use x - max - log(sum(exp(x - max))), or give the logits out.",
         check: Check::Op(|v, op| {
-            let half = v.op(op).results.iter().all(|r| v.dtype(*r).is_some_and(is_half));
+            let half = v
+                .op(op)
+                .results
+                .iter()
+                .all(|r| v.dtype(*r).is_some_and(is_half));
             let of_softmax = producer(v, op, "x").is_some_and(|d| d.def.name == "softmax");
             let guarded = float(v, op, "epsilon").is_some_and(|e| e >= FP16_NORMAL);
-            (kind(v, op) == "log" && of_softmax && half && !guarded).then(|| "log(softmax(x)) in fp16".to_owned())
+            (kind(v, op) == "log" && of_softmax && half && !guarded)
+                .then(|| "log(softmax(x)) in fp16".to_owned())
         }),
         ..ROW
     },
@@ -201,7 +244,11 @@ pub static RULES: &[Rule] = &[
         why: "exp of more than 11.09 is infinite in fp16, and infinite by infinite is NaN.",
         fix: "Use softmax, or subtract the maximum of the row first.",
         check: Check::Op(|v, op| {
-            let half = v.op(op).results.iter().all(|r| v.dtype(*r).is_some_and(is_half));
+            let half = v
+                .op(op)
+                .results
+                .iter()
+                .all(|r| v.dtype(*r).is_some_and(is_half));
             let summed = users(v, op).any(|u| kind(v, u) == "reduce_sum");
             let safe = producer(v, op, "x").is_some_and(|d| d.def.name == "sub");
             (kind(v, op) == "exp" && half && summed && !safe)
@@ -219,8 +266,11 @@ pub static RULES: &[Rule] = &[
         fix: "Gather on the host, or with a one-hot matrix of fixed size.",
         check: Check::Op(|v, op| {
             let open = v.op(op).results.iter().any(|r| v.known_shape(*r).is_none());
-            (kind(v, op) == "gather_nd" && open && is_runtime(v, op, "indices") && v.target.is_mobile())
-                .then(|| "`gather_nd` of a length that only the call knows".to_owned())
+            (kind(v, op) == "gather_nd"
+                && open
+                && is_runtime(v, op, "indices")
+                && v.target.is_mobile())
+            .then(|| "`gather_nd` of a length that only the call knows".to_owned())
         }),
         ..ROW
     },
@@ -235,8 +285,14 @@ pub static RULES: &[Rule] = &[
         fix: "Count on the host, or in parts of at most 2,048.",
         check: Check::Op(|v, op| {
             let compared = producer(v, op, "x").filter(|d| d.def.name == "cast");
-            let truth = compared.and_then(|d| d.value_arg("x")).is_some_and(|x| v.dtype(x) == Some(DType::Bool));
-            let half = v.op(op).value_arg("x").and_then(|x| v.dtype(x)).is_some_and(is_half);
+            let truth = compared
+                .and_then(|d| d.value_arg("x"))
+                .is_some_and(|x| v.dtype(x) == Some(DType::Bool));
+            let half = v
+                .op(op)
+                .value_arg("x")
+                .and_then(|x| v.dtype(x))
+                .is_some_and(is_half);
             let n = reduced_len(v, op)?;
             (is_any(v, op, &["reduce_sum", "cumsum"]) && truth && half && n > 2048)
                 .then(|| format!("counts to {n} in fp16"))
@@ -247,7 +303,9 @@ pub static RULES: &[Rule] = &[
 
 /// Whether the first numbers of a constant have one that fp16 does not hold.
 fn is_beyond_fp16(literal: &Literal) -> bool {
-    let Literal::Tensor(ty, data) = literal else { return false };
+    let Literal::Tensor(ty, data) = literal else {
+        return false;
+    };
     let width = ty.dtype.bits() / 8;
     if !matches!(ty.dtype, DType::Fp16 | DType::Fp32) {
         return false;
@@ -258,8 +316,16 @@ fn is_beyond_fp16(literal: &Literal) -> bool {
     }
     let beyond = |x: f32| x.is_infinite() || x.abs() > FP16_MAX;
     match ty.dtype {
-        DType::Fp16 => head.as_chunks::<2>().0.iter().any(|b| beyond(f16_to_f32(u16::from_le_bytes(*b)))),
-        _ => head.as_chunks::<4>().0.iter().any(|b| beyond(f32::from_le_bytes(*b))),
+        DType::Fp16 => head
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .any(|b| beyond(f16_to_f32(u16::from_le_bytes(*b)))),
+        _ => head
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .any(|b| beyond(f32::from_le_bytes(*b))),
     }
 }
 
@@ -277,10 +343,22 @@ fn squared(v: &View<'_>, value: ValueId) -> Option<ValueId> {
 
 /// Whether a value was brought into range: divided by its own maximum, or normalised.
 fn is_scaled(v: &View<'_>, value: ValueId) -> bool {
-    let Some(op) = v.f.definer(value) else { return false };
-    let by_maximum = |d: &Op| d.def.name == "reduce_max" || producers(v, d).any(|e| e.def.name == "reduce_max");
+    let Some(op) = v.f.definer(value) else {
+        return false;
+    };
+    let by_maximum =
+        |d: &Op| d.def.name == "reduce_max" || producers(v, d).any(|e| e.def.name == "reduce_max");
     let divided = matches!(op.def.name, "real_div" | "mul") && producers(v, op).any(by_maximum);
-    let bounded = ["layer_norm", "batch_norm", "instance_norm", "softmax", "tanh", "sigmoid", "l2_norm", "clip"];
+    let bounded = [
+        "layer_norm",
+        "batch_norm",
+        "instance_norm",
+        "softmax",
+        "tanh",
+        "sigmoid",
+        "l2_norm",
+        "clip",
+    ];
     divided || bounded.contains(&op.def.name)
 }
 
@@ -291,7 +369,10 @@ pub fn reduced_len(v: &View<'_>, op: OpId) -> Option<usize> {
     match axes {
         None => shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)),
         Some(axes) => {
-            let mut lengths = axes.into_iter().filter_map(|a| wrap(a, shape.len())).map(|a| shape[a]);
+            let mut lengths = axes
+                .into_iter()
+                .filter_map(|a| wrap(a, shape.len()))
+                .map(|a| shape[a]);
             lengths.try_fold(1usize, usize::checked_mul)
         }
     }

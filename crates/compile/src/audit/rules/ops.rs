@@ -19,8 +19,12 @@ pub static RULES: &[Rule] = &[
         fix: "Write it with functions that have a table: tan = sin/cos, sinh = (exp(x) - exp(-x))/2, atanh = \
               (log(1+x) - log(1-x))/2, or compute it on the host.",
         check: Check::Op(|v, op| {
-            is_any(v, op, &["tan", "asin", "acos", "sinh", "cosh", "atanh"])
-                .then(|| format!("`{}` has no approximation table on the Neural Engine", kind(v, op)))
+            is_any(v, op, &["tan", "asin", "acos", "sinh", "cosh", "atanh"]).then(|| {
+                format!(
+                    "`{}` has no approximation table on the Neural Engine",
+                    kind(v, op)
+                )
+            })
         }),
         ..ROW
     },
@@ -32,8 +36,13 @@ pub static RULES: &[Rule] = &[
         why: "The tables for sine and cosine came with the engine of M3 and A16; older ones do not compile the op.",
         fix: "Pass sines and cosines in as inputs (rotary embeddings need one row a position), or target M3 and newer.",
         check: Check::Op(|v, op| {
-            is_any(v, op, &["sin", "cos"])
-                .then(|| format!("`{}` is not on this generation ({})", kind(v, op), v.target.chip.name))
+            is_any(v, op, &["sin", "cos"]).then(|| {
+                format!(
+                    "`{}` is not on this generation ({})",
+                    kind(v, op),
+                    v.target.chip.name
+                )
+            })
         }),
         ..ROW
     },
@@ -44,7 +53,8 @@ pub static RULES: &[Rule] = &[
         why: "The engine has no remainder.",
         fix: "Use x - floor(x / y) * y: `floor`, `real_div`, `mul` and `sub` all run on the engine.",
         check: Check::Op(|v, op| {
-            is_any(v, op, &["mod"]).then(|| "`mod` is not supported on the Neural Engine".to_owned())
+            is_any(v, op, &["mod"])
+                .then(|| "`mod` is not supported on the Neural Engine".to_owned())
         }),
         ..ROW
     },
@@ -55,7 +65,8 @@ pub static RULES: &[Rule] = &[
         why: "Reductions of the engine are sums, means, minima, maxima and norms; there is no product.",
         fix: "For positive numbers use exp(reduce_sum(log(x))); for a few factors multiply slices.",
         check: Check::Op(|v, op| {
-            is_any(v, op, &["reduce_prod"]).then(|| "`reduce_prod` is not supported on the Neural Engine".to_owned())
+            is_any(v, op, &["reduce_prod"])
+                .then(|| "`reduce_prod` is not supported on the Neural Engine".to_owned())
         }),
         ..ROW
     },
@@ -85,7 +96,9 @@ pub static RULES: &[Rule] = &[
         disputed: Some("ANEForge lists a sort that compiles directly from A14 on"),
         why: "Core ML's compiler has a sort for the engine but gives it no `argsort`; its result is int32.",
         fix: "Sort on the host, or use reduce_max where only the best is needed.",
-        check: Check::Op(|v, op| is_any(v, op, &["argsort"]).then(|| format!("{INT32} (indices of `argsort`)"))),
+        check: Check::Op(|v, op| {
+            is_any(v, op, &["argsort"]).then(|| format!("{INT32} (indices of `argsort`)"))
+        }),
         ..ROW
     },
     Rule {
@@ -97,7 +110,8 @@ pub static RULES: &[Rule] = &[
         fix: "Multiply by a constant triangle of ones: matmul(x, triu(ones)); up to lengths of some thousands that is \
               cheap.",
         check: Check::Op(|v, op| {
-            is_any(v, op, &["cumsum"]).then(|| "`cumsum` is not supported on the Neural Engine".to_owned())
+            is_any(v, op, &["cumsum"])
+                .then(|| "`cumsum` is not supported on the Neural Engine".to_owned())
         }),
         ..ROW
     },
@@ -120,7 +134,9 @@ pub static RULES: &[Rule] = &[
         why: "How many results there are depends on the data; the engine runs fixed shapes only, and so does the GPU \
               path.",
         fix: "Keep all positions and multiply by a mask.",
-        check: Check::Op(|v, op| is_any(v, op, &["non_zero"]).then(|| "`non_zero` runs on the CPU only".to_owned())),
+        check: Check::Op(|v, op| {
+            is_any(v, op, &["non_zero"]).then(|| "`non_zero` runs on the CPU only".to_owned())
+        }),
         ..ROW
     },
     Rule {
@@ -143,7 +159,8 @@ pub static RULES: &[Rule] = &[
         why: "Core ML has this op on the CPU only.",
         fix: "Take the windows by static slices and a concat, or use a convolution, which reads windows itself.",
         check: Check::Op(|v, op| {
-            is_any(v, op, &["sliding_windows"]).then(|| "`sliding_windows` runs on the CPU only".to_owned())
+            is_any(v, op, &["sliding_windows"])
+                .then(|| "`sliding_windows` runs on the CPU only".to_owned())
         }),
         ..ROW
     },
@@ -204,8 +221,12 @@ pub static RULES: &[Rule] = &[
         why: "The engine runs a fixed sequence; a branch or a loop is taken by the CPU.",
         fix: "Unroll the loop when converting, compute both branches and select, or split the program into functions.",
         check: Check::Op(|v, op| {
-            is_any(v, op, &["cond", "while_loop"])
-                .then(|| format!("`{}` is control flow, which the Neural Engine does not have", kind(v, op)))
+            is_any(v, op, &["cond", "while_loop"]).then(|| {
+                format!(
+                    "`{}` is control flow, which the Neural Engine does not have",
+                    kind(v, op)
+                )
+            })
         }),
         ..ROW
     },
@@ -222,10 +243,18 @@ pub static RULES: &[Rule] = &[
         why: "With a loop or a branch in it, the whole graph was seen to lose its placement, not only the loop.",
         fix: "Unroll it when converting; several calls of a smaller function cost 0.1 to 0.2 ms each.",
         check: Check::Function(|v| {
-            let control = v.f.body().ops.iter().filter(|op| is_any(v, **op, &["cond", "while_loop"]));
+            let control =
+                v.f.body()
+                    .ops
+                    .iter()
+                    .filter(|op| is_any(v, **op, &["cond", "while_loop"]));
             let hit = |op: &_| super::Hit {
                 op: Some(*op),
-                message: format!("`{}` may take all ops of `{}` off the engine", kind(v, *op), v.f.name),
+                message: format!(
+                    "`{}` may take all ops of `{}` off the engine",
+                    kind(v, *op),
+                    v.f.name
+                ),
             };
             control.map(hit).collect()
         }),
@@ -258,7 +287,9 @@ pub static RULES: &[Rule] = &[
         source: M6S_PLAN,
         why: "Mapping probabilities to names gives a dictionary, which the CPU makes.",
         fix: "Give the probabilities out and look names up in the app.",
-        check: Check::Op(|v, op| is_any(v, op, &["classify"]).then(|| "`classify` runs on the CPU only".to_owned())),
+        check: Check::Op(|v, op| {
+            is_any(v, op, &["classify"]).then(|| "`classify` runs on the CPU only".to_owned())
+        }),
         ..ROW
     },
     Rule {
@@ -273,7 +304,8 @@ pub static RULES: &[Rule] = &[
         why: "Its results are int32 indices and counts that depend on the data.",
         fix: "Give boxes and scores out and suppress on the host.",
         check: Check::Op(|v, op| {
-            is_any(v, op, &["non_maximum_suppression"]).then(|| format!("{INT32} (`non_maximum_suppression`)"))
+            is_any(v, op, &["non_maximum_suppression"])
+                .then(|| format!("{INT32} (`non_maximum_suppression`)"))
         }),
         ..ROW
     },
@@ -300,7 +332,8 @@ pub static RULES: &[Rule] = &[
         why: "Core ML underestimates topk 170 to 200 times and puts it on the engine, where it adds 6 to 10 ms a call.",
         fix: "Take the best on the host, or use reduce_max where one is enough.",
         check: Check::Op(|v, op| {
-            is_any(v, op, &["topk"]).then(|| "`topk` adds about 6 to 10 ms on the Neural Engine".to_owned())
+            is_any(v, op, &["topk"])
+                .then(|| "`topk` adds about 6 to 10 ms on the Neural Engine".to_owned())
         }),
         ..ROW
     },
@@ -314,7 +347,9 @@ pub static RULES: &[Rule] = &[
         disputed: Some("ANEForge's bridge compiles it on M2 to M5"),
         why: "The compiler of the engine ends with code 22 on topk for this chip.",
         fix: "Take the best on the host.",
-        check: Check::Op(|v, op| is_any(v, op, &["topk"]).then(|| "ANECCompile() FAILED (rc 22) at `topk`".to_owned())),
+        check: Check::Op(|v, op| {
+            is_any(v, op, &["topk"]).then(|| "ANECCompile() FAILED (rc 22) at `topk`".to_owned())
+        }),
         ..ROW
     },
     Rule {

@@ -1,6 +1,8 @@
 //! Ops that the engine has, with parameters that it does not take.
 
-use super::query::{float, int, ints, is_any, is_runtime, kind, operands, param_shape, param_type, producer, wrap};
+use super::query::{
+    float, int, ints, is_any, is_runtime, kind, operands, param_shape, param_type, producer, wrap,
+};
 use super::{Check, Effect, ROW, Rule, Scope, Severity};
 use crate::audit::view::View;
 use crate::target::{Evidence, Route};
@@ -17,7 +19,9 @@ pub static RULES: &[Rule] = &[
               the CPU.",
         fix: "Slice at a constant, multiply by a mask that the host makes, or slice before the call.",
         check: Check::Op(|v, op| {
-            let bounds = ["begin", "end", "size"].into_iter().find(|p| is_runtime(v, op, p))?;
+            let bounds = ["begin", "end", "size"]
+                .into_iter()
+                .find(|p| is_runtime(v, op, p))?;
             is_any(v, op, &["slice_by_index", "slice_by_size"])
                 .then(|| format!("`{bounds}` of `{}` is known at run time only", kind(v, op)))
         }),
@@ -31,10 +35,20 @@ pub static RULES: &[Rule] = &[
         why: "How long the result is depends on a value of the call, and the engine runs fixed shapes only.",
         fix: "Write the shape, repetitions or padding as a constant, in one function for each length.",
         check: Check::Op(|v, op| {
-            let sizes: &[(&str, &str)] =
-                &[("reshape", "shape"), ("tile", "reps"), ("pad", "pad"), ("resize", "shape"), ("fill", "shape")];
-            let (_, param) = sizes.iter().find(|(k, p)| *k == kind(v, op) && is_runtime(v, op, p))?;
-            Some(format!("`{param}` of `{}` is known at run time only", kind(v, op)))
+            let sizes: &[(&str, &str)] = &[
+                ("reshape", "shape"),
+                ("tile", "reps"),
+                ("pad", "pad"),
+                ("resize", "shape"),
+                ("fill", "shape"),
+            ];
+            let (_, param) = sizes
+                .iter()
+                .find(|(k, p)| *k == kind(v, op) && is_runtime(v, op, p))?;
+            Some(format!(
+                "`{param}` of `{}` is known at run time only",
+                kind(v, op)
+            ))
         }),
         ..ROW
     },
@@ -89,7 +103,8 @@ pub static RULES: &[Rule] = &[
         fix: "Split the kernel along its width and add the parts.",
         check: Check::Op(|v, op| {
             let (h, w) = kernel(v, op)?;
-            (w > 13 && w <= 15).then(|| format!("kernel {h}x{w}: width {w} is above 13 on this chip"))
+            (w > 13 && w <= 15)
+                .then(|| format!("kernel {h}x{w}: width {w} is above 13 on this chip"))
         }),
         ..ROW
     },
@@ -114,7 +129,8 @@ pub static RULES: &[Rule] = &[
               every update of the system.",
         fix: "Use space_to_depth and a smaller kernel (a 16x16 patch embedding is a reshape and a 1x1 convolution).",
         check: Check::Op(|v, op| {
-            (kernel(v, op)? == (16, 16)).then(|| "16x16 kernel: about 220 s and 11.7 GB to compile".to_owned())
+            (kernel(v, op)? == (16, 16))
+                .then(|| "16x16 kernel: about 220 s and 11.7 GB to compile".to_owned())
         }),
         ..ROW
     },
@@ -143,7 +159,10 @@ pub static RULES: &[Rule] = &[
         fix: "Pool twice, or take the mean of a whole axis with reduce_mean.",
         check: Check::Op(|v, op| {
             let window = ints(v, op, "kernel_sizes")?;
-            window.iter().any(|w| *w > 31).then(|| format!("pooling window {window:?} is above 31"))
+            window
+                .iter()
+                .any(|w| *w > 31)
+                .then(|| format!("pooling window {window:?} is above 31"))
         }),
         ..ROW
     },
@@ -159,7 +178,8 @@ pub static RULES: &[Rule] = &[
         check: Check::Op(|v, op| {
             let strides = ints(v, op, "strides")?;
             let odd = strides.iter().find(|s| !only_2_and_3(**s))?;
-            is_any(v, op, &["conv", "conv_transpose"]).then(|| format!("stride {odd} has a factor other than 2 and 3"))
+            is_any(v, op, &["conv", "conv_transpose"])
+                .then(|| format!("stride {odd} has a factor other than 2 and 3"))
         }),
         ..ROW
     },
@@ -187,7 +207,9 @@ pub static RULES: &[Rule] = &[
         scope: Scope::ALL.on(Route::Direct),
         source: "skyfallsin/apple-neural-engine-field-guide, M3 Max, macOS 26.3.1: the weight input is ignored \
                  without an error",
-        disputed: Some("ANEForge: works at batch 1; qwen-ane: works on M5 Max; 751K: Core ML accepts it on M4"),
+        disputed: Some(
+            "ANEForge: works at batch 1; qwen-ane: works on M5 Max; 751K: Core ML accepts it on M4",
+        ),
         why: "The weights of a convolution are laid out when it is compiled; a weight that is an input was seen to be \
               ignored.",
         fix: "Use matmul for products of two activations.",
@@ -223,10 +245,17 @@ pub static RULES: &[Rule] = &[
         why: "Constants of rank 4 pass as weights of a convolution and not as operands of add or mul.",
         fix: "Fold them into a bias or a 1x1 convolution by channel, or pass them in.",
         check: Check::Op(|v, op| {
-            let elementwise = is_any(v, op, &["add", "sub", "mul", "real_div", "maximum", "minimum"]);
-            let constant =
-                ["x", "y"].into_iter().filter(|p| !is_runtime(v, op, p)).find_map(|p| param_type(v, op, p))?;
-            (elementwise && constant.rank() == 4).then(|| format!("`{}` with a constant {constant}", kind(v, op)))
+            let elementwise = is_any(
+                v,
+                op,
+                &["add", "sub", "mul", "real_div", "maximum", "minimum"],
+            );
+            let constant = ["x", "y"]
+                .into_iter()
+                .filter(|p| !is_runtime(v, op, p))
+                .find_map(|p| param_type(v, op, p))?;
+            (elementwise && constant.rank() == 4)
+                .then(|| format!("`{}` with a constant {constant}", kind(v, op)))
         }),
         ..ROW
     },
@@ -242,7 +271,8 @@ pub static RULES: &[Rule] = &[
         fix: "Use matmul, or split the input channels and add.",
         check: Check::Op(|v, op| {
             let channels = *param_shape(v, op, "weight")?.get(1)?;
-            (kind(v, op) == "conv" && channels >= 32_000).then(|| format!("{channels} input channels"))
+            (kind(v, op) == "conv" && channels >= 32_000)
+                .then(|| format!("{channels} input channels"))
         }),
         ..ROW
     },
@@ -258,7 +288,8 @@ pub static RULES: &[Rule] = &[
         fix: "Write it as matmul, add, softmax and matmul.",
         check: Check::Op(|v, op| {
             let masked = v.op(op).arg("attn_mask").is_some();
-            (kind(v, op) == "scaled_dot_product_attention" && masked).then(|| "`attn_mask` may be ignored".to_owned())
+            (kind(v, op) == "scaled_dot_product_attention" && masked)
+                .then(|| "`attn_mask` may be ignored".to_owned())
         }),
         ..ROW
     },
@@ -277,7 +308,8 @@ pub static RULES: &[Rule] = &[
         check: Check::Op(|v, op| {
             let channels = *param_shape(v, op, "x")?.get(1)?;
             let (h, w) = kernel(v, op)?;
-            let depthwise = kind(v, op) == "conv" && int(v, op, "groups") == i64::try_from(channels).ok();
+            let depthwise =
+                kind(v, op) == "conv" && int(v, op, "groups") == i64::try_from(channels).ok();
             (depthwise && channels >= 1024 && h == 1 && w > 1)
                 .then(|| format!("{channels} channels by themselves, kernel {h}x{w}"))
         }),
@@ -311,10 +343,14 @@ pub static RULES: &[Rule] = &[
         why: "Joining more than two slices that begin inside the last axis gave wrong elements.",
         fix: "Use split and join its parts, or slice along another axis.",
         check: Check::Op(|v, op| {
-            let shifted =
-                |value| v.f.definer(value).is_some_and(|d| d.def.name == "slice_by_index") && begins_inside(v, value);
+            let shifted = |value| {
+                v.f.definer(value)
+                    .is_some_and(|d| d.def.name == "slice_by_index")
+                    && begins_inside(v, value)
+            };
             let n = operands(v, op).filter(|(_, value)| shifted(*value)).count();
-            (kind(v, op) == "concat" && n > 2).then(|| format!("joins {n} slices that begin inside the last axis"))
+            (kind(v, op) == "concat" && n > 2)
+                .then(|| format!("joins {n} slices that begin inside the last axis"))
         }),
         ..ROW
     },
@@ -325,12 +361,21 @@ fn is_state_update(v: &View<'_>, op: OpId) -> bool {
     let states = ["read_state", "coreml_update_state", "slice_update"];
     let reads = producer(v, op, "x").is_some_and(|p| states.contains(&p.def.name));
     let users = v.op(op).results.first().map_or(&[][..], |r| v.users(*r));
-    reads && users.iter().any(|u| is_any(v, *u, &["coreml_update_state", "write_state", "slice_update"]))
+    reads
+        && users.iter().any(|u| {
+            is_any(
+                v,
+                *u,
+                &["coreml_update_state", "write_state", "slice_update"],
+            )
+        })
 }
 
 fn int_or_constant(v: &View<'_>, op: OpId) -> Option<f32> {
     let mode = super::query::small(v, op, "mode").and_then(|m| m.as_str());
-    mode.is_none_or(|m| m == "constant").then(|| float(v, op, "constant_val")).flatten()
+    mode.is_none_or(|m| m == "constant")
+        .then(|| float(v, op, "constant_val"))
+        .flatten()
 }
 
 /// Height and width of the kernel of a `conv`; that of a row is 1 high, and depths are left out.
@@ -357,7 +402,9 @@ fn only_2_and_3(stride: i64) -> bool {
 }
 
 fn begins_inside(v: &View<'_>, value: thane_mil::program::ValueId) -> bool {
-    let thane_mil::program::Definition::Result(op, _) = v.f.value(value).definition else { return false };
+    let thane_mil::program::Definition::Result(op, _) = v.f.value(value).definition else {
+        return false;
+    };
     let begin = ints(v, op, "begin");
     let axis = wrap(-1, begin.as_ref().map_or(0, Vec::len));
     let masked = ints(v, op, "begin_mask").and_then(|m| m.last().copied()) == Some(1);

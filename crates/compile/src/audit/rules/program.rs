@@ -1,4 +1,5 @@
-//! What holds of whole functions and programs: opset, depth, number of functions, weights that are not shared.
+//! What holds of whole functions and programs: opset, depth, number of functions, weights that are
+//! not shared.
 
 use thane_mil::program::{Definition, OpId};
 use thane_mil::types::{DType, Type};
@@ -53,7 +54,11 @@ pub static RULES: &[Rule] = &[
         check: Check::Function(|v| {
             let n = n_attentions(v);
             let message = format!("{n} attention layers, 21 are the most that were seen to load");
-            if v.target.is_mobile() && n > 21 { vec![Hit { op: None, message }] } else { Vec::new() }
+            if v.target.is_mobile() && n > 21 {
+                vec![Hit { op: None, message }]
+            } else {
+                Vec::new()
+            }
         }),
         ..ROW
     },
@@ -69,7 +74,11 @@ pub static RULES: &[Rule] = &[
         check: Check::Function(|v| {
             let n = n_attentions(v);
             let message = format!("{n} attention layers, 24 compile and 31 do not");
-            if n > 24 { vec![Hit { op: None, message }] } else { Vec::new() }
+            if n > 24 {
+                vec![Hit { op: None, message }]
+            } else {
+                Vec::new()
+            }
         }),
         ..ROW
     },
@@ -80,13 +89,19 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Error,
         scope: Scope::generations(18, u8::MAX),
         source: "751K M6 study: 386 convolutions in a row compile with target h18g, 387 crash the compiler",
-        disputed: Some("M4: 448 compile (751K); maderix/ANE: 384 blocks fail on the direct route of macOS 15"),
+        disputed: Some(
+            "M4: 448 compile (751K); maderix/ANE: 384 blocks fail on the direct route of macOS 15",
+        ),
         why: "The pass that splits work over two engines recurses along the chain and crashes.",
         fix: "Cut the program in two.",
         check: Check::Function(|v| {
             let (n, last) = longest_chain(v, &|op| product_of(v, op).is_some(), true);
             let message = format!("{n} products in a row, 386 are the most that compile");
-            if n > 386 { vec![Hit { op: last, message }] } else { Vec::new() }
+            if n > 386 {
+                vec![Hit { op: last, message }]
+            } else {
+                Vec::new()
+            }
         }),
         ..ROW
     },
@@ -102,9 +117,15 @@ pub static RULES: &[Rule] = &[
         check: Check::Function(|v| {
             let (n, last) = longest_chain(v, &|op| is_elementwise(v, op), false);
             // 256: (256 / 512)^3.6 * 179 s = 15 s, the least that a user waits for.
-            let message =
-                format!("{n} elementwise ops in a row: about {:.0} s to compile", 179.0 * (n as f64 / 512.0).powf(3.6));
-            if n >= 256 { vec![Hit { op: last, message }] } else { Vec::new() }
+            let message = format!(
+                "{n} elementwise ops in a row: about {:.0} s to compile",
+                179.0 * (n as f64 / 512.0).powf(3.6)
+            );
+            if n >= 256 {
+                vec![Hit { op: last, message }]
+            } else {
+                Vec::new()
+            }
         }),
         ..ROW
     },
@@ -119,7 +140,11 @@ pub static RULES: &[Rule] = &[
         fix: "Ship the lengths that are used, as packages of their own where load time counts.",
         check: Check::Program(|p, _| {
             let n = p.functions().len();
-            (4..=127).contains(&n).then(|| format!("{n} functions")).into_iter().collect()
+            (4..=127)
+                .contains(&n)
+                .then(|| format!("{n} functions"))
+                .into_iter()
+                .collect()
         }),
         ..ROW
     },
@@ -134,7 +159,10 @@ pub static RULES: &[Rule] = &[
         fix: "Load functions when they are needed and drop those that are not.",
         check: Check::Program(|p, _| {
             let n = p.functions().len();
-            (n > 127).then(|| format!("{n} functions, 127 can be loaded at once")).into_iter().collect()
+            (n > 127)
+                .then(|| format!("{n} functions, 127 can be loaded at once"))
+                .into_iter()
+                .collect()
         }),
         ..ROW
     },
@@ -173,9 +201,16 @@ pub static RULES: &[Rule] = &[
         why: "A program whose one output is an identity of an input gives NaN.",
         fix: "Let the op before make the output.",
         check: Check::Function(|v| {
-            let [output] = v.f.body().outputs[..] else { return Vec::new() };
-            let Definition::Result(op, _) = v.f.value(output).definition else { return Vec::new() };
-            let hit = || Hit { op: Some(op), message: "the only output is made by `identity`".to_owned() };
+            let [output] = v.f.body().outputs[..] else {
+                return Vec::new();
+            };
+            let Definition::Result(op, _) = v.f.value(output).definition else {
+                return Vec::new();
+            };
+            let hit = || Hit {
+                op: Some(op),
+                message: "the only output is made by `identity`".to_owned(),
+            };
             (kind(v, op) == "identity").then(hit).into_iter().collect()
         }),
         ..ROW
@@ -190,9 +225,16 @@ pub static RULES: &[Rule] = &[
         why: "A tensor that leaves the program and is read by another op of it needs a copy.",
         fix: "Give out an `identity` of it.",
         check: Check::Function(|v| {
-            let used = v.f.body().outputs.iter().filter(|o| !v.users(**o).is_empty());
-            used.map(|o| Hit { op: None, message: format!("output `{}` is used by another op", v.f.value(*o).name) })
-                .collect()
+            let used =
+                v.f.body()
+                    .outputs
+                    .iter()
+                    .filter(|o| !v.users(**o).is_empty());
+            used.map(|o| Hit {
+                op: None,
+                message: format!("output `{}` is used by another op", v.f.value(*o).name),
+            })
+            .collect()
         }),
         ..ROW
     },
@@ -208,9 +250,14 @@ pub static RULES: &[Rule] = &[
         check: Check::Function(|v| {
             let ops = v.f.all_ops();
             let mut computing = ops.iter().filter(|op| !v.op(**op).def.is_constexpr());
-            let only = computing.clone().next().is_some() && computing.all(|op| is_elementwise(v, *op));
+            let only =
+                computing.clone().next().is_some() && computing.all(|op| is_elementwise(v, *op));
             let message = format!("`{}` has elementwise ops only", v.f.name);
-            if only { vec![Hit { op: None, message }] } else { Vec::new() }
+            if only {
+                vec![Hit { op: None, message }]
+            } else {
+                Vec::new()
+            }
         }),
         ..ROW
     },
@@ -221,15 +268,28 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Note,
         scope: Scope::ALL.on(Route::Direct),
         source: "True2456/qwen-ane and vmlx-swift: alphabetical; qwen-ane HWX-ISA-SPEC: reversed",
-        disputed: Some("the same project reports both orders; read the symbol arrays of the loaded program"),
+        disputed: Some(
+            "the same project reports both orders; read the symbol arrays of the loaded program",
+        ),
         why: "The order in which surfaces are bound is not that of the text; a wrong one is noticed only where sizes \
               differ.",
         fix: "Bind by the symbol names of the loaded program, or name inputs and outputs in alphabetical order.",
         check: Check::Function(|v| {
-            let sorted = |values: &[_]| values.windows(2).all(|w: &[_]| v.f.value(w[0]).name <= v.f.value(w[1]).name);
+            let sorted = |values: &[_]| {
+                values
+                    .windows(2)
+                    .all(|w: &[_]| v.f.value(w[0]).name <= v.f.value(w[1]).name)
+            };
             let body = v.f.body();
-            let message = format!("inputs or outputs of `{}` are not in alphabetical order", v.f.name);
-            if sorted(&body.inputs) && sorted(&body.outputs) { Vec::new() } else { vec![Hit { op: None, message }] }
+            let message = format!(
+                "inputs or outputs of `{}` are not in alphabetical order",
+                v.f.name
+            );
+            if sorted(&body.inputs) && sorted(&body.outputs) {
+                Vec::new()
+            } else {
+                vec![Hit { op: None, message }]
+            }
         }),
         ..ROW
     },
@@ -244,23 +304,44 @@ pub static RULES: &[Rule] = &[
         fix: "Look tokens and positions up in the app and pass fp16 rows and masks in.",
         check: Check::Function(|v| {
             let int32 = |t: &Type| t.tensor().is_some_and(|t| t.dtype == DType::Int32);
-            let inputs = v.f.body().inputs.iter().filter(|i| int32(&v.f.value(**i).ty) && !v.users(**i).is_empty());
+            let inputs =
+                v.f.body()
+                    .inputs
+                    .iter()
+                    .filter(|i| int32(&v.f.value(**i).ty) && !v.users(**i).is_empty());
             let message = |name: &str| {
-                format!("Tensor buffer live-in not created: Unsupported tensor data type: int32 (`{name}`)")
+                format!(
+                    "Tensor buffer live-in not created: Unsupported tensor data type: int32 (`{name}`)"
+                )
             };
-            inputs.map(|i| Hit { op: None, message: message(&v.f.value(*i).name) }).collect()
+            inputs
+                .map(|i| Hit {
+                    op: None,
+                    message: message(&v.f.value(*i).name),
+                })
+                .collect()
         }),
         ..ROW
     },
 ];
 
 fn n_attentions(v: &View<'_>) -> usize {
-    v.f.all_ops().into_iter().filter(|op| is_any(v, *op, &["softmax", "scaled_dot_product_attention"])).count()
+    v.f.all_ops()
+        .into_iter()
+        .filter(|op| is_any(v, *op, &["softmax", "scaled_dot_product_attention"]))
+        .count()
 }
 
 fn is_elementwise(v: &View<'_>, op: OpId) -> bool {
     let unary = ["x"];
-    let params: Vec<&str> = v.op(op).def.params.iter().filter(|p| !p.constant).map(|p| p.name).collect();
+    let params: Vec<&str> = v
+        .op(op)
+        .def
+        .params
+        .iter()
+        .filter(|p| !p.constant)
+        .map(|p| p.name)
+        .collect();
     let moves = [
         "softmax",
         "reshape",
@@ -293,13 +374,22 @@ fn is_elementwise(v: &View<'_>, op: OpId) -> bool {
         && same.is_some_and(|(y, x)| y.rank() >= x.rank() && !kind(v, op).starts_with("reduce_"))
 }
 
-/// The most ops of a sort that depend on one another, and the last of them; `across`: others may lie between.
-fn longest_chain(v: &View<'_>, counts: &dyn Fn(OpId) -> bool, across: bool) -> (usize, Option<OpId>) {
+/// The most ops of a sort that depend on one another, and the last of them; `across`: others may
+/// lie between.
+fn longest_chain(
+    v: &View<'_>,
+    counts: &dyn Fn(OpId) -> bool,
+    across: bool,
+) -> (usize, Option<OpId>) {
     let mut depth = vec![0usize; v.f.n_values()];
     let mut longest = (0, None);
     for op in v.f.all_ops() {
         let before = v.op(op).uses().map(|u| depth[u.index()]).max().unwrap_or(0);
-        let n = if counts(op) { before + 1 } else { before * usize::from(across) };
+        let n = if counts(op) {
+            before + 1
+        } else {
+            before * usize::from(across)
+        };
         v.op(op).results.iter().for_each(|r| depth[r.index()] = n);
         if n > longest.0 {
             longest = (n, Some(op));

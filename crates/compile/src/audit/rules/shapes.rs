@@ -4,7 +4,9 @@ use thane_mil::literal::Literal;
 use thane_mil::program::{Function, OpId};
 use thane_mil::types::{Dim, TensorType};
 
-use super::query::{bytes, contraction, is_any, is_weight, kind, operands, param_shape, show_bytes, tensor, tensors};
+use super::query::{
+    bytes, contraction, is_any, is_weight, kind, operands, param_shape, show_bytes, tensor, tensors,
+};
 use super::{Check, Effect, Hit, ROW, Rule, Scope, Severity};
 use crate::audit::view::View;
 use crate::target::{Evidence, Route};
@@ -21,15 +23,24 @@ pub static RULES: &[Rule] = &[
         source: "751K M6 study, probes relu_w65536 (runs) and relu_c65537 (does not), M4 and M6, macOS 27; Core ML \
                  and the engine's compiler agree. CoreML-LLM SZ06, SZ07 and OP20: heads of 1536 and 2304 to 262,144 channels \
                  run on the engine, and the softcap behind them does not",
-        disputed: Some("qwen-ane, straight to the engine: 62,080 output channels compile on M5 Max, 124,160 do not"),
+        disputed: Some(
+            "qwen-ane, straight to the engine: 62,080 output channels compile on M5 Max, 124,160 do not",
+        ),
         why: "No axis of a tensor can be longer than 65,536. By Core ML a convolution may make one, such as a head over a large \
               vocabulary, but what takes its result runs elsewhere.",
         fix: "Split the axis: two or more heads of at most 65,536 rows, and a concat on the host.",
         check: Check::Op(|v, op| {
             const MOST: usize = 65_536;
-            let is_head = v.target.route == Route::CoreMl && kind(v, op) == "conv" && is_weight(v, op, "weight");
-            let takes_little = || param_shape(v, op, "x").is_some_and(|x| x.iter().all(|n| *n <= MOST));
-            if is_head && takes_little() { None } else { long_axis(v, op, &|_, _| MOST) }
+            let is_head = v.target.route == Route::CoreMl
+                && kind(v, op) == "conv"
+                && is_weight(v, op, "weight");
+            let takes_little =
+                || param_shape(v, op, "x").is_some_and(|x| x.iter().all(|n| *n <= MOST));
+            if is_head && takes_little() {
+                None
+            } else {
+                long_axis(v, op, &|_, _| MOST)
+            }
         }),
         ..ROW
     },
@@ -42,7 +53,13 @@ pub static RULES: &[Rule] = &[
               split.",
         fix: "Split the axis into parts of at most 16,384, or put it on the channel axis of a 1x1 convolution.",
         check: Check::Op(|v, op| {
-            let spatial = |at: usize, rank: usize| if at + 2 >= rank && (rank < 3 || at > 0) { 16_384 } else { 65_536 };
+            let spatial = |at: usize, rank: usize| {
+                if at + 2 >= rank && (rank < 3 || at > 0) {
+                    16_384
+                } else {
+                    65_536
+                }
+            };
             long_axis(v, op, &spatial)
         }),
         ..ROW
@@ -57,7 +74,10 @@ pub static RULES: &[Rule] = &[
         fix: "Merge axes before splitting others: several reshapes of rank 5 or less, or rearrange on the host.",
         check: Check::Op(|v, op| {
             let (value, ty) = tensors(v, op).find(|(_, t)| t.rank() > 5)?;
-            Some(format!("Rank of the shape parameter must be between 0 and 5 (`{}` is {ty})", v.f.value(value).name))
+            Some(format!(
+                "Rank of the shape parameter must be between 0 and 5 (`{}` is {ty})",
+                v.f.value(value).name
+            ))
         }),
         ..ROW
     },
@@ -66,13 +86,19 @@ pub static RULES: &[Rule] = &[
         title: "Axes whose length only the call knows",
         source: "sbryngelson/ANEForge (symbolic dimensions do not compile); ExecuTorch's Core ML notes; \
                  cadamcat/llms-on-apple-neural-engine; coremltools #2600",
-        disputed: Some("coremltools #1909 (2023, macOS 13) saw a flexible batch run as fast as on the engine"),
+        disputed: Some(
+            "coremltools #1909 (2023, macOS 13) saw a flexible batch run as fast as on the engine",
+        ),
         why: "Programs of the engine have fixed shapes; an op with an unknown axis runs on the CPU or GPU, ten times \
               slower in one published case.",
         fix: "Make one function for each length (they share weights), and pad to the next.",
         check: Check::Op(|v, op| {
-            let (value, ty) = tensors(v, op).find(|(_, t)| t.shape.iter().any(|d| d.known().is_none()))?;
-            Some(format!("`{}` is {ty}: its shape is not fixed", v.f.value(value).name))
+            let (value, ty) =
+                tensors(v, op).find(|(_, t)| t.shape.iter().any(|d| d.known().is_none()))?;
+            Some(format!(
+                "`{}` is {ty}: its shape is not fixed",
+                v.f.value(value).name
+            ))
         }),
         ..ROW
     },
@@ -83,12 +109,17 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Error,
         source: "ExecuTorch's Core ML notes (RangeDim: CPU and GPU only); CoreML-LLM SZ15: 969 ms against 101 ms at \
                  512 tokens",
-        disputed: Some("coremltools #1909 (2023, macOS 13) saw a range of batches run as fast as on the engine"),
+        disputed: Some(
+            "coremltools #1909 (2023, macOS 13) saw a range of batches run as fast as on the engine",
+        ),
         why: "A function that takes a range of lengths is compiled without the engine.",
         fix: "Write one function for each length, or enumerated shapes, which compile one program each.",
         check: Check::Function(|v| {
             let ranges = flexible(v.f, "RangeDims").is_some_and(has_range);
-            let hit = Hit { op: None, message: format!("`{}` takes ranges of shapes", v.f.name) };
+            let hit = Hit {
+                op: None,
+                message: format!("`{}` takes ranges of shapes", v.f.name),
+            };
             ranges.then_some(hit).into_iter().collect()
         }),
         ..ROW
@@ -104,7 +135,8 @@ pub static RULES: &[Rule] = &[
         fix: "Split the sum: matmuls over parts of the axis, added.",
         check: Check::Op(|v, op| {
             let k = contraction(v, op)?;
-            (kind(v, op) == "matmul" && k > 32_768).then(|| format!("matmul sums over {k}, above 32768"))
+            (kind(v, op) == "matmul" && k > 32_768)
+                .then(|| format!("matmul sums over {k}, above 32768"))
         }),
         ..ROW
     },
@@ -117,7 +149,8 @@ pub static RULES: &[Rule] = &[
         fix: "Split the sum: matmuls over parts of the axis, added.",
         check: Check::Op(|v, op| {
             let k = contraction(v, op)?;
-            (kind(v, op) == "matmul" && k > 16_384).then(|| format!("matmul sums over {k}, above 16384 on this chip"))
+            (kind(v, op) == "matmul" && k > 16_384)
+                .then(|| format!("matmul sums over {k}, above 16384 on this chip"))
         }),
         ..ROW
     },
@@ -134,11 +167,21 @@ pub static RULES: &[Rule] = &[
         fix: "Pad the last axis to a multiple of 32, put the sequence there, and mask what is not used.",
         check: Check::Function(|v| {
             let edges = v.f.body().inputs.iter().chain(&v.f.body().outputs);
-            let last = |value| v.f.value(value).ty.tensor_or_state().and_then(|t| t.shape.last()?.known());
-            let bad = edges.filter_map(|value| last(*value).map(|n| (value, n))).filter(|(_, n)| n % ROW_LEN != 0);
+            let last = |value| {
+                v.f.value(value)
+                    .ty
+                    .tensor_or_state()
+                    .and_then(|t| t.shape.last()?.known())
+            };
+            let bad = edges
+                .filter_map(|value| last(*value).map(|n| (value, n)))
+                .filter(|(_, n)| n % ROW_LEN != 0);
             bad.map(|(value, n)| Hit {
                 op: None,
-                message: format!("the last axis of `{}` is {n}, no multiple of {ROW_LEN}", v.f.value(*value).name),
+                message: format!(
+                    "the last axis of `{}` is {n}, no multiple of {ROW_LEN}",
+                    v.f.value(*value).name
+                ),
             })
             .collect()
         }),
@@ -157,7 +200,8 @@ pub static RULES: &[Rule] = &[
             let result = *v.op(op).results.first().filter(|r| !v.is_fixed(**r))?;
             let ty = tensor(v, result)?;
             let (last, packed) = (ty.shape.last()?.known()?, bytes(ty)?);
-            let padded = packed * ((last.div_ceil(ROW_LEN).max(1) as f64 * ROW_LEN as f64) / last.max(1) as f64);
+            let padded = packed
+                * ((last.div_ceil(ROW_LEN).max(1) as f64 * ROW_LEN as f64) / last.max(1) as f64);
             // 1 MB and 4 times: below that, a row's padding is lost among the cost of a call.
             (padded >= 4.0 * packed && padded >= 1e6).then(|| {
                 format!(
@@ -195,8 +239,13 @@ pub static RULES: &[Rule] = &[
         why: "The oldest engine has no unit for it and copies element after element.",
         fix: "Use slices and a concat where the indices form runs.",
         check: Check::Op(|v, op| {
-            is_any(v, op, &["gather", "gather_nd", "gather_along_axis"])
-                .then(|| format!("`{}` is done in software on {}", kind(v, op), v.target.chip.name))
+            is_any(v, op, &["gather", "gather_nd", "gather_along_axis"]).then(|| {
+                format!(
+                    "`{}` is done in software on {}",
+                    kind(v, op),
+                    v.target.chip.name
+                )
+            })
         }),
         ..ROW
     },
@@ -218,7 +267,13 @@ pub static RULES: &[Rule] = &[
                 "affine",
                 "resample",
             ];
-            is_any(v, op, &sampled).then(|| format!("`{}` is done in software on {}", kind(v, op), v.target.chip.name))
+            is_any(v, op, &sampled).then(|| {
+                format!(
+                    "`{}` is done in software on {}",
+                    kind(v, op),
+                    v.target.chip.name
+                )
+            })
         }),
         ..ROW
     },
@@ -231,7 +286,10 @@ pub static RULES: &[Rule] = &[
         fix: "Remove the op: what it gives is known without computing it.",
         check: Check::Op(|v, op| {
             let (value, ty) = tensors(v, op).find(|(_, t)| t.shape.contains(&Dim::Known(0)))?;
-            Some(format!("`{}` is {ty}, which is empty", v.f.value(value).name))
+            Some(format!(
+                "`{}` is {ty}, which is empty",
+                v.f.value(value).name
+            ))
         }),
         ..ROW
     },
@@ -240,19 +298,35 @@ pub static RULES: &[Rule] = &[
 /// What is said of an axis that is longer than `cap` of its place and the rank allows.
 fn long_axis(v: &View<'_>, op: OpId, cap: &dyn Fn(usize, usize) -> usize) -> Option<String> {
     let too_long = |t: &TensorType| {
-        let axes = t.shape.iter().enumerate().filter_map(|(i, d)| d.known().map(|n| (i, n)));
+        let axes = t
+            .shape
+            .iter()
+            .enumerate()
+            .filter_map(|(i, d)| d.known().map(|n| (i, n)));
         axes.clone().find(|(i, n)| *n > cap(*i, t.rank()))
     };
-    let values = operands(v, op).map(|(_, value)| value).chain(v.op(op).results.iter().copied());
-    let (value, (axis, n)) = values.filter_map(|value| Some((value, too_long(tensor(v, value)?)?))).next()?;
+    let values = operands(v, op)
+        .map(|(_, value)| value)
+        .chain(v.op(op).results.iter().copied());
+    let (value, (axis, n)) = values
+        .filter_map(|value| Some((value, too_long(tensor(v, value)?)?)))
+        .next()?;
     let most = cap(axis, tensor(v, value)?.rank());
-    Some(format!("axis {axis} of `{}` is {n}, above {most}", v.f.value(value).name))
+    Some(format!(
+        "axis {axis} of `{}` is {n}, above {most}",
+        v.f.value(value).name
+    ))
 }
 
 /// What the function says of its flexible shapes under a name.
 pub fn flexible<'a>(f: &'a Function, name: &str) -> Option<&'a Literal> {
-    let (_, info) = f.attributes.iter().find(|(key, _)| key == "FlexibleShapeInformation")?;
-    let Literal::Tuple(parts) = info else { return None };
+    let (_, info) = f
+        .attributes
+        .iter()
+        .find(|(key, _)| key == "FlexibleShapeInformation")?;
+    let Literal::Tuple(parts) = info else {
+        return None;
+    };
     parts.iter().find_map(|part| match part {
         Literal::Tuple(pair) if pair.first().and_then(Literal::as_str) == Some(name) => pair.get(1),
         _ => None,
@@ -264,7 +338,9 @@ pub fn has_range(ranges: &Literal) -> bool {
     match ranges {
         Literal::Dict(_, _, items) => items.iter().any(|(_, v)| has_range(v)),
         Literal::List(_, items) | Literal::Tuple(items) => items.iter().any(has_range),
-        Literal::Tensor(..) => ranges.to_ints().is_some_and(|ends| matches!(ends[..], [a, b] if a != b)),
+        Literal::Tensor(..) => ranges
+            .to_ints()
+            .is_some_and(|ends| matches!(ends[..], [a, b] if a != b)),
         Literal::String(_) => false,
     }
 }

@@ -1,4 +1,5 @@
-//! Constants that functions of a program could share, and do not. Each is looked at in its first and last bytes only.
+//! Constants that functions of a program could share, and do not. Each is looked at in its first
+//! and last bytes only.
 
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::collections::{HashMap, HashSet};
@@ -25,11 +26,23 @@ struct Weight<'a> {
 }
 
 fn weights(f: &Function) -> impl Iterator<Item = Weight<'_>> {
-    let consts = f.body().ops.iter().map(|op| f.op(*op)).filter(|op| op.def.is_const());
+    let consts = f
+        .body()
+        .ops
+        .iter()
+        .map(|op| f.op(*op))
+        .filter(|op| op.def.is_const());
     consts.filter_map(|op| match op.args.first() {
-        Some(Some(Arg::Literal(Literal::Tensor(ty, data)))) if data.byte_len() >= MIN_SHARED_BYTES => {
+        Some(Some(Arg::Literal(Literal::Tensor(ty, data))))
+            if data.byte_len() >= MIN_SHARED_BYTES =>
+        {
             let name = op.results.first().map_or("", |r| f.value(*r).name.as_str());
-            Some(Weight { name, dtype: ty.dtype, shape: ty.known_shape()?, data })
+            Some(Weight {
+                name,
+                dtype: ty.dtype,
+                shape: ty.known_shape()?,
+                data,
+            })
         }
         _ => None,
     })
@@ -39,7 +52,11 @@ fn weights(f: &Function) -> impl Iterator<Item = Weight<'_>> {
 fn sample(data: &Data, whole: bool) -> u64 {
     let mut bytes = [0; SAMPLE];
     let mut hasher = DefaultHasher::new();
-    let starts = if whole { [0, data.byte_len().saturating_sub(SAMPLE)] } else { [0, 0] };
+    let starts = if whole {
+        [0, data.byte_len().saturating_sub(SAMPLE)]
+    } else {
+        [0, 0]
+    };
     for start in starts {
         if data.read(start, &mut bytes) {
             hasher.write(&bytes);
@@ -50,17 +67,28 @@ fn sample(data: &Data, whole: bool) -> u64 {
 
 /// What later functions have that the first has in the same shape with other bytes.
 pub fn differing(p: &Program) -> Vec<String> {
-    let Some((first, others)) = p.functions().split_first() else { return Vec::new() };
+    let Some((first, others)) = p.functions().split_first() else {
+        return Vec::new();
+    };
     let mut known: HashMap<(DType, Vec<usize>), HashSet<u64>> = HashMap::new();
     for w in weights(first).filter(|_| !others.is_empty()) {
-        known.entry((w.dtype, w.shape)).or_default().insert(sample(w.data, true));
+        known
+            .entry((w.dtype, w.shape))
+            .or_default()
+            .insert(sample(w.data, true));
     }
     let mut out = Vec::new();
     for f in others {
-        let differs =
-            |w: &Weight<'_>| known.get(&(w.dtype, w.shape.clone())).is_some_and(|k| !k.contains(&sample(w.data, true)));
+        let differs = |w: &Weight<'_>| {
+            known
+                .get(&(w.dtype, w.shape.clone()))
+                .is_some_and(|k| !k.contains(&sample(w.data, true)))
+        };
         let found: Vec<Weight<'_>> = weights(f).filter(differs).collect();
-        let n: usize = found.iter().map(|w| w.data.byte_len()).fold(0, usize::saturating_add);
+        let n: usize = found
+            .iter()
+            .map(|w| w.data.byte_len())
+            .fold(0, usize::saturating_add);
         if let Some(w) = found.first() {
             let message = format!(
                 "{} constants of `{}` ({}) are of the shapes of `{}` and differ, first `{}`",
@@ -86,23 +114,39 @@ struct Table<'a> {
     name: &'a str,
 }
 
-/// Constants of later functions that begin like one of an earlier and differ from it in one axis only.
+/// Constants of later functions that begin like one of an earlier and differ from it in one axis
+/// only.
 pub fn cut_tables(p: &Program) -> Vec<String> {
     let mut tables: HashMap<Beginning, Table<'_>> = HashMap::new();
     let mut out = Vec::new();
     for f in p.functions().iter().filter(|_| p.functions().len() > 1) {
         for mut w in weights(f) {
-            let Some(axis) = w.shape.iter().position(|n| *n > 1) else { continue };
+            let Some(axis) = w.shape.iter().position(|n| *n > 1) else {
+                continue;
+            };
             let len = std::mem::replace(&mut w.shape[axis], 0);
             if w.shape.iter().skip(axis + 1).all(|n| *n == 1) || is_uniform(w.data) {
                 continue;
             }
-            let table = Table { n_rows: len, function: &f.name, name: w.name };
+            let table = Table {
+                n_rows: len,
+                function: &f.name,
+                name: w.name,
+            };
             match tables.entry((w.dtype, w.shape, sample(w.data, false))) {
                 Entry::Occupied(e) if e.get().n_rows != len && e.get().function != f.name => {
-                    let Table { n_rows, function, name } = e.get();
-                    let (here, there) = (format!("`{}` of `{}`", w.name, f.name), format!("`{name}` of `{function}`"));
-                    out.push(format!("{here} and {there} are one table cut to {len} and {n_rows} rows"));
+                    let Table {
+                        n_rows,
+                        function,
+                        name,
+                    } = e.get();
+                    let (here, there) = (
+                        format!("`{}` of `{}`", w.name, f.name),
+                        format!("`{name}` of `{function}`"),
+                    );
+                    out.push(format!(
+                        "{here} and {there} are one table cut to {len} and {n_rows} rows"
+                    ));
                 }
                 Entry::Occupied(_) => {}
                 Entry::Vacant(e) => {
@@ -114,7 +158,8 @@ pub fn cut_tables(p: &Program) -> Vec<String> {
     out
 }
 
-/// Whether the first bytes are all alike: zeros and ones are not one table because they begin alike.
+/// Whether the first bytes are all alike: zeros and ones are not one table because they begin
+/// alike.
 fn is_uniform(data: &Data) -> bool {
     let mut bytes = [0; SAMPLE];
     !data.read(0, &mut bytes) || bytes.as_chunks::<2>().0.windows(2).all(|w| w[0] == w[1])

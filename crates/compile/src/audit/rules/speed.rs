@@ -5,8 +5,8 @@ use thane_mil::program::OpId;
 use super::numerics::reduced_len;
 use super::parameters::kernel;
 use super::query::{
-    int, ints, is_any, is_runtime, is_weight, kind, label, param_shape, producer, product, product_of, result_shape,
-    scalars, show_bytes, users,
+    int, ints, is_any, is_runtime, is_weight, kind, label, param_shape, producer, product,
+    product_of, result_shape, scalars, show_bytes, users,
 };
 use super::{Check, Effect, Hit, ROW, Rule, Scope, Severity};
 use crate::audit::view::View;
@@ -32,7 +32,10 @@ pub static RULES: &[Rule] = &[
         check: Check::Op(|v, op| {
             let p = product_of(v, op).filter(|_| is_pointwise(v, op))?;
             let gemm = Gemm::matrix(p.k, p.n_outputs, p.columns, p.weights?);
-            let (passes, takes) = (gemm.passes(v.target.chip), gemm.seconds(v.target.chip, false));
+            let (passes, takes) = (
+                gemm.passes(v.target.chip),
+                gemm.seconds(v.target.chip, false),
+            );
             // 0.1 ms: what a call costs at least; 1.5: the model misses by a quarter.
             (passes > 1.0 && takes.weights > 1.5 * takes.compute && takes.weights > 1e-4).then(|| {
                 let (read, weights, products) =
@@ -52,7 +55,9 @@ pub static RULES: &[Rule] = &[
         scope: Scope::generations(16, 16),
         source: "Eileen Yoon, eiln.github.io/posts/ane-dma.html (by way of stablehlo-coreml PR #110), M4: 17 to 19 \
                  GB/s instead of 45 to 60",
-        disputed: Some("maderix/ANE's 4096x4096 product on M4 has such weights and was read at about 65 GB/s"),
+        disputed: Some(
+            "maderix/ANE's 4096x4096 product on M4 has such weights and was read at about 65 GB/s",
+        ),
         why: "Where a core's share of fp16 weights is within 16 KiB of a multiple of 1 MiB, they were read at a third \
               of the speed.",
         fix: "Pad or split the inputs of the product, so that ceil(outputs / 16) * inputs * 2 bytes is off by more \
@@ -76,11 +81,25 @@ pub static RULES: &[Rule] = &[
         why: "A call that is bound by reading weights takes as long for 1 position as for 32, often 64.",
         fix: "Use the spare positions: verify 4 to 32 drafted tokens a call, or batch requests.",
         check: Check::Function(|v| {
-            let narrow = |op: &OpId| product_of(v, *op).filter(|p| p.weights.is_some() && p.columns < 64.0);
-            let bytes: f64 = v.f.body().ops.iter().filter_map(narrow).map(|p| p.weight_bytes()).sum();
-            let message = format!("{} of weights are read for fewer than 64 positions", show_bytes(bytes));
+            let narrow =
+                |op: &OpId| product_of(v, *op).filter(|p| p.weights.is_some() && p.columns < 64.0);
+            let bytes: f64 =
+                v.f.body()
+                    .ops
+                    .iter()
+                    .filter_map(narrow)
+                    .map(|p| p.weight_bytes())
+                    .sum();
+            let message = format!(
+                "{} of weights are read for fewer than 64 positions",
+                show_bytes(bytes)
+            );
             // 10 MB: 0.15 ms on M4, as much as a call costs before it does anything.
-            if bytes >= 10e6 { vec![Hit { op: None, message }] } else { Vec::new() }
+            if bytes >= 10e6 {
+                vec![Hit { op: None, message }]
+            } else {
+                Vec::new()
+            }
         }),
         ..ROW
     },
@@ -122,7 +141,9 @@ pub static RULES: &[Rule] = &[
               once.",
         check: Check::Op(|v, op| {
             let (w, x) = (param_shape(v, op, "weight")?, param_shape(v, op, "x")?);
-            let [_, channels, height, width] = x[..] else { return None };
+            let [_, channels, height, width] = x[..] else {
+                return None;
+            };
             let outputs = *w.first()?;
             (kind(v, op) == "conv"
                 && int(v, op, "groups").unwrap_or(1) == 1
@@ -141,7 +162,8 @@ pub static RULES: &[Rule] = &[
         fix: "Use 256, or fill the next group.",
         check: Check::Op(|v, op| {
             let p = product_of(v, op).filter(|p| p.weights.is_some())?;
-            (p.n_outputs > 256.0 && p.n_outputs <= 288.0).then(|| format!("{} output channels", p.n_outputs))
+            (p.n_outputs > 256.0 && p.n_outputs <= 288.0)
+                .then(|| format!("{} output channels", p.n_outputs))
         }),
         ..ROW
     },
@@ -155,7 +177,8 @@ pub static RULES: &[Rule] = &[
         fix: "Pad the output channels to a multiple of 16 and slice, where the product is large.",
         check: Check::Op(|v, op| {
             let p = product_of(v, op).filter(|p| p.weights.is_some() && p.flops() >= 1e8)?;
-            (p.n_outputs % 16.0 != 0.0 && p.n_outputs < 512.0).then(|| format!("{} output channels", p.n_outputs))
+            (p.n_outputs % 16.0 != 0.0 && p.n_outputs < 512.0)
+                .then(|| format!("{} output channels", p.n_outputs))
         }),
         ..ROW
     },
@@ -166,12 +189,16 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Note,
         source: "maderix/ANE, M4: a 1x1 convolution is about 3 times as fast; 751K: Core ML reckons 10.6 TFLOP/s for \
                  linear and 5.3 for matmul",
-        disputed: Some("CoreML-LLM OP01: 40.0 against 39.9 tokens/s for conv and linear on iPhone 17 Pro: parity"),
+        disputed: Some(
+            "CoreML-LLM OP01: 40.0 against 39.9 tokens/s for conv and linear on iPhone 17 Pro: parity",
+        ),
         why: "A matmul does not tell the compiler that one side is a weight; linear and 1x1 convolutions do.",
         fix: "Use linear, or a 1x1 convolution over (batch, channels, 1, sequence).",
         check: Check::Op(|v, op| {
-            let weight = is_weight(v, op, "y") && param_shape(v, op, "y").is_some_and(|s| product(&s) >= 65_536.0);
-            (kind(v, op) == "matmul" && weight).then(|| format!("the weight of `{}` is constant", label(v, op)))
+            let weight = is_weight(v, op, "y")
+                && param_shape(v, op, "y").is_some_and(|s| product(&s) >= 65_536.0);
+            (kind(v, op) == "matmul" && weight)
+                .then(|| format!("the weight of `{}` is constant", label(v, op)))
         }),
         ..ROW
     },
@@ -186,7 +213,9 @@ pub static RULES: &[Rule] = &[
         why: "Work is handed out in squares; a row of 64 fills them worse than 8 by 8.",
         fix: "Reshape (B, C, 1, 64) to (B, C, 8, 8) around the convolutions of an MLP, not around attention.",
         check: Check::Op(|v, op| {
-            let [_, _, height, width] = param_shape(v, op, "x")?[..] else { return None };
+            let [_, _, height, width] = param_shape(v, op, "x")?[..] else {
+                return None;
+            };
             (is_pointwise(v, op) && kind(v, op) == "conv" && height == 1 && width == 64)
                 .then(|| "1x1 convolution over 1x64".to_owned())
         }),
@@ -202,7 +231,8 @@ pub static RULES: &[Rule] = &[
         why: "The tensor is twice as wide, and the plain form ran 12 to 21 % faster in an encoder.",
         fix: "Use the plain form where residuals stay small, with the maximum taken out where they do not.",
         check: Check::Op(|v, op| {
-            let joined = producer(v, op, "x").filter(|d| kind(v, op) == "layer_norm" && d.def.name == "concat")?;
+            let joined = producer(v, op, "x")
+                .filter(|d| kind(v, op) == "layer_norm" && d.def.name == "concat")?;
             let parts: Vec<_> = joined.uses().filter(|u| !v.is_fixed(*u)).collect();
             let [x, y] = parts[..] else { return None };
             let negated = v.f.definer(y).filter(|d| d.uses().any(|u| u == x))?;
@@ -236,12 +266,22 @@ pub static RULES: &[Rule] = &[
         fix: "Keep the reduced axis on the channels, or use a 1x1 convolution with a constant 1/n.",
         check: Check::Op(|v, op| {
             let shape = param_shape(v, op, "x")?;
-            let [axis] = ints(v, op, "axes")?[..] else { return None };
+            let [axis] = ints(v, op, "axes")?[..] else {
+                return None;
+            };
             let axis = super::query::wrap(axis, shape.len())?;
-            let limit = if v.target.chip.generation < 15 { 192 } else { 384 };
+            let limit = if v.target.chip.generation < 15 {
+                192
+            } else {
+                384
+            };
             let inner = kind(v, op).starts_with("reduce_") && axis != 1 && axis + 1 < shape.len();
-            (inner && shape[axis] >= limit)
-                .then(|| format!("axis {axis} of {}, {limit} and more are transposed first", shape[axis]))
+            (inner && shape[axis] >= limit).then(|| {
+                format!(
+                    "axis {axis} of {}, {limit} and more are transposed first",
+                    shape[axis]
+                )
+            })
         }),
         ..ROW
     },
@@ -278,8 +318,13 @@ pub static RULES: &[Rule] = &[
         fix: "Tile the queries in rows of 512, or test on the device.",
         check: Check::Op(|v, op| {
             let (n, heads, rows, keys) = scores(v, op)?;
-            (n > 2f64.powi(29) && n < 2f64.powi(31))
-                .then(|| format!("`{}`: scores of {heads} x {rows} x {keys} take {}", label(v, op), show_bytes(n)))
+            (n > 2f64.powi(29) && n < 2f64.powi(31)).then(|| {
+                format!(
+                    "`{}`: scores of {heads} x {rows} x {keys} take {}",
+                    label(v, op),
+                    show_bytes(n)
+                )
+            })
         }),
         ..ROW
     },
@@ -310,10 +355,22 @@ pub static RULES: &[Rule] = &[
               cheaper and Core ML keeps the program there.",
         fix: "Batch calls or join programs; a small model may well be fastest on the CPU.",
         check: Check::Function(|v| {
-            let flops: f64 = v.f.all_ops().into_iter().filter_map(|op| product_of(v, op)).map(|p| p.flops()).sum();
-            let message =
-                format!("`{}` has {:.3} GFLOP of products, about 0.2 pay for entering", v.f.name, flops / 1e9 + 0.0);
-            if flops < 0.2e9 { vec![Hit { op: None, message }] } else { Vec::new() }
+            let flops: f64 =
+                v.f.all_ops()
+                    .into_iter()
+                    .filter_map(|op| product_of(v, op))
+                    .map(|p| p.flops())
+                    .sum();
+            let message = format!(
+                "`{}` has {:.3} GFLOP of products, about 0.2 pay for entering",
+                v.f.name,
+                flops / 1e9 + 0.0
+            );
+            if flops < 0.2e9 {
+                vec![Hit { op: None, message }]
+            } else {
+                Vec::new()
+            }
         }),
         ..ROW
     },
@@ -327,8 +384,8 @@ fn is_pointwise(v: &View<'_>, op: OpId) -> bool {
     }
 }
 
-/// Bytes, heads, rows and keys of the scores that an op makes: a product of two activations that a softmax takes, or an
-/// attention in one op.
+/// Bytes, heads, rows and keys of the scores that an op makes: a product of two activations that a
+/// softmax takes, or an attention in one op.
 fn scores(v: &View<'_>, op: OpId) -> Option<(f64, f64, f64, f64)> {
     let shape = match kind(v, op) {
         "scaled_dot_product_attention" => {
@@ -336,28 +393,43 @@ fn scores(v: &View<'_>, op: OpId) -> Option<(f64, f64, f64, f64)> {
             *q.last_mut()? = *k.get(k.len().checked_sub(2)?)?;
             q
         }
-        "matmul" if is_runtime(v, op, "x") && is_runtime(v, op, "y") && reaches_softmax(v, op) => result_shape(v, op)?,
+        "matmul" if is_runtime(v, op, "x") && is_runtime(v, op, "y") && reaches_softmax(v, op) => {
+            result_shape(v, op)?
+        }
         "einsum" if reaches_softmax(v, op) => {
             // nchw,nwhr->nchr: c rows and r keys of h heads.
-            let [n, rows, heads, keys] = result_shape(v, op)?[..] else { return None };
+            let [n, rows, heads, keys] = result_shape(v, op)?[..] else {
+                return None;
+            };
             vec![n, heads, rows, keys]
         }
         _ => return None,
     };
-    let [outer @ .., rows, keys] = &shape[..] else { return None };
-    Some((2.0 * product(&shape), product(outer), *rows as f64, *keys as f64))
+    let [outer @ .., rows, keys] = &shape[..] else {
+        return None;
+    };
+    Some((
+        2.0 * product(&shape),
+        product(outer),
+        *rows as f64,
+        *keys as f64,
+    ))
 }
 
 /// Whether what an op gives is scaled, masked or reshaped and then goes into a softmax.
 fn reaches_softmax(v: &View<'_>, op: OpId) -> bool {
-    let between = ["mul", "add", "sub", "real_div", "select", "cast", "reshape", "tanh"];
+    let between = [
+        "mul", "add", "sub", "real_div", "select", "cast", "reshape", "tanh",
+    ];
     let mut at = op;
     // Six: scale, softcap of three ops, mask, cast.
     for _ in 0..7 {
         if users(v, at).any(|u| kind(v, u) == "softmax") {
             return true;
         }
-        let Some(next) = users(v, at).find(|u| is_any(v, *u, &between)) else { return false };
+        let Some(next) = users(v, at).find(|u| is_any(v, *u, &between)) else {
+            return false;
+        };
         at = next;
     }
     false

@@ -3,7 +3,9 @@
 use thane_mil::program::{OpId, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
-use super::query::{bytes, is_any, kind, param_type, producer, producers, show_bytes, tensor, users};
+use super::query::{
+    bytes, is_any, kind, param_type, producer, producers, show_bytes, tensor, users,
+};
 use super::shapes::{flexible, has_range};
 use super::{Check, Effect, Hit, ROW, Rule, Scope, Severity};
 use crate::audit::view::View;
@@ -23,7 +25,12 @@ pub static RULES: &[Rule] = &[
         fix: "Pack caches of one shape into one state (layers on an axis), and slice it.",
         check: Check::Function(|v| {
             let n = states(v).len();
-            report(n > 2, None, || format!("{n} states in `{}`, 2 are the most that were seen to run", v.f.name))
+            report(n > 2, None, || {
+                format!(
+                    "{n} states in `{}`, 2 are the most that were seen to run",
+                    v.f.name
+                )
+            })
         }),
         ..ROW
     },
@@ -37,7 +44,9 @@ pub static RULES: &[Rule] = &[
         why: "Two states ran for one model and failed at the call for another.",
         fix: "Use one state, or test on the device before shipping.",
         check: Check::Function(|v| {
-            report(states(v).len() == 2, None, || format!("2 states in `{}`: one model runs, another fails", v.f.name))
+            report(states(v).len() == 2, None, || {
+                format!("2 states in `{}`: one model runs, another fails", v.f.name)
+            })
         }),
         ..ROW
     },
@@ -52,8 +61,15 @@ pub static RULES: &[Rule] = &[
               CPU or GPU.",
         fix: "Pad the last axis of the state to a multiple of 32.",
         check: Check::Function(|v| {
-            let narrow = |t: &TensorType| t.shape.last().and_then(|d| d.known()).filter(|n| n % super::ROW_LEN != 0);
-            let hits = states(v).into_iter().filter_map(|(value, t)| narrow(t).map(|n| (value, n)));
+            let narrow = |t: &TensorType| {
+                t.shape
+                    .last()
+                    .and_then(|d| d.known())
+                    .filter(|n| n % super::ROW_LEN != 0)
+            };
+            let hits = states(v)
+                .into_iter()
+                .filter_map(|(value, t)| narrow(t).map(|n| (value, n)));
             hits.map(|(value, n)| Hit {
                 op: None,
                 message: format!("the last axis of state `{}` is {n}", v.f.value(value).name),
@@ -68,20 +84,28 @@ pub static RULES: &[Rule] = &[
         effect: Effect::CompileFails(Some("ANECCompile() FAILED (11)")),
         severity: Severity::Error,
         source: "CoreML-LLM ST05 and ST06: iPhone 17 Pro; the same compiles on a Mac",
-        disputed: Some("CoreML-LLM ST06: several functions with one state run to 8 tokens and fail at 32"),
+        disputed: Some(
+            "CoreML-LLM ST06: several functions with one state run to 8 tokens and fail at 32",
+        ),
         why: "On phones the compiler refuses a package of several functions in which one updates two states by more \
               than one position.",
         fix: "Ship prefill as a package of its own with one function.",
         check: Check::Function(|v| {
             let n_states = states(v).len();
-            let wide =
-                v.f.all_ops()
-                    .into_iter()
-                    .find(|op| updated_positions(v, *op).is_some_and(|n| n > if n_states > 1 { 1 } else { 8 }));
+            let wide = v.f.all_ops().into_iter().find(|op| {
+                updated_positions(v, *op).is_some_and(|n| n > if n_states > 1 { 1 } else { 8 })
+            });
             let fails = v.target.is_mobile() && v.program.functions().len() > 1 && n_states > 0;
             report(fails && wide.is_some(), wide, || {
-                let states = if n_states == 1 { "1 state".to_owned() } else { format!("{n_states} states") };
-                format!("{} functions, {states}, several positions a call", v.program.functions().len())
+                let states = if n_states == 1 {
+                    "1 state".to_owned()
+                } else {
+                    format!("{n_states} states")
+                };
+                format!(
+                    "{} functions, {states}, several positions a call",
+                    v.program.functions().len()
+                )
             })
         }),
         ..ROW
@@ -96,7 +120,9 @@ pub static RULES: &[Rule] = &[
         why: "Core ML keeps states as fp16 arrays.",
         fix: "Declare the state as fp16 and cast around it, or pass the tensor in and out.",
         check: Check::Function(|v| {
-            let other = states(v).into_iter().filter(|(_, t)| t.dtype != DType::Fp16);
+            let other = states(v)
+                .into_iter()
+                .filter(|(_, t)| t.dtype != DType::Fp16);
             other
                 .map(|(value, t)| Hit {
                     op: None,
@@ -118,8 +144,10 @@ pub static RULES: &[Rule] = &[
         check: Check::Op(|v, op| {
             let read = kind(v, op) == "transpose" || kind(v, op) == "reshape";
             let of_state = producer(v, op, "x").is_some_and(|p| p.def.name == "read_state");
-            let updated = users(v, op).any(|u| is_any(v, u, &["slice_update", "coreml_update_state"]));
-            (read && of_state && updated).then(|| format!("`{}` between read_state and the update", kind(v, op)))
+            let updated =
+                users(v, op).any(|u| is_any(v, u, &["slice_update", "coreml_update_state"]));
+            (read && of_state && updated)
+                .then(|| format!("`{}` between read_state and the update", kind(v, op)))
         }),
         ..ROW
     },
@@ -149,9 +177,18 @@ pub static RULES: &[Rule] = &[
         why: "Where one tensor is written to a state and given out too, Core ML crashes when it loads the program.",
         fix: "Give out something computed from it, such as the tensor times 1.",
         check: Check::Op(|v, op| {
-            let written = v.op(op).value_arg("value").or_else(|| v.op(op).value_arg("data"))?;
-            (is_any(v, op, &["coreml_update_state", "write_state"]) && v.is_output(written))
-                .then(|| format!("`{}` is written to a state and is an output", v.f.value(written).name))
+            let written = v
+                .op(op)
+                .value_arg("value")
+                .or_else(|| v.op(op).value_arg("data"))?;
+            (is_any(v, op, &["coreml_update_state", "write_state"]) && v.is_output(written)).then(
+                || {
+                    format!(
+                        "`{}` is written to a state and is an output",
+                        v.f.value(written).name
+                    )
+                },
+            )
         }),
         ..ROW
     },
@@ -164,8 +201,10 @@ pub static RULES: &[Rule] = &[
         why: "With a state and a range of lengths in one function, every op was placed on the CPU.",
         fix: "Write one function of fixed length for each length.",
         check: Check::Function(|v| {
-            let symbolic = |value: &ValueId| tensor(v, *value).is_some_and(|t| t.known_shape().is_none());
-            let flexible = flexible(v.f, "RangeDims").is_some_and(has_range) || v.f.body().inputs.iter().any(symbolic);
+            let symbolic =
+                |value: &ValueId| tensor(v, *value).is_some_and(|t| t.known_shape().is_none());
+            let flexible = flexible(v.f, "RangeDims").is_some_and(has_range)
+                || v.f.body().inputs.iter().any(symbolic);
             report(flexible && !states(v).is_empty(), None, || {
                 format!("`{}` has states and inputs of no fixed shape", v.f.name)
             })
@@ -184,7 +223,12 @@ pub static RULES: &[Rule] = &[
             let n: f64 = states(v).iter().filter_map(|(_, t)| bytes(t)).sum();
             // 16 MB: at 20 GB/s that is the 0.8 ms that a chunk boundary costs at most.
             report(n >= 16e6, None, || {
-                format!("{} of states are read a call: {:.1} to {:.1} ms", show_bytes(n), n / 20e6, n / 7e6)
+                format!(
+                    "{} of states are read a call: {:.1} to {:.1} ms",
+                    show_bytes(n),
+                    n / 20e6,
+                    n / 7e6
+                )
             })
         }),
         ..ROW
@@ -203,8 +247,15 @@ pub static RULES: &[Rule] = &[
             if !ops.clone().any(|op| kind(v, op) == "linear") {
                 return Vec::new();
             }
-            let long = ops.find_map(|op| updated_positions(v, op).filter(|n| *n > 32).map(|n| (op, n)));
-            let hit = |(op, n)| Hit { op: Some(op), message: format!("{n} positions are written beside `linear` ops") };
+            let long = ops.find_map(|op| {
+                updated_positions(v, op)
+                    .filter(|n| *n > 32)
+                    .map(|n| (op, n))
+            });
+            let hit = |(op, n)| Hit {
+                op: Some(op),
+                message: format!("{n} positions are written beside `linear` ops"),
+            };
             long.map(hit).into_iter().collect()
         }),
         ..ROW
@@ -218,13 +269,20 @@ pub static RULES: &[Rule] = &[
         fix: "Blend with a mask, state * (1 - m) + new * m, or use slice_update at a position.",
         check: Check::Op(|v, op| {
             let update = is_any(v, op, &["coreml_update_state", "write_state"]);
-            let value = v.op(op).value_arg("value").or_else(|| v.op(op).value_arg("data"))?;
+            let value = v
+                .op(op)
+                .value_arg("value")
+                .or_else(|| v.op(op).value_arg("data"))?;
             let joined = v.f.definer(value).filter(|d| d.def.name == "concat")?;
             let shifted = producers(v, joined).any(|d| {
-                let read = d.value_arg("x").and_then(|x| v.f.definer(x)).is_some_and(|p| p.def.name == "read_state");
+                let read = d
+                    .value_arg("x")
+                    .and_then(|x| v.f.definer(x))
+                    .is_some_and(|p| p.def.name == "read_state");
                 read && d.def.name.starts_with("slice_by")
             });
-            (update && shifted).then(|| "the state is written as a concat of its own tail".to_owned())
+            (update && shifted)
+                .then(|| "the state is written as a concat of its own tail".to_owned())
         }),
         ..ROW
     },
@@ -236,10 +294,16 @@ pub static RULES: &[Rule] = &[
         scope: Scope::generations(17, 17).on(Route::CoreMl),
         evidence: Evidence::Folklore,
         source: "VoxCPMANE #10 and #15: M5 Max, macOS 26.4.1 and the beta of 27",
-        disputed: Some("others run states on the engines of A19 Pro and M4; the reports are of one app"),
+        disputed: Some(
+            "others run states on the engines of A19 Pro and M4; the reports are of one app",
+        ),
         why: "One app's stateful programs failed at the call on M5 Max.",
         fix: "Test on the device; passing caches in and out always works.",
-        check: Check::Function(|v| report(!states(v).is_empty(), None, || format!("`{}` has states", v.f.name))),
+        check: Check::Function(|v| {
+            report(!states(v).is_empty(), None, || {
+                format!("`{}` has states", v.f.name)
+            })
+        }),
     },
     Rule {
         id: "ANE081",
@@ -292,20 +356,33 @@ fn states<'a>(v: &View<'a>) -> Vec<(ValueId, &'a TensorType)> {
 }
 
 fn report(found: bool, op: Option<OpId>, message: impl FnOnce() -> String) -> Vec<Hit> {
-    if found { vec![Hit { op, message: message() }] } else { Vec::new() }
+    if found {
+        vec![Hit {
+            op,
+            message: message(),
+        }]
+    } else {
+        Vec::new()
+    }
 }
 
 fn is_any_def(name: &str) -> bool {
     matches!(name, "read_state" | "coreml_update_state")
 }
 
-/// How many positions a `slice_update` of a state writes: the length of the one axis that it does not fill.
+/// How many positions a `slice_update` of a state writes: the length of the one axis that it does
+/// not fill.
 fn updated_positions(v: &View<'_>, op: OpId) -> Option<usize> {
     if kind(v, op) != "slice_update" {
         return None;
     }
     let reads = producer(v, op, "x").is_some_and(|p| is_any_def(p.def.name));
     let (x, update) = (param_type(v, op, "x")?, param_type(v, op, "update")?);
-    let partial = x.shape.iter().zip(&update.shape).rev().find(|(a, b)| a != b)?;
+    let partial = x
+        .shape
+        .iter()
+        .zip(&update.shape)
+        .rev()
+        .find(|(a, b)| a != b)?;
     partial.1.known().filter(|_| reads)
 }

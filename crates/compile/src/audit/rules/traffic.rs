@@ -3,8 +3,8 @@
 use thane_mil::program::{OpId, ValueId};
 
 use super::query::{
-    bytes, is_any, is_runtime, is_weight, kind, label, operands, param_shape, param_type, product, show_bytes, tensor,
-    users,
+    bytes, is_any, is_runtime, is_weight, kind, label, operands, param_shape, param_type, product,
+    show_bytes, tensor, users,
 };
 use super::{Check, Effect, Hit, ROW, Rule, Scope, Severity};
 use crate::audit::view::View;
@@ -26,7 +26,13 @@ pub static RULES: &[Rule] = &[
                 .as_ref()
                 .and_then(bytes)?;
             // 1 MB: 33 us, the least that shows beside a call's 100 us.
-            (n >= 1e6).then(|| format!("transposes {}: about {:.0} us", show_bytes(n), 2.0 * n / 60e3))
+            (n >= 1e6).then(|| {
+                format!(
+                    "transposes {}: about {:.0} us",
+                    show_bytes(n),
+                    2.0 * n / 60e3
+                )
+            })
         }),
         ..ROW
     },
@@ -39,11 +45,24 @@ pub static RULES: &[Rule] = &[
         why: "Each further input is copied to the engine at each call: about 26 us a megabyte.",
         fix: "Keep caches in a state, or bind one surface to the output of a call and the input of the next.",
         check: Check::Function(|v| {
-            let mut sizes: Vec<f64> = v.f.body().inputs.iter().filter_map(|i| tensor(v, *i).and_then(bytes)).collect();
+            let mut sizes: Vec<f64> =
+                v.f.body()
+                    .inputs
+                    .iter()
+                    .filter_map(|i| tensor(v, *i).and_then(bytes))
+                    .collect();
             sizes.sort_by(f64::total_cmp);
             let further: f64 = sizes.iter().rev().skip(1).sum();
-            let message = format!("{} of further inputs: about {:.2} ms a call", show_bytes(further), further * 26e-9);
-            if further >= 2e6 { vec![Hit { op: None, message }] } else { Vec::new() }
+            let message = format!(
+                "{} of further inputs: about {:.2} ms a call",
+                show_bytes(further),
+                further * 26e-9
+            );
+            if further >= 2e6 {
+                vec![Hit { op: None, message }]
+            } else {
+                Vec::new()
+            }
         }),
         ..ROW
     },
@@ -59,9 +78,14 @@ pub static RULES: &[Rule] = &[
         fix: "Join caches of all layers into one input and one output, or use a state.",
         check: Check::Function(|v| {
             let n = v.f.body().inputs.len() + v.f.body().outputs.len();
-            // 24: half of what the source had, and more than four caches, mask, position and hidden states in and out.
+            // 24: half of what the source had, and more than four caches, mask, position and hidden
+            // states in and out.
             let message = format!("`{}` has {n} inputs and outputs", v.f.name);
-            if n > 24 { vec![Hit { op: None, message }] } else { Vec::new() }
+            if n > 24 {
+                vec![Hit { op: None, message }]
+            } else {
+                Vec::new()
+            }
         }),
         ..ROW
     },
@@ -80,7 +104,11 @@ pub static RULES: &[Rule] = &[
             }
             let (tail, head) = tail_of_product(v, op)?;
             let ops = if tail == 1 { "op" } else { "ops" };
-            Some(format!("{tail} {ops} between the product `{}` and `{}`", label(v, head), kind(v, op)))
+            Some(format!(
+                "{tail} {ops} between the product `{}` and `{}`",
+                label(v, head),
+                kind(v, op)
+            ))
         }),
         ..ROW
     },
@@ -122,13 +150,22 @@ pub static RULES: &[Rule] = &[
         why: "Weights that come with the call are copied each time, at about 15 GB/s, and are not laid out beforehand.",
         fix: "Make a function for each set of weights in one package: 0.69 ms a layer in the same case.",
         check: Check::Op(|v, op| {
-            let name = if kind(v, op) == "matmul" { "y" } else { "weight" };
+            let name = if kind(v, op) == "matmul" {
+                "y"
+            } else {
+                "weight"
+            };
             let input = v.op(op).value_arg(name).filter(|w| v.is_input(*w))?;
             let ty = tensor(v, input)?;
             // A matrix: keys and values of attention have batch and head axes.
             let n = bytes(ty).filter(|n| *n >= 1e6 && (kind(v, op) == "conv" || ty.rank() == 2))?;
-            is_any(v, op, &["matmul", "conv"])
-                .then(|| format!("input `{}` is a weight of {}", v.f.value(input).name, show_bytes(n)))
+            is_any(v, op, &["matmul", "conv"]).then(|| {
+                format!(
+                    "input `{}` is a weight of {}",
+                    v.f.value(input).name,
+                    show_bytes(n)
+                )
+            })
         }),
         ..ROW
     },
@@ -140,7 +177,8 @@ pub static RULES: &[Rule] = &[
         why: "A gather by computed indices runs on the CPU and copies the chosen matrices.",
         fix: "Make a function for each expert in one package, or multiply by all experts and mask.",
         check: Check::Op(|v, op| {
-            let table = param_shape(v, op, "x").filter(|_| is_weight(v, op, "x") && is_runtime(v, op, "indices"))?;
+            let table = param_shape(v, op, "x")
+                .filter(|_| is_weight(v, op, "x") && is_runtime(v, op, "indices"))?;
             (kind(v, op) == "gather" && table.len() >= 3 && product(&table) >= 1e6)
                 .then(|| format!("gathers from weights of {table:?}"))
         }),
@@ -156,9 +194,14 @@ pub static RULES: &[Rule] = &[
         fix: "Tile the work, or fold scales and offsets into weights and biases.",
         check: Check::Op(|v, op| {
             let elementwise = [
-                "add", "sub", "mul", "real_div", "maximum", "minimum", "relu", "sigmoid", "tanh", "silu", "gelu", "exp",
+                "add", "sub", "mul", "real_div", "maximum", "minimum", "relu", "sigmoid", "tanh",
+                "silu", "gelu", "exp",
             ];
-            let result = *v.op(op).results.first().filter(|_| is_any(v, op, &elementwise))?;
+            let result = *v
+                .op(op)
+                .results
+                .first()
+                .filter(|_| is_any(v, op, &elementwise))?;
             let n = tensor(v, result).and_then(bytes)?;
             // 2^25: the size that was measured.
             (n >= 2f64.powi(25)).then(|| format!("`{}` over {}", kind(v, op), show_bytes(n)))
@@ -195,10 +238,20 @@ pub static RULES: &[Rule] = &[
         why: "Looking up cosines and sines by position is a gather with run-time indices, which the CPU runs.",
         fix: "Pass the rows for the positions in, or use static slices where the file may grow.",
         check: Check::Op(|v, op| {
-            let table = param_shape(v, op, "x").filter(|_| is_weight(v, op, "x") && is_runtime(v, op, "indices"))?;
+            let table = param_shape(v, op, "x")
+                .filter(|_| is_weight(v, op, "x") && is_runtime(v, op, "indices"))?;
             let scaled = reaches(v, op, &|user, _| kind(v, user) == "mul") && scales_only(v, op);
-            (kind(v, op) == "gather" && table.len() == 2 && table[1] <= 512 && table[0] >= table[1] && scaled)
-                .then(|| format!("gathers rows of a {}x{} table that scale another tensor", table[0], table[1]))
+            (kind(v, op) == "gather"
+                && table.len() == 2
+                && table[1] <= 512
+                && table[0] >= table[1]
+                && scaled)
+                .then(|| {
+                    format!(
+                        "gathers rows of a {}x{} table that scale another tensor",
+                        table[0], table[1]
+                    )
+                })
         }),
         ..ROW
     },
@@ -222,7 +275,9 @@ fn tail_of_product(v: &View<'_>, op: OpId) -> Option<(usize, OpId)> {
     let mut at = op;
     for n in 0..10 {
         let value = operands(v, at).map(|(_, value)| value).next()?;
-        let thane_mil::program::Definition::Result(from, _) = v.f.value(value).definition else { return None };
+        let thane_mil::program::Definition::Result(from, _) = v.f.value(value).definition else {
+            return None;
+        };
         if is_any(v, from, &["linear", "conv", "matmul"]) {
             return Some((n, from));
         }
@@ -239,7 +294,10 @@ fn copies(v: &View<'_>, op: OpId) -> usize {
     if kind(v, op) == "tile" {
         let reps = super::query::ints(v, op, "reps").unwrap_or_default();
         return if is_runtime(v, op, "x") {
-            reps.into_iter().max().and_then(|n| usize::try_from(n).ok()).unwrap_or(1)
+            reps.into_iter()
+                .max()
+                .and_then(|n| usize::try_from(n).ok())
+                .unwrap_or(1)
         } else {
             1
         };
@@ -261,29 +319,43 @@ fn multiplies(v: &View<'_>, op: OpId, value: ValueId) -> bool {
     }
 }
 
-const VIEWS: [&str; 6] = ["reshape", "transpose", "squeeze", "expand_dims", "cast", "concat"];
+const VIEWS: [&str; 6] = [
+    "reshape",
+    "transpose",
+    "squeeze",
+    "expand_dims",
+    "cast",
+    "concat",
+];
 
 /// Whether what an op gives goes, by way of views, where `there` says: to an op, as a value.
 fn reaches(v: &View<'_>, op: OpId, there: &dyn Fn(OpId, ValueId) -> bool) -> bool {
     let mut at = op;
     for _ in 0..5 {
-        let Some(result) = v.op(at).results.first().copied() else { return false };
+        let Some(result) = v.op(at).results.first().copied() else {
+            return false;
+        };
         if users(v, at).any(|u| there(u, result)) {
             return true;
         }
-        let Some(next) = users(v, at).find(|u| is_any(v, *u, &VIEWS)) else { return false };
+        let Some(next) = users(v, at).find(|u| is_any(v, *u, &VIEWS)) else {
+            return false;
+        };
         at = next;
     }
     false
 }
 
-/// Whether all that takes what an op gives, or a view of it, multiplies activations by it. Rows of a table that are
-/// added up or normalised are embeddings.
+/// Whether all that takes what an op gives, or a view of it, multiplies activations by it. Rows of
+/// a table that are added up or normalised are embeddings.
 fn scales_only(v: &View<'_>, op: OpId) -> bool {
     let mut at = op;
     for _ in 0..5 {
-        let Some(result) = v.op(at).results.first().copied() else { return false };
-        let scales = |u: OpId| kind(v, u) == "mul" && operands(v, u).any(|(_, other)| other != result);
+        let Some(result) = v.op(at).results.first().copied() else {
+            return false;
+        };
+        let scales =
+            |u: OpId| kind(v, u) == "mul" && operands(v, u).any(|(_, other)| other != result);
         if users(v, at).all(scales) {
             return true;
         }

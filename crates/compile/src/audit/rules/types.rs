@@ -23,7 +23,10 @@ pub static RULES: &[Rule] = &[
                 return None;
             }
             let value = int32_of(v, op)?;
-            Some(format!("Unsupported tensor data type: int32 (`{}`)", v.f.value(value).name))
+            Some(format!(
+                "Unsupported tensor data type: int32 (`{}`)",
+                v.f.value(value).name
+            ))
         }),
         ..ROW
     },
@@ -35,8 +38,12 @@ pub static RULES: &[Rule] = &[
         fix: "Take and give fp16 or int16 at the edges of the program; convert in the app.",
         check: Check::Op(|v, op| {
             let value = int32_of(v, op)?;
-            (kind(v, op) == "cast")
-                .then(|| format!("Unsupported tensor data type: int32 (`{}`)", v.f.value(value).name))
+            (kind(v, op) == "cast").then(|| {
+                format!(
+                    "Unsupported tensor data type: int32 (`{}`)",
+                    v.f.value(value).name
+                )
+            })
         }),
         ..ROW
     },
@@ -58,7 +65,10 @@ pub static RULES: &[Rule] = &[
                 return None;
             }
             let (value, _) = tensors(v, op).find(|(_, t)| t.dtype == DType::Fp32)?;
-            Some(format!("Unsupported tensor data type: fp32 (`{}`)", v.f.value(value).name))
+            Some(format!(
+                "Unsupported tensor data type: fp32 (`{}`)",
+                v.f.value(value).name
+            ))
         }),
         ..ROW
     },
@@ -69,8 +79,16 @@ pub static RULES: &[Rule] = &[
         why: "An op whose result leaves the program as int8 runs on the CPU.",
         fix: "Give fp16 out and quantise in the app.",
         check: Check::Op(|v, op| {
-            let out = v.op(op).results.iter().find(|r| v.is_output(**r) && is_byte(v, **r))?;
-            Some(format!("the output `{}` is {}", v.f.value(*out).name, tensor(v, *out)?.dtype))
+            let out = v
+                .op(op)
+                .results
+                .iter()
+                .find(|r| v.is_output(**r) && is_byte(v, **r))?;
+            Some(format!(
+                "the output `{}` is {}",
+                v.f.value(*out).name,
+                tensor(v, *out)?.dtype
+            ))
         }),
         ..ROW
     },
@@ -83,11 +101,17 @@ pub static RULES: &[Rule] = &[
         fix: "Pass masks as fp16 numbers and compare inside the program.",
         check: Check::Op(|v, op| {
             let edge = |value: &ValueId| {
-                tensor(v, *value).is_some_and(|t| t.dtype == DType::Bool) && (v.is_input(*value) || v.is_output(*value))
+                tensor(v, *value).is_some_and(|t| t.dtype == DType::Bool)
+                    && (v.is_input(*value) || v.is_output(*value))
             };
-            let mut values = operands(v, op).map(|(_, value)| value).chain(v.op(op).results.iter().copied());
+            let mut values = operands(v, op)
+                .map(|(_, value)| value)
+                .chain(v.op(op).results.iter().copied());
             let value = values.find(edge)?;
-            Some(format!("Unsupported tensor data type: bool (`{}` is an input or output)", v.f.value(value).name))
+            Some(format!(
+                "Unsupported tensor data type: bool (`{}` is an input or output)",
+                v.f.value(value).name
+            ))
         }),
         ..ROW
     },
@@ -105,9 +129,18 @@ pub static RULES: &[Rule] = &[
         check: Check::Function(|v| {
             let edges = v.f.body().inputs.iter().chain(&v.f.body().outputs);
             let bad = edges.filter_map(|value| tensor(v, *value).map(|t| (value, t.dtype)));
-            let taken = [DType::Fp16, DType::Int8, DType::Uint8, DType::Int16, DType::Uint16];
+            let taken = [
+                DType::Fp16,
+                DType::Int8,
+                DType::Uint8,
+                DType::Int16,
+                DType::Uint16,
+            ];
             bad.filter(|(_, d)| !taken.contains(d))
-                .map(|(value, d)| Hit { op: None, message: format!("`{}` is {d}", v.f.value(*value).name) })
+                .map(|(value, d)| Hit {
+                    op: None,
+                    message: format!("`{}` is {d}", v.f.value(*value).name),
+                })
                 .collect()
         }),
         ..ROW
@@ -126,8 +159,9 @@ pub static RULES: &[Rule] = &[
         check: Check::Function(|v| {
             let edges = v.f.body().inputs.iter().chain(&v.f.body().outputs);
             let is_large = |value: &&ValueId| {
-                tensor(v, **value)
-                    .is_some_and(|t| t.dtype == DType::Fp32 && t.n_elements().is_none_or(|n| n >= 1 << 16))
+                tensor(v, **value).is_some_and(|t| {
+                    t.dtype == DType::Fp32 && t.n_elements().is_none_or(|n| n >= 1 << 16)
+                })
             };
             edges
                 .filter(is_large)
@@ -148,14 +182,19 @@ pub static RULES: &[Rule] = &[
         why: "An index above 65,535 does not fit 16 bits and comes back reduced by 65,536.",
         fix: "Keep int32 indices for vocabularies above 65,535, or split the axis and compare the parts.",
         check: Check::Op(|v, op| {
-            let name = if kind(v, op) == "topk" { "output_indices_dtype" } else { "output_dtype" };
+            let name = if kind(v, op) == "topk" {
+                "output_indices_dtype"
+            } else {
+                "output_dtype"
+            };
             let limit = match small(v, op, name)?.as_str()? {
                 "uint16" => 65_536,
                 "int16" => 32_768,
                 _ => return None,
             };
             let shape = param_shape(v, op, "x")?;
-            let axis = super::query::wrap(super::query::int(v, op, "axis").unwrap_or(-1), shape.len())?;
+            let axis =
+                super::query::wrap(super::query::int(v, op, "axis").unwrap_or(-1), shape.len())?;
             (is_any(v, op, &["topk", "reduce_argmax", "reduce_argmin"]) && shape[axis] > limit)
                 .then(|| format!("an axis of {} needs more than 16 bits", shape[axis]))
         }),
@@ -177,9 +216,9 @@ pub static RULES: &[Rule] = &[
     },
 ];
 
-/// Ops whose integer operands are judged by rules of their own, or are taken: indices of `gather_nd` and
-/// `gather_along_axis` (751K: the op runs on the engine, the cast before it does not), positions of `slice_update`,
-/// the indices that `topk` gives.
+/// Ops whose integer operands are judged by rules of their own, or are taken: indices of
+/// `gather_nd` and `gather_along_axis` (751K: the op runs on the engine, the cast before it does
+/// not), positions of `slice_update`, the indices that `topk` gives.
 const INDEX_OPS: &[&str] = &[
     "gather",
     "gather_nd",
@@ -197,9 +236,12 @@ const INDEX_OPS: &[&str] = &[
 /// Parameters that say sizes or places; rules about them are in `parameters`.
 const PLACES: &[&str] = &["begin", "end", "size", "shape", "reps", "pad", "lengths"];
 
-/// A tensor of int32 that an op computes from or gives, whether it is one of its values or of those it selects.
+/// A tensor of int32 that an op computes from or gives, whether it is one of its values or of those
+/// it selects.
 fn int32_of(v: &View<'_>, op: OpId) -> Option<ValueId> {
-    let values = operands(v, op).filter(|(name, _)| !PLACES.contains(name)).map(|(_, value)| value);
+    let values = operands(v, op)
+        .filter(|(name, _)| !PLACES.contains(name))
+        .map(|(_, value)| value);
     let results = v.op(op).results.iter().copied().filter(|r| !v.is_fixed(*r));
     let mut data = values.chain(results);
     data.find(|value| tensor(v, *value).is_some_and(|t| t.dtype == DType::Int32))
@@ -211,10 +253,24 @@ fn is_byte(v: &View<'_>, value: ValueId) -> bool {
 
 /// Runs of integer ops after the first product of the function and before the last.
 fn integer_islands(v: &View<'_>) -> Vec<Hit> {
-    let heavy = |op: &OpId| is_any(v, *op, &["conv", "linear", "matmul", "scaled_dot_product_attention"]);
+    let heavy = |op: &OpId| {
+        is_any(
+            v,
+            *op,
+            &["conv", "linear", "matmul", "scaled_dot_product_attention"],
+        )
+    };
     let ops = &v.f.body().ops;
-    let Some((first, last)) = ops.iter().position(&heavy).zip(ops.iter().rposition(&heavy)) else { return Vec::new() };
-    let between = ops[first..=last].iter().filter(|op| !v.op(**op).results.iter().all(|r| v.is_fixed(*r)));
+    let Some((first, last)) = ops
+        .iter()
+        .position(&heavy)
+        .zip(ops.iter().rposition(&heavy))
+    else {
+        return Vec::new();
+    };
+    let between = ops[first..=last]
+        .iter()
+        .filter(|op| !v.op(**op).results.iter().all(|r| v.is_fixed(*r)));
     let mut islands: Vec<(OpId, usize)> = Vec::new();
     let mut inside = false;
     for op in between {
@@ -228,7 +284,15 @@ fn integer_islands(v: &View<'_>) -> Vec<Hit> {
     }
     let message = |n: usize| {
         let ops = if n == 1 { "op" } else { "ops" };
-        format!("{n} integer {ops} between products: about 0.25 ms to leave the engine and come back")
+        format!(
+            "{n} integer {ops} between products: about 0.25 ms to leave the engine and come back"
+        )
     };
-    islands.into_iter().map(|(op, n)| Hit { op: Some(op), message: message(n) }).collect()
+    islands
+        .into_iter()
+        .map(|(op, n)| Hit {
+            op: Some(op),
+            message: message(n),
+        })
+        .collect()
 }

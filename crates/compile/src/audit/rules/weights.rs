@@ -8,7 +8,9 @@ use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Op, OpId};
 use thane_mil::types::DType;
 
-use super::query::{int, is_any, is_runtime, kind, param_shape, param_type, product, result_shape, show_bytes};
+use super::query::{
+    int, is_any, is_runtime, kind, param_shape, param_type, product, result_shape, show_bytes,
+};
 use super::{Check, Effect, Hit, ROW, Rule, Scope, Severity};
 use crate::audit::view::View;
 use crate::target::{Evidence, Route};
@@ -31,8 +33,11 @@ pub static RULES: &[Rule] = &[
         fix: PER_CHANNEL,
         check: Check::Op(|v, op| {
             let inner = inner_blocks(v, op)?;
-            (inner > 1.0)
-                .then(|| format!("ANE only support per-cout/per-tensor quantization ({inner} blocks a channel)"))
+            (inner > 1.0).then(|| {
+                format!(
+                    "ANE only support per-cout/per-tensor quantization ({inner} blocks a channel)"
+                )
+            })
         }),
         ..ROW
     },
@@ -49,8 +54,12 @@ pub static RULES: &[Rule] = &[
         fix: "Use a palette of 4 bits for the whole tensor, which is streamed as stored on every chip.",
         check: Check::Op(|v, op| {
             let data = param_type(v, op, "data")?;
-            (is_shift_scale(v, op) && matches!(data.dtype, DType::Int4 | DType::Uint4))
-                .then(|| format!("{} weights are folded to fp16 on {}", data.dtype, v.target.chip.name))
+            (is_shift_scale(v, op) && matches!(data.dtype, DType::Int4 | DType::Uint4)).then(|| {
+                format!(
+                    "{} weights are folded to fp16 on {}",
+                    data.dtype, v.target.chip.name
+                )
+            })
         }),
         ..ROW
     },
@@ -65,8 +74,10 @@ pub static RULES: &[Rule] = &[
         fix: "Use a palette of 6 or 8 bits (one table), which streams compressed from M1 on.",
         check: Check::Op(|v, op| {
             let affine = kind(v, op) == "constexpr_affine_dequantize";
-            let byte = is_shift_scale(v, op) && param_type(v, op, "data").is_some_and(|t| t.dtype.bits() == 8);
-            (affine || byte).then(|| format!("int8 weights are folded to fp16 on {}", v.target.chip.name))
+            let byte = is_shift_scale(v, op)
+                && param_type(v, op, "data").is_some_and(|t| t.dtype.bits() == 8);
+            (affine || byte)
+                .then(|| format!("int8 weights are folded to fp16 on {}", v.target.chip.name))
         }),
         ..ROW
     },
@@ -77,12 +88,15 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Note,
         scope: Scope::generations(14, u8::MAX),
         source: "751K M6 study: 0.58 of the time of fp16, M6; qwen-ane: 1.4 to 1.9 times faster, M5 Max",
-        disputed: Some("ANEForge measured no gain on M5 Pro through e5rt (4096x4096: 0.309 ms both)"),
+        disputed: Some(
+            "ANEForge measured no gain on M5 Pro through e5rt (4096x4096: 0.309 ms both)",
+        ),
         why: "Most measurements see int8 weights streamed as stored, one sees them folded to fp16.",
         fix: "Measure on the device; int4 by channel and 4-bit palettes gained in every measurement.",
         check: Check::Op(|v, op| {
             let affine = kind(v, op) == "constexpr_affine_dequantize";
-            let byte = is_shift_scale(v, op) && param_type(v, op, "data").is_some_and(|t| t.dtype.bits() == 8);
+            let byte = is_shift_scale(v, op)
+                && param_type(v, op, "data").is_some_and(|t| t.dtype.bits() == 8);
             let shape = result_shape(v, op)?;
             ((affine || byte) && product(&shape) >= 1e6).then(|| "int8 weights".to_owned())
         }),
@@ -103,7 +117,8 @@ pub static RULES: &[Rule] = &[
         check: Check::Op(|v, op| {
             let (groups, weight) = lut_groups(v, op)?;
             let tables = *groups.first()?;
-            (tables > 1 && weight.first() == Some(&tables)).then(|| format!("{tables} tables, one for each channel"))
+            (tables > 1 && weight.first() == Some(&tables))
+                .then(|| format!("{tables} tables, one for each channel"))
         }),
         ..ROW
     },
@@ -118,7 +133,8 @@ pub static RULES: &[Rule] = &[
         fix: "Group channels only: one table, or tables along the output channels.",
         check: Check::Op(|v, op| {
             let (groups, _) = lut_groups(v, op)?;
-            (groups.iter().filter(|g| **g > 1).count() > 1).then(|| format!("tables in a grid of {groups:?}"))
+            (groups.iter().filter(|g| **g > 1).count() > 1)
+                .then(|| format!("tables in a grid of {groups:?}"))
         }),
         ..ROW
     },
@@ -148,8 +164,17 @@ pub static RULES: &[Rule] = &[
         fix: "Keep the entries in fp16.",
         check: Check::Op(|v, op| {
             let heavy = is_any(v, op, &["conv", "linear", "matmul", "conv_transpose"]);
-            let codes = v.op(op).uses().filter_map(|u| v.f.definer(u)).find(|d| is_joint(v, d))?;
-            heavy.then(|| format!("its weight goes through `{}` over a palette of 8-bit entries", codes.def.name))
+            let codes = v
+                .op(op)
+                .uses()
+                .filter_map(|u| v.f.definer(u))
+                .find(|d| is_joint(v, d))?;
+            heavy.then(|| {
+                format!(
+                    "its weight goes through `{}` over a palette of 8-bit entries",
+                    codes.def.name
+                )
+            })
         }),
         ..ROW
     },
@@ -176,8 +201,15 @@ pub static RULES: &[Rule] = &[
         why: "Masks and palettes together made the file twice as large and the call slower.",
         fix: "Use one of the two; a mask alone gains from 50 % zeros on (0.56 of the bytes).",
         check: Check::Op(|v, op| {
-            is_any(v, op, &["constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shift_scale"])
-                .then(|| format!("`{}`", kind(v, op)))
+            is_any(
+                v,
+                op,
+                &[
+                    "constexpr_lut_to_sparse",
+                    "constexpr_sparse_blockwise_shift_scale",
+                ],
+            )
+            .then(|| format!("`{}`", kind(v, op)))
         }),
         ..ROW
     },
@@ -191,9 +223,12 @@ pub static RULES: &[Rule] = &[
         fix: "Leave depthwise weights in fp16: they are small.",
         check: Check::Op(|v, op| {
             let groups = int(v, op, "groups")?;
-            let weight =
-                super::query::producer(v, op, "weight").filter(|d| d.def.name == "constexpr_blockwise_shift_scale")?;
-            let codes = weight.value_arg("data").and_then(|d| v.dtype(d)).or_else(|| literal_dtype(weight, "data"))?;
+            let weight = super::query::producer(v, op, "weight")
+                .filter(|d| d.def.name == "constexpr_blockwise_shift_scale")?;
+            let codes = weight
+                .value_arg("data")
+                .and_then(|d| v.dtype(d))
+                .or_else(|| literal_dtype(weight, "data"))?;
             (groups > 1 && matches!(codes, DType::Int4 | DType::Uint4))
                 .then(|| format!("{groups} groups with {codes} weights"))
         }),
@@ -222,7 +257,13 @@ pub static RULES: &[Rule] = &[
         why: "On phones a package above 1.0 to 1.4 GB goes to the GPU without a word, and the app is then killed for \
               its memory.",
         fix: "Cut the model into chunks of less than 950 MB each, or compress the weights.",
-        check: Check::Function(|v| if v.target.is_mobile() { weight_ceiling(v, 1.0e9, 1.94e9) } else { Vec::new() }),
+        check: Check::Function(|v| {
+            if v.target.is_mobile() {
+                weight_ceiling(v, 1.0e9, 1.94e9)
+            } else {
+                Vec::new()
+            }
+        }),
         ..ROW
     },
     Rule {
@@ -235,7 +276,13 @@ pub static RULES: &[Rule] = &[
         disputed: Some("Programs of 1.2 GB run on M4 Max (CoreML-LLM S0)"),
         why: "ANEMLL cuts models at 950 MB to be safe on every chip.",
         fix: "Cut the model into chunks where a device fails to load it.",
-        check: Check::Function(|v| if v.target.is_mobile() { Vec::new() } else { weight_ceiling(v, 0.95e9, 1.94e9) }),
+        check: Check::Function(|v| {
+            if v.target.is_mobile() {
+                Vec::new()
+            } else {
+                weight_ceiling(v, 0.95e9, 1.94e9)
+            }
+        }),
         ..ROW
     },
     Rule {
@@ -248,7 +295,8 @@ pub static RULES: &[Rule] = &[
         why: "The compiler on the phone rejected programs with quantised activations.",
         fix: "Quantise weights only on phones.",
         check: Check::Op(|v, op| {
-            (is_any(v, op, &["quantize", "dequantize"]) && v.target.is_mobile()).then(|| format!("`{}`", kind(v, op)))
+            (is_any(v, op, &["quantize", "dequantize"]) && v.target.is_mobile())
+                .then(|| format!("`{}`", kind(v, op)))
         }),
         ..ROW
     },
@@ -279,7 +327,11 @@ pub static RULES: &[Rule] = &[
         disputed: Some("ANEForge compiles palettes through e5rt"),
         why: "MIL text with palettes was refused where it is handed to the engine's own client.",
         fix: "Use int8 or int4 with one scale a channel there, or go through Core ML.",
-        check: Check::Op(|v, op| kind(v, op).starts_with("constexpr_lut").then(|| format!("`{}`", kind(v, op)))),
+        check: Check::Op(|v, op| {
+            kind(v, op)
+                .starts_with("constexpr_lut")
+                .then(|| format!("`{}`", kind(v, op)))
+        }),
         ..ROW
     },
     Rule {
@@ -292,8 +344,10 @@ pub static RULES: &[Rule] = &[
         why: "Unsigned codes compile and are read as something else.",
         fix: "Store signed int8, or int4 packed with the low nibble first.",
         check: Check::Op(|v, op| {
-            let codes = param_type(v, op, "quantized_data").or_else(|| param_type(v, op, "data"))?;
-            (kind(v, op).starts_with("constexpr_") && codes.dtype == DType::Uint8).then(|| "uint8 codes".to_owned())
+            let codes =
+                param_type(v, op, "quantized_data").or_else(|| param_type(v, op, "data"))?;
+            (kind(v, op).starts_with("constexpr_") && codes.dtype == DType::Uint8)
+                .then(|| "uint8 codes".to_owned())
         }),
         ..ROW
     },
@@ -304,10 +358,14 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct).releases(26, 26),
         source: "ddalcu/mlx-serve, M4 Max, macOS 26",
-        disputed: Some("captured from oMLX as working on M5 Max with macOS 26, and qwen-ane on macOS 27"),
+        disputed: Some(
+            "captured from oMLX as working on M5 Max with macOS 26, and qwen-ane on macOS 27",
+        ),
         why: "The compiler service crashed on constexpr_blockwise_shift_scale.",
         fix: "Use constexpr_affine_dequantize with int8 there.",
-        check: Check::Op(|v, op| is_shift_scale(v, op).then(|| "`constexpr_blockwise_shift_scale`".to_owned())),
+        check: Check::Op(|v, op| {
+            is_shift_scale(v, op).then(|| "`constexpr_blockwise_shift_scale`".to_owned())
+        }),
         ..ROW
     },
 ];
@@ -318,7 +376,14 @@ fn is_shift_scale(v: &View<'_>, op: OpId) -> bool {
 
 /// Blocks of one output channel of `constexpr_blockwise_shift_scale`.
 fn inner_blocks(v: &View<'_>, op: OpId) -> Option<f64> {
-    if !is_any(v, op, &["constexpr_blockwise_shift_scale", "constexpr_sparse_blockwise_shift_scale"]) {
+    if !is_any(
+        v,
+        op,
+        &[
+            "constexpr_blockwise_shift_scale",
+            "constexpr_sparse_blockwise_shift_scale",
+        ],
+    ) {
         return None;
     }
     Some(product(param_shape(v, op, "scale")?.get(1..)?))
@@ -348,17 +413,26 @@ fn literal_dtype(op: &Op, name: &str) -> Option<DType> {
 fn weight_ceiling(v: &View<'_>, above: f64, up_to: f64) -> Vec<Hit> {
     let n = stored_bytes(v);
     let message = format!("`{}` has {} of weights", v.f.name, show_bytes(n));
-    if n > above && n <= up_to { vec![Hit { op: None, message }] } else { Vec::new() }
+    if n > above && n <= up_to {
+        vec![Hit { op: None, message }]
+    } else {
+        Vec::new()
+    }
 }
 
-/// Bytes of the constants of a function, as stored: what two constants share, such as an embedding and a head that is tied to
-/// it, is there once.
+/// Bytes of the constants of a function, as stored: what two constants share, such as an embedding
+/// and a head that is tied to it, is there once.
 pub fn stored_bytes(v: &View<'_>) -> f64 {
-    let literals = v.f.all_ops().into_iter().flat_map(|op| v.op(op).args.iter().flatten());
+    let literals =
+        v.f.all_ops()
+            .into_iter()
+            .flat_map(|op| v.op(op).args.iter().flatten());
     let mut seen = HashSet::new();
     literals
         .filter_map(|arg| match arg {
-            Arg::Literal(Literal::Tensor(_, data)) => seen.insert(place(data)).then(|| data.byte_len() as f64),
+            Arg::Literal(Literal::Tensor(_, data)) => {
+                seen.insert(place(data)).then(|| data.byte_len() as f64)
+            }
             _ => None,
         })
         .sum()

@@ -8,11 +8,18 @@ use thane_mil::program::{Definition, Function, OpId, ValueId};
 use super::Layer;
 use crate::weight::Stored;
 
-/// The layers of a function: runs of ops between places where at most `n_tensors` values go from what is before to what is
-/// after, and no state is used on both sides. With each, its ops. Inputs of the function are given to every program that uses
-/// them, and a constant counts in each layer that uses it.
+/// The layers of a function: runs of ops between places where at most `n_tensors` values go from
+/// what is before to what is after, and no state is used on both sides. With each, its ops. Inputs
+/// of the function are given to every program that uses them, and a constant counts in each layer
+/// that uses it.
 pub fn layers(f: &Function, n_tensors: usize) -> Vec<(Layer, Range<usize>)> {
-    let ops: Vec<OpId> = f.body().ops.iter().copied().filter(|op| !f.op(*op).def.is_constexpr()).collect();
+    let ops: Vec<OpId> = f
+        .body()
+        .ops
+        .iter()
+        .copied()
+        .filter(|op| !f.op(*op).def.is_constexpr())
+        .collect();
     let uses = Uses::of(f, &ops);
     let mut layers = Vec::new();
     let mut start = 0;
@@ -21,9 +28,18 @@ pub fn layers(f: &Function, n_tensors: usize) -> Vec<(Layer, Range<usize>)> {
         alive.step(f, &uses, at);
         let is_last = at + 1 == ops.len();
         if is_last || alive.n_states == 0 && alive.n_tensors <= n_tensors {
-            let (n_out, out_bytes) = if is_last { (0, 0.0) } else { (alive.n_tensors, alive.bytes) };
+            let (n_out, out_bytes) = if is_last {
+                (0, 0.0)
+            } else {
+                (alive.n_tensors, alive.bytes)
+            };
             let run = start..at + 1;
-            let layer = Layer { n_ops: run.len(), n_out, out_bytes, ..own(f, &uses, &ops[run.clone()]) };
+            let layer = Layer {
+                n_ops: run.len(),
+                n_out,
+                out_bytes,
+                ..own(f, &uses, &ops[run.clone()])
+            };
             layers.push((layer, run));
             start = at + 1;
         }
@@ -45,7 +61,9 @@ impl Uses {
         let mut span: BTreeMap<ValueId, (usize, usize)> = BTreeMap::new();
         for (at, op) in ops.iter().enumerate() {
             for value in f.uses(*op).iter().chain(&f.op(*op).results) {
-                span.entry(*value).and_modify(|s| s.1 = at).or_insert((at, at));
+                span.entry(*value)
+                    .and_modify(|s| s.1 = at)
+                    .or_insert((at, at));
             }
         }
         let (mut first, mut last) = (vec![Vec::new(); ops.len()], vec![Vec::new(); ops.len()]);
@@ -53,7 +71,11 @@ impl Uses {
             first[from].push(value);
             last[to].push(value);
         }
-        Self { first, last, outputs: f.body().outputs.iter().copied().collect() }
+        Self {
+            first,
+            last,
+            outputs: f.body().outputs.iter().copied().collect(),
+        }
     }
 }
 
@@ -92,8 +114,15 @@ fn is_made(f: &Function, value: ValueId) -> bool {
 }
 
 fn bytes(f: &Function, value: ValueId) -> f64 {
-    let Some(t) = f.value(value).ty.tensor() else { return 0.0 };
-    t.shape.iter().map(|d| d.known().unwrap_or(1) as f64).product::<f64>() * t.dtype.bits() as f64 / 8.0
+    let Some(t) = f.value(value).ty.tensor() else {
+        return 0.0;
+    };
+    t.shape
+        .iter()
+        .map(|d| d.known().unwrap_or(1) as f64)
+        .product::<f64>()
+        * t.dtype.bits() as f64
+        / 8.0
 }
 
 /// Weights of some ops, and inputs and outputs of the function that they have to do with.
@@ -108,13 +137,23 @@ fn own(f: &Function, uses: &Uses, ops: &[OpId]) -> Layer {
             match f.value(value).definition {
                 Definition::Input(block) => layer.n_io += usize::from(block == Function::BODY),
                 Definition::Result(by, _) if f.op(by).def.is_constexpr() => {
-                    let bits = f.value(value).ty.tensor().map_or(16, |t| t.dtype.bits()).max(1) as f64;
+                    let bits = f
+                        .value(value)
+                        .ty
+                        .tensor()
+                        .map_or(16, |t| t.dtype.bits())
+                        .max(1) as f64;
                     layer.weight_bytes += bytes(f, value) / bits * Stored::of(f, value).bits;
                 }
                 Definition::Result(..) => {}
             }
         }
-        layer.n_io += f.op(*op).results.iter().filter(|r| uses.outputs.contains(r)).count();
+        layer.n_io += f
+            .op(*op)
+            .results
+            .iter()
+            .filter(|r| uses.outputs.contains(r))
+            .count();
     }
     layer
 }

@@ -1,7 +1,9 @@
-//! Where to cut a chain of layers into programs, so that each keeps under what a program may have and all together cost least.
+//! Where to cut a chain of layers into programs, so that each keeps under what a program may have
+//! and all together cost least.
 //!
-//! A cut costs one more call, and its tensors are written and read again. [`layers`] finds in a function where it can be cut;
-//! [`plan`] chooses among these places, exactly; [`of_function`] does both for a target.
+//! A cut costs one more call, and its tensors are written and read again. [`layers`] finds in a
+//! function where it can be cut; [`plan`] chooses among these places, exactly; [`of_function`] does
+//! both for a target.
 
 mod layers;
 
@@ -101,7 +103,10 @@ impl PartialOrd for Start {
 impl Ord for Start {
     /// The cheapest is the greatest; of equal ones, that with the longest program.
     fn cmp(&self, other: &Self) -> Ordering {
-        other.cost.total_cmp(&self.cost).then(other.at.cmp(&self.at))
+        other
+            .cost
+            .total_cmp(&self.cost)
+            .then(other.at.cmp(&self.at))
     }
 }
 
@@ -114,16 +119,22 @@ struct Sums {
 
 impl Sums {
     fn of(layers: &[Layer]) -> Self {
-        let mut sums = Self { weight_bytes: vec![0.0], n_ops: vec![0], n_io: vec![0] };
+        let mut sums = Self {
+            weight_bytes: vec![0.0],
+            n_ops: vec![0],
+            n_io: vec![0],
+        };
         for (i, layer) in layers.iter().enumerate() {
-            sums.weight_bytes.push(sums.weight_bytes[i] + layer.weight_bytes);
+            sums.weight_bytes
+                .push(sums.weight_bytes[i] + layer.weight_bytes);
             sums.n_ops.push(sums.n_ops[i].saturating_add(layer.n_ops));
             sums.n_io.push(sums.n_io[i].saturating_add(layer.n_io));
         }
         sums
     }
 
-    /// Whether layers have too many weights, ops or ends of the function; a longer run of them has, too.
+    /// Whether layers have too many weights, ops or ends of the function; a longer run of them has,
+    /// too.
     fn is_too_much(&self, run: &Range<usize>, limits: &Limits) -> bool {
         // Sums of floats are off by their last digits.
         let weights = self.weight_bytes[run.end] - self.weight_bytes[run.start];
@@ -134,9 +145,18 @@ impl Sums {
 
     /// Inputs and outputs of a program of these layers.
     fn ends(&self, run: &Range<usize>, layers: &[Layer]) -> usize {
-        let entering = run.start.checked_sub(1).map_or(0, |before| layers[before].n_out);
-        let leaving = if run.end < layers.len() { layers[run.end - 1].n_out } else { 0 };
-        (self.n_io[run.end] - self.n_io[run.start]).saturating_add(entering).saturating_add(leaving)
+        let entering = run
+            .start
+            .checked_sub(1)
+            .map_or(0, |before| layers[before].n_out);
+        let leaving = if run.end < layers.len() {
+            layers[run.end - 1].n_out
+        } else {
+            0
+        };
+        (self.n_io[run.end] - self.n_io[run.start])
+            .saturating_add(entering)
+            .saturating_add(leaving)
     }
 }
 
@@ -166,7 +186,10 @@ pub fn plan(layers: &[Layer], limits: &Limits, costs: &Costs) -> Result<Plan, Ch
         starts.extend(passed_over);
         best.push(found);
         if let Some((cost, _)) = found {
-            starts.push(Start { cost: cost + costs.byte_ms * layers[end - 1].out_bytes, at: end });
+            starts.push(Start {
+                cost: cost + costs.byte_ms * layers[end - 1].out_bytes,
+                at: end,
+            });
         }
     }
     collect(&best)
@@ -185,22 +208,36 @@ pub struct Chunk {
     pub out_bytes: f64,
 }
 
-/// Tensors that may go over a cut: a stream and what all layers share, such as masks and rotary angles.
+/// Tensors that may go over a cut: a stream and what all layers share, such as masks and rotary
+/// angles.
 const MOST_TENSORS: usize = 8;
 /// Inputs and outputs of a program; more were not seen to work.
 const MOST_IO: usize = 64;
 
-/// The programs that a function is best cut into for a target, so that none has more weights than any source doubts.
+/// The programs that a function is best cut into for a target, so that none has more weights than
+/// any source doubts.
 pub fn of_function(f: &Function, target: &Target) -> Result<Vec<Chunk>, ChunkError> {
     let chip = target.chip;
-    let limits =
-        Limits { weight_bytes: target.release.program_bytes(target.is_mobile()).low, n_ops: usize::MAX, n_io: MOST_IO };
+    let limits = Limits {
+        weight_bytes: target.release.program_bytes(target.is_mobile()).low,
+        n_ops: usize::MAX,
+        n_io: MOST_IO,
+    };
     // Written by one program, read by the next.
     let byte_ms = 2.0 / (chip.activation_gbps.value * 1e6);
-    let costs = Costs { call_ms: chip.dispatch_seconds(target.route, 0.0) * 1e3, byte_ms };
+    let costs = Costs {
+        call_ms: chip.dispatch_seconds(target.route, 0.0) * 1e3,
+        byte_ms,
+    };
     let found = layers(f, MOST_TENSORS);
     let only: Vec<Layer> = found.iter().map(|(layer, _)| *layer).collect();
-    let ops: Vec<OpId> = f.body().ops.iter().copied().filter(|op| !f.op(*op).def.is_constexpr()).collect();
+    let ops: Vec<OpId> = f
+        .body()
+        .ops
+        .iter()
+        .copied()
+        .filter(|op| !f.op(*op).def.is_constexpr())
+        .collect();
     let chunk = |run: Range<usize>| {
         let last = run.end - 1;
         let sum = |of: &dyn Fn(&Layer) -> f64| only[run.clone()].iter().map(of).sum::<f64>();
@@ -211,12 +248,20 @@ pub fn of_function(f: &Function, target: &Target) -> Result<Vec<Chunk>, ChunkErr
             out_bytes: only[last].out_bytes,
         }
     };
-    Ok(plan(&only, &limits, &costs)?.chunks.into_iter().map(chunk).collect())
+    Ok(plan(&only, &limits, &costs)?
+        .chunks
+        .into_iter()
+        .map(chunk)
+        .collect())
 }
 
 fn collect(best: &[Option<(f64, usize)>]) -> Result<Plan, ChunkError> {
     let mut end = best.len() - 1;
-    let Some((cost_ms, _)) = best[end] else { return Err(ChunkError::TooManyEnds { layer: end.saturating_sub(1) }) };
+    let Some((cost_ms, _)) = best[end] else {
+        return Err(ChunkError::TooManyEnds {
+            layer: end.saturating_sub(1),
+        });
+    };
     let mut chunks = Vec::new();
     while let (1.., Some((_, start))) = (end, best[end]) {
         chunks.push(start..end);
@@ -243,7 +288,10 @@ fn check(layers: &[Layer], limits: &Limits) -> Result<(), ChunkError> {
 mod tests {
     use super::*;
 
-    const COSTS: Costs = Costs { call_ms: 0.3, byte_ms: 0.01 };
+    const COSTS: Costs = Costs {
+        call_ms: 0.3,
+        byte_ms: 0.01,
+    };
 
     /// The least over all ways to cut, costed as the module says.
     fn least(layers: &[Layer], limits: &Limits) -> Option<f64> {
@@ -257,7 +305,11 @@ mod tests {
                     continue;
                 }
                 let run = &layers[start..end];
-                let entering = if start > 0 { layers[start - 1].n_out } else { 0 };
+                let entering = if start > 0 {
+                    layers[start - 1].n_out
+                } else {
+                    0
+                };
                 let leaving = if end < n { layers[end - 1].n_out } else { 0 };
                 let io: usize = run.iter().map(|l| l.n_io).sum::<usize>() + entering + leaving;
                 let fits = run.iter().map(|l| l.weight_bytes).sum::<f64>() <= limits.weight_bytes
@@ -266,7 +318,12 @@ mod tests {
                 if !fits {
                     return None;
                 }
-                cost += COSTS.call_ms + if end < n { COSTS.byte_ms * layers[end - 1].out_bytes } else { 0.0 };
+                cost += COSTS.call_ms
+                    + if end < n {
+                        COSTS.byte_ms * layers[end - 1].out_bytes
+                    } else {
+                        0.0
+                    };
                 start = end;
             }
             Some(cost)
@@ -278,7 +335,9 @@ mod tests {
     fn no_way_to_cut_is_cheaper() {
         let mut seed = 7u64;
         let mut random = move |n: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) % n
         };
         let mut n_possible = 0;
@@ -300,8 +359,14 @@ mod tests {
             match (plan(&layers, &limits, &COSTS), least(&layers, &limits)) {
                 (Ok(found), Some(cost)) => {
                     n_possible += 1;
-                    assert!((found.cost_ms - cost).abs() < 1e-9, "round {round}: {found:?}, the least is {cost}");
-                    assert_eq!(found.chunks.iter().map(|c| c.len()).sum::<usize>(), layers.len());
+                    assert!(
+                        (found.cost_ms - cost).abs() < 1e-9,
+                        "round {round}: {found:?}, the least is {cost}"
+                    );
+                    assert_eq!(
+                        found.chunks.iter().map(|c| c.len()).sum::<usize>(),
+                        layers.len()
+                    );
                 }
                 (Err(_), None) => {}
                 (found, least) => panic!("round {round}: {found:?} and {least:?}"),
@@ -312,8 +377,21 @@ mod tests {
 
     #[test]
     fn a_long_chain_is_cut_evenly() {
-        let layers = vec![Layer { weight_bytes: 1.0, n_ops: 3, n_io: 0, n_out: 1, out_bytes: 1.0 }; 20_000];
-        let limits = Limits { weight_bytes: 5000.0, n_ops: usize::MAX, n_io: 4 };
+        let layers = vec![
+            Layer {
+                weight_bytes: 1.0,
+                n_ops: 3,
+                n_io: 0,
+                n_out: 1,
+                out_bytes: 1.0
+            };
+            20_000
+        ];
+        let limits = Limits {
+            weight_bytes: 5000.0,
+            n_ops: usize::MAX,
+            n_io: 4,
+        };
         let found = plan(&layers, &limits, &COSTS).unwrap();
         assert_eq!(found.chunks.len(), 4);
         assert!((found.cost_ms - (4.0 * 0.3 + 3.0 * 0.01)).abs() < 1e-9);
@@ -321,13 +399,48 @@ mod tests {
 
     #[test]
     fn what_cannot_be_cut_is_named() {
-        let limits = Limits { weight_bytes: 5.0, n_ops: 5, n_io: 3 };
-        let layer = Layer { weight_bytes: 1.0, n_ops: 1, n_io: 1, n_out: 1, out_bytes: 1.0 };
+        let limits = Limits {
+            weight_bytes: 5.0,
+            n_ops: 5,
+            n_io: 3,
+        };
+        let layer = Layer {
+            weight_bytes: 1.0,
+            n_ops: 1,
+            n_io: 1,
+            n_out: 1,
+            out_bytes: 1.0,
+        };
         let cases = [
-            (vec![layer, Layer { weight_bytes: 6.0, ..layer }], "layer 1 alone has more weights"),
-            (vec![Layer { n_ops: 6, ..layer }], "layer 0 alone has more ops"),
-            (vec![Layer { n_io: 4, ..layer }], "layer 0 alone has more inputs and outputs"),
-            (vec![Layer { n_io: 2, n_out: 2, ..layer }; 2], "layers up to 1 are cut"),
+            (
+                vec![
+                    layer,
+                    Layer {
+                        weight_bytes: 6.0,
+                        ..layer
+                    },
+                ],
+                "layer 1 alone has more weights",
+            ),
+            (
+                vec![Layer { n_ops: 6, ..layer }],
+                "layer 0 alone has more ops",
+            ),
+            (
+                vec![Layer { n_io: 4, ..layer }],
+                "layer 0 alone has more inputs and outputs",
+            ),
+            (
+                vec![
+                    Layer {
+                        n_io: 2,
+                        n_out: 2,
+                        ..layer
+                    };
+                    2
+                ],
+                "layers up to 1 are cut",
+            ),
         ];
         for (layers, text) in cases {
             let said = plan(&layers, &limits, &COSTS).unwrap_err().to_string();

@@ -1,9 +1,10 @@
 //! The chips that a cost is predicted for: a row of numbers each, and how each number is known.
 //!
-//! Bandwidths of weights are those of anemll-bench; peaks, dispatch and activations those of the M6 microarchitecture study
-//! (751K), ANEForge, maderix/ANE and qwen-ane, on macOS 15 to 27, as they published them. None was measured here. Where a
-//! source gives a range, its middle stands here. What nobody published for a chip is taken from a kindred one and
-//! [`Evidence::Inferred`]. What a generation shares is in [`Family`].
+//! Bandwidths of weights are those of anemll-bench; peaks, dispatch and activations those of the M6
+//! microarchitecture study (751K), ANEForge, maderix/ANE and qwen-ane, on macOS 15 to 27, as they
+//! published them. None was measured here. Where a source gives a range, its middle stands here.
+//! What nobody published for a chip is taken from a kindred one and [`Evidence::Inferred`]. What a
+//! generation shares is in [`Family`].
 
 mod table;
 
@@ -11,7 +12,8 @@ use super::{Evidence, Family, Figure, Route, System};
 
 pub use table::CHIPS;
 
-/// Chips of iPads. Source: Apple's specifications of iPad, iPad mini, iPad Air and iPad Pro, 2020 to 2025.
+/// Chips of iPads. Source: Apple's specifications of iPad, iPad mini, iPad Air and iPad Pro, 2020
+/// to 2025.
 const IN_IPADS: [&str; 9] = ["m1", "m2", "m3", "m4", "m5", "a14", "a15", "a16", "a17-pro"];
 
 /// What a cost is computed from.
@@ -31,7 +33,8 @@ pub struct Chip {
     pub engines: u8,
     /// Cores of the GPU, of the largest version.
     pub gpu_cores: u8,
-    /// fp16 products of one engine at their best, in 10^12 operations/s; a multiplication and an addition are two.
+    /// fp16 products of one engine at their best, in 10^12 operations/s; a multiplication and an
+    /// addition are two.
     pub peak_tflops: Figure,
     /// Products of int8 weights and int8 activations, of one engine, in 10^12 operations/s.
     pub int8_tops: Option<Figure>,
@@ -47,7 +50,8 @@ pub struct Chip {
     pub dispatch_us: Figure,
     /// What a call straight to the engine costs before it does anything, in microseconds.
     pub direct_us: Figure,
-    /// How much more it costs to notice the end of a long call, in microseconds: the waiting CPU falls asleep.
+    /// How much more it costs to notice the end of a long call, in microseconds: the waiting CPU
+    /// falls asleep.
     pub idle_us: Figure,
 }
 
@@ -55,17 +59,27 @@ impl Chip {
     /// The chip of that name, in capitals or not; `M4 Max` is `m4-max` too.
     pub fn from_name(name: &str) -> Option<&'static Self> {
         let name = name.trim().replace([' ', '_'], "-");
-        CHIPS.iter().find(|chip| chip.name.eq_ignore_ascii_case(&name))
+        CHIPS
+            .iter()
+            .find(|chip| chip.name.eq_ignore_ascii_case(&name))
     }
 
-    /// The chip that a text names as people write it: `M4 Max`, `iPhone 17 Pro (A19 Pro)`, `M6 single ANE`, `M1 (Air)`.
+    /// The chip that a text names as people write it: `M4 Max`, `iPhone 17 Pro (A19 Pro)`,
+    /// `M6 single ANE`, `M1 (Air)`.
     pub fn from_marketing(text: &str) -> Option<&'static Self> {
-        let text: Vec<String> = text.split(|c: char| !c.is_ascii_alphanumeric()).map(str::to_ascii_lowercase).collect();
+        let text: Vec<String> = text
+            .split(|c: char| !c.is_ascii_alphanumeric())
+            .map(str::to_ascii_lowercase)
+            .collect();
         let names = |chip: &Chip| {
             let name: Vec<&str> = chip.name.split('-').collect();
-            text.windows(name.len()).any(|words| words.iter().zip(&name).all(|(a, b)| a == b))
+            text.windows(name.len())
+                .any(|words| words.iter().zip(&name).all(|(a, b)| a == b))
         };
-        CHIPS.iter().filter(|chip| names(chip)).max_by_key(|chip| chip.name.len())
+        CHIPS
+            .iter()
+            .filter(|chip| names(chip))
+            .max_by_key(|chip| chip.name.len())
     }
 
     /// Whether a device with it runs this system.
@@ -107,7 +121,11 @@ impl Chip {
 
     /// Its numbers that were not measured on it, by the names of the fields.
     pub fn inferred(&self) -> Vec<&'static str> {
-        self.figures().into_iter().filter(|(_, f)| f.evidence == Evidence::Inferred).map(|(name, _)| name).collect()
+        self.figures()
+            .into_iter()
+            .filter(|(_, f)| f.evidence == Evidence::Inferred)
+            .map(|(name, _)| name)
+            .collect()
     }
 }
 
@@ -128,7 +146,11 @@ mod tests {
             ("M-series (M5?)", "m5"),
         ];
         for (text, name) in cases {
-            assert_eq!(Chip::from_marketing(text).map(|c| c.name), Some(name), "{text}");
+            assert_eq!(
+                Chip::from_marketing(text).map(|c| c.name),
+                Some(name),
+                "{text}"
+            );
         }
         for text in ["Mac Studio", "", "iPhone 13", "M55"] {
             assert_eq!(Chip::from_marketing(text), None, "{text}");
@@ -140,7 +162,8 @@ mod tests {
         for chip in CHIPS {
             for (name, f) in chip.figures() {
                 assert!(!f.source.is_empty(), "{} {name}", chip.name);
-                let inside = f.low <= f.value && f.value <= f.high && f.low >= 0.0 && f.high.is_finite();
+                let inside =
+                    f.low <= f.value && f.value <= f.high && f.low >= 0.0 && f.high.is_finite();
                 assert!(inside, "{} {name}: {f:?}", chip.name);
             }
             assert_eq!(chip.generation, chip.family.number, "{}", chip.name);
@@ -152,6 +175,9 @@ mod tests {
     fn a_long_call_is_noticed_later() {
         let m6 = Chip::from_name("m6").expect("a row");
         let us = |busy| m6.dispatch_seconds(Route::CoreMl, busy) * 1e6;
-        assert!((us(0.0) - 160.0).abs() < 1e-9 && (us(1.0) - 355.0).abs() < 1e-9, "0.16 to 0.36 ms");
+        assert!(
+            (us(0.0) - 160.0).abs() < 1e-9 && (us(1.0) - 355.0).abs() < 1e-9,
+            "0.16 to 0.36 ms"
+        );
     }
 }

@@ -17,7 +17,12 @@ const fn kin(value: f64, low: f64, high: f64) -> Figure {
 }
 
 /// A row of a generation, with what is known of its M chip.
-const fn base(name: &'static str, marketing: &'static str, arch: &'static str, family: &'static Family) -> Chip {
+const fn base(
+    name: &'static str,
+    marketing: &'static str,
+    arch: &'static str,
+    family: &'static Family,
+) -> Chip {
     Chip {
         name,
         marketing,
@@ -40,8 +45,18 @@ const fn base(name: &'static str, marketing: &'static str, arch: &'static str, f
 
 const M1: Chip = Chip {
     gpu_cores: 8,
-    peak_tflops: Figure::measured(12.0, 9.6, 12.5, "companion book of ANEForge: slope of convolutions"),
-    weight_gbps: Figure::measured(55.0, 51.0, 60.9, "anemll-bench 54.6 to 60.9; companion book 51"),
+    peak_tflops: Figure::measured(
+        12.0,
+        9.6,
+        12.5,
+        "companion book of ANEForge: slope of convolutions",
+    ),
+    weight_gbps: Figure::measured(
+        55.0,
+        51.0,
+        60.9,
+        "anemll-bench 54.6 to 60.9; companion book 51",
+    ),
     activation_gbps: Figure::measured(24.0, 20.0, 30.0, "companion book of ANEForge"),
     dispatch_us: Figure::measured(205.0, 190.0, 220.0, "ANEForge's fit and companion book"),
     direct_us: Figure::measured(185.0, 165.0, 220.0, "ANEForge, M1 and M1 Max, e5rt"),
@@ -49,7 +64,12 @@ const M1: Chip = Chip {
 };
 
 const M2: Chip = Chip {
-    peak_tflops: Figure::inferred(16.5, 15.8, 17.2, "marketing 15.8; Espresso's segmenter 17.2"),
+    peak_tflops: Figure::inferred(
+        16.5,
+        15.8,
+        17.2,
+        "marketing 15.8; Espresso's segmenter 17.2",
+    ),
     weight_gbps: weights(60.5),
     dispatch_us: Figure::measured(150.0, 120.0, 180.0, "ANEForge"),
     direct_us: Figure::measured(105.0, 95.0, 115.0, "ANEForge, M2 Pro"),
@@ -57,19 +77,40 @@ const M2: Chip = Chip {
 };
 
 const M3: Chip = Chip {
-    peak_tflops: Figure::measured(15.9, 15.0, 16.8, "maderix/ANE, M3 Pro: 16.8 best, 15.0 sustained"),
+    peak_tflops: Figure::measured(
+        15.9,
+        15.0,
+        16.8,
+        "maderix/ANE, M3 Pro: 16.8 best, 15.0 sustained",
+    ),
     weight_gbps: weights(63.1),
-    // Between the 95 of M4 and 320 to 750 with conversions on the host, M3 Max (field guide of skyfallsin).
-    direct_us: Figure::inferred(200.0, 90.0, 500.0, "between M4's, and 320 to 750 with conversions on the host"),
+    // Between the 95 of M4 and 320 to 750 with conversions on the host, M3 Max (field guide of
+    // skyfallsin).
+    direct_us: Figure::inferred(
+        200.0,
+        90.0,
+        500.0,
+        "between M4's, and 320 to 750 with conversions on the host",
+    ),
     ..base("m3", "M3", "h15g", &H15)
 };
 
 const M4: Chip = Chip {
     peak_tflops: Figure::measured(18.8, 18.5, 19.0, "maderix/ANE and M6 study"),
-    int8_tops: Some(Figure::measured(36.6, 35.1, 38.2, "maderix/ANE and M6 study")),
+    int8_tops: Some(Figure::measured(
+        36.6,
+        35.1,
+        38.2,
+        "maderix/ANE and M6 study",
+    )),
     weight_gbps: Figure::measured(65.0, 62.0, 67.0, "anemll-bench 64.2, M6 study 67"),
     activation_gbps: kin(35.0, 24.0, 60.0),
-    local_gbps: Figure::measured(123.0, 100.0, 160.0, "maderix/ANE: 64 channels over 128x128 at 3.92 TFLOP/s"),
+    local_gbps: Figure::measured(
+        123.0,
+        100.0,
+        160.0,
+        "maderix/ANE: 64 channels over 128x128 at 3.92 TFLOP/s",
+    ),
     dispatch_us: Figure::measured(90.0, 80.0, 110.0, "M6 study: 0.09 to 0.16 ms"),
     direct_us: Figure::measured(90.0, 60.0, 100.0, "maderix/ANE"),
     idle_us: Figure::measured(70.0, 40.0, 80.0, "M6 study: 0.09 to 0.16 ms"),
@@ -77,11 +118,26 @@ const M4: Chip = Chip {
 };
 
 const M5: Chip = Chip {
-    peak_tflops: Figure::measured(15.2, 14.5, 16.0, "maderix/ANE, chains; 12.4 at 64 positions"),
+    peak_tflops: Figure::measured(
+        15.2,
+        14.5,
+        16.0,
+        "maderix/ANE, chains; 12.4 at 64 positions",
+    ),
     int8_tops: Some(kin(28.0, 25.0, 36.8)),
     weight_gbps: Figure::measured(70.2, 66.0, 145.0, "anemll-bench 70.2; companion book 145"),
-    activation_gbps: Figure::measured(107.0, 24.0, 136.0, "ane-bridge-rs 107 to 136; companion book 24"),
-    local_gbps: Figure::measured(120.0, 107.0, 148.0, "ane-bridge-rs, depthwise chains, macOS 26"),
+    activation_gbps: Figure::measured(
+        107.0,
+        24.0,
+        136.0,
+        "ane-bridge-rs 107 to 136; companion book 24",
+    ),
+    local_gbps: Figure::measured(
+        120.0,
+        107.0,
+        148.0,
+        "ane-bridge-rs, depthwise chains, macOS 26",
+    ),
     dispatch_us: kin(100.0, 80.0, 130.0),
     direct_us: Figure::measured(65.0, 50.0, 80.0, "maderix/ANE and ane-bridge-rs"),
     ..base("m5", "M5", "h17", &H17)
@@ -90,8 +146,18 @@ const M5: Chip = Chip {
 const M5_MAX: Chip = Chip {
     gpu_cores: 40,
     peak_tflops: Figure::measured(20.3, 18.7, 20.6, "qwen-ane, int4 weights, macOS 27"),
-    int8_tops: Some(Figure::measured(36.8, 30.6, 38.0, "qwen-ane, 512 channels over 64x64, macOS 27")),
-    weight_gbps: Figure::measured(150.0, 111.0, 171.0, "qwen-ane 111 to 171 by shape; ANEForge 143 on M5 Pro"),
+    int8_tops: Some(Figure::measured(
+        36.8,
+        30.6,
+        38.0,
+        "qwen-ane, 512 channels over 64x64, macOS 27",
+    )),
+    weight_gbps: Figure::measured(
+        150.0,
+        111.0,
+        171.0,
+        "qwen-ane 111 to 171 by shape; ANEForge 143 on M5 Pro",
+    ),
     activation_gbps: Figure::measured(70.0, 40.0, 100.0, "qwen-ane, surfaces"),
     dispatch_us: kin(100.0, 80.0, 130.0),
     direct_us: Figure::measured(95.0, 75.0, 115.0, "qwen-ane, median of 65 min"),
@@ -110,23 +176,72 @@ const A18_PRO: Chip = Chip {
 /// Every chip: Macs in the order of their age, then phones.
 pub static CHIPS: &[Chip] = &[
     M1,
-    Chip { name: "m1-pro", marketing: "M1 Pro", gpu_cores: 16, weight_gbps: weights(54.9), ..M1 },
-    Chip { name: "m1-max", marketing: "M1 Max", gpu_cores: 32, weight_gbps: weights(54.6), ..M1 },
+    Chip {
+        name: "m1-pro",
+        marketing: "M1 Pro",
+        gpu_cores: 16,
+        weight_gbps: weights(54.9),
+        ..M1
+    },
+    Chip {
+        name: "m1-max",
+        marketing: "M1 Max",
+        gpu_cores: 32,
+        weight_gbps: weights(54.6),
+        ..M1
+    },
     // Two dies; one model uses one engine.
-    Chip { name: "m1-ultra", marketing: "M1 Ultra", gpu_cores: 64, weight_gbps: weights(54.7), ..M1 },
+    Chip {
+        name: "m1-ultra",
+        marketing: "M1 Ultra",
+        gpu_cores: 64,
+        weight_gbps: weights(54.7),
+        ..M1
+    },
     M2,
     Chip {
         name: "m2-pro",
         marketing: "M2 Pro",
         gpu_cores: 19,
-        weight_gbps: Figure::measured(57.0, 48.0, 60.5, "between ANEForge's fit, 48, and anemll-bench's M2"),
+        weight_gbps: Figure::measured(
+            57.0,
+            48.0,
+            60.5,
+            "between ANEForge's fit, 48, and anemll-bench's M2",
+        ),
         ..M2
     },
-    Chip { name: "m2-max", marketing: "M2 Max", gpu_cores: 38, weight_gbps: weights(62.0), ..M2 },
-    Chip { name: "m2-ultra", marketing: "M2 Ultra", gpu_cores: 76, weight_gbps: weights(61.7), ..M2 },
+    Chip {
+        name: "m2-max",
+        marketing: "M2 Max",
+        gpu_cores: 38,
+        weight_gbps: weights(62.0),
+        ..M2
+    },
+    Chip {
+        name: "m2-ultra",
+        marketing: "M2 Ultra",
+        gpu_cores: 76,
+        weight_gbps: weights(61.7),
+        ..M2
+    },
     M3,
-    Chip { name: "m3-pro", marketing: "M3 Pro", arch: "h15", gpu_cores: 18, weight_gbps: kin(63.0, 55.0, 125.0), ..M3 },
-    Chip { name: "m3-max", marketing: "M3 Max", arch: "h15c?", gpu_cores: 40, weight_gbps: weights(120.2), ..M3 },
+    Chip {
+        name: "m3-pro",
+        marketing: "M3 Pro",
+        arch: "h15",
+        gpu_cores: 18,
+        weight_gbps: kin(63.0, 55.0, 125.0),
+        ..M3
+    },
+    Chip {
+        name: "m3-max",
+        marketing: "M3 Max",
+        arch: "h15c?",
+        gpu_cores: 40,
+        weight_gbps: weights(120.2),
+        ..M3
+    },
     Chip {
         name: "m3-ultra",
         marketing: "M3 Ultra",
@@ -160,23 +275,48 @@ pub static CHIPS: &[Chip] = &[
         marketing: "M5 Pro",
         arch: "h17s?",
         gpu_cores: 20,
-        weight_gbps: Figure::measured(150.0, 113.0, 156.0, "ANEForge 113 to 156 by shape; cadamcat"),
+        weight_gbps: Figure::measured(
+            150.0,
+            113.0,
+            156.0,
+            "ANEForge 113 to 156 by shape; cadamcat",
+        ),
         direct_us: Figure::measured(85.0, 55.0, 110.0, "ANEForge, e5rt"),
         ..M5_MAX
     },
     M5_MAX,
     Chip {
         engines: 2,
-        peak_tflops: Figure::measured(20.6, 19.7, 21.1, "M6 study: 20.6 of one engine, 39.5 of both"),
+        peak_tflops: Figure::measured(
+            20.6,
+            19.7,
+            21.1,
+            "M6 study: 20.6 of one engine, 39.5 of both",
+        ),
         int8_tops: Some(Figure::measured(27.5, 19.3, 31.0, "M6 study, 1x1 kernels")),
         weight_gbps: Figure::measured(150.0, 125.0, 160.0, "M6 study; both engines share it"),
         // 52 us more a call for 2 MB more of inputs, of which the later completion is a quarter.
-        activation_gbps: Figure::measured(52.0, 35.0, 79.0, "M6 study: 35 to 40 an engine, 79 out of its cache"),
-        local_gbps: Figure::inferred(297.0, 200.0, 490.0, "M6 study: 64 channels over 128x128 at 9.5 TFLOP/s"),
+        activation_gbps: Figure::measured(
+            52.0,
+            35.0,
+            79.0,
+            "M6 study: 35 to 40 an engine, 79 out of its cache",
+        ),
+        local_gbps: Figure::inferred(
+            297.0,
+            200.0,
+            490.0,
+            "M6 study: 64 channels over 128x128 at 9.5 TFLOP/s",
+        ),
         element_gps: Figure::measured(61.0, 55.0, 121.5, "M6 study: 121.5 of one op, 61 fused"),
         dispatch_us: Figure::measured(160.0, 130.0, 180.0, "M6 study: 0.16 to 0.36 ms"),
         direct_us: kin(100.0, 60.0, 160.0),
-        idle_us: Figure::measured(195.0, 150.0, 200.0, "M6 study: completion takes 130 to 325 us"),
+        idle_us: Figure::measured(
+            195.0,
+            150.0,
+            200.0,
+            "M6 study: completion takes 130 to 325 us",
+        ),
         ..base("m6", "M6", "h18g", &H18)
     },
     Chip {
@@ -188,8 +328,22 @@ pub static CHIPS: &[Chip] = &[
         peak_tflops: kin(11.0, 9.0, 12.0),
         ..M1
     },
-    Chip { name: "a15", marketing: "A15", arch: "h14", gpu_cores: 5, weight_gbps: kin(34.0, 25.0, 45.0), ..M2 },
-    Chip { name: "a16", marketing: "A16", arch: "h15", gpu_cores: 5, weight_gbps: kin(45.0, 35.0, 55.0), ..M3 },
+    Chip {
+        name: "a15",
+        marketing: "A15",
+        arch: "h14",
+        gpu_cores: 5,
+        weight_gbps: kin(34.0, 25.0, 45.0),
+        ..M2
+    },
+    Chip {
+        name: "a16",
+        marketing: "A16",
+        arch: "h15",
+        gpu_cores: 5,
+        weight_gbps: kin(45.0, 35.0, 55.0),
+        ..M3
+    },
     Chip {
         name: "a17-pro",
         marketing: "A17 Pro",
@@ -200,8 +354,27 @@ pub static CHIPS: &[Chip] = &[
         dispatch_us: kin(150.0, 90.0, 500.0),
         ..M4
     },
-    Chip { name: "a18", marketing: "A18", gpu_cores: 5, ..A18_PRO },
+    Chip {
+        name: "a18",
+        marketing: "A18",
+        gpu_cores: 5,
+        ..A18_PRO
+    },
     A18_PRO,
-    Chip { name: "a19", marketing: "A19", arch: "h18?", generation: 18, family: &H18, ..A18_PRO },
-    Chip { name: "a19-pro", marketing: "A19 Pro", arch: "h18?", generation: 18, family: &H18, ..A18_PRO },
+    Chip {
+        name: "a19",
+        marketing: "A19",
+        arch: "h18?",
+        generation: 18,
+        family: &H18,
+        ..A18_PRO
+    },
+    Chip {
+        name: "a19-pro",
+        marketing: "A19 Pro",
+        arch: "h18?",
+        generation: 18,
+        family: &H18,
+        ..A18_PRO
+    },
 ];

@@ -7,8 +7,16 @@ use super::signal::Channels;
 use super::{Kind, is_float, users};
 
 /// Ops that compare.
-const COMPARE: &[&str] =
-    &["greater", "greater_equal", "less", "less_equal", "equal", "not_equal", "maximum", "minimum"];
+const COMPARE: &[&str] = &[
+    "greater",
+    "greater_equal",
+    "less",
+    "less_equal",
+    "equal",
+    "not_equal",
+    "maximum",
+    "minimum",
+];
 /// Ops with an edge in their domain.
 const EDGED: &[&str] = &[
     "clip",
@@ -63,8 +71,18 @@ pub fn compared(f: &Function) -> Vec<f32> {
         if !(is_edged(op) || matches!(op.def.name, "add" | "sub") && leads(op)) {
             continue;
         }
-        let is_few = |l: &&Literal| l.ty().tensor().and_then(|t| t.n_elements()).is_some_and(|n| n <= 4);
-        let literals = op.args.iter().flatten().filter_map(|arg| literal(f, arg)).filter(is_few);
+        let is_few = |l: &&Literal| {
+            l.ty()
+                .tensor()
+                .and_then(|t| t.n_elements())
+                .is_some_and(|n| n <= 4)
+        };
+        let literals = op
+            .args
+            .iter()
+            .flatten()
+            .filter_map(|arg| literal(f, arg))
+            .filter(is_few);
         found.extend(literals.filter_map(|l| l.to_floats()).flatten());
     }
     found.retain(|c| c.is_finite());
@@ -83,7 +101,9 @@ pub fn along_channels(f: &Function) -> Vec<Channels> {
         if !matches!(kinds.get(input), Some(Kind::Number)) {
             continue;
         }
-        let Some(shape) = f.value(*input).ty.tensor().and_then(|t| t.known_shape()) else { continue };
+        let Some(shape) = f.value(*input).ty.tensor().and_then(|t| t.known_shape()) else {
+            continue;
+        };
         let found = centers(f, &users, *input, &shape, FURTHEST);
         for (at, center) in found.into_iter().take(MOST_CHANNELS).enumerate() {
             if sets.len() <= at {
@@ -98,8 +118,16 @@ pub fn along_channels(f: &Function) -> Vec<Channels> {
 type Center = (Vec<usize>, Vec<f32>);
 
 /// What a value is centered at where constants along axes are taken from it or divide it.
-fn centers(f: &Function, users: &[Vec<OpId>], value: ValueId, shape: &[usize], left: usize) -> Vec<Center> {
-    let Some(left) = left.checked_sub(1) else { return Vec::new() };
+fn centers(
+    f: &Function,
+    users: &[Vec<OpId>],
+    value: ValueId,
+    shape: &[usize],
+    left: usize,
+) -> Vec<Center> {
+    let Some(left) = left.checked_sub(1) else {
+        return Vec::new();
+    };
     let mut found = Vec::new();
     for id in users[value.index()].iter().take(16) {
         let op = f.op(*id);
@@ -117,15 +145,25 @@ fn center(f: &Function, op: &Op, value: ValueId, shape: &[usize]) -> Option<Cent
     let name = op.def.name;
     if name == "batch_norm" {
         let mean = f.literal_arg(op, "mean")?.to_floats()?;
-        let along = shape.iter().enumerate().map(|(i, n)| if i == 1 { *n } else { 1 });
+        let along = shape
+            .iter()
+            .enumerate()
+            .map(|(i, n)| if i == 1 { *n } else { 1 });
         let along: Vec<usize> = along.collect();
         return (shape.get(1) == Some(&mean.len())).then_some((along, mean));
     }
-    let is_linear = matches!(name, "add" | "sub" | "mul" | "real_div" | "floor_div" | "mod");
+    let is_linear = matches!(
+        name,
+        "add" | "sub" | "mul" | "real_div" | "floor_div" | "mod"
+    );
     if !is_linear && !COMPARE.contains(&name) {
         return None;
     }
-    let other = if op.value_arg("x") == Some(value) { "y" } else { "x" };
+    let other = if op.value_arg("x") == Some(value) {
+        "y"
+    } else {
+        "x"
+    };
     let constant = literal(f, op.arg(other)?)?;
     let ty = constant.ty();
     let ty = ty.tensor().filter(|t| is_float(t.dtype))?;

@@ -32,10 +32,26 @@ pub enum Kind {
 }
 
 /// Ops that hand an index on as it is.
-const CARRY: &[&str] =
-    &["cast", "reshape", "expand_dims", "squeeze", "identity", "transpose", "add", "maximum", "select"];
+const CARRY: &[&str] = &[
+    "cast",
+    "reshape",
+    "expand_dims",
+    "squeeze",
+    "identity",
+    "transpose",
+    "add",
+    "maximum",
+    "select",
+];
 /// Those of them that change no number.
-const SAME: &[&str] = &["cast", "reshape", "expand_dims", "squeeze", "identity", "transpose"];
+const SAME: &[&str] = &[
+    "cast",
+    "reshape",
+    "expand_dims",
+    "squeeze",
+    "identity",
+    "transpose",
+];
 /// Ops that take an integer of any size, and give another or what is no integer.
 const ARITHMETIC: &[&str] = &[
     "cast",
@@ -73,7 +89,9 @@ impl Kind {
     pub fn all(f: &Function) -> HashMap<ValueId, Self> {
         let users = users(f);
         let of = |v: &ValueId| {
-            let Type::Tensor(ty) = &f.value(*v).ty else { return None };
+            let Type::Tensor(ty) = &f.value(*v).ty else {
+                return None;
+            };
             Some((*v, Self::of(f, &users, *v, ty.dtype)))
         };
         f.body().inputs.iter().filter_map(of).collect()
@@ -88,8 +106,12 @@ impl Kind {
             _ if is_mask => Self::Truth,
             _ => match bound(f, users, input, FURTHEST) {
                 Some(n) => {
-                    let takes_negative = dtype.name().starts_with("int") && is_only_index(f, users, input);
-                    Self::Index { n: n.max(1), takes_negative }
+                    let takes_negative =
+                        dtype.name().starts_with("int") && is_only_index(f, users, input);
+                    Self::Index {
+                        n: n.max(1),
+                        takes_negative,
+                    }
                 }
                 None if is_computed_with(f, users, input) => Self::Integer,
                 None => Self::Few,
@@ -108,12 +130,27 @@ fn bound(f: &Function, users: &[Vec<OpId>], value: ValueId, left: usize) -> Opti
     let left = left.checked_sub(1)?;
     let of = |id: &OpId| {
         let op = f.op(*id);
-        let dim = |name: &str, axis: usize| f.value(op.value_arg(name)?).ty.tensor_or_state()?.shape.get(axis)?.known();
-        let axis = f.literal_arg(op, "axis").and_then(|l| l.to_ints()?.first().copied()).unwrap_or(0);
-        let rank = op.value_arg("x").and_then(|x| Some(f.value(x).ty.tensor()?.rank())).unwrap_or(0);
+        let dim = |name: &str, axis: usize| {
+            f.value(op.value_arg(name)?)
+                .ty
+                .tensor_or_state()?
+                .shape
+                .get(axis)?
+                .known()
+        };
+        let axis = f
+            .literal_arg(op, "axis")
+            .and_then(|l| l.to_ints()?.first().copied())
+            .unwrap_or(0);
+        let rank = op
+            .value_arg("x")
+            .and_then(|x| Some(f.value(x).ty.tensor()?.rank()))
+            .unwrap_or(0);
         let axis = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).ok()?;
         match op.def.name {
-            "gather" | "gather_along_axis" if op.value_arg("indices") == Some(value) => dim("x", axis),
+            "gather" | "gather_along_axis" if op.value_arg("indices") == Some(value) => {
+                dim("x", axis)
+            }
             "gather_nd" if op.value_arg("indices") == Some(value) => {
                 let shape = &f.value(op.value_arg("x")?).ty.tensor()?.shape;
                 shape.iter().filter_map(|d| d.known()).min()
@@ -151,7 +188,9 @@ fn is_computed_with(f: &Function, users: &[Vec<OpId>], input: ValueId) -> bool {
         for id in &users[value.index()] {
             let op = f.op(*id);
             let is_shape = ["begin", "end", "size", "reps", "shape", "axes", "stride"];
-            let is_shape = is_shape.iter().any(|name| op.value_arg(name) == Some(value));
+            let is_shape = is_shape
+                .iter()
+                .any(|name| op.value_arg(name) == Some(value));
             if !ARITHMETIC.contains(&op.def.name) || is_shape {
                 return false;
             }
@@ -176,7 +215,10 @@ pub struct Slice {
 impl Slice {
     /// Every slice of a function that inputs place.
     pub fn all(f: &Function) -> Vec<Self> {
-        f.all_ops().into_iter().filter_map(|id| Self::of(f, f.op(id))).collect()
+        f.all_ops()
+            .into_iter()
+            .filter_map(|id| Self::of(f, f.op(id)))
+            .collect()
     }
 
     fn of(f: &Function, op: &Op) -> Option<Self> {
@@ -186,7 +228,13 @@ impl Slice {
             _ => return None,
         };
         let shape = |v: ValueId| -> Option<Vec<usize>> {
-            f.value(v).ty.tensor_or_state()?.shape.iter().map(|d| d.known()).collect()
+            f.value(v)
+                .ty
+                .tensor_or_state()?
+                .shape
+                .iter()
+                .map(|d| d.known())
+                .collect()
         };
         let (begin, end) = (op.value_arg("begin")?, op.value_arg("end")?);
         let are_inputs = [begin, end].iter().all(|v| f.body().inputs.contains(v));
@@ -201,8 +249,14 @@ impl Slice {
         let mut drawn: HashMap<ValueId, Vec<usize>> = HashMap::new();
         for slice in slices {
             let place = |(whole, part): &(usize, usize)| noise.next() as usize % (whole - part + 1);
-            let begin = drawn.entry(slice.begin).or_insert_with(|| slice.axes.iter().map(place).collect()).clone();
-            let ends = begin.iter().zip(&slice.axes).map(|(begin, (_, part))| begin + part);
+            let begin = drawn
+                .entry(slice.begin)
+                .or_insert_with(|| slice.axes.iter().map(place).collect())
+                .clone();
+            let ends = begin
+                .iter()
+                .zip(&slice.axes)
+                .map(|(begin, (_, part))| begin + part);
             drawn.insert(slice.end, ends.collect());
         }
         drawn

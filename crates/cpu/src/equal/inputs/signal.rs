@@ -159,7 +159,9 @@ impl Signal {
             }
             Self::Around(constants) => constants[i % constants.len()] * near(random, noise),
             Self::Channels(channels) => match channels.get(&at.input) {
-                Some((shape, numbers)) => numbers[broadcast(at, shape) % numbers.len().max(1)] * near(random, noise),
+                Some((shape, numbers)) => {
+                    numbers[broadcast(at, shape) % numbers.len().max(1)] * near(random, noise)
+                }
                 None => 2.0 * noise,
             },
             Self::NearlyEqual => {

@@ -22,7 +22,8 @@ impl Args {
 
     /// As [`Args::take`], where the argument has to be there.
     pub(super) fn need(&mut self, of: &str, name: &str) -> Result<Value> {
-        self.take(name).ok_or_else(|| Error::new(format!("{of}: the argument `{name}` is missing")))
+        self.take(name)
+            .ok_or_else(|| Error::new(format!("{of}: the argument `{name}` is missing")))
     }
 
     /// An argument that can only be given by name.
@@ -37,7 +38,10 @@ impl Args {
             None | Some(Value::None) => Ok(None),
             Some(value) => match value.as_int() {
                 Some(n) => Ok(Some(n)),
-                None => Err(Error::new(format!("{of}: expected an integer, found {}", value.type_name()))),
+                None => Err(Error::new(format!(
+                    "{of}: expected an integer, found {}",
+                    value.type_name()
+                ))),
             },
         }
     }
@@ -49,7 +53,10 @@ impl Args {
 
     /// The only argument.
     pub(super) fn one(mut self, of: &str) -> Result<Value> {
-        match (self.positional.pop(), self.positional.is_empty() && self.named.is_empty()) {
+        match (
+            self.positional.pop(),
+            self.positional.is_empty() && self.named.is_empty(),
+        ) {
             (Some(value), true) => Ok(value),
             _ => Err(Error::new(format!("{of}: expected one argument"))),
         }
@@ -59,7 +66,9 @@ impl Args {
     pub(super) fn finish(self, of: &str) -> Result<()> {
         match (self.positional.len(), self.named.first()) {
             (0, None) => Ok(()),
-            (_, Some((name, _))) => Err(Error::new(format!("{of}: the argument `{name:.40}` is unknown"))),
+            (_, Some((name, _))) => Err(Error::new(format!(
+                "{of}: the argument `{name:.40}` is unknown"
+            ))),
             (n, None) => Err(Error::new(format!("{of}: {n} arguments too many"))),
         }
     }

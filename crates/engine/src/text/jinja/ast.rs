@@ -1,4 +1,5 @@
-//! What a template is made of. Chains (`a + b + c`, `x.y[0]|f`, `elif`) are lists, so that depth is nesting alone.
+//! What a template is made of. Chains (`a + b + c`, `x.y[0]|f`, `elif`) are lists, so that depth is
+//! nesting alone.
 
 use std::sync::Arc;
 

@@ -26,7 +26,9 @@ impl Run {
             "depth0" => int(state.depth),
             "previtem" => item(idx.checked_sub(1)).unwrap_or_else(|| Value::undefined("previtem")),
             "nextitem" => item(Some(idx + 1)).unwrap_or_else(|| Value::undefined("nextitem")),
-            "cycle" | "changed" => Value::Method(Rc::new((Value::Loop(Rc::clone(state)), name.to_owned()))),
+            "cycle" | "changed" => {
+                Value::Method(Rc::new((Value::Loop(Rc::clone(state)), name.to_owned())))
+            }
             _ => Value::undefined(name),
         })
     }
@@ -41,18 +43,31 @@ impl Run {
             },
             Value::Loop(state) => {
                 let (Some(def), Some(scope)) = (&state.recursion, state.scope.upgrade()) else {
-                    return Err(Error::new("the loop is not recursive, so it cannot be called"));
+                    return Err(Error::new(
+                        "the loop is not recursive, so it cannot be called",
+                    ));
                 };
                 let over = args.one("loop")?;
-                let text = self.captured(|run| run.run_loop(def, &over, &scope, state.depth + 1))?;
+                let text =
+                    self.captured(|run| run.run_loop(def, &over, &scope, state.depth + 1))?;
                 Ok(text.into())
             }
-            Value::Undefined(name) => Err(Error::new(format!("`{name}` is undefined, so it cannot be called"))),
-            other => Err(Error::new(format!("a value of type {} cannot be called", other.type_name()))),
+            Value::Undefined(name) => Err(Error::new(format!(
+                "`{name}` is undefined, so it cannot be called"
+            ))),
+            other => Err(Error::new(format!(
+                "a value of type {} cannot be called",
+                other.type_name()
+            ))),
         }
     }
 
-    pub(super) fn call_loop_method(&mut self, state: &LoopState, name: &str, args: Args) -> Result<Value> {
+    pub(super) fn call_loop_method(
+        &mut self,
+        state: &LoopState,
+        name: &str,
+        args: Args,
+    ) -> Result<Value> {
         if name == "cycle" {
             let n = args.positional.len();
             let value = args.positional.into_iter().nth(state.idx.get() % n.max(1));
@@ -60,22 +75,36 @@ impl Run {
         }
         let now = Value::tuple(args.positional, &self.meter)?;
         let before = state.changed.replace(Some(now.clone()));
-        let is_same = before.map(|before| ops::equal(&before, &now, &self.meter)).transpose()?;
+        let is_same = before
+            .map(|before| ops::equal(&before, &now, &self.meter))
+            .transpose()?;
         Ok(Value::Bool(is_same != Some(true)))
     }
 
     pub(super) fn call_macro(&mut self, found: &MacroValue, mut args: Args) -> Result<Value> {
         let Some(around) = found.scope.upgrade() else {
-            return Err(Error::new(format!("the macro `{}` is called outside of its block", found.def.name)));
+            return Err(Error::new(format!(
+                "the macro `{}` is called outside of its block",
+                found.def.name
+            )));
         };
         let scope = Scope::new(Some(&around));
         let def = &found.def;
-        if let Some((_, caller)) = args.named.iter().position(|(n, _)| n == "caller").map(|at| args.named.remove(at)) {
+        if let Some((_, caller)) = args
+            .named
+            .iter()
+            .position(|(n, _)| n == "caller")
+            .map(|at| args.named.remove(at))
+        {
             scope.set("caller", caller);
         }
         let mut positional = args.positional.into_iter();
         for (name, default) in &def.params {
-            let named = args.named.iter().position(|(n, _)| n == name).map(|at| args.named.remove(at).1);
+            let named = args
+                .named
+                .iter()
+                .position(|(n, _)| n == name)
+                .map(|at| args.named.remove(at).1);
             let value = match (positional.next().or(named), default) {
                 (Some(value), _) => value,
                 (None, Some(default)) => self.expr(default, &scope)?,
@@ -89,7 +118,9 @@ impl Run {
             kwargs.set(self.str(&name)?, value)?;
         }
         scope.set("kwargs", kwargs.into());
-        Ok(self.captured(|run| run.closed_body(&def.body, &scope))?.into())
+        Ok(self
+            .captured(|run| run.closed_body(&def.body, &scope))?
+            .into())
     }
 
     pub(super) fn call_function(&mut self, function: Function, mut args: Args) -> Result<Value> {
@@ -98,7 +129,9 @@ impl Run {
             Function::Dict => {
                 let mut dict = Dict::new(&self.meter);
                 if let Some(Value::Dict(from)) = args.positional.first() {
-                    from.pairs().iter().try_for_each(|(key, value)| dict.set(key.clone(), value.clone()))?;
+                    from.pairs()
+                        .iter()
+                        .try_for_each(|(key, value)| dict.set(key.clone(), value.clone()))?;
                 }
                 for (name, value) in args.named {
                     dict.set(self.str(&name)?, value)?;
@@ -112,7 +145,11 @@ impl Run {
                         names.insert(Rc::from(key.as_text("namespace")?.as_str()), value.clone());
                     }
                 }
-                names.extend(args.named.into_iter().map(|(name, value)| (Rc::from(name), value)));
+                names.extend(
+                    args.named
+                        .into_iter()
+                        .map(|(name, value)| (Rc::from(name), value)),
+                );
                 // About what an empty map of names takes.
                 self.meter.hold(128 + names.len() * 64)?;
                 self.namespaces.push(names);
@@ -122,7 +159,10 @@ impl Run {
                 let message = args.take("message").unwrap_or(Value::None);
                 let mut text = Text::new(&self.meter);
                 print::display(&message, &mut text)?;
-                Err(Error { is_raised: true, ..Error::new(text.as_str()) })
+                Err(Error {
+                    is_raised: true,
+                    ..Error::new(text.as_str())
+                })
             }
             Function::StrftimeNow => {
                 let format = args.one("strftime_now")?;

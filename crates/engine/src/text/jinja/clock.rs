@@ -17,12 +17,22 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+const DAYS: [&str; 7] = [
+    "Sunday",
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+];
 
 /// `strftime` in UTC for the letters that templates use.
 pub(super) fn strftime(format: &str, unix_s: i64) -> Result<String> {
     if format.len() > MAX_FORMAT_BYTES {
-        return Err(Error::new(format!("strftime_now: the format has more than {MAX_FORMAT_BYTES} bytes")));
+        return Err(Error::new(format!(
+            "strftime_now: the format has more than {MAX_FORMAT_BYTES} bytes"
+        )));
     }
     let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
     let (year, month, day) = civil_date(days);
@@ -41,7 +51,13 @@ pub(super) fn strftime(format: &str, unix_s: i64) -> Result<String> {
         if !pad {
             letter = letters.next();
         }
-        let number = |n: i64| if pad { format!("{n:02}") } else { n.to_string() };
+        let number = |n: i64| {
+            if pad {
+                format!("{n:02}")
+            } else {
+                n.to_string()
+            }
+        };
         out.push_str(&match letter {
             Some('Y') => year.to_string(),
             Some('y') => number(year.rem_euclid(100)),
@@ -59,7 +75,9 @@ pub(super) fn strftime(format: &str, unix_s: i64) -> Result<String> {
             Some('%') => "%".to_owned(),
             other => {
                 let letter = other.map(String::from).unwrap_or_default();
-                return Err(Error::new(format!("strftime_now: '%{letter}' is not supported")));
+                return Err(Error::new(format!(
+                    "strftime_now: '%{letter}' is not supported"
+                )));
             }
         });
     }
@@ -72,12 +90,17 @@ fn civil_date(days: i64) -> (i64, i64, i64) {
     // 719,468 days from 0000-03-01 to 1970-01-01; 146,097 days in 400 years.
     let days = days.saturating_add(719_468);
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     // Months from March on have 153 days in five.
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
     (era * 400 + year_of_era + i64::from(month <= 2), month, day)
 }
 
@@ -90,10 +113,22 @@ mod tests {
         // Python: datetime.fromtimestamp(t, timezone.utc).strftime(..)
         let format = "%d %b %Y|%Y-%m-%d %H:%M:%S|%A %a %B %I %p %y %-d %%";
         for (unix_s, text) in [
-            (0, "01 Jan 1970|1970-01-01 00:00:00|Thursday Thu January 12 AM 70 1 %"),
-            (951_782_400, "29 Feb 2000|2000-02-29 00:00:00|Tuesday Tue February 12 AM 00 29 %"),
-            (1_767_225_599, "31 Dec 2025|2025-12-31 23:59:59|Wednesday Wed December 11 PM 25 31 %"),
-            (-86_400, "31 Dec 1969|1969-12-31 00:00:00|Wednesday Wed December 12 AM 69 31 %"),
+            (
+                0,
+                "01 Jan 1970|1970-01-01 00:00:00|Thursday Thu January 12 AM 70 1 %",
+            ),
+            (
+                951_782_400,
+                "29 Feb 2000|2000-02-29 00:00:00|Tuesday Tue February 12 AM 00 29 %",
+            ),
+            (
+                1_767_225_599,
+                "31 Dec 2025|2025-12-31 23:59:59|Wednesday Wed December 11 PM 25 31 %",
+            ),
+            (
+                -86_400,
+                "31 Dec 1969|1969-12-31 00:00:00|Wednesday Wed December 12 AM 69 31 %",
+            ),
         ] {
             assert_eq!(strftime(format, unix_s).unwrap(), text);
         }

@@ -36,12 +36,19 @@ pub(in crate::text) struct Rendered {
 /// Renders a template.
 pub(in crate::text) fn render(template: &Template, input: &Input<'_>) -> Result<Rendered> {
     let meter = Rc::new(Meter::new());
-    let mut run = Run { out: Text::new(&meter), meter, namespaces: Vec::new(), now: input.now };
+    let mut run = Run {
+        out: Text::new(&meter),
+        meter,
+        namespaces: Vec::new(),
+        now: input.now,
+    };
     let root = Scope::new(None);
     run.globals(&root, input)?;
     match run.body(&template.0, &root)? {
         Flow::On => {}
-        Flow::Break | Flow::Continue => return Err(Error::new("`break` or `continue` stands outside of a loop")),
+        Flow::Break | Flow::Continue => {
+            return Err(Error::new("`break` or `continue` stands outside of a loop"));
+        }
     }
     let (text, typed) = run.out.into_parts();
     Ok(Rendered { text, typed })
@@ -55,7 +62,10 @@ pub(super) struct Scope {
 
 impl Scope {
     pub(super) fn new(parent: Option<&Rc<Scope>>) -> Rc<Self> {
-        Rc::new(Self { names: RefCell::default(), parent: parent.cloned() })
+        Rc::new(Self {
+            names: RefCell::default(),
+            parent: parent.cloned(),
+        })
     }
 
     pub(super) fn get(&self, name: &str) -> Option<Value> {
@@ -126,7 +136,10 @@ impl Run {
             messages.push(message.into())?;
         }
         root.set("messages", messages.into());
-        root.set("add_generation_prompt", Value::Bool(input.add_generation_prompt));
+        root.set(
+            "add_generation_prompt",
+            Value::Bool(input.add_generation_prompt),
+        );
         root.set("bos_token", self.str(input.bos_token)?);
         root.set("eos_token", self.str(input.eos_token)?);
         root.set("tools", Value::None);
@@ -186,7 +199,10 @@ impl Run {
 
     fn check_output(&self) -> Result<()> {
         if self.out.as_str().len() > MAX_OUTPUT {
-            return Err(Error::new(format!("it prints more than {} MiB", MAX_OUTPUT >> 20)));
+            return Err(Error::new(format!(
+                "it prints more than {} MiB",
+                MAX_OUTPUT >> 20
+            )));
         }
         Ok(())
     }
@@ -230,7 +246,10 @@ impl Run {
                 self.print(&value)?;
             }
             StmtKind::Macro(def) => {
-                let value = MacroValue { def: Arc::clone(def), scope: Rc::downgrade(scope) };
+                let value = MacroValue {
+                    def: Arc::clone(def),
+                    scope: Rc::downgrade(scope),
+                };
                 scope.set(&def.name, Value::Macro(Rc::new(value)));
             }
             StmtKind::CallBlock(def, call) => self.call_block(def, call, scope)?,
@@ -262,13 +281,22 @@ impl Run {
         let called = self.expr(inner, scope)?;
         let called = self.postfixes(called, before, scope)?;
         let mut args = self.args(args, scope)?;
-        let caller = MacroValue { def: Arc::clone(def), scope: Rc::downgrade(scope) };
-        args.named.push(("caller".to_owned(), Value::Macro(Rc::new(caller))));
+        let caller = MacroValue {
+            def: Arc::clone(def),
+            scope: Rc::downgrade(scope),
+        };
+        args.named
+            .push(("caller".to_owned(), Value::Macro(Rc::new(caller))));
         let value = self.call(&called, args)?;
         self.print(&value)
     }
 
-    fn filtered(&mut self, mut value: Value, through: &[ast::Call], scope: &Rc<Scope>) -> Result<Value> {
+    fn filtered(
+        &mut self,
+        mut value: Value,
+        through: &[ast::Call],
+        scope: &Rc<Scope>,
+    ) -> Result<Value> {
         for call in through {
             let args = self.args(&call.args, scope)?;
             value = filters::apply(self, &call.name, &value, args)?;
@@ -284,13 +312,19 @@ impl Run {
                     self.meter.hold(size_of::<Value>())?;
                     self.namespaces[idx].insert(Rc::from(attr.as_str()), value);
                 }
-                _ => return Err(Error::new(format!("`{name}` is no namespace, so `{name}.{attr}` cannot be set"))),
+                _ => {
+                    return Err(Error::new(format!(
+                        "`{name}` is no namespace, so `{name}.{attr}` cannot be set"
+                    )));
+                }
             },
             Target::Tuple(targets) => {
                 let values = lists::values(&value, &self.meter)?;
                 if values.len() != targets.len() {
                     let (due, found) = (targets.len(), values.len());
-                    return Err(Error::new(format!("expected {due} values to unpack, found {found}")));
+                    return Err(Error::new(format!(
+                        "expected {due} values to unpack, found {found}"
+                    )));
                 }
                 for (target, value) in targets.iter().zip(values) {
                     self.assign(target, value, scope)?;
@@ -330,12 +364,21 @@ impl Run {
         let done = self.iterate(def, &state, scope);
         // It may hold the loop itself.
         state.changed.take();
-        if done? { Ok(()) } else { self.closed_body(&def.otherwise, scope) }
+        if done? {
+            Ok(())
+        } else {
+            self.closed_body(&def.otherwise, scope)
+        }
     }
 
-    /// Whether an iteration came to its end. (In Jinja2, `else` is rendered unless one did: also where each ended in `break`
-    /// or `continue`.)
-    fn iterate(&mut self, def: &ast::For, state: &Rc<LoopState>, scope: &Rc<Scope>) -> Result<bool> {
+    /// Whether an iteration came to its end. (In Jinja2, `else` is rendered unless one did: also
+    /// where each ended in `break` or `continue`.)
+    fn iterate(
+        &mut self,
+        def: &ast::For,
+        state: &Rc<LoopState>,
+        scope: &Rc<Scope>,
+    ) -> Result<bool> {
         let mut came_to_end = false;
         for (idx, value) in state.items.values().iter().enumerate() {
             self.meter.spend(4)?;
@@ -353,7 +396,10 @@ impl Run {
     }
 
     pub(super) fn expr(&mut self, expr: &Expr, scope: &Rc<Scope>) -> Result<Value> {
-        self.meter.enter().and_then(|()| self.meter.spend(1)).map_err(|e| e.at(expr.line))?;
+        self.meter
+            .enter()
+            .and_then(|()| self.meter.spend(1))
+            .map_err(|e| e.at(expr.line))?;
         let value = self.kind(expr, scope).map_err(|e| e.at(expr.line))?;
         self.meter.leave();
         Ok(value)
@@ -386,11 +432,13 @@ impl Run {
                 }
                 dict.into()
             }
-            ExprKind::Ternary(parts, otherwise) => match (self.expr(&parts[0], scope)?.is_true(), otherwise) {
-                (true, _) => self.expr(&parts[1], scope)?,
-                (false, Some(otherwise)) => self.expr(otherwise, scope)?,
-                (false, None) => Value::undefined("if without else"),
-            },
+            ExprKind::Ternary(parts, otherwise) => {
+                match (self.expr(&parts[0], scope)?.is_true(), otherwise) {
+                    (true, _) => self.expr(&parts[1], scope)?,
+                    (false, Some(otherwise)) => self.expr(otherwise, scope)?,
+                    (false, None) => Value::undefined("if without else"),
+                }
+            }
             ExprKind::Or(exprs) => self.first_that(exprs, scope, true)?,
             ExprKind::And(exprs) => self.first_that(exprs, scope, false)?,
             ExprKind::Not(inner) => Value::Bool(!self.expr(inner, scope)?.is_true()),
@@ -399,7 +447,12 @@ impl Run {
                 let value = self.expr(inner, scope)?;
                 match value.as_float() {
                     Some(_) => value,
-                    None => return Err(Error::new(format!("`+` does not take {}", value.type_name()))),
+                    None => {
+                        return Err(Error::new(format!(
+                            "`+` does not take {}",
+                            value.type_name()
+                        )));
+                    }
                 }
             }
             ExprKind::Compare(first, others) => {
@@ -447,7 +500,12 @@ impl Run {
         Ok(value)
     }
 
-    fn postfixes(&mut self, mut value: Value, behind: &[Postfix], scope: &Rc<Scope>) -> Result<Value> {
+    fn postfixes(
+        &mut self,
+        mut value: Value,
+        behind: &[Postfix],
+        scope: &Rc<Scope>,
+    ) -> Result<Value> {
         for postfix in behind {
             self.meter.spend(1)?;
             value = match postfix {
@@ -464,7 +522,12 @@ impl Run {
                         *bound = match (part.as_int(), &part) {
                             (None, Value::None) => None,
                             (Some(n), _) => Some(n),
-                            _ => return Err(Error::new(format!("a slice's bound is {}", part.type_name()))),
+                            _ => {
+                                return Err(Error::new(format!(
+                                    "a slice's bound is {}",
+                                    part.type_name()
+                                )));
+                            }
                         };
                     }
                     lists::slice(&value, bounds, &self.meter)?
@@ -487,7 +550,10 @@ impl Run {
     }
 
     fn args(&mut self, args: &ast::Args, scope: &Rc<Scope>) -> Result<Args> {
-        let mut out = Args { positional: self.exprs(&args.positional, scope)?, named: Vec::new() };
+        let mut out = Args {
+            positional: self.exprs(&args.positional, scope)?,
+            named: Vec::new(),
+        };
         for expr in &args.spread {
             let value = self.expr(expr, scope)?;
             out.positional.extend(lists::values(&value, &self.meter)?);
@@ -500,7 +566,10 @@ impl Run {
                 return Err(Error::new("expected a dict behind `**`"));
             };
             for (key, value) in dict.pairs() {
-                out.named.push((key.as_text("a name of an argument")?.as_str().to_owned(), value.clone()));
+                out.named.push((
+                    key.as_text("a name of an argument")?.as_str().to_owned(),
+                    value.clone(),
+                ));
             }
         }
         Ok(out)
@@ -509,14 +578,22 @@ impl Run {
     /// `value.name`: a method before a key, as in Python.
     pub(super) fn attr(&mut self, value: &Value, name: &str) -> Result<Value> {
         match value {
-            Value::Namespace(idx) => {
-                Ok(self.namespaces[*idx].get(name).cloned().unwrap_or_else(|| Value::undefined(name)))
-            }
+            Value::Namespace(idx) => Ok(self.namespaces[*idx]
+                .get(name)
+                .cloned()
+                .unwrap_or_else(|| Value::undefined(name))),
             Value::Loop(state) => self.loop_attr(state, name),
             Value::Macro(found) if name == "name" => self.str(&found.def.name),
-            Value::Undefined(of) => Err(Error::new(format!("`{of}` is undefined, so it has no `{name}`"))),
-            _ if methods::has(value, name) => Ok(Value::Method(Rc::new((value.clone(), name.to_owned())))),
-            Value::Dict(dict) => Ok(dict.get_str(name)?.cloned().unwrap_or_else(|| Value::undefined(name))),
+            Value::Undefined(of) => Err(Error::new(format!(
+                "`{of}` is undefined, so it has no `{name}`"
+            ))),
+            _ if methods::has(value, name) => {
+                Ok(Value::Method(Rc::new((value.clone(), name.to_owned()))))
+            }
+            Value::Dict(dict) => Ok(dict
+                .get_str(name)?
+                .cloned()
+                .unwrap_or_else(|| Value::undefined(name))),
             _ => Ok(Value::undefined(name)),
         }
     }
@@ -528,7 +605,9 @@ impl Run {
             _ => Value::undefined("item"),
         };
         match (value, index) {
-            (Value::Undefined(of), _) => Err(Error::new(format!("`{of}` is undefined, so it has no items"))),
+            (Value::Undefined(of), _) => Err(Error::new(format!(
+                "`{of}` is undefined, so it has no items"
+            ))),
             (Value::Dict(dict), key) => match (dict.get(key)?, key) {
                 (Some(found), _) => Ok(found.clone()),
                 (None, Value::Str(name)) => self.attr(value, name.as_str()),

@@ -21,12 +21,17 @@ impl Parser {
         let line = first.line;
         let mut elements = vec![first];
         while self.skip_op(",") {
-            if matches!(self.peek(), None | Some(Token::BlockEnd | Token::PrintEnd)) || self.at_op(")") {
+            if matches!(self.peek(), None | Some(Token::BlockEnd | Token::PrintEnd))
+                || self.at_op(")")
+            {
                 break;
             }
             elements.push(element(self)?);
         }
-        Ok(Expr { line, kind: ExprKind::Tuple(elements) })
+        Ok(Expr {
+            line,
+            kind: ExprKind::Tuple(elements),
+        })
     }
 
     pub(super) fn expression(&mut self) -> Result<Expr> {
@@ -36,8 +41,15 @@ impl Parser {
         while self.skip_name("if") {
             let line = expr.line;
             let condition = self.or()?;
-            let otherwise = if self.skip_name("else") { Some(Box::new(self.expression()?)) } else { None };
-            expr = Expr { line, kind: ExprKind::Ternary(Box::new([condition, expr]), otherwise) };
+            let otherwise = if self.skip_name("else") {
+                Some(Box::new(self.expression()?))
+            } else {
+                None
+            };
+            expr = Expr {
+                line,
+                kind: ExprKind::Ternary(Box::new([condition, expr]), otherwise),
+            };
             // A second condition takes all before it as its value: a level each.
             self.enter()?;
         }
@@ -53,7 +65,12 @@ impl Parser {
         self.chain_of(Self::not, "and", ExprKind::And)
     }
 
-    fn chain_of(&mut self, element: Binary, word: &str, kind: fn(Vec<Expr>) -> ExprKind) -> Result<Expr> {
+    fn chain_of(
+        &mut self,
+        element: Binary,
+        word: &str,
+        kind: fn(Vec<Expr>) -> ExprKind,
+    ) -> Result<Expr> {
         let first = element(self)?;
         if !self.at_name(word) {
             return Ok(first);
@@ -63,7 +80,10 @@ impl Parser {
         while self.skip_name(word) {
             elements.push(element(self)?);
         }
-        Ok(Expr { line, kind: kind(elements) })
+        Ok(Expr {
+            line,
+            kind: kind(elements),
+        })
     }
 
     fn not(&mut self) -> Result<Expr> {
@@ -74,7 +94,10 @@ impl Parser {
         self.enter()?;
         let inner = self.not()?;
         self.depth -= 1;
-        Ok(Expr { line, kind: ExprKind::Not(Box::new(inner)) })
+        Ok(Expr {
+            line,
+            kind: ExprKind::Not(Box::new(inner)),
+        })
     }
 
     fn compare(&mut self) -> Result<Expr> {
@@ -101,7 +124,10 @@ impl Parser {
         }
         Ok(match others.is_empty() {
             true => first,
-            false => Expr { line, kind: ExprKind::Compare(Box::new(first), others) },
+            false => Expr {
+                line,
+                kind: ExprKind::Compare(Box::new(first), others),
+            },
         })
     }
 
@@ -119,11 +145,19 @@ impl Parser {
         while self.skip_op("~") {
             elements.push(self.product()?);
         }
-        Ok(Expr { line, kind: ExprKind::Concat(elements) })
+        Ok(Expr {
+            line,
+            kind: ExprKind::Concat(elements),
+        })
     }
 
     fn product(&mut self) -> Result<Expr> {
-        let ops = [("*", BinaryOp::Mul), ("/", BinaryOp::Div), ("//", BinaryOp::FloorDiv), ("%", BinaryOp::Rem)];
+        let ops = [
+            ("*", BinaryOp::Mul),
+            ("/", BinaryOp::Div),
+            ("//", BinaryOp::FloorDiv),
+            ("%", BinaryOp::Rem),
+        ];
         self.binary(Self::power, &ops)
     }
 
@@ -141,7 +175,10 @@ impl Parser {
         }
         Ok(match others.is_empty() {
             true => first,
-            false => Expr { line, kind: ExprKind::Binary(Box::new(first), others) },
+            false => Expr {
+                line,
+                kind: ExprKind::Binary(Box::new(first), others),
+            },
         })
     }
 
@@ -155,7 +192,11 @@ impl Parser {
                 self.enter()?;
                 let inner = Box::new(self.unary(false)?);
                 self.depth -= 1;
-                let kind = if sign == "-" { ExprKind::Negate(inner) } else { ExprKind::Plus(inner) };
+                let kind = if sign == "-" {
+                    ExprKind::Negate(inner)
+                } else {
+                    ExprKind::Plus(inner)
+                };
                 Expr { line, kind }
             }
         };
@@ -165,7 +206,10 @@ impl Parser {
             self.filters_and_tests(&mut behind)?;
         }
         if !behind.is_empty() {
-            expr = Expr { line: expr.line, kind: ExprKind::Postfix(Box::new(expr), behind) };
+            expr = Expr {
+                line: expr.line,
+                kind: ExprKind::Postfix(Box::new(expr), behind),
+            };
         }
         Ok(expr)
     }
@@ -176,7 +220,10 @@ impl Parser {
                 match self.next() {
                     Some(Token::Name(name)) => behind.push(Postfix::Attr(name)),
                     Some(Token::Int(n)) => {
-                        behind.push(Postfix::Item(Expr { line: self.line, kind: ExprKind::Int(n) }));
+                        behind.push(Postfix::Item(Expr {
+                            line: self.line,
+                            kind: ExprKind::Int(n),
+                        }));
                     }
                     _ => return self.error("expected a name behind `.`"),
                 }
@@ -229,7 +276,11 @@ impl Parser {
 
     pub(super) fn filter(&mut self) -> Result<Call> {
         let name = self.name()?;
-        let args = if self.at_op("(") { self.args()? } else { Args::default() };
+        let args = if self.at_op("(") {
+            self.args()?
+        } else {
+            Args::default()
+        };
         Ok(Call { name, args })
     }
 
@@ -238,8 +289,12 @@ impl Parser {
         let name = self.name()?;
         let args = match self.peek() {
             Some(Token::Op("(")) => self.args()?,
-            Some(Token::Str(_) | Token::Int(_) | Token::Float(_) | Token::Op("[" | "{")) => self.test_arg()?,
-            Some(Token::Name(word)) if !["else", "or", "and", "is", "if", "not", "in"].contains(&word.as_str()) => {
+            Some(Token::Str(_) | Token::Int(_) | Token::Float(_) | Token::Op("[" | "{")) => {
+                self.test_arg()?
+            }
+            Some(Token::Name(word))
+                if !["else", "or", "and", "is", "if", "not", "in"].contains(&word.as_str()) =>
+            {
                 self.test_arg()?
             }
             _ => Args::default(),
@@ -252,9 +307,15 @@ impl Parser {
         let mut behind = Vec::new();
         self.postfixes(&mut behind)?;
         if !behind.is_empty() {
-            expr = Expr { line: expr.line, kind: ExprKind::Postfix(Box::new(expr), behind) };
+            expr = Expr {
+                line: expr.line,
+                kind: ExprKind::Postfix(Box::new(expr), behind),
+            };
         }
-        Ok(Args { positional: vec![expr], ..Args::default() })
+        Ok(Args {
+            positional: vec![expr],
+            ..Args::default()
+        })
     }
 
     pub(super) fn args(&mut self) -> Result<Args> {
@@ -273,8 +334,17 @@ impl Parser {
                 args.spread_named.push(self.expression()?);
             } else if self.skip_op("*") {
                 args.spread.push(self.expression()?);
-            } else if let [.., Spanned { token: Token::Op("="), .. }, Spanned { token: Token::Name(_), .. }] =
-                self.tokens.as_slice()
+            } else if let [
+                ..,
+                Spanned {
+                    token: Token::Op("="),
+                    ..
+                },
+                Spanned {
+                    token: Token::Name(_),
+                    ..
+                },
+            ] = self.tokens.as_slice()
             {
                 let name = self.name()?;
                 self.op("=")?;
@@ -292,7 +362,11 @@ impl Parser {
         let kind = match self.peek() {
             Some(Token::Op("(")) => {
                 self.next();
-                let kind = if self.at_op(")") { ExprKind::Tuple(Vec::new()) } else { self.tuple_or_expression()?.kind };
+                let kind = if self.at_op(")") {
+                    ExprKind::Tuple(Vec::new())
+                } else {
+                    self.tuple_or_expression()?.kind
+                };
                 self.op(")")?;
                 kind
             }
@@ -309,7 +383,9 @@ impl Parser {
                 };
                 ExprKind::Dict(self.elements("}", pair)?)
             }
-            Some(Token::Name(_) | Token::Str(_) | Token::Int(_) | Token::Float(_)) => self.literal()?,
+            Some(Token::Name(_) | Token::Str(_) | Token::Int(_) | Token::Float(_)) => {
+                self.literal()?
+            }
             _ => return self.expected("an expression"),
         };
         self.depth -= 1;
@@ -338,7 +414,11 @@ impl Parser {
         })
     }
 
-    fn elements<T>(&mut self, end: &str, element: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+    fn elements<T>(
+        &mut self,
+        end: &str,
+        element: impl Fn(&mut Self) -> Result<T>,
+    ) -> Result<Vec<T>> {
         let mut elements = Vec::new();
         while !self.skip_op(end) {
             if !elements.is_empty() {

@@ -71,15 +71,25 @@ pub(super) fn apply(run: &mut Run, name: &str, value: &Value, mut args: Args) ->
     let meter = &Rc::clone(&run.meter);
     let done = match name {
         "default" | "d" => {
-            let default = args.take("default_value").map_or_else(|| Value::text("", meter), Ok)?;
+            let default = args
+                .take("default_value")
+                .map_or_else(|| Value::text("", meter), Ok)?;
             let or_false = args.flag("boolean");
             let is_missing = matches!(value, Value::Undefined(_)) || (or_false && !value.is_true());
             if is_missing { default } else { value.clone() }
         }
         "abs" => match (value, value.as_int()) {
             (Value::Float(x), _) => Value::Float(x.abs()),
-            (_, Some(n)) => Value::Int(n.checked_abs().ok_or_else(|| Error::new("the number is too large"))?),
-            _ => return Err(Error::new(format!("abs: expected a number, found {}", value.type_name()))),
+            (_, Some(n)) => Value::Int(
+                n.checked_abs()
+                    .ok_or_else(|| Error::new("the number is too large"))?,
+            ),
+            _ => {
+                return Err(Error::new(format!(
+                    "abs: expected a number, found {}",
+                    value.type_name()
+                )));
+            }
         },
         "int" | "float" | "round" => number(name, value, &mut args, meter)?,
         "attr" => {
@@ -95,13 +105,18 @@ pub(super) fn apply(run: &mut Run, name: &str, value: &Value, mut args: Args) ->
             let attribute = args.take("attribute");
             let mut values = lists::values(value, meter)?;
             if let Some(attribute) = attribute {
-                values = values.iter().map(|value| by_path(run, value, &attribute)).collect::<Result<_>>()?;
+                values = values
+                    .iter()
+                    .map(|value| by_path(run, value, &attribute))
+                    .collect::<Result<_>>()?;
             }
             strings::join(&values, &print::text_of(&separator, meter)?, meter)?
         }
-        "first" | "last" | "min" | "max" | "sum" | "reverse" | "sort" | "unique" | "groupby" | "dictsort" | "batch"
-        | "slice" => of_list(run, name, value, &mut args)?,
-        "map" | "select" | "reject" | "selectattr" | "rejectattr" => return over_all(run, name, value, args),
+        "first" | "last" | "min" | "max" | "sum" | "reverse" | "sort" | "unique" | "groupby"
+        | "dictsort" | "batch" | "slice" => of_list(run, name, value, &mut args)?,
+        "map" | "select" | "reject" | "selectattr" | "rejectattr" => {
+            return over_all(run, name, value, args);
+        }
         "tojson" => to_json(value, &mut args, meter)?,
         _ => of_text(name, value, &mut args, meter)?,
     };
@@ -112,7 +127,8 @@ pub(super) fn apply(run: &mut Run, name: &str, value: &Value, mut args: Args) ->
 /// Filters that make text of everything first.
 fn of_text(name: &str, value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     let text = Rc::new(print::text_of(value, meter)?);
-    let method = |name: &str, args: Args| methods::call(&Value::Str(Rc::clone(&text)), name, args, meter);
+    let method =
+        |name: &str, args: Args| methods::call(&Value::Str(Rc::clone(&text)), name, args, meter);
     match name {
         "string" | "safe" | "pprint" => Ok(Value::Str(text)),
         "upper" | "lower" | "capitalize" => method(name, Args::default()),
@@ -167,19 +183,29 @@ fn escape(text: &Text) -> Result<Value> {
 fn truncate(text: &Text, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     let length = usize::try_from(args.int("truncate", "length")?.unwrap_or(255)).unwrap_or(0);
     let kills_words = args.flag("killwords");
-    let end = args.take("end").map_or_else(|| Value::text("...", meter), Ok)?;
+    let end = args
+        .take("end")
+        .map_or_else(|| Value::text("...", meter), Ok)?;
     let leeway = usize::try_from(args.int("truncate", "leeway")?.unwrap_or(5)).unwrap_or(0);
     let end = end.as_text("truncate")?;
     let whole = text.as_str();
     meter.spend_bytes(whole.len())?;
-    let ends: Vec<usize> = whole.char_indices().map(|(at, _)| at).chain([whole.len()]).collect();
+    let ends: Vec<usize> = whole
+        .char_indices()
+        .map(|(at, _)| at)
+        .chain([whole.len()])
+        .collect();
     let mut out = Text::new(meter);
     if ends.len() - 1 <= length.saturating_add(leeway) {
         out.push_text(text)?;
         return Ok(out.into());
     }
     let cut = ends[length.saturating_sub(end.as_str().chars().count())];
-    let cut = if kills_words { cut } else { whole[..cut].rfind(' ').unwrap_or(cut) };
+    let cut = if kills_words {
+        cut
+    } else {
+        whole[..cut].rfind(' ').unwrap_or(cut)
+    };
     out.push_part(text, 0, cut)?;
     out.push_text(end)?;
     Ok(out.into())
@@ -197,7 +223,12 @@ fn indent(text: &Text, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
                 step.push(" ", false)?;
             }
         }
-        _ => return Err(Error::new(format!("indent: expected a width, found {}", width.type_name()))),
+        _ => {
+            return Err(Error::new(format!(
+                "indent: expected a width, found {}",
+                width.type_name()
+            )));
+        }
     }
     let mut out = Text::new(meter);
     let mut start = 0;
@@ -219,7 +250,9 @@ fn to_json(value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
         None | Some(Value::None) => None,
         Some(Value::Str(text)) => Some(text.as_str().to_owned()),
         Some(value) => {
-            let n = value.as_int().ok_or_else(|| Error::new("tojson: the indent is no integer"))?;
+            let n = value
+                .as_int()
+                .ok_or_else(|| Error::new("tojson: the indent is no integer"))?;
             let n = usize::try_from(n).unwrap_or(0);
             meter.spend_bytes(n)?;
             meter.hold(n)?;
@@ -228,16 +261,22 @@ fn to_json(value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
             Some(indent)
         }
     };
-    let separators = args.named("separators").map(|value| lists::values(&value, meter)).transpose()?;
-    let separator = |idx: usize, default: &str| match separators.as_ref().and_then(|list| list.get(idx)) {
-        Some(value) => value.as_text("tojson").map(|text| text.as_str().to_owned()),
-        None => Ok(default.to_owned()),
-    };
+    let separators = args
+        .named("separators")
+        .map(|value| lists::values(&value, meter))
+        .transpose()?;
+    let separator =
+        |idx: usize, default: &str| match separators.as_ref().and_then(|list| list.get(idx)) {
+            Some(value) => value.as_text("tojson").map(|text| text.as_str().to_owned()),
+            None => Ok(default.to_owned()),
+        };
     let layout = Layout {
         item_separator: separator(0, if indent.is_some() { "," } else { ", " })?,
         key_separator: separator(1, ": ")?,
         indent,
-        ensure_ascii: args.named("ensure_ascii").is_some_and(|value| value.is_true()),
+        ensure_ascii: args
+            .named("ensure_ascii")
+            .is_some_and(|value| value.is_true()),
         sort_keys: args.named("sort_keys").is_some_and(|value| value.is_true()),
     };
     let mut out = Text::new(meter);
@@ -249,8 +288,14 @@ fn number(name: &str, value: &Value, args: &mut Args, meter: &Meter) -> Result<V
     if name == "round" {
         let precision = args.int(name, "precision")?.unwrap_or(0).clamp(-300, 300) as i32;
         let method = args.take("method");
-        let method = method.as_ref().map(|method| method.as_text(name)).transpose()?.map_or("common", |m| m.as_str());
-        let x = value.as_float().ok_or_else(|| Error::new("round: expected a number"))?;
+        let method = method
+            .as_ref()
+            .map(|method| method.as_text(name))
+            .transpose()?
+            .map_or("common", |m| m.as_str());
+        let x = value
+            .as_float()
+            .ok_or_else(|| Error::new("round: expected a number"))?;
         let scale = 10f64.powi(precision);
         let x = match method {
             "ceil" => (x * scale).ceil() / scale,
@@ -261,25 +306,42 @@ fn number(name: &str, value: &Value, args: &mut Args, meter: &Meter) -> Result<V
         return Ok(Value::Float(x));
     }
     let default = args.take("default");
-    let base = if name == "int" { args.int(name, "base")?.unwrap_or(10) } else { 10 };
+    let base = if name == "int" {
+        args.int(name, "base")?.unwrap_or(10)
+    } else {
+        10
+    };
     let found = match value {
         Value::Str(text) => {
             meter.spend_bytes(text.as_str().len())?;
             let text = text.as_str().trim().replace('_', "");
-            let base = u32::try_from(base).ok().filter(|base| (2..=36).contains(base)).unwrap_or(10);
+            let base = u32::try_from(base)
+                .ok()
+                .filter(|base| (2..=36).contains(base))
+                .unwrap_or(10);
             let int = i64::from_str_radix(&text, base).ok().map(Value::Int);
             let float = || text.parse().ok().map(Value::Float);
-            if name == "int" { int.or_else(float) } else { float() }
+            if name == "int" {
+                int.or_else(float)
+            } else {
+                float()
+            }
         }
         Value::Float(_) | Value::Int(_) | Value::Bool(_) => Some(value.clone()),
         _ => None,
     };
     let found = found.and_then(|found| match (name, &found) {
-        ("int", Value::Float(x)) => (x.is_finite() && x.abs() < 9e18).then(|| Value::Int(x.trunc() as i64)),
+        ("int", Value::Float(x)) => {
+            (x.is_finite() && x.abs() < 9e18).then(|| Value::Int(x.trunc() as i64))
+        }
         ("int", other) => other.as_int().map(Value::Int),
         (_, other) => other.as_float().map(Value::Float),
     });
-    Ok(found.or(default).unwrap_or(if name == "int" { Value::Int(0) } else { Value::Float(0.0) }))
+    Ok(found.or(default).unwrap_or(if name == "int" {
+        Value::Int(0)
+    } else {
+        Value::Float(0.0)
+    }))
 }
 
 /// A value's attribute, `a.b.0` by way of others.
@@ -311,8 +373,8 @@ fn sort_key(value: &Value, case_counts: bool) -> Result<Value> {
     }
 }
 
-/// Values in the order of their keys, of equals the first one first. (The library's sort may panic where numbers that are none
-/// have no order.)
+/// Values in the order of their keys, of equals the first one first. (The library's sort may panic
+/// where numbers that are none have no order.)
 fn sorted(values: Vec<(Value, Value)>, is_reverse: bool, meter: &Meter) -> Result<Vec<Value>> {
     let mut out: Vec<(Value, Value)> = Vec::new();
     for (key, value) in values {
@@ -321,7 +383,11 @@ fn sorted(values: Vec<(Value, Value)>, is_reverse: bool, meter: &Meter) -> Resul
             let middle = usize::midpoint(low, high);
             let order = ops::compare(&out[middle].0, &key, meter)?;
             let order = if is_reverse { order.reverse() } else { order };
-            if order == Ordering::Greater { high = middle } else { low = middle + 1 }
+            if order == Ordering::Greater {
+                high = middle
+            } else {
+                low = middle + 1
+            }
         }
         meter.spend_bytes(out.len() - low)?;
         out.insert(low, (key, value));
@@ -353,7 +419,10 @@ fn of_list(run: &mut Run, name: &str, value: &Value, args: &mut Args) -> Result<
     }
     let mut values = lists::values(value, meter)?;
     match name {
-        "first" => Ok(values.into_iter().next().unwrap_or_else(|| Value::undefined("first"))),
+        "first" => Ok(values
+            .into_iter()
+            .next()
+            .unwrap_or_else(|| Value::undefined("first"))),
         "last" => Ok(values.pop().unwrap_or_else(|| Value::undefined("last"))),
         "reverse" => {
             values.reverse();
@@ -377,18 +446,33 @@ fn of_list(run: &mut Run, name: &str, value: &Value, args: &mut Args) -> Result<
 }
 
 fn parts(name: &str, values: Vec<Value>, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
-    let n = args.int(name, "count")?.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+    let n = args
+        .int(name, "count")?
+        .and_then(|n| usize::try_from(n).ok())
+        .filter(|n| *n > 0);
     let n = n.ok_or_else(|| Error::new(format!("{name}: expected a count above 0")))?;
-    let fill = args.take("fill_with").filter(|fill| !matches!(fill, Value::None));
+    let fill = args
+        .take("fill_with")
+        .filter(|fill| !matches!(fill, Value::None));
     let mut out = List::new(meter);
     let (mut start, len) = (0, values.len());
     let n_parts = if name == "slice" { n } else { len.div_ceil(n) };
     for idx in 0..n_parts {
         let extra = idx < len % n;
-        let size = if name == "slice" { len / n + usize::from(extra) } else { n.min(len - start) };
+        let size = if name == "slice" {
+            len / n + usize::from(extra)
+        } else {
+            n.min(len - start)
+        };
         let mut part = List::new(meter);
-        values[start..start + size].iter().try_for_each(|value| part.push(value.clone()))?;
-        let missing = if name == "slice" { usize::from(!extra && len % n > 0) } else { n - size };
+        values[start..start + size]
+            .iter()
+            .try_for_each(|value| part.push(value.clone()))?;
+        let missing = if name == "slice" {
+            usize::from(!extra && len % n > 0)
+        } else {
+            n - size
+        };
         for fill in std::iter::repeat_n(&fill, missing).flatten() {
             part.push(fill.clone())?;
         }
@@ -402,7 +486,11 @@ fn parts(name: &str, values: Vec<Value>, args: &mut Args, meter: &Rc<Meter>) -> 
 fn by_key(run: &mut Run, name: &str, values: Vec<Value>, args: &mut Args) -> Result<Value> {
     let meter = &Rc::clone(&run.meter);
     let is_reverse = name == "sort" && args.flag("reverse");
-    let attribute = if name == "groupby" { args.take("attribute") } else { args.named("attribute") };
+    let attribute = if name == "groupby" {
+        args.take("attribute")
+    } else {
+        args.named("attribute")
+    };
     let default = args.named("default");
     let case_counts = args.flag("case_sensitive");
     let mut keyed = Vec::new();
@@ -419,8 +507,14 @@ fn by_key(run: &mut Run, name: &str, values: Vec<Value>, args: &mut Args) -> Res
     }
     match name {
         "sort" => Value::list(sorted(keyed, is_reverse, meter)?, meter),
-        "min" => Ok(sorted(keyed, false, meter)?.into_iter().next().unwrap_or_else(|| Value::undefined("min"))),
-        "max" => Ok(sorted(keyed, true, meter)?.into_iter().next().unwrap_or_else(|| Value::undefined("max"))),
+        "min" => Ok(sorted(keyed, false, meter)?
+            .into_iter()
+            .next()
+            .unwrap_or_else(|| Value::undefined("min"))),
+        "max" => Ok(sorted(keyed, true, meter)?
+            .into_iter()
+            .next()
+            .unwrap_or_else(|| Value::undefined("max"))),
         "unique" => {
             let mut seen: Vec<Value> = Vec::new();
             let mut out = List::new(meter);
@@ -437,7 +531,10 @@ fn by_key(run: &mut Run, name: &str, values: Vec<Value>, args: &mut Args) -> Res
             Ok(out.into())
         }
         _ => {
-            let keys = keyed.iter().map(|(key, _)| (key.clone(), key.clone())).collect();
+            let keys = keyed
+                .iter()
+                .map(|(key, _)| (key.clone(), key.clone()))
+                .collect();
             let mut out = List::new(meter);
             let mut last: Option<Value> = None;
             for key in sorted(keys, false, meter)? {
@@ -481,14 +578,20 @@ fn over_all(run: &mut Run, name: &str, value: &Value, mut args: Args) -> Result<
         let filter = args.need(name, "filter")?;
         let filter = filter.as_text(name)?;
         for value in values {
-            let args = Args { positional: args.positional.clone(), named: args.named.clone() };
+            let args = Args {
+                positional: args.positional.clone(),
+                named: args.named.clone(),
+            };
             meter.enter()?;
             out.push(apply(run, filter.as_str(), &value, args)?)?;
             meter.leave();
         }
         return Ok(out.into());
     }
-    let path = name.ends_with("attr").then(|| args.need(name, "attribute")).transpose()?;
+    let path = name
+        .ends_with("attr")
+        .then(|| args.need(name, "attribute"))
+        .transpose()?;
     let test = args.take("test");
     for value in values {
         let subject = match &path {
@@ -497,7 +600,10 @@ fn over_all(run: &mut Run, name: &str, value: &Value, mut args: Args) -> Result<
         };
         let is = match &test {
             Some(test) => {
-                let args = Args { positional: args.positional.clone(), named: args.named.clone() };
+                let args = Args {
+                    positional: args.positional.clone(),
+                    named: args.named.clone(),
+                };
                 tests::holds(run, test.as_text(name)?.as_str(), &subject, args)?
             }
             None => subject.is_true(),

@@ -36,7 +36,8 @@ pub(super) fn percent(format: &Text, args: &[Value], meter: &Rc<Meter>) -> Resul
         }
         out.push_part(format, start, at)?;
         let mut spec = Spec::default();
-        while let Some((_, flag)) = chars.next_if(|(_, c)| matches!(c, '-' | '+' | '0' | ' ' | '#')) {
+        while let Some((_, flag)) = chars.next_if(|(_, c)| matches!(c, '-' | '+' | '0' | ' ' | '#'))
+        {
             match flag {
                 '-' => spec.align = Some('<'),
                 '+' => spec.plus = true,
@@ -55,14 +56,18 @@ pub(super) fn percent(format: &Text, args: &[Value], meter: &Rc<Meter>) -> Resul
         if chars.next_if(|(_, c)| *c == '.').is_some() {
             spec.precision = Some(number(&mut chars).unwrap_or(0).clamp(0, 1 << 20) as usize);
         }
-        let Some((end, kind)) = chars.next() else { return Err(Error::new("the format ends within a `%`")) };
+        let Some((end, kind)) = chars.next() else {
+            return Err(Error::new("the format ends within a `%`"));
+        };
         start = end + kind.len_utf8();
         if kind == '%' {
             out.push("%", false)?;
             continue;
         }
         spec.kind = Some(if matches!(kind, 'i' | 'u') { 'd' } else { kind });
-        let value = args.next().ok_or_else(|| Error::new("there are fewer values than the format asks for"))?;
+        let value = args
+            .next()
+            .ok_or_else(|| Error::new("there are fewer values than the format asks for"))?;
         write(value, spec, &mut out)?;
     }
     out.push_part(format, start, whole.len())?;
@@ -100,11 +105,22 @@ pub(super) fn braces(format: &Text, args: &mut Args, meter: &Rc<Meter>) -> Resul
                 next += 1;
                 args.positional.get(next - 1)
             }
-            Err(_) => args.named.iter().find(|(name, _)| name == field).map(|(_, value)| value),
+            Err(_) => args
+                .named
+                .iter()
+                .find(|(name, _)| name == field)
+                .map(|(_, value)| value),
         };
-        let value =
-            value.ok_or_else(|| Error::new(format!("the format asks for `{field:.40}`, which is not given")))?;
-        let value = if is_repr { Value::list([value.clone()], meter)? } else { value.clone() };
+        let value = value.ok_or_else(|| {
+            Error::new(format!(
+                "the format asks for `{field:.40}`, which is not given"
+            ))
+        })?;
+        let value = if is_repr {
+            Value::list([value.clone()], meter)?
+        } else {
+            value.clone()
+        };
         if is_repr {
             let text = print::text_of(&value, meter)?;
             out.push_part(&text, 1, text.as_str().len() - 1)?;
@@ -140,21 +156,38 @@ fn parse_spec(text: &str) -> Result<Spec> {
         spec.kind = Some(kind);
         rest.pop();
     }
-    let (width, precision) = rest.split_once('.').map_or((rest.as_str(), None), |(w, p)| (w, Some(p)));
+    let (width, precision) = rest
+        .split_once('.')
+        .map_or((rest.as_str(), None), |(w, p)| (w, Some(p)));
     let number = |text: &str| match text {
         "" => Ok(0),
-        text => text.parse::<i64>().map_err(|_| Error::new(format!("the format `{text:.40}` is not supported"))),
+        text => text
+            .parse::<i64>()
+            .map_err(|_| Error::new(format!("the format `{text:.40}` is not supported"))),
     };
     spec.width = number(width)?;
-    spec.precision = precision.map(number).transpose()?.map(|n| n.clamp(0, 1 << 20) as usize);
+    spec.precision = precision
+        .map(number)
+        .transpose()?
+        .map(|n| n.clamp(0, 1 << 20) as usize);
     Ok(spec)
 }
 
 fn write(value: &Value, spec: Spec, out: &mut Text) -> Result<()> {
     let meter = Rc::clone(out.meter());
     let digits = |n: usize| n.min(MAX_PRECISION);
-    let signed = |text: String| if spec.plus && !text.starts_with('-') { format!("+{text}") } else { text };
-    let need = || value.as_float().ok_or_else(|| Error::new("the format asks for a number"));
+    let signed = |text: String| {
+        if spec.plus && !text.starts_with('-') {
+            format!("+{text}")
+        } else {
+            text
+        }
+    };
+    let need = || {
+        value
+            .as_float()
+            .ok_or_else(|| Error::new("the format asks for a number"))
+    };
     let int = || need().map(|x| value.as_int().unwrap_or(x.trunc() as i64));
     let mut text = Text::new(&meter);
     match spec.kind {
@@ -163,18 +196,38 @@ fn write(value: &Value, spec: Spec, out: &mut Text) -> Result<()> {
         Some('X') => text.push(&signed(format!("{:X}", int()?)), false)?,
         Some('o') => text.push(&signed(format!("{:o}", int()?)), false)?,
         Some('b') => text.push(&signed(format!("{:b}", int()?)), false)?,
-        Some('f' | 'F') => text.push(&signed(format!("{:.*}", digits(spec.precision.unwrap_or(6)), need()?)), false)?,
+        Some('f' | 'F') => text.push(
+            &signed(format!(
+                "{:.*}",
+                digits(spec.precision.unwrap_or(6)),
+                need()?
+            )),
+            false,
+        )?,
         Some('s' | 'r') | None => {
             let whole = print::text_of(value, &meter)?;
             let n = spec.precision.unwrap_or(usize::MAX);
-            let end = whole.as_str().char_indices().nth(n).map_or(whole.as_str().len(), |(at, _)| at);
+            let end = whole
+                .as_str()
+                .char_indices()
+                .nth(n)
+                .map_or(whole.as_str().len(), |(at, _)| at);
             text.push_part(&whole, 0, end)?;
         }
         Some(kind) => return Err(Error::new(format!("the format `{kind}` is not supported"))),
     }
     let is_number = value.as_float().is_some() && !matches!(spec.kind, Some('s' | 'r'));
-    let fill = spec.fill.map_or_else(|| if spec.zero && is_number { "0" } else { " " }.to_owned(), String::from);
-    let align = spec.align.unwrap_or(if is_number || spec.kind == Some('s') { '>' } else { '<' });
+    let fill = spec.fill.map_or_else(
+        || if spec.zero && is_number { "0" } else { " " }.to_owned(),
+        String::from,
+    );
+    let align = spec
+        .align
+        .unwrap_or(if is_number || spec.kind == Some('s') {
+            '>'
+        } else {
+            '<'
+        });
     let padded = match align {
         '<' => strings::pad(&text, spec.width, &fill, |_| 0)?,
         '^' => strings::pad(&text, spec.width, &fill, |n| n / 2)?,

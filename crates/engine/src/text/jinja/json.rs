@@ -32,27 +32,39 @@ pub(super) fn write(value: &Value, layout: &Layout, depth: usize, out: &mut Text
         Value::Str(text) => string(text, layout.ensure_ascii, out),
         Value::List(list) => {
             let items = list.values().iter();
-            write_all(items, ["[", "]"], layout, depth, out, |value, out| write(value, layout, depth + 1, out))
+            write_all(items, ["[", "]"], layout, depth, out, |value, out| {
+                write(value, layout, depth + 1, out)
+            })
         }
         Value::Dict(dict) => {
             let mut pairs: Vec<_> = dict.pairs().iter().collect();
             if layout.sort_keys {
                 pairs.sort_by(|a, b| key_text(&a.0).cmp(key_text(&b.0)));
             }
-            write_all(pairs.into_iter(), ["{", "}"], layout, depth, out, |(key, value), out| {
-                match key {
-                    Value::Str(text) => string(text, layout.ensure_ascii, out)?,
-                    other => {
-                        out.push("\"", false)?;
-                        write(other, layout, depth, out)?;
-                        out.push("\"", false)?;
+            write_all(
+                pairs.into_iter(),
+                ["{", "}"],
+                layout,
+                depth,
+                out,
+                |(key, value), out| {
+                    match key {
+                        Value::Str(text) => string(text, layout.ensure_ascii, out)?,
+                        other => {
+                            out.push("\"", false)?;
+                            write(other, layout, depth, out)?;
+                            out.push("\"", false)?;
+                        }
                     }
-                }
-                out.push(&layout.key_separator, false)?;
-                write(value, layout, depth + 1, out)
-            })
+                    out.push(&layout.key_separator, false)?;
+                    write(value, layout, depth + 1, out)
+                },
+            )
         }
-        other => Err(Error::new(format!("tojson: {} cannot be written as JSON", other.type_name()))),
+        other => Err(Error::new(format!(
+            "tojson: {} cannot be written as JSON",
+            other.type_name()
+        ))),
     }
 }
 
@@ -87,7 +99,9 @@ fn write_all<T>(
 }
 
 fn line(layout: &Layout, depth: usize, out: &mut Text) -> Result<()> {
-    let Some(indent) = &layout.indent else { return Ok(()) };
+    let Some(indent) = &layout.indent else {
+        return Ok(());
+    };
     out.push("\n", false)?;
     for _ in 0..depth {
         out.push(indent, false)?;
@@ -107,10 +121,14 @@ fn string(text: &Text, ensure_ascii: bool, out: &mut Text) -> Result<()> {
             '\t' => "\\t".to_owned(),
             '\u{8}' => "\\b".to_owned(),
             '\u{c}' => "\\f".to_owned(),
-            c if (c as u32) < 0x20 || (ensure_ascii && c == '\u{7f}') => format!("\\u{:04x}", c as u32),
-            c if ensure_ascii && !c.is_ascii() => {
-                c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+            c if (c as u32) < 0x20 || (ensure_ascii && c == '\u{7f}') => {
+                format!("\\u{:04x}", c as u32)
             }
+            c if ensure_ascii && !c.is_ascii() => c
+                .encode_utf16(&mut [0; 2])
+                .iter()
+                .map(|unit| format!("\\u{unit:04x}"))
+                .collect(),
             _ => continue,
         };
         out.push_part(text, plain_from, at)?;

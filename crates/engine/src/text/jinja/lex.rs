@@ -34,8 +34,8 @@ const MAX_BYTES: usize = 1 << 20;
 
 /// Longer ones first.
 const OPERATORS: [&str; 25] = [
-    "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<", "=", ".",
-    ":", "|", ",",
+    "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}",
+    ">", "<", "=", ".", ":", "|", ",",
 ];
 
 #[derive(Clone, Copy, PartialEq)]
@@ -45,17 +45,26 @@ enum Tag {
     Comment,
 }
 
-/// The tokens of a template, its whitespace control applied: blocks lose the spaces before them in their line and the line
-/// break behind them, as transformers sets Jinja up.
+/// The tokens of a template, its whitespace control applied: blocks lose the spaces before them in
+/// their line and the line break behind them, as transformers sets Jinja up.
 pub(super) fn tokens(source: &str) -> Result<Vec<Spanned>> {
     if source.len() > MAX_BYTES {
-        return Err(Error::new(format!("expected at most {MAX_BYTES} bytes, found {}", source.len())));
+        return Err(Error::new(format!(
+            "expected at most {MAX_BYTES} bytes, found {}",
+            source.len()
+        )));
     }
     let mut source = source.replace("\r\n", "\n").replace('\r', "\n");
     if source.ends_with('\n') {
         source.pop();
     }
-    let mut lexer = Lexer { source: &source, pos: 0, line: 1, starts_line: true, out: Vec::new() };
+    let mut lexer = Lexer {
+        source: &source,
+        pos: 0,
+        line: 1,
+        starts_line: true,
+        out: Vec::new(),
+    };
     lexer.run()?;
     Ok(lexer.out)
 }
@@ -81,7 +90,10 @@ impl<'a> Lexer<'a> {
     }
 
     fn push(&mut self, token: Token) {
-        self.out.push(Spanned { token, line: self.line });
+        self.out.push(Spanned {
+            token,
+            line: self.line,
+        });
     }
 
     fn error<T>(&self, message: impl Into<String>) -> Result<T> {
@@ -96,7 +108,10 @@ impl<'a> Lexer<'a> {
                 self.pos = self.source.len();
                 return Ok(());
             };
-            let sign = rest[at + 2..].chars().next().filter(|c| matches!(c, '-' | '+'));
+            let sign = rest[at + 2..]
+                .chars()
+                .next()
+                .filter(|c| matches!(c, '-' | '+'));
             let text = before_tag(&rest[..at], tag, sign, self.starts_line);
             if !text.is_empty() {
                 self.push(Token::Text(text.to_owned()));
@@ -113,7 +128,9 @@ impl<'a> Lexer<'a> {
     }
 
     fn comment(&mut self) -> Result<()> {
-        let Some(at) = self.rest().find("#}") else { return self.error("the comment has no end") };
+        let Some(at) = self.rest().find("#}") else {
+            return self.error("the comment has no end");
+        };
         let sign = self.rest()[..at].chars().next_back();
         self.advance(at + 2);
         self.after_tag(sign, true);
@@ -133,14 +150,19 @@ impl<'a> Lexer<'a> {
     }
 
     fn at_raw(&self) -> bool {
-        let Some(rest) = self.rest().trim_start().strip_prefix("raw") else { return false };
+        let Some(rest) = self.rest().trim_start().strip_prefix("raw") else {
+            return false;
+        };
         let rest = rest.trim_start();
         rest.starts_with("%}") || rest.starts_with("-%}")
     }
 
     fn raw(&mut self) -> Result<()> {
         let begin = self.rest().find("%}").unwrap_or_default();
-        let sign = self.rest()[..begin].chars().next_back().filter(|c| *c == '-');
+        let sign = self.rest()[..begin]
+            .chars()
+            .next_back()
+            .filter(|c| *c == '-');
         self.advance(begin + 2);
         self.after_tag(sign, false);
         let rest = self.rest();
@@ -148,9 +170,16 @@ impl<'a> Lexer<'a> {
         while let Some(at) = rest[from..].find("{%").map(|at| at + from) {
             let inner = rest[at + 2..].trim_start_matches(['-', '+']).trim_start();
             let end = inner.strip_prefix("endraw").map(str::trim_start);
-            let end_sign = end.and_then(|end| end.chars().next()).filter(|c| matches!(c, '-' | '+'));
-            if let Some(after) = end.and_then(|end| end.trim_start_matches(['-', '+']).strip_prefix("%}")) {
-                let sign = rest[at + 2..].chars().next().filter(|c| matches!(c, '-' | '+'));
+            let end_sign = end
+                .and_then(|end| end.chars().next())
+                .filter(|c| matches!(c, '-' | '+'));
+            if let Some(after) =
+                end.and_then(|end| end.trim_start_matches(['-', '+']).strip_prefix("%}"))
+            {
+                let sign = rest[at + 2..]
+                    .chars()
+                    .next()
+                    .filter(|c| matches!(c, '-' | '+'));
                 let text = before_tag(&rest[..at], Tag::Block, sign, self.starts_line).to_owned();
                 self.push(Token::Text(text));
                 self.advance(rest.len() - after.len());
@@ -175,7 +204,11 @@ impl<'a> Lexer<'a> {
             let rest = self.rest();
             let sign = rest.chars().next().filter(|c| matches!(c, '-' | '+'));
             if open.is_empty() {
-                let body = if sign == Some('-') || (sign == Some('+') && ends == "%}") { &rest[1..] } else { rest };
+                let body = if sign == Some('-') || (sign == Some('+') && ends == "%}") {
+                    &rest[1..]
+                } else {
+                    rest
+                };
                 if body.starts_with(ends) {
                     self.push(end);
                     self.advance(rest.len() - body.len() + 2);
@@ -184,7 +217,10 @@ impl<'a> Lexer<'a> {
                 }
             }
             let Some(first) = rest.chars().next() else {
-                return Err(Error::new(format!("expected `{ends}`, found the end of the template")).at(first_line));
+                return Err(Error::new(format!(
+                    "expected `{ends}`, found the end of the template"
+                ))
+                .at(first_line));
             };
             self.word(first, &mut open)?;
         }
@@ -207,7 +243,9 @@ impl<'a> Lexer<'a> {
             self.push(token);
             self.advance(bytes);
         } else if first.is_alphabetic() || first == '_' {
-            let bytes = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+            let bytes = rest
+                .find(|c: char| !c.is_alphanumeric() && c != '_')
+                .unwrap_or(rest.len());
             self.push(Token::Name(rest[..bytes].to_owned()));
             self.advance(bytes);
         } else if let Some(operator) = OPERATORS.iter().find(|op| rest.starts_with(**op)) {
@@ -217,7 +255,9 @@ impl<'a> Lexer<'a> {
                 "{" => open.push("}"),
                 ")" | "]" | "}" => match open.pop() {
                     Some(due) if due == *operator => {}
-                    Some(due) => return self.error(format!("expected `{due}`, found `{operator}`")),
+                    Some(due) => {
+                        return self.error(format!("expected `{due}`, found `{operator}`"));
+                    }
                     None => return self.error(format!("`{operator}` closes nothing")),
                 },
                 _ => {}
@@ -249,7 +289,10 @@ fn before_tag(text: &str, tag: Tag, sign: Option<char>, starts_line: bool) -> &s
     match sign {
         Some('-') => text.trim_end(),
         None if tag != Tag::Print => {
-            let line = text.rfind('\n').map(|at| at + 1).or(starts_line.then_some(0));
+            let line = text
+                .rfind('\n')
+                .map(|at| at + 1)
+                .or(starts_line.then_some(0));
             match line {
                 Some(at) if text[at..].chars().all(char::is_whitespace) => &text[..at],
                 _ => text,
@@ -276,8 +319,11 @@ fn string(source: &str, quote: char) -> Result<(String, usize), &'static str> {
         let (_, escape) = chars.next().ok_or(OPEN)?;
         let mut hex = |n: usize| {
             let digits: String = chars.by_ref().take(n).map(|(_, c)| c).collect();
-            let code = u32::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == n);
-            code.and_then(char::from_u32).ok_or("the string has an escape that is no character")
+            let code = u32::from_str_radix(&digits, 16)
+                .ok()
+                .filter(|_| digits.len() == n);
+            code.and_then(char::from_u32)
+                .ok_or("the string has an escape that is no character")
         };
         match escape {
             'n' => text.push('\n'),
@@ -299,10 +345,15 @@ fn string(source: &str, quote: char) -> Result<(String, usize), &'static str> {
 }
 
 fn number(source: &str) -> Result<(Token, usize), String> {
-    let digits = |text: &str| text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
+    let digits = |text: &str| {
+        text.find(|c: char| !c.is_ascii_digit() && c != '_')
+            .unwrap_or(text.len())
+    };
     let mut bytes = digits(source);
     let mut is_float = false;
-    if source[bytes..].starts_with('.') && source[bytes + 1..].starts_with(|c: char| c.is_ascii_digit()) {
+    if source[bytes..].starts_with('.')
+        && source[bytes + 1..].starts_with(|c: char| c.is_ascii_digit())
+    {
         bytes += 1 + digits(&source[bytes + 1..]);
         is_float = true;
     }
@@ -316,7 +367,10 @@ fn number(source: &str) -> Result<(Token, usize), String> {
     let text = source[..bytes].replace('_', "");
     let bad = |_| format!("the number {text:.40} is too large");
     let token = match is_float {
-        true => Token::Float(text.parse().map_err(|_| format!("{text:.40} is no number"))?),
+        true => Token::Float(
+            text.parse()
+                .map_err(|_| format!("{text:.40} is no number"))?,
+        ),
         false => Token::Int(text.parse().map_err(bad)?),
     };
     Ok((token, bytes))

@@ -20,9 +20,14 @@ pub(super) fn values(value: &Value, meter: &Rc<Meter>) -> Result<Vec<Value>> {
         }
         Value::Str(text) => {
             let chars = text.as_str().char_indices();
-            chars.map(|(at, c)| part(text, at, at + c.len_utf8())).collect()
+            chars
+                .map(|(at, c)| part(text, at, at + c.len_utf8()))
+                .collect()
         }
-        other => Err(Error::new(format!("a value of type {} cannot be iterated over", other.type_name()))),
+        other => Err(Error::new(format!(
+            "a value of type {} cannot be iterated over",
+            other.type_name()
+        ))),
     }
 }
 
@@ -43,14 +48,23 @@ pub(super) fn len(value: &Value, meter: &Meter) -> Result<usize> {
         }
         Value::List(list) => list.values().len(),
         Value::Dict(dict) => dict.pairs().len(),
-        other => return Err(Error::new(format!("a value of type {} has no length", other.type_name()))),
+        other => {
+            return Err(Error::new(format!(
+                "a value of type {} has no length",
+                other.type_name()
+            )));
+        }
     })
 }
 
 /// The item there; below zero, from the end.
 pub(super) fn item(value: &Value, index: i64, meter: &Rc<Meter>) -> Result<Option<Value>> {
     let n = len(value, meter)? as i64;
-    let index = if index < 0 { index.saturating_add(n) } else { index };
+    let index = if index < 0 {
+        index.saturating_add(n)
+    } else {
+        index
+    };
     if !(0..n).contains(&index) {
         return Ok(None);
     }
@@ -58,7 +72,9 @@ pub(super) fn item(value: &Value, index: i64, meter: &Rc<Meter>) -> Result<Optio
         Value::List(list) => Ok(list.values().get(index as usize).cloned()),
         Value::Str(text) => {
             let found = text.as_str().char_indices().nth(index as usize);
-            found.map(|(at, c)| part(text, at, at + c.len_utf8())).transpose()
+            found
+                .map(|(at, c)| part(text, at, at + c.len_utf8()))
+                .transpose()
         }
         _ => Ok(None),
     }
@@ -67,16 +83,27 @@ pub(super) fn item(value: &Value, index: i64, meter: &Rc<Meter>) -> Result<Optio
 /// Python's `value[start:stop:step]`.
 pub(super) fn slice(value: &Value, bounds: [Option<i64>; 3], meter: &Rc<Meter>) -> Result<Value> {
     if !matches!(value, Value::List(_) | Value::Str(_)) {
-        return Err(Error::new(format!("a value of type {} cannot be sliced", value.defined()?.type_name())));
+        return Err(Error::new(format!(
+            "a value of type {} cannot be sliced",
+            value.defined()?.type_name()
+        )));
     }
     let step = bounds[2].unwrap_or(1);
     if step == 0 {
         return Err(Error::new("the step of a slice is 0"));
     }
     let len = len(value, meter)? as i64;
-    // Where a bound that is given lies, between the first place and the one behind the last in this direction.
+    // Where a bound that is given lies, between the first place and the one behind the last in this
+    // direction.
     let (lowest, highest) = if step > 0 { (0, len) } else { (-1, len - 1) };
-    let place = |bound: i64| if bound < 0 { bound.saturating_add(len) } else { bound }.clamp(lowest, highest);
+    let place = |bound: i64| {
+        if bound < 0 {
+            bound.saturating_add(len)
+        } else {
+            bound
+        }
+        .clamp(lowest, highest)
+    };
     let start = bounds[0].map_or(if step > 0 { lowest } else { highest }, place);
     let stop = bounds[1].map_or(if step > 0 { highest } else { lowest }, place);
     let mut places = Vec::new();
@@ -89,17 +116,26 @@ pub(super) fn slice(value: &Value, bounds: [Option<i64>; 3], meter: &Rc<Meter>) 
     if let Value::List(list) = value {
         let mut out = List::new(meter);
         out.is_tuple = list.is_tuple;
-        places.into_iter().try_for_each(|at| out.push(list.values()[at].clone()))?;
+        places
+            .into_iter()
+            .try_for_each(|at| out.push(list.values()[at].clone()))?;
         return Ok(out.into());
     }
     let text = value.as_text("slice")?;
-    let starts: Vec<usize> = text.as_str().char_indices().map(|(at, _)| at).chain([text.as_str().len()]).collect();
+    let starts: Vec<usize> = text
+        .as_str()
+        .char_indices()
+        .map(|(at, _)| at)
+        .chain([text.as_str().len()])
+        .collect();
     if step == 1 {
         let (first, last) = (start as usize, stop.max(start) as usize);
         return part(text, starts[first], starts[last]);
     }
     let mut out = Text::new(meter);
-    places.into_iter().try_for_each(|at| out.push_part(text, starts[at], starts[at + 1]))?;
+    places
+        .into_iter()
+        .try_for_each(|at| out.push_part(text, starts[at], starts[at + 1]))?;
     Ok(out.into())
 }
 

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
-/// Steps of work: one for each expression and statement, and one for each 16 bytes that are copied or looked at. A long
-/// conversation in the templates that are in use takes some 100,000.
+/// Steps of work: one for each expression and statement, and one for each 16 bytes that are copied
+/// or looked at. A long conversation in the templates that are in use takes some 100,000.
 const MAX_WORK: u64 = 20_000_000;
 /// Bytes of strings and lists that may be held at the same time.
 const MAX_HELD: usize = 256 << 20;
@@ -20,7 +20,11 @@ pub(super) struct Meter {
 
 impl Meter {
     pub(super) fn new() -> Self {
-        Self { work: Cell::new(0), held: Cell::new(0), depth: Cell::new(0) }
+        Self {
+            work: Cell::new(0),
+            held: Cell::new(0),
+            depth: Cell::new(0),
+        }
     }
 
     /// Takes note of `steps` of work before it is done.
@@ -42,7 +46,10 @@ impl Meter {
     pub(super) fn hold(&self, bytes: usize) -> Result<(), Error> {
         let held = self.held.get().saturating_add(bytes);
         if held > MAX_HELD {
-            return Err(Error::new(format!("it needs more than {} MiB of memory", MAX_HELD >> 20)));
+            return Err(Error::new(format!(
+                "it needs more than {} MiB of memory",
+                MAX_HELD >> 20
+            )));
         }
         self.held.set(held);
         Ok(())
@@ -52,11 +59,14 @@ impl Meter {
         self.held.set(self.held.get().saturating_sub(bytes));
     }
 
-    /// Goes one level down; [`Meter::leave`] goes up again. An error ends the rendering, so its levels need not be left.
+    /// Goes one level down; [`Meter::leave`] goes up again. An error ends the rendering, so its
+    /// levels need not be left.
     pub(super) fn enter(&self) -> Result<(), Error> {
         self.depth.set(self.depth.get() + 1);
         if self.depth.get() > MAX_DEPTH {
-            return Err(Error::new(format!("calls and blocks are more than {MAX_DEPTH} levels deep")));
+            return Err(Error::new(format!(
+                "calls and blocks are more than {MAX_DEPTH} levels deep"
+            )));
         }
         Ok(())
     }
@@ -79,7 +89,11 @@ pub(in crate::text) struct Error {
 
 impl Error {
     pub(super) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), line: None, is_raised: false }
+        Self {
+            message: message.into(),
+            line: None,
+            is_raised: false,
+        }
     }
 
     /// At this line, unless a more precise one is known.

@@ -100,7 +100,12 @@ pub(super) fn call(value: &Value, name: &str, mut args: Args, meter: &Rc<Meter>)
                 _ => pairs_of(value, meter)?,
             }
         }
-        other => return Err(Error::new(format!("a value of type {} has no `{name}`", other.type_name()))),
+        other => {
+            return Err(Error::new(format!(
+                "a value of type {} has no `{name}`",
+                other.type_name()
+            )));
+        }
     };
     args.finish(name)?;
     Ok(done)
@@ -109,10 +114,16 @@ pub(super) fn call(value: &Value, name: &str, mut args: Args, meter: &Rc<Meter>)
 /// A dict as a list of its keys with their values.
 pub(super) fn pairs_of(value: &Value, meter: &Rc<Meter>) -> Result<Value> {
     let Value::Dict(dict) = value else {
-        return Err(Error::new(format!("items: expected a dict, found {}", value.defined()?.type_name())));
+        return Err(Error::new(format!(
+            "items: expected a dict, found {}",
+            value.defined()?.type_name()
+        )));
     };
-    let pairs: Result<Vec<Value>> =
-        dict.pairs().iter().map(|(key, value)| Value::tuple([key.clone(), value.clone()], meter)).collect();
+    let pairs: Result<Vec<Value>> = dict
+        .pairs()
+        .iter()
+        .map(|(key, value)| Value::tuple([key.clone(), value.clone()], meter))
+        .collect();
     Value::list(pairs?, meter)
 }
 
@@ -122,7 +133,10 @@ fn of_string(text: &Rc<Text>, name: &str, args: &mut Args, meter: &Rc<Meter>) ->
     let all = |is: &dyn Fn(char) -> bool| Value::Bool(!whole.is_empty() && whole.chars().all(is));
     // Letters with a case are there, and all have this one.
     let cased = |is: &dyn Fn(char) -> bool| {
-        let mut letters = whole.chars().filter(|c| c.is_lowercase() || c.is_uppercase()).peekable();
+        let mut letters = whole
+            .chars()
+            .filter(|c| c.is_lowercase() || c.is_uppercase())
+            .peekable();
         Value::Bool(letters.peek().is_some() && letters.all(is))
     };
     Ok(match name {
@@ -131,7 +145,11 @@ fn of_string(text: &Rc<Text>, name: &str, args: &mut Args, meter: &Rc<Meter>) ->
         "swapcase" => strings::map_chars(text, |c, _| {
             let (large, small) = (c.to_uppercase(), c.to_lowercase());
             let is_small = c.is_lowercase();
-            is_small.then_some(large).into_iter().flatten().chain((!is_small).then_some(small).into_iter().flatten())
+            is_small
+                .then_some(large)
+                .into_iter()
+                .flatten()
+                .chain((!is_small).then_some(small).into_iter().flatten())
         })?,
         "capitalize" => strings::capitalize(text)?,
         "title" => strings::title(text)?,
@@ -142,7 +160,9 @@ fn of_string(text: &Rc<Text>, name: &str, args: &mut Args, meter: &Rc<Meter>) ->
         "isspace" => all(&char::is_whitespace),
         "islower" => cased(&char::is_lowercase),
         "isupper" => cased(&char::is_uppercase),
-        "istitle" => Value::Bool(matches!(&strings::title(text)?, Value::Str(title) if title.as_str() == whole)),
+        "istitle" => Value::Bool(
+            matches!(&strings::title(text)?, Value::Str(title) if title.as_str() == whole),
+        ),
         "strip" | "lstrip" | "rstrip" => {
             let ends = match name {
                 "strip" => Ends::Both,
@@ -164,11 +184,17 @@ fn of_string(text: &Rc<Text>, name: &str, args: &mut Args, meter: &Rc<Meter>) ->
             let most = args.int(name, "count")?;
             strings::replace(text, old.as_text(name)?.as_str(), new.as_text(name)?, most)?
         }
-        "split" | "rsplit" | "splitlines" | "partition" | "rpartition" => of_splits(text, name, args)?,
+        "split" | "rsplit" | "splitlines" | "partition" | "rpartition" => {
+            of_splits(text, name, args)?
+        }
         "center" | "ljust" | "rjust" | "zfill" => {
             let width = args.int(name, "width")?.unwrap_or(0);
             let fill = args.take("fillchar");
-            let fill = fill.as_ref().map(|fill| fill.as_text(name)).transpose()?.map_or(" ", |fill| fill.as_str());
+            let fill = fill
+                .as_ref()
+                .map(|fill| fill.as_text(name))
+                .transpose()?
+                .map_or(" ", |fill| fill.as_str());
             match name {
                 "center" => strings::pad(text, width, fill, |n| n / 2)?,
                 "ljust" => strings::pad(text, width, fill, |_| 0)?,
@@ -184,8 +210,14 @@ fn of_splits(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
     if name == "splitlines" {
         return strings::lines(text, args.flag("keepends"));
     }
-    let separator = args.take("sep").filter(|value| !matches!(value, Value::None));
-    let separator = separator.as_ref().map(|value| value.as_text(name)).transpose()?.map(|text| text.as_str());
+    let separator = args
+        .take("sep")
+        .filter(|value| !matches!(value, Value::None));
+    let separator = separator
+        .as_ref()
+        .map(|value| value.as_text(name))
+        .transpose()?
+        .map(|text| text.as_str());
     if separator == Some("") {
         return Err(Error::new(format!("{name}: the separator is empty")));
     }
@@ -193,7 +225,8 @@ fn of_splits(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
         let most = args.int(name, "maxsplit")?;
         return strings::split(text, separator, most, name == "rsplit");
     }
-    let separator = separator.ok_or_else(|| Error::new(format!("{name}: the separator is missing")))?;
+    let separator =
+        separator.ok_or_else(|| Error::new(format!("{name}: the separator is missing")))?;
     let whole = text.as_str();
     let (found, parted_from_right) = match name {
         "partition" => (whole.find(separator), false),
@@ -205,7 +238,10 @@ fn of_splits(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
         (None, true) => (0, 0),
     };
     let parts = [(0, start), (start, end), (end, whole.len())];
-    let parts: Result<Vec<Value>> = parts.into_iter().map(|(start, end)| lists::part(text, start, end)).collect();
+    let parts: Result<Vec<Value>> = parts
+        .into_iter()
+        .map(|(start, end)| lists::part(text, start, end))
+        .collect();
     Value::tuple(parts?, text.meter())
 }
 
@@ -219,7 +255,11 @@ fn of_searches(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
         };
         for candidate in candidates {
             let candidate = candidate.as_text(name)?;
-            let is = if name == "startswith" { str::starts_with } else { str::ends_with };
+            let is = if name == "startswith" {
+                str::starts_with
+            } else {
+                str::ends_with
+            };
             text.meter().spend_bytes(candidate.as_str().len())?;
             if is(whole, candidate.as_str()) {
                 return Ok(Value::Bool(true));
@@ -235,15 +275,31 @@ fn of_searches(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
         "find" => Value::Int(place(whole.find(wanted))),
         "rfind" => Value::Int(place(whole.rfind(wanted))),
         "index" | "rindex" => {
-            let at = if name == "index" { whole.find(wanted) } else { whole.rfind(wanted) };
+            let at = if name == "index" {
+                whole.find(wanted)
+            } else {
+                whole.rfind(wanted)
+            };
             match at {
                 Some(at) => Value::Int(place(Some(at))),
                 None => return Err(Error::new(format!("{name}: the string has no such part"))),
             }
         }
-        "removeprefix" => lists::part(text, if whole.starts_with(wanted) { wanted.len() } else { 0 }, whole.len())?,
+        "removeprefix" => lists::part(
+            text,
+            if whole.starts_with(wanted) {
+                wanted.len()
+            } else {
+                0
+            },
+            whole.len(),
+        )?,
         "removesuffix" => {
-            let end = if whole.ends_with(wanted) { whole.len() - wanted.len() } else { whole.len() };
+            let end = if whole.ends_with(wanted) {
+                whole.len() - wanted.len()
+            } else {
+                whole.len()
+            };
             lists::part(text, 0, end)?
         }
         other => return Err(Error::new(format!("a string has no method `{other:.40}`"))),

@@ -73,7 +73,11 @@ pub(super) fn compare(a: &Value, b: &Value, meter: &Meter) -> Result<Ordering> {
             }
             Ok(a.values().len().cmp(&b.values().len()))
         }
-        (a, b) => Err(Error::new(format!("`<` does not compare {} with {}", a.type_name(), b.type_name()))),
+        (a, b) => Err(Error::new(format!(
+            "`<` does not compare {} with {}",
+            a.type_name(),
+            b.type_name()
+        ))),
     }
 }
 
@@ -130,10 +134,15 @@ pub(super) fn binary(op: BinaryOp, a: &Value, b: &Value, meter: &Rc<Meter>) -> R
         (BinaryOp::Add, Value::List(a), Value::List(b)) if a.is_tuple == b.is_tuple => {
             let mut out = List::new(meter);
             out.is_tuple = a.is_tuple;
-            a.values().iter().chain(b.values()).try_for_each(|value| out.push(value.clone()))?;
+            a.values()
+                .iter()
+                .chain(b.values())
+                .try_for_each(|value| out.push(value.clone()))?;
             Ok(out.into())
         }
-        (BinaryOp::Mul, Value::Str(text), n) | (BinaryOp::Mul, n, Value::Str(text)) if n.as_int().is_some() => {
+        (BinaryOp::Mul, Value::Str(text), n) | (BinaryOp::Mul, n, Value::Str(text))
+            if n.as_int().is_some() =>
+        {
             let mut out = Text::new(meter);
             for _ in 0..n.as_int().unwrap_or_default().max(0) {
                 meter.spend(1)?;
@@ -141,12 +150,16 @@ pub(super) fn binary(op: BinaryOp, a: &Value, b: &Value, meter: &Rc<Meter>) -> R
             }
             Ok(out.into())
         }
-        (BinaryOp::Mul, Value::List(list), n) | (BinaryOp::Mul, n, Value::List(list)) if n.as_int().is_some() => {
+        (BinaryOp::Mul, Value::List(list), n) | (BinaryOp::Mul, n, Value::List(list))
+            if n.as_int().is_some() =>
+        {
             let mut out = List::new(meter);
             out.is_tuple = list.is_tuple;
             for _ in 0..n.as_int().unwrap_or_default().max(0) {
                 meter.spend(1)?;
-                list.values().iter().try_for_each(|value| out.push(value.clone()))?;
+                list.values()
+                    .iter()
+                    .try_for_each(|value| out.push(value.clone()))?;
             }
             Ok(out.into())
         }
@@ -167,7 +180,11 @@ pub(super) fn binary(op: BinaryOp, a: &Value, b: &Value, meter: &Rc<Meter>) -> R
                 BinaryOp::Rem => "%",
                 BinaryOp::Pow => "**",
             };
-            Err(Error::new(format!("`{sign}` does not take {} and {}", a.type_name(), b.type_name())))
+            Err(Error::new(format!(
+                "`{sign}` does not take {} and {}",
+                a.type_name(),
+                b.type_name()
+            )))
         }
     }
 }
@@ -183,8 +200,20 @@ fn ints(op: BinaryOp, a: i64, b: i64) -> Result<Value> {
         BinaryOp::Mul => a.checked_mul(b),
         BinaryOp::Div => return Ok(Value::Float(a as f64 / b as f64)),
         // Python rounds down, and the rest has the sign of the divisor.
-        BinaryOp::FloorDiv => a.checked_div(b).map(|q| if a % b != 0 && (a < 0) != (b < 0) { q - 1 } else { q }),
-        BinaryOp::Rem => a.checked_rem(b).map(|r| if r != 0 && (r < 0) != (b < 0) { r + b } else { r }),
+        BinaryOp::FloorDiv => a.checked_div(b).map(|q| {
+            if a % b != 0 && (a < 0) != (b < 0) {
+                q - 1
+            } else {
+                q
+            }
+        }),
+        BinaryOp::Rem => a.checked_rem(b).map(|r| {
+            if r != 0 && (r < 0) != (b < 0) {
+                r + b
+            } else {
+                r
+            }
+        }),
         BinaryOp::Pow if b < 0 => return floats(op, a as f64, b as f64),
         BinaryOp::Pow => u32::try_from(b).ok().and_then(|b| a.checked_pow(b)),
     };
@@ -210,8 +239,14 @@ pub(super) fn negate(value: &Value) -> Result<Value> {
     match value.defined()? {
         Value::Float(x) => Ok(Value::Float(-x)),
         other => match other.as_int() {
-            Some(n) => n.checked_neg().map(Value::Int).ok_or_else(|| Error::new("the number is too large")),
-            None => Err(Error::new(format!("`-` does not take {}", other.type_name()))),
+            Some(n) => n
+                .checked_neg()
+                .map(Value::Int)
+                .ok_or_else(|| Error::new("the number is too large")),
+            None => Err(Error::new(format!(
+                "`-` does not take {}",
+                other.type_name()
+            ))),
         },
     }
 }

@@ -1,5 +1,5 @@
-//! Tokens to statements. Every way in which the parser calls itself counts a level, and there are not many: no template can
-//! overflow the stack.
+//! Tokens to statements. Every way in which the parser calls itself counts a level, and there are
+//! not many: no template can overflow the stack.
 
 use std::sync::Arc;
 
@@ -7,14 +7,19 @@ use super::ast::{Body, Expr, For, Macro, Stmt, StmtKind, Target};
 use super::lex::{self, Spanned, Token};
 use super::meter::{Error, Result};
 
-/// Brackets and blocks inside of each other. (Python, which runs these templates elsewhere, ends at 100 and 20.)
+/// Brackets and blocks inside of each other. (Python, which runs these templates elsewhere, ends at
+/// 100 and 20.)
 const MAX_DEPTH: usize = 100;
 
 /// Parses a template.
 pub(super) fn template(source: &str) -> Result<Body> {
     let mut tokens = lex::tokens(source)?;
     tokens.reverse();
-    let mut parser = Parser { tokens, line: 1, depth: 0 };
+    let mut parser = Parser {
+        tokens,
+        line: 1,
+        depth: 0,
+    };
     let (body, _) = parser.body(&[])?;
     Ok(body)
 }
@@ -90,7 +95,11 @@ impl Parser {
     }
 
     pub(super) fn op(&mut self, op: &str) -> Result<()> {
-        if self.skip_op(op) { Ok(()) } else { self.expected(&format!("`{op}`")) }
+        if self.skip_op(op) {
+            Ok(())
+        } else {
+            self.expected(&format!("`{op}`"))
+        }
     }
 
     pub(super) fn name(&mut self) -> Result<String> {
@@ -111,8 +120,8 @@ impl Parser {
         self.expected("`%}`")
     }
 
-    /// Statements up to a tag with one of these names, which is taken up to behind its name; or to the end of the template
-    /// if there is no name.
+    /// Statements up to a tag with one of these names, which is taken up to behind its name; or to
+    /// the end of the template if there is no name.
     pub(super) fn body(&mut self, ends: &[&str]) -> Result<(Body, String)> {
         self.enter()?;
         let begin = self.line;
@@ -124,13 +133,18 @@ impl Parser {
                 None if ends.is_empty() => break,
                 None => {
                     let ends = ends.join("` or `");
-                    return Err(Error::new(format!("expected `{ends}`, found the end of the template")).at(begin));
+                    return Err(Error::new(format!(
+                        "expected `{ends}`, found the end of the template"
+                    ))
+                    .at(begin));
                 }
                 Some(Token::Text(text)) => push(StmtKind::Text(text)),
                 Some(Token::PrintBegin) => {
                     let expr = self.tuple_or_expression()?;
                     if self.next() != Some(Token::PrintEnd) {
-                        return Err(Error::new("expected `}}`, found more in the expression").at(self.line));
+                        return Err(
+                            Error::new("expected `}}`, found more in the expression").at(self.line)
+                        );
                     }
                     push(StmtKind::Print(expr));
                 }
@@ -163,13 +177,28 @@ impl Parser {
             "macro" => {
                 let name = self.name()?;
                 let params = self.params()?;
-                StmtKind::Macro(Arc::new(Macro { name, params, body: self.block("endmacro")? }))
+                StmtKind::Macro(Arc::new(Macro {
+                    name,
+                    params,
+                    body: self.block("endmacro")?,
+                }))
             }
             "call" => {
-                let params = if self.at_op("(") { self.params()? } else { Vec::new() };
+                let params = if self.at_op("(") {
+                    self.params()?
+                } else {
+                    Vec::new()
+                };
                 let call = self.expression()?;
                 let body = self.block("endcall")?;
-                StmtKind::CallBlock(Arc::new(Macro { name: "caller".to_owned(), params, body }), call)
+                StmtKind::CallBlock(
+                    Arc::new(Macro {
+                        name: "caller".to_owned(),
+                        params,
+                        body,
+                    }),
+                    call,
+                )
             }
             "filter" => {
                 let mut filters = vec![self.filter()?];
@@ -232,13 +261,28 @@ impl Parser {
         }
         // A condition here is the loop's, not that of a ternary.
         let over = self.tuple_of(Self::or)?;
-        let filter = if self.skip_name("if") { Some(self.expression()?) } else { None };
+        let filter = if self.skip_name("if") {
+            Some(self.expression()?)
+        } else {
+            None
+        };
         let is_recursive = self.skip_name("recursive");
         self.end_of_tag()?;
         let (body, end) = self.body(&["else", "endfor"])?;
-        let otherwise = if end == "else" { self.block("endfor")? } else { Vec::new() };
+        let otherwise = if end == "else" {
+            self.block("endfor")?
+        } else {
+            Vec::new()
+        };
         self.end_of_tag()?;
-        Ok(StmtKind::For(Arc::new(For { target, over, filter, is_recursive, body, otherwise })))
+        Ok(StmtKind::For(Arc::new(For {
+            target,
+            over,
+            filter,
+            is_recursive,
+            body,
+            otherwise,
+        })))
     }
 
     pub(super) fn set_statement(&mut self) -> Result<StmtKind> {
@@ -300,7 +344,11 @@ impl Parser {
                 }
             }
             let name = self.name()?;
-            let default = if self.skip_op("=") { Some(self.expression()?) } else { None };
+            let default = if self.skip_op("=") {
+                Some(self.expression()?)
+            } else {
+                None
+            };
             params.push((name, default));
         }
         Ok(params)

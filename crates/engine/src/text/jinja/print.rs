@@ -58,7 +58,11 @@ fn repr(value: &Value, out: &mut Text) -> Result<()> {
 }
 
 fn quoted(text: &Text, out: &mut Text) -> Result<()> {
-    let quote = if text.as_str().contains('\'') && !text.as_str().contains('"') { '"' } else { '\'' };
+    let quote = if text.as_str().contains('\'') && !text.as_str().contains('"') {
+        '"'
+    } else {
+        '\''
+    };
     out.push(quote.encode_utf8(&mut [0; 4]), false)?;
     for (at, c) in text.as_str().char_indices() {
         let is_typed = text.is_typed_at(at);
@@ -78,7 +82,8 @@ fn quoted(text: &Text, out: &mut Text) -> Result<()> {
     out.push(quote.encode_utf8(&mut [0; 4]), false)
 }
 
-/// Python's `repr` of a float: the shortest text that gives it back, with an exponent from 1e16 on and below 1e-4.
+/// Python's `repr` of a float: the shortest text that gives it back, with an exponent from 1e16 on
+/// and below 1e-4.
 pub(super) fn float(x: f64) -> String {
     if x.is_nan() {
         return "nan".to_owned();
@@ -96,5 +101,9 @@ pub(super) fn float(x: f64) -> String {
         return format!("{digits}e{sign}{exponent:0>2}");
     }
     let text = x.to_string();
-    if text.contains('.') { text } else { format!("{text}.0") }
+    if text.contains('.') {
+        text
+    } else {
+        format!("{text}.0")
+    }
 }

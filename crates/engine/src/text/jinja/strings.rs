@@ -16,27 +16,43 @@ pub(super) enum Ends {
 
 /// Takes whitespace, or these characters, off the ends.
 pub(super) fn trim(text: &Text, chars: Option<&str>, ends: Ends) -> Result<Value> {
-    text.meter().spend_bytes(text.as_str().len() * chars.map_or(1, |chars| chars.len().max(1)))?;
+    text.meter()
+        .spend_bytes(text.as_str().len() * chars.map_or(1, |chars| chars.len().max(1)))?;
     let goes = |c: char| match chars {
         Some(chars) => chars.contains(c),
         None => c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c),
     };
     let whole = text.as_str();
-    let left = if ends == Ends::Right { whole } else { whole.trim_start_matches(goes) };
+    let left = if ends == Ends::Right {
+        whole
+    } else {
+        whole.trim_start_matches(goes)
+    };
     let start = whole.len() - left.len();
-    let len = if ends == Ends::Left { left.len() } else { left.trim_end_matches(goes).len() };
+    let len = if ends == Ends::Left {
+        left.len()
+    } else {
+        left.trim_end_matches(goes).len()
+    };
     part(text, start, start + len)
 }
 
 /// Python's `split` and `rsplit`; without a separator, at whitespace.
-pub(super) fn split(text: &Text, separator: Option<&str>, most: Option<i64>, from_right: bool) -> Result<Value> {
+pub(super) fn split(
+    text: &Text,
+    separator: Option<&str>,
+    most: Option<i64>,
+    from_right: bool,
+) -> Result<Value> {
     let whole = text.as_str();
     text.meter().spend_bytes(whole.len())?;
     let most = most.filter(|n| *n >= 0).map_or(usize::MAX, |n| n as usize);
     let mut cuts: Vec<(usize, usize)> = Vec::new();
     let mut bounds = (0, whole.len());
     match separator {
-        Some(separator) if from_right => cuts.extend(whole.rmatch_indices(separator).take(most).map(end_of)),
+        Some(separator) if from_right => {
+            cuts.extend(whole.rmatch_indices(separator).take(most).map(end_of))
+        }
         Some(separator) => cuts.extend(whole.match_indices(separator).take(most).map(end_of)),
         None => {
             let inner = whole.trim_start();
@@ -74,7 +90,10 @@ fn end_of((at, found): (usize, &str)) -> (usize, usize) {
 /// Stretches of whitespace between words.
 fn gaps(whole: &str, bounds: (usize, usize), most: usize, from_right: bool) -> Vec<(usize, usize)> {
     let mut gaps: Vec<(usize, usize)> = Vec::new();
-    for (at, c) in whole[bounds.0..bounds.1].char_indices().filter(|(_, c)| c.is_whitespace()) {
+    for (at, c) in whole[bounds.0..bounds.1]
+        .char_indices()
+        .filter(|(_, c)| c.is_whitespace())
+    {
         let at = at + bounds.0;
         match gaps.last_mut() {
             Some(last) if last.1 == at => last.1 = at + c.len_utf8(),
@@ -96,8 +115,11 @@ pub(super) fn lines(text: &Text, keep_ends: bool) -> Result<Value> {
     let mut start = 0;
     let mut chars = whole.char_indices().peekable();
     while let Some((at, c)) = chars.next() {
-        let is_end =
-            matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+        let is_end = matches!(
+            c,
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
+                ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        );
         if !is_end {
             continue;
         }
@@ -143,7 +165,10 @@ pub(super) fn join(values: &[Value], separator: &Text, meter: &Rc<Meter>) -> Res
 }
 
 /// Maps each character to others; the map is told whether a letter stands before it.
-pub(super) fn map_chars<I: Iterator<Item = char>>(text: &Text, map: impl Fn(char, bool) -> I) -> Result<Value> {
+pub(super) fn map_chars<I: Iterator<Item = char>>(
+    text: &Text,
+    map: impl Fn(char, bool) -> I,
+) -> Result<Value> {
     let mut out = Text::new(text.meter());
     let mut buffer = String::new();
     let (mut is_typed, mut behind_letter) = (false, false);
@@ -175,7 +200,9 @@ pub(super) fn capitalize(text: &Text) -> Result<Value> {
         Ok(out)
     };
     add(map_chars(&part_of(0, first)?, |c, _| c.to_uppercase())?)?;
-    add(map_chars(&part_of(first, text.as_str().len())?, |c, _| c.to_lowercase())?)?;
+    add(map_chars(&part_of(first, text.as_str().len())?, |c, _| {
+        c.to_lowercase()
+    })?)?;
     Ok(out.into())
 }
 
@@ -195,12 +222,21 @@ pub(super) fn title_of_words(text: &Text) -> Result<Value> {
     map_chars(text, |c, _| {
         let starts = last.replace(Some(c)).is_none_or(begins);
         let (large, small) = (c.to_uppercase(), c.to_lowercase());
-        starts.then_some(large).into_iter().flatten().chain((!starts).then_some(small).into_iter().flatten())
+        starts
+            .then_some(large)
+            .into_iter()
+            .flatten()
+            .chain((!starts).then_some(small).into_iter().flatten())
     })
 }
 
 /// A string that is filled up to a width.
-pub(super) fn pad(text: &Text, width: i64, fill: &str, left_of_two: impl Fn(usize) -> usize) -> Result<Value> {
+pub(super) fn pad(
+    text: &Text,
+    width: i64,
+    fill: &str,
+    left_of_two: impl Fn(usize) -> usize,
+) -> Result<Value> {
     text.meter().spend_bytes(text.as_str().len())?;
     let len = text.as_str().chars().count();
     let missing = usize::try_from(width).unwrap_or(0).saturating_sub(len);

@@ -34,19 +34,32 @@ pub(super) fn holds(run: &mut Run, name: &str, value: &Value, mut args: Args) ->
             let by = args.int(name, "num")?;
             match (value.as_int(), by) {
                 (Some(n), Some(by)) if by != 0 => n.checked_rem(by).unwrap_or(0) == 0,
-                _ => return Err(Error::new("divisibleby: expected two integers, the second one not 0")),
+                _ => {
+                    return Err(Error::new(
+                        "divisibleby: expected two integers, the second one not 0",
+                    ));
+                }
             }
         }
         (_, "even" | "odd") => match value.as_int() {
             Some(n) => (n % 2 == 0) == (name == "even"),
-            None => return Err(Error::new(format!("{name}: expected an integer, found {}", value.type_name()))),
+            None => {
+                return Err(Error::new(format!(
+                    "{name}: expected an integer, found {}",
+                    value.type_name()
+                )));
+            }
         },
         (_, "filter") => filters::is_known(value.as_text(name)?.as_str()),
         (_, "test") => is_known(value.as_text(name)?.as_str()),
         (_, "lower" | "upper") => {
             let text = value.as_text(name)?.as_str().to_owned();
             run.meter.spend_bytes(text.len())?;
-            let method = if name == "lower" { "islower" } else { "isupper" };
+            let method = if name == "lower" {
+                "islower"
+            } else {
+                "isupper"
+            };
             methods::call(value, method, Args::default(), &run.meter)?.is_true()
         }
         _ => of_type(name, value)?,
@@ -112,9 +125,18 @@ fn of_type(name: &str, value: &Value) -> Result<bool> {
         "number" => matches!(value, Value::Int(_) | Value::Float(_) | Value::Bool(_)),
         "string" => matches!(value, Value::Str(_)),
         "mapping" => matches!(value, Value::Dict(_)),
-        "sequence" => matches!(value, Value::List(_) | Value::Dict(_) | Value::Str(_) | Value::Undefined(_)),
-        "iterable" => matches!(value, Value::List(_) | Value::Dict(_) | Value::Str(_) | Value::Undefined(_)),
-        "callable" => matches!(value, Value::Function(_) | Value::Macro(_) | Value::Method(_) | Value::Undefined(_)),
+        "sequence" => matches!(
+            value,
+            Value::List(_) | Value::Dict(_) | Value::Str(_) | Value::Undefined(_)
+        ),
+        "iterable" => matches!(
+            value,
+            Value::List(_) | Value::Dict(_) | Value::Str(_) | Value::Undefined(_)
+        ),
+        "callable" => matches!(
+            value,
+            Value::Function(_) | Value::Macro(_) | Value::Method(_) | Value::Undefined(_)
+        ),
         "escaped" => false,
         other => return Err(Error::new(format!("the test `{other:.40}` is unknown"))),
     })

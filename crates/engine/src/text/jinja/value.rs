@@ -1,12 +1,14 @@
-//! What a template computes with. Values cannot form cycles and are not nested deep, so that each can be printed, compared and
-//! dropped: lists and dicts never change, and a namespace, which does, is a number.
+//! What a template computes with. Values cannot form cycles and are not nested deep, so that each
+//! can be printed, compared and dropped: lists and dicts never change, and a namespace, which does,
+//! is a number.
 
 use std::rc::Rc;
 
 use super::eval::{LoopState, MacroValue};
 use super::meter::{Error, Meter, Result};
 
-/// Lists and dicts inside of each other. (`serde_json`, which reads messages and tools, ends at 128.)
+/// Lists and dicts inside of each other. (`serde_json`, which reads messages and tools, ends at
+/// 128.)
 const MAX_NESTING: u32 = 130;
 
 /// A value; copies share it.
@@ -54,7 +56,12 @@ impl Text {
     const OVERHEAD: usize = 128;
 
     pub(super) fn new(meter: &Rc<Meter>) -> Self {
-        Self { text: String::new(), typed: Vec::new(), meter: Rc::clone(meter), held: 0 }
+        Self {
+            text: String::new(),
+            typed: Vec::new(),
+            meter: Rc::clone(meter),
+            held: 0,
+        }
     }
 
     pub(super) fn as_str(&self) -> &str {
@@ -85,7 +92,11 @@ impl Text {
         self.hold(text.len() + if self.held == 0 { Self::OVERHEAD } else { 0 })?;
         let start = self.text.len();
         self.text.push_str(text);
-        if is_typed { self.mark(start, self.text.len()) } else { Ok(()) }
+        if is_typed {
+            self.mark(start, self.text.len())
+        } else {
+            Ok(())
+        }
     }
 
     fn mark(&mut self, start: usize, end: usize) -> Result<()> {
@@ -103,9 +114,14 @@ impl Text {
     pub(super) fn push_part(&mut self, other: &Text, start: usize, end: usize) -> Result<()> {
         let at = self.text.len();
         self.push(&other.text[start..end], false)?;
-        let first = other.typed.partition_point(|(_, typed_end)| *typed_end <= start);
+        let first = other
+            .typed
+            .partition_point(|(_, typed_end)| *typed_end <= start);
         for (typed_start, typed_end) in other.typed[first..].iter().take_while(|(s, _)| *s < end) {
-            self.mark(at + (*typed_start).max(start) - start, at + (*typed_end).min(end) - start)?;
+            self.mark(
+                at + (*typed_start).max(start) - start,
+                at + (*typed_end).min(end) - start,
+            )?;
         }
         Ok(())
     }
@@ -115,7 +131,10 @@ impl Text {
     }
 
     pub(super) fn into_parts(mut self) -> (String, Vec<(usize, usize)>) {
-        (std::mem::take(&mut self.text), std::mem::take(&mut self.typed))
+        (
+            std::mem::take(&mut self.text),
+            std::mem::take(&mut self.typed),
+        )
     }
 }
 
@@ -135,7 +154,12 @@ pub(super) struct List {
 
 impl List {
     pub(super) fn new(meter: &Rc<Meter>) -> Self {
-        Self { values: Vec::new(), is_tuple: false, nesting: 1, meter: Rc::clone(meter) }
+        Self {
+            values: Vec::new(),
+            is_tuple: false,
+            nesting: 1,
+            meter: Rc::clone(meter),
+        }
     }
 
     pub(super) fn push(&mut self, value: Value) -> Result<()> {
@@ -171,7 +195,11 @@ pub(super) struct Dict {
 
 impl Dict {
     pub(super) fn new(meter: &Rc<Meter>) -> Self {
-        Self { pairs: Vec::new(), nesting: 1, meter: Rc::clone(meter) }
+        Self {
+            pairs: Vec::new(),
+            nesting: 1,
+            meter: Rc::clone(meter),
+        }
     }
 
     pub(super) fn pairs(&self) -> &[(Value, Value)] {
@@ -196,7 +224,11 @@ impl Dict {
     pub(super) fn get_str(&self, key: &str) -> Result<Option<&Value>> {
         self.meter.spend(self.pairs.len() as u64 / 8 + 1)?;
         let is = |found: &Value| matches!(found, Value::Str(text) if text.as_str() == key);
-        Ok(self.pairs.iter().find(|(found, _)| is(found)).map(|(_, value)| value))
+        Ok(self
+            .pairs
+            .iter()
+            .find(|(found, _)| is(found))
+            .map(|(_, value)| value))
     }
 
     /// Sets a key, which may be there already.
@@ -218,7 +250,8 @@ impl Dict {
 
 impl Drop for Dict {
     fn drop(&mut self) {
-        self.meter.release(self.pairs.len() * size_of::<(Value, Value)>());
+        self.meter
+            .release(self.pairs.len() * size_of::<(Value, Value)>());
     }
 }
 
@@ -242,7 +275,10 @@ impl Value {
     }
 
     /// A tuple of values.
-    pub(super) fn tuple(values: impl IntoIterator<Item = Value>, meter: &Rc<Meter>) -> Result<Self> {
+    pub(super) fn tuple(
+        values: impl IntoIterator<Item = Value>,
+        meter: &Rc<Meter>,
+    ) -> Result<Self> {
         let mut list = List::new(meter);
         list.is_tuple = true;
         values.into_iter().try_for_each(|value| list.push(value))?;
@@ -259,7 +295,9 @@ impl Value {
             _ => 0,
         };
         if nesting >= MAX_NESTING {
-            return Err(Error::new(format!("lists are nested more than {MAX_NESTING} deep")));
+            return Err(Error::new(format!(
+                "lists are nested more than {MAX_NESTING} deep"
+            )));
         }
         Ok(nesting)
     }
@@ -324,7 +362,10 @@ impl Value {
     pub(super) fn as_text(&self, what: &str) -> Result<&Rc<Text>> {
         match self.defined()? {
             Value::Str(text) => Ok(text),
-            other => Err(Error::new(format!("{what}: expected a string, found {}", other.type_name()))),
+            other => Err(Error::new(format!(
+                "{what}: expected a string, found {}",
+                other.type_name()
+            ))),
         }
     }
 }

@@ -17,18 +17,41 @@ pub fn pack_codes_scratch_len(ctx: &Context, n_cols: usize) -> usize {
     ctx.pool().n_threads() * panel::scratch_len(n_cols)
 }
 
-/// Packs some rows of a matrix, the first of them a multiple of 16, to where they belong in the `bytes` of all.
+/// Packs some rows of a matrix, the first of them a multiple of 16, to where they belong in the
+/// `bytes` of all.
 ///
 /// # Panics
-/// If the weight is not well formed, its type is not packed, there are no such rows, `bytes` are not [`packed_codes_len`], or the scratch is
-/// too short.
-pub fn pack_codes(ctx: &Context, weight: &Weight, rows: Range<usize>, bytes: &mut [u8], scratch: &mut [f32]) {
-    let Weight { ty, n_rows, n_cols, .. } = *weight;
+/// If the weight is not well formed, its type is not packed, there are no such rows, `bytes` are
+/// not [`packed_codes_len`], or the scratch is too short.
+pub fn pack_codes(
+    ctx: &Context,
+    weight: &Weight,
+    rows: Range<usize>,
+    bytes: &mut [u8],
+    scratch: &mut [f32],
+) {
+    let Weight {
+        ty, n_rows, n_cols, ..
+    } = *weight;
     let all = weight.checked();
-    assert_eq!(Some(bytes.len()), packed_codes_len(ty, n_rows, n_cols), "bytes");
-    assert!(rows.start.is_multiple_of(LANES), "rows from a panel's first on");
+    assert_eq!(
+        Some(bytes.len()),
+        packed_codes_len(ty, n_rows, n_cols),
+        "bytes"
+    );
+    assert!(
+        rows.start.is_multiple_of(LANES),
+        "rows from a panel's first on"
+    );
     let part = &all.bytes[rows.start * all.row_bytes..rows.end * all.row_bytes];
-    let (first_panel, rows) = (rows.start / LANES, Rows { bytes: part, n_rows: rows.len(), ..all });
+    let (first_panel, rows) = (
+        rows.start / LANES,
+        Rows {
+            bytes: part,
+            n_rows: rows.len(),
+            ..all
+        },
+    );
     let is_split = is_split(ty, n_rows, n_cols);
     let places = Places::new(ty, n_rows, n_cols).unwrap_or_default();
     if places.upper_len == 0 {
@@ -37,9 +60,26 @@ pub fn pack_codes(ctx: &Context, weight: &Weight, rows: Range<usize>, bytes: &mu
     let bytes = SharedMut::new(bytes);
     panel::fill_each(ctx, ty, rows, n_cols, scratch, |panel_idx, panel| {
         let [upper, lower] = places.of(first_panel + panel_idx);
-        // SAFETY: each panel is filled once, and its bytes are no other's, the upper ones not the lower ones.
-        let (out, lower) = unsafe { (bytes.slice(upper.start, upper.len()), bytes.slice(lower.start, lower.len())) };
-        let packed = with_layout(ty, is_split, Pack { ctx, rows, first_row: panel_idx * LANES, panel, out, lower });
+        // SAFETY: each panel is filled once, and its bytes are no other's, the upper ones not the
+        // lower ones.
+        let (out, lower) = unsafe {
+            (
+                bytes.slice(upper.start, upper.len()),
+                bytes.slice(lower.start, lower.len()),
+            )
+        };
+        let packed = with_layout(
+            ty,
+            is_split,
+            Pack {
+                ctx,
+                rows,
+                first_row: panel_idx * LANES,
+                panel,
+                out,
+                lower,
+            },
+        );
         debug_assert!(packed.is_some(), "a type with a length has a layout");
     });
 }
@@ -61,7 +101,11 @@ impl LayoutTask for Pack<'_> {
         let last_row = self.rows.n_rows() - 1;
         let rows: [&[L::Super]; LANES] =
             std::array::from_fn(|i| blocks::<L>(self.rows.get((self.first_row + i).min(last_row))));
-        let flip = if L::LOWER_BYTES > 0 { screen::flip(self.ctx.isa()) } else { 0 };
+        let flip = if L::LOWER_BYTES > 0 {
+            screen::flip(self.ctx.isa())
+        } else {
+            0
+        };
         if L::LOWER_BYTES > 0 {
             screen::pack_lower::<L>(&self.panel, flip, self.out, self.lower);
         }
@@ -69,10 +113,15 @@ impl LayoutTask for Pack<'_> {
             let (head, groups) = out.split_at_mut(L::HEAD_BYTES);
             for (i, out) in groups.chunks_exact_mut(L::GROUP_BYTES).enumerate() {
                 let at = super_idx * L::N_GROUPS + i;
-                let Some(codes) = self.panel.codes[8 * at..].first_chunk() else { return };
+                let Some(codes) = self.panel.codes[8 * at..].first_chunk() else {
+                    return;
+                };
                 let (code_bytes, factors) = out.split_at_mut(L::CODE_BYTES);
                 if L::LOWER_BYTES > 0 {
-                    pack_group::<L>(&codes.map(|codes| codes.map(|code| (code ^ flip) >> 3)), code_bytes);
+                    pack_group::<L>(
+                        &codes.map(|codes| codes.map(|code| (code ^ flip) >> 3)),
+                        code_bytes,
+                    );
                 } else {
                     pack_group::<L>(codes, code_bytes);
                 }
@@ -85,7 +134,9 @@ impl LayoutTask for Pack<'_> {
                 }
             }
             for (lane, row) in rows.iter().enumerate() {
-                let Some((halves, bytes)) = row.get(super_idx).and_then(L::block_factors) else { continue };
+                let Some((halves, bytes)) = row.get(super_idx).and_then(L::block_factors) else {
+                    continue;
+                };
                 for (half, kind) in halves.into_iter().zip(0..) {
                     head[32 * kind + 2 * lane..][..2].copy_from_slice(&half.to_le_bytes());
                 }
@@ -135,9 +186,22 @@ impl<'s> Kernel for Unpack<'_, 's> {
     type Output = Panel<'s>;
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Panel<'s> {
-        let Unpack { ty, panel, n_steps, scratch } = self;
+        let Unpack {
+            ty,
+            panel,
+            n_steps,
+            scratch,
+        } = self;
         let mut out = PanelMut::new(ty, n_steps, scratch);
-        with_layout(ty, panel.is_split(), UnpackWith { simd, panel, out: &mut out });
+        with_layout(
+            ty,
+            panel.is_split(),
+            UnpackWith {
+                simd,
+                panel,
+                out: &mut out,
+            },
+        );
         out.done()
     }
 }
@@ -159,9 +223,14 @@ impl<S: Simd> LayoutTask for UnpackWith<'_, '_, S> {
         let mut shifts = out.shifts.chunks_exact_mut(n_parts);
         for (super_idx, block) in panel.upper.chunks_exact(L::SUPER_BYTES).enumerate() {
             let head = head::<S, L>(simd, block);
-            for (i, bytes) in block[L::HEAD_BYTES..].chunks_exact(L::GROUP_BYTES).enumerate() {
+            for (i, bytes) in block[L::HEAD_BYTES..]
+                .chunks_exact(L::GROUP_BYTES)
+                .enumerate()
+            {
                 let group = panel.group::<L>(super_idx * L::N_GROUPS + i, bytes);
-                let (Some(codes), Some(scales), Some(shifts)) = (groups.next(), scales.next(), shifts.next()) else {
+                let (Some(codes), Some(scales), Some(shifts)) =
+                    (groups.next(), scales.next(), shifts.next())
+                else {
                     return;
                 };
                 for half in 0..2 {
@@ -171,13 +240,24 @@ impl<S: Simd> LayoutTask for UnpackWith<'_, '_, S> {
                     }
                 }
                 let [first, second] = factors::<S, L>(simd, head, bytes);
-                let offset = if L::IS_WIDE { Some(-f32::from(S::WIDE_XOR)) } else { L::OFFSET.map(f32::from) };
+                let offset = if L::IS_WIDE {
+                    Some(-f32::from(S::WIDE_XOR))
+                } else {
+                    L::OFFSET.map(f32::from)
+                };
                 simd.store(first, &mut scales[0]);
-                let shift = if let Some(offset) = offset { simd.mul(first, simd.splat(offset)) } else { second };
+                let shift = if let Some(offset) = offset {
+                    simd.mul(first, simd.splat(offset))
+                } else {
+                    second
+                };
                 simd.store(shift, &mut shifts[0]);
                 if n_parts == 2 {
                     simd.store(second, &mut scales[1]);
-                    simd.store(simd.mul(second, simd.splat(offset.unwrap_or(0.0))), &mut shifts[1]);
+                    simd.store(
+                        simd.mul(second, simd.splat(offset.unwrap_or(0.0))),
+                        &mut shifts[1],
+                    );
                 }
             }
         }

@@ -1,9 +1,11 @@
 //! A vocabulary's best rows for a token, without reading all of the others.
 //!
-//! Of each code, with 128 added, the upper five bits are read. What they say of a row is wrong by the lower three, that is by the sum over
-//! the groups of columns of scale * (lower - 3.5) · x. By Cauchy and Schwarz no group's part is more than |scale| * |lower - 3.5| * |x|, norms
-//! of the group's columns; of the second factor a row's greatest is kept. A row that is below some other's true value, bound and all, is
-//! not the best; panels with a row that may be are multiplied as always, so that their outputs are those of the whole product.
+//! Of each code, with 128 added, the upper five bits are read. What they say of a row is wrong by
+//! the lower three, that is by the sum over the groups of columns of scale * (lower - 3.5) · x. By
+//! Cauchy and Schwarz no group's part is more than |scale| * |lower - 3.5| * |x|, norms of the
+//! group's columns; of the second factor a row's greatest is kept. A row that is below some other's
+//! true value, bound and all, is not the best; panels with a row that may be are multiplied as
+//! always, so that their outputs are those of the whole product.
 
 use super::layout::{Group, Layout, factors};
 use super::tile::{PanelTask, half_dots};
@@ -42,7 +44,11 @@ pub(super) fn flip(isa: Isa) -> u8 {
 pub(super) fn pack_lower<L: Layout>(panel: &Panel, flip: u8, upper: &mut [u8], lower: &mut [u8]) {
     let mut worst = [0; LANES];
     let groups = panel.codes.as_chunks::<8>().0;
-    for ((codes, scales), out) in groups.iter().zip(panel.scales).zip(lower.chunks_exact_mut(L::LOWER_BYTES)) {
+    for ((codes, scales), out) in groups
+        .iter()
+        .zip(panel.scales)
+        .zip(lower.chunks_exact_mut(L::LOWER_BYTES))
+    {
         let bits = codes.map(|codes| codes.map(|code| (code ^ flip) & 7));
         // In halves, so that they are integers: of 32, no sum is above 32 * 49.
         let mut squares = [0u16; 64];
@@ -61,7 +67,11 @@ pub(super) fn pack_lower<L: Layout>(panel: &Panel, flip: u8, upper: &mut [u8], l
         for (i, plane) in planes.iter_mut().enumerate() {
             for (at, out) in plane.iter_mut().enumerate() {
                 let two = bits[if i < 2 { 6 + i } else { 6 }][at];
-                let top = if i < 2 { two & 3 } else { two >> 2 | bits[7][at] >> 2 << 1 };
+                let top = if i < 2 {
+                    two & 3
+                } else {
+                    two >> 2 | bits[7][at] >> 2 << 1
+                };
                 *out = bits[i][at] | bits[3 + i][at] << 3 | top << 6;
             }
         }
@@ -76,7 +86,10 @@ pub(super) fn pack_lower<L: Layout>(panel: &Panel, flip: u8, upper: &mut [u8], l
 pub fn linear_codes_best_scratch_len(packed: &PackedCodes, n_best: usize) -> usize {
     let n_panels = packed.n_rows.div_ceil(LANES);
     let n_groups = 2 * packed.n_cols.div_ceil(64);
-    q8_scratch_len(1, packed.n_cols) + n_groups * GROUP_LEN + n_panels + n_first(n_best, n_panels) * LANES
+    q8_scratch_len(1, packed.n_cols)
+        + n_groups * GROUP_LEN
+        + n_panels
+        + n_first(n_best, n_panels) * LANES
 }
 
 /// Panels that are multiplied in full first.
@@ -84,15 +97,17 @@ fn n_first(n_best: usize, n_panels: usize) -> usize {
     n_best.saturating_mul(2).max(LEAST_FIRST).min(n_panels)
 }
 
-/// The product of [`linear_codes`](super::linear_codes) with a matrix whose codes are [split](PackedCodes::is_split), for one token that
-/// only the `n_best` greatest outputs are wanted of: these are in `y`, the equals of the last of them too, and every other is there too or
-/// minus infinity. Bytes of the matrix that were read.
+/// The product of [`linear_codes`](super::linear_codes) with a matrix whose codes are
+/// [split](PackedCodes::is_split), for one token that only the `n_best` greatest outputs are wanted
+/// of: these are in `y`, the equals of the last of them too, and every other is there too or minus
+/// infinity. Bytes of the matrix that were read.
 ///
-/// How many rows are multiplied in full follows from the numbers: few where some outputs stand out, all where none does, which then takes
-/// longer than the whole product.
+/// How many rows are multiplied in full follows from the numbers: few where some outputs stand out,
+/// all where none does, which then takes longer than the whole product.
 ///
 /// # Panics
-/// If the codes are not split, `n_best` is 0, a size does not fit or the scratch is shorter than [`linear_codes_best_scratch_len`].
+/// If the codes are not split, `n_best` is 0, a size does not fit or the scratch is shorter than
+/// [`linear_codes_best_scratch_len`].
 pub fn linear_codes_best(
     ctx: &Context,
     packed: &PackedCodes,
@@ -101,7 +116,10 @@ pub fn linear_codes_best(
     y: &mut [f32],
     scratch: &mut [f32],
 ) -> usize {
-    assert!(packed.is_split() && n_best > 0, "codes that are split, and an output that is wanted");
+    assert!(
+        packed.is_split() && n_best > 0,
+        "codes that are split, and an output that is wanted"
+    );
     let n_panels = packed.n_panels();
     let (activations, scratch) = scratch.split_at_mut(q8_scratch_len(1, packed.n_cols));
     let (groups, scratch) = scratch.split_at_mut(2 * packed.n_cols.div_ceil(64) * GROUP_LEN);
@@ -111,7 +129,11 @@ pub fn linear_codes_best(
     let x = q8::quantize(ctx, x, 1, packed.n_cols, activations, q8::Form::Blocks);
     let blocks = || x.blocks::<1>(0);
     for (group, [block]) in groups.iter_mut().zip(blocks()) {
-        let squares = block.codes.as_flattened().iter().map(|code| i32::from(*code).pow(2));
+        let squares = block
+            .codes
+            .as_flattened()
+            .iter()
+            .map(|code| i32::from(*code).pow(2));
         let norm = block.scale * (squares.sum::<i32>() as f32).sqrt();
         *group = [8.0 * block.scale, (MIDDLE - 128.0) * block.sum32, norm];
     }
@@ -119,19 +141,33 @@ pub fn linear_codes_best(
     run_row_parts(ctx.pool(), n_panels, 1, |start, len| {
         // SAFETY: the panels of a part are this task's alone.
         let most = unsafe { most.slice(start, len) };
-        ctx.isa().run(Screen { packed, start, x: &x, groups, most });
+        ctx.isa().run(Screen {
+            packed,
+            start,
+            x: &x,
+            groups,
+            most,
+        });
     });
     let product = CodesProduct::new(*packed, 1, Start::NONE, y);
     let full = |panel_idx: usize| {
         let (panel, target) = (packed.panel(panel_idx), product.target(panel_idx));
-        ctx.isa().run(PanelTask { ty: packed.ty, panel, x: &x, target });
+        ctx.isa().run(PanelTask {
+            ty: packed.ty,
+            panel,
+            x: &x,
+            target,
+        });
     };
-    // The panel of each part that may have the greatest output: with the greatest of all among them.
+    // The panel of each part that may have the greatest output: with the greatest of all among
+    // them.
     let part_len = n_panels.div_ceil(n_first).max(1);
     let n_parts = n_panels.div_ceil(part_len);
     let first = |part_idx: usize| {
         let part = &greatest[part_idx * part_len..n_panels.min((part_idx + 1) * part_len)];
-        let at = (0..part.len()).max_by(|a, b| part[*a].total_cmp(&part[*b])).unwrap_or(0);
+        let at = (0..part.len())
+            .max_by(|a, b| part[*a].total_cmp(&part[*b]))
+            .unwrap_or(0);
         part_idx * part_len + at
     };
     ctx.pool().run(n_parts, |part_idx| full(first(part_idx)));
@@ -140,7 +176,8 @@ pub fn linear_codes_best(
         let row_idx = first(part_idx) * LANES;
         let len = LANES.min(packed.n_rows - row_idx);
         // SAFETY: no task runs.
-        firsts[n_values..n_values + len].copy_from_slice(unsafe { product.out.part(0, row_idx, len) });
+        firsts[n_values..n_values + len]
+            .copy_from_slice(unsafe { product.out.part(0, row_idx, len) });
         n_values += len;
     }
     let values = &mut firsts[..n_values];
@@ -157,7 +194,12 @@ pub fn linear_codes_best(
             } else {
                 let row_idx = panel_idx * LANES;
                 // SAFETY: the rows of a panel are one task's alone.
-                unsafe { product.out.part(0, row_idx, LANES.min(packed.n_rows - row_idx)) }.fill(f32::NEG_INFINITY);
+                unsafe {
+                    product
+                        .out
+                        .part(0, row_idx, LANES.min(packed.n_rows - row_idx))
+                }
+                .fill(f32::NEG_INFINITY);
             }
         }
     });
@@ -166,7 +208,8 @@ pub fn linear_codes_best(
     n_panels * upper.len() + n_full * (upper.len() + lower.len())
 }
 
-/// Of a token's group of columns: eight times the scale, what the middle of all codes comes to, and the norm.
+/// Of a token's group of columns: eight times the scale, what the middle of all codes comes to, and
+/// the norm.
 type ScreenGroup = [f32; GROUP_LEN];
 
 const GROUP_LEN: usize = 3;
@@ -203,10 +246,15 @@ fn screen_panel<S: Simd>(simd: S, upper: &[u8], x: &Q8Activations, groups: &[Scr
     let pairs = groups.as_chunks::<2>().0;
     let mut blocks = x.blocks::<1>(0);
     for (bytes, pair) in upper.chunks_exact(PAIR_BYTES).zip(pairs) {
-        // Vectors are not read in the order of memory, from which the machine foresees what comes: 1.1 to 1.4 times as fast (AMD EPYC of family
-        // 26), and less so for half as far.
+        // Vectors are not read in the order of memory, from which the machine foresees what comes:
+        // 1.1 to 1.4 times as fast (AMD EPYC of family 26), and less so for half as far.
         for line in 0..PAIR_BYTES / LINE_BYTES {
-            simd.prefetch(bytes.as_ptr().wrapping_add(12 * PAIR_BYTES + LINE_BYTES * line).cast());
+            simd.prefetch(
+                bytes
+                    .as_ptr()
+                    .wrapping_add(12 * PAIR_BYTES + LINE_BYTES * line)
+                    .cast(),
+            );
         }
         for i in 0..2 {
             let bytes = &bytes[i * Q5_0::GROUP_BYTES..][..Q5_0::GROUP_BYTES];
@@ -218,7 +266,11 @@ fn screen_panel<S: Simd>(simd: S, upper: &[u8], x: &Q8Activations, groups: &[Scr
             }
             let [scales, _] = factors::<S, Q5_0>(simd, [simd.splat(0.0); 2], bytes);
             let [scale, middle, norm] = pair[i];
-            let value = simd.fma(simd.int_values(dots[0]), simd.splat(scale), simd.splat(middle));
+            let value = simd.fma(
+                simd.int_values(dots[0]),
+                simd.splat(scale),
+                simd.splat(middle),
+            );
             sums[i] = simd.fma(value, scales, sums[i]);
             bounds[i] = simd.fma(simd.abs(scales), simd.splat(norm), bounds[i]);
         }
@@ -229,15 +281,21 @@ fn screen_panel<S: Simd>(simd: S, upper: &[u8], x: &Q8Activations, groups: &[Scr
         *lower = f32::from_le_bytes(*bytes);
     }
     let factor = simd.add(simd.load(&lower), simd.splat(rounding(groups.len())));
-    let bound = simd.fma(simd.add(bounds[0], bounds[1]), factor, simd.splat(f32::MIN_POSITIVE));
+    let bound = simd.fma(
+        simd.add(bounds[0], bounds[1]),
+        factor,
+        simd.splat(f32::MIN_POSITIVE),
+    );
     simd.add(simd.add(sums[0], sums[1]), bound)
 }
 
-/// What rounding changes a row's sum by at most, here and in the whole product: so many times the sum over its groups of |scale| * |x|.
+/// What rounding changes a row's sum by at most, here and in the whole product: so many times the
+/// sum over its groups of |scale| * |x|.
 ///
-/// No code is above 255, and what is taken off of each is 128: with 32 columns, nothing on the way is above 2^12 times that sum. Each is
-/// rounded by 2^-24 of it: four at most in a group, and twice the sum of all groups so far. For both products that is (n_groups + 2) / 1024;
-/// twice as much leaves room for the rounding of the bound itself.
+/// No code is above 255, and what is taken off of each is 128: with 32 columns, nothing on the way
+/// is above 2^12 times that sum. Each is rounded by 2^-24 of it: four at most in a group, and twice
+/// the sum of all groups so far. For both products that is (n_groups + 2) / 1024; twice as much
+/// leaves room for the rounding of the bound itself.
 fn rounding(n_groups: usize) -> f32 {
     (n_groups + 2) as f32 / 512.0
 }

@@ -37,11 +37,14 @@ impl<S: Simd> LayoutTask for With<'_, S> {
         let Self { simd, task } = self;
         let mut token_idx = 0;
         // As many tokens as there are registers for, then fewer.
-        while const { S::TILE_TOKENS >= 12 && L::GROUP_LEN == 32 } && task.x.n_tokens() - token_idx >= 8 {
+        while const { S::TILE_TOKENS >= 12 && L::GROUP_LEN == 32 }
+            && task.x.n_tokens() - token_idx >= 8
+        {
             tile::<S, L, 8>(simd, &task, token_idx);
             token_idx += 8;
         }
-        while const { L::BITS == 4 && S::PART_PRODUCTS == 2 } && task.x.n_tokens() - token_idx >= 6 {
+        while const { L::BITS == 4 && S::PART_PRODUCTS == 2 } && task.x.n_tokens() - token_idx >= 6
+        {
             tile::<S, L, 6>(simd, &task, token_idx);
             token_idx += 6;
         }
@@ -68,22 +71,43 @@ fn tile<S: Simd, L: Layout, const N: usize>(simd: S, task: &PanelTask, first_tok
     let mut blocks = task.x.blocks::<N>(first_token);
     let mut acc = [simd.splat(0.0); N];
     let n_groups = 2 * task.x.n_steps();
-    for (super_idx, block) in task.panel.upper.chunks_exact(L::SUPER_BYTES).take(n_groups / L::N_GROUPS).enumerate() {
+    for (super_idx, block) in task
+        .panel
+        .upper
+        .chunks_exact(L::SUPER_BYTES)
+        .take(n_groups / L::N_GROUPS)
+        .enumerate()
+    {
         let head = head::<S, L>(simd, block);
-        for (i, bytes) in block[L::HEAD_BYTES..].chunks_exact(L::GROUP_BYTES).enumerate() {
+        for (i, bytes) in block[L::HEAD_BYTES..]
+            .chunks_exact(L::GROUP_BYTES)
+            .enumerate()
+        {
             let at = super_idx * L::N_GROUPS + i;
             if L::N_GROUPS > 1 {
-                // Planes of codes and factors of super-blocks are not read in the order of memory, from which the machine foresees what
-                // comes: 1.7 times as fast for one token (six bits, AMD EPYC of family 25), 1.2 for eight.
+                // Planes of codes and factors of super-blocks are not read in the order of memory,
+                // from which the machine foresees what comes: 1.7 times as fast for one token (six
+                // bits, AMD EPYC of family 25), 1.2 for eight.
                 for line in 0..L::GROUP_BYTES.div_ceil(LINE_BYTES) {
-                    simd.prefetch(bytes.as_ptr().wrapping_add(L::GROUP_BYTES + LINE_BYTES * line).cast());
+                    simd.prefetch(
+                        bytes
+                            .as_ptr()
+                            .wrapping_add(L::GROUP_BYTES + LINE_BYTES * line)
+                            .cast(),
+                    );
                 }
             }
             if N == 1 && L::N_GROUPS == 1 && L::BITS < 8 {
-                // Half a group's vectors are read twice. Two pages ahead: 1.04 to 1.14 times as fast (AMD EPYC of family 26), and half as far
-                // gains half of it. Codes of eight bits, which lie as they are read, take 1.04 to 1.07 of the time so.
+                // Half a group's vectors are read twice. Two pages ahead: 1.04 to 1.14 times as
+                // fast (AMD EPYC of family 26), and half as far gains half of it. Codes of eight
+                // bits, which lie as they are read, take 1.04 to 1.07 of the time so.
                 for line in 0..L::GROUP_BYTES.div_ceil(LINE_BYTES) {
-                    simd.prefetch(bytes.as_ptr().wrapping_add(AHEAD_BYTES + LINE_BYTES * line).cast());
+                    simd.prefetch(
+                        bytes
+                            .as_ptr()
+                            .wrapping_add(AHEAD_BYTES + LINE_BYTES * line)
+                            .cast(),
+                    );
                 }
             }
             let group = task.panel.group::<L>(at, bytes);
@@ -111,7 +135,14 @@ fn add_group<S: Simd, L: Layout, const N: usize>(
             let dots = half_dots::<S, L, N>(simd, group, half, blocks, [simd.zero_int(); N]);
             for n in 0..N {
                 let Block { scale, sums16, .. } = blocks[n];
-                acc[n] = scaled::<S, L>(simd, dots[n], [factors[half]; 2], scale, sums16[half], acc[n]);
+                acc[n] = scaled::<S, L>(
+                    simd,
+                    dots[n],
+                    [factors[half]; 2],
+                    scale,
+                    sums16[half],
+                    acc[n],
+                );
             }
         }
         return;
@@ -123,8 +154,19 @@ fn add_group<S: Simd, L: Layout, const N: usize>(
     let factors = factors::<S, L>(simd, head, group.bytes);
     for n in 0..N {
         // The sum of 8 times two products of 15 * 127 fits an i16: one joining for both halves.
-        let dots = if joins_once::<S, L>() { simd.join_part::<1>(simd.zero_int(), dots[n]) } else { dots[n] };
-        acc[n] = scaled::<S, L>(simd, dots, factors, blocks[n].scale, blocks[n].sum32, acc[n]);
+        let dots = if joins_once::<S, L>() {
+            simd.join_part::<1>(simd.zero_int(), dots[n])
+        } else {
+            dots[n]
+        };
+        acc[n] = scaled::<S, L>(
+            simd,
+            dots,
+            factors,
+            blocks[n].scale,
+            blocks[n].sum32,
+            acc[n],
+        );
     }
 }
 
@@ -148,7 +190,11 @@ pub(super) fn half_dots<S: Simd, L: Layout, const N: usize>(
         parts = dots;
     }
     // No constant for many tokens: written out, the loop needs more registers than there are.
-    let n_vectors = if N > 4 { group.bytes.len() / 64 - (L::GROUP_BYTES / 64 - 4) } else { 4 };
+    let n_vectors = if N > 4 {
+        group.bytes.len() / 64 - (L::GROUP_BYTES / 64 - 4)
+    } else {
+        4
+    };
     // Where each vector's bits lie elsewhere, the loop cannot find them.
     let is_taken = L::LOWER_BYTES > 0 && N > 4;
     let mut taken = [simd.dup4_b(&[0; 4]); 4];
@@ -158,7 +204,11 @@ pub(super) fn half_dots<S: Simd, L: Layout, const N: usize>(
         }
     }
     for v in 0..n_vectors {
-        let weights = if is_taken { taken[v] } else { codes.take::<L>(simd, v) };
+        let weights = if is_taken {
+            taken[v]
+        } else {
+            codes.take::<L>(simd, v)
+        };
         for n in 0..N {
             let x = simd.dup4_b(&blocks[n].codes[4 * half + v]);
             if L::IS_WIDE {
@@ -181,17 +231,33 @@ pub(super) fn half_dots<S: Simd, L: Layout, const N: usize>(
     if joins_once::<S, L>() { parts } else { dots }
 }
 
-/// Adds what integer products say: by the scales and the shifts of the rows, the scale and the sum of the token.
+/// Adds what integer products say: by the scales and the shifts of the rows, the scale and the sum
+/// of the token.
 #[inline(always)]
-fn scaled<S: Simd, L: Layout>(simd: S, dots: S::I, factors: [S::F; 2], scale: f32, sum: f32, acc: S::F) -> S::F {
+fn scaled<S: Simd, L: Layout>(
+    simd: S,
+    dots: S::I,
+    factors: [S::F; 2],
+    scale: f32,
+    sum: f32,
+    acc: S::F,
+) -> S::F {
     let (values, scale) = (simd.int_values(dots), simd.splat(scale));
-    let offset = if L::IS_WIDE { Some(-f32::from(S::WIDE_XOR)) } else { L::OFFSET.map(f32::from) };
+    let offset = if L::IS_WIDE {
+        Some(-f32::from(S::WIDE_XOR))
+    } else {
+        L::OFFSET.map(f32::from)
+    };
     match offset {
         None => {
             let acc = simd.fma(simd.mul(values, factors[0]), scale, acc);
             simd.fma(factors[1], simd.splat(sum), acc)
         }
         Some(0.0) => simd.fma(simd.mul(values, scale), factors[0], acc),
-        Some(offset) => simd.fma(simd.fma(values, scale, simd.splat(sum * offset)), factors[0], acc),
+        Some(offset) => simd.fma(
+            simd.fma(values, scale, simd.splat(sum * offset)),
+            factors[0],
+            acc,
+        ),
     }
 }

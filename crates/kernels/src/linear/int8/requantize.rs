@@ -4,8 +4,9 @@ use super::{BLOCK_LEN, BLOCK_QUADS, FINE_PARTS, Int8Block, LEAST, max_code, offs
 use crate::linear::panel::{Kind, Panel};
 use crate::simd::{Kernel, LANES, Simd};
 
-/// Fits a panel's values to blocks: code = round(w * 127 / most), where no weight of a row's 256 columns can be greater than `most`.
-/// To nearest, but for a thirty-second of a code. Where [`Simd::PART_PRODUCTS`] are four.
+/// Fits a panel's values to blocks: code = round(w * 127 / most), where no weight of a row's 256
+/// columns can be greater than `most`. To nearest, but for a thirty-second of a code. Where
+/// [`Simd::PART_PRODUCTS`] are four.
 pub(in crate::linear) struct Requantize<'a, I> {
     pub(in crate::linear) kind: Kind,
     pub(in crate::linear) panel: Panel<'a>,
@@ -20,13 +21,26 @@ impl<'b, I: Iterator<Item = &'b mut Int8Block<FINE_PARTS>>> Kernel for Requantiz
         if const { S::PART_PRODUCTS != 4 } {
             unreachable!("codes are fitted for sums of four products");
         }
-        let Self { kind, panel, blocks } = self;
+        let Self {
+            kind,
+            panel,
+            blocks,
+        } = self;
         let (n_quads, n_groups) = (kind.group_len / 4, BLOCK_LEN / kind.group_len);
-        let factors = panel.scales.chunks(n_groups).zip(panel.shifts.chunks(n_groups));
-        for (block, (quads, (scales, shifts))) in blocks.zip(panel.codes.chunks(BLOCK_QUADS).zip(factors)) {
+        let factors = panel
+            .scales
+            .chunks(n_groups)
+            .zip(panel.shifts.chunks(n_groups));
+        for (block, (quads, (scales, shifts))) in
+            blocks.zip(panel.codes.chunks(BLOCK_QUADS).zip(factors))
+        {
             let most = most_of(simd, kind, scales, shifts);
             // Below it the inverse of a scale would be close to overflow: all codes are 0.
-            let (least, zero, greatest) = (simd.splat(LEAST), simd.splat(0.0), simd.splat(max_code::<S>()));
+            let (least, zero, greatest) = (
+                simd.splat(LEAST),
+                simd.splat(0.0),
+                simd.splat(max_code::<S>()),
+            );
             let inverse = simd.select_lt(most, least, zero, simd.div(greatest, most));
             // Infinity less infinity is NaN.
             let scale = simd.select_lt(most, least, zero, simd.div(most, greatest));
@@ -35,7 +49,10 @@ impl<'b, I: Iterator<Item = &'b mut Int8Block<FINE_PARTS>>> Kernel for Requantiz
             let to = block.codes.chunks_exact_mut(n_quads);
             let mut sums = [simd.zero_int(); FINE_PARTS];
             for (i, ((codes, (scale, shift)), to)) in groups.zip(to).enumerate() {
-                let factors = [simd.mul(simd.load(scale), inverse), simd.mul(simd.load(shift), inverse)];
+                let factors = [
+                    simd.mul(simd.load(scale), inverse),
+                    simd.mul(simd.load(shift), inverse),
+                ];
                 let part = i * FINE_PARTS / n_groups;
                 sums[part] = rescale(simd, kind, factors, codes, to, sums[part]);
             }
@@ -46,10 +63,14 @@ impl<'b, I: Iterator<Item = &'b mut Int8Block<FINE_PARTS>>> Kernel for Requantiz
     }
 }
 
-/// The greatest value that some codes can have, by row; infinite where one has a factor that is no number.
+/// The greatest value that some codes can have, by row; infinite where one has a factor that is no
+/// number.
 #[inline(always)]
 fn most_of<S: Simd>(simd: S, kind: Kind, scales: &[[f32; LANES]], shifts: &[[f32; LANES]]) -> S::F {
-    let (last, infinity) = (simd.splat(f32::from(kind.max_code)), simd.splat(f32::INFINITY));
+    let (last, infinity) = (
+        simd.splat(f32::from(kind.max_code)),
+        simd.splat(f32::INFINITY),
+    );
     let mut most = simd.splat(0.0);
     for (scale, shift) in scales.iter().zip(shifts) {
         let (scale, shift) = (simd.load(scale), simd.load(shift));

@@ -6,15 +6,26 @@ use crate::simd::{LANES, Simd};
 /// Vectors of a group.
 const N: usize = GROUP_LEN / LANES;
 
-/// Multiplies 64 values with a Hadamard matrix of ones and minus ones. Of two vectors that both are rotated the product is 64 times as great.
+/// Multiplies 64 values with a Hadamard matrix of ones and minus ones. Of two vectors that both are
+/// rotated the product is 64 times as great.
 #[inline(always)]
 pub(super) fn rotate<S: Simd>(simd: S, x: &[f32; GROUP_LEN]) -> [S::F; N] {
     let mut v = [simd.splat(0.0); N];
     for i in 0..N {
         v[i] = simd.load(&x.as_chunks().0[i]);
     }
-    v = [simd.add(v[0], v[1]), simd.sub(v[0], v[1]), simd.add(v[2], v[3]), simd.sub(v[2], v[3])];
-    v = [simd.add(v[0], v[2]), simd.add(v[1], v[3]), simd.sub(v[0], v[2]), simd.sub(v[1], v[3])];
+    v = [
+        simd.add(v[0], v[1]),
+        simd.sub(v[0], v[1]),
+        simd.add(v[2], v[3]),
+        simd.sub(v[2], v[3]),
+    ];
+    v = [
+        simd.add(v[0], v[2]),
+        simd.add(v[1], v[3]),
+        simd.sub(v[0], v[2]),
+        simd.sub(v[1], v[3]),
+    ];
     for i in 0..N {
         v[i] = butterfly::<S, 8>(simd, v[i]);
         v[i] = butterfly::<S, 4>(simd, v[i]);
@@ -27,7 +38,11 @@ pub(super) fn rotate<S: Simd>(simd: S, x: &[f32; GROUP_LEN]) -> [S::F; N] {
 /// The sums and the differences of lanes as far from each other.
 #[inline(always)]
 fn butterfly<S: Simd, const STRIDE: usize>(simd: S, v: S::F) -> S::F {
-    simd.fma(v, simd.load(const { &signs(STRIDE) }), simd.swap_lanes::<STRIDE>(v))
+    simd.fma(
+        v,
+        simd.load(const { &signs(STRIDE) }),
+        simd.swap_lanes::<STRIDE>(v),
+    )
 }
 
 /// -1 for the second lane of each two.

@@ -7,14 +7,19 @@ use crate::linear::panel::{kind_of, scratch_len};
 use crate::quant::dequantize_row;
 use crate::testing::{Random, relative_error};
 
-/// What the codes of an instruction set say, with an error of none but f64. Of two such rows the product is 64 times as great.
+/// What the codes of an instruction set say, with an error of none but f64. Of two such rows the
+/// product is 64 times as great.
 fn rounded(isa: Isa, row: &[f32]) -> Vec<f64> {
     let max_code = if parts::is_wide(isa) { 127.0 } else { 63.0 };
     let block = |block: &[f32]| {
-        let block = block.chunks(GROUP_LEN).flat_map(rotated).collect::<Vec<f32>>();
+        let block = block
+            .chunks(GROUP_LEN)
+            .flat_map(rotated)
+            .collect::<Vec<f32>>();
         let max = block.iter().fold(0.0f32, |max, v| max.max(v.abs()));
         let inverse = if max < LEAST { 0.0 } else { max_code / max };
-        let value = |v: &f32| f64::from((v * inverse).round_ties_even()) * f64::from(max / max_code);
+        let value =
+            |v: &f32| f64::from((v * inverse).round_ties_even()) * f64::from(max / max_code);
         block.iter().map(value).collect::<Vec<_>>()
     };
     row.chunks(BLOCK_LEN).flat_map(block).collect()
@@ -38,13 +43,24 @@ fn rotations_are_those_of_a_hadamard_matrix() {
         type Output = Vec<f32>;
         fn run<S: Simd>(self, simd: S) -> Vec<f32> {
             let mut out = [[f32::NAN; LANES]; GROUP_LEN / LANES];
-            rotate(simd, self.0).into_iter().zip(&mut out).for_each(|(v, to)| simd.store(v, to));
+            rotate(simd, self.0)
+                .into_iter()
+                .zip(&mut out)
+                .for_each(|(v, to)| simd.store(v, to));
             out.concat()
         }
     }
     let x: [f32; GROUP_LEN] = Random::new(5).f32s(GROUP_LEN).try_into().unwrap();
-    let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
-    let due: Vec<f64> = (0..64).map(|i| (0..64).map(|j| sign(i, j) * f64::from(x[j])).sum()).collect();
+    let sign = |i: usize, j: usize| {
+        if (i & j).count_ones().is_multiple_of(2) {
+            1.0
+        } else {
+            -1.0
+        }
+    };
+    let due: Vec<f64> = (0..64)
+        .map(|i| (0..64).map(|j| sign(i, j) * f64::from(x[j])).sum())
+        .collect();
     for isa in Isa::available() {
         let y = isa.run(Rotate(&x));
         assert!(relative_error(&y, &due) < 1e-6, "{}", isa.name());
@@ -52,24 +68,44 @@ fn rotations_are_those_of_a_hadamard_matrix() {
     }
 }
 
-/// The values of a quantised matrix where its codes are fitted to 8 bits: those of its own where no instruction set does it.
+/// The values of a quantised matrix where its codes are fitted to 8 bits: those of its own where no
+/// instruction set does it.
 pub(in crate::linear) fn refitted(weight: &Weight, values: &[f32]) -> Vec<f32> {
-    let Weight { ty, n_rows, n_cols, .. } = *weight;
-    let Some(ctx) = contexts().into_iter().find(|ctx| parts::is_wide(ctx.isa())) else { return values.to_vec() };
+    let Weight {
+        ty, n_rows, n_cols, ..
+    } = *weight;
+    let Some(ctx) = contexts().into_iter().find(|ctx| parts::is_wide(ctx.isa())) else {
+        return values.to_vec();
+    };
     let (n_steps, kind) = (n_cols.div_ceil(64), kind_of(ty));
     let mut out = vec![f32::NAN; n_rows * n_cols];
     for first_row in (0..n_rows).step_by(LANES) {
         let mut scratch = vec![f32::NAN; scratch_len(n_cols)];
         let panel = Codes::Stored(*weight).fill(&ctx, first_row, n_steps, &mut scratch);
         let mut blocks = vec![Int8Block::ZERO; n_cols.div_ceil(BLOCK_LEN)];
-        ctx.isa().run(Requantize { kind, panel, blocks: blocks.iter_mut() });
-        for (row_idx, col) in
-            (first_row..n_rows.min(first_row + LANES)).flat_map(|row| (0..n_cols).map(move |c| (row, c)))
+        ctx.isa().run(Requantize {
+            kind,
+            panel,
+            blocks: blocks.iter_mut(),
+        });
+        for (row_idx, col) in (first_row..n_rows.min(first_row + LANES))
+            .flat_map(|row| (0..n_cols).map(move |c| (row, c)))
         {
-            let (block, lane, at) = (&blocks[col / BLOCK_LEN], row_idx - first_row, col % BLOCK_LEN);
+            let (block, lane, at) = (
+                &blocks[col / BLOCK_LEN],
+                row_idx - first_row,
+                col % BLOCK_LEN,
+            );
             let code = |at: usize| block.codes[at / 4][4 * lane + at % 4].cast_signed();
-            let sum: i32 = (at / 32 * 32..).take(32).map(|at| i32::from(code(at))).sum();
-            assert_eq!(block.offsets[at / 32][lane], -128 * sum, "{ty:?} {row_idx} {col}");
+            let sum: i32 = (at / 32 * 32..)
+                .take(32)
+                .map(|at| i32::from(code(at)))
+                .sum();
+            assert_eq!(
+                block.offsets[at / 32][lane],
+                -128 * sum,
+                "{ty:?} {row_idx} {col}"
+            );
             out[row_idx * n_cols + col] = f32::from(code(at)) * block.scales[lane];
         }
     }
@@ -83,24 +119,41 @@ fn codes_are_rescaled_as_one_by_one() {
         type Output = [u8; 64];
         fn run<S: Simd>(self, simd: S) -> [u8; 64] {
             let Self(codes, bits, factor, added) = self;
-            let codes = simd.rescale_b(simd.load_b(codes), bits, simd.load_int(factor), simd.load_int(added));
+            let codes = simd.rescale_b(
+                simd.load_b(codes),
+                bits,
+                simd.load_int(factor),
+                simd.load_int(added),
+            );
             let mut out = [0; 64];
             simd.store_b(codes, &mut out);
             out
         }
     }
     let mut random = Random::new(8);
-    for isa in Isa::available().into_iter().filter(|isa| parts::is_wide(*isa)) {
-        for (bits, first) in (2..=8u32).flat_map(|bits| (0..1 << bits).map(move |first| (bits, first))) {
-            // Of a panel: 64ths of 127 codes at most, between the factor of the greatest code and what is added.
+    for isa in Isa::available()
+        .into_iter()
+        .filter(|isa| parts::is_wide(*isa))
+    {
+        for (bits, first) in
+            (2..=8u32).flat_map(|bits| (0..1 << bits).map(move |first| (bits, first)))
+        {
+            // Of a panel: 64ths of 127 codes at most, between the factor of the greatest code and
+            // what is added.
             let factor: [i32; LANES] = std::array::from_fn(|_| (random.f32s(1)[0] * 8000.0) as i32);
             let added: [i32; LANES] = std::array::from_fn(|_| (random.f32s(1)[0] * 4000.0) as i32);
             let codes: [u8; 64] = std::array::from_fn(|i| ((first + 37 * i) % (1 << bits)) as u8);
             let found = isa.run(Rescale(&codes, bits, &factor, &added));
             for (i, code) in codes.into_iter().enumerate() {
-                let product = (((i32::from(code) * factor[i / 4]) << (15 - bits)) + (1 << 14)) >> 15;
+                let product =
+                    (((i32::from(code) * factor[i / 4]) << (15 - bits)) + (1 << 14)) >> 15;
                 let sum = product + added[i / 4] - i32::from(i % 4 < 2);
-                assert_eq!(found[i], (sum >> 6) as u8, "{bits} bits, {code} times {}", factor[i / 4]);
+                assert_eq!(
+                    found[i],
+                    (sum >> 6) as u8,
+                    "{bits} bits, {code} times {}",
+                    factor[i / 4]
+                );
             }
         }
     }
@@ -121,45 +174,91 @@ fn refitted_codes_are_the_nearest() {
         let (mut sum, mut n) = (0.0, 0);
         for (values, refitted) in values.chunks(n_cols).zip(refitted.chunks(n_cols)) {
             for (values, refitted) in values.chunks(256).zip(refitted.chunks(256)) {
-                let most = values.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+                let most = values
+                    .iter()
+                    .fold(0.0f32, |most, value| most.max(value.abs()));
                 for (value, refitted) in values.iter().zip(refitted) {
                     // The greatest that there can be is some more than the greatest that there is.
                     let error = f64::from(value - refitted) / f64::from(most / 127.0);
-                    assert!(error.abs() < 0.9, "{ty:?}: {value} is {refitted}, {error} of a code");
+                    assert!(
+                        error.abs() < 0.9,
+                        "{ty:?}: {value} is {refitted}, {error} of a code"
+                    );
                     (sum, n) = (sum + error, n + 1);
                 }
             }
         }
         // As often above as below: a hundredth of a code is what rounding all halves up would make.
-        assert!((sum / f64::from(n)).abs() < 4e-3, "{ty:?}: {} on average", sum / f64::from(n));
+        assert!(
+            (sum / f64::from(n)).abs() < 4e-3,
+            "{ty:?}: {} on average",
+            sum / f64::from(n)
+        );
     }
 }
 
 fn product(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: &[f32]) -> Vec<f32> {
     let Weight { n_rows, n_cols, .. } = *weight;
-    let unfilled = Int8Block { codes: [[0xa5; 64]; BLOCK_QUADS], scales: [f32::NAN; LANES], offsets: [[7; LANES]] };
+    let unfilled = Int8Block {
+        codes: [[0xa5; 64]; BLOCK_QUADS],
+        scales: [f32::NAN; LANES],
+        offsets: [[7; LANES]],
+    };
     let mut blocks = vec![unfilled; int8_len(n_rows, n_cols).unwrap()];
     pack_int8(ctx, weight, &mut blocks);
-    let packed = Int8Weight { blocks: &blocks, n_rows, n_cols };
+    let packed = Int8Weight {
+        blocks: &blocks,
+        n_rows,
+        n_cols,
+    };
     let mut scratch = vec![f32::NAN; int8_scratch_len(n_tokens, n_cols)];
     let x = quantize_int8(ctx, x, n_tokens, n_cols, &mut scratch);
     let mut y = vec![f32::NAN; n_tokens * n_rows];
     linear_int8(ctx, &packed, &x, Start::bias(bias), None, &mut y);
     let mut twice = y.clone();
-    linear_int8(ctx, &packed, &x, Start { bias: None, accumulates: true }, None, &mut twice);
+    linear_int8(
+        ctx,
+        &packed,
+        &x,
+        Start {
+            bias: None,
+            accumulates: true,
+        },
+        None,
+        &mut twice,
+    );
     let (mut activated, mut due) = (vec![f32::NAN; y.len()], vec![f32::NAN; y.len()]);
-    linear_int8(ctx, &packed, &x, Start::bias(bias), Some(Unary::GeluErf), &mut activated);
+    linear_int8(
+        ctx,
+        &packed,
+        &x,
+        Start::bias(bias),
+        Some(Unary::GeluErf),
+        &mut activated,
+    );
     unary(ctx, Unary::GeluErf, &y, &mut due);
-    assert!(activated.iter().zip(&due).all(|(a, b)| a.to_bits() == b.to_bits()), "activated");
+    assert!(
+        activated
+            .iter()
+            .zip(&due)
+            .all(|(a, b)| a.to_bits() == b.to_bits()),
+        "activated"
+    );
     for ((twice, y), bias) in twice.iter().zip(&y).zip(bias.iter().cycle()) {
         let error = (twice - (2.0 * y - bias)).abs();
-        assert!(error < 1e-4 || y.is_nan() && twice.is_nan(), "{y} {bias} {twice}");
+        assert!(
+            error < 1e-4 || y.is_nan() && twice.is_nan(),
+            "{y} {bias} {twice}"
+        );
     }
     y
 }
 
 fn contexts() -> Vec<Context> {
-    Isa::available().into_iter().flat_map(|isa| [Context::with_isa(1, isa), Context::with_isa(3, isa)]).collect()
+    Isa::available()
+        .into_iter()
+        .flat_map(|isa| [Context::with_isa(1, isa), Context::with_isa(3, isa)])
+        .collect()
 }
 
 #[test]
@@ -168,7 +267,16 @@ fn products_are_those_of_the_codes() {
     let contexts = contexts();
     for ty in [BlockType::F32, BlockType::F16, BlockType::Bf16] {
         for n_cols in [1, 15, 33, 64, 65, 300, 576, 1100] {
-            for (n_rows, n_tokens) in [(1, 0), (1, 1), (16, 2), (37, 3), (57, 7), (48, 8), (96, 3), (5, 101)] {
+            for (n_rows, n_tokens) in [
+                (1, 0),
+                (1, 1),
+                (16, 2),
+                (37, 3),
+                (57, 7),
+                (48, 8),
+                (96, 3),
+                (5, 101),
+            ] {
                 let bytes = random.weight_bytes(ty, n_rows, n_cols);
                 let mut values = vec![0.0; n_rows * n_cols];
                 dequantize_row(ty, &bytes, &mut values);
@@ -177,14 +285,26 @@ fn products_are_those_of_the_codes() {
                 let mut first: Option<Vec<f32>> = None;
                 for ctx in &contexts {
                     let y = product(ctx, &weight, &x, n_tokens, &bias);
-                    let rows: Vec<Vec<f64>> = values.chunks(n_cols).map(|row| rounded(ctx.isa(), row)).collect();
-                    for (x, y) in x.chunks(n_cols).map(|x| rounded(ctx.isa(), x)).zip(y.chunks(n_rows)) {
+                    let rows: Vec<Vec<f64>> = values
+                        .chunks(n_cols)
+                        .map(|row| rounded(ctx.isa(), row))
+                        .collect();
+                    for (x, y) in x
+                        .chunks(n_cols)
+                        .map(|x| rounded(ctx.isa(), x))
+                        .zip(y.chunks(n_rows))
+                    {
                         for ((row, bias), y) in rows.iter().zip(&bias).zip(y) {
-                            let due: f64 =
-                                row.iter().zip(&x).map(|(w, x)| w * x).sum::<f64>() / 64.0 + f64::from(*bias);
+                            let due: f64 = row.iter().zip(&x).map(|(w, x)| w * x).sum::<f64>()
+                                / 64.0
+                                + f64::from(*bias);
                             let size: f64 = x.iter().map(|x| x.abs()).sum::<f64>() + 1.0;
                             let error = (f64::from(*y) - due).abs() / size;
-                            assert!(error < 4e-7, "{ty:?} {n_tokens}x{n_rows}x{n_cols} {}: {error}", ctx.isa().name());
+                            assert!(
+                                error < 4e-7,
+                                "{ty:?} {n_tokens}x{n_rows}x{n_cols} {}: {error}",
+                                ctx.isa().name()
+                            );
                         }
                     }
                     let is_alike = ctx.isa() != Isa::Portable && !parts::is_wide(ctx.isa());
@@ -205,16 +325,37 @@ fn seven_bits_lose_about_two_percent_and_eight_one_with_outliers_too() {
     let mut values = vec![0.0; n_rows * n_cols];
     dequantize_row(BlockType::F32, &bytes, &mut values);
     let weight = Weight::new(BlockType::F32, &bytes, n_rows, n_cols).unwrap();
-    let dot = |row: &[f32], x: &[f32]| row.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum::<f64>();
-    // As of a model: two columns of each token are twenty times as great as others. Not rotated, they would leave others no codes.
+    let dot = |row: &[f32], x: &[f32]| {
+        row.iter()
+            .zip(x)
+            .map(|(w, x)| f64::from(*w) * f64::from(*x))
+            .sum::<f64>()
+    };
+    // As of a model: two columns of each token are twenty times as great as others. Not rotated,
+    // they would leave others no codes.
     for outlier in [1.0, 20.0] {
         let mut x = random.f32s(n_tokens * n_cols);
-        x.chunks_mut(n_cols).for_each(|x| [100, 631].into_iter().for_each(|col| x[col] *= outlier));
-        let due: Vec<f64> = x.chunks(n_cols).flat_map(|x| values.chunks(n_cols).map(move |row| dot(row, x))).collect();
+        x.chunks_mut(n_cols)
+            .for_each(|x| [100, 631].into_iter().for_each(|col| x[col] *= outlier));
+        let due: Vec<f64> = x
+            .chunks(n_cols)
+            .flat_map(|x| values.chunks(n_cols).map(move |row| dot(row, x)))
+            .collect();
         for ctx in contexts() {
-            let error = relative_error(&product(&ctx, &weight, &x, n_tokens, &vec![0.0; n_rows]), &due);
-            let range = if parts::is_wide(ctx.isa()) { 0.005..0.014 } else { 0.012..0.028 };
-            assert!(range.contains(&error), "{} {outlier} {error}", ctx.isa().name());
+            let error = relative_error(
+                &product(&ctx, &weight, &x, n_tokens, &vec![0.0; n_rows]),
+                &due,
+            );
+            let range = if parts::is_wide(ctx.isa()) {
+                0.005..0.014
+            } else {
+                0.012..0.028
+            };
+            assert!(
+                range.contains(&error),
+                "{} {outlier} {error}",
+                ctx.isa().name()
+            );
         }
     }
 }
@@ -227,7 +368,11 @@ fn the_ends_of_the_range_do_not_overflow() {
             let weight = Weight::new(BlockType::F32, &bytes, 1, 128).unwrap();
             for n_tokens in [1, 2, 5, 13] {
                 let y = product(&ctx, &weight, &vec![x; n_tokens * 128], n_tokens, &[0.0]);
-                assert!(y.iter().all(|y| (y - w * x * 128.0).abs() < 1e-3), "{} {w} {x}: {y:?}", ctx.isa().name());
+                assert!(
+                    y.iter().all(|y| (y - w * x * 128.0).abs() < 1e-3),
+                    "{} {w} {x}: {y:?}",
+                    ctx.isa().name()
+                );
             }
         }
     }
@@ -238,7 +383,10 @@ fn of_no_columns_there_is_the_bias() {
     let bias: Vec<f32> = (0..53u8).map(f32::from).collect();
     for ctx in contexts() {
         let weight = Weight::new(BlockType::F32, &[], 53, 0).unwrap();
-        assert_eq!(product(&ctx, &weight, &[], 2, &bias), [bias.as_slice(), &bias].concat());
+        assert_eq!(
+            product(&ctx, &weight, &[], 2, &bias),
+            [bias.as_slice(), &bias].concat()
+        );
     }
 }
 
@@ -255,12 +403,18 @@ fn what_is_no_number_shows() {
                 x[n_cols + at] = bad;
                 let y = product(&ctx, &weight, &x, 3, &vec![0.0; n_rows]);
                 let is_bad = |i: usize| (n_rows..2 * n_rows).contains(&i);
-                assert!(y.iter().enumerate().all(|(i, y)| y.is_nan() == is_bad(i)), "{bad} at {at} of x");
+                assert!(
+                    y.iter().enumerate().all(|(i, y)| y.is_nan() == is_bad(i)),
+                    "{bad} at {at} of x"
+                );
                 let mut bytes = bytes.clone();
                 bytes[(n_cols + at) * 4..][..4].copy_from_slice(&bad.to_le_bytes());
                 let weight = Weight::new(BlockType::F32, &bytes, n_rows, n_cols).unwrap();
                 let y = product(&ctx, &weight, &random.f32s(n_cols), 1, &vec![0.0; n_rows]);
-                assert!(y.iter().enumerate().all(|(i, y)| y.is_nan() == (i == 1)), "{bad} at {at} of a row");
+                assert!(
+                    y.iter().enumerate().all(|(i, y)| y.is_nan() == (i == 1)),
+                    "{bad} at {at} of a row"
+                );
             }
         }
     }

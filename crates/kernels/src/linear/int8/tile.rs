@@ -3,11 +3,14 @@
 use std::hint::black_box;
 use std::ops::Range;
 
-use super::{BLOCK_LEN, BLOCK_QUADS, GROUP_LEN, Int8Activations, Int8Block, LINE_BYTES, PanelSums, TILE_TOKENS};
+use super::{
+    BLOCK_LEN, BLOCK_QUADS, GROUP_LEN, Int8Activations, Int8Block, LINE_BYTES, PanelSums,
+    TILE_TOKENS,
+};
 use crate::simd::{Kernel, Simd};
 
-/// Blocks of columns that a task goes over with all its tokens at a time: those of its rows are 25 KiB to 38 KiB, read from the first
-/// cache, or from the second and as fast.
+/// Blocks of columns that a task goes over with all its tokens at a time: those of its rows are 25
+/// KiB to 38 KiB, read from the first cache, or from the second and as fast.
 const PART_BLOCKS: usize = 3;
 
 /// 256 columns of the tokens of a tile.
@@ -66,10 +69,17 @@ impl<O: Sums, const PARTS: usize> PanelTask<'_, O, PARTS> {
         for start in (0..blocks.len().max(1)).step_by(PART_BLOCKS) {
             let end = (start + PART_BLOCKS).min(blocks.len());
             for first_token in self.tokens.clone().step_by(TILE_TOKENS) {
-                ahead.by_ref().take(n_ahead).for_each(|line| simd.prefetch_far(line.as_ptr().cast()));
+                ahead
+                    .by_ref()
+                    .take(n_ahead)
+                    .for_each(|line| simd.prefetch_far(line.as_ptr().cast()));
                 let n_tokens = TILE_TOKENS.min(self.tokens.end - first_token);
-                let part = Part { blocks: &blocks[start..end], start };
-                // With many registers each weight that is read is multiplied with a tile's tokens, or with what is in their place.
+                let part = Part {
+                    blocks: &blocks[start..end],
+                    start,
+                };
+                // With many registers each weight that is read is multiplied with a tile's tokens,
+                // or with what is in their place.
                 if const { S::PART_PRODUCTS == 4 } && n_tokens > 3 {
                     self.tile::<S, P, TILE_TOKENS>(simd, part, first_token, n_tokens);
                 } else if const { S::PART_PRODUCTS == 4 } {
@@ -96,13 +106,15 @@ impl<O: Sums, const PARTS: usize> PanelTask<'_, O, PARTS> {
         n_tokens: usize,
     ) {
         let n_blocks = self.x.n_cols.div_ceil(BLOCK_LEN);
-        let tile = &self.x.tiles[first_token / TILE_TOKENS * n_blocks + part.start..][..part.blocks.len()];
+        let tile =
+            &self.x.tiles[first_token / TILE_TOKENS * n_blocks + part.start..][..part.blocks.len()];
         let n_quads = self.x.n_cols.next_multiple_of(GROUP_LEN) / 4 - part.start * BLOCK_QUADS;
         let panel = |p: usize| self.sums.panel(p, first_token, part.start == 0);
         for p in 0..P {
             panel(p).prefetch(simd, n_tokens);
         }
-        let acc = products::<S, P, N, PARTS>(simd, part.blocks, tile, first_token % TILE_TOKENS, n_quads);
+        let acc =
+            products::<S, P, N, PARTS>(simd, part.blocks, tile, first_token % TILE_TOKENS, n_quads);
         for p in 0..P {
             // SAFETY: the rows of these panels belong, for these tokens, to this task alone.
             unsafe { panel(p).add(simd, acc[p], n_tokens) };
@@ -118,7 +130,8 @@ struct Part<'a, const P: usize, const PARTS: usize> {
     start: usize,
 }
 
-/// The products of some blocks with `N` tokens of a tile. From the first on there are so many fours of columns.
+/// The products of some blocks with `N` tokens of a tile. From the first on there are so many fours
+/// of columns.
 #[inline(always)]
 fn products<S: Simd, const P: usize, const N: usize, const PARTS: usize>(
     simd: S,
@@ -128,7 +141,8 @@ fn products<S: Simd, const P: usize, const N: usize, const PARTS: usize>(
     mut n_quads: usize,
 ) -> [[S::F; N]; P] {
     assert!(first + N <= TILE_TOKENS, "tokens of a tile");
-    // No constant, nor known to be small, so that the loop over it stays one: written out, it needs more registers than there are.
+    // No constant, nor known to be small, so that the loop over it stays one: written out, it needs
+    // more registers than there are.
     let part_quads = black_box(BLOCK_QUADS / PARTS);
     let mut acc = [[simd.splat(0.0); N]; P];
     for (panels, x) in blocks.iter().zip(tile) {
@@ -139,7 +153,11 @@ fn products<S: Simd, const P: usize, const N: usize, const PARTS: usize>(
                 dots[p] = [simd.load_int(&panels[p].offsets[part]); N];
             }
             // Whole groups, which are parts or are whole themselves.
-            let n_quads = if PARTS == 1 { n_quads.min(part_quads) } else { part_quads };
+            let n_quads = if PARTS == 1 {
+                n_quads.min(part_quads)
+            } else {
+                part_quads
+            };
             // SAFETY: `n_quads` are a part's at most.
             unsafe { add_part(simd, panels, x, first, part, n_quads, &mut dots) };
             for p in 0..P {
@@ -187,7 +205,11 @@ unsafe fn add_part<S: Simd, const P: usize, const N: usize, const PARTS: usize>(
                 for p in 0..P {
                     // SAFETY: as above.
                     let weights = unsafe { panels[p].codes.as_chunks::<2>().0.get_unchecked(pair) };
-                    dots[p][n] = simd.dot_two(dots[p][n], fours, weights.each_ref().map(|quad| simd.load_b(quad)));
+                    dots[p][n] = simd.dot_two(
+                        dots[p][n],
+                        fours,
+                        weights.each_ref().map(|quad| simd.load_b(quad)),
+                    );
                 }
             }
         }

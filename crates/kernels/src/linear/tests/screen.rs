@@ -2,11 +2,17 @@
 
 use super::*;
 
-/// Rows about the panel's 16, columns with and without half a pair of blocks, and more rows than 16 for each of them.
+/// Rows about the panel's 16, columns with and without half a pair of blocks, and more rows than 16
+/// for each of them.
 const SHAPES: [(usize, usize); 4] = [(577, 32), (1100, 64), (1571, 96), (2320, 128)];
 
 fn packed<'a>(bytes: &'a [u8], n_rows: usize, n_cols: usize) -> PackedCodes<'a> {
-    let packed = PackedCodes { ty: BlockType::Q8_0, bytes, n_rows, n_cols };
+    let packed = PackedCodes {
+        ty: BlockType::Q8_0,
+        bytes,
+        n_rows,
+        n_cols,
+    };
     assert!(packed.is_split());
     packed
 }
@@ -22,18 +28,28 @@ fn best(ctx: &Context, packed: &PackedCodes, n_best: usize, x: &[f32]) -> (Vec<f
 fn whole(ctx: &Context, packed: &PackedCodes, x: &[f32]) -> Vec<f32> {
     let mut y = vec![f32::NAN; packed.n_rows];
     let mut scratch = vec![f32::NAN; linear_codes_scratch_len(ctx, *packed, 1)];
-    linear_codes(ctx, &mut [CodesProduct::new(*packed, 1, Start::NONE, &mut y)], x, 1, &mut scratch);
+    linear_codes(
+        ctx,
+        &mut [CodesProduct::new(*packed, 1, Start::NONE, &mut y)],
+        x,
+        1,
+        &mut scratch,
+    );
     y
 }
 
-/// Each output is the one due or minus infinity, and the so many greatest are there, with the equals of the last.
+/// Each output is the one due or minus infinity, and the so many greatest are there, with the
+/// equals of the last.
 fn assert_best(y: &[f32], due: &[f32], n_best: usize, what: &str) {
     let mut sorted = due.to_vec();
     sorted.sort_by(|a, b| b.total_cmp(a));
     let least = sorted[n_best.min(due.len()) - 1];
     for (i, (y, due)) in y.iter().zip(due).enumerate() {
         let is_there = y.to_bits() == due.to_bits();
-        assert!(is_there || *y == f32::NEG_INFINITY, "{what}: {y} is not {due} at {i}");
+        assert!(
+            is_there || *y == f32::NEG_INFINITY,
+            "{what}: {y} is not {due} at {i}"
+        );
         assert!(is_there || *due < least, "{what}: {due} is missing at {i}");
     }
 }
@@ -43,14 +59,27 @@ fn products_are_those_of_the_codes() {
     let mut random = Random::new(21);
     for (n_rows, n_cols) in SHAPES {
         for n_tokens in [1, 2, 3, 5, 6, 8, 9, 29] {
-            let Case { bytes, values, x, bias } = case(&mut random, BlockType::Q8_0, (n_tokens, n_rows, n_cols));
+            let Case {
+                bytes,
+                values,
+                x,
+                bias,
+            } = case(&mut random, BlockType::Q8_0, (n_tokens, n_rows, n_cols));
             let weight = Weight::new(BlockType::Q8_0, &bytes, n_rows, n_cols).unwrap();
-            let starts = starts(&mut random, &bias, product(&values, &quantized(&x, n_cols), n_cols, &bias));
+            let starts = starts(
+                &mut random,
+                &bias,
+                product(&values, &quantized(&x, n_cols), n_cols, &bias),
+            );
             for ctx in contexts() {
                 for (start, before, expected) in &starts {
                     for y in by_codes(&ctx, &weight, &x, n_tokens, *start, before) {
                         let error = worst_error(&y, expected);
-                        assert!(error < 1e-6, "{n_tokens} x {n_rows} x {n_cols} {}: {error}", ctx.isa().name());
+                        assert!(
+                            error < 1e-6,
+                            "{n_tokens} x {n_rows} x {n_cols} {}: {error}",
+                            ctx.isa().name()
+                        );
                     }
                 }
             }
@@ -87,7 +116,11 @@ fn the_best_outputs_are_those_of_the_whole_product() {
                 bytes.copy_within(from..from + row_bytes, to);
             }
             let weight = Weight::new(BlockType::Q8_0, &bytes, n_rows, n_cols).unwrap();
-            let x: Vec<f32> = random.f32s(n_cols).iter().map(|x| x * 10f32.powi(round - 2)).collect();
+            let x: Vec<f32> = random
+                .f32s(n_cols)
+                .iter()
+                .map(|x| x * 10f32.powi(round - 2))
+                .collect();
             for ctx in contexts() {
                 let bytes = packed_codes(&ctx, &weight).unwrap();
                 let packed = packed(&bytes, n_rows, n_cols);
@@ -97,24 +130,38 @@ fn the_best_outputs_are_those_of_the_whole_product() {
                     let what = format!("{n_best} of {n_rows} x {n_cols} {}", ctx.isa().name());
                     assert_best(&y, &due, n_best, &what);
                     let n_missing = y.iter().filter(|y| **y == f32::NEG_INFINITY).count();
-                    assert!(n_best > 2 || n_missing > n_rows / 2, "{what}: {n_missing} are ruled out");
-                    assert!(n_bytes <= packed.bytes.len() * 17 / 10, "{what}: {n_bytes} bytes read");
+                    assert!(
+                        n_best > 2 || n_missing > n_rows / 2,
+                        "{what}: {n_missing} are ruled out"
+                    );
+                    assert!(
+                        n_bytes <= packed.bytes.len() * 17 / 10,
+                        "{what}: {n_bytes} bytes read"
+                    );
                     let full = n_rows.div_ceil(LANES) - n_missing / LANES;
-                    assert!(n_bytes > full * row_bytes * LANES, "{what}: {n_bytes} bytes read for {full} panels");
+                    assert!(
+                        n_bytes > full * row_bytes * LANES,
+                        "{what}: {n_bytes} bytes read for {full} panels"
+                    );
                 }
             }
         }
     }
 }
 
-/// All rows have the same upper bits, and the lower ones are as far from the middle as can be, with the activations or against them.
+/// All rows have the same upper bits, and the lower ones are as far from the middle as can be, with
+/// the activations or against them.
 #[test]
 fn the_bound_holds_where_it_is_met() {
     let mut random = Random::new(24);
     let (n_rows, n_cols) = (1100, 64);
     for size in [1.0, 1e-30, 1e20] {
-        let x: Vec<f32> = (0..n_cols).map(|_| if random.below(2) == 0 { size } else { -size }).collect();
-        let upper: Vec<u8> = (0..n_cols).map(|_| (random.below(32) as u8) << 3 ^ 0x80).collect();
+        let x: Vec<f32> = (0..n_cols)
+            .map(|_| if random.below(2) == 0 { size } else { -size })
+            .collect();
+        let upper: Vec<u8> = (0..n_cols)
+            .map(|_| (random.below(32) as u8) << 3 ^ 0x80)
+            .collect();
         let n_with: Vec<usize> = (0..n_rows).map(|_| random.below(n_cols + 1)).collect();
         let mut bytes = Vec::new();
         for n_with in &n_with {
@@ -156,7 +203,12 @@ fn what_is_no_number_shows() {
             assert!(!due[700].is_finite());
             for n_best in [1, 9] {
                 let (y, _) = best(&ctx, &packed, n_best, &x);
-                assert_eq!(y[700].to_bits(), due[700].to_bits(), "{bad:#x} {}", ctx.isa().name());
+                assert_eq!(
+                    y[700].to_bits(),
+                    due[700].to_bits(),
+                    "{bad:#x} {}",
+                    ctx.isa().name()
+                );
             }
             let mut x = x;
             x[37] = f32::from_bits(u32::from(bad) << 16 | 0x7f80_0000);

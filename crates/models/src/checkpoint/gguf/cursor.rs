@@ -1,4 +1,5 @@
-//! A checked walk over the bytes of a GGUF file: every read says what it is for, and no read goes past the end.
+//! A checked walk over the bytes of a GGUF file: every read says what it is for, and no read goes
+//! past the end.
 
 use std::fmt;
 
@@ -15,7 +16,11 @@ pub(super) struct Place<'a> {
 
 impl fmt::Display for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.of.is_empty() { f.write_str(self.what) } else { write!(f, "{} of {:?}", self.what, self.of) }
+        if self.of.is_empty() {
+            f.write_str(self.what)
+        } else {
+            write!(f, "{} of {:?}", self.what, self.of)
+        }
     }
 }
 
@@ -28,7 +33,11 @@ pub(super) struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(bytes: &'a Bytes) -> Self {
-        Self { bytes, data: bytes.as_slice(), at: 0 }
+        Self {
+            bytes,
+            data: bytes.as_slice(),
+            at: 0,
+        }
     }
 
     pub(super) fn at(&self) -> u64 {
@@ -42,13 +51,17 @@ impl<'a> Cursor<'a> {
     /// The next `len` bytes.
     pub(super) fn take(&mut self, len: u64, place: Place<'_>) -> Result<&'a [u8], GgufError> {
         let at = self.at;
-        let end = usize::try_from(len).ok().and_then(|len| at.checked_add(len));
-        let taken = end.and_then(|end| self.data.get(at..end)).ok_or_else(|| GgufError::Truncated {
-            what: place.to_string(),
-            at: at as u64,
-            need: len,
-            left: self.left(),
-        })?;
+        let end = usize::try_from(len)
+            .ok()
+            .and_then(|len| at.checked_add(len));
+        let taken =
+            end.and_then(|end| self.data.get(at..end))
+                .ok_or_else(|| GgufError::Truncated {
+                    what: place.to_string(),
+                    at: at as u64,
+                    need: len,
+                    left: self.left(),
+                })?;
         self.at += taken.len();
         Ok(taken)
     }
@@ -67,7 +80,8 @@ impl<'a> Cursor<'a> {
         self.array(place).map(u64::from_le_bytes)
     }
 
-    /// A count of things that take at least `min_bytes` each, refused when the rest of the file cannot hold them.
+    /// A count of things that take at least `min_bytes` each, refused when the rest of the file
+    /// cannot hold them.
     pub(super) fn count(&mut self, min_bytes: u64, place: Place<'_>) -> Result<u64, GgufError> {
         let at = self.at();
         let count = self.u64(place)?;
@@ -76,10 +90,22 @@ impl<'a> Cursor<'a> {
     }
 
     /// Refuses a count, read at `at`, of more things than the rest of the file can hold.
-    pub(super) fn check_count(&self, count: u64, min_bytes: u64, at: u64, place: Place<'_>) -> Result<(), GgufError> {
+    pub(super) fn check_count(
+        &self,
+        count: u64,
+        min_bytes: u64,
+        at: u64,
+        place: Place<'_>,
+    ) -> Result<(), GgufError> {
         let left = self.left();
         if count.checked_mul(min_bytes).is_none_or(|need| need > left) {
-            return Err(GgufError::Count { what: place.to_string(), at, count, min_bytes, left });
+            return Err(GgufError::Count {
+                what: place.to_string(),
+                at,
+                count,
+                min_bytes,
+                left,
+            });
         }
         Ok(())
     }
@@ -96,14 +122,23 @@ impl<'a> Cursor<'a> {
         let at = self.at();
         let name = self.string(place)?;
         if name.len() > usize::from(u16::MAX) {
-            return Err(GgufError::NameLength { what: what.into(), at, len: name.len() as u64 });
+            return Err(GgufError::NameLength {
+                what: what.into(),
+                at,
+                len: name.len() as u64,
+            });
         }
-        std::str::from_utf8(name).map_err(|_| GgufError::Utf8 { what: what.into(), at })
+        std::str::from_utf8(name).map_err(|_| GgufError::Utf8 {
+            what: what.into(),
+            at,
+        })
     }
 
     /// The bytes from `start` to here, as a slice of the file that outlives the cursor.
     pub(super) fn since(&self, start: u64) -> Bytes {
         let start = usize::try_from(start).unwrap_or(self.at);
-        self.bytes.slice(start..self.at).expect("the cursor never passes the end of the file")
+        self.bytes
+            .slice(start..self.at)
+            .expect("the cursor never passes the end of the file")
     }
 }

@@ -19,19 +19,36 @@ pub enum GgufError {
         "GGUF version {version} at offset 4 is not supported, versions 2 and 3 are: convert the model again with a current llama.cpp"
     )]
     Version { version: u32 },
-    #[error("{what} at offset {at} needs {need} bytes, but only {left} are left in the file: {DAMAGED}")]
-    Truncated { what: String, at: u64, need: u64, left: u64 },
+    #[error(
+        "{what} at offset {at} needs {need} bytes, but only {left} are left in the file: {DAMAGED}"
+    )]
+    Truncated {
+        what: String,
+        at: u64,
+        need: u64,
+        left: u64,
+    },
     #[error(
         "{what} at offset {at} is {count}, which needs at least {min_bytes} bytes each, but only {left} are left in the file: {DAMAGED}"
     )]
-    Count { what: String, at: u64, count: u64, min_bytes: u64, left: u64 },
+    Count {
+        what: String,
+        at: u64,
+        count: u64,
+        min_bytes: u64,
+        left: u64,
+    },
     #[error("{what} at offset {at} is not valid UTF-8: {DAMAGED}")]
     Utf8 { what: String, at: u64 },
     #[error("{what} at offset {at} is {len} bytes long, names may have 65535: {DAMAGED}")]
     NameLength { what: String, at: u64, len: u64 },
-    #[error("key {key:?} has value type {type_id} at offset {at}, GGUF has the types 0 to 12: {DAMAGED}")]
+    #[error(
+        "key {key:?} has value type {type_id} at offset {at}, GGUF has the types 0 to 12: {DAMAGED}"
+    )]
     ValueType { key: String, type_id: u32, at: u64 },
-    #[error("key {key:?} has the byte {byte} as a bool at offset {at}, bools are 0 or 1: {DAMAGED}")]
+    #[error(
+        "key {key:?} has the byte {byte} as a bool at offset {at}, bools are 0 or 1: {DAMAGED}"
+    )]
     Bool { key: String, byte: u8, at: u64 },
     #[error("key {key:?} nests arrays deeper than {MAX_DEPTH} levels at offset {at}: {DAMAGED}")]
     Depth { key: String, at: u64 },
@@ -56,7 +73,12 @@ pub enum GgufError {
     #[error(
         "tensor {name:?} of type {ty} has rows of {row_len} elements, not a multiple of its block length {block_len}: convert the model again"
     )]
-    Blocks { name: String, ty: &'static str, row_len: usize, block_len: usize },
+    Blocks {
+        name: String,
+        ty: &'static str,
+        row_len: usize,
+        block_len: usize,
+    },
     #[error(
         "these tensors have types that are not supported: {}; use another quantisation of the model, such as Q8_0 or Q4_K_M",
         tensor::list_refused(refused)
@@ -65,27 +87,56 @@ pub enum GgufError {
     #[error(
         "tensor {name:?} starts at data offset {offset}, which is not a multiple of the alignment {alignment}: {DAMAGED}"
     )]
-    Unaligned { name: String, offset: u64, alignment: u64 },
+    Unaligned {
+        name: String,
+        offset: u64,
+        alignment: u64,
+    },
     #[error(
         "tensor {name:?} needs the bytes {start} to {end} but the file ends at {file_len} ({count} of {total} tensors reach past the end): {DAMAGED}"
     )]
-    PastEnd { name: String, start: u128, end: u128, file_len: u64, count: usize, total: usize },
+    PastEnd {
+        name: String,
+        start: u128,
+        end: u128,
+        file_len: u64,
+        count: usize,
+        total: usize,
+    },
     #[error("tensors {first:?} and {second:?} overlap at offset {at}: {DAMAGED}")]
-    Overlap { first: String, second: String, at: u64 },
+    Overlap {
+        first: String,
+        second: String,
+        at: u64,
+    },
 }
 
 /// Why a metadata key cannot be read as asked for.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs)] // the fields are what the messages say they are
 pub enum MetadataError {
-    #[error("key {key:?} is missing ({expected} expected): convert the model again with a current llama.cpp")]
+    #[error(
+        "key {key:?} is missing ({expected} expected): convert the model again with a current llama.cpp"
+    )]
     Missing { key: String, expected: &'static str },
     #[error("key {key:?} is {found}, but {expected} is expected: convert the model again")]
-    Type { key: String, expected: &'static str, found: String },
+    Type {
+        key: String,
+        expected: &'static str,
+        found: String,
+    },
     #[error("key {key:?} is {value}, which does not fit {expected}: convert the model again")]
-    Range { key: String, expected: &'static str, value: String },
+    Range {
+        key: String,
+        expected: &'static str,
+        value: String,
+    },
     #[error("key {key:?} is {value}{}, but must be a finite number: convert the model again", element(*index))]
-    NotFinite { key: String, value: f64, index: Option<u64> },
+    NotFinite {
+        key: String,
+        value: f64,
+        index: Option<u64>,
+    },
     #[error("key {key:?} is not valid UTF-8{}: {DAMAGED}", element(*index))]
     Utf8 { key: String, index: Option<u64> },
 }

@@ -1,4 +1,5 @@
-//! Typed access to metadata, with errors that name the key and what was expected, and a record of what was read.
+//! Typed access to metadata, with errors that name the key and what was expected, and a record of
+//! what was read.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -11,7 +12,10 @@ impl Gguf {
     /// The value of `key`, whatever its type.
     pub fn value(&self, key: &str) -> Option<&Value> {
         let value = self.metadata.get(key)?;
-        self.read.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned());
+        self.read
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(key.to_owned());
         Some(value)
     }
 
@@ -19,7 +23,9 @@ impl Gguf {
     pub fn unread(&self, prefix: &str) -> Vec<String> {
         let read: &BTreeSet<String> = &self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let keys = self.metadata.keys();
-        keys.filter(|key| key.starts_with(prefix) && !read.contains(*key)).cloned().collect()
+        keys.filter(|key| key.starts_with(prefix) && !read.contains(*key))
+            .cloned()
+            .collect()
     }
 
     /// A whole number that fits 32 bits, stored in any width.
@@ -29,12 +35,16 @@ impl Gguf {
 
     /// As [`Self::u32`], or `None` without the key.
     pub fn opt_u32(&self, key: &str) -> Result<Option<u32>, MetadataError> {
-        self.value(key).map(|value| integer(key, value, "an unsigned 32-bit integer")).transpose()
+        self.value(key)
+            .map(|value| integer(key, value, "an unsigned 32-bit integer"))
+            .transpose()
     }
 
     /// A whole number that fits 64 bits, stored in any width, or `None` without the key.
     pub fn opt_u64(&self, key: &str) -> Result<Option<u64>, MetadataError> {
-        self.value(key).map(|value| integer(key, value, "an unsigned 64-bit integer")).transpose()
+        self.value(key)
+            .map(|value| integer(key, value, "an unsigned 64-bit integer"))
+            .transpose()
     }
 
     /// A finite float, stored in either width.
@@ -44,7 +54,9 @@ impl Gguf {
 
     /// As [`Self::f32`], or `None` without the key.
     pub fn opt_f32(&self, key: &str) -> Result<Option<f32>, MetadataError> {
-        self.value(key).map(|value| float(key, value, None)).transpose()
+        self.value(key)
+            .map(|value| float(key, value, None))
+            .transpose()
     }
 
     /// A bool.
@@ -70,9 +82,14 @@ impl Gguf {
     pub fn opt_str(&self, key: &str) -> Result<Option<&str>, MetadataError> {
         match self.value(key) {
             None => Ok(None),
-            Some(Value::String(bytes)) => std::str::from_utf8(bytes.as_slice())
-                .map(Some)
-                .map_err(|_| MetadataError::Utf8 { key: key.into(), index: None }),
+            Some(Value::String(bytes)) => {
+                std::str::from_utf8(bytes.as_slice())
+                    .map(Some)
+                    .map_err(|_| MetadataError::Utf8 {
+                        key: key.into(),
+                        index: None,
+                    })
+            }
             Some(other) => Err(type_error(key, other, "a string")),
         }
     }
@@ -84,17 +101,25 @@ impl Gguf {
 
     /// As [`Self::strings`], or `None` without the key.
     pub fn opt_strings(&self, key: &str) -> Result<Option<Vec<&str>>, MetadataError> {
-        let Some(strings) = self.opt_byte_strings(key)? else { return Ok(None) };
+        let Some(strings) = self.opt_byte_strings(key)? else {
+            return Ok(None);
+        };
         let checked = strings.enumerate().map(|(index, string)| {
-            std::str::from_utf8(string).map_err(|_| MetadataError::Utf8 { key: key.into(), index: Some(index as u64) })
+            std::str::from_utf8(string).map_err(|_| MetadataError::Utf8 {
+                key: key.into(),
+                index: Some(index as u64),
+            })
         });
         checked.collect::<Result<_, _>>().map(Some)
     }
 
-    /// The strings of an array as raw bytes, without a list of them in memory, or `None` without the key.
+    /// The strings of an array as raw bytes, without a list of them in memory, or `None` without
+    /// the key.
     pub fn opt_byte_strings(&self, key: &str) -> Result<Option<Strings<'_>>, MetadataError> {
         let expected = "an array of strings";
-        let Some(array) = self.array(key, expected)? else { return Ok(None) };
+        let Some(array) = self.array(key, expected)? else {
+            return Ok(None);
+        };
         if array.element() != ValueType::String && !array.is_empty() {
             return Err(array_type_error(key, array, expected));
         }
@@ -108,8 +133,13 @@ impl Gguf {
 
     /// As [`Self::f32s`], or `None` without the key.
     pub fn opt_f32s(&self, key: &str) -> Result<Option<Vec<f32>>, MetadataError> {
-        let Some(array) = self.array(key, "an array of floats")? else { return Ok(None) };
-        let floats = array.iter().zip(0..).map(|(value, index)| float(key, &value, Some(index)));
+        let Some(array) = self.array(key, "an array of floats")? else {
+            return Ok(None);
+        };
+        let floats = array
+            .iter()
+            .zip(0..)
+            .map(|(value, index)| float(key, &value, Some(index)));
         floats.collect::<Result<_, _>>().map(Some)
     }
 
@@ -120,15 +150,21 @@ impl Gguf {
 
     /// As [`Self::i32s`], or `None` without the key.
     pub fn opt_i32s(&self, key: &str) -> Result<Option<Vec<i32>>, MetadataError> {
-        let Some(array) = self.array(key, "an array of integers")? else { return Ok(None) };
-        let integers = array.iter().map(|value| integer(key, &value, "a 32-bit integer"));
+        let Some(array) = self.array(key, "an array of integers")? else {
+            return Ok(None);
+        };
+        let integers = array
+            .iter()
+            .map(|value| integer(key, &value, "a 32-bit integer"));
         integers.collect::<Result<_, _>>().map(Some)
     }
 
     /// The bools of an array, or `None` without the key.
     pub fn opt_bools(&self, key: &str) -> Result<Option<Vec<bool>>, MetadataError> {
         let expected = "an array of bools";
-        let Some(array) = self.array(key, expected)? else { return Ok(None) };
+        let Some(array) = self.array(key, expected)? else {
+            return Ok(None);
+        };
         let bools = array.iter().map(|value| match value {
             Value::Bool(value) => Ok(value),
             other => Err(type_error(key, &other, expected)),
@@ -145,29 +181,60 @@ impl Gguf {
     }
 }
 
-fn required<T>(value: Result<Option<T>, MetadataError>, key: &str, expected: &'static str) -> Result<T, MetadataError> {
-    value?.ok_or_else(|| MetadataError::Missing { key: key.into(), expected })
+fn required<T>(
+    value: Result<Option<T>, MetadataError>,
+    key: &str,
+    expected: &'static str,
+) -> Result<T, MetadataError> {
+    value?.ok_or_else(|| MetadataError::Missing {
+        key: key.into(),
+        expected,
+    })
 }
 
-fn integer<T: TryFrom<i128>>(key: &str, value: &Value, expected: &'static str) -> Result<T, MetadataError> {
-    let wide = value.as_integer().ok_or_else(|| type_error(key, value, expected))?;
-    T::try_from(wide).map_err(|_| MetadataError::Range { key: key.into(), expected, value: wide.to_string() })
+fn integer<T: TryFrom<i128>>(
+    key: &str,
+    value: &Value,
+    expected: &'static str,
+) -> Result<T, MetadataError> {
+    let wide = value
+        .as_integer()
+        .ok_or_else(|| type_error(key, value, expected))?;
+    T::try_from(wide).map_err(|_| MetadataError::Range {
+        key: key.into(),
+        expected,
+        value: wide.to_string(),
+    })
 }
 
 fn float(key: &str, value: &Value, index: Option<u64>) -> Result<f32, MetadataError> {
-    let wide = value.as_float().ok_or_else(|| type_error(key, value, "a float"))?;
+    let wide = value
+        .as_float()
+        .ok_or_else(|| type_error(key, value, "a float"))?;
     let narrow = wide as f32;
     if !wide.is_finite() {
-        return Err(MetadataError::NotFinite { key: key.into(), value: wide, index });
+        return Err(MetadataError::NotFinite {
+            key: key.into(),
+            value: wide,
+            index,
+        });
     }
     if !narrow.is_finite() {
-        return Err(MetadataError::Range { key: key.into(), expected: "a 32-bit float", value: wide.to_string() });
+        return Err(MetadataError::Range {
+            key: key.into(),
+            expected: "a 32-bit float",
+            value: wide.to_string(),
+        });
     }
     Ok(narrow)
 }
 
 fn type_error(key: &str, value: &Value, expected: &'static str) -> MetadataError {
-    MetadataError::Type { key: key.into(), expected, found: value.type_name() }
+    MetadataError::Type {
+        key: key.into(),
+        expected,
+        found: value.type_name(),
+    }
 }
 
 fn array_type_error(key: &str, array: &Array, expected: &'static str) -> MetadataError {

@@ -1,8 +1,9 @@
 //! GGUF versions 2 and 3, little endian: header, metadata, tensor list, data.
 //!
-//! Layout: the magic, a `u32` version, two `u64` counts (tensors, then metadata entries); each metadata entry is a key,
-//! a `u32` type and a value; each tensor entry a name, a `u32` rank, `u64` dimensions (innermost first), a `u32` type
-//! and a `u64` offset into the data, which starts at the next multiple of `general.alignment`. Start at [`parse`].
+//! Layout: the magic, a `u32` version, two `u64` counts (tensors, then metadata entries); each
+//! metadata entry is a key, a `u32` type and a value; each tensor entry a name, a `u32` rank, `u64`
+//! dimensions (innermost first), a `u32` type and a `u64` offset into the data, which starts at the
+//! next multiple of `general.alignment`. Start at [`parse`].
 
 mod cursor;
 mod error;
@@ -49,19 +50,41 @@ pub struct Gguf {
 pub fn parse(bytes: &Bytes) -> Result<(Gguf, Tensors), GgufError> {
     let data = bytes.as_slice();
     if !data.starts_with(MAGIC) {
-        return Err(GgufError::Magic { looks_like: magic::describe(&data[..data.len().min(512)]) });
+        return Err(GgufError::Magic {
+            looks_like: magic::describe(&data[..data.len().min(512)]),
+        });
     }
     let mut cursor = Cursor::new(bytes);
-    cursor.take(MAGIC.len() as u64, Place { what: "magic", of: "" })?;
+    cursor.take(
+        MAGIC.len() as u64,
+        Place {
+            what: "magic",
+            of: "",
+        },
+    )?;
     let version = read_version(&mut cursor)?;
     let tensors_at = cursor.at();
-    let tensors_place = Place { what: "tensor count", of: "" };
+    let tensors_place = Place {
+        what: "tensor count",
+        of: "",
+    };
     let tensor_count = cursor.u64(tensors_place)?;
-    let entry_count = cursor.count(MIN_ENTRY_BYTES, Place { what: "metadata count", of: "" })?;
+    let entry_count = cursor.count(
+        MIN_ENTRY_BYTES,
+        Place {
+            what: "metadata count",
+            of: "",
+        },
+    )?;
     cursor.check_count(tensor_count, MIN_TENSOR_BYTES, tensors_at, tensors_place)?;
 
     let metadata = read_metadata(&mut cursor, entry_count)?;
-    let mut gguf = Gguf { version, alignment: DEFAULT_ALIGNMENT, metadata, read: Mutex::default() };
+    let mut gguf = Gguf {
+        version,
+        alignment: DEFAULT_ALIGNMENT,
+        metadata,
+        read: Mutex::default(),
+    };
     gguf.alignment = read_alignment(&gguf)?;
     if let Some(parts) = gguf.opt_u64("split.count")?.filter(|&parts| parts > 1) {
         return Err(GgufError::Split { parts });
@@ -72,30 +95,40 @@ pub fn parse(bytes: &Bytes) -> Result<(Gguf, Tensors), GgufError> {
 }
 
 fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
-    let version = cursor.u32(Place { what: "version", of: "" })?;
+    let version = cursor.u32(Place {
+        what: "version",
+        of: "",
+    })?;
     match version {
         2 | 3 => Ok(version),
-        swapped if (1..=0xffff).contains(&swapped.swap_bytes()) => {
-            Err(GgufError::BigEndian { version: swapped.swap_bytes() })
-        }
+        swapped if (1..=0xffff).contains(&swapped.swap_bytes()) => Err(GgufError::BigEndian {
+            version: swapped.swap_bytes(),
+        }),
         version => Err(GgufError::Version { version }),
     }
 }
 
-fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<BTreeMap<String, Value>, GgufError> {
+fn read_metadata(
+    cursor: &mut Cursor<'_>,
+    count: u64,
+) -> Result<BTreeMap<String, Value>, GgufError> {
     let mut metadata = BTreeMap::new();
     for _ in 0..count {
         let at = cursor.at();
         let key = cursor.name("metadata key")?;
         let value = value::read_typed(cursor, key)?;
         if metadata.insert(key.to_owned(), value).is_some() {
-            return Err(GgufError::DuplicateKey { key: key.into(), at });
+            return Err(GgufError::DuplicateKey {
+                key: key.into(),
+                at,
+            });
         }
     }
     Ok(metadata)
 }
 
-/// Below 8, 64-bit elements would lie askew in the map; the specification asks for a multiple of 8 too.
+/// Below 8, 64-bit elements would lie askew in the map; the specification asks for a multiple of 8
+/// too.
 fn read_alignment(gguf: &Gguf) -> Result<u64, GgufError> {
     match gguf.opt_u64("general.alignment")? {
         None => Ok(DEFAULT_ALIGNMENT),

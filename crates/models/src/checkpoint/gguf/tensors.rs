@@ -28,13 +28,19 @@ struct Sized {
     byte_len: usize,
 }
 
-pub(super) fn read_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<BTreeMap<String, Entry>, GgufError> {
+pub(super) fn read_entries(
+    cursor: &mut Cursor<'_>,
+    count: u64,
+) -> Result<BTreeMap<String, Entry>, GgufError> {
     let mut entries = BTreeMap::new();
     for _ in 0..count {
         let at = cursor.at();
         let entry = read_entry(cursor)?;
         if let Some(first) = entries.insert(entry.name.clone(), entry) {
-            return Err(GgufError::DuplicateTensor { name: first.name, at });
+            return Err(GgufError::DuplicateTensor {
+                name: first.name,
+                at,
+            });
         }
     }
     Ok(entries)
@@ -43,27 +49,59 @@ pub(super) fn read_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<BTreeM
 fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, GgufError> {
     let name = cursor.name("tensor name")?;
     let at = cursor.at();
-    let rank = cursor.u32(Place { what: "rank of tensor", of: name })?;
+    let rank = cursor.u32(Place {
+        what: "rank of tensor",
+        of: name,
+    })?;
     if rank > MAX_RANK {
-        return Err(GgufError::Rank { name: name.into(), rank, at });
+        return Err(GgufError::Rank {
+            name: name.into(),
+            rank,
+            at,
+        });
     }
     let mut shape = Vec::new();
     for _ in 0..rank {
-        shape.insert(0, cursor.u64(Place { what: "dimension of tensor", of: name })?);
+        shape.insert(
+            0,
+            cursor.u64(Place {
+                what: "dimension of tensor",
+                of: name,
+            })?,
+        );
     }
-    let type_id = cursor.u32(Place { what: "type of tensor", of: name })?;
-    let offset = cursor.u64(Place { what: "offset of tensor", of: name })?;
-    Ok(Entry { name: name.into(), shape: to_usize(name, shape)?, type_id, offset })
+    let type_id = cursor.u32(Place {
+        what: "type of tensor",
+        of: name,
+    })?;
+    let offset = cursor.u64(Place {
+        what: "offset of tensor",
+        of: name,
+    })?;
+    Ok(Entry {
+        name: name.into(),
+        shape: to_usize(name, shape)?,
+        type_id,
+        offset,
+    })
 }
 
 /// The shape as `usize`, when the number of elements is one too.
 fn to_usize(name: &str, shape: Vec<u64>) -> Result<Vec<usize>, GgufError> {
     let dims: Option<Vec<usize>> = shape.iter().map(|&dim| usize::try_from(dim).ok()).collect();
-    let dims = dims.filter(|dims| dims.iter().try_fold(1_usize, |count, &dim| count.checked_mul(dim)).is_some());
-    dims.ok_or_else(|| GgufError::Elements { name: name.into(), shape })
+    let dims = dims.filter(|dims| {
+        dims.iter()
+            .try_fold(1_usize, |count, &dim| count.checked_mul(dim))
+            .is_some()
+    });
+    dims.ok_or_else(|| GgufError::Elements {
+        name: name.into(),
+        shape,
+    })
 }
 
-/// Finds the bytes of every tensor. The data starts at the first multiple of `alignment` from `list_end` on.
+/// Finds the bytes of every tensor. The data starts at the first multiple of `alignment` from
+/// `list_end` on.
 pub(super) fn locate(
     bytes: &Bytes,
     list_end: u64,
@@ -75,14 +113,31 @@ pub(super) fn locate(
     check_bounds(&sized, data_start, alignment, bytes.len() as u64)?;
 
     let mut located = Vec::with_capacity(sized.len());
-    for Sized { entry, ty, byte_len } in sized {
+    for Sized {
+        entry,
+        ty,
+        byte_len,
+    } in sized
+    {
         let start = usize::try_from(data_start + u128::from(entry.offset)).unwrap_or(usize::MAX);
-        let slice =
-            bytes.slice(start..start.saturating_add(byte_len)).expect("`check_bounds` found the end in the file");
-        located.push((start, Tensor { name: entry.name, ty, shape: entry.shape, bytes: slice }));
+        let slice = bytes
+            .slice(start..start.saturating_add(byte_len))
+            .expect("`check_bounds` found the end in the file");
+        located.push((
+            start,
+            Tensor {
+                name: entry.name,
+                ty,
+                shape: entry.shape,
+                bytes: slice,
+            },
+        ));
     }
     check_overlap(&mut located)?;
-    Ok(located.into_iter().map(|(_, tensor)| (tensor.name.clone(), tensor)).collect())
+    Ok(located
+        .into_iter()
+        .map(|(_, tensor)| (tensor.name.clone(), tensor))
+        .collect())
 }
 
 /// Types and byte lengths; all tensors of unsupported types are refused in one error.
@@ -90,31 +145,67 @@ fn size_all(entries: BTreeMap<String, Entry>) -> Result<Vec<Sized>, GgufError> {
     let refused: Vec<RefusedTensor> = entries
         .values()
         .filter(|entry| TensorType::from_gguf(entry.type_id).is_none())
-        .map(|entry| RefusedTensor { name: entry.name.clone(), ty: refused_gguf_name(entry.type_id) })
+        .map(|entry| RefusedTensor {
+            name: entry.name.clone(),
+            ty: refused_gguf_name(entry.type_id),
+        })
         .collect();
     let mut sized = Vec::with_capacity(entries.len());
     for entry in entries.into_values() {
-        let Some(ty) = TensorType::from_gguf(entry.type_id) else { continue };
+        let Some(ty) = TensorType::from_gguf(entry.type_id) else {
+            continue;
+        };
         let row_len = entry.shape.last().copied().unwrap_or(1);
         if !row_len.is_multiple_of(ty.block_len()) {
-            return Err(GgufError::Blocks { name: entry.name, ty: ty.name(), row_len, block_len: ty.block_len() });
+            return Err(GgufError::Blocks {
+                name: entry.name,
+                ty: ty.name(),
+                row_len,
+                block_len: ty.block_len(),
+            });
         }
         let Some(byte_len) = ty.byte_len(entry.shape.iter().product()) else {
             let shape = entry.shape.iter().map(|&dim| dim as u64).collect();
-            return Err(GgufError::Elements { name: entry.name, shape });
+            return Err(GgufError::Elements {
+                name: entry.name,
+                shape,
+            });
         };
-        sized.push(Sized { entry, ty, byte_len });
+        sized.push(Sized {
+            entry,
+            ty,
+            byte_len,
+        });
     }
-    if refused.is_empty() { Ok(sized) } else { Err(GgufError::Types { refused }) }
+    if refused.is_empty() {
+        Ok(sized)
+    } else {
+        Err(GgufError::Types { refused })
+    }
 }
 
-fn check_bounds(sized: &[Sized], data_start: u128, alignment: u64, file_len: u64) -> Result<(), GgufError> {
-    if let Some(Sized { entry, .. }) = sized.iter().find(|sized| !sized.entry.offset.is_multiple_of(alignment)) {
-        return Err(GgufError::Unaligned { name: entry.name.clone(), offset: entry.offset, alignment });
+fn check_bounds(
+    sized: &[Sized],
+    data_start: u128,
+    alignment: u64,
+    file_len: u64,
+) -> Result<(), GgufError> {
+    if let Some(Sized { entry, .. }) = sized
+        .iter()
+        .find(|sized| !sized.entry.offset.is_multiple_of(alignment))
+    {
+        return Err(GgufError::Unaligned {
+            name: entry.name.clone(),
+            offset: entry.offset,
+            alignment,
+        });
     }
     let start = |sized: &Sized| data_start + u128::from(sized.entry.offset);
     let end = |sized: &Sized| start(sized) + sized.byte_len as u128;
-    let past_end: Vec<&Sized> = sized.iter().filter(|sized| end(sized) > u128::from(file_len)).collect();
+    let past_end: Vec<&Sized> = sized
+        .iter()
+        .filter(|sized| end(sized) > u128::from(file_len))
+        .collect();
     match past_end.iter().min_by_key(|sized| start(sized)) {
         None => Ok(()),
         Some(first) => Err(GgufError::PastEnd {
@@ -132,7 +223,10 @@ fn check_bounds(sized: &[Sized], data_start: u128, alignment: u64, file_len: u64
 fn check_overlap(located: &mut [(usize, Tensor)]) -> Result<(), GgufError> {
     located.sort_by_key(|(start, _)| *start);
     let mut last: Option<(usize, &Tensor)> = None;
-    for (start, tensor) in located.iter().filter(|(_, tensor)| !tensor.bytes.is_empty()) {
+    for (start, tensor) in located
+        .iter()
+        .filter(|(_, tensor)| !tensor.bytes.is_empty())
+    {
         if let Some((end, first)) = last
             && end > *start
         {

@@ -1,5 +1,5 @@
-//! Metadata values. Arrays stay in the file's bytes and are decoded as they are walked: the 262,144 tokens of a large
-//! vocabulary cost no memory here.
+//! Metadata values. Arrays stay in the file's bytes and are decoded as they are walked: the 262,144
+//! tokens of a large vocabulary cost no memory here.
 
 use thane_mil::data::Bytes;
 
@@ -132,7 +132,8 @@ impl ValueType {
         }
     }
 
-    /// Bytes of the shortest value of this type: a string has its length, an array its type and length.
+    /// Bytes of the shortest value of this type: a string has its length, an array its type and
+    /// length.
     fn min_bytes(self) -> u64 {
         match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -175,10 +176,18 @@ impl Array {
         (0..self.len).map_while(move |_| read_value(&mut cursor, self.element, "", 0).ok())
     }
 
-    /// The raw bytes of its strings in order; empty for an array of another type. Borrows from the file's map.
+    /// The raw bytes of its strings in order; empty for an array of another type. Borrows from the
+    /// file's map.
     pub fn strings(&self) -> Strings<'_> {
-        let left = if self.element == ValueType::String { self.len } else { 0 };
-        Strings { rest: self.bytes.as_slice(), left }
+        let left = if self.element == ValueType::String {
+            self.len
+        } else {
+            0
+        };
+        Strings {
+            rest: self.bytes.as_slice(),
+            left,
+        }
     }
 }
 
@@ -195,13 +204,15 @@ impl<'a> Iterator for Strings<'a> {
     fn next(&mut self) -> Option<&'a [u8]> {
         self.left = self.left.checked_sub(1)?;
         let (len, rest) = self.rest.split_first_chunk::<8>()?;
-        let (string, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
+        let (string, rest) =
+            rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
         self.rest = rest;
         Some(string)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        // The array was found to fit its file, and each string takes 8 bytes of it: this is no huge length.
+        // The array was found to fit its file, and each string takes 8 bytes of it: this is no huge
+        // length.
         let left = usize::try_from(self.left).unwrap_or(0);
         (left, Some(left))
     }
@@ -217,14 +228,30 @@ pub(super) fn read_typed(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, Gg
 
 fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, GgufError> {
     let at = cursor.at();
-    let type_id = cursor.u32(Place { what: "value type", of: key })?;
-    ValueType::from_id(type_id).ok_or_else(|| GgufError::ValueType { key: key.into(), type_id, at })
+    let type_id = cursor.u32(Place {
+        what: "value type",
+        of: key,
+    })?;
+    ValueType::from_id(type_id).ok_or_else(|| GgufError::ValueType {
+        key: key.into(),
+        type_id,
+        at,
+    })
 }
 
-fn read_value(cursor: &mut Cursor<'_>, ty: ValueType, key: &str, depth: usize) -> Result<Value, GgufError> {
-    let place = Place { what: "value", of: key };
+fn read_value(
+    cursor: &mut Cursor<'_>,
+    ty: ValueType,
+    key: &str,
+    depth: usize,
+) -> Result<Value, GgufError> {
+    let place = Place {
+        what: "value",
+        of: key,
+    };
     let at = cursor.at();
-    // Widens the little-endian bytes of every fixed-size type to eight, from which each takes its own.
+    // Widens the little-endian bytes of every fixed-size type to eight, from which each takes its
+    // own.
     let mut fixed = || -> Result<u64, GgufError> {
         let mut wide = [0; 8];
         let bytes = cursor.take(ty.min_bytes(), place)?;
@@ -245,7 +272,13 @@ fn read_value(cursor: &mut Cursor<'_>, ty: ValueType, key: &str, depth: usize) -
         ValueType::Bool => match fixed()? {
             0 => Value::Bool(false),
             1 => Value::Bool(true),
-            byte => return Err(GgufError::Bool { key: key.into(), byte: byte as u8, at }),
+            byte => {
+                return Err(GgufError::Bool {
+                    key: key.into(),
+                    byte: byte as u8,
+                    at,
+                });
+            }
         },
         ValueType::String => {
             cursor.string(place)?;
@@ -258,16 +291,25 @@ fn read_value(cursor: &mut Cursor<'_>, ty: ValueType, key: &str, depth: usize) -
 /// Walks an array, checking all of it and keeping where it lies.
 fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array, GgufError> {
     if depth >= MAX_DEPTH {
-        return Err(GgufError::Depth { key: key.into(), at: cursor.at() });
+        return Err(GgufError::Depth {
+            key: key.into(),
+            at: cursor.at(),
+        });
     }
     let element = read_type(cursor, key)?;
-    let place = Place { what: "array length", of: key };
+    let place = Place {
+        what: "array length",
+        of: key,
+    };
     let len = cursor.count(element.min_bytes(), place)?;
     let start = cursor.at();
     match element {
         ValueType::String => {
             for _ in 0..len {
-                cursor.string(Place { what: "array element", of: key })?;
+                cursor.string(Place {
+                    what: "array element",
+                    of: key,
+                })?;
             }
         }
         ValueType::Array => {
@@ -285,5 +327,9 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array,
             cursor.take(bytes, place)?;
         }
     }
-    Ok(Array { element, len, bytes: cursor.since(start) })
+    Ok(Array {
+        element,
+        len,
+        bytes: cursor.since(start),
+    })
 }

@@ -1,10 +1,11 @@
 //! Functions of so many tokens, with nothing inside that the Neural Engine cannot hold.
 //!
-//! All caches are one state [2 * layers, kv_heads, context, head_dim], keys and values of a layer behind each other: functions
-//! with three states and more fail at the call (CoreML-LLM ST04). It is read once, as a whole, and written once, at the end,
-//! so that no layer has to compute where; a query attends to the cache as it was before the call, and to the tokens of the
-//! call beside it. What depends on the position comes from the caller: integers are not the engine's business (fp16 does not
-//! even hold a position beyond 2048). The inputs, with n for the tokens of a call:
+//! All caches are one state [2 * layers, kv_heads, context, head_dim], keys and values of a layer
+//! behind each other: functions with three states and more fail at the call (CoreML-LLM ST04). It
+//! is read once, as a whole, and written once, at the end, so that no layer has to compute where; a
+//! query attends to the cache as it was before the call, and to the tokens of the call beside it.
+//! What depends on the position comes from the caller: integers are not the engine's business (fp16
+//! does not even hold a position beyond 2048). The inputs, with n for the tokens of a call:
 //!
 //! | input | is |
 //! |---|---|
@@ -63,16 +64,40 @@ impl<'a> Io<'a> {
         let begin = g.input("write_begin", TensorType::new(DType::Int32, [4usize]));
         let end = g.input("write_end", TensorType::new(DType::Int32, [4usize]));
         let full = g.input("full_mask", TensorType::new(float, seen));
-        let sliding = extent.window.map(|_| g.input("sliding_mask", TensorType::new(float, seen)));
-        let last_token = (mode == Mode::Prefill).then(|| g.input("last_token", TensorType::new(float, [1, 1, 1, n])));
+        let sliding = extent
+            .window
+            .map(|_| g.input("sliding_mask", TensorType::new(float, seen)));
+        let last_token = (mode == Mode::Prefill)
+            .then(|| g.input("last_token", TensorType::new(float, [1, 1, 1, n])));
         let a = extent.attention;
-        let cache = TensorType::new(extent.cache, [2 * extent.n_layers, a.n_kv_heads, extent.context, a.head_dim]);
+        let cache = TensorType::new(
+            extent.cache,
+            [
+                2 * extent.n_layers,
+                a.n_kv_heads,
+                extent.context,
+                a.head_dim,
+            ],
+        );
         let state = g.input("kv_cache", Type::State(cache));
         let (past, new) = (Cell::default(), RefCell::default());
-        Ok(Self { extent, input_ids, positions, begin, end, full, sliding, last_token, state, past, new })
+        Ok(Self {
+            extent,
+            input_ids,
+            positions,
+            begin,
+            end,
+            full,
+            sliding,
+            last_token,
+            state,
+            past,
+            new,
+        })
     }
 
-    /// What the state holds before the call; read behind the look-ups, which run elsewhere, so that the engine is entered once.
+    /// What the state holds before the call; read behind the look-ups, which run elsewhere, so that
+    /// the engine is entered once.
     fn past(&self, g: &mut Graph) -> Made {
         if let Some(past) = self.past.get() {
             return Ok(past);
@@ -83,8 +108,19 @@ impl<'a> Io<'a> {
     }
 
     /// The angles of these frequencies, from a table.
-    pub fn rotary(&self, g: &mut Graph, inverse_frequencies: &[f32], style: Style) -> Result<Rotary, ModelError> {
-        Rotary::from_table(g, self.positions, inverse_frequencies, self.extent.context, style)
+    pub fn rotary(
+        &self,
+        g: &mut Graph,
+        inverse_frequencies: &[f32],
+        style: Style,
+    ) -> Result<Rotary, ModelError> {
+        Rotary::from_table(
+            g,
+            self.positions,
+            inverse_frequencies,
+            self.extent.context,
+            style,
+        )
     }
 
     /// The rows of the embedding for the tokens, [1, hidden, 1, n].
@@ -104,26 +140,51 @@ impl<'a> Io<'a> {
     ) -> Result<Surroundings<'r>, ModelError> {
         let past = self.past(g)?;
         let mut slot = |slot: usize| -> Made {
-            let (begin, end) = (g.ints(&[slot as i32, 0, 0, 0])?, g.ints(&[slot as i32 + 1, 0, 0, 0])?);
+            let (begin, end) = (
+                g.ints(&[slot as i32, 0, 0, 0])?,
+                g.ints(&[slot as i32 + 1, 0, 0, 0])?,
+            );
             let but_first = g.bools(&[false, true, true, true])?;
-            let args =
-                [("x", past), ("begin", begin), ("end", end), ("begin_mask", but_first), ("end_mask", but_first)];
+            let args = [
+                ("x", past),
+                ("begin", begin),
+                ("end", end),
+                ("begin_mask", but_first),
+                ("end_mask", but_first),
+            ];
             g.op("slice_by_index", "past", args)
         };
         let (keys, values) = (slot(2 * layer)?, slot(2 * layer + 1)?);
-        let mask = if mask == Mask::Sliding { self.sliding.unwrap_or(self.full) } else { self.full };
-        let past = Past::Beside { keys, values, context: self.extent.context, new: &self.new };
-        Ok(Surroundings { rotary: Some(rotary), mask, past: Some(past), last: None })
+        let mask = if mask == Mask::Sliding {
+            self.sliding.unwrap_or(self.full)
+        } else {
+            self.full
+        };
+        let past = Past::Beside {
+            keys,
+            values,
+            context: self.extent.context,
+            new: &self.new,
+        };
+        Ok(Surroundings {
+            rotary: Some(rotary),
+            mask,
+            past: Some(past),
+            last: None,
+        })
     }
 
     /// The hidden state whose logits are asked for, [1, hidden, 1, 1].
     pub fn asked(&self, g: &mut Graph, hidden: ValueId) -> Made {
-        let Some(last_token) = self.last_token else { return Ok(hidden) };
+        let Some(last_token) = self.last_token else {
+            return Ok(hidden);
+        };
         let only = g.mul(hidden, last_token)?;
         g.reduce("reduce_sum", only, -1)
     }
 
-    /// Write what the layers put down; before the head, whose logits are reshaped elsewhere, so that the engine is left once.
+    /// Write what the layers put down; before the head, whose logits are reshaped elsewhere, so
+    /// that the engine is left once.
     pub fn write(&self, g: &mut Graph) -> Result<(), ModelError> {
         g.at("");
         let past = self.past(g)?;
@@ -139,7 +200,11 @@ impl<'a> Io<'a> {
             ("end_mask", but_tokens),
         ];
         let updated = g.op("slice_update", "updated", args)?;
-        g.op("coreml_update_state", "stored", [("state", self.state), ("value", updated)])?;
+        g.op(
+            "coreml_update_state",
+            "stored",
+            [("state", self.state), ("value", updated)],
+        )?;
         Ok(())
     }
 

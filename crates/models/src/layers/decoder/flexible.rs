@@ -1,4 +1,5 @@
-//! Functions that take any number of tokens: positions, angles and masks are computed from `position` and that number.
+//! Functions that take any number of tokens: positions, angles and masks are computed from
+//! `position` and that number.
 
 use thane_mil::literal::Literal;
 use thane_mil::program::{Function, ValueId};
@@ -38,7 +39,10 @@ struct Seen {
 
 impl Seen {
     fn new(g: &mut Graph, seen: ValueId, group: usize) -> Result<Self, ModelError> {
-        Ok(Self { seen, mask: additive(g, seen, group)? })
+        Ok(Self {
+            seen,
+            mask: additive(g, seen, group)?,
+        })
     }
 }
 
@@ -47,21 +51,45 @@ impl<'a> Io<'a> {
     pub fn new(g: &mut Graph, mode: Mode, extent: Extent<'a>) -> Result<Self, ModelError> {
         g.at("");
         let group = extent.attention.n_heads / extent.attention.n_kv_heads;
-        let tokens = if mode == Mode::Decode { Dim::Known(1) } else { g.symbol() };
-        let input_ids = g.input("input_ids", TensorType::new(DType::Int32, [Dim::Known(1), tokens]));
+        let tokens = if mode == Mode::Decode {
+            Dim::Known(1)
+        } else {
+            g.symbol()
+        };
+        let input_ids = g.input(
+            "input_ids",
+            TensorType::new(DType::Int32, [Dim::Known(1), tokens]),
+        );
         let position = g.input("position", TensorType::new(DType::Int32, [1usize]));
         let n_tokens = match mode {
             Mode::Decode => g.ints(&[1])?,
             _ => {
                 let shape = g.op("shape", "shape", [("x", input_ids)])?;
                 let (one, two) = (g.ints(&[1])?, g.ints(&[2])?);
-                g.op("slice_by_index", "n_tokens", [("x", shape), ("begin", one), ("end", two)])?
+                g.op(
+                    "slice_by_index",
+                    "n_tokens",
+                    [("x", shape), ("begin", one), ("end", two)],
+                )?
             }
         };
         let total = g.add(position, n_tokens)?; // [1]
-        let (start, stop, zero, step) = (g.squeeze(position, &[0])?, g.squeeze(total, &[0])?, g.int(0)?, g.int(1)?);
-        let queries = g.op("range_1d", "query_positions", [("end", stop), ("start", start), ("step", step)])?;
-        let keys = g.op("range_1d", "key_positions", [("end", stop), ("start", zero), ("step", step)])?;
+        let (start, stop, zero, step) = (
+            g.squeeze(position, &[0])?,
+            g.squeeze(total, &[0])?,
+            g.int(0)?,
+            g.int(1)?,
+        );
+        let queries = g.op(
+            "range_1d",
+            "query_positions",
+            [("end", stop), ("start", start), ("step", step)],
+        )?;
+        let keys = g.op(
+            "range_1d",
+            "key_positions",
+            [("end", stop), ("start", zero), ("step", step)],
+        )?;
         let positions = g.cast(queries, DType::Fp32)?; // [tokens]
         let (pad, last) = (g.ints(&[0, 0])?, g.ints(&[0])?);
         let begin = g.join("concat", &[pad, position, last], 0)?;
@@ -79,11 +107,25 @@ impl<'a> Io<'a> {
                 Some(Seen::new(g, both, group)?)
             }
         };
-        Ok(Self { extent, mode, input_ids, positions, begin, end, full, sliding })
+        Ok(Self {
+            extent,
+            mode,
+            input_ids,
+            positions,
+            begin,
+            end,
+            full,
+            sliding,
+        })
     }
 
     /// The angles of these frequencies.
-    pub fn rotary(&self, g: &mut Graph, inverse_frequencies: &[f32], style: Style) -> Result<Rotary, ModelError> {
+    pub fn rotary(
+        &self,
+        g: &mut Graph,
+        inverse_frequencies: &[f32],
+        style: Style,
+    ) -> Result<Rotary, ModelError> {
         Rotary::new(g, self.positions, inverse_frequencies, style)
     }
 
@@ -95,9 +137,19 @@ impl<'a> Io<'a> {
         rotary: &'r Rotary,
         mask: Mask,
     ) -> Result<Surroundings<'r>, ModelError> {
-        let Extent { attention, n_layers, context, cache, .. } = self.extent;
+        let Extent {
+            attention,
+            n_layers,
+            context,
+            cache,
+            ..
+        } = self.extent;
         let cache = attention.cache(g, layer, context, cache);
-        let past = Past::Cache { cache, begin: self.begin, end: self.end };
+        let past = Past::Cache {
+            cache,
+            begin: self.begin,
+            end: self.end,
+        };
         let Seen { seen, mask } = match mask {
             Mask::Full => self.full,
             Mask::Sliding => self.sliding.unwrap_or(self.full),
@@ -106,18 +158,29 @@ impl<'a> Io<'a> {
         let last = if self.mode == Mode::Prefill && layer + 1 == n_layers {
             let seen = g.last(seen, 0)?;
             let mask = additive(g, seen, attention.n_heads / attention.n_kv_heads)?;
-            Some(Last { rotary: rotary.last(g)?, mask })
+            Some(Last {
+                rotary: rotary.last(g)?,
+                mask,
+            })
         } else {
             None
         };
-        Ok(Surroundings { rotary: Some(rotary), mask, past: Some(past), last })
+        Ok(Surroundings {
+            rotary: Some(rotary),
+            mask,
+            past: Some(past),
+            last,
+        })
     }
 
     /// Hand the function over, with the range of its flexible input as Apple's compiler writes it.
     pub fn finish(&self, g: Graph, logits: ValueId) -> Function {
         let mut function = g.finish("logits", logits);
         if self.mode != Mode::Decode {
-            function.attributes.push(("FlexibleShapeInformation".to_owned(), flexible(self.extent.context)));
+            function.attributes.push((
+                "FlexibleShapeInformation".to_owned(),
+                flexible(self.extent.context),
+            ));
         }
         function
     }
@@ -139,8 +202,18 @@ fn flexible(context: usize) -> Literal {
     let pair = Type::Tensor(TensorType::new(DType::Int32, [2usize]));
     let most = i32::try_from(context).unwrap_or(i32::MAX);
     let default = Literal::Dict(string(), vector, vec![(input(), Literal::i32s(&[1, 1]))]);
-    let ranges = Literal::List(pair.clone(), vec![Literal::i32s(&[1, 1]), Literal::i32s(&[1, most])]);
-    let ranges = Literal::Dict(string(), Type::List(Box::new(pair), None), vec![(input(), ranges)]);
+    let ranges = Literal::List(
+        pair.clone(),
+        vec![Literal::i32s(&[1, 1]), Literal::i32s(&[1, most])],
+    );
+    let ranges = Literal::Dict(
+        string(),
+        Type::List(Box::new(pair), None),
+        vec![(input(), ranges)],
+    );
     let named = |name: &str, dict| Literal::Tuple(vec![Literal::string(name), dict]);
-    Literal::Tuple(vec![named("DefaultShapes", default), named("RangeDims", ranges)])
+    Literal::Tuple(vec![
+        named("DefaultShapes", default),
+        named("RangeDims", ranges),
+    ])
 }

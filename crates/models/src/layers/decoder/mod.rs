@@ -1,7 +1,8 @@
 //! What every decoder has around its layers: inputs, positions, masks, cache, and the head.
 //!
-//! [`flexible`] functions take any number of tokens and compute masks and angles themselves; [`fixed`] ones, for the Neural
-//! Engine, take so many, and what has integers or depends on the position comes from the caller.
+//! [`flexible`] functions take any number of tokens and compute masks and angles themselves;
+//! [`fixed`] ones, for the Neural Engine, take so many, and what has integers or depends on the
+//! position comes from the caller.
 
 mod fixed;
 mod flexible;
@@ -87,7 +88,12 @@ impl<'a> Io<'a> {
     }
 
     /// The angles of these frequencies.
-    pub fn rotary(&self, g: &mut Graph, inverse_frequencies: &[f32], style: Style) -> Result<Rotary, ModelError> {
+    pub fn rotary(
+        &self,
+        g: &mut Graph,
+        inverse_frequencies: &[f32],
+        style: Style,
+    ) -> Result<Rotary, ModelError> {
         match self {
             Self::Flexible(io) => io.rotary(g, inverse_frequencies, style),
             Self::Fixed(io) => io.rotary(g, inverse_frequencies, style),
@@ -103,7 +109,11 @@ impl<'a> Io<'a> {
             Self::Flexible(io) => g.gather(table, io.input_ids)?,
             Self::Fixed(io) => io.embed(g, table)?,
         };
-        if factor == 1.0 { Ok(rows) } else { g.scale(rows, factor) }
+        if factor == 1.0 {
+            Ok(rows)
+        } else {
+            g.scale(rows, factor)
+        }
     }
 
     /// What the attention of layer `layer` is given.

@@ -66,7 +66,11 @@ pub struct Graph {
 impl Graph {
     /// A function without ops, whose weights are stored in some way.
     pub fn new(weights: Weights) -> Self {
-        Self { builder: FunctionBuilder::new("main", Opset::CoreMl8), weights, shared: None }
+        Self {
+            builder: FunctionBuilder::new("main", Opset::CoreMl8),
+            weights,
+            shared: None,
+        }
     }
 
     /// Store the weights of the products that follow in some way.
@@ -81,7 +85,8 @@ impl Graph {
 
     /// Add an input.
     pub fn input(&mut self, shape: &[usize]) -> ValueId {
-        self.builder.input("x", TensorType::new(DType::Fp16, shape.iter().copied()))
+        self.builder
+            .input("x", TensorType::new(DType::Fp16, shape.iter().copied()))
     }
 
     /// Lengths of the axes of a value.
@@ -108,45 +113,97 @@ impl Graph {
     /// Add a reduction over axes that stay.
     pub fn reduce(&mut self, op: &str, x: ValueId, axes: &[i32]) -> Made {
         let (axes, keep) = (Literal::i32s(axes), Literal::bool(true));
-        self.op(op, [("x", Arg::Value(x)), ("axes", Arg::Literal(axes)), ("keep_dims", Arg::Literal(keep))])
+        self.op(
+            op,
+            [
+                ("x", Arg::Value(x)),
+                ("axes", Arg::Literal(axes)),
+                ("keep_dims", Arg::Literal(keep)),
+            ],
+        )
     }
 
     /// Add softmax over the last axis.
     pub fn softmax(&mut self, x: ValueId) -> Made {
-        self.op("softmax", [("x", Arg::Value(x)), ("axis", Arg::Literal(Literal::i32(-1)))])
+        self.op(
+            "softmax",
+            [
+                ("x", Arg::Value(x)),
+                ("axis", Arg::Literal(Literal::i32(-1))),
+            ],
+        )
     }
 
     /// Give a value another shape.
     pub fn reshape(&mut self, x: ValueId, shape: &[usize]) -> Made {
-        let shape: Vec<i32> = shape.iter().map(|n| i32::try_from(*n).unwrap_or(i32::MAX)).collect();
-        self.op("reshape", [("x", Arg::Value(x)), ("shape", Arg::Literal(Literal::i32s(&shape)))])
+        let shape: Vec<i32> = shape
+            .iter()
+            .map(|n| i32::try_from(*n).unwrap_or(i32::MAX))
+            .collect();
+        self.op(
+            "reshape",
+            [
+                ("x", Arg::Value(x)),
+                ("shape", Arg::Literal(Literal::i32s(&shape))),
+            ],
+        )
     }
 
     /// Channels `from` to `to` of x [b, c, h, w].
     pub fn channels(&mut self, x: ValueId, from: usize, to: usize) -> Made {
         let mut begin = vec![0; 4];
-        let mut size: Vec<i32> = self.shape(x).iter().map(|n| i32::try_from(*n).unwrap_or(i32::MAX)).collect();
+        let mut size: Vec<i32> = self
+            .shape(x)
+            .iter()
+            .map(|n| i32::try_from(*n).unwrap_or(i32::MAX))
+            .collect();
         begin[1] = i32::try_from(from).unwrap_or(i32::MAX);
         if let Some(channels) = size.get_mut(1) {
             *channels = i32::try_from(to - from).unwrap_or(i32::MAX);
         }
         let (begin, size) = (Literal::i32s(&begin), Literal::i32s(&size));
-        self.op("slice_by_size", [("x", Arg::Value(x)), ("begin", Arg::Literal(begin)), ("size", Arg::Literal(size))])
+        self.op(
+            "slice_by_size",
+            [
+                ("x", Arg::Value(x)),
+                ("begin", Arg::Literal(begin)),
+                ("size", Arg::Literal(size)),
+            ],
+        )
     }
 
     /// Exchange axes.
     pub fn transpose(&mut self, x: ValueId, perm: &[i32]) -> Made {
-        self.op("transpose", [("x", Arg::Value(x)), ("perm", Arg::Literal(Literal::i32s(perm)))])
+        self.op(
+            "transpose",
+            [
+                ("x", Arg::Value(x)),
+                ("perm", Arg::Literal(Literal::i32s(perm))),
+            ],
+        )
     }
 
     /// Multiply two activations as matrices.
     pub fn matmul(&mut self, x: ValueId, y: ValueId, transpose_y: bool) -> Made {
         let flag = Literal::bool(transpose_y);
-        self.op("matmul", [("x", Arg::Value(x)), ("y", Arg::Value(y)), ("transpose_y", Arg::Literal(flag))])
+        self.op(
+            "matmul",
+            [
+                ("x", Arg::Value(x)),
+                ("y", Arg::Value(y)),
+                ("transpose_y", Arg::Literal(flag)),
+            ],
+        )
     }
 
     /// A convolution of x [b, c, h, w] that keeps its spatial axes.
-    pub fn conv(&mut self, x: ValueId, outputs: usize, kernel: (usize, usize), groups: usize) -> Made {
+    pub fn conv(
+        &mut self,
+        x: ValueId,
+        outputs: usize,
+        kernel: (usize, usize),
+        groups: usize,
+    ) -> Made {
         self.convolution(x, outputs, kernel, (groups, 1))
     }
 
@@ -181,7 +238,10 @@ impl Graph {
         let inputs = self.shape(x).last().copied().unwrap_or(1);
         let x = self.quantized(x)?;
         let weight = self.weight(&[outputs, inputs])?;
-        self.op("linear", [("x", Arg::Value(x)), ("weight", Arg::Value(weight))])
+        self.op(
+            "linear",
+            [("x", Arg::Value(x)), ("weight", Arg::Value(weight))],
+        )
     }
 
     /// `matmul` of x [.., in] with a constant [in, out].
@@ -191,7 +251,8 @@ impl Graph {
         self.matmul(x, weight, false)
     }
 
-    /// The norm that language models have: x over the root of the mean of its squares, along an axis.
+    /// The norm that language models have: x over the root of the mean of its squares, along an
+    /// axis.
     pub fn rms_norm(&mut self, x: ValueId, axis: i32) -> Made {
         let square = self.unary("square", x)?;
         let mean = self.reduce("reduce_mean", square, &[axis])?;
@@ -204,10 +265,25 @@ impl Graph {
         if self.weights != Weights::Int8 {
             return Ok(x);
         }
-        let scale = || Arg::Literal(Literal::Tensor(TensorType::scalar(DType::Fp16), Data::owned(vec![0, 0x3c])));
+        let scale = || {
+            Arg::Literal(Literal::Tensor(
+                TensorType::scalar(DType::Fp16),
+                Data::owned(vec![0, 0x3c]),
+            ))
+        };
         let dtype = Arg::Literal(Literal::string("int8"));
-        let codes = self.op("quantize", [("input", Arg::Value(x)), ("scale", scale()), ("output_dtype", dtype)])?;
-        self.op("dequantize", [("input", Arg::Value(codes)), ("scale", scale())])
+        let codes = self.op(
+            "quantize",
+            [
+                ("input", Arg::Value(x)),
+                ("scale", scale()),
+                ("output_dtype", dtype),
+            ],
+        )?;
+        self.op(
+            "dequantize",
+            [("input", Arg::Value(codes)), ("scale", scale())],
+        )
     }
 
     fn weight(&mut self, shape: &[usize]) -> Made {
@@ -234,7 +310,11 @@ impl Graph {
             }
             Weights::Blocks => {
                 scales[0] = shape[0];
-                scales[1] = if shape[1].is_multiple_of(32) { shape[1] / 32 } else { shape[1] };
+                scales[1] = if shape[1].is_multiple_of(32) {
+                    shape[1] / 32
+                } else {
+                    shape[1]
+                };
                 self.codes(DType::Int4, shape, &scales)
             }
             Weights::Int8 => self.codes(DType::Int8, shape, &scales),
@@ -242,7 +322,13 @@ impl Graph {
                 scales[0] = if by_channel { shape[0] } else { 1 };
                 scales.extend([1 << dtype.bits(), 1]);
                 let (indices, lut) = (self.zeros(dtype, shape)?, self.zeros(DType::Fp16, &scales)?);
-                self.op("constexpr_lut_to_dense", [("indices", Arg::Literal(indices)), ("lut", Arg::Literal(lut))])
+                self.op(
+                    "constexpr_lut_to_dense",
+                    [
+                        ("indices", Arg::Literal(indices)),
+                        ("lut", Arg::Literal(lut)),
+                    ],
+                )
             }
             Weights::Sparse(part) => self.sparse(shape, part),
         }
@@ -255,7 +341,9 @@ impl Graph {
     }
 
     fn sparse(&mut self, shape: &[usize], part: f64) -> Made {
-        let n = product(shape).filter(|n| *n < MOST_BYTES / 16).ok_or_else(|| GraphError::TooLarge(shape.to_vec()))?;
+        let n = product(shape)
+            .filter(|n| *n < MOST_BYTES / 16)
+            .ok_or_else(|| GraphError::TooLarge(shape.to_vec()))?;
         let kept = ((n as f64 * (1.0 - part)).round() as usize).min(n);
         let mut mask = vec![0u8; n.div_ceil(8)];
         mask[..kept / 8].fill(0xff);
@@ -265,14 +353,25 @@ impl Graph {
         let ty = TensorType::new(DType::Uint1, shape.iter().copied());
         let mask = Literal::Tensor(ty, Data::owned(mask));
         let data = self.zeros(DType::Fp16, &[kept])?;
-        self.op("constexpr_sparse_to_dense", [("nonzero_data", Arg::Literal(data)), ("mask", Arg::Literal(mask))])
+        self.op(
+            "constexpr_sparse_to_dense",
+            [
+                ("nonzero_data", Arg::Literal(data)),
+                ("mask", Arg::Literal(mask)),
+            ],
+        )
     }
 
     fn zeros(&self, dtype: DType, shape: &[usize]) -> Result<Literal, GraphError> {
-        let bytes = product(shape).and_then(|n| dtype.byte_len(n)).filter(|n| *n < MOST_BYTES);
+        let bytes = product(shape)
+            .and_then(|n| dtype.byte_len(n))
+            .filter(|n| *n < MOST_BYTES);
         let bytes = bytes.ok_or_else(|| GraphError::TooLarge(shape.to_vec()))?;
         let data = Data::zeros(bytes);
-        Ok(Literal::Tensor(TensorType::new(dtype, shape.iter().copied()), data))
+        Ok(Literal::Tensor(
+            TensorType::new(dtype, shape.iter().copied()),
+            data,
+        ))
     }
 
     /// Hand the function over.

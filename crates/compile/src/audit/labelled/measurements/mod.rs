@@ -1,8 +1,9 @@
 //! Published latencies and throughputs against what [`latency`](crate::audit::latency) predicts.
 //!
-//! A row says in words what was measured ([`express`] turns them into a function); the function is audited for the row's chip,
-//! release and way in, as any other program is; what comes out is compared in milliseconds. Rows that the words do not
-//! suffice for are kept with the reason. Start reading at [`score`].
+//! A row says in words what was measured ([`express`] turns them into a function); the function is
+//! audited for the row's chip, release and way in, as any other program is; what comes out is
+//! compared in milliseconds. Rows that the words do not suffice for are kept with the reason. Start
+//! reading at [`score`].
 
 mod express;
 mod graph;
@@ -77,16 +78,59 @@ pub enum LoadError {
 /// The measurements of a file with the columns of `ane_measurements.csv`.
 pub fn load(text: &str) -> Result<Vec<Row>, LoadError> {
     let table = Table::parse(text)?;
-    let names =
-        ["id", "kind", "model", "shape", "dtype", "chip", "os", "path", "metric", "unit", "source", "note", "split"];
+    let names = [
+        "id", "kind", "model", "shape", "dtype", "chip", "os", "path", "metric", "unit", "source",
+        "note", "split",
+    ];
     let at = table.columns(names)?;
     let [value, flops, weight_bytes] = table.columns(["value", "flops", "weight_bytes"])?;
     let row = |row: &Vec<String>| -> Result<Row, LoadError> {
-        let [id, kind, model, shape, dtype, chip, os, path, metric, unit, _, note, split] = at.map(|i| row[i].clone());
-        let number = |i: usize| row[i].trim().parse().ok().filter(|v: &f64| v.is_finite() && *v > 0.0);
-        let Some(value) = number(value) else { return Err(LoadError::Value { id, value: row[value].clone() }) };
+        let [
+            id,
+            kind,
+            model,
+            shape,
+            dtype,
+            chip,
+            os,
+            path,
+            metric,
+            unit,
+            _,
+            note,
+            split,
+        ] = at.map(|i| row[i].clone());
+        let number = |i: usize| {
+            row[i]
+                .trim()
+                .parse()
+                .ok()
+                .filter(|v: &f64| v.is_finite() && *v > 0.0)
+        };
+        let Some(value) = number(value) else {
+            return Err(LoadError::Value {
+                id,
+                value: row[value].clone(),
+            });
+        };
         let (flops, weight_bytes) = (number(flops), number(weight_bytes));
-        Ok(Row { id, kind, model, shape, dtype, chip, os, path, metric, value, unit, flops, weight_bytes, note, split })
+        Ok(Row {
+            id,
+            kind,
+            model,
+            shape,
+            dtype,
+            chip,
+            os,
+            path,
+            metric,
+            value,
+            unit,
+            flops,
+            weight_bytes,
+            note,
+            split,
+        })
     };
     table.rows().iter().map(row).collect()
 }
@@ -180,7 +224,13 @@ pub fn summary<'a>(rows: impl IntoIterator<Item = &'a Scored>) -> Option<Summary
     let part = |count: usize| count as f64 / n as f64;
     let within_quarter = part(errors.iter().filter(|e| **e <= 0.25).count());
     let inside = part(rows.iter().filter(|r| r.is_inside()).count());
-    Some(Summary { n, median, within_quarter, worst, inside })
+    Some(Summary {
+        n,
+        median,
+        within_quarter,
+        worst,
+        inside,
+    })
 }
 
 /// Predict every row that can be.
@@ -196,7 +246,11 @@ pub fn score(rows: &[Row]) -> Scores {
 }
 
 fn predict(row: &Row, case: &Case) -> Result<Scored, String> {
-    let function = case.program.functions().first().ok_or("there is no function")?;
+    let function = case
+        .program
+        .functions()
+        .first()
+        .ok_or("there is no function")?;
     let view = View::new(&case.program, function, &case.target);
     let findings = rules::find(&view);
     let placement = place(&view, &findings);
@@ -211,7 +265,11 @@ fn predict(row: &Row, case: &Case) -> Result<Scored, String> {
         Measure::Rate(n) => 1e3 * n / row.value,
         Measure::Operations(unit) => row.flops.unwrap_or(flops) / (row.value * unit) * 1e3,
     };
-    let scale = if latency.ms > 0.0 { predicted_ms / latency.ms } else { 1.0 };
+    let scale = if latency.ms > 0.0 {
+        predicted_ms / latency.ms
+    } else {
+        1.0
+    };
     let interval_ms = (latency.interval_ms.0 * scale, latency.interval_ms.1 * scale);
     let usable = measured_ms.is_finite() && measured_ms > 0.0 && predicted_ms.is_finite();
     usable

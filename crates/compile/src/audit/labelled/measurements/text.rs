@@ -1,4 +1,5 @@
-//! Numbers in the free text of measurements: `x[1,2048]@W[2048,2048]`, `512ch H1 W16`, `2560<->16384`, `x16 chain`.
+//! Numbers in the free text of measurements: `x[1,2048]@W[2048,2048]`, `512ch H1 W16`,
+//! `2560<->16384`, `x16 chain`.
 
 /// A text in lower case, and the numbers in it.
 pub struct Text {
@@ -31,7 +32,11 @@ impl Text {
                 at += 1;
             }
             if let Ok(value) = text[start..at].parse() {
-                numbers.push(Number { start, end: at, value });
+                numbers.push(Number {
+                    start,
+                    end: at,
+                    value,
+                });
             }
         }
         Self { text, numbers }
@@ -110,10 +115,18 @@ mod tests {
         assert_eq!(text.joined("<->"), Some(vec![2560.0, 16384.0]));
         assert_eq!(text.before(" mb"), Some(2.5));
         assert_eq!(text.joined("->"), None);
-        assert_eq!(Text::new("MLP 2560-9216-2560 x4").joined("-"), Some(vec![2560.0, 9216.0, 2560.0]));
-        assert_eq!(Text::new("[1,C,1,128]").bracket('[', ']'), Some(vec![Some(1.0), None, Some(1.0), Some(128.0)]));
         assert_eq!(
-            Text::new("x[1,2]@W[3,4]").behind("@").and_then(|t| t.bracket('[', ']')),
+            Text::new("MLP 2560-9216-2560 x4").joined("-"),
+            Some(vec![2560.0, 9216.0, 2560.0])
+        );
+        assert_eq!(
+            Text::new("[1,C,1,128]").bracket('[', ']'),
+            Some(vec![Some(1.0), None, Some(1.0), Some(128.0)])
+        );
+        assert_eq!(
+            Text::new("x[1,2]@W[3,4]")
+                .behind("@")
+                .and_then(|t| t.bracket('[', ']')),
             Some(vec![Some(3.0), Some(4.0)])
         );
         assert_eq!(Text::new("[1,2").bracket('[', ']'), None);

@@ -38,17 +38,27 @@ impl Words<'_> {
 
     /// How often the name says that a layer is repeated: `x16`, `8 convs`, `8x(`.
     fn repeats(&self) -> usize {
-        let times =
-            |t: &Text| t.after("x").or_else(|| t.after("×")).or_else(|| t.before(" convs")).or_else(|| t.before("x("));
-        self.find(times).or_else(|| self.find(|t| t.before(" layers"))).unwrap_or(1).clamp(1, 4096)
+        let times = |t: &Text| {
+            t.after("x")
+                .or_else(|| t.after("×"))
+                .or_else(|| t.before(" convs"))
+                .or_else(|| t.before("x("))
+        };
+        self.find(times)
+            .or_else(|| self.find(|t| t.before(" layers")))
+            .unwrap_or(1)
+            .clamp(1, 4096)
     }
 
     /// How many positions: `S=512`, `64 positions`, `rows 3264`, `1 token`.
     fn positions(&self) -> Option<usize> {
         let ways = ["s=", "s", "sp", "w=", "rows ~", "rows ", "n="];
         let after = |t: &Text| ways.iter().find_map(|way| t.after(way));
-        let before =
-            |t: &Text| [" positions", " token", " tokens", " px", " rows"].iter().find_map(|way| t.before(way));
+        let before = |t: &Text| {
+            [" positions", " token", " tokens", " px", " rows"]
+                .iter()
+                .find_map(|way| t.before(way))
+        };
         self.find(before).or_else(|| self.find(after))
     }
 
@@ -59,7 +69,11 @@ impl Words<'_> {
 
 /// A number as a size; what no tensor can have becomes one that none has.
 fn size(n: f64) -> usize {
-    if (1.0..1e9).contains(&n) { n as usize } else { 1 }
+    if (1.0..1e9).contains(&n) {
+        n as usize
+    } else {
+        1
+    }
 }
 
 /// What was built, and how the number follows from it.
@@ -74,7 +88,13 @@ struct Built {
 
 impl Built {
     fn of(function: Function) -> Self {
-        Self { function, calls: 1.0, idle_calls: 0.0, layers: None, per_call: 1.0 }
+        Self {
+            function,
+            calls: 1.0,
+            idle_calls: 0.0,
+            layers: None,
+            per_call: 1.0,
+        }
     }
 }
 
@@ -108,7 +128,9 @@ pub fn case(row: &Row) -> Result<Case, String> {
     Ok(Case {
         program: Program::new(vec![built.function]),
         target,
-        call: Call { copies: Text::new(&row.path).has("e5rt") },
+        call: Call {
+            copies: Text::new(&row.path).has("e5rt"),
+        },
         measure,
         calls: built.calls,
         idle_calls: built.idle_calls,
@@ -117,56 +139,97 @@ pub fn case(row: &Row) -> Result<Case, String> {
 }
 
 fn words(row: &Row) -> Result<Words<'_>, String> {
-    let weights = weights(row).ok_or_else(|| format!("weights stored as {:?} are not known", row.dtype))?;
+    let weights =
+        weights(row).ok_or_else(|| format!("weights stored as {:?} are not known", row.dtype))?;
     let others = match (weights, Text::new(&row.dtype).joined("/")) {
         (Weights::Palette(_, grouped), Some(bits)) => palette(bits[1], grouped).unwrap_or(weights),
         _ => weights,
     };
-    Ok(Words { row, model: Text::new(&row.model), shape: Text::new(&row.shape), weights, others })
+    Ok(Words {
+        row,
+        model: Text::new(&row.model),
+        shape: Text::new(&row.shape),
+        weights,
+        others,
+    })
 }
 
 fn build(words: &Words<'_>, target: &Target) -> Expressed {
     if words.row.kind == "llm" {
         return llm::build(words, target);
     }
-    let groups: [fn(&Words<'_>) -> Option<Expressed>; 4] = [residual::build, ops::build, conv::build, dense::build];
+    let groups: [fn(&Words<'_>) -> Option<Expressed>; 4] =
+        [residual::build, ops::build, conv::build, dense::build];
     // A whole model is more than a layer that its name happens to say.
-    let n_groups = if words.row.kind == "model" { 1 } else { groups.len() };
+    let n_groups = if words.row.kind == "model" {
+        1
+    } else {
+        groups.len()
+    };
     let built = groups[..n_groups].iter().find_map(|group| group(words));
     built.unwrap_or_else(|| Err(not_ours("its layers are not said")))
 }
 
 /// The chip, release and way in of a row.
 fn target(row: &Row) -> Result<Target, String> {
-    let chip = Chip::from_marketing(&row.chip).ok_or_else(|| format!("the chip {:?} is not known", row.chip))?;
+    let chip = Chip::from_marketing(&row.chip)
+        .ok_or_else(|| format!("the chip {:?} is not known", row.chip))?;
     let path = Text::new(&row.path);
-    let route = if path.has("core ml") || path.has("core ai") { Route::CoreMl } else { Route::Direct };
+    let route = if path.has("core ml") || path.has("core ai") {
+        Route::CoreMl
+    } else {
+        Route::Direct
+    };
     if path.has("ioctl") {
         return Err("it went by another driver".to_owned());
     }
     let os = Text::new(&row.os);
-    let major = os.as_str().split(|c: char| !c.is_ascii_digit()).find_map(|n| n.parse::<u32>().ok());
+    let major = os
+        .as_str()
+        .split(|c: char| !c.is_ascii_digit())
+        .find_map(|n| n.parse::<u32>().ok());
     let newest = &RELEASES[RELEASES.len() - 1];
-    let release =
-        major.and_then(|n| RELEASES.iter().find(|r: &&Release| r.version() == n || r.ios == format!("ios{n}")));
-    Ok(Target::new(chip, release.unwrap_or(newest), Units::CpuAndNeuralEngine, route))
+    let release = major.and_then(|n| {
+        RELEASES
+            .iter()
+            .find(|r: &&Release| r.version() == n || r.ios == format!("ios{n}"))
+    });
+    Ok(Target::new(
+        chip,
+        release.unwrap_or(newest),
+        Units::CpuAndNeuralEngine,
+        route,
+    ))
 }
 
 fn palette(bits: f64, grouped: bool) -> Option<Weights> {
-    let sizes = [DType::Uint1, DType::Uint2, DType::Uint3, DType::Uint4, DType::Uint6, DType::Uint8];
-    sizes.into_iter().find(|d| d.bits() as f64 == bits).map(|d| Weights::Palette(d, grouped))
+    let sizes = [
+        DType::Uint1,
+        DType::Uint2,
+        DType::Uint3,
+        DType::Uint4,
+        DType::Uint6,
+        DType::Uint8,
+    ];
+    sizes
+        .into_iter()
+        .find(|d| d.bits() as f64 == bits)
+        .map(|d| Weights::Palette(d, grouped))
 }
 
 /// How weights are stored.
 fn weights(row: &Row) -> Option<Weights> {
     let dtype = Text::new(&row.dtype);
-    let channels = ["per-channel", "grouped", "g32", "pgc"].iter().any(|word| dtype.has(word));
+    let channels = ["per-channel", "grouped", "g32", "pgc"]
+        .iter()
+        .any(|word| dtype.has(word));
     let bits = dtype
         .after("lut")
         .or_else(|| dtype.after("int"))
         .or_else(|| dtype.before("-bit"))
         .or_else(|| dtype.before("bit"));
-    // ANEForge's bindings expand int8 to fp16 before they compile: its int8 rows are as fast as fp16.
+    // ANEForge's bindings expand int8 to fp16 before they compile: its int8 rows are as fast as
+    // fp16.
     let folded = Text::new(&row.path).has("e5rt") && dtype.has("int8");
     match () {
         () if dtype.has("w8a8") => Some(Weights::Int8),
@@ -176,7 +239,9 @@ fn weights(row: &Row) -> Option<Weights> {
         }
         () if dtype.has("lut") || dtype.has("palette") => palette(bits?, channels),
         () if dtype.has("block") => Some(Weights::Blocks),
-        () if dtype.has("int4") || dtype.has("w4a16") || dtype.has("4-bit") => Some(Weights::Codes(DType::Int4)),
+        () if dtype.has("int4") || dtype.has("w4a16") || dtype.has("4-bit") => {
+            Some(Weights::Codes(DType::Int4))
+        }
         () if folded || dtype.has("fp16") || dtype.has("fp32") => Some(Weights::Fp16),
         () if dtype.has("int8") || dtype.has("8-bit") => Some(Weights::Codes(DType::Int8)),
         () => None,
@@ -186,7 +251,9 @@ fn weights(row: &Row) -> Option<Weights> {
 /// How the number of a row follows from the time of a call, and what the time is divided by.
 fn measure(row: &Row, built: &Built) -> Result<(Measure, Option<f64>), String> {
     let unit = row.unit.as_str();
-    let slope = ["slope", "marginal", "per-layer"].iter().any(|w| row.model.contains(w) || row.metric.contains(w));
+    let slope = ["slope", "marginal", "per-layer"]
+        .iter()
+        .any(|w| row.model.contains(w) || row.metric.contains(w));
     let layers = slope.then(|| built.layers.unwrap_or(1.0));
     let time = |ms: f64| Ok((Measure::Time(ms), layers));
     match unit.split('/').next().unwrap_or(unit) {

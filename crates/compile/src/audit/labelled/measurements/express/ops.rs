@@ -9,7 +9,9 @@ use crate::audit::labelled::measurements::graph::{Graph, GraphError};
 /// What a row with an op's name is about.
 pub fn build(words: &Words<'_>) -> Option<Expressed> {
     if words.model.has("native sdpa") {
-        return Some(Err(not_ours("programs have no native attention layer; Core ML takes it apart")));
+        return Some(Err(not_ours(
+            "programs have no native attention layer; Core ML takes it apart",
+        )));
     }
     if words.model.has("mha") || words.model.has("attention block") {
         return Some(heads(words));
@@ -26,10 +28,26 @@ pub fn build(words: &Words<'_>) -> Option<Expressed> {
     if words.model.has("pointwise") {
         return Some(pointwise(words));
     }
-    let has_layers =
-        ["conv", "gem", "linear", "matmul", "mlp", "chain", "norm conv"].iter().any(|w| words.model.has(w));
-    let parts = words.model.as_str().split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    if has_layers { None } else { parts.filter_map(|name| single(words, name)).next() }
+    let has_layers = [
+        "conv",
+        "gem",
+        "linear",
+        "matmul",
+        "mlp",
+        "chain",
+        "norm conv",
+    ]
+    .iter()
+    .any(|w| words.model.has(w));
+    let parts = words
+        .model
+        .as_str()
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    if has_layers {
+        None
+    } else {
+        parts.filter_map(|name| single(words, name)).next()
+    }
 }
 
 /// The sizes in brackets.
@@ -42,11 +60,18 @@ fn sizes(words: &Words<'_>) -> Option<Vec<usize>> {
 fn single(words: &Words<'_>, name: &str) -> Option<Expressed> {
     const BINARY: [&str; 7] = ["add", "sub", "mul", "real_div", "maximum", "minimum", "pow"];
     const UNARY: [&str; 20] = [
-        "relu", "sigmoid", "tanh", "silu", "erf", "exp", "exp2", "sqrt", "abs", "square", "softplus", "softsign",
-        "relu6", "sin", "cos", "round", "floor", "ceil", "sign", "identity",
+        "relu", "sigmoid", "tanh", "silu", "erf", "exp", "exp2", "sqrt", "abs", "square",
+        "softplus", "softsign", "relu6", "sin", "cos", "round", "floor", "ceil", "sign",
+        "identity",
     ];
-    const REDUCE: [&str; 6] =
-        ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_sum_square", "reduce_l2_norm"];
+    const REDUCE: [&str; 6] = [
+        "reduce_sum",
+        "reduce_mean",
+        "reduce_max",
+        "reduce_min",
+        "reduce_sum_square",
+        "reduce_l2_norm",
+    ];
     let known = BINARY.contains(&name) || UNARY.contains(&name) || REDUCE.contains(&name);
     let others = [
         "softmax",
@@ -64,7 +89,9 @@ fn single(words: &Words<'_>, name: &str) -> Option<Expressed> {
     if !known && !others.contains(&name) {
         return None;
     }
-    let Some(shape) = sizes(words) else { return Some(Err(lacks("the size"))) };
+    let Some(shape) = sizes(words) else {
+        return Some(Err(lacks("the size")));
+    };
     let mut g = words.graph();
     let x = g.input(&shape);
     let y = match name {
@@ -79,30 +106,62 @@ fn single(words: &Words<'_>, name: &str) -> Option<Expressed> {
     Some(y.map(|y| Built::of(g.finish(&[y]))).map_err(Into::into))
 }
 
-fn composite(g: &mut Graph, name: &str, x: ValueId, shape: &[usize]) -> Result<ValueId, GraphError> {
+fn composite(
+    g: &mut Graph,
+    name: &str,
+    x: ValueId,
+    shape: &[usize],
+) -> Result<ValueId, GraphError> {
     match name {
         "softmax" => g.softmax(x),
-        "gelu" => g.op("gelu", [("x", Arg::Value(x)), ("mode", Arg::Literal(Literal::string("EXACT")))]),
-        "layer_norm" | "layernorm" => {
-            g.op("layer_norm", [("x", Arg::Value(x)), ("axes", Arg::Literal(Literal::i32s(&[-1])))])
-        }
+        "gelu" => g.op(
+            "gelu",
+            [
+                ("x", Arg::Value(x)),
+                ("mode", Arg::Literal(Literal::string("EXACT"))),
+            ],
+        ),
+        "layer_norm" | "layernorm" => g.op(
+            "layer_norm",
+            [
+                ("x", Arg::Value(x)),
+                ("axes", Arg::Literal(Literal::i32s(&[-1]))),
+            ],
+        ),
         "rms_norm" | "rmsnorm" => g.rms_norm(x, -1),
         "max_pool" | "avg_pool" => {
             let two = Literal::i32s(&[2, 2]);
             let pad = Literal::string("valid");
             let (kernel, strides) = (Arg::Literal(two.clone()), Arg::Literal(two));
             let (x, pad) = (Arg::Value(x), Arg::Literal(pad));
-            g.op(name, [("x", x), ("kernel_sizes", kernel), ("strides", strides), ("pad_type", pad)])
+            g.op(
+                name,
+                [
+                    ("x", x),
+                    ("kernel_sizes", kernel),
+                    ("strides", strides),
+                    ("pad_type", pad),
+                ],
+            )
         }
-        "pixel_shuffle" => {
-            g.op("pixel_shuffle", [("x", Arg::Value(x)), ("upscale_factor", Arg::Literal(Literal::i32(2)))])
-        }
+        "pixel_shuffle" => g.op(
+            "pixel_shuffle",
+            [
+                ("x", Arg::Value(x)),
+                ("upscale_factor", Arg::Literal(Literal::i32(2))),
+            ],
+        ),
         "group_norm" => {
             // 32 groups, as a norm over what is not their axis.
             let n: usize = shape.iter().product();
             let groups = g.reshape(x, &[shape[0], 32, n / shape[0].max(1) / 32])?;
-            let normed =
-                g.op("layer_norm", [("x", Arg::Value(groups)), ("axes", Arg::Literal(Literal::i32s(&[-1])))])?;
+            let normed = g.op(
+                "layer_norm",
+                [
+                    ("x", Arg::Value(groups)),
+                    ("axes", Arg::Literal(Literal::i32s(&[-1]))),
+                ],
+            )?;
             g.reshape(normed, shape)
         }
         _ => {
@@ -118,7 +177,11 @@ fn composite(g: &mut Graph, name: &str, x: ValueId, shape: &[usize]) -> Result<V
 
 /// `S512 D768 H12`: projections, scores, softmax, and what is read.
 fn heads(words: &Words<'_>) -> Expressed {
-    let find = |prefix: &'static str| words.find(move |t| t.after(prefix)).ok_or_else(|| lacks("S, D or H"));
+    let find = |prefix: &'static str| {
+        words
+            .find(move |t| t.after(prefix))
+            .ok_or_else(|| lacks("S, D or H"))
+    };
     let (s, d, h) = (find("s")?, find("d")?, find("h")?);
     let width = d / h.max(1);
     let mut g = words.graph();
@@ -141,15 +204,26 @@ fn heads(words: &Words<'_>) -> Expressed {
 /// `GQA attention core q24 kv4 d256`, `KV=128, 1 query`.
 fn core(words: &Words<'_>) -> Expressed {
     let find = |prefix: &'static str| words.find(move |t| t.after(prefix));
-    let heads = find("q").or_else(|| find("h")).ok_or_else(|| lacks("the number of heads"))?;
+    let heads = find("q")
+        .or_else(|| find("h"))
+        .ok_or_else(|| lacks("the number of heads"))?;
     let width = find("d").ok_or_else(|| lacks("the width of a head"))?;
-    let keys = find("kv=").or_else(|| find("s=")).ok_or_else(|| lacks("the number of keys"))?;
-    let groups = find("kv").filter(|n| *n > 0 && heads.is_multiple_of(*n)).unwrap_or(heads);
+    let keys = find("kv=")
+        .or_else(|| find("s="))
+        .ok_or_else(|| lacks("the number of keys"))?;
+    let groups = find("kv")
+        .filter(|n| *n > 0 && heads.is_multiple_of(*n))
+        .unwrap_or(heads);
     // Where nothing is said of queries, there are as many as keys.
-    let queries = words.find(|t| t.before(" query").or_else(|| t.before(" queries"))).unwrap_or(keys);
+    let queries = words
+        .find(|t| t.before(" query").or_else(|| t.before(" queries")))
+        .unwrap_or(keys);
     let mut g = words.graph();
     let query = g.input(&[1, groups, heads / groups * queries, width]);
-    let (key, value) = (g.input(&[1, groups, keys, width]), g.input(&[1, groups, keys, width]));
+    let (key, value) = (
+        g.input(&[1, groups, keys, width]),
+        g.input(&[1, groups, keys, width]),
+    );
     let scores = g.matmul(query, key, true)?;
     let weights = g.softmax(scores)?;
     let y = g.matmul(weights, value, false)?;
@@ -158,8 +232,13 @@ fn core(words: &Words<'_>) -> Expressed {
 
 /// `add of N inputs + 4 conv1x1`, `N=3 inputs [1,256,64,64]`.
 fn many_inputs(words: &Words<'_>) -> Expressed {
-    let n = words.find(|t| t.after("n=")).ok_or_else(|| lacks("the number of inputs"))?.min(64);
-    let shape = sizes(words).filter(|s| s.len() == 4).ok_or_else(|| lacks("the size of an input"))?;
+    let n = words
+        .find(|t| t.after("n="))
+        .ok_or_else(|| lacks("the number of inputs"))?
+        .min(64);
+    let shape = sizes(words)
+        .filter(|s| s.len() == 4)
+        .ok_or_else(|| lacks("the size of an input"))?;
     let convs = words.find(|t| t.before(" conv1x1")).unwrap_or(0).min(64);
     let mut g = words.graph();
     let mut x = g.input(&shape);
@@ -183,17 +262,29 @@ fn dynamic_matvec(words: &Words<'_>) -> Expressed {
     Ok(Built::of(g.finish(&[y])))
 }
 
-/// `(1,2560,4,32) square x8`, `square x64 C=4 S=32`; each time an op, a sum along channels, and adding it.
+/// `(1,2560,4,32) square x8`, `square x64 C=4 S=32`; each time an op, a sum along channels, and
+/// adding it.
 fn pointwise(words: &Words<'_>) -> Expressed {
     let shape = sizes(words).or_else(|| {
-        let (c, s) = (words.find(|t| t.after("c="))?, words.find(|t| t.after("s="))?);
+        let (c, s) = (
+            words.find(|t| t.after("c="))?,
+            words.find(|t| t.after("s="))?,
+        );
         Some(vec![1, c, 1, s])
     });
-    let shape = shape.filter(|s| s.len() > 1).ok_or_else(|| lacks("the size"))?;
+    let shape = shape
+        .filter(|s| s.len() > 1)
+        .ok_or_else(|| lacks("the size"))?;
     let known = ["square", "exp", "sigmoid", "tanh", "sqrt", "abs", "relu"];
-    let op = known.into_iter().find(|op| words.has(op)).ok_or_else(|| lacks("the op"))?;
+    let op = known
+        .into_iter()
+        .find(|op| words.has(op))
+        .ok_or_else(|| lacks("the op"))?;
     // Where an axis is named it is summed up along that one.
-    let axis = ["axis=", "axis "].into_iter().find_map(|way| words.find(|t| t.after(way))).unwrap_or(1);
+    let axis = ["axis=", "axis "]
+        .into_iter()
+        .find_map(|way| words.find(|t| t.after(way)))
+        .unwrap_or(1);
     let axis = i32::try_from(axis).unwrap_or(1);
     let mut g = words.graph();
     let mut x = g.input(&shape);

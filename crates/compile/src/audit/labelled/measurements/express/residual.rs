@@ -1,4 +1,5 @@
-//! Residual networks for images, as they were published (He et al. 2015, table 1): their name says all of their layers.
+//! Residual networks for images, as they were published (He et al. 2015, table 1): their name says
+//! all of their layers.
 
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, ValueId};
@@ -17,17 +18,37 @@ const DEPTHS: [(usize, [usize; 4], bool); 5] = [
 
 /// What a row about a residual network is about.
 pub fn build(words: &Words<'_>) -> Option<Expressed> {
-    let depth = words.model.after("resnet-").or_else(|| words.model.after("resnet")).map(size)?;
+    let depth = words
+        .model
+        .after("resnet-")
+        .or_else(|| words.model.after("resnet"))
+        .map(size)?;
     let Some((_, blocks, deep)) = DEPTHS.into_iter().find(|(n, ..)| *n == depth) else {
-        return Some(Err(not_ours("a residual network of that depth is not published")));
+        return Some(Err(not_ours(
+            "a residual network of that depth is not published",
+        )));
     };
-    let batch = words.find(|t| t.after("b").or_else(|| t.after("batch "))).unwrap_or(1).clamp(1, 256);
+    let batch = words
+        .find(|t| t.after("b").or_else(|| t.after("batch ")))
+        .unwrap_or(1)
+        .clamp(1, 256);
     let mut g = words.graph();
     let y = network(&mut g, batch, blocks, deep);
-    Some(y.map(|y| Built { per_call: batch as f64, ..Built::of(g.finish(&[y])) }).map_err(Into::into))
+    Some(
+        y.map(|y| Built {
+            per_call: batch as f64,
+            ..Built::of(g.finish(&[y]))
+        })
+        .map_err(Into::into),
+    )
 }
 
-fn network(g: &mut Graph, batch: usize, blocks: [usize; 4], deep: bool) -> Result<ValueId, GraphError> {
+fn network(
+    g: &mut Graph,
+    batch: usize,
+    blocks: [usize; 4],
+    deep: bool,
+) -> Result<ValueId, GraphError> {
     let x = g.input(&[batch, 3, 224, 224]);
     let x = g.strided(x, 64, 7, 2)?;
     let x = g.unary("relu", x)?;
@@ -48,11 +69,20 @@ fn network(g: &mut Graph, batch: usize, blocks: [usize; 4], deep: bool) -> Resul
     g.strided(mean, 1000, 1, 1)
 }
 
-fn residual(g: &mut Graph, x: ValueId, width: usize, stride: i32, deep: bool) -> Result<ValueId, GraphError> {
+fn residual(
+    g: &mut Graph,
+    x: ValueId,
+    width: usize,
+    stride: i32,
+    deep: bool,
+) -> Result<ValueId, GraphError> {
     let outputs = if deep { 4 * width } else { width };
     // The stride is that of the first 3x3 kernel.
-    let kernels: &[(usize, usize, i32)] =
-        if deep { &[(width, 1, 1), (width, 3, stride), (outputs, 1, 1)] } else { &[(width, 3, stride), (width, 3, 1)] };
+    let kernels: &[(usize, usize, i32)] = if deep {
+        &[(width, 1, 1), (width, 3, stride), (outputs, 1, 1)]
+    } else {
+        &[(width, 3, stride), (width, 3, 1)]
+    };
     let mut y = x;
     for (i, (channels, kernel, stride)) in kernels.iter().enumerate() {
         y = g.strided(y, *channels, *kernel, *stride)?;
@@ -61,7 +91,11 @@ fn residual(g: &mut Graph, x: ValueId, width: usize, stride: i32, deep: bool) ->
         }
     }
     let same = g.shape(x).get(1) == Some(&outputs) && stride == 1;
-    let shortcut = if same { x } else { g.strided(x, outputs, 1, stride)? };
+    let shortcut = if same {
+        x
+    } else {
+        g.strided(x, outputs, 1, stride)?
+    };
     let sum = g.binary("add", y, shortcut)?;
     g.unary("relu", sum)
 }
