@@ -9,10 +9,12 @@ use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Behavior, Completer, Config, Context, Editor, Helper, Highlighter};
+use thane_engine::sample::SampleOptions;
+use thane_runtime::SamplingChoice;
 
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::Output;
-use crate::sampling::{self, Choice};
+use crate::sampling;
 use crate::talk::Talk;
 
 const HELP: &str = "\
@@ -83,13 +85,13 @@ enum Interrupted {
 
 /// Questions and answers until the user ends them. Messages are kept in the file `history`, where
 /// there is one.
-pub fn converse(talk: &mut Talk<'_>, choice: Choice, history: Option<&Path>) -> Outcome {
+pub fn converse(talk: &mut Talk<'_>, choice: &SamplingChoice, history: Option<&Path>) -> Outcome {
     let output = talk.output();
     output.say(&format!(
         "/help lists commands, Ctrl-D ends the conversation; {}.",
-        choice.reason
+        sampling::reason(choice)
     ));
-    let mut options = choice.options;
+    let mut options = choice.options.clone();
     let mut editor = editor(history)?;
     // Whether the next Ctrl-C in an empty line ends the conversation.
     let mut is_armed = false;
@@ -124,7 +126,7 @@ pub fn converse(talk: &mut Talk<'_>, choice: Choice, history: Option<&Path>) -> 
                 "/system" => talk.set_system(Some(rest.as_str()).filter(|text| !text.is_empty())),
                 "/show" => output.say(&format!(
                     "{}\n{}",
-                    shown(&options, talk.max_tokens),
+                    shown(&options, talk.generator.max_tokens),
                     talk.fill()
                 )),
                 "/set" => set(talk, &mut options, &rest),
@@ -207,14 +209,14 @@ fn typed(line: &str) -> Typed {
     }
 }
 
-fn shown(o: &thane_engine::sample::SampleOptions, max_tokens: usize) -> String {
+fn shown(o: &SampleOptions, max_tokens: usize) -> String {
     format!(
         "temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, seed {}, max-tokens {max_tokens}",
         o.temperature, o.top_k, o.top_p, o.min_p, o.repetition_penalty, o.seed
     )
 }
 
-fn set(talk: &mut Talk<'_>, options: &mut thane_engine::sample::SampleOptions, rest: &str) {
+fn set(talk: &mut Talk<'_>, options: &mut SampleOptions, rest: &str) {
     let (name, value) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     let value = value.trim();
     let mut new = options.clone();
@@ -226,7 +228,10 @@ fn set(talk: &mut Talk<'_>, options: &mut thane_engine::sample::SampleOptions, r
         "repetition-penalty" => float(&mut new.repetition_penalty),
         "top-k" => value.parse().map(|value| new.top_k = value).is_ok(),
         "seed" => value.parse().map(|value| new.seed = value).is_ok(),
-        "max-tokens" => value.parse().map(|value| talk.max_tokens = value).is_ok(),
+        "max-tokens" => value
+            .parse()
+            .map(|value| talk.generator.max_tokens = value)
+            .is_ok(),
         _ => {
             return talk
                 .output()
@@ -238,14 +243,14 @@ fn set(talk: &mut Talk<'_>, options: &mut thane_engine::sample::SampleOptions, r
             "thane: expected a number for {name}, found `{value}`"
         ));
     }
-    match sampling::sampler(new.clone()) {
-        Ok(sampler) => {
-            talk.set_sampler(sampler);
+    match talk.generator.set_sampling(new.clone()) {
+        Ok(()) => {
             *options = new;
-            talk.output().say(&shown(options, talk.max_tokens));
+            talk.output()
+                .say(&shown(options, talk.generator.max_tokens));
         }
-        Err(failure) => {
-            let _ = failure.print(&mut io::stderr());
+        Err(error) => {
+            let _ = Failure::from(error).print(&mut io::stderr());
         }
     }
 }

@@ -12,7 +12,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use thane_cli::app::{App, Global};
 use thane_cli::exit::{Code, Outcome};
 use thane_cli::screen::printable_painted;
-use thane_cli::{cmd, twins};
+use thane_cli::{cmd, variables};
 
 /// Run, embed, convert and audit language models as Core ML programs, on any machine.
 #[derive(Debug, Parser)]
@@ -80,7 +80,7 @@ fn dispatch(verb: &Verb, command: &clap::Command, app: &App) -> Outcome {
 
 /// The command line.
 fn command() -> clap::Command {
-    help::with_help(twins::with_twins(Cli::command()))
+    help::with_help(variables::with_variables(Cli::command()))
 }
 
 fn main() -> ExitCode {
@@ -115,7 +115,7 @@ fn main() -> ExitCode {
         }
     };
     let outcome = App::new(&cli.global, |name| std::env::var_os(name)).and_then(|app| {
-        twins::warnings(&command, &verb, |name| std::env::var_os(name))
+        variables::warnings(&command, &verb, |name| std::env::var_os(name))
             .iter()
             .for_each(|line| app.output.say(line));
         let outcome = dispatch(&cli.verb, &command, &app);
@@ -182,12 +182,12 @@ mod tests {
             } else {
                 format!("{verb}-")
             };
-            let twin = format!("THANE_{of_verb}{long}")
+            let variable = format!("THANE_{of_verb}{long}")
                 .to_uppercase()
                 .replace('-', "_");
             assert_eq!(
                 arg.get_env().and_then(|e| e.to_str()),
-                Some(twin.as_str()),
+                Some(variable.as_str()),
                 "{verb} --{long}"
             );
             assert!(arg.get_help().is_some(), "{verb} --{long}");

@@ -16,6 +16,15 @@ pub struct Named<T> {
     pub value: T,
 }
 
+/// Parses a tolerance: a finite number of 0 or more.
+pub fn at_least_zero(text: &str) -> Result<f64, String> {
+    let number = text
+        .parse()
+        .ok()
+        .filter(|v: &f64| v.is_finite() && *v >= 0.0);
+    number.ok_or_else(|| "expected a number of 0 or more, such as 1e-3".to_owned())
+}
+
 /// Parses `name=path`.
 pub fn named_path(text: &str) -> Result<Named<PathBuf>, String> {
     split(text).map(|(name, path)| Named {

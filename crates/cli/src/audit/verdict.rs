@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use thane_compile::target::Target;
+use thane_runtime::{STATES_NEED, has_states};
 
 use super::length::LengthRow;
 use super::plan::{self, Scope};
@@ -13,7 +14,6 @@ use super::require::STOPS;
 use super::subject::{self, Build};
 use super::text::{interval, sentence, share, shown_length};
 use crate::app::App;
-use crate::cmd::convert;
 use crate::exit::Failure;
 use crate::output::counted;
 
@@ -57,10 +57,7 @@ pub fn of(
     let t = &report.targets[0];
     let f = principal(t);
     let stops = stops(&report, t);
-    let has_states = subject
-        .parts
-        .iter()
-        .any(|part| convert::has_states(&part.program));
+    let has_states = subject.parts.iter().any(|part| has_states(&part.program));
     Ok(Verdict {
         target: t.target.clone(),
         implied: t.implied.clone(),
@@ -155,7 +152,7 @@ fn newer_system(t: &TargetRow) -> String {
     } else {
         "macos15"
     };
-    format!("--target {chip}+{system}: {}", convert::STATES_NEED)
+    format!("--target {chip}+{system}: {}", STATES_NEED)
 }
 
 fn remedy(

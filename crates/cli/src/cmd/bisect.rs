@@ -15,10 +15,10 @@ use crate::audit::fix::place;
 use crate::audit::require::Deny;
 use crate::audit::subject::{self, Build};
 use crate::cmd::audit;
-use crate::cmd::convert::unwritten;
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::counted;
+use crate::runtime::unwritten;
 
 /// Cut a program to the smallest part that still has a finding of the audit.
 #[derive(Debug, clap::Args)]

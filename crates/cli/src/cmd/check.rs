@@ -8,11 +8,10 @@ use thane_mil::literal::{Literal, f16_to_f32};
 use thane_mil::package::{Package, PackageError};
 use thane_mil::program::{Arg, Function};
 use thane_mil::types::DType;
+use thane_runtime::{is_package, read_contents};
 
 use crate::app::App;
-use crate::contract;
 use crate::exit::{Code, Failure, Outcome};
-use crate::model::is_package;
 use crate::output::{bytes, counted};
 use crate::source;
 
@@ -96,11 +95,11 @@ fn look(package: &Package, report: &mut Report<'_>) {
         constants(f, report);
     }
     match is_package(report.package)
-        .then(|| contract::read(report.package, &package.program))
+        .then(|| read_contents(report.package, &package.program))
         .transpose()
     {
         Ok(contents) => report.hashed_files = contents.flatten().map(|c| c.contract.files.len()),
-        Err(e) => report.errors.push(format!("{e:#}")),
+        Err(e) => report.errors.push(format!("{:#}", anyhow::Error::new(e))),
     }
 }
 

@@ -1,29 +1,23 @@
 //! `thane convert`: a checkpoint to a Core ML package.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use thane_compile::target::Target;
-use thane_mil::lower;
 use thane_mil::opset::Opset;
-use thane_mil::package::{
-    Feature, Interface, Metadata, Package, PackageError, Shape, SizeRange, Summary,
+use thane_mil::types::DType;
+use thane_runtime::{
+    LanguageOptions, Model, PackageOptions, RuntimeError, Task as ModelTask, WrittenBundle,
+    WrittenPackage,
 };
-use thane_mil::program::{Function, Program};
-use thane_mil::types::{DType, Type};
-use thane_models::Options;
-use thane_models::checkpoint::Checkpoint;
 
 use crate::app::App;
 use crate::audit::subject::Build;
 use crate::audit::verdict::{self, Verdict};
-use crate::contract::{self, Contract, Facts, SCHEMA, Source};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
 use crate::form::Form;
-use crate::language::Parts;
-use crate::model::{self, Opened};
+use crate::model::{NumericsFlag, cpu};
 use crate::out::{self, Kind};
 use crate::output::{bytes, counted};
 
@@ -136,27 +130,32 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     named_well(args)?;
     let files = app.hub.resolve(&args.model)?;
     out::check(&args.out, args.force, &[&files.path])?;
-    let checkpoint = model::checkpoint(&files)?;
-    let task = match args.task {
-        Some(task) => task,
-        None => {
-            let embeds = thane_models::is_embedding_model(&checkpoint)
-                .map_err(|e| model::unusable(&files.path, e))?;
-            if embeds {
-                app.output.say(&format!(
-                    "thane: {} is an embedding model: --task embed",
-                    files.name
-                ));
-            }
-            if embeds { Task::Embed } else { Task::Generate }
-        }
-    };
+    let model = Model::from_files(files)?;
+    let task = task(args, &model, app)?;
     refuse_flags_of_others(args, task)?;
-    out::check_made(&args.out, kind(args, task)?, args.force, &[&files.path])?;
+    out::check_made(&args.out, kind(args, task)?, args.force, &[&model.path])?;
     let _writing = app.interrupt.writing(&args.out);
     match task {
-        Task::Generate => generate(args, files, checkpoint, app),
-        Task::Embed => embed(args, files, &checkpoint, app),
+        Task::Generate => generate(args, model, app),
+        Task::Embed => embed(args, &model, app),
+    }
+}
+
+/// The task that was asked for, or else what the model is made for.
+fn task(args: &Args, model: &Model, app: &App) -> Result<Task, Failure> {
+    model.checkpoint()?;
+    if let Some(task) = args.task {
+        return Ok(task);
+    }
+    match model.task()? {
+        ModelTask::Generate => Ok(Task::Generate),
+        ModelTask::Embed => {
+            app.output.say(&format!(
+                "thane: {} is an embedding model: --task embed",
+                model.name
+            ));
+            Ok(Task::Embed)
+        }
     }
 }
 
@@ -235,12 +234,7 @@ fn is_compiled(out: &Path) -> bool {
     out.extension().is_some_and(|e| e == "mlmodelc")
 }
 
-fn generate(
-    args: &Args,
-    files: thane_hub::ModelFiles,
-    checkpoint: Checkpoint,
-    app: &App,
-) -> Outcome {
+fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     let engine = (args.form == Some(Form::Engine)).then(|| args.embedding.form.decoder());
     if let (None, Some(flag)) = (engine, args.embedding.form.given()) {
         let error = anyhow::anyhow!(
@@ -249,43 +243,38 @@ fn generate(
         return Err(Failure::new(Code::Usage, error).remedy("--form engine"));
     }
     // States of packages are fp16.
-    let options = Options {
+    let options = LanguageOptions {
         context: args.context,
         cache: DType::Fp16,
         score: false,
         engine,
     };
-    let mut opened = model::open_checkpoint(files, checkpoint, &options, app)?;
-    let program = std::mem::take(&mut opened.model.program);
-    let program = in_opset(chosen(program, &args.functions)?, Wanted::of(args))?;
-    model::check_numbers(&opened.path, &opened.model.stored)?;
-    let package = package(&opened, program);
-    let written = if is_compiled(&args.out) {
-        app.output
-            .say("thane: a compiled model has no place for a tokenizer: it can be checked and predicted with, not run");
-        if args.force {
-            package.replace_compiled(&args.out)
-        } else {
-            package.write_compiled(&args.out)
-        }
-    } else {
-        app.output.busy("writing the package");
-        let source = contract::hash_files(weight_files(opened.checkpoint()?)?);
-        let parts = parts(&opened, app)?;
-        let items = contract::items(
-            contract(&opened, &package.program)?,
-            parts.as_ref(),
-            None,
-            Some(source),
-        )?;
-        if args.force {
-            package.replace(&args.out, &items)
-        } else {
-            package.write(&args.out, &items)
-        }
+    let model = model.language_model(&options, app.output.as_ref())?;
+    let options = PackageOptions {
+        replace: args.force,
+        compiled: is_compiled(&args.out),
+        functions: args.functions.clone(),
+        opset: args.opset.or(args.min_os),
     };
-    let summary = written.map_err(|e| unwritten(e, &args.out))?;
-    say(&opened, &package, &summary, args, app)
+    let written = model
+        .write(&args.out, &options, app.output.as_ref())
+        .map_err(|e| unwritten(e, args))?;
+    say(&model.name, &written, args, app)
+}
+
+/// Names the flag by which the opset was chosen.
+fn unwritten(error: RuntimeError, args: &Args) -> Failure {
+    match error {
+        RuntimeError::Opset(error) if args.min_os.is_some() => {
+            let lowest = error.lowest;
+            let failure = Failure::new(Code::Usage, *error);
+            match lowest {
+                Some(lowest) => failure.remedy(format!("--min-os {}", systems(lowest))),
+                None => failure,
+            }
+        }
+        error => error.into(),
+    }
 }
 
 /// What `--json` prints with `--task embed`.
@@ -293,34 +282,49 @@ fn generate(
 struct Embeds<'a> {
     model: &'a str,
     out: &'a Path,
-    #[serde(flatten)]
-    written: bundle::Written,
+    /// Lengths that have a function, ascending.
+    buckets: &'a [usize],
+    /// Whether there is a function of any length.
+    flexible: bool,
+    /// Number of packages.
+    packages: usize,
+    /// Bytes of all files.
+    bytes: u64,
+    /// Bytes that the files take on the disk: hard links to one file count once.
+    disk_bytes: u64,
     audit: Option<Verdict>,
 }
 
-fn embed(args: &Args, files: thane_hub::ModelFiles, checkpoint: &Checkpoint, app: &App) -> Outcome {
+impl<'a> Embeds<'a> {
+    fn new(model: &'a str, out: &'a Path, written: &'a WrittenBundle) -> Self {
+        Self {
+            model,
+            out,
+            buckets: &written.buckets,
+            flexible: written.flexible,
+            packages: written.packages,
+            bytes: written.bytes,
+            disk_bytes: written.disk_bytes,
+            audit: None,
+        }
+    }
+}
+
+fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
     if args.form == Some(Form::Portable) {
         let error =
             anyhow::anyhow!("packages of embedding models are written for the Neural Engine only");
         return Err(Failure::new(Code::Usage, error)
             .remedy("--form engine, which is what --task embed writes"));
     }
-    let thane_hub::ModelFiles { name, license, .. } = files;
-    let model = bundle::Model {
-        name: &name,
-        license,
-        checkpoint,
-    };
-    app.output.busy("writing the package");
-    let written = bundle::write(&model, &args.out, args.force, &args.embedding, app)?;
+    // Golden vectors are computed in fp32.
+    let reference = cpu(NumericsFlag::F32, None, app);
+    let options = args.embedding.options(args.force);
+    let written = model.write_bundle(&args.out, &options, &reference, app.output.as_ref())?;
+    let mut report = Embeds::new(&model.name, &args.out, &written);
     if app.output.is_json() {
-        let audit = audited(args, false, app);
-        return Ok(app.output.json(&Embeds {
-            model: &name,
-            out: &args.out,
-            written,
-            audit,
-        })?);
+        report.audit = audited(args, false, app);
+        return Ok(app.output.json(&report)?);
     }
     let lengths: Vec<String> = written.buckets.iter().map(usize::to_string).collect();
     let any = if written.flexible {
@@ -334,7 +338,8 @@ fn embed(args: &Args, files: thane_hub::ModelFiles, checkpoint: &Checkpoint, app
         format!(", {} on disk", bytes(written.disk_bytes))
     };
     app.output.say(&format!(
-        "{name}: {}{disk}, lengths {}{any}",
+        "{}: {}{disk}, lengths {}{any}",
+        model.name,
         bytes(written.bytes),
         lengths.join(", ")
     ));
@@ -342,15 +347,15 @@ fn embed(args: &Args, files: thane_hub::ModelFiles, checkpoint: &Checkpoint, app
     Ok(app.output.data(&format!("{}\n", args.out.display()))?)
 }
 
-fn say(opened: &Opened, package: &Package, summary: &Summary, args: &Args, app: &App) -> Outcome {
-    let functions = package.program.functions();
+fn say(model: &str, written: &WrittenPackage, args: &Args, app: &App) -> Outcome {
+    let summary = &written.summary;
     let is_portable = args.form != Some(Form::Engine);
     let mut report = Report {
-        model: &opened.name,
+        model,
         package: &args.out,
-        opset: functions.first().map_or("", |f| f.opset.name()),
-        functions: functions.iter().map(|f| f.name.as_str()).collect(),
-        context: opened.model.info.context,
+        opset: written.opset,
+        functions: written.functions.iter().map(String::as_str).collect(),
+        context: written.context,
         constants: summary.n_constants,
         model_bytes: summary.model_bytes,
         weight_bytes: summary.weight_bytes,
@@ -367,8 +372,7 @@ fn say(opened: &Opened, package: &Package, summary: &Summary, args: &Args, app: 
         report.functions.join(", "),
     );
     app.output.say(&format!(
-        "{}: {} for {}, {n}: {names}",
-        opened.name,
+        "{model}: {} for {}, {n}: {names}",
         bytes(all),
         report.opset
     ));
@@ -376,234 +380,11 @@ fn say(opened: &Opened, package: &Package, summary: &Summary, args: &Args, app: 
     Ok(app.output.data(&format!("{}\n", args.out.display()))?)
 }
 
-/// The functions that were asked for, in the order of the program.
-fn chosen(program: Program, names: &[String]) -> Result<Program, Failure> {
-    let known: Vec<&str> = program
-        .functions()
-        .iter()
-        .map(|f| f.name.as_str())
-        .collect();
-    if let Some(unknown) = names.iter().find(|n| !known.contains(&n.as_str())) {
-        let error = anyhow::anyhow!("the program has no function `{unknown}`");
-        return Err(
-            Failure::new(Code::Usage, error).remedy(format!("--functions {}", known.join(",")))
-        );
-    }
-    let wanted = |f: &&Function| names.is_empty() || names.contains(&f.name);
-    Ok(Program::new(
-        program.functions().iter().filter(wanted).cloned().collect(),
-    ))
-}
-
-/// The opset that is asked for, and by which flag.
-pub struct Wanted {
-    opset: Opset,
-    flag: &'static str,
-}
-
-impl Wanted {
-    fn of(args: &Args) -> Option<Self> {
-        let of = |flag: &'static str| move |opset| Self { opset, flag };
-        args.opset
-            .map(of("--opset"))
-            .or(args.min_os.map(of("--min-os")))
-    }
-}
-
-pub fn in_opset(program: Program, asked: Option<Wanted>) -> Result<Program, Failure> {
-    let lowest = lower::lowest_opset(&program);
-    let wanted = asked
-        .as_ref()
-        .map(|asked| asked.opset)
-        .or(lowest)
-        .unwrap_or(Opset::CoreMl8);
-    lower::with_opset(&program, wanted).map_err(|violations| {
-        let lines: Vec<String> = violations
-            .iter()
-            .take(8)
-            .map(|v| format!("\n  {v}"))
-            .collect();
-        let more = violations.len().saturating_sub(lines.len());
-        let more = if more > 0 {
-            format!("\n  and {more} more")
-        } else {
-            String::new()
-        };
-        let states = if has_states(&program) {
-            format!(" {STATES_NEED};")
-        } else {
-            String::new()
-        };
-        let name = wanted.name();
-        let error = anyhow::anyhow!(
-            "opset {name} cannot say this program:{states}{}{more}",
-            lines.concat()
-        );
-        let failure = Failure::new(Code::Usage, error);
-        match (lowest, asked) {
-            (
-                Some(lowest),
-                Some(Wanted {
-                    flag: "--min-os", ..
-                }),
-            ) => failure.remedy(format!("--min-os {}", systems(lowest))),
-            (Some(lowest), _) => failure.remedy(format!("--opset {}", lowest.name())),
-            (None, _) => failure,
-        }
-    })
-}
-
-/// Why no older system runs a package with a cache.
-pub const STATES_NEED: &str = "caches are states, which need iOS 18 or macOS 15";
-
-/// Whether a program keeps anything from call to call.
-pub fn has_states(program: &Program) -> bool {
-    let is_state = |f: &Function| {
-        f.body()
-            .inputs
-            .iter()
-            .any(|v| matches!(f.value(*v).ty, Type::State(_)))
-    };
-    program.functions().iter().any(is_state)
-}
-
 /// The oldest systems that have an opset: `macos15 or ios18`.
-fn systems(opset: Opset) -> String {
-    let ios = opset.name();
+fn systems(ios: &str) -> String {
     let version = ios.strip_prefix("ios").and_then(|n| n.parse::<u32>().ok());
     version.map_or_else(
         || ios.to_owned(),
         |n| format!("macos{} or {ios}", n.saturating_sub(3)),
-    )
-}
-
-/// Tokenizer and template; a checkpoint without one makes a package that other programs must feed
-/// with tokens.
-fn parts(opened: &Opened, app: &App) -> Result<Option<Parts>, Failure> {
-    let Some(parts) = model::parts(opened)? else {
-        app.output
-            .say("thane: the checkpoint has no tokenizer: the package can be checked and predicted with, not run");
-        return Ok(None);
-    };
-    Ok(Some(parts))
-}
-
-fn contract(opened: &Opened, program: &Program) -> Result<Contract, Failure> {
-    Ok(Contract {
-        schema: SCHEMA,
-        generator: concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned(),
-        model: Facts::Generate((&opened.model.info).into()),
-        source: Source {
-            model: opened.name.clone(),
-            files: Vec::new(),
-        },
-        functions: contract::ports(program)?,
-        files: Vec::new(),
-    })
-}
-
-/// The files that the weights are read from.
-pub fn weight_files(checkpoint: &Checkpoint) -> Result<Vec<PathBuf>, Failure> {
-    if !checkpoint.path.is_dir() {
-        return Ok(vec![checkpoint.path.clone()]);
-    }
-    let entries =
-        std::fs::read_dir(&checkpoint.path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let unread = |e| {
-        Failure::new(
-            Code::Usage,
-            anyhow::Error::new(e).context(checkpoint.path.display().to_string()),
-        )
-    };
-    let entries = entries.map_err(unread)?;
-    let mut files: Vec<PathBuf> = entries.into_iter().map(|e| e.path()).collect();
-    files.retain(|path| path.extension().is_some_and(|e| e == "safetensors"));
-    files.sort();
-    Ok(files)
-}
-
-fn package(opened: &Opened, program: Program) -> Package {
-    let info = &opened.model.info;
-    let interfaces = program
-        .functions()
-        .iter()
-        .map(|f| (f.name.clone(), interface(f, info.context)))
-        .collect();
-    let user_defined = BTreeMap::from([
-        (
-            "ai.thane.generator".to_owned(),
-            concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned(),
-        ),
-        ("ai.thane.source".to_owned(), opened.name.clone()),
-    ]);
-    let metadata = Metadata {
-        short_description: format!(
-            "{}, {}, context of {}",
-            info.architecture,
-            counted(info.n_layers, "layer"),
-            counted(info.context, "token")
-        ),
-        license: opened.license.clone().unwrap_or_default(),
-        user_defined,
-        ..Metadata::default()
-    };
-    Package {
-        metadata,
-        interfaces,
-        ..Package::new(program)
-    }
-}
-
-/// Inputs of any number of tokens take 1 up to a full cache.
-pub fn interface(f: &Function, context: usize) -> Interface {
-    let open = f
-        .body()
-        .inputs
-        .iter()
-        .map(|v| f.value(*v))
-        .filter_map(|v| match &v.ty {
-            Type::Tensor(t) if t.known_shape().is_none() => Some((v.name.clone(), t)),
-            _ => None,
-        });
-    let features = open.map(|(name, ty)| {
-        let size = |d: &thane_mil::types::Dim| d.known().unwrap_or(1);
-        let range = |d: &thane_mil::types::Dim| match d.known() {
-            Some(n) => SizeRange {
-                lower: n,
-                upper: Some(n),
-            },
-            None => SizeRange {
-                lower: 1,
-                upper: Some(context),
-            },
-        };
-        let shape = Shape::Ranges {
-            default: ty.shape.iter().map(size).collect(),
-            ranges: ty.shape.iter().map(range).collect(),
-        };
-        (
-            name,
-            Feature {
-                shape,
-                ..Feature::default()
-            },
-        )
-    });
-    Interface {
-        features: features.collect(),
-        ..Interface::default()
-    }
-}
-
-pub fn unwritten(error: PackageError, path: &Path) -> Failure {
-    let code = match &error {
-        PackageError::Io { fault, .. } if fault.kind() != std::io::ErrorKind::InvalidInput => {
-            Code::Other
-        }
-        _ => Code::Usage,
-    };
-    Failure::new(
-        code,
-        anyhow::Error::new(error).context(format!("{} is not written", path.display())),
     )
 }

@@ -8,6 +8,7 @@ use thane_mil::data::Data;
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Function, Program, ValueId};
 use thane_mil::text::{Blobs, print};
+use thane_runtime::is_package;
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
@@ -110,12 +111,12 @@ fn open(args: &Args, app: &App) -> Result<(String, Program), Failure> {
     if is_named {
         source::expect(path, app)?;
     }
-    if model::is_package(path) || source::is_text(path) || path.join("model.mil").is_file() {
+    if is_package(path) || source::is_text(path) || path.join("model.mil").is_file() {
         let source = source::open(path).map_err(|e| Failure::new(Code::Usage, e))?;
         return Ok((args.model.clone(), source.package.program));
     }
     let opened = model::open(&args.model, &args.flags.options(false), app)?;
-    Ok((opened.name, opened.model.program))
+    Ok((opened.name, opened.program))
 }
 
 fn no_function(name: &str, program: &Program) -> Failure {

@@ -51,7 +51,7 @@ pub struct Args {
     effect: Vec<(String, bool)>,
     /// With ane: the relative error against f32 from which on a result counts as lost.
     #[arg(long, value_name = "X", default_value_t = ane::Options::default().tolerance,
-        value_parser = crate::cmd::diff::at_least_zero)]
+        value_parser = crate::tensors::at_least_zero)]
     tolerance: f64,
     /// Threads [default: the physical cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]

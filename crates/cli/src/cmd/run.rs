@@ -5,14 +5,16 @@ use std::mem::ManuallyDrop;
 
 use serde::Serialize;
 use thane_engine::generate::{Answer, Timings};
+use thane_runtime::Generator;
 
 use crate::app::App;
 use crate::chat;
 use crate::exit::{Code, Failure, Outcome};
+use crate::memory::peak_memory;
 use crate::model::{self, RunFlags};
 use crate::profile;
-use crate::sampling::{self, Recommended, Sampling};
-use crate::talk::{Talk, peak_memory};
+use crate::sampling::SamplingFlags;
+use crate::talk::Talk;
 
 /// Answer a prompt, or hold a conversation on a terminal.
 #[derive(Debug, clap::Args)]
@@ -34,7 +36,7 @@ pub struct Args {
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
     /// Tokens of an answer at most.
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value_t = Generator::MAX_TOKENS)]
     max_tokens: usize,
     /// End the answer before this text; can be given more than once.
     #[arg(long, value_name = "TEXT")]
@@ -47,7 +49,7 @@ pub struct Args {
     #[arg(long)]
     profile: bool,
     #[command(flatten)]
-    sampling: Sampling,
+    sampling: SamplingFlags,
     #[command(flatten)]
     flags: RunFlags,
 }
@@ -106,9 +108,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     } else {
         Some(prompt(args, app.output.is_json())?)
     };
-    // The process ends with them: the system takes their memory back at once, where to let go of
-    // each piece takes a tenth of the time of a short answer.
-    let opened = ManuallyDrop::new(model::open(
+    // The process ends with model and generator, and the system takes their memory back at once. To
+    // free each piece would take a tenth of the time of a short answer.
+    let model = ManuallyDrop::new(model::open(
         &args.model,
         &args.flags.program.options(false),
         app,
@@ -117,31 +119,31 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         profile: profile::wanted(args.profile),
         ..args.flags.clone()
     };
-    let choice = args
-        .sampling
-        .choice(Recommended::of(&opened)?, prompt.is_none());
-    let sampler = sampling::sampler(choice.options.clone())?;
-    let (language, session) = model::language_and_session(&opened, &flags, app)?;
+    let choice = args.sampling.choose(&model, prompt.is_none())?;
+    let backend = flags.backend(app);
+    let in_parallel = model::n_threads(flags.threads) > 1;
+    let mut generator = model.start(&backend, choice.options.clone(), in_parallel)?;
     app.output.clear();
-    let mut talk = ManuallyDrop::new(Talk::new(app, &flags, &opened, language, session, sampler));
-    talk.max_tokens = args.max_tokens;
-    talk.stop.clone_from(&args.stop);
-    talk.allows_special = args.allow_special_tokens;
+    generator.max_tokens = args.max_tokens;
+    generator.stop.clone_from(&args.stop);
+    generator.allow_special_tokens = args.allow_special_tokens;
+    generator.budget = app.budget.clone();
+    let mut talk = ManuallyDrop::new(Talk::new(app, &flags, &model, generator));
     if !args.raw {
         talk.use_template(args.system.as_deref())?;
     }
-    let cpu = model::cpu(flags.program.numerics, flags.threads, app);
+    let cpu = &backend.cpu;
     let Some(prompt) = prompt else {
         let history = (!args.no_history).then(|| app.hub.places.cache.join("history"));
-        let outcome = chat::converse(&mut talk, choice, history.as_deref());
-        profile::say(flags.profile.as_ref(), &cpu, &app.output);
+        let outcome = chat::converse(&mut talk, &choice, history.as_deref());
+        profile::say(flags.profile.as_ref(), cpu, &app.output);
         return outcome;
     };
     let (prompt_tokens, answer) = talk.once(prompt)?;
-    profile::say(flags.profile.as_ref(), &cpu, &app.output);
+    profile::say(flags.profile.as_ref(), cpu, &app.output);
     if app.output.is_json() {
         app.output
-            .json(&report(&opened.name, &prompt_tokens, &answer))?;
+            .json(&report(&model.name, &prompt_tokens, &answer))?;
     }
     talk.ended(&answer)
 }

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use thane_models::EncoderOptions;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{EncoderOptions, is_embedding_model};
+use thane_runtime::{Model, Origin, RuntimeError, Task as ModelTask};
 
 use crate::app::App;
 use crate::exit::Outcome;
-use crate::model::{self, ProgramFlags};
+use crate::model::ProgramFlags;
 use crate::output::{bytes, counted};
 use crate::screen::in_a_row;
-use thane_hub::ModelFiles;
 
 /// Show what a model is: architecture, parameters, quantisation, context, memory.
 #[derive(Debug, clap::Args)]
@@ -94,16 +94,17 @@ struct TensorRow<'a> {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let options = args.flags.options(false);
-    let files = app.hub.resolve(&args.model)?;
-    if model::is_package(&files.path) {
-        return Err(model::not_a_checkpoint(&files.path));
+    let opened = Model::open(&args.model, &app.hub, app.output.as_ref())?;
+    opened.checkpoint()?;
+    if opened.task()? == ModelTask::Embed {
+        return show_encoder(args, &opened, app);
     }
-    let checkpoint = model::checkpoint(&files)?;
-    if is_embedding_model(&checkpoint).map_err(|e| model::unusable(&files.path, e))? {
-        return show_encoder(args, &files, &checkpoint, app);
-    }
-    let opened = model::open_checkpoint(files, checkpoint, &options, app)?;
-    let (info, checkpoint) = (&opened.model.info, opened.checkpoint()?);
+    let opened = opened.language_model(&options, app.output.as_ref())?;
+    let Origin::Checkpoint(checkpoint) = &opened.origin else {
+        let path = opened.path;
+        return Err(RuntimeError::ExpectedCheckpoint { path }.into());
+    };
+    let info = &opened.info;
     let (quantisation, tensors) = stored(checkpoint);
     let weight_bytes: u64 = quantisation.values().map(|s| s.bytes).sum();
     let task = Task::Generate {
@@ -127,13 +128,15 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     print(&report, args, app)
 }
 
-fn show_encoder(args: &Args, files: &ModelFiles, checkpoint: &Checkpoint, app: &App) -> Outcome {
+fn show_encoder(args: &Args, model: &Model, app: &App) -> Outcome {
+    let checkpoint = model.checkpoint()?;
     let encoder = thane_models::build_encoder(checkpoint, &EncoderOptions::default());
-    let info = encoder.map_err(|e| model::unusable(&files.path, e))?.info;
+    let encoder = encoder.map_err(|e| RuntimeError::model(&model.path, e))?;
+    let info = encoder.info;
     let (quantisation, tensors) = stored(checkpoint);
     let report = Report {
-        model: &files.name,
-        path: &files.path,
+        model: &model.name,
+        path: &model.path,
         architecture: &info.architecture,
         layers: info.n_layers,
         vocabulary: info.vocab_size,

@@ -4,13 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use thane_engine::embed::similarity::Similarity;
-use thane_models::{EncoderOptions, Encoding};
+use thane_models::Encoding;
+use thane_runtime::{Bundle, EmbedOptions, Model, compare_goldens};
 
 use crate::app::App;
-use crate::embed::{encoder, golden, packages};
 use crate::exit::{Code, Failure, Outcome};
-use crate::model::NumericsFlag;
+use crate::model::{self, NumericsFlag};
 use crate::output::counted;
 use crate::source;
 
@@ -60,40 +59,31 @@ struct Row {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let usage =
-        |e: anyhow::Error| Failure::new(Code::Usage, e.context(args.bundle.display().to_string()));
     source::expect(&args.bundle, app)?;
     app.output.busy("comparing hashes");
-    let bundle = packages::open(&args.bundle).map_err(usage)?;
+    let bundle = Bundle::open(&args.bundle)?;
     if bundle.goldens.is_empty() {
         let error = anyhow::anyhow!(
-            "it holds no vectors of known texts; whole are {}",
+            "{}: it holds no vectors of known texts; whole are {}",
+            args.bundle.display(),
             counted(bundle.n_files, "file")
         );
-        return Err(usage(error).remedy(format!("thane check {}", args.bundle.display())));
+        return Err(Failure::new(Code::Usage, error)
+            .remedy(format!("thane check {}", args.bundle.display())));
     }
-    let run = encoder::Run {
-        numerics: args.numerics,
-        threads: args.threads,
-        batch_tokens: 1024,
-        max_length: None,
-        profile: None,
-    };
-    let name = args.bundle.display().to_string();
     let encoding = if bundle.facts.encoding == "chunks" {
         Encoding::Chunks
     } else {
         Encoding::Text
     };
-    let mut encoder = encoder::open(
-        &name,
-        &EncoderOptions {
-            encoding,
-            ..EncoderOptions::default()
-        },
-        &run,
-        app,
-    )?;
+    let options = EmbedOptions {
+        encoding,
+        ..EmbedOptions::default()
+    };
+    let backend = model::cpu(args.numerics, args.threads, app);
+    let name = args.bundle.display().to_string();
+    let model = Model::open(&name, &app.hub, app.output.as_ref())?;
+    let mut embedder = model.embedding_model(&options, &backend, app.output.as_ref())?;
     let mut report = Report {
         bundle: &args.bundle,
         hashed_files: bundle.n_files,
@@ -102,16 +92,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     };
     app.output
         .count("verifying", Some(bundle.goldens.len() as u64), 0);
-    let vectors = golden::vectors(&mut encoder, &bundle.goldens, encoding, || {
-        app.output.advance(1)
-    })
-    .map_err(usage)?;
-    for (golden, vector) in bundle.goldens.into_iter().zip(vectors) {
-        let cosine = if vector.len() == golden.vector.len() {
-            Similarity::Cosine.of(&vector, &golden.vector)
-        } else {
-            0.0
-        };
+    let cosines = compare_goldens(&mut embedder, &bundle.goldens, encoding, || {
+        app.output.advance(1);
+    })?;
+    for (golden, cosine) in bundle.goldens.into_iter().zip(cosines) {
         let passed = cosine >= args.cosine;
         report.passed &= passed;
         report.vectors.push(Row {

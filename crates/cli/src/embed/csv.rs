@@ -8,7 +8,7 @@ use csv::{ByteRecord, Reader, ReaderBuilder};
 use serde_json::Value;
 
 use super::meter::{BUFFER_BYTES, Meter, Metered, too_long};
-use super::rows::{Fields, MAX_ROW_BYTES, Row};
+use super::row::{Fields, MAX_ROW_BYTES, Row};
 
 /// The rows behind the header, each with the line that it begins on.
 pub fn rows<R: Read>(
@@ -240,7 +240,7 @@ mod tests {
     use thane_mil::budget::{Budget, OverBudget};
 
     use super::*;
-    use crate::embed::rows::Id;
+    use crate::embed::row::Id;
 
     /// The line, text and id of a row, or what is said of it.
     type Read = Result<(u64, String, Option<Value>), String>;

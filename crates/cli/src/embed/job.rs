@@ -7,13 +7,14 @@ use thane_engine::embed::output::{self, Format};
 use thane_engine::embed::{EmbedError, Watch};
 use thane_mil::budget::OverBudget;
 use thane_models::Encoding;
+use thane_runtime::{Embedder, TOKENIZER_BYTES, Tokens};
 
-use super::encoder::{Encoder, Tokens};
 use super::journal::{Counts, Stored, hex};
-use super::rows::{Row, Rows, Texts};
+use super::row::Row;
+use super::rows::{Rows, Texts};
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
-use crate::language::TOKENIZER_BYTES;
+use crate::runtime::embedding_remedy;
 
 /// Rows of a window at most: enough that rows of one length are found for a call.
 const WINDOW_ROWS: usize = 4096;
@@ -24,7 +25,7 @@ const WINDOW_TOKENS: usize = 1 << 17;
 /// What is to be done.
 pub struct Job<'a> {
     pub app: &'a App,
-    pub encoder: &'a mut Encoder,
+    pub embedder: &'a mut Embedder,
     pub texts: &'a Texts,
     /// What is made of each row.
     pub encoding: Encoding,
@@ -152,14 +153,14 @@ impl Job<'_> {
         while window.len() < WINDOW_ROWS && n_tokens < WINDOW_TOKENS {
             let Some(row) = reader.next()? else { break };
             let encoded = self.encode(row)?;
-            n_tokens += encoded.tokens.len();
+            n_tokens += encoded.tokens.n_tokens();
             window.push(encoded);
         }
         Ok(window)
     }
 
     fn encode(&self, row: Row) -> Result<Encoded, Failure> {
-        let max_tokens = self.encoder.max_tokens();
+        let max_tokens = self.embedder.max_tokens();
         let text_bytes: usize = row.texts.iter().map(String::len).sum();
         let what = || format!("the tokens of {}", self.texts.place(row.number));
         let _held = self
@@ -168,15 +169,15 @@ impl Job<'_> {
             .reserve(text_bytes.saturating_mul(TOKENIZER_BYTES), what)
             .map_err(usage)?;
         let done = match self.encoding {
-            Encoding::Chunks => self.encoder.chunks(&row.texts, self.truncate),
-            Encoding::Text | Encoding::Tokens => self.encoder.text(
+            Encoding::Chunks => self.embedder.tokenize_chunks(&row.texts, self.truncate),
+            Encoding::Text | Encoding::Tokens => self.embedder.tokenize(
                 &[self.prompt.as_str(), &row.texts.concat()].concat(),
                 self.truncate,
             ),
         };
         let (tokens, truncated) = done.map_err(|e| self.at(row.number, e))?;
         // Told here, so that nothing of the window is computed in vain.
-        match tokens.len() {
+        match tokens.n_tokens() {
             0 => Err(self.refused(row.number, EmbedError::Empty { index: 0 })),
             n if n > max_tokens => Err(self.refused(
                 row.number,
@@ -201,18 +202,10 @@ impl Job<'_> {
     }
 
     fn refused(&self, number: u64, error: EmbedError) -> Failure {
-        let remedy = match &error {
-            EmbedError::Empty { .. } => {
-                "a text that is not empty: this tokenizer puts nothing around one"
-            }
-            EmbedError::TooLong { .. } => {
-                "--truncate, which cuts it and counts it, or a shorter text"
-            }
-            EmbedError::TooManyChunks { .. } => "documents of fewer chunks",
-            EmbedError::NotFinite { .. } => "--numerics f32, which has a wider range",
-            _ => return Failure::new(Code::Usage, error),
-        };
-        self.at(number, error).remedy(remedy)
+        match embedding_remedy(&error) {
+            Some(remedy) => self.at(number, error).remedy(remedy),
+            None => Failure::new(Code::Usage, error),
+        }
     }
 
     /// The vectors of a window.
@@ -231,7 +224,7 @@ impl Job<'_> {
         let what = || format!("the vectors of {} texts", window.len());
         // As they are computed, as they are stored, and as they are written.
         let n_bytes = n_vectors
-            .saturating_mul(self.encoder.embedder.dim())
+            .saturating_mul(self.embedder.engine.dim())
             .saturating_mul(12);
         let _held = app.budget.reserve(n_bytes, what).map_err(usage)?;
         let vectors = self.vectors(window, &mut watch)?;
@@ -243,7 +236,7 @@ impl Job<'_> {
         };
         let mut rows = Vec::with_capacity(window.len());
         for (encoded, values) in window.iter().zip(vectors) {
-            counts.tokens += encoded.tokens.len() as u64;
+            counts.tokens += encoded.tokens.n_tokens() as u64;
             counts.truncated += u64::from(encoded.truncated);
             let vectors = self
                 .stored(values)
@@ -265,7 +258,7 @@ impl Job<'_> {
         match (tokens, self.encoding) {
             (_, Encoding::Text) => 1,
             // A chunk has a separator before it or behind it.
-            (tokens, _) => tokens.len() + 1,
+            (tokens, _) => tokens.n_tokens() + 1,
         }
     }
 
@@ -282,7 +275,7 @@ impl Job<'_> {
             };
             window.iter().map(text).collect()
         };
-        let embedder = &mut self.encoder.embedder;
+        let embedder = &mut self.embedder.engine;
         let dim = embedder.dim();
         let done = match self.encoding {
             Encoding::Text => embedder
@@ -310,7 +303,7 @@ impl Job<'_> {
             let Tokens::Chunks(document) = &encoded.tokens else {
                 continue;
             };
-            let rows = self.encoder.embedder.chunks(document);
+            let rows = self.embedder.engine.chunks(document);
             out.push(rows.map_err(|e| self.refused(encoded.number, e))?);
             (watch.progress)(1);
         }
@@ -321,9 +314,9 @@ impl Job<'_> {
     fn stored(&self, values: Vec<f32>) -> anyhow::Result<Vec<u8>> {
         let values = output::shorten(
             values,
-            self.encoder.info.dim,
+            self.embedder.info.dim,
             self.dim,
-            self.encoder.info.normalize,
+            self.embedder.info.normalize,
         );
         // 65,504 is the largest fp16; from 65,520 on numbers are rounded to infinity.
         let overflows =

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use thane_mil::budget::Budget;
 
-use super::rows::MAX_ROW_BYTES;
+use super::row::MAX_ROW_BYTES;
 use crate::exit::{Code, Failure};
 
 /// Bytes of a line of JSON at most.
@@ -61,7 +61,7 @@ impl Counts {
 /// A row that is done.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stored {
-    /// See [`super::rows::Row`].
+    /// See [`super::row::Row`].
     pub id: Option<Value>,
     /// The vectors, one behind the other.
     pub vectors: Vec<u8>,

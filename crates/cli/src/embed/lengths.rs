@@ -8,13 +8,12 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use thane_compile::plan::bucket::Histogram;
 use thane_mil::package::read_small;
+use thane_runtime::{TOKENIZER_BYTES, TextEncoder};
 
-use super::encoder::Words;
 use super::job::in_a_line;
 use super::rows::Texts;
 use crate::app::App;
 use crate::exit::{Code, Failure};
-use crate::language::TOKENIZER_BYTES;
 
 /// Keys that are listed before the rest is left to be found.
 const MOST_FAULTS: usize = 8;
@@ -30,7 +29,12 @@ pub struct Lengths {
 }
 
 /// Count the tokens of each text behind this prompt.
-pub fn of_texts(texts: &Texts, words: &Words, prompt: &str, app: &App) -> Result<Lengths, Failure> {
+pub fn of_texts(
+    texts: &Texts,
+    encoder: &TextEncoder,
+    prompt: &str,
+    app: &App,
+) -> Result<Lengths, Failure> {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, in_a_line(e));
     let n_rows = texts.check().map_err(usage)?;
     app.output.count("counting tokens", n_rows, 0);
@@ -43,9 +47,9 @@ pub fn of_texts(texts: &Texts, words: &Words, prompt: &str, app: &App) -> Result
             .budget
             .reserve(text.len().saturating_mul(TOKENIZER_BYTES), what);
         let _held = held.map_err(|e| usage(e.into()))?;
-        let ids = words
+        let ids = encoder
             .encode(&text)
-            .map_err(|e| usage(e.context(texts.place(row.number))))?;
+            .map_err(|e| usage(anyhow::Error::new(e).context(texts.place(row.number))))?;
         match ids.len() {
             0 => lengths.empty += 1,
             n => lengths.histogram.add(n, 1),

@@ -9,7 +9,7 @@ use serde_json::Value;
 use thane_mil::budget::OverBudget;
 
 use super::meter::{BUFFER_BYTES, Meter, Metered, too_long};
-use super::rows::{Fields, Id, MAX_ROW_BYTES, Row};
+use super::row::{Fields, Id, MAX_ROW_BYTES, Row};
 
 /// Lines with their numbers from 1, without what ends them.
 pub fn lines<R: Read>(

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use thane_mil::budget::{Budget, OverBudget, Reservation};
 
-use super::rows::MAX_ROW_BYTES;
+use super::row::MAX_ROW_BYTES;
 
 /// Bytes that readers take in advance: they belong to the rows behind.
 pub const BUFFER_BYTES: usize = 1 << 16;

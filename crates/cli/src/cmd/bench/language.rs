@@ -5,25 +5,26 @@ use std::time::Instant;
 use thane_engine::generate::GenerateError;
 use thane_engine::sample::likeliest;
 use thane_engine::sessions::Sessions;
+use thane_runtime::LanguageModel;
 
 use super::figure::Figure;
 use super::texts::ids;
 use super::{Bench, What, interrupted};
 use crate::exit::{Code, Failure, Outcome};
-use crate::model::{self, Opened, ProgramFlags, RunFlags};
-use crate::talk::peak_memory;
+use crate::memory::peak_memory;
+use crate::model::{self, ProgramFlags};
 
 impl Bench<'_> {
     /// Prefill and decode.
     pub fn language(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
-        let (opened, flags) = self.open()?;
-        let mut session = model::session(&opened, &flags, self.app)?;
+        let model = self.open()?;
+        let mut session = model.session(&self.backend())?;
         // Answers are greedy.
         session.want_greatest(Some(1));
         for length in self.prompts()? {
             let rates = self.rounds(&mut || {
                 session.reset();
-                let prompt = ids(length, opened.model.info.vocab_size, 1);
+                let prompt = ids(length, model.info.vocab_size, 1);
                 let start = Instant::now();
                 let logits = session
                     .feed(&prompt, &|| self.app.interrupt.is_set())
@@ -42,7 +43,7 @@ impl Bench<'_> {
                 Ok(f64::from(self.args.tokens) / start.elapsed().as_secs_f64())
             })?;
             let answer = (self.args.what == What::Decode).then_some(self.args.tokens);
-            let figure = self.figure(&opened.name, [length, length], rates, "tokens/s");
+            let figure = self.figure(&model.name, [length, length], rates, "tokens/s");
             self.say(
                 Figure {
                     answer_tokens: answer,
@@ -57,16 +58,16 @@ impl Bench<'_> {
 
     /// Many sequences at once: the tokens of all answers.
     pub fn batch(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
-        let (opened, flags) = self.open()?;
+        let model = self.open()?;
         for length in self.prompts()? {
             for batch in self.batches(&[8, 32]) {
-                let mut sessions = model::sessions(&opened, &flags, usize::from(batch), self.app)?;
-                let vocab_size = opened.model.info.vocab_size;
+                let mut sessions = model.sessions(&self.backend(), usize::from(batch))?;
+                let vocab_size = model.info.vocab_size;
                 let prompts: Vec<Vec<u32>> = (0..u64::from(batch))
                     .map(|i| ids(length, vocab_size, 7 + i))
                     .collect();
                 let rates = self.rounds(&mut || self.answers(&mut sessions, &prompts))?;
-                let figure = self.figure(&opened.name, [length, length], rates, "tokens/s");
+                let figure = self.figure(&model.name, [length, length], rates, "tokens/s");
                 let (answer, memory) = (Some(self.args.tokens), peak_memory());
                 self.say(
                     Figure {
@@ -113,17 +114,12 @@ impl Bench<'_> {
         Ok(prompts.len() as f64 * f64::from(self.args.tokens) / start.elapsed().as_secs_f64())
     }
 
-    fn open(&self) -> Result<(Opened, RunFlags), Failure> {
-        let flags = RunFlags {
-            program: ProgramFlags {
-                context: self.context()?,
-                numerics: self.args.numerics,
-            },
-            threads: Some(self.threads),
-            profile: self.profile.clone(),
+    fn open(&self) -> Result<LanguageModel, Failure> {
+        let flags = ProgramFlags {
+            context: self.context()?,
+            numerics: self.args.numerics,
         };
-        let opened = model::open(&self.args.model, &flags.program.options(false), self.app)?;
-        Ok((opened, flags))
+        model::open(&self.args.model, &flags.options(false), self.app)
     }
 
     /// What the longest prompt and its answer need.

@@ -14,7 +14,7 @@ use thane_cpu::Profile;
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
-use crate::model::{self, NumericsFlag};
+use crate::model::{self, NumericsFlag, Processor};
 use crate::profile;
 
 /// Measure how fast a model is on this machine, a JSON line for each figure.
@@ -133,6 +133,13 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 }
 
 impl<'a> Bench<'a> {
+    fn backend(&self) -> Processor {
+        Processor {
+            cpu: model::cpu(self.args.numerics, Some(self.threads), self.app),
+            profile: self.profile.clone(),
+        }
+    }
+
     fn lengths(&self) -> Vec<Length> {
         let usual = match self.args.what {
             What::Prefill => Length(512, 512),
@@ -226,8 +233,7 @@ impl<'a> Bench<'a> {
         }
         figures.push(value);
         if !matches!(self.args.what, What::Cold | What::Convert) {
-            let cpu = model::cpu(self.args.numerics, Some(self.threads), self.app);
-            profile::say(self.profile.as_ref(), &cpu, &self.app.output);
+            profile::say(self.profile.as_ref(), &self.backend().cpu, &self.app.output);
         }
         Ok(())
     }

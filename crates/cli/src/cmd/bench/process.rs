@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::figure::Figure;
 use super::{Bench, interrupted};
 use crate::exit::{Code, Failure, Outcome};
-use crate::talk::peak_memory_of;
+use crate::memory::peak_memory_of;
 
 /// What a process took.
 #[derive(Clone, Copy)]

@@ -21,7 +21,7 @@ use thane_mil::budget::{Budget, OverBudget, Reservation};
 use super::pages::{BATCH_LEN, Pages, is_known};
 use super::thrift::Compact;
 use crate::embed::meter::too_long;
-use crate::embed::rows::{Fields, MAX_ROW_BYTES, Row};
+use crate::embed::row::{Fields, MAX_ROW_BYTES, Row};
 
 /// Bytes in memory of a struct of the metadata, and more.
 const STRUCT_BYTES: usize = 1024;

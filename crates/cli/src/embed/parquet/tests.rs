@@ -7,7 +7,8 @@ use serde_json::Value;
 use thane_mil::budget::{Budget, OverBudget};
 
 use super::pages::unpack;
-use crate::embed::rows::{Fields, Id, Source, Texts};
+use crate::embed::row::{Fields, Id};
+use crate::embed::rows::{Source, Texts};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/embed/texts")

@@ -17,7 +17,7 @@ use serde_json::Value;
 use thane_engine::embed::output::Format;
 use thane_mil::types::DType;
 
-use crate::embed::files::Table;
+use crate::embed::table::Table;
 
 /// Elements of a row group at most: they are held at once.
 const GROUP_LEN: usize = 1 << 22;
