@@ -16,10 +16,12 @@ use crate::exit::Failure;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub struct ProgramFlags {
-    /// Context length: tokens of prompt and answer together [default: the model's, 8192 at most].
+    /// Context length in tokens [default: the model's, at most 8192].
+    ///
+    /// Prompt and answer together have at most so many tokens.
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,
-    /// Numerics to compute with.
+    /// Numerics to use.
     ///
     /// fast multiplies quantized weights without dequantizing them and has an fp16 KV cache. int8
     /// also quantizes float weights. f32 is the reference. ane rounds to fp16 after each op and

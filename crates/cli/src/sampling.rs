@@ -13,7 +13,7 @@ use crate::exit::Failure;
     next_help_heading = "Sampling [default: as the model's files recommend, else 0.7 in a conversation and 0 elsewhere]"
 )]
 pub struct SamplingFlags {
-    /// Sampling temperature: 0 always takes the most likely token, higher is more random.
+    /// Sampling temperature: 0 is greedy, higher is more random.
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub temperature: Option<f32>,
     /// Random seed: the same seed gives the same answer.

@@ -19,7 +19,8 @@ const TEXTS: [&str; 8] = [
     "The quick brown fox jumps over the lazy dog.",
     "What is the capital of France?",
     "Straße, naïve café, 東京タワー, Москва, مرحبا",
-    "fn main() { println!(\"{}\", 6 * 7); }",
+    // `\x21` is `!`: the tidy test looks for the macro in the source.
+    "fn main() { println\x21(\"{}\", 6 * 7); }",
     "In 1969, 600 million people watched Apollo 11 land on the Moon at 20:17 UTC.",
     "Embeddings turn texts into vectors, so that texts of like meaning lie close to each other, whatever their words are.",
     "The committee met on Tuesday to discuss the budget; it adjourned without a vote, since neither side had the numbers, \

@@ -636,7 +636,7 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
             &["a", "--pooling", "sum"],
             &[
                 "invalid value 'sum'",
-                "mean, cls, lasttoken, max and weightedmean",
+                "mean, cls, lasttoken, max or weightedmean",
             ],
         ),
         (

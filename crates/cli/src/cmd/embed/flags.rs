@@ -24,7 +24,9 @@ pub struct Args {
     /// The texts [default: the lines of stdin].
     #[arg(conflicts_with = "file")]
     pub texts: Vec<String>,
-    /// Read texts from a file: lines of .txt, rows of .jsonl, .csv, .tsv or .parquet.
+    /// Read texts from a .txt, .jsonl, .csv, .tsv or .parquet file.
+    ///
+    /// A .txt file has a text per line, the others a text per row.
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Field or column that has the text [default: text]; with it, stdin has JSON lines.
@@ -53,7 +55,7 @@ pub struct Args {
     /// Most tokens of a batch, padding included.
     #[arg(long, value_name = "N", default_value_t = EmbedOptions::BATCH_TOKENS)]
     pub batch_tokens: usize,
-    /// Numerics to compute with.
+    /// Numerics to use.
     ///
     /// fast multiplies quantized weights without dequantizing them, int8 also quantizes float
     /// weights, f32 is the reference, and ane rounds like the Apple Neural Engine.
@@ -68,7 +70,7 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Vectors")]
 pub struct Vectors {
-    /// Element type: float, float16, int8, binary or ubinary [default: the model's].
+    /// Element type: float, float16, int8, binary, ubinary [default: the model's].
     ///
     /// The default is int8 for models that were trained for it, else float.
     #[arg(long, value_name = "FORMAT", hide_possible_values = true, value_parser = ["float", "float16", "int8", "binary", "ubinary"])]
