@@ -45,7 +45,7 @@ pub struct Global {
     #[arg(long, global = true, env = "THANE_TIMEOUT", value_name = "SECONDS", default_value_t = 30,
         value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub timeout: u32,
-    /// More named models, from a JSON file (docs/catalogue.md).
+    /// More named models, from a JSON file (docs/catalog.md).
     #[arg(long, global = true, env = "THANE_CATALOGUE", value_name = "FILE")]
     pub catalogue: Option<PathBuf>,
     /// Instructions to compute with: portable, avx2, avx512 or neon.
