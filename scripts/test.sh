@@ -15,12 +15,20 @@ trap 'rm -rf "$logs"' EXIT
 export CARGO_INCREMENTAL=0
 # coremltools draws a progress bar for each of thousands of packages.
 export TQDM_DISABLE=1
+# Sets `cpu` to the processor seconds of all children so far: what a step costs on a busy machine.
+cpu_seconds() {
+    times >"$logs/times" # not in a subshell, which has no children
+    cpu=$(awk 'NR == 2 { split($1, u, /[ms]/); split($2, s, /[ms]/); printf "%d", u[1] * 60 + u[2] + s[1] * 60 + s[2] }' "$logs/times")
+}
 step() { # name, command..
-    local name=$1 start=$SECONDS log=$logs/${1//\//-}
+    local name=$1 start=$SECONDS cpu before log=$logs/${1//\//-}
+    cpu_seconds
+    before=$cpu
     shift
     echo "== $name"
     if "$@" 2>&1 | tee "$log"; then
-        echo "== $name: ok, $((SECONDS - start)) s"
+        cpu_seconds
+        echo "== $name: ok, $((SECONDS - start)) s, $((cpu - before)) processor seconds"
     else
         echo "== $name: FAILED, $((SECONDS - start)) s"
         failed+=("$name")
