@@ -7,6 +7,7 @@
 #![deny(missing_docs)]
 
 pub mod embed;
+mod error;
 pub mod fixed;
 pub mod generate;
 pub mod sample;

@@ -6,8 +6,8 @@ use thane_mil::backend::Instance;
 use thane_mil::literal::f16_to_f32;
 use thane_mil::types::DType;
 
+use crate::error::GenerateError;
 use crate::fixed::{Call, Fixed};
-use crate::generate::GenerateError;
 
 /// What the cache of an instance holds, and what it can hold.
 #[derive(Debug)]

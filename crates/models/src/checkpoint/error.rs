@@ -1,15 +1,12 @@
 //! What can be wrong with a checkpoint as a whole, with the file that is at fault.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use super::config::ConfigError;
-use super::folder::{self, IndexFault};
 use super::gguf::GgufError;
 use super::safetensors::SafetensorsError;
-
-/// Remedy for a file whose bytes contradict one another.
-pub(super) const DAMAGED: &str = "the file is truncated or damaged, fetch it again";
 
 /// Why a checkpoint could not be opened; the message names file, place and remedy.
 #[derive(Debug, thiserror::Error)]
@@ -55,11 +52,82 @@ pub enum CheckpointError {
         fault: ConfigError,
     },
     /// The index and its shards disagree; all disagreements are listed.
-    #[error("{}: the index and its shards disagree: {}", path.display(), folder::list_faults(faults))]
+    #[error("{}: the index and its shards disagree: {}", path.display(), list_faults(faults))]
     Index {
         /// The index file.
         path: PathBuf,
         /// Every disagreement found.
         faults: Vec<IndexFault>,
     },
+}
+
+/// One disagreement between an index and its shards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IndexFault {
+    /// The index names a file that leaves the folder.
+    Escapes {
+        /// The file as named.
+        shard: String,
+    },
+    /// A shard is not on disk.
+    MissingShard {
+        /// The file as named.
+        shard: String,
+    },
+    /// The index places a tensor in a shard that does not have it.
+    MissingTensor {
+        /// The tensor.
+        tensor: String,
+        /// The shard that should have it.
+        shard: String,
+    },
+    /// A tensor is in two shards.
+    Repeated {
+        /// The tensor.
+        tensor: String,
+        /// One shard.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// A shard has a tensor that the index does not list.
+    Unlisted {
+        /// The tensor.
+        tensor: String,
+        /// The shard that has it.
+        shard: String,
+    },
+}
+
+impl fmt::Display for IndexFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Escapes { shard } => write!(f, "shard {shard:?} is not a path within the folder"),
+            Self::MissingShard { shard } => write!(f, "shard {shard:?} is not on disk, fetch it"),
+            Self::MissingTensor { tensor, shard } => {
+                write!(f, "tensor {tensor:?} is not in {shard:?}")
+            }
+            Self::Repeated {
+                tensor,
+                first,
+                second,
+            } => {
+                write!(
+                    f,
+                    "tensor {tensor:?} is both in {first:?} and in {second:?}"
+                )
+            }
+            Self::Unlisted { tensor, shard } => {
+                write!(f, "tensor {tensor:?} in {shard:?} is not listed")
+            }
+        }
+    }
+}
+
+fn list_faults(faults: &[IndexFault]) -> String {
+    faults
+        .iter()
+        .map(IndexFault::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
 }

@@ -2,15 +2,15 @@
 //! tokenizer files beside.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Component, Path, PathBuf};
-use std::{fmt, fs};
 
 use serde::Deserialize;
 use serde_json::Value;
 use thane_mil::data::Bytes;
 
 use super::config::{self, Config, ConfigError};
-use super::error::CheckpointError;
+use super::error::{CheckpointError, IndexFault};
 use super::json::{self, UniqueMap};
 use super::{Checkpoint, Source, Tensors, map, safetensors};
 
@@ -60,77 +60,6 @@ impl HuggingFace {
             }),
         }
     }
-}
-
-/// One disagreement between an index and its shards.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum IndexFault {
-    /// The index names a file that leaves the folder.
-    Escapes {
-        /// The file as named.
-        shard: String,
-    },
-    /// A shard is not on disk.
-    MissingShard {
-        /// The file as named.
-        shard: String,
-    },
-    /// The index places a tensor in a shard that does not have it.
-    MissingTensor {
-        /// The tensor.
-        tensor: String,
-        /// The shard that should have it.
-        shard: String,
-    },
-    /// A tensor is in two shards.
-    Repeated {
-        /// The tensor.
-        tensor: String,
-        /// One shard.
-        first: String,
-        /// The other.
-        second: String,
-    },
-    /// A shard has a tensor that the index does not list.
-    Unlisted {
-        /// The tensor.
-        tensor: String,
-        /// The shard that has it.
-        shard: String,
-    },
-}
-
-impl fmt::Display for IndexFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Escapes { shard } => write!(f, "shard {shard:?} is not a path within the folder"),
-            Self::MissingShard { shard } => write!(f, "shard {shard:?} is not on disk, fetch it"),
-            Self::MissingTensor { tensor, shard } => {
-                write!(f, "tensor {tensor:?} is not in {shard:?}")
-            }
-            Self::Repeated {
-                tensor,
-                first,
-                second,
-            } => {
-                write!(
-                    f,
-                    "tensor {tensor:?} is both in {first:?} and in {second:?}"
-                )
-            }
-            Self::Unlisted { tensor, shard } => {
-                write!(f, "tensor {tensor:?} in {shard:?} is not listed")
-            }
-        }
-    }
-}
-
-pub(super) fn list_faults(faults: &[IndexFault]) -> String {
-    faults
-        .iter()
-        .map(IndexFault::to_string)
-        .collect::<Vec<_>>()
-        .join("; ")
 }
 
 /// Opens a folder. Like transformers, takes `model.safetensors` before an index when a folder has

@@ -80,7 +80,7 @@ fn looks_like_safetensors(head: &[u8]) -> bool {
         return false;
     };
     rest.starts_with(b"{")
-        && (2..=super::safetensors::MAX_HEADER_LEN).contains(&u64::from_le_bytes(*len))
+        && (2..=super::limits::MAX_HEADER_LEN).contains(&u64::from_le_bytes(*len))
 }
 
 fn starts_with_ignoring_case(text: &[u8], prefix: &[u8]) -> bool {

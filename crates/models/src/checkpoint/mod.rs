@@ -13,6 +13,7 @@ mod error;
 mod folder;
 pub mod gguf;
 mod json;
+mod limits;
 mod magic;
 mod map;
 mod rope;
@@ -27,8 +28,8 @@ use std::path::{Path, PathBuf};
 use thane_mil::data::Bytes;
 
 pub use config::{Config, ConfigError};
-pub use error::CheckpointError;
-pub use folder::{HuggingFace, IndexFault};
+pub use error::{CheckpointError, IndexFault};
+pub use folder::HuggingFace;
 pub use gguf::{Gguf, GgufError, MetadataError};
 pub use rope::{Rope, RopeConfig, RopeScaling};
 pub use safetensors::SafetensorsError;

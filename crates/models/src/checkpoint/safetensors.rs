@@ -12,13 +12,11 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use thane_mil::data::Bytes;
 
-use super::error::DAMAGED;
 use super::json::{self, UniqueMap};
+use super::limits::DAMAGED;
+pub use super::limits::MAX_HEADER_LEN;
 use super::tensor::{self, RefusedTensor, Tensor, TensorType};
 use super::{Tensors, magic};
-
-/// Longest header, as in the reference implementation.
-pub const MAX_HEADER_LEN: u64 = 100_000_000;
 
 /// Bytes before the header.
 const LENGTH_BYTES: usize = 8;

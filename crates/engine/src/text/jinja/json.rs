@@ -2,7 +2,8 @@
 
 use super::meter::{Error, Result};
 use super::print;
-use super::value::{Text, Value};
+use super::text::Text;
+use super::value::Value;
 
 /// How JSON is laid out.
 pub(super) struct Layout {

@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use super::args::Args;
 use super::meter::{Error, Meter, Result};
-use super::value::{List, Text, Value};
+use super::text::Text;
+use super::value::{List, Value};
 
 /// All values that an iteration gives: items of a list, keys of a dict, characters of a string.
 pub(super) fn values(value: &Value, meter: &Rc<Meter>) -> Result<Vec<Value>> {

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use super::args::Args;
 use super::lists;
 use super::meter::{Error, Meter, Result};
-use super::ops;
 use super::strings::{self, Ends};
-use super::value::{Text, Value};
+use super::text::Text;
+use super::value::{Value, equal};
 
 const OF_STRINGS: &[&str] = &[
     "capitalize",
@@ -74,7 +74,7 @@ pub(super) fn call(value: &Value, name: &str, mut args: Args, meter: &Rc<Meter>)
                 let wanted = args.need(name, "value")?;
                 let mut places = Vec::new();
                 for (idx, found) in list.values().iter().enumerate() {
-                    if ops::equal(found, &wanted, meter)? {
+                    if equal(found, &wanted, meter)? {
                         places.push(idx);
                     }
                 }

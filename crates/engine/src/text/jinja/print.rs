@@ -1,7 +1,8 @@
 //! Python's `str` and `repr`.
 
 use super::meter::Result;
-use super::value::{Text, Value};
+use super::text::Text;
+use super::value::Value;
 
 /// Appends what `{{ value }}` prints.
 pub(super) fn display(value: &Value, out: &mut Text) -> Result<()> {

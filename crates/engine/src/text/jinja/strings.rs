@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use super::lists::part;
 use super::meter::{Meter, Result};
-use super::value::{List, Text, Value};
+use super::text::Text;
+use super::value::{List, Value};
 
 /// Which ends are trimmed.
 #[derive(Clone, Copy, PartialEq)]

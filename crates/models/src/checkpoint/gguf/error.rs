@@ -1,9 +1,7 @@
 //! What can be wrong with a GGUF file, or with a key that a family asks for.
 
-use crate::checkpoint::error::DAMAGED;
+use crate::checkpoint::limits::{DAMAGED, MAX_ARRAY_DEPTH};
 use crate::checkpoint::tensor::{self, RefusedTensor};
-
-use super::value::MAX_DEPTH;
 
 /// Why a GGUF file is refused. Offsets count bytes from the start of the file.
 #[derive(Debug, PartialEq, thiserror::Error)]
@@ -50,7 +48,9 @@ pub enum GgufError {
         "key {key:?} has the byte {byte} as a bool at offset {at}, bools are 0 or 1: {DAMAGED}"
     )]
     Bool { key: String, byte: u8, at: u64 },
-    #[error("key {key:?} nests arrays deeper than {MAX_DEPTH} levels at offset {at}: {DAMAGED}")]
+    #[error(
+        "key {key:?} nests arrays deeper than {MAX_ARRAY_DEPTH} levels at offset {at}: {DAMAGED}"
+    )]
     Depth { key: String, at: u64 },
     #[error("key {key:?} comes a second time at offset {at}: convert the model again")]
     DuplicateKey { key: String, at: u64 },

@@ -5,9 +5,7 @@ use thane_mil::data::Bytes;
 
 use super::cursor::{Cursor, Place};
 use super::error::GgufError;
-
-/// Deepest nesting of arrays; no known file nests at all.
-pub(super) const MAX_DEPTH: usize = 4;
+use crate::checkpoint::limits::MAX_ARRAY_DEPTH;
 
 /// A metadata value.
 #[derive(Debug, Clone)]
@@ -290,7 +288,7 @@ fn read_value(
 
 /// Walks an array, checking all of it and keeping where it lies.
 fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array, GgufError> {
-    if depth >= MAX_DEPTH {
+    if depth >= MAX_ARRAY_DEPTH {
         return Err(GgufError::Depth {
             key: key.into(),
             at: cursor.at(),

@@ -2,11 +2,11 @@
 
 use super::args::Args;
 use super::ast::CompareOp;
-use super::eval::Run;
+use super::interpreter::Run;
 use super::meter::{Error, Result};
 use super::ops;
-use super::value::Value;
-use super::{filters, methods};
+use super::value::{Value, equal};
+use super::{methods, names};
 
 /// Whether the test of this name holds.
 pub(super) fn holds(run: &mut Run, name: &str, value: &Value, mut args: Args) -> Result<bool> {
@@ -28,7 +28,7 @@ pub(super) fn holds(run: &mut Run, name: &str, value: &Value, mut args: Args) ->
         (_, "sameas") => {
             let other = args.need(name, "other")?;
             // Of what Python has one of each, and numbers, which are the same where they are equal.
-            value.type_name() == other.type_name() && ops::equal(value, &other, &run.meter)?
+            value.type_name() == other.type_name() && equal(value, &other, &run.meter)?
         }
         (_, "divisibleby") => {
             let by = args.int(name, "num")?;
@@ -50,8 +50,8 @@ pub(super) fn holds(run: &mut Run, name: &str, value: &Value, mut args: Args) ->
                 )));
             }
         },
-        (_, "filter") => filters::is_known(value.as_text(name)?.as_str()),
-        (_, "test") => is_known(value.as_text(name)?.as_str()),
+        (_, "filter") => names::is_filter(value.as_text(name)?.as_str()),
+        (_, "test") => names::is_test(value.as_text(name)?.as_str()),
         (_, "lower" | "upper") => {
             let text = value.as_text(name)?.as_str().to_owned();
             run.meter.spend_bytes(text.len())?;
@@ -66,50 +66,6 @@ pub(super) fn holds(run: &mut Run, name: &str, value: &Value, mut args: Args) ->
     };
     args.finish(name)?;
     Ok(is)
-}
-
-const BY_TYPE: &[&str] = &[
-    "boolean",
-    "callable",
-    "defined",
-    "escaped",
-    "false",
-    "float",
-    "integer",
-    "iterable",
-    "mapping",
-    "none",
-    "number",
-    "sequence",
-    "string",
-    "true",
-    "undefined",
-];
-const OTHERS: &[&str] = &[
-    "!=",
-    "==",
-    "divisibleby",
-    "eq",
-    "equalto",
-    "even",
-    "filter",
-    "ge",
-    "greaterthan",
-    "gt",
-    "in",
-    "le",
-    "lessthan",
-    "lower",
-    "lt",
-    "ne",
-    "odd",
-    "sameas",
-    "test",
-    "upper",
-];
-
-fn is_known(name: &str) -> bool {
-    BY_TYPE.contains(&name) || OTHERS.contains(&name)
 }
 
 fn of_type(name: &str, value: &Value) -> Result<bool> {
