@@ -5,9 +5,8 @@
 
 use thane_mil::program::{Function, ValueId};
 
-use super::{
-    Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, bounded, head_dim_of, layers, positive,
-};
+use super::keys::{bounded, head_dim_of, layers, positive};
+use super::{Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family};
 use crate::checkpoint::Config;
 use crate::error::ModelError;
 use crate::graph::{Graph, Made};

@@ -6,10 +6,10 @@
 
 use thane_mil::program::{Function, ValueId};
 
+use super::keys::{HARMLESS, bounded, check_heads, layers, masks, positive};
 use super::llama::{gguf_scaling, vocab_size};
 use super::{
-    Decoder, Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, HARMLESS, Lowering, Read,
-    Sizes, bounded, check_heads, layers, masks, positive,
+    Decoder, Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, Lowering, Read, Sizes,
 };
 use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
@@ -272,22 +272,12 @@ fn read(c: &Config) -> Result<Gemma3, ModelError> {
 
 fn read_text(c: &Config, is_part: bool) -> Result<Gemma3, ModelError> {
     refuse_softcaps(c)?;
+    check_activation(c)?;
     let sight = if c.bool_or("use_bidirectional_attention", false)? {
         Sight::All
     } else {
         Sight::Backwards
     };
-    let act = c
-        .opt_str("hidden_activation")?
-        .or(c.opt_str("hidden_act")?)
-        .unwrap_or("gelu_pytorch_tanh");
-    if act != "gelu_pytorch_tanh" {
-        return Err(ModelError::unsupported(
-            "hidden_activation",
-            act,
-            "gelu_pytorch_tanh is known",
-        ));
-    }
     let size = |key: &str| -> Result<usize, ModelError> {
         let default = PART_DEFAULTS
             .iter()
@@ -360,10 +350,35 @@ fn read_text(c: &Config, is_part: bool) -> Result<Gemma3, ModelError> {
     Ok(model)
 }
 
+fn check_activation(c: &Config) -> Result<(), ModelError> {
+    let act = c
+        .opt_str("hidden_activation")?
+        .or(c.opt_str("hidden_act")?)
+        .unwrap_or("gelu_pytorch_tanh");
+    if act != "gelu_pytorch_tanh" {
+        return Err(ModelError::unsupported(
+            "hidden_activation",
+            act,
+            "gelu_pytorch_tanh is known",
+        ));
+    }
+    Ok(())
+}
+
 fn refuse_softcaps(c: &Config) -> Result<(), ModelError> {
     for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
         if let Some(cap) = c.opt_f64(key)? {
             return Err(ModelError::unsupported(key, cap, "Gemma 3 has none"));
+        }
+    }
+    Ok(())
+}
+
+fn refuse_gguf_softcaps(gguf: &Gguf) -> Result<(), ModelError> {
+    for name in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        let key = format!("gemma3.{name}");
+        if let Some(cap) = gguf.opt_f32(&key)? {
+            return Err(ModelError::unsupported(&key, cap, "Gemma 3 has none"));
         }
     }
     Ok(())
@@ -411,11 +426,7 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
     let size = |name: &str| -> Result<usize, ModelError> {
         bounded(&key(name), gguf.u32(&key(name))? as usize)
     };
-    for name in ["attn_logit_softcapping", "final_logit_softcapping"] {
-        if let Some(cap) = gguf.opt_f32(&key(name))? {
-            return Err(ModelError::unsupported(&key(name), cap, "Gemma 3 has none"));
-        }
-    }
+    refuse_gguf_softcaps(gguf)?;
     let (hidden, n_heads) = (size("embedding_length")?, size("attention.head_count")?);
     let n_layers = layers(&key("block_count"), gguf.u32(&key("block_count"))? as usize)?;
     let head_dim = size("attention.key_length")?;

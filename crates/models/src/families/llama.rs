@@ -6,10 +6,8 @@
 
 use thane_mil::program::{Function, ValueId};
 
-use super::{
-    Decoder, Encoder, EncoderPlan, EncoderSizes, Family, Lowering, Read, Sizes, bounded,
-    check_heads, head_dim_of, layers, positive,
-};
+use super::keys::{bounded, check_heads, head_dim_of, layers, positive};
+use super::{Decoder, Encoder, EncoderPlan, EncoderSizes, Family, Lowering, Read, Sizes};
 use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::graph::{Graph, Made};

@@ -6,10 +6,8 @@
 
 use thane_mil::program::{Function, ValueId};
 
-use super::{
-    Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, bounded, check_heads, head_dim_of,
-    layers, masks, positive,
-};
+use super::keys::{bounded, check_heads, head_dim_of, layers, masks, positive};
+use super::{Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family};
 use crate::checkpoint::{Config, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::graph::{Graph, Made};
@@ -171,32 +169,7 @@ impl ModernBert {
 }
 
 fn from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
-    c.acknowledge(&[
-        "attention_dropout",
-        "classifier_activation",
-        "classifier_bias",
-        "classifier_dropout",
-        "classifier_pooling",
-        "cls_token_id",
-        "decoder_bias",
-        "deterministic_flash_attn",
-        "embedding_dropout",
-        "gradient_checkpointing",
-        "initializer_cutoff_factor",
-        "mlp_dropout",
-        "position_embedding_type",
-        "reference_compile",
-        "repad_logits_with_grad",
-        "sep_token_id",
-        "sparse_pred_ignore_index",
-        "sparse_prediction",
-        "layer_norm_eps",
-        "tie_word_embeddings",
-    ]);
-    // Heads of training.
-    for module in ["head", "decoder", "classifier"] {
-        w.ignore_module(module);
-    }
+    ignore_training(c, w);
     let activation = match c.opt_str("hidden_activation")?.unwrap_or("gelu") {
         "gelu" => Activation::GeluErf,
         other => {
@@ -258,6 +231,36 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
         )?,
     };
     Ok(Box::new(model))
+}
+
+/// Keys and modules of training, which say nothing of the encoder.
+fn ignore_training(c: &Config, w: &Weights<'_>) {
+    c.acknowledge(&[
+        "attention_dropout",
+        "classifier_activation",
+        "classifier_bias",
+        "classifier_dropout",
+        "classifier_pooling",
+        "cls_token_id",
+        "decoder_bias",
+        "deterministic_flash_attn",
+        "embedding_dropout",
+        "gradient_checkpointing",
+        "initializer_cutoff_factor",
+        "mlp_dropout",
+        "position_embedding_type",
+        "reference_compile",
+        "repad_logits_with_grad",
+        "sep_token_id",
+        "sparse_pred_ignore_index",
+        "sparse_prediction",
+        "layer_norm_eps",
+        "tie_word_embeddings",
+    ]);
+    // Heads of training.
+    for module in ["head", "decoder", "classifier"] {
+        w.ignore_module(module);
+    }
 }
 
 /// The rotary embeddings of the layers that see everything, and of those that see a window.

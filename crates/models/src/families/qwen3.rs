@@ -3,8 +3,9 @@
 //!
 //! Llama with a norm of each query and key head before rotation.
 
+use super::keys::{bounded, check_heads, layers, masks, positive};
 use super::llama::Llama;
-use super::{EncoderRead, Family, Read, bounded, check_heads, layers, masks, positive};
+use super::{EncoderRead, Family, Read};
 use crate::checkpoint::{Config, Rope};
 use crate::error::ModelError;
 use crate::layers::attention::Attention;
