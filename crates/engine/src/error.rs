@@ -15,7 +15,8 @@ pub enum GenerateError {
     Sample(#[from] SampleError),
     /// The prompt does not fit.
     #[error(
-        "the prompt has {prompt} tokens, the context holds {context}, and one must be left for the answer"
+        "the prompt has {prompt} tokens, the context holds {context}, and one must be left for \
+         the answer"
     )]
     PromptTooLong {
         /// Tokens of the prompt.

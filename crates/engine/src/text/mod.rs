@@ -30,7 +30,8 @@ pub use vocab::Vocab;
 pub enum TextError {
     /// The file names a kind of tokenizer that is not implemented.
     #[error(
-        "tokenizer kind '{0}' is not supported (supported: 'gpt2' byte-level BPE, 'llama' SentencePiece BPE)"
+        "tokenizer kind '{0}' is not supported (supported: 'gpt2' byte-level BPE, 'llama' \
+         SentencePiece BPE)"
     )]
     UnknownModel(String),
     /// The file names a pre-tokenizer whose splitting rule is not known.

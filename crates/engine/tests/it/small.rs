@@ -391,7 +391,8 @@ fn a_sentencepiece_vocabulary_that_does_not_fit_is_refused() {
         ),
         (
             |v| v.model = "bert".into(),
-            "tokenizer kind 'bert' is not supported (supported: 'gpt2' byte-level BPE, 'llama' SentencePiece BPE)",
+            "tokenizer kind 'bert' is not supported (supported: 'gpt2' byte-level BPE, 'llama' \
+             SentencePiece BPE)",
         ),
         (|v| v.scores = None, "the vocabulary has no scores"),
         (
@@ -423,7 +424,8 @@ fn a_sentencepiece_vocabulary_that_does_not_fit_is_refused() {
         ),
         (
             |v| v.remove_extra_whitespaces = Some(true),
-            "'tokenizer.ggml.remove_extra_whitespaces' is set, which is not supported for this kind of tokenizer",
+            "'tokenizer.ggml.remove_extra_whitespaces' is set, which is not supported for this \
+             kind of tokenizer",
         ),
     ];
     for (change, expected) in changes {

@@ -1,4 +1,4 @@
-//! What can be wrong with a checkpoint as a whole, with the file that is at fault.
+//! Errors that concern a checkpoint as a whole, with the file at fault.
 
 use std::fmt;
 use std::io;
@@ -8,50 +8,50 @@ use super::config::ConfigError;
 use super::gguf::GgufError;
 use super::safetensors::SafetensorsError;
 
-/// Why a checkpoint could not be opened; the message names file, place and remedy.
+/// Why a checkpoint cannot be opened. The message names file, place and remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("cannot read {}: {fault}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         fault: io::Error,
     },
-    /// The path leads to something that is no checkpoint, or only a part of one.
+    /// The path does not lead to a whole checkpoint.
     #[error("{}: {reason}", path.display())]
     Unusable {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// What was expected and found, and what to do.
         reason: String,
     },
-    /// A GGUF file is refused.
+    /// A GGUF file is not valid.
     #[error("{}: {fault}", path.display())]
     Gguf {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error within the file.
         fault: Box<GgufError>,
     },
-    /// A safetensors file is refused.
+    /// A safetensors file is not valid.
     #[error("{}: {fault}", path.display())]
     Safetensors {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error within the file.
         fault: Box<SafetensorsError>,
     },
-    /// `config.json`, an index or another JSON file is refused.
+    /// `config.json`, an index or another JSON file is not valid.
     #[error("{}: {fault}", path.display())]
     Config {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error within the file.
         fault: ConfigError,
     },
-    /// The index and its shards disagree; all disagreements are listed.
+    /// The index and the shards disagree. The message lists all disagreements.
     #[error("{}: the index and its shards disagree: {}", path.display(), list_faults(faults))]
     Index {
         /// The index file.
@@ -64,37 +64,37 @@ pub enum CheckpointError {
 /// One disagreement between an index and its shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IndexFault {
-    /// The index names a file that leaves the folder.
+    /// The index names a file outside of the folder.
     Escapes {
-        /// The file as named.
+        /// The file name in the index.
         shard: String,
     },
-    /// A shard is not on disk.
+    /// The folder does not contain a shard that the index names.
     MissingShard {
-        /// The file as named.
+        /// The file name in the index.
         shard: String,
     },
-    /// The index places a tensor in a shard that does not have it.
+    /// A shard does not contain a tensor that the index assigns to it.
     MissingTensor {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// The shard that should have it.
+        /// Name of the shard.
         shard: String,
     },
-    /// A tensor is in two shards.
+    /// Two shards contain the same tensor.
     Repeated {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// One shard.
+        /// Name of the first shard.
         first: String,
-        /// The other.
+        /// Name of the second shard.
         second: String,
     },
-    /// A shard has a tensor that the index does not list.
+    /// A shard contains a tensor that the index does not list.
     Unlisted {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// The shard that has it.
+        /// Name of the shard.
         shard: String,
     },
 }
@@ -102,8 +102,10 @@ pub enum IndexFault {
 impl fmt::Display for IndexFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Escapes { shard } => write!(f, "shard {shard:?} is not a path within the folder"),
-            Self::MissingShard { shard } => write!(f, "shard {shard:?} is not on disk, fetch it"),
+            Self::Escapes { shard } => {
+                write!(f, "shard {shard:?} is not a path inside of the folder")
+            }
+            Self::MissingShard { shard } => write!(f, "shard {shard:?} is missing: fetch it"),
             Self::MissingTensor { tensor, shard } => {
                 write!(f, "tensor {tensor:?} is not in {shard:?}")
             }
@@ -118,7 +120,7 @@ impl fmt::Display for IndexFault {
                 )
             }
             Self::Unlisted { tensor, shard } => {
-                write!(f, "tensor {tensor:?} in {shard:?} is not listed")
+                write!(f, "tensor {tensor:?} in {shard:?} is not in the index")
             }
         }
     }

@@ -1,10 +1,15 @@
-//! Checks of configuration values that families share.
+//! Checks of configuration values that families share. Each check returns the value or an error
+//! that names the key.
 
 use crate::checkpoint::Config;
 use crate::error::ModelError;
 use crate::layers::decoder::Mask;
 
-pub(super) fn refuse_unknown(family: &'static str, keys: Vec<String>) -> Result<(), ModelError> {
+/// Rejects keys that nobody read.
+pub(super) fn reject_unknown_keys(
+    family: &'static str,
+    keys: Vec<String>,
+) -> Result<(), ModelError> {
     if keys.is_empty() {
         Ok(())
     } else {
@@ -12,9 +17,9 @@ pub(super) fn refuse_unknown(family: &'static str, keys: Vec<String>) -> Result<
     }
 }
 
-/// Keys of `config.json` that say nothing of the forward computation: names, training, generation,
+/// Keys of `config.json` that do not affect the forward computation: names, training, generation,
 /// other software.
-pub(super) const HARMLESS: &[&str] = &[
+pub(super) const IGNORED_KEYS: &[&str] = &[
     "_attn_implementation",
     "_name_or_path",
     "architectures",
@@ -42,18 +47,20 @@ pub(super) const HARMLESS: &[&str] = &[
     "use_cache",
 ];
 
-/// Most layers; published models have up to 126 (Llama 3.1 405B).
+/// Largest accepted number of layers; published models have up to 126 (Llama 3.1 405B).
 const MAX_LAYERS: usize = 1024;
-/// Largest head; published models have up to 512.
+
+/// Largest accepted head size; published models have up to 512.
 const MAX_HEAD_DIM: usize = 1 << 16;
 
-/// The kinds of the layers, where the file names them.
-pub(super) fn masks(c: &Config, n_layers: usize) -> Result<Option<Vec<Mask>>, ModelError> {
+/// The attention mask of each layer from `layer_types`, or `None` if the file does not have the
+/// key.
+pub(super) fn layer_masks(c: &Config, n_layers: usize) -> Result<Option<Vec<Mask>>, ModelError> {
     let Some(types) = c.opt_strs("layer_types")? else {
         return Ok(None);
     };
     if types.len() != n_layers {
-        let reason = format!("num_hidden_layers is {n_layers}");
+        let reason = format!("expected one name per layer, and num_hidden_layers is {n_layers}");
         return Err(ModelError::unsupported(
             "layer_types",
             format!("{} names", types.len()),
@@ -66,50 +73,50 @@ pub(super) fn masks(c: &Config, n_layers: usize) -> Result<Option<Vec<Mask>>, Mo
         other => Err(ModelError::unsupported(
             "layer_types",
             other,
-            "full_attention and sliding_attention are known",
+            "expected full_attention or sliding_attention",
         )),
     };
     types.iter().map(mask).collect::<Result<_, _>>().map(Some)
 }
 
-/// Refuse a number of layers that no model has, before a loop runs over them.
-pub(super) fn layers(key: &str, value: usize) -> Result<usize, ModelError> {
+/// Rejects an absurd number of layers before a loop runs over them.
+pub(super) fn check_layers(key: &str, value: usize) -> Result<usize, ModelError> {
     if value == 0 || value > MAX_LAYERS {
         return Err(ModelError::unsupported(
             key,
             value,
-            &format!("1 to {MAX_LAYERS} layers are due"),
+            &format!("expected 1 to {MAX_LAYERS} layers"),
         ));
     }
     Ok(value)
 }
 
-/// Refuse a number that a root, a quotient or a logarithm cannot take.
-pub(super) fn positive(key: &str, value: f64) -> Result<f64, ModelError> {
+/// Rejects a number that cannot be used as a divisor or under a root or logarithm.
+pub(super) fn check_positive(key: &str, value: f64) -> Result<f64, ModelError> {
     if !(value.is_finite() && value > 0.0) {
         return Err(ModelError::unsupported(
             key,
             value,
-            "a number above 0 is due",
+            "expected a number above 0",
         ));
     }
     Ok(value)
 }
 
-/// The size of a head where the file does not say.
-pub(super) fn head_dim_of(hidden: usize, n_heads: usize) -> Result<usize, ModelError> {
+/// The head size if the file does not give one: the hidden size divided by the number of heads.
+pub(super) fn default_head_dim(hidden: usize, n_heads: usize) -> Result<usize, ModelError> {
     if !hidden.is_multiple_of(n_heads) {
         let value = format!("{n_heads} heads for a hidden size of {hidden}");
         return Err(ModelError::unsupported(
             "head_dim",
             value,
-            "the file does not say it, and they do not divide",
+            "head_dim is missing, and the heads do not divide the hidden size",
         ));
     }
     Ok(hidden / n_heads)
 }
 
-/// Refuse heads that do not fit together.
+/// Checks that the numbers of heads and the head size fit together.
 pub(super) fn check_heads(
     n_heads: usize,
     n_kv_heads: usize,
@@ -120,28 +127,28 @@ pub(super) fn check_heads(
         return Err(ModelError::unsupported(
             "number of key-value heads",
             value,
-            "it must divide the number of heads",
+            "expected a divisor of the number of heads",
         ));
     }
     if head_dim % 2 == 1 || head_dim > MAX_HEAD_DIM {
-        let reason = format!("an even size up to {MAX_HEAD_DIM} is due");
+        let reason = format!("expected an even size up to {MAX_HEAD_DIM}");
         return Err(ModelError::unsupported("head size", head_dim, &reason));
     }
-    bounded(
+    check_size(
         "number of heads * head size",
         n_heads.saturating_mul(head_dim),
     )
     .map(drop)
 }
 
-/// Refuse a number that would not fit the arithmetic of shapes, before anything is made of it.
-pub(super) fn bounded(key: &str, value: usize) -> Result<usize, ModelError> {
+/// Rejects a size that would overflow the arithmetic of shapes.
+pub(super) fn check_size(key: &str, value: usize) -> Result<usize, ModelError> {
     const MOST: usize = 1 << 24;
     if value == 0 || value > MOST {
         return Err(ModelError::unsupported(
             key,
             value,
-            "a size from 1 to 16,777,216 is due",
+            "expected a size from 1 to 16,777,216",
         ));
     }
     Ok(value)

@@ -1,27 +1,29 @@
-//! Lowers a configuration that a family has read to a program.
+//! Lowers a family's configuration to a program.
 
 use thane_mil::program::{Function, Program};
 use thane_mil::types::DType;
 
-use super::keys::bounded;
+use super::keys::check_size;
 use super::{Decoder, Encoder, EncoderPlan, Lowering};
-use crate::checkpoint::Sentence;
+use crate::checkpoint::SentenceConfig;
 use crate::encoder::{Encoder as BuiltEncoder, EncoderInfo, EncoderOptions, Target};
 use crate::error::ModelError;
-use crate::graph::{Form, Graph, Layout, Shared};
+use crate::graph::{Form, Graph, Layout, SharedConstants};
 use crate::layers::decoder::Mode;
 use crate::layers::encoder::{Encoding, Extent, Head};
 use crate::numbers;
 use crate::weights::Weights;
 use crate::{DecoderEngine, Fixed, Info, Model, Options, Pooling};
 
-/// Vectors of up to this size, norms and biases, are read when a program is made; larger tensors
-/// when they are used.
+/// Constants of up to this many bytes (norms and biases) are checked for NaN and infinity when a
+/// program is built; larger tensors are checked when they are used.
 const SMALL_BYTES: usize = 1 << 16;
 
-/// Rows of the pool matrix of functions of fixed length.
+/// Rows of the pool matrix in functions of fixed length.
 const MAX_CHUNKS: usize = 32;
-/// Lowers a decoder to the functions `prefill`, `decode` and, if asked for, `score`.
+
+/// Lowers a decoder to the functions `prefill`, `decode` and, if [`Options::score`] is set,
+/// `score`.
 pub(super) fn lower(
     architecture: String,
     decoder: &dyn Decoder,
@@ -40,13 +42,13 @@ pub(super) fn lower(
     }
     let (form, lowering) = decoder_form(decoder, options, context)?;
     let modes = [Mode::Prefill, Mode::Decode, Mode::Score];
-    let shared = Shared::default();
+    let shared = SharedConstants::default();
     let functions = modes
         .into_iter()
         .filter(|mode| *mode != Mode::Score || options.score)
         .map(|mode| {
             decoder.function(
-                Graph::in_form(mode.name(), shared.clone(), form),
+                Graph::new(mode.name(), shared.clone(), form),
                 weights,
                 mode,
                 &lowering,
@@ -78,7 +80,8 @@ pub(super) fn lower(
         stored,
     })
 }
-/// The form of the ops, and the sizes that lowering needs, for the reference or for the Neural
+
+/// The form of the ops and the sizes of the functions, for the portable reference or for the Neural
 /// Engine.
 fn decoder_form(
     decoder: &dyn Decoder,
@@ -124,12 +127,12 @@ pub(super) fn lower_encoder(
     architecture: String,
     encoder: &dyn Encoder,
     weights: &Weights<'_>,
-    sentence: Sentence,
+    sentence: SentenceConfig,
     options: &EncoderOptions,
 ) -> Result<BuiltEncoder, ModelError> {
     let sizes = encoder.sizes();
     let pooling = options.pooling.or(sentence.pooling);
-    // Vectors of tokens are not pooled.
+    // Token vectors are not pooled, so any pooling will do.
     let pooling = pooling.or((options.encoding == Encoding::Tokens).then_some(Pooling::Mean));
     let pooling = pooling.ok_or(ModelError::Pooling)?;
     let normalize = options.normalize.unwrap_or(sentence.normalize);
@@ -140,7 +143,7 @@ pub(super) fn lower_encoder(
         dense: &sentence.dense,
         normalize,
     };
-    let shared = Shared::default();
+    let shared = SharedConstants::default();
     let functions = encoder_functions(encoder, weights, options, head, &shared)?;
     weights.finish()?;
     let stored = shared.borrow().stored();
@@ -170,30 +173,31 @@ pub(super) fn lower_encoder(
         stored,
     })
 }
-/// Elements of a vector after the dense layers of sentence-transformers.
-fn output_dim(hidden: usize, sentence: &Sentence) -> Result<usize, ModelError> {
+
+/// The number of elements of a vector after the dense layers of sentence-transformers.
+fn output_dim(hidden: usize, sentence: &SentenceConfig) -> Result<usize, ModelError> {
     let mut dim = hidden;
     for dense in &sentence.dense {
         if dense.inputs != dim {
             return Err(ModelError::unsupported(
                 "in_features",
                 dense.inputs,
-                &format!("{dim} come from before"),
+                &format!("expected {dim}, the size of the vector before this layer"),
             ));
         }
-        dim = bounded("out_features", dense.outputs)?;
+        dim = check_size("out_features", dense.outputs)?;
     }
     Ok(dim)
 }
 
-/// The functions of an encoder's program: one of any length for the reference; for the Neural
-/// Engine one of each bucket's length and, if asked for, one of any length.
+/// The functions of an encoder: for the portable reference one of any length; for the Neural Engine
+/// one for the length of each bucket and, if `flexible` is set, one of any length.
 fn encoder_functions(
     encoder: &dyn Encoder,
     weights: &Weights<'_>,
     options: &EncoderOptions,
     head: Head<'_>,
-    shared: &Shared,
+    shared: &SharedConstants,
 ) -> Result<Vec<Function>, ModelError> {
     let n_positions = encoder.sizes().n_positions;
     let name = options.encoding.function();
@@ -202,14 +206,14 @@ fn encoder_functions(
             single: form != Form::PORTABLE,
             tokens,
             chunks,
-            most: n_positions,
+            max_tokens: n_positions,
         };
         let plan = EncoderPlan {
             extent,
             head,
             residual_divisor,
         };
-        encoder.function(Graph::in_form(name, shared.clone(), form), weights, &plan)
+        encoder.function(Graph::new(name, shared.clone(), form), weights, &plan)
     };
     let Target::Engine(engine) = &options.target else {
         return Ok(vec![build(name, Form::PORTABLE, 1.0, None, None)?]);
@@ -239,11 +243,12 @@ fn encoder_functions(
     Ok(functions)
 }
 
-fn check_bucket(length: usize, most: usize) -> Result<(), ModelError> {
-    if length == 0 || length > most {
+/// Rejects a bucket length that the model has no positions for.
+fn check_bucket(length: usize, n_positions: usize) -> Result<(), ModelError> {
+    if length == 0 || length > n_positions {
         return Err(ModelError::Bucket {
             asked: length,
-            max: most,
+            max: n_positions,
         });
     }
     Ok(())

@@ -1,4 +1,6 @@
-//! The families: one file each, and this list.
+//! The model families, one file each, and the list of all families. Start reading at [`llama`];
+//! adding a family takes one file and one line in [`FAMILIES`].
+
 mod bert;
 mod gemma3;
 mod keys;
@@ -6,10 +8,11 @@ mod llama;
 mod lower;
 mod modernbert;
 mod qwen3;
+
 use thane_mil::program::Function;
 use thane_mil::types::DType;
 
-use crate::checkpoint::{Checkpoint, Config, Gguf, Sentence, Source};
+use crate::checkpoint::{Checkpoint, Config, Gguf, SentenceConfig, Source};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions};
 use crate::error::ModelError;
 use crate::graph::Graph;
@@ -18,27 +21,28 @@ use crate::layers::decoder::{self, Mode};
 use crate::layers::encoder::{Extent, Head};
 use crate::weights::{Names, Weights};
 use crate::{Model, Options, Pooling};
-use keys::{HARMLESS, refuse_unknown};
+use keys::{IGNORED_KEYS, reject_unknown_keys};
 use lower::{lower, lower_encoder};
 
-/// A family: which architectures it lowers, and how its configuration is read in each format.
+/// A model family: the architectures that it lowers, and how it reads the configuration of each
+/// format.
 pub struct Family {
-    /// `model_type` of `config.json` and `general.architecture` of GGUF.
+    /// Names of the architectures: `model_type` in `config.json`, `general.architecture` in GGUF.
     names: &'static [&'static str],
-    /// What names of tensors begin with, where a file holds more than the base model.
+    /// Prefix of the base model's tensor names, in files that hold more than the base model.
     base: &'static str,
-    /// What GGUF calls tensors of this family, beside the common names.
+    /// Names of this family's tensors in GGUF, in addition to the common names.
     gguf_names: Names,
-    /// A decoder, from `config.json`.
-    config: Option<fn(&Config, &Weights<'_>) -> Read>,
-    /// A decoder, from GGUF.
-    gguf: Option<fn(&Gguf, &Weights<'_>) -> Read>,
-    /// An encoder, from `config.json`.
-    encoder: Option<fn(&Config, &Weights<'_>) -> EncoderRead>,
+    /// Reads a decoder from `config.json`.
+    config: Option<fn(&Config, &Weights<'_>) -> DecoderResult>,
+    /// Reads a decoder from GGUF.
+    gguf: Option<fn(&Gguf, &Weights<'_>) -> DecoderResult>,
+    /// Reads an encoder from `config.json`.
+    encoder: Option<fn(&Config, &Weights<'_>) -> EncoderResult>,
 }
 
 impl Family {
-    /// What a family leaves out.
+    /// A family without any architecture; families override what they have.
     const NONE: Self = Self {
         names: &[],
         base: "",
@@ -49,13 +53,13 @@ impl Family {
     };
 }
 
-/// A configuration that was read.
-type Read = Result<Box<dyn Decoder>, ModelError>;
+/// A decoder's configuration, or why it is rejected.
+type DecoderResult = Result<Box<dyn Decoder>, ModelError>;
 
-/// The same, of an encoder.
-type EncoderRead = Result<Box<dyn Encoder>, ModelError>;
+/// An encoder's configuration, or why it is rejected.
+type EncoderResult = Result<Box<dyn Encoder>, ModelError>;
 
-/// Every family.
+/// All families.
 static FAMILIES: &[Family] = &[
     llama::FAMILY,
     gemma3::FAMILY,
@@ -67,7 +71,7 @@ static FAMILIES: &[Family] = &[
 
 /// The configuration of a decoder, ready to be lowered.
 trait Decoder {
-    /// One function of the program.
+    /// Builds one function of the program.
     fn function(
         &self,
         g: Graph,
@@ -76,25 +80,29 @@ trait Decoder {
         options: &Lowering,
     ) -> Result<Function, ModelError>;
 
-    /// Its sizes.
+    /// The sizes of the decoder.
     fn sizes(&self) -> Sizes;
 
-    /// What fp16 needs the residual stream to be divided by.
+    /// The divisor of the residual stream that keeps the stream within the range of fp16.
     fn residual_divisor(&self) -> f32 {
         1.0
     }
 }
 
-/// What lowering needs beside the configuration.
+/// The settings of a lowering that do not come from the configuration.
 struct Lowering {
+    /// Tokens that the cache holds.
     context: usize,
+    /// Element type of the cache.
     cache: DType,
-    /// Tokens of a block of `prefill`, where lengths are fixed.
+    /// Tokens of a block of `prefill`, if lengths are fixed.
     block: usize,
+    /// Divisor of the residual stream.
     residual_divisor: f32,
 }
 
 impl Lowering {
+    /// The sizes of a decoder's inputs and caches.
     fn extent<'a>(
         &self,
         attention: &'a Attention,
@@ -118,20 +126,20 @@ impl Lowering {
     }
 }
 
-/// Sizes of a decoder.
+/// The sizes of a decoder.
 struct Sizes {
     n_layers: usize,
     vocab_size: usize,
     max_context: usize,
-    /// Elements that one token takes in the caches of all layers.
+    /// Cache elements of one token in all layers together.
     cache_elements: usize,
-    /// What sliding layers see.
+    /// Window of sliding-window layers, in tokens.
     window: Option<usize>,
 }
 
 /// The configuration of an encoder, ready to be lowered.
 trait Encoder {
-    /// One function of the program.
+    /// Builds one function of the program.
     fn function(
         &self,
         g: Graph,
@@ -139,29 +147,29 @@ trait Encoder {
         plan: &EncoderPlan<'_>,
     ) -> Result<Function, ModelError>;
 
-    /// Its sizes.
+    /// The sizes of the encoder.
     fn sizes(&self) -> EncoderSizes;
 
-    /// How the architecture pools, and whether it gives int8 and bits itself, where its files say
-    /// nothing.
-    fn pools(&self) -> Option<(Pooling, bool)> {
+    /// The pooling of the architecture, and whether the model itself gives int8 and bits, for
+    /// models whose files do not say.
+    fn default_pooling(&self) -> Option<(Pooling, bool)> {
         None
     }
 
-    /// What fp16 needs the residual stream to be divided by.
+    /// The divisor of the residual stream that keeps the stream within the range of fp16.
     fn residual_divisor(&self) -> f32 {
         1.0
     }
 }
 
-/// What a function of an encoder is to be.
+/// The settings of one function of an encoder.
 struct EncoderPlan<'a> {
     extent: Extent,
     head: Head<'a>,
     residual_divisor: f32,
 }
 
-/// Sizes of an encoder.
+/// The sizes of an encoder.
 struct EncoderSizes {
     n_layers: usize,
     vocab_size: usize,
@@ -169,12 +177,12 @@ struct EncoderSizes {
     n_positions: usize,
 }
 
-/// The architectures that can be lowered.
+/// The names of all architectures that can be lowered.
 pub fn names() -> Vec<&'static str> {
     FAMILIES.iter().flat_map(|f| f.names).copied().collect()
 }
 
-/// What the file calls the architecture.
+/// The name of the architecture in the file.
 fn architecture(checkpoint: &Checkpoint) -> Result<String, ModelError> {
     Ok(match &checkpoint.source {
         Source::Gguf(gguf) => gguf.str("general.architecture")?.to_owned(),
@@ -182,7 +190,8 @@ fn architecture(checkpoint: &Checkpoint) -> Result<String, ModelError> {
     })
 }
 
-/// The family of a checkpoint, and what the file calls the architecture.
+/// The family that lowers a checkpoint, among those that `has` accepts, and the name of the
+/// architecture.
 fn family(
     checkpoint: &Checkpoint,
     has: fn(&Family) -> bool,
@@ -208,14 +217,14 @@ fn family(
     }
 }
 
-/// Whether a checkpoint is an embedding model by its architecture or, where that can be either, by
-/// the files of sentence-transformers that lie beside its weights.
+/// Whether a checkpoint is an embedding model. If the architecture serves both purposes, a
+/// `modules.json` of sentence-transformers beside the weights decides.
 pub(crate) fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
     let architecture = architecture(checkpoint)?;
-    let of_name = FAMILIES
+    let same_name = FAMILIES
         .iter()
         .filter(|f| f.names.contains(&architecture.as_str()));
-    let (encodes, answers) = of_name.fold((false, false), |(e, a), f| {
+    let (encodes, answers) = same_name.fold((false, false), |(e, a), f| {
         (
             e || f.encoder.is_some(),
             a || f.config.is_some() || f.gguf.is_some(),
@@ -229,24 +238,25 @@ pub(crate) fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelE
     Ok(encodes && (!answers || has_modules()))
 }
 
+/// Lowers a checkpoint of a language model; see [`crate::build`].
 pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model, ModelError> {
     let (weights, decoder, architecture) = match &checkpoint.source {
         Source::Gguf(gguf) => {
             let (family, architecture) = family(checkpoint, |f| f.gguf.is_some())?;
             let weights = Weights::gguf(&checkpoint.tensors, family.gguf_names);
             let decoder = family.gguf.map(|read| read(gguf, &weights)).transpose()?;
-            refuse_unknown(family.names[0], gguf.unread(&format!("{architecture}.")))?;
+            reject_unknown_keys(family.names[0], gguf.unread(&format!("{architecture}.")))?;
             (weights, decoder, architecture)
         }
         Source::HuggingFace(folder) => {
             let (family, architecture) = family(checkpoint, |f| f.config.is_some())?;
             let weights = Weights::hugging_face(&checkpoint.tensors, family.base);
-            folder.config.acknowledge(HARMLESS);
+            folder.config.acknowledge(IGNORED_KEYS);
             let decoder = family
                 .config
                 .map(|read| read(&folder.config, &weights))
                 .transpose()?;
-            refuse_unknown(family.names[0], folder.config.unread())?;
+            reject_unknown_keys(family.names[0], folder.config.unread())?;
             (weights, decoder, architecture)
         }
     };
@@ -259,6 +269,7 @@ pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model,
     lower(architecture, decoder.as_ref(), &weights, options)
 }
 
+/// Lowers a checkpoint of an embedding model; see [`crate::build_encoder`].
 pub(crate) fn build_encoder(
     checkpoint: &Checkpoint,
     options: &EncoderOptions,
@@ -268,26 +279,26 @@ pub(crate) fn build_encoder(
         return Err(ModelError::unsupported(
             "general.architecture",
             architecture,
-            "encoders are read from folders",
+            "encoders are only supported as Hugging Face folders",
         ));
     };
-    let sentence = Sentence::read(&folder.folder)?;
+    let sentence = SentenceConfig::read(&folder.folder)?;
     let mut tensors = checkpoint.tensors.clone();
     if let Some(sentence) = &sentence {
         tensors.extend(sentence.tensors(&folder.folder)?);
     }
     let weights = Weights::hugging_face(&tensors, family.base);
-    folder.config.acknowledge(HARMLESS);
+    folder.config.acknowledge(IGNORED_KEYS);
     let encoder = read(&folder.config, &weights)?;
-    let sentence = sentence.unwrap_or_else(|| match encoder.pools() {
-        Some((pooling, quantize)) => Sentence {
+    let sentence = sentence.unwrap_or_else(|| match encoder.default_pooling() {
+        Some((pooling, quantize)) => SentenceConfig {
             pooling: Some(pooling),
             quantize,
             include_prompt: true,
-            ..Sentence::default()
+            ..SentenceConfig::default()
         },
-        None => Sentence::default(),
+        None => SentenceConfig::default(),
     });
-    refuse_unknown(family.names[0], folder.config.unread())?;
+    reject_unknown_keys(family.names[0], folder.config.unread())?;
     lower_encoder(architecture, encoder.as_ref(), &weights, sentence, options)
 }

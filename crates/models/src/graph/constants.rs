@@ -1,4 +1,4 @@
-//! Constants from the tensors of a checkpoint.
+//! Constants from the tensors of a checkpoint. Start reading at [`Graph::weight`].
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,41 +7,48 @@ use thane_mil::literal::Literal;
 use thane_mil::program::Arg;
 use thane_mil::types::{DType, TensorType};
 
-use super::{Graph, Made};
+use super::{Graph, ValueResult};
 use crate::checkpoint::{Tensor, TensorType as StoredType};
 use crate::numbers::StoredWeight;
 use crate::quant;
 
-/// The constants of a program that come from tensors.
+/// The constants that all functions of a program share.
 #[derive(Debug, Default)]
 pub struct Constants {
-    /// Those that are derived, by tensor and part, so that a package stores each once.
+    /// Constants that were derived from tensors, by name, so that a package stores each of them
+    /// once.
     derived: HashMap<String, Data>,
-    /// The tensors, by their names.
+    /// The tensors that constants were made from, by name.
     used: BTreeMap<String, StoredWeight>,
 }
 
 impl Constants {
-    /// The tensors that became constants.
+    /// The tensors that constants were made from.
     pub fn stored(&self) -> Vec<StoredWeight> {
         self.used.values().cloned().collect()
     }
 }
+
 impl Graph {
-    /// A constant with the numbers of a checkpoint tensor, in the form's element type, quantised if
-    /// it is.
-    pub fn weight(&mut self, tensor: &Tensor) -> Made {
+    /// A constant with the numbers of a checkpoint tensor, in the element type of the form. A
+    /// block-quantized tensor stays quantized in fp32 programs.
+    pub fn weight(&mut self, tensor: &Tensor) -> ValueResult {
         self.weight_of_rank(tensor, tensor.shape.len(), 1.0)
     }
 
-    /// A vector of features, with dimensions of 1 behind it up to `rank`.
-    pub fn vector(&mut self, tensor: &Tensor, rank: usize) -> Made {
+    /// A constant with the numbers of a vector, followed by dimensions of 1 up to `rank`.
+    pub fn vector(&mut self, tensor: &Tensor, rank: usize) -> ValueResult {
         self.weight_of_rank(tensor, rank, 1.0)
     }
 
-    /// As [`Self::weight`], with dimensions of 1 behind its own up to `rank`, and all numbers over
-    /// `divisor`.
-    pub(super) fn weight_of_rank(&mut self, tensor: &Tensor, rank: usize, divisor: f32) -> Made {
+    /// Like [`Self::weight`], with dimensions of 1 appended up to `rank`, and every number divided
+    /// by `divisor`.
+    pub(super) fn weight_of_rank(
+        &mut self,
+        tensor: &Tensor,
+        rank: usize,
+        divisor: f32,
+    ) -> ValueResult {
         let key = (tensor.name.clone(), rank, divisor.to_bits());
         if let Some(value) = self.weights.get(&key) {
             return Ok(*value);
@@ -51,7 +58,7 @@ impl Graph {
         let as_stored = self.form.float == DType::Fp32 && ones == 0 && divisor == 1.0;
         let value = match quant::layout(tensor.ty) {
             Some(layout) if as_stored && tensor.shape.len() == 2 => {
-                self.quantised(tensor, layout)?
+                self.quantized(tensor, layout)?
             }
             _ if as_stored && is_half(tensor) => self.half(tensor)?,
             _ => {
@@ -69,6 +76,8 @@ impl Graph {
         self.weights.insert(key, value);
         Ok(value)
     }
+    /// Records that a constant was made from `tensor`, with the smallest divisor of all its
+    /// constants.
     fn note_use(&self, tensor: &Tensor, divisor: f32) {
         let first = || StoredWeight {
             tensor: tensor.clone(),
@@ -80,7 +89,7 @@ impl Graph {
         weight.divisor = weight.divisor.min(divisor);
     }
 
-    /// The numbers over `divisor`, in the form's element type.
+    /// The numbers of a tensor divided by `divisor`, in the element type of the form.
     fn numbers(&self, tensor: &Tensor, divisor: f32) -> Data {
         match self.form.float {
             DType::Fp16 if is_half(tensor) && divisor == 1.0 => Data::Bytes(tensor.bytes.clone()),
@@ -92,8 +101,9 @@ impl Graph {
         }
     }
 
-    /// fp16 numbers as they are stored, and what widens them.
-    fn half(&mut self, tensor: &Tensor) -> Made {
+    /// An fp16 tensor as it is stored, followed by a `constexpr_cast` to fp32. The bytes are not
+    /// copied.
+    fn half(&mut self, tensor: &Tensor) -> ValueResult {
         let ty = TensorType::new(DType::Fp16, tensor.shape.iter().copied());
         let literal = Literal::Tensor(ty, Data::Bytes(tensor.bytes.clone()));
         let stored = self
@@ -107,7 +117,8 @@ impl Graph {
         self.builder.op("constexpr_cast", &tensor.name, args)
     }
 
-    /// The constant of that name which another function made already, else `data`.
+    /// Stores `data` under `name` for all functions of the program; returns the earlier data if
+    /// there is some.
     fn derive(&self, name: &str, data: Data) -> Data {
         self.shared
             .borrow_mut()
@@ -117,7 +128,9 @@ impl Graph {
             .clone()
     }
 
-    fn quantised(&mut self, tensor: &Tensor, layout: quant::Layout) -> Made {
+    /// A block-quantized matrix as `constexpr_blockwise_shift_scale` (and `constexpr_lut_to_dense`
+    /// if the type has a lookup table) over its codes, scales and offsets.
+    fn quantized(&mut self, tensor: &Tensor, layout: quant::Layout) -> ValueResult {
         let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
         let groups = TensorType::new(DType::Fp32, [rows, cols / layout.group]);
         let parts = quant::parts(tensor.ty, layout, &tensor.bytes);
@@ -157,7 +170,7 @@ impl Graph {
     }
 }
 
-/// Whether a tensor is whole, in fp16.
+/// Whether a tensor is fp16 and has as many bytes as its shape needs.
 fn is_half(tensor: &Tensor) -> bool {
     let n = tensor
         .shape
@@ -166,7 +179,8 @@ fn is_half(tensor: &Tensor) -> bool {
     tensor.ty == StoredType::F16 && n == Some(tensor.bytes.len())
 }
 
-/// The bytes of a tensor as fp32.
+/// The numbers of a tensor as fp32. A tensor with too few bytes gives zeros;
+/// [`crate::weights::Weights`] reports it.
 pub fn dense(tensor: &Tensor) -> Data {
     let byte_len = tensor
         .shape

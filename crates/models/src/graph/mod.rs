@@ -1,4 +1,4 @@
-//! A function in the making, with the words that layers are written in.
+//! Builds one function of a program. Layers are written with the methods of [`Graph`].
 mod constants;
 mod ops;
 
@@ -15,19 +15,19 @@ use thane_mil::types::{DType, Dim, TensorType, Type};
 
 pub use constants::{Constants, dense};
 
-/// How the words of layers are spelled.
+/// The target-specific form of a program: layout, element type, and how norms are computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Form {
-    /// Where features lie.
+    /// Which axis holds the features.
     pub layout: Layout,
-    /// Element type of weights and of what is computed: fp32 or fp16.
+    /// Element type of weights and results: fp32 or fp16.
     pub float: DType,
-    /// How root mean square norms are spelled.
+    /// How root mean square norms are computed.
     pub norm: NormForm,
 }
 
 impl Form {
-    /// The reference: fp32, features last.
+    /// The portable reference: fp32, features last.
     pub const PORTABLE: Self = Self {
         layout: Layout::Rows,
         float: DType::Fp32,
@@ -35,46 +35,50 @@ impl Form {
     };
 }
 
-/// Where the features of a token lie.
+/// Which axis holds the features of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// [batch, tokens, features]; products are `linear`.
+    /// [batch, tokens, features]; linear layers are `linear` ops.
     Rows,
-    /// [1, features, 1, tokens], as the Neural Engine has them; products are 1x1 convolutions.
+    /// [1, features, 1, tokens], the layout of the Neural Engine; linear layers are 1x1
+    /// convolutions.
     Channels,
 }
 
-/// How a root mean square norm is spelled.
+/// How a root mean square norm `x / sqrt(mean(x^2) + epsilon)` is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormForm {
-    /// A mean of squares, a root and products.
+    /// As written: mean of squares, `rsqrt`, product.
     Native,
-    /// `layer_norm` of x beside -x, whose mean is 0: the squares never leave the op.
+    /// `layer_norm` of x concatenated with -x: the mean is 0, and the squares never leave the op.
     Cat,
-    /// As native, of x over its largest element: no square overflows fp16.
+    /// As written, after dividing x by its largest magnitude, so that no square overflows fp16.
     Scaled,
 }
 
-/// A value of the graph, or why it cannot be made.
-pub type Made = Result<ValueId, BuildError>;
+/// A value of the graph, or why the op is not legal.
+pub type ValueResult = Result<ValueId, BuildError>;
 
-/// What the functions of one program share.
-pub type Shared = Rc<RefCell<Constants>>;
+/// The constants that all functions of one program share.
+pub type SharedConstants = Rc<RefCell<Constants>>;
 
-/// A function in the making; constants that are equal are made once.
+/// A function under construction. Constants with equal values are created once.
+///
+/// Op names in a program start with the module set by [`Graph::at`].
 pub struct Graph {
     builder: FunctionBuilder,
     constants: HashMap<(DType, Vec<usize>, Vec<u8>), ValueId>,
     strings: HashMap<&'static str, ValueId>,
     weights: HashMap<(String, usize, u32), ValueId>,
-    shared: Shared,
+    shared: SharedConstants,
     place: String,
     form: Form,
     residual_divisor: f32,
 }
+
 impl Graph {
-    /// An empty function of the program that has these constants.
-    pub fn in_form(name: &str, shared: Shared, form: Form) -> Self {
+    /// An empty function `name` of the program that has the constants `shared`.
+    pub fn new(name: &str, shared: SharedConstants, form: Form) -> Self {
         Self {
             builder: FunctionBuilder::new(name, Opset::CoreMl8),
             constants: HashMap::new(),
@@ -87,23 +91,23 @@ impl Graph {
         }
     }
 
-    /// How words are spelled here.
+    /// The form of the function.
     pub fn form(&self) -> Form {
         self.form
     }
 
-    /// Divide what is added to the residual stream, so that fp16 can hold it: the weights that make
-    /// it are.
+    /// Sets the divisor of the residual stream, which keeps the stream within the range of fp16.
+    /// The weights that write to the stream are divided by it.
     pub fn divide_residual(&mut self, divisor: f32) {
         self.residual_divisor = divisor;
     }
 
-    /// What the residual stream is divided by.
+    /// The divisor of the residual stream.
     pub fn residual_divisor(&self) -> f32 {
         self.residual_divisor
     }
 
-    /// The axis of the features of [batch, tokens, features] or [1, features, 1, tokens].
+    /// The axis of the features in the layout of this graph.
     pub fn features(&self) -> i32 {
         if self.form.layout == Layout::Rows {
             -1
@@ -112,23 +116,23 @@ impl Graph {
         }
     }
 
-    /// Say which module of the checkpoint the ops from here on compute.
-    pub fn at(&mut self, place: &str) {
-        place.clone_into(&mut self.place);
-        self.builder.set_place(place);
+    /// Sets the checkpoint module, such as `model.norm`, that the next ops compute.
+    pub fn at_module(&mut self, module: &str) {
+        module.clone_into(&mut self.place);
+        self.builder.set_place(module);
     }
 
-    /// A dimension that each call binds.
+    /// A new symbolic dimension, whose size each call determines.
     pub fn symbol(&mut self) -> Dim {
         self.builder.symbol()
     }
 
-    /// A function input.
+    /// Declares an input of the function.
     pub fn input(&mut self, name: &str, ty: impl Into<Type>) -> ValueId {
         self.builder.input(name, ty)
     }
 
-    /// Declare the output and hand the function over.
+    /// Declares the output and returns the function.
     pub fn finish(self, output: &str, value: ValueId) -> Function {
         self.builder.finish(&[(output, value)])
     }
@@ -143,13 +147,13 @@ impl Graph {
             .map_or(&[], |t| &t.shape)
     }
 
-    /// An op with one result, named after the place and `name`.
+    /// Adds an op with one result. Its name is the current module followed by `name`.
     pub fn op<const N: usize>(
         &mut self,
         op: &str,
         name: &str,
         args: [(&'static str, ValueId); N],
-    ) -> Made {
+    ) -> ValueResult {
         self.op_with(
             op,
             name,
@@ -157,17 +161,18 @@ impl Graph {
         )
     }
 
-    /// As [`Self::op`], with arguments of any kind.
+    /// Like [`Self::op`], with arguments of any kind.
     pub fn op_with<const N: usize>(
         &mut self,
         op: &str,
         name: &str,
         args: [(&'static str, Arg); N],
-    ) -> Made {
+    ) -> ValueResult {
         let name = self.name(name);
         self.builder.op(op, &name, args)
     }
 
+    /// The name of an op in the current module.
     fn name(&self, name: &str) -> String {
         let place = self.place.trim_start_matches("model.").replace('.', "_");
         if place.is_empty() {
@@ -177,7 +182,8 @@ impl Graph {
         }
     }
 
-    fn literal(&mut self, literal: Literal) -> Made {
+    /// A constant; equal tensors are created once.
+    fn literal(&mut self, literal: Literal) -> ValueResult {
         let Literal::Tensor(ty, data) = &literal else {
             return self.builder.constant("const", literal);
         };
@@ -195,23 +201,23 @@ impl Graph {
     }
 
     /// An int32 vector.
-    pub fn ints(&mut self, v: &[i32]) -> Made {
+    pub fn ints(&mut self, v: &[i32]) -> ValueResult {
         self.literal(Literal::i32s(v))
     }
 
     /// An int32 scalar.
-    pub fn int(&mut self, v: i32) -> Made {
+    pub fn int(&mut self, v: i32) -> ValueResult {
         self.literal(Literal::i32(v))
     }
 
-    /// A scalar of the form's element type.
-    pub fn float(&mut self, v: f32) -> Made {
+    /// A scalar in the element type of the form.
+    pub fn float(&mut self, v: f32) -> ValueResult {
         let ty = TensorType::scalar(self.form.float);
         self.literal(Literal::Tensor(ty, Data::owned(self.bytes_of(&[v]))))
     }
 
-    /// A tensor of the form's element type.
-    pub fn floats(&mut self, v: &[f32], shape: &[usize]) -> Made {
+    /// A tensor in the element type of the form.
+    pub fn floats(&mut self, v: &[f32], shape: &[usize]) -> ValueResult {
         let ty = TensorType::new(self.form.float, shape.iter().copied());
         self.literal(Literal::Tensor(ty, Data::owned(self.bytes_of(v))))
     }
@@ -226,18 +232,18 @@ impl Graph {
         }
     }
 
-    /// A vector of truth values.
-    pub fn bools(&mut self, v: &[bool]) -> Made {
+    /// A vector of booleans.
+    pub fn bools(&mut self, v: &[bool]) -> ValueResult {
         self.literal(Literal::bools(v))
     }
 
-    /// A truth value.
-    pub fn bool(&mut self, v: bool) -> Made {
+    /// A scalar boolean.
+    pub fn bool(&mut self, v: bool) -> ValueResult {
         self.literal(Literal::bool(v))
     }
 
     /// A string.
-    pub fn string(&mut self, v: &'static str) -> Made {
+    pub fn string(&mut self, v: &'static str) -> ValueResult {
         if let Some(value) = self.strings.get(v) {
             return Ok(*value);
         }

@@ -1,32 +1,32 @@
-//! The ops that layers are written with.
+//! The ops that layers are written with, as methods of [`Graph`].
 
 use thane_mil::build::BuildError;
 use thane_mil::program::{Arg, ValueId};
 use thane_mil::types::DType;
 
-use super::{Graph, Layout, Made};
+use super::{Graph, Layout, ValueResult};
 use crate::checkpoint::Tensor;
 
 impl Graph {
-    /// `x @ weight^T + bias`, along the features.
+    /// `x @ weight^T + bias` along the features, in the layout of the graph.
     pub fn linear(
         &mut self,
         name: &str,
         x: ValueId,
         weight: &Tensor,
         bias: Option<&Tensor>,
-    ) -> Made {
+    ) -> ValueResult {
         self.product(name, x, weight, bias, 1.0)
     }
 
-    /// As [`Self::linear`], of x with its features last whatever the layout is.
+    /// Like [`Self::linear`], for an `x` whose features are the last axis in either layout.
     pub fn rows_linear(
         &mut self,
         name: &str,
         x: ValueId,
         weight: &Tensor,
         bias: Option<&Tensor>,
-    ) -> Made {
+    ) -> ValueResult {
         let bias = bias.map(|b| self.weight(b)).transpose()?;
         let weight = self.weight(weight)?;
         self.linear_of(name, x, weight, bias)
@@ -38,7 +38,7 @@ impl Graph {
         x: ValueId,
         weight: ValueId,
         bias: Option<ValueId>,
-    ) -> Made {
+    ) -> ValueResult {
         match bias {
             None => self.op("linear", name, [("x", x), ("weight", weight)]),
             Some(bias) => self.op(
@@ -49,14 +49,14 @@ impl Graph {
         }
     }
 
-    /// As [`Self::linear`], for a product that is added to the residual stream.
+    /// Like [`Self::linear`], for a product that is added to the residual stream.
     pub fn linear_to_residual(
         &mut self,
         name: &str,
         x: ValueId,
         weight: &Tensor,
         bias: Option<&Tensor>,
-    ) -> Made {
+    ) -> ValueResult {
         self.product(name, x, weight, bias, self.residual_divisor)
     }
 
@@ -67,7 +67,7 @@ impl Graph {
         weight: &Tensor,
         bias: Option<&Tensor>,
         divisor: f32,
-    ) -> Made {
+    ) -> ValueResult {
         let bias = bias
             .map(|b| self.weight_of_rank(b, 1, divisor))
             .transpose()?;
@@ -109,14 +109,15 @@ impl Graph {
         }
     }
 
-    /// Rows of a table, [batch, tokens, features], over the residual divisor.
-    pub fn rows_to_residual(&mut self, table: &Tensor, indices: ValueId) -> Made {
+    /// Looks up rows of a table [rows, features] by indices [batch, tokens], divided by the divisor
+    /// of the residual stream: [batch, tokens, features].
+    pub fn rows_to_residual(&mut self, table: &Tensor, indices: ValueId) -> ValueResult {
         let table = self.weight_of_rank(table, 2, self.residual_divisor)?;
         self.gather(table, indices)
     }
 
-    /// Rows of a table.
-    pub fn gather(&mut self, table: ValueId, indices: ValueId) -> Made {
+    /// Looks up rows of a table by indices: `table[indices]`.
+    pub fn gather(&mut self, table: ValueId, indices: ValueId) -> ValueResult {
         let axis = self.int(0)?;
         self.op(
             "gather",
@@ -125,65 +126,65 @@ impl Graph {
         )
     }
 
-    /// `x` reduced along `axis`, which stays as a dimension of 1.
-    pub fn reduce(&mut self, op: &str, x: ValueId, axis: i32) -> Made {
+    /// Reduces `x` along `axis`, which remains as a dimension of 1.
+    pub fn reduce(&mut self, op: &str, x: ValueId, axis: i32) -> ValueResult {
         let (axes, keep) = (self.ints(&[axis])?, self.bool(true)?);
         self.op(op, op, [("x", x), ("axes", axes), ("keep_dims", keep)])
     }
 
-    /// Axes of `x` from `axis` on.
+    /// The number of axes of `x` from `axis` to the last one.
     pub fn rank_from(&self, x: ValueId, axis: i32) -> usize {
         let rank = self.shape(x).len();
         usize::try_from(axis).map_or(axis.unsigned_abs() as usize, |at| rank - at)
     }
 
     /// `x + y`.
-    pub fn add(&mut self, x: ValueId, y: ValueId) -> Made {
+    pub fn add(&mut self, x: ValueId, y: ValueId) -> ValueResult {
         self.op("add", "add", [("x", x), ("y", y)])
     }
 
     /// `x - y`.
-    pub fn sub(&mut self, x: ValueId, y: ValueId) -> Made {
+    pub fn sub(&mut self, x: ValueId, y: ValueId) -> ValueResult {
         self.op("sub", "sub", [("x", x), ("y", y)])
     }
 
     /// `x * y`.
-    pub fn mul(&mut self, x: ValueId, y: ValueId) -> Made {
+    pub fn mul(&mut self, x: ValueId, y: ValueId) -> ValueResult {
         self.op("mul", "mul", [("x", x), ("y", y)])
     }
 
     /// `x * factor`.
-    pub fn scale(&mut self, x: ValueId, factor: f32) -> Made {
+    pub fn scale(&mut self, x: ValueId, factor: f32) -> ValueResult {
         let factor = self.float(factor)?;
         self.mul(x, factor)
     }
 
-    /// `x` in another shape; -1 is what is left over.
-    pub fn reshape(&mut self, x: ValueId, shape: &[i32]) -> Made {
+    /// `x` in another shape; -1 stands for the remaining elements.
+    pub fn reshape(&mut self, x: ValueId, shape: &[i32]) -> ValueResult {
         let shape = self.ints(shape)?;
         self.op("reshape", "reshape", [("x", x), ("shape", shape)])
     }
 
-    /// `x` with its axes in another order.
-    pub fn transpose(&mut self, x: ValueId, perm: &[i32]) -> Made {
+    /// `x` with permuted axes.
+    pub fn transpose(&mut self, x: ValueId, perm: &[i32]) -> ValueResult {
         let perm = self.ints(perm)?;
         self.op("transpose", "transpose", [("x", x), ("perm", perm)])
     }
 
-    /// `x` with dimensions of 1 at `axes`.
-    pub fn expand_dims(&mut self, x: ValueId, axes: &[i32]) -> Made {
+    /// `x` with dimensions of 1 inserted at `axes`.
+    pub fn expand_dims(&mut self, x: ValueId, axes: &[i32]) -> ValueResult {
         let axes = self.ints(axes)?;
         self.op("expand_dims", "expand_dims", [("x", x), ("axes", axes)])
     }
 
-    /// `x` without the dimensions `axes`.
-    pub fn squeeze(&mut self, x: ValueId, axes: &[i32]) -> Made {
+    /// `x` without the axes `axes`, which have size 1.
+    pub fn squeeze(&mut self, x: ValueId, axes: &[i32]) -> ValueResult {
         let axes = self.ints(axes)?;
         self.op("squeeze", "squeeze", [("x", x), ("axes", axes)])
     }
 
-    /// The last of `x` along `axis`, which stays.
-    pub fn last(&mut self, x: ValueId, axis: usize) -> Made {
+    /// The last element along `axis`, which remains as a dimension of 1.
+    pub fn last(&mut self, x: ValueId, axis: usize) -> ValueResult {
         let rank = self.shape(x).len();
         let is_axis = |i: usize| i == axis;
         let begin: Vec<i32> = (0..rank).map(|i| -i32::from(is_axis(i))).collect();
@@ -200,13 +201,13 @@ impl Graph {
         self.op("slice_by_index", "last", args)
     }
 
-    /// The two halves of `x` along `axis`.
+    /// Splits `x` into two halves along `axis`.
     pub fn halves(&mut self, x: ValueId, axis: i32) -> Result<[ValueId; 2], BuildError> {
         let halves = self.split(x, 2, axis)?;
         Ok([halves[0], halves[1]])
     }
 
-    /// The `n` equal parts of `x` along `axis`.
+    /// Splits `x` into `n` equal parts along `axis`.
     pub fn split(&mut self, x: ValueId, n: i32, axis: i32) -> Result<Vec<ValueId>, BuildError> {
         let (n, axis) = (self.int(n)?, self.int(axis)?);
         let name = self.name("split");
@@ -218,8 +219,8 @@ impl Graph {
         self.builder.op_results("split", &name, args)
     }
 
-    /// `values` joined along `axis`, by `concat` or `stack`.
-    pub fn join(&mut self, op: &str, values: &[ValueId], axis: i32) -> Made {
+    /// Joins `values` along `axis`, by the op `concat` or `stack`.
+    pub fn join(&mut self, op: &str, values: &[ValueId], axis: i32) -> ValueResult {
         let axis = self.int(axis)?;
         self.op_with(
             op,
@@ -231,8 +232,8 @@ impl Graph {
         )
     }
 
-    /// `x` as another element type; itself, where it is of that type.
-    pub fn cast(&mut self, x: ValueId, dtype: DType) -> Made {
+    /// `x` in another element type; `x` itself if it already has that type.
+    pub fn cast(&mut self, x: ValueId, dtype: DType) -> ValueResult {
         if self
             .builder
             .function()

@@ -78,7 +78,7 @@ fn an_unknown_architecture_lists_those_that_are_known() {
     assert_refused(
         "a number",
         changed(LLAMA, &json!({"model_type": 7})),
-        &["\"model_type\"", "is 7", "a string"],
+        &["\"model_type\"", "found 7", "a string"],
     );
 }
 
@@ -108,7 +108,7 @@ fn unknown_keys_are_refused_by_name_and_all_at_once() {
         ),
     ] {
         let model = changed(name, &keys);
-        let mut parts = vec!["does not know what these keys mean"];
+        let mut parts = vec!["does not support these keys"];
         parts.extend(keys.as_object().unwrap().keys().map(String::as_str));
         assert_refused(&format!("{name} {keys}"), model, &parts);
     }
@@ -147,7 +147,7 @@ fn rotary_embeddings_that_are_not_computed_are_refused() {
             "sliding_attention": {"rope_type": "default", "rope_theta": 700.0},
         }});
         for (name, change) in [(LLAMA, new), (LLAMA, old), (GEMMA, full)] {
-            let parts = ["`rope_type`", kind, "default, linear and llama3 are known"];
+            let parts = ["`rope_type`", kind, "expected default, linear or llama3"];
             assert_refused(&format!("{name} {change}"), changed(name, &change), &parts);
         }
     }
@@ -187,7 +187,7 @@ fn rotary_embeddings_that_are_not_computed_are_refused() {
         (
             GEMMA,
             rope(("rope_type", json!("default"))),
-            &["`rope_parameters`", "for each type of layer"],
+            &["`rope_parameters`", "for each layer type"],
         ),
     ] {
         assert_refused(&format!("{name} {change}"), changed(name, &change), parts);
@@ -324,8 +324,8 @@ fn absurd_sizes_are_refused() {
             name,
             model,
             &[
-                "`model.embed_tokens.weight` is [149, ",
-                "[16777216, 16777216] is due",
+                "found [149, ",
+                "`model.embed_tokens.weight`: expected the shape [16777216, 16777216]",
             ],
         );
     }
@@ -350,7 +350,7 @@ fn more_layers_than_the_file_has_are_all_listed() {
     assert!(
         found
             .iter()
-            .all(|f| f.contains("model.layers.3.") && f.contains("no place")),
+            .all(|f| f.contains("model.layers.3.") && f.contains("does not belong")),
         "{found:?}"
     );
 }
@@ -361,7 +361,11 @@ fn heads_that_do_not_fit_are_refused() {
         (
             LLAMA,
             json!({"num_key_value_heads": 4}),
-            &["key-value heads", "4, for 6 heads", "divide"][..],
+            &[
+                "key-value heads",
+                "4, for 6 heads",
+                "divisor of the number of heads",
+            ][..],
         ),
         (
             LLAMA,
@@ -396,13 +400,13 @@ fn heads_that_do_not_fit_are_refused() {
         LLAMA,
         &json!({"num_key_value_heads": 3, "num_hidden_layers": 1}),
     ));
-    let due = "`model.layers.0.self_attn.k_proj.bias` is [20], [30] is due";
+    let due = "`model.layers.0.self_attn.k_proj.bias`: expected the shape [30], found [20]";
     assert!(found.contains(&due.to_owned()), "{found:?}");
 }
 
 #[test]
 fn a_vocabulary_of_another_size_is_refused() {
-    let due = ["`model.embed_tokens.weight` is [149, 54], [150, 54] is due"];
+    let due = ["`model.embed_tokens.weight`: expected the shape [150, 54], found [149, 54]"];
     assert_eq!(faults(changed(LLAMA, &json!({"vocab_size": 150}))), due);
 }
 
@@ -419,9 +423,9 @@ fn a_context_that_the_model_does_not_have_is_refused() {
             },
         );
         let parts = [
-            &format!("a context of {asked} "),
-            "the model has 512 positions",
-            "--context 1 to 512",
+            &format!("found {asked}"),
+            "the number of positions of the model",
+            "context length from 1 to 512",
         ];
         assert_refused("a context", model, &parts.map(|part: &str| part));
     }

@@ -52,12 +52,12 @@ fn missing_extra_and_misshapen_tensors_are_listed_together() {
         );
     });
     let expected = [
-        "`model.layers.0.input_layernorm.weight` is [2, 27], [54] is due",
+        "`model.layers.0.input_layernorm.weight`: expected the shape [54], found [2, 27]",
         "`model.layers.1.mlp.up_proj.bias` [61] is missing",
         "`model.norm.weight` [54] is missing",
-        "`model.layers.1.mlp.stray` [61] has no place in this architecture",
-        "`norm.weight` [54] has no place in this architecture",
-        "`position_ids` [1] has no place in this architecture",
+        "`model.layers.1.mlp.stray` [61] does not belong to this architecture",
+        "`norm.weight` [54] does not belong to this architecture",
+        "`position_ids` [1] does not belong to this architecture",
     ];
     assert_eq!(faults(lower(&folder, "", &Options::default())), expected);
     let message = lower(&folder, "", &Options::default())
@@ -79,7 +79,7 @@ fn switches_that_the_tensors_contradict_are_refused() {
     assert!(
         found
             .iter()
-            .all(|f| f.contains("_proj.bias` ") && f.contains("no place")),
+            .all(|f| f.contains("_proj.bias` ") && f.contains("does not belong")),
         "{found:?}"
     );
     let found = faults(changed(LLAMA, &json!({"tie_word_embeddings": false})));
@@ -128,7 +128,7 @@ fn a_head_beside_tied_embeddings_is_compared_with_them() {
         panic!("{:?}", untied.notes)
     };
     assert!(note.contains(
-        "`lm_head.weight` differs from `model.embed_tokens.weight`: the head of the file is used"
+        "`lm_head.weight` differs from `model.embed_tokens.weight`: the head in the file is used"
     ));
     assert_eq!(
         difference(&tied.program, &changed(LLAMA, &json!({})).unwrap().program),
@@ -184,8 +184,8 @@ fn the_text_part_of_a_model_that_sees_images_is_taken() {
         faults(lower(&stray, "", &Options::default())),
         [
             "`language_model.model.norm.weight` [40] is missing",
-            "`audio_tower.probe` [1, 1, 6] has no place in this architecture",
-            "`language_model.model.final.weight` [40] has no place in this architecture",
+            "`audio_tower.probe` [1, 1, 6] does not belong to this architecture",
+            "`language_model.model.final.weight` [40] does not belong to this architecture",
         ]
     );
     let config = json!({"audio_config": {}});
@@ -205,11 +205,11 @@ fn a_weight_that_holds_no_numbers_of_ours_is_refused() {
             header["model.norm.weight"]["shape"] = json!([len]);
         });
         let parts = [
-            "`model.norm.weight` is ",
+            "`model.norm.weight`: ",
             if len == 54 {
-                "type I32: F32, F16, BF16"
+                "F32, F16, BF16 or a block-quantized type, found I32"
             } else {
-                "[27], [54] is due"
+                "expected the shape [54], found [27]"
             },
         ];
         assert_refused(dtype, lower(&folder, "", &Options::default()), &parts);
