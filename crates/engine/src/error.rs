@@ -1,48 +1,50 @@
-//! Why prefill or decode failed.
+//! Errors of prefill and decode.
 
 use thane_mil::backend::RunError;
 
 use crate::sample::SampleError;
 
-/// Why generation failed.
+/// Why text could not be generated.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
-    /// The backend failed.
+    /// The backend reported an error.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The logits or the options are no use.
+    /// The sampler cannot use the options or the logits.
     #[error(transparent)]
     Sample(#[from] SampleError),
-    /// The prompt does not fit.
+    /// The prompt does not fit into the cache.
     #[error(
-        "the prompt has {prompt} tokens, the context holds {context}, and one must be left for \
-         the answer"
+        "expected a prompt shorter than the context of {context} tokens, because the answer needs \
+         at least one, found {prompt} tokens"
     )]
     PromptTooLong {
-        /// Tokens of the prompt.
+        /// Number of tokens in the prompt.
         prompt: usize,
-        /// Tokens that the cache holds.
+        /// Number of tokens that the cache can hold.
         context: usize,
     },
-    /// There is nothing to go on from.
-    #[error("the prompt has no tokens")]
+    /// The prompt has no tokens.
+    #[error("expected a prompt of at least one token, found none")]
     EmptyPrompt,
-    /// One of several sequences cannot go on.
+    /// One of several sequences failed.
     #[error("sequence {idx}: {source}")]
     Sequence {
-        /// Its number.
+        /// Index of the sequence.
         idx: usize,
-        /// Why not.
+        /// Why the sequence failed.
         source: Box<GenerateError>,
     },
-    /// The program's output is not what a language model gives.
-    #[error("the program gave {found} logits of {dtype}, {expected} of fp32 or fp16 are due")]
+    /// The output `logits` of the program has an unexpected size or type.
+    #[error(
+        "expected {expected} logits of fp32 or fp16 from the program, found {found} of {dtype}"
+    )]
     Logits {
-        /// Elements given.
+        /// Number of elements in the output.
         found: usize,
-        /// Their type.
+        /// Element type of the output.
         dtype: &'static str,
-        /// Elements due.
+        /// Number of elements that was expected.
         expected: usize,
     },
 }

@@ -28,7 +28,7 @@ fn templates_render_as_in_jinja2() {
     for case in &chat.cases {
         let template = ChatTemplate::new(&chat.templates[&case.name], "<s>", "</s>")
             .unwrap()
-            .at(chat.now);
+            .with_time(chat.now);
         let rendered = template.render(&case.messages, case.add_generation_prompt);
         match (rendered, &case.text) {
             (Ok(rendered), Some(text)) => {
@@ -306,7 +306,7 @@ fn typed_text_is_told_from_the_templates_own() {
             .render(&messages, true)
             .unwrap();
         let mut marked = rendered.text.clone();
-        for range in rendered.typed.iter().rev() {
+        for range in rendered.from_messages.iter().rev() {
             marked.insert(range.end, ']');
             marked.insert(range.start, '[');
         }

@@ -239,7 +239,7 @@ fn rendered(marked: &str) -> Rendered {
         let start = out.text.len();
         out.text.push_str(part);
         if idx % 2 == 1 && !part.is_empty() {
-            out.typed.push(start..out.text.len());
+            out.from_messages.push(start..out.text.len());
         }
     }
     out

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::args::Args;
-use super::interpreter::Run;
+use super::interpreter::Interpreter;
 use super::meter::{Error, Result};
 use super::text::Text;
 use super::value::{Dict, Function, LoopState, MacroValue, Scope, Value, equal};
 use super::{clock, lists, methods, print};
 
-impl Run {
+impl Interpreter {
     pub(super) fn call(&mut self, value: &Value, args: Args) -> Result<Value> {
         match value {
             Value::Function(function) => self.call_function(*function, args),
@@ -26,8 +26,9 @@ impl Run {
                     ));
                 };
                 let over = args.one("loop")?;
-                let text =
-                    self.captured(|run| run.run_loop(def, &over, &scope, state.depth + 1))?;
+                let text = self.capture(|interpreter| {
+                    interpreter.run_loop(def, &over, &scope, state.depth + 1)
+                })?;
                 Ok(text.into())
             }
             Value::Undefined(name) => Err(Error::new(format!(
@@ -97,7 +98,7 @@ impl Run {
         }
         scope.set("kwargs", kwargs.into());
         Ok(self
-            .captured(|run| run.closed_body(&def.body, &scope))?
+            .capture(|interpreter| interpreter.body_without_loop(&def.body, &scope))?
             .into())
     }
 

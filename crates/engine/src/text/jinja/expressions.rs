@@ -4,19 +4,19 @@ use std::rc::Rc;
 
 use super::args::Args;
 use super::ast::{self, Expr, ExprKind, Postfix};
-use super::interpreter::Run;
+use super::interpreter::Interpreter;
 use super::meter::{Error, Result};
 use super::text::Text;
 use super::value::{Dict, Scope, Value};
 use super::{filters, lists, ops, predicates, print};
 
-impl Run {
+impl Interpreter {
     pub(super) fn expr(&mut self, expr: &Expr, scope: &Rc<Scope>) -> Result<Value> {
         self.meter
             .enter()
             .and_then(|()| self.meter.spend(1))
             .map_err(|e| e.at(expr.line))?;
-        let value = self.kind(expr, scope).map_err(|e| e.at(expr.line))?;
+        let value = self.expr_kind(expr, scope).map_err(|e| e.at(expr.line))?;
         self.meter.leave();
         Ok(value)
     }
@@ -25,7 +25,7 @@ impl Run {
         exprs.iter().map(|expr| self.expr(expr, scope)).collect()
     }
 
-    fn kind(&mut self, expr: &Expr, scope: &Rc<Scope>) -> Result<Value> {
+    fn expr_kind(&mut self, expr: &Expr, scope: &Rc<Scope>) -> Result<Value> {
         Ok(match &expr.kind {
             ExprKind::None => Value::None,
             ExprKind::Bool(value) => Value::Bool(*value),
@@ -55,8 +55,8 @@ impl Run {
                     (false, None) => Value::undefined("if without else"),
                 }
             }
-            ExprKind::Or(exprs) => self.first_that(exprs, scope, true)?,
-            ExprKind::And(exprs) => self.first_that(exprs, scope, false)?,
+            ExprKind::Or(exprs) => self.short_circuit(exprs, scope, true)?,
+            ExprKind::And(exprs) => self.short_circuit(exprs, scope, false)?,
             ExprKind::Not(inner) => Value::Bool(!self.expr(inner, scope)?.is_true()),
             ExprKind::Negate(inner) => ops::negate(&self.expr(inner, scope)?)?,
             ExprKind::Plus(inner) => {
@@ -75,7 +75,7 @@ impl Run {
                 let mut left = self.expr(first, scope)?;
                 for (op, right) in others {
                     let right = self.expr(right, scope)?;
-                    if !ops::holds(*op, &left, &right, &self.meter)? {
+                    if !ops::compare_with(*op, &left, &right, &self.meter)? {
                         return Ok(Value::Bool(false));
                     }
                     left = right;
@@ -105,7 +105,7 @@ impl Run {
     }
 
     /// Of `and` and `or`: the first value that is as true as wanted, or the last one.
-    fn first_that(&mut self, exprs: &[Expr], scope: &Rc<Scope>, wanted: bool) -> Result<Value> {
+    fn short_circuit(&mut self, exprs: &[Expr], scope: &Rc<Scope>, wanted: bool) -> Result<Value> {
         let mut value = Value::None;
         for expr in exprs {
             value = self.expr(expr, scope)?;
@@ -158,7 +158,7 @@ impl Run {
                 }
                 Postfix::Test(call, is_negated) => {
                     let args = self.args(&call.args, scope)?;
-                    Value::Bool(predicates::holds(self, &call.name, &value, args)? != *is_negated)
+                    Value::Bool(predicates::test(self, &call.name, &value, args)? != *is_negated)
                 }
             };
         }

@@ -22,14 +22,14 @@ pub(in crate::text) struct Input<'a> {
     pub(in crate::text) now: i64,
 }
 /// One rendering.
-pub(super) struct Run {
+pub(super) struct Interpreter {
     pub(super) meter: Rc<Meter>,
     pub(super) out: Text,
     /// Values that can change are here, and named by their place: none can hold itself.
     pub(super) namespaces: Vec<HashMap<Rc<str>, Value>>,
     pub(super) now: i64,
 }
-impl Run {
+impl Interpreter {
     /// The state before the first statement.
     pub(super) fn new(now: i64) -> Self {
         let meter = Rc::new(Meter::new());
@@ -76,9 +76,9 @@ impl Run {
     }
 
     /// What a body prints.
-    pub(super) fn captured(&mut self, run: impl FnOnce(&mut Self) -> Result<()>) -> Result<Text> {
+    pub(super) fn capture(&mut self, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<Text> {
         let outer = std::mem::replace(&mut self.out, Text::new(&self.meter));
-        let done = run(self);
+        let done = body(self);
         let inner = std::mem::replace(&mut self.out, outer);
         done.map(|()| inner)
     }

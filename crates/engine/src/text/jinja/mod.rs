@@ -8,7 +8,7 @@
 //! costs it memory; nesting is counted where the parser and the interpreter recurse; and values
 //! cannot form cycles. It also knows of each character whether the template wrote it or a message
 //! brought it ([`value::Text`]), which decides whether `<|im_end|>` is a control token or what a
-//! user typed.
+//! user message_ranges.
 //!
 //! Start reading at [`statements`]. What transformers adds to Jinja (`raise_exception`, `strftime_now`,
 //! Python's JSON, the tag `generation`) is part of it; files (`include`, `import`, `extends`) are

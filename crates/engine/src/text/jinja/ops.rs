@@ -41,7 +41,7 @@ pub(super) fn compare(a: &Value, b: &Value, meter: &Meter) -> Result<Ordering> {
 }
 
 /// Comparisons and `in`.
-pub(super) fn holds(op: CompareOp, a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<bool> {
+pub(super) fn compare_with(op: CompareOp, a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<bool> {
     Ok(match op {
         CompareOp::Eq => equal(a, b, meter)?,
         CompareOp::Ne => !equal(a, b, meter)?,

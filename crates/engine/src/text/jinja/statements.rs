@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::ast::{self, Body, Expr, ExprKind, Macro, Postfix, Stmt, StmtKind, Target};
-use super::interpreter::{Input, Run};
+use super::interpreter::{Input, Interpreter};
 use super::meter::{Error, Result};
 use super::value::{List, LoopState, MacroValue, Scope, Value};
 use super::{Template, filters, lists};
@@ -15,16 +15,19 @@ use super::{Template, filters, lists};
 pub(in crate::text) struct Rendered {
     pub(in crate::text) text: String,
     /// The bytes of it that came with the content of a message, in order.
-    pub(in crate::text) typed: Vec<(usize, usize)>,
+    pub(in crate::text) message_ranges: Vec<(usize, usize)>,
 }
 /// Renders a template.
 pub(in crate::text) fn render(template: &Template, input: &Input<'_>) -> Result<Rendered> {
-    let mut run = Run::new(input.now);
+    let mut interpreter = Interpreter::new(input.now);
     let root = Scope::new(None);
-    run.globals(&root, input)?;
-    run.closed_body(&template.0, &root)?;
-    let (text, typed) = run.out.into_parts();
-    Ok(Rendered { text, typed })
+    interpreter.globals(&root, input)?;
+    interpreter.body_without_loop(&template.0, &root)?;
+    let (text, message_ranges) = interpreter.out.into_parts();
+    Ok(Rendered {
+        text,
+        message_ranges,
+    })
 }
 
 enum Flow {
@@ -32,7 +35,7 @@ enum Flow {
     Break,
     Continue,
 }
-impl Run {
+impl Interpreter {
     fn body(&mut self, body: &Body, scope: &Rc<Scope>) -> Result<Flow> {
         self.meter.enter()?;
         for stmt in body {
@@ -50,7 +53,7 @@ impl Run {
     }
 
     /// A body in which `break` has no loop to leave.
-    pub(super) fn closed_body(&mut self, body: &Body, scope: &Rc<Scope>) -> Result<()> {
+    pub(super) fn body_without_loop(&mut self, body: &Body, scope: &Rc<Scope>) -> Result<()> {
         match self.body(body, scope)? {
             Flow::On => Ok(()),
             _ => Err(Error::new("`break` or `continue` stands outside of a loop")),
@@ -85,14 +88,16 @@ impl Run {
             }
             StmtKind::SetBlock(target, through, body) => {
                 let inner = Scope::new(Some(scope));
-                let text = self.captured(|run| run.closed_body(body, &inner))?;
-                let value = self.filtered(text.into(), through, scope)?;
+                let text =
+                    self.capture(|interpreter| interpreter.body_without_loop(body, &inner))?;
+                let value = self.apply_filters(text.into(), through, scope)?;
                 self.assign(target, value, scope)?;
             }
             StmtKind::FilterBlock(through, body) => {
                 let inner = Scope::new(Some(scope));
-                let text = self.captured(|run| run.closed_body(body, &inner))?;
-                let value = self.filtered(text.into(), through, scope)?;
+                let text =
+                    self.capture(|interpreter| interpreter.body_without_loop(body, &inner))?;
+                let value = self.apply_filters(text.into(), through, scope)?;
                 self.print(&value)?;
             }
             StmtKind::Macro(def) => {
@@ -141,7 +146,7 @@ impl Run {
         self.print(&value)
     }
 
-    fn filtered(
+    fn apply_filters(
         &mut self,
         mut value: Value,
         through: &[ast::Call],
@@ -217,7 +222,7 @@ impl Run {
         if done? {
             Ok(())
         } else {
-            self.closed_body(&def.otherwise, scope)
+            self.body_without_loop(&def.otherwise, scope)
         }
     }
 

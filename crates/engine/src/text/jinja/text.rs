@@ -8,7 +8,7 @@ use super::meter::{Meter, Result};
 pub(super) struct Text {
     text: String,
     /// In order, apart from each other.
-    typed: Vec<(usize, usize)>,
+    message_ranges: Vec<(usize, usize)>,
     meter: Rc<Meter>,
     held: usize,
 }
@@ -20,7 +20,7 @@ impl Text {
     pub(super) fn new(meter: &Rc<Meter>) -> Self {
         Self {
             text: String::new(),
-            typed: Vec::new(),
+            message_ranges: Vec::new(),
             meter: Rc::clone(meter),
             held: 0,
         }
@@ -35,9 +35,11 @@ impl Text {
     }
 
     /// Whether the byte there came with a message.
-    pub(super) fn is_typed_at(&self, at: usize) -> bool {
-        let idx = self.typed.partition_point(|(_, end)| *end <= at);
-        self.typed.get(idx).is_some_and(|(start, _)| *start <= at)
+    pub(super) fn is_from_message_at(&self, at: usize) -> bool {
+        let idx = self.message_ranges.partition_point(|(_, end)| *end <= at);
+        self.message_ranges
+            .get(idx)
+            .is_some_and(|(start, _)| *start <= at)
     }
 
     fn hold(&mut self, bytes: usize) -> Result<()> {
@@ -46,7 +48,7 @@ impl Text {
         Ok(())
     }
 
-    pub(super) fn push(&mut self, text: &str, is_typed: bool) -> Result<()> {
+    pub(super) fn push(&mut self, text: &str, is_from_message: bool) -> Result<()> {
         if text.is_empty() {
             return Ok(());
         }
@@ -54,7 +56,7 @@ impl Text {
         self.hold(text.len() + if self.held == 0 { Self::OVERHEAD } else { 0 })?;
         let start = self.text.len();
         self.text.push_str(text);
-        if is_typed {
+        if is_from_message {
             self.mark(start, self.text.len())
         } else {
             Ok(())
@@ -62,11 +64,11 @@ impl Text {
     }
 
     fn mark(&mut self, start: usize, end: usize) -> Result<()> {
-        match self.typed.last_mut() {
+        match self.message_ranges.last_mut() {
             Some(last) if last.1 == start => last.1 = end,
             _ => {
                 self.hold(16)?;
-                self.typed.push((start, end));
+                self.message_ranges.push((start, end));
             }
         }
         Ok(())
@@ -77,12 +79,15 @@ impl Text {
         let at = self.text.len();
         self.push(&other.text[start..end], false)?;
         let first = other
-            .typed
-            .partition_point(|(_, typed_end)| *typed_end <= start);
-        for (typed_start, typed_end) in other.typed[first..].iter().take_while(|(s, _)| *s < end) {
+            .message_ranges
+            .partition_point(|(_, range_end)| *range_end <= start);
+        for (range_start, range_end) in other.message_ranges[first..]
+            .iter()
+            .take_while(|(s, _)| *s < end)
+        {
             self.mark(
-                at + (*typed_start).max(start) - start,
-                at + (*typed_end).min(end) - start,
+                at + (*range_start).max(start) - start,
+                at + (*range_end).min(end) - start,
             )?;
         }
         Ok(())
@@ -95,7 +100,7 @@ impl Text {
     pub(super) fn into_parts(mut self) -> (String, Vec<(usize, usize)>) {
         (
             std::mem::take(&mut self.text),
-            std::mem::take(&mut self.typed),
+            std::mem::take(&mut self.message_ranges),
         )
     }
 }

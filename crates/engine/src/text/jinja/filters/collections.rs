@@ -3,17 +3,22 @@
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-use super::by_path;
+use super::attribute_by_path;
 use crate::text::jinja::args::Args;
 use crate::text::jinja::ast::BinaryOp;
-use crate::text::jinja::interpreter::Run;
+use crate::text::jinja::interpreter::Interpreter;
 use crate::text::jinja::meter::{Error, Meter, Result};
 use crate::text::jinja::text::Text;
 use crate::text::jinja::value::{List, Value, equal};
 use crate::text::jinja::{lists, methods, ops, strings};
 
-pub(super) fn apply(run: &mut Run, name: &str, value: &Value, args: &mut Args) -> Result<Value> {
-    let meter = &Rc::clone(&run.meter);
+pub(super) fn apply(
+    interpreter: &mut Interpreter,
+    name: &str,
+    value: &Value,
+    args: &mut Args,
+) -> Result<Value> {
+    let meter = &Rc::clone(&interpreter.meter);
     if name == "dictsort" {
         let case_counts = args.flag("case_sensitive");
         let by = args.take("by");
@@ -50,18 +55,23 @@ pub(super) fn apply(run: &mut Run, name: &str, value: &Value, args: &mut Args) -
             let mut sum = args.take("start").unwrap_or(Value::Int(0));
             for value in values {
                 let value = match &attribute {
-                    Some(path) => by_path(run, &value, path)?,
+                    Some(path) => attribute_by_path(interpreter, &value, path)?,
                     None => value,
                 };
                 sum = ops::binary(BinaryOp::Add, &sum, &value, meter)?;
             }
             Ok(sum)
         }
-        "batch" | "slice" => parts(name, values, args, meter),
-        _ => by_key(run, name, values, args),
+        "batch" | "slice" => batch_or_slice(name, values, args, meter),
+        _ => by_key(interpreter, name, values, args),
     }
 }
-fn parts(name: &str, values: Vec<Value>, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
+fn batch_or_slice(
+    name: &str,
+    values: Vec<Value>,
+    args: &mut Args,
+    meter: &Rc<Meter>,
+) -> Result<Value> {
     let n = args
         .int(name, "count")?
         .and_then(|n| usize::try_from(n).ok())
@@ -99,8 +109,13 @@ fn parts(name: &str, values: Vec<Value>, args: &mut Args, meter: &Rc<Meter>) -> 
 }
 
 /// `sort`, `min`, `max`, `unique` and `groupby`.
-fn by_key(run: &mut Run, name: &str, values: Vec<Value>, args: &mut Args) -> Result<Value> {
-    let meter = &Rc::clone(&run.meter);
+fn by_key(
+    interpreter: &mut Interpreter,
+    name: &str,
+    values: Vec<Value>,
+    args: &mut Args,
+) -> Result<Value> {
+    let meter = &Rc::clone(&interpreter.meter);
     let is_reverse = name == "sort" && args.flag("reverse");
     let attribute = if name == "groupby" {
         args.take("attribute")
@@ -112,7 +127,7 @@ fn by_key(run: &mut Run, name: &str, values: Vec<Value>, args: &mut Args) -> Res
     let mut keyed = Vec::new();
     for value in values {
         let key = match &attribute {
-            Some(path) => by_path(run, &value, path)?,
+            Some(path) => attribute_by_path(interpreter, &value, path)?,
             None => value.clone(),
         };
         let key = match (&key, &default) {

@@ -6,7 +6,7 @@ mod text;
 use std::rc::Rc;
 
 use super::args::Args;
-use super::interpreter::Run;
+use super::interpreter::Interpreter;
 use super::json::{self, Layout};
 use super::meter::{Error, Meter, Result};
 use super::text::Text;
@@ -14,8 +14,13 @@ use super::value::{List, Value};
 use super::{lists, methods, predicates, print, strings};
 
 /// What the filter of this name makes of a value.
-pub(super) fn apply(run: &mut Run, name: &str, value: &Value, mut args: Args) -> Result<Value> {
-    let meter = &Rc::clone(&run.meter);
+pub(super) fn apply(
+    interpreter: &mut Interpreter,
+    name: &str,
+    value: &Value,
+    mut args: Args,
+) -> Result<Value> {
+    let meter = &Rc::clone(&interpreter.meter);
     let done = match name {
         "default" | "d" => {
             let default = args
@@ -41,7 +46,7 @@ pub(super) fn apply(run: &mut Run, name: &str, value: &Value, mut args: Args) ->
         "int" | "float" | "round" => number(name, value, &mut args, meter)?,
         "attr" => {
             let attr = args.need(name, "name")?;
-            run.attr(value, attr.as_text(name)?.as_str())?
+            interpreter.attr(value, attr.as_text(name)?.as_str())?
         }
         "length" | "count" => Value::Int(lists::len(value, meter)? as i64),
         "list" => Value::list(lists::values(value, meter)?, meter)?,
@@ -54,15 +59,17 @@ pub(super) fn apply(run: &mut Run, name: &str, value: &Value, mut args: Args) ->
             if let Some(attribute) = attribute {
                 values = values
                     .iter()
-                    .map(|value| by_path(run, value, &attribute))
+                    .map(|value| attribute_by_path(interpreter, value, &attribute))
                     .collect::<Result<_>>()?;
             }
             strings::join(&values, &print::text_of(&separator, meter)?, meter)?
         }
         "first" | "last" | "min" | "max" | "sum" | "reverse" | "sort" | "unique" | "groupby"
-        | "dictsort" | "batch" | "slice" => collections::apply(run, name, value, &mut args)?,
+        | "dictsort" | "batch" | "slice" => {
+            collections::apply(interpreter, name, value, &mut args)?
+        }
         "map" | "select" | "reject" | "selectattr" | "rejectattr" => {
-            return over_all(run, name, value, args);
+            return map_or_select(interpreter, name, value, args);
         }
         "tojson" => to_json(value, &mut args, meter)?,
         _ => text::apply(name, value, &mut args, meter)?,
@@ -170,29 +177,34 @@ fn number(name: &str, value: &Value, args: &mut Args, meter: &Meter) -> Result<V
 }
 
 /// A value's attribute, `a.b.0` by way of others.
-fn by_path(run: &mut Run, value: &Value, path: &Value) -> Result<Value> {
+fn attribute_by_path(interpreter: &mut Interpreter, value: &Value, path: &Value) -> Result<Value> {
     if path.as_int().is_some() {
-        return run.item(value, path);
+        return interpreter.item(value, path);
     }
     let mut value = value.clone();
     for name in path.as_text("attribute")?.as_str().split('.') {
         let key = match name.parse() {
             Ok(idx) => Value::Int(idx),
-            Err(_) => Value::text(name, &run.meter)?,
+            Err(_) => Value::text(name, &interpreter.meter)?,
         };
         value = match &value {
             // A key before a method: `map(attribute='items')` means the key.
-            Value::Dict(_) | Value::List(_) | Value::Str(_) => run.item(&value, &key)?,
+            Value::Dict(_) | Value::List(_) | Value::Str(_) => interpreter.item(&value, &key)?,
             Value::Undefined(_) => value,
-            other => run.attr(other, name)?,
+            other => interpreter.attr(other, name)?,
         };
     }
     Ok(value)
 }
 
 /// `map`, `select`, `reject` and those by attribute.
-fn over_all(run: &mut Run, name: &str, value: &Value, mut args: Args) -> Result<Value> {
-    let meter = &Rc::clone(&run.meter);
+fn map_or_select(
+    interpreter: &mut Interpreter,
+    name: &str,
+    value: &Value,
+    mut args: Args,
+) -> Result<Value> {
+    let meter = &Rc::clone(&interpreter.meter);
     let values = lists::values(value, meter)?;
     let mut out = List::new(meter);
     if name == "map" {
@@ -200,7 +212,7 @@ fn over_all(run: &mut Run, name: &str, value: &Value, mut args: Args) -> Result<
             let default = args.named("default");
             args.finish(name)?;
             for value in values {
-                let found = by_path(run, &value, &path)?;
+                let found = attribute_by_path(interpreter, &value, &path)?;
                 out.push(match (&found, &default) {
                     (Value::Undefined(_), Some(default)) => default.clone(),
                     _ => found,
@@ -216,7 +228,7 @@ fn over_all(run: &mut Run, name: &str, value: &Value, mut args: Args) -> Result<
                 named: args.named.clone(),
             };
             meter.enter()?;
-            out.push(apply(run, filter.as_str(), &value, args)?)?;
+            out.push(apply(interpreter, filter.as_str(), &value, args)?)?;
             meter.leave();
         }
         return Ok(out.into());
@@ -228,7 +240,7 @@ fn over_all(run: &mut Run, name: &str, value: &Value, mut args: Args) -> Result<
     let test = args.take("test");
     for value in values {
         let subject = match &path {
-            Some(path) => by_path(run, &value, path)?,
+            Some(path) => attribute_by_path(interpreter, &value, path)?,
             None => value.clone(),
         };
         let is = match &test {
@@ -237,7 +249,7 @@ fn over_all(run: &mut Run, name: &str, value: &Value, mut args: Args) -> Result<
                     positional: args.positional.clone(),
                     named: args.named.clone(),
                 };
-                predicates::holds(run, test.as_text(name)?.as_str(), &subject, args)?
+                predicates::test(interpreter, test.as_text(name)?.as_str(), &subject, args)?
             }
             None => subject.is_true(),
         };

@@ -62,7 +62,7 @@ fn escape(text: &Text) -> Result<Value> {
             _ => continue,
         };
         out.push_part(text, start, at)?;
-        out.push(escaped, text.is_typed_at(at))?;
+        out.push(escaped, text.is_from_message_at(at))?;
         start = at + 1;
     }
     out.push_part(text, start, text.as_str().len())?;
