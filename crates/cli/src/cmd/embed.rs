@@ -590,7 +590,7 @@ fn likeness(
     let value = if is_ragged {
         similarity.max_sim(&a, &b, dim)
     } else {
-        similarity.of(&a, &b)
+        similarity.compare(&a, &b)
     };
     Likeness {
         function: similarity.name(),

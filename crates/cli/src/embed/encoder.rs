@@ -8,7 +8,7 @@ use anyhow::Context;
 use sha2::{Digest, Sha256};
 use thane_cpu::Profile;
 use thane_engine::embed::{Document, Embedder, Limits, Watch, shorten};
-use thane_engine::text::{EncodeOptions, Surroundings, Tokenizer};
+use thane_engine::text::{EncodeOptions, SpecialTokens, Tokenizer};
 use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{EncoderInfo, EncoderOptions, Encoding};
@@ -47,7 +47,7 @@ pub struct Encoder {
 pub struct Words {
     tokenizer: Tokenizer,
     /// The tokens that it puts around a text.
-    around: Surroundings,
+    around: SpecialTokens,
 }
 
 impl Words {
@@ -67,7 +67,7 @@ impl Words {
             tokenizer.lower_case();
         }
         let around = tokenizer
-            .surroundings()
+            .special_tokens()
             .map_err(|e| Failure::new(Code::Usage, e))?;
         Ok(Self { tokenizer, around })
     }

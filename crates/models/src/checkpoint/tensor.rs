@@ -22,13 +22,13 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Number of elements, quantised or not.
+    /// Number of elements, quantized or not.
     pub fn element_count(&self) -> usize {
         self.shape.iter().product()
     }
 }
 
-/// Element types that are read; quantised ones keep GGUF's block layout.
+/// Element types that are read; quantized ones keep GGUF's block layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)] // each variant is named as its format names it
 pub enum TensorType {
@@ -65,7 +65,7 @@ impl TensorType {
         self.layout().0
     }
 
-    /// Elements in a block; 1 for types that are not quantised.
+    /// Elements in a block; 1 for types that are not quantized.
     pub fn block_len(self) -> usize {
         self.layout().1
     }

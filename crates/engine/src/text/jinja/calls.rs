@@ -4,35 +4,13 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::args::Args;
-use super::eval::{LoopState, MacroValue, Run, Scope};
+use super::interpreter::Interpreter;
 use super::meter::{Error, Result};
-use super::value::{Dict, Function, Text, Value};
-use super::{clock, lists, methods, ops, print};
+use super::text::Text;
+use super::value::{Dict, Function, LoopState, MacroValue, Scope, Value, equal};
+use super::{clock, lists, methods, print};
 
-impl Run {
-    pub(super) fn loop_attr(&mut self, state: &Rc<LoopState>, name: &str) -> Result<Value> {
-        let (idx, len) = (state.idx.get(), state.items.values().len());
-        let int = |n: usize| Value::Int(n as i64);
-        let item = |idx: Option<usize>| idx.and_then(|idx| state.items.values().get(idx)).cloned();
-        Ok(match name {
-            "index" => int(idx + 1),
-            "index0" => int(idx),
-            "revindex" => int(len - idx),
-            "revindex0" => int(len - idx - 1),
-            "first" => Value::Bool(idx == 0),
-            "last" => Value::Bool(idx + 1 == len),
-            "length" => int(len),
-            "depth" => int(state.depth + 1),
-            "depth0" => int(state.depth),
-            "previtem" => item(idx.checked_sub(1)).unwrap_or_else(|| Value::undefined("previtem")),
-            "nextitem" => item(Some(idx + 1)).unwrap_or_else(|| Value::undefined("nextitem")),
-            "cycle" | "changed" => {
-                Value::Method(Rc::new((Value::Loop(Rc::clone(state)), name.to_owned())))
-            }
-            _ => Value::undefined(name),
-        })
-    }
-
+impl Interpreter {
     pub(super) fn call(&mut self, value: &Value, args: Args) -> Result<Value> {
         match value {
             Value::Function(function) => self.call_function(*function, args),
@@ -48,8 +26,9 @@ impl Run {
                     ));
                 };
                 let over = args.one("loop")?;
-                let text =
-                    self.captured(|run| run.run_loop(def, &over, &scope, state.depth + 1))?;
+                let text = self.capture(|interpreter| {
+                    interpreter.run_loop(def, &over, &scope, state.depth + 1)
+                })?;
                 Ok(text.into())
             }
             Value::Undefined(name) => Err(Error::new(format!(
@@ -76,7 +55,7 @@ impl Run {
         let now = Value::tuple(args.positional, &self.meter)?;
         let before = state.changed.replace(Some(now.clone()));
         let is_same = before
-            .map(|before| ops::equal(&before, &now, &self.meter))
+            .map(|before| equal(&before, &now, &self.meter))
             .transpose()?;
         Ok(Value::Bool(is_same != Some(true)))
     }
@@ -119,7 +98,7 @@ impl Run {
         }
         scope.set("kwargs", kwargs.into());
         Ok(self
-            .captured(|run| run.closed_body(&def.body, &scope))?
+            .capture(|interpreter| interpreter.body_without_loop(&def.body, &scope))?
             .into())
     }
 

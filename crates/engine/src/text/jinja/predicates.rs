@@ -2,14 +2,19 @@
 
 use super::args::Args;
 use super::ast::CompareOp;
-use super::eval::Run;
+use super::interpreter::Interpreter;
 use super::meter::{Error, Result};
 use super::ops;
-use super::value::Value;
-use super::{filters, methods};
+use super::value::{Value, equal};
+use super::{methods, names};
 
 /// Whether the test of this name holds.
-pub(super) fn holds(run: &mut Run, name: &str, value: &Value, mut args: Args) -> Result<bool> {
+pub(super) fn test(
+    interpreter: &mut Interpreter,
+    name: &str,
+    value: &Value,
+    mut args: Args,
+) -> Result<bool> {
     let compared = match name {
         "eq" | "equalto" | "==" => Some(CompareOp::Eq),
         "ne" | "!=" => Some(CompareOp::Ne),
@@ -23,12 +28,12 @@ pub(super) fn holds(run: &mut Run, name: &str, value: &Value, mut args: Args) ->
     let is = match (compared, name) {
         (Some(op), _) => {
             let other = args.need(name, "other")?;
-            ops::holds(op, value, &other, &run.meter)?
+            ops::compare_with(op, value, &other, &interpreter.meter)?
         }
         (_, "sameas") => {
             let other = args.need(name, "other")?;
             // Of what Python has one of each, and numbers, which are the same where they are equal.
-            value.type_name() == other.type_name() && ops::equal(value, &other, &run.meter)?
+            value.type_name() == other.type_name() && equal(value, &other, &interpreter.meter)?
         }
         (_, "divisibleby") => {
             let by = args.int(name, "num")?;
@@ -50,69 +55,25 @@ pub(super) fn holds(run: &mut Run, name: &str, value: &Value, mut args: Args) ->
                 )));
             }
         },
-        (_, "filter") => filters::is_known(value.as_text(name)?.as_str()),
-        (_, "test") => is_known(value.as_text(name)?.as_str()),
+        (_, "filter") => names::is_filter(value.as_text(name)?.as_str()),
+        (_, "test") => names::is_test(value.as_text(name)?.as_str()),
         (_, "lower" | "upper") => {
             let text = value.as_text(name)?.as_str().to_owned();
-            run.meter.spend_bytes(text.len())?;
+            interpreter.meter.spend_bytes(text.len())?;
             let method = if name == "lower" {
                 "islower"
             } else {
                 "isupper"
             };
-            methods::call(value, method, Args::default(), &run.meter)?.is_true()
+            methods::call(value, method, Args::default(), &interpreter.meter)?.is_true()
         }
-        _ => of_type(name, value)?,
+        _ => is_of_type(name, value)?,
     };
     args.finish(name)?;
     Ok(is)
 }
 
-const BY_TYPE: &[&str] = &[
-    "boolean",
-    "callable",
-    "defined",
-    "escaped",
-    "false",
-    "float",
-    "integer",
-    "iterable",
-    "mapping",
-    "none",
-    "number",
-    "sequence",
-    "string",
-    "true",
-    "undefined",
-];
-const OTHERS: &[&str] = &[
-    "!=",
-    "==",
-    "divisibleby",
-    "eq",
-    "equalto",
-    "even",
-    "filter",
-    "ge",
-    "greaterthan",
-    "gt",
-    "in",
-    "le",
-    "lessthan",
-    "lower",
-    "lt",
-    "ne",
-    "odd",
-    "sameas",
-    "test",
-    "upper",
-];
-
-fn is_known(name: &str) -> bool {
-    BY_TYPE.contains(&name) || OTHERS.contains(&name)
-}
-
-fn of_type(name: &str, value: &Value) -> Result<bool> {
+fn is_of_type(name: &str, value: &Value) -> Result<bool> {
     Ok(match name {
         "defined" => !matches!(value, Value::Undefined(_)),
         "undefined" => matches!(value, Value::Undefined(_)),
