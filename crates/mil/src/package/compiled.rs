@@ -17,7 +17,7 @@ use prost::Message;
 use super::blob::Plan;
 use super::description::{Feature, Interface, Shape, SizeRange};
 use super::error::PackageError;
-use super::manifest::resolve;
+use super::manifest::{DESCRIPTION, resolve};
 use super::partial::Partial;
 use super::proto;
 use super::read::{MAX_MODEL_BYTES, Weights, assemble, read_capped};
@@ -29,8 +29,6 @@ use crate::program::{Function, Program};
 use crate::text::{Blobs, parse, print};
 use crate::types::{DType, Dim, Symbol, TensorType, Type};
 
-/// The description's file, which a folder is known by.
-pub(super) const DESCRIPTION: &str = "coremldata.bin";
 const TEXT: &str = "model.mil";
 const ANALYTICS: &str = "analytics/coremldata.bin";
 /// What a description begins and ends with: the field of a model that an ML Program is.

@@ -9,10 +9,9 @@ use std::path::Path;
 use prost::Message;
 
 use super::blob::Storage;
-use super::compiled::DESCRIPTION;
 use super::error::PackageError;
 use super::lfs_pointer;
-use super::manifest::{CORE_ML, DATA, FILE_NAME, MAX_BYTES, Manifest, resolve};
+use super::manifest::{CORE_ML, DATA, DESCRIPTION, FILE_NAME, MAX_BYTES, Manifest, resolve};
 use super::{Interface, Metadata, Package, StoredItem, check, decode, description, proto};
 use crate::data::Data;
 use crate::program::Program;
