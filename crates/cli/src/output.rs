@@ -14,7 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use crate::hub::Progress;
+use thane_hub::Progress;
+
 use crate::screen::{Wrap, printable, printable_painted};
 
 /// Work that is done sooner shows nothing.

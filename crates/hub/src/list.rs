@@ -1,55 +1,68 @@
-//! What is in the caches, and removing it.
+//! Lists and removes the models in the caches.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::context::HubContext;
-use super::disk::{self, Lock, folder_bytes};
-use super::error::HubError;
-use super::layout::{RepoFolder, whole};
-use super::spec::{RepoSpec, is_inside, is_near};
-use super::store::{Record, Shelf};
+use crate::config::Hub;
+use crate::disk::{self, Lock, folder_bytes};
+use crate::error::HubError;
+use crate::layout::{RepoFolder, complete_model};
+use crate::similar::is_similar;
+use crate::spec::{RepoSpec, is_inside};
+use crate::store::{ModelFolder, Record};
+
+/// A cache of models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// Thane's own, with models of the catalog.
+    Own,
+    /// The one in Hugging Face's layout, which other programs share.
+    Hub,
+}
 
 /// A model in a cache.
 #[derive(Clone, Debug)]
 pub struct Listed {
+    /// Name by which the model can be asked for.
     pub name: String,
-    /// `catalogue` or `hub`.
-    pub source: &'static str,
+    /// Which cache has it.
+    pub source: Cache,
+    /// The model's file or folder.
     pub path: PathBuf,
-    /// On the disk, with what is incomplete.
+    /// Bytes on the disk, incomplete files included.
     pub bytes: u64,
+    /// When it was last downloaded.
     pub pulled_at: SystemTime,
-    /// Whether all bytes are there; of a copy they are compared with their sha256 when it is used.
-    /// `false` for a pull that was cut off, and for repositories of the Hub that hold no model of
-    /// ours.
-    pub whole: bool,
+    /// Whether all files of a model are there. `false` after a download that was interrupted, and
+    /// for repositories of the Hub without a model in a known format. Hashes are not compared
+    /// here but when the model is used.
+    pub is_complete: bool,
 }
 
-/// Everything in both caches, by name. A cache that is not there is empty.
-pub fn list(ctx: &HubContext) -> Result<Vec<Listed>, HubError> {
+/// Every model in both caches, sorted by name. A cache folder that does not exist is empty.
+pub fn list(hub: &Hub) -> Result<Vec<Listed>, HubError> {
     let mut models = Vec::new();
-    for path in folders(&ctx.places.cache.join("models"))? {
-        models.extend(own(ctx, &path));
+    for path in folders(&hub.places.cache.join("models"))? {
+        models.extend(in_own_cache(hub, &path));
     }
-    for path in folders(&ctx.places.hub)? {
-        models.extend(shared(ctx, &path));
+    for path in folders(&hub.places.hub_cache)? {
+        models.extend(in_hub_cache(hub, &path));
     }
     models.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(models)
 }
 
-/// Names of models in the caches that are like what was typed.
-pub fn near(typed: &str, ctx: &HubContext) -> Vec<String> {
-    let names = list(ctx)
+/// Names of models in the caches that may have been meant.
+pub fn similar(typed: &str, hub: &Hub) -> Vec<String> {
+    let names = list(hub)
         .unwrap_or_default()
         .into_iter()
         .map(|model| model.name);
-    // Of hf:org/name people remember the name.
+    // Of `hf:org/name`, people remember the name.
     names
         .filter(|name| {
-            is_near(
+            is_similar(
                 typed.rsplit('/').next().unwrap_or(typed),
                 name.rsplit('/').next().unwrap_or(name),
             )
@@ -57,11 +70,11 @@ pub fn near(typed: &str, ctx: &HubContext) -> Vec<String> {
         .collect()
 }
 
-fn not_cached(name: &str, ctx: &HubContext, cache: &Path) -> HubError {
+fn not_cached(name: &str, hub: &Hub, cache: &Path) -> HubError {
     HubError::NotCached {
         name: name.to_owned(),
         cache: cache.to_owned(),
-        near: near(name, ctx),
+        similar: similar(name, hub),
     }
 }
 
@@ -77,53 +90,53 @@ fn folders(path: &Path) -> Result<Vec<PathBuf>, HubError> {
     }
 }
 
-fn own(ctx: &HubContext, path: &Path) -> Option<Listed> {
+fn in_own_cache(hub: &Hub, path: &Path) -> Option<Listed> {
     let name = path.file_name()?.to_str()?.to_owned();
-    let shelf = Shelf::new(&ctx.places.cache, &name);
+    let folder = ModelFolder::new(&hub.places.cache, &name);
     let bytes = folder_bytes(path);
-    let entry = ctx.catalogue.iter().find(|entry| entry.name == name);
-    let record = shelf
+    let entry = hub.catalog.iter().find(|entry| entry.name == name);
+    let record = folder
         .record()
-        .filter(|record| shelf.has_file(&record.file, record.bytes));
+        .filter(|record| folder.has_file(&record.file, record.bytes));
     if record.is_none() && bytes == 0 {
         return None;
     }
     let model = match entry {
-        Some(entry) => (shelf.has_file(&entry.file, entry.bytes) && shelf.has_small(entry))
+        Some(entry) => (folder.has_file(&entry.file, entry.bytes) && folder.has_small(entry))
             .then(|| entry.path()),
         None => record.as_ref().map(Record::path),
     };
     Some(Listed {
         name,
-        source: "catalogue",
+        source: Cache::Own,
         path: model.map_or_else(|| path.to_owned(), |model| path.join(model)),
         bytes,
         pulled_at: record
             .as_ref()
             .and_then(|r| UNIX_EPOCH.checked_add(Duration::from_secs(r.pulled_at)))
             .unwrap_or_else(|| changed(path)),
-        whole: model.is_some(),
+        is_complete: model.is_some(),
     })
 }
 
-fn shared(ctx: &HubContext, path: &Path) -> Option<Listed> {
+fn in_hub_cache(hub: &Hub, path: &Path) -> Option<Listed> {
     let repo = path
         .file_name()?
         .to_str()?
         .strip_prefix("models--")?
         .replace("--", "/");
-    let folder = RepoFolder::new(&ctx.places.hub, &repo);
+    let folder = RepoFolder::new(&hub.places.hub_cache, &repo);
     let snapshots = folder.snapshots();
     let newest = folder
         .commit("main")
         .map(|commit| folder.snapshot(&commit))
         .or_else(|| snapshots.last().cloned());
-    let model = newest.as_deref().and_then(whole);
+    let model = newest.as_deref().and_then(complete_model);
     Some(Listed {
         name: format!("hf:{repo}"),
-        source: "hub",
+        source: Cache::Hub,
         pulled_at: changed(newest.as_deref().unwrap_or(path)),
-        whole: model.is_some() || newest.as_deref().is_some_and(has_gguf),
+        is_complete: model.is_some() || newest.as_deref().is_some_and(has_gguf),
         path: model.or(newest).unwrap_or_else(|| path.to_owned()),
         bytes: folder_bytes(path),
     })
@@ -144,54 +157,57 @@ fn changed(path: &Path) -> SystemTime {
         .unwrap_or(UNIX_EPOCH)
 }
 
-/// What [`remove`] did.
+/// A model that was removed.
 #[derive(Clone, Debug)]
 pub struct Removed {
+    /// Name that was asked for.
     pub name: String,
+    /// File or folder that was removed.
     pub path: PathBuf,
-    pub freed: u64,
+    /// Bytes that the disk has more now.
+    pub freed_bytes: u64,
 }
 
-/// Takes a model off the disk, whole or begun: a name, or `hf:org/name` with all its files, or one
-/// file of it.
-pub fn remove(spec: &str, ctx: &HubContext) -> Result<Removed, HubError> {
+/// Removes a model, also an incomplete one: a name of the catalog, `hf:org/name` with all its
+/// files, or one file of a repository.
+pub fn remove(spec: &str, hub: &Hub) -> Result<Removed, HubError> {
     if let Some(rest) = spec.strip_prefix("hf:") {
         return remove_repo(
             &RepoSpec::parse(rest.strip_prefix("//").unwrap_or(rest))?,
-            ctx,
+            hub,
         );
     }
     if Path::new(spec).is_absolute() || spec.contains(['/', '\\']) {
         return Err(HubError::Outside {
             path: spec.into(),
-            cache: ctx.places.cache.clone(),
+            cache: hub.places.cache.clone(),
         });
     }
-    let shelf = Shelf::new(&ctx.places.cache, spec);
-    if !is_inside(spec) || fs::symlink_metadata(&shelf.path).is_err() {
-        return Err(not_cached(spec, ctx, &ctx.places.cache));
+    let folder = ModelFolder::new(&hub.places.cache, spec);
+    if !is_inside(spec) || fs::symlink_metadata(&folder.path).is_err() {
+        return Err(not_cached(spec, hub, &hub.places.cache));
     }
-    check_inside(&shelf.path, &ctx.places.cache)?;
-    let freed = folder_bytes(&shelf.path);
-    let lock = Lock::try_take(&shelf.lock())?.ok_or_else(|| HubError::Busy {
+    check_inside(&folder.path, &hub.places.cache)?;
+    let freed = folder_bytes(&folder.path);
+    let lock = Lock::try_take(&folder.lock())?.ok_or_else(|| HubError::Busy {
         name: spec.to_owned(),
     })?;
-    disk::remove(&shelf.path)?;
+    disk::remove(&folder.path)?;
     drop(lock);
     Ok(Removed {
         name: spec.to_owned(),
-        path: shelf.path,
-        freed,
+        path: folder.path,
+        freed_bytes: freed,
     })
 }
 
-fn remove_repo(spec: &RepoSpec, ctx: &HubContext) -> Result<Removed, HubError> {
-    let folder = RepoFolder::new(&ctx.places.hub, &spec.repo);
-    let missing = || not_cached(&spec.to_string(), ctx, &ctx.places.hub);
+fn remove_repo(spec: &RepoSpec, hub: &Hub) -> Result<Removed, HubError> {
+    let folder = RepoFolder::new(&hub.places.hub_cache, &spec.repo);
+    let missing = || not_cached(&spec.to_string(), hub, &hub.places.hub_cache);
     if fs::symlink_metadata(&folder.path).is_err() {
         return Err(missing());
     }
-    check_inside(&folder.path, &ctx.places.hub)?;
+    check_inside(&folder.path, &hub.places.hub_cache)?;
     let before = folder_bytes(&folder.path);
     let path = match &spec.file {
         None => {
@@ -206,11 +222,11 @@ fn remove_repo(spec: &RepoSpec, ctx: &HubContext) -> Result<Removed, HubError> {
     Ok(Removed {
         name: spec.to_string(),
         path,
-        freed: before.saturating_sub(folder_bytes(&folder.path)),
+        freed_bytes: before.saturating_sub(folder_bytes(&folder.path)),
     })
 }
 
-/// Removes a name and, where no other snapshot has it, the blob behind it.
+/// Removes a file of a snapshot and, where no other snapshot has it, the blob behind it.
 fn remove_file(folder: &RepoFolder, name: &Path, file: &str) -> Result<Option<PathBuf>, HubError> {
     if fs::symlink_metadata(name).is_err() {
         return Ok(None);
@@ -230,7 +246,7 @@ fn remove_file(folder: &RepoFolder, name: &Path, file: &str) -> Result<Option<Pa
     Ok(Some(name.to_owned()))
 }
 
-/// A link in the cache may lead anywhere: what is removed lies in the cache itself.
+/// Refuses a path outside of the cache: a symbolic link in it may lead anywhere.
 fn check_inside(path: &Path, cache: &Path) -> Result<(), HubError> {
     let real = |path: &Path| fs::canonicalize(path).map_err(|e| HubError::disk("read", path, e));
     let (inner, outer) = (real(path)?, real(cache)?);

