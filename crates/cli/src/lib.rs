@@ -19,6 +19,7 @@ mod npy;
 mod out;
 pub mod output;
 mod overflow;
+mod packaging;
 mod profile;
 mod sampling;
 pub mod screen;

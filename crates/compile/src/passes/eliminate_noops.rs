@@ -32,8 +32,8 @@ use thane_mil::literal::Literal;
 use thane_mil::program::{Function, Op, ValueId};
 use thane_mil::types::{Dim, TensorType};
 
-use crate::driver::{Outcome, Pass, Site};
 use crate::graph::Aliases;
+use crate::pass::{Outcome, Pass, Site};
 
 /// The pass.
 pub const PASS: Pass = Pass {
