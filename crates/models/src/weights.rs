@@ -150,7 +150,7 @@ impl<'a> Weights<'a> {
                     t.ty.name()
                 )
             }
-            Some(t) if t.ty.is_quantised() && shape.len() != 2 => {
+            Some(t) if t.ty.is_quantized() && shape.len() != 2 => {
                 format!(
                     "`{name}` is of type {}, which only matrices can be: F32, F16 or BF16 is due",
                     t.ty.name()
@@ -279,5 +279,5 @@ fn same_numbers(a: &Tensor, b: &Tensor) -> bool {
 }
 
 fn unusable(ty: TensorType) -> bool {
-    !ty.is_quantised() && !matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::Bf16)
+    ty.block_type().is_none()
 }
