@@ -11,6 +11,10 @@ pub const IQ4_TABLE: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
 
+/// The values of FP4 (E2M1), doubled to be integers. Index 8 stands for -0, which is 0 here as in
+/// ggml.
+pub const MXFP4_TABLE: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
 /// An unpacked block: integer codes, and a scale and a minimum for each group of codes.
 #[derive(Clone, Debug)]
 pub struct Block {
@@ -249,4 +253,16 @@ pub fn iq4_xs_scales(packed: &[u8; 6]) -> [i8; 8] {
         let low = packed[2 + i / 2] >> (4 * (i % 2)) & 15;
         (low | ((high >> (2 * i)) as u8 & 3) << 4) as i8 - 32
     })
+}
+
+/// e (E8M0: 2^(e - 127)), 16 bytes as in Q4_0. The scale is half of 2^(e - 127), because the table
+/// is doubled. As in ggml, e = 255 is a large number; the OCP specification makes it NaN.
+pub(crate) fn mxfp4(b: &[u8], out: &mut Block) {
+    let exponent = u32::from(b[0]);
+    // 2^(e - 128): subnormal for e of 0 and 1.
+    out.scales[0] = f32::from_bits(match exponent {
+        0 | 1 => 0x0020_0000 << exponent,
+        _ => (exponent - 1) << 23,
+    });
+    nibbles(&b[1..17], &mut out.codes);
 }

@@ -15,6 +15,8 @@ mod float;
 mod types;
 
 pub use codes::{CodeType, Codes};
-pub use decode::{Block, IQ4_TABLE, MAX_BLOCK_LEN, iq4_xs_scales, k_scales, q3_k_scales};
+pub use decode::{
+    Block, IQ4_TABLE, MAX_BLOCK_LEN, MXFP4_TABLE, iq4_xs_scales, k_scales, q3_k_scales,
+};
 pub use float::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, f64_to_bf16, f64_to_f16};
 pub use types::{BlockType, UNSUPPORTED_GGUF_TYPES};

@@ -2,7 +2,7 @@
 
 use crate::codes::CodeType::{Int4, Int8, Uint4, Uint8};
 use crate::codes::Codes;
-use crate::decode::{self, Block, IQ4_TABLE};
+use crate::decode::{self, Block, IQ4_TABLE, MXFP4_TABLE};
 use crate::float::{bf16_to_f32, f16_to_f32};
 use Form::{Coded, Float};
 
@@ -107,6 +107,9 @@ block_types! {
     /// 256 indices of 4 bits into [`IQ4_TABLE`], 6-bit scale per 32.
     Iq4Xs: "IQ4_XS", 23, 256 x 2 + 2 + 4 + 128,
         Coded(Codes::with_table(&IQ4_TABLE, &[(0, 127.0 * 32.0)]), decode::iq4_xs);
+    /// 32 indices of 4 bits into [`MXFP4_TABLE`], a power of two as scale: FP4 (E2M1) of the OCP
+    /// Microscaling Formats specification 1.0.
+    Mxfp4: "MXFP4", 39, 32 x 1 + 16, Coded(Codes::with_table(&MXFP4_TABLE, &[]), decode::mxfp4);
 }
 
 /// GGUF type ids that exist, or existed, and have no row, with their names.
@@ -130,7 +133,6 @@ pub const UNSUPPORTED_GGUF_TYPES: &[(u32, &str)] = &[
     (36, "IQ4_NL_4_4"),
     (37, "IQ4_NL_4_8"),
     (38, "IQ4_NL_8_8"),
-    (39, "MXFP4"),
     (40, "NVFP4"),
     (41, "Q1_0"),
 ];

@@ -49,7 +49,11 @@ TYPES = {
     "Q6_K": (208, None, (192, 208), None),
     "IQ4_NL": (0, None, None, None),
     "IQ4_XS": (0, None, (2, 8), None),
+    "MXFP4": (None, None, None, None),
 }
+# Where a block has an exponent in E8M0. From 252 on, 12 times the scale is infinite.
+E8M0 = {"MXFP4": 0}
+E8M0_EDGES = [0, 1, 2, 127, 251]
 # Where the fifth bits are: 0 in the probes.
 FIFTH = {"Q5_1": (4, 8), "Q5_K": (16, 48)}
 
@@ -83,6 +87,9 @@ def random_blocks(name, n_blocks, rng, common):
         halves = np.where(halves >> 10 & 31 == 31, halves & np.uint16(0xBFFF), halves)
         usual = (size * rng.standard_normal(n_blocks)).astype(np.float16).view(np.uint16)
         set_halves(blocks, at, usual if common else halves)
+    if name in E8M0:
+        least, most = (116, 128) if common else (0, 251)
+        blocks[:, E8M0[name]] = rng.integers(least, most + 1, n_blocks, dtype=np.uint8)
     return blocks
 
 
@@ -91,6 +98,8 @@ def edge_blocks(name, rng):
     blocks = random_blocks(name, len(EDGES), rng, True)
     set_halves(blocks, scale, [edge[0] for edge in EDGES])
     set_halves(blocks, minimum, [edge[1] for edge in EDGES])
+    if name in E8M0:
+        blocks[: len(E8M0_EDGES), E8M0[name]] = E8M0_EDGES
     for index, content in SMALL.items():
         if small:
             blocks[index, small[0] : small[1]] = list(content[: small[1] - small[0]])
