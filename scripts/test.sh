@@ -99,7 +99,7 @@ builds &
 wait "$oracles" || true
 if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
     if "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/oracle/requirements.txt; then
-        step "oracle: gguf" "$venv/bin/python" crates/models/tests/make_quant.py --check
+        step "oracle: gguf" "$venv/bin/python" crates/blocks/tests/make_blocks.py --check
         step "oracle: the engine's sums" "$venv/bin/python" tests/oracle/make_ane.py --check
         step "oracle: formats of embeddings" "$venv/bin/python" tests/oracle/make_embed.py --check
         step "oracle: coremltools" "$venv/bin/python" tests/oracle/make_ops.py --check

@@ -1,16 +1,18 @@
-"""Writes quant/quant.bin: blocks of every quantised type with the values that the gguf package gives them, and measures
-how far `scale * (code - offset)`, which is what the MIL constants say, can be from those values.
+"""Write blocks.bin: blocks of every quantized type with the values that the gguf package gives.
 
-    python3 crates/models/tests/make_quant.py            writes quant/quant.bin and prints the errors by type
-    python3 crates/models/tests/make_quant.py --check    says whether quant.bin is what it would write
+    python3 crates/blocks/tests/make_blocks.py            write blocks.bin, print the errors by type
+    python3 crates/blocks/tests/make_blocks.py --check    say whether blocks.bin is up to date
 
-Needs numpy and gguf (pip install gguf). All fp16 scales are finite; seeds are literals.
+Needs numpy and gguf (pip install gguf). All scales are finite; seeds are literals.
 
-The file: for each type the name (8 bytes, zero-padded), the number of blocks, the bytes and the values of a block (u32
-each, little endian), then the bytes of the blocks, then the values (f32, little endian).
+For each type the file holds the name (8 bytes, zero-padded), the number of blocks, the bytes and
+the values of a block (u32 each, little endian), then the bytes of the blocks, then the values (f32,
+little endian).
 
-The measurement asks nothing but the package: the minimum of a group is its value where all codes are 0, its scale the
-value where all codes are 1 and the minimum is 0. The formula is then computed in float32, as a backend does.
+The errors are those of `scale * (code - offset)`, the form of the MIL constants (see
+crates/models/src/quant.rs). They are measured from the package alone: the minimum of a group is its
+value where all codes are 0, its scale the value where all codes are 1 and the minimum is 0. The
+formula is then computed in float32, as a backend does.
 """
 
 import importlib.util
@@ -20,19 +22,20 @@ from pathlib import Path
 
 missing = [name for name in ("numpy", "gguf") if importlib.util.find_spec(name) is None]
 if missing:
-    sys.exit(f"make_quant.py: needs {', '.join(missing)}: python3 -m pip install {' '.join(missing)}")
+    install = f"python3 -m pip install {' '.join(missing)}"
+    sys.exit(f"make_blocks.py: needs {', '.join(missing)}: {install}")
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 
-PATH = Path(__file__).parent / "quant" / "quant.bin"
+PATH = Path(__file__).with_name("blocks.bin")
 SEED = 20261201
 # Committed blocks beside the edges, and blocks that are measured (of each kind of scale).
 N_BLOCKS = {32: 12, 256: 5}
 N_MEASURED = 4096
 
-# Type: where the fp16 scale of a block is, and its fp16 minimum; bytes of the small scales; bytes of the codes and the
-# byte that makes every code 1.
+# Type: offset of the fp16 scale of a block, and of its fp16 minimum; bytes of the small scales; bytes
+# of the codes and the byte that makes every code 1.
 TYPES = {
     "Q4_0": (0, None, None, None),
     "Q4_1": (0, 2, None, (4, 20, 0x11)),
@@ -46,17 +49,25 @@ TYPES = {
     "Q6_K": (208, None, (192, 208), None),
     "IQ4_NL": (0, None, None, None),
     "IQ4_XS": (0, None, (2, 8), None),
+    "MXFP4": (None, None, None, None),
 }
+# Where a block has an exponent in E8M0. From 252 on, 12 times the scale is infinite.
+E8M0 = {"MXFP4": 0}
+E8M0_EDGES = [0, 1, 2, 127, 251]
 # Where the fifth bits are: 0 in the probes.
 FIFTH = {"Q5_1": (4, 8), "Q5_K": (16, 48)}
 
-# fp16 bits: one; minus one; zero; minus zero; the largest; the smallest subnormal; a negative subnormal; 0.0123.
-ONE, MINUS, ZERO, MINUS_ZERO, MOST, LEAST, TINY, COMMON = 0x3C00, 0xBC00, 0, 0x8000, 0x7BFF, 1, 0x8155, 0x224C
+# fp16 bits: one; minus one; zero; minus zero; the largest; the smallest subnormal; a negative
+# subnormal; 0.0123.
+ONE, MINUS, ZERO, MINUS_ZERO = 0x3C00, 0xBC00, 0, 0x8000
+MOST, LEAST, TINY, COMMON = 0x7BFF, 1, 0x8155, 0x224C
 EDGES = [
-    (ZERO, COMMON), (ZERO, MINUS), (MINUS_ZERO, MOST), (ZERO, LEAST), (ZERO, ZERO), (COMMON, ZERO), (MINUS, COMMON),
-    (MINUS, MINUS_ZERO), (MOST, LEAST), (LEAST, MOST), (MOST, 0xFBFF), (LEAST, LEAST), (TINY, TINY), (ONE, ONE),
+    (ZERO, COMMON), (ZERO, MINUS), (MINUS_ZERO, MOST), (ZERO, LEAST), (ZERO, ZERO), (COMMON, ZERO),
+    (MINUS, COMMON), (MINUS, MINUS_ZERO), (MOST, LEAST), (LEAST, MOST), (MOST, 0xFBFF),
+    (LEAST, LEAST), (TINY, TINY), (ONE, ONE),
 ]  # fmt: skip
-# The small scales of some of the edges: all zero; Q4_K's and Q5_K's first scales zero and every minimum at its most.
+# The small scales of some of the edges: all zero; the first scales of Q4_K and Q5_K zero and every
+# minimum at its largest.
 SMALL = {5: bytes(16), 6: bytes(4) + b"\xff" * 4 + b"\xf0" * 8}
 
 
@@ -68,13 +79,17 @@ def set_halves(blocks, at, halves):
 def random_blocks(name, n_blocks, rng, common):
     """Random bits; scales of any size and sign, or (`common`) of the size that weights have."""
     scale, minimum, _, _ = TYPES[name]
-    blocks = rng.integers(0, 256, (n_blocks, GGML_QUANT_SIZES[GGMLQuantizationType[name]][1]), dtype=np.uint8)
+    block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[name]][1]
+    blocks = rng.integers(0, 256, (n_blocks, block_bytes), dtype=np.uint8)
     for at, size in ((scale, 0.01), (minimum, 0.05)):
         halves = rng.integers(0, 1 << 16, n_blocks, dtype=np.uint16)
         # An exponent of 31 is infinity or NaN.
         halves = np.where(halves >> 10 & 31 == 31, halves & np.uint16(0xBFFF), halves)
         usual = (size * rng.standard_normal(n_blocks)).astype(np.float16).view(np.uint16)
         set_halves(blocks, at, usual if common else halves)
+    if name in E8M0:
+        least, most = (116, 128) if common else (0, 251)
+        blocks[:, E8M0[name]] = rng.integers(least, most + 1, n_blocks, dtype=np.uint8)
     return blocks
 
 
@@ -83,6 +98,8 @@ def edge_blocks(name, rng):
     blocks = random_blocks(name, len(EDGES), rng, True)
     set_halves(blocks, scale, [edge[0] for edge in EDGES])
     set_halves(blocks, minimum, [edge[1] for edge in EDGES])
+    if name in E8M0:
+        blocks[: len(E8M0_EDGES), E8M0[name]] = E8M0_EDGES
     for index, content in SMALL.items():
         if small:
             blocks[index, small[0] : small[1]] = list(content[: small[1] - small[0]])
@@ -134,10 +151,13 @@ def measure():
         if minimum is None:
             continue
         kinds = {"any scale": False, "common scale": True}
-        worst = {kind: formula_errors(name, random_blocks(name, N_MEASURED, rng, common)).max()
-                 for kind, common in kinds.items()}
+        worst = {
+            kind: formula_errors(name, random_blocks(name, N_MEASURED, rng, common)).max()
+            for kind, common in kinds.items()
+        }
         worst["edges"] = formula_errors(name, edge_blocks(name, rng)).max()
-        print(f"{name}: worst error " + ", ".join(f"{error:.3g} ({kind})" for kind, error in worst.items()))
+        errors = ", ".join(f"{error:.3g} ({kind})" for kind, error in worst.items())
+        print(f"{name}: worst error {errors}")
 
 
 def content():
@@ -147,7 +167,9 @@ def content():
         block_len, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
         n = N_BLOCKS[block_len]
         blocks = np.concatenate([
-            edge_blocks(name, rng), random_blocks(name, n, rng, False), random_blocks(name, n, rng, True),
+            edge_blocks(name, rng),
+            random_blocks(name, n, rng, False),
+            random_blocks(name, n, rng, True),
         ])
         parts.append(struct.pack("<8sIII", name.encode(), len(blocks), block_bytes, block_len))
         parts += [blocks.tobytes(), values_of(name, blocks).tobytes()]
@@ -159,7 +181,6 @@ def main():
         same = PATH.is_file() and PATH.read_bytes() == content()
         print(f"{PATH.name} is {'as generated' if same else 'NOT as generated'}")
         return 0 if same else 1
-    PATH.parent.mkdir(exist_ok=True)
     print(f"wrote {PATH.write_bytes(content())} bytes to {PATH.name}")
     measure()
     return 0
