@@ -148,6 +148,7 @@ else
     skip "page of an audit" "no Chromium here (apt-get install chromium)"
 fi
 
+step "tables of measurements" python3 scripts/measurements.py --check
 step "transcripts of the documents" python3 scripts/transcripts.py --check "$thane"
 if [ -n "${THANE_MODELS:-}" ]; then
     step "memory of run" env THANE="$thane" bash scripts/memory.sh "$THANE_MODELS"
