@@ -46,7 +46,7 @@ pub struct Global {
     #[arg(long, global = true, env = "THANE_TIMEOUT", value_name = "SECONDS", default_value_t = 30,
         value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub timeout: u32,
-    /// Add models to the catalog from a JSON file (docs/catalogue.md).
+    /// Add models to the catalog from a JSON file (docs/catalog.md).
     #[arg(
         long,
         alias = "catalogue",

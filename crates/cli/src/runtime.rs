@@ -9,6 +9,7 @@ use thane_engine::sample::SampleError;
 use thane_mil::backend::RunError;
 use thane_mil::package::PackageError;
 use thane_models::ModelError;
+use thane_models::checkpoint::CheckpointError;
 use thane_runtime::{Note, Observer, OpsetError, RuntimeError, Task};
 
 use crate::exit::{Code, Failure};
@@ -38,7 +39,7 @@ impl From<RuntimeError> for Failure {
     fn from(error: RuntimeError) -> Self {
         match error {
             RuntimeError::Hub(e) => e.into(),
-            RuntimeError::Checkpoint(e) => usage(e),
+            RuntimeError::Checkpoint(e) => of_checkpoint(e),
             RuntimeError::Package(e) => usage(e),
             RuntimeError::Contract(e) => usage(e),
             RuntimeError::Truncated(e) => usage(e),
@@ -66,6 +67,17 @@ impl From<RuntimeError> for Failure {
 
 fn usage(error: impl Into<anyhow::Error>) -> Failure {
     Failure::new(Code::Usage, error)
+}
+
+/// Names the verbs for a file of MIL text, which is no checkpoint.
+fn of_checkpoint(error: CheckpointError) -> Failure {
+    let is_mil_text = error.path().extension().is_some_and(|e| e == "mil");
+    let failure = usage(error);
+    if is_mil_text {
+        failure.remedy("thane audit or thane bisect, which read MIL text")
+    } else {
+        failure
+    }
 }
 
 /// What the user can do, one line each.

@@ -188,7 +188,7 @@ impl<'a> Talk<'a> {
         let mut lost: Vec<String> = self
             .generator
             .tokenizer()
-            .lost(text)
+            .unencodable(text)
             .map(|c| format!("U+{:04X}", u32::from(c)))
             .collect();
         lost.sort();

@@ -18,6 +18,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let backend: Arc<dyn Backend> = Arc::new(Cpu::new(Numerics::Fast, n_threads));
     let mut embedder = Model::open(&model, &hub, &())?.embedder(&*backend)?;
     let vectors = embedder.embed(&[&a, &b], None)?;
-    println!("{:.6}", Similarity::Cosine.of(&vectors[0], &vectors[1]));
+    println!(
+        "{:.6}",
+        Similarity::Cosine.compare(&vectors[0], &vectors[1])
+    );
     Ok(())
 }

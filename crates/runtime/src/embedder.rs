@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 
 use sha2::{Digest, Sha256};
 use thane_engine::embed::{self, Document, Limits, Watch, shorten};
-use thane_engine::text::{EncodeOptions, Surroundings, Tokenizer};
+use thane_engine::text::{EncodeOptions, SpecialTokens, Tokenizer};
 use thane_mil::backend::Backend;
 use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
@@ -67,7 +67,7 @@ pub struct Embedder {
 /// The tokenizer of an embedding model, and the tokens that it puts around a text.
 pub struct TextEncoder {
     tokenizer: Tokenizer,
-    around: Surroundings,
+    around: SpecialTokens,
 }
 
 /// The tokens of what is embedded in one pass.
@@ -113,7 +113,7 @@ impl TextEncoder {
         if info.lower_case {
             tokenizer.lower_case();
         }
-        let around = tokenizer.surroundings()?;
+        let around = tokenizer.special_tokens()?;
         Ok(Self { tokenizer, around })
     }
 

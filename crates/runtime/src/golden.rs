@@ -129,7 +129,7 @@ pub fn compare_goldens(
     Ok(pairs
         .map(|(golden, vector)| {
             if vector.len() == golden.vector.len() {
-                Similarity::Cosine.of(&vector, &golden.vector)
+                Similarity::Cosine.compare(&vector, &golden.vector)
             } else {
                 0.0
             }

@@ -4,10 +4,10 @@
 //! Weights are mapped and not read; hashes of folders are not checked, which would read them
 //! (`thane verify` does).
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use thane_mil::package::{Interface, Package, PackageError, read_lines, read_source};
+use thane_audit::report::{Part, Subject};
+use thane_mil::package::{Package, PackageError, read_lines, read_source};
 use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::text::Lines;
 use thane_models::checkpoint::Checkpoint;
@@ -23,31 +23,21 @@ use crate::embed::bundle;
 use crate::exit::{Code, Failure};
 use crate::output::counted;
 
-/// A program that loads by itself.
-pub struct Part {
-    /// The package's name in its folder; empty where there is one program only.
-    pub package: String,
-    pub program: Program,
-    /// The shapes that functions declare, by their names.
-    pub interfaces: BTreeMap<String, Interface>,
-    /// The function that takes what is too long for the others, by what was written with the
-    /// program: it has no fixed shape and is not meant for the engine.
-    pub catch_all: Option<String>,
-}
-
-/// What is audited.
-pub struct Subject {
-    /// As it was asked for.
-    pub name: String,
-    /// `package`, `compiled`, `text`, `folder`, `decoder` or `encoder`.
-    pub kind: &'static str,
-    /// What was built, of a checkpoint.
-    pub built: Option<String>,
-    /// Constants of a text whose file is not there.
-    pub n_absent: usize,
-    pub parts: Vec<Part>,
+/// What is audited, with what was opened for it.
+pub struct Opened {
+    /// The programs.
+    pub subject: Subject,
     /// The checkpoint of a decoder, which can be built for other contexts.
     pub decoder: Option<(PathBuf, Box<Checkpoint>)>,
+}
+
+impl From<Subject> for Opened {
+    fn from(subject: Subject) -> Self {
+        Self {
+            subject,
+            decoder: None,
+        }
+    }
 }
 
 /// How a checkpoint is built.
@@ -58,19 +48,17 @@ pub struct Build<'a> {
     pub embedding: &'a bundle::Flags,
 }
 
-impl Subject {
-    /// Where functions and values stand, if it is a text.
-    pub fn lines(&self) -> Result<Option<Lines>, PackageError> {
-        if self.kind == "text" {
-            read_lines(Path::new(&self.name)).map(Some)
-        } else {
-            Ok(None)
-        }
+/// Where functions and values stand, if the subject is a text.
+pub fn lines(subject: &Subject) -> Result<Option<Lines>, PackageError> {
+    if subject.kind == "text" {
+        read_lines(Path::new(&subject.name)).map(Some)
+    } else {
+        Ok(None)
     }
 }
 
 /// Find and read what is to be audited.
-pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Subject, Failure> {
+pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
     app.output.busy("reading the program");
     let path = Path::new(spec);
     let named = path
@@ -84,14 +72,14 @@ pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Subject, Failure
             .remedy("the path of a package, a compiled model or a .mil file"));
     }
     if exists && path.is_file() && named == "mil" {
-        return text(spec, path);
+        return Ok(text(spec, path)?.into());
     }
     if exists && path.is_dir() && !is_package(path) && !path.join("config.json").is_file() {
         let packages = packages_in(path).map_err(|e| {
             Failure::new(Code::Usage, anyhow::Error::new(e).context(spec.to_owned()))
         })?;
         if !packages.is_empty() {
-            return folder(spec, &packages, app);
+            return Ok(folder(spec, &packages, app)?.into());
         }
         // One that is named as a package is a damaged package.
         if !app.hub.is_model_name(spec) && named.is_empty() {
@@ -99,11 +87,11 @@ pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Subject, Failure
         }
     }
     if ["mlpackage", "mlmodelc"].contains(&named) || exists && is_package(path) {
-        return package(spec, path, app);
+        return Ok(package(spec, path, app)?.into());
     }
     let files = app.hub.resolve(spec)?;
     if is_package(&files.path) {
-        return package(spec, &files.path, app);
+        return Ok(package(spec, &files.path, app)?.into());
     }
     checkpoint(spec, &files.path, build, app)
 }
@@ -121,28 +109,14 @@ pub fn nothing_in(path: &Path) -> Failure {
 
 fn text(spec: &str, path: &Path) -> Result<Subject, Failure> {
     let source = read_source(path).map_err(|e| Failure::new(Code::Usage, e))?;
-    let (program, interfaces) = (source.program, source.interfaces);
     let part = Part {
-        package: String::new(),
-        program,
-        interfaces,
-        catch_all: None,
+        interfaces: source.interfaces,
+        ..Part::new(source.program)
     };
     Ok(Subject {
         n_absent: source.n_absent,
-        ..of_parts(spec, "text", vec![part])
+        ..Subject::new(spec, "text", vec![part])
     })
-}
-
-fn of_parts(spec: &str, kind: &'static str, parts: Vec<Part>) -> Subject {
-    Subject {
-        name: spec.to_owned(),
-        kind,
-        built: None,
-        n_absent: 0,
-        parts,
-        decoder: None,
-    }
 }
 
 fn package(spec: &str, path: &Path, app: &App) -> Result<Subject, Failure> {
@@ -151,24 +125,15 @@ fn package(spec: &str, path: &Path, app: &App) -> Result<Subject, Failure> {
     } else {
         "compiled"
     };
-    let Package {
-        program,
-        interfaces,
-        ..
-    } = read(path, app)?;
+    let package = read(path, app)?;
     let facts = read_facts(path)?;
     let is_bundle = matches!(facts, Some(Facts::Embed(facts)) if facts.flexible);
-    let catch_all = if is_bundle { catch_all(&program) } else { None };
-    Ok(of_parts(
-        spec,
-        kind,
-        vec![Part {
-            package: String::new(),
-            program,
-            interfaces,
-            catch_all,
-        }],
-    ))
+    let catch_all = is_bundle.then(|| catch_all(&package.program)).flatten();
+    let part = Part {
+        catch_all,
+        ..Part::from(package)
+    };
+    Ok(Subject::new(spec, kind, vec![part]))
 }
 
 fn read(path: &Path, app: &App) -> Result<Package, Failure> {
@@ -231,52 +196,42 @@ fn folder(spec: &str, packages: &[PathBuf], app: &App) -> Result<Subject, Failur
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        let Package {
-            program,
-            interfaces,
-            ..
-        } = read(path, app)?;
-        let any = program
+        let read = read(path, app)?;
+        let any = read
+            .program
             .functions()
             .iter()
             .find(|f| takes_any(&package) && is_flexible(f));
         let catch_all = any.map(|f| f.name.clone());
         Ok(Part {
             package,
-            program,
-            interfaces,
             catch_all,
+            ..Part::from(read)
         })
     };
-    Ok(of_parts(
-        spec,
-        "folder",
-        packages.iter().map(part).collect::<Result<_, _>>()?,
-    ))
+    let parts = packages.iter().map(part).collect::<Result<_, _>>()?;
+    Ok(Subject::new(spec, "folder", parts))
 }
 
-fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<Subject, Failure> {
+fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
     let checkpoint = Checkpoint::open(path).map_err(|e| Failure::new(Code::Usage, e))?;
     // What has modules of sentence-transformers makes vectors, whatever else it could.
     if path.join("modules.json").is_file() {
-        return encoder(spec, &checkpoint, build, app);
+        return Ok(encoder(spec, &checkpoint, build, app)?.into());
     }
     match decoder(&checkpoint, build.context, build, app) {
         Ok((program, said)) => {
-            let part = Part {
-                package: String::new(),
-                program,
-                interfaces: BTreeMap::new(),
-                catch_all: None,
+            let subject = Subject {
+                built: Some(said),
+                ..Subject::new(spec, "decoder", vec![Part::new(program)])
             };
             let decoder = Some((path.to_owned(), Box::new(checkpoint)));
-            Ok(Subject {
-                built: Some(said),
-                decoder,
-                ..of_parts(spec, "decoder", vec![part])
-            })
+            Ok(Opened { subject, decoder })
         }
-        Err(failure) => encoder(spec, &checkpoint, build, app).map_err(|_| failure),
+        Err(failure) => {
+            let encoder = encoder(spec, &checkpoint, build, app).map_err(|_| failure)?;
+            Ok(encoder.into())
+        }
     }
 }
 
@@ -335,13 +290,12 @@ fn encoder(
     let declared = |f: &Function| (f.name.clone(), interface(f, made.info.max_tokens));
     let interfaces = program.functions().iter().map(declared).collect();
     let part = Part {
-        package: String::new(),
-        program,
         interfaces,
         catch_all,
+        ..Part::new(program)
     };
     Ok(Subject {
         built: Some(said),
-        ..of_parts(spec, "encoder", vec![part])
+        ..Subject::new(spec, "encoder", vec![part])
     })
 }

@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use thane_compile::nearest::nearest;
-use thane_compile::plan::bucket::{self, KNEE, Plan, Tradeoff};
-use thane_compile::plan::cost::{Times, Work};
-use thane_compile::target::{CHIPS, Chip};
+use thane_audit::nearest::nearest;
+use thane_audit::plan::bucket::{self, KNEE, Plan, Tradeoff};
+use thane_audit::plan::cost::{Times, Work};
+use thane_audit::target::{CHIPS, Chip};
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{EncoderInfo, EncoderOptions, Engine, NormForm, Target};
 use thane_runtime::manifest::is_bundle;

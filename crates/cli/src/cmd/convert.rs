@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use thane_compile::target::Target;
+use thane_audit::target::Target;
 use thane_mil::opset::Opset;
 use thane_mil::types::DType;
 use thane_runtime::{
@@ -13,6 +13,7 @@ use thane_runtime::{
 
 use crate::app::App;
 use crate::audit::subject::Build;
+use crate::audit::values;
 use crate::audit::verdict::{self, Verdict};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
@@ -59,7 +60,7 @@ pub struct Args {
     #[arg(long, value_name = "SYSTEM", value_parser = system, conflicts_with = "opset")]
     min_os: Option<Opset>,
     /// The chip, system or both that the package is audited for, such as a19 [default: m4].
-    #[arg(long, value_name = "TARGET", value_parser = crate::cmd::audit::target)]
+    #[arg(long, value_name = "TARGET", value_parser = values::target)]
     target: Option<Target>,
 }
 

@@ -109,11 +109,14 @@ fn a_command_line_that_is_wrong() {
         ),
         (
             &["run", model, "hello", "--context", "0"],
-            &["a context of 0 was asked for", "give --context 1 to 512"],
+            &[
+                "expected a context length from 1 to 512",
+                "try: --context 1 to 512",
+            ],
         ),
         (
             &["run", model, "hello", "--context", "513"],
-            &["the model has 512 positions: give --context 1 to 512"],
+            &["the number of positions of the model, found 513"],
         ),
         (
             &["run", model, "hello", "--raw", "--system", "Be."],
@@ -449,7 +452,7 @@ fn git_lfs_pointers_say_what_to_do() {
     let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2147\nsize 12345\n";
     let says = [
         "is a Git LFS pointer, not the file itself: run `git lfs pull`",
-        "`thane pull`",
+        "or download the file itself",
     ];
     let gguf = write(&home, "model.gguf", pointer);
     refuses(&home, &["run", &gguf, "hello"], &says);
@@ -528,7 +531,13 @@ fn mil_text_and_mlmodel_files_are_called_what_they_are() {
         ("convert", &["-o", "x.mlpackage"]),
     ] {
         for (file, said) in [
-            (&text, [audit, "`thane audit` and `thane bisect` read it"]),
+            (
+                &text,
+                [
+                    audit,
+                    "try: thane audit or thane bisect, which read MIL text",
+                ],
+            ),
             (&network, [".mlmodel", coremltools]),
         ] {
             let args = [&[verb, file.as_str()], flags].concat();

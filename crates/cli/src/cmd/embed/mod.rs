@@ -388,7 +388,7 @@ fn compare(
     let value = if is_ragged {
         similarity.max_sim(&a, &b, dim)
     } else {
-        similarity.of(&a, &b)
+        similarity.compare(&a, &b)
     };
     Comparison {
         function: similarity.name(),
