@@ -27,13 +27,13 @@ const HELP: &str = "\
 A line that ends with \\ goes on in the next one; a pasted text is one message, whatever its lines.
 Ctrl-C ends an answer, or clears the line; twice in an empty line it ends the conversation.";
 
-/// Lines that end with a backslash go on. What was on the line is kept: the editor does not give it
-/// back after Ctrl-C.
+/// Continues lines that end with a backslash, and remembers whether the line had text, since the
+/// editor does not return its text after Ctrl-C.
 #[derive(Completer, Default, Helper, Highlighter)]
 struct Lines {
     /// Whether there is text on the line.
     has_text: Cell<bool>,
-    /// Whether there was any since the prompt.
+    /// Whether there was text since the prompt.
     had_text: Cell<bool>,
 }
 
@@ -44,7 +44,8 @@ impl Lines {
     }
 }
 
-/// Hints nothing: the editor asks after each change of the line.
+/// Gives no hints. The editor asks for hints after each change of the line, which tells when there
+/// is text.
 impl Hinter for Lines {
     type Hint = String;
 
@@ -78,13 +79,13 @@ enum Typed {
 enum Interrupted {
     /// Nothing since the prompt.
     Untouched,
-    /// Nothing anymore.
+    /// The text was deleted.
     Emptied,
     Text,
 }
 
-/// Questions and answers until the user ends them. Messages are kept in the file `history`, where
-/// there is one.
+/// Runs a conversation until the user ends it. Messages are kept in the file `history`, if one is
+/// given.
 pub fn converse(talk: &mut Talk<'_>, choice: &SamplingChoice, history: Option<&Path>) -> Outcome {
     let output = talk.output();
     output.say(&format!(
@@ -93,7 +94,7 @@ pub fn converse(talk: &mut Talk<'_>, choice: &SamplingChoice, history: Option<&P
     ));
     let mut options = choice.options.clone();
     let mut editor = editor(history)?;
-    // Whether the next Ctrl-C in an empty line ends the conversation.
+    // Whether the next Ctrl-C on an empty line ends the conversation.
     let mut is_armed = false;
     loop {
         let typed = read(&mut editor, &output)?;
@@ -140,7 +141,7 @@ pub fn converse(talk: &mut Talk<'_>, choice: &SamplingChoice, history: Option<&P
 
 fn editor(history: Option<&Path>) -> Result<Editor<Lines, FileHistory>, Failure> {
     let other = |e: ReadlineError| Failure::new(Code::Other, e);
-    // Where stdout is a file, the prompt still belongs on the terminal.
+    // The prompt belongs on the terminal even if stdout is a file.
     let behavior = if io::stdout().is_terminal() {
         Behavior::Stdio
     } else {
@@ -154,17 +155,17 @@ fn editor(history: Option<&Path>) -> Result<Editor<Lines, FileHistory>, Failure>
     let mut editor = Editor::with_config(config).map_err(other)?;
     editor.set_helper(Some(Lines::default()));
     if let Some(history) = history {
-        // There is none before the first conversation.
+        // The file does not exist before the first conversation.
         let _ = editor.load_history(history);
     }
     Ok(editor)
 }
 
-/// Without a file, messages are kept until the conversation ends.
+/// Adds a message to the history, and saves the history if there is a file.
 fn save(editor: &mut Editor<Lines, FileHistory>, history: Option<&Path>, text: &str) {
     let _ = editor.add_history_entry(text);
     let Some(history) = history else { return };
-    // A history that cannot be kept is no reason to end.
+    // A history that cannot be saved is no reason to end.
     if let Some(folder) = history.parent() {
         let _ = std::fs::create_dir_all(folder);
     }
@@ -192,7 +193,7 @@ fn typed(line: &str) -> Typed {
     let trimmed = text.trim();
     match trimmed.strip_prefix('/') {
         _ if trimmed.is_empty() => Typed::Nothing,
-        // A path is no command, and neither is a text of several lines.
+        // A path is no command, and neither is text of several lines.
         Some(rest)
             if !trimmed.contains('\n')
                 && rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '?') =>

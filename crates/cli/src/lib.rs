@@ -23,6 +23,7 @@ mod runtime;
 mod sampling;
 pub mod screen;
 mod source;
+mod suggest;
 mod talk;
 mod tensors;
 pub mod variables;

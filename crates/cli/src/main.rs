@@ -1,7 +1,7 @@
-//! `thane`: fetch models, look at them, run them.
+//! The `thane` command line.
 //!
-//! Exit codes are documented at [`thane_cli::exit`]. What it is made of is in the library of the
-//! same crate.
+//! The verbs are in the library of the same crate. Exit codes are documented at
+//! [`thane_cli::exit`].
 
 mod help;
 
@@ -24,7 +24,7 @@ struct Cli {
     verb: Verb,
 }
 
-/// A verb is a line here, a line in [`dispatch`] and a module of [`cmd`].
+/// The verbs. To add one, add a line here, a line in [`dispatch`] and a module of [`cmd`].
 #[derive(Debug, Subcommand)]
 enum Verb {
     Run(cmd::run::Args),
@@ -84,7 +84,7 @@ fn command() -> clap::Command {
 }
 
 fn main() -> ExitCode {
-    // What is caught where a file is read is reported as that file's fault.
+    // A panic that a guard catches while it reads a file is reported as a fault of the file.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !thane_engine::text::guard::is_guarded() {
@@ -100,7 +100,7 @@ fn main() -> ExitCode {
     }) {
         Ok(parsed) => parsed,
         Err(e) => {
-            // Help and version are no errors; clap knows which stream each belongs to.
+            // Help and version are no errors. clap knows which stream they belong to.
             let code = if e.use_stderr() {
                 Code::Usage
             } else {
@@ -132,8 +132,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints an error of the command line, which has values of flags and variables in it: on a
-/// terminal their control characters are shown by signs.
+/// Prints an error of the command line. It quotes values of flags and variables, so on a terminal
+/// control characters are shown as symbols.
 fn print_error(error: &clap::Error) -> std::io::Result<()> {
     let mut stderr = std::io::stderr();
     if !stderr.is_terminal() {

@@ -15,6 +15,7 @@ use thane_runtime::{Note, Observer, OpsetError, RuntimeError, Task};
 use crate::exit::{Code, Failure};
 use crate::model::longer_package;
 use crate::output::Output;
+use crate::suggest::did_you_mean;
 
 /// Checks whether the bytes of a model are right.
 const CHECK: &str =
@@ -52,6 +53,8 @@ impl From<RuntimeError> for Failure {
             RuntimeError::Embed(e) => of_embedding(*e),
             RuntimeError::Budget(e) => usage(e),
             RuntimeError::Opset(e) => of_opset(*e),
+            RuntimeError::UnknownFunction { name, known } => unknown_function(&name, &known),
+            RuntimeError::UnknownPrompt { name, known } => unknown_prompt(&name, &known),
             RuntimeError::Compile { source, .. } if !matches!(source, CompileError::Illegal(_)) => {
                 Failure::new(Code::Other, source)
             }
@@ -107,9 +110,6 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
             "thane convert MODEL -o PACKAGE without --functions, which writes all".to_owned(),
             predict(path),
         ],
-        RuntimeError::UnknownFunction { known, .. } => {
-            vec![format!("--functions {}", known.join(","))]
-        }
         RuntimeError::Template { .. } => {
             vec!["--raw, which gives the model the prompt without its template".to_owned()]
         }
@@ -117,14 +117,24 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
             vec!["thane embed with the checkpoint that it was made of".to_owned()]
         }
         RuntimeError::MaxTokens { positions, .. } => vec![format!("--max-length 1 to {positions}")],
-        RuntimeError::UnknownPrompt { known, .. } if known.is_empty() => {
-            vec!["the same without --prompt: the model has none".to_owned()]
-        }
-        RuntimeError::UnknownPrompt { known, .. } => {
-            vec![format!("--prompt {}", known.join(" or "))]
-        }
         RuntimeError::PromptNotPooled => vec!["--prompt \"\", which takes no prompt".to_owned()],
         _ => Vec::new(),
+    }
+}
+
+fn unknown_function(name: &str, known: &[String]) -> Failure {
+    let hint = did_you_mean(name, known.iter().map(String::as_str));
+    let error = anyhow::anyhow!("the program has no function `{name}`{hint}");
+    usage(error).remedy(format!("--functions {}", known.join(",")))
+}
+
+fn unknown_prompt(name: &str, known: &[String]) -> Failure {
+    let hint = did_you_mean(name, known.iter().map(String::as_str));
+    let failure = usage(anyhow::anyhow!("the model has no prompt `{name}`{hint}"));
+    if known.is_empty() {
+        failure.remedy("the same without --prompt: the model has none")
+    } else {
+        failure.remedy(format!("--prompt {}", known.join(" or ")))
     }
 }
 

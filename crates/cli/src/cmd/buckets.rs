@@ -24,7 +24,7 @@ use crate::output::counted;
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("lengths").required(true).args(["file", "histogram"]))]
 pub struct Args {
-    /// A path, hf:org/name[@revision], or a name of the catalogue.
+    /// A path, hf:org/name[@revision], or a name of the catalog.
     model: String,
     /// Texts: lines of a .txt file, rows of .jsonl, .csv, .tsv or .parquet.
     #[arg(short, long, value_name = "FILE")]
@@ -60,7 +60,7 @@ fn time(text: &str) -> Result<(usize, f64), String> {
     let pair = text
         .split_once('=')
         .and_then(|(length, ms)| Some((length.trim().parse().ok()?, ms.trim().parse().ok()?)));
-    pair.ok_or_else(|| "a length and its milliseconds are due, such as 128=14.0".to_owned())
+    pair.ok_or_else(|| "expected a length and its milliseconds, such as 128=14.0".to_owned())
 }
 
 fn chip(name: &str) -> Result<&'static Chip, String> {

@@ -1,4 +1,4 @@
-//! `thane convert`: a checkpoint to a Core ML package.
+//! `thane convert`: writes a checkpoint as a Core ML package.
 
 use std::path::{Path, PathBuf};
 
@@ -29,37 +29,37 @@ pub struct Args {
     model: String,
     /// The package to write, such as model.mlpackage.
     ///
-    /// model.mlmodelc is written as a device's compiler would.
+    /// A name such as model.mlmodelc writes a compiled model.
     #[arg(short, long, value_name = "PACKAGE")]
     out: PathBuf,
-    /// Write it in the place of the package that is there.
+    /// Replace a package that exists.
     ///
-    /// What is there stays until the new one is whole.
+    /// The existing package stays until the new one is complete.
     #[arg(long)]
     force: bool,
     /// Generate answers or embed texts [default: what the model is made for].
     #[arg(long, value_name = "TASK", hide_possible_values = true, value_enum)]
     task: Option<Task>,
-    /// portable for every machine, engine for the Neural Engine.
+    /// Form of the program: portable for every machine, engine for the Neural Engine.
     ///
     /// The default is portable for generate and engine for embed.
     #[arg(long, value_name = "FORM", hide_possible_values = true, value_enum)]
     form: Option<Form>,
     #[command(flatten)]
     embedding: bundle::Flags,
-    /// Tokens of prompt and answer together [default: the model's, 8192 at most].
+    /// Context length in tokens [default: the model's, at most 8192].
     #[arg(long, value_name = "N")]
     context: Option<usize>,
     /// Functions to write [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     functions: Vec<String>,
-    /// Opset to write, such as ios18 [default: the lowest that has every op].
+    /// Opset to write, such as ios18 [default: the lowest possible].
     #[arg(long, value_name = "OPSET", value_parser = opset)]
     opset: Option<Opset>,
-    /// The same by the oldest system that is to run it, such as ios18 or macos15.
+    /// Choose the opset by the oldest system to support, such as ios18 or macos15.
     #[arg(long, value_name = "SYSTEM", value_parser = system, conflicts_with = "opset")]
     min_os: Option<Opset>,
-    /// The chip, system or both that the package is audited for, such as a19 [default: m4].
+    /// Chip, system or both to audit the package for, such as a19 [default: m4].
     #[arg(long, value_name = "TARGET", value_parser = values::target)]
     target: Option<Target>,
 }
@@ -82,7 +82,7 @@ fn opset(name: &str) -> Result<Opset, String> {
     Opset::from_name(name).ok_or_else(|| format!("the opsets are {}", names()))
 }
 
-/// macOS 12 came with iOS 15, and so on.
+/// Parses a system. macOS 12 has the opset of iOS 15, and so on.
 fn system(name: &str) -> Result<Opset, String> {
     let ios = match name.strip_prefix("macos").map(str::parse::<u32>) {
         Some(Ok(version)) => format!("ios{}", version.saturating_add(3)),
@@ -99,19 +99,19 @@ struct Report<'a> {
     package: &'a Path,
     opset: &'static str,
     functions: Vec<&'a str>,
-    /// Tokens that the cache holds.
+    /// Tokens that the KV cache holds.
     context: usize,
-    /// Constants in the weight file.
+    /// Number of constants in the weight file.
     constants: usize,
     model_bytes: u64,
     weight_bytes: u64,
     /// Bytes of the contract, the tokenizer and so on.
     item_bytes: u64,
-    /// What the audit says of it; null where it cannot be audited.
+    /// Verdict of the audit; null if the package cannot be audited.
     audit: Option<Verdict>,
 }
 
-/// What the audit says of the package that was written, on stderr too.
+/// Audits the package that was written, and prints the verdict on stderr.
 fn audited(args: &Args, is_portable: bool, app: &App) -> Option<Verdict> {
     let target = args.target.unwrap_or_else(Target::usual);
     let build = Build {
@@ -126,7 +126,7 @@ fn audited(args: &Args, is_portable: bool, app: &App) -> Option<Verdict> {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    // Before a model is fetched for nothing.
+    // Checked before a download that would be in vain.
     out::check(&args.out, args.force, &[Path::new(&args.model)])?;
     named_well(args)?;
     let files = app.hub.resolve(&args.model)?;
@@ -160,7 +160,7 @@ fn task(args: &Args, model: &Model, app: &App) -> Result<Task, Failure> {
     }
 }
 
-/// Flags that the other task has, and this one would not look at.
+/// Refuses flags that only the other task uses.
 fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
     let flags = &args.embedding;
     let given = match task {
@@ -215,7 +215,7 @@ fn named_well(args: &Args) -> Outcome {
     ))
 }
 
-/// What is written, and so what may be replaced.
+/// The kind of the output, which decides what may be replaced.
 fn kind(args: &Args, task: Task) -> Result<Kind, Failure> {
     match task {
         Task::Embed if is_compiled(&args.out) => {

@@ -1,4 +1,4 @@
-//! `thane perplexity`: how well a model predicts a text, to compare numerics and quantisations.
+//! `thane perplexity`: how well a model predicts a text, to compare numerics and quantizations.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::overflow;
 use crate::source;
 use crate::talk::no_numbers;
 
-/// Tokens of one call: their logits are held at once.
+/// Tokens per call, whose logits are all in memory.
 const CHUNK: usize = 32;
 
 /// Measure how well a model predicts a text.
@@ -23,10 +23,10 @@ const CHUNK: usize = 32;
 pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalog.
     model: String,
-    /// The text.
+    /// The text file.
     #[arg(long, value_name = "FILE")]
     file: PathBuf,
-    /// Tokens of the text that are looked at, in one context.
+    /// Tokens of the text to use, in one context.
     #[arg(long, value_name = "N", default_value_t = 2000,
         value_parser = clap::value_parser!(u32).range(2..))]
     tokens: u32,
@@ -38,11 +38,11 @@ pub struct Args {
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
-    /// Tokens that were predicted: all but the first.
+    /// Number of tokens that were predicted: all but the first.
     tokens: usize,
-    /// Mean negative natural logarithm of their probabilities.
+    /// Mean negative log-likelihood of the tokens, natural logarithm.
     mean_nll: f64,
-    /// e to the mean.
+    /// e to the power of `mean_nll`.
     perplexity: f64,
 }
 
@@ -122,8 +122,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     ))?)
 }
 
-/// The logits after each of these tokens: of many at once where the program has the function
-/// `score`, else by steps.
+/// Calls `take` with the logits after each token: many per call if the program has the function
+/// `score`, else one per call.
 fn for_each_row(
     model: &LanguageModel,
     session: &mut Session,
@@ -156,7 +156,7 @@ fn for_each_row(
         .remedy("thane convert MODEL -o PACKAGE --functions prefill,decode"))
 }
 
-/// Negative logarithm of the probability that these logits give to `id`.
+/// Negative log-likelihood of `id` by these logits.
 fn nll(logits: &[f32], id: usize) -> f64 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|l| f64::from(l - max).exp()).sum();

@@ -1,4 +1,4 @@
-//! `thane run`: answer a prompt, or talk.
+//! `thane run`: answers a prompt, or holds a conversation.
 
 use std::io::{self, IsTerminal, Read};
 use std::mem::ManuallyDrop;
@@ -21,31 +21,30 @@ use crate::talk::Talk;
 pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalog.
     model: String,
-    /// The prompt, which text on stdin follows.
+    /// The prompt; text on stdin is appended to it.
     ///
-    /// Without it stdin is the prompt, or a terminal a conversation.
+    /// Without a prompt, stdin is the prompt; on a terminal, a conversation starts.
     prompt: Option<String>,
-    /// Give the prompt to the model as it is, without its chat template.
+    /// Do not apply the model's chat template to the prompt.
     #[arg(long)]
     raw: bool,
-    /// Read control tokens that are spelled in messages, such as <|im_end|>, as such; otherwise
-    /// they are text.
+    /// Interpret control tokens in messages, such as <|im_end|>; by default they are plain text.
     #[arg(long, conflicts_with = "raw")]
     allow_special_tokens: bool,
-    /// What the model is told before the conversation.
+    /// System message.
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
-    /// Tokens of an answer at most.
+    /// Most tokens of an answer.
     #[arg(long, value_name = "N", default_value_t = Generator::MAX_TOKENS)]
     max_tokens: usize,
-    /// End the answer before this text; can be given more than once.
+    /// End the answer before this text; can be repeated.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Keep no history of a conversation; otherwise its messages are in the file `history` of the
+    /// Keep no history of conversations; by default messages are saved in the file `history` of the
     /// cache folder.
     #[arg(long)]
     no_history: bool,
-    /// Say at the end where the time went, and how that is to what the machine can do.
+    /// Print the time of each kernel at the end, compared with the machine's peak rates.
     #[arg(long)]
     profile: bool,
     #[command(flatten)]
@@ -58,13 +57,13 @@ pub struct Args {
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
-    /// Ids of the prompt as the model saw it, the template's included.
+    /// Token ids of the prompt, with those of the chat template.
     prompt_tokens: &'a [u32],
-    /// Ids of the answer; a token that ended the turn is not among them.
+    /// Token ids of the answer, without the token that ended it.
     tokens: &'a [u32],
     text: &'a str,
     /// `stop`: the model ended its turn or a stop string came; `length`: --max-tokens; `context`:
-    /// the cache is full; `interrupted`.
+    /// the KV cache is full; `interrupted`.
     finish_reason: &'a str,
     timings: Times,
 }
@@ -72,17 +71,17 @@ struct Report<'a> {
 /// Seconds and rates of an answer.
 #[derive(Serialize)]
 struct Times {
-    /// From the prompt to the first token.
+    /// Time to first token.
     first_token_s: f64,
     prefill_s: f64,
-    /// Tokens of the prompt that were computed.
+    /// Tokens of the prompt that were computed, without those in the KV cache.
     prefill_tokens: usize,
     prefill_tokens_per_s: f64,
     decode_s: f64,
-    /// Tokens after the first.
+    /// Tokens after the first one.
     decode_tokens: usize,
     decode_tokens_per_s: f64,
-    /// Most memory that the process held; null where the system does not tell.
+    /// Peak memory of the process; null where the system does not tell.
     peak_memory_bytes: Option<u64>,
 }
 
@@ -172,7 +171,7 @@ fn prompt(args: &Args, is_json: bool) -> Result<String, Failure> {
     };
     let text = match &args.prompt {
         Some(prompt) if has_piped_text() => {
-            // What is piped in is what the prompt is about.
+            // Text that is piped in is what the prompt is about.
             let text = from_stdin(args.raw)?;
             if text.trim().is_empty() {
                 prompt.clone()
@@ -187,15 +186,15 @@ fn prompt(args: &Args, is_json: bool) -> Result<String, Failure> {
         None if io::stdin().is_terminal() => return Err(missing("there is no prompt")),
         None => from_stdin(args.raw)?,
     };
-    // A raw prompt may be empty: many vocabularies have a token that begins a text.
+    // A raw prompt may be empty, since many vocabularies have a token that begins a text.
     if text.trim().is_empty() && !args.raw {
         return Err(missing("the prompt is empty"));
     }
     Ok(text)
 }
 
-/// Whether stdin is a pipe or a file: a program that starts this one may leave it a device that
-/// never says anything.
+/// Whether stdin is a pipe, a file or a socket. A parent process may leave a device as stdin from
+/// which nothing ever comes.
 fn has_piped_text() -> bool {
     #[cfg(unix)]
     {
@@ -220,7 +219,7 @@ fn from_stdin(raw: bool) -> Result<String, Failure> {
             anyhow::Error::new(e).context("the prompt on stdin cannot be read"),
         )
     })?;
-    // The line break that `echo` adds is nothing that anybody said.
+    // The line break that `echo` appends is not part of the prompt.
     if !raw && text.ends_with('\n') {
         text.pop();
         text.truncate(text.trim_end_matches('\r').len());

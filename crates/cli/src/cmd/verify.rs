@@ -1,5 +1,5 @@
-//! `thane verify`: whether an embedding model's packages are what was written, and compute what
-//! they should.
+//! `thane verify`: checks that the packages of an embedding model are undamaged and compute the
+//! right vectors.
 
 use std::path::{Path, PathBuf};
 
@@ -13,25 +13,26 @@ use crate::model::{self, NumericsFlag};
 use crate::output::counted;
 use crate::source;
 
-/// Check an embedding model's package: hashes, and texts whose vectors are known.
+/// Check an embedding model's package: hashes of files, and golden vectors of known texts.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// An .mlpackage, or a folder of them with its manifest.
+    /// An .mlpackage, or a folder of packages with its manifest.
     bundle: PathBuf,
-    /// The least cosine that passes.
+    /// Least cosine similarity that passes.
     #[arg(long, value_name = "X", default_value_t = 0.999, value_parser = cosine)]
     cosine: f64,
-    /// How to compute.
+    /// Numerics to use.
     ///
-    /// f32 is the reference, ane is fp16 after each op with the sums of the Apple Neural Engine.
+    /// f32 is the reference; ane rounds to fp16 after each op and accumulates sums like the Apple
+    /// Neural Engine.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::F32)]
     numerics: NumericsFlag,
-    /// Threads [default: the physical cores].
+    /// Number of threads [default: the physical cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
 
-/// A least cosine: no vector has one above 1, and all have one of -1 or more.
+/// Parses a cosine similarity from 0 to 1.
 fn cosine(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|x| (0.0..=1.0).contains(x));
     number.ok_or_else(|| "expected a number from 0 to 1, such as 0.999".to_owned())
@@ -41,11 +42,11 @@ fn cosine(text: &str) -> Result<f64, String> {
 #[derive(Serialize)]
 struct Report<'a> {
     bundle: &'a Path,
-    /// Files whose hash is what the manifest says.
+    /// Number of files whose hash is right.
     hashed_files: usize,
-    /// The known texts, and how close their vectors are.
+    /// The known texts and the similarity of their vectors.
     vectors: Vec<Row>,
-    /// Whether every cosine is at least what was asked for.
+    /// Whether every cosine similarity is high enough.
     passed: bool,
 }
 
@@ -53,7 +54,7 @@ struct Report<'a> {
 #[derive(Serialize)]
 struct Row {
     text: String,
-    /// Cosine of its vector here and the one that was written.
+    /// Cosine similarity of the computed vector and the golden one.
     cosine: f64,
     passed: bool,
 }

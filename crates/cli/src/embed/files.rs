@@ -11,7 +11,11 @@ use thane_mil::types::DType;
 use super::journal::Stored;
 use super::table::Table;
 use crate::exit::Failure;
+use crate::suggest::did_you_mean;
 use crate::{npy, out};
+
+/// Extensions of files of vectors.
+const KINDS: [&str; 5] = ["npy", "jsonl", "ndjson", "parquet", "safetensors"];
 
 /// The format of a file of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +40,10 @@ impl Kind {
             Some("jsonl" | "ndjson") => Self::Jsonl,
             Some("parquet") => Self::Parquet,
             Some("safetensors") => Self::Safetensors,
-            _ => anyhow::bail!(
-                "{}: vectors are written to .npy, .jsonl, .parquet and .safetensors",
-                path.display()
+            other => anyhow::bail!(
+                "{}: vectors are written to .npy, .jsonl, .parquet and .safetensors{}",
+                path.display(),
+                did_you_mean(other.unwrap_or_default(), KINDS)
             ),
         };
         anyhow::ensure!(

@@ -1,5 +1,5 @@
-//! Embed rows window by window: read, tokenise, embed by length, and hand over in the order that
-//! they were read in.
+//! Embeds rows in windows: reads and tokenizes a window, embeds it in batches of similar length,
+//! and returns the rows in order.
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -16,28 +16,28 @@ use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
 use crate::runtime::embedding_remedy;
 
-/// Rows of a window at most: enough that rows of one length are found for a call.
+/// Most rows of a window: enough to find rows of similar length for a batch.
 const WINDOW_ROWS: usize = 4096;
-/// Tokens of a window at most, but for its last row: what is lost when a run is killed, some
-/// minutes of a large model.
+/// Most tokens of a window, except for its last row. A run that is killed loses one window, some
+/// minutes of work of a large model.
 const WINDOW_TOKENS: usize = 1 << 17;
 
-/// What is to be done.
+/// A run over texts.
 pub struct Job<'a> {
     pub app: &'a App,
     pub embedder: &'a mut Embedder,
     pub texts: &'a Texts,
-    /// What is made of each row.
+    /// What has a vector.
     pub encoding: Encoding,
-    /// Put before each text.
+    /// Prompt that is put before each text.
     pub prompt: String,
     pub format: Format,
-    /// Elements that are kept of a vector.
+    /// Dimensions to keep.
     pub dim: usize,
     pub truncate: bool,
 }
 
-/// Rows that are done, in order.
+/// Rows that were embedded, in order.
 pub struct Done {
     pub counts: Counts,
     pub rows: Vec<Stored>,
@@ -45,10 +45,10 @@ pub struct Done {
     pub texts: Sha256,
 }
 
-/// Takes rows that are done.
+/// Receives rows that were embedded.
 pub type Sink<'a> = dyn FnMut(Done) -> Outcome + 'a;
 
-/// A row as the model takes it.
+/// A tokenized row.
 struct Encoded {
     number: u64,
     id: Option<Value>,
@@ -56,7 +56,7 @@ struct Encoded {
     truncated: bool,
 }
 
-/// What is left to read.
+/// The remaining rows, and the hash of the rows so far.
 struct Reader<'a> {
     rows: Rows<'a>,
     texts: Sha256,
@@ -87,7 +87,8 @@ fn usage(error: OverBudget) -> Failure {
     Failure::new(Code::Usage, error)
 }
 
-/// An error with its causes behind it; one of memory stays what it is, for others to see.
+/// Joins an error and its causes into one line. An error of memory is kept, since it has its own
+/// exit code.
 pub fn in_a_line(error: anyhow::Error) -> anyhow::Error {
     match error.chain().any(|cause| cause.is::<OverBudget>()) {
         true => error,
@@ -96,8 +97,8 @@ pub fn in_a_line(error: anyhow::Error) -> anyhow::Error {
 }
 
 impl Job<'_> {
-    /// Embed all rows behind the first `skip`, the hash of whose texts must be `skipped`. There
-    /// must be as many as were `counted`: a file that became shorter meanwhile is an error.
+    /// Embeds all rows after the first `skip`, whose texts must have the hash `skipped`. If fewer
+    /// rows than `counted` follow, the file was changed, which is an error.
     pub fn run(
         &mut self,
         skip: u64,
@@ -176,7 +177,7 @@ impl Job<'_> {
             ),
         };
         let (tokens, truncated) = done.map_err(|e| self.at(row.number, e))?;
-        // Told here, so that nothing of the window is computed in vain.
+        // Checked here, before anything of the window is computed.
         match tokens.n_tokens() {
             0 => Err(self.refused(row.number, EmbedError::Empty { index: 0 })),
             n if n > max_tokens => Err(self.refused(
@@ -208,7 +209,7 @@ impl Job<'_> {
         }
     }
 
-    /// The vectors of a window.
+    /// Embeds a window.
     fn embed(&mut self, window: &[Encoded], texts: Sha256) -> Result<Done, Failure> {
         let app = self.app;
         let interrupted = || app.interrupt.is_set();
@@ -222,7 +223,7 @@ impl Job<'_> {
             .map(|encoded| self.n_vectors(&encoded.tokens))
             .sum();
         let what = || format!("the vectors of {} texts", window.len());
-        // As they are computed, as they are stored, and as they are written.
+        // Three copies: as computed, as stored and as written.
         let n_bytes = n_vectors
             .saturating_mul(self.embedder.engine.dim())
             .saturating_mul(12);
@@ -257,12 +258,12 @@ impl Job<'_> {
     fn n_vectors(&self, tokens: &Tokens) -> usize {
         match (tokens, self.encoding) {
             (_, Encoding::Text) => 1,
-            // A chunk has a separator before it or behind it.
+            // There is at most one more chunk than separators.
             (tokens, _) => tokens.n_tokens() + 1,
         }
     }
 
-    /// The vectors of each row, one behind the other; none when the user wants the end.
+    /// The vectors of each row, concatenated; `None` after an interrupt.
     fn vectors(
         &mut self,
         window: &[Encoded],
@@ -310,7 +311,7 @@ impl Job<'_> {
         Ok(Some(out))
     }
 
-    /// Vectors as they are stored.
+    /// Converts vectors to the stored format.
     fn stored(&self, values: Vec<f32>) -> anyhow::Result<Vec<u8>> {
         let values = output::shorten(
             values,
@@ -318,7 +319,7 @@ impl Job<'_> {
             self.dim,
             self.embedder.info.normalize,
         );
-        // 65,504 is the largest fp16; from 65,520 on numbers are rounded to infinity.
+        // 65,504 is the largest fp16 number; numbers from 65,520 on round to infinity.
         let overflows =
             self.format == Format::Float16 && values.iter().any(|v| v.abs() >= 65_520.0);
         anyhow::ensure!(

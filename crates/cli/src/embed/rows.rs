@@ -14,6 +14,7 @@ use thane_mil::budget::{Budget, OverBudget};
 use super::meter::Meter;
 use super::row::{Fields, Row};
 use super::{csv, lines, parquet};
+use crate::suggest::did_you_mean;
 
 /// Most faults that one error lists.
 const MAX_FAULTS: usize = 8;
@@ -27,6 +28,9 @@ pub struct Texts {
     chunks: bool,
     budget: Budget,
 }
+
+/// Extensions of files of texts.
+const KINDS: [&str; 6] = ["txt", "jsonl", "ndjson", "csv", "tsv", "parquet"];
 
 /// Where rows come from.
 #[derive(Debug)]
@@ -62,9 +66,10 @@ impl Source {
             Some("csv") => Ok(Self::Csv(path, b',')),
             Some("tsv") => Ok(Self::Csv(path, b'\t')),
             Some("parquet") => Ok(Self::Parquet(path)),
-            _ => anyhow::bail!(
-                "{}: texts are read from .txt, .jsonl, .csv, .tsv and .parquet files",
-                path.display()
+            other => anyhow::bail!(
+                "{}: texts are read from .txt, .jsonl, .csv, .tsv and .parquet files{}",
+                path.display(),
+                did_you_mean(other.unwrap_or_default(), KINDS)
             ),
         }
     }
@@ -286,7 +291,7 @@ mod tests {
     #[test]
     fn lines_are_texts() {
         let rows = read(false, false, b"\xef\xbb\xbfone\r\n\n two \n\xff\nlast");
-        let bad = Err("stdin, line 4: it is no UTF-8 from byte 1 on".to_owned());
+        let bad = Err("stdin, line 4: invalid UTF-8 at byte 1".to_owned());
         assert_eq!(
             rows,
             [
@@ -317,10 +322,10 @@ mod tests {
             said,
             [
                 "stdin, line 3: it has no field `text`, it has id, body; --field NAME names another",
-                "stdin, line 4: `text` is a number, a string is due",
-                "stdin, line 5: it is no JSON: EOF while parsing an object at column 1",
-                "stdin, line 6: it is a list, an object is due",
-                "stdin, line 7: `text` is a list, a string is due; --chunks takes lists",
+                "stdin, line 4: expected `text` to be a string, found a number",
+                "stdin, line 5: invalid JSON: EOF while parsing an object at column 1",
+                "stdin, line 6: expected an object, found a list",
+                "stdin, line 7: expected `text` to be a string, found a list; --chunks takes lists",
             ]
         );
         let chunks = read(
@@ -337,9 +342,9 @@ mod tests {
         assert_eq!(
             said,
             [
-                "stdin, line 2: `text` is a string, a list of strings is due",
-                "stdin, line 3: `text` is an empty list",
-                "stdin, line 4: `text` holds something that is no string",
+                "stdin, line 2: expected `text` to be a list of strings, found a string",
+                "stdin, line 3: expected `text` to have items, found an empty list",
+                "stdin, line 4: expected `text` to be a list of strings, found another item in it",
             ]
         );
     }
@@ -383,7 +388,7 @@ mod tests {
         );
         assert_eq!(
             named[3],
-            Err("stdin, line 4: `id` is an object, a string or a number is due".into())
+            Err("stdin, line 4: expected `id` to be a string or a number, found an object".into())
         );
     }
 

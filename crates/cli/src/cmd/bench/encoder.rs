@@ -1,4 +1,4 @@
-//! Texts made vectors.
+//! Measures embedding.
 
 use std::time::Instant;
 
@@ -65,7 +65,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// A batch is never smaller than what its figure says.
+    /// Number of texts per round; never fewer than a batch.
     fn n_texts(&self) -> Result<usize, Failure> {
         let batch = self.batches(&[1, 32]).into_iter().max().unwrap_or(1);
         match self.args.texts {

@@ -1,4 +1,4 @@
-//! Prompts read and answers made: of one sequence, or of many at once.
+//! Measures prefill and decode of one sequence or of a batch.
 
 use std::time::Instant;
 
@@ -15,11 +15,11 @@ use crate::memory::peak_memory;
 use crate::model::{self, ProgramFlags};
 
 impl Bench<'_> {
-    /// Prefill and decode.
+    /// Measures prefill or decode of one sequence.
     pub fn language(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
         let model = self.open()?;
         let mut session = model.session(&self.backend())?;
-        // Answers are greedy.
+        // Decoding is greedy.
         session.want_greatest(Some(1));
         for length in self.prompts()? {
             let rates = self.rounds(&mut || {
@@ -56,7 +56,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Many sequences at once: the tokens of all answers.
+    /// Measures decode of a batch.
     pub fn batch(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
         let model = self.open()?;
         for length in self.prompts()? {
@@ -83,7 +83,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Tokens a second of the steps behind the prompts.
+    /// Decodes all answers; returns tokens per second, without prefill.
     fn answers(&self, sessions: &mut Sessions, prompts: &[Vec<u32>]) -> Result<f64, Failure> {
         (0..prompts.len())
             .try_for_each(|idx| sessions.reset(idx))
@@ -122,7 +122,7 @@ impl Bench<'_> {
         model::open(&self.args.model, &flags.options(false), self.app)
     }
 
-    /// What the longest prompt and its answer need.
+    /// Context length for the longest prompt and its answer.
     fn context(&self) -> Result<Option<usize>, Failure> {
         Ok(self
             .prompts()?
@@ -136,7 +136,7 @@ fn failed(error: GenerateError) -> Failure {
     Failure::new(Code::Usage, error)
 }
 
-/// The token with the largest logit.
+/// The most likely token.
 fn next(logits: &[f32]) -> u32 {
     argmax(logits)
         .and_then(|id| u32::try_from(id).ok())
