@@ -158,7 +158,7 @@ impl<'a> Weights<'a> {
                     t.ty.name()
                 )
             }
-            Some(t) if t.ty.is_quantised() && shape.len() != 2 => {
+            Some(t) if t.ty.is_quantized() && shape.len() != 2 => {
                 format!(
                     "`{name}`: expected the type F32, F16 or BF16, found {}, which only matrices \
                      can have",
@@ -295,5 +295,5 @@ fn same_numbers(a: &Tensor, b: &Tensor) -> bool {
 
 /// Whether constants cannot be made from tensors of this type.
 fn unusable(ty: TensorType) -> bool {
-    !ty.is_quantised() && !matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::Bf16)
+    ty.block_type().is_none()
 }

@@ -18,7 +18,6 @@ use super::packages as bundle;
 use crate::app::App;
 use crate::contract::Embeds;
 use crate::exit::{Code, Failure};
-use crate::hub;
 use crate::language::Parts;
 use crate::model::{self, NumericsFlag};
 
@@ -107,7 +106,7 @@ pub fn open(
     run: &Run,
     app: &App,
 ) -> Result<Encoder, Failure> {
-    let hub::ModelFiles { name, path, .. } = hub::resolve(spec, &app.hub)?;
+    let thane_hub::ModelFiles { name, path, .. } = app.hub.resolve(spec)?;
     app.output.explain(&format!("reading {}", path.display()));
     app.output.busy("reading the model");
     let encoder = if model::is_package(&path) || bundle::is_bundle(&path) {

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::error::PackageError;
-use super::map::{lfs_pointer, map};
+use super::map::lfs_pointer;
 use crate::data::{Bytes, Data};
 use crate::types::{DType, TensorType};
 
@@ -171,9 +171,8 @@ pub(super) struct Storage {
 }
 
 impl Storage {
-    /// Map a weight file and check its header.
-    pub fn open(path: PathBuf) -> Result<Self, PackageError> {
-        let bytes = map(&path).map_err(PackageError::io(&path))?;
+    /// A weight file of these bytes, whose header is checked.
+    pub fn open(path: PathBuf, bytes: Bytes) -> Result<Self, PackageError> {
         if let Some(reason) = lfs_pointer(bytes.as_slice()) {
             return Err(PackageError::unusable(&path, reason));
         }

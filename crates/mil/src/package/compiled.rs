@@ -17,10 +17,11 @@ use prost::Message;
 use super::blob::Plan;
 use super::description::{Feature, Interface, Shape, SizeRange};
 use super::error::PackageError;
-use super::manifest::resolve;
+use super::files::{Files, MAX_MODEL_BYTES, Weights};
+use super::manifest::{DESCRIPTION, FILE_NAME};
 use super::partial::Partial;
 use super::proto;
-use super::read::{MAX_MODEL_BYTES, Weights, assemble, read_capped};
+use super::read::assemble;
 use super::write::{create_in, model, put, replaceable, vacant};
 use super::{Package, Summary, check, description, report, state};
 use crate::data::Data;
@@ -29,8 +30,6 @@ use crate::program::{Function, Program};
 use crate::text::{Blobs, parse, print};
 use crate::types::{DType, Dim, Symbol, TensorType, Type};
 
-/// The description's file, which a folder is known by.
-pub(super) const DESCRIPTION: &str = "coremldata.bin";
 const TEXT: &str = "model.mil";
 const ANALYTICS: &str = "analytics/coremldata.bin";
 /// What a description begins and ends with: the field of a model that an ML Program is.
@@ -47,29 +46,6 @@ const TRAILER_BYTES: usize = 16;
 const FLEXIBLE: &str = "FlexibleShapeInformation";
 
 impl Package {
-    pub(super) fn open_compiled(path: &Path) -> Result<Self, PackageError> {
-        let file = path.join(DESCRIPTION);
-        let bytes = read_capped(
-            &resolve(path, path, Path::new(DESCRIPTION))?,
-            MAX_MODEL_BYTES,
-        )?;
-        let described = unwrapped(&bytes)
-            .and_then(|b| proto::ModelDescription::decode(b).map_err(|e| e.to_string()));
-        let described = described.map_err(|reason| PackageError::unusable(&file, reason))?;
-        let text = path.join(TEXT);
-        if !text.is_file() {
-            return Err(PackageError::unusable(
-                path,
-                format!("has no {TEXT}: only compiled ML Programs are read"),
-            ));
-        }
-        let source = read_capped(&resolve(path, path, Path::new(TEXT))?, MAX_MODEL_BYTES)?;
-        let source =
-            String::from_utf8(source).map_err(|_| PackageError::unusable(&text, "is no text"))?;
-        let program = program(&source, &text, Weights::new(path, path))?;
-        assemble(described, program, path, &file)
-    }
-
     /// Write the package as a compiled model to `path`, where nothing may be yet.
     pub fn write_compiled(&self, path: &Path) -> Result<Summary, PackageError> {
         vacant(path)?;
@@ -121,6 +97,34 @@ impl Package {
         )?;
         Ok((partial, summary))
     }
+}
+
+/// Whether the files are those of a compiled model, and not of a package.
+pub(super) fn is_compiled(files: Files<'_>) -> bool {
+    files.has(DESCRIPTION) && !files.has(FILE_NAME)
+}
+
+/// Read a compiled model.
+pub(super) fn open(files: Files<'_>) -> Result<Package, PackageError> {
+    let path = files.path();
+    let top = Path::new("");
+    let file = path.join(DESCRIPTION);
+    let (_, bytes) = files.read(top, Path::new(DESCRIPTION), MAX_MODEL_BYTES)?;
+    let described = unwrapped(&bytes)
+        .and_then(|b| proto::ModelDescription::decode(b).map_err(|e| e.to_string()));
+    let described = described.map_err(|reason| PackageError::unusable(&file, reason))?;
+    if !files.has(TEXT) {
+        return Err(PackageError::unusable(
+            path,
+            format!("has no {TEXT}: only compiled ML Programs are read"),
+        ));
+    }
+    let text = path.join(TEXT);
+    let (_, source) = files.read(top, Path::new(TEXT), MAX_MODEL_BYTES)?;
+    let source =
+        String::from_utf8(source).map_err(|_| PackageError::unusable(&text, "is no text"))?;
+    let program = program(&source, &text, Weights::new(files, top))?;
+    assemble(described, program, path, &file)
 }
 
 /// The program of a text, as it is in memory.

@@ -1,12 +1,13 @@
 //! Core ML packages: folders with a program, its weights and what they are for, as Core ML and
 //! coremltools read and write them.
 //!
-//! [`Package::open`] maps the weights and copies none; [`Package::write`] writes them in pieces.
-//! Start at [`Package`]; `read` and `write` know the folder, `encode` and `decode` the program,
-//! `description` how it looks from outside, `compiled` and `report` know compiled models, `value`
-//! types and literals, `source` single files of MIL text, `state` updates of states, `blob` the
-//! weight file, `manifest` the list of items, `proto` the wire format. This is the one place of the
-//! crate that reads and writes files.
+//! [`Package::open`] maps the weights and copies none, [`Package::from_files`] reads a package that
+//! is in memory, and [`Package::write`] writes the weights in pieces. Start at [`Package`]; `read`
+//! and `write` know the folder, `files` where the bytes come from, `encode` and `decode` the
+//! program, `description` how it looks from outside, `compiled` and `report` know compiled models,
+//! `value` types and literals, `source` single files of MIL text, `state` updates of states, `blob`
+//! the weight file, `manifest` the list of items, `proto` the wire format. This is the one place of
+//! the crate that reads and writes files.
 
 pub(crate) mod blob;
 mod check;
@@ -15,6 +16,7 @@ mod decode;
 mod description;
 mod encode;
 mod error;
+mod files;
 mod manifest;
 mod map;
 mod partial;
@@ -43,6 +45,9 @@ pub use read::items;
 pub use source::{SourceFile, read_lines, read_source, source_weights, write_source};
 pub use write::Summary;
 
+use files::Files;
+
+use crate::data::Bytes;
 use crate::lower::with_opset;
 use crate::opset::Opset;
 use crate::program::Program;
@@ -61,6 +66,26 @@ pub struct Package {
 }
 
 impl Package {
+    /// Read the package, or the compiled model, at `path`. Weights are mapped: the files must not
+    /// change while the package or a slice of its weights lives.
+    pub fn open(path: &Path) -> Result<Self, PackageError> {
+        Self::read(Files::Folder(path))
+    }
+
+    /// Read a package, or a compiled model, whose files are in memory, by their paths inside of it,
+    /// such as `Manifest.json`; `name` is for messages. Constants are slices of these bytes.
+    pub fn from_files(name: &str, files: &BTreeMap<String, Bytes>) -> Result<Self, PackageError> {
+        Self::read(Files::Memory(Path::new(name), files))
+    }
+
+    fn read(files: Files<'_>) -> Result<Self, PackageError> {
+        if compiled::is_compiled(files) {
+            compiled::open(files)
+        } else {
+            read::open(files)
+        }
+    }
+
     /// A package of a program, without a word about it; its first function is the default one.
     pub fn new(program: Program) -> Self {
         let default_function = program

@@ -1,59 +1,41 @@
 //! Reads a package. Nothing that it says is believed: paths stay inside, sizes fit the files, types
 //! are inferred anew.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
-use std::io::Read;
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 
 use prost::Message;
 
-use super::blob::Storage;
-use super::compiled::DESCRIPTION;
 use super::error::PackageError;
-use super::lfs_pointer;
+use super::files::{Files, MAX_MODEL_BYTES, Weights};
 use super::manifest::{CORE_ML, DATA, FILE_NAME, MAX_BYTES, Manifest, resolve};
 use super::{Interface, Metadata, Package, StoredItem, check, decode, description, proto};
-use crate::data::Data;
 use crate::program::Program;
-use crate::types::TensorType;
 
-/// Model files have no weights in them, and those of large models are a few MB; messages take up to
-/// 60 times their bytes in memory.
-pub(super) const MAX_MODEL_BYTES: u64 = 1 << 26;
-/// What a weight file's name begins with: the folder that the model file is in.
-pub(super) const MODEL_PATH: &str = "@model_path/";
-
-impl Package {
-    /// Read the package, or the compiled model, at `path`. Weights are mapped: the files must not
-    /// change while the package or a slice of its weights lives.
-    pub fn open(path: &Path) -> Result<Self, PackageError> {
-        if path.join(DESCRIPTION).is_file() && !path.join(FILE_NAME).exists() {
-            return Self::open_compiled(path);
-        }
-        let manifest = manifest(path)?;
-        let manifest_path = path.join(FILE_NAME);
-        let Some(root) = manifest.root() else {
-            return Err(PackageError::unusable(
-                &manifest_path,
-                "does not say which of its items is the model",
-            ));
-        };
-        let named = path.join(DATA).join(&root.path);
-        let file = resolve(path, &path.join(DATA), Path::new(&root.path))?;
-        let model = read_capped(&file, MAX_MODEL_BYTES)?;
-        let model = proto::Model::decode(model.as_slice());
-        let model = model
-            .map_err(|e| PackageError::unusable(&file, format!("is no Core ML model: {e}")))?;
-        // Weights are beside the model as the manifest names it, also where that is a link.
-        let folder = named.parent().unwrap_or(path);
-        package(model, path, &file, Weights::new(path, folder))
-    }
+/// Read a package.
+pub(super) fn open(files: Files<'_>) -> Result<Package, PackageError> {
+    let path = files.path();
+    let manifest = manifest(files)?;
+    let Some(root) = manifest.root() else {
+        return Err(PackageError::unusable(
+            &path.join(FILE_NAME),
+            "does not say which of its items is the model",
+        ));
+    };
+    let named = Path::new(DATA).join(&root.path);
+    let (file, model) = files.read(Path::new(DATA), Path::new(&root.path), MAX_MODEL_BYTES)?;
+    let model = proto::Model::decode(model.as_slice());
+    let model =
+        model.map_err(|e| PackageError::unusable(&file, format!("is no Core ML model: {e}")))?;
+    // Weights are beside the model as the manifest names it, also where that is a link.
+    let folder = named.parent().unwrap_or(Path::new(""));
+    package(model, path, &file, Weights::new(files, folder))
 }
 
 /// The items of the package at `path` that are not Core ML's own.
 pub fn items(path: &Path) -> Result<Vec<StoredItem>, PackageError> {
-    let manifest = manifest(path)?;
+    let manifest = manifest(Files::Folder(path))?;
     let others = manifest.entries().filter(|e| e.author != CORE_ML);
     let stored = others.map(|e| {
         Ok(StoredItem {
@@ -66,21 +48,21 @@ pub fn items(path: &Path) -> Result<Vec<StoredItem>, PackageError> {
     stored.collect()
 }
 
-fn manifest(path: &Path) -> Result<Manifest, PackageError> {
-    if !fs::metadata(path).map_err(PackageError::io(path))?.is_dir() {
+fn manifest(files: Files<'_>) -> Result<Manifest, PackageError> {
+    let path = files.path();
+    if let Files::Folder(path) = files
+        && !fs::metadata(path).map_err(PackageError::io(path))?.is_dir()
+    {
         return Err(PackageError::unusable(path, not_a_folder(path)));
     }
-    let file = path.join(FILE_NAME);
-    if !file.is_file() {
+    if !files.has(FILE_NAME) {
         return Err(PackageError::unusable(
             path,
             format!("has no {FILE_NAME}: it is no package, or was not copied whole"),
         ));
     }
-    Manifest::parse(
-        &read_capped(&resolve(path, path, Path::new(FILE_NAME))?, MAX_BYTES)?,
-        &file,
-    )
+    let (_, text) = files.read(Path::new(""), Path::new(FILE_NAME), MAX_BYTES)?;
+    Manifest::parse(&text, &path.join(FILE_NAME))
 }
 
 /// What a file is that should be a package.
@@ -93,32 +75,6 @@ fn not_a_folder(path: &Path) -> &'static str {
         }
         _ => "is a file: a package is a folder",
     }
-}
-
-pub(super) fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PackageError> {
-    let io = || PackageError::io(path);
-    if !fs::metadata(path).map_err(io())?.is_file() {
-        return Err(PackageError::unusable(
-            path,
-            "is no regular file: copy the package again",
-        ));
-    }
-    let mut bytes = Vec::new();
-    File::open(path)
-        .map_err(io())?
-        .take(max_bytes + 1)
-        .read_to_end(&mut bytes)
-        .map_err(io())?;
-    if bytes.len() as u64 > max_bytes {
-        return Err(PackageError::unusable(
-            path,
-            format!("is longer than {max_bytes} bytes, too long for such a file"),
-        ));
-    }
-    if let Some(reason) = lfs_pointer(&bytes) {
-        return Err(PackageError::unusable(path, reason));
-    }
-    Ok(bytes)
 }
 
 fn package(
@@ -180,43 +136,6 @@ pub(super) fn assemble(
         violations,
     })?;
     Ok(package)
-}
-
-/// The weight files that were opened, by the names that the program gives them.
-pub(super) struct Weights<'a> {
-    path: &'a Path,
-    folder: &'a Path,
-    files: HashMap<String, Storage>,
-}
-
-impl<'a> Weights<'a> {
-    /// Weights of the package at `path`, whose model is in `folder`.
-    pub fn new(path: &'a Path, folder: &'a Path) -> Self {
-        Self {
-            path,
-            folder,
-            files: HashMap::new(),
-        }
-    }
-
-    /// The constant at an offset of a file.
-    pub fn constant(
-        &mut self,
-        name: &str,
-        offset: u64,
-        ty: &TensorType,
-    ) -> Result<Data, PackageError> {
-        if !self.files.contains_key(name) {
-            let Some(relative) = name.strip_prefix(MODEL_PATH) else {
-                let reason =
-                    format!("has its weights in {name:?}, which does not begin with {MODEL_PATH}");
-                return Err(PackageError::unusable(self.path, reason));
-            };
-            let file = resolve(self.path, self.folder, Path::new(relative))?;
-            self.files.insert(name.to_owned(), Storage::open(file)?);
-        }
-        self.files[name].constant(offset, ty)
-    }
 }
 
 fn default_function(described: &proto::ModelDescription, program: &Program) -> String {

@@ -8,8 +8,8 @@ use super::blob::code;
 use super::compiled::parsed;
 use super::description::Interface;
 use super::error::PackageError;
+use super::files::{Files, MAX_MODEL_BYTES, MODEL_PATH, Weights, read_capped};
 use super::partial::create_folders;
-use super::read::{MAX_MODEL_BYTES, MODEL_PATH, Weights, read_capped};
 use super::write::create;
 use crate::data::Data;
 use crate::program::Program;
@@ -18,9 +18,9 @@ use crate::types::TensorType;
 
 /// The largest constant that is believed to be in a file that is not there: three times the largest
 /// embedding known.
-const MOST_ABSENT_BYTES: usize = 1 << 33;
+const MOST_ABSENT_BYTES: u64 = 1 << 33;
 /// The same of wide integers, which are indices and sizes.
-const MOST_ABSENT_INDEX_BYTES: usize = 1 << 26;
+const MOST_ABSENT_INDEX_BYTES: u64 = 1 << 26;
 
 /// A program that was read from text.
 #[derive(Clone, Debug)]
@@ -100,7 +100,7 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
         .parent()
         .filter(|p| !p.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    let mut weights = Weights::new(folder, folder);
+    let mut weights = Weights::new(Files::Folder(folder), Path::new(""));
     let mut n_absent = 0;
     let (program, interfaces) = parsed(&text, path, &mut |name, offset, ty: &TensorType| {
         let relative = name.strip_prefix(MODEL_PATH).unwrap_or(name);
@@ -119,7 +119,7 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
         } else {
             MOST_ABSENT_INDEX_BYTES
         };
-        if len > most || code(ty.dtype).is_none() {
+        if len as u64 > most || code(ty.dtype).is_none() {
             let reason = format!(
                 "has a constant of type {ty}, which no weight file holds; {relative:?} is not beside it"
             );

@@ -56,10 +56,8 @@ impl Graph {
         self.note_use(tensor, divisor);
         let ones = rank.saturating_sub(tensor.shape.len());
         let as_stored = self.form.float == DType::Fp32 && ones == 0 && divisor == 1.0;
-        let value = match quant::layout(tensor.ty) {
-            Some(layout) if as_stored && tensor.shape.len() == 2 => {
-                self.quantized(tensor, layout)?
-            }
+        let value = match quant::parts(tensor.ty, &tensor.bytes) {
+            Some(parts) if as_stored && tensor.shape.len() == 2 => self.quantized(tensor, parts)?,
             _ if as_stored && is_half(tensor) => self.half(tensor)?,
             _ => {
                 let shape = tensor
@@ -130,17 +128,16 @@ impl Graph {
 
     /// A block-quantized matrix as `constexpr_blockwise_shift_scale` (and `constexpr_lut_to_dense`
     /// if the type has a lookup table) over its codes, scales and offsets.
-    fn quantized(&mut self, tensor: &Tensor, layout: quant::Layout) -> ValueResult {
+    fn quantized(&mut self, tensor: &Tensor, parts: quant::Parts) -> ValueResult {
         let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
-        let groups = TensorType::new(DType::Fp32, [rows, cols / layout.group]);
-        let parts = quant::parts(tensor.ty, layout, &tensor.bytes);
+        let groups = TensorType::new(DType::Fp32, [rows, cols / parts.group_len]);
         let part = |suffix: &str| format!("{}_{suffix}", tensor.name);
         let codes = self.derive(&part("codes"), parts.codes);
-        let codes = Literal::Tensor(TensorType::new(layout.codes, [rows, cols]), codes);
+        let codes = Literal::Tensor(TensorType::new(parts.code_type, [rows, cols]), codes);
         let mut data = self.builder.constant(&part("codes"), codes)?;
-        if layout.has_table {
-            let entries = quant::IQ4_TABLE.map(i8::cast_unsigned).to_vec();
-            let ty = TensorType::new(DType::Int8, [1usize, 1, quant::IQ4_TABLE.len(), 1]);
+        if let Some(table) = parts.table {
+            let entries = table.map(i8::cast_unsigned).to_vec();
+            let ty = TensorType::new(DType::Int8, [1usize, 1, table.len(), 1]);
             let lut = self.literal(Literal::Tensor(ty, Data::owned(entries)))?;
             let args = [("indices", Arg::Value(data)), ("lut", Arg::Value(lut))];
             data = self

@@ -351,7 +351,7 @@ fn types_that_are_not_read_are_all_listed() {
         (15, "Q8_K"),
         (16, "IQ2_XXS"),
         (34, "TQ1_0"),
-        (39, "MXFP4"),
+        (40, "NVFP4"),
         (77, "unknown type 77"),
     ];
     for (type_id, name) in names {

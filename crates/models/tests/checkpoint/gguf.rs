@@ -1,5 +1,6 @@
 //! Good GGUF files: both versions, tensors, getters.
 
+use thane_blocks::BlockType;
 use thane_models::checkpoint::TensorType;
 use thane_models::checkpoint::gguf::Value;
 
@@ -36,7 +37,7 @@ fn versions_2_and_3_are_read() {
         let up = &checkpoint.tensors["blk.0.ffn_up.weight"];
         assert_eq!(
             (up.ty, &up.shape[..], up.element_count()),
-            (TensorType::Q8_0, &[2, 32][..], 64)
+            (TensorType::Block(BlockType::Q8_0), &[2, 32][..], 64)
         );
         assert_eq!(up.bytes.as_slice(), [2; 68]);
         assert_eq!(checkpoint.tensors["token_embd.weight"].shape, [3, 4]);
