@@ -1,5 +1,5 @@
-//! Reads a package. Nothing that it says is believed: paths stay inside, sizes fit the files, types
-//! are inferred anew.
+//! Reads packages. The content is not trusted: paths must stay inside the package, sizes must fit
+//! the files, and types are inferred again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -17,15 +17,15 @@ use crate::data::Data;
 use crate::program::Program;
 use crate::types::TensorType;
 
-/// Model files have no weights in them, and those of large models are a few MB; messages take up to
-/// 60 times their bytes in memory.
+/// Maximum length of a model file in bytes. Model files contain no weights; those of large models
+/// are a few MB. Decoded messages take up to 60 times their bytes in memory.
 pub(super) const MAX_MODEL_BYTES: u64 = 1 << 26;
-/// What a weight file's name begins with: the folder that the model file is in.
+/// Prefix of weight file names in a program: the folder of the model file.
 pub(super) const MODEL_PATH: &str = "@model_path/";
 
 impl Package {
-    /// Read the package, or the compiled model, at `path`. Weights are mapped: the files must not
-    /// change while the package or a slice of its weights lives.
+    /// Opens the package (`.mlpackage`) or compiled model (`.mlmodelc`) at `path`. Weights are
+    /// mapped: the files must not change while the package or a slice of its weights lives.
     pub fn open(path: &Path) -> Result<Self, PackageError> {
         if path.join(DESCRIPTION).is_file() && !path.join(FILE_NAME).exists() {
             return Self::open_compiled(path);
@@ -35,7 +35,7 @@ impl Package {
         let Some(root) = manifest.root() else {
             return Err(PackageError::unusable(
                 &manifest_path,
-                "does not say which of its items is the model",
+                "does not name the item that is the model",
             ));
         };
         let named = path.join(DATA).join(&root.path);
@@ -43,14 +43,14 @@ impl Package {
         let model = read_capped(&file, MAX_MODEL_BYTES)?;
         let model = proto::Model::decode(model.as_slice());
         let model = model
-            .map_err(|e| PackageError::unusable(&file, format!("is no Core ML model: {e}")))?;
-        // Weights are beside the model as the manifest names it, also where that is a link.
+            .map_err(|e| PackageError::unusable(&file, format!("is not a Core ML model: {e}")))?;
+        // Weights are relative to the model's path in the manifest, even if that path is a link.
         let folder = named.parent().unwrap_or(path);
         package(model, path, &file, Weights::new(path, folder))
     }
 }
 
-/// The items of the package at `path` that are not Core ML's own.
+/// The items of the package at `path` except Core ML's own.
 pub fn items(path: &Path) -> Result<Vec<StoredItem>, PackageError> {
     let manifest = manifest(path)?;
     let others = manifest.entries().filter(|e| e.author != CORE_ML);
@@ -73,7 +73,7 @@ fn manifest(path: &Path) -> Result<Manifest, PackageError> {
     if !file.is_file() {
         return Err(PackageError::unusable(
             path,
-            format!("has no {FILE_NAME}: it is no package, or was not copied whole"),
+            format!("has no {FILE_NAME}: it is not a package, or its copy is incomplete"),
         ));
     }
     Manifest::parse(
@@ -82,15 +82,15 @@ fn manifest(path: &Path) -> Result<Manifest, PackageError> {
     )
 }
 
-/// What a file is that should be a package.
+/// Explains why a file is not a package.
 fn not_a_folder(path: &Path) -> &'static str {
     match path.extension().and_then(|e| e.to_str()) {
         Some("mil") => "is MIL text, not a package: `thane audit` and `thane bisect` read it",
         Some("mlmodel") => {
-            "is a single .mlmodel file, as neural networks, trees and pipelines are: no verb reads them; convert the model \
-             that it was made of with coremltools, convert_to=\"mlprogram\""
+            "is a .mlmodel file, the format of neural networks, trees and pipelines, which is not \
+             supported: convert the original model with coremltools, convert_to=\"mlprogram\""
         }
-        _ => "is a file: a package is a folder",
+        _ => "is a file, expected a folder: a package is a folder",
     }
 }
 
@@ -99,7 +99,7 @@ pub(super) fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Packag
     if !fs::metadata(path).map_err(io())?.is_file() {
         return Err(PackageError::unusable(
             path,
-            "is no regular file: copy the package again",
+            "is not a regular file: copy the package again",
         ));
     }
     let mut bytes = Vec::new();
@@ -111,7 +111,7 @@ pub(super) fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Packag
     if bytes.len() as u64 > max_bytes {
         return Err(PackageError::unusable(
             path,
-            format!("is longer than {max_bytes} bytes, too long for such a file"),
+            format!("is longer than {max_bytes} bytes, the limit for such a file"),
         ));
     }
     if let Some(reason) = lfs_pointer(&bytes) {
@@ -127,13 +127,15 @@ fn package(
     mut weights: Weights<'_>,
 ) -> Result<Package, PackageError> {
     let Some(message) = &model.ml_program else {
-        let reason = "holds no ML Program; neural networks, trees and pipelines are not read: convert it with coremltools";
+        let reason = "holds no ML Program: neural networks, trees and pipelines are not \
+                      supported; convert the \
+                      original model with coremltools";
         return Err(PackageError::unusable(file, reason));
     };
     if model.is_updatable {
         return Err(PackageError::unusable(
             file,
-            "is updatable, which ML Programs are not",
+            "is an updatable model, expected an ML Program, which is never updatable",
         ));
     }
     let described = model.description.unwrap_or_default();
@@ -150,7 +152,7 @@ fn package(
     assemble(described, program, path, file)
 }
 
-/// A package of a program and its description, which are checked; `file` is that of the
+/// Makes and checks a package from a program and its description; `file` is the file of the
 /// description.
 pub(super) fn assemble(
     described: proto::ModelDescription,
@@ -181,7 +183,7 @@ pub(super) fn assemble(
     Ok(package)
 }
 
-/// The weight files that were opened, by the names that the program gives them.
+/// The opened weight files, by the names in the program.
 pub(super) struct Weights<'a> {
     path: &'a Path,
     folder: &'a Path,
@@ -189,7 +191,7 @@ pub(super) struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
-    /// Weights of the package at `path`, whose model is in `folder`.
+    /// Weights of the package at `path` with its model in `folder`.
     pub fn new(path: &'a Path, folder: &'a Path) -> Self {
         Self {
             path,
@@ -198,7 +200,7 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// The constant at an offset of a file.
+    /// The constant at `offset` of the weight file `name`.
     pub fn constant(
         &mut self,
         name: &str,
@@ -207,8 +209,9 @@ impl<'a> Weights<'a> {
     ) -> Result<Data, PackageError> {
         if !self.files.contains_key(name) {
             let Some(relative) = name.strip_prefix(MODEL_PATH) else {
-                let reason =
-                    format!("has its weights in {name:?}, which does not begin with {MODEL_PATH}");
+                let reason = format!(
+                    "has weights in {name:?}, expected a path that starts with {MODEL_PATH}"
+                );
                 return Err(PackageError::unusable(self.path, reason));
             };
             let file = resolve(self.path, self.folder, Path::new(relative))?;
@@ -257,7 +260,7 @@ fn interfaces(
         let f = f.ok_or_else(|| {
             fail(
                 String::new(),
-                "it is described, the program has none".to_owned(),
+                "the description has this function, the program does not".to_owned(),
             )
         })?;
         let interface = description::from_proto(f, described);
